@@ -1,0 +1,2 @@
+//! `bitnet`: runs BitNet models.
+fn main() {}

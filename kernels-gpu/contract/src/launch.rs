@@ -1,0 +1,119 @@
+//! What a launch must satisfy, stated once for both sides.
+//!
+//! Every kernel takes exactly one parameter, by value: the `repr(C)` struct named by
+//! [`Kernel::Args`]. The host refuses a launch that does not fit [`Kernel::SPEC`] before the driver
+//! is called, and the PTX audit compares both with the built `.entry`.
+
+use core::marker::PhantomData;
+
+/// One device entry point: its argument block and its launch rules.
+pub trait Kernel: 'static {
+    /// Passed by value as the only kernel parameter.
+    type Args: Copy + Send + Sync + 'static;
+    /// Checked on the host before every launch.
+    const SPEC: LaunchSpec;
+}
+
+/// Launch-time assumptions compiled into a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchSpec {
+    /// PTX entry name.
+    pub symbol: &'static str,
+    /// Exact block shape in threads; becomes `.reqntid`.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block in bytes.
+    pub smem_bytes: u32,
+    /// Lowest compute capability, as `10 * major + minor`.
+    pub min_sm: u32,
+    /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
+    pub min_blocks_per_sm: u32,
+}
+
+impl LaunchSpec {
+    /// A kernel of `threads` threads in a row, no shared memory, on every supported GPU.
+    pub const fn new(symbol: &'static str, threads: u32) -> Self {
+        Self { symbol, block: [threads, 1, 1], smem_bytes: 0, min_sm: 53, min_blocks_per_sm: 0 }
+    }
+
+    /// The same with `bytes` of dynamic shared memory.
+    pub const fn with_smem(self, bytes: u32) -> Self {
+        Self { smem_bytes: bytes, ..self }
+    }
+
+    /// The same, asking for at least `blocks` resident blocks per multiprocessor.
+    pub const fn with_min_blocks(self, blocks: u32) -> Self {
+        Self { min_blocks_per_sm: blocks, ..self }
+    }
+
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        self.block[0] * self.block[1] * self.block[2]
+    }
+}
+
+/// A kernel without its types, for tools that walk over all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// The launch rules.
+    pub spec: LaunchSpec,
+    /// `size_of::<Args>()`: the bytes of the `.param` block.
+    pub args_bytes: usize,
+}
+
+impl KernelInfo {
+    /// Forgets the types of `K`.
+    pub const fn of<K: Kernel>() -> Self {
+        Self { spec: K::SPEC, args_bytes: size_of::<K::Args>() }
+    }
+}
+
+/// A device address with its element type. Never dereferenced on the host.
+#[repr(transparent)]
+pub struct DevPtr<T> {
+    addr: u64,
+    elem: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Clone for DevPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for DevPtr<T> {}
+
+impl<T> core::fmt::Debug for DevPtr<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:#x}", self.addr)
+    }
+}
+
+impl<T> DevPtr<T> {
+    /// No address: says "absent" where a contract allows it.
+    pub const NULL: Self = Self::from_addr(0);
+
+    /// Names the device address `addr`.
+    pub const fn from_addr(addr: u64) -> Self {
+        Self { addr, elem: PhantomData }
+    }
+
+    /// The device address.
+    pub const fn addr(self) -> u64 {
+        self.addr
+    }
+
+    /// Whether this is [`DevPtr::NULL`].
+    pub const fn is_null(self) -> bool {
+        self.addr == 0
+    }
+
+    /// The same address with another element type.
+    pub const fn cast<U>(self) -> DevPtr<U> {
+        DevPtr::from_addr(self.addr)
+    }
+
+    /// The pointer, for device code.
+    pub const fn as_ptr(self) -> *mut T {
+        self.addr as *mut T
+    }
+}

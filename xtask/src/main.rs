@@ -1,0 +1,2 @@
+//! `cargo xtask`: builds, checks, tests and packs.
+fn main() {}
