@@ -12,3 +12,4 @@
 extern crate std;
 
 pub mod launch;
+pub mod w2a8;

@@ -1,0 +1,128 @@
+//! The one device layout of a ternary linear layer, shared by every W2A8 kernel.
+//!
+//! | tensor  | element | shape                | layout                                         |
+//! |---------|---------|----------------------|------------------------------------------------|
+//! | weights | `u32`   | `[N, row_words(K)]`  | row-major; word `k / 16` of a row holds 16 codes |
+//! | acts    | `i8`    | `[M, act_bytes(K)]`  | rows of 16-byte pieces, see [`act_index`]       |
+//! | stats   | [`ActStats`] | `[M]`           | scale and sum of each row of `acts`             |
+//!
+//! A code is `t + 1` (0, 1, 2) for the ternary `t`; rows are padded to [`CHUNK`] codes with the
+//! code of zero. Activations are padded with zeros. With `q` the int8 activations,
+//! `acc[m, n] = sum_k q[m, k] * t[n, k] = sum_k q * code - sum_k q`, exact in `i32`, and
+//!
+//! ```text
+//! y[m, n] = (f32(acc) / s[m]) * g[segment of n]        in this order, each step rounded once
+//! ```
+
+/// Ternary codes in one packed word.
+pub const CODES_PER_WORD: usize = 16;
+/// Codes in one 16-byte load; rows are padded to a multiple of this.
+pub const CHUNK: usize = 64;
+/// Chunks whose activations are interleaved (see [`act_index`]).
+pub const CHUNK_GROUP: usize = 8;
+/// A word of sixteen zeros.
+pub const PAD_WORD: u32 = 0x5555_5555;
+/// Most scale segments of one fused matrix.
+pub const MAX_SEGMENTS: usize = 8;
+/// Largest K. Every partial sum of every kernel stays inside `i32` up to here.
+pub const MAX_K: usize = 1 << 20;
+/// Largest N and largest M.
+pub const MAX_ROWS: usize = 1 << 24;
+
+/// Bit position of code `e` (`0..16`) inside its word.
+///
+/// Codes `4i..4i + 4` share the 2-bit lane `i` of the four bytes, so `word & (0x03030303 << 2i)`
+/// feeds `dp4a` without a shuffle.
+pub const fn code_shift(e: usize) -> u32 {
+    (8 * (e % 4) + 2 * (e / 4)) as u32
+}
+
+/// Packed words of one row of `k` codes: a whole number of chunks.
+pub const fn row_words(k: usize) -> usize {
+    k.div_ceil(CHUNK) * (CHUNK / CODES_PER_WORD)
+}
+
+/// Bytes of one row of activations of length `k`: a whole number of chunk groups.
+pub const fn act_bytes(k: usize) -> usize {
+    k.div_ceil(CHUNK * CHUNK_GROUP) * CHUNK * CHUNK_GROUP
+}
+
+/// Where activation `k` stands in its row.
+///
+/// A lane that holds the 64 weights of chunk `c` needs four 16-byte pieces of activations. Piece
+/// `j` of eight neighbouring chunks stand side by side, so that eight lanes read 128 consecutive
+/// bytes.
+pub const fn act_index(k: usize) -> usize {
+    let (chunk, piece, e) = (k / CHUNK, k % CHUNK / 16, k % 16);
+    ((chunk / CHUNK_GROUP) * 4 + piece) * (16 * CHUNK_GROUP) + (chunk % CHUNK_GROUP) * 16 + e
+}
+
+/// What the quantiser leaves beside each row of activations.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ActStats {
+    /// Quantisation multiplier `127 / absmax`; dequantising divides by it.
+    pub scale: f32,
+    /// Sum of the row's int8 values.
+    pub sum: i32,
+}
+
+/// Scales of a fused matrix: rows below `end[i]` (and not below `end[i - 1]`) take `scale[i]`.
+///
+/// Unused entries repeat the last one. The last `end` is N.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Segments {
+    /// Ascending row boundaries.
+    pub end: [u32; MAX_SEGMENTS],
+    /// Dequantisation multipliers (absmean of the master weights).
+    pub scale: [f32; MAX_SEGMENTS],
+}
+
+impl Segments {
+    /// The multiplier of `row`.
+    #[inline(always)]
+    pub const fn scale_of(&self, row: u32) -> f32 {
+        let mut scale = self.scale[0];
+        let mut i = 1;
+        while i < MAX_SEGMENTS {
+            if row >= self.end[i - 1] {
+                scale = self.scale[i];
+            }
+            i += 1;
+        }
+        scale
+    }
+
+    /// Segments from `(rows, scale)` in order; `None` when there are none, too many, an empty one,
+    /// or more than [`MAX_ROWS`] rows.
+    pub fn new(parts: &[(usize, f32)]) -> Option<Self> {
+        let (_, last) = *parts.last()?;
+        if parts.len() > MAX_SEGMENTS || parts.iter().any(|p| p.0 == 0 || p.0 > MAX_ROWS) {
+            return None;
+        }
+        let rows: usize = parts.iter().map(|p| p.0).sum();
+        if rows > MAX_ROWS {
+            return None;
+        }
+        let mut segments = Self { end: [rows as u32; MAX_SEGMENTS], scale: [last; MAX_SEGMENTS] };
+        let mut end = 0;
+        for (i, &(rows, scale)) in parts.iter().enumerate() {
+            end += rows;
+            segments.end[i] = end as u32;
+            segments.scale[i] = scale;
+        }
+        Some(segments)
+    }
+
+    /// N: the end of the last segment.
+    pub const fn rows(&self) -> usize {
+        self.end[MAX_SEGMENTS - 1] as usize
+    }
+}
+
+/// The epilogue of every W2A8 kernel.
+#[inline(always)]
+pub const fn dequantise(acc: i32, act_scale: f32, weight_scale: f32) -> f32 {
+    (acc as f32 / act_scale) * weight_scale
+}
