@@ -1,1 +1,8 @@
 //! BitNet b1.58 (W2A8) models on NVIDIA GPUs and on the CPU, with the same bits.
+//!
+//! The modules stand in the order of the data: a checkpoint is packed into device memory,
+//! operations work on it, layers are made of operations, a model of layers, and a session turns
+//! prompts into text.
+
+pub mod ops;
+pub mod layers;

@@ -1,9 +1,8 @@
 //! What the GPU kernels and the host agree on.
 //!
 //! Each kernel family has one module with its formula, its tensor table, its constants, its
-//! validated `Shape`, its argument struct and its launch rules. [`num`] holds the one arithmetic:
-//! the same Rust functions are compiled into the PTX and into the CPU backend, so both give the
-//! same bits.
+//! argument struct and its launch rules. [`num`] holds the one arithmetic: the same Rust functions
+//! are compiled into the PTX and into the CPU backend, so both give the same bits.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(core_intrinsics), allow(internal_features))]
 
@@ -12,4 +11,35 @@
 extern crate std;
 
 pub mod launch;
+pub mod num;
 pub mod w2a8;
+
+use launch::KernelInfo;
+
+/// Declares the families and lists their kernels: the one list that loader, audit and tests walk.
+macro_rules! families {
+    ($($family:ident: $($kernel:ident),*;)*) => {
+        $(pub mod $family;)*
+
+        /// Kernel families: one name, six rooms each.
+        pub const FAMILIES: &[&str] = &[$(stringify!($family)),*];
+
+        /// Every kernel of every family.
+        pub const KERNELS: &[KernelInfo] = &[$($(KernelInfo::of::<$family::$kernel>()),*),*];
+    };
+}
+
+families! {
+    act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
+    attention: AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32;
+    embed: EmbedBf16, EmbedF16, EmbedF32;
+    kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
+    lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
+    relu2_mul: Relu2Mul;
+    rmsnorm: RmsNorm;
+    rope: Rope;
+    sample: SamplePrepare, SamplePick;
+    silu_mul: SiluMul;
+    w2a8_gemm: W2a8Gemm;
+    w2a8_gemv: L8R1U5, L8R2U5, L8R1U7, L16R1U4, L16R2U4, L16R1U7, L32R1U2, L32R2U2, L32R1U4, L32R2U4, L32R4U2, L32R1U7;
+}

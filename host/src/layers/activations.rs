@@ -1,0 +1,78 @@
+//! Buffers that every layer of a model shares.
+
+use crate::ops::attention::AttentionScratch;
+use crate::ops::kv_append::Heads;
+use crate::ops::{Backend, OpError, QuantActs};
+
+/// Intermediate tensors for up to `rows` rows.
+pub struct Activations<B: Backend> {
+    /// Residual stream `[rows, hidden]`.
+    pub h: B::Buf<f32>,
+    /// What the residual stream takes up next `[rows, hidden]`.
+    pub delta: B::Buf<f32>,
+    /// Fused projections `[rows, heads.qkv_len()]`.
+    pub qkv: B::Buf<f32>,
+    /// Attention output `[rows, heads.q_len()]`.
+    pub attn: B::Buf<f32>,
+    /// Fused gate and up projections `[rows, 2 ffn]`.
+    pub gate_up: B::Buf<f32>,
+    /// Gated product `[rows, ffn]`.
+    pub f: B::Buf<f32>,
+    /// Quantised input of the next linear layer.
+    pub acts: QuantActs<B>,
+    /// For attention over few rows.
+    pub scratch: AttentionScratch<B>,
+    /// Rows that fit.
+    pub rows: usize,
+}
+
+/// Sizes that [`Activations`] are made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Widths {
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the gated product.
+    pub ffn: usize,
+    /// Heads of every attention layer.
+    pub heads: Heads,
+}
+
+impl<B: Backend> Activations<B> {
+    /// Reserves buffers for `rows` rows, and attention scratch for one row over `positions`.
+    ///
+    /// # Errors
+    /// Out of memory; sizes that the kernels do not take.
+    pub fn alloc(
+        backend: &B,
+        widths: Widths,
+        rows: usize,
+        positions: usize,
+    ) -> Result<Self, OpError> {
+        let Widths { hidden, ffn, heads } = widths;
+        let buf = |len: usize| backend.alloc("activations", rows * len);
+        let widest = hidden.max(ffn).max(heads.q_len());
+        Ok(Self {
+            h: buf(hidden)?,
+            delta: buf(hidden)?,
+            qkv: buf(heads.qkv_len())?,
+            attn: buf(heads.q_len())?,
+            gate_up: buf(2 * ffn)?,
+            f: buf(ffn)?,
+            acts: QuantActs::alloc(backend, rows, widest)?,
+            scratch: AttentionScratch::alloc(backend, heads, 1, positions)?,
+            rows,
+        })
+    }
+}
+
+/// The rows a step works on.
+pub struct Rows<'a, B: Backend> {
+    /// Number of rows.
+    pub m: usize,
+    /// Holds the position of the first row at `start_at`.
+    pub start: &'a B::Buf<u32>,
+    /// Where in `start`.
+    pub start_at: usize,
+    /// Positions that attention has to reach: at least the last row's position plus one.
+    pub positions: usize,
+}

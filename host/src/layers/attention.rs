@@ -1,0 +1,72 @@
+//! Attention: fused projections, rotation and cache, softmax, sub-norm, output projection.
+
+use super::activations::{Activations, Rows};
+use super::bit_linear::bit_linear;
+use crate::ops::act_quant::{ActQuant, Source};
+use crate::ops::attention::{Attention, Spread};
+use crate::ops::kv_append::{Heads, KvAppend, KvCache};
+use crate::ops::rope::RopeTable;
+use crate::ops::{Backend, OpError, PackedLinear};
+
+/// Weights of one attention layer.
+pub struct AttentionLayer<B: Backend> {
+    /// q, k and v, fused by rows.
+    pub qkv: PackedLinear<B>,
+    /// Gain of the norm in front of the output projection, where the model has one.
+    pub sub_norm: Option<B::Buf<f32>>,
+    /// Output projection.
+    pub o: PackedLinear<B>,
+    /// Heads.
+    pub heads: Heads,
+    /// Added to the mean square of the norms.
+    pub eps: f32,
+}
+
+impl<B: Backend> AttentionLayer<B> {
+    /// Takes the quantised, normed rows in `x.acts`; leaves the projection in `x.delta`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failed launch.
+    pub fn forward(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        cache: &mut KvCache<B>,
+        rope: &RopeTable<B>,
+        rows: &Rows<'_, B>,
+    ) -> Result<(), OpError> {
+        let Rows { m, start, start_at, positions } = *rows;
+        let heads = self.heads;
+        bit_linear(backend, &self.qkv, &x.acts, &mut x.qkv, m)?;
+        backend.kv_append(KvAppend {
+            qkv: &mut x.qkv,
+            cache,
+            rope: Some(rope),
+            start,
+            start_at,
+            m,
+            heads,
+        })?;
+        // One query cannot fill a GPU; many can, and need no scratch.
+        let spread =
+            if m == 1 { Spread::Keys { scratch: &mut x.scratch, positions } } else { Spread::Rows };
+        backend.attention(Attention {
+            qkv: &x.qkv,
+            cache,
+            out: &mut x.attn,
+            start,
+            start_at,
+            m,
+            heads,
+            spread,
+        })?;
+        let source = match &self.sub_norm {
+            Some(weight) => {
+                Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps }
+            }
+            None => Source::Plain { x: &x.attn },
+        };
+        backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;
+        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m)
+    }
+}

@@ -1,0 +1,66 @@
+//! One transformer block: norm, attention, norm, feed-forward.
+//!
+//! The residual add of a projection is done by the norm that follows it, so a block takes the
+//! previous block's `delta` and leaves its own.
+
+use super::activations::{Activations, Rows};
+use super::{AttentionLayer, Mlp};
+use crate::ops::act_quant::{ActQuant, Source};
+use crate::ops::kv_append::KvCache;
+use crate::ops::rope::RopeTable;
+use crate::ops::{Backend, OpError};
+
+/// Weights of one block.
+pub struct Block<B: Backend> {
+    /// Gain of the norm in front of attention.
+    pub input_norm: B::Buf<f32>,
+    /// Attention.
+    pub attention: AttentionLayer<B>,
+    /// Gain of the norm in front of the feed-forward part.
+    pub post_attention_norm: B::Buf<f32>,
+    /// Feed-forward part.
+    pub mlp: Mlp<B>,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Added to the mean square of the norms.
+    pub eps: f32,
+}
+
+impl<B: Backend> Block<B> {
+    /// Runs `rows` through the block. `first`: there is no `x.delta` to add yet.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failed launch.
+    pub fn forward(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        cache: &mut KvCache<B>,
+        rope: &RopeTable<B>,
+        rows: &Rows<'_, B>,
+        first: bool,
+    ) -> Result<(), OpError> {
+        let delta = !first;
+        self.norm(backend, x, &self.input_norm, rows.m, delta)?;
+        self.attention.forward(backend, x, cache, rope, rows)?;
+        self.norm(backend, x, &self.post_attention_norm, rows.m, true)?;
+        self.mlp.forward(backend, x, rows.m)
+    }
+
+    fn norm(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        weight: &B::Buf<f32>,
+        m: usize,
+        add: bool,
+    ) -> Result<(), OpError> {
+        let source = Source::RmsNorm {
+            x: &mut x.h,
+            delta: add.then_some(&x.delta),
+            weight,
+            eps: self.eps,
+        };
+        backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: self.hidden })
+    }
+}

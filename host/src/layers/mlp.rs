@@ -1,0 +1,39 @@
+//! The feed-forward part: fused gate and up, gated product, sub-norm, down projection.
+
+use super::activations::Activations;
+use super::bit_linear::bit_linear;
+use crate::ops::act_quant::{ActQuant, Gate, Source};
+use crate::ops::{Backend, OpError, PackedLinear};
+
+/// Weights of one feed-forward layer.
+pub struct Mlp<B: Backend> {
+    /// Gate and up, fused by rows.
+    pub gate_up: PackedLinear<B>,
+    /// The activation of the gate.
+    pub gate: Gate,
+    /// Gain of the norm in front of the down projection, where the model has one.
+    pub sub_norm: Option<B::Buf<f32>>,
+    /// Down projection.
+    pub down: PackedLinear<B>,
+    /// Added to the mean square of the norm.
+    pub eps: f32,
+}
+
+impl<B: Backend> Mlp<B> {
+    /// Takes the quantised, normed rows in `x.acts`; leaves the projection in `x.delta`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failed launch.
+    pub fn forward(&self, backend: &B, x: &mut Activations<B>, m: usize) -> Result<(), OpError> {
+        bit_linear(backend, &self.gate_up, &x.acts, &mut x.gate_up, m)?;
+        let source = Source::Gated {
+            gate: self.gate,
+            gate_up: &x.gate_up,
+            f: &mut x.f,
+            weight: self.sub_norm.as_ref(),
+            eps: self.eps,
+        };
+        backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: self.down.k() })?;
+        bit_linear(backend, &self.down, &x.acts, &mut x.delta, m)
+    }
+}

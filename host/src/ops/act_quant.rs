@@ -1,0 +1,92 @@
+//! Host side of [`contract::act_quant`].
+
+use contract::w2a8::{MAX_K, MAX_ROWS};
+
+use super::error::{at_least, dimension};
+use super::{Backend, OpError, QuantActs, Tensor};
+
+const OP: &str = "act_quant";
+
+/// The activation of a gated product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `relu(gate)^2`.
+    Relu2,
+    /// `silu(gate)`.
+    Silu,
+}
+
+/// What is quantised.
+pub enum Source<'a, B: Backend> {
+    /// Rows `[m, k]` as they are.
+    Plain {
+        /// The rows.
+        x: &'a B::Buf<f32>,
+    },
+    /// RMSNorm of `x + delta`; `x` keeps the sum.
+    RmsNorm {
+        /// Rows `[m, k]`; updated when `delta` is given.
+        x: &'a mut B::Buf<f32>,
+        /// Rows added to `x` first.
+        delta: Option<&'a B::Buf<f32>>,
+        /// Gain `[k]`.
+        weight: &'a B::Buf<f32>,
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// `act(gate) * up`, with RMSNorm when a gain is given.
+    Gated {
+        /// The activation.
+        gate: Gate,
+        /// Rows `[m, 2 k]`: gate, then up.
+        gate_up: &'a B::Buf<f32>,
+        /// The product `[m, k]`: an output.
+        f: &'a mut B::Buf<f32>,
+        /// Gain `[k]`.
+        weight: Option<&'a B::Buf<f32>>,
+        /// Added to the mean square.
+        eps: f32,
+    },
+}
+
+/// Quantises `m` rows of `k` values to int8.
+pub struct ActQuant<'a, B: Backend> {
+    /// Where the rows come from.
+    pub source: Source<'a, B>,
+    /// Output.
+    pub out: &'a mut QuantActs<B>,
+    /// Rows.
+    pub m: usize,
+    /// Elements of a row.
+    pub k: usize,
+}
+
+impl<B: Backend> ActQuant<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "k", self.k, MAX_K, "1 to 2^20 elements are allowed")?;
+        let (len, k) = (self.m * self.k, self.k);
+        match &self.source {
+            Source::Plain { x } => at_least(OP, "x", x.len(), len)?,
+            Source::RmsNorm { x, delta, weight, .. } => {
+                at_least(OP, "x", x.len(), len)?;
+                if let Some(delta) = delta {
+                    at_least(OP, "delta", delta.len(), len)?;
+                }
+                at_least(OP, "weight", weight.len(), k)?;
+            }
+            Source::Gated { gate_up, f, weight, .. } => {
+                at_least(OP, "gate_up", gate_up.len(), 2 * len)?;
+                at_least(OP, "f", f.len(), len)?;
+                if let Some(weight) = weight {
+                    at_least(OP, "weight", weight.len(), k)?;
+                }
+            }
+        }
+        self.out.check(OP, self.m, self.k)
+    }
+}

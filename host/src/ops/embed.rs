@@ -1,0 +1,34 @@
+//! Host side of [`contract::embed`].
+
+use contract::w2a8::MAX_ROWS;
+
+use super::error::{at_least, dimension};
+use super::{Backend, Dense, OpError, Tensor};
+
+const OP: &str = "embed";
+
+/// `out[m] = table[ids[ids_at + m]]`, widened to `f32`, for `m` rows.
+pub struct Embed<'a, B: Backend> {
+    /// Token ids. Not read by the check: an id past the table gives a row of NaN.
+    pub ids: &'a B::Buf<u32>,
+    /// First id.
+    pub ids_at: usize,
+    /// Table `[vocab, width]`.
+    pub table: &'a Dense<B>,
+    /// Output `[m, width]`.
+    pub out: &'a mut B::Buf<f32>,
+    /// Rows.
+    pub m: usize,
+}
+
+impl<B: Backend> Embed<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        at_least(OP, "ids", self.ids.len(), self.ids_at.saturating_add(self.m))?;
+        at_least(OP, "out", self.out.len(), self.m * self.table.width())
+    }
+}

@@ -1,0 +1,109 @@
+//! Why an operation was refused or failed.
+
+use thiserror::Error;
+
+/// An operation that was refused before it ran, or a backend that failed while running it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// A tensor is too small for the shape that was asked for.
+    #[error("{op}: tensor `{tensor}` needs {needed} elements and has {found}; allocate it for the shape that is asked for")]
+    ShortTensor {
+        /// The operation.
+        op: &'static str,
+        /// The tensor, by its name in the contract.
+        tensor: &'static str,
+        /// Elements needed.
+        needed: usize,
+        /// Elements found.
+        found: usize,
+    },
+    /// A dimension that the operation does not take.
+    #[error("{op}: {what} is {found}; {allowed}")]
+    Dimension {
+        /// The operation.
+        op: &'static str,
+        /// Which dimension or parameter.
+        what: &'static str,
+        /// What was asked for.
+        found: usize,
+        /// What it takes.
+        allowed: &'static str,
+    },
+    /// Two tensors of one operation disagree.
+    #[error("{op}: {what} is {found} in one tensor and {expected} in another")]
+    Mismatch {
+        /// The operation.
+        op: &'static str,
+        /// Which dimension.
+        what: &'static str,
+        /// The one value.
+        found: usize,
+        /// The other.
+        expected: usize,
+    },
+    /// A copy outside of a buffer.
+    #[error("{op}: elements {at}..{} of a buffer of {len}", at.saturating_add(*count))]
+    Range {
+        /// The copy.
+        op: &'static str,
+        /// First element.
+        at: usize,
+        /// Elements asked for.
+        count: usize,
+        /// Elements of the buffer.
+        len: usize,
+    },
+    /// The host could not reserve memory.
+    #[error("no memory for `{label}`: {bytes} bytes; use a smaller context or a smaller model")]
+    HostMemory {
+        /// What it was for.
+        label: &'static str,
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The GPU or its driver.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::driver::CudaError),
+}
+
+/// Refuses a tensor of fewer than `needed` elements.
+pub(crate) fn at_least(
+    op: &'static str,
+    tensor: &'static str,
+    found: usize,
+    needed: usize,
+) -> Result<(), OpError> {
+    if found < needed {
+        return Err(OpError::ShortTensor { op, tensor, needed, found });
+    }
+    Ok(())
+}
+
+/// Refuses a dimension outside of `1..=max`.
+pub(crate) fn dimension(
+    op: &'static str,
+    what: &'static str,
+    found: usize,
+    max: usize,
+    allowed: &'static str,
+) -> Result<(), OpError> {
+    if found == 0 || found > max {
+        return Err(OpError::Dimension { op, what, found, allowed });
+    }
+    Ok(())
+}
+
+/// Refuses two values that should be one.
+pub(crate) fn same(
+    op: &'static str,
+    what: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), OpError> {
+    if found != expected {
+        return Err(OpError::Mismatch { op, what, found, expected });
+    }
+    Ok(())
+}

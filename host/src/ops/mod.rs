@@ -1,0 +1,165 @@
+//! The operations of a model, each as checked data.
+//!
+//! An operation is a struct that borrows its tensors. `check` compares every shape with the
+//! contract before anything runs; then a [`Backend`] executes it: on the GPU by one launch, on the
+//! CPU by the functions of [`crate::cpu`]. Both give the same bits. Nothing here is `unsafe` to
+//! call.
+//!
+//! Tensors are plain contiguous buffers; lengths are in elements. A buffer may be longer than an
+//! operation needs, so that one allocation serves every batch size up to its capacity.
+
+pub mod act_quant;
+pub mod attention;
+#[cfg(feature = "cuda")]
+mod cuda;
+pub mod embed;
+pub mod error;
+pub mod kv_append;
+pub mod lm_head;
+pub mod relu2_mul;
+pub mod rmsnorm;
+pub mod rope;
+pub mod sample;
+pub mod silu_mul;
+pub mod tensor;
+pub mod w2a8_gemm;
+pub mod w2a8_gemv;
+
+use bytemuck::Pod;
+
+#[cfg(feature = "cuda")]
+pub use cuda::CudaBackend;
+pub use error::OpError;
+pub use tensor::{Dense, ElementType, PackedLinear, QuantActs, Tensor};
+
+/// Element types that tensors hold.
+pub trait Element: Pod + Send + Sync + 'static {}
+impl<T: Pod + Send + Sync + 'static> Element for T {}
+
+/// Where tensors live and operations run.
+///
+/// Operations are queued in order; a backend may return before they have run. [`Backend::read`] and
+/// [`Backend::synchronize`] wait, and report what went wrong in between.
+pub trait Backend: Sized + Send + 'static {
+    /// A buffer of `T`.
+    type Buf<T: Element>: Tensor;
+    /// Tokens that the sampler writes and the host reads while later steps run.
+    type TokenLog: TokenLog;
+    /// A recorded sequence of operations.
+    type Recording;
+
+    /// One line for people: the device and what it runs.
+    fn describe(&self) -> String;
+
+    /// Reserves `len` elements. Their contents are unspecified.
+    ///
+    /// # Errors
+    /// Out of memory, with what was asked for and what is free.
+    fn alloc<T: Element>(&self, label: &'static str, len: usize)
+    -> Result<Self::Buf<T>, OpError>;
+
+    /// Reserves a token log of `len` entries.
+    ///
+    /// # Errors
+    /// Out of memory.
+    fn alloc_tokens(&self, len: usize) -> Result<Self::TokenLog, OpError>;
+
+    /// Copies `src` to `dst[at..]`, in order with the operations.
+    ///
+    /// # Errors
+    /// A range outside of `dst`; a failed copy.
+    fn write<T: Element>(
+        &self,
+        dst: &mut Self::Buf<T>,
+        at: usize,
+        src: &[T],
+    ) -> Result<(), OpError>;
+
+    /// Copies `src[at..]` to `dst` when all earlier operations have run.
+    ///
+    /// # Errors
+    /// A range outside of `src`; whatever an earlier operation failed with.
+    fn read<T: Element>(
+        &self,
+        src: &Self::Buf<T>,
+        at: usize,
+        dst: &mut [T],
+    ) -> Result<(), OpError>;
+
+    /// Sets every byte of `dst`, in order with the operations.
+    ///
+    /// # Errors
+    /// A failed launch.
+    fn fill<T: Element>(&self, dst: &mut Self::Buf<T>, byte: u8) -> Result<(), OpError>;
+
+    /// Waits for all queued operations.
+    ///
+    /// # Errors
+    /// Whatever one of them failed with.
+    fn synchronize(&self) -> Result<(), OpError>;
+
+    /// Records the operations that `f` queues, without running them. `None`: this backend does not
+    /// record, and `f` was not called.
+    ///
+    /// # Errors
+    /// What `f` returned; an operation that cannot be recorded.
+    fn record(
+        &self,
+        f: impl FnOnce() -> Result<(), OpError>,
+    ) -> Result<Option<Self::Recording>, OpError>;
+
+    /// Queues a recording.
+    ///
+    /// # Errors
+    /// A failed launch.
+    fn replay(&self, recording: &Self::Recording) -> Result<(), OpError>;
+
+    /// Token rows; see [`embed::Embed`].
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failed launch. The same holds for every operation below.
+    fn embed(&self, op: embed::Embed<'_, Self>) -> Result<(), OpError>;
+    /// RMSNorm; see [`rmsnorm::RmsNorm`].
+    #[allow(clippy::missing_errors_doc, reason = "said once, at `embed`")]
+    fn rmsnorm(&self, op: rmsnorm::RmsNorm<'_, Self>) -> Result<(), OpError>;
+    /// Quantisation; see [`act_quant::ActQuant`].
+    fn act_quant(&self, op: act_quant::ActQuant<'_, Self>) -> Result<(), OpError>;
+    /// Ternary matrix times one row; see [`w2a8_gemv::W2a8Gemv`].
+    fn w2a8_gemv(&self, op: w2a8_gemv::W2a8Gemv<'_, Self>) -> Result<(), OpError>;
+    /// Ternary matrix times rows; see [`w2a8_gemm::W2a8Gemm`].
+    fn w2a8_gemm(&self, op: w2a8_gemm::W2a8Gemm<'_, Self>) -> Result<(), OpError>;
+    /// Rotary embedding; see [`rope::Rope`].
+    fn rope(&self, op: rope::Rope<'_, Self>) -> Result<(), OpError>;
+    /// Cache append; see [`kv_append::KvAppend`].
+    fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
+    /// Attention; see [`attention::Attention`].
+    fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
+    /// Gated relu^2; see [`relu2_mul::Relu2Mul`].
+    fn relu2_mul(&self, op: relu2_mul::Relu2Mul<'_, Self>) -> Result<(), OpError>;
+    /// Gated silu; see [`silu_mul::SiluMul`].
+    fn silu_mul(&self, op: silu_mul::SiluMul<'_, Self>) -> Result<(), OpError>;
+    /// Logits; see [`lm_head::LmHead`].
+    fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
+    /// Next token; see [`sample::Sample`].
+    fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
+}
+
+/// Tokens written by the sampler, readable without waiting for the queue.
+pub trait TokenLog: Send {
+    /// What an entry holds before its token is there.
+    const EMPTY: u32 = u32::MAX;
+
+    /// Number of entries.
+    fn len(&self) -> usize;
+
+    /// Whether there are no entries.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The token of `step`, or [`TokenLog::EMPTY`] as long as it is not there.
+    fn get(&self, step: usize) -> u32;
+
+    /// Empties every entry. Only while no sampler that writes here is queued.
+    fn clear(&mut self);
+}

@@ -1,0 +1,33 @@
+//! Host side of [`contract::relu2_mul`].
+
+use contract::w2a8::{MAX_K, MAX_ROWS};
+
+use super::error::{at_least, dimension};
+use super::{Backend, OpError, Tensor};
+
+const OP: &str = "relu2_mul";
+
+/// `f[m, k] = relu(gate)^2 * up` for `m` rows.
+pub struct Relu2Mul<'a, B: Backend> {
+    /// Rows `[m, 2 k]`: gate, then up.
+    pub gate_up: &'a B::Buf<f32>,
+    /// Output `[m, k]`.
+    pub f: &'a mut B::Buf<f32>,
+    /// Rows.
+    pub m: usize,
+    /// Elements of an output row.
+    pub k: usize,
+}
+
+impl<B: Backend> Relu2Mul<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "k", self.k, MAX_K, "1 to 2^20 elements are allowed")?;
+        at_least(OP, "gate_up", self.gate_up.len(), 2 * self.m * self.k)?;
+        at_least(OP, "f", self.f.len(), self.m * self.k)
+    }
+}

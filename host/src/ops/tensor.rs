@@ -1,0 +1,213 @@
+//! The tensors that have more to them than a length.
+
+use contract::embed::row_stride;
+use contract::w2a8::{ActStats, MAX_K, MAX_ROWS, Segments, act_bytes, row_words};
+
+use super::error::{at_least, dimension, same};
+use super::{Backend, OpError};
+
+/// A buffer of some backend.
+pub trait Tensor: Send {
+    /// Elements.
+    fn len(&self) -> usize;
+
+    /// Whether there are no elements.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How a dense table stores its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ElementType {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+    /// IEEE single precision.
+    F32,
+}
+
+impl ElementType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// A dense table `[rows, width]`: the embedding or the head. Rows are padded to
+/// [`row_stride`] elements.
+pub struct Dense<B: Backend> {
+    data: B::Buf<u8>,
+    element: ElementType,
+    rows: usize,
+    width: usize,
+}
+
+impl<B: Backend> Dense<B> {
+    /// Reserves a table; its rows are then written with [`Dense::write_rows`].
+    ///
+    /// # Errors
+    /// A dimension of 0 or above 2^24; out of memory.
+    pub fn alloc(
+        backend: &B,
+        label: &'static str,
+        element: ElementType,
+        rows: usize,
+        width: usize,
+    ) -> Result<Self, OpError> {
+        dimension("dense", "rows", rows, MAX_ROWS, "1 to 2^24 are allowed")?;
+        dimension("dense", "width", width, MAX_K, "1 to 2^20 are allowed")?;
+        let data = backend.alloc(label, rows * row_stride(width) * element.bytes())?;
+        Ok(Self { data, element, rows, width })
+    }
+
+    /// Writes whole rows from `first` on; `bytes` holds rows of `width` elements without padding.
+    ///
+    /// # Errors
+    /// Rows outside of the table; bytes that are not whole rows; a failed copy.
+    pub fn write_rows(&mut self, backend: &B, first: usize, bytes: &[u8]) -> Result<(), OpError> {
+        let (row, stride) = (self.width * self.element.bytes(), self.stride_bytes());
+        let count = bytes.len() / row;
+        same("dense", "bytes of whole rows", bytes.len(), count * row)?;
+        if count > self.rows || first > self.rows - count {
+            return Err(OpError::Range { op: "dense", at: first, count, len: self.rows });
+        }
+        if row == stride {
+            return backend.write(&mut self.data, first * stride, bytes);
+        }
+        let mut padded = vec![0; count * stride];
+        for (from, to) in bytes.chunks_exact(row).zip(padded.chunks_exact_mut(stride)) {
+            to[..row].copy_from_slice(from);
+        }
+        backend.write(&mut self.data, first * stride, &padded)
+    }
+
+    /// The padded rows.
+    pub fn data(&self) -> &B::Buf<u8> {
+        &self.data
+    }
+
+    /// Element type.
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Elements between two rows.
+    pub fn stride(&self) -> usize {
+        row_stride(self.width)
+    }
+
+    fn stride_bytes(&self) -> usize {
+        self.stride() * self.element.bytes()
+    }
+}
+
+/// A ternary matrix `[n, k]` in the device layout of [`contract::w2a8`], with its scales.
+pub struct PackedLinear<B: Backend> {
+    words: B::Buf<u32>,
+    n: usize,
+    k: usize,
+    segments: Segments,
+}
+
+impl<B: Backend> PackedLinear<B> {
+    /// Reserves a matrix of `segments.rows()` rows; its words are then written with
+    /// [`PackedLinear::write_rows`].
+    ///
+    /// # Errors
+    /// A dimension of 0 or above the contract's limits; out of memory.
+    pub fn alloc(
+        backend: &B,
+        label: &'static str,
+        k: usize,
+        segments: Segments,
+    ) -> Result<Self, OpError> {
+        let n = segments.rows();
+        dimension("w2a8", "n", n, MAX_ROWS, "1 to 2^24 are allowed")?;
+        dimension("w2a8", "k", k, MAX_K, "1 to 2^20 are allowed")?;
+        Ok(Self { words: backend.alloc(label, n * row_words(k))?, n, k, segments })
+    }
+
+    /// Writes whole packed rows from `first` on.
+    ///
+    /// # Errors
+    /// Rows outside of the matrix; words that are not whole rows; a failed copy.
+    pub fn write_rows(&mut self, backend: &B, first: usize, words: &[u32]) -> Result<(), OpError> {
+        let row = row_words(self.k);
+        let count = words.len() / row;
+        same("w2a8", "words of whole rows", words.len(), count * row)?;
+        if count > self.n || first > self.n - count {
+            return Err(OpError::Range { op: "w2a8", at: first, count, len: self.n });
+        }
+        backend.write(&mut self.words, first * row, words)
+    }
+
+    /// Packed words.
+    pub fn words(&self) -> &B::Buf<u32> {
+        &self.words
+    }
+
+    /// Output features.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Input features.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Scales by rows.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+}
+
+/// Quantised activations: up to `rows` rows of up to `max_k` values.
+pub struct QuantActs<B: Backend> {
+    /// Values, four to a word, in the order of [`contract::w2a8::act_index`].
+    pub acts: B::Buf<u32>,
+    /// Scale and sum of each row.
+    pub stats: B::Buf<ActStatsWords>,
+}
+
+/// [`ActStats`] as plain bytes: scale bits, then the sum.
+pub type ActStatsWords = [u32; 2];
+
+const _: () = assert!(size_of::<ActStats>() == size_of::<ActStatsWords>());
+
+impl<B: Backend> QuantActs<B> {
+    /// Reserves room for `rows` rows of `k` values.
+    ///
+    /// # Errors
+    /// A dimension of 0 or above the contract's limits; out of memory.
+    pub fn alloc(backend: &B, rows: usize, k: usize) -> Result<Self, OpError> {
+        dimension("acts", "rows", rows, MAX_ROWS, "1 to 2^24 are allowed")?;
+        dimension("acts", "k", k, MAX_K, "1 to 2^20 are allowed")?;
+        Ok(Self {
+            acts: backend.alloc("activations", rows * act_bytes(k) / 4)?,
+            stats: backend.alloc("activations", rows)?,
+        })
+    }
+
+    /// Refuses fewer than `rows` rows of `k` values.
+    pub(crate) fn check(&self, op: &'static str, rows: usize, k: usize) -> Result<(), OpError> {
+        at_least(op, "acts", self.acts.len(), rows * act_bytes(k) / 4)?;
+        at_least(op, "stats", self.stats.len(), rows)
+    }
+}

@@ -1,0 +1,193 @@
+//! Picks the next token, on the device, and moves the sequence on.
+//!
+//! | tensor     | element          | shape     | meaning                                       |
+//! |------------|------------------|-----------|-----------------------------------------------|
+//! | `logits`   | `f32`            | `[vocab]` | input                                         |
+//! | `adjusted` | `f32`            | `[vocab]` | scratch: logits after penalty and temperature |
+//! | `seen`     | `u8`             | `[vocab]` | 1 for tokens of prompt and text; updated      |
+//! | `best`     | `u64`            | `[1]`     | scratch, 0 before and after every step        |
+//! | `params`   | [`SampleParams`] | `[1]`     | what was asked for                            |
+//! | `state`    | [`StepState`]    | `[1]`     | token, position, step, done; updated          |
+//! | `out`      | `u32`            | `[out_len]` | `out[step]` receives the token              |
+//!
+//! Steps (each order-free, so that any split over threads gives the same token):
+//!
+//! 1. `x[i] = temper(penalise(logit[i]))`; the best is the largest `(order_key(x), lowest i)`.
+//!    NaN counts as the smallest.
+//! 2. Temperature 0: the best is the token. Otherwise each token weighs
+//!    `u[i] = trunc(exp(x[i] - x[best]) * 2^31)`, an integer, so sums are exact in `u64`.
+//!    A token lighter than 2^-31 of the best weighs 0 and cannot be drawn.
+//! 3. Top-k keeps the tokens whose key is not below the k-th largest (ties stay).
+//! 4. Top-p keeps, of those, the tokens at or above the largest key `c` for which the tokens with
+//!    key >= `c` weigh at least [`top_p_target`] together (ties stay).
+//! 5. Min-p keeps tokens with `u[i] >= min_weight`.
+//! 6. With `S` the weight of the kept and `r` a 64-bit Philox number of (seed, step), the token is
+//!    the first in index order whose running weight exceeds `high64(r * S)`.
+//!
+//! Then, unless `done` was already set: `out[step] = token` (when `step < out_len`), `seen[token] = 1`,
+//! `token`, `step + 1`, `pos + 1`, and `done = 1` after a stop id or the last allowed step. When `done` was set,
+//! nothing changes, so that steps launched ahead of the host are harmless.
+//!
+//! `sample_prepare` does step 1 over the whole GPU, `sample_pick` the rest in one block.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num;
+
+/// Threads of a `sample_prepare` block.
+pub const PREPARE_THREADS: u32 = 256;
+/// Logits of a `sample_prepare` block.
+pub const PREPARE_TILE: u32 = 1024;
+/// Threads of the one `sample_pick` block.
+pub const PICK_THREADS: u32 = 1024;
+/// Shared memory of `sample_pick` in bytes: a histogram of 256 `u64` and a scan over the threads.
+pub const PICK_SMEM_BYTES: u32 = 8 * (256 + PICK_THREADS + 64);
+/// Most stop ids.
+pub const MAX_STOP_IDS: usize = 16;
+/// The weight of the best token.
+pub const ONE_WEIGHT: u32 = 1 << 31;
+
+/// What was asked for, in the form the kernel needs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleParams {
+    /// Philox key.
+    pub seed: u64,
+    /// `top_p * 2^32`, at most `2^32`, which keeps everything.
+    pub top_p_q32: u64,
+    /// Divides the logits; 0 picks the best token.
+    pub temperature: f32,
+    /// Divides positive and multiplies negative logits of seen tokens; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Keep this many tokens; 0 keeps all.
+    pub top_k: u32,
+    /// `min_p * 2^31`, at most [`ONE_WEIGHT`].
+    pub min_weight: u32,
+    /// Steps after which `done` is set.
+    pub max_steps: u32,
+    /// Valid entries of `stop_ids`.
+    pub stop_len: u32,
+    /// Tokens that end the text.
+    pub stop_ids: [u32; MAX_STOP_IDS],
+}
+
+/// Where a sequence stands. Read by every kernel that needs a position.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepState {
+    /// Position of the token that is processed next: tokens already in the cache.
+    pub pos: u32,
+    /// That token.
+    pub token: u32,
+    /// Tokens picked so far.
+    pub step: u32,
+    /// Not 0 once the text has ended.
+    pub done: u32,
+}
+
+/// Repetition penalty of one logit.
+#[inline(always)]
+pub fn penalise(x: f32, seen: bool, penalty: f32) -> f32 {
+    if !seen || penalty == 1.0 {
+        x
+    } else if x > 0.0 {
+        x / penalty
+    } else {
+        x * penalty
+    }
+}
+
+/// Temperature of one logit; 0 leaves it as it is.
+#[inline(always)]
+pub fn temper(x: f32, temperature: f32) -> f32 {
+    if temperature > 0.0 { x / temperature } else { x }
+}
+
+/// A token as one number: the larger is the better, ties go to the lower index.
+#[inline(always)]
+pub fn rank(x: f32, index: u32) -> u64 {
+    ((num::order_key(x) as u64) << 32) | (!index) as u64
+}
+
+/// The index inside a [`rank`].
+#[inline(always)]
+pub const fn rank_index(rank: u64) -> u32 {
+    !(rank as u32)
+}
+
+/// The integer weight of a logit beside the best one.
+#[inline(always)]
+pub fn weight(x: f32, best: f32) -> u32 {
+    // The difference of equal infinities is NaN; the best token always weighs one.
+    if x == best {
+        return ONE_WEIGHT;
+    }
+    let e = num::exp(x - best) * ONE_WEIGHT as f32;
+    // NaN compares false and weighs nothing.
+    if e >= ONE_WEIGHT as f32 {
+        ONE_WEIGHT
+    } else if e > 0.0 {
+        e as u32
+    } else {
+        0
+    }
+}
+
+/// The weight that top-p asks of the kept tokens, given the weight `total` of all candidates.
+#[inline(always)]
+pub const fn top_p_target(total: u64, top_p_q32: u64) -> u64 {
+    let target = ((total >> 16) * top_p_q32) >> 16;
+    if target == 0 { 1 } else { target }
+}
+
+/// Upper half of the product: a uniform number below `total` from 64 random bits.
+#[inline(always)]
+pub const fn scale_random(random: u64, total: u64) -> u64 {
+    ((random as u128 * total as u128) >> 64) as u64
+}
+
+/// The 64 random bits of a step.
+#[inline(always)]
+pub fn random(seed: u64, step: u32) -> u64 {
+    let r = num::philox4x32([step, 0, 0, 0], [seed as u32, (seed >> 32) as u32]);
+    ((r[1] as u64) << 32) | r[0] as u64
+}
+
+/// The only parameter of both kernels, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Logits.
+    pub logits: DevPtr<f32>,
+    /// Scratch.
+    pub adjusted: DevPtr<f32>,
+    /// Tokens of prompt and text.
+    pub seen: DevPtr<u8>,
+    /// Scratch: the best [`rank`].
+    pub best: DevPtr<u64>,
+    /// What was asked for.
+    pub params: DevPtr<SampleParams>,
+    /// Where the sequence stands.
+    pub state: DevPtr<StepState>,
+    /// Picked tokens; may be host memory mapped into the device.
+    pub out: DevPtr<u32>,
+    /// Elements of `out`.
+    pub out_len: u32,
+    /// Number of logits.
+    pub vocab: u32,
+}
+
+/// Penalty, temperature, best token; grid covers `vocab` in tiles of [`PREPARE_TILE`].
+pub enum SamplePrepare {}
+/// Filters, draws, moves the sequence on; grid `[1, 1, 1]`.
+pub enum SamplePick {}
+
+impl Kernel for SamplePrepare {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("sample_prepare", PREPARE_THREADS).with_smem(64);
+}
+
+impl Kernel for SamplePick {
+    type Args = Args;
+    const SPEC: LaunchSpec =
+        LaunchSpec::new("sample_pick", PICK_THREADS).with_smem(PICK_SMEM_BYTES);
+}
