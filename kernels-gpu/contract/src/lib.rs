@@ -12,4 +12,5 @@
 extern crate std;
 
 pub mod launch;
+pub mod num;
 pub mod w2a8;
