@@ -1,0 +1,143 @@
+//! `exp` by range reduction and a polynomial, and the activations made of it.
+//!
+//! `x = k ln 2 + r` with `|r| <= ln 2 / 2`; `e^r = 1 + r + r^2 q(r)` with `q` of degree 4
+//! (minimax, 0.05 units of 2^-24); `2^k` in two factors, so that a subnormal result rounds once at
+//! the end. Within 1 ulp of the correctly rounded result over the whole range, monotone at the ends:
+//! 0 from -104 down, infinity from 89 up, `exp(0) = 1`, NaN for NaN.
+
+use super::{fma, max, round::MAGIC};
+
+const LOG2_E: f32 = f32::from_bits(0x3fb8_aa3b);
+// ln 2 = LN2_HI + LN2_LO; x - k * LN2_HI is exact in one fma, since both are multiples of 2^-25.
+const LN2_HI: f32 = f32::from_bits(0x3f31_7218);
+const LN2_LO: f32 = -1.904_654_2e-9;
+
+// q(r) = (e^r - 1 - r) / r^2, degree 4, from the highest power down.
+const Q4: f32 = f32::from_bits(0x3ab6_da13);
+const Q3: f32 = f32::from_bits(0x3c09_1dab);
+const Q2: f32 = f32::from_bits(0x3d2a_aa2f);
+const Q1: f32 = f32::from_bits(0x3e2a_aa47);
+const Q0: f32 = 0.5;
+
+/// `e^x`.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Past these bounds the result is 0 or infinity anyway; NaN passes through both tests.
+    let x = if x < -104.0 { -104.0 } else { x };
+    let x = if x > 89.0 { 89.0 } else { x };
+    let shifted = fma(x, LOG2_E, MAGIC);
+    let kf = shifted - MAGIC;
+    let k = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
+
+    let r = fma(-kf, LN2_LO, fma(-kf, LN2_HI, x));
+    let q = fma(fma(fma(fma(Q4, r, Q3), r, Q2), r, Q1), r, Q0);
+    let e = 1.0 + fma(r * r, q, r);
+
+    let half = k >> 1;
+    let scale = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
+    e * scale(half) * scale(k.wrapping_sub(half))
+}
+
+/// `x / (1 + exp(-x))`, the activation of SiLU models.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `max(x, 0)^2`, the activation of the 2B-4T family. NaN gives 0.
+#[inline(always)]
+pub const fn relu2(x: f32) -> f32 {
+    let r = max(0.0, x);
+    r * r
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Distance in representable numbers between `exp(x)` and the rounded `f64` result.
+    fn ulps(x: f32) -> u32 {
+        let want = f64::from(x).exp() as f32;
+        exp(x).to_bits().abs_diff(want.to_bits())
+    }
+
+    fn worst(step: usize) -> u32 {
+        let negative = (-0.0f32).to_bits()..=(-104.0f32).to_bits();
+        let positive = 0..=89.0f32.to_bits();
+        let all = negative.step_by(step).chain(positive.step_by(step));
+        all.map(|bits| ulps(f32::from_bits(bits))).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn at_most_one_ulp_on_a_dense_stride() {
+        assert!(worst(997) <= 1);
+        // All of the subnormal results and all around the overflow.
+        let tail = 87.0f32.to_bits()..=89.0f32.to_bits();
+        assert!(tail.clone().step_by(3).all(|b| ulps(f32::from_bits(b)) <= 1));
+        let under = (-87.0f32).to_bits()..=(-104.0f32).to_bits();
+        assert!(under.step_by(7).all(|b| ulps(f32::from_bits(b)) <= 1));
+    }
+
+    #[test]
+    #[ignore = "two thousand million values: a minute in release, an hour in debug"]
+    fn at_most_one_ulp_everywhere() {
+        assert_eq!(worst(1), 1);
+    }
+
+    #[test]
+    fn the_ends() {
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(-0.0), 1.0);
+        assert_eq!(exp(f32::NEG_INFINITY).to_bits(), 0);
+        assert_eq!(exp(-104.0).to_bits(), 0);
+        assert_eq!(exp(-1e30).to_bits(), 0);
+        assert_eq!(exp(89.0), f32::INFINITY);
+        assert_eq!(exp(f32::INFINITY), f32::INFINITY);
+        assert_eq!(exp(f32::MAX), f32::INFINITY);
+        assert!(exp(f32::NAN).is_nan());
+        assert_eq!(exp(-103.5).to_bits(), 1, "the smallest subnormal");
+    }
+
+    /// Vector I of the model's arithmetic.
+    #[test]
+    fn softmax_of_known_rows() {
+        let soft = |x: [f32; 4]| {
+            let m = x.iter().fold(f32::NEG_INFINITY, |m, &v| max(m, v));
+            let e = x.map(|v| exp(v - m));
+            let l = e.iter().sum::<f32>();
+            e.map(|v| v / l)
+        };
+        let close = |a: [f32; 4], b: [f32; 4]| a.iter().zip(b).all(|(x, y)| (x - y).abs() < 6e-8);
+        let want = [0.032_058_604, 0.087_144_32, 0.236_882_8, 0.643_914_3];
+        assert!(close(soft([1.0, 2.0, 3.0, 4.0]), want));
+        let masked = soft([1000.0, 1001.0, f32::NEG_INFINITY, f32::NEG_INFINITY]);
+        assert!(close(masked, [0.268_941_4, 0.731_058_6, 0.0, 0.0]));
+        assert_eq!(masked[2].to_bits(), 0);
+    }
+
+    /// Vector J of the model's arithmetic, up to the sub-norm and its quantisation.
+    #[test]
+    fn gated_unit_of_the_known_row() {
+        use crate::num::{abs, act_scale, quantise, recip_sqrt, sum_squares};
+        let gate = [1.5f32, -0.5, 2.0, 0.25];
+        let up = [2.0f32, 3.0, -1.0, 4.0];
+        let f: [f32; 4] = core::array::from_fn(|i| relu2(gate[i]) * up[i]);
+        assert_eq!(f, [4.5, 0.0, -4.0, 0.25]);
+        let r = recip_sqrt(sum_squares(&f) / 4.0 + 1e-5);
+        let y = f.map(|v| v * r);
+        let want = [1.493_530_9f32, 0.0, -1.327_583, 0.082_973_94];
+        assert!(y.iter().zip(want).all(|(a, b)| a.to_bits().abs_diff(b.to_bits()) <= 1), "{y:?}");
+        let s = act_scale(y.iter().fold(0.0, |m, &v| max(m, abs(v))));
+        assert_eq!(s, 85.033_394);
+        assert_eq!(y.map(|v| quantise(v, s)), [127, 0, -113, 7]);
+    }
+
+    #[test]
+    fn silu_and_relu2() {
+        assert_eq!(silu(0.0), 0.0);
+        assert!((silu(1.0) - 0.731_058_6).abs() < 6e-8);
+        assert_eq!(silu(-200.0), -0.0);
+        assert_eq!(silu(100.0), 100.0);
+        assert_eq!((relu2(-3.0), relu2(3.0), relu2(f32::NAN)), (0.0, 9.0, 0.0));
+    }
+}
