@@ -4,5 +4,5 @@
 //! operations work on it, layers are made of operations, a model of layers, and a session turns
 //! prompts into text.
 
-pub mod ops;
 pub mod layers;
+pub mod ops;

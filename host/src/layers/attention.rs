@@ -61,9 +61,7 @@ impl<B: Backend> AttentionLayer<B> {
             spread,
         })?;
         let source = match &self.sub_norm {
-            Some(weight) => {
-                Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps }
-            }
+            Some(weight) => Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps },
             None => Source::Plain { x: &x.attn },
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;

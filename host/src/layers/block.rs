@@ -55,12 +55,8 @@ impl<B: Backend> Block<B> {
         m: usize,
         add: bool,
     ) -> Result<(), OpError> {
-        let source = Source::RmsNorm {
-            x: &mut x.h,
-            delta: add.then_some(&x.delta),
-            weight,
-            eps: self.eps,
-        };
+        let source =
+            Source::RmsNorm { x: &mut x.h, delta: add.then_some(&x.delta), weight, eps: self.eps };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: self.hidden })
     }
 }

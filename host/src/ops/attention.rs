@@ -84,7 +84,13 @@ impl<B: Backend> Attention<'_, B> {
         at_least(OP, "out", self.out.len(), self.m * heads.q_len())?;
         at_least(OP, "start", self.start.len(), self.start_at.saturating_add(1))?;
         if let Spread::Keys { scratch, positions } = &self.spread {
-            dimension(OP, "positions", *positions, self.cache.capacity, "1 to the capacity of the cache are allowed")?;
+            dimension(
+                OP,
+                "positions",
+                *positions,
+                self.cache.capacity,
+                "1 to the capacity of the cache are allowed",
+            )?;
             let blocks = positions.div_ceil(KEY_BLOCK);
             let len = self.m * heads.heads * blocks * partial_len(heads.head_dim);
             at_least(OP, "partial", scratch.partial.len(), len)?;

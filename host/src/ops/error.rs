@@ -7,7 +7,9 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum OpError {
     /// A tensor is too small for the shape that was asked for.
-    #[error("{op}: tensor `{tensor}` needs {needed} elements and has {found}; allocate it for the shape that is asked for")]
+    #[error(
+        "{op}: tensor `{tensor}` needs {needed} elements and has {found}; allocate it for the shape that is asked for"
+    )]
     ShortTensor {
         /// The operation.
         op: &'static str,

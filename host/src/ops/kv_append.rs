@@ -1,11 +1,12 @@
 //! Host side of [`contract::kv_append`].
 
 use contract::kv_append::kv_stride;
+use contract::num::RowType;
 use contract::w2a8::{MAX_K, MAX_ROWS};
 
 use super::error::{at_least, dimension, same};
 use super::rope::RopeTable;
-use super::{Backend, ElementType, OpError, Tensor};
+use super::{Backend, OpError, Tensor};
 
 const OP: &str = "kv_append";
 
@@ -53,7 +54,7 @@ pub struct KvCache<B: Backend> {
     /// Values.
     pub v: B::Buf<u8>,
     /// bf16 or f32.
-    pub element: ElementType,
+    pub element: RowType,
     /// Positions.
     pub capacity: usize,
 }
@@ -67,7 +68,7 @@ impl<B: Backend> KvCache<B> {
         backend: &B,
         heads: Heads,
         capacity: usize,
-        element: ElementType,
+        element: RowType,
     ) -> Result<Self, OpError> {
         heads.check(OP)?;
         dimension(OP, "capacity", capacity, MAX_ROWS, "1 to 2^24 positions are allowed")?;
@@ -79,9 +80,14 @@ impl<B: Backend> KvCache<B> {
     }
 
     pub(crate) fn check(&self, op: &'static str, heads: Heads) -> Result<(), OpError> {
-        if self.element == ElementType::F16 {
+        if self.element == RowType::F16 {
             let allowed = "a cache holds bf16 or f32";
-            return Err(OpError::Dimension { op, what: "bits of an f16 cache", found: 16, allowed });
+            return Err(OpError::Dimension {
+                op,
+                what: "bits of an f16 cache",
+                found: 16,
+                allowed,
+            });
         }
         let bytes =
             heads.kv_heads * self.capacity * kv_stride(heads.head_dim) * self.element.bytes();

@@ -27,10 +27,11 @@ pub mod w2a8_gemv;
 
 use bytemuck::Pod;
 
+pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
 pub use error::OpError;
-pub use tensor::{Dense, ElementType, PackedLinear, QuantActs, Tensor};
+pub use tensor::{Dense, PackedLinear, QuantActs, Tensor};
 
 /// Element types that tensors hold.
 pub trait Element: Pod + Send + Sync + 'static {}
@@ -55,8 +56,7 @@ pub trait Backend: Sized + Send + 'static {
     ///
     /// # Errors
     /// Out of memory, with what was asked for and what is free.
-    fn alloc<T: Element>(&self, label: &'static str, len: usize)
-    -> Result<Self::Buf<T>, OpError>;
+    fn alloc<T: Element>(&self, label: &'static str, len: usize) -> Result<Self::Buf<T>, OpError>;
 
     /// Reserves a token log of `len` entries.
     ///
@@ -79,12 +79,8 @@ pub trait Backend: Sized + Send + 'static {
     ///
     /// # Errors
     /// A range outside of `src`; whatever an earlier operation failed with.
-    fn read<T: Element>(
-        &self,
-        src: &Self::Buf<T>,
-        at: usize,
-        dst: &mut [T],
-    ) -> Result<(), OpError>;
+    fn read<T: Element>(&self, src: &Self::Buf<T>, at: usize, dst: &mut [T])
+    -> Result<(), OpError>;
 
     /// Sets every byte of `dst`, in order with the operations.
     ///

@@ -1,6 +1,7 @@
 //! The tensors that have more to them than a length.
 
 use contract::embed::row_stride;
+use contract::num::RowType;
 use contract::w2a8::{ActStats, MAX_K, MAX_ROWS, Segments, act_bytes, row_words};
 
 use super::error::{at_least, dimension, same};
@@ -17,33 +18,11 @@ pub trait Tensor: Send {
     }
 }
 
-/// How a dense table stores its elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ElementType {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision.
-    F16,
-    /// IEEE single precision.
-    F32,
-}
-
-impl ElementType {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::Bf16 | Self::F16 => 2,
-            Self::F32 => 4,
-        }
-    }
-}
-
 /// A dense table `[rows, width]`: the embedding or the head. Rows are padded to
 /// [`row_stride`] elements.
 pub struct Dense<B: Backend> {
     data: B::Buf<u8>,
-    element: ElementType,
+    element: RowType,
     rows: usize,
     width: usize,
 }
@@ -56,7 +35,7 @@ impl<B: Backend> Dense<B> {
     pub fn alloc(
         backend: &B,
         label: &'static str,
-        element: ElementType,
+        element: RowType,
         rows: usize,
         width: usize,
     ) -> Result<Self, OpError> {
@@ -93,7 +72,7 @@ impl<B: Backend> Dense<B> {
     }
 
     /// Element type.
-    pub fn element(&self) -> ElementType {
+    pub fn element(&self) -> RowType {
         self.element
     }
 

@@ -7,7 +7,7 @@
 //! | `stats`   | [`ActStats`] | `[M]`               | scale and sum                   |
 //!
 //! ```text
-//! m     = max_k |v[k]|         (NaN counts as the largest)
+//! m     = max_k |v[k]|                             num::abs_bits: NaN is the largest
 //! scale = 127 / max(m, 1e-5)                     num::act_scale
 //! q[k]  = clamp(round_even(v[k] * scale), -128, 127)   num::quantise
 //! sum   = sum_k q[k]
@@ -30,12 +30,6 @@ pub const THREADS: u32 = 256;
 
 /// Shared memory for the reductions over 8 warps, in bytes.
 pub const SMEM_BYTES: u32 = 128;
-
-/// `|x|` as bits, so that a maximum of integers is the maximum of magnitudes and NaN wins.
-#[inline(always)]
-pub const fn abs_bits(x: f32) -> u32 {
-    x.to_bits() & 0x7fff_ffff
-}
 
 /// Parameter of `act_quant`, passed by value.
 #[repr(C)]

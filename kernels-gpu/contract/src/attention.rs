@@ -10,7 +10,7 @@
 //! Query row `m` of head `j` sees positions `0 ..= start + m` of kv head `j / (heads / kv_heads)`.
 //! Scores are `dot(q, k) * scale` with the 8-partial dot of [`crate::num`]; keys are taken in
 //! blocks of [`KEY_BLOCK`], each block giving its maximum, the sum of its exponentials and its
-//! weighted values, and the blocks are combined first to last (`num::attention` has each step). So
+//! weighted values, and the blocks are combined first to last ([`crate::num::BlockSum`], [`crate::num::Running`]). So
 //! the bits do not depend on how blocks are spread over the GPU nor on M.
 //!
 //! * `attention_split_*`: block `(b, j, m)` computes key block `b`, leaves it in `partial`, and the
@@ -19,7 +19,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
-pub use crate::num::attention::KEY_BLOCK;
+pub use crate::num::KEY_BLOCK;
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;

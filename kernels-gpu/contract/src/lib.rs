@@ -43,3 +43,25 @@ families! {
     w2a8_gemm: W2a8Gemm;
     w2a8_gemv: L8R1U5, L8R2U5, L8R1U7, L16R1U4, L16R2U4, L16R1U7, L32R1U2, L32R2U2, L32R1U4, L32R2U4, L32R4U2, L32R1U7;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_unique_and_start_with_their_family() {
+        for (i, kernel) in KERNELS.iter().enumerate() {
+            let symbol = kernel.spec.symbol;
+            assert!(KERNELS[..i].iter().all(|k| k.spec.symbol != symbol), "{symbol} stands twice");
+            assert!(FAMILIES.iter().any(|f| symbol.starts_with(f)), "{symbol} has no family");
+            assert!(kernel.spec.threads() <= 1024 && kernel.spec.threads() % 32 == 0, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn every_gemv_variant_is_listed() {
+        for variant in w2a8_gemv::VARIANTS {
+            assert!(KERNELS.iter().any(|k| k.spec == variant.spec), "{}", variant.spec.symbol);
+        }
+    }
+}

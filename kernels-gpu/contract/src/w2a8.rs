@@ -126,3 +126,62 @@ impl Segments {
 pub const fn dequantise(acc: i32, act_scale: f32, weight_scale: f32) -> f32 {
     (acc as f32 / act_scale) * weight_scale
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    #[test]
+    fn activations_fill_their_row_once() {
+        for k in [1, 15, 16, 63, 64, 65, 511, 512, 513, 1000, 2560, 6912] {
+            let mut taken = vec![false; act_bytes(k)];
+            for i in 0..act_bytes(k) {
+                assert!(!std::mem::replace(&mut taken[act_index(i)], true), "k={k} i={i}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_piece_is_sixteen_neighbours() {
+        for k in (0..4096).step_by(16) {
+            assert_eq!(act_index(k) % 16, 0);
+            assert_eq!(act_index(k + 15), act_index(k) + 15);
+        }
+    }
+
+    #[test]
+    fn codes_of_four_neighbours_share_a_bit_lane() {
+        let mut word = 0u32;
+        for e in 0..CODES_PER_WORD {
+            assert_eq!(code_shift(e) % 8, 2 * (e as u32 / 4));
+            word |= 1 << code_shift(e);
+        }
+        assert_eq!(word, PAD_WORD);
+    }
+
+    #[test]
+    fn each_row_takes_the_scale_of_its_segment() {
+        let parts = [(3, 1.0), (1, 2.0), (5, 3.0)];
+        let segments = Segments::new(&parts).unwrap();
+        assert_eq!(segments.rows(), 9);
+        let mut row = 0;
+        for (rows, scale) in parts {
+            for _ in 0..rows {
+                assert_eq!(segments.scale_of(row), scale, "row {row}");
+                row += 1;
+            }
+        }
+        assert_eq!(Segments::new(&[]), None);
+        assert_eq!(Segments::new(&[(0, 1.0)]), None);
+        assert_eq!(Segments::new(&[(1, 1.0); MAX_SEGMENTS + 1]), None);
+        assert_eq!(Segments::new(&[(MAX_ROWS, 1.0), (1, 1.0)]), None);
+        assert!(Segments::new(&[(1, 1.0); MAX_SEGMENTS]).is_some());
+    }
+
+    #[test]
+    fn division_comes_first() {
+        let y = dequantise(-2323, 17.25, 1.875);
+        assert_eq!(crate::num::f32_to_bf16(y), 0xc37d);
+    }
+}

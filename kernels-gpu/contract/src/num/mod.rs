@@ -25,7 +25,7 @@ pub use exp::{exp, relu2, silu};
 pub use half::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use order::{order_key, order_value};
 pub use philox::{philox4x32, unit};
-pub use quant::{ABSMAX_FLOOR, act_scale, quantise};
+pub use quant::{ABSMAX_FLOOR, abs_bits, act_scale, quantise};
 pub use round::{round_even, round_even_i32};
 pub use sum::{
     DOT_PARTIALS, PARTIALS, dot_into, partial, short_dot, strided_sum, sum_into, sum_squares,

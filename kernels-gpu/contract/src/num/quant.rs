@@ -5,18 +5,25 @@
 //! q_k = clamp(round_even(x_k * s), -128, 127)   the product rounded, then halves to even
 //! ```
 //!
-//! Dequantising divides by `s`. A NaN counts as 0 in the maximum and quantises to 0. A row with an
-//! infinity has s = 0, and quantises to 0 throughout (infinity times 0 is NaN).
+//! Dequantising divides by `s`. A NaN is the largest magnitude of its row: s is NaN and every q is 0.
+//! A row with an infinity has s = 0, and every q is 0. Both dequantise to NaN, so that a broken
+//! row is seen downstream.
 
-use super::{max, round::MAGIC};
+use super::round::MAGIC;
 
 /// Smallest `absmax` that sets the scale.
 pub const ABSMAX_FLOOR: f32 = 1e-5;
 
-/// The quantisation multiplier of a row whose largest magnitude is `absmax` (at least 0).
+/// `|x|` as bits: the largest of these integers is the largest magnitude, and NaN wins.
+#[inline(always)]
+pub const fn abs_bits(x: f32) -> u32 {
+    x.to_bits() & 0x7fff_ffff
+}
+
+/// The quantisation multiplier of a row whose largest magnitude is `absmax` (NaN, or at least 0).
 #[inline(always)]
 pub const fn act_scale(absmax: f32) -> f32 {
-    127.0 / max(ABSMAX_FLOOR, absmax)
+    127.0 / if absmax < ABSMAX_FLOOR { ABSMAX_FLOOR } else { absmax }
 }
 
 /// `x * scale` as int8: nearest, halves to even, saturated to -128 and 127; NaN gives 0.
@@ -36,7 +43,7 @@ mod tests {
     use std::vec::Vec;
 
     fn row(x: &[f32]) -> (f32, Vec<i8>) {
-        let absmax = x.iter().fold(0.0, |m, &v| max(m, super::super::abs(v)));
+        let absmax = f32::from_bits(x.iter().fold(0, |m, &v| m.max(abs_bits(v))));
         let s = act_scale(absmax);
         (s, x.iter().map(|&v| quantise(v, s)).collect())
     }
@@ -60,7 +67,8 @@ mod tests {
         assert_eq!(quantise(f32::INFINITY, 1.0), 127);
         assert_eq!(quantise(f32::NEG_INFINITY, 1.0), -128);
         assert_eq!(row(&[f32::INFINITY, 1.0, -1.0]), (0.0, [0, 0, 0].into()));
-        assert_eq!(row(&[f32::NAN, 127.0, -1.0]), (1.0, [0, 127, -1].into()));
+        let (s, q) = row(&[f32::NAN, 127.0, -1.0]);
+        assert!(s.is_nan() && q == [0, 0, 0]);
         assert_eq!(quantise(-128.5, 1.0), -128);
         assert_eq!(quantise(-127.5, 1.0), -128);
         assert_eq!(quantise(126.5, 1.0), 126);
