@@ -6,3 +6,4 @@
 
 pub mod layers;
 pub mod ops;
+pub mod profile;

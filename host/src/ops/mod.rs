@@ -27,6 +27,8 @@ pub mod w2a8_gemv;
 
 use bytemuck::Pod;
 
+use crate::profile::Profile;
+
 pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
@@ -94,6 +96,20 @@ pub trait Backend: Sized + Send + 'static {
     /// Whatever one of them failed with.
     fn synchronize(&self) -> Result<(), OpError>;
 
+    /// Whether all queued operations have run. Does not wait.
+    ///
+    /// # Errors
+    /// Whatever one of them failed with.
+    fn is_idle(&self) -> Result<bool, OpError>;
+
+    /// Bytes that this backend's buffers take, and the most they have taken.
+    fn memory(&self) -> MemoryReport;
+
+    /// Kernel times so far, where the backend was opened to take them. Waits for what is queued.
+    fn profile(&self) -> Option<Profile> {
+        None
+    }
+
     /// Records the operations that `f` queues, without running them. `None`: this backend does not
     /// record, and `f` was not called.
     ///
@@ -138,6 +154,19 @@ pub trait Backend: Sized + Send + 'static {
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
+}
+
+/// Memory of a backend's buffers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryReport {
+    /// Bytes in live buffers.
+    pub in_use_bytes: u64,
+    /// Bytes taken from the system, at least `in_use_bytes`.
+    pub reserved_bytes: u64,
+    /// The most `in_use_bytes` has been.
+    pub peak_bytes: u64,
+    /// Bytes in live buffers by label, largest first.
+    pub by_label: Vec<(String, u64)>,
 }
 
 /// Tokens written by the sampler, readable without waiting for the queue.
