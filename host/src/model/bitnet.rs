@@ -1,0 +1,235 @@
+//! The forward pass of BitNet b1.58 models and their relatives.
+//!
+//! ```text
+//! h = E[token]
+//! per block: h += Wo . quant(sub_norm(attention(rope(Wqkv . quant(norm(h))))))
+//!            h += Wdown . quant(sub_norm(act(gate) * up)),  gate, up = Wgu . quant(norm(h))
+//! logits = norm(h) . head
+//! ```
+//! The sub-norms, the activation (relu^2 or SiLU) and a tied head come from the configuration.
+//! Prefill and decode run the same operations on the same buffers, and give the same bits.
+
+use super::sequence::Sequence;
+use super::ModelError;
+use crate::checkpoint::config::ModelConfig;
+use crate::layers::{Block, Rows};
+use crate::ops::embed::Embed;
+use crate::ops::kv_append::Heads;
+use crate::ops::lm_head::LmHead;
+use crate::ops::rmsnorm::RmsNorm;
+use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
+use crate::ops::{Backend, Dense, OpError};
+
+/// Steps are recorded for contexts of at least this many positions.
+const SMALLEST_RECORDING: usize = 256;
+
+/// The weights of a model on a backend.
+pub struct Model<B: Backend> {
+    pub(super) backend: B,
+    pub(super) config: ModelConfig,
+    pub(super) embedding: Dense<B>,
+    /// Absent when tied to the embedding.
+    pub(super) head: Option<Dense<B>>,
+    pub(super) blocks: Vec<Block<B>>,
+    pub(super) final_norm: B::Buf<f32>,
+}
+
+/// Where the rows of a step come from.
+#[derive(Clone, Copy)]
+enum Input {
+    /// `Sequence::ids`, at the position in `Sequence::start`.
+    Ids,
+    /// The token and position of the sampler's state.
+    State,
+}
+
+impl<B: Backend> Model<B> {
+    /// The backend the weights are on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The model's configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Heads of every attention layer.
+    pub fn heads(&self) -> Heads {
+        heads(&self.config)
+    }
+
+    /// Runs `tokens` at positions `start..`, filling the cache. Afterwards the sequence's logits
+    /// are those of the last token.
+    ///
+    /// # Errors
+    /// No tokens, ids outside of the vocabulary, more positions than the context has, a failed
+    /// launch.
+    pub fn prefill(
+        &self,
+        sequence: &mut Sequence<B>,
+        tokens: &[u32],
+        start: usize,
+    ) -> Result<(), ModelError> {
+        self.check(sequence, tokens, start)?;
+        let chunk = sequence.options().chunk;
+        for (i, ids) in tokens.chunks(chunk).enumerate() {
+            self.prefill_chunk(sequence, ids, start + i * chunk)?;
+        }
+        let last = (tokens.len() - 1) % chunk;
+        Ok(self.head_row(sequence, last)?)
+    }
+
+    /// Runs `tokens` at positions `start..` and hands the logits of each to `each`, in order.
+    ///
+    /// # Errors
+    /// As [`Model::prefill`].
+    pub fn logits(
+        &self,
+        sequence: &mut Sequence<B>,
+        tokens: &[u32],
+        start: usize,
+        mut each: impl FnMut(&[f32]),
+    ) -> Result<(), ModelError> {
+        self.check(sequence, tokens, start)?;
+        let chunk = sequence.options().chunk;
+        for (i, ids) in tokens.chunks(chunk).enumerate() {
+            self.prefill_chunk(sequence, ids, start + i * chunk)?;
+            for row in 0..ids.len() {
+                self.head_row(sequence, row)?;
+                each(&sequence.read_logits(&self.backend)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Picks a token from the sequence's logits, on the device.
+    ///
+    /// # Errors
+    /// A failed launch.
+    pub fn sample(&self, sequence: &mut Sequence<B>) -> Result<(), OpError> {
+        self.backend.sample(Sample {
+            logits: &sequence.logits,
+            logits_at: 0,
+            vocab: self.config.vocab_size,
+            sampler: &mut sequence.sampler,
+            out: &mut sequence.tokens,
+        })
+    }
+
+    /// Queues one decode step: the sampler's token runs through the model at the sampler's
+    /// position, and the next one is picked. `pos` is that position, or any later one. With
+    /// `record`, a backend that can replays a recording of the step.
+    ///
+    /// # Errors
+    /// No room left in the context; a failed launch.
+    pub fn decode(
+        &self,
+        sequence: &mut Sequence<B>,
+        pos: usize,
+        record: bool,
+    ) -> Result<(), ModelError> {
+        let capacity = sequence.options().capacity;
+        if pos >= capacity {
+            return Err(ModelError::ContextFull { needed: pos + 1, capacity });
+        }
+        let reach = (pos + 1).next_power_of_two().max(SMALLEST_RECORDING).min(capacity);
+        if record && !sequence.recordings.iter().any(|r| r.0 == reach) {
+            let recording = self.backend.record(|| self.step(sequence, reach))?;
+            sequence.recordings.extend(recording.map(|r| (reach, r)));
+        }
+        match sequence.recordings.iter().find(|r| record && r.0 == reach) {
+            Some((_, recording)) => self.backend.replay(recording)?,
+            None => self.step(sequence, reach)?,
+        }
+        Ok(())
+    }
+
+    fn step(&self, sequence: &mut Sequence<B>, reach: usize) -> Result<(), OpError> {
+        self.run(sequence, Input::State, 1, reach)?;
+        self.head_row(sequence, 0)?;
+        self.sample(sequence)
+    }
+
+    fn check(
+        &self,
+        sequence: &Sequence<B>,
+        tokens: &[u32],
+        start: usize,
+    ) -> Result<(), ModelError> {
+        let (capacity, vocab) = (sequence.options().capacity, self.config.vocab_size);
+        if tokens.is_empty() {
+            return Err(ModelError::EmptyInput);
+        }
+        let needed = start.saturating_add(tokens.len());
+        if needed > capacity {
+            return Err(ModelError::ContextFull { needed, capacity });
+        }
+        match tokens.iter().position(|&id| id as usize >= vocab) {
+            Some(index) => {
+                Err(ModelError::TokenOutOfVocabulary { id: tokens[index], index, vocab })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn prefill_chunk(
+        &self,
+        sequence: &mut Sequence<B>,
+        ids: &[u32],
+        start: usize,
+    ) -> Result<(), OpError> {
+        self.backend.write(&mut sequence.ids, 0, ids)?;
+        self.backend.write(&mut sequence.start, 0, &[start as u32])?;
+        self.run(sequence, Input::Ids, ids.len(), start + ids.len())
+    }
+
+    /// Embedding, blocks and last norm for `m` rows.
+    fn run(
+        &self,
+        sequence: &mut Sequence<B>,
+        input: Input,
+        m: usize,
+        positions: usize,
+    ) -> Result<(), OpError> {
+        let Sequence { x, caches, rope, ids, start, sampler, normed, .. } = sequence;
+        let (ids, ids_at, start, start_at) = match input {
+            Input::Ids => (&*ids, 0, &*start, 0),
+            Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
+        };
+        self.backend.embed(Embed { ids, ids_at, table: &self.embedding, out: &mut x.h, m })?;
+        let rows = Rows { m, start, start_at, positions };
+        for (i, (block, cache)) in self.blocks.iter().zip(caches).enumerate() {
+            block.forward(&self.backend, x, cache, rope, &rows, i == 0)?;
+        }
+        self.backend.rmsnorm(RmsNorm {
+            x: &mut x.h,
+            delta: Some(&x.delta),
+            weight: &self.final_norm,
+            y: normed,
+            m,
+            k: self.config.hidden_size,
+            eps: self.config.rms_norm_eps,
+        })
+    }
+
+    /// Logits of row `row` of the last step.
+    fn head_row(&self, sequence: &mut Sequence<B>, row: usize) -> Result<(), OpError> {
+        self.backend.lm_head(LmHead {
+            x: &sequence.normed,
+            x_at: row * self.config.hidden_size,
+            w: self.head.as_ref().unwrap_or(&self.embedding),
+            logits: &mut sequence.logits,
+            m: 1,
+        })
+    }
+}
+
+/// The attention heads that `config` asks for.
+pub(super) fn heads(config: &ModelConfig) -> Heads {
+    Heads {
+        heads: config.num_heads,
+        kv_heads: config.num_kv_heads,
+        head_dim: config.head_dim,
+    }
+}

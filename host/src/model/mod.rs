@@ -1,0 +1,41 @@
+//! A whole model on one backend: the weights, the state of a sequence, prefill and decode.
+
+pub mod bitnet;
+pub mod load;
+pub mod sequence;
+
+pub use bitnet::Model;
+pub use load::{LoadError, LoadProgress};
+pub use sequence::{Sequence, SequenceOptions};
+
+use crate::ops::OpError;
+
+/// Why a model could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// An operation was refused or failed.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// A token id that the model does not have.
+    #[error("token id {id} at position {index} of the input; the model has {vocab} tokens (0 to {})", vocab - 1)]
+    TokenOutOfVocabulary {
+        /// The id.
+        id: u32,
+        /// Where it stands.
+        index: usize,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// Nothing to start from.
+    #[error("the input is empty; give at least one token (for most models the BOS token)")]
+    EmptyInput,
+    /// More positions than the sequence has room for.
+    #[error("{needed} positions are needed and the context holds {capacity}; shorten the input or ask for a longer context")]
+    ContextFull {
+        /// Positions needed.
+        needed: usize,
+        /// Positions of the sequence.
+        capacity: usize,
+    },
+}

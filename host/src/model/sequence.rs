@@ -1,0 +1,119 @@
+//! What one sequence needs on the device: its cache, its activations, its sampler.
+
+use contract::sample::{SampleParams, StepState};
+
+use super::{Model, ModelError};
+use crate::layers::Activations;
+use crate::layers::activations::Widths;
+use crate::ops::kv_append::KvCache;
+use crate::ops::rope::RopeTable;
+use crate::ops::sample::{SampleState, param_words, state_words};
+use crate::ops::{Backend, OpError, RowType, TokenLog};
+
+/// What a sequence is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceOptions {
+    /// Positions: prompt and text together.
+    pub capacity: usize,
+    /// Element type of the cache: bf16 or f32.
+    pub kv: RowType,
+    /// Rows of the largest prefill step.
+    pub chunk: usize,
+}
+
+/// One sequence on one backend.
+pub struct Sequence<B: Backend> {
+    pub(super) caches: Vec<KvCache<B>>,
+    pub(super) rope: RopeTable<B>,
+    pub(super) x: Activations<B>,
+    /// Ids of a prefill step.
+    pub(super) ids: B::Buf<u32>,
+    /// Position of the first row of a prefill step.
+    pub(super) start: B::Buf<u32>,
+    /// Rows after the last norm.
+    pub(super) normed: B::Buf<f32>,
+    pub(super) logits: B::Buf<f32>,
+    pub(super) sampler: SampleState<B>,
+    pub(super) tokens: B::TokenLog,
+    /// Decode steps recorded so far, by the positions they reach.
+    pub(super) recordings: Vec<(usize, B::Recording)>,
+    options: SequenceOptions,
+    vocab: usize,
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Reserves everything a sequence of `model` needs.
+    ///
+    /// # Errors
+    /// Sizes that the kernels do not take; out of memory.
+    pub fn new(model: &Model<B>, options: SequenceOptions) -> Result<Self, OpError> {
+        let (backend, config) = (model.backend(), model.config());
+        let SequenceOptions { capacity, kv, chunk } = options;
+        let heads = model.heads();
+        let widths = Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads };
+        let caches = (0..config.num_layers)
+            .map(|_| KvCache::alloc(backend, heads, capacity, kv))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            caches,
+            rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
+            x: Activations::alloc(backend, widths, chunk, capacity)?,
+            ids: backend.alloc("activations", chunk)?,
+            start: backend.alloc("activations", 1)?,
+            normed: backend.alloc("activations", chunk * config.hidden_size)?,
+            logits: backend.alloc("logits", config.vocab_size)?,
+            sampler: SampleState::alloc(backend, config.vocab_size)?,
+            tokens: backend.alloc_tokens(capacity)?,
+            recordings: Vec::new(),
+            options,
+            vocab: config.vocab_size,
+        })
+    }
+
+    /// What the sequence was made for.
+    pub fn options(&self) -> SequenceOptions {
+        self.options
+    }
+
+    /// Tokens picked by the sampler since [`Sequence::begin`].
+    pub fn tokens(&self) -> &B::TokenLog {
+        &self.tokens
+    }
+
+    /// Prepares the sampler for a text that continues `seen`, whose last token stands at position
+    /// `seen.len() - 1`. Waits for whatever is still queued.
+    ///
+    /// # Errors
+    /// An empty input, ids outside of the vocabulary, a failed copy.
+    pub fn begin(
+        &mut self,
+        backend: &B,
+        seen: &[u32],
+        params: &SampleParams,
+    ) -> Result<(), ModelError> {
+        backend.synchronize()?;
+        self.tokens.clear();
+        let last = seen.len().checked_sub(1).ok_or(ModelError::EmptyInput)?;
+        let mut marks = vec![0u8; self.vocab];
+        for (index, &id) in seen.iter().enumerate() {
+            let vocab = self.vocab;
+            let mark = marks.get_mut(id as usize);
+            *mark.ok_or(ModelError::TokenOutOfVocabulary { id, index, vocab })? = 1;
+        }
+        let state = StepState { pos: last as u32, ..StepState::default() };
+        backend.write(&mut self.sampler.seen, 0, &marks)?;
+        backend.write(&mut self.sampler.params, 0, &param_words(params))?;
+        backend.write(&mut self.sampler.state, 0, &state_words(&state))?;
+        Ok(())
+    }
+
+    /// The logits of the last step, `[vocab]`. Waits for it.
+    ///
+    /// # Errors
+    /// Whatever the queued operations failed with.
+    pub fn read_logits(&self, backend: &B) -> Result<Vec<f32>, OpError> {
+        let mut logits = vec![0.0; self.vocab];
+        backend.read(&self.logits, 0, &mut logits)?;
+        Ok(logits)
+    }
+}

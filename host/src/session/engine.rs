@@ -1,0 +1,190 @@
+//! One sequence on one backend, with the backend's type forgotten.
+
+use contract::sample::SampleParams;
+
+use super::SessionError;
+use crate::checkpoint::config::ModelConfig;
+use crate::model::{Model, ModelError, Sequence};
+use crate::ops::{Backend, MemoryReport, TokenLog};
+use crate::profile::Profile;
+
+/// Decode steps queued beyond the token that the host waits for.
+const AHEAD: usize = 4;
+/// Looks at the token log between two questions to the driver.
+const LOOKS: u32 = 256;
+
+/// What a session needs of a model, whatever it runs on.
+pub(super) trait Engine: Send {
+    fn device(&self) -> String;
+    fn config(&self) -> &ModelConfig;
+    fn capacity(&self) -> usize;
+    fn memory(&self) -> MemoryReport;
+    fn profile(&self) -> Option<Profile>;
+
+    /// Prefills `prompt` and queues the first token. Returns the tokens that were still cached.
+    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
+
+    /// The next token; `None` when the text has ended on the device or at the limit.
+    fn next(&mut self) -> Result<Option<u32>, SessionError>;
+
+    /// Waits for what is still queued.
+    fn finish(&mut self) -> Result<(), SessionError>;
+
+    /// Hands the logits of each of `tokens` to `each`.
+    fn logits(&mut self, tokens: &[u32], each: &mut dyn FnMut(&[f32]))
+    -> Result<(), SessionError>;
+}
+
+/// A model with its one sequence.
+pub(super) struct Runner<B: Backend> {
+    model: Model<B>,
+    sequence: Sequence<B>,
+    record: bool,
+    /// Tokens whose keys and values are in the cache.
+    cached: Vec<u32>,
+    /// The prompt of the text under way, then its tokens as they are read.
+    text: Vec<u32>,
+    prompt_len: usize,
+    /// Tokens the sampler was asked for.
+    queued: usize,
+    /// Tokens the host has read.
+    read: usize,
+    limit: usize,
+}
+
+impl<B: Backend> Runner<B> {
+    pub(super) fn new(model: Model<B>, sequence: Sequence<B>, record: bool) -> Self {
+        Self {
+            model,
+            sequence,
+            record,
+            cached: Vec::new(),
+            text: Vec::new(),
+            prompt_len: 0,
+            queued: 0,
+            read: 0,
+            limit: 0,
+        }
+    }
+
+    fn try_begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+        let last = prompt.len().checked_sub(1).ok_or(ModelError::EmptyInput)?;
+        self.settle();
+        let common = self.cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // The last prompt token always runs, because its logits are needed.
+        let reused = common.min(last);
+        self.cached.clear();
+        self.sequence.begin(self.model.backend(), prompt, params)?;
+        self.model.prefill(&mut self.sequence, &prompt[reused..], reused)?;
+        self.model.sample(&mut self.sequence)?;
+        self.text = prompt.to_vec();
+        self.prompt_len = prompt.len();
+        self.queued = 1;
+        self.read = 0;
+        let room = self.sequence.options().capacity - prompt.len() + 1;
+        self.limit = room.min(params.max_steps as usize);
+        Ok(reused)
+    }
+
+    /// Notes which tokens of the last text are in the cache: token `j` is processed by the step
+    /// that picks token `j + 1`.
+    fn settle(&mut self) {
+        if self.queued > 0 {
+            let processed = self.prompt_len + self.read.min(self.queued - 1);
+            self.text.truncate(processed);
+            self.cached = std::mem::take(&mut self.text);
+            self.queued = 0;
+        }
+    }
+
+    fn try_next(&mut self) -> Result<Option<u32>, SessionError> {
+        if self.read == self.limit {
+            return Ok(None);
+        }
+        while self.queued < (self.read + 1 + AHEAD).min(self.limit) {
+            let pos = self.prompt_len + self.queued - 1;
+            self.model.decode(&mut self.sequence, pos, self.record)?;
+            self.queued += 1;
+        }
+        loop {
+            for _ in 0..LOOKS {
+                let token = self.sequence.tokens().get(self.read);
+                if token != B::TokenLog::EMPTY {
+                    self.read += 1;
+                    self.text.push(token);
+                    return Ok(Some(token));
+                }
+                std::hint::spin_loop();
+            }
+            // Nothing is queued and nothing came: an earlier token ended the text.
+            if self.model.backend().is_idle()?
+                && self.sequence.tokens().get(self.read) == B::TokenLog::EMPTY
+            {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Forgets the cache when `result` is an error: what the device holds is unknown.
+    fn guard<T>(&mut self, result: Result<T, SessionError>) -> Result<T, SessionError> {
+        if result.is_err() {
+            self.cached.clear();
+            self.queued = 0;
+            self.limit = 0;
+            self.read = 0;
+        }
+        result
+    }
+}
+
+impl<B: Backend> Engine for Runner<B> {
+    fn device(&self) -> String {
+        self.model.backend().describe()
+    }
+
+    fn config(&self) -> &ModelConfig {
+        self.model.config()
+    }
+
+    fn capacity(&self) -> usize {
+        self.sequence.options().capacity
+    }
+
+    fn memory(&self) -> MemoryReport {
+        self.model.backend().memory()
+    }
+
+    fn profile(&self) -> Option<Profile> {
+        self.model.backend().profile()
+    }
+
+    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+        let result = self.try_begin(prompt, params);
+        self.guard(result)
+    }
+
+    fn next(&mut self) -> Result<Option<u32>, SessionError> {
+        let result = self.try_next();
+        self.guard(result)
+    }
+
+    fn finish(&mut self) -> Result<(), SessionError> {
+        let result = self.model.backend().synchronize().map_err(SessionError::from);
+        self.guard(result)
+    }
+
+    fn logits(
+        &mut self,
+        tokens: &[u32],
+        each: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), SessionError> {
+        self.settle();
+        self.cached.clear();
+        let result = self.model.logits(&mut self.sequence, tokens, 0, each);
+        let result = self.guard(result.map_err(SessionError::from));
+        if result.is_ok() {
+            self.cached = tokens.to_vec();
+        }
+        result
+    }
+}

@@ -1,0 +1,56 @@
+//! Why a session could not be made or could not go on.
+
+use crate::checkpoint::CheckpointError;
+use crate::device_choice::DeviceChoiceError;
+use crate::model::{LoadError, ModelError};
+use crate::ops::OpError;
+use crate::text::TextError;
+
+/// Why a session could not be made or could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The checkpoint could not be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The chosen device cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceChoiceError),
+    /// The weights could not be brought to the device.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The model could not run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// An operation outside of the model failed.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// Tokenizer, template or sampling parameters.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// No model was named.
+    #[error("no model was given; name a checkpoint folder or a .gguf file")]
+    NoModel,
+    /// The checkpoint has no tokenizer, and text was given or asked for.
+    #[error("the checkpoint has no tokenizer; put its tokenizer.json beside the weights or work with token ids")]
+    NoTokenizer,
+    /// The checkpoint has no chat template.
+    #[error("the model has no chat template; use plain text generation")]
+    NoTemplate,
+    /// A context longer than the model was made for.
+    #[error("a context of {asked} positions was asked for and the model takes {allowed}; ask for at most {allowed}")]
+    ContextTooLong {
+        /// Positions asked for.
+        asked: usize,
+        /// Positions of the model.
+        allowed: usize,
+    },
+    /// More stop ids than the sampler holds.
+    #[error("{found} stop ids were given and the sampler holds {allowed}; use fewer")]
+    TooManyStopIds {
+        /// Stop ids given.
+        found: usize,
+        /// Stop ids that fit.
+        allowed: usize,
+    },
+}

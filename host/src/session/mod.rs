@@ -1,0 +1,273 @@
+//! A loaded model that turns prompts into text, on whichever backend was chosen.
+//!
+//! The host never stands in the token loop: on a GPU one launch makes one token, and tokens are
+//! read from memory that the sampler writes while later steps already run. A stop id ends the text
+//! on the device; a stop string, the callback or the limit ends it on the host, and what ran ahead
+//! is dropped.
+
+mod builder;
+mod engine;
+mod error;
+mod stats;
+
+pub use builder::{KvType, Progress, SessionBuilder};
+pub use error::SessionError;
+pub use stats::{GenerateStats, LoadStats};
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
+
+use crate::checkpoint::config::ModelConfig;
+use crate::ops::MemoryReport;
+use crate::text::{ChatTemplate, Message, SamplingParams, StopMatcher, TextStream, Tokenizer};
+use engine::Engine;
+
+/// A model, its tokenizer and one sequence.
+///
+/// A prompt that begins as the last text did reuses its cache, so that a chat only pays for what
+/// is new.
+pub struct Session {
+    engine: Box<dyn Engine>,
+    tokenizer: Option<Tokenizer>,
+    template: Option<ChatTemplate>,
+    load: LoadStats,
+}
+
+/// One token of a text, and the characters that became complete with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The token.
+    pub token: u32,
+    /// New text; empty while a character or a possible stop string is unfinished, and for models
+    /// without a tokenizer.
+    pub text: &'a str,
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// The model ended it.
+    StopToken,
+    /// A stop string.
+    StopString,
+    /// The number of tokens that was asked for.
+    MaxTokens,
+    /// The context is full.
+    ContextFull,
+    /// The callback.
+    Cancelled,
+}
+
+/// A finished text.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// Every token that was picked, a stop token included.
+    pub tokens: Vec<u32>,
+    /// The text, without stop token and stop string; empty for models without a tokenizer.
+    pub text: String,
+    /// Why it ended.
+    pub finish: Finish,
+    /// What it took.
+    pub stats: GenerateStats,
+}
+
+impl Session {
+    /// Settings for a new session.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder::default()
+    }
+
+    /// One line for people: the device and what it runs.
+    pub fn device(&self) -> String {
+        self.engine.device()
+    }
+
+    /// The model's configuration.
+    pub fn config(&self) -> &ModelConfig {
+        self.engine.config()
+    }
+
+    /// Positions of the context.
+    pub fn context(&self) -> usize {
+        self.engine.capacity()
+    }
+
+    /// The checkpoint's tokenizer, where it has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// The checkpoint's chat template, where it has one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    /// What loading took.
+    pub fn load_stats(&self) -> &LoadStats {
+        &self.load
+    }
+
+    /// Memory of weights, cache and activations on the device.
+    pub fn memory(&self) -> MemoryReport {
+        self.engine.memory()
+    }
+
+    /// Kernel times since the session was made; `None` unless built with
+    /// [`SessionBuilder::profile`] on a GPU.
+    pub fn profile(&self) -> Option<crate::profile::Profile> {
+        self.engine.profile()
+    }
+
+    /// The ids of a text prompt, with the BOS token where the model wants one.
+    ///
+    /// # Errors
+    /// A model without a tokenizer; text that its vocabulary cannot spell.
+    pub fn encode(&self, prompt: &str) -> Result<Vec<u32>, SessionError> {
+        let tokenizer = self.tokenizer.as_ref().ok_or(SessionError::NoTokenizer)?;
+        Ok(tokenizer.encode(prompt, true)?)
+    }
+
+    /// The ids of a conversation, ready for the model's answer.
+    ///
+    /// # Errors
+    /// A model without a tokenizer or a chat template; a template that refuses the messages.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, SessionError> {
+        let template = self.template.as_ref().ok_or(SessionError::NoTemplate)?;
+        self.encode(&template.render(messages, true)?)
+    }
+
+    /// Continues `prompt` (token ids) until the model, a stop string, the callback or a limit ends
+    /// the text. Each token goes to `each` as soon as it is known.
+    ///
+    /// # Errors
+    /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context, a
+    /// failed device. After an error the session can be used again unless the device is lost.
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        params: &SamplingParams,
+        mut each: impl FnMut(Piece<'_>) -> ControlFlow<()>,
+    ) -> Result<Generated, SessionError> {
+        let started = Instant::now();
+        params.validate()?;
+        let stop_ids = self.stop_ids(params);
+        let cached_tokens = self.engine.begin(prompt, &device_params(params, &stop_ids)?)?;
+        let mut stats =
+            GenerateStats { prompt_tokens: prompt.len(), cached_tokens, ..Default::default() };
+        let mut stream = self.tokenizer.as_ref().map(TextStream::continuing);
+        let mut stops = StopMatcher::new(&params.stop);
+        let (mut tokens, mut text) = (Vec::new(), String::new());
+        let mut first = None;
+        let finish = loop {
+            let Some(token) = self.engine.next()? else {
+                break if tokens.len() < params.max_tokens {
+                    Finish::ContextFull
+                } else {
+                    Finish::MaxTokens
+                };
+            };
+            let now = Instant::now();
+            let first = *first.get_or_insert(now);
+            stats.prefill_seconds = (first - started).as_secs_f64();
+            stats.decode_seconds = (now - first).as_secs_f64();
+            tokens.push(token);
+            if stop_ids.contains(&token) {
+                break Finish::StopToken;
+            }
+            let piece = match &mut stream {
+                Some(stream) => stream.push(token)?.unwrap_or_default(),
+                None => String::new(),
+            };
+            let step = stops.push(&piece);
+            text.push_str(&step.text);
+            let flow = each(Piece { token, text: &step.text });
+            if step.stopped.is_some() {
+                break Finish::StopString;
+            }
+            if flow.is_break() {
+                break Finish::Cancelled;
+            }
+        };
+        self.engine.finish()?;
+        stats.generated_tokens = tokens.len();
+        if finish != Finish::StopString {
+            let rest = stream.as_mut().and_then(TextStream::finish).unwrap_or_default();
+            let tail = stops.push(&rest).text + &stops.finish();
+            if let (false, Some(&token)) = (tail.is_empty(), tokens.last()) {
+                text.push_str(&tail);
+                // The text is over: the answer to this last piece changes nothing.
+                let _ = each(Piece { token, text: &tail });
+            }
+        }
+        Ok(Generated { tokens, text, finish, stats })
+    }
+
+    /// Runs `tokens` from an empty context and hands the logits `[vocab]` of each to `each`.
+    ///
+    /// # Errors
+    /// As [`Session::generate`].
+    pub fn logits(
+        &mut self,
+        tokens: &[u32],
+        mut each: impl FnMut(&[f32]),
+    ) -> Result<(), SessionError> {
+        self.engine.logits(tokens, &mut each)
+    }
+
+    fn stop_ids(&self, params: &SamplingParams) -> Vec<u32> {
+        let mut ids = params.stop_ids.clone();
+        if !params.ignore_eos {
+            ids.extend(&self.engine.config().eos_token_ids);
+            ids.extend(self.tokenizer.iter().flat_map(|t| t.stop_ids()));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+/// The sampling parameters in the form that the kernel takes.
+fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams, SessionError> {
+    let mut stop_ids = [0; MAX_STOP_IDS];
+    match stop_ids.get_mut(..stops.len()) {
+        Some(slots) => slots.copy_from_slice(stops),
+        None => {
+            let (found, allowed) = (stops.len(), MAX_STOP_IDS);
+            return Err(SessionError::TooManyStopIds { found, allowed });
+        }
+    }
+    Ok(SampleParams {
+        seed: params.seed,
+        top_p_q32: (f64::from(params.top_p) * 4_294_967_296.0) as u64,
+        temperature: params.temperature,
+        repetition_penalty: params.repetition_penalty,
+        top_k: params.top_k,
+        min_weight: (f64::from(params.min_p) * f64::from(ONE_WEIGHT)) as u32,
+        max_steps: params.max_tokens as u32,
+        stop_len: stops.len() as u32,
+        stop_ids,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_ranges_keep_everything() {
+        let params = SamplingParams { top_p: 1.0, min_p: 1.0, ..Default::default() };
+        let device = device_params(&params, &[7, 9]).unwrap();
+        assert_eq!(device.top_p_q32, 1 << 32);
+        assert_eq!(device.min_weight, ONE_WEIGHT);
+        assert_eq!((device.stop_len, &device.stop_ids[..3]), (2, &[7, 9, 0][..]));
+    }
+
+    #[test]
+    fn too_many_stop_ids_are_refused() {
+        let error = device_params(&SamplingParams::default(), &[1; MAX_STOP_IDS + 1]).unwrap_err();
+        assert!(matches!(error, SessionError::TooManyStopIds { found: 17, allowed: 16 }));
+    }
+}
