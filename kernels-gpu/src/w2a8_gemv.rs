@@ -49,9 +49,8 @@ unsafe fn load_step<const LANES: u32, const ROWS: usize, const UNROLL: usize>(
         let mut r = 0;
         while r < ROWS {
             // SAFETY: w[row, chunk] is read only when chunk < chunks; weights never change.
-            step[u][r] = unsafe {
-                ld_nc_stream_x4_if(chunk < chunks, rows[r].wrapping_add(chunk as usize))
-            };
+            step[u][r] =
+                unsafe { ld_nc_stream_x4_if(chunk < chunks, rows[r].wrapping_add(chunk as usize)) };
             r += 1;
         }
         u += 1;
