@@ -1,8 +1,14 @@
 //! The GPU kernels. Empty on every target but `nvptx64-nvidia-cuda`.
+//!
+//! One file per kernel family, under the name it has in [`contract`]; [`arch`] is the device
+//! prelude under them.
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
 #![allow(internal_features)]
+
+pub mod arch;
+mod w2a8_gemv;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,0 +1,298 @@
+//! Loads and stores of global memory with their width and cache policy.
+//!
+//! | form             | for                                                        |
+//! |------------------|------------------------------------------------------------|
+//! | `ld_nc_stream*`  | weights: read once by the whole grid, no place in L1       |
+//! | `ld_nc*`         | constants of the run (norm weights, tables): kept in L1    |
+//! | `ld*`, `st*`     | what another kernel wrote before, or will read after       |
+//! | `ld_acquire` ... | words that other blocks change while this kernel runs      |
+//!
+//! The `nc` (non-coherent) forms are for memory that no running kernel writes, the kernel before
+//! this one included when they overlap (see [`super::grid`]).
+//!
+//! Reads promise the compiler that the same address gives the same value until something writes
+//! memory or waits, so they may be merged and moved between such points.
+
+use core::arch::asm;
+
+use super::warp::Register;
+
+/// Four words side by side, aligned to 16 bytes.
+pub type X4<T> = [T; 4];
+
+macro_rules! load_x4 {
+    ($p:expr, $ptx:literal) => {{
+        let (a, b, c, d): (i32, i32, i32, i32);
+        asm!(
+            concat!($ptx, " {{{a}, {b}, {c}, {d}}}, [{p}];"),
+            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+            p = in(reg64) $p,
+            options(pure, readonly, nostack),
+        );
+        [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    }};
+}
+
+macro_rules! load {
+    ($p:expr, $ptx:literal) => {{
+        let word: i32;
+        asm!(
+            concat!($ptx, " {word}, [{p}];"),
+            word = out(reg32) word, p = in(reg64) $p,
+            options(pure, readonly, nostack),
+        );
+        T::from_word(word)
+    }};
+}
+
+/// Sixteen bytes that nobody will read again soon, or zeros when `enabled` does not hold.
+/// `@enabled ld.global.nc.L1::no_allocate.v4.b32` (sm_80; `ld.global.nc.v4.b32` below)
+///
+/// The predicate is inside, so that a masked load costs no branch and the loads of a step stay
+/// together.
+///
+/// # Safety
+///
+/// When `enabled`: `p` is a global address aligned to 16 of 16 readable bytes that nobody writes
+/// while this kernel, or the one before it, runs.
+#[inline(always)]
+pub unsafe fn ld_nc_stream_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
+    let (a, b, c, d): (i32, i32, i32, i32);
+    macro_rules! masked {
+        ($ptx:literal) => {
+            asm!(
+                "{{",
+                ".reg .pred on;",
+                "setp.ne.u32 on, {enabled}, 0;",
+                "mov.b32 {a}, 0;",
+                "mov.b32 {b}, 0;",
+                "mov.b32 {c}, 0;",
+                "mov.b32 {d}, 0;",
+                concat!("@on ", $ptx, " {{{a}, {b}, {c}, {d}}}, [{p}];"),
+                "}}",
+                a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+                enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+                options(pure, readonly, nostack),
+            )
+        };
+    }
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        #[cfg(level_sm_80)]
+        masked!("ld.global.nc.L1::no_allocate.v4.b32");
+        #[cfg(not(level_sm_80))]
+        masked!("ld.global.nc.v4.b32");
+    }
+    [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+}
+
+/// Sixteen bytes of a constant of the run. `ld.global.nc.v4.b32`
+///
+/// # Safety
+///
+/// `p` is a global address aligned to 16 of 16 readable bytes that nobody writes while this
+/// kernel, or the one before it, runs.
+#[inline(always)]
+pub unsafe fn ld_nc_x4<T: Register>(p: *const X4<T>) -> X4<T> {
+    // SAFETY: the caller's promise.
+    unsafe { load_x4!(p, "ld.global.nc.v4.b32") }
+}
+
+/// A word of a constant of the run. `ld.global.nc.b32`
+///
+/// # Safety
+///
+/// As for [`ld_nc_x4`], of 4 bytes.
+#[inline(always)]
+pub unsafe fn ld_nc<T: Register>(p: *const T) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { load!(p, "ld.global.nc.b32") }
+}
+
+/// Sixteen bytes. `ld.global.v4.b32`
+///
+/// # Safety
+///
+/// `p` is a global address aligned to 16 of 16 readable bytes that no other thread writes
+/// meanwhile.
+#[inline(always)]
+pub unsafe fn ld_x4<T: Register>(p: *const X4<T>) -> X4<T> {
+    // SAFETY: the caller's promise.
+    unsafe { load_x4!(p, "ld.global.v4.b32") }
+}
+
+/// Sixteen bytes, or unspecified values when `enabled` does not hold.
+/// `@enabled ld.global.v4.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_x4`].
+#[inline(always)]
+pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
+    let (a, b, c, d): (i32, i32, i32, i32);
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "@on ld.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [{p}];",
+            "}}",
+            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+}
+
+/// A word. `ld.global.b32`
+///
+/// # Safety
+///
+/// As for [`ld_x4`], of 4 bytes.
+#[inline(always)]
+pub unsafe fn ld<T: Register>(p: *const T) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { load!(p, "ld.global.b32") }
+}
+
+/// Two bytes. `ld.global.b16`
+///
+/// # Safety
+///
+/// As for [`ld_x4`], of 2 bytes.
+#[inline(always)]
+pub unsafe fn ld_u16(p: *const u16) -> u16 {
+    let bits: u16;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.global.b16 {bits}, [{p}];",
+            bits = out(reg16) bits, p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    bits
+}
+
+/// A word that other blocks change while this kernel runs; orders nothing.
+/// `ld.relaxed.gpu.global.b32` (sm_70; `ld.volatile.global.b32` below)
+///
+/// # Safety
+///
+/// `p` is a global address of a word, aligned to 4, that others write only as a whole.
+#[inline(always)]
+pub unsafe fn ld_relaxed<T: Register>(p: *const T) -> T {
+    let word: i32;
+    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+    unsafe {
+        #[cfg(level_sm_70)]
+        asm!("ld.relaxed.gpu.global.b32 {word}, [{p}];", word = out(reg32) word, p = in(reg64) p, options(nostack));
+        #[cfg(not(level_sm_70))]
+        asm!("ld.volatile.global.b32 {word}, [{p}];", word = out(reg32) word, p = in(reg64) p, options(nostack));
+    }
+    T::from_word(word)
+}
+
+/// The same; accesses after it see what the writer of the value wrote before.
+/// `ld.acquire.gpu.global.b32` (sm_70; `ld.volatile.global.b32; membar.gl` below)
+///
+/// # Safety
+///
+/// As for [`ld_relaxed`].
+#[inline(always)]
+pub unsafe fn ld_acquire<T: Register>(p: *const T) -> T {
+    #[cfg(level_sm_70)]
+    {
+        let word: i32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!("ld.acquire.gpu.global.b32 {word}, [{p}];", word = out(reg32) word, p = in(reg64) p, options(nostack));
+        }
+        T::from_word(word)
+    }
+    #[cfg(not(level_sm_70))]
+    {
+        // SAFETY: the caller's promise.
+        let value = unsafe { ld_relaxed(p) };
+        super::fence::device_fence();
+        value
+    }
+}
+
+/// Writes a word. `st.global.b32`
+///
+/// # Safety
+///
+/// `p` is a global address of a writable word, aligned to 4, that no other thread accesses
+/// meanwhile.
+#[inline(always)]
+pub unsafe fn st<T: Register>(p: *mut T, value: T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.b32 [{p}], {word};", p = in(reg64) p, word = in(reg32) value.to_word(), options(nostack));
+    }
+}
+
+/// Writes sixteen bytes. `st.global.v4.b32`
+///
+/// # Safety
+///
+/// As for [`st`], of 16 bytes aligned to 16.
+#[inline(always)]
+pub unsafe fn st_x4<T: Register>(p: *mut X4<T>, value: X4<T>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "st.global.v4.b32 [{p}], {{{a}, {b}, {c}, {d}}};",
+            p = in(reg64) p,
+            a = in(reg32) value[0].to_word(), b = in(reg32) value[1].to_word(),
+            c = in(reg32) value[2].to_word(), d = in(reg32) value[3].to_word(),
+            options(nostack),
+        );
+    }
+}
+
+/// Writes two bytes. `st.global.b16`
+///
+/// # Safety
+///
+/// As for [`st`], of 2 bytes aligned to 2.
+#[inline(always)]
+pub unsafe fn st_u16(p: *mut u16, bits: u16) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.global.b16 [{p}], {bits};", p = in(reg64) p, bits = in(reg16) bits, options(nostack));
+    }
+}
+
+/// Writes a word, visible to whoever acquires it after everything this thread wrote before.
+/// `st.release.gpu.global.b32` (sm_70; `membar.gl; st.volatile.global.b32` below)
+///
+/// # Safety
+///
+/// As for [`ld_relaxed`], writable.
+#[inline(always)]
+pub unsafe fn st_release<T: Register>(p: *mut T, value: T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        #[cfg(level_sm_70)]
+        asm!("st.release.gpu.global.b32 [{p}], {word};", p = in(reg64) p, word = in(reg32) value.to_word(), options(nostack));
+        #[cfg(not(level_sm_70))]
+        asm!("membar.gl;", "st.volatile.global.b32 [{p}], {word};", p = in(reg64) p, word = in(reg32) value.to_word(), options(nostack));
+    }
+}
+
+/// Asks for the cache line of `p` in L2. `prefetch.global.L2`
+///
+/// # Safety
+///
+/// `p` is a global address inside an allocation.
+#[inline(always)]
+pub unsafe fn prefetch_l2<T>(p: *const T) {
+    // SAFETY: the caller's promise; reads nothing into the thread.
+    unsafe {
+        asm!("prefetch.global.L2 [{p}];", p = in(reg64) p, options(readonly, nostack));
+    }
+}

@@ -1,0 +1,142 @@
+//! Shared memory of the block: one dynamically sized array, addressed in its own space.
+//!
+//! A [`Shared`] is a 32-bit address of the shared space, not a Rust pointer: loads and stores
+//! through it are `ld.shared` and `st.shared`, never the slower generic forms. How many bytes
+//! there are is the kernel's `LaunchSpec::smem_bytes`.
+
+use core::arch::{asm, global_asm};
+use core::marker::PhantomData;
+
+use super::warp::Register;
+
+global_asm!(".extern .shared .align 128 .b8 bitnet_dynamic_smem[];");
+
+/// The address of a `T` in shared memory.
+pub struct Shared<T> {
+    addr: u32,
+    elem: PhantomData<*mut T>,
+}
+
+impl<T> Clone for Shared<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+/// The start of the block's dynamic shared memory, aligned to 128 bytes.
+/// `mov.u32 p, bitnet_dynamic_smem`
+#[inline(always)]
+pub fn dynamic_shared_mem<T>() -> Shared<T> {
+    let addr: u32;
+    // SAFETY: takes an address.
+    unsafe {
+        asm!(
+            "mov.u32 {addr}, bitnet_dynamic_smem;",
+            addr = out(reg32) addr,
+            options(pure, nomem, nostack),
+        );
+    }
+    Shared { addr, elem: PhantomData }
+}
+
+impl<T> Shared<T> {
+    /// The address `count` elements further.
+    #[inline(always)]
+    #[must_use]
+    pub fn add(self, count: u32) -> Self {
+        Self { addr: self.addr + count * size_of::<T>() as u32, elem: PhantomData }
+    }
+
+    /// The same address with another element type.
+    #[inline(always)]
+    pub fn cast<U>(self) -> Shared<U> {
+        Shared { addr: self.addr, elem: PhantomData }
+    }
+
+    /// The address in the shared space, for instructions that take one.
+    #[inline(always)]
+    pub fn addr(self) -> u32 {
+        self.addr
+    }
+}
+
+impl<T: Register> Shared<T> {
+    /// `ld.shared.b32`
+    ///
+    /// # Safety
+    ///
+    /// The address lies inside the block's shared memory, is aligned to 4, and no other thread
+    /// writes the word without a barrier between.
+    #[inline(always)]
+    pub unsafe fn read(self) -> T {
+        let word: i32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.b32 {word}, [{addr}];",
+                word = out(reg32) word, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        T::from_word(word)
+    }
+
+    /// `st.shared.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::read`], and no other thread reads the word without a barrier between.
+    #[inline(always)]
+    pub unsafe fn write(self, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.b32 [{addr}], {word};",
+                addr = in(reg32) self.addr, word = in(reg32) value.to_word(),
+                options(nostack),
+            );
+        }
+    }
+
+    /// Four neighbours. `ld.shared.v4.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::read`], of all four; the address is aligned to 16.
+    #[inline(always)]
+    pub unsafe fn read_x4(self) -> [T; 4] {
+        let (a, b, c, d): (i32, i32, i32, i32);
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.v4.b32 {{{a}, {b}, {c}, {d}}}, [{addr}];",
+                a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+                addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    }
+
+    /// Four neighbours. `st.shared.v4.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::write`], of all four; the address is aligned to 16.
+    #[inline(always)]
+    pub unsafe fn write_x4(self, value: [T; 4]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.v4.b32 [{addr}], {{{a}, {b}, {c}, {d}}};",
+                addr = in(reg32) self.addr,
+                a = in(reg32) value[0].to_word(), b = in(reg32) value[1].to_word(),
+                c = in(reg32) value[2].to_word(), d = in(reg32) value[3].to_word(),
+                options(nostack),
+            );
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Where a thread stands in its block and its block in the grid, and the block barrier.
+//!
+//! Every kernel of this crate is launched with a block of one row (`block[1] == block[2] == 1`);
+//! grids use all three axes.
+
+use core::arch::nvptx;
+
+/// Index of the thread in its block. `mov.u32 %tid.x`
+#[inline(always)]
+pub fn thread_idx_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_thread_idx_x() as u32 }
+}
+
+/// Threads of a block. `mov.u32 %ntid.x`
+#[inline(always)]
+pub fn block_dim_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_block_dim_x() as u32 }
+}
+
+/// Index of the block on the first axis of the grid. `mov.u32 %ctaid.x`
+#[inline(always)]
+pub fn block_idx_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_block_idx_x() as u32 }
+}
+
+/// Index of the block on the second axis of the grid. `mov.u32 %ctaid.y`
+#[inline(always)]
+pub fn block_idx_y() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_block_idx_y() as u32 }
+}
+
+/// Index of the block on the third axis of the grid. `mov.u32 %ctaid.z`
+#[inline(always)]
+pub fn block_idx_z() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_block_idx_z() as u32 }
+}
+
+/// Blocks on the first axis of the grid. `mov.u32 %nctaid.x`
+#[inline(always)]
+pub fn grid_dim_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_grid_dim_x() as u32 }
+}
+
+/// Waits for all threads of the block; what they wrote to shared and global memory before is
+/// then visible to all of them. `bar.sync 0`
+///
+/// *Convergence*: every thread of the block calls it, from the same place.
+#[inline(always)]
+pub fn sync_threads() {
+    // SAFETY: a barrier touches no memory of its own; see the convergence rule above.
+    unsafe { nvptx::_syncthreads() }
+}

@@ -1,0 +1,169 @@
+//! Device side of [`contract::w2a8_gemv`]: one lane group per `ROWS` output rows.
+//!
+//! A group of `LANES` lanes walks its rows together. In one step each lane holds `UNROLL` chunks
+//! (16 bytes, 64 codes) of each row, lane `l` the chunks `l, l + LANES, ...`, so a row is read in
+//! whole cache lines. All loads of a step are issued before the first is used, and those of the
+//! first step before the wait for the kernel that makes the activations.
+//!
+//! Codes are decoded by a mask alone: the two bits of a code stay where they are, four
+//! accumulators collect what is then 1, 4, 16 and 64 times too large, and the end shifts. A code
+//! is `t + 1`; the sum of the activations, which the quantiser left, takes the ones out again.
+
+use contract::launch::Kernel;
+use contract::w2a8::{ActStats, CHUNK_GROUP, dequantise};
+use contract::w2a8_gemv::{Args, THREADS};
+
+use crate::arch::dot::dp4a_us;
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{X4, ld, ld_nc_stream_x4_if, ld_x4_if, st};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::arch::warp::group_sum;
+
+/// Weights of one step: `[chunk][row]`.
+type Step<const ROWS: usize, const UNROLL: usize> = [[X4<u32>; ROWS]; UNROLL];
+
+/// Adds the products of one word of codes and its sixteen activations, scaled per accumulator.
+#[inline(always)]
+fn dot16(acc: &mut [i32; 4], word: u32, acts: X4<u32>) {
+    acc[0] = dp4a_us(word & 0x0303_0303, acts[0], acc[0]);
+    acc[1] = dp4a_us(word & 0x0c0c_0c0c, acts[1], acc[1]);
+    acc[2] = dp4a_us(word & 0x3030_3030, acts[2], acc[2]);
+    acc[3] = dp4a_us(word & 0xc0c0_c0c0, acts[3], acc[3]);
+}
+
+/// Issues the loads of the step that starts at chunk `first` of this lane.
+///
+/// # Safety
+///
+/// Each of `rows` is the first chunk of a row of `chunks` chunks of the weights.
+#[inline(always)]
+unsafe fn load_step<const LANES: u32, const ROWS: usize, const UNROLL: usize>(
+    rows: &[*const X4<u32>; ROWS],
+    first: u32,
+    chunks: u32,
+) -> Step<ROWS, UNROLL> {
+    let mut step = [[[0; 4]; ROWS]; UNROLL];
+    let mut u = 0;
+    while u < UNROLL {
+        let chunk = first + u as u32 * LANES;
+        let mut r = 0;
+        while r < ROWS {
+            // SAFETY: w[row, chunk] is read only when chunk < chunks; weights never change.
+            step[u][r] =
+                unsafe { ld_nc_stream_x4_if(chunk < chunks, rows[r].wrapping_add(chunk as usize)) };
+            r += 1;
+        }
+        u += 1;
+    }
+    step
+}
+
+/// The kernel, for the shapes of lanes, rows and step that the entries name.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the extents of the contract's table for `args.n` rows of
+/// `args.chunks` chunks, aligned to 16 bytes, and the block has `THREADS` threads.
+#[inline(always)]
+unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize>(args: &Args) {
+    const GROUP: u32 = CHUNK_GROUP as u32;
+    const { assert!(LANES.is_multiple_of(GROUP) && LANES <= 32 && ROWS <= LANES as usize) };
+
+    let (n, chunks) = (args.n, args.chunks);
+    let lane = thread_idx_x() % LANES;
+    let row0 = (block_idx_x() * (THREADS / LANES) + thread_idx_x() / LANES) * ROWS as u32;
+
+    // Lanes beyond the last row read it once more: the reduction needs them all.
+    let w = args.w.as_ptr().cast::<X4<u32>>().cast_const();
+    let mut rows = [w; ROWS];
+    let mut r = 0;
+    while r < ROWS {
+        let row = (row0 + r as u32).min(n - 1);
+        rows[r] = w.wrapping_add(row as usize * chunks as usize);
+        r += 1;
+    }
+
+    // SAFETY: row <= n - 1, so each pointer starts a row of the weights.
+    let mut step = unsafe { load_step::<LANES, ROWS, UNROLL>(&rows, lane, chunks) };
+    launch_dependents();
+    dependency_wait();
+
+    // acts: piece j of chunk c is 16-byte unit ((c / 8) * 4 + j) * 8 + c % 8.
+    let acts = args.acts.as_ptr().cast::<X4<u32>>().cast_const();
+    let mut acts = acts.wrapping_add((lane / GROUP * 4 * GROUP + lane % GROUP) as usize);
+    // SAFETY: one element, there by the contract.
+    let scale = unsafe { ld(args.stats.as_ptr().cast::<f32>().cast_const()) };
+    // SAFETY: the second field of the same element.
+    let sum = unsafe { ld(args.stats.as_ptr().cast::<i32>().cast_const().wrapping_add(1)) };
+
+    let mut acc = [[0; 4]; ROWS];
+    let mut base = 0;
+    loop {
+        let mut u = 0;
+        while u < UNROLL {
+            let chunk = base + lane + u as u32 * LANES;
+            let piece = acts.wrapping_add(u * LANES as usize * 4);
+            let mut j = 0;
+            while j < 4 {
+                // SAFETY: chunk < chunks, and a row of activations has whole chunk groups. Beyond
+                // them the codes are 0, whatever `q` is.
+                let q = unsafe { ld_x4_if(chunk < chunks, piece.wrapping_add(j * GROUP as usize)) };
+                let mut r = 0;
+                while r < ROWS {
+                    dot16(&mut acc[r], step[u][r][j], q);
+                    r += 1;
+                }
+                j += 1;
+            }
+            u += 1;
+        }
+        base += UNROLL as u32 * LANES;
+        if base >= chunks {
+            break; // the same for every thread of the grid
+        }
+        acts = acts.wrapping_add(UNROLL * LANES as usize * 4);
+        // SAFETY: as above; the predicate inside covers the end of the row.
+        step = unsafe { load_step::<LANES, ROWS, UNROLL>(&rows, base + lane, chunks) };
+    }
+
+    // After the sums every lane has every row of the group; lane r writes row r.
+    let mut total = 0;
+    let mut r = 0;
+    while r < ROWS {
+        let a = acc[r];
+        let codes = group_sum::<LANES>(a[0] + (a[1] >> 2) + (a[2] >> 4) + (a[3] >> 6));
+        if lane == r as u32 {
+            total = codes - sum;
+        }
+        r += 1;
+    }
+    let row = row0 + lane;
+    if lane < ROWS as u32 && row < n {
+        let y = dequantise(total, scale, args.segments.scale_of(row));
+        // SAFETY: row < n, and each row belongs to one lane of one group.
+        unsafe { st(args.y.as_ptr().wrapping_add(row as usize), y) };
+    }
+}
+
+macro_rules! entries {
+    ($($name:ident $symbol:literal $lanes:literal $rows:literal $unroll:literal;)*) => {$(
+        const _: () = {
+            /// # Safety
+            ///
+            /// The launch obeys the variant's `SPEC`; the pointers cover the contract's table.
+            #[unsafe(export_name = $symbol)]
+            unsafe extern "ptx-kernel" fn entry(args: Args) {
+                // SAFETY: the launch contract, handed on.
+                unsafe { gemv::<$lanes, $rows, $unroll>(&args) }
+            }
+            const _: unsafe extern "ptx-kernel" fn(
+                <contract::w2a8_gemv::$name as Kernel>::Args,
+            ) = entry;
+        };
+    )*};
+}
+
+contract::for_each_w2a8_gemv!(entries);
+
+// `sum` is read as the word after `scale`.
+const _: () = assert!(core::mem::offset_of!(ActStats, sum) == 4);
