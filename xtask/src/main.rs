@@ -5,6 +5,8 @@ mod process;
 mod ptx;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::Parser;
 
 /// Everything that is not `cargo build`.
@@ -17,9 +19,19 @@ enum Command {
     Audit(ptx::audit::Options),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Command::parse() {
-        Command::BuildPtx(options) => ptx::build::run(&options),
-        Command::Audit(options) => ptx::audit::run(&options),
+fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::BuildPtx(options) => ptx::build::run(options),
+        Command::Audit(options) => ptx::audit::run(options),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Command::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -137,7 +137,11 @@ pub(crate) fn check(levels: &[&'static Level], rebuild: Rebuild) -> Result<Strin
     for ((level, _, committed), again) in texts.iter().zip(&again) {
         if committed != again {
             let line = committed.lines().zip(again.lines()).position(|(a, b)| a != b);
-            stale.push(format!("{}: first difference in line {}", level.name, line.unwrap_or(0) + 1));
+            stale.push(format!(
+                "{}: first difference in line {}",
+                level.name,
+                line.unwrap_or(0) + 1
+            ));
         }
     }
     if !stale.is_empty() {
@@ -155,7 +159,8 @@ pub(crate) fn build(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = cores.min(levels.len()).max(1);
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<Result<String>>>> = Mutex::new(levels.iter().map(|_| None).collect());
+    let done: Mutex<Vec<Option<Result<String>>>> =
+        Mutex::new(levels.iter().map(|_| None).collect());
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
@@ -180,7 +185,12 @@ pub(crate) fn build(
 }
 
 /// What rustc wrote for one level.
-fn build_level(compiler: &Compiler, level: &Level, profile: Profile, jobs: usize) -> Result<String> {
+fn build_level(
+    compiler: &Compiler,
+    level: &Level,
+    profile: Profile,
+    jobs: usize,
+) -> Result<String> {
     let rustflags = flags::rustflags(level);
     let target = target_dir(compiler, level, profile, &rustflags)?;
     let mut cargo = compiler.cargo();
@@ -199,7 +209,9 @@ fn build_level(compiler: &Compiler, level: &Level, profile: Profile, jobs: usize
     let found = workspace::files(&deps, &[".s"])?;
     match &found[..] {
         [path] => Ok(std::fs::read_to_string(path)?),
-        _ => bail!("{} holds {} .s files, not one: remove that folder", deps.display(), found.len()),
+        _ => {
+            bail!("{} holds {} .s files, not one: remove that folder", deps.display(), found.len())
+        }
     }
 }
 

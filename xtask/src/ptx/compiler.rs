@@ -151,7 +151,8 @@ fn candidates() -> Vec<(PathBuf, String)> {
         if !name.starts_with("nightly") {
             continue;
         }
-        let which = process::foreign("rustup").args(["which", "--toolchain", name, "rustc"]).output();
+        let which =
+            process::foreign("rustup").args(["which", "--toolchain", name, "rustc"]).output();
         if let Ok(out) = which
             && out.status.success()
         {

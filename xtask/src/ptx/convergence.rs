@@ -92,14 +92,18 @@ pub(crate) fn differences(
     let none = BTreeMap::new();
     let expected = expected.get(level).unwrap_or(&none);
     let mut out = Vec::new();
+    let mut unknown = Vec::new();
     for (symbol, counts) in found {
         match expected.get(symbol) {
-            None => out.push(format!("{level} {symbol}: no recorded counts; found {counts:?}")),
+            None => unknown.push(symbol.as_str()),
             Some(recorded) if recorded != counts => {
                 out.push(format!("{level} {symbol}: recorded {recorded:?}, found {counts:?}"));
             }
             Some(_) => {}
         }
+    }
+    if !unknown.is_empty() {
+        out.push(format!("{level}: no recorded counts for {}", unknown.join(", ")));
     }
     for symbol in expected.keys().filter(|symbol| !found.contains_key(*symbol)) {
         out.push(format!("{level} {symbol}: counts are recorded, but the kernel is not there"));

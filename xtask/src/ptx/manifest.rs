@@ -193,9 +193,12 @@ fn device_packages(lock: &str) -> Vec<&str> {
         seen.push(name);
         let Some(block) = blocks.get(name) else { continue };
         let dependencies = block.split_once("dependencies = [").map_or("", |(_, list)| list);
-        open.extend(dependencies.lines().filter_map(quoted).map(|dependency| {
-            dependency.split(' ').next().unwrap_or(dependency)
-        }));
+        open.extend(
+            dependencies
+                .lines()
+                .filter_map(quoted)
+                .map(|dependency| dependency.split(' ').next().unwrap_or(dependency)),
+        );
     }
     seen.sort_unstable();
     seen.iter()

@@ -21,8 +21,11 @@ struct Wheel {
 
 const CUDA_13: Wheel =
     Wheel { version: "13.0.88", package: "nvidia-cuda-nvcc", path: "nvidia/cu13/bin/ptxas" };
-const CUDA_12: Wheel =
-    Wheel { version: "12.9.86", package: "nvidia-cuda-nvcc-cu12", path: "nvidia/cuda_nvcc/bin/ptxas" };
+const CUDA_12: Wheel = Wheel {
+    version: "12.9.86",
+    package: "nvidia-cuda-nvcc-cu12",
+    path: "nvidia/cuda_nvcc/bin/ptxas",
+};
 
 /// Both assemblers, installed.
 pub(crate) struct Ptxas {
@@ -76,7 +79,10 @@ impl Ptxas {
             Ok(said) => said,
             Err(_) => {
                 let mut command = process::foreign(ptxas);
-                command.args(["--verbose", "--gpu-name", gpu, "--output-file"]).arg(null()).arg(ptx);
+                command
+                    .args(["--verbose", "--gpu-name", gpu, "--output-file"])
+                    .arg(null())
+                    .arg(ptx);
                 let out = process::capture(&mut command)?;
                 let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
                 std::fs::create_dir_all(kept.parent().unwrap_or(Path::new(".")))?;
@@ -201,8 +207,7 @@ ptxas warning : something odd
     #[test]
     fn reads_what_each_kernel_uses() {
         let found = parse(SAID);
-        let rmsnorm =
-            Usage { registers: 40, stack_bytes: 64, spill_bytes: 20, smem_bytes: 1024 };
+        let rmsnorm = Usage { registers: 40, stack_bytes: 64, spill_bytes: 20, smem_bytes: 1024 };
         assert_eq!(found.usage["rmsnorm"], rmsnorm);
         assert_eq!(found.usage["rope"], Usage { registers: 10, ..Usage::default() });
         assert_eq!(found.complaints, ["ptxas warning : something odd"]);
@@ -210,7 +215,10 @@ ptxas warning : something odd
 
     #[test]
     fn gpu_names_have_numbers() {
-        assert_eq!((sm("sm_53").unwrap(), sm("sm_90a").unwrap(), sm("sm_120").unwrap()), (53, 90, 120));
+        assert_eq!(
+            (sm("sm_53").unwrap(), sm("sm_90a").unwrap(), sm("sm_120").unwrap()),
+            (53, 90, 120)
+        );
         assert!(sm("ampere").is_err());
     }
 }
