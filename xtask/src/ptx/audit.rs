@@ -1,0 +1,384 @@
+//! `cargo xtask audit`: compares PTX with the contract, and what ptxas makes of it with the rules.
+//!
+//! On the text: every kernel of the contract that the level can have and no other, its parameter
+//! bytes and block, no call, no local memory, no generic access to shared memory, the recorded
+//! number of convergent operations. On the machine code, for every GPU that a level serves: it
+//! assembles without a warning, with zero stack and zero spills.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use contract::launch::KernelInfo;
+
+use super::convergence::{self, Expected};
+use super::levels::{self, Level};
+use super::ptxas::{Assembled, Ptxas};
+use super::text::{Entry, Module, words};
+use crate::{kernels, workspace};
+
+/// `cargo xtask audit`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Levels to audit, separated by commas [default: all]
+    #[arg(long, value_name = "LIST")]
+    arch: Option<String>,
+}
+
+/// Audits the committed PTX and prints the register table.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let levels = levels::select(options.arch.as_deref())?;
+    let report = audit(&levels, &workspace::ptx(), kernels::kernels(), true)?;
+    print!("{}", report.table());
+    report.verdict()
+}
+
+/// What an audit found.
+#[derive(Default)]
+pub(crate) struct Report {
+    /// Convergent operations by level and kernel.
+    pub(crate) counts: Expected,
+    problems: Vec<String>,
+    /// GPU -> symbol -> registers.
+    registers: Vec<(&'static str, BTreeMap<String, u32>)>,
+}
+
+/// Audits the files of `levels` in `dir`. `recorded` compares counts with `convergence.json`.
+pub(crate) fn audit(
+    levels: &[&'static Level],
+    dir: &Path,
+    kernels: &[KernelInfo],
+    recorded: bool,
+) -> Result<Report> {
+    let expected = convergence::read()?;
+    let mut report = Report::default();
+    for level in levels {
+        let path = dir.join(format!("{}.ptx", level.name));
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("no PTX at {}; try: cargo xtask build-ptx", path.display()))?;
+        let module = Module::parse(&text).with_context(|| workspace::relative(&path))?;
+        report.problems.extend(read(level, &module, kernels));
+        let counts =
+            module.entries.iter().map(|e| (e.name.clone(), convergence::count(e))).collect();
+        if recorded {
+            report.problems.extend(convergence::differences(level.name, &counts, &expected));
+        }
+        report.counts.insert(level.name.to_owned(), counts);
+    }
+    for (level, gpu, assembled) in assemble(levels, dir)? {
+        match assembled {
+            Err(why) => report.problems.push(format!("{} on {gpu}: {why:#}", level.name)),
+            Ok(found) => report.take(level, gpu, &found),
+        }
+    }
+    Ok(report)
+}
+
+/// Assembles every level for every GPU it serves, two at a time.
+fn assemble(
+    levels: &[&'static Level],
+    dir: &Path,
+) -> Result<Vec<(&'static Level, &'static str, Result<Assembled>)>> {
+    let ptxas = Ptxas::install().context("the audit needs ptxas")?;
+    let jobs: Vec<(&'static Level, &'static str)> = levels
+        .iter()
+        .flat_map(|&level| level.serves.iter().map(move |&gpu| (level, gpu)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(&(level, gpu)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let path = dir.join(format!("{}.ptx", level.name));
+                    let result = ptxas.assemble(&path, gpu);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    done.push((level, gpu, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(_, gpu, _)| jobs.iter().position(|job| job.1 == *gpu));
+    Ok(done)
+}
+
+impl Report {
+    fn take(&mut self, level: &Level, gpu: &'static str, found: &Assembled) {
+        let place = |symbol: &str| format!("{} on {gpu}: {symbol}", level.name);
+        for complaint in &found.complaints {
+            self.problems.push(format!("{} on {gpu}: {complaint}", level.name));
+        }
+        for (symbol, usage) in &found.usage {
+            if usage.stack_bytes + usage.spill_bytes > 0 {
+                self.problems.push(format!(
+                    "{}: {} bytes of stack, {} bytes of spills; both must be 0",
+                    place(symbol),
+                    usage.stack_bytes,
+                    usage.spill_bytes
+                ));
+            }
+        }
+        let entries = self.counts.get(level.name).map_or(0, BTreeMap::len);
+        if found.usage.len() != entries {
+            self.problems.push(format!(
+                "{} on {gpu}: ptxas spoke of {} kernels, the file has {entries}",
+                level.name,
+                found.usage.len()
+            ));
+        }
+        let registers = found.usage.iter().map(|(s, usage)| (s.clone(), usage.registers));
+        self.registers.push((gpu, registers.collect()));
+    }
+
+    /// Registers of a thread: kernels down, GPUs across.
+    pub(crate) fn table(&self) -> String {
+        let symbols: BTreeSet<&str> =
+            self.registers.iter().flat_map(|(_, used)| used.keys().map(String::as_str)).collect();
+        let width = symbols.iter().map(|s| s.len()).max().unwrap_or(0).max("registers".len());
+        let mut out = format!("{:width$}", "registers");
+        for (gpu, _) in &self.registers {
+            let _ = write!(out, " {:>4}", gpu.trim_start_matches("sm_"));
+        }
+        out.push('\n');
+        for symbol in symbols {
+            let _ = write!(out, "{symbol:width$}");
+            for (_, used) in &self.registers {
+                let cell = used.get(symbol).map_or("-".into(), u32::to_string);
+                let _ = write!(out, " {cell:>4}");
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    /// One line when all is well.
+    pub(crate) fn summary(&self) -> String {
+        let kernels: usize = self.counts.values().map(BTreeMap::len).sum();
+        format!(
+            "{kernels} kernels in {} levels, assembled for {} GPUs: no stack, no spills",
+            self.counts.len(),
+            self.registers.len()
+        )
+    }
+
+    /// An error that lists every problem.
+    pub(crate) fn verdict(&self) -> Result<()> {
+        if !self.problems.is_empty() {
+            bail!(
+                "the PTX audit found {} problems:\n  {}\n(counts that changed on purpose: \
+                 cargo xtask build-ptx --record)",
+                self.problems.len(),
+                self.problems.join("\n  ")
+            );
+        }
+        println!("PTX audit: {}", self.summary());
+        Ok(())
+    }
+}
+
+/// Problems that stand in the text.
+fn read(level: &Level, module: &Module, kernels: &[KernelInfo]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut say = |what: String| problems.push(format!("{}: {what}", level.name));
+    for (directive, wanted) in [(".version", level.isa_version()), (".target", level.name.into())] {
+        let found = module.directive(directive).unwrap_or("nothing");
+        if found != wanted {
+            say(format!("{directive} is {found}, not {wanted}"));
+        }
+    }
+    for func in &module.funcs {
+        say(format!("`{func}` was not inlined, or is not there at all"));
+    }
+    let mut missing = Vec::new();
+    for kernel in kernels {
+        let symbol = kernel.spec.symbol;
+        match (module.entries.iter().find(|e| e.name == symbol), level.absent(kernel)) {
+            (Some(entry), None) => against_contract(entry, kernel).into_iter().for_each(&mut say),
+            (Some(_), Some(why)) => say(format!("{symbol} {why}, and yet is here")),
+            (None, None) => missing.push(symbol),
+            (None, Some(_)) => {}
+        }
+    }
+    if !missing.is_empty() {
+        say(format!("in the contract, and not here: {}", missing.join(", ")));
+    }
+    for entry in &module.entries {
+        if !kernels.iter().any(|kernel| kernel.spec.symbol == entry.name) {
+            say(format!("{} is not in the contract", entry.name));
+        }
+        let shared = shared_symbols(module.top.iter().chain(&entry.body));
+        for problem in forbidden(entry).into_iter().chain(generic_shared(entry, &shared)) {
+            say(format!("{}: {problem}", entry.name));
+        }
+    }
+    problems
+}
+
+fn against_contract(entry: &Entry, kernel: &KernelInfo) -> Vec<String> {
+    let mut problems = Vec::new();
+    let symbol = kernel.spec.symbol;
+    let wanted = kernel.args_bytes;
+    if entry.params.len() != 1 || entry.params[0] as usize != wanted {
+        problems.push(format!(
+            "{symbol}: parameters of {:?} bytes, the contract has one of {wanted}",
+            entry.params
+        ));
+    }
+    let [x, y, z] = kernel.spec.block;
+    let bounds = format!(".reqntid {x}, {y}, {z}");
+    if !entry.directives.contains(&bounds) {
+        problems.push(format!("{symbol}: `{bounds}` is missing"));
+    }
+    problems
+}
+
+/// Calls and local memory: none has a place in a kernel.
+fn forbidden(entry: &Entry) -> Vec<String> {
+    let mut problems = Vec::new();
+    for line in &entry.body {
+        let calls = convergence::opcodes(line).any(|op| op == "call" || op.starts_with("call."));
+        let what = if calls {
+            "a call"
+        } else if line.contains(".local") {
+            "local memory"
+        } else if line.contains("cvta.shared") {
+            "a generic pointer to shared memory"
+        } else {
+            continue;
+        };
+        problems.push(format!("{what}: `{}`", line.trim()));
+        if problems.len() == 3 {
+            break; // one array makes dozens of such lines
+        }
+    }
+    problems
+}
+
+/// Names of variables in shared memory.
+fn shared_symbols<'a>(lines: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
+    lines
+        .filter(|line| line.contains(".shared") && line.contains(".align"))
+        .filter_map(|line| words(line.split(['[', '=', ';']).next()?).last())
+        .collect()
+}
+
+/// Accesses without a state space through an address that comes from a shared variable: an address
+/// within shared memory is not a generic address, and such an access goes elsewhere.
+fn generic_shared(entry: &Entry, shared: &BTreeSet<&str>) -> Vec<String> {
+    let instructions: Vec<(&str, &str)> = entry
+        .body
+        .iter()
+        .flat_map(|line| line.split(';'))
+        .filter_map(|part| {
+            let opcode = convergence::opcodes(part).next()?;
+            Some((opcode, &part[part.find(opcode)? + opcode.len()..]))
+        })
+        .collect();
+    let mut derived = shared.clone();
+    loop {
+        let before = derived.len();
+        for &(opcode, operands) in &instructions {
+            // What is loaded is data, wherever it was loaded from.
+            if opcode.starts_with("ld.") || opcode.starts_with("atom.") {
+                continue;
+            }
+            let (targets, sources) = split_target(operands);
+            if words(sources).any(|word| derived.contains(word)) {
+                derived.extend(words(targets).filter(|word| word.starts_with('%')));
+            }
+        }
+        if derived.len() == before {
+            break;
+        }
+    }
+    instructions
+        .iter()
+        .filter(|(opcode, _)| !opcode.contains(".shared"))
+        .filter(|(_, operands)| {
+            operands
+                .split('[')
+                .skip(1)
+                .filter_map(|rest| rest.split(']').next())
+                .any(|address| words(address).any(|word| derived.contains(word)))
+        })
+        .map(|(opcode, operands)| format!("generic access to shared memory: `{opcode}{operands}`"))
+        .collect()
+}
+
+/// The first operand (one register, or several in braces) and the rest.
+fn split_target(operands: &str) -> (&str, &str) {
+    let close = if operands.trim_start().starts_with('{') { '}' } else { ',' };
+    operands.split_once(close).unwrap_or((operands, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::text::tests::SAMPLE;
+    use contract::launch::LaunchSpec;
+
+    fn kernel(symbol: &'static str, args_bytes: usize) -> KernelInfo {
+        KernelInfo { spec: LaunchSpec::new(symbol, 256), args_bytes }
+    }
+
+    /// Problems of a `scale` kernel with these lines added to its body.
+    fn problems(lines: &str) -> Vec<String> {
+        let text = SAMPLE.split(".visible .entry add").next().unwrap();
+        let text = text.replace("\tret;", &format!("{lines}\n\tret;"));
+        let mut module = Module::parse(&text).unwrap();
+        module.finish(&[kernel("scale", 24)]);
+        read(&levels::LEVELS[0], &module, &[kernel("scale", 24)])
+    }
+
+    #[test]
+    fn a_good_kernel_has_no_problems() {
+        assert_eq!(problems(""), Vec::<String>::new());
+        let shared = "mov.u32 %r20, dyn_smem;\nadd.s32 %r21, %r20, 4;\nld.shared.b32 %r22, [%r21];\n\
+                      st.b32 [%rd2], %r22;\ncvta.to.global.u64 %rd3, %rd4;";
+        assert_eq!(problems(shared), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_forbidden_thing_is_seen() {
+        for line in [
+            ".local .align 4 .b8 __local_depot0[64];",
+            "st.local.b32 [%SP], 0;",
+            "call.uni (retval0), helper, (param0);",
+            "cvta.shared.u64 %rd7, %rd8;",
+            "mov.u64 %rd20, dyn_smem;\nadd.s64 %rd21, %rd20, 8;\nst.b32 [%rd21+4], %r1;",
+            "mov.u32 %r20, dyn_smem;\ncvt.u64.u32 %rd21, %r20;\nld.v2.b32 {%r1, %r2}, [%rd21];",
+            "@%p1 atom.add.u32 %r1, [dyn_smem], 1;",
+        ] {
+            assert_eq!(problems(line).len(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_contract_decides_what_is_there() {
+        let level = &levels::LEVELS[0];
+        let mut module = Module::parse(SAMPLE).unwrap();
+        module.finish(&[kernel("scale", 24), kernel("add", 12)]);
+        let found = |kernels: &[KernelInfo]| read(level, &module, kernels);
+        // `add` has two parameters.
+        assert_eq!(found(&[kernel("scale", 24), kernel("add", 12)]).len(), 1);
+        // Wrong bytes; and `add` unknown.
+        assert_eq!(found(&[kernel("scale", 32)]).len(), 2);
+        let mut newer = kernel("scale", 24);
+        newer.spec.min_sm = 80;
+        // Here against its own rule; and `add` unknown.
+        assert_eq!(found(&[newer]).len(), 2);
+        assert!(found(&[kernel("gone", 8)]).iter().any(|p| p.ends_with("not here: gone")));
+    }
+
+    #[test]
+    fn another_level_is_another_file() {
+        let module = Module::parse(SAMPLE).unwrap();
+        let found = read(&levels::LEVELS[3], &module, &[]);
+        assert!(found.iter().any(|p| p.contains(".version")));
+        assert!(found.iter().any(|p| p.contains(".target")));
+    }
+}

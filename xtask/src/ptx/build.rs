@@ -1,0 +1,263 @@
+//! `cargo xtask build-ptx`: sources in, audited PTX out.
+//!
+//! Release PTX is written to the target folder first and reaches `kernels-gpu/ptx/` only when the
+//! audit passed. Each level has a target folder of its own, named by compiler and flags, so that
+//! output of other flags can never be taken for it and two levels build side by side.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use contract::launch::KernelInfo;
+
+use super::compiler::{self, Compiler};
+use super::flags::{self, Profile};
+use super::levels::{self, Level};
+use super::manifest::{self, Built, Manifest};
+use super::text::Module;
+use super::{audit, convergence};
+use crate::kernels::kernels;
+use crate::{process, workspace};
+
+/// `cargo xtask build-ptx`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Levels to build, separated by commas [default: all]
+    #[arg(long, value_name = "LIST")]
+    arch: Option<String>,
+    /// Fail when the committed PTX is not what the sources give; write nothing
+    #[arg(long)]
+    check: bool,
+    /// What the PTX is for; only release is written to kernels-gpu/ptx
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+    /// Take the counts of barriers, shuffles and mma found now as the expected ones
+    #[arg(long, conflicts_with = "check")]
+    record: bool,
+}
+
+/// Whether a check may run the compiler.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rebuild {
+    /// Compare bytes too, when the compiler that built the PTX is here.
+    IfPossible,
+    /// Compare hashes only.
+    Never,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let levels = levels::select(options.arch.as_deref())?;
+    if options.check {
+        println!("{}", check(&levels, Rebuild::IfPossible)?);
+        return Ok(());
+    }
+    let compiler = compiler::find_or_install()?;
+    println!("device compiler: {} ({})", compiler.version, compiler.origin);
+    let start = Instant::now();
+    let texts = build(&compiler, &levels, options.profile)?;
+    println!("built {} levels in {:.0} s", levels.len(), start.elapsed().as_secs_f64());
+
+    let dir = workspace::target().join("ptx").join(options.profile.name());
+    std::fs::create_dir_all(&dir)?;
+    for (level, text) in levels.iter().zip(&texts) {
+        std::fs::write(dir.join(format!("{}.ptx", level.name)), text)?;
+    }
+    if options.profile != Profile::Release {
+        println!("wrote {}", dir.display());
+        return Ok(());
+    }
+    let report = audit::audit(&levels, &dir, kernels(), !options.record)?;
+    print!("{}", report.table());
+    report.verdict().with_context(|| {
+        format!("the PTX stays in {}; kernels-gpu/ptx is as it was", dir.display())
+    })?;
+    commit(&compiler, &levels, &texts)?;
+    if options.record {
+        convergence::record(report.counts)?;
+    }
+    println!("wrote {}", workspace::relative(&workspace::ptx()));
+    Ok(())
+}
+
+fn commit(compiler: &Compiler, levels: &[&Level], texts: &[String]) -> Result<()> {
+    let dir = workspace::ptx();
+    std::fs::create_dir_all(&dir)?;
+    let mut built = Vec::new();
+    for (level, text) in levels.iter().zip(texts) {
+        let source = manifest::source_sha256(level)?;
+        std::fs::write(dir.join(format!("{}.ptx", level.name)), text)?;
+        built.push(Built::new(level, kernels(), compiler, &source, text)?);
+    }
+    Manifest::read()?.update(built, &dir)
+}
+
+/// Compares the committed PTX with the sources; the text says what was compared.
+pub(crate) fn check(levels: &[&'static Level], rebuild: Rebuild) -> Result<String> {
+    let manifest = Manifest::read()?;
+    let mut stale = Vec::new();
+    let mut texts = Vec::new();
+    for level in levels {
+        let Some(built) = manifest.level(level.name) else {
+            stale.push(format!("{}: not in the manifest", level.name));
+            continue;
+        };
+        if built.source_sha256 != manifest::source_sha256(level)? {
+            stale.push(format!("{}: built from other sources or flags", level.name));
+        }
+        let path = workspace::ptx().join(&built.file);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("could not read {}", path.display()))?;
+        if built.sha256 != manifest::sha256(text.as_bytes()) {
+            stale.push(format!("{}: {} is not the file that was built", level.name, built.file));
+        }
+        texts.push((*level, built, text));
+    }
+    if !stale.is_empty() {
+        bail!("the committed PTX is stale:\n  {}\ntry: cargo xtask build-ptx", stale.join("\n  "));
+    }
+    let hashes = format!("source and file hashes of {} levels agree", levels.len());
+    if rebuild == Rebuild::Never {
+        return Ok(hashes);
+    }
+    let compiler = match compiler::find() {
+        Ok(compiler) => compiler,
+        Err(_) => return Ok(format!("{hashes}; bytes not compared: no device compiler here")),
+    };
+    let same: Vec<_> = texts.iter().filter(|(_, b, _)| b.rustc == compiler.version).collect();
+    if same.len() < texts.len() {
+        return Ok(format!(
+            "{hashes}; bytes not compared: the PTX is from another compiler than {}",
+            compiler.version
+        ));
+    }
+    let again = build(&compiler, levels, Profile::Release)?;
+    for ((level, _, committed), again) in texts.iter().zip(&again) {
+        if committed != again {
+            let line = committed.lines().zip(again.lines()).position(|(a, b)| a != b);
+            stale.push(format!(
+                "{}: first difference in line {}",
+                level.name,
+                line.unwrap_or(0) + 1
+            ));
+        }
+    }
+    if !stale.is_empty() {
+        bail!("a rebuild gives other PTX:\n  {}\ntry: cargo xtask build-ptx", stale.join("\n  "));
+    }
+    Ok(format!("{hashes}; a rebuild with {} gives the same bytes", compiler.version))
+}
+
+/// Builds levels side by side and finishes their text.
+pub(crate) fn build(
+    compiler: &Compiler,
+    levels: &[&'static Level],
+    profile: Profile,
+) -> Result<Vec<String>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = cores.min(levels.len()).max(1);
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Option<Result<String>>>> =
+        Mutex::new(levels.iter().map(|_| None).collect());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(level) = levels.get(i) else { break };
+                    let text = build_level(compiler, level, profile, cores / workers)
+                        .and_then(|raw| finish(level, kernels(), profile, &raw));
+                    done.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some(text);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter()
+        .zip(levels)
+        .map(|(text, level)| {
+            text.unwrap_or_else(|| Err(anyhow!("was not built")))
+                .with_context(|| format!("level {}", level.name))
+        })
+        .collect()
+}
+
+/// What rustc wrote for one level.
+fn build_level(
+    compiler: &Compiler,
+    level: &Level,
+    profile: Profile,
+    jobs: usize,
+) -> Result<String> {
+    let rustflags = flags::rustflags(level);
+    let target = target_dir(compiler, level, profile, &rustflags)?;
+    let mut cargo = compiler.cargo();
+    cargo.current_dir(workspace::root()).args(flags::CARGO).arg("--quiet");
+    cargo.arg(format!("--jobs={}", jobs.max(1)));
+    for setting in profile.settings() {
+        cargo.args(["--config", setting]);
+    }
+    cargo.arg("--target-dir").arg(&target).arg("--").args(flags::FINAL);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
+    let out = process::capture(&mut cargo)?;
+    for warning in warnings(&String::from_utf8_lossy(&out.stderr)) {
+        eprintln!("{}: {warning}\n", level.name);
+    }
+    let deps = target.join("nvptx64-nvidia-cuda/ptx/deps");
+    let found = workspace::files(&deps, &[".s"])?;
+    match &found[..] {
+        [path] => Ok(std::fs::read_to_string(path)?),
+        _ => {
+            bail!("{} holds {} .s files, not one: remove that folder", deps.display(), found.len())
+        }
+    }
+}
+
+/// The target folder of a level; folders of other flags or compilers are removed.
+fn target_dir(
+    compiler: &Compiler,
+    level: &Level,
+    profile: Profile,
+    rustflags: &[String],
+) -> Result<PathBuf> {
+    let parent = workspace::target().join("device").join(profile.name());
+    let key = [&[compiler.version.clone()], rustflags].concat().join("\n");
+    let prefix = format!("{}-", level.name);
+    let name = format!("{prefix}{}", &manifest::sha256(key.as_bytes())[..8]);
+    std::fs::create_dir_all(&parent)?;
+    for entry in std::fs::read_dir(&parent)? {
+        let other = entry?.file_name().to_string_lossy().into_owned();
+        if other.starts_with(&prefix) && other != name {
+            std::fs::remove_dir_all(parent.join(other))?;
+        }
+    }
+    Ok(parent.join(name))
+}
+
+/// Cleans the text, and refuses release PTX that names this machine.
+fn finish(level: &Level, kernels: &[KernelInfo], profile: Profile, raw: &str) -> Result<String> {
+    let mut module = Module::parse(raw)?;
+    module.finish(kernels);
+    let text = module.to_string();
+    if profile == Profile::Release {
+        let home = std::env::var("HOME").unwrap_or_default();
+        let places = [workspace::root().to_string_lossy().into_owned(), home];
+        if let Some(place) = places.iter().find(|p| p.len() > 1 && text.contains(p.as_str())) {
+            bail!("the PTX of {} names the machine path {place}", level.name);
+        }
+    }
+    Ok(text)
+}
+
+/// Warnings worth showing: not the one that every raised ISA causes, not cargo's counts.
+fn warnings(stderr: &str) -> Vec<&str> {
+    stderr
+        .split("\n\n")
+        .map(str::trim)
+        .filter(|block| block.starts_with("warning") || block.starts_with("error"))
+        .filter(|block| !block.contains("unstable feature specified for `-Ctarget-feature`"))
+        .filter(|block| !(block.contains("generated ") && block.lines().count() == 1))
+        .collect()
+}

@@ -1,0 +1,252 @@
+//! `manifest.json`: what each PTX file is, what it needs, what is in it, and what it was built from.
+//!
+//! The loader, the documents and the tests read the same file. A level is fresh when the hash over
+//! its sources and flags is that of the working copy, and the PTX itself is the one recorded.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use contract::launch::KernelInfo;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::compiler::Compiler;
+use super::flags;
+use super::levels::Level;
+use crate::workspace;
+
+/// The whole file.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    /// Raised when the meaning of a field changes.
+    pub(crate) format: u32,
+    /// Lowest architecture first.
+    pub(crate) levels: Vec<Built>,
+}
+
+/// One PTX file.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct Built {
+    /// `.target` of the file.
+    pub(crate) arch: String,
+    /// File name beside the manifest.
+    pub(crate) file: String,
+    /// PTX ISA version.
+    pub(crate) isa: String,
+    /// Lowest compute capability, `10 * major + minor`; exact when `arch` ends in `a`.
+    pub(crate) min_sm: u32,
+    /// First CUDA release whose driver takes this ISA.
+    pub(crate) min_cuda: String,
+    /// The Linux driver branch of that release.
+    pub(crate) min_driver: u32,
+    /// GPUs whose machine code is assembled from this file when it is audited.
+    pub(crate) serves: Vec<String>,
+    /// Hash of the file.
+    pub(crate) sha256: String,
+    /// Hash over sources and flags.
+    pub(crate) source_sha256: String,
+    /// `rustc --version` of the compiler that built it.
+    pub(crate) rustc: String,
+    /// Its LLVM.
+    pub(crate) llvm: String,
+    /// Flags it was built with.
+    pub(crate) flags: Vec<String>,
+    /// Kernels in the file.
+    pub(crate) kernels: Vec<Present>,
+    /// Kernels of the contract that this level cannot have: symbol and reason.
+    pub(crate) absent: BTreeMap<String, String>,
+}
+
+/// A kernel in a file.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct Present {
+    /// Entry name.
+    pub(crate) symbol: String,
+    /// Bytes of the one parameter.
+    pub(crate) args_bytes: usize,
+    /// Exact block.
+    pub(crate) block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub(crate) smem_bytes: u32,
+}
+
+const FORMAT: u32 = 1;
+
+impl Manifest {
+    /// The committed one; empty when there is none.
+    pub(crate) fn read() -> Result<Self> {
+        let path = workspace::ptx().join("manifest.json");
+        if !path.exists() {
+            return Ok(Self { format: FORMAT, levels: Vec::new() });
+        }
+        let text = std::fs::read_to_string(&path)?;
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
+    }
+
+    /// Puts `built` in place of the level of the same name, and writes the file to `dir`.
+    pub(crate) fn update(mut self, built: Vec<Built>, dir: &Path) -> Result<()> {
+        self.format = FORMAT;
+        self.levels.retain(|old| !built.iter().any(|new| new.arch == old.arch));
+        self.levels.extend(built);
+        let rank = |arch: &str| super::levels::LEVELS.iter().position(|level| level.name == arch);
+        self.levels.retain(|level| rank(&level.arch).is_some());
+        self.levels.sort_by_key(|level| rank(&level.arch));
+        std::fs::write(dir.join("manifest.json"), serde_json::to_string_pretty(&self)? + "\n")?;
+        Ok(())
+    }
+
+    /// The level of that name.
+    pub(crate) fn level(&self, name: &str) -> Option<&Built> {
+        self.levels.iter().find(|level| level.arch == name)
+    }
+}
+
+impl Built {
+    /// Describes `ptx` of `level`.
+    pub(crate) fn new(
+        level: &Level,
+        kernels: &[KernelInfo],
+        compiler: &Compiler,
+        source_sha256: &str,
+        ptx: &str,
+    ) -> Result<Self> {
+        let (cuda, driver) = level.driver()?;
+        let absent = kernels
+            .iter()
+            .filter_map(|k| level.absent(k).map(|why| (k.spec.symbol.to_owned(), why)))
+            .collect();
+        let mut present: Vec<_> = kernels
+            .iter()
+            .filter(|kernel| level.absent(kernel).is_none())
+            .map(|kernel| Present {
+                symbol: kernel.spec.symbol.to_owned(),
+                args_bytes: kernel.args_bytes,
+                block: kernel.spec.block,
+                smem_bytes: kernel.spec.smem_bytes,
+            })
+            .collect();
+        present.sort_by(|a, b| a.symbol.cmp(&b.symbol));
+        Ok(Self {
+            arch: level.name.into(),
+            file: format!("{}.ptx", level.name),
+            isa: level.isa_version(),
+            min_sm: level.sm,
+            min_cuda: cuda.into(),
+            min_driver: driver,
+            serves: level.serves.iter().map(|&gpu| gpu.into()).collect(),
+            sha256: sha256(ptx.as_bytes()),
+            source_sha256: source_sha256.into(),
+            rustc: compiler.version.clone(),
+            llvm: compiler.llvm.clone(),
+            flags: flags::rustflags(level),
+            kernels: present,
+            absent,
+        })
+    }
+}
+
+/// Hash over everything that decides the PTX of `level` but the compiler: kernel and contract
+/// sources, their manifests, the `ptx` profile, the locked dependencies, the flags.
+pub(crate) fn source_sha256(level: &Level) -> Result<String> {
+    let root = workspace::root();
+    let mut hash = Sha256::new();
+    let mut add = |name: &str, text: &str| {
+        // A checkout with CRLF line ends has the same sources.
+        let text = text.replace("\r\n", "\n");
+        hash.update(format!("{name}\0{}\0{text}", text.len()));
+    };
+    for path in workspace::files(&root.join("kernels-gpu"), &[".rs", "Cargo.toml"])? {
+        add(&workspace::relative(&path), &std::fs::read_to_string(&path)?);
+    }
+    let cargo = std::fs::read_to_string(root.join("Cargo.toml"))?;
+    add("profile", section(&cargo, "[profile.ptx]").unwrap_or_default());
+    let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
+    for package in device_packages(&lock) {
+        add("locked", package);
+    }
+    add("flags", &[flags::CARGO, flags::FINAL].concat().join("\n"));
+    add("rustflags", &flags::rustflags(level).join("\n"));
+    Ok(hex(&hash.finalize()))
+}
+
+/// A TOML section from its header to the next one.
+fn section<'a>(toml: &'a str, header: &str) -> Option<&'a str> {
+    let start = toml.find(header)?;
+    let body = &toml[start..];
+    Some(body[header.len()..].find("\n[").map_or(body, |end| &body[..header.len() + end]))
+}
+
+/// Lock entries of registry packages that the contract depends on, directly or not.
+fn device_packages(lock: &str) -> Vec<&str> {
+    let blocks: BTreeMap<&str, &str> = lock
+        .split("[[package]]\n")
+        .skip(1)
+        .filter_map(|block| Some((quoted(block.lines().next()?)?, block.trim_end())))
+        .collect();
+    let mut open = vec!["bitnet-contract"];
+    let mut seen: Vec<&str> = Vec::new();
+    while let Some(name) = open.pop() {
+        if seen.contains(&name) {
+            continue;
+        }
+        seen.push(name);
+        let Some(block) = blocks.get(name) else { continue };
+        let dependencies = block.split_once("dependencies = [").map_or("", |(_, list)| list);
+        open.extend(
+            dependencies
+                .lines()
+                .filter_map(quoted)
+                .map(|dependency| dependency.split(' ').next().unwrap_or(dependency)),
+        );
+    }
+    seen.sort_unstable();
+    seen.iter()
+        .filter_map(|name| blocks.get(name).copied())
+        .filter(|block| block.contains("checksum = "))
+        .collect()
+}
+
+fn quoted(line: &str) -> Option<&str> {
+    line.split('"').nth(1)
+}
+
+/// SHA-256 in hexadecimal.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_section_ends_at_the_next_header() {
+        let toml = "[a]\nx = 1\n\n[profile.ptx]\nlto = \"fat\"\n\n[profile.dev]\ny = 2\n";
+        assert_eq!(section(toml, "[profile.ptx]"), Some("[profile.ptx]\nlto = \"fat\"\n"));
+        assert_eq!(section(toml, "[none]"), None);
+    }
+
+    #[test]
+    fn locked_packages_are_followed() {
+        let lock = "version = 4\n\n\
+            [[package]]\nname = \"bitnet-contract\"\nversion = \"0.1.0\"\ndependencies = [\n \"half\",\n]\n\n\
+            [[package]]\nname = \"half\"\nversion = \"2.7.1\"\nchecksum = \"aa\"\ndependencies = [\n \"cfg-if\",\n]\n\n\
+            [[package]]\nname = \"cfg-if\"\nversion = \"1.0.5\"\nchecksum = \"bb\"\n\n\
+            [[package]]\nname = \"clap\"\nversion = \"4.6.0\"\nchecksum = \"cc\"\n";
+        let found = device_packages(lock);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("cfg-if") && found[1].contains("half"));
+    }
+
+    #[test]
+    fn levels_have_different_source_hashes() {
+        let [a, b] = [&super::super::levels::LEVELS[0], &super::super::levels::LEVELS[1]];
+        assert_ne!(source_sha256(a).unwrap(), source_sha256(b).unwrap());
+        assert_eq!(source_sha256(a).unwrap(), source_sha256(a).unwrap());
+    }
+}
