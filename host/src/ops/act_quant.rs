@@ -90,3 +90,46 @@ impl<B: Backend> ActQuant<'_, B> {
         self.out.check(OP, self.m, self.k)
     }
 }
+
+#[cfg(feature = "cuda")]
+impl ActQuant<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::act_quant::{Args, GatedArgs, RmsNormArgs};
+        use contract::launch::DevPtr;
+        self.check()?;
+        let Self { source, out, m, k } = self;
+        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let (acts, stats) = (out.acts.dev_ptr(stream), out.stats.dev_ptr(stream).cast());
+        let (k, grid) = (k as u32, [m as u32, 1, 1]);
+        let or_null = |weight: Option<&super::cuda::Buf<f32>>| {
+            weight.map_or(DevPtr::NULL, |weight| weight.dev_ptr(stream))
+        };
+        // SAFETY: in each arm, `check` compared every tensor with `m` rows of `k` (the gate with
+        // rows of `2 k`), `QuantActs` with `m` rows of `act_bytes(k)`; what the kernel writes is
+        // borrowed exclusively.
+        unsafe {
+            match source {
+                Source::Plain { x } => {
+                    let args = Args { x: x.dev_ptr(stream), acts, stats, k };
+                    kernels.act_quant.launch(stream, grid, args)?;
+                }
+                Source::RmsNorm { x, delta, weight, eps } => {
+                    let (x, weight) = (x.dev_ptr(stream), weight.dev_ptr(stream));
+                    let args =
+                        RmsNormArgs { x, delta: or_null(delta), weight, acts, stats, k, eps };
+                    kernels.act_quant_rmsnorm.launch(stream, grid, args)?;
+                }
+                Source::Gated { gate, gate_up, f, weight, eps } => {
+                    let (gate_up, f) = (gate_up.dev_ptr(stream), f.dev_ptr(stream));
+                    let args =
+                        GatedArgs { gate_up, f, weight: or_null(weight), acts, stats, k, eps };
+                    match gate {
+                        Gate::Relu2 => kernels.act_quant_relu2.launch(stream, grid, args)?,
+                        Gate::Silu => kernels.act_quant_silu.launch(stream, grid, args)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

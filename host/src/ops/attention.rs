@@ -104,3 +104,59 @@ impl<B: Backend> Attention<'_, B> {
         (1.0 / (self.heads.head_dim as f64).sqrt()) as f32
     }
 }
+
+#[cfg(feature = "cuda")]
+impl Attention<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::attention::{Args, grid, split_grid};
+        use contract::launch::DevPtr;
+        use contract::num::RowType;
+        self.check()?;
+        let scale = self.scale();
+        let Self { qkv, cache, out, start, start_at, m, heads, spread } = self;
+        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let mut args = Args {
+            q: qkv.dev_ptr(stream),
+            k_cache: cache.k.dev_ptr(stream),
+            v_cache: cache.v.dev_ptr(stream),
+            out: out.dev_ptr(stream),
+            start: super::cuda::at(start.dev_ptr(stream), start_at),
+            partial: DevPtr::NULL,
+            counters: DevPtr::NULL,
+            m: m as u32,
+            heads: heads.heads as u32,
+            kv_heads: heads.kv_heads as u32,
+            head_dim: heads.head_dim as u32,
+            q_stride: heads.qkv_len() as u32,
+            capacity: cache.capacity as u32,
+            key_blocks: 0,
+            scale,
+        };
+        let f32_cache = cache.element == RowType::F32;
+        // SAFETY: `check` compared `qkv` and `out` with `m` rows, the caches with their capacity
+        // (past which the kernels read nothing) and the scratch with `key_blocks`; what the kernel
+        // writes is borrowed exclusively.
+        unsafe {
+            match spread {
+                Spread::Rows => {
+                    let grid = grid(args.m, args.heads);
+                    match f32_cache {
+                        true => kernels.attention_f32.launch(stream, grid, args)?,
+                        false => kernels.attention_bf16.launch(stream, grid, args)?,
+                    }
+                }
+                Spread::Keys { scratch, positions } => {
+                    args.partial = scratch.partial.dev_ptr(stream);
+                    args.counters = scratch.counters.dev_ptr(stream);
+                    args.key_blocks = positions.div_ceil(KEY_BLOCK) as u32;
+                    let grid = split_grid(args.m, args.heads, args.key_blocks);
+                    match f32_cache {
+                        true => kernels.attention_split_f32.launch(stream, grid, args)?,
+                        false => kernels.attention_split_bf16.launch(stream, grid, args)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -32,3 +32,33 @@ impl<B: Backend> Embed<'_, B> {
         at_least(OP, "out", self.out.len(), self.m * self.table.width())
     }
 }
+
+#[cfg(feature = "cuda")]
+impl Embed<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::embed::{Args, THREADS};
+        use contract::num::RowType;
+        self.check()?;
+        let Self { ids, ids_at, table, out, m } = self;
+        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let args = Args {
+            ids: super::cuda::at(ids.dev_ptr(stream), ids_at),
+            table: table.data().dev_ptr(stream),
+            out: out.dev_ptr(stream),
+            vocab: table.rows() as u32,
+            width: table.width() as u32,
+            stride: table.stride() as u32,
+        };
+        let grid = [args.width.div_ceil(THREADS), m as u32, 1];
+        // SAFETY: `check` compared `ids` and `out` with `m` rows; `Dense` holds `vocab` rows of
+        // `stride` elements of its type by construction; `out` is borrowed exclusively.
+        unsafe {
+            match table.element() {
+                RowType::Bf16 => kernels.embed_bf16.launch(stream, grid, args)?,
+                RowType::F16 => kernels.embed_f16.launch(stream, grid, args)?,
+                RowType::F32 => kernels.embed_f32.launch(stream, grid, args)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -65,10 +65,20 @@ pub enum OpError {
         bytes: usize,
     },
     /// The GPU or its driver.
-    #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] crate::driver::CudaError),
 }
+
+macro_rules! through_cuda_error {
+    ($($error:ident)*) => { $(
+        impl From<crate::driver::$error> for OpError {
+            fn from(error: crate::driver::$error) -> Self {
+                Self::Cuda(error.into())
+            }
+        }
+    )* };
+}
+through_cuda_error! { LaunchError GraphError DriverError }
 
 /// Refuses a tensor of fewer than `needed` elements.
 pub(crate) fn at_least(

@@ -136,3 +136,43 @@ impl<B: Backend> KvAppend<'_, B> {
         Ok(())
     }
 }
+
+#[cfg(feature = "cuda")]
+impl KvAppend<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::kv_append::{Args, grid, rope_grid};
+        use contract::launch::DevPtr;
+        self.check()?;
+        let Self { qkv, cache, rope, start, start_at, m, heads } = self;
+        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let args = Args {
+            qkv: qkv.dev_ptr(stream),
+            k_cache: cache.k.dev_ptr(stream),
+            v_cache: cache.v.dev_ptr(stream),
+            cos: rope.map_or(DevPtr::NULL, |table| table.cos.dev_ptr(stream)),
+            sin: rope.map_or(DevPtr::NULL, |table| table.sin.dev_ptr(stream)),
+            start: super::cuda::at(start.dev_ptr(stream), start_at),
+            m: m as u32,
+            heads: heads.heads as u32,
+            kv_heads: heads.kv_heads as u32,
+            head_dim: heads.head_dim as u32,
+            capacity: cache.capacity as u32,
+        };
+        let plain = grid(args.m, args.kv_heads);
+        let rotate = rope_grid(args.m, args.heads, args.kv_heads);
+        // SAFETY: `check` compared `qkv` with `m` rows, the caches with their capacity (past which
+        // the kernel stores nothing) and the tables with that capacity; what the kernel writes is
+        // borrowed exclusively.
+        unsafe {
+            match (cache.element, rope) {
+                (RowType::F32, None) => kernels.kv_append_f32.launch(stream, plain, args)?,
+                (_, None) => kernels.kv_append_bf16.launch(stream, plain, args)?,
+                (RowType::F32, Some(_)) => {
+                    kernels.kv_append_rope_f32.launch(stream, rotate, args)?;
+                }
+                (_, Some(_)) => kernels.kv_append_rope_bf16.launch(stream, rotate, args)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -33,3 +33,33 @@ impl<B: Backend> LmHead<'_, B> {
         at_least(OP, "logits", self.logits.len(), self.m * self.w.rows())
     }
 }
+
+#[cfg(feature = "cuda")]
+impl LmHead<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::num::RowType;
+        self.check()?;
+        let Self { x, x_at, w, logits, m } = self;
+        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let args = contract::lm_head::Args {
+            x: super::cuda::at(x.dev_ptr(stream), x_at),
+            w: w.data().dev_ptr(stream),
+            logits: logits.dev_ptr(stream),
+            vocab: w.rows() as u32,
+            k: w.width() as u32,
+            stride: w.stride() as u32,
+        };
+        let grid = contract::lm_head::grid(m as u32, args.vocab);
+        // SAFETY: `check` compared `x` from `x_at` on and `logits` with `m` rows; `Dense` holds
+        // `vocab` rows of `stride` elements of its type by construction; `logits` is borrowed
+        // exclusively.
+        unsafe {
+            match w.element() {
+                RowType::Bf16 => kernels.lm_head_bf16.launch(stream, grid, args)?,
+                RowType::F16 => kernels.lm_head_f16.launch(stream, grid, args)?,
+                RowType::F32 => kernels.lm_head_f32.launch(stream, grid, args)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -27,6 +27,7 @@ pub mod w2a8_gemv;
 
 use bytemuck::Pod;
 
+use crate::memory::MemoryUsage;
 use crate::profile::Profile;
 
 pub use contract::num::RowType;
@@ -35,7 +36,7 @@ pub use cuda::CudaBackend;
 pub use error::OpError;
 pub use tensor::{Dense, PackedLinear, QuantActs, Tensor};
 
-/// Element types that tensors hold.
+/// Element types that tensors hold: plain data of at most 256-byte alignment.
 pub trait Element: Pod + Send + Sync + 'static {}
 impl<T: Pod + Send + Sync + 'static> Element for T {}
 
@@ -103,11 +104,14 @@ pub trait Backend: Sized + Send + 'static {
     fn is_idle(&self) -> Result<bool, OpError>;
 
     /// Bytes that this backend's buffers take, and the most they have taken.
-    fn memory(&self) -> MemoryReport;
+    fn memory(&self) -> MemoryUsage;
 
     /// Kernel times so far, where the backend was opened to take them. Waits for what is queued.
-    fn profile(&self) -> Option<Profile> {
-        None
+    ///
+    /// # Errors
+    /// Whatever a queued operation failed with.
+    fn profile(&self) -> Result<Option<Profile>, OpError> {
+        Ok(None)
     }
 
     /// Records the operations that `f` queues, without running them. `None`: this backend does not
@@ -154,19 +158,6 @@ pub trait Backend: Sized + Send + 'static {
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
-}
-
-/// Memory of a backend's buffers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct MemoryReport {
-    /// Bytes in live buffers.
-    pub in_use_bytes: u64,
-    /// Bytes taken from the system, at least `in_use_bytes`.
-    pub reserved_bytes: u64,
-    /// The most `in_use_bytes` has been.
-    pub peak_bytes: u64,
-    /// Bytes in live buffers by label, largest first.
-    pub by_label: Vec<(String, u64)>,
 }
 
 /// Tokens written by the sampler, readable without waiting for the queue.

@@ -31,3 +31,19 @@ impl<B: Backend> Relu2Mul<'_, B> {
         at_least(OP, "f", self.f.len(), self.m * self.k)
     }
 }
+
+#[cfg(feature = "cuda")]
+impl Relu2Mul<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::relu2_mul::{Args, THREADS};
+        self.check()?;
+        let stream = cuda.stream();
+        let k = self.k as u32;
+        let args = Args { gate_up: self.gate_up.dev_ptr(stream), f: self.f.dev_ptr(stream), k };
+        let grid = [k.div_ceil(THREADS), self.m as u32, 1];
+        // SAFETY: `check` compared `gate_up` with `m` rows of `2 k` and `f` with `m` rows of `k`;
+        // `f` is borrowed exclusively.
+        unsafe { cuda.kernels().relu2_mul.launch(stream, grid, args)? };
+        Ok(())
+    }
+}

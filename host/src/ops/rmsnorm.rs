@@ -41,3 +41,25 @@ impl<B: Backend> RmsNorm<'_, B> {
         at_least(OP, "y", self.y.len(), self.m * self.k)
     }
 }
+
+#[cfg(feature = "cuda")]
+impl RmsNorm<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::launch::DevPtr;
+        self.check()?;
+        let Self { x, delta, weight, y, m, k, eps } = self;
+        let stream = cuda.stream();
+        let args = contract::rmsnorm::Args {
+            x: x.dev_ptr(stream),
+            delta: delta.map_or(DevPtr::NULL, |delta| delta.dev_ptr(stream)),
+            weight: weight.dev_ptr(stream),
+            y: y.dev_ptr(stream),
+            k: k as u32,
+            eps,
+        };
+        // SAFETY: `check` compared every tensor with `m` rows of `k`; `x` and `y` are borrowed
+        // exclusively, so nothing overlaps.
+        unsafe { cuda.kernels().rmsnorm.launch(stream, [m as u32, 1, 1], args)? };
+        Ok(())
+    }
+}

@@ -101,3 +101,30 @@ impl<B: Backend> Rope<'_, B> {
         self.table.check(OP)
     }
 }
+
+#[cfg(feature = "cuda")]
+impl Rope<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::rope::{Args, THREADS};
+        self.check()?;
+        let Self { x, table, start, start_at, m, heads, row_stride } = self;
+        let stream = cuda.stream();
+        let args = Args {
+            x: x.dev_ptr(stream),
+            cos: table.cos.dev_ptr(stream),
+            sin: table.sin.dev_ptr(stream),
+            start: super::cuda::at(start.dev_ptr(stream), start_at),
+            m: m as u32,
+            heads: heads as u32,
+            head_dim: table.head_dim as u32,
+            row_stride: row_stride as u32,
+            positions: table.positions as u32,
+        };
+        let pairs = args.heads * (args.head_dim / 2);
+        let grid = [pairs.div_ceil(THREADS), args.m, 1];
+        // SAFETY: `check` compared `x` with `m` rows, the tables with `positions`, `start` with its
+        // index; the kernel leaves positions past the table alone; `x` is borrowed exclusively.
+        unsafe { cuda.kernels().rope.launch(stream, grid, args)? };
+        Ok(())
+    }
+}

@@ -123,3 +123,33 @@ impl<B: Backend> Sample<'_, B> {
         at_least(OP, "best", self.sampler.best.len(), 1)
     }
 }
+
+#[cfg(feature = "cuda")]
+impl Sample<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::sample::{Args, PREPARE_TILE};
+        self.check()?;
+        let Self { logits, logits_at, vocab, sampler, out } = self;
+        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let args = Args {
+            logits: super::cuda::at(logits.dev_ptr(stream), logits_at),
+            adjusted: sampler.adjusted.dev_ptr(stream),
+            seen: sampler.seen.dev_ptr(stream),
+            best: sampler.best.dev_ptr(stream),
+            params: sampler.params.dev_ptr(stream).cast(),
+            state: sampler.state.dev_ptr(stream).cast(),
+            out: out.dev_ptr(stream),
+            out_len: super::TokenLog::len(out) as u32,
+            vocab: vocab as u32,
+        };
+        let grid = [args.vocab.div_ceil(PREPARE_TILE), 1, 1];
+        // SAFETY: `check` compared the logits and every part of the sampler with `vocab` and with
+        // the sizes of its structs; allocations are 256-byte aligned; all that the kernels write is
+        // borrowed exclusively.
+        unsafe {
+            kernels.sample_prepare.launch(stream, grid, args)?;
+            kernels.sample_pick.launch(stream, [1, 1, 1], args)?;
+        }
+        Ok(())
+    }
+}

@@ -30,3 +30,29 @@ impl<B: Backend> W2a8Gemm<'_, B> {
         at_least(OP, "y", self.y.len(), self.m * self.w.n())
     }
 }
+
+#[cfg(feature = "cuda")]
+impl W2a8Gemm<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::w2a8::{CHUNK, act_bytes};
+        self.check()?;
+        let Self { w, acts, y, m } = self;
+        let stream = cuda.stream();
+        let args = contract::w2a8_gemm::Args {
+            w: w.words().dev_ptr(stream),
+            acts: acts.acts.dev_ptr(stream),
+            stats: acts.stats.dev_ptr(stream).cast(),
+            y: y.dev_ptr(stream),
+            n: w.n() as u32,
+            chunks: w.k().div_ceil(CHUNK) as u32,
+            m: m as u32,
+            act_pieces: (act_bytes(w.k()) / 16) as u32,
+            segments: *w.segments(),
+        };
+        let grid = contract::w2a8_gemm::grid(args.m, args.n);
+        // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
+        // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
+        unsafe { cuda.kernels().w2a8_gemm.launch(stream, grid, args)? };
+        Ok(())
+    }
+}

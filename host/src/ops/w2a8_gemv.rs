@@ -44,3 +44,28 @@ pub fn choose_index(n: usize, k: usize) -> usize {
     let _ = (n, k);
     0
 }
+
+#[cfg(feature = "cuda")]
+impl W2a8Gemv<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::w2a8::CHUNK;
+        self.check()?;
+        let Self { w, acts, y, variant } = self;
+        let stream = cuda.stream();
+        let index = variant.unwrap_or_else(|| choose_index(w.n(), w.k()));
+        let args = contract::w2a8_gemv::Args {
+            w: w.words().dev_ptr(stream),
+            acts: acts.acts.dev_ptr(stream),
+            stats: acts.stats.dev_ptr(stream).cast(),
+            y: y.dev_ptr(stream),
+            n: w.n() as u32,
+            chunks: w.k().div_ceil(CHUNK) as u32,
+            segments: *w.segments(),
+        };
+        let grid = VARIANTS[index].grid(args.n);
+        // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
+        // activations with one row of `k` and `y` with `n`; `y` is borrowed exclusively.
+        unsafe { cuda.kernels().w2a8_gemv[index].launch(stream, grid, args)? };
+        Ok(())
+    }
+}

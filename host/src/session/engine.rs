@@ -5,7 +5,8 @@ use contract::sample::SampleParams;
 use super::SessionError;
 use crate::checkpoint::config::ModelConfig;
 use crate::model::{Model, ModelError, Sequence};
-use crate::ops::{Backend, MemoryReport, TokenLog};
+use crate::memory::MemoryUsage;
+use crate::ops::{Backend, TokenLog};
 use crate::profile::Profile;
 
 /// Decode steps queued beyond the token that the host waits for.
@@ -18,8 +19,8 @@ pub(super) trait Engine: Send {
     fn device(&self) -> String;
     fn config(&self) -> &ModelConfig;
     fn capacity(&self) -> usize;
-    fn memory(&self) -> MemoryReport;
-    fn profile(&self) -> Option<Profile>;
+    fn memory(&self) -> MemoryUsage;
+    fn profile(&self) -> Result<Option<Profile>, SessionError>;
 
     /// Prefills `prompt` and queues the first token. Returns the tokens that were still cached.
     fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
@@ -150,12 +151,12 @@ impl<B: Backend> Engine for Runner<B> {
         self.sequence.options().capacity
     }
 
-    fn memory(&self) -> MemoryReport {
+    fn memory(&self) -> MemoryUsage {
         self.model.backend().memory()
     }
 
-    fn profile(&self) -> Option<Profile> {
-        self.model.backend().profile()
+    fn profile(&self) -> Result<Option<Profile>, SessionError> {
+        Ok(self.model.backend().profile()?)
     }
 
     fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {

@@ -20,7 +20,7 @@ use std::time::Instant;
 use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
 
 use crate::checkpoint::config::ModelConfig;
-use crate::ops::MemoryReport;
+use crate::memory::MemoryUsage;
 use crate::text::{ChatTemplate, Message, SamplingParams, StopMatcher, TextStream, Tokenizer};
 use engine::Engine;
 
@@ -111,13 +111,16 @@ impl Session {
     }
 
     /// Memory of weights, cache and activations on the device.
-    pub fn memory(&self) -> MemoryReport {
+    pub fn memory(&self) -> MemoryUsage {
         self.engine.memory()
     }
 
     /// Kernel times since the session was made; `None` unless built with
     /// [`SessionBuilder::profile`] on a GPU.
-    pub fn profile(&self) -> Option<crate::profile::Profile> {
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn profile(&self) -> Result<Option<crate::profile::Profile>, SessionError> {
         self.engine.profile()
     }
 
