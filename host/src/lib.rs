@@ -4,6 +4,16 @@
 //! operations work on it, layers are made of operations, a model of layers, and a session turns
 //! prompts into text.
 
-pub mod layers;
+pub mod checkpoint;
+pub mod pack;
+pub mod driver;
+pub mod memory;
 pub mod ops;
+pub mod cpu;
+pub mod layers;
+pub mod model;
+pub mod text;
+pub mod session;
+
+pub mod device_choice;
 pub mod profile;

@@ -1,0 +1,248 @@
+//! Typed kernels and the one launch of the program.
+//!
+//! [`KernelHandle::launch`] is the only place where a kernel is started. Everything that can be
+//! checked without knowing the meaning of the arguments is checked before the driver is called; the
+//! arguments themselves are the caller's promise, which the wrappers in `ops` make good.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use contract::launch::{Kernel, LaunchSpec};
+
+use super::api::{
+    ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, LaunchAttribute, LaunchConfig,
+};
+use super::error::{DriverError, LaunchError};
+use super::module::{Function, Module};
+use super::stream::Stream;
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Kernels handed to the driver by this process so far, on all devices; refused launches and the
+/// nodes of a replayed graph do not count.
+pub fn launch_count() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
+
+/// What a loaded kernel takes of a multiprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelResources {
+    /// Most threads of a block.
+    pub max_threads: u32,
+    /// Shared memory of a block that the kernel declares itself, in bytes.
+    pub static_smem_bytes: u32,
+    /// Local memory (stack and spills) of a thread, in bytes.
+    pub local_bytes: u32,
+    /// Registers of a thread.
+    pub registers: u32,
+}
+
+/// A loaded kernel that takes exactly `K::Args`.
+pub struct KernelHandle<K> {
+    function: Function,
+    module: Module,
+    pdl: bool,
+    kernel: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for KernelHandle<K> {
+    fn clone(&self) -> Self {
+        Self {
+            function: self.function,
+            module: self.module.clone(),
+            pdl: self.pdl,
+            kernel: PhantomData,
+        }
+    }
+}
+
+impl<K: Kernel> std::fmt::Debug for KernelHandle<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KernelHandle({})", K::SPEC.symbol)
+    }
+}
+
+impl<K: Kernel> KernelHandle<K> {
+    /// The kernel's launch rules.
+    pub const SPEC: LaunchSpec = K::SPEC;
+
+    pub(super) fn new(module: &Module) -> Result<Self, LaunchError> {
+        let spec = K::SPEC;
+        let limits = module.device().limits();
+        limits.check(&spec, [1; 3])?;
+        let function = module.function(spec.symbol, spec.min_sm)?;
+        if spec.smem_bytes > limits.smem_bytes {
+            let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
+            let api = module.device().bind().map_err(driver)?;
+            // SAFETY: the function belongs to `module`, which is alive; the size was checked.
+            let code = unsafe {
+                (api.func_set_attribute)(function.0, FUNC_MAX_DYNAMIC_SMEM, spec.smem_bytes as i32)
+            };
+            api.check(code, "cuFuncSetAttribute").map_err(driver)?;
+        }
+        Ok(Self { function, module: module.clone(), pdl: false, kernel: PhantomData })
+    }
+
+    /// The same kernel, started before the previous one of its stream has ended when the stream has
+    /// programmatic dependent launch on.
+    ///
+    /// # Safety
+    /// The loaded kernel executes `griddepcontrol.wait` before it reads or writes anything that an
+    /// earlier kernel of the stream touches. Without it the two run beside each other.
+    pub unsafe fn with_pdl(self) -> Self {
+        Self { pdl: true, ..self }
+    }
+
+    /// The module it comes from.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Blocks of this kernel that fit on one multiprocessor at once.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn blocks_per_sm(&self) -> Result<u32, DriverError> {
+        let api = self.module.device().bind()?;
+        let spec = K::SPEC;
+        let mut blocks = 0;
+        // SAFETY: writes one i32; the function's module is alive.
+        let code = unsafe {
+            (api.occupancy)(
+                &mut blocks,
+                self.function.0,
+                spec.threads() as i32,
+                spec.smem_bytes as usize,
+            )
+        };
+        api.check(code, "cuOccupancyMaxActiveBlocksPerMultiprocessor")?;
+        Ok(blocks.max(0) as u32)
+    }
+
+    /// What the driver's compiler gave the kernel on this device.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn resources(&self) -> Result<KernelResources, DriverError> {
+        let api = self.module.device().bind()?;
+        // `CUfunction_attribute` numbers.
+        let attribute = |id: i32| {
+            let mut value = 0;
+            // SAFETY: writes one i32; the function's module is alive.
+            let code = unsafe { (api.func_get_attribute)(&mut value, id, self.function.0) };
+            api.check(code, "cuFuncGetAttribute").map(|()| value.max(0) as u32)
+        };
+        Ok(KernelResources {
+            max_threads: attribute(0)?,
+            static_smem_bytes: attribute(1)?,
+            local_bytes: attribute(3)?,
+            registers: attribute(4)?,
+        })
+    }
+
+    /// Enqueues one launch over `grid` blocks on `stream`.
+    ///
+    /// # Safety
+    /// `args` says nothing untrue: every address in it came from `dev_ptr(stream)` of memory that
+    /// is large enough for what the kernel does with it under `grid` and the other fields, and what
+    /// the kernel writes is borrowed exclusively.
+    ///
+    /// # Errors
+    /// Refused before the driver is called: an empty or too large grid, a stream of another device.
+    /// (Block, shared memory and capability were checked when the handle was made.) Else the
+    /// driver's error, which may be one of earlier asynchronous work.
+    #[inline]
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        args: K::Args,
+    ) -> Result<(), LaunchError> {
+        let device = self.module.device();
+        let kernel = K::SPEC.symbol;
+        device.limits().check(&K::SPEC, grid)?;
+        if stream.device() != device {
+            return Err(LaunchError::WrongDevice {
+                kernel,
+                kernel_device: device.ordinal(),
+                stream_device: stream.device().ordinal(),
+            });
+        }
+        let driver = |source| LaunchError::Driver { kernel, source };
+        let api = device.bind().map_err(driver)?;
+        stream.keep(|| self.module.keep_alive());
+        LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        let start = || {
+            // SAFETY: the caller vouches for the arguments; the entry takes exactly one `K::Args`
+            // by value (compared with the PTX by the audit), which outlives the call that copies
+            // it; grid, block and shared memory were checked.
+            unsafe { self.start(api, stream, grid, args) }
+        };
+        match device.profiler() {
+            Some(profiler) if !stream.is_capturing() => {
+                profiler.timed(kernel, stream, || start().map_err(driver))
+            }
+            _ => start().map_err(driver),
+        }
+    }
+
+    /// # Safety
+    /// As [`KernelHandle::launch`], after its checks.
+    unsafe fn start(
+        &self,
+        api: &Api,
+        stream: &Stream,
+        grid: [u32; 3],
+        args: K::Args,
+    ) -> Result<(), DriverError> {
+        let spec = K::SPEC;
+        let mut params = [(&raw const args).cast_mut().cast::<c_void>()];
+        if let Some(launch_kernel_ex) = api.launch_kernel_ex {
+            let mut value = [0; 16];
+            value[0] = 1;
+            let overlap =
+                LaunchAttribute { id: ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, pad: 0, value };
+            let config = LaunchConfig {
+                grid,
+                block: spec.block,
+                smem_bytes: spec.smem_bytes,
+                stream: stream.raw(),
+                attributes: &overlap,
+                attributes_len: u32::from(self.pdl && stream.pdl()),
+            };
+            // SAFETY: by this function's own contract; `config`, `overlap` and `params` outlive the
+            // call and have the driver's layout.
+            let code = unsafe {
+                launch_kernel_ex(
+                    &config,
+                    self.function.0,
+                    params.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            };
+            api.check(code, "cuLaunchKernelEx")
+        } else {
+            let [gx, gy, gz] = grid;
+            let [bx, by, bz] = spec.block;
+            // SAFETY: as above, without a configuration.
+            let code = unsafe {
+                (api.launch_kernel)(
+                    self.function.0,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    spec.smem_bytes,
+                    stream.raw(),
+                    params.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            };
+            api.check(code, "cuLaunchKernel")
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The embedded PTX levels and the rule that orders them. No driver call.
+//!
+//! A level `sm_NN` runs on every device of capability NN or higher; `sm_NNa` runs on NN exactly.
+//! The loader tries the levels that fit from high to low, an `a` level before the plain one.
+
+use super::error::ModuleError;
+
+/// One built PTX file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Image {
+    /// Its target, such as `sm_90a`.
+    pub level: &'static str,
+    /// The PTX ISA version it is written in, such as `8.0`.
+    pub isa: &'static str,
+    /// The text.
+    pub ptx: &'static str,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Image({}, ISA {}, {} bytes)", self.level, self.isa, self.ptx.len())
+    }
+}
+
+/// All levels of this build, in no particular order.
+pub static IMAGES: &[Image] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
+
+impl Image {
+    #[allow(dead_code, reason = "the built table may be empty")]
+    const fn new(level: &'static str, isa: &'static str, ptx: &'static str) -> Self {
+        Self { level, isa, ptx }
+    }
+
+    /// `(capability, architecture-specific)`; `None` for a target of another form.
+    pub fn target(&self) -> Option<(u32, bool)> {
+        parse(self.level)
+    }
+
+    /// Whether a device of capability `sm` can run it.
+    pub fn fits(&self, sm: u32) -> bool {
+        match self.target() {
+            Some((level, true)) => level == sm,
+            Some((level, false)) => level <= sm,
+            None => false,
+        }
+    }
+}
+
+fn parse(level: &str) -> Option<(u32, bool)> {
+    let number = level.strip_prefix("sm_")?;
+    match number.strip_suffix('a') {
+        Some(number) => Some((number.parse().ok()?, true)),
+        None => Some((number.parse().ok()?, false)),
+    }
+}
+
+/// The levels to try on a device of capability `sm`, best first. `forced` allows only that one.
+///
+/// # Errors
+/// No PTX, none that fits, or a forced level that is not embedded or does not fit.
+pub fn candidates(
+    images: &[Image],
+    sm: u32,
+    forced: Option<&str>,
+) -> Result<Vec<Image>, ModuleError> {
+    if images.is_empty() {
+        return Err(ModuleError::NoPtx);
+    }
+    let mut fit: Vec<Image> = images.iter().copied().filter(|image| image.fits(sm)).collect();
+    fit.sort_by_key(|image| std::cmp::Reverse(image.target()));
+    if let Some(asked) = forced {
+        let have = fit.iter().map(|image| image.level).collect::<Vec<_>>().join(", ");
+        fit.retain(|image| image.level == asked);
+        if fit.is_empty() {
+            return Err(ModuleError::UnknownLevel { asked: asked.into(), device_sm: sm, have });
+        }
+    }
+    if fit.is_empty() {
+        let lowest = images.iter().min_by_key(|image| image.target()).map_or("", |i| i.level);
+        return Err(ModuleError::NoLevelFits { device_sm: sm, lowest: lowest.into() });
+    }
+    Ok(fit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LADDER: &[Image] = &[
+        Image::new("sm_53", "6.0", ""),
+        Image::new("sm_61", "6.0", ""),
+        Image::new("sm_75", "6.3", ""),
+        Image::new("sm_80", "7.0", ""),
+        Image::new("sm_90", "7.8", ""),
+        Image::new("sm_90a", "8.0", ""),
+    ];
+
+    fn order(sm: u32) -> Vec<&'static str> {
+        candidates(LADDER, sm, None).unwrap().iter().map(|image| image.level).collect()
+    }
+
+    #[test]
+    fn the_highest_level_that_fits_comes_first() {
+        assert_eq!(order(90), ["sm_90a", "sm_90", "sm_80", "sm_75", "sm_61", "sm_53"]);
+        assert_eq!(order(100)[0], "sm_90", "an `a` level runs on its own capability only");
+        assert_eq!(order(120)[0], "sm_90");
+        assert_eq!(order(89)[0], "sm_80");
+        assert_eq!(order(62), ["sm_61", "sm_53"]);
+        assert_eq!(order(53), ["sm_53"]);
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_refused_by_name() {
+        assert_eq!(candidates(&[], 90, None), Err(ModuleError::NoPtx));
+        assert_eq!(
+            candidates(LADDER, 52, None),
+            Err(ModuleError::NoLevelFits { device_sm: 52, lowest: "sm_53".into() })
+        );
+        assert_eq!(
+            candidates(LADDER, 61, Some("sm_80")),
+            Err(ModuleError::UnknownLevel {
+                asked: "sm_80".into(),
+                device_sm: 61,
+                have: "sm_61, sm_53".into()
+            })
+        );
+    }
+
+    #[test]
+    fn a_forced_level_is_the_only_one_tried() {
+        let forced = candidates(LADDER, 90, Some("sm_75")).unwrap();
+        assert_eq!(forced.iter().map(|image| image.level).collect::<Vec<_>>(), ["sm_75"]);
+    }
+
+    #[test]
+    fn embedded_levels_are_well_formed_and_distinct() {
+        let mut levels: Vec<_> = IMAGES.iter().map(|image| image.target()).collect();
+        assert!(levels.iter().all(Option::is_some));
+        levels.sort();
+        levels.dedup();
+        assert_eq!(levels.len(), IMAGES.len());
+    }
+}

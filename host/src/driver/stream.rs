@@ -1,0 +1,255 @@
+//! Ordered work on a device.
+//!
+//! Work of one stream runs in order; work of two streams is ordered only by events
+//! ([`Stream::wait`]). Streams are non-blocking: they have no hidden order with the driver's
+//! default stream. So no synchronous copy of the driver may be used beside them (it would race),
+//! and none is: see `memory`.
+//!
+//! While a stream is captured, every buffer whose address is handed out for it is kept by the
+//! graph ([`super::graph`]). A stream that joins the capture through an event shares this.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::api::{Handle, NOT_READY, STREAM_NON_BLOCKING};
+use super::device::Device;
+use super::error::DriverError;
+use super::event::Event;
+
+/// How a stream is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamOptions {
+    /// Scheduling priority; clamped to [`Device::stream_priorities`], smaller is sooner.
+    pub priority: i32,
+    /// Start a kernel before the previous one of the stream has ended, where device and kernel
+    /// allow it.
+    pub pdl: bool,
+}
+
+impl StreamOptions {
+    /// The same with this priority.
+    pub fn priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// The same with programmatic dependent launch on or off.
+    pub fn pdl(self, pdl: bool) -> Self {
+        Self { pdl, ..self }
+    }
+}
+
+/// A counted handle of a stream.
+#[derive(Clone)]
+pub struct Stream(Arc<StreamInner>);
+
+struct StreamInner {
+    raw: Handle,
+    device: Device,
+    id: u64,
+    pdl: bool,
+    /// Mirrors `capture.is_some()`, so that a launch outside a capture takes no lock.
+    capturing: AtomicBool,
+    capture: Mutex<Option<Arc<Capture>>>,
+}
+
+// SAFETY: a driver stream may be used from any thread; every use makes the context current first.
+unsafe impl Send for StreamInner {}
+// SAFETY: the driver serialises calls on one stream.
+unsafe impl Sync for StreamInner {}
+
+/// One running capture, shared by the streams that take part.
+#[derive(Default)]
+pub(super) struct Capture {
+    keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    members: Mutex<Vec<Stream>>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({} of device {})", self.0.id, self.0.device.ordinal())
+    }
+}
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Stream {}
+
+impl Stream {
+    /// A new non-blocking stream.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn new(device: &Device, options: StreamOptions) -> Result<Self, DriverError> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let api = device.bind()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: writes one handle; the context is current.
+        let code = unsafe { (api.stream_create)(&mut raw, STREAM_NON_BLOCKING, options.priority) };
+        api.check(code, "cuStreamCreateWithPriority")?;
+        Ok(Self(Arc::new(StreamInner {
+            raw,
+            device: device.clone(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            pdl: options.pdl && device.info().supports_pdl(),
+            capturing: AtomicBool::new(false),
+            capture: Mutex::new(None),
+        })))
+    }
+
+    /// The stream's device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// A number that no other stream of this process has.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Whether programmatic dependent launch is on.
+    pub fn pdl(&self) -> bool {
+        self.0.pdl
+    }
+
+    /// Waits on the host until all work of the stream is done.
+    ///
+    /// # Errors
+    /// A driver failure, one of earlier asynchronous work, or that the stream is being captured.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        let api = self.0.device.bind()?;
+        // SAFETY: the handle is alive.
+        api.check(unsafe { (api.stream_synchronize)(self.0.raw) }, "cuStreamSynchronize")
+    }
+
+    /// Whether all work of the stream is done.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn is_idle(&self) -> Result<bool, DriverError> {
+        let api = self.0.device.bind()?;
+        // SAFETY: the handle is alive.
+        match unsafe { (api.stream_query)(self.0.raw) } {
+            NOT_READY => Ok(false),
+            code => api.check(code, "cuStreamQuery").map(|()| true),
+        }
+    }
+
+    /// A new event that marks the work enqueued so far.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn record(&self) -> Result<Event, DriverError> {
+        let event = Event::new(&self.0.device)?;
+        event.record(self)?;
+        Ok(event)
+    }
+
+    /// Later work of this stream waits, on the device, for the work that `event` marks.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn wait_event(&self, event: &Event) -> Result<(), DriverError> {
+        let api = self.0.device.bind()?;
+        // SAFETY: both handles are alive; the driver keeps what the wait needs.
+        let code = unsafe { (api.stream_wait_event)(self.0.raw, event.raw(), 0) };
+        api.check(code, "cuStreamWaitEvent")
+    }
+
+    /// Later work of this stream waits, on the device, for all work enqueued on `other` so far.
+    ///
+    /// Inside a capture of either stream this is how the other one joins it, and how it is joined
+    /// back. ([`Stream::wait_event`] with an event of a captured stream joins the driver's capture
+    /// too, but not the keeping of buffers.)
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn wait(&self, other: &Stream) -> Result<(), DriverError> {
+        self.wait_event(&other.record()?)?;
+        let joined = lock(&other.0.capture).clone();
+        if let Some(capture) = joined
+            && !self.is_capturing()
+        {
+            lock(&capture.members).push(self.clone());
+            self.set_capture(Some(capture));
+        }
+        Ok(())
+    }
+
+    /// Whether a graph is being captured from this stream.
+    pub fn is_capturing(&self) -> bool {
+        self.0.capturing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn raw(&self) -> Handle {
+        self.0.raw
+    }
+
+    /// While captured, lets the graph keep `thing`.
+    #[inline]
+    pub(crate) fn keep(&self, thing: impl FnOnce() -> Arc<dyn Any + Send + Sync>) {
+        if self.is_capturing()
+            && let Some(capture) = &*lock(&self.0.capture)
+        {
+            let thing = thing();
+            let mut keep = lock(&capture.keep);
+            if !keep.iter().any(|kept| Arc::ptr_eq(kept, &thing)) {
+                keep.push(thing);
+            }
+        }
+    }
+
+    /// Holds off the start of a capture while `f` runs; `f` learns whether one is running.
+    pub(crate) fn with_capture_held<R>(&self, f: impl FnOnce(bool) -> R) -> R {
+        let held = lock(&self.0.capture);
+        f(held.is_some())
+    }
+
+    pub(super) fn capture_slot(&self) -> MutexGuard<'_, Option<Arc<Capture>>> {
+        lock(&self.0.capture)
+    }
+
+    pub(super) fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        let mut slot = lock(&self.0.capture);
+        self.0.capturing.store(capture.is_some(), Ordering::Release);
+        *slot = capture;
+    }
+
+    pub(super) fn mark_capturing(&self) {
+        self.0.capturing.store(true, Ordering::Release);
+    }
+}
+
+impl Capture {
+    /// Takes the streams out of the capture and hands over what it kept.
+    pub(super) fn finish(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        for member in std::mem::take(&mut *lock(&self.members)) {
+            member.set_capture(None);
+        }
+        std::mem::take(&mut *lock(&self.keep))
+    }
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        if let Ok(api) = self.device.bind() {
+            // SAFETY: the handle is alive and not used again. Pending work still runs; waiting for
+            // it here lets nothing that it touches be freed under it. A failure is one of earlier
+            // work, which a later call reports.
+            unsafe {
+                (api.stream_synchronize)(self.raw);
+                (api.stream_destroy)(self.raw);
+            }
+        }
+    }
+}
+
+/// A lock whose holder panicked is still consistent here: no critical section can stop half-way.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
