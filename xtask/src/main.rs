@@ -3,6 +3,7 @@
 mod kernels;
 mod process;
 mod ptx;
+mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
@@ -17,12 +18,15 @@ enum Command {
     BuildPtx(ptx::build::Options),
     /// Compare the committed PTX with the contract and assemble it for every GPU
     Audit(ptx::audit::Options),
+    /// House rules: six rooms, asm! in its place, SAFETY arguments, file sizes
+    Tidy,
 }
 
 fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::BuildPtx(options) => ptx::build::run(options),
         Command::Audit(options) => ptx::audit::run(options),
+        Command::Tidy => tidy::run(),
     }
 }
 
