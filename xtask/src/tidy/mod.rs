@@ -6,6 +6,8 @@
 mod code;
 mod rules;
 
+pub(crate) use rules::ROOMS;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
