@@ -1,0 +1,157 @@
+//! `cargo xtask bundle DIR`: everything a GPU machine without Rust needs to run, test and measure.
+//!
+//! The folder holds stripped programs (dynamically linked: they run on this machine's glibc and on
+//! newer ones), the PTX, the demo model and `run.sh`. Programs are found through cargo's messages.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::{process, workspace};
+
+const RUN: &str = include_str!("run.sh");
+
+/// More than this is worth a warning: bundles travel.
+const LARGE_BYTES: u64 = 40 << 20;
+
+/// `cargo xtask bundle`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Where to put it; a folder that holds something else is left alone
+    dir: PathBuf,
+}
+
+/// The messages of `cargo --message-format=json` that name a program.
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    executable: Option<PathBuf>,
+    target: Option<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Builds everything and fills the folder.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let dir = std::path::absolute(&options.dir)?;
+    if dir.exists() && !dir.join("run.sh").exists() && dir.read_dir()?.next().is_some() {
+        bail!("{} holds something that is not a bundle; name another folder", dir.display());
+    }
+    // A folder of an older bundle: nothing of it may be taken for new.
+    for old in ["bin", "benches", "host", "ptx", "models"] {
+        let _ = std::fs::remove_dir_all(dir.join(old));
+    }
+    let bin = dir.join("bin");
+    std::fs::create_dir_all(&bin)?;
+    // Tests and benchmarks run in folders that stand where their packages stand.
+    std::fs::create_dir_all(dir.join("host"))?;
+    std::fs::create_dir_all(dir.join("benches/results"))?;
+
+    let mut programs = built("build --release -p bitnet-cli")?;
+    let gpu = "test --release --no-run -p bitnet-gpu --features cuda,gpu-tests --test gpu";
+    programs.extend(built(gpu)?.into_iter().map(|(_, path)| ("gpu-tests".to_owned(), path)));
+    let benches = built("bench --no-run -p bitnet-benches --benches")?;
+    programs.extend(benches.into_iter().map(|(name, path)| (format!("bench-{name}"), path)));
+    for (name, path) in &programs {
+        let to = bin.join(name);
+        std::fs::copy(path, &to).with_context(|| format!("copying {}", path.display()))?;
+        if !process::works("strip", &["-s", &to.to_string_lossy()]) {
+            println!("{name} is not stripped: there is no `strip` here");
+        }
+    }
+    copy(&workspace::ptx(), &dir.join("ptx"))?;
+    copy(&workspace::root().join("models/demo"), &dir.join("models/demo"))?;
+    std::fs::write(dir.join("run.sh"), RUN)?;
+    executable(&dir.join("run.sh"))?;
+
+    let mut total = 0;
+    for path in workspace::files(&dir, &[""])? {
+        let bytes = path.metadata()?.len();
+        total += bytes;
+        if bytes >= 1 << 20 {
+            let name = path.strip_prefix(&dir).unwrap_or(&path).display().to_string();
+            println!("{:>8.1} MB  {name}", bytes as f64 / 1e6);
+        }
+    }
+    println!("{:>8.1} MB  {} programs in {}", total as f64 / 1e6, programs.len(), dir.display());
+    if total > LARGE_BYTES {
+        println!("warning: more than {} MB", LARGE_BYTES >> 20);
+    }
+    println!("on the GPU machine: {}/run.sh", options.dir.display());
+    Ok(())
+}
+
+/// Runs cargo and returns the programs it made, by target name.
+fn built(args: &str) -> Result<Vec<(String, PathBuf)>> {
+    println!("cargo {args}");
+    let mut cargo = process::cargo();
+    cargo.args(args.split(' ')).arg("--message-format=json-render-diagnostics");
+    // Diagnostics and progress go to stderr, where they are seen.
+    let out = cargo.stderr(Stdio::inherit()).output()?;
+    if !out.status.success() {
+        bail!("{} from: cargo {args}", out.status);
+    }
+    let programs = programs(&String::from_utf8_lossy(&out.stdout));
+    if programs.is_empty() {
+        bail!("cargo {args} made no program");
+    }
+    Ok(programs)
+}
+
+fn programs(messages: &str) -> Vec<(String, PathBuf)> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
+        .filter(|message| message.reason == "compiler-artifact")
+        .filter_map(|message| Some((message.target?.name, message.executable?)))
+        .collect()
+}
+
+/// Copies a folder of files; one that is not there is left out, and said so.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let files = workspace::files(from, &[""])?;
+    if files.is_empty() {
+        println!("{} is not there and not in the bundle", workspace::relative(from));
+    }
+    for file in files {
+        let to = to.join(file.strip_prefix(from)?);
+        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        std::fs::copy(&file, &to).with_context(|| format!("copying {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn executable(path: &Path) -> Result<()> {
+    if cfg!(unix) {
+        process::run(Command::new("chmod").arg("+x").arg(path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_read_from_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"serde"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"bitnet"},"executable":"/t/bitnet"}"#,
+            "\nnot json\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(programs(messages), [("bitnet".to_owned(), PathBuf::from("/t/bitnet"))]);
+    }
+
+    #[test]
+    fn the_script_is_a_shell_script_that_parses() {
+        assert!(process::works("bash", &["-n", "-c", RUN]));
+        assert!(!process::works("bash", &["-n", "-c", "if then"]));
+    }
+}

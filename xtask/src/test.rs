@@ -1,0 +1,219 @@
+//! `cargo xtask test`: everything this machine can test, in lanes.
+//!
+//! A lane passes, fails, or did not run and says why; the last never looks like the first. The CPU
+//! lane is tested in release mode, so that its dependencies are those of `cargo run --release`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::ptx::build::{self, Rebuild};
+use crate::ptx::levels::LEVELS;
+use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
+use crate::{gpu, kernels, process, workspace};
+
+/// `cargo xtask test`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run these lanes only
+    #[arg(long, value_enum, value_name = "LANE")]
+    lane: Vec<Lane>,
+    /// Passed to the test programs: names to run, --nocapture, ...
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Lane {
+    /// Every test that needs no GPU
+    Cpu,
+    /// The committed PTX: fresh, as the contract says, assembled for every GPU
+    Ptx,
+    /// The kernels on the GPU against the reference
+    Gpu,
+}
+
+/// How a lane ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Ran; the counts say how it went.
+    Ran(Counts),
+    /// Could not run on this machine.
+    NotRun(String),
+}
+
+/// Sums of `test result:` lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+/// Runs the lanes and says how each ended.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let all = [Lane::Cpu, Lane::Ptx, Lane::Gpu];
+    let asked = all.iter().filter(|lane| options.lane.is_empty() || options.lane.contains(lane));
+    let mut ended = Vec::new();
+    for lane in asked {
+        println!("== {}", title(*lane));
+        let outcome = match lane {
+            Lane::Cpu => cpu(&options.args)?,
+            Lane::Ptx => ptx(),
+            Lane::Gpu => gpu(&options.args, options.lane.contains(&Lane::Gpu))?,
+        };
+        ended.push((*lane, outcome));
+    }
+    println!("\n== lanes");
+    let mut total = Counts::default();
+    for (lane, outcome) in &ended {
+        println!("{:10} {}", title(*lane), describe(outcome));
+        if let Outcome::Ran(counts) = outcome {
+            total.add(*counts);
+        }
+    }
+    println!("\n{} passed, {} failed", total.passed, total.failed);
+    if total.failed > 0 || total.passed == 0 {
+        bail!("tests failed");
+    }
+    Ok(())
+}
+
+fn title(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Cpu => "CPU",
+        Lane::Ptx => "PTX audit",
+        Lane::Gpu => "GPU",
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::NotRun(why) => format!("did not run: {why}"),
+        Outcome::Ran(counts) => {
+            let word = if counts.failed == 0 { "passed" } else { "FAILED" };
+            let Counts { passed, failed, ignored } = counts;
+            format!("{word}: {passed} passed, {failed} failed, {ignored} ignored")
+        }
+    }
+}
+
+fn cpu(args: &[String]) -> Result<Outcome> {
+    let mut cargo = process::cargo();
+    cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]).arg("--").args(args);
+    counted(&mut cargo).map(Outcome::Ran)
+}
+
+fn gpu(args: &[String], asked: bool) -> Result<Outcome> {
+    match gpu::present() {
+        Ok(list) => println!("{list}"),
+        // Asked for by name: a machine without a GPU is a failure, and the tests say so.
+        Err(_) if asked => {}
+        Err(why) => {
+            println!("{why}");
+            return Ok(Outcome::NotRun(why));
+        }
+    }
+    let mut cargo = process::cargo();
+    cargo.args("test --release --no-fail-fast -p bitnet-gpu".split(' '));
+    cargo.args(["--features", "cuda,gpu-tests", "--test", "gpu", "--"]).args(args);
+    counted(&mut cargo).map(Outcome::Ran)
+}
+
+/// One test for each level: fresh, as the contract says, and assembled.
+fn ptx() -> Outcome {
+    let failed = |why: anyhow::Error| {
+        println!("{why:#}");
+        Outcome::Ran(Counts { failed: 1, ..Counts::default() })
+    };
+    let levels: Vec<_> = LEVELS.iter().collect();
+    match build::check(&levels, Rebuild::Never) {
+        Ok(said) => println!("{said}"),
+        Err(why) => return failed(why),
+    }
+    if let Err(why) = Ptxas::install() {
+        println!("{why:#}");
+        return Outcome::NotRun(format!("no ptxas: {why:#}").lines().next().unwrap_or("").into());
+    }
+    let audited = audit::audit(&levels, &workspace::ptx(), kernels::kernels(), true)
+        .and_then(|report| report.verdict());
+    match (audited, Manifest::read()) {
+        (Ok(()), Ok(manifest)) => {
+            Outcome::Ran(Counts { passed: manifest.levels.len() as u64, ..Counts::default() })
+        }
+        (Err(why), _) | (_, Err(why)) => failed(why),
+    }
+}
+
+/// Runs cargo, shows what it says and sums the results. A build that fails counts as a failure.
+fn counted(cargo: &mut Command) -> Result<Counts> {
+    let mut child = cargo.stdout(Stdio::piped()).spawn().context("could not start cargo")?;
+    let mut counts = Counts::default();
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).split(b'\n') {
+            let line = line?;
+            counts.take(&String::from_utf8_lossy(&line));
+            let mut shown = std::io::stdout().lock();
+            shown.write_all(&line)?;
+            shown.write_all(b"\n")?;
+        }
+    }
+    if !child.wait()?.success() && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    Ok(counts)
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    fn take(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else { return };
+        let number = |what: &str| {
+            let before = rest.split(what).next().filter(|before| before.len() < rest.len())?;
+            before.trim_end().rsplit(' ').next()?.parse().ok()
+        };
+        self.add(Self {
+            passed: number(" passed").unwrap_or(0),
+            failed: number(" failed").unwrap_or(0),
+            ignored: number(" ignored").unwrap_or(0),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_summed() {
+        let mut counts = Counts::default();
+        for line in [
+            "test a::b ... ok",
+            "test result: ok. 20 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
+            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 4 filtered out",
+        ] {
+            counts.take(line);
+        }
+        assert_eq!(counts, Counts { passed: 23, failed: 2, ignored: 1 });
+    }
+
+    #[test]
+    fn a_lane_that_did_not_run_does_not_say_passed() {
+        assert!(!describe(&Outcome::NotRun("no GPU".into())).contains("pass"));
+        let failed = Outcome::Ran(Counts { passed: 9, failed: 1, ignored: 0 });
+        assert!(describe(&failed).starts_with("FAILED"));
+    }
+
+    #[test]
+    fn a_build_that_fails_is_a_failure() {
+        let counts = counted(Command::new("false").arg("x")).unwrap();
+        assert_eq!(counts.failed, 1);
+    }
+}
