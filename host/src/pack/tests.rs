@@ -129,7 +129,9 @@ fn published_int2_matrix_and_its_products() {
 
 #[test]
 fn published_int2_places() {
-    let at = |n: usize, k: usize| (int2::word_index(n, k / 16, 2560), contract::w2a8::code_shift(k % 16));
+    let at = |n: usize, k: usize| {
+        (int2::word_index(n, k / 16, 2560), contract::w2a8::code_shift(k % 16))
+    };
     for ((n, k), place) in [
         ((0, 0), (0, 0)),
         ((0, 1), (0, 8)),
