@@ -1,0 +1,57 @@
+//! Streaming access to a dense matrix (embedding, head), in the type it is stored in.
+
+use std::{borrow::Cow, ops::Range};
+
+use super::{CheckpointError, FloatType, TensorEntry, bytes::FileBytes};
+use crate::pack;
+
+/// A dense matrix `[rows, cols]`, row-major, little-endian.
+#[derive(Debug)]
+pub struct DenseView<'a> {
+    pub(crate) file: &'a FileBytes,
+    pub(crate) tensor: &'a TensorEntry,
+    /// Element type.
+    pub dtype: FloatType,
+    /// Rows: the vocabulary.
+    pub rows: usize,
+    /// Columns: the hidden size.
+    pub cols: usize,
+}
+
+impl Drop for DenseView<'_> {
+    fn drop(&mut self) {
+        self.file.release(self.tensor.offset, self.tensor.bytes);
+    }
+}
+
+impl<'a> DenseView<'a> {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.cols * self.dtype.bytes()
+    }
+
+    /// Bytes of the matrix.
+    pub fn bytes_len(&self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    /// The tensor's name in the file.
+    pub fn name(&self) -> &str {
+        &self.tensor.name
+    }
+
+    /// The stored bytes of rows `rows`: borrowed when the file is mapped, else read into a buffer of
+    /// that size. The bytes need not be aligned to the element.
+    pub fn bytes(&self, rows: Range<usize>) -> Result<Cow<'a, [u8]>, CheckpointError> {
+        pack::w2::check_rows(&rows, self.rows)?;
+        let offset = self.tensor.offset + rows.start as u64 * self.row_bytes() as u64;
+        self.file.read(offset, rows.len() * self.row_bytes())
+    }
+
+    /// Rows `rows` as f32 (exact for every stored type); `out` holds `rows.len() * cols`.
+    pub fn rows_f32(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), CheckpointError> {
+        pack::check_len("rows", out.len(), rows.len() * self.cols)?;
+        self.dtype.decode(&self.bytes(rows)?, out);
+        Ok(())
+    }
+}

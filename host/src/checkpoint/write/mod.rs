@@ -1,0 +1,90 @@
+//! Writing checkpoints: files appear under their name only when they are complete.
+
+pub(crate) mod config_json;
+pub(crate) mod safetensors;
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use super::CheckpointError;
+
+/// Told after each piece of work: bytes done, bytes in all.
+pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// A file that is written under another name and renamed when it is complete.
+pub(crate) struct NewFile {
+    path: PathBuf,
+    partial: PathBuf,
+    out: Option<BufWriter<File>>,
+    written: u64,
+}
+
+impl NewFile {
+    pub(crate) fn create(path: &Path) -> Result<Self, CheckpointError> {
+        if path.exists() {
+            return Err(CheckpointError::Exists { path: path.to_owned() });
+        }
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial).map_err(CheckpointError::io(&partial))?;
+        let out = Some(BufWriter::with_capacity(1 << 20, file));
+        Ok(Self { path: path.to_owned(), partial, out, written: 0 })
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        if let Some(out) = &mut self.out {
+            out.write_all(bytes).map_err(CheckpointError::io(&self.partial))?;
+            self.written += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub(crate) fn finish(mut self) -> Result<(), CheckpointError> {
+        if let Some(mut out) = self.out.take() {
+            out.flush().map_err(CheckpointError::io(&self.partial))?;
+        }
+        let renamed = std::fs::rename(&self.partial, &self.path);
+        renamed.map_err(CheckpointError::io(&self.path))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if self.out.take().is_some() {
+            // Not finished: the half-written file is of no use, and its removal is best effort.
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Makes `folder`, which must be absent or empty.
+pub(crate) fn new_folder(folder: &Path) -> Result<(), CheckpointError> {
+    std::fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
+    let mut entries = std::fs::read_dir(folder).map_err(CheckpointError::io(folder))?;
+    match entries.next() {
+        Some(_) => Err(CheckpointError::Exists { path: folder.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Writes a small file at once.
+pub(crate) fn small_file(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let mut file = NewFile::create(path)?;
+    file.put(bytes)?;
+    file.finish()
+}
+
+/// Writes indented JSON.
+pub(crate) fn json_file(path: &Path, value: &serde_json::Value) -> Result<(), CheckpointError> {
+    let mut text = format!("{value:#}");
+    text.push('\n');
+    small_file(path, text.as_bytes())
+}
