@@ -7,3 +7,4 @@
 pub mod layers;
 pub mod ops;
 pub mod profile;
+pub mod text;
