@@ -385,7 +385,7 @@ fn missing_bytes(
             Ok(if has_unk { Vec::new() } else { missing })
         }
         Decoding::SentencePiece { byte_fallback, .. } => {
-            if !has_unk && !(byte_fallback && missing.is_empty()) {
+            if !(has_unk || byte_fallback && missing.is_empty()) {
                 return Err(bad("there is neither an unknown token nor a token for every byte"));
             }
             Ok(Vec::new())
