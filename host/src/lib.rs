@@ -16,4 +16,6 @@ pub mod text;
 pub mod session;
 
 pub mod device_choice;
+pub mod hub;
 pub mod profile;
+pub mod reference;

@@ -1,0 +1,240 @@
+//! The command line: what every subcommand takes, and how a value is written.
+//!
+//! Every option is also an environment variable, `BITNET_` and its name. Ranges that the library
+//! knows (sampling) are checked there, so that a program and the command line meet the same rules.
+
+use crate::{chat, completions, convert, doctor, generate, inspect, synth};
+use bitnet_gpu::text::SamplingParams;
+use clap::builder::FalseyValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Runs BitNet b1.58 models on NVIDIA GPUs and on the CPU, with the same result.
+#[derive(Parser)]
+#[command(name = "bitnet", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    /// Print one JSON document on standard output instead of text
+    #[arg(long, global = true, env = "BITNET_JSON", value_parser = FalseyValueParser::new())]
+    pub(crate) json: bool,
+    /// Print no progress and no statistics
+    #[arg(short, long, global = true, env = "BITNET_QUIET", value_parser = FalseyValueParser::new())]
+    pub(crate) quiet: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C.
+Colours: NO_COLOR turns them off, CLICOLOR_FORCE=1 on.";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Continue a prompt
+    Generate(generate::GenerateArgs),
+    /// Talk with a model
+    Chat(chat::ChatArgs),
+    /// Show what is in a checkpoint
+    Inspect(inspect::InspectArgs),
+    /// Write a checkpoint in another packed form, without loss
+    Convert(convert::ConvertArgs),
+    /// Write a checkpoint of seeded random weights
+    Synth(synth::SynthArgs),
+    /// Show driver, devices, kernels and settings, and check that they work
+    Doctor(doctor::DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Which model, and on what.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EngineArgs {
+    /// Folder, file, or hub name ORG/NAME[@REVISION]; the demo model when not given
+    #[arg(short, long, env = "BITNET_MODEL", value_name = "PATH|ORG/NAME")]
+    pub(crate) model: Option<String>,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
+    pub(crate) device: DeviceChoice,
+    /// Threads of the CPU backend [default: all cores]
+    #[arg(long, env = "BITNET_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Longest context in tokens, prompt and answer together [default: the model's]
+    #[arg(long, env = "BITNET_CTX", value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub(crate) ctx: Option<u32>,
+    /// Type of the key and value cache
+    #[arg(long, env = "BITNET_KV", default_value = "bf16")]
+    pub(crate) kv: KvChoice,
+    /// Most device memory to use, such as 6GiB
+    #[arg(long, env = "BITNET_POOL_CAP", value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) pool_cap: Option<u64>,
+    /// Time every kernel: a table on standard error, a Chrome trace in FILE
+    #[arg(long, env = "BITNET_PROFILE", value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Read the weights instead of mapping the file
+    #[arg(long, env = "BITNET_NO_MMAP", value_parser = FalseyValueParser::new())]
+    pub(crate) no_mmap: bool,
+    /// Launch kernels one by one instead of as a CUDA graph
+    #[arg(long, env = "BITNET_NO_GRAPH", value_parser = FalseyValueParser::new())]
+    pub(crate) no_graph: bool,
+}
+
+/// How tokens are chosen and when to stop.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SamplingArgs {
+    /// Most tokens to generate
+    #[arg(short = 'n', long, env = "BITNET_MAX_TOKENS", default_value_t = 256)]
+    pub(crate) max_tokens: usize,
+    /// 0 takes the most likely token
+    #[arg(short, long, env = "BITNET_TEMPERATURE", default_value_t = 0.8)]
+    pub(crate) temperature: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, env = "BITNET_TOP_K", value_name = "K", default_value_t = 40)]
+    pub(crate) top_k: u32,
+    /// Keep the most likely tokens that together reach P
+    #[arg(long, env = "BITNET_TOP_P", value_name = "P", default_value_t = 0.95)]
+    pub(crate) top_p: f32,
+    /// Drop tokens below P times the most likely one
+    #[arg(long, env = "BITNET_MIN_P", value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+    /// Above 1: tokens already present become less likely
+    #[arg(long, env = "BITNET_REPETITION_PENALTY", value_name = "X", default_value_t = 1.0)]
+    pub(crate) repetition_penalty: f32,
+    /// The same seed gives the same text on every device [default: from the clock, and reported]
+    #[arg(short, long, env = "BITNET_SEED")]
+    pub(crate) seed: Option<u64>,
+    /// Stop before this text; may be given several times
+    #[arg(long, env = "BITNET_STOP", value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) stop: Vec<String>,
+    /// Go on after the model's end token
+    #[arg(long, env = "BITNET_IGNORE_EOS", value_parser = FalseyValueParser::new())]
+    pub(crate) ignore_eos: bool,
+}
+
+impl SamplingArgs {
+    /// The library's parameters, with `seed` where none was given.
+    pub(crate) fn params(&self, seed: u64) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed.unwrap_or(seed),
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            stop_ids: Vec::new(),
+            ignore_eos: self.ignore_eos,
+        }
+    }
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DeviceChoice {
+    /// A GPU when there is one, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU with this index.
+    Cuda(u32),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            other => other
+                .strip_prefix("cuda:")
+                .and_then(|index| index.parse().ok())
+                .map(Self::Cuda)
+                .ok_or_else(|| "expected auto, cpu, cuda or cuda:N, such as cuda:1".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// Type of the key and value cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvChoice {
+    /// Two bytes a value.
+    Bf16,
+    /// Four bytes a value.
+    F32,
+}
+
+/// `512`, `64MiB`, `6GiB`, `1.5G`: binary multiples, whatever the spelling.
+pub(crate) fn byte_count(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        other => return Err(format!("{other:?} is no unit; use B, KiB, MiB, GiB or TiB")),
+    };
+    let value: f64 = number.parse().map_err(|_| "expected a size such as 6GiB".to_owned())?;
+    let bytes = value * (1_u64 << shift) as f64;
+    if !(1.0..9.0e15).contains(&bytes) {
+        return Err("expected a size between 1 byte and 8191 TiB".into());
+    }
+    Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_has_its_variable() {
+        for command in std::iter::once(&Cli::command()).chain(Cli::command().get_subcommands()) {
+            for arg in command.get_arguments().filter(|a| a.get_long().is_some()) {
+                let long = arg.get_long().unwrap();
+                if ["help", "version"].contains(&long) {
+                    continue;
+                }
+                let expected = format!("BITNET_{}", long.to_uppercase().replace('-', "_"));
+                let env = arg.get_env().and_then(|e| e.to_str());
+                assert_eq!(env, Some(expected.as_str()), "--{long} of {}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_and_devices_are_read_and_refused() {
+        assert_eq!(byte_count("512"), Ok(512));
+        assert_eq!(byte_count("1.5GiB"), Ok(3 << 29));
+        assert_eq!(byte_count("6 gb"), Ok(6 << 30));
+        for bad in ["", "GiB", "1x", "-1", "0", "1e3", "99999999T", "1.2.3"] {
+            assert!(byte_count(bad).is_err(), "{bad}");
+        }
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
+        for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", ""] {
+            assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `bitnet chat`: a conversation, one line a turn.
+//!
+//! On a terminal there is a prompt and the commands below; otherwise every line of standard input
+//! is a turn and nothing but the answers is printed. The whole conversation is sent each time; the
+//! engine keeps what it has already computed of it. Ctrl-C ends an answer, or, at the prompt, the
+//! program.
+
+use crate::args::{EngineArgs, SamplingArgs};
+use crate::engine::{self, Engine, Finish, Stats};
+use crate::failure::Failure;
+use crate::generate::{report, seed_from_clock, stream, write_profile};
+use crate::output::Output;
+use crate::{interrupt, locate};
+use bitnet_gpu::text::{ChatTemplate, Message, SamplingParams};
+use clap::Args;
+use serde::Serialize;
+use std::io::{self, BufRead, IsTerminal, Write};
+
+const HELP: &str = "/reset  forget the conversation\n/quit   leave (or Ctrl-D)\n/help   this text";
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// System message in front of the conversation
+    #[arg(long, env = "BITNET_SYSTEM", value_name = "TEXT")]
+    system: Option<String>,
+}
+
+/// What `--json` prints for each turn, on one line.
+#[derive(Serialize)]
+struct Turn<'a> {
+    text: &'a str,
+    finish: Finish,
+    stats: Stats,
+}
+
+pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
+    let params = args.sampling.params(seed_from_clock());
+    params.validate()?;
+    let path = locate::model(args.engine.model.as_deref(), output)?;
+    interrupt::install();
+    let mut engine = engine::open(&path, &args.engine, output)?;
+    let template = engine.template()?;
+    let start: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
+    let mut talk = Talk { template, messages: start.clone(), params };
+    let interactive = io::stdin().is_terminal() && !output.json;
+    if interactive {
+        output.note(HELP);
+    }
+    while let Some(line) = read_turn(interactive)? {
+        match line.trim() {
+            "" => continue,
+            "/quit" | "/exit" if interactive => break,
+            "/help" if interactive => output.note(HELP),
+            "/reset" if interactive => talk.messages.clone_from(&start),
+            text => {
+                let before = talk.messages.len();
+                if let Err(failure) = talk.answer(text, engine.as_mut(), output) {
+                    if !interactive || matches!(failure, Failure::ClosedPipe) {
+                        return Err(failure);
+                    }
+                    // The conversation goes on as if the turn had not been said.
+                    talk.messages.truncate(before);
+                    failure.report(output);
+                }
+            }
+        }
+    }
+    if let Some(file) = &args.engine.profile {
+        write_profile(engine.as_ref(), file, output)?;
+    }
+    Ok(())
+}
+
+struct Talk {
+    template: ChatTemplate,
+    messages: Vec<Message>,
+    params: SamplingParams,
+}
+
+impl Talk {
+    fn answer(
+        &mut self,
+        text: &str,
+        engine: &mut dyn Engine,
+        output: &Output,
+    ) -> Result<(), Failure> {
+        self.messages.push(Message::new("user", text));
+        let prompt = self.template.render(&self.messages, true)?;
+        let ids = engine.tokenizer().encode(&prompt, true)?;
+        interrupt::reset();
+        let answer = stream(engine, &ids, &self.params, output)?;
+        let stats = engine.stats();
+        if output.json {
+            let turn = Turn { text: &answer.text, finish: answer.finish, stats };
+            let line = serde_json::to_string(&turn).map_err(io::Error::from)?;
+            output.line(&line)?;
+        } else {
+            output.line("")?;
+            report(&stats, &self.params, output);
+        }
+        self.messages.push(Message::new("assistant", answer.text));
+        Ok(())
+    }
+}
+
+/// The next line; `None` at the end of the input.
+fn read_turn(interactive: bool) -> Result<Option<String>, Failure> {
+    if interactive {
+        let mut err = io::stderr().lock();
+        let _ = write!(err, "> ").and_then(|()| err.flush());
+    }
+    let mut line = String::new();
+    let read = interrupt::while_idle(|| io::stdin().lock().read_line(&mut line));
+    let read = read.map_err(|error| {
+        let advice = "send UTF-8 text, one turn a line";
+        Failure::new("cannot read standard input", error.to_string(), advice)
+    })?;
+    Ok((read > 0).then_some(line))
+}

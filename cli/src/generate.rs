@@ -1,0 +1,196 @@
+//! `bitnet generate`: continues a prompt, streaming the text as it comes.
+
+use crate::args::{EngineArgs, SamplingArgs};
+use crate::engine::{self, Engine, Finish, Stats};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::{interrupt, locate};
+use bitnet_gpu::text::{Message, SamplingParams};
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use serde::Serialize;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest prompt read from a file or from standard input.
+const MAX_PROMPT_BYTES: u64 = 16 << 20;
+
+#[derive(Args)]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Send the prompt as one user turn of the model's chat template
+    #[arg(long, env = "BITNET_CHAT", value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
+    chat: bool,
+    /// Send the prompt as it is (the default)
+    #[arg(long, env = "BITNET_RAW", value_parser = FalseyValueParser::new())]
+    raw: bool,
+    /// System message in front of the prompt; needs --chat
+    #[arg(long, env = "BITNET_SYSTEM", value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct PromptArgs {
+    /// Text to continue; - reads standard input
+    #[arg(short, long, env = "BITNET_PROMPT", value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the text to continue; - reads standard input
+    #[arg(short = 'f', long, env = "BITNET_PROMPT_FILE", value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    model: String,
+    prompt: &'a str,
+    text: &'a str,
+    finish: Finish,
+    params: &'a SamplingParams,
+    stats: Stats,
+}
+
+pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
+    let params = args.sampling.params(seed_from_clock());
+    params.validate()?;
+    let prompt = read_prompt(&args.prompt)?;
+    let path = locate::model(args.engine.model.as_deref(), output)?;
+    interrupt::install();
+    let mut engine = engine::open(&path, &args.engine, output)?;
+    let ids = if args.chat {
+        let system = args.system.iter().map(|text| Message::new("system", text));
+        let messages: Vec<Message> = system.chain([Message::new("user", &*prompt)]).collect();
+        let text = engine.template()?.render(&messages, true)?;
+        engine.tokenizer().encode(&text, true)?
+    } else {
+        engine.tokenizer().encode(&prompt, true)?
+    };
+    let streamed = stream(engine.as_mut(), &ids, &params, output)?;
+    let stats = engine.stats();
+    if output.json {
+        output.document(&Document {
+            model: path.display().to_string(),
+            prompt: &prompt,
+            text: &streamed.text,
+            finish: streamed.finish,
+            params: &params,
+            stats,
+        })?;
+    } else {
+        output.line("")?;
+        report(&stats, &params, output);
+    }
+    if let Some(file) = &args.engine.profile {
+        write_profile(engine.as_ref(), file, output)?;
+    }
+    match streamed.finish {
+        Finish::Interrupted => Err(Failure::Interrupted),
+        _ => Ok(()),
+    }
+}
+
+/// One answer.
+pub(crate) struct Streamed {
+    /// All of its text.
+    pub(crate) text: String,
+    pub(crate) finish: Finish,
+}
+
+/// Generates and writes every piece at once, unless a document is wanted.
+pub(crate) fn stream(
+    engine: &mut dyn Engine,
+    prompt: &[u32],
+    params: &SamplingParams,
+    output: &Output,
+) -> Result<Streamed, Failure> {
+    let mut text = String::new();
+    let mut failed = None;
+    let finish = engine.generate(prompt, params, &mut |piece| {
+        text.push_str(piece);
+        if !output.json
+            && let Err(error) = output.stream(piece)
+        {
+            failed = Some(error);
+            return ControlFlow::Break(());
+        }
+        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(Streamed { text, finish }),
+    }
+}
+
+/// Statistics of the last answer on standard error.
+pub(crate) fn report(stats: &Stats, params: &SamplingParams, output: &Output) {
+    for line in stats.lines() {
+        output.note(&output.paint("2", &line));
+    }
+    if !params.is_greedy() {
+        output.note(&output.paint("2", &format!("seed     {}", params.seed)));
+    }
+}
+
+/// The kernel table on standard error and the trace in `file`.
+pub(crate) fn write_profile(
+    engine: &dyn Engine,
+    file: &Path,
+    output: &Output,
+) -> Result<(), Failure> {
+    let Some(profile) = engine.profile() else { return Ok(()) };
+    output.note(&profile.table);
+    std::fs::write(file, profile.trace).map_err(|error| {
+        Failure::new(
+            format!("cannot write the trace to {}", file.display()),
+            error.to_string(),
+            "give --profile a file in a folder that exists",
+        )
+    })
+}
+
+fn read_prompt(args: &PromptArgs) -> Result<String, Failure> {
+    let is_stdin = |path: &Path| path == Path::new("-");
+    match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) if text != "-" => Ok(text.clone()),
+        (None, Some(path)) if !is_stdin(path) => {
+            let file = std::fs::File::open(path);
+            read_text(file, &format!("the prompt file {}", path.display()))
+        }
+        _ => read_text(Ok(std::io::stdin()), "the prompt on standard input"),
+    }
+}
+
+fn read_text(from: std::io::Result<impl Read>, what: &str) -> Result<String, Failure> {
+    let mut data = Vec::new();
+    let limit = MAX_PROMPT_BYTES + 1;
+    from.and_then(|from| from.take(limit).read_to_end(&mut data)).map_err(|error| {
+        let try_this = "check the path and its permissions";
+        Failure::new(format!("cannot read {what}"), error.to_string(), try_this)
+    })?;
+    if data.len() as u64 > MAX_PROMPT_BYTES {
+        return Err(Failure::new(
+            format!("{what} is too long"),
+            format!("it has more than {MAX_PROMPT_BYTES} bytes"),
+            "pass a shorter text",
+        ));
+    }
+    String::from_utf8(data).map_err(|error| {
+        let because = format!("byte {} does not fit", error.utf8_error().valid_up_to());
+        Failure::new(format!("{what} is not UTF-8"), because, "convert the text to UTF-8")
+    })
+}
+
+/// A seed for runs that did not ask for one; it is reported, so that the run can be repeated.
+pub(crate) fn seed_from_clock() -> u64 {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    // Short enough to type.
+    nanos / 1_000 % 1_000_000_000
+}
