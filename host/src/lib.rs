@@ -4,5 +4,7 @@
 //! operations work on it, layers are made of operations, a model of layers, and a session turns
 //! prompts into text.
 
+pub mod cpu;
 pub mod layers;
 pub mod ops;
+pub mod reference;
