@@ -1,0 +1,31 @@
+//! The CPU backend: every operation of [`crate::ops`] on slices, with threads and vectors.
+//!
+//! Each operation has one file of the family's name. The bits are those of the contract whatever
+//! the level of [`Simd`] and the number of [`Threads`]: the order of a sum never depends on them.
+
+pub mod simd;
+pub mod threads;
+mod w2a8;
+pub mod w2a8_gemm;
+pub mod w2a8_gemv;
+#[cfg(target_arch = "aarch64")]
+mod w2a8_neon;
+#[cfg(target_arch = "x86_64")]
+mod w2a8_x86;
+
+pub use simd::{Level, Simd, SimdError};
+pub use threads::Threads;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Every level of this machine, with one thread and with three.
+    pub(crate) fn every_way(mut check: impl FnMut(&Threads, Simd)) {
+        for count in [1, 3] {
+            let count = std::num::NonZeroUsize::new(count).expect("not zero");
+            let threads = Threads::new(count).expect("threads start");
+            Simd::available().for_each(|simd| check(&threads, simd));
+        }
+    }
+}

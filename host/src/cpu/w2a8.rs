@@ -1,0 +1,236 @@
+//! Ternary products on the packed layout of [`contract::w2a8`].
+//!
+//! The activations are first put into *planes*: 256 of them as four 64-byte planes, so that plane
+//! `i` meets `(weights >> 2 i) & 3` of the 64 weight bytes that hold the same 256 codes, byte by byte.
+//! A tile is a few rows of weights by a few rows of activations; its sums are exact integers, so
+//! tile sizes and instructions leave no trace in the result.
+
+use contract::w2a8::{ActStats, CHUNK, CHUNK_GROUP, Segments, act_bytes, dequantise, row_words};
+
+use super::simd::{Level, Simd};
+use super::threads::{Base, Threads};
+
+/// Bytes of weights, or of one plane of activations, in a group of 256.
+pub(super) const GROUP: usize = 64;
+/// Rows of weights that a task takes.
+const TASK_ROWS: usize = 64;
+/// Rows of activations that go over one task's weights before the next rows.
+const TASK_TOKENS: usize = 64;
+
+/// One product, borrowed from its tensors.
+pub(super) struct Product<'a> {
+    /// Packed rows.
+    pub(super) words: &'a [u32],
+    /// Elements of a row.
+    pub(super) k: usize,
+    /// Scales; their end is the number of rows.
+    pub(super) segments: &'a Segments,
+    /// Rows of activations in the contract's order.
+    pub(super) acts: &'a [u32],
+    /// Their scales and sums: one for each row.
+    pub(super) stats: &'a [[u32; 2]],
+}
+
+/// What a task reads: planes instead of activations.
+pub(super) struct Job<'a> {
+    pub(super) weights: &'a [u8],
+    /// Bytes of a weight row, a multiple of 16.
+    pub(super) row_bytes: usize,
+    pub(super) planes: &'a [i8],
+    /// Bytes of an activation row, a multiple of 256 that covers the weight row.
+    pub(super) plane_bytes: usize,
+}
+
+impl Job<'_> {
+    pub(super) fn weight_row(&self, row: usize) -> &[u8] {
+        &self.weights[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    pub(super) fn plane_row(&self, token: usize) -> &[i8] {
+        &self.planes[token * self.plane_bytes..][..self.plane_bytes]
+    }
+}
+
+/// Sums of code times activation for rows `row..row + rows` and tokens `token..token + tokens`,
+/// at `sums[r][t]`: what a level provides. Sizes are at most [`Tile::rows`] and [`Tile::tokens`].
+pub(super) type TileFn = fn(&Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]);
+
+/// The tiles of one level.
+pub(super) struct Tiles {
+    /// Rows of weights of a full tile.
+    pub(super) rows: usize,
+    /// Full rows by four tokens.
+    pub(super) full: TileFn,
+    /// Full rows by one token.
+    pub(super) one_token: TileFn,
+    /// One row by four tokens.
+    pub(super) one_row: TileFn,
+    /// One row by one token.
+    pub(super) one: TileFn,
+}
+
+const TOKENS: usize = 4;
+
+fn tiles(simd: Simd) -> &'static Tiles {
+    match simd.level() {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => &super::w2a8_x86::AVX2,
+        #[cfg(target_arch = "x86_64")]
+        Level::AvxVnni => &super::w2a8_x86::AVX_VNNI,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni => &super::w2a8_x86::AVX512_VNNI,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => &super::w2a8_neon::NEON,
+        _ => &SCALAR,
+    }
+}
+
+/// Puts one row of activations from the contract's order into planes.
+fn to_planes(acts: &[u32], planes: &mut [i8]) {
+    let words: &mut [u32] = bytemuck::cast_slice_mut(planes);
+    // Word w of piece j of chunk c stands at 128 j + 16 c bytes; plane w wants it at word 4 c + j.
+    for (from, to) in acts.chunks_exact(128).zip(words.chunks_exact_mut(128)) {
+        for c in 0..CHUNK_GROUP {
+            for j in 0..4 {
+                for w in 0..4 {
+                    to[64 * (c / 4) + 16 * w + 4 * (c % 4) + j] = from[32 * j + 4 * c + w];
+                }
+            }
+        }
+    }
+}
+
+/// Computes `y[m, n]` of a product. `planes` is scratch and keeps its memory between calls.
+///
+/// The caller has compared the lengths with the contract: `y` holds a row of `segments.rows()` for
+/// each of `stats`.
+pub(super) fn multiply(
+    threads: &Threads,
+    simd: Simd,
+    product: &Product<'_>,
+    planes: &mut Vec<u64>,
+    y: &mut [f32],
+) {
+    let &Product { words, k, segments, acts, stats } = product;
+    let (n, m, plane_bytes) = (segments.rows(), stats.len(), act_bytes(k));
+    let needed = m * plane_bytes / 8;
+    if planes.len() < needed {
+        planes.resize(needed, 0);
+    }
+    let planes: &mut [i8] = bytemuck::cast_slice_mut(&mut planes[..needed]);
+    if m == 1 {
+        to_planes(&acts[..plane_bytes / 4], planes);
+    } else {
+        threads.run_pieces(planes, plane_bytes, |t, row| {
+            to_planes(&acts[t * plane_bytes / 4..][..plane_bytes / 4], row);
+        });
+    }
+    let weights = bytemuck::cast_slice(&words[..n * row_words(k)]);
+    let job = Job { weights, row_bytes: row_words(k) * 4, planes, plane_bytes };
+    let tiles = tiles(simd);
+    let out = Base::new(&mut y[..m * n]);
+    let token_blocks = m.div_ceil(TASK_TOKENS);
+    threads.run(n.div_ceil(TASK_ROWS) * token_blocks, &|task| {
+        // Neighbouring tasks share their weights.
+        let (rows, tokens) = (task / token_blocks * TASK_ROWS, task % token_blocks * TASK_TOKENS);
+        let (row_end, token_end) = (n.min(rows + TASK_ROWS), m.min(tokens + TASK_TOKENS));
+        let mut row = rows;
+        while row < row_end {
+            let height = if row + tiles.rows <= row_end { tiles.rows } else { 1 };
+            let scales: [f32; 4] = std::array::from_fn(|r| segments.scale_of((row + r) as u32));
+            let mut token = tokens;
+            while token < token_end {
+                let width = if token + TOKENS <= token_end { TOKENS } else { 1 };
+                let tile = match (height == 1, width == 1) {
+                    (false, false) => tiles.full,
+                    (false, true) => tiles.one_token,
+                    (true, false) => tiles.one_row,
+                    (true, true) => tiles.one,
+                };
+                let mut sums = [[0; 4]; 4];
+                tile(&job, row, token, &mut sums);
+                for t in 0..width {
+                    let stats = stats_of(stats[token + t]);
+                    for r in 0..height {
+                        let acc = sums[r][t] - stats.sum;
+                        let value = dequantise(acc, stats.scale, scales[r]);
+                        // SAFETY: row < n and token < m, and each element of `y` belongs to one
+                        // task.
+                        unsafe { out.get().add((token + t) * n + row + r).write(value) };
+                    }
+                }
+                token += width;
+            }
+            row += height;
+        }
+    });
+}
+
+/// Stats from the words of their buffer.
+pub(super) const fn stats_of(words: [u32; 2]) -> ActStats {
+    ActStats { scale: f32::from_bits(words[0]), sum: words[1] as i32 }
+}
+
+/// The plain tiles: one by one, in the order of memory.
+static SCALAR: Tiles = Tiles {
+    rows: 1,
+    full: scalar::<4>,
+    one_token: scalar::<1>,
+    one_row: scalar::<4>,
+    one: scalar::<1>,
+};
+
+fn scalar<const T: usize>(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]) {
+    let weights = job.weight_row(row);
+    for t in 0..T {
+        let groups = job.plane_row(token + t).chunks_exact(4 * GROUP);
+        sums[0][t] = weights.chunks(GROUP).zip(groups).map(|(w, a)| scalar_group(w, a)).sum();
+    }
+}
+
+/// The sum over (up to) 64 bytes of weights.
+fn scalar_group(weights: &[u8], planes: &[i8]) -> i32 {
+    let mut sum = 0;
+    for (i, plane) in planes.chunks_exact(GROUP).enumerate() {
+        for (w, a) in weights.iter().zip(plane) {
+            sum += i32::from((w >> (2 * i)) & 3) * i32::from(*a);
+        }
+    }
+    sum
+}
+
+/// The last group of a row whose bytes are no multiple of 64, filled up with code 0; the
+/// activations there are 0 too.
+pub(super) fn tail_of(row: &[u8]) -> Option<[u8; GROUP]> {
+    let tail = row.chunks_exact(GROUP).remainder();
+    let mut group = [0; GROUP];
+    group[..tail.len()].copy_from_slice(tail);
+    (!tail.is_empty()).then_some(group)
+}
+
+const _: () = assert!(CHUNK * CHUNK_GROUP == 2 * 4 * GROUP);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::w2a8::act_index;
+
+    #[test]
+    fn planes_meet_the_codes_of_their_bytes() {
+        let k = 1024;
+        let mut acts = vec![0i8; k];
+        for i in 0..k {
+            acts[act_index(i)] = (i % 251) as i8;
+        }
+        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&acts);
+        let mut planes = vec![0u64; k / 8];
+        let planes: &mut [i8] = bytemuck::cast_slice_mut(&mut planes);
+        to_planes(&words, planes);
+        for i in 0..k {
+            // Code i stands in byte i % 4 of word i / 16, in lane (i % 16) / 4.
+            let byte = 4 * (i / 16) + i % 4;
+            let lane = i % 16 / 4;
+            assert_eq!(planes[256 * (byte / 64) + 64 * lane + byte % 64], (i % 251) as i8, "{i}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Tiles of [`super::w2a8`] for x86-64.
+//!
+//! Codes are 0, 1, 2 and unsigned, activations signed: what `maddubs` and `dpbusd` multiply. With
+//! `maddubs` two products are at most 512 in magnitude and a group of 256 gives a 16-bit lane at
+//! most 4,096, so seven groups fit before the lanes are widened.
+
+use std::arch::x86_64::*;
+
+use super::w2a8::{GROUP, Job, Tiles, tail_of};
+
+/// Makes the four safe entries of a level from its tile.
+macro_rules! tiles {
+    ($(#[$doc:meta])* $name:ident, $tile:ident, $rows:literal, $features:literal) => {
+        $(#[$doc])*
+        pub(super) static $name: Tiles = {
+            fn tile<const R: usize, const T: usize>(
+                job: &Job<'_>,
+                row: usize,
+                token: usize,
+                sums: &mut [[i32; 4]; 4],
+            ) {
+                // SAFETY: the table is reached only through a `Simd` of this level, which exists
+                // only where the machine has the level's features.
+                unsafe { $tile::<R, T>(job, row, token, sums) }
+            }
+            Tiles {
+                rows: $rows,
+                full: tile::<$rows, 4>,
+                one_token: tile::<$rows, 1>,
+                one_row: tile::<1, 4>,
+                one: tile::<1, 1>,
+            }
+        };
+    };
+}
+
+tiles! { /// AVX2.
+AVX2, avx2, 2, "avx2" }
+tiles! { /// AVX2 with VNNI.
+AVX_VNNI, avx_vnni, 2, "avx2,avxvnni" }
+tiles! { /// AVX-512 with VNNI.
+AVX512_VNNI, avx512_vnni, 4, "avx512f,avx512bw,avx512vnni" }
+
+/// Groups whose sums a 16-bit lane holds.
+const WIDEN: usize = 7;
+/// One row's weights of a group.
+type Codes = [u8; GROUP];
+/// One token's four planes of a group.
+type Planes = [i8; 4 * GROUP];
+
+/// The operands of a tile: whole groups, then the rest of each weight row filled up.
+struct Operands<'a, const R: usize, const T: usize> {
+    codes: [&'a [Codes]; R],
+    planes: [&'a [Planes]; T],
+    groups: usize,
+    tails: [Option<Codes>; R],
+}
+
+impl<'a, const R: usize, const T: usize> Operands<'a, R, T> {
+    #[inline(always)]
+    fn new(job: &'a Job<'_>, row: usize, token: usize) -> Self {
+        let groups = job.row_bytes / GROUP;
+        let mut codes = [&[][..]; R];
+        let mut tails = [None; R];
+        for r in 0..R {
+            codes[r] = &job.weight_row(row + r).as_chunks().0[..groups];
+            tails[r] = tail_of(job.weight_row(row + r));
+        }
+        let mut planes = [&[][..]; T];
+        for t in 0..T {
+            planes[t] = job.plane_row(token + t).as_chunks().0;
+        }
+        Self { codes, planes, groups, tails }
+    }
+
+    /// Group `g`, which is below `groups`.
+    #[inline(always)]
+    fn group(&self, g: usize) -> ([&Codes; R], [&Planes; T]) {
+        let mut codes = [&[0; GROUP]; R];
+        for r in 0..R {
+            codes[r] = &self.codes[r][g];
+        }
+        (codes, self.planes_of(g))
+    }
+
+    #[inline(always)]
+    fn planes_of(&self, g: usize) -> [&Planes; T] {
+        let mut planes = [&[0; 4 * GROUP]; T];
+        for t in 0..T {
+            planes[t] = &self.planes[t][g];
+        }
+        planes
+    }
+
+    /// The filled-up group behind the whole ones.
+    #[inline(always)]
+    fn tail(&self) -> Option<([&Codes; R], [&Planes; T])> {
+        let mut codes = [&[0; GROUP]; R];
+        for r in 0..R {
+            codes[r] = self.tails[r].as_ref()?;
+        }
+        Some((codes, self.planes_of(self.groups)))
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn codes256(codes: &Codes, half: usize) -> __m256i {
+    debug_assert!(half < 2);
+    // SAFETY: 32 bytes from 0 or 32 on lie inside the 64.
+    unsafe { _mm256_loadu_si256(codes.as_ptr().add(32 * half).cast()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn plane256(planes: &Planes, plane: usize, half: usize) -> __m256i {
+    debug_assert!(plane < 4 && half < 2);
+    // SAFETY: 32 bytes from 64 plane + 32 half on lie inside the 256.
+    unsafe { _mm256_loadu_si256(planes.as_ptr().add(64 * plane + 32 * half).cast()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sum256(v: __m256i) -> i32 {
+    let v = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+    _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
+}
+
+/// Adds one group to 16-bit lanes.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn group16<const R: usize, const T: usize>(
+    (codes, planes): ([&Codes; R], [&Planes; T]),
+    lanes: &mut [[__m256i; T]; R],
+) {
+    let three = _mm256_set1_epi8(3);
+    for half in 0..2 {
+        let mut v = [_mm256_setzero_si256(); R];
+        for r in 0..R {
+            v[r] = codes256(codes[r], half);
+        }
+        for plane in 0..4 {
+            for t in 0..T {
+                let a = plane256(planes[t], plane, half);
+                for r in 0..R {
+                    let products = _mm256_maddubs_epi16(_mm256_and_si256(v[r], three), a);
+                    lanes[r][t] = _mm256_add_epi16(lanes[r][t], products);
+                }
+            }
+            for v in &mut v {
+                *v = _mm256_srli_epi16::<2>(*v);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn avx2<const R: usize, const T: usize>(
+    job: &Job<'_>,
+    row: usize,
+    token: usize,
+    sums: &mut [[i32; 4]; 4],
+) {
+    let operands = Operands::<R, T>::new(job, row, token);
+    let ones = _mm256_set1_epi16(1);
+    let mut totals = [[_mm256_setzero_si256(); T]; R];
+    let mut g = 0;
+    loop {
+        let mut lanes = [[_mm256_setzero_si256(); T]; R];
+        let end = operands.groups.min(g + WIDEN - 1);
+        while g < end {
+            group16(operands.group(g), &mut lanes);
+            g += 1;
+        }
+        let last = g == operands.groups;
+        if last && let Some(tail) = operands.tail() {
+            group16(tail, &mut lanes);
+        }
+        for r in 0..R {
+            for t in 0..T {
+                let wide = _mm256_madd_epi16(lanes[r][t], ones);
+                totals[r][t] = _mm256_add_epi32(totals[r][t], wide);
+            }
+        }
+        if last {
+            break;
+        }
+    }
+    for r in 0..R {
+        for t in 0..T {
+            sums[r][t] = sum256(totals[r][t]);
+        }
+    }
+}
+
+/// Adds one group to 32-bit lanes.
+#[target_feature(enable = "avx2,avxvnni")]
+#[inline]
+fn group32<const R: usize, const T: usize>(
+    (codes, planes): ([&Codes; R], [&Planes; T]),
+    lanes: &mut [[__m256i; T]; R],
+) {
+    let three = _mm256_set1_epi8(3);
+    for half in 0..2 {
+        let mut v = [_mm256_setzero_si256(); R];
+        for r in 0..R {
+            v[r] = codes256(codes[r], half);
+        }
+        for plane in 0..4 {
+            for t in 0..T {
+                let a = plane256(planes[t], plane, half);
+                for r in 0..R {
+                    let c = _mm256_and_si256(v[r], three);
+                    lanes[r][t] = _mm256_dpbusd_avx_epi32(lanes[r][t], c, a);
+                }
+            }
+            for v in &mut v {
+                *v = _mm256_srli_epi16::<2>(*v);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,avxvnni")]
+fn avx_vnni<const R: usize, const T: usize>(
+    job: &Job<'_>,
+    row: usize,
+    token: usize,
+    sums: &mut [[i32; 4]; 4],
+) {
+    let operands = Operands::<R, T>::new(job, row, token);
+    let mut lanes = [[_mm256_setzero_si256(); T]; R];
+    for g in 0..operands.groups {
+        group32(operands.group(g), &mut lanes);
+    }
+    if let Some(tail) = operands.tail() {
+        group32(tail, &mut lanes);
+    }
+    for r in 0..R {
+        for t in 0..T {
+            sums[r][t] = sum256(lanes[r][t]);
+        }
+    }
+}
+
+/// Adds one group to 32-bit lanes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[inline]
+fn group512<const R: usize, const T: usize>(
+    (codes, planes): ([&Codes; R], [&Planes; T]),
+    lanes: &mut [[__m512i; T]; R],
+) {
+    let three = _mm512_set1_epi8(3);
+    let mut v = [_mm512_setzero_si512(); R];
+    for r in 0..R {
+        // SAFETY: the 64 bytes of a group.
+        v[r] = unsafe { _mm512_loadu_si512(codes[r].as_ptr().cast()) };
+    }
+    for plane in 0..4 {
+        for t in 0..T {
+            // SAFETY: 64 bytes from 64 plane on lie inside the 256.
+            let a = unsafe { _mm512_loadu_si512(planes[t].as_ptr().add(64 * plane).cast()) };
+            for r in 0..R {
+                let c = _mm512_and_si512(v[r], three);
+                lanes[r][t] = _mm512_dpbusd_epi32(lanes[r][t], c, a);
+            }
+        }
+        for v in &mut v {
+            *v = _mm512_srli_epi16::<2>(*v);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn avx512_vnni<const R: usize, const T: usize>(
+    job: &Job<'_>,
+    row: usize,
+    token: usize,
+    sums: &mut [[i32; 4]; 4],
+) {
+    let operands = Operands::<R, T>::new(job, row, token);
+    let mut lanes = [[_mm512_setzero_si512(); T]; R];
+    for g in 0..operands.groups {
+        group512(operands.group(g), &mut lanes);
+    }
+    if let Some(tail) = operands.tail() {
+        group512(tail, &mut lanes);
+    }
+    for r in 0..R {
+        for t in 0..T {
+            sums[r][t] = _mm512_reduce_add_epi32(lanes[r][t]);
+        }
+    }
+}
