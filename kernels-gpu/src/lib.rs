@@ -8,7 +8,15 @@
 #![allow(internal_features)]
 
 pub mod arch;
-mod w2a8_gemv;
+pub mod element;
+
+pub mod embed;
+pub mod kv_append;
+pub mod relu2_mul;
+pub mod rmsnorm;
+pub mod rope;
+pub mod silu_mul;
+pub mod w2a8_gemv;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -28,8 +28,9 @@ use crate::w2a8::ActStats;
 /// Threads of a block: one per partial sum.
 pub const THREADS: u32 = 256;
 
-/// Shared memory for the reductions over 8 warps, in bytes.
-pub const SMEM_BYTES: u32 = 128;
+/// Shared memory in bytes: the 256 partials, then a word of each warp for the maximum and one for
+/// the sum.
+pub const SMEM_BYTES: u32 = 4 * (THREADS + 8 + 8);
 
 /// Parameter of `act_quant`, passed by value.
 #[repr(C)]

@@ -21,8 +21,8 @@ use crate::num;
 /// Threads of a block: one per partial sum.
 pub const THREADS: u32 = 256;
 
-/// Shared memory for the reduction over 8 warps, in bytes.
-pub const SMEM_BYTES: u32 = 128;
+/// Shared memory in bytes: the 256 partials.
+pub const SMEM_BYTES: u32 = 4 * THREADS;
 
 /// The factor every element of a row is multiplied with.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! Atomic updates of 32-bit words in global memory, at the scope of the device.
+//! Atomic updates of words in global memory, at the scope of the device.
 
 use core::arch::asm;
 
@@ -39,22 +39,19 @@ pub unsafe fn add_acq_rel(p: *mut u32, value: u32) -> u32 {
     old
 }
 
-/// Replaces the word by the larger of it and `value`; returns the value before; orders nothing.
-/// `atom.global.max.u32`
+/// Replaces the word by the larger of it and `value`; orders nothing. `red.global.max.u64`
 ///
 /// # Safety
 ///
-/// As for [`add_relaxed`].
+/// As for [`add_relaxed`], aligned to 8.
 #[inline(always)]
-pub unsafe fn max_relaxed(p: *mut u32, value: u32) -> u32 {
-    let old: u32;
+pub unsafe fn max_u64_relaxed(p: *mut u64, value: u64) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "atom.global.max.u32 {old}, [{p}], {value};",
-            old = out(reg32) old, p = in(reg64) p, value = in(reg32) value,
+            "red.global.max.u64 [{p}], {value};",
+            p = in(reg64) p, value = in(reg64) value,
             options(nostack),
         );
     }
-    old
 }

@@ -3,6 +3,9 @@
 //! Such a kernel may touch what its predecessor writes, or reads, only after
 //! [`dependency_wait`]. Both functions are nothing below sm_90 and in a launch without the
 //! attribute, where the whole kernel runs after its predecessor anyway.
+//!
+//! Every kernel of this crate calls both, in every thread. A kernel that left out the wait could
+//! end before the one in front of it has, and would let the one behind it start too early.
 
 /// Lets the next kernel of the stream start once every block of this one has called it or ended.
 /// `griddepcontrol.launch_dependents` (sm_90)

@@ -1,14 +1,12 @@
-//! Conversions of 16-bit floats, held as their bits.
+//! Conversions of 16-bit floats, held as their bits, where one instruction does them.
+//!
+//! bf16 needs none: see `contract::num`.
 
 use core::arch::asm;
 
-/// The value of a bf16: its bits are the upper half of the f32's.
-#[inline(always)]
-pub fn bf16_to_f32(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
 /// The value of an f16. `cvt.f32.f16`
+///
+/// The bits of `contract::num::f16_to_f32`, but for the payload of a NaN.
 #[inline(always)]
 pub fn f16_to_f32(bits: u16) -> f32 {
     let value: f32;

@@ -33,6 +33,43 @@ macro_rules! load_x4 {
     }};
 }
 
+/// A masked load of four words: `@on` before the instruction keeps a step free of branches.
+macro_rules! load_x4_if {
+    ($enabled:expr, $p:expr, $init:literal, $ptx:literal) => {{
+        let (a, b, c, d): (i32, i32, i32, i32);
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            $init,
+            concat!("@on ", $ptx, " {{{a}, {b}, {c}, {d}}}, [{p}];"),
+            "}}",
+            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+            enabled = in(reg32) u32::from($enabled), p = in(reg64) $p,
+            options(pure, readonly, nostack),
+        );
+        [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    }};
+}
+
+macro_rules! load_if {
+    ($enabled:expr, $p:expr, $ptx:literal) => {{
+        let word: i32;
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "mov.b32 {word}, 0;",
+            concat!("@on ", $ptx, " {word}, [{p}];"),
+            "}}",
+            word = out(reg32) word,
+            enabled = in(reg32) u32::from($enabled), p = in(reg64) $p,
+            options(pure, readonly, nostack),
+        );
+        T::from_word(word)
+    }};
+}
+
 macro_rules! load {
     ($p:expr, $ptx:literal) => {{
         let word: i32;
@@ -57,33 +94,23 @@ macro_rules! load {
 /// while this kernel, or the one before it, runs.
 #[inline(always)]
 pub unsafe fn ld_nc_stream_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
-    let (a, b, c, d): (i32, i32, i32, i32);
-    macro_rules! masked {
-        ($ptx:literal) => {
-            asm!(
-                "{{",
-                ".reg .pred on;",
-                "setp.ne.u32 on, {enabled}, 0;",
-                "mov.b32 {a}, 0;",
-                "mov.b32 {b}, 0;",
-                "mov.b32 {c}, 0;",
-                "mov.b32 {d}, 0;",
-                concat!("@on ", $ptx, " {{{a}, {b}, {c}, {d}}}, [{p}];"),
-                "}}",
-                a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
-                enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
-                options(pure, readonly, nostack),
-            )
-        };
-    }
     // SAFETY: the caller's promise; the load is not executed unless `enabled`.
     unsafe {
         #[cfg(level_sm_80)]
-        masked!("ld.global.nc.L1::no_allocate.v4.b32");
+        return load_x4_if!(
+            enabled,
+            p,
+            "mov.b32 {a}, 0; mov.b32 {b}, 0; mov.b32 {c}, 0; mov.b32 {d}, 0;",
+            "ld.global.nc.L1::no_allocate.v4.b32"
+        );
         #[cfg(not(level_sm_80))]
-        masked!("ld.global.nc.v4.b32");
+        return load_x4_if!(
+            enabled,
+            p,
+            "mov.b32 {a}, 0; mov.b32 {b}, 0; mov.b32 {c}, 0; mov.b32 {d}, 0;",
+            "ld.global.nc.v4.b32"
+        );
     }
-    [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
 }
 
 /// Sixteen bytes of a constant of the run. `ld.global.nc.v4.b32`
@@ -129,21 +156,93 @@ pub unsafe fn ld_x4<T: Register>(p: *const X4<T>) -> X4<T> {
 /// When `enabled`: as for [`ld_x4`].
 #[inline(always)]
 pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
-    let (a, b, c, d): (i32, i32, i32, i32);
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe { load_x4_if!(enabled, p, "", "ld.global.v4.b32") }
+}
+
+/// A word, or 0 when `enabled` does not hold. `@enabled ld.global.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld`].
+#[inline(always)]
+pub unsafe fn ld_if<T: Register>(enabled: bool, p: *const T) -> T {
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe { load_if!(enabled, p, "ld.global.b32") }
+}
+
+/// A word of a constant of the run, or 0 when `enabled` does not hold.
+/// `@enabled ld.global.nc.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_nc`].
+#[inline(always)]
+pub unsafe fn ld_nc_if<T: Register>(enabled: bool, p: *const T) -> T {
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe { load_if!(enabled, p, "ld.global.nc.b32") }
+}
+
+/// Two bytes, or 0 when `enabled` does not hold. `@enabled ld.global.b16`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_u16`].
+#[inline(always)]
+pub unsafe fn ld_u16_if(enabled: bool, p: *const u16) -> u16 {
+    let bits: u16;
     // SAFETY: the caller's promise; the load is not executed unless `enabled`.
     unsafe {
         asm!(
             "{{",
             ".reg .pred on;",
             "setp.ne.u32 on, {enabled}, 0;",
-            "@on ld.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [{p}];",
+            "mov.b16 {bits}, 0;",
+            "@on ld.global.b16 {bits}, [{p}];",
             "}}",
-            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
-            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            bits = out(reg16) bits, enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
             options(pure, readonly, nostack),
         );
     }
-    [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    bits
+}
+
+/// Eight bytes. `ld.global.v2.b32`
+///
+/// # Safety
+///
+/// As for [`ld_x4`], of 8 bytes aligned to 8.
+#[inline(always)]
+pub unsafe fn ld_x2<T: Register>(p: *const [T; 2]) -> [T; 2] {
+    let (a, b): (i32, i32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.global.v2.b32 {{{a}, {b}}}, [{p}];",
+            a = out(reg32) a, b = out(reg32) b, p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    [T::from_word(a), T::from_word(b)]
+}
+
+/// One byte. `ld.global.u8`
+///
+/// # Safety
+///
+/// As for [`ld_x4`], of 1 byte.
+#[inline(always)]
+pub unsafe fn ld_u8(p: *const u8) -> u8 {
+    let byte: u32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.global.u8 {byte}, [{p}];",
+            byte = out(reg32) byte, p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    byte as u8
 }
 
 /// A word. `ld.global.b32`
@@ -188,9 +287,17 @@ pub unsafe fn ld_relaxed<T: Register>(p: *const T) -> T {
     // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
     unsafe {
         #[cfg(level_sm_70)]
-        asm!("ld.relaxed.gpu.global.b32 {word}, [{p}];", word = out(reg32) word, p = in(reg64) p, options(nostack));
+        asm!(
+            "ld.relaxed.gpu.global.b32 {word}, [{p}];",
+            word = out(reg32) word, p = in(reg64) p,
+            options(nostack),
+        );
         #[cfg(not(level_sm_70))]
-        asm!("ld.volatile.global.b32 {word}, [{p}];", word = out(reg32) word, p = in(reg64) p, options(nostack));
+        asm!(
+            "ld.volatile.global.b32 {word}, [{p}];",
+            word = out(reg32) word, p = in(reg64) p,
+            options(nostack),
+        );
     }
     T::from_word(word)
 }
@@ -208,7 +315,11 @@ pub unsafe fn ld_acquire<T: Register>(p: *const T) -> T {
         let word: i32;
         // SAFETY: the caller's promise.
         unsafe {
-            asm!("ld.acquire.gpu.global.b32 {word}, [{p}];", word = out(reg32) word, p = in(reg64) p, options(nostack));
+            asm!(
+                "ld.acquire.gpu.global.b32 {word}, [{p}];",
+                word = out(reg32) word, p = in(reg64) p,
+                options(nostack),
+            );
         }
         T::from_word(word)
     }
@@ -231,7 +342,11 @@ pub unsafe fn ld_acquire<T: Register>(p: *const T) -> T {
 pub unsafe fn st<T: Register>(p: *mut T, value: T) {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("st.global.b32 [{p}], {word};", p = in(reg64) p, word = in(reg32) value.to_word(), options(nostack));
+        asm!(
+            "st.global.b32 [{p}], {word};",
+            p = in(reg64) p, word = in(reg32) value.to_word(),
+            options(nostack),
+        );
     }
 }
 
@@ -263,7 +378,28 @@ pub unsafe fn st_x4<T: Register>(p: *mut X4<T>, value: X4<T>) {
 pub unsafe fn st_u16(p: *mut u16, bits: u16) {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("st.global.b16 [{p}], {bits};", p = in(reg64) p, bits = in(reg16) bits, options(nostack));
+        asm!(
+            "st.global.b16 [{p}], {bits};",
+            p = in(reg64) p, bits = in(reg16) bits,
+            options(nostack),
+        );
+    }
+}
+
+/// Writes one byte. `st.global.u8`
+///
+/// # Safety
+///
+/// As for [`st`], of 1 byte.
+#[inline(always)]
+pub unsafe fn st_u8(p: *mut u8, byte: u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "st.global.u8 [{p}], {byte};",
+            p = in(reg64) p, byte = in(reg32) u32::from(byte),
+            options(nostack),
+        );
     }
 }
 
@@ -278,9 +414,18 @@ pub unsafe fn st_release<T: Register>(p: *mut T, value: T) {
     // SAFETY: the caller's promise.
     unsafe {
         #[cfg(level_sm_70)]
-        asm!("st.release.gpu.global.b32 [{p}], {word};", p = in(reg64) p, word = in(reg32) value.to_word(), options(nostack));
+        asm!(
+            "st.release.gpu.global.b32 [{p}], {word};",
+            p = in(reg64) p, word = in(reg32) value.to_word(),
+            options(nostack),
+        );
         #[cfg(not(level_sm_70))]
-        asm!("membar.gl;", "st.volatile.global.b32 [{p}], {word};", p = in(reg64) p, word = in(reg32) value.to_word(), options(nostack));
+        asm!(
+            "membar.gl;",
+            "st.volatile.global.b32 [{p}], {word};",
+            p = in(reg64) p, word = in(reg32) value.to_word(),
+            options(nostack),
+        );
     }
 }
 

@@ -16,6 +16,7 @@
 //! threads must arrive together. The PTX audit counts them against the source.
 
 pub mod atomic;
+pub mod block;
 pub mod dot;
 pub mod fence;
 pub mod grid;

@@ -140,3 +140,25 @@ impl<T: Register> Shared<T> {
         }
     }
 }
+
+impl Shared<u32> {
+    /// Adds and returns the value before. `atom.shared.add.u32`
+    ///
+    /// # Safety
+    ///
+    /// The address lies inside the block's shared memory and is aligned to 4; between two
+    /// barriers the word is accessed by this function alone.
+    #[inline(always)]
+    pub unsafe fn atomic_add(self, value: u32) -> u32 {
+        let old: u32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "atom.shared.add.u32 {old}, [{addr}], {value};",
+                old = out(reg32) old, addr = in(reg32) self.addr, value = in(reg32) value,
+                options(nostack),
+            );
+        }
+        old
+    }
+}

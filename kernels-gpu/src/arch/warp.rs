@@ -16,6 +16,8 @@ unsafe extern "C" {
     fn shfl_bfly(mask: i32, value: i32, lane_mask: i32, clamp: i32) -> i32;
     #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
     fn shfl_idx(mask: i32, value: i32, lane: i32, clamp: i32) -> i32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    fn shfl_up(mask: i32, value: i32, delta: i32, clamp: i32) -> i32;
     #[link_name = "llvm.nvvm.vote.ballot.sync"]
     fn vote_ballot(mask: i32, predicate: bool) -> i32;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
@@ -100,6 +102,13 @@ pub fn shuffle_idx<T: Register>(value: T, lane: u32) -> T {
     T::from_word(unsafe { shfl_idx(FULL, value.to_word(), lane as i32, WHOLE_WARP) })
 }
 
+/// The value of lane `lane_id() - delta`; below lane `delta`, the lane's own. `shfl.sync.up.b32`
+#[inline(always)]
+pub fn shuffle_up<T: Register>(value: T, delta: u32) -> T {
+    // SAFETY: exchanges registers; see the convergence rule of this module.
+    T::from_word(unsafe { shfl_up(FULL, value.to_word(), delta as i32, 0) })
+}
+
 /// One bit per lane whose `predicate` holds. `vote.sync.ballot.b32`
 #[inline(always)]
 pub fn ballot(predicate: bool) -> u32 {
@@ -139,6 +148,21 @@ pub fn group_sum<const GROUP: u32>(value: i32) -> i32 {
 #[inline(always)]
 pub fn warp_sum(value: i32) -> i32 {
     group_sum::<LANES>(value)
+}
+
+/// The floating-point tree over the warp: distance 16 down to 1, left in every lane.
+///
+/// At distance `d` lane `i` takes lane `i + d`, and lane `i + d` the same two terms the other way
+/// round, so all lanes end with the same bits.
+#[inline(always)]
+pub fn warp_tree(value: f32) -> f32 {
+    let mut sum = value;
+    let mut distance = LANES / 2;
+    while distance > 0 {
+        sum += shuffle_xor(sum, distance);
+        distance /= 2;
+    }
+    sum
 }
 
 /// Largest value of the warp, left in every lane. `redux.sync.max.u32` from sm_80, else a tree of

@@ -1,0 +1,195 @@
+//! Element types of dense matrices and caches: how they are read as `f32` and written from it.
+
+use contract::num::{bf16_to_f32, f32_to_bf16};
+
+use crate::arch::half::f16_to_f32;
+use crate::arch::mem::{
+    X4, ld, ld_if, ld_nc_stream_x4_if, ld_u16, ld_u16_if, ld_x2, ld_x4, st, st_u16,
+};
+
+/// A bfloat16, by its bits.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Bf16(u16);
+
+/// A binary16, by its bits.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct F16(u16);
+
+/// An element that widens to `f32` exactly.
+pub trait Element: Copy {
+    /// Eight elements as they come from memory.
+    type Raw8: Copy;
+
+    /// One element.
+    ///
+    /// # Safety
+    ///
+    /// `p` is a global address of a readable element that no other thread writes meanwhile.
+    unsafe fn load(p: *const Self) -> f32;
+
+    /// Eight weights, read once; any values when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: as for `arch::mem::ld_nc_stream_x4_if`, of all eight, aligned to 16.
+    unsafe fn stream8(enabled: bool, p: *const Self) -> Self::Raw8;
+
+    /// The values of eight elements.
+    fn widen8(raw: Self::Raw8) -> [f32; 8];
+}
+
+/// An element of the key and value caches.
+pub trait CacheElement: Element {
+    /// One element, or 0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: as for [`Element::load`].
+    unsafe fn load_if(enabled: bool, p: *const Self) -> f32;
+
+    /// Four elements.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Element::load`], of four, aligned to their size.
+    unsafe fn load4(p: *const Self) -> [f32; 4];
+
+    /// Rounds to the nearest, halves to even, and writes.
+    ///
+    /// # Safety
+    ///
+    /// `p` is a global address of a writable element that no other thread accesses meanwhile.
+    unsafe fn store(p: *mut Self, value: f32);
+}
+
+/// The two halves of a word, lower address first.
+#[inline(always)]
+fn halves(word: u32) -> [u16; 2] {
+    [word as u16, (word >> 16) as u16]
+}
+
+/// The eight 16-bit elements of four words.
+#[inline(always)]
+fn halves8(raw: X4<u32>, widen: impl Fn(u16) -> f32) -> [f32; 8] {
+    let mut out = [0.0; 8];
+    let mut i = 0;
+    while i < 4 {
+        let [low, high] = halves(raw[i]);
+        out[2 * i] = widen(low);
+        out[2 * i + 1] = widen(high);
+        i += 1;
+    }
+    out
+}
+
+impl Element for Bf16 {
+    type Raw8 = X4<u32>;
+
+    #[inline(always)]
+    unsafe fn load(p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        bf16_to_f32(unsafe { ld_u16(p.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn stream8(enabled: bool, p: *const Self) -> X4<u32> {
+        // SAFETY: the caller's promise.
+        unsafe { ld_nc_stream_x4_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen8(raw: X4<u32>) -> [f32; 8] {
+        halves8(raw, bf16_to_f32)
+    }
+}
+
+impl Element for F16 {
+    type Raw8 = X4<u32>;
+
+    #[inline(always)]
+    unsafe fn load(p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        f16_to_f32(unsafe { ld_u16(p.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn stream8(enabled: bool, p: *const Self) -> X4<u32> {
+        // SAFETY: the caller's promise.
+        unsafe { ld_nc_stream_x4_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen8(raw: X4<u32>) -> [f32; 8] {
+        halves8(raw, f16_to_f32)
+    }
+}
+
+impl Element for f32 {
+    type Raw8 = [X4<f32>; 2];
+
+    #[inline(always)]
+    unsafe fn load(p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream8(enabled: bool, p: *const Self) -> [X4<f32>; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            [
+                ld_nc_stream_x4_if(enabled, p.cast()),
+                ld_nc_stream_x4_if(enabled, p.wrapping_add(4).cast()),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn widen8([a, b]: [X4<f32>; 2]) -> [f32; 8] {
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
+    }
+}
+
+impl CacheElement for Bf16 {
+    #[inline(always)]
+    unsafe fn load_if(enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        bf16_to_f32(unsafe { ld_u16_if(enabled, p.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn load4(p: *const Self) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        let [low, high]: [u32; 2] = unsafe { ld_x2(p.cast()) };
+        let ([a, b], [c, d]) = (halves(low), halves(high));
+        [bf16_to_f32(a), bf16_to_f32(b), bf16_to_f32(c), bf16_to_f32(d)]
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut Self, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st_u16(p.cast(), f32_to_bf16(value)) }
+    }
+}
+
+impl CacheElement for f32 {
+    #[inline(always)]
+    unsafe fn load_if(enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld_if(enabled, p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(p: *const Self) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { ld_x4(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut Self, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st(p, value) }
+    }
+}
