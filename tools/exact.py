@@ -29,7 +29,13 @@ PROJECTIONS = (
     "mlp.down_proj",
 )
 FLOOR = 1e-5
-_TORCH = {"U8": torch.uint8, "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_TORCH = {
+    "U8": torch.uint8,
+    "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+}
 _NAMES = {v: k for k, v in _TORCH.items()}
 
 
@@ -63,14 +69,16 @@ def read_safetensors(path):
     with open(path, "rb") as f:
         (n,) = struct.unpack("<Q", f.read(8))
         header = json.loads(f.read(n))
-        data = bytearray(f.read())
+    data = np.memmap(path, mode="r", dtype=np.uint8, offset=8 + n)
     out = {}
     for name, info in header.items():
         if name == "__metadata__":
             continue
         begin, end = info["data_offsets"]
+        if info["dtype"] not in _TORCH or end > len(data):
+            raise ValueError(f"{path}: {name} is {info['dtype']} and ends at byte {end} of {len(data)}")
         dtype = _TORCH[info["dtype"]]
-        flat = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=begin).clone()
+        flat = torch.from_numpy(np.array(data[begin:end]))
         out[name] = flat.view(dtype).reshape(info["shape"])
     return out
 

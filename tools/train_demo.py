@@ -310,7 +310,7 @@ def export(folder, config, masters, tokenizer):
         dst.write(src.read())
 
 
-def export_masters(folder, config, masters):
+def export_masters(folder, config, masters, tokenizer):
     """The same model as bf16 masters in two shards, each under 16 MiB."""
     import exact
 
@@ -330,6 +330,8 @@ def export_masters(folder, config, masters):
         os.path.join(folder, "model.safetensors.index.json"),
         {"metadata": {"total_size": total}, "weight_map": where},
     )
+    with open(tokenizer, "rb") as src, open(os.path.join(folder, "tokenizer.json"), "wb") as dst:
+        dst.write(src.read())
     online = dict(config, quantization_config=dict(config["quantization_config"], quantization_mode="online"))
     write_json(os.path.join(folder, "config.json"), online)
 
@@ -669,7 +671,7 @@ def train(args):
     write_json(os.path.join(args.out, "metrics.json"), metrics)
     write_tar(os.path.join(args.out, "demo.tar"), demo, os.listdir(demo))
     big = os.path.join(work, "demo-masters")
-    export_masters(big, config, masters)
+    export_masters(big, config, masters, tokenizer)
     second = "model-00002-of-00002.safetensors"
     write_tar(os.path.join(args.out, "masters-1.tar"), big, [n for n in os.listdir(big) if n != second])
     write_tar(os.path.join(args.out, "masters-2.tar"), big, [second])
