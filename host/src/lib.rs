@@ -5,15 +5,15 @@
 //! prompts into text.
 
 pub mod checkpoint;
-pub mod pack;
-pub mod driver;
-pub mod memory;
-pub mod ops;
 pub mod cpu;
+pub mod driver;
 pub mod layers;
+pub mod memory;
 pub mod model;
+pub mod ops;
+pub mod pack;
 pub mod text;
-pub mod session;
+// pub mod session;
 
 pub mod device_choice;
 pub mod hub;

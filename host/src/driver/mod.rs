@@ -52,7 +52,7 @@ pub use {
     graph::Graph,
     kernel::{KernelHandle, KernelResources, launch_count},
     module::{Module, PTX_LEVEL_VAR},
-    profile::{Profile, ProfileRow, Profiler, Sample},
+    profile::Profiler,
     runtime::{Cuda, CudaOptions},
     stream::{Stream, StreamOptions},
 };

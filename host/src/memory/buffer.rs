@@ -16,35 +16,8 @@ use contract::launch::DevPtr;
 
 use super::pinned::PinnedBuffer;
 use super::pool::Lease;
-use super::{MemoryError, Pool};
+use super::{Element, MemoryError, Pool};
 use crate::driver::{DriverError, Event, Stream, lock};
-
-/// A type that may live in device memory.
-///
-/// # Safety
-/// Any bytes are a valid value, there is no padding, and the type is the same on the device.
-pub unsafe trait Element: Copy + Send + Sync + 'static {}
-
-macro_rules! elements {
-    ($($type:ty)*) => {
-        // SAFETY: plain numbers and `repr(C)` structs of two 4-byte numbers.
-        $(unsafe impl Element for $type {})*
-    };
-}
-
-elements! { u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 half::f16 half::bf16 contract::w2a8::ActStats }
-
-/// The bytes of `data`.
-pub(super) fn as_bytes<T: Element>(data: &[T]) -> &[u8] {
-    // SAFETY: an `Element` has no padding, so all its bytes are initialised.
-    unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
-}
-
-/// The bytes of `data`, to be written.
-pub(super) fn as_bytes_mut<T: Element>(data: &mut [T]) -> &mut [u8] {
-    // SAFETY: as in `as_bytes`, and any bytes are a valid `Element`.
-    unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }
-}
 
 /// A range of the pool, with what is needed to give it back safely.
 struct Block {
@@ -268,7 +241,8 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
         check_len("download", data.len(), self.len)?;
         self.check(stream, "download")?;
         let addr = self.dev_ptr(stream).addr();
-        self.pool()?.with_staging(|staging| staging.download(stream, addr, as_bytes_mut(data)))
+        self.pool()?
+            .with_staging(|staging| staging.download(stream, addr, bytemuck::cast_slice_mut(data)))
     }
 
     /// Enqueues a copy into pinned memory; reading that waits for the copy.
@@ -365,7 +339,9 @@ impl<'b, T: Element> DeviceSliceMut<'b, T> {
         check_len("upload", self.slice.len, data.len())?;
         self.slice.check(stream, "upload")?;
         let addr = self.dev_ptr(stream).addr();
-        self.slice.pool()?.with_staging(|staging| staging.upload(stream, addr, as_bytes(data)))
+        self.slice
+            .pool()?
+            .with_staging(|staging| staging.upload(stream, addr, bytemuck::cast_slice(data)))
     }
 
     /// Enqueues a copy from pinned memory; writing to that, or dropping it, waits for the copy.

@@ -33,13 +33,17 @@ mod staging;
 
 #[cfg(feature = "cuda")]
 pub use {
-    buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut, Element},
+    buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut},
     pinned::{MappedBuffer, MappedWord, PinnedBuffer},
     pool::{Pool, PoolOptions},
 };
 
+/// Types that buffers hold: plain data, the same on host and device.
+pub trait Element: bytemuck::Pod + Send + Sync {}
+impl<T: bytemuck::Pod + Send + Sync> Element for T {}
+
 /// What a pool holds, in bytes. Sizes are those granted: rounded up to their size class.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct MemoryUsage {
     /// Held by living buffers.

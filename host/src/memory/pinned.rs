@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use contract::launch::DevPtr;
 
+use super::Element;
 use super::MemoryError;
-use super::buffer::Element;
 use crate::driver::{Device, Event, HOST_DEVICEMAP, HOST_PORTABLE, Stream, lock};
 
 /// Page-locked bytes.

@@ -9,9 +9,9 @@
 //! The sub-norms, the activation (relu^2 or SiLU) and a tied head come from the configuration.
 //! Prefill and decode run the same operations on the same buffers, and give the same bits.
 
-use super::sequence::Sequence;
 use super::ModelError;
-use crate::checkpoint::config::ModelConfig;
+use super::sequence::Sequence;
+use crate::checkpoint::ModelConfig;
 use crate::layers::{Block, Rows};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
@@ -227,9 +227,5 @@ impl<B: Backend> Model<B> {
 
 /// The attention heads that `config` asks for.
 pub(super) fn heads(config: &ModelConfig) -> Heads {
-    Heads {
-        heads: config.num_heads,
-        kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-    }
+    Heads { heads: config.num_heads, kv_heads: config.num_kv_heads, head_dim: config.head_dim }
 }

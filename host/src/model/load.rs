@@ -27,7 +27,9 @@ pub enum LoadError {
     #[error(transparent)]
     Op(#[from] OpError),
     /// Projections that do not make one matrix.
-    #[error("the projections of layer {layer} cannot be fused: {rows} rows; the kernels take at most 2^24")]
+    #[error(
+        "the projections of layer {layer} cannot be fused: {rows} rows; the kernels take at most 2^24"
+    )]
     Fuse {
         /// Transformer block.
         layer: usize,

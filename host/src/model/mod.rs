@@ -31,7 +31,9 @@ pub enum ModelError {
     #[error("the input is empty; give at least one token (for most models the BOS token)")]
     EmptyInput,
     /// More positions than the sequence has room for.
-    #[error("{needed} positions are needed and the context holds {capacity}; shorten the input or ask for a longer context")]
+    #[error(
+        "{needed} positions are needed and the context holds {capacity}; shorten the input or ask for a longer context"
+    )]
     ContextFull {
         /// Positions needed.
         needed: usize,

@@ -25,20 +25,15 @@ pub mod tensor;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
-use bytemuck::Pod;
-
 use crate::memory::MemoryUsage;
 use crate::profile::Profile;
 
+pub use crate::memory::Element;
 pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
 pub use error::OpError;
 pub use tensor::{Dense, PackedLinear, QuantActs, Tensor};
-
-/// Element types that tensors hold: plain data of at most 256-byte alignment.
-pub trait Element: Pod + Send + Sync + 'static {}
-impl<T: Pod + Send + Sync + 'static> Element for T {}
 
 /// Where tensors live and operations run.
 ///
@@ -50,7 +45,7 @@ pub trait Backend: Sized + Send + 'static {
     /// Tokens that the sampler writes and the host reads while later steps run.
     type TokenLog: TokenLog;
     /// A recorded sequence of operations.
-    type Recording;
+    type Recording: Send;
 
     /// One line for people: the device and what it runs.
     fn describe(&self) -> String;

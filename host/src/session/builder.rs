@@ -6,8 +6,9 @@ use std::time::Instant;
 use super::engine::{Engine, Runner};
 use super::{LoadStats, Session, SessionError};
 use crate::checkpoint::{Checkpoint, OpenOptions};
+
 use crate::cpu::CpuBackend;
-use crate::device_choice::{BackendChoice, ResolvedBackend};
+use crate::device_choice::{self, BackendChoice};
 use crate::model::{LoadProgress, Model, Sequence, SequenceOptions};
 use crate::ops::{Backend, RowType};
 use crate::text::{ChatTemplate, Tokenizer};
@@ -38,7 +39,7 @@ pub struct SessionBuilder {
     threads: Option<usize>,
     context: Option<usize>,
     kv: KvType,
-    pool_cap_bytes: Option<u64>,
+    pool_cap_bytes: Option<usize>,
     profile: bool,
     no_mmap: bool,
     no_graph: bool,
@@ -84,7 +85,7 @@ impl SessionBuilder {
 
     /// Most bytes of device memory to take.
     #[must_use]
-    pub fn pool_cap(mut self, bytes: u64) -> Self {
+    pub fn pool_cap(mut self, bytes: usize) -> Self {
         self.pool_cap_bytes = Some(bytes);
         self
     }
@@ -134,7 +135,7 @@ impl SessionBuilder {
     pub fn build_with(self, progress: Progress<'_>) -> Result<Session, SessionError> {
         let started = Instant::now();
         let path = self.model.clone().ok_or(SessionError::NoModel)?;
-        let checkpoint = Checkpoint::open(&path, &OpenOptions { mmap: !self.no_mmap })?;
+        let checkpoint = Checkpoint::open(&path, &OpenOptions::default().mmap(!self.no_mmap))?;
         let config = checkpoint.config();
         let context = self.context.unwrap_or(config.max_positions.min(DEFAULT_CONTEXT));
         if context > config.max_positions {
@@ -146,18 +147,18 @@ impl SessionBuilder {
             tokenizer.check_vocab(config.vocab_size)?;
         }
         let template = tokenizer.as_ref().and_then(|tokenizer| {
-            ChatTemplate::for_model(tokenizer, &config.model_type, checkpoint.is_gguf()).ok()
+            ChatTemplate::for_model(tokenizer, &config.model_type, false).ok()
         });
         let device_started = Instant::now();
         let resolved = self.backend.resolve()?;
         let (engine, device_seconds) = match resolved {
-            ResolvedBackend::Cpu => {
+            device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads);
                 let seconds = device_started.elapsed().as_secs_f64();
                 (self.engine(backend, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(feature = "cuda")]
-            ResolvedBackend::Cuda(ordinal) => {
+            device_choice::Backend::Cuda(ordinal) => {
                 let backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
                     ordinal,
                     pool_cap_bytes: self.pool_cap_bytes,
@@ -198,13 +199,10 @@ impl SessionBuilder {
 
 /// The checkpoint's tokenizer, where it has one.
 fn tokenizer(checkpoint: &Checkpoint) -> Result<Option<Tokenizer>, SessionError> {
-    if let Some(data) = checkpoint.gguf_tokenizer() {
-        return Ok(Some(Tokenizer::from_gguf(&data)?));
-    }
-    match checkpoint.folder() {
-        Some(folder) if folder.join("tokenizer.json").is_file() => {
-            Ok(Some(Tokenizer::from_folder(folder)?))
-        }
-        _ => Ok(None),
+    let path = checkpoint.path();
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    match folder.join("tokenizer.json").is_file() {
+        true => Ok(Some(Tokenizer::from_folder(folder)?)),
+        false => Ok(None),
     }
 }

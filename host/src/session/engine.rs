@@ -3,7 +3,7 @@
 use contract::sample::SampleParams;
 
 use super::SessionError;
-use crate::checkpoint::config::ModelConfig;
+use crate::checkpoint::ModelConfig;
 use crate::model::{Model, ModelError, Sequence};
 use crate::memory::MemoryUsage;
 use crate::ops::{Backend, TokenLog};

@@ -1,7 +1,7 @@
 //! Why a session could not be made or could not go on.
 
 use crate::checkpoint::CheckpointError;
-use crate::device_choice::DeviceChoiceError;
+use crate::device_choice::ChoiceError;
 use crate::model::{LoadError, ModelError};
 use crate::ops::OpError;
 use crate::text::TextError;
@@ -15,7 +15,7 @@ pub enum SessionError {
     Checkpoint(#[from] CheckpointError),
     /// The chosen device cannot be used.
     #[error(transparent)]
-    Device(#[from] DeviceChoiceError),
+    Device(#[from] ChoiceError),
     /// The weights could not be brought to the device.
     #[error(transparent)]
     Load(#[from] LoadError),

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
 
-use crate::checkpoint::config::ModelConfig;
+use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::text::{ChatTemplate, Message, SamplingParams, StopMatcher, TextStream, Tokenizer};
 use engine::Engine;
