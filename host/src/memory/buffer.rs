@@ -48,8 +48,8 @@ pub(super) fn as_bytes_mut<T: Element>(data: &mut [T]) -> &mut [u8] {
 
 /// A range of the pool, with what is needed to give it back safely.
 struct Block {
-    /// `None` only while dropping.
-    lease: Option<Lease>,
+    /// Shared only with the block that takes over in `drop`.
+    lease: Arc<Lease>,
     /// Other streams that were given the address.
     foreign: Mutex<Vec<Stream>>,
 }
@@ -107,7 +107,7 @@ impl<T> std::fmt::Debug for DeviceSliceMut<'_, T> {
 impl<T: Element> DeviceBuffer<T> {
     pub(super) fn new(lease: Lease, len: usize, label: &'static str) -> Self {
         let addr = lease.addr;
-        let block = Arc::new(Block { lease: Some(lease), foreign: Mutex::default() });
+        let block = Arc::new(Block { lease: Arc::new(lease), foreign: Mutex::default() });
         Self { block, addr, len, label, elem: PhantomData }
     }
 
@@ -268,7 +268,7 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
         check_len("download", data.len(), self.len)?;
         self.check(stream, "download")?;
         let addr = self.dev_ptr(stream).addr();
-        self.pool()?.with_staging(|staging| staging.download(stream, addr, as_bytes_mut(data)))
+        self.pool().with_staging(|staging| staging.download(stream, addr, as_bytes_mut(data)))
     }
 
     /// Enqueues a copy into pinned memory; reading that waits for the copy.
@@ -285,8 +285,8 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
         to.copy_in(stream, self.dev_ptr(stream).addr())
     }
 
-    fn pool(&self) -> Result<&'b Pool, MemoryError> {
-        self.block.pool()
+    fn pool(&self) -> &'b Pool {
+        &self.block.lease.pool
     }
 
     fn check(&self, stream: &Stream, what: &'static str) -> Result<(), MemoryError> {
@@ -295,7 +295,7 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
     }
 
     fn check_device(&self, stream: &Stream) -> Result<(), MemoryError> {
-        let device = self.pool()?.device();
+        let device = self.pool().device();
         if stream.device() == device {
             return Ok(());
         }
@@ -365,7 +365,7 @@ impl<'b, T: Element> DeviceSliceMut<'b, T> {
         check_len("upload", self.slice.len, data.len())?;
         self.slice.check(stream, "upload")?;
         let addr = self.dev_ptr(stream).addr();
-        self.slice.pool()?.with_staging(|staging| staging.upload(stream, addr, as_bytes(data)))
+        self.slice.pool().with_staging(|staging| staging.upload(stream, addr, as_bytes(data)))
     }
 
     /// Enqueues a copy from pinned memory; writing to that, or dropping it, waits for the copy.
@@ -395,6 +395,9 @@ impl<'b, T: Element> DeviceSliceMut<'b, T> {
         self.slice.check_device(stream)?;
         from.check_device(stream)?;
         let (to, from) = (self.dev_ptr(stream).addr(), from.dev_ptr(stream).addr());
+        if self.is_empty() {
+            return Ok(());
+        }
         let api = stream.device().bind()?;
         // SAFETY: both ranges are of one length and alive in stream order; the exclusive borrow of
         // the destination means that they do not overlap.
@@ -424,14 +427,9 @@ fn check_len(what: &'static str, need: usize, have: usize) -> Result<(), MemoryE
 }
 
 impl Block {
-    fn pool(&self) -> Result<&Pool, MemoryError> {
-        // `lease` is taken only by `drop`, and no borrow of a buffer outlives that.
-        self.lease.as_ref().map(|lease| &lease.pool).ok_or(MemoryError::Capturing { what: "use" })
-    }
-
     fn touch(self: &Arc<Self>, stream: &Stream) {
         stream.keep(|| self.clone());
-        if self.lease.as_ref().is_some_and(|lease| lease.stream != *stream) {
+        if self.lease.stream != *stream {
             let mut foreign = lock(&self.foreign);
             if !foreign.contains(stream) {
                 foreign.push(stream.clone());
@@ -442,10 +440,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
         let mut foreign = std::mem::take(&mut *lock(&self.foreign));
         while let Some(stream) = foreign.last() {
-            match order_after(&lease.stream, stream) {
+            match order_after(&self.lease.stream, stream) {
                 Ok(None) => {
                     foreign.pop();
                 }
@@ -453,8 +450,8 @@ impl Drop for Block {
                     // No order can be made with a stream that is being captured: its graph takes
                     // the range over, and this is tried again when the graph is dropped.
                     let captured = captured.clone();
-                    let block =
-                        Arc::new(Block { lease: Some(lease), foreign: Mutex::new(foreign) });
+                    let lease = self.lease.clone();
+                    let block = Arc::new(Block { lease, foreign: Mutex::new(foreign) });
                     captured.keep(|| block);
                     return;
                 }
