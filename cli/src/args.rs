@@ -87,19 +87,43 @@ pub(crate) struct SamplingArgs {
     #[arg(short = 'n', long, env = "BITNET_MAX_TOKENS", default_value_t = 256)]
     pub(crate) max_tokens: usize,
     /// 0 takes the most likely token
-    #[arg(short, long, env = "BITNET_TEMPERATURE", default_value_t = 0.8)]
+    #[arg(
+        short,
+        long,
+        env = "BITNET_TEMPERATURE",
+        allow_negative_numbers = true,
+        default_value_t = 0.8
+    )]
     pub(crate) temperature: f32,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, env = "BITNET_TOP_K", value_name = "K", default_value_t = 40)]
     pub(crate) top_k: u32,
     /// Keep the most likely tokens that together reach P
-    #[arg(long, env = "BITNET_TOP_P", value_name = "P", default_value_t = 0.95)]
+    #[arg(
+        long,
+        env = "BITNET_TOP_P",
+        allow_negative_numbers = true,
+        value_name = "P",
+        default_value_t = 0.95
+    )]
     pub(crate) top_p: f32,
     /// Drop tokens below P times the most likely one
-    #[arg(long, env = "BITNET_MIN_P", value_name = "P", default_value_t = 0.0)]
+    #[arg(
+        long,
+        env = "BITNET_MIN_P",
+        allow_negative_numbers = true,
+        value_name = "P",
+        default_value_t = 0.0
+    )]
     pub(crate) min_p: f32,
     /// Above 1: tokens already present become less likely
-    #[arg(long, env = "BITNET_REPETITION_PENALTY", value_name = "X", default_value_t = 1.0)]
+    #[arg(
+        long,
+        env = "BITNET_REPETITION_PENALTY",
+        allow_negative_numbers = true,
+        value_name = "X",
+        default_value_t = 1.0
+    )]
     pub(crate) repetition_penalty: f32,
     /// The same seed gives the same text on every device [default: from the clock, and reported]
     #[arg(short, long, env = "BITNET_SEED")]
