@@ -206,6 +206,16 @@ fn doctor_says_where_a_setting_comes_from() {
     );
     assert_eq!(find("hub cache").unwrap()["value"], "/somewhere/hub");
     assert_eq!(find("BITNET_TOP_P"), None);
+    let source = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["settings"][0]["source"].as_str().unwrap().to_owned()
+    };
+    let args = ["doctor", "--json", "--no-checks"];
+    assert_eq!(source(&mut bitnet(&args)), "default");
+    assert_eq!(source(bitnet(&args).env("BITNET_DEVICE", "cpu")), "environment");
+    let mut flag = bitnet(&[&args[..], &["--device", "cpu"]].concat());
+    assert_eq!(source(flag.env("BITNET_DEVICE", "auto")), "flag");
 }
 
 #[test]
@@ -247,4 +257,35 @@ fn prompts_that_cannot_be_read_are_explained() {
     let mut command = bitnet(&["generate", "--prompt", "-"]);
     let output = command.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
     assert!(text(&output.stderr).starts_with("error: the prompt on standard input is not UTF-8\n"));
+}
+
+#[test]
+fn the_same_seed_writes_the_same_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, seed: &str| {
+        let out = folder.path().join(name);
+        let output = run(&["--json", "synth", "tiny", out.to_str().unwrap(), "--seed", seed]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (document["config"].as_str(), document["seed"].to_string()),
+            (Some("tiny"), seed.into())
+        );
+        let weights = std::fs::read(out.join("model.safetensors")).unwrap();
+        let tokenizer = bitnet_gpu::text::Tokenizer::from_folder(&out).unwrap();
+        let ids = tokenizer.encode("synthetic \u{1F980}", true).unwrap();
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), "synthetic \u{1F980}");
+        weights
+    };
+    let first = write("a", "7");
+    assert!(first == write("b", "7"));
+    assert!(first != write("c", "8"));
+    // A second time into the same folder: refused, nothing is overwritten.
+    let out = folder.path().join("a");
+    let output = run(&["synth", "tiny", out.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("error: "));
+    let output = run(&["synth", "huge", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("2b4t"), "{}", text(&output.stderr));
 }
