@@ -41,7 +41,7 @@ families! {
     sample: SamplePrepare, SamplePick;
     silu_mul: SiluMul;
     w2a8_gemm: W2a8Gemm;
-    w2a8_gemv: L8R1U5, L8R2U5, L8R1U7, L16R1U4, L16R2U4, L16R1U7, L32R1U2, L32R2U2, L32R1U4, L32R2U4, L32R4U2, L32R1U7;
+    w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
 }
 
 #[cfg(test)]

@@ -81,16 +81,10 @@ macro_rules! variants {
 }
 
 variants! {
-    L8R1U5 "w2a8_gemv_l8r1u5" 8 1 5;
-    L8R2U5 "w2a8_gemv_l8r2u5" 8 2 5;
-    L8R1U7 "w2a8_gemv_l8r1u7" 8 1 7;
     L16R1U4 "w2a8_gemv_l16r1u4" 16 1 4;
-    L16R2U4 "w2a8_gemv_l16r2u4" 16 2 4;
-    L16R1U7 "w2a8_gemv_l16r1u7" 16 1 7;
-    L32R1U2 "w2a8_gemv_l32r1u2" 32 1 2;
+    L16R4U1 "w2a8_gemv_l16r4u1" 16 4 1;
     L32R2U2 "w2a8_gemv_l32r2u2" 32 2 2;
-    L32R1U4 "w2a8_gemv_l32r1u4" 32 1 4;
     L32R2U4 "w2a8_gemv_l32r2u4" 32 2 4;
+    L32R4U1 "w2a8_gemv_l32r4u1" 32 4 1;
     L32R4U2 "w2a8_gemv_l32r4u2" 32 4 2;
-    L32R1U7 "w2a8_gemv_l32r1u7" 32 1 7;
 }
