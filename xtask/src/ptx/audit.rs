@@ -176,9 +176,8 @@ impl Report {
                 .map(|(what, places)| format!("{what} ({})", places.join(", ")))
                 .collect();
             bail!(
-                "the PTX audit found {} problems:\n  {}\n(counts that changed on purpose: \
+                "the PTX audit failed:\n  {}\n(counts that changed on purpose: \
                  cargo xtask build-ptx --record)",
-                lines.len(),
                 lines.join("\n  ")
             );
         }

@@ -36,7 +36,7 @@ pub(crate) fn run() -> Result<()> {
     }
     problems.extend(rules::one_launch(&launches));
     if !problems.is_empty() {
-        bail!("tidy found {} problems:\n  {}", problems.len(), problems.join("\n  "));
+        bail!("tidy failed:\n  {}", problems.join("\n  "));
     }
     println!("tidy: {} files, {} kernel families", files.len(), contract::FAMILIES.len());
     Ok(())
