@@ -17,9 +17,12 @@ enum Step {
     NotRun(String),
 }
 
+/// A name and what to do.
+type Named = (&'static str, fn() -> Result<Step>);
+
 /// Runs every step.
 pub(crate) fn run() -> Result<()> {
-    let steps: [(&str, fn() -> Result<Step>); 8] = [
+    let steps: [Named; 8] = [
         ("format", || cargo("fmt --all -- --check", &[])),
         ("tidy", || tidy::run().map(|()| Step::Passed)),
         ("clippy", || {

@@ -41,7 +41,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) struct Report {
     /// Convergent operations by level and kernel.
     pub(crate) counts: Expected,
-    problems: Vec<String>,
+    /// Level or GPU, and what is wrong there.
+    problems: Vec<(String, String)>,
     /// GPU -> symbol -> registers.
     registers: Vec<(&'static str, BTreeMap<String, u32>)>,
 }
@@ -60,17 +61,18 @@ pub(crate) fn audit(
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("no PTX at {}; try: cargo xtask build-ptx", path.display()))?;
         let module = Module::parse(&text).with_context(|| workspace::relative(&path))?;
-        report.problems.extend(read(level, &module, kernels));
+        let mut problems = read(level, &module, kernels);
         let counts =
             module.entries.iter().map(|e| (e.name.clone(), convergence::count(e))).collect();
         if recorded {
-            report.problems.extend(convergence::differences(level.name, &counts, &expected));
+            problems.extend(convergence::differences(level.name, &counts, &expected));
         }
+        report.problems.extend(problems.into_iter().map(|what| (level.name.to_owned(), what)));
         report.counts.insert(level.name.to_owned(), counts);
     }
     for (level, gpu, assembled) in assemble(levels, dir)? {
         match assembled {
-            Err(why) => report.problems.push(format!("{} on {gpu}: {why:#}", level.name)),
+            Err(why) => report.problems.push((on(level, gpu), format!("{why:#}"))),
             Ok(found) => report.take(level, gpu, &found),
         }
     }
@@ -108,27 +110,20 @@ fn assemble(
 
 impl Report {
     fn take(&mut self, level: &Level, gpu: &'static str, found: &Assembled) {
-        let place = |symbol: &str| format!("{} on {gpu}: {symbol}", level.name);
-        for complaint in &found.complaints {
-            self.problems.push(format!("{} on {gpu}: {complaint}", level.name));
-        }
+        let mut say = |what: String| self.problems.push((on(level, gpu), what));
+        found.complaints.iter().cloned().for_each(&mut say);
         for (symbol, usage) in &found.usage {
             if usage.stack_bytes + usage.spill_bytes > 0 {
-                self.problems.push(format!(
-                    "{}: {} bytes of stack, {} bytes of spills; both must be 0",
-                    place(symbol),
-                    usage.stack_bytes,
-                    usage.spill_bytes
+                say(format!(
+                    "{symbol}: {} bytes of stack, {} bytes of spills; both must be 0",
+                    usage.stack_bytes, usage.spill_bytes
                 ));
             }
         }
         let entries = self.counts.get(level.name).map_or(0, BTreeMap::len);
         if found.usage.len() != entries {
-            self.problems.push(format!(
-                "{} on {gpu}: ptxas spoke of {} kernels, the file has {entries}",
-                level.name,
-                found.usage.len()
-            ));
+            let spoken = found.usage.len();
+            say(format!("ptxas spoke of {spoken} kernels, the file has {entries}"));
         }
         let registers = found.usage.iter().map(|(s, usage)| (s.clone(), usage.registers));
         self.registers.push((gpu, registers.collect()));
@@ -168,11 +163,22 @@ impl Report {
     /// An error that lists every problem.
     pub(crate) fn verdict(&self) -> Result<()> {
         if !self.problems.is_empty() {
+            // The same problem is usually there in every level: say it once.
+            let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+            for (place, what) in &self.problems {
+                match said.iter_mut().find(|(other, _)| other == what) {
+                    Some((_, places)) => places.push(place),
+                    None => said.push((what, vec![place])),
+                }
+            }
+            let lines: Vec<_> = said
+                .iter()
+                .map(|(what, places)| format!("{what} ({})", places.join(", ")))
+                .collect();
             bail!(
-                "the PTX audit found {} problems:\n  {}\n(counts that changed on purpose: \
+                "the PTX audit failed:\n  {}\n(counts that changed on purpose: \
                  cargo xtask build-ptx --record)",
-                self.problems.len(),
-                self.problems.join("\n  ")
+                lines.join("\n  ")
             );
         }
         println!("PTX audit: {}", self.summary());
@@ -180,10 +186,14 @@ impl Report {
     }
 }
 
+fn on(level: &Level, gpu: &str) -> String {
+    if level.name == gpu { gpu.to_owned() } else { format!("{} on {gpu}", level.name) }
+}
+
 /// Problems that stand in the text.
 fn read(level: &Level, module: &Module, kernels: &[KernelInfo]) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut say = |what: String| problems.push(format!("{}: {what}", level.name));
+    let mut say = |what: String| problems.push(what);
     for (directive, wanted) in [(".version", level.isa_version()), (".target", level.name.into())] {
         let found = module.directive(directive).unwrap_or("nothing");
         if found != wanted {

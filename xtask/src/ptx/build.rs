@@ -241,7 +241,7 @@ fn target_dir(
     rustflags: &[String],
 ) -> Result<PathBuf> {
     let parent = workspace::target().join("device").join(profile.name());
-    let key = [&[compiler.version.clone()], rustflags].concat().join("\n");
+    let key = format!("{}\n{}", compiler.version, rustflags.join("\n"));
     let prefix = format!("{}-", level.name);
     let name = format!("{prefix}{}", &manifest::sha256(key.as_bytes())[..8]);
     std::fs::create_dir_all(&parent)?;

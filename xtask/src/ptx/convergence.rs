@@ -97,16 +97,16 @@ pub(crate) fn differences(
         match expected.get(symbol) {
             None => unknown.push(symbol.as_str()),
             Some(recorded) if recorded != counts => {
-                out.push(format!("{level} {symbol}: recorded {recorded:?}, found {counts:?}"));
+                out.push(format!("{symbol}: recorded {recorded:?}, found {counts:?}"));
             }
             Some(_) => {}
         }
     }
     if !unknown.is_empty() {
-        out.push(format!("{level}: no recorded counts for {}", unknown.join(", ")));
+        out.push(format!("no recorded counts for {}", unknown.join(", ")));
     }
     for symbol in expected.keys().filter(|symbol| !found.contains_key(*symbol)) {
-        out.push(format!("{level} {symbol}: counts are recorded, but the kernel is not there"));
+        out.push(format!("{symbol}: counts are recorded, but the kernel is not there"));
     }
     out
 }
