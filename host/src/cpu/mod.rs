@@ -3,6 +3,7 @@
 //! Each operation has one file of the family's name. The bits are those of the contract whatever
 //! the level of [`Simd`] and the number of [`Threads`]: the order of a sum never depends on them.
 
+pub mod buffer;
 pub mod simd;
 pub mod threads;
 mod w2a8;
@@ -13,8 +14,10 @@ mod w2a8_neon;
 #[cfg(target_arch = "x86_64")]
 mod w2a8_x86;
 
+pub use buffer::Buffer;
 pub use simd::{Level, Simd, SimdError};
 pub use threads::Threads;
+pub use w2a8::Planes;
 
 #[cfg(test)]
 pub(crate) mod tests {
