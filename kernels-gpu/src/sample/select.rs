@@ -14,7 +14,7 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 
 /// Logits of a thread that are in flight at once.
-const IN_FLIGHT: usize = 16;
+const IN_FLIGHT: usize = 8;
 /// Bins of one thread.
 const BINS: u32 = PICK_BINS / PICK_THREADS;
 
