@@ -4,7 +4,7 @@ use contract::num::{bf16_to_f32, f32_to_bf16};
 
 use crate::arch::half::f16_to_f32;
 use crate::arch::mem::{
-    X4, ld, ld_if, ld_nc_stream_x4_if, ld_u16, ld_u16_if, ld_x2, ld_x4, st, st_u16,
+    X4, ld, ld_if, ld_nc_stream_x4_if, ld_u16, ld_u16_if, ld_x2_if, ld_x4_if, st, st_u16,
 };
 
 /// A bfloat16, by its bits.
@@ -49,12 +49,12 @@ pub trait CacheElement: Element {
     /// When `enabled`: as for [`Element::load`].
     unsafe fn load_if(enabled: bool, p: *const Self) -> f32;
 
-    /// Four elements.
+    /// Four elements; any values when `enabled` does not hold.
     ///
     /// # Safety
     ///
-    /// As for [`Element::load`], of four, aligned to their size.
-    unsafe fn load4(p: *const Self) -> [f32; 4];
+    /// When `enabled`: as for [`Element::load`], of four, aligned to their size.
+    unsafe fn load4_if(enabled: bool, p: *const Self) -> [f32; 4];
 
     /// Rounds to the nearest, halves to even, and writes.
     ///
@@ -160,9 +160,9 @@ impl CacheElement for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn load4(p: *const Self) -> [f32; 4] {
+    unsafe fn load4_if(enabled: bool, p: *const Self) -> [f32; 4] {
         // SAFETY: the caller's promise.
-        let [low, high]: [u32; 2] = unsafe { ld_x2(p.cast()) };
+        let [low, high]: [u32; 2] = unsafe { ld_x2_if(enabled, p.cast()) };
         let ([a, b], [c, d]) = (halves(low), halves(high));
         [bf16_to_f32(a), bf16_to_f32(b), bf16_to_f32(c), bf16_to_f32(d)]
     }
@@ -182,9 +182,9 @@ impl CacheElement for f32 {
     }
 
     #[inline(always)]
-    unsafe fn load4(p: *const Self) -> [f32; 4] {
+    unsafe fn load4_if(enabled: bool, p: *const Self) -> [f32; 4] {
         // SAFETY: the caller's promise.
-        unsafe { ld_x4(p.cast()) }
+        unsafe { ld_x4_if(enabled, p.cast()) }
     }
 
     #[inline(always)]

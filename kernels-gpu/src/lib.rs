@@ -10,12 +10,17 @@
 pub mod arch;
 pub mod element;
 
+pub mod act_quant;
+pub mod attention;
 pub mod embed;
 pub mod kv_append;
+pub mod lm_head;
 pub mod relu2_mul;
 pub mod rmsnorm;
 pub mod rope;
+pub mod sample;
 pub mod silu_mul;
+pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
 #[panic_handler]

@@ -20,11 +20,11 @@ use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::arch::warp::group_sum;
 
 /// Weights of one step: `[chunk][row]`.
-type Step<const ROWS: usize, const UNROLL: usize> = [[X4<u32>; ROWS]; UNROLL];
+pub type Step<const ROWS: usize, const UNROLL: usize> = [[X4<u32>; ROWS]; UNROLL];
 
 /// Adds the products of one word of codes and its sixteen activations, scaled per accumulator.
 #[inline(always)]
-fn dot16(acc: &mut [i32; 4], word: u32, acts: X4<u32>) {
+pub fn dot16(acc: &mut [i32; 4], word: u32, acts: X4<u32>) {
     acc[0] = dp4a_us(word & 0x0303_0303, acts[0], acc[0]);
     acc[1] = dp4a_us(word & 0x0c0c_0c0c, acts[1], acc[1]);
     acc[2] = dp4a_us(word & 0x3030_3030, acts[2], acc[2]);
@@ -37,7 +37,7 @@ fn dot16(acc: &mut [i32; 4], word: u32, acts: X4<u32>) {
 ///
 /// Each of `rows` is the first chunk of a row of `chunks` chunks of the weights.
 #[inline(always)]
-unsafe fn load_step<const LANES: u32, const ROWS: usize, const UNROLL: usize>(
+pub unsafe fn load_step<const LANES: u32, const ROWS: usize, const UNROLL: usize>(
     rows: &[*const X4<u32>; ROWS],
     first: u32,
     chunks: u32,

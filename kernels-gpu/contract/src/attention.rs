@@ -25,8 +25,8 @@ pub use crate::num::KEY_BLOCK;
 pub const THREADS: u32 = 128;
 /// Largest head.
 pub const MAX_HEAD_DIM: u32 = 256;
-/// Shared memory in bytes: the query, the scores of a block, reduction space.
-pub const SMEM_BYTES: u32 = 4 * (MAX_HEAD_DIM + KEY_BLOCK as u32 + 32);
+/// Shared memory in bytes: the query, the scores of a key block, their exponentials.
+pub const SMEM_BYTES: u32 = 4 * (MAX_HEAD_DIM + 2 * KEY_BLOCK as u32);
 
 /// Elements one key block of one query leaves in `partial`: maximum, sum, weighted values.
 pub const fn partial_len(head_dim: usize) -> usize {

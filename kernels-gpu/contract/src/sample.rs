@@ -37,10 +37,13 @@ use crate::num;
 pub const PREPARE_THREADS: u32 = 256;
 /// Logits of a `sample_prepare` block.
 pub const PREPARE_TILE: u32 = 1024;
-/// Threads of the one `sample_pick` block.
-pub const PICK_THREADS: u32 = 1024;
-/// Shared memory of `sample_pick` in bytes: a histogram of 256 `u64` and a scan over the threads.
-pub const PICK_SMEM_BYTES: u32 = 8 * (256 + PICK_THREADS + 64);
+/// Threads of the one `sample_pick` block: 64 registers each on the smallest GPU.
+pub const PICK_THREADS: u32 = 512;
+/// Bins of the histogram by which `sample_pick` narrows a key down, 11 bits at a time.
+pub const PICK_BINS: u32 = 2048;
+/// Shared memory of `sample_pick` in bytes: the histogram, a word of 64 bits of each warp, and what
+/// one thread tells the others.
+pub const PICK_SMEM_BYTES: u32 = 8 * (PICK_BINS + PICK_THREADS / 32 + 2);
 /// Most stop ids.
 pub const MAX_STOP_IDS: usize = 16;
 /// The weight of the best token.

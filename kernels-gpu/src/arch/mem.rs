@@ -226,6 +226,31 @@ pub unsafe fn ld_x2<T: Register>(p: *const [T; 2]) -> [T; 2] {
     [T::from_word(a), T::from_word(b)]
 }
 
+/// Eight bytes, or unspecified values when `enabled` does not hold.
+/// `@enabled ld.global.v2.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_x2`].
+#[inline(always)]
+pub unsafe fn ld_x2_if<T: Register>(enabled: bool, p: *const [T; 2]) -> [T; 2] {
+    let (a, b): (i32, i32);
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "@on ld.global.v2.b32 {{{a}, {b}}}, [{p}];",
+            "}}",
+            a = out(reg32) a, b = out(reg32) b,
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    [T::from_word(a), T::from_word(b)]
+}
+
 /// One byte. `ld.global.u8`
 ///
 /// # Safety
@@ -381,6 +406,23 @@ pub unsafe fn st_u16(p: *mut u16, bits: u16) {
         asm!(
             "st.global.b16 [{p}], {bits};",
             p = in(reg64) p, bits = in(reg16) bits,
+            options(nostack),
+        );
+    }
+}
+
+/// Writes eight bytes. `st.global.v2.b32`
+///
+/// # Safety
+///
+/// As for [`st`], of 8 bytes aligned to 8.
+#[inline(always)]
+pub unsafe fn st_x2<T: Register>(p: *mut [T; 2], value: [T; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "st.global.v2.b32 [{p}], {{{a}, {b}}};",
+            p = in(reg64) p, a = in(reg32) value[0].to_word(), b = in(reg32) value[1].to_word(),
             options(nostack),
         );
     }

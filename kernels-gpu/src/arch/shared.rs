@@ -162,3 +162,60 @@ impl Shared<u32> {
         old
     }
 }
+
+impl Shared<u64> {
+    /// `ld.shared.v2.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 8 bytes aligned to 8.
+    #[inline(always)]
+    pub unsafe fn read_u64(self) -> u64 {
+        let (low, high): (u32, u32);
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.v2.b32 {{{low}, {high}}}, [{addr}];",
+                low = out(reg32) low, high = out(reg32) high, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    /// `st.shared.v2.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 8 bytes aligned to 8.
+    #[inline(always)]
+    pub unsafe fn write_u64(self, value: u64) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.v2.b32 [{addr}], {{{low}, {high}}};",
+                addr = in(reg32) self.addr,
+                low = in(reg32) value as u32, high = in(reg32) (value >> 32) as u32,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Adds to a 64-bit counter by 32-bit instructions, which the hardware has in shared memory:
+    /// whoever makes the low word wrap carries into the high one.
+    ///
+    /// # Safety
+    ///
+    /// The address lies inside the block's shared memory and is aligned to 8; between two
+    /// barriers the counter is accessed by this function alone.
+    #[inline(always)]
+    pub unsafe fn count(self, value: u32) {
+        let low = self.cast::<u32>();
+        // SAFETY: the caller's promise, for both words.
+        unsafe {
+            if low.atomic_add(value).checked_add(value).is_none() {
+                low.add(1).atomic_add(1);
+            }
+        }
+    }
+}

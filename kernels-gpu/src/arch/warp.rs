@@ -109,6 +109,38 @@ pub fn shuffle_up<T: Register>(value: T, delta: u32) -> T {
     T::from_word(unsafe { shfl_up(FULL, value.to_word(), delta as i32, 0) })
 }
 
+/// [`shuffle_xor`] of 64 bits: two shuffles.
+#[inline(always)]
+pub fn shuffle_xor_u64(value: u64, lane_mask: u32) -> u64 {
+    join(shuffle_xor(value as u32, lane_mask), shuffle_xor((value >> 32) as u32, lane_mask))
+}
+
+/// [`shuffle_idx`] of 64 bits: two shuffles.
+#[inline(always)]
+pub fn shuffle_idx_u64(value: u64, lane: u32) -> u64 {
+    join(shuffle_idx(value as u32, lane), shuffle_idx((value >> 32) as u32, lane))
+}
+
+/// Two words as one number.
+#[inline(always)]
+fn join(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// Sum of the values of lanes `0 ..= lane_id()`; wraps. Five pairs of `shfl.sync.up.b32`.
+#[inline(always)]
+pub fn running_sum_u64(value: u64) -> u64 {
+    let mut sum = value;
+    let mut distance = 1;
+    while distance < LANES {
+        let below =
+            join(shuffle_up(sum as u32, distance), shuffle_up((sum >> 32) as u32, distance));
+        sum = if lane_id() >= distance { sum.wrapping_add(below) } else { sum };
+        distance *= 2;
+    }
+    sum
+}
+
 /// One bit per lane whose `predicate` holds. `vote.sync.ballot.b32`
 #[inline(always)]
 pub fn ballot(predicate: bool) -> u32 {

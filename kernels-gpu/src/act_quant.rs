@@ -1,0 +1,250 @@
+//! Device side of [`contract::act_quant`]: one block per row; every element is made once.
+//!
+//! A thread owns elements `t, t + 256, ...`, as in [`crate::rmsnorm`]: the first `HELD` stay in
+//! registers, the others are read again for each pass (maximum, then quantising).
+
+use contract::act_quant::{
+    ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs, RmsNormArgs,
+    SMEM_BYTES, THREADS,
+};
+use contract::launch::{DevPtr, Kernel};
+use contract::num::{abs_bits, act_scale, fma, quantise};
+use contract::rmsnorm::{inv_rms, normalise};
+use contract::w2a8::{ActStats, act_bytes, act_index};
+use contract::{relu2_mul, silu_mul};
+
+use crate::arch::block;
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::rmsnorm::{HELD, element, held_constants, residual_row};
+
+const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * (block::THREADS + 16));
+
+/// Quantises the block's row: `held`, then `far(i)` for the elements beyond.
+///
+/// # Safety
+///
+/// `acts` and `stats` cover the contract's table for rows of `k`; the block has `SMEM_BYTES` of
+/// shared memory, whose last 16 words nobody else uses; `held` is zero past the end of the row.
+#[inline(always)]
+unsafe fn quantise_row(
+    held: &[f32; HELD],
+    far: impl Fn(u32) -> f32,
+    k: u32,
+    acts: DevPtr<u32>,
+    stats: DevPtr<ActStats>,
+) {
+    let mut top = 0;
+    let mut j = 0;
+    while j < HELD {
+        top = top.max(abs_bits(held[j]));
+        j += 1;
+    }
+    for i in (element(HELD)..k).step_by(THREADS as usize) {
+        top = top.max(abs_bits(far(i)));
+    }
+    let scratch: Shared<u32> = dynamic_shared_mem().add(block::THREADS);
+    // SAFETY: words 256 to 263 of the shared memory are for this call.
+    let scale = act_scale(f32::from_bits(unsafe { block::max(scratch, top) }));
+
+    // acts[m]: whole chunk groups, zeros past the end of the row.
+    let padded = act_bytes(k as usize) as u32;
+    let row = block_idx_x() as usize;
+    let acts = acts.cast::<u8>().as_ptr().wrapping_add(row * padded as usize);
+    let put = |i: u32, q: i8| {
+        // SAFETY: i < act_bytes(K), and act_index maps each such i to a byte of its own.
+        unsafe { st_u8(acts.wrapping_add(act_index(i as usize)), q as u8) };
+        i32::from(q)
+    };
+    let mut sum = 0;
+    let mut j = 0;
+    while j < HELD {
+        let i = element(j);
+        if i < padded {
+            sum += put(i, quantise(held[j], scale));
+        }
+        j += 1;
+    }
+    let mut i = element(HELD);
+    while i < padded {
+        sum += put(i, if i < k { quantise(far(i), scale) } else { 0 });
+        i += THREADS;
+    }
+    // SAFETY: words 264 to 271 of the shared memory are for this call.
+    let sum = unsafe { block::sum(scratch.add(8), sum) };
+    if thread_idx_x() == 0 {
+        let at = stats.cast::<u32>().as_ptr().wrapping_add(2 * row);
+        // SAFETY: stats[m], written by this thread alone: the scale, then the sum.
+        unsafe {
+            st(at, scale.to_bits());
+            st(at.wrapping_add(1), sum as u32);
+        }
+    }
+}
+
+/// # Safety
+///
+/// The launch obeys `ActQuant::SPEC` with one block per row; the pointers of `args` cover the
+/// contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn act_quant(args: Args) {
+    launch_dependents();
+    dependency_wait();
+    let k = args.k;
+    let x = args.x.as_ptr().cast_const().wrapping_add(block_idx_x() as usize * k as usize);
+    let mut held = [0.0; HELD];
+    let mut j = 0;
+    while j < HELD {
+        let i = element(j);
+        // SAFETY: x[m, i] with i < K.
+        held[j] = unsafe { ld_if(i < k, x.wrapping_add(i as usize)) };
+        j += 1;
+    }
+    // SAFETY: `far` is asked for i < K; the launch contract, handed on.
+    unsafe { quantise_row(&held, |i| ld(x.wrapping_add(i as usize)), k, args.acts, args.stats) }
+}
+
+/// # Safety
+///
+/// The launch obeys `ActQuantRmsNorm::SPEC` with one block per row; the pointers of `args` cover
+/// the contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn act_quant_rmsnorm(args: RmsNormArgs) {
+    let k = args.k;
+    let weight = args.weight.as_ptr().cast_const();
+    // SAFETY: `weight` holds K elements that never change.
+    let gains = unsafe { held_constants(weight, k) };
+    launch_dependents();
+    dependency_wait();
+
+    let row = block_idx_x() as usize * k as usize;
+    let x = args.x.as_ptr().wrapping_add(row);
+    let delta = args.delta.as_ptr().cast_const();
+    let delta = if delta.is_null() { delta } else { delta.wrapping_add(row) };
+    // SAFETY: row m of `x` and of `delta`, both K long.
+    let (mut held, squares) = unsafe { residual_row(x, delta, k) };
+    // SAFETY: words 0 to 255 of the shared memory are for this call.
+    let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+    let r = inv_rms(squares, k, args.eps);
+
+    normalise_held(&mut held, r, &gains, k);
+    let far = |i: u32| {
+        let at = i as usize;
+        // SAFETY: i < K; this thread wrote x[m, i] itself, if anyone did.
+        unsafe { normalise(ld(x.cast_const().wrapping_add(at)), r, ld_nc(weight.wrapping_add(at))) }
+    };
+    // SAFETY: the launch contract, handed on.
+    unsafe { quantise_row(&held, far, k, args.acts, args.stats) }
+}
+
+/// Applies the norm to the held elements inside the row.
+#[inline(always)]
+fn normalise_held(held: &mut [f32; HELD], r: f32, gains: &[f32; HELD], k: u32) {
+    let mut j = 0;
+    while j < HELD {
+        // Past the end an infinite `r` would make a NaN of the zero.
+        held[j] = if element(j) < k { normalise(held[j], r, gains[j]) } else { 0.0 };
+        j += 1;
+    }
+}
+
+/// The gated kernels, for the product `gated(gate, up)`.
+///
+/// # Safety
+///
+/// The block has `THREADS` threads and `SMEM_BYTES` of shared memory, the grid one block per row;
+/// the pointers of `args` cover the contract's table.
+#[inline(always)]
+unsafe fn act_quant_gated(args: &GatedArgs, gated: impl Fn(f32, f32) -> f32) {
+    let k = args.k;
+    let weight = args.weight.as_ptr().cast_const();
+    // SAFETY: `weight` is null or holds K elements that never change.
+    let gains = unsafe { held_constants(weight, k) };
+    launch_dependents();
+    dependency_wait();
+
+    let row = block_idx_x() as usize * k as usize;
+    let gate = args.gate_up.as_ptr().cast_const().wrapping_add(2 * row); // gate_up[m, 0]
+    let up = gate.wrapping_add(k as usize);
+    let f = args.f.as_ptr().wrapping_add(row);
+
+    let (mut held, mut ups) = ([0.0; HELD], [0.0; HELD]);
+    let mut j = 0;
+    while j < HELD {
+        let i = element(j);
+        // SAFETY: gate_up[m, i] and gate_up[m, K + i] with i < K.
+        unsafe {
+            held[j] = ld_if(i < k, gate.wrapping_add(i as usize));
+            ups[j] = ld_if(i < k, up.wrapping_add(i as usize));
+        }
+        j += 1;
+    }
+    let mut squares = 0.0;
+    let mut j = 0;
+    while j < HELD {
+        let i = element(j);
+        held[j] = if i < k { gated(held[j], ups[j]) } else { 0.0 };
+        if i < k {
+            // SAFETY: f[m, i] belongs to this thread.
+            unsafe { st(f.wrapping_add(i as usize), held[j]) };
+        }
+        squares = fma(held[j], held[j], squares);
+        j += 1;
+    }
+    let mut i = element(HELD);
+    while i < k {
+        let at = i as usize;
+        // SAFETY: i < K; f[m, i] belongs to this thread.
+        unsafe {
+            let v = gated(ld(gate.wrapping_add(at)), ld(up.wrapping_add(at)));
+            st(f.wrapping_add(at), v);
+            squares = fma(v, v, squares);
+        }
+        i += THREADS;
+    }
+
+    let norm = !weight.is_null(); // the same for every thread
+    let mut r = 1.0;
+    if norm {
+        // SAFETY: words 0 to 255 of the shared memory are for this call.
+        let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+        r = inv_rms(squares, k, args.eps);
+        normalise_held(&mut held, r, &gains, k);
+    }
+    let far = |i: u32| {
+        let at = i as usize;
+        // SAFETY: i < K; this thread wrote f[m, i] itself.
+        let v = unsafe { ld(f.cast_const().wrapping_add(at)) };
+        // SAFETY: i < K, and `weight` is not null.
+        if norm { normalise(v, r, unsafe { ld_nc(weight.wrapping_add(at)) }) } else { v }
+    };
+    // SAFETY: the launch contract, handed on.
+    unsafe { quantise_row(&held, far, k, args.acts, args.stats) }
+}
+
+/// # Safety
+///
+/// The launch obeys `ActQuantRelu2::SPEC` with one block per row; the pointers of `args` cover the
+/// contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn act_quant_relu2(args: GatedArgs) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { act_quant_gated(&args, relu2_mul::gated) }
+}
+
+/// # Safety
+///
+/// The launch obeys `ActQuantSilu::SPEC` with one block per row; the pointers of `args` cover the
+/// contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn act_quant_silu(args: GatedArgs) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { act_quant_gated(&args, silu_mul::gated) }
+}
+
+const _: unsafe extern "ptx-kernel" fn(<ActQuant as Kernel>::Args) = act_quant;
+const _: unsafe extern "ptx-kernel" fn(<ActQuantRmsNorm as Kernel>::Args) = act_quant_rmsnorm;
+const _: unsafe extern "ptx-kernel" fn(<ActQuantRelu2 as Kernel>::Args) = act_quant_relu2;
+const _: unsafe extern "ptx-kernel" fn(<ActQuantSilu as Kernel>::Args) = act_quant_silu;

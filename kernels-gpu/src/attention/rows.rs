@@ -1,0 +1,40 @@
+//! Walks over all key blocks in one block of threads. For prefill.
+
+use contract::attention::Args;
+use contract::num::Running;
+
+use super::query::{DIMS, Query, write_out};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::thread::{block_idx_x, block_idx_y};
+use crate::element::CacheElement;
+
+/// Block `(head, m)` takes all key blocks.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for caches of `E`; block and grid are the
+/// contract's.
+#[inline(always)]
+pub(super) unsafe fn attention<E: CacheElement>(args: &Args) {
+    launch_dependents();
+    dependency_wait();
+    let (head, m) = (block_idx_x(), block_idx_y());
+    // SAFETY: the grid is (heads, M).
+    let query = unsafe { Query::<E>::new(args, m, head) };
+    let mut running = Running::EMPTY;
+    let mut values = [0.0; DIMS];
+    let mut block = 0;
+    while block < query.blocks() {
+        // SAFETY: block < blocks().
+        let (sums, new) = unsafe { query.key_block(block) };
+        let weights = running.take(sums);
+        let mut i = 0;
+        while i < DIMS {
+            values[i] = weights.combine(values[i], new[i]);
+            i += 1;
+        }
+        block += 1;
+    }
+    // SAFETY: the grid is (heads, M).
+    unsafe { write_out(args, m, head, running, values) };
+}

@@ -1,0 +1,162 @@
+//! Device side of [`contract::sample`].
+//!
+//! `sample_prepare` runs over the whole GPU: it adjusts the logits and finds the best. `sample_pick`
+//! is one block: [`select`] narrows down the keys that top-k and top-p keep, [`draw`] takes one of
+//! the kept tokens, and thread 0 moves the sequence on. No step depends on the order in which
+//! threads arrive: maxima and sums of integers only.
+
+mod draw;
+mod scan;
+mod select;
+
+use contract::launch::Kernel;
+use contract::sample::{
+    Args, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SampleParams, SamplePick, SamplePrepare,
+    StepState, penalise, rank, rank_index, temper,
+};
+
+use crate::arch::atomic::max_u64_relaxed;
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{ld, ld_u8, ld_x2, st, st_u8, st_x2};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id};
+
+/// Reads one field of what `args` points to.
+macro_rules! field {
+    ($args:ident . $pointer:ident -> $field:ident) => {
+        // SAFETY: `params` and `state` hold one element each, by the contract.
+        unsafe { ld(&raw const (*$args.$pointer.as_ptr()).$field) }
+    };
+}
+use field;
+
+/// The best [`rank`] that `sample_prepare` found.
+///
+/// # Safety
+///
+/// `best` covers the contract's table.
+#[inline(always)]
+unsafe fn best_rank(args: &Args) -> u64 {
+    // SAFETY: one element, aligned to 8.
+    let [low, high]: [u32; 2] = unsafe { ld_x2(args.best.as_ptr().cast_const().cast()) };
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// # Safety
+///
+/// The launch obeys `SamplePrepare::SPEC` with grid `vocab / PREPARE_TILE`, rounded up; the
+/// pointers of `args` cover the contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
+    launch_dependents();
+    dependency_wait();
+    if field!(args.state -> done) != 0 {
+        return; // every thread of the grid
+    }
+    let temperature = field!(args.params -> temperature);
+    let penalty = field!(args.params -> repetition_penalty);
+    let mut best = 0;
+    let mut j = 0;
+    while j < PREPARE_TILE / PREPARE_THREADS {
+        let i = block_idx_x() * PREPARE_TILE + j * PREPARE_THREADS + thread_idx_x();
+        if i < args.vocab {
+            let at = i as usize;
+            // SAFETY: i < vocab; adjusted[i] belongs to this thread.
+            unsafe {
+                let x = ld(args.logits.as_ptr().cast_const().wrapping_add(at));
+                let seen = ld_u8(args.seen.as_ptr().cast_const().wrapping_add(at)) != 0;
+                let x = temper(penalise(x, seen, penalty), temperature);
+                st(args.adjusted.as_ptr().wrapping_add(at), x);
+                best = rank(x, i).max(best);
+            }
+        }
+        j += 1;
+    }
+    let mut distance = LANES / 2;
+    while distance > 0 {
+        best = best.max(shuffle_xor_u64(best, distance));
+        distance /= 2;
+    }
+    let of_warps: Shared<u64> = dynamic_shared_mem();
+    if lane_id() == 0 {
+        // SAFETY: warp_id() < 8.
+        unsafe { of_warps.add(warp_id()).write_u64(best) };
+    }
+    sync_threads();
+    if thread_idx_x() == 0 {
+        let mut warp = 0;
+        while warp < PREPARE_THREADS / LANES {
+            // SAFETY: written before the barrier.
+            best = best.max(unsafe { of_warps.add(warp).read_u64() });
+            warp += 1;
+        }
+        // SAFETY: `best` is one element, changed by this instruction alone.
+        unsafe { max_u64_relaxed(args.best.as_ptr(), best) };
+    }
+}
+
+/// # Safety
+///
+/// The launch obeys `SamplePick::SPEC` with one block, behind `sample_prepare` with the same
+/// arguments; the pointers of `args` cover the contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: the launch contract, handed on.
+    let best = rank_index(unsafe { best_rank(&args) });
+    if field!(args.state -> done) != 0 {
+        return; // every thread; `sample_prepare` left `best` at zero
+    }
+    let token = if field!(args.params -> temperature) > 0.0 {
+        // SAFETY: the launch contract, handed on; best < vocab.
+        unsafe { draw::draw(&args, best) }
+    } else {
+        sync_threads(); // all have read `best` and `state`
+        best
+    };
+    if thread_idx_x() == 0 {
+        // SAFETY: token < vocab, and the other threads of this only block have read what changes.
+        unsafe { advance(&args, token) };
+    }
+}
+
+/// Writes the token and moves the sequence on.
+///
+/// # Safety
+///
+/// Called by one thread of the grid, after all others have read `best` and `state`;
+/// `token < args.vocab`.
+#[inline(always)]
+unsafe fn advance(args: &Args, token: u32) {
+    let (pos, step) = (field!(args.state -> pos), field!(args.state -> step));
+    let mut done = step + 1 >= field!(args.params -> max_steps);
+    let stops = field!(args.params -> stop_len).min(MAX_STOP_IDS as u32);
+    // SAFETY: takes an address inside the one element of `params`.
+    let ids = unsafe { &raw const (*args.params.as_ptr()).stop_ids }.cast::<u32>();
+    let mut i = 0;
+    while i < stops {
+        // SAFETY: i < MAX_STOP_IDS.
+        done |= unsafe { ld(ids.wrapping_add(i as usize)) } == token;
+        i += 1;
+    }
+    let state = args.state.as_ptr();
+    // SAFETY: step < out_len; token < vocab; `state` and `best` hold one element.
+    unsafe {
+        if step < args.out_len {
+            st(args.out.as_ptr().wrapping_add(step as usize), token);
+        }
+        st_u8(args.seen.as_ptr().wrapping_add(token as usize), 1);
+        st(&raw mut (*state).pos, pos + 1);
+        st(&raw mut (*state).token, token);
+        st(&raw mut (*state).step, step + 1);
+        st(&raw mut (*state).done, u32::from(done));
+        st_x2(args.best.as_ptr().cast(), [0u32, 0]);
+    }
+}
+
+const _: unsafe extern "ptx-kernel" fn(<SamplePrepare as Kernel>::Args) = sample_prepare;
+const _: unsafe extern "ptx-kernel" fn(<SamplePick as Kernel>::Args) = sample_pick;
+// Fields are read as words.
+const _: () = assert!(align_of::<SampleParams>() == 8 && size_of::<StepState>() == 16);

@@ -1,0 +1,136 @@
+//! Finds the key above which tokens weigh enough: top-k with weight 1, top-p with their own.
+//!
+//! A radix search from the highest bits down. Each of three passes over the logits adds the weights
+//! of the tokens that share the bits found so far to a histogram of the next 11 (last: 10) bits;
+//! a running sum from the top bin down says in which bin the target is reached. The first digit
+//! is sign, exponent and two bits of the fraction, so that logits of like size spread over bins.
+
+use contract::num::order_key;
+use contract::sample::{PICK_BINS, PICK_THREADS};
+
+use super::scan::{message, over_threads};
+use crate::arch::mem::ld_if;
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{sync_threads, thread_idx_x};
+
+/// Logits of a thread that are in flight at once.
+const IN_FLIGHT: usize = 8;
+/// Bins of one thread.
+const BINS: u32 = PICK_BINS / PICK_THREADS;
+
+/// Calls `visit(x)` for logits `thread, thread + step, ...` of `end`.
+///
+/// # Safety
+///
+/// `adjusted` starts `end` readable elements.
+#[inline(always)]
+pub(super) unsafe fn for_each(
+    adjusted: *const f32,
+    first: u32,
+    step: u32,
+    end: u32,
+    mut visit: impl FnMut(f32),
+) {
+    let mut i = first;
+    while i < end {
+        let x: [f32; IN_FLIGHT] = core::array::from_fn(|j| {
+            let at = i + step * j as u32;
+            // SAFETY: at < end.
+            unsafe { ld_if(at < end, adjusted.wrapping_add(at as usize)) }
+        });
+        let mut j = 0;
+        while j < IN_FLIGHT {
+            if i + step * (j as u32) < end {
+                visit(x[j]);
+            }
+            j += 1;
+        }
+        i += step * IN_FLIGHT as u32;
+    }
+}
+
+/// The largest key such that the logits at or above it, and at or above `floor`, weigh at least
+/// `target(weight of all at or above floor)`; 0 when all of them weigh less.
+///
+/// *Convergence*: every thread of the block calls it. It ends with a barrier.
+///
+/// # Safety
+///
+/// `adjusted` starts `vocab` readable elements; the block has `PICK_SMEM_BYTES` of shared memory,
+/// which no thread reads after the barrier before this call.
+#[inline(always)]
+pub(super) unsafe fn select(
+    adjusted: *const f32,
+    vocab: u32,
+    floor: u32,
+    weight: impl Fn(f32) -> u32,
+    target: impl Fn(u64) -> u64,
+) -> u32 {
+    let histogram: Shared<u64> = dynamic_shared_mem();
+    let own = BINS * thread_idx_x();
+    let mut missing = 0; // what the tokens of the bin in question still have to weigh
+    let mut found = 0; // the bits found so far
+    let mut bits_left = 32;
+    while bits_left > 0 {
+        let bits = if bits_left > 11 { 11 } else { bits_left };
+        let shift = bits_left - bits;
+        let mut bin = 0;
+        while bin < BINS {
+            // SAFETY: own + bin < PICK_BINS.
+            unsafe { histogram.add(own + bin).write_u64(0) };
+            bin += 1;
+        }
+        sync_threads();
+        let count = |x: f32| {
+            let key = order_key(x);
+            // In the first pass nothing has been found: all bits lie at or below the digit.
+            let shares = u64::from(key) >> bits_left == u64::from(found);
+            if shares && key >= floor {
+                let weight = weight(x);
+                if weight != 0 {
+                    // SAFETY: the digit is below PICK_BINS; only counted between the barriers.
+                    unsafe { histogram.add((key >> shift) & ((1 << bits) - 1)).count(weight) };
+                }
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { for_each(adjusted, thread_idx_x(), PICK_THREADS, vocab, count) };
+        sync_threads();
+
+        // From the top bin down: thread t has bins 2047 - BINS t and those below.
+        let high = PICK_BINS - 1 - own;
+        let bins: [u64; BINS as usize] = core::array::from_fn(|i| {
+            // SAFETY: high - i < PICK_BINS, counted before the barrier.
+            unsafe { histogram.add(high - i as u32).read_u64() }
+        });
+        let (mut above, total) = over_threads(bins.iter().sum());
+        if bits_left == 32 {
+            missing = target(total);
+            if total < missing {
+                sync_threads();
+                return 0; // every thread of the block
+            }
+        }
+        let mut i = 0;
+        while i < BINS {
+            let through = above + bins[i as usize];
+            if above < missing && missing <= through {
+                // SAFETY: one bin of one thread gets here; the others read behind the barrier.
+                unsafe {
+                    message().write_u64(u64::from(high - i));
+                    message().add(1).write_u64(above);
+                }
+            }
+            above = through;
+            i += 1;
+        }
+        sync_threads();
+        // SAFETY: written before the barrier.
+        let (bin, above) = unsafe { (message().read_u64(), message().add(1).read_u64()) };
+        found = (found << bits) | bin as u32;
+        missing -= above;
+        bits_left = shift;
+    }
+    sync_threads();
+    found
+}
