@@ -1,5 +1,6 @@
 //! Whole checkpoints: written, opened in every way, read back, damaged.
 
+mod convert;
 mod round_trip;
 
 use std::path::Path;
