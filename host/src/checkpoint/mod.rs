@@ -15,6 +15,7 @@ mod dense;
 mod error;
 mod gguf;
 mod hf;
+mod inspect;
 mod resolve;
 mod rows;
 mod safetensors;
@@ -39,6 +40,7 @@ pub use self::{
     dense::DenseView,
     error::CheckpointError,
     gguf::GgufTokenizer,
+    inspect::{DeviceBytes, LinearReport, ProjReport, Report, inspect},
     rows::{LinearKind, TernaryRows},
     slots::{DenseSlot, LinearSlot, NormSlot, Proj},
     tensor::{FloatType, StoredType, TensorEntry},

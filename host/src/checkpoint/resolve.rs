@@ -124,10 +124,10 @@ impl<'a> Resolver<'a> {
         let draft = self.draft;
         let head = draft.names.dense(DenseSlot::Head);
         let extra = draft.tensors.keys().find(|name| {
-            !self.taken.contains(name.as_str())
-                && !draft.names.ignorable(name)
-                // A tied model may carry a copy; like everywhere else the embedding is used.
-                && !(draft.config.tie_word_embeddings && name.as_str() == head)
+            // A tied model may carry a copy of its head; like everywhere else the embedding is used.
+            let spare_head = draft.config.tie_word_embeddings && name.as_str() == head;
+            let known = self.taken.contains(name.as_str()) || draft.names.ignorable(name);
+            !known && !spare_head
         });
         match extra {
             Some(name) if !options.allow_extra_tensors => Err(CheckpointError::UnexpectedTensor {

@@ -238,7 +238,7 @@ impl<'a> TernaryRows<'a> {
                 let bytes = self.bytes(row % quarter, count)?;
                 pack::hf::decode_rows(&bytes, k, row / quarter, row, out)
             }
-            LinearKind::I2S => pack::i2_s::decode_rows(&*self.bytes(row, count)?, k, row, out),
+            LinearKind::I2S => pack::i2_s::decode_rows(&self.bytes(row, count)?, k, row, out),
             LinearKind::Tq1_0 | LinearKind::Tq2_0 => {
                 let mut scale = self.block_scale.get();
                 let bytes = self.bytes(row, count)?;

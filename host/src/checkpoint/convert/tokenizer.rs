@@ -31,23 +31,23 @@ pub(super) fn to_folder(
     source: &Checkpoint,
     folder: &Path,
 ) -> Result<TokenizerOutcome, CheckpointError> {
-    if let Some(tokenizer) = source.gguf_tokenizer()? {
-        if let Some(json) = &tokenizer.hugging_face_json {
-            write::small_file(&folder.join("tokenizer.json"), json.as_bytes())?;
-            let mut settings = Map::new();
-            let mut token = |key: &str, id: Option<u32>| {
-                if let Some(text) = id.and_then(|id| tokenizer.tokens.get(id as usize)) {
-                    settings.insert(key.into(), text.as_str().into());
-                }
-            };
-            token("bos_token", tokenizer.bos_token_id);
-            token("eos_token", tokenizer.eos_token_id);
-            if let Some(template) = &tokenizer.chat_template {
-                settings.insert("chat_template".into(), template.as_str().into());
+    if let Some(tokenizer) = source.gguf_tokenizer()?
+        && let Some(json) = &tokenizer.hugging_face_json
+    {
+        write::small_file(&folder.join("tokenizer.json"), json.as_bytes())?;
+        let mut settings = Map::new();
+        let mut token = |key: &str, id: Option<u32>| {
+            if let Some(text) = id.and_then(|id| tokenizer.tokens.get(id as usize)) {
+                settings.insert(key.into(), text.as_str().into());
             }
-            write::json_file(&folder.join("tokenizer_config.json"), &Value::Object(settings))?;
-            return Ok(TokenizerOutcome::Kept);
+        };
+        token("bos_token", tokenizer.bos_token_id);
+        token("eos_token", tokenizer.eos_token_id);
+        if let Some(template) = &tokenizer.chat_template {
+            settings.insert("chat_template".into(), template.as_str().into());
         }
+        write::json_file(&folder.join("tokenizer_config.json"), &Value::Object(settings))?;
+        return Ok(TokenizerOutcome::Kept);
     }
     let from = source.tokenizer_folder();
     let mut outcome = TokenizerOutcome::Missing;

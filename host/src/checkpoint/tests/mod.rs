@@ -1,6 +1,7 @@
 //! Whole checkpoints: written, opened in every way, read back, damaged.
 
 mod convert;
+mod inspect;
 mod round_trip;
 
 use std::path::Path;
