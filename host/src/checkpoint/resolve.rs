@@ -319,11 +319,11 @@ fn nearest<'a>(name: &str, present: impl Iterator<Item = &'a String>) -> Option<
     let common = |other: &str| {
         let start = name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
         let end = name.bytes().rev().zip(other.bytes().rev()).take_while(|(a, b)| a == b).count();
-        start + end
+        (start + end, start)
     };
     present
         .map(|other| (common(other), other))
-        .max_by_key(|(score, _)| *score)
-        .filter(|(score, other)| 4 * score >= 3 * name.len().max(other.len()))
+        .max_by_key(|((both, start), other)| (2 * *both as i64 - other.len() as i64, *start))
+        .filter(|((both, _), other)| 4 * both >= 3 * name.len().max(other.len()))
         .map(|(_, other)| other.clone())
 }

@@ -1,6 +1,7 @@
 //! Whole checkpoints: written, opened in every way, read back, damaged.
 
 mod convert;
+mod damage;
 mod inspect;
 mod round_trip;
 
