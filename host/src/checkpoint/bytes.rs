@@ -145,3 +145,9 @@ pub(crate) fn read_small(path: &Path, allowed: u64) -> Result<Vec<u8>, Checkpoin
     }
     Ok(file.read(0, file.len as usize)?.into_owned())
 }
+
+/// Whether the file begins with `magic`.
+pub(crate) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, CheckpointError> {
+    let file = FileBytes::open(path, false)?;
+    Ok(file.len >= magic.len() as u64 && *file.read(0, magic.len())? == *magic)
+}

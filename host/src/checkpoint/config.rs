@@ -125,11 +125,11 @@ impl ModelConfig {
                 return Err(field(name, value.to_string(), format!("1 to {most}")));
             }
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             let value = self.head_dim.to_string();
             return Err(field("head_dim", value, "an even number (rotary pairs)".into()));
         }
-        if self.num_heads % self.num_kv_heads != 0 {
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
             let allowed = format!("a divisor of num_attention_heads = {}", self.num_heads);
             return Err(field("num_key_value_heads", self.num_kv_heads.to_string(), allowed));
         }

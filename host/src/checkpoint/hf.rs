@@ -15,7 +15,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    CheckpointError, Draft, OpenOptions, bytes, bytes::FileBytes, config, safetensors, slots::Names,
+    CheckpointError, DenseSlot, Draft, OpenOptions, bytes, bytes::FileBytes, config, safetensors,
+    slots::Names,
 };
 
 /// Longest `config.json` and `generation_config.json` read.
@@ -55,9 +56,14 @@ pub(crate) fn open_folder(path: &Path, options: &OpenOptions) -> Result<Draft, C
         }
         return open_with(path, path, shards, Some((&index_path, &index)), options);
     }
+    if let (None, Some(gguf)) = (only_file(path, "safetensors")?, only_file(path, "gguf")?) {
+        return super::gguf::open(&gguf, options);
+    }
     let found = only_file(path, "safetensors")?.ok_or_else(|| CheckpointError::NoModel {
         path: path.to_owned(),
-        what: format!("there is no model.safetensors, no {INDEX} and no single .safetensors file"),
+        what: format!(
+            "there is no model.safetensors, no {INDEX} and no single .safetensors or .gguf file"
+        ),
     })?;
     open_with(path, path, vec![found], None, options)
 }
@@ -145,6 +151,8 @@ fn open_with(
             }
         }
     }
+    // The published GPU layout by its names; there q and k have their rotary pairs side by side.
+    let int2 = tensors.contains_key(Names::Int2.dense(DenseSlot::Embedding));
     Ok(Draft {
         path: path.to_owned(),
         config_file,
@@ -153,7 +161,8 @@ fn open_with(
         config,
         tie,
         quantization,
-        names: Names::HuggingFace,
-        interleaved_qk: false,
+        names: if int2 { Names::Int2 } else { Names::HuggingFace },
+        interleaved_qk: int2,
+        metadata: None,
     })
 }

@@ -10,9 +10,12 @@
 
 mod bytes;
 mod config;
+mod convert;
 mod dense;
 mod error;
+mod gguf;
 mod hf;
+mod inspect;
 mod resolve;
 mod rows;
 mod safetensors;
@@ -25,6 +28,7 @@ mod write;
 mod tests;
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
@@ -32,8 +36,11 @@ use std::{
 use self::{bytes::FileBytes, resolve::Resolved, slots::Names};
 pub use self::{
     config::{Activation, LinearClass, MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, ModelConfig},
+    convert::{ConvertReport, Target, TokenizerOutcome, convert},
     dense::DenseView,
     error::CheckpointError,
+    gguf::GgufTokenizer,
+    inspect::{DeviceBytes, LinearReport, ProjReport, Report, inspect},
     rows::{LinearKind, TernaryRows},
     slots::{DenseSlot, LinearSlot, NormSlot, Proj},
     tensor::{FloatType, StoredType, TensorEntry},
@@ -86,6 +93,8 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, TensorEntry>,
     config: ModelConfig,
     resolved: Resolved,
+    names: Names,
+    metadata: Option<BTreeMap<String, gguf::Value>>,
 }
 
 /// What a container says before the model is checked against it.
@@ -102,6 +111,8 @@ pub(crate) struct Draft {
     pub(crate) names: Names,
     /// Whether rows of q and k are stored with interleaved rotary pairs.
     pub(crate) interleaved_qk: bool,
+    /// Metadata of a GGUF file.
+    pub(crate) metadata: Option<BTreeMap<String, gguf::Value>>,
 }
 
 impl Checkpoint {
@@ -119,6 +130,9 @@ impl Checkpoint {
         } else {
             match path.extension().and_then(|e| e.to_str()) {
                 Some("safetensors") => hf::open_file(path, options)?,
+                Some("gguf") => gguf::open(path, options)?,
+                // Files of the Hub's cache have no extension.
+                _ if bytes::starts_with(path, b"GGUF")? => gguf::open(path, options)?,
                 _ => {
                     return Err(CheckpointError::NoModel {
                         path: path.to_owned(),
@@ -155,7 +169,7 @@ impl Checkpoint {
         self.files.iter().map(FileBytes::len).sum()
     }
 
-    /// One projection's ternaries. Float masters are read once here to find their mean.
+    /// One projection's ternaries. Float masters are read once, at the first call, to find their mean.
     pub fn linear(&self, slot: LinearSlot) -> Result<TernaryRows<'_>, CheckpointError> {
         let entry = self
             .resolved
@@ -165,25 +179,13 @@ impl Checkpoint {
             .map(|layer| &layer[slot.proj as usize])?;
         let file = &self.files[entry.tensor.file];
         let shape = self.config.linear_shape(slot.proj);
-        TernaryRows::new(file, &entry.tensor, entry.kind, entry.place, shape, entry.factor)
+        TernaryRows::new(file, entry, shape)
     }
 
     /// Gains of a norm, as f32 (exact for every stored type).
     pub fn norm(&self, slot: NormSlot) -> Result<Vec<f32>, CheckpointError> {
-        let layers = self.config.num_layers;
-        if let NormSlot::Input(layer)
-        | NormSlot::PostAttention(layer)
-        | NormSlot::AttnSub(layer)
-        | NormSlot::FfnSub(layer) = slot
-        {
-            if layer >= layers {
-                return Err(CheckpointError::Layer { layer, layers });
-            }
-        }
-        let (tensor, float) =
-            self.resolved.norms.get(&slot).ok_or(CheckpointError::Absent { what: "sub-norms" })?;
-        let file = &self.files[tensor.file];
-        let bytes = file.read(tensor.offset, tensor.bytes as usize)?;
+        let (tensor, float) = self.norm_tensor(slot)?;
+        let bytes = self.norm_bytes(slot)?;
         let mut gains = vec![0.0; bytes.len() / float.bytes()];
         float.decode(&bytes, &mut gains);
         match gains.iter().position(|v| !v.is_finite()) {
@@ -196,6 +198,33 @@ impl Checkpoint {
             }
             None => Ok(gains),
         }
+    }
+
+    fn norm_tensor(&self, slot: NormSlot) -> Result<&(TensorEntry, FloatType), CheckpointError> {
+        let layers = self.config.num_layers;
+        match slot {
+            NormSlot::Input(layer)
+            | NormSlot::PostAttention(layer)
+            | NormSlot::AttnSub(layer)
+            | NormSlot::FfnSub(layer)
+                if layer >= layers =>
+            {
+                Err(CheckpointError::Layer { layer, layers })
+            }
+            _ => {
+                self.resolved.norms.get(&slot).ok_or(CheckpointError::Absent { what: "sub-norms" })
+            }
+        }
+    }
+
+    pub(crate) fn norm_type(&self, slot: NormSlot) -> Result<FloatType, CheckpointError> {
+        Ok(self.norm_tensor(slot)?.1)
+    }
+
+    /// A norm's bytes as stored.
+    pub(crate) fn norm_bytes(&self, slot: NormSlot) -> Result<Cow<'_, [u8]>, CheckpointError> {
+        let (tensor, _) = self.norm_tensor(slot)?;
+        self.files[tensor.file].read(tensor.offset, tensor.bytes as usize)
     }
 
     /// Embedding or head, in the type it is stored in. The head of a tied model is the embedding.
@@ -214,6 +243,26 @@ impl Checkpoint {
             rows: self.config.vocab_size,
             cols: self.config.hidden_size,
         })
+    }
+
+    /// The folder with `tokenizer.json` and its like: the checkpoint's own, or the one a single file
+    /// stands in.
+    pub fn tokenizer_folder(&self) -> &Path {
+        let folder = match self.names {
+            Names::HuggingFace if self.path.is_dir() => Some(self.path.as_path()),
+            _ => self.files.first().and_then(|file| file.path().parent()),
+        };
+        folder.unwrap_or(Path::new(""))
+    }
+
+    /// The tokenizer that a GGUF file carries; `None` for other containers, and for GGUF files
+    /// without one.
+    pub fn gguf_tokenizer(&self) -> Result<Option<GgufTokenizer>, CheckpointError> {
+        let (Some(metadata), Some(file)) = (&self.metadata, self.files.first()) else {
+            return Ok(None);
+        };
+        let keys = gguf::Keys { path: file.path(), metadata };
+        GgufTokenizer::read(file, &keys, self.config.vocab_size)
     }
 
     /// Every projection, layer by layer in the order they are applied.

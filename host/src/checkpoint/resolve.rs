@@ -3,7 +3,10 @@
 //! Every slot of the model is looked up once, its shape compared with the one that follows from the
 //! configuration, its type with what can be read there. Tensors that no slot took are refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::OnceLock,
+};
 
 use super::{
     Checkpoint, CheckpointError, DenseSlot, Draft, FloatType, LinearClass, LinearKind, LinearSlot,
@@ -19,6 +22,8 @@ pub(crate) struct LinearEntry {
     pub(crate) place: RowPlace,
     /// g, or the multiplier of the block scales; unused for masters.
     pub(crate) factor: f32,
+    /// g of masters, once it was found.
+    pub(crate) absmean: OnceLock<f32>,
 }
 
 /// All slots of a model.
@@ -53,8 +58,8 @@ pub(crate) fn resolve(
     let mut resolver = Resolver { draft: &draft, taken: BTreeSet::new() };
     let resolved = resolver.all(options)?;
     resolver.nothing_left(options)?;
-    let Draft { path, files, tensors, config, .. } = draft;
-    Ok(Checkpoint { path, files, tensors, config, resolved })
+    let Draft { path, files, tensors, config, names, metadata, .. } = draft;
+    Ok(Checkpoint { path, files, tensors, config, resolved, names, metadata })
 }
 
 impl<'a> Resolver<'a> {
@@ -119,10 +124,10 @@ impl<'a> Resolver<'a> {
         let draft = self.draft;
         let head = draft.names.dense(DenseSlot::Head);
         let extra = draft.tensors.keys().find(|name| {
-            !self.taken.contains(name.as_str())
-                && !draft.names.ignorable(name)
-                // A tied model may carry a copy; like everywhere else the embedding is used.
-                && !(draft.config.tie_word_embeddings && name.as_str() == head)
+            // A tied model may carry a copy of its head; like everywhere else the embedding is used.
+            let spare_head = draft.config.tie_word_embeddings && name.as_str() == head;
+            let known = self.taken.contains(name.as_str()) || draft.names.ignorable(name);
+            !known && !spare_head
         });
         match extra {
             Some(name) if !options.allow_extra_tensors => Err(CheckpointError::UnexpectedTensor {
@@ -151,32 +156,43 @@ impl<'a> Resolver<'a> {
         let (n, k) = draft.config.linear_shape(slot.proj);
         let base = draft.names.linear(slot);
         let tensor = self.need(&format!("{base}.weight"))?;
-        let kind = LinearKind::of(&tensor.stored)
-            .filter(|&kind| kind != LinearKind::Int2)
-            .filter(|&kind| kind != LinearKind::HfPacked || draft.names == Names::HuggingFace);
+        let kind = LinearKind::of(&tensor.stored).filter(|kind| match draft.names {
+            Names::HuggingFace => matches!(kind, LinearKind::HfPacked | LinearKind::Master(_)),
+            Names::Gguf => {
+                matches!(kind, LinearKind::I2S | LinearKind::Tq1_0 | LinearKind::Tq2_0)
+            }
+            Names::Int2 => *kind == LinearKind::Int2,
+        });
         let kind = kind.ok_or_else(|| CheckpointError::StoredType {
             tensor: tensor.name.clone(),
             found: tensor.stored.to_string(),
-            allowed: "F32, F16, BF16, U8 (packed), I2_S, TQ1_0, TQ2_0",
+            allowed: match draft.names {
+                Names::Int2 => "I8",
+                Names::HuggingFace => "U8 (packed), or F32, F16, BF16 (masters)",
+                Names::Gguf => "I2_S, TQ1_0, TQ2_0 (float projections of a GGUF file are already rounded, their mean is not the scale)",
+            },
         })?;
-        let stored_rows = match kind {
-            LinearKind::HfPacked => pack::hf::packed_rows(n),
-            _ => n,
-        };
-        expect_shape(tensor, &[stored_rows, k])?;
+        let fused = draft.names.fused(&draft.config, slot.proj);
         match kind {
             LinearKind::I2S => pack::i2_s::check_k(k),
             LinearKind::Tq1_0 => pack::tq1_0::check_k(k),
             LinearKind::Tq2_0 => pack::tq2_0::check_k(k),
+            LinearKind::Int2 => pack::int2::check(fused.rows, k),
             _ => Ok(()),
         }
         .map_err(CheckpointError::tensor(&tensor.name))?;
+        match kind {
+            LinearKind::HfPacked => expect_shape(tensor, &[pack::hf::packed_rows(n), k]),
+            LinearKind::Int2 => expect_shape(tensor, &[fused.rows, k / 4]),
+            _ => expect_shape(tensor, &[n, k]),
+        }?;
 
         let rotary = matches!(slot.proj, Proj::Q | Proj::K) && draft.interleaved_qk;
-        let place = RowPlace { first: 0, interleaved: rotary.then_some(draft.config.head_dim) };
-        let factor = self.factor(kind, tensor, &base)?;
+        let place =
+            RowPlace { first: fused.first, interleaved: rotary.then_some(draft.config.head_dim) };
+        let factor = self.factor(kind, tensor, &base, fused.segment)?;
         pack::w2::check_scales(&[(n, factor)]).map_err(CheckpointError::tensor(&tensor.name))?;
-        Ok(LinearEntry { tensor: tensor.clone(), kind, place, factor })
+        Ok(LinearEntry { tensor: tensor.clone(), kind, place, factor, absmean: OnceLock::new() })
     }
 
     /// The scale that stands outside the codes: beside them, or behind them.
@@ -185,6 +201,7 @@ impl<'a> Resolver<'a> {
         kind: LinearKind,
         tensor: &TensorEntry,
         base: &str,
+        segment: usize,
     ) -> Result<f32, CheckpointError> {
         let file = &self.draft.files[tensor.file];
         match kind {
@@ -216,7 +233,14 @@ impl<'a> Resolver<'a> {
                 Ok(inside * self.outside_scale(base)?)
             }
             LinearKind::Tq1_0 | LinearKind::Tq2_0 => self.outside_scale(base),
-            LinearKind::Master(_) | LinearKind::Int2 => Ok(1.0),
+            LinearKind::Int2 => {
+                let tensor = self.need(&format!("{base}.weight_scale"))?;
+                expect_shape(tensor, &[pack::int2::SCALES])?;
+                let mut scales = [0.0; pack::int2::SCALES];
+                self.values(tensor, &mut scales)?;
+                Ok(scales[segment])
+            }
+            LinearKind::Master(_) => Ok(1.0),
         }
     }
 
@@ -229,7 +253,6 @@ impl<'a> Resolver<'a> {
     }
 
     fn scalar(&self, tensor: &TensorEntry) -> Result<f32, CheckpointError> {
-        let float = float_type(tensor)?;
         if tensor.shape.iter().any(|&d| d != 1) {
             return Err(CheckpointError::Shape {
                 tensor: tensor.name.clone(),
@@ -237,11 +260,17 @@ impl<'a> Resolver<'a> {
                 expected: vec![1],
             });
         }
-        let file: &FileBytes = &self.draft.files[tensor.file];
-        let bytes = file.read(tensor.offset, float.bytes())?;
         let mut value = [0.0];
-        float.decode(&bytes, &mut value);
+        self.values(tensor, &mut value)?;
         Ok(value[0])
+    }
+
+    /// Reads all of a small float tensor whose shape was checked.
+    fn values(&self, tensor: &TensorEntry, out: &mut [f32]) -> Result<(), CheckpointError> {
+        let float = float_type(tensor)?;
+        let file: &FileBytes = &self.draft.files[tensor.file];
+        float.decode(&file.read(tensor.offset, out.len() * float.bytes())?, out);
+        Ok(())
     }
 
     fn norm(
@@ -290,11 +319,11 @@ fn nearest<'a>(name: &str, present: impl Iterator<Item = &'a String>) -> Option<
     let common = |other: &str| {
         let start = name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
         let end = name.bytes().rev().zip(other.bytes().rev()).take_while(|(a, b)| a == b).count();
-        start + end
+        (start + end, start)
     };
     present
         .map(|other| (common(other), other))
-        .max_by_key(|(score, _)| *score)
-        .filter(|(score, other)| 4 * score >= 3 * name.len().max(other.len()))
+        .max_by_key(|((both, start), other)| (2 * *both as i64 - other.len() as i64, *start))
+        .filter(|((both, _), other)| 4 * both >= 3 * name.len().max(other.len()))
         .map(|(_, other)| other.clone())
 }

@@ -10,7 +10,9 @@ use std::{cell::Cell, ops::Range};
 use contract::w2a8::row_words;
 use half::f16;
 
-use super::{CheckpointError, FloatType, StoredType, TensorEntry, bytes::FileBytes};
+use super::{
+    CheckpointError, FloatType, StoredType, TensorEntry, bytes::FileBytes, resolve::LinearEntry,
+};
 use crate::pack::{self, PackError, TernarySource, ternary::AbsMean};
 
 /// Bytes read at once from a file that is not mapped.
@@ -42,7 +44,7 @@ impl LinearKind {
             StoredType::I2S => Self::I2S,
             StoredType::Tq1_0 => Self::Tq1_0,
             StoredType::Tq2_0 => Self::Tq2_0,
-            StoredType::U32 => Self::Int2,
+            StoredType::I8 => Self::Int2,
             other => Self::Master(other.float()?),
         })
     }
@@ -69,6 +71,18 @@ impl RowPlace {
                 }
             }
     }
+
+    /// Logical row of stored row `stored`, the inverse.
+    pub(crate) fn logical(self, stored: usize) -> usize {
+        let row = stored - self.first;
+        match self.interleaved {
+            None => row,
+            Some(head) => {
+                let (base, r) = (row / head * head, row % head);
+                base + r % 2 * (head / 2) + r / 2
+            }
+        }
+    }
 }
 
 /// One projection's ternaries, readable by ranges of rows.
@@ -92,21 +106,23 @@ impl Drop for TernaryRows<'_> {
 }
 
 impl<'a> TernaryRows<'a> {
-    /// `factor` is the scale known from outside the tensor: the whole scale for packed forms, a
-    /// multiplier of the blocks' scale for TQ. Masters get theirs from one pass over the weights.
+    /// Finds the scale: known for packed forms, the blocks' for TQ, the mean of masters.
     pub(crate) fn new(
         file: &'a FileBytes,
-        tensor: &'a TensorEntry,
-        kind: LinearKind,
-        place: RowPlace,
+        entry: &'a LinearEntry,
         (n, k): (usize, usize),
-        factor: f32,
     ) -> Result<Self, CheckpointError> {
-        let block_scale = Cell::new(None);
-        let mut rows = Self { file, tensor, kind, place, n, k, scale: factor, block_scale };
-        match kind {
-            LinearKind::Master(_) => rows.scale = rows.absmean()?,
-            LinearKind::Tq1_0 | LinearKind::Tq2_0 => {
+        let LinearEntry { tensor, kind, place, factor, absmean } = entry;
+        let (kind, place, block_scale) = (*kind, *place, Cell::new(None));
+        let mut rows = Self { file, tensor, kind, place, n, k, scale: *factor, block_scale };
+        match (kind, absmean.get()) {
+            (LinearKind::Master(_), Some(&known)) => rows.scale = known,
+            (LinearKind::Master(float), None) => {
+                rows.scale = rows.absmean(float)?;
+                // Another thread may have been first, with the same value.
+                let _ = absmean.set(rows.scale);
+            }
+            (LinearKind::Tq1_0 | LinearKind::Tq2_0, _) => {
                 let found = rows.first_block_scale()?;
                 rows.block_scale.set(found);
                 rows.scale = factor * found.map_or(pack::ternary::MIN_SCALE, f16::to_f32);
@@ -194,7 +210,7 @@ impl<'a> TernaryRows<'a> {
             LinearKind::I2S => pack::i2_s::row_bytes(self.k),
             LinearKind::Tq1_0 => pack::tq1_0::row_bytes(self.k),
             LinearKind::Tq2_0 => pack::tq2_0::row_bytes(self.k),
-            LinearKind::Int2 => self.k * 4,
+            LinearKind::Int2 => self.k / 4,
             LinearKind::Master(float) => self.k * float.bytes(),
         }
     }
@@ -222,7 +238,7 @@ impl<'a> TernaryRows<'a> {
                 let bytes = self.bytes(row % quarter, count)?;
                 pack::hf::decode_rows(&bytes, k, row / quarter, row, out)
             }
-            LinearKind::I2S => pack::i2_s::decode_rows(&*self.bytes(row, count)?, k, row, out),
+            LinearKind::I2S => pack::i2_s::decode_rows(&self.bytes(row, count)?, k, row, out),
             LinearKind::Tq1_0 | LinearKind::Tq2_0 => {
                 let mut scale = self.block_scale.get();
                 let bytes = self.bytes(row, count)?;
@@ -232,7 +248,8 @@ impl<'a> TernaryRows<'a> {
                 }
             }
             LinearKind::Int2 => {
-                let bytes = self.bytes(row / pack::int2::BAND, 1)?;
+                let first = row / pack::int2::BAND * pack::int2::BAND;
+                let bytes = self.bytes(first, pack::int2::BAND)?;
                 let band: Vec<u32> =
                     bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
                 pack::int2::decode_row(&band, row, k, out)
@@ -252,8 +269,7 @@ impl<'a> TernaryRows<'a> {
         .map_err(self.named())
     }
 
-    fn absmean(&self) -> Result<f32, CheckpointError> {
-        let LinearKind::Master(float) = self.kind else { return Ok(self.scale) };
+    fn absmean(&self, float: FloatType) -> Result<f32, CheckpointError> {
         let mut mean = AbsMean::default();
         let mut values = vec![0.0; self.k];
         let step = (PIECE / self.row_bytes()).max(1);

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::ModelConfig;
+
 /// A projection of a transformer block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -74,6 +76,19 @@ pub enum DenseSlot {
 pub(crate) enum Names {
     HuggingFace,
     Gguf,
+    /// The published GPU checkpoint: q, k, v and gate, up are one tensor each.
+    Int2,
+}
+
+/// Where a projection stands in its tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fused {
+    /// First row.
+    pub(crate) first: usize,
+    /// Rows of the whole tensor.
+    pub(crate) rows: usize,
+    /// Which of the tensor's scales.
+    pub(crate) segment: usize,
 }
 
 impl Names {
@@ -97,6 +112,29 @@ impl Names {
                 };
                 format!("blk.{layer}.{part}")
             }
+            Self::Int2 => {
+                let part = match proj {
+                    Proj::Q | Proj::K | Proj::V => "attention.wqkv",
+                    Proj::O => "attention.wo",
+                    Proj::Gate | Proj::Up => "feed_forward.w13",
+                    Proj::Down => "feed_forward.w2",
+                };
+                format!("layers.{layer}.{part}")
+            }
+        }
+    }
+
+    /// Where the projection stands in the tensor of that name.
+    pub(crate) fn fused(self, config: &ModelConfig, proj: Proj) -> Fused {
+        let (n, _) = config.linear_shape(proj);
+        let (q, kv, ffn) = (config.q_rows(), config.kv_rows(), config.intermediate_size);
+        match (self, proj) {
+            (Self::Int2, Proj::Q) => Fused { first: 0, rows: q + 2 * kv, segment: 0 },
+            (Self::Int2, Proj::K) => Fused { first: q, rows: q + 2 * kv, segment: 1 },
+            (Self::Int2, Proj::V) => Fused { first: q + kv, rows: q + 2 * kv, segment: 2 },
+            (Self::Int2, Proj::Gate) => Fused { first: 0, rows: 2 * ffn, segment: 0 },
+            (Self::Int2, Proj::Up) => Fused { first: ffn, rows: 2 * ffn, segment: 1 },
+            _ => Fused { first: 0, rows: n, segment: 0 },
         }
     }
 
@@ -105,6 +143,11 @@ impl Names {
         let (layer, parts): (_, &[&str]) = match (self, slot) {
             (Self::HuggingFace, NormSlot::Final) => return vec!["model.norm.weight".into()],
             (Self::Gguf, NormSlot::Final) => return vec!["output_norm.weight".into()],
+            (Self::Int2, NormSlot::Final) => return vec!["norm.weight".into()],
+            (Self::Int2, NormSlot::Input(l)) => (l, &["attention_norm"]),
+            (Self::Int2, NormSlot::PostAttention(l)) => (l, &["ffn_norm"]),
+            (Self::Int2, NormSlot::AttnSub(l)) => (l, &["attention.attn_sub_norm"]),
+            (Self::Int2, NormSlot::FfnSub(l)) => (l, &["feed_forward.ffn_sub_norm"]),
             (Self::HuggingFace, NormSlot::Input(l)) => (l, &["input_layernorm"]),
             (Self::HuggingFace, NormSlot::PostAttention(l)) => (l, &["post_attention_layernorm"]),
             (Self::HuggingFace, NormSlot::AttnSub(l)) => {
@@ -121,6 +164,7 @@ impl Names {
         let block = match self {
             Self::HuggingFace => "model.layers",
             Self::Gguf => "blk",
+            Self::Int2 => "layers",
         };
         parts.iter().map(|part| format!("{block}.{layer}.{part}.weight")).collect()
     }
@@ -129,6 +173,8 @@ impl Names {
         match (self, slot) {
             (Self::HuggingFace, DenseSlot::Embedding) => "model.embed_tokens.weight",
             (Self::HuggingFace, DenseSlot::Head) => "lm_head.weight",
+            (Self::Int2, DenseSlot::Embedding) => "tok_embeddings.weight",
+            (Self::Int2, DenseSlot::Head) => "output.weight",
             (Self::Gguf, DenseSlot::Embedding) => "token_embd.weight",
             (Self::Gguf, DenseSlot::Head) => "output.weight",
         }
@@ -136,6 +182,6 @@ impl Names {
 
     /// Tensors that carry nothing a forward pass needs.
     pub(crate) fn ignorable(self, name: &str) -> bool {
-        self == Self::HuggingFace && name.ends_with(".rotary_emb.inv_freq")
+        self != Self::Gguf && name.ends_with(".rotary_emb.inv_freq")
     }
 }

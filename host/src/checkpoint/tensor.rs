@@ -22,8 +22,8 @@ pub enum StoredType {
     Tq1_0,
     /// [`crate::pack::tq2_0`].
     Tq2_0,
-    /// Words of [`crate::pack::int2`], as safetensors `U32` or `I32`.
-    U32,
+    /// Signed bytes; for a projection: words of [`crate::pack::int2`].
+    I8,
     /// Anything else, by its name: it can be listed, not read.
     Other(String),
 }
@@ -35,7 +35,7 @@ impl StoredType {
             "F16" => Self::F16,
             "BF16" => Self::Bf16,
             "U8" => Self::U8,
-            "U32" => Self::U32,
+            "I8" => Self::I8,
             other => Self::Other(other.to_owned()),
         }
     }
@@ -43,14 +43,14 @@ impl StoredType {
     /// Bits of an element where elements have a size of their own.
     pub(crate) fn bits(&self) -> Option<u64> {
         Some(match self {
-            Self::F32 | Self::U32 => 32,
+            Self::F32 => 32,
             Self::F16 | Self::Bf16 => 16,
-            Self::U8 => 8,
+            Self::U8 | Self::I8 => 8,
             Self::I2S | Self::Tq1_0 | Self::Tq2_0 => return None,
             Self::Other(name) => match name.as_str() {
-                "BOOL" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 8,
+                "BOOL" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 8,
                 "I16" | "U16" => 16,
-                "I32" => 32,
+                "I32" | "U32" => 32,
                 "I64" | "U64" | "F64" | "C64" => 64,
                 _ => return None,
             },
@@ -78,7 +78,7 @@ impl fmt::Display for StoredType {
             Self::I2S => "I2_S",
             Self::Tq1_0 => "TQ1_0",
             Self::Tq2_0 => "TQ2_0",
-            Self::U32 => "U32",
+            Self::I8 => "I8",
             Self::Other(name) => name,
         })
     }

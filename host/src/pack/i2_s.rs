@@ -18,7 +18,7 @@ pub const TAIL_BYTES: usize = 32;
 
 /// Refuses a K that is not a whole number of blocks.
 pub fn check_k(k: usize) -> Result<(), PackError> {
-    if k % BLOCK != 0 {
+    if !k.is_multiple_of(BLOCK) {
         return Err(PackError::Multiple { layout: "I2_S", dim: "K", multiple: BLOCK, found: k });
     }
     Ok(())

@@ -12,6 +12,9 @@ use super::{PackError, PackedW2, check_len, check_shape, word};
 /// Rows of a band: the unit in which rows can be written in order.
 pub const BAND: usize = 16;
 
+/// Scales beside each fused matrix; those that are not needed are zero.
+pub const SCALES: usize = 4;
+
 /// Refuses shapes that are not whole tiles.
 pub fn check(n: usize, k: usize) -> Result<(), PackError> {
     let refuse = |dim, multiple, found| {

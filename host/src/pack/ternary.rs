@@ -38,10 +38,10 @@ impl AbsMean {
                 partial[p] += partial[p + distance];
             }
         }
-        if !partial[0].is_finite() {
-            if let Some(col) = values.iter().position(|v| !v.is_finite()) {
-                return Err(PackError::NotFinite { row, col, value: values[col] });
-            }
+        if !partial[0].is_finite()
+            && let Some(col) = values.iter().position(|v| !v.is_finite())
+        {
+            return Err(PackError::NotFinite { row, col, value: values[col] });
         }
         self.sum += partial[0];
         self.count += values.len() as u64;

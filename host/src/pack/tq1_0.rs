@@ -21,7 +21,7 @@ const POW3: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// Refuses a K that is not a whole number of blocks.
 pub fn check_k(k: usize) -> Result<(), PackError> {
-    if k % BLOCK != 0 {
+    if !k.is_multiple_of(BLOCK) {
         return Err(PackError::Multiple { layout: "TQ1_0", dim: "K", multiple: BLOCK, found: k });
     }
     Ok(())
@@ -110,7 +110,7 @@ pub fn encode_row(row: &[u32], scale: f16, bytes: &mut [u8]) {
             }
         }
         for (byte, sum) in block.iter_mut().zip(sums) {
-            *byte = ((sum * 256 + 242) / 243) as u8;
+            *byte = (sum * 256).div_ceil(243) as u8;
         }
         block[CODE_BYTES..].copy_from_slice(&scale.to_le_bytes());
     }

@@ -19,7 +19,7 @@ const BLOCK_WORDS: usize = 16;
 
 /// Refuses a K that is not a whole number of blocks.
 pub fn check_k(k: usize) -> Result<(), PackError> {
-    if k % BLOCK != 0 {
+    if !k.is_multiple_of(BLOCK) {
         return Err(PackError::Multiple { layout: "TQ2_0", dim: "K", multiple: BLOCK, found: k });
     }
     Ok(())

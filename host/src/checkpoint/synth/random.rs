@@ -48,7 +48,7 @@ const CODES: [u8; 256] = {
     let mut i = 0;
     while i < 256 {
         let v = i as u8 % 81;
-        table[i] = v % 3 | (v / 3 % 3) << 2 | (v / 9 % 3) << 4 | (v / 27) << 6;
+        table[i] = (v % 3) | ((v / 3 % 3) << 2) | ((v / 9 % 3) << 4) | ((v / 27) << 6);
         i += 1;
     }
     table

@@ -1,5 +1,8 @@
 //! Whole checkpoints: written, opened in every way, read back, damaged.
 
+mod convert;
+mod damage;
+mod inspect;
 mod round_trip;
 
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Writing checkpoints: files appear under their name only when they are complete.
 
 pub(crate) mod config_json;
+pub(crate) mod gguf;
 pub(crate) mod safetensors;
 
 use std::{
