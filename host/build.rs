@@ -1,8 +1,12 @@
-//! Embeds the built PTX.
+//! Embeds the built PTX, and satisfies the linker.
 //!
 //! Every `.ptx` file under `kernels-gpu/ptx/` that `manifest.json` names becomes one entry of a
 //! table that `src/driver/ptx.rs` includes. What an entry says (target, ISA version) is read from
 //! the PTX itself. Without the folder the table is empty: the crate always builds.
+//!
+//! `cust_raw` tells the linker `-lcuda`. The symbols are defined in `src/driver/loader.rs`, so an
+//! empty library of that name is enough; it is made here, for every program that depends on this
+//! crate.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -14,6 +18,13 @@ fn main() {
     let folder = root.join("../kernels-gpu/ptx");
     // A missing path counts as changed, so the table is made again until the PTX is there.
     println!("cargo::rerun-if-changed={}", folder.display());
+    if env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        // An archive without members: every linker takes it for `-lcuda`.
+        if let Err(error) = fs::write(out.join("libcuda.a"), "!<arch>\n") {
+            println!("cargo::error=cannot write an empty libcuda.a: {error}");
+        }
+        println!("cargo::rustc-link-search=native={}", out.display());
+    }
     let mut table = String::from("&[\n");
     if let Ok(manifest) = fs::read_to_string(folder.join("manifest.json")) {
         let mut files = Vec::new();

@@ -5,7 +5,6 @@
 //! asked. All of them exist without the `cuda` feature, so that a caller's `match` does not depend
 //! on it.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use thiserror::Error;
@@ -17,9 +16,9 @@ pub struct DriverError {
     /// The driver's result code (`CUresult`); codes newer than this crate are kept as they are.
     pub code: i32,
     /// The driver's name of the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub name: Cow<'static, str>,
+    pub name: Box<str>,
     /// The driver's description of the code.
-    pub text: Cow<'static, str>,
+    pub text: Box<str>,
     /// The function that returned it.
     pub call: &'static str,
 }
@@ -28,8 +27,8 @@ impl DriverError {
     /// An error of `call` with the driver's `name` and `text`.
     pub fn new(
         code: i32,
-        name: impl Into<Cow<'static, str>>,
-        text: impl Into<Cow<'static, str>>,
+        name: impl Into<Box<str>>,
+        text: impl Into<Box<str>>,
         call: &'static str,
     ) -> Self {
         Self { code, name: name.into(), text: text.into(), call }

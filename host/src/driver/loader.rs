@@ -9,6 +9,7 @@
 //! was generated from CUDA 11.4, and a code outside an enum is undefined behaviour. Each returned
 //! code goes through [`clamp`]. (What this crate calls itself returns plain `i32`: [`super::api`].)
 
+use std::error::Error;
 use std::ffi::{c_char, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -252,7 +253,10 @@ pub(crate) fn load() -> Result<&'static Library, &'static str> {
     LIB.get_or_init(|| {
         // SAFETY: libcuda's initialisers only set up the driver's own state; they are what any
         // CUDA program runs at its start.
-        let lib = unsafe { Library::new("libcuda.so.1") }.map_err(|e| e.to_string())?;
+        let lib = unsafe { Library::new("libcuda.so.1") }.map_err(|e| {
+            // The reason stands in the error's source.
+            e.source().map_or_else(|| e.to_string(), ToString::to_string)
+        })?;
         fill_slots(&lib);
         Ok(lib)
     })
