@@ -7,7 +7,7 @@ use crate::{chat, completions, convert, doctor, generate, inspect, synth};
 use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::text::SamplingParams;
 use clap::builder::FalseyValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Runs BitNet b1.58 models on NVIDIA GPUs and on the CPU, with the same result.
@@ -25,6 +25,7 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
+Every option is also an environment variable: --max-tokens is BITNET_MAX_TOKENS.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C.
 Colours: NO_COLOR turns them off, CLICOLOR_FORCE=1 on.";
 
@@ -48,6 +49,7 @@ pub(crate) enum Command {
 
 /// Which model, and on what.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Model and device")]
 pub(crate) struct EngineArgs {
     /// Folder, file, or hub name ORG/NAME[@REVISION]; the demo model when not given
     #[arg(short, long, env = "BITNET_MODEL", value_name = "PATH|ORG/NAME")]
@@ -58,7 +60,7 @@ pub(crate) struct EngineArgs {
     /// Threads of the CPU backend [default: all cores]
     #[arg(long, env = "BITNET_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Longest context in tokens, prompt and answer together [default: the model's]
+    /// Longest context in tokens, prompt and answer together [default: the model's, at most 4096]
     #[arg(long, env = "BITNET_CTX", value_name = "TOKENS",
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(crate) ctx: Option<u32>,
@@ -81,6 +83,7 @@ pub(crate) struct EngineArgs {
 
 /// How tokens are chosen and when to stop.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Most tokens to generate
     #[arg(short = 'n', long, env = "BITNET_MAX_TOKENS", default_value_t = 256)]
@@ -135,6 +138,12 @@ pub(crate) struct SamplingArgs {
     pub(crate) ignore_eos: bool,
 }
 
+/// The command line's definition. The variables are named by a rule, so the help does not list them.
+pub(crate) fn command() -> clap::Command {
+    let hide = |command: clap::Command| command.mut_args(|arg| arg.hide_env(true));
+    hide(Cli::command()).mut_subcommands(hide)
+}
+
 impl SamplingArgs {
     /// The library's parameters, with `seed` where none was given.
     pub(crate) fn params(&self, seed: u64) -> SamplingParams {
@@ -156,9 +165,7 @@ impl SamplingArgs {
 /// Type of the key and value cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvChoice {
-    /// Two bytes a value.
     Bf16,
-    /// Four bytes a value.
     F32,
 }
 
@@ -185,11 +192,10 @@ pub(crate) fn byte_count(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

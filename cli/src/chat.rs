@@ -1,17 +1,18 @@
 //! `bitnet chat`: a conversation, one line a turn.
 //!
-//! On a terminal there is a prompt and the commands below; otherwise every line of standard input
-//! is a turn and nothing but the answers is printed. The whole conversation is sent each time; the
+//! On a terminal there is a prompt; otherwise nothing but the answers is printed. The commands below
+//! work in both cases. The whole conversation is sent each time; the
 //! engine keeps what it has already computed of it. Ctrl-C ends an answer, or, at the prompt, the
 //! program.
 
 use crate::args::{EngineArgs, SamplingArgs};
-use crate::engine::{self, Engine, Finish, Stats};
+use crate::engine::{self, Stats};
 use crate::failure::Failure;
-use crate::generate::{report, seed_from_clock, stream, write_profile};
+use crate::generate::{report, seed_from_clock, stream};
 use crate::output::Output;
 use crate::{interrupt, locate};
-use bitnet_gpu::text::{ChatTemplate, Message, SamplingParams};
+use bitnet_gpu::session::{Finish, Session, SessionError};
+use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -21,13 +22,13 @@ const HELP: &str = "/reset  forget the conversation\n/quit   leave (or Ctrl-D)\n
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ChatArgs {
+    /// System message in front of the conversation
+    #[arg(long, env = "BITNET_SYSTEM", value_name = "TEXT")]
+    system: Option<String>,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// System message in front of the conversation
-    #[arg(long, env = "BITNET_SYSTEM", value_name = "TEXT")]
-    system: Option<String>,
 }
 
 /// What `--json` prints for each turn, on one line.
@@ -43,10 +44,12 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
     params.validate()?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
-    let mut engine = engine::open(&path, &args.engine, output)?;
-    let template = engine.template()?;
+    let mut session = engine::open(&path, &args.engine, output)?;
+    if session.template().is_none() {
+        return Err(SessionError::NoTemplate.into());
+    }
     let start: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
-    let mut talk = Talk { template, messages: start.clone(), params };
+    let mut talk = Talk { messages: start.clone(), params };
     let interactive = io::stdin().is_terminal() && !output.json;
     if interactive {
         output.note(HELP);
@@ -54,12 +57,12 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
     while let Some(line) = read_turn(interactive)? {
         match line.trim() {
             "" => continue,
-            "/quit" | "/exit" if interactive => break,
-            "/help" if interactive => output.note(HELP),
-            "/reset" if interactive => talk.messages.clone_from(&start),
+            "/quit" => break,
+            "/help" => output.note(HELP),
+            "/reset" => talk.messages.clone_from(&start),
             text => {
                 let before = talk.messages.len();
-                if let Err(failure) = talk.answer(text, engine.as_mut(), output) {
+                if let Err(failure) = talk.answer(text, &mut session, output) {
                     if !interactive || matches!(failure, Failure::ClosedPipe) {
                         return Err(failure);
                     }
@@ -71,13 +74,12 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
         }
     }
     if let Some(file) = &args.engine.profile {
-        write_profile(engine.as_ref(), file, output)?;
+        engine::write_profile(&session, file, output)?;
     }
     Ok(())
 }
 
 struct Talk {
-    template: ChatTemplate,
     messages: Vec<Message>,
     params: SamplingParams,
 }
@@ -86,15 +88,14 @@ impl Talk {
     fn answer(
         &mut self,
         text: &str,
-        engine: &mut dyn Engine,
+        session: &mut Session,
         output: &Output,
     ) -> Result<(), Failure> {
         self.messages.push(Message::new("user", text));
-        let prompt = self.template.render(&self.messages, true)?;
-        let ids = engine.tokenizer().encode(&prompt, true)?;
+        let ids = session.encode_chat(&self.messages)?;
         interrupt::reset();
-        let answer = stream(engine, &ids, &self.params, output)?;
-        let stats = engine.stats();
+        let answer = stream(session, &ids, &self.params, output)?;
+        let stats = Stats::of(session, &answer.stats);
         if output.json {
             let turn = Turn { text: &answer.text, finish: answer.finish, stats };
             let line = serde_json::to_string(&turn).map_err(io::Error::from)?;

@@ -1,9 +1,9 @@
 //! `bitnet completions SHELL`.
 
-use crate::args::Cli;
+use crate::args::command;
 use crate::failure::Failure;
 use crate::output::Output;
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
 #[derive(Args)]
@@ -15,6 +15,6 @@ pub(crate) struct CompletionsArgs {
 pub(crate) fn run(args: CompletionsArgs, output: &Output) -> Result<(), Failure> {
     // Into memory first: the generator panics when its writer fails.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "bitnet", &mut script);
+    clap_complete::generate(args.shell, &mut command(), "bitnet", &mut script);
     Ok(output.stream(&String::from_utf8_lossy(&script))?)
 }

@@ -184,7 +184,7 @@ fn would_use(choice: BackendChoice, gpu: &Gpu) -> String {
     match choice.resolve() {
         Ok(Backend::Cpu) if choice == BackendChoice::Cpu => "the CPU, as asked".into(),
         Ok(Backend::Cpu) => match &gpu.problem {
-            Some(problem) => format!("the CPU: {problem}"),
+            Some(problem) => format!("the CPU: {}", cause(problem)),
             None => "the CPU: no CUDA device was found".into(),
         },
         Ok(Backend::Cuda(index)) => match gpu.devices.iter().find(|d| d.index == index) {
@@ -193,6 +193,11 @@ fn would_use(choice: BackendChoice, gpu: &Gpu) -> String {
         },
         Err(error) => format!("nothing: {error}"),
     }
+}
+
+/// The part of an error before its advice.
+fn cause(error: &str) -> &str {
+    error.split_once("; try: ").map_or(error, |(cause, _)| cause)
 }
 
 fn cpu() -> Cpu {

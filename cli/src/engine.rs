@@ -1,138 +1,146 @@
-//! The one place where the program meets the generation engine.
-//!
-//! [`Engine`] is what the commands need of a loaded model; [`open`] makes one from the command line's
-//! options. Text goes out through `on_text` in order, whole characters, stop strings already cut.
+//! From options to a loaded [`Session`], and from a session to figures: the one place where the
+//! program meets the library's engine.
 
 use crate::args::{EngineArgs, KvChoice};
 use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
-use bitnet_gpu::text::{ChatTemplate, SamplingParams, Tokenizer};
+use crate::progress::Progress;
+use bitnet_gpu::session::{GenerateStats, KvType, LoadStats, Session};
 use serde::Serialize;
-use std::ops::ControlFlow;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Why generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Finish {
-    /// `max_tokens`, or the end of the context.
-    Length,
-    /// A stop string.
-    Stop,
-    /// The model's own end token.
-    EndToken,
-    /// The caller: Ctrl-C or a closed pipe.
-    Interrupted,
+/// Loads `model` as `args` say.
+pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<Session, Failure> {
+    let mut builder = Session::builder()
+        .model(model)
+        .backend(args.device)
+        .mmap(!args.no_mmap)
+        .graph(!args.no_graph)
+        .profile(args.profile.is_some())
+        .kv(match args.kv {
+            KvChoice::Bf16 => KvType::Bf16,
+            KvChoice::F32 => KvType::F32,
+        });
+    if let Some(threads) = args.threads {
+        builder = builder.threads(threads.into());
+    }
+    if let Some(positions) = args.ctx {
+        builder = builder.context(positions as usize);
+    }
+    if let Some(bytes) = args.pool_cap {
+        // A cap beyond the address space is no cap.
+        builder = builder.pool_cap(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    let mut progress = Progress::new(output);
+    Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
 }
 
-/// Device memory in bytes.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Memory {
-    pub(crate) in_use: u64,
-    pub(crate) peak: u64,
-    pub(crate) reserved: u64,
-}
-
-/// Figures of a loaded model and of its last generation.
+/// Figures of a loaded model and of one text.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Stats {
-    /// Such as `cuda:0 NVIDIA H200` or `cpu (16 threads, avx512-vnni)`.
+    /// The device and what it runs.
     pub(crate) device: String,
-    pub(crate) load_seconds: f64,
-    /// Tokens of the prompt, those found in the cache included.
-    pub(crate) prompt_tokens: usize,
-    /// Tokens of the prompt whose keys and values were still there from the turn before.
-    pub(crate) reused_tokens: usize,
-    pub(crate) prefill_seconds: f64,
-    pub(crate) generated_tokens: usize,
-    pub(crate) decode_seconds: f64,
+    pub(crate) load: LoadStats,
+    pub(crate) generate: GenerateStats,
+    /// `None` when nothing was prefilled.
     pub(crate) prefill_tokens_per_second: Option<f64>,
+    /// `None` for fewer than two tokens.
     pub(crate) decode_tokens_per_second: Option<f64>,
-    /// `None` on the CPU.
-    pub(crate) device_memory: Option<Memory>,
-    /// Largest resident memory of the process in bytes, where the system tells.
-    pub(crate) host_memory_peak: Option<u64>,
-}
-
-/// Per-kernel times of a run with `--profile`.
-pub(crate) struct Profile {
-    /// For people.
-    pub(crate) table: String,
-    /// Chrome trace format.
-    pub(crate) trace: String,
-}
-
-/// A loaded model.
-pub(crate) trait Engine {
-    /// The checkpoint's tokenizer.
-    fn tokenizer(&self) -> &Tokenizer;
-
-    /// The chat template to use with it.
-    fn template(&self) -> Result<ChatTemplate, Failure>;
-
-    /// Continues `prompt`; `on_text` may end it early.
-    fn generate(
-        &mut self,
-        prompt: &[u32],
-        params: &SamplingParams,
-        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) -> Result<Finish, Failure>;
-
-    /// Figures so far.
-    fn stats(&self) -> Stats;
-
-    /// Times of the kernels, when they were asked for.
-    fn profile(&self) -> Option<Profile>;
-}
-
-/// Loads `model` as `args` say.
-pub(crate) fn open(
-    model: &Path,
-    args: &EngineArgs,
-    output: &Output,
-) -> Result<Box<dyn Engine>, Failure> {
-    let _ = (model, output, args.device, args.threads, args.ctx, args.pool_cap);
-    let _ = (&args.profile, args.no_mmap, args.no_graph, args.kv == KvChoice::F32);
-    Err(Failure::new(
-        "this build cannot run a model",
-        "it has no generation engine",
-        "use a build of a later commit",
-    ))
+    /// Weights, cache and activations where the model runs, in bytes.
+    pub(crate) memory_bytes: usize,
+    pub(crate) memory_peak_bytes: usize,
+    /// Largest resident memory of the process, where the system tells.
+    pub(crate) host_peak_bytes: Option<u64>,
 }
 
 impl Stats {
+    pub(crate) fn of(session: &Session, generate: &GenerateStats) -> Self {
+        let memory = session.memory();
+        let rate = |rate: f64| (rate > 0.0).then_some(rate);
+        Self {
+            device: session.device(),
+            load: session.load_stats().clone(),
+            prefill_tokens_per_second: rate(generate.prefill_rate()),
+            decode_tokens_per_second: rate(generate.decode_rate()),
+            generate: generate.clone(),
+            memory_bytes: memory.in_use_bytes,
+            memory_peak_bytes: memory.peak_bytes,
+            host_peak_bytes: host_peak_bytes(),
+        }
+    }
+
     /// The lines for standard error.
     pub(crate) fn lines(&self) -> Vec<String> {
         let rate = |rate: Option<f64>| rate.map_or(String::new(), |r| format!(", {r:.1} tok/s"));
-        let reused = match self.reused_tokens {
+        let cached = match self.generate.cached_tokens {
             0 => String::new(),
-            n => format!(" ({n} reused)"),
+            n => format!(" ({n} cached)"),
         };
+        let load = human_seconds(self.load.seconds);
+        let file = human_bytes(self.load.file_bytes);
         let mut lines = vec![
-            format!("load     {} on {}", human_seconds(self.load_seconds), self.device),
+            format!("load     {file} in {load} on {}", self.device),
             format!(
-                "prefill  {} tokens{reused} in {}{}",
-                self.prompt_tokens,
-                human_seconds(self.prefill_seconds),
+                "prefill  {} tokens{cached} in {}{}",
+                self.generate.prompt_tokens,
+                human_seconds(self.generate.prefill_seconds),
                 rate(self.prefill_tokens_per_second)
             ),
             format!(
                 "decode   {} tokens in {}{}",
-                self.generated_tokens,
-                human_seconds(self.decode_seconds),
+                self.generate.generated_tokens,
+                human_seconds(self.generate.decode_seconds),
                 rate(self.decode_tokens_per_second)
             ),
+            format!(
+                "memory   {} for the model (peak {})",
+                human_bytes(self.memory_bytes as u64),
+                human_bytes(self.memory_peak_bytes as u64)
+            ),
         ];
-        let device = self
-            .device_memory
-            .map(|m| format!("device {} (peak {})", human_bytes(m.in_use), human_bytes(m.peak)));
-        let host = self.host_memory_peak.map(|peak| format!("host peak {}", human_bytes(peak)));
-        let memory: Vec<String> = device.into_iter().chain(host).collect();
-        if !memory.is_empty() {
-            lines.push(format!("memory   {}", memory.join(", ")));
+        if let (Some(line), Some(peak)) = (lines.last_mut(), self.host_peak_bytes) {
+            *line += &format!(", {} of host memory at most", human_bytes(peak));
         }
         lines
     }
+}
+
+/// The kernel table on standard error and the trace in `file`.
+pub(crate) fn write_profile(
+    session: &Session,
+    file: &Path,
+    output: &Output,
+) -> Result<(), Failure> {
+    let Some(profile) = session.profile()? else {
+        return Err(Failure::new(
+            format!("no profile was written to {}", file.display()),
+            format!("kernels are timed on a GPU only, and this ran on {}", session.device()),
+            "leave --profile out, or choose a GPU with --device cuda",
+        ));
+    };
+    output.note(profile.to_string().trim_end());
+    let written = File::create(file).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        profile.write_chrome_trace(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| {
+        Failure::new(
+            format!("cannot write the trace to {}", file.display()),
+            error.to_string(),
+            "give --profile a file in a folder that exists",
+        )
+    })
+}
+
+/// Largest resident memory so far (`VmHWM` of Linux).
+fn host_peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 #[cfg(test)]
@@ -143,31 +151,41 @@ mod tests {
     fn the_statistics_say_what_was_measured_and_no_more() {
         let mut stats = Stats {
             device: "cpu".into(),
-            load_seconds: 0.5,
-            prompt_tokens: 12,
-            reused_tokens: 0,
-            prefill_seconds: 0.012,
-            generated_tokens: 64,
-            decode_seconds: 2.0,
+            load: LoadStats { seconds: 0.5, file_bytes: 3 << 20, device_seconds: 0.0 },
+            generate: GenerateStats {
+                prompt_tokens: 12,
+                cached_tokens: 0,
+                generated_tokens: 64,
+                prefill_seconds: 0.012,
+                decode_seconds: 2.0,
+            },
             prefill_tokens_per_second: Some(1000.0),
-            decode_tokens_per_second: Some(32.0),
-            device_memory: None,
-            host_memory_peak: None,
+            decode_tokens_per_second: Some(31.5),
+            memory_bytes: 1 << 20,
+            memory_peak_bytes: 1 << 21,
+            host_peak_bytes: None,
         };
         assert_eq!(
             stats.lines(),
             [
-                "load     500.0 ms on cpu",
+                "load     3.00 MiB in 500.0 ms on cpu",
                 "prefill  12 tokens in 12.0 ms, 1000.0 tok/s",
-                "decode   64 tokens in 2.00 s, 32.0 tok/s",
+                "decode   64 tokens in 2.00 s, 31.5 tok/s",
+                "memory   1.00 MiB for the model (peak 2.00 MiB)",
             ]
         );
-        stats.reused_tokens = 10;
+        stats.generate.cached_tokens = 10;
         stats.decode_tokens_per_second = None;
-        stats.device_memory = Some(Memory { in_use: 1 << 20, peak: 1 << 21, reserved: 1 << 25 });
+        stats.host_peak_bytes = Some(1 << 30);
         let lines = stats.lines();
-        assert_eq!(lines[1], "prefill  12 tokens (10 reused) in 12.0 ms, 1000.0 tok/s");
+        assert_eq!(lines[1], "prefill  12 tokens (10 cached) in 12.0 ms, 1000.0 tok/s");
         assert_eq!(lines[2], "decode   64 tokens in 2.00 s");
-        assert_eq!(lines[3], "memory   device 1.00 MiB (peak 2.00 MiB)");
+        assert!(lines[3].ends_with(", 1.00 GiB of host memory at most"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_peak_is_that_of_this_process() {
+        assert!(host_peak_bytes().unwrap() > 1 << 16);
     }
 }

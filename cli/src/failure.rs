@@ -3,6 +3,7 @@
 use crate::output::Output;
 use bitnet_gpu::checkpoint::CheckpointError;
 use bitnet_gpu::hub::HubError;
+use bitnet_gpu::session::SessionError;
 use bitnet_gpu::text::TextError;
 use std::error::Error;
 use std::io;
@@ -125,6 +126,16 @@ impl From<HubError> for Failure {
 impl From<CheckpointError> for Failure {
     fn from(error: CheckpointError) -> Self {
         Self::from_error(&error, "")
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Text(error) => error.into(),
+            SessionError::ContextTooLong { .. } => Self::from_error(&error, "").usage(),
+            error => Self::from_error(&error, ""),
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! `bitnet generate`: continues a prompt, streaming the text as it comes.
 
 use crate::args::{EngineArgs, SamplingArgs};
-use crate::engine::{self, Engine, Finish, Stats};
+use crate::engine::{self, Stats};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::{interrupt, locate};
+use bitnet_gpu::session::{Finish, Generated, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -20,23 +21,30 @@ const MAX_PROMPT_BYTES: u64 = 16 << 20;
 #[derive(Args)]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
+    prompt: PromptArgs,
+    /// Send the prompt as one user turn of the model's chat template
+    #[arg(long, help_heading = "Prompt", env = "BITNET_CHAT", value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
+    chat: bool,
+    /// Send the prompt as it is (the default)
+    #[arg(long, help_heading = "Prompt", env = "BITNET_RAW", value_parser = FalseyValueParser::new())]
+    raw: bool,
+    /// System message in front of the prompt; needs --chat
+    #[arg(
+        long,
+        help_heading = "Prompt",
+        env = "BITNET_SYSTEM",
+        value_name = "TEXT",
+        requires = "chat"
+    )]
+    system: Option<String>,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    #[command(flatten)]
-    prompt: PromptArgs,
-    /// Send the prompt as one user turn of the model's chat template
-    #[arg(long, env = "BITNET_CHAT", value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
-    chat: bool,
-    /// Send the prompt as it is (the default)
-    #[arg(long, env = "BITNET_RAW", value_parser = FalseyValueParser::new())]
-    raw: bool,
-    /// System message in front of the prompt; needs --chat
-    #[arg(long, env = "BITNET_SYSTEM", value_name = "TEXT", requires = "chat")]
-    system: Option<String>,
 }
 
 #[derive(Args)]
+#[command(next_help_heading = "Prompt")]
 #[group(required = true, multiple = false)]
 struct PromptArgs {
     /// Text to continue; - reads standard input
@@ -53,6 +61,7 @@ struct Document<'a> {
     model: String,
     prompt: &'a str,
     text: &'a str,
+    tokens: &'a [u32],
     finish: Finish,
     params: &'a SamplingParams,
     stats: Stats,
@@ -64,23 +73,23 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
     let prompt = read_prompt(&args.prompt)?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
-    let mut engine = engine::open(&path, &args.engine, output)?;
+    let mut session = engine::open(&path, &args.engine, output)?;
     let ids = if args.chat {
         let system = args.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<Message> = system.chain([Message::new("user", &*prompt)]).collect();
-        let text = engine.template()?.render(&messages, true)?;
-        engine.tokenizer().encode(&text, true)?
+        session.encode_chat(&messages)?
     } else {
-        engine.tokenizer().encode(&prompt, true)?
+        session.encode(&prompt)?
     };
-    let streamed = stream(engine.as_mut(), &ids, &params, output)?;
-    let stats = engine.stats();
+    let generated = stream(&mut session, &ids, &params, output)?;
+    let stats = Stats::of(&session, &generated.stats);
     if output.json {
         output.document(&Document {
             model: path.display().to_string(),
             prompt: &prompt,
-            text: &streamed.text,
-            finish: streamed.finish,
+            text: &generated.text,
+            tokens: &generated.tokens,
+            finish: generated.finish,
             params: &params,
             stats,
         })?;
@@ -89,34 +98,22 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
         report(&stats, &params, output);
     }
     if let Some(file) = &args.engine.profile {
-        write_profile(engine.as_ref(), file, output)?;
+        engine::write_profile(&session, file, output)?;
     }
-    match streamed.finish {
-        Finish::Interrupted => Err(Failure::Interrupted),
-        _ => Ok(()),
-    }
-}
-
-/// One answer.
-pub(crate) struct Streamed {
-    /// All of its text.
-    pub(crate) text: String,
-    pub(crate) finish: Finish,
+    if interrupt::asked() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
 /// Generates and writes every piece at once, unless a document is wanted.
 pub(crate) fn stream(
-    engine: &mut dyn Engine,
+    session: &mut Session,
     prompt: &[u32],
     params: &SamplingParams,
     output: &Output,
-) -> Result<Streamed, Failure> {
-    let mut text = String::new();
+) -> Result<Generated, Failure> {
     let mut failed = None;
-    let finish = engine.generate(prompt, params, &mut |piece| {
-        text.push_str(piece);
+    let generated = session.generate(prompt, params, |piece| {
         if !output.json
-            && let Err(error) = output.stream(piece)
+            && let Err(error) = output.stream(piece.text)
         {
             failed = Some(error);
             return ControlFlow::Break(());
@@ -125,7 +122,7 @@ pub(crate) fn stream(
     })?;
     match failed {
         Some(error) => Err(error.into()),
-        None => Ok(Streamed { text, finish }),
+        None => Ok(generated),
     }
 }
 
@@ -137,23 +134,6 @@ pub(crate) fn report(stats: &Stats, params: &SamplingParams, output: &Output) {
     if !params.is_greedy() {
         output.note(&output.paint("2", &format!("seed     {}", params.seed)));
     }
-}
-
-/// The kernel table on standard error and the trace in `file`.
-pub(crate) fn write_profile(
-    engine: &dyn Engine,
-    file: &Path,
-    output: &Output,
-) -> Result<(), Failure> {
-    let Some(profile) = engine.profile() else { return Ok(()) };
-    output.note(&profile.table);
-    std::fs::write(file, profile.trace).map_err(|error| {
-        Failure::new(
-            format!("cannot write the trace to {}", file.display()),
-            error.to_string(),
-            "give --profile a file in a folder that exists",
-        )
-    })
 }
 
 fn read_prompt(args: &PromptArgs) -> Result<String, Failure> {

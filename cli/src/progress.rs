@@ -15,14 +15,14 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(output: &Output) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let template = "{msg:28!} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} ({eta})";
+        let template = "{msg:28!} [{bar:40}] {percent:>3}% ({eta} left)";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { bar, started: Instant::now(), wanted: output.shows_progress(), shown: false }
     }
 
-    /// Says what is being done, how far it is and how much there is, in bytes.
+    /// Says what is being done, how far it is and how much there is, in any unit.
     pub(crate) fn set(&mut self, what: &str, done: u64, total: u64) {
         if self.bar.message() != what {
             self.bar.set_message(what.to_owned());

@@ -307,6 +307,31 @@ fn a_missing_or_oversized_file_is_named() {
     assert_eq!(Tokenizer::from_file(&path).unwrap().stop_ids(), [128_009]);
 }
 
+#[test]
+fn the_demo_model_has_a_working_tokenizer() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo");
+    let tokenizer = Tokenizer::from_folder(folder.as_ref()).unwrap();
+    assert_eq!((tokenizer.vocab_len(), tokenizer.bos()), (2048, Some(0)));
+    assert_eq!(tokenizer.stop_ids(), [0]);
+    tokenizer.check_vocab(2048).unwrap();
+    let text = "fn main() {\n    println!(\"{}\", '\u{1F980}');\n}\n";
+    let ids = tokenizer.encode(text, true).unwrap();
+    assert_eq!((ids[0], ids[1..].contains(&0)), (0, false));
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
+    assert!(ChatTemplate::for_model(&tokenizer, "bitnet", false).is_err());
+}
+
+#[test]
+fn a_tokenizer_can_be_shared_between_threads() {
+    let ids = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| llama3().encode("User: hi abc", true).unwrap()))
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(ids.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
 /// The same vocabulary as [`llama3_like`] with contiguous ids, as GGUF stores it.
 fn gguf_byte_level() -> GgufTokenizer {
     let mut tokens: Vec<String> = (0..=255).map(|b| byte_char(b).to_string()).collect();
