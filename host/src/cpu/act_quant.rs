@@ -155,3 +155,105 @@ pub(super) fn gate_row(gates: &[f32], ups: &[f32], f: &mut [f32], gated: impl Fn
         *f = gated(*gate, *up);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::tests::{bits, every_backend, upload};
+    use crate::cpu::{Buffer, CpuBackend};
+    use crate::ops::act_quant::{ActQuant, Source};
+    use crate::ops::{Backend, QuantActs};
+    use crate::reference::act_quant::{self as reference, Row, TEST_SHAPES};
+    use crate::reference::rmsnorm::{self, Case};
+    use crate::reference::{Inputs, w2a8_gemv};
+    use proptest::prelude::*;
+
+    /// Runs one source and compares what it leaves with `want`.
+    fn run(backend: &CpuBackend, source: Source<'_, CpuBackend>, want: &[Row], k: usize) {
+        let m = want.len();
+        let mut out = QuantActs::alloc(backend, m + 1, k).expect("alloc");
+        backend.fill(&mut out.acts, 0x55).expect("fill");
+        backend.act_quant(ActQuant { source, out: &mut out, m, k }).expect("shapes fit");
+        let mut natural = w2a8_gemv::Case::new(m, 1, k, 0);
+        natural.q = want.iter().flat_map(|row| row.q.clone()).collect();
+        natural.s = want.iter().map(|row| row.scale).collect();
+        let words = natural.acts();
+        assert_eq!(out.acts.as_slice()[..words.len()], words, "m={m} k={k}");
+        for (got, want) in out.stats.as_slice().iter().zip(want) {
+            assert_eq!(bits(&[f32::from_bits(got[0])]), bits(&[want.scale]), "m={m} k={k}");
+            assert_eq!(got[1] as i32, want.sum, "m={m} k={k}");
+        }
+        assert!(out.acts.as_slice()[words.len()..].iter().all(|&w| w == 0x5555_5555));
+    }
+
+    fn check(m: usize, k: usize, seed: u64) {
+        let case = Case::new(m, k, seed % 2 == 0, seed);
+        check_plain(&case.x, k);
+        let eps = case.eps;
+        let (sum, normed) = rmsnorm::rmsnorm(&case);
+        let want = reference::act_quant(&normed, k);
+        every_backend(|backend| {
+            let mut x = upload(backend, &case.x);
+            let delta = case.delta.as_ref().map(|d| upload(backend, d));
+            let (delta, weight) = (delta.as_ref(), &upload(backend, &case.weight));
+            run(backend, Source::RmsNorm { x: &mut x, delta, weight, eps }, &want, k);
+            assert_eq!(bits(x.as_slice()), bits(&sum), "m={m} k={k}");
+        });
+        let gate_up = Inputs::new(seed).floats(2 * m * k, 9.0);
+        for gate in [Gate::Relu2, Gate::Silu] {
+            for weight in [None, Some(&case.weight[..])] {
+                check_gated(gate, &gate_up, weight, eps, k);
+            }
+        }
+    }
+
+    fn check_plain(x: &[f32], k: usize) {
+        let want = reference::act_quant(x, k);
+        every_backend(|backend| {
+            run(backend, Source::Plain { x: &upload(backend, x) }, &want, k);
+        });
+    }
+
+    fn check_gated(gate: Gate, gate_up: &[f32], weight: Option<&[f32]>, eps: f32, k: usize) {
+        let (want_f, v) = reference::gated(gate, gate_up, weight, eps, k);
+        let want = reference::act_quant(&v, k);
+        every_backend(|backend| {
+            let gate_up = &upload(backend, gate_up);
+            let mut f: Buffer<f32> = upload(backend, &vec![f32::NAN; want_f.len()]);
+            let weight = weight.map(|w| upload(backend, w));
+            let weight = weight.as_ref();
+            run(backend, Source::Gated { gate, gate_up, f: &mut f, weight, eps }, &want, k);
+            assert_eq!(bits(f.as_slice()), bits(&want_f), "{gate:?} k={k}");
+        });
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for (seed, &(m, k)) in TEST_SHAPES.iter().enumerate() {
+            check(m, k, seed as u64);
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_or_zero() {
+        let mut x = Inputs::new(1).floats(5 * 70, 1.0);
+        x[3] = f32::NAN;
+        x[70] = f32::NEG_INFINITY;
+        x[140..210].fill(0.0);
+        x[210..280].fill(1e-7);
+        check_plain(&x, 70);
+        let gate_up: Vec<f32> = x.iter().chain(&x).copied().collect();
+        for eps in [0.0, 1e-5] {
+            check_gated(Gate::Silu, &gate_up, Some(&[1.0; 70]), eps, 70);
+            check_gated(Gate::Relu2, &gate_up, Some(&[1.0; 70]), eps, 70);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(15))]
+        #[test]
+        fn equals_the_reference_on_any_shape(m in 1usize..4, k in 1usize..900, seed: u64) {
+            check(m, k, seed);
+        }
+    }
+}

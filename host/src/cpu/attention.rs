@@ -228,3 +228,86 @@ pub fn attention(
         });
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::{bits, every_backend, upload};
+    use crate::ops::attention::{Attention, AttentionScratch, Spread};
+    use crate::ops::kv_append::{Heads, KvAppend, KvCache};
+    use crate::ops::{Backend, RowType};
+    use crate::reference::kv_append::{self, Cache};
+    use crate::reference::{Inputs, attention as reference};
+    use proptest::prelude::*;
+
+    fn check(m: usize, heads: Heads, start: usize, seed: u64) {
+        let (capacity, end) = (start + m + 3, start + m);
+        let qkv = Inputs::new(seed).floats(end * heads.qkv_len(), 2.0);
+        let rows = &qkv[start * heads.qkv_len()..];
+        for element in [RowType::Bf16, RowType::F32] {
+            let mut natural = Cache::new(heads, capacity);
+            kv_append::kv_append(&mut qkv.clone(), &mut natural, element, None, 0, heads);
+            let want = reference::attention(rows, &natural, start, m, heads);
+            every_backend(|backend| {
+                let mut cache = KvCache::alloc(backend, heads, capacity, element).expect("alloc");
+                // Positions that nobody may see are poisoned.
+                backend.fill(&mut cache.k, 0xff).expect("fill");
+                backend.fill(&mut cache.v, 0xff).expect("fill");
+                let mut all = upload(backend, &qkv);
+                let starts = upload(backend, &[0, start as u32]);
+                let op = KvAppend {
+                    qkv: &mut all,
+                    cache: &mut cache,
+                    rope: None,
+                    start: &starts,
+                    start_at: 0,
+                    m: end,
+                    heads,
+                };
+                backend.kv_append(op).expect("shapes fit");
+                let rows = upload(backend, rows);
+                for spread_keys in [false, true] {
+                    let mut out = upload(backend, &vec![f32::NAN; m * heads.q_len()]);
+                    let mut scratch =
+                        AttentionScratch::alloc(backend, heads, m, end).expect("alloc");
+                    let op = Attention {
+                        qkv: &rows,
+                        cache: &cache,
+                        out: &mut out,
+                        start: &starts,
+                        start_at: 1,
+                        m,
+                        heads,
+                        spread: match spread_keys {
+                            false => Spread::Rows,
+                            true => Spread::Keys { scratch: &mut scratch, positions: end },
+                        },
+                    };
+                    backend.attention(op).expect("shapes fit");
+                    assert_eq!(
+                        bits(out.as_slice()),
+                        bits(&want),
+                        "{m} {heads:?} {start} {element:?}"
+                    );
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for &(m, heads, kv_heads, head_dim, start) in reference::TEST_SHAPES {
+            check(m, Heads { heads, kv_heads, head_dim }, start, 1);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn equals_the_reference_on_any_shape(
+            m in 1usize..5, group in 1usize..7, kv_heads in 1usize..3, head_dim in 1usize..70,
+            start in 0usize..140, seed: u64,
+        ) {
+            check(m, Heads { heads: group * kv_heads, kv_heads, head_dim }, start, seed);
+        }
+    }
+}

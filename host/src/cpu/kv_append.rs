@@ -91,3 +91,92 @@ pub fn kv_append(
         super::rope::rope(threads, simd, qkv, angles, start, m, heads, layer.qkv_len());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::tests::{bits, every_backend, upload};
+    use crate::ops::Backend;
+    use crate::ops::kv_append::{KvAppend, KvCache};
+    use crate::ops::rope::RopeTable;
+    use crate::reference::kv_append::{self as reference, TEST_SHAPES};
+    use crate::reference::{Inputs, rope};
+    use proptest::prelude::*;
+
+    /// The elements of a padded cache, whose padding must be zero where rows were stored.
+    fn natural(bytes: &[u8], element: RowType, head_dim: usize) -> Vec<f32> {
+        let values: Vec<f32> = match element {
+            RowType::F32 => bytemuck::cast_slice(bytes).to_vec(),
+            _ => bytemuck::cast_slice::<u8, u16>(bytes)
+                .iter()
+                .map(|&b| half::bf16::from_bits(b).to_f32())
+                .collect(),
+        };
+        let rows = values.chunks(kv_stride(head_dim));
+        rows.flat_map(|row| {
+            assert!(row[head_dim..].iter().all(|&v| v.to_bits() == 0), "padding");
+            row[..head_dim].to_vec()
+        })
+        .collect()
+    }
+
+    fn check(m: usize, heads: Heads, capacity: usize, start: usize, seed: u64) {
+        let qkv = Inputs::new(seed).floats(m * heads.qkv_len(), 2.0);
+        let even = heads.head_dim.is_multiple_of(2);
+        for element in [RowType::Bf16, RowType::F32] {
+            for rotated in [false, true] {
+                if rotated && !even {
+                    continue;
+                }
+                let mut want_qkv = qkv.clone();
+                let mut want = reference::Cache::new(heads, capacity);
+                let tables = rotated.then(|| rope::table(capacity, heads.head_dim, 1e4));
+                let tables = tables.as_ref().map(|(cos, sin)| (&cos[..], &sin[..]));
+                reference::kv_append(&mut want_qkv, &mut want, element, tables, start, heads);
+                every_backend(|backend| {
+                    let mut cache =
+                        KvCache::alloc(backend, heads, capacity, element).expect("alloc");
+                    let mut qkv = upload(backend, &qkv);
+                    let table = rotated.then(|| {
+                        RopeTable::new(backend, capacity, heads.head_dim, 1e4).expect("alloc")
+                    });
+                    let start = upload(backend, &[start as u32]);
+                    let op = KvAppend {
+                        qkv: &mut qkv,
+                        cache: &mut cache,
+                        rope: table.as_ref(),
+                        start: &start,
+                        start_at: 0,
+                        m,
+                        heads,
+                    };
+                    backend.kv_append(op).expect("shapes fit");
+                    let what = format!("{m} {heads:?} {element:?} {rotated}");
+                    assert_eq!(bits(qkv.as_slice()), bits(&want_qkv), "{what}");
+                    let k = natural(cache.k.as_slice(), element, heads.head_dim);
+                    let v = natural(cache.v.as_slice(), element, heads.head_dim);
+                    assert_eq!(bits(&k), bits(&want.k), "{what}");
+                    assert_eq!(bits(&v), bits(&want.v), "{what}");
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for &(m, heads, kv_heads, head_dim, capacity, start) in TEST_SHAPES {
+            check(m, Heads { heads, kv_heads, head_dim }, capacity, start, 1);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(15))]
+        #[test]
+        fn equals_the_reference_on_any_shape(
+            m in 1usize..6, group in 1usize..4, kv_heads in 1usize..4, head_dim in 1usize..90,
+            capacity in 1usize..20, start in 0usize..24, seed: u64,
+        ) {
+            check(m, Heads { heads: group * kv_heads, kv_heads, head_dim }, capacity, start, seed);
+        }
+    }
+}

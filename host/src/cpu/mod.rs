@@ -38,6 +38,7 @@ pub use w2a8::Planes;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::ops::{Backend, Element};
 
     /// Every level of this machine, with one thread and with three.
     pub(crate) fn every_way(mut check: impl FnMut(&Threads, Simd)) {
@@ -46,5 +47,28 @@ pub(crate) mod tests {
             let threads = Threads::new(count).expect("threads start");
             Simd::available().for_each(|simd| check(&threads, simd));
         }
+    }
+
+    /// A backend of each of these.
+    pub(crate) fn every_backend(mut check: impl FnMut(&CpuBackend)) {
+        for threads in [1, 3] {
+            for simd in Simd::available() {
+                let options = CpuOptions { threads: Some(threads), simd: Some(simd) };
+                check(&CpuBackend::open(options).expect("a backend"));
+            }
+        }
+    }
+
+    /// A buffer with these contents.
+    pub(crate) fn upload<T: Element>(backend: &CpuBackend, values: &[T]) -> Buffer<T> {
+        let mut buffer = backend.alloc("test", values.len()).expect("memory");
+        backend.write(&mut buffer, 0, values).expect("in range");
+        buffer
+    }
+
+    /// Bits to compare by; which NaN it is does not count.
+    pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+        let bits = |v: &f32| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() };
+        values.iter().map(bits).collect()
     }
 }

@@ -155,3 +155,111 @@ fn draw(
     }
     best
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::tests::every_way;
+    use crate::reference::sample as reference;
+    use proptest::prelude::*;
+
+    /// A few steps of one sequence, ours and the reference's side by side.
+    fn check(vocab: usize, params: &SampleParams, seed: u64) {
+        every_way(|threads, simd| {
+            let (mut seen, mut want_seen) = (vec![0u8; vocab], vec![0u8; vocab]);
+            let (mut state, mut want_state) = (StepState::default(), StepState::default());
+            let (mut out, mut want_out) = ([u32::MAX; 3], [u32::MAX; 3]);
+            let (mut adjusted, mut scratch) = (vec![0.0; vocab], Scratch::default());
+            for step in 0..4 {
+                let logits = reference::logits(vocab, seed + step);
+                let sampler = Sampler {
+                    params,
+                    state: &mut state,
+                    seen: &mut seen,
+                    adjusted: &mut adjusted,
+                    scratch: &mut scratch,
+                    out: &mut out,
+                };
+                sample(threads, simd, &logits, sampler);
+                reference::sample(&logits, params, &mut want_seen, &mut want_state, &mut want_out);
+                assert_eq!(state, want_state, "{vocab} {params:?}");
+            }
+            assert_eq!((out, &seen), (want_out, &want_seen), "{vocab} {params:?}");
+        });
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for &vocab in reference::TEST_SHAPES {
+            for (seed, params) in reference::params(vocab as u64).iter().enumerate() {
+                check(vocab, params, seed as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn stops_at_a_stop_id_or_the_last_step_and_then_changes_nothing() {
+        let mut stop = reference::GREEDY;
+        (stop.stop_ids[1], stop.stop_len) =
+            (reference::pick(&reference::logits(50, 9), &[0; 50], &stop, 0), 2);
+        check(50, &stop, 9);
+        check(50, &SampleParams { max_steps: 2, ..reference::GREEDY }, 9);
+    }
+
+    #[test]
+    fn logits_of_nothing_but_nan_pick_the_first() {
+        let (mut state, mut scratch) = (StepState::default(), Scratch::default());
+        let params = SampleParams { temperature: 1.0, ..reference::GREEDY };
+        every_way(|threads, simd| {
+            state.done = 0;
+            let (mut seen, mut adjusted, mut out) = ([0; 9], [0.0; 9], [5; 9]);
+            let sampler = Sampler {
+                params: &params,
+                state: &mut state,
+                seen: &mut seen,
+                adjusted: &mut adjusted,
+                scratch: &mut scratch,
+                out: &mut out,
+            };
+            sample(threads, simd, &[f32::NAN; 9], sampler);
+            assert_eq!(state.token, 0);
+        });
+    }
+
+    #[test]
+    fn tokens_are_drawn_as_often_as_they_weigh() {
+        let threads = Threads::new(std::num::NonZeroUsize::MIN).expect("threads");
+        let params = SampleParams { temperature: 1.0, seed: 11, ..reference::GREEDY };
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln(), f32::NEG_INFINITY];
+        let mut counts = [0u32; 4];
+        for step in 0..20_000 {
+            let (adjusted, mut scratch) = (logits, Scratch::default());
+            let token = draw(&threads, Simd::SCALAR, &adjusted, 0, &params, step, &mut scratch);
+            counts[token as usize] += 1;
+        }
+        for (count, share) in counts.iter().zip([0.5, 0.3, 0.2, 0.0]) {
+            assert!((f64::from(*count) / 20_000.0 - share).abs() < 0.012, "{counts:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn equals_the_reference_with_any_filters(
+            vocab in 1usize..600, top_k in 0u32..700, top_p in 0u64..(1 << 32) + 1,
+            min_weight in 0u32..1 << 31, filters in 0u8..8, temperature in 0.0f32..3.0,
+            penalty in 0.7f32..1.5, seed in 0u64..1 << 40,
+        ) {
+            let on = |bit: u8| filters >> bit & 1 == 1;
+            check(vocab, &SampleParams {
+                seed,
+                top_k: if on(0) { top_k } else { 0 },
+                top_p_q32: if on(1) { top_p } else { 1 << 32 },
+                min_weight: if on(2) { min_weight } else { 0 },
+                temperature,
+                repetition_penalty: penalty,
+                ..reference::GREEDY
+            }, seed);
+        }
+    }
+}
