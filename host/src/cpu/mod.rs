@@ -3,9 +3,21 @@
 //! Each operation has one file of the family's name. The bits are those of the contract whatever
 //! the level of [`Simd`] and the number of [`Threads`]: the order of a sum never depends on them.
 
-pub mod buffer;
-pub mod simd;
-pub mod threads;
+pub mod act_quant;
+pub mod attention;
+mod backend;
+mod buffer;
+mod dense;
+pub mod embed;
+pub mod kv_append;
+pub mod lm_head;
+pub mod relu2_mul;
+pub mod rmsnorm;
+pub mod rope;
+pub mod sample;
+pub mod silu_mul;
+mod simd;
+mod threads;
 mod w2a8;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
@@ -14,7 +26,11 @@ mod w2a8_neon;
 #[cfg(target_arch = "x86_64")]
 mod w2a8_x86;
 
+pub use backend::{
+    CpuBackend, CpuError, CpuOptions, CpuTokens, MAX_THREADS, NoRecording, SIMD_VAR,
+};
 pub use buffer::Buffer;
+pub use dense::Table;
 pub use simd::{Level, Simd, SimdError};
 pub use threads::Threads;
 pub use w2a8::Planes;
@@ -22,6 +38,7 @@ pub use w2a8::Planes;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::ops::{Backend, Element};
 
     /// Every level of this machine, with one thread and with three.
     pub(crate) fn every_way(mut check: impl FnMut(&Threads, Simd)) {
@@ -30,5 +47,28 @@ pub(crate) mod tests {
             let threads = Threads::new(count).expect("threads start");
             Simd::available().for_each(|simd| check(&threads, simd));
         }
+    }
+
+    /// A backend of each of these.
+    pub(crate) fn every_backend(mut check: impl FnMut(&CpuBackend)) {
+        for threads in [1, 3] {
+            for simd in Simd::available() {
+                let options = CpuOptions { threads: Some(threads), simd: Some(simd) };
+                check(&CpuBackend::open(options).expect("a backend"));
+            }
+        }
+    }
+
+    /// A buffer with these contents.
+    pub(crate) fn upload<T: Element>(backend: &CpuBackend, values: &[T]) -> Buffer<T> {
+        let mut buffer = backend.alloc("test", values.len()).expect("memory");
+        backend.write(&mut buffer, 0, values).expect("in range");
+        buffer
+    }
+
+    /// Bits to compare by; which NaN it is does not count.
+    pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+        let bits = |v: &f32| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() };
+        values.iter().map(bits).collect()
     }
 }

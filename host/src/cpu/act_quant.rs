@@ -1,0 +1,259 @@
+//! CPU side of [`contract::act_quant`]: rows are made in pieces of 16, which stay together in the
+//! contract's order of activations.
+
+use contract::num::{abs_bits, act_scale, quantise};
+use contract::rmsnorm::{inv_rms, normalise};
+use contract::w2a8::{act_bytes, act_index};
+use contract::{num, relu2_mul, silu_mul};
+
+use super::rmsnorm::residual;
+use super::threads::RowsMut;
+use super::{Simd, Threads};
+use crate::ops::act_quant::Gate;
+
+const PIECE: usize = 16;
+
+/// Elements `at..at + 16` of a row, zeros past its end.
+#[inline(always)]
+fn piece(row: &[f32], at: usize) -> [f32; PIECE] {
+    if let Some(whole) = row[at..].first_chunk() {
+        return *whole;
+    }
+    let mut part = [0.0; PIECE];
+    part[..row.len() - at].copy_from_slice(&row[at..]);
+    part
+}
+
+/// The norm of a piece.
+#[inline(always)]
+fn normed(x: &[f32], weight: &[f32], r: f32, at: usize) -> [f32; PIECE] {
+    let (x, weight) = (piece(x, at), piece(weight, at));
+    std::array::from_fn(|e| normalise(x[e], r, weight[e]))
+}
+
+/// Quantises a row of `k` values that come in pieces; what a piece holds past `k` is ignored.
+#[inline(always)]
+fn quantise_row(
+    k: usize,
+    values: impl Fn(usize) -> [f32; PIECE],
+    acts: &mut [u32],
+    stats: &mut [u32; 2],
+) {
+    let inside = |at: usize| {
+        let mut v = values(at);
+        if at + PIECE > k {
+            v[k - at..].fill(0.0);
+        }
+        v
+    };
+    let mut tops = [0; PIECE];
+    for at in (0..k).step_by(PIECE) {
+        let v = inside(at);
+        for (top, v) in tops.iter_mut().zip(v) {
+            *top = abs_bits(v).max(*top);
+        }
+    }
+    let absmax = tops.into_iter().fold(0, u32::max);
+    let scale = act_scale(f32::from_bits(absmax));
+    let acts: &mut [i8] = bytemuck::cast_slice_mut(acts);
+    let mut sums = [0; PIECE];
+    for at in (0..act_bytes(k)).step_by(PIECE) {
+        let mut q = [0i8; PIECE];
+        if at < k {
+            let v = inside(at);
+            for ((q, sum), v) in q.iter_mut().zip(&mut sums).zip(v) {
+                *q = quantise(v, scale);
+                *sum += i32::from(*q);
+            }
+        }
+        acts[act_index(at)..][..PIECE].copy_from_slice(&q);
+    }
+    let sum: i32 = sums.iter().sum();
+    *stats = [scale.to_bits(), sum as u32];
+}
+
+/// The quantised rows: `acts` of `act_bytes(k)` bytes each, and one of `stats` for each row.
+pub struct Quantised<'a> {
+    /// Values in the contract's order, four to a word.
+    pub acts: &'a mut [u32],
+    /// Scale bits and sum; its length is the number of rows.
+    pub stats: &'a mut [[u32; 2]],
+}
+
+impl<'a> Quantised<'a> {
+    fn rows(self, k: usize) -> (usize, (RowsMut<'a, u32>, RowsMut<'a, [u32; 2]>)) {
+        let m = self.stats.len();
+        (m, (RowsMut::new(self.acts, act_bytes(k) / 4), RowsMut::new(self.stats, 1)))
+    }
+}
+
+/// Quantises rows of `k` as they are.
+pub fn plain(threads: &Threads, simd: Simd, x: &[f32], k: usize, out: Quantised<'_>) {
+    let (m, rows) = out.rows(k);
+    threads.run_rows(m, rows, |i, (acts, stats)| {
+        let x = &x[i * k..][..k];
+        simd.with(|| quantise_row(k, |at| piece(x, at), acts, &mut stats[0]));
+    });
+}
+
+/// Quantises `rmsnorm(x + delta) * weight`; `x` keeps the sum. Rows have `weight.len()` elements.
+pub fn rmsnorm(
+    threads: &Threads,
+    simd: Simd,
+    x: &mut [f32],
+    delta: Option<&[f32]>,
+    weight: &[f32],
+    eps: f32,
+    out: Quantised<'_>,
+) {
+    let k = weight.len();
+    let (m, rows) = out.rows(k);
+    threads.run_rows(m, (rows, RowsMut::new(x, k)), |i, ((acts, stats), x)| {
+        simd.with(|| {
+            let r = residual(x, delta.map(|d| &d[i * k..][..k]), eps);
+            quantise_row(k, |at| normed(x, weight, r, at), acts, &mut stats[0]);
+        });
+    });
+}
+
+/// Writes `f = gate(gate_up[..k]) * gate_up[k..]` and quantises it, normed when there is a weight.
+#[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
+pub fn gated(
+    threads: &Threads,
+    simd: Simd,
+    gate: Gate,
+    gate_up: &[f32],
+    f: &mut [f32],
+    weight: Option<&[f32]>,
+    eps: f32,
+    k: usize,
+    out: Quantised<'_>,
+) {
+    let (m, rows) = out.rows(k);
+    threads.run_rows(m, (rows, RowsMut::new(f, k)), |i, ((acts, stats), f)| {
+        let (gates, ups) = gate_up[2 * k * i..][..2 * k].split_at(k);
+        simd.with(|| {
+            match gate {
+                Gate::Relu2 => gate_row(gates, ups, f, relu2_mul::gated),
+                Gate::Silu => gate_row(gates, ups, f, silu_mul::gated),
+            }
+            match weight {
+                None => quantise_row(k, |at| piece(f, at), acts, &mut stats[0]),
+                Some(weight) => {
+                    let r = inv_rms(num::sum_squares(f), k as u32, eps);
+                    quantise_row(k, |at| normed(f, weight, r, at), acts, &mut stats[0]);
+                }
+            }
+        });
+    });
+}
+
+/// One row of a gated product.
+#[inline(always)]
+pub(super) fn gate_row(gates: &[f32], ups: &[f32], f: &mut [f32], gated: impl Fn(f32, f32) -> f32) {
+    for ((f, gate), up) in f.iter_mut().zip(gates).zip(ups) {
+        *f = gated(*gate, *up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::tests::{bits, every_backend, upload};
+    use crate::cpu::{Buffer, CpuBackend};
+    use crate::ops::act_quant::{ActQuant, Source};
+    use crate::ops::{Backend, QuantActs};
+    use crate::reference::act_quant::{self as reference, Row, TEST_SHAPES};
+    use crate::reference::rmsnorm::{self, Case};
+    use crate::reference::{Inputs, w2a8_gemv};
+    use proptest::prelude::*;
+
+    /// Runs one source and compares what it leaves with `want`.
+    fn run(backend: &CpuBackend, source: Source<'_, CpuBackend>, want: &[Row], k: usize) {
+        let m = want.len();
+        let mut out = QuantActs::alloc(backend, m + 1, k).expect("alloc");
+        backend.fill(&mut out.acts, 0x55).expect("fill");
+        backend.act_quant(ActQuant { source, out: &mut out, m, k }).expect("shapes fit");
+        let mut natural = w2a8_gemv::Case::new(m, 1, k, 0);
+        natural.q = want.iter().flat_map(|row| row.q.clone()).collect();
+        natural.s = want.iter().map(|row| row.scale).collect();
+        let words = natural.acts();
+        assert_eq!(out.acts.as_slice()[..words.len()], words, "m={m} k={k}");
+        for (got, want) in out.stats.as_slice().iter().zip(want) {
+            assert_eq!(bits(&[f32::from_bits(got[0])]), bits(&[want.scale]), "m={m} k={k}");
+            assert_eq!(got[1] as i32, want.sum, "m={m} k={k}");
+        }
+        assert!(out.acts.as_slice()[words.len()..].iter().all(|&w| w == 0x5555_5555));
+    }
+
+    fn check(m: usize, k: usize, seed: u64) {
+        let case = Case::new(m, k, seed % 2 == 0, seed);
+        check_plain(&case.x, k);
+        let eps = case.eps;
+        let (sum, normed) = rmsnorm::rmsnorm(&case);
+        let want = reference::act_quant(&normed, k);
+        every_backend(|backend| {
+            let mut x = upload(backend, &case.x);
+            let delta = case.delta.as_ref().map(|d| upload(backend, d));
+            let (delta, weight) = (delta.as_ref(), &upload(backend, &case.weight));
+            run(backend, Source::RmsNorm { x: &mut x, delta, weight, eps }, &want, k);
+            assert_eq!(bits(x.as_slice()), bits(&sum), "m={m} k={k}");
+        });
+        let gate_up = Inputs::new(seed).floats(2 * m * k, 9.0);
+        for gate in [Gate::Relu2, Gate::Silu] {
+            for weight in [None, Some(&case.weight[..])] {
+                check_gated(gate, &gate_up, weight, eps, k);
+            }
+        }
+    }
+
+    fn check_plain(x: &[f32], k: usize) {
+        let want = reference::act_quant(x, k);
+        every_backend(|backend| {
+            run(backend, Source::Plain { x: &upload(backend, x) }, &want, k);
+        });
+    }
+
+    fn check_gated(gate: Gate, gate_up: &[f32], weight: Option<&[f32]>, eps: f32, k: usize) {
+        let (want_f, v) = reference::gated(gate, gate_up, weight, eps, k);
+        let want = reference::act_quant(&v, k);
+        every_backend(|backend| {
+            let gate_up = &upload(backend, gate_up);
+            let mut f: Buffer<f32> = upload(backend, &vec![f32::NAN; want_f.len()]);
+            let weight = weight.map(|w| upload(backend, w));
+            let weight = weight.as_ref();
+            run(backend, Source::Gated { gate, gate_up, f: &mut f, weight, eps }, &want, k);
+            assert_eq!(bits(f.as_slice()), bits(&want_f), "{gate:?} k={k}");
+        });
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for (seed, &(m, k)) in TEST_SHAPES.iter().enumerate() {
+            check(m, k, seed as u64);
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_or_zero() {
+        let mut x = Inputs::new(1).floats(5 * 70, 1.0);
+        x[3] = f32::NAN;
+        x[70] = f32::NEG_INFINITY;
+        x[140..210].fill(0.0);
+        x[210..280].fill(1e-7);
+        check_plain(&x, 70);
+        let gate_up: Vec<f32> = x.iter().chain(&x).copied().collect();
+        for eps in [0.0, 1e-5] {
+            check_gated(Gate::Silu, &gate_up, Some(&[1.0; 70]), eps, 70);
+            check_gated(Gate::Relu2, &gate_up, Some(&[1.0; 70]), eps, 70);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(15))]
+        #[test]
+        fn equals_the_reference_on_any_shape(m in 1usize..4, k in 1usize..900, seed: u64) {
+            check(m, k, seed);
+        }
+    }
+}
