@@ -151,6 +151,8 @@ table! {
         launch_kernel_ex = cuLaunchKernelEx(
             *const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void
         );
+        // CUDA 12.4
+        func_load = cuFuncLoad(Handle);
         // CUDA 11.1
         graph_upload = cuGraphUpload(Handle, Handle);
     }

@@ -40,6 +40,31 @@ pub struct KernelResources {
 }
 
 /// A loaded kernel that takes exactly `K::Args`.
+///
+/// ```
+/// use bitnet_gpu::driver::{KernelHandle, LaunchError, Stream};
+/// use contract::relu2_mul::{Args, Relu2Mul};
+///
+/// /// # Safety
+/// /// As [`KernelHandle::launch`].
+/// unsafe fn run(k: &KernelHandle<Relu2Mul>, s: &Stream, a: Args) -> Result<(), LaunchError> {
+///     unsafe { k.launch(s, [1, 1, 1], a) }
+/// }
+/// ```
+///
+/// The arguments of another kernel are refused by the compiler:
+///
+/// ```compile_fail
+/// use bitnet_gpu::driver::{KernelHandle, LaunchError, Stream};
+/// use contract::relu2_mul::Relu2Mul;
+/// use contract::rmsnorm::Args;
+///
+/// /// # Safety
+/// /// As [`KernelHandle::launch`].
+/// unsafe fn run(k: &KernelHandle<Relu2Mul>, s: &Stream, a: Args) -> Result<(), LaunchError> {
+///     unsafe { k.launch(s, [1, 1, 1], a) }
+/// }
+/// ```
 pub struct KernelHandle<K> {
     function: Function,
     module: Module,
@@ -75,6 +100,13 @@ impl<K: Kernel> KernelHandle<K> {
         let function = module.function(spec.symbol, spec.min_sm)?;
         let handle = Self { function, module: module.clone(), pdl: false, kernel: PhantomData };
         let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
+        let api = module.device().bind().map_err(driver)?;
+        if let Some(load) = api.func_load {
+            // The driver loads lazily, and may wait for all work when it does: not at the first
+            // launch, which may be inside a capture.
+            // SAFETY: the function belongs to `module`, which is alive.
+            api.check(unsafe { load(function.0) }, "cuFuncLoad").map_err(driver)?;
+        }
         let static_bytes = handle.resources().map_err(driver)?.static_smem_bytes;
         let asked = static_bytes.saturating_add(spec.smem_bytes);
         let allowed = limits.smem_optin_bytes.max(limits.smem_bytes);
@@ -82,7 +114,6 @@ impl<K: Kernel> KernelHandle<K> {
             return Err(LaunchError::SharedMemory { kernel: spec.symbol, asked, allowed });
         }
         if asked > limits.smem_bytes {
-            let api = module.device().bind().map_err(driver)?;
             // SAFETY: the function belongs to `module`, which is alive; the size was checked.
             let code = unsafe {
                 (api.func_set_attribute)(function.0, FUNC_MAX_DYNAMIC_SMEM, spec.smem_bytes as i32)

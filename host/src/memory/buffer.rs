@@ -46,6 +46,28 @@ pub struct DeviceSlice<'b, T> {
 }
 
 /// An exclusively borrowed part of a [`DeviceBuffer`].
+///
+/// Two parts that do not overlap come from [`DeviceSliceMut::split_at`]:
+///
+/// ```
+/// use bitnet_gpu::memory::{DeviceBuffer, DeviceSliceMut, MemoryError};
+///
+/// fn halves(x: &mut DeviceBuffer<f32>) -> Result<[DeviceSliceMut<'_, f32>; 2], MemoryError> {
+///     let at = x.len() / 2;
+///     let (a, b) = x.as_slice_mut().split_at(at)?;
+///     Ok([a, b])
+/// }
+/// ```
+///
+/// Two that might overlap do not compile:
+///
+/// ```compile_fail
+/// use bitnet_gpu::memory::{DeviceBuffer, DeviceSliceMut, MemoryError};
+///
+/// fn halves(x: &mut DeviceBuffer<f32>) -> Result<[DeviceSliceMut<'_, f32>; 2], MemoryError> {
+///     Ok([x.slice_mut(..10)?, x.slice_mut(5..)?])
+/// }
+/// ```
 pub struct DeviceSliceMut<'b, T> {
     slice: DeviceSlice<'b, T>,
     exclusive: PhantomData<&'b mut T>,

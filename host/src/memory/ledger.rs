@@ -59,13 +59,13 @@ pub(super) struct Ledger {
     usage: MemoryUsage,
 }
 
-/// Bytes granted for a request: at least [`ALIGN`], in sixteen steps for each doubling, so that at
-/// most one part in sixteen (and never more than [`ALIGN`] below 4 KiB) is lost. `None` when it
-/// does not fit an address.
+/// Bytes granted for a request: a multiple of [`ALIGN`], in at most sixty-four steps for each
+/// doubling, so that less than [`ALIGN`] or one part in sixty-four is lost. `None` when it does not
+/// fit an address.
 pub(super) fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(1);
     let octave = bytes.checked_next_power_of_two()?;
-    let step = (octave / 32).max(ALIGN);
+    let step = (octave / 128).max(ALIGN);
     bytes.checked_next_multiple_of(step).filter(|&class| isize::try_from(class).is_ok())
 }
 
@@ -282,7 +282,7 @@ mod tests {
         for bytes in (1..1 << 20).step_by(37).chain([8847360, 656 << 20, (1 << 40) + 1]) {
             let class = size_class(bytes).unwrap();
             assert!(class >= bytes && class.is_multiple_of(ALIGN));
-            assert!(class - bytes < ALIGN.max(bytes / 16 + 1), "{bytes} -> {class}");
+            assert!(class - bytes < ALIGN.max(bytes / 64 + 1), "{bytes} -> {class}");
             assert_eq!(size_class(class), Some(class), "a class is its own class");
             for segment in segment_sizes(class) {
                 assert!(segment >= class && segment.is_multiple_of(SEGMENT_ALIGN));

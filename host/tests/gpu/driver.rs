@@ -169,7 +169,7 @@ fn every_embedded_level_that_fits_loads() {
 
 #[test]
 fn streams_run_beside_each_other_and_events_order_them() {
-    let gpu = gpu();
+    let gpu = gpu_alone();
     let (a, b) = (&gpu.stream, gpu.new_stream());
     let x = words(&gpu, &[1, 1]);
     a.synchronize().expect("sync");
@@ -187,7 +187,7 @@ fn streams_run_beside_each_other_and_events_order_them() {
 
 #[test]
 fn events_tell_done_and_time() {
-    let gpu = gpu();
+    let gpu = gpu_alone();
     let x = words(&gpu, &[0]);
     let start = Event::with_timing(&gpu.device).expect("event");
     let end = Event::with_timing(&gpu.device).expect("event");

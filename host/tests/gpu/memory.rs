@@ -1,8 +1,9 @@
 //! Pool, buffers, copies.
 
+use bitnet_gpu::driver::GraphError;
 use bitnet_gpu::memory::{DeviceBuffer, MemoryError, PinnedBuffer, Pool, PoolOptions};
 
-use crate::support::{assert_bits_eq, gpu};
+use crate::support::{assert_bits_eq, gpu, gpu_alone};
 
 const LONG: u32 = 200_000_000;
 
@@ -94,7 +95,7 @@ fn fills_set_every_byte() {
 
 #[test]
 fn pinned_memory_is_waited_for() {
-    let gpu = gpu();
+    let gpu = gpu_alone();
     let s = &gpu.stream;
     let len = 1 << 20;
     let mut host = PinnedBuffer::<u32>::new(&gpu.device, len).expect("pinned");
@@ -186,7 +187,7 @@ fn a_buffer_used_on_another_stream_is_not_reused_too_early() {
 
 #[test]
 fn memory_freed_on_a_busy_stream_serves_another_after_it() {
-    let gpu = gpu();
+    let gpu = gpu_alone();
     let (a, b) = (&gpu.stream, gpu.new_stream());
     let pool = Pool::new(&gpu.device, PoolOptions::default().cap_bytes(4 << 20));
     let x = pool.alloc::<u32>(a, 1 << 20, "x").expect("alloc");
@@ -206,17 +207,23 @@ fn a_captured_stream_delays_the_reuse_of_what_it_used_before() {
     let x = gpu.pool.alloc_zeroed::<u32>(a, 1 << 20, "x").expect("alloc");
     b.wait(a).expect("wait");
     gpu.spin_store(&b, x.dev_ptr(&b), 7, LONG);
+    let z = gpu.pool.from_slice(a, &[1u32], "z").expect("upload");
+    b.wait(a).expect("wait");
     let in_use = gpu.pool.usage().in_use_bytes;
+    let x_bytes = x.len_bytes();
     let (graph, ()) = b
-        .capture(|_| {
+        .capture(|b| {
+            gpu.add_one(b, z.dev_ptr(b), 1);
             drop(x);
             assert_eq!(gpu.pool.usage().in_use_bytes, in_use, "b cannot be ordered now");
-            Ok::<_, bitnet_gpu::driver::GraphError>(())
+            Ok::<_, GraphError>(())
         })
         .expect("capture");
-    assert_eq!(graph.kept_count(), 1);
+    assert_eq!(graph.kept_count(), 3, "x, z and the module");
+    graph.launch(&b).expect("launch");
     drop(graph);
-    assert_eq!(gpu.pool.usage().in_use_bytes, 0);
+    assert_eq!(gpu.pool.usage().in_use_bytes, in_use - x_bytes);
+    assert_eq!(z.download(&b).expect("download"), [2]);
 }
 
 #[test]
