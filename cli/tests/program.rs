@@ -58,7 +58,7 @@ fn every_command_has_help() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_names_the_argument() {
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 17] = [
         (&[], "Usage"),
         (&["fly"], "fly"),
         (&["generate"], "--prompt"),
@@ -74,6 +74,7 @@ fn wrong_usage_ends_with_2_and_names_the_argument() {
         (&["generate", "--prompt", "a", "--max-tokens", "0"], "max_tokens"),
         (&["convert", "a"], "<OUT>"),
         (&["synth", "tiny"], "<OUT>"),
+        (&["convert", "a", "b"], "--to"),
         (&["completions", "dos"], "bash"),
     ];
     for (args, named) in cases {
@@ -288,4 +289,59 @@ fn the_same_seed_writes_the_same_checkpoint() {
     let output = run(&["synth", "huge", "/nowhere"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("2b4t"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn converting_there_and_back_keeps_every_ternary() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let synth = run(&["synth", "tiny-blocks", &path("source"), "--seed", "3"]);
+    assert!(synth.status.success(), "{}", text(&synth.stderr));
+    let convert = |from: &str, to: &str, form: &str| {
+        let output = run(&["--json", "convert", &path(from), &path(to), "--to", form]);
+        assert!(output.status.success(), "{form}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["ternaries"].as_u64().unwrap() > 0);
+        report["ternary_sha256"].as_str().unwrap().to_owned()
+    };
+    let first = convert("source", "i2_s.gguf", "gguf-i2_s");
+    assert_eq!(first, convert("i2_s.gguf", "tq1_0.gguf", "gguf-tq1_0"));
+    assert_eq!(first, convert("tq1_0.gguf", "tq2_0.gguf", "gguf-tq2_0"));
+    assert_eq!(first, convert("tq2_0.gguf", "back", "hf"));
+    let again = run(&["convert", &path("source"), &path("back"), "--to", "hf"]);
+    assert_eq!(again.status.code(), Some(1), "an existing folder was overwritten");
+    let unknown = run(&["convert", &path("source"), &path("x"), "--to", "q4"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("gguf-tq1_0"));
+}
+
+#[test]
+fn inspect_counts_what_synth_wrote() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("model");
+    let out = out.to_str().unwrap();
+    assert!(run(&["synth", "tiny", out, "--seed", "5"]).status.success());
+    let output = run(&["--json", "inspect", out]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let counts = report["linears"].as_array().unwrap().iter();
+    let counted: u64 =
+        counts.flat_map(|l| l["counts"].as_array().unwrap()).map(|c| c.as_u64().unwrap()).sum();
+    assert_eq!(report["ternaries"].as_u64(), Some(counted));
+    assert_eq!(report["tokenizer"]["ids"], report["config"]["vocab_size"]);
+
+    let plain = run(&["inspect", out]);
+    assert!(text(&plain.stdout).contains("% zeros"));
+    let long = run(&["inspect", out, "--tensors"]);
+    for tensor in report["tensors"].as_array().unwrap() {
+        let name = tensor["name"].as_str().unwrap();
+        assert!(text(&long.stdout).contains(name), "{name}");
+    }
+    // A file that is cut short is refused, in one error.
+    let weights = folder.path().join("model/model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &bytes[..bytes.len() - 1]).unwrap();
+    let cut = run(&["inspect", out]);
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(text(&cut.stderr).starts_with("error: ") && cut.stdout.is_empty());
 }

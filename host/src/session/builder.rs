@@ -142,12 +142,9 @@ impl SessionBuilder {
             let allowed = config.max_positions;
             return Err(SessionError::ContextTooLong { asked: context, allowed });
         }
-        let tokenizer = tokenizer(&checkpoint)?;
-        if let Some(tokenizer) = &tokenizer {
-            tokenizer.check_vocab(config.vocab_size)?;
-        }
+        let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
         let template = tokenizer.as_ref().and_then(|tokenizer| {
-            ChatTemplate::for_model(tokenizer, &config.model_type, false).ok()
+            ChatTemplate::for_model(tokenizer, &config.model_type).ok()
         });
         let device_started = Instant::now();
         let resolved = self.backend.resolve()?;
@@ -168,6 +165,11 @@ impl SessionBuilder {
                 })?;
                 let seconds = device_started.elapsed().as_secs_f64();
                 (self.engine(backend, &checkpoint, context, progress)?, seconds)
+            }
+            #[cfg(not(feature = "cuda"))]
+            device_choice::Backend::Cuda(ordinal) => {
+                let source = crate::driver::DeviceError::NotBuilt;
+                return Err(device_choice::ChoiceError::Cuda { ordinal, source }.into());
             }
         };
         let load = LoadStats {
@@ -194,15 +196,5 @@ impl SessionBuilder {
         let sequence = Sequence::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, !self.no_graph && !self.profile)))
-    }
-}
-
-/// The checkpoint's tokenizer, where it has one.
-fn tokenizer(checkpoint: &Checkpoint) -> Result<Option<Tokenizer>, SessionError> {
-    let path = checkpoint.path();
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-    match folder.join("tokenizer.json").is_file() {
-        true => Ok(Some(Tokenizer::from_folder(folder)?)),
-        false => Ok(None),
     }
 }

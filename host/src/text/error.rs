@@ -46,6 +46,9 @@ pub enum TextError {
         /// The first contradiction found.
         reason: String,
     },
+    /// The tokenizer inside a checkpoint file could not be read.
+    #[error("cannot read the tokenizer of the checkpoint")]
+    Checkpoint(#[source] Box<crate::checkpoint::CheckpointError>),
     /// A tokenizer part that this library does not implement.
     #[error("{part} {found:?} is not supported (supported: {allowed})")]
     Unsupported {
@@ -123,7 +126,9 @@ impl TextError {
                 "copy tokenizer.json from the model's repository into the folder"
             }
             Self::TooLarge { .. } => "check that this is the right file",
-            Self::Json { .. } | Self::Malformed { .. } => "download the file again",
+            Self::Json { .. } | Self::Malformed { .. } | Self::Checkpoint(_) => {
+                "download the file again"
+            }
             Self::Unsupported { .. } => "use the tokenizer.json of a BPE model",
             Self::UnknownId { .. } | Self::VocabMismatch { .. } => {
                 "use the tokenizer that belongs to this checkpoint"

@@ -6,41 +6,9 @@
 //! same checks as a file from disk.
 
 use super::TextError;
+use crate::checkpoint::GgufTokenizer;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-
-/// Metadata `tokenizer.*` of a GGUF file, as stored.
-#[derive(Clone, Debug, Default)]
-pub struct GgufTokenizer {
-    /// `general.architecture`: decides the split rule where `pre` is absent.
-    pub architecture: String,
-    /// `tokenizer.ggml.model`: `gpt2` or `llama`.
-    pub model: String,
-    /// `tokenizer.ggml.pre`: name of the split rule.
-    pub pre: Option<String>,
-    /// `tokenizer.ggml.tokens`, by id.
-    pub tokens: Vec<String>,
-    /// `tokenizer.ggml.token_type`, by id; may be empty.
-    pub token_types: Vec<i32>,
-    /// `tokenizer.ggml.merges`, best first; for `gpt2`.
-    pub merges: Vec<String>,
-    /// `tokenizer.ggml.scores`, by id; for `llama`.
-    pub scores: Vec<f32>,
-    /// `tokenizer.ggml.bos_token_id`.
-    pub bos_id: Option<u32>,
-    /// `tokenizer.ggml.eos_token_id`.
-    pub eos_id: Option<u32>,
-    /// `tokenizer.ggml.eot_token_id`.
-    pub eot_id: Option<u32>,
-    /// `tokenizer.ggml.unknown_token_id`.
-    pub unk_id: Option<u32>,
-    /// `tokenizer.ggml.add_bos_token`.
-    pub add_bos: Option<bool>,
-    /// `tokenizer.ggml.add_space_prefix`; for `llama`.
-    pub add_space_prefix: Option<bool>,
-    /// `tokenizer.chat_template`.
-    pub chat_template: Option<String>,
-}
 
 const FILE: &str = "the GGUF tokenizer";
 /// Values of `tokenizer.ggml.token_type`.
@@ -53,10 +21,17 @@ const LLAMA3_SPLIT: &str = concat!(
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-impl GgufTokenizer {
+/// A GGUF tokenizer and the `general.architecture` of its file, which decides where it says too
+/// little.
+pub(super) struct Source<'a> {
+    pub(super) data: &'a GgufTokenizer,
+    pub(super) architecture: &'a str,
+}
+
+impl Source<'_> {
     /// Whether the begin token goes in front: as stored, else yes for `llama` and for BitNet files.
     pub(super) fn adds_bos(&self) -> bool {
-        self.add_bos.unwrap_or(self.model == "llama" || self.is_bitnet())
+        self.data.add_bos_token.unwrap_or(self.data.model == "llama" || self.is_bitnet())
     }
 
     fn is_bitnet(&self) -> bool {
@@ -66,19 +41,22 @@ impl GgufTokenizer {
     /// The same tokenizer as the contents of a `tokenizer.json`.
     pub(super) fn to_tokenizer_json(&self) -> Result<Value, TextError> {
         let mut vocab = Map::new();
-        for (id, token) in self.tokens.iter().enumerate() {
+        for (id, token) in self.data.tokens.iter().enumerate() {
             if let Some(other) = vocab.insert(token.clone(), json!(id)) {
                 let reason = format!("the ids {other} and {id} have the same token {token:?}");
                 return Err(TextError::malformed(FILE, reason));
             }
         }
-        for (name, len) in [("token_type", self.token_types.len()), ("scores", self.scores.len())] {
-            if len != 0 && len != self.tokens.len() {
-                let reason = format!("{} tokens but {len} entries of {name}", self.tokens.len());
+        for (name, len) in
+            [("token_type", self.data.token_types.len()), ("scores", self.data.scores.len())]
+        {
+            if len != 0 && len != self.data.tokens.len() {
+                let reason =
+                    format!("{} tokens but {len} entries of {name}", self.data.tokens.len());
                 return Err(TextError::malformed(FILE, reason));
             }
         }
-        let mut root = match self.model.as_str() {
+        let mut root = match self.data.model.as_str() {
             "gpt2" => self.byte_level(vocab)?,
             "llama" => self.sentencepiece(vocab)?,
             other => {
@@ -96,17 +74,17 @@ impl GgufTokenizer {
 
     /// Control and user-defined tokens, and the begin and end tokens whatever their type.
     fn added_tokens(&self) -> Result<Value, TextError> {
-        let ends = [self.bos_id, self.eos_id, self.eot_id];
-        for id in ends.into_iter().chain([self.unk_id]).flatten() {
-            if id as usize >= self.tokens.len() {
+        let ends = [self.data.bos_token_id, self.data.eos_token_id, self.data.eot_token_id];
+        for id in ends.into_iter().chain([self.data.unknown_token_id]).flatten() {
+            if id as usize >= self.data.tokens.len() {
                 let reason =
-                    format!("id {id} is named, but there are {} tokens", self.tokens.len());
+                    format!("id {id} is named, but there are {} tokens", self.data.tokens.len());
                 return Err(TextError::malformed(FILE, reason));
             }
         }
-        let kind = |id: usize| self.token_types.get(id).copied().unwrap_or(1);
+        let kind = |id: usize| self.data.token_types.get(id).copied().unwrap_or(1);
         let is_end = |id: usize| ends.contains(&Some(id as u32));
-        let added = self.tokens.iter().enumerate().filter_map(|(id, token)| {
+        let added = self.data.tokens.iter().enumerate().filter_map(|(id, token)| {
             let special = kind(id) == TYPE_CONTROL || is_end(id);
             (special || kind(id) == TYPE_USER).then(|| {
                 json!({"id": id, "content": token, "single_word": false, "lstrip": false,
@@ -126,7 +104,7 @@ impl GgufTokenizer {
              "invert": false},
             byte_level(false),
         ]});
-        let (pre_tokenizer, ignore_merges) = match self.pre.as_deref() {
+        let (pre_tokenizer, ignore_merges) = match self.data.pre.as_deref() {
             Some("llama-bpe" | "llama-v3" | "llama3" | "falcon3" | "falcon-h1") => (llama3, true),
             Some("gpt-2") => (byte_level(true), false),
             // Early BitNet files name no rule, or "default"; their vocabulary is Llama 3's.
@@ -140,7 +118,7 @@ impl GgufTokenizer {
             }
         };
         Ok(json!({
-            "model": {"type": "BPE", "vocab": vocab, "merges": self.merges,
+            "model": {"type": "BPE", "vocab": vocab, "merges": self.data.merges,
                       "ignore_merges": ignore_merges},
             "pre_tokenizer": pre_tokenizer,
             "decoder": byte_level(true),
@@ -148,10 +126,10 @@ impl GgufTokenizer {
     }
 
     fn sentencepiece(&self, vocab: Map<String, Value>) -> Result<Value, TextError> {
-        if self.scores.is_empty() || self.scores.iter().any(|s| s.is_nan()) {
+        if self.data.scores.is_empty() || self.data.scores.iter().any(|s| s.is_nan()) {
             return Err(TextError::malformed(FILE, "a llama tokenizer without usable scores"));
         }
-        let unk = self.tokens.get(self.unk_id.unwrap_or(0) as usize);
+        let unk = self.data.tokens.get(self.data.unknown_token_id.unwrap_or(0) as usize);
         let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
         let mut normalizers = vec![replace(" ", "\u{2581}")];
         let mut decoders = vec![
@@ -159,7 +137,7 @@ impl GgufTokenizer {
             json!({"type": "ByteFallback"}),
             json!({"type": "Fuse"}),
         ];
-        if self.add_space_prefix.unwrap_or(true) {
+        if self.data.add_space_prefix.unwrap_or(true) {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": "\u{2581}"}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
@@ -173,9 +151,9 @@ impl GgufTokenizer {
 
     fn merges_from_scores(&self) -> Vec<[&str; 2]> {
         let ids: HashMap<&str, usize> =
-            self.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();
+            self.data.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();
         let mut merges = Vec::new();
-        for (token, &score) in self.tokens.iter().zip(&self.scores) {
+        for (token, &score) in self.data.tokens.iter().zip(&self.data.scores) {
             for (at, _) in token.char_indices().skip(1) {
                 let (left, right) = token.split_at(at);
                 if let (Some(&l), Some(&r)) = (ids.get(left), ids.get(right)) {

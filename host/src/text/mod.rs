@@ -22,7 +22,6 @@ mod tokenizer;
 mod vet;
 
 pub use error::TextError;
-pub use gguf::GgufTokenizer;
 pub use sampler::{MAX_STOP_BYTES, MAX_STOPS, MAX_TOKENS, SamplingParams};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::TextStream;

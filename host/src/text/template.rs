@@ -4,7 +4,8 @@
 //! reaches neither files nor the network, with [`FUEL`] instructions, a depth limit and at most
 //! [`MAX_OUTPUT_BYTES`] of output, and sees nothing but the messages, the begin and end tokens and
 //! the functions that published templates use (`raise_exception`, `strftime_now`, `tojson`, loop
-//! controls, Python's string methods). Blocks are trimmed as in `transformers`.
+//! controls, Python's string methods). Blocks are trimmed as in `transformers`. Not bounded is the
+//! memory of a string that a template doubles again and again without writing it.
 
 use super::{TextError, Tokenizer};
 use minijinja::syntax::SyntaxConfig;
@@ -116,20 +117,16 @@ impl ChatTemplate {
     /// The template to use for a model of `architecture` (`model_type` of config.json, or
     /// `general.architecture` of a GGUF file).
     ///
-    /// For BitNet files in GGUF form (`from_gguf`) the embedded template is known to be wrong for the
-    /// model, so the built-in one is used instead. Otherwise the checkpoint's own wins, and the
-    /// built-in one serves BitNet checkpoints without any.
+    /// The one embedded in BitNet GGUF files is known to be wrong for the model, so there the
+    /// built-in one is used instead. Otherwise the checkpoint's own wins, and the built-in one
+    /// serves BitNet checkpoints without any whose vocabulary has `<|eot_id|>`.
     ///
     /// # Errors
     /// [`TextError::NoTemplate`] when there is neither; else as [`ChatTemplate::new`].
-    pub fn for_model(
-        tokenizer: &Tokenizer,
-        architecture: &str,
-        from_gguf: bool,
-    ) -> Result<Self, TextError> {
+    pub fn for_model(tokenizer: &Tokenizer, architecture: &str) -> Result<Self, TextError> {
         let is_bitnet = architecture.starts_with("bitnet");
         match tokenizer.chat_template() {
-            Some(source) if !(is_bitnet && from_gguf) => {
+            Some(source) if !(is_bitnet && tokenizer.is_from_gguf()) => {
                 Self::new(source, tokenizer.bos_token(), tokenizer.eos_token())
             }
             // The turn ends with `<|eot_id|>`, so a vocabulary without it is another model's.

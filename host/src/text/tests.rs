@@ -3,6 +3,7 @@
 
 use super::bytes::byte_char;
 use super::*;
+use crate::checkpoint::GgufTokenizer;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
@@ -112,7 +113,7 @@ fn second_opinion() -> &'static tokenizers::Tokenizer {
 #[test]
 fn the_chat_example_has_the_ids_of_one_string() {
     let tokenizer = llama3();
-    let template = ChatTemplate::for_model(tokenizer, "bitnet", false).unwrap();
+    let template = ChatTemplate::for_model(tokenizer, "bitnet").unwrap();
     assert!(template.is_built_in());
     let text = template.render(&[Message::new("user", "hi")], true).unwrap();
     assert_eq!(text, "<|begin_of_text|>User: hi<|eot_id|>Assistant: ");
@@ -152,16 +153,14 @@ fn end_tokens_come_from_all_files() {
     let tokenizer = Tokenizer::from_files(&files).unwrap();
     assert_eq!(tokenizer.stop_ids(), [128_001, 7, 128_009]);
     assert_eq!(tokenizer.eos(), Some(128_001));
-    let template = ChatTemplate::for_model(&tokenizer, "llama", false).unwrap();
+    let template = ChatTemplate::for_model(&tokenizer, "llama").unwrap();
     assert_eq!(template.render(&[], true).unwrap(), "<|end_of_text|>");
-    // In a GGUF file the embedded template of this family is the wrong one.
-    assert!(ChatTemplate::for_model(&tokenizer, "bitnet-b1.58", true).unwrap().is_built_in());
-    assert!(!ChatTemplate::for_model(&tokenizer, "bitnet", false).unwrap().is_built_in());
+    assert!(!ChatTemplate::for_model(&tokenizer, "bitnet").unwrap().is_built_in());
 }
 
 #[test]
 fn no_template_is_an_error_except_for_bitnet() {
-    let none = ChatTemplate::for_model(llama3(), "llama", false);
+    let none = ChatTemplate::for_model(llama3(), "llama");
     assert!(matches!(none, Err(TextError::NoTemplate { .. })));
 }
 
@@ -318,7 +317,7 @@ fn the_demo_model_has_a_working_tokenizer() {
     let ids = tokenizer.encode(text, true).unwrap();
     assert_eq!((ids[0], ids[1..].contains(&0)), (0, false));
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
-    assert!(ChatTemplate::for_model(&tokenizer, "bitnet", false).is_err());
+    assert!(ChatTemplate::for_model(&tokenizer, "bitnet").is_err());
 }
 
 #[test]
@@ -340,20 +339,19 @@ fn gguf_byte_level() -> GgufTokenizer {
     token_types[258] = 3;
     token_types[260] = 4;
     GgufTokenizer {
-        architecture: "bitnet-b1.58".into(),
         model: "gpt2".into(),
         tokens,
         token_types,
         merges: vec!["a b".into(), "ab c".into()],
-        bos_id: Some(258),
-        eos_id: Some(259),
+        bos_token_id: Some(258),
+        eos_token_id: Some(259),
         ..Default::default()
     }
 }
 
 #[test]
 fn a_gguf_tokenizer_of_each_kind() {
-    let tokenizer = Tokenizer::from_gguf(&gguf_byte_level()).unwrap();
+    let tokenizer = Tokenizer::from_gguf(&gguf_byte_level(), "bitnet-b1.58").unwrap();
     assert_eq!(tokenizer.encode("abc ab<x><e>", true).unwrap(), [258, 257, 32, 256, 260, 259]);
     assert_eq!(tokenizer.decode(&[258, 257, 32, 256, 260, 259], true).unwrap(), "abc ab<x>");
     assert_eq!(tokenizer.stop_ids(), [259]);
@@ -372,12 +370,12 @@ fn a_gguf_tokenizer_of_each_kind() {
         tokens,
         token_types,
         scores,
-        bos_id: Some(1),
-        eos_id: Some(2),
-        unk_id: Some(0),
+        bos_token_id: Some(1),
+        eos_token_id: Some(2),
+        unknown_token_id: Some(0),
         ..Default::default()
     };
-    let tokenizer = Tokenizer::from_gguf(&data).unwrap();
+    let tokenizer = Tokenizer::from_gguf(&data, "llama").unwrap();
     let ids = tokenizer.encode("ab a é日", true).unwrap();
     assert_eq!(ids, [1, 264, 262, 259, 263, 3 + 0xE6, 3 + 0x97, 3 + 0xA5]);
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "ab a é日");
@@ -388,9 +386,8 @@ fn a_damaged_gguf_tokenizer_is_refused() {
     let bad: &[fn(&mut GgufTokenizer)] = &[
         |t| t.model = "rwkv".into(),
         |t| t.pre = Some("unheard-of".into()),
-        |t| t.architecture = "llama".into(),
         |t| t.token_types.truncate(3),
-        |t| t.bos_id = Some(9999),
+        |t| t.bos_token_id = Some(9999),
         |t| t.merges.push("zz y".into()),
         |t| t.merges.push("a b c".into()),
         |t| t.tokens[3] = t.tokens[4].clone(),
@@ -400,8 +397,31 @@ fn a_damaged_gguf_tokenizer_is_refused() {
     for (i, change) in bad.iter().enumerate() {
         let mut data = gguf_byte_level();
         change(&mut data);
-        assert!(Tokenizer::from_gguf(&data).is_err(), "change {i} was accepted");
+        let refused = Tokenizer::from_gguf(&data, "bitnet-b1.58");
+        assert!(refused.is_err(), "change {i} was accepted");
     }
+    // Only BitNet files may leave out the rule that splits words.
+    assert!(Tokenizer::from_gguf(&gguf_byte_level(), "llama").is_err());
+}
+
+#[test]
+fn an_embedded_tokenizer_json_is_used() {
+    let data = GgufTokenizer {
+        hugging_face_json: Some(llama3_like().to_string()),
+        bos_token_id: Some(128_000),
+        eos_token_id: Some(128_001),
+        add_bos_token: Some(true),
+        ..Default::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&data, "llama").unwrap();
+    assert_eq!(tokenizer.encode("hi", true).unwrap(), [128_000, 6151]);
+    assert_eq!(tokenizer.stop_ids(), [128_001, 128_009]);
+    assert_eq!(tokenizer.eos_token(), "<|end_of_text|>");
+    // The template that BitNet GGUF files embed is not the model's; other families' are.
+    let data = GgufTokenizer { chat_template: Some("Human: ".into()), ..data };
+    let tokenizer = Tokenizer::from_gguf(&data, "bitnet-b1.58").unwrap();
+    assert!(ChatTemplate::for_model(&tokenizer, "bitnet-b1.58").unwrap().is_built_in());
+    assert!(!ChatTemplate::for_model(&tokenizer, "llama").unwrap().is_built_in());
 }
 
 fn any_ids() -> impl Strategy<Value = Vec<u32>> {

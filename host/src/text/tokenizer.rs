@@ -9,7 +9,8 @@
 use super::bytes::TokenBytes;
 use super::error::read_capped;
 use super::vet::{self, Decoding, Vetted};
-use super::{GgufTokenizer, TextError, TextStream};
+use super::{TextError, TextStream, gguf};
+use crate::checkpoint::{Checkpoint, GgufTokenizer};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +50,7 @@ pub struct Tokenizer {
     stop_ids: Vec<u32>,
     chat_template: Option<String>,
     eos_token: String,
+    from_gguf: bool,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -64,6 +66,25 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
+    /// The tokenizer of an opened checkpoint: the one inside a GGUF file, else `tokenizer.json` and
+    /// its like beside the weights; `None` when there is neither.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_files`], and [`TextError::VocabMismatch`] when it has ids that the model
+    /// has no row for.
+    pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Self>, TextError> {
+        let config = checkpoint.config();
+        let stored = checkpoint.gguf_tokenizer().map_err(|e| TextError::Checkpoint(Box::new(e)))?;
+        let folder = checkpoint.tokenizer_folder();
+        let tokenizer = match stored {
+            Some(data) => Self::from_gguf(&data, &config.model_type)?,
+            None if folder.join("tokenizer.json").is_file() => Self::from_folder(folder)?,
+            None => return Ok(None),
+        };
+        tokenizer.check_vocab(config.vocab_size)?;
+        Ok(Some(tokenizer))
+    }
+
     /// Reads `tokenizer.json` and, where they exist, `tokenizer_config.json`,
     /// `generation_config.json`, `config.json` and `chat_template.jinja` of a checkpoint folder.
     ///
@@ -96,20 +117,31 @@ impl Tokenizer {
         Self::from_files(&TokenizerFiles { tokenizer, ..Default::default() })
     }
 
-    /// Builds the tokenizer stored in a GGUF file.
+    /// Builds the tokenizer stored in a GGUF file of this `general.architecture`.
+    ///
+    /// A `tokenizer.json` embedded in the file is used where there is one; ids and template are
+    /// those of the metadata.
     ///
     /// # Errors
     /// As [`Tokenizer::from_files`], and for a tokenizer model or split rule that is not known.
-    pub fn from_gguf(data: &GgufTokenizer) -> Result<Self, TextError> {
-        let mut tokenizer = Self::from_value(&data.to_tokenizer_json()?)?;
-        tokenizer.bos = data.bos_id.or(tokenizer.bos);
-        tokenizer.add_bos = tokenizer.bos.is_some() && data.adds_bos();
-        for id in [data.eos_id, data.eot_id].into_iter().flatten() {
+    pub fn from_gguf(data: &GgufTokenizer, architecture: &str) -> Result<Self, TextError> {
+        let source = gguf::Source { data, architecture };
+        let mut tokenizer = match &data.hugging_face_json {
+            Some(embedded) => Self::from_value(&json("tokenizer.json", embedded.as_bytes())?)?,
+            None => Self::from_value(&source.to_tokenizer_json()?)?,
+        };
+        if let Some(bos) = data.bos_token_id {
+            tokenizer.bos = Some(bos);
+            tokenizer.add_bos = source.adds_bos();
+        }
+        for id in [data.eos_token_id, data.eot_token_id].into_iter().flatten() {
             tokenizer.add_stop(id);
         }
         tokenizer.add_turn_ends();
-        tokenizer.eos_token = data.eos_id.and_then(|id| tokenizer.token(id)).unwrap_or_default();
+        let eos = tokenizer.eos().and_then(|id| tokenizer.token(id));
+        tokenizer.eos_token = eos.unwrap_or_default();
         tokenizer.chat_template.clone_from(&data.chat_template);
+        tokenizer.from_gguf = true;
         Ok(tokenizer)
     }
 
@@ -204,6 +236,7 @@ impl Tokenizer {
             stop_ids: Vec::new(),
             chat_template: None,
             eos_token: String::new(),
+            from_gguf: false,
         })
     }
 
@@ -330,6 +363,11 @@ impl Tokenizer {
                 Err(TextError::VocabMismatch { token, id, rows })
             }
         }
+    }
+
+    /// Whether the template is one that a GGUF file carries.
+    pub(super) fn is_from_gguf(&self) -> bool {
+        self.from_gguf
     }
 
     pub(super) fn unknown(&self, id: u32) -> TextError {
