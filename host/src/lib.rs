@@ -5,17 +5,17 @@
 //! prompts into text.
 
 pub mod checkpoint;
-pub mod cpu;
-pub mod driver;
-pub mod layers;
-pub mod memory;
-pub mod model;
-pub mod ops;
 pub mod pack;
+pub mod driver;
+pub mod memory;
+pub mod ops;
+pub mod cpu;
+pub mod reference;
+pub mod layers;
+pub mod model;
 pub mod text;
-// pub mod session;
+pub mod session;
 
 pub mod device_choice;
 pub mod hub;
 pub mod profile;
-pub mod reference;

@@ -143,14 +143,14 @@ impl SessionBuilder {
             return Err(SessionError::ContextTooLong { asked: context, allowed });
         }
         let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
-        let template = tokenizer.as_ref().and_then(|tokenizer| {
-            ChatTemplate::for_model(tokenizer, &config.model_type).ok()
-        });
+        let template = tokenizer
+            .as_ref()
+            .and_then(|tokenizer| ChatTemplate::for_model(tokenizer, &config.model_type).ok());
         let device_started = Instant::now();
         let resolved = self.backend.resolve()?;
         let (engine, device_seconds) = match resolved {
             device_choice::Backend::Cpu => {
-                let backend = CpuBackend::new(self.threads);
+                let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
                 (self.engine(backend, &checkpoint, context, progress)?, seconds)
             }

@@ -4,8 +4,8 @@ use contract::sample::SampleParams;
 
 use super::SessionError;
 use crate::checkpoint::ModelConfig;
-use crate::model::{Model, ModelError, Sequence};
 use crate::memory::MemoryUsage;
+use crate::model::{Model, ModelError, Sequence};
 use crate::ops::{Backend, TokenLog};
 use crate::profile::Profile;
 
@@ -32,8 +32,7 @@ pub(super) trait Engine: Send {
     fn finish(&mut self) -> Result<(), SessionError>;
 
     /// Hands the logits of each of `tokens` to `each`.
-    fn logits(&mut self, tokens: &[u32], each: &mut dyn FnMut(&[f32]))
-    -> Result<(), SessionError>;
+    fn logits(&mut self, tokens: &[u32], each: &mut dyn FnMut(&[f32])) -> Result<(), SessionError>;
 }
 
 /// A model with its one sequence.
@@ -174,11 +173,7 @@ impl<B: Backend> Engine for Runner<B> {
         self.guard(result)
     }
 
-    fn logits(
-        &mut self,
-        tokens: &[u32],
-        each: &mut dyn FnMut(&[f32]),
-    ) -> Result<(), SessionError> {
+    fn logits(&mut self, tokens: &[u32], each: &mut dyn FnMut(&[f32])) -> Result<(), SessionError> {
         self.settle();
         self.cached.clear();
         let result = self.model.logits(&mut self.sequence, tokens, 0, each);

@@ -32,13 +32,17 @@ pub enum SessionError {
     #[error("no model was given; name a checkpoint folder or a .gguf file")]
     NoModel,
     /// The checkpoint has no tokenizer, and text was given or asked for.
-    #[error("the checkpoint has no tokenizer; put its tokenizer.json beside the weights or work with token ids")]
+    #[error(
+        "the checkpoint has no tokenizer; put its tokenizer.json beside the weights or work with token ids"
+    )]
     NoTokenizer,
     /// The checkpoint has no chat template.
     #[error("the model has no chat template; use plain text generation")]
     NoTemplate,
     /// A context longer than the model was made for.
-    #[error("a context of {asked} positions was asked for and the model takes {allowed}; ask for at most {allowed}")]
+    #[error(
+        "a context of {asked} positions was asked for and the model takes {allowed}; ask for at most {allowed}"
+    )]
     ContextTooLong {
         /// Positions asked for.
         asked: usize,
