@@ -1,9 +1,8 @@
 //! `bitnet chat`: a conversation, one line a turn.
 //!
 //! On a terminal there is a prompt; otherwise nothing but the answers is printed. The commands below
-//! work in both cases. The whole conversation is sent each time; the
-//! engine keeps what it has already computed of it. Ctrl-C ends an answer, or, at the prompt, the
-//! program.
+//! work in both cases. The whole conversation is sent each time; the session keeps what it has
+//! already computed of it. Ctrl-C ends an answer, or, at the prompt, the program.
 
 use crate::args::{EngineArgs, SamplingArgs};
 use crate::engine::{self, Stats};

@@ -271,7 +271,8 @@ fn settings(device: BackendChoice, source: Option<ValueSource>) -> Vec<Setting> 
         .filter_map(|a| Some(a.get_env()?.to_str()?.to_owned()))
         .filter(|name| !["BITNET_DEVICE", "BITNET_MODEL"].contains(&name.as_str()))
         .collect();
-    names.extend(["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HF_ENDPOINT"].map(String::from));
+    let others = ["BITNET_PTX_LEVEL", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HF_ENDPOINT"];
+    names.extend(others.map(String::from));
     names.sort();
     names.dedup();
     for name in names.into_iter().filter(|name| is_set(name)) {
@@ -295,7 +296,11 @@ fn text(report: &Report, output: &Output) -> String {
     out += &head("GPU");
     let gpu = &report.gpu;
     let driver = gpu.driver.as_ref().or(gpu.problem.as_ref());
-    out += &format!("  driver    {}\n", driver.map_or("no device was found", String::as_str));
+    let driver = driver.map_or("no device was found", String::as_str);
+    out += &format!("  driver    {}\n", cause(driver));
+    if let Some((_, advice)) = driver.split_once("; try: ") {
+        out += &format!("  try       {advice}\n");
+    }
     for device in &gpu.devices {
         let memory = crate::output::human_bytes(device.memory_bytes);
         let level = device.ptx.as_ref().map(|level| format!("loads PTX level {level}"));

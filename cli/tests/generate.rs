@@ -1,0 +1,202 @@
+//! Whole runs of the program on the CPU, with the demo model of this repository.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const PROMPT: &str = "fn main() {";
+
+/// The program with nothing in its environment that could change a run.
+fn bitnet(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bitnet"));
+    command.args(args).env_clear().stdin(Stdio::null()).current_dir(ROOT);
+    // One thread each: tests run side by side, and waiting threads spin.
+    command.env("BITNET_DEVICE", "cpu").env("BITNET_THREADS", "1").env("HF_HUB_OFFLINE", "1");
+    for name in ["PATH", "SystemRoot", "LD_LIBRARY_PATH"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn finished(mut command: Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    output
+}
+
+/// Eight tokens after [`PROMPT`], as the text on standard output.
+fn eight(more: &[&str]) -> String {
+    let args = [&["generate", "--quiet", "-n", "8", "--prompt", PROMPT], more].concat();
+    let output = finished(bitnet(&args));
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout).to_owned()
+}
+
+fn document(more: &[&str]) -> Value {
+    let args = [&["--json", "generate", "-n", "8", "--prompt", PROMPT], more].concat();
+    serde_json::from_slice(&finished(bitnet(&args)).stdout).unwrap()
+}
+
+#[test]
+fn the_demo_model_is_found_and_writes_something() {
+    let said = eight(&["--temperature", "0"]);
+    assert!(said.trim().len() > 8 && said.ends_with('\n'), "{said:?}");
+    let by_path = eight(&["--temperature", "0", "--model", "models/demo"]);
+    assert_eq!(said, by_path);
+}
+
+#[test]
+fn a_seed_gives_one_text_whatever_the_threads_and_the_way_of_reading() {
+    let said = eight(&["--seed", "1"]);
+    assert_eq!(said, eight(&["--seed", "1", "--threads", "2"]));
+    assert_eq!(said, eight(&["--seed", "1", "--threads", "3", "--no-mmap"]));
+    let others: Vec<String> = (2..5).map(|s| eight(&["--seed", &s.to_string()])).collect();
+    assert!(others.iter().any(|other| *other != said), "every seed gave one text: {said:?}");
+}
+
+#[test]
+fn the_document_holds_what_was_streamed() {
+    let said = eight(&["--seed", "4"]);
+    let document = document(&["--seed", "4"]);
+    assert_eq!(format!("{}\n", document["text"].as_str().unwrap()), said);
+    assert_eq!(document["params"]["seed"], 4);
+    let tokens = document["tokens"].as_array().unwrap().len();
+    assert_eq!(document["stats"]["generate"]["generated_tokens"], tokens);
+    assert!(document["stats"]["memory_bytes"].as_u64().unwrap() > 1 << 20);
+    let finish = document["finish"].as_str().unwrap();
+    assert_eq!(finish, if tokens == 8 { "max_tokens" } else { "stop_token" });
+}
+
+#[test]
+fn statistics_go_to_standard_error() {
+    let args = ["generate", "-n", "4", "--prompt", PROMPT];
+    let output = finished(bitnet(&args));
+    for line in ["load ", "prefill ", "decode ", "memory ", "seed "] {
+        let found = text(&output.stderr).lines().any(|l| l.starts_with(line));
+        assert!(found, "{line}: {}", text(&output.stderr));
+    }
+    assert!(!text(&output.stdout).contains("tok/s"));
+}
+
+#[test]
+fn a_stop_string_cuts_the_text_where_it_starts() {
+    let whole = document(&["--temperature", "0"]);
+    let whole = whole["text"].as_str().unwrap();
+    let middle: Vec<char> = whole.chars().skip(6).take(3).collect();
+    let stop: String = middle.into_iter().collect();
+    let cut = document(&["--temperature", "0", "--stop", &stop]);
+    assert_eq!(cut["finish"], "stop_string");
+    assert_eq!(cut["text"].as_str().unwrap(), &whole[..whole.find(&stop).unwrap()]);
+}
+
+#[test]
+fn a_prompt_may_come_from_a_file_or_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt");
+    std::fs::write(&file, PROMPT).unwrap();
+    let expected = eight(&["--temperature", "0"]);
+    let args = ["generate", "--quiet", "-n", "8", "--temperature", "0"];
+    let from_file = bitnet(&[&args[..], &["-f", file.to_str().unwrap()]].concat());
+    assert_eq!(text(&finished(from_file).stdout), expected);
+    let mut from_pipe = bitnet(&[&args[..], &["-p", "-"]].concat());
+    from_pipe.stdin(std::fs::File::open(&file).unwrap());
+    assert_eq!(text(&finished(from_pipe).stdout), expected);
+}
+
+#[test]
+fn a_reader_that_leaves_is_not_a_failure() {
+    let args = ["generate", "--quiet", "-n", "64", "--ignore-eos", "--prompt", PROMPT];
+    let mut child = bitnet(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn contexts_that_do_not_fit_are_refused() {
+    let run = |ctx: &str| {
+        let args = ["generate", "--prompt", PROMPT, "--ctx", ctx];
+        bitnet(&args).output().unwrap()
+    };
+    let too_long = run("1025");
+    assert_eq!(too_long.status.code(), Some(2));
+    assert!(text(&too_long.stderr).contains("1024"), "{}", text(&too_long.stderr));
+    let too_short = run("2");
+    assert_eq!(too_short.status.code(), Some(1));
+    assert!(text(&too_short.stderr).starts_with("error: "), "{}", text(&too_short.stderr));
+}
+
+#[test]
+fn a_profile_of_the_cpu_is_refused_and_not_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json");
+    let args = ["generate", "-n", "2", "-p", PROMPT, "--profile", trace.to_str().unwrap()];
+    let output = bitnet(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("on a GPU only"), "{}", text(&output.stderr));
+    assert!(!trace.exists());
+}
+
+#[test]
+fn the_demo_model_has_no_chat_and_says_so() {
+    for args in [&["chat"][..], &["generate", "--chat", "--prompt", "hi"]] {
+        let output = bitnet(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains("no chat template"), "{}", text(&output.stderr));
+    }
+}
+
+/// Lines of a conversation with a synthetic model that has a template.
+fn talk(folder: &Path, lines: &str) -> Vec<Value> {
+    let model = folder.join("model");
+    let model = model.to_str().unwrap();
+    if !Path::new(model).exists() {
+        finished(bitnet(&["synth", "tiny", model, "--seed", "1"]));
+    }
+    let args = ["--json", "chat", "--model", model, "-n", "8", "--seed", "2"];
+    let mut command = bitnet(&args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_conversation_reuses_its_history_until_it_is_reset() {
+    let folder = tempfile::tempdir().unwrap();
+    let turns =
+        talk(folder.path(), "hello there\n\nand again\n/reset\nhello there\n/quit\nunheard\n");
+    assert_eq!(turns.len(), 3);
+    let cached = |turn: &Value| turn["stats"]["generate"]["cached_tokens"].as_u64().unwrap();
+    assert_eq!(cached(&turns[0]), 0);
+    assert!(cached(&turns[1]) > 0, "{}", turns[1]);
+    assert_eq!(turns[0]["text"], turns[2]["text"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_stops_between_two_tokens() {
+    let args = ["generate", "-n", "1000", "--ignore-eos", "--prompt", PROMPT];
+    let mut child = bitnet(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut first = [0];
+    out.read_exact(&mut first).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(rest.ends_with('\n'));
+    assert!(text(&output.stderr).contains("decode "), "the statistics are still printed");
+}
