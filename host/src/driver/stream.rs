@@ -248,9 +248,11 @@ impl Capture {
 
     /// Takes `stream` in, unless the capture has ended.
     fn admit(self: Arc<Self>, stream: &Stream) {
-        if lock(&self.keep).is_some() {
+        // Held throughout, so that `finish` finds every member.
+        let keep = lock(&self.keep);
+        if keep.is_some() {
             lock(&self.members).push(stream.clone());
-            stream.set_capture(Some(self));
+            stream.set_capture(Some(self.clone()));
         }
     }
 

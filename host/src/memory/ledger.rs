@@ -181,6 +181,7 @@ impl Ledger {
     }
 
     /// All segments, for the driver to take back when the pool ends.
+    #[cfg(feature = "cuda")]
     pub(super) fn segments(&self) -> impl Iterator<Item = u64> + '_ {
         self.segments.keys().copied()
     }
