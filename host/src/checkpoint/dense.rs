@@ -5,6 +5,9 @@ use std::{borrow::Cow, ops::Range};
 use super::{CheckpointError, FloatType, TensorEntry, bytes::FileBytes};
 use crate::pack;
 
+/// Pieces from this size on, in bytes, are taken to be part of a walk through the matrix.
+const LARGE: usize = 1 << 18;
+
 /// A dense matrix `[rows, cols]`, row-major, little-endian.
 #[derive(Debug)]
 pub struct DenseView<'a> {
@@ -42,10 +45,19 @@ impl<'a> DenseView<'a> {
 
     /// The stored bytes of rows `rows`: borrowed when the file is mapped, else read into a buffer of
     /// that size. The bytes need not be aligned to the element.
+    ///
+    /// Read a large matrix in pieces, in order: pages of the pieces before are given back, so that a
+    /// mapped matrix and its copy are never in memory together.
     pub fn bytes(&self, rows: Range<usize>) -> Result<Cow<'a, [u8]>, CheckpointError> {
         pack::w2::check_rows(&rows, self.rows)?;
-        let offset = self.tensor.offset + rows.start as u64 * self.row_bytes() as u64;
-        self.file.read(offset, rows.len() * self.row_bytes())
+        let before = rows.start as u64 * self.row_bytes() as u64;
+        let len = rows.len() * self.row_bytes();
+        if len >= LARGE {
+            // A little more than the piece before: its edges shared pages with its neighbours.
+            let behind = before.min((len + LARGE) as u64);
+            self.file.release(self.tensor.offset + before - behind, behind);
+        }
+        self.file.read(self.tensor.offset + before, len)
     }
 
     /// Rows `rows` as f32 (exact for every stored type); `out` holds `rows.len() * cols`.

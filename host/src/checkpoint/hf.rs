@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Longest `config.json` and `generation_config.json` read.
-const MAX_CONFIG: u64 = 4 << 20;
+const MAX_CONFIG: u64 = 1 << 20;
 /// Longest shard index read.
 const MAX_INDEX: u64 = 64 << 20;
 /// Most shards.
@@ -62,7 +62,8 @@ pub(crate) fn open_folder(path: &Path, options: &OpenOptions) -> Result<Draft, C
     let found = only_file(path, "safetensors")?.ok_or_else(|| CheckpointError::NoModel {
         path: path.to_owned(),
         what: format!(
-            "there is no model.safetensors, no {INDEX} and no single .safetensors or .gguf file"
+            "there is no model.safetensors, no {INDEX} and no single .safetensors or .gguf file \
+             (pickled .bin and .pt files are never read: they can run code)"
         ),
     })?;
     open_with(path, path, vec![found], None, options)

@@ -5,7 +5,7 @@
 //! [`PIECE`] bytes (or one row) is held. Pages of a mapped file are given back when the view is
 //! dropped.
 
-use std::{cell::Cell, ops::Range};
+use std::ops::Range;
 
 use contract::w2a8::row_words;
 use half::f16;
@@ -96,7 +96,7 @@ pub struct TernaryRows<'a> {
     pub(crate) k: usize,
     pub(crate) scale: f32,
     /// f16 scale that every TQ block must have.
-    block_scale: Cell<Option<f16>>,
+    block_scale: Option<f16>,
 }
 
 impl Drop for TernaryRows<'_> {
@@ -113,7 +113,7 @@ impl<'a> TernaryRows<'a> {
         (n, k): (usize, usize),
     ) -> Result<Self, CheckpointError> {
         let LinearEntry { tensor, kind, place, factor, absmean } = entry;
-        let (kind, place, block_scale) = (*kind, *place, Cell::new(None));
+        let (kind, place, block_scale) = (*kind, *place, None);
         let mut rows = Self { file, tensor, kind, place, n, k, scale: *factor, block_scale };
         match (kind, absmean.get()) {
             (LinearKind::Master(_), Some(&known)) => rows.scale = known,
@@ -124,7 +124,7 @@ impl<'a> TernaryRows<'a> {
             }
             (LinearKind::Tq1_0 | LinearKind::Tq2_0, _) => {
                 let found = rows.first_block_scale()?;
-                rows.block_scale.set(found);
+                rows.block_scale = found;
                 rows.scale = factor * found.map_or(pack::ternary::MIN_SCALE, f16::to_f32);
             }
             _ => {}
@@ -240,7 +240,7 @@ impl<'a> TernaryRows<'a> {
             }
             LinearKind::I2S => pack::i2_s::decode_rows(&self.bytes(row, count)?, k, row, out),
             LinearKind::Tq1_0 | LinearKind::Tq2_0 => {
-                let mut scale = self.block_scale.get();
+                let mut scale = self.block_scale;
                 let bytes = self.bytes(row, count)?;
                 match self.kind {
                     LinearKind::Tq1_0 => pack::tq1_0::decode_rows(&bytes, k, row, &mut scale, out),

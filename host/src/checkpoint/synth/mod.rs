@@ -60,26 +60,26 @@ pub fn write_with(
 ) -> Result<(), CheckpointError> {
     let config = &named.config;
     config.validate(Path::new(named.name))?;
-    write::new_folder(folder)?;
-    let packed = match options.masters {
-        None => Some(named.linear_class),
-        Some(_) => None,
-    };
-    let float = options.masters.unwrap_or(FloatType::Bf16);
-    let json = write::config_json::config(config, packed, float);
-    write::json_file(&folder.join("config.json"), &json)?;
-    let json = write::config_json::generation(config);
-    write::json_file(&folder.join("generation_config.json"), &json)?;
-    tokenizer::write(folder, config)?;
-    let model = Synth { named, seed, options };
-    let plan = model.plan();
-    write::safetensors::write_folder(
-        folder,
-        plan,
-        options.shards,
-        |tensor, file| model.emit(tensor, file),
-        progress,
-    )
+    write::new_folder(folder, || {
+        let packed = match options.masters {
+            None => Some(named.linear_class),
+            Some(_) => None,
+        };
+        let float = options.masters.unwrap_or(FloatType::Bf16);
+        let json = write::config_json::config(config, packed, float);
+        write::json_file(&folder.join("config.json"), &json)?;
+        let json = write::config_json::generation(config);
+        write::json_file(&folder.join("generation_config.json"), &json)?;
+        tokenizer::write(folder, config)?;
+        let model = Synth { named, seed, options };
+        write::safetensors::write_folder(
+            folder,
+            model.plan(),
+            options.shards,
+            |tensor, file| model.emit(tensor, file),
+            progress,
+        )
+    })
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -519,6 +519,7 @@ fn bad_weights_are_found_when_they_are_read_and_bad_scales_before() {
     }
     let report = convert(&checkpoint, &dir.path().join("out"), Target::HfPacked, &mut |_, _| {});
     assert!(matches!(report, Err(CheckpointError::Tensor { .. })));
+    assert!(!dir.path().join("out").exists(), "a failed conversion leaves nothing");
     for bad in [f32::NAN, f32::INFINITY, 0.0, -1.0] {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "tiny", &SynthOptions::default());

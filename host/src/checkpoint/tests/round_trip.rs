@@ -118,6 +118,14 @@ fn masters_and_shards_hold_the_same_ternaries_and_about_the_same_scales() {
 }
 
 #[test]
+fn checkpoints_and_their_views_can_be_shared_by_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Checkpoint>();
+    shared::<TernaryRows<'_>>();
+    shared::<crate::checkpoint::DenseView<'_>>();
+}
+
+#[test]
 fn rows_can_be_read_in_any_ranges_and_fused() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "tiny-llama3", &SynthOptions::default());

@@ -66,14 +66,21 @@ impl Drop for NewFile {
     }
 }
 
-/// Makes `folder`, which must be absent or empty.
-pub(crate) fn new_folder(folder: &Path) -> Result<(), CheckpointError> {
+/// Makes `folder`, which must be absent or empty, and fills it; when filling fails, what was written
+/// is removed again.
+pub(crate) fn new_folder<T>(
+    folder: &Path,
+    fill: impl FnOnce() -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
     std::fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
     let mut entries = std::fs::read_dir(folder).map_err(CheckpointError::io(folder))?;
-    match entries.next() {
-        Some(_) => Err(CheckpointError::Exists { path: folder.to_owned() }),
-        None => Ok(()),
+    if entries.next().is_some() {
+        return Err(CheckpointError::Exists { path: folder.to_owned() });
     }
+    fill().inspect_err(|_| {
+        // The folder was empty, so all of it is ours. Best effort: the error is what matters.
+        let _ = std::fs::remove_dir_all(folder);
+    })
 }
 
 /// Writes a small file at once.
