@@ -2,6 +2,7 @@
 //!
 //! Codes are 0, 1, 2 and multiply as signed bytes. A product is at most 256 in magnitude; a group
 //! of 256 gives a 16-bit lane 32 products, at most 8,192, and is then widened pairwise.
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
 
 use std::arch::aarch64::*;
 

@@ -4,6 +4,7 @@
 //! Tiles of several tokens decode each plane once. A row with one token is bound by decoding, so
 //! it leaves the codes where they stand in the byte (`code << 2 i`) and shifts the sums instead.
 //! The bounds on the lanes are argued where they are used; K is at most 2^20.
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
 
 use std::arch::x86_64::*;
 

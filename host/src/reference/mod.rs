@@ -5,6 +5,7 @@
 //! or with [`crate::cpu`]; what they share is the contract's arithmetic of single numbers
 //! ([`contract::num`]) and the order of sums that it states, spelt out here in their own words. All
 //! three are held to the same bits.
+#![allow(clippy::needless_range_loop, reason = "an oracle says its indices")]
 
 pub mod act_quant;
 pub mod attention;
