@@ -1,10 +1,12 @@
 //! Memory of the CPU backend: zeroed, aligned to cache lines, on huge pages where it is large.
 
 use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
+use crate::memory::MemoryUsage;
 use crate::ops::{Element, OpError, Tensor};
 
 /// Buffers from here on are mapped of their own, and ask for huge pages: weights are read once per
@@ -20,10 +22,42 @@ enum Memory {
     Mapped(MmapMut),
 }
 
+/// What the buffers of one backend take.
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Mutex<MemoryUsage>);
+
+impl Ledger {
+    pub(super) fn usage(&self) -> MemoryUsage {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, label: &'static str, change: impl Fn(&mut usize)) {
+        let mut usage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(usage.per_label.entry(label).or_default());
+        change(&mut usage.in_use_bytes);
+        usage.reserved_bytes = usage.in_use_bytes;
+        usage.peak_bytes = usage.peak_bytes.max(usage.in_use_bytes);
+    }
+}
+
+/// An entry of the ledger, taken back when the buffer goes.
+struct Entry {
+    ledger: Arc<Ledger>,
+    label: &'static str,
+    bytes: usize,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.ledger.change(self.label, |held| *held -= self.bytes);
+    }
+}
+
 /// `len` elements of `T`.
 pub struct Buffer<T> {
     memory: Memory,
     len: usize,
+    entry: Option<Entry>,
     element: PhantomData<T>,
 }
 
@@ -46,7 +80,20 @@ impl<T: Element> Buffer<T> {
             let _ = map.advise(memmap2::Advice::HugePage);
             Memory::Mapped(map)
         };
-        Ok(Self { memory, len, element: PhantomData })
+        Ok(Self { memory, len, entry: None, element: PhantomData })
+    }
+
+    /// The same, counted in `ledger` as long as it lives.
+    pub(super) fn counted(
+        label: &'static str,
+        len: usize,
+        ledger: &Arc<Ledger>,
+    ) -> Result<Self, OpError> {
+        let mut buffer = Self::zeroed(label, len)?;
+        let bytes = len * size_of::<T>();
+        ledger.change(label, |held| *held += bytes);
+        buffer.entry = Some(Entry { ledger: Arc::clone(ledger), label, bytes });
+        Ok(buffer)
     }
 
     /// The elements.

@@ -9,7 +9,7 @@ use contract::w2a8::{ActStats, CHUNK, CHUNK_GROUP, Segments, act_bytes, dequanti
 
 use super::buffer::Buffer;
 use super::simd::{Level, Simd};
-use super::threads::{Base, Threads};
+use super::threads::Threads;
 use crate::ops::{OpError, Tensor};
 
 /// Bytes of weights, or of one plane of activations, in a group of 256.
@@ -143,12 +143,10 @@ pub(super) fn multiply(
     let weights = bytemuck::cast_slice(&words[..n * row_words(k)]);
     let job = Job { weights, row_bytes: row_words(k) * 4, planes, plane_bytes };
     let tiles = tiles(simd);
-    let out = Base::new(&mut y[..m * n]);
-    let token_blocks = m.div_ceil(TASK_TOKENS);
-    threads.run(n.div_ceil(TASK_ROWS) * token_blocks, &|task| {
-        // Neighbouring tasks share their weights.
-        let (rows, tokens) = (task / token_blocks * TASK_ROWS, task % token_blocks * TASK_TOKENS);
-        let (row_end, token_end) = (n.min(rows + TASK_ROWS), m.min(tokens + TASK_TOKENS));
+    let tasks = [TASK_TOKENS, TASK_ROWS];
+    threads.run_tiles(y, [m, n], tasks, |mut out| {
+        let (tokens, token_end) = (out.rows().start, out.rows().end);
+        let (rows, row_end) = (out.columns().start, out.columns().end);
         let mut segment = 0;
         let scales: [f32; TASK_ROWS] = std::array::from_fn(|r| {
             while segment + 1 < segments.end.len() && rows + r >= segments.end[segment] as usize {
@@ -156,11 +154,9 @@ pub(super) fn multiply(
             }
             segments.scale[segment]
         });
-        let store = |row: usize, token: usize, sum: i32| {
+        let mut store = |row: usize, token: usize, sum: i32| {
             let stats = stats_of(stats[token]);
-            let value = dequantise(sum - stats.sum, stats.scale, scales[row - rows]);
-            // SAFETY: row < n and token < m, and each element of `y` belongs to one task.
-            unsafe { out.get().add(token * n + row).write(value) };
+            out.set(token, row, dequantise(sum - stats.sum, stats.scale, scales[row - rows]));
         };
         let tiled_end = token_end - (token_end - tokens) % TOKENS;
         let mut sums = [[0; TOKENS]; 4];
