@@ -13,7 +13,7 @@ pub mod model;
 pub mod ops;
 pub mod pack;
 pub mod text;
-// pub mod session;
+pub mod session;
 
 pub mod device_choice;
 pub mod hub;

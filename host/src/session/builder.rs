@@ -153,7 +153,7 @@ impl SessionBuilder {
         let resolved = self.backend.resolve()?;
         let (engine, device_seconds) = match resolved {
             device_choice::Backend::Cpu => {
-                let backend = CpuBackend::new(self.threads);
+                let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
                 (self.engine(backend, &checkpoint, context, progress)?, seconds)
             }
