@@ -1,0 +1,79 @@
+//! [`contract::sample`] on a GPU: both kernels of a step, over the full vocabulary.
+
+use std::process::ExitCode;
+
+use bitnet_benches::{Case, run, upload};
+use bitnet_gpu::ops::sample::{STATE_WORDS, Sample, SampleState, param_words};
+use bitnet_gpu::ops::{Backend, OpError};
+use bitnet_gpu::reference::sample::{BENCH_SHAPES, GREEDY, logits};
+use contract::sample::SampleParams;
+
+struct Pick {
+    vocab: usize,
+    name: &'static str,
+    params: SampleParams,
+}
+
+struct Tensors<B: Backend> {
+    logits: B::Buf<f32>,
+    sampler: SampleState<B>,
+    out: B::TokenLog,
+}
+
+impl Case for Pick {
+    type Tensors<B: Backend> = Tensors<B>;
+
+    fn name(&self) -> String {
+        format!("{} {}", self.vocab, self.name)
+    }
+
+    fn bytes(&self) -> u64 {
+        // Logits and marks are read, the adjusted logits written and read once; further passes of
+        // the filters are the kernel's own affair.
+        (self.vocab * (4 + 1 + 4 + 4)) as u64
+    }
+
+    /// The logits always come from the head before.
+    fn rotates(&self) -> bool {
+        false
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
+        let mut sampler = SampleState::alloc(backend, self.vocab)?;
+        backend.write(&mut sampler.params, 0, &param_words(&self.params))?;
+        let (logits, out) = (upload(backend, &logits(self.vocab, 1))?, backend.alloc_tokens(8)?);
+        Ok(Tensors { logits, sampler, out })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
+        let Tensors { logits, sampler, out } = t;
+        backend.sample(Sample { logits, logits_at: 0, vocab: self.vocab, sampler, out })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
+        let mut state = [0; STATE_WORDS];
+        backend.read(&t.sampler.state, 0, &mut state)?;
+        let mut seen = vec![0u8; self.vocab];
+        backend.read(&t.sampler.seen, 0, &mut seen)?;
+        Ok(state.into_iter().chain(seen.into_iter().map(u32::from)).collect())
+    }
+}
+
+fn main() -> ExitCode {
+    let warm = SampleParams { temperature: 0.8, seed: 1, ..GREEDY };
+    let settings = [
+        ("greedy", GREEDY),
+        ("temperature", warm),
+        ("top-k 40", SampleParams { top_k: 40, ..warm }),
+        ("top-k 40, top-p 0.95", SampleParams { top_k: 40, top_p_q32: 0xf333_3333, ..warm }),
+        ("repetition penalty", SampleParams { repetition_penalty: 1.1, ..GREEDY }),
+    ];
+    run("sample", |suite| {
+        for &vocab in BENCH_SHAPES {
+            for (name, params) in settings {
+                suite.measure(&Pick { vocab, name, params })?;
+            }
+        }
+        Ok(())
+    })
+}

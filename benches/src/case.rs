@@ -1,0 +1,79 @@
+//! One measured operation, written once for both backends.
+
+use bitnet_gpu::ops::{Backend, Element, OpError, Tensor};
+
+/// An operation at one shape: its inputs on the host, its tensors on a backend, its one call.
+pub trait Case {
+    /// The tensors of one copy of the case.
+    type Tensors<B: Backend>;
+
+    /// The shape, as a row of the report is named.
+    fn name(&self) -> String;
+
+    /// Which of several kernels runs; empty where there is one.
+    fn variant(&self) -> String {
+        String::new()
+    }
+
+    /// Bytes that one call has to move: weights, scales, activations and outputs, each once.
+    fn bytes(&self) -> u64;
+
+    /// Whether copies of the tensors make a cold regime. Not where a call touches a small part of
+    /// them, nor where they always come from the kernel before.
+    fn rotates(&self) -> bool {
+        true
+    }
+
+    /// Uploads the inputs. Outputs are filled with bytes of 0xff, so that a call that writes
+    /// nothing cannot pass.
+    ///
+    /// # Errors
+    /// Out of memory; a failed copy.
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<Self::Tensors<B>, OpError>;
+
+    /// Queues the operation.
+    ///
+    /// # Errors
+    /// A shape that is refused; a failed launch.
+    fn run<B: Backend>(&self, backend: &B, tensors: &mut Self::Tensors<B>) -> Result<(), OpError>;
+
+    /// Everything that one call on fresh tensors has written, as bits.
+    ///
+    /// # Errors
+    /// Whatever the operation failed with.
+    fn output<B: Backend>(
+        &self,
+        backend: &B,
+        tensors: &Self::Tensors<B>,
+    ) -> Result<Vec<u32>, OpError>;
+}
+
+/// The bits of a buffer of `f32`.
+///
+/// # Errors
+/// Whatever an earlier operation failed with.
+pub fn bits<B: Backend>(backend: &B, buf: &B::Buf<f32>) -> Result<Vec<u32>, OpError> {
+    let mut values = vec![0.0f32; buf.len()];
+    backend.read(buf, 0, &mut values)?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+/// A buffer that holds `values`.
+///
+/// # Errors
+/// Out of memory; a failed copy.
+pub fn upload<B: Backend, T: Element>(backend: &B, values: &[T]) -> Result<B::Buf<T>, OpError> {
+    let mut buf = backend.alloc("bench", values.len())?;
+    backend.write(&mut buf, 0, values)?;
+    Ok(buf)
+}
+
+/// A buffer for `len` outputs, every byte 0xff.
+///
+/// # Errors
+/// Out of memory; a failed fill.
+pub fn blank<B: Backend, T: Element>(backend: &B, len: usize) -> Result<B::Buf<T>, OpError> {
+    let mut buf = backend.alloc("bench", len)?;
+    backend.fill(&mut buf, 0xff)?;
+    Ok(buf)
+}

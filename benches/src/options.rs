@@ -1,0 +1,72 @@
+//! Command line of every benchmark program.
+//!
+//! All programs take the same options, because `cargo bench` and the bundle's script hand one line
+//! to all of them; what an option is about stands in its help.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Benchmarks of bitnet-gpu. Each case is first compared with the CPU backend, bit for bit.
+#[derive(Parser, Clone, Debug)]
+#[command(version)]
+pub struct Options {
+    /// Only cases whose name contains this
+    pub filter: Option<String>,
+    /// Where the JSON and Markdown files go, relative to the current folder (cargo and the bundle's
+    /// script both run these programs in benches/)
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub out: PathBuf,
+    /// GPU to measure, after CUDA_VISIBLE_DEVICES
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: u32,
+    /// Timed replays of each graph
+    #[arg(long, value_name = "N", default_value_t = 30,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub replays: u32,
+    /// Megabytes (10^6 bytes) of distinct tensors that the cold regime rotates over
+    #[arg(long, value_name = "MB", default_value_t = 512)]
+    pub cold_mb: u64,
+    /// Programmatic dependent launch: a kernel may start before its predecessor has ended
+    #[arg(long)]
+    pub pdl: bool,
+    /// w2a8_gemv: every compiled variant, and the best for each shape
+    #[arg(long)]
+    pub variants: bool,
+    /// w2a8_gemv: PyTorch's bf16 GEMV as well, by python3 in the same run
+    #[arg(long, env = "BITNET_BENCH_PEERS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub peers: bool,
+    /// tokens_per_second: checkpoint folder or file, instead of a synthetic one
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// tokens_per_second: named configuration to synthesise
+    #[arg(long, value_name = "CONFIG", default_value = "2b4t")]
+    pub config: String,
+    /// Passed by `cargo bench`; changes nothing
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+impl Options {
+    /// Whether a case of this name was asked for.
+    pub fn wants(&self, case: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| case.contains(filter.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_cargo_xtask_and_the_bundle_are_taken() {
+        let of = |line: &str| Options::try_parse_from(line.split(' '));
+        let options = of("gemv --bench 3840x2560 --out there").unwrap();
+        assert!(options.wants("3840x2560") && !options.wants("2560x2560"));
+        assert_eq!(options.out, PathBuf::from("there"));
+        assert!(of("gemv --bench").unwrap().wants("anything"));
+        assert!(of("gemv --variants --bench").unwrap().variants);
+        assert!(of("gemv --replays 0").is_err());
+        assert!(of("gemv --nonsense").is_err());
+    }
+}

@@ -1,0 +1,307 @@
+//! A whole model on a GPU: load time and memory, prefill and decode rates, time to the first token.
+//!
+//! The model is a checkpoint (`--model`) or one of seeded random weights at the full size of a
+//! published model (`--config`, written to a temporary folder): speed does not depend on what the
+//! weights say. Everything is measured through the public session, as a program would use it, except
+//! the host's share of a token, which needs the steps one by one. Before anything is timed the
+//! token ids of a short greedy text are compared over all settings: with and without graph, with
+//! and without programmatic dependent launch.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use bitnet_benches::{Quantiles, Row, Suite, memory, reset_memory_peak, run};
+use bitnet_gpu::checkpoint::synth::{self, NamedConfig};
+use bitnet_gpu::checkpoint::{Checkpoint, ModelConfig, OpenOptions};
+use bitnet_gpu::device_choice::BackendChoice;
+use bitnet_gpu::driver::CudaOptions;
+use bitnet_gpu::model::{Model, Sequence, SequenceOptions};
+use bitnet_gpu::ops::{Backend, CudaBackend, RowType};
+use bitnet_gpu::reference::Inputs;
+use bitnet_gpu::reference::sample::GREEDY;
+use bitnet_gpu::session::Session;
+use bitnet_gpu::text::SamplingParams;
+use contract::kv_append::kv_stride;
+use contract::w2a8::row_words;
+
+/// Positions of the context: prompts and texts end here at the latest.
+const CONTEXT: usize = 1024;
+/// Positions that decode rates are given up to.
+const DECODE_TO: usize = 512;
+/// Position windows that decode rates are given for.
+const WINDOWS: &[(usize, usize)] = &[(16, 128), (128, 256), (256, 512), (16, 512)];
+/// Prompt lengths of the prefill rates.
+const PROMPTS: &[usize] = &[16, 64, 512];
+/// Repetitions of each prefill.
+const REPEATS: usize = 5;
+/// Texts of each decode measurement.
+const TEXTS: usize = 3;
+/// Tokens that every setting has to agree on.
+const SAME_TOKENS: usize = 48;
+
+/// How a step is launched.
+#[derive(Clone, Copy)]
+struct Setting {
+    name: &'static str,
+    graph: bool,
+    pdl: bool,
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting { name: "graph, PDL", graph: true, pdl: true },
+    Setting { name: "graph", graph: true, pdl: false },
+    Setting { name: "PDL, no graph", graph: false, pdl: true },
+];
+
+fn main() -> ExitCode {
+    run("tokens_per_second", |suite| {
+        let synthetic = tempfile::tempdir()?;
+        let model = model(suite, synthetic.path())?;
+        let mut expected = None;
+        for setting in SETTINGS {
+            if suite.options().wants(setting.name) {
+                measure(suite, &model, *setting, &mut expected)?;
+            }
+        }
+        if suite.options().wants("host") {
+            host_time(suite, &model)?;
+        }
+        suite.report().notes.push(format!(
+            "medians of {REPEATS} prompts and {TEXTS} texts; a context of {CONTEXT} positions, one sequence, bf16 KV cache; \
+             prompts of random token ids; time to the first token is from the call to the token on \
+             the host"
+        ));
+        Ok(())
+    })
+}
+
+/// The checkpoint that was asked for, or a synthetic one in `folder`.
+fn model(suite: &mut Suite, folder: &Path) -> anyhow::Result<PathBuf> {
+    if let Some(path) = suite.options().model.clone() {
+        suite.report().notes.push("model: a checkpoint given by --model".into());
+        return Ok(path);
+    }
+    let named = NamedConfig::find(&suite.options().config)?;
+    let folder = folder.join(named.name);
+    let started = Instant::now();
+    synth::write(&folder, &named, 0, &mut |_, _| {})
+        .with_context(|| format!("writing the synthetic model {}", named.name))?;
+    println!("  wrote {} in {:.1} s", named.name, started.elapsed().as_secs_f64());
+    let about = format!("model: seeded random weights at the size of {}", named.about);
+    suite.report().notes.push(about);
+    Ok(folder)
+}
+
+/// Loads the model under one setting and fills the row of that setting.
+fn measure(
+    suite: &mut Suite,
+    path: &Path,
+    setting: Setting,
+    expected: &mut Option<Vec<u32>>,
+) -> anyhow::Result<()> {
+    let device = BackendChoice::Cuda(suite.options().device);
+    let (free_before, _) = suite.gpu().cuda().device().memory_info()?;
+    let peak_is_of_load = reset_memory_peak();
+    let started = Instant::now();
+    let mut session = Session::builder()
+        .model(path)
+        .backend(device)
+        .context(
+            CONTEXT.min(Checkpoint::open(path, &OpenOptions::default())?.config().max_positions),
+        )
+        .graph(setting.graph)
+        .pdl(setting.pdl)
+        .build()?;
+    let load_seconds = started.elapsed().as_secs_f64();
+    let host = memory();
+    let vocab = session.config().vocab_size;
+    let mut row = Row { case: setting.name.to_owned(), ..Row::default() };
+
+    let text = generate(&mut session, &prompt(0, 16, vocab), SAME_TOKENS, 0.0)?.tokens;
+    ensure!(text.len() == SAME_TOKENS, "{} of {SAME_TOKENS} tokens came", text.len());
+    match expected {
+        Some(tokens) => ensure!(*tokens == text, "{}: other tokens than before", setting.name),
+        None => *expected = Some(text),
+    }
+    row.compared = SAME_TOKENS as u64;
+
+    let load = session.load_stats();
+    row.set("load_s", load_seconds);
+    row.set("load_gb_per_s", load.file_bytes as f64 / load_seconds / 1e9);
+    row.set("file_mb", load.file_bytes as f64 / 1e6);
+    if let (Some(host), true) = (host, peak_is_of_load) {
+        row.set("host_peak_mb", host.peak_bytes as f64 / 1e6);
+        row.set("host_anonymous_mb", host.anonymous_bytes as f64 / 1e6);
+        row.set("host_peak_of_file", host.peak_bytes as f64 / load.file_bytes as f64);
+    }
+    let context = session.context();
+    for &len in PROMPTS.iter().filter(|&&len| len < context) {
+        let mut seconds = Vec::new();
+        for repeat in 0..REPEATS {
+            let ids = prompt(1 + (repeat * 1000 + len) as u64, len, vocab);
+            seconds.push(generate(&mut session, &ids, 1, 0.0)?.first_s);
+        }
+        let seconds = median(seconds)?;
+        row.set(&format!("first_token_{len}_ms"), 1e3 * seconds);
+        row.set(&format!("prefill_{len}_tok_per_s"), len as f64 / seconds);
+    }
+    for (name, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
+        let to = DECODE_TO.min(context);
+        let mut rates = vec![Vec::new(); WINDOWS.len()];
+        for repeat in 0..TEXTS {
+            let ids = prompt(77 + repeat as u64, 16, vocab);
+            let text = generate(&mut session, &ids, to - 16, temperature)?;
+            for (rates, &(from, end)) in rates.iter_mut().zip(WINDOWS) {
+                // The token at position p is the text's token p - 16.
+                let at = |p: usize| text.times.get(p - 16).copied();
+                if let (Some(start), Some(end_s)) = (at(from), at(end - 1)) {
+                    rates.push((end - 1 - from) as f64 / (end_s - start));
+                }
+            }
+        }
+        for (rates, (from, end)) in rates.into_iter().zip(WINDOWS) {
+            if let Some(rate) = Quantiles::of(rates) {
+                row.set(&format!("decode_{name}_{from}_to_{end}_tok_per_s"), rate.median);
+            }
+        }
+    }
+    if let Some(rate) =
+        row.columns.get("decode_greedy_16_to_512_tok_per_s").and_then(|v| v.as_f64())
+    {
+        // Every weight once for each token; the table is read as the head.
+        let weights = weights_bytes(session.config());
+        row.set("decode_weights_gb_per_s", rate * weights as f64 / 1e9);
+    }
+    memory_columns(&mut row, &session);
+    let (free_after, _) = suite.gpu().cuda().device().memory_info()?;
+    row.set("device_taken_mb", free_before.saturating_sub(free_after) as f64 / 1e6);
+    for (name, value) in &row.columns {
+        println!("  {:<14} {name:<36} {:.2}", row.case, value.as_f64().unwrap_or_default());
+    }
+    suite.report().rows.push(row);
+    Ok(())
+}
+
+/// Device memory against what weights and cache need.
+fn memory_columns(row: &mut Row, session: &Session) {
+    let usage = session.memory();
+    let need = weights_bytes(session.config()) + kv_bytes(session.config(), session.context());
+    row.set("device_in_use_mb", usage.in_use_bytes as f64 / 1e6);
+    row.set("device_reserved_mb", usage.reserved_bytes as f64 / 1e6);
+    row.set("weights_and_kv_mb", need as f64 / 1e6);
+    row.set("device_in_use_of_weights_and_kv", usage.in_use_bytes as f64 / need as f64);
+    row.set("device_reserved_of_weights_and_kv", usage.reserved_bytes as f64 / need as f64);
+}
+
+/// Packed projections and the tables, as they have to be on the device.
+fn weights_bytes(config: &ModelConfig) -> usize {
+    let linear: usize = bitnet_gpu::checkpoint::Proj::ALL
+        .into_iter()
+        .map(|proj| config.linear_shape(proj))
+        .map(|(n, k)| 4 * n * row_words(k))
+        .sum();
+    let tables = if config.tie_word_embeddings { 1 } else { 2 };
+    config.num_layers * linear + tables * 2 * config.vocab_size * config.hidden_size
+}
+
+/// Keys and values of `positions` positions in bf16.
+fn kv_bytes(config: &ModelConfig, positions: usize) -> usize {
+    2 * 2 * config.num_layers * config.num_kv_heads * positions * kv_stride(config.head_dim)
+}
+
+/// A text: its tokens, and when each was on the host, in seconds since the first.
+struct Text {
+    tokens: Vec<u32>,
+    first_s: f64,
+    times: Vec<f64>,
+}
+
+fn generate(
+    session: &mut Session,
+    prompt: &[u32],
+    max_tokens: usize,
+    temperature: f32,
+) -> anyhow::Result<Text> {
+    let params = SamplingParams {
+        temperature,
+        max_tokens,
+        seed: 1,
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let started = Instant::now();
+    let mut at = Vec::with_capacity(max_tokens);
+    let generated = session.generate(prompt, &params, |_| {
+        if at.len() < max_tokens {
+            at.push(started.elapsed().as_secs_f64());
+        }
+        ControlFlow::Continue(())
+    })?;
+    let first_s = *at.first().context("no token was generated")?;
+    let times = at.iter().map(|t| t - first_s).collect();
+    Ok(Text { tokens: generated.tokens, first_s, times })
+}
+
+/// Random token ids. Another seed gives another first token, so that no cache can be reused.
+fn prompt(seed: u64, len: usize, vocab: usize) -> Vec<u32> {
+    let mut inputs = Inputs::new(seed);
+    (0..len).map(|_| inputs.below(vocab) as u32).collect()
+}
+
+fn median(samples: Vec<f64>) -> anyhow::Result<f64> {
+    Ok(Quantiles::of(samples).context("nothing was measured")?.median)
+}
+
+/// What the host does for a token: the time to queue a step, while the device is busy with earlier
+/// ones, and the time to record one.
+fn host_time(suite: &mut Suite, path: &Path) -> anyhow::Result<()> {
+    /// Steps queued without waiting: few enough for the driver's queue, with and without graph.
+    const STEPS: usize = 2;
+    let options = CudaOptions::new(suite.options().device).pdl(true);
+    let checkpoint = Checkpoint::open(path, &OpenOptions::default())?;
+    let model = Model::load(CudaBackend::open(options)?, &checkpoint, &mut |_| {})?;
+    let capacity = CONTEXT.min(model.config().max_positions);
+    let chunk = 256.min(capacity);
+    let mut sequence =
+        Sequence::new(&model, SequenceOptions { capacity, kv: RowType::Bf16, chunk })?;
+    let ids = prompt(3, 16, model.config().vocab_size);
+    sequence.begin(model.backend(), &ids, &GREEDY)?;
+    model.prefill(&mut sequence, &ids, 0)?;
+    model.sample(&mut sequence)?;
+    model.backend().synchronize()?;
+    let mut pos = ids.len();
+    let mut row = Row { case: "host".into(), ..Row::default() };
+    for (name, graph) in [("no_graph", false), ("graph", true)] {
+        if graph {
+            let started = Instant::now();
+            model.decode(&mut sequence, pos, true)?;
+            row.set("record_and_first_step_ms", 1e3 * started.elapsed().as_secs_f64());
+            model.backend().synchronize()?;
+            pos += 1;
+        }
+        let (mut queue_us, mut step_us) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            let started = Instant::now();
+            for _ in 0..STEPS {
+                model.decode(&mut sequence, pos, graph)?;
+                pos += 1;
+            }
+            queue_us.push(1e6 * started.elapsed().as_secs_f64() / STEPS as f64);
+            model.backend().synchronize()?;
+            step_us.push(1e6 * started.elapsed().as_secs_f64() / STEPS as f64);
+        }
+        row.set(&format!("host_us_per_token_{name}"), median(queue_us)?);
+        row.set(&format!("step_us_{name}_with_wait"), median(step_us)?);
+    }
+    for (name, value) in &row.columns {
+        println!("  {:<14} {name:<36} {:.2}", row.case, value.as_f64().unwrap_or_default());
+    }
+    if row.columns.is_empty() {
+        bail!("no step was timed");
+    }
+    suite.report().rows.push(row);
+    Ok(())
+}
