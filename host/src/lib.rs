@@ -19,3 +19,4 @@ pub mod device_choice;
 pub mod hub;
 pub mod profile;
 pub mod reference;
+pub mod selftest;
