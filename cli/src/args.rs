@@ -4,12 +4,11 @@
 //! knows (sampling) are checked there, so that a program and the command line meet the same rules.
 
 use crate::{chat, completions, convert, doctor, generate, inspect, synth};
+use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::text::SamplingParams;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Runs BitNet b1.58 models on NVIDIA GPUs and on the CPU, with the same result.
 #[derive(Parser)]
@@ -55,7 +54,7 @@ pub(crate) struct EngineArgs {
     pub(crate) model: Option<String>,
     /// auto, cpu, cuda or cuda:N
     #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
-    pub(crate) device: DeviceChoice,
+    pub(crate) device: BackendChoice,
     /// Threads of the CPU backend [default: all cores]
     #[arg(long, env = "BITNET_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -87,19 +86,43 @@ pub(crate) struct SamplingArgs {
     #[arg(short = 'n', long, env = "BITNET_MAX_TOKENS", default_value_t = 256)]
     pub(crate) max_tokens: usize,
     /// 0 takes the most likely token
-    #[arg(short, long, env = "BITNET_TEMPERATURE", default_value_t = 0.8)]
+    #[arg(
+        short,
+        long,
+        env = "BITNET_TEMPERATURE",
+        allow_negative_numbers = true,
+        default_value_t = 0.8
+    )]
     pub(crate) temperature: f32,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, env = "BITNET_TOP_K", value_name = "K", default_value_t = 40)]
     pub(crate) top_k: u32,
     /// Keep the most likely tokens that together reach P
-    #[arg(long, env = "BITNET_TOP_P", value_name = "P", default_value_t = 0.95)]
+    #[arg(
+        long,
+        env = "BITNET_TOP_P",
+        allow_negative_numbers = true,
+        value_name = "P",
+        default_value_t = 0.95
+    )]
     pub(crate) top_p: f32,
     /// Drop tokens below P times the most likely one
-    #[arg(long, env = "BITNET_MIN_P", value_name = "P", default_value_t = 0.0)]
+    #[arg(
+        long,
+        env = "BITNET_MIN_P",
+        allow_negative_numbers = true,
+        value_name = "P",
+        default_value_t = 0.0
+    )]
     pub(crate) min_p: f32,
     /// Above 1: tokens already present become less likely
-    #[arg(long, env = "BITNET_REPETITION_PENALTY", value_name = "X", default_value_t = 1.0)]
+    #[arg(
+        long,
+        env = "BITNET_REPETITION_PENALTY",
+        allow_negative_numbers = true,
+        value_name = "X",
+        default_value_t = 1.0
+    )]
     pub(crate) repetition_penalty: f32,
     /// The same seed gives the same text on every device [default: from the clock, and reported]
     #[arg(short, long, env = "BITNET_SEED")]
@@ -126,45 +149,6 @@ impl SamplingArgs {
             stop: self.stop.clone(),
             stop_ids: Vec::new(),
             ignore_eos: self.ignore_eos,
-        }
-    }
-}
-
-/// Where to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum DeviceChoice {
-    /// A GPU when there is one, else the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// The GPU with this index.
-    Cuda(u32),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
-            other => other
-                .strip_prefix("cuda:")
-                .and_then(|index| index.parse().ok())
-                .map(Self::Cuda)
-                .ok_or_else(|| "expected auto, cpu, cuda or cuda:N, such as cuda:1".into()),
-        }
-    }
-}
-
-impl std::fmt::Display for DeviceChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(index) => write!(f, "cuda:{index}"),
         }
     }
 }
@@ -224,17 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_devices_are_read_and_refused() {
+    fn sizes_are_read_and_refused() {
         assert_eq!(byte_count("512"), Ok(512));
         assert_eq!(byte_count("1.5GiB"), Ok(3 << 29));
         assert_eq!(byte_count("6 gb"), Ok(6 << 30));
         for bad in ["", "GiB", "1x", "-1", "0", "1e3", "99999999T", "1.2.3"] {
             assert!(byte_count(bad).is_err(), "{bad}");
-        }
-        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
-        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
-        for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", ""] {
-            assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
         }
     }
 }

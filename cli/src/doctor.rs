@@ -3,20 +3,21 @@
 //! [`Report`] is the whole answer; it is printed as text or as JSON. No driver is a finding, not a
 //! failure: the exit code is 0 unless a check failed.
 
-use crate::args::DeviceChoice;
 use crate::failure::Failure;
 use crate::locate;
 use crate::output::Output;
+use bitnet_gpu::device_choice::{Backend, BackendChoice};
 use bitnet_gpu::hub::HubSettings;
 use clap::builder::FalseyValueParser;
-use clap::{Args, CommandFactory};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory};
 use serde::Serialize;
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
     /// auto, cpu, cuda or cuda:N
     #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
-    device: DeviceChoice,
+    device: BackendChoice,
     /// Do not run the kernel checks
     #[arg(long, env = "BITNET_NO_CHECKS", value_parser = FalseyValueParser::new())]
     no_checks: bool,
@@ -59,11 +60,15 @@ struct Gpu {
 struct Device {
     index: u32,
     name: String,
+    uuid: String,
     /// Such as `sm_90`.
     capability: String,
+    multiprocessors: u32,
     memory_bytes: u64,
     /// PTX level that would be loaded.
     ptx: Option<String>,
+    /// Why no level would be loaded.
+    problem: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -90,7 +95,11 @@ struct Check {
     detail: String,
 }
 
-pub(crate) fn run(args: DoctorArgs, output: &Output) -> Result<(), Failure> {
+pub(crate) fn run(
+    args: DoctorArgs,
+    given: Option<&ArgMatches>,
+    output: &Output,
+) -> Result<(), Failure> {
     let gpu = gpu();
     let would_use = would_use(args.device, &gpu);
     let report = Report {
@@ -100,7 +109,7 @@ pub(crate) fn run(args: DoctorArgs, output: &Output) -> Result<(), Failure> {
         would_use,
         checks: if args.no_checks { Vec::new() } else { checks(args.device) },
         gpu,
-        settings: settings(args.device),
+        settings: settings(args.device, given.and_then(|m| m.value_source("device"))),
     };
     if output.json {
         output.document(&report)?;
@@ -119,24 +128,70 @@ pub(crate) fn run(args: DoctorArgs, output: &Output) -> Result<(), Failure> {
 }
 
 /// Driver, devices and PTX levels.
+#[cfg(feature = "cuda")]
 fn gpu() -> Gpu {
-    Gpu { built: cfg!(feature = "cuda"), ..Gpu::default() }
+    use bitnet_gpu::driver::{self, ptx};
+    let mut gpu = Gpu { built: true, ..Gpu::default() };
+    gpu.ptx = ptx::IMAGES
+        .iter()
+        .map(|image| PtxLevel {
+            level: image.level.into(),
+            isa: image.isa.into(),
+            // Every entry point of a PTX file is one such line.
+            kernels: image.ptx.lines().filter(|l| l.contains(".visible .entry")).count(),
+        })
+        .collect();
+    let devices = match driver::Device::list() {
+        Ok(devices) => devices,
+        Err(error) => {
+            gpu.problem = Some(error.to_string());
+            return gpu;
+        }
+    };
+    gpu.driver = devices.first().map(|d| format!("for CUDA {}", d.driver_version_text()));
+    let forced = std::env::var(driver::PTX_LEVEL_VAR).ok().filter(|level| !level.is_empty());
+    for device in devices {
+        let level = ptx::candidates(ptx::IMAGES, device.sm, forced.as_deref());
+        gpu.devices.push(Device {
+            index: device.ordinal,
+            name: device.name,
+            uuid: device.uuid,
+            capability: format!("sm_{}", device.sm),
+            multiprocessors: device.sm_count,
+            memory_bytes: device.memory_bytes as u64,
+            ptx: level.as_ref().ok().and_then(|l| Some(l.first()?.level.to_owned())),
+            problem: level.err().map(|error| error.to_string()),
+        });
+    }
+    gpu
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu() -> Gpu {
+    Gpu {
+        problem: Some("this program was built without the cuda feature".into()),
+        ..Gpu::default()
+    }
 }
 
 /// Every kernel variant of this machine against the CPU.
-fn checks(_: DeviceChoice) -> Vec<Check> {
+fn checks(_: BackendChoice) -> Vec<Check> {
     Vec::new()
 }
 
-fn would_use(choice: DeviceChoice, gpu: &Gpu) -> String {
-    match (choice, gpu.devices.first()) {
-        (DeviceChoice::Cpu, _) => "the CPU, as asked".into(),
-        (DeviceChoice::Cuda(index), _) => format!("cuda:{index}, as asked"),
-        (DeviceChoice::Auto, Some(device)) => format!("cuda:{} {}", device.index, device.name),
-        (DeviceChoice::Auto, None) => {
-            let why = gpu.problem.as_deref().unwrap_or("no CUDA device was found");
-            format!("the CPU: {why}")
-        }
+/// What a command with this `--device` would run on.
+fn would_use(choice: BackendChoice, gpu: &Gpu) -> String {
+    match choice.resolve() {
+        Ok(Backend::Cpu) if choice == BackendChoice::Cpu => "the CPU, as asked".into(),
+        Ok(Backend::Cpu) => match &gpu.problem {
+            Some(problem) => format!("the CPU: {problem}"),
+            None => "the CPU: no CUDA device was found".into(),
+        },
+        Ok(Backend::Cuda(index)) => match gpu.devices.iter().find(|d| d.index == index) {
+            Some(device) => format!("cuda:{index} {}", device.name),
+            None => format!("cuda:{index}"),
+        },
+        Err(error) => format!("nothing: {error}"),
     }
 }
 
@@ -171,7 +226,7 @@ fn cpu() -> Cpu {
 }
 
 /// Every option that has a variable set, and the ones whose default needs looking up.
-fn settings(device: DeviceChoice) -> Vec<Setting> {
+fn settings(device: BackendChoice, source: Option<ValueSource>) -> Vec<Setting> {
     let from = |set: bool| if set { "environment" } else { "default" };
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     // Only looked at: a hub name must not start a download here.
@@ -183,10 +238,10 @@ fn settings(device: DeviceChoice) -> Vec<Setting> {
         Setting {
             name: "device".into(),
             value: device.to_string(),
-            source: match device {
-                DeviceChoice::Auto => from(is_set("BITNET_DEVICE")),
-                _ if is_set("BITNET_DEVICE") => "flag or environment",
-                _ => "flag",
+            source: match source {
+                Some(ValueSource::CommandLine) => "flag",
+                Some(ValueSource::EnvVariable) => "environment",
+                _ => "default",
             },
         },
         Setting {
@@ -234,17 +289,14 @@ fn text(report: &Report, output: &Output) -> String {
     );
     out += &head("GPU");
     let gpu = &report.gpu;
-    let driver = match (&gpu.driver, gpu.built) {
-        (Some(version), _) => version.clone(),
-        (None, false) => "this program was built without the cuda feature".into(),
-        (None, true) => gpu.problem.clone().unwrap_or_else(|| "none found".into()),
-    };
-    out += &format!("  driver    {driver}\n");
+    let driver = gpu.driver.as_ref().or(gpu.problem.as_ref());
+    out += &format!("  driver    {}\n", driver.map_or("no device was found", String::as_str));
     for device in &gpu.devices {
         let memory = crate::output::human_bytes(device.memory_bytes);
-        let ptx = device.ptx.as_deref().unwrap_or("none that fits");
-        let name = format!("{} {} {}", device.name, device.capability, memory);
-        out += &format!("  cuda:{}    {name}, PTX level {ptx}\n", device.index);
+        let level = device.ptx.as_ref().map(|level| format!("loads PTX level {level}"));
+        let level = level.or_else(|| device.problem.clone()).unwrap_or_default();
+        let name = format!("{} {} {memory}", device.name, device.capability);
+        out += &format!("  cuda:{}    {name}: {level}\n", device.index);
     }
     for level in &gpu.ptx {
         let line = format!("{} (ISA {}), {} kernels", level.level, level.isa, level.kernels);

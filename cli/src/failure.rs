@@ -1,6 +1,7 @@
 //! How a command fails: what happened, because of what, and one thing to try.
 
 use crate::output::Output;
+use bitnet_gpu::checkpoint::CheckpointError;
 use bitnet_gpu::hub::HubError;
 use bitnet_gpu::text::TextError;
 use std::error::Error;
@@ -29,14 +30,35 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// A failure with its causes read from `error`.
+    ///
+    /// The library writes an error as `what: cause; try: advice`, where the cause is also the
+    /// error's source. Here the three are taken apart again; `advice` serves where the text has none.
     pub(crate) fn from_error(error: &(dyn Error + 'static), advice: impl Into<String>) -> Self {
-        let mut because = Vec::new();
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            because.push(inner.to_string());
-            cause = inner.source();
+        let mut texts = Vec::new();
+        let mut next = Some(error);
+        while let Some(error) = next {
+            texts.push(error.to_string());
+            next = error.source();
         }
-        Self::Failed { what: error.to_string(), because, advice: advice.into(), usage: false }
+        for i in 1..texts.len() {
+            if let Some(own) = texts[i - 1].strip_suffix(&texts[i]) {
+                texts[i - 1] = own.trim_end_matches([':', ' ']).to_owned();
+            }
+        }
+        let mut found = None;
+        for text in &mut texts {
+            if let Some((what, tried)) = text.split_once("; try: ") {
+                found.get_or_insert(tried.to_owned());
+                *text = what.to_owned();
+            }
+        }
+        let mut texts = texts.into_iter().filter(|text| !text.is_empty());
+        Self::Failed {
+            what: texts.next().unwrap_or_default(),
+            because: texts.collect(),
+            advice: found.unwrap_or_else(|| advice.into()),
+            usage: false,
+        }
     }
 
     /// A failure in our own words.
@@ -97,5 +119,44 @@ impl From<TextError> for Failure {
 impl From<HubError> for Failure {
     fn from(error: HubError) -> Self {
         Self::from_error(&error, error.advice())
+    }
+}
+
+impl From<CheckpointError> for Failure {
+    fn from(error: CheckpointError) -> Self {
+        Self::from_error(&error, "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no driver: {0}; try: install it")]
+    struct Inner(&'static str);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cuda:1 was asked for: {0}")]
+    struct Outer(#[source] Inner);
+
+    #[test]
+    fn a_chain_is_taken_apart_and_nothing_is_said_twice() {
+        match Failure::from_error(&Outer(Inner("not found")), "unused") {
+            Failure::Failed { what, because, advice, usage } => {
+                assert_eq!(what, "cuda:1 was asked for");
+                assert_eq!(because, ["no driver: not found"]);
+                assert_eq!(advice, "install it");
+                assert!(!usage);
+            }
+            other => panic!("{other:?}"),
+        }
+        match Failure::from_error(&io::Error::other("plain"), "look") {
+            Failure::Failed { what, because, advice, .. } => {
+                assert_eq!((what.as_str(), advice.as_str()), ("plain", "look"));
+                assert!(because.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

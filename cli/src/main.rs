@@ -20,28 +20,31 @@ mod progress;
 mod synth;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use failure::Failure;
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(cli.json, cli.quiet);
-    match run(cli.command, &output) {
+    // Doctor tells where its settings come from.
+    let given = matches.subcommand().map(|(_, matches)| matches);
+    match run(cli.command, given, &output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&output),
     }
 }
 
-fn run(command: Command, output: &Output) -> Result<(), Failure> {
+fn run(command: Command, given: Option<&ArgMatches>, output: &Output) -> Result<(), Failure> {
     match command {
         Command::Generate(args) => generate::run(args, output),
         Command::Chat(args) => chat::run(args, output),
         Command::Inspect(args) => inspect::run(args, output),
         Command::Convert(args) => convert::run(args, output),
         Command::Synth(args) => synth::run(args, output),
-        Command::Doctor(args) => doctor::run(args, output),
+        Command::Doctor(args) => doctor::run(args, given, output),
         Command::Completions(args) => completions::run(args, output),
     }
 }

@@ -1,11 +1,17 @@
 //! `bitnet synth`: a checkpoint of seeded random weights.
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, human_bytes, human_seconds};
+use crate::progress::Progress;
+use bitnet_gpu::checkpoint::FloatType;
+use bitnet_gpu::checkpoint::synth::{self, NamedConfig, SynthOptions};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use std::path::PathBuf;
+use std::time::Instant;
 
 #[derive(Args)]
+#[command(after_help = configurations())]
 pub(crate) struct SynthArgs {
     /// Named configuration, such as tiny or 2b4t
     #[arg(value_name = "CONFIG")]
@@ -25,6 +31,15 @@ pub(crate) struct SynthArgs {
     shards: u16,
 }
 
+/// The list for the help text.
+fn configurations() -> String {
+    let mut text = String::from("Configurations:");
+    for named in NamedConfig::all() {
+        text += &format!("\n  {:<16} {}", named.name, named.about);
+    }
+    text
+}
+
 /// How projections are stored.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Weights {
@@ -38,11 +53,42 @@ enum Weights {
     F32,
 }
 
-pub(crate) fn run(args: SynthArgs, _: &Output) -> Result<(), Failure> {
-    let _ = (args.config, args.out, args.seed, args.weights, args.shards);
-    Err(Failure::new(
-        "this build cannot write checkpoints",
-        "it has no writer",
-        "use a later commit",
-    ))
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    config: &'a str,
+    about: &'a str,
+    out: String,
+    seed: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+pub(crate) fn run(args: SynthArgs, output: &Output) -> Result<(), Failure> {
+    let named = NamedConfig::find(&args.config).map_err(|e| Failure::from(e).usage())?;
+    let masters = match args.weights {
+        Weights::Packed => None,
+        Weights::Bf16 => Some(FloatType::Bf16),
+        Weights::F16 => Some(FloatType::F16),
+        Weights::F32 => Some(FloatType::F32),
+    };
+    let options = SynthOptions { masters, shards: args.shards.into() };
+    let started = Instant::now();
+    let mut progress = Progress::new(output);
+    let mut bytes = 0;
+    synth::write_with(&args.out, &named, args.seed, &options, &mut |done, total| {
+        bytes = total;
+        progress.set("writing", done, total);
+    })?;
+    drop(progress);
+    let seconds = started.elapsed().as_secs_f64();
+    let out = args.out.display().to_string();
+    if output.json {
+        let (config, about, seed) = (named.name, named.about, args.seed);
+        output.document(&Document { config, about, out, seed, bytes, seconds })?;
+    } else {
+        let (size, time) = (human_bytes(bytes), human_seconds(seconds));
+        output.line(&format!("{out}: {} with seed {}, {size} in {time}", named.name, args.seed))?;
+    }
+    Ok(())
 }

@@ -3,8 +3,21 @@
 //! Each operation has one file of the family's name. The bits are those of the contract whatever
 //! the level of [`Simd`] and the number of [`Threads`]: the order of a sum never depends on them.
 
-pub mod simd;
-pub mod threads;
+pub mod act_quant;
+pub mod attention;
+mod backend;
+mod buffer;
+mod dense;
+pub mod embed;
+pub mod kv_append;
+pub mod lm_head;
+pub mod relu2_mul;
+pub mod rmsnorm;
+pub mod rope;
+pub mod sample;
+pub mod silu_mul;
+mod simd;
+mod threads;
 mod w2a8;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
@@ -13,8 +26,14 @@ mod w2a8_neon;
 #[cfg(target_arch = "x86_64")]
 mod w2a8_x86;
 
+pub use backend::{
+    CpuBackend, CpuError, CpuOptions, CpuTokens, MAX_THREADS, NoRecording, SIMD_VAR,
+};
+pub use buffer::Buffer;
+pub use dense::Table;
 pub use simd::{Level, Simd, SimdError};
 pub use threads::Threads;
+pub use w2a8::Planes;
 
 #[cfg(test)]
 pub(crate) mod tests {

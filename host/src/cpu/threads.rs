@@ -8,7 +8,9 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -138,15 +140,44 @@ impl Threads {
         piece: usize,
         body: impl Fn(usize, &mut [T]) + Sync,
     ) {
-        let (len, piece) = (out.len(), piece.max(1));
+        let pieces = out.len().div_ceil(piece.max(1));
+        self.run_rows(pieces, RowsMut::new(out, piece.max(1)), body);
+    }
+
+    /// Runs `body(i, row i)` for `rows` rows of one or more buffers.
+    pub(crate) fn run_rows<R: Rows + Sync>(
+        &self,
+        rows: usize,
+        out: R,
+        body: impl Fn(usize, R::Row) + Sync,
+    ) {
+        self.run(rows, &|i| {
+            // SAFETY: `out` is owned here and each task number runs once.
+            body(i, unsafe { out.row(i) });
+        });
+    }
+
+    /// Cuts the matrix `out` of `shape` (rows, columns) into tiles of at most `tile` and runs
+    /// `body` over them, down the rows first.
+    pub(crate) fn run_tiles<T: Send>(
+        &self,
+        out: &mut [T],
+        shape: [usize; 2],
+        tile: [usize; 2],
+        body: impl Fn(Tile<'_, T>) + Sync,
+    ) {
+        let [rows, width] = shape;
+        let out = &mut out[..rows * width];
         let base = Base(out.as_mut_ptr());
-        self.run(len.div_ceil(piece), &|i| {
-            let at = i * piece;
-            // SAFETY: the pieces are disjoint and inside `out`, which is borrowed for the whole
-            // run; each task number runs once.
-            let part =
-                unsafe { std::slice::from_raw_parts_mut(base.get().add(at), piece.min(len - at)) };
-            body(i, part);
+        let down = rows.div_ceil(tile[0]);
+        self.run(down * width.div_ceil(tile[1]), &|task| {
+            let (row, column) = (task % down * tile[0], task / down * tile[1]);
+            body(Tile {
+                base: &base,
+                width,
+                rows: row..rows.min(row + tile[0]),
+                columns: column..width.min(column + tile[1]),
+            });
         });
     }
 }
@@ -164,20 +195,88 @@ impl Drop for Threads {
 }
 
 /// A pointer that tasks share; what they do with it is argued where they do it.
-pub(crate) struct Base<T>(*mut T);
+struct Base<T>(*mut T);
 
 // SAFETY: the pointer alone gives no access; its users keep to disjoint elements of `T: Send`.
 unsafe impl<T: Send> Sync for Base<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Base<T> {}
 
-impl<T> Base<T> {
-    pub(crate) fn new(slice: &mut [T]) -> Self {
-        Self(slice.as_mut_ptr())
+/// Buffers that can be handed out row by row.
+pub(crate) trait Rows {
+    /// A row of each of them.
+    type Row;
+
+    /// Row `i`.
+    ///
+    /// # Safety
+    /// Called at most once for each number.
+    unsafe fn row(&self, i: usize) -> Self::Row;
+}
+
+/// A buffer as rows of `stride` elements; the last may be shorter, and rows past it are empty.
+pub(crate) struct RowsMut<'a, T> {
+    base: Base<T>,
+    len: usize,
+    stride: usize,
+    buffer: PhantomData<fn() -> &'a mut [T]>,
+}
+
+impl<'a, T> RowsMut<'a, T> {
+    pub(crate) fn new(buffer: &'a mut [T], stride: usize) -> Self {
+        let (base, len) = (Base(buffer.as_mut_ptr()), buffer.len());
+        Self { base, len, stride, buffer: PhantomData }
     }
 
-    pub(crate) fn get(&self) -> *mut T {
-        self.0
+    /// Rows that are not empty.
+    pub(crate) fn rows(&self) -> usize {
+        self.len.div_ceil(self.stride)
+    }
+}
+
+impl<'a, T: Send> Rows for RowsMut<'a, T> {
+    type Row = &'a mut [T];
+
+    unsafe fn row(&self, i: usize) -> &'a mut [T] {
+        let at = i.saturating_mul(self.stride).min(self.len);
+        let count = self.stride.min(self.len - at);
+        // SAFETY: inside the buffer, which is borrowed exclusively for 'a and reached only through
+        // `self`; rows of different numbers are disjoint, and each is handed out once (the caller).
+        unsafe { std::slice::from_raw_parts_mut(self.base.0.add(at), count) }
+    }
+}
+
+impl<A: Rows, B: Rows> Rows for (A, B) {
+    type Row = (A::Row, B::Row);
+
+    unsafe fn row(&self, i: usize) -> Self::Row {
+        // SAFETY: the caller's promise, for each buffer.
+        unsafe { (self.0.row(i), self.1.row(i)) }
+    }
+}
+
+/// A rectangle of a matrix that one task writes.
+pub(crate) struct Tile<'a, T> {
+    base: &'a Base<T>,
+    width: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl<T> Tile<'_, T> {
+    pub(crate) fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    pub(crate) fn columns(&self) -> Range<usize> {
+        self.columns.clone()
+    }
+
+    /// Writes one element, by its place in the whole matrix.
+    pub(crate) fn set(&mut self, row: usize, column: usize, value: T) {
+        assert!(self.rows.contains(&row) && self.columns.contains(&column), "outside of the tile");
+        // SAFETY: inside the matrix, and of the tile, which is this task's alone.
+        unsafe { *self.base.0.add(row * self.width + column) = value };
     }
 }
 
@@ -197,7 +296,7 @@ impl Drop for Close<'_> {
 
 fn pause(turns: &mut u32) {
     *turns = turns.wrapping_add(1);
-    if *turns % 512 == 0 {
+    if turns.is_multiple_of(512) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
@@ -255,7 +354,7 @@ impl Shared {
                 return Some(gate);
             }
             pause(&mut turns);
-            if turns % 64 == 0 && start.elapsed() > SPIN {
+            if turns.is_multiple_of(64) && start.elapsed() > SPIN {
                 self.sleep(news);
             }
         }

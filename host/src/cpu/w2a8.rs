@@ -7,8 +7,10 @@
 
 use contract::w2a8::{ActStats, CHUNK, CHUNK_GROUP, Segments, act_bytes, dequantise, row_words};
 
+use super::buffer::Buffer;
 use super::simd::{Level, Simd};
-use super::threads::{Base, Threads};
+use super::threads::Threads;
+use crate::ops::{OpError, Tensor};
 
 /// Bytes of weights, or of one plane of activations, in a group of 256.
 pub(super) const GROUP: usize = 64;
@@ -51,24 +53,24 @@ impl Job<'_> {
     }
 }
 
-/// Sums of code times activation for rows `row..row + rows` and tokens `token..token + tokens`,
-/// at `sums[r][t]`: what a level provides. Sizes are at most [`Tile::rows`] and [`Tile::tokens`].
-pub(super) type TileFn = fn(&Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]);
+/// Sums of code times activation of a few rows by four tokens, `sums[r][t]`.
+pub(super) type TileFn = fn(&Job<'_>, row: usize, token: usize, sums: &mut [[i32; TOKENS]; 4]);
+/// The same of `sums.len()` rows by one token.
+pub(super) type RowsFn = fn(&Job<'_>, row: usize, token: usize, sums: &mut [i32]);
 
-/// The tiles of one level.
+/// What a level of [`Simd`] provides.
 pub(super) struct Tiles {
-    /// Rows of weights of a full tile.
+    /// Rows of weights of a full tile, at most four.
     pub(super) rows: usize,
     /// Full rows by four tokens.
     pub(super) full: TileFn,
-    /// Full rows by one token.
-    pub(super) one_token: TileFn,
     /// One row by four tokens.
     pub(super) one_row: TileFn,
-    /// One row by one token.
-    pub(super) one: TileFn,
+    /// Any rows by one token.
+    pub(super) one_token: RowsFn,
 }
 
+/// Tokens of a tile.
 const TOKENS: usize = 4;
 
 fn tiles(simd: Simd) -> &'static Tiles {
@@ -100,7 +102,24 @@ fn to_planes(acts: &[u32], planes: &mut [i8]) {
     }
 }
 
-/// Computes `y[m, n]` of a product. `planes` is scratch and keeps its memory between calls.
+/// Scratch for planes; keeps its memory between products.
+#[derive(Default)]
+pub struct Planes(Option<Buffer<i8>>);
+
+impl Planes {
+    fn reserve(&mut self, bytes: usize) -> Result<&mut [i8], OpError> {
+        if self.0.as_ref().is_none_or(|buffer| buffer.len() < bytes) {
+            self.0 = None;
+        }
+        let buffer = match self.0.take() {
+            Some(buffer) => buffer,
+            None => Buffer::zeroed("activation planes", bytes)?,
+        };
+        Ok(&mut self.0.insert(buffer).as_mut_slice()[..bytes])
+    }
+}
+
+/// Computes `y[m, n]` of a product. The only error is a lack of memory for the planes.
 ///
 /// The caller has compared the lengths with the contract: `y` holds a row of `segments.rows()` for
 /// each of `stats`.
@@ -108,16 +127,12 @@ pub(super) fn multiply(
     threads: &Threads,
     simd: Simd,
     product: &Product<'_>,
-    planes: &mut Vec<u64>,
+    planes: &mut Planes,
     y: &mut [f32],
-) {
+) -> Result<(), OpError> {
     let &Product { words, k, segments, acts, stats } = product;
     let (n, m, plane_bytes) = (segments.rows(), stats.len(), act_bytes(k));
-    let needed = m * plane_bytes / 8;
-    if planes.len() < needed {
-        planes.resize(needed, 0);
-    }
-    let planes: &mut [i8] = bytemuck::cast_slice_mut(&mut planes[..needed]);
+    let planes = planes.reserve(m * plane_bytes)?;
     if m == 1 {
         to_planes(&acts[..plane_bytes / 4], planes);
     } else {
@@ -128,42 +143,47 @@ pub(super) fn multiply(
     let weights = bytemuck::cast_slice(&words[..n * row_words(k)]);
     let job = Job { weights, row_bytes: row_words(k) * 4, planes, plane_bytes };
     let tiles = tiles(simd);
-    let out = Base::new(&mut y[..m * n]);
-    let token_blocks = m.div_ceil(TASK_TOKENS);
-    threads.run(n.div_ceil(TASK_ROWS) * token_blocks, &|task| {
-        // Neighbouring tasks share their weights.
-        let (rows, tokens) = (task / token_blocks * TASK_ROWS, task % token_blocks * TASK_TOKENS);
-        let (row_end, token_end) = (n.min(rows + TASK_ROWS), m.min(tokens + TASK_TOKENS));
+    let tasks = [TASK_TOKENS, TASK_ROWS];
+    threads.run_tiles(y, [m, n], tasks, |mut out| {
+        let (tokens, token_end) = (out.rows().start, out.rows().end);
+        let (rows, row_end) = (out.columns().start, out.columns().end);
+        let mut segment = 0;
+        let scales: [f32; TASK_ROWS] = std::array::from_fn(|r| {
+            while segment + 1 < segments.end.len() && rows + r >= segments.end[segment] as usize {
+                segment += 1;
+            }
+            segments.scale[segment]
+        });
+        let mut store = |row: usize, token: usize, sum: i32| {
+            let stats = stats_of(stats[token]);
+            out.set(token, row, dequantise(sum - stats.sum, stats.scale, scales[row - rows]));
+        };
+        let tiled_end = token_end - (token_end - tokens) % TOKENS;
+        let mut sums = [[0; TOKENS]; 4];
         let mut row = rows;
-        while row < row_end {
-            let height = if row + tiles.rows <= row_end { tiles.rows } else { 1 };
-            let scales: [f32; 4] = std::array::from_fn(|r| segments.scale_of((row + r) as u32));
-            let mut token = tokens;
-            while token < token_end {
-                let width = if token + TOKENS <= token_end { TOKENS } else { 1 };
-                let tile = match (height == 1, width == 1) {
-                    (false, false) => tiles.full,
-                    (false, true) => tiles.one_token,
-                    (true, false) => tiles.one_row,
-                    (true, true) => tiles.one,
-                };
-                let mut sums = [[0; 4]; 4];
+        while row < row_end && tokens < tiled_end {
+            let full = row + tiles.rows <= row_end;
+            let (height, tile) = if full { (tiles.rows, tiles.full) } else { (1, tiles.one_row) };
+            for token in (tokens..tiled_end).step_by(TOKENS) {
                 tile(&job, row, token, &mut sums);
-                for t in 0..width {
-                    let stats = stats_of(stats[token + t]);
-                    for r in 0..height {
-                        let acc = sums[r][t] - stats.sum;
-                        let value = dequantise(acc, stats.scale, scales[r]);
-                        // SAFETY: row < n and token < m, and each element of `y` belongs to one
-                        // task.
-                        unsafe { out.get().add((token + t) * n + row + r).write(value) };
+                for (r, sums) in sums.iter().enumerate().take(height) {
+                    for (t, &sum) in sums.iter().enumerate() {
+                        store(row + r, token + t, sum);
                     }
                 }
-                token += width;
             }
             row += height;
         }
+        let mut sums = [0; TASK_ROWS];
+        let sums = &mut sums[..row_end - rows];
+        for token in tiled_end..token_end {
+            (tiles.one_token)(&job, rows, token, sums);
+            for (r, &sum) in sums.iter().enumerate() {
+                store(rows + r, token, sum);
+            }
+        }
     });
+    Ok(())
 }
 
 /// Stats from the words of their buffer.
@@ -172,28 +192,30 @@ pub(super) const fn stats_of(words: [u32; 2]) -> ActStats {
 }
 
 /// The plain tiles: one by one, in the order of memory.
-static SCALAR: Tiles = Tiles {
-    rows: 1,
-    full: scalar::<4>,
-    one_token: scalar::<1>,
-    one_row: scalar::<4>,
-    one: scalar::<1>,
-};
+static SCALAR: Tiles =
+    Tiles { rows: 1, full: scalar_tile, one_row: scalar_tile, one_token: scalar_rows };
 
-fn scalar<const T: usize>(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]) {
-    let weights = job.weight_row(row);
-    for t in 0..T {
-        let groups = job.plane_row(token + t).chunks_exact(4 * GROUP);
-        sums[0][t] = weights.chunks(GROUP).zip(groups).map(|(w, a)| scalar_group(w, a)).sum();
+fn scalar_tile(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; TOKENS]; 4]) {
+    for (t, sum) in sums[0].iter_mut().enumerate() {
+        scalar_rows(job, row, token + t, std::slice::from_mut(sum));
     }
 }
 
-/// The sum over (up to) 64 bytes of weights.
+fn scalar_rows(job: &Job<'_>, row: usize, token: usize, sums: &mut [i32]) {
+    for (r, sum) in sums.iter_mut().enumerate() {
+        let groups = job.plane_row(token).chunks_exact(4 * GROUP);
+        let row = job.weight_row(row + r).chunks(GROUP);
+        *sum = row.zip(groups).map(|(w, a)| scalar_group(w, a)).sum();
+    }
+}
+
+/// The sum over (up to) 64 bytes of weights. A plane's products fit 16 bits.
 fn scalar_group(weights: &[u8], planes: &[i8]) -> i32 {
     let mut sum = 0;
     for (i, plane) in planes.chunks_exact(GROUP).enumerate() {
         for (w, a) in weights.iter().zip(plane) {
-            sum += i32::from((w >> (2 * i)) & 3) * i32::from(*a);
+            let code = i16::from((w >> (2 * i)) & 3);
+            sum += i32::from(code) * i32::from(i16::from(*a));
         }
     }
     sum
@@ -222,7 +244,7 @@ mod tests {
         for i in 0..k {
             acts[act_index(i)] = (i % 251) as i8;
         }
-        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&acts);
+        let words: Vec<u32> = bytemuck::allocation::pod_collect_to_vec(&acts);
         let mut planes = vec![0u64; k / 8];
         let planes: &mut [i8] = bytemuck::cast_slice_mut(&mut planes);
         to_planes(&words, planes);

@@ -2,11 +2,15 @@
 
 use contract::w2a8::Segments;
 
-use super::{Simd, Threads, w2a8};
+use super::{Planes, Simd, Threads, w2a8};
+use crate::ops::OpError;
 
 /// `y[m, n] = dequantise(sum_k q[m, k] * t[n, k])` for one row of activations per element of `stats`.
 ///
 /// As [`super::w2a8_gemv::w2a8_gemv`], with `stats.len()` rows of `acts` and of `y`.
+///
+/// # Errors
+/// No memory for `planes`.
 #[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
 pub fn w2a8_gemm(
     threads: &Threads,
@@ -16,11 +20,11 @@ pub fn w2a8_gemm(
     segments: &Segments,
     acts: &[u32],
     stats: &[[u32; 2]],
-    planes: &mut Vec<u64>,
+    planes: &mut Planes,
     y: &mut [f32],
-) {
+) -> Result<(), OpError> {
     let product = w2a8::Product { words, k, segments, acts, stats };
-    w2a8::multiply(threads, simd, &product, planes, y);
+    w2a8::multiply(threads, simd, &product, planes, y)
 }
 
 #[cfg(test)]
@@ -38,9 +42,10 @@ mod tests {
         let (words, acts, stats) = (case.words(), case.acts(), case.stats());
         every_way(|threads, simd| {
             let mut y = vec![f32::NAN; case.m * case.n];
-            let mut planes = Vec::new();
+            let mut planes = Planes::default();
             let segments = &case.segments;
-            w2a8_gemm(threads, simd, &words, case.k, segments, &acts, &stats, &mut planes, &mut y);
+            w2a8_gemm(threads, simd, &words, case.k, segments, &acts, &stats, &mut planes, &mut y)
+                .expect("memory");
             let got: Vec<u32> = y.iter().map(|v| v.to_bits()).collect();
             assert_eq!(got, want, "m={} n={} k={} {simd:?}", case.m, case.n, case.k);
         });

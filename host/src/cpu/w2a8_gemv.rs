@@ -2,13 +2,17 @@
 
 use contract::w2a8::Segments;
 
-use super::{Simd, Threads, w2a8};
+use super::{Planes, Simd, Threads, w2a8};
+use crate::ops::OpError;
 
 /// `y[n] = dequantise(sum_k q[k] * t[n, k])` for one row of activations.
 ///
 /// `words` holds `segments.rows()` packed rows of `k` codes, `acts` and `stats` one row in the
 /// order of [`contract::w2a8`]; `y` takes `segments.rows()` values. `planes` is scratch that grows
 /// once. Lengths are the caller's to check.
+///
+/// # Errors
+/// No memory for `planes`.
 #[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
 pub fn w2a8_gemv(
     threads: &Threads,
@@ -18,11 +22,11 @@ pub fn w2a8_gemv(
     segments: &Segments,
     acts: &[u32],
     stats: [u32; 2],
-    planes: &mut Vec<u64>,
+    planes: &mut Planes,
     y: &mut [f32],
-) {
+) -> Result<(), OpError> {
     let product = w2a8::Product { words, k, segments, acts, stats: &[stats] };
-    w2a8::multiply(threads, simd, &product, planes, y);
+    w2a8::multiply(threads, simd, &product, planes, y)
 }
 
 #[cfg(test)]
@@ -39,7 +43,7 @@ mod tests {
         let (words, acts, stats) = (case.words(), case.acts(), case.stats());
         every_way(|threads, simd| {
             let mut y = vec![f32::NAN; case.n];
-            let mut planes = vec![u64::MAX; 3];
+            let mut planes = Planes::default();
             let segments = &case.segments;
             w2a8_gemv(
                 threads,
@@ -51,7 +55,8 @@ mod tests {
                 stats[0],
                 &mut planes,
                 &mut y,
-            );
+            )
+            .expect("memory");
             let got: Vec<u32> = y.iter().map(|v| v.to_bits()).collect();
             assert_eq!(got, want, "n={} k={} {simd:?}", case.n, case.k);
         });

@@ -8,23 +8,21 @@ use std::arch::aarch64::*;
 use super::w2a8::{GROUP, Job, Tiles, tail_of};
 
 /// Two rows by four tokens.
-pub(super) static NEON: Tiles = Tiles {
-    rows: 2,
-    full: tile::<2, 4>,
-    one_token: tile::<2, 1>,
-    one_row: tile::<1, 4>,
-    one: tile::<1, 1>,
-};
+pub(super) static NEON: Tiles = Tiles { rows: 2, full: tile::<2>, one_row: tile::<1>, one_token };
 
-fn tile<const R: usize, const T: usize>(
-    job: &Job<'_>,
-    row: usize,
-    token: usize,
-    sums: &mut [[i32; 4]; 4],
-) {
+fn tile<const R: usize>(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]) {
     // SAFETY: the table is reached only through a `Simd` of this level, which exists only where
     // the machine has NEON.
-    unsafe { neon::<R, T>(job, row, token, sums) }
+    unsafe { neon::<R, 4>(job, row, token, sums) }
+}
+
+fn one_token(job: &Job<'_>, row: usize, token: usize, sums: &mut [i32]) {
+    for (r, sum) in sums.iter_mut().enumerate() {
+        let mut tile = [[0; 4]; 4];
+        // SAFETY: as above.
+        unsafe { neon::<1, 1>(job, row + r, token, &mut tile) };
+        *sum = tile[0][0];
+    }
 }
 
 #[target_feature(enable = "neon")]

@@ -1,19 +1,20 @@
 //! Tiles of [`super::w2a8`] for x86-64.
 //!
-//! Codes are 0, 1, 2 and unsigned, activations signed: what `maddubs` and `dpbusd` multiply. With
-//! `maddubs` two products are at most 512 in magnitude and a group of 256 gives a 16-bit lane at
-//! most 4,096, so seven groups fit before the lanes are widened.
+//! Codes are 0, 1, 2 and unsigned, activations signed: what `maddubs` and `dpbusd` multiply.
+//! Tiles of several tokens decode each plane once. A row with one token is bound by decoding, so
+//! it leaves the codes where they stand in the byte (`code << 2 i`) and shifts the sums instead.
+//! The bounds on the lanes are argued where they are used; K is at most 2^20.
 
 use std::arch::x86_64::*;
 
 use super::w2a8::{GROUP, Job, Tiles, tail_of};
 
-/// Makes the four safe entries of a level from its tile.
+/// Makes the table of a level from its tile and its row kernel.
 macro_rules! tiles {
-    ($(#[$doc:meta])* $name:ident, $tile:ident, $rows:literal, $features:literal) => {
+    ($(#[$doc:meta])* $name:ident, $tile:ident, $rows:literal, $rows_fn:ident) => {
         $(#[$doc])*
         pub(super) static $name: Tiles = {
-            fn tile<const R: usize, const T: usize>(
+            fn tile<const R: usize>(
                 job: &Job<'_>,
                 row: usize,
                 token: usize,
@@ -21,28 +22,33 @@ macro_rules! tiles {
             ) {
                 // SAFETY: the table is reached only through a `Simd` of this level, which exists
                 // only where the machine has the level's features.
-                unsafe { $tile::<R, T>(job, row, token, sums) }
+                unsafe { $tile::<R, 4>(job, row, token, sums) }
             }
-            Tiles {
-                rows: $rows,
-                full: tile::<$rows, 4>,
-                one_token: tile::<$rows, 1>,
-                one_row: tile::<1, 4>,
-                one: tile::<1, 1>,
+            fn one_token(job: &Job<'_>, row: usize, token: usize, sums: &mut [i32]) {
+                // SAFETY: as above.
+                unsafe { $rows_fn(job, row, token, sums) }
             }
+            Tiles { rows: $rows, full: tile::<$rows>, one_row: tile::<1>, one_token }
         };
     };
 }
 
 tiles! { /// AVX2.
-AVX2, avx2, 2, "avx2" }
+AVX2, avx2, 2, avx2_rows }
 tiles! { /// AVX2 with VNNI.
-AVX_VNNI, avx_vnni, 2, "avx2,avxvnni" }
+AVX_VNNI, avx_vnni, 2, avx_vnni_rows }
 tiles! { /// AVX-512 with VNNI.
-AVX512_VNNI, avx512_vnni, 4, "avx512f,avx512bw,avx512vnni" }
+AVX512_VNNI, avx512_vnni, 4, avx512_vnni_rows }
 
-/// Groups whose sums a 16-bit lane holds.
+/// Groups whose sums a 16-bit lane of a tile holds: two products are at most 512 in magnitude, a
+/// group gives a lane eight such pairs.
 const WIDEN: usize = 7;
+/// The same for a row, where the pairs of the upper plane are at most 2,048 and a group gives four:
+/// 4 * 4 * 2,048 = 2^15, reached only on the negative side, which holds it.
+const WIDEN_ROW: usize = 4;
+/// Bytes from the weights in use to those that are fetched. A row is one stream, but short: the
+/// machine's own prefetching stops at pages and misses the start of the next row.
+const AHEAD: usize = 1024;
 /// One row's weights of a group.
 type Codes = [u8; GROUP];
 /// One token's four planes of a group.
@@ -119,6 +125,13 @@ fn plane256(planes: &Planes, plane: usize, half: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(planes.as_ptr().add(64 * plane + 32 * half).cast()) }
 }
 
+/// Asks for the weights that a later row takes; rows follow each other in memory.
+#[inline(always)]
+fn fetch_behind(codes: &Codes) {
+    // SAFETY: a prefetch has no effect but on caches and takes any address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(AHEAD).cast()) };
+}
+
 #[target_feature(enable = "avx2")]
 #[inline]
 fn sum256(v: __m256i) -> i32 {
@@ -168,6 +181,7 @@ fn avx2<const R: usize, const T: usize>(
     let mut g = 0;
     loop {
         let mut lanes = [[_mm256_setzero_si256(); T]; R];
+        // One group less: the tail may join the last batch.
         let end = operands.groups.min(g + WIDEN - 1);
         while g < end {
             group16(operands.group(g), &mut lanes);
@@ -191,6 +205,52 @@ fn avx2<const R: usize, const T: usize>(
         for t in 0..T {
             sums[r][t] = sum256(totals[r][t]);
         }
+    }
+}
+
+/// Adds one group of one row: planes 0 and 2 to `lanes[0]`, four times planes 1 and 3 to `lanes[1]`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn row16(codes: &Codes, planes: &Planes, lanes: &mut [__m256i; 2]) {
+    let masks = [_mm256_set1_epi8(0b11), _mm256_set1_epi8(0b1100)];
+    for half in 0..2 {
+        let v = codes256(codes, half);
+        for (pair, v) in [v, _mm256_srli_epi16::<4>(v)].into_iter().enumerate() {
+            for i in 0..2 {
+                let a = plane256(planes, 2 * pair + i, half);
+                let products = _mm256_maddubs_epi16(_mm256_and_si256(v, masks[i]), a);
+                lanes[i] = _mm256_add_epi16(lanes[i], products);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn avx2_rows(job: &Job<'_>, first: usize, token: usize, sums: &mut [i32]) {
+    let (fours, ones) = (_mm256_set1_epi16(4), _mm256_set1_epi16(1));
+    let planes = job.plane_row(token).as_chunks().0;
+    for (r, sum) in sums.iter_mut().enumerate() {
+        let row = job.weight_row(first + r);
+        let codes = row.as_chunks().0;
+        // Sums are kept times four, so that both kinds of planes meet in one lane: at most
+        // 4 * 2 * 128 * 2^20 / 8 lanes = 2^27.
+        let mut total = _mm256_setzero_si256();
+        for (codes, planes) in codes.chunks(WIDEN_ROW).zip(planes.chunks(WIDEN_ROW)) {
+            let mut lanes = [_mm256_setzero_si256(); 2];
+            for (codes, planes) in codes.iter().zip(planes) {
+                fetch_behind(codes);
+                row16(codes, planes, &mut lanes);
+            }
+            total = _mm256_add_epi32(total, _mm256_madd_epi16(lanes[0], fours));
+            total = _mm256_add_epi32(total, _mm256_madd_epi16(lanes[1], ones));
+        }
+        if let Some(tail) = tail_of(row) {
+            let mut lanes = [_mm256_setzero_si256(); 2];
+            row16(&tail, &planes[codes.len()], &mut lanes);
+            total = _mm256_add_epi32(total, _mm256_madd_epi16(lanes[0], fours));
+            total = _mm256_add_epi32(total, _mm256_madd_epi16(lanes[1], ones));
+        }
+        *sum = sum256(_mm256_srai_epi32::<2>(total));
     }
 }
 
@@ -244,6 +304,41 @@ fn avx_vnni<const R: usize, const T: usize>(
     }
 }
 
+/// Adds one group of one row: `4^i` times plane `i` to `lanes[i]`.
+#[target_feature(enable = "avx2,avxvnni")]
+#[inline]
+fn row32(codes: &Codes, planes: &Planes, lanes: &mut [__m256i; 4]) {
+    for half in 0..2 {
+        let v = codes256(codes, half);
+        for (i, lanes) in lanes.iter_mut().enumerate() {
+            let c = _mm256_and_si256(v, _mm256_set1_epi8((3u8 << (2 * i)) as i8));
+            *lanes = _mm256_dpbusd_avx_epi32(*lanes, c, plane256(planes, i, half));
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,avxvnni")]
+fn avx_vnni_rows(job: &Job<'_>, first: usize, token: usize, sums: &mut [i32]) {
+    let planes = job.plane_row(token).as_chunks().0;
+    for (r, sum) in sums.iter_mut().enumerate() {
+        let row = job.weight_row(first + r);
+        let codes = row.as_chunks().0;
+        // A lane takes a 8th of K/4 products of at most 2^14: less than 2^30.
+        let mut lanes = [_mm256_setzero_si256(); 4];
+        for (codes, planes) in codes.iter().zip(planes) {
+            fetch_behind(codes);
+            row32(codes, planes, &mut lanes);
+        }
+        if let Some(tail) = tail_of(row) {
+            row32(&tail, &planes[codes.len()], &mut lanes);
+        }
+        let [a, b, c, d] = lanes;
+        let low = _mm256_add_epi32(a, _mm256_srai_epi32::<2>(b));
+        let high = _mm256_add_epi32(_mm256_srai_epi32::<4>(c), _mm256_srai_epi32::<6>(d));
+        *sum = sum256(_mm256_add_epi32(low, high));
+    }
+}
+
 /// Adds one group to 32-bit lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline]
@@ -291,5 +386,41 @@ fn avx512_vnni<const R: usize, const T: usize>(
         for t in 0..T {
             sums[r][t] = _mm512_reduce_add_epi32(lanes[r][t]);
         }
+    }
+}
+
+/// Adds one group of one row: `4^i` times plane `i` to `lanes[i]`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[inline]
+fn row512(codes: &Codes, planes: &Planes, lanes: &mut [__m512i; 4]) {
+    // SAFETY: the 64 bytes of a group.
+    let v = unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) };
+    for (i, lanes) in lanes.iter_mut().enumerate() {
+        // SAFETY: 64 bytes from 64 i on lie inside the 256.
+        let a = unsafe { _mm512_loadu_si512(planes.as_ptr().add(64 * i).cast()) };
+        let c = _mm512_and_si512(v, _mm512_set1_epi8((3u8 << (2 * i)) as i8));
+        *lanes = _mm512_dpbusd_epi32(*lanes, c, a);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn avx512_vnni_rows(job: &Job<'_>, first: usize, token: usize, sums: &mut [i32]) {
+    let planes = job.plane_row(token).as_chunks().0;
+    for (r, sum) in sums.iter_mut().enumerate() {
+        let row = job.weight_row(first + r);
+        let codes = row.as_chunks().0;
+        // A lane takes a 16th of K/4 products of at most 2^14: less than 2^30.
+        let mut lanes = [_mm512_setzero_si512(); 4];
+        for (codes, planes) in codes.iter().zip(planes) {
+            fetch_behind(codes);
+            row512(codes, planes, &mut lanes);
+        }
+        if let Some(tail) = tail_of(row) {
+            row512(&tail, &planes[codes.len()], &mut lanes);
+        }
+        let [a, b, c, d] = lanes;
+        let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
+        let high = _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d));
+        *sum = _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
     }
 }

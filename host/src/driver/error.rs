@@ -62,7 +62,7 @@ fn hint(code: i32) -> &'static str {
     match code {
         2 => "a smaller context or batch, or free memory that other programs hold (nvidia-smi)",
         3 => "open a device first",
-        34 | 35 | 36 => "install the driver of this GPU: the libcuda found is a stub or too old",
+        34..=36 => "install the driver of this GPU: the libcuda found is a stub or too old",
         46 => "wait until no other program holds the GPU in exclusive mode",
         100 => "check that nvidia-smi lists a GPU and that CUDA_VISIBLE_DEVICES is not empty",
         101 => "an ordinal below the number of devices (`bitnet doctor` lists them)",

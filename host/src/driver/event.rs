@@ -4,16 +4,20 @@
 //! for it on the device, and the host can wait for it or ask. `cust`'s events record only on
 //! `cust`'s own streams, which are never non-blocking, so these are the driver's.
 
+use std::sync::{Arc, Mutex, Weak};
+
 use super::api::{EVENT_DISABLE_TIMING, Handle, NOT_READY};
 use super::device::Device;
 use super::error::DriverError;
-use super::stream::Stream;
+use super::stream::{Capture, Stream, lock};
 
 /// A point in a stream's work.
 pub struct Event {
     raw: Handle,
     device: Device,
     timing: bool,
+    /// The capture in which it was last recorded: a stream that waits for it joins that.
+    capture: Mutex<Weak<Capture>>,
 }
 
 // SAFETY: a driver event may be used from any thread; every use makes the context current first.
@@ -50,7 +54,7 @@ impl Event {
         let flags = if timing { 0 } else { EVENT_DISABLE_TIMING };
         // SAFETY: writes one handle; the context is current.
         api.check(unsafe { (api.event_create)(&mut raw, flags) }, "cuEventCreate")?;
-        Ok(Self { raw, device: device.clone(), timing })
+        Ok(Self { raw, device: device.clone(), timing, capture: Mutex::default() })
     }
 
     /// Marks the work enqueued on `stream` so far. A later record replaces an earlier one.
@@ -60,7 +64,10 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<(), DriverError> {
         let api = self.device.bind()?;
         // SAFETY: both handles are alive while `self` and `stream` are borrowed.
-        api.check(unsafe { (api.event_record)(self.raw, stream.raw()) }, "cuEventRecord")
+        api.check(unsafe { (api.event_record)(self.raw, stream.raw()) }, "cuEventRecord")?;
+        *lock(&self.capture) =
+            stream.running_capture().as_ref().map_or_else(Weak::new, Arc::downgrade);
+        Ok(())
     }
 
     /// Whether the marked work is done; true for an event that was never recorded.
@@ -100,6 +107,10 @@ impl Event {
         let code = unsafe { (api.event_elapsed)(&mut ms, start.raw, self.raw) };
         api.check(code, "cuEventElapsedTime")?;
         Ok(f64::from(ms) * 1e3)
+    }
+
+    pub(super) fn capture(&self) -> Option<Arc<Capture>> {
+        lock(&self.capture).upgrade()
     }
 
     pub(super) fn raw(&self) -> Handle {

@@ -92,7 +92,7 @@ impl<'s> Running<'s> {
         // SAFETY: the handle is alive and no capture is running on it.
         let code = unsafe { (api.stream_begin_capture)(stream.raw(), CAPTURE_RELAXED) };
         api.check(code, "cuStreamBeginCapture")?;
-        let capture = Arc::new(Capture::default());
+        let capture = Arc::new(Capture::new());
         *slot = Some(capture.clone());
         stream.mark_capturing();
         Ok(Self { stream, api, capture, ended: false })
@@ -207,13 +207,10 @@ impl Graph {
     /// A driver failure.
     pub fn upload(&self, stream: &Stream) -> Result<(), GraphError> {
         let api = self.0.device.bind()?;
-        match api.graph_upload {
-            // SAFETY: both handles are alive.
-            Some(upload) => {
-                Ok(api.check(unsafe { upload(self.0.exec, stream.raw()) }, "cuGraphUpload")?)
-            }
-            None => Ok(()),
-        }
+        let Some(upload) = api.graph_upload else { return Ok(()) };
+        // SAFETY: both handles are alive.
+        let code = unsafe { upload(self.0.exec, stream.raw()) };
+        Ok(api.check(code, "cuGraphUpload")?)
     }
 }
 

@@ -73,8 +73,15 @@ impl<K: Kernel> KernelHandle<K> {
         let limits = module.device().limits();
         limits.check(&spec, [1; 3])?;
         let function = module.function(spec.symbol, spec.min_sm)?;
-        if spec.smem_bytes > limits.smem_bytes {
-            let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
+        let handle = Self { function, module: module.clone(), pdl: false, kernel: PhantomData };
+        let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
+        let static_bytes = handle.resources().map_err(driver)?.static_smem_bytes;
+        let asked = static_bytes.saturating_add(spec.smem_bytes);
+        let allowed = limits.smem_optin_bytes.max(limits.smem_bytes);
+        if asked > allowed {
+            return Err(LaunchError::SharedMemory { kernel: spec.symbol, asked, allowed });
+        }
+        if asked > limits.smem_bytes {
             let api = module.device().bind().map_err(driver)?;
             // SAFETY: the function belongs to `module`, which is alive; the size was checked.
             let code = unsafe {
@@ -82,7 +89,7 @@ impl<K: Kernel> KernelHandle<K> {
             };
             api.check(code, "cuFuncSetAttribute").map_err(driver)?;
         }
-        Ok(Self { function, module: module.clone(), pdl: false, kernel: PhantomData })
+        Ok(handle)
     }
 
     /// The same kernel, started before the previous one of its stream has ended when the stream has

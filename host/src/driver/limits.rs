@@ -40,9 +40,8 @@ impl DeviceLimits {
         if grid.iter().zip(self.grid).any(|(&asked, limit)| asked > limit) {
             return Err(LaunchError::GridTooLarge { kernel, grid, limit: self.grid });
         }
-        let threads = spec.block.iter().map(|&n| u64::from(n)).product::<u64>();
-        if threads > u64::from(self.block_threads)
-            || threads == 0
+        let threads = spec.block.iter().try_fold(1u32, |threads, &n| threads.checked_mul(n));
+        if threads.is_none_or(|threads| threads == 0 || threads > self.block_threads)
             || spec.block.iter().zip(self.block).any(|(&asked, limit)| asked > limit)
         {
             return Err(LaunchError::BlockTooLarge {

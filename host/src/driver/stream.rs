@@ -60,9 +60,10 @@ unsafe impl Send for StreamInner {}
 unsafe impl Sync for StreamInner {}
 
 /// One running capture, shared by the streams that take part.
-#[derive(Default)]
 pub(super) struct Capture {
-    keep: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    /// What the graph will keep; `None` after the end.
+    keep: Mutex<Option<Vec<Arc<dyn Any + Send + Sync>>>>,
+    /// Streams that joined.
     members: Mutex<Vec<Stream>>,
 }
 
@@ -122,6 +123,7 @@ impl Stream {
     /// # Errors
     /// A driver failure, one of earlier asynchronous work, or that the stream is being captured.
     pub fn synchronize(&self) -> Result<(), DriverError> {
+        self.refuse_in_capture("cuStreamSynchronize")?;
         let api = self.0.device.bind()?;
         // SAFETY: the handle is alive.
         api.check(unsafe { (api.stream_synchronize)(self.0.raw) }, "cuStreamSynchronize")
@@ -132,6 +134,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::synchronize`].
     pub fn is_idle(&self) -> Result<bool, DriverError> {
+        self.refuse_in_capture("cuStreamQuery")?;
         let api = self.0.device.bind()?;
         // SAFETY: the handle is alive.
         match unsafe { (api.stream_query)(self.0.raw) } {
@@ -152,33 +155,32 @@ impl Stream {
 
     /// Later work of this stream waits, on the device, for the work that `event` marks.
     ///
+    /// When the event was recorded in a capture, this stream joins the capture; it must be joined
+    /// back, by a wait in the other direction, before the capture ends.
+    ///
     /// # Errors
     /// A driver failure.
     pub fn wait_event(&self, event: &Event) -> Result<(), DriverError> {
         let api = self.0.device.bind()?;
         // SAFETY: both handles are alive; the driver keeps what the wait needs.
         let code = unsafe { (api.stream_wait_event)(self.0.raw, event.raw(), 0) };
-        api.check(code, "cuStreamWaitEvent")
+        api.check(code, "cuStreamWaitEvent")?;
+        if let Some(capture) = event.capture()
+            && !self.is_capturing()
+        {
+            capture.admit(self);
+        }
+        Ok(())
     }
 
     /// Later work of this stream waits, on the device, for all work enqueued on `other` so far.
     ///
-    /// Inside a capture of either stream this is how the other one joins it, and how it is joined
-    /// back. ([`Stream::wait_event`] with an event of a captured stream joins the driver's capture
-    /// too, but not the keeping of buffers.)
+    /// Inside a capture this is how another stream joins it, and how it is joined back.
     ///
     /// # Errors
     /// A driver failure.
     pub fn wait(&self, other: &Stream) -> Result<(), DriverError> {
-        self.wait_event(&other.record()?)?;
-        let joined = lock(&other.0.capture).clone();
-        if let Some(capture) = joined
-            && !self.is_capturing()
-        {
-            lock(&capture.members).push(self.clone());
-            self.set_capture(Some(capture));
-        }
-        Ok(())
+        self.wait_event(&other.record()?)
     }
 
     /// Whether a graph is being captured from this stream.
@@ -186,22 +188,36 @@ impl Stream {
         self.0.capturing.load(Ordering::Acquire)
     }
 
+    /// The driver would refuse too, but break the capture by it.
+    fn refuse_in_capture(&self, call: &'static str) -> Result<(), DriverError> {
+        if !self.is_capturing() {
+            return Ok(());
+        }
+        let name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
+        Err(DriverError::new(900, name, "the stream is being captured", call))
+    }
+
     pub(crate) fn raw(&self) -> Handle {
         self.0.raw
     }
 
-    /// While captured, lets the graph keep `thing`.
+    /// While captured, lets the graph keep `thing`; tells whether it does.
     #[inline]
-    pub(crate) fn keep(&self, thing: impl FnOnce() -> Arc<dyn Any + Send + Sync>) {
-        if self.is_capturing()
-            && let Some(capture) = &*lock(&self.0.capture)
-        {
-            let thing = thing();
-            let mut keep = lock(&capture.keep);
-            if !keep.iter().any(|kept| Arc::ptr_eq(kept, &thing)) {
-                keep.push(thing);
-            }
+    pub(crate) fn keep(&self, thing: impl FnOnce() -> Arc<dyn Any + Send + Sync>) -> bool {
+        let Some(capture) = self.running_capture() else { return false };
+        let thing = thing();
+        let mut keep = lock(&capture.keep);
+        let Some(keep) = &mut *keep else { return false };
+        if !keep.iter().any(|kept| Arc::ptr_eq(kept, &thing)) {
+            keep.push(thing);
         }
+        true
+    }
+
+    /// The capture that the stream takes part in.
+    #[inline]
+    pub(super) fn running_capture(&self) -> Option<Arc<Capture>> {
+        if self.is_capturing() { lock(&self.0.capture).clone() } else { None }
     }
 
     /// Holds off the start of a capture while `f` runs; `f` learns whether one is running.
@@ -226,12 +242,25 @@ impl Stream {
 }
 
 impl Capture {
+    pub(super) fn new() -> Self {
+        Self { keep: Mutex::new(Some(Vec::new())), members: Mutex::default() }
+    }
+
+    /// Takes `stream` in, unless the capture has ended.
+    fn admit(self: Arc<Self>, stream: &Stream) {
+        if lock(&self.keep).is_some() {
+            lock(&self.members).push(stream.clone());
+            stream.set_capture(Some(self));
+        }
+    }
+
     /// Takes the streams out of the capture and hands over what it kept.
     pub(super) fn finish(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let keep = lock(&self.keep).take();
         for member in std::mem::take(&mut *lock(&self.members)) {
             member.set_capture(None);
         }
-        std::mem::take(&mut *lock(&self.keep))
+        keep.unwrap_or_default()
     }
 }
 

@@ -21,8 +21,8 @@ use crate::driver::{DriverError, Event, Stream, lock};
 
 /// A range of the pool, with what is needed to give it back safely.
 struct Block {
-    /// `None` only while dropping.
-    lease: Option<Lease>,
+    /// Shared only with the block that takes over in `drop`.
+    lease: Arc<Lease>,
     /// Other streams that were given the address.
     foreign: Mutex<Vec<Stream>>,
 }
@@ -80,7 +80,7 @@ impl<T> std::fmt::Debug for DeviceSliceMut<'_, T> {
 impl<T: Element> DeviceBuffer<T> {
     pub(super) fn new(lease: Lease, len: usize, label: &'static str) -> Self {
         let addr = lease.addr;
-        let block = Arc::new(Block { lease: Some(lease), foreign: Mutex::default() });
+        let block = Arc::new(Block { lease: Arc::new(lease), foreign: Mutex::default() });
         Self { block, addr, len, label, elem: PhantomData }
     }
 
@@ -241,7 +241,7 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
         check_len("download", data.len(), self.len)?;
         self.check(stream, "download")?;
         let addr = self.dev_ptr(stream).addr();
-        self.pool()?
+        self.pool()
             .with_staging(|staging| staging.download(stream, addr, bytemuck::cast_slice_mut(data)))
     }
 
@@ -259,8 +259,8 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
         to.copy_in(stream, self.dev_ptr(stream).addr())
     }
 
-    fn pool(&self) -> Result<&'b Pool, MemoryError> {
-        self.block.pool()
+    fn pool(&self) -> &'b Pool {
+        &self.block.lease.pool
     }
 
     fn check(&self, stream: &Stream, what: &'static str) -> Result<(), MemoryError> {
@@ -269,7 +269,7 @@ impl<'b, T: Element> DeviceSlice<'b, T> {
     }
 
     fn check_device(&self, stream: &Stream) -> Result<(), MemoryError> {
-        let device = self.pool()?.device();
+        let device = self.pool().device();
         if stream.device() == device {
             return Ok(());
         }
@@ -340,7 +340,7 @@ impl<'b, T: Element> DeviceSliceMut<'b, T> {
         self.slice.check(stream, "upload")?;
         let addr = self.dev_ptr(stream).addr();
         self.slice
-            .pool()?
+            .pool()
             .with_staging(|staging| staging.upload(stream, addr, bytemuck::cast_slice(data)))
     }
 
@@ -371,6 +371,9 @@ impl<'b, T: Element> DeviceSliceMut<'b, T> {
         self.slice.check_device(stream)?;
         from.check_device(stream)?;
         let (to, from) = (self.dev_ptr(stream).addr(), from.dev_ptr(stream).addr());
+        if self.is_empty() {
+            return Ok(());
+        }
         let api = stream.device().bind()?;
         // SAFETY: both ranges are of one length and alive in stream order; the exclusive borrow of
         // the destination means that they do not overlap.
@@ -400,14 +403,9 @@ fn check_len(what: &'static str, need: usize, have: usize) -> Result<(), MemoryE
 }
 
 impl Block {
-    fn pool(&self) -> Result<&Pool, MemoryError> {
-        // `lease` is taken only by `drop`, and no borrow of a buffer outlives that.
-        self.lease.as_ref().map(|lease| &lease.pool).ok_or(MemoryError::Capturing { what: "use" })
-    }
-
     fn touch(self: &Arc<Self>, stream: &Stream) {
         stream.keep(|| self.clone());
-        if self.lease.as_ref().is_some_and(|lease| lease.stream != *stream) {
+        if self.lease.stream != *stream {
             let mut foreign = lock(&self.foreign);
             if !foreign.contains(stream) {
                 foreign.push(stream.clone());
@@ -418,10 +416,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
         let mut foreign = std::mem::take(&mut *lock(&self.foreign));
         while let Some(stream) = foreign.last() {
-            match order_after(&lease.stream, stream) {
+            match order_after(&self.lease.stream, stream) {
                 Ok(None) => {
                     foreign.pop();
                 }
@@ -429,8 +426,8 @@ impl Drop for Block {
                     // No order can be made with a stream that is being captured: its graph takes
                     // the range over, and this is tried again when the graph is dropped.
                     let captured = captured.clone();
-                    let block =
-                        Arc::new(Block { lease: Some(lease), foreign: Mutex::new(foreign) });
+                    let lease = self.lease.clone();
+                    let block = Arc::new(Block { lease, foreign: Mutex::new(foreign) });
                     captured.keep(|| block);
                     return;
                 }

@@ -4,8 +4,9 @@
 //! in use, or free with an owner: the stream whose enqueued work may still touch it, or nobody. A
 //! free range serves requests of its owner at once, because the stream's order protects it; for
 //! others it must be settled first (the owner is idle) or adopted (the taker waits for the owner).
-//! Free neighbours with one owner are merged. Small and large requests live in segments of their
-//! own, so that a small, long-lived buffer does not pin a large hole.
+//! Free neighbours with one owner are merged; a freed range also swallows neighbours that belong to
+//! nobody, so that one stream alone never sees its own memory in pieces. Small and large requests
+//! live in segments of their own, so that a small, long-lived buffer does not pin a large hole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -184,29 +185,37 @@ impl Ledger {
         self.segments.keys().copied()
     }
 
-    /// Frees `addr..addr + len` for `owner`, joined with free neighbours of the same owner.
+    /// Frees `addr..addr + len` for `owner`, joined with free neighbours of the same owner and of
+    /// nobody.
     fn merge(&mut self, kind: Kind, owner: Owner, len: usize, addr: u64, segment: u64) {
         let (mut addr, mut len) = (addr, len);
-        let next = self.ranges.get(&(addr + len as u64)).copied();
-        if let Some(next) = next
-            && next.segment == segment
-            && next.state == State::Free(owner)
-            && self.unlist(kind, owner, next.len, addr + len as u64)
-        {
-            self.ranges.remove(&(addr + len as u64));
-            len += next.len;
+        // Two steps each way at most: a range of nobody, and behind it one of `owner`.
+        while let Some(next_len) = self.absorb(kind, owner, addr + len as u64, segment) {
+            len += next_len;
         }
-        let previous = self.ranges.range(..addr).next_back().map(|(&a, &r)| (a, r));
-        if let Some((previous_addr, previous)) = previous
-            && previous.segment == segment
-            && previous.state == State::Free(owner)
-            && self.unlist(kind, owner, previous.len, previous_addr)
+        while let Some((&previous, _)) = self.ranges.range(..addr).next_back()
+            && let Some(previous_len) = self.absorb(kind, owner, previous, segment)
         {
             self.ranges.remove(&addr);
-            addr = previous_addr;
-            len += previous.len;
+            addr = previous;
+            len += previous_len;
         }
         self.list(kind, owner, len, addr, segment);
+    }
+
+    /// Takes the range at `addr` out if it is free, in `segment`, and of `owner` or of nobody.
+    fn absorb(&mut self, kind: Kind, owner: Owner, addr: u64, segment: u64) -> Option<usize> {
+        let range = *self.ranges.get(&addr)?;
+        let State::Free(whose) = range.state else { return None };
+        if range.segment != segment || (whose.is_some() && whose != owner) {
+            return None;
+        }
+        // A range that `hand_over` has not come to yet is not listed, and stays.
+        if !self.unlist(kind, whose, range.len, addr) {
+            return None;
+        }
+        self.ranges.remove(&addr);
+        Some(range.len)
     }
 
     fn list(&mut self, kind: Kind, owner: Owner, len: usize, addr: u64, segment: u64) {
@@ -235,7 +244,7 @@ mod tests {
             while at < base + segment.len as u64 {
                 let range = ledger.ranges[&at];
                 assert_eq!(range.segment, base);
-                assert!(range.len > 0 && range.len % ALIGN == 0 && at % ALIGN as u64 == 0);
+                assert!(range.len > 0 && range.len.is_multiple_of(ALIGN) && at.is_multiple_of(256));
                 match range.state {
                     State::Used(label) => {
                         in_use += range.len;
@@ -272,11 +281,11 @@ mod tests {
         assert_eq!(size_class(usize::MAX / 2 + 1), None);
         for bytes in (1..1 << 20).step_by(37).chain([8847360, 656 << 20, (1 << 40) + 1]) {
             let class = size_class(bytes).unwrap();
-            assert!(class >= bytes && class % ALIGN == 0);
+            assert!(class >= bytes && class.is_multiple_of(ALIGN));
             assert!(class - bytes < ALIGN.max(bytes / 16 + 1), "{bytes} -> {class}");
             assert_eq!(size_class(class), Some(class), "a class is its own class");
             for segment in segment_sizes(class) {
-                assert!(segment >= class && segment % SEGMENT_ALIGN == 0);
+                assert!(segment >= class && segment.is_multiple_of(SEGMENT_ALIGN));
             }
         }
     }

@@ -68,8 +68,8 @@ impl Drop for HostMemory {
 
 /// Page-locked host memory of `len` elements, for asynchronous copies.
 pub struct PinnedBuffer<T> {
-    // Declared first, so dropped first only after `drop` has waited for `last`.
     memory: HostMemory,
+    /// Marks the last copy.
     last: Event,
     len: usize,
     elem: PhantomData<T>,
@@ -136,6 +136,9 @@ impl<T: Element> PinnedBuffer<T> {
     pub(super) fn copy_out(&mut self, stream: &Stream, addr: u64) -> Result<(), MemoryError> {
         // One event marks only the last copy: with another stream, wait for the one before.
         self.last.synchronize()?;
+        if self.is_empty() {
+            return Ok(());
+        }
         let api = stream.device().bind()?;
         let bytes = self.len * size_of::<T>();
         // SAFETY: the memory holds `bytes` and is left alone until `last`.
@@ -148,6 +151,9 @@ impl<T: Element> PinnedBuffer<T> {
     /// Enqueues a copy from the device range at `addr`, which the caller has checked.
     pub(super) fn copy_in(&mut self, stream: &Stream, addr: u64) -> Result<(), MemoryError> {
         self.last.synchronize()?;
+        if self.is_empty() {
+            return Ok(());
+        }
         let api = stream.device().bind()?;
         let bytes = self.len * size_of::<T>();
         // SAFETY: as in `copy_out`, the other way round.
@@ -221,7 +227,7 @@ pub struct MappedBuffer<W> {
 }
 
 struct Shared {
-    memory: HostMemory,
+    memory: Arc<HostMemory>,
     device_addr: u64,
     users: Mutex<Vec<Stream>>,
 }
@@ -246,6 +252,7 @@ impl<W: MappedWord> MappedBuffer<W> {
             (api.mem_host_device_ptr)(&mut device_addr, memory.as_ptr().cast_mut().cast(), 0)
         };
         api.check(code, "cuMemHostGetDevicePointer")?;
+        let memory = Arc::new(memory);
         let shared = Arc::new(Shared { memory, device_addr, users: Mutex::default() });
         Ok(Self { shared, len, word: PhantomData })
     }
@@ -292,13 +299,19 @@ impl<W: MappedWord> MappedBuffer<W> {
 impl Drop for Shared {
     fn drop(&mut self) {
         for stream in lock(&self.users).iter() {
-            stream.with_capture_held(|capturing| {
-                // A captured stream's earlier work cannot be waited for; freeing page-locked
-                // memory makes the driver wait for it.
-                if !capturing {
-                    let _ = stream.synchronize();
+            // A stream that is being captured cannot be waited for: its graph takes the memory.
+            while !stream.keep(|| self.memory.clone()) {
+                let waited = stream.with_capture_held(|capturing| {
+                    if !capturing {
+                        // A failure means a lost context: no work is under way then.
+                        let _ = stream.synchronize();
+                    }
+                    !capturing
+                });
+                if waited {
+                    break;
                 }
-            });
+            }
         }
     }
 }

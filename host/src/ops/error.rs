@@ -64,6 +64,9 @@ pub enum OpError {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// The CPU backend cannot be made as asked.
+    #[error(transparent)]
+    Cpu(#[from] crate::cpu::CpuError),
     /// The GPU or its driver.
     #[error(transparent)]
     Cuda(#[from] crate::driver::CudaError),

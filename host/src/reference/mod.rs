@@ -6,6 +6,16 @@
 //! ([`contract::num`]) and the order of sums that it states, spelt out here in their own words. All
 //! three are held to the same bits.
 
+pub mod act_quant;
+pub mod attention;
+pub mod embed;
+pub mod kv_append;
+pub mod lm_head;
+pub mod relu2_mul;
+pub mod rmsnorm;
+pub mod rope;
+pub mod sample;
+pub mod silu_mul;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::compiler::Compiler;
 use super::flags;
 use super::levels::Level;
-use crate::workspace;
+use crate::{kernels, workspace};
 
 /// The whole file.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
@@ -103,20 +103,24 @@ impl Manifest {
 }
 
 impl Built {
-    /// Describes `ptx` of `level`.
+    /// Describes `ptx` of `level`. Kernels of the contract that are not in `written` have no source.
     pub(crate) fn new(
         level: &Level,
-        kernels: &[KernelInfo],
+        written: &[KernelInfo],
         compiler: &Compiler,
         source_sha256: &str,
         ptx: &str,
     ) -> Result<Self> {
         let (cuda, driver) = level.driver()?;
-        let absent = kernels
+        let why = |kernel: &KernelInfo| match level.absent(kernel) {
+            None if !written.contains(kernel) => Some("not written yet".to_owned()),
+            why => why,
+        };
+        let absent = kernels::kernels()
             .iter()
-            .filter_map(|k| level.absent(k).map(|why| (k.spec.symbol.to_owned(), why)))
+            .filter_map(|kernel| Some((kernel.spec.symbol.to_owned(), why(kernel)?)))
             .collect();
-        let mut present: Vec<_> = kernels
+        let mut present: Vec<_> = written
             .iter()
             .filter(|kernel| level.absent(kernel).is_none())
             .map(|kernel| Present {

@@ -1,0 +1,417 @@
+//! The CPU as a [`Backend`]: operations run at once, on the caller and its team of threads.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use contract::w2a8::act_bytes;
+use thiserror::Error;
+
+use super::act_quant::Quantised;
+use super::attention::Cache;
+use super::buffer::{Buffer, Ledger};
+use super::dense::Table;
+use super::kv_append::CacheMut;
+use super::rope::Angles;
+use super::sample::{Sampler, Scratch};
+use super::{Planes, Simd, SimdError, Threads};
+use crate::memory::MemoryUsage;
+use crate::ops::act_quant::{ActQuant, Source};
+use crate::ops::rope::RopeTable;
+use crate::ops::sample::{STATE_WORDS, params_of, state_words};
+use crate::ops::{self, Backend, Dense, Element, OpError, Tensor, TokenLog};
+
+/// Names the environment variable that forces a vector level, by [`super::Level::name`].
+pub const SIMD_VAR: &str = "BITNET_CPU_SIMD";
+/// Most threads of a team.
+pub const MAX_THREADS: usize = 1024;
+
+/// A CPU backend that cannot be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CpuError {
+    /// The number of threads.
+    #[error("{asked} threads were asked for; 1 to {MAX_THREADS} are allowed")]
+    ThreadCount {
+        /// What was asked for.
+        asked: usize,
+    },
+    /// The system refused a thread.
+    #[error("cannot start {asked} threads: {source}; ask for fewer")]
+    Start {
+        /// What was asked for.
+        asked: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The vector level.
+    #[error(transparent)]
+    Simd(#[from] SimdError),
+    /// The vector level that the environment names.
+    #[error("{SIMD_VAR}: {0}")]
+    Variable(#[source] SimdError),
+}
+
+/// What a CPU backend is made with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads, the caller's among them; by default as many as the system offers.
+    pub threads: Option<usize>,
+    /// Vector level; by default [`SIMD_VAR`]'s, or else the best of this machine.
+    pub simd: Option<Simd>,
+}
+
+/// Tensors in host memory, operations on threads and vectors.
+pub struct CpuBackend {
+    threads: Threads,
+    simd: Simd,
+    ledger: Arc<Ledger>,
+    planes: Mutex<Planes>,
+    scratch: Mutex<Scratch>,
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Scratch has no state that a panic could break.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CpuBackend {
+    /// A backend of `threads` threads (by default as many as the system offers).
+    ///
+    /// # Errors
+    /// 0 or too many threads, or the system refuses them; [`SIMD_VAR`] names a level that this
+    /// machine lacks.
+    pub fn new(threads: Option<usize>) -> Result<Self, OpError> {
+        Ok(Self::open(CpuOptions { threads, ..CpuOptions::default() })?)
+    }
+
+    /// A backend made to measure.
+    ///
+    /// # Errors
+    /// As [`CpuBackend::new`].
+    pub fn open(options: CpuOptions) -> Result<Self, CpuError> {
+        let offered = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let asked = options.threads.unwrap_or_else(|| offered().min(MAX_THREADS));
+        let count = NonZeroUsize::new(asked).filter(|count| count.get() <= MAX_THREADS);
+        let count = count.ok_or(CpuError::ThreadCount { asked })?;
+        let simd = match (options.simd, std::env::var(SIMD_VAR)) {
+            (Some(simd), _) => simd,
+            (None, Ok(name)) => Simd::by_name(&name).map_err(CpuError::Variable)?,
+            (None, Err(_)) => Simd::detect(),
+        };
+        let threads = Threads::new(count).map_err(|source| CpuError::Start { asked, source })?;
+        Ok(Self {
+            threads,
+            simd,
+            ledger: Arc::default(),
+            planes: Mutex::default(),
+            scratch: Mutex::default(),
+        })
+    }
+
+    /// The vector level in use.
+    pub fn simd(&self) -> Simd {
+        self.simd
+    }
+
+    /// The team of threads.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+}
+
+/// Tokens as the sampler wrote them: it has run when its call returns.
+pub struct CpuTokens(Vec<u32>);
+
+impl TokenLog for CpuTokens {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, step: usize) -> u32 {
+        self.0.get(step).copied().unwrap_or(Self::EMPTY)
+    }
+
+    fn clear(&mut self) {
+        self.0.fill(Self::EMPTY);
+    }
+}
+
+/// This backend does not record: there is no launch to save.
+#[derive(Clone, Copy, Debug)]
+pub enum NoRecording {}
+
+fn table<'a>(dense: &'a Dense<CpuBackend>) -> Table<'a> {
+    Table {
+        data: dense.data().as_slice(),
+        element: dense.element(),
+        rows: dense.rows(),
+        width: dense.width(),
+        stride: dense.stride(),
+    }
+}
+
+fn angles(table: &RopeTable<CpuBackend>) -> Angles<'_> {
+    let len = table.positions * table.head_dim / 2;
+    let (cos, sin) = (table.cos.as_slice(), table.sin.as_slice());
+    Angles { cos: &cos[..len], sin: &sin[..len], head_dim: table.head_dim }
+}
+
+fn range(op: &'static str, at: usize, count: usize, len: usize) -> Result<(), OpError> {
+    if count > len || at > len - count {
+        return Err(OpError::Range { op, at, count, len });
+    }
+    Ok(())
+}
+
+impl Backend for CpuBackend {
+    type Buf<T: Element> = Buffer<T>;
+    type TokenLog = CpuTokens;
+    type Recording = NoRecording;
+
+    fn describe(&self) -> String {
+        let (count, level) = (self.threads.count(), self.simd.level().name());
+        format!("CPU, {count} {}, {level}", if count == 1 { "thread" } else { "threads" })
+    }
+
+    fn alloc<T: Element>(&self, label: &'static str, len: usize) -> Result<Buffer<T>, OpError> {
+        Buffer::counted(label, len, &self.ledger)
+    }
+
+    fn alloc_tokens(&self, len: usize) -> Result<CpuTokens, OpError> {
+        let mut tokens = Vec::new();
+        let bytes = len.saturating_mul(4);
+        let refused = |_| OpError::HostMemory { label: "tokens", bytes };
+        tokens.try_reserve_exact(len).map_err(refused)?;
+        tokens.resize(len, CpuTokens::EMPTY);
+        Ok(CpuTokens(tokens))
+    }
+
+    fn write<T: Element>(&self, dst: &mut Buffer<T>, at: usize, src: &[T]) -> Result<(), OpError> {
+        range("write", at, src.len(), dst.len())?;
+        dst.as_mut_slice()[at..][..src.len()].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn read<T: Element>(&self, src: &Buffer<T>, at: usize, dst: &mut [T]) -> Result<(), OpError> {
+        range("read", at, dst.len(), src.len())?;
+        dst.copy_from_slice(&src.as_slice()[at..][..dst.len()]);
+        Ok(())
+    }
+
+    fn fill<T: Element>(&self, dst: &mut Buffer<T>, byte: u8) -> Result<(), OpError> {
+        bytemuck::cast_slice_mut::<T, u8>(dst.as_mut_slice()).fill(byte);
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<(), OpError> {
+        Ok(())
+    }
+
+    fn is_idle(&self) -> Result<bool, OpError> {
+        Ok(true)
+    }
+
+    fn memory(&self) -> MemoryUsage {
+        self.ledger.usage()
+    }
+
+    fn record(
+        &self,
+        _: impl FnOnce() -> Result<(), OpError>,
+    ) -> Result<Option<NoRecording>, OpError> {
+        Ok(None)
+    }
+
+    fn replay(&self, recording: &NoRecording) -> Result<(), OpError> {
+        match *recording {}
+    }
+
+    fn embed(&self, op: ops::embed::Embed<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let ids = &op.ids.as_slice()[op.ids_at..][..op.m];
+        let out = op.out.as_mut_slice();
+        super::embed::embed(&self.threads, self.simd, ids, table(op.table), out);
+        Ok(())
+    }
+
+    fn rmsnorm(&self, op: ops::rmsnorm::RmsNorm<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let len = op.m * op.k;
+        super::rmsnorm::rmsnorm(
+            &self.threads,
+            self.simd,
+            &mut op.x.as_mut_slice()[..len],
+            op.delta.map(Buffer::as_slice),
+            &op.weight.as_slice()[..op.k],
+            &mut op.y.as_mut_slice()[..len],
+            op.eps,
+        );
+        Ok(())
+    }
+
+    fn act_quant(&self, op: ActQuant<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let ActQuant { source, out, m, k } = op;
+        let out = Quantised {
+            acts: &mut out.acts.as_mut_slice()[..m * act_bytes(k) / 4],
+            stats: &mut out.stats.as_mut_slice()[..m],
+        };
+        let (threads, simd) = (&self.threads, self.simd);
+        match source {
+            Source::Plain { x } => {
+                super::act_quant::plain(threads, simd, x.as_slice(), k, out);
+            }
+            Source::RmsNorm { x, delta, weight, eps } => {
+                let (x, weight) = (x.as_mut_slice(), &weight.as_slice()[..k]);
+                let delta = delta.map(Buffer::as_slice);
+                super::act_quant::rmsnorm(threads, simd, x, delta, weight, eps, out);
+            }
+            Source::Gated { gate, gate_up, f, weight, eps } => {
+                let (gate_up, f) = (gate_up.as_slice(), f.as_mut_slice());
+                let weight = weight.map(|w| &w.as_slice()[..k]);
+                super::act_quant::gated(threads, simd, gate, gate_up, f, weight, eps, k, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn w2a8_gemv(&self, op: ops::w2a8_gemv::W2a8Gemv<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        super::w2a8_gemv::w2a8_gemv(
+            &self.threads,
+            self.simd,
+            op.w.words().as_slice(),
+            op.w.k(),
+            op.w.segments(),
+            op.acts.acts.as_slice(),
+            op.acts.stats.as_slice()[0],
+            &mut hold(&self.planes),
+            op.y.as_mut_slice(),
+        )
+    }
+
+    fn w2a8_gemm(&self, op: ops::w2a8_gemm::W2a8Gemm<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        super::w2a8_gemm::w2a8_gemm(
+            &self.threads,
+            self.simd,
+            op.w.words().as_slice(),
+            op.w.k(),
+            op.w.segments(),
+            op.acts.acts.as_slice(),
+            &op.acts.stats.as_slice()[..op.m],
+            &mut hold(&self.planes),
+            op.y.as_mut_slice(),
+        )
+    }
+
+    fn rope(&self, op: ops::rope::Rope<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        super::rope::rope(
+            &self.threads,
+            self.simd,
+            op.x.as_mut_slice(),
+            angles(op.table),
+            op.start.as_slice()[op.start_at],
+            op.m,
+            op.heads,
+            op.row_stride,
+        );
+        Ok(())
+    }
+
+    fn kv_append(&self, op: ops::kv_append::KvAppend<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let cache = CacheMut {
+            k: op.cache.k.as_mut_slice(),
+            v: op.cache.v.as_mut_slice(),
+            element: op.cache.element,
+            capacity: op.cache.capacity,
+        };
+        super::kv_append::kv_append(
+            &self.threads,
+            self.simd,
+            op.qkv.as_mut_slice(),
+            cache,
+            op.rope.map(angles),
+            op.start.as_slice()[op.start_at],
+            op.m,
+            op.heads,
+        );
+        Ok(())
+    }
+
+    fn attention(&self, op: ops::attention::Attention<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let cache = Cache {
+            k: op.cache.k.as_slice(),
+            v: op.cache.v.as_slice(),
+            element: op.cache.element,
+            capacity: op.cache.capacity,
+        };
+        let scale = op.scale();
+        super::attention::attention(
+            &self.threads,
+            self.simd,
+            op.qkv.as_slice(),
+            cache,
+            op.out.as_mut_slice(),
+            op.start.as_slice()[op.start_at],
+            op.m,
+            op.heads,
+            scale,
+        );
+        Ok(())
+    }
+
+    fn relu2_mul(&self, op: ops::relu2_mul::Relu2Mul<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let f = &mut op.f.as_mut_slice()[..op.m * op.k];
+        super::relu2_mul::relu2_mul(&self.threads, self.simd, op.gate_up.as_slice(), f, op.k);
+        Ok(())
+    }
+
+    fn silu_mul(&self, op: ops::silu_mul::SiluMul<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let f = &mut op.f.as_mut_slice()[..op.m * op.k];
+        super::silu_mul::silu_mul(&self.threads, self.simd, op.gate_up.as_slice(), f, op.k);
+        Ok(())
+    }
+
+    fn lm_head(&self, op: ops::lm_head::LmHead<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let x = &op.x.as_slice()[op.x_at..];
+        let logits = op.logits.as_mut_slice();
+        super::lm_head::lm_head(&self.threads, self.simd, x, table(op.w), logits, op.m);
+        Ok(())
+    }
+
+    fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let sampler = op.sampler;
+        let mut params = [0; ops::sample::PARAM_WORDS];
+        params.copy_from_slice(&sampler.params.as_slice()[..ops::sample::PARAM_WORDS]);
+        let words = &mut sampler.state.as_mut_slice()[..STATE_WORDS];
+        let mut state = contract::sample::StepState {
+            pos: words[0],
+            token: words[1],
+            step: words[2],
+            done: words[3],
+        };
+        super::sample::sample(
+            &self.threads,
+            self.simd,
+            &op.logits.as_slice()[op.logits_at..][..op.vocab],
+            Sampler {
+                params: &params_of(&params),
+                state: &mut state,
+                seen: &mut sampler.seen.as_mut_slice()[..op.vocab],
+                adjusted: &mut sampler.adjusted.as_mut_slice()[..op.vocab],
+                scratch: &mut hold(&self.scratch),
+                out: &mut op.out.0,
+            },
+        );
+        words.copy_from_slice(&state_words(&state));
+        Ok(())
+    }
+}

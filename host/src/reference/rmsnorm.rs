@@ -1,0 +1,76 @@
+//! Reference for [`contract::rmsnorm`].
+
+use super::{Inputs, sum256};
+
+/// `(m, k)`: around the edges of partials and of what a thread holds.
+pub const TEST_SHAPES: &[(usize, usize)] = &[
+    (1, 1),
+    (1, 4),
+    (2, 7),
+    (3, 255),
+    (1, 256),
+    (2, 257),
+    (5, 511),
+    (1, 513),
+    (3, 1000),
+    (17, 640),
+    (2, 2560),
+    (1, 6912),
+    (1, 9001),
+];
+
+/// `(m, k)` of the 2B-4T model: decode and prefill, hidden and feed-forward width.
+pub const BENCH_SHAPES: &[(usize, usize)] = &[(1, 2560), (1, 6912), (512, 2560), (512, 6912)];
+
+/// The tensors of one norm.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Rows.
+    pub m: usize,
+    /// Elements of a row.
+    pub k: usize,
+    /// Rows `[m, k]`.
+    pub x: Vec<f32>,
+    /// What is added to them, or nothing.
+    pub delta: Option<Vec<f32>>,
+    /// Gain `[k]`.
+    pub weight: Vec<f32>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl Case {
+    /// A seeded case.
+    pub fn new(m: usize, k: usize, with_delta: bool, seed: u64) -> Self {
+        let mut inputs = Inputs::new(seed);
+        let x = inputs.floats(m * k, 3.0);
+        let delta = with_delta.then(|| inputs.floats(m * k, 1.0));
+        Self { m, k, x, delta, weight: inputs.floats(k, 2.0), eps: 1e-5 }
+    }
+}
+
+/// `x + delta` and its norm, row by row.
+pub fn rmsnorm(case: &Case) -> (Vec<f32>, Vec<f32>) {
+    let mut sum = case.x.clone();
+    if let Some(delta) = &case.delta {
+        for i in 0..sum.len() {
+            sum[i] += delta[i];
+        }
+    }
+    let y = norm_rows(&sum, &case.weight, case.eps);
+    (sum, y)
+}
+
+/// The norm of rows of `weight.len()` elements.
+pub fn norm_rows(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let k = weight.len();
+    let mut y = Vec::with_capacity(x.len());
+    for row in x.chunks(k) {
+        let squares = sum256(k, |acc, i| row[i].mul_add(row[i], acc));
+        let r = 1.0 / (squares / k as f32 + eps).sqrt();
+        for i in 0..k {
+            y.push((row[i] * r) * weight[i]);
+        }
+    }
+    y
+}
