@@ -6,8 +6,6 @@
 mod act_quant;
 #[path = "gpu/attention.rs"]
 mod attention;
-#[path = "gpu/coverage.rs"]
-mod coverage;
 #[path = "gpu/embed.rs"]
 mod embed;
 #[path = "gpu/kv_append.rs"]
@@ -34,3 +32,33 @@ mod support;
 mod w2a8_gemm;
 #[path = "gpu/w2a8_gemv.rs"]
 mod w2a8_gemv;
+
+/// What the modules run on.
+mod lane {
+    use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
+
+    pub(crate) type Lane = CpuBackend;
+
+    fn open(threads: usize, simd: Option<Simd>) -> Lane {
+        let threads = Some(threads);
+        CpuBackend::open(CpuOptions { threads, simd }).expect("a CPU backend")
+    }
+
+    /// A backend of its own for each test: here nothing is gained by sharing one.
+    pub(crate) fn shared() -> Box<Lane> {
+        Box::new(open(3, None))
+    }
+
+    /// Nothing is launched here.
+    pub(crate) fn launches() -> u64 {
+        0
+    }
+
+    /// Every way to run a model, by name.
+    pub(crate) fn ways() -> Vec<(String, Lane)> {
+        let way = |threads, simd: Simd| {
+            (format!("{threads} threads, {}", simd.level().name()), open(threads, Some(simd)))
+        };
+        Simd::available().map(|simd| way(3, simd)).chain([way(1, Simd::detect())]).collect()
+    }
+}

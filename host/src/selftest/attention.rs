@@ -34,7 +34,7 @@ impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let (heads, m) = (self.heads, self.m());
         let qkv = bed.input(&self.qkv)?;
-        let cache = self.cache.on(bed)?;
+        let cache = self.cache.on(bed, heads)?;
         let start = bed.input(&[u32::MAX, self.start])?;
         let mut out = bed.output(m * heads.q_len())?;
         let blocks = self.split.unwrap_or(0).div_ceil(KEY_BLOCK);

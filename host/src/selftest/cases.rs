@@ -162,7 +162,7 @@ impl List {
             (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>()),
         ] {
             for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 3)] {
-                let table = Table::random(element, rows, width, &mut seeded);
+                let table = Table::new(element, rows, width, seeded.bits());
                 let what = format!("rows={rows} width={width} m={m}");
                 let mut ids: Vec<u32> = (0..m + 1).map(|_| seeded.below(rows) as u32).collect();
                 // Past the table: a row of NaN.
@@ -189,6 +189,7 @@ impl List {
                 (RowType::F32, symbol::<KvAppendF32>(), symbol::<KvAppendRopeF32>()),
             ] {
                 let cache = Cache::random(element, heads, capacity, &mut seeded);
+                let cache = Cache { padding: 5.0, ..cache };
                 let qkv = seeded.floats(m * heads.qkv_len(), 3.0);
                 for (kernel, angles) in [(plain, None), (rotate, Some(angles.clone()))] {
                     let (qkv, cache) = (qkv.clone(), cache.clone());

@@ -1,47 +1,10 @@
 //! Runs of [`crate::ops::embed`].
 
-use contract::num::{f32_to_bf16, f32_to_f16};
-
 use super::{Bed, Run, RunError};
 use crate::ops::embed::Embed;
-use crate::ops::{Backend, Dense, OpError, RowType};
-use crate::reference::Inputs as Seeded;
+use crate::ops::{Backend, Dense, OpError};
 
-/// A dense table without padding.
-#[derive(Clone, Debug)]
-pub struct Table {
-    /// Type of the elements.
-    pub element: RowType,
-    /// Rows.
-    pub rows: usize,
-    /// Elements of a row.
-    pub width: usize,
-    /// Elements, little-endian.
-    pub bytes: Vec<u8>,
-}
-
-impl Table {
-    /// A table of seeded numbers in `(-1, 1)`.
-    pub fn random(element: RowType, rows: usize, width: usize, seeded: &mut Seeded) -> Self {
-        let bytes = to_bytes(element, &seeded.floats(rows * width, 1.0));
-        Self { element, rows, width, bytes }
-    }
-
-    pub(super) fn on<B: Backend>(&self, backend: &B) -> Result<Dense<B>, OpError> {
-        let mut table = Dense::alloc(backend, "selftest", self.element, self.rows, self.width)?;
-        table.write_rows(backend, 0, &self.bytes)?;
-        Ok(table)
-    }
-}
-
-/// `values` as elements of a table or a cache, little-endian.
-pub fn to_bytes(element: RowType, values: &[f32]) -> Vec<u8> {
-    match element {
-        RowType::Bf16 => values.iter().flat_map(|&v| f32_to_bf16(v).to_le_bytes()).collect(),
-        RowType::F16 => values.iter().flat_map(|&v| f32_to_f16(v).to_le_bytes()).collect(),
-        RowType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-    }
-}
+pub use crate::reference::embed::Dense as Table;
 
 /// Inputs of one run.
 #[derive(Clone, Debug)]
@@ -54,9 +17,16 @@ pub struct Inputs {
     pub ids_at: usize,
 }
 
+/// Puts a table on a backend.
+pub(super) fn table_on<B: Backend>(backend: &B, table: &Table) -> Result<Dense<B>, OpError> {
+    let mut dense = Dense::alloc(backend, "selftest", table.element, table.rows, table.width)?;
+    dense.write_rows(backend, 0, &table.bytes())?;
+    Ok(dense)
+}
+
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
-        let table = self.table.on(bed.backend())?;
+        let table = table_on(bed.backend(), &self.table)?;
         let ids = bed.input(&self.ids)?;
         let m = self.ids.len() - self.ids_at;
         let mut out = bed.output(m * self.table.width)?;

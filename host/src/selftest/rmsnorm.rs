@@ -4,22 +4,7 @@ use super::{Bed, Run, RunError};
 use crate::ops::Backend;
 use crate::ops::rmsnorm::RmsNorm;
 
-/// Inputs of one run.
-#[derive(Clone, Debug)]
-pub struct Inputs {
-    /// Rows.
-    pub m: usize,
-    /// Elements of a row.
-    pub k: usize,
-    /// Rows `[m, k]`.
-    pub x: Vec<f32>,
-    /// Rows added first.
-    pub delta: Option<Vec<f32>>,
-    /// Gain `[k]`.
-    pub weight: Vec<f32>,
-    /// Added to the mean square.
-    pub eps: f32,
-}
+pub use crate::reference::rmsnorm::Case as Inputs;
 
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {

@@ -3,6 +3,7 @@
 use super::{Bed, Run, RunError};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::{Backend, OpError};
+use crate::reference::rope::table;
 
 /// Angles of a rotary embedding.
 #[derive(Clone, Debug)]
@@ -18,15 +19,10 @@ pub struct Angles {
 }
 
 impl Angles {
-    /// The table that the model makes: see [`RopeTable::new`].
+    /// The table that a model has: see [`RopeTable::new`].
     pub fn new(positions: usize, head_dim: usize, theta: f64) -> Self {
-        let half = head_dim / 2;
-        let angle = |i: usize| {
-            let (pos, d) = (i / half, i % half);
-            pos as f64 * theta.powf(-2.0 * d as f64 / head_dim as f64)
-        };
-        let of = |f: fn(f64) -> f64| (0..positions * half).map(|i| f(angle(i)) as f32).collect();
-        Self { positions, head_dim, cos: of(f64::cos), sin: of(f64::sin) }
+        let (cos, sin) = table(positions, head_dim, theta);
+        Self { positions, head_dim, cos, sin }
     }
 
     pub(super) fn on<B: Backend>(&self, bed: &Bed<'_, B>) -> Result<RopeTable<B>, OpError> {

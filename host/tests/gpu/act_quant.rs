@@ -3,8 +3,11 @@
 use bitnet_gpu::ops::act_quant::{ActQuant, Gate, Source};
 use bitnet_gpu::ops::{Backend, QuantActs};
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::act_quant::{TEST_SHAPES, act_quant, gated};
+use bitnet_gpu::reference::rmsnorm::{Case, rmsnorm};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::act_quant::{From, Inputs};
-use contract::w2a8::{MAX_K, MAX_ROWS};
+use contract::w2a8::{MAX_K, MAX_ROWS, act_bytes};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
 
@@ -15,6 +18,34 @@ on_lane! {
     subnormals_and_extremes
     generated_shapes
     refusals
+}
+
+/// What the oracle says, in the order in which a run keeps its tensors.
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let &Inputs { m, k, .. } = inputs;
+    let x = inputs.x.clone();
+    let (first, v) = match inputs.from.clone() {
+        From::Plain => (("x", x.clone()), x),
+        From::RmsNorm { delta, weight, eps } => {
+            let (x, y) = rmsnorm(&Case { m, k, x, delta, weight, eps });
+            (("x", x), y)
+        }
+        From::Gated { gate, weight, eps } => {
+            let (f, v) = gated(gate, &x, weight.as_deref(), eps, k);
+            (("f", f), v)
+        }
+    };
+    let rows = act_quant(&v, k);
+    let width = act_bytes(k);
+    let padding = vec![0; width - k];
+    let acts = rows.iter().flat_map(|row| row.q.iter().chain(&padding)).map(|&q| q as u32);
+    let scales: Vec<f32> = rows.iter().map(|row| row.scale).collect();
+    vec![
+        Output::floats(first.0, &[m, k], &first.1),
+        Output::words("acts", &[m, width], acts.collect()),
+        Output::floats("scale", &[m], &scales),
+        Output::words("sum", &[m], rows.iter().map(|row| row.sum as u32).collect()),
+    ]
 }
 
 const EPS: f32 = 1e-5;
@@ -118,13 +149,13 @@ fn refusals<B: Backend>(b: &B) {
     let few_gate_up = &zeros::<B, f32>(b, 2 * m * k - 1);
     let few_weight = &zeros::<B, f32>(b, k - 1);
     let out = &mut QuantActs::alloc(b, m, k).expect("activations");
-    let few_acts =
-        &mut QuantActs::<B> { acts: zeros(b, m * 128 - 1), stats: zeros(b, m) };
-    let few_stats =
-        &mut QuantActs::<B> { acts: zeros(b, m * 128), stats: zeros(b, m - 1) };
+    let few_acts = &mut QuantActs::<B> { acts: zeros(b, m * 128 - 1), stats: zeros(b, m) };
+    let few_stats = &mut QuantActs::<B> { acts: zeros(b, m * 128), stats: zeros(b, m - 1) };
 
-    let plain = |x| Source::<B>::Plain { x };
-    for (bad, over) in [("m", (0, k)), ("m", (MAX_ROWS + 1, k)), ("k", (m, 0)), ("k", (m, MAX_K + 1))] {
+    let plain = |x| Source::Plain { x };
+    for (bad, over) in
+        [("m", (0, k)), ("m", (MAX_ROWS + 1, k)), ("k", (m, 0)), ("k", (m, MAX_K + 1))]
+    {
         let (m, k) = over;
         refused!(dimension(bad), b.act_quant(ActQuant { source: plain(x), out, m, k }));
     }

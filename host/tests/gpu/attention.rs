@@ -4,6 +4,8 @@ use bitnet_gpu::ops::attention::{Attention, AttentionScratch, Spread};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::{Backend, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::attention::{TEST_SHAPES, attention};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::attention::Inputs;
 use bitnet_gpu::selftest::kv_append::Cache;
 use contract::attention::MAX_HEAD_DIM;
@@ -22,12 +24,26 @@ on_lane! {
     refusals
 }
 
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let (heads, m) = (inputs.heads, inputs.m());
+    let out = attention(&inputs.qkv, &inputs.cache.values, inputs.start as usize, m, heads);
+    vec![
+        Output::floats("out", &[m, heads.heads, heads.head_dim], &out),
+        Output::words("counters", &[m, heads.heads], vec![0; m * heads.heads]),
+    ]
+}
+
 const ELEMENTS: [RowType; 2] = [RowType::Bf16, RowType::F32];
 
 /// A case of `m` queries from `start` on, over a cache that is longer than they see.
 fn case(seeded: &mut Seeded, element: RowType, heads: Heads, m: usize, start: usize) -> Inputs {
     let capacity = start + m + seeded.below(90);
-    let cache = Cache::random(element, heads, capacity, seeded);
+    let mut cache = Cache::random(element, heads, capacity, seeded);
+    // What no query may see is NaN.
+    let (seen, dim) = ((start + m) * heads.head_dim, heads.head_dim);
+    for side in [&mut cache.values.k, &mut cache.values.v] {
+        side.chunks_exact_mut(capacity * dim).for_each(|head| head[seen..].fill(f32::NAN));
+    }
     let qkv = seeded.floats(m * heads.qkv_len(), 2.0);
     Inputs { heads, qkv, cache, start: start as u32, split: None }
 }
@@ -35,7 +51,7 @@ fn case(seeded: &mut Seeded, element: RowType, heads: Heads, m: usize, start: us
 /// Both spreads against one oracle: over the keys with exactly enough positions, and with all.
 fn check_spreads<B: Backend>(b: &B, inputs: &Inputs) {
     let want = expected(inputs);
-    let (m, capacity) = (inputs.m(), inputs.cache.capacity);
+    let (m, capacity) = (inputs.m(), inputs.cache.values.capacity);
     for split in [None, Some(inputs.start as usize + m), Some(capacity)] {
         let Inputs { heads, start, .. } = inputs;
         let element = inputs.cache.element;

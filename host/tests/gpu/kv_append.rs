@@ -4,6 +4,8 @@ use bitnet_gpu::ops::kv_append::{Heads, KvAppend, KvCache};
 use bitnet_gpu::ops::rope::RopeTable;
 use bitnet_gpu::ops::{Backend, OpError, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::kv_append::{TEST_SHAPES, kv_append};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::kv_append::{Cache, Inputs};
 use bitnet_gpu::selftest::rope::Angles;
 use contract::w2a8::{MAX_K, MAX_ROWS};
@@ -16,6 +18,24 @@ on_lane! {
     values_that_round_in_every_way
     generated_shapes
     refusals
+}
+
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let &Inputs { heads, start, .. } = inputs;
+    let (mut qkv, mut values) = (inputs.qkv.clone(), inputs.cache.values.clone());
+    let tables = inputs.angles.as_ref().map(|a| (&a.cos[..], &a.sin[..]));
+    let start = start as usize;
+    kv_append(&mut qkv, &mut values, inputs.cache.element, tables, start, heads);
+    // The rows that were stored end in zeros; the others keep the padding they had.
+    let written = |pos: usize| (start..start + inputs.m()).contains(&pos);
+    let side = |tensor, side: &[f32]| {
+        inputs.cache.output(tensor, heads, inputs.cache.padded(heads, side, written))
+    };
+    vec![
+        Output::floats("qkv", &[inputs.m(), heads.qkv_len()], &qkv),
+        side("k_cache", &values.k),
+        side("v_cache", &values.v),
+    ]
 }
 
 const ELEMENTS: [RowType; 2] = [RowType::Bf16, RowType::F32];
@@ -34,6 +54,7 @@ fn check_all<B: Backend>(
         let angles = even.then(|| Angles::new(capacity + 3, heads.head_dim, 500_000.0));
         for angles in [None, angles] {
             let cache = Cache::random(element, heads, capacity, seeded);
+            let cache = Cache { padding: 5.0, ..cache };
             let qkv = seeded.floats(m * heads.qkv_len(), 3.0);
             check_case(b, &Inputs { heads, qkv, cache, angles, start });
         }
@@ -46,7 +67,7 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
         "{:?} {heads:?} m={} start={start} of {} rotate={}",
         cache.element,
         inputs.m(),
-        cache.capacity,
+        cache.values.capacity,
         angles.is_some()
     );
     check(b, inputs, &expected(inputs), what);
@@ -54,9 +75,9 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
 
 fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
-    for &(m, heads, kv_heads, head_dim) in TEST_SHAPES {
+    for &(m, heads, kv_heads, head_dim, capacity, start) in TEST_SHAPES {
         let heads = Heads { heads, kv_heads, head_dim };
-        check_all(b, &mut seeded, heads, m, (5, m + 7));
+        check_all(b, &mut seeded, heads, m, (start as u32, capacity));
     }
 }
 
@@ -127,7 +148,8 @@ fn refusals<B: Backend>(b: &B) {
         let small = RopeTable::new(b, 8, 10, 1e4).expect("a table");
         let op = KvAppend { qkv, cache, rope: Some(&small), start, start_at, m, heads };
         refused!(short("positions"), b.kv_append(op));
-        let cut = RopeTable::<B> { cos: zeros(b, 45), sin: zeros(b, 44), positions: 9, head_dim: 10 };
+        let cut =
+            RopeTable::<B> { cos: zeros(b, 45), sin: zeros(b, 44), positions: 9, head_dim: 10 };
         let op = KvAppend { qkv, cache, rope: Some(&cut), start, start_at, m, heads };
         refused!(short("sin"), b.kv_append(op));
     }
@@ -141,7 +163,10 @@ fn refusals<B: Backend>(b: &B) {
         let made = KvCache::alloc(b, heads, capacity, RowType::F32).map(drop);
         refused!(dimension("capacity"), made);
     }
-    refused!(dimension("bits of an f16 cache"), KvCache::alloc(b, heads, 9, RowType::F16).map(drop));
+    refused!(
+        dimension("bits of an f16 cache"),
+        KvCache::alloc(b, heads, 9, RowType::F16).map(drop)
+    );
 }
 
 const HEADS: Heads = Heads { heads: 4, kv_heads: 2, head_dim: 10 };

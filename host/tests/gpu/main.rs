@@ -52,10 +52,4 @@ mod lane {
     pub(crate) fn ways() -> Vec<(String, Lane)> {
         [false, true].map(|pdl| (format!("pdl {pdl}"), open(pdl))).into()
     }
-
-    /// A backend with kernel times, and so with the names of the kernels that ran.
-    pub(crate) fn profiled() -> Option<Lane> {
-        let lane = CudaBackend::open(CudaOptions::default().profile(true));
-        Some(lane.unwrap_or_else(|error| panic!("the GPU tests need a GPU: {error}")))
-    }
 }

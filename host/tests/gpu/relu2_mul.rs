@@ -4,6 +4,8 @@ use bitnet_gpu::ops::Backend;
 use bitnet_gpu::ops::act_quant::Gate;
 use bitnet_gpu::ops::relu2_mul::Relu2Mul;
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::relu2_mul::{TEST_SHAPES, relu2_mul};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::gated::Inputs;
 use contract::w2a8::{MAX_K, MAX_ROWS};
 
@@ -14,6 +16,10 @@ on_lane! {
     every_kind_of_gate
     generated_shapes
     refusals
+}
+
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    vec![Output::floats("f", &[inputs.m, inputs.k], &relu2_mul(&inputs.gate_up, inputs.k))]
 }
 
 fn check_case<B: Backend>(b: &B, m: usize, k: usize, gate_up: Vec<f32>) {

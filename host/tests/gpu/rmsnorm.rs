@@ -3,6 +3,8 @@
 use bitnet_gpu::ops::Backend;
 use bitnet_gpu::ops::rmsnorm::RmsNorm;
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::rmsnorm::{TEST_SHAPES, rmsnorm};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::rmsnorm::Inputs;
 use contract::w2a8::{MAX_K, MAX_ROWS};
 
@@ -13,6 +15,12 @@ on_lane! {
     unusual_values
     generated_shapes
     refusals
+}
+
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let (x, y) = rmsnorm(inputs);
+    let dims = [inputs.m, inputs.k];
+    vec![Output::floats("x", &dims, &x), Output::floats("y", &dims, &y)]
 }
 
 /// With and without `delta`.

@@ -3,6 +3,8 @@
 use bitnet_gpu::ops::rope::{Rope, RopeTable};
 use bitnet_gpu::ops::{Backend, OpError};
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::rope::{TEST_POSITIONS, TEST_SHAPES, rope};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::rope::{Angles, Inputs};
 use contract::w2a8::{MAX_K, MAX_ROWS};
 
@@ -16,11 +18,19 @@ on_lane! {
     refusals
 }
 
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let Inputs { angles, heads, row_stride, start, .. } = inputs;
+    let mut x = inputs.x.clone();
+    let tables = (&angles.cos[..], &angles.sin[..]);
+    rope(&mut x, tables, *start as usize, *heads, angles.head_dim, *row_stride);
+    vec![Output::floats("x", &[x.len()], &x)]
+}
+
 /// A case of `m` rows with `gap` elements between the heads of one row and the next.
 fn case(seeded: &mut Seeded, m: usize, heads: usize, head_dim: usize, gap: usize) -> Inputs {
     let row_stride = heads * head_dim + gap;
     let x = seeded.floats((m - 1) * row_stride + heads * head_dim, 3.0);
-    let angles = Angles::new(40, head_dim, 10_000.0);
+    let angles = Angles::new(TEST_POSITIONS, head_dim, 10_000.0);
     Inputs { angles, x, m, heads, row_stride, start: 7 }
 }
 
@@ -35,9 +45,10 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
 
 fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
-    for &(m, heads, head_dim) in TEST_SHAPES {
+    for &(m, heads, head_dim, start) in TEST_SHAPES {
         for gap in [0, 1, 2 * head_dim] {
-            check_case(b, &case(&mut seeded, m, heads, head_dim, gap));
+            let inputs = case(&mut seeded, m, heads, head_dim, gap);
+            check_case(b, &Inputs { start: start as u32, ..inputs });
         }
     }
 }
@@ -100,7 +111,9 @@ fn refusals<B: Backend>(b: &B) {
 
     let start = &zeros::<B, u32>(b, 2);
     let cut = |cos, sin| RopeTable::<B> { cos, sin, positions: 9, head_dim: 6 };
-    for (bad, table) in [("cos", cut(zeros(b, 26), zeros(b, 27))), ("sin", cut(zeros(b, 27), zeros(b, 26)))] {
+    for (bad, table) in
+        [("cos", cut(zeros(b, 26), zeros(b, 27))), ("sin", cut(zeros(b, 27), zeros(b, 26)))]
+    {
         let table = &table;
         refused!(short(bad), b.rope(Rope { x, table, start, start_at, m, heads, row_stride }));
     }

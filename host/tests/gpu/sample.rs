@@ -1,8 +1,10 @@
 //! [`contract::sample`]: which token is picked, and how the sequence moves on.
 
-use bitnet_gpu::ops::sample::{PARAM_WORDS, STATE_WORDS, Sample, SampleState};
+use bitnet_gpu::ops::sample::{PARAM_WORDS, STATE_WORDS, Sample, SampleState, state_words};
 use bitnet_gpu::ops::{Backend, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, logits, params, sample};
+use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::sample::Inputs;
 use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState};
 use contract::w2a8::MAX_ROWS;
@@ -24,18 +26,23 @@ on_lane! {
     refusals
 }
 
-/// Greedy, nothing filtered, no stop.
-const PLAIN: SampleParams = SampleParams {
-    seed: 7,
-    top_p_q32: 1 << 32,
-    temperature: 0.0,
-    repetition_penalty: 1.0,
-    top_k: 0,
-    min_weight: 0,
-    max_steps: u32::MAX,
-    stop_len: 0,
-    stop_ids: [0; MAX_STOP_IDS],
-};
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let (logits, params) = (&inputs.logits[inputs.logits_at..], &inputs.params);
+    let (mut seen, mut state) = (inputs.seen.clone(), inputs.state);
+    let mut out = vec![EMPTY; inputs.log];
+    for _ in 0..inputs.steps {
+        sample(logits, params, &mut seen, &mut state, &mut out);
+    }
+    vec![
+        Output::words("state", &[4], state_words(&state).into()),
+        Output::words("seen", &[seen.len()], seen.into_iter().map(u32::from).collect()),
+        Output::words("best", &[1, 2], vec![0, 0]),
+        Output::words("out", &[inputs.log], out),
+    ]
+}
+
+/// What an entry of a token log holds before its token is there.
+const EMPTY: u32 = u32::MAX;
 
 /// A step on `logits`; nothing was seen.
 fn one(logits: Vec<f32>, params: SampleParams) -> Inputs {
@@ -58,9 +65,8 @@ fn picked<B: Backend>(b: &B, inputs: &Inputs) -> u32 {
 fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
     for &vocab in TEST_SHAPES {
-        for temperature in [0.0, 1.0, 0.3] {
-            let logits = seeded.floats(vocab, 8.0);
-            let params = SampleParams { temperature, ..PLAIN };
+        for params in params(seeded.bits()) {
+            let logits = logits(vocab, seeded.bits());
             check_case(b, &Inputs { steps: 3, ..one(logits, params) }, "listed");
         }
     }
@@ -70,12 +76,12 @@ fn greedy_ties_go_to_the_lower_index<B: Backend>(b: &B) {
     for (vocab, ties) in [(1, vec![0]), (33, vec![31, 32]), (5000, vec![999, 1023, 1024, 4999])] {
         let mut logits = vec![-1.0; vocab];
         ties.iter().for_each(|&i| logits[i] = 2.5);
-        let inputs = one(logits, PLAIN);
+        let inputs = one(logits, GREEDY);
         check_case(b, &inputs, "ties");
         assert_eq!(picked(b, &inputs), ties[0] as u32);
     }
     // +0 is above -0.
-    let inputs = one(vec![-0.0, -0.0, 0.0, 0.0, -0.0], PLAIN);
+    let inputs = one(vec![-0.0, -0.0, 0.0, 0.0, -0.0], GREEDY);
     check_case(b, &inputs, "zeros");
     assert_eq!(picked(b, &inputs), 2);
 }
@@ -101,7 +107,7 @@ fn penalties_and_seen_tokens<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(2);
     for penalty in [1.0, 1.3, 0.5, 1e30] {
         for temperature in [0.0, 0.7] {
-            let params = SampleParams { repetition_penalty: penalty, temperature, ..PLAIN };
+            let params = SampleParams { repetition_penalty: penalty, temperature, ..GREEDY };
             let mut inputs = one(seeded.floats(300, 5.0), params);
             inputs.logits[17] = 0.0;
             inputs.seen = (0..300).map(|_| seeded.below(2) as u8).collect();
@@ -120,7 +126,7 @@ fn filters() -> Vec<SampleParams> {
             for top_p in [0.0, 0.1, 0.9, 1.0f64] {
                 for min_weight in [0, ONE_WEIGHT / 20, ONE_WEIGHT] {
                     let top_p_q32 = (top_p * 4_294_967_296.0) as u64;
-                    list.push(SampleParams { temperature, top_k, top_p_q32, min_weight, ..PLAIN });
+                    list.push(SampleParams { temperature, top_k, top_p_q32, min_weight, ..GREEDY });
                 }
             }
         }
@@ -150,7 +156,7 @@ fn top_k_and_top_p_keep_ties<B: Backend>(b: &B) {
     for (top_k, top_p_q32, kept) in [(3, 1 << 32, 5), (6, 1 << 32, 9), (0, 858_993_459, 5)] {
         let mut tokens = std::collections::BTreeSet::new();
         for seed in 0..60 {
-            let params = SampleParams { seed, temperature: 1.0, top_k, top_p_q32, ..PLAIN };
+            let params = SampleParams { seed, temperature: 1.0, top_k, top_p_q32, ..GREEDY };
             let inputs = one(logits.clone(), params);
             check_case(b, &inputs, "ties at the threshold");
             tokens.insert(picked(b, &inputs));
@@ -174,17 +180,17 @@ fn stop_ids_and_the_last_step_end_the_text<B: Backend>(b: &B) {
         if let Some(last) = stop_len.checked_sub(1) {
             stop_ids[last as usize] = 42;
         }
-        let params = SampleParams { stop_len, stop_ids, ..PLAIN };
+        let params = SampleParams { stop_len, stop_ids, ..GREEDY };
         check_case(b, &Inputs { steps: 3, ..one(logits.clone(), params) }, "stop ids");
     }
     for max_steps in [0, 1, 2, 3, 4] {
-        let params = SampleParams { max_steps, ..PLAIN };
+        let params = SampleParams { max_steps, ..GREEDY };
         check_case(b, &Inputs { steps: 4, ..one(logits.clone(), params) }, "last step");
     }
 }
 
 fn nothing_changes_once_done<B: Backend>(b: &B) {
-    let params = SampleParams { temperature: 1.0, ..PLAIN };
+    let params = SampleParams { temperature: 1.0, ..GREEDY };
     for done in [1, 2, u32::MAX] {
         let mut inputs = one(Seeded::new(4).floats(2000, 3.0), params);
         inputs.state = StepState { pos: 5, token: 77, step: 2, done };
@@ -195,7 +201,7 @@ fn nothing_changes_once_done<B: Backend>(b: &B) {
 
 fn a_short_log_is_not_overrun<B: Backend>(b: &B) {
     for log in [1, 2, 5] {
-        let mut inputs = one(Seeded::new(5).floats(50, 3.0), PLAIN);
+        let mut inputs = one(Seeded::new(5).floats(50, 3.0), GREEDY);
         (inputs.log, inputs.steps) = (log, 4);
         check_case(b, &inputs, "short log");
         inputs.state.step = u32::MAX - 1;
@@ -223,7 +229,7 @@ fn generated_steps<B: Backend>(b: &B) {
             top_p_q32: [1 << 32, 4_080_218_931, 2 << 30, 1][seeded.below(4)],
             min_weight: [0, 1, ONE_WEIGHT / 10, ONE_WEIGHT / 2][seeded.below(4)],
             repetition_penalty: [1.0, 1.1, 2.0][seeded.below(3)],
-            ..PLAIN
+            ..GREEDY
         };
         let seen = (0..vocab).map(|_| (seeded.below(4) == 0) as u8).collect();
         let state = StepState { pos: 3, token: 1, step: seeded.below(100) as u32, done: 0 };
@@ -237,7 +243,7 @@ fn draws_follow_the_weights<B: Backend>(b: &B) {
     let odds = [0.5f64, 0.25, 0.15, 0.07, 0.03];
     let logits: Vec<f32> = odds.iter().map(|p| p.ln() as f32).collect();
     let draws = 10_000;
-    let params = SampleParams { temperature: 1.0, ..PLAIN };
+    let params = SampleParams { temperature: 1.0, ..GREEDY };
     let inputs = Inputs { steps: draws, log: draws, ..one(logits, params) };
     let outputs = bitnet_gpu::selftest::run(b, &inputs).expect("the steps run");
     let tokens = &outputs.iter().find(|o| o.tensor == "out").expect("tokens").bits;
@@ -271,5 +277,5 @@ fn refusals<B: Backend>(b: &B) {
         let sampler = &mut sampler;
         refused!(short(bad), b.sample(Sample { logits, logits_at, vocab, sampler, out }));
     }
-    assert!((0..4).all(|step| out.get(step) == <B::TokenLog as TokenLog>::EMPTY));
+    assert!((0..4).all(|step| out.get(step) == EMPTY));
 }

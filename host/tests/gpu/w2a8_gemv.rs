@@ -9,9 +9,7 @@ use bitnet_gpu::selftest::w2a8::Gemv;
 use contract::w2a8::{MAX_K, Segments};
 use contract::w2a8_gemv::VARIANTS;
 
-use crate::support::{
-    check, dimension, generated, on_lane, refused, short, size, zeros,
-};
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
 
 on_lane! {
     listed_shapes
