@@ -17,5 +17,7 @@ pub mod text;
 pub mod session;
 
 pub mod device_choice;
+pub mod doctor;
 pub mod hub;
 pub mod profile;
+pub mod selftest;

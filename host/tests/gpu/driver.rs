@@ -10,7 +10,7 @@ use bitnet_gpu::driver::{
 use bitnet_gpu::memory::{DeviceBuffer, MappedBuffer, MemoryError};
 use contract::launch::{DevPtr, Kernel, LaunchSpec};
 
-use crate::support::{
+use crate::device::{
     AddOne, AddOneArgs, BigSmem, BigSmemArgs, ECHO_WORDS, Echo, EchoArgs, Gpu, assert_bits_eq, gpu,
     gpu_alone, test_ptx,
 };

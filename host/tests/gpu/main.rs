@@ -1,6 +1,74 @@
-//! Everything that needs a GPU, as one program. It fails where there is none, so a green run means
-//! that it ran.
+//! The GPU lane: every kernel against the oracles, bit for bit. Fails where there is no device.
+//!
+//! Run by `cargo xtask test --lane gpu`. The same modules run on the CPU backend in `tests/cpu.rs`.
+//! One backend serves the whole process, behind a lock: a module is loaded once, launches of one
+//! test cannot hide among those of another when a refusal has to launch nothing, and a fault is
+//! reported by the test that caused it.
 
+mod act_quant;
+mod attention;
+mod coverage;
+mod device;
 mod driver;
+mod embed;
+mod kv_append;
+mod lm_head;
 mod memory;
+mod model;
+mod relu2_mul;
+mod rmsnorm;
+mod rope;
+mod sample;
+mod silu_mul;
+mod soak;
 mod support;
+mod w2a8_gemm;
+mod w2a8_gemv;
+
+/// What the modules run on.
+mod lane {
+    use std::ops::Deref;
+    use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
+
+    use bitnet_gpu::driver::CudaOptions;
+    use bitnet_gpu::ops::CudaBackend;
+
+    pub(crate) type Lane = CudaBackend;
+
+    static SHARED: LazyLock<Mutex<Lane>> = LazyLock::new(|| Mutex::new(open(true)));
+
+    fn open(pdl: bool) -> Lane {
+        CudaBackend::open(CudaOptions::default().pdl(pdl))
+            .unwrap_or_else(|error| panic!("the GPU tests need a GPU: {error}"))
+    }
+
+    /// The one backend of this process, with no other test running.
+    pub(crate) struct Shared {
+        backend: MutexGuard<'static, Lane>,
+        _alone: RwLockWriteGuard<'static, ()>,
+    }
+
+    impl Deref for Shared {
+        type Target = Lane;
+
+        fn deref(&self) -> &Lane {
+            &self.backend
+        }
+    }
+
+    /// The one backend of this process. A test that fails does not take it from the others.
+    pub(crate) fn shared() -> Shared {
+        let alone = crate::device::alone();
+        Shared { backend: SHARED.lock().unwrap_or_else(PoisonError::into_inner), _alone: alone }
+    }
+
+    /// Launches of this process so far.
+    pub(crate) fn launches() -> u64 {
+        bitnet_gpu::driver::launch_count()
+    }
+
+    /// Every way to run a model, by name.
+    pub(crate) fn ways() -> Vec<(String, Lane)> {
+        [false, true].map(|pdl| (format!("pdl {pdl}"), open(pdl))).into()
+    }
+}

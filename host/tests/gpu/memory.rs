@@ -3,7 +3,7 @@
 use bitnet_gpu::driver::GraphError;
 use bitnet_gpu::memory::{DeviceBuffer, MemoryError, PinnedBuffer, Pool, PoolOptions};
 
-use crate::support::{assert_bits_eq, gpu, gpu_alone};
+use crate::device::{assert_bits_eq, gpu, gpu_alone};
 
 const LONG: u32 = 200_000_000;
 

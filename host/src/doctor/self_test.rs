@@ -1,0 +1,152 @@
+//! Every kernel against another implementation of the same contract, bit for bit.
+//!
+//! With a GPU: each kernel of [`contract::KERNELS`], every GEMV variant among them, against the CPU
+//! backend. Without one: each vector level of the CPU against the plain code. The cases are those of
+//! [`crate::selftest`]; memory is poisoned and guarded there.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::cpu::{CpuBackend, CpuError, CpuOptions, Simd};
+use crate::device_choice::{Backend as Chosen, ChoiceError};
+use crate::ops::{Backend, OpError};
+use crate::selftest::{Case, cases, difference};
+
+use super::Options;
+
+/// A self-test that could not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SelfTestError {
+    /// The device that was asked for cannot be had.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// The GPU cannot be opened.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The CPU backend cannot be made.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+}
+
+/// What the self-test found.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SelfTest {
+    /// What was tested.
+    pub tested: String,
+    /// What gave the bits to hold it against.
+    pub against: String,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// One row for each kernel, in the order of [`contract::KERNELS`].
+    pub checks: Vec<Check>,
+}
+
+impl SelfTest {
+    /// Whether every kernel gave the right bits.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(Check::passed)
+    }
+}
+
+/// One kernel.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Check {
+    /// Its symbol.
+    pub kernel: &'static str,
+    /// Cases that ran.
+    pub cases: usize,
+    /// The first case that went wrong: its shape, and the first element that differs or the error.
+    pub failure: Option<String>,
+}
+
+impl Check {
+    /// Whether all cases ran and gave the right bits.
+    pub fn passed(&self) -> bool {
+        self.cases > 0 && self.failure.is_none()
+    }
+}
+
+/// Tests the device of `options`: a GPU against the CPU, or the CPU's vectors against plain code.
+///
+/// # Errors
+/// A device that cannot be had or opened. A kernel that gives wrong bits is a row of the result.
+pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
+    let started = Instant::now();
+    let cases = cases();
+    let threads = options.threads;
+    let (tested, against, checks) = match options.device.resolve()? {
+        Chosen::Cpu => {
+            let plain = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
+            let plain = CpuBackend::open(plain)?;
+            let mut tested = Vec::new();
+            for simd in Simd::available() {
+                tested.push(CpuBackend::open(CpuOptions { threads, simd: Some(simd) })?);
+            }
+            let names: Vec<_> = tested.iter().map(|b| b.simd().level().name()).collect();
+            let names = format!("cpu {}", names.join(", "));
+            (names, plain.describe(), compare(&tested, &plain, &cases))
+        }
+        #[cfg(feature = "cuda")]
+        Chosen::Cuda(ordinal) => {
+            let gpu = crate::ops::CudaBackend::open(crate::driver::CudaOptions::new(ordinal))?;
+            let cpu = CpuBackend::open(CpuOptions { threads, ..CpuOptions::default() })?;
+            let name = gpu.describe();
+            (name, cpu.describe(), compare(&[gpu], &cpu, &cases))
+        }
+        #[cfg(not(feature = "cuda"))]
+        Chosen::Cuda(ordinal) => {
+            let source = crate::driver::DeviceError::NotBuilt;
+            return Err(ChoiceError::Cuda { ordinal, source }.into());
+        }
+    };
+    Ok(SelfTest { tested, against, seconds: started.elapsed().as_secs_f64(), checks })
+}
+
+/// One check for each kernel, over all of `tested`.
+fn compare<B: Backend>(tested: &[B], against: &impl Backend, cases: &[Case]) -> Vec<Check> {
+    let mut checks: Vec<Check> = contract::KERNELS
+        .iter()
+        .map(|kernel| Check { kernel: kernel.spec.symbol, cases: 0, failure: None })
+        .collect();
+    for case in cases {
+        let Some(check) = checks.iter_mut().find(|check| check.kernel == case.kernel) else {
+            continue;
+        };
+        let failure = match case.outputs(against) {
+            Err(error) => Some(format!("{}: {error}", against.describe())),
+            Ok(expected) => tested.iter().find_map(|backend| {
+                let failed = match case.outputs(backend) {
+                    Ok(found) => difference(&found, &expected)?.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                Some(format!("{}: {failed}", backend.describe()))
+            }),
+        };
+        check.cases += 1;
+        check.failure =
+            check.failure.take().or(failure.map(|failure| format!("{}: {failure}", case.what)));
+    }
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_choice::BackendChoice;
+
+    #[test]
+    fn every_kernel_of_the_contract_is_checked_on_the_cpu() {
+        let options = Options { device: BackendChoice::Cpu, threads: Some(2) };
+        let result = self_test(&options).unwrap();
+        assert_eq!(result.checks.len(), contract::KERNELS.len());
+        for check in &result.checks {
+            assert!(check.passed(), "{check:?}");
+        }
+        assert!(result.passed() && result.seconds < 30.0, "{} s", result.seconds);
+    }
+}

@@ -1,0 +1,37 @@
+//! Runs of [`crate::ops::embed`].
+
+use super::{Bed, Run, RunError};
+use crate::ops::embed::Embed;
+use crate::ops::{Backend, Dense, OpError};
+
+pub use crate::reference::embed::Dense as Table;
+
+/// Inputs of one run.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Embedding table.
+    pub table: Table,
+    /// Token ids, some in front of those that are used.
+    pub ids: Vec<u32>,
+    /// First id that is used.
+    pub ids_at: usize,
+}
+
+/// Puts a table on a backend.
+pub(super) fn table_on<B: Backend>(backend: &B, table: &Table) -> Result<Dense<B>, OpError> {
+    let mut dense = Dense::alloc(backend, "selftest", table.element, table.rows, table.width)?;
+    dense.write_rows(backend, 0, &table.bytes())?;
+    Ok(dense)
+}
+
+impl Run for Inputs {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let table = table_on(bed.backend(), &self.table)?;
+        let ids = bed.input(&self.ids)?;
+        let m = self.ids.len() - self.ids_at;
+        let mut out = bed.output(m * self.table.width)?;
+        let ids_at = self.ids_at;
+        bed.backend().embed(Embed { ids: &ids, ids_at, table: &table, out: &mut out, m })?;
+        bed.keep("out", &[m, self.table.width], &out)
+    }
+}

@@ -1,0 +1,61 @@
+//! Runs of [`crate::ops::sample`].
+
+use contract::sample::{SampleParams, StepState};
+
+use super::{Bed, Output, Run, RunError};
+use crate::ops::sample::{Sample, SampleState, param_words, state_words};
+use crate::ops::{Backend, TokenLog};
+
+/// Inputs of a run of several steps over the same logits.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Logits, with `logits_at` others in front.
+    pub logits: Vec<f32>,
+    /// First logit that is used.
+    pub logits_at: usize,
+    /// What is asked for.
+    pub params: SampleParams,
+    /// Where the sequence stands before.
+    pub state: StepState,
+    /// `[vocab]`: 1 for tokens that were seen.
+    pub seen: Vec<u8>,
+    /// Steps to run.
+    pub steps: usize,
+    /// Entries of the token log.
+    pub log: usize,
+}
+
+impl Run for Inputs {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let vocab = self.logits.len() - self.logits_at;
+        let logits = bed.input(&self.logits)?;
+        let mut sampler = SampleState::<B> {
+            state: bed.input(&state_words(&self.state))?,
+            params: bed.input(&param_words(&self.params))?,
+            seen: bed.input(&self.seen)?,
+            adjusted: bed.output(vocab)?,
+            best: bed.input(&[0])?,
+        };
+        let mut log = bed.backend().alloc_tokens(self.log)?;
+        log.clear();
+        for _ in 0..self.steps {
+            bed.backend().sample(Sample {
+                logits: &logits,
+                logits_at: self.logits_at,
+                vocab,
+                sampler: &mut sampler,
+                out: &mut log,
+            })?;
+        }
+        bed.keep_words("state", &[4], &sampler.state)?;
+        let seen = bed.read("seen", &sampler.seen)?;
+        bed.push(Output::words("seen", &[vocab], seen.into_iter().map(u32::from).collect()));
+        let best = bed.read("best", &sampler.best)?;
+        bed.push(Output::words("best", &[1, 2], vec![best[0] as u32, (best[0] >> 32) as u32]));
+        bed.read("adjusted", &sampler.adjusted)?;
+        bed.read("params", &sampler.params)?;
+        let tokens = (0..self.log).map(|step| log.get(step)).collect();
+        bed.push(Output::words("out", &[self.log], tokens));
+        Ok(())
+    }
+}

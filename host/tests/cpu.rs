@@ -1,0 +1,64 @@
+//! The CPU lane: the modules of the GPU lane (`tests/gpu/`) on the CPU backend.
+//!
+//! The same cases, the same oracles, the same bits.
+
+#[path = "gpu/act_quant.rs"]
+mod act_quant;
+#[path = "gpu/attention.rs"]
+mod attention;
+#[path = "gpu/embed.rs"]
+mod embed;
+#[path = "gpu/kv_append.rs"]
+mod kv_append;
+#[path = "gpu/lm_head.rs"]
+mod lm_head;
+#[path = "gpu/model.rs"]
+mod model;
+#[path = "gpu/relu2_mul.rs"]
+mod relu2_mul;
+#[path = "gpu/rmsnorm.rs"]
+mod rmsnorm;
+#[path = "gpu/rope.rs"]
+mod rope;
+#[path = "gpu/sample.rs"]
+mod sample;
+#[path = "gpu/silu_mul.rs"]
+mod silu_mul;
+#[path = "gpu/soak.rs"]
+mod soak;
+#[path = "gpu/support.rs"]
+mod support;
+#[path = "gpu/w2a8_gemm.rs"]
+mod w2a8_gemm;
+#[path = "gpu/w2a8_gemv.rs"]
+mod w2a8_gemv;
+
+/// What the modules run on.
+mod lane {
+    use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
+
+    pub(crate) type Lane = CpuBackend;
+
+    fn open(threads: usize, simd: Option<Simd>) -> Lane {
+        let threads = Some(threads);
+        CpuBackend::open(CpuOptions { threads, simd }).expect("a CPU backend")
+    }
+
+    /// A backend of its own for each test: here nothing is gained by sharing one.
+    pub(crate) fn shared() -> Box<Lane> {
+        Box::new(open(3, None))
+    }
+
+    /// Nothing is launched here.
+    pub(crate) fn launches() -> u64 {
+        0
+    }
+
+    /// Every way to run a model, by name.
+    pub(crate) fn ways() -> Vec<(String, Lane)> {
+        let way = |threads, simd: Simd| {
+            (format!("{threads} threads, {}", simd.level().name()), open(threads, Some(simd)))
+        };
+        Simd::available().map(|simd| way(3, simd)).chain([way(1, Simd::detect())]).collect()
+    }
+}

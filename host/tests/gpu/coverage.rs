@@ -1,0 +1,25 @@
+//! No kernel without a launch.
+
+use bitnet_gpu::driver::CudaOptions;
+use bitnet_gpu::ops::{Backend, CudaBackend};
+use bitnet_gpu::selftest::{cases, run};
+
+/// Runs every case of the doctor under the profiler, which names what was launched: a kernel of
+/// [`contract::KERNELS`] that nothing here launches is an error, and so is one that nobody declared.
+#[test]
+fn every_kernel_is_launched() {
+    let _alone = crate::lane::shared();
+    let profiled = CudaBackend::open(CudaOptions::default().profile(true)).expect("a GPU");
+    for case in cases() {
+        run(&profiled, &case).unwrap_or_else(|e| panic!("{} {}: {e}", case.kernel, case.what));
+    }
+    let profile = profiled.profile().expect("a profile").expect("kernel times were asked for");
+    for kernel in contract::KERNELS {
+        let symbol = kernel.spec.symbol;
+        assert!(profile.rows.iter().any(|row| row.name == symbol), "{symbol} was not launched");
+    }
+    for row in &profile.rows {
+        let known = contract::KERNELS.iter().any(|kernel| kernel.spec.symbol == row.name);
+        assert!(known, "{} was launched and is not in the contract", row.name);
+    }
+}

@@ -1,0 +1,88 @@
+//! [`contract::rmsnorm`], with and without the residual add.
+
+use bitnet_gpu::ops::Backend;
+use bitnet_gpu::ops::rmsnorm::RmsNorm;
+use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::rmsnorm::{TEST_SHAPES, rmsnorm};
+use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::rmsnorm::Inputs;
+use contract::w2a8::{MAX_K, MAX_ROWS};
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    unusual_values
+    generated_shapes
+    refusals
+}
+
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let (x, y) = rmsnorm(inputs);
+    let dims = [inputs.m, inputs.k];
+    vec![Output::floats("x", &dims, &x), Output::floats("y", &dims, &y)]
+}
+
+/// With and without `delta`.
+fn check_both<B: Backend>(b: &B, inputs: Inputs, delta: Vec<f32>) {
+    for delta in [None, Some(delta)] {
+        let inputs = Inputs { delta, ..inputs.clone() };
+        let Inputs { m, k, .. } = inputs;
+        let what = format!("m={m} k={k} delta={}", inputs.delta.is_some());
+        check(b, &inputs, &expected(&inputs), what);
+    }
+}
+
+fn random(seeded: &mut Seeded, m: usize, k: usize) -> (Inputs, Vec<f32>) {
+    let (x, weight) = (seeded.floats(m * k, 3.0), seeded.floats(k, 2.0));
+    let delta = seeded.floats(m * k, 3.0);
+    (Inputs { m, k, x, delta: None, weight, eps: 1e-5 }, delta)
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(1);
+    for &(m, k) in TEST_SHAPES {
+        let (inputs, delta) = random(&mut seeded, m, k);
+        check_both(b, inputs, delta);
+    }
+}
+
+fn unusual_values<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(2);
+    for value in [0.0, -0.0, 1e-42, 1e-30, 1e19, f32::MAX, f32::INFINITY, f32::NAN] {
+        for eps in [1e-5, 0.0, 1.0] {
+            let (mut inputs, delta) = random(&mut seeded, 3, 300);
+            // A whole row of it, and one element of the next.
+            inputs.x[..300].fill(value);
+            inputs.x[450] = value;
+            inputs.eps = eps;
+            check_both(b, inputs, delta);
+        }
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("rmsnorm") {
+        let mut seeded = Seeded::new(4000 + i as u64);
+        let (m, k) = (1 + seeded.below(5), size(&mut seeded, 7000));
+        let (inputs, delta) = random(&mut seeded, m, k);
+        check_both(b, inputs, delta);
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let (m, k, eps) = (3, 100, 1e-5);
+    let (x, y) = (&mut zeros::<B, f32>(b, m * k), &mut zeros::<B, f32>(b, m * k));
+    let (weight, few_weight) = (&zeros::<B, f32>(b, k), &zeros::<B, f32>(b, k - 1));
+    let (few, fewer) = (&mut zeros::<B, f32>(b, m * k - 1), &zeros::<B, f32>(b, m * k - 1));
+    let delta = None;
+    for (bad, m, k) in [("m", 0, k), ("m", MAX_ROWS + 1, k), ("k", m, 0), ("k", m, MAX_K + 1)] {
+        refused!(dimension(bad), b.rmsnorm(RmsNorm { x, delta, weight, y, m, k, eps }));
+    }
+    refused!(short("x"), b.rmsnorm(RmsNorm { x: few, delta, weight, y, m, k, eps }));
+    refused!(short("y"), b.rmsnorm(RmsNorm { x, delta, weight, y: few, m, k, eps }));
+    let delta = Some(fewer);
+    refused!(short("delta"), b.rmsnorm(RmsNorm { x, delta, weight, y, m, k, eps }));
+    let weight = few_weight;
+    refused!(short("weight"), b.rmsnorm(RmsNorm { x, delta: None, weight, y, m, k, eps }));
+}

@@ -1,0 +1,281 @@
+//! [`contract::sample`]: which token is picked, and how the sequence moves on.
+
+use bitnet_gpu::ops::sample::{PARAM_WORDS, STATE_WORDS, Sample, SampleState, state_words};
+use bitnet_gpu::ops::{Backend, TokenLog};
+use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, logits, params, sample};
+use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::sample::Inputs;
+use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState};
+use contract::w2a8::MAX_ROWS;
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    greedy_ties_go_to_the_lower_index
+    logits_that_are_no_numbers
+    penalties_and_seen_tokens
+    every_filter_with_every_other
+    top_k_and_top_p_keep_ties
+    stop_ids_and_the_last_step_end_the_text
+    nothing_changes_once_done
+    a_short_log_is_not_overrun
+    generated_steps
+    draws_follow_the_weights
+    refusals
+}
+
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let (logits, params) = (&inputs.logits[inputs.logits_at..], &inputs.params);
+    let (mut seen, mut state) = (inputs.seen.clone(), inputs.state);
+    let mut out = vec![EMPTY; inputs.log];
+    for _ in 0..inputs.steps {
+        sample(logits, params, &mut seen, &mut state, &mut out);
+    }
+    vec![
+        Output::words("state", &[4], state_words(&state).into()),
+        Output::words("seen", &[seen.len()], seen.into_iter().map(u32::from).collect()),
+        Output::words("best", &[1, 2], vec![0, 0]),
+        Output::words("out", &[inputs.log], out),
+    ]
+}
+
+/// What an entry of a token log holds before its token is there.
+const EMPTY: u32 = u32::MAX;
+
+/// A step on `logits`; nothing was seen.
+fn one(logits: Vec<f32>, params: SampleParams) -> Inputs {
+    let seen = vec![0; logits.len()];
+    let state = StepState { pos: 11, ..StepState::default() };
+    Inputs { logits, logits_at: 0, params, state, seen, steps: 1, log: 4 }
+}
+
+fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
+    let (vocab, params) = (inputs.seen.len(), inputs.params);
+    check(b, inputs, &expected(inputs), format!("{what}: vocab={vocab} {params:?}"));
+}
+
+/// The token that the first step of `inputs` picks on `b`.
+fn picked<B: Backend>(b: &B, inputs: &Inputs) -> u32 {
+    let outputs = bitnet_gpu::selftest::run(b, inputs).expect("the step runs");
+    outputs.iter().find(|o| o.tensor == "out").expect("tokens").bits[0]
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(1);
+    for &vocab in TEST_SHAPES {
+        for params in params(seeded.bits()) {
+            let logits = logits(vocab, seeded.bits());
+            check_case(b, &Inputs { steps: 3, ..one(logits, params) }, "listed");
+        }
+    }
+}
+
+fn greedy_ties_go_to_the_lower_index<B: Backend>(b: &B) {
+    for (vocab, ties) in [(1, vec![0]), (33, vec![31, 32]), (5000, vec![999, 1023, 1024, 4999])] {
+        let mut logits = vec![-1.0; vocab];
+        ties.iter().for_each(|&i| logits[i] = 2.5);
+        let inputs = one(logits, GREEDY);
+        check_case(b, &inputs, "ties");
+        assert_eq!(picked(b, &inputs), ties[0] as u32);
+    }
+    // +0 is above -0.
+    let inputs = one(vec![-0.0, -0.0, 0.0, 0.0, -0.0], GREEDY);
+    check_case(b, &inputs, "zeros");
+    assert_eq!(picked(b, &inputs), 2);
+}
+
+fn logits_that_are_no_numbers<B: Backend>(b: &B) {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    for logits in [
+        vec![nan, 1.0, nan, 2.0, nan],
+        vec![-inf, -inf, -3.0, -inf],
+        vec![nan; 1030],
+        vec![-inf; 70],
+        vec![-inf, nan, -inf],
+        vec![inf, 1.0, inf, nan],
+        vec![-nan, f32::MIN, 1e-42, -1e-42],
+    ] {
+        for params in filters() {
+            check_case(b, &Inputs { steps: 2, ..one(logits.clone(), params) }, "no numbers");
+        }
+    }
+}
+
+fn penalties_and_seen_tokens<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(2);
+    for penalty in [1.0, 1.3, 0.5, 1e30] {
+        for temperature in [0.0, 0.7] {
+            let params = SampleParams { repetition_penalty: penalty, temperature, ..GREEDY };
+            let mut inputs = one(seeded.floats(300, 5.0), params);
+            inputs.logits[17] = 0.0;
+            inputs.seen = (0..300).map(|_| seeded.below(2) as u8).collect();
+            // Each pick is seen by the next.
+            (inputs.steps, inputs.log) = (8, 8);
+            check_case(b, &inputs, "penalty");
+        }
+    }
+}
+
+/// Every filter alone and with every other, drawn at two temperatures and greedy.
+fn filters() -> Vec<SampleParams> {
+    let mut list = Vec::new();
+    for temperature in [0.0, 0.8, 5.0] {
+        for top_k in [0, 1, 3, 50, 100_000] {
+            for top_p in [0.0, 0.1, 0.9, 1.0f64] {
+                for min_weight in [0, ONE_WEIGHT / 20, ONE_WEIGHT] {
+                    let top_p_q32 = (top_p * 4_294_967_296.0) as u64;
+                    list.push(SampleParams { temperature, top_k, top_p_q32, min_weight, ..GREEDY });
+                }
+            }
+        }
+    }
+    list
+}
+
+fn every_filter_with_every_other<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(3);
+    for (i, params) in filters().into_iter().enumerate() {
+        let vocab = [1, 40, 1025, 3000][i % 4];
+        let params = SampleParams { seed: seeded.bits(), ..params };
+        let inputs = one(seeded.floats(vocab, 6.0), params);
+        check_case(b, &Inputs { steps: 4, ..inputs }, "filters");
+    }
+}
+
+fn top_k_and_top_p_keep_ties<B: Backend>(b: &B) {
+    // Five of the best, four of the next: k = 3 keeps five, k = 6 nine, p = 0.2 five.
+    let logits: Vec<f32> = (0..2000)
+        .map(|i| match i % 400 {
+            7 => 3.0,
+            9 if i > 400 => 2.0,
+            _ => -4.0,
+        })
+        .collect();
+    for (top_k, top_p_q32, kept) in [(3, 1 << 32, 5), (6, 1 << 32, 9), (0, 858_993_459, 5)] {
+        let mut tokens = std::collections::BTreeSet::new();
+        for seed in 0..60 {
+            let params = SampleParams { seed, temperature: 1.0, top_k, top_p_q32, ..GREEDY };
+            let inputs = one(logits.clone(), params);
+            check_case(b, &inputs, "ties at the threshold");
+            tokens.insert(picked(b, &inputs));
+        }
+        let allowed: Vec<u32> = match kept {
+            5 => (0..5).map(|i| 400 * i + 7).collect(),
+            _ => (0..5).map(|i| 400 * i + 7).chain((1..5).map(|i| 400 * i + 9)).collect(),
+        };
+        assert!(tokens.iter().all(|t| allowed.contains(t)), "{tokens:?} of {allowed:?}");
+        assert!(tokens.len() > kept / 2, "only {tokens:?} of {kept} in 60 draws");
+    }
+}
+
+fn stop_ids_and_the_last_step_end_the_text<B: Backend>(b: &B) {
+    let mut logits = vec![0.0; 100];
+    logits[42] = 1.0;
+    for stop_len in [0, 1, 5, MAX_STOP_IDS as u32] {
+        // The stop stands last; entries past `stop_len` are not looked at.
+        let mut stop_ids = [42; MAX_STOP_IDS];
+        stop_ids[..stop_len as usize].fill(41);
+        if let Some(last) = stop_len.checked_sub(1) {
+            stop_ids[last as usize] = 42;
+        }
+        let params = SampleParams { stop_len, stop_ids, ..GREEDY };
+        check_case(b, &Inputs { steps: 3, ..one(logits.clone(), params) }, "stop ids");
+    }
+    for max_steps in [0, 1, 2, 3, 4] {
+        let params = SampleParams { max_steps, ..GREEDY };
+        check_case(b, &Inputs { steps: 4, ..one(logits.clone(), params) }, "last step");
+    }
+}
+
+fn nothing_changes_once_done<B: Backend>(b: &B) {
+    let params = SampleParams { temperature: 1.0, ..GREEDY };
+    for done in [1, 2, u32::MAX] {
+        let mut inputs = one(Seeded::new(4).floats(2000, 3.0), params);
+        inputs.state = StepState { pos: 5, token: 77, step: 2, done };
+        inputs.steps = 3;
+        check_case(b, &inputs, "done");
+    }
+}
+
+fn a_short_log_is_not_overrun<B: Backend>(b: &B) {
+    for log in [1, 2, 5] {
+        let mut inputs = one(Seeded::new(5).floats(50, 3.0), GREEDY);
+        (inputs.log, inputs.steps) = (log, 4);
+        check_case(b, &inputs, "short log");
+        inputs.state.step = u32::MAX - 1;
+        inputs.steps = 1;
+        check_case(b, &inputs, "late step");
+    }
+}
+
+fn generated_steps<B: Backend>(b: &B) {
+    for i in 0..generated("sample") {
+        let mut seeded = Seeded::new(11_000 + i as u64);
+        let vocab = size(&mut seeded, 6000);
+        let logits_at = seeded.below(5);
+        // Few distinct values make ties everywhere.
+        let levels = [3.0, 20.0, 1e6][i % 3];
+        let mut logits = seeded.floats(logits_at + vocab, 8.0);
+        logits.iter_mut().for_each(|x| *x = (*x * levels).round() / levels);
+        if i % 5 == 0 {
+            logits[logits_at + seeded.below(vocab)] = f32::NAN;
+        }
+        let params = SampleParams {
+            seed: seeded.bits(),
+            temperature: [0.0, 0.4, 1.0, 3.0][seeded.below(4)],
+            top_k: [0, 1, 7, 40, 1000][seeded.below(5)],
+            top_p_q32: [1 << 32, 4_080_218_931, 2 << 30, 1][seeded.below(4)],
+            min_weight: [0, 1, ONE_WEIGHT / 10, ONE_WEIGHT / 2][seeded.below(4)],
+            repetition_penalty: [1.0, 1.1, 2.0][seeded.below(3)],
+            ..GREEDY
+        };
+        let seen = (0..vocab).map(|_| (seeded.below(4) == 0) as u8).collect();
+        let state = StepState { pos: 3, token: 1, step: seeded.below(100) as u32, done: 0 };
+        let inputs = Inputs { logits, logits_at, params, state, seen, steps: 6, log: 106 };
+        check_case(b, &inputs, "generated");
+    }
+}
+
+/// 10,000 draws from known odds: each count within five standard deviations.
+fn draws_follow_the_weights<B: Backend>(b: &B) {
+    let odds = [0.5f64, 0.25, 0.15, 0.07, 0.03];
+    let logits: Vec<f32> = odds.iter().map(|p| p.ln() as f32).collect();
+    let draws = 10_000;
+    let params = SampleParams { temperature: 1.0, ..GREEDY };
+    let inputs = Inputs { steps: draws, log: draws, ..one(logits, params) };
+    let outputs = bitnet_gpu::selftest::run(b, &inputs).expect("the steps run");
+    let tokens = &outputs.iter().find(|o| o.tensor == "out").expect("tokens").bits;
+    for (token, p) in odds.iter().enumerate() {
+        let count = tokens.iter().filter(|&&t| t == token as u32).count() as f64;
+        let (mean, sigma) = (p * draws as f64, (p * (1.0 - p) * draws as f64).sqrt());
+        assert!((count - mean).abs() < 5.0 * sigma, "token {token}: {count}, expected {mean}");
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let (vocab, logits_at) = (100, 3);
+    let (logits, few) = (&zeros::<B, f32>(b, 103), &zeros::<B, f32>(b, 102));
+    let out = &mut b.alloc_tokens(4).expect("a log");
+    let good = || SampleState::alloc(b, vocab).expect("a sampler");
+    let sampler = &mut good();
+    for vocab in [0, MAX_ROWS + 1] {
+        refused!(dimension("vocab"), b.sample(Sample { logits, logits_at, vocab, sampler, out }));
+        refused!(dimension("vocab"), SampleState::alloc(b, vocab).map(drop));
+    }
+    refused!(short("logits"), b.sample(Sample { logits: few, logits_at, vocab, sampler, out }));
+    let far = usize::MAX;
+    refused!(short("logits"), b.sample(Sample { logits, logits_at: far, vocab, sampler, out }));
+    for (bad, mut sampler) in [
+        ("seen", SampleState::<B> { seen: zeros(b, vocab - 1), ..good() }),
+        ("adjusted", SampleState::<B> { adjusted: zeros(b, vocab - 1), ..good() }),
+        ("state", SampleState::<B> { state: zeros(b, STATE_WORDS - 1), ..good() }),
+        ("params", SampleState::<B> { params: zeros(b, PARAM_WORDS - 1), ..good() }),
+        ("best", SampleState::<B> { best: zeros(b, 0), ..good() }),
+    ] {
+        let sampler = &mut sampler;
+        refused!(short(bad), b.sample(Sample { logits, logits_at, vocab, sampler, out }));
+    }
+    assert!((0..4).all(|step| out.get(step) == EMPTY));
+}
