@@ -33,6 +33,8 @@ const GRAPH_US: f64 = 1000.0;
 const ROUNDS: usize = 3;
 /// Untimed replays at the beginning of each turn.
 const WARM_UP: usize = 2;
+/// Most time that an arm takes in one turn, in microseconds: slow cases get fewer replays.
+const ROUND_US: f64 = 100_000.0;
 /// How long the clocks get to rise before anything is timed.
 const RISE: Duration = Duration::from_millis(300);
 /// Bytes of the bandwidth control.
@@ -69,6 +71,8 @@ struct Arm {
     graph: Graph,
     launches: usize,
     copies: usize,
+    /// In one turn.
+    replays: usize,
     us: Vec<f64>,
 }
 
@@ -192,26 +196,28 @@ impl Suite {
         let mut tensors =
             (0..copies).map(|_| case.tensors(&self.gpu)).collect::<Result<Vec<_>, _>>()?;
         self.gpu.synchronize()?;
-        let estimate_us = 1.0 + bytes as f64 / 3.5e6;
         let mut arms = Vec::new();
         for case in variants {
+            let us = self.median_us(&self.graph(4, || case.run(&self.gpu, &mut tensors[0]))?, 4)?;
+            let target = ((GRAPH_US / us) as usize).clamp(MIN_LAUNCHES, MAX_LAUNCHES);
             let mut arm = |copies: usize| -> anyhow::Result<Arm> {
-                let target = ((GRAPH_US / estimate_us) as usize).clamp(MIN_LAUNCHES, MAX_LAUNCHES);
                 let launches = target.next_multiple_of(copies);
-                let graph = self.gpu.record(|| {
-                    (0..launches).try_for_each(|i| case.run(&self.gpu, &mut tensors[i % copies]))
+                let mut turn = 0;
+                let graph = self.graph(launches, || {
+                    turn += 1;
+                    case.run(&self.gpu, &mut tensors[turn % copies])
                 })?;
-                let graph = graph.ok_or_else(|| anyhow!("the GPU backend records no graphs"))?;
-                Ok(Arm { graph, launches, copies, us: Vec::new() })
+                let wanted = (self.options.replays as usize).div_ceil(ROUNDS);
+                let replays = wanted.min((ROUND_US / (us * launches as f64)) as usize).max(1);
+                Ok(Arm { graph, launches, copies, replays, us: Vec::new() })
             };
             let cold = if copies > 1 { Some(arm(copies)?) } else { None };
             arms.push((cold, Some(arm(1)?)));
         }
-        let replays = (self.options.replays as usize).div_ceil(ROUNDS);
         for _ in 0..ROUNDS {
             for arm in arms.iter_mut().flat_map(|(cold, warm)| cold.iter_mut().chain(warm)) {
                 self.replays_us(&arm.graph, WARM_UP)?;
-                let us = self.replays_us(&arm.graph, replays)?;
+                let us = self.replays_us(&arm.graph, arm.replays)?;
                 arm.us.extend(us.into_iter().map(|us| us / arm.launches as f64));
             }
         }

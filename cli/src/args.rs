@@ -79,6 +79,9 @@ pub(crate) struct EngineArgs {
     /// Launch kernels one by one instead of as a CUDA graph
     #[arg(long, env = "BITNET_NO_GRAPH", value_parser = FalseyValueParser::new())]
     pub(crate) no_graph: bool,
+    /// Start no kernel before its predecessor has ended
+    #[arg(long, env = "BITNET_NO_PDL", value_parser = FalseyValueParser::new())]
+    pub(crate) no_pdl: bool,
 }
 
 /// How tokens are chosen and when to stop.

@@ -18,6 +18,7 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
         .backend(args.device)
         .mmap(!args.no_mmap)
         .graph(!args.no_graph)
+        .pdl(!args.no_pdl)
         .profile(args.profile.is_some())
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,

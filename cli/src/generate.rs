@@ -4,7 +4,7 @@ use crate::args::{EngineArgs, SamplingArgs};
 use crate::engine::{self, Stats};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::{interrupt, locate};
+use crate::{interrupt, locate, logits};
 use bitnet_gpu::session::{Finish, Generated, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
@@ -41,6 +41,9 @@ pub(crate) struct GenerateArgs {
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Write the logits of every generated token to FILE (safetensors), for comparing programs
+    #[arg(long, env = "BITNET_LOGITS", value_name = "FILE")]
+    logits: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -96,6 +99,9 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
     } else {
         output.line("")?;
         report(&stats, &params, output);
+    }
+    if let Some(file) = &args.logits {
+        logits::write(&mut session, &ids, &generated.tokens, file)?;
     }
     if let Some(file) = &args.engine.profile {
         engine::write_profile(&session, file, output)?;

@@ -15,6 +15,7 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod locate;
+mod logits;
 mod output;
 mod progress;
 mod synth;

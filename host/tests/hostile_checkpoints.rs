@@ -206,6 +206,11 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     }
 }
 
+/// Four times what `PROPTEST_CASES` asks for (256 when it is not set).
+fn cases() -> u32 {
+    4 * ProptestConfig::default().cases
+}
+
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(ProptestConfig {
         cases,
@@ -224,7 +229,7 @@ fn damaged_files_end_in_an_error_or_in_success_and_in_bounded_memory() {
     }
     let pristine = TARGETS.map(|(file, _)| fs::read(root.join(file)).unwrap());
     let refused = Cell::new(0);
-    let cases = 1000;
+    let cases = cases();
     let strategy = (0..TARGETS.len(), damage(), any::<bool>());
     let outcome = runner(cases).run(&strategy, |(which, damage, mmap)| {
         let (file, open) = TARGETS[which];
@@ -253,7 +258,7 @@ fn a_few_bytes_never_ask_for_much_memory() {
     let path = dir.path().join("m.gguf");
     let byte = prop_oneof![3 => Just(0u8), 1 => Just(255u8), 2 => any::<u8>()];
     let bytes = prop::collection::vec(byte, 0..200);
-    let outcome = runner(2000).run(&(bytes, any::<bool>()), |(tail, mmap)| {
+    let outcome = runner(2 * cases()).run(&(bytes, any::<bool>()), |(tail, mmap)| {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend(tail);
         fs::write(&path, &bytes).unwrap();

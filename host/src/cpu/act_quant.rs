@@ -1,12 +1,15 @@
 //! CPU side of [`contract::act_quant`]: rows are made in pieces of 16, which stay together in the
 //! contract's order of activations.
+#![allow(clippy::needless_range_loop, reason = "lanes are indexed")]
 
 use contract::num::{abs_bits, act_scale, quantise};
-use contract::rmsnorm::{inv_rms, normalise};
+use contract::rmsnorm::normalise;
 use contract::w2a8::{act_bytes, act_index};
-use contract::{num, relu2_mul, silu_mul};
 
+use super::relu2_mul::relu2_row;
 use super::rmsnorm::residual;
+use super::silu_mul::silu_row;
+use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
 use crate::ops::act_quant::Gate;
@@ -24,52 +27,81 @@ fn piece(row: &[f32], at: usize) -> [f32; PIECE] {
     part
 }
 
-/// The norm of a piece.
-#[inline(always)]
-fn normed(x: &[f32], weight: &[f32], r: f32, at: usize) -> [f32; PIECE] {
-    let (x, weight) = (piece(x, at), piece(weight, at));
-    std::array::from_fn(|e| normalise(x[e], r, weight[e]))
+/// A row of values that are made piece by piece.
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    Plain(&'a [f32]),
+    Normed { x: &'a [f32], weight: &'a [f32], r: f32 },
 }
 
-/// Quantises a row of `k` values that come in pieces; what a piece holds past `k` is ignored.
-#[inline(always)]
-fn quantise_row(
-    k: usize,
-    values: impl Fn(usize) -> [f32; PIECE],
-    acts: &mut [u32],
-    stats: &mut [u32; 2],
-) {
-    let inside = |at: usize| {
-        let mut v = values(at);
-        if at + PIECE > k {
-            v[k - at..].fill(0.0);
-        }
-        v
-    };
-    let mut tops = [0; PIECE];
-    for at in (0..k).step_by(PIECE) {
-        let v = inside(at);
-        for (top, v) in tops.iter_mut().zip(v) {
-            *top = abs_bits(v).max(*top);
-        }
-    }
-    let absmax = tops.into_iter().fold(0, u32::max);
-    let scale = act_scale(f32::from_bits(absmax));
-    let acts: &mut [i8] = bytemuck::cast_slice_mut(acts);
-    let mut sums = [0; PIECE];
-    for at in (0..act_bytes(k)).step_by(PIECE) {
-        let mut q = [0i8; PIECE];
-        if at < k {
-            let v = inside(at);
-            for ((q, sum), v) in q.iter_mut().zip(&mut sums).zip(v) {
-                *q = quantise(v, scale);
-                *sum += i32::from(*q);
+impl Values<'_> {
+    #[inline(always)]
+    fn at(self, at: usize) -> [f32; PIECE] {
+        match self {
+            Self::Plain(x) => piece(x, at),
+            Self::Normed { x, weight, r } => {
+                let (x, weight) = (piece(x, at), piece(weight, at));
+                let mut y = [0.0; PIECE];
+                for e in 0..PIECE {
+                    y[e] = normalise(x[e], r, weight[e]);
+                }
+                // Past the end an infinite `r` would make a NaN of the zero.
+                y[PIECE.min(self.len() - at)..].fill(0.0);
+                y
             }
         }
-        acts[act_index(at)..][..PIECE].copy_from_slice(&q);
     }
-    let sum: i32 = sums.iter().sum();
-    *stats = [scale.to_bits(), sum as u32];
+
+    #[inline(always)]
+    fn len(self) -> usize {
+        match self {
+            Self::Plain(x) | Self::Normed { x, .. } => x.len(),
+        }
+    }
+}
+
+vectorised! {
+    /// Quantises one row.
+    fn quantise_row(values: Values<'_>, acts: &mut [u32], stats: &mut [u32; 2]) {
+        let k = values.len();
+        let mut tops = [0; PIECE];
+        for at in (0..k).step_by(PIECE) {
+            let v = values.at(at);
+            for e in 0..PIECE {
+                tops[e] = abs_bits(v[e]).max(tops[e]);
+            }
+        }
+        let mut top = 0;
+        for t in tops {
+            top = t.max(top);
+        }
+        let scale = act_scale(f32::from_bits(top));
+        let acts: &mut [i8] = bytemuck::cast_slice_mut(acts);
+        let mut sums = [0; PIECE];
+        for at in (0..act_bytes(k)).step_by(PIECE) {
+            let mut q = [0i8; PIECE];
+            if at < k {
+                let v = values.at(at);
+                for e in 0..PIECE {
+                    q[e] = quantise(v[e], scale);
+                    sums[e] += i32::from(q[e]);
+                }
+            }
+            acts[act_index(at)..][..PIECE].copy_from_slice(&q);
+        }
+        let mut sum = 0;
+        for s in sums {
+            sum += s;
+        }
+        *stats = [scale.to_bits(), sum as u32];
+    }
+}
+
+vectorised! {
+    /// The factor of a row's norm, after the residual add.
+    fn residual_row(x: &mut [f32], delta: Option<&[f32]>, eps: f32) -> f32 {
+        residual(x, delta, eps)
+    }
 }
 
 /// The quantised rows: `acts` of `act_bytes(k)` bytes each, and one of `stats` for each row.
@@ -91,8 +123,7 @@ impl<'a> Quantised<'a> {
 pub fn plain(threads: &Threads, simd: Simd, x: &[f32], k: usize, out: Quantised<'_>) {
     let (m, rows) = out.rows(k);
     threads.run_rows(m, rows, |i, (acts, stats)| {
-        let x = &x[i * k..][..k];
-        simd.with(|| quantise_row(k, |at| piece(x, at), acts, &mut stats[0]));
+        quantise_row(simd, Values::Plain(&x[i * k..][..k]), acts, &mut stats[0]);
     });
 }
 
@@ -109,10 +140,8 @@ pub fn rmsnorm(
     let k = weight.len();
     let (m, rows) = out.rows(k);
     threads.run_rows(m, (rows, RowsMut::new(x, k)), |i, ((acts, stats), x)| {
-        simd.with(|| {
-            let r = residual(x, delta.map(|d| &d[i * k..][..k]), eps);
-            quantise_row(k, |at| normed(x, weight, r, at), acts, &mut stats[0]);
-        });
+        let r = residual_row(simd, x, delta.map(|d| &d[i * k..][..k]), eps);
+        quantise_row(simd, Values::Normed { x, weight, r }, acts, &mut stats[0]);
     });
 }
 
@@ -131,29 +160,20 @@ pub fn gated(
 ) {
     let (m, rows) = out.rows(k);
     threads.run_rows(m, (rows, RowsMut::new(f, k)), |i, ((acts, stats), f)| {
-        let (gates, ups) = gate_up[2 * k * i..][..2 * k].split_at(k);
-        simd.with(|| {
-            match gate {
-                Gate::Relu2 => gate_row(gates, ups, f, relu2_mul::gated),
-                Gate::Silu => gate_row(gates, ups, f, silu_mul::gated),
+        let gate_up = &gate_up[2 * k * i..][..2 * k];
+        match gate {
+            Gate::Relu2 => relu2_row(simd, gate_up, f),
+            Gate::Silu => silu_row(simd, gate_up, f),
+        }
+        let values = match weight {
+            None => Values::Plain(f),
+            Some(weight) => {
+                let r = residual_row(simd, f, None, eps);
+                Values::Normed { x: f, weight, r }
             }
-            match weight {
-                None => quantise_row(k, |at| piece(f, at), acts, &mut stats[0]),
-                Some(weight) => {
-                    let r = inv_rms(num::sum_squares(f), k as u32, eps);
-                    quantise_row(k, |at| normed(f, weight, r, at), acts, &mut stats[0]);
-                }
-            }
-        });
+        };
+        quantise_row(simd, values, acts, &mut stats[0]);
     });
-}
-
-/// One row of a gated product.
-#[inline(always)]
-pub(super) fn gate_row(gates: &[f32], ups: &[f32], f: &mut [f32], gated: impl Fn(f32, f32) -> f32) {
-    for ((f, gate), up) in f.iter_mut().zip(gates).zip(ups) {
-        *f = gated(*gate, *up);
-    }
 }
 
 #[cfg(test)]

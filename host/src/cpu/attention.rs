@@ -3,13 +3,15 @@
 //! A task takes one query row and the heads that share a kv head, four at a time, so that a key or
 //! value is widened once for all of them. Scores keep their 8 partials in a vector; weighted values
 //! keep 16 dimensions in registers and walk down the keys.
+#![allow(clippy::needless_range_loop, reason = "lanes are indexed")]
 
 use contract::kv_append::kv_stride;
 use contract::num::{
-    BlockSum, KEY_BLOCK, RowType, Running, bf16_to_f32, block_weights, fma, max, score, tree8,
-    weighted_value,
+    BlockSum, KEY_BLOCK, RowType, Running, Weights, bf16_to_f32, block_weights, fma, max, score,
+    tree8, weighted_value,
 };
 
+use super::simd::vectorised;
 use super::{Simd, Threads};
 use crate::ops::kv_append::Heads;
 
@@ -50,27 +52,32 @@ impl<T: Copy> KvHead<'_, T> {
         keys: usize,
         scores: &mut [[f32; KEY_BLOCK]; G],
     ) {
-        let queries = queries.map(|q| q.as_chunks::<8>());
+        let mut chunked = [(&[][..], &[][..]); G];
+        for g in 0..G {
+            chunked[g] = queries[g].as_chunks::<8>();
+        }
+        let queries = chunked;
         for t in 0..keys {
             let key = &self.k[(first + t) * self.stride..][..self.head_dim];
             let (chunks, rest) = key.as_chunks::<8>();
             let mut p = [[0.0; 8]; G];
             for (c, chunk) in chunks.iter().enumerate() {
-                let chunk = chunk.map(widen);
-                for (p, (q, _)) in p.iter_mut().zip(&queries) {
-                    let q = &q[c];
+                let mut wide = [0.0; 8];
+                for e in 0..8 {
+                    wide[e] = widen(chunk[e]);
+                }
+                for g in 0..G {
+                    let q = &queries[g].0[c];
                     for e in 0..8 {
-                        p[e] = fma(q[e], chunk[e], p[e]);
+                        p[g][e] = fma(q[e], wide[e], p[g][e]);
                     }
                 }
             }
-            for (p, (_, q)) in p.iter_mut().zip(&queries) {
-                for ((p, q), k) in p.iter_mut().zip(*q).zip(rest) {
+            for g in 0..G {
+                for ((p, q), k) in p[g].iter_mut().zip(queries[g].1).zip(rest) {
                     *p = fma(*q, widen(*k), *p);
                 }
-            }
-            for (scores, p) in scores.iter_mut().zip(p) {
-                scores[t] = score(tree8(p), scale);
+                scores[g][t] = score(tree8(p[g]), scale);
             }
         }
     }
@@ -90,10 +97,13 @@ impl<T: Copy> KvHead<'_, T> {
             let Some(value) = self.v[(first + t) * self.stride + at..].first_chunk::<D>() else {
                 break;
             };
-            let value = value.map(widen);
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                for (sum, v) in sums.iter_mut().zip(value) {
-                    *sum = weighted_value(*sum, weights[t], v);
+            let mut wide = [0.0; D];
+            for d in 0..D {
+                wide[d] = widen(value[d]);
+            }
+            for g in 0..G {
+                for d in 0..D {
+                    sums[g][d] = weighted_value(sums[g][d], weights[g][t], wide[d]);
                 }
             }
         }
@@ -117,35 +127,31 @@ impl<T: Copy> KvHead<'_, T> {
         for first in (0..visible).step_by(KEY_BLOCK) {
             let keys = KEY_BLOCK.min(visible - first);
             self.scores(widen, queries, scale, first, keys, &mut scores);
-            let mut weights = [None; G];
-            for ((running, scores), weights) in
-                running.iter_mut().zip(&mut scores).zip(&mut weights)
-            {
-                let top = top(scores, keys);
-                let sum = block_weights(scores, keys, top);
-                *weights = Some(running.take(BlockSum { max: top, sum }));
+            let mut weights = [Weights { running: 0.0, block: 0.0 }; G];
+            for g in 0..G {
+                let max = top(&scores[g], keys);
+                let sum = block_weights(&mut scores[g], keys, max);
+                weights[g] = running[g].take(BlockSum { max, sum });
             }
-            let mut take = |at: usize, g: usize, sums: &[f32]| {
-                let Some(weights) = weights[g] else { return };
-                for (out, sum) in out[g * dim + at..][..sums.len()].iter_mut().zip(sums) {
-                    *out = weights.combine(*out, *sum);
-                }
-            };
             let mut at = 0;
             while at + DIMS <= dim {
                 let sums = self.values::<G, DIMS>(widen, &scores, first, keys, at);
-                (0..G).for_each(|g| take(at, g, &sums[g]));
+                for g in 0..G {
+                    combine(weights[g], &mut out[g * dim + at..], &sums[g]);
+                }
                 at += DIMS;
             }
             while at < dim {
                 let sums = self.values::<G, 1>(widen, &scores, first, keys, at);
-                (0..G).for_each(|g| take(at, g, &sums[g]));
+                for g in 0..G {
+                    combine(weights[g], &mut out[g * dim + at..], &sums[g]);
+                }
                 at += 1;
             }
         }
-        for (running, out) in running.iter().zip(out.chunks_exact_mut(dim)) {
-            for out in out {
-                *out = running.finish(*out);
+        for g in 0..G {
+            for out in &mut out[g * dim..][..dim] {
+                *out = running[g].finish(*out);
             }
         }
     }
@@ -164,7 +170,7 @@ impl<T: Copy> KvHead<'_, T> {
         let mut queries = queries.chunks_exact(4 * dim);
         let mut out = out.chunks_exact_mut(4 * dim);
         for (q, out) in queries.by_ref().zip(out.by_ref()) {
-            let heads = std::array::from_fn(|g| &q[g * dim..][..dim]);
+            let heads = [&q[..dim], &q[dim..2 * dim], &q[2 * dim..3 * dim], &q[3 * dim..]];
             self.attend::<4>(widen, heads, scale, visible, out);
         }
         let rest = queries.remainder().chunks_exact(dim);
@@ -174,17 +180,56 @@ impl<T: Copy> KvHead<'_, T> {
     }
 }
 
+/// Takes the block's values of some dimensions into the running ones.
+#[inline(always)]
+fn combine(weights: Weights, out: &mut [f32], sums: &[f32]) {
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = weights.combine(*out, *sum);
+    }
+}
+
 /// The largest of the first `keys` scores; which of two zeros it is cannot show.
 #[inline(always)]
 fn top(scores: &[f32; KEY_BLOCK], keys: usize) -> f32 {
     let mut tops = [f32::NEG_INFINITY; 8];
     let (chunks, rest) = scores[..keys].as_chunks::<8>();
     for chunk in chunks {
-        for (top, s) in tops.iter_mut().zip(chunk) {
-            *top = max(*top, *s);
+        for e in 0..8 {
+            tops[e] = max(tops[e], chunk[e]);
         }
     }
-    tops.iter().chain(rest).fold(f32::NEG_INFINITY, |m, s| max(m, *s))
+    let mut top = f32::NEG_INFINITY;
+    for s in tops.iter().chain(rest) {
+        top = max(top, *s);
+    }
+    top
+}
+
+vectorised! {
+    /// The queries of one row that belong to the kv head at element `at` of the caches.
+    fn attend_head(
+        cache: Cache<'_>,
+        at: usize,
+        head_dim: usize,
+        queries: &[f32],
+        scale: f32,
+        visible: usize,
+        out: &mut [f32],
+    ) {
+        let stride = kv_stride(head_dim);
+        let end = at + cache.capacity * stride;
+        if cache.element == RowType::F32 {
+            let k = &bytemuck::cast_slice::<u8, f32>(cache.k)[at..end];
+            let v = &bytemuck::cast_slice::<u8, f32>(cache.v)[at..end];
+            let kv = KvHead { k, v, stride, head_dim };
+            kv.attend_all(|v| v, queries, scale, visible, out);
+        } else {
+            let k = &bytemuck::cast_slice::<u8, u16>(cache.k)[at..end];
+            let v = &bytemuck::cast_slice::<u8, u16>(cache.v)[at..end];
+            let kv = KvHead { k, v, stride, head_dim };
+            kv.attend_all(bf16_to_f32, queries, scale, visible, out);
+        }
+    }
 }
 
 /// Causal attention of `m` rows of `qkv` (q rotated) at positions `start..start + m`, over a cache
@@ -212,20 +257,7 @@ pub fn attention(
         let queries = &qkv[row * layer.qkv_len() + head * head_dim..][..len];
         let visible = (start as usize + row + 1).min(cache.capacity);
         let at = head / group * cache.capacity * stride;
-        let end = at + cache.capacity * stride;
-        simd.with(|| {
-            if cache.element == RowType::F32 {
-                let k = &bytemuck::cast_slice::<u8, f32>(cache.k)[at..end];
-                let v = &bytemuck::cast_slice::<u8, f32>(cache.v)[at..end];
-                let kv = KvHead { k, v, stride, head_dim };
-                kv.attend_all(|v| v, queries, scale, visible, out);
-            } else {
-                let k = &bytemuck::cast_slice::<u8, u16>(cache.k)[at..end];
-                let v = &bytemuck::cast_slice::<u8, u16>(cache.v)[at..end];
-                let kv = KvHead { k, v, stride, head_dim };
-                kv.attend_all(bf16_to_f32, queries, scale, visible, out);
-            }
-        });
+        attend_head(simd, cache, at, head_dim, queries, scale, visible, out);
     });
 }
 

@@ -1,6 +1,7 @@
 //! CPU side of [`contract::embed`].
 
 use super::dense::{RowReader, Table};
+use super::simd::vectorised;
 use super::{Simd, Threads};
 
 struct WidenInto<'a>(&'a mut [f32]);
@@ -16,12 +17,19 @@ impl RowReader for WidenInto<'_> {
     }
 }
 
+vectorised! {
+    /// Widens row `row` of a table.
+    fn widen_row(table: Table<'_>, row: usize, out: &mut [f32]) {
+        table.read(row, WidenInto(out));
+    }
+}
+
 /// `out[m] = table[ids[m]]`, widened; NaN for an id past the table. `out` holds a row per id.
 pub fn embed(threads: &Threads, simd: Simd, ids: &[u32], table: Table<'_>, out: &mut [f32]) {
     threads.run_pieces(&mut out[..ids.len() * table.width], table.width, |m, out| {
         let id = ids[m] as usize;
         if id < table.rows {
-            simd.with(|| table.read(id, WidenInto(out)));
+            widen_row(simd, table, id, out);
         } else {
             out.fill(f32::NAN);
         }

@@ -5,6 +5,7 @@ use contract::num::{RowType, f32_to_bf16};
 use contract::rope::rotate;
 
 use super::rope::Angles;
+use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
 use crate::ops::kv_append::Heads;
@@ -44,12 +45,14 @@ fn store<T: Copy>(place: &mut [T], head: &[f32], at: At<'_>, narrow: impl Fn(f32
     }
 }
 
-#[inline(always)]
-fn store_as(element: RowType, place: &mut [u8], head: &[f32], at: At<'_>) {
-    if element == RowType::F32 {
-        store(bytemuck::cast_slice_mut::<u8, f32>(place), head, at, |v| v);
-    } else {
-        store(bytemuck::cast_slice_mut::<u8, u16>(place), head, at, f32_to_bf16);
+vectorised! {
+    /// [`store`] in a cache's element type.
+    fn store_as(element: RowType, place: &mut [u8], head: &[f32], at: At<'_>) {
+        if element == RowType::F32 {
+            store(bytemuck::cast_slice_mut::<u8, f32>(place), head, at, |v| v);
+        } else {
+            store(bytemuck::cast_slice_mut::<u8, u16>(place), head, at, f32_to_bf16);
+        }
     }
 }
 
@@ -75,17 +78,15 @@ pub fn kv_append(
     let rows = &*qkv;
     let caches = (RowsMut::new(k, capacity * place), RowsMut::new(v, capacity * place));
     threads.run_rows(kv_heads, caches, |h, (keys, values)| {
-        simd.with(|| {
-            for i in 0..m {
-                let (pos, row) = (first + i, &rows[i * layer.qkv_len()..][..layer.qkv_len()]);
-                let (_, kv) = row.split_at(heads * head_dim);
-                let (keys, values) = (&mut keys[pos * place..], &mut values[pos * place..]);
-                let key = &kv[h * head_dim..][..head_dim];
-                let value = &kv[(kv_heads + h) * head_dim..][..head_dim];
-                store_as(element, &mut keys[..place], key, angles.and_then(|a| a.at(pos)));
-                store_as(element, &mut values[..place], value, None);
-            }
-        });
+        for i in 0..m {
+            let (pos, row) = (first + i, &rows[i * layer.qkv_len()..][..layer.qkv_len()]);
+            let (_, kv) = row.split_at(heads * head_dim);
+            let (keys, values) = (&mut keys[pos * place..], &mut values[pos * place..]);
+            let key = &kv[h * head_dim..][..head_dim];
+            let value = &kv[(kv_heads + h) * head_dim..][..head_dim];
+            store_as(simd, element, &mut keys[..place], key, angles.and_then(|a| a.at(pos)));
+            store_as(simd, element, &mut values[..place], value, None);
+        }
     });
     if let Some(angles) = angles {
         super::rope::rope(threads, simd, qkv, angles, start, m, heads, layer.qkv_len());

@@ -3,6 +3,7 @@
 use contract::num::{PARTIALS, dot_into, tree};
 
 use super::dense::{RowReader, Table};
+use super::simd::vectorised;
 use super::{Simd, Threads};
 
 /// Rows of the table that a task takes.
@@ -21,6 +22,13 @@ impl RowReader for Dot<'_> {
     }
 }
 
+vectorised! {
+    /// The dot of `x` and row `row` of a table.
+    fn dot(w: Table<'_>, row: usize, x: &[f32]) -> f32 {
+        w.read(row, Dot(x))
+    }
+}
+
 /// `logits[m, v] = dot(x[m], w[v])` for the `m` rows of `x`.
 pub fn lm_head(
     threads: &Threads,
@@ -34,7 +42,7 @@ pub fn lm_head(
         for v in tile.columns() {
             for row in tile.rows() {
                 let x = &x[row * w.width..][..w.width];
-                tile.set(row, v, simd.with(|| w.read(v, Dot(x))));
+                tile.set(row, v, dot(simd, w, v, x));
             }
         }
     });

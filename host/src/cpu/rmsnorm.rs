@@ -3,6 +3,7 @@
 use contract::num::sum_squares;
 use contract::rmsnorm::{inv_rms, normalise};
 
+use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
 
@@ -15,6 +16,16 @@ pub(super) fn residual(x: &mut [f32], delta: Option<&[f32]>, eps: f32) -> f32 {
         }
     }
     inv_rms(sum_squares(x), x.len() as u32, eps)
+}
+
+vectorised! {
+    /// One row.
+    fn norm_row(x: &mut [f32], delta: Option<&[f32]>, weight: &[f32], y: &mut [f32], eps: f32) {
+        let r = residual(x, delta, eps);
+        for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+            *y = normalise(*x, r, *w);
+        }
+    }
 }
 
 /// `y = rmsnorm(x + delta) * weight` for rows of `weight.len()` elements, as many as `y` holds;
@@ -32,12 +43,7 @@ pub fn rmsnorm(
     let rows = (RowsMut::new(x, k), RowsMut::new(y, k));
     let m = rows.1.rows();
     threads.run_rows(m, rows, |i, (x, y)| {
-        simd.with(|| {
-            let r = residual(x, delta.map(|d| &d[i * k..][..k]), eps);
-            for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-                *y = normalise(*x, r, *w);
-            }
-        });
+        norm_row(simd, x, delta.map(|d| &d[i * k..][..k]), weight, y, eps);
     });
 }
 

@@ -2,6 +2,7 @@
 
 use contract::rope::rotate;
 
+use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
 
@@ -35,6 +36,15 @@ pub(super) fn rotate_head(head: &mut [f32], (cos, sin): (&[f32], &[f32])) {
     }
 }
 
+vectorised! {
+    /// Rotates heads that stand side by side.
+    fn rotate_heads(heads: &mut [f32], head_dim: usize, at: (&[f32], &[f32])) {
+        for head in heads.chunks_exact_mut(head_dim) {
+            rotate_head(head, at);
+        }
+    }
+}
+
 /// Rotates the first `heads` heads of `m` rows, which start every `row_stride` elements and stand
 /// at positions `start..start + m`. Rows past the table stay as they are.
 #[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
@@ -51,7 +61,7 @@ pub fn rope(
     threads.run_rows(m, RowsMut::new(x, row_stride), |i, row| {
         if let Some(at) = angles.at(start as usize + i) {
             let row = &mut row[..heads * angles.head_dim];
-            simd.with(|| row.chunks_exact_mut(angles.head_dim).for_each(|h| rotate_head(h, at)));
+            rotate_heads(simd, row, angles.head_dim, at);
         }
     });
 }

@@ -8,6 +8,7 @@ use contract::sample::{
     top_p_target, weight,
 };
 
+use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
 
@@ -62,6 +63,28 @@ pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_
     *state = StepState { pos, token, step, done: u32::from(done) };
 }
 
+vectorised! {
+    /// Adjusts some logits and returns their largest key.
+    fn adjust_part(params: &SampleParams, logits: &[f32], seen: &[u8], adjusted: &mut [f32]) -> u32 {
+        let mut top = 0;
+        for ((x, logit), seen) in adjusted.iter_mut().zip(logits).zip(seen) {
+            let penalised = penalise(*logit, *seen != 0, params.repetition_penalty);
+            *x = temper(penalised, params.temperature);
+            top = order_key(*x).max(top);
+        }
+        top
+    }
+}
+
+vectorised! {
+    /// Weights and keys of some logits.
+    fn weigh_part(adjusted: &[f32], best: f32, weights: &mut [u32], keys: &mut [u32]) {
+        for ((u, key), x) in weights.iter_mut().zip(keys).zip(adjusted) {
+            (*u, *key) = (weight(*x, best), order_key(*x));
+        }
+    }
+}
+
 /// Step 1: penalty, temperature, and the best token.
 fn adjust(
     threads: &Threads,
@@ -71,21 +94,14 @@ fn adjust(
     seen: &[u8],
     adjusted: &mut [f32],
 ) -> u32 {
-    let SampleParams { temperature, repetition_penalty: penalty, .. } = *params;
     let best = AtomicU64::new(0);
     threads.run_pieces(adjusted, TASK, |i, adjusted| {
         let first = i * TASK;
         let part = first..first + adjusted.len();
-        let (logits, seen) = (&logits[part.clone()], &seen[part]);
-        simd.with(|| {
-            for ((x, logit), seen) in adjusted.iter_mut().zip(logits).zip(seen) {
-                *x = temper(penalise(*logit, *seen != 0, penalty), temperature);
-            }
-            let top = adjusted.iter().fold(0, |top, x| order_key(*x).max(top));
-            if let Some(at) = adjusted.iter().position(|x| order_key(*x) == top) {
-                best.fetch_max(rank(adjusted[at], (first + at) as u32), Ordering::Relaxed);
-            }
-        });
+        let top = adjust_part(simd, params, &logits[part.clone()], &seen[part], adjusted);
+        if let Some(at) = adjusted.iter().position(|x| order_key(*x) == top) {
+            best.fetch_max(rank(adjusted[at], (first + at) as u32), Ordering::Relaxed);
+        }
     });
     rank_index(best.into_inner())
 }
@@ -106,12 +122,7 @@ fn draw(
     keys.resize(adjusted.len(), 0);
     let lists = (RowsMut::new(weights, TASK), RowsMut::new(keys, TASK));
     threads.run_rows(lists.0.rows(), lists, |i, (weights, keys)| {
-        let adjusted = &adjusted[i * TASK..][..weights.len()];
-        simd.with(|| {
-            for ((u, key), x) in weights.iter_mut().zip(keys.iter_mut()).zip(adjusted) {
-                (*u, *key) = (weight(*x, top), order_key(*x));
-            }
-        });
+        weigh_part(simd, &adjusted[i * TASK..][..weights.len()], top, weights, keys);
     });
 
     let mut floor = 0;

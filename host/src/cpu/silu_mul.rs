@@ -2,14 +2,23 @@
 
 use contract::silu_mul::gated;
 
-use super::act_quant::gate_row;
+use super::simd::vectorised;
 use super::{Simd, Threads};
+
+vectorised! {
+    /// One row: gates, then ups.
+    pub(super) fn silu_row(gate_up: &[f32], f: &mut [f32]) {
+        let (gates, ups) = gate_up.split_at(f.len());
+        for ((f, gate), up) in f.iter_mut().zip(gates).zip(ups) {
+            *f = gated(*gate, *up);
+        }
+    }
+}
 
 /// `f = silu(gate) * up` for rows of `gate_up` that hold `k` gates, then `k` ups.
 pub fn silu_mul(threads: &Threads, simd: Simd, gate_up: &[f32], f: &mut [f32], k: usize) {
     threads.run_pieces(f, k, |i, f| {
-        let (gates, ups) = gate_up[2 * k * i..][..2 * k].split_at(k);
-        simd.with(|| gate_row(gates, ups, f, gated));
+        silu_row(simd, &gate_up[2 * k * i..][..2 * k], f);
     });
 }
 

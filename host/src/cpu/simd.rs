@@ -135,38 +135,52 @@ impl Simd {
     pub const fn level(self) -> Level {
         self.0
     }
-
-    /// Runs `f` compiled with this level's instructions, so that its loops vectorise.
-    #[inline(always)]
-    pub(crate) fn with<R>(self, f: impl FnOnce() -> R) -> R {
-        match self.0 {
-            // SAFETY: a `Simd` of these levels exists only where `Level::supported` found AVX2,
-            // FMA and F16C.
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::AvxVnni => unsafe { with_avx2(f) },
-            // SAFETY: likewise for the AVX-512 features that the function enables.
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512Vnni => unsafe { with_avx512(f) },
-            _ => f(),
-        }
-    }
 }
 
 fn names(levels: impl IntoIterator<Item = Level>) -> String {
     levels.into_iter().map(Level::name).collect::<Vec<_>>().join(", ")
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
-    f()
-}
+/// Makes a function that takes a [`Simd`] first and runs its body compiled with that level's
+/// instructions, so that its loops vectorise and its `fma` is one instruction.
+///
+/// Only what is inlined into the body is compiled so: what it calls must be `#[inline(always)]`.
+macro_rules! vectorised {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments, reason = "the tensors of a contract, in its order")]
+        $vis fn $name(simd: $crate::cpu::Simd, $($arg: $ty),*) $(-> $out)? {
+            #[inline(always)]
+            fn plain($($arg: $ty),*) $(-> $out)? $body
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn with_avx512<R>(f: impl FnOnce() -> R) -> R {
-    f()
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2($($arg: $ty),*) $(-> $out)? {
+                plain($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($arg: $ty),*) $(-> $out)? {
+                plain($($arg),*)
+            }
+
+            match simd.level() {
+                // SAFETY: a `Simd` of these levels exists only where `Level::supported` found
+                // AVX2, FMA and F16C.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::Level::Avx2 | $crate::cpu::Level::AvxVnni => unsafe {
+                    avx2($($arg),*)
+                },
+                // SAFETY: likewise for the AVX-512 features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::Level::Avx512Vnni => unsafe { avx512($($arg),*) },
+                _ => plain($($arg),*),
+            }
+        }
+    };
 }
+pub(super) use vectorised;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ pub const fn packed_rows(n: usize) -> usize {
 ///
 /// `bytes` holds `out.len() / row_words(k)` byte rows of `k` bytes; `first_row` only names rows in
 /// errors.
-pub fn decode_rows(
+pub(crate) fn decode_rows(
     bytes: &[u8],
     k: usize,
     quarter: usize,
@@ -38,7 +38,7 @@ pub fn decode_rows(
 }
 
 /// Encodes one byte row from the up to four device rows that share it, quarter 0 first.
-pub fn encode_row(rows: &[&[u32]], bytes: &mut [u8]) {
+pub(crate) fn encode_row(rows: &[&[u32]], bytes: &mut [u8]) {
     bytes.fill(0);
     for (quarter, row) in rows.iter().take(4).enumerate() {
         word::lane_from_words(row, 2 * quarter as u32, bytes);

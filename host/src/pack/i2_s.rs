@@ -30,7 +30,7 @@ pub const fn row_bytes(k: usize) -> usize {
 }
 
 /// Decodes rows from `row_bytes(k)` bytes each; `first_row` only names rows in errors.
-pub fn decode_rows(
+pub(crate) fn decode_rows(
     bytes: &[u8],
     k: usize,
     first_row: usize,
@@ -55,7 +55,7 @@ pub fn decode_rows(
 }
 
 /// Encodes one device row into `row_bytes(k)` bytes.
-pub fn encode_row(row: &[u32], bytes: &mut [u8]) {
+pub(crate) fn encode_row(row: &[u32], bytes: &mut [u8]) {
     bytes.fill(0);
     for (block, words) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(row.chunks_exact(8)) {
         for (quarter, two) in words.chunks_exact(2).enumerate() {
@@ -65,7 +65,7 @@ pub fn encode_row(row: &[u32], bytes: &mut [u8]) {
 }
 
 /// The 32 bytes behind the codes of a matrix with scale `g`.
-pub fn tail(scale: f32) -> [u8; TAIL_BYTES] {
+pub(crate) fn tail(scale: f32) -> [u8; TAIL_BYTES] {
     let mut bytes = [0; TAIL_BYTES];
     bytes[..4].copy_from_slice(&scale.to_le_bytes());
     bytes

@@ -33,7 +33,12 @@ pub const fn word_index(n: usize, w: usize, k: usize) -> usize {
 }
 
 /// Decodes row `row` out of `words`, which hold the row's band (`row / 16`) alone.
-pub fn decode_row(band: &[u32], row: usize, k: usize, out: &mut [u32]) -> Result<(), PackError> {
+pub(crate) fn decode_row(
+    band: &[u32],
+    row: usize,
+    k: usize,
+    out: &mut [u32],
+) -> Result<(), PackError> {
     check_len("an int2 band", band.len(), k)?;
     check_len("rows", out.len(), row_words(k))?;
     for (w, out) in out[..k / 16].iter_mut().enumerate() {
@@ -52,7 +57,7 @@ pub fn decode_row(band: &[u32], row: usize, k: usize, out: &mut [u32]) -> Result
 }
 
 /// Encodes the 16 device rows of a band (`rows` holds them one after another) into `k` words.
-pub fn encode_band(rows: &[u32], k: usize, band: &mut [u32]) {
+pub(crate) fn encode_band(rows: &[u32], k: usize, band: &mut [u32]) {
     for (n, row) in rows.chunks_exact(row_words(k)).enumerate().take(BAND) {
         for (w, &word) in row[..k / 16].iter().enumerate() {
             band[word_index(n, w, k)] = word + PAD_WORD;

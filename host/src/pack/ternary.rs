@@ -58,7 +58,7 @@ impl AbsMean {
 }
 
 /// Rounds one row of master weights into device words; `inv_scale` is `1 / g` in f32.
-pub fn row_into(values: &[f32], inv_scale: f32, out: &mut [u32]) {
+pub(crate) fn row_into(values: &[f32], inv_scale: f32, out: &mut [u32]) {
     for (part, word) in values.chunks(CODES_PER_WORD).zip(out.iter_mut()) {
         let mut codes = [1u8; CODES_PER_WORD];
         for (code, value) in codes.iter_mut().zip(part) {
@@ -72,7 +72,9 @@ pub fn row_into(values: &[f32], inv_scale: f32, out: &mut [u32]) {
 
 /// Ternarises `values` (`[n, k]`, row-major): the ternaries and g.
 pub fn ternarise(values: &[f32], k: usize) -> Result<(Vec<i8>, f32), PackError> {
-    super::check_shape(values.len().checked_div(k).unwrap_or(0), k)?;
+    let n = values.len().checked_div(k).unwrap_or(0);
+    super::check_shape(n, k)?;
+    super::check_len("master weights", values.len(), n * k)?;
     let mut mean = AbsMean::default();
     for (row, part) in values.chunks(k).enumerate() {
         mean.push_row(part, row)?;

@@ -249,6 +249,16 @@ fn shapes_a_layout_cannot_hold_are_refused() {
     assert!(int2::pack(&t, 16, 8640).is_ok());
     assert!(int2::pack(&t[..8640 * 15], 15, 8640).is_err());
     assert!(int2::pack(&t[..16 * 48], 16, 48).is_err());
+    for (n, k) in [(0, 0), (0, 4), (4, 0), (1, (1 << 20) + 1), ((1 << 24) + 1, 1)] {
+        assert!(hf::unpack(&[], n, k).is_err());
+        assert!(i2_s::unpack(&[], n, k).is_err());
+        assert!(tq1_0::unpack(&[], n, k).is_err());
+        assert!(tq2_0::unpack(&[], n, k).is_err());
+        assert!(int2::unpack(&[], n, k).is_err());
+        assert!(hf::pack(&[], n, k).is_err());
+    }
+    assert!(ternary::ternarise(&[1.0; 5], 0).is_err());
+    assert!(ternary::ternarise(&[1.0; 5], 2).is_err());
     assert!(PackedW2::from_ternaries(&[], 0, &[(1, 1.0)]).is_err());
     assert!(PackedW2::from_ternaries(&[], 5, &[]).is_err());
     assert!(PackedW2::from_ternaries(&[0; 5], 5, &[(1, f32::NAN)]).is_err());

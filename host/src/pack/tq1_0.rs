@@ -68,7 +68,7 @@ pub(crate) fn agree(
 }
 
 /// Decodes rows from `row_bytes(k)` bytes each; `scale` as in `tq2_0`.
-pub fn decode_rows(
+pub(crate) fn decode_rows(
     bytes: &[u8],
     k: usize,
     first_row: usize,
@@ -100,7 +100,7 @@ pub fn decode_rows(
 }
 
 /// Encodes one device row into `row_bytes(k)` bytes.
-pub fn encode_row(row: &[u32], scale: f16, bytes: &mut [u8]) {
+pub(crate) fn encode_row(row: &[u32], scale: f16, bytes: &mut [u8]) {
     for (block, words) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(row.chunks_exact(BLOCK_WORDS)) {
         let mut sums = [0u16; CODE_BYTES];
         for (w, &word) in words.iter().enumerate() {

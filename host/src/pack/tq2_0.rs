@@ -32,7 +32,7 @@ pub const fn row_bytes(k: usize) -> usize {
 
 /// Decodes rows from `row_bytes(k)` bytes each. `scale` carries the matrix's f16 scale from call to
 /// call (`None` before the first block with one); blocks that differ from it are refused.
-pub fn decode_rows(
+pub(crate) fn decode_rows(
     bytes: &[u8],
     k: usize,
     first_row: usize,
@@ -61,7 +61,7 @@ pub fn decode_rows(
 }
 
 /// Encodes one device row into `row_bytes(k)` bytes.
-pub fn encode_row(row: &[u32], scale: f16, bytes: &mut [u8]) {
+pub(crate) fn encode_row(row: &[u32], scale: f16, bytes: &mut [u8]) {
     bytes.fill(0);
     for (block, words) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(row.chunks_exact(BLOCK_WORDS)) {
         for (half_block, eight) in block[..64].chunks_exact_mut(32).zip(words.chunks_exact(8)) {

@@ -261,7 +261,7 @@ pub(crate) fn check_rows(rows: &core::ops::Range<usize>, n: usize) -> Result<(),
 
 /// How many of the `k` ternaries of each of these device rows are -1, 0 and 1.
 pub fn count_ternaries(words: &[u32], k: usize) -> [u64; 3] {
-    let width = row_words(k);
+    let width = row_words(k.max(1));
     let mut ones = 0u64;
     let mut twos = 0u64;
     for &w in words {

@@ -31,6 +31,9 @@ pub fn codes_of_word(word: u32) -> [u8; CODES_PER_WORD] {
 }
 
 /// Code of element `k` in a device row.
+///
+/// # Panics
+/// When the row has no such element.
 pub fn code_at(row: &[u32], k: usize) -> u8 {
     ((row[k / CODES_PER_WORD] >> code_shift(k % CODES_PER_WORD)) & 3) as u8
 }

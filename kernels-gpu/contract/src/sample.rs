@@ -19,7 +19,7 @@
 //!    A token lighter than 2^-31 of the best weighs 0 and cannot be drawn.
 //! 3. Top-k keeps the tokens whose key is not below the k-th largest (ties stay).
 //! 4. Top-p keeps, of those, the tokens at or above the largest key `c` for which the tokens with
-//!    key >= `c` weigh at least [`top_p_target`] together (ties stay).
+//!    key >= `c` weigh at least [`top_p_target`] together (ties stay). A top-p of 1 keeps all.
 //! 5. Min-p keeps tokens with `u[i] >= min_weight`.
 //! 6. With `S` the weight of the kept and `r` a 64-bit Philox number of (seed, step), the token is
 //!    the first in index order whose running weight exceeds `high64(r * S)`.

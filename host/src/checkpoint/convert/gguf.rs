@@ -2,7 +2,7 @@
 //!
 //! The architecture follows from the model: `bitnet-b1.58` with sub-norms and relu2 (bitnet.cpp),
 //! `bitnet` with sub-norms and SiLU, `llama` without sub-norms and SiLU, whose q and k rows every
-//! reader expects with rotary pairs side by side. The function on the gate is always written too.
+//! reader expects with rotary pairs side by side. The function on the gate is written where it is not SiLU.
 
 use std::path::Path;
 
@@ -42,10 +42,10 @@ pub(super) fn write(
 ) -> Result<TokenizerOutcome, CheckpointError> {
     let config = source.config();
     let refuse = |why: String| CheckpointError::Target { target: target.to_string(), why };
-    let (arch, activation) = match (config.sub_norms, config.activation) {
-        (true, Activation::Relu2) => ("bitnet-b1.58", "relu2"),
-        (true, Activation::Silu) => ("bitnet", "silu"),
-        (false, Activation::Silu) => ("llama", "silu"),
+    let arch = match (config.sub_norms, config.activation) {
+        (true, Activation::Relu2) => "bitnet-b1.58",
+        (true, Activation::Silu) => "bitnet",
+        (false, Activation::Silu) => "llama",
         (false, Activation::Relu2) => {
             return Err(refuse("no architecture has relu2 without sub-norms".into()));
         }
@@ -83,7 +83,10 @@ pub(super) fn write(
         return Err(refuse(format!("rope_theta {} is no f32", config.rope_theta)));
     }
     meta.float(&format!("{arch}.rope.freq_base"), config.rope_theta as f32);
-    meta.text(&format!("{arch}.hidden_activation"), activation);
+    // SiLU is what every reader takes when the key is absent; some know the name for another function.
+    if config.activation == Activation::Relu2 {
+        meta.text(&format!("{arch}.hidden_activation"), "relu2");
+    }
     if let Some(bos) = config.bos_token_id {
         meta.uint("tokenizer.ggml.bos_token_id", bos);
     }

@@ -207,7 +207,7 @@ fn activation(keys: &Keys<'_>, arch: &str) -> Result<Activation, CheckpointError
         match keys.text(&key)? {
             None => {}
             Some("relu2") => return Ok(Activation::Relu2),
-            Some("silu" | "swish") => return Ok(Activation::Silu),
+            Some("silu" | "swish" | "swiglu") => return Ok(Activation::Silu),
             Some(other) => {
                 let value = Value::Text(other.to_owned());
                 return Err(keys.refuse(&key, &value, "relu2 or silu"));

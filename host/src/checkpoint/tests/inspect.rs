@@ -67,3 +67,14 @@ fn the_published_sizes_come_out() {
         assert_eq!((found + 500_000) / 1_000_000, millions, "{name}");
     }
 }
+
+/// Weights that were really trained, in the published layout.
+#[test]
+fn the_demo_model_is_whole() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/demo");
+    let checkpoint = open(&path).unwrap();
+    let report = inspect(&checkpoint, &mut |_, _| {}).unwrap();
+    assert_eq!(report.kind, crate::checkpoint::LinearKind::HfPacked);
+    assert!(report.projections.iter().all(|p| (0.05..0.95).contains(&p.zeros)));
+    assert!(report.linears.iter().all(|l| (1e-4..100.0).contains(&l.scale)));
+}
