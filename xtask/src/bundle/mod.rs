@@ -58,6 +58,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let bin = dir.join("bin");
     std::fs::create_dir_all(&bin)?;
+    // First, because it marks the folder as a bundle when a build fails.
+    std::fs::write(dir.join("run.sh"), RUN)?;
+    executable(&dir.join("run.sh"))?;
     // Tests and benchmarks run in folders that stand where their packages stand.
     std::fs::create_dir_all(dir.join("host"))?;
     std::fs::create_dir_all(dir.join("benches/results"))?;
@@ -72,8 +75,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     copy(&workspace::ptx(), &dir.join("ptx"))?;
     copy(&workspace::root().join("models/demo"), &dir.join("models/demo"))?;
-    std::fs::write(dir.join("run.sh"), RUN)?;
-    executable(&dir.join("run.sh"))?;
 
     let mut total = 0;
     for path in workspace::files(&dir, &[""])? {
