@@ -36,6 +36,7 @@ mod w2a8_gemv;
 /// What the modules run on.
 mod lane {
     use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
+    use bitnet_gpu::device_choice::BackendChoice;
 
     pub(crate) type Lane = CpuBackend;
 
@@ -54,11 +55,20 @@ mod lane {
         0
     }
 
-    /// Every way to run a model, by name.
+    /// What a session asks for.
+    pub(crate) fn choice() -> BackendChoice {
+        BackendChoice::Cpu
+    }
+
+    /// Every way to run a model, by name: each level on one thread, the best one on three.
     pub(crate) fn ways() -> Vec<(String, Lane)> {
         let way = |threads, simd: Simd| {
             (format!("{threads} threads, {}", simd.level().name()), open(threads, Some(simd)))
         };
-        Simd::available().map(|simd| way(3, simd)).chain([way(1, Simd::detect())]).collect()
+        let levels = Simd::available().filter(|&simd| simd != Simd::SCALAR);
+        levels.map(|simd| way(1, simd)).chain([way(3, Simd::detect())]).collect()
     }
+
+    /// Whether a step is recorded: this backend launches nothing, so there is nothing to record.
+    pub(crate) const RECORD: &[bool] = &[false];
 }

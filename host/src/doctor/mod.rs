@@ -37,8 +37,8 @@ pub struct Report {
     pub would_use: String,
     /// Whether the device that was asked for can be had.
     pub usable: bool,
-    /// Variables of the environment that are read here and set.
-    pub settings: Vec<Setting>,
+    /// Variables of the environment that this library or the driver reads, and that are set.
+    pub variables: Vec<Variable>,
 }
 
 /// The CPU and how it would be used.
@@ -120,7 +120,7 @@ pub struct PtxLevel {
 /// A variable of the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Setting {
+pub struct Variable {
     /// Its name.
     pub name: &'static str,
     /// Its value.
@@ -142,6 +142,11 @@ const VARIABLES: &[&str] = &[
     "CUDA_LAUNCH_BLOCKING",
 ];
 
+/// The part of an error before its advice.
+fn cause(error: &str) -> &str {
+    error.split_once("; try: ").map_or(error, |(cause, _)| cause)
+}
+
 /// Looks at this machine. Never fails: what cannot be had is part of the answer.
 pub fn report(options: &Options) -> Report {
     let resolved = options.device.resolve();
@@ -152,12 +157,15 @@ pub fn report(options: &Options) -> Report {
     let gpu = gpu(started);
     let would_use = match (options.device, &resolved) {
         (_, Err(error)) => format!("nothing: {error}"),
-        (BackendChoice::Auto, Ok(Backend::Cpu)) => {
-            let why = gpu.problem.as_deref().unwrap_or("no CUDA device was found");
-            format!("the CPU: {why}")
-        }
-        (BackendChoice::Auto, Ok(device)) => format!("{device}, the first GPU"),
-        (_, Ok(device)) => format!("{device}, as asked"),
+        (BackendChoice::Auto, Ok(Backend::Cpu)) => match &gpu.problem {
+            Some(problem) => format!("the CPU: {}", cause(problem)),
+            None => "the CPU: no CUDA device was found".into(),
+        },
+        (_, Ok(Backend::Cpu)) => "the CPU, as asked".into(),
+        (_, Ok(Backend::Cuda(ordinal))) => match gpu.devices.iter().find(|d| d.index == *ordinal) {
+            Some(device) => format!("cuda:{ordinal} {}", device.name),
+            None => format!("cuda:{ordinal}"),
+        },
     };
     let usable = match started {
         Some(ordinal) => gpu.devices.iter().any(|d| d.index == ordinal && d.problem.is_none()),
@@ -170,14 +178,14 @@ pub fn report(options: &Options) -> Report {
         gpu,
         would_use,
         usable,
-        settings: settings(|name| std::env::var_os(name)),
+        variables: variables(|name| std::env::var_os(name)),
     }
 }
 
-fn settings(look: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<Setting> {
+fn variables(look: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<Variable> {
     let set = |name: &&'static str| {
         let value = look(name).filter(|value| !value.is_empty())?;
-        Some(Setting { name, value: value.to_string_lossy().into_owned() })
+        Some(Variable { name, value: value.to_string_lossy().into_owned() })
     };
     VARIABLES.iter().filter_map(set).collect()
 }
@@ -302,7 +310,7 @@ mod tests {
     fn a_report_names_the_device_and_the_level() {
         let report = report(&Options { device: BackendChoice::Cpu, threads: None });
         assert!(report.usable);
-        assert_eq!(report.would_use, "cpu, as asked");
+        assert_eq!(report.would_use, "the CPU, as asked");
         assert!(report.cpu.cores > 0);
         assert_eq!(report.cpu.levels[0], "scalar");
         assert_eq!(report.gpu.built, cfg!(feature = "cuda"));
@@ -324,6 +332,6 @@ mod tests {
             "CUDA_VISIBLE_DEVICES" => Some("".into()),
             _ => None,
         };
-        assert_eq!(settings(look), [Setting { name: "BITNET_DEVICE", value: "cpu".into() }]);
+        assert_eq!(variables(look), [Variable { name: "BITNET_DEVICE", value: "cpu".into() }]);
     }
 }

@@ -57,7 +57,7 @@ impl<B: Backend> RopeTable<B> {
 }
 
 fn check_head_dim(head_dim: usize) -> Result<(), OpError> {
-    if head_dim == 0 || head_dim % 2 != 0 || head_dim > MAX_K {
+    if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > MAX_K {
         let allowed = "an even number from 2 to 2^20 is allowed";
         return Err(OpError::Dimension { op: OP, what: "head_dim", found: head_dim, allowed });
     }

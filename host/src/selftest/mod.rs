@@ -286,17 +286,18 @@ pub fn run<B: Backend>(backend: &B, case: &impl Run) -> Result<Vec<Output>, RunE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice::from_ref;
 
     #[test]
     fn the_first_difference_is_named_and_all_are_counted() {
         let want = Output::floats("y", &[2, 3], &[0.0, 1.0, f32::NAN, 3.0, 4.0, 5.0]);
-        assert_eq!(difference(&[want.clone()], &[want.clone()]), None);
+        assert_eq!(difference(from_ref(&want), from_ref(&want)), None);
         let mut found = want.clone();
         found.bits[2] = 0xffff_ffff;
-        assert_eq!(difference(&[found.clone()], &[want.clone()]), None, "every NaN is one");
+        assert_eq!(difference(from_ref(&found), from_ref(&want)), None, "every NaN is one");
         found.bits[0] = (-0.0f32).to_bits();
         found.bits[4] = 7;
-        let first = difference(&[found.clone()], &[want.clone()]).unwrap();
+        let first = difference(from_ref(&found), from_ref(&want)).unwrap();
         assert_eq!((&first.at[..], first.count), (&[0, 0][..], 2), "minus zero is not zero");
         found.bits[0] = 0;
         let first = difference(&[found], &[want]).unwrap();
@@ -307,8 +308,8 @@ mod tests {
     #[test]
     fn a_missing_tensor_and_another_shape_are_differences() {
         let y = Output::words("y", &[2], vec![1, 2]);
-        assert!(difference(&[], &[y.clone()]).is_some());
-        assert!(difference(&[y.clone()], &[]).is_some());
+        assert!(difference(&[], from_ref(&y)).is_some());
+        assert!(difference(from_ref(&y), &[]).is_some());
         let other = Output::words("y", &[1, 2], vec![1, 2]);
         assert!(difference(&[other], &[y]).is_some());
     }

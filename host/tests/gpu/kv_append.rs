@@ -49,7 +49,7 @@ fn check_all<B: Backend>(
     (start, capacity): (u32, usize),
 ) {
     for element in ELEMENTS {
-        let even = heads.head_dim % 2 == 0;
+        let even = heads.head_dim.is_multiple_of(2);
         // A table may cover more positions than the cache.
         let angles = even.then(|| Angles::new(capacity + 3, heads.head_dim, 500_000.0));
         for angles in [None, angles] {

@@ -30,6 +30,7 @@ mod lane {
     use std::ops::Deref;
     use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 
+    use bitnet_gpu::device_choice::BackendChoice;
     use bitnet_gpu::driver::CudaOptions;
     use bitnet_gpu::ops::CudaBackend;
 
@@ -67,8 +68,16 @@ mod lane {
         bitnet_gpu::driver::launch_count()
     }
 
+    /// What a session asks for.
+    pub(crate) fn choice() -> BackendChoice {
+        BackendChoice::Cuda(0)
+    }
+
     /// Every way to run a model, by name.
     pub(crate) fn ways() -> Vec<(String, Lane)> {
         [false, true].map(|pdl| (format!("pdl {pdl}"), open(pdl))).into()
     }
+
+    /// Whether a step is recorded as a graph and replayed.
+    pub(crate) const RECORD: &[bool] = &[false, true];
 }
