@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bitnet_benches::{
-    Case, Linear, LinearTensors, Options, Quantiles, Report, Row, Timing, bits, same_bits,
+    Case, Linear, LinearTensors, Options, Quantiles, Report, Row, Timing, bits, load_average,
+    same_bits,
 };
 use bitnet_gpu::cpu::CpuBackend;
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
@@ -84,6 +85,12 @@ fn run(options: Options) -> anyhow::Result<()> {
     report.conditions.more =
         [("backend".to_owned(), cpu.describe().into()), ("threads".to_owned(), threads.into())]
             .into();
+    if let Some(load) = load_average() {
+        report.conditions.more.insert("load average at the start".into(), load.into());
+        if load > 0.5 {
+            report.notes.push("the machine was not idle: figures are too low".into());
+        }
+    }
     let read = read_gb_per_s(threads);
     let what = format!("sum over {} MiB on {threads} threads (reads)", COLD_BYTES >> 20);
     report.control.gb_per_s.insert(what, read);

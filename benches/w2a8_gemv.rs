@@ -118,6 +118,9 @@ fn main() -> ExitCode {
                     (false, true) => "best",
                     (false, false) => "",
                 };
+                if mark.contains("best") && cases.len() > 1 {
+                    println!("  {:<28} best {} ({mark})", row.case, row.variant);
+                }
                 if cases.len() > 1 {
                     row.set("choice", mark);
                     row.set("of_best", best / cold_us(row));

@@ -13,6 +13,8 @@ pub struct Memory {
     /// Largest resident size since the start or since [`reset_memory_peak`], pages of mapped files
     /// included.
     pub peak_bytes: u64,
+    /// Resident now.
+    pub resident_bytes: u64,
     /// Resident now, without pages of mapped files.
     pub anonymous_bytes: u64,
 }
@@ -24,13 +26,22 @@ pub fn memory() -> Option<Memory> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         Some(1024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
     };
-    Some(Memory { peak_bytes: field("VmHWM:")?, anonymous_bytes: field("RssAnon:")? })
+    Some(Memory {
+        peak_bytes: field("VmHWM:")?,
+        resident_bytes: field("VmRSS:")?,
+        anonymous_bytes: field("RssAnon:")?,
+    })
 }
 
 /// Lets the peak start again from the present size. False where the system has no such thing: the
 /// peak is then that of the whole process.
 pub fn reset_memory_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// How many programs wanted to run in the last minute; `None` where the system does not say.
+pub fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
 /// The date in UTC, as `YYYY-MM-DD`.
@@ -42,7 +53,9 @@ pub(crate) fn today() -> String {
 
 /// Year, month and day of a number of days since 1970-01-01.
 fn civil(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let mut year = 1970;
     while days >= 365 + u64::from(leap(year)) {
         days -= 365 + u64::from(leap(year));
@@ -94,6 +107,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn memory_of_this_process_is_read() {
         let memory = memory().unwrap();
-        assert!(memory.peak_bytes >= memory.anonymous_bytes && memory.anonymous_bytes > 4096);
+        assert!(memory.peak_bytes >= memory.resident_bytes);
+        assert!(memory.resident_bytes >= memory.anonymous_bytes && memory.anonymous_bytes > 4096);
     }
 }

@@ -19,7 +19,7 @@ mod statistics;
 mod suite;
 
 pub use case::{Case, bits, blank, upload};
-pub use host::{Memory, memory, reset_memory_peak};
+pub use host::{Memory, load_average, memory, reset_memory_peak};
 pub use inputs::{Linear, LinearTensors, acts, bf16_bytes, packed_words, uniform};
 pub use options::Options;
 #[cfg(feature = "cuda")]

@@ -137,7 +137,7 @@ impl Report {
             let _ = writeln!(page, "* {name}: {}", text(value));
         }
         for (name, rate) in &self.control.gb_per_s {
-            let _ = writeln!(page, "* control, {name}: {rate:.0} GB/s");
+            let _ = writeln!(page, "* control, {name}: {} GB/s", figure(*rate));
         }
         if let Some(node_us) = self.control.node_us {
             let _ = writeln!(page, "* smallest kernel as a graph node: {node_us:.2} us");
@@ -184,9 +184,9 @@ impl Report {
             for &(_, cold) in &regimes {
                 match row.regime(cold) {
                     Some(t) => cells.extend([
-                        format!("{:.2}", t.us.median),
-                        format!("{:.2} to {:.2}", t.us.p10, t.us.p90),
-                        format!("{:.0}", t.gb_per_s),
+                        figure(t.us.median),
+                        format!("{} to {}", figure(t.us.p10), figure(t.us.p90)),
+                        figure(t.gb_per_s),
                         format!("{:.0}", t.percent_of_control),
                     ]),
                     None => cells.extend(["", "", "", ""].map(String::from)),
@@ -238,14 +238,16 @@ impl Row {
     }
 }
 
+/// A number with about three digits that mean something.
+fn figure(value: f64) -> String {
+    if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
 /// A value as a table shows it.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => {
-            let value = number.as_f64().unwrap_or_default();
-            if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
-        }
+        Value::Number(number) if number.is_f64() => figure(number.as_f64().unwrap_or_default()),
         Value::Object(fields) => {
             let fields = fields.iter().map(|(name, value)| format!("{name} {}", text(value)));
             fields.collect::<Vec<_>>().join(", ")
@@ -259,7 +261,18 @@ fn command() -> String {
     let mut args = std::env::args();
     let program = args.next().unwrap_or_default();
     let name = Path::new(&program).file_name().map(|n| n.to_string_lossy().into_owned());
+    let name = name.map(|name| without_hash(&name).to_owned());
     name.into_iter().chain(args).collect::<Vec<_>>().join(" ")
+}
+
+/// A program's name without the hash that cargo puts behind it.
+fn without_hash(name: &str) -> &str {
+    match name.rsplit_once('-') {
+        Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            name
+        }
+        _ => name,
+    }
 }
 
 /// A device name as a part of a file name.
@@ -299,6 +312,13 @@ mod tests {
              | 3x64 | 2.00 | 1.50 to 2.50 | 1234 | 62 | 1.50 |\n\
              | 5x64 |  |  |  |  |  |\n"
         );
+    }
+
+    #[test]
+    fn programs_are_named_without_cargos_hash() {
+        assert_eq!(without_hash("w2a8_gemv-31805133a7586529"), "w2a8_gemv");
+        assert_eq!(without_hash("bench-w2a8_gemv"), "bench-w2a8_gemv");
+        assert_eq!(without_hash("cpu"), "cpu");
     }
 
     #[test]

@@ -114,7 +114,7 @@ unsafe fn lm_head<E: Element>(args: &Args) {
             let step = first + u as u32;
             if step < whole {
                 // SAFETY: elements 256 step + 8 lane .. + 8 of x[m], step < whole.
-                let x = unsafe { load8(x.wrapping_add(step as usize * PARTIALS), k) };
+                let x = unsafe { load8(x.wrapping_add(step as usize * PARTIALS)) };
                 let mut r = 0;
                 while r < ROWS {
                     let w = E::widen8(steps[u][r]);
@@ -160,16 +160,15 @@ unsafe fn lm_head<E: Element>(args: &Args) {
     }
 }
 
-/// Eight neighbours of a row of `k` elements: 16 bytes at a time when rows start on such a
-/// boundary.
+/// Eight neighbours, 16 bytes at a time when they start on such a boundary: all of a row do or none.
 ///
 /// # Safety
 ///
 /// `p` is a multiple of eight elements behind the start of a row, with eight elements to read.
 #[inline(always)]
-unsafe fn load8(p: *const f32, k: usize) -> [f32; OWN] {
-    if k.is_multiple_of(4) {
-        // SAFETY: the caller's promise; every row starts 16-byte aligned.
+unsafe fn load8(p: *const f32) -> [f32; OWN] {
+    if p.addr().is_multiple_of(16) {
+        // SAFETY: the caller's promise; the address was just looked at.
         let (a, b) = unsafe { (ld_x4(p.cast()), ld_x4(p.wrapping_add(4).cast())) };
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
     } else {

@@ -116,8 +116,9 @@ fn gpu(args: &[String], asked: bool) -> Result<Outcome> {
         }
     }
     let mut cargo = process::cargo();
-    cargo.args("test --release --no-fail-fast -p bitnet-gpu".split(' '));
-    cargo.args(["--features", "cuda,gpu-tests", "--test", "gpu", "--"]).args(args);
+    // The whole workspace, for the features of its dependencies; one test program.
+    cargo.args("test --release --no-fail-fast --workspace --test gpu".split(' '));
+    cargo.args(["--features", "bitnet-gpu/cuda,bitnet-gpu/gpu-tests", "--"]).args(args);
     counted(&mut cargo).map(Outcome::Ran)
 }
 

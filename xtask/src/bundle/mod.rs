@@ -13,6 +13,10 @@ use crate::{process, workspace};
 
 const RUN: &str = include_str!("run.sh");
 
+/// One build of the whole workspace, so that everything shares the dependencies of `xtask test`.
+const BUILD: &str = "build --release --workspace --bins --test gpu --benches \
+                     --features bitnet-gpu/cuda,bitnet-gpu/gpu-tests";
+
 /// More than this is worth a warning: bundles travel.
 const LARGE_BYTES: u64 = 40 << 20;
 
@@ -34,9 +38,12 @@ struct Message {
     target: Option<Target>,
 }
 
+/// What a target is: `bin`, `test`, `bench`.
+
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
 }
 
 /// Builds everything and fills the folder.
@@ -51,15 +58,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let bin = dir.join("bin");
     std::fs::create_dir_all(&bin)?;
+    // First, because it marks the folder as a bundle when a build fails.
+    std::fs::write(dir.join("run.sh"), RUN)?;
+    executable(&dir.join("run.sh"))?;
     // Tests and benchmarks run in folders that stand where their packages stand.
     std::fs::create_dir_all(dir.join("host"))?;
     std::fs::create_dir_all(dir.join("benches/results"))?;
 
-    let mut programs = built("build --release -p bitnet-cli")?;
-    let gpu = "test --release --no-run -p bitnet-gpu --features cuda,gpu-tests --test gpu";
-    programs.extend(built(gpu)?.into_iter().map(|(_, path)| ("gpu-tests".to_owned(), path)));
-    let benches = built("bench --no-run -p bitnet-benches --benches")?;
-    programs.extend(benches.into_iter().map(|(name, path)| (format!("bench-{name}"), path)));
+    let programs = built(BUILD)?;
     for (name, path) in &programs {
         let to = bin.join(name);
         std::fs::copy(path, &to).with_context(|| format!("copying {}", path.display()))?;
@@ -69,8 +75,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     copy(&workspace::ptx(), &dir.join("ptx"))?;
     copy(&workspace::root().join("models/demo"), &dir.join("models/demo"))?;
-    std::fs::write(dir.join("run.sh"), RUN)?;
-    executable(&dir.join("run.sh"))?;
 
     let mut total = 0;
     for path in workspace::files(&dir, &[""])? {
@@ -107,19 +111,21 @@ fn archive(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Runs cargo and returns the programs it made, by target name.
+/// Runs cargo and returns the programs it made, by the name they have in the bundle.
 fn built(args: &str) -> Result<Vec<(String, PathBuf)>> {
     println!("cargo {args}");
     let mut cargo = process::cargo();
-    cargo.args(args.split(' ')).arg("--message-format=json-render-diagnostics");
+    cargo.args(args.split_whitespace()).arg("--message-format=json-render-diagnostics");
     // Diagnostics and progress go to stderr, where they are seen.
     let out = cargo.stderr(Stdio::inherit()).output()?;
     if !out.status.success() {
         bail!("{} from: cargo {args}", out.status);
     }
     let programs = programs(&String::from_utf8_lossy(&out.stdout));
-    if programs.is_empty() {
-        bail!("cargo {args} made no program");
+    for needed in ["bitnet", "gpu-tests"] {
+        if !programs.iter().any(|(name, _)| name == needed) {
+            bail!("cargo {args} made no `{needed}`");
+        }
     }
     Ok(programs)
 }
@@ -129,7 +135,16 @@ fn programs(messages: &str) -> Vec<(String, PathBuf)> {
         .lines()
         .filter_map(|line| serde_json::from_str::<Message>(line).ok())
         .filter(|message| message.reason == "compiler-artifact")
-        .filter_map(|message| Some((message.target?.name, message.executable?)))
+        .filter_map(|message| Some((message.target?, message.executable?)))
+        .filter_map(|(target, path)| {
+            let name = match target.kind.first().map(String::as_str) {
+                Some("bin") if target.name == "bitnet" => target.name,
+                Some("test") => format!("{}-tests", target.name),
+                Some("bench") => format!("bench-{}", target.name),
+                _ => return None,
+            };
+            Some((name, path))
+        })
         .collect()
 }
 
@@ -160,14 +175,23 @@ mod tests {
 
     #[test]
     fn programs_are_read_from_messages() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","target":{"name":"serde"},"executable":null}"#,
-            "\n",
-            r#"{"reason":"compiler-artifact","target":{"name":"bitnet"},"executable":"/t/bitnet"}"#,
-            "\nnot json\n",
-            r#"{"reason":"build-finished","success":true}"#,
-        );
-        assert_eq!(programs(messages), [("bitnet".to_owned(), PathBuf::from("/t/bitnet"))]);
+        let artifact = |kind: &str, name: &str, executable: &str| {
+            format!(
+                "{{\"reason\":\"compiler-artifact\",\"executable\":{executable},\
+                 \"target\":{{\"name\":\"{name}\",\"kind\":[\"{kind}\"]}}}}\n"
+            )
+        };
+        let messages = artifact("lib", "serde", "null")
+            + &artifact("bin", "bitnet", "\"/t/bitnet\"")
+            + &artifact("bin", "xtask", "\"/t/xtask\"")
+            + &artifact("test", "gpu", "\"/t/gpu-1\"")
+            + &artifact("bench", "rope", "\"/t/rope-1\"")
+            + "not json\n{\"reason\":\"build-finished\",\"success\":true}\n";
+        let found = programs(&messages);
+        let named: Vec<_> = found.iter().map(|(n, p)| (n.as_str(), p.to_str().unwrap())).collect();
+        let wanted =
+            [("bitnet", "/t/bitnet"), ("gpu-tests", "/t/gpu-1"), ("bench-rope", "/t/rope-1")];
+        assert_eq!(named, wanted);
     }
 
     #[test]
