@@ -320,4 +320,37 @@ mod tests {
         let words = |bits| Output::words("q", &[1], vec![bits]);
         assert!(difference(&[words(a)], &[words(b)]).is_some());
     }
+
+    /// Writes one element too far.
+    struct TooFar;
+
+    impl Run for TooFar {
+        fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+            let mut y = bed.output::<f32>(5)?;
+            bed.backend().write(&mut y, 0, &[1.0; 6])?;
+            bed.keep("y", &[5], &y)
+        }
+    }
+
+    /// Leaves one element as it was.
+    struct TooShort;
+
+    impl Run for TooShort {
+        fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+            let mut y = bed.output::<f32>(5)?;
+            bed.backend().write(&mut y, 0, &[1.0; 4])?;
+            bed.keep("y", &[5], &y)
+        }
+    }
+
+    #[test]
+    fn an_element_too_many_and_one_too_few_are_found() {
+        let cpu = crate::cpu::CpuBackend::new(Some(1)).unwrap();
+        let past = run(&cpu, &TooFar).unwrap_err();
+        assert!(matches!(past, RunError::Overrun { tensor: "y", past: 0 }), "{past}");
+        match run(&cpu, &TooShort).unwrap_err() {
+            RunError::Poison(first) => assert_eq!((&first.at[..], first.count), (&[4][..], 1)),
+            other => panic!("{other}"),
+        }
+    }
 }
