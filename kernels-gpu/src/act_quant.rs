@@ -1,7 +1,8 @@
 //! Device side of [`contract::act_quant`]: one block per row; every element is made once.
 //!
 //! A thread owns elements `t, t + 256, ...`, as in [`crate::rmsnorm`]: the first `HELD` stay in
-//! registers, the others are read again for each pass (maximum, then quantising).
+//! registers, the others are read again for each pass (maximum, then quantising). Each kernel has
+//! a body for short rows and one for long ones.
 
 use contract::act_quant::{
     ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs, RmsNormArgs,
@@ -18,9 +19,27 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
-use crate::rmsnorm::{HELD, element, held_constants, residual_row};
+use crate::rmsnorm::{LONG, SHORT, element, held_constants, is_short, residual_row};
 
 const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * (block::THREADS + 16));
+
+/// How far apart elements `i` and `i + 256 j` of a row of activations stand, for `i < 256`.
+#[inline(always)]
+const fn step(j: usize) -> usize {
+    act_index(THREADS as usize * j)
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < THREADS as usize {
+        let mut j = 0;
+        while j < 5 {
+            assert!(act_index(i + THREADS as usize * j) == act_index(i) + step(j));
+            j += 1;
+        }
+        i += 1;
+    }
+};
 
 /// Quantises the block's row: `held`, then `far(i)` for the elements beyond.
 ///
@@ -29,7 +48,7 @@ const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * (block::THR
 /// `acts` and `stats` cover the contract's table for rows of `k`; the block has `SMEM_BYTES` of
 /// shared memory, whose last 16 words nobody else uses; `held` is zero past the end of the row.
 #[inline(always)]
-unsafe fn quantise_row(
+unsafe fn quantise_row<const HELD: usize>(
     held: &[f32; HELD],
     far: impl Fn(u32) -> f32,
     k: u32,
@@ -53,24 +72,25 @@ unsafe fn quantise_row(
     let padded = act_bytes(k as usize) as u32;
     let row = block_idx_x() as usize;
     let acts = acts.cast::<u8>().as_ptr().wrapping_add(row * padded as usize);
-    let put = |i: u32, q: i8| {
-        // SAFETY: i < act_bytes(K), and act_index maps each such i to a byte of its own.
-        unsafe { st_u8(acts.wrapping_add(act_index(i as usize)), q as u8) };
+    let own = acts.wrapping_add(act_index(thread_idx_x() as usize));
+    let put = |j: usize, q: i8| {
+        // SAFETY: element(j) < act_bytes(K), and act_index maps each such index to a byte of its
+        // own: that of the thread's first element, moved by `step`.
+        unsafe { st_u8(own.wrapping_add(step(j)), q as u8) };
         i32::from(q)
     };
     let mut sum = 0;
     let mut j = 0;
     while j < HELD {
-        let i = element(j);
-        if i < padded {
-            sum += put(i, quantise(held[j], scale));
+        if element(j) < padded {
+            sum += put(j, quantise(held[j], scale));
         }
         j += 1;
     }
-    let mut i = element(HELD);
-    while i < padded {
-        sum += put(i, if i < k { quantise(far(i), scale) } else { 0 });
-        i += THREADS;
+    while element(j) < padded {
+        let i = element(j);
+        sum += put(j, if i < k { quantise(far(i), scale) } else { 0 });
+        j += 1;
     }
     // SAFETY: words 264 to 271 of the shared memory are for this call.
     let sum = unsafe { block::sum(scratch.add(8), sum) };
@@ -90,6 +110,15 @@ unsafe fn quantise_row(
 /// contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn act_quant(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { if is_short(args.k) { plain::<SHORT>(&args) } else { plain::<LONG>(&args) } }
+}
+
+/// # Safety
+///
+/// As for [`act_quant`].
+#[inline(always)]
+unsafe fn plain<const HELD: usize>(args: &Args) {
     launch_dependents();
     dependency_wait();
     let k = args.k;
@@ -112,10 +141,19 @@ pub unsafe extern "ptx-kernel" fn act_quant(args: Args) {
 /// the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn act_quant_rmsnorm(args: RmsNormArgs) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { if is_short(args.k) { normed::<SHORT>(&args) } else { normed::<LONG>(&args) } }
+}
+
+/// # Safety
+///
+/// As for [`act_quant_rmsnorm`].
+#[inline(always)]
+unsafe fn normed<const HELD: usize>(args: &RmsNormArgs) {
     let k = args.k;
     let weight = args.weight.as_ptr().cast_const();
     // SAFETY: `weight` holds K elements that never change.
-    let gains = unsafe { held_constants(weight, k) };
+    let gains: [f32; HELD] = unsafe { held_constants(weight, k) };
     launch_dependents();
     dependency_wait();
 
@@ -124,7 +162,7 @@ pub unsafe extern "ptx-kernel" fn act_quant_rmsnorm(args: RmsNormArgs) {
     let delta = args.delta.as_ptr().cast_const();
     let delta = if delta.is_null() { delta } else { delta.wrapping_add(row) };
     // SAFETY: row m of `x` and of `delta`, both K long.
-    let (mut held, squares) = unsafe { residual_row(x, delta, k) };
+    let (mut held, squares): ([f32; HELD], f32) = unsafe { residual_row(x, delta, k) };
     // SAFETY: words 0 to 255 of the shared memory are for this call.
     let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
     let r = inv_rms(squares, k, args.eps);
@@ -141,7 +179,7 @@ pub unsafe extern "ptx-kernel" fn act_quant_rmsnorm(args: RmsNormArgs) {
 
 /// Applies the norm to the held elements inside the row.
 #[inline(always)]
-fn normalise_held(held: &mut [f32; HELD], r: f32, gains: &[f32; HELD], k: u32) {
+fn normalise_held<const HELD: usize>(held: &mut [f32; HELD], r: f32, gains: &[f32; HELD], k: u32) {
     let mut j = 0;
     while j < HELD {
         // Past the end an infinite `r` would make a NaN of the zero.
@@ -158,10 +196,24 @@ fn normalise_held(held: &mut [f32; HELD], r: f32, gains: &[f32; HELD], k: u32) {
 /// the pointers of `args` cover the contract's table.
 #[inline(always)]
 unsafe fn act_quant_gated(args: &GatedArgs, gated: impl Fn(f32, f32) -> f32) {
+    // SAFETY: handed on.
+    unsafe {
+        match is_short(args.k) {
+            true => gated_row::<SHORT>(args, gated),
+            false => gated_row::<LONG>(args, gated),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`act_quant_gated`].
+#[inline(always)]
+unsafe fn gated_row<const HELD: usize>(args: &GatedArgs, gated: impl Fn(f32, f32) -> f32) {
     let k = args.k;
     let weight = args.weight.as_ptr().cast_const();
     // SAFETY: `weight` is null or holds K elements that never change.
-    let gains = unsafe { held_constants(weight, k) };
+    let gains: [f32; HELD] = unsafe { held_constants(weight, k) };
     launch_dependents();
     dependency_wait();
 

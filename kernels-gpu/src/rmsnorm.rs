@@ -1,7 +1,9 @@
 //! Device side of [`contract::rmsnorm`]: one block per row, partial `p` in thread `p`.
 //!
-//! Thread `t` owns elements `t, t + 256, ...` of its row. The first [`HELD`] of them stay in its
-//! registers between the passes; rows longer than that read the others again.
+//! Thread `t` owns elements `t, t + 256, ...` of its row. The first `HELD` of them stay in its
+//! registers between the passes; rows longer than that read the others again. Each kernel has two
+//! bodies, for [`SHORT`] and for [`LONG`], because a short row should not pay for a long one's
+//! loops.
 
 use contract::launch::Kernel;
 use contract::num::fma;
@@ -15,8 +17,16 @@ use crate::arch::thread::{block_idx_x, thread_idx_x};
 
 const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * block::THREADS);
 
-/// Elements of a thread that stay in registers: rows up to 7,168 are read once.
-pub const HELD: usize = 28;
+/// Elements of a thread that stay in registers, in the body for rows up to 2,560.
+pub const SHORT: usize = 10;
+/// The same in the body for longer rows: those up to 7,168 are read once.
+pub const LONG: usize = 28;
+
+/// Whether a row of `k` elements fits the registers of the [`SHORT`] body.
+#[inline(always)]
+pub fn is_short(k: u32) -> bool {
+    k <= THREADS * SHORT as u32
+}
 
 /// Index of element `j` of this thread.
 #[inline(always)]
@@ -31,7 +41,7 @@ pub fn element(j: usize) -> u32 {
 /// `p` is null or starts `k` readable elements that nobody writes while this kernel, or the one
 /// before it, runs.
 #[inline(always)]
-pub unsafe fn held_constants(p: *const f32, k: u32) -> [f32; HELD] {
+pub unsafe fn held_constants<const HELD: usize>(p: *const f32, k: u32) -> [f32; HELD] {
     let mut held = [0.0; HELD];
     let mut j = 0;
     while j < HELD {
@@ -50,7 +60,11 @@ pub unsafe fn held_constants(p: *const f32, k: u32) -> [f32; HELD] {
 ///
 /// `x`, and `delta` unless null, start `k` elements; those of this thread are its own.
 #[inline(always)]
-pub unsafe fn residual_row(x: *mut f32, delta: *const f32, k: u32) -> ([f32; HELD], f32) {
+pub unsafe fn residual_row<const HELD: usize>(
+    x: *mut f32,
+    delta: *const f32,
+    k: u32,
+) -> ([f32; HELD], f32) {
     let add = !delta.is_null();
     let mut held = [0.0; HELD];
     let mut deltas = [0.0; HELD];
@@ -102,10 +116,19 @@ pub unsafe fn residual_row(x: *mut f32, delta: *const f32, k: u32) -> ([f32; HEL
 /// contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn rmsnorm(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { if is_short(args.k) { body::<SHORT>(&args) } else { body::<LONG>(&args) } }
+}
+
+/// # Safety
+///
+/// As for [`rmsnorm`].
+#[inline(always)]
+unsafe fn body<const HELD: usize>(args: &Args) {
     let k = args.k;
     let weight = args.weight.as_ptr().cast_const();
     // SAFETY: `weight` holds K elements that never change.
-    let gains = unsafe { held_constants(weight, k) };
+    let gains: [f32; HELD] = unsafe { held_constants(weight, k) };
     launch_dependents();
     dependency_wait();
 
@@ -114,7 +137,7 @@ pub unsafe extern "ptx-kernel" fn rmsnorm(args: Args) {
     let delta = args.delta.as_ptr().cast_const();
     let delta = if delta.is_null() { delta } else { delta.wrapping_add(row) };
     // SAFETY: row m of `x` and of `delta`, both K long.
-    let (held, squares) = unsafe { residual_row(x, delta, k) };
+    let (held, squares): ([f32; HELD], f32) = unsafe { residual_row(x, delta, k) };
     let scratch: Shared<f32> = dynamic_shared_mem();
     // SAFETY: the block has SMEM_BYTES of shared memory, used by this call alone.
     let r = inv_rms(unsafe { block::sum_partials(scratch, squares) }, k, args.eps);

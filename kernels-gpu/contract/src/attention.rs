@@ -86,7 +86,9 @@ macro_rules! kernels {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES);
+            // One block is enough: what a thread has in flight counts, not how many threads.
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(1);
         }
     )* };
 }

@@ -50,15 +50,15 @@ pub enum LmHeadF32 {}
 
 impl Kernel for LmHeadBf16 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_bf16", THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_bf16", THREADS).with_min_blocks(1);
 }
 
 impl Kernel for LmHeadF16 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_f16", THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_f16", THREADS).with_min_blocks(1);
 }
 
 impl Kernel for LmHeadF32 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_f32", THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_f32", THREADS).with_min_blocks(1);
 }

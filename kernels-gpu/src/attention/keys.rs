@@ -37,7 +37,14 @@ pub(super) unsafe fn attention_split<E: CacheElement>(args: &Args) {
         return; // the whole block: the grid is made for a longer sequence
     }
     // SAFETY: block < blocks().
-    let (sums, values) = unsafe { query.key_block(block) };
+    let (sums, values) = unsafe { query.key_block::<16, 64>(block) };
+    if blocks == 1 && whole {
+        let mut running = Running::EMPTY;
+        let weights = running.take(sums);
+        // SAFETY: the grid is (key blocks, heads, M), and no other block has work for (head, m).
+        unsafe { write_out(args, m, head, running, values.map(|v| weights.combine(0.0, v))) };
+        return; // the whole block
+    }
 
     let lane = (m * args.heads + head) as usize;
     let len = partial_len(args.head_dim as usize);

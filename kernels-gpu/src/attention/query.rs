@@ -14,9 +14,7 @@ use crate::element::CacheElement;
 const KEYS: u32 = KEY_BLOCK as u32;
 /// Dimensions of the values that one thread carries.
 pub(super) const DIMS: usize = (MAX_HEAD_DIM / THREADS) as usize;
-/// Groups of 8 elements of a key that are in flight at once.
-const GROUPS: u32 = 8;
-/// Keys whose values are in flight at once.
+/// Keys whose values are in flight at once, behind those that were loaded early.
 const IN_FLIGHT: u32 = 16;
 
 const _: () = assert!(THREADS == 2 * KEYS && KEYS == 64);
@@ -86,26 +84,26 @@ impl<E: CacheElement> Query<E> {
     }
 
     /// The score of key `t`, in both threads of its pair; thread `half` of the pair makes partials
-    /// `4 half ..` of the dot.
+    /// `4 half ..` of the dot. `GROUPS` groups of 8 elements of a key are in flight at once.
     ///
     /// # Safety
     ///
     /// `t < self.visible`; the query is in shared memory.
     #[inline(always)]
-    unsafe fn score(&self, t: u32, half: u32) -> f32 {
+    unsafe fn score<const GROUPS: usize>(&self, t: u32, half: u32) -> f32 {
         let key = self.keys.wrapping_add(t as usize * self.stride + 4 * half as usize);
         let q = self.shared_q.add(4 * half);
         let mut p = [0.0; 4];
         let groups = self.head_dim.div_ceil(8);
         let mut first = 0;
         while first < groups {
-            let keys: [[f32; 4]; GROUPS as usize] = core::array::from_fn(|g| {
+            let keys: [[f32; 4]; GROUPS] = core::array::from_fn(|g| {
                 let at = 8 * (first + g as u32);
                 // SAFETY: elements at + 4 half .. + 4 of the key, whose row is padded to 8.
                 unsafe { E::load4_if(at < self.head_dim, key.wrapping_add(at as usize)) }
             });
             let mut g = 0;
-            while g < GROUPS && first + g < groups {
+            while g < GROUPS as u32 && first + g < groups {
                 let at = 8 * (first + g);
                 // SAFETY: elements at + 4 half .. + 4 of the query, padded likewise.
                 let q = unsafe { q.add(at).read_x4() };
@@ -117,7 +115,7 @@ impl<E: CacheElement> Query<E> {
                 }
                 g += 1;
             }
-            first += GROUPS;
+            first += GROUPS as u32;
         }
         let other = p.map(|p| shuffle_xor(p, 1));
         let (low, high) = if half == 0 { (p, other) } else { (other, p) };
@@ -126,7 +124,9 @@ impl<E: CacheElement> Query<E> {
     }
 
     /// Takes key block `block`: its maximum and sum, and the weighted values of this thread's
-    /// dimensions.
+    /// dimensions. The values of the first `EARLY` keys (a multiple of 4) are on their way while the
+    /// scores are made: a block of threads that is alone on its multiprocessor waits for memory
+    /// once.
     ///
     /// *Convergence*: every thread of the block calls it.
     ///
@@ -134,13 +134,23 @@ impl<E: CacheElement> Query<E> {
     ///
     /// `block < self.blocks()`; the query is in shared memory.
     #[inline(always)]
-    pub(super) unsafe fn key_block(&self, block: u32) -> (BlockSum, [f32; DIMS]) {
+    pub(super) unsafe fn key_block<const GROUPS: usize, const EARLY: usize>(
+        &self,
+        block: u32,
+    ) -> (BlockSum, [f32; DIMS]) {
         let first = block * KEYS;
         let keys = (self.visible - first).min(KEYS); // at least 1
+        let values = self.values.wrapping_add(first as usize * self.stride);
+        let own = values.wrapping_add(thread_idx_x() as usize);
+        let early: [f32; EARLY] = core::array::from_fn(|t| {
+            let there = (t as u32) < keys && thread_idx_x() < self.head_dim;
+            // SAFETY: v[kv head, first + t, d] with t < keys and d < head_dim.
+            unsafe { E::load_if(there, own.wrapping_add(t * self.stride)) }
+        });
         let (t, half) = (thread_idx_x() / 2, thread_idx_x() % 2);
         // A key that is not there has the score of the last one, which nobody reads.
         // SAFETY: first + keys <= visible.
-        let s = unsafe { self.score(first + t.min(keys - 1), half) };
+        let s = unsafe { self.score::<GROUPS>(first + t.min(keys - 1), half) };
         if half == 0 {
             // SAFETY: t < 64; the last reader of the scores passed the second barrier below.
             unsafe { self.shared_scores.add(t).write(s) };
@@ -175,28 +185,53 @@ impl<E: CacheElement> Query<E> {
         sync_threads();
 
         let mut out = [0.0; DIMS];
-        let mut i = 0;
+        if thread_idx_x() < self.head_dim {
+            // SAFETY: keys first .. first + keys are visible, and d < head_dim.
+            out[0] = unsafe { self.weighted(own, keys, &early) };
+        }
+        let mut i = 1;
         while i < DIMS {
             let d = thread_idx_x() + THREADS * i as u32;
             if d < self.head_dim {
-                // SAFETY: keys first .. first + keys are visible, and d < head_dim.
-                out[i] = unsafe { self.weighted(first, keys, d) };
+                // SAFETY: as above.
+                out[i] = unsafe { self.weighted(values.wrapping_add(d as usize), keys, &[]) };
             }
             i += 1;
         }
         (BlockSum { max: top, sum }, out)
     }
 
-    /// Dimension `d` of the weighted values of keys `first .. first + keys`, in key order.
+    /// One dimension of the weighted values of `keys` keys, in key order: `values` of the first
+    /// key, `early` the values of the first keys, as far as they were loaded.
     ///
     /// # Safety
     ///
-    /// These keys are visible, `d < head_dim`, and their exponentials are in shared memory.
+    /// These keys are visible, the dimension is one of the head's, and the exponentials of the
+    /// keys are in shared memory.
     #[inline(always)]
-    unsafe fn weighted(&self, first: u32, keys: u32, d: u32) -> f32 {
-        let values = self.values.wrapping_add(first as usize * self.stride + d as usize);
+    unsafe fn weighted<const EARLY: usize>(
+        &self,
+        values: *const E,
+        keys: u32,
+        early: &[f32; EARLY],
+    ) -> f32 {
         let mut acc = 0.0;
-        let mut t = 0;
+        let mut take = |t: u32, v: [f32; 4]| {
+            // SAFETY: t < 64, a multiple of 4.
+            let p = unsafe { self.shared_weights.add(t).read_x4() };
+            let mut e = 0;
+            while e < 4 {
+                let next = weighted_value(acc, p[e], v[e]);
+                acc = if t + (e as u32) < keys { next } else { acc };
+                e += 1;
+            }
+        };
+        let mut j = 0;
+        while j < EARLY {
+            take(j as u32, [early[j], early[j + 1], early[j + 2], early[j + 3]]);
+            j += 4;
+        }
+        let mut t = EARLY as u32;
         while t < keys {
             let v: [f32; IN_FLIGHT as usize] = core::array::from_fn(|j| {
                 let key = t + j as u32;
@@ -204,15 +239,8 @@ impl<E: CacheElement> Query<E> {
                 unsafe { E::load_if(key < keys, values.wrapping_add(key as usize * self.stride)) }
             });
             let mut j = 0;
-            while j < IN_FLIGHT {
-                // SAFETY: t + j < 64, a multiple of 4.
-                let p = unsafe { self.shared_weights.add(t + j).read_x4() };
-                let mut e = 0;
-                while e < 4 {
-                    let next = weighted_value(acc, p[e], v[j as usize + e]);
-                    acc = if t + j + (e as u32) < keys { next } else { acc };
-                    e += 1;
-                }
+            while j < IN_FLIGHT as usize {
+                take(t + j as u32, [v[j], v[j + 1], v[j + 2], v[j + 3]]);
                 j += 4;
             }
             t += IN_FLIGHT;

@@ -26,7 +26,7 @@ pub(super) unsafe fn attention<E: CacheElement>(args: &Args) {
     let mut block = 0;
     while block < query.blocks() {
         // SAFETY: block < blocks().
-        let (sums, new) = unsafe { query.key_block(block) };
+        let (sums, new) = unsafe { query.key_block::<4, 0>(block) };
         let weights = running.take(sums);
         let mut i = 0;
         while i < DIMS {

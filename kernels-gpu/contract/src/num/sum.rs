@@ -80,20 +80,28 @@ pub fn short_dot(n: usize, mut step: impl FnMut(f32, usize) -> f32) -> f32 {
 /// Takes `x` into the partials as plain terms, its first element into partial 0.
 #[inline(always)]
 pub fn sum_into(partials: &mut [f32; PARTIALS], x: &[f32]) {
-    for piece in x.chunks(PARTIALS) {
+    let (whole, rest) = x.as_chunks::<PARTIALS>();
+    for piece in whole {
         for (acc, v) in partials.iter_mut().zip(piece) {
             *acc += *v;
         }
+    }
+    for (acc, v) in partials.iter_mut().zip(rest) {
+        *acc += *v;
     }
 }
 
 /// Takes the squares of `x` into the partials.
 #[inline(always)]
 pub fn sum_squares_into(partials: &mut [f32; PARTIALS], x: &[f32]) {
-    for piece in x.chunks(PARTIALS) {
+    let (whole, rest) = x.as_chunks::<PARTIALS>();
+    for piece in whole {
         for (acc, v) in partials.iter_mut().zip(piece) {
             *acc = fma(*v, *v, *acc);
         }
+    }
+    for (acc, v) in partials.iter_mut().zip(rest) {
+        *acc = fma(*v, *v, *acc);
     }
 }
 
@@ -105,10 +113,16 @@ pub fn dot_into<T: Copy>(
     y: &[T],
     widen: impl Fn(T) -> f32,
 ) {
-    for (xs, ys) in x.chunks(PARTIALS).zip(y.chunks(PARTIALS)) {
-        for ((acc, a), b) in partials.iter_mut().zip(xs).zip(ys) {
+    // Whole pieces have a length that compilers know: their loop needs no remainder.
+    let (xs, ys) = (x.as_chunks::<PARTIALS>().0, y.as_chunks::<PARTIALS>().0);
+    for (x, y) in xs.iter().zip(ys) {
+        for ((acc, a), b) in partials.iter_mut().zip(x).zip(y) {
             *acc = fma(*a, widen(*b), *acc);
         }
+    }
+    let whole = xs.len().min(ys.len()) * PARTIALS;
+    for ((acc, a), b) in partials.iter_mut().zip(&x[whole..]).zip(&y[whole..]) {
+        *acc = fma(*a, widen(*b), *acc);
     }
 }
 
