@@ -1,6 +1,5 @@
-//! Many short texts in one process: no memory is lost, and a prompt gives the same tokens every time.
-//!
-//! A short run always; [`GENERATIONS`] with `cargo test ... soak -- --ignored`.
+//! Many short texts in one process: no memory is lost, and a prompt gives the same tokens every time,
+//! whatever was generated or given up on before it.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -12,23 +11,13 @@ use bitnet_gpu::text::SamplingParams;
 use crate::lane;
 use crate::model::files;
 
-/// Texts of the long run.
+/// Texts in all.
 const GENERATIONS: usize = 2000;
 /// Different prompts among them.
 const PROMPTS: usize = 24;
 
 #[test]
-fn a_hundred_texts() {
-    soak(100);
-}
-
-#[test]
-#[ignore = "takes minutes; `cargo test ... -- --ignored soak` runs it"]
 fn two_thousand_texts() {
-    soak(GENERATIONS);
-}
-
-fn soak(generations: usize) {
     let _shared = lane::shared();
     let files = files("tiny-falcon-e");
     let builder = Session::builder().model(&files.path).backend(lane::choice()).context(160);
@@ -41,7 +30,7 @@ fn soak(generations: usize) {
     // Tokens of the longest text that each prompt has given so far.
     let mut first: HashMap<usize, Vec<u32>> = HashMap::new();
     let mut settled = None;
-    for i in 0..generations {
+    for i in 0..GENERATIONS {
         let prompt = if i < PROMPTS { i } else { seeded.below(PROMPTS) };
         let params = SamplingParams {
             seed: prompt as u64,
@@ -69,11 +58,11 @@ fn soak(generations: usize) {
         // Recordings and staging are made in the first texts.
         let memory = session.memory();
         let held = (memory.in_use_bytes, memory.reserved_bytes);
-        if i >= generations / 4 {
+        if i >= GENERATIONS / 4 {
             let settled = settled.get_or_insert(held);
             assert_eq!(*settled, held, "text {i}: bytes in use and reserved");
         }
     }
     assert_eq!(first.len(), PROMPTS, "every prompt had its turn");
-    println!("{generations} texts, bytes in use and reserved: {settled:?}");
+    println!("{GENERATIONS} texts, bytes in use and reserved: {settled:?}");
 }
