@@ -7,13 +7,14 @@ use contract::w2a8_gemv::VARIANTS;
 use super::embed::Table;
 use super::kv_append::Cache;
 use super::rope::Angles;
-use super::{Bed, Output, Run, RunError, w2a8};
-use super::{act_quant, attention, embed, gated, kv_append, lm_head, rmsnorm, rope, sample};
+use super::w2a8_gemv::Product;
+use super::{Bed, Output, Run, RunError};
+use super::{act_quant, attention, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample};
+use super::{silu_mul, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
 use crate::ops::{Backend, RowType};
 use crate::reference::Inputs as Seeded;
-use crate::reference::w2a8_gemv::Case as Product;
 
 /// One case of one kernel.
 #[derive(Clone, Debug)]
@@ -30,14 +31,15 @@ enum Inputs {
     ActQuant(act_quant::Inputs),
     Attention(attention::Inputs),
     Embed(embed::Inputs),
-    Gated(gated::Inputs),
     KvAppend(kv_append::Inputs),
     LmHead(lm_head::Inputs),
+    Relu2Mul(relu2_mul::Inputs),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
     Sample(sample::Inputs),
-    Gemv(Product, usize),
-    Gemm(Product),
+    SiluMul(silu_mul::Inputs),
+    W2a8Gemm(Product),
+    W2a8Gemv(Product, usize),
 }
 
 impl Run for Case {
@@ -46,14 +48,17 @@ impl Run for Case {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
-            Inputs::Gated(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
+            Inputs::Relu2Mul(inputs) => inputs.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
-            Inputs::Gemv(case, variant) => w2a8::Gemv { case, variant: Some(*variant) }.run(bed),
-            Inputs::Gemm(case) => w2a8::Gemm { case }.run(bed),
+            Inputs::SiluMul(inputs) => inputs.run(bed),
+            Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
+            Inputs::W2a8Gemv(case, variant) => {
+                w2a8_gemv::Inputs { case, variant: Some(*variant) }.run(bed)
+            }
         }
     }
 }
@@ -205,14 +210,13 @@ impl List {
         let mut seeded = Seeded::new(5);
         for (m, k) in [(1, 1), (2, 255), (3, 1025)] {
             let what = format!("m={m} k={k}");
-            for (kernel, gate) in [
-                (symbol::<contract::relu2_mul::Relu2Mul>(), Gate::Relu2),
-                (symbol::<contract::silu_mul::SiluMul>(), Gate::Silu),
-            ] {
-                let gate_up = seeded.floats(2 * m * k, 9.0);
-                let inputs = gated::Inputs { gate, m, k, gate_up };
-                self.add(kernel, what.clone(), Inputs::Gated(inputs));
-            }
+            let gate_up = seeded.floats(2 * m * k, 9.0);
+            let inputs = relu2_mul::Inputs { m, k, gate_up: gate_up.clone() };
+            let kernel = symbol::<contract::relu2_mul::Relu2Mul>();
+            self.add(kernel, what.clone(), Inputs::Relu2Mul(inputs));
+            let inputs = silu_mul::Inputs { m, k, gate_up };
+            let kernel = symbol::<contract::silu_mul::SiluMul>();
+            self.add(kernel, what.clone(), Inputs::SiluMul(inputs));
             for delta in [None, Some(seeded.floats(m * k, 3.0))] {
                 let (x, weight) = (seeded.floats(m * k, 3.0), seeded.floats(k, 2.0));
                 let inputs = rmsnorm::Inputs { m, k, x, delta, weight, eps: 1e-5 };
@@ -287,11 +291,15 @@ impl List {
         for (index, variant) in VARIANTS.iter().enumerate() {
             for (n, k) in gemv {
                 let case = Product::new(1, n, k, 8);
-                self.add(variant.spec.symbol, format!("n={n} k={k}"), Inputs::Gemv(case, index));
+                self.add(
+                    variant.spec.symbol,
+                    format!("n={n} k={k}"),
+                    Inputs::W2a8Gemv(case, index),
+                );
             }
         }
         for (m, n, k) in [(1, 1, 1), (2, 7, 65), (9, 33, 513), (17, 70, 1000)] {
-            let inputs = Inputs::Gemm(Product::new(m, n, k, 9));
+            let inputs = Inputs::W2a8Gemm(Product::new(m, n, k, 9));
             self.add(
                 symbol::<contract::w2a8_gemm::W2a8Gemm>(),
                 format!("m={m} n={n} k={k}"),

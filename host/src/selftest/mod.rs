@@ -11,13 +11,15 @@ pub mod act_quant;
 pub mod attention;
 pub mod cases;
 pub mod embed;
-pub mod gated;
 pub mod kv_append;
 pub mod lm_head;
+pub mod relu2_mul;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
-pub mod w2a8;
+pub mod silu_mul;
+pub mod w2a8_gemm;
+pub mod w2a8_gemv;
 
 use std::fmt;
 

@@ -1,12 +1,11 @@
 //! [`contract::relu2_mul`] against the oracle.
 
 use bitnet_gpu::ops::Backend;
-use bitnet_gpu::ops::act_quant::Gate;
 use bitnet_gpu::ops::relu2_mul::Relu2Mul;
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::relu2_mul::{TEST_SHAPES, relu2_mul};
 use bitnet_gpu::selftest::Output;
-use bitnet_gpu::selftest::gated::Inputs;
+use bitnet_gpu::selftest::relu2_mul::Inputs;
 use contract::w2a8::{MAX_K, MAX_ROWS};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
@@ -23,7 +22,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
 }
 
 fn check_case<B: Backend>(b: &B, m: usize, k: usize, gate_up: Vec<f32>) {
-    let inputs = Inputs { gate: Gate::Relu2, m, k, gate_up };
+    let inputs = Inputs { m, k, gate_up };
     check(b, &inputs, &expected(&inputs), format!("m={m} k={k}"));
 }
 

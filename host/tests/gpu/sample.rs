@@ -6,7 +6,7 @@ use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, logits, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::sample::Inputs;
-use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState};
+use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState, weight};
 use contract::w2a8::MAX_ROWS;
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
@@ -18,6 +18,7 @@ on_lane! {
     penalties_and_seen_tokens
     every_filter_with_every_other
     top_k_and_top_p_keep_ties
+    min_p_keeps_a_token_of_just_that_weight
     stop_ids_and_the_last_step_end_the_text
     nothing_changes_once_done
     a_short_log_is_not_overrun
@@ -167,6 +168,21 @@ fn top_k_and_top_p_keep_ties<B: Backend>(b: &B) {
         };
         assert!(tokens.iter().all(|t| allowed.contains(t)), "{tokens:?} of {allowed:?}");
         assert!(tokens.len() > kept / 2, "only {tokens:?} of {kept} in 60 draws");
+    }
+}
+
+fn min_p_keeps_a_token_of_just_that_weight<B: Backend>(b: &B) {
+    let logits = vec![1.0, 0.5, 0.4999, -8.0, 0.5];
+    let least = weight(0.5, 1.0);
+    for (min_weight, kept) in [(least, &[0, 1, 4][..]), (least + 1, &[0])] {
+        let mut tokens = std::collections::BTreeSet::new();
+        for seed in 0..60 {
+            let params = SampleParams { seed, temperature: 1.0, min_weight, ..GREEDY };
+            let inputs = one(logits.clone(), params);
+            check_case(b, &inputs, "at the bar");
+            tokens.insert(picked(b, &inputs));
+        }
+        assert_eq!(tokens.into_iter().collect::<Vec<_>>(), kept, "60 draws");
     }
 }
 

@@ -1,12 +1,11 @@
 //! [`contract::silu_mul`] against the oracle.
 
 use bitnet_gpu::ops::Backend;
-use bitnet_gpu::ops::act_quant::Gate;
 use bitnet_gpu::ops::silu_mul::SiluMul;
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::silu_mul::{TEST_SHAPES, silu_mul};
 use bitnet_gpu::selftest::Output;
-use bitnet_gpu::selftest::gated::Inputs;
+use bitnet_gpu::selftest::silu_mul::Inputs;
 use contract::w2a8::{MAX_K, MAX_ROWS};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
@@ -23,7 +22,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
 }
 
 fn check_case<B: Backend>(b: &B, m: usize, k: usize, gate_up: Vec<f32>) {
-    let inputs = Inputs { gate: Gate::Silu, m, k, gate_up };
+    let inputs = Inputs { m, k, gate_up };
     check(b, &inputs, &expected(&inputs), format!("m={m} k={k}"));
 }
 

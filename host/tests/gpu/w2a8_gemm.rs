@@ -5,7 +5,8 @@ use bitnet_gpu::ops::{Backend, PackedLinear, QuantActs};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::w2a8_gemm::{TEST_SHAPES, w2a8_gemm};
 use bitnet_gpu::reference::w2a8_gemv::Case;
-use bitnet_gpu::selftest::w2a8::{Gemm, Gemv};
+use bitnet_gpu::selftest::w2a8_gemm::Inputs;
+use bitnet_gpu::selftest::w2a8_gemv;
 use bitnet_gpu::selftest::{self, Output};
 use contract::w2a8::{MAX_ROWS, Segments};
 
@@ -22,7 +23,7 @@ on_lane! {
 
 fn check_case<B: Backend>(b: &B, case: &Case) {
     let want = [Output::floats("y", &[case.m, case.n], &w2a8_gemm(case))];
-    check(b, &Gemm { case }, &want, format!("m={} n={} k={}", case.m, case.n, case.k));
+    check(b, &Inputs { case }, &want, format!("m={} n={} k={}", case.m, case.n, case.k));
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
@@ -55,9 +56,10 @@ fn unusual_scales<B: Backend>(b: &B) {
 fn one_row_has_the_bits_of_gemv<B: Backend>(b: &B) {
     for (n, k) in [(1, 1), (40, 513), (131, 2049)] {
         let case = Case::new(1, n, k, 4);
-        let gemv = selftest::run(b, &Gemv { case: &case, variant: None }).expect("gemv runs");
+        let gemv =
+            selftest::run(b, &w2a8_gemv::Inputs { case: &case, variant: None }).expect("gemv runs");
         let want = [Output { dims: vec![1, n], ..gemv[0].clone() }];
-        check(b, &Gemm { case: &case }, &want, format!("n={n} k={k}"));
+        check(b, &Inputs { case: &case }, &want, format!("n={n} k={k}"));
     }
 }
 

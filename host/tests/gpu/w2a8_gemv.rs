@@ -5,7 +5,7 @@ use bitnet_gpu::ops::{Backend, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::w2a8_gemv::{Case, TEST_SHAPES, w2a8_gemv};
 use bitnet_gpu::selftest::Output;
-use bitnet_gpu::selftest::w2a8::Gemv;
+use bitnet_gpu::selftest::w2a8_gemv::Inputs;
 use contract::w2a8::{MAX_K, Segments};
 use contract::w2a8_gemv::VARIANTS;
 
@@ -27,7 +27,7 @@ fn check_case<B: Backend>(b: &B, case: &Case, variants: impl Iterator<Item = Opt
     for variant in variants {
         let symbol = variant.map_or("choose", |v| VARIANTS[v].spec.symbol);
         let what = format!("{symbol} n={} k={}", case.n, case.k);
-        check(b, &Gemv { case, variant }, &want, what);
+        check(b, &Inputs { case, variant }, &want, what);
     }
 }
 
