@@ -2,6 +2,7 @@
 //!
 //! All of it is for the record: what cannot be read is left out, never guessed.
 
+#[cfg(feature = "cuda")]
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -70,6 +71,7 @@ fn civil(mut days: u64) -> (u64, u64, u64) {
     (year, month as u64 + 1, days + 1)
 }
 
+#[cfg(feature = "cuda")]
 /// Clocks, power and temperature now, as `nvidia-smi` has them: the names of its fields and their
 /// values. Empty without it.
 pub(crate) fn clocks(uuid: &str) -> Vec<(String, String)> {

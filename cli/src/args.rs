@@ -51,7 +51,7 @@ pub(crate) enum Command {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct EngineArgs {
-    /// Folder, file, or hub name ORG/NAME[@REVISION]; the demo model when not given
+    /// Folder, file, or hub name ORG/NAME or ORG/NAME@REVISION; the demo model when not given
     #[arg(short, long, env = "BITNET_MODEL", value_name = "PATH|ORG/NAME")]
     pub(crate) model: Option<String>,
     /// auto, cpu, cuda or cuda:N

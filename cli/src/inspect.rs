@@ -14,7 +14,7 @@ use serde::Serialize;
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
-    /// Folder, file, or hub name ORG/NAME[@REVISION]; the demo model when not given
+    /// Folder, file, or hub name ORG/NAME or ORG/NAME@REVISION; the demo model when not given
     #[arg(env = "BITNET_MODEL", value_name = "PATH|ORG/NAME")]
     model: Option<String>,
     /// List every tensor and every projection
