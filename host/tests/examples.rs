@@ -1,0 +1,45 @@
+//! Runs the examples that need no GPU, as programs. `cargo test` builds them beside the tests.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn run(name: &str, args: &[&str]) -> String {
+    let exe = std::env::current_exe().expect("this program's path");
+    // target/PROFILE/deps/examples-HASH -> target/PROFILE/examples/NAME
+    let folder = exe.ancestors().nth(2).expect("a target folder").join("examples");
+    let program = folder.join(name).with_extension(std::env::consts::EXE_EXTENSION);
+    assert!(
+        program.is_file(),
+        "{} is not built; `cargo test` builds it when no target is named",
+        program.display()
+    );
+    let output = Command::new(&program)
+        .args(args)
+        .env("BITNET_DEVICE", "cpu")
+        .output()
+        .expect("the example starts");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    assert!(output.status.success(), "{name} failed:\n{out}{err}");
+    out
+}
+
+#[test]
+fn choose_backend() {
+    assert!(run("choose_backend", &["cpu"]).contains("cpu -> cpu"));
+}
+
+#[test]
+fn gemv() {
+    let text = run("gemv", &["cpu"]);
+    assert!(text.contains("1000x777 on CPU") && text.contains("y[0..4] = ["), "{text}");
+}
+
+#[test]
+fn generate() {
+    let demo = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/demo");
+    let text = run("generate", &[&demo.display().to_string(), "fn main() {"]);
+    assert!(text.starts_with("fn main() {") && text.len() > 40, "{text}");
+}
