@@ -1,6 +1,6 @@
 //! Host side of [`contract::sample`].
 
-use contract::sample::{SampleParams, StepState};
+use contract::sample::{SampleParams, StepState, adjusted_len, groups};
 use contract::w2a8::MAX_ROWS;
 
 use super::error::{at_least, dimension};
@@ -66,8 +66,10 @@ pub struct SampleState<B: Backend> {
     pub params: B::Buf<u32>,
     /// `[vocab]`: 1 for tokens of prompt and text.
     pub seen: B::Buf<u8>,
-    /// Scratch `[vocab]`.
+    /// Scratch `[adjusted_len(vocab)]`.
     pub adjusted: B::Buf<f32>,
+    /// Scratch `[groups(vocab)]`.
+    pub tops: B::Buf<u32>,
     /// Scratch; zero between steps.
     pub best: B::Buf<u64>,
 }
@@ -83,7 +85,8 @@ impl<B: Backend> SampleState<B> {
             state: backend.alloc("sampler", STATE_WORDS)?,
             params: backend.alloc("sampler", PARAM_WORDS)?,
             seen: backend.alloc("sampler", vocab)?,
-            adjusted: backend.alloc("sampler", vocab)?,
+            adjusted: backend.alloc("sampler", adjusted_len(vocab as u32) as usize)?,
+            tops: backend.alloc("sampler", groups(vocab as u32) as usize)?,
             best: backend.alloc("sampler", 1)?,
         };
         backend.fill(&mut sampler.state, 0)?;
@@ -117,7 +120,9 @@ impl<B: Backend> Sample<'_, B> {
         dimension(OP, "vocab", self.vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
         at_least(OP, "logits", self.logits.len(), self.logits_at.saturating_add(self.vocab))?;
         at_least(OP, "seen", self.sampler.seen.len(), self.vocab)?;
-        at_least(OP, "adjusted", self.sampler.adjusted.len(), self.vocab)?;
+        let adjusted = adjusted_len(self.vocab as u32) as usize;
+        at_least(OP, "adjusted", self.sampler.adjusted.len(), adjusted)?;
+        at_least(OP, "tops", self.sampler.tops.len(), groups(self.vocab as u32) as usize)?;
         at_least(OP, "state", self.sampler.state.len(), STATE_WORDS)?;
         at_least(OP, "params", self.sampler.params.len(), PARAM_WORDS)?;
         at_least(OP, "best", self.sampler.best.len(), 1)
@@ -134,6 +139,7 @@ impl Sample<'_, super::CudaBackend> {
         let args = Args {
             logits: super::cuda::at(logits.dev_ptr(stream), logits_at),
             adjusted: sampler.adjusted.dev_ptr(stream),
+            tops: sampler.tops.dev_ptr(stream),
             seen: sampler.seen.dev_ptr(stream),
             best: sampler.best.dev_ptr(stream),
             params: sampler.params.dev_ptr(stream).cast(),

@@ -1,6 +1,6 @@
 //! Runs of [`crate::ops::sample`].
 
-use contract::sample::{SampleParams, StepState};
+use contract::sample::{SampleParams, StepState, adjusted_len, groups};
 
 use super::{Bed, Output, Run, RunError};
 use crate::ops::sample::{Sample, SampleState, param_words, state_words};
@@ -33,7 +33,8 @@ impl Run for Inputs {
             state: bed.input(&state_words(&self.state))?,
             params: bed.input(&param_words(&self.params))?,
             seen: bed.input(&self.seen)?,
-            adjusted: bed.output(vocab)?,
+            adjusted: bed.output(adjusted_len(vocab as u32) as usize)?,
+            tops: bed.output(groups(vocab as u32) as usize)?,
             best: bed.input(&[0])?,
         };
         let mut log = bed.backend().alloc_tokens(self.log)?;
@@ -53,6 +54,7 @@ impl Run for Inputs {
         let best = bed.read("best", &sampler.best)?;
         bed.push(Output::words("best", &[1, 2], vec![best[0] as u32, (best[0] >> 32) as u32]));
         bed.read("adjusted", &sampler.adjusted)?;
+        bed.read("tops", &sampler.tops)?;
         bed.read("params", &sampler.params)?;
         let tokens = (0..self.log).map(|step| log.get(step)).collect();
         bed.push(Output::words("out", &[self.log], tokens));

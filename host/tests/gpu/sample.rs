@@ -286,6 +286,7 @@ fn refusals<B: Backend>(b: &B) {
     for (bad, mut sampler) in [
         ("seen", SampleState::<B> { seen: zeros(b, vocab - 1), ..good() }),
         ("adjusted", SampleState::<B> { adjusted: zeros(b, vocab - 1), ..good() }),
+        ("tops", SampleState::<B> { tops: zeros(b, vocab.div_ceil(32) - 1), ..good() }),
         ("state", SampleState::<B> { state: zeros(b, STATE_WORDS - 1), ..good() }),
         ("params", SampleState::<B> { params: zeros(b, PARAM_WORDS - 1), ..good() }),
         ("best", SampleState::<B> { best: zeros(b, 0), ..good() }),

@@ -3,7 +3,8 @@
 //! | tensor     | element          | shape     | meaning                                       |
 //! |------------|------------------|-----------|-----------------------------------------------|
 //! | `logits`   | `f32`            | `[vocab]` | input                                         |
-//! | `adjusted` | `f32`            | `[vocab]` | scratch: logits after penalty and temperature |
+//! | `adjusted` | `f32`            | `[vocab]` | scratch: logits after penalty and temperature; room for [`adjusted_len`] |
+//! | `tops`     | `u32`            | `[groups(vocab)]` | scratch: largest key of each [`GROUP`] logits |
 //! | `seen`     | `u8`             | `[vocab]` | 1 for tokens of prompt and text; updated      |
 //! | `best`     | `u64`            | `[1]`     | scratch, 0 before and after every step        |
 //! | `params`   | [`SampleParams`] | `[1]`     | what was asked for                            |
@@ -28,7 +29,8 @@
 //! `token`, `step + 1`, `pos + 1`, and `done = 1` after a stop id or the last allowed step. When `done` was set,
 //! nothing changes, so that steps launched ahead of the host are harmless.
 //!
-//! `sample_prepare` does step 1 over the whole GPU, `sample_pick` the rest in one block.
+//! `sample_prepare` does step 1 over the whole GPU, `sample_pick` the rest in one block: from a short
+//! list of the best logits, found through `tops`, or else from all of them.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
@@ -44,6 +46,12 @@ pub const PICK_BINS: u32 = 2048;
 /// Shared memory of `sample_pick` in bytes: the histogram, a word of 64 bits of each warp, and what
 /// one thread tells the others.
 pub const PICK_SMEM_BYTES: u32 = 8 * (PICK_BINS + PICK_THREADS / 32 + 2);
+/// Logits that share an element of `tops`: the lanes of a warp.
+pub const GROUP: u32 = 32;
+/// Logits on the short list of `sample_pick`, at most.
+pub const SHORT_LIST: u32 = PICK_THREADS;
+/// Logits that the short list is sure to hold, where there are so many, for top-p without top-k.
+pub const TOP_P_LIST: u32 = 256;
 /// Most stop ids.
 pub const MAX_STOP_IDS: usize = 16;
 /// The weight of the best token.
@@ -135,6 +143,27 @@ pub fn weight(x: f32, best: f32) -> u32 {
     }
 }
 
+/// A key below which every token weighs 0 beside the best one.
+///
+/// `x < fl(best - 22)` means `x < best - 22`, as rounding keeps the order; and `exp(-22) * 2^31` is
+/// 0.6. Infinities and NaN subtract to themselves.
+#[inline(always)]
+pub const fn weight_floor(best: f32) -> u32 {
+    num::order_key(best - 22.0)
+}
+
+/// Elements of `tops`.
+#[inline(always)]
+pub const fn groups(vocab: u32) -> u32 {
+    vocab.div_ceil(GROUP)
+}
+
+/// Elements of `adjusted`: whole vectors of four, so that the last is loaded like all others.
+#[inline(always)]
+pub const fn adjusted_len(vocab: u32) -> u32 {
+    vocab.next_multiple_of(4)
+}
+
 /// The weight that top-p asks of the kept tokens, given the weight `total` of all candidates.
 #[inline(always)]
 pub const fn top_p_target(total: u64, top_p_q32: u64) -> u64 {
@@ -163,6 +192,8 @@ pub struct Args {
     pub logits: DevPtr<f32>,
     /// Scratch.
     pub adjusted: DevPtr<f32>,
+    /// Scratch: the largest key of each group.
+    pub tops: DevPtr<u32>,
     /// Tokens of prompt and text.
     pub seen: DevPtr<u8>,
     /// Scratch: the best [`rank`].
@@ -193,4 +224,29 @@ impl Kernel for SamplePick {
     type Args = Args;
     const SPEC: LaunchSpec =
         LaunchSpec::new("sample_pick", PICK_THREADS).with_smem(PICK_SMEM_BYTES);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_below_the_floor_weigh_nothing() {
+        let inf = f32::INFINITY;
+        let mut best = 1e-40f32;
+        let mut bests = vec![inf, -inf, f32::NAN, 0.0, -0.0, 22.0, -22.0, f32::MAX, f32::MIN];
+        while best < 1e38 {
+            best *= 1.37;
+            bests.extend([best, -best]);
+        }
+        for best in bests {
+            let floor = weight_floor(best);
+            for below in (1..100).chain([1 << 20, 1 << 30]) {
+                let x = num::order_value(floor.saturating_sub(below));
+                assert!(num::order_key(x) >= floor || weight(x, best) == 0, "{x} {best}");
+            }
+            assert!(best.is_nan() || num::order_key(best) >= floor);
+            assert_eq!(weight(-inf, best) > 0, best == -inf);
+        }
+    }
 }

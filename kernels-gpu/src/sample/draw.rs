@@ -1,11 +1,13 @@
 //! Draws one token by integer weights.
 
 use contract::num::order_key;
-use contract::sample::{Args, PICK_THREADS, random, scale_random, top_p_target, weight};
+use contract::sample::{
+    Args, PICK_THREADS, random, scale_random, top_p_target, weight, weight_floor,
+};
 
-use super::field;
 use super::scan::{WARPS, message, over_threads, over_warps};
 use super::select::{for_each, select};
+use super::{field, list, long_field};
 use crate::arch::mem::{ld, ld_x2};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx_u64, shuffle_xor_u64, warp_id};
@@ -24,8 +26,34 @@ impl Kept {
     /// The weight of a logit, 0 when it is not kept.
     #[inline(always)]
     fn weight(&self, x: f32) -> u64 {
+        // Most logits end here, before the exponential.
+        if order_key(x) < self.key {
+            return 0;
+        }
         let w = weight(x, self.best);
-        if order_key(x) >= self.key && w >= self.weight { u64::from(w) } else { 0 }
+        if w >= self.weight { u64::from(w) } else { 0 }
+    }
+}
+
+/// What the step asks for, and its random number.
+pub(super) struct Asked {
+    /// The logit that weighs one.
+    pub(super) best: f32,
+    /// 0 keeps all.
+    pub(super) top_k: u32,
+    /// 2^32 keeps all.
+    pub(super) top_p: u64,
+    /// Lowest weight.
+    pub(super) min_weight: u32,
+    /// 64 random bits.
+    pub(super) random: u64,
+}
+
+impl Asked {
+    /// Whether top-p can drop a token.
+    #[inline(always)]
+    pub(super) fn has_top_p(&self) -> bool {
+        self.top_p >> 32 == 0
     }
 }
 
@@ -39,49 +67,63 @@ impl Kept {
 /// of the largest; the block has `PICK_SMEM_BYTES` of shared memory.
 #[inline(always)]
 pub(super) unsafe fn draw(args: &Args, best_index: u32) -> u32 {
-    let (vocab, adjusted) = (args.vocab, args.adjusted.as_ptr().cast_const());
     // SAFETY: best_index < vocab.
-    let best = unsafe { ld(adjusted.wrapping_add(best_index as usize)) };
-
+    let best = unsafe { ld(args.adjusted.as_ptr().cast_const().wrapping_add(best_index as usize)) };
     let top_k = field!(args.params -> top_k);
-    let mut key = 0;
-    if top_k != 0 && top_k < vocab {
-        // SAFETY: the caller's promise.
-        key = unsafe { select(adjusted, vocab, 0, |_| 1, |_| u64::from(top_k)) };
+    let asked = Asked {
+        best,
+        top_k: if top_k < args.vocab { top_k } else { 0 },
+        top_p: long_field!(args.params -> top_p_q32),
+        min_weight: field!(args.params -> min_weight),
+        random: random(long_field!(args.params -> seed), field!(args.state -> step)),
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        list::draw(args, best_index, &asked).unwrap_or_else(|| from_all(args, best_index, &asked))
     }
-    // SAFETY: one element, aligned to 8.
-    let [low, high]: [u32; 2] =
-        unsafe { ld_x2((&raw const (*args.params.as_ptr()).top_p_q32).cast()) };
-    let top_p = u64::from(low) | u64::from(high) << 32;
-    if top_p >> 32 == 0 {
-        let own = |x| weight(x, best);
+}
+
+/// [`draw`] from all logits.
+///
+/// # Safety
+///
+/// As for [`draw`].
+#[inline(always)]
+unsafe fn from_all(args: &Args, best_index: u32, asked: &Asked) -> u32 {
+    let (vocab, adjusted) = (args.vocab, args.adjusted.as_ptr().cast_const());
+    let (best, mut key) = (asked.best, weight_floor(asked.best));
+    if asked.top_k != 0 {
         // SAFETY: the caller's promise.
-        let c = unsafe { select(adjusted, vocab, key, own, |total| top_p_target(total, top_p)) };
+        let k = unsafe { select(adjusted, vocab, key, |_| 1, |_| u64::from(asked.top_k)) };
+        key = key.max(k);
+    }
+    if asked.has_top_p() {
+        let own = |x| weight(x, best);
+        let target = |total| top_p_target(total, asked.top_p);
+        // SAFETY: the caller's promise.
+        let c = unsafe { select(adjusted, vocab, key, own, target) };
         key = key.max(c);
     }
-    let kept = Kept { best, key, weight: field!(args.params -> min_weight) };
+    let kept = Kept { best, key, weight: asked.min_weight };
 
     // Each warp weighs a stretch of the vocabulary; then the block walks through the one stretch
     // that the random number falls into.
-    let stretch = vocab.div_ceil(WARPS);
+    let stretch = vocab.div_ceil(4 * WARPS) * 4;
     let first = warp_id() * stretch;
     let end = (first + stretch).min(vocab);
     let mut sum = 0u64;
     // SAFETY: end <= vocab.
-    unsafe { for_each(adjusted, first + lane_id(), LANES, end, |x| sum += kept.weight(x)) };
+    unsafe { for_each(adjusted, first + 4 * lane_id(), 4 * LANES, end, |x| sum += kept.weight(x)) };
     let mut distance = LANES / 2;
     while distance > 0 {
         sum += shuffle_xor_u64(sum, distance);
         distance /= 2;
     }
-    // SAFETY: one element, aligned to 8.
-    let [low, high]: [u32; 2] = unsafe { ld_x2((&raw const (*args.params.as_ptr()).seed).cast()) };
-    let random = random(u64::from(low) | u64::from(high) << 32, field!(args.state -> step));
     let (through, before, total) = over_warps(sum);
     if total == 0 {
         return best_index; // every thread; only when each logit is NaN
     }
-    let point = scale_random(random, total);
+    let point = scale_random(asked.random, total);
     let warp = ballot(through > point).trailing_zeros();
     let rest = point - shuffle_idx_u64(before, warp);
     sync_threads();

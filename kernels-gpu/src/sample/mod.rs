@@ -1,18 +1,21 @@
 //! Device side of [`contract::sample`].
 //!
-//! `sample_prepare` runs over the whole GPU: it adjusts the logits and finds the best. `sample_pick`
-//! is one block: [`select`] narrows down the keys that top-k and top-p keep, [`draw`] takes one of
-//! the kept tokens, and thread 0 moves the sequence on. No step depends on the order in which
-//! threads arrive: maxima and sums of integers only.
+//! `sample_prepare` runs over the whole GPU: it adjusts the logits and finds the best, of all and of
+//! each group. `sample_pick` is one block: [`list`] draws from a short list of the best logits; when
+//! they do not fit or do not decide, [`select`] narrows down the keys that top-k and top-p keep, and
+//! [`draw`] takes one of the kept tokens. Thread 0 moves the sequence on. No step depends on the
+//! order in which threads arrive: maxima, sums of integers, and a list read as a set.
 
 mod draw;
+mod gather;
+mod list;
 mod scan;
 mod select;
 
 use contract::launch::Kernel;
 use contract::sample::{
-    Args, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SampleParams, SamplePick, SamplePrepare,
-    StepState, penalise, rank, rank_index, temper,
+    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SampleParams, SamplePick,
+    SamplePrepare, StepState, penalise, rank, rank_index, temper,
 };
 
 use crate::arch::atomic::max_u64_relaxed;
@@ -20,7 +23,7 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_u8, ld_x2, st, st_u8, st_x2};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id};
+use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id, warp_max};
 
 /// Reads one field of what `args` points to.
 macro_rules! field {
@@ -30,6 +33,17 @@ macro_rules! field {
     };
 }
 use field;
+
+/// Reads one field of 64 bits.
+macro_rules! long_field {
+    ($args:ident . $pointer:ident -> $field:ident) => {{
+        // SAFETY: as for `field`; the element is aligned to 8.
+        let [low, high]: [u32; 2] =
+            unsafe { ld_x2((&raw const (*$args.$pointer.as_ptr()).$field).cast()) };
+        u64::from(low) | u64::from(high) << 32
+    }};
+}
+use long_field;
 
 /// The best [`rank`] that `sample_prepare` found.
 ///
@@ -60,6 +74,7 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
     let mut j = 0;
     while j < PREPARE_TILE / PREPARE_THREADS {
         let i = block_idx_x() * PREPARE_TILE + j * PREPARE_THREADS + thread_idx_x();
+        let mut own = 0;
         if i < args.vocab {
             let at = i as usize;
             // SAFETY: i < vocab; adjusted[i] belongs to this thread.
@@ -68,8 +83,14 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
                 let seen = ld_u8(args.seen.as_ptr().cast_const().wrapping_add(at)) != 0;
                 let x = temper(penalise(x, seen, penalty), temperature);
                 st(args.adjusted.as_ptr().wrapping_add(at), x);
-                best = rank(x, i).max(best);
+                own = rank(x, i);
             }
+        }
+        best = own.max(best);
+        let top = warp_max((own >> 32) as u32);
+        if i < args.vocab && lane_id() == 0 {
+            // SAFETY: i starts a group, which belongs to this warp.
+            unsafe { st(args.tops.as_ptr().wrapping_add((i / GROUP) as usize), top) };
         }
         j += 1;
     }
@@ -158,5 +179,7 @@ unsafe fn advance(args: &Args, token: u32) {
 
 const _: unsafe extern "ptx-kernel" fn(<SamplePrepare as Kernel>::Args) = sample_prepare;
 const _: unsafe extern "ptx-kernel" fn(<SamplePick as Kernel>::Args) = sample_pick;
+// A warp of `sample_prepare` has a group.
+const _: () = assert!(GROUP == LANES && PREPARE_TILE.is_multiple_of(PREPARE_THREADS));
 // Fields are read as words.
 const _: () = assert!(align_of::<SampleParams>() == 8 && size_of::<StepState>() == 16);

@@ -9,20 +9,21 @@ use contract::num::order_key;
 use contract::sample::{PICK_BINS, PICK_THREADS};
 
 use super::scan::{message, over_threads};
-use crate::arch::mem::ld_if;
+use crate::arch::mem::{X4, ld_x4_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 
-/// Logits of a thread that are in flight at once.
-const IN_FLIGHT: usize = 8;
+/// Vectors of four logits of a thread that are in flight at once.
+const IN_FLIGHT: usize = 4;
 /// Bins of one thread.
 const BINS: u32 = PICK_BINS / PICK_THREADS;
 
-/// Calls `visit(x)` for logits `thread, thread + step, ...` of `end`.
+/// Calls `visit(x)` for logits `first .. first + 4`, `first + step .. first + step + 4`, ... of
+/// `end`. `first` and `step` are multiples of 4.
 ///
 /// # Safety
 ///
-/// `adjusted` starts `end` readable elements.
+/// `adjusted` starts `adjusted_len(end)` readable elements, aligned to 16.
 #[inline(always)]
 pub(super) unsafe fn for_each(
     adjusted: *const f32,
@@ -33,15 +34,15 @@ pub(super) unsafe fn for_each(
 ) {
     let mut i = first;
     while i < end {
-        let x: [f32; IN_FLIGHT] = core::array::from_fn(|j| {
+        let x: [X4<f32>; IN_FLIGHT] = core::array::from_fn(|j| {
             let at = i + step * j as u32;
-            // SAFETY: at < end.
-            unsafe { ld_if(at < end, adjusted.wrapping_add(at as usize)) }
+            // SAFETY: at < end, a multiple of 4: all four lie below adjusted_len(end).
+            unsafe { ld_x4_if(at < end, adjusted.wrapping_add(at as usize).cast()) }
         });
         let mut j = 0;
-        while j < IN_FLIGHT {
-            if i + step * (j as u32) < end {
-                visit(x[j]);
+        while j < 4 * IN_FLIGHT {
+            if i + step * (j / 4) as u32 + ((j % 4) as u32) < end {
+                visit(x[j / 4][j % 4]);
             }
             j += 1;
         }
@@ -56,7 +57,7 @@ pub(super) unsafe fn for_each(
 ///
 /// # Safety
 ///
-/// `adjusted` starts `vocab` readable elements; the block has `PICK_SMEM_BYTES` of shared memory,
+/// `adjusted` starts `adjusted_len(vocab)` readable elements, aligned to 16; the block has `PICK_SMEM_BYTES` of shared memory,
 /// which no thread reads after the barrier before this call.
 #[inline(always)]
 pub(super) unsafe fn select(
@@ -94,7 +95,7 @@ pub(super) unsafe fn select(
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { for_each(adjusted, thread_idx_x(), PICK_THREADS, vocab, count) };
+        unsafe { for_each(adjusted, 4 * thread_idx_x(), 4 * PICK_THREADS, vocab, count) };
         sync_threads();
 
         // From the top bin down: thread t has bins 2047 - BINS t and those below.
