@@ -6,7 +6,7 @@ use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, logits, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::sample::Inputs;
-use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState, weight};
+use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SHORT_LIST, SampleParams, StepState, weight};
 use contract::w2a8::MAX_ROWS;
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
@@ -19,6 +19,7 @@ on_lane! {
     every_filter_with_every_other
     top_k_and_top_p_keep_ties
     min_p_keeps_a_token_of_just_that_weight
+    as_many_candidates_as_the_short_list_holds
     stop_ids_and_the_last_step_end_the_text
     nothing_changes_once_done
     a_short_log_is_not_overrun
@@ -183,6 +184,23 @@ fn min_p_keeps_a_token_of_just_that_weight<B: Backend>(b: &B) {
             tokens.insert(picked(b, &inputs));
         }
         assert_eq!(tokens.into_iter().collect::<Vec<_>>(), kept, "60 draws");
+    }
+}
+
+/// Candidates far above the rest: one fewer than the list of the kernel holds, as many, and more;
+/// side by side and apart.
+fn as_many_candidates_as_the_short_list_holds<B: Backend>(b: &B) {
+    let (vocab, full) = (20_000, SHORT_LIST as usize);
+    for candidates in [full - 1, full, full + 1] {
+        for apart in [1, 32, 39] {
+            let mut logits = vec![-60.0; vocab];
+            (0..candidates).for_each(|i| logits[i * apart] = 3.0 + (i % 5) as f32 * 0.25);
+            for (top_k, top_p) in [(0, 1.0), (0, 0.5), (40, 1.0), (candidates as u32 + 1, 0.9f64)] {
+                let top_p_q32 = (top_p * 4_294_967_296.0) as u64;
+                let params = SampleParams { temperature: 1.0, top_k, top_p_q32, ..GREEDY };
+                check_case(b, &Inputs { steps: 3, ..one(logits.clone(), params) }, "short list");
+            }
+        }
     }
 }
 
