@@ -74,7 +74,8 @@ unsafe fn for_each_group(args: &Args, mut visit: impl FnMut(u32, u32)) {
     }
 }
 
-/// The `wanted`-th largest key of the threads, low bits cleared; 0 when there are not so many.
+/// A key that `wanted` of the threads' keys reach, and no more than have to: the `wanted`-th largest
+/// but for the low bits. 0 when there are not so many. No key is above `best`.
 ///
 /// *Convergence*: one warp calls it.
 ///
@@ -82,12 +83,12 @@ unsafe fn for_each_group(args: &Args, mut visit: impl FnMut(u32, u32)) {
 ///
 /// The threads wrote their keys to column 3 before the last barrier.
 #[inline(always)]
-unsafe fn kth_top(wanted: u32) -> u32 {
+unsafe fn kth_top(wanted: u32, best: u32) -> u32 {
     let keys: [u32; WARPS as usize] = core::array::from_fn(|j| {
         // SAFETY: one of PICK_THREADS words.
         unsafe { column(3).add(lane_id() + LANES * j as u32).read() }
     });
-    let (mut found, mut bit) = (0, 1u32 << 31);
+    let (mut found, mut bit) = (0, (1u32 << 31).checked_shr(best.leading_zeros()).unwrap_or(0));
     while bit >> LOW_BITS != 0 {
         let mut count = 0;
         let mut j = 0;
@@ -95,8 +96,12 @@ unsafe fn kth_top(wanted: u32) -> u32 {
             count += i32::from(keys[j as usize] >= found | bit);
             j += 1;
         }
-        if warp_sum(count) as u32 >= wanted {
+        let count = warp_sum(count) as u32;
+        if count >= wanted {
             found |= bit;
+        }
+        if count == wanted {
+            break; // the whole warp
         }
         bit >>= 1;
     }
@@ -104,6 +109,7 @@ unsafe fn kth_top(wanted: u32) -> u32 {
 }
 
 /// A floor that at least `wanted` tokens reach, and few more; 0 when not known, or `wanted` is 0.
+/// `best` is the largest key.
 ///
 /// *Convergence*: every thread of the block calls it. It ends with a barrier, before which the
 /// counters are set to 0.
@@ -112,7 +118,7 @@ unsafe fn kth_top(wanted: u32) -> u32 {
 ///
 /// The pointers of `args` cover the contract's table; no thread reads shared memory any more.
 #[inline(always)]
-pub(super) unsafe fn reached_by(args: &Args, wanted: u32) -> u32 {
+pub(super) unsafe fn reached_by(args: &Args, wanted: u32, best: u32) -> u32 {
     let mut top = 0;
     // SAFETY: the caller's promise; a word of this thread; counters that nobody uses yet.
     unsafe {
@@ -127,7 +133,7 @@ pub(super) unsafe fn reached_by(args: &Args, wanted: u32) -> u32 {
         // SAFETY: column 3 was written before the barrier; one thread tells, the others read behind
         // the next.
         unsafe {
-            let floor = if wanted != 0 { kth_top(wanted) } else { 0 };
+            let floor = if wanted != 0 { kth_top(wanted, best) } else { 0 };
             if lane_id() == 0 {
                 told().write(floor);
             }

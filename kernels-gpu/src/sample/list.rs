@@ -66,8 +66,9 @@ pub(super) unsafe fn draw(args: &Args, best_index: u32, asked: &Asked) -> Option
         0 if asked.has_top_p() => TOP_P_LIST,
         k => k,
     };
+    let weightless = weight_floor(asked.best);
     // SAFETY: the caller's promise; nothing is in shared memory yet.
-    let (reached, weightless) = unsafe { (reached_by(args, wanted), weight_floor(asked.best)) };
+    let reached = unsafe { reached_by(args, wanted, order_key(asked.best)) };
     // For top-p alone the list may end above tokens that weigh something.
     let complete = asked.top_k != 0 || reached <= weightless;
     // SAFETY: the caller's promise; the counters are 0.
