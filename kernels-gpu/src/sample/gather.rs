@@ -179,8 +179,8 @@ pub(super) unsafe fn list(args: &Args, floor: u32) -> Option<u32> {
     while first < count {
         let at: [u32; IN_FLIGHT] = core::array::from_fn(|j| {
             let group = first + WARPS * j as u32;
-            // SAFETY: a group that was written before the barrier.
             if group < count {
+                // SAFETY: a group that was written before the barrier.
                 GROUP * unsafe { column(3).add(group).read() } + lane_id()
             } else {
                 u32::MAX
