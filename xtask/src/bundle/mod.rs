@@ -36,14 +36,20 @@ struct Message {
     reason: String,
     executable: Option<PathBuf>,
     target: Option<Target>,
+    profile: Option<Profile>,
 }
-
-/// What a target is: `bin`, `test`, `bench`.
 
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    /// `bin`, `test`, `bench`, ...
     kind: Vec<String>,
+}
+
+/// How it was built. A program is built twice: as itself, and as the harness of its unit tests.
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
 }
 
 /// Builds everything and fills the folder.
@@ -135,10 +141,10 @@ fn programs(messages: &str) -> Vec<(String, PathBuf)> {
         .lines()
         .filter_map(|line| serde_json::from_str::<Message>(line).ok())
         .filter(|message| message.reason == "compiler-artifact")
-        .filter_map(|message| Some((message.target?, message.executable?)))
-        .filter_map(|(target, path)| {
+        .filter_map(|message| Some((message.target?, message.executable?, message.profile?.test)))
+        .filter_map(|(target, path, test)| {
             let name = match target.kind.first().map(String::as_str) {
-                Some("bin") if target.name == "bitnet" => target.name,
+                Some("bin") if target.name == "bitnet" && !test => target.name,
                 Some("test") => format!("{}-tests", target.name),
                 Some("bench") => format!("bench-{}", target.name),
                 _ => return None,
@@ -175,17 +181,20 @@ mod tests {
 
     #[test]
     fn programs_are_read_from_messages() {
-        let artifact = |kind: &str, name: &str, executable: &str| {
+        let artifact = |kind: &str, name: &str, executable: &str, test: bool| {
             format!(
                 "{{\"reason\":\"compiler-artifact\",\"executable\":{executable},\
-                 \"target\":{{\"name\":\"{name}\",\"kind\":[\"{kind}\"]}}}}\n"
+                 \"target\":{{\"name\":\"{name}\",\"kind\":[\"{kind}\"]}},\
+                 \"profile\":{{\"test\":{test}}}}}\n"
             )
         };
-        let messages = artifact("lib", "serde", "null")
-            + &artifact("bin", "bitnet", "\"/t/bitnet\"")
-            + &artifact("bin", "xtask", "\"/t/xtask\"")
-            + &artifact("test", "gpu", "\"/t/gpu-1\"")
-            + &artifact("bench", "rope", "\"/t/rope-1\"")
+        let messages = artifact("lib", "serde", "null", false)
+            + &artifact("bin", "bitnet", "\"/t/bitnet\"", false)
+            // The harness of the program's unit tests is no program.
+            + &artifact("bin", "bitnet", "\"/t/deps/bitnet-2\"", true)
+            + &artifact("bin", "xtask", "\"/t/xtask\"", false)
+            + &artifact("test", "gpu", "\"/t/gpu-1\"", true)
+            + &artifact("bench", "rope", "\"/t/rope-1\"", true)
             + "not json\n{\"reason\":\"build-finished\",\"success\":true}\n";
         let found = programs(&messages);
         let named: Vec<_> = found.iter().map(|(n, p)| (n.as_str(), p.to_str().unwrap())).collect();
