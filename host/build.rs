@@ -9,6 +9,7 @@
 //! crate.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 fn main() {
@@ -25,8 +26,17 @@ fn main() {
         }
         println!("cargo::rustc-link-search=native={}", out.display());
     }
+    let host = env::var_os("RUSTC").and_then(|rustc| {
+        let output = Command::new(rustc).arg("-V").output().ok()?;
+        String::from_utf8(output.stdout).ok()
+    });
+    let host = host.as_deref().map_or("an unknown compiler", str::trim);
+    println!("cargo::rustc-env=BITNET_BUILT_WITH={host}");
+    let mut kernels = "an unknown compiler".to_owned();
     let mut table = String::from("&[\n");
     if let Ok(manifest) = fs::read_to_string(folder.join("manifest.json")) {
+        let named = manifest.split("\"rustc\": \"").nth(1).and_then(|rest| rest.split('"').next());
+        kernels = named.map_or(kernels, str::to_owned);
         let mut files = Vec::new();
         collect(&folder, &mut files);
         files.sort();
@@ -46,6 +56,7 @@ fn main() {
             table += &format!("    Image::new({target:?}, {isa:?}, include_str!({path:?})),\n");
         }
     }
+    println!("cargo::rustc-env=BITNET_KERNELS_BUILT_WITH={kernels}");
     table += "]\n";
     if let Err(error) = fs::write(out.join("ptx_table.rs"), table) {
         println!("cargo::error=cannot write the PTX table: {error}");

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::generate::{report, seed_from_clock, stream};
 use crate::output::Output;
 use crate::{interrupt, locate};
-use bitnet_gpu::session::{Finish, Session, SessionError};
+use bitnet_gpu::session::{Finish, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
 use serde::Serialize;
@@ -44,9 +44,8 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
     let mut session = engine::open(&path, &args.engine, output)?;
-    if session.template().is_none() {
-        return Err(SessionError::NoTemplate.into());
-    }
+    // A model without a template is refused before the first turn.
+    session.template()?;
     let start: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
     let mut talk = Talk { messages: start.clone(), params };
     let interactive = io::stdin().is_terminal() && !output.json;

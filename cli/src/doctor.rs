@@ -146,6 +146,8 @@ fn text(answer: &Answer, output: &Output) -> String {
     let report = &answer.machine;
     let mut out = head("bitnet");
     out += &format!("  version   {} on {}\n", report.version, report.system);
+    out += &format!("  built by  {}\n", report.built_with);
+    out += &format!("  kernels   {}\n", report.kernels_built_with);
     out += &format!("  would use {}\n", report.would_use);
     out += &head("CPU");
     let cpu = &report.cpu;

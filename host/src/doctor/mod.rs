@@ -29,6 +29,10 @@ pub struct Report {
     pub version: &'static str,
     /// Operating system and architecture, such as `linux x86_64`.
     pub system: String,
+    /// The compiler of this build.
+    pub built_with: &'static str,
+    /// The compiler of the embedded PTX.
+    pub kernels_built_with: &'static str,
     /// The CPU.
     pub cpu: Cpu,
     /// The NVIDIA side.
@@ -174,6 +178,8 @@ pub fn report(options: &Options) -> Report {
     Report {
         version: env!("CARGO_PKG_VERSION"),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        built_with: env!("BITNET_BUILT_WITH"),
+        kernels_built_with: env!("BITNET_KERNELS_BUILT_WITH"),
         cpu: cpu(),
         gpu,
         would_use,

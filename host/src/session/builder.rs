@@ -1,6 +1,7 @@
 //! What a program may want to set before a model is loaded.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::engine::{Engine, Runner};
@@ -11,7 +12,7 @@ use crate::cpu::CpuBackend;
 use crate::device_choice::{self, BackendChoice};
 use crate::model::{LoadProgress, Model, Sequence, SequenceOptions};
 use crate::ops::{Backend, RowType};
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::Tokenizer;
 
 /// Rows of the largest prefill step.
 const PREFILL_CHUNK: usize = 256;
@@ -143,9 +144,6 @@ impl SessionBuilder {
             return Err(SessionError::ContextTooLong { asked: context, allowed });
         }
         let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
-        let template = tokenizer
-            .as_ref()
-            .and_then(|tokenizer| ChatTemplate::for_model(tokenizer, &config.model_type).ok());
         let device_started = Instant::now();
         let resolved = self.backend.resolve()?;
         let (engine, device_seconds) = match resolved {
@@ -177,7 +175,7 @@ impl SessionBuilder {
             file_bytes: checkpoint.file_bytes(),
             device_seconds,
         };
-        Ok(Session { engine, tokenizer, template, load })
+        Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
     }
 
     fn engine<B: Backend>(

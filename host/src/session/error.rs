@@ -36,9 +36,6 @@ pub enum SessionError {
         "the checkpoint has no tokenizer; put its tokenizer.json beside the weights or work with token ids"
     )]
     NoTokenizer,
-    /// The checkpoint has no chat template.
-    #[error("the model has no chat template; use plain text generation")]
-    NoTemplate,
     /// A context longer than the model was made for.
     #[error(
         "a context of {asked} positions was asked for and the model takes {allowed}; ask for at most {allowed}"

@@ -15,6 +15,7 @@ pub use error::SessionError;
 pub use stats::{GenerateStats, LoadStats};
 
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
@@ -31,7 +32,8 @@ use engine::Engine;
 pub struct Session {
     engine: Box<dyn Engine>,
     tokenizer: Option<Tokenizer>,
-    template: Option<ChatTemplate>,
+    /// Compiled when it is first asked for.
+    template: OnceLock<ChatTemplate>,
     load: LoadStats,
 }
 
@@ -100,9 +102,17 @@ impl Session {
         self.tokenizer.as_ref()
     }
 
-    /// The checkpoint's chat template, where it has one.
-    pub fn template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
+    /// The chat template of the checkpoint, or the built-in one of its family.
+    ///
+    /// # Errors
+    /// A model without a tokenizer or a template; a template that does not compile.
+    pub fn template(&self) -> Result<&ChatTemplate, SessionError> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let tokenizer = self.tokenizer.as_ref().ok_or(SessionError::NoTokenizer)?;
+        let template = ChatTemplate::for_model(tokenizer, &self.config().model_type)?;
+        Ok(self.template.get_or_init(|| template))
     }
 
     /// What loading took.
@@ -136,10 +146,9 @@ impl Session {
     /// The ids of a conversation, ready for the model's answer.
     ///
     /// # Errors
-    /// A model without a tokenizer or a chat template; a template that refuses the messages.
+    /// As [`Session::template`]; a template that refuses the messages.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, SessionError> {
-        let template = self.template.as_ref().ok_or(SessionError::NoTemplate)?;
-        self.encode(&template.render(messages, true)?)
+        self.encode(&self.template()?.render(messages, true)?)
     }
 
     /// Continues `prompt` (token ids) until the model, a stop string, the callback or a limit ends
