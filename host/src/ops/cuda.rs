@@ -179,6 +179,8 @@ impl Backend for CudaBackend {
     type TokenLog = MappedBuffer<u32>;
     type Recording = Graph;
 
+    const AHEAD: usize = 4;
+
     fn describe(&self) -> String {
         let (device, module) = (self.cuda.device(), self.cuda.module());
         format!("cuda:{} {} ({})", device.ordinal(), device.info().name, module.loaded_level())

@@ -47,6 +47,10 @@ pub trait Backend: Sized + Send + 'static {
     /// A recorded sequence of operations.
     type Recording: Send;
 
+    /// Steps worth queuing behind the one whose result is waited for; 0 for a backend that runs
+    /// operations at once.
+    const AHEAD: usize = 0;
+
     /// One line for people: the device and what it runs.
     fn describe(&self) -> String;
 
@@ -131,7 +135,6 @@ pub trait Backend: Sized + Send + 'static {
     /// Shapes that do not fit; a failed launch. The same holds for every operation below.
     fn embed(&self, op: embed::Embed<'_, Self>) -> Result<(), OpError>;
     /// RMSNorm; see [`rmsnorm::RmsNorm`].
-    #[allow(clippy::missing_errors_doc, reason = "said once, at `embed`")]
     fn rmsnorm(&self, op: rmsnorm::RmsNorm<'_, Self>) -> Result<(), OpError>;
     /// Quantisation; see [`act_quant::ActQuant`].
     fn act_quant(&self, op: act_quant::ActQuant<'_, Self>) -> Result<(), OpError>;

@@ -9,8 +9,6 @@ use crate::model::{Model, ModelError, Sequence};
 use crate::ops::{Backend, TokenLog};
 use crate::profile::Profile;
 
-/// Decode steps queued beyond the token that the host waits for.
-const AHEAD: usize = 4;
 /// Looks at the token log between two questions to the driver.
 const LOOKS: u32 = 256;
 
@@ -101,7 +99,7 @@ impl<B: Backend> Runner<B> {
         if self.read == self.limit {
             return Ok(None);
         }
-        while self.queued < (self.read + 1 + AHEAD).min(self.limit) {
+        while self.queued < (self.read + 1 + B::AHEAD).min(self.limit) {
             let pos = self.prompt_len + self.queued - 1;
             self.model.decode(&mut self.sequence, pos, self.record)?;
             self.queued += 1;
