@@ -80,7 +80,7 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
     let head = |title: &str| format!("{}\n", output.paint("1", title));
     let mut out = head(&report.path.display().to_string());
     let mut row = |name: &str, value: String| out += &format!("  {name:<12} {value}\n");
-    row("family", format!("{}, stored as {:?}", config.model_type, report.kind));
+    row("family", format!("{}, stored as {}", config.model_type, name(&report.kind)));
     let heads =
         format!("{} heads of {} over {}", config.num_heads, config.head_dim, config.num_kv_heads);
     row(
@@ -92,7 +92,7 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
     );
     let sub_norms = if config.sub_norms { "with" } else { "without" };
     let tied = if config.tie_word_embeddings { "tied" } else { "own" };
-    row("form", format!("{:?}, {sub_norms} sub-norms, {tied} head", config.activation));
+    row("form", format!("{}, {sub_norms} sub-norms, {tied} head", name(&config.activation)));
     row("context", format!("{} tokens, rotary base {}", config.max_positions, config.rope_theta));
     row(
         "tokenizer",
@@ -151,4 +151,13 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
         }
     }
     out
+}
+
+/// The name that a value has in the JSON document.
+fn name(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
+    }
 }
