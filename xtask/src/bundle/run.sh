@@ -78,7 +78,7 @@ sanitizer() {
     local tool sanitizer bad=0
     # Left out: a test that faults on purpose, whole models, and what takes hours under the tools.
     local filter=${SANITIZER_FILTER:---skip driver:: --skip memory:: --skip model:: --skip soak --skip the_largest_k}
-    export BITNET_TEST_CASES=${BITNET_TEST_CASES:-2}
+    local cases=${BITNET_TEST_CASES:-2}
     if ! sanitizer=$(find_sanitizer); then
         echo "no compute-sanitizer: put it on PATH or set CUDA_HOME"
         return 1
@@ -86,7 +86,7 @@ sanitizer() {
     for tool in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
         echo "-- $tool"
         # shellcheck disable=SC2086
-        (cd host && logged "sanitizer-$tool" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+        (cd host && logged "sanitizer-$tool" env BITNET_TEST_CASES="$cases" "$sanitizer" --tool "$tool" --error-exitcode 9 \
             "$bin/gpu-tests" --test-threads 1 $filter) || bad=1
         # The tool must have attached and come to its end, and tests must have run under it.
         local log=$here/logs/sanitizer-$tool.log
