@@ -6,6 +6,8 @@
 mod act_quant;
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/conv2d.rs"]
+mod conv2d;
 #[path = "gpu/embed.rs"]
 mod embed;
 #[path = "gpu/kv_append.rs"]

@@ -12,6 +12,7 @@ pub mod element;
 
 pub mod act_quant;
 pub mod attention;
+pub mod conv2d;
 pub mod embed;
 pub mod kv_append;
 pub mod lm_head;

@@ -18,7 +18,7 @@ use crate::memory::MemoryUsage;
 use crate::ops::act_quant::{ActQuant, Source};
 use crate::ops::rope::RopeTable;
 use crate::ops::sample::{STATE_WORDS, params_of, state_words};
-use crate::ops::{self, Backend, Dense, Element, OpError, Tensor, TokenLog};
+use crate::ops::{self, Backend, Dense, Element, Float, OpError, Tensor, TokenLog};
 
 /// Names the environment variable that forces a vector level, by [`super::Level::name`].
 pub const SIMD_VAR: &str = "BITNET_CPU_SIMD";
@@ -384,6 +384,27 @@ impl Backend for CpuBackend {
         let logits = op.logits.as_mut_slice();
         super::lm_head::lm_head(&self.threads, self.simd, x, table(op.w), logits, op.m);
         Ok(())
+    }
+
+    fn conv2d<T: Float>(&self, op: ops::conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError> {
+        op.check()?;
+        let shape = op.shape();
+        let tensors = super::conv2d::Tensors {
+            x: op.x.as_slice(),
+            w: op.w.data().as_slice(),
+            bias: op.bias.map(Buffer::as_slice),
+            residual: op.residual.map(Buffer::as_slice),
+        };
+        let geometry = shape.geometry("conv2d")?;
+        super::conv2d::conv2d(
+            &self.threads,
+            self.simd,
+            &geometry,
+            op.w.packed(),
+            &tensors,
+            op.activation,
+            op.y.as_mut_slice(),
+        )
     }
 
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {

@@ -7,6 +7,7 @@ pub mod act_quant;
 pub mod attention;
 mod backend;
 mod buffer;
+pub mod conv2d;
 mod dense;
 pub mod embed;
 pub mod kv_append;

@@ -224,6 +224,13 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
+    fn conv2d<T: super::Float>(
+        &self,
+        op: super::conv2d::Conv2d<'_, Self, T>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         rmsnorm: RmsNorm,

@@ -10,6 +10,7 @@
 
 pub mod act_quant;
 pub mod attention;
+pub mod conv2d;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod embed;
@@ -154,6 +155,8 @@ pub trait Backend: Sized + Send + 'static {
     fn silu_mul(&self, op: silu_mul::SiluMul<'_, Self>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
+    /// Convolution; see [`conv2d::Conv2d`].
+    fn conv2d<T: Float>(&self, op: conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

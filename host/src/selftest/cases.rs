@@ -9,7 +9,9 @@ use super::kv_append::Cache;
 use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
-use super::{act_quant, attention, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample};
+use super::{
+    act_quant, attention, conv2d, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample,
+};
 use super::{silu_mul, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
@@ -30,6 +32,7 @@ pub struct Case {
 enum Inputs {
     ActQuant(act_quant::Inputs),
     Attention(attention::Inputs),
+    Conv2d(conv2d::Inputs),
     Embed(embed::Inputs),
     KvAppend(kv_append::Inputs),
     LmHead(lm_head::Inputs),
@@ -47,6 +50,7 @@ impl Run for Case {
         match &self.inputs {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
+            Inputs::Conv2d(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
@@ -78,6 +82,7 @@ pub fn cases() -> Vec<Case> {
     let mut list = List(Vec::new());
     list.act_quant();
     list.attention();
+    list.conv2d();
     list.tables();
     list.kv_append();
     list.elementwise();
@@ -154,6 +159,12 @@ impl List {
                     self.add(kernel, what, Inputs::Attention(inputs));
                 }
             }
+        }
+    }
+
+    fn conv2d(&mut self) {
+        for (kernel, what, inputs) in conv2d::cases() {
+            self.add(kernel, what, Inputs::Conv2d(inputs));
         }
     }
 

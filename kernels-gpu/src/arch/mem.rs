@@ -160,6 +160,49 @@ pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
     unsafe { load_x4_if!(enabled, p, "", "ld.global.v4.b32") }
 }
 
+/// Sixteen bytes, or zeros when `enabled` does not hold. `@enabled ld.global.v4.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_x4`].
+#[inline(always)]
+pub unsafe fn ld_or_zero_x4<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        load_x4_if!(
+            enabled,
+            p,
+            "mov.b32 {a}, 0; mov.b32 {b}, 0; mov.b32 {c}, 0; mov.b32 {d}, 0;",
+            "ld.global.v4.b32"
+        )
+    }
+}
+
+/// Eight bytes, or zeros when `enabled` does not hold. `@enabled ld.global.v2.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_x2`].
+#[inline(always)]
+pub unsafe fn ld_or_zero_x2<T: Register>(enabled: bool, p: *const [T; 2]) -> [T; 2] {
+    let (a, b): (i32, i32);
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "mov.b32 {a}, 0; mov.b32 {b}, 0;",
+            "@on ld.global.v2.b32 {{{a}, {b}}}, [{p}];",
+            "}}",
+            a = out(reg32) a, b = out(reg32) b,
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    [T::from_word(a), T::from_word(b)]
+}
+
 /// A word, or 0 when `enabled` does not hold. `@enabled ld.global.b32`
 ///
 /// # Safety

@@ -22,6 +22,7 @@ pub mod fence;
 pub mod grid;
 pub mod half;
 pub mod mem;
+pub mod opaque;
 pub mod shared;
 pub mod thread;
 pub mod warp;

@@ -1,0 +1,300 @@
+//! Reference for [`contract::conv2d`]: six loops over unpacked tensors.
+
+use contract::conv2d::{Activation, Layout, PadMode};
+use contract::num::{RowType, exp};
+
+use super::Inputs;
+use crate::ops::conv2d::{Images, Padding, Window};
+
+/// One convolution, unpacked, every element an `f32` that its element type holds exactly.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Element type of `x`, `w`, `residual` and `y`.
+    pub element: RowType,
+    /// Input images.
+    pub images: Images,
+    /// Output channels, input channels of a group, height and width of the window.
+    pub oihw: [usize; 4],
+    /// Groups.
+    pub groups: usize,
+    /// How the window moves.
+    pub window: Window,
+    /// Last step.
+    pub activation: Activation,
+    /// Images, in the layout of `images`.
+    pub x: Vec<f32>,
+    /// Weights `[k, c, r, s]`.
+    pub w: Vec<f32>,
+    /// One for each output channel.
+    pub bias: Option<Vec<f32>>,
+    /// In the layout of the output.
+    pub residual: Option<Vec<f32>>,
+}
+
+/// What a case has beside its shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Extras {
+    /// Whether there is a bias.
+    pub bias: bool,
+    /// Whether there is a residual.
+    pub residual: bool,
+    /// Last step.
+    pub activation: Activation,
+}
+
+/// `x` as its element type holds it.
+pub fn rounded(element: RowType, x: f32) -> f32 {
+    match element {
+        RowType::F32 => x,
+        RowType::F16 => half::f16::from_f32(x).to_f32(),
+        RowType::Bf16 => half::bf16::from_f32(x).to_f32(),
+    }
+}
+
+impl Case {
+    /// A seeded case.
+    ///
+    /// # Panics
+    /// The window does not fit the images.
+    pub fn new(
+        element: RowType,
+        images: Images,
+        oihw: [usize; 4],
+        groups: usize,
+        window: Window,
+        extras: Extras,
+        seed: u64,
+    ) -> Self {
+        let mut inputs = Inputs::new(seed);
+        let mut floats = |count, reach| -> Vec<f32> {
+            inputs.floats(count, reach).into_iter().map(|x| rounded(element, x)).collect()
+        };
+        let [k, c, r, s] = oihw;
+        let x = floats(images.n * images.h * images.w * c * groups, 2.0);
+        let w = floats(k * c * r * s, 1.0);
+        let bias = extras.bias.then(|| floats(k, 3.0));
+        let activation = extras.activation;
+        let mut case =
+            Self { element, images, oihw, groups, window, activation, x, w, bias, residual: None };
+        let [p, q] = case.output();
+        case.residual = extras.residual.then(|| floats(images.n * k * p * q, 3.0));
+        case
+    }
+
+    /// Padding before, and outputs, of axis `i`.
+    fn axis(&self, i: usize) -> (i64, usize) {
+        let size = [self.images.h, self.images.w][i];
+        let spans = (self.oihw[2 + i] - 1) * self.window.dilation[i] + 1;
+        let stride = self.window.stride[i];
+        match (self.window.padding, i) {
+            (Padding::Sides { top, bottom, .. }, 0) => {
+                (top as i64, (top + size + bottom - spans) / stride + 1)
+            }
+            (Padding::Sides { left, right, .. }, _) => {
+                (left as i64, (left + size + right - spans) / stride + 1)
+            }
+            (Padding::Same, _) => {
+                let outputs = size.div_ceil(stride);
+                let reach = (outputs - 1) * stride + spans;
+                let padding = if reach > size { reach - size } else { 0 };
+                ((padding / 2) as i64, outputs)
+            }
+        }
+    }
+
+    /// Height and width of the output.
+    pub fn output(&self) -> [usize; 2] {
+        [self.axis(0).1, self.axis(1).1]
+    }
+
+    /// Elements of the output.
+    pub fn output_len(&self) -> usize {
+        let [p, q] = self.output();
+        self.images.n * self.oihw[0] * p * q
+    }
+
+    /// The output in its layout, from what `term(accumulator, x, w)` makes of each sum and what
+    /// `finish` makes of the chunk sums and the place of the output.
+    fn each(&self, mut output: impl FnMut(&[(f32, f32)], usize, usize) -> f32) -> Vec<f32> {
+        let Images { n, h, w, layout } = self.images;
+        let [k, c, r, s] = self.oihw;
+        let channels = c * self.groups;
+        let ((pad_h, p), (pad_w, q)) = (self.axis(0), self.axis(1));
+        let at = |[a, b, y, x]: [usize; 4], [height, width, depth]: [usize; 3]| match layout {
+            Layout::Nhwc => ((a * height + y) * width + x) * depth + b,
+            Layout::Nchw => ((a * depth + b) * height + y) * width + x,
+        };
+        let mut out = vec![f32::NAN; self.output_len()];
+        let mut terms = Vec::new();
+        for image in 0..n {
+            for y in 0..p {
+                for x in 0..q {
+                    for channel in 0..k {
+                        terms.clear();
+                        for i in 0..r {
+                            for j in 0..s {
+                                for in_group in 0..c {
+                                    let group = channel / (k / self.groups);
+                                    let row = (y * self.window.stride[0]
+                                        + i * self.window.dilation[0])
+                                        as i64
+                                        - pad_h;
+                                    let column = (x * self.window.stride[1]
+                                        + j * self.window.dilation[1])
+                                        as i64
+                                        - pad_w;
+                                    let source = inside(self.window.mode, row, h).zip(inside(
+                                        self.window.mode,
+                                        column,
+                                        w,
+                                    ));
+                                    let value = source.map_or(0.0, |(row, column)| {
+                                        let place = [image, group * c + in_group, row, column];
+                                        self.x[at(place, [h, w, channels])]
+                                    });
+                                    let weight = self.w[((channel * c + in_group) * r + i) * s + j];
+                                    terms.push((value, weight));
+                                }
+                            }
+                        }
+                        let place = at([image, channel, y, x], [p, q, k]);
+                        out[place] = output(&terms, channel, place);
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// The sum of magnitudes of all products, for each output.
+    pub fn magnitudes(&self) -> Vec<f32> {
+        self.each(|terms, _, _| terms.iter().map(|(x, w)| (x * w).abs()).sum())
+    }
+}
+
+/// Where coordinate `i` is read; `None`: a zero.
+fn inside(mode: PadMode, i: i64, len: usize) -> Option<usize> {
+    let last = len as i64 - 1;
+    let i = match mode {
+        PadMode::Zeros => i,
+        PadMode::Replicate => i.clamp(0, last),
+        PadMode::Reflect if i < 0 => -i,
+        PadMode::Reflect if i > last => last - (i - last),
+        PadMode::Reflect => i,
+    };
+    (0..=last).contains(&i).then_some(i as usize)
+}
+
+/// The convolution of a case, in the layout of its images.
+pub fn conv2d(case: &Case) -> Vec<f32> {
+    case.each(|terms, channel, place| {
+        let mut sum = None;
+        for chunk in terms.chunks(1024) {
+            let chain = chunk.iter().fold(0.0f32, |acc, (x, w)| x.mul_add(*w, acc));
+            sum = Some(sum.map_or(chain, |before: f32| before + chain));
+        }
+        let mut v = sum.unwrap_or(0.0);
+        if let Some(bias) = &case.bias {
+            v += bias[channel];
+        }
+        if let Some(residual) = &case.residual {
+            v += residual[place];
+        }
+        let v = match case.activation {
+            Activation::None => v,
+            Activation::Relu if v < 0.0 => 0.0,
+            Activation::Relu => v,
+            Activation::Relu2 if v > 0.0 => v * v,
+            Activation::Relu2 => 0.0,
+            Activation::Silu => v / (1.0 + exp(-v)),
+        };
+        rounded(case.element, v)
+    })
+}
+
+const NHWC: Layout = Layout::Nhwc;
+const NCHW: Layout = Layout::Nchw;
+
+/// `(layout, [n, h, w], [k, c, r, s], groups, window)`: around the edges of tiles, steps and chunks,
+/// and every odd window.
+pub fn test_shapes() -> Vec<(Images, [usize; 4], usize, Window)> {
+    let window =
+        |stride: [usize; 2], padding, mode, dilation| Window { stride, dilation, padding, mode };
+    let plain = |stride, padding: usize| Window::new(stride, padding);
+    let zeros = PadMode::Zeros;
+    [
+        (NHWC, [1, 1, 1], [1, 1, 1, 1], 1, plain(1, 0)),
+        (NHWC, [1, 5, 4], [3, 2, 3, 3], 1, plain(1, 1)),
+        (NCHW, [2, 5, 7], [5, 3, 3, 2], 1, plain(2, 1)),
+        (NHWC, [2, 9, 9], [65, 4, 3, 3], 1, plain(1, 1)),
+        (NHWC, [1, 12, 11], [64, 64, 1, 1], 1, plain(1, 0)),
+        (NHWC, [1, 13, 13], [70, 3, 7, 7], 1, plain(2, 3)),
+        (NCHW, [1, 9, 8], [24, 40, 3, 3], 1, plain(1, 1)),
+        // More than one chunk, of a whole and of a broken number of steps.
+        (NHWC, [1, 4, 5], [20, 128, 3, 3], 1, plain(1, 1)),
+        (NHWC, [1, 3, 3], [9, 333, 2, 4], 1, plain(1, 2)),
+        (NCHW, [1, 2, 3], [4, 1030, 1, 1], 1, plain(1, 0)),
+        (NHWC, [1, 2, 2], [4, 1024, 1, 2], 1, plain(1, 0)),
+        // Groups, and channel multipliers.
+        (NHWC, [2, 6, 5], [8, 4, 3, 3], 2, plain(1, 1)),
+        (NCHW, [1, 6, 5], [9, 5, 2, 3], 3, plain(1, 1)),
+        (NHWC, [1, 6, 7], [12, 1, 3, 3], 12, plain(1, 1)),
+        (NHWC, [2, 7, 6], [12, 1, 3, 3], 12, plain(2, 1)),
+        (NHWC, [1, 9, 9], [36, 1, 3, 3], 36, plain(1, 0)),
+        (NCHW, [2, 6, 7], [5, 1, 3, 3], 5, plain(1, 1)),
+        (NHWC, [1, 6, 7], [12, 1, 3, 3], 4, plain(1, 1)),
+        (NCHW, [1, 40, 40], [3, 1, 33, 35], 3, plain(3, 1)),
+        // A stride beyond the window, padding beyond it, dilation, one row, one column.
+        (NHWC, [1, 17, 19], [8, 4, 2, 2], 1, plain(5, 0)),
+        (NHWC, [1, 3, 3], [4, 8, 2, 2], 1, plain(3, 7)),
+        (NHWC, [1, 11, 12], [6, 8, 3, 3], 1, window([1, 2], Padding::both(2, 3), zeros, [2, 3])),
+        (NCHW, [1, 1, 33], [7, 6, 1, 5], 1, window([1, 1], Padding::both(0, 2), zeros, [1, 1])),
+        (NHWC, [3, 33, 1], [7, 6, 5, 1], 1, window([2, 1], Padding::both(2, 0), zeros, [1, 1])),
+        (
+            NHWC,
+            [1, 6, 6],
+            [4, 4, 3, 3],
+            1,
+            window(
+                [1, 1],
+                Padding::Sides { top: 0, bottom: 3, left: 2, right: 1 },
+                PadMode::Replicate,
+                [1, 1],
+            ),
+        ),
+        (NHWC, [1, 6, 5], [4, 4, 3, 4], 1, window([1, 1], Padding::Same, zeros, [2, 1])),
+        (
+            NCHW,
+            [1, 7, 5],
+            [4, 4, 3, 4],
+            1,
+            window([2, 3], Padding::Same, PadMode::Replicate, [1, 1]),
+        ),
+        (
+            NHWC,
+            [1, 4, 5],
+            [5, 4, 3, 3],
+            1,
+            window([1, 1], Padding::both(3, 4), PadMode::Reflect, [1, 1]),
+        ),
+        (
+            NCHW,
+            [2, 4, 5],
+            [4, 1, 3, 3],
+            4,
+            window([1, 1], Padding::both(2, 1), PadMode::Reflect, [1, 1]),
+        ),
+        (
+            NHWC,
+            [1, 2, 2],
+            [8, 1, 3, 3],
+            8,
+            window([1, 1], Padding::both(9, 9), PadMode::Replicate, [1, 1]),
+        ),
+    ]
+    .into_iter()
+    .map(|(layout, [n, h, w], oihw, groups, window)| {
+        (Images { n, h, w, layout }, oihw, groups, window)
+    })
+    .collect()
+}

@@ -1,0 +1,285 @@
+//! [`contract::conv2d`] against the oracle.
+
+use bitnet_gpu::ops::conv2d::{
+    Activation, Conv2d, Conv2dWeights, Images, Layout, PadMode, Padding, Window,
+};
+use bitnet_gpu::ops::{Backend, Math, OpError, RowType};
+use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::conv2d::{Case, Extras, test_shapes};
+use bitnet_gpu::selftest::conv2d::Inputs;
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    special_values
+    weights_that_are_not_finite_meet_the_padding
+    a_batch_has_the_bits_of_its_images
+    generated_shapes
+    no_images
+    weights_are_refused
+    refusals
+}
+
+const ELEMENTS: [RowType; 3] = [RowType::F32, RowType::F16, RowType::Bf16];
+
+fn check_case<B: Backend>(b: &B, case: &Case) {
+    let inputs = Inputs::exact(case);
+    let what = format!(
+        "{} {:?} {:?} groups={} {:?}",
+        case.element.name(),
+        case.images,
+        case.oihw,
+        case.groups,
+        case.window
+    );
+    check(b, &inputs, &inputs.expected(), what);
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    for (i, (images, oihw, groups, window)) in test_shapes().into_iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let extras = Extras {
+                bias: (i + j) % 2 == 0,
+                residual: (i + j) % 3 == 0,
+                activation: Activation::ALL[(i + j) % 4],
+            };
+            check_case(b, &Case::new(element, images, oihw, groups, window, extras, i as u64));
+        }
+    }
+}
+
+const PLAIN: Extras = Extras { bias: false, residual: false, activation: Activation::None };
+
+/// A case whose inputs hold `values` here and there.
+fn sprinkled(
+    element: RowType,
+    oihw: [usize; 4],
+    groups: usize,
+    layout: Layout,
+    values: &[f32],
+) -> Case {
+    let images = Images { n: 1, h: 7, w: 6, layout };
+    let extras = Extras { bias: true, ..PLAIN };
+    let mut case = Case::new(element, images, oihw, groups, Window::new(1, 1), extras, 9);
+    for (i, &value) in values.iter().enumerate() {
+        let (x, w) = (i * 53 % case.x.len(), i * 17 % case.w.len());
+        case.x[x] = value;
+        case.w[w] = value;
+    }
+    case
+}
+
+fn special_values<B: Backend>(b: &B) {
+    let inf = f32::INFINITY;
+    for values in [
+        &[-0.0, 0.0, -0.0][..],
+        &[f32::NAN],
+        &[inf, -inf],
+        &[1e-40, -1e-40, 1e-45],
+        &[3e38, -3e38, 65504.0, -65504.0],
+    ] {
+        for element in ELEMENTS {
+            for (oihw, groups) in
+                [([5, 3, 3, 3], 1), ([8, 4, 3, 3], 1), ([8, 1, 3, 3], 8), ([3, 1, 3, 3], 3)]
+            {
+                for layout in [Layout::Nhwc, Layout::Nchw] {
+                    let mut case = sprinkled(element, oihw, groups, layout, values);
+                    let round =
+                        |x: &mut f32| *x = bitnet_gpu::reference::conv2d::rounded(element, *x);
+                    case.x.iter_mut().chain(&mut case.w).for_each(round);
+                    check_case(b, &case);
+                }
+            }
+        }
+    }
+    // Sums that underflow to -0, which a padded step must leave alone.
+    let images = Images { n: 1, h: 2, w: 2, layout: Layout::Nhwc };
+    for oihw in [[3, 5, 1, 1], [3, 4, 1, 1], [3, 1025, 1, 1], [3, 1, 1, 1]] {
+        let mut case = Case::new(RowType::F32, images, oihw, 1, Window::default(), PLAIN, 1);
+        case.x.fill(1e-30);
+        case.w.fill(-1e-30);
+        check_case(b, &case);
+    }
+}
+
+/// A tap in the padding is a term: `0 * inf` is NaN there, as on an image padded beforehand.
+fn weights_that_are_not_finite_meet_the_padding<B: Backend>(b: &B) {
+    let images = Images { n: 1, h: 3, w: 3, layout: Layout::Nhwc };
+    for (oihw, groups) in [([2, 4, 3, 3], 1), ([4, 1, 3, 3], 4), ([3, 1, 3, 3], 3)] {
+        let mut case = Case::new(RowType::F32, images, oihw, groups, Window::new(1, 1), PLAIN, 3);
+        // Tap (0, 0) of channel 0: outside for the first row and column.
+        case.w[0] = f32::INFINITY;
+        case.x.iter_mut().for_each(|x| *x = x.abs() + 0.5);
+        let inputs = Inputs::exact(&case);
+        let expected = inputs.expected();
+        let nan = |place: usize| f32::from_bits(expected[0].bits[place]).is_nan();
+        assert!(nan(0) && !nan(4 * oihw[0]), "the oracle says so itself");
+        check(b, &inputs, &expected, "padding");
+    }
+}
+
+fn a_batch_has_the_bits_of_its_images<B: Backend>(b: &B) {
+    let window = Window::new(1, 1);
+    for (oihw, n) in [([64, 16, 3, 3], 40), ([4, 1, 3, 3], 40)] {
+        let groups = if oihw[1] == 1 { oihw[0] } else { 1 };
+        let images = Images { n, h: 14, w: 14, layout: Layout::Nhwc };
+        let whole = Case::new(RowType::F32, images, oihw, groups, window, PLAIN, 5);
+        let found = bitnet_gpu::selftest::run(b, &Inputs::exact(&whole)).expect("a batch runs");
+        let (x_len, y_len) = (whole.x.len() / n, whole.output_len() / n);
+        for image in [0, n - 1] {
+            let one = Images { n: 1, ..images };
+            let case = Case {
+                images: one,
+                x: whole.x[image * x_len..][..x_len].to_vec(),
+                ..whole.clone()
+            };
+            let alone = bitnet_gpu::selftest::run(b, &Inputs::exact(&case)).expect("it runs");
+            assert_eq!(alone[0].bits, found[0].bits[image * y_len..][..y_len], "{oihw:?} {image}");
+        }
+    }
+}
+
+/// A window and images of any kind that is allowed.
+fn any_case(seeded: &mut Seeded, i: u64) -> Case {
+    let element = ELEMENTS[seeded.below(3)];
+    let layout = [Layout::Nhwc, Layout::Nhwc, Layout::Nchw][seeded.below(3)];
+    let (groups, k, c) = match seeded.below(4) {
+        0 => {
+            let groups = size(seeded, 70);
+            (groups, groups * (1 + seeded.below(2)), 1)
+        }
+        1 => {
+            let groups = 1 + seeded.below(4);
+            (groups, groups * size(seeded, 20), size(seeded, 12))
+        }
+        _ => (1, size(seeded, 140), size(seeded, 150)),
+    };
+    let window = match seeded.below(3) {
+        0 => [1, 1],
+        1 => [3, 3],
+        _ => [1 + seeded.below(5), 1 + seeded.below(5)],
+    };
+    let mut images =
+        Images { n: 1 + seeded.below(3), h: size(seeded, 30), w: size(seeded, 30), layout };
+    let mode =
+        [PadMode::Zeros, PadMode::Zeros, PadMode::Reflect, PadMode::Replicate][seeded.below(4)];
+    let dilation =
+        if seeded.below(3) == 0 { [1 + seeded.below(3), 1 + seeded.below(3)] } else { [1, 1] };
+    let stride =
+        if seeded.below(2) == 0 { [1, 1] } else { [1 + seeded.below(4), 1 + seeded.below(4)] };
+    // Large in few directions at a time: the oracle is plain loops.
+    while images.n * images.h * images.w * k * (c * window[0] * window[1]) > 3_000_000 {
+        (images.h, images.w, images.n) = (images.h.div_ceil(2), images.w.div_ceil(2), 1);
+        if images.h * images.w == 1 {
+            break;
+        }
+    }
+    let mut pad = |i: usize, size: usize| {
+        let spans = (window[i] - 1) * dilation[i] + 1;
+        let reach = if mode == PadMode::Reflect { size } else { spans + 3 };
+        seeded.below(reach)
+    };
+    let (top, bottom) = (pad(0, images.h), pad(0, images.h));
+    let (left, right) = (pad(1, images.w), pad(1, images.w));
+    let mut padding = Padding::Sides { top, bottom, left, right };
+    if mode != PadMode::Reflect && seeded.below(4) == 0 {
+        padding = Padding::Same;
+    }
+    let spans = |i: usize| (window[i] - 1) * dilation[i] + 1;
+    if padding != Padding::Same {
+        // The window has to fit.
+        images.h = images.h.max(spans(0).saturating_sub(top + bottom)).max(1);
+        images.w = images.w.max(spans(1).saturating_sub(left + right)).max(1);
+    }
+    let window_of = Window { stride, dilation, padding, mode };
+    let extras = Extras {
+        bias: seeded.below(2) == 0,
+        residual: seeded.below(2) == 0,
+        activation: Activation::ALL[seeded.below(4)],
+    };
+    Case::new(element, images, [k, c, window[0], window[1]], groups, window_of, extras, i)
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("conv2d") {
+        let mut seeded = Seeded::new(11_000 + i as u64);
+        check_case(b, &any_case(&mut seeded, i as u64));
+    }
+}
+
+fn no_images<B: Backend>(b: &B) {
+    let images = Images { n: 0, h: 5, w: 5, layout: Layout::Nhwc };
+    for (oihw, groups) in [([4, 4, 3, 3], 1), ([4, 1, 3, 3], 4)] {
+        check_case(b, &Case::new(RowType::F32, images, oihw, groups, Window::new(1, 1), PLAIN, 1));
+    }
+}
+
+fn weights_are_refused<B: Backend>(b: &B) {
+    let make = |oihw: [usize; 4], groups, len| -> Result<(), OpError> {
+        Conv2dWeights::<B, f32>::from_oihw(b, "test", &vec![0.0; len], oihw, groups).map(|_| ())
+    };
+    refused!(dimension("groups"), make([4, 2, 3, 3], 3, 72));
+    refused!(dimension("groups"), make([4, 2, 3, 3], 0, 72));
+    refused!(dimension("k"), make([0, 2, 3, 3], 1, 0));
+    refused!(dimension("r"), make([4, 2, 0, 3], 1, 0));
+    refused!(dimension("c"), make([4, usize::MAX, 3, 3], 1, 0));
+    refused!(dimension("terms"), make([1, 1 << 20, 5, 5], 1, 0));
+    refused!(|e| matches!(e, OpError::Mismatch { .. }), make([4, 2, 3, 3], 1, 71));
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let (k, c) = (4, 4);
+    let w = Conv2dWeights::<B, f32>::from_oihw(b, "test", &vec![0.0; k * c * 9], [k, c, 3, 3], 1)
+        .expect("weights");
+    let images = Images { n: 2, h: 5, w: 6, layout: Layout::Nhwc };
+    let len = 2 * 5 * 6 * 4;
+    let (good, few) = (zeros::<B, f32>(b, len), zeros::<B, f32>(b, len - 1));
+    let (bias, few_bias) = (zeros::<B, f32>(b, k), zeros::<B, f32>(b, k - 1));
+    let (mut y, mut few_y) = (zeros::<B, f32>(b, len), zeros::<B, f32>(b, len - 1));
+    macro_rules! op {
+        ($($field:ident: $value:expr),*) => {{
+            #[allow(unused_mut, reason = "not every case changes something")]
+            let mut op = Conv2d {
+                x: &good, w: &w, bias: Some(&bias), residual: Some(&good), y: &mut y, images,
+                window: Window::new(1, 1), activation: Activation::None, math: Math::Exact,
+            };
+            $(op.$field = $value;)*
+            op
+        }};
+    }
+    b.conv2d(op!()).expect("this one is allowed");
+    refused!(short("x"), b.conv2d(op!(x: &few)));
+    refused!(short("bias"), b.conv2d(op!(bias: Some(&few_bias))));
+    refused!(short("residual"), b.conv2d(op!(residual: Some(&few))));
+    refused!(short("y"), b.conv2d(op!(y: &mut few_y)));
+    let with = |change: &dyn Fn(&mut Window)| {
+        let mut window = Window::new(1, 1);
+        change(&mut window);
+        window
+    };
+    let reflect = |h, w| {
+        with(&move |x| {
+            (x.mode, x.padding) = (PadMode::Reflect, Padding::both(h, w));
+        })
+    };
+    refused!(dimension("stride h"), b.conv2d(op!(window: with(&|w| w.stride = [0, 1]))));
+    refused!(dimension("stride w"), b.conv2d(op!(window: with(&|w| w.stride = [1, 1 << 25]))));
+    refused!(dimension("dilation h"), b.conv2d(op!(window: with(&|w| w.dilation = [0, 1]))));
+    refused!(dimension("window w"), b.conv2d(op!(window: with(&|w| w.dilation = [1, 4]))));
+    refused!(dimension("window h"), b.conv2d(op!(window: with(&|w| w.dilation = [1 << 24, 1]))));
+    refused!(dimension("padding before"), b.conv2d(op!(window: reflect(5, 0))));
+    refused!(dimension("padding before"), b.conv2d(op!(window: reflect(0, 6))));
+    refused!(
+        dimension("padding before"),
+        b.conv2d(op!(window: with(&|w| w.padding = Padding::both(usize::MAX, 0))))
+    );
+    refused!(
+        dimension("elements of an image of y"),
+        b.conv2d(op!(window: with(&|w| w.padding = Padding::both(1 << 24, 1 << 24))))
+    );
+    refused!(dimension("h"), b.conv2d(op!(images: Images { h: 0, ..images })));
+    refused!(dimension("w"), b.conv2d(op!(images: Images { w: 1 << 25, ..images })));
+    refused!(dimension("output pixels"), b.conv2d(op!(images: Images { n: 1 << 30, ..images })));
+    refused!(dimension("output pixels"), b.conv2d(op!(images: Images { n: usize::MAX, ..images })));
+}

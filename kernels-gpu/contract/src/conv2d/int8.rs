@@ -1,0 +1,1 @@
+//! Integer and ternary weights on int8 activations. (Stated with its kernels.)

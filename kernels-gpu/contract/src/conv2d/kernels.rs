@@ -1,0 +1,159 @@
+//! Arguments, launch rules and tiles of the float kernels.
+//!
+//! | kernels            | for                                    | a block computes                  |
+//! |--------------------|----------------------------------------|-----------------------------------|
+//! | `conv2d_*_TILE`    | exact, more than one channel a group   | pixels by channels of the tile    |
+//! | `conv2d_taps*`     | exact, one channel a group (depthwise) | see [`TAPS_PIXELS`]               |
+//!
+//! Grids have one axis: tiles of output channels fastest (they share their input), then tiles of
+//! pixels, then groups.
+
+use super::{Activation, Geometry, PadMode};
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num::RowType;
+
+/// The only parameter of every float kernel, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Images.
+    pub x: DevPtr<u8>,
+    /// Packed weights, see [`super::weights`].
+    pub w: DevPtr<u8>,
+    /// One number for each output channel, or null.
+    pub bias: DevPtr<f32>,
+    /// Added before the activation, in the layout of `y`; or null.
+    pub residual: DevPtr<u8>,
+    /// Output.
+    pub y: DevPtr<u8>,
+    /// Shapes.
+    pub geometry: Geometry,
+    /// Images.
+    pub images: u32,
+    /// Rows of a matrix of `w`.
+    pub rows: u32,
+    /// Columns of a matrix of `w`.
+    pub columns: u32,
+    /// Element of `x`, `w`, `residual` and `y`, for kernels that take more than one.
+    pub element: RowType,
+    /// Last step.
+    pub activation: Activation,
+    /// Whether groups of four channels (eight, on tensor cores) stand side by side in `x`, aligned
+    /// to their size.
+    pub vectors: u32,
+    /// Tiles of output channels of a group.
+    pub column_tiles: u32,
+    /// Tiles of output pixels.
+    pub pixel_tiles: u32,
+}
+
+/// Pixels and output channels of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Output pixels.
+    pub pixels: u32,
+    /// Output channels of one group.
+    pub channels: u32,
+}
+
+impl Tile {
+    /// Tiles of output channels, tiles of pixels.
+    pub const fn tiles(&self, geometry: &Geometry) -> [u32; 2] {
+        [geometry.k.div_ceil(self.channels), geometry.pixels.div_ceil(self.pixels)]
+    }
+}
+
+/// Terms of a step of the exact kernels of 128 pixels.
+pub const STEP_128: u32 = 8;
+/// Terms of a step of the exact kernels of 64 pixels.
+pub const STEP_64: u32 = 16;
+/// Bytes of shared memory of an exact kernel: two stages of a step, or a staging area of `staged`
+/// pixels for the epilogue, whichever is larger.
+pub const fn exact_smem(tile: Tile, step: u32, staged: u32) -> u32 {
+    let stages = 2 * step * (tile.pixels + 4 + tile.channels) * 4;
+    let staging = staged * (tile.channels + 4) * 4;
+    if stages > staging { stages } else { staging }
+}
+
+macro_rules! exact {
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $pixels:literal $channels:literal $threads:literal $step:ident $staged:literal $blocks:literal;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl $name {
+            /// What a block computes.
+            pub const TILE: Tile = Tile { pixels: $pixels, channels: $channels };
+            /// Pixels of one pass of the epilogue.
+            pub const STAGED: u32 = $staged;
+        }
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, $threads)
+                .with_smem(exact_smem($name::TILE, $step, $staged))
+                .with_min_blocks($blocks);
+        }
+    )* };
+}
+
+exact! {
+    /// `f32`. Sums of more than one chunk pass through `y`.
+    Conv2dF32 "conv2d_f32" 128 64 128 STEP_128 128 3;
+    /// `f32`, small tile.
+    Conv2dF32Small "conv2d_f32_small" 64 64 256 STEP_64 64 2;
+    /// `f16` and `bf16`.
+    Conv2dHalf "conv2d_half" 64 64 256 STEP_64 64 2;
+}
+
+/// Threads of a block of the depthwise kernels.
+pub const TAPS_THREADS: u32 = 128;
+/// Output pixels of a row that one thread of a 3 by 3 kernel computes, for four channels.
+pub const TAPS_PIXELS: u32 = 4;
+/// Rows of them.
+pub const TAPS_ROWS: u32 = 2;
+/// Output channels, and output pixels, of a block of the general kernels.
+pub const TAPS_SIDE: u32 = 32;
+
+/// Blocks of a 3 by 3 depthwise kernel; `None` where the general one has to run: another window,
+/// step, dilation or padding, channels that are not groups of four side by side, or more threads than a
+/// `u32` counts.
+pub const fn taps3_blocks(args: &Args) -> Option<u32> {
+    let g = &args.geometry;
+    let [a, b] = g.stride;
+    let zeros = matches!(g.mode, PadMode::Zeros);
+    let three = g.s == 3 && g.terms == 9 && a == b && (a == 1 || a == 2) && zeros;
+    if !three || g.dilation[0] != 1 || g.dilation[1] != 1 || args.vectors == 0 || g.k != 1 {
+        return None;
+    }
+    let outputs = g.out[0].div_ceil(TAPS_ROWS) as u64 * g.out[1].div_ceil(TAPS_PIXELS) as u64;
+    match outputs.checked_mul(args.images as u64 * (g.groups as u64 / 4)) {
+        Some(threads) if threads < 1 << 31 => Some(threads.div_ceil(TAPS_THREADS as u64) as u32),
+        _ => None,
+    }
+}
+
+macro_rules! taps {
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $smem:expr;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem);
+        }
+    )* };
+}
+
+/// A slot of four numbers for each output of each thread.
+const TAPS3_SMEM: u32 = TAPS_THREADS * TAPS_ROWS * TAPS_PIXELS * 16;
+
+taps! {
+    /// Depthwise, `f32`, any window.
+    Conv2dTapsF32 "conv2d_taps_f32" 0;
+    /// Depthwise, `f16` and `bf16`, any window.
+    Conv2dTapsHalf "conv2d_taps_half" 0;
+    /// Depthwise, `f32`, 3 by 3.
+    Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM;
+    /// Depthwise, `f16` and `bf16`, 3 by 3.
+    Conv2dTaps3Half "conv2d_taps3_half" TAPS3_SMEM;
+}

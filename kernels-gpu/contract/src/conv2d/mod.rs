@@ -1,0 +1,37 @@
+//! Two-dimensional convolution (cross-correlation, as every framework has it), with its epilogue.
+//!
+//! | tensor     | element        | shape                                  | layout                        |
+//! |------------|----------------|----------------------------------------|-------------------------------|
+//! | `x`        | f32, f16, bf16 | `[N, H, W, C]` or `[N, C, H, W]`       | contiguous, see [`Layout`]    |
+//! | `w`        | as `x`         | `[groups, rows(R S C/g), columns(K/g)]`| packed, see [`weights`]       |
+//! | `bias`     | `f32`          | `[K]`                                  | or absent                     |
+//! | `residual` | as `x`         | as `y`                                 | or absent                     |
+//! | `y`        | as `x`         | `[N, P, Q, K]` or `[N, K, P, Q]`       | contiguous, the layout of `x` |
+//!
+//! ```text
+//! sum[n, p, q, k] = sum over (r, s, c) of x[n, h, w, c] * w[k, r, s, c]
+//!                   h = p * stride_h + r * dilation_h - pad_top,  w likewise,  c in the group of k
+//! y               = act((sum + bias[k]) + residual)               what is absent is not added
+//! ```
+//!
+//! **Exact kernels.** Elements are widened to `f32`. The terms of one sum are taken in the order
+//! (r, s, c), c fastest, by a chain of fused multiply-adds that starts from +0; after every
+//! [`CHUNK`] terms a new chain starts. The chain sums are added first to last, the first one as it
+//! is. The result is rounded once to the element of `y`, after the epilogue. A tap that falls
+//! outside of the image is a term like any other: with zero padding its factor is `x = +0`, so a
+//! weight of NaN or infinity there gives NaN, as on an image that was padded beforehand.
+//!
+//! **Tensor-core kernels** (f16, bf16; asked for by name): products are exact in `f32`, their order
+//! and the rounding of partial sums are the hardware's. [`tensor_core_bound`] bounds the distance.
+//!
+//! Integer and ternary weights on int8 activations are exact; see [`int8`].
+
+mod geometry;
+pub mod int8;
+pub mod kernels;
+mod number;
+pub mod weights;
+
+pub use geometry::{Divisor, Geometry, Layout, PadMode};
+pub use kernels::*;
+pub use number::{ABSENT, Activation, CHUNK, finish, tensor_core_bound};

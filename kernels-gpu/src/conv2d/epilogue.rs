@@ -1,0 +1,102 @@
+//! The epilogue: sums from shared memory to `y`, neighbours in memory by neighbouring threads.
+
+use contract::conv2d::{ABSENT, Activation, Args, finish};
+
+use super::value::Value;
+use crate::arch::mem::ld_nc_if;
+use crate::arch::opaque::opaque;
+use crate::arch::shared::Shared;
+
+/// A part of a tile in shared memory, `[pixel][channel]`.
+pub(super) struct Staging {
+    pub(super) smem: Shared<f32>,
+    /// Elements between two pixels.
+    pub(super) pitch: u32,
+    /// First output pixel.
+    pub(super) pixel0: u32,
+    /// First output channel of the group.
+    pub(super) column0: u32,
+    pub(super) group: u32,
+    /// Whether these are the sums of the first chunk: else `y` holds those before, as `f32`.
+    pub(super) first: bool,
+    /// Whether nothing follows: else `y` takes the sum, as `f32`.
+    pub(super) last: bool,
+}
+
+/// Writes `PIXELS` by `CHANNELS` outputs, where they exist.
+///
+/// # Safety
+///
+/// The staging area is written and a barrier passed; `y`, `bias` and `residual` cover the contract's
+/// table; the outputs belong to this block. `first` and `last` hold unless `T` is `f32`.
+#[inline(always)]
+pub(super) unsafe fn finish_rows<T: Value, const PIXELS: u32, const CHANNELS: u32>(
+    args: &Args,
+    part: &Staging,
+    thread: u32,
+    threads: u32,
+) {
+    let g = &args.geometry;
+    // The dimension whose neighbours are neighbours in memory runs over the threads.
+    let channels_first = g.y_step[1] == 1;
+    let mut i = thread;
+    while i < PIXELS * CHANNELS {
+        let (row, column) =
+            if channels_first { (i / CHANNELS, i % CHANNELS) } else { (i % PIXELS, i / PIXELS) };
+        let (pixel, of_group) = (part.pixel0 + row, part.column0 + column);
+        if pixel < g.pixels && of_group < g.k {
+            // SAFETY: inside the staging area.
+            let mut sum = unsafe { part.smem.add(row * part.pitch + column).read() };
+            let channel = part.group * g.k + of_group;
+            let at = g.output(pixel, channel) as usize;
+            let y = args.y.as_ptr().cast::<T>().wrapping_add(at);
+            if !part.first {
+                // SAFETY: written by this thread for the chunk before.
+                sum = unsafe { T::load(args.element, true, y) } + sum;
+            }
+            if part.last {
+                // SAFETY: as large as y.
+                let residual = unsafe { residual::<T>(args, at) };
+                // SAFETY: an output channel.
+                let bias = unsafe { bias(args, channel) };
+                sum = finish(
+                    sum,
+                    bias,
+                    residual,
+                    Activation::from_u32(opaque(args.activation as u32)),
+                );
+            }
+            // SAFETY: y[pixel, channel] belongs to this thread.
+            unsafe { T::store(args.element, y, sum) };
+        }
+        i += threads;
+    }
+}
+
+/// The bias of an output channel, or what stands for none.
+///
+/// # Safety
+///
+/// `bias` is null or has that channel.
+#[inline(always)]
+pub(super) unsafe fn bias(args: &Args, channel: u32) -> f32 {
+    let p = args.bias.as_ptr().cast_const().wrapping_add(channel as usize);
+    let has = opaque(u32::from(!args.bias.is_null())) != 0;
+    // SAFETY: the caller's promise.
+    let value = unsafe { ld_nc_if(has, p) };
+    if has { value } else { ABSENT }
+}
+
+/// The residual at `at`, or what stands for none.
+///
+/// # Safety
+///
+/// `residual` is null or has that element.
+#[inline(always)]
+pub(super) unsafe fn residual<T: Value>(args: &Args, at: usize) -> f32 {
+    let p = args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at);
+    let has = opaque(u32::from(!args.residual.is_null())) != 0;
+    // SAFETY: the caller's promise.
+    let value = unsafe { T::load(args.element, has, p) };
+    if has { value } else { ABSENT }
+}

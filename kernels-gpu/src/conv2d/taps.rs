@@ -1,0 +1,235 @@
+//! The depthwise kernels: one input channel for each output channel, bound by memory.
+//!
+//! `conv2d_taps3_*`: windows of 3 by 3 taps, steps of 1 or 2, zero padding, channels side by side. A thread makes
+//! four channels of a block of [`TAPS_ROWS`] by [`TAPS_PIXELS`] outputs and reads every input of
+//! that block once. `conv2d_taps_*`: anything else, an output at a time; the lanes of a warp are
+//! neighbours in memory. Both take the taps in the contract's order.
+
+use contract::conv2d::{
+    ABSENT, Activation, Args, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf,
+    TAPS_PIXELS, TAPS_ROWS, TAPS_SIDE, TAPS_THREADS, finish,
+};
+use contract::launch::Kernel;
+use contract::num::fma;
+
+use super::epilogue::{bias, residual};
+use super::value::{Half, Value};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::opaque::opaque;
+use crate::arch::shared::dynamic_shared_mem;
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+
+const ROWS: usize = TAPS_ROWS as usize;
+const PIXELS: usize = TAPS_PIXELS as usize;
+
+/// `COLUMNS`: what a row of outputs reads, `STEP * (PIXELS - 1) + 3`.
+///
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC`, windows are 3 by 3 with both steps `STEP` and no dilation,
+/// `vectors` holds, and the pointers of `args` cover the contract's table.
+#[inline(always)]
+unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) {
+    let g = &args.geometry;
+    let quads = g.groups / 4;
+    let across = g.out[1].div_ceil(TAPS_PIXELS);
+    let down = g.out[0].div_ceil(TAPS_ROWS);
+    let at = block_idx_x() * TAPS_THREADS + thread_idx_x();
+    let (quad, rest) = (at % quads, at / quads);
+    let (q0, rest) = (rest % across * TAPS_PIXELS, rest / across);
+    let (p0, image) = (rest % down * TAPS_ROWS, rest / down);
+    let channel = quad * 4;
+
+    let x = args.x.as_ptr().cast::<T>().cast_const();
+    // Threads past the last block of outputs read the last image and write nothing.
+    let exists = image < args.images;
+    let image = image.min(args.images - 1);
+    let x = x.wrapping_add((u64::from(image) * g.x_image) as usize + channel as usize);
+    let w = args.w.as_ptr().cast::<T>().cast_const().wrapping_add(channel as usize);
+    let w0 = q0 as i32 * g.stride[1] - g.pad[1];
+    launch_dependents();
+    dependency_wait();
+
+    let mut acc = [[[0.0f32; 4]; PIXELS]; ROWS];
+    // A count that the compiler does not know: the loop stays one, and small.
+    let lines = opaque(((ROWS - 1) * STEP + 3) as u32) as i32;
+    let mut line = 0;
+    while line < lines {
+        let h = p0 as i32 * g.stride[0] - g.pad[0] + line;
+        let row = x.wrapping_add((h as u32).wrapping_mul(g.x_step[0]) as usize);
+        let mut input = [[0.0f32; 4]; COLUMNS];
+        let mut j = 0;
+        while j < COLUMNS {
+            let column = w0 + j as i32;
+            let inside = (h as u32) < g.h as u32 && (column as u32) < g.w as u32;
+            let at = row.wrapping_add((column as u32).wrapping_mul(g.x_step[1]) as usize);
+            // SAFETY: four channels of a pixel of the image, aligned (`vectors`).
+            input[j] = unsafe { T::load4(args.element, inside, at) };
+            j += 1;
+        }
+        let mut p = 0;
+        while p < ROWS {
+            let r = opaque((line - (p * STEP) as i32) as u32) as i32;
+            if (0..3).contains(&r) {
+                let mut s = 0;
+                while s < 3 {
+                    let tap = (r * 3 + s as i32) as usize;
+                    let row = w.wrapping_add(tap * args.columns as usize);
+                    // SAFETY: w[tap, channel..channel + 4].
+                    let taps = unsafe { T::load4(args.element, true, row) };
+                    let mut q = 0;
+                    while q < PIXELS {
+                        let mut c = 0;
+                        while c < 4 {
+                            acc[p][q][c] = fma(input[q * STEP + s][c], taps[c], acc[p][q][c]);
+                            c += 1;
+                        }
+                        q += 1;
+                    }
+                    s += 1;
+                }
+            }
+            p += 1;
+        }
+        line += 1;
+    }
+
+    // Through shared memory of this thread alone, so that the epilogue is a loop and not unrolled.
+    let own = dynamic_shared_mem::<f32>().add(thread_idx_x() * 4);
+    let slot = |i: usize| own.add(i as u32 * TAPS_THREADS * 4);
+    let mut i = 0;
+    while i < ROWS * PIXELS {
+        // SAFETY: ROWS * PIXELS slots of four for each thread.
+        unsafe { slot(i).write_x4(acc[i / PIXELS][i % PIXELS]) };
+        i += 1;
+    }
+    let rows = if exists { TAPS_ROWS.min(g.out[0] - p0) } else { 0 };
+    let pixels = TAPS_PIXELS.min(g.out[1] - q0);
+    let mut p = 0;
+    while p < rows {
+        let mut q = 0;
+        while q < pixels {
+            // SAFETY: written above by this thread.
+            let sum = unsafe { slot((p * TAPS_PIXELS + q) as usize).read_x4() };
+            let pixel = (p0 + p) * g.out[1] + q0 + q;
+            let at = u64::from(image) * g.y_image + u64::from(pixel * g.y_step[0] + channel);
+            let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
+            let residual =
+                args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at as usize);
+            let has = opaque(u32::from(!args.residual.is_null())) != 0;
+            // SAFETY: as large as y.
+            let residual = unsafe { T::load4(args.element, has, residual) };
+            let activation = Activation::from_u32(opaque(args.activation as u32));
+            let mut out = [0.0; 4];
+            let mut c = 0;
+            while c < 4 {
+                let residual = if has { residual[c] } else { ABSENT };
+                // SAFETY: an output channel.
+                let bias = unsafe { bias(args, channel + c as u32) };
+                out[c] = finish(sum[c], bias, residual, activation);
+                c += 1;
+            }
+            // SAFETY: four channels of one output, which belong to this thread.
+            unsafe { T::store4(args.element, y, out) };
+            q += 1;
+        }
+        p += 1;
+    }
+}
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and the pointers of `args` cover the contract's table.
+#[inline(always)]
+unsafe fn any<T: Value>(args: &Args) {
+    let g = &args.geometry;
+    let (lane, warp) = (thread_idx_x() % 32, thread_idx_x() / 32);
+    let block = block_idx_x();
+    let channels = g.k * g.groups;
+    let (channel0, pixel0) =
+        (block % args.column_tiles * TAPS_SIDE, block / args.column_tiles * TAPS_SIDE);
+    let channels_first = g.y_step[1] == 1;
+    launch_dependents();
+    dependency_wait();
+    let mut i = warp;
+    while i < TAPS_SIDE {
+        let (across, along) = if channels_first { (lane, i) } else { (i, lane) };
+        let (channel, pixel) = (channel0 + across, pixel0 + along);
+        if channel < channels && pixel < g.pixels {
+            let (image, h, w) = g.corner(pixel);
+            let c = channel / g.k;
+            let x = args.x.as_ptr().cast::<T>().cast_const();
+            let x = x.wrapping_add((u64::from(image) * g.x_image) as usize);
+            let x = x.wrapping_add((c * g.x_step[2]) as usize);
+            let taps = args.w.as_ptr().cast::<T>().cast_const().wrapping_add(channel as usize);
+            let (mut acc, mut total) = (0.0f32, 0.0f32);
+            let mut tap = 0;
+            while tap < g.terms {
+                if tap > 0 && tap % contract::conv2d::CHUNK as u32 == 0 {
+                    total = if tap == contract::conv2d::CHUNK as u32 { acc } else { total + acc };
+                    acc = 0.0;
+                }
+                let (r, s) = g.by_s.div_rem(tap);
+                let pixel = g.pixel(h, w, r, s);
+                // SAFETY: a pixel of channel c of the image.
+                let value = unsafe {
+                    T::load(
+                        args.element,
+                        pixel.is_some(),
+                        x.wrapping_add(pixel.unwrap_or(0) as usize),
+                    )
+                };
+                let weight = taps.wrapping_add(tap as usize * args.columns as usize);
+                // SAFETY: w[tap, channel].
+                acc = fma(value, unsafe { T::load(args.element, true, weight) }, acc);
+                tap += 1;
+            }
+            let sum = if g.terms > contract::conv2d::CHUNK as u32 { total + acc } else { acc };
+            let at = g.output(pixel, channel) as usize;
+            // SAFETY: as large as y, and an output channel.
+            let (residual, bias) = unsafe { (residual::<T>(args, at), bias(args, channel)) };
+            let value = finish(sum, bias, residual, args.activation);
+            // SAFETY: y[pixel, channel] belongs to this thread.
+            unsafe { T::store(args.element, args.y.as_ptr().cast::<T>().wrapping_add(at), value) };
+        }
+        i += TAPS_THREADS / 32;
+    }
+}
+
+macro_rules! kernels {
+    ($($kernel:ident $symbol:ident $three:ident $three_symbol:ident $ty:ty;)*) => { $(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` with a grid of the contract's tiles, in the layout of
+        /// taps; the pointers of `args` cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            // SAFETY: the caller's promise.
+            unsafe { any::<$ty>(&args) }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+
+        /// # Safety
+        ///
+        /// As for the general kernel; moreover the case is one of `contract::conv2d::taps3`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $three_symbol(args: Args) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if args.geometry.stride[0] == 1 {
+                    three::<$ty, 1, { PIXELS + 2 }>(&args)
+                } else {
+                    three::<$ty, 2, { 2 * PIXELS + 1 }>(&args)
+                }
+            }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<$three as Kernel>::Args) = $three_symbol;
+    )* };
+}
+
+kernels! {
+    Conv2dTapsF32 conv2d_taps_f32 Conv2dTaps3F32 conv2d_taps3_f32 f32;
+    Conv2dTapsHalf conv2d_taps_half Conv2dTaps3Half conv2d_taps3_half Half;
+}

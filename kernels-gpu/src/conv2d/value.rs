@@ -1,0 +1,115 @@
+//! Elements of activations, as the convolution kernels read and write them.
+
+use contract::num::{RowType, bf16_to_f32, f32_to_bf16, f32_to_f16};
+
+use crate::arch::half::f16_to_f32;
+use crate::arch::mem::{ld_if, ld_or_zero_x2, ld_or_zero_x4, ld_u16_if, st, st_u16, st_x2, st_x4};
+
+/// An element that is widened to `f32` exactly and rounded from it once. `kind` is its type.
+pub(super) trait Value: Copy {
+    /// One element, +0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: `p` is a global address of a readable element that no other thread writes
+    /// meanwhile.
+    unsafe fn load(kind: RowType, enabled: bool, p: *const Self) -> f32;
+
+    /// Four elements, +0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Value::load`], of four, aligned to their size.
+    unsafe fn load4(kind: RowType, enabled: bool, p: *const Self) -> [f32; 4];
+
+    /// Rounds and writes.
+    ///
+    /// # Safety
+    ///
+    /// `p` is a global address of a writable element that no other thread accesses meanwhile.
+    unsafe fn store(kind: RowType, p: *mut Self, value: f32);
+
+    /// Rounds and writes four neighbours.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Value::store`], of four, aligned to their size.
+    unsafe fn store4(kind: RowType, p: *mut Self, values: [f32; 4]);
+}
+
+impl Value for f32 {
+    #[inline(always)]
+    unsafe fn load(_: RowType, enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld_if(enabled, p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(_: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { ld_or_zero_x4(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(_: RowType, p: *mut Self, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st(p, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn store4(_: RowType, p: *mut Self, values: [f32; 4]) {
+        // SAFETY: the caller's promise.
+        unsafe { st_x4(p.cast(), values) }
+    }
+}
+
+/// A 16-bit float, which one `kind` says: one kernel serves both.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct Half(u16);
+
+/// All ones for f16, zeros for bf16: chooses without a branch, which would double unrolled code.
+#[inline(always)]
+fn mask(kind: RowType) -> u32 {
+    0u32.wrapping_sub(kind as u32)
+}
+
+#[inline(always)]
+fn widen(kind: RowType, bits: u16) -> f32 {
+    let (f16, bf16) = (f16_to_f32(bits).to_bits(), bf16_to_f32(bits).to_bits());
+    f32::from_bits(f16 & mask(kind) | bf16 & !mask(kind))
+}
+
+#[inline(always)]
+fn round(kind: RowType, value: f32) -> u16 {
+    let (f16, bf16) = (f32_to_f16(value), f32_to_bf16(value));
+    f16 & mask(kind) as u16 | bf16 & !mask(kind) as u16
+}
+
+impl Value for Half {
+    #[inline(always)]
+    unsafe fn load(kind: RowType, enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        widen(kind, unsafe { ld_u16_if(enabled, p.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn load4(kind: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        let [a, b]: [u32; 2] = unsafe { ld_or_zero_x2(enabled, p.cast()) };
+        [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(|bits| widen(kind, bits))
+    }
+
+    #[inline(always)]
+    unsafe fn store(kind: RowType, p: *mut Self, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st_u16(p.cast(), round(kind, value)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store4(kind: RowType, p: *mut Self, values: [f32; 4]) {
+        let [a, b, c, d] = values.map(|value| u32::from(round(kind, value)));
+        // SAFETY: the caller's promise.
+        unsafe { st_x2(p.cast(), [a | b << 16, c | d << 16]) }
+    }
+}
