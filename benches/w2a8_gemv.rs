@@ -9,7 +9,7 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use bitnet_benches::{Case, Linear, LinearTensors, bits, peer_gemv, run};
+use bitnet_benches::{Case, Linear, LinearTensors, bits, run};
 use bitnet_gpu::ops::w2a8_gemv::{W2a8Gemv, choose_index};
 use bitnet_gpu::ops::{Backend, OpError};
 use bitnet_gpu::reference::w2a8_gemv::BENCH_SHAPES;
@@ -134,24 +134,6 @@ fn main() -> ExitCode {
                 }
                 if let Some(&(.., cold)) = TORCH_BF16_US.iter().find(|c| (c.0, c.1) == (n, k)) {
                     row.set("torch_bf16_other_session_us", cold);
-                }
-            }
-        }
-        if suite.options().peers {
-            let wanted: Vec<_> = shapes
-                .into_iter()
-                .filter(|(n, k)| suite.options().wants(&format!("{n}x{k}")))
-                .collect();
-            let cold_mb = suite.options().cold_mb;
-            let peers = peer_gemv(&wanted, cold_mb, suite.options().device)?;
-            suite.report().notes.push(format!("live peer: {}", peers.about));
-            for row in &mut suite.report().rows {
-                let name = row.case.clone();
-                if let Some(peer) = peers.rows.iter().find(|p| format!("{}x{}", p.n, p.k) == name) {
-                    row.set("torch_bf16_cold_us", peer.cold_us);
-                    row.set("torch_bf16_warm_us", peer.warm_us);
-                    let ours = row.cold.map_or(f64::NAN, |t| t.us.median);
-                    row.set("torch_bf16_ratio", peer.cold_us / ours);
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 use bitnet_gpu::ops::{Backend, Element, OpError, Tensor};
 
+use crate::same_bits;
+
 /// An operation at one shape: its inputs on the host, its tensors on a backend, its one call.
 pub trait Case {
     /// The tensors of one copy of the case.
@@ -36,6 +38,15 @@ pub trait Case {
     /// # Errors
     /// A shape that is refused; a failed launch.
     fn run<B: Backend>(&self, backend: &B, tensors: &mut Self::Tensors<B>) -> Result<(), OpError>;
+
+    /// Refuses a result that is not the CPU backend's. Kernels that keep the one arithmetic give its
+    /// very bits; a case that runs another kind says here how far it may be off.
+    ///
+    /// # Errors
+    /// Where the two differ.
+    fn compare(&self, found: &[u32], expected: &[u32]) -> anyhow::Result<()> {
+        same_bits(&self.variant(), found, expected)
+    }
 
     /// Everything that one call on fresh tensors has written, as bits.
     ///

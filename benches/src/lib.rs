@@ -22,8 +22,6 @@ pub use case::{Case, bits, blank, upload};
 pub use host::{Memory, load_average, memory, reset_memory_peak};
 pub use inputs::{Linear, LinearTensors, acts, bf16_bytes, packed_words, uniform};
 pub use options::Options;
-#[cfg(feature = "cuda")]
-pub use peers::{PeerRow, Peers, gemv as peer_gemv};
 pub use report::{Conditions, Control, Report, Row, Timing};
 pub use statistics::Quantiles;
 #[cfg(feature = "cuda")]

@@ -33,7 +33,7 @@ pub struct Options {
     /// w2a8_gemv: every compiled variant, and the best for each shape
     #[arg(long)]
     pub variants: bool,
-    /// w2a8_gemv: PyTorch's bf16 GEMV as well, by python3 in the same run
+    /// The peers in PyTorch as well, by python3 in the same run (tools/peers.py)
     #[arg(long, env = "BITNET_BENCH_PEERS", value_parser = clap::builder::FalseyValueParser::new())]
     pub peers: bool,
     /// tokens_per_second: checkpoint folder or file, instead of a synthetic one

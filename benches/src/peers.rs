@@ -9,46 +9,49 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-/// `tools/peer_gemv.py`.
-const GEMV: &str = include_str!("../../tools/peer_gemv.py");
+const SCRIPT: &str = include_str!("../../tools/peers.py");
 
-/// What a peer script prints.
+/// What the script prints.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Peers {
+pub(crate) struct Peers {
     /// Library, versions and method, for people.
-    pub about: String,
+    pub(crate) about: String,
     /// The cases.
-    pub rows: Vec<PeerRow>,
+    pub(crate) rows: Vec<PeerRow>,
 }
 
-/// One case of a peer, in microseconds for one call.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct PeerRow {
-    /// Output features.
-    pub n: usize,
-    /// Input features.
-    pub k: usize,
-    /// Median, distinct weights in rotation.
-    pub cold_us: f64,
-    /// Median, one weight.
-    pub warm_us: f64,
+/// One case of one peer, in microseconds for one call.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct PeerRow {
+    /// The case, as the benchmark names it.
+    pub(crate) case: String,
+    /// The library and its element type.
+    pub(crate) peer: String,
+    /// Median, distinct tensors in rotation; absent for cases that do not rotate.
+    pub(crate) cold_us: Option<f64>,
+    /// Median, one copy of the tensors.
+    pub(crate) warm_us: f64,
 }
 
-/// PyTorch's bf16 GEMV at `shapes` (n, k), rotating over `cold_mb` megabytes.
+/// The peers of `bench` at `cases`, rotating over `cold_mb` megabytes.
 ///
 /// # Errors
 /// No python3, no PyTorch with CUDA in it, or a script that failed; its own words are shown.
-pub fn gemv(shapes: &[(usize, usize)], cold_mb: u64, device: u32) -> anyhow::Result<Peers> {
-    let shapes: Vec<_> = shapes.iter().map(|(n, k)| format!("{n}x{k}")).collect();
+pub(crate) fn measure(
+    bench: &str,
+    cases: &[String],
+    cold_mb: u64,
+    device: u32,
+) -> anyhow::Result<Peers> {
     let mut python = Command::new("python3")
-        .args(["-", "--cold-mb", &cold_mb.to_string(), "--device", &device.to_string()])
-        .args(&shapes)
+        .args(["-", "--cold-mb", &cold_mb.to_string(), "--device", &device.to_string(), bench])
+        .args(cases)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .context("--peers needs python3 with PyTorch")?;
     if let Some(mut stdin) = python.stdin.take() {
-        stdin.write_all(GEMV.as_bytes())?;
+        stdin.write_all(SCRIPT.as_bytes())?;
     }
     let output = python.wait_with_output()?;
     if !output.status.success() {

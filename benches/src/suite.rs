@@ -21,7 +21,7 @@ use bitnet_gpu::ops::{Backend, CudaBackend, Dense, OpError, RowType};
 use clap::Parser;
 use sha2::{Digest, Sha256};
 
-use crate::{Case, Control, Options, Quantiles, Report, Row, Timing, host, same_bits};
+use crate::{Case, Control, Options, Quantiles, Report, Row, Timing, host, peers};
 
 /// Fewest calls of a graph.
 const MIN_LAUNCHES: usize = 20;
@@ -178,7 +178,7 @@ impl Suite {
             let mut on_gpu = case.tensors(&self.gpu)?;
             case.run(&self.gpu, &mut on_gpu)?;
             let found = case.output(&self.gpu, &on_gpu)?;
-            same_bits(&case.variant(), &found, &expected)?;
+            case.compare(&found, &expected)?;
         }
         Ok(expected.len() as u64)
     }
@@ -328,12 +328,43 @@ impl Suite {
         }
     }
 
+    /// Puts the peers' times beside ours. `PEER_ratio` is their time over ours, cold where both are.
+    fn peers(&mut self) -> anyhow::Result<()> {
+        let mut cases: Vec<_> = self.report.rows.iter().map(|row| row.case.clone()).collect();
+        cases.dedup();
+        let Options { cold_mb, device, .. } = self.options;
+        let peers = peers::measure(&self.report.bench, &cases, cold_mb, device)?;
+        for peer in &peers.rows {
+            for row in self.report.rows.iter_mut().filter(|row| row.case == peer.case) {
+                let name = &peer.peer;
+                let of = |timing: &Option<Timing>| timing.as_ref().map(|t| t.us.median);
+                let ratio = match (peer.cold_us, of(&row.cold)) {
+                    (Some(theirs), Some(ours)) => theirs / ours,
+                    _ => peer.warm_us / of(&row.warm).unwrap_or(f64::NAN),
+                };
+                println!("  {:<28} {:<20} {name} {ratio:.2}x", row.case, row.variant);
+                if let Some(us) = peer.cold_us {
+                    row.set(&format!("{name}_cold_us"), us);
+                }
+                row.set(&format!("{name}_warm_us"), peer.warm_us);
+                row.set(&format!("{name}_ratio"), ratio);
+            }
+        }
+        if !peers.rows.is_empty() {
+            self.report.notes.push(format!("peers, in the same run: {}", peers.about));
+        }
+        Ok(())
+    }
+
     /// Writes the report, if there is anything in it.
     fn finish(mut self) -> anyhow::Result<()> {
         if self.report.rows.is_empty() {
             let filter = self.options.filter.as_deref().unwrap_or_default();
             println!("  no case of this benchmark contains `{filter}`");
             return Ok(());
+        }
+        if self.options.peers {
+            self.peers()?;
         }
         self.clocks("clocks after");
         for path in self.report.write(&self.options.out)? {

@@ -153,6 +153,8 @@ table! {
         );
         // CUDA 12.4
         func_load = cuFuncLoad(Handle);
+        // CUDA 10.1
+        capture_mode = cuThreadExchangeStreamCaptureMode(*mut u32);
         // CUDA 11.1
         graph_upload = cuGraphUpload(Handle, Handle);
     }
@@ -180,6 +182,22 @@ impl Api {
         if code == 0 { Ok(()) } else { Err(self.error(code, call)) }
     }
 
+    /// Until the result is dropped, this thread may load modules although one of its streams is
+    /// being captured.
+    pub(crate) fn while_captured(&self) -> CaptureMode<'_> {
+        let mut mode = CAPTURE_RELAXED;
+        self.exchange_capture_mode(&mut mode);
+        CaptureMode { api: self, before: mode }
+    }
+
+    fn exchange_capture_mode(&self, mode: &mut u32) {
+        if let Some(exchange) = self.capture_mode {
+            // SAFETY: reads and writes one `CUstreamCaptureMode`. It cannot fail with a valid mode,
+            // and if it did, the load that follows would say so.
+            unsafe { exchange(mode) };
+        }
+    }
+
     #[cold]
     pub(crate) fn error(&self, code: i32, call: &'static str) -> DriverError {
         let word = |get: unsafe extern "C" fn(i32, *mut *const c_char) -> i32| {
@@ -199,5 +217,18 @@ impl Api {
             word(self.error_string).unwrap_or_else(|| "the driver has no text for it".into()),
             call,
         )
+    }
+}
+
+/// See [`Api::while_captured`].
+pub(crate) struct CaptureMode<'a> {
+    api: &'a Api,
+    before: u32,
+}
+
+impl Drop for CaptureMode<'_> {
+    fn drop(&mut self) {
+        let mut mode = self.before;
+        self.api.exchange_capture_mode(&mut mode);
     }
 }

@@ -258,13 +258,18 @@ pub enum LaunchError {
         /// The device's opt-in limit.
         allowed: u32,
     },
-    /// The device is older than the kernel.
-    #[error("{kernel} needs sm_{need}, the device is sm_{found}; try: another variant")]
+    /// The device is older than the kernel, or the kernel is for one capability only.
+    #[error(
+        "{kernel} needs sm_{need}{}, the device is sm_{found}; try: another variant",
+        if *only { " and nothing newer" } else { "" }
+    )]
     UnsupportedSm {
         /// The entry's name.
         kernel: &'static str,
         /// The kernel's minimum, `10 * major + minor`.
         need: u32,
+        /// Whether it runs there only.
+        only: bool,
         /// The device's, `10 * major + minor`.
         found: u32,
     },

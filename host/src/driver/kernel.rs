@@ -13,7 +13,7 @@ use contract::launch::{Kernel, LaunchSpec};
 use super::api::{
     ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, LaunchAttribute, LaunchConfig,
 };
-use super::error::{DriverError, LaunchError};
+use super::error::{DriverError, LaunchError, ModuleError};
 use super::module::{Function, Module};
 use super::stream::Stream;
 
@@ -97,13 +97,14 @@ impl<K: Kernel> KernelHandle<K> {
         let spec = K::SPEC;
         let limits = module.device().limits();
         limits.check(&spec, [1; 3])?;
+        let _loads = module.device().bind().map_err(ModuleError::from)?.while_captured();
         let function = module.function(spec.symbol, spec.min_sm)?;
         let handle = Self { function, module: module.clone(), pdl: false, kernel: PhantomData };
         let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
         let api = module.device().bind().map_err(driver)?;
         if let Some(load) = api.func_load {
-            // The driver loads lazily, and may wait for all work when it does: not at the first
-            // launch, which may be inside a capture.
+            // The driver loads lazily, and may wait for all work when it does: better here than at
+            // the first launch.
             // SAFETY: the function belongs to `module`, which is alive.
             api.check(unsafe { load(function.0) }, "cuFuncLoad").map_err(driver)?;
         }

@@ -31,8 +31,10 @@ impl DeviceLimits {
     /// older than the kernel.
     pub fn check(&self, spec: &LaunchSpec, grid: [u32; 3]) -> Result<(), LaunchError> {
         let kernel = spec.symbol;
-        if self.sm < spec.min_sm {
-            return Err(LaunchError::UnsupportedSm { kernel, need: spec.min_sm, found: self.sm });
+        let (need, found) = (spec.min_sm, self.sm);
+        if found < need || spec.arch_specific && found != need {
+            let only = spec.arch_specific;
+            return Err(LaunchError::UnsupportedSm { kernel, need, only, found });
         }
         if grid.contains(&0) {
             return Err(LaunchError::EmptyGrid { kernel, grid });
@@ -100,7 +102,12 @@ mod tests {
         let newer = LaunchSpec { min_sm: 100, ..spec };
         assert_eq!(
             H200.check(&newer, [1; 3]),
-            Err(LaunchError::UnsupportedSm { kernel: "k", need: 100, found: 90 })
+            Err(LaunchError::UnsupportedSm { kernel: "k", need: 100, only: false, found: 90 })
+        );
+        assert_eq!(H200.check(&spec.only_on(90), [1; 3]), Ok(()));
+        assert_eq!(
+            H200.check(&spec.only_on(80), [1; 3]),
+            Err(LaunchError::UnsupportedSm { kernel: "k", need: 80, only: true, found: 90 })
         );
     }
 }

@@ -4,6 +4,9 @@
 //! driver's own loader with log buffers, because `cust` has no way to ask for the JIT log and folds
 //! "unsupported PTX version" (222) into "unknown error". Refusals of one level (209, 218, 222) make
 //! the loader try the next lower one, and are kept: [`Module::skipped`].
+//!
+//! A level is loaded in parts, because compiling all of it takes seconds: first the families that a
+//! model runs, each other family when one of its kernels is first asked for.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -26,8 +29,10 @@ pub const PTX_LEVEL_VAR: &str = "BITNET_PTX_LEVEL";
 pub struct Module(Arc<ModuleInner>);
 
 pub(super) struct ModuleInner {
-    /// `None` only while dropping.
-    module: Option<cust::module::Module>,
+    /// By family; what was loaded first is under [`FIRST`]. Empty only while dropping.
+    parts: Mutex<HashMap<&'static str, cust::module::Module>>,
+    /// What other parts are made of; empty for [`Module::from_ptx`].
+    ptx: &'static str,
     device: Device,
     level: String,
     isa: String,
@@ -85,9 +90,12 @@ impl Module {
     ) -> Result<Self, ModuleError> {
         let mut skipped = Vec::new();
         for image in ptx::candidates(images, device.sm(), forced)? {
-            match load_one(device, image.level, image.ptx)? {
+            // A text that has none of them is loaded whole: it is not one of ours.
+            let first = ptx::part(image.ptx, |name| part_of(name) == FIRST);
+            match load_one(device, image.level, first.as_deref().unwrap_or(image.ptx))? {
                 Ok(module) => {
-                    return Ok(Self::new(device, module, image.level, image.isa, skipped));
+                    let of = (image.level, image.isa, image.ptx);
+                    return Ok(Self::new(device, module, of, skipped));
                 }
                 Err(refusal) if refusal.tries_next() => skipped.push(PtxFallback {
                     level: image.level.into(),
@@ -109,7 +117,7 @@ impl Module {
     /// A text with a zero byte, or the driver's refusal with its log.
     pub fn from_ptx(device: &Device, level: &str, ptx: &str) -> Result<Self, ModuleError> {
         match load_one(device, level, ptx)? {
-            Ok(module) => Ok(Self::new(device, module, level, "", Vec::new())),
+            Ok(module) => Ok(Self::new(device, module, (level, "", ""), Vec::new())),
             Err(Refusal { error: source, log }) => {
                 Err(ModuleError::Jit { level: level.into(), log, source })
             }
@@ -118,13 +126,13 @@ impl Module {
 
     fn new(
         device: &Device,
-        module: cust::module::Module,
-        level: &str,
-        isa: &str,
+        first: cust::module::Module,
+        (level, isa, ptx): (&str, &str, &'static str),
         skipped: Vec<PtxFallback>,
     ) -> Self {
         Self(Arc::new(ModuleInner {
-            module: Some(module),
+            parts: Mutex::new(HashMap::from([(FIRST, first)])),
+            ptx,
             device: device.clone(),
             level: level.into(),
             isa: isa.into(),
@@ -178,8 +186,18 @@ impl Module {
             return Ok(*function);
         }
         let api = self.0.device.bind()?;
-        let missing = || ModuleError::MissingKernel { symbol, level: self.0.level.clone(), min_sm };
-        let module = self.0.module.as_ref().ok_or_else(missing)?;
+        let level = &self.0.level;
+        let missing = || ModuleError::MissingKernel { symbol, level: level.clone(), min_sm };
+        let part = part_of(symbol);
+        let mut parts = lock(&self.0.parts);
+        if !parts.contains_key(part) {
+            let ptx = ptx::part(self.0.ptx, |name| part_of(name) == part).ok_or_else(missing)?;
+            let loaded = load_one(&self.0.device, level, &ptx)?.map_err(|refusal| {
+                ModuleError::Jit { level: level.clone(), log: refusal.log, source: refusal.error }
+            })?;
+            parts.insert(part, loaded);
+        }
+        let module = parts.get(part).ok_or_else(missing)?;
         let function = match module.get_function(symbol) {
             // `cust`'s handle borrows the module; the raw one is kept beside the counted module.
             Ok(function) => Function(function.to_raw() as Handle),
@@ -199,10 +217,19 @@ impl Module {
 impl Drop for ModuleInner {
     fn drop(&mut self) {
         if self.device.bind().is_err() {
-            // The context is gone and the module with it; unloading would only fail again.
-            std::mem::forget(self.module.take());
+            // The context is gone and its modules with it; unloading would only fail again.
+            lock(&self.parts).drain().for_each(|(_, module)| std::mem::forget(module));
         }
     }
+}
+
+/// The part that a model needs.
+const FIRST: &str = "";
+
+/// The part that the kernel `symbol` is loaded with: its family, or [`FIRST`].
+fn part_of(symbol: &str) -> &'static str {
+    let general = |family: &&str| !contract::MODEL_FAMILIES.contains(family);
+    contract::family_of(symbol).filter(general).unwrap_or(FIRST)
 }
 
 /// `Err` outside: the PTX or the context cannot even be tried. Inside: what the driver said.

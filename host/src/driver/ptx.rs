@@ -2,6 +2,9 @@
 //!
 //! A level `sm_NN` runs on every device of capability NN or higher; `sm_NNa` runs on NN exactly.
 //! The loader tries the levels that fit from high to low, an `a` level before the plain one.
+//!
+//! A level is compiled by the driver in parts ([`part`]): what a model needs when a device is
+//! opened, any other family when it is first used.
 
 use super::error::ModuleError;
 
@@ -82,9 +85,53 @@ pub fn candidates(
     Ok(fit)
 }
 
+/// The PTX of `ptx` with only the entries that `keep` names; `None` where none is left. A text with
+/// debug sections, which speak of all entries, is one part: kept whole.
+pub(super) fn part(ptx: &str, keep: impl Fn(&str) -> bool) -> Option<String> {
+    const ENTRY: &str = "\n.visible .entry ";
+    let mut pieces = ptx.split(ENTRY);
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    let mut kept = false;
+    let whole = ptx.contains(".section") || ptx.contains("\n.file");
+    for piece in pieces {
+        let name = piece.split(['(', '\n']).next().unwrap_or_default();
+        let wanted = keep(name.trim());
+        kept |= wanted;
+        if wanted || whole {
+            text += ENTRY;
+            text += piece;
+        }
+    }
+    kept.then_some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_has_the_head_and_the_entries_asked_for() {
+        const PTX: &str = ".version 7.8\n.target sm_90\n\n.visible .entry a(\n)\n{ ret; }\n\n\
+                           .visible .entry ab(\n)\n{ exit; }\n";
+        let a = part(PTX, |name| name == "a").unwrap();
+        assert!(a.starts_with(".version 7.8") && a.contains("ret;") && !a.contains("exit;"));
+        assert_eq!(part(PTX, |_| true).unwrap(), PTX);
+        assert_eq!(part(PTX, |name| name == "b"), None);
+        let debug = PTX.to_owned() + "\t.section .debug_line { }\n";
+        assert_eq!(part(&debug, |name| name == "a").unwrap(), debug);
+    }
+
+    #[test]
+    fn the_parts_of_each_embedded_level_are_all_of_it() {
+        for image in IMAGES {
+            let entries = |text: &str| text.matches(".visible .entry").count();
+            let families = contract::FAMILIES.iter().filter_map(|family| {
+                part(image.ptx, |name| contract::family_of(name) == Some(family))
+            });
+            let sum: usize = families.map(|text| entries(&text)).sum();
+            assert_eq!(sum, entries(image.ptx), "{}", image.level);
+        }
+    }
 
     const LADDER: &[Image] = &[
         Image::new("sm_53", "6.0", ""),

@@ -98,7 +98,7 @@ impl ActQuant<'_, super::CudaBackend> {
         use contract::launch::DevPtr;
         self.check()?;
         let Self { source, out, m, k } = self;
-        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let stream = cuda.stream();
         let (acts, stats) = (out.acts.dev_ptr(stream), out.stats.dev_ptr(stream).cast());
         let (k, grid) = (k as u32, [m as u32, 1, 1]);
         let or_null = |weight: Option<&super::cuda::Buf<f32>>| {
@@ -111,21 +111,25 @@ impl ActQuant<'_, super::CudaBackend> {
             match source {
                 Source::Plain { x } => {
                     let args = Args { x: x.dev_ptr(stream), acts, stats, k };
-                    kernels.act_quant.launch(stream, grid, args)?;
+                    cuda.launch::<contract::act_quant::ActQuant>(grid, args)?;
                 }
                 Source::RmsNorm { x, delta, weight, eps } => {
                     let (x, weight) = (x.dev_ptr(stream), weight.dev_ptr(stream));
                     let args =
                         RmsNormArgs { x, delta: or_null(delta), weight, acts, stats, k, eps };
-                    kernels.act_quant_rmsnorm.launch(stream, grid, args)?;
+                    cuda.launch::<contract::act_quant::ActQuantRmsNorm>(grid, args)?;
                 }
                 Source::Gated { gate, gate_up, f, weight, eps } => {
                     let (gate_up, f) = (gate_up.dev_ptr(stream), f.dev_ptr(stream));
                     let args =
                         GatedArgs { gate_up, f, weight: or_null(weight), acts, stats, k, eps };
                     match gate {
-                        Gate::Relu2 => kernels.act_quant_relu2.launch(stream, grid, args)?,
-                        Gate::Silu => kernels.act_quant_silu.launch(stream, grid, args)?,
+                        Gate::Relu2 => {
+                            cuda.launch::<contract::act_quant::ActQuantRelu2>(grid, args)?
+                        }
+                        Gate::Silu => {
+                            cuda.launch::<contract::act_quant::ActQuantSilu>(grid, args)?
+                        }
                     }
                 }
             }

@@ -114,7 +114,7 @@ impl Attention<'_, super::CudaBackend> {
         self.check()?;
         let scale = self.scale();
         let Self { qkv, cache, out, start, start_at, m, heads, spread } = self;
-        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let stream = cuda.stream();
         let mut args = Args {
             q: qkv.dev_ptr(stream),
             k_cache: cache.k.dev_ptr(stream),
@@ -141,8 +141,8 @@ impl Attention<'_, super::CudaBackend> {
                 Spread::Rows => {
                     let grid = grid(args.m, args.heads);
                     match f32_cache {
-                        true => kernels.attention_f32.launch(stream, grid, args)?,
-                        false => kernels.attention_bf16.launch(stream, grid, args)?,
+                        true => cuda.launch::<contract::attention::AttentionF32>(grid, args)?,
+                        false => cuda.launch::<contract::attention::AttentionBf16>(grid, args)?,
                     }
                 }
                 Spread::Keys { scratch, positions } => {
@@ -151,8 +151,12 @@ impl Attention<'_, super::CudaBackend> {
                     args.key_blocks = positions.div_ceil(KEY_BLOCK) as u32;
                     let grid = split_grid(args.m, args.heads, args.key_blocks);
                     match f32_cache {
-                        true => kernels.attention_split_f32.launch(stream, grid, args)?,
-                        false => kernels.attention_split_bf16.launch(stream, grid, args)?,
+                        true => {
+                            cuda.launch::<contract::attention::AttentionSplitF32>(grid, args)?
+                        }
+                        false => {
+                            cuda.launch::<contract::attention::AttentionSplitBf16>(grid, args)?
+                        }
                     }
                 }
             }

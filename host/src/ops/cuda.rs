@@ -1,14 +1,14 @@
 //! Operations on an NVIDIA GPU: buffers from the pool, one stream, one launch each.
 
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
 use contract::launch::{DevPtr, Kernel};
-use contract::{
-    act_quant, attention, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample, silu_mul,
-    w2a8_gemm, w2a8_gemv,
-};
 
 use super::{Backend, Element, OpError, Tensor, TokenLog};
 use crate::driver::{
-    Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, Stream,
+    Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, ModuleError, Stream,
 };
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
 use crate::profile::Profile;
@@ -22,90 +22,41 @@ pub struct CudaBackend {
     kernels: Kernels,
 }
 
-/// A variant of [`w2a8_gemv`], whichever its type.
-pub(super) trait GemvLaunch: Send + Sync {
-    /// # Safety
-    /// As [`KernelHandle::launch`].
-    unsafe fn launch(
-        &self,
-        stream: &Stream,
-        grid: [u32; 3],
-        args: w2a8_gemv::Args,
-    ) -> Result<(), LaunchError>;
+/// Handles of the kernels, each made once. Those of a model are made when the device is opened.
+struct Kernels(Box<[OnceLock<Box<dyn Any + Send + Sync>>]>);
+
+/// The place of a kernel, known when the program is built.
+struct Place<K>(PhantomData<K>);
+
+impl<K: Kernel> Place<K> {
+    const INDEX: usize = contract::kernel_index(K::SPEC.symbol);
 }
 
-impl<K: Kernel<Args = w2a8_gemv::Args>> GemvLaunch for KernelHandle<K> {
-    unsafe fn launch(
-        &self,
-        stream: &Stream,
-        grid: [u32; 3],
-        args: w2a8_gemv::Args,
-    ) -> Result<(), LaunchError> {
-        // SAFETY: by the caller.
-        unsafe { self.launch(stream, grid, args) }
+impl Kernels {
+    fn new() -> Self {
+        Self(contract::KERNELS.iter().map(|_| OnceLock::new()).collect())
+    }
+
+    fn get<K: Kernel>(&self, module: &Module) -> Result<&KernelHandle<K>, LaunchError> {
+        let slot = &self.0[Place::<K>::INDEX];
+        let made = match slot.get() {
+            Some(made) => made,
+            None => {
+                let handle = module.kernel::<K>()?;
+                // SAFETY: every kernel waits for its predecessors (`arch::grid::dependency_wait`)
+                // before it touches what another kernel may write, and before it writes; the PTX
+                // audit counts the waits.
+                let handle = unsafe { handle.with_pdl() };
+                slot.get_or_init(|| Box::new(handle))
+            }
+        };
+        // Symbols are unique, so the slot holds a handle of this very type.
+        made.downcast_ref().ok_or_else(|| {
+            let (symbol, level) = (K::SPEC.symbol, module.loaded_level().to_owned());
+            ModuleError::MissingKernel { symbol, level, min_sm: K::SPEC.min_sm }.into()
+        })
     }
 }
-
-fn handle<K: Kernel>(module: &Module) -> Result<KernelHandle<K>, LaunchError> {
-    let handle = module.kernel::<K>()?;
-    // SAFETY: every kernel waits for its predecessors (`arch::grid::dependency_wait`) before it
-    // touches what another kernel may write, and before it writes; the PTX audit counts the waits.
-    Ok(unsafe { handle.with_pdl() })
-}
-
-macro_rules! kernels {
-    ($($field:ident: $family:ident::$kernel:ident,)*) => {
-        /// Handles of all kernels.
-        pub(super) struct Kernels {
-            $(pub(super) $field: KernelHandle<$family::$kernel>,)*
-            /// In the order of [`w2a8_gemv::VARIANTS`].
-            pub(super) w2a8_gemv: Vec<Box<dyn GemvLaunch>>,
-        }
-
-        impl Kernels {
-            fn load(module: &Module) -> Result<Self, LaunchError> {
-                Ok(Self { $($field: handle(module)?,)* w2a8_gemv: gemv_handles(module)? })
-            }
-        }
-    };
-}
-
-kernels! {
-    act_quant: act_quant::ActQuant,
-    act_quant_rmsnorm: act_quant::ActQuantRmsNorm,
-    act_quant_relu2: act_quant::ActQuantRelu2,
-    act_quant_silu: act_quant::ActQuantSilu,
-    attention_bf16: attention::AttentionBf16,
-    attention_f32: attention::AttentionF32,
-    attention_split_bf16: attention::AttentionSplitBf16,
-    attention_split_f32: attention::AttentionSplitF32,
-    embed_bf16: embed::EmbedBf16,
-    embed_f16: embed::EmbedF16,
-    embed_f32: embed::EmbedF32,
-    kv_append_bf16: kv_append::KvAppendBf16,
-    kv_append_f32: kv_append::KvAppendF32,
-    kv_append_rope_bf16: kv_append::KvAppendRopeBf16,
-    kv_append_rope_f32: kv_append::KvAppendRopeF32,
-    lm_head_bf16: lm_head::LmHeadBf16,
-    lm_head_f16: lm_head::LmHeadF16,
-    lm_head_f32: lm_head::LmHeadF32,
-    relu2_mul: relu2_mul::Relu2Mul,
-    rmsnorm: rmsnorm::RmsNorm,
-    rope: rope::Rope,
-    sample_prepare: sample::SamplePrepare,
-    sample_pick: sample::SamplePick,
-    silu_mul: silu_mul::SiluMul,
-    w2a8_gemm: w2a8_gemm::W2a8Gemm,
-}
-
-macro_rules! gemv_handles {
-    ($($name:ident $symbol:literal $lanes:literal $rows:literal $unroll:literal;)*) => {
-        fn gemv_handles(module: &Module) -> Result<Vec<Box<dyn GemvLaunch>>, LaunchError> {
-            Ok(vec![$(Box::new(handle::<w2a8_gemv::$name>(module)?)),*])
-        }
-    };
-}
-contract::for_each_w2a8_gemv!(gemv_handles);
 
 /// The address of element `index`.
 pub(super) fn at<T>(base: DevPtr<T>, index: usize) -> DevPtr<T> {
@@ -126,8 +77,21 @@ impl CudaBackend {
     /// # Errors
     /// A kernel that the device cannot have.
     pub fn new(cuda: Cuda) -> Result<Self, OpError> {
-        let kernels = Kernels::load(cuda.module()).map_err(CudaError::from)?;
-        Ok(Self { cuda, kernels })
+        let backend = Self { cuda, kernels: Kernels::new() };
+        backend.load_model_kernels().map_err(CudaError::from)?;
+        Ok(backend)
+    }
+
+    fn load_model_kernels(&self) -> Result<(), LaunchError> {
+        macro_rules! load {
+            ($($family:ident $kernel:ident;)*) => { $(
+                if contract::MODEL_FAMILIES.contains(&stringify!($family)) {
+                    self.kernels.get::<contract::$family::$kernel>(self.cuda.module())?;
+                }
+            )* };
+        }
+        contract::for_each_kernel!(load);
+        Ok(())
     }
 
     /// The opened device.
@@ -139,8 +103,26 @@ impl CudaBackend {
         self.cuda.stream()
     }
 
-    pub(super) fn kernels(&self) -> &Kernels {
-        &self.kernels
+    /// Queues one launch of `K`. The first one of a family compiles its PTX for the device, unless
+    /// the driver has it in its cache.
+    ///
+    /// # Safety
+    /// As [`KernelHandle::launch`].
+    pub(super) unsafe fn launch<K: Kernel>(
+        &self,
+        grid: [u32; 3],
+        args: K::Args,
+    ) -> Result<(), OpError> {
+        let kernel = self.kernels.get::<K>(self.cuda.module())?;
+        // SAFETY: by the caller.
+        unsafe { kernel.launch(self.stream(), grid, args)? };
+        Ok(())
+    }
+
+    /// Whether the device and the loaded PTX have `K`.
+    #[allow(dead_code, reason = "for families with variants that need a newer device")]
+    pub(super) fn has<K: Kernel>(&self) -> bool {
+        self.kernels.get::<K>(self.cuda.module()).is_ok()
     }
 }
 

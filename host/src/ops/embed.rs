@@ -40,7 +40,7 @@ impl Embed<'_, super::CudaBackend> {
         use contract::num::RowType;
         self.check()?;
         let Self { ids, ids_at, table, out, m } = self;
-        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let stream = cuda.stream();
         let args = Args {
             ids: super::cuda::at(ids.dev_ptr(stream), ids_at),
             table: table.data().dev_ptr(stream),
@@ -54,9 +54,9 @@ impl Embed<'_, super::CudaBackend> {
         // `stride` elements of its type by construction; `out` is borrowed exclusively.
         unsafe {
             match table.element() {
-                RowType::Bf16 => kernels.embed_bf16.launch(stream, grid, args)?,
-                RowType::F16 => kernels.embed_f16.launch(stream, grid, args)?,
-                RowType::F32 => kernels.embed_f32.launch(stream, grid, args)?,
+                RowType::Bf16 => cuda.launch::<contract::embed::EmbedBf16>(grid, args)?,
+                RowType::F16 => cuda.launch::<contract::embed::EmbedF16>(grid, args)?,
+                RowType::F32 => cuda.launch::<contract::embed::EmbedF32>(grid, args)?,
             }
         }
         Ok(())

@@ -144,7 +144,7 @@ impl KvAppend<'_, super::CudaBackend> {
         use contract::launch::DevPtr;
         self.check()?;
         let Self { qkv, cache, rope, start, start_at, m, heads } = self;
-        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let stream = cuda.stream();
         let args = Args {
             qkv: qkv.dev_ptr(stream),
             k_cache: cache.k.dev_ptr(stream),
@@ -165,12 +165,16 @@ impl KvAppend<'_, super::CudaBackend> {
         // borrowed exclusively.
         unsafe {
             match (cache.element, rope) {
-                (RowType::F32, None) => kernels.kv_append_f32.launch(stream, plain, args)?,
-                (_, None) => kernels.kv_append_bf16.launch(stream, plain, args)?,
-                (RowType::F32, Some(_)) => {
-                    kernels.kv_append_rope_f32.launch(stream, rotate, args)?;
+                (RowType::F32, None) => {
+                    cuda.launch::<contract::kv_append::KvAppendF32>(plain, args)?
                 }
-                (_, Some(_)) => kernels.kv_append_rope_bf16.launch(stream, rotate, args)?,
+                (_, None) => cuda.launch::<contract::kv_append::KvAppendBf16>(plain, args)?,
+                (RowType::F32, Some(_)) => {
+                    cuda.launch::<contract::kv_append::KvAppendRopeF32>(rotate, args)?;
+                }
+                (_, Some(_)) => {
+                    cuda.launch::<contract::kv_append::KvAppendRopeBf16>(rotate, args)?
+                }
             }
         }
         Ok(())

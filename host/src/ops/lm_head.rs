@@ -40,7 +40,7 @@ impl LmHead<'_, super::CudaBackend> {
         use contract::num::RowType;
         self.check()?;
         let Self { x, x_at, w, logits, m } = self;
-        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let stream = cuda.stream();
         let args = contract::lm_head::Args {
             x: super::cuda::at(x.dev_ptr(stream), x_at),
             w: w.data().dev_ptr(stream),
@@ -55,9 +55,9 @@ impl LmHead<'_, super::CudaBackend> {
         // exclusively.
         unsafe {
             match w.element() {
-                RowType::Bf16 => kernels.lm_head_bf16.launch(stream, grid, args)?,
-                RowType::F16 => kernels.lm_head_f16.launch(stream, grid, args)?,
-                RowType::F32 => kernels.lm_head_f32.launch(stream, grid, args)?,
+                RowType::Bf16 => cuda.launch::<contract::lm_head::LmHeadBf16>(grid, args)?,
+                RowType::F16 => cuda.launch::<contract::lm_head::LmHeadF16>(grid, args)?,
+                RowType::F32 => cuda.launch::<contract::lm_head::LmHeadF32>(grid, args)?,
             }
         }
         Ok(())

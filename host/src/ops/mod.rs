@@ -33,7 +33,7 @@ pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
 pub use error::OpError;
-pub use tensor::{Dense, PackedLinear, QuantActs, Tensor};
+pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, Tensor};
 
 /// Where tensors live and operations run.
 ///

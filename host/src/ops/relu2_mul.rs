@@ -43,7 +43,7 @@ impl Relu2Mul<'_, super::CudaBackend> {
         let grid = [k.div_ceil(THREADS), self.m as u32, 1];
         // SAFETY: `check` compared `gate_up` with `m` rows of `2 k` and `f` with `m` rows of `k`;
         // `f` is borrowed exclusively.
-        unsafe { cuda.kernels().relu2_mul.launch(stream, grid, args)? };
+        unsafe { cuda.launch::<contract::relu2_mul::Relu2Mul>(grid, args)? };
         Ok(())
     }
 }

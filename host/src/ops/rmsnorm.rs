@@ -59,7 +59,7 @@ impl RmsNorm<'_, super::CudaBackend> {
         };
         // SAFETY: `check` compared every tensor with `m` rows of `k`; `x` and `y` are borrowed
         // exclusively, so nothing overlaps.
-        unsafe { cuda.kernels().rmsnorm.launch(stream, [m as u32, 1, 1], args)? };
+        unsafe { cuda.launch::<contract::rmsnorm::RmsNorm>([m as u32, 1, 1], args)? };
         Ok(())
     }
 }

@@ -124,7 +124,7 @@ impl Rope<'_, super::CudaBackend> {
         let grid = [pairs.div_ceil(THREADS), args.m, 1];
         // SAFETY: `check` compared `x` with `m` rows, the tables with `positions`, `start` with its
         // index; the kernel leaves positions past the table alone; `x` is borrowed exclusively.
-        unsafe { cuda.kernels().rope.launch(stream, grid, args)? };
+        unsafe { cuda.launch::<contract::rope::Rope>(grid, args)? };
         Ok(())
     }
 }

@@ -135,7 +135,7 @@ impl Sample<'_, super::CudaBackend> {
         use contract::sample::{Args, PREPARE_TILE};
         self.check()?;
         let Self { logits, logits_at, vocab, sampler, out } = self;
-        let (stream, kernels) = (cuda.stream(), cuda.kernels());
+        let stream = cuda.stream();
         let args = Args {
             logits: super::cuda::at(logits.dev_ptr(stream), logits_at),
             adjusted: sampler.adjusted.dev_ptr(stream),
@@ -153,8 +153,8 @@ impl Sample<'_, super::CudaBackend> {
         // the sizes of its structs; allocations are 256-byte aligned; all that the kernels write is
         // borrowed exclusively.
         unsafe {
-            kernels.sample_prepare.launch(stream, grid, args)?;
-            kernels.sample_pick.launch(stream, [1, 1, 1], args)?;
+            cuda.launch::<contract::sample::SamplePrepare>(grid, args)?;
+            cuda.launch::<contract::sample::SamplePick>([1, 1, 1], args)?;
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ impl SiluMul<'_, super::CudaBackend> {
         let grid = [k.div_ceil(THREADS), self.m as u32, 1];
         // SAFETY: `check` compared `gate_up` with `m` rows of `2 k` and `f` with `m` rows of `k`;
         // `f` is borrowed exclusively.
-        unsafe { cuda.kernels().silu_mul.launch(stream, grid, args)? };
+        unsafe { cuda.launch::<contract::silu_mul::SiluMul>(grid, args)? };
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
 //! The tensors that have more to them than a length.
 
 use contract::embed::row_stride;
-use contract::num::RowType;
+use contract::num::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use contract::w2a8::{ActStats, MAX_K, MAX_ROWS, Segments, act_bytes, row_words};
 
 use super::error::{at_least, dimension, same};
-use super::{Backend, OpError};
+use super::{Backend, Element, OpError};
 
 /// A buffer of some backend.
 pub trait Tensor: Send {
@@ -16,6 +16,81 @@ pub trait Tensor: Send {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// An element of the general float families: `f32`, [`half::f16`] or [`half::bf16`].
+///
+/// Operations widen elements exactly, compute in `f32`, and round the result once.
+pub trait Float: Element + Default + PartialEq + std::fmt::Debug + sealed::Sealed {
+    /// Which of the three it is.
+    const TYPE: RowType;
+
+    /// The value, exactly.
+    fn widen(self) -> f32;
+
+    /// The element nearest to `x`, halves to even; every NaN becomes the one quiet NaN.
+    fn round(x: f32) -> Self;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+impl Float for f32 {
+    const TYPE: RowType = RowType::F32;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn round(x: f32) -> Self {
+        x
+    }
+}
+
+impl Float for half::f16 {
+    const TYPE: RowType = RowType::F16;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f16_to_f32(self.to_bits())
+    }
+
+    #[inline(always)]
+    fn round(x: f32) -> Self {
+        Self::from_bits(f32_to_f16(x))
+    }
+}
+
+impl Float for half::bf16 {
+    const TYPE: RowType = RowType::Bf16;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        bf16_to_f32(self.to_bits())
+    }
+
+    #[inline(always)]
+    fn round(x: f32) -> Self {
+        Self::from_bits(f32_to_bf16(x))
+    }
+}
+
+/// How a product of float matrices is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Math {
+    /// By the one arithmetic: the same bits on every backend, whatever runs it.
+    #[default]
+    Exact,
+    /// On tensor cores where the device has them: `f32` factors are rounded to TF32, sums are in
+    /// `f32` in an order of the hardware's. Within the bound that the operation states; never
+    /// chosen unless asked for. The CPU backend computes as for [`Math::Exact`].
+    TensorCore,
 }
 
 /// A dense table `[rows, width]`: the embedding or the head. Rows are padded to

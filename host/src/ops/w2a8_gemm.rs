@@ -52,7 +52,7 @@ impl W2a8Gemm<'_, super::CudaBackend> {
         let grid = contract::w2a8_gemm::grid(args.m, args.n);
         // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
         // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
-        unsafe { cuda.kernels().w2a8_gemm.launch(stream, grid, args)? };
+        unsafe { cuda.launch::<contract::w2a8_gemm::W2a8Gemm>(grid, args)? };
         Ok(())
     }
 }

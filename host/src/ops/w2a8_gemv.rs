@@ -54,6 +54,21 @@ pub fn choose_index(n: usize, k: usize) -> usize {
 }
 
 #[cfg(feature = "cuda")]
+type Launch =
+    unsafe fn(&super::CudaBackend, [u32; 3], contract::w2a8_gemv::Args) -> Result<(), OpError>;
+
+#[cfg(feature = "cuda")]
+macro_rules! launches {
+    ($($name:ident $symbol:literal $lanes:literal $rows:literal $unroll:literal;)*) => {
+        /// In the order of [`VARIANTS`].
+        const LAUNCHES: &[Launch] =
+            &[$(super::CudaBackend::launch::<contract::w2a8_gemv::$name>),*];
+    };
+}
+#[cfg(feature = "cuda")]
+contract::for_each_w2a8_gemv!(launches);
+
+#[cfg(feature = "cuda")]
 impl W2a8Gemv<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         self.check()?;
@@ -72,8 +87,7 @@ impl W2a8Gemv<'_, super::CudaBackend> {
         let grid = VARIANTS[index].grid(args.n);
         // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
         // activations with one row of `k` and `y` with `n`; `y` is borrowed exclusively.
-        unsafe { cuda.kernels().w2a8_gemv[index].launch(stream, grid, args)? };
-        Ok(())
+        unsafe { LAUNCHES[index](cuda, grid, args) }
     }
 }
 

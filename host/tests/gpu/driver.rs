@@ -104,7 +104,7 @@ fn a_launch_that_does_not_fit_never_reaches_the_driver() {
     let sm = gpu.device.sm();
     assert_eq!(
         gpu.module.kernel::<FromTheFuture>().expect_err("sm"),
-        LaunchError::UnsupportedSm { kernel: "add_one", need: 990, found: sm }
+        LaunchError::UnsupportedSm { kernel: "add_one", need: 990, only: false, found: sm }
     );
     let error = gpu.module.kernel::<TooWide>().expect_err("block");
     assert!(matches!(error, LaunchError::BlockTooLarge { .. }));

@@ -25,6 +25,8 @@ pub struct LaunchSpec {
     pub smem_bytes: u32,
     /// Lowest compute capability, as `10 * major + minor`.
     pub min_sm: u32,
+    /// Whether it runs on capability `min_sm` exactly: its instructions have no future (wgmma).
+    pub arch_specific: bool,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
 }
@@ -32,7 +34,24 @@ pub struct LaunchSpec {
 impl LaunchSpec {
     /// A kernel of `threads` threads in a row, no shared memory, on every supported GPU.
     pub const fn new(symbol: &'static str, threads: u32) -> Self {
-        Self { symbol, block: [threads, 1, 1], smem_bytes: 0, min_sm: 53, min_blocks_per_sm: 0 }
+        Self {
+            symbol,
+            block: [threads, 1, 1],
+            smem_bytes: 0,
+            min_sm: 53,
+            arch_specific: false,
+            min_blocks_per_sm: 0,
+        }
+    }
+
+    /// The same, only from compute capability `sm` (`10 * major + minor`) up.
+    pub const fn with_min_sm(self, sm: u32) -> Self {
+        Self { min_sm: sm, ..self }
+    }
+
+    /// The same, only on compute capability `sm` and in the PTX level `sm_{sm}a`.
+    pub const fn only_on(self, sm: u32) -> Self {
+        Self { min_sm: sm, arch_specific: true, ..self }
     }
 
     /// The same with `bytes` of dynamic shared memory.
@@ -54,6 +73,8 @@ impl LaunchSpec {
 /// A kernel without its types, for tools that walk over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
+    /// The family that it belongs to.
+    pub family: &'static str,
     /// The launch rules.
     pub spec: LaunchSpec,
     /// `size_of::<Args>()`: the bytes of the `.param` block.
@@ -61,9 +82,9 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
-    /// Forgets the types of `K`.
-    pub const fn of<K: Kernel>() -> Self {
-        Self { spec: K::SPEC, args_bytes: size_of::<K::Args>() }
+    /// Forgets the types of `K`, a kernel of `family`.
+    pub const fn of<K: Kernel>(family: &'static str) -> Self {
+        Self { family, spec: K::SPEC, args_bytes: size_of::<K::Args>() }
     }
 }
 

@@ -25,8 +25,60 @@ macro_rules! families {
         pub const FAMILIES: &[&str] = &[$(stringify!($family)),*];
 
         /// Every kernel of every family.
-        pub const KERNELS: &[KernelInfo] = &[$($(KernelInfo::of::<$family::$kernel>()),*),*];
+        pub const KERNELS: &[KernelInfo] =
+            &[$($(KernelInfo::of::<$family::$kernel>(stringify!($family))),*),*];
+
+        /// Calls a macro with `family Kernel;` for every kernel, in the order of [`KERNELS`].
+        #[macro_export]
+        macro_rules! for_each_kernel {
+            ($mac:ident) => { $mac! { $($($family $kernel;)*)* } };
+        }
     };
+}
+
+/// Families that a BitNet model runs: loaded when a device is opened. The others are loaded when
+/// they are first used.
+pub const MODEL_FAMILIES: &[&str] = &[
+    "act_quant",
+    "attention",
+    "embed",
+    "kv_append",
+    "lm_head",
+    "relu2_mul",
+    "rmsnorm",
+    "rope",
+    "sample",
+    "silu_mul",
+    "w2a8_gemm",
+    "w2a8_gemv",
+];
+
+/// The family of the kernel `symbol`.
+pub fn family_of(symbol: &str) -> Option<&'static str> {
+    KERNELS.iter().find(|kernel| kernel.spec.symbol == symbol).map(|kernel| kernel.family)
+}
+
+/// The place of the kernel `symbol` in [`KERNELS`].
+///
+/// # Panics
+/// When there is none. Meant for constants: then it is an error of the build.
+pub const fn kernel_index(symbol: &str) -> usize {
+    let mut index = 0;
+    while index < KERNELS.len() {
+        if equal(KERNELS[index].spec.symbol.as_bytes(), symbol.as_bytes()) {
+            return index;
+        }
+        index += 1;
+    }
+    panic!("the kernel is not in the list of families")
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
 }
 
 families! {
@@ -53,8 +105,16 @@ mod tests {
         for (i, kernel) in KERNELS.iter().enumerate() {
             let symbol = kernel.spec.symbol;
             assert!(KERNELS[..i].iter().all(|k| k.spec.symbol != symbol), "{symbol} stands twice");
-            assert!(FAMILIES.iter().any(|f| symbol.starts_with(f)), "{symbol} has no family");
+            assert!(symbol.starts_with(kernel.family), "{symbol} has no family");
+            assert_eq!(kernel_index(symbol), i);
             assert!(kernel.spec.threads() <= 1024 && kernel.spec.threads() % 32 == 0, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn the_families_of_a_model_exist() {
+        for family in MODEL_FAMILIES {
+            assert!(FAMILIES.contains(family), "{family}");
         }
     }
 

@@ -332,7 +332,7 @@ mod tests {
     use contract::launch::LaunchSpec;
 
     fn kernel(symbol: &'static str, args_bytes: usize) -> KernelInfo {
-        KernelInfo { spec: LaunchSpec::new(symbol, 256), args_bytes }
+        KernelInfo { family: "k", spec: LaunchSpec::new(symbol, 256), args_bytes }
     }
 
     /// Problems of a `scale` kernel with these lines added to its body.

@@ -93,6 +93,10 @@ impl Level {
     /// Why `kernel` is not in this level, if it is not.
     pub(crate) fn absent(&self, kernel: &KernelInfo) -> Option<String> {
         let needs = kernel.spec.min_sm;
+        if kernel.spec.arch_specific {
+            let only = format!("sm_{needs}a");
+            return (self.name != only).then(|| format!("only in {only}"));
+        }
         (needs > self.sm).then(|| format!("needs sm_{needs}"))
     }
 }
@@ -132,6 +136,20 @@ mod tests {
             level.driver().unwrap();
             assert!(level.serves.contains(&level.name), "{} does not serve itself", level.name);
         }
+    }
+
+    #[test]
+    fn a_kernel_is_in_the_levels_that_can_have_it() {
+        use contract::launch::LaunchSpec;
+        let levels_of = |spec| {
+            let kernel = KernelInfo { family: "k", spec, args_bytes: 0 };
+            let has = |level: &&Level| level.absent(&kernel).is_none();
+            LEVELS.iter().filter(has).map(|level| level.name).collect::<Vec<_>>().join(" ")
+        };
+        let spec = LaunchSpec::new("k", 32);
+        assert_eq!(levels_of(spec).split(' ').count(), LEVELS.len());
+        assert_eq!(levels_of(spec.with_min_sm(80)), "sm_80 sm_90 sm_90a");
+        assert_eq!(levels_of(spec.only_on(90)), "sm_90a");
     }
 
     #[test]

@@ -261,7 +261,7 @@ pub(crate) mod tests {
 
     fn kernel(symbol: &'static str) -> KernelInfo {
         let spec = LaunchSpec::new(symbol, 256).with_min_blocks(2);
-        KernelInfo { spec, args_bytes: 24 }
+        KernelInfo { family: "k", spec, args_bytes: 24 }
     }
 
     #[test]
