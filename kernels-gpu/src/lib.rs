@@ -5,6 +5,8 @@
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
+// `arch::mma`: intrinsics that return several registers.
+#![feature(abi_unadjusted)]
 #![allow(internal_features)]
 
 pub mod arch;

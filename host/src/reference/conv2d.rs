@@ -113,9 +113,12 @@ impl Case {
         self.images.n * self.oihw[0] * p * q
     }
 
-    /// The output in its layout, from what `term(accumulator, x, w)` makes of each sum and what
-    /// `finish` makes of the chunk sums and the place of the output.
-    fn each(&self, mut output: impl FnMut(&[(f32, f32)], usize, usize) -> f32) -> Vec<f32> {
+    /// The output in its layout, from what `output` makes of the terms of a sum (`x`, `w`), its channel
+    /// and its place.
+    fn each<V: Copy + Default>(
+        &self,
+        mut output: impl FnMut(&[(f32, f32)], usize, usize) -> V,
+    ) -> Vec<V> {
         let Images { n, h, w, layout } = self.images;
         let [k, c, r, s] = self.oihw;
         let channels = c * self.groups;
@@ -124,7 +127,7 @@ impl Case {
             Layout::Nhwc => ((a * height + y) * width + x) * depth + b,
             Layout::Nchw => ((a * depth + b) * height + y) * width + x,
         };
-        let mut out = vec![f32::NAN; self.output_len()];
+        let mut out = vec![V::default(); self.output_len()];
         let mut terms = Vec::new();
         for image in 0..n {
             for y in 0..p {
@@ -166,9 +169,26 @@ impl Case {
         out
     }
 
-    /// The sum of magnitudes of all products, for each output.
-    pub fn magnitudes(&self) -> Vec<f32> {
-        self.each(|terms, _, _| terms.iter().map(|(x, w)| (x * w).abs()).sum())
+    /// For each output, before the activation and the last rounding, in `f64`: its value, and the sum
+    /// of the magnitudes of all products.
+    pub fn wide(&self) -> Vec<(f64, f64)> {
+        self.each(|terms, channel, place| {
+            let products = || terms.iter().map(|&(x, w)| f64::from(x) * f64::from(w));
+            let of = |values: &Option<Vec<f32>>, i: usize| values.as_ref().map_or(0.0, |v| v[i]);
+            let extra = f64::from(of(&self.bias, channel)) + f64::from(of(&self.residual, place));
+            (products().sum::<f64>() + extra, products().map(f64::abs).sum())
+        })
+    }
+
+    /// The same case with small whole numbers for all inputs: every sum is exact in any order.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        let inputs =
+            [Some(&mut self.x), Some(&mut self.w), self.bias.as_mut(), self.residual.as_mut()];
+        for values in inputs.into_iter().flatten() {
+            values.iter_mut().for_each(|v| *v = (*v * 1.5).round());
+        }
+        self
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs of [`crate::ops::conv2d`].
 
 use contract::conv2d::{
-    Activation, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTaps3F32, Conv2dTaps3Half,
-    Conv2dTapsF32, Conv2dTapsHalf, Layout,
+    Activation, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dJoinF32, Conv2dJoinHalf,
+    Conv2dMmaBf16, Conv2dMmaF16, Conv2dMmaSmallBf16, Conv2dMmaSmallF16, Conv2dTaps3F32,
+    Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -79,32 +80,43 @@ impl Run for Inputs {
     }
 }
 
-/// The cases of the doctor: kernel, shape in words, inputs.
+/// The cases of the doctor: kernel, shape in words, inputs. Those of tensor cores have whole numbers,
+/// whose sums are exact in any order.
 pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
+    use Math::{Exact, TensorCore};
     let (f32, f16, bf16) = (RowType::F32, RowType::F16, RowType::Bf16);
     let (nhwc, nchw) = (Layout::Nhwc, Layout::Nchw);
     let odd = Window { dilation: [2, 1], padding: Padding::both(2, 0), ..Window::new(1, 0) };
+    let (plain, same, half) = (Window::new(1, 0), Window::new(1, 1), Window::new(2, 1));
+    // Enough tiles to fill any device, or few; sums of one chunk, or of several to share.
     [
-        // Enough tiles for any device's multiprocessors, or few.
-        (Conv2dF32::SPEC, f32, nhwc, [2, 160, 150], [9, 4, 1, 1], 1, Window::new(1, 0)),
-        (Conv2dF32Small::SPEC, f32, nhwc, [1, 9, 9], [65, 116, 3, 3], 1, Window::new(1, 1)),
-        (Conv2dF32Small::SPEC, f32, nchw, [2, 8, 7], [10, 3, 3, 2], 2, Window::new(2, 1)),
-        (Conv2dHalf::SPEC, f16, nhwc, [1, 9, 9], [65, 8, 3, 3], 1, odd),
-        (Conv2dHalf::SPEC, bf16, nchw, [2, 8, 7], [10, 3, 3, 2], 2, Window::new(2, 1)),
-        (Conv2dTapsF32::SPEC, f32, nchw, [1, 9, 8], [35, 1, 3, 3], 35, Window::new(1, 1)),
-        (Conv2dTapsHalf::SPEC, bf16, nhwc, [1, 9, 8], [6, 1, 3, 3], 3, Window::new(1, 1)),
-        (Conv2dTaps3F32::SPEC, f32, nhwc, [2, 9, 7], [20, 1, 3, 3], 20, Window::new(1, 1)),
-        (Conv2dTaps3Half::SPEC, f16, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, Window::new(2, 1)),
+        (Conv2dF32::SPEC, f32, Exact, nhwc, [2, 160, 150], [9, 4, 1, 1], 1, plain),
+        (Conv2dF32Small::SPEC, f32, Exact, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
+        (Conv2dJoinF32::SPEC, f32, Exact, nhwc, [1, 9, 9], [65, 116, 3, 3], 1, same),
+        (Conv2dHalf::SPEC, f16, Exact, nhwc, [1, 9, 9], [65, 8, 3, 3], 1, odd),
+        (Conv2dHalf::SPEC, bf16, Exact, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
+        (Conv2dJoinHalf::SPEC, bf16, Exact, nhwc, [1, 5, 6], [7, 116, 3, 3], 1, same),
+        (Conv2dTapsF32::SPEC, f32, Exact, nchw, [1, 9, 8], [35, 1, 3, 3], 35, same),
+        (Conv2dTapsHalf::SPEC, bf16, Exact, nhwc, [1, 9, 8], [6, 1, 3, 3], 3, same),
+        (Conv2dTaps3F32::SPEC, f32, Exact, nhwc, [2, 9, 7], [20, 1, 3, 3], 20, same),
+        (Conv2dTaps3Half::SPEC, f16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, half),
+        (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [2, 130, 140], [24, 16, 1, 1], 1, plain),
+        (Conv2dMmaF16::SPEC, f16, TensorCore, nhwc, [2, 130, 140], [9, 4, 1, 2], 1, plain),
+        (Conv2dMmaSmallBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
+        (Conv2dMmaSmallF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
     ]
     .into_iter()
     .enumerate()
-    .map(|(i, (spec, element, layout, [n, h, w], oihw, groups, window))| {
+    .map(|(i, (spec, element, math, layout, [n, h, w], oihw, groups, window))| {
         let extras =
             Extras { bias: i % 3 != 1, residual: i % 2 == 0, activation: Activation::ALL[i % 4] };
         let images = Images { n, h, w, layout };
-        let case = Case::new(element, images, oihw, groups, window, extras, 40 + i as u64);
-        let what = format!("{} {images:?} {oihw:?} groups={groups}", element.name());
-        (spec.symbol, what, Inputs::exact(&case))
+        let mut case = Case::new(element, images, oihw, groups, window, extras, 40 + i as u64);
+        if math == TensorCore {
+            case = case.whole();
+        }
+        let what = format!("{} {math:?} {images:?} {oihw:?} groups={groups}", element.name());
+        (spec.symbol, what, Inputs { case, math })
     })
     .collect()
 }

@@ -1,7 +1,7 @@
 //! [`contract::conv2d`] against the oracle.
 
 use bitnet_gpu::ops::conv2d::{
-    Activation, Conv2d, Conv2dWeights, Images, Layout, PadMode, Padding, Window,
+    Activation, Conv2d, Conv2dWeights, Images, Layout, PadMode, Padding, Window, tensor_core_bound,
 };
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
@@ -16,6 +16,8 @@ on_lane! {
     weights_that_are_not_finite_meet_the_padding
     a_batch_has_the_bits_of_its_images
     generated_shapes
+    whole_numbers_are_exact_on_tensor_cores
+    tensor_cores_stay_within_their_bound
     no_images
     weights_are_refused
     refusals
@@ -205,6 +207,64 @@ fn generated_shapes<B: Backend>(b: &B) {
     for i in 0..generated("conv2d") {
         let mut seeded = Seeded::new(11_000 + i as u64);
         check_case(b, &any_case(&mut seeded, i as u64));
+    }
+}
+
+/// Sums that are exact in any order have the bits of the one arithmetic on tensor cores too.
+fn whole_numbers_are_exact_on_tensor_cores<B: Backend>(b: &B) {
+    let check = |case: Case| {
+        let inputs = Inputs { case: case.whole(), math: Math::TensorCore };
+        let what =
+            format!("{:?} {:?} {:?}", inputs.case.images, inputs.case.oihw, inputs.case.window);
+        check(b, &inputs, &inputs.expected(), what);
+    };
+    for (i, (images, oihw, groups, window)) in test_shapes().into_iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let extras = Extras {
+                bias: (i + j) % 2 == 0,
+                residual: (i + j) % 3 == 0,
+                activation: Activation::ALL[(i + j) % 4],
+            };
+            check(Case::new(element, images, oihw, groups, window, extras, i as u64));
+        }
+    }
+    for i in 0..generated("conv2d on tensor cores") {
+        let mut seeded = Seeded::new(12_000 + i as u64);
+        let mut case = any_case(&mut seeded, i as u64);
+        case.element = ELEMENTS[1 + i % 2];
+        check(case);
+    }
+}
+
+fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
+    for (i, (element, half_step)) in
+        [(RowType::F16, 2f64.powi(-11)), (RowType::Bf16, 2f64.powi(-8))].into_iter().enumerate()
+    {
+        for (j, (oihw, size)) in [
+            ([40, 64, 3, 3], 14),
+            ([72, 520, 3, 3], 5),
+            ([64, 3, 7, 7], 33),
+            ([130, 256, 1, 1], 12),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let images = Images { n: 2, h: size, w: size, layout: Layout::Nhwc };
+            let extras = Extras { bias: true, residual: true, activation: Activation::None };
+            let seed = (10 * i + j) as u64;
+            let case = Case::new(element, images, oihw, 1, Window::new(1, 1), extras, seed);
+            let inputs = Inputs { case, math: Math::TensorCore };
+            let found = bitnet_gpu::selftest::run(b, &inputs).expect("it runs");
+            let terms = oihw[1] * oihw[2] * oihw[3];
+            for (place, &(value, magnitude)) in inputs.case.wide().iter().enumerate() {
+                let y = f64::from(f32::from_bits(found[0].bits[place]));
+                // The sum; bias and residual, each sum rounded; the last rounding.
+                let sum = tensor_core_bound(terms, magnitude);
+                let epilogue = (value.abs() + sum + 6.0) * 2f64.powi(-23);
+                let bound = (sum + epilogue) * (1.0 + half_step) + value.abs() * half_step;
+                assert!((y - value).abs() <= bound, "{oihw:?} {place}: {y} {value} {bound}");
+            }
+        }
     }
 }
 

@@ -84,7 +84,9 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
     attention: AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32;
-    conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32, Conv2dTaps3Half;
+    conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32,
+        Conv2dTaps3Half, Conv2dMmaBf16, Conv2dMmaSmallBf16, Conv2dMmaF16, Conv2dMmaSmallF16,
+        Conv2dJoinF32, Conv2dJoinHalf;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;

@@ -3,7 +3,7 @@
 use contract::conv2d::{ABSENT, Activation, Args, finish};
 
 use super::value::Value;
-use crate::arch::mem::ld_nc_if;
+use crate::arch::mem::{ld_nc_if, st};
 use crate::arch::opaque::opaque;
 use crate::arch::shared::Shared;
 
@@ -17,6 +17,7 @@ pub(super) struct Staging {
     /// First output channel of the group.
     pub(super) column0: u32,
     pub(super) group: u32,
+    pub(super) split: u32,
     /// Whether these are the sums of the first chunk: else `y` holds those before, as `f32`.
     pub(super) first: bool,
     /// Whether nothing follows: else `y` takes the sum, as `f32`.
@@ -48,6 +49,13 @@ pub(super) unsafe fn finish_rows<T: Value, const PIXELS: u32, const CHANNELS: u3
             // SAFETY: inside the staging area.
             let mut sum = unsafe { part.smem.add(row * part.pitch + column).read() };
             let channel = part.group * g.k + of_group;
+            if args.splits > 1 {
+                let at = split_at(args, part.split, pixel, channel);
+                // SAFETY: partial[split, pixel, channel] belongs to this thread.
+                unsafe { st(args.partial.as_ptr().wrapping_add(at), sum) };
+                i += threads;
+                continue;
+            }
             let at = g.output(pixel, channel) as usize;
             let y = args.y.as_ptr().cast::<T>().wrapping_add(at);
             if !part.first {
@@ -71,6 +79,14 @@ pub(super) unsafe fn finish_rows<T: Value, const PIXELS: u32, const CHANNELS: u3
         }
         i += threads;
     }
+}
+
+/// Where a split's sum stands in `partial`.
+#[inline(always)]
+pub(super) fn split_at(args: &Args, split: u32, pixel: u32, channel: u32) -> usize {
+    let g = &args.geometry;
+    let row = u64::from(split) * u64::from(g.pixels) + u64::from(pixel);
+    (row * u64::from(g.k * g.groups) + u64::from(channel)) as usize
 }
 
 /// The bias of an output channel, or what stands for none.

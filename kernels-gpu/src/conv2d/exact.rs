@@ -7,7 +7,8 @@
 //!
 //! Terms past the last: `a` is +0 there and the packed weights are -0, which leaves every sum as it
 //! is. After a chunk of 1,024 terms the sums go through shared memory to the epilogue; where more
-//! chunks follow, the `f32` output itself holds their sum, written and read by the same thread.
+//! chunks follow, the `f32` output itself holds their sum, written and read by the same thread. In
+//! a split launch a block makes one chunk, and `conv2d_join` adds them in order.
 
 use contract::conv2d::{Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, STEP_64, STEP_128};
 use contract::launch::Kernel;
@@ -52,7 +53,8 @@ unsafe fn run<
     let g = &args.geometry;
     let (thread, block) = (thread_idx_x(), block_idx_x());
     let (column_tile, rest) = (block % args.column_tiles, block / args.column_tiles);
-    let (pixel_tile, group) = (rest % args.pixel_tiles, rest / args.pixel_tiles);
+    let (pixel_tile, rest) = (rest % args.pixel_tiles, rest / args.pixel_tiles);
+    let (group, split) = (rest % g.groups, rest / g.groups);
     let (pixel0, column0) = (pixel_tile * BM, column_tile * BN);
 
     // Gathering: term quad `k_quad` of pixels `thread / per_row + i * apart`.
@@ -91,9 +93,11 @@ unsafe fn run<
     dependency_wait();
 
     let mut total = [[0.0f32; TN]; TM];
-    let mut chunk = 0; // its first term
-    while chunk < g.terms {
-        let end = (chunk + CHUNK as u32).min(g.terms);
+    let start = split * args.split_terms;
+    let stop = (start + args.split_terms).min(g.terms);
+    let mut chunk = start; // its first term
+    while chunk < stop {
+        let end = (chunk + CHUNK as u32).min(stop);
         let mut acc = [[0.0f32; TN]; TM];
         let mut buffer = 0;
         let mut term = chunk;
@@ -143,7 +147,7 @@ unsafe fn run<
             buffer ^= 1;
             term += BK;
         }
-        let (first, last) = (chunk == 0, end == g.terms);
+        let (first, last) = (chunk == start, end == stop);
         if !THROUGH_Y && !first {
             let mut i = 0;
             while i < TM {
@@ -184,6 +188,7 @@ unsafe fn run<
                     pixel0: pixel0 + from * STAGED,
                     column0,
                     group,
+                    split,
                     first: first || !THROUGH_Y,
                     last,
                 };

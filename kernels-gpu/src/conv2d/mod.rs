@@ -2,5 +2,12 @@
 
 mod epilogue;
 pub mod exact;
+#[cfg(level_sm_80)]
+mod gather;
+#[cfg(level_sm_80)]
+mod half16;
+pub mod join;
+#[cfg(level_sm_80)]
+pub mod mma;
 pub mod taps;
 mod value;

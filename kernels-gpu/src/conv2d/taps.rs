@@ -61,7 +61,8 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
         let mut j = 0;
         while j < COLUMNS {
             let column = w0 + j as i32;
-            let inside = (h as u32) < g.h as u32 && (column as u32) < g.w as u32;
+            let inside =
+                (h as u32) < g.edges[0].len as u32 && (column as u32) < g.edges[1].len as u32;
             let at = row.wrapping_add((column as u32).wrapping_mul(g.x_step[1]) as usize);
             // SAFETY: four channels of a pixel of the image, aligned (`vectors`).
             input[j] = unsafe { T::load4(args.element, inside, at) };

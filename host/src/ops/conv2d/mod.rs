@@ -5,6 +5,8 @@
 //! kernel gathers its taps from the image.
 
 mod fold;
+#[cfg(feature = "cuda")]
+mod launch;
 mod shape;
 mod weights;
 
@@ -67,87 +69,5 @@ impl<B: Backend, T: Float> Conv2d<'_, B, T> {
             at_least(OP, "residual", residual.len(), y_len)?;
         }
         at_least(OP, "y", self.y.len(), y_len)
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl<T: Float> Conv2d<'_, super::CudaBackend, T> {
-    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::conv2d::{
-            Args, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTaps3F32, Conv2dTaps3Half,
-            Conv2dTapsF32, Conv2dTapsHalf, TAPS_SIDE, Tile, taps3_blocks,
-        };
-        use contract::launch::DevPtr;
-        use contract::num::RowType;
-        self.check()?;
-        let shape = self.shape();
-        let geometry = shape.geometry(OP)?;
-        if geometry.pixels == 0 {
-            return Ok(());
-        }
-        let stream = cuda.stream();
-        let packed = self.w.packed();
-        let args = Args {
-            x: self.x.dev_ptr(stream).cast(),
-            w: self.w.data().dev_ptr(stream).cast(),
-            bias: self.bias.map_or(DevPtr::NULL, |bias| bias.dev_ptr(stream)),
-            residual: self.residual.map_or(DevPtr::NULL, |r| r.dev_ptr(stream).cast()),
-            y: self.y.dev_ptr(stream).cast(),
-            geometry,
-            images: shape.images.n as u32,
-            rows: packed.rows() as u32,
-            columns: packed.columns() as u32,
-            element: T::TYPE,
-            activation: self.activation,
-            vectors: u32::from(shape.channels_together(4)),
-            column_tiles: 0,
-            pixel_tiles: 0,
-        };
-        let f32 = T::TYPE == RowType::F32;
-        let sms = cuda.cuda().device().info().sm_count as u64;
-        let tiled = |tile: Tile| {
-            let [column_tiles, pixel_tiles] = tile.tiles(&geometry);
-            let blocks =
-                u64::from(column_tiles) * u64::from(pixel_tiles) * u64::from(geometry.groups);
-            (Args { column_tiles, pixel_tiles, ..args }, blocks)
-        };
-        // SAFETY, for every launch below: `check` compared `x`, `bias`, `residual` and `y` with the
-        // shape; `Conv2dWeights` holds `Packed::len` elements by construction; `y` is borrowed
-        // exclusively; the grid is that of the contract's tiles.
-        if packed.depthwise() {
-            if let Some(blocks) = taps3_blocks(&args) {
-                let grid = [blocks, 1, 1];
-                // SAFETY: as above.
-                return unsafe {
-                    match f32 {
-                        true => cuda.launch::<Conv2dTaps3F32>(grid, args),
-                        false => cuda.launch::<Conv2dTaps3Half>(grid, args),
-                    }
-                };
-            }
-            let channels = (packed.k as u32).div_ceil(TAPS_SIDE);
-            let blocks = u64::from(channels) * u64::from(geometry.pixels.div_ceil(TAPS_SIDE));
-            let (args, grid) = (Args { column_tiles: channels, ..args }, shape::grid(OP, blocks)?);
-            // SAFETY: as above.
-            return unsafe {
-                match f32 {
-                    true => cuda.launch::<Conv2dTapsF32>(grid, args),
-                    false => cuda.launch::<Conv2dTapsHalf>(grid, args),
-                }
-            };
-        }
-        if !f32 {
-            let (args, blocks) = tiled(Conv2dHalf::TILE);
-            // SAFETY: as above.
-            return unsafe { cuda.launch::<Conv2dHalf>(shape::grid(OP, blocks)?, args) };
-        }
-        let (args, blocks) = tiled(Conv2dF32::TILE);
-        if blocks >= 2 * sms {
-            // SAFETY: as above.
-            return unsafe { cuda.launch::<Conv2dF32>(shape::grid(OP, blocks)?, args) };
-        }
-        let (args, blocks) = tiled(Conv2dF32Small::TILE);
-        // SAFETY: as above.
-        unsafe { cuda.launch::<Conv2dF32Small>(shape::grid(OP, blocks)?, args) }
     }
 }

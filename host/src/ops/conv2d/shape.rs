@@ -1,7 +1,7 @@
 //! Shapes of a convolution: what is allowed, what comes out, and the kernel's geometry.
 
 use contract::conv2d::weights::Packed;
-use contract::conv2d::{Divisor, Geometry, Layout, PadMode};
+use contract::conv2d::{Divisor, Edge, Geometry, Layout, PadMode};
 
 use super::OpError;
 use crate::ops::error::dimension;
@@ -193,8 +193,7 @@ impl Shape {
         };
         let pair = |values: [usize; 2]| values.map(|v| v as i32);
         Ok(Geometry {
-            h: h as i32,
-            w: w as i32,
+            edges: [h, w].map(|len| Edge::new(self.window.mode, len as i32)),
             c: c as u32,
             k: (k / groups) as u32,
             groups: groups as u32,
@@ -205,7 +204,6 @@ impl Shape {
             stride: pair(self.window.stride),
             dilation: pair(self.window.dilation),
             pad: pair([rows.before, columns.before]),
-            mode: self.window.mode,
             x_step: x_step.map(|v| v as u32),
             y_step: y_step.map(|v| v as u32),
             x_image: x_image as u64,

@@ -25,29 +25,40 @@ pub enum PadMode {
     Replicate = 2,
 }
 
-impl PadMode {
-    /// The coordinate that is read for coordinate `i` of an axis of `len`; negative: reads +0.
+/// One axis of an image with its padding: where a coordinate is read, without a branch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Pixels.
+    pub len: i32,
+    /// Below 0, `i` becomes `i * before`.
+    before: i32,
+    /// From `len` on, `i` becomes `after - i * slope`.
+    after: i32,
+    slope: i32,
+}
+
+impl Edge {
+    /// An axis of `len` pixels.
+    pub const fn new(mode: PadMode, len: i32) -> Self {
+        let (before, after, slope) = match mode {
+            PadMode::Zeros => (1, -1, 0),
+            PadMode::Reflect => (-1, 2 * (len - 1), 1),
+            PadMode::Replicate => (0, len - 1, 0),
+        };
+        Self { len, before, after, slope }
+    }
+
+    /// The coordinate that is read for coordinate `i`; negative: reads +0.
     ///
     /// `Reflect` needs `-len < i < 2 len - 1`, which the host checks.
     #[inline(always)]
-    pub const fn source(self, i: i32, len: i32) -> i32 {
-        match self {
-            Self::Zeros => {
-                if i < len {
-                    i
-                } else {
-                    -1
-                }
-            }
-            Self::Reflect => {
-                let i = if i < 0 { -i } else { i };
-                if i < len { i } else { 2 * (len - 1) - i }
-            }
-            Self::Replicate => {
-                let i = if i < 0 { 0 } else { i };
-                if i < len { i } else { len - 1 }
-            }
-        }
+    pub const fn source(self, i: i32) -> i32 {
+        // The larger of the two: i itself where it is not below 0, or where `before` is 1.
+        let folded = i.wrapping_mul(self.before);
+        let i = if i > folded { i } else { folded };
+        let behind = self.after.wrapping_sub(i.wrapping_mul(self.slope));
+        if i < self.len { i } else { behind }
     }
 }
 
@@ -81,10 +92,8 @@ impl Divisor {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Geometry {
-    /// Input height.
-    pub h: i32,
-    /// Input width.
-    pub w: i32,
+    /// Rows and columns of an input image.
+    pub edges: [Edge; 2],
     /// Input channels of one group.
     pub c: u32,
     /// Output channels of one group.
@@ -105,8 +114,6 @@ pub struct Geometry {
     pub dilation: [i32; 2],
     /// Padding above and to the left.
     pub pad: [i32; 2],
-    /// What the padding holds.
-    pub mode: PadMode,
     /// Elements between rows, columns and channels of an input image.
     pub x_step: [u32; 3],
     /// Elements between pixels and channels of an output image.
@@ -156,8 +163,8 @@ impl Geometry {
     /// channel 0; `None` where +0 is read.
     #[inline(always)]
     pub const fn pixel(&self, h: i32, w: i32, r: u32, s: u32) -> Option<u32> {
-        let h = self.mode.source(h + r as i32 * self.dilation[0], self.h);
-        let w = self.mode.source(w + s as i32 * self.dilation[1], self.w);
+        let h = self.edges[0].source(h + r as i32 * self.dilation[0]);
+        let w = self.edges[1].source(w + s as i32 * self.dilation[1]);
         if h < 0 || w < 0 {
             return None;
         }
@@ -191,7 +198,7 @@ mod tests {
 
     #[test]
     fn padding_reads_what_the_modes_say() {
-        let row = |mode: PadMode| -> [i32; 9] { core::array::from_fn(|i| mode.source(i as i32 - 3, 4)) };
+        let row = |mode: PadMode| -> [i32; 9] { core::array::from_fn(|i| Edge::new(mode, 4).source(i as i32 - 3)) };
         assert!(row(PadMode::Zeros)[..3].iter().all(|&i| i < 0));
         assert_eq!(row(PadMode::Zeros)[3..], [0, 1, 2, 3, -1, -1]);
         assert_eq!(row(PadMode::Reflect), [3, 2, 1, 0, 1, 2, 3, 2, 1]);

@@ -5,10 +5,13 @@
 //! | `conv2d_*_TILE`    | exact, more than one channel a group   | pixels by channels of the tile    |
 //! | `conv2d_taps*`     | exact, one channel a group (depthwise) | see [`TAPS_PIXELS`]               |
 //!
+//! | `conv2d_mma_*`      | tensor cores from sm_80, f16 and bf16  | pixels by channels of the tile    |
+//! | `conv2d_join_*`     | the sums of splits, and the epilogue   | [`JOIN_THREADS`] outputs          |
+//!
 //! Grids have one axis: tiles of output channels fastest (they share their input), then tiles of
-//! pixels, then groups.
+//! pixels, then groups, then splits of the terms.
 
-use super::{Activation, Geometry, PadMode};
+use super::{Activation, Geometry};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::RowType;
 
@@ -41,6 +44,12 @@ pub struct Args {
     /// Whether groups of four channels (eight, on tensor cores) stand side by side in `x`, aligned
     /// to their size.
     pub vectors: u32,
+    /// Sums of the splits, `[splits, pixels, channels of all groups]`, where there is more than one.
+    pub partial: DevPtr<f32>,
+    /// Blocks that share the terms of one tile.
+    pub splits: u32,
+    /// Terms of a split: whole steps of the kernel, whole chunks of an exact one.
+    pub split_terms: u32,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,
     /// Tiles of output pixels.
@@ -120,7 +129,7 @@ pub const TAPS_SIDE: u32 = 32;
 pub const fn taps3_blocks(args: &Args) -> Option<u32> {
     let g = &args.geometry;
     let [a, b] = g.stride;
-    let zeros = matches!(g.mode, PadMode::Zeros);
+    let zeros = g.edges[0].source(-1) == -1 && g.edges[0].source(g.edges[0].len) == -1;
     let three = g.s == 3 && g.terms == 9 && a == b && (a == 1 || a == 2) && zeros;
     if !three || g.dilation[0] != 1 || g.dilation[1] != 1 || args.vectors == 0 || g.k != 1 {
         return None;
@@ -156,4 +165,58 @@ taps! {
     Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM;
     /// Depthwise, `f16` and `bf16`, 3 by 3.
     Conv2dTaps3Half "conv2d_taps3_half" TAPS3_SMEM;
+}
+
+/// Terms of a step of the tensor-core kernels.
+pub const MMA_STEP: u32 = 64;
+
+macro_rules! mma {
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $pixels:literal $channels:literal $threads:literal $stages:literal $blocks:literal;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl $name {
+            /// What a block computes.
+            pub const TILE: Tile = Tile { pixels: $pixels, channels: $channels };
+            /// Steps in shared memory.
+            pub const STAGES: u32 = $stages;
+        }
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, $threads)
+                .with_smem($stages * MMA_STEP * 2 * ($pixels + $channels))
+                .with_min_blocks($blocks)
+                .with_min_sm(80);
+        }
+    )* };
+}
+
+mma! {
+    /// `bf16` on tensor cores, large tile.
+    Conv2dMmaBf16 "conv2d_mma_bf16" 128 128 256 3 1;
+    /// `bf16` on tensor cores, small tile.
+    Conv2dMmaSmallBf16 "conv2d_mma_small_bf16" 64 64 128 3 3;
+    /// `f16` on tensor cores, large tile.
+    Conv2dMmaF16 "conv2d_mma_f16" 128 128 256 3 1;
+    /// `f16` on tensor cores, small tile.
+    Conv2dMmaSmallF16 "conv2d_mma_small_f16" 64 64 128 3 3;
+}
+
+/// Threads of a block of the joining kernels; each makes one output.
+pub const JOIN_THREADS: u32 = 256;
+
+/// Joins the splits of an `f32` convolution.
+pub enum Conv2dJoinF32 {}
+/// Joins the splits of an `f16` or `bf16` convolution.
+pub enum Conv2dJoinHalf {}
+
+impl Kernel for Conv2dJoinF32 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_f32", JOIN_THREADS);
+}
+
+impl Kernel for Conv2dJoinHalf {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_half", JOIN_THREADS);
 }

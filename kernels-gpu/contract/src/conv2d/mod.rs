@@ -32,6 +32,6 @@ pub mod kernels;
 mod number;
 pub mod weights;
 
-pub use geometry::{Divisor, Geometry, Layout, PadMode};
+pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
 pub use number::{ABSENT, Activation, CHUNK, finish, tensor_core_bound};

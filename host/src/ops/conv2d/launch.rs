@@ -1,0 +1,184 @@
+//! Which kernel runs a convolution on a GPU, and its launches.
+//!
+//! A tile is chosen by how many blocks it gives: large tiles reuse more, small ones fill the device.
+//! Where even small tiles leave multiprocessors idle and sums are long, blocks share the terms of a
+//! tile (a chunk each, in exact kernels) and a second launch adds their sums in order.
+
+use contract::conv2d::{
+    Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dJoinF32, Conv2dJoinHalf,
+    Conv2dMmaBf16, Conv2dMmaF16, Conv2dMmaSmallBf16, Conv2dMmaSmallF16, Conv2dTaps3F32,
+    Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE,
+    Tile, taps3_blocks,
+};
+use contract::launch::{DevPtr, Kernel};
+use contract::num::RowType;
+
+use super::{Conv2d, OP, shape};
+use crate::memory::DeviceBuffer;
+use crate::ops::{Backend, CudaBackend, Float, Math, OpError};
+
+/// How the terms of a tile are shared.
+#[derive(Clone, Copy)]
+struct Split {
+    /// Blocks that share them.
+    count: u32,
+    /// Terms of each but the last.
+    terms: u32,
+}
+
+impl Split {
+    const NONE: Self = Self { count: 1, terms: u32::MAX / 2 };
+
+    /// So many splits, of whole `unit`s, that `blocks` tiles fill `wanted` blocks; none where the
+    /// outputs are many or each split would be shorter than `least` terms.
+    fn fill(g: &Geometry, blocks: u64, wanted: u64, unit: u32, least: u32) -> Self {
+        let outputs = u64::from(g.pixels) * u64::from(g.k * g.groups);
+        let most = u64::from(g.terms / least.max(1));
+        let splits = (wanted / blocks.max(1)).min(most);
+        if splits < 2 || outputs > 1 << 24 {
+            return Self::NONE;
+        }
+        let units = u64::from(g.terms.div_ceil(unit));
+        let terms = units.div_ceil(splits) as u32 * unit;
+        Self { count: g.terms.div_ceil(terms), terms }
+    }
+}
+
+impl<T: Float> Conv2d<'_, CudaBackend, T> {
+    pub(in crate::ops) fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
+        self.check()?;
+        let shape = self.shape();
+        let geometry = shape.geometry(OP)?;
+        if geometry.pixels == 0 {
+            return Ok(());
+        }
+        let (stream, packed) = (cuda.stream(), *self.w.packed());
+        let args = Args {
+            x: self.x.dev_ptr(stream).cast(),
+            w: self.w.data().dev_ptr(stream).cast(),
+            bias: self.bias.map_or(DevPtr::NULL, |bias| bias.dev_ptr(stream)),
+            residual: self.residual.map_or(DevPtr::NULL, |r| r.dev_ptr(stream).cast()),
+            y: self.y.dev_ptr(stream).cast(),
+            geometry,
+            images: shape.images.n as u32,
+            rows: packed.rows() as u32,
+            columns: packed.columns() as u32,
+            element: T::TYPE,
+            activation: self.activation,
+            vectors: u32::from(shape.channels_together(4)),
+            partial: DevPtr::NULL,
+            splits: Split::NONE.count,
+            split_terms: Split::NONE.terms,
+            column_tiles: 0,
+            pixel_tiles: 0,
+        };
+        let sms = u64::from(cuda.cuda().device().info().sm_count);
+        let mma = self.math == Math::TensorCore && cuda.has::<Conv2dMmaBf16>();
+        // SAFETY, for all of them: `check` compared `x`, `bias`, `residual` and `y` with the shape;
+        // `Conv2dWeights` holds `Packed::len` elements by construction; `y` is borrowed exclusively.
+        if packed.depthwise() {
+            // SAFETY: as above.
+            return unsafe { depthwise(cuda, args, packed.k as u32) };
+        }
+        let blocks = |tile: Tile| -> u64 {
+            tile.tiles(&geometry).map(u64::from).iter().product::<u64>()
+                * u64::from(geometry.groups)
+        };
+        let exact = |tile: Tile| {
+            Split::fill(&geometry, blocks(tile), 4 * sms, CHUNK as u32, CHUNK as u32 / 2)
+        };
+        // SAFETY: as above.
+        unsafe {
+            match T::TYPE {
+                RowType::F32 => {
+                    if blocks(Conv2dF32::TILE) >= 2 * sms {
+                        return tiled::<Conv2dF32>(cuda, args, Conv2dF32::TILE, Split::NONE);
+                    }
+                    let tile = Conv2dF32Small::TILE;
+                    tiled::<Conv2dF32Small>(cuda, args, tile, exact(tile))
+                }
+                _ if !mma => {
+                    let tile = Conv2dHalf::TILE;
+                    tiled::<Conv2dHalf>(cuda, args, tile, exact(tile))
+                }
+                element => {
+                    let args = Args { vectors: u32::from(shape.channels_together(8)), ..args };
+                    let bf16 = element == RowType::Bf16;
+                    let tile = Conv2dMmaBf16::TILE;
+                    if blocks(tile) >= sms {
+                        return match bf16 {
+                            true => tiled::<Conv2dMmaBf16>(cuda, args, tile, Split::NONE),
+                            false => tiled::<Conv2dMmaF16>(cuda, args, tile, Split::NONE),
+                        };
+                    }
+                    let tile = Conv2dMmaSmallBf16::TILE;
+                    let split =
+                        Split::fill(&geometry, blocks(tile), 3 * sms, MMA_STEP, 2 * MMA_STEP);
+                    match bf16 {
+                        true => tiled::<Conv2dMmaSmallBf16>(cuda, args, tile, split),
+                        false => tiled::<Conv2dMmaSmallF16>(cuda, args, tile, split),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for the kernels, but for the grid.
+unsafe fn depthwise(cuda: &CudaBackend, args: Args, channels: u32) -> Result<(), OpError> {
+    let f32 = args.element == RowType::F32;
+    if let Some(blocks) = taps3_blocks(&args) {
+        let grid = [blocks, 1, 1];
+        // SAFETY: the contract's grid; by the caller.
+        return unsafe {
+            match f32 {
+                true => cuda.launch::<Conv2dTaps3F32>(grid, args),
+                false => cuda.launch::<Conv2dTaps3Half>(grid, args),
+            }
+        };
+    }
+    let column_tiles = channels.div_ceil(TAPS_SIDE);
+    let blocks = u64::from(column_tiles) * u64::from(args.geometry.pixels.div_ceil(TAPS_SIDE));
+    let (args, grid) = (Args { column_tiles, ..args }, shape::grid(OP, blocks)?);
+    // SAFETY: the contract's grid; by the caller.
+    unsafe {
+        match f32 {
+            true => cuda.launch::<Conv2dTapsF32>(grid, args),
+            false => cuda.launch::<Conv2dTapsHalf>(grid, args),
+        }
+    }
+}
+
+/// # Safety
+/// As for the kernels, but for the grid and `partial`; `tile` is that of `K`, `split` of its steps.
+unsafe fn tiled<K: Kernel<Args = Args>>(
+    cuda: &CudaBackend,
+    args: Args,
+    tile: Tile,
+    split: Split,
+) -> Result<(), OpError> {
+    let g = &args.geometry;
+    let [column_tiles, pixel_tiles] = tile.tiles(g);
+    let blocks = u64::from(column_tiles) * u64::from(pixel_tiles) * u64::from(g.groups);
+    let grid = shape::grid(OP, blocks.saturating_mul(u64::from(split.count)))?;
+    let mut args = Args { column_tiles, pixel_tiles, ..args };
+    if split.count == 1 {
+        // SAFETY: the contract's grid; by the caller.
+        return unsafe { cuda.launch::<K>(grid, args) };
+    }
+    let outputs = g.pixels as usize * (g.k * g.groups) as usize;
+    let partial: DeviceBuffer<f32> = cuda.alloc("conv2d splits", outputs * split.count as usize)?;
+    args.partial = partial.dev_ptr(cuda.stream());
+    (args.splits, args.split_terms) = (split.count, split.terms);
+    let join = shape::grid(OP, (outputs as u64).div_ceil(u64::from(JOIN_THREADS)))?;
+    // SAFETY: the contract's grids; `partial` has a place for every output of every split, and the
+    // launches are in order; by the caller.
+    unsafe {
+        cuda.launch::<K>(grid, args)?;
+        match args.element {
+            RowType::F32 => cuda.launch::<Conv2dJoinF32>(join, args),
+            _ => cuda.launch::<Conv2dJoinHalf>(join, args),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Gathers taps for the tensor-core kernels: 16-byte pieces, from global to shared memory.
+//!
+//! A tile row is an output pixel, its columns are terms. A row of a step is 128 bytes, eight pieces,
+//! and piece `p` of row `r` stands at piece `p ^ (r % 8)`, so that eight rows of one piece touch
+//! every bank once.
+
+use contract::conv2d::Geometry;
+
+use crate::arch::async_copy::copy_x16;
+use crate::arch::mem::ld_u16_if;
+use crate::arch::opaque::opaque;
+use crate::arch::shared::Shared;
+
+/// Bytes of a row of a step.
+pub(super) const ROW_BYTES: u32 = 128;
+/// Terms of 16 bits in a piece.
+const TERMS: u32 = 8;
+
+/// Byte offset of a piece of a row.
+#[inline(always)]
+pub(super) const fn swizzled(row: u32, piece: u32) -> u32 {
+    row * ROW_BYTES + (piece ^ (row % 8)) * 16
+}
+
+/// Rows `first`, `first + apart`, ... of a tile, as one thread gathers them.
+pub(super) struct Rows<const N: usize> {
+    image: [*const u16; N],
+    h: [i32; N],
+    w: [i32; N],
+}
+
+impl<const N: usize> Rows<N> {
+    /// The rows from output pixel `pixel` on, of one group. Pixels past the last one read the last.
+    #[inline(always)]
+    pub(super) fn new(g: &Geometry, x: *const u16, group: u32, pixel: u32, apart: u32) -> Self {
+        let mut rows = Self { image: [x; N], h: [0; N], w: [0; N] };
+        let mut i = 0;
+        while i < N {
+            let (image, h, w) = g.corner((pixel + i as u32 * apart).min(g.pixels - 1));
+            let at = u64::from(image) * g.x_image + u64::from(group * g.c * g.x_step[2]);
+            rows.image[i] = x.wrapping_add(at as usize);
+            (rows.h[i], rows.w[i]) = (h, w);
+            i += 1;
+        }
+        rows
+    }
+
+    /// Starts the copies of terms `term..term + 8` of each row to `to + i * apart` bytes; zeros in
+    /// the padding and past the last term. Eight channels stand side by side, aligned.
+    ///
+    /// # Safety
+    ///
+    /// The rows are images of the contract's table; the destinations are 16 bytes of shared memory
+    /// that nobody else accesses until the copies are waited for.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self, g: &Geometry, term: u32, to: Shared<u8>, apart: u32) {
+        let (r, s, c) = g.tap(term);
+        let mut i = 0;
+        while i < N {
+            let pixel = if term < g.terms { g.pixel(self.h[i], self.w[i], r, s) } else { None };
+            let from = self.image[i].wrapping_add((pixel.unwrap_or(0) + c) as usize);
+            // SAFETY: eight channels of one pixel of the image; the caller's promise.
+            unsafe { copy_x16(to.add(i as u32 * apart), from, pixel.is_some()) };
+            i += 1;
+        }
+    }
+
+    /// The same for channels anywhere, an element at a time, done when it returns.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Rows::copy`].
+    #[inline(always)]
+    pub(super) unsafe fn copy_each(&self, g: &Geometry, term: u32, to: Shared<u8>, apart: u32) {
+        // A count that the compiler does not know: the loop stays one.
+        let pairs = opaque(TERMS / 2);
+        let mut pair = 0;
+        while pair < pairs {
+            let mut words = [0u32; N];
+            let mut e = 0;
+            while e < 2 {
+                let term = term + 2 * pair + e;
+                let (r, s, c) = g.tap(term);
+                let mut i = 0;
+                while i < N {
+                    let inside = term < g.terms;
+                    let pixel = if inside { g.pixel(self.h[i], self.w[i], r, s) } else { None };
+                    let at = pixel.unwrap_or(0).wrapping_add(c.wrapping_mul(g.x_step[2]));
+                    let at = self.image[i].wrapping_add(at as usize);
+                    // SAFETY: channel c of a pixel of the image.
+                    let bits = u32::from(unsafe { ld_u16_if(pixel.is_some(), at) });
+                    words[i] |= bits << (16 * e);
+                    i += 1;
+                }
+                e += 1;
+            }
+            let mut i = 0;
+            while i < N {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(i as u32 * apart + 4 * pair).cast::<u32>().write(words[i]) };
+                i += 1;
+            }
+            pair += 1;
+        }
+    }
+}
+
+/// Starts the copies of weight rows `row`, `row + apart`, ... (`N` of them), eight channels from
+/// `w` on; zeros past the last packed row, or column when `in_matrix` does not hold. Piece `piece`
+/// of row `r` goes to piece `piece ^ (r % 8)` of its `pitch` bytes.
+///
+/// # Safety
+///
+/// `w` is those channels of row 0 of a packed matrix; `to` starts the step in shared memory, which
+/// nobody accesses until the copies are waited for.
+#[inline(always)]
+pub(super) unsafe fn copy_weights<const N: usize>(
+    (w, in_matrix): (*const u16, bool),
+    (rows, columns): (u32, u32),
+    (term, row, apart): (u32, u32, u32),
+    to: Shared<u8>,
+    (piece, pitch): (u32, u32),
+) {
+    let mut i = 0;
+    while i < N {
+        let r = row + i as u32 * apart;
+        let from = w.wrapping_add((term + r) as usize * columns as usize);
+        let at = to.add(r * pitch + (piece ^ (r % 8)) * 16);
+        // SAFETY: inside the packed matrix when enabled; the caller's promise.
+        unsafe { copy_x16(at, from, in_matrix && term + r < rows) };
+        i += 1;
+    }
+}
+
+/// Keeps the compiler from specialising code on whether channels stand side by side.
+#[inline(always)]
+pub(super) fn together(vectors: u32) -> bool {
+    opaque(vectors) != 0
+}
