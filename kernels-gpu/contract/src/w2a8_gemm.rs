@@ -9,18 +9,19 @@ use crate::w2a8::{ActStats, Segments};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
-/// Tokens of a block (grid y).
+/// Tokens of a block.
 pub const TOKENS: u32 = 8;
 /// Lanes that share one output feature.
 pub const LANES: u32 = 8;
 /// Output features of one lane group.
 pub const ROWS: u32 = 2;
-/// Output features of a block (grid x).
+/// Output features of a block.
 pub const ROWS_PER_BLOCK: u32 = THREADS / LANES * ROWS;
 
-/// Blocks for an `m` by `n` output.
+/// Blocks for an `m` by `n` output: those of the first tokens, then those of the next. More than a
+/// grid can have saturate, and are refused by the launch.
 pub const fn grid(m: u32, n: u32) -> [u32; 3] {
-    [n.div_ceil(ROWS_PER_BLOCK), m.div_ceil(TOKENS), 1]
+    [m.div_ceil(TOKENS).saturating_mul(n.div_ceil(ROWS_PER_BLOCK)), 1, 1]
 }
 
 /// The only kernel parameter, passed by value.
