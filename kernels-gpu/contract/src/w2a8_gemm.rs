@@ -18,10 +18,15 @@ pub const ROWS: u32 = 2;
 /// Output features of a block.
 pub const ROWS_PER_BLOCK: u32 = THREADS / LANES * ROWS;
 
-/// Blocks for an `m` by `n` output: those of the first tokens, then those of the next. More than a
-/// grid can have saturate, and are refused by the launch.
+/// Blocks along y; what is more goes along z. Either has 65,535 at most, and y times z covers every
+/// `n` without a division in the kernel.
+pub const GRID_Y: u32 = 1 << 15;
+
+/// Blocks for an `m` by `n` output: tokens along x.
 pub const fn grid(m: u32, n: u32) -> [u32; 3] {
-    [m.div_ceil(TOKENS).saturating_mul(n.div_ceil(ROWS_PER_BLOCK)), 1, 1]
+    let blocks = n.div_ceil(ROWS_PER_BLOCK);
+    let y = if blocks < GRID_Y { blocks } else { GRID_Y };
+    [m.div_ceil(TOKENS), y, blocks.div_ceil(GRID_Y)]
 }
 
 /// The only kernel parameter, passed by value.
