@@ -4,30 +4,36 @@
 
 #[path = "gpu/act_quant.rs"]
 mod act_quant;
+#[path = "gpu/activation.rs"]
+mod activation;
 #[path = "gpu/attention.rs"]
 mod attention;
 #[path = "gpu/conv2d.rs"]
 mod conv2d;
+#[path = "gpu/elementwise.rs"]
+mod elementwise;
 #[path = "gpu/embed.rs"]
 mod embed;
 #[path = "gpu/kv_append.rs"]
 mod kv_append;
+#[path = "gpu/layernorm.rs"]
+mod layernorm;
 #[path = "gpu/lm_head.rs"]
 mod lm_head;
 #[path = "gpu/model.rs"]
 mod model;
-#[path = "gpu/relu2_mul.rs"]
-mod relu2_mul;
+#[path = "gpu/pool2d.rs"]
+mod pool2d;
 #[path = "gpu/rmsnorm.rs"]
 mod rmsnorm;
 #[path = "gpu/rope.rs"]
 mod rope;
 #[path = "gpu/sample.rs"]
 mod sample;
-#[path = "gpu/silu_mul.rs"]
-mod silu_mul;
 #[path = "gpu/soak.rs"]
 mod soak;
+#[path = "gpu/softmax.rs"]
+mod softmax;
 #[path = "gpu/support.rs"]
 mod support;
 #[path = "gpu/w2a8_gemm.rs"]

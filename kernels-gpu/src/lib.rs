@@ -11,18 +11,25 @@
 
 pub mod arch;
 pub mod element;
+pub mod float;
+pub mod norm;
+pub mod row;
+pub mod stream;
 
 pub mod act_quant;
+pub mod activation;
 pub mod attention;
 pub mod conv2d;
+pub mod elementwise;
 pub mod embed;
 pub mod kv_append;
+pub mod layernorm;
 pub mod lm_head;
-pub mod relu2_mul;
+pub mod pool2d;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
-pub mod silu_mul;
+pub mod softmax;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 

@@ -17,7 +17,7 @@ pub(crate) struct Options {
     /// Family name, like `layer_norm`: module, file and PTX symbol
     name: String,
     /// Family to start from
-    #[arg(long, value_name = "FAMILY", default_value = "relu2_mul")]
+    #[arg(long, value_name = "FAMILY", default_value = "rope")]
     from: String,
 }
 

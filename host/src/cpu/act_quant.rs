@@ -6,13 +6,13 @@ use contract::num::{abs_bits, act_scale, quantise};
 use contract::rmsnorm::normalise;
 use contract::w2a8::{act_bytes, act_index};
 
-use super::relu2_mul::relu2_row;
+use super::activation::elements;
 use super::rmsnorm::residual;
-use super::silu_mul::silu_row;
 use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
 use crate::ops::act_quant::Gate;
+use crate::ops::activation::Kind;
 
 const PIECE: usize = 16;
 
@@ -161,10 +161,12 @@ pub fn gated(
     let (m, rows) = out.rows(k);
     threads.run_rows(m, (rows, RowsMut::new(f, k)), |i, ((acts, stats), f)| {
         let gate_up = &gate_up[2 * k * i..][..2 * k];
-        match gate {
-            Gate::Relu2 => relu2_row(simd, gate_up, f),
-            Gate::Silu => silu_row(simd, gate_up, f),
-        }
+        let (gates, ups) = gate_up.split_at(k);
+        let kind = match gate {
+            Gate::Relu2 => Kind::Relu2,
+            Gate::Silu => Kind::Silu,
+        };
+        elements(simd, kind, gates, Some(ups), f);
         let values = match weight {
             None => Values::Plain(f),
             Some(weight) => {
@@ -182,7 +184,7 @@ mod tests {
     use crate::cpu::tests::{bits, every_backend, upload};
     use crate::cpu::{Buffer, CpuBackend};
     use crate::ops::act_quant::{ActQuant, Source};
-    use crate::ops::{Backend, QuantActs};
+    use crate::ops::{Backend, QuantActs, RowType};
     use crate::reference::act_quant::{self as reference, Row, TEST_SHAPES};
     use crate::reference::rmsnorm::{self, Case};
     use crate::reference::{Inputs, w2a8_gemv};
@@ -207,7 +209,7 @@ mod tests {
     }
 
     fn check(m: usize, k: usize, seed: u64) {
-        let case = Case::new(m, k, seed.is_multiple_of(2), seed);
+        let case = Case::new(RowType::F32, m, k, seed.is_multiple_of(2), seed);
         check_plain(&case.x, k);
         let eps = case.eps;
         let (sum, normed) = rmsnorm::rmsnorm(&case);

@@ -16,8 +16,13 @@ use super::sample::{Sampler, Scratch};
 use super::{Planes, Simd, SimdError, Threads};
 use crate::memory::MemoryUsage;
 use crate::ops::act_quant::{ActQuant, Source};
+use crate::ops::activation::Activation;
+use crate::ops::elementwise::Elementwise;
+use crate::ops::layernorm::LayerNorm;
+use crate::ops::pool2d::Pool2d;
 use crate::ops::rope::RopeTable;
 use crate::ops::sample::{STATE_WORDS, params_of, state_words};
+use crate::ops::softmax::Softmax;
 use crate::ops::{self, Backend, Dense, Element, Float, OpError, Tensor, TokenLog};
 
 /// Names the environment variable that forces a vector level, by [`super::Level::name`].
@@ -234,7 +239,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn rmsnorm(&self, op: ops::rmsnorm::RmsNorm<'_, Self>) -> Result<(), OpError> {
+    fn rmsnorm<T: Float>(&self, op: ops::rmsnorm::RmsNorm<'_, Self, T>) -> Result<(), OpError> {
         op.check()?;
         let len = op.m * op.k;
         super::rmsnorm::rmsnorm(
@@ -246,6 +251,91 @@ impl Backend for CpuBackend {
             &mut op.y.as_mut_slice()[..len],
             op.eps,
         );
+        Ok(())
+    }
+
+    fn layernorm<T: Float>(&self, op: LayerNorm<'_, Self, T>) -> Result<(), OpError> {
+        op.check()?;
+        let len = op.m * op.k;
+        super::layernorm::layernorm(
+            &self.threads,
+            self.simd,
+            &mut op.x.as_mut_slice()[..len],
+            op.delta.map(Buffer::as_slice),
+            super::layernorm::Affine {
+                weight: op.weight.map(Buffer::as_slice),
+                bias: op.bias.map(Buffer::as_slice),
+            },
+            &mut op.y.as_mut_slice()[..len],
+            op.k,
+            op.eps,
+        );
+        Ok(())
+    }
+
+    fn softmax<T: Float>(&self, op: Softmax<'_, Self, T>) -> Result<(), OpError> {
+        use super::softmax::Mask;
+        op.check()?;
+        let mask = match op.mask {
+            ops::softmax::Mask::None => Mask::None,
+            ops::softmax::Mask::Added { mask, rows } => {
+                Mask::Added(&mask.as_slice()[..rows * op.k])
+            }
+            ops::softmax::Mask::Causal { queries } => Mask::Causal(queries),
+        };
+        let (x, y) = (op.x.as_slice(), &mut op.y.as_mut_slice()[..op.m * op.k]);
+        super::softmax::softmax(&self.threads, self.simd, x, mask, y, op.k, op.scale, op.log);
+        Ok(())
+    }
+
+    fn activation<T: Float>(&self, op: Activation<'_, Self, T>) -> Result<(), OpError> {
+        use ops::activation::Source;
+        op.check()?;
+        let (threads, simd, kind) = (&self.threads, self.simd, op.kind);
+        let y = &mut op.y.as_mut_slice()[..op.m * op.k];
+        match op.source {
+            Source::Plain { x } => {
+                super::activation::activation(threads, simd, kind, x.as_slice(), None, y);
+            }
+            Source::Gated { gate, up } => {
+                let (gate, up) = (gate.as_slice(), Some(up.as_slice()));
+                super::activation::activation(threads, simd, kind, gate, up, y);
+            }
+            Source::Fused { gate_up } => {
+                super::activation::fused(threads, simd, kind, gate_up.as_slice(), y, op.k);
+            }
+        }
+        Ok(())
+    }
+
+    fn elementwise<T: Float>(&self, op: Elementwise<'_, Self, T>) -> Result<(), OpError> {
+        use ops::elementwise::Operand;
+        op.check()?;
+        let (function, b, alpha, beta) = op.function.parts();
+        let form = super::elementwise::Form { function, alpha, beta, relu: op.relu };
+        let len = op.m * op.k;
+        let b = b.map(|b| match b {
+            Operand::Rows(b) => &b.as_slice()[..len],
+            Operand::Row(b) => &b.as_slice()[..op.k],
+        });
+        let (a, y) = (op.a.as_slice(), &mut op.y.as_mut_slice()[..len]);
+        super::elementwise::elementwise(&self.threads, self.simd, form, a, b, y, op.k);
+        Ok(())
+    }
+
+    fn pool2d<T: Float>(&self, op: Pool2d<'_, Self, T>) -> Result<(), OpError> {
+        op.check()?;
+        let p = &op.pooling;
+        let shape = super::pool2d::Shape {
+            n: p.n,
+            c: p.c,
+            axes: p.axes()?,
+            kind: p.kind,
+            channels_last: p.layout == ops::pool2d::Layout::ChannelsLast,
+        };
+        let [_, len] = p.lens()?;
+        let y = &mut op.y.as_mut_slice()[..len];
+        super::pool2d::pool2d(&self.threads, self.simd, shape, op.x.as_slice(), y);
         Ok(())
     }
 
@@ -361,20 +451,6 @@ impl Backend for CpuBackend {
             op.heads,
             scale,
         );
-        Ok(())
-    }
-
-    fn relu2_mul(&self, op: ops::relu2_mul::Relu2Mul<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let f = &mut op.f.as_mut_slice()[..op.m * op.k];
-        super::relu2_mul::relu2_mul(&self.threads, self.simd, op.gate_up.as_slice(), f, op.k);
-        Ok(())
-    }
-
-    fn silu_mul(&self, op: ops::silu_mul::SiluMul<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let f = &mut op.f.as_mut_slice()[..op.m * op.k];
-        super::silu_mul::silu_mul(&self.threads, self.simd, op.gate_up.as_slice(), f, op.k);
         Ok(())
     }
 

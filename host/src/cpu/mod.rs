@@ -4,19 +4,22 @@
 //! the level of [`Simd`] and the number of [`Threads`]: the order of a sum never depends on them.
 
 pub mod act_quant;
+pub mod activation;
 pub mod attention;
 mod backend;
 mod buffer;
 pub mod conv2d;
 mod dense;
+pub mod elementwise;
 pub mod embed;
 pub mod kv_append;
+pub mod layernorm;
 pub mod lm_head;
-pub mod relu2_mul;
+pub mod pool2d;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
-pub mod silu_mul;
+pub mod softmax;
 mod simd;
 mod threads;
 mod w2a8;

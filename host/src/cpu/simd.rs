@@ -144,24 +144,25 @@ fn names(levels: impl IntoIterator<Item = Level>) -> String {
 /// Makes a function that takes a [`Simd`] first and runs its body compiled with that level's
 /// instructions, so that its loops vectorise and its `fma` is one instruction.
 ///
-/// Only what is inlined into the body is compiled so: what it calls must be `#[inline(always)]`.
+/// The function may have one type parameter. Only what is inlined into the body is compiled so: what it calls must be `#[inline(always)]`.
 macro_rules! vectorised {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path>)?
+        ($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments, reason = "the tensors of a contract, in its order")]
-        $vis fn $name(simd: $crate::cpu::Simd, $($arg: $ty),*) $(-> $out)? {
+        $vis fn $name $(<$t: $bound>)? (simd: $crate::cpu::Simd, $($arg: $ty),*) $(-> $out)? {
             #[inline(always)]
-            fn plain($($arg: $ty),*) $(-> $out)? $body
+            fn plain $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2($($arg: $ty),*) $(-> $out)? {
+            fn avx2 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? {
                 plain($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512($($arg: $ty),*) $(-> $out)? {
+            fn avx512 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? {
                 plain($($arg),*)
             }
 

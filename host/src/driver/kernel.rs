@@ -43,11 +43,11 @@ pub struct KernelResources {
 ///
 /// ```
 /// use bitnet_gpu::driver::{KernelHandle, LaunchError, Stream};
-/// use contract::relu2_mul::{Args, Relu2Mul};
+/// use contract::elementwise::{Args, ElementwiseF32};
 ///
 /// /// # Safety
 /// /// As [`KernelHandle::launch`].
-/// unsafe fn run(k: &KernelHandle<Relu2Mul>, s: &Stream, a: Args) -> Result<(), LaunchError> {
+/// unsafe fn run(k: &KernelHandle<ElementwiseF32>, s: &Stream, a: Args) -> Result<(), LaunchError> {
 ///     unsafe { k.launch(s, [1, 1, 1], a) }
 /// }
 /// ```
@@ -56,12 +56,12 @@ pub struct KernelResources {
 ///
 /// ```compile_fail
 /// use bitnet_gpu::driver::{KernelHandle, LaunchError, Stream};
-/// use contract::relu2_mul::Relu2Mul;
+/// use contract::elementwise::ElementwiseF32;
 /// use contract::rmsnorm::Args;
 ///
 /// /// # Safety
 /// /// As [`KernelHandle::launch`].
-/// unsafe fn run(k: &KernelHandle<Relu2Mul>, s: &Stream, a: Args) -> Result<(), LaunchError> {
+/// unsafe fn run(k: &KernelHandle<ElementwiseF32>, s: &Stream, a: Args) -> Result<(), LaunchError> {
 ///     unsafe { k.launch(s, [1, 1, 1], a) }
 /// }
 /// ```

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use contract::launch::{DevPtr, Kernel};
 
-use super::{Backend, Element, OpError, Tensor, TokenLog};
+use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
 use crate::driver::{
     Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, ModuleError, Stream,
 };
@@ -61,6 +61,19 @@ impl Kernels {
 /// The address of element `index`.
 pub(super) fn at<T>(base: DevPtr<T>, index: usize) -> DevPtr<T> {
     DevPtr::from_addr(base.addr() + (index * size_of::<T>()) as u64)
+}
+
+/// A grid of `blocks` on its first axis.
+pub(super) fn blocks(op: &'static str, blocks: u64) -> Result<[u32; 3], OpError> {
+    match i32::try_from(blocks) {
+        Ok(blocks) => Ok([blocks as u32, 1, 1]),
+        Err(_) => Err(OpError::Dimension {
+            op,
+            what: "number of blocks",
+            found: blocks as usize,
+            allowed: "a launch takes 2^31 - 1; split the tensor",
+        }),
+    }
 }
 
 impl CudaBackend {
@@ -148,6 +161,14 @@ impl TokenLog for MappedBuffer<u32> {
     }
 }
 
+macro_rules! float_launches {
+    ($($op:ident: $operation:ident,)*) => { $(
+        fn $op<T: Float>(&self, op: super::$op::$operation<'_, Self, T>) -> Result<(), OpError> {
+            op.launch(self)
+        }
+    )* };
+}
+
 macro_rules! launches {
     ($($op:ident: $operation:ident,)*) => { $(
         fn $op(&self, op: super::$op::$operation<'_, Self>) -> Result<(), OpError> {
@@ -224,24 +245,24 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
-    fn conv2d<T: super::Float>(
-        &self,
-        op: super::conv2d::Conv2d<'_, Self, T>,
-    ) -> Result<(), OpError> {
-        op.launch(self)
+    float_launches! {
+        activation: Activation,
+        conv2d: Conv2d,
+        elementwise: Elementwise,
+        layernorm: LayerNorm,
+        pool2d: Pool2d,
+        rmsnorm: RmsNorm,
+        softmax: Softmax,
     }
 
     launches! {
         embed: Embed,
-        rmsnorm: RmsNorm,
         act_quant: ActQuant,
         w2a8_gemv: W2a8Gemv,
         w2a8_gemm: W2a8Gemm,
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,
-        relu2_mul: Relu2Mul,
-        silu_mul: SiluMul,
         lm_head: LmHead,
         sample: Sample,
     }

@@ -122,3 +122,15 @@ pub(crate) fn same(
     }
     Ok(())
 }
+
+/// The number of elements of these dimensions; refuses what no address space holds.
+pub(crate) fn elements(op: &'static str, dims: &[usize]) -> Result<usize, OpError> {
+    const MOST: usize = isize::MAX as usize / 8;
+    let product = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
+    product.filter(|&product| product <= MOST).ok_or(OpError::Dimension {
+        op,
+        what: "number of elements",
+        found: usize::MAX,
+        allowed: "the product of the dimensions must stay below 2^60; use fewer rows",
+    })
+}

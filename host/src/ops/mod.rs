@@ -9,19 +9,22 @@
 //! operation needs, so that one allocation serves every batch size up to its capacity.
 
 pub mod act_quant;
+pub mod activation;
 pub mod attention;
 pub mod conv2d;
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod elementwise;
 pub mod embed;
 pub mod error;
 pub mod kv_append;
+pub mod layernorm;
 pub mod lm_head;
-pub mod relu2_mul;
+pub mod pool2d;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
-pub mod silu_mul;
+pub mod softmax;
 pub mod tensor;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
@@ -136,7 +139,20 @@ pub trait Backend: Sized + Send + 'static {
     /// Shapes that do not fit; a failed launch. The same holds for every operation below.
     fn embed(&self, op: embed::Embed<'_, Self>) -> Result<(), OpError>;
     /// RMSNorm; see [`rmsnorm::RmsNorm`].
-    fn rmsnorm(&self, op: rmsnorm::RmsNorm<'_, Self>) -> Result<(), OpError>;
+    fn rmsnorm<T: Float>(&self, op: rmsnorm::RmsNorm<'_, Self, T>) -> Result<(), OpError>;
+    /// LayerNorm; see [`layernorm::LayerNorm`].
+    fn layernorm<T: Float>(&self, op: layernorm::LayerNorm<'_, Self, T>) -> Result<(), OpError>;
+    /// Softmax; see [`softmax::Softmax`].
+    fn softmax<T: Float>(&self, op: softmax::Softmax<'_, Self, T>) -> Result<(), OpError>;
+    /// Activations and gates; see [`activation::Activation`].
+    fn activation<T: Float>(&self, op: activation::Activation<'_, Self, T>) -> Result<(), OpError>;
+    /// Sums and products of elements; see [`elementwise::Elementwise`].
+    fn elementwise<T: Float>(
+        &self,
+        op: elementwise::Elementwise<'_, Self, T>,
+    ) -> Result<(), OpError>;
+    /// Pooling of images; see [`pool2d::Pool2d`].
+    fn pool2d<T: Float>(&self, op: pool2d::Pool2d<'_, Self, T>) -> Result<(), OpError>;
     /// Quantisation; see [`act_quant::ActQuant`].
     fn act_quant(&self, op: act_quant::ActQuant<'_, Self>) -> Result<(), OpError>;
     /// Ternary matrix times one row; see [`w2a8_gemv::W2a8Gemv`].
@@ -149,10 +165,6 @@ pub trait Backend: Sized + Send + 'static {
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].
     fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
-    /// Gated relu^2; see [`relu2_mul::Relu2Mul`].
-    fn relu2_mul(&self, op: relu2_mul::Relu2Mul<'_, Self>) -> Result<(), OpError>;
-    /// Gated silu; see [`silu_mul::SiluMul`].
-    fn silu_mul(&self, op: silu_mul::SiluMul<'_, Self>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// Convolution; see [`conv2d::Conv2d`].

@@ -2,6 +2,7 @@
 
 use super::rmsnorm::norm_rows;
 use crate::ops::act_quant::Gate;
+use crate::ops::activation::Kind;
 
 /// `(m, k)`: around the edges of pieces, chunks, groups and partials.
 pub const TEST_SHAPES: &[(usize, usize)] = &[
@@ -66,8 +67,8 @@ pub fn gated(
     k: usize,
 ) -> (Vec<f32>, Vec<f32>) {
     let f = match gate {
-        Gate::Relu2 => super::relu2_mul::relu2_mul(gate_up, k),
-        Gate::Silu => super::silu_mul::silu_mul(gate_up, k),
+        Gate::Relu2 => super::activation::fused(Kind::Relu2, gate_up, k),
+        Gate::Silu => super::activation::fused(Kind::Silu, gate_up, k),
     };
     let v = weight.map_or_else(|| f.clone(), |weight| norm_rows(&f, weight, eps));
     (f, v)

@@ -8,18 +8,23 @@
 #![allow(clippy::needless_range_loop, reason = "an oracle says its indices")]
 
 pub mod act_quant;
+pub mod activation;
 pub mod attention;
 pub mod conv2d;
+pub mod elementwise;
 pub mod embed;
 pub mod kv_append;
+pub mod layernorm;
 pub mod lm_head;
-pub mod relu2_mul;
+pub mod pool2d;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
-pub mod silu_mul;
+pub mod softmax;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
+
+use contract::num::RowType;
 
 /// A small generator of test inputs (SplitMix64): the same seed, the same numbers everywhere.
 #[derive(Clone, Debug)]
@@ -75,3 +80,15 @@ pub(crate) fn sum256(n: usize, term: impl Fn(f32, usize) -> f32) -> f32 {
     }
     p[0]
 }
+
+/// `v` as the nearest number of the element type.
+pub fn rounded(element: RowType, v: f32) -> f32 {
+    match element {
+        RowType::F32 => v,
+        RowType::F16 => half::f16::from_f32(v).to_f32(),
+        RowType::Bf16 => half::bf16::from_f32(v).to_f32(),
+    }
+}
+
+/// The three element types of the general float families.
+pub const ELEMENTS: [RowType; 3] = [RowType::F32, RowType::F16, RowType::Bf16];

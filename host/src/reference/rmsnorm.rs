@@ -1,6 +1,7 @@
 //! Reference for [`contract::rmsnorm`].
 
-use super::{Inputs, sum256};
+use super::{Inputs, rounded, sum256};
+use crate::ops::RowType;
 
 /// `(m, k)`: around the edges of partials and of what a thread holds.
 pub const TEST_SHAPES: &[(usize, usize)] = &[
@@ -17,14 +18,19 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (2, 2560),
     (1, 6912),
     (1, 9001),
+    (2, 20_001),
 ];
 
-/// `(m, k)` of the 2B-4T model: decode and prefill, hidden and feed-forward width.
-pub const BENCH_SHAPES: &[(usize, usize)] = &[(1, 2560), (1, 6912), (512, 2560), (512, 6912)];
+/// `(m, k)` of the 2B-4T model (decode and prefill, hidden and feed-forward width), then 64 MiB of `f32`
+/// and more.
+pub const BENCH_SHAPES: &[(usize, usize)] =
+    &[(1, 2560), (1, 6912), (512, 2560), (512, 6912), (65_536, 768), (16_384, 4096), (8192, 8192)];
 
 /// The tensors of one norm.
 #[derive(Clone, Debug)]
 pub struct Case {
+    /// Element type; every number below is one of it.
+    pub element: RowType,
     /// Rows.
     pub m: usize,
     /// Elements of a row.
@@ -41,11 +47,14 @@ pub struct Case {
 
 impl Case {
     /// A seeded case.
-    pub fn new(m: usize, k: usize, with_delta: bool, seed: u64) -> Self {
+    pub fn new(element: RowType, m: usize, k: usize, with_delta: bool, seed: u64) -> Self {
         let mut inputs = Inputs::new(seed);
-        let x = inputs.floats(m * k, 3.0);
-        let delta = with_delta.then(|| inputs.floats(m * k, 1.0));
-        Self { m, k, x, delta, weight: inputs.floats(k, 2.0), eps: 1e-5 }
+        let mut tensor = |len: usize, reach: f32| -> Vec<f32> {
+            inputs.floats(len, reach).into_iter().map(|v| rounded(element, v)).collect()
+        };
+        let x = tensor(m * k, 3.0);
+        let delta = with_delta.then(|| tensor(m * k, 1.0));
+        Self { element, m, k, x, delta, weight: tensor(k, 2.0), eps: 1e-5 }
     }
 }
 
@@ -54,10 +63,11 @@ pub fn rmsnorm(case: &Case) -> (Vec<f32>, Vec<f32>) {
     let mut sum = case.x.clone();
     if let Some(delta) = &case.delta {
         for i in 0..sum.len() {
-            sum[i] += delta[i];
+            sum[i] = rounded(case.element, sum[i] + delta[i]);
         }
     }
     let y = norm_rows(&sum, &case.weight, case.eps);
+    let y = y.into_iter().map(|v| rounded(case.element, v)).collect();
     (sum, y)
 }
 

@@ -10,10 +10,11 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, attention, conv2d, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample,
+    act_quant, activation, attention, conv2d, elementwise, embed, kv_append, layernorm, lm_head,
+    pool2d, rmsnorm, rope, sample, softmax, w2a8_gemm, w2a8_gemv,
 };
-use super::{silu_mul, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
+use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
 use crate::ops::{Backend, RowType};
 use crate::reference::Inputs as Seeded;
@@ -31,16 +32,19 @@ pub struct Case {
 #[derive(Clone, Debug)]
 enum Inputs {
     ActQuant(act_quant::Inputs),
+    Activation(activation::Inputs),
     Attention(attention::Inputs),
     Conv2d(conv2d::Inputs),
+    Elementwise(elementwise::Inputs),
     Embed(embed::Inputs),
     KvAppend(kv_append::Inputs),
+    LayerNorm(layernorm::Inputs),
     LmHead(lm_head::Inputs),
-    Relu2Mul(relu2_mul::Inputs),
+    Pool2d(pool2d::Inputs),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
     Sample(sample::Inputs),
-    SiluMul(silu_mul::Inputs),
+    Softmax(softmax::Inputs),
     W2a8Gemm(Product),
     W2a8Gemv(Product, usize),
 }
@@ -49,16 +53,19 @@ impl Run for Case {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         match &self.inputs {
             Inputs::ActQuant(inputs) => inputs.run(bed),
+            Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
+            Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
+            Inputs::LayerNorm(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
-            Inputs::Relu2Mul(inputs) => inputs.run(bed),
+            Inputs::Pool2d(inputs) => inputs.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
-            Inputs::SiluMul(inputs) => inputs.run(bed),
+            Inputs::Softmax(inputs) => inputs.run(bed),
             Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
             Inputs::W2a8Gemv(case, variant) => {
                 w2a8_gemv::Inputs { case, variant: Some(*variant) }.run(bed)
@@ -86,6 +93,8 @@ pub fn cases() -> Vec<Case> {
     list.tables();
     list.kv_append();
     list.elementwise();
+    list.rows();
+    list.pool2d();
     list.rope();
     list.sample();
     list.w2a8();
@@ -99,6 +108,16 @@ struct List(Vec<Case>);
 /// The symbol that `contract` gives kernel `K`.
 const fn symbol<K: contract::launch::Kernel>() -> &'static str {
     K::SPEC.symbol
+}
+
+/// Puts NaN, infinities and minus zero among the values, where there are enough of them.
+fn unusual(values: &mut [f32]) {
+    if values.len() > 100 {
+        values[3] = f32::NAN;
+        values[97] = f32::INFINITY;
+        values[98] = -0.0;
+        values[99] = 1e-40;
+    }
 }
 
 impl List {
@@ -218,21 +237,93 @@ impl List {
     }
 
     fn elementwise(&mut self) {
-        let mut seeded = Seeded::new(5);
-        for (m, k) in [(1, 1), (2, 255), (3, 1025)] {
-            let what = format!("m={m} k={k}");
-            let gate_up = seeded.floats(2 * m * k, 9.0);
-            let inputs = relu2_mul::Inputs { m, k, gate_up: gate_up.clone() };
-            let kernel = symbol::<contract::relu2_mul::Relu2Mul>();
-            self.add(kernel, what.clone(), Inputs::Relu2Mul(inputs));
-            let inputs = silu_mul::Inputs { m, k, gate_up };
-            let kernel = symbol::<contract::silu_mul::SiluMul>();
-            self.add(kernel, what.clone(), Inputs::SiluMul(inputs));
-            for delta in [None, Some(seeded.floats(m * k, 3.0))] {
-                let (x, weight) = (seeded.floats(m * k, 3.0), seeded.floats(k, 2.0));
-                let inputs = rmsnorm::Inputs { m, k, x, delta, weight, eps: 1e-5 };
-                let kernel = symbol::<contract::rmsnorm::RmsNorm>();
-                self.add(kernel, what.clone(), Inputs::RmsNorm(inputs));
+        use contract::activation::{ActivationBf16, ActivationF16, ActivationF32};
+        use contract::elementwise::{ElementwiseBf16, ElementwiseF16, ElementwiseF32};
+        let kernels = [
+            (RowType::F32, symbol::<ActivationF32>(), symbol::<ElementwiseF32>()),
+            (RowType::F16, symbol::<ActivationF16>(), symbol::<ElementwiseF16>()),
+            (RowType::Bf16, symbol::<ActivationBf16>(), symbol::<ElementwiseBf16>()),
+        ];
+        for (element, activation, elementwise) in kernels {
+            for (m, k) in [(1, 1), (3, 65), (2, 1032)] {
+                for (form, kind) in Activation::ALL.into_iter().enumerate() {
+                    let what = format!("{} m={m} k={k}", kind.name());
+                    let mut inputs = activation::Inputs::new(element, kind, m, k, form, 5);
+                    unusual(&mut inputs.x);
+                    self.add(activation, what, Inputs::Activation(inputs));
+                }
+                for kind in [0, 5, 2, 11, 8] {
+                    let mut inputs = elementwise::Inputs::new(element, m, k, kind, 6);
+                    unusual(&mut inputs.a);
+                    let what = format!("{:?} m={m} k={k}", inputs.form);
+                    self.add(elementwise, what, Inputs::Elementwise(inputs));
+                }
+            }
+        }
+    }
+
+    fn rows(&mut self) {
+        use contract::layernorm::{LayerNormBf16, LayerNormF16, LayerNormF32};
+        use contract::rmsnorm::{RmsNormBf16, RmsNormF16, RmsNormF32};
+        use contract::softmax::{SoftmaxBf16, SoftmaxF16, SoftmaxF32};
+        let kernels = [
+            (
+                RowType::F32,
+                [symbol::<SoftmaxF32>(), symbol::<LayerNormF32>(), symbol::<RmsNormF32>()],
+            ),
+            (
+                RowType::F16,
+                [symbol::<SoftmaxF16>(), symbol::<LayerNormF16>(), symbol::<RmsNormF16>()],
+            ),
+            (
+                RowType::Bf16,
+                [symbol::<SoftmaxBf16>(), symbol::<LayerNormBf16>(), symbol::<RmsNormBf16>()],
+            ),
+        ];
+        for (element, [softmax, layernorm, rmsnorm]) in kernels {
+            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
+                let what = format!("m={m} k={k}");
+                for kind in [i, i + 1, i + 3] {
+                    let mut inputs = softmax::Inputs::new(element, m, k, kind, 7);
+                    if m > 2 {
+                        // A row of minus infinity, one with NaN.
+                        inputs.x[..k].fill(f32::NEG_INFINITY);
+                        inputs.x[k] = f32::NAN;
+                    }
+                    self.add(softmax, what.clone(), Inputs::Softmax(inputs));
+                }
+                let mut inputs = layernorm::Inputs::new(element, m, k, 7 - 2 * i, 8);
+                unusual(&mut inputs.x);
+                self.add(layernorm, what.clone(), Inputs::LayerNorm(inputs));
+                let mut inputs = rmsnorm::Inputs::new(element, m, k, i % 2 == 0, 9);
+                unusual(&mut inputs.x);
+                self.add(rmsnorm, what, Inputs::RmsNorm(inputs));
+            }
+        }
+    }
+
+    fn pool2d(&mut self) {
+        use crate::ops::pool2d::{Kind, Layout, Windows};
+        use contract::pool2d::{
+            GlobalBf16, GlobalF16, GlobalF32, WindowBf16, WindowF16, WindowF32,
+        };
+        let average = Kind::Average { count_include_pad: true };
+        for (element, windows, global) in [
+            (RowType::F32, symbol::<WindowF32>(), symbol::<GlobalF32>()),
+            (RowType::F16, symbol::<WindowF16>(), symbol::<GlobalF16>()),
+            (RowType::Bf16, symbol::<WindowBf16>(), symbol::<GlobalBf16>()),
+        ] {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (average, [1, 16, 10, 11])] {
+                    let shape = pool2d::square(dims, layout, kind, [3, 2, 1]);
+                    let what = format!("{kind:?} {layout:?} {dims:?}");
+                    for (kernel, windows) in [(windows, shape.windows), (global, Windows::Global)] {
+                        let pooling = crate::ops::pool2d::Pooling { windows, ..shape };
+                        let mut inputs = pool2d::Inputs::new(element, pooling, 10);
+                        unusual(&mut inputs.x);
+                        self.add(kernel, what.clone(), Inputs::Pool2d(inputs));
+                    }
+                }
             }
         }
     }

@@ -8,17 +8,20 @@
 //! other, because the contract does not fix its payload.
 
 pub mod act_quant;
+pub mod activation;
 pub mod attention;
 pub mod conv2d;
 pub mod cases;
+pub mod elementwise;
 pub mod embed;
 pub mod kv_append;
+pub mod layernorm;
 pub mod lm_head;
-pub mod relu2_mul;
+pub mod pool2d;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
-pub mod silu_mul;
+pub mod softmax;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
@@ -27,7 +30,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::memory::Element;
-use crate::ops::{Backend, OpError, Tensor};
+use crate::ops::{Backend, Float, OpError, Tensor};
 
 pub use cases::{Case, cases};
 
@@ -240,6 +243,29 @@ impl<'a, B: Backend> Bed<'a, B> {
         Ok(())
     }
 
+    /// A tensor of numbers of `T`, given as `f32`.
+    ///
+    /// # Errors
+    /// Out of memory; a failed copy.
+    pub fn floats<T: Float>(&self, values: &[f32]) -> Result<B::Buf<T>, OpError> {
+        self.input(&values.iter().map(|&v| T::round(v)).collect::<Vec<_>>())
+    }
+
+    /// Keeps a tensor of `T` as an output, as `f32`.
+    ///
+    /// # Errors
+    /// As [`Bed::read`].
+    pub fn keep_floats<T: Float>(
+        &mut self,
+        tensor: &'static str,
+        dims: &[usize],
+        buf: &B::Buf<T>,
+    ) -> Result<(), RunError> {
+        let values: Vec<_> = self.read(tensor, buf)?.into_iter().map(T::widen).collect();
+        self.outputs.push(Output::floats(tensor, dims, &values));
+        Ok(())
+    }
+
     /// Keeps a tensor of whole numbers as an output.
     ///
     /// # Errors
@@ -269,6 +295,22 @@ pub trait Run {
     /// The operation was refused or failed, or wrote behind a tensor.
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError>;
 }
+
+/// Implements [`Run`] for inputs with an `element` by their `run_as` of that type.
+macro_rules! typed {
+    ($inputs:ty) => {
+        impl Run for $inputs {
+            fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+                match self.element {
+                    crate::ops::RowType::F32 => self.run_as::<f32, B>(bed),
+                    crate::ops::RowType::F16 => self.run_as::<half::f16, B>(bed),
+                    crate::ops::RowType::Bf16 => self.run_as::<half::bf16, B>(bed),
+                }
+            }
+        }
+    };
+}
+use typed;
 
 /// Runs a case once over each of [`POISONS`].
 ///

@@ -1,17 +1,19 @@
 //! Runs of [`crate::ops::rmsnorm`].
 
-use super::{Bed, Run, RunError};
-use crate::ops::Backend;
+use super::{Bed, Run, RunError, typed};
 use crate::ops::rmsnorm::RmsNorm;
+use crate::ops::{Backend, Float};
 
 pub use crate::reference::rmsnorm::Case as Inputs;
 
-impl Run for Inputs {
-    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+typed!(Inputs);
+
+impl Inputs {
+    fn run_as<T: Float, B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let &Self { m, k, eps, .. } = self;
-        let mut x = bed.input(&self.x)?;
-        let delta = self.delta.as_ref().map(|v| bed.input(v)).transpose()?;
-        let weight = bed.input(&self.weight)?;
+        let mut x = bed.floats::<T>(&self.x)?;
+        let delta = self.delta.as_ref().map(|v| bed.floats::<T>(v)).transpose()?;
+        let weight = bed.floats::<T>(&self.weight)?;
         let mut y = bed.output(m * k)?;
         bed.backend().rmsnorm(RmsNorm {
             x: &mut x,
@@ -22,7 +24,7 @@ impl Run for Inputs {
             k,
             eps,
         })?;
-        bed.keep("x", &[m, k], &x)?;
-        bed.keep("y", &[m, k], &y)
+        bed.keep_floats("x", &[m, k], &x)?;
+        bed.keep_floats("y", &[m, k], &y)
     }
 }

@@ -1,7 +1,7 @@
 //! [`contract::act_quant`]: every source against the oracle.
 
 use bitnet_gpu::ops::act_quant::{ActQuant, Gate, Source};
-use bitnet_gpu::ops::{Backend, QuantActs};
+use bitnet_gpu::ops::{Backend, QuantActs, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::act_quant::{TEST_SHAPES, act_quant, gated};
 use bitnet_gpu::reference::rmsnorm::{Case, rmsnorm};
@@ -27,7 +27,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     let (first, v) = match inputs.from.clone() {
         From::Plain => (("x", x.clone()), x),
         From::RmsNorm { delta, weight, eps } => {
-            let (x, y) = rmsnorm(&Case { m, k, x, delta, weight, eps });
+            let (x, y) = rmsnorm(&Case { element: RowType::F32, m, k, x, delta, weight, eps });
             (("x", x), y)
         }
         From::Gated { gate, weight, eps } => {

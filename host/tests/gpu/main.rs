@@ -6,22 +6,25 @@
 //! reported by the test that caused it.
 
 mod act_quant;
+mod activation;
 mod attention;
 mod conv2d;
 mod coverage;
 mod device;
 mod driver;
+mod elementwise;
 mod embed;
 mod kv_append;
+mod layernorm;
 mod lm_head;
 mod memory;
 mod model;
-mod relu2_mul;
+mod pool2d;
 mod rmsnorm;
 mod rope;
 mod sample;
-mod silu_mul;
 mod soak;
+mod softmax;
 mod support;
 mod w2a8_gemm;
 mod w2a8_gemv;

@@ -2,17 +2,18 @@
 
 use bitnet_gpu::ops::Backend;
 use bitnet_gpu::ops::rmsnorm::RmsNorm;
-use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::rmsnorm::{TEST_SHAPES, rmsnorm};
+use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::rmsnorm::Inputs;
-use contract::w2a8::{MAX_K, MAX_ROWS};
+use contract::row::{MAX_LEN, MAX_ROWS};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
 
 on_lane! {
     listed_shapes
     unusual_values
+    many_rows
     generated_shapes
     refusals
 }
@@ -34,16 +35,21 @@ fn check_both<B: Backend>(b: &B, inputs: Inputs, delta: Vec<f32>) {
 }
 
 fn random(seeded: &mut Seeded, m: usize, k: usize) -> (Inputs, Vec<f32>) {
-    let (x, weight) = (seeded.floats(m * k, 3.0), seeded.floats(k, 2.0));
-    let delta = seeded.floats(m * k, 3.0);
-    (Inputs { m, k, x, delta: None, weight, eps: 1e-5 }, delta)
+    let element = ELEMENTS[seeded.below(3)];
+    let mut inputs = Inputs::new(element, m, k, true, seeded.bits());
+    let delta = inputs.delta.take().unwrap_or_default();
+    (inputs, delta)
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
-    let mut seeded = Seeded::new(1);
     for &(m, k) in TEST_SHAPES {
-        let (inputs, delta) = random(&mut seeded, m, k);
-        check_both(b, inputs, delta);
+        for element in ELEMENTS {
+            for with_delta in [false, true] {
+                let inputs = Inputs::new(element, m, k, with_delta, 1);
+                let what = format!("{element:?} m={m} k={k} delta={with_delta}");
+                check(b, &inputs, &expected(&inputs), what);
+            }
+        }
     }
 }
 
@@ -53,11 +59,20 @@ fn unusual_values<B: Backend>(b: &B) {
         for eps in [1e-5, 0.0, 1.0] {
             let (mut inputs, delta) = random(&mut seeded, 3, 300);
             // A whole row of it, and one element of the next.
+            let value = rounded(inputs.element, value);
             inputs.x[..300].fill(value);
             inputs.x[450] = value;
             inputs.eps = eps;
             check_both(b, inputs, delta);
         }
+    }
+}
+
+/// More rows than a grid has on its second axis.
+fn many_rows<B: Backend>(b: &B) {
+    for element in ELEMENTS {
+        let inputs = Inputs::new(element, 70_001, 3, true, 5);
+        check(b, &inputs, &expected(&inputs), format!("{element:?} 70001 rows"));
     }
 }
 
@@ -76,7 +91,7 @@ fn refusals<B: Backend>(b: &B) {
     let (weight, few_weight) = (&zeros::<B, f32>(b, k), &zeros::<B, f32>(b, k - 1));
     let (few, fewer) = (&mut zeros::<B, f32>(b, m * k - 1), &zeros::<B, f32>(b, m * k - 1));
     let delta = None;
-    for (bad, m, k) in [("m", 0, k), ("m", MAX_ROWS + 1, k), ("k", m, 0), ("k", m, MAX_K + 1)] {
+    for (bad, m, k) in [("m", 0, k), ("m", MAX_ROWS + 1, k), ("k", m, 0), ("k", m, MAX_LEN + 1)] {
         refused!(dimension(bad), b.rmsnorm(RmsNorm { x, delta, weight, y, m, k, eps }));
     }
     refused!(short("x"), b.rmsnorm(RmsNorm { x: few, delta, weight, y, m, k, eps }));

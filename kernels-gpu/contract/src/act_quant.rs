@@ -17,8 +17,8 @@
 //! * `act_quant`: the source itself.
 //! * `act_quant_rmsnorm`: RMSNorm of the source, with its optional residual add
 //!   ([`crate::rmsnorm`], same arithmetic, same in-place update).
-//! * `act_quant_relu2`, `act_quant_silu`: the gated product `f` of [`crate::relu2_mul`] or
-//!   [`crate::silu_mul`], which is also written out, normalised when a weight is given.
+//! * `act_quant_relu2`, `act_quant_silu`: the gated product `f` of [`crate::activation`], which
+//!   is also written out, normalised when a weight is given.
 //!
 //! One block of 256 threads per row.
 

@@ -12,6 +12,8 @@ extern crate std;
 
 pub mod launch;
 pub mod num;
+pub mod row;
+pub mod stream;
 pub mod w2a8;
 
 use launch::KernelInfo;
@@ -44,11 +46,9 @@ pub const MODEL_FAMILIES: &[&str] = &[
     "embed",
     "kv_append",
     "lm_head",
-    "relu2_mul",
     "rmsnorm",
     "rope",
     "sample",
-    "silu_mul",
     "w2a8_gemm",
     "w2a8_gemv",
 ];
@@ -83,18 +83,21 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 
 families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
+    activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32;
     conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32,
         Conv2dTaps3Half, Conv2dMmaBf16, Conv2dMmaSmallBf16, Conv2dMmaF16, Conv2dMmaSmallF16,
         Conv2dJoinF32, Conv2dJoinHalf;
+    elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
+    layernorm: LayerNormF32, LayerNormF16, LayerNormBf16;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
-    relu2_mul: Relu2Mul;
-    rmsnorm: RmsNorm;
+    pool2d: WindowF32, WindowF16, WindowBf16, GlobalF32, GlobalF16, GlobalBf16;
+    rmsnorm: RmsNormF32, RmsNormF16, RmsNormBf16;
     rope: Rope;
     sample: SamplePrepare, SamplePick;
-    silu_mul: SiluMul;
+    softmax: SoftmaxF32, SoftmaxF16, SoftmaxBf16;
     w2a8_gemm: W2a8Gemm;
     w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
 }

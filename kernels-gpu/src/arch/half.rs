@@ -22,8 +22,35 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     value
 }
 
-/// Two values as bf16, nearest even, `low` in the low half; NaN becomes `0x7fff`.
-/// `cvt.rn.bf16x2.f32` (sm_80)
+/// Rounds two values to f16 and puts them in a word, `low` in its lower half; NaN gives some NaN.
+/// `cvt.rn.f16x2.f32` (sm_80; two `cvt.rn.f16.f32` below)
+#[inline(always)]
+pub fn pack_f16(low: f32, high: f32) -> u32 {
+    let word: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        #[cfg(level_sm_80)]
+        asm!(
+            "cvt.rn.f16x2.f32 {word}, {high}, {low};",
+            word = out(reg32) word, high = in(reg32) high, low = in(reg32) low,
+            options(pure, nomem, nostack),
+        );
+        #[cfg(not(level_sm_80))]
+        asm!(
+            "{{",
+            ".reg .b16 l, h;",
+            "cvt.rn.f16.f32 l, {low};",
+            "cvt.rn.f16.f32 h, {high};",
+            "mov.b32 {word}, {{l, h}};",
+            "}}",
+            word = out(reg32) word, high = in(reg32) high, low = in(reg32) low,
+            options(pure, nomem, nostack),
+        );
+    }
+    word
+}
+
+/// The same for bf16. `cvt.rn.bf16x2.f32`
 #[cfg(level_sm_80)]
 #[inline(always)]
 pub fn pack_bf16(low: f32, high: f32) -> u32 {
@@ -32,23 +59,6 @@ pub fn pack_bf16(low: f32, high: f32) -> u32 {
     unsafe {
         asm!(
             "cvt.rn.bf16x2.f32 {word}, {high}, {low};",
-            word = out(reg32) word, high = in(reg32) high, low = in(reg32) low,
-            options(pure, nomem, nostack),
-        );
-    }
-    word
-}
-
-/// Two values as f16, nearest even, `low` in the low half; NaN becomes `0x7fff`.
-/// `cvt.rn.f16x2.f32` (sm_80)
-#[cfg(level_sm_80)]
-#[inline(always)]
-pub fn pack_f16(low: f32, high: f32) -> u32 {
-    let word: u32;
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        asm!(
-            "cvt.rn.f16x2.f32 {word}, {high}, {low};",
             word = out(reg32) word, high = in(reg32) high, low = in(reg32) low,
             options(pure, nomem, nostack),
         );

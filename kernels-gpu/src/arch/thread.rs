@@ -56,3 +56,34 @@ pub fn sync_threads() {
     // SAFETY: a barrier touches no memory of its own; see the convergence rule above.
     unsafe { nvptx::_syncthreads() }
 }
+
+/// The same number, about which the compiler knows nothing: a loop that steps by way of this is not
+/// unrolled any further. No instruction remains of it.
+#[inline(always)]
+pub fn opaque(value: u32) -> u32 {
+    let same: u32;
+    // SAFETY: a move between registers. Not `pure`, so that nothing is concluded from it.
+    unsafe {
+        core::arch::asm!(
+            "mov.u32 {same}, {value};",
+            same = out(reg32) same, value = in(reg32) value,
+            options(nomem, nostack),
+        );
+    }
+    same
+}
+
+/// [`opaque`] of 64 bits.
+#[inline(always)]
+pub fn opaque_u64(value: u64) -> u64 {
+    let same: u64;
+    // SAFETY: as in `opaque`.
+    unsafe {
+        core::arch::asm!(
+            "mov.u64 {same}, {value};",
+            same = out(reg64) same, value = in(reg64) value,
+            options(nomem, nostack),
+        );
+    }
+    same
+}

@@ -1,16 +1,16 @@
-//! `exp` by range reduction and a polynomial, and the activations made of it.
+//! `exp` by range reduction and a polynomial.
 //!
 //! `x = k ln 2 + r` with `|r| <= ln 2 / 2`; `e^r = 1 + r + r^2 q(r)` with `q` of degree 4
 //! (minimax, 0.05 units of 2^-24); `2^k` in two factors, so that a subnormal result rounds once at
 //! the end. Within 1 ulp of the correctly rounded result over the whole range, monotone at the ends:
 //! 0 from -104 down, infinity from 89 up, `exp(0) = 1`, NaN for NaN.
 
-use super::{fma, max, round::MAGIC};
+use super::{fma, round::MAGIC};
 
 const LOG2_E: f32 = f32::from_bits(0x3fb8_aa3b);
 // ln 2 = LN2_HI + LN2_LO; x - k * LN2_HI is exact in one fma, since both are multiples of 2^-25.
-const LN2_HI: f32 = f32::from_bits(0x3f31_7218);
-const LN2_LO: f32 = -1.904_654_2e-9;
+pub(super) const LN2_HI: f32 = f32::from_bits(0x3f31_7218);
+pub(super) const LN2_LO: f32 = -1.904_654_2e-9;
 
 // q(r) = (e^r - 1 - r) / r^2, degree 4, from the highest power down.
 const Q4: f32 = f32::from_bits(0x3ab6_da13);
@@ -38,22 +38,28 @@ pub fn exp(x: f32) -> f32 {
     e * scale(half) * scale(k.wrapping_sub(half))
 }
 
-/// `x / (1 + exp(-x))`, the activation of SiLU models.
-#[inline(always)]
-pub fn silu(x: f32) -> f32 {
-    x / (1.0 + exp(-x))
-}
+/// Below this [`exp_nonpositive`] is zero: the last number whose exponential is normal.
+const SMALLEST: f32 = f32::from_bits(0xc2ae_ac4f);
 
-/// `max(x, 0)^2`, the activation of the 2B-4T family. NaN gives 0.
+/// `e^x` for `x <= 0`: [`exp`], but zero where that is subnormal. NaN gives NaN.
+///
+/// What softmax takes: beside the largest term, which is 1, nothing of 2^-126 counts.
 #[inline(always)]
-pub const fn relu2(x: f32) -> f32 {
-    let r = max(0.0, x);
-    r * r
+pub fn exp_nonpositive(x: f32) -> f32 {
+    let shifted = fma(x, LOG2_E, MAGIC);
+    let kf = shifted - MAGIC;
+    let r = fma(-kf, LN2_LO, fma(-kf, LN2_HI, x));
+    let q = fma(fma(fma(fma(Q4, r, Q3), r, Q2), r, Q1), r, Q0);
+    let e = 1.0 + fma(r * r, q, r);
+    // The low bits of `shifted` are k, and those of MAGIC vanish in the shift.
+    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    if x < SMALLEST { 0.0 } else { e * scale }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::num::max;
 
     /// Distance in representable numbers between `exp(x)` and the rounded `f64` result.
     fn ulps(x: f32) -> u32 {
@@ -118,7 +124,7 @@ mod tests {
     /// Vector J of the model's arithmetic, up to the sub-norm and its quantisation.
     #[test]
     fn gated_unit_of_the_known_row() {
-        use crate::num::{abs, act_scale, quantise, recip_sqrt, sum_squares};
+        use crate::num::{abs, act_scale, quantise, recip_sqrt, relu2, sum_squares};
         let gate = [1.5f32, -0.5, 2.0, 0.25];
         let up = [2.0f32, 3.0, -1.0, 4.0];
         let f: [f32; 4] = core::array::from_fn(|i| relu2(gate[i]) * up[i]);
@@ -133,11 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn silu_and_relu2() {
-        assert_eq!(silu(0.0), 0.0);
-        assert!((silu(1.0) - 0.731_058_6).abs() < 6e-8);
-        assert_eq!(silu(-200.0), -0.0);
-        assert_eq!(silu(100.0), 100.0);
-        assert_eq!((relu2(-3.0), relu2(3.0), relu2(f32::NAN)), (0.0, 9.0, 0.0));
+    fn exp_nonpositive_is_exp_down_to_the_smallest_normal_number() {
+        let normal = |bits: &u32| exp(f32::from_bits(*bits)) >= f32::MIN_POSITIVE;
+        for bits in ((-0.0f32).to_bits()..=(-104.0f32).to_bits()).step_by(997) {
+            let x = f32::from_bits(bits);
+            let want = if normal(&bits) { exp(x) } else { 0.0 };
+            assert_eq!(exp_nonpositive(x).to_bits(), want.to_bits(), "{x}");
+        }
+        let edge = SMALLEST.to_bits();
+        assert!(normal(&edge) && !normal(&(edge + 1)));
+        assert_eq!(exp_nonpositive(f32::NEG_INFINITY).to_bits(), 0);
+        assert_eq!(exp_nonpositive(f32::MIN).to_bits(), 0);
+        assert_eq!(exp_nonpositive(0.0), 1.0);
+        assert!(exp_nonpositive(f32::NAN).is_nan() && exp_nonpositive(-f32::NAN).is_nan());
     }
 }

@@ -77,6 +77,24 @@ pub fn short_dot(n: usize, mut step: impl FnMut(f32, usize) -> f32) -> f32 {
     tree8(p)
 }
 
+/// Takes the elements of `x` into the partials by `step(acc, element)`, the first into partial 0.
+#[inline(always)]
+pub fn take_into<T: Copy>(
+    partials: &mut [f32; PARTIALS],
+    x: &[T],
+    step: impl Fn(f32, T) -> f32 + Copy,
+) {
+    let (whole, rest) = x.as_chunks::<PARTIALS>();
+    for piece in whole {
+        for (acc, v) in partials.iter_mut().zip(piece) {
+            *acc = step(*acc, *v);
+        }
+    }
+    for (acc, v) in partials.iter_mut().zip(rest) {
+        *acc = step(*acc, *v);
+    }
+}
+
 /// Takes `x` into the partials as plain terms, its first element into partial 0.
 #[inline(always)]
 pub fn sum_into(partials: &mut [f32; PARTIALS], x: &[f32]) {
@@ -178,6 +196,10 @@ mod tests {
             let mut p = [0.0; PARTIALS];
             sum_into(&mut p, &x);
             assert_eq!(tree(&mut p).to_bits(), plain(n, |acc, i| acc + x[i]).to_bits(), "{n}");
+
+            let mut p = [0.0; PARTIALS];
+            take_into(&mut p, &x, |acc, v| fma(v, v, acc));
+            assert_eq!(tree(&mut p).to_bits(), sum_squares(&x).to_bits(), "{n}");
         }
     }
 

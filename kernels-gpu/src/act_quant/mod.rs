@@ -1,25 +1,27 @@
 //! Device side of [`contract::act_quant`]: one block per row; every element is made once.
 //!
-//! A thread owns elements `t, t + 256, ...`, as in [`crate::rmsnorm`]: the first `HELD` stay in
-//! registers, the others are read again for each pass (maximum, then quantising). Each kernel has
-//! a body for short rows and one for long ones.
+//! A thread owns elements `t, t + 256, ...` (see [`held`]): the first `HELD` stay in registers, the
+//! others are read again for each pass (maximum, then quantising).
+
+mod held;
 
 use contract::act_quant::{
     ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs, RmsNormArgs,
     SMEM_BYTES, THREADS,
 };
+use contract::activation::Activation;
 use contract::launch::{DevPtr, Kernel};
 use contract::num::{abs_bits, act_scale, fma, quantise};
 use contract::rmsnorm::{inv_rms, normalise};
 use contract::w2a8::{ActStats, act_bytes, act_index};
-use contract::{relu2_mul, silu_mul};
 
 use crate::arch::block;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
-use crate::rmsnorm::{LONG, SHORT, element, held_constants, is_short, residual_row};
+
+use held::{LONG, SHORT, element, held_constants, is_short, residual_row};
 
 const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * (block::THREADS + 16));
 
@@ -283,7 +285,7 @@ unsafe fn gated_row<const HELD: usize>(args: &GatedArgs, gated: impl Fn(f32, f32
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn act_quant_relu2(args: GatedArgs) {
     // SAFETY: the launch contract, handed on.
-    unsafe { act_quant_gated(&args, relu2_mul::gated) }
+    unsafe { act_quant_gated(&args, |gate, up| Activation::Relu2.gated(gate, up)) }
 }
 
 /// # Safety
@@ -293,7 +295,7 @@ pub unsafe extern "ptx-kernel" fn act_quant_relu2(args: GatedArgs) {
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn act_quant_silu(args: GatedArgs) {
     // SAFETY: the launch contract, handed on.
-    unsafe { act_quant_gated(&args, silu_mul::gated) }
+    unsafe { act_quant_gated(&args, |gate, up| Activation::Silu.gated(gate, up)) }
 }
 
 const _: unsafe extern "ptx-kernel" fn(<ActQuant as Kernel>::Args) = act_quant;

@@ -1,0 +1,80 @@
+//! CPU side of [`contract::layernorm`].
+
+use contract::layernorm::{inv_deviation, normalise};
+use contract::num::{PARTIALS, fma, take_into, tree};
+
+use super::rmsnorm::add_rounded;
+use super::simd::vectorised;
+use super::threads::RowsMut;
+use super::{Simd, Threads};
+use crate::ops::Float;
+
+/// Gain and offset, where there are any.
+#[derive(Clone, Copy)]
+pub struct Affine<'a, T> {
+    /// Gain.
+    pub weight: Option<&'a [T]>,
+    /// Offset.
+    pub bias: Option<&'a [T]>,
+}
+
+vectorised! {
+    /// One row.
+    fn norm_row<T: Float>(x: &mut [T], delta: Option<&[T]>, affine: Affine<'_, T>, y: &mut [T], eps: f32) {
+        add_rounded(x, delta);
+        let x = &*x;
+        let k = x.len();
+        let mut partials = [0.0; PARTIALS];
+        take_into(&mut partials, x, |acc, v: T| acc + v.widen());
+        let mean = tree(&mut partials) / k as f32;
+        let mut partials = [0.0; PARTIALS];
+        take_into(&mut partials, x, |acc, v: T| {
+            let d = v.widen() - mean;
+            fma(d, d, acc)
+        });
+        let r = inv_deviation(tree(&mut partials), k as u32, eps);
+        // Where there is no gain or offset the neutral numbers take their place.
+        let one = |y: &mut T, x: &T, w: f32, b: f32| *y = T::round(normalise(x.widen() - mean, r, w, b));
+        match (affine.weight, affine.bias) {
+            (Some(weight), Some(bias)) => {
+                for (((y, x), w), b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
+                    one(y, x, w.widen(), b.widen());
+                }
+            }
+            (Some(weight), None) => {
+                for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                    one(y, x, w.widen(), -0.0);
+                }
+            }
+            (None, Some(bias)) => {
+                for ((y, x), b) in y.iter_mut().zip(x).zip(bias) {
+                    one(y, x, 1.0, b.widen());
+                }
+            }
+            (None, None) => {
+                for (y, x) in y.iter_mut().zip(x) {
+                    one(y, x, 1.0, -0.0);
+                }
+            }
+        }
+    }
+}
+
+/// `y = layernorm(x + delta)` for the rows of `k` elements that `y` holds; `x` keeps the sum.
+#[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
+pub fn layernorm<T: Float>(
+    threads: &Threads,
+    simd: Simd,
+    x: &mut [T],
+    delta: Option<&[T]>,
+    affine: Affine<'_, T>,
+    y: &mut [T],
+    k: usize,
+    eps: f32,
+) {
+    let rows = (RowsMut::new(x, k), RowsMut::new(y, k));
+    let m = rows.1.rows();
+    threads.run_rows(m, rows, |i, (x, y)| {
+        norm_row(simd, x, delta.map(|d| &d[i * k..][..k]), affine, y, eps);
+    });
+}

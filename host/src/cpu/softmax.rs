@@ -1,0 +1,121 @@
+//! CPU side of [`contract::softmax`]: a row a task, its scores made anew for each of three passes, in
+//! pieces of 256 that stay in L1.
+
+use contract::num::{PARTIALS, max, tree};
+use contract::softmax::{closing, score, shift, term, visible};
+
+use super::simd::vectorised;
+use super::{Simd, Threads};
+use crate::ops::Float;
+
+/// What is added to the scores, or hides them.
+#[derive(Clone, Copy)]
+pub enum Mask<'a, T> {
+    /// Nothing.
+    None,
+    /// Rows of `k` elements, taken in turn.
+    Added(&'a [T]),
+    /// Queries of one matrix.
+    Causal(usize),
+}
+
+/// The tensors and numbers of one row.
+#[derive(Clone, Copy)]
+struct Row<'a, T> {
+    x: &'a [T],
+    mask: Option<&'a [T]>,
+    /// Elements from here on are hidden.
+    seen: usize,
+    scale: f32,
+}
+
+impl<T: Float> Row<'_, T> {
+    /// The scores from `at` on, minus infinity past the last one that is seen.
+    #[inline(always)]
+    fn scores(self, at: usize) -> [f32; PARTIALS] {
+        let mut scores = [f32::NEG_INFINITY; PARTIALS];
+        let end = self.seen.min(at + PARTIALS);
+        if at >= end {
+            return scores;
+        }
+        match self.mask {
+            None => {
+                for (v, x) in scores.iter_mut().zip(&self.x[at..end]) {
+                    *v = score(x.widen(), self.scale, -0.0);
+                }
+            }
+            Some(mask) => {
+                for ((v, x), add) in scores.iter_mut().zip(&self.x[at..end]).zip(&mask[at..end]) {
+                    *v = score(x.widen(), self.scale, add.widen());
+                }
+            }
+        }
+        scores
+    }
+}
+
+vectorised! {
+    /// One row.
+    fn row<T: Float>(row: Row<'_, T>, log: bool, y: &mut [T]) {
+        let mut tops = [f32::NEG_INFINITY; PARTIALS];
+        for at in (0..row.seen).step_by(PARTIALS) {
+            for (top, v) in tops.iter_mut().zip(row.scores(at)) {
+                *top = max(*top, v);
+            }
+        }
+        let mut top = f32::NEG_INFINITY;
+        for t in tops {
+            top = max(top, t);
+        }
+        let shift = shift(top);
+        let mut partials = [0.0; PARTIALS];
+        for at in (0..row.seen).step_by(PARTIALS) {
+            for (acc, v) in partials.iter_mut().zip(row.scores(at)) {
+                *acc += term(v, shift);
+            }
+        }
+        let closing = closing(tree(&mut partials), log);
+        for (i, y) in y.chunks_mut(PARTIALS).enumerate() {
+            let scores = row.scores(i * PARTIALS);
+            if log {
+                for (y, v) in y.iter_mut().zip(scores) {
+                    *y = T::round((v - shift) - closing);
+                }
+            } else {
+                for (y, v) in y.iter_mut().zip(scores) {
+                    *y = T::round(term(v, shift) * closing);
+                }
+            }
+        }
+    }
+}
+
+/// Softmax of the rows of `k` scores that `y` holds, or its logarithm.
+#[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
+pub fn softmax<T: Float>(
+    threads: &Threads,
+    simd: Simd,
+    x: &[T],
+    mask: Mask<'_, T>,
+    y: &mut [T],
+    k: usize,
+    scale: f32,
+    log: bool,
+) {
+    threads.run_pieces(y, k, |i, y| {
+        let x = &x[i * k..][..k];
+        let one = match mask {
+            Mask::None => Row { x, mask: None, seen: k, scale },
+            Mask::Added(mask) => {
+                let at = i % (mask.len() / k) * k;
+                Row { x, mask: Some(&mask[at..][..k]), seen: k, scale }
+            }
+            Mask::Causal(queries) => {
+                // Both fit: they were compared with the contract's limits.
+                let seen = visible(i as u32, k as u32, queries as u32) as usize;
+                Row { x, mask: None, seen, scale }
+            }
+        };
+        row(simd, one, log, y);
+    });
+}

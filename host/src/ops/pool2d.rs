@@ -1,0 +1,217 @@
+//! Host side of [`contract::pool2d`].
+
+use contract::pool2d::{Axis, MAX_SIDE};
+
+use super::error::{at_least, dimension, elements};
+use super::{Backend, Float, OpError, Tensor};
+
+const OP: &str = "pool2d";
+
+/// What is taken of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The maximum; NaN where a tap is NaN.
+    Max,
+    /// The average. Its windows have dilation 1.
+    Average {
+        /// Whether taps in the padding count, as zeros.
+        count_include_pad: bool,
+    },
+}
+
+/// The windows; each pair is rows, then columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Windows {
+    /// Windows over the image, by PyTorch's rules.
+    Sliding {
+        /// Taps.
+        kernel: [usize; 2],
+        /// From window to window.
+        stride: [usize; 2],
+        /// Around the image on each side; at most half of what a window covers.
+        padding: [usize; 2],
+        /// From tap to tap.
+        dilation: [usize; 2],
+        /// Whether a window that is only partly inside makes an output at the end.
+        ceil_mode: bool,
+    },
+    /// One window: the whole image.
+    Global,
+}
+
+/// How images lie in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// `[n, c, h, w]`.
+    #[default]
+    ChannelsFirst,
+    /// `[n, h, w, c]`.
+    ChannelsLast,
+}
+
+/// Shape of a pooling: images, windows and what is taken of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pooling {
+    /// Images.
+    pub n: usize,
+    /// Channels.
+    pub c: usize,
+    /// Rows of an image.
+    pub h: usize,
+    /// Columns of an image.
+    pub w: usize,
+    /// How images lie in memory, input and output alike.
+    pub layout: Layout,
+    /// What is taken.
+    pub kind: Kind,
+    /// Of what.
+    pub windows: Windows,
+}
+
+impl Pooling {
+    /// Rows and columns of the output, and the axes of the contract.
+    ///
+    /// # Errors
+    /// A dimension of 0 or too large; padding beyond half a window; no window that fits; an average with
+    /// dilation.
+    pub fn axes(&self) -> Result<[Axis; 2], OpError> {
+        let side = |what, len| {
+            dimension(OP, what, len, MAX_SIDE, "1 to 2^24 are allowed").map(|()| len as u32)
+        };
+        side("n", self.n)?;
+        side("c", self.c)?;
+        let lens = [side("h", self.h)?, side("w", self.w)?];
+        let Windows::Sliding { kernel, stride, padding, dilation, ceil_mode } = self.windows else {
+            let whole = |len| Axis { len, out: 1, kernel: len, stride: 1, padding: 0, dilation: 1 };
+            return Ok(lens.map(whole));
+        };
+        let mut axes = [Axis { len: 1, out: 1, kernel: 1, stride: 1, padding: 0, dilation: 1 }; 2];
+        for (i, axis) in axes.iter_mut().enumerate() {
+            axis.len = lens[i];
+            axis.kernel = side("kernel", kernel[i])?;
+            axis.stride = side("stride", stride[i])?;
+            axis.dilation = side("dilation", dilation[i])?;
+            if dilation[i] != 1 && self.kind != Kind::Max {
+                let allowed = "an average takes windows of dilation 1";
+                return Err(OpError::Dimension {
+                    op: OP,
+                    what: "dilation",
+                    found: dilation[i],
+                    allowed,
+                });
+            }
+            let reach = dilation[i].saturating_mul(kernel[i] - 1) + 1;
+            if reach > MAX_SIDE {
+                let allowed = "a window covers at most 2^24";
+                return Err(OpError::Dimension { op: OP, what: "window", found: reach, allowed });
+            }
+            if padding[i] > reach / 2 {
+                let allowed = "at most half of what a window covers is allowed";
+                return Err(OpError::Dimension {
+                    op: OP,
+                    what: "padding",
+                    found: padding[i],
+                    allowed,
+                });
+            }
+            axis.padding = padding[i] as u32;
+            axis.out = axis.outputs(ceil_mode).ok_or(OpError::Dimension {
+                op: OP,
+                what: "window",
+                found: reach,
+                allowed: "a window may not be larger than the padded image; make it smaller",
+            })?;
+        }
+        let [h, w] = axes;
+        elements(OP, &[h.kernel as usize, w.kernel as usize]).and_then(|taps| {
+            dimension(OP, "taps", taps, (1 << 31) - 8, "1 to 2^31 - 8 are allowed")
+        })?;
+        Ok(axes)
+    }
+
+    /// Elements of input and output.
+    ///
+    /// # Errors
+    /// As [`Pooling::axes`].
+    pub fn lens(&self) -> Result<[usize; 2], OpError> {
+        let [h, w] = self.axes()?;
+        Ok([
+            elements(OP, &[self.n, self.c, self.h, self.w])?,
+            elements(OP, &[self.n, self.c, h.out as usize, w.out as usize])?,
+        ])
+    }
+}
+
+/// Maximum or average pooling of images.
+pub struct Pool2d<'a, B: Backend, T: Float> {
+    /// The shape.
+    pub pooling: Pooling,
+    /// Images.
+    pub x: &'a B::Buf<T>,
+    /// Output, as large as [`Pooling::lens`] says.
+    pub y: &'a mut B::Buf<T>,
+}
+
+impl<B: Backend, T: Float> Pool2d<'_, B, T> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        let [x, y] = self.pooling.lens()?;
+        at_least(OP, "x", self.x.len(), x)?;
+        at_least(OP, "y", self.y.len(), y)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::num::RowType;
+        use contract::pool2d::{
+            Args, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32,
+        };
+        self.check()?;
+        let Self { pooling, x, y } = self;
+        let [h, w] = pooling.axes()?;
+        let stream = cuda.stream();
+        let (x, y) = (x.dev_ptr(stream), y.dev_ptr(stream));
+        let piece = 16 / size_of::<T>();
+        let last = pooling.layout == Layout::ChannelsLast;
+        let whole = last && pooling.c % piece == 0 && (x.addr() | y.addr()).is_multiple_of(16);
+        let piece = if whole { piece } else { 1 };
+        let global = pooling.windows == Windows::Global;
+        let (average, include) = match pooling.kind {
+            Kind::Max => (0, false),
+            Kind::Average { count_include_pad } => (1, count_include_pad),
+        };
+        let args = Args {
+            x: x.cast(),
+            y: y.cast(),
+            images: pooling.n as u32,
+            channels: pooling.c as u32,
+            h,
+            w,
+            average,
+            count_include_pad: u32::from(include),
+            channels_last: u32::from(last),
+            piece: piece as u32,
+        };
+        let outputs = pooling.lens()?[1] as u64;
+        // Whole images, channels first: eight lanes a channel.
+        let threads = if global && !last { 8 * outputs } else { outputs / piece as u64 };
+        let grid = super::cuda::blocks(OP, threads.div_ceil(u64::from(THREADS)))?;
+        // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of
+        // channels are whole and aligned where `piece` says so; `y` is borrowed exclusively.
+        unsafe {
+            match (T::TYPE, global) {
+                (RowType::F32, false) => cuda.launch::<WindowF32>(grid, args),
+                (RowType::F16, false) => cuda.launch::<WindowF16>(grid, args),
+                (RowType::Bf16, false) => cuda.launch::<WindowBf16>(grid, args),
+                (RowType::F32, true) => cuda.launch::<GlobalF32>(grid, args),
+                (RowType::F16, true) => cuda.launch::<GlobalF16>(grid, args),
+                (RowType::Bf16, true) => cuda.launch::<GlobalBf16>(grid, args),
+            }
+        }
+    }
+}

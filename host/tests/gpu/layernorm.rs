@@ -1,0 +1,87 @@
+//! [`contract::layernorm`], with and without each of its tensors.
+
+use bitnet_gpu::ops::Backend;
+use bitnet_gpu::ops::layernorm::LayerNorm;
+use bitnet_gpu::reference::layernorm::{TEST_SHAPES, layernorm};
+use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
+use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::layernorm::Inputs;
+use contract::row::{MAX_LEN, MAX_ROWS};
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    unusual_values
+    many_rows
+    generated_shapes
+    refusals
+}
+
+fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
+    let (x, y) = layernorm(inputs);
+    let &Inputs { element, m, k, .. } = inputs;
+    let expected = [Output::floats("x", &[m, k], &x), Output::floats("y", &[m, k], &y)];
+    check(b, inputs, &expected, format!("{element:?} m={m} k={k} {what}"));
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    for (i, &(m, k)) in TEST_SHAPES.iter().enumerate() {
+        for element in ELEMENTS {
+            for kind in [7, i % 7] {
+                check_case(b, &Inputs::new(element, m, k, kind, 1), &format!("tensors {kind}"));
+            }
+        }
+    }
+}
+
+fn unusual_values<B: Backend>(b: &B) {
+    for value in [0.0, -0.0, 1e-42, 1e-30, 1e19, 6e4, f32::MAX, f32::INFINITY, f32::NAN] {
+        for eps in [1e-5, 0.0, 1.0] {
+            for element in ELEMENTS {
+                let mut inputs = Inputs::new(element, 3, 300, 6, 2);
+                // A whole row of it, and one element of the next.
+                let value = rounded(element, value);
+                inputs.x[..300].fill(value);
+                inputs.x[450] = value;
+                inputs.eps = eps;
+                check_case(b, &inputs, &format!("{value} eps={eps}"));
+            }
+        }
+    }
+}
+
+/// More rows than a grid has on its second axis.
+fn many_rows<B: Backend>(b: &B) {
+    for element in ELEMENTS {
+        check_case(b, &Inputs::new(element, 70_001, 3, 7, 5), "many rows");
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("layernorm") {
+        let mut seeded = Seeded::new(4100 + i as u64);
+        let (m, k) = (1 + seeded.below(9), size(&mut seeded, 9500));
+        let (element, kind) = (ELEMENTS[seeded.below(3)], seeded.below(8));
+        check_case(b, &Inputs::new(element, m, k, kind, seeded.bits()), "generated");
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let (m, k, eps) = (3, 100, 1e-5);
+    let (x, y) = (&mut zeros::<B, f32>(b, m * k), &mut zeros::<B, f32>(b, m * k));
+    let few = &mut zeros::<B, f32>(b, m * k - 1);
+    let (fewer, row) = (&zeros::<B, f32>(b, m * k - 1), &zeros::<B, f32>(b, k - 1));
+    let (delta, weight, bias) = (None, None, None);
+    for (bad, m, k) in [("m", 0, k), ("m", MAX_ROWS + 1, k), ("k", m, 0), ("k", m, MAX_LEN + 1)] {
+        refused!(dimension(bad), b.layernorm(LayerNorm { x, delta, weight, bias, y, m, k, eps }));
+    }
+    refused!(short("x"), b.layernorm(LayerNorm { x: few, delta, weight, bias, y, m, k, eps }));
+    refused!(short("y"), b.layernorm(LayerNorm { x, delta, weight, bias, y: few, m, k, eps }));
+    let delta = Some(fewer);
+    refused!(short("delta"), b.layernorm(LayerNorm { x, delta, weight, bias, y, m, k, eps }));
+    let (delta, weight) = (None, Some(row));
+    refused!(short("weight"), b.layernorm(LayerNorm { x, delta, weight, bias, y, m, k, eps }));
+    let (weight, bias) = (None, Some(row));
+    refused!(short("bias"), b.layernorm(LayerNorm { x, delta, weight, bias, y, m, k, eps }));
+}

@@ -1,0 +1,176 @@
+//! [`contract::pool2d`]: maxima and averages, windows of every kind, both layouts.
+
+use bitnet_gpu::ops::Backend;
+use bitnet_gpu::ops::pool2d::{Kind, Layout, Pool2d, Pooling, Windows};
+use bitnet_gpu::reference::pool2d::{output_size, pool2d, square};
+use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
+use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::pool2d::Inputs;
+use contract::pool2d::MAX_SIDE;
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, zeros};
+
+on_lane! {
+    listed_shapes
+    sizes_of_known_outputs
+    unusual_values
+    many_images
+    generated_shapes
+    refusals
+}
+
+const AVERAGE: Kind = Kind::Average { count_include_pad: false };
+const PADDED: Kind = Kind::Average { count_include_pad: true };
+const LAYOUTS: [Layout; 2] = [Layout::ChannelsFirst, Layout::ChannelsLast];
+
+fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
+    let Pooling { n, c, layout, .. } = inputs.pooling;
+    let [h, w] = output_size(&inputs.pooling);
+    let dims = match layout {
+        Layout::ChannelsFirst => [n, c, h, w],
+        Layout::ChannelsLast => [n, h, w, c],
+    };
+    let expected = [Output::floats("y", &dims, &pool2d(inputs))];
+    check(b, inputs, &expected, format!("{:?} {:?}", inputs.element, inputs.pooling));
+}
+
+/// What networks use, and whole images.
+fn listed_shapes<B: Backend>(b: &B) {
+    for layout in LAYOUTS {
+        for element in ELEMENTS {
+            for dims in [[2, 3, 9, 7], [1, 16, 14, 15], [3, 1, 1, 5], [1, 24, 7, 7], [1, 5, 40, 33]]
+            {
+                for kind in [Kind::Max, AVERAGE, PADDED] {
+                    for window in [[1, 1, 0], [2, 2, 0], [3, 2, 1], [3, 1, 1], [5, 3, 2]] {
+                        let pooling = square(dims, layout, kind, window);
+                        if pooling.axes().is_ok() {
+                            check_case(b, &Inputs::new(element, pooling, 1));
+                        }
+                    }
+                    let shape = square(dims, layout, kind, [1, 1, 0]);
+                    let pooling = Pooling { windows: Windows::Global, ..shape };
+                    check_case(b, &Inputs::new(element, pooling, 2));
+                }
+            }
+        }
+    }
+}
+
+/// `(len, kernel, stride, padding, dilation, ceil_mode)` and the outputs that PyTorch gives.
+fn sizes_of_known_outputs<B: Backend>(_: &B) {
+    for (len, kernel, stride, padding, dilation, ceil_mode, outputs) in [
+        (112, 3, 2, 1, 1, false, 56),
+        (112, 3, 2, 1, 1, true, 57),
+        (7, 2, 2, 0, 1, false, 3),
+        (7, 2, 2, 0, 1, true, 4),
+        (6, 3, 2, 0, 1, true, 3),
+        (4, 2, 4, 1, 1, true, 2),
+        (3, 2, 3, 1, 1, true, 2),
+        (5, 3, 1, 1, 2, false, 3),
+        (1, 1, 3, 0, 1, true, 1),
+    ] {
+        let windows = Windows::Sliding {
+            kernel: [kernel; 2],
+            stride: [stride; 2],
+            padding: [padding; 2],
+            dilation: [dilation; 2],
+            ceil_mode,
+        };
+        let layout = Layout::ChannelsFirst;
+        let pooling = Pooling { n: 1, c: 1, h: len, w: len, layout, kind: Kind::Max, windows };
+        let [h, w] = pooling.axes().expect("a shape");
+        assert_eq!([h.out, w.out], [outputs; 2], "{pooling:?}");
+        assert_eq!(output_size(&pooling), [outputs as usize; 2], "{pooling:?}");
+    }
+}
+
+fn unusual_values<B: Backend>(b: &B) {
+    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-42, f32::MAX];
+    for layout in LAYOUTS {
+        for element in ELEMENTS {
+            for kind in [Kind::Max, AVERAGE] {
+                for window in [[3, 2, 1], [2, 1, 0]] {
+                    let sliding = square([2, 8, 9, 9], layout, kind, window);
+                    for pooling in [sliding, Pooling { windows: Windows::Global, ..sliding }] {
+                        let mut inputs = Inputs::new(element, pooling, 3);
+                        for (i, value) in odd.into_iter().enumerate() {
+                            inputs.x[i * 211 + 5] = rounded(element, value);
+                        }
+                        check_case(b, &inputs);
+                        inputs.x.fill(f32::NEG_INFINITY);
+                        check_case(b, &inputs);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// More images than a grid has blocks on its second axis.
+fn many_images<B: Backend>(b: &B) {
+    for layout in LAYOUTS {
+        let sliding = square([70_001, 1, 2, 2], layout, Kind::Max, [2, 1, 0]);
+        check_case(b, &Inputs::new(ELEMENTS[0], sliding, 4));
+        let pooling = Pooling { windows: Windows::Global, kind: AVERAGE, ..sliding };
+        check_case(b, &Inputs::new(ELEMENTS[2], pooling, 4));
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("pool2d") {
+        let mut seeded = Seeded::new(4500 + i as u64);
+        let kind = [Kind::Max, AVERAGE, PADDED][seeded.below(3)];
+        let side = |seeded: &mut Seeded| 1 + seeded.below(24);
+        let (n, c) = (1 + seeded.below(3), [1, 3, 8, 16, 20, 40][seeded.below(6)]);
+        let (h, w) = (side(&mut seeded), side(&mut seeded));
+        let mut pair = |from: usize, end: usize| [(); 2].map(|()| from + seeded.below(end));
+        let (kernel, stride) = (pair(1, 6), pair(1, 4));
+        let dilation = if kind == Kind::Max { pair(1, 3) } else { [1; 2] };
+        let reach = |i: usize| dilation[i] * (kernel[i] - 1) + 1;
+        let wide = pair(0, 8);
+        let padding = [wide[0] % (reach(0) / 2 + 1), wide[1] % (reach(1) / 2 + 1)];
+        let ceil_mode = seeded.below(2) == 1;
+        let windows = match seeded.below(5) {
+            0 => Windows::Global,
+            _ => Windows::Sliding { kernel, stride, padding, dilation, ceil_mode },
+        };
+        let layout = LAYOUTS[seeded.below(2)];
+        let mut pooling = Pooling { n, c, h, w, layout, kind, windows };
+        if pooling.axes().is_err() {
+            // The window is larger than the image: an image that holds it.
+            (pooling.h, pooling.w) = (h + reach(0), w + reach(1));
+        }
+        check_case(b, &Inputs::new(ELEMENTS[seeded.below(3)], pooling, seeded.bits()));
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let shape = square([2, 3, 8, 8], Layout::ChannelsFirst, Kind::Max, [3, 2, 1]);
+    let [inputs, outputs] = shape.lens().expect("a shape");
+    let (x, y) = (&zeros::<B, f32>(b, inputs), &mut zeros::<B, f32>(b, outputs));
+    let (few, less) = (&mut zeros::<B, f32>(b, outputs - 1), &zeros::<B, f32>(b, inputs - 1));
+    refused!(short("x"), b.pool2d(Pool2d { pooling: shape, x: less, y }));
+    refused!(short("y"), b.pool2d(Pool2d { pooling: shape, x, y: few }));
+    let sliding = |kernel, stride, padding, dilation| Windows::Sliding {
+        kernel: [3, kernel],
+        stride: [2, stride],
+        padding: [1, padding],
+        dilation: [1, dilation],
+        ceil_mode: false,
+    };
+    for (bad, pooling) in [
+        ("n", Pooling { n: 0, ..shape }),
+        ("c", Pooling { c: 0, ..shape }),
+        ("h", Pooling { h: 0, ..shape }),
+        ("w", Pooling { w: MAX_SIDE + 1, ..shape }),
+        ("kernel", Pooling { windows: sliding(0, 2, 0, 1), ..shape }),
+        ("stride", Pooling { windows: sliding(3, 0, 1, 1), ..shape }),
+        ("dilation", Pooling { windows: sliding(3, 2, 1, 0), ..shape }),
+        ("padding", Pooling { windows: sliding(3, 2, 2, 1), ..shape }),
+        ("window", Pooling { windows: sliding(9, 2, 0, 1), ..shape }),
+        ("window", Pooling { windows: sliding(3, 2, 1, MAX_SIDE), ..shape }),
+        ("dilation", Pooling { windows: sliding(3, 2, 1, 2), kind: AVERAGE, ..shape }),
+    ] {
+        refused!(dimension(bad), b.pool2d(Pool2d { pooling, x, y }));
+    }
+}

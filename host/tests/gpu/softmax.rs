@@ -1,0 +1,132 @@
+//! [`contract::softmax`]: plain, masked, causal, and the logarithm.
+
+use bitnet_gpu::ops::Backend;
+use bitnet_gpu::ops::softmax::{Mask, Softmax};
+use bitnet_gpu::reference::softmax::{Mask as Values, TEST_SHAPES, softmax};
+use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
+use bitnet_gpu::selftest::{self, Output, softmax::Inputs};
+use contract::row::{MAX_LEN, MAX_ROWS};
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    unusual_values
+    hidden_rows_and_hidden_nan
+    sums_to_one
+    many_rows
+    a_million_in_a_row
+    generated_shapes
+    refusals
+}
+
+fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
+    let &Inputs { element, m, k, log, .. } = inputs;
+    let expected = [Output::floats("y", &[m, k], &softmax(inputs))];
+    check(b, inputs, &expected, format!("{element:?} m={m} k={k} log={log} {what}"));
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    for &(m, k) in TEST_SHAPES {
+        for element in ELEMENTS {
+            for kind in 0..6 {
+                check_case(b, &Inputs::new(element, m, k, kind, 1), &format!("kind {kind}"));
+            }
+        }
+    }
+}
+
+fn unusual_values<B: Backend>(b: &B) {
+    let inf = f32::INFINITY;
+    for value in [0.0, -0.0, 1e-42, 6e4, -6e4, f32::MAX, f32::MIN, inf, -inf, f32::NAN] {
+        for element in ELEMENTS {
+            for kind in [0, 1, 3, 4] {
+                let mut inputs = Inputs::new(element, 3, 300, kind, 2);
+                // A whole row of it, and one element of the next.
+                let value = rounded(element, value);
+                inputs.x[..300].fill(value);
+                inputs.x[450] = value;
+                check_case(b, &inputs, &format!("{value} kind {kind}"));
+            }
+        }
+    }
+}
+
+/// The values of such rows, not only that all agree on them.
+fn hidden_rows_and_hidden_nan<B: Backend>(b: &B) {
+    let run = |inputs: &Inputs| {
+        let outputs = selftest::run(b, inputs).expect("a softmax");
+        outputs[0].bits.iter().map(|&bits| f32::from_bits(bits)).collect::<Vec<_>>()
+    };
+    for element in ELEMENTS {
+        for (m, k) in [(2, 40), (2, 1500), (2, 9000)] {
+            let mut inputs = Inputs::new(element, m, k, 0, 3);
+            inputs.x[..k].fill(f32::NEG_INFINITY);
+            inputs.x[k + 1] = f32::NAN;
+            let y = run(&inputs);
+            assert!(y[..k].iter().all(|v| v.to_bits() == 0) && y[k..].iter().all(|v| v.is_nan()));
+            inputs.log = true;
+            let y = run(&inputs);
+            assert!(y[..k].iter().all(|&v| v == f32::NEG_INFINITY));
+            // Behind the causal mask NaN does no harm.
+            let mut inputs = Inputs::new(element, m, k, 0, 4);
+            inputs.mask = Values::Causal(2);
+            inputs.x[k - 1] = f32::NAN;
+            let y = run(&inputs);
+            assert!(y.iter().all(|v| v.is_finite()) && y[k - 1].to_bits() == 0);
+        }
+    }
+}
+
+fn sums_to_one<B: Backend>(b: &B) {
+    for (m, k) in [(4, 77), (3, 4096), (1, 100_000)] {
+        let inputs = Inputs::new(ELEMENTS[0], m, k, 0, 6);
+        let outputs = selftest::run(b, &inputs).expect("a softmax");
+        for row in outputs[0].bits.chunks(k) {
+            let sum: f64 = row.iter().map(|&bits| f64::from(f32::from_bits(bits))).sum();
+            assert!((sum - 1.0).abs() < 1e-6, "m={m} k={k}: {sum}");
+        }
+    }
+}
+
+/// More rows than a grid has on its second axis.
+fn many_rows<B: Backend>(b: &B) {
+    for element in ELEMENTS {
+        check_case(b, &Inputs::new(element, 70_001, 3, 1, 5), "many rows");
+    }
+}
+
+fn a_million_in_a_row<B: Backend>(b: &B) {
+    for (kind, element) in ELEMENTS.into_iter().enumerate() {
+        check_case(b, &Inputs::new(element, 1, (1 << 20) + 7, kind, 7), "a million");
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("softmax") {
+        let mut seeded = Seeded::new(4200 + i as u64);
+        let (m, k) = (1 + seeded.below(9), size(&mut seeded, 9500));
+        let (element, kind) = (ELEMENTS[seeded.below(3)], seeded.below(6));
+        check_case(b, &Inputs::new(element, m, k, kind, seeded.bits()), "generated");
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let (m, k, scale, log) = (3, 100, 1.0, false);
+    let (x, y) = (&zeros::<B, f32>(b, m * k), &mut zeros::<B, f32>(b, m * k));
+    let (few, less) = (&mut zeros::<B, f32>(b, m * k - 1), &zeros::<B, f32>(b, m * k - 1));
+    for (bad, m, k) in [("m", 0, k), ("m", MAX_ROWS + 1, k), ("k", m, 0), ("k", m, MAX_LEN + 1)] {
+        refused!(dimension(bad), b.softmax(Softmax { x, mask: Mask::None, y, m, k, scale, log }));
+    }
+    refused!(short("x"), b.softmax(Softmax { x: less, mask: Mask::None, y, m, k, scale, log }));
+    refused!(short("y"), b.softmax(Softmax { x, mask: Mask::None, y: few, m, k, scale, log }));
+    let mask = |rows| Mask::Added { mask: less, rows };
+    refused!(short("mask"), b.softmax(Softmax { x, mask: mask(3), y, m, k, scale, log }));
+    refused!(dimension("mask rows"), b.softmax(Softmax { x, mask: mask(0), y, m, k, scale, log }));
+    for queries in [0, k + 1] {
+        let mask = Mask::Causal { queries };
+        refused!(dimension("queries"), b.softmax(Softmax { x, mask, y, m, k, scale, log }));
+    }
+    let huge = usize::MAX / 4;
+    refused!(dimension("m"), b.softmax(Softmax { x, mask: Mask::None, y, m: huge, k, scale, log }));
+}

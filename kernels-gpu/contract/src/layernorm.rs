@@ -1,0 +1,75 @@
+//! LayerNorm of rows, with an optional residual add in front.
+//!
+//! | tensor   | element          | shape    | meaning                                     |
+//! |----------|------------------|----------|---------------------------------------------|
+//! | `x`      | f32, f16 or bf16 | `[M, K]` | input; with `delta`, the residual stream, updated in place |
+//! | `delta`  | the same         | `[M, K]` | added to `x` first; absent when null        |
+//! | `weight` | the same         | `[K]`    | gain; 1 when null                           |
+//! | `bias`   | the same         | `[K]`    | offset; none when null                      |
+//! | `y`      | the same         | `[M, K]` | output; may not overlap the inputs          |
+//!
+//! ```text
+//! x[k] = x[k] + delta[k]                          (when delta is given; rounded to the element, written back)
+//! u    = (256-partial sum of x[k]) / K            num::sum
+//! d[k] = x[k] - u
+//! v    = (256-partial sum of d[k]^2) / K
+//! r    = 1 / sqrt(v + eps)
+//! y[k] = fma(d[k] * r, weight[k], bias[k])        weight 1 and bias -0.0 where absent
+//! ```
+//! Everything in `f32`; `y` is rounded once. A row that holds NaN or an infinity gives NaN throughout.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num;
+use crate::row::{SMEM_BYTES, THREADS};
+
+/// The only kernel parameter, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Input rows; updated in place when `delta` is given.
+    pub x: DevPtr<u8>,
+    /// Rows added to `x`, or null.
+    pub delta: DevPtr<u8>,
+    /// Gain, or null.
+    pub weight: DevPtr<u8>,
+    /// Offset, or null.
+    pub bias: DevPtr<u8>,
+    /// Output rows.
+    pub y: DevPtr<u8>,
+    /// Rows.
+    pub m: u32,
+    /// Elements of a row.
+    pub k: u32,
+    /// Added to the variance.
+    pub eps: f32,
+}
+
+/// The factor of the centred elements, from the sum of their squares.
+#[inline(always)]
+pub fn inv_deviation(sum_squares: f32, k: u32, eps: f32) -> f32 {
+    num::recip_sqrt(sum_squares / k as f32 + eps)
+}
+
+/// One normalised element, from the centred one.
+#[inline(always)]
+pub fn normalise(centred: f32, inv_deviation: f32, weight: f32, bias: f32) -> f32 {
+    num::fma(centred * inv_deviation, weight, bias)
+}
+
+macro_rules! kernels {
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES);
+        }
+    )*};
+}
+
+kernels! {
+    LayerNormF32 "layernorm_f32" "Rows of `f32`.";
+    LayerNormF16 "layernorm_f16" "Rows of f16.";
+    LayerNormBf16 "layernorm_bf16" "Rows of bf16.";
+}

@@ -1,0 +1,140 @@
+//! Maximum and average over windows of images, and over whole images.
+//!
+//! | tensor | element          | shape                                     |
+//! |--------|------------------|-------------------------------------------|
+//! | `x`    | f32, f16 or bf16 | `[N, C, H, W]`, or `[N, H, W, C]` when `channels_last` |
+//! | `y`    | the same         | `[N, C, OH, OW]`, or `[N, OH, OW, C]`     |
+//!
+//! Output `(i, j)` covers taps `(i * stride - padding + a * dilation, ...)` for `a < kernel`, row by row.
+//! Taps outside of the image are left out.
+//!
+//! ```text
+//! max      the largest tap; NaN if one is NaN; minus infinity where no tap is inside
+//! average  (8-partial sum of the taps, tap t in partial t % 8; num::tree8) / count, dilation 1
+//! count    taps inside of the image (count_include_pad: of the padded image)
+//! OH       floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) + 1; `ceil_mode` rounds up, but no
+//!          window starts behind the image and its padding in front
+//! ```
+//! as in PyTorch. Over a whole image (`GLOBAL`) the window is the image, with the same sum. In `f32`,
+//! rounded to the element once.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num;
+
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+
+/// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
+pub const MAX_SIDE: usize = 1 << 24;
+
+/// One axis of the windows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// Elements of the image.
+    pub len: u32,
+    /// Outputs.
+    pub out: u32,
+    /// Taps of a window.
+    pub kernel: u32,
+    /// From window to window.
+    pub stride: u32,
+    /// Elements in front of the image.
+    pub padding: u32,
+    /// From tap to tap.
+    pub dilation: u32,
+}
+
+impl Axis {
+    /// Outputs that PyTorch's rule gives; `None` when not even one window fits.
+    pub const fn outputs(&self, ceil_mode: bool) -> Option<u32> {
+        let reach = self.dilation as u64 * (self.kernel as u64 - 1) + 1;
+        let padded = self.len as u64 + 2 * self.padding as u64;
+        if padded < reach {
+            return None;
+        }
+        let room = padded - reach;
+        let stride = self.stride as u64;
+        let mut out = room / stride + 1;
+        if ceil_mode && !room.is_multiple_of(stride) && out * stride < self.len as u64 + self.padding as u64 {
+            out += 1;
+        }
+        Some(out as u32)
+    }
+
+    /// Where tap `tap` of output `out` lies; negative or past the end in the padding.
+    #[inline(always)]
+    pub const fn at(&self, out: u32, tap: u32) -> i32 {
+        (out * self.stride) as i32 - self.padding as i32 + (tap * self.dilation) as i32
+    }
+
+    /// Taps of output `out` inside of the image, or with `padded` of the padded image; for dilation 1.
+    #[inline(always)]
+    pub const fn taps(&self, out: u32, padded: bool) -> u32 {
+        let start = self.at(out, 0);
+        let end = start + self.kernel as i32;
+        let (low, high) = if padded { (-(self.padding as i32), (self.len + self.padding) as i32) } else { (0, self.len as i32) };
+        let start = if start < low { low } else { start };
+        let end = if end > high { high } else { end };
+        (end - start) as u32
+    }
+}
+
+/// The larger of two taps; NaN if either is.
+#[inline(always)]
+pub const fn max(acc: f32, x: f32) -> f32 {
+    if x > acc || x.is_nan() { x } else { acc }
+}
+
+/// The average of a window.
+#[inline(always)]
+pub fn average(partials: [f32; num::DOT_PARTIALS], count: u32) -> f32 {
+    num::tree8(partials) / count as f32
+}
+
+/// The only kernel parameter, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Images.
+    pub x: DevPtr<u8>,
+    /// Output.
+    pub y: DevPtr<u8>,
+    /// Images: N.
+    pub images: u32,
+    /// Channels: C.
+    pub channels: u32,
+    /// Rows of an image.
+    pub h: Axis,
+    /// Columns of an image.
+    pub w: Axis,
+    /// 1 for averages, 0 for maxima.
+    pub average: u32,
+    /// 1 when the count of an average includes the padding.
+    pub count_include_pad: u32,
+    /// 1 when channels are innermost.
+    pub channels_last: u32,
+    /// Channels that are loaded at once when they are innermost: as many as 16 bytes hold, or 1.
+    pub piece: u32,
+}
+
+macro_rules! kernels {
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS);
+        }
+    )*};
+}
+
+kernels! {
+    WindowF32 "pool2d_f32" "Windows over images of `f32`.";
+    WindowF16 "pool2d_f16" "Windows over images of f16.";
+    WindowBf16 "pool2d_bf16" "Windows over images of bf16.";
+    GlobalF32 "pool2d_global_f32" "Whole images of `f32`.";
+    GlobalF16 "pool2d_global_f16" "Whole images of f16.";
+    GlobalBf16 "pool2d_global_bf16" "Whole images of bf16.";
+}

@@ -1,0 +1,96 @@
+//! Softmax and log-softmax of rows, scaled and masked.
+//!
+//! | tensor | element          | shape            | meaning                                        |
+//! |--------|------------------|------------------|------------------------------------------------|
+//! | `x`    | f32, f16 or bf16 | `[M, K]`         | scores                                         |
+//! | `mask` | the same         | `[MASK_ROWS, K]` | added; row `m` takes row `m % MASK_ROWS`; absent when null |
+//! | `y`    | the same         | `[M, K]`         | output; may not overlap the inputs             |
+//!
+//! ```text
+//! v[k] = x[k] * scale, + mask[k] where there is a mask       each rounded
+//! v[k] = -inf                                                where k > K - Q + m % Q (causal, Q queries)
+//! t    = max_k v[k], NaN left out; 0 when that is -inf
+//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_nonpositive, num::sum
+//! y[k] = e^(v[k] - t) * (1 / s)                              softmax
+//! y[k] = (v[k] - t) - ln s                                   log-softmax, num::ln
+//! ```
+//! `1 / s` and `ln s` are 0 where `s` is: a row with every score at minus infinity gives zeros
+//! (log-softmax: minus infinity). NaN or plus infinity in a row, unless masked by `causal`, makes the
+//! whole row NaN. Terms below 2^-126 count as zero.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num;
+use crate::row::{SMEM_BYTES, THREADS};
+
+/// The only kernel parameter, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Scores.
+    pub x: DevPtr<u8>,
+    /// What is added to them, or null.
+    pub mask: DevPtr<u8>,
+    /// Output.
+    pub y: DevPtr<u8>,
+    /// Rows.
+    pub m: u32,
+    /// Elements of a row.
+    pub k: u32,
+    /// Rows of `mask`; at least 1.
+    pub mask_rows: u32,
+    /// Queries of one matrix when the mask is causal (1 to K), else 0.
+    pub queries: u32,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// 1 for log-softmax, else 0.
+    pub log: u32,
+}
+
+/// The score that softmax sees; `mask` is -0.0 where there is none.
+#[inline(always)]
+pub fn score(x: f32, scale: f32, mask: f32) -> f32 {
+    x * scale + mask
+}
+
+/// Elements of row `m` that a causal mask leaves: all when `queries` is 0.
+#[inline(always)]
+pub const fn visible(m: u32, k: u32, queries: u32) -> u32 {
+    if queries == 0 { k } else { k - queries + m % queries + 1 }
+}
+
+/// What is taken from every score, given their maximum.
+#[inline(always)]
+pub const fn shift(max: f32) -> f32 {
+    if max == f32::NEG_INFINITY { 0.0 } else { max }
+}
+
+/// A term of the sum.
+#[inline(always)]
+pub fn term(v: f32, shift: f32) -> f32 {
+    num::exp_nonpositive(v - shift)
+}
+
+/// What the terms are multiplied with (softmax), or what is taken from the shifted scores.
+#[inline(always)]
+pub fn closing(sum: f32, log: bool) -> f32 {
+    let number = if log { num::ln(sum) } else { 1.0 / sum };
+    if sum == 0.0 { 0.0 } else { number }
+}
+
+macro_rules! kernels {
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES);
+        }
+    )*};
+}
+
+kernels! {
+    SoftmaxF32 "softmax_f32" "Rows of `f32`.";
+    SoftmaxF16 "softmax_f16" "Rows of f16.";
+    SoftmaxBf16 "softmax_bf16" "Rows of bf16.";
+}

@@ -1,0 +1,211 @@
+//! The elements of the general float families, one at a time and in pieces of 16 bytes.
+//!
+//! A piece is [`Float::PIECE`] neighbours: four f32 or eight 16-bit floats. Its values travel in
+//! arrays of eight, of which f32 uses the first four; loops up to the constant leave nothing of the rest.
+//! Widening is exact; rounding has the bits of `contract::num`, every NaN being the one quiet NaN.
+
+use contract::num::{f32_to_bf16, f32_to_f16};
+
+use crate::arch::half::pack_f16;
+use crate::arch::mem::{X4, ld_if, ld_u16_if, st, st_u16};
+use crate::element::{Bf16, Element, F16};
+
+/// The values of a piece.
+pub type Piece = [f32; 8];
+
+/// An element that is read as `f32` and rounded from it.
+pub trait Float: Element {
+    /// Elements of 16 bytes.
+    const PIECE: usize;
+
+    /// One element, or 0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: as for [`Element::load`].
+    unsafe fn load_if(enabled: bool, p: *const Self) -> f32;
+
+    /// Rounds to the nearest, halves to even, and writes.
+    ///
+    /// # Safety
+    ///
+    /// `p` is a global address of a writable element that no other thread accesses meanwhile.
+    unsafe fn store(p: *mut Self, value: f32);
+
+    /// The first `len` elements of a piece, one by one; zeros behind them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Element::load`], of `len` elements.
+    unsafe fn gather(p: *const Self, len: u32) -> X4<u32>;
+
+    /// Writes the first `len` elements of a piece, one by one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Float::store`], of `len` elements.
+    unsafe fn scatter(p: *mut Self, len: u32, raw: X4<u32>);
+
+    /// The value once rounded to this element.
+    fn rounded(value: f32) -> f32;
+
+    /// The values of a piece.
+    fn widen(raw: X4<u32>) -> Piece;
+
+    /// The piece nearest to these values.
+    fn narrow(values: Piece) -> X4<u32>;
+}
+
+/// The words of eight 16-bit elements.
+#[inline(always)]
+fn pack(values: Piece, pair: impl Fn(f32, f32) -> u32, one: impl Fn(f32) -> u16) -> X4<u32> {
+    let mut words = [0; 4];
+    let mut i = 0;
+    while i < 4 {
+        let (low, high) = (values[2 * i], values[2 * i + 1]);
+        words[i] = if low.is_nan() || high.is_nan() {
+            u32::from(one(low)) | u32::from(one(high)) << 16
+        } else {
+            pair(low, high)
+        };
+        i += 1;
+    }
+    words
+}
+
+/// The nearest f16.
+#[inline(always)]
+fn f16_bits(value: f32) -> u16 {
+    if value.is_nan() { f32_to_f16(f32::NAN) } else { pack_f16(value, 0.0) as u16 }
+}
+
+/// The nearest bf16.
+#[inline(always)]
+fn bf16_bits(value: f32) -> u16 {
+    #[cfg(level_sm_80)]
+    return if value.is_nan() { f32_to_bf16(f32::NAN) } else { bf16_pair(value, 0.0) as u16 };
+    #[cfg(not(level_sm_80))]
+    f32_to_bf16(value)
+}
+
+/// The nearest two bf16, neither of them NaN.
+#[inline(always)]
+fn bf16_pair(low: f32, high: f32) -> u32 {
+    #[cfg(level_sm_80)]
+    return crate::arch::half::pack_bf16(low, high);
+    #[cfg(not(level_sm_80))]
+    return u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16;
+}
+
+impl Float for f32 {
+    const PIECE: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load_if(enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld_if(enabled, p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut Self, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st(p, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(p: *const Self, len: u32) -> X4<u32> {
+        // SAFETY: element i < len.
+        core::array::from_fn(|i| unsafe { ld_if((i as u32) < len, p.wrapping_add(i).cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn scatter(p: *mut Self, len: u32, raw: X4<u32>) {
+        let mut i = 0;
+        while i < Self::PIECE {
+            if (i as u32) < len {
+                // SAFETY: element i < len.
+                unsafe { st(p.wrapping_add(i).cast(), raw[i]) };
+            }
+            i += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn rounded(value: f32) -> f32 {
+        value
+    }
+
+    #[inline(always)]
+    fn widen(raw: X4<u32>) -> Piece {
+        let [a, b, c, d] = raw.map(f32::from_bits);
+        [a, b, c, d, 0.0, 0.0, 0.0, 0.0]
+    }
+
+    #[inline(always)]
+    fn narrow(values: Piece) -> X4<u32> {
+        [values[0].to_bits(), values[1].to_bits(), values[2].to_bits(), values[3].to_bits()]
+    }
+}
+
+macro_rules! sixteen_bits {
+    ($element:ty, $bits:ident, $pair:path, $widen:path) => {
+        impl Float for $element {
+            const PIECE: usize = 8;
+
+            #[inline(always)]
+            unsafe fn load_if(enabled: bool, p: *const Self) -> f32 {
+                // SAFETY: the caller's promise.
+                $widen(unsafe { ld_u16_if(enabled, p.cast()) })
+            }
+
+            #[inline(always)]
+            unsafe fn store(p: *mut Self, value: f32) {
+                // SAFETY: the caller's promise.
+                unsafe { st_u16(p.cast(), $bits(value)) }
+            }
+
+            #[inline(always)]
+            unsafe fn gather(p: *const Self, len: u32) -> X4<u32> {
+                core::array::from_fn(|word| {
+                    let half = |i: usize| {
+                        let p = p.wrapping_add(2 * word + i).cast();
+                        // SAFETY: element 2 word + i < len.
+                        u32::from(unsafe { ld_u16_if(((2 * word + i) as u32) < len, p) })
+                    };
+                    half(0) | half(1) << 16
+                })
+            }
+
+            #[inline(always)]
+            unsafe fn scatter(p: *mut Self, len: u32, raw: X4<u32>) {
+                let mut i = 0;
+                while i < Self::PIECE {
+                    if (i as u32) < len {
+                        let bits = (raw[i / 2] >> (16 * (i % 2))) as u16;
+                        // SAFETY: element i < len.
+                        unsafe { st_u16(p.wrapping_add(i).cast(), bits) };
+                    }
+                    i += 1;
+                }
+            }
+
+            #[inline(always)]
+            fn rounded(value: f32) -> f32 {
+                $widen($bits(value))
+            }
+
+            #[inline(always)]
+            fn widen(raw: X4<u32>) -> Piece {
+                <Self as Element>::widen8(raw)
+            }
+
+            #[inline(always)]
+            fn narrow(values: Piece) -> X4<u32> {
+                pack(values, $pair, $bits)
+            }
+        }
+    };
+}
+
+sixteen_bits!(F16, f16_bits, pack_f16, crate::arch::half::f16_to_f32);
+sixteen_bits!(Bf16, bf16_bits, bf16_pair, contract::num::bf16_to_f32);
