@@ -23,6 +23,7 @@ pub mod dot;
 pub mod fence;
 pub mod grid;
 pub mod half;
+pub mod hint;
 pub mod mem;
 #[cfg(level_sm_80)]
 pub mod mma;
