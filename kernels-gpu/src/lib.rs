@@ -11,9 +11,11 @@
 
 pub mod arch;
 pub mod element;
+pub mod tile;
 
 pub mod act_quant;
 pub mod attention;
+pub mod bmm;
 pub mod conv2d;
 pub mod embed;
 pub mod kv_append;
