@@ -15,10 +15,12 @@ pub mod float;
 pub mod norm;
 pub mod row;
 pub mod stream;
+pub mod tile;
 
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod bmm;
 pub mod conv2d;
 pub mod elementwise;
 pub mod embed;

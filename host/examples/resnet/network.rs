@@ -128,7 +128,11 @@ pub(crate) struct Network<B: Backend, T: Float> {
 
 impl<B: Backend, T: Float> Network<B, T> {
     /// Reads the layers that the names of `file` speak of.
-    pub(crate) fn load(backend: &B, file: &SafeTensors<'_>, math: Math) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn load(
+        backend: &B,
+        file: &SafeTensors<'_>,
+        math: Math,
+    ) -> Result<Self, Box<dyn Error>> {
         let has = |name: &str| file.tensor(name).is_ok();
         let stem = Layer::load(backend, file, ("conv1", "bn1"), 2, Activation::Relu)?;
         let bottleneck = has("layer1.0.conv3.weight");

@@ -23,10 +23,10 @@ pub mod dot;
 pub mod fence;
 pub mod grid;
 pub mod half;
+pub mod hint;
 pub mod mem;
 #[cfg(level_sm_80)]
 pub mod mma;
-pub mod opaque;
 pub mod shared;
 pub mod thread;
 pub mod warp;

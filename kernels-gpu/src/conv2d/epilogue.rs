@@ -3,8 +3,8 @@
 use contract::conv2d::{ABSENT, Activation, Args, finish};
 
 use super::value::Value;
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_nc_if, st};
-use crate::arch::opaque::opaque;
 use crate::arch::shared::Shared;
 
 /// A part of a tile in shared memory, `[pixel][channel]`.
@@ -71,7 +71,7 @@ pub(super) unsafe fn finish_rows<T: Value, const PIXELS: u32, const CHANNELS: u3
                     sum,
                     bias,
                     residual,
-                    Activation::from_u32(opaque(args.activation as u32)),
+                    Activation::from_u32(opaque_here(args.activation as u32)),
                 );
             }
             // SAFETY: y[pixel, channel] belongs to this thread.
@@ -97,7 +97,7 @@ pub(super) fn split_at(args: &Args, split: u32, pixel: u32, channel: u32) -> usi
 #[inline(always)]
 pub(super) unsafe fn bias(args: &Args, channel: u32) -> f32 {
     let p = args.bias.as_ptr().cast_const().wrapping_add(channel as usize);
-    let has = opaque(u32::from(!args.bias.is_null())) != 0;
+    let has = opaque_here(u32::from(!args.bias.is_null())) != 0;
     // SAFETY: the caller's promise.
     let value = unsafe { ld_nc_if(has, p) };
     if has { value } else { ABSENT }
@@ -111,7 +111,7 @@ pub(super) unsafe fn bias(args: &Args, channel: u32) -> f32 {
 #[inline(always)]
 pub(super) unsafe fn residual<T: Value>(args: &Args, at: usize) -> f32 {
     let p = args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at);
-    let has = opaque(u32::from(!args.residual.is_null())) != 0;
+    let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
     // SAFETY: the caller's promise.
     let value = unsafe { T::load(args.element, has, p) };
     if has { value } else { ABSENT }

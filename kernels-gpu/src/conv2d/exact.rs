@@ -83,11 +83,12 @@ unsafe fn run<
     let stage = BK * (a_pitch + BN);
     let smem = dynamic_shared_mem::<f32>();
 
-    // Computing: lanes of a warp stand 4 (pixels) by 8 (channels).
+    // Computing: lanes of a warp stand 4 (pixels) by 8 (channels). Lanes that differ in bit 0 read
+    // the same pixels, in bit 1 the same channels: shared memory then serves 16 lanes at once.
     let warps_across = BN / TN as u32 / 8;
     let (warp, lane) = (thread / 32, thread % 32);
-    let tm = (warp / warps_across * 4 + lane / 8) * 4;
-    let tn = (warp % warps_across * 8 + lane % 8) * 4;
+    let tm = (warp / warps_across * 4 + (lane >> 1 & 1 | lane >> 3 & 2)) * 4;
+    let tn = (warp % warps_across * 8 + (lane & 1 | lane >> 1 & 6)) * 4;
 
     launch_dependents();
     dependency_wait();

@@ -7,8 +7,8 @@
 use contract::conv2d::Geometry;
 
 use crate::arch::async_copy::copy_x16;
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::ld_u16_if;
-use crate::arch::opaque::opaque;
 use crate::arch::shared::Shared;
 
 /// Bytes of a row of a step.
@@ -22,18 +22,26 @@ pub(super) const fn swizzled(row: u32, piece: u32) -> u32 {
     row * ROW_BYTES + (piece ^ (row % 8)) * 16
 }
 
-/// Rows `first`, `first + apart`, ... of a tile, as one thread gathers them.
+/// Rows `first`, `first + apart`, ... of a tile, as one thread gathers them: eight terms of each,
+/// step by step.
 pub(super) struct Rows<const N: usize> {
     image: [*const u16; N],
     h: [i32; N],
     w: [i32; N],
+    /// Where the tap of the step stands in each image, at channel 0.
+    tap: [u32; N],
+    /// Bit `i`: row `i` has a pixel there.
+    inside: u32,
+    /// Channel of the step.
+    c: u32,
 }
 
 impl<const N: usize> Rows<N> {
     /// The rows from output pixel `pixel` on, of one group. Pixels past the last one read the last.
     #[inline(always)]
     pub(super) fn new(g: &Geometry, x: *const u16, group: u32, pixel: u32, apart: u32) -> Self {
-        let mut rows = Self { image: [x; N], h: [0; N], w: [0; N] };
+        let mut rows =
+            Self { image: [x; N], h: [0; N], w: [0; N], tap: [0; N], inside: 0, c: u32::MAX / 2 };
         let mut i = 0;
         while i < N {
             let (image, h, w) = g.corner((pixel + i as u32 * apart).min(g.pixels - 1));
@@ -46,21 +54,39 @@ impl<const N: usize> Rows<N> {
     }
 
     /// Starts the copies of terms `term..term + 8` of each row to `to + i * apart` bytes; zeros in
-    /// the padding and past the last term. Eight channels stand side by side, aligned.
+    /// the padding and past the last term. Eight channels stand side by side, aligned. Each call is
+    /// for the next step, `step` terms after the one before.
     ///
     /// # Safety
     ///
     /// The rows are images of the contract's table; the destinations are 16 bytes of shared memory
     /// that nobody else accesses until the copies are waited for.
     #[inline(always)]
-    pub(super) unsafe fn copy(&self, g: &Geometry, term: u32, to: Shared<u8>, apart: u32) {
-        let (r, s, c) = g.tap(term);
+    pub(super) unsafe fn copy(
+        &mut self,
+        g: &Geometry,
+        (term, step): (u32, u32),
+        to: Shared<u8>,
+        apart: u32,
+    ) {
+        self.c += step;
+        if self.c >= g.c {
+            // Another tap: where it falls is worked out once for all of its channels.
+            let (r, s, c) = g.tap(term);
+            (self.c, self.inside) = (c, 0);
+            let mut i = 0;
+            while i < N {
+                let pixel = if term < g.terms { g.pixel(self.h[i], self.w[i], r, s) } else { None };
+                self.tap[i] = pixel.unwrap_or(0);
+                self.inside |= u32::from(pixel.is_some()) << i;
+                i += 1;
+            }
+        }
         let mut i = 0;
         while i < N {
-            let pixel = if term < g.terms { g.pixel(self.h[i], self.w[i], r, s) } else { None };
-            let from = self.image[i].wrapping_add((pixel.unwrap_or(0) + c) as usize);
+            let from = self.image[i].wrapping_add((self.tap[i] + self.c) as usize);
             // SAFETY: eight channels of one pixel of the image; the caller's promise.
-            unsafe { copy_x16(to.add(i as u32 * apart), from, pixel.is_some()) };
+            unsafe { copy_x16(to.add(i as u32 * apart), from, self.inside >> i & 1 != 0) };
             i += 1;
         }
     }
@@ -73,7 +99,7 @@ impl<const N: usize> Rows<N> {
     #[inline(always)]
     pub(super) unsafe fn copy_each(&self, g: &Geometry, term: u32, to: Shared<u8>, apart: u32) {
         // A count that the compiler does not know: the loop stays one.
-        let pairs = opaque(TERMS / 2);
+        let pairs = opaque_here(TERMS / 2);
         let mut pair = 0;
         while pair < pairs {
             let mut words = [0u32; N];
@@ -135,5 +161,5 @@ pub(super) unsafe fn copy_weights<const N: usize>(
 /// Keeps the compiler from specialising code on whether channels stand side by side.
 #[inline(always)]
 pub(super) fn together(vectors: u32) -> bool {
-    opaque(vectors) != 0
+    opaque_here(vectors) != 0
 }

@@ -6,12 +6,28 @@ use contract::num::bf16_to_f32;
 use super::epilogue::{Staging, finish_rows as finish_any};
 use super::value::Half;
 use crate::arch::half::{f16_to_f32, pack_bf16, pack_f16};
-use crate::arch::mem::{ld_nc_if, ld_or_zero_x4, st_x4};
+use crate::arch::hint::opaque_here;
+use crate::arch::mem::{ld_nc, ld_or_zero_x4, st_x4};
 use crate::arch::mma::{mma_bf16, mma_f16};
-use crate::arch::opaque::opaque;
+#[cfg(level_sm_90a)]
+use crate::arch::wgmma::{self, Descriptor};
 
 /// A 16-bit float with its instructions.
 pub(super) trait Half16 {
+    /// `D += A B`, 64 by 64 by 16: see [`crate::arch::wgmma`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cfg(level_sm_90a)]
+    unsafe fn product_64(a: Descriptor, b: Descriptor);
+    /// The same, 64 by 128 by 16.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cfg(level_sm_90a)]
+    unsafe fn product_128(a: Descriptor, b: Descriptor);
     /// `a b + c` of one warp.
     fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
     /// Two numbers rounded into a word.
@@ -26,6 +42,20 @@ pub(super) enum BFloat {}
 pub(super) enum IeeeHalf {}
 
 impl Half16 for BFloat {
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_64(a: Descriptor, b: Descriptor) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::bf16_n64::<0, 1>(a, b) }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_128(a: Descriptor, b: Descriptor) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::bf16_n128::<0, 1>(a, b) }
+    }
+
     #[inline(always)]
     fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         mma_bf16(a, b, c)
@@ -43,6 +73,20 @@ impl Half16 for BFloat {
 }
 
 impl Half16 for IeeeHalf {
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_64(a: Descriptor, b: Descriptor) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::f16_n64::<0, 1>(a, b) }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_128(a: Descriptor, b: Descriptor) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::f16_n128::<0, 1>(a, b) }
+    }
+
     #[inline(always)]
     fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         mma_f16(a, b, c)
@@ -76,46 +120,57 @@ pub(super) unsafe fn finish_rows<H: Half16, const PIXELS: u32, const CHANNELS: u
         // SAFETY: the caller's promise.
         return unsafe { finish_any::<Half, PIXELS, CHANNELS>(args, part, thread, threads) };
     }
-    let mut i = thread;
-    while i < PIXELS * CHANNELS / 8 {
-        let (row, column) = (i / (CHANNELS / 8), i % (CHANNELS / 8) * 8);
-        let (pixel, of_group) = (part.pixel0 + row, part.column0 + column);
-        if pixel < g.pixels && of_group < g.k {
-            let from = part.smem.add(row * part.pitch + column);
-            // SAFETY: eight channels of the staging area, 16-byte aligned.
-            let sums = unsafe { [from.read_x4(), from.add(4).read_x4()] };
-            let channel = part.group * g.k + of_group;
-            let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel);
-            let residual = args.residual.as_ptr().cast::<u16>().wrapping_add(at as usize);
-            let has_residual = opaque(u32::from(!args.residual.is_null())) != 0;
-            // SAFETY: eight channels of a pixel, aligned since k is a multiple of 8.
-            let residual: [u32; 4] =
-                unsafe { ld_or_zero_x4(has_residual, residual.cast_const().cast()) };
-            let bias = args.bias.as_ptr().cast_const().wrapping_add(channel as usize);
-            let has_bias = opaque(u32::from(!args.bias.is_null())) != 0;
-            let activation = Activation::from_u32(opaque(args.activation as u32));
-            let mut words = [0u32; 4];
-            let mut j = 0;
-            while j < 4 {
-                let extra = H::unpack(residual[j]);
-                let mut pair = [0.0; 2];
-                let mut e = 0;
-                while e < 2 {
-                    let c = 2 * j + e;
-                    // SAFETY: one number for each output channel.
-                    let b = unsafe { ld_nc_if(has_bias, bias.wrapping_add(c)) };
-                    let b = if has_bias { b } else { ABSENT };
-                    let r = if has_residual { extra[e] } else { ABSENT };
-                    pair[e] = finish(sums[c / 4][c % 4], b, r, activation);
-                    e += 1;
-                }
-                words[j] = H::pack(pair[0], pair[1]);
-                j += 1;
-            }
-            let y = args.y.as_ptr().cast::<u16>().wrapping_add(at as usize);
-            // SAFETY: eight outputs that belong to this thread.
-            unsafe { st_x4(y.cast(), words) };
+    // A thread keeps to its eight channels: whole rows of threads stand under each other.
+    const { assert!(128 % (CHANNELS / 8) == 0) };
+    let column = thread % (CHANNELS / 8) * 8;
+    let of_group = part.column0 + column;
+    if of_group >= g.k {
+        return;
+    }
+    let channel = part.group * g.k + of_group;
+    let mut biases = [ABSENT; 8];
+    if !args.bias.is_null() {
+        let bias = args.bias.as_ptr().cast_const().wrapping_add(channel as usize);
+        let mut c = 0;
+        while c < 8 {
+            // SAFETY: one number for each output channel.
+            biases[c] = unsafe { ld_nc(bias.wrapping_add(c)) };
+            c += 1;
         }
-        i += threads;
+    }
+    let mut row = thread / (CHANNELS / 8);
+    while row < PIXELS {
+        let pixel = part.pixel0 + row;
+        if pixel >= g.pixels {
+            return;
+        }
+        let from = part.smem.add(row * part.pitch + column);
+        // SAFETY: eight channels of the staging area, 16-byte aligned.
+        let sums = unsafe { [from.read_x4(), from.add(4).read_x4()] };
+        let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel);
+        let residual = args.residual.as_ptr().cast::<u16>().wrapping_add(at as usize);
+        let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
+        // SAFETY: eight channels of a pixel, aligned since k is a multiple of 8.
+        let residual: [u32; 4] = unsafe { ld_or_zero_x4(has, residual.cast_const().cast()) };
+        let activation = Activation::from_u32(opaque_here(args.activation as u32));
+        let mut words = [0u32; 4];
+        let mut j = 0;
+        while j < 4 {
+            let extra = H::unpack(residual[j]);
+            let mut pair = [0.0; 2];
+            let mut e = 0;
+            while e < 2 {
+                let c = 2 * j + e;
+                let r = if has { extra[e] } else { ABSENT };
+                pair[e] = finish(sums[c / 4][c % 4], biases[c], r, activation);
+                e += 1;
+            }
+            words[j] = H::pack(pair[0], pair[1]);
+            j += 1;
+        }
+        let y = args.y.as_ptr().cast::<u16>().wrapping_add(at as usize);
+        // SAFETY: eight outputs that belong to this thread.
+        unsafe { st_x4(y.cast(), words) };
+        row += threads / (CHANNELS / 8);
     }
 }

@@ -4,9 +4,7 @@
 //! memory, copied past the registers: `a[pixel][term]` gathered from the image, `b[term][channel]` as
 //! packed. Rows are swizzled ([`super::gather`]). Warps hold `WM` pixels by `WN` channels.
 
-use contract::conv2d::{
-    Args, Conv2dMmaBf16, Conv2dMmaF16, Conv2dMmaSmallBf16, Conv2dMmaSmallF16, MMA_STEP,
-};
+use contract::conv2d::{Args, Conv2dMmaBf16, Conv2dMmaF16, MMA_STEP};
 use contract::launch::Kernel;
 
 use super::epilogue::Staging;
@@ -14,6 +12,7 @@ use super::gather::{ROW_BYTES, Rows, copy_weights, swizzled, together};
 use super::half16::{BFloat, Half16, IeeeHalf, finish_rows};
 use crate::arch::async_copy::{commit_group, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::hint::opaque;
 use crate::arch::mma::{ldmatrix_x4, ldmatrix_x4_trans};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -52,7 +51,7 @@ unsafe fn run<
     // Gathering: piece `piece` of rows `row + i * apart`, which have the same row % 8.
     let (row, piece, apart) = (thread / 8, thread % 8, threads / 8);
     let x = args.x.as_ptr().cast::<u16>().cast_const();
-    let rows = Rows::<PIECES_A>::new(g, x, group, pixel0 + row, apart);
+    let mut rows = Rows::<PIECES_A>::new(g, x, group, pixel0 + row, apart);
     let a_to = swizzled(row, piece);
     let across = BN / 8;
     let (b_row, b_piece) = (thread / across, thread % across);
@@ -70,7 +69,7 @@ unsafe fn run<
     let (warp_m, warp_n) = (warp / WARPS_N * (BM / WARPS_M), warp % WARPS_N * (BN / WARPS_N));
     let mut acc = [[[0.0f32; 4]; NT]; MT];
     // Turn t asks for step t and uses step t - 2.
-    let mut turn = 0;
+    let mut turn = opaque(0);
     while turn < steps + STAGES - 1 {
         if turn >= STAGES - 1 {
             wait_group::<{ STAGES - 2 }>();
@@ -82,7 +81,7 @@ unsafe fn run<
             // SAFETY: pieces of this stage, which everybody has read before this turn's barrier.
             unsafe {
                 if vectors {
-                    rows.copy(g, term + piece * 8, to.add(a_to), apart * ROW_BYTES);
+                    rows.copy(g, (term + piece * 8, MMA_STEP), to.add(a_to), apart * ROW_BYTES);
                 } else {
                     rows.copy_each(g, term + piece * 8, to.add(a_to), apart * ROW_BYTES);
                 }
@@ -197,8 +196,6 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dMmaBf16 conv2d_mma_bf16 BFloat: 128 128 2 4 4 4 4 4;
-    Conv2dMmaSmallBf16 conv2d_mma_small_bf16 BFloat: 64 64 2 2 2 4 4 4;
-    Conv2dMmaF16 conv2d_mma_f16 IeeeHalf: 128 128 2 4 4 4 4 4;
-    Conv2dMmaSmallF16 conv2d_mma_small_f16 IeeeHalf: 64 64 2 2 2 4 4 4;
+    Conv2dMmaBf16 conv2d_mma_bf16 BFloat: 64 64 2 2 2 4 4 4;
+    Conv2dMmaF16 conv2d_mma_f16 IeeeHalf: 64 64 2 2 2 4 4 4;
 }

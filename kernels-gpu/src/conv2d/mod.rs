@@ -6,6 +6,8 @@ pub mod exact;
 mod gather;
 #[cfg(level_sm_80)]
 mod half16;
+#[cfg(level_sm_90a)]
+pub mod hopper;
 pub mod join;
 #[cfg(level_sm_80)]
 pub mod mma;

@@ -15,7 +15,7 @@ use contract::num::fma;
 use super::epilogue::{bias, residual};
 use super::value::{Half, Value};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::opaque::opaque;
+use crate::arch::hint::opaque_here;
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 
@@ -52,7 +52,7 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
 
     let mut acc = [[[0.0f32; 4]; PIXELS]; ROWS];
     // A count that the compiler does not know: the loop stays one, and small.
-    let lines = opaque(((ROWS - 1) * STEP + 3) as u32) as i32;
+    let lines = opaque_here(((ROWS - 1) * STEP + 3) as u32) as i32;
     let mut line = 0;
     while line < lines {
         let h = p0 as i32 * g.stride[0] - g.pad[0] + line;
@@ -70,7 +70,7 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
         }
         let mut p = 0;
         while p < ROWS {
-            let r = opaque((line - (p * STEP) as i32) as u32) as i32;
+            let r = opaque_here((line - (p * STEP) as i32) as u32) as i32;
             if (0..3).contains(&r) {
                 let mut s = 0;
                 while s < 3 {
@@ -117,10 +117,10 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
             let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
             let residual =
                 args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at as usize);
-            let has = opaque(u32::from(!args.residual.is_null())) != 0;
+            let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
             // SAFETY: as large as y.
             let residual = unsafe { T::load4(args.element, has, residual) };
-            let activation = Activation::from_u32(opaque(args.activation as u32));
+            let activation = Activation::from_u32(opaque_here(args.activation as u32));
             let mut out = [0.0; 4];
             let mut c = 0;
             while c < 4 {

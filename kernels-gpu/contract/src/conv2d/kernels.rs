@@ -6,6 +6,7 @@
 //! | `conv2d_taps*`     | exact, one channel a group (depthwise) | see [`TAPS_PIXELS`]               |
 //!
 //! | `conv2d_mma_*`      | tensor cores from sm_80, f16 and bf16  | pixels by channels of the tile    |
+//! | `conv2d_hopper_*`   | tensor cores of sm_90a, f16 and bf16   | 128 pixels by channels            |
 //! | `conv2d_join_*`     | the sums of splits, and the epilogue   | [`JOIN_THREADS`] outputs          |
 //!
 //! Grids have one axis: tiles of output channels fastest (they share their input), then tiles of
@@ -193,14 +194,47 @@ macro_rules! mma {
 }
 
 mma! {
-    /// `bf16` on tensor cores, large tile.
-    Conv2dMmaBf16 "conv2d_mma_bf16" 128 128 256 3 1;
-    /// `bf16` on tensor cores, small tile.
-    Conv2dMmaSmallBf16 "conv2d_mma_small_bf16" 64 64 128 3 3;
-    /// `f16` on tensor cores, large tile.
-    Conv2dMmaF16 "conv2d_mma_f16" 128 128 256 3 1;
-    /// `f16` on tensor cores, small tile.
-    Conv2dMmaSmallF16 "conv2d_mma_small_f16" 64 64 128 3 3;
+    /// `bf16` on tensor cores.
+    Conv2dMmaBf16 "conv2d_mma_bf16" 64 64 128 3 3;
+    /// `f16` on tensor cores.
+    Conv2dMmaF16 "conv2d_mma_f16" 64 64 128 3 3;
+}
+
+/// Steps in the shared memory of a Hopper kernel.
+pub const HOPPER_STAGES: u32 = 4;
+/// Threads of a block of the Hopper kernels: two warpgroups.
+pub const HOPPER_THREADS: u32 = 256;
+
+macro_rules! hopper {
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $channels:literal $blocks:literal;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl $name {
+            /// What a block computes.
+            pub const TILE: Tile = Tile { pixels: 128, channels: $channels };
+        }
+
+        impl Kernel for $name {
+            type Args = Args;
+            // The steps start at a multiple of 1,024.
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, HOPPER_THREADS)
+                .with_smem(HOPPER_STAGES * MMA_STEP * 2 * (128 + $channels) + 1024)
+                .with_min_blocks($blocks)
+                .only_on(90);
+        }
+    )* };
+}
+
+hopper! {
+    /// `bf16` on a Hopper GPU's tensor cores.
+    Conv2dHopperBf16 "conv2d_hopper_bf16" 128 1;
+    /// `bf16` on a Hopper GPU's tensor cores, fewer channels.
+    Conv2dHopperNarrowBf16 "conv2d_hopper_narrow_bf16" 64 2;
+    /// `f16` on a Hopper GPU's tensor cores.
+    Conv2dHopperF16 "conv2d_hopper_f16" 128 1;
+    /// `f16` on a Hopper GPU's tensor cores, fewer channels.
+    Conv2dHopperNarrowF16 "conv2d_hopper_narrow_f16" 64 2;
 }
 
 /// Threads of a block of the joining kernels; each makes one output.
