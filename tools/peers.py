@@ -44,6 +44,113 @@ def w2a8_gemv(torch, case):
     yield "torch_bf16", 2 * n * k, copy
 
 
+def element(torch, case):
+    """The element type at the end of the name of a case."""
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    return types[case.split()[-1]]
+
+
+def rows(torch, case):
+    """Rows of the case's shape, and how many bytes its tensor has."""
+    m, k = numbers(case.split()[-2])
+    dtype = element(torch, case)
+    return m, k, dtype, m * k * dtype.itemsize
+
+
+@bench("softmax")
+def softmax(torch, case):
+    m, k, dtype, size = rows(torch, case)
+    function = torch.log_softmax if case.startswith("log") else torch.softmax
+
+    def copy():
+        x = torch.randn(m, k, device="cuda", dtype=dtype)
+        return lambda: function(x, 1)
+
+    yield "torch", 2 * size, copy
+
+
+@bench("layernorm")
+def layernorm(torch, case):
+    m, k, dtype, size = rows(torch, case)
+
+    def copy():
+        x, w, b = (torch.randn(*s, device="cuda", dtype=dtype) for s in ((m, k), (k,), (k,)))
+        return lambda: torch.nn.functional.layer_norm(x, (k,), w, b)
+
+    yield "torch", 2 * size, copy
+
+
+@bench("rmsnorm")
+def rmsnorm(torch, case):
+    m, k, dtype, size = rows(torch, case)
+
+    def copy():
+        x, d, w = (torch.randn(*s, device="cuda", dtype=dtype) for s in ((m, k), (m, k), (k,)))
+        return lambda: torch.nn.functional.rms_norm(x.add_(d), (k,), w, 1e-5)
+
+    yield "torch", 4 * size, copy
+
+
+@bench("activation")
+def activation(torch, case):
+    m, k, dtype, size = rows(torch, case)
+    f = torch.nn.functional
+    name = case.split()[0].removesuffix("_gate")
+    gate = name != case.split()[0]
+    function = {
+        "relu": f.relu,
+        "relu2": lambda x: f.relu(x).square(),
+        "silu": f.silu,
+        "gelu": f.gelu,
+        "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
+    }[name]
+
+    def copy():
+        x = torch.randn(m, 2 * k if gate else k, device="cuda", dtype=dtype)
+        return (lambda: function(x[:, :k]) * x[:, k:]) if gate else lambda: function(x)
+
+    yield "torch", (3 if gate else 2) * size, copy
+
+
+@bench("elementwise")
+def elementwise(torch, case):
+    m, k, dtype, size = rows(torch, case)
+    form = case.split()[0]
+
+    def copy():
+        a = torch.randn(m, k, device="cuda", dtype=dtype)
+        one = torch.ones((), device="cuda", dtype=dtype)
+        b = torch.randn(*((m, k) if form == "add_relu" else (k,)), device="cuda", dtype=dtype)
+        return {
+            "add_relu": lambda: torch.relu(a + b),
+            "mul_row": lambda: a * b,
+            "affine": lambda: torch.add(one, a, alpha=0.5),
+        }[form]
+
+    yield "torch", (3 if form == "add_relu" else 2) * size, copy
+
+
+@bench("pool2d")
+def pool2d(torch, case):
+    name, shape, layout, _ = case.split()
+    n, c, h, w = numbers(shape)
+    dtype = element(torch, case)
+    f = torch.nn.functional
+    form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+    function = {
+        "max_k3s2p1": lambda x: f.max_pool2d(x, 3, 2, 1),
+        "avg_k2s2p0": lambda x: f.avg_pool2d(x, 2, 2),
+        "global_avg": lambda x: f.adaptive_avg_pool2d(x, 1),
+        "global_max": lambda x: f.adaptive_max_pool2d(x, 1),
+    }[name]
+
+    def copy():
+        x = torch.randn(n, c, h, w, device="cuda", dtype=dtype).contiguous(memory_format=form)
+        return lambda: function(x)
+
+    yield "torch", n * c * h * w * dtype.itemsize, copy
+
+
 def graph_of(torch, calls, launches):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -1,6 +1,6 @@
 //! One measured operation, written once for both backends.
 
-use bitnet_gpu::ops::{Backend, Element, OpError, Tensor};
+use bitnet_gpu::ops::{Backend, Element, Float, OpError, Tensor};
 
 use crate::same_bits;
 
@@ -59,14 +59,19 @@ pub trait Case {
     ) -> Result<Vec<u32>, OpError>;
 }
 
-/// The bits of a buffer of `f32`.
+/// The bits of a buffer of floats, widened.
 ///
 /// # Errors
 /// Whatever an earlier operation failed with.
-pub fn bits<B: Backend>(backend: &B, buf: &B::Buf<f32>) -> Result<Vec<u32>, OpError> {
-    let mut values = vec![0.0f32; buf.len()];
+pub fn bits<B: Backend, T: Float>(backend: &B, buf: &B::Buf<T>) -> Result<Vec<u32>, OpError> {
+    let mut values = vec![T::default(); buf.len()];
     backend.read(buf, 0, &mut values)?;
-    Ok(values.into_iter().map(f32::to_bits).collect())
+    Ok(values.into_iter().map(|v| v.widen().to_bits()).collect())
+}
+
+/// The name of an element type, as the names of cases have it.
+pub const fn type_name<T: Float>() -> &'static str {
+    T::TYPE.name()
 }
 
 /// A buffer that holds `values`.

@@ -1,7 +1,7 @@
 //! Seeded inputs at full model sizes, made fast: a second of set-up for each shape would be most of
 //! a run.
 
-use bitnet_gpu::ops::{Backend, OpError, PackedLinear, QuantActs};
+use bitnet_gpu::ops::{Backend, Float, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::reference::Inputs;
 use contract::w2a8::{
     CODES_PER_WORD, PAD_WORD, Segments, act_bytes, act_index, code_shift, row_words,
@@ -12,6 +12,11 @@ use crate::case::blank;
 /// `count` numbers in `(-reach, reach)`.
 pub fn uniform(seed: u64, count: usize, reach: f32) -> Vec<f32> {
     Inputs::new(seed).floats(count, reach)
+}
+
+/// The same, rounded to `T`.
+pub fn floats<T: Float>(seed: u64, count: usize, reach: f32) -> Vec<T> {
+    uniform(seed, count, reach).into_iter().map(T::round).collect()
 }
 
 /// `count` bf16 numbers of magnitude 0.5 to 1, as bytes.

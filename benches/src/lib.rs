@@ -18,9 +18,9 @@ mod statistics;
 #[cfg(feature = "cuda")]
 mod suite;
 
-pub use case::{Case, bits, blank, upload};
+pub use case::{Case, bits, blank, type_name, upload};
 pub use host::{Memory, load_average, memory, reset_memory_peak};
-pub use inputs::{Linear, LinearTensors, acts, bf16_bytes, packed_words, uniform};
+pub use inputs::{Linear, LinearTensors, acts, bf16_bytes, floats, packed_words, uniform};
 pub use options::Options;
 pub use report::{Conditions, Control, Report, Row, Timing};
 pub use statistics::Quantiles;

@@ -15,8 +15,8 @@ use anyhow::{Context, anyhow};
 use bitnet_gpu::cpu::CpuBackend;
 use bitnet_gpu::driver::{CudaOptions, Event, Graph};
 use bitnet_gpu::memory::DeviceBuffer;
+use bitnet_gpu::ops::elementwise::{Elementwise, Function};
 use bitnet_gpu::ops::lm_head::LmHead;
-use bitnet_gpu::ops::relu2_mul::Relu2Mul;
 use bitnet_gpu::ops::{Backend, CudaBackend, Dense, OpError, RowType};
 use clap::Parser;
 use criterion::{Criterion, SamplingMode};
@@ -331,11 +331,13 @@ impl Suite {
             control.gb_per_s.insert("lm_head over 1 GiB of bf16 (reads)".into(), bytes / us / 1e3);
         }
         control.best_gb_per_s = control.gb_per_s.values().copied().fold(0.0, f64::max);
-        let mut gate_up = gpu.alloc("control", 2)?;
-        gpu.fill(&mut gate_up, 0)?;
-        let mut f = gpu.alloc("control", 1)?;
-        let smallest = self
-            .graph(200, || gpu.relu2_mul(Relu2Mul { gate_up: &gate_up, f: &mut f, m: 1, k: 1 }))?;
+        let mut a = gpu.alloc::<f32>("control", 1)?;
+        gpu.fill(&mut a, 0)?;
+        let mut y = gpu.alloc("control", 1)?;
+        let smallest = self.graph(200, || {
+            let function = Function::Affine { alpha: 1.0, beta: 0.0 };
+            gpu.elementwise(Elementwise { a: &a, function, relu: false, y: &mut y, m: 1, k: 1 })
+        })?;
         control.node_us = Some(self.median_us(&smallest, 200)?);
         Ok(control)
     }

@@ -51,7 +51,7 @@ impl Case {
             inputs.floats(m * k, reach).into_iter().map(|v| rounded(element, v)).collect()
         };
         let x = tensor(reach);
-        let up = (form % 3 != 0).then(|| tensor(4.0));
+        let up = (!form.is_multiple_of(3)).then(|| tensor(4.0));
         Self { element, kind, m, k, x, up, fused: form % 3 == 2 }
     }
 
@@ -73,7 +73,7 @@ pub fn value(kind: Kind, x: f32) -> f32 {
         Kind::Gelu => x * normal_cdf(x),
         Kind::GeluTanh => {
             // -2 sqrt(2 / pi), and 0.044715 times that.
-            let u = x * (x * x).mul_add(-0.071_354_814, -1.595_769_1);
+            let u = x * (x * x).mul_add(-0.071_354_814, -1.595_769_2);
             x / (1.0 + exp(u))
         }
     }

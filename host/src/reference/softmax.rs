@@ -73,7 +73,7 @@ impl Case {
             }
             _ => Mask::Causal(1 + inputs.below(k.min(m))),
         };
-        let scale = if kind % 2 == 0 { 1.0 } else { 0.37 };
+        let scale = if kind.is_multiple_of(2) { 1.0 } else { 0.37 };
         Self { element, m, k, x, mask, scale, log: (kind / 3) % 2 == 1 }
     }
 }

@@ -31,7 +31,7 @@ pub fn silu(x: f32) -> f32 {
 }
 
 // -2 sqrt(2 / pi) and that times 0.044715.
-const TANH_1: f32 = -1.595_769_1;
+const TANH_1: f32 = -1.595_769_2;
 const TANH_3: f32 = -0.071_354_814;
 
 /// Gelu in its tanh form: `x / (1 + exp(-2u))`.
