@@ -12,6 +12,8 @@ mod embed;
 mod kv_append;
 #[path = "gpu/lm_head.rs"]
 mod lm_head;
+#[path = "gpu/lut_matmul.rs"]
+mod lut_matmul;
 #[path = "gpu/model.rs"]
 mod model;
 #[path = "gpu/relu2_mul.rs"]

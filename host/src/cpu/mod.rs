@@ -11,6 +11,10 @@ mod dense;
 pub mod embed;
 pub mod kv_append;
 pub mod lm_head;
+pub mod lut_lossy;
+pub mod lut_matmul;
+#[cfg(target_arch = "x86_64")]
+mod lut_x86;
 pub mod relu2_mul;
 pub mod rmsnorm;
 pub mod rope;
@@ -31,6 +35,7 @@ pub use backend::{
 };
 pub use buffer::Buffer;
 pub use dense::Table;
+pub use lut_matmul::Tables;
 pub use simd::{Level, Simd, SimdError};
 pub use threads::Threads;
 pub use w2a8::Planes;

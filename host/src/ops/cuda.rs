@@ -224,6 +224,20 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
+    fn lut_build_lossy(
+        &self,
+        op: super::lut_matmul::LutBuildLossy<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
+    fn lut_matmul_lossy(
+        &self,
+        op: super::lut_matmul::LutMatmulLossy<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         rmsnorm: RmsNorm,
@@ -236,6 +250,7 @@ impl Backend for CudaBackend {
         relu2_mul: Relu2Mul,
         silu_mul: SiluMul,
         lm_head: LmHead,
+        lut_matmul: LutMatmul,
         sample: Sample,
     }
 }

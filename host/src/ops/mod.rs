@@ -16,6 +16,7 @@ pub mod embed;
 pub mod error;
 pub mod kv_append;
 pub mod lm_head;
+pub mod lut_matmul;
 pub mod relu2_mul;
 pub mod rmsnorm;
 pub mod rope;
@@ -154,6 +155,12 @@ pub trait Backend: Sized + Send + 'static {
     fn silu_mul(&self, op: silu_mul::SiluMul<'_, Self>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
+    /// Ternary matrix times rows, by lookup tables; see [`lut_matmul::LutMatmul`].
+    fn lut_matmul(&self, op: lut_matmul::LutMatmul<'_, Self>) -> Result<(), OpError>;
+    /// int8 lookup tables of activations; see [`lut_matmul::LutBuildLossy`].
+    fn lut_build_lossy(&self, op: lut_matmul::LutBuildLossy<'_, Self>) -> Result<(), OpError>;
+    /// Weights of 1 to 4 bits times rows, by int8 tables; see [`lut_matmul::LutMatmulLossy`].
+    fn lut_matmul_lossy(&self, op: lut_matmul::LutMatmulLossy<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

@@ -12,6 +12,7 @@ pub mod attention;
 pub mod embed;
 pub mod kv_append;
 pub mod lm_head;
+pub mod lut_matmul;
 pub mod relu2_mul;
 pub mod rmsnorm;
 pub mod rope;

@@ -9,7 +9,8 @@ use super::kv_append::Cache;
 use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
-use super::{act_quant, attention, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample};
+use super::{act_quant, attention, embed, kv_append, lm_head, lut_matmul, relu2_mul, rmsnorm};
+use super::{rope, sample};
 use super::{silu_mul, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
@@ -33,6 +34,8 @@ enum Inputs {
     Embed(embed::Inputs),
     KvAppend(kv_append::Inputs),
     LmHead(lm_head::Inputs),
+    LutMatmul(Product, usize),
+    LutMatmulLossy(lut_matmul::LossyCase),
     Relu2Mul(relu2_mul::Inputs),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
@@ -50,6 +53,11 @@ impl Run for Case {
             Inputs::Embed(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
+            Inputs::LutMatmul(case, variant) => {
+                let form = contract::lut_matmul::VARIANTS[*variant].form;
+                lut_matmul::Inputs { case, form, variant: Some(*variant) }.run(bed)
+            }
+            Inputs::LutMatmulLossy(case) => case.run(bed),
             Inputs::Relu2Mul(inputs) => inputs.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
@@ -80,6 +88,7 @@ pub fn cases() -> Vec<Case> {
     list.attention();
     list.tables();
     list.kv_append();
+    list.lut_matmul();
     list.elementwise();
     list.rope();
     list.sample();
@@ -202,6 +211,32 @@ impl List {
                     let what = format!("{heads:?} m={m} start={start} capacity={capacity}");
                     self.add(kernel, what, Inputs::KvAppend(inputs));
                 }
+            }
+        }
+    }
+
+    fn lut_matmul(&mut self) {
+        use contract::lut_matmul::{LossyB1, LossyB2, LossyB3, LossyB4, LossyTables, VARIANTS};
+        for (index, variant) in VARIANTS.iter().enumerate() {
+            for (m, n, k) in [(1, 1, 1), (2, 33, 65), (1, 131, 1000), (1, 7, 5000)] {
+                let what = format!("m={m} n={n} k={k}");
+                let case = Product::new(m, n, k, 10);
+                self.add(variant.spec.symbol, what, Inputs::LutMatmul(case, index));
+            }
+        }
+        for (i, shape) in
+            [(1, 1, 1, 32, 64), (2, 33, 65, 64, 64), (1, 40, 5000, 64, 128)].into_iter().enumerate()
+        {
+            let kernels = [
+                symbol::<LossyB1>(),
+                symbol::<LossyB2>(),
+                symbol::<LossyB3>(),
+                symbol::<LossyB4>(),
+                symbol::<LossyTables>(),
+            ];
+            for (bits, kernel) in kernels.into_iter().enumerate() {
+                let case = lut_matmul::LossyCase::new(bits % 4 + 1, shape, i as u64);
+                self.add(kernel, format!("{shape:?}"), Inputs::LutMatmulLossy(case));
             }
         }
     }

@@ -13,6 +13,7 @@ pub mod cases;
 pub mod embed;
 pub mod kv_append;
 pub mod lm_head;
+pub mod lut_matmul;
 pub mod relu2_mul;
 pub mod rmsnorm;
 pub mod rope;
@@ -159,6 +160,9 @@ pub enum RunError {
     /// The operation was refused or failed.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// The inputs of the case do not make a matrix.
+    #[error(transparent)]
+    Pack(#[from] crate::pack::PackError),
     /// Something wrote behind a tensor.
     #[error("{tensor}: element {past} past its end was written")]
     Overrun {

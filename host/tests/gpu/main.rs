@@ -13,6 +13,7 @@ mod driver;
 mod embed;
 mod kv_append;
 mod lm_head;
+mod lut_matmul;
 mod memory;
 mod model;
 mod relu2_mul;
