@@ -12,7 +12,7 @@ use contract::lut_matmul::lossy::{
 use contract::num::{abs_bits, strided_sum};
 
 use super::lut_matmul::Sums;
-use super::simd::{Level, Simd};
+use super::simd::{Level, Simd, vectorised};
 use super::threads::{RowsMut, Threads};
 
 /// A table.
@@ -48,25 +48,37 @@ pub fn build(
         RowsMut::new(&mut tables[..m * row_words], row_words),
         RowsMut::new(&mut heads[..m * groups], groups),
     );
-    let _ = simd;
     threads.run_rows(m, rows, |row, (tables, heads)| {
         let x = &x[row * k..][..k];
         let tables: &mut [Table] = bytemuck::cast_slice_mut(tables);
-        let columns = x.chunks(act_group);
-        for ((x, tables), head) in columns.zip(tables.chunks_mut(act_group / GROUP)).zip(heads) {
-            let of = |c: usize| {
-                std::array::from_fn(|j| x.get(GROUP * c + j).copied().unwrap_or_default())
-            };
-            let top = (0..tables.len()).map(|c| abs_bits(reach(of(c)))).max().unwrap_or(0);
-            let scale = scale_of(f32::from_bits(top));
-            let bias = strided_sum(tables.len(), |acc, c| acc + entry(0, of(c)));
-            for (c, table) in tables.iter_mut().enumerate() {
-                let x = of(c);
-                *table = std::array::from_fn(|i| quantised(entry(i, x), scale));
-            }
-            *head = [scale.to_bits(), bias.to_bits()];
+        let groups = x.chunks(act_group).zip(tables.chunks_mut(act_group / GROUP));
+        for ((x, tables), head) in groups.zip(heads) {
+            *head = build_group(simd, x, tables);
         }
     });
+}
+
+vectorised! {
+    /// The tables of one activation group, and the bits of its scale and bias.
+    fn build_group(x: &[f32], tables: &mut [Table]) -> [u32; 2] {
+        let of = |c: usize| match x.get(GROUP * c..GROUP * c + GROUP) {
+            Some(x) => [x[0], x[1], x[2], x[3]],
+            None => std::array::from_fn(|j| x.get(GROUP * c + j).copied().unwrap_or_default()),
+        };
+        let mut top = 0;
+        for c in 0..tables.len() {
+            top = top.max(abs_bits(reach(of(c))));
+        }
+        let scale = scale_of(f32::from_bits(top));
+        let bias = strided_sum(tables.len(), |acc, c| acc + entry(0, of(c)));
+        for (c, table) in tables.iter_mut().enumerate() {
+            let x = of(c);
+            for (i, value) in table.iter_mut().enumerate() {
+                *value = quantised(entry(i, x), scale);
+            }
+        }
+        [scale.to_bits(), bias.to_bits()]
+    }
 }
 
 /// One product, borrowed from its tensors.
@@ -108,26 +120,39 @@ pub fn multiply(threads: &Threads, simd: Simd, product: &Product<'_>, m: usize, 
         let tile = &product.tiles[rows.start / TILE * tile_bytes..][..tile_bytes];
         let tables = &tables[token * row_tables..][..row_tables];
         let heads = &product.heads[token * groups..][..groups];
-        let mut chains = [Chain::default(); TILE];
+        let (mut y, mut products, mut biases) = ([0.0; TILE], [0.0; TILE], 0.0);
         let of_groups = tile.chunks(group_bytes).zip(tables.chunks(act_group / GROUP));
         for (group, ((steps, tables), head)) in of_groups.zip(heads).enumerate() {
             let head = Head { scale: f32::from_bits(head[0]), bias: f32::from_bits(head[1]) };
             let mut sums = [0; TILE];
             add(bits, steps, tables, &mut sums);
-            for (chain, z) in chains.iter_mut().zip(sums) {
-                chain.add(head, z);
-            }
+            take(simd, &sums, head, &mut products);
+            biases += head.bias;
             if (group + 1) % per_weight_group == 0 || group + 1 == groups {
-                for (chain, row) in chains.iter_mut().zip(rows.clone()) {
+                for (r, row) in rows.clone().enumerate() {
                     let at = row * weight_groups + group / per_weight_group;
+                    let mut chain = Chain { y: y[r], product: products[r], bias: biases };
                     chain.end(product.scales[at], product.zeros.map(|zeros| zeros[at]));
+                    y[r] = chain.y;
                 }
+                (products, biases) = ([0.0; TILE], 0.0);
             }
         }
-        for (chain, row) in chains.iter().zip(rows) {
-            out.set(token, row, chain.y);
+        for (row, y) in rows.zip(y) {
+            out.set(token, row, y);
         }
     });
+}
+
+vectorised! {
+    /// An activation group's step of the chain of each row of a tile; the bias is common to them.
+    fn take(sums: &Sums, head: Head, products: &mut [f32; TILE]) {
+        for (product, z) in products.iter_mut().zip(sums) {
+            let mut chain = Chain { product: *product, ..Chain::default() };
+            chain.add(head, *z);
+            *product = chain.product;
+        }
+    }
 }
 
 fn scalar(bits: usize, steps: &[u8], tables: &[Table], sums: &mut Sums) {

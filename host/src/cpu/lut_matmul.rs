@@ -10,15 +10,17 @@ use contract::lut_matmul::{Form, STEP_LOOKUPS, TILE, pair_entry, triple_entry};
 use contract::w2a8::{Segments, act_bytes, act_index, dequantise};
 
 use super::buffer::Buffer;
-use super::simd::{Level, Simd};
+use super::simd::{Level, Simd, vectorised};
 use super::threads::Threads;
 use super::w2a8::stats_of;
 use crate::ops::{OpError, Tensor};
 
 /// Bytes of a table.
 pub(super) const TABLE: usize = 32;
-/// Steps of a stretch: 64 tables each.
+/// Steps of a stretch.
 const STRETCH: usize = 16;
+/// Its tables.
+const STRETCH_TABLES: usize = STRETCH * STEP_LOOKUPS;
 /// Tiles that a task takes.
 const TASK_TILES: usize = 4;
 /// Rows of activations whose tables are there at once.
@@ -31,8 +33,8 @@ pub(super) type Sums = [i32; TILE];
 
 /// What a level of [`Simd`] provides for a form.
 pub(super) struct Lookups {
-    /// Makes a table of its sixteen entries.
-    pub(super) table: fn(&[i16; 16]) -> Table,
+    /// Makes tables of activations in their natural order.
+    pub(super) build: fn(q: &[i8], tables: &mut [Table]),
     /// Adds the lookups of whole steps of one tile to the sums of its rows.
     pub(super) add: fn(steps: &[u8], tables: &[Table], sums: &mut Sums),
 }
@@ -113,21 +115,33 @@ pub fn lut_matmul(
             let first = columns.start / TILE;
             let tile_bytes = form.tile_bytes(k);
             let tiles = &tiles[first * tile_bytes..columns.end.div_ceil(TILE) * tile_bytes];
+            let mut segment = 0;
+            let scales: [[f32; TILE]; TASK_TILES] = std::array::from_fn(|t| {
+                std::array::from_fn(|r| {
+                    let row = (columns.start + t * TILE + r) as u32;
+                    while segment + 1 < segments.end.len() && row >= segments.end[segment] {
+                        segment += 1;
+                    }
+                    segments.scale[segment]
+                })
+            });
             for token in tokens {
                 let tables = &tables[token * row_tables..][..row_tables];
                 let mut sums = [[0; TILE]; TASK_TILES];
-                for (stretch, tables) in tables.chunks(STRETCH * STEP_LOOKUPS).enumerate() {
+                for (stretch, tables) in tables.chunks(STRETCH_TABLES).enumerate() {
                     let at = stretch * STRETCH * form.step_bytes();
                     let bytes = tables.len() / STEP_LOOKUPS * form.step_bytes();
                     for (tile, sums) in tiles.chunks_exact(tile_bytes).zip(&mut sums) {
                         (lookups.add)(&tile[at..][..bytes], tables, sums);
                     }
                 }
-                let stats = stats_of(stats[token]);
-                for row in columns.clone() {
-                    let sum = sums[row / TILE - first][row % TILE];
-                    let g = segments.scale_of(row as u32);
-                    out.set(token, row, dequantise(sum, stats.scale, g));
+                let act_scale = stats_of(stats[token]).scale;
+                let rows = columns.clone().step_by(TILE).zip(&sums).zip(&scales);
+                for ((row, sums), scales) in rows {
+                    let y = finish(simd, sums, act_scale, scales);
+                    for (row, y) in (row..columns.end).zip(y) {
+                        out.set(token, row, y);
+                    }
                 }
             }
         });
@@ -148,39 +162,56 @@ fn build_rows(
     let acts: &[i8] = bytemuck::cast_slice(acts);
     let group = form.ternaries();
     // Whole rows when there are many, parts of the only one otherwise.
-    let piece = if tables.len() > row_tables { row_tables } else { STRETCH * STEP_LOOKUPS };
+    let piece = if tables.len() > row_tables { row_tables } else { STRETCH_TABLES };
     threads.run_pieces(tables, piece, |i, tables| {
         let (row, first) = (i * piece / row_tables, i * piece % row_tables);
         let acts = &acts[row * act_bytes(k)..][..act_bytes(k)];
-        for (t, table) in tables.iter_mut().enumerate() {
-            let at = (first + t) * group;
-            let x = std::array::from_fn(|j| match at + j {
-                at if j < group && at < k => i32::from(acts[act_index(at)]),
-                _ => 0,
-            });
-            *table = (lookups.table)(&entries(form, x));
+        for (i, tables) in tables.chunks_mut(STRETCH_TABLES).enumerate() {
+            // The columns of a stretch in their natural order; a stretch begins with a piece.
+            let begin = (first + i * STRETCH_TABLES) * group;
+            let mut q = [0; 3 * STRETCH_TABLES];
+            for (to, column) in q.as_chunks_mut::<16>().0.iter_mut().zip((begin..).step_by(16)) {
+                if column < acts.len() {
+                    to.copy_from_slice(&acts[act_index(column)..][..16]);
+                }
+            }
+            (lookups.build)(&q, tables);
         }
     });
 }
 
-/// The sums of a lookup by code; those past the codes are never read.
-fn entries(form: Form, x: [i32; 3]) -> [i16; 16] {
-    std::array::from_fn(|code| match code as u8 {
-        code if code >= form.codes() => 0,
-        code if form == Form::Tl1 => pair_entry(code, [x[0], x[1]]) as i16,
-        code => triple_entry(code, x) as i16,
-    })
+vectorised! {
+    /// The outputs of a tile.
+    fn finish(sums: &Sums, act_scale: f32, scales: &[f32; TILE]) -> [f32; TILE] {
+        let mut y = [0.0; TILE];
+        for ((y, sum), scale) in y.iter_mut().zip(sums).zip(scales) {
+            *y = dequantise(*sum, act_scale, *scale);
+        }
+        y
+    }
 }
 
-static SCALAR_TL1: Lookups = Lookups { table: plain_table, add: scalar::<false> };
-static SCALAR_TL2: Lookups = Lookups { table: plain_table, add: scalar::<true> };
+static SCALAR_TL1: Lookups = Lookups { build: plain_tl1, add: scalar::<false> };
+static SCALAR_TL2: Lookups = Lookups { build: plain_tl2, add: scalar::<true> };
 
-fn plain_table(entries: &[i16; 16]) -> Table {
-    let mut table = [0; TABLE];
-    for (bytes, entry) in table.as_chunks_mut::<2>().0.iter_mut().zip(entries) {
-        *bytes = entry.to_le_bytes();
+fn plain_tl1(q: &[i8], tables: &mut [Table]) {
+    for (x, table) in q.as_chunks::<2>().0.iter().zip(tables) {
+        let x = x.map(i32::from);
+        fill(table, 9, |code| pair_entry(code, x));
     }
-    table
+}
+
+fn plain_tl2(q: &[i8], tables: &mut [Table]) {
+    for (x, table) in q.as_chunks::<3>().0.iter().zip(tables) {
+        let x = x.map(i32::from);
+        fill(table, 14, |code| triple_entry(code, x));
+    }
+}
+
+fn fill(table: &mut Table, codes: u8, entry: impl Fn(u8) -> i32) {
+    for (bytes, code) in table.as_chunks_mut::<2>().0.iter_mut().zip(0..codes) {
+        *bytes = (entry(code) as i16).to_le_bytes();
+    }
 }
 
 fn scalar<const TL2: bool>(steps: &[u8], tables: &[Table], sums: &mut Sums) {

@@ -7,10 +7,10 @@
 
 use std::arch::x86_64::*;
 
-use contract::lut_matmul::{STEP_LOOKUPS, TILE};
+use contract::lut_matmul::{STEP_LOOKUPS, TILE, pair_of, triple_of};
 
 use super::lut_lossy;
-use super::lut_matmul::{Lookups, Sums, TABLE, Table};
+use super::lut_matmul::{Lookups, Sums, Table};
 
 /// The weight of the high digit.
 const BASE: i16 = 31;
@@ -20,19 +20,68 @@ const WIDEN: usize = 10;
 const AHEAD: usize = 2048;
 
 /// AVX2, pairs.
-pub(super) static AVX2_TL1: Lookups = Lookups { table: digits, add: add_tl1 };
+pub(super) static AVX2_TL1: Lookups = Lookups { build: build_tl1, add: add_tl1 };
 /// AVX2, triples.
-pub(super) static AVX2_TL2: Lookups = Lookups { table: digits, add: add_tl2 };
+pub(super) static AVX2_TL2: Lookups = Lookups { build: build_tl2, add: add_tl2 };
 
-/// Both planes of a table: sixteen low digits, then sixteen high ones.
-fn digits(entries: &[i16; 16]) -> Table {
-    let mut table = [0; TABLE];
-    for (code, &entry) in entries.iter().enumerate() {
-        let high = (entry + BASE * 16 + BASE / 2) / BASE - 16;
-        table[code] = (entry - BASE * high) as i8 as u8;
-        table[16 + code] = high as i8 as u8;
+/// The ternaries of the codes as vectors: lane `code` of vector `j` is ternary `j` of the code.
+const PAIRS: [[i16; 16]; 2] = {
+    let mut t = [[0; 16]; 2];
+    let mut code = 0;
+    while code < 9 {
+        let pair = pair_of(code);
+        (t[0][code as usize], t[1][code as usize]) = (pair[0] as i16, pair[1] as i16);
+        code += 1;
     }
-    table
+    t
+};
+/// The same of triples.
+const TRIPLES: [[i16; 16]; 3] = {
+    let mut t = [[0; 16]; 3];
+    let mut code = 0;
+    while code < 14 {
+        let triple = triple_of(code);
+        let mut j = 0;
+        while j < 3 {
+            t[j][code as usize] = triple[j] as i16;
+            j += 1;
+        }
+        code += 1;
+    }
+    t
+};
+
+fn build_tl1(q: &[i8], tables: &mut [Table]) {
+    // SAFETY: the table is reached only through a `Simd` of a level that has AVX2.
+    unsafe { build(&PAIRS, q, tables) }
+}
+
+fn build_tl2(q: &[i8], tables: &mut [Table]) {
+    // SAFETY: as above.
+    unsafe { build(&TRIPLES, q, tables) }
+}
+
+/// Both planes of tables: sixteen low digits, then sixteen high ones.
+#[target_feature(enable = "avx2")]
+fn build<const T: usize>(ternaries: &[[i16; 16]; T], q: &[i8], tables: &mut [Table]) {
+    let ternaries = ternaries.each_ref().map(|t| {
+        // SAFETY: sixteen ternaries are 32 bytes.
+        unsafe { _mm256_loadu_si256(t.as_ptr().cast()) }
+    });
+    // entry / 31 to the nearest: 1057 / 2^15 is off by less than 4e-7, the nearest tie is 1 / 62 away.
+    let inverse = _mm256_set1_epi16(1057);
+    for (x, table) in q.as_chunks::<T>().0.iter().zip(tables) {
+        let mut entries = _mm256_setzero_si256();
+        for j in 0..T {
+            let x = _mm256_set1_epi16(i16::from(x[j]));
+            entries = _mm256_add_epi16(entries, _mm256_sign_epi16(x, ternaries[j]));
+        }
+        let high = _mm256_mulhrs_epi16(entries, inverse);
+        let low = _mm256_sub_epi16(entries, _mm256_mullo_epi16(high, _mm256_set1_epi16(BASE)));
+        let planes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(low, high));
+        // SAFETY: a table is 32 bytes.
+        unsafe { _mm256_storeu_si256(table.as_mut_ptr().cast(), planes) };
+    }
 }
 
 fn add_tl1(steps: &[u8], tables: &[Table], sums: &mut Sums) {
@@ -206,17 +255,30 @@ fn lossy<const BITS: usize>(steps: &[u8], tables: &[lut_lossy::Table], sums: &mu
 
 #[cfg(test)]
 mod tests {
+    use contract::lut_matmul::{pair_entry, triple_entry};
+
     use super::*;
 
     #[test]
     fn digits_make_every_entry_and_fit_eight_times() {
-        for first in (-384..=384).step_by(16) {
-            let entries: [i16; 16] = std::array::from_fn(|i| (first + i as i16).min(384));
-            let table = digits(&entries);
-            for (code, entry) in entries.into_iter().enumerate() {
-                let (low, high) = (table[code] as i8, table[16 + code] as i8);
-                assert_eq!(i16::from(high) * BASE + i16::from(low), entry);
-                assert!(low.abs() <= 15 && high.abs() <= 12, "{entry}: {high} {low}");
+        if !crate::cpu::Level::Avx2.supported() {
+            return;
+        }
+        for a in i8::MIN..=i8::MAX {
+            for [b, c] in [[0, 0], [a, a], [-128, 127], [-128, -128], [127, 127], [1, -1], [14, 1]]
+            {
+                let (mut pair, mut triple) = ([[0; 32]; 1], [[0; 32]; 1]);
+                build_tl1(&[a, b], &mut pair);
+                build_tl2(&[a, b, c], &mut triple);
+                let x = [a, b, c].map(i32::from);
+                let pairs = (0..9).map(|i| (&pair[0], i, pair_entry(i, [x[0], x[1]])));
+                let triples = (0..14).map(|i| (&triple[0], i, triple_entry(i, x)));
+                for (table, code, entry) in pairs.chain(triples) {
+                    let code = usize::from(code);
+                    let (low, high) = (table[code] as i8, table[16 + code] as i8);
+                    assert_eq!(i32::from(high) * i32::from(BASE) + i32::from(low), entry);
+                    assert!(low.abs() <= 15 && high.abs() <= 12, "{entry}: {high} {low}");
+                }
             }
         }
     }
