@@ -87,8 +87,7 @@ families! {
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
-    lut_matmul: Tl1W8T1, Tl1W16T1, Tl1W8T2, Tl1W16T2, Tl2W8T1, Tl2W16T1, Tl2W8T2, Tl2W16T2,
-        LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
+    lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     relu2_mul: Relu2Mul;
     rmsnorm: RmsNorm;
     rope: Rope;

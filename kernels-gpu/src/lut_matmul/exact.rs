@@ -1,13 +1,13 @@
 //! The exact forms: 16-bit tables of int8 sums in shared memory.
 //!
-//! A block owns `TILES` tiles of weights. It goes along K in stretches whose tables fit into shared
-//! memory; its warps build the tables together and then share the steps of the stretch, each warp
-//! every `WARPS`th. A lane loads the bytes of its row, [`HELD`] steps ahead, the first of them
-//! before the wait for the kernel that makes the activations. The sums of the warps meet at the end.
+//! A block owns one tile of weights. It goes along K in stretches whose tables fit into shared memory;
+//! its warps build the tables together and then share the steps of the stretch, each warp every
+//! `WARPS`th. A lane loads the bytes of its row, `HELD` steps ahead, the first of them before the wait
+//! for the kernel that makes the activations. The sums of the warps meet at the end.
 
 use contract::launch::Kernel;
 use contract::lut_matmul::{
-    Args, Form, STEP_LOOKUPS, TILE, pair_entry, table_words, tile_steps, triple_entry,
+    Args, Form, HELD, STEP_LOOKUPS, TILE, pair_entry, table_words, tile_steps, triple_entry,
 };
 use contract::w2a8::{ActStats, act_bytes, act_index, dequantise};
 
@@ -17,8 +17,6 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, warp_id};
 
-/// Steps in flight per lane and tile.
-const HELD: usize = 3;
 /// Vectors of a step, at most.
 const VECTORS: usize = 5;
 /// Bytes of a step that belong to one row.
@@ -40,44 +38,60 @@ unsafe fn acts_word(row: *const u32, word: u32, k: u32) -> u32 {
     unsafe { ld_if(at < act_bytes(k as usize), row.wrapping_add(act_index(at) / 4)) }
 }
 
-/// Builds table `lookup` of the row into `at`.
+/// Builds tables `2 pair` and `2 pair + 1` of the row, which share their loads, into `at`.
 ///
 /// # Safety
 ///
-/// As for [`acts_word`]; `at` starts `table_words` words of shared memory that are this thread's.
+/// As for [`acts_word`]; `at` starts two tables of shared memory that are this thread's.
 #[inline(always)]
-unsafe fn build<const TL2: bool>(row: *const u32, lookup: u32, k: u32, at: Shared<u32>) {
-    let first = lookup * if TL2 { 3 } else { 2 };
-    // SAFETY: by the caller.
-    let low = unsafe { acts_word(row, first / 4, k) };
-    let shift = 8 * (first % 4);
-    let bytes = if TL2 {
+unsafe fn build<const TL2: bool>(row: *const u32, pair: u32, k: u32, at: Shared<u32>) {
+    if TL2 {
+        let first = 6 * pair;
         // SAFETY: by the caller.
-        let high = unsafe { acts_word(row, first / 4 + 1, k) };
-        ((u64::from(high) << 32 | u64::from(low)) >> shift) as u32
-    } else {
-        low >> shift
-    };
-    let x = [bytes as i8 as i32, (bytes >> 8) as i8 as i32, (bytes >> 16) as i8 as i32];
-    let mut word = 0;
-    while word < if TL2 { 7 } else { 5 } {
-        let code = 2 * word as u8;
-        let entry = |code: u8| match TL2 {
-            true => triple_entry(code, x),
-            // Code 9 is none: its half of the last word is never read.
-            false => pair_entry(code % 9, [x[0], x[1]]),
-        };
-        let (a, b) = (entry(code), entry(code + 1));
-        // SAFETY: word < table_words, and 8 + word for TL2.
-        unsafe {
-            at.add(word).write(a as u32 & 0xffff | (b as u32) << 16);
-            if TL2 {
-                let (a, b) = (-a, -b);
-                at.add(NEGATIVE / 4 + word).write(a as u32 & 0xffff | (b as u32) << 16);
+        let words = unsafe { [acts_word(row, first / 4, k), acts_word(row, first / 4 + 1, k)] };
+        let bytes = (u64::from(words[1]) << 32 | u64::from(words[0])) >> (8 * (first % 4));
+        let x = |i: u32| (bytes >> (8 * i)) as i8 as i32;
+        let mut t = 0;
+        while t < 2 {
+            let x = [x(3 * t), x(3 * t + 1), x(3 * t + 2)];
+            let at = at.add(t * table_words(Form::Tl2));
+            let mut word = 0;
+            while word < 7 {
+                let (a, b) = (triple_entry(2 * word, x), triple_entry(2 * word + 1, x));
+                // SAFETY: words below 15 of the table.
+                unsafe {
+                    at.add(u32::from(word)).write(halves(a, b));
+                    at.add(NEGATIVE / 4 + u32::from(word)).write(halves(-a, -b));
+                }
+                word += 1;
             }
+            t += 1;
         }
-        word += 1;
+    } else {
+        // SAFETY: by the caller.
+        let bytes = unsafe { acts_word(row, pair, k) };
+        let x = |i: u32| (bytes >> (8 * i)) as i8 as i32;
+        let mut t = 0;
+        while t < 2 {
+            let x = [x(2 * t), x(2 * t + 1)];
+            let at = at.add(t * table_words(Form::Tl1));
+            let mut word = 0;
+            while word < 5 {
+                // Code 9 is none: its half of the last word is never read.
+                let (a, b) = (pair_entry(2 * word, x), pair_entry((2 * word + 1) % 9, x));
+                // SAFETY: words below 5 of the table.
+                unsafe { at.add(u32::from(word)).write(halves(a, b)) };
+                word += 1;
+            }
+            t += 1;
+        }
     }
+}
+
+/// Two entries in one word.
+#[inline(always)]
+const fn halves(low: i32, high: i32) -> u32 {
+    low as u32 & 0xffff | (high as u32) << 16
 }
 
 /// The sum of the eight lookups of a step whose tables start at `tables`.
@@ -128,111 +142,92 @@ unsafe fn load<const TL2: bool>(enabled: bool, row: *const u8, index: u32) -> St
 ///
 /// # Safety
 ///
-/// The pointers of `args` cover the contract's table, grid x covers the tiles, `TILES` a block, the
-/// block has `WARPS` warps and `SMEM_BYTES` of shared memory.
+/// The pointers of `args` cover the contract's table, grid x has a block for each tile, the block has
+/// `WARPS` warps and `SMEM_BYTES` of shared memory.
 #[inline(always)]
-unsafe fn exact<const TL2: bool, const WARPS: u32, const TILES: usize>(args: &Args) {
+unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
     let form = if TL2 { Form::Tl2 } else { Form::Tl1 };
     let (n, k) = (args.n, args.k);
     let steps = form.steps(k as usize) as u32;
-    let tiles = n.div_ceil(TILE as u32);
     let (lane, warp) = (lane_id(), warp_id());
-    let tile0 = block_idx_x() * TILES as u32;
-    let mut rows = [args.w.as_ptr().cast_const(); TILES];
-    let mut t = 0;
-    while t < TILES {
-        // Tiles past the end read the last one once more.
-        let tile = (tile0 + t as u32).min(tiles - 1) as usize;
-        rows[t] = rows[t].wrapping_add(tile * form.tile_bytes(k as usize) + lane as usize);
-        t += 1;
-    }
+    let tile = block_idx_x() as usize;
+    let tile = args.w.as_ptr().cast_const().wrapping_add(tile * form.tile_bytes(k as usize));
+    let own = tile.wrapping_add(lane as usize);
+    let row = block_idx_x() * TILE as u32 + thread_idx_x();
+    let writes = thread_idx_x() < TILE as u32 && row < n;
     let shared = dynamic_shared_mem::<u32>();
     let words = table_words(form);
-    let held = |first: u32, end: u32| {
-        let mut held = [[[0; VECTORS]; TILES]; HELD];
+    let load_held = |first: u32, end: u32| {
+        let mut held = [[0; VECTORS]; HELD];
         let mut h = 0;
         while h < HELD {
             let index = first + h as u32 * WARPS;
-            let mut t = 0;
-            while t < TILES {
-                // SAFETY: index < end <= steps.
-                held[h][t] = unsafe { load::<TL2>(index < end, rows[t], index) };
-                t += 1;
-            }
+            // SAFETY: index < end <= steps.
+            held[h] = unsafe { load::<TL2>(index < end, own, index) };
             h += 1;
         }
         held
     };
 
     let mut m = block_idx_y();
-    let mut step = held(warp, steps.min(tile_steps(form)));
+    let mut held = load_held(warp, steps.min(tile_steps(form)));
     launch_dependents();
     dependency_wait();
     loop {
         let acts = args.acts.as_ptr().cast_const();
         let acts = acts.wrapping_add(m as usize * (act_bytes(k as usize) / 4));
-        let mut acc = [0i32; TILES];
-        let mut base = 0;
+        let stats = args.stats.as_ptr().cast_const().wrapping_add(m as usize);
+        // SAFETY: stats[m]; the scale is its first field.
+        let scale = unsafe { ld(stats.cast::<f32>()) };
+        let (mut acc, mut base) = (0i32, 0);
         while base < steps {
             let end = steps.min(base + tile_steps(form));
-            let mut lookup = thread_idx_x();
-            while lookup < (end - base) * STEP_LOOKUPS as u32 {
-                let all = base * STEP_LOOKUPS as u32 + lookup;
-                // SAFETY: lookup < tile_steps * STEP_LOOKUPS, so the table is inside.
-                unsafe { build::<TL2>(acts, all, k, shared.add(lookup * words)) };
-                lookup += 32 * WARPS;
+            let pairs = STEP_LOOKUPS as u32 / 2;
+            let mut pair = thread_idx_x();
+            while pair < (end - base) * pairs {
+                let at = shared.add(2 * pair * words);
+                // SAFETY: the pair is one of the stretch, so its tables are inside.
+                unsafe { build::<TL2>(acts, base * pairs + pair, k, at) };
+                pair += 32 * WARPS;
             }
             sync_threads();
             let mut first = base + warp;
             while first < end {
                 let next = first + HELD as u32 * WARPS;
-                let ahead = held(next, end);
+                let ahead = load_held(next, end);
                 let mut h = 0;
                 while h < HELD {
                     let index = first + h as u32 * WARPS;
                     if index < end {
                         let at = (index - base) * STEP_LOOKUPS as u32 * words;
-                        let tables = shared.add(at).cast::<i16>();
-                        let mut t = 0;
-                        while t < TILES {
-                            // SAFETY: the tables of steps base..end are built; codes are valid.
-                            acc[t] += unsafe { look_up::<TL2>(&step[h][t], tables) };
-                            t += 1;
-                        }
+                        // SAFETY: the tables of steps base..end are built; codes are valid.
+                        acc += unsafe { look_up::<TL2>(&held[h], shared.add(at).cast()) };
                     }
                     h += 1;
                 }
-                step = ahead;
+                held = ahead;
                 first = next;
             }
             base = end;
+            // The next stretch, or the first one again for another row.
             let begin = if base < steps { base } else { 0 };
-            step = held(begin + warp, steps.min(begin + tile_steps(form)));
+            let end = steps.min(begin + tile_steps(form));
+            let more = base < steps || args.m - m > grid_dim_y();
+            held = load_held(begin + warp, if more { end } else { 0 });
             sync_threads();
         }
 
-        // sums[warp][tile][lane]
-        let mut t = 0;
-        while t < TILES {
-            let at = (warp * TILES as u32 + t as u32) * LANES + lane;
-            // SAFETY: WARPS * TILES * 32 words fit; no table is in use.
-            unsafe { shared.add(at).write(acc[t] as u32) };
-            t += 1;
-        }
+        // SAFETY: sums[warp][lane]; WARPS * 32 words fit, and no table is in use.
+        unsafe { shared.add(warp * LANES + lane).write(acc as u32) };
         sync_threads();
-        let row = tile0 * TILE as u32 + thread_idx_x();
-        if thread_idx_x() < TILES as u32 * LANES && row < n {
+        if writes {
             let mut total = 0i32;
             let mut warp = 0;
             while warp < WARPS {
-                let at = warp * TILES as u32 * LANES + thread_idx_x();
                 // SAFETY: written before the barrier.
-                total += unsafe { shared.add(at).read() } as i32;
+                total += unsafe { shared.add(warp * LANES + lane).read() } as i32;
                 warp += 1;
             }
-            let stats = args.stats.as_ptr().cast_const().wrapping_add(m as usize);
-            // SAFETY: stats[m]; the scale is its first field.
-            let scale = unsafe { ld(stats.cast::<f32>()) };
             let y = dequantise(total, scale, args.segments.scale_of(row));
             let at = m as usize * n as usize + row as usize;
             // SAFETY: y[m, row] with row < n belongs to this thread.
@@ -249,7 +244,7 @@ unsafe fn exact<const TL2: bool, const WARPS: u32, const TILES: usize>(args: &Ar
 const _: () = assert!(core::mem::offset_of!(ActStats, scale) == 0);
 
 macro_rules! entries {
-    ($($name:ident $symbol:literal $form:ident $warps:literal $tiles:literal;)*) => {$(
+    ($($name:ident $symbol:literal $form:ident $warps:literal;)*) => {$(
         const _: () = {
             /// # Safety
             ///
@@ -258,7 +253,7 @@ macro_rules! entries {
             unsafe extern "ptx-kernel" fn entry(args: Args) {
                 const TL2: bool = matches!(Form::$form, Form::Tl2);
                 // SAFETY: the launch contract, handed on.
-                unsafe { exact::<TL2, $warps, $tiles>(&args) }
+                unsafe { exact::<TL2, $warps>(&args) }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::lut_matmul::$name as Kernel>::Args,

@@ -96,11 +96,12 @@ impl<B: Backend> LutMatmul<'_, B> {
 }
 
 /// The kernel for an `n` by `k` matrix when none was asked for: an index into [`VARIANTS`].
+///
+/// Measured on an H200 (`benches/results`): many tiles of one or two stretches fill the machine with
+/// small blocks; otherwise the warps of a block hide each other's latency.
 pub fn choose_index(form: Form, n: usize, k: usize) -> usize {
-    let _ = k;
-    let (warps, tiles) = if n >= 8192 { (8, 1) } else { (16, 1) };
-    let is_it = |v: &Variant| (v.form, v.warps, v.tiles) == (form, warps, tiles);
-    VARIANTS.iter().position(is_it).unwrap_or(0)
+    let warps = if n >= 8192 && k <= 4096 { 8 } else { 16 };
+    VARIANTS.iter().position(|v: &Variant| (v.form, v.warps) == (form, warps)).unwrap_or(0)
 }
 
 #[cfg(feature = "cuda")]
@@ -112,7 +113,7 @@ type Launch = unsafe fn(
 
 #[cfg(feature = "cuda")]
 macro_rules! launches {
-    ($($name:ident $symbol:literal $form:ident $warps:literal $tiles:literal;)*) => {
+    ($($name:ident $symbol:literal $form:ident $warps:literal;)*) => {
         /// In the order of [`VARIANTS`].
         const LAUNCHES: &[Launch] =
             &[$(crate::ops::CudaBackend::launch::<contract::lut_matmul::$name>),*];

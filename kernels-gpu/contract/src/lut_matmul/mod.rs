@@ -182,6 +182,9 @@ pub struct Args {
     pub segments: Segments,
 }
 
+/// Steps whose loads a lane has in flight.
+pub const HELD: usize = 3;
+
 /// An exact kernel, as data for the choice and for the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
@@ -191,20 +194,18 @@ pub struct Variant {
     pub form: Form,
     /// Warps of a block, which share the steps of a stretch.
     pub warps: u32,
-    /// Tiles of a block.
-    pub tiles: u32,
 }
 
 impl Variant {
     /// Blocks for `n` rows of weights and `m` of activations; the kernel folds rows past the grid.
     pub const fn grid(&self, n: u32, m: u32) -> [u32; 3] {
         let rows = if m < 65_535 { m } else { 65_535 };
-        [n.div_ceil(TILE as u32 * self.tiles), rows, 1]
+        [n.div_ceil(TILE as u32), rows, 1]
     }
 }
 
 macro_rules! exact {
-    ($($name:ident $symbol:literal $form:ident $warps:literal $tiles:literal;)*) => {
+    ($($name:ident $symbol:literal $form:ident $warps:literal;)*) => {
         $(
             #[doc = concat!("Kernel `", $symbol, "`.")]
             pub enum $name {}
@@ -218,26 +219,22 @@ macro_rules! exact {
 
         /// Every exact kernel.
         pub const VARIANTS: &[Variant] = &[
-            $(Variant { spec: $name::SPEC, form: Form::$form, warps: $warps, tiles: $tiles }),*
+            $(Variant { spec: $name::SPEC, form: Form::$form, warps: $warps }),*
         ];
 
-        /// Calls `$mac! { Name "symbol" form warps tiles; ... }` with every exact kernel.
+        /// Calls `$mac! { Name "symbol" form warps; ... }` with every exact kernel.
         #[macro_export]
         macro_rules! for_each_lut_matmul {
-            ($mac:ident) => { $mac! { $($name $symbol $form $warps $tiles;)* } };
+            ($mac:ident) => { $mac! { $($name $symbol $form $warps;)* } };
         }
     };
 }
 
 exact! {
-    Tl1W8T1 "lut_matmul_tl1_w8t1" Tl1 8 1;
-    Tl1W16T1 "lut_matmul_tl1_w16t1" Tl1 16 1;
-    Tl1W8T2 "lut_matmul_tl1_w8t2" Tl1 8 2;
-    Tl1W16T2 "lut_matmul_tl1_w16t2" Tl1 16 2;
-    Tl2W8T1 "lut_matmul_tl2_w8t1" Tl2 8 1;
-    Tl2W16T1 "lut_matmul_tl2_w16t1" Tl2 16 1;
-    Tl2W8T2 "lut_matmul_tl2_w8t2" Tl2 8 2;
-    Tl2W16T2 "lut_matmul_tl2_w16t2" Tl2 16 2;
+    Tl1W8 "lut_matmul_tl1_w8" Tl1 8;
+    Tl1W16 "lut_matmul_tl1_w16" Tl1 16;
+    Tl2W8 "lut_matmul_tl2_w8" Tl2 8;
+    Tl2W16 "lut_matmul_tl2_w16" Tl2 16;
 }
 
 #[cfg(test)]
