@@ -7,13 +7,12 @@
 //! naive reference, bit for bit. `--device`, `--pdl` and the like belong to the GPU benchmarks.
 
 use std::process::ExitCode;
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bitnet_benches::{
-    Case, Linear, LinearTensors, Options, Quantiles, Report, Row, Timing, bits, load_average,
-    same_bits,
+    Case, Linear, LinearTensors, Options, Quantiles, Report, Row, Timing, bits, cpu_name,
+    load_average, read_gb_per_s, same_bits,
 };
 use bitnet_gpu::cpu::CpuBackend;
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
@@ -80,7 +79,7 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> anyhow::Result<()> {
     let cpu = CpuBackend::new(None)?;
-    let mut report = Report::new("cpu", &model_name());
+    let mut report = Report::new("cpu", &cpu_name());
     let threads = cpu.threads().count();
     report.conditions.more =
         [("backend".to_owned(), cpu.describe().into()), ("threads".to_owned(), threads.into())]
@@ -91,7 +90,7 @@ fn run(options: Options) -> anyhow::Result<()> {
             report.notes.push("the machine was not idle: figures are too low".into());
         }
     }
-    let read = read_gb_per_s(threads);
+    let read = read_gb_per_s(COLD_BYTES, threads);
     let what = format!("sum over {} MiB on {threads} threads (reads)", COLD_BYTES >> 20);
     report.control.gb_per_s.insert(what, read);
     report.control.best_gb_per_s = read;
@@ -191,37 +190,4 @@ fn measure(
     let products = (case.0.m * case.0.n * case.0.k) as f64;
     row.set("int8_giga_ops_per_s", 2.0 * products / us.median / 1e3);
     Ok(row)
-}
-
-/// GB/s of the best of twelve sums over a large buffer.
-fn read_gb_per_s(threads: usize) -> f64 {
-    let words = vec![1u64; COLD_BYTES / 8];
-    let pass = || {
-        let started = Instant::now();
-        std::thread::scope(|scope| {
-            for part in words.chunks(words.len().div_ceil(threads)) {
-                scope.spawn(move || {
-                    // Eight chains, so that the adds do not wait for each other.
-                    let mut sums = [0u64; 8];
-                    for line in part.chunks_exact(8) {
-                        for (sum, word) in sums.iter_mut().zip(line) {
-                            *sum = sum.wrapping_add(*word);
-                        }
-                    }
-                    std::hint::black_box(sums)
-                });
-            }
-        });
-        COLD_BYTES as f64 / started.elapsed().as_secs_f64() / 1e9
-    };
-    (0..12).map(|_| pass()).fold(0.0, f64::max)
-}
-
-/// The processor's name, as the system has it.
-fn model_name() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find_map(|line| line.strip_prefix("model name"));
-    let name = line.and_then(|rest| rest.split_once(':')).map(|(_, name)| name.trim().to_owned());
-    let cores = available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    format!("{} {cores} threads", name.unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
 }

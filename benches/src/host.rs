@@ -1,10 +1,12 @@
-//! What the machine says about itself: the date, memory of this process, clocks of the GPU.
+//! What the machine says about itself: the date, memory of this process, clocks of the GPU, name and
+//! reading speed of the CPU.
 //!
 //! All of it is for the record: what cannot be read is left out, never guessed.
 
 #[cfg(feature = "cuda")]
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread::{self, available_parallelism};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -90,6 +92,39 @@ pub(crate) fn clocks(uuid: &str) -> Vec<(String, String)> {
         }
         _ => Vec::new(),
     }
+}
+
+/// GB/s of the best of twelve sums over a buffer of `bytes`, on `threads` threads.
+pub fn read_gb_per_s(bytes: usize, threads: usize) -> f64 {
+    let words = vec![1u64; bytes / 8];
+    let pass = || {
+        let started = Instant::now();
+        thread::scope(|scope| {
+            for part in words.chunks(words.len().div_ceil(threads.max(1))) {
+                scope.spawn(move || {
+                    // Eight chains, so that the adds do not wait for each other.
+                    let mut sums = [0u64; 8];
+                    for line in part.chunks_exact(8) {
+                        for (sum, word) in sums.iter_mut().zip(line) {
+                            *sum = sum.wrapping_add(*word);
+                        }
+                    }
+                    std::hint::black_box(sums)
+                });
+            }
+        });
+        bytes as f64 / started.elapsed().as_secs_f64() / 1e9
+    };
+    (0..12).map(|_| pass()).fold(0.0, f64::max)
+}
+
+/// The processor's name, as the system has it, and its threads.
+pub fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let name = line.and_then(|rest| rest.split_once(':')).map(|(_, name)| name.trim().to_owned());
+    let cores = available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    format!("{} {cores} threads", name.unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
 }
 
 #[cfg(test)]

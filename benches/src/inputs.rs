@@ -2,6 +2,7 @@
 //! a run.
 
 use bitnet_gpu::ops::{Backend, Float, OpError, PackedLinear, QuantActs};
+use bitnet_gpu::pack::PackedW2;
 use bitnet_gpu::reference::Inputs;
 use contract::w2a8::{
     CODES_PER_WORD, PAD_WORD, Segments, act_bytes, act_index, code_shift, row_words,
@@ -102,6 +103,23 @@ impl Linear {
     pub fn new(m: usize, n: usize, k: usize) -> Self {
         let (acts, stats) = acts(k as u64, m, k);
         Self { m, n, k, words: packed_words(n as u64, n, k), acts, stats }
+    }
+
+    /// The weights, with their scales.
+    ///
+    /// # Panics
+    /// For no shape of the contract.
+    pub fn packed(&self) -> PackedW2 {
+        let &Self { n, k, .. } = self;
+        let segments = Segments::new(&parts(n)).expect("dimensions of the contract");
+        PackedW2 { n, k, words: self.words.clone(), segments }
+    }
+
+    /// The first row of activations as real numbers: `q / s`.
+    pub fn activations(&self) -> Vec<f32> {
+        let s = f32::from_bits(self.stats[0][0]);
+        let q = |i: usize| (self.acts[act_index(i) / 4] >> (8 * (act_index(i) % 4))) as u8 as i8;
+        (0..self.k).map(|i| f32::from(q(i)) / s).collect()
     }
 
     /// Packed weights, activations with their scales, and outputs, each once.

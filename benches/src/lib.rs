@@ -10,6 +10,7 @@
 mod case;
 mod host;
 mod inputs;
+mod lookup;
 mod options;
 #[cfg(feature = "cuda")]
 mod peers;
@@ -19,8 +20,9 @@ mod statistics;
 mod suite;
 
 pub use case::{Case, bits, blank, type_name, upload};
-pub use host::{Memory, load_average, memory, reset_memory_peak};
+pub use host::{Memory, cpu_name, load_average, memory, read_gb_per_s, reset_memory_peak};
 pub use inputs::{Linear, LinearTensors, acts, bf16_bytes, floats, packed_words, uniform};
+pub use lookup::{Arm, Lookup, LookupTensors, Weights};
 pub use options::Options;
 pub use report::{Conditions, Control, Report, Row, Timing};
 pub use statistics::Quantiles;

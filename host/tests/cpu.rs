@@ -20,6 +20,8 @@ mod kv_append;
 mod layernorm;
 #[path = "gpu/lm_head.rs"]
 mod lm_head;
+#[path = "gpu/lut_matmul.rs"]
+mod lut_matmul;
 #[path = "gpu/model.rs"]
 mod model;
 #[path = "gpu/pool2d.rs"]

@@ -32,6 +32,13 @@ fn choose_backend() {
 }
 
 #[test]
+fn lut_matmul() {
+    let text = run("lut_matmul", &["cpu"]);
+    assert!(text.contains("TL1 and TL2: the bits of w2a8_gemv"), "{text}");
+    assert!(text.contains("lossy: NMSE"), "{text}");
+}
+
+#[test]
 fn gemv() {
     let text = run("gemv", &["cpu"]);
     assert!(text.contains("1000x777 on CPU") && text.contains("y[0..4] = ["), "{text}");

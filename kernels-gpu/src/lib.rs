@@ -28,6 +28,7 @@ pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
 pub mod pool2d;
+pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;

@@ -13,7 +13,7 @@ use super::dense::Table;
 use super::kv_append::CacheMut;
 use super::rope::Angles;
 use super::sample::{Sampler, Scratch};
-use super::{Planes, Simd, SimdError, Threads};
+use super::{Planes, Simd, SimdError, Tables, Threads};
 use crate::memory::MemoryUsage;
 use crate::ops::act_quant::{ActQuant, Source};
 use crate::ops::activation::Activation;
@@ -71,6 +71,7 @@ pub struct CpuBackend {
     simd: Simd,
     ledger: Arc<Ledger>,
     planes: Mutex<Planes>,
+    tables: Mutex<Tables>,
     scratch: Mutex<Scratch>,
 }
 
@@ -109,6 +110,7 @@ impl CpuBackend {
             simd,
             ledger: Arc::default(),
             planes: Mutex::default(),
+            tables: Mutex::default(),
             scratch: Mutex::default(),
         })
     }
@@ -481,6 +483,59 @@ impl Backend for CpuBackend {
             op.activation,
             op.y.as_mut_slice(),
         )
+    }
+
+    fn lut_matmul(&self, op: ops::lut_matmul::LutMatmul<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let product = super::lut_matmul::Product {
+            tiles: op.w.tiles().as_slice(),
+            form: op.w.form(),
+            k: op.w.k(),
+            segments: op.w.segments(),
+            acts: op.acts.acts.as_slice(),
+            stats: &op.acts.stats.as_slice()[..op.m],
+        };
+        let y = &mut op.y.as_mut_slice()[..op.m * op.w.n()];
+        let tables = &mut hold(&self.tables);
+        super::lut_matmul::lut_matmul(&self.threads, self.simd, &product, tables, y)
+    }
+
+    fn lut_build_lossy(&self, op: ops::lut_matmul::LutBuildLossy<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let (k, act_group) = (op.tables.k(), op.tables.act_group());
+        super::lut_lossy::build(
+            &self.threads,
+            self.simd,
+            &op.x.as_slice()[..op.m * k],
+            k,
+            act_group,
+            op.tables.tables.as_mut_slice(),
+            op.tables.heads.as_mut_slice(),
+        );
+        Ok(())
+    }
+
+    fn lut_matmul_lossy(
+        &self,
+        op: ops::lut_matmul::LutMatmulLossy<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let (n, k) = (op.w.n(), op.w.k());
+        let product = super::lut_lossy::Product {
+            tiles: op.w.tiles().as_slice(),
+            bits: op.w.bits(),
+            n,
+            k,
+            scales: op.w.scales().as_slice(),
+            zeros: op.w.zeros().map(Buffer::as_slice),
+            act_group: op.tables.act_group(),
+            per_weight_group: op.per_weight_group(),
+            tables: op.tables.tables.as_slice(),
+            heads: op.tables.heads.as_slice(),
+        };
+        let y = &mut op.y.as_mut_slice()[..op.m * n];
+        super::lut_lossy::multiply(&self.threads, self.simd, &product, op.m, y);
+        Ok(())
     }
 
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {

@@ -16,6 +16,10 @@ pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
 pub mod pool2d;
+pub mod lut_lossy;
+pub mod lut_matmul;
+#[cfg(target_arch = "x86_64")]
+mod lut_x86;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
@@ -35,6 +39,7 @@ pub use backend::{
 };
 pub use buffer::Buffer;
 pub use dense::Table;
+pub use lut_matmul::Tables;
 pub use simd::{Level, Simd, SimdError};
 pub use threads::Threads;
 pub use w2a8::Planes;

@@ -255,6 +255,20 @@ impl Backend for CudaBackend {
         softmax: Softmax,
     }
 
+    fn lut_build_lossy(
+        &self,
+        op: super::lut_matmul::LutBuildLossy<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
+    fn lut_matmul_lossy(
+        &self,
+        op: super::lut_matmul::LutMatmulLossy<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         act_quant: ActQuant,
@@ -264,6 +278,7 @@ impl Backend for CudaBackend {
         kv_append: KvAppend,
         attention: Attention,
         lm_head: LmHead,
+        lut_matmul: LutMatmul,
         sample: Sample,
     }
 }

@@ -21,6 +21,7 @@ pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
 pub mod pool2d;
+pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
@@ -169,6 +170,12 @@ pub trait Backend: Sized + Send + 'static {
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// Convolution; see [`conv2d::Conv2d`].
     fn conv2d<T: Float>(&self, op: conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError>;
+    /// Ternary matrix times rows, by lookup tables; see [`lut_matmul::LutMatmul`].
+    fn lut_matmul(&self, op: lut_matmul::LutMatmul<'_, Self>) -> Result<(), OpError>;
+    /// int8 lookup tables of activations; see [`lut_matmul::LutBuildLossy`].
+    fn lut_build_lossy(&self, op: lut_matmul::LutBuildLossy<'_, Self>) -> Result<(), OpError>;
+    /// Weights of 1 to 4 bits times rows, by int8 tables; see [`lut_matmul::LutMatmulLossy`].
+    fn lut_matmul_lossy(&self, op: lut_matmul::LutMatmulLossy<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

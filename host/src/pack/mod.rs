@@ -11,17 +11,23 @@
 //! | [`tq1_0`]   | base 3    | 256 values in 52 bytes and an f16 scale                       |
 //! | [`tq2_0`]   | t + 1     | 256 values in 64 bytes, first quarter in the low bits, f16 scale |
 //! | [`int2`]    | t + 2     | 16 x 32 tiles, permuted                                       |
+//! | [`tl`]      | pairs, triples | tiles of 32 rows for lookup matmul                       |
+//! | [`bits`]    | 1 to 4 bits | the same tiles, bit by bit: no ternaries                    |
 //! | [`ternary`] | -         | float masters, rounded by their mean absolute value           |
 
+pub mod bits;
 pub mod hf;
 pub mod i2_s;
 pub mod int2;
 pub mod ternary;
+pub mod tl;
 pub mod tq1_0;
 pub mod tq2_0;
 pub mod w2;
 pub mod word;
 
+pub use bits::PackedBits;
+pub use tl::PackedTl;
 pub use w2::{PackedW2, TernaryHasher, TernarySource, W2Builder, ternary_sha256};
 
 /// What a packed matrix can be refused for.
@@ -84,6 +90,46 @@ pub enum PackError {
         col: usize,
         /// The code as stored.
         code: u8,
+    },
+    /// Weights of a width that there is no layout for.
+    #[error("weights of {bits} bits; 1 to 4 are allowed")]
+    Bits {
+        /// What was asked for.
+        bits: usize,
+    },
+    /// A code of more bits than its matrix has.
+    #[error("row {row}, column {col} holds code {code}; a {bits}-bit code is below {}", 1u32 << bits)]
+    CodeBits {
+        /// Row.
+        row: usize,
+        /// Column.
+        col: usize,
+        /// The code.
+        code: u8,
+        /// Bits of the matrix.
+        bits: usize,
+    },
+    /// A scale or zero point that nothing can be computed with.
+    #[error("the {what} of row {row}, group {group} is {value}; it must be finite")]
+    GroupValue {
+        /// Which of them.
+        what: &'static str,
+        /// Row.
+        row: usize,
+        /// Group of columns.
+        group: usize,
+        /// The value.
+        value: f32,
+    },
+    /// Padding that is not zero.
+    #[error(
+        "row {row}, column {col} is padding and not zero; the data is damaged or of another shape"
+    )]
+    Padding {
+        /// Row, counted with padding.
+        row: usize,
+        /// Column, counted with padding.
+        col: usize,
     },
     /// A ternary outside -1, 0, 1.
     #[error("row {row}, column {col} holds {value}; ternaries are -1, 0 and 1")]

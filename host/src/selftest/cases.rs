@@ -11,7 +11,7 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, conv2d, elementwise, embed, kv_append, layernorm, lm_head,
-    pool2d, rmsnorm, rope, sample, softmax, w2a8_gemm, w2a8_gemv,
+    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -41,6 +41,8 @@ enum Inputs {
     LayerNorm(layernorm::Inputs),
     LmHead(lm_head::Inputs),
     Pool2d(pool2d::Inputs),
+    LutMatmul(Product, usize),
+    LutMatmulLossy(lut_matmul::LossyCase),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
     Sample(sample::Inputs),
@@ -62,6 +64,11 @@ impl Run for Case {
             Inputs::LayerNorm(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
             Inputs::Pool2d(inputs) => inputs.run(bed),
+            Inputs::LutMatmul(case, variant) => {
+                let form = contract::lut_matmul::VARIANTS[*variant].form;
+                lut_matmul::Inputs { case, form, variant: Some(*variant) }.run(bed)
+            }
+            Inputs::LutMatmulLossy(case) => case.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
@@ -92,6 +99,7 @@ pub fn cases() -> Vec<Case> {
     list.conv2d();
     list.tables();
     list.kv_append();
+    list.lut_matmul();
     list.elementwise();
     list.rows();
     list.pool2d();
@@ -232,6 +240,32 @@ impl List {
                     let what = format!("{heads:?} m={m} start={start} capacity={capacity}");
                     self.add(kernel, what, Inputs::KvAppend(inputs));
                 }
+            }
+        }
+    }
+
+    fn lut_matmul(&mut self) {
+        use contract::lut_matmul::{LossyB1, LossyB2, LossyB3, LossyB4, LossyTables, VARIANTS};
+        for (index, variant) in VARIANTS.iter().enumerate() {
+            for (m, n, k) in [(1, 1, 1), (2, 33, 65), (1, 131, 1000), (1, 7, 5000)] {
+                let what = format!("m={m} n={n} k={k}");
+                let case = Product::new(m, n, k, 10);
+                self.add(variant.spec.symbol, what, Inputs::LutMatmul(case, index));
+            }
+        }
+        for (i, shape) in
+            [(1, 1, 1, 32, 64), (2, 33, 65, 64, 64), (1, 40, 5000, 64, 128)].into_iter().enumerate()
+        {
+            let kernels = [
+                symbol::<LossyB1>(),
+                symbol::<LossyB2>(),
+                symbol::<LossyB3>(),
+                symbol::<LossyB4>(),
+                symbol::<LossyTables>(),
+            ];
+            for (bits, kernel) in kernels.into_iter().enumerate() {
+                let case = lut_matmul::LossyCase::new(bits % 4 + 1, shape, i as u64);
+                self.add(kernel, format!("{shape:?}"), Inputs::LutMatmulLossy(case));
             }
         }
     }

@@ -18,6 +18,7 @@ pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
 pub mod pool2d;
+pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
@@ -163,6 +164,9 @@ pub enum RunError {
     /// The operation was refused or failed.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// The inputs of the case do not make a matrix.
+    #[error(transparent)]
+    Pack(#[from] crate::pack::PackError),
     /// Something wrote behind a tensor.
     #[error("{tensor}: element {past} past its end was written")]
     Overrun {

@@ -17,6 +17,7 @@ mod embed;
 mod kv_append;
 mod layernorm;
 mod lm_head;
+mod lut_matmul;
 mod memory;
 mod model;
 mod pool2d;

@@ -96,6 +96,7 @@ families! {
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
     pool2d: WindowF32, WindowF16, WindowBf16, GlobalF32, GlobalF16, GlobalBf16;
     rmsnorm: RmsNormF32, RmsNormF16, RmsNormBf16;
+    lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     rope: Rope;
     sample: SamplePrepare, SamplePick;
     softmax: SoftmaxF32, SoftmaxF16, SoftmaxBf16;

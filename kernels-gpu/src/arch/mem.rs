@@ -70,6 +70,24 @@ macro_rules! load_if {
     }};
 }
 
+macro_rules! load_u8_if {
+    ($enabled:expr, $p:expr, $ptx:literal) => {{
+        let byte: u32;
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "mov.b32 {byte}, 0;",
+            concat!("@on ", $ptx, " {byte}, [{p}];"),
+            "}}",
+            byte = out(reg32) byte,
+            enabled = in(reg32) u32::from($enabled), p = in(reg64) $p,
+            options(pure, readonly, nostack),
+        );
+        byte
+    }};
+}
+
 macro_rules! load {
     ($p:expr, $ptx:literal) => {{
         let word: i32;
@@ -339,6 +357,23 @@ pub unsafe fn ld_u8(p: *const u8) -> u8 {
         );
     }
     byte as u8
+}
+
+/// A byte of the weights, or 0 when `enabled` does not hold.
+/// `@enabled ld.global.nc.L1::no_allocate.u8` (sm_80; `ld.global.nc.u8` below)
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_nc_stream_x4_if`], of 1 byte.
+#[inline(always)]
+pub unsafe fn ld_nc_stream_u8_if(enabled: bool, p: *const u8) -> u32 {
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        #[cfg(level_sm_80)]
+        return load_u8_if!(enabled, p, "ld.global.nc.L1::no_allocate.u8");
+        #[cfg(not(level_sm_80))]
+        return load_u8_if!(enabled, p, "ld.global.nc.u8");
+    }
 }
 
 /// A word. `ld.global.b32`

@@ -50,6 +50,13 @@ impl<T> Shared<T> {
         Self { addr: self.addr + count * size_of::<T>() as u32, elem: PhantomData }
     }
 
+    /// The address `bytes` further.
+    #[inline(always)]
+    #[must_use]
+    pub fn byte_add(self, bytes: u32) -> Self {
+        Self { addr: self.addr + bytes, elem: PhantomData }
+    }
+
     /// The same address with another element type.
     #[inline(always)]
     pub fn cast<U>(self) -> Shared<U> {
@@ -193,6 +200,48 @@ impl Shared<u32> {
             );
         }
         old
+    }
+}
+
+impl Shared<i16> {
+    /// Two bytes, extended with their sign. `ld.shared.s16`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 2 bytes aligned to 2.
+    #[inline(always)]
+    pub unsafe fn read_i16(self) -> i32 {
+        let value: i32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.s16 {value}, [{addr}];",
+                value = out(reg32) value, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        value
+    }
+}
+
+impl Shared<i8> {
+    /// A byte, extended with its sign. `ld.shared.s8`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 1 byte.
+    #[inline(always)]
+    pub unsafe fn read_i8(self) -> i32 {
+        let value: i32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.s8 {value}, [{addr}];",
+                value = out(reg32) value, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        value
     }
 }
 

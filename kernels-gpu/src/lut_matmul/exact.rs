@@ -1,0 +1,265 @@
+//! The exact forms: 16-bit tables of int8 sums in shared memory.
+//!
+//! A block owns one tile of weights. It goes along K in stretches whose tables fit into shared memory;
+//! its warps build the tables together and then share the steps of the stretch, each warp every
+//! `WARPS`th. A lane loads the bytes of its row, `HELD` steps ahead, the first of them before the wait
+//! for the kernel that makes the activations. The sums of the warps meet at the end.
+
+use contract::launch::Kernel;
+use contract::lut_matmul::{
+    Args, Form, HELD, STEP_LOOKUPS, TILE, pair_entry, table_words, tile_steps, triple_entry,
+};
+use contract::w2a8::{ActStats, act_bytes, act_index, dequantise};
+
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{ld, ld_if, ld_nc_stream_u8_if, st};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, warp_id};
+
+/// Vectors of a step, at most.
+const VECTORS: usize = 5;
+/// Bytes of a step that belong to one row.
+type Step = [u32; VECTORS];
+/// Where the negative entries of a table begin, in bytes.
+const NEGATIVE: u32 = 32;
+
+const _: () = assert!(TILE == LANES as usize);
+
+/// Four activations from `4 * word` on; zeros past the end of the row.
+///
+/// # Safety
+///
+/// `row` is a row of activations of `k` columns in the order of `contract::w2a8`.
+#[inline(always)]
+unsafe fn acts_word(row: *const u32, word: u32, k: u32) -> u32 {
+    let at = 4 * word as usize;
+    // SAFETY: a row has `act_bytes(k)` bytes, whole groups of it, so the word is inside.
+    unsafe { ld_if(at < act_bytes(k as usize), row.wrapping_add(act_index(at) / 4)) }
+}
+
+/// Builds tables `2 pair` and `2 pair + 1` of the row, which share their loads, into `at`.
+///
+/// # Safety
+///
+/// As for [`acts_word`]; `at` starts two tables of shared memory that are this thread's.
+#[inline(always)]
+unsafe fn build<const TL2: bool>(row: *const u32, pair: u32, k: u32, at: Shared<u32>) {
+    if TL2 {
+        let first = 6 * pair;
+        // SAFETY: by the caller.
+        let words = unsafe { [acts_word(row, first / 4, k), acts_word(row, first / 4 + 1, k)] };
+        let bytes = (u64::from(words[1]) << 32 | u64::from(words[0])) >> (8 * (first % 4));
+        let x = |i: u32| (bytes >> (8 * i)) as i8 as i32;
+        let mut t = 0;
+        while t < 2 {
+            let x = [x(3 * t), x(3 * t + 1), x(3 * t + 2)];
+            let at = at.add(t * table_words(Form::Tl2));
+            let mut word = 0;
+            while word < 7 {
+                let (a, b) = (triple_entry(2 * word, x), triple_entry(2 * word + 1, x));
+                // SAFETY: words below 15 of the table.
+                unsafe {
+                    at.add(u32::from(word)).write(halves(a, b));
+                    at.add(NEGATIVE / 4 + u32::from(word)).write(halves(-a, -b));
+                }
+                word += 1;
+            }
+            t += 1;
+        }
+    } else {
+        // SAFETY: by the caller.
+        let bytes = unsafe { acts_word(row, pair, k) };
+        let x = |i: u32| (bytes >> (8 * i)) as i8 as i32;
+        let mut t = 0;
+        while t < 2 {
+            let x = [x(2 * t), x(2 * t + 1)];
+            let at = at.add(t * table_words(Form::Tl1));
+            let mut word = 0;
+            while word < 5 {
+                // Code 9 is none: its half of the last word is never read.
+                let (a, b) = (pair_entry(2 * word, x), pair_entry((2 * word + 1) % 9, x));
+                // SAFETY: words below 5 of the table.
+                unsafe { at.add(u32::from(word)).write(halves(a, b)) };
+                word += 1;
+            }
+            t += 1;
+        }
+    }
+}
+
+/// Two entries in one word.
+#[inline(always)]
+const fn halves(low: i32, high: i32) -> u32 {
+    low as u32 & 0xffff | (high as u32) << 16
+}
+
+/// The sum of the eight lookups of a step whose tables start at `tables`.
+///
+/// # Safety
+///
+/// The tables of the step are built; codes are valid.
+#[inline(always)]
+unsafe fn look_up<const TL2: bool>(step: &Step, tables: Shared<i16>) -> i32 {
+    let stride = 2 * table_words(if TL2 { Form::Tl2 } else { Form::Tl1 });
+    let mut acc = 0;
+    let mut j = 0;
+    while j < STEP_LOOKUPS as u32 {
+        let byte = step[j as usize / 2];
+        let mut entry = if j % 2 == 0 { byte << 1 & 0x1e } else { byte >> 3 & 0x1e };
+        if TL2 {
+            // Sign j is bit 7 - j; it adds NEGATIVE = 1 << 5.
+            let signs = step[4];
+            entry |= if j < 2 { signs >> (2 - j) } else { signs << (j - 2) } & NEGATIVE;
+        }
+        // SAFETY: an entry of table j, by the caller.
+        acc += unsafe { tables.byte_add(entry).add(j * stride).read_i16() };
+        j += 1;
+    }
+    acc
+}
+
+/// The bytes of step `index` of a row, or zeros.
+///
+/// # Safety
+///
+/// When `enabled`, step `index` of the lane's row starts `index * step_bytes` after `row`.
+#[inline(always)]
+unsafe fn load<const TL2: bool>(enabled: bool, row: *const u8, index: u32) -> Step {
+    let form = if TL2 { Form::Tl2 } else { Form::Tl1 };
+    let row = row.wrapping_add(index as usize * form.step_bytes());
+    let mut step = [0; VECTORS];
+    let mut v = 0;
+    while v < form.step_bytes() / TILE {
+        // SAFETY: vector v of the step; weights never change.
+        step[v] = unsafe { ld_nc_stream_u8_if(enabled, row.wrapping_add(v * TILE)) };
+        v += 1;
+    }
+    step
+}
+
+/// The kernel.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table, grid x has a block for each tile, the block has
+/// `WARPS` warps and `SMEM_BYTES` of shared memory.
+#[inline(always)]
+unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
+    let form = if TL2 { Form::Tl2 } else { Form::Tl1 };
+    let (n, k) = (args.n, args.k);
+    let steps = form.steps(k as usize) as u32;
+    let (lane, warp) = (lane_id(), warp_id());
+    let tile = block_idx_x() as usize;
+    let tile = args.w.as_ptr().cast_const().wrapping_add(tile * form.tile_bytes(k as usize));
+    let own = tile.wrapping_add(lane as usize);
+    let row = block_idx_x() * TILE as u32 + thread_idx_x();
+    let writes = thread_idx_x() < TILE as u32 && row < n;
+    let shared = dynamic_shared_mem::<u32>();
+    let words = table_words(form);
+    let load_held = |first: u32, end: u32| {
+        let mut held = [[0; VECTORS]; HELD];
+        let mut h = 0;
+        while h < HELD {
+            let index = first + h as u32 * WARPS;
+            // SAFETY: index < end <= steps.
+            held[h] = unsafe { load::<TL2>(index < end, own, index) };
+            h += 1;
+        }
+        held
+    };
+
+    let mut m = block_idx_y();
+    let mut held = load_held(warp, steps.min(tile_steps(form)));
+    launch_dependents();
+    dependency_wait();
+    loop {
+        let acts = args.acts.as_ptr().cast_const();
+        let acts = acts.wrapping_add(m as usize * (act_bytes(k as usize) / 4));
+        let stats = args.stats.as_ptr().cast_const().wrapping_add(m as usize);
+        // SAFETY: stats[m]; the scale is its first field.
+        let scale = unsafe { ld(stats.cast::<f32>()) };
+        let (mut acc, mut base) = (0i32, 0);
+        while base < steps {
+            let end = steps.min(base + tile_steps(form));
+            let pairs = STEP_LOOKUPS as u32 / 2;
+            let mut pair = thread_idx_x();
+            while pair < (end - base) * pairs {
+                let at = shared.add(2 * pair * words);
+                // SAFETY: the pair is one of the stretch, so its tables are inside.
+                unsafe { build::<TL2>(acts, base * pairs + pair, k, at) };
+                pair += 32 * WARPS;
+            }
+            sync_threads();
+            let mut first = base + warp;
+            while first < end {
+                let next = first + HELD as u32 * WARPS;
+                let ahead = load_held(next, end);
+                let mut h = 0;
+                while h < HELD {
+                    let index = first + h as u32 * WARPS;
+                    if index < end {
+                        let at = (index - base) * STEP_LOOKUPS as u32 * words;
+                        // SAFETY: the tables of steps base..end are built; codes are valid.
+                        acc += unsafe { look_up::<TL2>(&held[h], shared.add(at).cast()) };
+                    }
+                    h += 1;
+                }
+                held = ahead;
+                first = next;
+            }
+            base = end;
+            // The next stretch, or the first one again for another row.
+            let begin = if base < steps { base } else { 0 };
+            let end = steps.min(begin + tile_steps(form));
+            let more = base < steps || args.m - m > grid_dim_y();
+            held = load_held(begin + warp, if more { end } else { 0 });
+            sync_threads();
+        }
+
+        // SAFETY: sums[warp][lane]; WARPS * 32 words fit, and no table is in use.
+        unsafe { shared.add(warp * LANES + lane).write(acc as u32) };
+        sync_threads();
+        if writes {
+            let mut total = 0i32;
+            let mut warp = 0;
+            while warp < WARPS {
+                // SAFETY: written before the barrier.
+                total += unsafe { shared.add(warp * LANES + lane).read() } as i32;
+                warp += 1;
+            }
+            let y = dequantise(total, scale, args.segments.scale_of(row));
+            let at = m as usize * n as usize + row as usize;
+            // SAFETY: y[m, row] with row < n belongs to this thread.
+            unsafe { st(args.y.as_ptr().wrapping_add(at), y) };
+        }
+        m += grid_dim_y();
+        if m >= args.m {
+            break; // the same for every thread of the block
+        }
+        sync_threads();
+    }
+}
+
+const _: () = assert!(core::mem::offset_of!(ActStats, scale) == 0);
+
+macro_rules! entries {
+    ($($name:ident $symbol:literal $form:ident $warps:literal;)*) => {$(
+        const _: () = {
+            /// # Safety
+            ///
+            /// The launch obeys the kernel's `SPEC`; the pointers cover the contract's table.
+            #[unsafe(export_name = $symbol)]
+            unsafe extern "ptx-kernel" fn entry(args: Args) {
+                const TL2: bool = matches!(Form::$form, Form::Tl2);
+                // SAFETY: the launch contract, handed on.
+                unsafe { exact::<TL2, $warps>(&args) }
+            }
+            const _: unsafe extern "ptx-kernel" fn(
+                <contract::lut_matmul::$name as Kernel>::Args,
+            ) = entry;
+        };
+    )*};
+}
+
+contract::for_each_lut_matmul!(entries);
