@@ -2,8 +2,8 @@
 
 use contract::conv2d::{
     Activation, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dJoinF32, Conv2dJoinHalf,
-    Conv2dMmaBf16, Conv2dMmaF16, Conv2dMmaSmallBf16, Conv2dMmaSmallF16, Conv2dTaps3F32,
-    Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Layout,
+    Conv2dMmaBf16, Conv2dMmaF16, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf,
+    Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -102,8 +102,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dTaps3Half::SPEC, f16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, half),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [2, 130, 140], [24, 16, 1, 1], 1, plain),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nhwc, [2, 130, 140], [9, 4, 1, 2], 1, plain),
-        (Conv2dMmaSmallBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
-        (Conv2dMmaSmallF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
+        (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
+        (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
     ]
     .into_iter()
     .enumerate()

@@ -5,10 +5,10 @@
 //! tile (a chunk each, in exact kernels) and a second launch adds their sums in order.
 
 use contract::conv2d::{
-    Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dJoinF32, Conv2dJoinHalf,
-    Conv2dMmaBf16, Conv2dMmaF16, Conv2dMmaSmallBf16, Conv2dMmaSmallF16, Conv2dTaps3F32,
-    Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE,
-    Tile, taps3_blocks,
+    Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
+    Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
+    Conv2dMmaF16, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Geometry,
+    JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -29,19 +29,34 @@ struct Split {
 impl Split {
     const NONE: Self = Self { count: 1, terms: u32::MAX / 2 };
 
-    /// So many splits, of whole `unit`s, that `blocks` tiles fill `wanted` blocks; none where the
-    /// outputs are many or each split would be shorter than `least` terms.
-    fn fill(g: &Geometry, blocks: u64, wanted: u64, unit: u32, least: u32) -> Self {
-        let outputs = u64::from(g.pixels) * u64::from(g.k * g.groups);
-        let most = u64::from(g.terms / least.max(1));
-        let splits = (wanted / blocks.max(1)).min(most);
-        if splits < 2 || outputs > 1 << 24 {
+    /// A split for each chunk, where `blocks` tiles leave the device idle and there are not too many
+    /// outputs to write more than once: chunk sums are added in order, so bits do not depend on it.
+    fn chunks(g: &Geometry, blocks: u64, sms: u64) -> Self {
+        let count = g.terms.div_ceil(CHUNK as u32);
+        if count == 1 || blocks >= 2 * sms || outputs(g) > MOST_SHARED {
             return Self::NONE;
         }
-        let units = u64::from(g.terms.div_ceil(unit));
-        let terms = units.div_ceil(splits) as u32 * unit;
+        Self { count, terms: CHUNK as u32 }
+    }
+
+    /// So many splits of whole steps that `blocks` tiles become `wanted` blocks, none shorter than
+    /// `least` terms.
+    fn fill(g: &Geometry, blocks: u64, wanted: u64, least: u32) -> Self {
+        let splits = (wanted / blocks.max(1)).min(u64::from(g.terms / least));
+        if splits < 2 || outputs(g) > MOST_SHARED {
+            return Self::NONE;
+        }
+        let steps = u64::from(g.terms.div_ceil(MMA_STEP));
+        let terms = steps.div_ceil(splits) as u32 * MMA_STEP;
         Self { count: g.terms.div_ceil(terms), terms }
     }
+}
+
+/// Most outputs whose terms are shared among blocks.
+const MOST_SHARED: u64 = 1 << 22;
+
+fn outputs(g: &Geometry) -> u64 {
+    u64::from(g.pixels) * u64::from(g.k * g.groups)
 }
 
 impl<T: Float> Conv2d<'_, CudaBackend, T> {
@@ -84,39 +99,46 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
             tile.tiles(&geometry).map(u64::from).iter().product::<u64>()
                 * u64::from(geometry.groups)
         };
-        let exact = |tile: Tile| {
-            Split::fill(&geometry, blocks(tile), 4 * sms, CHUNK as u32, CHUNK as u32 / 2)
-        };
         // SAFETY: as above.
         unsafe {
             match T::TYPE {
                 RowType::F32 => {
-                    if blocks(Conv2dF32::TILE) >= 2 * sms {
-                        return tiled::<Conv2dF32>(cuda, args, Conv2dF32::TILE, Split::NONE);
+                    let tile = Conv2dF32::TILE;
+                    if blocks(tile) >= 2 * sms {
+                        return tiled::<Conv2dF32>(cuda, args, tile, Split::NONE);
                     }
                     let tile = Conv2dF32Small::TILE;
-                    tiled::<Conv2dF32Small>(cuda, args, tile, exact(tile))
+                    let split = Split::chunks(&geometry, blocks(tile), sms);
+                    tiled::<Conv2dF32Small>(cuda, args, tile, split)
                 }
                 _ if !mma => {
                     let tile = Conv2dHalf::TILE;
-                    tiled::<Conv2dHalf>(cuda, args, tile, exact(tile))
+                    let split = Split::chunks(&geometry, blocks(tile), sms);
+                    tiled::<Conv2dHalf>(cuda, args, tile, split)
                 }
                 element => {
                     let args = Args { vectors: u32::from(shape.channels_together(8)), ..args };
                     let bf16 = element == RowType::Bf16;
-                    let tile = Conv2dMmaBf16::TILE;
-                    if blocks(tile) >= sms {
+                    if cuda.has::<Conv2dHopperBf16>() {
+                        let tile = Conv2dHopperBf16::TILE;
+                        if geometry.k > 64 && blocks(tile) >= sms {
+                            return match bf16 {
+                                true => tiled::<Conv2dHopperBf16>(cuda, args, tile, Split::NONE),
+                                false => tiled::<Conv2dHopperF16>(cuda, args, tile, Split::NONE),
+                            };
+                        }
+                        let tile = Conv2dHopperNarrowBf16::TILE;
+                        let split = Split::fill(&geometry, blocks(tile), 2 * sms, 2 * MMA_STEP);
                         return match bf16 {
-                            true => tiled::<Conv2dMmaBf16>(cuda, args, tile, Split::NONE),
-                            false => tiled::<Conv2dMmaF16>(cuda, args, tile, Split::NONE),
+                            true => tiled::<Conv2dHopperNarrowBf16>(cuda, args, tile, split),
+                            false => tiled::<Conv2dHopperNarrowF16>(cuda, args, tile, split),
                         };
                     }
-                    let tile = Conv2dMmaSmallBf16::TILE;
-                    let split =
-                        Split::fill(&geometry, blocks(tile), 3 * sms, MMA_STEP, 2 * MMA_STEP);
+                    let tile = Conv2dMmaBf16::TILE;
+                    let split = Split::fill(&geometry, blocks(tile), 3 * sms, 2 * MMA_STEP);
                     match bf16 {
-                        true => tiled::<Conv2dMmaSmallBf16>(cuda, args, tile, split),
-                        false => tiled::<Conv2dMmaSmallF16>(cuda, args, tile, split),
+                        true => tiled::<Conv2dMmaBf16>(cuda, args, tile, split),
+                        false => tiled::<Conv2dMmaF16>(cuda, args, tile, split),
                     }
                 }
             }
