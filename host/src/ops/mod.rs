@@ -157,6 +157,10 @@ pub trait Backend: Sized + Send + 'static {
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// Convolution; see [`conv2d::Conv2d`].
     fn conv2d<T: Float>(&self, op: conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError>;
+    /// Convolution of int8; see [`conv2d::Conv2dI8`].
+    fn conv2d_i8(&self, op: conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError>;
+    /// Convolution of int8 with ternaries; see [`conv2d::Conv2dTernary`].
+    fn conv2d_ternary(&self, op: conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

@@ -33,6 +33,7 @@ enum Inputs {
     ActQuant(act_quant::Inputs),
     Attention(attention::Inputs),
     Conv2d(conv2d::Inputs),
+    Conv2dWhole(conv2d::WholeInputs),
     Embed(embed::Inputs),
     KvAppend(kv_append::Inputs),
     LmHead(lm_head::Inputs),
@@ -51,6 +52,7 @@ impl Run for Case {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
+            Inputs::Conv2dWhole(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
@@ -165,6 +167,9 @@ impl List {
     fn conv2d(&mut self) {
         for (kernel, what, inputs) in conv2d::cases() {
             self.add(kernel, what, Inputs::Conv2d(inputs));
+        }
+        for (kernel, what, inputs) in conv2d::whole_cases() {
+            self.add(kernel, what, Inputs::Conv2dWhole(inputs));
         }
     }
 

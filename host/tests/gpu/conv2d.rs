@@ -5,8 +5,8 @@ use bitnet_gpu::ops::conv2d::{
 };
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
-use bitnet_gpu::reference::conv2d::{Case, Extras, test_shapes};
-use bitnet_gpu::selftest::conv2d::Inputs;
+use bitnet_gpu::reference::conv2d::{Case, Extras, WholeCase, test_shapes};
+use bitnet_gpu::selftest::conv2d::{Inputs, WholeInputs};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
 
@@ -18,6 +18,7 @@ on_lane! {
     generated_shapes
     whole_numbers_are_exact_on_tensor_cores
     tensor_cores_stay_within_their_bound
+    whole_numbers
     no_images
     weights_are_refused
     refusals
@@ -266,6 +267,48 @@ fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
             }
         }
     }
+}
+
+/// int8 and ternary weights: exact on every kernel.
+fn whole_numbers<B: Backend>(b: &B) {
+    let check = |case: &Case, seed| {
+        for ternary in [false, true] {
+            let inputs = WholeInputs(WholeCase::new(case.clone(), ternary, seed));
+            let what =
+                format!("ternary={ternary} {:?} {:?} {:?}", case.images, case.oihw, case.window);
+            check(b, &inputs, &inputs.expected(), what);
+        }
+    };
+    for (i, (images, oihw, groups, window)) in test_shapes().into_iter().enumerate() {
+        let extras =
+            Extras { bias: i % 2 == 0, residual: i % 3 == 0, activation: Activation::ALL[i % 4] };
+        let case = Case::new(RowType::F32, images, oihw, groups, window, extras, i as u64);
+        check(&case, i as u64);
+    }
+    for i in 0..generated("conv2d of whole numbers") {
+        let mut seeded = Seeded::new(13_000 + i as u64);
+        let mut case = any_case(&mut seeded, i as u64);
+        case.element = RowType::F32;
+        check(&case, i as u64);
+    }
+    // Extreme values, where padding is the only zero.
+    let images = Images { n: 1, h: 5, w: 6, layout: Layout::Nhwc };
+    for c in [16, 100] {
+        let case = Case::new(RowType::F32, images, [70, c, 3, 3], 1, Window::new(1, 1), PLAIN, 1);
+        for (x, w) in [(-128.0, -128.0), (127.0, -128.0), (-128.0, 1.0)] {
+            for ternary in [false, true] {
+                let mut whole = WholeCase::new(case.clone(), ternary, 1);
+                whole.case.x.fill(x);
+                whole.case.w.fill(if ternary { f32::signum(w) } else { w });
+                let inputs = WholeInputs(whole);
+                support_check(b, &inputs, c);
+            }
+        }
+    }
+}
+
+fn support_check<B: Backend>(b: &B, inputs: &WholeInputs, c: usize) {
+    check(b, inputs, &inputs.expected(), format!("extreme values, {c} channels"));
 }
 
 fn no_images<B: Backend>(b: &B) {
