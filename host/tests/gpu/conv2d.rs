@@ -172,7 +172,7 @@ fn any_case(seeded: &mut Seeded, i: u64) -> Case {
     let stride =
         if seeded.below(2) == 0 { [1, 1] } else { [1 + seeded.below(4), 1 + seeded.below(4)] };
     // Large in few directions at a time: the oracle is plain loops.
-    while images.n * images.h * images.w * k * (c * window[0] * window[1]) > 3_000_000 {
+    while images.n * images.h * images.w * k * (c * window[0] * window[1]) > 600_000 {
         (images.h, images.w, images.n) = (images.h.div_ceil(2), images.w.div_ceil(2), 1);
         if images.h * images.w == 1 {
             break;
@@ -214,7 +214,7 @@ fn generated_shapes<B: Backend>(b: &B) {
 /// Sums that are exact in any order have the bits of the one arithmetic on tensor cores too.
 fn whole_numbers_are_exact_on_tensor_cores<B: Backend>(b: &B) {
     let check = |case: Case| {
-        let inputs = Inputs { case: case.whole(), math: Math::TensorCore };
+        let inputs = Inputs { case: case.whole(), math: Math::TensorCore, kernel: None };
         let what =
             format!("{:?} {:?} {:?}", inputs.case.images, inputs.case.oihw, inputs.case.window);
         check(b, &inputs, &inputs.expected(), what);
@@ -254,7 +254,7 @@ fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
             let extras = Extras { bias: true, residual: true, activation: Activation::None };
             let seed = (10 * i + j) as u64;
             let case = Case::new(element, images, oihw, 1, Window::new(1, 1), extras, seed);
-            let inputs = Inputs { case, math: Math::TensorCore };
+            let inputs = Inputs { case, math: Math::TensorCore, kernel: None };
             let found = bitnet_gpu::selftest::run(b, &inputs).expect("it runs");
             let terms = oihw[1] * oihw[2] * oihw[3];
             for (place, &(value, magnitude)) in inputs.case.wide().iter().enumerate() {
@@ -273,7 +273,8 @@ fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
 fn whole_numbers<B: Backend>(b: &B) {
     let check = |case: &Case, seed| {
         for ternary in [false, true] {
-            let inputs = WholeInputs(WholeCase::new(case.clone(), ternary, seed));
+            let inputs =
+                WholeInputs { whole: WholeCase::new(case.clone(), ternary, seed), kernel: None };
             let what =
                 format!("ternary={ternary} {:?} {:?} {:?}", case.images, case.oihw, case.window);
             check(b, &inputs, &inputs.expected(), what);
@@ -300,7 +301,7 @@ fn whole_numbers<B: Backend>(b: &B) {
                 let mut whole = WholeCase::new(case.clone(), ternary, 1);
                 whole.case.x.fill(x);
                 whole.case.w.fill(if ternary { f32::signum(w) } else { w });
-                let inputs = WholeInputs(whole);
+                let inputs = WholeInputs { whole, kernel: None };
                 support_check(b, &inputs, c);
             }
         }
@@ -345,7 +346,7 @@ fn refusals<B: Backend>(b: &B) {
             #[allow(unused_mut, reason = "not every case changes something")]
             let mut op = Conv2d {
                 x: &good, w: &w, bias: Some(&bias), residual: Some(&good), y: &mut y, images,
-                window: Window::new(1, 1), activation: Activation::None, math: Math::Exact,
+                window: Window::new(1, 1), activation: Activation::None, math: Math::Exact, kernel: None,
             };
             $(op.$field = $value;)*
             op

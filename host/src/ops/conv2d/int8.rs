@@ -169,6 +169,9 @@ pub struct Conv2dI8<'a, B: Backend> {
     pub images: Images,
     /// How the window moves.
     pub window: Window,
+    /// Symbol of the kernel to run, for tests and measurements; `None`: the shape chooses. The CPU
+    /// has one way and takes any.
+    pub kernel: Option<&'static str>,
 }
 
 /// `y = activation((((conv(x, t) / scales) * g) + bias) + residual)`: int8 by ternaries, the numbers
@@ -192,6 +195,9 @@ pub struct Conv2dTernary<'a, B: Backend> {
     pub window: Window,
     /// Last step.
     pub activation: Activation,
+    /// Symbol of the kernel to run, for tests and measurements; `None`: the shape chooses. The CPU
+    /// has one way and takes any.
+    pub kernel: Option<&'static str>,
 }
 
 /// The geometry of packed rows: taps with their padding.
@@ -265,7 +271,7 @@ mod launch {
     };
     use contract::launch::{DevPtr, Kernel};
 
-    use super::super::shape;
+    use super::super::{launch::no_kernel, shape};
     use super::*;
     use crate::ops::CudaBackend;
 
@@ -281,6 +287,17 @@ mod launch {
         let grid = shape::grid(op, blocks(&args, tile))?;
         // SAFETY: the contract's grid; by the caller.
         unsafe { cuda.launch::<K>(grid, Args { column_tiles, pixel_tiles, ..args }) }
+    }
+
+    /// Launches the first kernel that is asked for, or good, and there.
+    macro_rules! first {
+        ($cuda:ident, $op:expr, $asked:expr, $args:ident: $($kernel:ident($good:expr);)*) => { $(
+            let wanted = $asked.map_or($good, |symbol: &str| symbol == $kernel::SPEC.symbol);
+            if wanted && $cuda.has::<$kernel>() {
+                // SAFETY: argued where the macro is used.
+                return unsafe { tiled::<$kernel>($cuda, $op, $args, $kernel::TILE) };
+            }
+        )* };
     }
 
     fn blocks(args: &Args, tile: Tile) -> u64 {
@@ -323,12 +340,8 @@ mod launch {
             };
             // SAFETY: `check` compared `x` and `y` with the shape; the weights hold `k` rows by
             // construction; `y` is borrowed exclusively.
-            unsafe {
-                match cuda.has::<Conv2dI8Mma>() {
-                    true => tiled::<Conv2dI8Mma>(cuda, I8, args, Conv2dI8Mma::TILE),
-                    false => tiled::<I8Dot>(cuda, I8, args, I8Dot::TILE),
-                }
-            }
+            first!(cuda, I8, self.kernel, args: Conv2dI8Mma(true); I8Dot(true););
+            Err(no_kernel(I8))
         }
     }
 
@@ -352,19 +365,12 @@ mod launch {
                 ..args(&shape, geometry)
             };
             let sms = u64::from(cuda.cuda().device().info().sm_count);
-            let large = Conv2dTernaryMma::TILE;
+            let many = blocks(&args, Conv2dTernaryMma::TILE) >= sms;
             // SAFETY: `check` compared the tensors with the shape; the weights hold `k` rows by
             // construction; `y` is borrowed exclusively.
-            unsafe {
-                if !cuda.has::<Conv2dTernaryMma>() {
-                    return tiled::<TernaryDot>(cuda, TERNARY, args, TernaryDot::TILE);
-                }
-                if blocks(&args, large) >= sms {
-                    return tiled::<Conv2dTernaryMma>(cuda, TERNARY, args, large);
-                }
-                let small = Conv2dTernaryMmaSmall::TILE;
-                tiled::<Conv2dTernaryMmaSmall>(cuda, TERNARY, args, small)
-            }
+            first!(cuda, TERNARY, self.kernel, args:
+                Conv2dTernaryMma(many); Conv2dTernaryMmaSmall(true); TernaryDot(true););
+            Err(no_kernel(TERNARY))
         }
     }
 }

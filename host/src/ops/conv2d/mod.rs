@@ -47,6 +47,9 @@ pub struct Conv2d<'a, B: Backend, T: Float> {
     /// [`Math::Exact`] gives the contract's bits. [`Math::TensorCore`] takes tensor cores for f16 and
     /// bf16 where the device has them, within [`tensor_core_bound`]; `f32` and depthwise stay exact.
     pub math: Math,
+    /// Symbol of the kernel to run, for tests and measurements; `None`: the shape chooses. The CPU
+    /// has one way and takes any.
+    pub kernel: Option<&'static str>,
 }
 
 impl<B: Backend, T: Float> Conv2d<'_, B, T> {
