@@ -58,7 +58,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
         for (&simd, &threads) in levels.iter().flat_map(|l| counts.iter().map(move |c| (l, c))) {
             let settings = CpuOptions { threads: Some(threads), simd: Some(simd) };
             let rows =
-                measure(&CpuBackend::open(settings)?, &cases, options.replays as usize, read)?;
+                measure(&CpuBackend::open(settings)?, &cases, options.samples as usize, read)?;
             let median = |row: &Row| row.cold.map_or(f64::NAN, |t| t.us.median);
             let yardstick = rows.first().map_or(f64::NAN, median);
             for mut row in rows {

@@ -485,6 +485,42 @@ impl Backend for CpuBackend {
         )
     }
 
+    fn conv2d_i8(&self, op: ops::conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let geometry = op.geometry()?;
+        super::conv2d_int8::conv2d_i8(
+            &self.threads,
+            self.simd,
+            &geometry,
+            op.w.packed(),
+            (op.x.as_slice(), op.w.words().as_slice()),
+            op.y.as_mut_slice(),
+        );
+        Ok(())
+    }
+
+    fn conv2d_ternary(&self, op: ops::conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let geometry = op.geometry()?;
+        let epilogue = super::conv2d_int8::Epilogue {
+            scales: op.scales.as_slice(),
+            segments: op.w.segments(),
+            bias: op.bias.map(Buffer::as_slice),
+            residual: op.residual.map(Buffer::as_slice),
+            activation: op.activation,
+        };
+        super::conv2d_int8::conv2d_ternary(
+            &self.threads,
+            self.simd,
+            &geometry,
+            op.w.packed(),
+            (op.x.as_slice(), op.w.words().as_slice()),
+            &epilogue,
+            op.y.as_mut_slice(),
+        );
+        Ok(())
+    }
+
     fn lut_matmul(&self, op: ops::lut_matmul::LutMatmul<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let product = super::lut_matmul::Product {

@@ -9,6 +9,7 @@ pub mod attention;
 mod backend;
 mod buffer;
 pub mod conv2d;
+pub mod conv2d_int8;
 mod dense;
 pub mod elementwise;
 pub mod embed;

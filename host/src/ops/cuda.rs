@@ -269,6 +269,14 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
+    fn conv2d_i8(&self, op: super::conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
+    fn conv2d_ternary(&self, op: super::conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         act_quant: ActQuant,

@@ -176,6 +176,10 @@ pub trait Backend: Sized + Send + 'static {
     fn lut_build_lossy(&self, op: lut_matmul::LutBuildLossy<'_, Self>) -> Result<(), OpError>;
     /// Weights of 1 to 4 bits times rows, by int8 tables; see [`lut_matmul::LutMatmulLossy`].
     fn lut_matmul_lossy(&self, op: lut_matmul::LutMatmulLossy<'_, Self>) -> Result<(), OpError>;
+    /// Convolution of int8; see [`conv2d::Conv2dI8`].
+    fn conv2d_i8(&self, op: conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError>;
+    /// Convolution of int8 with ternaries; see [`conv2d::Conv2dTernary`].
+    fn conv2d_ternary(&self, op: conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

@@ -169,6 +169,25 @@ impl Case {
         out
     }
 
+    /// What the epilogue makes of the sum of output channel `channel` at `place`.
+    fn finished(&self, sum: f32, channel: usize, place: usize) -> f32 {
+        let mut v = sum;
+        if let Some(bias) = &self.bias {
+            v += bias[channel];
+        }
+        if let Some(residual) = &self.residual {
+            v += residual[place];
+        }
+        match self.activation {
+            Activation::None => v,
+            Activation::Relu if v < 0.0 => 0.0,
+            Activation::Relu => v,
+            Activation::Relu2 if v > 0.0 => v * v,
+            Activation::Relu2 => 0.0,
+            Activation::Silu => v / (1.0 + exp(-v)),
+        }
+    }
+
     /// For each output, before the activation and the last rounding, in `f64`: its value, and the sum
     /// of the magnitudes of all products.
     pub fn wide(&self) -> Vec<(f64, f64)> {
@@ -213,22 +232,58 @@ pub fn conv2d(case: &Case) -> Vec<f32> {
             let chain = chunk.iter().fold(0.0f32, |acc, (x, w)| x.mul_add(*w, acc));
             sum = Some(sum.map_or(chain, |before: f32| before + chain));
         }
-        let mut v = sum.unwrap_or(0.0);
-        if let Some(bias) = &case.bias {
-            v += bias[channel];
-        }
-        if let Some(residual) = &case.residual {
-            v += residual[place];
-        }
-        let v = match case.activation {
-            Activation::None => v,
-            Activation::Relu if v < 0.0 => 0.0,
-            Activation::Relu => v,
-            Activation::Relu2 if v > 0.0 => v * v,
-            Activation::Relu2 => 0.0,
-            Activation::Silu => v / (1.0 + exp(-v)),
+        rounded(case.element, case.finished(sum.unwrap_or(0.0), channel, place))
+    })
+}
+
+/// A convolution of whole numbers.
+#[derive(Clone, Debug)]
+pub struct WholeCase {
+    /// Its tensors: `x` holds int8 values, `w` int8 values or ternaries.
+    pub case: Case,
+    /// Multiplier of each image and scales of the weights; none: int8 weights.
+    pub ternary: Option<(Vec<f32>, Vec<(usize, f32)>)>,
+}
+
+impl WholeCase {
+    /// A case of the shape of `case`: all int8 values in `x`, and in `w` where it is not ternary.
+    pub fn new(mut case: Case, ternary: bool, seed: u64) -> Self {
+        let mut inputs = Inputs::new(seed);
+        case.x.iter_mut().for_each(|x| *x = f32::from(inputs.bits() as i8));
+        let mut weight =
+            || if ternary { inputs.below(3) as f32 - 1.0 } else { f32::from(inputs.bits() as i8) };
+        case.w.iter_mut().for_each(|w| *w = weight());
+        let k = case.oihw[0];
+        let segments = match k {
+            0..3 => vec![(k, 0.75)],
+            _ => vec![(k / 2, 0.013), (k / 3, 1.25), (k - k / 2 - k / 3, 3.0)],
         };
-        rounded(case.element, v)
+        let scales =
+            inputs.floats(case.images.n, 60.0).into_iter().map(|s| s.abs() + 1.0).collect();
+        Self { case, ternary: ternary.then_some((scales, segments)) }
+    }
+}
+
+/// The exact sums of a case, in the layout of its images.
+pub fn conv2d_i8(whole: &WholeCase) -> Vec<i32> {
+    let sum = |terms: &[(f32, f32)]| terms.iter().map(|(x, w)| *x as i64 * *w as i64).sum::<i64>();
+    whole.case.each(|terms, _, _| sum(terms) as i32)
+}
+
+/// The output of a case with ternary weights, in the layout of its images.
+pub fn conv2d_ternary(whole: &WholeCase) -> Vec<f32> {
+    let (scales, segments) = whole.ternary.clone().unwrap_or_default();
+    let case = &whole.case;
+    let [p, q] = case.output();
+    let of_image = case.oihw[0] * p * q;
+    let mut scale_of = Vec::new();
+    for (channels, scale) in segments {
+        scale_of.extend(std::iter::repeat_n(scale, channels));
+    }
+    let sums = conv2d_i8(whole);
+    case.each(|_, channel, place| {
+        let value = (sums[place] as f32 / scales[place / of_image]) * scale_of[channel];
+        case.finished(value, channel, place)
     })
 }
 

@@ -36,6 +36,7 @@ enum Inputs {
     Attention(attention::Inputs),
     Conv2d(conv2d::Inputs),
     Elementwise(elementwise::Inputs),
+    Conv2dWhole(conv2d::WholeInputs),
     Embed(embed::Inputs),
     KvAppend(kv_append::Inputs),
     LayerNorm(layernorm::Inputs),
@@ -59,6 +60,7 @@ impl Run for Case {
             Inputs::Attention(inputs) => inputs.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
+            Inputs::Conv2dWhole(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LayerNorm(inputs) => inputs.run(bed),
@@ -192,6 +194,9 @@ impl List {
     fn conv2d(&mut self) {
         for (kernel, what, inputs) in conv2d::cases() {
             self.add(kernel, what, Inputs::Conv2d(inputs));
+        }
+        for (kernel, what, inputs) in conv2d::whole_cases() {
+            self.add(kernel, what, Inputs::Conv2dWhole(inputs));
         }
     }
 

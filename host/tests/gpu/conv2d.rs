@@ -5,8 +5,8 @@ use bitnet_gpu::ops::conv2d::{
 };
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
-use bitnet_gpu::reference::conv2d::{Case, Extras, test_shapes};
-use bitnet_gpu::selftest::conv2d::Inputs;
+use bitnet_gpu::reference::conv2d::{Case, Extras, WholeCase, test_shapes};
+use bitnet_gpu::selftest::conv2d::{Inputs, WholeInputs};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
 
@@ -18,6 +18,7 @@ on_lane! {
     generated_shapes
     whole_numbers_are_exact_on_tensor_cores
     tensor_cores_stay_within_their_bound
+    whole_numbers
     no_images
     weights_are_refused
     refusals
@@ -171,7 +172,7 @@ fn any_case(seeded: &mut Seeded, i: u64) -> Case {
     let stride =
         if seeded.below(2) == 0 { [1, 1] } else { [1 + seeded.below(4), 1 + seeded.below(4)] };
     // Large in few directions at a time: the oracle is plain loops.
-    while images.n * images.h * images.w * k * (c * window[0] * window[1]) > 3_000_000 {
+    while images.n * images.h * images.w * k * (c * window[0] * window[1]) > 600_000 {
         (images.h, images.w, images.n) = (images.h.div_ceil(2), images.w.div_ceil(2), 1);
         if images.h * images.w == 1 {
             break;
@@ -213,7 +214,7 @@ fn generated_shapes<B: Backend>(b: &B) {
 /// Sums that are exact in any order have the bits of the one arithmetic on tensor cores too.
 fn whole_numbers_are_exact_on_tensor_cores<B: Backend>(b: &B) {
     let check = |case: Case| {
-        let inputs = Inputs { case: case.whole(), math: Math::TensorCore };
+        let inputs = Inputs { case: case.whole(), math: Math::TensorCore, kernel: None };
         let what =
             format!("{:?} {:?} {:?}", inputs.case.images, inputs.case.oihw, inputs.case.window);
         check(b, &inputs, &inputs.expected(), what);
@@ -253,7 +254,7 @@ fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
             let extras = Extras { bias: true, residual: true, activation: Activation::None };
             let seed = (10 * i + j) as u64;
             let case = Case::new(element, images, oihw, 1, Window::new(1, 1), extras, seed);
-            let inputs = Inputs { case, math: Math::TensorCore };
+            let inputs = Inputs { case, math: Math::TensorCore, kernel: None };
             let found = bitnet_gpu::selftest::run(b, &inputs).expect("it runs");
             let terms = oihw[1] * oihw[2] * oihw[3];
             for (place, &(value, magnitude)) in inputs.case.wide().iter().enumerate() {
@@ -266,6 +267,49 @@ fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
             }
         }
     }
+}
+
+/// int8 and ternary weights: exact on every kernel.
+fn whole_numbers<B: Backend>(b: &B) {
+    let check = |case: &Case, seed| {
+        for ternary in [false, true] {
+            let inputs =
+                WholeInputs { whole: WholeCase::new(case.clone(), ternary, seed), kernel: None };
+            let what =
+                format!("ternary={ternary} {:?} {:?} {:?}", case.images, case.oihw, case.window);
+            check(b, &inputs, &inputs.expected(), what);
+        }
+    };
+    for (i, (images, oihw, groups, window)) in test_shapes().into_iter().enumerate() {
+        let extras =
+            Extras { bias: i % 2 == 0, residual: i % 3 == 0, activation: Activation::ALL[i % 4] };
+        let case = Case::new(RowType::F32, images, oihw, groups, window, extras, i as u64);
+        check(&case, i as u64);
+    }
+    for i in 0..generated("conv2d of whole numbers") {
+        let mut seeded = Seeded::new(13_000 + i as u64);
+        let mut case = any_case(&mut seeded, i as u64);
+        case.element = RowType::F32;
+        check(&case, i as u64);
+    }
+    // Extreme values, where padding is the only zero.
+    let images = Images { n: 1, h: 5, w: 6, layout: Layout::Nhwc };
+    for c in [16, 100] {
+        let case = Case::new(RowType::F32, images, [70, c, 3, 3], 1, Window::new(1, 1), PLAIN, 1);
+        for (x, w) in [(-128.0, -128.0), (127.0, -128.0), (-128.0, 1.0)] {
+            for ternary in [false, true] {
+                let mut whole = WholeCase::new(case.clone(), ternary, 1);
+                whole.case.x.fill(x);
+                whole.case.w.fill(if ternary { f32::signum(w) } else { w });
+                let inputs = WholeInputs { whole, kernel: None };
+                support_check(b, &inputs, c);
+            }
+        }
+    }
+}
+
+fn support_check<B: Backend>(b: &B, inputs: &WholeInputs, c: usize) {
+    check(b, inputs, &inputs.expected(), format!("extreme values, {c} channels"));
 }
 
 fn no_images<B: Backend>(b: &B) {
@@ -302,7 +346,7 @@ fn refusals<B: Backend>(b: &B) {
             #[allow(unused_mut, reason = "not every case changes something")]
             let mut op = Conv2d {
                 x: &good, w: &w, bias: Some(&bias), residual: Some(&good), y: &mut y, images,
-                window: Window::new(1, 1), activation: Activation::None, math: Math::Exact,
+                window: Window::new(1, 1), activation: Activation::None, math: Math::Exact, kernel: None,
             };
             $(op.$field = $value;)*
             op

@@ -39,6 +39,10 @@ copy! {
     copy_x16, 16, "cg"
 }
 copy! {
+    /// 16 bytes, kept in L1. `cp.async.ca.shared.global [to], [from], 16, bytes`
+    copy_x16_l1, 16, "ca"
+}
+copy! {
     /// 8 bytes. `cp.async.ca.shared.global [to], [from], 8, bytes`
     copy_x8, 8, "ca"
 }

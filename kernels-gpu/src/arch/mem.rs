@@ -296,6 +296,30 @@ pub unsafe fn ld_word_or_half_if(enabled: bool, half: bool, p: *const u8) -> u32
     bits
 }
 
+/// One byte, or 0 when `enabled` does not hold. `@enabled ld.global.u8`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_u8`].
+#[inline(always)]
+pub unsafe fn ld_u8_if(enabled: bool, p: *const u8) -> u8 {
+    let byte: u32;
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "mov.b32 {byte}, 0;",
+            "@on ld.global.u8 {byte}, [{p}];",
+            "}}",
+            byte = out(reg32) byte, enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            options(pure, readonly, nostack),
+        );
+    }
+    byte as u8
+}
+
 /// Eight bytes. `ld.global.v2.b32`
 ///
 /// # Safety

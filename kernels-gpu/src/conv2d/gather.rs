@@ -2,19 +2,53 @@
 //!
 //! A tile row is an output pixel, its columns are terms. A row of a step is 128 bytes, eight pieces,
 //! and piece `p` of row `r` stands at piece `p ^ (r % 8)`, so that eight rows of one piece touch
-//! every bank once.
+//! every bank once. Neighbouring taps read mostly the same pixels, so pieces of images stay in L1.
 
 use contract::conv2d::Geometry;
 
-use crate::arch::async_copy::copy_x16;
+use crate::arch::async_copy::{copy_x16, copy_x16_l1};
 use crate::arch::hint::opaque_here;
-use crate::arch::mem::ld_u16_if;
+use crate::arch::mem::{ld_u8_if, ld_u16_if};
 use crate::arch::shared::Shared;
 
 /// Bytes of a row of a step.
 pub(super) const ROW_BYTES: u32 = 128;
-/// Terms of 16 bits in a piece.
-const TERMS: u32 = 8;
+
+/// What an image holds.
+pub(super) trait Unit: Copy {
+    /// Bits.
+    const BITS: u32;
+    /// Units of a piece.
+    const PIECE: u32 = 128 / Self::BITS;
+
+    /// One unit, 0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: `p` is a global address of a readable unit that no other thread writes
+    /// meanwhile.
+    unsafe fn load(enabled: bool, p: *const Self) -> u32;
+}
+
+impl Unit for u16 {
+    const BITS: u32 = 16;
+
+    #[inline(always)]
+    unsafe fn load(enabled: bool, p: *const Self) -> u32 {
+        // SAFETY: the caller's promise.
+        u32::from(unsafe { ld_u16_if(enabled, p) })
+    }
+}
+
+impl Unit for u8 {
+    const BITS: u32 = 8;
+
+    #[inline(always)]
+    unsafe fn load(enabled: bool, p: *const Self) -> u32 {
+        // SAFETY: the caller's promise.
+        u32::from(unsafe { ld_u8_if(enabled, p) })
+    }
+}
 
 /// Byte offset of a piece of a row.
 #[inline(always)]
@@ -22,10 +56,10 @@ pub(super) const fn swizzled(row: u32, piece: u32) -> u32 {
     row * ROW_BYTES + (piece ^ (row % 8)) * 16
 }
 
-/// Rows `first`, `first + apart`, ... of a tile, as one thread gathers them: eight terms of each,
-/// step by step.
-pub(super) struct Rows<const N: usize> {
-    image: [*const u16; N],
+/// Rows `first`, `first + apart`, ... of a tile, as one thread gathers them: a piece of each, step
+/// by step.
+pub(super) struct Rows<T, const N: usize> {
+    image: [*const T; N],
     h: [i32; N],
     w: [i32; N],
     /// Where the tap of the step stands in each image, at channel 0.
@@ -36,10 +70,10 @@ pub(super) struct Rows<const N: usize> {
     c: u32,
 }
 
-impl<const N: usize> Rows<N> {
+impl<T: Unit, const N: usize> Rows<T, N> {
     /// The rows from output pixel `pixel` on, of one group. Pixels past the last one read the last.
     #[inline(always)]
-    pub(super) fn new(g: &Geometry, x: *const u16, group: u32, pixel: u32, apart: u32) -> Self {
+    pub(super) fn new(g: &Geometry, x: *const T, group: u32, pixel: u32, apart: u32) -> Self {
         let mut rows =
             Self { image: [x; N], h: [0; N], w: [0; N], tap: [0; N], inside: 0, c: u32::MAX / 2 };
         let mut i = 0;
@@ -53,9 +87,9 @@ impl<const N: usize> Rows<N> {
         rows
     }
 
-    /// Starts the copies of terms `term..term + 8` of each row to `to + i * apart` bytes; zeros in
-    /// the padding and past the last term. Eight channels stand side by side, aligned. Each call is
-    /// for the next step, `step` terms after the one before.
+    /// Starts the copies of a piece of each row, from term `term` on, to `to + i * apart` bytes; zeros
+    /// in the padding and past the last term. The channels of a piece stand side by side, aligned.
+    /// Each call is for the next step, `step` terms after the one before.
     ///
     /// # Safety
     ///
@@ -85,8 +119,8 @@ impl<const N: usize> Rows<N> {
         let mut i = 0;
         while i < N {
             let from = self.image[i].wrapping_add((self.tap[i] + self.c) as usize);
-            // SAFETY: eight channels of one pixel of the image; the caller's promise.
-            unsafe { copy_x16(to.add(i as u32 * apart), from, self.inside >> i & 1 != 0) };
+            // SAFETY: the channels of one pixel of the image; the caller's promise.
+            unsafe { copy_x16_l1(to.add(i as u32 * apart), from, self.inside >> i & 1 != 0) };
             i += 1;
         }
     }
@@ -99,23 +133,24 @@ impl<const N: usize> Rows<N> {
     #[inline(always)]
     pub(super) unsafe fn copy_each(&self, g: &Geometry, term: u32, to: Shared<u8>, apart: u32) {
         // A count that the compiler does not know: the loop stays one.
-        let pairs = opaque_here(TERMS / 2);
-        let mut pair = 0;
-        while pair < pairs {
-            let mut words = [0u32; N];
+        let words = opaque_here(4);
+        let each = 32 / T::BITS;
+        let mut word = 0;
+        while word < words {
+            let mut gathered = [0u32; N];
             let mut e = 0;
-            while e < 2 {
-                let term = term + 2 * pair + e;
+            while e < each {
+                let term = term + each * word + e;
                 let (r, s, c) = g.tap(term);
                 let mut i = 0;
                 while i < N {
-                    let inside = term < g.terms;
+                    // Integer taps are padded with channels that no image has.
+                    let inside = term < g.terms && c < g.c;
                     let pixel = if inside { g.pixel(self.h[i], self.w[i], r, s) } else { None };
                     let at = pixel.unwrap_or(0).wrapping_add(c.wrapping_mul(g.x_step[2]));
                     let at = self.image[i].wrapping_add(at as usize);
                     // SAFETY: channel c of a pixel of the image.
-                    let bits = u32::from(unsafe { ld_u16_if(pixel.is_some(), at) });
-                    words[i] |= bits << (16 * e);
+                    gathered[i] |= unsafe { T::load(pixel.is_some(), at) } << (T::BITS * e);
                     i += 1;
                 }
                 e += 1;
@@ -123,10 +158,10 @@ impl<const N: usize> Rows<N> {
             let mut i = 0;
             while i < N {
                 // SAFETY: the caller's promise.
-                unsafe { to.add(i as u32 * apart + 4 * pair).cast::<u32>().write(words[i]) };
+                unsafe { to.add(i as u32 * apart + 4 * word).cast::<u32>().write(gathered[i]) };
                 i += 1;
             }
-            pair += 1;
+            word += 1;
         }
     }
 }

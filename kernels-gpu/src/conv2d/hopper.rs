@@ -51,7 +51,8 @@ unsafe fn run<H: Half16, const BN: u32, const PIECES_B: usize>(args: &Args) {
     // Gathering: piece `piece` of rows `row + i * apart`, which have the same row % 8.
     let (row, piece, apart) = (thread / 8, thread % 8, THREADS / 8);
     let x = args.x.as_ptr().cast::<u16>().cast_const();
-    let mut rows = Rows::<{ (BM * 8 / THREADS) as usize }>::new(g, x, group, pixel0 + row, apart);
+    let mut rows =
+        Rows::<u16, { (BM * 8 / THREADS) as usize }>::new(g, x, group, pixel0 + row, apart);
     let across = BN / 8;
     let (b_row, b_piece) = (thread / across, thread % across);
     let column = column0 + b_piece * 8;

@@ -8,8 +8,51 @@ mod gather;
 mod half16;
 #[cfg(level_sm_90a)]
 pub mod hopper;
+pub mod int8;
+#[cfg(level_sm_80)]
+pub mod int8_mma;
 pub mod join;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod taps;
 mod value;
+
+use contract::conv2d::Geometry;
+
+use crate::arch::mem::{ld_or_zero_x4, ld_u8_if};
+
+/// 16 terms of one output pixel whose corner is (`h`, `w`), from `term` on, as bytes of four words:
+/// zeros in the padding and past the last term.
+///
+/// # Safety
+///
+/// `image` is an image of the contract's table at channel 0 of the group; `vectors` tells the truth.
+#[inline(always)]
+unsafe fn tap_words(
+    g: &Geometry,
+    vectors: u32,
+    image: *const u8,
+    (h, w): (i32, i32),
+    term: u32,
+) -> [u32; 4] {
+    if vectors != 0 {
+        let (r, s, c) = g.tap(term);
+        let pixel = if term < g.terms { g.pixel(h, w, r, s) } else { None };
+        let at = image.wrapping_add((pixel.unwrap_or(0) + c) as usize);
+        // SAFETY: 16 channels of one pixel, side by side and aligned.
+        return unsafe { ld_or_zero_x4(pixel.is_some(), at.cast()) };
+    }
+    let mut words = [0u32; 4];
+    let mut e = 0;
+    while e < 16 {
+        let (r, s, c) = g.tap(term + e);
+        let inside = term + e < g.terms && c < g.c;
+        let pixel = if inside { g.pixel(h, w, r, s) } else { None };
+        let offset = pixel.unwrap_or(0).wrapping_add(c.wrapping_mul(g.x_step[2]));
+        // SAFETY: channel c of a pixel of the image.
+        let byte = unsafe { ld_u8_if(pixel.is_some(), image.wrapping_add(offset as usize)) };
+        words[e as usize / 4] |= u32::from(byte) << (e % 4 * 8);
+        e += 1;
+    }
+    words
+}

@@ -5,10 +5,10 @@
 //! tile (a chunk each, in exact kernels) and a second launch adds their sums in order.
 
 use contract::conv2d::{
-    Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dJoinF32, Conv2dJoinHalf,
-    Conv2dMmaBf16, Conv2dMmaF16, Conv2dMmaSmallBf16, Conv2dMmaSmallF16, Conv2dTaps3F32,
-    Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE,
-    Tile, taps3_blocks,
+    Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
+    Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
+    Conv2dMmaF16, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Geometry,
+    JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -29,19 +29,34 @@ struct Split {
 impl Split {
     const NONE: Self = Self { count: 1, terms: u32::MAX / 2 };
 
-    /// So many splits, of whole `unit`s, that `blocks` tiles fill `wanted` blocks; none where the
-    /// outputs are many or each split would be shorter than `least` terms.
-    fn fill(g: &Geometry, blocks: u64, wanted: u64, unit: u32, least: u32) -> Self {
-        let outputs = u64::from(g.pixels) * u64::from(g.k * g.groups);
-        let most = u64::from(g.terms / least.max(1));
-        let splits = (wanted / blocks.max(1)).min(most);
-        if splits < 2 || outputs > 1 << 24 {
+    /// A split for each chunk, where `blocks` tiles leave the device idle and there are not too many
+    /// outputs to write more than once: chunk sums are added in order, so bits do not depend on it.
+    fn chunks(g: &Geometry, blocks: u64, sms: u64) -> Self {
+        let count = g.terms.div_ceil(CHUNK as u32);
+        if count == 1 || blocks >= 2 * sms || outputs(g) > MOST_SHARED {
             return Self::NONE;
         }
-        let units = u64::from(g.terms.div_ceil(unit));
-        let terms = units.div_ceil(splits) as u32 * unit;
+        Self { count, terms: CHUNK as u32 }
+    }
+
+    /// So many splits of whole steps that `blocks` tiles become `wanted` blocks, none shorter than
+    /// `least` terms.
+    fn fill(g: &Geometry, blocks: u64, wanted: u64, least: u32) -> Self {
+        let splits = (wanted / blocks.max(1)).min(u64::from(g.terms / least));
+        if splits < 2 || outputs(g) > MOST_SHARED {
+            return Self::NONE;
+        }
+        let steps = u64::from(g.terms.div_ceil(MMA_STEP));
+        let terms = steps.div_ceil(splits) as u32 * MMA_STEP;
         Self { count: g.terms.div_ceil(terms), terms }
     }
+}
+
+/// Most outputs whose terms are shared among blocks.
+const MOST_SHARED: u64 = 1 << 22;
+
+fn outputs(g: &Geometry) -> u64 {
+    u64::from(g.pixels) * u64::from(g.k * g.groups)
 }
 
 impl<T: Float> Conv2d<'_, CudaBackend, T> {
@@ -73,81 +88,93 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
             pixel_tiles: 0,
         };
         let sms = u64::from(cuda.cuda().device().info().sm_count);
-        let mma = self.math == Math::TensorCore && cuda.has::<Conv2dMmaBf16>();
-        // SAFETY, for all of them: `check` compared `x`, `bias`, `residual` and `y` with the shape;
-        // `Conv2dWeights` holds `Packed::len` elements by construction; `y` is borrowed exclusively.
+        let blocks = |tile: Tile| -> u64 {
+            let tiles: u64 = tile.tiles(&geometry).map(u64::from).iter().product();
+            tiles * u64::from(geometry.groups)
+        };
+        let eight = Args { vectors: u32::from(shape.channels_together(8)), ..args };
+        let (f32, bf16) = (T::TYPE == RowType::F32, T::TYPE == RowType::Bf16);
+        let tensor_cores = self.math == Math::TensorCore && !f32 && !packed.depthwise();
+        let asked = self.kernel;
+        // SAFETY, for every launch below: `check` compared `x`, `bias`, `residual` and `y` with the
+        // shape; `Conv2dWeights` holds `Packed::len` elements by construction; `y` is borrowed
+        // exclusively; the element is that of the kernel.
+        macro_rules! first {
+            ($($kernel:ident($can:expr, $good:expr, $args:expr, $split:expr);)*) => { $(
+                let wanted = asked.map_or($good, |symbol| symbol == $kernel::SPEC.symbol);
+                if wanted && $can && cuda.has::<$kernel>() {
+                    // SAFETY: as above.
+                    return unsafe { tiled::<$kernel>(cuda, $args, $kernel::TILE, $split) };
+                }
+            )* };
+        }
         if packed.depthwise() {
             // SAFETY: as above.
-            return unsafe { depthwise(cuda, args, packed.k as u32) };
+            return unsafe { depthwise(cuda, args, packed.k as u32, asked) };
         }
-        let blocks = |tile: Tile| -> u64 {
-            tile.tiles(&geometry).map(u64::from).iter().product::<u64>()
-                * u64::from(geometry.groups)
-        };
-        let exact = |tile: Tile| {
-            Split::fill(&geometry, blocks(tile), 4 * sms, CHUNK as u32, CHUNK as u32 / 2)
-        };
-        // SAFETY: as above.
-        unsafe {
-            match T::TYPE {
-                RowType::F32 => {
-                    if blocks(Conv2dF32::TILE) >= 2 * sms {
-                        return tiled::<Conv2dF32>(cuda, args, Conv2dF32::TILE, Split::NONE);
-                    }
-                    let tile = Conv2dF32Small::TILE;
-                    tiled::<Conv2dF32Small>(cuda, args, tile, exact(tile))
-                }
-                _ if !mma => {
-                    let tile = Conv2dHalf::TILE;
-                    tiled::<Conv2dHalf>(cuda, args, tile, exact(tile))
-                }
-                element => {
-                    let args = Args { vectors: u32::from(shape.channels_together(8)), ..args };
-                    let bf16 = element == RowType::Bf16;
-                    let tile = Conv2dMmaBf16::TILE;
-                    if blocks(tile) >= sms {
-                        return match bf16 {
-                            true => tiled::<Conv2dMmaBf16>(cuda, args, tile, Split::NONE),
-                            false => tiled::<Conv2dMmaF16>(cuda, args, tile, Split::NONE),
-                        };
-                    }
-                    let tile = Conv2dMmaSmallBf16::TILE;
-                    let split =
-                        Split::fill(&geometry, blocks(tile), 3 * sms, MMA_STEP, 2 * MMA_STEP);
-                    match bf16 {
-                        true => tiled::<Conv2dMmaSmallBf16>(cuda, args, tile, split),
-                        false => tiled::<Conv2dMmaSmallF16>(cuda, args, tile, split),
-                    }
-                }
+        if tensor_cores {
+            let wide = geometry.k > 64 && blocks(Conv2dHopperBf16::TILE) >= sms;
+            let narrow = blocks(Conv2dHopperNarrowBf16::TILE);
+            let narrow = Split::fill(&geometry, narrow, 2 * sms, 2 * MMA_STEP);
+            let small = Split::fill(&geometry, blocks(Conv2dMmaBf16::TILE), 3 * sms, 2 * MMA_STEP);
+            first! {
+                Conv2dHopperBf16(bf16, wide, eight, Split::NONE);
+                Conv2dHopperF16(!bf16, wide, eight, Split::NONE);
+                Conv2dHopperNarrowBf16(bf16, true, eight, narrow);
+                Conv2dHopperNarrowF16(!bf16, true, eight, narrow);
+                Conv2dMmaBf16(bf16, true, eight, small);
+                Conv2dMmaF16(!bf16, true, eight, small);
             }
         }
+        let small = Split::chunks(&geometry, blocks(Conv2dF32Small::TILE), sms);
+        first! {
+            Conv2dF32(f32, blocks(Conv2dF32::TILE) >= 2 * sms, args, Split::NONE);
+            Conv2dF32Small(f32, true, args, small);
+            Conv2dHalf(!f32, true, args, small);
+        }
+        Err(no_kernel(OP))
     }
+}
+
+/// No kernel of that name takes this operation.
+pub(super) fn no_kernel(op: &'static str) -> OpError {
+    let allowed = "the kernel that is asked for does not take this operation on this device";
+    OpError::Dimension { op, what: "kernel", found: 0, allowed }
 }
 
 /// # Safety
 /// As for the kernels, but for the grid.
-unsafe fn depthwise(cuda: &CudaBackend, args: Args, channels: u32) -> Result<(), OpError> {
-    let f32 = args.element == RowType::F32;
-    if let Some(blocks) = taps3_blocks(&args) {
-        let grid = [blocks, 1, 1];
-        // SAFETY: the contract's grid; by the caller.
-        return unsafe {
-            match f32 {
-                true => cuda.launch::<Conv2dTaps3F32>(grid, args),
-                false => cuda.launch::<Conv2dTaps3Half>(grid, args),
+unsafe fn depthwise(
+    cuda: &CudaBackend,
+    args: Args,
+    channels: u32,
+    asked: Option<&'static str>,
+) -> Result<(), OpError> {
+    macro_rules! run {
+        ($kernel:ident, $grid:expr, $args:expr) => {
+            if asked.is_none_or(|symbol| symbol == $kernel::SPEC.symbol) {
+                // SAFETY: the contract's grid; by the caller.
+                return unsafe { cuda.launch::<$kernel>($grid, $args) };
             }
         };
+    }
+    let f32 = args.element == RowType::F32;
+    if let Some(blocks) = taps3_blocks(&args) {
+        if f32 {
+            run!(Conv2dTaps3F32, [blocks, 1, 1], args);
+        } else {
+            run!(Conv2dTaps3Half, [blocks, 1, 1], args);
+        }
     }
     let column_tiles = channels.div_ceil(TAPS_SIDE);
     let blocks = u64::from(column_tiles) * u64::from(args.geometry.pixels.div_ceil(TAPS_SIDE));
     let (args, grid) = (Args { column_tiles, ..args }, shape::grid(OP, blocks)?);
-    // SAFETY: the contract's grid; by the caller.
-    unsafe {
-        match f32 {
-            true => cuda.launch::<Conv2dTapsF32>(grid, args),
-            false => cuda.launch::<Conv2dTapsHalf>(grid, args),
-        }
+    if f32 {
+        run!(Conv2dTapsF32, grid, args);
+    } else {
+        run!(Conv2dTapsHalf, grid, args);
     }
+    Err(no_kernel(OP))
 }
 
 /// # Safety

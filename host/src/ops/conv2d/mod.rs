@@ -1,10 +1,11 @@
 //! Host side of [`contract::conv2d`]: two-dimensional convolution with its epilogue.
 //!
-//! [`Conv2d`] for floats. Weights are packed once ([`Conv2dWeights`], from PyTorch's `[K, C/g, R, S]`);
+//! [`Conv2d`] for floats, [`Conv2dI8`] and [`Conv2dTernary`] for int8 activations. Weights are packed once ([`Conv2dWeights`], from PyTorch's `[K, C/g, R, S]`);
 //! batch norms are folded into them before ([`fold_batch_norm`]). Nothing is unfolded into columns: every
 //! kernel gathers its taps from the image.
 
 mod fold;
+mod int8;
 #[cfg(feature = "cuda")]
 mod launch;
 mod shape;
@@ -12,6 +13,7 @@ mod weights;
 
 pub use contract::conv2d::{Activation, Layout, PadMode, tensor_core_bound};
 pub use fold::{BatchNorm, FoldedConv, fold_batch_norm};
+pub use int8::{Conv2dI8, Conv2dI8Weights, Conv2dTernary, Conv2dTernaryWeights};
 pub use shape::{Images, Padding, Shape, Window};
 pub use weights::Conv2dWeights;
 
@@ -45,6 +47,9 @@ pub struct Conv2d<'a, B: Backend, T: Float> {
     /// [`Math::Exact`] gives the contract's bits. [`Math::TensorCore`] takes tensor cores for f16 and
     /// bf16 where the device has them, within [`tensor_core_bound`]; `f32` and depthwise stay exact.
     pub math: Math,
+    /// Symbol of the kernel to run, for tests and measurements; `None`: the shape chooses. The CPU
+    /// has one way and takes any.
+    pub kernel: Option<&'static str>,
 }
 
 impl<B: Backend, T: Float> Conv2d<'_, B, T> {
