@@ -26,6 +26,8 @@ mod sample;
 mod silu_mul;
 #[path = "gpu/soak.rs"]
 mod soak;
+#[path = "gpu/sparse.rs"]
+mod sparse;
 #[path = "gpu/support.rs"]
 mod support;
 #[path = "gpu/w2a8_gemm.rs"]

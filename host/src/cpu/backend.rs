@@ -386,6 +386,24 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn sparse_linear<W: ops::Float, X: ops::Float>(
+        &self,
+        op: ops::sparse::Linear<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let (masks, starts, values) = op.w.parts();
+        let w = super::sparse::Parts {
+            masks: masks.as_slice(),
+            starts: starts.as_slice(),
+            values: values.as_slice(),
+            n: op.w.n(),
+            k: op.w.k(),
+        };
+        let (x, y) = (op.x.as_slice(), op.y.as_mut_slice());
+        super::sparse::linear(&self.threads, self.simd, w, x, y, op.m);
+        Ok(())
+    }
+
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let sampler = op.sampler;

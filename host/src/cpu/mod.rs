@@ -17,6 +17,7 @@ pub mod rope;
 pub mod sample;
 pub mod silu_mul;
 mod simd;
+pub mod sparse;
 mod threads;
 mod w2a8;
 pub mod w2a8_gemm;

@@ -224,6 +224,13 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
+    fn sparse_linear<W: super::Float, X: super::Float>(
+        &self,
+        op: super::sparse::Linear<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         rmsnorm: RmsNorm,

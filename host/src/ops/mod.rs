@@ -21,6 +21,7 @@ pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
 pub mod silu_mul;
+pub mod sparse;
 pub mod tensor;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
@@ -154,6 +155,11 @@ pub trait Backend: Sized + Send + 'static {
     fn silu_mul(&self, op: silu_mul::SiluMul<'_, Self>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
+    /// Product with a pruned matrix; see [`sparse::Linear`].
+    fn sparse_linear<W: Float, X: Float>(
+        &self,
+        op: sparse::Linear<'_, Self, W, X>,
+    ) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

@@ -10,10 +10,10 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{act_quant, attention, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample};
-use super::{silu_mul, w2a8_gemm, w2a8_gemv};
+use super::{silu_mul, sparse, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
-use crate::ops::{Backend, RowType};
+use crate::ops::{Backend, Math, RowType};
 use crate::reference::Inputs as Seeded;
 
 /// One case of one kernel.
@@ -38,6 +38,7 @@ enum Inputs {
     Rope(rope::Inputs),
     Sample(sample::Inputs),
     SiluMul(silu_mul::Inputs),
+    SparseLinear(sparse::Linear),
     W2a8Gemm(Product),
     W2a8Gemv(Product, usize),
 }
@@ -55,6 +56,7 @@ impl Run for Case {
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::SiluMul(inputs) => inputs.run(bed),
+            Inputs::SparseLinear(inputs) => inputs.run(bed),
             Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
             Inputs::W2a8Gemv(case, variant) => {
                 w2a8_gemv::Inputs { case, variant: Some(*variant) }.run(bed)
@@ -83,6 +85,7 @@ pub fn cases() -> Vec<Case> {
     list.elementwise();
     list.rope();
     list.sample();
+    list.sparse();
     list.w2a8();
     let order = |case: &Case| contract::KERNELS.iter().position(|k| k.spec.symbol == case.kernel);
     list.0.sort_by_key(order);
@@ -282,6 +285,32 @@ impl List {
             for kernel in [symbol::<SamplePrepare>(), symbol::<SamplePick>()] {
                 let what = format!("vocab={vocab} top_k={}", params.top_k);
                 self.add(kernel, what, Inputs::Sample(inputs.clone()));
+            }
+        }
+    }
+
+    fn sparse(&mut self) {
+        use crate::reference::sparse::Matrix;
+        use RowType::{Bf16, F16, F32};
+        use contract::sparse::*;
+        let mut seeded = Seeded::new(10);
+        for (kernel, element, rows) in [
+            (symbol::<SparseBf16M1>(), Bf16, [1, 1, 1]),
+            (symbol::<SparseBf16M4>(), Bf16, [2, 5, 4]),
+            (symbol::<SparseF16M1>(), F16, [1, 1, 1]),
+            (symbol::<SparseF16M4>(), F16, [3, 4, 9]),
+            (symbol::<SparseF32M1>(), F32, [1, 1, 1]),
+            (symbol::<SparseF32M4>(), F32, [2, 6, 4]),
+        ] {
+            for ((n, k, sparsity), m) in
+                [(1, 1, 0.0), (33, 1027, 0.9), (17, 640, 0.3)].into_iter().zip(rows)
+            {
+                let w = Matrix::new(n, k, sparsity, &mut seeded);
+                let mut x = seeded.floats(m * k, 2.0);
+                x[k / 2] = f32::INFINITY;
+                let types = [element, [F32, F16, Bf16][m % 3]];
+                let inputs = sparse::Linear { w, x, types, math: Math::Exact };
+                self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }
     }

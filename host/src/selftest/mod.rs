@@ -18,6 +18,7 @@ pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
 pub mod silu_mul;
+pub mod sparse;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
@@ -159,6 +160,9 @@ pub enum RunError {
     /// The operation was refused or failed.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// The inputs make no sparse matrix.
+    #[error(transparent)]
+    Sparse(#[from] crate::ops::sparse::SparseError),
     /// Something wrote behind a tensor.
     #[error("{tensor}: element {past} past its end was written")]
     Overrun {

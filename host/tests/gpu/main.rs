@@ -21,6 +21,7 @@ mod rope;
 mod sample;
 mod silu_mul;
 mod soak;
+mod sparse;
 mod support;
 mod w2a8_gemm;
 mod w2a8_gemv;

@@ -47,6 +47,13 @@ pub fn grid_dim_x() -> u32 {
     unsafe { nvptx::_grid_dim_x() as u32 }
 }
 
+/// Blocks on the second axis of the grid. `mov.u32 %nctaid.y`
+#[inline(always)]
+pub fn grid_dim_y() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_grid_dim_y() as u32 }
+}
+
 /// Waits for all threads of the block; what they wrote to shared and global memory before is
 /// then visible to all of them. `bar.sync 0`
 ///

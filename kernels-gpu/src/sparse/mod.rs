@@ -1,0 +1,7 @@
+//! Device side of [`contract::sparse`].
+
+pub mod linear;
+#[cfg(level_sm_80)]
+pub mod mma;
+mod ring;
+mod stream;
