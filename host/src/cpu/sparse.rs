@@ -4,12 +4,13 @@
 //! with the chains of all its outputs in the first-level cache, for up to eight input rows at once.
 
 use contract::num::{RowType, fma};
-use contract::sparse::{ALIGN, PARTIALS, ROWS, WAYS, WORD, steps, tree};
+use contract::sparse::{
+    ALIGN, PARTIALS, ROWS, WAYS, partial, per_unit, place_of, steps, tree, unit_column,
+};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
 use crate::ops::Float;
-use crate::ops::sparse::word_place;
 
 /// Input rows of one walk.
 const BLOCK: usize = 8;
@@ -36,28 +37,34 @@ macro_rules! walks {
     ($($name:ident $element:ty, $mb:ident;)*) => { $( vectorised! {
         /// Takes the stored weights of group `group` into the chains, `x` being `[k][inputs]`.
         fn $name(w: Parts<'_, $element>, group: usize, x: &[[f32; $mb]], acc: &mut Chains<$mb>) {
-            let words = steps(w.k) * 64;
+            let per_unit = per_unit(<$element>::TYPE);
+            let words = steps(w.k, per_unit) * 64;
             for way in 0..WAYS {
                 let stream = group * WAYS + way;
-                let mut at = w.starts[stream] as usize * ALIGN;
+                let mut at = w.starts[stream] as usize * ALIGN * per_unit;
                 for (i, &mask) in w.masks[stream * words..][..words].iter().enumerate() {
                     if mask == 0 {
                         continue;
                     }
-                    let (row, column) = word_place(stream * words + i, w.k);
-                    let chain = &mut acc[row % ROWS][column / WORD % PARTIALS];
-                    let mut sums = *chain;
-                    let mut left = mask;
-                    for &value in &w.values[at..at + mask.count_ones() as usize] {
-                        let bit = left.leading_zeros();
-                        left ^= 0x8000_0000 >> bit;
-                        let value = value.widen();
-                        for (sum, x) in sums.iter_mut().zip(x[column + bit as usize]) {
-                            *sum = fma(value, x, *sum);
+                    let (row, column) = place_of(stream * words + i, 31, w.k, per_unit);
+                    let chain = &mut acc[row % ROWS][partial(column)];
+                    let (mut sums, mut left) = (*chain, mask);
+                    let len = mask.count_ones() as usize * per_unit;
+                    for unit in w.values[at..at + len].chunks_exact(per_unit) {
+                        let first = left.leading_zeros();
+                        left ^= 0x8000_0000 >> first;
+                        let first = column + unit_column(first as usize, per_unit);
+                        for (e, value) in unit.iter().enumerate() {
+                            let value = value.widen();
+                            if value.to_bits() != 0 {
+                                for (sum, x) in sums.iter_mut().zip(x[first + e]) {
+                                    *sum = fma(value, x, *sum);
+                                }
+                            }
                         }
                     }
                     *chain = sums;
-                    at += mask.count_ones() as usize;
+                    at += len;
                 }
             }
         }

@@ -15,6 +15,8 @@ pub const TEST_SHAPES: &[(usize, usize, usize)] = &[
     (9, 20, 513),
     (16, 40, 640),
     (17, 31, 1100),
+    (3, 16, 1024),
+    (2, 5, 2311),
 ];
 
 /// `(n, k)` of the benchmark: a projection, and the widest layer of a 70B model.
@@ -61,7 +63,7 @@ pub fn linear(w: &Matrix, x: &[f32], m: usize) -> Vec<f32> {
             let mut partials = [0.0f32; 16];
             for column in 0..k {
                 if w.stored(row, column) {
-                    let p = &mut partials[column % 512 / 32];
+                    let p = &mut partials[column % 1024 / 256 * 4 + column % 32 / 8];
                     *p = w.dense[row * k + column].mul_add(x[input * k + column], *p);
                 }
             }

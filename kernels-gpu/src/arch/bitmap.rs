@@ -5,8 +5,6 @@
 
 use core::arch::asm;
 
-use super::shared::Shared;
-
 /// Offset of the highest set bit from the top, 0 to 31; all ones when `word` is 0.
 /// `bfind.shiftamt.u32`
 #[inline(always)]
@@ -55,11 +53,35 @@ pub fn below(word: u32, offset: u32) -> u32 {
     rest
 }
 
-/// `guard & bits != 0`: `a * b + acc`, rounded once; else `acc`. `@p fma.rn.f32`
+/// `a * b + acc`, rounded once, unless the bits of `a` are 0; then `acc`. `@p fma.rn.f32`
 #[inline(always)]
-pub fn fma_if(guard: u32, bits: u32, a: f32, b: f32, acc: f32) -> f32 {
+pub fn fma_stored(a: f32, b: f32, acc: f32) -> f32 {
     let mut sum = acc;
     // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {a}, 0;",
+            "@p fma.rn.f32 {sum}, {a}, {b}, {sum};",
+            "}}",
+            sum = inout(reg32) sum, a = in(reg32) a, b = in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    sum
+}
+
+/// The word at the shared address `at`, which moves on, where `guard & bits` is not 0; else 0.
+/// `@p ld.shared.b32`
+///
+/// # Safety
+///
+/// When `guard & bits` is not 0: as for [`super::shared::Shared::read`].
+#[inline(always)]
+pub unsafe fn take(guard: u32, bits: u32, at: &mut u32) -> u32 {
+    let word: u32;
+    // SAFETY: the caller's promise; nothing is read otherwise.
     unsafe {
         asm!(
             "{{",
@@ -67,119 +89,14 @@ pub fn fma_if(guard: u32, bits: u32, a: f32, b: f32, acc: f32) -> f32 {
             ".reg .b32 set;",
             "and.b32 set, {guard}, {bits};",
             "setp.ne.b32 p, set, 0;",
-            "@p fma.rn.f32 {sum}, {a}, {b}, {sum};",
+            "mov.b32 {word}, 0;",
+            "@p ld.shared.b32 {word}, [{at}];",
+            "@p add.u32 {at}, {at}, 4;",
             "}}",
-            sum = inout(reg32) sum, a = in(reg32) a, b = in(reg32) b,
+            word = out(reg32) word, at = inout(reg32) *at,
             guard = in(reg32) guard, bits = in(reg32) bits,
-            options(pure, nomem, nostack),
-        );
-    }
-    sum
-}
-
-/// A word of shared memory when `guard` is not 0; else unspecified. `@p ld.shared.b32`
-///
-/// # Safety
-///
-/// When `guard` is not 0: as for [`Shared::read`].
-#[inline(always)]
-pub unsafe fn read_if(guard: u32, from: Shared<f32>) -> f32 {
-    let value: f32;
-    // SAFETY: the caller's promise; nothing is read otherwise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p;",
-            "setp.ne.b32 p, {guard}, 0;",
-            "@p ld.shared.b32 {value}, [{from}];",
-            "}}",
-            value = out(reg32) value, guard = in(reg32) guard, from = in(reg32) from.addr(),
-            options(pure, readonly, nostack),
-        );
-    }
-    value
-}
-
-macro_rules! take {
-    ($(#[$doc:meta])* $name:ident, $place:ty, $reg:ident, $bytes:literal, $add:literal, $($ptx:literal)*) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        ///
-        /// When `guard & bits` is not 0: `at` is the address of a value that no other thread writes
-        /// without a barrier between.
-        #[inline(always)]
-        pub unsafe fn $name(guard: u32, bits: u32, at: &mut $place) -> f32 {
-            let value: f32;
-            // SAFETY: the caller's promise; nothing is read otherwise.
-            unsafe {
-                asm!(
-                    "{{",
-                    ".reg .pred p;",
-                    ".reg .b32 set;",
-                    ".reg .b16 half;",
-                    "and.b32 set, {guard}, {bits};",
-                    "setp.ne.b32 p, set, 0;",
-                    $($ptx,)*
-                    concat!("@p ", $add, " {at}, {at}, ", $bytes, ";"),
-                    "}}",
-                    value = out(reg32) value, at = inout($reg) *at,
-                    guard = in(reg32) guard, bits = in(reg32) bits,
-                    options(readonly, nostack),
-                );
-            }
-            value
-        }
-    };
-}
-
-take! {
-    /// `guard & bits != 0`: the bf16 at the shared address `at`, and `at` moves on; else unspecified.
-    take_bf16, u32, reg32, "2", "add.u32",
-    "@p ld.shared.u16 set, [{at}];" "shl.b32 {value}, set, 16;"
-}
-take! {
-    /// The same for f16.
-    take_f16, u32, reg32, "2", "add.u32",
-    "@p ld.shared.b16 half, [{at}];" "cvt.f32.f16 {value}, half;"
-}
-take! {
-    /// The same for f32 at a global address, through L1. `@p ld.global.nc.b32`
-    take_f32, u64, reg64, "4", "add.u64",
-    "@p ld.global.nc.b32 {value}, [{at}];"
-}
-
-/// Two 16-bit values side by side, the first in the low half: each is the next one at the shared
-/// address `at`, which moves on, where its bit of `guard` is set, and 0 where it is not.
-///
-/// # Safety
-///
-/// As for [`take_bf16`], for each of the two.
-#[inline(always)]
-pub unsafe fn take_pair(guard: u32, first: u32, second: u32, at: &mut u32) -> u32 {
-    let pair: u32;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred p, q;",
-            ".reg .b32 set, low, high;",
-            "and.b32 set, {guard}, {first};",
-            "setp.ne.b32 p, set, 0;",
-            "and.b32 set, {guard}, {second};",
-            "setp.ne.b32 q, set, 0;",
-            "mov.b32 low, 0;",
-            "mov.b32 high, 0;",
-            "@p ld.shared.u16 low, [{at}];",
-            "@p add.u32 {at}, {at}, 2;",
-            "@q ld.shared.u16 high, [{at}];",
-            "@q add.u32 {at}, {at}, 2;",
-            "prmt.b32 {pair}, low, high, 0x5410;",
-            "}}",
-            pair = out(reg32) pair, at = inout(reg32) *at,
-            guard = in(reg32) guard, first = in(reg32) first, second = in(reg32) second,
             options(readonly, nostack),
         );
     }
-    pair
+    word
 }

@@ -109,20 +109,24 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
             x_type: X::TYPE as u32,
         };
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
-        // Below sm_80 there is no such kernel, and the exact one keeps the bound.
-        let tensor = math == Math::TensorCore && cuda.has::<kernels::SparseBf16Mma8>();
+        // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
+        // its bound.
+        let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
+        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8>();
+        // The kernels of four rows want more shared memory than old devices have.
+        let one = m == 1 || !cuda.has::<kernels::SparseBf16M4>();
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
-            match (W::TYPE, m) {
-                (_, 9..) if tensor => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
+            match W::TYPE {
+                _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
                 _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
-                (RowType::Bf16, 1) => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
-                (RowType::Bf16, _) => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
-                (RowType::F16, 1) => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
-                (RowType::F16, _) => cuda.launch::<kernels::SparseF16M4>(grid(4), args),
-                (RowType::F32, 1) => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
-                (RowType::F32, _) => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
+                RowType::Bf16 if one => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
+                RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
+                RowType::F16 if one => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
+                RowType::F16 => cuda.launch::<kernels::SparseF16M4>(grid(4), args),
+                RowType::F32 if one => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
+                RowType::F32 => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
             }
         }
     }

@@ -16,7 +16,6 @@ use thiserror::Error;
 use super::Float;
 
 pub use bitmap::Bitmap;
-pub(crate) use bitmap::word_place;
 pub use csr::Csr;
 pub use linear::{Linear, SparseLinear};
 pub use prune::prune;
