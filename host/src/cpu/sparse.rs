@@ -1,12 +1,14 @@
 //! CPU side of [`contract::sparse`].
 //!
-//! A task is a group of 16 rows. It walks the four streams of the group in the order of their values,
+//! For a bitmap, a task is a group of 16 rows. It walks the four streams of the group in the order of their values,
 //! with the chains of all its outputs in the first-level cache, for up to eight input rows at once.
 
 use contract::num::{RowType, fma};
 use contract::sparse::{
-    ALIGN, PARTIALS, ROWS, WAYS, partial, per_unit, place_of, steps, tree, unit_column,
+    ALIGN, PARTIALS, ROWS, WAYS, partial, per_unit, place_of, steps, ternary_words, tree,
+    unit_column,
 };
+use contract::w2a8::{Segments, act_bytes, act_index, dequantise};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
@@ -151,4 +153,93 @@ pub fn linear<W: Float, X: Float>(
         }
         first += BLOCK;
     }
+}
+
+/// Compressed sparse rows: offsets, columns and values.
+#[derive(Clone, Copy)]
+pub struct Rows<'a, T> {
+    /// Offsets of the rows.
+    pub rows: &'a [u32],
+    /// Columns.
+    pub columns: &'a [u32],
+    /// Values.
+    pub values: &'a [T],
+    /// Columns of the matrix.
+    pub k: usize,
+}
+
+/// [`linear`] from compressed sparse rows.
+pub fn csr<W: Float, X: Float>(
+    threads: &Threads,
+    w: Rows<'_, W>,
+    x: &[X],
+    y: &mut [f32],
+    m: usize,
+) {
+    let n = w.rows.len() - 1;
+    threads.run_tiles(y, [m, n], [m.max(1), ROWS], |mut tile| {
+        for row in tile.columns() {
+            let own = w.rows[row] as usize..w.rows[row + 1] as usize;
+            for input in tile.rows() {
+                let x = &x[input * w.k..][..w.k];
+                let mut chains = [0.0; PARTIALS];
+                for (&column, value) in w.columns[own.clone()].iter().zip(&w.values[own.clone()]) {
+                    let (column, value) = (column as usize, value.widen());
+                    if value.to_bits() != 0 {
+                        let chain = &mut chains[partial(column)];
+                        *chain = fma(value, x[column].widen(), *chain);
+                    }
+                }
+                tile.set(input, row, tree(chains));
+            }
+        }
+    });
+}
+
+/// A ternary matrix as mask and signs.
+#[derive(Clone, Copy)]
+pub struct Ternary<'a> {
+    /// Words of the mask.
+    pub masks: &'a [u32],
+    /// Starts of the rows' signs.
+    pub starts: &'a [u32],
+    /// Signs.
+    pub signs: &'a [u32],
+    /// Columns.
+    pub k: usize,
+    /// Scales by rows.
+    pub segments: &'a Segments,
+}
+
+/// `y[m, n] = dequantise(sum_k q[m, k] t[n, k])` for as many inputs as `stats` has.
+pub fn ternary(threads: &Threads, w: Ternary<'_>, acts: &[u32], stats: &[[u32; 2]], y: &mut [f32]) {
+    let (n, m, words) = (w.segments.rows(), stats.len(), ternary_words(w.k));
+    let acts: &[i8] = bytemuck::cast_slice(acts);
+    threads.run_tiles(y, [m, n], [m.max(1), ROWS], |mut tile| {
+        // Where a row's weights are, in the order of the activations, by sign.
+        let mut places: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
+        for row in tile.columns() {
+            places.iter_mut().for_each(Vec::clear);
+            let mut at = 32 * w.starts[row] as usize;
+            for (word, &mask) in w.masks[row * words..][..words].iter().enumerate() {
+                let mut left = mask;
+                while left != 0 {
+                    let bit = left.leading_zeros();
+                    left ^= 0x8000_0000 >> bit;
+                    let negative = w.signs[at / 32] << (at % 32) >> 31;
+                    places[negative as usize].push(act_index(32 * word + bit as usize) as u32);
+                    at += 1;
+                }
+            }
+            let scale = w.segments.scale_of(row as u32);
+            for input in tile.rows() {
+                let acts = &acts[input * act_bytes(w.k)..][..act_bytes(w.k)];
+                let sum = |places: &[u32]| -> i32 {
+                    places.iter().map(|&at| i32::from(acts[at as usize])).sum()
+                };
+                let acc = sum(&places[0]) - sum(&places[1]);
+                tile.set(input, row, dequantise(acc, f32::from_bits(stats[input][0]), scale));
+            }
+        }
+    });
 }

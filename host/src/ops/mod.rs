@@ -160,6 +160,13 @@ pub trait Backend: Sized + Send + 'static {
         &self,
         op: sparse::Linear<'_, Self, W, X>,
     ) -> Result<(), OpError>;
+    /// The same from compressed sparse rows; see [`sparse::LinearCsr`].
+    fn sparse_csr<W: Float, X: Float>(
+        &self,
+        op: sparse::LinearCsr<'_, Self, W, X>,
+    ) -> Result<(), OpError>;
+    /// Ternary weights as mask and signs; see [`sparse::LinearTernary`].
+    fn sparse_ternary(&self, op: sparse::LinearTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

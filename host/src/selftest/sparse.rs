@@ -2,9 +2,13 @@
 
 use half::{bf16, f16};
 
+use super::w2a8_gemv::Product;
 use super::{Bed, Run, RunError};
-use crate::ops::sparse::{Bitmap, Linear as Op, SparseLinear};
-use crate::ops::{Backend, Float, Math, RowType};
+use crate::ops::sparse::{
+    Bitmap, Csr, Linear as Op, LinearCsr, LinearTernary, SparseCsr, SparseLinear, SparseTernary,
+    TernaryBitmap,
+};
+use crate::ops::{Backend, Float, Math, QuantActs, RowType};
 use crate::reference::sparse::Matrix;
 
 /// One product with a bitmap.
@@ -18,6 +22,8 @@ pub struct Linear {
     pub types: [RowType; 2],
     /// How.
     pub math: Math,
+    /// From compressed sparse rows, which always are exact.
+    pub csr: bool,
 }
 
 impl Linear {
@@ -28,11 +34,18 @@ impl Linear {
 
     fn run_as<B: Backend, W: Float, X: Float>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let (m, n, k) = (self.m(), self.w.n, self.w.k);
-        let w = Bitmap::from_dense(n, k, &rounded::<W>(&self.w.dense))?;
-        let w = &SparseLinear::upload(bed.backend(), "selftest", &w)?;
+        let dense = rounded::<W>(&self.w.dense);
         let x = &bed.input(&rounded::<X>(&self.x))?;
         let mut y = bed.output(m * n)?;
-        bed.backend().sparse_linear(Op { w, x, y: &mut y, m, math: self.math })?;
+        if self.csr {
+            let w = Csr::from_dense(n, k, &dense)?;
+            let w = &SparseCsr::upload(bed.backend(), "selftest", &w)?;
+            bed.backend().sparse_csr(LinearCsr { w, x, y: &mut y, m })?;
+        } else {
+            let w = Bitmap::from_dense(n, k, &dense)?;
+            let w = &SparseLinear::upload(bed.backend(), "selftest", &w)?;
+            bed.backend().sparse_linear(Op { w, x, y: &mut y, m, math: self.math })?;
+        }
         bed.keep("y", &[m, n], &y)
     }
 }
@@ -56,5 +69,25 @@ impl Run for Linear {
             [Bf16, F16] => self.run_as::<B, bf16, f16>(bed),
             [Bf16, Bf16] => self.run_as::<B, bf16, bf16>(bed),
         }
+    }
+}
+
+/// A product with a ternary matrix as mask and signs.
+#[derive(Clone, Debug)]
+pub struct Ternary<'a> {
+    /// The product.
+    pub case: &'a Product,
+}
+
+impl Run for Ternary<'_> {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let Product { m, n, k, ref t, segments, .. } = *self.case;
+        let w = TernaryBitmap::new(k, t, segments)?;
+        let w = &SparseTernary::upload(bed.backend(), "selftest", &w)?;
+        let acts = bed.input(&self.case.acts())?;
+        let acts = &QuantActs { acts, stats: bed.input(&self.case.stats())? };
+        let mut y = bed.output(m * n)?;
+        bed.backend().sparse_ternary(LinearTernary { w, acts, y: &mut y, m })?;
+        bed.keep("y", &[m, n], &y)
     }
 }

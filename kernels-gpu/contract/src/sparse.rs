@@ -27,6 +27,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::RowType;
+use crate::w2a8::{ActStats, CHUNK, Segments};
 
 /// Rows of a group.
 pub const ROWS: usize = 16;
@@ -168,6 +169,83 @@ pub const fn linear_grid(n: u32, m: u32, mb: u32) -> [u32; 3] {
     [n.div_ceil(ROWS as u32), if down < 65_535 { down } else { 65_535 }, 1]
 }
 
+/// The parameter of the kernels for compressed sparse rows, passed by value.
+///
+/// Row `r` has values `rows[r] .. rows[r + 1]`, their columns ascending.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CsrArgs {
+    /// Offsets `[n + 1]`.
+    pub rows: DevPtr<u32>,
+    /// Columns of the values.
+    pub columns: DevPtr<u32>,
+    /// Values, in the kernel's element type.
+    pub values: DevPtr<u8>,
+    /// Input rows, of type `x_type`.
+    pub x: DevPtr<u8>,
+    /// Output.
+    pub y: DevPtr<f32>,
+    /// Rows of the matrix.
+    pub n: u32,
+    /// Columns of the matrix.
+    pub k: u32,
+    /// Input rows.
+    pub m: u32,
+    /// Element type of `x`, as `num::RowType`.
+    pub x_type: u32,
+}
+
+/// Shared memory of a block of the kernels for compressed sparse rows: the partials of its warps.
+pub const CSR_SMEM: u32 = THREADS / 32 * PARTIALS as u32 * 4;
+
+/// Blocks for `n` rows, a warp each, and `m` inputs; a block walks further inputs in steps of the
+/// grid's height.
+pub const fn row_grid(n: u32, m: u32) -> [u32; 3] {
+    [n.div_ceil(WAYS as u32), if m < 65_535 { m } else { 65_535 }, 1]
+}
+
+/// The parameter of the ternary kernel, passed by value.
+///
+/// | tensor   | element | shape                    | layout                                        |
+/// |----------|---------|--------------------------|-----------------------------------------------|
+/// | `masks`  | `u32`   | `[N, ternary_words(K)]`  | bit `31 - k % 32` of word `k / 32`: not zero  |
+/// | `starts` | `u32`   | `[N + 1]`                | first word of each row's signs                |
+/// | `signs`  | `u32`   | packed                   | a bit for each weight of a row, first highest: negative |
+///
+/// Activations, statistics, scales and formula are those of [`crate::w2a8`]; the sum is exact.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TernaryArgs {
+    /// Bitmap.
+    pub masks: DevPtr<u32>,
+    /// Starts of the rows' signs.
+    pub starts: DevPtr<u32>,
+    /// Signs; a word more than the rows have.
+    pub signs: DevPtr<u32>,
+    /// Quantised activations.
+    pub acts: DevPtr<u32>,
+    /// Their scales and sums.
+    pub stats: DevPtr<ActStats>,
+    /// Output `[m, n]`.
+    pub y: DevPtr<f32>,
+    /// Rows of the matrix.
+    pub n: u32,
+    /// Columns of the matrix.
+    pub k: u32,
+    /// Input rows.
+    pub m: u32,
+    /// Weight scales.
+    pub segments: Segments,
+}
+
+/// Inputs that the ternary kernel takes at a time.
+pub const TERNARY_INPUTS: u32 = 4;
+
+/// Words of the ternary mask of a row: whole chunks of 64 columns.
+pub const fn ternary_words(k: usize) -> usize {
+    k.div_ceil(CHUNK) * 2
+}
+
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $args:ident = $spec:expr;)*) => {$(
         $(#[$doc])*
@@ -202,6 +280,14 @@ kernels! {
     /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
     SparseBf16Mma16: LinearArgs =
         LaunchSpec::new("sparse_bf16_mma16", THREADS).with_smem(linear_smem(0)).with_min_sm(80);
+    /// Compressed sparse rows of bf16.
+    SparseCsrBf16: CsrArgs = LaunchSpec::new("sparse_csr_bf16", THREADS).with_smem(CSR_SMEM);
+    /// Compressed sparse rows of f16.
+    SparseCsrF16: CsrArgs = LaunchSpec::new("sparse_csr_f16", THREADS).with_smem(CSR_SMEM);
+    /// Compressed sparse rows of f32.
+    SparseCsrF32: CsrArgs = LaunchSpec::new("sparse_csr_f32", THREADS).with_smem(CSR_SMEM);
+    /// Ternary weights as mask and signs, int8 activations.
+    SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }
 
 #[cfg(test)]

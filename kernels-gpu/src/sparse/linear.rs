@@ -5,96 +5,22 @@
 //! make the same chains.
 
 use contract::launch::Kernel;
-use contract::num::{RowType, bf16_to_f32};
 use contract::sparse::{
     BLOCK, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseF16M1, SparseF16M4, SparseF32M1,
     SparseF32M4, WAYS, WORD, X_FLOATS, X_PITCH, span, steps,
 };
 
+use super::input::{Bf16, F16, Value, load4};
 use super::stream::{Stream, Tile, behind_streams, first_row};
 use crate::arch::bitmap::{below, first_set, fma_stored, opaque, take};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::half::f16_to_f32;
-use crate::arch::mem::{ld, ld_u16, ld_x2, ld_x4, st};
+use crate::arch::mem::st;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_y, grid_dim_y, sync_threads};
 use crate::arch::warp::{lane_id, shuffle_xor, sync_warp, warp_id, warp_max};
 
 /// From so many units of a word on, a tile is walked by positions.
 const BY_POSITION: u32 = 17;
-
-/// Type of the stored values: `PER_UNIT` of them in a word.
-trait Value {
-    const PER_UNIT: usize;
-    /// The first and, where there is one, the second.
-    fn widen(unit: u32) -> [f32; 2];
-}
-
-enum Bf16 {}
-enum F16 {}
-
-impl Value for Bf16 {
-    const PER_UNIT: usize = 2;
-
-    #[inline(always)]
-    fn widen(unit: u32) -> [f32; 2] {
-        [f32::from_bits(unit << 16), f32::from_bits(unit & 0xffff_0000)]
-    }
-}
-
-impl Value for F16 {
-    const PER_UNIT: usize = 2;
-
-    #[inline(always)]
-    fn widen(unit: u32) -> [f32; 2] {
-        [f16_to_f32(unit as u16), f16_to_f32((unit >> 16) as u16)]
-    }
-}
-
-impl Value for f32 {
-    const PER_UNIT: usize = 1;
-
-    #[inline(always)]
-    fn widen(unit: u32) -> [f32; 2] {
-        [f32::from_bits(unit), 0.0]
-    }
-}
-
-/// Columns `k .. k + 4` of input row `row`, zeros outside of it.
-///
-/// # Safety
-///
-/// `row < m`, and `x` is the contract's.
-#[inline(always)]
-unsafe fn load_x(args: &LinearArgs, row: u32, k: u32) -> [f32; 4] {
-    let at = row as usize * args.k as usize + k as usize;
-    let whole = k + 4 <= args.k;
-    // SAFETY: elements below K of the row; vectors only where they fit and are aligned.
-    unsafe {
-        if args.x_type == RowType::F32 as u32 {
-            let p = args.x.cast::<f32>().as_ptr().cast_const().wrapping_add(at);
-            if whole && p.addr().is_multiple_of(16) {
-                return ld_x4(p.cast());
-            }
-            core::array::from_fn(
-                |i| {
-                    if k + (i as u32) < args.k { ld(p.wrapping_add(i)) } else { 0.0 }
-                },
-            )
-        } else {
-            let p = args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at);
-            let half = args.x_type == RowType::F16 as u32;
-            let widen = |h: u16| if half { f16_to_f32(h) } else { bf16_to_f32(h) };
-            if whole && p.addr().is_multiple_of(8) {
-                let [a, b]: [u32; 2] = ld_x2(p.cast());
-                return [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(widen);
-            }
-            core::array::from_fn(|i| {
-                if k + (i as u32) < args.k { widen(ld_u16(p.wrapping_add(i))) } else { 0.0 }
-            })
-        }
-    }
-}
 
 /// Takes the weights of one unit into the chains of a row; `x[i]` are the columns of input `i`.
 #[inline(always)]
@@ -207,8 +133,12 @@ unsafe fn linear<V: Value, const MB: usize>(args: &LinearArgs) {
             // SAFETY: a row below m; rows past the last one repeat it.
             core::array::from_fn(|i| unsafe {
                 let row = (first + i as u32).min(args.m - 1);
-                let upper = if V::PER_UNIT == 2 { load_x(args, row, k + 128) } else { [0.0; 4] };
-                [load_x(args, row, k), upper]
+                let upper = if V::PER_UNIT == 2 {
+                    load4(args.x, args.x_type, row, args.k, k + 128)
+                } else {
+                    [0.0; 4]
+                };
+                [load4(args.x, args.x_type, row, args.k, k), upper]
             })
         };
         // SAFETY: the caller's promise.

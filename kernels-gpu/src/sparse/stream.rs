@@ -72,8 +72,8 @@ impl Stream {
         let mut sum = low + high;
         let mut distance = 1;
         while distance < LANES {
-            let below = shuffle_up(sum, distance);
-            sum += if lane_id() >= distance { below } else { 0 };
+            let lower = shuffle_up(sum, distance);
+            sum += if lane_id() >= distance { lower } else { 0 };
             distance *= 2;
         }
         let at = self.ring.address(self.used + UNIT * (sum - low - high));

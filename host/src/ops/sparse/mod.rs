@@ -8,7 +8,9 @@
 mod bitmap;
 mod csr;
 mod linear;
+mod linear_csr;
 mod prune;
+mod ternary;
 
 use contract::sparse::MAX_SIDE;
 use thiserror::Error;
@@ -18,7 +20,9 @@ use super::Float;
 pub use bitmap::Bitmap;
 pub use csr::Csr;
 pub use linear::{Linear, SparseLinear};
+pub use linear_csr::{LinearCsr, SparseCsr};
 pub use prune::prune;
+pub use ternary::{LinearTernary, SparseTernary, TernaryBitmap};
 
 const OP: &str = "sparse";
 
@@ -97,6 +101,16 @@ pub enum SparseError {
         n: usize,
         /// Columns of the matrix.
         k: usize,
+    },
+    /// A weight that is not ternary.
+    #[error("row {row}, column {column}: {found}; ternary weights are -1, 0 and 1")]
+    NotTernary {
+        /// The row.
+        row: usize,
+        /// The column.
+        column: usize,
+        /// The weight.
+        found: i8,
     },
     /// More values than offsets can count.
     #[error("{stored} values; split the matrix by rows")]
