@@ -36,6 +36,8 @@ mod sample;
 mod soak;
 #[path = "gpu/softmax.rs"]
 mod softmax;
+#[path = "gpu/sparse.rs"]
+mod sparse;
 #[path = "gpu/support.rs"]
 mod support;
 #[path = "gpu/w2a8_gemm.rs"]

@@ -107,7 +107,18 @@ impl<B: Backend, T: Float> Layer<B, T> {
         let images = Self::images(*size);
         *size = self.output(*size)?.0;
         let (bias, window, activation) = (Some(bias), *window, *activation);
-        backend.conv2d(Conv2d { x, w, bias, residual, y, images, window, activation, math })
+        backend.conv2d(Conv2d {
+            x,
+            w,
+            bias,
+            residual,
+            y,
+            images,
+            window,
+            activation,
+            math,
+            kernel: None,
+        })
     }
 }
 

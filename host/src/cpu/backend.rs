@@ -574,6 +574,57 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn sparse_linear<W: ops::Float, X: ops::Float>(
+        &self,
+        op: ops::sparse::Linear<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let (masks, starts, values) = op.w.parts();
+        let w = super::sparse::Parts {
+            masks: masks.as_slice(),
+            starts: starts.as_slice(),
+            values: values.as_slice(),
+            n: op.w.n(),
+            k: op.w.k(),
+        };
+        let (x, y) = (op.x.as_slice(), op.y.as_mut_slice());
+        super::sparse::linear(&self.threads, self.simd, w, x, y, op.m);
+        Ok(())
+    }
+
+    fn sparse_csr<W: ops::Float, X: ops::Float>(
+        &self,
+        op: ops::sparse::LinearCsr<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let (rows, columns, values) = op.w.parts();
+        let (rows, columns) = (rows.as_slice(), columns.as_slice());
+        let w = super::sparse::Rows { rows, columns, values: values.as_slice(), k: op.w.k() };
+        super::sparse::csr(&self.threads, w, op.x.as_slice(), op.y.as_mut_slice(), op.m);
+        Ok(())
+    }
+
+    fn sparse_ternary(&self, op: ops::sparse::LinearTernary<'_, Self>) -> Result<(), OpError> {
+        op.check()?;
+        let (masks, starts, signs) = op.w.parts();
+        let w = super::sparse::Ternary {
+            masks: masks.as_slice(),
+            starts: starts.as_slice(),
+            signs: signs.as_slice(),
+            k: op.w.k(),
+            segments: op.w.segments(),
+        };
+        let stats = &op.acts.stats.as_slice()[..op.m];
+        super::sparse::ternary(
+            &self.threads,
+            w,
+            op.acts.acts.as_slice(),
+            stats,
+            op.y.as_mut_slice(),
+        );
+        Ok(())
+    }
+
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let sampler = op.sampler;

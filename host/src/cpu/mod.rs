@@ -26,6 +26,7 @@ pub mod rope;
 pub mod sample;
 pub mod softmax;
 mod simd;
+pub mod sparse;
 mod threads;
 mod w2a8;
 pub mod w2a8_gemm;

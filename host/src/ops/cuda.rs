@@ -277,6 +277,24 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
+    fn sparse_linear<W: super::Float, X: super::Float>(
+        &self,
+        op: super::sparse::Linear<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
+    fn sparse_csr<W: super::Float, X: super::Float>(
+        &self,
+        op: super::sparse::LinearCsr<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
+    fn sparse_ternary(&self, op: super::sparse::LinearTernary<'_, Self>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         act_quant: ActQuant,

@@ -26,6 +26,7 @@ pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
 pub mod softmax;
+pub mod sparse;
 pub mod tensor;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
@@ -180,6 +181,18 @@ pub trait Backend: Sized + Send + 'static {
     fn conv2d_i8(&self, op: conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError>;
     /// Convolution of int8 with ternaries; see [`conv2d::Conv2dTernary`].
     fn conv2d_ternary(&self, op: conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError>;
+    /// Product with a pruned matrix; see [`sparse::Linear`].
+    fn sparse_linear<W: Float, X: Float>(
+        &self,
+        op: sparse::Linear<'_, Self, W, X>,
+    ) -> Result<(), OpError>;
+    /// The same from compressed sparse rows; see [`sparse::LinearCsr`].
+    fn sparse_csr<W: Float, X: Float>(
+        &self,
+        op: sparse::LinearCsr<'_, Self, W, X>,
+    ) -> Result<(), OpError>;
+    /// Ternary weights as mask and signs; see [`sparse::LinearTernary`].
+    fn sparse_ternary(&self, op: sparse::LinearTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
 }

@@ -22,6 +22,7 @@ pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
 pub mod softmax;
+pub mod sparse;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 

@@ -11,12 +11,12 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, conv2d, elementwise, embed, kv_append, layernorm, lm_head,
-    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, w2a8_gemm, w2a8_gemv,
+    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
-use crate::ops::{Backend, RowType};
+use crate::ops::{Backend, Math, RowType};
 use crate::reference::Inputs as Seeded;
 
 /// One case of one kernel.
@@ -48,6 +48,8 @@ enum Inputs {
     Rope(rope::Inputs),
     Sample(sample::Inputs),
     Softmax(softmax::Inputs),
+    SparseLinear(sparse::Linear),
+    SparseTernary(Product),
     W2a8Gemm(Product),
     W2a8Gemv(Product, usize),
 }
@@ -75,6 +77,8 @@ impl Run for Case {
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::Softmax(inputs) => inputs.run(bed),
+            Inputs::SparseLinear(inputs) => inputs.run(bed),
+            Inputs::SparseTernary(case) => sparse::Ternary { case }.run(bed),
             Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
             Inputs::W2a8Gemv(case, variant) => {
                 w2a8_gemv::Inputs { case, variant: Some(*variant) }.run(bed)
@@ -107,6 +111,7 @@ pub fn cases() -> Vec<Case> {
     list.pool2d();
     list.rope();
     list.sample();
+    list.sparse();
     list.w2a8();
     let order = |case: &Case| contract::KERNELS.iter().position(|k| k.spec.symbol == case.kernel);
     list.0.sort_by_key(order);
@@ -423,6 +428,46 @@ impl List {
             for kernel in [symbol::<SamplePrepare>(), symbol::<SamplePick>()] {
                 let what = format!("vocab={vocab} top_k={}", params.top_k);
                 self.add(kernel, what, Inputs::Sample(inputs.clone()));
+            }
+        }
+    }
+
+    fn sparse(&mut self) {
+        use crate::reference::sparse::Matrix;
+        use RowType::{Bf16, F16, F32};
+        use contract::sparse::*;
+        let mut seeded = Seeded::new(10);
+        for (element, [one, four, rows]) in [
+            (Bf16, [symbol::<SparseBf16M1>(), symbol::<SparseBf16M4>(), symbol::<SparseCsrBf16>()]),
+            (F16, [symbol::<SparseF16M1>(), symbol::<SparseF16M4>(), symbol::<SparseCsrF16>()]),
+            (F32, [symbol::<SparseF32M1>(), symbol::<SparseF32M4>(), symbol::<SparseCsrF32>()]),
+        ] {
+            for (n, k, sparsity, several) in [(1, 1, 0.0, 2), (33, 1027, 0.9, 5), (17, 640, 0.3, 4)]
+            {
+                let w = Matrix::new(n, k, sparsity, &mut seeded);
+                for (kernel, m, csr) in [(one, 1, false), (four, several, false), (rows, 2, true)] {
+                    let mut x = seeded.floats(m * k, 2.0);
+                    x[k / 2] = f32::INFINITY;
+                    let types = [element, [F32, F16, Bf16][m % 3]];
+                    let inputs = sparse::Linear { w: w.clone(), x, types, math: Math::Exact, csr };
+                    let what = format!("m={m} n={n} k={k}");
+                    self.add(kernel, what, Inputs::SparseLinear(inputs));
+                }
+            }
+        }
+        for (m, n, k) in [(1, 1, 1), (3, 7, 65), (5, 33, 1100)] {
+            let inputs = Inputs::SparseTernary(Product::new(m, n, k, 11));
+            self.add(symbol::<SparseTernary>(), format!("m={m} n={n} k={k}"), inputs);
+        }
+        // Sums of small whole numbers are exact in any order: bits, also of tensor cores.
+        for (kernel, m) in [(symbol::<SparseBf16Mma8>(), 5), (symbol::<SparseBf16Mma16>(), 11)] {
+            for (n, k) in [(1, 8), (33, 1032)] {
+                let mut w = Matrix::new(n, k, 0.6, &mut seeded);
+                w.dense.iter_mut().for_each(|w| *w = w.trunc());
+                let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
+                let (types, math) = ([Bf16, Bf16], Math::TensorCore);
+                let inputs = sparse::Linear { w, x, types, math, csr: false };
+                self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }
     }

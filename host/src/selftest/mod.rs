@@ -23,6 +23,7 @@ pub mod rmsnorm;
 pub mod rope;
 pub mod sample;
 pub mod softmax;
+pub mod sparse;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
@@ -167,6 +168,9 @@ pub enum RunError {
     /// The inputs of the case do not make a matrix.
     #[error(transparent)]
     Pack(#[from] crate::pack::PackError),
+    /// The inputs make no sparse matrix.
+    #[error(transparent)]
+    Sparse(#[from] crate::ops::sparse::SparseError),
     /// Something wrote behind a tensor.
     #[error("{tensor}: element {past} past its end was written")]
     Overrun {

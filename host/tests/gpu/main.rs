@@ -26,6 +26,7 @@ mod rope;
 mod sample;
 mod soak;
 mod softmax;
+mod sparse;
 mod support;
 mod w2a8_gemm;
 mod w2a8_gemv;

@@ -18,6 +18,7 @@
 #[cfg(level_sm_80)]
 pub mod async_copy;
 pub mod atomic;
+pub mod bitmap;
 pub mod block;
 pub mod dot;
 pub mod fence;

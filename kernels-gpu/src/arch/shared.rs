@@ -123,6 +123,25 @@ impl<T: Register> Shared<T> {
         }
     }
 
+    /// Two neighbours. `ld.shared.v2.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::read`], of both; the address is aligned to 8.
+    #[inline(always)]
+    pub unsafe fn read_x2(self) -> [T; 2] {
+        let (a, b): (i32, i32);
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.v2.b32 {{{a}, {b}}}, [{addr}];",
+                a = out(reg32) a, b = out(reg32) b, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        [T::from_word(a), T::from_word(b)]
+    }
+
     /// Four neighbours. `ld.shared.v4.b32`
     ///
     /// # Safety

@@ -1,0 +1,133 @@
+//! The product with a bitmap.
+
+use contract::sparse::MAX_SIDE;
+
+use super::{Bitmap, OP};
+use crate::ops::error::{at_least, dimension};
+use crate::ops::{Backend, Float, Math, OpError, Tensor};
+
+/// A [`Bitmap`] on a backend.
+pub struct SparseLinear<B: Backend, T: Float> {
+    masks: B::Buf<u32>,
+    starts: B::Buf<u32>,
+    values: B::Buf<T>,
+    n: usize,
+    k: usize,
+}
+
+impl<B: Backend, T: Float> SparseLinear<B, T> {
+    /// Copies a bitmap to the backend.
+    ///
+    /// # Errors
+    /// Out of memory; a failed copy.
+    pub fn upload(backend: &B, label: &'static str, w: &Bitmap<T>) -> Result<Self, OpError> {
+        let mut masks = backend.alloc(label, w.masks().len())?;
+        backend.write(&mut masks, 0, w.masks())?;
+        let mut starts = backend.alloc(label, w.starts().len())?;
+        backend.write(&mut starts, 0, w.starts())?;
+        // Never empty: a matrix of nothing but zeros has no values.
+        let mut values = backend.alloc(label, w.values().len().max(1))?;
+        backend.write(&mut values, 0, w.values())?;
+        Ok(Self { masks, starts, values, n: w.n(), k: w.k() })
+    }
+
+    /// Output features.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Input features.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Mask, starts and values.
+    pub fn parts(&self) -> (&B::Buf<u32>, &B::Buf<u32>, &B::Buf<T>) {
+        (&self.masks, &self.starts, &self.values)
+    }
+}
+
+/// `y[m, n] = sum_k x[m, k] w[n, k]` over the stored weights, in the order of [`contract::sparse`].
+///
+/// A NaN or an infinity in `x` reaches the outputs that have a weight in its column, and no other.
+/// [`Math::TensorCore`] needs bf16 for both `W` and `X`; then, with `S = sum_k |x w|`, every output is
+/// within `S * 2^-18` of the exact sum wherever nothing overflows.
+pub struct Linear<'a, B: Backend, W: Float, X: Float> {
+    /// Weights.
+    pub w: &'a SparseLinear<B, W>,
+    /// Rows `[m, k]`.
+    pub x: &'a B::Buf<X>,
+    /// Output `[m, n]`.
+    pub y: &'a mut B::Buf<f32>,
+    /// Rows; with none, nothing happens.
+    pub m: usize,
+    /// How.
+    pub math: Math,
+}
+
+impl<B: Backend, W: Float, X: Float> Linear<'_, B, W, X> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit; tensor cores with other types than bf16.
+    pub fn check(&self) -> Result<(), OpError> {
+        if self.m != 0 {
+            dimension(OP, "m", self.m, MAX_SIDE, "0 to 2^24 rows are allowed")?;
+        }
+        at_least(OP, "x", self.x.len(), self.m * self.w.k)?;
+        at_least(OP, "y", self.y.len(), self.m * self.w.n)?;
+        let both = W::TYPE == X::TYPE && W::TYPE == contract::num::RowType::Bf16;
+        if self.math == Math::TensorCore && !both {
+            let allowed = "tensor cores take bf16 weights and inputs; use Math::Exact";
+            let found = W::TYPE.bytes().max(X::TYPE.bytes());
+            return Err(OpError::Dimension { op: OP, what: "bytes of an element", found, allowed });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
+    pub(in crate::ops) fn launch(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
+        use contract::num::RowType;
+        use contract::sparse as kernels;
+        self.check()?;
+        let Self { w, x, y, m, math } = self;
+        if m == 0 {
+            return Ok(());
+        }
+        let stream = cuda.stream();
+        let args = kernels::LinearArgs {
+            masks: w.masks.dev_ptr(stream),
+            starts: w.starts.dev_ptr(stream),
+            values: w.values.dev_ptr(stream).cast(),
+            x: x.dev_ptr(stream).cast(),
+            y: y.dev_ptr(stream),
+            n: w.n as u32,
+            k: w.k as u32,
+            m: m as u32,
+            x_type: X::TYPE as u32,
+        };
+        let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
+        // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
+        // its bound.
+        let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
+        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8>();
+        // The kernels of four rows want more shared memory than old devices have.
+        let one = m == 1 || !cuda.has::<kernels::SparseBf16M4>();
+        // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
+        // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
+        unsafe {
+            match W::TYPE {
+                _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
+                _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
+                RowType::Bf16 if one => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
+                RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
+                RowType::F16 if one => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
+                RowType::F16 => cuda.launch::<kernels::SparseF16M4>(grid(4), args),
+                RowType::F32 if one => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
+                RowType::F32 => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
+            }
+        }
+    }
+}

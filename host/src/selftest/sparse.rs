@@ -1,0 +1,93 @@
+//! Runs of [`crate::ops::sparse`].
+
+use half::{bf16, f16};
+
+use super::w2a8_gemv::Product;
+use super::{Bed, Run, RunError};
+use crate::ops::sparse::{
+    Bitmap, Csr, Linear as Op, LinearCsr, LinearTernary, SparseCsr, SparseLinear, SparseTernary,
+    TernaryBitmap,
+};
+use crate::ops::{Backend, Float, Math, QuantActs, RowType};
+use crate::reference::sparse::Matrix;
+
+/// One product with a bitmap.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// Weights; rounded to `types[0]`.
+    pub w: Matrix,
+    /// Rows `[m, k]`; rounded to `types[1]`.
+    pub x: Vec<f32>,
+    /// Element types of weights and inputs.
+    pub types: [RowType; 2],
+    /// How.
+    pub math: Math,
+    /// From compressed sparse rows, which always are exact.
+    pub csr: bool,
+}
+
+impl Linear {
+    /// Input rows.
+    pub fn m(&self) -> usize {
+        self.x.len() / self.w.k
+    }
+
+    fn run_as<B: Backend, W: Float, X: Float>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let (m, n, k) = (self.m(), self.w.n, self.w.k);
+        let dense = rounded::<W>(&self.w.dense);
+        let x = &bed.input(&rounded::<X>(&self.x))?;
+        let mut y = bed.output(m * n)?;
+        if self.csr {
+            let w = Csr::from_dense(n, k, &dense)?;
+            let w = &SparseCsr::upload(bed.backend(), "selftest", &w)?;
+            bed.backend().sparse_csr(LinearCsr { w, x, y: &mut y, m })?;
+        } else {
+            let w = Bitmap::from_dense(n, k, &dense)?;
+            let w = &SparseLinear::upload(bed.backend(), "selftest", &w)?;
+            bed.backend().sparse_linear(Op { w, x, y: &mut y, m, math: self.math })?;
+        }
+        bed.keep("y", &[m, n], &y)
+    }
+}
+
+/// Values in another element type, rounded to nearest.
+pub fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
+    values.iter().map(|&value| T::round(value)).collect()
+}
+
+impl Run for Linear {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        use RowType::{Bf16, F16, F32};
+        match self.types {
+            [F32, F32] => self.run_as::<B, f32, f32>(bed),
+            [F32, F16] => self.run_as::<B, f32, f16>(bed),
+            [F32, Bf16] => self.run_as::<B, f32, bf16>(bed),
+            [F16, F32] => self.run_as::<B, f16, f32>(bed),
+            [F16, F16] => self.run_as::<B, f16, f16>(bed),
+            [F16, Bf16] => self.run_as::<B, f16, bf16>(bed),
+            [Bf16, F32] => self.run_as::<B, bf16, f32>(bed),
+            [Bf16, F16] => self.run_as::<B, bf16, f16>(bed),
+            [Bf16, Bf16] => self.run_as::<B, bf16, bf16>(bed),
+        }
+    }
+}
+
+/// A product with a ternary matrix as mask and signs.
+#[derive(Clone, Debug)]
+pub struct Ternary<'a> {
+    /// The product.
+    pub case: &'a Product,
+}
+
+impl Run for Ternary<'_> {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let Product { m, n, k, ref t, segments, .. } = *self.case;
+        let w = TernaryBitmap::new(k, t, segments)?;
+        let w = &SparseTernary::upload(bed.backend(), "selftest", &w)?;
+        let acts = bed.input(&self.case.acts())?;
+        let acts = &QuantActs { acts, stats: bed.input(&self.case.stats())? };
+        let mut y = bed.output(m * n)?;
+        bed.backend().sparse_ternary(LinearTernary { w, acts, y: &mut y, m })?;
+        bed.keep("y", &[m, n], &y)
+    }
+}

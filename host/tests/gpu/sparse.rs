@@ -1,0 +1,200 @@
+//! [`contract::sparse`] for every format and type.
+
+use bitnet_gpu::ops::sparse::{
+    Bitmap, Csr, Linear, LinearCsr, LinearTernary, SparseCsr, SparseLinear, SparseTernary,
+    TernaryBitmap,
+};
+use bitnet_gpu::ops::{Backend, Float, Math, QuantActs, RowType};
+use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::sparse::{Matrix, TEST_SHAPES, linear};
+use bitnet_gpu::reference::w2a8_gemm::{self, w2a8_gemm};
+use bitnet_gpu::reference::w2a8_gemv::Case;
+use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::sparse::{self as selftest, rounded};
+use contract::sparse::MAX_SIDE;
+use contract::w2a8::Segments;
+use half::{bf16, f16};
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    unusual_values
+    generated_shapes
+    tensor_cores_keep_their_bound
+    ternary_is_exact
+    nothing_to_do
+    refusals
+}
+
+const TYPES: [RowType; 3] = [RowType::Bf16, RowType::F16, RowType::F32];
+
+/// The numbers that an element type has left of these.
+fn kept(element: RowType, values: &[f32]) -> Vec<f32> {
+    fn through<T: Float>(values: &[f32]) -> Vec<f32> {
+        rounded::<T>(values).into_iter().map(T::widen).collect()
+    }
+    match element {
+        RowType::F32 => values.into(),
+        RowType::F16 => through::<f16>(values),
+        RowType::Bf16 => through::<bf16>(values),
+    }
+}
+
+fn check_case<B: Backend>(b: &B, case: selftest::Linear) {
+    let (m, [w_type, x_type]) = (case.m(), case.types);
+    let Matrix { n, k, ref dense } = case.w;
+    let w = Matrix { n, k, dense: kept(w_type, dense) };
+    let y = linear(&w, &kept(x_type, &case.x), m);
+    for csr in [false, true] {
+        let what = format!("m={m} n={n} k={k} {:?} csr={csr}", case.types);
+        let case = selftest::Linear { csr, ..case.clone() };
+        check(b, &case, &[Output::floats("y", &[m, n], &y)], what);
+    }
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(1);
+    for &(m, n, k) in TEST_SHAPES {
+        for sparsity in [0.0, 0.5, 0.95, 1.0] {
+            for types in TYPES.map(|w| [w, TYPES[seeded.below(3)]]) {
+                let w = Matrix::new(n, k, sparsity, &mut seeded);
+                let x = seeded.floats(m * k, 2.0);
+                check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+            }
+        }
+    }
+}
+
+fn unusual_values<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(2);
+    for value in [-0.0, 1e-42, 1e38, f32::INFINITY, f32::NAN] {
+        for types in TYPES.map(|w| [w, RowType::F32]) {
+            for m in [1, 5] {
+                let mut w = Matrix::new(19, 700, 0.8, &mut seeded);
+                let mut x = seeded.floats(m * 700, 2.0);
+                x[3] = value;
+                x[640] = value;
+                // A stored minus zero and a stored special value.
+                w.dense[700 + 3] = -0.0;
+                w.dense[5 * 700 + 64] = value;
+                check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+            }
+        }
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("sparse") {
+        let mut seeded = Seeded::new(9000 + i as u64);
+        let (m, n, k) = (1 + seeded.below(6), size(&mut seeded, 90), size(&mut seeded, 2500));
+        // Rows of one matrix may differ much: some full, some empty.
+        let mut w = Matrix::new(n, k, seeded.below(101) as f32 / 100.0, &mut seeded);
+        let (full, empty) = (seeded.below(n), seeded.below(n));
+        w.dense[full * k..][..k].fill(1.5);
+        w.dense[empty * k..][..k].fill(0.0);
+        let types = [TYPES[i % 3], TYPES[seeded.below(3)]];
+        let x = seeded.floats(m * k, 2.0);
+        check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+    }
+}
+
+fn tensor_cores_keep_their_bound<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(3);
+    for (m, n, k) in
+        [(1, 1, 1), (2, 17, 33), (8, 40, 1100), (9, 16, 512), (16, 70, 2049), (33, 5, 700)]
+    {
+        for sparsity in [0.0, 0.5, 0.9] {
+            let w = Matrix::new(n, k, sparsity, &mut seeded);
+            let x = kept(RowType::Bf16, &seeded.floats(m * k, 2.0));
+            let bitmap = Bitmap::from_dense(n, k, &rounded::<bf16>(&w.dense)).expect("a matrix");
+            let on_b = SparseLinear::upload(b, "test", &bitmap).expect("memory");
+            let mut x_on_b = b.alloc("test", m * k).expect("memory");
+            b.write(&mut x_on_b, 0, &rounded::<bf16>(&x)).expect("a copy");
+            let mut y_on_b = zeros::<B, f32>(b, m * n);
+            let math = Math::TensorCore;
+            b.sparse_linear(Linear { w: &on_b, x: &x_on_b, y: &mut y_on_b, m, math })
+                .expect("runs");
+            let mut y = vec![f32::NAN; m * n];
+            b.read(&y_on_b, 0, &mut y).expect("a copy");
+            for input in 0..m {
+                for row in 0..n {
+                    let products = || {
+                        (0..k)
+                            .map(|c| f64::from(w.dense[row * k + c]) * f64::from(x[input * k + c]))
+                    };
+                    let (sum, most) =
+                        (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
+                    let off = (f64::from(y[input * n + row]) - sum).abs();
+                    assert!(
+                        off <= most * 2f64.powi(-18),
+                        "m={m} n={n} k={k} {input} {row}: {off} of {most}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn ternary_is_exact<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(5);
+    for i in 0..60 {
+        let (m, n, k) = match w2a8_gemm::TEST_SHAPES.get(i) {
+            Some(&shape) => shape,
+            None => (1 + seeded.below(9), size(&mut seeded, 60), size(&mut seeded, 3000)),
+        };
+        let mut case = Case::new(m, n, k, seeded.bits());
+        // Also rows of nothing and rows of nothing but -1.
+        case.t[..k].fill(0);
+        case.t[(n - 1) * k..].fill(-1);
+        let want = [Output::floats("y", &[m, n], &w2a8_gemm(&case))];
+        check(b, &selftest::Ternary { case: &case }, &want, format!("m={m} n={n} k={k}"));
+    }
+}
+
+fn nothing_to_do<B: Backend>(b: &B) {
+    let w = Bitmap::from_dense(3, 5, &[1.0f32; 15]).expect("a matrix");
+    let csr = SparseCsr::upload(b, "test", &w.to_csr().expect("a matrix")).expect("memory");
+    let w = &SparseLinear::upload(b, "test", &w).expect("memory");
+    let (x, y, m) = (&zeros::<B, f32>(b, 0), &mut zeros::<B, f32>(b, 0), 0);
+    b.sparse_linear(Linear { w, x, y, m, math: Math::Exact }).expect("no rows");
+    b.sparse_csr(LinearCsr { w: &csr, x, y, m }).expect("no rows");
+    // Nothing stored: sums of nothing, whatever is in x.
+    let empty = Csr::<f32>::new(2, 3, vec![0; 3], vec![], vec![]).expect("a matrix");
+    let csr = SparseCsr::upload(b, "test", &empty).expect("memory");
+    let mut x = zeros::<B, f32>(b, 3);
+    b.write(&mut x, 0, &[f32::NAN; 3]).expect("a copy");
+    let mut y = zeros::<B, f32>(b, 2);
+    b.fill(&mut y, 0xff).expect("a fill");
+    b.sparse_csr(LinearCsr { w: &csr, x: &x, y: &mut y, m: 1 }).expect("runs");
+    let mut found = [1.0; 2];
+    b.read(&y, 0, &mut found).expect("a copy");
+    assert_eq!(found.map(f32::to_bits), [0; 2]);
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let dense: Vec<f16> = rounded(&Seeded::new(4).floats(10 * 33, 1.0));
+    let w = Bitmap::from_dense(10, 33, &dense).expect("a matrix");
+    let w = &SparseLinear::upload(b, "test", &w).expect("memory");
+    let (x, few_x) = (&zeros::<B, f32>(b, 66), &zeros::<B, f32>(b, 65));
+    let (y, few) = (&mut zeros::<B, f32>(b, 20), &mut zeros::<B, f32>(b, 19));
+    let (m, math) = (2, Math::Exact);
+    refused!(dimension("m"), b.sparse_linear(Linear { w, x, y, m: MAX_SIDE + 1, math }));
+    refused!(short("x"), b.sparse_linear(Linear { w, x: few_x, y, m, math }));
+    refused!(short("y"), b.sparse_linear(Linear { w, x, y: few, m, math }));
+    let math = Math::TensorCore;
+    refused!(dimension("bytes of an element"), b.sparse_linear(Linear { w, x, y, m, math }));
+
+    let csr = Csr::from_dense(10, 33, &dense).expect("a matrix");
+    let w = &SparseCsr::upload(b, "test", &csr).expect("memory");
+    refused!(dimension("m"), b.sparse_csr(LinearCsr { w, x, y, m: MAX_SIDE + 1 }));
+    refused!(short("x"), b.sparse_csr(LinearCsr { w, x: few_x, y, m }));
+    refused!(short("y"), b.sparse_csr(LinearCsr { w, x, y: few, m }));
+
+    let segments = Segments::new(&[(10, 1.0)]).expect("ten rows");
+    let w = TernaryBitmap::new(33, &[1; 330], segments).expect("a matrix");
+    let w = &SparseTernary::upload(b, "test", &w).expect("memory");
+    let acts = &QuantActs::alloc(b, 2, 33).expect("memory");
+    refused!(short("acts"), b.sparse_ternary(LinearTernary { w, acts, y, m: 3 }));
+    refused!(short("y"), b.sparse_ternary(LinearTernary { w, acts, y: few, m }));
+}

@@ -1,0 +1,329 @@
+//! Products with unstructured-pruned matrices: `y[m, n] = sum_k x[m, k] w[n, k]` over the *stored* `k`.
+//!
+//! | tensor   | element        | shape                    | layout                                   |
+//! |----------|----------------|--------------------------|------------------------------------------|
+//! | `masks`  | `u32`          | `[G, WAYS, steps, 32, 2]` | bitmap of units, see [`place`]; `G = N / 16` rounded up |
+//! | `starts` | `u32`          | `[G * WAYS + 1]`         | first unit of each stream, in units of [`ALIGN`] |
+//! | `values` | f32, f16, bf16 | packed                   | streams of stored units, each padded to [`ALIGN`] |
+//! | `x`      | f32, f16, bf16 | `[M, K]`                 | contiguous                               |
+//! | `y`      | `f32`          | `[M, N]`                 | contiguous                               |
+//!
+//! A *unit* is four bytes: one f32, or two neighbours in k of a 16-bit type, of which the first stands
+//! in an even column. It is stored when it holds anything but +0, and takes one bit of the mask. So a
+//! 16-bit weight takes `0.5 + 16 (1 - s^2)` bits at a share `s` of zeros that lie at random: half a bit
+//! less for the mask, and more for pairs with one zero, than with a bit for each weight. In return a
+//! unit is one access wherever it goes: the kernels are as fast as they can expand, not as they can read.
+//!
+//! A *stream* is what one warp walks: 16 rows by one of four blocks of 256 columns of each 1,024. Its
+//! tiles are 16 rows by 128 units. In a tile, lane `4 g + t` has two words of the mask, the 32 units of
+//! rows `g` and `g + 8` in columns with `k % 32 / 8 == t`, the first in the **highest** bit. The units of
+//! a tile stand lane after lane, in a lane word after word, in a word by k: a lane finds its units by a
+//! prefix sum of bit counts.
+//!
+//! **Order of a sum.** 16 partials for each output: partial `p` is one chain of fused multiply-adds, in
+//! ascending k, over the stored weights with [`partial`]`(k) == p`, from +0; then the binary tree over
+//! the partials, distance 8 down to 1. It depends on neither grid, kernel, M, type nor format. Weights of
+//! +0 take no part, stored or not: a NaN or infinity of `x` reaches only rows that have a weight there.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num::RowType;
+use crate::w2a8::{ActStats, CHUNK, Segments};
+
+/// Rows of a group.
+pub const ROWS: usize = 16;
+/// Streams of a group of rows: warps of a block.
+pub const WAYS: usize = 4;
+/// Columns of a way, side by side.
+pub const BLOCK: usize = 256;
+/// Columns after which the ways repeat.
+pub const PERIOD: usize = BLOCK * WAYS;
+/// Units of one word of the mask.
+pub const WORD: usize = 32;
+/// Partials of an output.
+pub const PARTIALS: usize = 16;
+/// Streams start at multiples of this many units: 16 bytes.
+pub const ALIGN: usize = 4;
+/// Largest K and N.
+pub const MAX_SIDE: usize = 1 << 24;
+/// Threads of a block of the linear kernels.
+pub const THREADS: u32 = 32 * WAYS as u32;
+
+/// Weights of a unit.
+pub const fn per_unit(element: RowType) -> usize {
+    4 / element.bytes()
+}
+
+/// Columns of a tile.
+pub const fn span(per_unit: usize) -> usize {
+    128 * per_unit
+}
+
+/// Tiles of a stream: whole periods.
+pub const fn steps(k: usize, per_unit: usize) -> usize {
+    k.div_ceil(PERIOD) * (BLOCK / span(per_unit))
+}
+
+/// Groups of rows.
+pub const fn groups(n: usize) -> usize {
+    n.div_ceil(ROWS)
+}
+
+/// Words of the mask.
+pub const fn mask_words(n: usize, k: usize, per_unit: usize) -> usize {
+    groups(n) * WAYS * steps(k, per_unit) * 64
+}
+
+/// The partial that column `k` belongs to.
+pub const fn partial(k: usize) -> usize {
+    k % PERIOD / BLOCK * 4 + k % 32 / 8
+}
+
+/// Word of the mask, and bit, of the unit that holds the weight `(row, column)`.
+pub const fn place(row: usize, column: usize, k: usize, per_unit: usize) -> (usize, u32) {
+    let stream = row / ROWS * WAYS + column % PERIOD / BLOCK;
+    let tiles = BLOCK / span(per_unit);
+    let tile = column / PERIOD * tiles + column % BLOCK / span(per_unit);
+    let (g, half, t) = (row % 8, row % ROWS / 8, column % 32 / 8);
+    let word = (stream * steps(k, per_unit) + tile) * 64 + (4 * g + t) * 2 + half;
+    let unit = column % span(per_unit) / 32 * (8 / per_unit) + column % 8 / per_unit;
+    (word, 31 - unit as u32)
+}
+
+/// Columns from the first unit of a word to its unit `unit`.
+pub const fn unit_column(unit: usize, per_unit: usize) -> usize {
+    let in_eight = 8 / per_unit;
+    unit / in_eight * 32 + unit % in_eight * per_unit
+}
+
+/// The row and first column of a unit: what [`place`] came from. Both may lie outside of the matrix.
+pub const fn place_of(word: usize, bit: u32, k: usize, per_unit: usize) -> (usize, usize) {
+    let tiles = BLOCK / span(per_unit);
+    let (stream, tile) = (word / 64 / steps(k, per_unit), word / 64 % steps(k, per_unit));
+    let (lane, half, unit) = (word % 64 / 2, word % 2, 31 - bit as usize);
+    let row = stream / WAYS * ROWS + lane / 4 + 8 * half;
+    let tile = tile / tiles * PERIOD + stream % WAYS * BLOCK + tile % tiles * span(per_unit);
+    (row, tile + lane % 4 * 8 + unit_column(unit, per_unit))
+}
+
+/// The tree over the partials of one output.
+#[inline(always)]
+pub fn tree(mut p: [f32; PARTIALS]) -> f32 {
+    let mut distance = PARTIALS / 2;
+    while distance > 0 {
+        let mut i = 0;
+        while i < distance {
+            p[i] += p[i + distance];
+            i += 1;
+        }
+        distance /= 2;
+    }
+    p[0]
+}
+
+/// The parameter of the linear bitmap kernels, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LinearArgs {
+    /// Bitmap.
+    pub masks: DevPtr<u32>,
+    /// Starts of the streams.
+    pub starts: DevPtr<u32>,
+    /// Stored values, in the kernel's element type.
+    pub values: DevPtr<u8>,
+    /// Input rows, of type `x_type`.
+    pub x: DevPtr<u8>,
+    /// Output.
+    pub y: DevPtr<f32>,
+    /// Rows of the matrix.
+    pub n: u32,
+    /// Columns of the matrix.
+    pub k: u32,
+    /// Input rows.
+    pub m: u32,
+    /// Element type of `x`, as `num::RowType`.
+    pub x_type: u32,
+}
+
+/// Bytes of the ring that a warp streams units through: those of a full tile and a chunk more.
+pub const RING_BYTES: u32 = 8704;
+/// Bytes behind the ring that repeat its start, so that no lane wraps inside a tile.
+pub const RING_MIRROR: u32 = 256;
+/// Tiles whose masks a warp holds.
+pub const MASK_TILES: u32 = 4;
+/// Shared memory of a warp for units and masks.
+pub const WARP_BYTES: u32 = RING_BYTES + RING_MIRROR + MASK_TILES * 256;
+/// Floats of a warp's staged columns of one input row: 64 for each `t`, and a shift of banks.
+pub const X_FLOATS: u32 = 4 * X_PITCH;
+/// Floats from the columns of one `t` to those of the next.
+pub const X_PITCH: u32 = 72;
+
+/// Shared memory of a linear kernel that stages `mb` rows of `x`.
+pub const fn linear_smem(mb: u32) -> u32 {
+    WAYS as u32 * (WARP_BYTES + mb * X_FLOATS * 4)
+}
+
+/// Blocks for `n` rows and `m` inputs, `mb` of them at a time; a block walks further inputs in steps
+/// of the grid's height.
+pub const fn linear_grid(n: u32, m: u32, mb: u32) -> [u32; 3] {
+    let down = m.div_ceil(mb);
+    [n.div_ceil(ROWS as u32), if down < 65_535 { down } else { 65_535 }, 1]
+}
+
+/// The parameter of the kernels for compressed sparse rows, passed by value.
+///
+/// Row `r` has values `rows[r] .. rows[r + 1]`, their columns ascending.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CsrArgs {
+    /// Offsets `[n + 1]`.
+    pub rows: DevPtr<u32>,
+    /// Columns of the values.
+    pub columns: DevPtr<u32>,
+    /// Values, in the kernel's element type.
+    pub values: DevPtr<u8>,
+    /// Input rows, of type `x_type`.
+    pub x: DevPtr<u8>,
+    /// Output.
+    pub y: DevPtr<f32>,
+    /// Rows of the matrix.
+    pub n: u32,
+    /// Columns of the matrix.
+    pub k: u32,
+    /// Input rows.
+    pub m: u32,
+    /// Element type of `x`, as `num::RowType`.
+    pub x_type: u32,
+}
+
+/// Shared memory of a block of the kernels for compressed sparse rows: the partials of its warps.
+pub const CSR_SMEM: u32 = THREADS / 32 * PARTIALS as u32 * 4;
+
+/// Blocks for `n` rows, a warp each, and `m` inputs; a block walks further inputs in steps of the
+/// grid's height.
+pub const fn row_grid(n: u32, m: u32) -> [u32; 3] {
+    [n.div_ceil(WAYS as u32), if m < 65_535 { m } else { 65_535 }, 1]
+}
+
+/// The parameter of the ternary kernel, passed by value.
+///
+/// | tensor   | element | shape                    | layout                                        |
+/// |----------|---------|--------------------------|-----------------------------------------------|
+/// | `masks`  | `u32`   | `[N, ternary_words(K)]`  | bit `31 - k % 32` of word `k / 32`: not zero  |
+/// | `starts` | `u32`   | `[N + 1]`                | first word of each row's signs                |
+/// | `signs`  | `u32`   | packed                   | a bit for each weight of a row, first highest: negative |
+///
+/// Activations, statistics, scales and formula are those of [`crate::w2a8`]; the sum is exact.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TernaryArgs {
+    /// Bitmap.
+    pub masks: DevPtr<u32>,
+    /// Starts of the rows' signs.
+    pub starts: DevPtr<u32>,
+    /// Signs; a word more than the rows have.
+    pub signs: DevPtr<u32>,
+    /// Quantised activations.
+    pub acts: DevPtr<u32>,
+    /// Their scales and sums.
+    pub stats: DevPtr<ActStats>,
+    /// Output `[m, n]`.
+    pub y: DevPtr<f32>,
+    /// Rows of the matrix.
+    pub n: u32,
+    /// Columns of the matrix.
+    pub k: u32,
+    /// Input rows.
+    pub m: u32,
+    /// Weight scales.
+    pub segments: Segments,
+}
+
+/// Inputs that the ternary kernel takes at a time.
+pub const TERNARY_INPUTS: u32 = 4;
+
+/// Words of the ternary mask of a row: whole chunks of 64 columns.
+pub const fn ternary_words(k: usize) -> usize {
+    k.div_ceil(CHUNK) * 2
+}
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident: $args:ident = $spec:expr;)*) => {$(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = $args;
+            const SPEC: LaunchSpec = $spec;
+        }
+    )*};
+}
+
+kernels! {
+    /// bf16 values, one input row at a time.
+    SparseBf16M1: LinearArgs = LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1));
+    /// f16 values, one input row at a time.
+    SparseF16M1: LinearArgs = LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1));
+    /// f32 values, one input row at a time.
+    SparseF32M1: LinearArgs = LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1));
+    /// bf16 values, four input rows at a time.
+    SparseBf16M4: LinearArgs =
+        LaunchSpec::new("sparse_bf16_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+    /// f16 values, four input rows at a time.
+    SparseF16M4: LinearArgs =
+        LaunchSpec::new("sparse_f16_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+    /// f32 values, four input rows at a time.
+    SparseF32M4: LinearArgs =
+        LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
+    SparseBf16Mma8: LinearArgs =
+        LaunchSpec::new("sparse_bf16_mma8", THREADS).with_smem(linear_smem(0)).with_min_sm(80);
+    /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
+    SparseBf16Mma16: LinearArgs =
+        LaunchSpec::new("sparse_bf16_mma16", THREADS).with_smem(linear_smem(0)).with_min_sm(80);
+    /// Compressed sparse rows of bf16.
+    SparseCsrBf16: CsrArgs = LaunchSpec::new("sparse_csr_bf16", THREADS).with_smem(CSR_SMEM);
+    /// Compressed sparse rows of f16.
+    SparseCsrF16: CsrArgs = LaunchSpec::new("sparse_csr_f16", THREADS).with_smem(CSR_SMEM);
+    /// Compressed sparse rows of f32.
+    SparseCsrF32: CsrArgs = LaunchSpec::new("sparse_csr_f32", THREADS).with_smem(CSR_SMEM);
+    /// Ternary weights as mask and signs, int8 activations.
+    SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_weight_has_a_place_of_its_own() {
+        for per_unit in [1, 2] {
+            for (n, k) in [(1, 1), (17, 33), (33, 1025), (5, 2300)] {
+                let mut taken = BTreeSet::new();
+                for row in 0..n {
+                    for column in (0..k).step_by(per_unit) {
+                        let (word, bit) = place(row, column, k, per_unit);
+                        assert!(word < mask_words(n, k, per_unit) && bit < 32);
+                        assert!(taken.insert((word, bit)), "{row} {column}");
+                        assert_eq!(place_of(word, bit, k, per_unit), (row, column));
+                        let last = (k - 1).min(column + per_unit - 1);
+                        assert_eq!(place(row, last, k, per_unit), (word, bit));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_keeps_to_one_partial_and_ascends() {
+        for per_unit in [1, 2] {
+            for word in 0..mask_words(16, 3000, per_unit) {
+                let of = |bit| place_of(word, bit, 3000, per_unit);
+                for bit in 0..31 {
+                    assert!(of(bit + 1).1 < of(bit).1 && of(bit + 1).0 == of(bit).0);
+                    assert_eq!(partial(of(bit).1), partial(of(31).1));
+                }
+            }
+        }
+    }
+}

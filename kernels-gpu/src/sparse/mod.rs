@@ -1,0 +1,10 @@
+//! Device side of [`contract::sparse`].
+
+pub mod csr;
+mod input;
+pub mod linear;
+#[cfg(level_sm_80)]
+pub mod mma;
+mod ring;
+mod stream;
+pub mod ternary;
