@@ -25,8 +25,8 @@ pub const WARP: u32 = 32;
 pub const BLOCK: u32 = THREADS;
 /// Elements of a thread that are loaded, or walked over, at a time.
 const AT_ONCE: usize = 8;
-/// Loads of 16 bytes of a thread that bring in all of the held elements: of f32.
-const PIECES: usize = (HELD / THREADS / 4) as usize;
+/// Loads of 16 bytes of a thread that are in flight at a time.
+const PIECES: usize = 4;
 
 /// The row of this warp or block.
 #[derive(Clone, Copy)]
@@ -126,29 +126,32 @@ impl<const T: u32> Row<T> {
         mut one: impl FnMut(u32) -> f32,
     ) {
         if self.aligned {
-            let per_thread = PIECES * 4 / E::PIECE;
-            let first = |i: usize| (self.own() + T * i as u32) * E::PIECE as u32;
-            let mut raws = [nothing; PIECES];
-            let mut i = 0;
-            while i < per_thread {
-                raws[i] = raw(first(i) < self.held, first(i));
-                i += 1;
-            }
-            let mut i = 0;
-            while i < per_thread {
-                if first(i) < self.held {
-                    let values = piece(first(i), raws[i]);
-                    let to = self.buf.add(first(i));
-                    let [a, b, c, d, e, f, g, h] = values;
-                    // SAFETY: a piece of the held elements, which are whole pieces of the row.
-                    unsafe {
-                        to.write_x4([a, b, c, d]);
-                        if E::PIECE == 8 {
-                            to.add(4).write_x4([e, f, g, h]);
+            let step = T * E::PIECE as u32;
+            let mut start = self.own() * E::PIECE as u32;
+            while start < self.held {
+                let first = |i: usize| start + step * i as u32;
+                let mut raws = [nothing; PIECES];
+                let mut i = 0;
+                while i < PIECES {
+                    raws[i] = raw(first(i) < self.held, first(i));
+                    i += 1;
+                }
+                let mut i = 0;
+                while i < PIECES {
+                    if first(i) < self.held {
+                        let [a, b, c, d, e, f, g, h] = piece(first(i), raws[i]);
+                        let to = self.buf.add(first(i));
+                        // SAFETY: a piece of the held elements, which are whole pieces of the row.
+                        unsafe {
+                            to.write_x4([a, b, c, d]);
+                            if E::PIECE == 8 {
+                                to.add(4).write_x4([e, f, g, h]);
+                            }
                         }
                     }
+                    i += 1;
                 }
-                i += 1;
+                start = opaque(start + PIECES as u32 * step);
             }
         } else {
             let mut i = self.own();

@@ -19,6 +19,7 @@ pub mod atomic;
 pub mod block;
 pub mod dot;
 pub mod fence;
+pub mod float;
 pub mod grid;
 pub mod half;
 pub mod mem;
