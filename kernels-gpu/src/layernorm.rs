@@ -1,5 +1,5 @@
 //! Device side of [`contract::layernorm`]: a warp or a block per row, the variance from the centred
-//! elements in the registers that hold them.
+//! elements in the shared memory that holds them.
 
 use contract::launch::Kernel;
 use contract::layernorm::{
@@ -11,8 +11,8 @@ use contract::row::SHORT;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::element::{Bf16, F16};
 use crate::float::Float;
-use crate::norm::{Norm, own_row};
-use crate::row::{BLOCK, HELD_BY_WARP, HELD_FEW, HELD_MANY, Partials, WARP, element, far, is_few};
+use crate::norm::Norm;
+use crate::row::{BLOCK, Partials, WARP};
 
 /// # Safety
 ///
@@ -22,53 +22,30 @@ unsafe fn layernorm<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
     // SAFETY: the launch contract, handed on.
-    unsafe {
-        if args.k <= SHORT {
-            body::<E, WARP, HELD_BY_WARP>(args);
-        } else if is_few(args.k) {
-            body::<E, BLOCK, HELD_FEW>(args);
-        } else {
-            body::<E, BLOCK, HELD_MANY>(args);
-        }
-    }
+    unsafe { if args.k <= SHORT { body::<E, WARP>(args) } else { body::<E, BLOCK>(args) } }
 }
 
 /// # Safety
 ///
 /// As for [`layernorm`].
 #[inline(always)]
-unsafe fn body<E: Float, const T: u32, const HELD: usize>(args: &Args) {
-    let Some(m) = own_row::<T>(args.m) else { return };
-    let k = args.k;
-    let norm = Norm::<E>::new([args.x, args.delta, args.weight, args.bias, args.y], m, k);
-    let mut partials = Partials::<T>::new();
-    // SAFETY: row m of the contract's table; each sum has its half of the shared memory.
+unsafe fn body<E: Float, const T: u32>(args: &Args) {
+    let tensors = [args.x, args.delta, args.weight, args.bias, args.y];
+    let Some(norm) = Norm::<E, T>::new(tensors, args.m, args.k) else { return };
+    // SAFETY: a row of the contract's table; the launch has the shared memory.
     unsafe {
-        let mut held: [f32; HELD] = norm.read(&mut partials, |acc, v| acc + v);
-        let early = norm.affine_early::<T, HELD>();
-        let mean = partials.sum(0) / k as f32;
+        norm.fill();
+        let mut partials = Partials::<T>::new();
+        norm.row.walk(|turn, v, _| partials.take(turn, |acc| acc + v));
+        norm.far_first(|v| partials.take(0, |acc| acc + v));
+        let mean = partials.sum(0) / args.k as f32;
 
         let mut partials = Partials::<T>::new();
-        let mut j = 0;
-        while j < HELD {
-            held[j] -= mean;
-            if element::<T>(j) < k {
-                partials.take(j, |acc| fma(held[j], held[j], acc));
-            }
-            j += 1;
-        }
-        if T == BLOCK {
-            far::<T>(
-                HELD,
-                k,
-                |inside, i| norm.again(inside, i),
-                |j, _, v| {
-                    partials.take(j, |acc| fma(v - mean, v - mean, acc));
-                },
-            );
-        }
-        let r = inv_deviation(partials.sum(1), k, args.eps);
-        norm.write::<T, HELD>(held, early, mean, |d, w, b| normalise(d, r, w, b));
+        let square = |v: f32| move |acc: f32| fma(v - mean, v - mean, acc);
+        norm.row.walk(|turn, v, _| partials.take(turn, square(v)));
+        norm.far_again(|_, v| partials.take(0, square(v)));
+        let r = inv_deviation(partials.sum(1), args.k, args.eps);
+        norm.write(|x, w, b| normalise(x - mean, r, w, b));
     }
 }
 

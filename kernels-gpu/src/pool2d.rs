@@ -1,22 +1,26 @@
 //! Device side of [`contract::pool2d`].
 //!
-//! Windows: one output (channels first), or one piece of channels of one output (channels last), a
-//! thread; neighbouring threads read neighbouring taps, so that a tap that several windows share comes
+//! Windows: a thread makes one output, or one piece of channels of one output where channels are
+//! innermost; neighbouring threads read neighbouring taps, so that a tap that several windows share comes
 //! from L1. Whole images: eight lanes a channel, lane `l` partial `l` (channels first), or a thread a
-//! piece of channels (channels last).
+//! piece of channels (channels last). `AVG` says average or maximum throughout.
 
 use contract::launch::Kernel;
 use contract::num::tree8;
 use contract::pool2d::{
-    Args, Axis, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32, max,
+    Args, Axis, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32,
 };
 
+use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_x4, st_x4};
+use crate::arch::mem::{ld_x4_if, st_x4};
 use crate::arch::thread::{block_idx_x, opaque, opaque_u64, thread_idx_x};
 use crate::arch::warp::shuffle_xor;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
+
+/// Taps that are loaded at once: one for each partial.
+const BATCH: usize = 8;
 
 /// Quotient and remainder, by the division of 32 bits where that does.
 #[inline(always)]
@@ -34,77 +38,110 @@ fn thread() -> u64 {
     u64::from(block_idx_x()) * u64::from(THREADS) + u64::from(thread_idx_x())
 }
 
-/// A maximum or the eight partials of a sum, of `LEN` channels.
+/// The maximum in `[0]`, or the eight partials of a sum, of `LEN` channels.
 #[derive(Clone, Copy)]
-struct Taken<const LEN: usize> {
-    top: [f32; LEN],
-    partials: [[f32; LEN]; 8],
-}
+struct Taken<const LEN: usize>([[f32; LEN]; BATCH]);
 
 impl<const LEN: usize> Taken<LEN> {
     #[inline(always)]
-    fn new() -> Self {
-        Self { top: [f32::NEG_INFINITY; LEN], partials: [[0.0; LEN]; 8] }
+    fn new<const AVG: bool>() -> Self {
+        Self([[if AVG { 0.0 } else { f32::NEG_INFINITY }; LEN]; BATCH])
     }
 
-    /// Takes tap `tap` of the window; `slot` is `tap % 8`.
+    /// Takes a tap, unless it lies outside; `slot` is its number modulo 8.
     #[inline(always)]
-    fn take(&mut self, average: bool, slot: usize, values: [f32; LEN]) {
+    fn take<const AVG: bool>(&mut self, inside: bool, slot: usize, values: [f32; LEN]) {
+        let slot = if AVG { slot } else { 0 };
         let mut i = 0;
         while i < LEN {
-            if average {
-                self.partials[slot][i] += values[i];
-            } else {
-                self.top[i] = max(self.top[i], values[i]);
-            }
+            let (old, v) = (self.0[slot][i], values[i]);
+            let new = if AVG { old + v } else { maximum(old, v) };
+            self.0[slot][i] = if inside { new } else { old };
             i += 1;
         }
     }
 
     #[inline(always)]
-    fn finish(&self, average: bool, count: u32) -> [f32; LEN] {
-        self.finish_by(average, count as f32)
-    }
-
-    #[inline(always)]
-    fn finish_by(&self, average: bool, count: f32) -> [f32; LEN] {
+    fn finish<const AVG: bool>(&self, count: f32) -> [f32; LEN] {
         core::array::from_fn(|i| {
-            let mut p = [0.0; 8];
-            let mut slot = 0;
-            while slot < 8 {
-                p[slot] = self.partials[slot][i];
-                slot += 1;
-            }
-            if average { tree8(p) / count } else { self.top[i] }
+            let partials = core::array::from_fn(|slot| self.0[slot][i]);
+            if AVG { tree8(partials) / count } else { self.0[0][i] }
         })
     }
 }
 
-/// Walks over the taps of a window, eight loads at a time; `load` reads the tap at a place of the image.
+/// Whether a place lies on an axis.
 #[inline(always)]
-fn window<R: Copy, const LEN: usize>(
-    (h, w): (&Axis, &Axis),
-    (oh, ow): (u32, u32),
-    average: bool,
+fn on(axis: &Axis, place: i32) -> bool {
+    // Negative places are large numbers.
+    (place as u32) < axis.len
+}
+
+/// The taps of a window; `load(inside, i, j)` reads the tap at a place of the image.
+#[inline(always)]
+fn window<R: Copy, const LEN: usize, const AVG: bool>(
+    axes: (&Axis, &Axis),
+    out: (u32, u32),
     nothing: R,
-    load: impl Fn(u32, u32) -> R,
+    load: impl Fn(bool, i32, i32) -> R,
     widen: impl Fn(R) -> [f32; LEN],
 ) -> Taken<LEN> {
-    let mut taken = Taken::new();
+    match (axes.0.kernel, axes.1.kernel) {
+        (3, 3) => square::<R, LEN, AVG, 3>(axes, out, nothing, load, widen),
+        (2, 2) => square::<R, LEN, AVG, 2>(axes, out, nothing, load, widen),
+        _ => any::<R, LEN, AVG>(axes, out, nothing, load, widen),
+    }
+}
+
+/// Windows of `K` by `K` taps, all of which are loaded before the first is used.
+#[inline(always)]
+fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
+    (h, w): (&Axis, &Axis),
+    (oh, ow): (u32, u32),
+    nothing: R,
+    load: impl Fn(bool, i32, i32) -> R,
+    widen: impl Fn(R) -> [f32; LEN],
+) -> Taken<LEN> {
+    const { assert!(K <= 3) };
+    let mut raw = [nothing; 9];
+    let mut inside = [false; 9];
+    let mut tap = 0;
+    while tap < K * K {
+        let (i, j) = (h.at(oh, (tap / K) as u32), w.at(ow, (tap % K) as u32));
+        inside[tap] = on(h, i) && on(w, j);
+        raw[tap] = load(inside[tap], i, j);
+        tap += 1;
+    }
+    let mut taken = Taken::new::<AVG>();
+    let mut tap = 0;
+    while tap < K * K {
+        taken.take::<AVG>(inside[tap], tap % BATCH, widen(raw[tap]));
+        tap += 1;
+    }
+    taken
+}
+
+/// Windows of any size, in batches of taps.
+#[inline(always)]
+fn any<R: Copy, const LEN: usize, const AVG: bool>(
+    (h, w): (&Axis, &Axis),
+    (oh, ow): (u32, u32),
+    nothing: R,
+    load: impl Fn(bool, i32, i32) -> R,
+    widen: impl Fn(R) -> [f32; LEN],
+) -> Taken<LEN> {
+    let mut taken = Taken::new::<AVG>();
     let taps = h.kernel * w.kernel;
     let (mut a, mut b) = (0, 0); // row and column of the tap
     let mut tap = 0;
     while tap < taps {
-        let mut raw = [nothing; 8];
-        let mut inside = [false; 8];
+        let mut raw = [nothing; BATCH];
+        let mut inside = [false; BATCH];
         let mut u = 0;
-        while u < 8 {
+        while u < BATCH {
             let (i, j) = (h.at(oh, a), w.at(ow, b));
-            // Negative places are large numbers.
-            inside[u] = tap + (u as u32) < taps && (i as u32) < h.len && (j as u32) < w.len;
-            if inside[u] {
-                raw[u] = load(i as u32, j as u32);
-            }
+            inside[u] = tap + (u as u32) < taps && on(h, i) && on(w, j);
+            raw[u] = load(inside[u], i, j);
             b += 1;
             if b == w.kernel {
                 b = 0;
@@ -113,13 +150,11 @@ fn window<R: Copy, const LEN: usize>(
             u += 1;
         }
         let mut u = 0;
-        while u < 8 {
-            if inside[u] {
-                taken.take(average, u, widen(raw[u]));
-            }
+        while u < BATCH {
+            taken.take::<AVG>(inside[u], u, widen(raw[u]));
             u += 1;
         }
-        tap = opaque(tap + 8);
+        tap = opaque(tap + BATCH as u32);
     }
     taken
 }
@@ -128,61 +163,46 @@ fn window<R: Copy, const LEN: usize>(
 ///
 /// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's.
 #[inline(always)]
-unsafe fn windows<E: Float>(args: &Args) {
-    launch_dependents();
-    dependency_wait();
-    let (h, w, average) = (&args.h, &args.w, args.average == 1);
+unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
+    let (h, w) = (&args.h, &args.w);
     let x = args.x.cast::<E>().as_ptr().cast_const();
     let y = args.y.cast::<E>().as_ptr();
-    let count = |oh: u32, ow: u32| {
-        let padded = args.count_include_pad == 1;
-        h.taps(oh, padded) * w.taps(ow, padded)
-    };
-    let image = h.len as usize * w.len as usize;
-    let n = thread();
-    if args.channels_last == 0 {
+    let (image, n) = (h.len as usize * w.len as usize, thread());
+    // The first element of the channels in `x`, and the elements from row to row and from column to column.
+    let (x, (oh, ow), row, column) = if args.channels_last == 0 {
         let (rest, ow) = divide(n, w.out);
         let (plane, oh) = divide(rest, h.out);
         if plane >= u64::from(args.images) * u64::from(args.channels) {
             return;
         }
-        let x = x.wrapping_add(plane as usize * image);
-        // SAFETY: x[n, c, i, j], inside of the image.
-        let load = |i: u32, j: u32| unsafe {
-            E::load_if(true, x.wrapping_add(i as usize * w.len as usize + j as usize))
-        };
-        let taken = window((h, w), (oh, ow), average, 0.0, load, |v| [v]);
-        let [value] = taken.finish(average, if average { count(oh, ow) } else { 1 });
-        // SAFETY: y[n, c, oh, ow] belongs to this thread.
-        unsafe { E::store(y.wrapping_add(n as usize), value) };
-        return;
-    }
-    let pieces = args.channels / args.piece;
-    let (rest, piece) = divide(n, pieces);
-    let (rest, ow) = divide(rest, w.out);
-    let (batch, oh) = divide(rest, h.out);
-    if batch >= u64::from(args.images) {
-        return;
-    }
-    let c = args.channels as usize;
-    let channel = (piece * args.piece) as usize;
-    let x = x.wrapping_add(batch as usize * image * c + channel);
-    let at = |i: u32, j: u32| x.wrapping_add((i as usize * w.len as usize + j as usize) * c);
-    let y = y.wrapping_add(n as usize * args.piece as usize);
-    let count = if average { count(oh, ow) } else { 1 };
-    if args.piece == 1 {
-        // SAFETY: x[n, i, j, c], inside of the image.
-        let load = |i: u32, j: u32| unsafe { E::load_if(true, at(i, j)) };
-        let taken = window((h, w), (oh, ow), average, 0.0, load, |v| [v]);
-        let [value] = taken.finish(average, count);
-        // SAFETY: y[n, oh, ow, c] belongs to this thread.
-        unsafe { E::store(y, value) };
+        (x.wrapping_add(plane as usize * image), (oh, ow), w.len as isize, 1)
     } else {
-        // SAFETY: a piece of channels of x[n, i, j], aligned to 16 as the contract has it.
-        let load = |i: u32, j: u32| unsafe { ld_x4(at(i, j).cast()) };
-        let taken = window((h, w), (oh, ow), average, [0u32; 4], load, E::widen);
-        // SAFETY: that piece of y[n, oh, ow] belongs to this thread.
-        unsafe { st_x4(y.cast(), E::narrow(taken.finish(average, count))) };
+        let (rest, piece) = divide(n, args.channels / args.piece);
+        let (rest, ow) = divide(rest, w.out);
+        let (batch, oh) = divide(rest, h.out);
+        if batch >= u64::from(args.images) {
+            return;
+        }
+        let c = args.channels as isize;
+        let first = batch as usize * image * c as usize + (piece * args.piece) as usize;
+        (x.wrapping_add(first), (oh, ow), w.len as isize * c, c)
+    };
+    let at = |i: i32, j: i32| x.wrapping_offset(i as isize * row + j as isize * column);
+    let y = y.wrapping_add(n as usize * args.piece as usize);
+    let padded = args.count_include_pad == 1;
+    let count = if AVG { h.taps(oh, padded) * w.taps(ow, padded) } else { 1 } as f32;
+    if args.piece == 1 {
+        // SAFETY: a tap of the channel, inside of the image.
+        let load = |inside: bool, i: i32, j: i32| unsafe { E::load_if(inside, at(i, j)) };
+        let taken = window::<f32, 1, AVG>((h, w), (oh, ow), 0.0, load, |v| [v]);
+        // SAFETY: the output of this thread.
+        unsafe { E::store(y, taken.finish::<AVG>(count)[0]) };
+    } else {
+        // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
+        let load = |inside: bool, i: i32, j: i32| unsafe { ld_x4_if(inside, at(i, j).cast()) };
+        let taken = window::<[u32; 4], 8, AVG>((h, w), (oh, ow), [0; 4], load, E::widen);
+        // SAFETY: the piece of outputs of this thread.
+        unsafe { st_x4(y.cast(), E::narrow(taken.finish::<AVG>(count))) };
     }
 }
 
@@ -190,48 +210,27 @@ unsafe fn windows<E: Float>(args: &Args) {
 ///
 /// As for [`windows`].
 #[inline(always)]
-unsafe fn global<E: Float>(args: &Args) {
-    launch_dependents();
-    dependency_wait();
-    let average = args.average == 1;
+unsafe fn global<E: Float, const AVG: bool>(args: &Args) {
     let x = args.x.cast::<E>().as_ptr().cast_const();
     let y = args.y.cast::<E>().as_ptr();
-    let image = args.h.len as u64 * args.w.len as u64;
-    let n = thread();
+    let (image, n) = (u64::from(args.h.len) * u64::from(args.w.len), thread());
+    let c = args.channels as usize;
     if args.channels_last == 0 {
-        let planes = u64::from(args.images) * u64::from(args.channels);
         let (plane, lane) = (n / 8, n % 8);
-        let inside = plane < planes; // lanes without a plane stay for the shuffles
+        // Lanes without a plane stay for the shuffles.
+        let image = if plane < u64::from(args.images) * c as u64 { image } else { 0 };
         let x = x.wrapping_add((plane * image) as usize);
-        let mut taken = Taken::<1>::new();
-        let mut tap = lane;
-        while tap < image {
-            let mut values = [0.0; 8];
-            let mut u = 0;
-            while u < 8 {
-                let i = tap + 8 * u as u64;
-                // SAFETY: tap i of x[n, c].
-                values[u] = unsafe { E::load_if(inside && i < image, x.wrapping_add(i as usize)) };
-                u += 1;
-            }
-            let mut u = 0;
-            while u < 8 {
-                if tap + 8 * (u as u64) < image {
-                    taken.take(average, 0, [values[u]]);
-                }
-                u += 1;
-            }
-            tap = opaque_u64(tap + 64);
-        }
-        let mut value = if average { taken.partials[0][0] } else { taken.top[0] };
+        // SAFETY: a tap of x[n, c].
+        let load = |inside: bool, i: u64| unsafe { E::load_if(inside, x.wrapping_add(i as usize)) };
+        let [mut value] = whole::<f32, 1, AVG, 8>(image, lane, 0.0, load, |v| [v]).0[0];
         let mut distance = 4;
         while distance > 0 {
             let other = shuffle_xor(value, distance);
-            value = if average { value + other } else { max(value, other) };
+            value = if AVG { value + other } else { maximum(value, other) };
             distance /= 2;
         }
-        if inside && lane == 0 {
-            let value = if average { value / image as f32 } else { value };
+        if image > 0 && lane == 0 {
+            let value = if AVG { value / image as f32 } else { value };
             // SAFETY: y[n, c] belongs to this group of lanes.
             unsafe { E::store(y.wrapping_add(plane as usize), value) };
         }
@@ -241,54 +240,53 @@ unsafe fn global<E: Float>(args: &Args) {
     if batch >= u64::from(args.images) {
         return;
     }
-    let c = args.channels as usize;
     let x = x.wrapping_add((batch * image) as usize * c + (piece * args.piece) as usize);
     let y = y.wrapping_add(n as usize * args.piece as usize);
-    // SAFETY: as in `windows`.
-    unsafe {
-        if args.piece == 1 {
-            let load = |i: u64| E::load_if(i < image, x.wrapping_add(i as usize * c));
-            let [value] = whole(image, average, 0.0, load, |v| [v]);
-            E::store(y, value);
-        } else {
-            let load = |i: u64| {
-                let i = if i < image { i } else { 0 };
-                ld_x4(x.wrapping_add(i as usize * c).cast())
-            };
-            let value: Piece = whole(image, average, [0u32; 4], load, E::widen);
-            st_x4(y.cast(), E::narrow(value));
-        }
+    let at = |i: u64| x.wrapping_add(i as usize * c);
+    if args.piece == 1 {
+        // SAFETY: a tap of the channel.
+        let load = |inside: bool, i: u64| unsafe { E::load_if(inside, at(i)) };
+        let taken = whole::<f32, 1, AVG, 1>(image, 0, 0.0, load, |v| [v]);
+        // SAFETY: the output of this thread.
+        unsafe { E::store(y, taken.finish::<AVG>(image as f32)[0]) };
+    } else {
+        // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
+        let load = |inside: bool, i: u64| unsafe { ld_x4_if(inside, at(i).cast()) };
+        let taken = whole::<[u32; 4], 8, AVG, 1>(image, 0, [0; 4], load, E::widen);
+        let value: Piece = taken.finish::<AVG>(image as f32);
+        // SAFETY: the piece of outputs of this thread.
+        unsafe { st_x4(y.cast(), E::narrow(value)) };
     }
 }
 
-/// A whole image of channels, eight taps at a time.
+/// Taps `first, first + STEP, ...` of a whole image. With a step of 8 all lie in one partial: that of slot 0.
 #[inline(always)]
-fn whole<R: Copy, const LEN: usize>(
+fn whole<R: Copy, const LEN: usize, const AVG: bool, const STEP: u64>(
     image: u64,
-    average: bool,
+    first: u64,
     nothing: R,
-    load: impl Fn(u64) -> R,
+    load: impl Fn(bool, u64) -> R,
     widen: impl Fn(R) -> [f32; LEN],
-) -> [f32; LEN] {
-    let mut taken = Taken::new();
-    let mut tap = 0;
+) -> Taken<LEN> {
+    let mut taken = Taken::new::<AVG>();
+    let mut tap = first;
     while tap < image {
-        let mut raw = [nothing; 8];
+        let mut raw = [nothing; BATCH];
         let mut u = 0;
-        while u < 8 {
-            raw[u] = load(tap + u as u64);
+        while u < BATCH {
+            let i = tap + STEP * u as u64;
+            raw[u] = load(i < image, i);
             u += 1;
         }
         let mut u = 0;
-        while u < 8 {
-            if tap + (u as u64) < image {
-                taken.take(average, u, widen(raw[u]));
-            }
+        while u < BATCH {
+            let slot = if STEP == 1 { u } else { 0 };
+            taken.take::<AVG>(tap + STEP * (u as u64) < image, slot, widen(raw[u]));
             u += 1;
         }
-        tap = opaque_u64(tap + 8);
+        tap = opaque_u64(tap + STEP * BATCH as u64);
     }
-    taken.finish_by(average, image as f32)
+    taken
 }
 
 macro_rules! entries {
@@ -298,8 +296,16 @@ macro_rules! entries {
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            launch_dependents();
+            dependency_wait();
             // SAFETY: the launch contract, handed on.
-            unsafe { $body::<$element>(&args) }
+            unsafe {
+                if args.average == 1 {
+                    $body::<$element, true>(&args);
+                } else {
+                    $body::<$element, false>(&args);
+                }
+            }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};

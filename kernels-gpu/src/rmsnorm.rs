@@ -1,4 +1,4 @@
-//! Device side of [`contract::rmsnorm`]: a warp or a block per row, read once where registers hold it.
+//! Device side of [`contract::rmsnorm`]: a warp or a block per row, read once where shared memory holds it.
 
 use contract::launch::{DevPtr, Kernel};
 use contract::num::fma;
@@ -8,8 +8,8 @@ use contract::row::SHORT;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::element::{Bf16, F16};
 use crate::float::Float;
-use crate::norm::{Norm, own_row};
-use crate::row::{BLOCK, HELD_BY_WARP, HELD_FEW, HELD_MANY, Partials, WARP, is_few};
+use crate::norm::Norm;
+use crate::row::{BLOCK, Partials, WARP};
 
 /// # Safety
 ///
@@ -19,32 +19,24 @@ unsafe fn rmsnorm<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
     // SAFETY: the launch contract, handed on.
-    unsafe {
-        if args.k <= SHORT {
-            body::<E, WARP, HELD_BY_WARP>(args);
-        } else if is_few(args.k) {
-            body::<E, BLOCK, HELD_FEW>(args);
-        } else {
-            body::<E, BLOCK, HELD_MANY>(args);
-        }
-    }
+    unsafe { if args.k <= SHORT { body::<E, WARP>(args) } else { body::<E, BLOCK>(args) } }
 }
 
 /// # Safety
 ///
 /// As for [`rmsnorm`].
 #[inline(always)]
-unsafe fn body<E: Float, const T: u32, const HELD: usize>(args: &Args) {
-    let Some(m) = own_row::<T>(args.m) else { return };
-    let k = args.k;
-    let norm = Norm::<E>::new([args.x, args.delta, args.weight, DevPtr::NULL, args.y], m, k);
-    let mut partials = Partials::<T>::new();
-    // SAFETY: row m of the contract's table; the sum has the shared memory for itself.
+unsafe fn body<E: Float, const T: u32>(args: &Args) {
+    let tensors = [args.x, args.delta, args.weight, DevPtr::NULL, args.y];
+    let Some(norm) = Norm::<E, T>::new(tensors, args.m, args.k) else { return };
+    // SAFETY: a row of the contract's table; the launch has the shared memory.
     unsafe {
-        let held: [f32; HELD] = norm.read(&mut partials, |acc, v| fma(v, v, acc));
-        let early = norm.affine_early::<T, HELD>();
-        let r = inv_rms(partials.sum(0), k, args.eps);
-        norm.write::<T, HELD>(held, early, 0.0, |x, w, _| normalise(x, r, w));
+        norm.fill();
+        let mut partials = Partials::<T>::new();
+        norm.row.walk(|turn, v, _| partials.take(turn, |acc| fma(v, v, acc)));
+        norm.far_first(|v| partials.take(0, |acc| fma(v, v, acc)));
+        let r = inv_rms(partials.sum(0), args.k, args.eps);
+        norm.write(|x, w, _| normalise(x, r, w));
     }
 }
 

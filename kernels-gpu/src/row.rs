@@ -1,49 +1,46 @@
 //! Rows over threads, as [`contract::row`] states it: by warps (`T` = 32) or by blocks (`T` = 256).
 //!
-//! Element `j` of a thread is `t + T j` of its row: the first `HELD` stay in registers, those behind
-//! (`far`) are read again in every pass, eight loads at a time.
+//! A row is loaded into shared memory in pieces of 16 bytes where it starts on such a boundary, else one
+//! by one ([`Row::fill`]); every thread then walks over the elements of its own partials
+//! ([`Row::walk`], and [`Row::far`] over those behind the held ones), and the output leaves as the
+//! input came ([`Row::drain`]).
 
 use contract::num::{order_key, order_value, tree8};
-use contract::row::{SMEM_BYTES, THREADS};
+use contract::row::{HELD, SHORT, SMEM_BYTES, THREADS};
 
 use crate::arch::block;
+use crate::arch::mem::{X4, ld_x4_if, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, opaque, thread_idx_x};
-use crate::arch::warp::{lane_id, warp_id, warp_max, warp_tree};
+use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
+use crate::arch::warp::{lane_id, sync_warp, warp_id, warp_max, warp_tree};
+use crate::float::{Float, Piece};
 
-const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * (2 * block::THREADS + 8));
+const _: () = assert!(THREADS == block::THREADS);
+const _: () = assert!(SMEM_BYTES == 4 * (HELD + 2 * THREADS + block::WARPS));
+const _: () = assert!(HELD == SHORT * block::WARPS);
 
 /// A row that belongs to a warp.
 pub const WARP: u32 = 32;
 /// A row that belongs to a block.
 pub const BLOCK: u32 = THREADS;
-/// Elements that a thread of a warp holds: all of a row up to [`contract::row::SHORT`].
-pub const HELD_BY_WARP: usize = 32;
-/// Elements that a thread of a block holds, of rows up to 3,072.
-pub const HELD_FEW: usize = 12;
-/// The same of longer rows: those up to 8,192 are read once.
-pub const HELD_MANY: usize = 32;
-/// Loads of far elements in flight.
-const FAR: usize = 8;
+/// Elements of a thread that are loaded, or walked over, at a time.
+const AT_ONCE: usize = 8;
+/// Loads of 16 bytes of a thread that are in flight at a time.
+const PIECES: usize = 4;
 
-const _: () = assert!(contract::row::SHORT as usize == WARP as usize * HELD_BY_WARP);
-
-/// Whether a thread of a block holds all of a row with few registers.
-#[inline(always)]
-pub fn is_few(k: u32) -> bool {
-    k <= BLOCK * HELD_FEW as u32
-}
-
-/// The row of this warp or block; past the last one for warps without work.
-#[inline(always)]
-pub fn row<const T: u32>() -> u32 {
-    if T == WARP { block_idx_x() * (THREADS / WARP) + warp_id() } else { block_idx_x() }
-}
-
-/// Index in its row of element `j` of this thread.
-#[inline(always)]
-pub fn element<const T: u32>(j: usize) -> u32 {
-    (if T == WARP { lane_id() } else { thread_idx_x() }) + T * j as u32
+/// The row of this warp or block.
+#[derive(Clone, Copy)]
+pub struct Row<const T: u32> {
+    /// Which one.
+    pub m: u32,
+    /// Elements.
+    pub k: u32,
+    /// Elements that are held.
+    held: u32,
+    /// Where they are held.
+    buf: Shared<f32>,
+    /// Whether it is read and written in pieces.
+    aligned: bool,
 }
 
 /// The partials of a sum that lie in this thread: 256 / T of them.
@@ -57,30 +54,224 @@ impl<const T: u32> Partials<T> {
         Self([0.0; 8])
     }
 
-    /// Takes element `j` of this thread into its chain.
+    /// Takes an element into its chain: `turn` is what [`Row::walk`] and [`Row::far`] say.
     #[inline(always)]
-    pub fn take(&mut self, j: usize, step: impl Fn(f32) -> f32) {
-        let slot = if T == WARP { j % 8 } else { 0 };
+    pub fn take(&mut self, turn: usize, step: impl Fn(f32) -> f32) {
+        let slot = if T == WARP { turn } else { 0 };
         self.0[slot] = step(self.0[slot]);
     }
 
-    /// The tree, in every thread of the row. `turn` is 0 and 1 for the two sums of a kernel: each
-    /// has its own half of the shared memory.
+    /// The tree, in every thread of the row. `which` is 0 and 1 for the two sums of a kernel: each has
+    /// its own part of the shared memory.
     ///
     /// *Convergence*: every thread of the warp or block calls it.
     ///
     /// # Safety
     ///
-    /// The block has `contract::row::SMEM_BYTES` of shared memory, of which words `256 turn` on are for this
-    /// call.
+    /// The block has `contract::row::SMEM_BYTES` of shared memory; each `which` is used once.
     #[inline(always)]
-    pub unsafe fn sum(self, turn: u32) -> f32 {
+    pub unsafe fn sum(self, which: u32) -> f32 {
         if T == WARP {
             return warp_tree(tree8(self.0));
         }
         let scratch: Shared<f32> = dynamic_shared_mem();
-        // SAFETY: handed on.
-        unsafe { block::sum_partials(scratch.add(THREADS * turn), self.0[0]) }
+        // SAFETY: words HELD + 256 which on are for this call.
+        unsafe { block::sum_partials(scratch.add(HELD + THREADS * which), self.0[0]) }
+    }
+}
+
+impl<const T: u32> Row<T> {
+    /// The row of `k` elements of this warp or block, unless there are only `rows`. `tensors` are the
+    /// addresses of everything that is read and written beside it, null where there is nothing.
+    #[inline(always)]
+    pub fn new<E: Float>(rows: u32, k: u32, tensors: &[u64]) -> Option<Self> {
+        let warp = T == WARP;
+        let m = if warp { block_idx_x() * block::WARPS + warp_id() } else { block_idx_x() };
+        let mut aligned = (k as usize).is_multiple_of(E::PIECE);
+        let mut i = 0;
+        while i < tensors.len() {
+            aligned &= tensors[i].is_multiple_of(16);
+            i += 1;
+        }
+        let (first, room) = if warp { (SHORT * warp_id(), SHORT) } else { (0, HELD) };
+        let buf = dynamic_shared_mem::<f32>().add(first);
+        if m < rows { Some(Self { m, k, held: k.min(room), buf, aligned }) } else { None }
+    }
+
+    /// Index of the first element of the row in its tensor.
+    #[inline(always)]
+    pub fn start(&self) -> usize {
+        self.m as usize * self.k as usize
+    }
+
+    #[inline(always)]
+    fn own(&self) -> u32 {
+        if T == WARP { lane_id() } else { thread_idx_x() }
+    }
+
+    /// Loads the held elements: all pieces by `raw(inside, first)`, whose values `piece(first, raw)` gives;
+    /// or one by one by `one(i)`. Waits for the other threads of the row.
+    ///
+    /// *Convergence*: every thread of the warp or block calls it.
+    ///
+    /// # Safety
+    ///
+    /// The block has `contract::row::SMEM_BYTES` of shared memory.
+    #[inline(always)]
+    pub unsafe fn fill<E: Float, R: Copy>(
+        &self,
+        nothing: R,
+        raw: impl Fn(bool, u32) -> R,
+        mut piece: impl FnMut(u32, R) -> Piece,
+        mut one: impl FnMut(u32) -> f32,
+    ) {
+        if self.aligned {
+            let step = T * E::PIECE as u32;
+            let mut start = self.own() * E::PIECE as u32;
+            while start < self.held {
+                let first = |i: usize| start + step * i as u32;
+                let mut raws = [nothing; PIECES];
+                let mut i = 0;
+                while i < PIECES {
+                    raws[i] = raw(first(i) < self.held, first(i));
+                    i += 1;
+                }
+                let mut i = 0;
+                while i < PIECES {
+                    if first(i) < self.held {
+                        let [a, b, c, d, e, f, g, h] = piece(first(i), raws[i]);
+                        let to = self.buf.add(first(i));
+                        // SAFETY: a piece of the held elements, which are whole pieces of the row.
+                        unsafe {
+                            to.write_x4([a, b, c, d]);
+                            if E::PIECE == 8 {
+                                to.add(4).write_x4([e, f, g, h]);
+                            }
+                        }
+                    }
+                    i += 1;
+                }
+                start = opaque(start + PIECES as u32 * step);
+            }
+        } else {
+            let mut i = self.own();
+            while i < self.held {
+                let mut values = [0.0; 4];
+                let mut u = 0;
+                while u < 4 {
+                    let i = i + T * u as u32;
+                    values[u] = if i < self.held { one(i) } else { 0.0 };
+                    u += 1;
+                }
+                let mut u = 0;
+                while u < 4 {
+                    let i = i + T * u as u32;
+                    if i < self.held {
+                        // SAFETY: a held element.
+                        unsafe { self.buf.add(i).write(values[u]) };
+                    }
+                    u += 1;
+                }
+                i = opaque(i + 4 * T);
+            }
+        }
+        if T == WARP { sync_warp() } else { sync_threads() }
+    }
+
+    /// Walks over the held elements of this thread's partials: `each(turn, value, place)`.
+    ///
+    /// # Safety
+    ///
+    /// After [`Row::fill`].
+    #[inline(always)]
+    pub unsafe fn walk(&self, mut each: impl FnMut(usize, f32, Shared<f32>)) {
+        let mut i = self.own();
+        while i < self.held {
+            let mut values = [0.0; AT_ONCE];
+            let mut u = 0;
+            while u < AT_ONCE {
+                let i = i + T * u as u32;
+                if i < self.held {
+                    // SAFETY: a held element.
+                    values[u] = unsafe { self.buf.add(i).read() };
+                }
+                u += 1;
+            }
+            let mut u = 0;
+            while u < AT_ONCE {
+                let i = i + T * u as u32;
+                if i < self.held {
+                    each(u, values[u], self.buf.add(i));
+                }
+                u += 1;
+            }
+            i = opaque(i + T * AT_ONCE as u32);
+        }
+    }
+
+    /// The same over the elements that are not held, read by `load(inside, i)`: `each(i, value)`. There
+    /// are none in a row of a warp.
+    #[inline(always)]
+    pub fn far(&self, load: impl Fn(bool, u32) -> f32, mut each: impl FnMut(u32, f32)) {
+        let mut first = HELD + self.own();
+        while T == BLOCK && first < self.k {
+            let mut values = [0.0; AT_ONCE];
+            let mut u = 0;
+            while u < AT_ONCE {
+                let i = first + T * u as u32;
+                values[u] = load(i < self.k, i);
+                u += 1;
+            }
+            let mut u = 0;
+            while u < AT_ONCE {
+                let i = first + T * u as u32;
+                if i < self.k {
+                    each(i, values[u]);
+                }
+                u += 1;
+            }
+            first = opaque(first + T * AT_ONCE as u32);
+        }
+    }
+
+    /// Writes the held elements: `piece(first, values)` for pieces, or `one(i, value)`, rounded to `y`.
+    ///
+    /// # Safety
+    ///
+    /// After [`Row::fill`] and a wait for what was changed since. `y` is the row's first output; the
+    /// held ones belong to these threads.
+    #[inline(always)]
+    pub unsafe fn drain<E: Float>(
+        &self,
+        y: *mut E,
+        piece: impl Fn(u32, Piece) -> Piece,
+        one: impl Fn(u32, f32) -> f32,
+    ) {
+        if self.aligned {
+            let step = T * E::PIECE as u32;
+            let mut first = self.own() * E::PIECE as u32;
+            while first < self.held {
+                let from = self.buf.add(first);
+                // SAFETY: a piece of the held elements; y[m, first ..] is aligned to 16.
+                unsafe {
+                    let [a, b, c, d] = from.read_x4();
+                    let [e, f, g, h] = if E::PIECE == 8 { from.add(4).read_x4() } else { [0.0; 4] };
+                    let values = piece(first, [a, b, c, d, e, f, g, h]);
+                    st_x4(y.wrapping_add(first as usize).cast(), E::narrow(values));
+                }
+                first = opaque(first + step);
+            }
+        } else {
+            let mut i = self.own();
+            while i < self.held {
+                // SAFETY: a held element, and its output.
+                unsafe {
+                    let value = one(i, self.buf.add(i).read());
+                    E::store(y.wrapping_add(i as usize), value);
+                }
+                i = opaque(i + T);
+            }
+        }
     }
 }
 
@@ -90,7 +281,7 @@ impl<const T: u32> Partials<T> {
 ///
 /// # Safety
 ///
-/// The block has `contract::row::SMEM_BYTES` of shared memory, of which words 512 on are for this call.
+/// The block has `contract::row::SMEM_BYTES` of shared memory; called once.
 #[inline(always)]
 pub unsafe fn max<const T: u32>(value: f32) -> f32 {
     let key = order_key(value);
@@ -98,37 +289,29 @@ pub unsafe fn max<const T: u32>(value: f32) -> f32 {
         return order_value(warp_max(key));
     }
     let scratch: Shared<u32> = dynamic_shared_mem();
-    // SAFETY: handed on.
-    order_value(unsafe { block::max(scratch.add(2 * THREADS), key) })
+    // SAFETY: words HELD + 512 on are for this call.
+    order_value(unsafe { block::max(scratch.add(HELD + 2 * THREADS), key) })
 }
 
-/// Walks over the elements of this thread from `held` on, below `k`: `load(i)` for eight of them, then
-/// `each(j, i, value)`. `load` is told whether the element is inside.
+/// Sixteen bytes from element `first` on, any values when `inside` does not hold.
+///
+/// # Safety
+///
+/// When `inside`: a readable piece of an aligned row that nobody writes meanwhile.
 #[inline(always)]
-pub fn far<const T: u32>(
-    held: usize,
-    k: u32,
-    load: impl Fn(bool, u32) -> f32,
-    mut each: impl FnMut(usize, u32, f32),
-) {
-    let mut first = element::<T>(held);
-    while first < k {
-        let mut values = [0.0; FAR];
-        let mut u = 0;
-        while u < FAR {
-            let i = first + T * u as u32;
-            values[u] = load(i < k, i);
-            u += 1;
-        }
-        let mut u = 0;
-        while u < FAR {
-            let i = first + T * u as u32;
-            if i < k {
-                // Far elements belong to blocks, whose threads have one partial.
-                each(u, i, values[u]);
-            }
-            u += 1;
-        }
-        first = opaque(first + T * FAR as u32);
+pub unsafe fn piece_if<E: Float>(inside: bool, row: *const E, first: u32) -> X4<u32> {
+    // SAFETY: the caller's promise.
+    unsafe { ld_x4_if(inside, row.wrapping_add(first as usize).cast()) }
+}
+
+/// One function for each element of a piece, told its index in the row.
+#[inline(always)]
+pub fn map<E: Float>(first: u32, values: Piece, mut f: impl FnMut(u32, f32) -> f32) -> Piece {
+    let mut out = [0.0; 8];
+    let mut i = 0;
+    while i < E::PIECE {
+        out[i] = f(first + i as u32, values[i]);
+        i += 1;
     }
+    out
 }

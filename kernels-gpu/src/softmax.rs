@@ -1,7 +1,7 @@
 //! Device side of [`contract::softmax`]: a warp or a block per row.
 //!
-//! Scores become terms in the registers that hold them. Of rows that do not fit, the rest is read three
-//! times: for the maximum, the sum, and the output.
+//! Scores become terms in the shared memory that holds them. Of rows that do not fit, the rest is read
+//! three times: for the maximum, the sum, and the output.
 
 use contract::launch::Kernel;
 use contract::num;
@@ -11,11 +11,11 @@ use contract::softmax::{
 };
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::X4;
+use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
-use crate::row::{
-    self, BLOCK, HELD_BY_WARP, HELD_FEW, HELD_MANY, Partials, WARP, element, far, is_few,
-};
+use crate::row::{self, BLOCK, Partials, Row, WARP, map, piece_if};
 
 /// # Safety
 ///
@@ -25,33 +25,23 @@ unsafe fn softmax<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
     // SAFETY: the launch contract, handed on.
-    unsafe {
-        if args.k <= SHORT {
-            body::<E, WARP, HELD_BY_WARP>(args);
-        } else if is_few(args.k) {
-            body::<E, BLOCK, HELD_FEW>(args);
-        } else {
-            body::<E, BLOCK, HELD_MANY>(args);
-        }
-    }
+    unsafe { if args.k <= SHORT { body::<E, WARP>(args) } else { body::<E, BLOCK>(args) } }
 }
 
 /// # Safety
 ///
 /// As for [`softmax`].
 #[inline(always)]
-unsafe fn body<E: Float, const T: u32, const HELD: usize>(args: &Args) {
-    let (m, k) = (row::row::<T>(), args.k);
-    if m >= args.m {
-        return; // the whole warp
-    }
-    let start = m as usize * k as usize;
+unsafe fn body<E: Float, const T: u32>(args: &Args) {
+    let tensors = [args.x.addr(), args.mask.addr(), args.y.addr()];
+    let Some(row) = Row::<T>::new::<E>(args.m, args.k, &tensors) else { return };
+    let (start, k) = (row.start(), args.k as usize);
     let x = args.x.cast::<E>().as_ptr().cast_const().wrapping_add(start);
     let y = args.y.cast::<E>().as_ptr().wrapping_add(start);
     let masked = !args.mask.is_null(); // the same for every thread
     let mask = args.mask.cast::<E>().as_ptr().cast_const();
-    let mask = mask.wrapping_add((m % args.mask_rows) as usize * k as usize);
-    let seen = visible(m, k, args.queries);
+    let mask = mask.wrapping_add((row.m % args.mask_rows) as usize * k);
+    let seen = visible(row.m, args.k, args.queries);
     let load = |inside: bool, i: u32| {
         let inside = inside && i < seen;
         // SAFETY: x[m, i] and mask[m % MASK_ROWS, i] with i < K.
@@ -61,60 +51,66 @@ unsafe fn body<E: Float, const T: u32, const HELD: usize>(args: &Args) {
         };
         if inside { score(x, args.scale, add) } else { f32::NEG_INFINITY }
     };
+    // SAFETY: pieces of x[m] and mask[m % MASK_ROWS]; what is hidden as a whole is not read.
+    let raw = |inside: bool, first: u32| unsafe {
+        let inside = inside && first < seen;
+        [piece_if(inside, x, first), piece_if(inside && masked, mask, first)]
+    };
+    let scores = |first: u32, [x, add]: [X4<u32>; 2]| {
+        let (x, add) = (E::widen(x), E::widen(add));
+        map::<E>(first, x, |i, x| {
+            let add = if masked { add[(i - first) as usize] } else { -0.0 };
+            if i < seen { score(x, args.scale, add) } else { f32::NEG_INFINITY }
+        })
+    };
 
-    let mut held = [0.0; HELD];
-    let mut j = 0;
-    while j < HELD {
-        let i = element::<T>(j);
-        held[j] = load(i < k, i);
-        j += 1;
-    }
-    let mut top = f32::NEG_INFINITY;
-    let mut j = 0;
-    while j < HELD {
-        top = num::max(top, held[j]);
-        j += 1;
-    }
-    if T == BLOCK {
-        far::<T>(HELD, k, load, |_, _, v| top = num::max(top, v));
-    }
-    // SAFETY: the launch has the shared memory, used by this call alone.
+    let (mut of_pieces, mut of_ones) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+    let piece = |first: u32, raw: [X4<u32>; 2]| {
+        let values = scores(first, raw);
+        map::<E>(first, values, |_, v| {
+            of_pieces = num::max(of_pieces, v);
+            v
+        })
+    };
+    let one = |i: u32| {
+        let v = load(true, i);
+        of_ones = num::max(of_ones, v);
+        v
+    };
+    // SAFETY: the launch has the shared memory.
+    unsafe { row.fill::<E, _>([[0; 4]; 2], raw, piece, one) };
+    let mut top = num::max(of_pieces, of_ones);
+    row.far(load, |_, v| top = num::max(top, v));
+    // SAFETY: as above; called once.
     let shift = shift(unsafe { row::max::<T>(top) });
 
     let log = args.log == 1; // the same for every thread
     let mut partials = Partials::<T>::new();
-    let mut j = 0;
-    while j < HELD {
-        let e = term(held[j], shift);
-        // Past the end, and where nothing is seen, this adds zero to a sum that is not below zero.
-        partials.take(j, |acc| acc + e);
-        held[j] = if log { held[j] - shift } else { e };
-        j += 1;
-    }
-    if T == BLOCK {
-        far::<T>(HELD, k, load, |j, _, v| partials.take(j, |acc| acc + term(v, shift)));
-    }
-    // SAFETY: as above.
-    let closing = closing(unsafe { partials.sum(0) }, log);
-
-    let put = |i: u32, value: f32| {
-        let value = if log { value - closing } else { value * closing };
-        // SAFETY: y[m, i] with i < K belongs to this thread.
-        unsafe { E::store(y.wrapping_add(i as usize), value) };
-    };
-    let mut j = 0;
-    while j < HELD {
-        let i = element::<T>(j);
-        if i < k {
-            put(i, held[j]);
-        }
-        j += 1;
-    }
-    if T == BLOCK {
-        far::<T>(HELD, k, load, |_, i, v| {
-            put(i, if log { v - shift } else { term(v, shift) });
+    // SAFETY: after `fill`; each place is visited by one thread.
+    unsafe {
+        row.walk(|turn, v, place| {
+            let e = term(v, shift);
+            partials.take(turn, |acc| acc + e);
+            if !log {
+                place.write(e);
+            }
         });
     }
+    row.far(load, |_, v| partials.take(0, |acc| acc + term(v, shift)));
+    // SAFETY: as above; the first sum. A block has waited for all of the terms then.
+    let closing = closing(unsafe { partials.sum(0) }, log);
+    if T == WARP {
+        sync_warp();
+    }
+
+    let value = |_: u32, held: f32| if log { (held - shift) - closing } else { held * closing };
+    // SAFETY: the terms are there; y[m] belongs to this warp or block.
+    unsafe { row.drain(y, |first, values| map::<E>(first, values, value), value) };
+    row.far(load, |i, v| {
+        let v = if log { v } else { term(v, shift) };
+        // SAFETY: y[m, i] with i < K belongs to this thread.
+        unsafe { E::store(y.wrapping_add(i as usize), value(i, v)) };
+    });
 }
 
 macro_rules! entries {

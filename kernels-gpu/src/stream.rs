@@ -1,15 +1,22 @@
 //! Elements over threads, as [`contract::stream`] states it.
 //!
-//! A thread takes [`PIECES`] pieces, one block width apart, so that an access of a warp is 512 bytes side
+//! A thread takes [`pieces`] pieces, one block width apart, so that an access of a warp is 512 bytes side
 //! by side; all its loads are issued before the first value is used.
 
-use contract::stream::{PIECES, THREADS};
+use contract::stream::{THREADS, pieces};
 
 use crate::arch::mem::{X4, ld_x4, st_x4};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::float::{Float, Piece};
 
-const N: usize = PIECES as usize;
+/// Pieces of a thread, at most.
+const N: usize = 4;
+
+/// Pieces of a thread.
+#[inline(always)]
+const fn count<E: Float>() -> usize {
+    pieces(16 / E::PIECE as u64) as usize
+}
 
 /// The pieces of this thread: where they lie, and how they are read.
 pub struct Pieces {
@@ -34,7 +41,7 @@ impl Pieces {
     /// The share of this thread of `rows` of `k` elements of `E`.
     #[inline(always)]
     pub fn new<E: Float>(rows: u64, k: u64, aligned: bool) -> Self {
-        let block = u64::from(block_idx_x()) * u64::from(THREADS * PIECES);
+        let block = u64::from(block_idx_x()) * u64::from(THREADS) * count::<E>() as u64;
         let per_row = k.div_ceil(E::PIECE as u64);
         // Divisions of 64 bits are subroutines: one row needs none, and few tensors more than the
         // one of 32 bits.
@@ -47,7 +54,7 @@ impl Pieces {
         };
         let mut this = Self { row: [0; N], at: [0; N], len: [0; N], whole: aligned };
         let mut i = 0;
-        while i < N {
+        while i < count::<E>() {
             let mut piece = first + u64::from(thread_idx_x() + THREADS * i as u32);
             let mut row = first_row;
             if piece >= per_row && rows != 1 {
@@ -83,10 +90,10 @@ impl Pieces {
         let p = |i: usize| from.start.wrapping_add(self.index(i, from.stride));
         if self.whole {
             // SAFETY: whole pieces of aligned rows.
-            core::array::from_fn(|i| unsafe { ld_x4(p(i).cast()) })
+            take::<E>(|i| unsafe { ld_x4(p(i).cast()) })
         } else {
             // SAFETY: `len` elements from `at` on lie in the row.
-            core::array::from_fn(|i| unsafe { E::gather(p(i), self.len[i]) })
+            take::<E>(|i| unsafe { E::gather(p(i), self.len[i]) })
         }
     }
 
@@ -98,7 +105,7 @@ impl Pieces {
     #[inline(always)]
     pub unsafe fn store<E: Float>(&self, y: *mut E, stride: u64, value: impl Fn(usize) -> Piece) {
         let mut i = 0;
-        while i < N {
+        while i < count::<E>() {
             let p = y.wrapping_add(self.index(i, stride));
             let raw = E::narrow(value(i));
             // SAFETY: as in `load`; the pieces of different threads are disjoint.
@@ -108,6 +115,18 @@ impl Pieces {
             i += 1;
         }
     }
+}
+
+/// All pieces of a thread.
+#[inline(always)]
+fn take<E: Float>(piece: impl Fn(usize) -> X4<u32>) -> [X4<u32>; N] {
+    let mut all = [[0; 4]; N];
+    let mut i = 0;
+    while i < count::<E>() {
+        all[i] = piece(i);
+        i += 1;
+    }
+    all
 }
 
 /// Applies a function to each value of a piece.

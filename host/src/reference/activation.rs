@@ -1,6 +1,6 @@
 //! Reference for [`contract::activation`].
 
-use contract::num::{exp, normal_cdf};
+use contract::num::{normal_cdf, one_plus_exp};
 
 use super::{Inputs, rounded};
 use crate::ops::RowType;
@@ -69,12 +69,12 @@ pub fn value(kind: Kind, x: f32) -> f32 {
     match kind {
         Kind::Relu => positive,
         Kind::Relu2 => positive * positive,
-        Kind::Silu => x / (1.0 + exp(-x)),
+        Kind::Silu => x / one_plus_exp(-x),
         Kind::Gelu => x * normal_cdf(x),
         Kind::GeluTanh => {
             // -2 sqrt(2 / pi), and 0.044715 times that.
             let u = x * (x * x).mul_add(-0.071_354_814, -1.595_769_2);
-            x / (1.0 + exp(u))
+            x / one_plus_exp(u)
         }
     }
 }

@@ -96,7 +96,12 @@ pub fn pool2d(case: &Case) -> Vec<f32> {
                     let x = case.x[index([n, c, u - padding[0], v - padding[1]], p.h, p.w)];
                     inside += 1;
                     partials[(a * kernel[1] + b) % 8] += x;
-                    top = if top.is_nan() || x.is_nan() { f32::NAN } else { top.max(x) };
+                    top = match (top.is_nan() || x.is_nan(), top == 0.0 && x == 0.0) {
+                        (true, _) => f32::NAN,
+                        // Plus zero is above minus zero.
+                        (_, true) => top + x,
+                        _ => top.max(x),
+                    };
                 }
             }
         }

@@ -9,7 +9,7 @@
 //! Taps outside of the image are left out.
 //!
 //! ```text
-//! max      the largest tap; NaN if one is NaN; minus infinity where no tap is inside
+//! max      the largest tap, +0 above -0; NaN if one is NaN; minus infinity where no tap is inside
 //! average  (8-partial sum of the taps, tap t in partial t % 8; num::tree8) / count, dilation 1
 //! count    taps inside of the image (count_include_pad: of the padded image)
 //! OH       floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) + 1; `ceil_mode` rounds up, but no
@@ -80,10 +80,15 @@ impl Axis {
     }
 }
 
-/// The larger of two taps; NaN if either is.
+/// The larger of two taps, IEEE 754's `maximum`: NaN if either is NaN, and plus zero above minus zero.
 #[inline(always)]
-pub const fn max(acc: f32, x: f32) -> f32 {
-    if x > acc || x.is_nan() { x } else { acc }
+pub const fn max(a: f32, b: f32) -> f32 {
+    let larger = if a > b { a } else { b };
+    // Equal numbers differ at most in the sign of zero.
+    let equal = f32::from_bits(a.to_bits() & b.to_bits());
+    let number = if a == b { equal } else { larger };
+    // A NaN in `b` is in `larger` already.
+    if a.is_nan() { a } else { number }
 }
 
 /// The average of a window.
@@ -137,4 +142,18 @@ kernels! {
     GlobalF32 "pool2d_global_f32" "Whole images of `f32`.";
     GlobalF16 "pool2d_global_f16" "Whole images of f16.";
     GlobalBf16 "pool2d_global_bf16" "Whole images of bf16.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maximum_of_the_odd_ones() {
+        assert!(max(f32::NAN, 1.0).is_nan() && max(1.0, f32::NAN).is_nan());
+        assert_eq!((max(0.0, -0.0).to_bits(), max(-0.0, 0.0).to_bits()), (0, 0));
+        assert_eq!(max(-0.0, -0.0).to_bits(), 1 << 31);
+        assert_eq!((max(1.0, 2.0), max(2.0, -3.0), max(2.0, 2.0)), (2.0, 2.0, 2.0));
+        assert_eq!(max(f32::NEG_INFINITY, f32::NEG_INFINITY), f32::NEG_INFINITY);
+    }
 }

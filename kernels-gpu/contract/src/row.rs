@@ -1,9 +1,10 @@
 //! How the families that reduce rows spread them over threads: softmax, layernorm, rmsnorm.
 //!
-//! Rows of up to [`SHORT`] elements belong to a warp each, eight to a block; longer ones to a block
-//! of [`THREADS`]. Thread `t` of a warp or block of `T` takes elements `t, t + T, ...`, so every
-//! partial of the 256-partial sum ([`crate::num`]) lies in one thread, in order. Neither the choice
-//! nor the batch shows in a bit.
+//! Rows of up to [`SHORT`] elements belong to a warp each, eight to a block; longer ones to a block of
+//! [`THREADS`]. The first [`HELD`] elements of a row wait in shared memory, as `f32`, and are read from
+//! global memory once; those behind are read again in every pass. Thread `t` of a warp or block of `T`
+//! sums elements `t, t + T, ...`, so every partial of the 256-partial sum ([`crate::num`]) lies in one
+//! thread, in order. None of this shows in a bit, and neither does the batch.
 
 /// Threads of a block: one for each partial of a sum.
 pub const THREADS: u32 = 256;
@@ -20,8 +21,14 @@ pub const MAX_LEN: usize = 1 << 30;
 /// Most rows.
 pub const MAX_ROWS: usize = (1 << 31) - 1;
 
-/// Shared memory of a block in bytes: two times 256 partials, then a word of each warp.
-pub const SMEM_BYTES: u32 = 4 * (2 * THREADS + THREADS / 32);
+/// Elements of a row of a block that wait in shared memory; eight warps have the same together.
+pub const HELD: u32 = 8192;
+
+/// Shared memory of a block in bytes: the held elements, two times 256 partials, a word of each warp.
+pub const SMEM_BYTES: u32 = 4 * (HELD + 2 * THREADS + THREADS / 32);
+
+/// Blocks that fit on a multiprocessor by their registers.
+pub const BLOCKS_PER_SM: u32 = 4;
 
 /// Blocks of a launch over `m` rows of `k`.
 pub const fn grid(m: u32, k: u32) -> [u32; 3] {

@@ -11,19 +11,19 @@ use crate::arch::mem::{ld, ld_if, ld_nc_if, st};
 use crate::arch::thread::thread_idx_x;
 
 /// Elements of a thread that stay in registers, in the body for rows up to 2,560.
-pub const SHORT: usize = 10;
+pub(super) const SHORT: usize = 10;
 /// The same in the body for longer rows: those up to 7,168 are read once.
-pub const LONG: usize = 28;
+pub(super) const LONG: usize = 28;
 
 /// Whether a row of `k` elements fits the registers of the [`SHORT`] body.
 #[inline(always)]
-pub fn is_short(k: u32) -> bool {
+pub(super) fn is_short(k: u32) -> bool {
     k <= THREADS * SHORT as u32
 }
 
 /// Index of element `j` of this thread.
 #[inline(always)]
-pub fn element(j: usize) -> u32 {
+pub(super) fn element(j: usize) -> u32 {
     thread_idx_x() + THREADS * j as u32
 }
 
@@ -34,7 +34,7 @@ pub fn element(j: usize) -> u32 {
 /// `p` is null or starts `k` readable elements that nobody writes while this kernel, or the one
 /// before it, runs.
 #[inline(always)]
-pub unsafe fn held_constants<const HELD: usize>(p: *const f32, k: u32) -> [f32; HELD] {
+pub(super) unsafe fn held_constants<const HELD: usize>(p: *const f32, k: u32) -> [f32; HELD] {
     let mut held = [0.0; HELD];
     let mut j = 0;
     while j < HELD {
@@ -53,7 +53,7 @@ pub unsafe fn held_constants<const HELD: usize>(p: *const f32, k: u32) -> [f32; 
 ///
 /// `x`, and `delta` unless null, start `k` elements; those of this thread are its own.
 #[inline(always)]
-pub unsafe fn residual_row<const HELD: usize>(
+pub(super) unsafe fn residual_row<const HELD: usize>(
     x: *mut f32,
     delta: *const f32,
     k: u32,

@@ -22,6 +22,7 @@ pub mod bitmap;
 pub mod block;
 pub mod dot;
 pub mod fence;
+pub mod float;
 pub mod grid;
 pub mod half;
 pub mod hint;

@@ -292,8 +292,9 @@ fn generic_shared(entry: &Entry, shared: &BTreeSet<&str>) -> Vec<String> {
     loop {
         let before = derived.len();
         for &(opcode, operands) in &instructions {
-            // What is loaded is data, wherever it was loaded from.
-            if opcode.starts_with("ld.") || opcode.starts_with("atom.") {
+            // What is loaded is data, wherever it was loaded from; a store and a comparison make no
+            // address either.
+            if ["ld.", "atom.", "st.", "setp."].iter().any(|kind| opcode.starts_with(kind)) {
                 continue;
             }
             let (targets, sources) = split_target(operands);

@@ -3,13 +3,14 @@
 //! * `relu(x) = max(x, 0)`, `relu2(x) = relu(x)^2`: exact, one rounding.
 //! * `silu(x) = x / (1 + e^-x)`.
 //! * `gelu(x) = x P(X <= x)` for a standard normal `X` (Hendrycks and Gimpel, 2016), from
-//!   [`normal_cdf`]: at most 5 ulp, also far below zero, where `1 + erf` would have lost all digits.
+//!   [`normal_cdf`]: at most 6 ulp, also far below zero, where `1 + erf` would have lost all digits.
 //! * `gelu_tanh(x) = x / 2 (1 + tanh u)` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is
 //!   `x / (1 + e^-2u)` and is computed so.
 //!
 //! NaN gives NaN; what is not positive gives plus zero in `relu` and `relu2`.
 
-use super::{abs, exp, fma};
+use super::exp::one_plus_exp;
+use super::{abs, exp_nonpositive, fma};
 
 /// `max(x, 0)`; plus zero for both zeros, NaN for NaN.
 #[inline(always)]
@@ -24,10 +25,10 @@ pub const fn relu2(x: f32) -> f32 {
     r * r
 }
 
-/// `x / (1 + exp(-x))`, the activation of SiLU models.
+/// `x / (1 + exp(-x))`, the activation of SiLU models; minus zero from -88.38 down.
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
-    x / (1.0 + exp(-x))
+    x / one_plus_exp(-x)
 }
 
 // -2 sqrt(2 / pi) and that times 0.044715.
@@ -38,68 +39,49 @@ const TANH_3: f32 = -0.071_354_814;
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     let y = x * fma(x * x, TANH_3, TANH_1);
-    x / (1.0 + exp(y))
+    x / one_plus_exp(y)
 }
 
-/// From here on the distribution is made of its tail.
-const TAIL: f32 = 0.625;
-
-/// `(Phi(x) - 1/2) / x` in `x^2`, for `|x| <= TAIL`, from the highest power down (minimax, 0.01 units of
-/// 2^-25).
-const CENTRE: [f32; 5] = [
-    f32::from_bits(0x38df_9aae),
-    f32::from_bits(0xba9b_3cac),
-    f32::from_bits(0x3c23_6669),
-    f32::from_bits(0xbd88_2c19),
-    f32::from_bits(0x3ecc_422a),
+/// `e^(a^2 / 2) Phi(-a) / t` in `t = 1 / (1 + 3 a / 8)`, for `0 <= a <= 14`, from the highest power down
+/// (minimax, relative, 0.19 units of 2^-24).
+const TAIL: [f32; 10] = [
+    f32::from_bits(0x3cae_23a5),
+    f32::from_bits(0xbe0b_2331),
+    f32::from_bits(0x3eb2_b927),
+    f32::from_bits(0xbedb_d9a8),
+    f32::from_bits(0x3e61_1514),
+    f32::from_bits(0xbd6e_ca3b),
+    f32::from_bits(0x3dde_d18a),
+    f32::from_bits(0x3e00_269c),
+    f32::from_bits(0x3e19_7f18),
+    f32::from_bits(0x3e19_2ebf),
 ];
 
-/// `e^(x^2 / 2) Phi(-x) / t` in `t = 1 / (1 + 3 x / 8)`, for `TAIL <= x <= 14.5`, from the highest power
-/// down (minimax, relative, 0.12 units of 2^-24).
-const FAR: [f32; 9] = [
-    f32::from_bits(0xbd30_b866),
-    f32::from_bits(0x3e32_b7f8),
-    f32::from_bits(0xbe79_b218),
-    f32::from_bits(0x3dc7_608c),
-    f32::from_bits(0xbbd2_11d4),
-    f32::from_bits(0x3dc1_faf1),
-    f32::from_bits(0x3e02_8ff2),
-    f32::from_bits(0x3e19_4573),
-    f32::from_bits(0x3e19_3108),
-];
-
-#[inline(always)]
-fn horner<const N: usize>(c: [f32; N], x: f32) -> f32 {
-    let mut p = c[0];
-    let mut i = 1;
-    while i < N {
-        p = fma(p, x, c[i]);
-        i += 1;
-    }
-    p
-}
-
-/// `Phi(-a)` for `a >= TAIL`: `e^(-a^2 / 2) t FAR(t)`.
+/// `Phi(-a)` for `0 <= a <= 15`: `e^(-a^2 / 2) t TAIL(t)`; zero where the exponential is no normal number.
 #[inline(always)]
 fn upper_tail(a: f32) -> f32 {
     let t = 1.0 / fma(0.375, a, 1.0);
+    let mut p = TAIL[0];
+    let mut i = 1;
+    while i < TAIL.len() {
+        p = fma(p, t, TAIL[i]);
+        i += 1;
+    }
     // a^2 = square + rest exactly, so that the exponential loses nothing.
     let square = a * a;
     let rest = fma(a, a, -square);
-    let e = exp(-0.5 * square);
-    (t * horner(FAR, t)) * fma(e, -0.5 * rest, e)
+    let e = exp_nonpositive(-0.5 * square);
+    (t * p) * fma(e, -0.5 * rest, e)
 }
 
-/// `Phi(x)`, the probability that a standard normal variable is at most `x`; `(1 + erf(x / sqrt 2)) / 2`.
+/// `Phi(x)`, the probability that a standard normal variable is at most `x`, that is
+/// `(1 + erf(x / sqrt 2)) / 2`: at most 5 ulp, zero from -13.2 down.
 #[inline(always)]
 pub fn normal_cdf(x: f32) -> f32 {
-    let a = abs(x);
-    // Beyond 15 the tail is zero; the bound keeps a^2 finite. NaN stays.
-    let a = if a > 15.0 { 15.0 } else { a };
-    let tail = upper_tail(a);
-    let centre = fma(x, horner(CENTRE, x * x), 0.5);
-    let outer = if x < 0.0 { tail } else { 1.0 - tail };
-    if a < TAIL { centre } else { outer }
+    // The bound keeps a^2 finite. It turns NaN into a number.
+    let tail = upper_tail(abs(x).min(15.0));
+    let phi = if x < 0.0 { tail } else { 1.0 - tail };
+    if x.is_nan() { x } else { phi }
 }
 
 /// Gelu, exact form: `x Phi(x)`. Minus infinity gives NaN, as in [`silu`] and [`gelu_tanh`].
@@ -146,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn the_distribution_is_right_to_four_ulp_and_gelu_to_five() {
+    fn the_distribution_is_right_to_five_ulp_and_gelu_to_six() {
         let cdf = worst(997, normal_cdf, phi);
-        assert!(cdf.0 <= 4, "{cdf:?}");
+        assert!(cdf.0 <= 5, "{cdf:?}");
         let gelu = worst(997, gelu, |x| x * phi(x));
-        assert!(gelu.0 <= 5, "{gelu:?}");
+        assert!(gelu.0 <= 6, "{gelu:?}");
     }
 
     #[test]
