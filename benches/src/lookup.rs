@@ -141,10 +141,9 @@ impl Case for Lookup {
             error += (found - expected).powi(2);
             power += expected.powi(2);
         }
-        // Not `>=`: a NaN is no success.
-        if !(error / power < 5e-4) {
-            bail!("a normalised mean square error of {:e}; 5e-4 is allowed", error / power);
+        match error / power {
+            nmse if nmse < 5e-4 => Ok(()),
+            nmse => bail!("a normalised mean square error of {nmse:e}; 5e-4 is allowed"),
         }
-        Ok(())
     }
 }

@@ -12,13 +12,17 @@
 //! | [`tq2_0`]   | t + 1     | 256 values in 64 bytes, first quarter in the low bits, f16 scale |
 //! | [`int2`]    | t + 2     | 16 x 32 tiles, permuted                                       |
 //! | [`tl`]      | pairs, triples | tiles of 32 rows for lookup matmul                       |
+//! | [`bitnet_cpp`] | TL1, TL2 | tiled for generated CPU kernels; the tiling is not in the file |
+//! | [`t_mac`]   | 1 to 4 bits | bit rows, permuted; the layout is not in the data            |
 //! | [`bits`]    | 1 to 4 bits | the same tiles, bit by bit: no ternaries                    |
 //! | [`ternary`] | -         | float masters, rounded by their mean absolute value           |
 
+pub mod bitnet_cpp;
 pub mod bits;
 pub mod hf;
 pub mod i2_s;
 pub mod int2;
+pub mod t_mac;
 pub mod ternary;
 pub mod tl;
 pub mod tq1_0;
@@ -208,5 +212,7 @@ pub(crate) fn check_len(
     Ok(())
 }
 
+#[cfg(test)]
+mod lut_tests;
 #[cfg(test)]
 mod tests;

@@ -6,15 +6,15 @@ use proptest::prelude::*;
 use super::*;
 
 /// The generator the vectors were made with.
-struct Lcg(u64);
+pub(super) struct Lcg(pub(super) u64);
 
 impl Lcg {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = (1_103_515_245 * self.0 + 12_345) % (1 << 31);
         self.0 >> 16
     }
 
-    fn ternaries(&mut self, n: usize) -> Vec<i8> {
+    pub(super) fn ternaries(&mut self, n: usize) -> Vec<i8> {
         (0..n).map(|_| (self.next() % 3) as i8 - 1).collect()
     }
 
@@ -23,13 +23,13 @@ impl Lcg {
     }
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |c, _| (c >> 1) ^ (0xedb8_8320 & (c & 1).wrapping_neg()))
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
