@@ -50,3 +50,18 @@ fn generate() {
     let text = run("generate", &[&demo.display().to_string(), "fn main() {"]);
     assert!(text.starts_with("fn main() {") && text.len() > 40, "{text}");
 }
+
+#[test]
+fn rows_elements_and_images() {
+    for (name, part) in [
+        ("softmax", "[1.0, 0.0, 0.0, 0.0]"),
+        ("layernorm", "x + delta = [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]"),
+        ("rmsnorm", "2.19"),
+        ("activation", "relu(g)^2 * u = [0.0, 0.0, 0.0, 4.0, 45.0]"),
+        ("elementwise", "relu(a + b)        = [1.5, 0.0, 3.5, 0.0, 5.5, 0.0]"),
+        ("pool2d", "["),
+    ] {
+        let text = run(name, &[]);
+        assert!(text.contains(part), "{name}: {text}");
+    }
+}

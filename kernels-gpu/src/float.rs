@@ -56,21 +56,16 @@ pub trait Float: Element {
     fn narrow(values: Piece) -> X4<u32>;
 }
 
-/// The words of eight 16-bit elements.
+/// The words of eight 16-bit elements: in pairs where none of them is NaN.
 #[inline(always)]
 fn pack(values: Piece, pair: impl Fn(f32, f32) -> u32, one: impl Fn(f32) -> u16) -> X4<u32> {
-    let mut words = [0; 4];
-    let mut i = 0;
-    while i < 4 {
-        let (low, high) = (values[2 * i], values[2 * i + 1]);
-        words[i] = if low.is_nan() || high.is_nan() {
-            u32::from(one(low)) | u32::from(one(high)) << 16
-        } else {
-            pair(low, high)
-        };
-        i += 1;
+    let [a, b, c, d, e, f, g, h] = values.map(f32::is_nan);
+    if (a | b) | (c | d) | (e | f) | (g | h) {
+        let half = |i: usize| u32::from(one(values[i]));
+        core::array::from_fn(|word| half(2 * word) | half(2 * word + 1) << 16)
+    } else {
+        core::array::from_fn(|word| pair(values[2 * word], values[2 * word + 1]))
     }
-    words
 }
 
 /// The nearest f16.

@@ -49,31 +49,33 @@ impl<E: Float, const T: u32> Norm<E, T> {
     pub unsafe fn fill(&self) {
         let add = !self.delta.is_null(); // the same for every thread
         let x = self.x.cast_const();
-        // SAFETY: pieces of x[m] and delta[m].
-        let raw = |inside: bool, first: u32| unsafe {
-            [piece_if(inside, x, first), piece_if(inside && add, self.delta, first)]
-        };
-        let piece = |first: u32, [x, delta]: [X4<u32>; 2]| {
-            if !add {
-                return E::widen(x);
+        // SAFETY: pieces and elements of x[m] and delta[m]; those of x[m] belong to this thread.
+        unsafe {
+            if !self.row.in_pieces() {
+                self.row.fill_ones(|i| {
+                    let value = self.sum(true, i);
+                    if add {
+                        E::store(self.x.wrapping_add(i as usize), value);
+                    }
+                    value
+                });
+            } else if add {
+                let raw = |inside: bool, first: u32| {
+                    [piece_if(inside, x, first), piece_if(inside, self.delta, first)]
+                };
+                self.row.fill::<E, _>([[0; 4]; 2], raw, |first, [x, delta]: [X4<u32>; 2]| {
+                    let delta = E::widen(delta);
+                    let sum = map::<E>(0, E::widen(x), |i, x| x + delta[i as usize]);
+                    let sum = E::narrow(sum);
+                    st_x4(self.x.wrapping_add(first as usize).cast(), sum);
+                    E::widen(sum)
+                });
+            } else {
+                let raw = |inside: bool, first: u32| piece_if(inside, x, first);
+                self.row.fill::<E, _>([0; 4], raw, |_, x: X4<u32>| E::widen(x));
             }
-            let delta = E::widen(delta);
-            let sum = map::<E>(0, E::widen(x), |i, x| x + delta[i as usize]);
-            let sum = E::narrow(sum);
-            // SAFETY: a piece of x[m] that belongs to this thread.
-            unsafe { st_x4(self.x.wrapping_add(first as usize).cast(), sum) };
-            E::widen(sum)
-        };
-        // SAFETY: x[m, i] and delta[m, i] with i < K; x[m, i] belongs to this thread.
-        let one = |i: u32| unsafe {
-            let value = self.sum(true, i);
-            if add {
-                E::store(self.x.wrapping_add(i as usize), value);
-            }
-            value
-        };
-        // SAFETY: handed on.
-        unsafe { self.row.fill::<E, _>([[0; 4]; 2], raw, piece, one) };
+        }
+        self.row.wait();
     }
 
     /// `x[m, i] + delta[m, i]`, rounded; 0 when `inside` does not hold.

@@ -77,19 +77,21 @@ fn on(axis: &Axis, place: i32) -> bool {
     (place as u32) < axis.len
 }
 
-/// The taps of a window; `load(inside, i, j)` reads the tap at a place of the image.
+/// The taps of a window; `load(inside, offset)` reads the tap that many elements from the first element of
+/// the image. `steps` are the elements from row to row and from column to column.
 #[inline(always)]
 fn window<R: Copy, const LEN: usize, const AVG: bool>(
     axes: (&Axis, &Axis),
     out: (u32, u32),
+    steps: (isize, isize),
     nothing: R,
-    load: impl Fn(bool, i32, i32) -> R,
+    load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
 ) -> Taken<LEN> {
     match (axes.0.kernel, axes.1.kernel) {
-        (3, 3) => square::<R, LEN, AVG, 3>(axes, out, nothing, load, widen),
-        (2, 2) => square::<R, LEN, AVG, 2>(axes, out, nothing, load, widen),
-        _ => any::<R, LEN, AVG>(axes, out, nothing, load, widen),
+        (3, 3) => square::<R, LEN, AVG, 3>(axes, out, steps, nothing, load, widen),
+        (2, 2) => square::<R, LEN, AVG, 2>(axes, out, steps, nothing, load, widen),
+        _ => any::<R, LEN, AVG>(axes, out, steps, nothing, load, widen),
     }
 }
 
@@ -98,18 +100,21 @@ fn window<R: Copy, const LEN: usize, const AVG: bool>(
 fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
     (h, w): (&Axis, &Axis),
     (oh, ow): (u32, u32),
+    (row, column): (isize, isize),
     nothing: R,
-    load: impl Fn(bool, i32, i32) -> R,
+    load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
 ) -> Taken<LEN> {
     const { assert!(K <= 3) };
     let mut raw = [nothing; 9];
     let mut inside = [false; 9];
+    let first = h.at(oh, 0) as isize * row + w.at(ow, 0) as isize * column;
+    let (row, column) = (row * h.dilation as isize, column * w.dilation as isize);
     let mut tap = 0;
     while tap < K * K {
-        let (i, j) = (h.at(oh, (tap / K) as u32), w.at(ow, (tap % K) as u32));
-        inside[tap] = on(h, i) && on(w, j);
-        raw[tap] = load(inside[tap], i, j);
+        let (a, b) = (tap / K, tap % K);
+        inside[tap] = on(h, h.at(oh, a as u32)) && on(w, w.at(ow, b as u32));
+        raw[tap] = load(inside[tap], first + a as isize * row + b as isize * column);
         tap += 1;
     }
     let mut taken = Taken::new::<AVG>();
@@ -126,8 +131,9 @@ fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
 fn any<R: Copy, const LEN: usize, const AVG: bool>(
     (h, w): (&Axis, &Axis),
     (oh, ow): (u32, u32),
+    (row, column): (isize, isize),
     nothing: R,
-    load: impl Fn(bool, i32, i32) -> R,
+    load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
 ) -> Taken<LEN> {
     let mut taken = Taken::new::<AVG>();
@@ -141,7 +147,7 @@ fn any<R: Copy, const LEN: usize, const AVG: bool>(
         while u < BATCH {
             let (i, j) = (h.at(oh, a), w.at(ow, b));
             inside[u] = tap + (u as u32) < taps && on(h, i) && on(w, j);
-            raw[u] = load(inside[u], i, j);
+            raw[u] = load(inside[u], i as isize * row + j as isize * column);
             b += 1;
             if b == w.kernel {
                 b = 0;
@@ -169,13 +175,13 @@ unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
     let y = args.y.cast::<E>().as_ptr();
     let (image, n) = (h.len as usize * w.len as usize, thread());
     // The first element of the channels in `x`, and the elements from row to row and from column to column.
-    let (x, (oh, ow), row, column) = if args.channels_last == 0 {
+    let (x, (oh, ow), steps) = if args.channels_last == 0 {
         let (rest, ow) = divide(n, w.out);
         let (plane, oh) = divide(rest, h.out);
         if plane >= u64::from(args.images) * u64::from(args.channels) {
             return;
         }
-        (x.wrapping_add(plane as usize * image), (oh, ow), w.len as isize, 1)
+        (x.wrapping_add(plane as usize * image), (oh, ow), (w.len as isize, 1))
     } else {
         let (rest, piece) = divide(n, args.channels / args.piece);
         let (rest, ow) = divide(rest, w.out);
@@ -185,22 +191,22 @@ unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
         }
         let c = args.channels as isize;
         let first = batch as usize * image * c as usize + (piece * args.piece) as usize;
-        (x.wrapping_add(first), (oh, ow), w.len as isize * c, c)
+        (x.wrapping_add(first), (oh, ow), (w.len as isize * c, c))
     };
-    let at = |i: i32, j: i32| x.wrapping_offset(i as isize * row + j as isize * column);
     let y = y.wrapping_add(n as usize * args.piece as usize);
     let padded = args.count_include_pad == 1;
     let count = if AVG { h.taps(oh, padded) * w.taps(ow, padded) } else { 1 } as f32;
     if args.piece == 1 {
         // SAFETY: a tap of the channel, inside of the image.
-        let load = |inside: bool, i: i32, j: i32| unsafe { E::load_if(inside, at(i, j)) };
-        let taken = window::<f32, 1, AVG>((h, w), (oh, ow), 0.0, load, |v| [v]);
+        let load = |inside: bool, i: isize| unsafe { E::load_if(inside, x.wrapping_offset(i)) };
+        let taken = window::<f32, 1, AVG>((h, w), (oh, ow), steps, 0.0, load, |v| [v]);
         // SAFETY: the output of this thread.
         unsafe { E::store(y, taken.finish::<AVG>(count)[0]) };
     } else {
         // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
-        let load = |inside: bool, i: i32, j: i32| unsafe { ld_x4_if(inside, at(i, j).cast()) };
-        let taken = window::<[u32; 4], 8, AVG>((h, w), (oh, ow), [0; 4], load, E::widen);
+        let load =
+            |inside: bool, i: isize| unsafe { ld_x4_if(inside, x.wrapping_offset(i).cast()) };
+        let taken = window::<[u32; 4], 8, AVG>((h, w), (oh, ow), steps, [0; 4], load, E::widen);
         // SAFETY: the piece of outputs of this thread.
         unsafe { st_x4(y.cast(), E::narrow(taken.finish::<AVG>(count))) };
     }

@@ -109,72 +109,88 @@ impl<const T: u32> Row<T> {
         if T == WARP { lane_id() } else { thread_idx_x() }
     }
 
-    /// Loads the held elements: all pieces by `raw(inside, first)`, whose values `piece(first, raw)` gives;
-    /// or one by one by `one(i)`. Waits for the other threads of the row.
-    ///
-    /// *Convergence*: every thread of the warp or block calls it.
+    /// Whether the row is loaded and written in pieces.
+    #[inline(always)]
+    pub fn in_pieces(&self) -> bool {
+        self.aligned
+    }
+
+    /// Loads the held elements of a row in pieces by `raw(inside, first)`; `piece(first, raw)` gives the
+    /// values.
     ///
     /// # Safety
     ///
-    /// The block has `contract::row::SMEM_BYTES` of shared memory.
+    /// The block has `contract::row::SMEM_BYTES` of shared memory; the row is [`Row::in_pieces`].
     #[inline(always)]
     pub unsafe fn fill<E: Float, R: Copy>(
         &self,
         nothing: R,
         raw: impl Fn(bool, u32) -> R,
         mut piece: impl FnMut(u32, R) -> Piece,
-        mut one: impl FnMut(u32) -> f32,
     ) {
-        if self.aligned {
-            let step = T * E::PIECE as u32;
-            let mut start = self.own() * E::PIECE as u32;
-            while start < self.held {
-                let first = |i: usize| start + step * i as u32;
-                let mut raws = [nothing; PIECES];
-                let mut i = 0;
-                while i < PIECES {
-                    raws[i] = raw(first(i) < self.held, first(i));
-                    i += 1;
-                }
-                let mut i = 0;
-                while i < PIECES {
-                    if first(i) < self.held {
-                        let [a, b, c, d, e, f, g, h] = piece(first(i), raws[i]);
-                        let to = self.buf.add(first(i));
-                        // SAFETY: a piece of the held elements, which are whole pieces of the row.
-                        unsafe {
-                            to.write_x4([a, b, c, d]);
-                            if E::PIECE == 8 {
-                                to.add(4).write_x4([e, f, g, h]);
-                            }
+        let step = T * E::PIECE as u32;
+        let mut start = self.own() * E::PIECE as u32;
+        while start < self.held {
+            let first = |i: usize| start + step * i as u32;
+            let mut raws = [nothing; PIECES];
+            let mut i = 0;
+            while i < PIECES {
+                raws[i] = raw(first(i) < self.held, first(i));
+                i += 1;
+            }
+            let mut i = 0;
+            while i < PIECES {
+                if first(i) < self.held {
+                    let [a, b, c, d, e, f, g, h] = piece(first(i), raws[i]);
+                    let to = self.buf.add(first(i));
+                    // SAFETY: a piece of the held elements, which are whole pieces of the row.
+                    unsafe {
+                        to.write_x4([a, b, c, d]);
+                        if E::PIECE == 8 {
+                            to.add(4).write_x4([e, f, g, h]);
                         }
                     }
-                    i += 1;
                 }
-                start = opaque(start + PIECES as u32 * step);
+                i += 1;
             }
-        } else {
-            let mut i = self.own();
-            while i < self.held {
-                let mut values = [0.0; 4];
-                let mut u = 0;
-                while u < 4 {
-                    let i = i + T * u as u32;
-                    values[u] = if i < self.held { one(i) } else { 0.0 };
-                    u += 1;
-                }
-                let mut u = 0;
-                while u < 4 {
-                    let i = i + T * u as u32;
-                    if i < self.held {
-                        // SAFETY: a held element.
-                        unsafe { self.buf.add(i).write(values[u]) };
-                    }
-                    u += 1;
-                }
-                i = opaque(i + 4 * T);
-            }
+            start = opaque(start + PIECES as u32 * step);
         }
+    }
+
+    /// Loads the held elements one by one, by `one(i)`.
+    ///
+    /// # Safety
+    ///
+    /// The block has `contract::row::SMEM_BYTES` of shared memory.
+    #[inline(always)]
+    pub unsafe fn fill_ones(&self, mut one: impl FnMut(u32) -> f32) {
+        let mut i = self.own();
+        while i < self.held {
+            let mut values = [0.0; PIECES];
+            let mut u = 0;
+            while u < PIECES {
+                let i = i + T * u as u32;
+                values[u] = if i < self.held { one(i) } else { 0.0 };
+                u += 1;
+            }
+            let mut u = 0;
+            while u < PIECES {
+                let i = i + T * u as u32;
+                if i < self.held {
+                    // SAFETY: a held element.
+                    unsafe { self.buf.add(i).write(values[u]) };
+                }
+                u += 1;
+            }
+            i = opaque(i + PIECES as u32 * T);
+        }
+    }
+
+    /// Waits for the other threads of the row.
+    ///
+    /// *Convergence*: every thread of the warp or block calls it.
+    #[inline(always)]
+    pub fn wait(&self) {
         if T == WARP { sync_warp() } else { sync_threads() }
     }
 
@@ -182,30 +198,34 @@ impl<const T: u32> Row<T> {
     ///
     /// # Safety
     ///
-    /// After [`Row::fill`].
+    /// After [`Row::wait`].
     #[inline(always)]
     pub unsafe fn walk(&self, mut each: impl FnMut(usize, f32, Shared<f32>)) {
         let mut i = self.own();
-        while i < self.held {
+        // As long as all of a batch are there; then the rest, one test each.
+        while i + T * (AT_ONCE as u32 - 1) < self.held {
             let mut values = [0.0; AT_ONCE];
             let mut u = 0;
             while u < AT_ONCE {
-                let i = i + T * u as u32;
-                if i < self.held {
-                    // SAFETY: a held element.
-                    values[u] = unsafe { self.buf.add(i).read() };
-                }
+                // SAFETY: a held element.
+                values[u] = unsafe { self.buf.add(i + T * u as u32).read() };
                 u += 1;
             }
             let mut u = 0;
             while u < AT_ONCE {
-                let i = i + T * u as u32;
-                if i < self.held {
-                    each(u, values[u], self.buf.add(i));
-                }
+                each(u, values[u], self.buf.add(i + T * u as u32));
                 u += 1;
             }
             i = opaque(i + T * AT_ONCE as u32);
+        }
+        let mut u = 0;
+        while u < AT_ONCE {
+            let place = i + T * u as u32;
+            if place < self.held {
+                // SAFETY: a held element.
+                each(u, unsafe { self.buf.add(place).read() }, self.buf.add(place));
+            }
+            u += 1;
         }
     }
 
@@ -249,8 +269,7 @@ impl<const T: u32> Row<T> {
     ) {
         if self.aligned {
             let step = T * E::PIECE as u32;
-            let mut first = self.own() * E::PIECE as u32;
-            while first < self.held {
+            let write = |first: u32| {
                 let from = self.buf.add(first);
                 // SAFETY: a piece of the held elements; y[m, first ..] is aligned to 16.
                 unsafe {
@@ -259,7 +278,14 @@ impl<const T: u32> Row<T> {
                     let values = piece(first, [a, b, c, d, e, f, g, h]);
                     st_x4(y.wrapping_add(first as usize).cast(), E::narrow(values));
                 }
-                first = opaque(first + step);
+            };
+            let mut first = self.own() * E::PIECE as u32;
+            while first < self.held {
+                write(first);
+                if first + step < self.held {
+                    write(first + step);
+                }
+                first = opaque(first + 2 * step);
             }
         } else {
             let mut i = self.own();

@@ -4,15 +4,13 @@
 //! three times: for the maximum, the sum, and the output.
 
 use contract::launch::Kernel;
-use contract::num;
 use contract::row::SHORT;
 use contract::softmax::{
-    Args, SoftmaxBf16, SoftmaxF16, SoftmaxF32, closing, score, shift, term, visible,
+    Args, SoftmaxBf16, SoftmaxF16, SoftmaxF32, closing, larger, score, shift, term, visible,
 };
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::X4;
-use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::row::{self, BLOCK, Partials, Row, WARP, map, piece_if};
@@ -51,36 +49,42 @@ unsafe fn body<E: Float, const T: u32>(args: &Args) {
         };
         if inside { score(x, args.scale, add) } else { f32::NEG_INFINITY }
     };
-    // SAFETY: pieces of x[m] and mask[m % MASK_ROWS]; what is hidden as a whole is not read.
-    let raw = |inside: bool, first: u32| unsafe {
-        let inside = inside && first < seen;
-        [piece_if(inside, x, first), piece_if(inside && masked, mask, first)]
-    };
-    let scores = |first: u32, [x, add]: [X4<u32>; 2]| {
-        let (x, add) = (E::widen(x), E::widen(add));
-        map::<E>(first, x, |i, x| {
-            let add = if masked { add[(i - first) as usize] } else { -0.0 };
-            if i < seen { score(x, args.scale, add) } else { f32::NEG_INFINITY }
-        })
-    };
-
-    let (mut of_pieces, mut of_ones) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
-    let piece = |first: u32, raw: [X4<u32>; 2]| {
-        let values = scores(first, raw);
-        map::<E>(first, values, |_, v| {
-            of_pieces = num::max(of_pieces, v);
-            v
-        })
-    };
-    let one = |i: u32| {
-        let v = load(true, i);
-        of_ones = num::max(of_ones, v);
-        v
-    };
-    // SAFETY: the launch has the shared memory.
-    unsafe { row.fill::<E, _>([[0; 4]; 2], raw, piece, one) };
-    let mut top = num::max(of_pieces, of_ones);
-    row.far(load, |_, v| top = num::max(top, v));
+    let mut top = f32::NEG_INFINITY;
+    // SAFETY: the launch has the shared memory; the pieces are those of x[m] and mask[m % MASK_ROWS].
+    unsafe {
+        if !row.in_pieces() {
+            row.fill_ones(|i| {
+                let v = load(true, i);
+                top = larger(top, v);
+                v
+            });
+        } else if masked || args.queries != 0 {
+            let raw = |inside: bool, first: u32| {
+                let inside = inside && first < seen; // what is hidden as a whole is not read
+                [piece_if(inside, x, first), piece_if(inside && masked, mask, first)]
+            };
+            row.fill::<E, _>([[0; 4]; 2], raw, |first, [x, add]: [X4<u32>; 2]| {
+                let add = E::widen(add);
+                map::<E>(first, E::widen(x), |i, x| {
+                    let add = if masked { add[(i - first) as usize] } else { -0.0 };
+                    let v = if i < seen { score(x, args.scale, add) } else { f32::NEG_INFINITY };
+                    top = larger(top, v);
+                    v
+                })
+            });
+        } else {
+            let raw = |inside: bool, first: u32| piece_if(inside, x, first);
+            row.fill::<E, _>([0; 4], raw, |first, x: X4<u32>| {
+                map::<E>(first, E::widen(x), |_, x| {
+                    let v = score(x, args.scale, -0.0);
+                    top = larger(top, v);
+                    v
+                })
+            });
+        }
+    }
+    row.wait();
+    row.far(load, |_, v| top = larger(top, v));
     // SAFETY: as above; called once.
     let shift = shift(unsafe { row::max::<T>(top) });
 
@@ -97,11 +101,9 @@ unsafe fn body<E: Float, const T: u32>(args: &Args) {
         });
     }
     row.far(load, |_, v| partials.take(0, |acc| acc + term(v, shift)));
-    // SAFETY: as above; the first sum. A block has waited for all of the terms then.
+    // SAFETY: as above; the first sum.
     let closing = closing(unsafe { partials.sum(0) }, log);
-    if T == WARP {
-        sync_warp();
-    }
+    row.wait();
 
     let value = |_: u32, held: f32| if log { (held - shift) - closing } else { held * closing };
     // SAFETY: the terms are there; y[m] belongs to this warp or block.

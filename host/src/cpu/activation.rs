@@ -69,3 +69,24 @@ pub fn fused<T: Float>(
         elements(simd, kind, gate, Some(up), y);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::check_everywhere;
+    use crate::ops::activation::Kind;
+    use crate::reference::ELEMENTS;
+    use crate::reference::activation::{Case, TEST_SHAPES, activation};
+    use crate::selftest::Output;
+
+    #[test]
+    fn equals_the_reference_in_every_form() {
+        for (i, &(m, k)) in TEST_SHAPES.iter().filter(|(m, k)| m * k < 4000).enumerate() {
+            for (j, kind) in Kind::ALL.into_iter().enumerate() {
+                let mut case = Case::new(ELEMENTS[(i + j) % 3], kind, m, k, i + 2 * j, 1);
+                case.x[m * k / 2] = f32::NAN;
+                case.x[m * k / 3] = f32::NEG_INFINITY;
+                check_everywhere(&case, &[Output::floats("y", &[m, k], &activation(&case))]);
+            }
+        }
+    }
+}

@@ -80,3 +80,21 @@ pub fn elementwise<T: Float>(
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::check_everywhere;
+    use crate::reference::ELEMENTS;
+    use crate::reference::elementwise::{Case, TEST_SHAPES, elementwise};
+    use crate::selftest::Output;
+
+    #[test]
+    fn equals_the_reference_in_every_form() {
+        for (i, &(m, k)) in TEST_SHAPES.iter().filter(|(m, k)| m * k < 4000).enumerate() {
+            for kind in 0..16 {
+                let case = Case::new(ELEMENTS[(i + kind) % 3], m, k, kind, 1);
+                check_everywhere(&case, &[Output::floats("y", &[m, k], &elementwise(&case))]);
+            }
+        }
+    }
+}

@@ -78,3 +78,24 @@ pub fn layernorm<T: Float>(
         norm_row(simd, x, delta.map(|d| &d[i * k..][..k]), affine, y, eps);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::check_everywhere;
+    use crate::reference::ELEMENTS;
+    use crate::reference::layernorm::{Case, TEST_SHAPES, layernorm};
+    use crate::selftest::Output;
+
+    #[test]
+    fn equals_the_reference_with_and_without_each_tensor() {
+        for (i, &(m, k)) in TEST_SHAPES.iter().filter(|(m, k)| m * k < 4000).enumerate() {
+            for (j, element) in ELEMENTS.into_iter().enumerate() {
+                let case = Case::new(element, m, k, i + 3 * j, 1);
+                let (x, y) = layernorm(&case);
+                let dims = [m, k];
+                let expected = [Output::floats("x", &dims, &x), Output::floats("y", &dims, &y)];
+                check_everywhere(&case, &expected);
+            }
+        }
+    }
+}

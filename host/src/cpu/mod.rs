@@ -50,6 +50,7 @@ pub use w2a8::Planes;
 pub(crate) mod tests {
     use super::*;
     use crate::ops::{Backend, Element};
+    use crate::selftest::{self, Output, Run};
 
     /// Every level of this machine, with one thread and with three.
     pub(crate) fn every_way(mut check: impl FnMut(&Threads, Simd)) {
@@ -68,6 +69,15 @@ pub(crate) mod tests {
                 check(&CpuBackend::open(options).expect("a backend"));
             }
         }
+    }
+
+    /// Holds a case against what it should give, on every backend.
+    pub(crate) fn check_everywhere(case: &impl Run, expected: &[Output]) {
+        every_backend(|backend| {
+            let found = selftest::run(backend, case).expect("the case runs");
+            let first = selftest::difference(&found, expected);
+            assert!(first.is_none(), "{}: {}", backend.describe(), first.expect("one"));
+        });
     }
 
     /// A buffer with these contents.

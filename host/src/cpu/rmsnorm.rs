@@ -55,3 +55,46 @@ pub fn rmsnorm<T: Float>(
         norm_row(simd, x, delta.map(|d| &d[i * k..][..k]), weight, y, eps);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::check_everywhere;
+    use crate::reference::ELEMENTS;
+    use crate::reference::rmsnorm::{Case, TEST_SHAPES, rmsnorm};
+    use crate::selftest::Output;
+    use proptest::prelude::*;
+
+    fn check(case: &Case) {
+        let ((x, y), dims) = (rmsnorm(case), [case.m, case.k]);
+        check_everywhere(case, &[Output::floats("x", &dims, &x), Output::floats("y", &dims, &y)]);
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for &(m, k) in TEST_SHAPES.iter().filter(|(m, k)| m * k < 4000) {
+            for (i, element) in ELEMENTS.into_iter().enumerate() {
+                check(&Case::new(element, m, k, (m + i) % 2 == 0, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn broken_rows_stay_broken_and_alone() {
+        let mut case = Case::new(ELEMENTS[0], 4, 300, true, 3);
+        case.x[7] = f32::NAN;
+        case.x[300] = f32::INFINITY;
+        case.x[600..900].fill(0.0);
+        case.delta = None;
+        check(&case);
+        case.eps = 0.0;
+        check(&case);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(30))]
+        #[test]
+        fn equals_the_reference_on_any_shape(m in 1usize..5, k in 1usize..1200, delta: bool, seed: u64) {
+            check(&Case::new(ELEMENTS[seed as usize % 3], m, k, delta, seed));
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! CPU side of [`contract::softmax`]: a row a task, its scores made anew for each of three passes, in
 //! pieces of 256 that stay in L1.
 
-use contract::num::{PARTIALS, max, tree};
-use contract::softmax::{closing, score, shift, term, visible};
+use contract::num::{PARTIALS, tree};
+use contract::softmax::{closing, larger, score, shift, term, visible};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
@@ -60,12 +60,12 @@ vectorised! {
         let mut tops = [f32::NEG_INFINITY; PARTIALS];
         for at in (0..row.seen).step_by(PARTIALS) {
             for (top, v) in tops.iter_mut().zip(row.scores(at)) {
-                *top = max(*top, v);
+                *top = larger(*top, v);
             }
         }
         let mut top = f32::NEG_INFINITY;
         for t in tops {
-            top = max(top, t);
+            top = larger(top, t);
         }
         let shift = shift(top);
         let mut partials = [0.0; PARTIALS];
@@ -118,4 +118,42 @@ pub fn softmax<T: Float>(
         };
         row(simd, one, log, y);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::check_everywhere;
+    use crate::reference::ELEMENTS;
+    use crate::reference::softmax::{Case, Mask, TEST_SHAPES, softmax};
+    use crate::selftest::Output;
+
+    fn check(case: &Case) {
+        check_everywhere(case, &[Output::floats("y", &[case.m, case.k], &softmax(case))]);
+    }
+
+    #[test]
+    fn equals_the_reference_on_listed_shapes() {
+        for (i, &(m, k)) in TEST_SHAPES.iter().filter(|(m, k)| m * k < 4000).enumerate() {
+            for (j, element) in ELEMENTS.into_iter().enumerate() {
+                check(&Case::new(element, m, k, i + j, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn broken_and_hidden_rows() {
+        for element in ELEMENTS {
+            let mut case = Case::new(element, 5, 300, 0, 2);
+            case.x[..300].fill(f32::NEG_INFINITY);
+            case.x[310] = f32::NAN;
+            case.x[610] = f32::INFINITY;
+            case.x[1190] = f32::NAN;
+            case.mask = Mask::Causal(5);
+            check(&case);
+            case.mask = Mask::None;
+            check(&case);
+            case.log = true;
+            check(&case);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Reference for [`contract::activation`].
 
-use contract::num::{normal_cdf, one_plus_exp};
+use contract::num::{exp, normal_cdf};
 
 use super::{Inputs, rounded};
 use crate::ops::RowType;
@@ -66,16 +66,20 @@ impl Case {
 /// The function at `x`, from its definition.
 pub fn value(kind: Kind, x: f32) -> f32 {
     let positive = if x.is_nan() || x > 0.0 { x } else { 0.0 };
+    // x / (1 + e^y), but for the ends of y.
+    let logistic = |y: f32| match y {
+        _ if y < -20.0 => x,
+        _ if y > 87.0 => -0.0,
+        _ => x / (1.0 + exp(y)),
+    };
     match kind {
         Kind::Relu => positive,
         Kind::Relu2 => positive * positive,
-        Kind::Silu => x / one_plus_exp(-x),
+        Kind::Silu => logistic(-x),
+        Kind::Gelu if x < -14.0 => -0.0,
         Kind::Gelu => x * normal_cdf(x),
-        Kind::GeluTanh => {
-            // -2 sqrt(2 / pi), and 0.044715 times that.
-            let u = x * (x * x).mul_add(-0.071_354_814, -1.595_769_2);
-            x / one_plus_exp(u)
-        }
+        // -2 sqrt(2 / pi), and 0.044715 times that.
+        Kind::GeluTanh => logistic(x * (x * x).mul_add(-0.071_354_814, -1.595_769_2)),
     }
 }
 

@@ -4,7 +4,11 @@
 //! argument struct and its launch rules. [`num`] holds the one arithmetic: the same Rust functions
 //! are compiled into the PTX and into the CPU backend, so both give the same bits.
 #![no_std]
-#![cfg_attr(target_arch = "nvptx64", feature(core_intrinsics), allow(internal_features))]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(core_intrinsics, link_llvm_intrinsics),
+    allow(internal_features)
+)]
 
 // `f32::mul_add` and `f32::sqrt` live in `std` on the host; the device uses intrinsics.
 #[cfg(not(target_arch = "nvptx64"))]

@@ -58,6 +58,12 @@ pub const fn visible(m: u32, k: u32, queries: u32) -> u32 {
     if queries == 0 { k } else { k - queries + m % queries + 1 }
 }
 
+/// The larger of a running maximum and a score, NaN left out. Which of two zeros it is does not matter.
+#[inline(always)]
+pub fn larger(acc: f32, v: f32) -> f32 {
+    acc.max(v)
+}
+
 /// What is taken from every score, given their maximum.
 #[inline(always)]
 pub const fn shift(max: f32) -> f32 {

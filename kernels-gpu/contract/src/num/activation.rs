@@ -7,10 +7,11 @@
 //! * `gelu_tanh(x) = x / 2 (1 + tanh u)` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is
 //!   `x / (1 + e^-2u)` and is computed so.
 //!
-//! NaN gives NaN; what is not positive gives plus zero in `relu` and `relu2`.
+//! NaN gives NaN; what is not positive gives plus zero in `relu` and `relu2`. Minus infinity gives minus
+//! zero in the others, which is their limit.
 
-use super::exp::one_plus_exp;
-use super::{abs, exp_nonpositive, fma};
+use super::exp::exp_normal;
+use super::{abs, exp_nonpositive, fma, quotient};
 
 /// `max(x, 0)`; plus zero for both zeros, NaN for NaN.
 #[inline(always)]
@@ -25,10 +26,19 @@ pub const fn relu2(x: f32) -> f32 {
     r * r
 }
 
-/// `x / (1 + exp(-x))`, the activation of SiLU models; minus zero from -88.38 down.
+/// `x / (1 + e^y)` for `y` of the other sign: `x` itself where `y` is below -20, minus zero where it is
+/// above 87.
+#[inline(always)]
+fn logistic(x: f32, y: f32) -> f32 {
+    let product = quotient(x, 1.0 + exp_normal(y));
+    let product = if y > 87.0 { -0.0 } else { product };
+    if y < -20.0 { x } else { product }
+}
+
+/// `x / (1 + exp(-x))`, the activation of SiLU models.
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
-    x / one_plus_exp(-x)
+    logistic(x, -x)
 }
 
 // -2 sqrt(2 / pi) and that times 0.044715.
@@ -39,7 +49,7 @@ const TANH_3: f32 = -0.071_354_814;
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     let y = x * fma(x * x, TANH_3, TANH_1);
-    x / one_plus_exp(y)
+    logistic(x, y)
 }
 
 /// `e^(a^2 / 2) Phi(-a) / t` in `t = 1 / (1 + 3 a / 8)`, for `0 <= a <= 14`, from the highest power down
@@ -60,7 +70,7 @@ const TAIL: [f32; 10] = [
 /// `Phi(-a)` for `0 <= a <= 15`: `e^(-a^2 / 2) t TAIL(t)`; zero where the exponential is no normal number.
 #[inline(always)]
 fn upper_tail(a: f32) -> f32 {
-    let t = 1.0 / fma(0.375, a, 1.0);
+    let t = quotient(1.0, fma(0.375, a, 1.0));
     let mut p = TAIL[0];
     let mut i = 1;
     while i < TAIL.len() {
@@ -78,16 +88,17 @@ fn upper_tail(a: f32) -> f32 {
 /// `(1 + erf(x / sqrt 2)) / 2`: at most 5 ulp, zero from -13.2 down.
 #[inline(always)]
 pub fn normal_cdf(x: f32) -> f32 {
-    // The bound keeps a^2 finite. It turns NaN into a number.
-    let tail = upper_tail(abs(x).min(15.0));
-    let phi = if x < 0.0 { tail } else { 1.0 - tail };
-    if x.is_nan() { x } else { phi }
+    let a = abs(x);
+    // The bound keeps a^2 finite; NaN passes it.
+    let tail = upper_tail(if a > 15.0 { 15.0 } else { a });
+    if x < 0.0 { tail } else { 1.0 - tail }
 }
 
-/// Gelu, exact form: `x Phi(x)`. Minus infinity gives NaN, as in [`silu`] and [`gelu_tanh`].
+/// Gelu, exact form: `x Phi(x)`; minus zero where `Phi` is zero, at minus infinity too.
 #[inline(always)]
 pub fn gelu(x: f32) -> f32 {
-    x * normal_cdf(x)
+    let product = x * normal_cdf(x);
+    if x < -14.0 { -0.0 } else { product }
 }
 
 #[cfg(test)]
@@ -170,6 +181,12 @@ mod tests {
             assert_eq!(f(-1e20), 0.0);
         }
         assert_eq!([relu(f32::NEG_INFINITY), relu2(f32::NEG_INFINITY)], [0.0; 2]);
-        assert!([silu, gelu, gelu_tanh].iter().all(|f| f(f32::NEG_INFINITY).is_nan()));
+        for f in [silu, gelu, gelu_tanh] {
+            assert_eq!(f(f32::NEG_INFINITY).to_bits(), (-0.0f32).to_bits());
+            assert_eq!(f(-1e20).to_bits(), (-0.0f32).to_bits());
+        }
+        for x in [-86.9f32, -50.0, -20.1, -1.0, -1e-30, -1e-45, 1e-45, 0.3, 19.0, 21.0, 80.0] {
+            assert_eq!(silu(x), x / (1.0 + super::super::exp(-x)), "{x}");
+        }
     }
 }
