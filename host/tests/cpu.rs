@@ -6,6 +6,8 @@
 mod act_quant;
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/bmm.rs"]
+mod bmm;
 #[path = "gpu/embed.rs"]
 mod embed;
 #[path = "gpu/kv_append.rs"]

@@ -5,6 +5,7 @@
 
 pub mod act_quant;
 pub mod attention;
+pub mod bmm;
 mod backend;
 mod buffer;
 mod dense;

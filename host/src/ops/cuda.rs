@@ -224,6 +224,10 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
+    fn bmm<T: super::bmm::Operand>(&self, op: super::bmm::Bmm<'_, Self, T>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         rmsnorm: RmsNorm,

@@ -10,6 +10,7 @@
 
 pub mod act_quant;
 pub mod attention;
+pub mod bmm;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod embed;
@@ -148,6 +149,8 @@ pub trait Backend: Sized + Send + 'static {
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].
     fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
+    /// Batched matrix product; see [`bmm::Bmm`].
+    fn bmm<T: bmm::Operand>(&self, op: bmm::Bmm<'_, Self, T>) -> Result<(), OpError>;
     /// Gated relu^2; see [`relu2_mul::Relu2Mul`].
     fn relu2_mul(&self, op: relu2_mul::Relu2Mul<'_, Self>) -> Result<(), OpError>;
     /// Gated silu; see [`silu_mul::SiluMul`].

@@ -9,6 +9,7 @@
 
 pub mod act_quant;
 pub mod attention;
+pub mod bmm;
 pub mod embed;
 pub mod kv_append;
 pub mod lm_head;

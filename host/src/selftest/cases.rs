@@ -9,7 +9,9 @@ use super::kv_append::Cache;
 use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
-use super::{act_quant, attention, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample};
+use super::{
+    act_quant, attention, bmm, embed, kv_append, lm_head, relu2_mul, rmsnorm, rope, sample,
+};
 use super::{silu_mul, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
@@ -30,6 +32,7 @@ pub struct Case {
 enum Inputs {
     ActQuant(act_quant::Inputs),
     Attention(attention::Inputs),
+    Bmm(bmm::Inputs),
     Embed(embed::Inputs),
     KvAppend(kv_append::Inputs),
     LmHead(lm_head::Inputs),
@@ -47,6 +50,7 @@ impl Run for Case {
         match &self.inputs {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
+            Inputs::Bmm(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
@@ -78,6 +82,7 @@ pub fn cases() -> Vec<Case> {
     let mut list = List(Vec::new());
     list.act_quant();
     list.attention();
+    list.bmm();
     list.tables();
     list.kv_append();
     list.elementwise();
@@ -152,6 +157,36 @@ impl List {
                     let inputs = attention::Inputs { heads, qkv, cache, start, split };
                     let what = format!("{heads:?} m={m} start={start}");
                     self.add(kernel, what, Inputs::Attention(inputs));
+                }
+            }
+        }
+    }
+
+    fn bmm(&mut self) {
+        use crate::ops::Math;
+        use crate::ops::bmm::Layout;
+        let mut seeded = Seeded::new(8);
+        for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
+            let math = if variant.tensor { Math::TensorCore } else { Math::Exact };
+            for &kind in variant.kinds {
+                for (batch, m, n, k, transposed) in
+                    [(2, 64, 64, 64, false), (1, 136, 272, 1040, true), (3, 24, 8, 40, false)]
+                {
+                    // Rows of B and columns of A: each lies in both ways in one of the cases.
+                    let [a, b] = [(m, k), (k, n)].map(|(rows, columns)| match transposed {
+                        true => Layout::columns(rows, columns),
+                        false => Layout::rows(rows, columns),
+                    });
+                    let layouts = [a, b, Layout::rows(m, n)];
+                    let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+                    let inputs = bmm::Inputs {
+                        factors: [1.0, f32::from(u8::from(transposed))],
+                        math,
+                        variant: Some(index),
+                        ..inputs
+                    };
+                    let what = format!("{} batch={batch} m={m} n={n} k={k}", kind.name());
+                    self.add(variant.spec.symbol, what, Inputs::Bmm(inputs));
                 }
             }
         }

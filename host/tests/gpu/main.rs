@@ -7,6 +7,7 @@
 
 mod act_quant;
 mod attention;
+mod bmm;
 mod coverage;
 mod device;
 mod driver;
