@@ -149,6 +149,21 @@ def pool2d(torch, case):
         return lambda: function(x)
 
     yield "torch", n * c * h * w * dtype.itemsize, copy
+@bench("bmm")
+def bmm(torch, case):
+    dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    kind, shape = case.split()
+    if kind not in dtypes:
+        return  # torch has no batched i8 product
+    batch, m, n, k = numbers(shape)
+    dtype = dtypes[kind]
+
+        a = torch.randn(batch, m, k, device="cuda").to(dtype)
+        b = torch.randn(batch, k, n, device="cuda").to(dtype)
+        c = torch.empty(batch, m, n, device="cuda", dtype=dtype)
+        return lambda: torch.bmm(a, b, out=c)
+
+    yield "torch_bmm", dtype.itemsize * batch * (m * k + k * n + m * n), copy
 
 
 def graph_of(torch, calls, launches):

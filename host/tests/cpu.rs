@@ -12,6 +12,8 @@ mod attention;
 mod conv2d;
 #[path = "gpu/elementwise.rs"]
 mod elementwise;
+#[path = "gpu/bmm.rs"]
+mod bmm;
 #[path = "gpu/embed.rs"]
 mod embed;
 #[path = "gpu/kv_append.rs"]

@@ -45,6 +45,12 @@ fn gemv() {
 }
 
 #[test]
+fn bmm() {
+    let text = run("bmm", &["cpu"]);
+    assert!(text.contains("4 of 96x64 on CPU") && text.contains("exact[0..3] = ["), "{text}");
+}
+
+#[test]
 fn generate() {
     let demo = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/demo");
     let text = run("generate", &[&demo.display().to_string(), "fn main() {"]);

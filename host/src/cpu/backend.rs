@@ -625,6 +625,23 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn bmm<T: ops::bmm::Operand>(&self, op: ops::bmm::Bmm<'_, Self, T>) -> Result<(), OpError> {
+        op.check()?;
+        if op.is_empty() {
+            return Ok(());
+        }
+        let product = super::bmm::Product {
+            a: (op.a.as_slice(), op.a_layout),
+            b: (op.b.as_slice(), op.b_layout),
+            c: (op.c.as_mut_slice(), op.c_layout),
+            shape: [op.m, op.n, op.k],
+            batch: op.batch,
+            alpha: op.alpha,
+            beta: op.beta,
+        };
+        super::bmm::bmm(&self.threads, self.simd, product)
+    }
+
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let sampler = op.sampler;

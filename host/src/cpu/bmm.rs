@@ -98,7 +98,7 @@ impl Block for i32 {
     }
 }
 
-/// Makes the product. The shapes were checked.
+/// Makes the product, which has at least one element. The shapes were checked.
 ///
 /// # Errors
 /// No memory for a block of sums.
@@ -106,14 +106,8 @@ pub fn bmm<T: Operand>(
     threads: &Threads,
     simd: Simd,
     product: Product<'_, T>,
-) -> Result<(), OpError>
-where
-    T::Sum: Block,
-{
+) -> Result<(), OpError> {
     let Product { a, b, c: (c, layout), shape: [m, n, k], batch, alpha, beta } = product;
-    if m == 0 || n == 0 {
-        return Ok(());
-    }
     // Rows of all matrices, one behind the other; a block of them at a time.
     let rows = m * batch;
     let held = (HELD / n).next_multiple_of(TASK_ROWS).clamp(TASK_ROWS, rows.max(TASK_ROWS));
@@ -157,9 +151,7 @@ fn part<T: Operand>(
     row0: usize,
     [rows, n, k]: [usize; 3],
     sums: &mut [T::Sum],
-) where
-    T::Sum: Block,
-{
+) {
     sums.fill(T::ZERO);
     let depth = k.min(K_CHUNK);
     let mut right = vec![[T::ZERO; COLUMNS]; depth];

@@ -6,6 +6,7 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod bmm;
 mod backend;
 mod buffer;
 pub mod conv2d;

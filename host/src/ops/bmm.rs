@@ -5,15 +5,16 @@ use contract::num::{RowType, fma};
 
 use super::error::at_least;
 use super::{Backend, Element, Float, Math, OpError, Tensor};
+use crate::cpu::bmm::Block;
 
 const OP: &str = "bmm";
 
 /// An element of `A` and `B`: `f32`, [`half::f16`], [`half::bf16`] or `i8`.
 pub trait Operand: Element + sealed::Sealed {
     /// An element of `C`: the same type, `i32` for `i8`.
-    type Out: Element;
+    type Out: Element + Default;
     /// What sums, `alpha` and `beta` are: `f32` or `i32`.
-    type Sum: Element + PartialEq + std::fmt::Debug;
+    type Sum: Element + PartialEq + std::fmt::Debug + Block;
     /// Which of the four it is.
     const KIND: Kind;
     /// `alpha` of a plain product.
@@ -64,7 +65,7 @@ macro_rules! float {
             }
             #[inline(always)]
             fn finish(alpha: f32, sum: f32, beta: f32, c: Self) -> Self {
-                Self::round(finish(alpha, sum, beta, Float::widen(c)))
+                <Self as Float>::round(finish(alpha, sum, beta, Float::widen(c)))
             }
             fn bits(sum: f32) -> u32 {
                 sum.to_bits()
@@ -272,16 +273,28 @@ impl<'a, B: Backend, T: Operand> Bmm<'a, B, T> {
         }
         let Layout { stride, ld, transposed, .. } = self.c_layout;
         if transposed {
-            let allowed = "only rows are written; use the transpose: swap the factors and transpose both";
-            return Err(OpError::Dimension { op: OP, what: "c_layout.transposed", found: 1, allowed });
+            let allowed =
+                "only rows are written; use the transpose: swap the factors and transpose both";
+            return Err(OpError::Dimension {
+                op: OP,
+                what: "c_layout.transposed",
+                found: 1,
+                allowed,
+            });
         }
         // Apart, or interleaved row by row: both without an element that stands for two.
         let apart = self.c_layout.at(0).span(1, m, n) <= stride;
-        let between = n <= stride && (batch.max(1) - 1).saturating_mul(stride).saturating_add(n) <= ld;
+        let between =
+            n <= stride && (batch.max(1) - 1).saturating_mul(stride).saturating_add(n) <= ld;
         if batch > 1 && m > 0 && n > 0 && !apart && !between {
             let allowed = "matrices of the result overlap; use a stride of at least one matrix, or \\
                            rows that lie between those of the others";
-            return Err(OpError::Dimension { op: OP, what: "c_layout.stride", found: stride, allowed });
+            return Err(OpError::Dimension {
+                op: OP,
+                what: "c_layout.stride",
+                found: stride,
+                allowed,
+            });
         }
         if let Some(found) = self.variant
             && found >= contract::bmm::VARIANTS.len()
@@ -372,23 +385,23 @@ mod launch {
                 },
             };
             let tensor = self.math == Math::TensorCore;
-            let takes = |v: &Variant| v.takes(T::KIND, tensor, &args.a, &args.b);
+            let sms = cuda.cuda().device().info().sm_count;
+            let takes = |v: &Variant| v.takes(T::KIND, tensor, &args);
             let index = match self.variant {
                 Some(found) if !takes(&VARIANTS[found]) => {
-                    let allowed = "this one does not take the type, math or alignment; use None";
+                    let allowed =
+                        "this one does not take the type, math, alignment or beta; use None";
                     return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });
                 }
                 Some(index) => index,
                 None => {
                     let fits = |&i: &usize| takes(&VARIANTS[i]) && (KERNELS[i].1)(cuda);
-                    let best = (0..VARIANTS.len()).filter(fits).min_by_key(|&i| {
-                        VARIANTS[i].cost([args.m, args.n, args.k], args.batch)
-                    });
-                    // The general variants take everything on every device.
-                    best.unwrap_or(contract::bmm::GENERAL)
+                    let costs = (0..VARIANTS.len()).filter(fits);
+                    // Of the general ones, which every device has, one takes everything.
+                    costs.min_by_key(|&i| VARIANTS[i].cost(&args, sms)).unwrap_or(0)
                 }
             };
-            let blocks = VARIANTS[index].tiling.blocks(args.m, args.n, args.batch);
+            let blocks = VARIANTS[index].grid(&args, sms);
             let Ok(grid) = i32::try_from(blocks) else {
                 let allowed = "tiles of the result, at most 2^31 - 1; split the batch";
                 let found = usize::try_from(blocks).unwrap_or(usize::MAX);

@@ -295,6 +295,10 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
+    fn bmm<T: super::bmm::Operand>(&self, op: super::bmm::Bmm<'_, Self, T>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     launches! {
         embed: Embed,
         act_quant: ActQuant,

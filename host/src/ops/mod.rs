@@ -12,6 +12,7 @@ pub mod act_quant;
 pub mod activation;
 pub mod attention;
 pub mod conv2d;
+pub mod bmm;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod elementwise;
@@ -167,6 +168,8 @@ pub trait Backend: Sized + Send + 'static {
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].
     fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
+    /// Batched matrix product; see [`bmm::Bmm`].
+    fn bmm<T: bmm::Operand>(&self, op: bmm::Bmm<'_, Self, T>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// Convolution; see [`conv2d::Conv2d`].

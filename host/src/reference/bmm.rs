@@ -70,8 +70,22 @@ pub fn sums<T: Operand>(
     out
 }
 
-/// How far each element `[batch, m, n]` of a tensor-core result may be from the exact one, both
-/// rounded: the contract's bound on the sum, and one step of the type around `results`.
+/// How far a rounded tensor-core result may be from the rounded exact one, `value`, when their sums
+/// are at most `bound` apart.
+pub fn tolerance(element: RowType, bound: f64, value: f32) -> f32 {
+    let value = f64::from(value).abs() + bound;
+    // Twice half a step of a number of this size; the smallest steps are absolute.
+    let (relative, least, most) = match element {
+        RowType::F32 => (2f64.powi(-23), 2f64.powi(-149), f64::from(f32::MAX)),
+        RowType::F16 => (2f64.powi(-10), 2f64.powi(-24), 65_504.0),
+        RowType::Bf16 => (2f64.powi(-7), 2f64.powi(-133), f64::from(f32::MAX)),
+    };
+    // Where one of the two may have left the range of the type, nothing is promised.
+    let inside = value * (1.0 + relative) < most;
+    if inside { (bound + value * relative + least) as f32 } else { f32::INFINITY }
+}
+
+/// [`tolerance`] of each element `[batch, m, n]` of a result, by the contract's bound.
 pub fn bounds(
     element: RowType,
     a: (&[f32], Layout),
@@ -90,19 +104,11 @@ pub fn bounds(
                     f64::from(left) * f64::from(b.0[b.1.index(index, i, column)])
                 };
                 let magnitude: f64 = (0..k).map(|i| term(i).abs()).sum();
-                let sum = tensor_bound(element, k, alpha, magnitude);
-                let value = f64::from(results[out.len()]).abs() + sum;
-                // Twice half a step of a number of this size; the smallest steps are absolute.
-                let (relative, least, most) = match element {
-                    RowType::F32 => (2f64.powi(-23), 2f64.powi(-149), f64::from(f32::MAX)),
-                    RowType::F16 => (2f64.powi(-10), 2f64.powi(-24), 65_504.0),
-                    RowType::Bf16 => (2f64.powi(-7), 2f64.powi(-133), f64::from(f32::MAX)),
-                };
-                // Where one of the two may have left the range of the type, or a sum on the way to
-                // it that of f32, nothing is promised.
-                let near = value * (1.0 + relative) >= most || !(magnitude < f64::from(f32::MAX));
-                let bound = if near { f64::INFINITY } else { sum + value * relative + least };
-                out.push(bound as f32);
+                // A sum that may leave the range of f32 on its way has no bound.
+                let inside = magnitude < f64::from(f32::MAX);
+                let bound = tensor_bound(element, k, alpha, magnitude);
+                let bound = if inside { bound } else { f64::INFINITY };
+                out.push(tolerance(element, bound, results[out.len()]));
             }
         }
     }

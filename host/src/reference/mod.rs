@@ -12,6 +12,7 @@ pub mod activation;
 pub mod attention;
 pub mod conv2d;
 pub mod elementwise;
+pub mod bmm;
 pub mod embed;
 pub mod kv_append;
 pub mod layernorm;

@@ -10,8 +10,8 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, conv2d, elementwise, embed, kv_append, layernorm, lm_head,
-    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm,
+    lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -31,6 +31,7 @@ pub struct Case {
 
 #[derive(Clone, Debug)]
 enum Inputs {
+    Bmm(bmm::Inputs),
     ActQuant(act_quant::Inputs),
     Activation(activation::Inputs),
     Attention(attention::Inputs),
@@ -57,6 +58,7 @@ enum Inputs {
 impl Run for Case {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         match &self.inputs {
+            Inputs::Bmm(inputs) => inputs.run(bed),
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
@@ -100,6 +102,7 @@ impl Case {
 /// All cases, by kernel in the order of [`contract::KERNELS`]: at least one for each.
 pub fn cases() -> Vec<Case> {
     let mut list = List(Vec::new());
+    list.bmm();
     list.act_quant();
     list.attention();
     list.conv2d();
@@ -136,6 +139,36 @@ fn unusual(values: &mut [f32]) {
 }
 
 impl List {
+    fn bmm(&mut self) {
+        use crate::ops::Math;
+        use crate::ops::bmm::Layout;
+        let mut seeded = Seeded::new(8);
+        for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
+            let math = if variant.tensor { Math::TensorCore } else { Math::Exact };
+            for &kind in variant.kinds {
+                for (batch, m, n, k, transposed) in
+                    [(2, 64, 64, 64, false), (1, 136, 272, 1040, true), (3, 24, 8, 40, false)]
+                {
+                    // Rows of B and columns of A: each lies in both ways in one of the cases.
+                    let [a, b] = [(m, k), (k, n)].map(|(rows, columns)| match transposed {
+                        true => Layout::columns(rows, columns),
+                        false => Layout::rows(rows, columns),
+                    });
+                    let layouts = [a, b, Layout::rows(m, n)];
+                    let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+                    let inputs = bmm::Inputs {
+                        factors: [1.0, f32::from(u8::from(transposed))],
+                        math,
+                        variant: Some(index),
+                        ..inputs
+                    };
+                    let what = format!("{} batch={batch} m={m} n={n} k={k}", kind.name());
+                    self.add(variant.spec.symbol, what, Inputs::Bmm(inputs));
+                }
+            }
+        }
+    }
+
     fn add(&mut self, kernel: &'static str, what: String, inputs: Inputs) {
         self.0.push(Case { kernel, what, inputs });
     }

@@ -52,7 +52,13 @@ impl Cache {
     /// The words of one side as an output.
     pub fn output(&self, tensor: &'static str, heads: Heads, bits: Vec<u32>) -> Output {
         let dims = [heads.kv_heads, self.values.capacity, kv_stride(heads.head_dim)];
-        Output { tensor, dims: dims.into(), float: self.element == RowType::F32, bits }
+        Output {
+            tensor,
+            dims: dims.into(),
+            float: self.element == RowType::F32,
+            bits,
+            within: None,
+        }
     }
 
     pub(super) fn on<B: Backend>(

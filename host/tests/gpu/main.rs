@@ -9,6 +9,7 @@ mod act_quant;
 mod activation;
 mod attention;
 mod conv2d;
+mod bmm;
 mod coverage;
 mod device;
 mod driver;

@@ -168,16 +168,51 @@ pub struct Variant {
     /// [`Matrix::unit`] that `A` and `B` must have: where neighbours in memory are neighbours in k,
     /// and where they are not.
     pub units: [u32; 2],
+    /// [`Matrix::unit`] that `C` must have, where it may not be read either; 0: any, and any `beta`.
+    pub c_unit: u32,
+    /// Blocks of a multiprocessor that take tile after tile; 0: a block for each tile.
+    pub resident: u32,
+    /// For [`Variant::cost`]: what a launch takes, what a term of an output takes on a full
+    /// multiprocessor, what a step in k takes a block that is alone.
+    pub fixed_ns: u64,
+    /// Femtoseconds.
+    pub fs_per_term: u64,
+    /// Picoseconds.
+    pub ps_per_k: u64,
 }
 
 impl Variant {
-    /// Whether it can make this product; the device is another question.
-    pub fn takes(&self, kind: Kind, tensor: bool, a: &Matrix, b: &Matrix) -> bool {
+    /// Whether it can make this product; the device is another question. `tensor`: whether the order
+    /// of float sums may be the hardware's.
+    pub fn takes(&self, kind: Kind, tensor: bool, args: &Args) -> bool {
         let fits = |matrix: &Matrix, along: bool| matrix.unit >= self.units[usize::from(!along)];
+        let zero = args.beta == 0 || kind != Kind::I8 && args.beta == (-0.0f32).to_bits();
         self.kinds.contains(&kind)
-            && (tensor || !self.tensor || kind == Kind::I8)
-            && fits(a, a.transposed == 0)
-            && fits(b, b.transposed != 0)
+            && (tensor || !self.tensor)
+            && fits(&args.a, args.a.transposed == 0)
+            && fits(&args.b, args.b.transposed != 0)
+            && (self.c_unit == 0 || args.c.unit >= self.c_unit && zero)
+    }
+
+    /// Nanoseconds that it takes on a GPU of `sms` multiprocessors, about: on one H200 the estimate
+    /// is good enough to choose by. The fullest multiprocessor decides, and a single block does not
+    /// get faster than its chain of slices.
+    pub fn cost(&self, args: &Args, sms: u32) -> u64 {
+        let Tiling { rows, columns, tiles } = self.tiling;
+        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let k = u64::from(args.k) + 16;
+        let work = u64::from(rows * columns * tiles) * k * self.fs_per_term / 1_000_000;
+        let busy = blocks.div_ceil(u64::from(sms.max(1))) * work;
+        self.fixed_ns + busy.max(k * self.ps_per_k / 1000)
+    }
+
+    /// Blocks of a launch on a GPU of `sms` multiprocessors.
+    pub fn grid(&self, args: &Args, sms: u32) -> u64 {
+        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        match self.resident {
+            0 => blocks,
+            resident => blocks.min(u64::from(resident * sms.max(1))),
+        }
     }
 }
 
@@ -201,63 +236,126 @@ pub const SIDE_64: Tiling = Tiling { rows: 64, columns: 64, tiles: 1 };
 pub const SIDE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 4 };
 /// Four tiles of 16 by 16, half a warp each.
 pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
-/// 128 by 256 on a Hopper GPU's tensor cores.
-pub const HOPPER: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
+/// 128 by 256.
+pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
 
 /// Words from one k to the next of a tile in shared memory.
 pub const fn row_words(side: u32) -> u32 {
     side + 4
 }
+/// Words from one row of sums to the next where 32 columns of them wait in shared memory.
+pub const PARKED_ROW: u32 = 40;
 /// Shared memory of a tile: two slices of each factor, and the sums of the chunks before.
 pub const fn tile_bytes(side: u32, slice: u32) -> u32 {
     (4 * slice * row_words(side) + side * side) * 4
 }
-/// Slices in flight in the Hopper kernel.
-pub const HOPPER_STAGES: u32 = 4;
-/// Terms of such a slice.
-pub const HOPPER_SLICE: u32 = 64;
-/// Bytes of such a slice of both factors.
-pub const HOPPER_STAGE_BYTES: u32 = (128 + 256) * HOPPER_SLICE * 2;
-
-macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident = $spec:expr;)*) => { $(
-        $(#[$doc])*
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = Args;
-            const SPEC: LaunchSpec = $spec;
-        }
-    )* };
-}
-
 /// A kernel whose tile of `side` is made in slices of `slice` words of k.
 const fn exact(symbol: &'static str, tiling: Tiling, threads: u32, slice: u32) -> LaunchSpec {
     LaunchSpec::new(symbol, threads).with_smem(tiling.tiles * tile_bytes(tiling.rows, slice))
 }
 
-const fn hopper(symbol: &'static str) -> LaunchSpec {
-    LaunchSpec::new(symbol, 256).with_smem(HOPPER_STAGES * HOPPER_STAGE_BYTES + 1024).only_on(90)
+/// A kernel of warps that make a tile each.
+const fn direct(symbol: &'static str) -> LaunchSpec {
+    let spec = LaunchSpec::new(symbol, 128).with_smem(4 * 32 * PARKED_ROW * 4);
+    spec.with_min_blocks(4).with_min_sm(80)
 }
 
-kernels! {
-    /// Floats of any type and shape, exact, [`SIDE_64`].
-    BmmFloatAny = exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3);
-    /// f32 in whole groups, exact, [`SIDE_128`].
-    BmmF32Side128 = exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80);
-    /// f32 in whole groups, exact, [`SIDE_64`].
-    BmmF32Side64 = exact("bmm_f32_64", SIDE_64, 128, 16).with_min_blocks(5);
-    /// f32 in whole groups, exact, [`SIDE_32`].
-    BmmF32Side32 = exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4);
-    /// f32 in whole groups, exact, [`SIDE_16`].
-    BmmF32Side16 = exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4);
-    /// i8 by dp4a, [`SIDE_64`], rows of memory in whole pieces (see [`Matrix::unit`]: 16, or 4 where
-    /// neighbours are not neighbours in k).
-    BmmI8Side64 = exact("bmm_i8_64", SIDE_64, 128, 16).with_min_blocks(3);
-    /// i8 by dp4a, [`SIDE_16`].
-    BmmI8Side16 = exact("bmm_i8_16", SIDE_16, 64, 4);
-    /// bf16 by wgmma, [`HOPPER`].
-    BmmBf16Hopper = hopper("bmm_bf16_hopper");
-    /// f16 by wgmma, [`HOPPER`].
-    BmmF16Hopper = hopper("bmm_f16_hopper");
+/// A wgmma kernel with a ring of `stages` slices of 64 terms, aligned to 1,024 bytes.
+const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, resident: u32) -> LaunchSpec {
+    let spec = LaunchSpec::new(symbol, 2 * tiling.rows).with_min_blocks(resident);
+    spec.with_smem(stages * (tiling.rows + tiling.columns) * 128 + 1024).only_on(90)
+}
+
+macro_rules! variants {
+    ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
+       $units:expr, $c_unit:literal, $resident:literal,
+       [$fixed_ns:literal, $fs_per_term:literal, $ps_per_k:literal];)*) => {
+        $(
+            $(#[$doc])*
+            pub enum $name {}
+
+            impl Kernel for $name {
+                type Args = Args;
+                const SPEC: LaunchSpec = $spec;
+            }
+        )*
+
+        /// Every kernel of the family, the general ones first.
+        pub const VARIANTS: &[Variant] = &[$(Variant {
+            spec: $spec,
+            tiling: $tiling,
+            kinds: $kinds,
+            tensor: $tensor,
+            units: $units,
+            c_unit: $c_unit,
+            resident: $resident,
+            fixed_ns: $fixed_ns,
+            fs_per_term: $fs_per_term,
+            ps_per_k: $ps_per_k,
+        }),*];
+
+        /// Calls a macro with the name of every kernel, in the order of [`VARIANTS`].
+        #[macro_export]
+        macro_rules! for_each_bmm {
+            ($mac:ident) => { $mac! { $($name;)* } };
+        }
+    };
+}
+
+const F32: &[Kind] = &[Kind::Float(RowType::F32)];
+const F16: &[Kind] = &[Kind::Float(RowType::F16)];
+const BF16: &[Kind] = &[Kind::Float(RowType::Bf16)];
+const FLOAT: &[Kind] =
+    &[Kind::Float(RowType::F32), Kind::Float(RowType::F16), Kind::Float(RowType::Bf16)];
+const I8: &[Kind] = &[Kind::I8];
+
+variants! {
+    /// Floats of any type and shape, exact.
+    BmmFloatAny: exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, FLOAT,
+        false, [1, 1], 0, 0, [3000, 8800, 45000];
+    /// i8 of any shape, by dp4a.
+    BmmI8Side16: exact("bmm_i8_16", SIDE_16, 64, 4), SIDE_16, I8,
+        false, [1, 1], 0, 0, [2500, 13000, 110000];
+    /// i8 by dp4a, rows of memory in whole pieces.
+    BmmI8Side64: exact("bmm_i8_64", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, I8,
+        false, [16, 4], 0, 0, [3000, 2700, 12000];
+    /// f32 in groups of four, exact: large.
+    BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
+        false, [16, 16], 0, 0, [4000, 5800, 95000];
+    /// f32 in groups of four, exact: middle.
+    BmmF32Side64: exact("bmm_f32_64", SIDE_64, 128, 8).with_min_blocks(5), SIDE_64, F32,
+        false, [16, 16], 0, 0, [2500, 6500, 35000];
+    /// f32 in groups of four, exact: sides up to 32.
+    BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
+        false, [16, 16], 0, 0, [2500, 9000, 60000];
+    /// f32 in groups of four, exact: sides up to 16, single rows.
+    BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
+        false, [16, 16], 0, 0, [2500, 15000, 60000];
+    /// bf16 by `mma.sync`, any shape.
+    BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
+        true, [1, 1], 0, 0, [3000, 6500, 40000];
+    /// f16 by `mma.sync`, any shape.
+    BmmF16Mma32: direct("bmm_f16_mma32"), SIDE_32, F16,
+        true, [1, 1], 0, 0, [3000, 6500, 40000];
+    /// f32 as TF32 by `mma.sync`, any shape.
+    BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
+        true, [1, 1], 0, 0, [3000, 8000, 60000];
+    /// bf16 by wgmma: small.
+    BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 2, 5), SIDE_64, BF16,
+        true, [16, 16], 0, 0, [2500, 1000, 15000];
+    /// bf16 by wgmma: middle.
+    BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
+        true, [16, 16], 0, 2, [4000, 500, 10000];
+    /// bf16 by wgmma: large.
+    BmmBf16Wgmma256: wgmma("bmm_bf16_wgmma256", WIDE_256, 4, 1), WIDE_256, BF16,
+        true, [16, 16], 0, 1, [6000, 345, 10000];
+    /// f16 by wgmma: small.
+    BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 2, 5), SIDE_64, F16,
+        true, [16, 16], 0, 0, [2500, 1000, 15000];
+    /// f16 by wgmma: middle.
+    BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
+        true, [16, 16], 0, 2, [4000, 500, 10000];
+    /// f16 by wgmma: large.
+    BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
+        true, [16, 16], 0, 1, [6000, 345, 10000];
 }

@@ -89,7 +89,7 @@ families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32;
-    bmm: BmmFloatAny, BmmF32Side128, BmmF32Side64, BmmF32Side32, BmmF32Side16, BmmI8Side64, BmmI8Side16, BmmBf16Hopper, BmmF16Hopper;
+    bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side32, BmmF32Side16, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
     conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32,
         Conv2dTaps3Half, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
         Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dI8, Conv2dTernary,
@@ -99,9 +99,9 @@ families! {
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     layernorm: LayerNormF32, LayerNormF16, LayerNormBf16;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
+    lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     pool2d: WindowF32, WindowF16, WindowBf16, GlobalF32, GlobalF16, GlobalBf16;
     rmsnorm: RmsNormF32, RmsNormF16, RmsNormBf16;
-    lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     rope: Rope;
     sample: SamplePrepare, SamplePick;
     softmax: SoftmaxF32, SoftmaxF16, SoftmaxBf16;

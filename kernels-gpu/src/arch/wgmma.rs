@@ -86,7 +86,7 @@ macro_rules! wide {
     };
 }
 
-/// Names the accumulators of an `N`-wide tile (at most 256) and sets them to zero.
+/// Names the accumulators.
 ///
 /// Stands once in a kernel, before every other use, in code that runs in every thread.
 #[inline(always)]
@@ -125,21 +125,6 @@ macro_rules! match_group {
     };
 }
 
-/// Sets group `J` (below 16) of eight accumulators to zero.
-#[inline(always)]
-pub fn clear<const J: u32>() {
-    macro_rules! clear {
-        (@ $w:literal $($i:literal)*) => {
-            asm!($(concat!("mov.b32 ", $w, $i, ", 0;")),*, options(nostack))
-        };
-        ($w:literal) => {
-            // SAFETY: writes registers that `declare` has named.
-            unsafe { clear!(@ $w 0 1 2 3 4 5 6 7) }
-        };
-    }
-    match_group!(J, clear)
-}
-
 /// Group `J` (below 16) of eight accumulators: columns `16 J` to `16 J + 15`. After
 /// [`wait`]`::<0>()`.
 #[inline(always)]
@@ -169,7 +154,7 @@ macro_rules! product {
     ($(#[$doc:meta])* $name:ident, $n:tt, $ty:literal) => {
         $(#[$doc])*
         ///
-        /// `TA`, `TB`: whether that operand is mn-major (1) or k-major (0).
+        /// `TA`, `TB`: whether that operand is mn-major (1) or k-major (0). Without `add`, `D` was empty.
         ///
         /// # Safety
         ///
@@ -177,18 +162,19 @@ macro_rules! product {
         /// barrier have shown to the async proxy, and that nobody writes until the product is
         /// waited for; [`fence`] came before the first product of a series.
         #[inline(always)]
-        pub unsafe fn $name<const TA: u32, const TB: u32>(a: Descriptor, b: Descriptor) {
+        pub unsafe fn $name<const TA: u32, const TB: u32>(a: Descriptor, b: Descriptor, add: bool) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
                     "{{",
-                    ".reg .pred add; setp.eq.u32 add, 0, 0;",
+                    ".reg .pred add; setp.ne.u32 add, {add}, 0;",
                     concat!(
                         "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{",
                         wide!($n), "}}, {a}, {b}, add, 1, 1, {ta}, {tb};"
                     ),
                     "}}",
-                    a = in(reg64) a.0, b = in(reg64) b.0, ta = const TA, tb = const TB,
+                    a = in(reg64) a.0, b = in(reg64) b.0, add = in(reg32) u32::from(add),
+                    ta = const TA, tb = const TB,
                     options(nostack),
                 );
             }

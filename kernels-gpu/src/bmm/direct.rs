@@ -5,16 +5,18 @@
 //! where they lie side by side, else one by one. The fragments of the next step are asked for before
 //! the products of this one.
 
-use contract::bmm::{Args, Matrix};
+use contract::bmm::{Args, Matrix, PARKED_ROW};
 
-use super::source::{Float, Target};
+use super::source::Float;
+use super::write::write;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::half::round_tf32;
 use crate::arch::hint::opaque;
 use crate::arch::mem::{ld_if, ld_u16_if};
 use crate::arch::mma::{mma_bf16, mma_f16, mma_tf32};
+use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::block_idx_x;
-use crate::arch::warp::{lane_id, warp_id};
+use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id};
 use crate::tile::walk::tile_at;
 
 /// Warps, and tiles, of a block.
@@ -24,7 +26,7 @@ const SIDE: u32 = 32;
 const ROWS: usize = 2;
 const COLUMNS: usize = 4;
 /// Products in depth of a step.
-const STEPS: usize = 2;
+const STEPS: usize = 1;
 
 /// A factor type of `mma.sync`.
 pub(super) trait Fragment {
@@ -204,48 +206,23 @@ pub(super) unsafe fn direct<F: Fragment>(args: &Args, element: Float<false>) {
             (left, right) = next;
             step += 1;
         }
-        let at = (row0 + lane_id() / 4, column0 + 2 * (lane_id() % 4));
+        // By way of shared memory, so that a warp writes neighbours.
+        let tile = dynamic_shared_mem::<f32>().add(warp_id() * SIDE * PARKED_ROW);
+        let mine = tile.add(lane_id() / 4 * PARKED_ROW + 2 * (lane_id() % 4)).cast::<u64>();
         let mut r = 0;
         while r < 2 * ROWS {
             let mut c = 0;
             while c < COLUMNS {
                 let sum = sums[r / 2][c];
-                let pair = [sum[2 * (r % 2)], sum[2 * (r % 2) + 1]];
-                let (row, column) = (at.0 + 8 * r as u32, at.1 + 8 * c as u32);
-                if row < m && column < n {
-                    write_pair(args, element, batch, (row, column), n, pair);
-                }
+                let [low, high] = [0, 1].map(|i| u64::from(sum[2 * (r % 2) + i].to_bits()));
+                mine.add((8 * r as u32 * PARKED_ROW + 8 * c as u32) / 2)
+                    .write_u64(low | high << 32);
                 c += 1;
             }
             r += 1;
         }
-    }
-}
-
-/// Writes elements `(row, column)` and, where it is in the row, the next one.
-///
-/// # Safety
-///
-/// The first is inside of `C`, and no other thread accesses either.
-#[inline(always)]
-unsafe fn write_pair(
-    args: &Args,
-    element: Float<false>,
-    batch: u32,
-    (row, column): (u32, u32),
-    n: u32,
-    sums: [f32; 2],
-) {
-    let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld + u64::from(column);
-    let p = args.c.addr.as_ptr().wrapping_add((at * u64::from(element.width())) as usize);
-    let there = column + 1 < n;
-    // SAFETY: `there` says whether the second one is inside; the caller's promise.
-    unsafe {
-        let mut old = [0.0; 2];
-        if <Float<false> as Target>::reads(args.beta) {
-            old = element.load2(p, there);
-        }
-        let out = [0, 1].map(|i| Float::<false>::finish(args.alpha, sums[i], args.beta, old[i]));
-        element.store2(p, there, args.c.unit >= 2 * element.width(), out);
+        sync_warp();
+        let (shape, who) = ((SIDE, SIDE, PARKED_ROW), (lane_id(), LANES));
+        write(args, element, batch, (row0, column0), (m, n), tile, shape, who);
     }
 }

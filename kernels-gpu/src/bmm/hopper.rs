@@ -3,15 +3,14 @@
 
 use contract::bmm::{Args, Matrix};
 
-use super::source::{Float, Target};
-use super::write::write;
+use super::source::Float;
+use super::write::write_eight;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::st_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, thread_idx_x};
-use crate::arch::wgmma::swizzle;
-use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, begin, for_each_eight, multiply, park};
+use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::arch::wgmma::{declare, swizzle};
+use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, multiply};
 use crate::tile::walk::tile_at;
 
 /// Elements of a copy.
@@ -93,12 +92,13 @@ impl Part {
     }
 }
 
-/// Makes the tile of this block: 64 rows for each of its `GROUPS` warpgroups, `N` columns.
+/// Makes the tiles of this block, one of every `grid_dim_x()`: 64 rows for each of its `GROUPS`
+/// warpgroups, `N` columns.
 ///
 /// # Safety
 ///
-/// The launch obeys the kernel's `SPEC` with the blocks of its tiling; `args` says the truth; `A` and
-/// `B` have a unit of 16; `C` overlaps neither.
+/// The launch obeys the kernel's `SPEC` with the blocks of its tiling, or fewer; `args` says the
+/// truth; `A` and `B` have a unit of 16; `C` overlaps neither.
 #[inline(always)]
 pub(super) unsafe fn hopper<
     E: Half,
@@ -108,52 +108,62 @@ pub(super) unsafe fn hopper<
     const BEHIND: u32,
 >(
     args: &Args,
-    element: Float<true>,
+    element: Float<false>,
 ) {
     const { assert!(N == GROUPS * BLOCK || N == 2 * GROUPS * BLOCK) };
-    begin::<N>();
+    declare();
     launch_dependents();
-    let rows = GROUPS * BLOCK;
+    let (rows, threads) = (GROUPS * BLOCK, GROUPS * 128);
     let (tiles_m, tiles_n) = (args.m.div_ceil(rows), args.n.div_ceil(N));
     let per_matrix = tiles_m * tiles_n;
-    let batch = block_idx_x() / per_matrix;
-    let [tile_m, tile_n] = tile_at(block_idx_x() - batch * per_matrix, tiles_m, tiles_n);
-    let (row0, column0) = (tile_m * rows, tile_n * N);
-    let at = (row0, column0);
+    let (first, stride) = (block_idx_x(), grid_dim_x());
+    let tiles = (per_matrix * args.batch - first).div_ceil(stride);
+    let place = |tile: u32| {
+        let index = first + tile * stride;
+        let batch = index / per_matrix;
+        let [tile_m, tile_n] = tile_at(index - batch * per_matrix, tiles_m, tiles_n);
+        (batch, tile_m * rows, tile_n * N)
+    };
+    let mn_major = [args.a.transposed != 0, args.b.transposed == 0];
+    let parts = |tile: u32| {
+        let (batch, row0, column0) = place(tile);
+        let a = Part::new((&args.a, mn_major[0], batch), (row0, args.m), rows, threads);
+        let b = Part::new((&args.b, mn_major[1], batch), (column0, args.n), N, threads);
+        (a, b)
+    };
     let smem = dynamic_shared_mem::<u8>();
     let ring = smem.add(smem.addr().wrapping_neg() % 1024);
+    // k = 0 is one slice of zeros.
+    let slices = args.k.div_ceil(DEPTH).max(1);
+    let (mut a, mut b) = parts(0);
     dependency_wait();
+    let load = |tile: u32, slice: u32, to: Shared<u8>| {
+        if slice == 0 && tile > 0 {
+            (a, b) = parts(tile);
+        }
+        let k = args.k - slice * DEPTH;
+        let b_to = to.add(GROUPS * BLOCK_BYTES);
+        // SAFETY: a block is 512 pieces, over 128 threads for each block of rows; the caller's
+        // promise.
+        unsafe {
+            a.copy::<4>(to, k);
+            match N / BLOCK / GROUPS {
+                1 => b.copy::<4>(b_to, k),
+                _ => b.copy::<8>(b_to, k),
+            }
+        }
+    };
+    let done = |tile: u32, slot: Shared<u8>| {
+        let (batch, row0, column0) = place(tile);
+        // SAFETY: the slot is free; elements of this tile are this block's.
+        unsafe {
+            for_each_eight::<N>(slot, |row, column, sums| {
+                write_eight(args, element, batch, (row0 + row, column0 + column), sums);
+            });
+        }
+    };
     // SAFETY: the ring is inside the block's memory, which has 1,024 bytes more than it needs.
     unsafe {
-        let mn_major = [args.a.transposed != 0, args.b.transposed == 0];
-        let mut a = Part::new((&args.a, mn_major[0], batch), (row0, args.m), rows, GROUPS * 128);
-        let mut b = Part::new((&args.b, mn_major[1], batch), (column0, args.n), N, GROUPS * 128);
-        let slices = args.k.div_ceil(DEPTH);
-        multiply::<E, GROUPS, N, AHEAD, BEHIND>(ring, mn_major, slices, |s, to| {
-            let k = args.k - s * DEPTH;
-            // A block is 512 pieces, over 128 threads for each block of rows.
-            a.copy::<4>(to, k);
-            let to = to.add(GROUPS * BLOCK_BYTES);
-            match N / BLOCK / GROUPS {
-                1 => b.copy::<4>(to, k),
-                _ => b.copy::<8>(to, k),
-            }
-        });
-        if args.c.unit == 16 && !<Float<true> as Target>::reads(args.beta) {
-            let base = args.c.addr.cast::<u16>().as_ptr();
-            let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);
-            for_each_eight::<E, N>(f32::from_bits(args.alpha), |row, column, words| {
-                let (row, column) = (row0 + row, column0 + column);
-                if row < args.m && column < args.n {
-                    let at = u64::from(row) * args.c.ld + u64::from(column);
-                    // Rows of C are a multiple of 8 long: all eight are inside when the first is.
-                    st_x4(base.wrapping_add(at as usize).cast(), words);
-                }
-            });
-        } else {
-            let parked = park::<N>(ring);
-            let (shape, who) = ((rows, N, N + 8), (thread_idx_x(), GROUPS * 128));
-            write(args, element, batch, at, (args.m, args.n), parked, shape, who);
-        }
+        multiply::<E, GROUPS, N, AHEAD, BEHIND>(ring, mn_major, (tiles, slices), load, done);
     }
 }

@@ -57,10 +57,9 @@ entries! {
 #[cfg(level_sm_90a)]
 entries! {
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1>(args, Float::BF16);
-    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 1, 1>(args, Float::BF16);
-    bmm_bf16_wgmma128b(args): hopper::hopper::<Bf16, 2, 128, 2, 0>(args, Float::BF16);
+    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 1, 0>(args, Float::BF16);
     bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1>(args, Float::F16);
-    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 1, 1>(args, Float::F16);
+    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0>(args, Float::F16);
     bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 1, 0>(args, Float::F16);
 }

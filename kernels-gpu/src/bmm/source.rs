@@ -6,6 +6,8 @@
 use contract::num::{RowType, bf16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::arch::half::f16_to_f32;
+#[cfg(level_sm_90a)]
+use crate::arch::half::{pack_bf16, pack_f16};
 use crate::arch::mem::{ld_if, ld_u8, ld_word_or_half_if, ld_x2_if, ld_x4_if};
 use crate::arch::mem::{st, st_u16, st_x2, st_x4};
 use crate::arch::warp::Register;
@@ -97,46 +99,33 @@ impl<const WHOLE: bool> Float<WHOLE> {
     }
 }
 
+#[cfg(level_sm_90a)]
 impl Float<false> {
-    /// An element, and the next one where it is `there`.
+    /// Writes the first `count` of eight, rounded, where the type has 16 bits; `fast`: all eight, in
+    /// one aligned piece.
     ///
     /// # Safety
     ///
-    /// A readable global address of them; no other thread writes them.
+    /// As for [`Target::store4`].
     #[inline(always)]
-    pub(super) unsafe fn load2(self, p: *const u8, there: bool) -> [f32; 2] {
-        // SAFETY: the caller's promise.
-        let [a, b, ..] = unsafe { self.along(p, if there { 2 } else { 1 }, false, 0.0) };
-        [a, b]
-    }
-
-    /// Writes an element, and the next one where it is `there`; `fast`: it is, and both are one
-    /// aligned piece.
-    ///
-    /// # Safety
-    ///
-    /// A writable global address of them; no other thread accesses them.
-    #[inline(always)]
-    pub(super) unsafe fn store2(self, p: *mut u8, there: bool, fast: bool, v: [f32; 2]) {
+    pub(super) unsafe fn store8(self, p: *mut u8, count: i32, fast: bool, v: [[f32; 4]; 2]) {
+        let pack = |low, high| match self.0 == Self::F16.0 {
+            true => pack_f16(low, high),
+            false => pack_bf16(low, high),
+        };
+        let words = [0, 1, 2, 3].map(|i| pack(v[i / 2][i % 2 * 2], v[i / 2][i % 2 * 2 + 1]));
         // SAFETY: the caller's promise.
         unsafe {
-            if self.0 == Self::F32 {
-                if fast {
-                    return st_x2(p.cast(), v);
-                }
-                st(p.cast(), v[0]);
-                if there {
-                    st(p.cast::<f32>().wrapping_add(1), v[1]);
-                }
-                return;
-            }
-            let [low, high] = v.map(|value| self.narrow(value));
             if fast {
-                return st(p.cast(), u32::from(low) | u32::from(high) << 16);
+                return st_x4(p.cast(), words);
             }
-            st_u16(p.cast(), low);
-            if there {
-                st_u16(p.cast::<u16>().wrapping_add(1), high);
+            let mut i = 0;
+            while i < 8 {
+                if (i as i32) < count {
+                    let half = (words[i / 2] >> (16 * (i % 2))) as u16;
+                    st_u16(p.cast::<u16>().wrapping_add(i), half);
+                }
+                i += 1;
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use contract::bmm::Args;
 
+#[cfg(level_sm_90a)]
+use super::source::Float;
 use super::source::Target;
 use crate::arch::shared::Shared;
 use crate::arch::warp::Register;
@@ -54,6 +56,49 @@ pub(super) unsafe fn write<C: Target>(
             }
         }
         index += threads;
+    }
+}
+
+/// Writes up to eight neighbours in a row from their sums in shared memory, what is inside of `C`.
+///
+/// # Safety
+///
+/// `args` says the truth; the sums are shown to this thread; no other one accesses these elements.
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub(super) unsafe fn write_eight(
+    args: &Args,
+    element: Float<false>,
+    batch: u32,
+    (row, column): (u32, u32),
+    sums: Shared<f32>,
+) {
+    if row >= args.m || column >= args.n {
+        return;
+    }
+    let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld + u64::from(column);
+    let p = args.c.addr.as_ptr().wrapping_add((at * u64::from(element.width())) as usize);
+    let count = (args.n - column) as i32;
+    let fast = args.c.unit >= 16;
+    // SAFETY: `count` elements are inside; the caller's promise.
+    unsafe {
+        let mut out = [sums.read_x4(), sums.add(4).read_x4()];
+        let mut half = 0;
+        while half < 2 {
+            let mut old = [0.0; 4];
+            if Float::<false>::reads(args.beta) {
+                let p = p.wrapping_add(half * 4 * element.width() as usize);
+                old = element.load4(p, count - 4 * half as i32, fast);
+            }
+            let mut j = 0;
+            while j < 4 {
+                let sum = &mut out[half][j];
+                *sum = Float::<false>::finish(args.alpha, *sum, args.beta, old[j]);
+                j += 1;
+            }
+            half += 1;
+        }
+        element.store8(p, count, fast, out);
     }
 }
 

@@ -10,11 +10,10 @@
 //! `s - AHEAD - BEHIND - 1`, and a ring of `AHEAD + BEHIND + 1` slices is enough.
 
 use crate::arch::async_copy::{commit_group, wait_group};
-use crate::arch::half::{pack_bf16, pack_f16};
 use crate::arch::hint::opaque;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, lane_id, shuffle_xor};
+use crate::arch::warp::{LANES, lane_id, sync_warp};
 use crate::arch::wgmma::{self, Descriptor};
 use crate::element::{Bf16, F16};
 
@@ -27,64 +26,50 @@ pub const BLOCK_BYTES: u32 = BLOCK * DEPTH * 2;
 
 /// An element that wgmma takes.
 pub trait Half: Copy {
-    /// `D += A B`, 64 by `N` by 16.
+    /// `D += A B`, 64 by `N` by 16; without `add`, `D` was empty.
     ///
     /// # Safety
     ///
     /// As for [`wgmma::bf16_n256`].
-    unsafe fn product<const N: u32, const TA: u32, const TB: u32>(a: Descriptor, b: Descriptor);
-
-    /// Two values, rounded.
-    fn pack(low: f32, high: f32) -> u32;
+    unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
+        a: Descriptor,
+        b: Descriptor,
+        add: bool,
+    );
 }
 
 macro_rules! half {
-    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident) => {
+    ($element:ident, $n64:ident, $n128:ident, $n256:ident) => {
         impl Half for $element {
             #[inline(always)]
             unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
                 a: Descriptor,
                 b: Descriptor,
+                add: bool,
             ) {
                 const { assert!(N == 64 || N == 128 || N == 256) };
                 // SAFETY: the caller's promise.
                 unsafe {
                     match N {
-                        64 => wgmma::$n64::<TA, TB>(a, b),
-                        128 => wgmma::$n128::<TA, TB>(a, b),
-                        _ => wgmma::$n256::<TA, TB>(a, b),
+                        64 => wgmma::$n64::<TA, TB>(a, b, add),
+                        128 => wgmma::$n128::<TA, TB>(a, b, add),
+                        _ => wgmma::$n256::<TA, TB>(a, b, add),
                     }
                 }
             }
-
-            #[inline(always)]
-            fn pack(low: f32, high: f32) -> u32 {
-                $pack(low, high)
-            }
         }
     };
 }
 
-half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16);
-half!(F16, f16_n64, f16_n128, f16_n256, pack_f16);
+half!(Bf16, bf16_n64, bf16_n128, bf16_n256);
+half!(F16, f16_n64, f16_n128, f16_n256);
 
-/// Runs a block for each of the groups of 16 columns that a tile of `$n` has, `$j` being its number.
-macro_rules! each_group {
-    ($n:expr, $j:ident => $body:block) => {
-        each_group!(@ $n, $j, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
-    };
-    (@ $n:expr, $j:ident, $body:block, $($number:literal)*) => { $(
-        if 16 * $number < $n {
-            const $j: u32 = $number;
-            $body
-        }
-    )* };
-}
-
-/// The sums of a tile over `slices` slices, in the accumulators. `mn_major`: which of `A` and `B` are.
-/// `load(s, to)` asks for slice `s` by `cp.async`; zeros are where nothing is.
+/// The sums of `tiles` tiles over `slices` slices each (at least one), tile by tile in the
+/// accumulators. `mn_major`: which of `A` and `B` are. `load(tile, slice, to)` asks for a slice by
+/// `cp.async`, in order; zeros are where nothing is. `done(tile, place)` takes the sums; the
+/// place of the last slice is free for it, the first slices of the next tile are on their way.
 ///
-/// *Convergence*: all threads of the block call it once, after [`begin`].
+/// *Convergence*: all threads of the block call it once, after [`wgmma::declare`].
 ///
 /// # Safety
 ///
@@ -101,52 +86,68 @@ pub unsafe fn multiply<
 >(
     ring: Shared<u8>,
     mn_major: [bool; 2],
-    slices: u32,
-    mut load: impl FnMut(u32, Shared<u8>),
+    (tiles, slices): (u32, u32),
+    mut load: impl FnMut(u32, u32, Shared<u8>),
+    mut done: impl FnMut(u32, Shared<u8>),
 ) {
     const { assert!((AHEAD == 1 || AHEAD == 2) && BEHIND < 2) };
     let stages = AHEAD + BEHIND + 1;
     let slice_bytes = (GROUPS + N / BLOCK) * BLOCK_BYTES;
     let group = thread_idx_x() / 128;
+    let (mut to, mut from) = (0, 0); // places in the ring
+    let (mut load_tile, mut load_slice) = (0, 0);
     // The start is opaque, because LLVM would copy the first steps out of the loop.
-    let start = opaque(0);
-    let mut s = start;
-    while s < slices + AHEAD {
-        if s >= start + AHEAD {
-            if AHEAD == 2 {
-                wait_group::<1>()
-            } else {
-                wait_group::<0>()
+    let mut ahead = opaque(AHEAD);
+    let mut tile = 0;
+    while tile < tiles {
+        let mut slice = 0;
+        let mut place = ring;
+        while slice < slices {
+            if ahead == 0 {
+                if AHEAD == 2 {
+                    wait_group::<1>()
+                } else {
+                    wait_group::<0>()
+                }
+                wgmma::proxy_fence();
+                sync_threads();
+                let at = ring.add(from * slice_bytes);
+                place = at;
+                from = if from + 1 < stages { from + 1 } else { 0 };
+                let a = at.add(group * BLOCK_BYTES);
+                let a = Descriptor::new(a, BLOCK_BYTES, wgmma::ATOM_BYTES);
+                let b = at.add(GROUPS * BLOCK_BYTES);
+                let b = Descriptor::new(b, BLOCK_BYTES, wgmma::ATOM_BYTES);
+                // SAFETY: the slice was waited for, fenced and shown by the barrier.
+                unsafe {
+                    match mn_major {
+                        [false, false] => products::<E, N, 0, 0>(a, b, slice > 0),
+                        [false, true] => products::<E, N, 0, 1>(a, b, slice > 0),
+                        [true, false] => products::<E, N, 1, 0>(a, b, slice > 0),
+                        [true, true] => products::<E, N, 1, 1>(a, b, slice > 0),
+                    }
+                }
+                wgmma::commit();
             }
-            wgmma::proxy_fence();
-            sync_threads();
-            let at = ring.add((s - AHEAD) % stages * slice_bytes);
-            let a = Descriptor::new(at.add(group * BLOCK_BYTES), BLOCK_BYTES, wgmma::ATOM_BYTES);
-            let b = at.add(GROUPS * BLOCK_BYTES);
-            let b = Descriptor::new(b, BLOCK_BYTES, wgmma::ATOM_BYTES);
-            // SAFETY: the slice was waited for, fenced and shown by the barrier.
-            unsafe {
-                match mn_major {
-                    [false, false] => products::<E, N, 0, 0>(a, b),
-                    [false, true] => products::<E, N, 0, 1>(a, b),
-                    [true, false] => products::<E, N, 1, 0>(a, b),
-                    [true, true] => products::<E, N, 1, 1>(a, b),
+            if load_tile < tiles {
+                load(load_tile, load_slice, ring.add(to * slice_bytes));
+                to = if to + 1 < stages { to + 1 } else { 0 };
+                load_slice += 1;
+                if load_slice == slices {
+                    (load_tile, load_slice) = (load_tile + 1, 0);
                 }
             }
-            wgmma::commit();
+            commit_group();
+            slice += u32::from(ahead == 0);
+            ahead = ahead.saturating_sub(1);
+            if BEHIND == 1 { wgmma::wait::<1>() } else { wgmma::wait::<0>() }
         }
-        if s < slices {
-            load(s, ring.add(s % stages * slice_bytes));
-        }
-        commit_group();
-        if BEHIND == 1 {
-            wgmma::wait::<1>()
-        } else {
-            wgmma::wait::<0>()
-        }
-        s += 1;
+        wgmma::wait::<0>();
+        // The other warpgroup may still multiply out of that place.
+        sync_threads();
+        done(tile, place);
+        tile += 1;
     }
-    wgmma::wait::<0>();
 }
 
 /// The products of a slice.
@@ -158,12 +159,15 @@ pub unsafe fn multiply<
 unsafe fn products<E: Half, const N: u32, const TA: u32, const TB: u32>(
     a: Descriptor,
     b: Descriptor,
+    add: bool,
 ) {
     wgmma::fence();
     let mut k = 0;
     while k < DEPTH / wgmma::DEPTH {
         // SAFETY: the caller's promise.
-        unsafe { E::product::<N, TA, TB>(a.advance(k * step(TA)), b.advance(k * step(TB))) };
+        unsafe {
+            E::product::<N, TA, TB>(a.advance(k * step(TA)), b.advance(k * step(TB)), add || k > 0)
+        };
         k += 1;
     }
 }
@@ -173,93 +177,68 @@ const fn step(mn_major: u32) -> u32 {
     if mn_major == 1 { wgmma::DEPTH * 128 } else { wgmma::DEPTH * 2 }
 }
 
-/// Names the accumulators and empties those of a tile of `N` columns. The first thing that a kernel
-/// does.
-#[inline(always)]
-pub fn begin<const N: u32>() {
-    wgmma::declare();
-    each_group!(N, J => { wgmma::clear::<J>() });
-}
+/// Columns of a chunk: what a warp puts into shared memory at a time.
+const CHUNK: u32 = 32;
+/// Words from one of its rows to the next: eight rows of pairs then fall into different banks.
+const CHUNK_ROW: u32 = CHUNK + 8;
 
-/// Row of a warp's first accumulators in the tile.
-#[inline(always)]
-fn first_row() -> u32 {
-    16 * (thread_idx_x() / LANES) + lane_id() / 4
-}
-
-/// Hands out the sums, scaled by `alpha` and rounded, eight neighbours in a row at a time:
-/// `put(row, column, words)`, in the tile's own numbers.
+/// Hands out the sums of a tile, eight neighbours of a row at a time: `put(row, column, at)`, row and
+/// column in the tile, the sums at `at` in shared memory. A warp's calls cover 8 rows of 32 columns.
 ///
-/// *Convergence*: as [`multiply`], which has returned.
-#[inline(always)]
-pub fn for_each_eight<E: Half, const N: u32>(alpha: f32, mut put: impl FnMut(u32, u32, [u32; 4])) {
-    let (row, t) = (first_row(), lane_id() % 4);
-    // A group has two blocks of eight columns; four lanes trade the pairs of four blocks, so that
-    // each has one whole.
-    let mut even = [[0u32; 2]; 2]; // even[half of the rows][block]: of the group before
-    each_group!(N, J => {
-        let sums = wgmma::read::<J>();
-        let mut half = 0;
-        while half < 2 {
-            let word = |block: usize| {
-                let i = 4 * block + 2 * half;
-                E::pack(alpha * sums[i], alpha * sums[i + 1])
-            };
-            let odd = [word(0), word(1)];
-            if J % 2 == 0 {
-                even[half] = odd;
-            } else {
-                let words = trade([even[half][0], even[half][1], odd[0], odd[1]]);
-                put(row + 8 * half as u32, 16 * (J - 1) + 8 * t, words);
-            }
-            half += 1;
-        }
-    });
-}
-
-/// The transpose of four words in each of four neighbouring lanes.
-#[inline(always)]
-fn trade(w: [u32; 4]) -> [u32; 4] {
-    let [a, b] = swap(w[0], w[1], 1);
-    let [c, d] = swap(w[2], w[3], 1);
-    let ([a, c], [b, d]) = (swap(a, c, 2), swap(b, d, 2));
-    [a, b, c, d]
-}
-
-/// The transpose of two words in lanes `distance` apart.
-#[inline(always)]
-fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
-    let upper = lane_id() & distance != 0;
-    let other = shuffle_xor(if upper { low } else { high }, distance);
-    if upper { [other, high] } else { [low, other] }
-}
-
-/// Puts the sums where the slices were, row by row, `N + 8` from one to the next, and shows them to
-/// the block.
-///
-/// *Convergence*: as [`multiply`], which has returned.
+/// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
 ///
 /// # Safety
 ///
-/// `ring` is that of [`multiply`], and is large enough.
+/// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn park<const N: u32>(ring: Shared<u8>) -> Shared<f32> {
-    let sums = ring.cast::<f32>();
-    let mine = sums.add(first_row() * (N + 8) + 2 * (lane_id() % 4)).cast::<u64>();
-    // The other warpgroup may still multiply out of the ring.
-    sync_threads();
-    each_group!(N, J => {
-        let group = wgmma::read::<J>();
-        let mut i = 0;
-        while i < 4 {
-            let (row, column) = (8 * (i as u32 % 2), 16 * J + 8 * (i as u32 / 2));
-            let at = mine.add((row * (N + 8) + column) / 2);
-            let (low, high) = (group[2 * i].to_bits(), group[2 * i + 1].to_bits());
-            // SAFETY: elements of this thread, inside of the ring.
-            unsafe { at.write_u64(u64::from(low) | u64::from(high) << 32) };
-            i += 1;
+pub unsafe fn for_each_eight<const N: u32>(
+    place: Shared<u8>,
+    mut put: impl FnMut(u32, u32, Shared<f32>),
+) {
+    let (warp, lane) = (thread_idx_x() / LANES, lane_id());
+    let chunk = place.cast::<f32>().add(warp * 16 * CHUNK_ROW);
+    let mine = chunk.add(lane / 4 * CHUNK_ROW + 2 * (lane % 4)).cast::<u64>();
+    // Opaque, because LLVM would write the loop out, and the sums can only be named one by one.
+    let chunks = opaque(N / CHUNK);
+    let mut c = 0;
+    while c < chunks {
+        macro_rules! store {
+            ($($c:literal: $low:literal $high:literal,)*) => {
+                match c {
+                    // SAFETY: a chunk of this warp's own.
+                    $($c if CHUNK * $c < N => unsafe { store::<$low>(mine, 0); store::<$high>(mine, 16) },)*
+                    _ => {}
+                }
+            };
         }
-    });
-    sync_threads();
-    sums
+        store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
+        sync_warp();
+        let mut half = 0;
+        while half < 2 {
+            let (row, column) = (8 * half + lane / 4, 8 * (lane % 4));
+            let at = chunk.add(row * CHUNK_ROW + column);
+            put(16 * warp + row, CHUNK * c + column, at);
+            half += 1;
+        }
+        sync_warp();
+        c += 1;
+    }
+}
+
+/// Puts group `J` of accumulators into a chunk, from `column` on.
+///
+/// # Safety
+///
+/// `mine` is this lane's first pair in a chunk of its warp.
+#[inline(always)]
+unsafe fn store<const J: u32>(mine: Shared<u64>, column: u32) {
+    let group = wgmma::read::<J>();
+    let mut i = 0;
+    while i < 4 {
+        let at = mine.add((8 * (i as u32 % 2) * CHUNK_ROW + column + 8 * (i as u32 / 2)) / 2);
+        let (low, high) = (group[2 * i].to_bits(), group[2 * i + 1].to_bits());
+        // SAFETY: the caller's promise.
+        unsafe { at.write_u64(u64::from(low) | u64::from(high) << 32) };
+        i += 1;
+    }
 }

@@ -1,0 +1,217 @@
+//! [`contract::bmm`] against the oracle: bits, or for tensor cores the stated bound.
+
+use bitnet_gpu::ops::bmm::{Bmm, Layout};
+use bitnet_gpu::ops::{Backend, Math, OpError, RowType};
+use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::bmm::TEST_SHAPES;
+use bitnet_gpu::selftest::bmm::{Elements, Inputs};
+use bitnet_gpu::selftest::{self, RunError, difference};
+use contract::bmm::{Kind, MAX_DIM, VARIANTS};
+
+use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+
+on_lane! {
+    listed_shapes
+    every_variant
+    unusual_values
+    generated_shapes
+    interleaved_results
+    large_strides
+    refusals
+}
+
+const KINDS: [Kind; 4] =
+    [Kind::Float(RowType::F32), Kind::Float(RowType::F16), Kind::Float(RowType::Bf16), Kind::I8];
+const MATH: [Math; 2] = [Math::Exact, Math::TensorCore];
+
+fn layout(rows: usize, columns: usize, transposed: bool) -> Layout {
+    if transposed { Layout::columns(rows, columns) } else { Layout::rows(rows, columns) }
+}
+
+fn case(
+    kind: Kind,
+    (batch, m, n, k): (usize, usize, usize, usize),
+    transposed: [bool; 2],
+    seeded: &mut Seeded,
+) -> Inputs {
+    let a = layout(m, k, transposed[0]);
+    let layouts = [a, layout(k, n, transposed[1]), Layout::rows(m, n)];
+    Inputs::random(kind, layouts, [m, n, k], batch, seeded)
+}
+
+fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
+    let Inputs { layouts, shape, batch, factors, math, .. } = inputs;
+    let what = format!("{batch} of {shape:?} {layouts:?} {factors:?} {math:?}");
+    check(b, inputs, &[inputs.expected()], what);
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(1);
+    for (i, &shape) in TEST_SHAPES.iter().enumerate() {
+        for (j, kind) in KINDS.into_iter().enumerate() {
+            for way in 0..4 {
+                let mut inputs = case(kind, shape, [way & 1 == 1, way & 2 == 2], &mut seeded);
+                inputs.math = MATH[(i + j + way / 2) % 2];
+                inputs.factors = [[1.0, 0.0], [2.0, -1.0]][(i + way) % 2];
+                check_case(b, &inputs);
+            }
+        }
+    }
+}
+
+/// Each kernel by name, where it takes the case; the measured choice is none of its business.
+fn every_variant<B: Backend>(b: &B) {
+    let before = crate::lane::launches();
+    let mut seeded = Seeded::new(2);
+    let mut ran = [0; VARIANTS.len()];
+    for shape in [(3, 64, 64, 64), (2, 136, 264, 72), (1, 72, 300, 8), (2, 40, 24, 2056)] {
+        for kind in KINDS {
+            for transposed in 0..4 {
+                let transposed = [transposed & 1 == 1, transposed & 2 == 2];
+                let mut inputs = case(kind, shape, transposed, &mut seeded);
+                if inputs.factors[0] == 1.0 && shape.3 == 8 {
+                    inputs.factors = [0.5, 3.0];
+                }
+                inputs.math = Math::TensorCore;
+                let expected = [inputs.expected()];
+                for index in 0..VARIANTS.len() {
+                    inputs.variant = Some(index);
+                    let symbol = VARIANTS[index].spec.symbol;
+                    match selftest::run(b, &inputs) {
+                        Ok(found) => {
+                            ran[index] += 1;
+                            if let Some(first) = difference(&found, &expected) {
+                                panic!("{symbol} {shape:?} {transposed:?} {kind:?}: {first}");
+                            }
+                        }
+                        Err(RunError::Op(OpError::Dimension { what: "variant", .. })) => {}
+                        Err(error) => panic!("{symbol} {shape:?} {transposed:?}: {error}"),
+                    }
+                    if crate::lane::launches() == before {
+                        return; // a backend that has no kernels
+                    }
+                }
+            }
+        }
+    }
+    println!("bmm: cases by variant {ran:?}");
+}
+
+/// NaN and infinity where they reach a result, and where zero factors or `beta` hide them.
+fn unusual_values<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(3);
+    let unusual = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-42, 3e38];
+    for (i, value) in unusual.into_iter().enumerate() {
+        for shape in [(2, 5, 6, 33), (1, 64, 64, 64), (1, 128, 132, 1028)] {
+            for beta in [0.0, 1.0] {
+                let mut inputs = case(KINDS[0], shape, [i % 2 == 1, i % 3 == 1], &mut seeded);
+                inputs.factors = [1.0, beta];
+                let Elements::F32([a, b_values, c]) = &mut inputs.elements else { continue };
+                let (first, last) = (a.len() / 3, b_values.len() - 1);
+                a[first] = value;
+                b_values[last] = value;
+                // Read only where beta is not 0.
+                c.fill(value);
+                check_case(b, &inputs);
+            }
+        }
+    }
+    // A sum of nothing but the smallest negative products ends in -0, whatever its padding.
+    for k in [1, 3, 17, 1025] {
+        let mut inputs = case(KINDS[0], (1, 3, 4, k), [false; 2], &mut seeded);
+        let Elements::F32([a, b_values, _]) = &mut inputs.elements else { return };
+        a.fill(-1e-40);
+        b_values.fill(1e-40);
+        check_case(b, &inputs);
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("bmm") {
+        let mut seeded = Seeded::new(9000 + i as u64);
+        let (m, n, batch) = (size(&mut seeded, 150), size(&mut seeded, 150), 1 + seeded.below(3));
+        // Some sums of several chunks; never more than the oracle can do in a moment.
+        let end = if i % 8 == 0 { 3000 } else { 300 };
+        let k = size(&mut seeded, end).min(1 + 400_000 / (m * n * batch));
+        let [ta, tb] = [seeded.below(2) == 1, seeded.below(2) == 1];
+        // Offsets and leading dimensions that keep, or break, every alignment.
+        let step = [1, 1, 2, 4, 8, 16][seeded.below(6)];
+        let [m, n, k] = match step {
+            1 | 2 => [m, n, k],
+            step => [m, n, k].map(|side: usize| side.next_multiple_of(step)),
+        };
+        let mut place = |layout: Layout, rows: usize, columns: usize, broadcast: bool| {
+            let ld = layout.ld + step * seeded.below(3);
+            let lines = if layout.transposed { columns } else { rows };
+            let stride = if broadcast { 0 } else { ld * lines + step * seeded.below(3) };
+            Layout { at: step * seeded.below(5), stride, ld, ..layout }
+        };
+        let layouts = [
+            place(layout(m, k, ta), m, k, i % 5 == 1),
+            place(layout(k, n, tb), k, n, i % 5 == 2),
+            place(Layout::rows(m, n), m, n, false),
+        ];
+        let kind = KINDS[i % 4];
+        let mut inputs = Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+        inputs.factors = [[1.0, 0.0], [1.0, 0.0], [-2.0, 0.0], [0.5, 1.0], [0.0, 3.0]][i % 5];
+        inputs.math = MATH[seeded.below(2)];
+        check_case(b, &inputs);
+    }
+}
+
+/// `[m, batch, n]`: rows of one matrix between those of the others.
+fn interleaved_results<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(4);
+    for kind in KINDS {
+        let (batch, m, n, k) = (5, 20, 8, 24);
+        let c = Layout { at: 0, stride: n, ld: batch * n, transposed: false };
+        let layouts = [Layout::rows(m, k), Layout::rows(k, n), c];
+        check_case(b, &Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded));
+    }
+}
+
+/// More than 65,535 rows, and more than as many matrices.
+fn large_strides<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(5);
+    for shape in [(1, 70_001, 3, 2), (70_001, 2, 1, 3), (1, 2, 70_001, 3)] {
+        for kind in [KINDS[0], KINDS[3]] {
+            check_case(b, &case(kind, shape, [false, true], &mut seeded));
+        }
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let (a, w, few) = (&zeros::<B, f32>(b, 60), &zeros::<B, f32>(b, 40), &zeros::<B, f32>(b, 39));
+    let (c, short_c) = (&mut zeros::<B, f32>(b, 48), &mut zeros::<B, f32>(b, 47));
+    // Two of [6, 5] times [5, 4].
+    let shape = [6, 4, 5];
+    refused!(short("b"), b.bmm(Bmm::new(a, few, c, shape, 2)));
+    refused!(short("c"), b.bmm(Bmm::new(a, w, short_c, shape, 2)));
+    refused!(short("a"), b.bmm(Bmm::new(few, w, c, shape, 2)));
+    let op = |at, stride, ld| Layout { at, stride, ld, transposed: false };
+    let (far, odd) = (op(usize::MAX, 30, 5), op(0, usize::MAX, 5));
+    for a_layout in [op(1, 30, 5), op(0, 31, 5), op(0, 30, 6), far, odd, op(0, 30, usize::MAX)] {
+        refused!(short("a"), b.bmm(Bmm { a_layout, ..Bmm::new(a, w, c, shape, 2) }));
+    }
+    let a_layout = op(0, 30, 4);
+    refused!(dimension("a_layout.ld"), b.bmm(Bmm { a_layout, ..Bmm::new(a, w, c, shape, 2) }));
+    for stride in [0, 3, 4, 23] {
+        let c_layout = op(0, stride, 4);
+        let run = b.bmm(Bmm { c_layout, ..Bmm::new(a, w, c, shape, 2) });
+        refused!(dimension("c_layout.stride"), run);
+    }
+    let c_layout = Layout::columns(6, 4);
+    let run = b.bmm(Bmm { c_layout, ..Bmm::new(a, w, c, shape, 2) });
+    refused!(dimension("c_layout.transposed"), run);
+    let huge = [MAX_DIM + 1, 4, 5];
+    refused!(dimension("m"), b.bmm(Bmm::new(a, w, c, huge, 1)));
+    refused!(dimension("batch"), b.bmm(Bmm::new(a, w, c, shape, MAX_DIM + 1)));
+    let variant = Some(VARIANTS.len());
+    refused!(dimension("variant"), b.bmm(Bmm { variant, ..Bmm::new(a, w, c, shape, 2) }));
+    // Nothing to do is not an error, and not a launch.
+    let before = crate::lane::launches();
+    for (shape, batch) in [([0, 4, 5], 2), ([6, 0, 5], 2), ([6, 4, 5], 0)] {
+        b.bmm(Bmm::new(a, w, c, shape, batch)).expect("an empty product");
+    }
+    assert_eq!(crate::lane::launches(), before);
+}
