@@ -6,8 +6,8 @@
 
 use contract::lut_matmul::TILE;
 use contract::lut_matmul::lossy::{
-    Chain, ENTRIES, GROUP, Head, STEP_COLUMNS, STEP_TABLES, entry, quantised, reach, scale_of,
-    step_bytes, steps,
+    Chain, ENTRIES, GROUP, Head, STEP_COLUMNS, STEP_TABLES, entry, product, quantised, reach,
+    scale_of, step_bytes, steps,
 };
 use contract::num::{abs_bits, strided_sum};
 
@@ -147,10 +147,10 @@ pub fn multiply(threads: &Threads, simd: Simd, product: &Product<'_>, m: usize, 
 vectorised! {
     /// An activation group's step of the chain of each row of a tile; the bias is common to them.
     fn take(sums: &Sums, head: Head, products: &mut [f32; TILE]) {
-        for (product, z) in products.iter_mut().zip(sums) {
-            let mut chain = Chain { product: *product, ..Chain::default() };
-            chain.add(head, *z);
-            *product = chain.product;
+        for (sum, z) in products.iter_mut().zip(sums) {
+            let mut chain = Chain { product: *sum, ..Chain::default() };
+            chain.add(product(head, *z), head.bias);
+            *sum = chain.product;
         }
     }
 }

@@ -1,12 +1,12 @@
 //! CPU side of [`contract::lut_matmul`].
 //!
-//! Each row of activations becomes tables of 32 bytes, one for each lookup. A task is a few tiles;
-//! it goes along K in stretches whose tables stay in the first cache, and over its tiles in each.
+//! Each row of activations becomes tables of 32 bytes, one for each lookup. A task is a band of tiles,
+//! read from end to end: the tables of a stretch stay in the first cache for all of its tiles.
 //! What a table holds is the level's own affair: 16-bit sums where entries are read one by one, two
 //! planes of digits where a byte shuffle reads 32 of them (`lut_x86`, `lut_neon`). The sums are exact
 //! either way, so they leave no trace in the result.
 
-use contract::lut_matmul::{Form, STEP_LOOKUPS, TILE, pair_entry, triple_entry};
+use contract::lut_matmul::{BAND, Form, STEP_LOOKUPS, STRETCH, TILE, pair_entry, triple_entry};
 use contract::w2a8::{Segments, act_bytes, act_index, dequantise};
 
 use super::buffer::Buffer;
@@ -17,12 +17,8 @@ use crate::ops::{OpError, Tensor};
 
 /// Bytes of a table.
 pub(super) const TABLE: usize = 32;
-/// Steps of a stretch.
-const STRETCH: usize = 16;
-/// Its tables.
+/// Tables of a stretch: 8 KiB.
 const STRETCH_TABLES: usize = STRETCH * STEP_LOOKUPS;
-/// Tiles that a task takes.
-const TASK_TILES: usize = 4;
 /// Rows of activations whose tables are there at once.
 const TASK_TOKENS: usize = 16;
 
@@ -35,7 +31,7 @@ pub(super) type Sums = [i32; TILE];
 pub(super) struct Lookups {
     /// Makes tables of activations in their natural order.
     pub(super) build: fn(q: &[i8], tables: &mut [Table]),
-    /// Adds the lookups of whole steps of one tile to the sums of its rows.
+    /// Adds the lookups of neighbouring steps of a tile to the sums of its rows.
     pub(super) add: fn(steps: &[u8], tables: &[Table], sums: &mut Sums),
 }
 
@@ -110,13 +106,13 @@ pub fn lut_matmul(
         let tables = &mut tables.as_chunks_mut().0[..m * row_tables];
         build_rows(threads, lookups, form, k, acts, row_tables, tables);
         let tables = &*tables;
-        threads.run_tiles(y, [m, n], [TASK_TOKENS, TASK_TILES * TILE], |mut out| {
+        threads.run_tiles(y, [m, n], [TASK_TOKENS, BAND * TILE], |mut out| {
             let (tokens, columns) = (out.rows(), out.columns());
-            let first = columns.start / TILE;
+            let (first, in_band) = (columns.start / TILE, columns.len().div_ceil(TILE));
             let tile_bytes = form.tile_bytes(k);
-            let tiles = &tiles[first * tile_bytes..columns.end.div_ceil(TILE) * tile_bytes];
+            let band = &tiles[first * tile_bytes..][..in_band * tile_bytes];
             let mut segment = 0;
-            let scales: [[f32; TILE]; TASK_TILES] = std::array::from_fn(|t| {
+            let scales: [[f32; TILE]; BAND] = std::array::from_fn(|t| {
                 std::array::from_fn(|r| {
                     let row = (columns.start + t * TILE + r) as u32;
                     while segment + 1 < segments.end.len() && row >= segments.end[segment] {
@@ -127,13 +123,15 @@ pub fn lut_matmul(
             });
             for token in tokens {
                 let tables = &tables[token * row_tables..][..row_tables];
-                let mut sums = [[0; TILE]; TASK_TILES];
-                for (stretch, tables) in tables.chunks(STRETCH_TABLES).enumerate() {
-                    let at = stretch * STRETCH * form.step_bytes();
+                let mut sums = [[0; TILE]; BAND];
+                let mut rest = band;
+                for tables in tables.chunks(STRETCH_TABLES) {
                     let bytes = tables.len() / STEP_LOOKUPS * form.step_bytes();
-                    for (tile, sums) in tiles.chunks_exact(tile_bytes).zip(&mut sums) {
-                        (lookups.add)(&tile[at..][..bytes], tables, sums);
+                    let (stretch, behind) = rest.split_at(bytes * in_band);
+                    for (steps, sums) in stretch.chunks_exact(bytes).zip(&mut sums) {
+                        (lookups.add)(steps, tables, sums);
                     }
+                    rest = behind;
                 }
                 let act_scale = stats_of(stats[token]).scale;
                 let rows = columns.clone().step_by(TILE).zip(&sums).zip(&scales);

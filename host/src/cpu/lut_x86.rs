@@ -17,7 +17,7 @@ const BASE: i16 = 31;
 /// Steps whose sums a 16-bit lane holds: 10 of at most 8 * 384.
 const WIDEN: usize = 10;
 /// Bytes from the weights in use to those that are fetched.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// AVX2, pairs.
 pub(super) static AVX2_TL1: Lookups = Lookups { build: build_tl1, add: add_tl1 };
@@ -86,12 +86,12 @@ fn build<const T: usize>(ternaries: &[[i16; 16]; T], q: &[i8], tables: &mut [Tab
 
 fn add_tl1(steps: &[u8], tables: &[Table], sums: &mut Sums) {
     // SAFETY: the table is reached only through a `Simd` of a level that has AVX2.
-    unsafe { avx2::<false>(steps, tables, sums) }
+    unsafe { avx2::<false, 4>(steps, tables, sums) }
 }
 
 fn add_tl2(steps: &[u8], tables: &[Table], sums: &mut Sums) {
     // SAFETY: as above.
-    unsafe { avx2::<true>(steps, tables, sums) }
+    unsafe { avx2::<true, 5>(steps, tables, sums) }
 }
 
 #[target_feature(enable = "avx2")]
@@ -112,43 +112,36 @@ fn plane(table: &Table, plane: usize) -> __m256i {
 /// The sums of the eight lookups of a step: rows 0..8 and 16..24, rows 8..16 and 24..32.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn step<const TL2: bool>(vectors: &[[u8; TILE]], tables: &[Table; STEP_LOOKUPS]) -> [__m256i; 2] {
+fn step<const TL2: bool, const V: usize>(
+    vectors: &[[u8; TILE]; V],
+    tables: &[Table; STEP_LOOKUPS],
+) -> [__m256i; 2] {
     let mask = _mm256_set1_epi8(15);
     let one = _mm256_set1_epi8(1);
     let mut low = _mm256_setzero_si256();
     let mut high = _mm256_setzero_si256();
     // `psignb` makes 0 where the sign is 0, so a bit below the signs stays set. The last sign is the
     // lowest bit itself.
-    let (signs, last) = if TL2 {
-        let signs = load(&vectors[4]);
-        (_mm256_or_si256(signs, one), _mm256_or_si256(_mm256_slli_epi16::<7>(signs), one))
-    } else {
-        (one, one)
-    };
-    let mut lookup = |codes: __m256i, j: usize, sign: __m256i| {
+    let signs = if TL2 { load(&vectors[V - 1]) } else { one };
+    let marked = _mm256_or_si256(signs, one);
+    let mut lookup = |codes: __m256i, j: usize, signs: __m256i| {
         let mut digits = [0, 1].map(|i| _mm256_shuffle_epi8(plane(&tables[j], i), codes));
         if TL2 {
-            digits = digits.map(|d| _mm256_sign_epi8(d, sign));
+            digits = digits.map(|d| _mm256_sign_epi8(d, signs));
         }
         low = _mm256_add_epi8(low, digits[0]);
         high = _mm256_add_epi8(high, digits[1]);
     };
-    let pair = |v: usize| {
-        let codes = load(&vectors[v]);
-        [_mm256_and_si256(codes, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(codes), mask)]
-    };
-    let [a, b] = pair(0);
-    lookup(a, 0, signs);
-    lookup(b, 1, _mm256_slli_epi16::<1>(signs));
-    let [a, b] = pair(1);
-    lookup(a, 2, _mm256_slli_epi16::<2>(signs));
-    lookup(b, 3, _mm256_slli_epi16::<3>(signs));
-    let [a, b] = pair(2);
-    lookup(a, 4, _mm256_slli_epi16::<4>(signs));
-    lookup(b, 5, _mm256_slli_epi16::<5>(signs));
-    let [a, b] = pair(3);
-    lookup(a, 6, _mm256_slli_epi16::<6>(signs));
-    lookup(b, 7, last);
+    let first = |v: usize| _mm256_and_si256(load(&vectors[v]), mask);
+    let second = |v: usize| _mm256_and_si256(_mm256_srli_epi16::<4>(load(&vectors[v])), mask);
+    lookup(first(0), 0, marked);
+    lookup(second(0), 1, _mm256_slli_epi16::<1>(marked));
+    lookup(first(1), 2, _mm256_slli_epi16::<2>(marked));
+    lookup(second(1), 3, _mm256_slli_epi16::<3>(marked));
+    lookup(first(2), 4, _mm256_slli_epi16::<4>(marked));
+    lookup(second(2), 5, _mm256_slli_epi16::<5>(marked));
+    lookup(first(3), 6, _mm256_slli_epi16::<6>(marked));
+    lookup(second(3), 7, _mm256_or_si256(_mm256_slli_epi16::<7>(signs), one));
     let weights = _mm256_set1_epi16(BASE << 8 | 1);
     [
         _mm256_maddubs_epi16(weights, _mm256_unpacklo_epi8(low, high)),
@@ -157,50 +150,39 @@ fn step<const TL2: bool>(vectors: &[[u8; TILE]], tables: &[Table; STEP_LOOKUPS])
 }
 
 #[target_feature(enable = "avx2")]
-fn avx2<const TL2: bool>(steps: &[u8], tables: &[Table], sums: &mut Sums) {
-    let vectors = if TL2 { 5 } else { 4 };
-    let steps = steps.as_chunks::<TILE>().0;
-    let tables = tables.as_chunks::<STEP_LOOKUPS>().0;
-    // Rows 0..8, 8..16, 16..24, 24..32.
-    let mut totals = [_mm256_setzero_si256(); 4];
-    for (steps, tables) in steps.chunks(WIDEN * vectors).zip(tables.chunks(WIDEN)) {
+fn avx2<const TL2: bool, const V: usize>(steps: &[u8], tables: &[Table], sums: &mut Sums) {
+    let steps = steps.as_chunks::<TILE>().0.as_chunks::<V>().0.chunks(WIDEN);
+    let tables = tables.as_chunks::<STEP_LOOKUPS>().0.chunks(WIDEN);
+    for (steps, tables) in steps.zip(tables) {
         let mut lanes = [_mm256_setzero_si256(); 2];
-        for (vectors, tables) in steps.chunks_exact(vectors).zip(tables) {
-            for vector in vectors.iter().step_by(2) {
-                // A prefetch has no effect but on caches and takes any address.
-                _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().wrapping_add(AHEAD).cast());
+        for (vectors, tables) in steps.iter().zip(tables) {
+            let ahead = vectors.as_ptr().cast::<i8>().wrapping_add(AHEAD);
+            // A prefetch has no effect but on caches and takes any address.
+            _mm_prefetch::<_MM_HINT_T0>(ahead);
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64));
+            if TL2 {
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(128));
             }
-            let step = step::<TL2>(vectors, tables);
+            let step = step::<TL2, V>(vectors, tables);
             lanes[0] = _mm256_add_epi16(lanes[0], step[0]);
             lanes[1] = _mm256_add_epi16(lanes[1], step[1]);
         }
-        widen(lanes, &mut totals);
-    }
-    store(totals, sums);
-}
-
-/// Adds 16-bit sums, in the order of [`step`], to those of rows 0..8, 8..16, 16..24 and 24..32.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn widen(lanes: [__m256i; 2], totals: &mut [__m256i; 4]) {
-    for (i, lane) in lanes.into_iter().enumerate() {
-        let halves = [_mm256_castsi256_si128(lane), _mm256_extracti128_si256::<1>(lane)];
-        for (half, lanes) in halves.into_iter().enumerate() {
-            let total = &mut totals[2 * half + i];
-            *total = _mm256_add_epi32(*total, _mm256_cvtepi16_epi32(lanes));
-        }
+        widen(lanes, sums);
     }
 }
 
-/// Adds the totals to the sums of a tile.
+/// Adds 16-bit sums, in the order of [`step`], to those of the rows.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn store(totals: [__m256i; 4], sums: &mut Sums) {
-    for (total, sums) in totals.into_iter().zip(sums.as_chunks_mut::<8>().0) {
+fn widen(lanes: [__m256i; 2], sums: &mut Sums) {
+    let [a, b] =
+        lanes.map(|lane| [_mm256_castsi256_si128(lane), _mm256_extracti128_si256::<1>(lane)]);
+    for (lanes, sums) in [a[0], b[0], a[1], b[1]].into_iter().zip(sums.as_chunks_mut::<8>().0) {
         // SAFETY: eight sums are 32 bytes.
         unsafe {
             let at = sums.as_mut_ptr().cast::<__m256i>();
-            _mm256_storeu_si256(at, _mm256_add_epi32(_mm256_loadu_si256(at), total));
+            let sum = _mm256_add_epi32(_mm256_loadu_si256(at), _mm256_cvtepi16_epi32(lanes));
+            _mm256_storeu_si256(at, sum);
         }
     }
 }
@@ -226,7 +208,6 @@ fn lossy<const BITS: usize>(steps: &[u8], tables: &[lut_lossy::Table], sums: &mu
     let mask = _mm256_set1_epi8(15);
     let vectors = steps.as_chunks::<TILE>().0;
     let pairs = tables.as_chunks::<2>().0;
-    let mut totals = [_mm256_setzero_si256(); 4];
     for (vectors, pairs) in vectors.chunks(WIDEN_LOSSY * BITS).zip(pairs.chunks(WIDEN_LOSSY)) {
         let mut lanes = [_mm256_setzero_si256(); 2];
         for (vectors, pair) in vectors.chunks_exact(BITS).zip(pairs) {
@@ -248,9 +229,8 @@ fn lossy<const BITS: usize>(steps: &[u8], tables: &[lut_lossy::Table], sums: &mu
                 }
             }
         }
-        widen(lanes, &mut totals);
+        widen(lanes, sums);
     }
-    store(totals, sums);
 }
 
 #[cfg(test)]

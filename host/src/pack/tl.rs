@@ -33,20 +33,17 @@ impl PackedTl {
         for (row, words) in packed.words.chunks_exact(width).enumerate() {
             word::check_row(words, row)?;
         }
-        let mut bytes = vec![0; form.packed_bytes(n, k)];
-        let tiles = bytes.chunks_exact_mut(form.tile_bytes(k));
-        let columns = form.steps(k) * form.step_columns();
-        let mut ternaries = vec![0; columns];
-        for (tile, rows) in tiles.zip(packed.words.chunks(TILE * width)) {
-            for r in 0..TILE {
-                ternaries.fill(0);
-                if let Some(words) = rows.chunks_exact(width).nth(r) {
-                    word::ternaries_from_row(words, &mut ternaries[..k]);
-                }
-                encode(form, &ternaries, r, tile);
+        let mut packed_tiles =
+            Self { form, n, k, bytes: vec![0; form.packed_bytes(n, k)], segments: packed.segments };
+        let mut ternaries = vec![0; form.steps(k) * form.step_columns()];
+        for row in 0..n.next_multiple_of(TILE) {
+            ternaries.fill(0);
+            if let Some(words) = packed.words.chunks_exact(width).nth(row) {
+                word::ternaries_from_row(words, &mut ternaries[..k]);
             }
+            packed_tiles.encode(row, &ternaries);
         }
-        Ok(Self { form, n, k, bytes, segments: packed.segments })
+        Ok(packed_tiles)
     }
 
     /// Packs `ternaries` (`[n, k]`, row-major) whose rows are split into `segments` of
@@ -98,11 +95,10 @@ impl PackedTl {
     /// The ternaries of row `row` of the tiles, padding and all.
     fn decode(&self, row: usize, out: &mut [i8]) -> Result<(), PackError> {
         let form = self.form;
-        let tile = &self.bytes[row / TILE * form.tile_bytes(self.k)..][..form.tile_bytes(self.k)];
         let group = form.ternaries();
         for (lookup, out) in out.chunks_exact_mut(group).enumerate() {
             let (step, j) = (lookup / STEP_LOOKUPS, lookup % STEP_LOOKUPS);
-            let step = &tile[step * form.step_bytes()..][..form.step_bytes()];
+            let step = &self.bytes[self.step_at(row, step)..][..form.step_bytes()];
             let code = step[j / 2 * TILE + row % TILE] >> (4 * (j % 2)) & 15;
             if code >= form.codes() {
                 return Err(PackError::InvalidCode { row, col: lookup * group, code });
@@ -117,6 +113,30 @@ impl PackedTl {
             }
         }
         Ok(())
+    }
+
+    fn step_at(&self, row: usize, step: usize) -> usize {
+        self.form.step_at(self.n.div_ceil(TILE), self.k, row / TILE, step)
+    }
+
+    /// Writes row `row` of the tiles, of whole steps, over zeros.
+    fn encode(&mut self, row: usize, ternaries: &[i8]) {
+        let form = self.form;
+        let r = row % TILE;
+        for (lookup, t) in ternaries.chunks_exact(form.ternaries()).enumerate() {
+            let (step, j) = (lookup / STEP_LOOKUPS, lookup % STEP_LOOKUPS);
+            let at = self.step_at(row, step);
+            let step = &mut self.bytes[at..][..form.step_bytes()];
+            let code = match form {
+                Form::Tl1 => pair_code(t[0], t[1]),
+                Form::Tl2 => {
+                    let (code, negative) = triple_code(t[0], t[1], t[2]);
+                    step[4 * TILE + r] |= u8::from(negative) << (7 - j);
+                    code
+                }
+            };
+            step[j / 2 * TILE + r] |= code << (4 * (j % 2));
+        }
     }
 
     /// How the ternaries are grouped.
@@ -150,23 +170,6 @@ impl PackedTl {
     /// As [`PackedTl::to_w2`].
     pub fn to_ternaries(&self) -> Result<Vec<i8>, PackError> {
         Ok(self.to_w2()?.to_ternaries())
-    }
-}
-
-/// Writes row `r` of a tile, of whole steps.
-fn encode(form: Form, ternaries: &[i8], r: usize, tile: &mut [u8]) {
-    for (lookup, t) in ternaries.chunks_exact(form.ternaries()).enumerate() {
-        let (step, j) = (lookup / STEP_LOOKUPS, lookup % STEP_LOOKUPS);
-        let step = &mut tile[step * form.step_bytes()..][..form.step_bytes()];
-        let code = match form {
-            Form::Tl1 => pair_code(t[0], t[1]),
-            Form::Tl2 => {
-                let (code, negative) = triple_code(t[0], t[1], t[2]);
-                step[4 * TILE + r] |= u8::from(negative) << (7 - j);
-                code
-            }
-        };
-        step[j / 2 * TILE + r] |= code << (4 * (j % 2));
     }
 }
 
@@ -240,7 +243,7 @@ mod tests {
             assert_eq!(refused, Err(PackError::InvalidCode { row: 7, col, code: 15 }));
             // Row 33 is past the end.
             let mut bytes = good.bytes().to_vec();
-            bytes[form.tile_bytes(k) + 1] = if form == Form::Tl1 { 0x45 } else { 1 };
+            bytes[form.step_at(2, k, 1, 0) + 1] = if form == Form::Tl1 { 0x45 } else { 1 };
             let refused = PackedTl::from_bytes(form, k, segments, bytes);
             assert!(matches!(refused, Err(PackError::Padding { row: 33, .. })), "{refused:?}");
         }

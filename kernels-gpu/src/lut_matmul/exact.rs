@@ -6,13 +6,12 @@
 //! for the kernel that makes the activations. The sums of the warps meet at the end.
 
 use contract::launch::Kernel;
-use contract::lut_matmul::{
-    Args, Form, HELD, STEP_LOOKUPS, TILE, pair_entry, table_words, tile_steps, triple_entry,
-};
-use contract::w2a8::{ActStats, act_bytes, act_index, dequantise};
+use contract::lut_matmul::{Args, Form, HELD, STEP_LOOKUPS, TILE, table_words, tile_steps};
+use contract::w2a8::{ActStats, act_bytes, dequantise};
 
+use super::exact_tables::{NEGATIVE, build};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, ld_nc_stream_u8_if, st};
+use crate::arch::mem::{ld, ld_nc_stream_u8_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, warp_id};
@@ -21,78 +20,8 @@ use crate::arch::warp::{LANES, lane_id, warp_id};
 const VECTORS: usize = 5;
 /// Bytes of a step that belong to one row.
 type Step = [u32; VECTORS];
-/// Where the negative entries of a table begin, in bytes.
-const NEGATIVE: u32 = 32;
 
 const _: () = assert!(TILE == LANES as usize);
-
-/// Four activations from `4 * word` on; zeros past the end of the row.
-///
-/// # Safety
-///
-/// `row` is a row of activations of `k` columns in the order of `contract::w2a8`.
-#[inline(always)]
-unsafe fn acts_word(row: *const u32, word: u32, k: u32) -> u32 {
-    let at = 4 * word as usize;
-    // SAFETY: a row has `act_bytes(k)` bytes, whole groups of it, so the word is inside.
-    unsafe { ld_if(at < act_bytes(k as usize), row.wrapping_add(act_index(at) / 4)) }
-}
-
-/// Builds tables `2 pair` and `2 pair + 1` of the row, which share their loads, into `at`.
-///
-/// # Safety
-///
-/// As for [`acts_word`]; `at` starts two tables of shared memory that are this thread's.
-#[inline(always)]
-unsafe fn build<const TL2: bool>(row: *const u32, pair: u32, k: u32, at: Shared<u32>) {
-    if TL2 {
-        let first = 6 * pair;
-        // SAFETY: by the caller.
-        let words = unsafe { [acts_word(row, first / 4, k), acts_word(row, first / 4 + 1, k)] };
-        let bytes = (u64::from(words[1]) << 32 | u64::from(words[0])) >> (8 * (first % 4));
-        let x = |i: u32| (bytes >> (8 * i)) as i8 as i32;
-        let mut t = 0;
-        while t < 2 {
-            let x = [x(3 * t), x(3 * t + 1), x(3 * t + 2)];
-            let at = at.add(t * table_words(Form::Tl2));
-            let mut word = 0;
-            while word < 7 {
-                let (a, b) = (triple_entry(2 * word, x), triple_entry(2 * word + 1, x));
-                // SAFETY: words below 15 of the table.
-                unsafe {
-                    at.add(u32::from(word)).write(halves(a, b));
-                    at.add(NEGATIVE / 4 + u32::from(word)).write(halves(-a, -b));
-                }
-                word += 1;
-            }
-            t += 1;
-        }
-    } else {
-        // SAFETY: by the caller.
-        let bytes = unsafe { acts_word(row, pair, k) };
-        let x = |i: u32| (bytes >> (8 * i)) as i8 as i32;
-        let mut t = 0;
-        while t < 2 {
-            let x = [x(2 * t), x(2 * t + 1)];
-            let at = at.add(t * table_words(Form::Tl1));
-            let mut word = 0;
-            while word < 5 {
-                // Code 9 is none: its half of the last word is never read.
-                let (a, b) = (pair_entry(2 * word, x), pair_entry((2 * word + 1) % 9, x));
-                // SAFETY: words below 5 of the table.
-                unsafe { at.add(u32::from(word)).write(halves(a, b)) };
-                word += 1;
-            }
-            t += 1;
-        }
-    }
-}
-
-/// Two entries in one word.
-#[inline(always)]
-const fn halves(low: i32, high: i32) -> u32 {
-    low as u32 & 0xffff | (high as u32) << 16
-}
 
 /// The sum of the eight lookups of a step whose tables start at `tables`.
 ///
@@ -119,23 +48,22 @@ unsafe fn look_up<const TL2: bool>(step: &Step, tables: Shared<i16>) -> i32 {
     acc
 }
 
-/// The bytes of step `index` of a row, or zeros.
+/// The bytes of a step, or zeros.
 ///
 /// # Safety
 ///
-/// When `enabled`, step `index` of the lane's row starts `index * step_bytes` after `row`.
+/// When `enabled`, the lane's byte of the step's first vector is at `step`.
 #[inline(always)]
-unsafe fn load<const TL2: bool>(enabled: bool, row: *const u8, index: u32) -> Step {
+unsafe fn load<const TL2: bool>(enabled: bool, step: *const u8) -> Step {
     let form = if TL2 { Form::Tl2 } else { Form::Tl1 };
-    let row = row.wrapping_add(index as usize * form.step_bytes());
-    let mut step = [0; VECTORS];
+    let mut bytes = [0; VECTORS];
     let mut v = 0;
     while v < form.step_bytes() / TILE {
         // SAFETY: vector v of the step; weights never change.
-        step[v] = unsafe { ld_nc_stream_u8_if(enabled, row.wrapping_add(v * TILE)) };
+        bytes[v] = unsafe { ld_nc_stream_u8_if(enabled, step.wrapping_add(v * TILE)) };
         v += 1;
     }
-    step
+    bytes
 }
 
 /// The kernel.
@@ -151,8 +79,8 @@ unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
     let steps = form.steps(k as usize) as u32;
     let (lane, warp) = (lane_id(), warp_id());
     let tile = block_idx_x() as usize;
-    let tile = args.w.as_ptr().cast_const().wrapping_add(tile * form.tile_bytes(k as usize));
-    let own = tile.wrapping_add(lane as usize);
+    let tiles = (n as usize).div_ceil(TILE);
+    let own = args.w.as_ptr().cast_const().wrapping_add(lane as usize);
     let row = block_idx_x() * TILE as u32 + thread_idx_x();
     let writes = thread_idx_x() < TILE as u32 && row < n;
     let shared = dynamic_shared_mem::<u32>();
@@ -162,8 +90,9 @@ unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
         let mut h = 0;
         while h < HELD {
             let index = first + h as u32 * WARPS;
+            let step = own.wrapping_add(form.step_at(tiles, k as usize, tile, index as usize));
             // SAFETY: index < end <= steps.
-            held[h] = unsafe { load::<TL2>(index < end, own, index) };
+            held[h] = unsafe { load::<TL2>(index < end, step) };
             h += 1;
         }
         held

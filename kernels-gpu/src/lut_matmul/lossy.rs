@@ -1,115 +1,23 @@
-//! The bit-serial form: the kernel that builds int8 tables, and the one that looks up in them.
+//! The bit-serial form: lookups in int8 tables.
 //!
-//! Building: one block for each activation group and row; thread `p` owns tables `p, p + 256, ...`.
-//! Looking up: a block owns one tile and goes along K in stretches. Its warps copy the tables of a
-//! stretch to shared memory, share its steps, and add up integers for each row and activation group;
-//! the first warp, one lane a row, then takes those through the chain of floats, group by group.
+//! A block owns one tile and goes along K in stretches. Its warps copy the tables of a stretch to
+//! shared memory, share its steps, and add up integers for each row and activation group; the first
+//! warp, one lane a row, then takes the products of the groups through the chain of floats.
 
 use contract::launch::Kernel;
 use contract::lut_matmul::TILE;
 use contract::lut_matmul::lossy::{
-    Args, BUILD_SMEM_BYTES, BUILD_THREADS, BuildArgs, Chain, ENTRIES, GROUP, Head, LossyTables,
-    MAX_BITS, SMEM_BYTES, STEP_COLUMNS, STEP_TABLE_BYTES, STEP_TABLES, STRETCH, WARPS, entry,
-    quantised, reach, scale_of, step_bytes, steps,
+    Args, Chain, ENTRIES, Head, MAX_BITS, SMEM_BYTES, STEP_COLUMNS, STEP_TABLE_BYTES, STEP_TABLES,
+    STRETCH, WARPS, product, step_bytes, steps, stretch,
 };
-use contract::num::abs_bits;
 
-use crate::arch::block;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, ld_nc, ld_nc_stream_u8_if, ld_x4, st, st_x4};
+use crate::arch::mem::{ld, ld_nc, ld_nc_stream_u8_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 
-const _: () = assert!(BUILD_THREADS == block::THREADS);
-const _: () = assert!(BUILD_SMEM_BYTES >= 4 * (block::THREADS + block::WARPS));
 const _: () = assert!(core::mem::offset_of!(Head, scale) == 0 && size_of::<Head>() == 8);
-
-/// The activations of table `c`, zeros past the end of the row.
-///
-/// # Safety
-///
-/// `row` starts a row of `k` activations.
-#[inline(always)]
-unsafe fn activations(row: *const f32, c: u32, k: u32) -> [f32; GROUP] {
-    let mut x = [0.0; GROUP];
-    let mut j = 0;
-    while j < GROUP {
-        let at = c * GROUP as u32 + j as u32;
-        // SAFETY: at < k.
-        x[j] = unsafe { ld_if(at < k, row.wrapping_add(at as usize)) };
-        j += 1;
-    }
-    x
-}
-
-/// # Safety
-///
-/// The launch obeys `LossyTables::SPEC`, grid x has a block for each activation group; the pointers
-/// of `args` cover the contract's table.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn lut_matmul_lossy_tables(args: BuildArgs) {
-    launch_dependents();
-    dependency_wait();
-    let (k, group) = (args.k, block_idx_x() as usize);
-    let tables = steps(k as usize) * STEP_TABLES;
-    let of_group = args.act_group as usize / GROUP;
-    let first = group * of_group;
-    let end = (first + of_group).min(tables) as u32;
-    let own = first as u32 + thread_idx_x();
-    let scratch = dynamic_shared_mem::<f32>();
-    let mut m = block_idx_y();
-    loop {
-        let row = args.x.as_ptr().cast_const().wrapping_add(m as usize * k as usize);
-        let (mut top, mut partial) = (0, 0.0);
-        let mut c = own;
-        while c < end {
-            // SAFETY: x[m].
-            let x = unsafe { activations(row, c, k) };
-            top = top.max(abs_bits(reach(x)));
-            partial += entry(0, x);
-            c += BUILD_THREADS;
-        }
-        // SAFETY: words 256 to 263 of the shared memory are for this call.
-        let top = unsafe { block::max(scratch.add(block::THREADS).cast(), top) };
-        let scale = scale_of(f32::from_bits(top));
-        // SAFETY: the first 256 words are for this call.
-        let bias = unsafe { block::sum_partials(scratch, partial) };
-        if thread_idx_x() == 0 {
-            let groups = tables.div_ceil(of_group);
-            let head = args.heads.cast::<f32>().as_ptr();
-            let head = head.wrapping_add(2 * (m as usize * groups + group));
-            // SAFETY: heads[m, group] is this block's: the scale, then the bias.
-            unsafe {
-                st(head, scale);
-                st(head.wrapping_add(1), bias);
-            }
-        }
-        let out = args.tables.cast::<[u32; 4]>().as_ptr().wrapping_add(m as usize * tables);
-        let mut c = own;
-        while c < end {
-            // SAFETY: x[m].
-            let x = unsafe { activations(row, c, k) };
-            let mut words = [0u32; ENTRIES / 4];
-            let mut i = 0;
-            while i < ENTRIES {
-                let byte = quantised(entry(i, x), scale) as u8;
-                words[i / 4] |= u32::from(byte) << (8 * (i % 4));
-                i += 1;
-            }
-            // SAFETY: tables[m, c] is this thread's.
-            unsafe { st_x4(out.wrapping_add(c as usize), words) };
-            c += BUILD_THREADS;
-        }
-        m += grid_dim_y();
-        if m >= args.m {
-            break; // the same for every thread of the block
-        }
-        sync_threads();
-    }
-}
-
-const _: unsafe extern "ptx-kernel" fn(<LossyTables as Kernel>::Args) = lut_matmul_lossy_tables;
 
 /// Vectors of a step, at most.
 const VECTORS: usize = STEP_TABLES / 2 * MAX_BITS;
@@ -134,6 +42,18 @@ unsafe fn look_up<const BITS: usize>(step: &[u32; VECTORS], tables: Shared<i8>) 
     z
 }
 
+/// Scale and bias of group `local` of the stretch.
+///
+/// # Safety
+///
+/// The heads of the stretch start at `heads`.
+#[inline(always)]
+unsafe fn head(heads: Shared<u32>, local: u32) -> Head {
+    // SAFETY: by the caller.
+    let (scale, bias) = unsafe { (heads.add(2 * local).read(), heads.add(2 * local + 1).read()) };
+    Head { scale: f32::from_bits(scale), bias: f32::from_bits(bias) }
+}
+
 /// The kernel.
 ///
 /// # Safety
@@ -141,7 +61,7 @@ unsafe fn look_up<const BITS: usize>(step: &[u32; VECTORS], tables: Shared<i8>) 
 /// The pointers of `args` cover the contract's table, grid x has a block for each tile, the block has
 /// `WARPS` warps and `SMEM_BYTES` of shared memory.
 #[inline(always)]
-unsafe fn lookup<const BITS: usize>(args: &Args) {
+unsafe fn lookup<const BITS: usize, const HELD: usize>(args: &Args) {
     let steps = steps(args.k as usize) as u32;
     let of_group = args.act_group / STEP_COLUMNS as u32; // steps
     let groups = steps.div_ceil(of_group);
@@ -151,16 +71,22 @@ unsafe fn lookup<const BITS: usize>(args: &Args) {
     let row = (block_idx_x() * TILE as u32 + lane).min(args.n - 1) as usize;
     let w = args.w.as_ptr().cast_const();
     let w = w.wrapping_add(tile * steps as usize * step_bytes(BITS) + lane as usize);
-    let load = |enabled: bool, index: u32| {
-        let at = w.wrapping_add(index as usize * step_bytes(BITS));
-        let mut step = [0; VECTORS];
-        let mut v = 0;
-        while v < step_bytes(BITS) / TILE {
-            // SAFETY: vector v of a step of the tile; weights never change.
-            step[v] = unsafe { ld_nc_stream_u8_if(enabled, at.wrapping_add(v * TILE)) };
-            v += 1;
+    let load = |first: u32, last: u32| {
+        let mut held = [[0; VECTORS]; HELD];
+        let mut h = 0;
+        while h < HELD {
+            let index = first + h as u32;
+            let at = w.wrapping_add(index as usize * step_bytes(BITS));
+            let mut v = 0;
+            while v < step_bytes(BITS) / TILE {
+                let at = at.wrapping_add(v * TILE);
+                // SAFETY: vector v of a step of the tile; weights never change.
+                held[h][v] = unsafe { ld_nc_stream_u8_if(index < last, at) };
+                v += 1;
+            }
+            h += 1;
         }
-        step
+        held
     };
     let shared = dynamic_shared_mem::<u32>();
     let sums = shared.byte_add(STRETCH * STEP_TABLE_BYTES);
@@ -175,7 +101,7 @@ unsafe fn lookup<const BITS: usize>(args: &Args) {
         let row_heads = row_heads.wrapping_add(2 * m as usize * groups as usize);
         let (mut chain, mut carry, mut base) = (Chain::default(), 0, 0);
         while base < steps {
-            let end = steps.min(base + STRETCH);
+            let end = steps.min(base + stretch(of_group));
             let (first_group, end_group) = (base / of_group, end.div_ceil(of_group));
             let mut i = thread;
             while i < (end - base) * STEP_TABLES as u32 {
@@ -201,56 +127,75 @@ unsafe fn lookup<const BITS: usize>(args: &Args) {
             let share = (end - base).div_ceil(WARPS);
             let mut index = base + warp_id() * share;
             let last = end.min(index + share);
-            let mut step = load(index < last, index);
+            let mut held = load(index, last);
             sync_threads();
             let (mut z, mut group) = (0i32, index / of_group);
             while index < last {
-                let ahead = load(index + 1 < last, index + 1);
-                let at = shared.byte_add((index - base) * STEP_TABLE_BYTES);
-                // SAFETY: the tables of the stretch are there.
-                z += unsafe { look_up::<BITS>(&step, at.cast()) };
-                step = ahead;
-                index += 1;
-                if index == last || index == (group + 1) * of_group {
-                    let at = (group - first_group) * TILE as u32 + lane;
-                    // SAFETY: a sum of the stretch; between the barriers all go this way.
-                    unsafe { sums.add(at).atomic_add(z as u32) };
-                    (z, group) = (0, group + 1);
+                let ahead = load(index + HELD as u32, last);
+                let mut h = 0;
+                while h < HELD {
+                    if index < last {
+                        let at = shared.byte_add((index - base) * STEP_TABLE_BYTES);
+                        // SAFETY: the tables of the stretch are there.
+                        z += unsafe { look_up::<BITS>(&held[h], at.cast()) };
+                        index += 1;
+                        if index == last || index == (group + 1) * of_group {
+                            let at = (group - first_group) * TILE as u32 + lane;
+                            // SAFETY: a sum of the stretch; between the barriers all go this way.
+                            unsafe { sums.add(at).atomic_add(z as u32) };
+                            (z, group) = (0, group + 1);
+                        }
+                    }
+                    h += 1;
                 }
+                held = ahead;
+            }
+            sync_threads();
+            // The products of whole groups, in the place of their sums. A group that has begun in
+            // an earlier stretch, or goes on in the next one, is alone in its stretch or last.
+            let whole = if of_group > STRETCH { 0 } else { end_group - first_group };
+            let mut i = thread;
+            while i < whole * TILE as u32 {
+                // SAFETY: a sum of the stretch, this thread's until the next barrier.
+                unsafe {
+                    let p = product(head(heads, i / TILE as u32), sums.add(i).read() as i32);
+                    sums.add(i).write(p.to_bits());
+                }
+                i += 32 * WARPS;
             }
             sync_threads();
             if thread < TILE as u32 {
-                let mut group = first_group;
-                while group < end_group {
-                    let local = group - first_group;
+                let mut local = 0;
+                while local < end_group - first_group {
+                    let group = first_group + local;
                     // SAFETY: written before the barrier.
-                    let z = unsafe { sums.add(local * TILE as u32 + lane).read() } as i32;
-                    // SAFETY: as above: scale and bias.
-                    let (scale, bias) =
-                        unsafe { (heads.add(2 * local).read(), heads.add(2 * local + 1).read()) };
-                    let head = Head { scale: f32::from_bits(scale), bias: f32::from_bits(bias) };
-                    carry += z;
-                    group += 1;
-                    // The rest of a group may be in the next stretch.
-                    if group * of_group <= end || end == steps {
-                        chain.add(head, carry);
-                        carry = 0;
-                        if group % args.per_weight_group == 0 || group == groups {
-                            let of_weights = (group - 1) / args.per_weight_group;
-                            let at = row * weight_groups as usize + of_weights as usize;
-                            // SAFETY: s[row, weight group]; weights never change.
-                            let scale =
-                                unsafe { ld_nc(args.s.as_ptr().cast_const().wrapping_add(at)) };
-                            let zero = if args.z.is_null() {
-                                None
-                            } else {
-                                // SAFETY: z[row, weight group].
-                                Some(unsafe {
-                                    ld_nc(args.z.as_ptr().cast_const().wrapping_add(at))
-                                })
-                            };
-                            chain.end(scale, zero);
+                    let (word, head) = unsafe {
+                        (sums.add(local * TILE as u32 + lane).read(), head(heads, local))
+                    };
+                    local += 1;
+                    let mut p = f32::from_bits(word);
+                    if whole == 0 {
+                        carry += word as i32;
+                        if (group + 1) * of_group > end && end < steps {
+                            break; // goes on in the next stretch
                         }
+                        p = product(head, carry);
+                        carry = 0;
+                    }
+                    chain.add(p, head.bias);
+                    if (group + 1) % args.per_weight_group == 0 || group + 1 == groups {
+                        let of_weights = group / args.per_weight_group;
+                        let at = row * weight_groups as usize + of_weights as usize;
+                        let (s, z) = (args.s.as_ptr().cast_const(), args.z.as_ptr().cast_const());
+                        // SAFETY: s[row, weight group]; weights never change.
+                        let scale = unsafe { ld_nc(s.wrapping_add(at)) };
+                        let zero = if args.z.is_null() {
+                            None
+                        } else {
+                            // SAFETY: z[row, weight group].
+                            Some(unsafe { ld_nc(z.wrapping_add(at)) })
+                        };
+                        chain.end(scale, zero);
                     }
                 }
             }
@@ -280,7 +225,7 @@ macro_rules! entries {
             #[unsafe(export_name = $symbol)]
             unsafe extern "ptx-kernel" fn entry(args: Args) {
                 // SAFETY: the launch contract, handed on.
-                unsafe { lookup::<$bits>(&args) }
+                unsafe { lookup::<$bits, { if $bits < 3 { 4 } else { 5 - $bits } }>(&args) }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::lut_matmul::lossy::$name as Kernel>::Args,

@@ -4,4 +4,6 @@
 //! entries of a table lie in different banks (or in the same word), and no lookup has a conflict.
 
 pub mod exact;
+mod exact_tables;
 pub mod lossy;
+pub mod lossy_tables;

@@ -136,9 +136,16 @@ impl Kernel for LossyTables {
 }
 
 /// Warps of a block of the lookup kernels; it owns one tile.
-pub const WARPS: u32 = 8;
-/// Steps whose tables and sums are in shared memory together.
+pub const WARPS: u32 = 16;
+/// Most steps whose tables and sums are in shared memory together.
 pub const STRETCH: u32 = 128;
+
+/// Steps of a stretch when an activation group has `of_group`: whole groups where they fit.
+#[inline(always)]
+pub const fn stretch(of_group: u32) -> u32 {
+    if of_group > STRETCH { STRETCH } else { STRETCH - STRETCH % of_group }
+}
+
 /// Bytes of a step's tables.
 pub const STEP_TABLE_BYTES: u32 = (STEP_TABLES * ENTRIES) as u32;
 /// Shared memory: the tables, one sum for each row and activation group, and the groups' heads.
@@ -181,7 +188,7 @@ macro_rules! lookups {
             impl Kernel for $name {
                 type Args = Args;
                 const SPEC: LaunchSpec =
-                    LaunchSpec::new($symbol, 32 * WARPS).with_smem(SMEM_BYTES);
+                    LaunchSpec::new($symbol, 32 * WARPS).with_smem(SMEM_BYTES).with_min_blocks(1);
             }
         )*
 
@@ -211,12 +218,18 @@ pub struct Chain {
     pub bias: f32,
 }
 
+/// Twice the product of an activation group whose lookups add up to `z`.
+#[inline(always)]
+pub fn product(head: Head, z: i32) -> f32 {
+    crate::num::fma(head.scale, z as f32, head.bias)
+}
+
 impl Chain {
-    /// Takes the next activation group.
+    /// Takes the [`product`] of the next activation group, and its bias.
     #[inline(always)]
-    pub fn add(&mut self, head: Head, z: i32) {
-        self.product += crate::num::fma(head.scale, z as f32, head.bias);
-        self.bias += head.bias;
+    pub fn add(&mut self, product: f32, bias: f32) {
+        self.product += product;
+        self.bias += bias;
     }
 
     /// Ends a weight group.
@@ -252,7 +265,7 @@ mod tests {
         assert_eq!(0.5 * (table[11] + table[0]) + table[13], 7.0);
         let mut chain = Chain::default();
         let z = i32::from(q[11]) + 2 * i32::from(q[13]);
-        chain.add(Head { scale, bias: table[0] }, z);
+        chain.add(product(Head { scale, bias: table[0] }, z), table[0]);
         chain.end(1.0, None);
         assert!((chain.y - 6.990_158).abs() < 1e-6, "{}", chain.y);
     }

@@ -1,9 +1,11 @@
 //! Lookup matmul: products are read from tables of sums instead of being multiplied.
 //!
-//! Weights stand in *tiles* of [`TILE`] rows. A tile is a run of *steps*; a step is a few vectors of
+//! Weights stand in *tiles* of [`TILE`] rows. A tile is a row of *steps*; a step is a few vectors of
 //! [`TILE`] bytes, byte `r` of each for row `r` of the tile, so that one 32-byte load feeds 32 rows
-//! on a CPU and 32 lanes on a GPU look up in the same table. Rows past N and columns past K hold
-//! the code of zero.
+//! on a CPU and 32 lanes on a GPU look up in the same table. Tiles stand in *bands* of [`BAND`], and
+//! the steps of a band in *stretches* of [`STRETCH`]: a stretch of the first tile, of the second, ...,
+//! then the next stretch. A CPU that keeps the tables of a stretch in its first cache so reads a band
+//! from end to end. Rows past N and columns past K hold the code of zero.
 //!
 //! ## Exact forms
 //!
@@ -32,6 +34,10 @@ pub use lossy::{LossyB1, LossyB2, LossyB3, LossyB4, LossyTables};
 
 /// Rows of a tile, and bytes of a vector.
 pub const TILE: usize = 32;
+/// Tiles of a band; the last band may have fewer.
+pub const BAND: usize = 4;
+/// Steps of a stretch; the last one may be shorter.
+pub const STRETCH: usize = 32;
 /// Lookups of a step.
 pub const STEP_LOOKUPS: usize = 8;
 
@@ -90,6 +96,18 @@ impl Form {
     /// Bytes of an `n` by `k` matrix.
     pub const fn packed_bytes(self, n: usize, k: usize) -> usize {
         n.div_ceil(TILE) * self.tile_bytes(k)
+    }
+
+    /// First byte of step `step` of tile `tile` in a matrix of `tiles` tiles of `k` columns.
+    #[inline(always)]
+    pub const fn step_at(self, tiles: usize, k: usize, tile: usize, step: usize) -> usize {
+        let first = tile - tile % BAND;
+        let in_band = if tiles - first < BAND { tiles - first } else { BAND };
+        let begin = step - step % STRETCH;
+        let left = self.steps(k).saturating_sub(begin);
+        let stretch = if left < STRETCH { left } else { STRETCH };
+        let steps = begin * in_band + tile % BAND * stretch + step % STRETCH;
+        first * self.tile_bytes(k) + steps * self.step_bytes()
     }
 
     /// Codes there are: smaller nibbles are valid.
@@ -151,6 +169,9 @@ pub const SMEM_BYTES: u32 = 46_080 + 64;
 pub const fn tile_steps(form: Form) -> u32 {
     46_080 / (STEP_LOOKUPS as u32 * 4 * table_words(form))
 }
+
+const _: () = assert!(tile_steps(Form::Tl1) as usize % STRETCH == 0);
+const _: () = assert!(tile_steps(Form::Tl2) as usize % STRETCH == 0);
 /// Words of a table in shared memory: an odd number, so that neighbouring tables are built without
 /// bank conflicts. Entries are 16 bits; TL2's negative ones begin at word 8.
 pub const fn table_words(form: Form) -> u32 {
@@ -240,6 +261,7 @@ exact! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec;
 
     #[test]
     fn codes_are_those_of_the_published_tables() {
@@ -264,6 +286,25 @@ mod tests {
         ];
         for (code, triple) in listed.into_iter().enumerate() {
             assert_eq!(triple_of(code as u8), triple);
+        }
+    }
+
+    #[test]
+    fn every_step_has_a_place_of_its_own() {
+        for form in Form::ALL {
+            for (n, k) in [(1usize, 1), (128, 768), (129, 769), (300, 2560), (90, 512)] {
+                let tiles = n.div_ceil(TILE);
+                let mut taken = vec![false; form.packed_bytes(n, k)];
+                for tile in 0..tiles {
+                    for step in 0..form.steps(k) {
+                        let at = form.step_at(tiles, k, tile, step);
+                        for byte in &mut taken[at..at + form.step_bytes()] {
+                            assert!(!std::mem::replace(byte, true), "{form:?} {n}x{k}");
+                        }
+                    }
+                }
+                assert!(taken.iter().all(|&byte| byte), "{form:?} {n}x{k}");
+            }
         }
     }
 
