@@ -32,6 +32,12 @@ fn choose_backend() {
 }
 
 #[test]
+fn conv2d() {
+    let text = run("conv2d", &["cpu"]);
+    assert!(text.contains("[2, 9, 7, 16] on CPU") && text.contains("y[0..4] = ["), "{text}");
+}
+
+#[test]
 fn gemv() {
     let text = run("gemv", &["cpu"]);
     assert!(text.contains("1000x777 on CPU") && text.contains("y[0..4] = ["), "{text}");
