@@ -73,6 +73,33 @@ pub fn tensor_bound(element: RowType, k: usize, alpha: f32, magnitude: f64) -> f
     f64::from(alpha).abs() * magnitude * gamma
 }
 
+/// The type of the elements of `A` and `B`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A float; `C` has the same type.
+    Float(RowType),
+    /// i8; `C` is i32.
+    I8,
+}
+
+impl Kind {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Float(element) => element.bytes(),
+            Self::I8 => 1,
+        }
+    }
+
+    /// The field's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float(element) => element.name(),
+            Self::I8 => "i8",
+        }
+    }
+}
+
 /// One matrix of a product, as a kernel finds it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +152,33 @@ pub struct Tiling {
     pub columns: u32,
     /// Tiles of a block, of one matrix or of several.
     pub tiles: u32,
+}
+
+/// One kernel of the family, and what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Its launch rules.
+    pub spec: LaunchSpec,
+    /// How it cuts the result.
+    pub tiling: Tiling,
+    /// The types it takes.
+    pub kinds: &'static [Kind],
+    /// Whether its sums are a tensor core's: of floats, only for who asks by name.
+    pub tensor: bool,
+    /// [`Matrix::unit`] that `A` and `B` must have: where neighbours in memory are neighbours in k,
+    /// and where they are not.
+    pub units: [u32; 2],
+}
+
+impl Variant {
+    /// Whether it can make this product; the device is another question.
+    pub fn takes(&self, kind: Kind, tensor: bool, a: &Matrix, b: &Matrix) -> bool {
+        let fits = |matrix: &Matrix, along: bool| matrix.unit >= self.units[usize::from(!along)];
+        self.kinds.contains(&kind)
+            && (tensor || !self.tensor || kind == Kind::I8)
+            && fits(a, a.transposed == 0)
+            && fits(b, b.transposed != 0)
+    }
 }
 
 impl Tiling {

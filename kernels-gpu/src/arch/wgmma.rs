@@ -70,18 +70,18 @@ macro_rules! names {
 
 macro_rules! wide {
     (64) => {
-        names!("wg0_", "wg1_", "wg2_", "wg3_")
+        names!("WA", "WB", "WC", "WD")
     };
     (128) => {
-        concat!(wide!(64), ",", names!("wg4_", "wg5_", "wg6_", "wg7_"))
+        concat!(wide!(64), ",", names!("WE", "WF", "WG", "WH"))
     };
     (256) => {
         concat!(
             wide!(128),
             ",",
-            names!("wg8_", "wg9_", "wg10_", "wg11_"),
+            names!("WI", "WJ", "WK", "WL"),
             ",",
-            names!("wg12_", "wg13_", "wg14_", "wg15_")
+            names!("WM", "WN", "WO", "WP")
         )
     };
 }
@@ -94,44 +94,74 @@ pub fn declare() {
     // SAFETY: declares registers.
     unsafe {
         asm!(
-            ".reg .f32 wg0_<8>, wg1_<8>, wg2_<8>, wg3_<8>, wg4_<8>, wg5_<8>, wg6_<8>, wg7_<8>;",
-            ".reg .f32 wg8_<8>, wg9_<8>, wg10_<8>, wg11_<8>, wg12_<8>, wg13_<8>, wg14_<8>, wg15_<8>;",
+            ".reg .f32 WA<8>, WB<8>, WC<8>, WD<8>, WE<8>, WF<8>, WG<8>, WH<8>;",
+            ".reg .f32 WI<8>, WJ<8>, WK<8>, WL<8>, WM<8>, WN<8>, WO<8>, WP<8>;",
             options(nostack),
         );
     }
 }
 
-/// Sets group `J` of eight accumulators to zero.
+/// Calls a macro with the name of each group of accumulators that it is for.
+macro_rules! match_group {
+    ($j:expr, $call:ident) => {
+        match $j {
+            0 => $call!("WA"),
+            1 => $call!("WB"),
+            2 => $call!("WC"),
+            3 => $call!("WD"),
+            4 => $call!("WE"),
+            5 => $call!("WF"),
+            6 => $call!("WG"),
+            7 => $call!("WH"),
+            8 => $call!("WI"),
+            9 => $call!("WJ"),
+            10 => $call!("WK"),
+            11 => $call!("WL"),
+            12 => $call!("WM"),
+            13 => $call!("WN"),
+            14 => $call!("WO"),
+            _ => $call!("WP"),
+        }
+    };
+}
+
+/// Sets group `J` (below 16) of eight accumulators to zero.
 #[inline(always)]
 pub fn clear<const J: u32>() {
-    // SAFETY: writes registers that `declare` has named.
-    unsafe {
-        asm!(
-            "mov.f32 wg{j}_0, 0f00000000; mov.f32 wg{j}_1, 0f00000000;",
-            "mov.f32 wg{j}_2, 0f00000000; mov.f32 wg{j}_3, 0f00000000;",
-            "mov.f32 wg{j}_4, 0f00000000; mov.f32 wg{j}_5, 0f00000000;",
-            "mov.f32 wg{j}_6, 0f00000000; mov.f32 wg{j}_7, 0f00000000;",
-            j = const J,
-            options(nostack),
-        );
+    macro_rules! clear {
+        (@ $w:literal $($i:literal)*) => {
+            asm!($(concat!("mov.b32 ", $w, $i, ", 0;")),*, options(nostack))
+        };
+        ($w:literal) => {
+            // SAFETY: writes registers that `declare` has named.
+            unsafe { clear!(@ $w 0 1 2 3 4 5 6 7) }
+        };
     }
+    match_group!(J, clear)
 }
 
-/// Group `J` of eight accumulators: columns `16 J` to `16 J + 15`. After [`wait`]`::<0>()`.
+/// Group `J` (below 16) of eight accumulators: columns `16 J` to `16 J + 15`. After
+/// [`wait`]`::<0>()`.
 #[inline(always)]
 pub fn read<const J: u32>() -> [f32; 8] {
     let (a, b, c, d, e, f, g, h): (f32, f32, f32, f32, f32, f32, f32, f32);
-    // SAFETY: reads registers that `declare` has named.
-    unsafe {
-        asm!(
-            "mov.b32 {a}, wg{j}_0; mov.b32 {b}, wg{j}_1; mov.b32 {c}, wg{j}_2; mov.b32 {d}, wg{j}_3;",
-            "mov.b32 {e}, wg{j}_4; mov.b32 {f}, wg{j}_5; mov.b32 {g}, wg{j}_6; mov.b32 {h}, wg{j}_7;",
-            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
-            e = out(reg32) e, f = out(reg32) f, g = out(reg32) g, h = out(reg32) h,
-            j = const J,
-            options(nostack),
-        );
+    macro_rules! read {
+        ($w:literal) => {
+            // SAFETY: reads registers that `declare` has named.
+            unsafe {
+                asm!(
+                    concat!("mov.b32 {a}, ", $w, "0; mov.b32 {b}, ", $w, "1;"),
+                    concat!("mov.b32 {c}, ", $w, "2; mov.b32 {d}, ", $w, "3;"),
+                    concat!("mov.b32 {e}, ", $w, "4; mov.b32 {f}, ", $w, "5;"),
+                    concat!("mov.b32 {g}, ", $w, "6; mov.b32 {h}, ", $w, "7;"),
+                    a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+                    e = out(reg32) e, f = out(reg32) f, g = out(reg32) g, h = out(reg32) h,
+                    options(nostack),
+                )
+            }
+        };
     }
+    match_group!(J, read);
     [a, b, c, d, e, f, g, h]
 }
 

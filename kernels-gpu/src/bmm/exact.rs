@@ -8,7 +8,7 @@
 use contract::bmm::{Args, K_CHUNK, Matrix, row_words};
 
 use super::source::{Source, Sum, Target, Word};
-use super::write::write;
+use super::write::{write, write_squares};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
@@ -162,6 +162,7 @@ pub(super) unsafe fn exact<
     const RN: usize,
     const Q: usize,
     const DEPTH: u32,
+    const DIRECT: bool,
 >(
     args: &Args,
     element: E,
@@ -216,6 +217,7 @@ pub(super) unsafe fn exact<
     let start = opaque(0);
     let mut s = start;
     let mut first = true;
+    let whole = DIRECT && args.c.unit >= 4 * out.width() && !C::reads(args.beta);
     // SAFETY: `args` says the truth; each thread writes its own part of a slice and its own totals,
     // and reads what others wrote after a barrier.
     unsafe {
@@ -229,7 +231,8 @@ pub(super) unsafe fn exact<
                 multiply::<E::Term, DEPTH, RM, RN>(&mut sums, left, right);
             }
             let chunk = E::PER_WORD == 1 && s % (K_CHUNK as u32 / DEPTH) == 0 && s > start;
-            if chunk || s == slices {
+            // A single chunk needs no totals where it can be written as it is.
+            if chunk && s < slices || s == slices && !(first && whole) {
                 join::<E::Term, RM, RN>(&mut sums, mine, side, (4 * TY, 4 * TX), first);
                 first = false;
             }
@@ -237,6 +240,13 @@ pub(super) unsafe fn exact<
             b.store(to.add(2 * slice), ld, next_b);
             barrier(threads);
             s += 1;
+        }
+        if first && whole {
+            if here {
+                let mine = (row0 + 4 * ty, column0 + 4 * tx);
+                write_squares::<C, RM, RN>(args, out, batch, mine, (4 * TY, 4 * TX), sums);
+            }
+            return;
         }
         write(args, out, batch, (row0, column0), (m, n), totals, (side, side, side), thread);
     }

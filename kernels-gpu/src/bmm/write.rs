@@ -56,3 +56,43 @@ pub(super) unsafe fn write<C: Target>(
         index += threads;
     }
 }
+
+/// Writes a thread's squares of 4 by 4 straight from its sums; the first stands at `(row0, column0)`,
+/// the others `steps` apart. What is outside of `C` is left out.
+///
+/// # Safety
+///
+/// `args` says the truth: groups of four are whole and aligned, and `C` is not read. No other thread
+/// accesses these elements.
+#[inline(always)]
+pub(super) unsafe fn write_squares<C: Target, const RM: usize, const RN: usize>(
+    args: &Args,
+    element: C,
+    batch: u32,
+    (row0, column0): (u32, u32),
+    steps: (u32, u32),
+    sums: [[[[C::Sum; 4]; RN]; 4]; RM],
+) {
+    let first = u64::from(batch) * args.c.stride + u64::from(column0);
+    let mut r = 0;
+    while r < 4 * RM {
+        let row = row0 + r as u32 / 4 * steps.0 + r as u32 % 4;
+        let line = (first + u64::from(row) * args.c.ld) * u64::from(element.width());
+        let line = args.c.addr.as_ptr().wrapping_add(line as usize);
+        let mut c = 0;
+        while c < RN {
+            let step = c as u32 * steps.1;
+            if row < args.m && column0 + step < args.n {
+                let zero = C::Sum::from_word(0);
+                let out = sums[r / 4][r % 4][c].map(|sum| C::finish(args.alpha, sum, 0, zero));
+                // SAFETY: all four are inside when the first is; the caller's promise.
+                unsafe {
+                    let p = line.wrapping_add((step * element.width()) as usize);
+                    element.store4(p, 4, true, out);
+                }
+            }
+            c += 1;
+        }
+        r += 1;
+    }
+}
