@@ -69,6 +69,9 @@ unsafe fn run<
         if turn >= begin + STAGES - 1 {
             wait_group::<{ STAGES - 2 }>();
             sync_threads();
+            let a = smem.add((turn + 1) % STAGES * stage_bytes);
+            // SAFETY: the stage is there for every thread; nobody writes it before the next barrier.
+            unsafe { multiply(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane) };
         }
         let to = smem.add(turn % STAGES * stage_bytes);
         let mut codes = [[0u32; 4]; 4];
@@ -103,11 +106,6 @@ unsafe fn run<
             }
         }
         commit_group();
-        if turn >= begin + STAGES - 1 {
-            let a = smem.add((turn + 1) % STAGES * stage_bytes);
-            // SAFETY: the stage is there for every thread; nobody writes it before the next barrier.
-            unsafe { multiply(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane) };
-        }
         let mut i = 0;
         while i < 4 && W::TERNARY && turn < steps {
             let to = to.add(BM * ROW_BYTES + swizzled(b_row, b_piece + i));

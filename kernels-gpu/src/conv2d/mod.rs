@@ -9,6 +9,8 @@ mod half16;
 #[cfg(level_sm_90a)]
 pub mod hopper;
 pub mod int8;
+#[cfg(level_sm_90a)]
+pub mod int8_hopper;
 #[cfg(level_sm_80)]
 pub mod int8_mma;
 pub mod join;

@@ -130,6 +130,18 @@ const fn mma(symbol: &'static str, tile: Tile, threads: u32) -> LaunchSpec {
     LaunchSpec::new(symbol, threads).with_smem(larger(steps, staging)).with_min_sm(80)
 }
 
+/// Steps in the shared memory of the Hopper kernels.
+pub const HOPPER_STAGES: u32 = 6;
+
+const WIDE: Tile = LARGE;
+const NARROW: Tile = Tile { pixels: 128, channels: 64 };
+
+const fn hopper(symbol: &'static str, tile: Tile) -> LaunchSpec {
+    // The steps start at a multiple of 1,024.
+    let steps = HOPPER_STAGES * MMA_STEP * (tile.pixels + tile.channels) + 1024;
+    LaunchSpec::new(symbol, 256).with_smem(steps).only_on(90)
+}
+
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident $tile:ident $spec:expr;)*) => { $(
         $(#[$doc])*
@@ -158,6 +170,10 @@ kernels! {
     Conv2dTernaryMma LARGE mma("conv2d_ternary_mma", LARGE, 256);
     /// Ternary weights, tensor cores, small tile.
     Conv2dTernaryMmaSmall SMALL mma("conv2d_ternary_mma_small", SMALL, 128);
+    /// Ternary weights, a Hopper GPU's tensor cores.
+    Conv2dTernaryHopper WIDE hopper("conv2d_ternary_hopper", WIDE);
+    /// Ternary weights, a Hopper GPU's tensor cores, fewer channels.
+    Conv2dTernaryHopperNarrow NARROW hopper("conv2d_ternary_hopper_narrow", NARROW);
 }
 
 #[cfg(test)]
