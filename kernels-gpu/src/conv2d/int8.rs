@@ -4,7 +4,7 @@
 //! terms a word, for dp4a. Sums are exact, so the order of the terms does not matter.
 
 use contract::conv2d::int8::{Args, DOT_PITCH, DOT_STEP, ternary_bytes};
-use contract::conv2d::{ABSENT, Activation, Conv2dI8, Conv2dTernary, finish};
+use contract::conv2d::{ABSENT, Activation, Conv2dI8, Conv2dTernary, finish, finish_cheap};
 use contract::launch::Kernel;
 use contract::w2a8::dequantise;
 
@@ -162,7 +162,7 @@ pub(super) unsafe fn finish_rows<W: Weights, const PIXELS: u32, const CHANNELS: 
 ) {
     let g = &args.geometry;
     let channels_first = g.y_step[1] == 1;
-    if W::TERNARY && channels_first && g.k % 4 == 0 {
+    if W::TERNARY && channels_first && g.k % 4 == 0 && args.activation.is_cheap() {
         // SAFETY: the caller's promise.
         return unsafe {
             finish_fours::<PIXELS, CHANNELS>(
@@ -272,7 +272,7 @@ unsafe fn finish_fours<const PIXELS: u32, const CHANNELS: u32>(
         while c < 4 {
             let value = dequantise(sums[c] as i32, scale, weight_scales[c]);
             let r = if has { residual[c] } else { ABSENT };
-            out[c] = finish(value, biases[c], r, activation).to_bits();
+            out[c] = finish_cheap(value, biases[c], r, activation).to_bits();
             c += 1;
         }
         // SAFETY: four outputs that belong to this thread.

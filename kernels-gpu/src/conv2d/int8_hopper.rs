@@ -1,8 +1,9 @@
 //! Ternary weights on a Hopper GPU's integer tensor cores: 128 pixels by 64 or 128 channels.
 //!
 //! A step is 128 terms: `a`, a row of 128 bytes for each pixel, gathered by `cp.async`; `b`, one for
-//! each channel. Weights travel as they are, 2 bits each: turn `t` loads the codes of step `t` into
-//! registers, turn `t + 1` puts them into the ring as bytes. Turns and ring as in [`super::hopper`].
+//! each channel. Weights travel as they are, 2 bits each, by `cp.async` too: a thread turns the codes
+//! that it has copied itself into the bytes of `b`, one turn before they are multiplied. Turns and ring
+//! as in [`super::hopper`].
 
 use contract::conv2d::int8::{Args, HOPPER_STAGES, MMA_STEP, ternary_bytes};
 use contract::conv2d::{Conv2dTernaryHopper, Conv2dTernaryHopperNarrow};
@@ -11,10 +12,9 @@ use contract::launch::Kernel;
 use super::gather::{ROW_BYTES, Rows, swizzled, together};
 use super::hopper::{BM, clear, park};
 use super::int8::{Ternaries, finish_rows};
-use crate::arch::async_copy::{commit_group, wait_group};
+use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
-use crate::arch::mem::ld_or_zero_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor};
@@ -22,6 +22,8 @@ use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor};
 const THREADS: u32 = 256;
 /// Turns between asking for a step and multiplying it.
 const AHEAD: u32 = HOPPER_STAGES - 2;
+/// Bytes of the codes of a channel in a step.
+const CODE_BYTES: u32 = MMA_STEP / 4;
 /// Bytes of 64 rows of a step.
 const BLOCK_BYTES: u32 = 64 * ROW_BYTES;
 
@@ -54,32 +56,37 @@ unsafe fn run<const BN: u32>(args: &Args) {
 
     let smem = dynamic_shared_mem::<u8>();
     let ring = smem.add(smem.addr().wrapping_neg() % ATOM_BYTES);
-    let stage_bytes = ROW_BYTES * (BM + BN);
+    let (codes_at, stage_bytes) = (ROW_BYTES * (BM + BN), ROW_BYTES * (BM + BN) + BN * CODE_BYTES);
+    let own_at = codes_at + thread * 16;
     let vectors = together(args.vectors);
     launch_dependents();
     dependency_wait();
 
     // Opaque, because LLVM would copy the first turns out of the loop.
     let begin = opaque(0);
-    let mut codes = [0u32; 4];
     let mut turn = begin;
     while turn < steps + AHEAD {
+        if turn >= begin + AHEAD - 1 {
+            wait_group::<{ AHEAD - 2 }>();
+        }
         if turn >= begin + AHEAD {
-            wait_group::<{ AHEAD - 1 }>();
             wgmma::proxy_fence();
             sync_threads();
             let stage = ring.add((turn - AHEAD) % HOPPER_STAGES * stage_bytes);
             // SAFETY: the step was waited for, fenced and shown by the barrier.
             unsafe { multiply::<BN>(stage, thread / 128) };
         }
-        if turn > begin && turn <= steps && carries {
-            // The codes of the step before. Its place is free since the barrier of the turn before.
-            let to = ring.add((turn - 1) % HOPPER_STAGES * stage_bytes + BM * ROW_BYTES);
+        if turn >= begin + AHEAD - 1 && turn < steps + AHEAD - 1 && carries {
+            // The next step's codes, which this thread has waited for.
+            let stage = ring.add((turn + 1 - AHEAD) % HOPPER_STAGES * stage_bytes);
+            // SAFETY: 16 bytes that this thread has copied.
+            let codes = unsafe { stage.add(own_at).cast::<u32>().read_x4() };
+            let to = stage.add(BM * ROW_BYTES);
             let mut i = 0;
             while i < 4 {
                 let code = codes[i as usize];
                 let bytes = [0, 2, 4, 6].map(|shift| ternary_bytes(code >> shift));
-                // SAFETY: a piece of that step, which nobody reads before another barrier.
+                // SAFETY: a piece of that step, which nobody reads before the next barrier.
                 unsafe {
                     to.add(swizzled(b_row, b_piece + i)).cast::<u32>().write_x4(bytes);
                 }
@@ -87,20 +94,22 @@ unsafe fn run<const BN: u32>(args: &Args) {
             }
         }
         if turn < steps {
-            let to = ring.add(turn % HOPPER_STAGES * stage_bytes + swizzled(row, piece));
-            let term = turn * MMA_STEP;
-            // SAFETY: pieces of this stage, which is free.
+            let stage = ring.add(turn % HOPPER_STAGES * stage_bytes);
+            let (term, to) = (turn * MMA_STEP, stage.add(swizzled(row, piece)));
+            let word = turn * (MMA_STEP / 16);
+            let there = carries && word + b_piece < args.row_words;
+            // SAFETY: pieces of this stage, which is free; 64 terms of the row, which is a multiple of
+            // 64 long.
             unsafe {
                 if vectors {
                     rows.copy(g, (term + piece * 16, MMA_STEP), to, apart * ROW_BYTES);
                 } else {
                     rows.copy_each(g, term + piece * 16, to, apart * ROW_BYTES);
                 }
+                if carries {
+                    copy_x16(stage.add(own_at), own.wrapping_add(word as usize), there);
+                }
             }
-            let word = turn * (MMA_STEP / 16);
-            let there = carries && word + b_piece < args.row_words;
-            // SAFETY: 64 terms of the row, which is a multiple of 64 long.
-            codes = unsafe { ld_or_zero_x4(there, own.wrapping_add(word as usize).cast()) };
         }
         commit_group();
         wgmma::wait::<1>();

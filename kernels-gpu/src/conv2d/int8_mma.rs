@@ -6,7 +6,7 @@
 //! before it is multiplied.
 
 use contract::conv2d::int8::{Args, MMA_STAGES as STAGES, MMA_STEP};
-use contract::conv2d::{Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryMmaSmall};
+use contract::conv2d::{Conv2dI8Mma, Conv2dTernaryMma};
 use contract::launch::Kernel;
 
 use super::gather::{ROW_BYTES, Rows, swizzled, together};
@@ -205,7 +205,6 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dI8Mma conv2d_i8_mma Bytes: 128 128 2 4 4 4 4;
-    Conv2dTernaryMma conv2d_ternary_mma Ternaries: 128 128 2 4 4 4 4;
-    Conv2dTernaryMmaSmall conv2d_ternary_mma_small Ternaries: 64 64 2 2 2 4 4;
+    Conv2dI8Mma conv2d_i8_mma Bytes: 64 64 2 2 2 4 4;
+    Conv2dTernaryMma conv2d_ternary_mma Ternaries: 64 64 2 2 2 4 4;
 }

@@ -164,8 +164,10 @@ taps! {
     Conv2dTapsHalf "conv2d_taps_half" 0;
     /// Depthwise, `f32`, 3 by 3.
     Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM;
-    /// Depthwise, `f16` and `bf16`, 3 by 3.
-    Conv2dTaps3Half "conv2d_taps3_half" TAPS3_SMEM;
+    /// Depthwise, `f16`, 3 by 3.
+    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM;
+    /// Depthwise, `bf16`, 3 by 3.
+    Conv2dTaps3Bf16 "conv2d_taps3_bf16" TAPS3_SMEM;
 }
 
 /// Terms of a step of the tensor-core kernels.
