@@ -164,6 +164,19 @@ def bmm(torch, case):
         return lambda: torch.bmm(a, b, out=c)
 
     yield "torch_bmm", dtype.itemsize * batch * (m * k + k * n + m * n), copy
+@bench("conv2d")
+def conv2d(torch, case):
+    kind, rest = case.split(" ", 1)
+    n, c, size, k, r, stride, groups = numbers(rest)
+    dtype = torch.float32 if kind == "f32" else torch.bfloat16
+
+        last = {"device": "cuda", "dtype": dtype}
+        x = torch.randn(n, c, size, size, **last).contiguous(memory_format=torch.channels_last)
+        w = torch.randn(k, c // groups, r, r, **last).contiguous(memory_format=torch.channels_last)
+        return lambda: torch.nn.functional.conv2d(x, w, None, stride, r // 2, 1, groups)
+
+    elements = n * c * size * size + k * c // groups * r * r + n * k * (-(-size // stride)) ** 2
+    yield "cudnn_f32" if kind == "f32" else "cudnn_bf16", elements * dtype.itemsize, copy
 
 
 def graph_of(torch, calls, launches):

@@ -3,8 +3,9 @@
 use contract::conv2d::{
     Activation, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dJoinF32,
-    Conv2dJoinHalf, Conv2dMmaBf16, Conv2dMmaF16, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32,
-    Conv2dTapsHalf, Conv2dTernary as TernaryDot, Conv2dTernaryMma, Conv2dTernaryMmaSmall, Layout,
+    Conv2dJoinHalf, Conv2dMmaBf16, Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32,
+    Conv2dTapsF32, Conv2dTapsHalf, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
+    Conv2dTernaryHopperNarrow, Conv2dTernaryMma, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -157,8 +158,9 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<I8Dot>(), false, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (symbol::<Conv2dI8Mma>(), false, nhwc, [1, 9, 9], [72, 48, 3, 3], 1, same),
         (symbol::<TernaryDot>(), true, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
-        (symbol::<Conv2dTernaryMma>(), true, nhwc, [2, 130, 140], [9, 16, 1, 1], 1, plain),
-        (symbol::<Conv2dTernaryMmaSmall>(), true, nhwc, [2, 9, 9], [72, 48, 3, 3], 1, same),
+        (symbol::<Conv2dTernaryMma>(), true, nhwc, [2, 9, 10], [72, 48, 3, 3], 1, plain),
+        (symbol::<Conv2dTernaryHopper>(), true, nhwc, [2, 9, 9], [136, 144, 3, 3], 1, same),
+        (symbol::<Conv2dTernaryHopperNarrow>(), true, nchw, [2, 8, 7], [74, 3, 3, 2], 2, half),
     ]
     .into_iter()
     .enumerate()
@@ -196,7 +198,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dTapsF32::SPEC, f32, Exact, nchw, [1, 9, 8], [35, 1, 3, 3], 35, same),
         (Conv2dTapsHalf::SPEC, bf16, Exact, nhwc, [1, 9, 8], [6, 1, 3, 3], 3, same),
         (Conv2dTaps3F32::SPEC, f32, Exact, nhwc, [2, 9, 7], [20, 1, 3, 3], 20, same),
-        (Conv2dTaps3Half::SPEC, f16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, half),
+        (Conv2dTaps3F16::SPEC, f16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, half),
+        (Conv2dTaps3Bf16::SPEC, bf16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, same),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dHopperBf16::SPEC, bf16, TensorCore, nhwc, [2, 13, 14], [136, 72, 3, 3], 1, same),

@@ -94,8 +94,8 @@ pub fn declare() {
     // SAFETY: declares registers.
     unsafe {
         asm!(
-            ".reg .f32 WA<8>, WB<8>, WC<8>, WD<8>, WE<8>, WF<8>, WG<8>, WH<8>;",
-            ".reg .f32 WI<8>, WJ<8>, WK<8>, WL<8>, WM<8>, WN<8>, WO<8>, WP<8>;",
+            ".reg .b32 WA<8>, WB<8>, WC<8>, WD<8>, WE<8>, WF<8>, WG<8>, WH<8>;",
+            ".reg .b32 WI<8>, WJ<8>, WK<8>, WL<8>, WM<8>, WN<8>, WO<8>, WP<8>;",
             options(nostack),
         );
     }
@@ -180,6 +180,44 @@ macro_rules! product {
             }
         }
     };
+}
+
+macro_rules! product_s8 {
+    ($(#[$doc:meta])* $name:ident, $n:tt) => {
+        $(#[$doc])*
+        ///
+        /// `D` is `i32`, by its bits in [`read`]; both operands are k-major, 32 terms each.
+        ///
+        /// # Safety
+        ///
+        /// As for [`bf16_n256`].
+        #[inline(always)]
+        pub unsafe fn $name(a: Descriptor, b: Descriptor) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "{{",
+                    ".reg .pred add; setp.eq.u32 add, 0, 0;",
+                    concat!(
+                        "wgmma.mma_async.sync.aligned.m64n", $n, "k32.s32.s8.s8 {{",
+                        wide!($n), "}}, {a}, {b}, add;"
+                    ),
+                    "}}",
+                    a = in(reg64) a.0, b = in(reg64) b.0,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+product_s8! {
+    /// `D += A B` of i8, `N` = 128. `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
+    s8_n128, 128
+}
+product_s8! {
+    /// `D += A B` of i8, `N` = 64. `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
+    s8_n64, 64
 }
 
 product! {

@@ -27,6 +27,10 @@ struct Row<T> {
     image: *const T,
     h: i32,
     w: i32,
+    /// Where the tap of the step stands in the image, at channel 0.
+    tap: u32,
+    /// Whether there is a pixel.
+    inside: bool,
 }
 
 /// # Safety
@@ -61,14 +65,14 @@ unsafe fn run<
     let per_row = BK / 4;
     let k_quad = thread % per_row * 4;
     let x = args.x.as_ptr().cast::<T>().cast_const();
-    let mut rows = [Row { image: x, h: 0, w: 0 }; QUADS_A];
+    let mut rows = [Row { image: x, h: 0, w: 0, tap: 0, inside: false }; QUADS_A];
     let mut i = 0;
     while i < QUADS_A {
         // Pixels past the last one read the last one and are not written.
         let pixel = pixel0 + thread / per_row + i as u32 * (threads / per_row);
         let (image, h, w) = g.corner(pixel.min(g.pixels - 1));
         let at = u64::from(image) * g.x_image + u64::from(group * g.c * g.x_step[2]);
-        rows[i] = Row { image: x.wrapping_add(at as usize), h, w };
+        rows[i] = Row { image: x.wrapping_add(at as usize), h, w, tap: 0, inside: false };
         i += 1;
     }
     // Weights: row `thread / quads + i * apart`, columns `b_column..+ 4`.
@@ -102,12 +106,15 @@ unsafe fn run<
         let mut acc = [[0.0f32; TN]; TM];
         let mut buffer = 0;
         let mut term = chunk;
+        let mut channel = u32::MAX / 2; // of the step; as large as this: another tap
         // Each turn gathers one step, uses the one before it, and stores what it gathered.
         loop {
             let (mut a_next, mut b_next) = ([[0.0; 4]; QUADS_A], [[0.0; 4]; QUADS_B]);
             if term < end {
                 // SAFETY: images of the table; `gather` checks the rest.
-                a_next = unsafe { gather::<T, QUADS_A>(args, &rows, term + k_quad) };
+                a_next = unsafe {
+                    gather::<T, QUADS_A, BK>(args, &mut rows, &mut channel, term + k_quad)
+                };
                 // SAFETY: the rows of the packed matrix are whole steps.
                 b_next =
                     unsafe { weights::<T, QUADS_B, BN>(args, w, in_matrix, term + b_row, threads) };
@@ -207,27 +214,39 @@ unsafe fn run<
     }
 }
 
-/// The elements of terms `term..term + 4` at each row.
+/// The elements of terms `term..term + 4` at each row, `BK` terms after the call before.
 ///
 /// # Safety
 ///
 /// The rows are images of the contract's table.
 #[inline(always)]
-unsafe fn gather<T: Value, const N: usize>(
+unsafe fn gather<T: Value, const N: usize, const BK: u32>(
     args: &Args,
-    rows: &[Row<T>; N],
+    rows: &mut [Row<T>; N],
+    channel: &mut u32,
     term: u32,
 ) -> [[f32; 4]; N] {
     let g = &args.geometry;
     let mut out = [[0.0; 4]; N];
     if args.vectors != 0 {
-        let (r, s, c) = g.tap(term);
+        *channel += BK;
+        if *channel >= g.c {
+            // Another tap: where it falls is worked out once for all of its channels.
+            let (r, s, c) = g.tap(term);
+            *channel = c;
+            let mut i = 0;
+            while i < N {
+                let pixel = g.pixel(rows[i].h, rows[i].w, r, s);
+                rows[i].tap = pixel.unwrap_or(0);
+                rows[i].inside = pixel.is_some() && term < g.terms;
+                i += 1;
+            }
+        }
         let mut i = 0;
         while i < N {
-            let pixel = if term < g.terms { g.pixel(rows[i].h, rows[i].w, r, s) } else { None };
-            let at = rows[i].image.wrapping_add((pixel.unwrap_or(0) + c) as usize);
+            let at = rows[i].image.wrapping_add((rows[i].tap + *channel) as usize);
             // SAFETY: four channels of one pixel, side by side and aligned (`vectors`).
-            out[i] = unsafe { T::load4(args.element, pixel.is_some(), at) };
+            out[i] = unsafe { T::load4(args.element, rows[i].inside, at) };
             i += 1;
         }
     } else {

@@ -18,8 +18,6 @@ pub(super) const ROW_BYTES: u32 = 128;
 pub(super) trait Unit: Copy {
     /// Bits.
     const BITS: u32;
-    /// Units of a piece.
-    const PIECE: u32 = 128 / Self::BITS;
 
     /// One unit, 0 when `enabled` does not hold.
     ///

@@ -1,6 +1,6 @@
 //! The 16-bit floats of the tensor-core kernels, and their epilogue: eight channels a thread.
 
-use contract::conv2d::{ABSENT, Activation, Args, finish};
+use contract::conv2d::{ABSENT, Activation, Args, finish_cheap};
 use contract::num::bf16_to_f32;
 
 use super::epilogue::{Staging, finish_rows as finish_any};
@@ -116,7 +116,8 @@ pub(super) unsafe fn finish_rows<H: Half16, const PIXELS: u32, const CHANNELS: u
     threads: u32,
 ) {
     let g = &args.geometry;
-    if args.splits > 1 || g.y_step[1] != 1 || g.k % 8 != 0 {
+    let cheap = args.activation.is_cheap();
+    if args.splits > 1 || g.y_step[1] != 1 || g.k % 8 != 0 || !cheap {
         // SAFETY: the caller's promise.
         return unsafe { finish_any::<Half, PIXELS, CHANNELS>(args, part, thread, threads) };
     }
@@ -162,7 +163,7 @@ pub(super) unsafe fn finish_rows<H: Half16, const PIXELS: u32, const CHANNELS: u
             while e < 2 {
                 let c = 2 * j + e;
                 let r = if has { extra[e] } else { ABSENT };
-                pair[e] = finish(sums[c / 4][c % 4], biases[c], r, activation);
+                pair[e] = finish_cheap(sums[c / 4][c % 4], biases[c], r, activation);
                 e += 1;
             }
             words[j] = H::pack(pair[0], pair[1]);

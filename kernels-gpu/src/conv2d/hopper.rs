@@ -4,13 +4,13 @@
 //! each 64 channels a row of 128 bytes for each term, as packed. Rows are swizzled as
 //! [`crate::arch::wgmma`] wants them, which is what [`super::gather`] writes.
 //!
-//! A ring of four steps: turn `t` multiplies step `t - 2`, asks for step `t`, and waits for the
-//! products of `t - 3`. The place of step `t` is free: it held step `t - 4`, whose products every
-//! thread had waited for when it came to the barrier of turn `t`.
+//! A ring of `AHEAD + 2` steps: turn `t` multiplies step `t - AHEAD`, asks for step `t`, and waits for
+//! the products of the turn before. The place of step `t` is free: it held step `t - AHEAD - 2`, whose
+//! products every thread had waited for when it came to the barrier of turn `t`.
 
 use contract::conv2d::{
     Args, Conv2dHopperBf16, Conv2dHopperF16, Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16,
-    HOPPER_STAGES as STAGES, HOPPER_THREADS as THREADS, MMA_STEP,
+    HOPPER_THREADS as THREADS, MMA_STEP,
 };
 use contract::launch::Kernel;
 
@@ -25,7 +25,7 @@ use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor};
 
 /// Output pixels of a tile.
-const BM: u32 = 128;
+pub(super) const BM: u32 = 128;
 /// Bytes of 64 channels of a step.
 const BLOCK_BYTES: u32 = MMA_STEP * ROW_BYTES;
 
@@ -34,7 +34,17 @@ const BLOCK_BYTES: u32 = MMA_STEP * ROW_BYTES;
 /// The launch obeys the kernel's `SPEC` with a grid of the contract's tiles, and the pointers of
 /// `args` cover the contract's table.
 #[inline(always)]
-unsafe fn run<H: Half16, const BN: u32, const PIECES_B: usize>(args: &Args) {
+unsafe fn run<
+    H: Half16,
+    const BN: u32,
+    const PIECES_B: usize,
+    const AHEAD: u32,
+    const PENDING: u32,
+>(
+    args: &Args,
+) {
+    const { assert!(PENDING == AHEAD - 1) };
+    let stages = AHEAD + 2;
     const { assert!(BN == 64 || BN == 128) };
     wgmma::declare();
     clear::<BN>();
@@ -71,17 +81,17 @@ unsafe fn run<H: Half16, const BN: u32, const PIECES_B: usize>(args: &Args) {
     // Opaque, because LLVM would copy the first turns out of the loop.
     let begin = opaque(0);
     let mut turn = begin;
-    while turn < steps + 2 {
-        if turn >= begin + 2 {
-            wait_group::<1>();
+    while turn < steps + AHEAD {
+        if turn >= begin + AHEAD {
+            wait_group::<PENDING>();
             wgmma::proxy_fence();
             sync_threads();
-            let stage = ring.add((turn - 2) % STAGES * stage_bytes);
+            let stage = ring.add((turn - AHEAD) % stages * stage_bytes);
             // SAFETY: the step was waited for, fenced and shown by the barrier.
             unsafe { multiply::<H, BN>(stage, thread / 128) };
         }
         if turn < steps {
-            let to = ring.add(turn % STAGES * stage_bytes);
+            let to = ring.add(turn % stages * stage_bytes);
             let term = start + turn * MMA_STEP;
             let a_to = to.add(swizzled(row, piece));
             // SAFETY: pieces of this stage, which is free (see the file's words).
@@ -152,7 +162,7 @@ macro_rules! groups {
 
 /// Empties the accumulators.
 #[inline(always)]
-fn clear<const BN: u32>() {
+pub(super) fn clear<const BN: u32>() {
     macro_rules! clear {
         ($($j:literal)*) => { $(wgmma::clear::<$j>();)* };
     }
@@ -166,7 +176,7 @@ fn clear<const BN: u32>() {
 /// The rows of the warp and eight rows after them are the block's shared memory, which no other
 /// thread accesses without a barrier between.
 #[inline(always)]
-unsafe fn park<const BN: u32>(mine: Shared<f32>, pitch: u32) {
+pub(super) unsafe fn park<const BN: u32>(mine: Shared<f32>, pitch: u32) {
     macro_rules! store {
         ($($j:literal)*) => { $(
             let sums = wgmma::read::<$j>();
@@ -183,7 +193,7 @@ unsafe fn park<const BN: u32>(mine: Shared<f32>, pitch: u32) {
 }
 
 macro_rules! kernels {
-    ($($kernel:ident $symbol:ident $ty:ty: $bn:literal $pb:literal;)*) => { $(
+    ($($kernel:ident $symbol:ident $ty:ty: $bn:literal $pb:literal $ahead:literal $pending:literal;)*) => { $(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` with a grid of the contract's tiles; the pointers of
@@ -191,8 +201,9 @@ macro_rules! kernels {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             const { assert!($kernel::TILE.pixels == BM && $kernel::TILE.channels == $bn) };
+            const { assert!($kernel::STAGES == $ahead + 2) };
             // SAFETY: the caller's promise.
-            unsafe { run::<$ty, $bn, $pb>(&args) }
+            unsafe { run::<$ty, $bn, $pb, $ahead, $pending>(&args) }
         }
 
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
@@ -200,8 +211,8 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dHopperBf16 conv2d_hopper_bf16 BFloat: 128 4;
-    Conv2dHopperNarrowBf16 conv2d_hopper_narrow_bf16 BFloat: 64 2;
-    Conv2dHopperF16 conv2d_hopper_f16 IeeeHalf: 128 4;
-    Conv2dHopperNarrowF16 conv2d_hopper_narrow_f16 IeeeHalf: 64 2;
+    Conv2dHopperBf16 conv2d_hopper_bf16 BFloat: 128 4 4 3;
+    Conv2dHopperNarrowBf16 conv2d_hopper_narrow_bf16 BFloat: 64 2 2 1;
+    Conv2dHopperF16 conv2d_hopper_f16 IeeeHalf: 128 4 4 3;
+    Conv2dHopperNarrowF16 conv2d_hopper_narrow_f16 IeeeHalf: 64 2 2 1;
 }

@@ -4,14 +4,14 @@
 //! terms a word, for dp4a. Sums are exact, so the order of the terms does not matter.
 
 use contract::conv2d::int8::{Args, DOT_PITCH, DOT_STEP, ternary_bytes};
-use contract::conv2d::{ABSENT, Activation, Conv2dI8, Conv2dTernary, finish};
+use contract::conv2d::{ABSENT, Activation, Conv2dI8, Conv2dTernary, finish, finish_cheap};
 use contract::launch::Kernel;
 use contract::w2a8::dequantise;
 
 use super::tap_words;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
-use crate::arch::mem::{ld_if, ld_nc, ld_nc_if, ld_or_zero_x4, st};
+use crate::arch::mem::{ld_if, ld_nc, ld_nc_if, ld_or_zero_x4, st, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::tile::simt::{Dot4, multiply, zeros};
@@ -162,6 +162,19 @@ pub(super) unsafe fn finish_rows<W: Weights, const PIXELS: u32, const CHANNELS: 
 ) {
     let g = &args.geometry;
     let channels_first = g.y_step[1] == 1;
+    if W::TERNARY && channels_first && g.k % 4 == 0 && args.activation.is_cheap() {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            finish_fours::<PIXELS, CHANNELS>(
+                args,
+                smem,
+                pitch,
+                (pixel0, column0, group),
+                thread,
+                threads,
+            );
+        };
+    }
     let mut i = thread;
     while i < PIXELS * CHANNELS {
         let (row, column) =
@@ -199,6 +212,72 @@ pub(super) unsafe fn finish_rows<W: Weights, const PIXELS: u32, const CHANNELS: 
             unsafe { st(y, bits) };
         }
         i += threads;
+    }
+}
+
+/// [`finish_rows`] for ternary weights and channels side by side: four channels a thread.
+///
+/// # Safety
+///
+/// As for [`finish_rows`]; `k` is a multiple of 4.
+#[inline(always)]
+unsafe fn finish_fours<const PIXELS: u32, const CHANNELS: u32>(
+    args: &Args,
+    smem: Shared<u32>,
+    pitch: u32,
+    (pixel0, column0, group): (u32, u32, u32),
+    thread: u32,
+    threads: u32,
+) {
+    let g = &args.geometry;
+    // A thread keeps to its four channels.
+    let column = thread % (CHANNELS / 4) * 4;
+    let of_group = column0 + column;
+    if of_group >= g.k {
+        return;
+    }
+    let channel = group * g.k + of_group;
+    let (mut weight_scales, mut biases) = ([0.0; 4], [ABSENT; 4]);
+    let mut c = 0;
+    while c < 4 {
+        weight_scales[c] = args.segments.scale_of(channel + c as u32);
+        if !args.bias.is_null() {
+            let bias = args.bias.as_ptr().cast_const().wrapping_add(channel as usize + c);
+            // SAFETY: one number for each output channel.
+            biases[c] = unsafe { ld_nc(bias) };
+        }
+        c += 1;
+    }
+    let mut row = thread / (CHANNELS / 4);
+    while row < PIXELS {
+        let pixel = pixel0 + row;
+        if pixel >= g.pixels {
+            return;
+        }
+        let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel);
+        let (image, _) = g.by_image.div_rem(pixel);
+        let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
+        let residual = args.residual.as_ptr().cast_const().wrapping_add(at as usize);
+        // SAFETY: the staging area; a number for each image; four channels of a pixel, aligned.
+        let (sums, scale, residual) = unsafe {
+            (
+                smem.add(row * pitch + column).read_x4(),
+                ld_nc(args.scales.as_ptr().cast_const().wrapping_add(image as usize)),
+                ld_or_zero_x4::<f32>(has, residual.cast()),
+            )
+        };
+        let activation = Activation::from_u32(opaque_here(args.activation as u32));
+        let mut out = [0u32; 4];
+        let mut c = 0;
+        while c < 4 {
+            let value = dequantise(sums[c] as i32, scale, weight_scales[c]);
+            let r = if has { residual[c] } else { ABSENT };
+            out[c] = finish_cheap(value, biases[c], r, activation).to_bits();
+            c += 1;
+        }
+        // SAFETY: four outputs that belong to this thread.
+        unsafe { st_x4(args.y.as_ptr().wrapping_add(at as usize).cast(), out) };
+        row += threads / (CHANNELS / 4);
     }
 }
 

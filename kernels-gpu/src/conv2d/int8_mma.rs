@@ -6,7 +6,7 @@
 //! before it is multiplied.
 
 use contract::conv2d::int8::{Args, MMA_STAGES as STAGES, MMA_STEP};
-use contract::conv2d::{Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryMmaSmall};
+use contract::conv2d::{Conv2dI8Mma, Conv2dTernaryMma};
 use contract::launch::Kernel;
 
 use super::gather::{ROW_BYTES, Rows, swizzled, together};
@@ -69,6 +69,9 @@ unsafe fn run<
         if turn >= begin + STAGES - 1 {
             wait_group::<{ STAGES - 2 }>();
             sync_threads();
+            let a = smem.add((turn + 1) % STAGES * stage_bytes);
+            // SAFETY: the stage is there for every thread; nobody writes it before the next barrier.
+            unsafe { multiply(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane) };
         }
         let to = smem.add(turn % STAGES * stage_bytes);
         let mut codes = [[0u32; 4]; 4];
@@ -103,11 +106,6 @@ unsafe fn run<
             }
         }
         commit_group();
-        if turn >= begin + STAGES - 1 {
-            let a = smem.add((turn + 1) % STAGES * stage_bytes);
-            // SAFETY: the stage is there for every thread; nobody writes it before the next barrier.
-            unsafe { multiply(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane) };
-        }
         let mut i = 0;
         while i < 4 && W::TERNARY && turn < steps {
             let to = to.add(BM * ROW_BYTES + swizzled(b_row, b_piece + i));
@@ -207,7 +205,6 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dI8Mma conv2d_i8_mma Bytes: 128 128 2 4 4 4 4;
-    Conv2dTernaryMma conv2d_ternary_mma Ternaries: 128 128 2 4 4 4 4;
-    Conv2dTernaryMmaSmall conv2d_ternary_mma_small Ternaries: 64 64 2 2 2 4 4;
+    Conv2dI8Mma conv2d_i8_mma Bytes: 64 64 2 2 2 4 4;
+    Conv2dTernaryMma conv2d_ternary_mma Ternaries: 64 64 2 2 2 4 4;
 }

@@ -74,6 +74,11 @@ unsafe fn run<
         if turn >= STAGES - 1 {
             wait_group::<{ STAGES - 2 }>();
             sync_threads();
+            let a = smem.add((turn + 1) % STAGES * stage_bytes);
+            // SAFETY: the stage is there for every thread; nobody writes it before the next barrier.
+            unsafe {
+                multiply::<H, BN, MT, NT>(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane);
+            }
         }
         if turn < steps {
             let to = smem.add(turn % STAGES * stage_bytes);
@@ -95,13 +100,6 @@ unsafe fn run<
             }
         }
         commit_group();
-        if turn >= STAGES - 1 {
-            let a = smem.add((turn + 1) % STAGES * stage_bytes);
-            // SAFETY: the stage is there for every thread; nobody writes it before the next barrier.
-            unsafe {
-                multiply::<H, BN, MT, NT>(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane);
-            }
-        }
         turn += 1;
     }
     wait_group::<0>();

@@ -9,6 +9,8 @@ mod half16;
 #[cfg(level_sm_90a)]
 pub mod hopper;
 pub mod int8;
+#[cfg(level_sm_90a)]
+pub mod int8_hopper;
 #[cfg(level_sm_80)]
 pub mod int8_mma;
 pub mod join;
@@ -19,6 +21,7 @@ mod value;
 
 use contract::conv2d::Geometry;
 
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_or_zero_x4, ld_u8_if};
 
 /// 16 terms of one output pixel whose corner is (`h`, `w`), from `term` on, as bytes of four words:
@@ -43,15 +46,21 @@ unsafe fn tap_words(
         return unsafe { ld_or_zero_x4(pixel.is_some(), at.cast()) };
     }
     let mut words = [0u32; 4];
-    let mut e = 0;
-    while e < 16 {
+    // Counts that the compiler does not know: one copy of the body.
+    let (count, mut e) = (opaque_here(16), 0);
+    while e < count {
         let (r, s, c) = g.tap(term + e);
         let inside = term + e < g.terms && c < g.c;
         let pixel = if inside { g.pixel(h, w, r, s) } else { None };
         let offset = pixel.unwrap_or(0).wrapping_add(c.wrapping_mul(g.x_step[2]));
         // SAFETY: channel c of a pixel of the image.
         let byte = unsafe { ld_u8_if(pixel.is_some(), image.wrapping_add(offset as usize)) };
-        words[e as usize / 4] |= u32::from(byte) << (e % 4 * 8);
+        let bits = u32::from(byte) << (e % 4 * 8);
+        let mut i = 0;
+        while i < 4 {
+            words[i as usize] |= if e / 4 == i { bits } else { 0 };
+            i += 1;
+        }
         e += 1;
     }
     words

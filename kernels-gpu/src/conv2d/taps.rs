@@ -6,14 +6,14 @@
 //! neighbours in memory. Both take the taps in the contract's order.
 
 use contract::conv2d::{
-    ABSENT, Activation, Args, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf,
-    TAPS_PIXELS, TAPS_ROWS, TAPS_SIDE, TAPS_THREADS, finish,
+    Activation, Args, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32,
+    Conv2dTapsHalf, TAPS_PIXELS, TAPS_ROWS, TAPS_SIDE, TAPS_THREADS, finish,
 };
 use contract::launch::Kernel;
 use contract::num::fma;
 
 use super::epilogue::{bias, residual};
-use super::value::{Half, Value};
+use super::value::{Half, One, Value};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
 use crate::arch::shared::dynamic_shared_mem;
@@ -50,12 +50,18 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
     launch_dependents();
     dependency_wait();
 
+    let mut taps = [[0.0f32; 4]; 9];
+    let mut tap = 0;
+    while tap < 9 {
+        let row = w.wrapping_add(tap * args.columns as usize);
+        // SAFETY: w[tap, channel..channel + 4].
+        taps[tap] = unsafe { T::load4(args.element, true, row) };
+        tap += 1;
+    }
     let mut acc = [[[0.0f32; 4]; PIXELS]; ROWS];
-    // A count that the compiler does not know: the loop stays one, and small.
-    let lines = opaque_here(((ROWS - 1) * STEP + 3) as u32) as i32;
     let mut line = 0;
-    while line < lines {
-        let h = p0 as i32 * g.stride[0] - g.pad[0] + line;
+    while line < (ROWS - 1) * STEP + 3 {
+        let h = p0 as i32 * g.stride[0] - g.pad[0] + line as i32;
         let row = x.wrapping_add((h as u32).wrapping_mul(g.x_step[0]) as usize);
         let mut input = [[0.0f32; 4]; COLUMNS];
         let mut j = 0;
@@ -70,14 +76,10 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
         }
         let mut p = 0;
         while p < ROWS {
-            let r = opaque_here((line - (p * STEP) as i32) as u32) as i32;
-            if (0..3).contains(&r) {
+            if line >= p * STEP && line < p * STEP + 3 {
                 let mut s = 0;
                 while s < 3 {
-                    let tap = (r * 3 + s as i32) as usize;
-                    let row = w.wrapping_add(tap * args.columns as usize);
-                    // SAFETY: w[tap, channel..channel + 4].
-                    let taps = unsafe { T::load4(args.element, true, row) };
+                    let taps = &taps[(line - p * STEP) * 3 + s];
                     let mut q = 0;
                     while q < PIXELS {
                         let mut c = 0;
@@ -110,28 +112,25 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
     while p < rows {
         let mut q = 0;
         while q < pixels {
-            // SAFETY: written above by this thread.
-            let sum = unsafe { slot((p * TAPS_PIXELS + q) as usize).read_x4() };
+            let slot = slot((p * TAPS_PIXELS + q) as usize);
             let pixel = (p0 + p) * g.out[1] + q0 + q;
             let at = u64::from(image) * g.y_image + u64::from(pixel * g.y_step[0] + channel);
-            let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
-            let residual =
-                args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at as usize);
-            let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
-            // SAFETY: as large as y.
-            let residual = unsafe { T::load4(args.element, has, residual) };
-            let activation = Activation::from_u32(opaque_here(args.activation as u32));
-            let mut out = [0.0; 4];
-            let mut c = 0;
-            while c < 4 {
-                let residual = if has { residual[c] } else { ABSENT };
-                // SAFETY: an output channel.
-                let bias = unsafe { bias(args, channel + c as u32) };
-                out[c] = finish(sum[c], bias, residual, activation);
+            // One channel at a time, so that there is one copy of the activations.
+            let (count, mut c) = (opaque_here(4), 0);
+            while c < count {
+                // SAFETY: written above by this thread; an output channel; as large as y.
+                unsafe {
+                    let slot = slot.add(c);
+                    let bias = bias(args, channel + c);
+                    let residual = residual::<T>(args, at as usize + c as usize);
+                    let activation = Activation::from_u32(args.activation as u32);
+                    slot.write(finish(slot.read(), bias, residual, activation));
+                }
                 c += 1;
             }
+            let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
             // SAFETY: four channels of one output, which belong to this thread.
-            unsafe { T::store4(args.element, y, out) };
+            unsafe { T::store4(args.element, y, slot.read_x4()) };
             q += 1;
         }
         p += 1;
@@ -198,7 +197,7 @@ unsafe fn any<T: Value>(args: &Args) {
 }
 
 macro_rules! kernels {
-    ($($kernel:ident $symbol:ident $three:ident $three_symbol:ident $ty:ty;)*) => { $(
+    ($($kernel:ident $symbol:ident $ty:ty;)*) => { $(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` with a grid of the contract's tiles, in the layout of
@@ -210,12 +209,21 @@ macro_rules! kernels {
         }
 
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )* };
+}
 
+kernels! {
+    Conv2dTapsF32 conv2d_taps_f32 f32;
+    Conv2dTapsHalf conv2d_taps_half Half;
+}
+
+macro_rules! kernels3 {
+    ($($kernel:ident $symbol:ident $ty:ty;)*) => { $(
         /// # Safety
         ///
-        /// As for the general kernel; moreover the case is one of `contract::conv2d::taps3`.
+        /// As for the general kernels; moreover `contract::conv2d::taps3_blocks` gives the grid.
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $three_symbol(args: Args) {
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             // SAFETY: the caller's promise.
             unsafe {
                 if args.geometry.stride[0] == 1 {
@@ -226,11 +234,12 @@ macro_rules! kernels {
             }
         }
 
-        const _: unsafe extern "ptx-kernel" fn(<$three as Kernel>::Args) = $three_symbol;
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )* };
 }
 
-kernels! {
-    Conv2dTapsF32 conv2d_taps_f32 Conv2dTaps3F32 conv2d_taps3_f32 f32;
-    Conv2dTapsHalf conv2d_taps_half Conv2dTaps3Half conv2d_taps3_half Half;
+kernels3! {
+    Conv2dTaps3F32 conv2d_taps3_f32 f32;
+    Conv2dTaps3F16 conv2d_taps3_f16 One<true>;
+    Conv2dTaps3Bf16 conv2d_taps3_bf16 One<false>;
 }

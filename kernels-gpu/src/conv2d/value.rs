@@ -113,3 +113,49 @@ impl Value for Half {
         unsafe { st_x2(p.cast(), [a | b << 16, c | d << 16]) }
     }
 }
+
+/// A 16-bit float of one type, for kernels whose code would be twice as long otherwise. `kind` plays
+/// no part.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct One<const F16: bool>(u16);
+
+impl<const F16: bool> One<F16> {
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        if F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
+    }
+
+    #[inline(always)]
+    fn round(value: f32) -> u32 {
+        u32::from(if F16 { f32_to_f16(value) } else { f32_to_bf16(value) })
+    }
+}
+
+impl<const F16: bool> Value for One<F16> {
+    #[inline(always)]
+    unsafe fn load(_: RowType, enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        Self::widen(unsafe { ld_u16_if(enabled, p.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn load4(_: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        let [a, b]: [u32; 2] = unsafe { ld_or_zero_x2(enabled, p.cast()) };
+        [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(Self::widen)
+    }
+
+    #[inline(always)]
+    unsafe fn store(_: RowType, p: *mut Self, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st_u16(p.cast(), Self::round(value) as u16) }
+    }
+
+    #[inline(always)]
+    unsafe fn store4(_: RowType, p: *mut Self, values: [f32; 4]) {
+        let [a, b, c, d] = values.map(Self::round);
+        // SAFETY: the caller's promise.
+        unsafe { st_x2(p.cast(), [a | b << 16, c | d << 16]) }
+    }
+}

@@ -266,8 +266,8 @@ impl<B: Backend> Conv2dTernary<'_, B> {
 mod launch {
     use contract::conv2d::int8::Args;
     use contract::conv2d::{
-        Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dTernary as TernaryDot, Conv2dTernaryMma,
-        Conv2dTernaryMmaSmall, Tile,
+        Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
+        Conv2dTernaryHopperNarrow, Conv2dTernaryMma, Tile,
     };
     use contract::launch::{DevPtr, Kernel};
 
@@ -365,11 +365,12 @@ mod launch {
                 ..args(&shape, geometry)
             };
             let sms = u64::from(cuda.cuda().device().info().sm_count);
-            let many = blocks(&args, Conv2dTernaryMma::TILE) >= sms;
+            let wide = geometry.k > 64 && 4 * blocks(&args, Conv2dTernaryHopper::TILE) >= 3 * sms;
             // SAFETY: `check` compared the tensors with the shape; the weights hold `k` rows by
             // construction; `y` is borrowed exclusively.
             first!(cuda, TERNARY, self.kernel, args:
-                Conv2dTernaryMma(many); Conv2dTernaryMmaSmall(true); TernaryDot(true););
+                Conv2dTernaryHopper(wide); Conv2dTernaryHopperNarrow(true);
+                Conv2dTernaryMma(true); TernaryDot(true););
             Err(no_kernel(TERNARY))
         }
     }

@@ -7,8 +7,8 @@
 use contract::conv2d::{
     Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
-    Conv2dMmaF16, Conv2dTaps3F32, Conv2dTaps3Half, Conv2dTapsF32, Conv2dTapsHalf, Geometry,
-    JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks,
+    Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
+    Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -126,9 +126,12 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
                 Conv2dMmaF16(!bf16, true, eight, small);
             }
         }
-        let small = Split::chunks(&geometry, blocks(Conv2dF32Small::TILE), sms);
+        // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
+        let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
+        let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
+        let small = Split::chunks(&geometry, many, sms);
         first! {
-            Conv2dF32(f32, blocks(Conv2dF32::TILE) >= 2 * sms, args, Split::NONE);
+            Conv2dF32(f32, large, args, Split::NONE);
             Conv2dF32Small(f32, true, args, small);
             Conv2dHalf(!f32, true, args, small);
         }
@@ -160,10 +163,10 @@ unsafe fn depthwise(
     }
     let f32 = args.element == RowType::F32;
     if let Some(blocks) = taps3_blocks(&args) {
-        if f32 {
-            run!(Conv2dTaps3F32, [blocks, 1, 1], args);
-        } else {
-            run!(Conv2dTaps3Half, [blocks, 1, 1], args);
+        match args.element {
+            RowType::F32 => run!(Conv2dTaps3F32, [blocks, 1, 1], args),
+            RowType::F16 => run!(Conv2dTaps3F16, [blocks, 1, 1], args),
+            RowType::Bf16 => run!(Conv2dTaps3Bf16, [blocks, 1, 1], args),
         }
     }
     let column_tiles = channels.div_ceil(TAPS_SIDE);

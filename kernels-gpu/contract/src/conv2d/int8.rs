@@ -113,7 +113,6 @@ pub const MMA_STEP: u32 = 128;
 pub const MMA_STAGES: u32 = 3;
 
 const SMALL: Tile = Tile { pixels: 64, channels: 64 };
-const LARGE: Tile = Tile { pixels: 128, channels: 128 };
 
 const fn larger(a: u32, b: u32) -> u32 {
     if a > b { a } else { b }
@@ -124,10 +123,21 @@ const fn dot(symbol: &'static str) -> LaunchSpec {
     LaunchSpec::new(symbol, 256).with_smem(larger(steps, 64 * (64 + 4) * 4)).with_min_blocks(2)
 }
 
-const fn mma(symbol: &'static str, tile: Tile, threads: u32) -> LaunchSpec {
-    let steps = MMA_STAGES * MMA_STEP * (tile.pixels + tile.channels);
-    let staging = tile.pixels * (tile.channels + 4) * 4;
-    LaunchSpec::new(symbol, threads).with_smem(larger(steps, staging)).with_min_sm(80)
+const fn mma(symbol: &'static str) -> LaunchSpec {
+    let (steps, staging) = (MMA_STAGES * MMA_STEP * (64 + 64), 64 * (64 + 4) * 4);
+    LaunchSpec::new(symbol, 128).with_smem(larger(steps, staging)).with_min_sm(80)
+}
+
+/// Steps in the shared memory of the Hopper kernels.
+pub const HOPPER_STAGES: u32 = 5;
+
+const WIDE: Tile = Tile { pixels: 128, channels: 128 };
+const NARROW: Tile = Tile { pixels: 128, channels: 64 };
+
+const fn hopper(symbol: &'static str, tile: Tile) -> LaunchSpec {
+    // The codes of a step stand behind it; the steps start at a multiple of 1,024.
+    let step = MMA_STEP * (tile.pixels + tile.channels) + MMA_STEP / 4 * tile.channels;
+    LaunchSpec::new(symbol, 256).with_smem(HOPPER_STAGES * step + 1024).only_on(90)
 }
 
 macro_rules! kernels {
@@ -153,11 +163,13 @@ kernels! {
     /// Ternary weights, dp4a.
     Conv2dTernary SMALL dot("conv2d_ternary");
     /// int8 weights, tensor cores.
-    Conv2dI8Mma LARGE mma("conv2d_i8_mma", LARGE, 256);
-    /// Ternary weights, tensor cores, large tile.
-    Conv2dTernaryMma LARGE mma("conv2d_ternary_mma", LARGE, 256);
-    /// Ternary weights, tensor cores, small tile.
-    Conv2dTernaryMmaSmall SMALL mma("conv2d_ternary_mma_small", SMALL, 128);
+    Conv2dI8Mma SMALL mma("conv2d_i8_mma");
+    /// Ternary weights, tensor cores.
+    Conv2dTernaryMma SMALL mma("conv2d_ternary_mma");
+    /// Ternary weights, a Hopper GPU's tensor cores.
+    Conv2dTernaryHopper WIDE hopper("conv2d_ternary_hopper", WIDE);
+    /// Ternary weights, a Hopper GPU's tensor cores, fewer channels.
+    Conv2dTernaryHopperNarrow NARROW hopper("conv2d_ternary_hopper_narrow", NARROW);
 }
 
 #[cfg(test)]

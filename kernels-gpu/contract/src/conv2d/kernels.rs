@@ -164,8 +164,10 @@ taps! {
     Conv2dTapsHalf "conv2d_taps_half" 0;
     /// Depthwise, `f32`, 3 by 3.
     Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM;
-    /// Depthwise, `f16` and `bf16`, 3 by 3.
-    Conv2dTaps3Half "conv2d_taps3_half" TAPS3_SMEM;
+    /// Depthwise, `f16`, 3 by 3.
+    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM;
+    /// Depthwise, `bf16`, 3 by 3.
+    Conv2dTaps3Bf16 "conv2d_taps3_bf16" TAPS3_SMEM;
 }
 
 /// Terms of a step of the tensor-core kernels.
@@ -200,26 +202,26 @@ mma! {
     Conv2dMmaF16 "conv2d_mma_f16" 64 64 128 3 3;
 }
 
-/// Steps in the shared memory of a Hopper kernel.
-pub const HOPPER_STAGES: u32 = 4;
 /// Threads of a block of the Hopper kernels: two warpgroups.
 pub const HOPPER_THREADS: u32 = 256;
 
 macro_rules! hopper {
-    ($($(#[$doc:meta])* $name:ident $symbol:literal $channels:literal $blocks:literal;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $channels:literal $stages:literal $blocks:literal;)*) => { $(
         $(#[$doc])*
         pub enum $name {}
 
         impl $name {
             /// What a block computes.
             pub const TILE: Tile = Tile { pixels: 128, channels: $channels };
+            /// Steps in shared memory.
+            pub const STAGES: u32 = $stages;
         }
 
         impl Kernel for $name {
             type Args = Args;
             // The steps start at a multiple of 1,024.
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, HOPPER_THREADS)
-                .with_smem(HOPPER_STAGES * MMA_STEP * 2 * (128 + $channels) + 1024)
+                .with_smem($stages * MMA_STEP * 2 * (128 + $channels) + 1024)
                 .with_min_blocks($blocks)
                 .only_on(90);
         }
@@ -228,13 +230,13 @@ macro_rules! hopper {
 
 hopper! {
     /// `bf16` on a Hopper GPU's tensor cores.
-    Conv2dHopperBf16 "conv2d_hopper_bf16" 128 1;
+    Conv2dHopperBf16 "conv2d_hopper_bf16" 128 6 1;
     /// `bf16` on a Hopper GPU's tensor cores, fewer channels.
-    Conv2dHopperNarrowBf16 "conv2d_hopper_narrow_bf16" 64 2;
+    Conv2dHopperNarrowBf16 "conv2d_hopper_narrow_bf16" 64 4 2;
     /// `f16` on a Hopper GPU's tensor cores.
-    Conv2dHopperF16 "conv2d_hopper_f16" 128 1;
+    Conv2dHopperF16 "conv2d_hopper_f16" 128 6 1;
     /// `f16` on a Hopper GPU's tensor cores, fewer channels.
-    Conv2dHopperNarrowF16 "conv2d_hopper_narrow_f16" 64 2;
+    Conv2dHopperNarrowF16 "conv2d_hopper_narrow_f16" 64 4 2;
 }
 
 /// Threads of a block of the joining kernels; each makes one output.

@@ -32,7 +32,9 @@ pub mod kernels;
 mod number;
 pub mod weights;
 
-pub use int8::{Conv2dI8, Conv2dI8Mma, Conv2dTernary, Conv2dTernaryMma, Conv2dTernaryMmaSmall};
+pub use int8::{
+    Conv2dI8, Conv2dI8Mma, Conv2dTernary, Conv2dTernaryHopper, Conv2dTernaryHopperNarrow, Conv2dTernaryMma,
+};
 pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
-pub use number::{ABSENT, Activation, CHUNK, finish, tensor_core_bound};
+pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};

@@ -34,20 +34,28 @@ impl Activation {
         }
     }
 
+    /// Whether it is a compare or a product: kernels repeat those for several outputs in a row.
+    #[inline(always)]
+    pub const fn is_cheap(self) -> bool {
+        !matches!(self, Self::Silu)
+    }
+
+    /// The value after one that [`Activation::is_cheap`].
+    #[inline(always)]
+    pub const fn apply_cheap(self, x: f32) -> f32 {
+        match self {
+            Self::Relu if x < 0.0 => 0.0,
+            Self::Relu2 => num::relu2(x),
+            _ => x,
+        }
+    }
+
     /// The value after it.
     #[inline(always)]
     pub fn apply(self, x: f32) -> f32 {
         match self {
-            Self::None => x,
-            Self::Relu => {
-                if x < 0.0 {
-                    0.0
-                } else {
-                    x
-                }
-            }
-            Self::Relu2 => num::relu2(x),
             Self::Silu => num::silu(x),
+            _ => self.apply_cheap(x),
         }
     }
 }
@@ -59,6 +67,12 @@ pub const ABSENT: f32 = -0.0;
 #[inline(always)]
 pub fn finish(sum: f32, bias: f32, residual: f32, activation: Activation) -> f32 {
     activation.apply((sum + bias) + residual)
+}
+
+/// [`finish`] with an activation that [`Activation::is_cheap`].
+#[inline(always)]
+pub const fn finish_cheap(sum: f32, bias: f32, residual: f32, activation: Activation) -> f32 {
+    activation.apply_cheap((sum + bias) + residual)
 }
 
 /// How far the sum of a tensor-core kernel may be from the exact sum, before the epilogue:

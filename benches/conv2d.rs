@@ -1,0 +1,233 @@
+//! [`contract::conv2d`] on a GPU: the convolutions of ResNet-50 and of MobileNets, batches of 1 and 32.
+
+use std::marker::PhantomData;
+use std::process::ExitCode;
+
+use bitnet_benches::{Case, blank, run, uniform, upload};
+use bitnet_gpu::ops::conv2d::{
+    Activation, Conv2d, Conv2dTernary, Conv2dTernaryWeights, Conv2dWeights, Images, Layout, Shape,
+    Window,
+};
+use bitnet_gpu::ops::{Backend, Float, Math, OpError};
+use bitnet_gpu::reference::Inputs;
+use bitnet_gpu::reference::conv2d::{BENCH_SHAPES, DEPTHWISE_SHAPES, TERNARY_SHAPES};
+use contract::conv2d::weights::Packed;
+use half::bf16;
+
+/// A square convolution of images with channels last, padded by half of the window.
+#[derive(Clone, Copy)]
+struct Layer {
+    n: usize,
+    c: usize,
+    size: usize,
+    k: usize,
+    window: usize,
+    stride: usize,
+    groups: usize,
+}
+
+impl Layer {
+    fn name(&self, what: &str) -> String {
+        let Self { n, c, size, k, window, stride, groups } = self;
+        format!("{what} {n}x{c}x{size} k{k} r{window} s{stride} g{groups}")
+    }
+
+    fn images(&self) -> Images {
+        Images { n: self.n, h: self.size, w: self.size, layout: Layout::Nhwc }
+    }
+
+    fn window(&self) -> Window {
+        Window::new(self.stride, self.window / 2)
+    }
+
+    fn oihw(&self) -> [usize; 4] {
+        [self.k, self.c / self.groups, self.window, self.window]
+    }
+
+    fn weights(&self) -> usize {
+        self.oihw().iter().product()
+    }
+
+    fn inputs(&self) -> usize {
+        self.n * self.c * self.size * self.size
+    }
+
+    fn outputs(&self) -> usize {
+        let [k, c, r, s] = self.oihw();
+        let weights = Packed { k, c, window: [r, s], groups: self.groups };
+        let shape = Shape { images: self.images(), weights, window: self.window() };
+        shape.output().map_or(0, |output| output.iter().product())
+    }
+
+    fn terms(&self) -> usize {
+        self.weights() / self.k
+    }
+}
+
+struct Floats<T> {
+    layer: Layer,
+    math: Math,
+    element: PhantomData<T>,
+}
+
+struct Tensors<B: Backend, T: Float> {
+    x: B::Buf<T>,
+    w: Conv2dWeights<B, T>,
+    y: B::Buf<T>,
+}
+
+impl<T: Float> Floats<T> {
+    /// Whole numbers for tensor cores: their sums are exact in any order, so bits can be compared.
+    fn values(&self, seed: u64, count: usize, reach: f32) -> Vec<T> {
+        let values = uniform(seed, count, reach).into_iter();
+        match self.math {
+            Math::Exact => values.map(T::round).collect(),
+            Math::TensorCore => values.map(|v| T::round(v.round())).collect(),
+        }
+    }
+}
+
+impl<T: Float> Case for Floats<T> {
+    type Tensors<B: Backend> = Tensors<B, T>;
+
+    fn name(&self) -> String {
+        self.layer.name(T::TYPE.name())
+    }
+
+    fn bytes(&self) -> u64 {
+        let elements = self.layer.inputs() + self.layer.weights() + self.layer.outputs();
+        (elements * T::TYPE.bytes()) as u64
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B, T>, OpError> {
+        let layer = &self.layer;
+        let w = self.values(2, layer.weights(), 1.5);
+        Ok(Tensors {
+            x: upload(backend, &self.values(1, layer.inputs(), 2.5))?,
+            w: Conv2dWeights::from_oihw(backend, "bench", &w, layer.oihw(), layer.groups)?,
+            y: blank(backend, layer.outputs())?,
+        })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B, T>) -> Result<(), OpError> {
+        backend.conv2d(Conv2d {
+            x: &t.x,
+            w: &t.w,
+            bias: None,
+            residual: None,
+            y: &mut t.y,
+            images: self.layer.images(),
+            window: self.layer.window(),
+            activation: Activation::None,
+            math: self.math,
+            kernel: None,
+        })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &Tensors<B, T>) -> Result<Vec<u32>, OpError> {
+        let mut values = vec![T::default(); self.layer.outputs()];
+        backend.read(&t.y, 0, &mut values)?;
+        Ok(values.into_iter().map(|v| v.widen().to_bits()).collect())
+    }
+}
+
+struct Ternary(Layer);
+
+struct TernaryTensors<B: Backend> {
+    x: B::Buf<i8>,
+    scales: B::Buf<f32>,
+    w: Conv2dTernaryWeights<B>,
+    y: B::Buf<f32>,
+}
+
+impl Case for Ternary {
+    type Tensors<B: Backend> = TernaryTensors<B>;
+
+    fn name(&self) -> String {
+        self.0.name("ternary")
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.0.inputs() + self.0.weights() / 4 + 4 * self.0.outputs()) as u64
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<TernaryTensors<B>, OpError> {
+        let (layer, mut inputs) = (&self.0, Inputs::new(3));
+        let (x, t) = (inputs.int8s(layer.inputs()), inputs.ternaries(layer.weights()));
+        let segments = [(layer.k, 0.5)];
+        Ok(TernaryTensors {
+            x: upload(backend, &x)?,
+            scales: upload(backend, &vec![50.0; layer.n])?,
+            w: Conv2dTernaryWeights::from_oihw(backend, "bench", &t, layer.oihw(), 1, &segments)?,
+            y: blank(backend, layer.outputs())?,
+        })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut TernaryTensors<B>) -> Result<(), OpError> {
+        backend.conv2d_ternary(Conv2dTernary {
+            x: &t.x,
+            scales: &t.scales,
+            w: &t.w,
+            bias: None,
+            residual: None,
+            y: &mut t.y,
+            images: self.0.images(),
+            window: self.0.window(),
+            activation: Activation::None,
+            kernel: None,
+        })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &TernaryTensors<B>) -> Result<Vec<u32>, OpError> {
+        bitnet_benches::bits(backend, &t.y)
+    }
+}
+
+fn layers(shapes: &'static [[usize; 5]], depthwise: bool) -> impl Iterator<Item = Layer> {
+    [32, 1].into_iter().flat_map(move |n| {
+        shapes.iter().map(move |&[c, size, k, window, stride]| Layer {
+            n,
+            c,
+            size,
+            k,
+            window,
+            stride,
+            groups: if depthwise { c } else { 1 },
+        })
+    })
+}
+
+fn main() -> ExitCode {
+    fn measure<C: Case>(
+        suite: &mut bitnet_benches::Suite,
+        case: &C,
+        layer: Layer,
+    ) -> anyhow::Result<()> {
+        if let Some(row) = suite.measure(case)?
+            && let Some(us) = row.warm.map(|t| t.us.median)
+        {
+            let operations = 2.0 * (layer.outputs() * layer.terms()) as f64;
+            row.set("tera_operations_per_s", operations / us / 1e6);
+        }
+        Ok(())
+    }
+    run("conv2d", |suite| {
+        for (shapes, depthwise) in [(BENCH_SHAPES, false), (DEPTHWISE_SHAPES, true)] {
+            for layer in layers(shapes, depthwise) {
+                let math = Math::Exact;
+                measure(suite, &Floats::<f32> { layer, math, element: PhantomData }, layer)?;
+                let math = Math::TensorCore;
+                measure(suite, &Floats::<bf16> { layer, math, element: PhantomData }, layer)?;
+            }
+        }
+        for layer in layers(TERNARY_SHAPES, false) {
+            measure(suite, &Ternary(layer), layer)?;
+        }
+        let notes = [
+            "cases are element, N x C x size, output channels, window, stride, groups; channels last",
+            "bf16 is Math::TensorCore, on whole numbers, compared by bits; depthwise bf16 is exact",
+        ];
+        suite.report().notes.extend(notes.map(String::from));
+        Ok(())
+    })
+}
