@@ -264,16 +264,23 @@ kernels! {
     /// f16 values, one input row at a time.
     SparseF16M1: LinearArgs = LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1));
     /// f32 values, one input row at a time.
-    SparseF32M1: LinearArgs = LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1));
+    SparseF32M1: LinearArgs =
+        LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
     /// bf16 values, four input rows at a time.
     SparseBf16M4: LinearArgs =
-        LaunchSpec::new("sparse_bf16_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+        LaunchSpec::new("sparse_bf16_m4", THREADS)
+            .with_smem(linear_smem(4))
+            .with_min_sm(75)
+            .with_min_blocks(1);
     /// f16 values, four input rows at a time.
     SparseF16M4: LinearArgs =
-        LaunchSpec::new("sparse_f16_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+        LaunchSpec::new("sparse_f16_m4", THREADS)
+            .with_smem(linear_smem(4))
+            .with_min_sm(75)
+            .with_min_blocks(1);
     /// f32 values, four input rows at a time.
     SparseF32M4: LinearArgs =
-        LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+        LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1);
     /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
     SparseBf16Mma8: LinearArgs =
         LaunchSpec::new("sparse_bf16_mma8", THREADS).with_smem(linear_smem(0)).with_min_sm(80);

@@ -155,6 +155,24 @@ impl<T: Register> Shared<T> {
         [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
     }
 
+    /// Two neighbours. `st.shared.v2.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::write`], of both; the address is aligned to 8.
+    #[inline(always)]
+    pub unsafe fn write_x2(self, value: [T; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.v2.b32 [{addr}], {{{a}, {b}}};",
+                addr = in(reg32) self.addr,
+                a = in(reg32) value[0].to_word(), b = in(reg32) value[1].to_word(),
+                options(nostack),
+            );
+        }
+    }
+
     /// Four neighbours. `st.shared.v4.b32`
     ///
     /// # Safety

@@ -98,3 +98,28 @@ pub(super) unsafe fn load4(x: DevPtr<u8>, x_type: u32, row: u32, k: u32, column:
     }
     four
 }
+
+/// [`load4`] of a 16-bit type, as two words as they are.
+///
+/// # Safety
+///
+/// `x` is `[m, k]` of a 16-bit type, and `row < m`.
+#[inline(always)]
+pub(super) unsafe fn load2(x: DevPtr<u8>, row: u32, k: u32, column: u32) -> [u32; 2] {
+    let at = row as usize * k as usize + column as usize;
+    let p = x.cast::<u16>().as_ptr().cast_const().wrapping_add(at);
+    if column + 4 <= k && p.addr().is_multiple_of(8) {
+        // SAFETY: four elements of the row, aligned.
+        return unsafe { ld_x2(p.cast()) };
+    }
+    let mut words = [0; 2];
+    let mut i = 0;
+    while i < 4 {
+        if column + (i as u32) < k {
+            // SAFETY: an element of the row.
+            words[i / 2] |= u32::from(unsafe { ld_u16(p.wrapping_add(i)) }) << (16 * (i % 2));
+        }
+        i += 1;
+    }
+    words
+}

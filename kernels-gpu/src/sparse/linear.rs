@@ -4,13 +4,16 @@
 //! units is walked unit by unit, each lane at its own bits; a fuller one position by position. Both
 //! make the same chains.
 
+use core::marker::PhantomData;
+
 use contract::launch::Kernel;
+use contract::num::RowType;
 use contract::sparse::{
     BLOCK, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseF16M1, SparseF16M4, SparseF32M1,
     SparseF32M4, WAYS, WORD, X_FLOATS, X_PITCH, span, steps,
 };
 
-use super::input::{Bf16, F16, Value, load4};
+use super::input::{Bf16, F16, Value, load2, load4};
 use super::stream::{Stream, Tile, behind_streams, first_row};
 use crate::arch::bitmap::{below, first_set, fma_stored, opaque, take};
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -21,6 +24,36 @@ use crate::arch::warp::{lane_id, shuffle_xor, sync_warp, warp_id, warp_max};
 
 /// From so many units of a word on, a tile is walked by positions.
 const BY_POSITION: u32 = 17;
+
+/// How the columns of `x` are staged.
+trait Staged {
+    /// Whether as they are: pairs of the 16-bit type of the weights, half the words. Else as `f32`,
+    /// from any type.
+    const PAIRS: bool;
+
+    /// Words that meet one unit of `per_unit` weights.
+    #[inline(always)]
+    fn words(per_unit: usize) -> usize {
+        if Self::PAIRS { 1 } else { per_unit }
+    }
+}
+
+enum Wide {}
+enum Pairs {}
+
+impl Staged for Wide {
+    const PAIRS: bool = false;
+}
+
+impl Staged for Pairs {
+    const PAIRS: bool = true;
+}
+
+/// The one or two columns of a unit, from its staged words.
+#[inline(always)]
+fn columns<V: Value, S: Staged>(words: [u32; 2]) -> [f32; 2] {
+    if S::PAIRS { V::widen(words[0]) } else { words.map(f32::from_bits) }
+}
 
 /// Takes the weights of one unit into the chains of a row; `x[i]` are the columns of input `i`.
 #[inline(always)]
@@ -43,8 +76,13 @@ fn add<V: Value, const MB: usize>(unit: u32, x: [[f32; 2]; MB], acc: &mut [f32; 
 ///
 /// `tile` is what the warp's stream gave; `x` is the staged input of the lane's columns.
 #[inline(always)]
-unsafe fn by_unit<V: Value, const MB: usize>(tile: Tile, x: Shared<f32>, acc: &mut [[f32; MB]; 2]) {
+unsafe fn by_unit<V: Value, S: Staged, const MB: usize>(
+    tile: Tile,
+    x: Shared<u32>,
+    acc: &mut [[f32; MB]; 2],
+) {
     let Tile { mut masks, mut at } = tile;
+    let stride = S::words(V::PER_UNIT) as u32;
     while masks[0] | masks[1] != 0 {
         let mut half = 0;
         while half < 2 {
@@ -52,15 +90,16 @@ unsafe fn by_unit<V: Value, const MB: usize>(tile: Tile, x: Shared<f32>, acc: &m
             let offset = first_set(word);
             masks[half] = below(word, offset);
             // Past the last unit: any staged column, for a unit of zeros.
-            let first = x.add((offset % WORD as u32) * V::PER_UNIT as u32);
+            let first = x.add((offset % WORD as u32) * stride);
             // SAFETY: a stored unit while the word is not 0; its columns.
             let (unit, x) = unsafe {
                 let unit = take(word, !0, &mut at[half]);
-                let columns = |i: usize| {
+                let of = |i: usize| {
                     let from = first.add(i as u32 * X_FLOATS);
-                    if V::PER_UNIT == 2 { from.read_x2() } else { [from.read(), 0.0] }
+                    let words = if stride == 2 { from.read_x2() } else { [from.read(), 0] };
+                    columns::<V, S>(words)
                 };
-                (unit, core::array::from_fn(columns))
+                (unit, core::array::from_fn(of))
             };
             add::<V, MB>(unit, x, &mut acc[half]);
             half += 1;
@@ -74,26 +113,26 @@ unsafe fn by_unit<V: Value, const MB: usize>(tile: Tile, x: Shared<f32>, acc: &m
 ///
 /// As for [`by_unit`].
 #[inline(always)]
-unsafe fn by_position<V: Value, const MB: usize>(
+unsafe fn by_position<V: Value, S: Staged, const MB: usize>(
     tile: Tile,
-    x: Shared<f32>,
+    x: Shared<u32>,
     acc: &mut [[f32; MB]; 2],
 ) {
     let Tile { mut masks, mut at } = tile;
-    let (mut first, end) = (0, opaque((WORD * V::PER_UNIT) as u32));
+    let stride = S::words(V::PER_UNIT);
+    let (mut first, end) = (0, opaque((WORD * stride) as u32));
     while first < end {
-        // SAFETY: eight staged columns of the lane.
-        let x: [[f32; 8]; MB] = core::array::from_fn(|i| unsafe {
+        // SAFETY: eight staged words of the lane.
+        let x: [[u32; 8]; MB] = core::array::from_fn(|i| unsafe {
             let x = x.add(i as u32 * X_FLOATS + first);
             let (a, b) = (x.read_x4(), x.add(4).read_x4());
             [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
         });
-        let units = 8 / V::PER_UNIT;
+        let units = 8 / stride;
         let mut j = 0;
         while j < units {
             let columns = core::array::from_fn(|i| {
-                let c = j * V::PER_UNIT;
-                [x[i][c], x[i][c + V::PER_UNIT - 1]]
+                columns::<V, S>([x[i][j * stride], x[i][j * stride + stride - 1]])
             });
             let mut half = 0;
             while half < 2 {
@@ -109,71 +148,110 @@ unsafe fn by_position<V: Value, const MB: usize>(
     }
 }
 
+/// A lane's share of the columns of a tile: four neighbours, and where the tile has 256 columns, the
+/// four that stand 128 behind.
+struct Columns<V, S> {
+    wide: [[f32; 4]; 2],
+    pairs: [[u32; 2]; 2],
+    types: PhantomData<(V, S)>,
+}
+
+impl<V: Value, S: Staged> Columns<V, S> {
+    /// # Safety
+    ///
+    /// `row < m`; `x` is the contract's, as [`Pairs`] in the type of the weights.
+    #[inline(always)]
+    unsafe fn load(args: &LinearArgs, row: u32, column: u32) -> Self {
+        let column = column + 4 * lane_id();
+        let (mut wide, mut pairs) = ([[0.0; 4]; 2], [[0; 2]; 2]);
+        let mut i = 0;
+        while i < V::PER_UNIT {
+            let column = column + 128 * i as u32;
+            // SAFETY: the caller's promise.
+            unsafe {
+                if S::PAIRS {
+                    pairs[i] = load2(args.x, row, args.k, column);
+                } else {
+                    wide[i] = load4(args.x, args.x_type, row, args.k, column);
+                }
+            }
+            i += 1;
+        }
+        Self { wide, pairs, types: PhantomData }
+    }
+
+    /// Puts it where [`by_unit`] and [`by_position`] look for it.
+    ///
+    /// # Safety
+    ///
+    /// `staged` starts this warp's columns of one input.
+    #[inline(always)]
+    unsafe fn stage(&self, staged: Shared<u32>) {
+        let (lane, in_word) = (lane_id(), if S::PAIRS { 2 } else { 1 });
+        let to = staged.add(lane % 8 / 2 * X_PITCH + (lane / 8 * 8 + lane % 2 * 4) / in_word);
+        let mut i = 0;
+        while i < V::PER_UNIT {
+            let to = to.add(i as u32 * 32 / in_word);
+            // SAFETY: the caller's promise; columns of one lane.
+            unsafe {
+                if S::PAIRS {
+                    to.write_x2(self.pairs[i]);
+                } else {
+                    to.write_x4(self.wide[i].map(f32::to_bits));
+                }
+            }
+            i += 1;
+        }
+    }
+}
+
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for values of `V`; block, shared memory and
-/// grid are the contract's for `MB` input rows at a time.
+/// grid are the contract's for `MB` input rows at a time. As [`Pairs`], `x` has the type of the weights.
 #[inline(always)]
-unsafe fn linear<V: Value, const MB: usize>(args: &LinearArgs) {
-    launch_dependents();
-    dependency_wait();
+unsafe fn linear<V: Value, S: Staged, const MB: usize>(args: &LinearArgs) {
     let (way, lane) = (warp_id(), lane_id());
-    let staged = behind_streams().cast::<f32>().add(way * MB as u32 * X_FLOATS);
+    let staged = behind_streams().cast::<u32>().add(way * MB as u32 * X_FLOATS);
     let own = staged.add(lane % 4 * X_PITCH);
-    // Where four neighbouring columns of this lane go.
-    let stage = staged.add(lane % 8 / 2 * X_PITCH + lane / 8 * 8 + lane % 2 * 4);
     let (tiles, span) = (steps(args.k as usize, V::PER_UNIT) as u32, span(V::PER_UNIT) as u32);
     let in_period = BLOCK as u32 / span;
     let mut mb = block_idx_y();
     while mb * (MB as u32) < args.m {
         let first = mb * MB as u32;
-        let load = |tile: u32| -> [[[f32; 4]; 2]; MB] {
-            let k = tile / in_period * PERIOD as u32 + way * BLOCK as u32;
-            let k = k + tile % in_period * span + 4 * lane;
-            // SAFETY: a row below m; rows past the last one repeat it.
-            core::array::from_fn(|i| unsafe {
-                let row = (first + i as u32).min(args.m - 1);
-                let upper = if V::PER_UNIT == 2 {
-                    load4(args.x, args.x_type, row, args.k, k + 128)
-                } else {
-                    [0.0; 4]
-                };
-                [load4(args.x, args.x_type, row, args.k, k), upper]
-            })
-        };
         // SAFETY: the caller's promise.
         let mut stream = unsafe { Stream::new(args, V::PER_UNIT) };
-        let mut x = load(0);
         let mut acc = [[0.0; MB]; 2];
         let mut index = 0;
         while index < tiles {
+            let column = index / in_period * PERIOD as u32 + way * BLOCK as u32;
+            let column = column + index % in_period * span;
+            // One input's columns are asked for before the units.
+            // SAFETY: a row below m.
+            let x = unsafe { Columns::<V, S>::load(args, first, column) };
             let tile = stream.tile();
-            let mut i = 0;
-            while i < MB {
-                let to = stage.add(i as u32 * X_FLOATS);
-                // SAFETY: the warp's staging area; `tile` ended with a barrier of the warp.
-                unsafe {
-                    to.write_x4(x[i][0]);
-                    if V::PER_UNIT == 2 {
-                        to.add(32).write_x4(x[i][1]);
-                    }
+            // SAFETY: the warp's staging area; `tile` ended with a barrier of the warp.
+            unsafe {
+                x.stage(staged);
+                let (mut i, end) = (1, opaque(MB as u32));
+                while MB > 1 && i < end {
+                    // Rows past the last one repeat it.
+                    let row = (first + i).min(args.m - 1);
+                    Columns::<V, S>::load(args, row, column).stage(staged.add(i * X_FLOATS));
+                    i += 1;
                 }
-                i += 1;
             }
             sync_warp();
-            index += 1;
-            if index < tiles {
-                x = load(index);
-            }
             let most = tile.masks[0].count_ones().max(tile.masks[1].count_ones());
             // SAFETY: the tile's units and columns are staged.
             unsafe {
                 if warp_max(most) < BY_POSITION {
-                    by_unit::<V, MB>(tile, own, &mut acc);
+                    by_unit::<V, S, MB>(tile, own, &mut acc);
                 } else {
-                    by_position::<V, MB>(tile, own, &mut acc);
+                    by_position::<V, S, MB>(tile, own, &mut acc);
                 }
             }
+            index += 1;
         }
         // SAFETY: every stream was read to its end.
         unsafe { finish(args, first, acc) };
@@ -221,22 +299,29 @@ unsafe fn finish<const MB: usize>(args: &LinearArgs, first: u32, acc: [[f32; MB]
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $value:ty, $mb:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $value:ty, $mb:literal $(or $type:ident)?;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
-            // SAFETY: the launch contract, handed on.
-            unsafe { linear::<$value, $mb>(&args) }
+            launch_dependents();
+            dependency_wait();
+            // SAFETY: the launch contract, handed on; `x` is of the type that was looked at.
+            unsafe {
+                $(if args.x_type == RowType::$type as u32 {
+                    return linear::<$value, Pairs, $mb>(&args);
+                })?
+                linear::<$value, Wide, $mb>(&args)
+            }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_bf16_m1 SparseBf16M1 Bf16, 1;
-    sparse_f16_m1 SparseF16M1 F16, 1;
+    sparse_bf16_m1 SparseBf16M1 Bf16, 1 or Bf16;
+    sparse_f16_m1 SparseF16M1 F16, 1 or F16;
     sparse_f32_m1 SparseF32M1 f32, 1;
 }
 #[cfg(level_sm_75)]

@@ -18,21 +18,26 @@ use crate::arch::warp::{lane_id, warp_id};
 
 const PER_UNIT: usize = 2;
 
-/// Columns `k .. k + 8` of an input row, two to a word; zeros outside of the matrix.
+/// The lane's columns of a tile, from one input row: for each `j` eight, two to a word. `row` is the
+/// first of them, `left` the columns of the matrix from there on; zeros past its end.
 ///
 /// # Safety
 ///
-/// `x` is the contract's, in bf16, and K a multiple of 8.
+/// As many readable columns as `left` says, aligned to 16, and a multiple of 8.
 #[inline(always)]
-unsafe fn load_eight(args: &LinearArgs, row: u32, k: u32) -> [u32; 4] {
-    let at = row as usize * args.k as usize + k as usize;
-    let p = args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at);
-    let mut words = [0; 4];
-    if row < args.m && k < args.k {
-        // SAFETY: eight columns of the row, aligned.
-        words = unsafe { ld_x4(p.cast()) };
+unsafe fn load_columns(row: *const u16, left: u32) -> [[u32; 4]; 8] {
+    if left > 7 * 32 {
+        // SAFETY: `32 j + 8` columns and more.
+        return core::array::from_fn(|j| unsafe { ld_x4(row.wrapping_add(32 * j).cast()) });
     }
-    words
+    core::array::from_fn(|j| {
+        let mut words = [0; 4];
+        if 32 * (j as u32) < left {
+            // SAFETY: eight columns from there on.
+            words = unsafe { ld_x4(row.wrapping_add(32 * j).cast()) };
+        }
+        words
+    })
 }
 
 /// # Safety
@@ -44,33 +49,36 @@ unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
     dependency_wait();
     let (way, lane) = (warp_id(), lane_id());
     let tiles = steps(args.k as usize, PER_UNIT) as u32;
+    // The first column of the lane.
+    let column = way * BLOCK as u32 + lane % 4 * 8;
     let mut mb = block_idx_y();
     while mb * (8 * NT as u32) < args.m {
         let first = mb * 8 * NT as u32;
-        let mut acc = [[0.0f32; 4]; NT];
+        let rows: [*const u16; NT] = core::array::from_fn(|n| {
+            // Rows past the last one repeat it: their products go nowhere.
+            let row = (first + 8 * n as u32 + lane / 4).min(args.m - 1);
+            let at = row as usize * args.k as usize + column as usize;
+            args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at)
+        });
+        // Two sums of each output, so that one product need not wait for the other.
+        let mut acc = [[[0.0f32; 4]; NT]; 2];
         // SAFETY: the caller's promise.
         let mut stream = unsafe { Stream::new(args, PER_UNIT) };
         let mut index = 0;
         while index < tiles {
-            let k = index * PERIOD as u32 + way * BLOCK as u32 + lane % 4 * 8;
-            let load = |j: u32| -> [[u32; 4]; NT] {
-                core::array::from_fn(|n| {
-                    // SAFETY: the caller's promise.
-                    unsafe { load_eight(args, first + 8 * n as u32 + lane / 4, k + 32 * j) }
-                })
-            };
-            let mut next = [load(0), load(1)];
+            let k = index * PERIOD as u32;
+            let left = args.k.saturating_sub(k + column);
+            // Asked for before the units, all of them: a round trip to L2 is as long as a tile.
+            let x: [[[u32; 4]; 8]; NT] = core::array::from_fn(|n| {
+                // SAFETY: `left` columns of the row from there on; K is a multiple of 8.
+                unsafe { load_columns(rows[n].wrapping_add(k as usize), left) }
+            });
             let Tile { masks, mut at } = stream.tile();
             let mut j = 0;
             while j < 8 {
-                let x = next[0];
-                next[0] = next[1];
-                if j + 2 < 8 {
-                    next[1] = load(j + 2);
-                }
                 let mut s = 0;
                 while s < 2 {
-                    let bit = |i: u32| 0x8000_0000_u32 >> (4 * j + 2 * s + i);
+                    let bit = |i: usize| 0x8000_0000_u32 >> (4 * j + 2 * s + i);
                     // SAFETY: stored units, where their bits are set.
                     let a = unsafe {
                         let a0 = take(masks[0], bit(0), &mut at[0]);
@@ -81,8 +89,8 @@ unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
                     };
                     let mut n = 0;
                     while n < NT {
-                        let b = [x[n][2 * s as usize], x[n][2 * s as usize + 1]];
-                        acc[n] = mma_bf16(a, b, acc[n]);
+                        let b = [x[n][j][2 * s], x[n][j][2 * s + 1]];
+                        acc[s][n] = mma_bf16(a, b, acc[s][n]);
                         n += 1;
                     }
                     s += 1;
@@ -91,6 +99,8 @@ unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
             }
             index += 1;
         }
+        let sum = |n: usize| core::array::from_fn(|i| acc[0][n][i] + acc[1][n][i]);
+        let acc: [[f32; 4]; NT] = core::array::from_fn(sum);
         // SAFETY: every stream was read to its end.
         unsafe { finish(args, first, acc) };
         mb += grid_dim_y();
