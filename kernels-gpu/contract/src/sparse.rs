@@ -195,6 +195,74 @@ pub struct CsrArgs {
     pub x_type: u32,
 }
 
+/// How the columns of a convolution's matrix meet its input: row `m` of the implied `[M, K]` is the
+/// patch of output pixel `m`, column `(r * kernel_width + s) * channels + c` its element at kernel row
+/// `r`, kernel column `s` and channel `c`; +0 outside of the image.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patches {
+    /// Rows of the input image.
+    pub height: u32,
+    /// Columns of the input image.
+    pub width: u32,
+    /// Channels of the input, side by side.
+    pub channels: u32,
+    /// Rows of the output image.
+    pub out_height: u32,
+    /// Columns of the output image.
+    pub out_width: u32,
+    /// Columns of the kernel.
+    pub kernel_width: u32,
+    /// Input rows and columns from one output to the next.
+    pub stride: [u32; 2],
+    /// Rows and columns of zeros in front of the image.
+    pub padding: [u32; 2],
+    /// Input rows and columns from one element of the kernel to the next.
+    pub dilation: [u32; 2],
+}
+
+impl Patches {
+    /// Image, and input row and column of the kernel's first element, of output pixel `m`; these two
+    /// wrap where they are negative.
+    #[inline(always)]
+    pub const fn corner(&self, m: u32) -> (u32, u32, u32) {
+        let (line, column) = (m / self.out_width, m % self.out_width);
+        let (image, row) = (line / self.out_height, line % self.out_height);
+        let row = (row * self.stride[0]).wrapping_sub(self.padding[0]);
+        (image, row, (column * self.stride[1]).wrapping_sub(self.padding[1]))
+    }
+
+    /// Where column `k` of the patch at `corner` stands in the input; `None` outside of the image.
+    #[inline(always)]
+    pub const fn element(&self, corner: (u32, u32, u32), k: u32) -> Option<usize> {
+        let (tap, channel) = (k / self.channels, k % self.channels);
+        let (r, s) = (tap / self.kernel_width, tap % self.kernel_width);
+        let row = corner.1.wrapping_add(r * self.dilation[0]);
+        let column = corner.2.wrapping_add(s * self.dilation[1]);
+        if row >= self.height || column >= self.width {
+            return None;
+        }
+        let line = corner.0 as usize * self.height as usize + row as usize;
+        let pixel = line * self.width as usize + column as usize;
+        Some(pixel * self.channels as usize + channel as usize)
+    }
+}
+
+/// The parameter of the convolution kernels, passed by value: the product of the matrix `[N, K]` with
+/// the implied rows of patches, in the same order; `n` output channels, `m` output pixels, `y`
+/// `[image, row, column, channel]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Conv2dArgs {
+    /// The product; its `x` is the input `[image, row, column, channel]`.
+    pub linear: LinearArgs,
+    /// Where its rows are.
+    pub patches: Patches,
+}
+
+/// Most output pixels of a convolution.
+pub const MAX_PIXELS: usize = 1 << 30;
+
 /// Shared memory of a block of the kernels for compressed sparse rows: the partials of its warps.
 pub const CSR_SMEM: u32 = THREADS / 32 * PARTIALS as u32 * 4;
 
@@ -246,6 +314,10 @@ pub const fn ternary_words(k: usize) -> usize {
     k.div_ceil(CHUNK) * 2
 }
 
+const fn conv2d(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1)
+}
+
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $args:ident = $spec:expr;)*) => {$(
         $(#[$doc])*
@@ -293,6 +365,17 @@ kernels! {
     SparseCsrF16: CsrArgs = LaunchSpec::new("sparse_csr_f16", THREADS).with_smem(CSR_SMEM);
     /// Compressed sparse rows of f32.
     SparseCsrF32: CsrArgs = LaunchSpec::new("sparse_csr_f32", THREADS).with_smem(CSR_SMEM);
+    /// Convolution by bf16 values, four output pixels at a time.
+    SparseConv2dBf16: Conv2dArgs = conv2d("sparse_conv2d_bf16");
+    /// Convolution by f16 values, four output pixels at a time.
+    SparseConv2dF16: Conv2dArgs = conv2d("sparse_conv2d_f16");
+    /// Convolution by f32 values, four output pixels at a time.
+    SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
+    /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
+    SparseConv2dMma: Conv2dArgs = LaunchSpec::new("sparse_conv2d_mma", THREADS)
+        .with_smem(linear_smem(0))
+        .with_min_sm(80)
+        .with_min_blocks(1);
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }

@@ -9,11 +9,12 @@ use core::marker::PhantomData;
 use contract::launch::Kernel;
 use contract::num::RowType;
 use contract::sparse::{
-    BLOCK, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseF16M1, SparseF16M4, SparseF32M1,
-    SparseF32M4, WAYS, WORD, X_FLOATS, X_PITCH, span, steps,
+    BLOCK, Conv2dArgs, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseConv2dBf16,
+    SparseConv2dF16, SparseConv2dF32, SparseF16M1, SparseF16M4, SparseF32M1, SparseF32M4, WAYS,
+    WORD, X_FLOATS, X_PITCH, span, steps,
 };
 
-use super::input::{Bf16, F16, Value, load2, load4};
+use super::input::{Bf16, F16, Input, Value, load2};
 use super::stream::{Stream, Tile, behind_streams, first_row};
 use crate::arch::bitmap::{below, first_set, fma_stored, opaque, take};
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -148,59 +149,51 @@ unsafe fn by_position<V: Value, S: Staged, const MB: usize>(
     }
 }
 
-/// A lane's share of the columns of a tile: four neighbours, and where the tile has 256 columns, the
-/// four that stand 128 behind.
-struct Columns<V, S> {
-    wide: [[f32; 4]; 2],
-    pairs: [[u32; 2]; 2],
-    types: PhantomData<(V, S)>,
+/// Four neighbouring columns of one input row, on their way to where [`by_unit`] looks for them.
+struct Four<S> {
+    wide: [f32; 4],
+    pairs: [u32; 2],
+    staged: PhantomData<S>,
 }
 
-impl<V: Value, S: Staged> Columns<V, S> {
+impl<S: Staged> Four<S> {
+    /// The lane's four of the first 128 columns from `column` on.
+    ///
     /// # Safety
     ///
-    /// `row < m`; `x` is the contract's, as [`Pairs`] in the type of the weights.
+    /// `row < m`; the arguments are the contract's, as [`Pairs`] rows of the type of the weights.
     #[inline(always)]
-    unsafe fn load(args: &LinearArgs, row: u32, column: u32) -> Self {
+    unsafe fn load(input: &impl Input, row: u32, column: u32) -> Self {
         let column = column + 4 * lane_id();
-        let (mut wide, mut pairs) = ([[0.0; 4]; 2], [[0; 2]; 2]);
-        let mut i = 0;
-        while i < V::PER_UNIT {
-            let column = column + 128 * i as u32;
-            // SAFETY: the caller's promise.
-            unsafe {
-                if S::PAIRS {
-                    pairs[i] = load2(args.x, row, args.k, column);
-                } else {
-                    wide[i] = load4(args.x, args.x_type, row, args.k, column);
-                }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if S::PAIRS {
+                let pairs = load2(input.linear(), row, column);
+                Self { wide: [0.0; 4], pairs, staged: PhantomData }
+            } else {
+                let wide = input.load4(row, column);
+                Self { wide, pairs: [0; 2], staged: PhantomData }
             }
-            i += 1;
         }
-        Self { wide, pairs, types: PhantomData }
     }
 
-    /// Puts it where [`by_unit`] and [`by_position`] look for it.
+    /// Puts it among the `upper`th 128 columns of a tile.
     ///
     /// # Safety
     ///
     /// `staged` starts this warp's columns of one input.
     #[inline(always)]
-    unsafe fn stage(&self, staged: Shared<u32>) {
+    unsafe fn stage(&self, staged: Shared<u32>, upper: u32) {
         let (lane, in_word) = (lane_id(), if S::PAIRS { 2 } else { 1 });
-        let to = staged.add(lane % 8 / 2 * X_PITCH + (lane / 8 * 8 + lane % 2 * 4) / in_word);
-        let mut i = 0;
-        while i < V::PER_UNIT {
-            let to = to.add(i as u32 * 32 / in_word);
-            // SAFETY: the caller's promise; columns of one lane.
-            unsafe {
-                if S::PAIRS {
-                    to.write_x2(self.pairs[i]);
-                } else {
-                    to.write_x4(self.wide[i].map(f32::to_bits));
-                }
+        let at = (lane / 8 * 8 + lane % 2 * 4 + 32 * upper) / in_word;
+        let to = staged.add(lane % 8 / 2 * X_PITCH + at);
+        // SAFETY: the caller's promise; columns of one lane.
+        unsafe {
+            if S::PAIRS {
+                to.write_x2(self.pairs);
+            } else {
+                to.write_x4(self.wide.map(f32::to_bits));
             }
-            i += 1;
         }
     }
 }
@@ -208,14 +201,16 @@ impl<V: Value, S: Staged> Columns<V, S> {
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for values of `V`; block, shared memory and
-/// grid are the contract's for `MB` input rows at a time. As [`Pairs`], `x` has the type of the weights.
+/// grid are the contract's for `MB` input rows at a time. As [`Pairs`], the input is rows of the type of
+/// the weights.
 #[inline(always)]
-unsafe fn linear<V: Value, S: Staged, const MB: usize>(args: &LinearArgs) {
+unsafe fn linear<V: Value, S: Staged, const MB: usize>(input: &impl Input) {
+    let args = input.linear();
     let (way, lane) = (warp_id(), lane_id());
     let staged = behind_streams().cast::<u32>().add(way * MB as u32 * X_FLOATS);
     let own = staged.add(lane % 4 * X_PITCH);
     let (tiles, span) = (steps(args.k as usize, V::PER_UNIT) as u32, span(V::PER_UNIT) as u32);
-    let in_period = BLOCK as u32 / span;
+    let (in_period, per_unit) = (BLOCK as u32 / span, V::PER_UNIT as u32);
     let mut mb = block_idx_y();
     while mb * (MB as u32) < args.m {
         let first = mb * MB as u32;
@@ -226,19 +221,34 @@ unsafe fn linear<V: Value, S: Staged, const MB: usize>(args: &LinearArgs) {
         while index < tiles {
             let column = index / in_period * PERIOD as u32 + way * BLOCK as u32;
             let column = column + index % in_period * span;
-            // One input's columns are asked for before the units.
-            // SAFETY: a row below m.
-            let x = unsafe { Columns::<V, S>::load(args, first, column) };
+            // The columns of a single input are asked for before the units.
+            let load = |row: u32, upper: u32| -> Four<S> {
+                // SAFETY: a row below m; rows past the last one repeat it.
+                unsafe { Four::load(input, row.min(args.m - 1), column + 128 * upper) }
+            };
+            let mut x = [None, None];
+            if MB == 1 {
+                x[0] = Some(load(first, 0));
+                if V::PER_UNIT == 2 {
+                    x[1] = Some(load(first, 1));
+                }
+            }
             let tile = stream.tile();
             // SAFETY: the warp's staging area; `tile` ended with a barrier of the warp.
             unsafe {
-                x.stage(staged);
-                let (mut i, end) = (1, opaque(MB as u32));
-                while MB > 1 && i < end {
-                    // Rows past the last one repeat it.
-                    let row = (first + i).min(args.m - 1);
-                    Columns::<V, S>::load(args, row, column).stage(staged.add(i * X_FLOATS));
-                    i += 1;
+                if let Some(x) = &x[0] {
+                    x.stage(staged, 0);
+                }
+                if let Some(x) = &x[1] {
+                    x.stage(staged, 1);
+                }
+                if MB > 1 {
+                    let (mut i, end) = (0, opaque(MB as u32 * per_unit));
+                    while i < end {
+                        let (i_row, upper) = (i / per_unit, i % per_unit);
+                        load(first + i_row, upper).stage(staged.add(i_row * X_FLOATS), upper);
+                        i += 1;
+                    }
                 }
             }
             sync_warp();
@@ -299,12 +309,12 @@ unsafe fn finish<const MB: usize>(args: &LinearArgs, first: u32, acc: [[f32; MB]
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $value:ty, $mb:literal $(or $type:ident)?;)*) => {$(
+    ($($symbol:ident $kernel:ident $args:ty, $value:ty, $mb:literal $(or $type:ident)?;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
+        pub unsafe extern "ptx-kernel" fn $symbol(args: $args) {
             launch_dependents();
             dependency_wait();
             // SAFETY: the launch contract, handed on; `x` is of the type that was looked at.
@@ -320,13 +330,16 @@ macro_rules! entries {
 }
 
 entries! {
-    sparse_bf16_m1 SparseBf16M1 Bf16, 1 or Bf16;
-    sparse_f16_m1 SparseF16M1 F16, 1 or F16;
-    sparse_f32_m1 SparseF32M1 f32, 1;
+    sparse_bf16_m1 SparseBf16M1 LinearArgs, Bf16, 1 or Bf16;
+    sparse_f16_m1 SparseF16M1 LinearArgs, F16, 1 or F16;
+    sparse_f32_m1 SparseF32M1 LinearArgs, f32, 1;
 }
 #[cfg(level_sm_75)]
 entries! {
-    sparse_bf16_m4 SparseBf16M4 Bf16, 4;
-    sparse_f16_m4 SparseF16M4 F16, 4;
-    sparse_f32_m4 SparseF32M4 f32, 4;
+    sparse_bf16_m4 SparseBf16M4 LinearArgs, Bf16, 4;
+    sparse_f16_m4 SparseF16M4 LinearArgs, F16, 4;
+    sparse_f32_m4 SparseF32M4 LinearArgs, f32, 4;
+    sparse_conv2d_bf16 SparseConv2dBf16 Conv2dArgs, Bf16, 4;
+    sparse_conv2d_f16 SparseConv2dF16 Conv2dArgs, F16, 4;
+    sparse_conv2d_f32 SparseConv2dF32 Conv2dArgs, f32, 4;
 }

@@ -113,13 +113,13 @@ unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
 ///
 /// As for the exact kernel.
 #[inline(always)]
-unsafe fn finish<const NT: usize>(args: &LinearArgs, first: u32, acc: [[f32; 4]; NT]) {
+pub(super) unsafe fn finish<const NT: usize>(args: &LinearArgs, first: u32, acc: [[f32; 4]; NT]) {
     let (way, lane) = (warp_id(), lane_id());
     let scratch = dynamic_shared_mem::<f32>();
     sync_threads();
     let mut j = 0;
     while j < 4 * NT as u32 {
-        // SAFETY: 4 KiB and less at the start of the rings, behind a barrier.
+        // SAFETY: 8 KiB and less at the start of the rings, behind a barrier.
         unsafe {
             scratch
                 .add((way * 4 * NT as u32 + j) * 32 + lane)
