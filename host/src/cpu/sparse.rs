@@ -1,12 +1,12 @@
 //! CPU side of [`contract::sparse`].
 //!
-//! For a bitmap, a task is a group of 16 rows. It walks the four streams of the group in the order of their values,
+//! For a bitmap, a task is a group of 16 rows. It walks the tiles of the group in the order of their values,
 //! with the chains of all its outputs in the first-level cache, for up to eight input rows at once.
 
 use contract::num::{RowType, fma};
 use contract::sparse::{
-    ALIGN, PARTIALS, ROWS, WAYS, partial, per_unit, place_of, steps, ternary_words, tree,
-    unit_column,
+    ALIGN, PARTIALS, ROWS, TILE_WORDS, WAYS, partial, per_unit, place_of, steps, ternary_words,
+    tree, unit_column,
 };
 use contract::w2a8::{Segments, act_bytes, act_index, dequantise};
 
@@ -23,7 +23,7 @@ const BLOCK: usize = 8;
 pub struct Parts<'a, T> {
     /// Words of the mask.
     pub masks: &'a [u32],
-    /// Starts of the streams.
+    /// Starts of the tiles.
     pub starts: &'a [u32],
     /// Values.
     pub values: &'a [T],
@@ -50,26 +50,26 @@ macro_rules! walks {
         /// Takes the stored weights of group `group` into the chains, `x` being `[k][inputs]`.
         fn $name(w: Parts<'_, $element>, group: usize, x: &[[f32; $mb]], acc: &mut Chains<$mb>) {
             let per_unit = per_unit(<$element>::TYPE);
-            let words = steps(w.k, per_unit) * 64;
-            for way in 0..WAYS {
-                let stream = group * WAYS + way;
-                let mut at = w.starts[stream] as usize * ALIGN * per_unit;
-                for (i, &mask) in w.masks[stream * words..][..words].iter().enumerate() {
+            let tiles = WAYS * steps(w.k, per_unit);
+            for tile in group * tiles..(group + 1) * tiles {
+                let mut at = w.starts[tile] as usize * ALIGN * per_unit;
+                let first = tile * TILE_WORDS;
+                for (i, &mask) in w.masks[first..first + TILE_WORDS].iter().enumerate() {
                     if mask == 0 {
                         continue;
                     }
-                    let (row, column) = place_of(stream * words + i, 31, w.k, per_unit);
+                    let (row, column) = place_of(first + i, 31, w.k, per_unit);
                     let chain = &mut acc[row % ROWS][partial(column)];
                     let (mut sums, mut left) = (*chain, mask);
                     let len = mask.count_ones() as usize * per_unit;
                     for unit in w.values[at..at + len].chunks_exact(per_unit) {
-                        let first = left.leading_zeros();
-                        left ^= 0x8000_0000 >> first;
-                        let first = column + unit_column(first as usize, per_unit);
+                        let unit_at = left.leading_zeros();
+                        left ^= 0x8000_0000 >> unit_at;
+                        let column = column + unit_column(unit_at as usize, per_unit);
                         for (e, value) in unit.iter().enumerate() {
                             let value = value.widen();
                             if value.to_bits() != 0 {
-                                for (sum, x) in sums.iter_mut().zip(x[first + e]) {
+                                for (sum, x) in sums.iter_mut().zip(x[column + e]) {
                                     *sum = fma(value, x, *sum);
                                 }
                             }

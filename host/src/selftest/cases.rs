@@ -335,8 +335,13 @@ impl List {
             }
         }
         // Sums of small whole numbers are exact in any order: bits, also of tensor cores.
-        for (kernel, m) in [(symbol::<SparseBf16Mma8>(), 5), (symbol::<SparseBf16Mma16>(), 11)] {
-            for (n, k) in [(1, 8), (33, 1032)] {
+        for (kernel, m, sides) in [
+            (symbol::<SparseBf16Mma8K8>(), 5, [(1, 8), (33, 1032)]),
+            (symbol::<SparseBf16Mma16K8>(), 11, [(1, 8), (33, 1032)]),
+            (symbol::<SparseBf16Mma8K4>(), 7, [(6144, 8), (6200, 40)]),
+            (symbol::<SparseBf16Mma16K4>(), 9, [(6144, 8), (6200, 40)]),
+        ] {
+            for (n, k) in sides {
                 let mut w = Matrix::new(n, k, 0.6, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();

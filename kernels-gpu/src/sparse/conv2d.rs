@@ -5,15 +5,15 @@
 //! A tile's fragments meet 32 pixels, two of its eight `j` at a time; the next two are on their way.
 
 use contract::launch::Kernel;
-use contract::sparse::{BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, steps};
+use contract::sparse::{BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, WAYS, steps};
 
 use super::mma::finish;
-use super::stream::{Stream, Tile};
+use super::stream::{Stream, Tile, first_row, stream_memory};
 use crate::arch::bitmap::take;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::ld_x4;
 use crate::arch::mma::mma_bf16;
-use crate::arch::thread::{block_idx_y, grid_dim_y};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y};
 use crate::arch::warp::{lane_id, sync_warp, warp_id};
 
 const PER_UNIT: usize = 2;
@@ -92,7 +92,10 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
         });
         let mut acc = [[0.0f32; 4]; NT];
         // SAFETY: the launch contract.
-        let mut stream = unsafe { Stream::new(&args.linear, PER_UNIT) };
+        let mut stream = unsafe {
+            let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
+            Stream::new(&args.linear, first, tiles, stream_memory(way))
+        };
         let mut index = 0;
         while index < tiles {
             let column = index * PERIOD as u32 + way * BLOCK as u32 + lane % 4 * 8;
@@ -142,7 +145,7 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
             index += 1;
         }
         // SAFETY: every stream was read to its end.
-        unsafe { finish(&args.linear, first, acc) };
+        unsafe { finish::<NT, 4>(&args.linear, first_row(), first, acc) };
         mb += grid_dim_y();
     }
 }

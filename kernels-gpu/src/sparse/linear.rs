@@ -15,12 +15,12 @@ use contract::sparse::{
 };
 
 use super::input::{Bf16, F16, Input, Value, load2};
-use super::stream::{Stream, Tile, behind_streams, first_row};
+use super::stream::{Stream, Tile, behind_streams, first_row, stream_memory};
 use crate::arch::bitmap::{below, first_set, fma_stored, opaque, take};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::st;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_y, grid_dim_y, sync_threads};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads};
 use crate::arch::warp::{lane_id, shuffle_xor, sync_warp, warp_id, warp_max};
 
 /// From so many units of a word on, a tile is walked by positions.
@@ -215,7 +215,10 @@ unsafe fn linear<V: Value, S: Staged, const MB: usize>(input: &impl Input) {
     while mb * (MB as u32) < args.m {
         let first = mb * MB as u32;
         // SAFETY: the caller's promise.
-        let mut stream = unsafe { Stream::new(args, V::PER_UNIT) };
+        let mut stream = unsafe {
+            let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
+            Stream::new(args, first, tiles, stream_memory(way))
+        };
         let mut acc = [[0.0; MB]; 2];
         let mut index = 0;
         while index < tiles {
