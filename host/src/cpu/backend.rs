@@ -579,17 +579,22 @@ impl Backend for CpuBackend {
         op: ops::sparse::Linear<'_, Self, W, X>,
     ) -> Result<(), OpError> {
         op.check()?;
-        let (masks, starts, values) = op.w.parts();
-        let w = super::sparse::Parts {
-            masks: masks.as_slice(),
-            starts: starts.as_slice(),
-            values: values.as_slice(),
-            n: op.w.n(),
-            k: op.w.k(),
-        };
-        let (x, y) = (op.x.as_slice(), op.y.as_mut_slice());
-        super::sparse::linear(&self.threads, self.simd, w, x, y, op.m);
-        Ok(())
+        let (k, x) = (op.w.k(), op.x.as_slice());
+        let rows = |row: usize, column: usize| Some(row * k + column);
+        let (w, y) = (super::sparse::Parts::of(op.w), op.y.as_mut_slice());
+        super::sparse::linear(&self.threads, self.simd, w, x, rows, y, op.m)
+    }
+
+    fn sparse_conv2d<W: ops::Float, X: ops::Float>(
+        &self,
+        op: ops::sparse::Conv2d<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let (patches, pixels) = (op.shape.patches(), op.shape.pixels());
+        let rows =
+            |row: usize, column: usize| patches.element(patches.corner(row as u32), column as u32);
+        let (w, y) = (super::sparse::Parts::of(op.w.matrix()), op.y.as_mut_slice());
+        super::sparse::linear(&self.threads, self.simd, w, op.x.as_slice(), rows, y, pixels)
     }
 
     fn sparse_csr<W: ops::Float, X: ops::Float>(

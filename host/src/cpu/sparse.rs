@@ -1,18 +1,19 @@
 //! CPU side of [`contract::sparse`].
 //!
-//! For a bitmap, a task is a group of 16 rows. It walks the four streams of the group in the order of their values,
+//! For a bitmap, a task is a group of 16 rows. It walks the tiles of the group in the order of their values,
 //! with the chains of all its outputs in the first-level cache, for up to eight input rows at once.
 
 use contract::num::{RowType, fma};
 use contract::sparse::{
-    ALIGN, PARTIALS, ROWS, WAYS, partial, per_unit, place_of, steps, ternary_words, tree,
-    unit_column,
+    ALIGN, PARTIALS, ROWS, TILE_WORDS, WAYS, partial, per_unit, place_of, steps, ternary_words,
+    tree, unit_column,
 };
 use contract::w2a8::{Segments, act_bytes, act_index, dequantise};
 
 use super::simd::vectorised;
-use super::{Simd, Threads};
-use crate::ops::Float;
+use super::{CpuBackend, Simd, Threads};
+use crate::ops::sparse::SparseLinear;
+use crate::ops::{Float, OpError};
 
 /// Input rows of one walk.
 const BLOCK: usize = 8;
@@ -22,7 +23,7 @@ const BLOCK: usize = 8;
 pub struct Parts<'a, T> {
     /// Words of the mask.
     pub masks: &'a [u32],
-    /// Starts of the streams.
+    /// Starts of the tiles.
     pub starts: &'a [u32],
     /// Values.
     pub values: &'a [T],
@@ -30,6 +31,15 @@ pub struct Parts<'a, T> {
     pub n: usize,
     /// Columns.
     pub k: usize,
+}
+
+impl<'a, T: Float> Parts<'a, T> {
+    /// Those of a matrix.
+    pub fn of(w: &'a SparseLinear<CpuBackend, T>) -> Self {
+        let (masks, starts, values) = w.parts();
+        let (masks, starts, values) = (masks.as_slice(), starts.as_slice(), values.as_slice());
+        Self { masks, starts, values, n: w.n(), k: w.k() }
+    }
 }
 
 /// Chains of the outputs of a group.
@@ -40,26 +50,26 @@ macro_rules! walks {
         /// Takes the stored weights of group `group` into the chains, `x` being `[k][inputs]`.
         fn $name(w: Parts<'_, $element>, group: usize, x: &[[f32; $mb]], acc: &mut Chains<$mb>) {
             let per_unit = per_unit(<$element>::TYPE);
-            let words = steps(w.k, per_unit) * 64;
-            for way in 0..WAYS {
-                let stream = group * WAYS + way;
-                let mut at = w.starts[stream] as usize * ALIGN * per_unit;
-                for (i, &mask) in w.masks[stream * words..][..words].iter().enumerate() {
+            let tiles = WAYS * steps(w.k, per_unit);
+            for tile in group * tiles..(group + 1) * tiles {
+                let mut at = w.starts[tile] as usize * ALIGN * per_unit;
+                let first = tile * TILE_WORDS;
+                for (i, &mask) in w.masks[first..first + TILE_WORDS].iter().enumerate() {
                     if mask == 0 {
                         continue;
                     }
-                    let (row, column) = place_of(stream * words + i, 31, w.k, per_unit);
+                    let (row, column) = place_of(first + i, 31, w.k, per_unit);
                     let chain = &mut acc[row % ROWS][partial(column)];
                     let (mut sums, mut left) = (*chain, mask);
                     let len = mask.count_ones() as usize * per_unit;
                     for unit in w.values[at..at + len].chunks_exact(per_unit) {
-                        let first = left.leading_zeros();
-                        left ^= 0x8000_0000 >> first;
-                        let first = column + unit_column(first as usize, per_unit);
+                        let unit_at = left.leading_zeros();
+                        left ^= 0x8000_0000 >> unit_at;
+                        let column = column + unit_column(unit_at as usize, per_unit);
                         for (e, value) in unit.iter().enumerate() {
                             let value = value.widen();
                             if value.to_bits() != 0 {
-                                for (sum, x) in sums.iter_mut().zip(x[first + e]) {
+                                for (sum, x) in sums.iter_mut().zip(x[column + e]) {
                                     *sum = fma(value, x, *sum);
                                 }
                             }
@@ -84,15 +94,26 @@ walks! {
     walk_bf16_one half::bf16, ONE;
 }
 
-/// Input rows `first ..` as `[k][MB]`, zeros past the last row.
-fn turned<X: Float, const MB: usize>(x: &[X], first: usize, m: usize, k: usize) -> Vec<[f32; MB]> {
-    let mut turned = vec![[0.0; MB]; k];
+/// Input rows `first ..` as `[k][MB]`, zeros past the last row. `place` says where an element of a row
+/// is in `x`; it is +0 where it is nowhere.
+fn turned<X: Float, const MB: usize>(
+    x: &[X],
+    place: &impl Fn(usize, usize) -> Option<usize>,
+    inputs: [usize; 2],
+    k: usize,
+) -> Result<Vec<[f32; MB]>, OpError> {
+    let [first, m] = inputs;
+    let mut turned = Vec::new();
+    let bytes = k * size_of::<[f32; MB]>();
+    let refused = |_| OpError::HostMemory { label: "sparse inputs", bytes };
+    turned.try_reserve_exact(k).map_err(refused)?;
+    turned.resize(k, [0.0; MB]);
     for row in first..m.min(first + MB) {
-        for (to, from) in turned.iter_mut().zip(&x[row * k..][..k]) {
-            to[row - first] = from.widen();
+        for (column, to) in turned.iter_mut().enumerate() {
+            to[row - first] = place(row, column).map_or(0.0, |at| x[at].widen());
         }
     }
-    turned
+    Ok(turned)
 }
 
 /// Casts the values of a bitmap to the type that `T` is.
@@ -101,22 +122,18 @@ fn cast<T: Float, U: Float>(w: Parts<'_, T>) -> Parts<'_, U> {
     Parts { masks, starts, values: bytemuck::cast_slice(values), n, k }
 }
 
-fn block<W: Float, X: Float, const MB: usize>(
+fn block<const MB: usize>(
     threads: &Threads,
-    w: Parts<'_, W>,
-    x: &[X],
+    n: usize,
+    x: &[[f32; MB]],
     y: &mut [f32],
-    inputs: [usize; 2],
+    rows: usize,
     walk: impl Fn(usize, &[[f32; MB]], &mut Chains<MB>) + Sync,
 ) {
-    let [first, m] = inputs;
-    let x: Vec<[f32; MB]> = turned(x, first, m, w.k);
-    let out = &mut y[first * w.n..];
-    let rows = (m - first).min(MB);
-    threads.run_tiles(out, [rows, w.n], [rows, ROWS], |mut tile| {
+    threads.run_tiles(y, [rows, n], [rows, ROWS], |mut tile| {
         let columns = tile.columns();
         let mut acc = [[[0.0; MB]; PARTIALS]; ROWS];
-        walk(columns.start / ROWS, &x, &mut acc);
+        walk(columns.start / ROWS, x, &mut acc);
         for n in columns {
             for input in tile.rows() {
                 let chains = &acc[n % ROWS];
@@ -126,26 +143,33 @@ fn block<W: Float, X: Float, const MB: usize>(
     });
 }
 
-/// `y[m, n] = sum_k x[m, k] w[n, k]` for the `m` rows of `x`.
+/// `y[m, n] = sum_k x[m, k] w[n, k]` for `m` rows; `place(m, k)` says where in `x` an element is, if it
+/// is not +0.
+///
+/// # Errors
+/// No memory for the inputs as they are walked.
 pub fn linear<W: Float, X: Float>(
     threads: &Threads,
     simd: Simd,
     w: Parts<'_, W>,
     x: &[X],
+    place: impl Fn(usize, usize) -> Option<usize>,
     y: &mut [f32],
     m: usize,
-) {
+) -> Result<(), OpError> {
     let mut first = 0;
     while first < m {
-        let inputs = [first, m];
+        let (inputs, y) = ([first, m], &mut y[first * w.n..]);
         if m - first == 1 {
-            block::<W, X, 1>(threads, w, x, y, inputs, |group, x, acc| match W::TYPE {
+            let x = turned(x, &place, inputs, w.k)?;
+            block(threads, w.n, &x, y, 1, |group, x, acc| match W::TYPE {
                 RowType::F32 => walk_f32_one(simd, cast(w), group, x, acc),
                 RowType::F16 => walk_f16_one(simd, cast(w), group, x, acc),
                 RowType::Bf16 => walk_bf16_one(simd, cast(w), group, x, acc),
             });
         } else {
-            block::<W, X, BLOCK>(threads, w, x, y, inputs, |group, x, acc| match W::TYPE {
+            let x = turned(x, &place, inputs, w.k)?;
+            block(threads, w.n, &x, y, BLOCK.min(m - first), |group, x, acc| match W::TYPE {
                 RowType::F32 => walk_f32(simd, cast(w), group, x, acc),
                 RowType::F16 => walk_f16(simd, cast(w), group, x, acc),
                 RowType::Bf16 => walk_bf16(simd, cast(w), group, x, acc),
@@ -153,6 +177,7 @@ pub fn linear<W: Float, X: Float>(
         }
         first += BLOCK;
     }
+    Ok(())
 }
 
 /// Compressed sparse rows: offsets, columns and values.

@@ -291,6 +291,13 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
+    fn sparse_conv2d<W: super::Float, X: super::Float>(
+        &self,
+        op: super::sparse::Conv2d<'_, Self, W, X>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     fn sparse_ternary(&self, op: super::sparse::LinearTernary<'_, Self>) -> Result<(), OpError> {
         op.launch(self)
     }

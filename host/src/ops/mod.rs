@@ -194,6 +194,11 @@ pub trait Backend: Sized + Send + 'static {
         &self,
         op: sparse::LinearCsr<'_, Self, W, X>,
     ) -> Result<(), OpError>;
+    /// Convolution with pruned weights; see [`sparse::Conv2d`].
+    fn sparse_conv2d<W: Float, X: Float>(
+        &self,
+        op: sparse::Conv2d<'_, Self, W, X>,
+    ) -> Result<(), OpError>;
     /// Ternary weights as mask and signs; see [`sparse::LinearTernary`].
     fn sparse_ternary(&self, op: sparse::LinearTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].

@@ -1,6 +1,7 @@
 //! Reference for [`contract::sparse`]: dense weights, and beside each whether it is stored.
 
 use super::Inputs;
+use crate::ops::sparse::ConvShape;
 
 /// `(m, n, k)`: around the edges of words, tiles, groups and the period.
 pub const TEST_SHAPES: &[(usize, usize, usize)] = &[
@@ -76,4 +77,42 @@ pub fn linear(w: &Matrix, x: &[f32], m: usize) -> Vec<f32> {
         }
     }
     y
+}
+
+/// Patches of `x` `[batch, height, width, channels]` as rows `[pixels, k]`: kernel row, kernel column,
+/// channel.
+pub fn unfold(x: &[f32], shape: &ConvShape) -> Vec<f32> {
+    let ConvShape { height, width, channels, .. } = *shape;
+    let [out_height, out_width] = shape.out();
+    let mut rows = Vec::with_capacity(shape.pixels() * shape.k());
+    for image in 0..shape.batch {
+        for row in 0..out_height {
+            for column in 0..out_width {
+                for r in 0..shape.kernel[0] {
+                    for s in 0..shape.kernel[1] {
+                        for channel in 0..channels {
+                            let y = row * shape.stride[0] + r * shape.dilation[0];
+                            let x_at = column * shape.stride[1] + s * shape.dilation[1];
+                            let inside = y >= shape.padding[0]
+                                && y - shape.padding[0] < height
+                                && x_at >= shape.padding[1]
+                                && x_at - shape.padding[1] < width;
+                            rows.push(if inside {
+                                let (y, x_at) = (y - shape.padding[0], x_at - shape.padding[1]);
+                                x[((image * height + y) * width + x_at) * channels + channel]
+                            } else {
+                                0.0
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// `y[pixels, out channels]` of the weights `[out channels, k]`.
+pub fn conv2d(w: &Matrix, x: &[f32], shape: &ConvShape) -> Vec<f32> {
+    linear(w, &unfold(x, shape), shape.pixels())
 }

@@ -51,6 +51,7 @@ enum Inputs {
     Softmax(softmax::Inputs),
     SparseLinear(sparse::Linear),
     SparseTernary(Product),
+    SparseConv2d(sparse::Conv),
     W2a8Gemm(Product),
     W2a8Gemv(Product, usize),
 }
@@ -80,6 +81,7 @@ impl Run for Case {
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::Softmax(inputs) => inputs.run(bed),
             Inputs::SparseLinear(inputs) => inputs.run(bed),
+            Inputs::SparseConv2d(inputs) => inputs.run(bed),
             Inputs::SparseTernary(case) => sparse::Ternary { case }.run(bed),
             Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
             Inputs::W2a8Gemv(case, variant) => {
@@ -492,9 +494,28 @@ impl List {
             let inputs = Inputs::SparseTernary(Product::new(m, n, k, 11));
             self.add(symbol::<SparseTernary>(), format!("m={m} n={n} k={k}"), inputs);
         }
+        for (element, kernel) in [
+            (Bf16, symbol::<SparseConv2dBf16>()),
+            (F16, symbol::<SparseConv2dF16>()),
+            (F32, symbol::<SparseConv2dF32>()),
+        ] {
+            for (channels, out_channels, kernel_side, stride) in [(1, 1, 1, 1), (5, 19, 3, 2)] {
+                let shape = sparse::shape(2, [7, 5], channels, kernel_side, stride);
+                let w = Matrix::new(out_channels, shape.k(), 0.7, &mut seeded);
+                let x = seeded.floats(2 * 7 * 5 * channels, 2.0);
+                let types = [element, [F32, Bf16, F16][channels % 3]];
+                let inputs = sparse::Conv { w, x, shape, types, math: Math::Exact };
+                self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
+            }
+        }
         // Sums of small whole numbers are exact in any order: bits, also of tensor cores.
-        for (kernel, m) in [(symbol::<SparseBf16Mma8>(), 5), (symbol::<SparseBf16Mma16>(), 11)] {
-            for (n, k) in [(1, 8), (33, 1032)] {
+        for (kernel, m, sides) in [
+            (symbol::<SparseBf16Mma8K8>(), 5, [(1, 8), (33, 1032)]),
+            (symbol::<SparseBf16Mma16K8>(), 11, [(1, 8), (33, 1032)]),
+            (symbol::<SparseBf16Mma8K4>(), 7, [(6144, 8), (6200, 40)]),
+            (symbol::<SparseBf16Mma16K4>(), 9, [(6144, 8), (6200, 40)]),
+        ] {
+            for (n, k) in sides {
                 let mut w = Matrix::new(n, k, 0.6, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
@@ -502,6 +523,16 @@ impl List {
                 let inputs = sparse::Linear { w, x, types, math, csr: false };
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
+        }
+        for (channels, out_channels) in [(8, 3), (40, 20)] {
+            let shape = sparse::shape(1, [9, 6], channels, 3, 1);
+            let mut w = Matrix::new(out_channels, shape.k(), 0.6, &mut seeded);
+            w.dense.iter_mut().for_each(|w| *w = w.trunc());
+            let x = seeded.floats(9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
+            let (types, math) = ([Bf16, Bf16], Math::TensorCore);
+            let inputs = sparse::Conv { w, x, shape, types, math };
+            let kernel = symbol::<SparseConv2dMma>();
+            self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
         }
     }
 

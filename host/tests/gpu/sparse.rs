@@ -1,12 +1,12 @@
 //! [`contract::sparse`] for every format and type.
 
 use bitnet_gpu::ops::sparse::{
-    Bitmap, Csr, Linear, LinearCsr, LinearTernary, SparseCsr, SparseLinear, SparseTernary,
-    TernaryBitmap,
+    Bitmap, Conv2d, ConvShape, Csr, Linear, LinearCsr, LinearTernary, SparseConv2d, SparseCsr,
+    SparseLinear, SparseTernary, TernaryBitmap, bitmap_from_torch,
 };
 use bitnet_gpu::ops::{Backend, Float, Math, QuantActs, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
-use bitnet_gpu::reference::sparse::{Matrix, TEST_SHAPES, linear};
+use bitnet_gpu::reference::sparse::{Matrix, TEST_SHAPES, conv2d, linear, unfold};
 use bitnet_gpu::reference::w2a8_gemm::{self, w2a8_gemm};
 use bitnet_gpu::reference::w2a8_gemv::Case;
 use bitnet_gpu::selftest::Output;
@@ -23,6 +23,8 @@ on_lane! {
     generated_shapes
     tensor_cores_keep_their_bound
     ternary_is_exact
+    convolutions
+    convolutions_on_tensor_cores
     nothing_to_do
     refusals
 }
@@ -117,21 +119,7 @@ fn tensor_cores_keep_their_bound<B: Backend>(b: &B) {
                 .expect("runs");
             let mut y = vec![f32::NAN; m * n];
             b.read(&y_on_b, 0, &mut y).expect("a copy");
-            for input in 0..m {
-                for row in 0..n {
-                    let products = || {
-                        (0..k)
-                            .map(|c| f64::from(w.dense[row * k + c]) * f64::from(x[input * k + c]))
-                    };
-                    let (sum, most) =
-                        (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
-                    let off = (f64::from(y[input * n + row]) - sum).abs();
-                    assert!(
-                        off <= most * 2f64.powi(-18),
-                        "m={m} n={n} k={k} {input} {row}: {off} of {most}"
-                    );
-                }
-            }
+            within(&w, &x, &y, format!("m={m} n={n} k={k} {sparsity}"));
         }
     }
 }
@@ -149,6 +137,83 @@ fn ternary_is_exact<B: Backend>(b: &B) {
         case.t[(n - 1) * k..].fill(-1);
         let want = [Output::floats("y", &[m, n], &w2a8_gemm(&case))];
         check(b, &selftest::Ternary { case: &case }, &want, format!("m={m} n={n} k={k}"));
+    }
+}
+
+/// Any convolution whose kernel fits.
+fn any_shape(seeded: &mut Seeded, channels: usize) -> ConvShape {
+    loop {
+        let mut two = |end: usize| [seeded.below(end), seeded.below(end)];
+        let ([height, width], kernel, stride) = (two(12), two(4), two(3));
+        let shape = ConvShape {
+            batch: 1 + height % 2,
+            height: height + 1,
+            width: width + 1,
+            channels,
+            kernel: kernel.map(|side| side + 1),
+            stride: stride.map(|side| side + 1),
+            padding: two(4),
+            dilation: two(3).map(|side| side + 1),
+        };
+        if shape.pixels() > 0 {
+            return shape;
+        }
+    }
+}
+
+fn convolutions<B: Backend>(b: &B) {
+    for i in 0..generated("sparse conv2d") / 2 {
+        let mut seeded = Seeded::new(9500 + i as u64);
+        let (channels, n) = (1 + seeded.below(40), 1 + seeded.below(40));
+        let shape = any_shape(&mut seeded, channels);
+        let w = Matrix::new(n, shape.k(), seeded.below(101) as f32 / 100.0, &mut seeded);
+        let mut x = seeded.floats(shape.batch * shape.height * shape.width * channels, 2.0);
+        if i % 5 == 0 {
+            x[0] = f32::NAN;
+        }
+        let types = [TYPES[i % 3], if i % 2 == 0 { RowType::F32 } else { TYPES[i % 3] }];
+        let rounded = Matrix { dense: kept(types[0], &w.dense), ..w };
+        let y = conv2d(&rounded, &kept(types[1], &x), &shape);
+        let [height, width] = shape.out();
+        let want = [Output::floats("y", &[shape.batch, height, width, n], &y)];
+        let case = selftest::Conv { w, x, shape, types, math: Math::Exact };
+        check(b, &case, &want, format!("n={n} {shape:?} {types:?}"));
+    }
+}
+
+fn convolutions_on_tensor_cores<B: Backend>(b: &B) {
+    for i in 0..40 {
+        let mut seeded = Seeded::new(9800 + i as u64);
+        let (channels, n) = (8 * (1 + seeded.below(40)), 1 + seeded.below(40));
+        let shape = any_shape(&mut seeded, channels);
+        let w = Matrix::new(n, shape.k(), 0.8, &mut seeded);
+        let len = shape.batch * shape.height * shape.width * channels;
+        let x = kept(RowType::Bf16, &seeded.floats(len, 2.0));
+        let bitmap =
+            Bitmap::from_dense(n, shape.k(), &rounded::<bf16>(&w.dense)).expect("a matrix");
+        let on_b =
+            SparseConv2d::upload(b, "test", &bitmap, shape.kernel, channels).expect("memory");
+        let mut x_on_b = b.alloc("test", len).expect("memory");
+        b.write(&mut x_on_b, 0, &rounded::<bf16>(&x)).expect("a copy");
+        let mut y_on_b = zeros::<B, f32>(b, shape.pixels() * n);
+        let math = Math::TensorCore;
+        b.sparse_conv2d(Conv2d { w: &on_b, x: &x_on_b, y: &mut y_on_b, shape, math })
+            .expect("runs");
+        let mut y = vec![f32::NAN; shape.pixels() * n];
+        b.read(&y_on_b, 0, &mut y).expect("a copy");
+        within(&w, &unfold(&x, &shape), &y, format!("n={n} {shape:?}"));
+    }
+}
+
+/// Holds every output against the bound of tensor cores.
+fn within(w: &Matrix, x: &[f32], y: &[f32], what: String) {
+    for (i, &found) in y.iter().enumerate() {
+        let (input, row) = (i / w.n, i % w.n);
+        let (w, x) = (&w.dense[row * w.k..][..w.k], &x[input * w.k..][..w.k]);
+        let products = || w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+        let (sum, most) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
+        let off = (f64::from(found) - sum).abs();
+        assert!(off <= most * 2f64.powi(-18), "{what} {input} {row}: {off} of {most}");
     }
 }
 
@@ -183,7 +248,7 @@ fn refusals<B: Backend>(b: &B) {
     refused!(short("x"), b.sparse_linear(Linear { w, x: few_x, y, m, math }));
     refused!(short("y"), b.sparse_linear(Linear { w, x, y: few, m, math }));
     let math = Math::TensorCore;
-    refused!(dimension("bytes of an element"), b.sparse_linear(Linear { w, x, y, m, math }));
+    refused!(dimension("bits of an element"), b.sparse_linear(Linear { w, x, y, m, math }));
 
     let csr = Csr::from_dense(10, 33, &dense).expect("a matrix");
     let w = &SparseCsr::upload(b, "test", &csr).expect("memory");
@@ -197,4 +262,31 @@ fn refusals<B: Backend>(b: &B) {
     let acts = &QuantActs::alloc(b, 2, 33).expect("memory");
     refused!(short("acts"), b.sparse_ternary(LinearTernary { w, acts, y, m: 3 }));
     refused!(short("y"), b.sparse_ternary(LinearTernary { w, acts, y: few, m }));
+
+    let weights: Vec<f32> = Seeded::new(6).floats(4 * 3 * 2 * 2, 1.0);
+    let w = bitmap_from_torch(4, 3, [2, 2], &weights).expect("weights");
+    let w = &SparseConv2d::upload(b, "test", &w, [2, 2], 3).expect("memory");
+    let shape = ConvShape { kernel: [2, 2], ..selftest::shape(1, [4, 4], 3, 1, 1) };
+    let (x, few_x) = (&zeros::<B, f32>(b, 48), &zeros::<B, f32>(b, 47));
+    let (y, few) = (&mut zeros::<B, f32>(b, 36), &mut zeros::<B, f32>(b, 35));
+    let math = Math::Exact;
+    refused!(short("x"), b.sparse_conv2d(Conv2d { w, x: few_x, y, shape, math }));
+    refused!(short("y"), b.sparse_conv2d(Conv2d { w, x, y: few, shape, math }));
+    for (what, shape) in [
+        ("stride", ConvShape { stride: [0, 1], ..shape }),
+        ("dilation", ConvShape { dilation: [1, 0], ..shape }),
+        ("height", ConvShape { height: 0, ..shape }),
+        ("padding", ConvShape { padding: [usize::MAX, 0], ..shape }),
+        (
+            "reach of the kernel",
+            ConvShape { dilation: [MAX_SIDE, MAX_SIDE], kernel: [2, 3], ..shape },
+        ),
+        ("output pixels", ConvShape { batch: usize::MAX, ..shape }),
+    ] {
+        refused!(dimension(what), b.sparse_conv2d(Conv2d { w, x, y, shape, math }));
+    }
+    // A kernel that does not fit, and no images: nothing to do.
+    for shape in [ConvShape { height: 1, ..shape }, ConvShape { batch: 0, ..shape }] {
+        b.sparse_conv2d(Conv2d { w, x, y, shape, math }).expect("no pixels");
+    }
 }

@@ -3,8 +3,8 @@
 //! | tensor   | element        | shape                    | layout                                   |
 //! |----------|----------------|--------------------------|------------------------------------------|
 //! | `masks`  | `u32`          | `[G, WAYS, steps, 32, 2]` | bitmap of units, see [`place`]; `G = N / 16` rounded up |
-//! | `starts` | `u32`          | `[G * WAYS + 1]`         | first unit of each stream, in units of [`ALIGN`] |
-//! | `values` | f32, f16, bf16 | packed                   | streams of stored units, each padded to [`ALIGN`] |
+//! | `starts` | `u32`          | `[G * WAYS * steps + 1]` | first unit of each tile, in units of [`ALIGN`] |
+//! | `values` | f32, f16, bf16 | packed                   | tiles of stored units, each padded to [`ALIGN`] with +0 |
 //! | `x`      | f32, f16, bf16 | `[M, K]`                 | contiguous                               |
 //! | `y`      | `f32`          | `[M, N]`                 | contiguous                               |
 //!
@@ -41,7 +41,9 @@ pub const PERIOD: usize = BLOCK * WAYS;
 pub const WORD: usize = 32;
 /// Partials of an output.
 pub const PARTIALS: usize = 16;
-/// Streams start at multiples of this many units: 16 bytes.
+/// Words of the mask of a tile.
+pub const TILE_WORDS: usize = 64;
+/// Tiles start at multiples of this many units: 16 bytes.
 pub const ALIGN: usize = 4;
 /// Largest K and N.
 pub const MAX_SIDE: usize = 1 << 24;
@@ -68,9 +70,14 @@ pub const fn groups(n: usize) -> usize {
     n.div_ceil(ROWS)
 }
 
+/// Tiles of the matrix.
+pub const fn tiles(n: usize, k: usize, per_unit: usize) -> usize {
+    groups(n) * WAYS * steps(k, per_unit)
+}
+
 /// Words of the mask.
 pub const fn mask_words(n: usize, k: usize, per_unit: usize) -> usize {
-    groups(n) * WAYS * steps(k, per_unit) * 64
+    tiles(n, k, per_unit) * TILE_WORDS
 }
 
 /// The partial that column `k` belongs to.
@@ -84,7 +91,7 @@ pub const fn place(row: usize, column: usize, k: usize, per_unit: usize) -> (usi
     let tiles = BLOCK / span(per_unit);
     let tile = column / PERIOD * tiles + column % BLOCK / span(per_unit);
     let (g, half, t) = (row % 8, row % ROWS / 8, column % 32 / 8);
-    let word = (stream * steps(k, per_unit) + tile) * 64 + (4 * g + t) * 2 + half;
+    let word = (stream * steps(k, per_unit) + tile) * TILE_WORDS + (4 * g + t) * 2 + half;
     let unit = column % span(per_unit) / 32 * (8 / per_unit) + column % 8 / per_unit;
     (word, 31 - unit as u32)
 }
@@ -98,8 +105,8 @@ pub const fn unit_column(unit: usize, per_unit: usize) -> usize {
 /// The row and first column of a unit: what [`place`] came from. Both may lie outside of the matrix.
 pub const fn place_of(word: usize, bit: u32, k: usize, per_unit: usize) -> (usize, usize) {
     let tiles = BLOCK / span(per_unit);
-    let (stream, tile) = (word / 64 / steps(k, per_unit), word / 64 % steps(k, per_unit));
-    let (lane, half, unit) = (word % 64 / 2, word % 2, 31 - bit as usize);
+    let (stream, tile) = (word / TILE_WORDS / steps(k, per_unit), word / TILE_WORDS % steps(k, per_unit));
+    let (lane, half, unit) = (word % TILE_WORDS / 2, word % 2, 31 - bit as usize);
     let row = stream / WAYS * ROWS + lane / 4 + 8 * half;
     let tile = tile / tiles * PERIOD + stream % WAYS * BLOCK + tile % tiles * span(per_unit);
     (row, tile + lane % 4 * 8 + unit_column(unit, per_unit))
@@ -126,7 +133,7 @@ pub fn tree(mut p: [f32; PARTIALS]) -> f32 {
 pub struct LinearArgs {
     /// Bitmap.
     pub masks: DevPtr<u32>,
-    /// Starts of the streams.
+    /// Starts of the tiles.
     pub starts: DevPtr<u32>,
     /// Stored values, in the kernel's element type.
     pub values: DevPtr<u8>,
@@ -195,6 +202,74 @@ pub struct CsrArgs {
     pub x_type: u32,
 }
 
+/// How the columns of a convolution's matrix meet its input: row `m` of the implied `[M, K]` is the
+/// patch of output pixel `m`, column `(r * kernel_width + s) * channels + c` its element at kernel row
+/// `r`, kernel column `s` and channel `c`; +0 outside of the image.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patches {
+    /// Rows of the input image.
+    pub height: u32,
+    /// Columns of the input image.
+    pub width: u32,
+    /// Channels of the input, side by side.
+    pub channels: u32,
+    /// Rows of the output image.
+    pub out_height: u32,
+    /// Columns of the output image.
+    pub out_width: u32,
+    /// Columns of the kernel.
+    pub kernel_width: u32,
+    /// Input rows and columns from one output to the next.
+    pub stride: [u32; 2],
+    /// Rows and columns of zeros in front of the image.
+    pub padding: [u32; 2],
+    /// Input rows and columns from one element of the kernel to the next.
+    pub dilation: [u32; 2],
+}
+
+impl Patches {
+    /// Image, and input row and column of the kernel's first element, of output pixel `m`; these two
+    /// wrap where they are negative.
+    #[inline(always)]
+    pub const fn corner(&self, m: u32) -> (u32, u32, u32) {
+        let (line, column) = (m / self.out_width, m % self.out_width);
+        let (image, row) = (line / self.out_height, line % self.out_height);
+        let row = (row * self.stride[0]).wrapping_sub(self.padding[0]);
+        (image, row, (column * self.stride[1]).wrapping_sub(self.padding[1]))
+    }
+
+    /// Where column `k` of the patch at `corner` stands in the input; `None` outside of the image.
+    #[inline(always)]
+    pub const fn element(&self, corner: (u32, u32, u32), k: u32) -> Option<usize> {
+        let (tap, channel) = (k / self.channels, k % self.channels);
+        let (r, s) = (tap / self.kernel_width, tap % self.kernel_width);
+        let row = corner.1.wrapping_add(r * self.dilation[0]);
+        let column = corner.2.wrapping_add(s * self.dilation[1]);
+        if row >= self.height || column >= self.width {
+            return None;
+        }
+        let line = corner.0 as usize * self.height as usize + row as usize;
+        let pixel = line * self.width as usize + column as usize;
+        Some(pixel * self.channels as usize + channel as usize)
+    }
+}
+
+/// The parameter of the convolution kernels, passed by value: the product of the matrix `[N, K]` with
+/// the implied rows of patches, in the same order; `n` output channels, `m` output pixels, `y`
+/// `[image, row, column, channel]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Conv2dArgs {
+    /// The product; its `x` is the input `[image, row, column, channel]`.
+    pub linear: LinearArgs,
+    /// Where its rows are.
+    pub patches: Patches,
+}
+
+/// Most output pixels of a convolution.
+pub const MAX_PIXELS: usize = 1 << 30;
+
 /// Shared memory of a block of the kernels for compressed sparse rows: the partials of its warps.
 pub const CSR_SMEM: u32 = THREADS / 32 * PARTIALS as u32 * 4;
 
@@ -246,6 +321,22 @@ pub const fn ternary_words(k: usize) -> usize {
     k.div_ceil(CHUNK) * 2
 }
 
+/// Blocks of a tensor-core kernel for `n` rows in groups of `groups`, and `m` inputs, `mb` at a time.
+pub const fn mma_grid(n: u32, groups: u32, m: u32, mb: u32) -> [u32; 3] {
+    let [_, down, _] = linear_grid(n, m, mb);
+    [n.div_ceil(ROWS as u32 * groups), down, 1]
+}
+
+/// A tensor-core kernel of `warps`, each on `groups` groups of rows at once.
+const fn mma(symbol: &'static str, groups: u32, warps: u32) -> LaunchSpec {
+    let smem = warps * groups * WARP_BYTES;
+    LaunchSpec::new(symbol, 32 * warps).with_smem(smem).with_min_sm(80).with_min_blocks(2)
+}
+
+const fn conv2d(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1)
+}
+
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $args:ident = $spec:expr;)*) => {$(
         $(#[$doc])*
@@ -260,32 +351,54 @@ macro_rules! kernels {
 
 kernels! {
     /// bf16 values, one input row at a time.
-    SparseBf16M1: LinearArgs = LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1));
+    SparseBf16M1: LinearArgs =
+        LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
     /// f16 values, one input row at a time.
-    SparseF16M1: LinearArgs = LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1));
+    SparseF16M1: LinearArgs =
+        LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
     /// f32 values, one input row at a time.
-    SparseF32M1: LinearArgs = LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1));
+    SparseF32M1: LinearArgs =
+        LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
     /// bf16 values, four input rows at a time.
     SparseBf16M4: LinearArgs =
-        LaunchSpec::new("sparse_bf16_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+        LaunchSpec::new("sparse_bf16_m4", THREADS)
+            .with_smem(linear_smem(4))
+            .with_min_sm(75)
+            .with_min_blocks(1);
     /// f16 values, four input rows at a time.
     SparseF16M4: LinearArgs =
-        LaunchSpec::new("sparse_f16_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
+        LaunchSpec::new("sparse_f16_m4", THREADS)
+            .with_smem(linear_smem(4))
+            .with_min_sm(75)
+            .with_min_blocks(1);
     /// f32 values, four input rows at a time.
     SparseF32M4: LinearArgs =
-        LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75);
-    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
-    SparseBf16Mma8: LinearArgs =
-        LaunchSpec::new("sparse_bf16_mma8", THREADS).with_smem(linear_smem(0)).with_min_sm(80);
-    /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
-    SparseBf16Mma16: LinearArgs =
-        LaunchSpec::new("sparse_bf16_mma16", THREADS).with_smem(linear_smem(0)).with_min_sm(80);
+        LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1);
+    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time; eight warps on 16 rows.
+    SparseBf16Mma8K8: LinearArgs = mma("sparse_bf16_mma8_k8", 1, 8);
+    /// The same, sixteen inputs at a time.
+    SparseBf16Mma16K8: LinearArgs = mma("sparse_bf16_mma16_k8", 1, 8);
+    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time; four warps on 32 rows.
+    SparseBf16Mma8K4: LinearArgs = mma("sparse_bf16_mma8_k4", 2, 4);
+    /// The same, sixteen inputs at a time.
+    SparseBf16Mma16K4: LinearArgs = mma("sparse_bf16_mma16_k4", 2, 4);
     /// Compressed sparse rows of bf16.
     SparseCsrBf16: CsrArgs = LaunchSpec::new("sparse_csr_bf16", THREADS).with_smem(CSR_SMEM);
     /// Compressed sparse rows of f16.
     SparseCsrF16: CsrArgs = LaunchSpec::new("sparse_csr_f16", THREADS).with_smem(CSR_SMEM);
     /// Compressed sparse rows of f32.
     SparseCsrF32: CsrArgs = LaunchSpec::new("sparse_csr_f32", THREADS).with_smem(CSR_SMEM);
+    /// Convolution by bf16 values, four output pixels at a time.
+    SparseConv2dBf16: Conv2dArgs = conv2d("sparse_conv2d_bf16");
+    /// Convolution by f16 values, four output pixels at a time.
+    SparseConv2dF16: Conv2dArgs = conv2d("sparse_conv2d_f16");
+    /// Convolution by f32 values, four output pixels at a time.
+    SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
+    /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
+    SparseConv2dMma: Conv2dArgs = LaunchSpec::new("sparse_conv2d_mma", THREADS)
+        .with_smem(linear_smem(0))
+        .with_min_sm(80)
+        .with_min_blocks(3);
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }

@@ -54,7 +54,8 @@ unsafe fn csr<V: Value>(args: &CsrArgs) {
                 unsafe {
                     column = ld(args.columns.as_ptr().cast_const().wrapping_add(at));
                     w = V::widen(load_value::<V>(args, at))[0];
-                    x = load1(args.x, args.x_type, input, args.k, column);
+                    let at = input as usize * args.k as usize + column as usize;
+                    x = load1(args.x, args.x_type, at);
                 }
             }
             let mut left = ballot(valid);

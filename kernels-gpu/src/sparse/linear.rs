@@ -4,23 +4,57 @@
 //! units is walked unit by unit, each lane at its own bits; a fuller one position by position. Both
 //! make the same chains.
 
+use core::marker::PhantomData;
+
 use contract::launch::Kernel;
+use contract::num::RowType;
 use contract::sparse::{
-    BLOCK, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseF16M1, SparseF16M4, SparseF32M1,
-    SparseF32M4, WAYS, WORD, X_FLOATS, X_PITCH, span, steps,
+    BLOCK, Conv2dArgs, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseConv2dBf16,
+    SparseConv2dF16, SparseConv2dF32, SparseF16M1, SparseF16M4, SparseF32M1, SparseF32M4, WAYS,
+    WORD, X_FLOATS, X_PITCH, span, steps,
 };
 
-use super::input::{Bf16, F16, Value, load4};
-use super::stream::{Stream, Tile, behind_streams, first_row};
+use super::input::{Bf16, F16, Input, Value, load2};
+use super::stream::{Stream, Tile, behind_streams, first_row, stream_memory};
 use crate::arch::bitmap::{below, first_set, fma_stored, opaque, take};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::st;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_y, grid_dim_y, sync_threads};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads};
 use crate::arch::warp::{lane_id, shuffle_xor, sync_warp, warp_id, warp_max};
 
 /// From so many units of a word on, a tile is walked by positions.
 const BY_POSITION: u32 = 17;
+
+/// How the columns of `x` are staged.
+trait Staged {
+    /// Whether as they are: pairs of the 16-bit type of the weights, half the words. Else as `f32`,
+    /// from any type.
+    const PAIRS: bool;
+
+    /// Words that meet one unit of `per_unit` weights.
+    #[inline(always)]
+    fn words(per_unit: usize) -> usize {
+        if Self::PAIRS { 1 } else { per_unit }
+    }
+}
+
+enum Wide {}
+enum Pairs {}
+
+impl Staged for Wide {
+    const PAIRS: bool = false;
+}
+
+impl Staged for Pairs {
+    const PAIRS: bool = true;
+}
+
+/// The one or two columns of a unit, from its staged words.
+#[inline(always)]
+fn columns<V: Value, S: Staged>(words: [u32; 2]) -> [f32; 2] {
+    if S::PAIRS { V::widen(words[0]) } else { words.map(f32::from_bits) }
+}
 
 /// Takes the weights of one unit into the chains of a row; `x[i]` are the columns of input `i`.
 #[inline(always)]
@@ -43,8 +77,13 @@ fn add<V: Value, const MB: usize>(unit: u32, x: [[f32; 2]; MB], acc: &mut [f32; 
 ///
 /// `tile` is what the warp's stream gave; `x` is the staged input of the lane's columns.
 #[inline(always)]
-unsafe fn by_unit<V: Value, const MB: usize>(tile: Tile, x: Shared<f32>, acc: &mut [[f32; MB]; 2]) {
+unsafe fn by_unit<V: Value, S: Staged, const MB: usize>(
+    tile: Tile,
+    x: Shared<u32>,
+    acc: &mut [[f32; MB]; 2],
+) {
     let Tile { mut masks, mut at } = tile;
+    let stride = S::words(V::PER_UNIT) as u32;
     while masks[0] | masks[1] != 0 {
         let mut half = 0;
         while half < 2 {
@@ -52,15 +91,16 @@ unsafe fn by_unit<V: Value, const MB: usize>(tile: Tile, x: Shared<f32>, acc: &m
             let offset = first_set(word);
             masks[half] = below(word, offset);
             // Past the last unit: any staged column, for a unit of zeros.
-            let first = x.add((offset % WORD as u32) * V::PER_UNIT as u32);
+            let first = x.add((offset % WORD as u32) * stride);
             // SAFETY: a stored unit while the word is not 0; its columns.
             let (unit, x) = unsafe {
                 let unit = take(word, !0, &mut at[half]);
-                let columns = |i: usize| {
+                let of = |i: usize| {
                     let from = first.add(i as u32 * X_FLOATS);
-                    if V::PER_UNIT == 2 { from.read_x2() } else { [from.read(), 0.0] }
+                    let words = if stride == 2 { from.read_x2() } else { [from.read(), 0] };
+                    columns::<V, S>(words)
                 };
-                (unit, core::array::from_fn(columns))
+                (unit, core::array::from_fn(of))
             };
             add::<V, MB>(unit, x, &mut acc[half]);
             half += 1;
@@ -74,26 +114,26 @@ unsafe fn by_unit<V: Value, const MB: usize>(tile: Tile, x: Shared<f32>, acc: &m
 ///
 /// As for [`by_unit`].
 #[inline(always)]
-unsafe fn by_position<V: Value, const MB: usize>(
+unsafe fn by_position<V: Value, S: Staged, const MB: usize>(
     tile: Tile,
-    x: Shared<f32>,
+    x: Shared<u32>,
     acc: &mut [[f32; MB]; 2],
 ) {
     let Tile { mut masks, mut at } = tile;
-    let (mut first, end) = (0, opaque((WORD * V::PER_UNIT) as u32));
+    let stride = S::words(V::PER_UNIT);
+    let (mut first, end) = (0, opaque((WORD * stride) as u32));
     while first < end {
-        // SAFETY: eight staged columns of the lane.
-        let x: [[f32; 8]; MB] = core::array::from_fn(|i| unsafe {
+        // SAFETY: eight staged words of the lane.
+        let x: [[u32; 8]; MB] = core::array::from_fn(|i| unsafe {
             let x = x.add(i as u32 * X_FLOATS + first);
             let (a, b) = (x.read_x4(), x.add(4).read_x4());
             [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
         });
-        let units = 8 / V::PER_UNIT;
+        let units = 8 / stride;
         let mut j = 0;
         while j < units {
             let columns = core::array::from_fn(|i| {
-                let c = j * V::PER_UNIT;
-                [x[i][c], x[i][c + V::PER_UNIT - 1]]
+                columns::<V, S>([x[i][j * stride], x[i][j * stride + stride - 1]])
             });
             let mut half = 0;
             while half < 2 {
@@ -109,71 +149,122 @@ unsafe fn by_position<V: Value, const MB: usize>(
     }
 }
 
+/// Four neighbouring columns of one input row, on their way to where [`by_unit`] looks for them.
+struct Four<S> {
+    wide: [f32; 4],
+    pairs: [u32; 2],
+    staged: PhantomData<S>,
+}
+
+impl<S: Staged> Four<S> {
+    /// The lane's four of the first 128 columns from `column` on.
+    ///
+    /// # Safety
+    ///
+    /// `row < m`; the arguments are the contract's, as [`Pairs`] rows of the type of the weights.
+    #[inline(always)]
+    unsafe fn load(input: &impl Input, row: u32, column: u32) -> Self {
+        let column = column + 4 * lane_id();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if S::PAIRS {
+                let pairs = load2(input.linear(), row, column);
+                Self { wide: [0.0; 4], pairs, staged: PhantomData }
+            } else {
+                let wide = input.load4(row, column);
+                Self { wide, pairs: [0; 2], staged: PhantomData }
+            }
+        }
+    }
+
+    /// Puts it among the `upper`th 128 columns of a tile.
+    ///
+    /// # Safety
+    ///
+    /// `staged` starts this warp's columns of one input.
+    #[inline(always)]
+    unsafe fn stage(&self, staged: Shared<u32>, upper: u32) {
+        let (lane, in_word) = (lane_id(), if S::PAIRS { 2 } else { 1 });
+        let at = (lane / 8 * 8 + lane % 2 * 4 + 32 * upper) / in_word;
+        let to = staged.add(lane % 8 / 2 * X_PITCH + at);
+        // SAFETY: the caller's promise; columns of one lane.
+        unsafe {
+            if S::PAIRS {
+                to.write_x2(self.pairs);
+            } else {
+                to.write_x4(self.wide.map(f32::to_bits));
+            }
+        }
+    }
+}
+
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for values of `V`; block, shared memory and
-/// grid are the contract's for `MB` input rows at a time.
+/// grid are the contract's for `MB` input rows at a time. As [`Pairs`], the input is rows of the type of
+/// the weights.
 #[inline(always)]
-unsafe fn linear<V: Value, const MB: usize>(args: &LinearArgs) {
-    launch_dependents();
-    dependency_wait();
+unsafe fn linear<V: Value, S: Staged, const MB: usize>(input: &impl Input) {
+    let args = input.linear();
     let (way, lane) = (warp_id(), lane_id());
-    let staged = behind_streams().cast::<f32>().add(way * MB as u32 * X_FLOATS);
+    let staged = behind_streams().cast::<u32>().add(way * MB as u32 * X_FLOATS);
     let own = staged.add(lane % 4 * X_PITCH);
-    // Where four neighbouring columns of this lane go.
-    let stage = staged.add(lane % 8 / 2 * X_PITCH + lane / 8 * 8 + lane % 2 * 4);
     let (tiles, span) = (steps(args.k as usize, V::PER_UNIT) as u32, span(V::PER_UNIT) as u32);
-    let in_period = BLOCK as u32 / span;
+    let (in_period, per_unit) = (BLOCK as u32 / span, V::PER_UNIT as u32);
     let mut mb = block_idx_y();
     while mb * (MB as u32) < args.m {
         let first = mb * MB as u32;
-        let load = |tile: u32| -> [[[f32; 4]; 2]; MB] {
-            let k = tile / in_period * PERIOD as u32 + way * BLOCK as u32;
-            let k = k + tile % in_period * span + 4 * lane;
-            // SAFETY: a row below m; rows past the last one repeat it.
-            core::array::from_fn(|i| unsafe {
-                let row = (first + i as u32).min(args.m - 1);
-                let upper = if V::PER_UNIT == 2 {
-                    load4(args.x, args.x_type, row, args.k, k + 128)
-                } else {
-                    [0.0; 4]
-                };
-                [load4(args.x, args.x_type, row, args.k, k), upper]
-            })
-        };
         // SAFETY: the caller's promise.
-        let mut stream = unsafe { Stream::new(args, V::PER_UNIT) };
-        let mut x = load(0);
+        let mut stream = unsafe {
+            let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
+            Stream::new(args, first, tiles, stream_memory(way))
+        };
         let mut acc = [[0.0; MB]; 2];
         let mut index = 0;
         while index < tiles {
+            let column = index / in_period * PERIOD as u32 + way * BLOCK as u32;
+            let column = column + index % in_period * span;
+            // The columns of a single input are asked for before the units.
+            let load = |row: u32, upper: u32| -> Four<S> {
+                // SAFETY: a row below m; rows past the last one repeat it.
+                unsafe { Four::load(input, row.min(args.m - 1), column + 128 * upper) }
+            };
+            let mut x = [None, None];
+            if MB == 1 {
+                x[0] = Some(load(first, 0));
+                if V::PER_UNIT == 2 {
+                    x[1] = Some(load(first, 1));
+                }
+            }
             let tile = stream.tile();
-            let mut i = 0;
-            while i < MB {
-                let to = stage.add(i as u32 * X_FLOATS);
-                // SAFETY: the warp's staging area; `tile` ended with a barrier of the warp.
-                unsafe {
-                    to.write_x4(x[i][0]);
-                    if V::PER_UNIT == 2 {
-                        to.add(32).write_x4(x[i][1]);
+            // SAFETY: the warp's staging area; `tile` ended with a barrier of the warp.
+            unsafe {
+                if let Some(x) = &x[0] {
+                    x.stage(staged, 0);
+                }
+                if let Some(x) = &x[1] {
+                    x.stage(staged, 1);
+                }
+                if MB > 1 {
+                    let (mut i, end) = (0, opaque(MB as u32 * per_unit));
+                    while i < end {
+                        let (i_row, upper) = (i / per_unit, i % per_unit);
+                        load(first + i_row, upper).stage(staged.add(i_row * X_FLOATS), upper);
+                        i += 1;
                     }
                 }
-                i += 1;
             }
             sync_warp();
-            index += 1;
-            if index < tiles {
-                x = load(index);
-            }
             let most = tile.masks[0].count_ones().max(tile.masks[1].count_ones());
             // SAFETY: the tile's units and columns are staged.
             unsafe {
                 if warp_max(most) < BY_POSITION {
-                    by_unit::<V, MB>(tile, own, &mut acc);
+                    by_unit::<V, S, MB>(tile, own, &mut acc);
                 } else {
-                    by_position::<V, MB>(tile, own, &mut acc);
+                    by_position::<V, S, MB>(tile, own, &mut acc);
                 }
             }
+            index += 1;
         }
         // SAFETY: every stream was read to its end.
         unsafe { finish(args, first, acc) };
@@ -221,27 +312,37 @@ unsafe fn finish<const MB: usize>(args: &LinearArgs, first: u32, acc: [[f32; MB]
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $value:ty, $mb:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $args:ty, $value:ty, $mb:literal $(or $type:ident)?;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
-            // SAFETY: the launch contract, handed on.
-            unsafe { linear::<$value, $mb>(&args) }
+        pub unsafe extern "ptx-kernel" fn $symbol(args: $args) {
+            launch_dependents();
+            dependency_wait();
+            // SAFETY: the launch contract, handed on; `x` is of the type that was looked at.
+            unsafe {
+                $(if args.x_type == RowType::$type as u32 {
+                    return linear::<$value, Pairs, $mb>(&args);
+                })?
+                linear::<$value, Wide, $mb>(&args)
+            }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_bf16_m1 SparseBf16M1 Bf16, 1;
-    sparse_f16_m1 SparseF16M1 F16, 1;
-    sparse_f32_m1 SparseF32M1 f32, 1;
+    sparse_bf16_m1 SparseBf16M1 LinearArgs, Bf16, 1 or Bf16;
+    sparse_f16_m1 SparseF16M1 LinearArgs, F16, 1 or F16;
+    sparse_f32_m1 SparseF32M1 LinearArgs, f32, 1;
 }
 #[cfg(level_sm_75)]
 entries! {
-    sparse_bf16_m4 SparseBf16M4 Bf16, 4;
-    sparse_f16_m4 SparseF16M4 F16, 4;
-    sparse_f32_m4 SparseF32M4 f32, 4;
+    sparse_bf16_m4 SparseBf16M4 LinearArgs, Bf16, 4;
+    sparse_f16_m4 SparseF16M4 LinearArgs, F16, 4;
+    sparse_f32_m4 SparseF32M4 LinearArgs, f32, 4;
+    sparse_conv2d_bf16 SparseConv2dBf16 Conv2dArgs, Bf16, 4;
+    sparse_conv2d_f16 SparseConv2dF16 Conv2dArgs, F16, 4;
+    sparse_conv2d_f32 SparseConv2dF32 Conv2dArgs, f32, 4;
 }

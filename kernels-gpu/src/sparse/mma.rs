@@ -5,154 +5,195 @@
 //! matter as long as `x` is read the same way.
 
 use contract::launch::Kernel;
-use contract::sparse::{BLOCK, LinearArgs, PERIOD, SparseBf16Mma8, SparseBf16Mma16, WAYS, steps};
+use contract::sparse::{
+    BLOCK, LinearArgs, PERIOD, ROWS, SparseBf16Mma8K4, SparseBf16Mma8K8, SparseBf16Mma16K4,
+    SparseBf16Mma16K8, WAYS, steps,
+};
 
-use super::stream::{Stream, Tile, first_row};
+use super::stream::{Stream, Tile, stream_memory};
 use crate::arch::bitmap::take;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_x4, st};
 use crate::arch::mma::mma_bf16;
 use crate::arch::shared::dynamic_shared_mem;
-use crate::arch::thread::{block_idx_y, grid_dim_y, sync_threads};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads};
 use crate::arch::warp::{lane_id, warp_id};
 
 const PER_UNIT: usize = 2;
 
-/// Columns `k .. k + 8` of an input row, two to a word; zeros outside of the matrix.
+/// The lane's columns of a tile, from one input row: for each `j` eight, two to a word. `row` is the
+/// first of them, `left` the columns of the matrix from there on; zeros past its end.
 ///
 /// # Safety
 ///
-/// `x` is the contract's, in bf16, and K a multiple of 8.
+/// As many readable columns as `left` says, aligned to 16, and a multiple of 8.
 #[inline(always)]
-unsafe fn load_eight(args: &LinearArgs, row: u32, k: u32) -> [u32; 4] {
-    let at = row as usize * args.k as usize + k as usize;
-    let p = args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at);
-    let mut words = [0; 4];
-    if row < args.m && k < args.k {
-        // SAFETY: eight columns of the row, aligned.
-        words = unsafe { ld_x4(p.cast()) };
+unsafe fn load_columns(row: *const u16, left: u32) -> [[u32; 4]; 8] {
+    if left > 7 * 32 {
+        // SAFETY: `32 j + 8` columns and more.
+        return core::array::from_fn(|j| unsafe { ld_x4(row.wrapping_add(32 * j).cast()) });
     }
-    words
+    core::array::from_fn(|j| {
+        let mut words = [0; 4];
+        if 32 * (j as u32) < left {
+            // SAFETY: eight columns from there on.
+            words = unsafe { ld_x4(row.wrapping_add(32 * j).cast()) };
+        }
+        words
+    })
 }
 
+/// A block of `WARPS` makes `R` groups of 16 rows; two warps share a way when there are eight.
+///
 /// # Safety
 ///
 /// As for the exact kernel with bf16 values; `x` is bf16 and K a multiple of 8.
 #[inline(always)]
-unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
+unsafe fn linear_mma<const NT: usize, const R: usize, const WARPS: usize>(args: &LinearArgs) {
     launch_dependents();
     dependency_wait();
-    let (way, lane) = (warp_id(), lane_id());
+    let (warp, lane) = (warp_id(), lane_id());
+    let way = warp % WAYS as u32;
     let tiles = steps(args.k as usize, PER_UNIT) as u32;
+    // Tiles of the way that are this warp's.
+    let parts = (WARPS / WAYS) as u32;
+    let part = warp / WAYS as u32;
+    let (from, end) = (part * tiles / parts, (part + 1) * tiles / parts);
+    let last_group = args.n.div_ceil(ROWS as u32) - 1;
+    // The first column of the lane.
+    let column = way * BLOCK as u32 + lane % 4 * 8;
     let mut mb = block_idx_y();
     while mb * (8 * NT as u32) < args.m {
         let first = mb * 8 * NT as u32;
-        let mut acc = [[0.0f32; 4]; NT];
-        // SAFETY: the caller's promise.
-        let mut stream = unsafe { Stream::new(args, PER_UNIT) };
-        let mut index = 0;
-        while index < tiles {
-            let k = index * PERIOD as u32 + way * BLOCK as u32 + lane % 4 * 8;
-            let load = |j: u32| -> [[u32; 4]; NT] {
-                core::array::from_fn(|n| {
-                    // SAFETY: the caller's promise.
-                    unsafe { load_eight(args, first + 8 * n as u32 + lane / 4, k + 32 * j) }
-                })
-            };
-            let mut next = [load(0), load(1)];
-            let Tile { masks, mut at } = stream.tile();
-            let mut j = 0;
-            while j < 8 {
-                let x = next[0];
-                next[0] = next[1];
-                if j + 2 < 8 {
-                    next[1] = load(j + 2);
-                }
-                let mut s = 0;
-                while s < 2 {
-                    let bit = |i: u32| 0x8000_0000_u32 >> (4 * j + 2 * s + i);
-                    // SAFETY: stored units, where their bits are set.
-                    let a = unsafe {
-                        let a0 = take(masks[0], bit(0), &mut at[0]);
-                        let a1 = take(masks[1], bit(0), &mut at[1]);
-                        let a2 = take(masks[0], bit(1), &mut at[0]);
-                        let a3 = take(masks[1], bit(1), &mut at[1]);
-                        [a0, a1, a2, a3]
-                    };
-                    let mut n = 0;
-                    while n < NT {
-                        let b = [x[n][2 * s as usize], x[n][2 * s as usize + 1]];
-                        acc[n] = mma_bf16(a, b, acc[n]);
-                        n += 1;
+        let rows: [*const u16; NT] = core::array::from_fn(|n| {
+            // Rows past the last one repeat it: their products go nowhere.
+            let row = (first + 8 * n as u32 + lane / 4).min(args.m - 1);
+            let at = row as usize * args.k as usize + column as usize;
+            args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at)
+        });
+        // Two sums of each output, so that one product need not wait for the other.
+        let mut acc = [[[[0.0f32; 4]; NT]; 2]; R];
+        let mut streams: [Stream; R] = core::array::from_fn(|r| {
+            // Groups past the last one repeat it.
+            let group = (block_idx_x() * R as u32 + r as u32).min(last_group);
+            let first = (group * WAYS as u32 + way) as usize * tiles as usize + from as usize;
+            let memory = stream_memory(warp * R as u32 + r as u32);
+            // SAFETY: tiles of the matrix; memory of this stream alone.
+            unsafe { Stream::new(args, first, end - from, memory) }
+        });
+        let mut index = from;
+        while index < end {
+            let k = index * PERIOD as u32;
+            let left = args.k.saturating_sub(k + column);
+            // Asked for before the units, all of them: a round trip to L2 is as long as a tile.
+            let x: [[[u32; 4]; 8]; NT] = core::array::from_fn(|n| {
+                // SAFETY: `left` columns of the row from there on; K is a multiple of 8.
+                unsafe { load_columns(rows[n].wrapping_add(k as usize), left) }
+            });
+            let mut r = 0;
+            while r < R {
+                let Tile { masks, mut at } = streams[r].tile();
+                let mut j = 0;
+                while j < 8 {
+                    let mut s = 0;
+                    while s < 2 {
+                        let bit = |i: usize| 0x8000_0000_u32 >> (4 * j + 2 * s + i);
+                        // SAFETY: stored units, where their bits are set.
+                        let a = unsafe {
+                            let a0 = take(masks[0], bit(0), &mut at[0]);
+                            let a1 = take(masks[1], bit(0), &mut at[1]);
+                            let a2 = take(masks[0], bit(1), &mut at[0]);
+                            let a3 = take(masks[1], bit(1), &mut at[1]);
+                            [a0, a1, a2, a3]
+                        };
+                        let mut n = 0;
+                        while n < NT {
+                            let b = [x[n][j][2 * s], x[n][j][2 * s + 1]];
+                            acc[r][s][n] = mma_bf16(a, b, acc[r][s][n]);
+                            n += 1;
+                        }
+                        s += 1;
                     }
-                    s += 1;
+                    j += 1;
                 }
-                j += 1;
+                r += 1;
             }
             index += 1;
         }
-        // SAFETY: every stream was read to its end.
-        unsafe { finish(args, first, acc) };
+        let mut r = 0;
+        while r < R {
+            let sum = |n: usize| core::array::from_fn(|i| acc[r][0][n][i] + acc[r][1][n][i]);
+            let sums: [[f32; 4]; NT] = core::array::from_fn(sum);
+            let row = (block_idx_x() * R as u32 + r as u32) * ROWS as u32;
+            // SAFETY: every stream was read to its end.
+            unsafe { finish::<NT, WARPS>(args, row, first, sums) };
+            r += 1;
+        }
         mb += grid_dim_y();
     }
 }
 
-/// Adds the four ways and writes the block's outputs.
+/// Adds the sums of the warps and writes the outputs of rows `row ..` and inputs `first ..`.
 ///
 /// # Safety
 ///
-/// As for the exact kernel.
+/// Nothing is on its way into shared memory any more; the outputs are the block's.
 #[inline(always)]
-unsafe fn finish<const NT: usize>(args: &LinearArgs, first: u32, acc: [[f32; 4]; NT]) {
-    let (way, lane) = (warp_id(), lane_id());
+pub(super) unsafe fn finish<const NT: usize, const WARPS: usize>(
+    args: &LinearArgs,
+    row: u32,
+    first: u32,
+    acc: [[f32; 4]; NT],
+) {
+    let (warp, lane) = (warp_id(), lane_id());
     let scratch = dynamic_shared_mem::<f32>();
+    let place = |warp: u32, j: u32| scratch.add((warp * 4 * NT as u32 + j) * 32 + lane);
     sync_threads();
     let mut j = 0;
-    while j < 4 * NT as u32 {
-        // SAFETY: 4 KiB and less at the start of the rings, behind a barrier.
-        unsafe {
-            scratch
-                .add((way * 4 * NT as u32 + j) * 32 + lane)
-                .write(acc[j as usize / 4][j as usize % 4])
-        };
+    while j < 4 * NT {
+        // SAFETY: 8 KiB and less of the streams' memory, behind a barrier.
+        unsafe { place(warp, j as u32).write(acc[j / 4][j % 4]) };
         j += 1;
     }
     sync_threads();
-    let mut j = way;
+    let mut j = warp;
     while j < 4 * NT as u32 {
-        let of = |way: u32| {
+        let mut sum = 0.0;
+        let mut warp = 0;
+        while warp < WARPS as u32 {
             // SAFETY: written before the barrier.
-            unsafe { scratch.add((way * 4 * NT as u32 + j) * 32 + lane).read() }
-        };
-        let sum = (of(0) + of(2)) + (of(1) + of(3));
-        let row = first_row() + lane / 4 + 8 * (j % 4 / 2);
+            sum += unsafe { place(warp, j).read() };
+            warp += 1;
+        }
+        let row = row + lane / 4 + 8 * (j % 4 / 2);
         let input = first + 8 * (j / 4) + 2 * (lane % 4) + j % 2;
         if row < args.n && input < args.m {
             let at = input as usize * args.n as usize + row as usize;
             // SAFETY: y[input, row] belongs to this lane.
             unsafe { st(args.y.as_ptr().wrapping_add(at), sum) };
         }
-        j += WAYS as u32;
+        j += WARPS as u32;
     }
     sync_threads();
 }
 
-/// # Safety
-///
-/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn sparse_bf16_mma8(args: LinearArgs) {
-    // SAFETY: the launch contract, handed on.
-    unsafe { linear_mma::<1>(&args) }
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $nt:literal $r:literal $warps:literal;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
+            // SAFETY: the launch contract, handed on.
+            unsafe { linear_mma::<$nt, $r, $warps>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
 }
-const _: unsafe extern "ptx-kernel" fn(<SparseBf16Mma8 as Kernel>::Args) = sparse_bf16_mma8;
 
-/// # Safety
-///
-/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn sparse_bf16_mma16(args: LinearArgs) {
-    // SAFETY: the launch contract, handed on.
-    unsafe { linear_mma::<2>(&args) }
+entries! {
+    sparse_bf16_mma8_k8 SparseBf16Mma8K8 1 1 8;
+    sparse_bf16_mma16_k8 SparseBf16Mma16K8 2 1 8;
+    sparse_bf16_mma8_k4 SparseBf16Mma8K4 1 2 4;
+    sparse_bf16_mma16_k4 SparseBf16Mma16K4 2 2 4;
 }
-const _: unsafe extern "ptx-kernel" fn(<SparseBf16Mma16 as Kernel>::Args) = sparse_bf16_mma16;

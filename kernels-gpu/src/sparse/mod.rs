@@ -1,5 +1,7 @@
 //! Device side of [`contract::sparse`].
 
+#[cfg(level_sm_80)]
+pub mod conv2d;
 pub mod csr;
 mod input;
 pub mod linear;

@@ -22,8 +22,9 @@ const _: () = assert!(RING_BYTES.is_multiple_of(CHUNK));
 pub(super) struct Ring {
     base: Shared<u8>,
     stream: *const u8,
-    /// Bytes of the stream, a multiple of 16.
+    /// Bytes of the stream, a multiple of 16, and the address behind it.
     len: u32,
+    end: usize,
     /// Bytes asked for, and where in the ring the next chunk goes.
     filled: u32,
     at: u32,
@@ -51,9 +52,10 @@ impl Ring {
         tiles: u32,
     ) -> Self {
         let masks = masks.wrapping_add(8 * lane_id() as usize);
-        let (filled, at, turn, history) = (0, 0, 0, [0; 5]);
+        let (end, filled, at) = (stream.addr() + len as usize, 0, 0);
+        let (turn, history) = (0, [0; 5]);
         let mut ring =
-            Self { base, stream, len, filled, at, turn, history, masks, tiles, asked: 0 };
+            Self { base, stream, len, end, filled, at, turn, history, masks, tiles, asked: 0 };
         while ring.asked < AHEAD {
             ring.ask();
             commit();
@@ -87,19 +89,24 @@ impl Ring {
         if used - self.turn >= RING_BYTES {
             self.turn += RING_BYTES;
         }
-        while self.filled < self.len && self.filled + CHUNK <= used + RING_BYTES {
-            let from = self.filled + PIECE * lane_id();
-            let inside = from < self.len;
-            let source = self.stream.wrapping_add(from as usize);
-            let to = self.at + PIECE * lane_id();
+        let room = used + RING_BYTES - self.filled;
+        let left = self.len - self.filled.min(self.len);
+        let mut chunks = (room / CHUNK).min(left.div_ceil(CHUNK));
+        let mut source = self.stream.wrapping_add((self.filled + PIECE * lane_id()) as usize);
+        self.filled += chunks * CHUNK;
+        while chunks > 0 {
+            // The last chunk may be shorter than what the lanes would read.
+            let inside = source.addr() < self.end;
+            let to = self.base.add(self.at + PIECE * lane_id());
             // SAFETY: 16 bytes of the stream when `inside`; the chunk of the ring was used up.
-            unsafe { copy16(self.base.add(to), source, inside) };
+            unsafe { copy16(to, source, inside) };
             if self.at == 0 && lane_id() < RING_MIRROR / PIECE {
                 // SAFETY: as above, behind the ring.
-                unsafe { copy16(self.base.add(RING_BYTES + to), source, inside) };
+                unsafe { copy16(to.add(RING_BYTES), source, inside) };
             }
-            self.filled += CHUNK;
+            source = source.wrapping_add(CHUNK as usize);
             self.at = if self.at + CHUNK == RING_BYTES { 0 } else { self.at + CHUNK };
+            chunks -= 1;
         }
         self.ask();
         commit();

@@ -1,12 +1,12 @@
 //! One stream of a bitmap: its tiles in order, with what each lane owns of them.
 
-use contract::sparse::{ALIGN, LinearArgs, ROWS, WARP_BYTES, WAYS, steps};
+use contract::sparse::{ALIGN, LinearArgs, ROWS, WARP_BYTES, WAYS};
 
 use super::ring::Ring;
 use crate::arch::mem::ld_nc;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::block_idx_x;
-use crate::arch::warp::{LANES, lane_id, shuffle_idx, shuffle_up, warp_id};
+use crate::arch::warp::{LANES, lane_id, shuffle_idx, shuffle_up};
 
 /// Bytes of a unit.
 const UNIT: u32 = 4;
@@ -26,10 +26,16 @@ pub(super) struct Tile {
     pub(super) at: [u32; 2],
 }
 
-/// The first row of the block.
+/// The first row of a block that has one group.
 #[inline(always)]
 pub(super) fn first_row() -> u32 {
     block_idx_x() * ROWS as u32
+}
+
+/// Shared memory of the stream `index` of the block.
+#[inline(always)]
+pub(super) fn stream_memory(index: u32) -> Shared<u8> {
+    dynamic_shared_mem::<u8>().add(index * WARP_BYTES)
 }
 
 /// Shared memory behind that of the streams.
@@ -39,26 +45,27 @@ pub(super) fn behind_streams() -> Shared<u8> {
 }
 
 impl Stream {
-    /// Asks for the first masks.
+    /// Asks for the first masks of `count` tiles from tile `first` of the matrix on.
     ///
     /// # Safety
     ///
-    /// The tensors of `args` obey the contract with `per_unit` values in a unit; the block has
-    /// `contract::sparse::linear_smem` of shared memory, whose first part is used here alone.
+    /// The tensors of `args` obey the contract and have these tiles; `base` starts `WARP_BYTES` of shared
+    /// memory, aligned to 128, that nothing else uses.
     #[inline(always)]
-    pub(super) unsafe fn new(args: &LinearArgs, per_unit: usize) -> Self {
-        let id = block_idx_x() * WAYS as u32 + warp_id();
-        let tiles = steps(args.k as usize, per_unit) as u32;
-        let masks = args.masks.cast::<u8>().as_ptr().cast_const();
-        let masks = masks.wrapping_add(id as usize * tiles as usize * 256);
-        let starts = args.starts.as_ptr().cast_const().wrapping_add(id as usize);
-        // SAFETY: entries `id` and `id + 1` of `starts`.
-        let (first, end) = unsafe { (ld_nc(starts), ld_nc(starts.wrapping_add(1))) };
+    pub(super) unsafe fn new(
+        args: &LinearArgs,
+        first: usize,
+        count: u32,
+        base: Shared<u8>,
+    ) -> Self {
+        let masks = args.masks.cast::<u8>().as_ptr().cast_const().wrapping_add(first * 256);
+        let starts = args.starts.as_ptr().cast_const().wrapping_add(first);
+        // SAFETY: the entries of the first tile and of the one behind the last.
+        let (from, end) = unsafe { (ld_nc(starts), ld_nc(starts.wrapping_add(count as usize))) };
         let bytes = |aligned: u32| aligned as usize * ALIGN * UNIT as usize;
-        let units = args.values.as_ptr().cast_const().wrapping_add(bytes(first));
-        let base = dynamic_shared_mem::<u8>().add(warp_id() * WARP_BYTES);
-        // SAFETY: the stream's units and masks; shared memory of this warp's own.
-        let ring = unsafe { Ring::new(base, units, bytes(end - first) as u32, masks, tiles) };
+        let units = args.values.as_ptr().cast_const().wrapping_add(bytes(from));
+        // SAFETY: the tiles' units and masks; the caller's shared memory.
+        let ring = unsafe { Ring::new(base, units, bytes(end - from) as u32, masks, count) };
         Self { ring, used: 0 }
     }
 
@@ -79,6 +86,8 @@ impl Stream {
         let at = self.ring.address(self.used + UNIT * (sum - low - high));
         self.used += UNIT * shuffle_idx(sum, LANES - 1);
         self.ring.wait(self.used);
+        // Past the padding.
+        self.used = self.used.next_multiple_of(ALIGN as u32 * UNIT);
         Tile { masks, at: [at, at + UNIT * low] }
     }
 }

@@ -1,6 +1,6 @@
 //! The bitmap that the kernels read: one bit for each unit of four bytes, and the stored units packed.
 
-use contract::sparse::{ALIGN, WAYS, groups, mask_words, per_unit, place, place_of, steps};
+use contract::sparse::{ALIGN, TILE_WORDS, mask_words, per_unit, place, place_of, tiles};
 
 use super::{Csr, SparseError, is_stored, sides};
 use crate::ops::Float;
@@ -65,9 +65,9 @@ impl<T: Float> Bitmap<T> {
                 stored += 1;
             }
         });
-        // Units in front of each word, and the starts of the streams on the way.
+        // Units in front of each word, and the starts of the tiles on the way.
         let (mut before, mut starts, mut units) = (Vec::with_capacity(masks.len()), vec![], 0usize);
-        for masks in masks.chunks_exact(steps(k, Self::PER_UNIT) * 64) {
+        for masks in masks.chunks_exact(TILE_WORDS) {
             starts.push(start(units)?);
             for mask in masks {
                 before.push(units);
@@ -92,7 +92,7 @@ impl<T: Float> Bitmap<T> {
     /// Takes the three parts of a bitmap that somebody else wrote.
     ///
     /// # Errors
-    /// Sides out of range; parts of other lengths than the sides give; a stream whose units are not as
+    /// Sides out of range; parts of other lengths than the sides give; a tile whose units are not as
     /// many as its mask has bits, or whose padding is not +0; a weight outside of the matrix.
     pub fn from_parts(
         n: usize,
@@ -107,20 +107,20 @@ impl<T: Float> Bitmap<T> {
             false => Err(SparseError::Count { what, found, expected }),
         };
         count("words of the mask", masks.len(), mask_words(n, k, Self::PER_UNIT))?;
-        count("starts of streams", starts.len(), groups(n) * WAYS + 1)?;
+        count("starts of tiles", starts.len(), tiles(n, k, Self::PER_UNIT) + 1)?;
         let (mut units, mut padding) = (0, Vec::with_capacity(starts.len()));
-        for (stream, masks) in masks.chunks_exact(steps(k, Self::PER_UNIT) * 64).enumerate() {
-            count("start of a stream", starts[stream] as usize, units / ALIGN)?;
+        for (tile, masks) in masks.chunks_exact(TILE_WORDS).enumerate() {
+            count("start of a tile", starts[tile] as usize, units / ALIGN)?;
             units += masks.iter().map(|mask| mask.count_ones() as usize).sum::<usize>();
             padding.push(units..units.next_multiple_of(ALIGN));
             units = units.next_multiple_of(ALIGN);
         }
-        count("start of a stream", starts[starts.len() - 1] as usize, units / ALIGN)?;
+        count("start of a tile", starts[starts.len() - 1] as usize, units / ALIGN)?;
         count("values with their padding", values.len(), units * Self::PER_UNIT)?;
         for units in padding {
             let values = &values[units.start * Self::PER_UNIT..units.end * Self::PER_UNIT];
             let found = values.iter().filter(|&&value| is_stored(value)).count();
-            count("values behind the end of a stream", found, 0)?;
+            count("values behind the end of a tile", found, 0)?;
         }
         let mut bitmap = Self { n, k, masks, starts, values, stored: 0 };
         let (mut stored, mut outside) = (0, None);
@@ -139,15 +139,15 @@ impl<T: Float> Bitmap<T> {
 
     /// Calls `f(row, column, value)` for every weight of every stored unit, in the order of the values.
     fn for_each(&self, mut f: impl FnMut(usize, usize, T)) {
-        let words = steps(self.k, Self::PER_UNIT) * 64;
-        for (stream, masks) in self.masks.chunks_exact(words).enumerate() {
-            let mut at = self.starts[stream] as usize * ALIGN * Self::PER_UNIT;
+        for (tile, masks) in self.masks.chunks_exact(TILE_WORDS).enumerate() {
+            let mut at = self.starts[tile] as usize * ALIGN * Self::PER_UNIT;
             for (i, &mask) in masks.iter().enumerate() {
                 let mut left = mask;
                 while left != 0 {
                     let bit = 31 - left.leading_zeros();
                     left ^= 1 << bit;
-                    let (row, column) = place_of(stream * words + i, bit, self.k, Self::PER_UNIT);
+                    let (row, column) =
+                        place_of(tile * TILE_WORDS + i, bit, self.k, Self::PER_UNIT);
                     for (e, &value) in self.values[at..at + Self::PER_UNIT].iter().enumerate() {
                         f(row, column + e, value);
                     }
@@ -221,12 +221,12 @@ impl<T: Float> Bitmap<T> {
         &self.masks
     }
 
-    /// Starts of the streams, in units of [`ALIGN`].
+    /// Starts of the tiles, in units of [`ALIGN`].
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }
 
-    /// Values of the stored units, with the padding of the streams.
+    /// Values of the stored units, with the padding of the tiles.
     pub fn values(&self) -> &[T] {
         &self.values
     }

@@ -1,5 +1,6 @@
 //! The product with a bitmap.
 
+use contract::num::RowType;
 use contract::sparse::MAX_SIDE;
 
 use super::{Bitmap, OP};
@@ -76,51 +77,80 @@ impl<B: Backend, W: Float, X: Float> Linear<'_, B, W, X> {
         }
         at_least(OP, "x", self.x.len(), self.m * self.w.k)?;
         at_least(OP, "y", self.y.len(), self.m * self.w.n)?;
-        let both = W::TYPE == X::TYPE && W::TYPE == contract::num::RowType::Bf16;
-        if self.math == Math::TensorCore && !both {
-            let allowed = "tensor cores take bf16 weights and inputs; use Math::Exact";
-            let found = W::TYPE.bytes().max(X::TYPE.bytes());
-            return Err(OpError::Dimension { op: OP, what: "bytes of an element", found, allowed });
+        check_math(self.math, W::TYPE, X::TYPE)
+    }
+}
+
+/// Rows from which on the tensor-core kernels of two groups are the faster ones.
+#[cfg(feature = "cuda")]
+const MANY_ROWS: usize = 6144;
+
+/// Refuses tensor cores for other types than theirs.
+pub(super) fn check_math(math: Math, w: RowType, x: RowType) -> Result<(), OpError> {
+    if math == Math::TensorCore && (w, x) != (RowType::Bf16, RowType::Bf16) {
+        let allowed = "tensor cores take bf16 weights and inputs; use Math::Exact";
+        let (what, found) = ("bits of an element", 8 * w.bytes().max(x.bytes()));
+        return Err(OpError::Dimension { op: OP, what, found, allowed });
+    }
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
+    /// The parameter of a product with `m` rows at `x`.
+    pub(super) fn args(
+        &self,
+        cuda: &crate::ops::CudaBackend,
+        x: contract::launch::DevPtr<u8>,
+        x_type: RowType,
+        y: &crate::memory::DeviceBuffer<f32>,
+        m: usize,
+    ) -> contract::sparse::LinearArgs {
+        let stream = cuda.stream();
+        contract::sparse::LinearArgs {
+            masks: self.masks.dev_ptr(stream),
+            starts: self.starts.dev_ptr(stream),
+            values: self.values.dev_ptr(stream).cast(),
+            x,
+            y: y.dev_ptr(stream),
+            n: self.n as u32,
+            k: self.k as u32,
+            m: m as u32,
+            x_type: x_type as u32,
         }
-        Ok(())
     }
 }
 
 #[cfg(feature = "cuda")]
 impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
     pub(in crate::ops) fn launch(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
-        use contract::num::RowType;
         use contract::sparse as kernels;
         self.check()?;
         let Self { w, x, y, m, math } = self;
         if m == 0 {
             return Ok(());
         }
-        let stream = cuda.stream();
-        let args = kernels::LinearArgs {
-            masks: w.masks.dev_ptr(stream),
-            starts: w.starts.dev_ptr(stream),
-            values: w.values.dev_ptr(stream).cast(),
-            x: x.dev_ptr(stream).cast(),
-            y: y.dev_ptr(stream),
-            n: w.n as u32,
-            k: w.k as u32,
-            m: m as u32,
-            x_type: X::TYPE as u32,
-        };
+        let args = w.args(cuda, x.dev_ptr(cuda.stream()).cast(), X::TYPE, y, m);
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
         // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
         // its bound.
         let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
-        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8>();
+        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8K8>();
         // The kernels of four rows want more shared memory than old devices have.
         let one = m == 1 || !cuda.has::<kernels::SparseBf16M4>();
+        // Two groups of rows for a warp where there are enough of them for the device.
+        let (many, wide) =
+            (w.n >= MANY_ROWS, |groups, mb| kernels::mma_grid(args.n, groups, args.m, mb));
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
-                _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
-                _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
+                _ if tensor => match (m > 8, many) {
+                    (false, false) => cuda.launch::<kernels::SparseBf16Mma8K8>(wide(1, 8), args),
+                    (true, false) => cuda.launch::<kernels::SparseBf16Mma16K8>(wide(1, 16), args),
+                    (false, true) => cuda.launch::<kernels::SparseBf16Mma8K4>(wide(2, 8), args),
+                    (true, true) => cuda.launch::<kernels::SparseBf16Mma16K4>(wide(2, 16), args),
+                },
                 RowType::Bf16 if one => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
                 RowType::F16 if one => cuda.launch::<kernels::SparseF16M1>(grid(1), args),

@@ -6,6 +6,7 @@
 //! magnitude, [`pays_off`] says from where on they are worth it.
 
 mod bitmap;
+mod conv2d;
 mod csr;
 mod linear;
 mod linear_csr;
@@ -18,6 +19,7 @@ use thiserror::Error;
 use super::Float;
 
 pub use bitmap::Bitmap;
+pub use conv2d::{Conv2d, ConvShape, SparseConv2d, bitmap_from_torch};
 pub use csr::Csr;
 pub use linear::{Linear, SparseLinear};
 pub use linear_csr::{LinearCsr, SparseCsr};
