@@ -7,7 +7,7 @@ use contract::num;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
-use crate::stream::{Pieces, Rows, map};
+use crate::stream::{NOTHING, Rows, batches, map};
 
 const RELU: u32 = Activation::Relu as u32;
 const RELU2: u32 = Activation::Relu2 as u32;
@@ -33,19 +33,21 @@ fn apply<E: Float>(kind: u32, x: Piece) -> Piece {
 unsafe fn activation<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let pieces = Pieces::new::<E>(args.rows, args.k, args.aligned == 1);
     let gated = !args.up.is_null(); // the same for every thread
-    let x = Rows { start: args.x.cast::<E>().as_ptr().cast_const(), stride: args.x_stride };
-    let up = Rows { start: args.up.cast::<E>().as_ptr().cast_const(), stride: args.up_stride };
-    // SAFETY: the launch contract, handed on; `up` is not null.
-    let (x, up) = unsafe { (pieces.load(x), if gated { pieces.load(up) } else { [[0; 4]; 4] }) };
-    let value = |i: usize| {
-        let y = apply::<E>(args.kind, E::widen(x[i]));
-        let up = E::widen(up[i]);
-        if gated { map::<E>(y, |j, v| v * up[j]) } else { y }
-    };
-    // SAFETY: the launch contract, handed on.
-    unsafe { pieces.store(args.y.cast::<E>().as_ptr(), args.k, value) };
+    let from = Rows { start: args.x.cast::<E>().as_ptr().cast_const(), stride: args.x_stride };
+    let factor = Rows { start: args.up.cast::<E>().as_ptr().cast_const(), stride: args.up_stride };
+    batches::<E>(args.rows, args.k, args.aligned == 1, |pieces| {
+        // SAFETY: the launch contract, handed on; `up` is not null.
+        let (x, up) =
+            unsafe { (pieces.load(from), if gated { pieces.load(factor) } else { NOTHING }) };
+        let value = |i: usize| {
+            let y = apply::<E>(args.kind, E::widen(x[i]));
+            let up = E::widen(up[i]);
+            if gated { map::<E>(y, |j, v| v * up[j]) } else { y }
+        };
+        // SAFETY: the launch contract, handed on.
+        unsafe { pieces.store(args.y.cast::<E>().as_ptr(), args.k, value) };
+    });
 }
 
 macro_rules! entries {

@@ -7,7 +7,7 @@ use contract::num;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
-use crate::stream::{Pieces, Rows, map};
+use crate::stream::{NOTHING, Rows, batches, map};
 
 const ADD: u32 = Function::Add as u32;
 const MUL: u32 = Function::Mul as u32;
@@ -32,18 +32,20 @@ fn apply<E: Float>(args: &Args, a: Piece, b: Piece) -> Piece {
 unsafe fn elementwise<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let pieces = Pieces::new::<E>(args.rows, args.k, args.aligned == 1);
     let two = !args.b.is_null(); // the same for every thread
-    let a = Rows { start: args.a.cast::<E>().as_ptr().cast_const(), stride: args.k };
-    let b = Rows { start: args.b.cast::<E>().as_ptr().cast_const(), stride: args.b_stride };
-    // SAFETY: the launch contract, handed on; `b` is not null.
-    let (a, b) = unsafe { (pieces.load(a), if two { pieces.load(b) } else { [[0; 4]; 4] }) };
-    let value = |i: usize| {
-        let y = apply::<E>(args, E::widen(a[i]), E::widen(b[i]));
-        if args.relu == 1 { map::<E>(y, |_, v| num::relu(v)) } else { y }
-    };
-    // SAFETY: the launch contract, handed on.
-    unsafe { pieces.store(args.y.cast::<E>().as_ptr(), args.k, value) };
+    let first = Rows { start: args.a.cast::<E>().as_ptr().cast_const(), stride: args.k };
+    let second = Rows { start: args.b.cast::<E>().as_ptr().cast_const(), stride: args.b_stride };
+    batches::<E>(args.rows, args.k, args.aligned == 1, |pieces| {
+        // SAFETY: the launch contract, handed on; `b` is not null.
+        let (a, b) =
+            unsafe { (pieces.load(first), if two { pieces.load(second) } else { NOTHING }) };
+        let value = |i: usize| {
+            let y = apply::<E>(args, E::widen(a[i]), E::widen(b[i]));
+            if args.relu == 1 { map::<E>(y, |_, v| num::relu(v)) } else { y }
+        };
+        // SAFETY: the launch contract, handed on.
+        unsafe { pieces.store(args.y.cast::<E>().as_ptr(), args.k, value) };
+    });
 }
 
 macro_rules! entries {

@@ -63,7 +63,7 @@ impl<E: Float, const T: u32> Norm<E, T> {
                 let raw = |inside: bool, first: u32| {
                     [piece_if(inside, x, first), piece_if(inside, self.delta, first)]
                 };
-                self.row.fill::<E, _>([[0; 4]; 2], raw, |first, [x, delta]: [X4<u32>; 2]| {
+                self.row.fill::<E, _, 2>([[0; 4]; 2], raw, |first, [x, delta]: [X4<u32>; 2]| {
                     let delta = E::widen(delta);
                     let sum = map::<E>(0, E::widen(x), |i, x| x + delta[i as usize]);
                     let sum = E::narrow(sum);
@@ -72,7 +72,7 @@ impl<E: Float, const T: u32> Norm<E, T> {
                 });
             } else {
                 let raw = |inside: bool, first: u32| piece_if(inside, x, first);
-                self.row.fill::<E, _>([0; 4], raw, |_, x: X4<u32>| E::widen(x));
+                self.row.fill::<E, _, 4>([0; 4], raw, |_, x: X4<u32>| E::widen(x));
             }
         }
         self.row.wait();

@@ -1,19 +1,19 @@
 //! Device side of [`contract::pool2d`].
 //!
-//! Windows: a thread makes one output, or one piece of channels of one output where channels are
-//! innermost; neighbouring threads read neighbouring taps, so that a tap that several windows share comes
+//! Windows: a thread makes four outputs, one below the other, or a piece of channels of each where channels
+//! are innermost; neighbouring threads read neighbouring taps, so that a tap that several windows share comes
 //! from L1. Whole images: eight lanes a channel, lane `l` partial `l` (channels first), or a thread a
 //! piece of channels (channels last). `AVG` says average or maximum throughout.
 
 use contract::launch::Kernel;
 use contract::num::tree8;
 use contract::pool2d::{
-    Args, Axis, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32,
+    Args, Axis, GlobalBf16, GlobalF16, GlobalF32, ROWS, THREADS, WindowBf16, WindowF16, WindowF32,
 };
 
 use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_x4_if, st_x4};
+use crate::arch::mem::{ld_x4_or_zero, st_x4};
 use crate::arch::thread::{block_idx_x, opaque, opaque_u64, thread_idx_x};
 use crate::arch::warp::shuffle_xor;
 use crate::element::{Bf16, F16};
@@ -78,20 +78,21 @@ fn on(axis: &Axis, place: i32) -> bool {
 }
 
 /// The taps of a window; `load(inside, offset)` reads the tap that many elements from the first element of
-/// the image. `steps` are the elements from row to row and from column to column.
+/// the image. An average is divided by `count`. `steps` are the elements from row to row and from column to column.
 #[inline(always)]
 fn window<R: Copy, const LEN: usize, const AVG: bool>(
     axes: (&Axis, &Axis),
     out: (u32, u32),
     steps: (isize, isize),
+    count: f32,
     nothing: R,
     load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
-) -> Taken<LEN> {
+) -> [f32; LEN] {
     match (axes.0.kernel, axes.1.kernel) {
-        (3, 3) => square::<R, LEN, AVG, 3>(axes, out, steps, nothing, load, widen),
-        (2, 2) => square::<R, LEN, AVG, 2>(axes, out, steps, nothing, load, widen),
-        _ => any::<R, LEN, AVG>(axes, out, steps, nothing, load, widen),
+        (3, 3) => square::<R, LEN, AVG, 3>(axes, out, steps, count, nothing, load, widen),
+        (2, 2) => square::<R, LEN, AVG, 2>(axes, out, steps, count, nothing, load, widen),
+        _ => any::<R, LEN, AVG>(axes, out, steps, count, nothing, load, widen),
     }
 }
 
@@ -101,10 +102,11 @@ fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
     (h, w): (&Axis, &Axis),
     (oh, ow): (u32, u32),
     (row, column): (isize, isize),
+    count: f32,
     nothing: R,
     load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
-) -> Taken<LEN> {
+) -> [f32; LEN] {
     const { assert!(K <= 3) };
     let mut raw = [nothing; 9];
     let mut inside = [false; 9];
@@ -117,13 +119,16 @@ fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
         raw[tap] = load(inside[tap], first + a as isize * row + b as isize * column);
         tap += 1;
     }
-    let mut taken = Taken::new::<AVG>();
-    let mut tap = 0;
-    while tap < K * K {
-        taken.take::<AVG>(inside[tap], tap % BATCH, widen(raw[tap]));
-        tap += 1;
-    }
-    taken
+    // Channel by channel, so that the partials of one are done with before those of the next.
+    core::array::from_fn(|i| {
+        let mut taken = Taken::<1>::new::<AVG>();
+        let mut tap = 0;
+        while tap < K * K {
+            taken.take::<AVG>(inside[tap], tap % BATCH, [widen(raw[tap])[i]]);
+            tap += 1;
+        }
+        taken.finish::<AVG>(count)[0]
+    })
 }
 
 /// Windows of any size, in batches of taps.
@@ -132,37 +137,43 @@ fn any<R: Copy, const LEN: usize, const AVG: bool>(
     (h, w): (&Axis, &Axis),
     (oh, ow): (u32, u32),
     (row, column): (isize, isize),
+    count: f32,
     nothing: R,
     load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
-) -> Taken<LEN> {
+) -> [f32; LEN] {
     let mut taken = Taken::new::<AVG>();
     let taps = h.kernel * w.kernel;
     let (mut a, mut b) = (0, 0); // row and column of the tap
     let mut tap = 0;
     while tap < taps {
-        let mut raw = [nothing; BATCH];
-        let mut inside = [false; BATCH];
-        let mut u = 0;
-        while u < BATCH {
-            let (i, j) = (h.at(oh, a), w.at(ow, b));
-            inside[u] = tap + (u as u32) < taps && on(h, i) && on(w, j);
-            raw[u] = load(inside[u], i as isize * row + j as isize * column);
-            b += 1;
-            if b == w.kernel {
-                b = 0;
-                a += 1;
+        let mut half = 0;
+        while half < BATCH {
+            // Four at a time: the partials of eight channels leave no registers for more.
+            let mut raw = [nothing; BATCH / 2];
+            let mut inside = [false; BATCH / 2];
+            let mut u = 0;
+            while u < BATCH / 2 {
+                let (i, j) = (h.at(oh, a), w.at(ow, b));
+                inside[u] = tap + ((half + u) as u32) < taps && on(h, i) && on(w, j);
+                raw[u] = load(inside[u], i as isize * row + j as isize * column);
+                b += 1;
+                if b == w.kernel {
+                    b = 0;
+                    a += 1;
+                }
+                u += 1;
             }
-            u += 1;
-        }
-        let mut u = 0;
-        while u < BATCH {
-            taken.take::<AVG>(inside[u], u, widen(raw[u]));
-            u += 1;
+            let mut u = 0;
+            while u < BATCH / 2 {
+                taken.take::<AVG>(inside[u], half + u, widen(raw[u]));
+                u += 1;
+            }
+            half += BATCH / 2;
         }
         tap = opaque(tap + BATCH as u32);
     }
-    taken
+    taken.finish::<AVG>(count)
 }
 
 /// # Safety
@@ -173,42 +184,49 @@ unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
     let (h, w) = (&args.h, &args.w);
     let x = args.x.cast::<E>().as_ptr().cast_const();
     let y = args.y.cast::<E>().as_ptr();
-    let (image, n) = (h.len as usize * w.len as usize, thread());
+    let image = h.len as usize * w.len as usize;
+    let below = h.out.div_ceil(ROWS);
     // The first element of the channels in `x`, and the elements from row to row and from column to column.
-    let (x, (oh, ow), steps) = if args.channels_last == 0 {
-        let (rest, ow) = divide(n, w.out);
-        let (plane, oh) = divide(rest, h.out);
-        if plane >= u64::from(args.images) * u64::from(args.channels) {
-            return;
-        }
-        (x.wrapping_add(plane as usize * image), (oh, ow), (w.len as isize, 1))
-    } else {
-        let (rest, piece) = divide(n, args.channels / args.piece);
-        let (rest, ow) = divide(rest, w.out);
-        let (batch, oh) = divide(rest, h.out);
-        if batch >= u64::from(args.images) {
-            return;
-        }
-        let c = args.channels as isize;
-        let first = batch as usize * image * c as usize + (piece * args.piece) as usize;
-        (x.wrapping_add(first), (oh, ow), (w.len as isize * c, c))
-    };
-    let y = y.wrapping_add(n as usize * args.piece as usize);
+    let last = args.channels_last == 1;
+    let (pieces, step) =
+        if last { (args.channels / args.piece, args.channels as isize) } else { (1, 1) };
+    let (rest, piece) = if last { divide(thread(), pieces) } else { (thread(), 0) };
+    let (rest, ow) = divide(rest, w.out);
+    let (plane, group) = divide(rest, below);
+    let planes = if last { 1 } else { u64::from(args.channels) } * u64::from(args.images);
+    if plane >= planes {
+        return;
+    }
+    let (plane, channel) = (plane as usize, (piece * args.piece) as usize);
+    let x = x.wrapping_add(plane * image * step as usize + channel);
     let padded = args.count_include_pad == 1;
-    let count = if AVG { h.taps(oh, padded) * w.taps(ow, padded) } else { 1 } as f32;
-    if args.piece == 1 {
-        // SAFETY: a tap of the channel, inside of the image.
-        let load = |inside: bool, i: isize| unsafe { E::load_if(inside, x.wrapping_offset(i)) };
-        let taken = window::<f32, 1, AVG>((h, w), (oh, ow), steps, 0.0, load, |v| [v]);
-        // SAFETY: the output of this thread.
-        unsafe { E::store(y, taken.finish::<AVG>(count)[0]) };
-    } else {
-        // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
-        let load =
-            |inside: bool, i: isize| unsafe { ld_x4_if(inside, x.wrapping_offset(i).cast()) };
-        let taken = window::<[u32; 4], 8, AVG>((h, w), (oh, ow), steps, [0; 4], load, E::widen);
-        // SAFETY: the piece of outputs of this thread.
-        unsafe { st_x4(y.cast(), E::narrow(taken.finish::<AVG>(count))) };
+    let columns = if AVG { w.taps(ow, padded) } else { 1 };
+    let mut oh = group * ROWS;
+    let end = if h.out - oh < ROWS { h.out } else { oh + ROWS };
+    while oh < end {
+        // Anew in each turn: offsets of all taps would take more registers than there are.
+        let column = opaque_u64(step as u64) as isize;
+        let steps = (w.len as isize * column, column);
+        let count = (if AVG { h.taps(oh, padded) * columns } else { 1 }) as f32;
+        let place = (plane * h.out as usize + oh as usize) * w.out as usize + ow as usize;
+        let y = y.wrapping_add(place * step as usize + channel);
+        if args.piece == 1 {
+            // SAFETY: a tap of the channel, inside of the image.
+            let load = |inside: bool, i: isize| unsafe { E::load_if(inside, x.wrapping_offset(i)) };
+            let value = window::<f32, 1, AVG>((h, w), (oh, ow), steps, count, 0.0, load, |v| [v]);
+            // SAFETY: an output of this thread.
+            unsafe { E::store(y, value[0]) };
+        } else {
+            // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
+            let load = |inside: bool, i: isize| unsafe {
+                ld_x4_or_zero(inside, x.wrapping_offset(i).cast())
+            };
+            let values =
+                window::<[u32; 4], 8, AVG>((h, w), (oh, ow), steps, count, [0; 4], load, E::widen);
+            // SAFETY: a piece of outputs of this thread.
+            unsafe { st_x4(y.cast(), E::narrow(values)) };
+        }
+        oh = opaque(oh + 1);
     }
 }
 
@@ -257,7 +275,7 @@ unsafe fn global<E: Float, const AVG: bool>(args: &Args) {
         unsafe { E::store(y, taken.finish::<AVG>(image as f32)[0]) };
     } else {
         // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
-        let load = |inside: bool, i: u64| unsafe { ld_x4_if(inside, at(i).cast()) };
+        let load = |inside: bool, i: u64| unsafe { ld_x4_or_zero(inside, at(i).cast()) };
         let taken = whole::<[u32; 4], 8, AVG, 1>(image, 0, [0; 4], load, E::widen);
         let value: Piece = taken.finish::<AVG>(image as f32);
         // SAFETY: the piece of outputs of this thread.

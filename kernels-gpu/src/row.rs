@@ -9,7 +9,7 @@ use contract::num::{order_key, order_value, tree8};
 use contract::row::{HELD, SHORT, SMEM_BYTES, THREADS};
 
 use crate::arch::block;
-use crate::arch::mem::{X4, ld_x4_if, st_x4};
+use crate::arch::mem::{X4, ld_x4_or_zero, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, sync_warp, warp_id, warp_max, warp_tree};
@@ -25,8 +25,8 @@ pub const WARP: u32 = 32;
 pub const BLOCK: u32 = THREADS;
 /// Elements of a thread that are loaded, or walked over, at a time.
 const AT_ONCE: usize = 8;
-/// Loads of 16 bytes of a thread that are in flight at a time.
-const PIECES: usize = 4;
+/// Single elements of a thread that are loaded at a time.
+const ONES: usize = 4;
 
 /// The row of this warp or block.
 #[derive(Clone, Copy)]
@@ -115,14 +115,14 @@ impl<const T: u32> Row<T> {
         self.aligned
     }
 
-    /// Loads the held elements of a row in pieces by `raw(inside, first)`; `piece(first, raw)` gives the
-    /// values.
+    /// Loads the held elements of a row in pieces by `raw(inside, first)`, `PIECES` of a thread at a time;
+    /// `piece(first, raw)` gives the values.
     ///
     /// # Safety
     ///
     /// The block has `contract::row::SMEM_BYTES` of shared memory; the row is [`Row::in_pieces`].
     #[inline(always)]
-    pub unsafe fn fill<E: Float, R: Copy>(
+    pub unsafe fn fill<E: Float, R: Copy, const PIECES: usize>(
         &self,
         nothing: R,
         raw: impl Fn(bool, u32) -> R,
@@ -166,15 +166,15 @@ impl<const T: u32> Row<T> {
     pub unsafe fn fill_ones(&self, mut one: impl FnMut(u32) -> f32) {
         let mut i = self.own();
         while i < self.held {
-            let mut values = [0.0; PIECES];
+            let mut values = [0.0; ONES];
             let mut u = 0;
-            while u < PIECES {
+            while u < ONES {
                 let i = i + T * u as u32;
                 values[u] = if i < self.held { one(i) } else { 0.0 };
                 u += 1;
             }
             let mut u = 0;
-            while u < PIECES {
+            while u < ONES {
                 let i = i + T * u as u32;
                 if i < self.held {
                     // SAFETY: a held element.
@@ -182,7 +182,7 @@ impl<const T: u32> Row<T> {
                 }
                 u += 1;
             }
-            i = opaque(i + PIECES as u32 * T);
+            i = opaque(i + ONES as u32 * T);
         }
     }
 
@@ -319,7 +319,7 @@ pub unsafe fn max<const T: u32>(value: f32) -> f32 {
     order_value(unsafe { block::max(scratch.add(HELD + 2 * THREADS), key) })
 }
 
-/// Sixteen bytes from element `first` on, any values when `inside` does not hold.
+/// Sixteen bytes from element `first` on, zeros when `inside` does not hold.
 ///
 /// # Safety
 ///
@@ -327,7 +327,7 @@ pub unsafe fn max<const T: u32>(value: f32) -> f32 {
 #[inline(always)]
 pub unsafe fn piece_if<E: Float>(inside: bool, row: *const E, first: u32) -> X4<u32> {
     // SAFETY: the caller's promise.
-    unsafe { ld_x4_if(inside, row.wrapping_add(first as usize).cast()) }
+    unsafe { ld_x4_or_zero(inside, row.wrapping_add(first as usize).cast()) }
 }
 
 /// One function for each element of a piece, told its index in the row.

@@ -63,7 +63,7 @@ unsafe fn body<E: Float, const T: u32>(args: &Args) {
                 let inside = inside && first < seen; // what is hidden as a whole is not read
                 [piece_if(inside, x, first), piece_if(inside && masked, mask, first)]
             };
-            row.fill::<E, _>([[0; 4]; 2], raw, |first, [x, add]: [X4<u32>; 2]| {
+            row.fill::<E, _, 2>([[0; 4]; 2], raw, |first, [x, add]: [X4<u32>; 2]| {
                 let add = E::widen(add);
                 map::<E>(first, E::widen(x), |i, x| {
                     let add = if masked { add[(i - first) as usize] } else { -0.0 };
@@ -74,7 +74,7 @@ unsafe fn body<E: Float, const T: u32>(args: &Args) {
             });
         } else {
             let raw = |inside: bool, first: u32| piece_if(inside, x, first);
-            row.fill::<E, _>([0; 4], raw, |first, x: X4<u32>| {
+            row.fill::<E, _, 4>([0; 4], raw, |first, x: X4<u32>| {
                 map::<E>(first, E::widen(x), |_, x| {
                     let v = score(x, args.scale, -0.0);
                     top = larger(top, v);

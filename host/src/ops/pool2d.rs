@@ -169,7 +169,7 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::num::RowType;
         use contract::pool2d::{
-            Args, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32,
+            Args, GlobalBf16, GlobalF16, GlobalF32, ROWS, THREADS, WindowBf16, WindowF16, WindowF32,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -197,9 +197,16 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             channels_last: u32::from(last),
             piece: piece as u32,
         };
-        let outputs = pooling.lens()?[1] as u64;
-        // Whole images, channels first: eight lanes a channel.
-        let threads = if global && !last { 8 * outputs } else { outputs / piece as u64 };
+        let channels = (pooling.n * pooling.c) as u64;
+        let threads = match (global, last) {
+            // Eight lanes a channel.
+            (true, false) => 8 * channels,
+            (true, true) => channels / piece as u64,
+            (false, _) => {
+                let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(w.out);
+                channels / piece as u64 * places
+            }
+        };
         let grid = super::cuda::blocks(OP, threads.div_ceil(u64::from(THREADS)))?;
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of
         // channels are whole and aligned where `piece` says so; `y` is borrowed exclusively.

@@ -20,7 +20,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::{BLOCKS_PER_SM, SMEM_BYTES, THREADS};
+use crate::row::{SMEM_BYTES, THREADS};
 
 /// The only kernel parameter, passed by value.
 #[repr(C)]
@@ -63,7 +63,7 @@ macro_rules! kernels {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(BLOCKS_PER_SM);
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(4);
         }
     )*};
 }

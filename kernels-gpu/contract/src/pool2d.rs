@@ -24,6 +24,9 @@ use crate::num;
 /// Threads of a block.
 pub const THREADS: u32 = 256;
 
+/// Outputs of a thread, one below the other.
+pub const ROWS: u32 = 4;
+
 /// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
 pub const MAX_SIDE: usize = 1 << 24;
 
@@ -130,7 +133,7 @@ macro_rules! kernels {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS);
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks(2);
         }
     )*};
 }

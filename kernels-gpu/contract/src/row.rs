@@ -27,9 +27,6 @@ pub const HELD: u32 = 8192;
 /// Shared memory of a block in bytes: the held elements, two times 256 partials, a word of each warp.
 pub const SMEM_BYTES: u32 = 4 * (HELD + 2 * THREADS + THREADS / 32);
 
-/// Blocks that fit on a multiprocessor by their registers.
-pub const BLOCKS_PER_SM: u32 = 4;
-
 /// Blocks of a launch over `m` rows of `k`.
 pub const fn grid(m: u32, k: u32) -> [u32; 3] {
     [if k <= SHORT { m.div_ceil(ROWS_PER_BLOCK) } else { m }, 1, 1]

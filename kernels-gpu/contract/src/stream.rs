@@ -7,11 +7,11 @@
 /// Threads of a block.
 pub const THREADS: u32 = 256;
 
-/// Pieces of a thread, all loaded before the first is used: four of f32, two of 16-bit elements, so that
-/// these are sixteen values either way.
-pub const fn pieces(element_bytes: u64) -> u32 {
-    element_bytes as u32
-}
+/// Pieces of a thread that are loaded before the first is used.
+pub const BATCH: u32 = 2;
+
+/// Pieces of a thread.
+pub const PIECES: u32 = 2 * BATCH;
 
 /// Most elements of a tensor: 2^40, four terabytes of `f32`.
 pub const MAX_LEN: usize = 1 << 40;
@@ -44,5 +44,5 @@ pub const fn aligned<const N: usize>(
 /// Blocks of a launch over `rows` of `k` elements.
 pub const fn grid(element_bytes: u64, rows: u64, k: u64) -> u64 {
     let piece = PIECE_BYTES / element_bytes;
-    (rows * k.div_ceil(piece)).div_ceil((THREADS * pieces(element_bytes)) as u64)
+    (rows * k.div_ceil(piece)).div_ceil((THREADS * PIECES) as u64)
 }
