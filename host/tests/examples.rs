@@ -32,16 +32,16 @@ fn choose_backend() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn lut_matmul() {
     let text = run("lut_matmul", &["cpu"]);
     assert!(text.contains("TL1 and TL2: the bits of w2a8_gemv"), "{text}");
     assert!(text.contains("lossy: NMSE"), "{text}");
-=======
+}
+
+#[test]
 fn conv2d() {
     let text = run("conv2d", &["cpu"]);
     assert!(text.contains("[2, 9, 7, 16] on CPU") && text.contains("y[0..4] = ["), "{text}");
->>>>>>> conv
 }
 
 #[test]

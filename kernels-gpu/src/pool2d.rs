@@ -13,7 +13,7 @@ use contract::pool2d::{
 
 use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_x4_or_zero, st_x4};
+use crate::arch::mem::{ld_or_zero_x4, st_x4};
 use crate::arch::thread::{block_idx_x, opaque, opaque_u64, thread_idx_x};
 use crate::arch::warp::shuffle_xor;
 use crate::element::{Bf16, F16};
@@ -219,7 +219,7 @@ unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
         } else {
             // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
             let load = |inside: bool, i: isize| unsafe {
-                ld_x4_or_zero(inside, x.wrapping_offset(i).cast())
+                ld_or_zero_x4(inside, x.wrapping_offset(i).cast())
             };
             let values =
                 window::<[u32; 4], 8, AVG>((h, w), (oh, ow), steps, count, [0; 4], load, E::widen);
@@ -275,7 +275,7 @@ unsafe fn global<E: Float, const AVG: bool>(args: &Args) {
         unsafe { E::store(y, taken.finish::<AVG>(image as f32)[0]) };
     } else {
         // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
-        let load = |inside: bool, i: u64| unsafe { ld_x4_or_zero(inside, at(i).cast()) };
+        let load = |inside: bool, i: u64| unsafe { ld_or_zero_x4(inside, at(i).cast()) };
         let taken = whole::<[u32; 4], 8, AVG, 1>(image, 0, [0; 4], load, E::widen);
         let value: Piece = taken.finish::<AVG>(image as f32);
         // SAFETY: the piece of outputs of this thread.

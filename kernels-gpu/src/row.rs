@@ -9,7 +9,7 @@ use contract::num::{order_key, order_value, tree8};
 use contract::row::{HELD, SHORT, SMEM_BYTES, THREADS};
 
 use crate::arch::block;
-use crate::arch::mem::{X4, ld_x4_or_zero, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, sync_warp, warp_id, warp_max, warp_tree};
@@ -327,7 +327,7 @@ pub unsafe fn max<const T: u32>(value: f32) -> f32 {
 #[inline(always)]
 pub unsafe fn piece_if<E: Float>(inside: bool, row: *const E, first: u32) -> X4<u32> {
     // SAFETY: the caller's promise.
-    unsafe { ld_x4_or_zero(inside, row.wrapping_add(first as usize).cast()) }
+    unsafe { ld_or_zero_x4(inside, row.wrapping_add(first as usize).cast()) }
 }
 
 /// One function for each element of a piece, told its index in the row.

@@ -178,7 +178,6 @@ pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
     unsafe { load_x4_if!(enabled, p, "", "ld.global.v4.b32") }
 }
 
-<<<<<<< HEAD
 /// Sixteen bytes, or zeros when `enabled` does not hold. `@enabled ld.global.v4.b32`
 ///
 /// # Safety
@@ -186,16 +185,6 @@ pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
 /// When `enabled`: as for [`ld_x4`].
 #[inline(always)]
 pub unsafe fn ld_or_zero_x4<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
-=======
-/// The same, or zeros. Costs the moves, and frees the registers between one load and the next, which
-/// values that may stay as they were would hold.
-///
-/// # Safety
-///
-/// As for [`ld_x4_if`].
-#[inline(always)]
-pub unsafe fn ld_x4_or_zero<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
->>>>>>> rows
     // SAFETY: the caller's promise; the load is not executed unless `enabled`.
     unsafe {
         load_x4_if!(
@@ -207,7 +196,6 @@ pub unsafe fn ld_x4_or_zero<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T
     }
 }
 
-<<<<<<< HEAD
 /// Eight bytes, or zeros when `enabled` does not hold. `@enabled ld.global.v2.b32`
 ///
 /// # Safety
@@ -233,8 +221,6 @@ pub unsafe fn ld_or_zero_x2<T: Register>(enabled: bool, p: *const [T; 2]) -> [T;
     [T::from_word(a), T::from_word(b)]
 }
 
-=======
->>>>>>> rows
 /// A word, or 0 when `enabled` does not hold. `@enabled ld.global.b32`
 ///
 /// # Safety
