@@ -125,6 +125,21 @@ macro_rules! match_group {
     };
 }
 
+/// Sets group `J` (below 16) of eight accumulators to zero.
+#[inline(always)]
+pub fn clear<const J: u32>() {
+    macro_rules! clear {
+        (@ $w:literal $($i:literal)*) => {
+            asm!($(concat!("mov.b32 ", $w, $i, ", 0;")),*, options(nostack))
+        };
+        ($w:literal) => {
+            // SAFETY: writes registers that `declare` has named.
+            unsafe { clear!(@ $w 0 1 2 3 4 5 6 7) }
+        };
+    }
+    match_group!(J, clear)
+}
+
 /// Group `J` (below 16) of eight accumulators: columns `16 J` to `16 J + 15`. After
 /// [`wait`]`::<0>()`.
 #[inline(always)]

@@ -46,14 +46,14 @@ impl Half16 for BFloat {
     #[inline(always)]
     unsafe fn product_64(a: Descriptor, b: Descriptor) {
         // SAFETY: the caller's promise.
-        unsafe { wgmma::bf16_n64::<0, 1>(a, b) }
+        unsafe { wgmma::bf16_n64::<0, 1>(a, b, true) }
     }
 
     #[cfg(level_sm_90a)]
     #[inline(always)]
     unsafe fn product_128(a: Descriptor, b: Descriptor) {
         // SAFETY: the caller's promise.
-        unsafe { wgmma::bf16_n128::<0, 1>(a, b) }
+        unsafe { wgmma::bf16_n128::<0, 1>(a, b, true) }
     }
 
     #[inline(always)]
@@ -77,14 +77,14 @@ impl Half16 for IeeeHalf {
     #[inline(always)]
     unsafe fn product_64(a: Descriptor, b: Descriptor) {
         // SAFETY: the caller's promise.
-        unsafe { wgmma::f16_n64::<0, 1>(a, b) }
+        unsafe { wgmma::f16_n64::<0, 1>(a, b, true) }
     }
 
     #[cfg(level_sm_90a)]
     #[inline(always)]
     unsafe fn product_128(a: Descriptor, b: Descriptor) {
         // SAFETY: the caller's promise.
-        unsafe { wgmma::f16_n128::<0, 1>(a, b) }
+        unsafe { wgmma::f16_n128::<0, 1>(a, b, true) }
     }
 
     #[inline(always)]

@@ -1,0 +1,106 @@
+//! Device side of [`contract::pool2d`].
+//!
+//! [`windows`]: a thread makes four outputs, one below the other, or a piece of channels of each where channels
+//! are innermost; neighbouring threads read neighbouring taps, so that a tap that several windows share comes
+//! from L1. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels first), or a thread a
+//! piece of channels (channels last). `AVG` says average or maximum
+//! throughout.
+
+mod whole;
+mod windows;
+
+use contract::launch::Kernel;
+use contract::num::tree8;
+use contract::pool2d::{
+    Args, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32,
+};
+
+use crate::arch::float::maximum;
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::element::{Bf16, F16};
+
+use whole::whole;
+use windows::windows;
+
+/// Taps that are loaded at once: one for each partial.
+const BATCH: usize = 8;
+
+/// Quotient and remainder, by the division of 32 bits where that does.
+#[inline(always)]
+fn divide(n: u64, by: u32) -> (u64, u32) {
+    if n >> 32 == 0 {
+        (u64::from(n as u32 / by), n as u32 % by)
+    } else {
+        (n / u64::from(by), (n % u64::from(by)) as u32)
+    }
+}
+
+/// Index of this thread in the grid.
+#[inline(always)]
+fn thread() -> u64 {
+    u64::from(block_idx_x()) * u64::from(THREADS) + u64::from(thread_idx_x())
+}
+
+/// The maximum in `[0]`, or the eight partials of a sum, of `LEN` channels.
+#[derive(Clone, Copy)]
+struct Taken<const LEN: usize>([[f32; LEN]; BATCH]);
+
+impl<const LEN: usize> Taken<LEN> {
+    #[inline(always)]
+    fn new<const AVG: bool>() -> Self {
+        Self([[if AVG { 0.0 } else { f32::NEG_INFINITY }; LEN]; BATCH])
+    }
+
+    /// Takes a tap, unless it lies outside; `slot` is its number modulo 8.
+    #[inline(always)]
+    fn take<const AVG: bool>(&mut self, inside: bool, slot: usize, values: [f32; LEN]) {
+        let slot = if AVG { slot } else { 0 };
+        let mut i = 0;
+        while i < LEN {
+            let (old, v) = (self.0[slot][i], values[i]);
+            let new = if AVG { old + v } else { maximum(old, v) };
+            self.0[slot][i] = if inside { new } else { old };
+            i += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn finish<const AVG: bool>(&self, count: f32) -> [f32; LEN] {
+        core::array::from_fn(|i| {
+            let partials = core::array::from_fn(|slot| self.0[slot][i]);
+            if AVG { tree8(partials) / count } else { self.0[0][i] }
+        })
+    }
+}
+
+macro_rules! entries {
+    ($($symbol:ident $body:ident $kernel:ident $element:ty;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            launch_dependents();
+            dependency_wait();
+            // SAFETY: the launch contract, handed on.
+            unsafe {
+                if args.average == 1 {
+                    $body::<$element, true>(&args);
+                } else {
+                    $body::<$element, false>(&args);
+                }
+            }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    pool2d_f32 windows WindowF32 f32;
+    pool2d_f16 windows WindowF16 F16;
+    pool2d_bf16 windows WindowBf16 Bf16;
+    pool2d_global_f32 whole GlobalF32 f32;
+    pool2d_global_f16 whole GlobalF16 F16;
+    pool2d_global_bf16 whole GlobalBf16 Bf16;
+}
