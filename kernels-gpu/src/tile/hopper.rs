@@ -178,12 +178,13 @@ const fn step(mn_major: u32) -> u32 {
 }
 
 /// Columns of a chunk: what a warp puts into shared memory at a time.
-const CHUNK: u32 = 32;
-/// Words from one of its rows to the next: eight rows of pairs then fall into different banks.
-const CHUNK_ROW: u32 = CHUNK + 8;
+const CHUNK: u32 = 64;
 
 /// Hands out the sums of a tile, eight neighbours of a row at a time: `put(row, column, at)`, row and
-/// column in the tile, the sums at `at` in shared memory. A warp's calls cover 8 rows of 32 columns.
+/// column in the tile, the sums at `at` in shared memory. A warp's calls cover 4 rows of 64 columns.
+///
+/// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
+/// warp writes together are then in different banks, and eights stay together.
 ///
 /// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
 ///
@@ -196,49 +197,61 @@ pub unsafe fn for_each_eight<const N: u32>(
     mut put: impl FnMut(u32, u32, Shared<f32>),
 ) {
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
-    let chunk = place.cast::<f32>().add(warp * 16 * CHUNK_ROW);
-    let mine = chunk.add(lane / 4 * CHUNK_ROW + 2 * (lane % 4)).cast::<u64>();
+    let chunk = place.cast::<f32>().add(warp * 16 * CHUNK);
     // Opaque, because LLVM would write the loop out, and the sums can only be named one by one.
     let chunks = opaque(N / CHUNK);
     let mut c = 0;
     while c < chunks {
         macro_rules! store {
-            ($($c:literal: $low:literal $high:literal,)*) => {
+            ($($c:literal: $($group:literal at $column:literal),*;)*) => {
                 match c {
-                    // SAFETY: a chunk of this warp's own.
-                    $($c if CHUNK * $c < N => unsafe { store::<$low>(mine, 0); store::<$high>(mine, 16) },)*
+                    $($c if CHUNK * $c < N => {
+                        // SAFETY: a chunk of this warp's own.
+                        $(unsafe { store::<$group>(chunk, $column) };)*
+                    })*
                     _ => {}
                 }
             };
         }
-        store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
+        store! {
+            0: 0 at 0, 1 at 16, 2 at 32, 3 at 48;
+            1: 4 at 0, 5 at 16, 6 at 32, 7 at 48;
+            2: 8 at 0, 9 at 16, 10 at 32, 11 at 48;
+            3: 12 at 0, 13 at 16, 14 at 32, 15 at 48;
+        }
         sync_warp();
-        let mut half = 0;
-        while half < 2 {
-            let (row, column) = (8 * half + lane / 4, 8 * (lane % 4));
-            let at = chunk.add(row * CHUNK_ROW + column);
-            put(16 * warp + row, CHUNK * c + column, at);
-            half += 1;
+        let mut quarter = 0;
+        while quarter < 4 {
+            let (row, column) = (4 * quarter + lane / 8, 8 * (lane % 8));
+            put(16 * warp + row, CHUNK * c + column, chunk.add(place_of(row, column)));
+            quarter += 1;
         }
         sync_warp();
         c += 1;
     }
 }
 
+/// Where in a chunk a word stands.
+#[inline(always)]
+fn place_of(row: u32, column: u32) -> u32 {
+    row * CHUNK + (column ^ (8 * (row % 4)))
+}
+
 /// Puts group `J` of accumulators into a chunk, from `column` on.
 ///
 /// # Safety
 ///
-/// `mine` is this lane's first pair in a chunk of its warp.
+/// The chunk is this warp's.
 #[inline(always)]
-unsafe fn store<const J: u32>(mine: Shared<u64>, column: u32) {
+unsafe fn store<const J: u32>(chunk: Shared<f32>, column: u32) {
     let group = wgmma::read::<J>();
+    let (row, pair) = (lane_id() / 4, 2 * (lane_id() % 4));
     let mut i = 0;
     while i < 4 {
-        let at = mine.add((8 * (i as u32 % 2) * CHUNK_ROW + column + 8 * (i as u32 / 2)) / 2);
+        let at = place_of(row + 8 * (i as u32 % 2), column + 8 * (i as u32 / 2) + pair);
         let (low, high) = (group[2 * i].to_bits(), group[2 * i + 1].to_bits());
         // SAFETY: the caller's promise.
-        unsafe { at.write_u64(u64::from(low) | u64::from(high) << 32) };
+        unsafe { chunk.add(at).cast().write_u64(u64::from(low) | u64::from(high) << 32) };
         i += 1;
     }
 }
