@@ -101,7 +101,9 @@ fn describe(outcome: &Outcome) -> String {
 
 fn cpu(args: &[String]) -> Result<Outcome> {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]).arg("--").args(args);
+    cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]);
+    // Downloads are tested too, from a hub on the loopback address.
+    cargo.args(["--features", "bitnet-gpu/hub", "--"]).args(args);
     counted(&mut cargo).map(Outcome::Ran)
 }
 

@@ -177,14 +177,12 @@ const fn step(mn_major: u32) -> u32 {
     if mn_major == 1 { wgmma::DEPTH * 128 } else { wgmma::DEPTH * 2 }
 }
 
-/// Columns of a chunk: what a warp puts into shared memory at a time.
-const CHUNK: u32 = 64;
-
 /// Hands out the sums of a tile, eight neighbours of a row at a time: `put(row, column, at)`, row and
-/// column in the tile, the sums at `at` in shared memory. A warp's calls cover 4 rows of 64 columns.
+/// column in the tile, the sums at `at` in shared memory. A warp takes 16 rows of `CHUNK` columns (32
+/// or 64) at a time: wide ones are fewer, narrow ones need fewer registers.
 ///
-/// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
-/// warp writes together are then in different banks, and eights stay together.
+/// In a chunk, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a warp writes
+/// together are then in different banks, and eights stay together.
 ///
 /// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
 ///
@@ -192,39 +190,47 @@ const CHUNK: u32 = 64;
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_eight<const N: u32>(
+pub unsafe fn for_each_eight<const N: u32, const CHUNK: u32>(
     place: Shared<u8>,
     mut put: impl FnMut(u32, u32, Shared<f32>),
 ) {
+    const { assert!((CHUNK == 32 || CHUNK == 64) && N.is_multiple_of(CHUNK)) };
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
-    let chunk = place.cast::<f32>().add(warp * 16 * CHUNK);
-    // Opaque, because LLVM would write the loop out, and the sums can only be named one by one.
-    let chunks = opaque(N / CHUNK);
+    let eights = CHUNK / 8;
+    let place = place.cast::<f32>().add(warp * 16 * CHUNK);
+    // Opaque, because LLVM would write the loops out: a group can only be named, but what is done
+    // with a chunk need not stand there for each.
+    let (chunks, rows) = (opaque(N / CHUNK), opaque(16));
     let mut c = 0;
     while c < chunks {
-        macro_rules! store {
-            ($($c:literal: $($group:literal at $column:literal),*;)*) => {
-                match c {
-                    $($c if CHUNK * $c < N => {
-                        // SAFETY: a chunk of this warp's own.
-                        $(unsafe { store::<$group>(chunk, $column) };)*
-                    })*
-                    _ => {}
-                }
-            };
-        }
-        store! {
-            0: 0 at 0, 1 at 16, 2 at 32, 3 at 48;
-            1: 4 at 0, 5 at 16, 6 at 32, 7 at 48;
-            2: 8 at 0, 9 at 16, 10 at 32, 11 at 48;
-            3: 12 at 0, 13 at 16, 14 at 32, 15 at 48;
+        // Opaque, so that the addresses in it do not live in registers all the time.
+        let chunk = place.add(opaque(c).wrapping_sub(c));
+        let mut part = 0;
+        while part < CHUNK / 32 {
+            macro_rules! store {
+                ($($pair:literal: $low:literal $high:literal,)*) => {
+                    match c * (CHUNK / 32) + part {
+                        $($pair if 32 * $pair < N => {
+                            // SAFETY: a chunk of this warp's own.
+                            unsafe {
+                                store::<$low, CHUNK>(chunk, 32 * part);
+                                store::<$high, CHUNK>(chunk, 32 * part + 16);
+                            }
+                        })*
+                        _ => {}
+                    }
+                };
+            }
+            store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
+            part += 1;
         }
         sync_warp();
-        let mut quarter = 0;
-        while quarter < 4 {
-            let (row, column) = (4 * quarter + lane / 8, 8 * (lane % 8));
-            put(16 * warp + row, CHUNK * c + column, chunk.add(place_of(row, column)));
-            quarter += 1;
+        let mut first = 0;
+        while first < rows {
+            let (row, column) = (first + lane / eights, 8 * (lane % eights));
+            let at = chunk.add(place_of(row, column, CHUNK));
+            put(16 * warp + row, CHUNK * c + column, at);
+            first += LANES / eights;
         }
         sync_warp();
         c += 1;
@@ -233,8 +239,8 @@ pub unsafe fn for_each_eight<const N: u32>(
 
 /// Where in a chunk a word stands.
 #[inline(always)]
-fn place_of(row: u32, column: u32) -> u32 {
-    row * CHUNK + (column ^ (8 * (row % 4)))
+fn place_of(row: u32, column: u32, chunk: u32) -> u32 {
+    row * chunk + (column ^ (8 * (row % 4)))
 }
 
 /// Puts group `J` of accumulators into a chunk, from `column` on.
@@ -243,12 +249,13 @@ fn place_of(row: u32, column: u32) -> u32 {
 ///
 /// The chunk is this warp's.
 #[inline(always)]
-unsafe fn store<const J: u32>(chunk: Shared<f32>, column: u32) {
+unsafe fn store<const J: u32, const CHUNK: u32>(chunk: Shared<f32>, column: u32) {
     let group = wgmma::read::<J>();
     let (row, pair) = (lane_id() / 4, 2 * (lane_id() % 4));
     let mut i = 0;
     while i < 4 {
-        let at = place_of(row + 8 * (i as u32 % 2), column + 8 * (i as u32 / 2) + pair);
+        let column = column + 8 * (i as u32 / 2) + pair;
+        let at = place_of(row + 8 * (i as u32 % 2), column, CHUNK);
         let (low, high) = (group[2 * i].to_bits(), group[2 * i + 1].to_bits());
         // SAFETY: the caller's promise.
         unsafe { chunk.add(at).cast().write_u64(u64::from(low) | u64::from(high) << 32) };
