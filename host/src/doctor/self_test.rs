@@ -6,6 +6,9 @@
 
 use std::time::Instant;
 
+use contract::launch::KernelInfo;
+#[cfg(feature = "cuda")]
+use contract::launch::LaunchSpec;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -89,14 +92,16 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
             }
             let names: Vec<_> = tested.iter().map(|b| b.simd().level().name()).collect();
             let names = format!("cpu {}", names.join(", "));
-            (names, plain.describe(), compare(&tested, &plain, &cases))
+            (names, plain.describe(), compare(&tested, &plain, &cases, |_| true))
         }
         #[cfg(feature = "cuda")]
         Chosen::Cuda(ordinal) => {
             let gpu = crate::ops::CudaBackend::open(crate::driver::CudaOptions::new(ordinal))?;
             let cpu = CpuBackend::open(CpuOptions { threads, ..CpuOptions::default() })?;
             let name = gpu.describe();
-            (name, cpu.describe(), compare(&[gpu], &cpu, &cases))
+            let level = gpu.cuda().module().loaded_level().to_owned();
+            let checks = compare(&[gpu], &cpu, &cases, |kernel| is_in(&level, &kernel.spec));
+            (name, cpu.describe(), checks)
         }
         #[cfg(not(feature = "cuda"))]
         Chosen::Cuda(ordinal) => {
@@ -107,10 +112,25 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
     Ok(SelfTest { tested, against, seconds: started.elapsed().as_secs_f64(), checks })
 }
 
-/// One check for each kernel, over all of `tested`.
-fn compare<B: Backend>(tested: &[B], against: &impl Backend, cases: &[Case]) -> Vec<Check> {
+/// Whether the PTX level `sm_NN` or `sm_NNa` should have a kernel: its variants for newer GPUs are no
+/// part of an older one.
+#[cfg(feature = "cuda")]
+fn is_in(level: &str, spec: &LaunchSpec) -> bool {
+    let name = level.trim_start_matches("sm_");
+    let sm: u32 = name.trim_end_matches('a').parse().unwrap_or(0);
+    sm >= spec.min_sm && (!spec.arch_specific || sm == spec.min_sm && name.ends_with('a'))
+}
+
+/// One check for each of `kernels`, over all of `tested`.
+fn compare<B: Backend>(
+    tested: &[B],
+    against: &impl Backend,
+    cases: &[Case],
+    kernels: impl Fn(&KernelInfo) -> bool,
+) -> Vec<Check> {
     let mut checks: Vec<Check> = contract::KERNELS
         .iter()
+        .filter(|kernel| kernels(kernel))
         .map(|kernel| Check { kernel: kernel.spec.symbol, cases: 0, failure: None })
         .collect();
     for case in cases {
@@ -138,6 +158,22 @@ fn compare<B: Backend>(tested: &[B], against: &impl Backend, cases: &[Case]) -> 
 mod tests {
     use super::*;
     use crate::device_choice::BackendChoice;
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn a_level_has_what_its_gpus_can_run() {
+        let plain = LaunchSpec::new("k", 32);
+        for (level, spec, expected) in [
+            ("sm_53", plain, true),
+            ("sm_75", plain.with_min_sm(80), false),
+            ("sm_90", plain.with_min_sm(80), true),
+            ("sm_90a", plain.only_on(90), true),
+            ("sm_90", plain.only_on(90), false),
+            ("sm_100a", plain.only_on(90), false),
+        ] {
+            assert_eq!(is_in(level, &spec), expected, "{level} {spec:?}");
+        }
+    }
 
     #[test]
     fn every_kernel_of_the_contract_is_checked_on_the_cpu() {

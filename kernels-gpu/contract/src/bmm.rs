@@ -154,6 +154,9 @@ pub struct Tiling {
     pub tiles: u32,
 }
 
+/// What a launch takes in [`Variant::cost`].
+const LAUNCH_NS: u64 = 1500;
+
 /// One kernel of the family, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
@@ -172,12 +175,11 @@ pub struct Variant {
     pub c_unit: u32,
     /// Blocks of a multiprocessor that take tile after tile; 0: a block for each tile.
     pub resident: u32,
-    /// For [`Variant::cost`]: what a launch takes, what a term of an output takes on a full
-    /// multiprocessor, what a step in k takes a block that is alone.
-    pub fixed_ns: u64,
-    /// Femtoseconds.
+    /// For [`Variant::cost`]: what a tile takes beside its sums, in steps of k.
+    pub overhead_k: u64,
+    /// What a term of an output takes on a full multiprocessor, in femtoseconds.
     pub fs_per_term: u64,
-    /// Picoseconds.
+    /// What a step in k takes a block that is alone, in picoseconds.
     pub ps_per_k: u64,
 }
 
@@ -200,10 +202,10 @@ impl Variant {
     pub fn cost(&self, args: &Args, sms: u32) -> u64 {
         let Tiling { rows, columns, tiles } = self.tiling;
         let blocks = self.tiling.blocks(args.m, args.n, args.batch);
-        let k = u64::from(args.k) + 16;
+        let k = u64::from(args.k) + self.overhead_k;
         let work = u64::from(rows * columns * tiles) * k * self.fs_per_term / 1_000_000;
-        let busy = blocks.div_ceil(u64::from(sms.max(1))) * work;
-        self.fixed_ns + busy.max(k * self.ps_per_k / 1000)
+        let busy = blocks.div_ceil(u64::from(sms.max(1))).saturating_mul(work);
+        LAUNCH_NS + busy.max(k * self.ps_per_k / 1000)
     }
 
     /// Blocks of a launch on a GPU of `sms` multiprocessors.
@@ -269,7 +271,7 @@ const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, resident: u32)
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
        $units:expr, $c_unit:literal, $resident:literal,
-       [$fixed_ns:literal, $fs_per_term:literal, $ps_per_k:literal];)*) => {
+       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal];)*) => {
         $(
             $(#[$doc])*
             pub enum $name {}
@@ -289,7 +291,7 @@ macro_rules! variants {
             units: $units,
             c_unit: $c_unit,
             resident: $resident,
-            fixed_ns: $fixed_ns,
+            overhead_k: $overhead_k,
             fs_per_term: $fs_per_term,
             ps_per_k: $ps_per_k,
         }),*];
@@ -312,50 +314,50 @@ const I8: &[Kind] = &[Kind::I8];
 variants! {
     /// Floats of any type and shape, exact.
     BmmFloatAny: exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, FLOAT,
-        false, [1, 1], 0, 0, [3000, 8800, 45000];
+        false, [1, 1], 0, 0, [16, 10500, 106000];
     /// i8 of any shape, by dp4a.
     BmmI8Side16: exact("bmm_i8_16", SIDE_16, 64, 4), SIDE_16, I8,
-        false, [1, 1], 0, 0, [2500, 13000, 110000];
+        false, [1, 1], 0, 0, [16, 26000, 116000];
     /// i8 by dp4a, rows of memory in whole pieces.
     BmmI8Side64: exact("bmm_i8_64", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, I8,
-        false, [16, 4], 0, 0, [3000, 2700, 12000];
+        false, [16, 4], 0, 0, [16, 2750, 21000];
     /// f32 in groups of four, exact: large.
     BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
-        false, [16, 16], 0, 0, [4000, 5800, 95000];
+        false, [16, 16], 0, 0, [16, 5770, 175000];
     /// f32 in groups of four, exact: middle.
     BmmF32Side64: exact("bmm_f32_64", SIDE_64, 128, 8).with_min_blocks(5), SIDE_64, F32,
-        false, [16, 16], 0, 0, [2500, 6500, 35000];
+        false, [16, 16], 0, 0, [16, 6530, 50000];
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
-        false, [16, 16], 0, 0, [2500, 9000, 60000];
+        false, [16, 16], 0, 0, [16, 8160, 53000];
     /// f32 in groups of four, exact: sides up to 16, single rows.
     BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
-        false, [16, 16], 0, 0, [2500, 15000, 60000];
+        false, [16, 16], 0, 0, [16, 15700, 38000];
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
-        true, [1, 1], 0, 0, [3000, 6500, 40000];
+        true, [1, 1], 0, 0, [16, 7140, 45000];
     /// f16 by `mma.sync`, any shape.
     BmmF16Mma32: direct("bmm_f16_mma32"), SIDE_32, F16,
-        true, [1, 1], 0, 0, [3000, 6500, 40000];
+        true, [1, 1], 0, 0, [16, 7140, 45000];
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
-        true, [1, 1], 0, 0, [3000, 8000, 60000];
+        true, [1, 1], 0, 0, [16, 6540, 55000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 2, 5), SIDE_64, BF16,
-        true, [16, 16], 0, 0, [2500, 1000, 15000];
+        true, [16, 16], 0, 0, [120, 774, 8000];
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
-        true, [16, 16], 0, 2, [4000, 500, 10000];
+        true, [16, 16], 0, 2, [170, 488, 8000];
     /// bf16 by wgmma: large.
     BmmBf16Wgmma256: wgmma("bmm_bf16_wgmma256", WIDE_256, 4, 1), WIDE_256, BF16,
-        true, [16, 16], 0, 1, [6000, 345, 10000];
+        true, [16, 16], 0, 1, [250, 361, 11800];
     /// f16 by wgmma: small.
     BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 2, 5), SIDE_64, F16,
-        true, [16, 16], 0, 0, [2500, 1000, 15000];
+        true, [16, 16], 0, 0, [120, 774, 8000];
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
-        true, [16, 16], 0, 2, [4000, 500, 10000];
+        true, [16, 16], 0, 2, [170, 488, 8000];
     /// f16 by wgmma: large.
     BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
-        true, [16, 16], 0, 1, [6000, 345, 10000];
+        true, [16, 16], 0, 1, [250, 361, 11800];
 }

@@ -157,9 +157,14 @@ pub(super) unsafe fn hopper<
         let (batch, row0, column0) = place(tile);
         // SAFETY: the slot is free; elements of this tile are this block's.
         unsafe {
-            for_each_eight::<N>(slot, |row, column, sums| {
+            let put = |row, column, sums| {
                 write_eight(args, element, batch, (row0 + row, column0 + column), sums);
-            });
+            };
+            if N == 256 {
+                for_each_eight::<N, 64>(slot, put);
+            } else {
+                for_each_eight::<N, 32>(slot, put);
+            }
         }
     };
     // SAFETY: the ring is inside the block's memory, which has 1,024 bytes more than it needs.

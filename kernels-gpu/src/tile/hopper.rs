@@ -177,13 +177,12 @@ const fn step(mn_major: u32) -> u32 {
     if mn_major == 1 { wgmma::DEPTH * 128 } else { wgmma::DEPTH * 2 }
 }
 
-/// Columns of a chunk: what a warp puts into shared memory at a time.
-const CHUNK: u32 = 32;
-/// Words from one of its rows to the next: eight rows of pairs then fall into different banks.
-const CHUNK_ROW: u32 = CHUNK + 8;
-
 /// Hands out the sums of a tile, eight neighbours of a row at a time: `put(row, column, at)`, row and
-/// column in the tile, the sums at `at` in shared memory. A warp's calls cover 8 rows of 32 columns.
+/// column in the tile, the sums at `at` in shared memory. A warp takes 16 rows of `CHUNK` columns (32
+/// or 64) at a time: wide ones are fewer, narrow ones need fewer registers.
+///
+/// In a chunk, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a warp writes
+/// together are then in different banks, and eights stay together.
 ///
 /// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
 ///
@@ -191,54 +190,75 @@ const CHUNK_ROW: u32 = CHUNK + 8;
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_eight<const N: u32>(
+pub unsafe fn for_each_eight<const N: u32, const CHUNK: u32>(
     place: Shared<u8>,
     mut put: impl FnMut(u32, u32, Shared<f32>),
 ) {
+    const { assert!((CHUNK == 32 || CHUNK == 64) && N.is_multiple_of(CHUNK)) };
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
-    let chunk = place.cast::<f32>().add(warp * 16 * CHUNK_ROW);
-    let mine = chunk.add(lane / 4 * CHUNK_ROW + 2 * (lane % 4)).cast::<u64>();
-    // Opaque, because LLVM would write the loop out, and the sums can only be named one by one.
-    let chunks = opaque(N / CHUNK);
+    let eights = CHUNK / 8;
+    let place = place.cast::<f32>().add(warp * 16 * CHUNK);
+    // Opaque, because LLVM would write the loops out: a group can only be named, but what is done
+    // with a chunk need not stand there for each.
+    let (chunks, rows) = (opaque(N / CHUNK), opaque(16));
     let mut c = 0;
     while c < chunks {
-        macro_rules! store {
-            ($($c:literal: $low:literal $high:literal,)*) => {
-                match c {
-                    // SAFETY: a chunk of this warp's own.
-                    $($c if CHUNK * $c < N => unsafe { store::<$low>(mine, 0); store::<$high>(mine, 16) },)*
-                    _ => {}
-                }
-            };
+        // Opaque, so that the addresses in it do not live in registers all the time.
+        let chunk = place.add(opaque(c).wrapping_sub(c));
+        let mut part = 0;
+        while part < CHUNK / 32 {
+            macro_rules! store {
+                ($($pair:literal: $low:literal $high:literal,)*) => {
+                    match c * (CHUNK / 32) + part {
+                        $($pair if 32 * $pair < N => {
+                            // SAFETY: a chunk of this warp's own.
+                            unsafe {
+                                store::<$low, CHUNK>(chunk, 32 * part);
+                                store::<$high, CHUNK>(chunk, 32 * part + 16);
+                            }
+                        })*
+                        _ => {}
+                    }
+                };
+            }
+            store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
+            part += 1;
         }
-        store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
         sync_warp();
-        let mut half = 0;
-        while half < 2 {
-            let (row, column) = (8 * half + lane / 4, 8 * (lane % 4));
-            let at = chunk.add(row * CHUNK_ROW + column);
+        let mut first = 0;
+        while first < rows {
+            let (row, column) = (first + lane / eights, 8 * (lane % eights));
+            let at = chunk.add(place_of(row, column, CHUNK));
             put(16 * warp + row, CHUNK * c + column, at);
-            half += 1;
+            first += LANES / eights;
         }
         sync_warp();
         c += 1;
     }
 }
 
+/// Where in a chunk a word stands.
+#[inline(always)]
+fn place_of(row: u32, column: u32, chunk: u32) -> u32 {
+    row * chunk + (column ^ (8 * (row % 4)))
+}
+
 /// Puts group `J` of accumulators into a chunk, from `column` on.
 ///
 /// # Safety
 ///
-/// `mine` is this lane's first pair in a chunk of its warp.
+/// The chunk is this warp's.
 #[inline(always)]
-unsafe fn store<const J: u32>(mine: Shared<u64>, column: u32) {
+unsafe fn store<const J: u32, const CHUNK: u32>(chunk: Shared<f32>, column: u32) {
     let group = wgmma::read::<J>();
+    let (row, pair) = (lane_id() / 4, 2 * (lane_id() % 4));
     let mut i = 0;
     while i < 4 {
-        let at = mine.add((8 * (i as u32 % 2) * CHUNK_ROW + column + 8 * (i as u32 / 2)) / 2);
+        let column = column + 8 * (i as u32 / 2) + pair;
+        let at = place_of(row + 8 * (i as u32 % 2), column, CHUNK);
         let (low, high) = (group[2 * i].to_bits(), group[2 * i + 1].to_bits());
         // SAFETY: the caller's promise.
-        unsafe { at.write_u64(u64::from(low) | u64::from(high) << 32) };
+        unsafe { chunk.add(at).cast().write_u64(u64::from(low) | u64::from(high) << 32) };
         i += 1;
     }
 }
