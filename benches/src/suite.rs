@@ -99,8 +99,10 @@ impl Suite {
         ];
         let images = bitnet_gpu::driver::ptx::IMAGES;
         if let Some(image) = images.iter().find(|image| image.level == module.loaded_level()) {
-            let hash: String =
-                Sha256::digest(image.ptx).iter().map(|byte| format!("{byte:02x}")).collect();
+            let hash: String = Sha256::digest(image.ptx()?.as_bytes())
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
             more.push(("PTX sha256", hash));
         }
         let more = more.into_iter().map(|(name, value)| (name.to_owned(), value.into()));

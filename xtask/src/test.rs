@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
 use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
-use crate::{gpu, kernels, process, workspace};
+use crate::{gpu, kernels, process};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -139,7 +139,8 @@ fn ptx() -> Outcome {
         println!("{why:#}");
         return Outcome::NotRun(format!("no ptxas: {why:#}").lines().next().unwrap_or("").into());
     }
-    let audited = audit::audit(&levels, &workspace::ptx(), kernels::kernels(), true)
+    let audited = Manifest::unpack(&levels)
+        .and_then(|dir| audit::audit(&levels, &dir, kernels::kernels(), true))
         .and_then(|report| report.verdict());
     match (audited, Manifest::read()) {
         (Ok(()), Ok(manifest)) => {
