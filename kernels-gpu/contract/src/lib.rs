@@ -94,7 +94,7 @@ families! {
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     layernorm: LayerNormF32, LayerNormF16, LayerNormBf16;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
-    pool2d: WindowF32, WindowF16, WindowBf16, GlobalF32, GlobalF16, GlobalBf16;
+    pool2d: WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, GlobalF32, GlobalF16, GlobalBf16;
     rmsnorm: RmsNormF32, RmsNormF16, RmsNormBf16;
     rope: Rope;
     sample: SamplePrepare, SamplePick;
