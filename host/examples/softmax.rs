@@ -27,8 +27,9 @@ fn softmax<B: Backend>(backend: &B) -> Result<(), Box<dyn std::error::Error>> {
     let mut x = backend.alloc("scores", N * N)?;
     backend.write(&mut x, 0, &scores)?;
     let mut y = backend.alloc("weights", N * N)?;
-    let softmax = |mask, y| Softmax { x: &x, mask, y, m: N, k: N, scale: 0.5, log: false };
-    backend.softmax(softmax(Mask::Causal { queries: N }, &mut y))?;
+    let (m, k, scale, log) = (N, N, 0.5, false);
+    let mask = Mask::Causal { queries: N };
+    backend.softmax(Softmax { x: &x, mask, y: &mut y, m, k, scale, log })?;
 
     let mut weights = vec![bf16::default(); N * N];
     backend.read(&y, 0, &mut weights)?;
@@ -37,7 +38,8 @@ fn softmax<B: Backend>(backend: &B) -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // More queries than keys cannot be causal.
-    let refused = backend.softmax(softmax(Mask::Causal { queries: N + 1 }, &mut y));
+    let mask = Mask::Causal { queries: N + 1 };
+    let refused = backend.softmax(Softmax { x: &x, mask, y: &mut y, m, k, scale, log });
     assert!(matches!(refused, Err(OpError::Dimension { what: "queries", .. })));
     Ok(())
 }
