@@ -169,7 +169,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::num::RowType;
         use contract::pool2d::{
-            Args, GlobalBf16, GlobalF16, GlobalF32, ROWS, THREADS, WindowBf16, WindowF16, WindowF32,
+            Args, GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, ROWS,
+            THREADS, WindowBf16, WindowF16, WindowF32,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -211,13 +212,16 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of
         // channels are whole and aligned where `piece` says so; `y` is borrowed exclusively.
         unsafe {
-            match (T::TYPE, global) {
-                (RowType::F32, false) => cuda.launch::<WindowF32>(grid, args),
-                (RowType::F16, false) => cuda.launch::<WindowF16>(grid, args),
-                (RowType::Bf16, false) => cuda.launch::<WindowBf16>(grid, args),
-                (RowType::F32, true) => cuda.launch::<GlobalF32>(grid, args),
-                (RowType::F16, true) => cuda.launch::<GlobalF16>(grid, args),
-                (RowType::Bf16, true) => cuda.launch::<GlobalBf16>(grid, args),
+            match (T::TYPE, global, whole) {
+                (RowType::F32, true, _) => cuda.launch::<GlobalF32>(grid, args),
+                (RowType::F16, true, _) => cuda.launch::<GlobalF16>(grid, args),
+                (RowType::Bf16, true, _) => cuda.launch::<GlobalBf16>(grid, args),
+                (RowType::F32, _, true) => cuda.launch::<PiecesF32>(grid, args),
+                (RowType::F16, _, true) => cuda.launch::<PiecesF16>(grid, args),
+                (RowType::Bf16, _, true) => cuda.launch::<PiecesBf16>(grid, args),
+                (RowType::F32, ..) => cuda.launch::<WindowF32>(grid, args),
+                (RowType::F16, ..) => cuda.launch::<WindowF16>(grid, args),
+                (RowType::Bf16, ..) => cuda.launch::<WindowBf16>(grid, args),
             }
         }
     }

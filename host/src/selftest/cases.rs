@@ -384,19 +384,26 @@ impl List {
     fn pool2d(&mut self) {
         use crate::ops::pool2d::{Kind, Layout, Windows};
         use contract::pool2d::{
-            GlobalBf16, GlobalF16, GlobalF32, WindowBf16, WindowF16, WindowF32,
+            GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32,
         };
+        use contract::pool2d::{WindowBf16, WindowF16, WindowF32};
         let average = Kind::Average { count_include_pad: true };
-        for (element, windows, global) in [
-            (RowType::F32, symbol::<WindowF32>(), symbol::<GlobalF32>()),
-            (RowType::F16, symbol::<WindowF16>(), symbol::<GlobalF16>()),
-            (RowType::Bf16, symbol::<WindowBf16>(), symbol::<GlobalBf16>()),
+        for (element, [windows, pieces, global]) in [
+            (RowType::F32, [symbol::<WindowF32>(), symbol::<PiecesF32>(), symbol::<GlobalF32>()]),
+            (RowType::F16, [symbol::<WindowF16>(), symbol::<PiecesF16>(), symbol::<GlobalF16>()]),
+            (
+                RowType::Bf16,
+                [symbol::<WindowBf16>(), symbol::<PiecesBf16>(), symbol::<GlobalBf16>()],
+            ),
         ] {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                 for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (average, [1, 16, 10, 11])] {
                     let shape = pool2d::square(dims, layout, kind, [3, 2, 1]);
                     let what = format!("{kind:?} {layout:?} {dims:?}");
-                    for (kernel, windows) in [(windows, shape.windows), (global, Windows::Global)] {
+                    // Pieces of channels where they are innermost and there are 16 of them.
+                    let last = layout == Layout::ChannelsLast && dims[1] == 16;
+                    let sliding = if last { pieces } else { windows };
+                    for (kernel, windows) in [(sliding, shape.windows), (global, Windows::Global)] {
                         let pooling = crate::ops::pool2d::Pooling { windows, ..shape };
                         let mut inputs = pool2d::Inputs::new(element, pooling, 10);
                         unusual(&mut inputs.x);

@@ -127,24 +127,27 @@ pub struct Args {
 }
 
 macro_rules! kernels {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $blocks:literal $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks(2);
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks($blocks);
         }
     )*};
 }
 
 kernels! {
-    WindowF32 "pool2d_f32" "Windows over images of `f32`.";
-    WindowF16 "pool2d_f16" "Windows over images of f16.";
-    WindowBf16 "pool2d_bf16" "Windows over images of bf16.";
-    GlobalF32 "pool2d_global_f32" "Whole images of `f32`.";
-    GlobalF16 "pool2d_global_f16" "Whole images of f16.";
-    GlobalBf16 "pool2d_global_bf16" "Whole images of bf16.";
+    WindowF32 "pool2d_f32" 4 "Windows over images of `f32`, one channel a thread.";
+    WindowF16 "pool2d_f16" 4 "Windows over images of f16, one channel a thread.";
+    WindowBf16 "pool2d_bf16" 4 "Windows over images of bf16, one channel a thread.";
+    PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesF16 "pool2d_pieces_f16" 3 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesBf16 "pool2d_pieces_bf16" 3 "The same, 16 bytes of channels a thread: channels are innermost.";
+    GlobalF32 "pool2d_global_f32" 2 "Whole images of `f32`.";
+    GlobalF16 "pool2d_global_f16" 2 "Whole images of f16.";
+    GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16.";
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ macro_rules! kernels {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(5);
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(4);
         }
     )*};
 }

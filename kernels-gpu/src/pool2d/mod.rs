@@ -1,10 +1,9 @@
 //! Device side of [`contract::pool2d`].
 //!
-//! [`windows`]: a thread makes four outputs, one below the other, or a piece of channels of each where channels
-//! are innermost; neighbouring threads read neighbouring taps, so that a tap that several windows share comes
-//! from L1. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels first), or a thread a
-//! piece of channels (channels last). `AVG` says average or maximum
-//! throughout.
+//! [`windows`]: a thread makes four outputs, one below the other, of one channel; [`pieces`]: of 16 bytes of
+//! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
+//! several windows share comes from L1. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels
+//! first), or a thread a piece of channels (channels last). `AVG` says average or maximum throughout.
 
 mod whole;
 mod windows;
@@ -12,7 +11,8 @@ mod windows;
 use contract::launch::Kernel;
 use contract::num::tree8;
 use contract::pool2d::{
-    Args, GlobalBf16, GlobalF16, GlobalF32, THREADS, WindowBf16, WindowF16, WindowF32,
+    Args, GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, THREADS, WindowBf16,
+    WindowF16, WindowF32,
 };
 
 use crate::arch::float::maximum;
@@ -21,7 +21,7 @@ use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::element::{Bf16, F16};
 
 use whole::whole;
-use windows::windows;
+use windows::{pieces, windows};
 
 /// Taps that are loaded at once: one for each partial.
 const BATCH: usize = 8;
@@ -100,6 +100,9 @@ entries! {
     pool2d_f32 windows WindowF32 f32;
     pool2d_f16 windows WindowF16 F16;
     pool2d_bf16 windows WindowBf16 Bf16;
+    pool2d_pieces_f32 pieces PiecesF32 f32;
+    pool2d_pieces_f16 pieces PiecesF16 F16;
+    pool2d_pieces_bf16 pieces PiecesBf16 Bf16;
     pool2d_global_f32 whole GlobalF32 f32;
     pool2d_global_f16 whole GlobalF16 F16;
     pool2d_global_bf16 whole GlobalBf16 Bf16;

@@ -15,30 +15,15 @@ fn on(axis: &Axis, place: i32) -> bool {
     (place as u32) < axis.len
 }
 
-/// The taps of a window; `load(inside, offset)` reads the tap that many elements from the first element of
-/// the image. An average is divided by `count`. `steps` are the elements from row to row and from column to column.
-#[inline(always)]
-fn window<R: Copy, const LEN: usize, const AVG: bool>(
-    axes: (&Axis, &Axis),
-    out: (u32, u32),
-    steps: (isize, isize),
-    count: f32,
-    nothing: R,
-    load: impl Fn(bool, isize) -> R,
-    widen: impl Fn(R) -> [f32; LEN],
-) -> [f32; LEN] {
-    match (axes.0.kernel, axes.1.kernel) {
-        (3, 3) => square::<R, LEN, AVG, 3>(axes, out, steps, count, nothing, load, widen),
-        (2, 2) => square::<R, LEN, AVG, 2>(axes, out, steps, count, nothing, load, widen),
-        _ => any::<R, LEN, AVG>(axes, out, steps, count, nothing, load, widen),
-    }
-}
+/// Axes, and an output on them.
+type At<'a> = ((&'a Axis, &'a Axis), (u32, u32));
 
-/// Windows of `K` by `K` taps, all of which are loaded before the first is used.
+/// Windows of `K` by `K` taps, all of which are loaded before the first is used: `load(inside, offset)`
+/// reads the tap that many elements from the first of the image. `row` and `column` are the elements from one
+/// to the next; an average is divided by `count`.
 #[inline(always)]
 fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
-    (h, w): (&Axis, &Axis),
-    (oh, ow): (u32, u32),
+    ((h, w), (oh, ow)): At<'_>,
     (row, column): (isize, isize),
     count: f32,
     nothing: R,
@@ -72,8 +57,7 @@ fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
 /// Windows of any size, in batches of taps.
 #[inline(always)]
 fn any<R: Copy, const LEN: usize, const AVG: bool>(
-    (h, w): (&Axis, &Axis),
-    (oh, ow): (u32, u32),
+    ((h, w), (oh, ow)): At<'_>,
     (row, column): (isize, isize),
     count: f32,
     nothing: R,
@@ -114,38 +98,61 @@ fn any<R: Copy, const LEN: usize, const AVG: bool>(
     taken.finish::<AVG>(count)
 }
 
-/// # Safety
-///
-/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's.
+/// The place of a thread's outputs.
+struct Outputs {
+    /// Image and channel, or image alone where channels are innermost.
+    plane: usize,
+    /// First channel, counted from the plane's.
+    channel: usize,
+    /// Rows of outputs.
+    rows: core::ops::Range<u32>,
+    /// Column of outputs.
+    ow: u32,
+    /// Elements from column to column.
+    step: isize,
+}
+
+/// The outputs of this thread, unless there are none left.
 #[inline(always)]
-pub(super) unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
+fn outputs(args: &Args) -> Option<Outputs> {
     let (h, w) = (&args.h, &args.w);
-    let x = args.x.cast::<E>().as_ptr().cast_const();
-    let y = args.y.cast::<E>().as_ptr();
-    let image = h.len as usize * w.len as usize;
-    let below = h.out.div_ceil(ROWS);
-    // The first element of the channels in `x`, and the elements from row to row and from column to column.
     let last = args.channels_last == 1;
-    let (pieces, step) =
-        if last { (args.channels / args.piece, args.channels as isize) } else { (1, 1) };
-    let (rest, piece) = if last { divide(thread(), pieces) } else { (thread(), 0) };
+    let (rest, piece) =
+        if last { divide(thread(), args.channels / args.piece) } else { (thread(), 0) };
     let (rest, ow) = divide(rest, w.out);
-    let (plane, group) = divide(rest, below);
+    let (plane, group) = divide(rest, h.out.div_ceil(ROWS));
     let planes = if last { 1 } else { u64::from(args.channels) } * u64::from(args.images);
     if plane >= planes {
-        return;
+        return None;
     }
-    let (plane, channel) = (plane as usize, (piece * args.piece) as usize);
-    let x = x.wrapping_add(plane * image * step as usize + channel);
+    let first = group * ROWS;
+    let end = if h.out - first < ROWS { h.out } else { first + ROWS };
+    Some(Outputs {
+        plane: plane as usize,
+        channel: (piece * args.piece) as usize,
+        rows: first..end,
+        ow,
+        step: if last { args.channels as isize } else { 1 },
+    })
+}
+
+/// Runs `body(oh, steps, count, place)` for each output of this thread; `place` is that of its first
+/// channel, counted in elements of `y`.
+#[inline(always)]
+fn each_row<const AVG: bool>(
+    args: &Args,
+    out: &Outputs,
+    mut body: impl FnMut(u32, (isize, isize), f32, usize),
+) {
+    let (h, w) = (&args.h, &args.w);
     let padded = args.count_include_pad == 1;
-    let columns = if AVG { w.taps(ow, padded) } else { 1 };
-    let mut oh = group * ROWS;
-    let end = if h.out - oh < ROWS { h.out } else { oh + ROWS };
-    while oh < end {
+    let columns = if AVG { w.taps(out.ow, padded) } else { 1 };
+    let mut oh = out.rows.start;
+    while oh < out.rows.end {
         // Anew in each turn: offsets of all taps would take more registers than there are.
-        let column = opaque_u64(step as u64) as isize;
-        let steps = (w.len as isize * column, column);
+        let column = opaque_u64(out.step as u64) as isize;
         let count = (if AVG { h.taps(oh, padded) * columns } else { 1 }) as f32;
+<<<<<<< HEAD
         let place = (plane * h.out as usize + oh as usize) * w.out as usize + ow as usize;
         let y = y.wrapping_add(place * step as usize + channel);
         if args.piece == 1 {
@@ -164,6 +171,79 @@ pub(super) unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
             // SAFETY: a piece of outputs of this thread.
             unsafe { st_x4(y.cast(), E::narrow(values)) };
         }
+=======
+        let place = (out.plane * h.out as usize + oh as usize) * w.out as usize + out.ow as usize;
+        let place = place * out.step as usize + out.channel;
+        body(oh, (w.len as isize * column, column), count, place);
+>>>>>>> rows
         oh = opaque(oh + 1);
     }
+}
+
+/// The first channel of this thread in its image.
+#[inline(always)]
+fn image<E>(args: &Args, out: &Outputs) -> *const E {
+    let image = args.h.len as usize * args.w.len as usize * out.step as usize;
+    args.x.cast::<E>().as_ptr().cast_const().wrapping_add(out.plane * image + out.channel)
+}
+
+/// One channel a thread.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's,
+/// with pieces of one channel.
+#[inline(always)]
+pub(super) unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
+    let Some(out) = outputs(args) else { return };
+    let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
+    each_row::<AVG>(args, &out, |oh, steps, count, place| {
+        // SAFETY: a tap of the channel, inside of the image.
+        let load = |inside: bool, i: isize| unsafe { E::load_if(inside, x.wrapping_offset(i)) };
+        let at = ((&args.h, &args.w), (oh, out.ow));
+        let [value] = match (args.h.kernel, args.w.kernel) {
+            (3, 3) => square::<f32, 1, AVG, 3>(at, steps, count, 0.0, load, |v| [v]),
+            (2, 2) => square::<f32, 1, AVG, 2>(at, steps, count, 0.0, load, |v| [v]),
+            _ => any::<f32, 1, AVG>(at, steps, count, 0.0, load, |v| [v]),
+        };
+        // SAFETY: an output of this thread.
+        unsafe { E::store(y.wrapping_add(place), value) };
+    });
+}
+
+/// A piece of channels a thread.
+///
+/// # Safety
+///
+/// As for [`windows`], with pieces of 16 bytes: channels are innermost, and each piece is aligned to 16.
+#[inline(always)]
+pub(super) unsafe fn pieces<E: Float, const AVG: bool>(args: &Args) {
+    let Some(out) = outputs(args) else { return };
+    let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
+    each_row::<AVG>(args, &out, |oh, steps, count, place| {
+        // SAFETY: a tap of the piece of channels, inside of the image.
+        let load =
+            |inside: bool, i: isize| unsafe { ld_x4_or_zero(inside, x.wrapping_offset(i).cast()) };
+        let at = ((&args.h, &args.w), (oh, out.ow));
+        let zero = [0u32; 4];
+        let values = match (args.h.kernel, args.w.kernel) {
+            (3, 3) => square::<_, 8, AVG, 3>(at, steps, count, zero, load, E::widen),
+            (2, 2) => square::<_, 8, AVG, 2>(at, steps, count, zero, load, E::widen),
+            _ => {
+                // Half of the channels at a time: all of their partials would fill the registers.
+                let half = |at_half: usize| {
+                    move |raw| core::array::from_fn(|i| E::widen(raw)[4 * at_half + i])
+                };
+                let [a, b, c, d] = any::<_, 4, AVG>(at, steps, count, zero, load, half(0));
+                let [e, f, g, h] = if E::PIECE == 8 {
+                    any::<_, 4, AVG>(at, steps, count, zero, load, half(1))
+                } else {
+                    [0.0; 4]
+                };
+                [a, b, c, d, e, f, g, h]
+            }
+        };
+        // SAFETY: a piece of outputs of this thread.
+        unsafe { st_x4(y.wrapping_add(place).cast(), E::narrow(values)) };
+    });
 }
