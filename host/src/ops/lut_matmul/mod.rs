@@ -2,13 +2,14 @@
 
 mod lossy;
 
-use contract::lut_matmul::{Form, VARIANTS, Variant};
+use contract::lut_matmul::{VARIANTS, Variant};
 use contract::w2a8::{MAX_ROWS, Segments};
 
 use crate::ops::error::{at_least, dimension};
 use crate::ops::{Backend, OpError, QuantActs, Tensor};
 use crate::pack::PackedTl;
 
+pub use contract::lut_matmul::Form;
 pub use lossy::{LossyLinear, LossyTables, LutBuildLossy, LutMatmulLossy};
 
 const OP: &str = "lut_matmul";
