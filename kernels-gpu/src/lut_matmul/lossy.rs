@@ -8,7 +8,7 @@ use contract::launch::Kernel;
 use contract::lut_matmul::TILE;
 use contract::lut_matmul::lossy::{
     Args, Chain, ENTRIES, Head, MAX_BITS, SMEM_BYTES, STEP_COLUMNS, STEP_TABLE_BYTES, STEP_TABLES,
-    STRETCH, product, step_bytes, steps, stretch, warps,
+    STRETCH, WARPS, product, step_bytes, steps, stretch,
 };
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -18,16 +18,6 @@ use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, th
 use crate::arch::warp::{lane_id, warp_id};
 
 const _: () = assert!(core::mem::offset_of!(Head, scale) == 0 && size_of::<Head>() == 8);
-
-/// Steps whose loads a lane has in flight. Older machines lack the registers for more than one.
-const fn held(bits: usize) -> usize {
-    match bits {
-        _ if !cfg!(level_sm_75) => 1,
-        1 => 4,
-        2 | 3 => 2,
-        _ => 1,
-    }
-}
 
 /// Vectors of a step, at most.
 const VECTORS: usize = STEP_TABLES / 2 * MAX_BITS;
@@ -69,14 +59,14 @@ unsafe fn head(heads: Shared<u32>, local: u32) -> Head {
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table, grid x has a block for each tile, the block has
-/// `warps(BITS)` warps and `SMEM_BYTES` of shared memory.
+/// `WARPS` warps and `SMEM_BYTES` of shared memory. A lane has `HELD` steps in flight.
 #[inline(always)]
 unsafe fn lookup<const BITS: usize, const HELD: usize>(args: &Args) {
     let steps = steps(args.k as usize) as u32;
     let of_group = args.act_group / STEP_COLUMNS as u32; // steps
     let groups = steps.div_ceil(of_group);
     let weight_groups = groups.div_ceil(args.per_weight_group);
-    let (lane, thread, threads) = (lane_id(), thread_idx_x(), 32 * warps(BITS));
+    let (lane, thread, threads) = (lane_id(), thread_idx_x(), 32 * WARPS);
     let tile = block_idx_x() as usize;
     let row = (block_idx_x() * TILE as u32 + lane).min(args.n - 1) as usize;
     let w = args.w.as_ptr().cast_const();
@@ -134,7 +124,7 @@ unsafe fn lookup<const BITS: usize, const HELD: usize>(args: &Args) {
                 i += threads;
             }
             // Neighbouring steps of a warp share a group, so its sum is seldom put away.
-            let share = (end - base).div_ceil(warps(BITS));
+            let share = (end - base).div_ceil(WARPS);
             let mut index = base + warp_id() * share;
             let last = end.min(index + share);
             let mut held = load(index, last);
@@ -235,7 +225,7 @@ macro_rules! entries {
             #[unsafe(export_name = $symbol)]
             unsafe extern "ptx-kernel" fn entry(args: Args) {
                 // SAFETY: the launch contract, handed on.
-                unsafe { lookup::<$bits, { held($bits) }>(&args) }
+                unsafe { lookup::<$bits, { if $bits == 1 { 2 } else { 1 } }>(&args) }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::lut_matmul::lossy::$name as Kernel>::Args,

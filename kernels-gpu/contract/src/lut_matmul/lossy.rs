@@ -136,10 +136,7 @@ impl Kernel for LossyTables {
 }
 
 /// Warps of a block of the lookup kernels; it owns one tile.
-pub const fn warps(bits: usize) -> u32 {
-    // Wider weights bring more bytes a step, and need the registers for them.
-    if bits < 2 { 16 } else { 8 }
-}
+pub const WARPS: u32 = 8;
 
 /// Most steps whose tables and sums are in shared memory together.
 pub const STRETCH: u32 = 128;
@@ -192,7 +189,7 @@ macro_rules! lookups {
             impl Kernel for $name {
                 type Args = Args;
                 const SPEC: LaunchSpec =
-                    LaunchSpec::new($symbol, 32 * warps($bits)).with_smem(SMEM_BYTES).with_min_blocks(1);
+                    LaunchSpec::new($symbol, 32 * WARPS).with_smem(SMEM_BYTES);
             }
         )*
 
