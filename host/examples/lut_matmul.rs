@@ -6,13 +6,12 @@ use bitnet_gpu::cpu::CpuBackend;
 use bitnet_gpu::device_choice::{self, BackendChoice};
 use bitnet_gpu::ops::act_quant::{ActQuant, Source};
 use bitnet_gpu::ops::lut_matmul::{
-    LossyLinear, LossyTables, LutBuildLossy, LutLinear, LutMatmul, LutMatmulLossy,
+    Form, LossyLinear, LossyTables, LutBuildLossy, LutLinear, LutMatmul, LutMatmulLossy,
 };
 use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
 use bitnet_gpu::ops::{Backend, PackedLinear, QuantActs};
 use bitnet_gpu::pack::{PackedBits, PackedTl, PackedW2};
 use bitnet_gpu::reference::Inputs;
-use contract::lut_matmul::Form;
 
 /// Output and input features: nothing about them is special.
 const N: usize = 1000;

@@ -24,6 +24,8 @@ fn add_of(simd: Simd) -> AddFn {
     match simd.level() {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni => super::lut_x86::add_lossy,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => super::lut_neon::add_lossy,
         _ => scalar,
     }
 }

@@ -41,6 +41,10 @@ fn lookups(simd: Simd, form: Form) -> &'static Lookups {
         (Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni, Form::Tl1) => &super::lut_x86::AVX2_TL1,
         #[cfg(target_arch = "x86_64")]
         (Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni, Form::Tl2) => &super::lut_x86::AVX2_TL2,
+        #[cfg(target_arch = "aarch64")]
+        (Level::Neon, Form::Tl1) => &super::lut_neon::NEON_TL1,
+        #[cfg(target_arch = "aarch64")]
+        (Level::Neon, Form::Tl2) => &super::lut_neon::NEON_TL2,
         (_, Form::Tl1) => &SCALAR_TL1,
         (_, Form::Tl2) => &SCALAR_TL2,
     }

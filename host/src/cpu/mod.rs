@@ -20,6 +20,8 @@ pub mod lm_head;
 pub mod pool2d;
 pub mod lut_lossy;
 pub mod lut_matmul;
+#[cfg(target_arch = "aarch64")]
+mod lut_neon;
 #[cfg(target_arch = "x86_64")]
 mod lut_x86;
 pub mod rmsnorm;

@@ -4,7 +4,7 @@
 //! A [`PackedTl`] is always valid: every nibble is a code of its form, rows past N and columns past
 //! K hold the code of zero. So what it is uploaded to looks up inside its tables.
 
-use contract::lut_matmul::{Form, STEP_LOOKUPS, TILE, pair_code, pair_of, triple_code, triple_of};
+use contract::lut_matmul::{Form, TILE, pair_code, pair_of, triple_code, triple_of};
 use contract::w2a8::{Segments, row_words};
 
 use super::{PackError, PackedW2, TernarySource, check_len, check_shape, w2, word};
@@ -94,21 +94,22 @@ impl PackedTl {
 
     /// The ternaries of row `row` of the tiles, padding and all.
     fn decode(&self, row: usize, out: &mut [i8]) -> Result<(), PackError> {
-        let form = self.form;
-        let group = form.ternaries();
-        for (lookup, out) in out.chunks_exact_mut(group).enumerate() {
-            let (step, j) = (lookup / STEP_LOOKUPS, lookup % STEP_LOOKUPS);
-            let step = &self.bytes[self.step_at(row, step)..][..form.step_bytes()];
-            let code = step[j / 2 * TILE + row % TILE] >> (4 * (j % 2)) & 15;
-            if code >= form.codes() {
-                return Err(PackError::InvalidCode { row, col: lookup * group, code });
-            }
-            match form {
-                Form::Tl1 => out.copy_from_slice(&pair_of(code)),
-                Form::Tl2 => {
-                    let negative = step[4 * TILE + row % TILE] >> (7 - j) & 1 == 1;
-                    let sign = if negative { -1 } else { 1 };
-                    out.copy_from_slice(&triple_of(code).map(|t| sign * t));
+        let (form, group) = (self.form, self.form.ternaries());
+        for (index, out) in out.chunks_exact_mut(form.step_columns()).enumerate() {
+            let step = &self.bytes[self.step_at(row, index)..][..form.step_bytes()];
+            for (j, out) in out.chunks_exact_mut(group).enumerate() {
+                let code = step[j / 2 * TILE + row % TILE] >> (4 * (j % 2)) & 15;
+                if code >= form.codes() {
+                    let col = index * form.step_columns() + j * group;
+                    return Err(PackError::InvalidCode { row, col, code });
+                }
+                match form {
+                    Form::Tl1 => out.copy_from_slice(&pair_of(code)),
+                    Form::Tl2 => {
+                        let negative = step[4 * TILE + row % TILE] >> (7 - j) & 1 == 1;
+                        let sign = if negative { -1 } else { 1 };
+                        out.copy_from_slice(&triple_of(code).map(|t| sign * t));
+                    }
                 }
             }
         }
@@ -121,21 +122,21 @@ impl PackedTl {
 
     /// Writes row `row` of the tiles, of whole steps, over zeros.
     fn encode(&mut self, row: usize, ternaries: &[i8]) {
-        let form = self.form;
-        let r = row % TILE;
-        for (lookup, t) in ternaries.chunks_exact(form.ternaries()).enumerate() {
-            let (step, j) = (lookup / STEP_LOOKUPS, lookup % STEP_LOOKUPS);
-            let at = self.step_at(row, step);
+        let (form, r) = (self.form, row % TILE);
+        for (index, ternaries) in ternaries.chunks_exact(form.step_columns()).enumerate() {
+            let at = self.step_at(row, index);
             let step = &mut self.bytes[at..][..form.step_bytes()];
-            let code = match form {
-                Form::Tl1 => pair_code(t[0], t[1]),
-                Form::Tl2 => {
-                    let (code, negative) = triple_code(t[0], t[1], t[2]);
-                    step[4 * TILE + r] |= u8::from(negative) << (7 - j);
-                    code
-                }
-            };
-            step[j / 2 * TILE + r] |= code << (4 * (j % 2));
+            for (j, t) in ternaries.chunks_exact(form.ternaries()).enumerate() {
+                let code = match form {
+                    Form::Tl1 => pair_code(t[0], t[1]),
+                    Form::Tl2 => {
+                        let (code, negative) = triple_code(t[0], t[1], t[2]);
+                        step[4 * TILE + r] |= u8::from(negative) << (7 - j);
+                        code
+                    }
+                };
+                step[j / 2 * TILE + r] |= code << (4 * (j % 2));
+            }
         }
     }
 

@@ -1,12 +1,14 @@
 //! The exact forms: 16-bit tables of int8 sums in shared memory.
 //!
 //! A block owns one tile of weights. It goes along K in stretches whose tables fit into shared memory;
-//! its warps build the tables together and then share the steps of the stretch, each warp every
-//! `WARPS`th. A lane loads the bytes of its row, `HELD` steps ahead, the first of them before the wait
+//! its warps build the tables together and then share its steps, each warp every `WARPS`th
+//! pair. A lane loads the bytes of its row, [`HELD`] pairs ahead, the first of them before the wait
 //! for the kernel that makes the activations. The sums of the warps meet at the end.
 
 use contract::launch::Kernel;
-use contract::lut_matmul::{Args, Form, HELD, STEP_LOOKUPS, TILE, table_words, tile_steps};
+use contract::lut_matmul::{
+    Args, BAND, Form, STEP_LOOKUPS, STRETCH, TILE, step_in_band, table_words, tile_steps,
+};
 use contract::w2a8::{ActStats, act_bytes, dequantise};
 
 use super::exact_tables::{NEGATIVE, build};
@@ -16,12 +18,14 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, warp_id};
 
+/// Pairs of steps whose loads a lane has in flight. Older machines lack the registers for two.
+const HELD: usize = if cfg!(level_sm_75) { 2 } else { 1 };
 /// Vectors of a step, at most.
 const VECTORS: usize = 5;
 /// Bytes of a step that belong to one row.
 type Step = [u32; VECTORS];
 
-const _: () = assert!(TILE == LANES as usize);
+const _: () = assert!(TILE == LANES as usize && STRETCH.is_multiple_of(2));
 
 /// The sum of the eight lookups of a step whose tables start at `tables`.
 ///
@@ -78,28 +82,35 @@ unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
     let (n, k) = (args.n, args.k);
     let steps = form.steps(k as usize) as u32;
     let (lane, warp) = (lane_id(), warp_id());
-    let tile = block_idx_x() as usize;
-    let tiles = (n as usize).div_ceil(TILE);
-    let own = args.w.as_ptr().cast_const().wrapping_add(lane as usize);
+    let tile = block_idx_x() % BAND as u32;
+    let first_tile = block_idx_x() - tile;
+    let in_band = (n.div_ceil(TILE as u32) - first_tile).min(BAND as u32);
+    let band = first_tile as usize * form.tile_bytes(k as usize);
+    let own = args.w.as_ptr().cast_const().wrapping_add(band + lane as usize);
     let row = block_idx_x() * TILE as u32 + thread_idx_x();
     let writes = thread_idx_x() < TILE as u32 && row < n;
     let shared = dynamic_shared_mem::<u32>();
     let words = table_words(form);
+    // A pair of steps begins at an even one, so it does not cross the end of a stretch.
     let load_held = |first: u32, end: u32| {
-        let mut held = [[0; VECTORS]; HELD];
+        let mut held = [[[0; VECTORS]; 2]; HELD];
         let mut h = 0;
         while h < HELD {
-            let index = first + h as u32 * WARPS;
-            let step = own.wrapping_add(form.step_at(tiles, k as usize, tile, index as usize));
-            // SAFETY: index < end <= steps.
-            held[h] = unsafe { load::<TL2>(index < end, step) };
+            let index = first + h as u32 * 2 * WARPS;
+            let at = step_in_band(in_band, tile, steps, index) as usize * form.step_bytes();
+            let step = own.wrapping_add(at);
+            // SAFETY: index < end <= steps, and index + 1 likewise.
+            unsafe {
+                held[h][0] = load::<TL2>(index < end, step);
+                held[h][1] = load::<TL2>(index + 1 < end, step.wrapping_add(form.step_bytes()));
+            }
             h += 1;
         }
         held
     };
 
     let mut m = block_idx_y();
-    let mut held = load_held(warp, steps.min(tile_steps(form)));
+    let mut held = load_held(2 * warp, steps.min(tile_steps(form)));
     launch_dependents();
     dependency_wait();
     loop {
@@ -120,17 +131,22 @@ unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
                 pair += 32 * WARPS;
             }
             sync_threads();
-            let mut first = base + warp;
+            let mut first = base + 2 * warp;
             while first < end {
-                let next = first + HELD as u32 * WARPS;
+                let next = first + HELD as u32 * 2 * WARPS;
                 let ahead = load_held(next, end);
                 let mut h = 0;
                 while h < HELD {
-                    let index = first + h as u32 * WARPS;
+                    let index = first + h as u32 * 2 * WARPS;
+                    let step_words = STEP_LOOKUPS as u32 * words;
+                    let at = shared.add((index - base) * step_words).cast();
                     if index < end {
-                        let at = (index - base) * STEP_LOOKUPS as u32 * words;
                         // SAFETY: the tables of steps base..end are built; codes are valid.
-                        acc += unsafe { look_up::<TL2>(&held[h], shared.add(at).cast()) };
+                        acc += unsafe { look_up::<TL2>(&held[h][0], at) };
+                    }
+                    if index + 1 < end {
+                        // SAFETY: as above.
+                        acc += unsafe { look_up::<TL2>(&held[h][1], at.byte_add(4 * step_words)) };
                     }
                     h += 1;
                 }
@@ -142,7 +158,7 @@ unsafe fn exact<const TL2: bool, const WARPS: u32>(args: &Args) {
             let begin = if base < steps { base } else { 0 };
             let end = steps.min(begin + tile_steps(form));
             let more = base < steps || args.m - m > grid_dim_y();
-            held = load_held(begin + warp, if more { end } else { 0 });
+            held = load_held(begin + 2 * warp, if more { end } else { 0 });
             sync_threads();
         }
 

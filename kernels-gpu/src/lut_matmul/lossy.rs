@@ -59,14 +59,14 @@ unsafe fn head(heads: Shared<u32>, local: u32) -> Head {
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table, grid x has a block for each tile, the block has
-/// `WARPS` warps and `SMEM_BYTES` of shared memory.
+/// `WARPS` warps and `SMEM_BYTES` of shared memory. A lane has `HELD` steps in flight.
 #[inline(always)]
 unsafe fn lookup<const BITS: usize, const HELD: usize>(args: &Args) {
     let steps = steps(args.k as usize) as u32;
     let of_group = args.act_group / STEP_COLUMNS as u32; // steps
     let groups = steps.div_ceil(of_group);
     let weight_groups = groups.div_ceil(args.per_weight_group);
-    let (lane, thread) = (lane_id(), thread_idx_x());
+    let (lane, thread, threads) = (lane_id(), thread_idx_x(), 32 * WARPS);
     let tile = block_idx_x() as usize;
     let row = (block_idx_x() * TILE as u32 + lane).min(args.n - 1) as usize;
     let w = args.w.as_ptr().cast_const();
@@ -108,20 +108,20 @@ unsafe fn lookup<const BITS: usize, const HELD: usize>(args: &Args) {
                 let at = (base as usize) * STEP_TABLES + i as usize;
                 // SAFETY: a table of the row, to its place in the stretch.
                 unsafe { shared.add(4 * i).write_x4(ld_x4(tables.wrapping_add(at))) };
-                i += 32 * WARPS;
+                i += threads;
             }
             let mut i = thread;
             while i < (end_group - first_group) * TILE as u32 {
                 // SAFETY: a sum of a group of the stretch: at most one for each step.
                 unsafe { sums.add(i).write(0) };
-                i += 32 * WARPS;
+                i += threads;
             }
             let mut i = thread;
             while i < 2 * (end_group - first_group) {
                 let at = 2 * first_group as usize + i as usize;
                 // SAFETY: a word of the row's heads, to its place in the stretch.
                 unsafe { heads.add(i).write(ld(row_heads.wrapping_add(at))) };
-                i += 32 * WARPS;
+                i += threads;
             }
             // Neighbouring steps of a warp share a group, so its sum is seldom put away.
             let share = (end - base).div_ceil(WARPS);
@@ -161,7 +161,7 @@ unsafe fn lookup<const BITS: usize, const HELD: usize>(args: &Args) {
                     let p = product(head(heads, i / TILE as u32), sums.add(i).read() as i32);
                     sums.add(i).write(p.to_bits());
                 }
-                i += 32 * WARPS;
+                i += threads;
             }
             sync_threads();
             if thread < TILE as u32 {
@@ -225,7 +225,7 @@ macro_rules! entries {
             #[unsafe(export_name = $symbol)]
             unsafe extern "ptx-kernel" fn entry(args: Args) {
                 // SAFETY: the launch contract, handed on.
-                unsafe { lookup::<$bits, { if $bits < 3 { 4 } else { 5 - $bits } }>(&args) }
+                unsafe { lookup::<$bits, { if $bits == 1 { 2 } else { 1 } }>(&args) }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::lut_matmul::lossy::$name as Kernel>::Args,

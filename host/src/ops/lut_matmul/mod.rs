@@ -2,13 +2,14 @@
 
 mod lossy;
 
-use contract::lut_matmul::{Form, VARIANTS, Variant};
+use contract::lut_matmul::{VARIANTS, Variant};
 use contract::w2a8::{MAX_ROWS, Segments};
 
 use crate::ops::error::{at_least, dimension};
 use crate::ops::{Backend, OpError, QuantActs, Tensor};
 use crate::pack::PackedTl;
 
+pub use contract::lut_matmul::Form;
 pub use lossy::{LossyLinear, LossyTables, LutBuildLossy, LutMatmulLossy};
 
 const OP: &str = "lut_matmul";
@@ -95,12 +96,12 @@ impl<B: Backend> LutMatmul<'_, B> {
     }
 }
 
-/// The kernel for an `n` by `k` matrix when none was asked for: an index into [`VARIANTS`].
+/// The kernel for a matrix of `n` rows when none was asked for: an index into [`VARIANTS`].
 ///
-/// Measured on an H200 (`benches/results`): many tiles of one or two stretches fill the machine with
-/// small blocks; otherwise the warps of a block hide each other's latency.
-pub fn choose_index(form: Form, n: usize, k: usize) -> usize {
-    let warps = if n >= 8192 && k <= 4096 { 8 } else { 16 };
+/// Measured on an H200: many tiles fill the machine with small blocks; with few, the warps of a larger
+/// block hide each other's latency.
+pub fn choose_index(form: Form, n: usize) -> usize {
+    let warps = if n >= 8192 { 8 } else { 16 };
     VARIANTS.iter().position(|v: &Variant| (v.form, v.warps) == (form, warps)).unwrap_or(0)
 }
 
@@ -128,7 +129,7 @@ impl LutMatmul<'_, crate::ops::CudaBackend> {
         self.check()?;
         let Self { w, acts, y, m, variant } = self;
         let stream = cuda.stream();
-        let index = variant.unwrap_or_else(|| choose_index(w.form, w.n, w.k));
+        let index = variant.unwrap_or_else(|| choose_index(w.form, w.n));
         let args = contract::lut_matmul::Args {
             w: w.tiles.dev_ptr(stream),
             acts: acts.acts.dev_ptr(stream),
@@ -153,8 +154,8 @@ mod tests {
     #[test]
     fn the_rule_names_kernels_of_the_form() {
         for form in Form::ALL {
-            for (n, k) in [(1, 1), (2560, 6912), (13_824, 2560), (1 << 24, 1 << 20)] {
-                assert_eq!(VARIANTS[choose_index(form, n, k)].form, form);
+            for n in [1, 2560, 13_824, 1 << 24] {
+                assert_eq!(VARIANTS[choose_index(form, n)].form, form);
             }
         }
     }

@@ -136,7 +136,8 @@ impl Kernel for LossyTables {
 }
 
 /// Warps of a block of the lookup kernels; it owns one tile.
-pub const WARPS: u32 = 16;
+pub const WARPS: u32 = 8;
+
 /// Most steps whose tables and sums are in shared memory together.
 pub const STRETCH: u32 = 128;
 
@@ -188,7 +189,7 @@ macro_rules! lookups {
             impl Kernel for $name {
                 type Args = Args;
                 const SPEC: LaunchSpec =
-                    LaunchSpec::new($symbol, 32 * WARPS).with_smem(SMEM_BYTES).with_min_blocks(1);
+                    LaunchSpec::new($symbol, 32 * WARPS).with_smem(SMEM_BYTES);
             }
         )*
 

@@ -99,15 +99,12 @@ impl Form {
     }
 
     /// First byte of step `step` of tile `tile` in a matrix of `tiles` tiles of `k` columns.
-    #[inline(always)]
     pub const fn step_at(self, tiles: usize, k: usize, tile: usize, step: usize) -> usize {
         let first = tile - tile % BAND;
         let in_band = if tiles - first < BAND { tiles - first } else { BAND };
-        let begin = step - step % STRETCH;
-        let left = self.steps(k).saturating_sub(begin);
-        let stretch = if left < STRETCH { left } else { STRETCH };
-        let steps = begin * in_band + tile % BAND * stretch + step % STRETCH;
-        first * self.tile_bytes(k) + steps * self.step_bytes()
+        let steps = self.steps(k) as u32;
+        let at = step_in_band(in_band as u32, (tile % BAND) as u32, steps, step as u32);
+        first * self.tile_bytes(k) + at as usize * self.step_bytes()
     }
 
     /// Codes there are: smaller nibbles are valid.
@@ -125,6 +122,15 @@ impl Form {
             Self::Tl2 => 0,
         }
     }
+}
+
+/// How many steps stand before step `step` of tile `tile` in a band of `in_band` tiles of `steps` steps.
+#[inline(always)]
+pub const fn step_in_band(in_band: u32, tile: u32, steps: u32, step: u32) -> u32 {
+    let begin = step - step % STRETCH as u32;
+    let left = steps.saturating_sub(begin);
+    let stretch = if left < STRETCH as u32 { left } else { STRETCH as u32 };
+    begin * in_band + tile * stretch + step % STRETCH as u32
 }
 
 /// TL1's code of a pair: `3 a + b + 4`.
@@ -170,8 +176,8 @@ pub const fn tile_steps(form: Form) -> u32 {
     46_080 / (STEP_LOOKUPS as u32 * 4 * table_words(form))
 }
 
-const _: () = assert!(tile_steps(Form::Tl1) as usize % STRETCH == 0);
-const _: () = assert!(tile_steps(Form::Tl2) as usize % STRETCH == 0);
+const _: () = assert!((tile_steps(Form::Tl1) as usize).is_multiple_of(STRETCH));
+const _: () = assert!((tile_steps(Form::Tl2) as usize).is_multiple_of(STRETCH));
 /// Words of a table in shared memory: an odd number, so that neighbouring tables are built without
 /// bank conflicts. Entries are 16 bits; TL2's negative ones begin at word 8.
 pub const fn table_words(form: Form) -> u32 {
@@ -202,9 +208,6 @@ pub struct Args {
     /// Weight scales.
     pub segments: Segments,
 }
-
-/// Steps whose loads a lane has in flight.
-pub const HELD: usize = 3;
 
 /// An exact kernel, as data for the choice and for the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
