@@ -160,6 +160,24 @@ pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
     unsafe { load_x4_if!(enabled, p, "", "ld.global.v4.b32") }
 }
 
+/// Sixteen bytes, or zeros when `enabled` does not hold. `@enabled ld.global.v4.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_x4`].
+#[inline(always)]
+pub unsafe fn ld_x4_or_zero<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
+    // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+    unsafe {
+        load_x4_if!(
+            enabled,
+            p,
+            "mov.b32 {a}, 0; mov.b32 {b}, 0; mov.b32 {c}, 0; mov.b32 {d}, 0;",
+            "ld.global.v4.b32"
+        )
+    }
+}
+
 /// A word, or 0 when `enabled` does not hold. `@enabled ld.global.b32`
 ///
 /// # Safety
