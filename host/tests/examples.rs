@@ -32,6 +32,13 @@ fn choose_backend() {
 }
 
 #[test]
+fn sparse() {
+    let text = run("sparse", &["cpu"]);
+    assert!(text.contains("310800 of 388500 weights pruned"), "{text}");
+    assert!(text.contains("2x500x777 on CPU") && text.contains("y[0, 0..4] = ["), "{text}");
+}
+
+#[test]
 fn gemv() {
     let text = run("gemv", &["cpu"]);
     assert!(text.contains("1000x777 on CPU") && text.contains("y[0..4] = ["), "{text}");
