@@ -346,9 +346,9 @@ impl List {
             }
         }
         for (kernel, batch, channels, out_channels) in [
-            (symbol::<SparseConv2dMma16>(), 1, 8, 3),
-            (symbol::<SparseConv2dMma16>(), 2, 40, 20),
-            (symbol::<SparseConv2dMma32>(), 20, 40, 20),
+            (symbol::<SparseConv2dMmaFew>(), 1, 8, 3),
+            (symbol::<SparseConv2dMmaFew>(), 2, 40, 20),
+            (symbol::<SparseConv2dMma>(), 10, 40, 20),
         ] {
             let shape = sparse::shape(batch, [9, 6], channels, 3, 1);
             let mut w = Matrix::new(out_channels, shape.k(), 0.6, &mut seeded);

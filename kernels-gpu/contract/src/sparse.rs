@@ -325,12 +325,9 @@ const fn mma(symbol: &'static str) -> LaunchSpec {
     LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(0)).with_min_sm(80)
 }
 
-/// Warps of a block of the tensor-core convolutions: two share a way.
-pub const CONV_WARPS: u32 = 8;
-
-const fn conv2d_mma(symbol: &'static str) -> LaunchSpec {
-    let smem = CONV_WARPS * WARP_BYTES;
-    LaunchSpec::new(symbol, 32 * CONV_WARPS).with_smem(smem).with_min_sm(80).with_min_blocks(1)
+const fn conv2d_mma(symbol: &'static str, warps: u32, blocks: u32) -> LaunchSpec {
+    let smem = warps * WARP_BYTES;
+    LaunchSpec::new(symbol, 32 * warps).with_smem(smem).with_min_sm(80).with_min_blocks(blocks)
 }
 
 const fn conv2d(symbol: &'static str) -> LaunchSpec {
@@ -352,13 +349,16 @@ macro_rules! kernels {
 kernels! {
     /// bf16 values, one input row at a time.
     SparseBf16M1: LinearArgs =
-        LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
+        LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1)).with_min_sm(75);
     /// f16 values, one input row at a time.
     SparseF16M1: LinearArgs =
-        LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
+        LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1)).with_min_sm(75);
     /// f32 values, one input row at a time.
     SparseF32M1: LinearArgs =
-        LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
+        LaunchSpec::new("sparse_f32_m1", THREADS)
+            .with_smem(linear_smem(1))
+            .with_min_sm(75)
+            .with_min_blocks(1);
     /// bf16 values, four input rows at a time.
     SparseBf16M4: LinearArgs =
         LaunchSpec::new("sparse_bf16_m4", THREADS)
@@ -390,10 +390,10 @@ kernels! {
     SparseConv2dF16: Conv2dArgs = conv2d("sparse_conv2d_f16");
     /// Convolution by f32 values, four output pixels at a time.
     SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
-    /// Convolution by bf16 values on tensor cores, bf16 inputs, 16 output pixels at a time.
-    SparseConv2dMma16: Conv2dArgs = conv2d_mma("sparse_conv2d_mma16");
-    /// The same, 32 output pixels at a time.
-    SparseConv2dMma32: Conv2dArgs = conv2d_mma("sparse_conv2d_mma32");
+    /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
+    SparseConv2dMma: Conv2dArgs = conv2d_mma("sparse_conv2d_mma", 4, 0);
+    /// The same by eight warps, for few pixels: two share a way.
+    SparseConv2dMmaFew: Conv2dArgs = conv2d_mma("sparse_conv2d_mma_few", 8, 1);
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }

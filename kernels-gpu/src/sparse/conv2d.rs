@@ -2,12 +2,11 @@
 //!
 //! Nothing is unfolded in memory: eight neighbouring columns of a patch are eight channels of one
 //! element of the kernel, since the channels are a multiple of 8, and stand side by side in the input.
-//! A tile's fragments meet `8 NT` pixels, two of its eight `j` at a time; the next two are on their way.
+//! A tile's fragments meet 32 pixels, two of its eight `j` at a time; the next two are on their way.
 
 use contract::launch::Kernel;
 use contract::sparse::{
-    BLOCK, CONV_WARPS, Conv2dArgs, PERIOD, Patches, SparseConv2dMma16, SparseConv2dMma32, WAYS,
-    steps,
+    BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, SparseConv2dMmaFew, WAYS, steps,
 };
 
 use super::mma::{finish, fragment};
@@ -19,6 +18,8 @@ use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y};
 use crate::arch::warp::{lane_id, sync_warp, warp_id};
 
 const PER_UNIT: usize = 2;
+/// Groups of eight pixels.
+const NT: usize = 4;
 
 /// A column of a patch: kernel row and column, channel.
 #[derive(Clone, Copy)]
@@ -71,12 +72,12 @@ impl Column {
 /// The pointers of `args` cover the contract's table with bf16 values and input, whose channels are a
 /// multiple of 8; block, shared memory and grid are the contract's.
 #[inline(always)]
-unsafe fn conv2d_mma<const NT: usize>(args: &Conv2dArgs) {
+unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
     let (warp, lane) = (warp_id(), lane_id());
     let tiles = steps(args.linear.k as usize, PER_UNIT) as u32;
     let (way, part) = (warp % WAYS as u32, warp / WAYS as u32);
     // Tiles of the way that are this warp's, as far as the matrix goes.
-    let parts = CONV_WARPS / WAYS as u32;
+    let parts = (WARPS / WAYS) as u32;
     let way_k = args.linear.k.saturating_sub(way * BLOCK as u32);
     let filled = way_k.div_ceil(PERIOD as u32);
     let (from, end) = (part * filled / parts, (part + 1) * filled / parts);
@@ -144,26 +145,26 @@ unsafe fn conv2d_mma<const NT: usize>(args: &Conv2dArgs) {
             index += 1;
         }
         // SAFETY: every stream was read to its end.
-        unsafe { finish::<NT, { CONV_WARPS as usize }>(&args.linear, first, acc) };
+        unsafe { finish::<NT, WARPS>(&args.linear, first, acc) };
         mb += grid_dim_y();
     }
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $nt:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $warps:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Conv2dArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { conv2d_mma::<$nt>(&args) }
+            unsafe { conv2d_mma::<$warps>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_conv2d_mma16 SparseConv2dMma16 2;
-    sparse_conv2d_mma32 SparseConv2dMma32 4;
+    sparse_conv2d_mma SparseConv2dMma 4;
+    sparse_conv2d_mma_few SparseConv2dMmaFew 8;
 }

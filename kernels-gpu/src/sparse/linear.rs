@@ -337,9 +337,6 @@ entries! {
     sparse_bf16_m1 SparseBf16M1 LinearArgs, Bf16, 1 or Bf16;
     sparse_f16_m1 SparseF16M1 LinearArgs, F16, 1 or F16;
     sparse_f32_m1 SparseF32M1 LinearArgs, f32, 1;
-}
-#[cfg(level_sm_75)]
-entries! {
     sparse_bf16_m4 SparseBf16M4 LinearArgs, Bf16, 4;
     sparse_f16_m4 SparseF16M4 LinearArgs, F16, 4;
     sparse_f32_m4 SparseF32M4 LinearArgs, f32, 4;

@@ -184,15 +184,15 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
         let grid = |mb| kernels::linear_grid(linear.n, linear.m, mb);
         // Where there is no such kernel the exact one keeps its bound.
         let tensor = math == Math::TensorCore && shape.channels.is_multiple_of(8);
-        let tensor = tensor && cuda.has::<kernels::SparseConv2dMma16>();
+        let tensor = tensor && cuda.has::<kernels::SparseConv2dMma>();
         // SAFETY: `SparseConv2d` holds a checked bitmap of the kernel's columns; `check` compared `x` and
         // `y` with the shape; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
                 _ if tensor && linear.m < MANY_PIXELS => {
-                    cuda.launch::<kernels::SparseConv2dMma16>(grid(16), args)
+                    cuda.launch::<kernels::SparseConv2dMmaFew>(grid(32), args)
                 }
-                _ if tensor => cuda.launch::<kernels::SparseConv2dMma32>(grid(32), args),
+                _ if tensor => cuda.launch::<kernels::SparseConv2dMma>(grid(32), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseConv2dBf16>(grid(4), args),
                 RowType::F16 => cuda.launch::<kernels::SparseConv2dF16>(grid(4), args),
                 RowType::F32 => cuda.launch::<kernels::SparseConv2dF32>(grid(4), args),
@@ -201,9 +201,9 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
     }
 }
 
-/// Output pixels from which on a block takes 32 of them instead of 16: then there are blocks enough.
+/// Output pixels from which on blocks are many enough to hide each other's waits.
 #[cfg(feature = "cuda")]
-const MANY_PIXELS: u32 = 1024;
+const MANY_PIXELS: u32 = 512;
 
 /// The bitmap of weights `[out_channels, channels, kernel rows, kernel columns]`, as torch has them.
 ///

@@ -132,19 +132,17 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         // its bound.
         let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
         let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8>();
-        // The kernels of four rows want more shared memory than old devices have.
-        let one = m == 1 || !cuda.has::<kernels::SparseBf16M4>();
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
                 _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
                 _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
-                RowType::Bf16 if one => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
+                RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
-                RowType::F16 if one => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
+                RowType::F16 if m == 1 => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
                 RowType::F16 => cuda.launch::<kernels::SparseF16M4>(grid(4), args),
-                RowType::F32 if one => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
+                RowType::F32 if m == 1 => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
                 RowType::F32 => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
             }
         }
