@@ -177,6 +177,27 @@ def conv2d(torch, case):
 
     elements = n * c * size * size + k * c // groups * r * r + n * k * (-(-size // stride)) ** 2
     yield "cudnn_f32" if kind == "f32" else "cudnn_bf16", elements * dtype.itemsize, copy
+@bench("sparse")
+def sparse(torch, case):
+    bf16 = {"device": "cuda", "dtype": torch.bfloat16}
+    if case.startswith("linear"):
+        m, n, k, _ = numbers(case)
+
+        def copy():
+            w, x = torch.randn(n, k, **bf16), torch.randn(m, k, **bf16)
+            return lambda: torch.nn.functional.linear(x, w)
+
+        yield "cublas_dense_bf16", 2 * n * k, copy
+    else:
+        batch, height, width, channels, n, side, _ = numbers(case)
+
+        def copy():
+            last = {"memory_format": torch.channels_last}
+            x = torch.randn(batch, channels, height, width, **bf16).to(**last)
+            w = torch.randn(n, channels, side, side, **bf16).to(**last)
+            return lambda: torch.nn.functional.conv2d(x, w, padding=side // 2)
+
+        yield "cudnn_dense_bf16", 1 << 40, copy
 
 
 def graph_of(torch, calls, launches):

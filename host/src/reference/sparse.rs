@@ -23,8 +23,11 @@ pub const TEST_SHAPES: &[(usize, usize, usize)] = &[
 /// `(n, k)` of the benchmark: a projection, and the widest layer of a 70B model.
 pub const BENCH_SHAPES: &[(usize, usize)] = &[(4096, 4096), (8192, 28_672)];
 
-/// Shares of zeros of the benchmark.
-pub const BENCH_SPARSITIES: &[f64] = &[0.5, 0.7, 0.9];
+/// Percentages of zeros of the benchmark.
+pub const BENCH_SPARSITIES: &[usize] = &[50, 70, 90];
+
+/// `(batch, side)` of the benchmark's images of 256 channels.
+pub const BENCH_IMAGES: &[(usize, usize)] = &[(1, 14), (1, 28), (8, 14)];
 
 /// A matrix `[n, k]` whose elements other than +0 are stored.
 #[derive(Clone, Debug)]

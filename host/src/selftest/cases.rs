@@ -516,13 +516,8 @@ impl List {
             }
         }
         // Sums of small whole numbers are exact in any order: bits, also of tensor cores.
-        for (kernel, m, sides) in [
-            (symbol::<SparseBf16Mma8K8>(), 5, [(1, 8), (33, 1032)]),
-            (symbol::<SparseBf16Mma16K8>(), 11, [(1, 8), (33, 1032)]),
-            (symbol::<SparseBf16Mma8K4>(), 7, [(6144, 8), (6200, 40)]),
-            (symbol::<SparseBf16Mma16K4>(), 9, [(6144, 8), (6200, 40)]),
-        ] {
-            for (n, k) in sides {
+        for (kernel, m) in [(symbol::<SparseBf16Mma8>(), 5), (symbol::<SparseBf16Mma16>(), 11)] {
+            for (n, k) in [(1, 8), (33, 1032)] {
                 let mut w = Matrix::new(n, k, 0.6, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
@@ -531,14 +526,18 @@ impl List {
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }
-        for (channels, out_channels) in [(8, 3), (40, 20)] {
-            let shape = sparse::shape(1, [9, 6], channels, 3, 1);
+        for (kernel, batch, channels, out_channels) in [
+            (symbol::<SparseConv2dMmaFew>(), 1, 8, 3),
+            (symbol::<SparseConv2dMmaFew>(), 2, 40, 20),
+            (symbol::<SparseConv2dMma>(), 10, 40, 20),
+        ] {
+            let shape = sparse::shape(batch, [9, 6], channels, 3, 1);
             let mut w = Matrix::new(out_channels, shape.k(), 0.6, &mut seeded);
             w.dense.iter_mut().for_each(|w| *w = w.trunc());
-            let x = seeded.floats(9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
+            let x =
+                seeded.floats(batch * 9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
             let (types, math) = ([Bf16, Bf16], Math::TensorCore);
             let inputs = sparse::Conv { w, x, shape, types, math };
-            let kernel = symbol::<SparseConv2dMma>();
             self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
         }
     }

@@ -25,6 +25,7 @@ on_lane! {
     ternary_is_exact
     convolutions
     convolutions_on_tensor_cores
+    more_rows_than_a_grid_is_high
     nothing_to_do
     refusals
 }
@@ -215,6 +216,16 @@ fn within(w: &Matrix, x: &[f32], y: &[f32], what: String) {
         let off = (f64::from(found) - sum).abs();
         assert!(off <= most * 2f64.powi(-18), "{what} {input} {row}: {off} of {most}");
     }
+}
+
+fn more_rows_than_a_grid_is_high<B: Backend>(b: &B) {
+    // 65,535 blocks of four inputs, and some.
+    let (m, n, k) = (4 * 65_535 + 7, 2, 3);
+    let mut seeded = Seeded::new(12);
+    let w = Matrix::new(n, k, 0.3, &mut seeded);
+    let x = seeded.floats(m * k, 2.0);
+    let types = [RowType::Bf16, RowType::F32];
+    check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
 }
 
 fn nothing_to_do<B: Backend>(b: &B) {

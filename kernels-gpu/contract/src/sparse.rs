@@ -321,16 +321,13 @@ pub const fn ternary_words(k: usize) -> usize {
     k.div_ceil(CHUNK) * 2
 }
 
-/// Blocks of a tensor-core kernel for `n` rows in groups of `groups`, and `m` inputs, `mb` at a time.
-pub const fn mma_grid(n: u32, groups: u32, m: u32, mb: u32) -> [u32; 3] {
-    let [_, down, _] = linear_grid(n, m, mb);
-    [n.div_ceil(ROWS as u32 * groups), down, 1]
+const fn mma(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(0)).with_min_sm(80)
 }
 
-/// A tensor-core kernel of `warps`, each on `groups` groups of rows at once.
-const fn mma(symbol: &'static str, groups: u32, warps: u32) -> LaunchSpec {
-    let smem = warps * groups * WARP_BYTES;
-    LaunchSpec::new(symbol, 32 * warps).with_smem(smem).with_min_sm(80).with_min_blocks(2)
+const fn conv2d_mma(symbol: &'static str, warps: u32, blocks: u32) -> LaunchSpec {
+    let smem = warps * WARP_BYTES;
+    LaunchSpec::new(symbol, 32 * warps).with_smem(smem).with_min_sm(80).with_min_blocks(blocks)
 }
 
 const fn conv2d(symbol: &'static str) -> LaunchSpec {
@@ -352,13 +349,16 @@ macro_rules! kernels {
 kernels! {
     /// bf16 values, one input row at a time.
     SparseBf16M1: LinearArgs =
-        LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
+        LaunchSpec::new("sparse_bf16_m1", THREADS).with_smem(linear_smem(1)).with_min_sm(75);
     /// f16 values, one input row at a time.
     SparseF16M1: LinearArgs =
-        LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
+        LaunchSpec::new("sparse_f16_m1", THREADS).with_smem(linear_smem(1)).with_min_sm(75);
     /// f32 values, one input row at a time.
     SparseF32M1: LinearArgs =
-        LaunchSpec::new("sparse_f32_m1", THREADS).with_smem(linear_smem(1)).with_min_blocks(1);
+        LaunchSpec::new("sparse_f32_m1", THREADS)
+            .with_smem(linear_smem(1))
+            .with_min_sm(75)
+            .with_min_blocks(1);
     /// bf16 values, four input rows at a time.
     SparseBf16M4: LinearArgs =
         LaunchSpec::new("sparse_bf16_m4", THREADS)
@@ -374,14 +374,10 @@ kernels! {
     /// f32 values, four input rows at a time.
     SparseF32M4: LinearArgs =
         LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1);
-    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time; eight warps on 16 rows.
-    SparseBf16Mma8K8: LinearArgs = mma("sparse_bf16_mma8_k8", 1, 8);
-    /// The same, sixteen inputs at a time.
-    SparseBf16Mma16K8: LinearArgs = mma("sparse_bf16_mma16_k8", 1, 8);
-    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time; four warps on 32 rows.
-    SparseBf16Mma8K4: LinearArgs = mma("sparse_bf16_mma8_k4", 2, 4);
-    /// The same, sixteen inputs at a time.
-    SparseBf16Mma16K4: LinearArgs = mma("sparse_bf16_mma16_k4", 2, 4);
+    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
+    SparseBf16Mma8: LinearArgs = mma("sparse_bf16_mma8");
+    /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
+    SparseBf16Mma16: LinearArgs = mma("sparse_bf16_mma16");
     /// Compressed sparse rows of bf16.
     SparseCsrBf16: CsrArgs = LaunchSpec::new("sparse_csr_bf16", THREADS).with_smem(CSR_SMEM);
     /// Compressed sparse rows of f16.
@@ -395,10 +391,9 @@ kernels! {
     /// Convolution by f32 values, four output pixels at a time.
     SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
     /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
-    SparseConv2dMma: Conv2dArgs = LaunchSpec::new("sparse_conv2d_mma", THREADS)
-        .with_smem(linear_smem(0))
-        .with_min_sm(80)
-        .with_min_blocks(3);
+    SparseConv2dMma: Conv2dArgs = conv2d_mma("sparse_conv2d_mma", 4, 0);
+    /// The same by eight warps, for few pixels: two share a way.
+    SparseConv2dMmaFew: Conv2dArgs = conv2d_mma("sparse_conv2d_mma_few", 8, 1);
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }

@@ -5,13 +5,14 @@
 //! A tile's fragments meet 32 pixels, two of its eight `j` at a time; the next two are on their way.
 
 use contract::launch::Kernel;
-use contract::sparse::{BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, WAYS, steps};
+use contract::sparse::{
+    BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, SparseConv2dMmaFew, WAYS, steps,
+};
 
-use super::mma::finish;
-use super::stream::{Stream, Tile, first_row, stream_memory};
-use crate::arch::bitmap::take;
+use super::mma::{finish, fragment};
+use super::stream::{Stream, Tile, stream_memory};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::ld_x4;
+use crate::arch::mem::ld_x4_or_zero;
 use crate::arch::mma::mma_bf16;
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y};
 use crate::arch::warp::{lane_id, sync_warp, warp_id};
@@ -36,10 +37,11 @@ impl Column {
         Self { r, s, channel: k % patches.channels }
     }
 
-    /// The one 32 behind.
+    /// The one 32 behind. Whether it belongs to another element of the kernel.
     #[inline(always)]
-    fn advance(&mut self, patches: &Patches) {
+    fn advance(&mut self, patches: &Patches) -> bool {
         self.channel += 32;
+        let turned = self.channel >= patches.channels;
         while self.channel >= patches.channels {
             self.channel -= patches.channels;
             self.s += 1;
@@ -47,42 +49,38 @@ impl Column {
                 (self.r, self.s) = (self.r + 1, 0);
             }
         }
+        turned
     }
 
-    /// Eight of them of the patch at `corner`, two to a word; zeros outside of the image, and of the
-    /// kernel when not `inside`.
-    ///
-    /// # Safety
-    ///
-    /// The arguments obey the contract with bf16 input; `corner` is that of a pixel.
+    /// Where the first channel of this element of the kernel stands in the input, for the patch at
+    /// `corner`; and whether it is inside of the image.
     #[inline(always)]
-    unsafe fn load(self, args: &Conv2dArgs, corner: (u32, u32, u32), inside: bool) -> [u32; 4] {
+    fn pixel(self, args: &Conv2dArgs, corner: (u32, u32, u32)) -> (*const u16, bool) {
         let p = &args.patches;
         let row = corner.1.wrapping_add(self.r * p.dilation[0]);
         let column = corner.2.wrapping_add(self.s * p.dilation[1]);
-        let mut words = [0; 4];
-        if inside && row < p.height && column < p.width {
-            let line = corner.0 as usize * p.height as usize + row as usize;
-            let pixel = line * p.width as usize + column as usize;
-            let at = pixel * p.channels as usize + self.channel as usize;
-            let x = args.linear.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at);
-            // SAFETY: eight channels of a pixel, aligned.
-            words = unsafe { ld_x4(x.cast()) };
-        }
-        words
+        let line = corner.0 as usize * p.height as usize + row as usize;
+        let at = (line * p.width as usize).wrapping_add(column as usize);
+        let x = args.linear.x.cast::<u16>().as_ptr().cast_const();
+        let x = x.wrapping_add(at.wrapping_mul(p.channels as usize));
+        (x, row < p.height && column < p.width)
     }
 }
 
 /// # Safety
 ///
-/// The launch obeys `SparseConv2dMma::SPEC` and the linear grid for 32 pixels at a time; the pointers
-/// cover the contract's table with bf16 values and input, whose channels are a multiple of 8.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
-    launch_dependents();
-    dependency_wait();
-    let (way, lane) = (warp_id(), lane_id());
+/// The pointers of `args` cover the contract's table with bf16 values and input, whose channels are a
+/// multiple of 8; block, shared memory and grid are the contract's.
+#[inline(always)]
+unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
+    let (warp, lane) = (warp_id(), lane_id());
     let tiles = steps(args.linear.k as usize, PER_UNIT) as u32;
+    let (way, part) = (warp % WAYS as u32, warp / WAYS as u32);
+    // Tiles of the way that are this warp's, as far as the matrix goes.
+    let parts = (WARPS / WAYS) as u32;
+    let way_k = args.linear.k.saturating_sub(way * BLOCK as u32);
+    let filled = way_k.div_ceil(PERIOD as u32);
+    let (from, end) = (part * filled / parts, (part + 1) * filled / parts);
     let mut mb = block_idx_y();
     while mb * (8 * NT as u32) < args.linear.m {
         let first = mb * 8 * NT as u32;
@@ -91,23 +89,32 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
             args.patches.corner((first + 8 * n as u32 + lane / 4).min(args.linear.m - 1))
         });
         let mut acc = [[0.0f32; 4]; NT];
-        // SAFETY: the launch contract.
+        // SAFETY: tiles of the matrix; memory of this stream alone.
         let mut stream = unsafe {
             let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
-            Stream::new(&args.linear, first, tiles, stream_memory(way))
+            Stream::new(&args.linear, first + from as usize, end - from, stream_memory(warp))
         };
-        let mut index = 0;
-        while index < tiles {
+        // The weights are constants: what came before this kernel may still run.
+        launch_dependents();
+        dependency_wait();
+        let mut index = from;
+        while index < end {
             let column = index * PERIOD as u32 + way * BLOCK as u32 + lane % 4 * 8;
             let mut at_column = Column::of(&args.patches, column);
+            let mut pixels: [(*const u16, bool); NT] =
+                core::array::from_fn(|n| at_column.pixel(args, corners[n]));
             let mut load = |j: usize| -> [[[u32; 4]; NT]; 2] {
                 core::array::from_fn(|i| {
                     let inside = column + 32 * ((j + i) as u32) < args.linear.k;
-                    // SAFETY: the launch contract.
-                    let x = core::array::from_fn(|n| unsafe {
-                        at_column.load(&args, corners[n], inside)
+                    let x = core::array::from_fn(|n| {
+                        let (pixel, valid) = pixels[n];
+                        let x = pixel.wrapping_add(at_column.channel as usize);
+                        // SAFETY: eight channels of a pixel of the image, aligned.
+                        unsafe { ld_x4_or_zero(inside && valid, x.cast()) }
                     });
-                    at_column.advance(&args.patches);
+                    if at_column.advance(&args.patches) {
+                        pixels = core::array::from_fn(|n| at_column.pixel(args, corners[n]));
+                    }
                     x
                 })
             };
@@ -123,15 +130,8 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
                 sync_warp();
                 let mut s = 0;
                 while s < 4 {
-                    let bit = |i: usize| 0x8000_0000_u32 >> (4 * j + 2 * s + i);
                     // SAFETY: stored units, where their bits are set.
-                    let a = unsafe {
-                        let a0 = take(masks[0], bit(0), &mut at[0]);
-                        let a1 = take(masks[1], bit(0), &mut at[1]);
-                        let a2 = take(masks[0], bit(1), &mut at[0]);
-                        let a3 = take(masks[1], bit(1), &mut at[1]);
-                        [a0, a1, a2, a3]
-                    };
+                    let a = unsafe { fragment(masks, 4 * j + 2 * s, &mut at) };
                     let mut n = 0;
                     while n < NT {
                         let x = x[s / 2][n];
@@ -145,9 +145,26 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
             index += 1;
         }
         // SAFETY: every stream was read to its end.
-        unsafe { finish::<NT, 4>(&args.linear, first_row(), first, acc) };
+        unsafe { finish::<NT, WARPS>(&args.linear, first, acc) };
         mb += grid_dim_y();
     }
 }
 
-const _: unsafe extern "ptx-kernel" fn(<SparseConv2dMma as Kernel>::Args) = sparse_conv2d_mma;
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $warps:literal;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Conv2dArgs) {
+            // SAFETY: the launch contract, handed on.
+            unsafe { conv2d_mma::<$warps>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    sparse_conv2d_mma SparseConv2dMma 4;
+    sparse_conv2d_mma_few SparseConv2dMmaFew 8;
+}

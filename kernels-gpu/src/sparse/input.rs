@@ -1,4 +1,5 @@
 //! Element types of the weights, and input rows of any of the three.
+#![cfg_attr(not(level_sm_75), allow(dead_code))]
 
 use contract::launch::DevPtr;
 use contract::num::{RowType, bf16_to_f32};

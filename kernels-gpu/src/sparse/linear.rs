@@ -219,6 +219,9 @@ unsafe fn linear<V: Value, S: Staged, const MB: usize>(input: &impl Input) {
             let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
             Stream::new(args, first, tiles, stream_memory(way))
         };
+        // The weights are constants: what came before this kernel may still run.
+        launch_dependents();
+        dependency_wait();
         let mut acc = [[0.0; MB]; 2];
         let mut index = 0;
         while index < tiles {
@@ -318,8 +321,6 @@ macro_rules! entries {
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: $args) {
-            launch_dependents();
-            dependency_wait();
             // SAFETY: the launch contract, handed on; `x` is of the type that was looked at.
             unsafe {
                 $(if args.x_type == RowType::$type as u32 {
@@ -336,9 +337,6 @@ entries! {
     sparse_bf16_m1 SparseBf16M1 LinearArgs, Bf16, 1 or Bf16;
     sparse_f16_m1 SparseF16M1 LinearArgs, F16, 1 or F16;
     sparse_f32_m1 SparseF32M1 LinearArgs, f32, 1;
-}
-#[cfg(level_sm_75)]
-entries! {
     sparse_bf16_m4 SparseBf16M4 LinearArgs, Bf16, 4;
     sparse_f16_m4 SparseF16M4 LinearArgs, F16, 4;
     sparse_f32_m4 SparseF32M4 LinearArgs, f32, 4;

@@ -5,12 +5,9 @@
 //! matter as long as `x` is read the same way.
 
 use contract::launch::Kernel;
-use contract::sparse::{
-    BLOCK, LinearArgs, PERIOD, ROWS, SparseBf16Mma8K4, SparseBf16Mma8K8, SparseBf16Mma16K4,
-    SparseBf16Mma16K8, WAYS, steps,
-};
+use contract::sparse::{BLOCK, LinearArgs, PERIOD, SparseBf16Mma8, SparseBf16Mma16, WAYS, steps};
 
-use super::stream::{Stream, Tile, stream_memory};
+use super::stream::{Stream, Tile, first_row, stream_memory};
 use crate::arch::bitmap::take;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_x4, st};
@@ -43,23 +40,13 @@ unsafe fn load_columns(row: *const u16, left: u32) -> [[u32; 4]; 8] {
     })
 }
 
-/// A block of `WARPS` makes `R` groups of 16 rows; two warps share a way when there are eight.
-///
 /// # Safety
 ///
 /// As for the exact kernel with bf16 values; `x` is bf16 and K a multiple of 8.
 #[inline(always)]
-unsafe fn linear_mma<const NT: usize, const R: usize, const WARPS: usize>(args: &LinearArgs) {
-    launch_dependents();
-    dependency_wait();
-    let (warp, lane) = (warp_id(), lane_id());
-    let way = warp % WAYS as u32;
+unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
+    let (way, lane) = (warp_id(), lane_id());
     let tiles = steps(args.k as usize, PER_UNIT) as u32;
-    // Tiles of the way that are this warp's.
-    let parts = (WARPS / WAYS) as u32;
-    let part = warp / WAYS as u32;
-    let (from, end) = (part * tiles / parts, (part + 1) * tiles / parts);
-    let last_group = args.n.div_ceil(ROWS as u32) - 1;
     // The first column of the lane.
     let column = way * BLOCK as u32 + lane % 4 * 8;
     let mut mb = block_idx_y();
@@ -72,17 +59,17 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const WARPS: usize>(args: 
             args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at)
         });
         // Two sums of each output, so that one product need not wait for the other.
-        let mut acc = [[[[0.0f32; 4]; NT]; 2]; R];
-        let mut streams: [Stream; R] = core::array::from_fn(|r| {
-            // Groups past the last one repeat it.
-            let group = (block_idx_x() * R as u32 + r as u32).min(last_group);
-            let first = (group * WAYS as u32 + way) as usize * tiles as usize + from as usize;
-            let memory = stream_memory(warp * R as u32 + r as u32);
-            // SAFETY: tiles of the matrix; memory of this stream alone.
-            unsafe { Stream::new(args, first, end - from, memory) }
-        });
-        let mut index = from;
-        while index < end {
+        let mut acc = [[[0.0f32; 4]; NT]; 2];
+        // SAFETY: the way's tiles; memory of this stream alone.
+        let mut stream = unsafe {
+            let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
+            Stream::new(args, first, tiles, stream_memory(way))
+        };
+        // The weights are constants: what came before this kernel may still run.
+        launch_dependents();
+        dependency_wait();
+        let mut index = 0;
+        while index < tiles {
             let k = index * PERIOD as u32;
             let left = args.k.saturating_sub(k + column);
             // Asked for before the units, all of them: a round trip to L2 is as long as a tile.
@@ -90,50 +77,52 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const WARPS: usize>(args: 
                 // SAFETY: `left` columns of the row from there on; K is a multiple of 8.
                 unsafe { load_columns(rows[n].wrapping_add(k as usize), left) }
             });
-            let mut r = 0;
-            while r < R {
-                let Tile { masks, mut at } = streams[r].tile();
-                let mut j = 0;
-                while j < 8 {
-                    let mut s = 0;
-                    while s < 2 {
-                        let bit = |i: usize| 0x8000_0000_u32 >> (4 * j + 2 * s + i);
-                        // SAFETY: stored units, where their bits are set.
-                        let a = unsafe {
-                            let a0 = take(masks[0], bit(0), &mut at[0]);
-                            let a1 = take(masks[1], bit(0), &mut at[1]);
-                            let a2 = take(masks[0], bit(1), &mut at[0]);
-                            let a3 = take(masks[1], bit(1), &mut at[1]);
-                            [a0, a1, a2, a3]
-                        };
-                        let mut n = 0;
-                        while n < NT {
-                            let b = [x[n][j][2 * s], x[n][j][2 * s + 1]];
-                            acc[r][s][n] = mma_bf16(a, b, acc[r][s][n]);
-                            n += 1;
-                        }
-                        s += 1;
+            let Tile { masks, mut at } = stream.tile();
+            let mut j = 0;
+            while j < 8 {
+                let mut s = 0;
+                while s < 2 {
+                    // SAFETY: stored units, where their bits are set.
+                    let a = unsafe { fragment(masks, 4 * j + 2 * s, &mut at) };
+                    let mut n = 0;
+                    while n < NT {
+                        let b = [x[n][j][2 * s], x[n][j][2 * s + 1]];
+                        acc[s][n] = mma_bf16(a, b, acc[s][n]);
+                        n += 1;
                     }
-                    j += 1;
+                    s += 1;
                 }
-                r += 1;
+                j += 1;
             }
             index += 1;
         }
-        let mut r = 0;
-        while r < R {
-            let sum = |n: usize| core::array::from_fn(|i| acc[r][0][n][i] + acc[r][1][n][i]);
-            let sums: [[f32; 4]; NT] = core::array::from_fn(sum);
-            let row = (block_idx_x() * R as u32 + r as u32) * ROWS as u32;
-            // SAFETY: every stream was read to its end.
-            unsafe { finish::<NT, WARPS>(args, row, first, sums) };
-            r += 1;
-        }
+        let sum = |n: usize| core::array::from_fn(|i| acc[0][n][i] + acc[1][n][i]);
+        let sums: [[f32; 4]; NT] = core::array::from_fn(sum);
+        // SAFETY: every stream was read to its end.
+        unsafe { finish::<NT, WAYS>(args, first, sums) };
         mb += grid_dim_y();
     }
 }
 
-/// Adds the sums of the warps and writes the outputs of rows `row ..` and inputs `first ..`.
+/// Units `first` and `first + 1` of both words, as an `A` fragment.
+///
+/// # Safety
+///
+/// As for [`take`], for each of them.
+#[inline(always)]
+pub(super) unsafe fn fragment(masks: [u32; 2], first: usize, at: &mut [u32; 2]) -> [u32; 4] {
+    let bit = |i: usize| 0x8000_0000_u32 >> (first + i);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a0 = take(masks[0], bit(0), &mut at[0]);
+        let a1 = take(masks[1], bit(0), &mut at[1]);
+        let a2 = take(masks[0], bit(1), &mut at[0]);
+        let a3 = take(masks[1], bit(1), &mut at[1]);
+        [a0, a1, a2, a3]
+    }
+}
+
+/// Adds the sums of the warps and writes the outputs of the block's rows and of inputs `first ..`.
 ///
 /// # Safety
 ///
@@ -141,7 +130,6 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const WARPS: usize>(args: 
 #[inline(always)]
 pub(super) unsafe fn finish<const NT: usize, const WARPS: usize>(
     args: &LinearArgs,
-    row: u32,
     first: u32,
     acc: [[f32; 4]; NT],
 ) {
@@ -165,7 +153,7 @@ pub(super) unsafe fn finish<const NT: usize, const WARPS: usize>(
             sum += unsafe { place(warp, j).read() };
             warp += 1;
         }
-        let row = row + lane / 4 + 8 * (j % 4 / 2);
+        let row = first_row() + lane / 4 + 8 * (j % 4 / 2);
         let input = first + 8 * (j / 4) + 2 * (lane % 4) + j % 2;
         if row < args.n && input < args.m {
             let at = input as usize * args.n as usize + row as usize;
@@ -178,22 +166,20 @@ pub(super) unsafe fn finish<const NT: usize, const WARPS: usize>(
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $nt:literal $r:literal $warps:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $nt:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { linear_mma::<$nt, $r, $warps>(&args) }
+            unsafe { linear_mma::<$nt>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_bf16_mma8_k8 SparseBf16Mma8K8 1 1 8;
-    sparse_bf16_mma16_k8 SparseBf16Mma16K8 2 1 8;
-    sparse_bf16_mma8_k4 SparseBf16Mma8K4 1 2 4;
-    sparse_bf16_mma16_k4 SparseBf16Mma16K4 2 2 4;
+    sparse_bf16_mma8 SparseBf16Mma8 1;
+    sparse_bf16_mma16 SparseBf16Mma16 2;
 }

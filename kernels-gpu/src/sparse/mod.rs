@@ -1,12 +1,19 @@
 //! Device side of [`contract::sparse`].
+//!
+//! A [`stream`] brings the tiles of a bitmap through a [`ring`] of shared memory; [`linear`] and [`mma`]
+//! multiply rows by them, and [`linear`] and [`conv2d`] patches of an image. [`csr`] and [`ternary`] read
+//! the other two formats. Bitmaps want the shared memory of sm_75 and up.
 
 #[cfg(level_sm_80)]
 pub mod conv2d;
 pub mod csr;
 mod input;
+#[cfg(level_sm_75)]
 pub mod linear;
 #[cfg(level_sm_80)]
 pub mod mma;
+#[cfg(level_sm_75)]
 mod ring;
+#[cfg(level_sm_75)]
 mod stream;
 pub mod ternary;

@@ -81,10 +81,6 @@ impl<B: Backend, W: Float, X: Float> Linear<'_, B, W, X> {
     }
 }
 
-/// Rows from which on the tensor-core kernels of two groups are the faster ones.
-#[cfg(feature = "cuda")]
-const MANY_ROWS: usize = 6144;
-
 /// Refuses tensor cores for other types than theirs.
 pub(super) fn check_math(math: Math, w: RowType, x: RowType) -> Result<(), OpError> {
     if math == Math::TensorCore && (w, x) != (RowType::Bf16, RowType::Bf16) {
@@ -135,27 +131,18 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
         // its bound.
         let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
-        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8K8>();
-        // The kernels of four rows want more shared memory than old devices have.
-        let one = m == 1 || !cuda.has::<kernels::SparseBf16M4>();
-        // Two groups of rows for a warp where there are enough of them for the device.
-        let (many, wide) =
-            (w.n >= MANY_ROWS, |groups, mb| kernels::mma_grid(args.n, groups, args.m, mb));
+        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8>();
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
-                _ if tensor => match (m > 8, many) {
-                    (false, false) => cuda.launch::<kernels::SparseBf16Mma8K8>(wide(1, 8), args),
-                    (true, false) => cuda.launch::<kernels::SparseBf16Mma16K8>(wide(1, 16), args),
-                    (false, true) => cuda.launch::<kernels::SparseBf16Mma8K4>(wide(2, 8), args),
-                    (true, true) => cuda.launch::<kernels::SparseBf16Mma16K4>(wide(2, 16), args),
-                },
-                RowType::Bf16 if one => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
+                _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
+                _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
+                RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
-                RowType::F16 if one => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
+                RowType::F16 if m == 1 => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
                 RowType::F16 => cuda.launch::<kernels::SparseF16M4>(grid(4), args),
-                RowType::F32 if one => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
+                RowType::F32 if m == 1 => cuda.launch::<kernels::SparseF32M1>(grid(1), args),
                 RowType::F32 => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
             }
         }

@@ -6,6 +6,7 @@
 //! magnitude, [`pays_off`] says from where on they are worth it.
 
 mod bitmap;
+mod choose;
 mod conv2d;
 mod csr;
 mod linear;
@@ -19,6 +20,7 @@ use thiserror::Error;
 use super::Float;
 
 pub use bitmap::Bitmap;
+pub use choose::{MEASURED, Measured, pays_off};
 pub use conv2d::{Conv2d, ConvShape, SparseConv2d, bitmap_from_torch};
 pub use csr::Csr;
 pub use linear::{Linear, SparseLinear};
