@@ -129,8 +129,12 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
         // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
         let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
         let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
-        let small = Split::chunks(&geometry, many, sms);
+        // Long sums in a middling number of large tiles: a block for each chunk of each.
+        let shared = Split::chunks(&geometry, few, 2 * sms);
+        let shares = few >= sms && shared.count > 1;
+        let small = Split::chunks(&geometry, many, 2 * sms);
         first! {
+            Conv2dF32(f32, shares, args, shared);
             Conv2dF32(f32, large, args, Split::NONE);
             Conv2dF32Small(f32, true, args, small);
             Conv2dHalf(!f32, true, args, small);
