@@ -317,7 +317,7 @@ mod launch {
             geometry,
             row_words: 0,
             activation: Activation::None,
-            vectors: u32::from(shape.channels_together(16) && !shape.weights.depthwise()),
+            vectors: u32::from(shape.pieces(16) && !shape.weights.depthwise()),
             column_tiles: 0,
             pixel_tiles: 0,
             segments: Segments { end: [0; MAX_SEGMENTS], scale: [1.0; MAX_SEGMENTS] },

@@ -92,7 +92,7 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
             let tiles: u64 = tile.tiles(&geometry).map(u64::from).iter().product();
             tiles * u64::from(geometry.groups)
         };
-        let eight = Args { vectors: u32::from(shape.channels_together(8)), ..args };
+        let eight = Args { vectors: u32::from(shape.pieces(8)), ..args };
         let (f32, bf16) = (T::TYPE == RowType::F32, T::TYPE == RowType::Bf16);
         let tensor_cores = self.math == Math::TensorCore && !f32 && !packed.depthwise();
         let asked = self.kernel;

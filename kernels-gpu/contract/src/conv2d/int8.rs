@@ -93,7 +93,7 @@ pub struct Args {
     pub row_words: u32,
     /// Last step (ternary).
     pub activation: Activation,
-    /// Whether 16 channels of a group stand side by side in `x`, aligned.
+    /// Whether 16 channels of a group stand side by side in `x`, aligned, and padding is zeros.
     pub vectors: u32,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,

@@ -42,8 +42,8 @@ pub struct Args {
     pub element: RowType,
     /// Last step.
     pub activation: Activation,
-    /// Whether groups of four channels (eight, on tensor cores) stand side by side in `x`, aligned
-    /// to their size.
+    /// Whether groups of four channels stand side by side in `x`, aligned to their size; on tensor
+    /// cores: groups of eight, and padding is zeros.
     pub vectors: u32,
     /// Sums of the splits, `[splits, pixels, channels of all groups]`, where there is more than one.
     pub partial: DevPtr<f32>,
