@@ -149,7 +149,8 @@ macro_rules! taps {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem);
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks(4);
         }
     )* };
 }
@@ -249,10 +250,10 @@ pub enum Conv2dJoinHalf {}
 
 impl Kernel for Conv2dJoinF32 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_f32", JOIN_THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_f32", JOIN_THREADS).with_min_blocks(4);
 }
 
 impl Kernel for Conv2dJoinHalf {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_half", JOIN_THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_half", JOIN_THREADS).with_min_blocks(4);
 }
