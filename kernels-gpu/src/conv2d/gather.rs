@@ -57,73 +57,97 @@ pub(super) const fn swizzled(row: u32, piece: u32) -> u32 {
 /// Rows `first`, `first + apart`, ... of a tile, as one thread gathers them: a piece of each, step
 /// by step.
 pub(super) struct Rows<T, const N: usize> {
+    /// Its image, at channel 0 of the group.
     image: [*const T; N],
+    /// Where tap (0, 0) would stand in it, modulo 2^32.
+    corner: [u32; N],
     h: [i32; N],
     w: [i32; N],
-    /// Where the tap of the step stands in each image, at channel 0.
-    tap: [u32; N],
-    /// Bit `i`: row `i` has a pixel there.
+    /// Bit `i`: the tap of the step has a pixel in row `i`.
     inside: u32,
-    /// Channel of the step.
+    /// Row and column of the step's tap in the window, and its channel.
+    r: u32,
+    s: u32,
     c: u32,
 }
 
 impl<T: Unit, const N: usize> Rows<T, N> {
-    /// The rows from output pixel `pixel` on, of one group. Pixels past the last one read the last.
+    /// The rows from output pixel `pixel` on, of one group, before the step that starts at `term`.
+    /// Pixels past the last one read the last.
     #[inline(always)]
-    pub(super) fn new(g: &Geometry, x: *const T, group: u32, pixel: u32, apart: u32) -> Self {
+    pub(super) fn new(
+        g: &Geometry,
+        x: *const T,
+        group: u32,
+        (pixel, apart): (u32, u32),
+        term: u32,
+    ) -> Self {
+        let (r, s, c) = g.tap(term);
         let mut rows =
-            Self { image: [x; N], h: [0; N], w: [0; N], tap: [0; N], inside: 0, c: u32::MAX / 2 };
+            Self { image: [x; N], corner: [0; N], h: [0; N], w: [0; N], inside: 0, r, s, c };
         let mut i = 0;
         while i < N {
             let (image, h, w) = g.corner((pixel + i as u32 * apart).min(g.pixels - 1));
             let at = u64::from(image) * g.x_image + u64::from(group * g.c * g.x_step[2]);
             rows.image[i] = x.wrapping_add(at as usize);
+            rows.corner[i] = within(g, h, w);
             (rows.h[i], rows.w[i]) = (h, w);
             i += 1;
         }
+        rows.look(g);
         rows
     }
 
-    /// Starts the copies of a piece of each row, from term `term` on, to `to + i * apart` bytes; zeros
-    /// in the padding and past the last term. The channels of a piece stand side by side, aligned.
-    /// Each call is for the next step, `step` terms after the one before.
+    /// Works out which rows have a pixel under the step's tap, where padding is zeros.
+    #[inline(always)]
+    fn look(&mut self, g: &Geometry) {
+        let (down, right) = (self.r as i32 * g.dilation[0], self.s as i32 * g.dilation[1]);
+        // Past the last term: no pixel.
+        let there = self.r * g.s + self.s < g.taps;
+        self.inside = 0;
+        let mut i = 0;
+        while i < N {
+            let h = ((self.h[i] + down) as u32) < g.edges[0].len as u32;
+            let w = ((self.w[i] + right) as u32) < g.edges[1].len as u32;
+            self.inside |= u32::from(h & w & there) << i;
+            i += 1;
+        }
+    }
+
+    /// Starts the copies of a piece of each row to `to + i * apart` bytes, zeros in the padding and
+    /// past the last term, and goes `step` terms on. The channels of a piece stand side by side,
+    /// aligned; padding is zeros.
     ///
     /// # Safety
     ///
     /// The rows are images of the contract's table; the destinations are 16 bytes of shared memory
     /// that nobody else accesses until the copies are waited for.
     #[inline(always)]
-    pub(super) unsafe fn copy(
-        &mut self,
-        g: &Geometry,
-        (term, step): (u32, u32),
-        to: Shared<u8>,
-        apart: u32,
-    ) {
-        self.c += step;
-        if self.c >= g.c {
-            // Another tap: where it falls is worked out once for all of its channels.
-            let (r, s, c) = g.tap(term);
-            (self.c, self.inside) = (c, 0);
-            let mut i = 0;
-            while i < N {
-                let pixel = if term < g.terms { g.pixel(self.h[i], self.w[i], r, s) } else { None };
-                self.tap[i] = pixel.unwrap_or(0);
-                self.inside |= u32::from(pixel.is_some()) << i;
-                i += 1;
-            }
-        }
+    pub(super) unsafe fn copy(&mut self, g: &Geometry, step: u32, to: Shared<u8>, apart: u32) {
+        let tap = within(g, self.r as i32 * g.dilation[0], self.s as i32 * g.dilation[1]);
+        let tap = tap.wrapping_add(self.c);
         let mut i = 0;
         while i < N {
-            let from = self.image[i].wrapping_add((self.tap[i] + self.c) as usize);
+            let from = self.image[i].wrapping_add(self.corner[i].wrapping_add(tap) as usize);
             // SAFETY: the channels of one pixel of the image; the caller's promise.
             unsafe { copy_x16_l1(to.add(i as u32 * apart), from, self.inside >> i & 1 != 0) };
             i += 1;
         }
+        self.c += step;
+        if self.c >= g.c {
+            while self.c >= g.c {
+                self.c -= g.c;
+                self.s += 1;
+                if self.s == g.s {
+                    (self.r, self.s) = (self.r + 1, 0);
+                }
+            }
+            self.look(g);
+        }
     }
 
-    /// The same for channels anywhere, an element at a time, done when it returns.
+    /// The terms from `term` on, for channels anywhere and any padding: an element at a time, done when
+    /// it returns.
     ///
     /// # Safety
     ///
@@ -162,6 +186,13 @@ impl<T: Unit, const N: usize> Rows<T, N> {
             word += 1;
         }
     }
+}
+
+/// Elements from the first pixel of an image to row `h`, column `w`, modulo 2^32: a sum of such
+/// distances is right where it ends at a pixel, because images have fewer than 2^31 elements.
+#[inline(always)]
+fn within(g: &Geometry, h: i32, w: i32) -> u32 {
+    (h as u32).wrapping_mul(g.x_step[0]).wrapping_add((w as u32).wrapping_mul(g.x_step[1]))
 }
 
 /// Starts the copies of weight rows `row`, `row + apart`, ... (`N` of them), eight channels from

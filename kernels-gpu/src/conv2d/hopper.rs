@@ -61,8 +61,13 @@ unsafe fn run<
     // Gathering: piece `piece` of rows `row + i * apart`, which have the same row % 8.
     let (row, piece, apart) = (thread / 8, thread % 8, THREADS / 8);
     let x = args.x.as_ptr().cast::<u16>().cast_const();
-    let mut rows =
-        Rows::<u16, { (BM * 8 / THREADS) as usize }>::new(g, x, group, pixel0 + row, apart);
+    let mut rows = Rows::<u16, { (BM * 8 / THREADS) as usize }>::new(
+        g,
+        x,
+        group,
+        (pixel0 + row, apart),
+        start + piece * 8,
+    );
     let across = BN / 8;
     let (b_row, b_piece) = (thread / across, thread % across);
     let column = column0 + b_piece * 8;
@@ -97,7 +102,7 @@ unsafe fn run<
             // SAFETY: pieces of this stage, which is free (see the file's words).
             unsafe {
                 if vectors {
-                    rows.copy(g, (term + piece * 8, MMA_STEP), a_to, apart * ROW_BYTES);
+                    rows.copy(g, MMA_STEP, a_to, apart * ROW_BYTES);
                 } else {
                     rows.copy_each(g, term + piece * 8, a_to, apart * ROW_BYTES);
                 }

@@ -248,36 +248,50 @@ unsafe fn finish_fours<const PIXELS: u32, const CHANNELS: u32>(
         }
         c += 1;
     }
+    // Two rows at a time, so that their loads are under way together.
+    const ROWS: usize = 2;
+    let apart = threads / (CHANNELS / 4);
     let mut row = thread / (CHANNELS / 4);
-    while row < PIXELS {
-        let pixel = pixel0 + row;
-        if pixel >= g.pixels {
-            return;
-        }
-        let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel);
-        let (image, _) = g.by_image.div_rem(pixel);
+    while row < PIXELS && pixel0 + row < g.pixels {
         let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
-        let residual = args.residual.as_ptr().cast_const().wrapping_add(at as usize);
-        // SAFETY: the staging area; a number for each image; four channels of a pixel, aligned.
-        let (sums, scale, residual) = unsafe {
-            (
-                smem.add(row * pitch + column).read_x4(),
-                ld_nc(args.scales.as_ptr().cast_const().wrapping_add(image as usize)),
-                ld_or_zero_x4::<f32>(has, residual.cast()),
-            )
-        };
         let activation = Activation::from_u32(opaque_here(args.activation as u32));
-        let mut out = [0u32; 4];
-        let mut c = 0;
-        while c < 4 {
-            let value = dequantise(sums[c] as i32, scale, weight_scales[c]);
-            let r = if has { residual[c] } else { ABSENT };
-            out[c] = finish_cheap(value, biases[c], r, activation).to_bits();
-            c += 1;
+        let (mut sums, mut extra) = ([[0u32; 4]; ROWS], [[0.0f32; 4]; ROWS]);
+        let (mut scales, mut at) = ([1.0f32; ROWS], [0usize; ROWS]);
+        let mut i = 0;
+        while i < ROWS {
+            // Rows past the last one read the last and are not written.
+            let of_tile = (row + i as u32 * apart).min(PIXELS - 1);
+            let pixel = (pixel0 + of_tile).min(g.pixels - 1);
+            at[i] = (u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel)) as usize;
+            let (image, _) = g.by_image.div_rem(pixel);
+            let residual = args.residual.as_ptr().cast_const().wrapping_add(at[i]);
+            let scale = args.scales.as_ptr().cast_const().wrapping_add(image as usize);
+            // SAFETY: the staging area; a number for each image; four channels of a pixel, aligned.
+            unsafe {
+                sums[i] = smem.add(of_tile * pitch + column).read_x4();
+                scales[i] = ld_nc(scale);
+                extra[i] = ld_or_zero_x4(has, residual.cast());
+            }
+            i += 1;
         }
-        // SAFETY: four outputs that belong to this thread.
-        unsafe { st_x4(args.y.as_ptr().wrapping_add(at as usize).cast(), out) };
-        row += threads / (CHANNELS / 4);
+        let mut i = 0;
+        while i < ROWS {
+            let of_tile = row + i as u32 * apart;
+            if of_tile < PIXELS && pixel0 + of_tile < g.pixels {
+                let mut out = [0u32; 4];
+                let mut c = 0;
+                while c < 4 {
+                    let value = dequantise(sums[i][c] as i32, scales[i], weight_scales[c]);
+                    let r = if has { extra[i][c] } else { ABSENT };
+                    out[c] = finish_cheap(value, biases[c], r, activation).to_bits();
+                    c += 1;
+                }
+                // SAFETY: four outputs that belong to this thread.
+                unsafe { st_x4(args.y.as_ptr().wrapping_add(at[i]).cast(), out) };
+            }
+            i += 1;
+        }
+        row += ROWS as u32 * apart;
     }
 }
 

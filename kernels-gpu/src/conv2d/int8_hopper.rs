@@ -45,8 +45,13 @@ unsafe fn run<const BN: u32>(args: &Args) {
 
     let (row, piece, apart) = (thread / 8, thread % 8, THREADS / 8);
     let x = args.x.as_ptr().cast_const();
-    let mut rows =
-        Rows::<u8, { (BM * 8 / THREADS) as usize }>::new(g, x, group, pixel0 + row, apart);
+    let mut rows = Rows::<u8, { (BM * 8 / THREADS) as usize }>::new(
+        g,
+        x,
+        group,
+        (pixel0 + row, apart),
+        piece * 16,
+    );
     // Weights: 64 terms of row thread / 2. With 64 channels half of the threads have none.
     let (b_row, b_piece) = (thread / 2, thread % 2 * 4);
     let carries = b_row < BN;
@@ -102,7 +107,7 @@ unsafe fn run<const BN: u32>(args: &Args) {
             // 64 long.
             unsafe {
                 if vectors {
-                    rows.copy(g, (term + piece * 16, MMA_STEP), to, apart * ROW_BYTES);
+                    rows.copy(g, MMA_STEP, to, apart * ROW_BYTES);
                 } else {
                     rows.copy_each(g, term + piece * 16, to, apart * ROW_BYTES);
                 }

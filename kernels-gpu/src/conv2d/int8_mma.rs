@@ -46,7 +46,7 @@ unsafe fn run<
 
     let (row, piece, apart) = (thread / 8, thread % 8, threads / 8);
     let x = args.x.as_ptr().cast_const();
-    let mut rows = Rows::<u8, PIECES>::new(g, x, group, pixel0 + row, apart);
+    let mut rows = Rows::<u8, PIECES>::new(g, x, group, (pixel0 + row, apart), piece * 16);
     // int8: pieces of rows row + i * apart. Ternary: four pieces of row thread / 2.
     let weights = args.w.as_ptr().cast_const();
     let (b_row, b_piece) = if W::TERNARY { (thread / 2, thread % 2 * 4) } else { (row, piece) };
@@ -81,7 +81,7 @@ unsafe fn run<
             // SAFETY: pieces of this stage, which everybody has read before this turn's barrier.
             unsafe {
                 if vectors {
-                    rows.copy(g, (at, MMA_STEP), a_to, apart * ROW_BYTES);
+                    rows.copy(g, MMA_STEP, a_to, apart * ROW_BYTES);
                 } else {
                     rows.copy_each(g, at, a_to, apart * ROW_BYTES);
                 }

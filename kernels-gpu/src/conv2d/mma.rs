@@ -51,7 +51,8 @@ unsafe fn run<
     // Gathering: piece `piece` of rows `row + i * apart`, which have the same row % 8.
     let (row, piece, apart) = (thread / 8, thread % 8, threads / 8);
     let x = args.x.as_ptr().cast::<u16>().cast_const();
-    let mut rows = Rows::<u16, PIECES_A>::new(g, x, group, pixel0 + row, apart);
+    let mut rows =
+        Rows::<u16, PIECES_A>::new(g, x, group, (pixel0 + row, apart), start + piece * 8);
     let a_to = swizzled(row, piece);
     let across = BN / 8;
     let (b_row, b_piece) = (thread / across, thread % across);
@@ -86,7 +87,7 @@ unsafe fn run<
             // SAFETY: pieces of this stage, which everybody has read before this turn's barrier.
             unsafe {
                 if vectors {
-                    rows.copy(g, (term + piece * 8, MMA_STEP), to.add(a_to), apart * ROW_BYTES);
+                    rows.copy(g, MMA_STEP, to.add(a_to), apart * ROW_BYTES);
                 } else {
                     rows.copy_each(g, term + piece * 8, to.add(a_to), apart * ROW_BYTES);
                 }

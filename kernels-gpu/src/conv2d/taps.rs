@@ -6,8 +6,8 @@
 //! neighbours in memory. Both take the taps in the contract's order.
 
 use contract::conv2d::{
-    Activation, Args, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32,
-    Conv2dTapsHalf, TAPS_PIXELS, TAPS_ROWS, TAPS_SIDE, TAPS_THREADS, finish,
+    ABSENT, Activation, Args, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32,
+    Conv2dTapsHalf, TAPS_PIXELS, TAPS_ROWS, TAPS_SIDE, TAPS_THREADS, finish, finish_cheap,
 };
 use contract::launch::Kernel;
 use contract::num::fma;
@@ -97,7 +97,51 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
         line += 1;
     }
 
-    // Through shared memory of this thread alone, so that the epilogue is a loop and not unrolled.
+    let rows = if exists { TAPS_ROWS.min(g.out[0] - p0) } else { 0 };
+    let pixels = TAPS_PIXELS.min(g.out[1] - q0);
+    let activation = args.activation;
+    if activation.is_cheap() {
+        let mut biases = [0.0; 4];
+        let mut c = 0;
+        while c < 4 {
+            // SAFETY: an output channel.
+            biases[c] = unsafe { bias(args, channel + c as u32) };
+            c += 1;
+        }
+        let mut i = 0;
+        while i < ROWS * PIXELS {
+            let (p, q) = ((i / PIXELS) as u32, (i % PIXELS) as u32);
+            if p < rows && q < pixels {
+                let pixel = (p0 + p) * g.out[1] + q0 + q;
+                let at = u64::from(image) * g.y_image + u64::from(pixel * g.y_step[0] + channel);
+                let residual = args.residual.as_ptr().cast::<T>().cast_const();
+                // Opaque, because LLVM would copy all of this for every kind of epilogue.
+                let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
+                let activation = Activation::from_u32(opaque_here(activation as u32));
+                // SAFETY: as large as y.
+                let residual =
+                    unsafe { T::load4(args.element, has, residual.wrapping_add(at as usize)) };
+                let mut out = [0.0; 4];
+                let mut c = 0;
+                while c < 4 {
+                    let residual = if has { residual[c] } else { ABSENT };
+                    out[c] = finish_cheap(
+                        acc[p as usize][q as usize][c],
+                        biases[c],
+                        residual,
+                        activation,
+                    );
+                    c += 1;
+                }
+                let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
+                // SAFETY: four channels of one output, which belong to this thread.
+                unsafe { T::store4(args.element, y, out) };
+            }
+            i += 1;
+        }
+        return;
+    }
+    // Through shared memory of this thread alone, so that there is one copy of the activation.
     let own = dynamic_shared_mem::<f32>().add(thread_idx_x() * 4);
     let slot = |i: usize| own.add(i as u32 * TAPS_THREADS * 4);
     let mut i = 0;
@@ -106,8 +150,6 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
         unsafe { slot(i).write_x4(acc[i / PIXELS][i % PIXELS]) };
         i += 1;
     }
-    let rows = if exists { TAPS_ROWS.min(g.out[0] - p0) } else { 0 };
-    let pixels = TAPS_PIXELS.min(g.out[1] - q0);
     let mut p = 0;
     while p < rows {
         let mut q = 0;

@@ -317,7 +317,7 @@ mod launch {
             geometry,
             row_words: 0,
             activation: Activation::None,
-            vectors: u32::from(shape.channels_together(16) && !shape.weights.depthwise()),
+            vectors: u32::from(shape.pieces(16) && !shape.weights.depthwise()),
             column_tiles: 0,
             pixel_tiles: 0,
             segments: Segments { end: [0; MAX_SEGMENTS], scale: [1.0; MAX_SEGMENTS] },
@@ -365,7 +365,10 @@ mod launch {
                 ..args(&shape, geometry)
             };
             let sms = u64::from(cuda.cuda().device().info().sm_count);
-            let wide = geometry.k > 64 && 4 * blocks(&args, Conv2dTernaryHopper::TILE) >= 3 * sms;
+            let [wide, narrow] = [Conv2dTernaryHopper::TILE, Conv2dTernaryHopperNarrow::TILE]
+                .map(|tile| blocks(&args, tile).div_ceil(sms));
+            // A wide tile takes 5/3 of the time of a narrow one.
+            let wide = geometry.k > 64 && 5 * wide < 3 * narrow;
             // SAFETY: `check` compared the tensors with the shape; the weights hold `k` rows by
             // construction; `y` is borrowed exclusively.
             first!(cuda, TERNARY, self.kernel, args:

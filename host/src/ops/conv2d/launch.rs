@@ -43,7 +43,8 @@ impl Split {
     /// `least` terms.
     fn fill(g: &Geometry, blocks: u64, wanted: u64, least: u32) -> Self {
         let splits = (wanted / blocks.max(1)).min(u64::from(g.terms / least));
-        if splits < 2 || outputs(g) > MOST_SHARED {
+        // Fewer splits, or shorter sums, do not pay for the second launch.
+        if splits < 3 || g.terms < LEAST_SHARED || outputs(g) > MOST_SHARED {
             return Self::NONE;
         }
         let steps = u64::from(g.terms.div_ceil(MMA_STEP));
@@ -52,6 +53,8 @@ impl Split {
     }
 }
 
+/// Fewest terms that blocks of a tensor-core kernel share.
+const LEAST_SHARED: u32 = 1024;
 /// Most outputs whose terms are shared among blocks.
 const MOST_SHARED: u64 = 1 << 22;
 
@@ -92,7 +95,7 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
             let tiles: u64 = tile.tiles(&geometry).map(u64::from).iter().product();
             tiles * u64::from(geometry.groups)
         };
-        let eight = Args { vectors: u32::from(shape.channels_together(8)), ..args };
+        let eight = Args { vectors: u32::from(shape.pieces(8)), ..args };
         let (f32, bf16) = (T::TYPE == RowType::F32, T::TYPE == RowType::Bf16);
         let tensor_cores = self.math == Math::TensorCore && !f32 && !packed.depthwise();
         let asked = self.kernel;
@@ -113,8 +116,12 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
             return unsafe { depthwise(cuda, args, packed.k as u32, asked) };
         }
         if tensor_cores {
-            let wide = geometry.k > 64 && blocks(Conv2dHopperBf16::TILE) >= sms;
-            let narrow = blocks(Conv2dHopperNarrowBf16::TILE);
+            // A wide tile takes 5/3 of the time of a narrow one: what counts is the busiest
+            // multiprocessor. Short sums leave it to the narrow tiles, of which two run at once.
+            let [wide, narrow] = [Conv2dHopperBf16::TILE, Conv2dHopperNarrowBf16::TILE].map(blocks);
+            let wide = geometry.k > 64
+                && geometry.terms >= 4 * MMA_STEP
+                && 5 * wide.div_ceil(sms) < 3 * narrow.div_ceil(sms);
             let narrow = Split::fill(&geometry, narrow, 2 * sms, 2 * MMA_STEP);
             let small = Split::fill(&geometry, blocks(Conv2dMmaBf16::TILE), 3 * sms, 2 * MMA_STEP);
             first! {
@@ -129,8 +136,12 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
         // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
         let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
         let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
-        let small = Split::chunks(&geometry, many, sms);
+        // Long sums in a middling number of large tiles: a block for each chunk of each.
+        let shared = Split::chunks(&geometry, few, 2 * sms);
+        let shares = few >= sms && shared.count > 1;
+        let small = Split::chunks(&geometry, many, 2 * sms);
         first! {
+            Conv2dF32(f32, shares, args, shared);
             Conv2dF32(f32, large, args, Split::NONE);
             Conv2dF32Small(f32, true, args, small);
             Conv2dHalf(!f32, true, args, small);

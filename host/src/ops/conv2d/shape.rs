@@ -123,6 +123,12 @@ impl Shape {
         self.images.layout == Layout::Nhwc && channels.is_multiple_of(count)
     }
 
+    /// The same, where padding is zeros.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a choice among kernels"))]
+    pub(super) fn pieces(&self, count: usize) -> bool {
+        self.window.mode == PadMode::Zeros && self.channels_together(count)
+    }
+
     pub(super) fn input_len(&self, op: &'static str) -> Result<usize, OpError> {
         let Images { n, h, w, .. } = self.images;
         product(op, "elements of x", &[n, h, w, self.weights.c, self.weights.groups])
@@ -198,6 +204,7 @@ impl Shape {
             k: (k / groups) as u32,
             groups: groups as u32,
             s: window[1] as u32,
+            taps: (window[0] * window[1]) as u32,
             terms: terms as u32,
             pixels: pixels as u32,
             out: [p as u32, q as u32],

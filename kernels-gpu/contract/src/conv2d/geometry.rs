@@ -102,6 +102,8 @@ pub struct Geometry {
     pub groups: u32,
     /// Width of the window.
     pub s: u32,
+    /// Taps of the window: `R * S`.
+    pub taps: u32,
     /// Terms of one sum: `R * S * c`.
     pub terms: u32,
     /// Output pixels of all images: `N * P * Q`.

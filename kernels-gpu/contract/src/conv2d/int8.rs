@@ -93,7 +93,7 @@ pub struct Args {
     pub row_words: u32,
     /// Last step (ternary).
     pub activation: Activation,
-    /// Whether 16 channels of a group stand side by side in `x`, aligned.
+    /// Whether 16 channels of a group stand side by side in `x`, aligned, and padding is zeros.
     pub vectors: u32,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,
@@ -125,7 +125,7 @@ const fn dot(symbol: &'static str) -> LaunchSpec {
 
 const fn mma(symbol: &'static str) -> LaunchSpec {
     let (steps, staging) = (MMA_STAGES * MMA_STEP * (64 + 64), 64 * (64 + 4) * 4);
-    LaunchSpec::new(symbol, 128).with_smem(larger(steps, staging)).with_min_sm(80)
+    LaunchSpec::new(symbol, 128).with_smem(larger(steps, staging)).with_min_blocks(3).with_min_sm(80)
 }
 
 /// Steps in the shared memory of the Hopper kernels.
@@ -137,7 +137,10 @@ const NARROW: Tile = Tile { pixels: 128, channels: 64 };
 const fn hopper(symbol: &'static str, tile: Tile) -> LaunchSpec {
     // The codes of a step stand behind it; the steps start at a multiple of 1,024.
     let step = MMA_STEP * (tile.pixels + tile.channels) + MMA_STEP / 4 * tile.channels;
-    LaunchSpec::new(symbol, 256).with_smem(HOPPER_STAGES * step + 1024).only_on(90)
+    LaunchSpec::new(symbol, 256)
+        .with_smem(HOPPER_STAGES * step + 1024)
+        .with_min_blocks(1)
+        .only_on(90)
 }
 
 macro_rules! kernels {

@@ -42,8 +42,8 @@ pub struct Args {
     pub element: RowType,
     /// Last step.
     pub activation: Activation,
-    /// Whether groups of four channels (eight, on tensor cores) stand side by side in `x`, aligned
-    /// to their size.
+    /// Whether groups of four channels stand side by side in `x`, aligned to their size; on tensor
+    /// cores: groups of eight, and padding is zeros.
     pub vectors: u32,
     /// Sums of the splits, `[splits, pixels, channels of all groups]`, where there is more than one.
     pub partial: DevPtr<f32>,
@@ -149,7 +149,8 @@ macro_rules! taps {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem);
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks(4);
         }
     )* };
 }
@@ -249,10 +250,10 @@ pub enum Conv2dJoinHalf {}
 
 impl Kernel for Conv2dJoinF32 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_f32", JOIN_THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_f32", JOIN_THREADS).with_min_blocks(4);
 }
 
 impl Kernel for Conv2dJoinHalf {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_half", JOIN_THREADS);
+    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_join_half", JOIN_THREADS).with_min_blocks(4);
 }
