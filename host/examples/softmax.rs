@@ -27,15 +27,9 @@ fn softmax<B: Backend>(backend: &B) -> Result<(), Box<dyn std::error::Error>> {
     let mut x = backend.alloc("scores", N * N)?;
     backend.write(&mut x, 0, &scores)?;
     let mut y = backend.alloc("weights", N * N)?;
-<<<<<<< HEAD
-    let mask = Mask::Causal { queries: N };
-    let (x, m, k, scale, log) = (&x, N, N, 0.5, false);
-    backend.softmax(Softmax { x, mask, y: &mut y, m, k, scale, log })?;
-=======
     let (m, k, scale, log) = (N, N, 0.5, false);
     let mask = Mask::Causal { queries: N };
     backend.softmax(Softmax { x: &x, mask, y: &mut y, m, k, scale, log })?;
->>>>>>> rows
 
     let mut weights = vec![bf16::default(); N * N];
     backend.read(&y, 0, &mut weights)?;
@@ -45,11 +39,7 @@ fn softmax<B: Backend>(backend: &B) -> Result<(), Box<dyn std::error::Error>> {
 
     // More queries than keys cannot be causal.
     let mask = Mask::Causal { queries: N + 1 };
-<<<<<<< HEAD
-    let refused = backend.softmax(Softmax { x, mask, y: &mut y, m, k, scale, log });
-=======
     let refused = backend.softmax(Softmax { x: &x, mask, y: &mut y, m, k, scale, log });
->>>>>>> rows
     assert!(matches!(refused, Err(OpError::Dimension { what: "queries", .. })));
     Ok(())
 }

@@ -32,7 +32,6 @@ fn choose_backend() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn lut_matmul() {
     let text = run("lut_matmul", &["cpu"]);
     assert!(text.contains("TL1 and TL2: the bits of w2a8_gemv"), "{text}");
@@ -43,12 +42,13 @@ fn lut_matmul() {
 fn conv2d() {
     let text = run("conv2d", &["cpu"]);
     assert!(text.contains("[2, 9, 7, 16] on CPU") && text.contains("y[0..4] = ["), "{text}");
-=======
+}
+
+#[test]
 fn sparse() {
     let text = run("sparse", &["cpu"]);
     assert!(text.contains("310800 of 388500 weights pruned"), "{text}");
     assert!(text.contains("2x500x777 on CPU") && text.contains("y[0, 0..4] = ["), "{text}");
->>>>>>> sparse
 }
 
 #[test]

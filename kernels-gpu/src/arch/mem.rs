@@ -184,11 +184,7 @@ pub unsafe fn ld_x4_if<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
 ///
 /// When `enabled`: as for [`ld_x4`].
 #[inline(always)]
-<<<<<<< HEAD
 pub unsafe fn ld_or_zero_x4<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
-=======
-pub unsafe fn ld_x4_or_zero<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T> {
->>>>>>> sparse
     // SAFETY: the caller's promise; the load is not executed unless `enabled`.
     unsafe {
         load_x4_if!(
@@ -200,7 +196,6 @@ pub unsafe fn ld_x4_or_zero<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T
     }
 }
 
-<<<<<<< HEAD
 /// Eight bytes, or zeros when `enabled` does not hold. `@enabled ld.global.v2.b32`
 ///
 /// # Safety
@@ -226,8 +221,6 @@ pub unsafe fn ld_or_zero_x2<T: Register>(enabled: bool, p: *const [T; 2]) -> [T;
     [T::from_word(a), T::from_word(b)]
 }
 
-=======
->>>>>>> sparse
 /// A word, or 0 when `enabled` does not hold. `@enabled ld.global.b32`
 ///
 /// # Safety

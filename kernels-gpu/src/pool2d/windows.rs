@@ -152,30 +152,9 @@ fn each_row<const AVG: bool>(
         // Anew in each turn: offsets of all taps would take more registers than there are.
         let column = opaque_u64(out.step as u64) as isize;
         let count = (if AVG { h.taps(oh, padded) * columns } else { 1 }) as f32;
-<<<<<<< HEAD
-        let place = (plane * h.out as usize + oh as usize) * w.out as usize + ow as usize;
-        let y = y.wrapping_add(place * step as usize + channel);
-        if args.piece == 1 {
-            // SAFETY: a tap of the channel, inside of the image.
-            let load = |inside: bool, i: isize| unsafe { E::load_if(inside, x.wrapping_offset(i)) };
-            let value = window::<f32, 1, AVG>((h, w), (oh, ow), steps, count, 0.0, load, |v| [v]);
-            // SAFETY: an output of this thread.
-            unsafe { E::store(y, value[0]) };
-        } else {
-            // SAFETY: a tap of the piece of channels, aligned to 16 as the contract has it.
-            let load = |inside: bool, i: isize| unsafe {
-                ld_or_zero_x4(inside, x.wrapping_offset(i).cast())
-            };
-            let values =
-                window::<[u32; 4], 8, AVG>((h, w), (oh, ow), steps, count, [0; 4], load, E::widen);
-            // SAFETY: a piece of outputs of this thread.
-            unsafe { st_x4(y.cast(), E::narrow(values)) };
-        }
-=======
         let place = (out.plane * h.out as usize + oh as usize) * w.out as usize + out.ow as usize;
         let place = place * out.step as usize + out.channel;
         body(oh, (w.len as isize * column, column), count, place);
->>>>>>> rows
         oh = opaque(oh + 1);
     }
 }
@@ -223,7 +202,7 @@ pub(super) unsafe fn pieces<E: Float, const AVG: bool>(args: &Args) {
     each_row::<AVG>(args, &out, |oh, steps, count, place| {
         // SAFETY: a tap of the piece of channels, inside of the image.
         let load =
-            |inside: bool, i: isize| unsafe { ld_x4_or_zero(inside, x.wrapping_offset(i).cast()) };
+            |inside: bool, i: isize| unsafe { ld_or_zero_x4(inside, x.wrapping_offset(i).cast()) };
         let at = ((&args.h, &args.w), (oh, out.ow));
         let zero = [0u32; 4];
         let values = match (args.h.kernel, args.w.kernel) {

@@ -12,7 +12,7 @@ use contract::sparse::{
 use super::mma::{finish, fragment};
 use super::stream::{Stream, Tile, stream_memory};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::ld_x4_or_zero;
+use crate::arch::mem::ld_or_zero_x4;
 use crate::arch::mma::mma_bf16;
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y};
 use crate::arch::warp::{lane_id, sync_warp, warp_id};
@@ -110,7 +110,7 @@ unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
                         let (pixel, valid) = pixels[n];
                         let x = pixel.wrapping_add(at_column.channel as usize);
                         // SAFETY: eight channels of a pixel of the image, aligned.
-                        unsafe { ld_x4_or_zero(inside && valid, x.cast()) }
+                        unsafe { ld_or_zero_x4(inside && valid, x.cast()) }
                     });
                     if at_column.advance(&args.patches) {
                         pixels = core::array::from_fn(|n| at_column.pixel(args, corners[n]));
