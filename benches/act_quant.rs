@@ -38,7 +38,7 @@ impl Case for Quant {
         let front = match self.front {
             Front::Nothing => "",
             Front::ResidualAndNorm => " add, rmsnorm",
-            Front::Relu2AndNorm => " relu2_mul, rmsnorm",
+            Front::Relu2AndNorm => " relu2 gate, rmsnorm",
         };
         format!("{}x{}{front}", self.m, self.k)
     }
