@@ -84,7 +84,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
     attention: AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32;
-    bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side32, BmmF32Side16, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
+    bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Side32, BmmF32Side16, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
