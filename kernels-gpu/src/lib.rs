@@ -6,7 +6,7 @@
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
 // `arch::mma`: intrinsics that return several registers.
-#![feature(abi_unadjusted)]
+#![cfg_attr(level_sm_80, feature(abi_unadjusted))]
 #![allow(internal_features)]
 
 pub mod arch;

@@ -196,11 +196,10 @@ pub(super) unsafe fn direct<F: Fragment>(args: &Args, element: Float<false>) {
         let (mut left, mut right) = ([[[0; 2 * ROWS]; 2]; STEPS], [[[0; COLUMNS]; 2]; STEPS]);
         // Step s asks for its fragments and multiplies those of the step before. The start is
         // opaque, because LLVM would copy the first step out of the loop.
-        let start = opaque(0);
-        let mut step = start;
+        let mut step = opaque(0);
         while step <= steps {
             let next = (a.load::<F>(), b.load::<F>());
-            if step > start {
+            if step > 0 {
                 products::<F>(&mut sums, &left, &right);
             }
             (left, right) = next;

@@ -4,13 +4,17 @@
 use contract::bmm::{Args, Matrix};
 
 use super::source::Float;
+use super::target::Target;
 use super::write::write_eight;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::st_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::{declare, swizzle};
-use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, multiply};
+use crate::tile::hopper::{
+    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, for_each_packed, multiply,
+};
 use crate::tile::walk::tile_at;
 
 /// Elements of a copy.
@@ -98,7 +102,8 @@ impl Part {
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` with the blocks of its tiling, or fewer; `args` says the
-/// truth; `A` and `B` have a unit of 16; `C` overlaps neither.
+/// truth; `A` and `B` have a unit of 16; `C` overlaps neither, and unless `ANY`, has a unit of 16 and
+/// is not read.
 #[inline(always)]
 pub(super) unsafe fn hopper<
     E: Half,
@@ -106,6 +111,7 @@ pub(super) unsafe fn hopper<
     const N: u32,
     const AHEAD: u32,
     const BEHIND: u32,
+    const ANY: bool,
 >(
     args: &Args,
     element: Float<false>,
@@ -155,15 +161,24 @@ pub(super) unsafe fn hopper<
     };
     let done = |tile: u32, slot: Shared<u8>| {
         let (batch, row0, column0) = place(tile);
-        // SAFETY: the slot is free; elements of this tile are this block's.
-        unsafe {
-            let put = |row, column, sums| {
-                write_eight(args, element, batch, (row0 + row, column0 + column), sums);
-            };
-            if N == 256 {
-                for_each_eight::<N, 64>(slot, put);
-            } else {
-                for_each_eight::<N, 32>(slot, put);
+        if !ANY || args.c.unit == 16 && !<Float<false> as Target>::reads(args.beta) {
+            let base = args.c.addr.cast::<u16>().as_ptr();
+            let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);
+            for_each_packed::<E, N>(f32::from_bits(args.alpha), |row, column, words| {
+                let (row, column) = (row0 + row, column0 + column);
+                if row < args.m && column < args.n {
+                    let at = u64::from(row) * args.c.ld + u64::from(column);
+                    // SAFETY: rows of C are a multiple of 8 long: all eight are inside when the
+                    // first is; elements of this tile are this block's.
+                    unsafe { st_x4(base.wrapping_add(at as usize).cast(), words) };
+                }
+            });
+        } else {
+            // SAFETY: the slot is free; elements of this tile are this block's.
+            unsafe {
+                for_each_eight::<N>(slot, |row, column, sums| {
+                    write_eight(args, element, batch, (row0 + row, column0 + column), sums);
+                });
             }
         }
     };

@@ -5,15 +5,19 @@ mod direct;
 mod exact;
 #[cfg(level_sm_90a)]
 mod hopper;
+mod part;
 mod source;
+mod target;
 mod write;
 
 use contract::bmm::Args;
 use contract::num::RowType;
 
+#[cfg(level_sm_90a)]
 use crate::element::{Bf16, F16};
 use exact::exact;
-use source::{Float, Int8, Int32};
+use source::{Float, Int8};
+use target::Int32;
 
 /// One entry: what it computes is the call in its body.
 macro_rules! entries {
@@ -56,10 +60,11 @@ entries! {
 
 #[cfg(level_sm_90a)]
 entries! {
-    bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1>(args, Float::BF16);
-    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0>(args, Float::BF16);
-    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 1, 0>(args, Float::BF16);
-    bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1>(args, Float::F16);
-    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0>(args, Float::F16);
-    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 1, 0>(args, Float::F16);
+    bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true>(args, F32, F32);
+    bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
+    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);
+    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 1, 0, false>(args, Float::BF16);
+    bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1, true>(args, Float::F16);
+    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0, false>(args, Float::F16);
+    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 1, 0, false>(args, Float::F16);
 }

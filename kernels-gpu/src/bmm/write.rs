@@ -4,7 +4,7 @@ use contract::bmm::Args;
 
 #[cfg(level_sm_90a)]
 use super::source::Float;
-use super::source::Target;
+use super::target::Target;
 use crate::arch::shared::Shared;
 use crate::arch::warp::Register;
 
@@ -103,7 +103,7 @@ pub(super) unsafe fn write_eight(
 }
 
 /// Writes a thread's squares of 4 by 4 straight from its sums; the first stands at `(row0, column0)`,
-/// the others `steps` apart. What is outside of `C` is left out.
+/// the others `steps` apart. What is outside of `m` by `n` is left out.
 ///
 /// # Safety
 ///
@@ -115,6 +115,7 @@ pub(super) unsafe fn write_squares<C: Target, const RM: usize, const RN: usize>(
     element: C,
     batch: u32,
     (row0, column0): (u32, u32),
+    (m, n): (u32, u32),
     steps: (u32, u32),
     sums: [[[[C::Sum; 4]; RN]; 4]; RM],
 ) {
@@ -127,7 +128,7 @@ pub(super) unsafe fn write_squares<C: Target, const RM: usize, const RN: usize>(
         let mut c = 0;
         while c < RN {
             let step = c as u32 * steps.1;
-            if row < args.m && column0 + step < args.n {
+            if row < m && column0 + step < n {
                 let zero = C::Sum::from_word(0);
                 let out = sums[r / 4][r % 4][c].map(|sum| C::finish(args.alpha, sum, 0, zero));
                 // SAFETY: all four are inside when the first is; the caller's promise.

@@ -10,10 +10,11 @@
 //! `s - AHEAD - BEHIND - 1`, and a ring of `AHEAD + BEHIND + 1` slices is enough.
 
 use crate::arch::async_copy::{commit_group, wait_group};
+use crate::arch::half::{pack_bf16, pack_f16};
 use crate::arch::hint::opaque;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, lane_id, sync_warp};
+use crate::arch::warp::{LANES, lane_id, shuffle_xor, sync_warp};
 use crate::arch::wgmma::{self, Descriptor};
 use crate::element::{Bf16, F16};
 
@@ -36,10 +37,13 @@ pub trait Half: Copy {
         b: Descriptor,
         add: bool,
     );
+
+    /// Two values, rounded.
+    fn pack(low: f32, high: f32) -> u32;
 }
 
 macro_rules! half {
-    ($element:ident, $n64:ident, $n128:ident, $n256:ident) => {
+    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident) => {
         impl Half for $element {
             #[inline(always)]
             unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
@@ -57,12 +61,17 @@ macro_rules! half {
                     }
                 }
             }
+
+            #[inline(always)]
+            fn pack(low: f32, high: f32) -> u32 {
+                $pack(low, high)
+            }
         }
     };
 }
 
-half!(Bf16, bf16_n64, bf16_n128, bf16_n256);
-half!(F16, f16_n64, f16_n128, f16_n256);
+half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16);
+half!(F16, f16_n64, f16_n128, f16_n256, pack_f16);
 
 /// The sums of `tiles` tiles over `slices` slices each (at least one), tile by tile in the
 /// accumulators. `mn_major`: which of `A` and `B` are. `load(tile, slice, to)` asks for a slice by
@@ -177,26 +186,87 @@ const fn step(mn_major: u32) -> u32 {
     if mn_major == 1 { wgmma::DEPTH * 128 } else { wgmma::DEPTH * 2 }
 }
 
-/// Hands out the sums of a tile, eight neighbours of a row at a time: `put(row, column, at)`, row and
-/// column in the tile, the sums at `at` in shared memory. A warp takes 16 rows of `CHUNK` columns (32
-/// or 64) at a time: wide ones are fewer, narrow ones need fewer registers.
-///
-/// In a chunk, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a warp writes
-/// together are then in different banks, and eights stay together.
+/// Runs a block for each group of 16 columns of a tile of `$n`, `$j` being its number.
+macro_rules! each_group {
+    ($n:expr, $j:ident => $body:block) => {
+        each_group!(@ $n, $j, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $n:expr, $j:ident, $body:block, $($number:literal)*) => { $(
+        if 16 * $number < $n {
+            const $j: u32 = $number;
+            $body
+        }
+    )* };
+}
+
+/// Hands out the sums of a tile, scaled by `alpha` and rounded, eight neighbours of a row at a time:
+/// `put(row, column, words)`, row and column in the tile. A warp's calls cover 8 rows of 32 columns.
 ///
 /// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
+#[inline(always)]
+pub fn for_each_packed<E: Half, const N: u32>(alpha: f32, mut put: impl FnMut(u32, u32, [u32; 4])) {
+    let row = 16 * (thread_idx_x() / LANES) + lane_id() / 4;
+    // A group has two blocks of eight columns; four lanes trade the pairs of four blocks, so that
+    // each has one whole.
+    let mut even = [[0u32; 2]; 2]; // even[half of the rows][block]: of the group before
+    each_group!(N, J => {
+        let sums = wgmma::read::<J>();
+        let mut half = 0;
+        while half < 2 {
+            let word = |block: usize| {
+                let i = 4 * block + 2 * half;
+                E::pack(alpha * sums[i], alpha * sums[i + 1])
+            };
+            let odd = [word(0), word(1)];
+            if J % 2 == 0 {
+                even[half] = odd;
+            } else {
+                let words = trade([even[half][0], even[half][1], odd[0], odd[1]]);
+                put(row + 8 * half as u32, 16 * (J - 1) + 8 * (lane_id() % 4), words);
+            }
+            half += 1;
+        }
+    });
+}
+
+/// The transpose of four words in each of four neighbouring lanes.
+#[inline(always)]
+fn trade(w: [u32; 4]) -> [u32; 4] {
+    let [a, b] = swap(w[0], w[1], 1);
+    let [c, d] = swap(w[2], w[3], 1);
+    let ([a, c], [b, d]) = (swap(a, c, 2), swap(b, d, 2));
+    [a, b, c, d]
+}
+
+/// The transpose of two words in lanes `distance` apart.
+#[inline(always)]
+fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
+    let upper = lane_id() & distance != 0;
+    let other = shuffle_xor(if upper { low } else { high }, distance);
+    if upper { [other, high] } else { [low, other] }
+}
+
+/// Columns of a chunk: what a warp puts into shared memory at a time.
+const CHUNK: u32 = 32;
+
+/// Hands out the sums of a tile as they are, eight neighbours of a row at a time:
+/// `put(row, column, at)`, row and column in the tile, the sums at `at` in shared memory. Smaller and
+/// slower than [`for_each_packed`]: for what that cannot do.
+///
+/// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
+/// warp writes together are then in different banks, and eights stay together.
+///
+/// *Convergence*: as [`for_each_packed`].
 ///
 /// # Safety
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_eight<const N: u32, const CHUNK: u32>(
+pub unsafe fn for_each_eight<const N: u32>(
     place: Shared<u8>,
     mut put: impl FnMut(u32, u32, Shared<f32>),
 ) {
-    const { assert!((CHUNK == 32 || CHUNK == 64) && N.is_multiple_of(CHUNK)) };
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
-    let eights = CHUNK / 8;
     let place = place.cast::<f32>().add(warp * 16 * CHUNK);
     // Opaque, because LLVM would write the loops out: a group can only be named, but what is done
     // with a chunk need not stand there for each.
@@ -205,32 +275,27 @@ pub unsafe fn for_each_eight<const N: u32, const CHUNK: u32>(
     while c < chunks {
         // Opaque, so that the addresses in it do not live in registers all the time.
         let chunk = place.add(opaque(c).wrapping_sub(c));
-        let mut part = 0;
-        while part < CHUNK / 32 {
-            macro_rules! store {
-                ($($pair:literal: $low:literal $high:literal,)*) => {
-                    match c * (CHUNK / 32) + part {
-                        $($pair if 32 * $pair < N => {
-                            // SAFETY: a chunk of this warp's own.
-                            unsafe {
-                                store::<$low, CHUNK>(chunk, 32 * part);
-                                store::<$high, CHUNK>(chunk, 32 * part + 16);
-                            }
-                        })*
-                        _ => {}
-                    }
-                };
-            }
-            store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
-            part += 1;
+        macro_rules! store {
+            ($($c:literal: $low:literal $high:literal,)*) => {
+                match c {
+                    $($c if CHUNK * $c < N => {
+                        // SAFETY: a chunk of this warp's own.
+                        unsafe {
+                            store::<$low>(chunk, 0);
+                            store::<$high>(chunk, 16);
+                        }
+                    })*
+                    _ => {}
+                }
+            };
         }
+        store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
         sync_warp();
         let mut first = 0;
         while first < rows {
-            let (row, column) = (first + lane / eights, 8 * (lane % eights));
-            let at = chunk.add(place_of(row, column, CHUNK));
-            put(16 * warp + row, CHUNK * c + column, at);
-            first += LANES / eights;
+            let (row, column) = (first + lane / 4, 8 * (lane % 4));
+            put(16 * warp + row, CHUNK * c + column, chunk.add(place_of(row, column)));
+            first += 8;
         }
         sync_warp();
         c += 1;
@@ -239,8 +304,8 @@ pub unsafe fn for_each_eight<const N: u32, const CHUNK: u32>(
 
 /// Where in a chunk a word stands.
 #[inline(always)]
-fn place_of(row: u32, column: u32, chunk: u32) -> u32 {
-    row * chunk + (column ^ (8 * (row % 4)))
+fn place_of(row: u32, column: u32) -> u32 {
+    row * CHUNK + (column ^ (8 * (row % 4)))
 }
 
 /// Puts group `J` of accumulators into a chunk, from `column` on.
@@ -249,13 +314,12 @@ fn place_of(row: u32, column: u32, chunk: u32) -> u32 {
 ///
 /// The chunk is this warp's.
 #[inline(always)]
-unsafe fn store<const J: u32, const CHUNK: u32>(chunk: Shared<f32>, column: u32) {
+unsafe fn store<const J: u32>(chunk: Shared<f32>, column: u32) {
     let group = wgmma::read::<J>();
     let (row, pair) = (lane_id() / 4, 2 * (lane_id() % 4));
     let mut i = 0;
     while i < 4 {
-        let column = column + 8 * (i as u32 / 2) + pair;
-        let at = place_of(row + 8 * (i as u32 % 2), column, CHUNK);
+        let at = place_of(row + 8 * (i as u32 % 2), column + 8 * (i as u32 / 2) + pair);
         let (low, high) = (group[2 * i].to_bits(), group[2 * i + 1].to_bits());
         // SAFETY: the caller's promise.
         unsafe { chunk.add(at).cast().write_u64(u64::from(low) | u64::from(high) << 32) };
