@@ -124,7 +124,7 @@ fn many_rows<B: Backend>(b: &B) {
 fn generated_shapes<B: Backend>(b: &B) {
     for i in 0..generated("lut_matmul") {
         let mut seeded = Seeded::new(1000 + i as u64);
-        let (n, k) = (size(&mut seeded, 200), size(&mut seeded, 7000));
+        let (n, k) = (size(&mut seeded, 150), size(&mut seeded, 4000));
         let m = if k < 1000 { 1 + seeded.below(20) } else { 1 + i % 2 };
         let case = Case::new(m, n, k, i as u64);
         let want = [Output::floats("y", &[m, n], &lut_matmul(&case))];
