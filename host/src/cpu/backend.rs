@@ -602,20 +602,19 @@ impl Backend for CpuBackend {
         op: ops::sparse::LinearCsr<'_, Self, W, X>,
     ) -> Result<(), OpError> {
         op.check()?;
-        let (rows, columns, values) = op.w.parts();
-        let (rows, columns) = (rows.as_slice(), columns.as_slice());
-        let w = super::sparse::Rows { rows, columns, values: values.as_slice(), k: op.w.k() };
+        let (rows, columns) = (op.w.rows().as_slice(), op.w.columns().as_slice());
+        let w =
+            super::sparse::Rows { rows, columns, values: op.w.values().as_slice(), k: op.w.k() };
         super::sparse::csr(&self.threads, w, op.x.as_slice(), op.y.as_mut_slice(), op.m);
         Ok(())
     }
 
     fn sparse_ternary(&self, op: ops::sparse::LinearTernary<'_, Self>) -> Result<(), OpError> {
         op.check()?;
-        let (masks, starts, signs) = op.w.parts();
         let w = super::sparse::Ternary {
-            masks: masks.as_slice(),
-            starts: starts.as_slice(),
-            signs: signs.as_slice(),
+            masks: op.w.masks().as_slice(),
+            starts: op.w.starts().as_slice(),
+            signs: op.w.signs().as_slice(),
             k: op.w.k(),
             segments: op.w.segments(),
         };

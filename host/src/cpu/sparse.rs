@@ -36,9 +36,8 @@ pub struct Parts<'a, T> {
 impl<'a, T: Float> Parts<'a, T> {
     /// Those of a matrix.
     pub fn of(w: &'a SparseLinear<CpuBackend, T>) -> Self {
-        let (masks, starts, values) = w.parts();
-        let (masks, starts, values) = (masks.as_slice(), starts.as_slice(), values.as_slice());
-        Self { masks, starts, values, n: w.n(), k: w.k() }
+        let (masks, starts) = (w.masks().as_slice(), w.starts().as_slice());
+        Self { masks, starts, values: w.values().as_slice(), n: w.n(), k: w.k() }
     }
 }
 

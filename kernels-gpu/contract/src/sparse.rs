@@ -325,11 +325,6 @@ const fn mma(symbol: &'static str) -> LaunchSpec {
     LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(0)).with_min_sm(80)
 }
 
-const fn conv2d_mma(symbol: &'static str, warps: u32, blocks: u32) -> LaunchSpec {
-    let smem = warps * WARP_BYTES;
-    LaunchSpec::new(symbol, 32 * warps).with_smem(smem).with_min_sm(80).with_min_blocks(blocks)
-}
-
 const fn conv2d(symbol: &'static str) -> LaunchSpec {
     LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1)
 }
@@ -391,9 +386,7 @@ kernels! {
     /// Convolution by f32 values, four output pixels at a time.
     SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
     /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
-    SparseConv2dMma: Conv2dArgs = conv2d_mma("sparse_conv2d_mma", 4, 0);
-    /// The same by eight warps, for few pixels: two share a way.
-    SparseConv2dMmaFew: Conv2dArgs = conv2d_mma("sparse_conv2d_mma_few", 8, 1);
+    SparseConv2dMma: Conv2dArgs = mma("sparse_conv2d_mma");
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }

@@ -5,9 +5,7 @@
 //! A tile's fragments meet 32 pixels, two of its eight `j` at a time; the next two are on their way.
 
 use contract::launch::Kernel;
-use contract::sparse::{
-    BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, SparseConv2dMmaFew, WAYS, steps,
-};
+use contract::sparse::{BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, WAYS, steps};
 
 use super::mma::{finish, fragment};
 use super::stream::{Stream, Tile, stream_memory};
@@ -69,18 +67,15 @@ impl Column {
 
 /// # Safety
 ///
-/// The pointers of `args` cover the contract's table with bf16 values and input, whose channels are a
-/// multiple of 8; block, shared memory and grid are the contract's.
-#[inline(always)]
-unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
-    let (warp, lane) = (warp_id(), lane_id());
+/// The launch obeys `SparseConv2dMma::SPEC` and the linear grid for 32 pixels at a time; the pointers
+/// cover the contract's table with bf16 values and input, whose channels are a multiple of 8.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
+    let (way, lane) = (warp_id(), lane_id());
     let tiles = steps(args.linear.k as usize, PER_UNIT) as u32;
-    let (way, part) = (warp % WAYS as u32, warp / WAYS as u32);
-    // Tiles of the way that are this warp's, as far as the matrix goes.
-    let parts = (WARPS / WAYS) as u32;
+    // Tiles of the way as far as the matrix goes.
     let way_k = args.linear.k.saturating_sub(way * BLOCK as u32);
     let filled = way_k.div_ceil(PERIOD as u32);
-    let (from, end) = (part * filled / parts, (part + 1) * filled / parts);
     let mut mb = block_idx_y();
     while mb * (8 * NT as u32) < args.linear.m {
         let first = mb * 8 * NT as u32;
@@ -92,17 +87,17 @@ unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
         // SAFETY: tiles of the matrix; memory of this stream alone.
         let mut stream = unsafe {
             let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
-            Stream::new(&args.linear, first + from as usize, end - from, stream_memory(warp))
+            Stream::new(&args.linear, first, filled, stream_memory(way))
         };
         // The weights are constants: what came before this kernel may still run.
         launch_dependents();
         dependency_wait();
-        let mut index = from;
-        while index < end {
+        let mut index = 0;
+        while index < filled {
             let column = index * PERIOD as u32 + way * BLOCK as u32 + lane % 4 * 8;
             let mut at_column = Column::of(&args.patches, column);
             let mut pixels: [(*const u16, bool); NT] =
-                core::array::from_fn(|n| at_column.pixel(args, corners[n]));
+                core::array::from_fn(|n| at_column.pixel(&args, corners[n]));
             let mut load = |j: usize| -> [[[u32; 4]; NT]; 2] {
                 core::array::from_fn(|i| {
                     let inside = column + 32 * ((j + i) as u32) < args.linear.k;
@@ -113,7 +108,7 @@ unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
                         unsafe { ld_or_zero_x4(inside && valid, x.cast()) }
                     });
                     if at_column.advance(&args.patches) {
-                        pixels = core::array::from_fn(|n| at_column.pixel(args, corners[n]));
+                        pixels = core::array::from_fn(|n| at_column.pixel(&args, corners[n]));
                     }
                     x
                 })
@@ -145,26 +140,9 @@ unsafe fn conv2d_mma<const WARPS: usize>(args: &Conv2dArgs) {
             index += 1;
         }
         // SAFETY: every stream was read to its end.
-        unsafe { finish::<NT, WARPS>(&args.linear, first, acc) };
+        unsafe { finish::<NT, WAYS>(&args.linear, first, acc) };
         mb += grid_dim_y();
     }
 }
 
-macro_rules! entries {
-    ($($symbol:ident $kernel:ident $warps:literal;)*) => {$(
-        /// # Safety
-        ///
-        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Conv2dArgs) {
-            // SAFETY: the launch contract, handed on.
-            unsafe { conv2d_mma::<$warps>(&args) }
-        }
-        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
-    )*};
-}
-
-entries! {
-    sparse_conv2d_mma SparseConv2dMma 4;
-    sparse_conv2d_mma_few SparseConv2dMmaFew 8;
-}
+const _: unsafe extern "ptx-kernel" fn(<SparseConv2dMma as Kernel>::Args) = sparse_conv2d_mma;

@@ -17,3 +17,5 @@ mod ring;
 #[cfg(level_sm_75)]
 mod stream;
 pub mod ternary;
+#[cfg(level_sm_75)]
+mod walk;

@@ -189,9 +189,6 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
         // `y` with the shape; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
-                _ if tensor && linear.m < MANY_PIXELS => {
-                    cuda.launch::<kernels::SparseConv2dMmaFew>(grid(32), args)
-                }
                 _ if tensor => cuda.launch::<kernels::SparseConv2dMma>(grid(32), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseConv2dBf16>(grid(4), args),
                 RowType::F16 => cuda.launch::<kernels::SparseConv2dF16>(grid(4), args),
@@ -200,10 +197,6 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
         }
     }
 }
-
-/// Output pixels from which on blocks are many enough to hide each other's waits.
-#[cfg(feature = "cuda")]
-const MANY_PIXELS: u32 = 512;
 
 /// The bitmap of weights `[out_channels, channels, kernel rows, kernel columns]`, as torch has them.
 ///

@@ -42,9 +42,19 @@ impl<B: Backend, T: Float> SparseLinear<B, T> {
         self.k
     }
 
-    /// Mask, starts and values.
-    pub fn parts(&self) -> (&B::Buf<u32>, &B::Buf<u32>, &B::Buf<T>) {
-        (&self.masks, &self.starts, &self.values)
+    /// Words of the mask.
+    pub fn masks(&self) -> &B::Buf<u32> {
+        &self.masks
+    }
+
+    /// Starts of the tiles.
+    pub fn starts(&self) -> &B::Buf<u32> {
+        &self.starts
+    }
+
+    /// Values of the stored units.
+    pub fn values(&self) -> &B::Buf<T> {
+        &self.values
     }
 }
 

@@ -42,9 +42,19 @@ impl<B: Backend, T: Float> SparseCsr<B, T> {
         self.k
     }
 
-    /// Offsets, columns and values.
-    pub(crate) fn parts(&self) -> (&B::Buf<u32>, &B::Buf<u32>, &B::Buf<T>) {
-        (&self.rows, &self.columns, &self.values)
+    /// Offsets of the rows.
+    pub fn rows(&self) -> &B::Buf<u32> {
+        &self.rows
+    }
+
+    /// Columns of the values.
+    pub fn columns(&self) -> &B::Buf<u32> {
+        &self.columns
+    }
+
+    /// Values.
+    pub fn values(&self) -> &B::Buf<T> {
+        &self.values
     }
 }
 

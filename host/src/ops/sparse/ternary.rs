@@ -39,8 +39,8 @@ impl TernaryBitmap {
         let (mut masks, mut signs) = (vec![0; n * ternary_words(k)], Vec::new());
         let mut starts = vec![0];
         for (row, mask) in weights.chunks_exact(k).zip(masks.chunks_exact_mut(ternary_words(k))) {
-            let mut stored = 0;
-            for (column, &weight) in row.iter().enumerate().filter(|(_, weight)| **weight != 0) {
+            let own = row.iter().enumerate().filter(|(_, weight)| **weight != 0);
+            for (stored, (column, &weight)) in own.enumerate() {
                 mask[column / 32] |= 0x8000_0000 >> (column % 32);
                 if stored % 32 == 0 {
                     signs.push(0);
@@ -48,7 +48,6 @@ impl TernaryBitmap {
                 if let Some(last) = signs.last_mut() {
                     *last |= u32::from(weight < 0) << (31 - stored % 32);
                 }
-                stored += 1;
             }
             let words = signs.len();
             starts.push(u32::try_from(words).map_err(|_| SparseError::TooMany { stored: words })?);
@@ -129,9 +128,19 @@ impl<B: Backend> SparseTernary<B> {
         &self.segments
     }
 
-    /// Mask, starts and signs.
-    pub(crate) fn parts(&self) -> (&B::Buf<u32>, &B::Buf<u32>, &B::Buf<u32>) {
-        (&self.masks, &self.starts, &self.signs)
+    /// Words of the mask.
+    pub fn masks(&self) -> &B::Buf<u32> {
+        &self.masks
+    }
+
+    /// Starts of the rows' signs.
+    pub fn starts(&self) -> &B::Buf<u32> {
+        &self.starts
+    }
+
+    /// Signs.
+    pub fn signs(&self) -> &B::Buf<u32> {
+        &self.signs
     }
 }
 
