@@ -482,7 +482,8 @@ impl Backend for CpuBackend {
             &tensors,
             op.activation,
             op.y.as_mut_slice(),
-        )
+        );
+        Ok(())
     }
 
     fn conv2d_i8(&self, op: ops::conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError> {

@@ -96,7 +96,7 @@ impl Case {
             (Padding::Same, _) => {
                 let outputs = size.div_ceil(stride);
                 let reach = (outputs - 1) * stride + spans;
-                let padding = if reach > size { reach - size } else { 0 };
+                let padding = reach.saturating_sub(size);
                 ((padding / 2) as i64, outputs)
             }
         }
@@ -241,8 +241,17 @@ pub fn conv2d(case: &Case) -> Vec<f32> {
 pub struct WholeCase {
     /// Its tensors: `x` holds int8 values, `w` int8 values or ternaries.
     pub case: Case,
-    /// Multiplier of each image and scales of the weights; none: int8 weights.
-    pub ternary: Option<(Vec<f32>, Vec<(usize, f32)>)>,
+    /// What ternary weights have beside; none: int8 weights.
+    pub ternary: Option<Scales>,
+}
+
+/// The scales of a ternary convolution.
+#[derive(Clone, Debug, Default)]
+pub struct Scales {
+    /// Quantisation multiplier of each image.
+    pub images: Vec<f32>,
+    /// Output channels, and their scale, in order.
+    pub segments: Vec<(usize, f32)>,
 }
 
 impl WholeCase {
@@ -258,9 +267,9 @@ impl WholeCase {
             0..3 => vec![(k, 0.75)],
             _ => vec![(k / 2, 0.013), (k / 3, 1.25), (k - k / 2 - k / 3, 3.0)],
         };
-        let scales =
+        let images =
             inputs.floats(case.images.n, 60.0).into_iter().map(|s| s.abs() + 1.0).collect();
-        Self { case, ternary: ternary.then_some((scales, segments)) }
+        Self { case, ternary: ternary.then_some(Scales { images, segments }) }
     }
 }
 
@@ -272,7 +281,7 @@ pub fn conv2d_i8(whole: &WholeCase) -> Vec<i32> {
 
 /// The output of a case with ternary weights, in the layout of its images.
 pub fn conv2d_ternary(whole: &WholeCase) -> Vec<f32> {
-    let (scales, segments) = whole.ternary.clone().unwrap_or_default();
+    let Scales { images, segments } = whole.ternary.clone().unwrap_or_default();
     let case = &whole.case;
     let [p, q] = case.output();
     let of_image = case.oihw[0] * p * q;
@@ -282,7 +291,7 @@ pub fn conv2d_ternary(whole: &WholeCase) -> Vec<f32> {
     }
     let sums = conv2d_i8(whole);
     case.each(|_, channel, place| {
-        let value = (sums[place] as f32 / scales[place / of_image]) * scale_of[channel];
+        let value = (sums[place] as f32 / images[place / of_image]) * scale_of[channel];
         case.finished(value, channel, place)
     })
 }

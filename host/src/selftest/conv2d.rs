@@ -16,7 +16,9 @@ use crate::ops::conv2d::{
     Padding, Window,
 };
 use crate::ops::{Backend, Float, Math, RowType};
-use crate::reference::conv2d::{Case, Extras, WholeCase, conv2d, conv2d_i8, conv2d_ternary};
+use crate::reference::conv2d::{
+    Case, Extras, Scales, WholeCase, conv2d, conv2d_i8, conv2d_ternary,
+};
 
 /// One convolution of floats.
 #[derive(Clone, Debug)]
@@ -119,7 +121,7 @@ impl Run for WholeInputs {
         let x = bed.input(&whole(&case.x))?;
         let (images, window) = (case.images, case.window);
         let w = whole(&case.w);
-        let Some((scales, segments)) = &self.whole.ternary else {
+        let Some(Scales { images: scales, segments }) = &self.whole.ternary else {
             let w = Conv2dI8Weights::from_oihw(backend, "selftest", &w, case.oihw, case.groups)?;
             let mut y = bed.output::<i32>(case.output_len())?;
             let kernel = self.kernel;

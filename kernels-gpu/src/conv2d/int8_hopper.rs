@@ -11,7 +11,8 @@ use contract::launch::Kernel;
 
 use super::gather::{ROW_BYTES, Rows, swizzled, together};
 use super::hopper::{BM, clear, park};
-use super::int8::{Ternaries, finish_rows};
+use super::int8_finish::finish_rows;
+use super::int8_weights::Ternaries;
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;

@@ -10,7 +10,8 @@ use contract::conv2d::{Conv2dI8Mma, Conv2dTernaryMma};
 use contract::launch::Kernel;
 
 use super::gather::{ROW_BYTES, Rows, swizzled, together};
-use super::int8::{Bytes, Ternaries, Weights, finish_rows};
+use super::int8_finish::finish_rows;
+use super::int8_weights::{Bytes, Ternaries, Weights};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;

@@ -2,6 +2,7 @@
 
 mod epilogue;
 pub mod exact;
+mod exact_gather;
 #[cfg(level_sm_80)]
 mod gather;
 #[cfg(level_sm_80)]
@@ -9,14 +10,17 @@ mod half16;
 #[cfg(level_sm_90a)]
 pub mod hopper;
 pub mod int8;
+mod int8_finish;
 #[cfg(level_sm_90a)]
 pub mod int8_hopper;
 #[cfg(level_sm_80)]
 pub mod int8_mma;
+mod int8_weights;
 pub mod join;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod taps;
+pub mod taps3;
 mod value;
 
 use contract::conv2d::Geometry;

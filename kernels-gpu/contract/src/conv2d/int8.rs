@@ -192,7 +192,7 @@ mod tests {
     fn rows_are_whole_pieces() {
         for (taps, c) in [(1, 1), (9, 3), (9, 16), (49, 3), (6, 17), (1, 64)] {
             let rows = PackedRows::new(taps, c);
-            assert!(rows.terms % 64 == 0 && rows.tap % CHANNELS == 0);
+            assert!(rows.terms.is_multiple_of(64) && rows.tap.is_multiple_of(CHANNELS));
             assert!(rows.index(taps - 1, c - 1) < rows.terms);
         }
     }
