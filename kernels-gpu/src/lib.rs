@@ -5,13 +5,17 @@
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
+// `arch::mma`: intrinsics that return several registers.
+#![feature(abi_unadjusted)]
 #![allow(internal_features)]
 
 pub mod arch;
 pub mod element;
+pub mod tile;
 
 pub mod act_quant;
 pub mod attention;
+pub mod bmm;
 pub mod embed;
 pub mod kv_append;
 pub mod lm_head;

@@ -84,6 +84,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
     attention: AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32;
+    bmm: BmmFloatAny, BmmF32Side128, BmmF32Side64, BmmF32Side32, BmmF32Side16, BmmI8Side64, BmmI8Side16, BmmBf16Hopper, BmmF16Hopper;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;

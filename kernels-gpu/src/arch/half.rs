@@ -1,6 +1,7 @@
 //! Conversions of 16-bit floats, held as their bits, where one instruction does them.
 //!
-//! bf16 needs none: see `contract::num`.
+//! To `f32` bf16 needs none, and for one value at a time `contract::num` is as good. The packed
+//! forms and TF32 are for tensor cores, whose results have a bound and not fixed bits.
 
 use core::arch::asm;
 
@@ -19,4 +20,55 @@ pub fn f16_to_f32(bits: u16) -> f32 {
         );
     }
     value
+}
+
+/// Two values as bf16, nearest even, `low` in the low half; NaN becomes `0x7fff`.
+/// `cvt.rn.bf16x2.f32` (sm_80)
+#[cfg(level_sm_80)]
+#[inline(always)]
+pub fn pack_bf16(low: f32, high: f32) -> u32 {
+    let word: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.bf16x2.f32 {word}, {high}, {low};",
+            word = out(reg32) word, high = in(reg32) high, low = in(reg32) low,
+            options(pure, nomem, nostack),
+        );
+    }
+    word
+}
+
+/// Two values as f16, nearest even, `low` in the low half; NaN becomes `0x7fff`.
+/// `cvt.rn.f16x2.f32` (sm_80)
+#[cfg(level_sm_80)]
+#[inline(always)]
+pub fn pack_f16(low: f32, high: f32) -> u32 {
+    let word: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.f16x2.f32 {word}, {high}, {low};",
+            word = out(reg32) word, high = in(reg32) high, low = in(reg32) low,
+            options(pure, nomem, nostack),
+        );
+    }
+    word
+}
+
+/// `x` with the 10 fraction bits of TF32, halves away from zero, as the bits of an `f32`.
+/// `cvt.rna.tf32.f32` (sm_80)
+#[cfg(level_sm_80)]
+#[inline(always)]
+pub fn round_tf32(x: f32) -> u32 {
+    let bits: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rna.tf32.f32 {bits}, {x};",
+            bits = out(reg32) bits, x = in(reg32) x,
+            options(pure, nomem, nostack),
+        );
+    }
+    bits
 }

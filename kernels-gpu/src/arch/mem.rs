@@ -207,6 +207,34 @@ pub unsafe fn ld_u16_if(enabled: bool, p: *const u16) -> u16 {
     bits
 }
 
+/// A word, or two bytes in its low half where `half` holds, or 0 when `enabled` does not.
+/// `@enabled ld.global.b32`, `@enabled ld.global.u16`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld`], or [`ld_u16`].
+#[inline(always)]
+pub unsafe fn ld_word_or_half_if(enabled: bool, half: bool, p: *const u8) -> u32 {
+    let bits: u32;
+    let (word, half) = (enabled && !half, enabled && half);
+    // SAFETY: the caller's promise; neither load is executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred w, h;",
+            "setp.ne.u32 w, {word}, 0; setp.ne.u32 h, {half}, 0;",
+            "mov.b32 {bits}, 0;",
+            "@w ld.global.b32 {bits}, [{p}];",
+            "@h ld.global.u16 {bits}, [{p}];",
+            "}}",
+            bits = out(reg32) bits, p = in(reg64) p,
+            word = in(reg32) u32::from(word), half = in(reg32) u32::from(half),
+            options(pure, readonly, nostack),
+        );
+    }
+    bits
+}
+
 /// Eight bytes. `ld.global.v2.b32`
 ///
 /// # Safety

@@ -15,13 +15,20 @@
 //! Convergent functions are safe to name, as in `cuda_std`, and say under *Convergence* which
 //! threads must arrive together. The PTX audit counts them against the source.
 
+#[cfg(level_sm_80)]
+pub mod async_copy;
 pub mod atomic;
 pub mod block;
 pub mod dot;
 pub mod fence;
 pub mod grid;
 pub mod half;
+pub mod hint;
 pub mod mem;
+#[cfg(level_sm_80)]
+pub mod mma;
 pub mod shared;
 pub mod thread;
 pub mod warp;
+#[cfg(level_sm_90a)]
+pub mod wgmma;

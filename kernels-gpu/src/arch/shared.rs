@@ -61,6 +61,21 @@ impl<T> Shared<T> {
     pub fn addr(self) -> u32 {
         self.addr
     }
+
+    /// The same place as a pointer, for intrinsics that take one. `cvta.shared.u64`
+    #[inline(always)]
+    pub fn generic(self) -> *const u8 {
+        let pointer: u64;
+        // SAFETY: converts an address.
+        unsafe {
+            asm!(
+                "cvta.shared.u64 {pointer}, {addr};",
+                pointer = out(reg64) pointer, addr = in(reg64) u64::from(self.addr),
+                options(pure, nomem, nostack),
+            );
+        }
+        pointer as *const u8
+    }
 }
 
 impl<T: Register> Shared<T> {

@@ -1,0 +1,110 @@
+//! Reference for [`contract::bmm`].
+
+use contract::bmm::tensor_bound;
+use contract::num::RowType;
+
+use crate::ops::bmm::{Layout, Operand};
+
+/// `(batch, m, n, k)`: around the edges of tiles, slices and chunks.
+pub const TEST_SHAPES: &[(usize, usize, usize, usize)] = &[
+    (1, 1, 1, 1),
+    (2, 3, 5, 7),
+    (3, 16, 16, 16),
+    (5, 15, 17, 33),
+    (2, 32, 32, 32),
+    (2, 64, 64, 64),
+    (1, 65, 63, 100),
+    (1, 128, 128, 40),
+    (1, 136, 264, 72),
+    (1, 1, 200, 1030),
+    (2, 20, 1, 2050),
+    (1, 33, 34, 1024),
+    (1, 40, 36, 3072),
+    (4, 7, 9, 0),
+    (0, 4, 4, 4),
+    (3, 0, 4, 4),
+    (3, 4, 0, 4),
+];
+
+/// `(batch, m, n, k)`: large, all sides at most 64 and 128, thin.
+pub const BENCH_SHAPES: &[(usize, usize, usize, usize)] = &[
+    (1, 4096, 4096, 4096),
+    (8, 4096, 4096, 128),
+    (32, 1024, 1024, 64),
+    (640, 64, 64, 64),
+    (2048, 32, 32, 32),
+    (2048, 16, 16, 16),
+    (100, 128, 128, 128),
+    (20, 1, 4096, 128),
+    (20, 1, 128, 4096),
+    (1, 1023, 1021, 1019),
+];
+
+/// The sums `[batch, m, n]`: for each output one chain over k in each chunk of 1,024, the chunks
+/// added first to last.
+pub fn sums<T: Operand>(
+    a: (&[T], Layout),
+    b: (&[T], Layout),
+    [m, n, k]: [usize; 3],
+    batch: usize,
+) -> Vec<T::Sum> {
+    let mut out = Vec::with_capacity(batch * m * n);
+    for index in 0..batch {
+        for row in 0..m {
+            for column in 0..n {
+                let mut total = T::ZERO;
+                let mut chain = T::ZERO;
+                for i in 0..k {
+                    let left = a.0[a.1.index(index, row, i)].widen();
+                    let right = b.0[b.1.index(index, i, column)].widen();
+                    chain = T::step(left, right, chain);
+                    if (i + 1) % 1024 == 0 || i + 1 == k {
+                        total = if i < 1024 { chain } else { T::add(total, chain) };
+                        chain = T::ZERO;
+                    }
+                }
+                out.push(total);
+            }
+        }
+    }
+    out
+}
+
+/// How far each element `[batch, m, n]` of a tensor-core result may be from the exact one, both
+/// rounded: the contract's bound on the sum, and one step of the type around `results`.
+pub fn bounds(
+    element: RowType,
+    a: (&[f32], Layout),
+    b: (&[f32], Layout),
+    [m, n, k]: [usize; 3],
+    batch: usize,
+    alpha: f32,
+    results: &[f32],
+) -> Vec<f32> {
+    let mut out = Vec::with_capacity(batch * m * n);
+    for index in 0..batch {
+        for row in 0..m {
+            for column in 0..n {
+                let term = |i| {
+                    let left = a.0[a.1.index(index, row, i)];
+                    f64::from(left) * f64::from(b.0[b.1.index(index, i, column)])
+                };
+                let magnitude: f64 = (0..k).map(|i| term(i).abs()).sum();
+                let sum = tensor_bound(element, k, alpha, magnitude);
+                let value = f64::from(results[out.len()]).abs() + sum;
+                // Twice half a step of a number of this size; the smallest steps are absolute.
+                let (relative, least, most) = match element {
+                    RowType::F32 => (2f64.powi(-23), 2f64.powi(-149), f64::from(f32::MAX)),
+                    RowType::F16 => (2f64.powi(-10), 2f64.powi(-24), 65_504.0),
+                    RowType::Bf16 => (2f64.powi(-7), 2f64.powi(-133), f64::from(f32::MAX)),
+                };
+                // Where one of the two may have left the range of the type, or a sum on the way to
+                // it that of f32, nothing is promised.
+                let near = value * (1.0 + relative) >= most || !(magnitude < f64::from(f32::MAX));
+                let bound = if near { f64::INFINITY } else { sum + value * relative + least };
+                out.push(bound as f32);
+            }
+        }
+    }
+    out
+}

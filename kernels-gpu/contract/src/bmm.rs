@@ -1,0 +1,263 @@
+//! Batched matrix product: `C[b] = alpha (A[b] x B[b]) + beta C[b]`.
+//!
+//! | tensor | shape (logical) | element `(b, row, column)` at |
+//! |--------|-----------------|-------------------------------|
+//! | `A` | `[batch, m, k]` | `at + b stride + row ld + column`, or `... column ld + row` transposed |
+//! | `B` | `[batch, k, n]` | the same                                                               |
+//! | `C` | `[batch, m, n]` | `at + b stride + row ld + column`                                      |
+//!
+//! A stride of 0 uses one matrix for the whole batch (not for `C`). Elements of `A` and `B`: f32,
+//! f16, bf16, or i8; `C` has the same type, i32 for i8. Any `m`, `n`, `k` and batch, 0 included
+//! (`k = 0`: a product of zeros), any offset, any leading dimension that is at least the row.
+//!
+//! Floats, exact ([`MATH_EXACT`] everywhere): elements widen to f32; per output, one chain of fused
+//! multiply-adds over k ascending from 0 in each chunk of [`K_CHUNK`], the chunks' sums added first
+//! to last ([`dot`]); then [`finish`]; then rounded to the type of `C` once. The bits depend on
+//! nothing else. Integers: exact modulo 2^32.
+//!
+//! On tensor cores, by name: the factors as they are (f32 rounded to TF32), the products exact, sums
+//! in f32 in an order that the hardware chooses. [`tensor_bound`] says how far such a result may be
+//! from the exact value.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num::{RowType, fma};
+
+/// Terms of one chain.
+pub const K_CHUNK: usize = 1024;
+/// Largest `m`, `n`, `k` and batch.
+pub const MAX_DIM: usize = i32::MAX as usize;
+
+/// The exact sum of `k` products: `step(acc, i)` takes term `i` into a chain.
+#[inline(always)]
+pub fn dot(k: usize, mut step: impl FnMut(f32, usize) -> f32) -> f32 {
+    let mut total = 0.0;
+    let mut start = 0;
+    while start < k {
+        let end = if k - start > K_CHUNK { start + K_CHUNK } else { k };
+        let mut acc = 0.0;
+        let mut i = start;
+        while i < end {
+            acc = step(acc, i);
+            i += 1;
+        }
+        total = if start == 0 { acc } else { total + acc };
+        start = end;
+    }
+    total
+}
+
+/// What is done with a sum before it is rounded and written. With `beta` 0, `c` plays no part (it
+/// may be NaN); `alpha` 0 is a factor like any other.
+#[inline(always)]
+pub fn finish(alpha: f32, sum: f32, beta: f32, c: f32) -> f32 {
+    let product = alpha * sum;
+    if beta == 0.0 { product } else { fma(beta, c, product) }
+}
+
+/// [`finish`] of integers, modulo 2^32.
+#[inline(always)]
+pub const fn finish_i32(alpha: i32, sum: i32, beta: i32, c: i32) -> i32 {
+    let product = alpha.wrapping_mul(sum);
+    if beta == 0 { product } else { product.wrapping_add(beta.wrapping_mul(c)) }
+}
+
+/// How far a tensor-core result may be from [`finish`] over an exact sum, before the last rounding:
+/// `|alpha| * magnitude * gamma`, where `magnitude` is the sum of `|a b|` over k.
+///
+/// `gamma = (k + 16) 2^-22`: the sum of `k` products in f32 in any order, each step with the
+/// truncation of the hardware's adders (2^-23 and one more bit for their alignment); for f32 factors
+/// `2^-10` more, which is twice the rounding to TF32.
+pub fn tensor_bound(element: RowType, k: usize, alpha: f32, magnitude: f64) -> f64 {
+    let rounding = if matches!(element, RowType::F32) { 1.0 / 1024.0 } else { 0.0 };
+    let gamma = (k as f64 + 16.0) / 4_194_304.0 + rounding;
+    f64::from(alpha).abs() * magnitude * gamma
+}
+
+/// The type of the elements of `A` and `B`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A float; `C` has the same type.
+    Float(RowType),
+    /// i8; `C` is i32.
+    I8,
+}
+
+impl Kind {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Float(element) => element.bytes(),
+            Self::I8 => 1,
+        }
+    }
+
+    /// The field's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float(element) => element.name(),
+            Self::I8 => "i8",
+        }
+    }
+}
+
+/// One matrix of a product, as a kernel finds it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Its first element.
+    pub addr: DevPtr<u8>,
+    /// Elements from one matrix of the batch to the next.
+    pub stride: u64,
+    /// Elements from one row (transposed: column) to the next.
+    pub ld: u64,
+    /// 1 where neighbours in memory are neighbours in a column.
+    pub transposed: u32,
+    /// Bytes that may be read or written at once anywhere in a row of memory: their number divides
+    /// the address, the strides and the length of a row, all in bytes. 16, 8, 4, 2 or 1.
+    pub unit: u32,
+}
+
+/// The only parameter of every kernel here, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Left factor.
+    pub a: Matrix,
+    /// Right factor.
+    pub b: Matrix,
+    /// Result.
+    pub c: Matrix,
+    /// Rows of the result.
+    pub m: u32,
+    /// Columns of the result.
+    pub n: u32,
+    /// Terms of a sum.
+    pub k: u32,
+    /// Matrices.
+    pub batch: u32,
+    /// Factor of the product: the bits of an f32, or an i32.
+    pub alpha: u32,
+    /// Factor of what `C` held.
+    pub beta: u32,
+    /// A [`RowType`] of floats; 0 for integers.
+    pub element: u32,
+}
+
+/// How a kernel cuts the result: a block makes `tiles` tiles of `rows` by `columns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Rows of a tile.
+    pub rows: u32,
+    /// Columns of a tile.
+    pub columns: u32,
+    /// Tiles of a block, of one matrix or of several.
+    pub tiles: u32,
+}
+
+/// One kernel of the family, and what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Its launch rules.
+    pub spec: LaunchSpec,
+    /// How it cuts the result.
+    pub tiling: Tiling,
+    /// The types it takes.
+    pub kinds: &'static [Kind],
+    /// Whether its sums are a tensor core's: of floats, only for who asks by name.
+    pub tensor: bool,
+    /// [`Matrix::unit`] that `A` and `B` must have: where neighbours in memory are neighbours in k,
+    /// and where they are not.
+    pub units: [u32; 2],
+}
+
+impl Variant {
+    /// Whether it can make this product; the device is another question.
+    pub fn takes(&self, kind: Kind, tensor: bool, a: &Matrix, b: &Matrix) -> bool {
+        let fits = |matrix: &Matrix, along: bool| matrix.unit >= self.units[usize::from(!along)];
+        self.kinds.contains(&kind)
+            && (tensor || !self.tensor || kind == Kind::I8)
+            && fits(a, a.transposed == 0)
+            && fits(b, b.transposed != 0)
+    }
+}
+
+impl Tiling {
+    /// Tiles of one matrix.
+    pub const fn per_matrix(&self, m: u32, n: u32) -> u64 {
+        m.div_ceil(self.rows) as u64 * n.div_ceil(self.columns) as u64
+    }
+
+    /// Blocks of a launch; more than a grid holds is the caller's to refuse.
+    pub const fn blocks(&self, m: u32, n: u32, batch: u32) -> u64 {
+        (self.per_matrix(m, n) * batch as u64).div_ceil(self.tiles as u64)
+    }
+}
+
+/// 128 by 128.
+pub const SIDE_128: Tiling = Tiling { rows: 128, columns: 128, tiles: 1 };
+/// 64 by 64.
+pub const SIDE_64: Tiling = Tiling { rows: 64, columns: 64, tiles: 1 };
+/// Four tiles of 32 by 32, a warp each.
+pub const SIDE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 4 };
+/// Four tiles of 16 by 16, half a warp each.
+pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
+/// 128 by 256 on a Hopper GPU's tensor cores.
+pub const HOPPER: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
+
+/// Words from one k to the next of a tile in shared memory.
+pub const fn row_words(side: u32) -> u32 {
+    side + 4
+}
+/// Shared memory of a tile: two slices of each factor, and the sums of the chunks before.
+pub const fn tile_bytes(side: u32, slice: u32) -> u32 {
+    (4 * slice * row_words(side) + side * side) * 4
+}
+/// Slices in flight in the Hopper kernel.
+pub const HOPPER_STAGES: u32 = 4;
+/// Terms of such a slice.
+pub const HOPPER_SLICE: u32 = 64;
+/// Bytes of such a slice of both factors.
+pub const HOPPER_STAGE_BYTES: u32 = (128 + 256) * HOPPER_SLICE * 2;
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident = $spec:expr;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = $spec;
+        }
+    )* };
+}
+
+/// A kernel whose tile of `side` is made in slices of `slice` words of k.
+const fn exact(symbol: &'static str, tiling: Tiling, threads: u32, slice: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, threads).with_smem(tiling.tiles * tile_bytes(tiling.rows, slice))
+}
+
+const fn hopper(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, 256).with_smem(HOPPER_STAGES * HOPPER_STAGE_BYTES + 1024).only_on(90)
+}
+
+kernels! {
+    /// Floats of any type and shape, exact, [`SIDE_64`].
+    BmmFloatAny = exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3);
+    /// f32 in whole groups, exact, [`SIDE_128`].
+    BmmF32Side128 = exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80);
+    /// f32 in whole groups, exact, [`SIDE_64`].
+    BmmF32Side64 = exact("bmm_f32_64", SIDE_64, 128, 16).with_min_blocks(5);
+    /// f32 in whole groups, exact, [`SIDE_32`].
+    BmmF32Side32 = exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4);
+    /// f32 in whole groups, exact, [`SIDE_16`].
+    BmmF32Side16 = exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4);
+    /// i8 by dp4a, [`SIDE_64`], rows of memory in whole pieces (see [`Matrix::unit`]: 16, or 4 where
+    /// neighbours are not neighbours in k).
+    BmmI8Side64 = exact("bmm_i8_64", SIDE_64, 128, 16).with_min_blocks(3);
+    /// i8 by dp4a, [`SIDE_16`].
+    BmmI8Side16 = exact("bmm_i8_16", SIDE_16, 64, 4);
+    /// bf16 by wgmma, [`HOPPER`].
+    BmmBf16Hopper = hopper("bmm_bf16_hopper");
+    /// f16 by wgmma, [`HOPPER`].
+    BmmF16Hopper = hopper("bmm_f16_hopper");
+}

@@ -1,0 +1,81 @@
+//! Copies from global to shared memory that run beside the thread that asked for them.
+//!
+//! A copy belongs to the group that the thread commits next; groups complete in order. After
+//! [`wait_group`] the thread sees its own copies; a barrier after it shows them to the block. From
+//! sm_80.
+
+use core::arch::asm;
+
+use super::shared::Shared;
+
+macro_rules! copy {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $cache:literal) => {
+        $(#[$doc])*
+        ///
+        /// Without `enabled` nothing is read and the destination becomes zero.
+        ///
+        /// # Safety
+        ///
+        /// `to` starts that many bytes of the block's shared memory, aligned to their number, that
+        /// no thread accesses until the copy is waited for. When `enabled`: `from` is a global
+        /// address, equally aligned, of as many readable bytes that nobody writes meanwhile.
+        #[inline(always)]
+        pub unsafe fn $name<T, U>(to: Shared<T>, from: *const U, enabled: bool) {
+            let bytes = if enabled { $bytes } else { 0u32 };
+            // SAFETY: the caller's promise; a source size of 0 reads nothing.
+            unsafe {
+                asm!(
+                    concat!("cp.async.", $cache, ".shared.global [{to}], [{from}], ", $bytes, ", {bytes};"),
+                    to = in(reg32) to.addr(), from = in(reg64) from, bytes = in(reg32) bytes,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+copy! {
+    /// 16 bytes, past L1. `cp.async.cg.shared.global [to], [from], 16, bytes`
+    copy_x16, 16, "cg"
+}
+copy! {
+    /// 8 bytes. `cp.async.ca.shared.global [to], [from], 8, bytes`
+    copy_x8, 8, "ca"
+}
+copy! {
+    /// 4 bytes. `cp.async.ca.shared.global [to], [from], 4, bytes`
+    copy_x4, 4, "ca"
+}
+
+/// The first `bytes` of 16, zeros after them, past L1.
+/// `cp.async.cg.shared.global [to], [from], 16, bytes`
+///
+/// # Safety
+///
+/// As for [`copy_x16`], with `bytes` (at most 16) readable bytes at `from`.
+#[inline(always)]
+pub unsafe fn copy_x16_part<T, U>(to: Shared<T>, from: *const U, bytes: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.cg.shared.global [{to}], [{from}], 16, {bytes};",
+            to = in(reg32) to.addr(), from = in(reg64) from, bytes = in(reg32) bytes,
+            options(nostack),
+        );
+    }
+}
+
+/// Closes the group of the copies so far; a group may be empty. `cp.async.commit_group`
+#[inline(always)]
+pub fn commit_group() {
+    // SAFETY: counts copies; touches no memory.
+    unsafe { asm!("cp.async.commit_group;", options(nostack)) }
+}
+
+/// Waits until at most the `N` newest groups of this thread are still under way.
+/// `cp.async.wait_group N`
+#[inline(always)]
+pub fn wait_group<const N: u32>() {
+    // SAFETY: only waits. Without `nomem`, no access moves across it.
+    unsafe { asm!("cp.async.wait_group {n};", n = const N, options(nostack)) }
+}

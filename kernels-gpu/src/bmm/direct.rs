@@ -1,0 +1,251 @@
+//! Small and odd products on tensor cores: a warp makes a tile of 32 by 32 and reads its fragments
+//! straight from memory, so that nothing but registers and L1 stands between a load and its product.
+//!
+//! Any shape and alignment: what is not there is zero, and two neighbours in k come as one word
+//! where they lie side by side, else one by one. The fragments of the next step are asked for before
+//! the products of this one.
+
+use contract::bmm::{Args, Matrix};
+
+use super::source::{Float, Target};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::half::round_tf32;
+use crate::arch::hint::opaque;
+use crate::arch::mem::{ld_if, ld_u16_if};
+use crate::arch::mma::{mma_bf16, mma_f16, mma_tf32};
+use crate::arch::thread::block_idx_x;
+use crate::arch::warp::{lane_id, warp_id};
+use crate::tile::walk::tile_at;
+
+/// Warps, and tiles, of a block.
+const WARPS: u32 = 4;
+const SIDE: u32 = 32;
+/// Blocks of 16 rows, and of 8 columns.
+const ROWS: usize = 2;
+const COLUMNS: usize = 4;
+/// Products in depth of a step.
+const STEPS: usize = 2;
+
+/// A factor type of `mma.sync`.
+pub(super) trait Fragment {
+    /// Terms of a word, and words of a product in depth, for one row: `DEPTH = 8 * PER_WORD`.
+    const PER_WORD: u32;
+
+    /// `c + A B`.
+    fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
+}
+
+/// The types.
+pub(super) enum Bf16 {}
+pub(super) enum F16 {}
+pub(super) enum Tf32 {}
+
+impl Fragment for Bf16 {
+    const PER_WORD: u32 = 2;
+    #[inline(always)]
+    fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+        mma_bf16(a, b, c)
+    }
+}
+
+impl Fragment for F16 {
+    const PER_WORD: u32 = 2;
+    #[inline(always)]
+    fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+        mma_f16(a, b, c)
+    }
+}
+
+impl Fragment for Tf32 {
+    const PER_WORD: u32 = 1;
+    #[inline(always)]
+    fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+        let round = |word| round_tf32(f32::from_bits(word));
+        mma_tf32(a.map(round), b.map(round), c)
+    }
+}
+
+/// One factor: `BLOCKS` rows of `A` or columns of `B` of this lane, 8 apart.
+struct Factor<const BLOCKS: usize> {
+    /// Term `PER_WORD * (lane % 4)` of the first of them.
+    p: *const u8,
+    /// Bytes from one block to the next, and from one term to the next.
+    block: u64,
+    term: u64,
+    /// How many of the lane's blocks, counted by eights, and terms are there.
+    beside: i32,
+    k: i32,
+    /// Whether a pair of terms is one aligned word.
+    pairs: bool,
+}
+
+impl<const BLOCKS: usize> Factor<BLOCKS> {
+    #[inline(always)]
+    fn new<F: Fragment>(
+        (matrix, along, batch): (&Matrix, bool, u32),
+        (first, len): (u32, u32),
+        k: u32,
+    ) -> Self {
+        let bytes = u64::from(4 / F::PER_WORD);
+        let ld = matrix.ld * bytes;
+        let base = matrix.addr.as_ptr().cast_const();
+        let base = base.wrapping_add((u64::from(batch) * matrix.stride * bytes) as usize);
+        let (side, term) = (first + lane_id() / 4, F::PER_WORD * (lane_id() % 4));
+        let (per_side, per_term) = if along { (ld, bytes) } else { (bytes, ld) };
+        let at = u64::from(side) * per_side + u64::from(term) * per_term;
+        Self {
+            p: base.wrapping_add(at as usize),
+            block: 8 * per_side,
+            term: per_term,
+            beside: len.wrapping_sub(side) as i32,
+            k: k as i32 - term as i32,
+            pairs: along && matrix.unit >= 4,
+        }
+    }
+
+    /// The words of the next step: `[product][half of its depth][block]`.
+    ///
+    /// # Safety
+    ///
+    /// The matrix covers what its contract says, and no thread writes it.
+    #[inline(always)]
+    unsafe fn load<F: Fragment>(&mut self) -> [[[u32; BLOCKS]; 2]; STEPS] {
+        let mut words = [[[0; BLOCKS]; 2]; STEPS];
+        let mut s = 0;
+        while s < 2 * STEPS {
+            let mut i = 0;
+            while i < BLOCKS {
+                let terms = 4 * F::PER_WORD * s as u32;
+                let p = self.p.wrapping_add(i * self.block as usize);
+                let p = p.wrapping_add((u64::from(terms) * self.term) as usize);
+                let left = if self.beside > 8 * i as i32 { self.k - terms as i32 } else { 0 };
+                // SAFETY: the row and the terms are inside; the caller's promise.
+                words[s / 2][s % 2][i] = unsafe {
+                    if F::PER_WORD == 1 || self.pairs {
+                        ld_if(left > 0, p.cast())
+                    } else {
+                        let next = p.wrapping_add(self.term as usize);
+                        let low = ld_u16_if(left > 0, p.cast());
+                        let high = ld_u16_if(left > 1, next.cast());
+                        u32::from(low) | u32::from(high) << 16
+                    }
+                };
+                i += 1;
+            }
+            s += 1;
+        }
+        let terms = 8 * F::PER_WORD * STEPS as u32;
+        self.p = self.p.wrapping_add((u64::from(terms) * self.term) as usize);
+        self.k -= terms as i32;
+        words
+    }
+}
+
+/// `sums += left right`.
+#[inline(always)]
+fn products<F: Fragment>(
+    sums: &mut [[[f32; 4]; COLUMNS]; ROWS],
+    left: &[[[u32; 2 * ROWS]; 2]; STEPS],
+    right: &[[[u32; COLUMNS]; 2]; STEPS],
+) {
+    let mut s = 0;
+    while s < STEPS {
+        let ([low, high], mut r) = (left[s], 0);
+        while r < ROWS {
+            let rows = [low[2 * r], low[2 * r + 1], high[2 * r], high[2 * r + 1]];
+            let mut c = 0;
+            while c < COLUMNS {
+                sums[r][c] = F::product(rows, [right[s][0][c], right[s][1][c]], sums[r][c]);
+                c += 1;
+            }
+            r += 1;
+        }
+        s += 1;
+    }
+}
+
+/// Makes the tile of this warp.
+///
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` with the blocks of its tiling; `args` says the truth; `C`
+/// overlaps neither `A` nor `B`.
+#[inline(always)]
+pub(super) unsafe fn direct<F: Fragment>(args: &Args, element: Float<false>) {
+    launch_dependents();
+    let (tiles_m, tiles_n) = (args.m.div_ceil(SIDE), args.n.div_ceil(SIDE));
+    let per_matrix = tiles_m * tiles_n;
+    let index = block_idx_x() * WARPS + warp_id();
+    let batch = index / per_matrix;
+    let here = batch < args.batch;
+    let [tile_m, tile_n] = tile_at(index - batch * per_matrix, tiles_m, tiles_n);
+    let (row0, column0) = (tile_m * SIDE, tile_n * SIDE);
+    // A warp without a tile reads and writes nothing.
+    let (m, n, batch) = if here { (args.m, args.n, batch) } else { (0, 0, 0) };
+    let along = (args.a.transposed == 0, args.b.transposed != 0);
+    let mut a = Factor::<{ 2 * ROWS }>::new::<F>((&args.a, along.0, batch), (row0, m), args.k);
+    let mut b = Factor::<COLUMNS>::new::<F>((&args.b, along.1, batch), (column0, n), args.k);
+    dependency_wait();
+
+    let mut sums = [[[0.0f32; 4]; COLUMNS]; ROWS];
+    let steps = args.k.div_ceil(8 * F::PER_WORD * STEPS as u32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (mut left, mut right) = ([[[0; 2 * ROWS]; 2]; STEPS], [[[0; COLUMNS]; 2]; STEPS]);
+        // Step s asks for its fragments and multiplies those of the step before. The start is
+        // opaque, because LLVM would copy the first step out of the loop.
+        let start = opaque(0);
+        let mut step = start;
+        while step <= steps {
+            let next = (a.load::<F>(), b.load::<F>());
+            if step > start {
+                products::<F>(&mut sums, &left, &right);
+            }
+            (left, right) = next;
+            step += 1;
+        }
+        let at = (row0 + lane_id() / 4, column0 + 2 * (lane_id() % 4));
+        let mut r = 0;
+        while r < 2 * ROWS {
+            let mut c = 0;
+            while c < COLUMNS {
+                let sum = sums[r / 2][c];
+                let pair = [sum[2 * (r % 2)], sum[2 * (r % 2) + 1]];
+                let (row, column) = (at.0 + 8 * r as u32, at.1 + 8 * c as u32);
+                if row < m && column < n {
+                    write_pair(args, element, batch, (row, column), n, pair);
+                }
+                c += 1;
+            }
+            r += 1;
+        }
+    }
+}
+
+/// Writes elements `(row, column)` and, where it is in the row, the next one.
+///
+/// # Safety
+///
+/// The first is inside of `C`, and no other thread accesses either.
+#[inline(always)]
+unsafe fn write_pair(
+    args: &Args,
+    element: Float<false>,
+    batch: u32,
+    (row, column): (u32, u32),
+    n: u32,
+    sums: [f32; 2],
+) {
+    let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld + u64::from(column);
+    let p = args.c.addr.as_ptr().wrapping_add((at * u64::from(element.width())) as usize);
+    let there = column + 1 < n;
+    // SAFETY: `there` says whether the second one is inside; the caller's promise.
+    unsafe {
+        let mut old = [0.0; 2];
+        if <Float<false> as Target>::reads(args.beta) {
+            old = element.load2(p, there);
+        }
+        let out = [0, 1].map(|i| Float::<false>::finish(args.alpha, sums[i], args.beta, old[i]));
+        element.store2(p, there, args.c.unit >= 2 * element.width(), out);
+    }
+}

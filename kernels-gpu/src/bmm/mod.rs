@@ -1,0 +1,66 @@
+//! Device side of [`contract::bmm`].
+
+#[cfg(level_sm_80)]
+mod direct;
+mod exact;
+#[cfg(level_sm_90a)]
+mod hopper;
+mod source;
+mod write;
+
+use contract::bmm::Args;
+use contract::num::RowType;
+
+use crate::element::{Bf16, F16};
+use exact::exact;
+use source::{Float, Int8, Int32};
+
+/// One entry: what it computes is the call in its body.
+macro_rules! entries {
+    ($($name:ident($args:ident): $call:expr;)*) => { $(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` with the blocks of its tiling; the matrices of
+        /// `args` cover what the contract says, and `C` overlaps no other.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(args: Args) {
+            let $args = &args;
+            // SAFETY: the caller's promise.
+            unsafe { $call }
+        }
+    )* };
+}
+
+/// f32 whose groups are whole.
+const F32: Float<true> = Float(RowType::F32 as u32);
+
+entries! {
+    bmm_float_any(args): {
+        let element = Float::<false>(args.element);
+        exact::<_, _, 8, 16, 2, 1, 1, 8, false>(args, element, element)
+    };
+    bmm_f32_64(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true>(args, F32, F32);
+    bmm_f32_32(args): exact::<_, _, 4, 8, 2, 1, 2, 8, true>(args, F32, F32);
+    bmm_f32_16(args): exact::<_, _, 4, 4, 1, 1, 4, 16, true>(args, F32, F32);
+    bmm_i8_64(args): exact::<_, _, 8, 16, 2, 1, 1, 8, false>(args, Int8::<true>, Int32);
+    bmm_i8_16(args): exact::<_, _, 4, 4, 1, 1, 1, 4, false>(args, Int8::<false>, Int32);
+}
+
+#[cfg(level_sm_80)]
+entries! {
+    bmm_bf16_mma32(args): direct::direct::<direct::Bf16>(args, Float::BF16);
+    bmm_f16_mma32(args): direct::direct::<direct::F16>(args, Float::F16);
+    bmm_tf32_mma32(args): direct::direct::<direct::Tf32>(args, Float(RowType::F32 as u32));
+    bmm_f32_128(args): exact::<_, _, 16, 16, 2, 2, 1, 8, true>(args, F32, F32);
+}
+
+#[cfg(level_sm_90a)]
+entries! {
+    bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1>(args, Float::BF16);
+    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 1, 1>(args, Float::BF16);
+    bmm_bf16_wgmma128b(args): hopper::hopper::<Bf16, 2, 128, 2, 0>(args, Float::BF16);
+    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 1, 0>(args, Float::BF16);
+    bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1>(args, Float::F16);
+    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 1, 1>(args, Float::F16);
+    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 1, 0>(args, Float::F16);
+}

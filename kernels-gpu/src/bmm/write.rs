@@ -1,0 +1,98 @@
+//! From sums to `C`.
+
+use contract::bmm::Args;
+
+use super::source::Target;
+use crate::arch::shared::Shared;
+use crate::arch::warp::Register;
+
+/// Writes the tile at `(row0, column0)` of matrix `batch` from its sums in shared memory:
+/// `(rows, columns, words from one row to the next)`. Thread `t` of `threads` takes every `threads`-th group of four columns,
+/// so that a warp writes neighbours. What is outside of `m` by `n` is left out.
+///
+/// # Safety
+///
+/// `args` says the truth, the sums are written and a barrier has shown them, and no other block
+/// accesses this tile.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a tile, and who writes it")]
+pub(super) unsafe fn write<C: Target>(
+    args: &Args,
+    element: C,
+    batch: u32,
+    (row0, column0): (u32, u32),
+    (m, n): (u32, u32),
+    sums: Shared<C::Sum>,
+    (rows, columns, ld): (u32, u32, u32),
+    (t, threads): (u32, u32),
+) {
+    let groups = columns / 4;
+    let fast = args.c.unit >= 4 * element.width();
+    let base = args.c.addr.as_ptr();
+    let first = u64::from(batch) * args.c.stride;
+    let mut index = t;
+    while index < rows * groups {
+        let (i, j) = (index / groups, 4 * (index % groups));
+        let (row, column) = (row0 + i, column0 + j);
+        if row < m && column < n {
+            let at = first + u64::from(row) * args.c.ld + u64::from(column);
+            let p = base.wrapping_add((at * u64::from(element.width())) as usize);
+            let count = (n - column) as i32;
+            // SAFETY: the first of the four is inside, and `count` are; the caller's promise.
+            unsafe {
+                let mut out = sums.add(i * ld + j).read_x4();
+                let mut old = [C::Sum::from_word(0); 4];
+                if C::reads(args.beta) {
+                    old = element.load4(p, count, fast);
+                }
+                let mut j = 0;
+                while j < 4 {
+                    out[j] = C::finish(args.alpha, out[j], args.beta, old[j]);
+                    j += 1;
+                }
+                element.store4(p, count, fast, out);
+            }
+        }
+        index += threads;
+    }
+}
+
+/// Writes a thread's squares of 4 by 4 straight from its sums; the first stands at `(row0, column0)`,
+/// the others `steps` apart. What is outside of `C` is left out.
+///
+/// # Safety
+///
+/// `args` says the truth: groups of four are whole and aligned, and `C` is not read. No other thread
+/// accesses these elements.
+#[inline(always)]
+pub(super) unsafe fn write_squares<C: Target, const RM: usize, const RN: usize>(
+    args: &Args,
+    element: C,
+    batch: u32,
+    (row0, column0): (u32, u32),
+    steps: (u32, u32),
+    sums: [[[[C::Sum; 4]; RN]; 4]; RM],
+) {
+    let first = u64::from(batch) * args.c.stride + u64::from(column0);
+    let mut r = 0;
+    while r < 4 * RM {
+        let row = row0 + r as u32 / 4 * steps.0 + r as u32 % 4;
+        let line = (first + u64::from(row) * args.c.ld) * u64::from(element.width());
+        let line = args.c.addr.as_ptr().wrapping_add(line as usize);
+        let mut c = 0;
+        while c < RN {
+            let step = c as u32 * steps.1;
+            if row < args.m && column0 + step < args.n {
+                let zero = C::Sum::from_word(0);
+                let out = sums[r / 4][r % 4][c].map(|sum| C::finish(args.alpha, sum, 0, zero));
+                // SAFETY: all four are inside when the first is; the caller's promise.
+                unsafe {
+                    let p = line.wrapping_add((step * element.width()) as usize);
+                    element.store4(p, 4, true, out);
+                }
+            }
+            c += 1;
+        }
+        r += 1;
+    }
+}
