@@ -81,6 +81,8 @@ macro_rules! each_group {
     )* };
 }
 
+pub(crate) use each_group;
+
 /// The sums of a tile over `slices` slices, in the accumulators. `mn_major`: which of `A` and `B` are.
 /// `load(s, to)` asks for slice `s` by `cp.async`; zeros are where nothing is.
 ///

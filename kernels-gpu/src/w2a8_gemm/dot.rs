@@ -1,4 +1,4 @@
-//! Device side of [`contract::w2a8_gemm`]: `ROWS` output features by `TOKENS` tokens per lane
+//! `ROWS` output features by `TOKENS` tokens per lane
 //! group, dp4a.
 //!
 //! Reads and decodes as [`crate::w2a8_gemv`] does; each chunk of weights serves all tokens of the
