@@ -138,8 +138,8 @@ pub struct Divisor {
 }
 
 impl Divisor {
-    /// `scale` from `2^-64` to `2^64` is ordinary: no step of [`Divisor::divide`] leaves the normal
-    /// numbers, for any sum in `i32`.
+    /// `scale` from `2^-64` to `2^64` is ordinary: no step of a division leaves the normal numbers,
+    /// for any sum in `i32`.
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
         const LOW: f32 = 1.0 / (1u128 << 64) as f32;
@@ -148,19 +148,39 @@ impl Divisor {
         Self { scale, reciprocal: 1.0 / scale, ordinary }
     }
 
-    /// `acc as f32 / scale`, the same bits. Two corrections of `acc * (1 / scale)`: the first leaves
-    /// an error below one unit in the last place, and then the second one rounds correctly, because
-    /// the reciprocal is (Markstein, "Computation of elementary functions on the IBM RISC
-    /// System/6000", 1990).
+    /// As three words, for shared memory.
     #[inline(always)]
-    pub fn divide(&self, acc: i32) -> f32 {
-        let a = acc as f32;
-        if !self.ordinary {
-            return a / self.scale;
+    pub fn words(self) -> [u32; 3] {
+        [self.scale.to_bits(), self.reciprocal.to_bits(), self.ordinary as u32]
+    }
+
+    /// From [`Divisor::words`].
+    #[inline(always)]
+    pub fn from_words([scale, reciprocal, ordinary]: [u32; 3]) -> Self {
+        let (scale, reciprocal) = (f32::from_bits(scale), f32::from_bits(reciprocal));
+        Self { scale, reciprocal, ordinary: ordinary != 0 }
+    }
+
+    /// `acc as f32 / scale` of each, the same bits. Two corrections of `acc * (1 / scale)`: the first
+    /// leaves an error below one unit in the last place, and then the second one rounds correctly,
+    /// because the reciprocal is (Markstein, "Computation of elementary functions on the IBM RISC
+    /// System/6000 processor", 1990).
+    #[inline(always)]
+    pub fn divide4(&self, acc: [i32; 4]) -> [f32; 4] {
+        let mut out = [0.0; 4];
+        let mut i = 0;
+        while i < 4 {
+            let a = acc[i] as f32;
+            out[i] = if self.ordinary {
+                let q = a * self.reciprocal;
+                let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
+                fma(fma(-self.scale, q, a), self.reciprocal, q)
+            } else {
+                a / self.scale
+            };
+            i += 1;
         }
-        let q = a * self.reciprocal;
-        let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
-        fma(fma(-self.scale, q, a), self.reciprocal, q)
+        out
     }
 }
 
@@ -232,16 +252,16 @@ mod tests {
                 _ => next() & 0x7f_ffff,
             };
             let scale = f32::from_bits(significand | (50 + next() % 160) << 23);
-            let divisor = Divisor::new(scale);
+            let divisor = Divisor::from_words(Divisor::new(scale).words());
             for i in 0..32 {
                 let acc = edges.get(i).copied().unwrap_or((next() >> (next() % 32)) as i32);
-                let (found, want) = (divisor.divide(acc), acc as f32 / scale);
+                let (found, want) = (divisor.divide4([acc; 4])[i % 4], acc as f32 / scale);
                 assert_eq!(found.to_bits(), want.to_bits(), "{acc} / {scale:e}");
             }
         }
         for scale in [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, 1e38, -3.0] {
             for acc in edges {
-                let (found, want) = (Divisor::new(scale).divide(acc), acc as f32 / scale);
+                let (found, want) = (Divisor::new(scale).divide4([acc; 4])[0], acc as f32 / scale);
                 assert!(found.to_bits() == want.to_bits() || found.is_nan() && want.is_nan());
             }
         }

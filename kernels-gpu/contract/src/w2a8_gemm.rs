@@ -10,7 +10,7 @@
 //! | [`Mma`]      | `mma.sync`, sm_80 and up | see [`VARIANTS`]; codes are the left factor, tokens the right one |
 //! | [`Hopper`]   | `wgmma`, sm_90a | the same |
 //!
-//! All take any M, N and K. The blocks of a [`Variant`] stand along x, token tiles first.
+//! All take any M, N and K. The choice among them is the host's.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{ActStats, Segments};
@@ -86,11 +86,30 @@ pub struct Variant {
     pub tokens: u32,
 }
 
+/// Token tiles that stand side by side before the next feature tile begins.
+pub const BAND: u32 = 8;
+
 impl Variant {
-    /// Blocks along x for an `m` by `n` output, of all but [`W2a8Gemm`], which has [`grid`].
-    pub const fn blocks(&self, m: u32, n: u32) -> u64 {
-        let tiles = m.div_ceil(self.tokens) as u64 * n.div_ceil(self.rows) as u64;
-        tiles * self.spec.cluster as u64
+    /// The grid for an `m` by `n` output; `None` where a launch cannot have that many blocks.
+    ///
+    /// Token tiles of a band along x, a cluster for each; feature tiles along y; bands along z.
+    /// [`W2a8Gemm`] has [`grid`].
+    pub const fn grid(&self, m: u32, n: u32) -> Option<[u32; 3]> {
+        if !self.tensor() {
+            return Some(grid(m, n));
+        }
+        let tiles = m.div_ceil(self.tokens);
+        let x = if tiles < BAND { tiles } else { BAND };
+        let (y, z) = (n.div_ceil(self.rows), tiles.div_ceil(BAND));
+        if y > 65_535 || z > 65_535 {
+            return None;
+        }
+        Some([x * self.spec.cluster, y, z])
+    }
+
+    /// Whether it runs on tensor cores.
+    pub const fn tensor(&self) -> bool {
+        self.spec.min_sm >= 80
     }
 }
 
@@ -209,16 +228,19 @@ impl Hopper {
     }
 }
 
-/// Shared memory of a block: scale and sum of each token, then the ring, in whose place the sums of
-/// each part of k stand at the end.
+/// Shared memory of a block: its head, then the ring, in whose place the sums of each part of k stand
+/// at the end.
 const fn block_bytes(ring: u32, parts: u32, rows: u32, tokens: u32) -> u32 {
     let sums = parts * tokens * (rows + SUM_PAD) * 4;
-    stats_bytes(tokens) + if ring > sums { ring } else { sums }
+    head_bytes(rows, tokens) + if ring > sums { ring } else { sums }
 }
 
-/// Bytes before the ring, a multiple of 128.
-pub const fn stats_bytes(tokens: u32) -> u32 {
-    (8 * tokens).next_multiple_of(128)
+/// Bytes of a token in the head: scale, sum, and what makes dividing by the scale fast.
+pub const TOKEN_BYTES: u32 = 16;
+
+/// Bytes before the ring, a multiple of 128: the tokens, then the scales of the features.
+pub const fn head_bytes(rows: u32, tokens: u32) -> u32 {
+    (TOKEN_BYTES * tokens + 4 * rows).next_multiple_of(128)
 }
 
 macro_rules! variants {
@@ -296,41 +318,39 @@ macro_rules! variants {
 variants! {
     mma {
         MmaA "w2a8_gemm_t8a" [1, 1, 2, 2, 1, 4, 1] 4;
-        MmaC "w2a8_gemm_t8c" [1, 1, 4, 2, 1, 4, 1] 3;
+        MmaB "w2a8_gemm_t8b" [2, 1, 1, 4, 2, 3, 1] 4;
         MmaD "w2a8_gemm_t8d" [1, 1, 2, 4, 2, 3, 1] 3;
-        MmaE "w2a8_gemm_t16a" [1, 2, 4, 2, 1, 4, 1] 3;
         MmaF "w2a8_gemm_t16b" [2, 2, 2, 2, 1, 4, 1] 3;
+        MmaG "w2a8_gemm_t16d" [2, 2, 1, 4, 2, 3, 1] 2;
+        MmaE "w2a8_gemm_t16e" [1, 2, 2, 4, 2, 3, 1] 2;
         MmaH "w2a8_gemm_t32a" [2, 4, 2, 2, 1, 4, 1] 2;
-        MmaI "w2a8_gemm_t32b" [1, 4, 4, 2, 1, 4, 1] 2;
-        MmaJ "w2a8_gemm_t32c" [2, 4, 4, 2, 1, 4, 1] 1;
+        MmaI "w2a8_gemm_t32e" [2, 4, 2, 4, 2, 3, 1] 1;
+        MmaJ "w2a8_gemm_t32f" [2, 4, 2, 2, 1, 3, 1] 3;
         MmaL "w2a8_gemm_t64b" [2, 8, 4, 2, 1, 4, 1] 1;
         MmaM "w2a8_gemm_t64c" [1, 8, 4, 2, 1, 4, 1] 1;
+        MmaN "w2a8_gemm_t64e" [4, 8, 2, 2, 1, 4, 1] 1;
     }
     split {
         SplitA "w2a8_gemm_t8x2" [1, 1, 4, 2, 1, 4, 2] 3;
-        SplitB "w2a8_gemm_t8x4" [1, 1, 4, 2, 1, 4, 4] 3;
         SplitC "w2a8_gemm_t16x2" [1, 2, 4, 2, 1, 4, 2] 3;
+        SplitB "w2a8_gemm_t16x2b" [2, 2, 2, 2, 1, 4, 2] 3;
         SplitD "w2a8_gemm_t32x2" [2, 4, 4, 2, 1, 4, 2] 1;
+        SplitF "w2a8_gemm_t32x2b" [2, 4, 2, 2, 1, 4, 2] 2;
         SplitE "w2a8_gemm_t64x2" [2, 8, 4, 2, 1, 4, 2] 1;
     }
     hopper {
-        HopperA "w2a8_gemm_h32a" [2, 2, 32, 6, 1] 1;
-        HopperB "w2a8_gemm_h32b" [1, 2, 32, 6, 1] 2;
-        HopperC "w2a8_gemm_h32x2" [2, 2, 32, 6, 2] 1;
-        HopperD "w2a8_gemm_h64a" [2, 1, 64, 5, 1] 2;
         HopperE "w2a8_gemm_h64b" [1, 2, 64, 3, 1] 2;
         HopperF "w2a8_gemm_h64c" [2, 2, 64, 5, 1] 1;
+        HopperD "w2a8_gemm_h64bx2" [1, 2, 64, 3, 2] 2;
         HopperG "w2a8_gemm_h64x2" [2, 2, 64, 5, 2] 1;
-        HopperH "w2a8_gemm_h64x4" [2, 2, 64, 5, 4] 1;
+        HopperH "w2a8_gemm_h64ax2" [2, 1, 64, 5, 2] 2;
         HopperI "w2a8_gemm_h128a" [2, 1, 128, 2, 1] 2;
         HopperJ "w2a8_gemm_h128b" [1, 2, 128, 3, 1] 1;
         HopperK "w2a8_gemm_h128c" [2, 2, 128, 2, 1] 1;
         HopperL "w2a8_gemm_h128x2" [2, 2, 128, 2, 2] 1;
-        HopperM "w2a8_gemm_h128d" [4, 1, 128, 3, 1] 1;
-        HopperN "w2a8_gemm_h128e" [3, 1, 128, 3, 1] 1;
+        HopperM "w2a8_gemm_h128ax2" [2, 1, 128, 2, 2] 2;
         HopperO "w2a8_gemm_h192a" [3, 1, 192, 3, 1] 1;
         HopperP "w2a8_gemm_h256a" [2, 1, 256, 2, 1] 1;
-        HopperQ "w2a8_gemm_h256b" [2, 1, 256, 3, 1] 1;
         HopperR "w2a8_gemm_h256x2" [2, 1, 256, 2, 2] 1;
     }
 }

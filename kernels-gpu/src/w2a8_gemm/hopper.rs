@@ -12,7 +12,7 @@
 //! running product reads is copied.
 
 use contract::launch::Kernel;
-use contract::w2a8_gemm::{Args, GROUP_BYTES, Hopper, SUM_PAD, stats_bytes};
+use contract::w2a8_gemm::{Args, GROUP_BYTES, Hopper, SUM_PAD, head_bytes};
 
 use super::tile::{CODES, Tile};
 use crate::arch::async_copy::{commit_group, wait_group};
@@ -132,8 +132,8 @@ unsafe fn gemm<
     let (group, lane) = (warp_id() / 4, lane_id());
     let (row_group, k_group) = (group / K_GROUPS, group % K_GROUPS);
 
-    let stats = dynamic_shared_mem::<u8>();
-    let ring = stats.add(stats_bytes(TOKENS));
+    let head = dynamic_shared_mem::<u8>();
+    let ring = head.add(head_bytes(ROWS, TOKENS));
     let ring = ring.add(ring.addr().wrapping_neg() % 1024);
     let code_ring = ring.add(stages * slice_bytes);
     let groups = tile.chunks.div_ceil(8);
@@ -187,8 +187,8 @@ unsafe fn gemm<
     commit_group();
     launch_dependents();
     dependency_wait();
-    // SAFETY: the stats stand before the ring.
-    unsafe { tile.copy_stats::<THREADS>(args, stats) };
+    // SAFETY: the head stands before the ring.
+    unsafe { tile.begin::<THREADS>(args, head) };
     let mut s = 0;
     while s < AHEAD {
         acts(s);
@@ -218,6 +218,8 @@ unsafe fn gemm<
     wgmma::wait::<0>();
     wait_group::<0>();
     sync_threads();
+    // SAFETY: the head came before the first slice.
+    unsafe { tile.divisors::<THREADS>(head) };
 
     let parked = ring.cast::<i32>();
     let mine = parked.add((k_group * TOKENS + 2 * (lane % 4)) * (ROWS + SUM_PAD) + row);
@@ -232,8 +234,8 @@ unsafe fn gemm<
             i += 1;
         }
     });
-    // SAFETY: the stats came before the first slice.
-    unsafe { tile.finish::<K_GROUPS, THREADS>(args, stats, parked) };
+    // SAFETY: head and sums are written.
+    unsafe { tile.finish::<K_GROUPS, THREADS>(args, head, parked) };
 }
 
 macro_rules! entries {

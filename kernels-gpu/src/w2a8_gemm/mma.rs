@@ -11,7 +11,7 @@
 //! sums meet in shared memory at the end.
 
 use contract::launch::Kernel;
-use contract::w2a8_gemm::{Args, GROUP_BYTES, Mma, SUM_PAD, stats_bytes};
+use contract::w2a8_gemm::{Args, GROUP_BYTES, Mma, SUM_PAD, head_bytes};
 
 use super::tile::{CODES, Tile};
 use crate::arch::async_copy::{commit_group, wait_group};
@@ -27,6 +27,16 @@ use crate::arch::warp::{lane_id, warp_id};
 #[inline(always)]
 const fn place(row: u32, piece: u32, width: u32) -> u32 {
     row * width + ((piece ^ (row % 2 * 4)) * 16)
+}
+
+/// Sums that a warp keeps of each output, so that no product waits for the one before it: each has
+/// `blocks` others to run beside.
+const fn chains(blocks: usize) -> usize {
+    match blocks {
+        1 => 4,
+        2 | 3 => 2,
+        _ => 1,
+    }
 }
 
 /// The kernel, for the numbers of [`Mma`].
@@ -47,6 +57,7 @@ unsafe fn gemm<
     const THREADS: u32,
     const CODE_WIDTH: u32,
     const ACT_WIDTH: u32,
+    const CHAINS: usize,
 >(
     args: &Args,
 ) {
@@ -61,8 +72,8 @@ unsafe fn gemm<
     let (g, t) = (lane / 4, lane % 4);
     let (row_warp, k_warp) = (warp / K_WARPS, warp % K_WARPS);
     let tile = Tile::<ROWS, TOKENS, SPLIT>::new(args);
-    let stats = dynamic_shared_mem::<u8>();
-    let ring = stats.add(stats_bytes(TOKENS));
+    let head = dynamic_shared_mem::<u8>();
+    let ring = head.add(head_bytes(ROWS, TOKENS));
     let slices = tile.chunks.div_ceil(CODE_WIDTH);
 
     let lines = tile.codes::<CODE_WIDTH, THREADS>(args);
@@ -89,8 +100,8 @@ unsafe fn gemm<
     }
     launch_dependents();
     dependency_wait();
-    // SAFETY: the stats stand before the ring.
-    unsafe { tile.copy_stats::<THREADS>(args, stats) };
+    // SAFETY: the head stands before the ring.
+    unsafe { tile.begin::<THREADS>(args, head) };
     let mut s = 0;
     while s < STAGES - 1 {
         acts(s);
@@ -98,7 +109,7 @@ unsafe fn gemm<
         s += 1;
     }
 
-    let mut sums = [[[0; 4]; TOKEN_BLOCKS]; ROW_BLOCKS];
+    let mut sums = [[[[0; 4]; TOKEN_BLOCKS]; ROW_BLOCKS]; CHAINS];
     let mut s = start;
     while s < slices {
         if STAGES == 4 { wait_group::<2>() } else { wait_group::<1>() }
@@ -146,7 +157,8 @@ unsafe fn gemm<
                         let mut b = 0;
                         while b < TOKEN_BLOCKS {
                             let q = [q[b][2 * pair], q[b][2 * pair + 1]];
-                            sums[r][b] = mma_u8_s8(a, q, sums[r][b]);
+                            let sum = &mut sums[(2 * j + pair) % CHAINS][r][b];
+                            *sum = mma_u8_s8(a, q, *sum);
                             b += 1;
                         }
                         pair += 1;
@@ -163,6 +175,8 @@ unsafe fn gemm<
     // Everybody is done with the slices; also with what was asked for and is not there.
     wait_group::<0>();
     sync_threads();
+    // SAFETY: the head came with the first slice.
+    unsafe { tile.divisors::<THREADS>(head) };
     let parked = ring.cast::<i32>();
     let mut r = 0;
     while r < ROW_BLOCKS {
@@ -173,16 +187,22 @@ unsafe fn gemm<
             while i < 4 {
                 let token = 8 * b as u32 + 2 * t + i as u32 % 2;
                 let at = (k_warp * TOKENS + token) * (ROWS + SUM_PAD) + row + 8 * (i as u32 / 2);
+                let mut sum = 0;
+                let mut chain = 0;
+                while chain < CHAINS {
+                    sum += sums[chain][r][b][i];
+                    chain += 1;
+                }
                 // SAFETY: this lane's own sum.
-                unsafe { parked.add(at).write(sums[r][b][i]) };
+                unsafe { parked.add(at).write(sum) };
                 i += 1;
             }
             b += 1;
         }
         r += 1;
     }
-    // SAFETY: the stats came with the first slice.
-    unsafe { tile.finish::<K_WARPS, THREADS>(args, stats, parked) };
+    // SAFETY: head and sums are written.
+    unsafe { tile.finish::<K_WARPS, THREADS>(args, head, parked) };
 }
 
 macro_rules! entries {
@@ -210,6 +230,7 @@ macro_rules! entries {
                         { CUT.threads() },
                         { 8 * $groups },
                         { 32 * $groups },
+                        { chains($rows * $tokens) },
                     >(&args)
                 }
             }

@@ -2,15 +2,14 @@
 //! memory, and how its sums become `y`.
 
 use contract::w2a8::{CHUNK_GROUP, Divisor};
-use contract::w2a8_gemm::{Args, SUM_PAD};
+use contract::w2a8_gemm::{Args, BAND, SUM_PAD, TOKEN_BYTES};
 
 use crate::arch::async_copy::{copy_x8, copy_x16};
 #[cfg(level_sm_90)]
 use crate::arch::cluster::{read_x4_of, sync_cluster};
 use crate::arch::mem::{X4, st, st_x4};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::tile::walk::tile_at;
+use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, sync_threads, thread_idx_x};
 
 /// The two bits of a code in each byte of a word.
 pub(super) const CODES: u32 = 0x0303_0303;
@@ -31,17 +30,17 @@ pub(super) struct Tile<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> {
 }
 
 impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SPLIT> {
-    /// Tiles that run at the same time have the same codes: they are read from memory once.
+    /// Where the grid of `Variant::grid` says; tiles that run at the same time share codes, and
+    /// tokens. A block beyond the last token makes nothing.
     #[inline(always)]
     pub(super) fn new(args: &Args) -> Self {
-        let tiles = (args.m.div_ceil(TOKENS), args.n.div_ceil(ROWS));
-        let [tokens, rows] = tile_at(block_idx_x() / SPLIT, tiles.0, tiles.1);
-        let part = block_idx_x() % SPLIT;
+        let (x, part) = (block_idx_x() / SPLIT, block_idx_x() % SPLIT);
+        let token0 = (block_idx_z() * BAND + x) * TOKENS;
         // Whole groups, as the activations have them.
         let share = args.chunks.div_ceil(CHUNK_GROUP as u32 * SPLIT) * CHUNK_GROUP as u32;
         let chunk0 = (part * share).min(args.chunks);
-        let chunks = share.min(args.chunks - chunk0);
-        Self { row0: rows * ROWS, token0: tokens * TOKENS, part, chunk0, chunks }
+        let rest = if token0 < args.m { args.chunks - chunk0 } else { 0 };
+        Self { row0: block_idx_y() * ROWS, token0, part, chunk0, chunks: share.min(rest) }
     }
 
     /// The codes of this block.
@@ -67,20 +66,27 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
         Lines::new((first, args.act_pieces), (self.token0, args.m), pieces)
     }
 
-    /// Asks for scale and sum of each token.
+    /// Asks for scale and sum of each token, and writes the scales of the features.
     ///
     /// # Safety
     ///
-    /// The contract's table holds; `to` starts `2 * TOKENS` words of this copy's alone.
+    /// The contract's table holds; `to` starts [`contract::w2a8_gemm::head_bytes`] of this block's alone.
     #[inline(always)]
-    pub(super) unsafe fn copy_stats<const THREADS: u32>(self, args: &Args, to: Shared<u8>) {
+    pub(super) unsafe fn begin<const THREADS: u32>(self, args: &Args, to: Shared<u8>) {
         let mut token = thread_idx_x();
         while token < TOKENS {
             let source = self.token0 + token;
             let p = args.stats.as_ptr().cast_const().wrapping_add(source as usize);
             // SAFETY: stats[source] when it is there; the caller's promise.
-            unsafe { copy_x8(to.add(8 * token), p, source < args.m) };
+            unsafe { copy_x8(to.add(TOKEN_BYTES * token), p, source < args.m) };
             token += THREADS;
+        }
+        let scales = to.add(TOKEN_BYTES * TOKENS).cast::<f32>();
+        let mut row = thread_idx_x();
+        while row < ROWS {
+            // SAFETY: word `row` of the features' scales.
+            unsafe { scales.add(row).write(args.segments.scale_of(self.row0 + row)) };
+            row += THREADS;
         }
     }
 
@@ -92,28 +98,32 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     ///
     /// # Safety
     ///
-    /// The contract's table holds; `stats` are there; this cluster alone makes this tile.
+    /// The contract's table holds; `head` is what [`Tile::begin`] and [`Tile::divisors`] wrote; this
+    /// cluster alone makes this tile.
     #[inline(always)]
     pub(super) unsafe fn finish<const PARTS: u32, const THREADS: u32>(
         self,
         args: &Args,
-        stats: Shared<u8>,
+        head: Shared<u8>,
         sums: Shared<i32>,
     ) {
         sync::<SPLIT>();
         let y = args.y.as_ptr();
         let wide = args.n.is_multiple_of(4) && (y as usize).is_multiple_of(16);
         let quads = ROWS / 4;
+        let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>();
         let mut index = self.part * THREADS + thread_idx_x();
         while index < TOKENS * quads {
             let (at, quad) = (index / quads, index % quads);
             let (token, row) = (self.token0 + at, self.row0 + 4 * quad);
             if token < args.m && row < args.n {
                 let here = sums.add(at * (ROWS + SUM_PAD) + 4 * quad);
-                let stats = stats.add(8 * at).cast::<u32>();
-                // SAFETY: scale and sum of this token, copied before the barrier.
-                let (scale, sum) =
-                    unsafe { (f32::from_bits(stats.read()), stats.add(1).read() as i32) };
+                // SAFETY: this token and these features, written before the barrier.
+                let (of_token, weight) = unsafe {
+                    let of_token = head.add(TOKEN_BYTES * at).cast::<u32>().read_x4();
+                    (of_token, scales.add(4 * quad).read_x4())
+                };
+                let (divisor, sum) = divisor(of_token);
                 let mut total = [-sum; 4];
                 let mut part = 0;
                 while part < PARTS * SPLIT {
@@ -127,11 +137,10 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
                     }
                     part += 1;
                 }
-                let divisor = Divisor::new(scale);
-                let mut out = [0.0; 4];
+                let mut out = divisor.divide4(total);
                 let mut i = 0;
                 while i < 4 {
-                    out[i] = divisor.divide(total[i]) * args.segments.scale_of(row + i as u32);
+                    out[i] *= weight[i];
                     i += 1;
                 }
                 let p = y.wrapping_add(token as usize * args.n as usize + row as usize);
@@ -156,6 +165,32 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
             sync::<SPLIT>();
         }
     }
+
+    /// Puts the reciprocal of each token's scale beside it.
+    ///
+    /// # Safety
+    ///
+    /// What [`Tile::begin`] asked for at `head` is there, and shown to the block.
+    #[inline(always)]
+    pub(super) unsafe fn divisors<const THREADS: u32>(self, head: Shared<u8>) {
+        let mut token = thread_idx_x();
+        while token < TOKENS {
+            let at = head.add(TOKEN_BYTES * token).cast::<u32>();
+            // SAFETY: the words of this token, this thread's alone.
+            unsafe {
+                let [_, reciprocal, ordinary] = Divisor::new(f32::from_bits(at.read())).words();
+                at.add(2).write(reciprocal);
+                at.add(3).write(ordinary);
+            }
+            token += THREADS;
+        }
+    }
+}
+
+/// What stands at a token: scale, sum, and the rest of its divisor.
+#[inline(always)]
+fn divisor([scale, sum, reciprocal, ordinary]: [u32; 4]) -> (Divisor, i32) {
+    (Divisor::from_words([scale, reciprocal, ordinary]), sum as i32)
 }
 
 /// The barrier of a cluster of `SPLIT` blocks.
