@@ -38,7 +38,7 @@ enum Inputs {
     Rope(rope::Inputs),
     Sample(sample::Inputs),
     SiluMul(silu_mul::Inputs),
-    W2a8Gemm(Product),
+    W2a8Gemm(Product, usize),
     W2a8Gemv(Product, usize),
 }
 
@@ -55,7 +55,9 @@ impl Run for Case {
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::SiluMul(inputs) => inputs.run(bed),
-            Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
+            Inputs::W2a8Gemm(case, variant) => {
+                w2a8_gemm::Inputs { case, variant: Some(*variant) }.run(bed)
+            }
             Inputs::W2a8Gemv(case, variant) => {
                 w2a8_gemv::Inputs { case, variant: Some(*variant) }.run(bed)
             }
@@ -298,13 +300,17 @@ impl List {
                 );
             }
         }
-        for (m, n, k) in [(1, 1, 1), (2, 7, 65), (9, 33, 513), (17, 70, 1000)] {
-            let inputs = Inputs::W2a8Gemm(Product::new(m, n, k, 9));
-            self.add(
-                symbol::<contract::w2a8_gemm::W2a8Gemm>(),
-                format!("m={m} n={n} k={k}"),
-                inputs,
-            );
+        // Around one tile of every variant, and over several parts of k.
+        let gemm = [(1, 1, 1), (2, 7, 65), (17, 70, 1000), (65, 132, 2100)];
+        for (index, variant) in contract::w2a8_gemm::VARIANTS.iter().enumerate() {
+            for (m, n, k) in gemm {
+                let case = Product::new(m, n, k, 9);
+                self.add(
+                    variant.spec.symbol,
+                    format!("m={m} n={n} k={k}"),
+                    Inputs::W2a8Gemm(case, index),
+                );
+            }
         }
     }
 }

@@ -93,7 +93,7 @@ families! {
     rope: Rope;
     sample: SamplePrepare, SamplePick;
     silu_mul: SiluMul;
-    w2a8_gemm: W2a8Gemm, MmaA, MmaB, MmaD, MmaF, MmaG, MmaE, MmaH, MmaI, MmaJ, MmaL, MmaM, MmaN, SplitA, SplitC, SplitB, SplitD, SplitF, SplitE, HopperE, HopperF, HopperD, HopperG, HopperH, HopperI, HopperJ, HopperK, HopperL, HopperM, HopperO, HopperP, HopperR;
+    w2a8_gemm: W2a8Gemm, MmaA, MmaB, MmaD, MmaF, MmaG, MmaE, MmaH, MmaI, MmaJ, MmaL, MmaM, MmaN, SplitA, SplitC, SplitB, SplitD, SplitF, SplitE, HopperE, HopperF, HopperD, HopperG, HopperH, HopperI, HopperJ, HopperK, HopperL, HopperM, HopperO, HopperP, HopperR, SkinnyA, SkinnyB, SkinnyC, SkinnyD, SkinnyE, SkinnyF, SkinnyG, SkinnyH;
     w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
 }
 

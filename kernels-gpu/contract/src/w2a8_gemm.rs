@@ -228,6 +228,47 @@ impl Hopper {
     }
 }
 
+/// How a kernel on `wgmma` for few tokens cuts its work; two warpgroups over k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skinny {
+    /// Warpgroups side by side over the output features, 64 each.
+    pub row_groups: u32,
+    /// Tokens of a block.
+    pub tokens: u32,
+    /// Groups of chunks whose codes are asked for before they are needed.
+    pub codes_ahead: u32,
+    /// Blocks side by side over k.
+    pub split: u32,
+}
+
+impl Skinny {
+    /// From the four numbers in their order.
+    pub const fn new(v: [u32; 4]) -> Self {
+        let [row_groups, tokens, codes_ahead, split] = v;
+        Self { row_groups, tokens, codes_ahead, split }
+    }
+
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        256 * self.row_groups
+    }
+
+    /// Output features of a block.
+    pub const fn rows(&self) -> u32 {
+        64 * self.row_groups
+    }
+
+    const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
+        let (rows, tokens) = (self.rows(), self.tokens);
+        let ring = (3 * 2 * tokens + (self.codes_ahead + 1) * rows) * GROUP_BYTES;
+        // The ring is aligned to 1,024 bytes by the kernel.
+        let bytes = block_bytes(ring, 2, rows, tokens) + 1024 - 128;
+        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes).only_on(90);
+        let spec = spec.in_clusters(self.split).with_min_blocks(blocks_per_sm);
+        Variant { spec, rows, tokens }
+    }
+}
+
 /// Shared memory of a block: its head, then the ring, in whose place the sums of each part of k stand
 /// at the end.
 const fn block_bytes(ring: u32, parts: u32, rows: u32, tokens: u32) -> u32 {
@@ -248,6 +289,7 @@ macro_rules! variants {
         mma { $($mma:ident $mma_symbol:literal [$($m:literal),*] $mma_blocks:literal;)* }
         split { $($split:ident $split_symbol:literal [$($s:literal),*] $split_blocks:literal;)* }
         hopper { $($hopper:ident $hopper_symbol:literal [$($h:literal),*] $hopper_blocks:literal;)* }
+        skinny { $($skinny:ident $skinny_symbol:literal [$($k:literal),*] $skinny_blocks:literal;)* }
     ) => {
         $(
             #[doc = concat!("Kernel `", $mma_symbol, "`.")]
@@ -279,6 +321,16 @@ macro_rules! variants {
                     Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks).spec;
             }
         )*
+        $(
+            #[doc = concat!("Kernel `", $skinny_symbol, "`.")]
+            pub enum $skinny {}
+
+            impl Kernel for $skinny {
+                type Args = Args;
+                const SPEC: LaunchSpec =
+                    Skinny::new([$($k),*]).variant($skinny_symbol, $skinny_blocks).spec;
+            }
+        )*
 
         /// Every kernel; the first one is [`W2a8Gemm`], which every GPU has.
         pub const VARIANTS: &[Variant] = &[
@@ -286,12 +338,13 @@ macro_rules! variants {
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
             $(Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks),)*
+            $(Skinny::new([$($k),*]).variant($skinny_symbol, $skinny_blocks),)*
         ];
 
         /// Calls `$mac! { Name; ... }` with every kernel of [`VARIANTS`].
         #[macro_export]
         macro_rules! for_each_w2a8_gemm {
-            ($mac:ident) => { $mac! { W2a8Gemm; $($mma;)* $($split;)* $($hopper;)* } };
+            ($mac:ident) => { $mac! { W2a8Gemm; $($mma;)* $($split;)* $($hopper;)* $($skinny;)* } };
         }
 
         /// Calls `$mac! { Name "symbol" [numbers of Mma]; ... }` with every kernel on `mma.sync`
@@ -311,6 +364,13 @@ macro_rules! variants {
         #[macro_export]
         macro_rules! for_each_w2a8_gemm_hopper {
             ($mac:ident) => { $mac! { $($hopper $hopper_symbol [$($h),*];)* } };
+        }
+
+        /// Calls `$mac! { Name "symbol" [numbers of Skinny]; ... }` with every kernel on `wgmma` for
+        /// few tokens.
+        #[macro_export]
+        macro_rules! for_each_w2a8_gemm_skinny {
+            ($mac:ident) => { $mac! { $($skinny $skinny_symbol [$($k),*];)* } };
         }
     };
 }
@@ -352,5 +412,15 @@ variants! {
         HopperO "w2a8_gemm_h192a" [3, 1, 192, 3, 1] 1;
         HopperP "w2a8_gemm_h256a" [2, 1, 256, 2, 1] 1;
         HopperR "w2a8_gemm_h256x2" [2, 1, 256, 2, 2] 1;
+    }
+    skinny {
+        SkinnyA "w2a8_gemm_s32a" [1, 32, 5, 1] 2;
+        SkinnyB "w2a8_gemm_s32x2" [1, 32, 5, 2] 2;
+        SkinnyC "w2a8_gemm_s64a" [1, 64, 5, 1] 1;
+        SkinnyD "w2a8_gemm_s64x2" [1, 64, 5, 2] 2;
+        SkinnyE "w2a8_gemm_s64b" [2, 64, 4, 1] 1;
+        SkinnyF "w2a8_gemm_s64bx2" [2, 64, 4, 2] 1;
+        SkinnyG "w2a8_gemm_s128a" [1, 128, 5, 1] 1;
+        SkinnyH "w2a8_gemm_s128x2" [1, 128, 5, 2] 1;
     }
 }

@@ -7,3 +7,5 @@ mod hopper;
 mod mma;
 #[cfg(level_sm_80)]
 mod tile;
+#[cfg(level_sm_90a)]
+mod skinny;
