@@ -1,4 +1,4 @@
-//! [`contract::w2a8_gemm`] on a GPU: prefill of the 2B-4T model.
+//! [`contract::w2a8_gemm`] on a GPU: batches and prefill.
 
 use std::process::ExitCode;
 

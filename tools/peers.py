@@ -44,6 +44,18 @@ def w2a8_gemv(torch, case):
     yield "torch_bf16", 2 * n * k, copy
 
 
+@bench("w2a8_gemm")
+def w2a8_gemm(torch, case):
+    m, n, k = numbers(case)
+
+    def copy():
+        w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+        x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        return lambda: torch.nn.functional.linear(x, w)
+
+    yield "torch_bf16", 2 * (n * k + m * k + m * n), copy
+
+
 def graph_of(torch, calls, launches):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
