@@ -1,4 +1,4 @@
-//! [`contract::w2a8_gemm`] on a GPU: prefill of the 2B-4T model.
+//! [`contract::w2a8_gemm`] on a GPU: batches and prefill.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ impl Case for Gemm {
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut LinearTensors<B>) -> Result<(), OpError> {
-        backend.w2a8_gemm(W2a8Gemm { w: &t.w, acts: &t.acts, y: &mut t.y, m: self.0.m })
+        backend.w2a8_gemm(W2a8Gemm { w: &t.w, acts: &t.acts, y: &mut t.y, m: self.0.m, variant: None })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &LinearTensors<B>) -> Result<Vec<u32>, OpError> {

@@ -198,6 +198,15 @@ def sparse(torch, case):
             return lambda: torch.nn.functional.conv2d(x, w, padding=side // 2)
 
         yield "cudnn_dense_bf16", 1 << 40, copy
+@bench("w2a8_gemm")
+def w2a8_gemm(torch, case):
+    m, n, k = numbers(case)
+
+        w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+        x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        return lambda: torch.nn.functional.linear(x, w)
+
+    yield "torch_bf16", 2 * (n * k + m * k + m * n), copy
 
 
 def graph_of(torch, calls, launches):

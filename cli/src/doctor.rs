@@ -163,7 +163,11 @@ fn text(answer: &Answer, output: &Output) -> String {
         out += &head("Checks");
         out += &format!("  {} against {}, bit for bit\n", test.tested, test.against);
         for check in &test.checks {
-            let mark = if check.passed() { "ok" } else { "FAILED" };
+            let mark = match (check.passed(), check.absent) {
+                (true, false) => "ok",
+                (true, true) => "not on this device:",
+                (false, _) => "FAILED",
+            };
             let failure = check.failure.as_ref().map(|f| format!(": {f}")).unwrap_or_default();
             out += &format!("  {mark} {} ({} cases){failure}\n", check.kernel, check.cases);
         }

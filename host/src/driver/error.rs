@@ -304,6 +304,17 @@ pub enum LaunchError {
     },
 }
 
+impl LaunchError {
+    /// Whether the device, or the PTX that it loaded, cannot have the kernel: another variant may run.
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::UnsupportedSm { .. } | Self::SharedMemory { .. } | Self::BlockTooLarge { .. } => true,
+            Self::Module(error) => matches!(error, ModuleError::MissingKernel { .. }),
+            _ => false,
+        }
+    }
+}
+
 /// A graph could not be captured, built or launched.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]

@@ -18,6 +18,6 @@ pub fn bit_linear<B: Backend>(
     if m == 1 {
         backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None })
     } else {
-        backend.w2a8_gemm(W2a8Gemm { w, acts, y, m })
+        backend.w2a8_gemm(W2a8Gemm { w, acts, y, m, variant: None })
     }
 }

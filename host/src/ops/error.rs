@@ -72,6 +72,14 @@ pub enum OpError {
     Cuda(#[from] crate::driver::CudaError),
 }
 
+impl OpError {
+    /// Whether the device cannot have the variant of a kernel that was asked for: another one may run.
+    pub fn is_absent(&self) -> bool {
+        use crate::driver::CudaError;
+        matches!(self, Self::Cuda(CudaError::Launch(error)) if error.is_absent())
+    }
+}
+
 macro_rules! through_cuda_error {
     ($($error:ident)*) => { $(
         impl From<crate::driver::$error> for OpError {

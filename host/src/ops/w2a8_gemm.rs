@@ -1,6 +1,7 @@
 //! Host side of [`contract::w2a8_gemm`].
 
-use contract::w2a8::MAX_ROWS;
+use contract::w2a8::{CHUNK, CHUNK_GROUP, MAX_ROWS};
+use contract::w2a8_gemm::VARIANTS;
 
 use super::error::{at_least, dimension};
 use super::{Backend, OpError, PackedLinear, QuantActs, Tensor};
@@ -17,26 +18,114 @@ pub struct W2a8Gemm<'a, B: Backend> {
     pub y: &'a mut B::Buf<f32>,
     /// Rows of activations.
     pub m: usize,
+    /// Which of [`VARIANTS`] runs on a GPU; `None` takes the one of least [`cost`] that the device
+    /// has. All give the same bits.
+    pub variant: Option<usize>,
 }
 
 impl<B: Backend> W2a8Gemm<'_, B> {
     /// Compares the tensors with the contract.
     ///
     /// # Errors
-    /// The tensor or dimension that does not fit.
+    /// The tensor, dimension or variant that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
+        if let Some(found) = self.variant.filter(|&v| v >= VARIANTS.len()) {
+            let allowed = "an index into contract::w2a8_gemm::VARIANTS is allowed";
+            return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });
+        }
         dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
         self.acts.check(OP, self.m, self.w.k())?;
         at_least(OP, "y", self.y.len(), self.m * self.w.n())
     }
 }
 
+/// The expected time of variant `index` for an `m` by `n` by `k` product on `sms` multiprocessors, in
+/// nanoseconds; `None` where its grid is too large.
+///
+/// A launch, and for each round of tiles over the multiprocessors a start and its part of k. The three
+/// numbers of a variant ([`COSTS`]) were fitted to what an H200 takes, cold, for M from 8 to 2,048 at
+/// five shapes of models.
+pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
+    let (variant, [launch, round, group]) = (VARIANTS.get(index)?, *COSTS.get(index)?);
+    let blocks = variant.grid(m, n)?.iter().fold(1, |blocks, &axis| blocks * u64::from(axis));
+    let split = u64::from(variant.spec.cluster);
+    let groups = u64::from(k).div_ceil((CHUNK * CHUNK_GROUP) as u64).div_ceil(split);
+    let rounds = blocks.div_ceil(u64::from(sms.max(1)));
+    Some(launch + rounds * (round + group * groups))
+}
+
+/// Nanoseconds of a launch, of a tile, and of 512 terms of k of a tile: one row for each of
+/// [`VARIANTS`].
+const COSTS: &[[u64; 3]] = &[
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+    [1, 1, 1],
+];
+
+const _: () = assert!(COSTS.len() == VARIANTS.len());
+
+#[cfg(feature = "cuda")]
+type Launch =
+    unsafe fn(&super::CudaBackend, [u32; 3], contract::w2a8_gemm::Args) -> Result<(), OpError>;
+#[cfg(feature = "cuda")]
+type Has = fn(&super::CudaBackend) -> bool;
+
+#[cfg(feature = "cuda")]
+macro_rules! kernels {
+    ($($name:ident;)*) => {
+        /// In the order of [`VARIANTS`].
+        const KERNELS: &[(Launch, Has)] = &[$((
+            super::CudaBackend::launch::<contract::w2a8_gemm::$name>,
+            super::CudaBackend::has::<contract::w2a8_gemm::$name>,
+        )),*];
+    };
+}
+#[cfg(feature = "cuda")]
+contract::for_each_w2a8_gemm!(kernels);
+
 #[cfg(feature = "cuda")]
 impl W2a8Gemm<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::w2a8::{CHUNK, act_bytes};
+        use contract::w2a8::act_bytes;
         self.check()?;
-        let Self { w, acts, y, m } = self;
+        let Self { w, acts, y, m, variant } = self;
         let stream = cuda.stream();
         let args = contract::w2a8_gemm::Args {
             w: w.words().dev_ptr(stream),
@@ -49,10 +138,63 @@ impl W2a8Gemm<'_, super::CudaBackend> {
             act_pieces: (act_bytes(w.k()) / 16) as u32,
             segments: *w.segments(),
         };
-        let grid = contract::w2a8_gemm::grid(args.m, args.n);
+        let (shape, sms) = ([args.m, args.n, w.k() as u32], cuda.cuda().device().sm_count());
+        let index = variant.unwrap_or_else(|| {
+            let here = (0..VARIANTS.len()).filter(|&index| (KERNELS[index].1)(cuda));
+            // The first one runs everywhere and takes everything.
+            here.min_by_key(|&index| cost(index, shape, sms).unwrap_or(u64::MAX)).unwrap_or(0)
+        });
+        let Some(grid) = VARIANTS[index].grid(args.m, args.n) else {
+            let allowed = "this one cannot have so many tiles; use None";
+            return Err(OpError::Dimension { op: OP, what: "variant", found: index, allowed });
+        };
         // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
         // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
-        unsafe { cuda.launch::<contract::w2a8_gemm::W2a8Gemm>(grid, args)? };
-        Ok(())
+        unsafe { (KERNELS[index].0)(cuda, grid, args) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::w2a8_gemm::Variant;
+
+    const H200: u32 = 132;
+
+    fn chosen(m: u32, n: u32, k: u32, takes: impl Fn(&Variant) -> bool) -> &'static Variant {
+        let fits = (0..VARIANTS.len()).filter(|&i| takes(&VARIANTS[i]));
+        let best = fits.min_by_key(|&i| cost(i, [m, n, k], H200).unwrap_or(u64::MAX));
+        &VARIANTS[best.expect("the first one takes everything")]
+    }
+
+    #[test]
+    fn few_tokens_get_small_tiles_and_many_get_large_ones() {
+        for (n, k) in [(13_824, 2560), (8192, 28_672), (2560, 6912)] {
+            let tokens = [2, 16, 64, 2048].map(|m| chosen(m, n, k, |_| true).tokens);
+            assert!(tokens.is_sorted() && tokens[0] == 8 && tokens[3] >= 128, "{n} {k} {tokens:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_without_tensor_cores_has_a_kernel_for_everything() {
+        for m in [1, 2, 300, MAX_ROWS as u32] {
+            for n in [1, 5000, MAX_ROWS as u32] {
+                let variant = chosen(m, n, 1000, |v| v.spec.min_sm < 80);
+                assert_eq!(variant.spec.symbol, "w2a8_gemm");
+                assert!(variant.grid(m, n).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn more_work_never_costs_less() {
+        for (index, variant) in VARIANTS.iter().enumerate() {
+            let mut last = 0;
+            for m in [1, 8, 64, 1000, 70_000] {
+                let cost = cost(index, [m, 5000, 3000], H200).expect("a grid");
+                assert!(cost >= last, "{} at m={m}", variant.spec.symbol);
+                last = cost;
+            }
+        }
     }
 }

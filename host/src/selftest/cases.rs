@@ -9,10 +9,7 @@ use super::kv_append::Cache;
 use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
-use super::{
-    act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm,
-    lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
-};
+use super::{act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm, lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv};
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
@@ -31,6 +28,7 @@ pub struct Case {
 
 #[derive(Clone, Debug)]
 enum Inputs {
+    W2a8Gemm(Product, usize),
     Bmm(bmm::Inputs),
     ActQuant(act_quant::Inputs),
     Activation(activation::Inputs),
@@ -59,6 +57,8 @@ enum Inputs {
 impl Run for Case {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         match &self.inputs {
+            Inputs::W2a8Gemm(case, variant) => {
+                w2a8_gemm::Inputs { case, variant: Some(*variant) }.run(bed)
             Inputs::Bmm(inputs) => inputs.run(bed),
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
@@ -552,13 +552,17 @@ impl List {
                 );
             }
         }
-        for (m, n, k) in [(1, 1, 1), (2, 7, 65), (9, 33, 513), (17, 70, 1000)] {
-            let inputs = Inputs::W2a8Gemm(Product::new(m, n, k, 9));
-            self.add(
-                symbol::<contract::w2a8_gemm::W2a8Gemm>(),
-                format!("m={m} n={n} k={k}"),
-                inputs,
-            );
+        // Around one tile of every variant, and over several parts of k.
+        let gemm = [(1, 1, 1), (2, 7, 65), (17, 70, 1000), (65, 132, 2100)];
+        for (index, variant) in contract::w2a8_gemm::VARIANTS.iter().enumerate() {
+            for (m, n, k) in gemm {
+                let case = Product::new(m, n, k, 9);
+                self.add(
+                    variant.spec.symbol,
+                    format!("m={m} n={n} k={k}"),
+                    Inputs::W2a8Gemm(case, index),
+                );
+            }
         }
     }
 }

@@ -5,19 +5,22 @@ use super::{Bed, Run, RunError};
 use crate::ops::Backend;
 use crate::ops::w2a8_gemm::W2a8Gemm;
 
-/// All rows of activations.
+/// All rows of activations, by a variant.
 #[derive(Clone, Debug)]
 pub struct Inputs<'a> {
     /// The product.
     pub case: &'a Product,
+    /// Index into [`contract::w2a8_gemm::VARIANTS`].
+    pub variant: Option<usize>,
 }
 
 impl Run for Inputs<'_> {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let (m, n) = (self.case.m, self.case.n);
+        let variant = self.variant;
         let (w, acts) = tensors(bed, self.case)?;
         let mut y = bed.output(m * n)?;
-        bed.backend().w2a8_gemm(W2a8Gemm { w: &w, acts: &acts, y: &mut y, m })?;
+        bed.backend().w2a8_gemm(W2a8Gemm { w: &w, acts: &acts, y: &mut y, m, variant })?;
         bed.keep("y", &[m, n], &y)
     }
 }

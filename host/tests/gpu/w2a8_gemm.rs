@@ -1,5 +1,7 @@
 //! [`contract::w2a8_gemm`] against the oracle, and against the bits of [`contract::w2a8_gemv`].
 
+use std::sync::OnceLock;
+
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
 use bitnet_gpu::ops::{Backend, PackedLinear, QuantActs};
 use bitnet_gpu::reference::Inputs as Seeded;
@@ -7,13 +9,15 @@ use bitnet_gpu::reference::w2a8_gemm::{TEST_SHAPES, w2a8_gemm};
 use bitnet_gpu::reference::w2a8_gemv::Case;
 use bitnet_gpu::selftest::w2a8_gemm::Inputs;
 use bitnet_gpu::selftest::w2a8_gemv;
-use bitnet_gpu::selftest::{self, Output};
+use bitnet_gpu::selftest::{self, Output, RunError};
 use contract::w2a8::{MAX_ROWS, Segments};
+use contract::w2a8_gemm::VARIANTS;
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
 
 on_lane! {
     listed_shapes
+    every_variant_at_the_edges_of_tiles
     extreme_values
     unusual_scales
     one_row_has_the_bits_of_gemv
@@ -21,14 +25,58 @@ on_lane! {
     refusals
 }
 
-fn check_case<B: Backend>(b: &B, case: &Case) {
-    let want = [Output::floats("y", &[case.m, case.n], &w2a8_gemm(case))];
-    check(b, &Inputs { case }, &want, format!("m={} n={} k={}", case.m, case.n, case.k));
+/// The choice and every variant; on a backend that has none, and runs at once, the choice alone.
+fn all<B: Backend>() -> impl Iterator<Item = Option<usize>> {
+    let variants = if B::AHEAD > 0 { VARIANTS.len() } else { 0 };
+    std::iter::once(None).chain((0..variants).map(Some))
+}
+
+/// Runs `case` by those of `variants` that the device has.
+fn check_case<B: Backend>(b: &B, case: &Case, variants: impl IntoIterator<Item = Option<usize>>) {
+    let (m, n, k) = (case.m, case.n, case.k);
+    let want = [Output::floats("y", &[m, n], &w2a8_gemm(case))];
+    for variant in variants {
+        let symbol = variant.map_or("choice", |v| VARIANTS[v].spec.symbol);
+        let inputs = Inputs { case, variant };
+        if variant.is_some() && is_absent(b, &inputs) {
+            continue;
+        }
+        check(b, &inputs, &want, format!("{symbol} m={m} n={n} k={k}"));
+    }
+}
+
+fn is_absent<B: Backend>(b: &B, inputs: &Inputs<'_>) -> bool {
+    static ABSENT: [OnceLock<bool>; VARIANTS.len()] = [const { OnceLock::new() }; VARIANTS.len()];
+    let Some(slot) = inputs.variant.map(|v| &ABSENT[v]) else { return false };
+    *slot.get_or_init(|| {
+        let small = Case::new(1, 1, 1, 0);
+        let run = selftest::run(b, &Inputs { case: &small, variant: inputs.variant });
+        matches!(run, Err(RunError::Op(error)) if error.is_absent())
+    })
+}
+
+#[test]
+fn a_hopper_gpu_has_every_variant() {
+    let shared = crate::lane::shared();
+    if shared.describe().contains("(sm_90a)") {
+        let case = Case::new(1, 1, 1, 0);
+        for variant in all::<crate::lane::Lane>() {
+            assert!(!is_absent(&*shared, &Inputs { case: &case, variant }), "{variant:?}");
+        }
+    }
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
     for &(m, n, k) in TEST_SHAPES {
-        check_case(b, &Case::new(m, n, k, 1));
+        check_case(b, &Case::new(m, n, k, 1), all::<B>());
+    }
+}
+
+/// Rows that do not start on 16 bytes, tiles that end inside, parts of k that are empty, and more
+/// token tiles than stand in a band.
+fn every_variant_at_the_edges_of_tiles<B: Backend>(b: &B) {
+    for (m, n, k) in [(1, 64, 64), (33, 257, 513), (129, 66, 1025), (257, 131, 3000), (2600, 3, 70)] {
+        check_case(b, &Case::new(m, n, k, 5), all::<B>());
     }
 }
 
@@ -39,7 +87,7 @@ fn extreme_values<B: Backend>(b: &B) {
                 let mut case = Case::new(m, n, k, 2);
                 case.t.fill(t);
                 case.q.fill(q);
-                check_case(b, &case);
+                check_case(b, &case, all::<B>());
             }
         }
     }
@@ -50,7 +98,7 @@ fn unusual_scales<B: Backend>(b: &B) {
     case.s = vec![0.0, f32::NAN, f32::INFINITY, 1e-40, 1.27e7, f32::MIN_POSITIVE];
     let parts = [(1, -2.5), (30, 1e-20), (6, 3e30)];
     case.segments = Segments::new(&parts).expect("parts of the contract");
-    check_case(b, &case);
+    check_case(b, &case, all::<B>());
 }
 
 fn one_row_has_the_bits_of_gemv<B: Backend>(b: &B) {
@@ -59,7 +107,8 @@ fn one_row_has_the_bits_of_gemv<B: Backend>(b: &B) {
         let gemv =
             selftest::run(b, &w2a8_gemv::Inputs { case: &case, variant: None }).expect("gemv runs");
         let want = [Output { dims: vec![1, n], ..gemv[0].clone() }];
-        check(b, &Inputs { case: &case }, &want, format!("n={n} k={k}"));
+        let inputs = Inputs { case: &case, variant: None };
+        check(b, &inputs, &want, format!("n={n} k={k}"));
     }
 }
 
@@ -69,7 +118,8 @@ fn generated_shapes<B: Backend>(b: &B) {
         let [m, n, k] = [70, 140, 2600].map(|end| size(&mut seeded, end));
         // Large in one direction at a time: the oracle is plain loops.
         let k = k.min(2_000_000 / (m * n));
-        check_case(b, &Case::new(m, n, k, i as u64));
+        let variants = [None, Some(i % VARIANTS.len())];
+        check_case(b, &Case::new(m, n, k, i as u64), variants);
     }
 }
 
@@ -82,11 +132,14 @@ fn refusals<B: Backend>(b: &B) {
     let no_stats = QuantActs::<B> { acts: zeros(b, 3 * 256), stats: zeros(b, m - 1) };
     let (mut y, mut no_y) = (zeros::<B, f32>(b, m * n), zeros::<B, f32>(b, m * n - 1));
     let y = &mut y;
-    refused!(dimension("m"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: 0 }));
-    refused!(dimension("m"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: MAX_ROWS + 1 }));
-    refused!(short("acts"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: m + 1 }));
-    refused!(short("acts"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &no_acts, y, m }));
-    refused!(short("stats"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &no_stats, y, m }));
+    let over = Some(VARIANTS.len());
+    let beyond = W2a8Gemm { w: &w, acts: &good, y, m, variant: over };
+    refused!(dimension("variant"), b.w2a8_gemm(beyond));
+    refused!(dimension("m"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: 0, variant: None }));
+    refused!(dimension("m"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: MAX_ROWS + 1, variant: None }));
+    refused!(short("acts"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: m + 1, variant: None }));
+    refused!(short("acts"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &no_acts, y, m, variant: None }));
+    refused!(short("stats"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &no_stats, y, m, variant: None }));
     let y = &mut no_y;
-    refused!(short("y"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m }));
+    refused!(short("y"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m, variant: None }));
 }

@@ -27,6 +27,9 @@ pub struct LaunchSpec {
     pub min_sm: u32,
     /// Whether it runs on capability `min_sm` exactly: its instructions have no future (wgmma).
     pub arch_specific: bool,
+    /// Blocks of a cluster, side by side along x, of which a grid holds a whole number; becomes
+    /// `.reqnctapercluster` (1: no clusters).
+    pub cluster: u32,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
 }
@@ -40,6 +43,7 @@ impl LaunchSpec {
             smem_bytes: 0,
             min_sm: 53,
             arch_specific: false,
+            cluster: 1,
             min_blocks_per_sm: 0,
         }
     }
@@ -52,6 +56,11 @@ impl LaunchSpec {
     /// The same, only on compute capability `sm` and in the PTX level `sm_{sm}a`.
     pub const fn only_on(self, sm: u32) -> Self {
         Self { min_sm: sm, arch_specific: true, ..self }
+    }
+
+    /// The same in clusters of `blocks`, which need sm_90.
+    pub const fn in_clusters(self, blocks: u32) -> Self {
+        Self { cluster: blocks, ..self }
     }
 
     /// The same with `bytes` of dynamic shared memory.

@@ -14,6 +14,8 @@
 //! y[m, n] = (f32(acc) / s[m]) * g[segment of n]        in this order, each step rounded once
 //! ```
 
+use crate::num::fma;
+
 /// Ternary codes in one packed word.
 pub const CODES_PER_WORD: usize = 16;
 /// Codes in one 16-byte load; rows are padded to a multiple of this.
@@ -127,6 +129,61 @@ pub const fn dequantise(acc: i32, act_scale: f32, weight_scale: f32) -> f32 {
     (acc as f32 / act_scale) * weight_scale
 }
 
+/// A scale of activations that divides many sums: [`dequantise`] without its division.
+#[derive(Clone, Copy, Debug)]
+pub struct Divisor {
+    scale: f32,
+    reciprocal: f32,
+    ordinary: bool,
+}
+
+impl Divisor {
+    /// `scale` from `2^-64` to `2^64` is ordinary: no step of a division leaves the normal numbers,
+    /// for any sum in `i32`.
+    #[inline(always)]
+    pub fn new(scale: f32) -> Self {
+        const LOW: f32 = 1.0 / (1u128 << 64) as f32;
+        const HIGH: f32 = (1u128 << 64) as f32;
+        let ordinary = scale >= LOW && scale <= HIGH;
+        Self { scale, reciprocal: 1.0 / scale, ordinary }
+    }
+
+    /// As three words, for shared memory.
+    #[inline(always)]
+    pub fn words(self) -> [u32; 3] {
+        [self.scale.to_bits(), self.reciprocal.to_bits(), self.ordinary as u32]
+    }
+
+    /// From [`Divisor::words`].
+    #[inline(always)]
+    pub fn from_words([scale, reciprocal, ordinary]: [u32; 3]) -> Self {
+        let (scale, reciprocal) = (f32::from_bits(scale), f32::from_bits(reciprocal));
+        Self { scale, reciprocal, ordinary: ordinary != 0 }
+    }
+
+    /// `acc as f32 / scale` of each, the same bits. Two corrections of `acc * (1 / scale)`: the first
+    /// leaves an error below one unit in the last place, and then the second one rounds correctly,
+    /// because the reciprocal is (Markstein, "Computation of elementary functions on the IBM RISC
+    /// System/6000 processor", 1990).
+    #[inline(always)]
+    pub fn divide4(&self, acc: [i32; 4]) -> [f32; 4] {
+        let mut out = [0.0; 4];
+        let mut i = 0;
+        while i < 4 {
+            let a = acc[i] as f32;
+            out[i] = if self.ordinary {
+                let q = a * self.reciprocal;
+                let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
+                fma(fma(-self.scale, q, a), self.reciprocal, q)
+            } else {
+                a / self.scale
+            };
+            i += 1;
+        }
+        out
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +234,37 @@ mod tests {
         assert_eq!(Segments::new(&[(1, 1.0); MAX_SEGMENTS + 1]), None);
         assert_eq!(Segments::new(&[(MAX_ROWS, 1.0), (1, 1.0)]), None);
         assert!(Segments::new(&[(1, 1.0); MAX_SEGMENTS]).is_some());
+    }
+
+    #[test]
+    fn a_divisor_divides() {
+        let mut bits = 1u32;
+        let mut next = || {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            bits ^ bits >> 13
+        };
+        let edges = [0, 1, -1, 3, 7, 127 << 20, -(128 << 20), i32::MAX, i32::MIN];
+        for round in 0..20_000 {
+            // Significands near 1 and 2 among them, and exponents beyond the ordinary ones.
+            let significand = match round % 4 {
+                0 => next() & 7,
+                1 => !(next() & 7) & 0x7f_ffff,
+                _ => next() & 0x7f_ffff,
+            };
+            let scale = f32::from_bits(significand | (50 + next() % 160) << 23);
+            let divisor = Divisor::from_words(Divisor::new(scale).words());
+            for i in 0..32 {
+                let acc = edges.get(i).copied().unwrap_or((next() >> (next() % 32)) as i32);
+                let (found, want) = (divisor.divide4([acc; 4])[i % 4], acc as f32 / scale);
+                assert_eq!(found.to_bits(), want.to_bits(), "{acc} / {scale:e}");
+            }
+        }
+        for scale in [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, 1e38, -3.0] {
+            for acc in edges {
+                let (found, want) = (Divisor::new(scale).divide4([acc; 4])[0], acc as f32 / scale);
+                assert!(found.to_bits() == want.to_bits() || found.is_nan() && want.is_nan());
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,15 @@
 //!
 //! Layout, tensors and formula: [`crate::w2a8`]; `acts` has one row of `act_bytes(K)` per token and
 //! `y` is `[M, N]`, contiguous. Integer sums: the bits equal those of [`crate::w2a8_gemv`] on each
-//! row. A block computes [`ROWS_PER_BLOCK`] output features for [`TOKENS`] tokens.
+//! row, and every kernel here has the same.
+//!
+//! | kernels | on | a block makes |
+//! |---------|----|---------------|
+//! | [`W2a8Gemm`] | `dp4a`, every GPU | [`ROWS_PER_BLOCK`] output features of [`TOKENS`] tokens |
+//! | [`Mma`]      | `mma.sync`, sm_80 and up | see [`VARIANTS`]; codes are the left factor, tokens the right one |
+//! | [`Hopper`]   | `wgmma`, sm_90a | the same |
+//!
+//! All take any M, N and K. The choice among them is the host's.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{ActStats, Segments};
@@ -59,4 +67,360 @@ pub enum W2a8Gemm {}
 impl Kernel for W2a8Gemm {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("w2a8_gemm", THREADS);
+}
+
+/// Words between two tokens of a tile's sums in shared memory, beyond its rows.
+pub const SUM_PAD: u32 = 4;
+/// Bytes of a row of codes, and quarter of the bytes of a row of activations, in a group of chunks.
+pub const GROUP_BYTES: u32 = 128;
+
+/// A kernel of the family: a block makes `rows` output features of `tokens` tokens, or its part of k
+/// of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Its launch rules. The blocks of a cluster share the k of one tile.
+    pub spec: LaunchSpec,
+    /// Output features of a tile.
+    pub rows: u32,
+    /// Tokens of a tile.
+    pub tokens: u32,
+}
+
+/// Token tiles that stand side by side before the next feature tile begins.
+pub const BAND: u32 = 8;
+
+impl Variant {
+    /// The grid for an `m` by `n` output; `None` where a launch cannot have that many blocks.
+    ///
+    /// Token tiles of a band along x, a cluster for each; feature tiles along y; bands along z.
+    /// [`W2a8Gemm`] has [`grid`].
+    pub const fn grid(&self, m: u32, n: u32) -> Option<[u32; 3]> {
+        if !self.tensor() {
+            return Some(grid(m, n));
+        }
+        let tiles = m.div_ceil(self.tokens);
+        let x = if tiles < BAND { tiles } else { BAND };
+        let (y, z) = (n.div_ceil(self.rows), tiles.div_ceil(BAND));
+        if y > 65_535 || z > 65_535 {
+            return None;
+        }
+        Some([x * self.spec.cluster, y, z])
+    }
+
+    /// Whether it runs on tensor cores.
+    pub const fn tensor(&self) -> bool {
+        self.spec.min_sm >= 80
+    }
+}
+
+/// How a kernel on `mma.sync` cuts its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mma {
+    /// Blocks of 16 output features of a warp.
+    pub row_blocks: u32,
+    /// Blocks of 8 tokens.
+    pub token_blocks: u32,
+    /// Warps side by side over the output features.
+    pub row_warps: u32,
+    /// Warps side by side over k.
+    pub k_warps: u32,
+    /// Groups of chunks of a slice.
+    pub groups: u32,
+    /// Slices in shared memory.
+    pub stages: u32,
+    /// Blocks side by side over k.
+    pub split: u32,
+}
+
+impl Mma {
+    /// From the seven numbers in their order.
+    pub const fn new(v: [u32; 7]) -> Self {
+        let [row_blocks, token_blocks, row_warps, k_warps, groups, stages, split] = v;
+        Self { row_blocks, token_blocks, row_warps, k_warps, groups, stages, split }
+    }
+
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        32 * self.row_warps * self.k_warps
+    }
+
+    /// Output features of a block.
+    pub const fn rows(&self) -> u32 {
+        16 * self.row_blocks * self.row_warps
+    }
+
+    /// Tokens of a block.
+    pub const fn tokens(&self) -> u32 {
+        8 * self.token_blocks
+    }
+
+    /// Bytes of a slice: the codes, then the activations.
+    pub const fn slice_bytes(&self) -> u32 {
+        (self.rows() + 4 * self.tokens()) * GROUP_BYTES * self.groups
+    }
+
+    const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
+        let (rows, tokens) = (self.rows(), self.tokens());
+        let ring = self.stages * self.slice_bytes();
+        let bytes = block_bytes(ring, self.k_warps, rows, tokens);
+        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
+        let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
+        Variant { spec: spec.with_min_blocks(blocks_per_sm), rows, tokens }
+    }
+}
+
+/// How a kernel on `wgmma` cuts its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hopper {
+    /// Warpgroups side by side over the output features, 64 each.
+    pub row_groups: u32,
+    /// Warpgroups side by side over k.
+    pub k_groups: u32,
+    /// Tokens of a block.
+    pub tokens: u32,
+    /// Slices that are asked for before they are needed.
+    pub ahead: u32,
+    /// Blocks side by side over k.
+    pub split: u32,
+}
+
+impl Hopper {
+    /// From the five numbers in their order.
+    pub const fn new(v: [u32; 5]) -> Self {
+        let [row_groups, k_groups, tokens, ahead, split] = v;
+        Self { row_groups, k_groups, tokens, ahead, split }
+    }
+
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        128 * self.row_groups * self.k_groups
+    }
+
+    /// Output features of a block.
+    pub const fn rows(&self) -> u32 {
+        64 * self.row_groups
+    }
+
+    /// Bytes of the activations of one step: a quarter of a group for each warpgroup over k.
+    pub const fn slice_bytes(&self) -> u32 {
+        self.k_groups * self.tokens * GROUP_BYTES
+    }
+
+    /// Bytes of the ring of activations: those under way, those in use, those used before.
+    pub const fn ring_bytes(&self) -> u32 {
+        (self.ahead + 2) * self.slice_bytes()
+    }
+
+    /// Groups of chunks whose codes are asked for before they are needed: those of the slices that
+    /// are, and of one more, which is decoded while the one before it is multiplied.
+    pub const fn codes_ahead(&self) -> u32 {
+        ((self.ahead + 1) * self.k_groups).div_ceil(4)
+    }
+
+    const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
+        let (rows, tokens) = (self.rows(), self.tokens);
+        let ring = self.ring_bytes() + (self.codes_ahead() + 1) * rows * GROUP_BYTES;
+        // The ring is aligned to 1,024 bytes by the kernel.
+        let bytes = block_bytes(ring, self.k_groups, rows, tokens) + 1024 - 128;
+        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes).only_on(90);
+        let spec = spec.in_clusters(self.split).with_min_blocks(blocks_per_sm);
+        Variant { spec, rows, tokens }
+    }
+}
+
+/// How a kernel on `wgmma` for few tokens cuts its work; two warpgroups over k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skinny {
+    /// Warpgroups side by side over the output features, 64 each.
+    pub row_groups: u32,
+    /// Tokens of a block.
+    pub tokens: u32,
+    /// Groups of chunks whose codes are asked for before they are needed.
+    pub codes_ahead: u32,
+    /// Blocks side by side over k.
+    pub split: u32,
+}
+
+impl Skinny {
+    /// From the four numbers in their order.
+    pub const fn new(v: [u32; 4]) -> Self {
+        let [row_groups, tokens, codes_ahead, split] = v;
+        Self { row_groups, tokens, codes_ahead, split }
+    }
+
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        256 * self.row_groups
+    }
+
+    /// Output features of a block.
+    pub const fn rows(&self) -> u32 {
+        64 * self.row_groups
+    }
+
+    const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
+        let (rows, tokens) = (self.rows(), self.tokens);
+        let ring = (3 * 2 * tokens + (self.codes_ahead + 1) * rows) * GROUP_BYTES;
+        // The ring is aligned to 1,024 bytes by the kernel.
+        let bytes = block_bytes(ring, 2, rows, tokens) + 1024 - 128;
+        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes).only_on(90);
+        let spec = spec.in_clusters(self.split).with_min_blocks(blocks_per_sm);
+        Variant { spec, rows, tokens }
+    }
+}
+
+/// Shared memory of a block: its head, then the ring, in whose place the sums of each part of k stand
+/// at the end.
+const fn block_bytes(ring: u32, parts: u32, rows: u32, tokens: u32) -> u32 {
+    let sums = parts * tokens * (rows + SUM_PAD) * 4;
+    head_bytes(rows, tokens) + if ring > sums { ring } else { sums }
+}
+
+/// Bytes of a token in the head: scale, sum, and what makes dividing by the scale fast.
+pub const TOKEN_BYTES: u32 = 16;
+
+/// Bytes before the ring, a multiple of 128: the tokens, then the scales of the features.
+pub const fn head_bytes(rows: u32, tokens: u32) -> u32 {
+    (TOKEN_BYTES * tokens + 4 * rows).next_multiple_of(128)
+}
+
+macro_rules! variants {
+    (
+        mma { $($mma:ident $mma_symbol:literal [$($m:literal),*] $mma_blocks:literal;)* }
+        split { $($split:ident $split_symbol:literal [$($s:literal),*] $split_blocks:literal;)* }
+        hopper { $($hopper:ident $hopper_symbol:literal [$($h:literal),*] $hopper_blocks:literal;)* }
+        skinny { $($skinny:ident $skinny_symbol:literal [$($k:literal),*] $skinny_blocks:literal;)* }
+    ) => {
+        $(
+            #[doc = concat!("Kernel `", $mma_symbol, "`.")]
+            pub enum $mma {}
+
+            impl Kernel for $mma {
+                type Args = Args;
+                const SPEC: LaunchSpec =
+                    Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks).spec;
+            }
+        )*
+        $(
+            #[doc = concat!("Kernel `", $split_symbol, "`.")]
+            pub enum $split {}
+
+            impl Kernel for $split {
+                type Args = Args;
+                const SPEC: LaunchSpec =
+                    Mma::new([$($s),*]).variant($split_symbol, $split_blocks).spec;
+            }
+        )*
+        $(
+            #[doc = concat!("Kernel `", $hopper_symbol, "`.")]
+            pub enum $hopper {}
+
+            impl Kernel for $hopper {
+                type Args = Args;
+                const SPEC: LaunchSpec =
+                    Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks).spec;
+            }
+        )*
+        $(
+            #[doc = concat!("Kernel `", $skinny_symbol, "`.")]
+            pub enum $skinny {}
+
+            impl Kernel for $skinny {
+                type Args = Args;
+                const SPEC: LaunchSpec =
+                    Skinny::new([$($k),*]).variant($skinny_symbol, $skinny_blocks).spec;
+            }
+        )*
+
+        /// Every kernel; the first one is [`W2a8Gemm`], which every GPU has.
+        pub const VARIANTS: &[Variant] = &[
+            Variant { spec: W2a8Gemm::SPEC, rows: ROWS_PER_BLOCK, tokens: TOKENS },
+            $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
+            $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
+            $(Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks),)*
+            $(Skinny::new([$($k),*]).variant($skinny_symbol, $skinny_blocks),)*
+        ];
+
+        /// Calls `$mac! { Name; ... }` with every kernel of [`VARIANTS`].
+        #[macro_export]
+        macro_rules! for_each_w2a8_gemm {
+            ($mac:ident) => { $mac! { W2a8Gemm; $($mma;)* $($split;)* $($hopper;)* $($skinny;)* } };
+        }
+
+        /// Calls `$mac! { Name "symbol" [numbers of Mma]; ... }` with every kernel on `mma.sync`
+        /// whose blocks share nothing.
+        #[macro_export]
+        macro_rules! for_each_w2a8_gemm_mma {
+            ($mac:ident) => { $mac! { $($mma $mma_symbol [$($m),*];)* } };
+        }
+
+        /// The same with the kernels on `mma.sync` that run in clusters.
+        #[macro_export]
+        macro_rules! for_each_w2a8_gemm_split {
+            ($mac:ident) => { $mac! { $($split $split_symbol [$($s),*];)* } };
+        }
+
+        /// Calls `$mac! { Name "symbol" [numbers of Hopper]; ... }` with every kernel on `wgmma`.
+        #[macro_export]
+        macro_rules! for_each_w2a8_gemm_hopper {
+            ($mac:ident) => { $mac! { $($hopper $hopper_symbol [$($h),*];)* } };
+        }
+
+        /// Calls `$mac! { Name "symbol" [numbers of Skinny]; ... }` with every kernel on `wgmma` for
+        /// few tokens.
+        #[macro_export]
+        macro_rules! for_each_w2a8_gemm_skinny {
+            ($mac:ident) => { $mac! { $($skinny $skinny_symbol [$($k),*];)* } };
+        }
+    };
+}
+
+variants! {
+    mma {
+        MmaA "w2a8_gemm_t8a" [1, 1, 2, 2, 1, 4, 1] 4;
+        MmaB "w2a8_gemm_t8b" [2, 1, 1, 4, 2, 3, 1] 4;
+        MmaD "w2a8_gemm_t8d" [1, 1, 2, 4, 2, 3, 1] 3;
+        MmaF "w2a8_gemm_t16b" [2, 2, 2, 2, 1, 4, 1] 3;
+        MmaG "w2a8_gemm_t16d" [2, 2, 1, 4, 2, 3, 1] 2;
+        MmaE "w2a8_gemm_t16e" [1, 2, 2, 4, 2, 3, 1] 2;
+        MmaH "w2a8_gemm_t32a" [2, 4, 2, 2, 1, 4, 1] 2;
+        MmaI "w2a8_gemm_t32e" [2, 4, 2, 4, 2, 3, 1] 1;
+        MmaJ "w2a8_gemm_t32f" [2, 4, 2, 2, 1, 3, 1] 3;
+        MmaL "w2a8_gemm_t64b" [2, 8, 4, 2, 1, 4, 1] 1;
+        MmaM "w2a8_gemm_t64c" [1, 8, 4, 2, 1, 4, 1] 1;
+        MmaN "w2a8_gemm_t64e" [4, 8, 2, 2, 1, 4, 1] 1;
+    }
+    split {
+        SplitA "w2a8_gemm_t8x2" [1, 1, 4, 2, 1, 4, 2] 3;
+        SplitC "w2a8_gemm_t16x2" [1, 2, 4, 2, 1, 4, 2] 3;
+        SplitB "w2a8_gemm_t16x2b" [2, 2, 2, 2, 1, 4, 2] 3;
+        SplitD "w2a8_gemm_t32x2" [2, 4, 4, 2, 1, 4, 2] 1;
+        SplitF "w2a8_gemm_t32x2b" [2, 4, 2, 2, 1, 4, 2] 2;
+        SplitE "w2a8_gemm_t64x2" [2, 8, 4, 2, 1, 4, 2] 1;
+    }
+    hopper {
+        HopperE "w2a8_gemm_h64b" [1, 2, 64, 3, 1] 2;
+        HopperF "w2a8_gemm_h64c" [2, 2, 64, 5, 1] 1;
+        HopperD "w2a8_gemm_h64bx2" [1, 2, 64, 3, 2] 2;
+        HopperG "w2a8_gemm_h64x2" [2, 2, 64, 5, 2] 1;
+        HopperH "w2a8_gemm_h64ax2" [2, 1, 64, 5, 2] 2;
+        HopperI "w2a8_gemm_h128a" [2, 1, 128, 2, 1] 2;
+        HopperJ "w2a8_gemm_h128b" [1, 2, 128, 3, 1] 1;
+        HopperK "w2a8_gemm_h128c" [2, 2, 128, 2, 1] 1;
+        HopperL "w2a8_gemm_h128x2" [2, 2, 128, 2, 2] 1;
+        HopperM "w2a8_gemm_h128ax2" [2, 1, 128, 2, 2] 2;
+        HopperO "w2a8_gemm_h192a" [3, 1, 192, 3, 1] 1;
+        HopperP "w2a8_gemm_h256a" [2, 1, 256, 2, 1] 1;
+        HopperR "w2a8_gemm_h256x2" [2, 1, 256, 2, 2] 1;
+    }
+    skinny {
+        SkinnyA "w2a8_gemm_s32a" [1, 32, 5, 1] 2;
+        SkinnyB "w2a8_gemm_s32x2" [1, 32, 5, 2] 2;
+        SkinnyC "w2a8_gemm_s64a" [1, 64, 5, 1] 1;
+        SkinnyD "w2a8_gemm_s64x2" [1, 64, 5, 2] 2;
+        SkinnyE "w2a8_gemm_s64b" [2, 64, 4, 1] 1;
+        SkinnyF "w2a8_gemm_s64bx2" [2, 64, 4, 2] 1;
+        SkinnyG "w2a8_gemm_s128a" [1, 128, 5, 1] 1;
+        SkinnyH "w2a8_gemm_s128x2" [1, 128, 5, 2] 1;
+    }
 }

@@ -20,6 +20,8 @@ pub mod async_copy;
 pub mod atomic;
 pub mod bitmap;
 pub mod block;
+#[cfg(level_sm_90)]
+pub mod cluster;
 pub mod dot;
 pub mod fence;
 pub mod float;

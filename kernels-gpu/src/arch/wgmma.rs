@@ -69,11 +69,17 @@ macro_rules! names {
 }
 
 macro_rules! wide {
+    (32) => {
+        names!("WA", "WB")
+    };
     (64) => {
         names!("WA", "WB", "WC", "WD")
     };
     (128) => {
         concat!(wide!(64), ",", names!("WE", "WF", "WG", "WH"))
+    };
+    (192) => {
+        concat!(wide!(128), ",", names!("WI", "WJ", "WK", "WL"))
     };
     (256) => {
         concat!(
@@ -258,6 +264,64 @@ product! {
 product! {
     /// `D += A B` of f16, `N` = 64. `wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16`
     f16_n64, 64, "f16"
+}
+
+macro_rules! product_i8 {
+    ($(#[$doc:meta])* $name:ident, $n:tt) => {
+        $(#[$doc])*
+        ///
+        /// `a`: words as [`super::mma`] has them for 8-bit factors; warp `w` of the warpgroup gives
+        /// rows `16 w` to `16 w + 15`. `B` is k-major.
+        ///
+        /// # Safety
+        ///
+        /// As for the products of halves; nothing writes the registers of `a` until the product is
+        /// waited for, which `ptxas` sees to.
+        #[inline(always)]
+        pub unsafe fn $name(a: [u32; 4], b: Descriptor) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "{{",
+                    ".reg .pred add; setp.eq.u32 add, 0, 0;",
+                    concat!(
+                        "wgmma.mma_async.sync.aligned.m64n", $n, "k32.s32.s8.s8 {{", wide!($n),
+                        "}}, {{{w}, {x}, {y}, {z}}}, {b}, add;"
+                    ),
+                    "}}",
+                    w = in(reg32) a[0], x = in(reg32) a[1], y = in(reg32) a[2], z = in(reg32) a[3],
+                    b = in(reg64) b.0,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 256, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8`
+    i8_n256, 256
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 192, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n192k32.s32.s8.s8`
+    i8_n192, 192
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 128, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
+    i8_n128, 128
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 64, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
+    i8_n64, 64
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 32, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8`
+    i8_n32, 32
 }
 
 /// Orders this warpgroup's accesses to its accumulators before the products that follow.

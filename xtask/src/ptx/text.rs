@@ -78,9 +78,12 @@ impl Module {
             // registers than fit, and its launch failed.
             let [x, y, z] = kernel.spec.block;
             entry.directives.retain(|line| {
-                !["tid", ".minnctapersm"].iter().any(|directive| line.contains(directive))
+                !["tid", ".minnctapersm", "cluster"].iter().any(|directive| line.contains(directive))
             });
             entry.directives.push(format!(".reqntid {x}, {y}, {z}"));
+            if kernel.spec.cluster > 1 {
+                entry.directives.push(format!(".reqnctapercluster {}, 1, 1", kernel.spec.cluster));
+            }
             if kernel.spec.min_blocks_per_sm > 0 {
                 entry.directives.push(format!(".minnctapersm {}", kernel.spec.min_blocks_per_sm));
             }

@@ -1,4 +1,4 @@
-//! Device side of [`contract::w2a8_gemm`]: `ROWS` output features by `TOKENS` tokens per lane
+//! `ROWS` output features by `TOKENS` tokens per lane
 //! group, dp4a.
 //!
 //! Reads and decodes as [`crate::w2a8_gemv`] does; each chunk of weights serves all tokens of the
@@ -21,7 +21,7 @@ const _: () = assert!(LANES == CHUNK_GROUP as u32 && TOKENS <= LANES);
 /// The launch obeys `W2a8Gemm::SPEC` with the contract's grid; the pointers of `args` cover the
 /// contract's table, `w` and `acts` aligned to 16 bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn w2a8_gemm(args: Args) {
+unsafe extern "ptx-kernel" fn w2a8_gemm(args: Args) {
     const R: usize = ROWS as usize;
     const T: usize = TOKENS as usize;
     let (n, m, chunks) = (args.n, args.m, args.chunks);

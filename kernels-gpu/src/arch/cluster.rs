@@ -1,0 +1,55 @@
+//! The blocks of a cluster: their barrier, and each other's shared memory. From sm_90.
+//!
+//! A kernel runs in clusters when its `LaunchSpec` says so. A block may read the shared memory of
+//! another one between a barrier after that one wrote it and a barrier before that one ends.
+
+use core::arch::asm;
+
+use super::shared::Shared;
+use super::warp::Register;
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.barrier.cluster.arrive.aligned"]
+    fn arrive();
+    #[link_name = "llvm.nvvm.barrier.cluster.wait.aligned"]
+    fn wait();
+}
+
+/// Waits for all threads of the cluster; what they wrote to shared and global memory before is then
+/// visible to all of them. `barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned`
+///
+/// *Convergence*: every thread of the cluster calls it, from the same place.
+#[inline(always)]
+pub fn sync_cluster() {
+    // SAFETY: a barrier touches no memory of its own; see the convergence rule.
+    unsafe {
+        arrive();
+        wait();
+    }
+}
+
+/// Four neighbours at the place of `here` in the shared memory of block `rank` of the cluster.
+/// `mapa.shared::cluster.u32; ld.shared::cluster.v4.b32`
+///
+/// # Safety
+///
+/// As for [`Shared::read_x4`] in that block, which is in the cluster and stays until a barrier after
+/// this.
+#[inline(always)]
+pub unsafe fn read_x4_of<T: Register>(rank: u32, here: Shared<T>) -> [T; 4] {
+    let (a, b, c, d): (i32, i32, i32, i32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b32 there;",
+            "mapa.shared::cluster.u32 there, {here}, {rank};",
+            "ld.shared::cluster.v4.b32 {{{a}, {b}, {c}, {d}}}, [there];",
+            "}}",
+            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+            here = in(reg32) here.addr(), rank = in(reg32) rank,
+            options(pure, readonly, nostack),
+        );
+    }
+    [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+}

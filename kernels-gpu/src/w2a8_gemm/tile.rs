@@ -1,0 +1,294 @@
+//! What the kernels on tensor cores share: which tile a block makes, how its operands reach shared
+//! memory, and how its sums become `y`.
+
+use contract::w2a8::{CHUNK_GROUP, Divisor};
+use contract::w2a8_gemm::{Args, BAND, SUM_PAD, TOKEN_BYTES};
+
+use crate::arch::async_copy::{copy_x8, copy_x16};
+#[cfg(level_sm_90)]
+use crate::arch::cluster::{read_x4_of, sync_cluster};
+use crate::arch::mem::{X4, st, st_x4};
+use crate::arch::shared::Shared;
+use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, sync_threads, thread_idx_x};
+
+/// The two bits of a code in each byte of a word.
+pub(super) const CODES: u32 = 0x0303_0303;
+
+/// The part of a product that a block makes: `ROWS` features of `TOKENS` tokens, and one of `SPLIT`
+/// parts of k.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> {
+    /// First feature.
+    row0: u32,
+    /// First token.
+    token0: u32,
+    /// Which part of k.
+    part: u32,
+    /// First chunk, and chunks.
+    chunk0: u32,
+    pub(super) chunks: u32,
+}
+
+impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SPLIT> {
+    /// Where the grid of `Variant::grid` says; tiles that run at the same time share codes, and
+    /// tokens. A block beyond the last token makes nothing.
+    #[inline(always)]
+    pub(super) fn new(args: &Args) -> Self {
+        let (x, part) = (block_idx_x() / SPLIT, block_idx_x() % SPLIT);
+        let token0 = (block_idx_z() * BAND + x) * TOKENS;
+        // Whole groups, as the activations have them.
+        let share = args.chunks.div_ceil(CHUNK_GROUP as u32 * SPLIT) * CHUNK_GROUP as u32;
+        let chunk0 = (part * share).min(args.chunks);
+        let rest = if token0 < args.m { args.chunks - chunk0 } else { 0 };
+        Self { row0: block_idx_y() * ROWS, token0, part, chunk0, chunks: share.min(rest) }
+    }
+
+    /// The codes of this block.
+    #[inline(always)]
+    pub(super) fn codes<const WIDTH: u32, const THREADS: u32>(
+        self,
+        args: &Args,
+    ) -> Lines<ROWS, WIDTH, THREADS> {
+        let first = args.w.as_ptr().cast::<X4<u32>>().cast_const();
+        let first = first.wrapping_add(self.chunk0 as usize);
+        Lines::new((first, args.chunks), (self.row0, args.n), self.chunks)
+    }
+
+    /// The activations of this block.
+    #[inline(always)]
+    pub(super) fn acts<const WIDTH: u32, const THREADS: u32>(
+        self,
+        args: &Args,
+    ) -> Lines<TOKENS, WIDTH, THREADS> {
+        let first = args.acts.as_ptr().cast::<X4<u32>>().cast_const();
+        let first = first.wrapping_add(4 * self.chunk0 as usize);
+        let pieces = 4 * self.chunks.next_multiple_of(CHUNK_GROUP as u32);
+        Lines::new((first, args.act_pieces), (self.token0, args.m), pieces)
+    }
+
+    /// The first piece of the activations of token `token` of the tile, for this block's part of k.
+    #[inline(always)]
+    pub(super) fn act(self, args: &Args, token: u32) -> u64 {
+        u64::from(self.token0 + token) * u64::from(args.act_pieces) + 4 * u64::from(self.chunk0)
+    }
+
+    /// Whether token `token` of the tile is there.
+    #[inline(always)]
+    pub(super) fn has_token(self, args: &Args, token: u32) -> bool {
+        self.token0 + token < args.m
+    }
+
+    /// Asks for scale and sum of each token, and writes the scales of the features.
+    ///
+    /// # Safety
+    ///
+    /// The contract's table holds; `to` starts [`contract::w2a8_gemm::head_bytes`] of this block's alone.
+    #[inline(always)]
+    pub(super) unsafe fn begin<const THREADS: u32>(self, args: &Args, to: Shared<u8>) {
+        let mut token = thread_idx_x();
+        while token < TOKENS {
+            let source = self.token0 + token;
+            let p = args.stats.as_ptr().cast_const().wrapping_add(source as usize);
+            // SAFETY: stats[source] when it is there; the caller's promise.
+            unsafe { copy_x8(to.add(TOKEN_BYTES * token), p, source < args.m) };
+            token += THREADS;
+        }
+        let scales = to.add(TOKEN_BYTES * TOKENS).cast::<f32>();
+        let mut row = thread_idx_x();
+        while row < ROWS {
+            // SAFETY: word `row` of the features' scales.
+            unsafe { scales.add(row).write(args.segments.scale_of(self.row0 + row)) };
+            row += THREADS;
+        }
+    }
+
+    /// Adds the sums of `PARTS` parts of k in each block of the cluster, and writes `y`. Sum
+    /// `(part, token, row)` of a block stands at word `(part * TOKENS + token) * (ROWS + SUM_PAD) +
+    /// row`; four features at a time, the blocks of a cluster in turn.
+    ///
+    /// *Convergence*: every thread of the cluster, after it has written its sums.
+    ///
+    /// # Safety
+    ///
+    /// The contract's table holds; `head` is what [`Tile::begin`] and [`Tile::divisors`] wrote; this
+    /// cluster alone makes this tile.
+    #[inline(always)]
+    pub(super) unsafe fn finish<const PARTS: u32, const THREADS: u32>(
+        self,
+        args: &Args,
+        head: Shared<u8>,
+        sums: Shared<i32>,
+    ) {
+        sync::<SPLIT>();
+        let y = args.y.as_ptr();
+        let wide = args.n.is_multiple_of(4) && (y as usize).is_multiple_of(16);
+        let quads = ROWS / 4;
+        let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>();
+        let mut index = self.part * THREADS + thread_idx_x();
+        while index < TOKENS * quads {
+            let (at, quad) = (index / quads, index % quads);
+            let (token, row) = (self.token0 + at, self.row0 + 4 * quad);
+            if token < args.m && row < args.n {
+                let here = sums.add(at * (ROWS + SUM_PAD) + 4 * quad);
+                // SAFETY: this token and these features, written before the barrier.
+                let (of_token, weight) = unsafe {
+                    let of_token = head.add(TOKEN_BYTES * at).cast::<u32>().read_x4();
+                    (of_token, scales.add(4 * quad).read_x4())
+                };
+                let (divisor, sum) = divisor(of_token);
+                let mut total = [-sum; 4];
+                let mut part = 0;
+                while part < PARTS * SPLIT {
+                    let there = here.add(part % PARTS * TOKENS * (ROWS + SUM_PAD));
+                    // SAFETY: sums of all threads of that block, shown by the barrier.
+                    let sum = unsafe { read_of::<SPLIT>(part / PARTS, there) };
+                    let mut i = 0;
+                    while i < 4 {
+                        total[i] += sum[i];
+                        i += 1;
+                    }
+                    part += 1;
+                }
+                let mut out = divisor.divide4(total);
+                let mut i = 0;
+                while i < 4 {
+                    out[i] *= weight[i];
+                    i += 1;
+                }
+                let p = y.wrapping_add(token as usize * args.n as usize + row as usize);
+                if wide {
+                    // SAFETY: y[token, row ..][..4] are inside, since 4 divides n, and this thread's.
+                    unsafe { st_x4(p.cast(), out) };
+                } else {
+                    let mut i = 0;
+                    while i < 4 {
+                        if row + (i as u32) < args.n {
+                            // SAFETY: y[token, row + i] is this thread's.
+                            unsafe { st(p.wrapping_add(i), out[i]) };
+                        }
+                        i += 1;
+                    }
+                }
+            }
+            index += SPLIT * THREADS;
+        }
+        if SPLIT > 1 {
+            // The other blocks may still read from this one.
+            sync::<SPLIT>();
+        }
+    }
+
+    /// Puts the reciprocal of each token's scale beside it.
+    ///
+    /// # Safety
+    ///
+    /// What [`Tile::begin`] asked for at `head` is there, and shown to the block.
+    #[inline(always)]
+    pub(super) unsafe fn divisors<const THREADS: u32>(self, head: Shared<u8>) {
+        let mut token = thread_idx_x();
+        while token < TOKENS {
+            let at = head.add(TOKEN_BYTES * token).cast::<u32>();
+            // SAFETY: the words of this token, this thread's alone.
+            unsafe {
+                let [_, reciprocal, ordinary] = Divisor::new(f32::from_bits(at.read())).words();
+                at.add(2).write(reciprocal);
+                at.add(3).write(ordinary);
+            }
+            token += THREADS;
+        }
+    }
+}
+
+/// What stands at a token: scale, sum, and the rest of its divisor.
+#[inline(always)]
+fn divisor([scale, sum, reciprocal, ordinary]: [u32; 4]) -> (Divisor, i32) {
+    (Divisor::from_words([scale, reciprocal, ordinary]), sum as i32)
+}
+
+/// The barrier of a cluster of `SPLIT` blocks.
+#[inline(always)]
+fn sync<const SPLIT: u32>() {
+    #[cfg(level_sm_90)]
+    if SPLIT > 1 {
+        return sync_cluster();
+    }
+    sync_threads();
+}
+
+/// Four neighbours in block `rank` of a cluster of `SPLIT` blocks.
+///
+/// # Safety
+///
+/// As for [`Shared::read_x4`], in that block.
+#[inline(always)]
+unsafe fn read_of<const SPLIT: u32>(rank: u32, here: Shared<i32>) -> [i32; 4] {
+    #[cfg(level_sm_90)]
+    if SPLIT > 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { read_x4_of(rank, here) };
+    }
+    let _ = rank;
+    // SAFETY: the caller's promise; there is one block.
+    unsafe { here.read_x4() }
+}
+
+/// `COUNT` lines of an operand: what a thread copies of each `WIDTH` neighbouring pieces of 16 bytes,
+/// one piece of every `THREADS / WIDTH`-th line.
+#[derive(Clone, Copy)]
+pub(super) struct Lines<const COUNT: u32, const WIDTH: u32, const THREADS: u32> {
+    /// This thread's first line, and its piece of each.
+    pub(super) line: u32,
+    pub(super) piece: u32,
+    p: *const X4<u32>,
+    /// Pieces from one line of this thread to the next.
+    step: u64,
+    /// Lines, and pieces of a line, that are there from the thread's first on.
+    lines: u32,
+    pieces: u32,
+}
+
+impl<const COUNT: u32, const WIDTH: u32, const THREADS: u32> Lines<COUNT, WIDTH, THREADS> {
+    /// Lines between two of a thread.
+    const STRIDE: u32 = THREADS / WIDTH;
+
+    /// Lines of `ld` pieces behind one another at `base`; the block's first is `line0` of `lines`, and
+    /// has `pieces` pieces for it.
+    #[inline(always)]
+    fn new((base, ld): (*const X4<u32>, u32), (line0, lines): (u32, u32), pieces: u32) -> Self {
+        const { assert!(THREADS.is_multiple_of(WIDTH)) };
+        let (line, piece) = (thread_idx_x() / WIDTH, thread_idx_x() % WIDTH);
+        let first = u64::from(line0 + line) * u64::from(ld) + u64::from(piece);
+        Self {
+            line,
+            piece,
+            p: base.wrapping_add(first as usize),
+            step: u64::from(Self::STRIDE) * u64::from(ld),
+            lines: lines.saturating_sub(line0 + line),
+            pieces: pieces.saturating_sub(piece),
+        }
+    }
+
+    /// Asks for pieces `first` to `first + WIDTH` of each line. The thread's first goes to `to`, each
+    /// next one `pitch` times [`Self::STRIDE`] bytes further. What is not there becomes zeros, which
+    /// add nothing to a sum, whatever the other operand has.
+    ///
+    /// # Safety
+    ///
+    /// The operand covers what its lines say; the places are this copy's alone.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self, first: u32, to: Shared<u8>, pitch: u32) {
+        // The swizzles that places follow repeat every eight lines, or every two.
+        let p = self.p.wrapping_add(first as usize);
+        let inside = first < self.pieces;
+        let mut i = 0;
+        while i < COUNT.div_ceil(Self::STRIDE) {
+            let line = i * Self::STRIDE;
+            if COUNT.is_multiple_of(Self::STRIDE) || self.line + line < COUNT {
+                let p = p.wrapping_add((u64::from(i) * self.step) as usize);
+                // SAFETY: the caller's promise.
+                unsafe { copy_x16(to.add(line * pitch), p, inside && line < self.lines) };
+            }
+            i += 1;
+        }
+    }
+}
