@@ -132,12 +132,8 @@ fn compare<B: Backend>(
 ) -> Vec<Check> {
     let mut checks: Vec<Check> = contract::KERNELS
         .iter()
-<<<<<<< HEAD
         .filter(|kernel| kernels(kernel))
-        .map(|kernel| Check { kernel: kernel.spec.symbol, cases: 0, failure: None })
-=======
         .map(|kernel| Check { kernel: kernel.spec.symbol, cases: 0, absent: false, failure: None })
->>>>>>> gemm
         .collect();
     for case in cases {
         let Some(check) = checks.iter_mut().find(|check| check.kernel == case.kernel) else {

@@ -9,7 +9,10 @@ use super::kv_append::Cache;
 use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
-use super::{act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm, lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv};
+use super::{
+    act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm,
+    lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+};
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
@@ -50,7 +53,6 @@ enum Inputs {
     SparseLinear(sparse::Linear),
     SparseTernary(Product),
     SparseConv2d(sparse::Conv),
-    W2a8Gemm(Product),
     W2a8Gemv(Product, usize),
 }
 
@@ -59,6 +61,7 @@ impl Run for Case {
         match &self.inputs {
             Inputs::W2a8Gemm(case, variant) => {
                 w2a8_gemm::Inputs { case, variant: Some(*variant) }.run(bed)
+            }
             Inputs::Bmm(inputs) => inputs.run(bed),
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
@@ -83,7 +86,6 @@ impl Run for Case {
             Inputs::SparseLinear(inputs) => inputs.run(bed),
             Inputs::SparseConv2d(inputs) => inputs.run(bed),
             Inputs::SparseTernary(case) => sparse::Ternary { case }.run(bed),
-            Inputs::W2a8Gemm(case) => w2a8_gemm::Inputs { case }.run(bed),
             Inputs::W2a8Gemv(case, variant) => {
                 w2a8_gemv::Inputs { case, variant: Some(*variant) }.run(bed)
             }

@@ -64,7 +64,7 @@ fn the_bits_of_w2a8<B: Backend>(b: &B) {
         };
         let mut want: Vec<Output> = match m {
             1 => run(selftest::run(b, &selftest::w2a8_gemv::Inputs { case: &case, variant: None })),
-            _ => run(selftest::run(b, &selftest::w2a8_gemm::Inputs { case: &case })),
+            _ => run(selftest::run(b, &selftest::w2a8_gemm::Inputs { case: &case, variant: None })),
         };
         want[0].dims = vec![m, n];
         for form in Form::ALL {

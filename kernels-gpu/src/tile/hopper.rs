@@ -73,12 +73,6 @@ macro_rules! half {
 half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16);
 half!(F16, f16_n64, f16_n128, f16_n256, pack_f16);
 
-<<<<<<< HEAD
-/// The sums of `tiles` tiles over `slices` slices each (at least one), tile by tile in the
-/// accumulators. `mn_major`: which of `A` and `B` are. `load(tile, slice, to)` asks for a slice by
-/// `cp.async`, in order; zeros are where nothing is. `done(tile, place)` takes the sums; the
-/// place of the last slice is free for it, the first slices of the next tile are on their way.
-=======
 /// Runs a block for each of the groups of 16 columns that a tile of `$n` has, `$j` being its number.
 macro_rules! each_group {
     ($n:expr, $j:ident => $body:block) => {
@@ -94,9 +88,10 @@ macro_rules! each_group {
 
 pub(crate) use each_group;
 
-/// The sums of a tile over `slices` slices, in the accumulators. `mn_major`: which of `A` and `B` are.
-/// `load(s, to)` asks for slice `s` by `cp.async`; zeros are where nothing is.
->>>>>>> gemm
+/// The sums of `tiles` tiles over `slices` slices each (at least one), tile by tile in the
+/// accumulators. `mn_major`: which of `A` and `B` are. `load(tile, slice, to)` asks for a slice by
+/// `cp.async`, in order; zeros are where nothing is. `done(tile, place)` takes the sums; the
+/// place of the last slice is free for it, the first slices of the next tile are on their way.
 ///
 /// *Convergence*: all threads of the block call it once, after [`wgmma::declare`].
 ///

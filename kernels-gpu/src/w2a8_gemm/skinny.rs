@@ -162,8 +162,7 @@ unsafe fn gemm<
         }
         words
     };
-    let right =
-        |s: u32| -> Shared<u8> { ring.add((s % SLOTS * K_GROUPS + k_group) * slice_bytes) };
+    let right = |s: u32| -> Shared<u8> { ring.add((s % SLOTS * K_GROUPS + k_group) * slice_bytes) };
 
     // Codes never change: they are asked for before the kernel in front of this one has ended.
     let mut group = 0;
