@@ -1,14 +1,13 @@
 //! Embeds the built PTX, and satisfies the linker.
 //!
-//! Every `.ptx` file under `kernels-gpu/ptx/` that `manifest.json` names becomes one entry of a
-//! table that `src/driver/ptx.rs` includes. What an entry says (target, ISA version) is read from
-//! the PTX itself. Without the folder the table is empty: the crate always builds.
+//! Every level in `kernels-gpu/ptx/manifest.json` becomes one entry of a table that
+//! `src/driver/ptx.rs` includes. Without the folder the table is empty: the crate always builds.
 //!
 //! `cust_raw` tells the linker `-lcuda`. The symbols are defined in `src/driver/loader.rs`, so an
 //! empty library of that name is enough; it is made here, for every program that depends on this
 //! crate.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
@@ -37,23 +36,28 @@ fn main() {
     if let Ok(manifest) = fs::read_to_string(folder.join("manifest.json")) {
         let named = manifest.split("\"rustc\": \"").nth(1).and_then(|rest| rest.split('"').next());
         kernels = named.map_or(kernels, str::to_owned);
-        let mut files = Vec::new();
-        collect(&folder, &mut files);
-        files.sort();
-        for file in files {
-            let Ok(relative) = file.strip_prefix(&folder) else { continue };
-            if !manifest.contains(&format!("\"{}\"", relative.display())) {
-                continue;
+        // One object for each level; its first fields are the target, the file and the ISA version.
+        let (mut target, mut name) = ("", "");
+        for line in manifest.lines() {
+            let Some((field, value)) = line.trim().split_once(": ") else { continue };
+            let value = value.trim_matches([',', '"']);
+            match field.trim_matches('"') {
+                "arch" => target = value,
+                "file" => name = value,
+                "isa" => {
+                    println!("cargo::rerun-if-changed={}", folder.join(name).display());
+                    match folder.join(name).canonicalize() {
+                        Ok(file) => {
+                            let path = file.display();
+                            table += &format!(
+                                "    Image::packed({target:?}, {value:?}, include_bytes!({path:?})),\n"
+                            );
+                        }
+                        Err(error) => println!("cargo::warning=no PTX of {target}: {error}"),
+                    }
+                }
+                _ => {}
             }
-            println!("cargo::rerun-if-changed={}", file.display());
-            let Ok(file) = file.canonicalize() else { continue };
-            let Ok(ptx) = fs::read_to_string(&file) else { continue };
-            let (Some(target), Some(isa)) = (word(&ptx, ".target"), word(&ptx, ".version")) else {
-                println!("cargo::warning={} has no .target or .version", file.display());
-                continue;
-            };
-            let path = file.display();
-            table += &format!("    Image::new({target:?}, {isa:?}, include_str!({path:?})),\n");
         }
     }
     println!("cargo::rustc-env=BITNET_KERNELS_BUILT_WITH={kernels}");
@@ -61,24 +65,4 @@ fn main() {
     if let Err(error) = fs::write(out.join("ptx_table.rs"), table) {
         println!("cargo::error=cannot write the PTX table: {error}");
     }
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|e| e == "ptx") {
-            files.push(path);
-        }
-    }
-}
-
-/// The word after the directive `name` at the start of a line, without a trailing comma.
-fn word<'a>(ptx: &'a str, name: &str) -> Option<&'a str> {
-    ptx.lines()
-        .find_map(|line| line.trim().strip_prefix(name))
-        .and_then(|rest| rest.split_whitespace().next())
-        .map(|word| word.trim_end_matches(','))
 }

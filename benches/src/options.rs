@@ -20,10 +20,10 @@ pub struct Options {
     /// GPU to measure, after CUDA_VISIBLE_DEVICES
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub device: u32,
-    /// Timed replays of each graph
+    /// Samples of each case and regime
     #[arg(long, value_name = "N", default_value_t = 30,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub replays: u32,
+          value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    pub samples: u32,
     /// Megabytes (10^6 bytes) of distinct tensors that the cold regime rotates over
     #[arg(long, value_name = "MB", default_value_t = 512)]
     pub cold_mb: u64,
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(options.out, PathBuf::from("there"));
         assert!(of("gemv --bench").unwrap().wants("anything"));
         assert!(of("gemv --variants --bench").unwrap().variants);
-        assert!(of("gemv --replays 0").is_err());
+        assert!(of("gemv --samples 9").is_err());
         assert!(of("gemv --nonsense").is_err());
     }
 }

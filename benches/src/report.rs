@@ -47,7 +47,7 @@ pub struct Control {
 /// Times of one case in one regime, in microseconds for one call.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Timing {
-    /// Median and spread over the replays.
+    /// Median and spread over the samples.
     #[serde(flatten)]
     pub us: Quantiles,
     /// Calls in one graph.

@@ -1,12 +1,12 @@
 //! The run of one benchmark on one GPU.
 //!
-//! Times are those of CUDA graph replays between two events. A graph holds at least
-//! [`MIN_LAUNCHES`] calls and about [`GRAPH_US`] of work, and replays are queued back to back, so
-//! that neither the host nor the start of a graph is in the figures; the kernels' own launch (a
-//! graph node) is. *Cold*: the calls rotate over copies of all tensors, hundreds of megabytes
+//! Criterion decides how many calls make a sample; its clock is a pair of events around replays of
+//! a CUDA graph. A graph holds at least [`MIN_LAUNCHES`] calls and about [`GRAPH_US`] of work, and
+//! replays are queued back to back, so that neither the host nor the start of a graph is in the
+//! figures; the kernels' own launch (a graph node) is. *Cold*: the calls rotate over copies of all tensors, hundreds of megabytes
 //! apart, so that none is still in the cache when its turn comes; cases so small that the rotation
-//! would need more than [`MAX_LAUNCHES`] calls have no cold regime. *Warm*: one copy. All variants
-//! and regimes of a case take turns within one process.
+//! would need more than [`MAX_LAUNCHES`] calls have no cold regime. *Warm*: one copy. The
+//! samples are kept for the report, whose median and spread are over them.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use bitnet_gpu::ops::lm_head::LmHead;
 use bitnet_gpu::ops::relu2_mul::Relu2Mul;
 use bitnet_gpu::ops::{Backend, CudaBackend, Dense, OpError, RowType};
 use clap::Parser;
+use criterion::{Criterion, SamplingMode};
 use sha2::{Digest, Sha256};
 
 use crate::{Case, Control, Options, Quantiles, Report, Row, Timing, host, peers};
@@ -29,12 +30,11 @@ const MIN_LAUNCHES: usize = 20;
 const MAX_LAUNCHES: usize = 512;
 /// Work of a graph that is aimed at, in microseconds.
 const GRAPH_US: f64 = 1000.0;
-/// Turns that the arms of a case take; the replays are spread over them.
-const ROUNDS: usize = 3;
-/// Untimed replays at the beginning of each turn.
+/// Untimed replays before a figure that criterion does not take.
 const WARM_UP: usize = 2;
-/// Most time that an arm takes in one turn, in microseconds: slow cases get fewer replays.
-const ROUND_US: f64 = 100_000.0;
+/// Criterion's warm-up and measurement of one arm; a case so slow that its samples take longer is
+/// measured longer.
+const ARM: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 /// How long the clocks get to rise before anything is timed.
 const RISE: Duration = Duration::from_millis(300);
 /// Bytes of the bandwidth control.
@@ -48,6 +48,9 @@ pub struct Suite {
     gpu: CudaBackend,
     cpu: CpuBackend,
     report: Report,
+    criterion: Criterion,
+    /// Where criterion writes; the report is what is kept.
+    _scratch: tempfile::TempDir,
 }
 
 /// The main function of a benchmark: opens the GPU, runs `body`, prints the table and writes the
@@ -71,9 +74,8 @@ struct Arm {
     graph: Graph,
     launches: usize,
     copies: usize,
-    /// In one turn.
-    replays: usize,
-    us: Vec<f64>,
+    /// Replays and microseconds of a call, of each sample.
+    samples: Vec<(usize, f64)>,
 }
 
 impl Suite {
@@ -97,13 +99,23 @@ impl Suite {
         ];
         let images = bitnet_gpu::driver::ptx::IMAGES;
         if let Some(image) = images.iter().find(|image| image.level == module.loaded_level()) {
-            let hash: String =
-                Sha256::digest(image.ptx).iter().map(|byte| format!("{byte:02x}")).collect();
+            let hash: String = Sha256::digest(image.ptx()?.as_bytes())
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
             more.push(("PTX sha256", hash));
         }
         let more = more.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
         report.conditions.more = more.collect();
-        let mut suite = Self { options, cpu: CpuBackend::new(None)?, gpu, report };
+        let scratch = tempfile::tempdir()?;
+        let criterion = Criterion::default()
+            .output_directory(scratch.path())
+            .warm_up_time(ARM[0])
+            .measurement_time(ARM[1])
+            .sample_size(options.samples as usize)
+            .nresamples(2000);
+        let cpu = CpuBackend::new(None)?;
+        let mut suite = Self { options, cpu, gpu, report, criterion, _scratch: scratch };
         suite.clocks("clocks before");
         suite.report.control = suite.control()?;
         println!("{bench} on {}", suite.gpu.describe());
@@ -183,9 +195,9 @@ impl Suite {
         Ok(expected.len() as u64)
     }
 
-    /// Cold and warm arm of each variant, timed in turns.
+    /// Cold and warm arm of each variant.
     fn time<C: Case>(
-        &self,
+        &mut self,
         case: &C,
         variants: &[C],
     ) -> anyhow::Result<Vec<(Option<Arm>, Option<Arm>)>> {
@@ -207,21 +219,45 @@ impl Suite {
                     turn += 1;
                     case.run(&self.gpu, &mut tensors[turn % copies])
                 })?;
-                let wanted = (self.options.replays as usize).div_ceil(ROUNDS);
-                let replays = wanted.min((ROUND_US / (us * launches as f64)) as usize).max(1);
-                Ok(Arm { graph, launches, copies, replays, us: Vec::new() })
+                Ok(Arm { graph, launches, copies, samples: Vec::new() })
             };
             let cold = if copies > 1 { Some(arm(copies)?) } else { None };
             arms.push((cold, Some(arm(1)?)));
         }
-        for _ in 0..ROUNDS {
-            for arm in arms.iter_mut().flat_map(|(cold, warm)| cold.iter_mut().chain(warm)) {
-                self.replays_us(&arm.graph, WARM_UP)?;
-                let us = self.replays_us(&arm.graph, arm.replays)?;
-                arm.us.extend(us.into_iter().map(|us| us / arm.launches as f64));
+        for (case, (cold, warm)) in variants.iter().zip(&mut arms) {
+            let name = [case.name(), case.variant()].join(" ");
+            for (regime, arm) in [("cold", cold), ("warm", warm)] {
+                if let Some(arm) = arm {
+                    self.sample(&format!("{} {regime}", name.trim()), arm)?;
+                }
             }
         }
         Ok(arms)
+    }
+
+    /// Lets criterion measure one arm.
+    fn sample(&mut self, name: &str, arm: &mut Arm) -> anyhow::Result<()> {
+        let mut failure = None;
+        let mut criterion = std::mem::take(&mut self.criterion);
+        let mut group = criterion.benchmark_group(self.report.bench.clone());
+        group.sampling_mode(SamplingMode::Flat).bench_function(name, |bencher| {
+            bencher.iter_custom(|calls| {
+                let replays = (calls as usize).div_ceil(arm.launches);
+                let us = self.replays_us(&arm.graph, replays).unwrap_or_else(|error| {
+                    failure.get_or_insert(error);
+                    vec![1.0; replays]
+                });
+                let us = us.iter().sum::<f64>() / (replays * arm.launches) as f64;
+                arm.samples.push((replays, us));
+                Duration::from_secs_f64(1e-6 * us * calls as f64)
+            });
+        });
+        group.finish();
+        self.criterion = criterion;
+        // The last samples are the measurement; those before are criterion's warm-up.
+        let warm_up = arm.samples.len().saturating_sub(self.options.samples as usize);
+        arm.samples.drain(..warm_up);
+        failure.map_or(Ok(()), Err)
     }
 
     /// Device time of each of `count` replays, queued one behind the other.
@@ -240,8 +276,9 @@ impl Suite {
     }
 
     fn timing(&self, bytes: u64, arm: Arm) -> Timing {
-        let replays = arm.us.len();
-        let us = Quantiles::of(arm.us).unwrap_or(Quantiles { median: 0.0, p10: 0.0, p90: 0.0 });
+        let replays = arm.samples.iter().map(|sample| sample.0).sum();
+        let us = arm.samples.iter().map(|sample| sample.1).collect();
+        let us = Quantiles::of(us).unwrap_or(Quantiles { median: 0.0, p10: 0.0, p90: 0.0 });
         let gb_per_s = bytes as f64 / us.median / 1e3;
         Timing {
             us,

@@ -11,12 +11,12 @@ use crate::element::{Bf16, Element, F16};
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for a table of `E`; the grid is
-/// `(width / THREADS rounded up, M)`.
+/// `(M, width / THREADS rounded up)`.
 #[inline(always)]
 unsafe fn embed<E: Element>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let (i, m) = (block_idx_x() * THREADS + thread_idx_x(), block_idx_y() as usize);
+    let (i, m) = (block_idx_y() * THREADS + thread_idx_x(), block_idx_x() as usize);
     // SAFETY: m < M.
     let id = unsafe { ld(args.ids.as_ptr().cast_const().wrapping_add(m)) };
     if i < args.width {

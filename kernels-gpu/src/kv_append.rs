@@ -44,14 +44,14 @@ unsafe fn rotated(args: &Args, head: *const f32, pos: u32, d: u32) -> f32 {
 unsafe fn kv_append<E: CacheElement, const ROPE: bool>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let m = block_idx_y();
+    let m = block_idx_x();
     // SAFETY: one element, there by the contract.
     let pos = unsafe { ld(args.start.as_ptr().cast_const()) }.saturating_add(m);
     if pos >= args.capacity {
         return; // the whole block
     }
     let (heads, kv_heads, dim) = (args.heads, args.kv_heads, args.head_dim);
-    let head = if ROPE { block_idx_x() } else { heads + block_idx_x() };
+    let head = if ROPE { block_idx_y() } else { heads + block_idx_y() };
     let row = m as usize * ((heads + 2 * kv_heads) * dim) as usize; // qkv[m]
     let source = args.qkv.as_ptr().wrapping_add(row + (head * dim) as usize);
 

@@ -14,7 +14,7 @@ use contract::num::{DOT_PARTIALS, PARTIALS, fma};
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_x4, st};
-use crate::arch::thread::{block_idx_x, block_idx_y};
+use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
 use crate::element::{Bf16, Element, F16};
 
@@ -92,7 +92,9 @@ unsafe fn load_steps<E: Element>(rows: [*const E; ROWS], first: u32, whole: u32)
 unsafe fn lm_head<E: Element>(args: &Args) {
     let (k, vocab) = (args.k as usize, args.vocab);
     let own = OWN * lane_id() as usize;
-    let row0 = block_idx_x() * ROWS_PER_BLOCK + warp_id() * ROWS_PER_WARP;
+    let blocks = vocab.div_ceil(ROWS_PER_BLOCK); // of one input
+    let (m, block) = ((block_idx_x() / blocks) as usize, block_idx_x() % blocks);
+    let row0 = block * ROWS_PER_BLOCK + warp_id() * ROWS_PER_WARP;
     let table = args.w.cast::<E>().as_ptr().cast_const();
     let rows: [*const E; ROWS] = core::array::from_fn(|r| {
         let row = (row0 + r as u32).min(vocab - 1); // lanes stay alive: the last row again
@@ -104,7 +106,6 @@ unsafe fn lm_head<E: Element>(args: &Args) {
     launch_dependents();
     dependency_wait();
 
-    let m = block_idx_y() as usize;
     let x = args.x.as_ptr().cast_const().wrapping_add(m * k + own); // x[m, 8 lane]
     let mut acc = [[0.0; OWN]; ROWS];
     let mut first = 0;

@@ -9,13 +9,13 @@ use crate::arch::thread::{block_idx_x, block_idx_y, thread_idx_x};
 
 /// # Safety
 ///
-/// The launch obeys `Rope::SPEC` with grid `(heads * head_dim / 2 / THREADS rounded up, M)`; the
+/// The launch obeys `Rope::SPEC` with grid `(M, heads * head_dim / 2 / THREADS rounded up)`; the
 /// pointers of `args` cover the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn rope(args: Args) {
     launch_dependents();
     dependency_wait();
-    let (pair, m) = (block_idx_x() * THREADS + thread_idx_x(), block_idx_y());
+    let (pair, m) = (block_idx_y() * THREADS + thread_idx_x(), block_idx_x());
     let half = args.head_dim / 2;
     // SAFETY: one element, there by the contract.
     let pos = unsafe { ld(args.start.as_ptr().cast_const()) }.saturating_add(m);

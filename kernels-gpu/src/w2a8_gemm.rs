@@ -6,11 +6,11 @@
 
 use contract::launch::Kernel;
 use contract::w2a8::{CHUNK_GROUP, dequantise};
-use contract::w2a8_gemm::{Args, LANES, ROWS, ROWS_PER_BLOCK, TOKENS, W2a8Gemm};
+use contract::w2a8_gemm::{Args, GRID_Y, LANES, ROWS, ROWS_PER_BLOCK, TOKENS, W2a8Gemm};
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{X4, ld, ld_x4, st};
-use crate::arch::thread::{block_idx_x, block_idx_y, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
 use crate::arch::warp::group_sum;
 use crate::w2a8_gemv::{dot16, load_step};
 
@@ -26,8 +26,9 @@ pub unsafe extern "ptx-kernel" fn w2a8_gemm(args: Args) {
     const T: usize = TOKENS as usize;
     let (n, m, chunks) = (args.n, args.m, args.chunks);
     let lane = thread_idx_x() % LANES;
-    let row0 = block_idx_x() * ROWS_PER_BLOCK + thread_idx_x() / LANES * ROWS;
-    let token0 = block_idx_y() * TOKENS;
+    let block = block_idx_z() * GRID_Y + block_idx_y();
+    let row0 = block * ROWS_PER_BLOCK + thread_idx_x() / LANES * ROWS;
+    let token0 = block_idx_x() * TOKENS;
 
     // What lies beyond the last row or token reads the last one again and is not written.
     let w = args.w.as_ptr().cast::<X4<u32>>().cast_const();

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
-use crate::ptx::{audit, ptxas::Ptxas};
+use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
 use crate::{kernels, process, tidy, workspace};
 
 /// How a step ended well.
@@ -84,7 +84,7 @@ fn ptx_audit() -> Result<Step> {
         return Ok(Step::NotRun(format!("no ptxas: {why:#}")));
     }
     let levels: Vec<_> = LEVELS.iter().collect();
-    audit::audit(&levels, &workspace::ptx(), kernels::kernels(), true)?.verdict()?;
+    audit::audit(&levels, &Manifest::unpack(&levels)?, kernels::kernels(), true)?.verdict()?;
     Ok(Step::Passed)
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
 use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
-use crate::{gpu, kernels, process, workspace};
+use crate::{gpu, kernels, process};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -101,7 +101,9 @@ fn describe(outcome: &Outcome) -> String {
 
 fn cpu(args: &[String]) -> Result<Outcome> {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]).arg("--").args(args);
+    cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]);
+    // Downloads are tested too, from a hub on the loopback address.
+    cargo.args(["--features", "bitnet-gpu/hub", "--"]).args(args);
     counted(&mut cargo).map(Outcome::Ran)
 }
 
@@ -137,7 +139,8 @@ fn ptx() -> Outcome {
         println!("{why:#}");
         return Outcome::NotRun(format!("no ptxas: {why:#}").lines().next().unwrap_or("").into());
     }
-    let audited = audit::audit(&levels, &workspace::ptx(), kernels::kernels(), true)
+    let audited = Manifest::unpack(&levels)
+        .and_then(|dir| audit::audit(&levels, &dir, kernels::kernels(), true))
         .and_then(|report| report.verdict());
     match (audited, Manifest::read()) {
         (Ok(()), Ok(manifest)) => {

@@ -39,7 +39,7 @@ pub use self::{
     convert::{ConvertReport, Target, TokenizerOutcome, convert},
     dense::DenseView,
     error::CheckpointError,
-    gguf::GgufTokenizer,
+    gguf::{BlockType, GgufTokenizer},
     inspect::{DeviceBytes, LinearReport, ProjReport, Report, inspect},
     rows::{LinearKind, TernaryRows},
     slots::{DenseSlot, LinearSlot, NormSlot, Proj},

@@ -290,7 +290,12 @@ impl<'a> Resolver<'a> {
         let shape = [config.vocab_size, config.hidden_size];
         let tensor = self.need(self.draft.names.dense(slot))?;
         expect_shape(tensor, &shape)?;
-        Ok((tensor.clone(), float_type(tensor)?))
+        let read_as = tensor.stored.dense().ok_or_else(|| CheckpointError::StoredType {
+            tensor: tensor.name.clone(),
+            found: tensor.stored.to_string(),
+            allowed: "F32, F16, BF16, Q8_0, Q4_K or Q6_K",
+        })?;
+        Ok((tensor.clone(), read_as))
     }
 }
 

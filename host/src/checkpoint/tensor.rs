@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use super::gguf::BlockType;
+
 /// How a tensor's elements are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -24,6 +26,8 @@ pub enum StoredType {
     Tq2_0,
     /// Signed bytes; for a projection: words of [`crate::pack::int2`].
     I8,
+    /// A dense matrix in quantised blocks.
+    Blocks(BlockType),
     /// Anything else, by its name: it can be listed, not read.
     Other(String),
 }
@@ -46,7 +50,7 @@ impl StoredType {
             Self::F32 => 32,
             Self::F16 | Self::Bf16 => 16,
             Self::U8 | Self::I8 => 8,
-            Self::I2S | Self::Tq1_0 | Self::Tq2_0 => return None,
+            Self::I2S | Self::Tq1_0 | Self::Tq2_0 | Self::Blocks(_) => return None,
             Self::Other(name) => match name.as_str() {
                 "BOOL" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 8,
                 "I16" | "U16" => 16,
@@ -57,7 +61,15 @@ impl StoredType {
         })
     }
 
-    /// The same type where it is one that dense matrices and norms can have.
+    /// The type that a dense matrix is read as: its own, or `f32` for quantised blocks.
+    pub(crate) fn dense(&self) -> Option<FloatType> {
+        match self {
+            Self::Blocks(_) => Some(FloatType::F32),
+            _ => self.float(),
+        }
+    }
+
+    /// The same type where it is a plain float.
     pub(crate) fn float(&self) -> Option<FloatType> {
         match self {
             Self::F32 => Some(FloatType::F32),
@@ -79,6 +91,7 @@ impl fmt::Display for StoredType {
             Self::Tq1_0 => "TQ1_0",
             Self::Tq2_0 => "TQ2_0",
             Self::I8 => "I8",
+            Self::Blocks(blocks) => blocks.name(),
             Self::Other(name) => name,
         })
     }

@@ -245,7 +245,8 @@ fn gpu(start: Option<u32>) -> Gpu {
     let mut images = ptx::IMAGES.to_vec();
     images.sort_by_key(|image| image.target());
     let levels = images.iter().map(|image| {
-        let has = |symbol: &str| image.ptx.contains(&format!(".entry {symbol}("));
+        let ptx = image.ptx().unwrap_or_default(); // a damaged one has no kernels
+        let has = |symbol: &str| ptx.contains(&format!(".entry {symbol}("));
         let symbols = || contract::KERNELS.iter().map(|kernel| kernel.spec.symbol);
         PtxLevel {
             level: image.level.into(),

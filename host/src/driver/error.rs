@@ -197,6 +197,14 @@ pub enum ModuleError {
         /// Where.
         at: usize,
     },
+    /// An embedded level cannot be unpacked.
+    #[error("the embedded PTX of {level} is damaged: {why}; try: build the program again")]
+    Damaged {
+        /// The level.
+        level: String,
+        /// What is wrong with its bytes.
+        why: String,
+    },
     /// The loaded level has no such kernel.
     #[error("kernel {symbol} is not in the loaded PTX level {level}; try: a device of sm_{min_sm}")]
     MissingKernel {

@@ -8,6 +8,7 @@
 //! A level is loaded in parts, because compiling all of it takes seconds: first the families that a
 //! model runs, each other family when one of its kernels is first asked for.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex};
@@ -32,7 +33,7 @@ pub(super) struct ModuleInner {
     /// By family; what was loaded first is under [`FIRST`]. Empty only while dropping.
     parts: Mutex<HashMap<&'static str, cust::module::Module>>,
     /// What other parts are made of; empty for [`Module::from_ptx`].
-    ptx: &'static str,
+    ptx: Cow<'static, str>,
     device: Device,
     level: String,
     isa: String,
@@ -91,10 +92,11 @@ impl Module {
         let mut skipped = Vec::new();
         for image in ptx::candidates(images, device.sm(), forced)? {
             // A text that has none of them is loaded whole: it is not one of ours.
-            let first = ptx::part(image.ptx, |name| part_of(name) == FIRST);
-            match load_one(device, image.level, first.as_deref().unwrap_or(image.ptx))? {
+            let ptx = image.ptx()?;
+            let first = ptx::part(&ptx, |name| part_of(name) == FIRST);
+            match load_one(device, image.level, first.as_deref().unwrap_or(&ptx))? {
                 Ok(module) => {
-                    let of = (image.level, image.isa, image.ptx);
+                    let of = (image.level, image.isa, ptx);
                     return Ok(Self::new(device, module, of, skipped));
                 }
                 Err(refusal) if refusal.tries_next() => skipped.push(PtxFallback {
@@ -117,7 +119,7 @@ impl Module {
     /// A text with a zero byte, or the driver's refusal with its log.
     pub fn from_ptx(device: &Device, level: &str, ptx: &str) -> Result<Self, ModuleError> {
         match load_one(device, level, ptx)? {
-            Ok(module) => Ok(Self::new(device, module, (level, "", ""), Vec::new())),
+            Ok(module) => Ok(Self::new(device, module, (level, "", "".into()), Vec::new())),
             Err(Refusal { error: source, log }) => {
                 Err(ModuleError::Jit { level: level.into(), log, source })
             }
@@ -127,7 +129,7 @@ impl Module {
     fn new(
         device: &Device,
         first: cust::module::Module,
-        (level, isa, ptx): (&str, &str, &'static str),
+        (level, isa, ptx): (&str, &str, Cow<'static, str>),
         skipped: Vec<PtxFallback>,
     ) -> Self {
         Self(Arc::new(ModuleInner {
@@ -191,7 +193,7 @@ impl Module {
         let part = part_of(symbol);
         let mut parts = lock(&self.0.parts);
         if !parts.contains_key(part) {
-            let ptx = ptx::part(self.0.ptx, |name| part_of(name) == part).ok_or_else(missing)?;
+            let ptx = ptx::part(&self.0.ptx, |name| part_of(name) == part).ok_or_else(missing)?;
             let loaded = load_one(&self.0.device, level, &ptx)?.map_err(|refusal| {
                 ModuleError::Jit { level: level.clone(), log: refusal.log, source: refusal.error }
             })?;

@@ -68,7 +68,7 @@ pub fn download(
     let all: Vec<&str> = info.siblings.iter().map(|s| s.rfilename.as_str()).collect();
     let no_weights = HubError::NoWeights { name: name.to_string(), files: all.len() };
     for file in wanted(&all).ok_or(no_weights)? {
-        let progress = Forward { on_event };
+        let progress = Forward { on_event, started: false };
         repo.download_with_progress(file, progress).map_err(|e| fail(file, e.into()))?;
     }
     find_cached(name, settings)
@@ -88,11 +88,15 @@ fn wanted<'a>(all: &[&'a str]) -> Option<Vec<&'a str>> {
 
 struct Forward<'a> {
     on_event: &'a mut dyn FnMut(DownloadEvent<'_>),
+    /// The client announces a file more than once.
+    started: bool,
 }
 
 impl Progress for Forward<'_> {
     fn init(&mut self, size: usize, filename: &str) {
-        (self.on_event)(DownloadEvent::File { name: filename, bytes: size as u64 });
+        if !std::mem::replace(&mut self.started, true) {
+            (self.on_event)(DownloadEvent::File { name: filename, bytes: size as u64 });
+        }
     }
 
     fn update(&mut self, size: usize) {

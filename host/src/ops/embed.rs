@@ -49,7 +49,7 @@ impl Embed<'_, super::CudaBackend> {
             width: table.width() as u32,
             stride: table.stride() as u32,
         };
-        let grid = [args.width.div_ceil(THREADS), m as u32, 1];
+        let grid = [m as u32, args.width.div_ceil(THREADS), 1];
         // SAFETY: `check` compared `ids` and `out` with `m` rows; `Dense` holds `vocab` rows of
         // `stride` elements of its type by construction; `out` is borrowed exclusively.
         unsafe {

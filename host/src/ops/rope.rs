@@ -121,7 +121,7 @@ impl Rope<'_, super::CudaBackend> {
             positions: table.positions as u32,
         };
         let pairs = args.heads * (args.head_dim / 2);
-        let grid = [pairs.div_ceil(THREADS), args.m, 1];
+        let grid = [args.m, pairs.div_ceil(THREADS), 1];
         // SAFETY: `check` compared `x` with `m` rows, the tables with `positions`, `start` with its
         // index; the kernel leaves positions past the table alone; `x` is borrowed exclusively.
         unsafe { cuda.launch::<contract::rope::Rope>(grid, args)? };

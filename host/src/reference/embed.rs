@@ -5,8 +5,16 @@ use contract::num::RowType;
 use super::Inputs;
 
 /// `(m, rows, width)`: around the edges of padding and of blocks.
-pub const TEST_SHAPES: &[(usize, usize, usize)] =
-    &[(1, 1, 1), (3, 5, 7), (2, 9, 8), (4, 33, 255), (5, 12, 256), (7, 300, 257), (9, 64, 2560)];
+pub const TEST_SHAPES: &[(usize, usize, usize)] = &[
+    (1, 1, 1),
+    (3, 5, 7),
+    (2, 9, 8),
+    (4, 33, 255),
+    (5, 12, 256),
+    (7, 300, 257),
+    (9, 64, 2560),
+    (65_537, 3, 5),
+];
 
 /// `(m, rows, width)`: a prompt of the 2B-4T model.
 pub const BENCH_SHAPES: &[(usize, usize, usize)] = &[(1, 128_256, 2560), (512, 128_256, 2560)];

@@ -14,6 +14,7 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize)] = &[
     (5, 20, 5, 128, 33, 20),
     (9, 8, 2, 80, 64, 60),
     (2, 2, 1, 256, 4, 4),
+    (65_537, 2, 1, 2, 65_540, 1),
 ];
 
 /// `(m, heads, kv_heads, head_dim, capacity, start)` of the 2B-4T model.

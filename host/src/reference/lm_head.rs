@@ -6,6 +6,7 @@ use super::sum256;
 /// `(m, vocab, k)`: around the edges of partials and tiles.
 pub const TEST_SHAPES: &[(usize, usize, usize)] = &[
     (1, 1, 1),
+    (65_537, 17, 3),
     (1, 3, 7),
     (2, 17, 8),
     (1, 33, 255),

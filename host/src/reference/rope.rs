@@ -10,6 +10,7 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize)] = &[
     (2, 4, 80, 0),
     (7, 25, 128, 30),
     (4, 1, 256, 38),
+    (65_537, 1, 2, 0),
 ];
 
 /// Positions of the tables of tests.

@@ -5,6 +5,7 @@ use super::w2a8_gemv::Case;
 /// `(m, n, k)`: around the edges of tiles.
 pub const TEST_SHAPES: &[(usize, usize, usize)] = &[
     (2, 1, 1),
+    (524_289, 2, 3),
     (2, 3, 64),
     (3, 5, 65),
     (4, 4, 257),

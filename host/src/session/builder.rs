@@ -41,6 +41,7 @@ pub struct SessionBuilder {
     context: Option<usize>,
     kv: KvType,
     pool_cap_bytes: Option<usize>,
+    stream_priority: i32,
     profile: bool,
     no_mmap: bool,
     no_graph: bool,
@@ -88,6 +89,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn pool_cap(mut self, bytes: usize) -> Self {
         self.pool_cap_bytes = Some(bytes);
+        self
+    }
+
+    /// Priority of the stream that the steps run on; smaller is sooner, 0 the default. Values beyond
+    /// what the device has are clamped to it. The CPU backend has no streams.
+    #[must_use]
+    pub fn stream_priority(mut self, priority: i32) -> Self {
+        self.stream_priority = priority;
         self
     }
 
@@ -157,6 +166,7 @@ impl SessionBuilder {
                 let backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
                     ordinal,
                     pool_cap_bytes: self.pool_cap_bytes,
+                    priority: self.stream_priority,
                     profile: self.profile,
                     pdl: !self.no_pdl,
                     ..Default::default()

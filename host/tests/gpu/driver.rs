@@ -141,10 +141,7 @@ fn the_loader_falls_to_a_lower_level_and_says_why() {
     let gpu = gpu();
     let good: &'static str = test_ptx().leak();
     let future: &'static str = good.replace(".version 6.0", ".version 99.0").leak();
-    let images = [
-        Image { level: "sm_53", isa: "6.0", ptx: good },
-        Image { level: "sm_61", isa: "99.0", ptx: future },
-    ];
+    let images = [Image::new("sm_53", "6.0", good), Image::new("sm_61", "99.0", future)];
     if gpu.device.sm() < 61 {
         return;
     }

@@ -17,13 +17,22 @@ use bitnet_gpu::reference::sample::{GREEDY, pick};
 use contract::sample::{ONE_WEIGHT, SampleParams};
 
 use crate::lane;
+use crate::support::repeats;
 
 /// Tokens of the prompt: more than one block of keys.
-const PROMPT: usize = 75;
+fn prompt_len() -> usize {
+    repeats(75)
+}
+
 /// Tokens of a text. Prompt and text together pass 256 positions, where a new recording is made.
-const TEXT: usize = 256;
+fn text_len() -> usize {
+    repeats(256)
+}
+
 /// Positions of the cache: no multiple of anything.
-const CAPACITY: usize = PROMPT + TEXT + 6;
+fn capacity() -> usize {
+    prompt_len() + text_len() + 6
+}
 
 /// Everything on at once.
 const SAMPLED: SampleParams = SampleParams {
@@ -96,7 +105,7 @@ struct Truth {
 impl Truth {
     /// Prompt and greedy text; the last token is never run.
     fn text(&self) -> Vec<u32> {
-        [&self.prompt[..], &self.greedy[..TEXT - 1]].concat()
+        [&self.prompt[..], &self.greedy[..text_len() - 1]].concat()
     }
 }
 
@@ -109,13 +118,13 @@ struct Runner<B: Backend> {
 impl<B: Backend> Runner<B> {
     fn new(backend: B, checkpoint: &Checkpoint) -> Self {
         let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
-        let options = SequenceOptions { capacity: CAPACITY, kv: RowType::Bf16, chunk: 1 };
+        let options = SequenceOptions { capacity: capacity(), kv: RowType::Bf16, chunk: 1 };
         let sequence = Sequence::new(&model, options).expect("a sequence");
         Self { model, sequence }
     }
 
     fn with(&mut self, kv: RowType, chunk: usize) {
-        let options = SequenceOptions { capacity: CAPACITY, kv, chunk };
+        let options = SequenceOptions { capacity: capacity(), kv, chunk };
         self.sequence = Sequence::new(&self.model, options).expect("a sequence");
     }
 
@@ -141,13 +150,13 @@ impl<B: Backend> Runner<B> {
         model.prefill(sequence, prompt, 0).expect("a prefill");
         model.sample(sequence).expect("a first token");
         each(prompt.len() - 1, self);
-        for step in 1..TEXT {
+        for step in 1..text_len() {
             let pos = prompt.len() + step - 1;
             self.model.decode(&mut self.sequence, pos, record).expect("a step");
             each(pos, self);
         }
         self.model.backend().synchronize().expect("the steps end");
-        (0..TEXT).map(|step| self.sequence.tokens().get(step)).collect()
+        (0..text_len()).map(|step| self.sequence.tokens().get(step)).collect()
     }
 }
 
@@ -158,10 +167,10 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 fn truth(checkpoint: &Checkpoint, kv: RowType) -> Truth {
     let options = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
     let mut plain = Runner::new(CpuBackend::open(options).expect("a CPU"), checkpoint);
-    plain.with(kv, CAPACITY);
+    plain.with(kv, capacity());
     let vocab = checkpoint.config().vocab_size;
     let mut seeded = Seeded::new(23);
-    let prompt: Vec<u32> = (0..PROMPT).map(|_| seeded.below(vocab) as u32).collect();
+    let prompt: Vec<u32> = (0..prompt_len()).map(|_| seeded.below(vocab) as u32).collect();
     let greedy = plain.generate(&prompt, &GREEDY, false, |_, _| {});
     let sampled = plain.generate(&prompt, &SAMPLED, false, |_, _| {});
     let mut truth = Truth { prompt, greedy, sampled, logits: Vec::new() };
@@ -173,15 +182,18 @@ fn truth(checkpoint: &Checkpoint, kv: RowType) -> Truth {
 fn check_truth(name: &str, truth: &Truth) {
     for (step, &token) in truth.greedy.iter().enumerate() {
         let logits: Vec<f32> =
-            truth.logits[PROMPT - 1 + step].iter().map(|&x| f32::from_bits(x)).collect();
+            truth.logits[prompt_len() - 1 + step].iter().map(|&x| f32::from_bits(x)).collect();
         assert!(logits.iter().all(|x| x.is_finite()), "{name}: logits of step {step}");
         assert_eq!(pick(&logits, &vec![0; logits.len()], &GREEDY, 0), token, "{name}: step {step}");
     }
     let mut distinct = truth.sampled.clone();
     distinct.sort_unstable();
     distinct.dedup();
-    assert!(distinct.len() > 8, "{name}: {} distinct tokens", distinct.len());
-    assert_ne!(truth.greedy, truth.sampled, "{name}");
+    // A text of a few tokens says nothing about that.
+    if text_len() >= 64 {
+        assert!(distinct.len() > 8, "{name}: {} distinct tokens", distinct.len());
+        assert_ne!(truth.greedy, truth.sampled, "{name}");
+    }
 }
 
 fn every_way_gives_the_same_bits(name: &str) {
@@ -203,7 +215,7 @@ fn every_way_gives_the_same_bits(name: &str) {
 
 fn check_way<B: Backend>(runner: &mut Runner<B>, kv: RowType, truth: &Truth, what: &str) {
     let text = truth.text();
-    for chunk in [1, 23, CAPACITY] {
+    for chunk in [1, 23, capacity()] {
         runner.with(kv, chunk);
         let found = runner.logits(&text);
         for pos in 0..text.len() {
@@ -241,7 +253,7 @@ fn check_row(what: &str, found: &[u32], expected: &[u32]) {
 }
 
 fn check_tokens(what: &str, found: &[u32], expected: &[u32]) {
-    if let Some(step) = (0..TEXT).find(|&i| found[i] != expected[i]) {
+    if let Some(step) = (0..text_len()).find(|&i| found[i] != expected[i]) {
         let (found, expected) = (found[step], expected[step]);
         panic!("{what}: token {step} is {found}, expected {expected}");
     }

@@ -37,12 +37,20 @@ pub(crate) fn check<B: Backend>(
 
 /// Generated cases: [`GENERATED`], or what `BITNET_TEST_CASES` says.
 pub(crate) fn generated(family: &str) -> usize {
-    let count = std::env::var("BITNET_TEST_CASES").ok();
-    let count = count.map_or(GENERATED, |text| {
-        text.parse().unwrap_or_else(|_| panic!("BITNET_TEST_CASES is {text:?}, not a number"))
-    });
+    let count = cases().unwrap_or(GENERATED);
     println!("{family}: {count} generated cases");
     count
+}
+
+/// How often a test repeats itself: `full` times, or as often as `BITNET_TEST_CASES` says when that
+/// is fewer. A sanitizer makes each launch a thousand times slower.
+pub(crate) fn repeats(full: usize) -> usize {
+    full.min(cases().unwrap_or(full))
+}
+
+fn cases() -> Option<usize> {
+    let text = std::env::var("BITNET_TEST_CASES").ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("BITNET_TEST_CASES is {text:?}, not a number")))
 }
 
 /// Generated cases of a family, at least.

@@ -69,14 +69,15 @@ pub struct Args {
     pub scale: f32,
 }
 
-/// Blocks of `attention_split_*`.
+/// Blocks of `attention_split_*`: key blocks within heads within queries. More than a grid can have
+/// saturate, and are refused by the launch.
 pub const fn split_grid(m: u32, heads: u32, key_blocks: u32) -> [u32; 3] {
-    [key_blocks, heads, m]
+    [m.saturating_mul(heads).saturating_mul(key_blocks), 1, 1]
 }
 
-/// Blocks of `attention_*`.
+/// Blocks of `attention_*`: heads within queries.
 pub const fn grid(m: u32, heads: u32) -> [u32; 3] {
-    [heads, m, 1]
+    [m.saturating_mul(heads), 1, 1]
 }
 
 macro_rules! kernels {

@@ -11,7 +11,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
-/// Threads of a block; block `(x, m)` copies `THREADS` elements of row `m`.
+/// Threads of a block; block `(m, y)` copies `THREADS` elements of row `m`.
 pub const THREADS: u32 = 256;
 
 /// Elements between two rows of a dense table on the device: `width` rounded up to 16 bytes for

@@ -12,7 +12,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
-/// Threads of a block; grid is `(heads to visit, M)`.
+/// Threads of a block; grid is `(M, heads to visit)`.
 pub const THREADS: u32 = 64;
 
 /// Elements between two positions of a cache: `head_dim` rounded up to 16 bytes of bf16.
@@ -50,12 +50,12 @@ pub struct Args {
 
 /// Blocks of `kv_append_*`: the k heads, then the v heads.
 pub const fn grid(m: u32, kv_heads: u32) -> [u32; 3] {
-    [2 * kv_heads, m, 1]
+    [m, 2 * kv_heads, 1]
 }
 
 /// Blocks of `kv_append_rope_*`: the q heads, the k heads, the v heads.
 pub const fn rope_grid(m: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
-    [heads + 2 * kv_heads, m, 1]
+    [m, heads + 2 * kv_heads, 1]
 }
 
 macro_rules! kernels {

@@ -18,9 +18,10 @@ pub const ROWS_PER_WARP: u32 = 2;
 /// Rows of the table that one block computes.
 pub const ROWS_PER_BLOCK: u32 = THREADS / 32 * ROWS_PER_WARP;
 
-/// Blocks for `m` inputs and `vocab` rows.
+/// Blocks for `m` inputs and `vocab` rows: those of the first input, then those of the next. More
+/// than a grid can have saturate, and are refused by the launch.
 pub const fn grid(m: u32, vocab: u32) -> [u32; 3] {
-    [vocab.div_ceil(ROWS_PER_BLOCK), m, 1]
+    [m.saturating_mul(vocab.div_ceil(ROWS_PER_BLOCK)), 1, 1]
 }
 
 /// The only kernel parameter, passed by value.

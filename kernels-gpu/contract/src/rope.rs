@@ -17,7 +17,7 @@
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
 
-/// Threads of a block; grid is `(pairs / THREADS, M)`.
+/// Threads of a block; grid is `(M, pairs / THREADS)`.
 pub const THREADS: u32 = 128;
 
 /// Rotates one pair.

@@ -9,18 +9,24 @@ use crate::w2a8::{ActStats, Segments};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
-/// Tokens of a block (grid y).
+/// Tokens of a block.
 pub const TOKENS: u32 = 8;
 /// Lanes that share one output feature.
 pub const LANES: u32 = 8;
 /// Output features of one lane group.
 pub const ROWS: u32 = 2;
-/// Output features of a block (grid x).
+/// Output features of a block.
 pub const ROWS_PER_BLOCK: u32 = THREADS / LANES * ROWS;
 
-/// Blocks for an `m` by `n` output.
+/// Blocks along y; what is more goes along z. Either has 65,535 at most, and y times z covers every
+/// `n` without a division in the kernel.
+pub const GRID_Y: u32 = 1 << 15;
+
+/// Blocks for an `m` by `n` output: tokens along x.
 pub const fn grid(m: u32, n: u32) -> [u32; 3] {
-    [n.div_ceil(ROWS_PER_BLOCK), m.div_ceil(TOKENS), 1]
+    let blocks = n.div_ceil(ROWS_PER_BLOCK);
+    let y = if blocks < GRID_Y { blocks } else { GRID_Y };
+    [m.div_ceil(TOKENS), y, blocks.div_ceil(GRID_Y)]
 }
 
 /// The only kernel parameter, passed by value.

@@ -12,7 +12,7 @@ use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_relaxed, st};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::element::CacheElement;
 
 /// Results in flight at once when they are combined.
@@ -28,8 +28,9 @@ const COMBINE: usize = 8;
 pub(super) unsafe fn attention_split<E: CacheElement>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let (block, head, m) = (block_idx_x(), block_idx_y(), block_idx_z());
-    // SAFETY: the grid is (key blocks, heads, M).
+    let (lane, block) = (block_idx_x() / args.key_blocks, block_idx_x() % args.key_blocks);
+    let (head, m) = (lane % args.heads, lane / args.heads);
+    // SAFETY: the grid has key_blocks * heads * M blocks.
     let query = unsafe { Query::<E>::new(args, m, head) };
     // A grid made for fewer positions than there are gives NaN, not an answer to half the keys.
     let (blocks, whole) = (query.blocks().min(args.key_blocks), query.blocks() <= args.key_blocks);
@@ -41,12 +42,12 @@ pub(super) unsafe fn attention_split<E: CacheElement>(args: &Args) {
     if blocks == 1 && whole {
         let mut running = Running::EMPTY;
         let weights = running.take(sums);
-        // SAFETY: the grid is (key blocks, heads, M), and no other block has work for (head, m).
+        // SAFETY: the grid has key_blocks * heads * M blocks, and no other block has work for (head, m).
         unsafe { write_out(args, m, head, running, values.map(|v| weights.combine(0.0, v))) };
         return; // the whole block
     }
 
-    let lane = (m * args.heads + head) as usize;
+    let lane = lane as usize; // (m, head)
     let len = partial_len(args.head_dim as usize);
     let partial = args.partial.as_ptr().wrapping_add(lane * args.key_blocks as usize * len);
     let own = partial.wrapping_add(block as usize * len);

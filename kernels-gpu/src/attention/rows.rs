@@ -5,7 +5,7 @@ use contract::num::Running;
 
 use super::query::{DIMS, Query, write_out};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::thread::{block_idx_x, block_idx_y};
+use crate::arch::thread::block_idx_x;
 use crate::element::CacheElement;
 
 /// Block `(head, m)` takes all key blocks.
@@ -18,8 +18,8 @@ use crate::element::CacheElement;
 pub(super) unsafe fn attention<E: CacheElement>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let (head, m) = (block_idx_x(), block_idx_y());
-    // SAFETY: the grid is (heads, M).
+    let (head, m) = (block_idx_x() % args.heads, block_idx_x() / args.heads);
+    // SAFETY: the grid has heads * M blocks.
     let query = unsafe { Query::<E>::new(args, m, head) };
     let mut running = Running::EMPTY;
     let mut values = [0.0; DIMS];
@@ -35,6 +35,6 @@ pub(super) unsafe fn attention<E: CacheElement>(args: &Args) {
         }
         block += 1;
     }
-    // SAFETY: the grid is (heads, M).
+    // SAFETY: the grid has heads * M blocks.
     unsafe { write_out(args, m, head, running, values) };
 }

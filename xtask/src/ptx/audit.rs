@@ -16,6 +16,7 @@ use contract::launch::KernelInfo;
 
 use super::convergence::{self, Expected};
 use super::levels::{self, Level};
+use super::manifest::Manifest;
 use super::ptxas::{Assembled, Ptxas};
 use super::text::{Entry, Module, words};
 use crate::{kernels, workspace};
@@ -31,7 +32,7 @@ pub(crate) struct Options {
 /// Audits the committed PTX and prints the register table.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let levels = levels::select(options.arch.as_deref())?;
-    let report = audit(&levels, &workspace::ptx(), kernels::kernels(), true)?;
+    let report = audit(&levels, &Manifest::unpack(&levels)?, kernels::kernels(), true)?;
     print!("{}", report.table());
     report.verdict()
 }

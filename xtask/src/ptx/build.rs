@@ -106,7 +106,7 @@ fn commit(
     let mut built = Vec::new();
     for (level, text) in levels.iter().zip(texts) {
         let source = manifest::source_sha256(level)?;
-        std::fs::write(dir.join(format!("{}.ptx", level.name)), text)?;
+        manifest::pack(level, text, &dir)?;
         built.push(Built::new(level, written, compiler, &source, text)?);
     }
     Manifest::read()?.update(built, &dir)
@@ -125,9 +125,7 @@ pub(crate) fn check(levels: &[&'static Level], rebuild: Rebuild) -> Result<Strin
         if built.source_sha256 != manifest::source_sha256(level)? {
             stale.push(format!("{}: built from other sources or flags", level.name));
         }
-        let path = workspace::ptx().join(&built.file);
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("could not read {}", path.display()))?;
+        let text = manifest::committed(level)?;
         if built.sha256 != manifest::sha256(text.as_bytes()) {
             stale.push(format!("{}: {} is not the file that was built", level.name, built.file));
         }

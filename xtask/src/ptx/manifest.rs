@@ -4,10 +4,13 @@
 //! its sources and flags is that of the working copy, and the PTX itself is the one recorded.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use contract::launch::KernelInfo;
+use flate2::read::GzDecoder;
+use flate2::{Compression, GzBuilder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -42,7 +45,7 @@ pub(crate) struct Built {
     pub(crate) min_driver: u32,
     /// GPUs whose machine code is assembled from this file when it is audited.
     pub(crate) serves: Vec<String>,
-    /// Hash of the file.
+    /// Hash of the text, unpacked.
     pub(crate) sha256: String,
     /// Hash over sources and flags.
     pub(crate) source_sha256: String,
@@ -96,6 +99,16 @@ impl Manifest {
         Ok(())
     }
 
+    /// The texts of the committed levels, unpacked into a folder of the target folder.
+    pub(crate) fn unpack(levels: &[&'static Level]) -> Result<PathBuf> {
+        let dir = workspace::target().join("ptx/committed");
+        std::fs::create_dir_all(&dir)?;
+        for level in levels {
+            std::fs::write(dir.join(format!("{}.ptx", level.name)), committed(level)?)?;
+        }
+        Ok(dir)
+    }
+
     /// The level of that name.
     pub(crate) fn level(&self, name: &str) -> Option<&Built> {
         self.levels.iter().find(|level| level.arch == name)
@@ -133,7 +146,7 @@ impl Built {
         present.sort_by(|a, b| a.symbol.cmp(&b.symbol));
         Ok(Self {
             arch: level.name.into(),
-            file: format!("{}.ptx", level.name),
+            file: file_name(level),
             isa: level.isa_version(),
             min_sm: level.sm,
             min_cuda: cuda.into(),
@@ -148,6 +161,30 @@ impl Built {
             absent,
         })
     }
+}
+
+/// Name of a level's file beside the manifest.
+fn file_name(level: &Level) -> String {
+    format!("{}.ptx.gz", level.name)
+}
+
+/// Writes the text of a level to `dir`. The same text gives the same bytes.
+pub(crate) fn pack(level: &Level, text: &str, dir: &Path) -> Result<()> {
+    let file = std::fs::File::create(dir.join(file_name(level)))?;
+    let mut gzip = GzBuilder::new().mtime(0).write(file, Compression::best());
+    gzip.write_all(text.as_bytes())?;
+    gzip.finish()?;
+    Ok(())
+}
+
+/// The committed text of a level.
+pub(crate) fn committed(level: &Level) -> Result<String> {
+    let path = workspace::ptx().join(file_name(level));
+    let wrong = || format!("no PTX at {}; try: cargo xtask build-ptx", path.display());
+    let mut text = String::new();
+    let file = std::fs::File::open(&path).with_context(wrong)?;
+    GzDecoder::new(file).read_to_string(&mut text).with_context(wrong)?;
+    Ok(text)
 }
 
 /// Hash over everything that decides the PTX of `level` but the compiler: kernel and contract

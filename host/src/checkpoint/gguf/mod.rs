@@ -6,13 +6,14 @@
 //! rotary pairs side by side; rows are always given out half-split. Float projections are refused:
 //! such files hold already rounded weights, and their mean is not the scale.
 
+mod blocks;
 pub(crate) mod reader;
 mod tokenizer;
 
 use std::{collections::BTreeMap, path::Path};
 
 pub(crate) use self::reader::{Header, Value};
-pub use self::tokenizer::GgufTokenizer;
+pub use self::{blocks::BlockType, tokenizer::GgufTokenizer};
 use super::{
     Activation, CheckpointError, Draft, ModelConfig, OpenOptions, bytes::FileBytes,
     config::Quantization, slots::Names,

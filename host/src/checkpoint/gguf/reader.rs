@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, btree_map},
 };
 
+use super::BlockType;
 use crate::checkpoint::{CheckpointError, StoredType, TensorEntry, bytes::FileBytes};
 
 /// Most metadata keys.
@@ -343,12 +344,12 @@ fn tensor_type(kind: u32) -> Option<(StoredType, u64, u64)> {
         3 => (other("Q4_1"), 32, 20),
         6 => (other("Q5_0"), 32, 22),
         7 => (other("Q5_1"), 32, 24),
-        8 => (other("Q8_0"), 32, 34),
+        8 => (StoredType::Blocks(BlockType::Q8_0), 32, 34),
         10 => (other("Q2_K"), 256, 84),
         11 => (other("Q3_K"), 256, 110),
-        12 => (other("Q4_K"), 256, 144),
+        12 => (StoredType::Blocks(BlockType::Q4K), 256, 144),
         13 => (other("Q5_K"), 256, 176),
-        14 => (other("Q6_K"), 256, 210),
+        14 => (StoredType::Blocks(BlockType::Q6K), 256, 210),
         24 => (StoredType::I8, 1, 1),
         25 => (other("I16"), 1, 2),
         26 => (other("I32"), 1, 4),

@@ -3,6 +3,7 @@
 mod convert;
 mod damage;
 mod inspect;
+mod quantised_dense;
 mod round_trip;
 
 use std::path::Path;
