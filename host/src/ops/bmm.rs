@@ -1,6 +1,6 @@
 //! Host side of [`contract::bmm`].
 
-use contract::bmm::{Kind, MAX_DIM, Variant, finish, finish_i32};
+use contract::bmm::{Kind, MAX_DIM, finish, finish_i32};
 use contract::num::{RowType, fma};
 
 use super::error::at_least;
@@ -313,7 +313,7 @@ impl<'a, B: Backend, T: Operand> Bmm<'a, B, T> {
 
 #[cfg(feature = "cuda")]
 mod launch {
-    use contract::bmm::{Args, Matrix, VARIANTS};
+    use contract::bmm::{Args, Matrix, VARIANTS, Variant};
     use contract::launch::DevPtr;
 
     use super::*;
