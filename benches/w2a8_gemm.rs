@@ -25,7 +25,13 @@ impl Case for Gemm {
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut LinearTensors<B>) -> Result<(), OpError> {
-        backend.w2a8_gemm(W2a8Gemm { w: &t.w, acts: &t.acts, y: &mut t.y, m: self.0.m, variant: None })
+        backend.w2a8_gemm(W2a8Gemm {
+            w: &t.w,
+            acts: &t.acts,
+            y: &mut t.y,
+            m: self.0.m,
+            variant: None,
+        })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &LinearTensors<B>) -> Result<Vec<u32>, OpError> {

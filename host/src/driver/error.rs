@@ -300,7 +300,9 @@ impl LaunchError {
     /// Whether the device, or the PTX that it loaded, cannot have the kernel: another variant may run.
     pub fn is_absent(&self) -> bool {
         match self {
-            Self::UnsupportedSm { .. } | Self::SharedMemory { .. } | Self::BlockTooLarge { .. } => true,
+            Self::UnsupportedSm { .. } | Self::SharedMemory { .. } | Self::BlockTooLarge { .. } => {
+                true
+            }
             Self::Module(error) => matches!(error, ModuleError::MissingKernel { .. }),
             _ => false,
         }

@@ -75,7 +75,8 @@ fn listed_shapes<B: Backend>(b: &B) {
 /// Rows that do not start on 16 bytes, tiles that end inside, parts of k that are empty, and more
 /// token tiles than stand in a band.
 fn every_variant_at_the_edges_of_tiles<B: Backend>(b: &B) {
-    for (m, n, k) in [(1, 64, 64), (33, 257, 513), (129, 66, 1025), (257, 131, 3000), (2600, 3, 70)] {
+    for (m, n, k) in [(1, 64, 64), (33, 257, 513), (129, 66, 1025), (257, 131, 3000), (2600, 3, 70)]
+    {
         check_case(b, &Case::new(m, n, k, 5), all::<B>());
     }
 }
@@ -136,8 +137,14 @@ fn refusals<B: Backend>(b: &B) {
     let beyond = W2a8Gemm { w: &w, acts: &good, y, m, variant: over };
     refused!(dimension("variant"), b.w2a8_gemm(beyond));
     refused!(dimension("m"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: 0, variant: None }));
-    refused!(dimension("m"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: MAX_ROWS + 1, variant: None }));
-    refused!(short("acts"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: m + 1, variant: None }));
+    refused!(
+        dimension("m"),
+        b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: MAX_ROWS + 1, variant: None })
+    );
+    refused!(
+        short("acts"),
+        b.w2a8_gemm(W2a8Gemm { w: &w, acts: &good, y, m: m + 1, variant: None })
+    );
     refused!(short("acts"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &no_acts, y, m, variant: None }));
     refused!(short("stats"), b.w2a8_gemm(W2a8Gemm { w: &w, acts: &no_stats, y, m, variant: None }));
     let y = &mut no_y;

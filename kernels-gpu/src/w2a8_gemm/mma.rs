@@ -112,7 +112,11 @@ unsafe fn gemm<
     let mut sums = [[[[0; 4]; TOKEN_BLOCKS]; ROW_BLOCKS]; CHAINS];
     let mut s = start;
     while s < slices {
-        if STAGES == 4 { wait_group::<2>() } else { wait_group::<1>() }
+        if STAGES == 4 {
+            wait_group::<2>()
+        } else {
+            wait_group::<1>()
+        }
         // Shows slice s, and that nobody reads slice s - 1 any more.
         sync_threads();
         let next = s + STAGES - 1;

@@ -78,7 +78,9 @@ impl Module {
             // registers than fit, and its launch failed.
             let [x, y, z] = kernel.spec.block;
             entry.directives.retain(|line| {
-                !["tid", ".minnctapersm", "cluster"].iter().any(|directive| line.contains(directive))
+                !["tid", ".minnctapersm", "cluster"]
+                    .iter()
+                    .any(|directive| line.contains(directive))
             });
             entry.directives.push(format!(".reqntid {x}, {y}, {z}"));
             if kernel.spec.cluster > 1 {
