@@ -228,47 +228,6 @@ impl Hopper {
     }
 }
 
-/// How a kernel on `wgmma` for few tokens cuts its work; two warpgroups over k.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Skinny {
-    /// Warpgroups side by side over the output features, 64 each.
-    pub row_groups: u32,
-    /// Tokens of a block.
-    pub tokens: u32,
-    /// Groups of chunks whose codes are asked for before they are needed.
-    pub codes_ahead: u32,
-    /// Blocks side by side over k.
-    pub split: u32,
-}
-
-impl Skinny {
-    /// From the four numbers in their order.
-    pub const fn new(v: [u32; 4]) -> Self {
-        let [row_groups, tokens, codes_ahead, split] = v;
-        Self { row_groups, tokens, codes_ahead, split }
-    }
-
-    /// Threads of a block.
-    pub const fn threads(&self) -> u32 {
-        256 * self.row_groups
-    }
-
-    /// Output features of a block.
-    pub const fn rows(&self) -> u32 {
-        64 * self.row_groups
-    }
-
-    const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
-        let (rows, tokens) = (self.rows(), self.tokens);
-        let ring = (3 * 2 * tokens + (self.codes_ahead + 1) * rows) * GROUP_BYTES;
-        // The ring is aligned to 1,024 bytes by the kernel.
-        let bytes = block_bytes(ring, 2, rows, tokens) + 1024 - 128;
-        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes).only_on(90);
-        let spec = spec.in_clusters(self.split).with_min_blocks(blocks_per_sm);
-        Variant { spec, rows, tokens }
-    }
-}
-
 /// Shared memory of a block: its head, then the ring, in whose place the sums of each part of k stand
 /// at the end.
 const fn block_bytes(ring: u32, parts: u32, rows: u32, tokens: u32) -> u32 {
@@ -289,7 +248,6 @@ macro_rules! variants {
         mma { $($mma:ident $mma_symbol:literal [$($m:literal),*] $mma_blocks:literal;)* }
         split { $($split:ident $split_symbol:literal [$($s:literal),*] $split_blocks:literal;)* }
         hopper { $($hopper:ident $hopper_symbol:literal [$($h:literal),*] $hopper_blocks:literal;)* }
-        skinny { $($skinny:ident $skinny_symbol:literal [$($k:literal),*] $skinny_blocks:literal;)* }
     ) => {
         $(
             #[doc = concat!("Kernel `", $mma_symbol, "`.")]
@@ -321,16 +279,6 @@ macro_rules! variants {
                     Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks).spec;
             }
         )*
-        $(
-            #[doc = concat!("Kernel `", $skinny_symbol, "`.")]
-            pub enum $skinny {}
-
-            impl Kernel for $skinny {
-                type Args = Args;
-                const SPEC: LaunchSpec =
-                    Skinny::new([$($k),*]).variant($skinny_symbol, $skinny_blocks).spec;
-            }
-        )*
 
         /// Every kernel; the first one is [`W2a8Gemm`], which every GPU has.
         pub const VARIANTS: &[Variant] = &[
@@ -338,13 +286,12 @@ macro_rules! variants {
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
             $(Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks),)*
-            $(Skinny::new([$($k),*]).variant($skinny_symbol, $skinny_blocks),)*
         ];
 
         /// Calls `$mac! { Name; ... }` with every kernel of [`VARIANTS`].
         #[macro_export]
         macro_rules! for_each_w2a8_gemm {
-            ($mac:ident) => { $mac! { W2a8Gemm; $($mma;)* $($split;)* $($hopper;)* $($skinny;)* } };
+            ($mac:ident) => { $mac! { W2a8Gemm; $($mma;)* $($split;)* $($hopper;)* } };
         }
 
         /// Calls `$mac! { Name "symbol" [numbers of Mma]; ... }` with every kernel on `mma.sync`
@@ -365,62 +312,56 @@ macro_rules! variants {
         macro_rules! for_each_w2a8_gemm_hopper {
             ($mac:ident) => { $mac! { $($hopper $hopper_symbol [$($h),*];)* } };
         }
-
-        /// Calls `$mac! { Name "symbol" [numbers of Skinny]; ... }` with every kernel on `wgmma` for
-        /// few tokens.
-        #[macro_export]
-        macro_rules! for_each_w2a8_gemm_skinny {
-            ($mac:ident) => { $mac! { $($skinny $skinny_symbol [$($k),*];)* } };
-        }
     };
 }
 
 variants! {
     mma {
-        MmaA "w2a8_gemm_t8a" [1, 1, 2, 2, 1, 4, 1] 4;
-        MmaB "w2a8_gemm_t8b" [2, 1, 1, 4, 2, 3, 1] 4;
-        MmaD "w2a8_gemm_t8d" [1, 1, 2, 4, 2, 3, 1] 3;
-        MmaF "w2a8_gemm_t16b" [2, 2, 2, 2, 1, 4, 1] 3;
-        MmaG "w2a8_gemm_t16d" [2, 2, 1, 4, 2, 3, 1] 2;
-        MmaE "w2a8_gemm_t16e" [1, 2, 2, 4, 2, 3, 1] 2;
-        MmaH "w2a8_gemm_t32a" [2, 4, 2, 2, 1, 4, 1] 2;
-        MmaI "w2a8_gemm_t32e" [2, 4, 2, 4, 2, 3, 1] 1;
-        MmaJ "w2a8_gemm_t32f" [2, 4, 2, 2, 1, 3, 1] 3;
-        MmaL "w2a8_gemm_t64b" [2, 8, 4, 2, 1, 4, 1] 1;
-        MmaM "w2a8_gemm_t64c" [1, 8, 4, 2, 1, 4, 1] 1;
-        MmaN "w2a8_gemm_t64e" [4, 8, 2, 2, 1, 4, 1] 1;
+        T8A "w2a8_gemm_t8a" [1, 1, 2, 2, 1, 4, 1] 4;
+        T8B "w2a8_gemm_t8b" [2, 1, 1, 4, 2, 3, 1] 4;
+        T16A "w2a8_gemm_t16a" [2, 2, 2, 2, 1, 4, 1] 3;
+        T16B "w2a8_gemm_t16b" [2, 2, 1, 4, 2, 3, 1] 2;
+        T32A "w2a8_gemm_t32a" [2, 4, 2, 2, 1, 3, 1] 3;
     }
     split {
-        SplitA "w2a8_gemm_t8x2" [1, 1, 4, 2, 1, 4, 2] 3;
-        SplitC "w2a8_gemm_t16x2" [1, 2, 4, 2, 1, 4, 2] 3;
-        SplitB "w2a8_gemm_t16x2b" [2, 2, 2, 2, 1, 4, 2] 3;
-        SplitD "w2a8_gemm_t32x2" [2, 4, 4, 2, 1, 4, 2] 1;
-        SplitF "w2a8_gemm_t32x2b" [2, 4, 2, 2, 1, 4, 2] 2;
-        SplitE "w2a8_gemm_t64x2" [2, 8, 4, 2, 1, 4, 2] 1;
+        T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        HopperE "w2a8_gemm_h64b" [1, 2, 64, 3, 1] 2;
-        HopperF "w2a8_gemm_h64c" [2, 2, 64, 5, 1] 1;
-        HopperD "w2a8_gemm_h64bx2" [1, 2, 64, 3, 2] 2;
-        HopperG "w2a8_gemm_h64x2" [2, 2, 64, 5, 2] 1;
-        HopperH "w2a8_gemm_h64ax2" [2, 1, 64, 5, 2] 2;
-        HopperI "w2a8_gemm_h128a" [2, 1, 128, 2, 1] 2;
-        HopperJ "w2a8_gemm_h128b" [1, 2, 128, 3, 1] 1;
-        HopperK "w2a8_gemm_h128c" [2, 2, 128, 2, 1] 1;
-        HopperL "w2a8_gemm_h128x2" [2, 2, 128, 2, 2] 1;
-        HopperM "w2a8_gemm_h128ax2" [2, 1, 128, 2, 2] 2;
-        HopperO "w2a8_gemm_h192a" [3, 1, 192, 3, 1] 1;
-        HopperP "w2a8_gemm_h256a" [2, 1, 256, 2, 1] 1;
-        HopperR "w2a8_gemm_h256x2" [2, 1, 256, 2, 2] 1;
+        H64A "w2a8_gemm_h64a" [2, 2, 64, 5, 1] 1;
+        H64X2 "w2a8_gemm_h64x2" [2, 1, 64, 5, 2] 2;
+        H128A "w2a8_gemm_h128a" [2, 1, 128, 2, 1] 2;
+        H128B "w2a8_gemm_h128b" [2, 2, 128, 2, 1] 1;
+        H128X2 "w2a8_gemm_h128x2" [2, 2, 128, 2, 2] 1;
+        H256A "w2a8_gemm_h256a" [2, 1, 256, 2, 1] 1;
+        H256X2 "w2a8_gemm_h256x2" [2, 1, 256, 2, 2] 1;
     }
-    skinny {
-        SkinnyA "w2a8_gemm_s32a" [1, 32, 5, 1] 2;
-        SkinnyB "w2a8_gemm_s32x2" [1, 32, 5, 2] 2;
-        SkinnyC "w2a8_gemm_s64a" [1, 64, 5, 1] 1;
-        SkinnyD "w2a8_gemm_s64x2" [1, 64, 5, 2] 2;
-        SkinnyE "w2a8_gemm_s64b" [2, 64, 4, 1] 1;
-        SkinnyF "w2a8_gemm_s64bx2" [2, 64, 4, 2] 1;
-        SkinnyG "w2a8_gemm_s128a" [1, 128, 5, 1] 1;
-        SkinnyH "w2a8_gemm_s128x2" [1, 128, 5, 2] 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_has_a_block_for_every_part_of_every_tile() {
+        for variant in VARIANTS.iter().filter(|v| v.tensor()) {
+            for (m, n) in [(1, 1), (8, 13_824), (65, 70), (4096, 130), (1 << 24, 1)] {
+                let Some([x, y, z]) = variant.grid(m, n) else {
+                    assert!(m > 65_535 * BAND * variant.tokens, "{}", variant.spec.symbol);
+                    continue;
+                };
+                assert!(x * z / variant.spec.cluster * variant.tokens >= m);
+                assert!(y * variant.rows >= n && x.is_multiple_of(variant.spec.cluster));
+                assert!(y <= 65_535 && z <= 65_535);
+            }
+            assert_eq!(variant.grid(1, 65_536 * variant.rows), None);
+        }
+    }
+
+    #[test]
+    fn a_block_fits_its_gpu() {
+        for variant in VARIANTS {
+            let allowed = if variant.spec.arch_specific { 227 } else { 99 } * 1024;
+            assert!(variant.spec.smem_bytes <= allowed, "{}", variant.spec.symbol);
+        }
     }
 }

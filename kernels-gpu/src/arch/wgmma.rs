@@ -69,17 +69,11 @@ macro_rules! names {
 }
 
 macro_rules! wide {
-    (32) => {
-        names!("WA", "WB")
-    };
     (64) => {
         names!("WA", "WB", "WC", "WD")
     };
     (128) => {
         concat!(wide!(64), ",", names!("WE", "WF", "WG", "WH"))
-    };
-    (192) => {
-        concat!(wide!(128), ",", names!("WI", "WJ", "WK", "WL"))
     };
     (256) => {
         concat!(
@@ -304,11 +298,6 @@ product_i8! {
     i8_n256, 256
 }
 product_i8! {
-    /// `D += A B` of i8, exact, `N` = 192, `A` in registers.
-    /// `wgmma.mma_async.sync.aligned.m64n192k32.s32.s8.s8`
-    i8_n192, 192
-}
-product_i8! {
     /// `D += A B` of i8, exact, `N` = 128, `A` in registers.
     /// `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
     i8_n128, 128
@@ -317,11 +306,6 @@ product_i8! {
     /// `D += A B` of i8, exact, `N` = 64, `A` in registers.
     /// `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
     i8_n64, 64
-}
-product_i8! {
-    /// `D += A B` of i8, exact, `N` = 32, `A` in registers.
-    /// `wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8`
-    i8_n32, 32
 }
 
 /// Orders this warpgroup's accesses to its accumulators before the products that follow.

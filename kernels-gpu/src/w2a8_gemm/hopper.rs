@@ -25,7 +25,7 @@ use crate::arch::wgmma::{self, Descriptor, swizzle};
 use crate::tile::hopper::{begin, each_group};
 
 /// The left factor of a slice: four products of depth 32.
-pub(super) type Left = [[u32; 4]; 4];
+type Left = [[u32; 4]; 4];
 
 /// The codes of a lane for one slice. `rows` starts the lane's row `g` in its group of chunks, `word`
 /// the slice's place in a chunk.
@@ -56,7 +56,7 @@ unsafe fn decode(rows: Shared<u8>, word: u32) -> Left {
 ///
 /// `right` starts the activations of the slice, shown to the async proxy and by a barrier.
 #[inline(always)]
-pub(super) unsafe fn products<const TOKENS: u32>(left: Left, right: Shared<u8>) {
+unsafe fn products<const TOKENS: u32>(left: Left, right: Shared<u8>) {
     let b = Descriptor::new(right, 0, wgmma::ATOM_BYTES);
     wgmma::fence();
     let mut i = 0;
@@ -65,10 +65,8 @@ pub(super) unsafe fn products<const TOKENS: u32>(left: Left, right: Shared<u8>) 
         // SAFETY: the caller's promise.
         unsafe {
             match TOKENS {
-                32 => wgmma::i8_n32(left[i], b),
                 64 => wgmma::i8_n64(left[i], b),
                 128 => wgmma::i8_n128(left[i], b),
-                192 => wgmma::i8_n192(left[i], b),
                 _ => wgmma::i8_n256(left[i], b),
             }
         }

@@ -7,5 +7,3 @@ mod hopper;
 mod mma;
 #[cfg(level_sm_80)]
 mod tile;
-#[cfg(level_sm_90a)]
-mod skinny;

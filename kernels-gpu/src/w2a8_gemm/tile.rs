@@ -66,18 +66,6 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
         Lines::new((first, args.act_pieces), (self.token0, args.m), pieces)
     }
 
-    /// The first piece of the activations of token `token` of the tile, for this block's part of k.
-    #[inline(always)]
-    pub(super) fn act(self, args: &Args, token: u32) -> u64 {
-        u64::from(self.token0 + token) * u64::from(args.act_pieces) + 4 * u64::from(self.chunk0)
-    }
-
-    /// Whether token `token` of the tile is there.
-    #[inline(always)]
-    pub(super) fn has_token(self, args: &Args, token: u32) -> bool {
-        self.token0 + token < args.m
-    }
-
     /// Asks for scale and sum of each token, and writes the scales of the features.
     ///
     /// # Safety
