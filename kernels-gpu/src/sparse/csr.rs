@@ -1,12 +1,11 @@
 //! Linear kernels over compressed sparse rows: a warp makes one output.
 //!
-//! 32 values at a time, their columns ascending. Those of one period of 1,024 columns belong to runs of
-//! one partial each; lanes add in the order of their place in their run, so that every chain is made in
-//! ascending k while different chains go on together.
+//! 32 values at a time, their columns ascending. Values of one partial are added in the order of their
+//! lanes, a turn each, so that every chain is made in ascending k while different chains go on together.
 
 use contract::launch::Kernel;
 use contract::sparse::{
-    CsrArgs, PARTIALS, PERIOD, SparseCsrBf16, SparseCsrF16, SparseCsrF32, WAYS, partial,
+    CsrArgs, PARTIALS, SparseCsrBf16, SparseCsrF16, SparseCsrF32, WAYS, partial,
 };
 
 use super::input::{Bf16, F16, Value, load1};
@@ -15,9 +14,7 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_u16, st};
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y};
-use crate::arch::warp::{
-    LANES, ballot, lane_id, shuffle_idx, shuffle_up, shuffle_xor, sync_warp, warp_id, warp_max,
-};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_xor, sync_warp, warp_id, warp_max};
 
 /// # Safety
 ///
@@ -58,30 +55,26 @@ unsafe fn csr<V: Value>(args: &CsrArgs) {
                     x = load1(args.x, args.x_type, at);
                 }
             }
-            let mut left = ballot(valid);
-            while left != 0 {
-                // The values of the first period that is left: neighbours, from lane `start` on.
-                let start = left.trailing_zeros();
-                let period = shuffle_idx(column, start) / PERIOD as u32;
-                let active = left & 1 << lane != 0 && column / PERIOD as u32 == period;
-                let p = partial(column as usize) as u32;
-                let before = shuffle_up(p, 1);
-                let opens = ballot(active && (lane == start || before != p));
-                // The first lane of this one's run.
-                let opens = opens & (!0 >> (LANES - 1 - lane)) | 1;
-                let place = lane - (31 - opens.leading_zeros());
-                let most = warp_max(if active { place } else { 0 });
-                let own = partials.add(p);
-                let mut turn = 0;
-                while turn <= most {
-                    if active && place == turn {
-                        // SAFETY: one lane of each run, and each run has a partial of its own.
-                        unsafe { own.write(fma_stored(w, x, own.read())) };
-                    }
-                    sync_warp();
-                    turn += 1;
+            let p = partial(column as usize) as u32;
+            // Lanes with a value of the same partial, those in front of this one: its place in the chain.
+            let mut same = ballot(valid);
+            let mut bit = 1;
+            while bit < PARTIALS as u32 {
+                let set = ballot(p & bit != 0);
+                same &= if p & bit != 0 { set } else { !set };
+                bit *= 2;
+            }
+            let place = (same & ((1 << lane) - 1)).count_ones();
+            let most = warp_max(if valid { place } else { 0 });
+            let own = partials.add(p);
+            let mut turn = 0;
+            while turn <= most {
+                if valid && place == turn {
+                    // SAFETY: one lane of each partial in a turn, and a barrier between turns.
+                    unsafe { own.write(fma_stored(w, x, own.read())) };
                 }
-                left &= !ballot(active);
+                sync_warp();
+                turn += 1;
             }
             first = if end - first > LANES { first + LANES } else { end };
         }
