@@ -143,8 +143,8 @@ kernels! {
     WindowF16 "pool2d_f16" 4 "Windows over images of f16, one channel a thread.";
     WindowBf16 "pool2d_bf16" 4 "Windows over images of bf16, one channel a thread.";
     PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
-    PiecesF16 "pool2d_pieces_f16" 3 "The same, 16 bytes of channels a thread: channels are innermost.";
-    PiecesBf16 "pool2d_pieces_bf16" 3 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesF16 "pool2d_pieces_f16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesBf16 "pool2d_pieces_bf16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
     GlobalF32 "pool2d_global_f32" 2 "Whole images of `f32`.";
     GlobalF16 "pool2d_global_f16" 2 "Whole images of f16.";
     GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16.";
