@@ -88,6 +88,14 @@ macro_rules! each_group {
 
 pub(crate) use each_group;
 
+/// Names the accumulators and empties those of a tile of `N` columns. The first thing that a kernel
+/// does which adds from its first product on.
+#[inline(always)]
+pub fn begin<const N: u32>() {
+    wgmma::declare();
+    each_group!(N, J => { wgmma::clear::<J>() });
+}
+
 /// The sums of `tiles` tiles over `slices` slices each (at least one), tile by tile in the
 /// accumulators. `mn_major`: which of `A` and `B` are. `load(tile, slice, to)` asks for a slice by
 /// `cp.async`, in order; zeros are where nothing is. `done(tile, place)` takes the sums; the
