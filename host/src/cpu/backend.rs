@@ -67,15 +67,15 @@ pub struct CpuOptions {
 
 /// Tensors in host memory, operations on threads and vectors.
 pub struct CpuBackend {
-    threads: Threads,
-    simd: Simd,
+    pub(super) threads: Threads,
+    pub(super) simd: Simd,
     ledger: Arc<Ledger>,
     planes: Mutex<Planes>,
-    tables: Mutex<Tables>,
+    pub(super) tables: Mutex<Tables>,
     scratch: Mutex<Scratch>,
 }
 
-fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Scratch has no state that a panic could break.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -326,19 +326,7 @@ impl Backend for CpuBackend {
     }
 
     fn pool2d<T: Float>(&self, op: Pool2d<'_, Self, T>) -> Result<(), OpError> {
-        op.check()?;
-        let p = &op.pooling;
-        let shape = super::pool2d::Shape {
-            n: p.n,
-            c: p.c,
-            axes: p.axes()?,
-            kind: p.kind,
-            channels_last: p.layout == ops::pool2d::Layout::ChannelsLast,
-        };
-        let [_, len] = p.lens()?;
-        let y = &mut op.y.as_mut_slice()[..len];
-        super::pool2d::pool2d(&self.threads, self.simd, shape, op.x.as_slice(), y);
-        Ok(())
+        super::products::pool2d(self, op)
     }
 
     fn act_quant(&self, op: ActQuant<'_, Self>) -> Result<(), OpError> {
@@ -465,186 +453,59 @@ impl Backend for CpuBackend {
     }
 
     fn conv2d<T: Float>(&self, op: ops::conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError> {
-        op.check()?;
-        let shape = op.shape();
-        let tensors = super::conv2d::Tensors {
-            x: op.x.as_slice(),
-            w: op.w.data().as_slice(),
-            bias: op.bias.map(Buffer::as_slice),
-            residual: op.residual.map(Buffer::as_slice),
-        };
-        let geometry = shape.geometry("conv2d")?;
-        super::conv2d::conv2d(
-            &self.threads,
-            self.simd,
-            &geometry,
-            op.w.packed(),
-            &tensors,
-            op.activation,
-            op.y.as_mut_slice(),
-        );
-        Ok(())
+        super::products::conv2d(self, op)
     }
 
     fn conv2d_i8(&self, op: ops::conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let geometry = op.geometry()?;
-        super::conv2d_int8::conv2d_i8(
-            &self.threads,
-            self.simd,
-            &geometry,
-            op.w.packed(),
-            (op.x.as_slice(), op.w.words().as_slice()),
-            op.y.as_mut_slice(),
-        );
-        Ok(())
+        super::products::conv2d_i8(self, op)
     }
 
     fn conv2d_ternary(&self, op: ops::conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let geometry = op.geometry()?;
-        let epilogue = super::conv2d_int8::Epilogue {
-            scales: op.scales.as_slice(),
-            segments: op.w.segments(),
-            bias: op.bias.map(Buffer::as_slice),
-            residual: op.residual.map(Buffer::as_slice),
-            activation: op.activation,
-        };
-        super::conv2d_int8::conv2d_ternary(
-            &self.threads,
-            self.simd,
-            &geometry,
-            op.w.packed(),
-            (op.x.as_slice(), op.w.words().as_slice()),
-            &epilogue,
-            op.y.as_mut_slice(),
-        );
-        Ok(())
+        super::products::conv2d_ternary(self, op)
     }
 
     fn lut_matmul(&self, op: ops::lut_matmul::LutMatmul<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let product = super::lut_matmul::Product {
-            tiles: op.w.tiles().as_slice(),
-            form: op.w.form(),
-            k: op.w.k(),
-            segments: op.w.segments(),
-            acts: op.acts.acts.as_slice(),
-            stats: &op.acts.stats.as_slice()[..op.m],
-        };
-        let y = &mut op.y.as_mut_slice()[..op.m * op.w.n()];
-        let tables = &mut hold(&self.tables);
-        super::lut_matmul::lut_matmul(&self.threads, self.simd, &product, tables, y)
+        super::products::lut_matmul(self, op)
     }
 
     fn lut_build_lossy(&self, op: ops::lut_matmul::LutBuildLossy<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let (k, act_group) = (op.tables.k(), op.tables.act_group());
-        super::lut_lossy::build(
-            &self.threads,
-            self.simd,
-            &op.x.as_slice()[..op.m * k],
-            k,
-            act_group,
-            op.tables.tables.as_mut_slice(),
-            op.tables.heads.as_mut_slice(),
-        );
-        Ok(())
+        super::products::lut_build_lossy(self, op)
     }
 
     fn lut_matmul_lossy(
         &self,
         op: ops::lut_matmul::LutMatmulLossy<'_, Self>,
     ) -> Result<(), OpError> {
-        op.check()?;
-        let (n, k) = (op.w.n(), op.w.k());
-        let product = super::lut_lossy::Product {
-            tiles: op.w.tiles().as_slice(),
-            bits: op.w.bits(),
-            n,
-            k,
-            scales: op.w.scales().as_slice(),
-            zeros: op.w.zeros().map(Buffer::as_slice),
-            act_group: op.tables.act_group(),
-            per_weight_group: op.per_weight_group(),
-            tables: op.tables.tables.as_slice(),
-            heads: op.tables.heads.as_slice(),
-        };
-        let y = &mut op.y.as_mut_slice()[..op.m * n];
-        super::lut_lossy::multiply(&self.threads, self.simd, &product, op.m, y);
-        Ok(())
+        super::products::lut_matmul_lossy(self, op)
     }
 
     fn sparse_linear<W: ops::Float, X: ops::Float>(
         &self,
         op: ops::sparse::Linear<'_, Self, W, X>,
     ) -> Result<(), OpError> {
-        op.check()?;
-        let (k, x) = (op.w.k(), op.x.as_slice());
-        let rows = |row: usize, column: usize| Some(row * k + column);
-        let (w, y) = (super::sparse::Parts::of(op.w), op.y.as_mut_slice());
-        super::sparse::linear(&self.threads, self.simd, w, x, rows, y, op.m)
+        super::products::sparse_linear(self, op)
     }
 
     fn sparse_conv2d<W: ops::Float, X: ops::Float>(
         &self,
         op: ops::sparse::Conv2d<'_, Self, W, X>,
     ) -> Result<(), OpError> {
-        op.check()?;
-        let (patches, pixels) = (op.shape.patches(), op.shape.pixels());
-        let rows =
-            |row: usize, column: usize| patches.element(patches.corner(row as u32), column as u32);
-        let (w, y) = (super::sparse::Parts::of(op.w.matrix()), op.y.as_mut_slice());
-        super::sparse::linear(&self.threads, self.simd, w, op.x.as_slice(), rows, y, pixels)
+        super::products::sparse_conv2d(self, op)
     }
 
     fn sparse_csr<W: ops::Float, X: ops::Float>(
         &self,
         op: ops::sparse::LinearCsr<'_, Self, W, X>,
     ) -> Result<(), OpError> {
-        op.check()?;
-        let (rows, columns) = (op.w.rows().as_slice(), op.w.columns().as_slice());
-        let w =
-            super::sparse::Rows { rows, columns, values: op.w.values().as_slice(), k: op.w.k() };
-        super::sparse::csr(&self.threads, w, op.x.as_slice(), op.y.as_mut_slice(), op.m);
-        Ok(())
+        super::products::sparse_csr(self, op)
     }
 
     fn sparse_ternary(&self, op: ops::sparse::LinearTernary<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let w = super::sparse::Ternary {
-            masks: op.w.masks().as_slice(),
-            starts: op.w.starts().as_slice(),
-            signs: op.w.signs().as_slice(),
-            k: op.w.k(),
-            segments: op.w.segments(),
-        };
-        let stats = &op.acts.stats.as_slice()[..op.m];
-        super::sparse::ternary(
-            &self.threads,
-            w,
-            op.acts.acts.as_slice(),
-            stats,
-            op.y.as_mut_slice(),
-        );
-        Ok(())
+        super::products::sparse_ternary(self, op)
     }
 
     fn bmm<T: ops::bmm::Operand>(&self, op: ops::bmm::Bmm<'_, Self, T>) -> Result<(), OpError> {
-        op.check()?;
-        if op.is_empty() {
-            return Ok(());
-        }
-        let product = super::bmm::Product {
-            a: (op.a.as_slice(), op.a_layout),
-            b: (op.b.as_slice(), op.b_layout),
-            c: (op.c.as_mut_slice(), op.c_layout),
-            shape: [op.m, op.n, op.k],
-            batch: op.batch,
-            alpha: op.alpha,
-            beta: op.beta,
-        };
-        super::bmm::bmm(&self.threads, self.simd, product)
+        super::products::bmm(self, op)
     }
 
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {

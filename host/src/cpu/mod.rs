@@ -12,6 +12,7 @@ mod buffer;
 pub mod conv2d;
 pub mod conv2d_int8;
 mod dense;
+mod products;
 pub mod elementwise;
 pub mod embed;
 pub mod kv_append;

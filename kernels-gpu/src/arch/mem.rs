@@ -457,36 +457,6 @@ pub unsafe fn ld_relaxed<T: Register>(p: *const T) -> T {
     T::from_word(word)
 }
 
-/// The same; accesses after it see what the writer of the value wrote before.
-/// `ld.acquire.gpu.global.b32` (sm_70; `ld.volatile.global.b32; membar.gl` below)
-///
-/// # Safety
-///
-/// As for [`ld_relaxed`].
-#[inline(always)]
-pub unsafe fn ld_acquire<T: Register>(p: *const T) -> T {
-    #[cfg(level_sm_70)]
-    {
-        let word: i32;
-        // SAFETY: the caller's promise.
-        unsafe {
-            asm!(
-                "ld.acquire.gpu.global.b32 {word}, [{p}];",
-                word = out(reg32) word, p = in(reg64) p,
-                options(nostack),
-            );
-        }
-        T::from_word(word)
-    }
-    #[cfg(not(level_sm_70))]
-    {
-        // SAFETY: the caller's promise.
-        let value = unsafe { ld_relaxed(p) };
-        super::fence::device_fence();
-        value
-    }
-}
-
 /// Writes a word. `st.global.b32`
 ///
 /// # Safety
@@ -572,44 +542,5 @@ pub unsafe fn st_u8(p: *mut u8, byte: u8) {
             p = in(reg64) p, byte = in(reg32) u32::from(byte),
             options(nostack),
         );
-    }
-}
-
-/// Writes a word, visible to whoever acquires it after everything this thread wrote before.
-/// `st.release.gpu.global.b32` (sm_70; `membar.gl; st.volatile.global.b32` below)
-///
-/// # Safety
-///
-/// As for [`ld_relaxed`], writable.
-#[inline(always)]
-pub unsafe fn st_release<T: Register>(p: *mut T, value: T) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        #[cfg(level_sm_70)]
-        asm!(
-            "st.release.gpu.global.b32 [{p}], {word};",
-            p = in(reg64) p, word = in(reg32) value.to_word(),
-            options(nostack),
-        );
-        #[cfg(not(level_sm_70))]
-        asm!(
-            "membar.gl;",
-            "st.volatile.global.b32 [{p}], {word};",
-            p = in(reg64) p, word = in(reg32) value.to_word(),
-            options(nostack),
-        );
-    }
-}
-
-/// Asks for the cache line of `p` in L2. `prefetch.global.L2`
-///
-/// # Safety
-///
-/// `p` is a global address inside an allocation.
-#[inline(always)]
-pub unsafe fn prefetch_l2<T>(p: *const T) {
-    // SAFETY: the caller's promise; reads nothing into the thread.
-    unsafe {
-        asm!("prefetch.global.L2 [{p}];", p = in(reg64) p, options(readonly, nostack));
     }
 }

@@ -1,0 +1,222 @@
+//! The general products, and pooling, on the CPU: checks an operation and hands its slices to the code
+//! of its family.
+
+use super::backend::{CpuBackend, hold};
+use super::buffer::Buffer;
+use crate::ops::{self, Float, OpError};
+
+pub(super) fn conv2d<T: Float>(
+    cpu: &CpuBackend,
+    op: ops::conv2d::Conv2d<'_, CpuBackend, T>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let shape = op.shape();
+    let tensors = super::conv2d::Tensors {
+        x: op.x.as_slice(),
+        w: op.w.data().as_slice(),
+        bias: op.bias.map(Buffer::as_slice),
+        residual: op.residual.map(Buffer::as_slice),
+    };
+    let geometry = shape.geometry("conv2d")?;
+    super::conv2d::conv2d(
+        &cpu.threads,
+        cpu.simd,
+        &geometry,
+        op.w.packed(),
+        &tensors,
+        op.activation,
+        op.y.as_mut_slice(),
+    );
+    Ok(())
+}
+
+pub(super) fn conv2d_i8(
+    cpu: &CpuBackend,
+    op: ops::conv2d::Conv2dI8<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let geometry = op.geometry()?;
+    super::conv2d_int8::conv2d_i8(
+        &cpu.threads,
+        cpu.simd,
+        &geometry,
+        op.w.packed(),
+        (op.x.as_slice(), op.w.words().as_slice()),
+        op.y.as_mut_slice(),
+    );
+    Ok(())
+}
+
+pub(super) fn conv2d_ternary(
+    cpu: &CpuBackend,
+    op: ops::conv2d::Conv2dTernary<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let geometry = op.geometry()?;
+    let epilogue = super::conv2d_int8::Epilogue {
+        scales: op.scales.as_slice(),
+        segments: op.w.segments(),
+        bias: op.bias.map(Buffer::as_slice),
+        residual: op.residual.map(Buffer::as_slice),
+        activation: op.activation,
+    };
+    super::conv2d_int8::conv2d_ternary(
+        &cpu.threads,
+        cpu.simd,
+        &geometry,
+        op.w.packed(),
+        (op.x.as_slice(), op.w.words().as_slice()),
+        &epilogue,
+        op.y.as_mut_slice(),
+    );
+    Ok(())
+}
+
+pub(super) fn lut_matmul(
+    cpu: &CpuBackend,
+    op: ops::lut_matmul::LutMatmul<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let product = super::lut_matmul::Product {
+        tiles: op.w.tiles().as_slice(),
+        form: op.w.form(),
+        k: op.w.k(),
+        segments: op.w.segments(),
+        acts: op.acts.acts.as_slice(),
+        stats: &op.acts.stats.as_slice()[..op.m],
+    };
+    let y = &mut op.y.as_mut_slice()[..op.m * op.w.n()];
+    let tables = &mut hold(&cpu.tables);
+    super::lut_matmul::lut_matmul(&cpu.threads, cpu.simd, &product, tables, y)
+}
+
+pub(super) fn lut_build_lossy(
+    cpu: &CpuBackend,
+    op: ops::lut_matmul::LutBuildLossy<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let (k, act_group) = (op.tables.k(), op.tables.act_group());
+    super::lut_lossy::build(
+        &cpu.threads,
+        cpu.simd,
+        &op.x.as_slice()[..op.m * k],
+        k,
+        act_group,
+        op.tables.tables.as_mut_slice(),
+        op.tables.heads.as_mut_slice(),
+    );
+    Ok(())
+}
+
+pub(super) fn lut_matmul_lossy(
+    cpu: &CpuBackend,
+    op: ops::lut_matmul::LutMatmulLossy<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let (n, k) = (op.w.n(), op.w.k());
+    let product = super::lut_lossy::Product {
+        tiles: op.w.tiles().as_slice(),
+        bits: op.w.bits(),
+        n,
+        k,
+        scales: op.w.scales().as_slice(),
+        zeros: op.w.zeros().map(Buffer::as_slice),
+        act_group: op.tables.act_group(),
+        per_weight_group: op.per_weight_group(),
+        tables: op.tables.tables.as_slice(),
+        heads: op.tables.heads.as_slice(),
+    };
+    let y = &mut op.y.as_mut_slice()[..op.m * n];
+    super::lut_lossy::multiply(&cpu.threads, cpu.simd, &product, op.m, y);
+    Ok(())
+}
+
+pub(super) fn sparse_linear<W: ops::Float, X: ops::Float>(
+    cpu: &CpuBackend,
+    op: ops::sparse::Linear<'_, CpuBackend, W, X>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let (k, x) = (op.w.k(), op.x.as_slice());
+    let rows = |row: usize, column: usize| Some(row * k + column);
+    let (w, y) = (super::sparse::Parts::of(op.w), op.y.as_mut_slice());
+    super::sparse::linear(&cpu.threads, cpu.simd, w, x, rows, y, op.m)
+}
+
+pub(super) fn sparse_conv2d<W: ops::Float, X: ops::Float>(
+    cpu: &CpuBackend,
+    op: ops::sparse::Conv2d<'_, CpuBackend, W, X>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let (patches, pixels) = (op.shape.patches(), op.shape.pixels());
+    let rows =
+        |row: usize, column: usize| patches.element(patches.corner(row as u32), column as u32);
+    let (w, y) = (super::sparse::Parts::of(op.w.matrix()), op.y.as_mut_slice());
+    super::sparse::linear(&cpu.threads, cpu.simd, w, op.x.as_slice(), rows, y, pixels)
+}
+
+pub(super) fn sparse_csr<W: ops::Float, X: ops::Float>(
+    cpu: &CpuBackend,
+    op: ops::sparse::LinearCsr<'_, CpuBackend, W, X>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let (rows, columns) = (op.w.rows().as_slice(), op.w.columns().as_slice());
+    let w = super::sparse::Rows { rows, columns, values: op.w.values().as_slice(), k: op.w.k() };
+    super::sparse::csr(&cpu.threads, w, op.x.as_slice(), op.y.as_mut_slice(), op.m);
+    Ok(())
+}
+
+pub(super) fn sparse_ternary(
+    cpu: &CpuBackend,
+    op: ops::sparse::LinearTernary<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let w = super::sparse::Ternary {
+        masks: op.w.masks().as_slice(),
+        starts: op.w.starts().as_slice(),
+        signs: op.w.signs().as_slice(),
+        k: op.w.k(),
+        segments: op.w.segments(),
+    };
+    let stats = &op.acts.stats.as_slice()[..op.m];
+    super::sparse::ternary(&cpu.threads, w, op.acts.acts.as_slice(), stats, op.y.as_mut_slice());
+    Ok(())
+}
+
+pub(super) fn bmm<T: ops::bmm::Operand>(
+    cpu: &CpuBackend,
+    op: ops::bmm::Bmm<'_, CpuBackend, T>,
+) -> Result<(), OpError> {
+    op.check()?;
+    if op.is_empty() {
+        return Ok(());
+    }
+    let product = super::bmm::Product {
+        a: (op.a.as_slice(), op.a_layout),
+        b: (op.b.as_slice(), op.b_layout),
+        c: (op.c.as_mut_slice(), op.c_layout),
+        shape: [op.m, op.n, op.k],
+        batch: op.batch,
+        alpha: op.alpha,
+        beta: op.beta,
+    };
+    super::bmm::bmm(&cpu.threads, cpu.simd, product)
+}
+
+pub(super) fn pool2d<T: Float>(
+    cpu: &CpuBackend,
+    op: ops::pool2d::Pool2d<'_, CpuBackend, T>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let p = &op.pooling;
+    let shape = super::pool2d::Shape {
+        n: p.n,
+        c: p.c,
+        axes: p.axes()?,
+        kind: p.kind,
+        channels_last: p.layout == ops::pool2d::Layout::ChannelsLast,
+    };
+    let [_, len] = p.lens()?;
+    let y = &mut op.y.as_mut_slice()[..len];
+    super::pool2d::pool2d(&cpu.threads, cpu.simd, shape, op.x.as_slice(), y);
+    Ok(())
+}
