@@ -144,7 +144,7 @@ impl Divisor {
     pub fn new(scale: f32) -> Self {
         const LOW: f32 = 1.0 / (1u128 << 64) as f32;
         const HIGH: f32 = (1u128 << 64) as f32;
-        let ordinary = scale >= LOW && scale <= HIGH;
+        let ordinary = (LOW..=HIGH).contains(&scale);
         Self { scale, reciprocal: 1.0 / scale, ordinary }
     }
 

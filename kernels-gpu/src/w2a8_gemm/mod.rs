@@ -4,6 +4,8 @@ mod dot;
 #[cfg(level_sm_90a)]
 mod hopper;
 #[cfg(level_sm_80)]
+mod lines;
+#[cfg(level_sm_80)]
 mod mma;
 #[cfg(level_sm_80)]
 mod tile;
