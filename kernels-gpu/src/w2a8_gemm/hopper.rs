@@ -160,11 +160,7 @@ unsafe fn gemm<
     let left = |s: u32| {
         let rows = code_ring.add(s / steps_per_group % (CODES_AHEAD + 1) * ROWS * GROUP_BYTES);
         let word = s % steps_per_group * K_GROUPS + k_group;
-<<<<<<< HEAD
-        // SAFETY: at each use the barrier has shown the group of step s.
-=======
         // SAFETY: a barrier has shown the group of step s; beyond the last step it is not used.
->>>>>>> gemm
         unsafe { decode(rows.add(row * GROUP_BYTES), word) }
     };
     let right = |s: u32| ring.add(s % stages * slice_bytes + k_group * TOKENS * GROUP_BYTES);
