@@ -150,7 +150,7 @@ macro_rules! taps {
         impl Kernel for $name {
             type Args = Args;
             const SPEC: LaunchSpec =
-                LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks(3);
+                LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks(2);
         }
     )* };
 }
