@@ -3,7 +3,7 @@
 //! A level `sm_NN` runs on every device of capability NN or higher; `sm_NNa` runs on NN exactly.
 //! The loader tries the levels that fit from high to low, an `a` level before the plain one.
 //!
-//! A level is compiled by the driver in parts ([`part`]): what a model needs when a device is
+//! A level is compiled by the driver in parts (`part`): what a model needs when a device is
 //! opened, any other family when it is first used.
 
 use std::borrow::Cow;
