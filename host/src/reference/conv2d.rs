@@ -1,9 +1,11 @@
 //! Reference for [`contract::conv2d`]: six loops over unpacked tensors.
 
 use contract::conv2d::{Activation, Layout, PadMode};
-use contract::num::{RowType, exp};
+use contract::num::RowType;
 
 use super::Inputs;
+use super::activation::value;
+use crate::ops::activation::Kind;
 use crate::ops::conv2d::{Images, Padding, Window};
 
 /// One convolution, unpacked, every element an `f32` that its element type holds exactly.
@@ -180,11 +182,11 @@ impl Case {
         }
         match self.activation {
             Activation::None => v,
+            // Unlike the family `activation`, -0 stays.
             Activation::Relu if v < 0.0 => 0.0,
             Activation::Relu => v,
-            Activation::Relu2 if v > 0.0 => v * v,
-            Activation::Relu2 => 0.0,
-            Activation::Silu => v / (1.0 + exp(-v)),
+            Activation::Relu2 => value(Kind::Relu2, v),
+            Activation::Silu => value(Kind::Silu, v),
         }
     }
 
