@@ -32,65 +32,6 @@ def numbers(case):
     return [int(n) for n in re.findall(r"\d+", case)]
 
 
-@bench("w2a8_gemv")
-def w2a8_gemv(torch, case):
-    n, k = numbers(case)
-
-    def copy():
-        w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
-        x = torch.randn(1, k, device="cuda", dtype=torch.bfloat16)
-        return lambda: torch.nn.functional.linear(x, w)
-
-    yield "torch_bf16", 2 * n * k, copy
-
-
-def element(torch, case):
-    """The element type at the end of the name of a case."""
-    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-    return types[case.split()[-1]]
-
-
-def rows(torch, case):
-    """Rows of the case's shape, and how many bytes its tensor has."""
-    m, k = numbers(case.split()[-2])
-    dtype = element(torch, case)
-    return m, k, dtype, m * k * dtype.itemsize
-
-
-@bench("softmax")
-def softmax(torch, case):
-    m, k, dtype, size = rows(torch, case)
-    function = torch.log_softmax if case.startswith("log") else torch.softmax
-
-    def copy():
-        x = torch.randn(m, k, device="cuda", dtype=dtype)
-        return lambda: function(x, 1)
-
-    yield "torch", 2 * size, copy
-
-
-@bench("layernorm")
-def layernorm(torch, case):
-    m, k, dtype, size = rows(torch, case)
-
-    def copy():
-        x, w, b = (torch.randn(*s, device="cuda", dtype=dtype) for s in ((m, k), (k,), (k,)))
-        return lambda: torch.nn.functional.layer_norm(x, (k,), w, b)
-
-    yield "torch", 2 * size, copy
-
-
-@bench("rmsnorm")
-def rmsnorm(torch, case):
-    m, k, dtype, size = rows(torch, case)
-
-    def copy():
-        x, d, w = (torch.randn(*s, device="cuda", dtype=dtype) for s in ((m, k), (m, k), (k,)))
-        return lambda: torch.nn.functional.rms_norm(x.add_(d), (k,), w, 1e-5)
-
-    yield "torch", 4 * size, copy
-
-
 @bench("activation")
 def activation(torch, case):
     m, k, dtype, size = rows(torch, case)
@@ -112,6 +53,40 @@ def activation(torch, case):
     yield "torch", (3 if gate else 2) * size, copy
 
 
+@bench("bmm")
+def bmm(torch, case):
+    dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    kind, shape = case.split()
+    if kind not in dtypes:
+        return  # torch has no batched i8 product
+    batch, m, n, k = numbers(shape)
+    dtype = dtypes[kind]
+
+    def copy():
+        a = torch.randn(batch, m, k, device="cuda").to(dtype)
+        b = torch.randn(batch, k, n, device="cuda").to(dtype)
+        c = torch.empty(batch, m, n, device="cuda", dtype=dtype)
+        return lambda: torch.bmm(a, b, out=c)
+
+    yield "torch_bmm", dtype.itemsize * batch * (m * k + k * n + m * n), copy
+
+
+@bench("conv2d")
+def conv2d(torch, case):
+    kind, rest = case.split(" ", 1)
+    n, c, size, k, r, stride, groups = numbers(rest)
+    dtype = torch.float32 if kind == "f32" else torch.bfloat16
+
+    def copy():
+        last = {"device": "cuda", "dtype": dtype}
+        x = torch.randn(n, c, size, size, **last).contiguous(memory_format=torch.channels_last)
+        w = torch.randn(k, c // groups, r, r, **last).contiguous(memory_format=torch.channels_last)
+        return lambda: torch.nn.functional.conv2d(x, w, None, stride, r // 2, 1, groups)
+
+    elements = n * c * size * size + k * c // groups * r * r + n * k * (-(-size // stride)) ** 2
+    yield "cudnn_f32" if kind == "f32" else "cudnn_bf16", elements * dtype.itemsize, copy
+
+
 @bench("elementwise")
 def elementwise(torch, case):
     m, k, dtype, size = rows(torch, case)
@@ -128,6 +103,17 @@ def elementwise(torch, case):
         }[form]
 
     yield "torch", (3 if form == "add_relu" else 2) * size, copy
+
+
+@bench("layernorm")
+def layernorm(torch, case):
+    m, k, dtype, size = rows(torch, case)
+
+    def copy():
+        x, w, b = (torch.randn(*s, device="cuda", dtype=dtype) for s in ((m, k), (k,), (k,)))
+        return lambda: torch.nn.functional.layer_norm(x, (k,), w, b)
+
+    yield "torch", 2 * size, copy
 
 
 @bench("pool2d")
@@ -149,34 +135,31 @@ def pool2d(torch, case):
         return lambda: function(x)
 
     yield "torch", n * c * h * w * dtype.itemsize, copy
-@bench("bmm")
-def bmm(torch, case):
-    dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-    kind, shape = case.split()
-    if kind not in dtypes:
-        return  # torch has no batched i8 product
-    batch, m, n, k = numbers(shape)
-    dtype = dtypes[kind]
 
-        a = torch.randn(batch, m, k, device="cuda").to(dtype)
-        b = torch.randn(batch, k, n, device="cuda").to(dtype)
-        c = torch.empty(batch, m, n, device="cuda", dtype=dtype)
-        return lambda: torch.bmm(a, b, out=c)
 
-    yield "torch_bmm", dtype.itemsize * batch * (m * k + k * n + m * n), copy
-@bench("conv2d")
-def conv2d(torch, case):
-    kind, rest = case.split(" ", 1)
-    n, c, size, k, r, stride, groups = numbers(rest)
-    dtype = torch.float32 if kind == "f32" else torch.bfloat16
+@bench("rmsnorm")
+def rmsnorm(torch, case):
+    m, k, dtype, size = rows(torch, case)
 
-        last = {"device": "cuda", "dtype": dtype}
-        x = torch.randn(n, c, size, size, **last).contiguous(memory_format=torch.channels_last)
-        w = torch.randn(k, c // groups, r, r, **last).contiguous(memory_format=torch.channels_last)
-        return lambda: torch.nn.functional.conv2d(x, w, None, stride, r // 2, 1, groups)
+    def copy():
+        x, d, w = (torch.randn(*s, device="cuda", dtype=dtype) for s in ((m, k), (m, k), (k,)))
+        return lambda: torch.nn.functional.rms_norm(x.add_(d), (k,), w, 1e-5)
 
-    elements = n * c * size * size + k * c // groups * r * r + n * k * (-(-size // stride)) ** 2
-    yield "cudnn_f32" if kind == "f32" else "cudnn_bf16", elements * dtype.itemsize, copy
+    yield "torch", 4 * size, copy
+
+
+@bench("softmax")
+def softmax(torch, case):
+    m, k, dtype, size = rows(torch, case)
+    function = torch.log_softmax if case.startswith("log") else torch.softmax
+
+    def copy():
+        x = torch.randn(m, k, device="cuda", dtype=dtype)
+        return lambda: function(x, 1)
+
+    yield "torch", 2 * size, copy
+
+
 @bench("sparse")
 def sparse(torch, case):
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
@@ -198,15 +181,30 @@ def sparse(torch, case):
             return lambda: torch.nn.functional.conv2d(x, w, padding=side // 2)
 
         yield "cudnn_dense_bf16", 1 << 40, copy
+
+
 @bench("w2a8_gemm")
 def w2a8_gemm(torch, case):
     m, n, k = numbers(case)
 
+    def copy():
         w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
         x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         return lambda: torch.nn.functional.linear(x, w)
 
     yield "torch_bf16", 2 * (n * k + m * k + m * n), copy
+
+
+@bench("w2a8_gemv")
+def w2a8_gemv(torch, case):
+    n, k = numbers(case)
+
+    def copy():
+        w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+        x = torch.randn(1, k, device="cuda", dtype=torch.bfloat16)
+        return lambda: torch.nn.functional.linear(x, w)
+
+    yield "torch_bf16", 2 * n * k, copy
 
 
 def graph_of(torch, calls, launches):
