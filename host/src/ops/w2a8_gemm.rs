@@ -43,7 +43,7 @@ impl<B: Backend> W2a8Gemm<'_, B> {
 /// nanoseconds; `None` where its grid is too large.
 ///
 /// A launch, and for each round of tiles over the multiprocessors a start and its part of k. The three
-/// numbers of a variant ([`COSTS`]) were fitted to what an H200 takes, cold, for M from 8 to 2,048 at
+/// numbers of a variant (`COSTS`) were fitted to what an H200 takes, cold, for M from 8 to 2,048 at
 /// five shapes of models.
 pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
     let (variant, [launch, round, group]) = (VARIANTS.get(index)?, *COSTS.get(index)?);
