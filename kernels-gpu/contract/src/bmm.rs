@@ -10,7 +10,7 @@
 //! f16, bf16, or i8; `C` has the same type, i32 for i8. Any `m`, `n`, `k` and batch, 0 included
 //! (`k = 0`: a product of zeros), any offset, any leading dimension that is at least the row.
 //!
-//! Floats, exact ([`MATH_EXACT`] everywhere): elements widen to f32; per output, one chain of fused
+//! Floats, exact (everywhere): elements widen to f32; per output, one chain of fused
 //! multiply-adds over k ascending from 0 in each chunk of [`K_CHUNK`], the chunks' sums added first
 //! to last ([`dot`]); then [`finish`]; then rounded to the type of `C` once. The bits depend on
 //! nothing else. Integers: exact modulo 2^32.

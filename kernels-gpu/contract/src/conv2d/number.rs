@@ -13,7 +13,7 @@ pub enum Activation {
     None = 0,
     /// `0` where the value is below 0, else the value: NaN and -0 stay.
     Relu = 1,
-    /// `max(x, 0)^2`, see [`num::relu2`]: NaN gives 0.
+    /// `max(x, 0)^2`, see [`num::relu2`]: NaN stays.
     Relu2 = 2,
     /// `x / (1 + exp(-x))`, see [`num::silu`].
     Silu = 3,
