@@ -264,6 +264,25 @@ impl Shared<i8> {
     }
 }
 
+impl Shared<u8> {
+    /// One byte. `st.shared.b8`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 1 byte.
+    #[inline(always)]
+    pub unsafe fn write_u8(self, value: u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.b8 [{addr}], {value};",
+                addr = in(reg32) self.addr, value = in(reg32) u32::from(value),
+                options(nostack),
+            );
+        }
+    }
+}
+
 impl Shared<u64> {
     /// `ld.shared.v2.b32`
     ///
