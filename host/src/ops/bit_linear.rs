@@ -105,7 +105,7 @@ impl<B: Backend> BitLinear<'_, B> {
 ///
 /// The first whose lanes hold all of their weights at once; else the one that holds most.
 pub fn choose_index(rows: u32, k: usize) -> usize {
-    let holds_all = |v: &Variant| steps_of_warp(rows, k as u32, v.rows) <= v.depth;
+    let holds_all = |v: &Variant| steps_of_warp(rows, k as u32) <= v.depth;
     VARIANTS.iter().position(holds_all).unwrap_or(VARIANTS.len() - 1)
 }
 
@@ -115,7 +115,7 @@ type Launch =
 
 #[cfg(feature = "cuda")]
 macro_rules! launches {
-    ($($name:ident $symbol:literal $rows:literal $depth:literal;)*) => {
+    ($($name:ident $symbol:literal $depth:literal;)*) => {
         /// In the order of [`VARIANTS`].
         const LAUNCHES: &[Launch] =
             &[$(super::CudaBackend::launch::<contract::bit_linear::$name>),*];
@@ -175,8 +175,9 @@ mod tests {
     #[test]
     fn variants_are_chosen_that_hold_the_weights_of_a_block() {
         let symbol = |rows, k| VARIANTS[choose_index(rows, k)].spec.symbol;
-        assert_eq!(symbol(30, 2560), "bit_linear_r1");
-        assert_eq!(symbol(106, 2560), "bit_linear_r2");
-        assert_eq!(symbol(512, 28_672), "bit_linear_r2");
+        assert_eq!(symbol(30, 2560), "bit_linear_d4");
+        assert_eq!(symbol(106, 2560), "bit_linear_d9");
+        assert_eq!(symbol(20, 6912), "bit_linear_d9");
+        assert_eq!(symbol(512, 28_672), "bit_linear_d9");
     }
 }

@@ -22,12 +22,14 @@
 //! matter how a block's warps share its rows and its K.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
-use crate::w2a8::{CHUNK, CHUNK_GROUP, Segments};
+use crate::w2a8::{CHUNK, Segments};
 
 /// Threads of a block: one per partial sum.
 pub const THREADS: u32 = 256;
-/// Lanes that share a row: the chunks whose activations stand side by side.
-pub const LANES: u32 = CHUNK_GROUP as u32;
+/// Lanes that share a row: with their chunks, one step of it.
+pub const LANES: u32 = 4;
+/// Rows of a set: what a warp works on at once, two to a lane.
+pub const SET_ROWS: u32 = 2 * 32 / LANES;
 /// Warps of a block.
 pub const WARPS: u32 = THREADS / 32;
 /// Longest row: its activations stay in shared memory.
@@ -96,11 +98,9 @@ pub const fn outputs_of_block(n: u32, rows: u32, multiprocessors: u32) -> u32 {
     if even > most { most } else { even }
 }
 
-/// Sets of rows times groups of chunks of a warp at most, in a block of `rows` rows: what its lanes work
-/// through one after the other.
-pub const fn steps_of_warp(rows: u32, k: u32, rows_of_lane: u32) -> u32 {
-    let sets = rows.div_ceil(32 / LANES * rows_of_lane);
-    (sets * (k.div_ceil((CHUNK * CHUNK_GROUP) as u32))).div_ceil(WARPS)
+/// Steps of a warp at most, in a block of `rows` rows: [`LANES`] chunks of a set of rows each.
+pub const fn steps_of_warp(rows: u32, k: u32) -> u32 {
+    (rows.div_ceil(SET_ROWS) * k.div_ceil(LANES * CHUNK as u32)).div_ceil(WARPS)
 }
 
 /// A compiled variant, as data for the choice and for the tools.
@@ -108,18 +108,16 @@ pub const fn steps_of_warp(rows: u32, k: u32, rows_of_lane: u32) -> u32 {
 pub struct Variant {
     /// Its launch rules.
     pub spec: LaunchSpec,
-    /// Rows of weights that a lane works on at once.
-    pub rows: u32,
     /// Steps whose weights are on their way at once.
     pub depth: u32,
 }
 
-const fn smem_bytes(rows: u32, depth: u32) -> u32 {
-    FIXED_BYTES + 16 * THREADS * rows * depth
+const fn smem_bytes(depth: u32) -> u32 {
+    FIXED_BYTES + 2 * 16 * THREADS * depth
 }
 
 macro_rules! variants {
-    ($($name:ident $symbol:literal $rows:literal $depth:literal;)*) => {
+    ($($name:ident $symbol:literal $depth:literal;)*) => {
         $(
             #[doc = concat!("Kernel `", $symbol, "`.")]
             pub enum $name {}
@@ -127,24 +125,24 @@ macro_rules! variants {
             impl Kernel for $name {
                 type Args = Args;
                 const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS)
-                    .with_smem(smem_bytes($rows, $depth))
+                    .with_smem(smem_bytes($depth))
                     .with_min_blocks(2);
             }
         )*
 
         /// Every compiled variant.
         pub const VARIANTS: &[Variant] =
-            &[$(Variant { spec: $name::SPEC, rows: $rows, depth: $depth }),*];
+            &[$(Variant { spec: $name::SPEC, depth: $depth }),*];
 
-        /// Calls `$mac! { Name "symbol" rows depth; ... }` with every variant.
+        /// Calls `$mac! { Name "symbol" depth; ... }` with every variant.
         #[macro_export]
         macro_rules! for_each_bit_linear {
-            ($mac:ident) => { $mac! { $($name $symbol $rows $depth;)* } };
+            ($mac:ident) => { $mac! { $($name $symbol $depth;)* } };
         }
     };
 }
 
 variants! {
-    R1 "bit_linear_r1" 1 10;
-    R2 "bit_linear_r2" 2 9;
+    D4 "bit_linear_d4" 4;
+    D9 "bit_linear_d9" 9;
 }

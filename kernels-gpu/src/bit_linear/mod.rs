@@ -1,36 +1,39 @@
 //! Device side of [`contract::bit_linear`]: every block quantises the row for itself and makes the outputs
 //! of its rows of weights.
 //!
-//! A warp works on sets of `4 ROWS` rows, eight lanes to a row. In one step its lanes take a group of
-//! eight chunks of each row of a set; the steps of a block, set after set, are dealt out to its warps in
-//! runs of equal length. A sum that ends in a warp is added to the row's in shared memory: sums are exact,
-//! so the order in which warps come does not show.
+//! A warp works on sets of 16 rows, four lanes to a row, a row and the one eight further to a lane. In one
+//! step each lane takes a chunk of both; the steps of a block, set after set, are dealt out to its warps
+//! in runs of equal length ([`product`]). A sum that ends in a warp is added to the row's in shared
+//! memory: sums are exact, so the order in which warps come does not show.
 //!
 //! Before the wait for the kernel in front a block asks for the weights of its first steps
 //! ([`queue`]) and for the gains; then it only waits for the row.
 
+mod product;
 mod queue;
 mod row;
 
-use contract::bit_linear::{Args, FIXED_BYTES, Finish, LANES, MAX_K, MAX_ROWS_OF_BLOCK, THREADS, WARPS};
 use contract::activation::Activation;
+use contract::bit_linear::{
+    Args, FIXED_BYTES, Finish, LANES, MAX_K, MAX_ROWS_OF_BLOCK, SET_ROWS, THREADS, WARPS,
+};
 use contract::launch::Kernel;
-use contract::w2a8::{CHUNK, CHUNK_GROUP, dequantise};
+use contract::w2a8::{CHUNK, dequantise};
 
 use crate::arch::block;
 use crate::arch::grid::launch_dependents;
 use crate::arch::mem::{ld, ld_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{group_sum, lane_id, warp_id};
-use crate::w2a8_gemv::dot16;
+use crate::arch::warp::{lane_id, warp_id};
+use product::multiply;
 use queue::Queue;
 use row::Quantised;
 
-/// Bytes of the activations of a group of chunks.
-const GROUP_BYTES: u32 = (CHUNK * CHUNK_GROUP) as u32;
+/// Rows of a set that a lane works on.
+const ROWS: usize = (SET_ROWS * LANES / 32) as usize;
 
-const _: () = assert!(THREADS == block::THREADS && WARPS == block::WARPS);
+const _: () = assert!(THREADS == block::THREADS && WARPS == block::WARPS && ROWS == 2);
 
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
@@ -68,7 +71,7 @@ struct Tile {
     rows: u32,
     /// Chunks of a row.
     chunks: u32,
-    /// Groups of chunks of a row.
+    /// Steps of a row: `LANES` chunks each.
     groups: u32,
 }
 
@@ -80,7 +83,7 @@ impl Tile {
         let gated = args.finish >= Finish::Relu2 as u32;
         let rows = if gated { 2 * outputs } else { outputs };
         let chunks = args.k.div_ceil(CHUNK as u32);
-        let groups = chunks.div_ceil(CHUNK_GROUP as u32);
+        let groups = chunks.div_ceil(LANES);
         Self { n: args.n, first, outputs, rows, chunks, groups }
     }
 
@@ -91,22 +94,22 @@ impl Tile {
         self.first + if of_factor { self.n + row - self.outputs } else { row }
     }
 
-    /// The steps of this warp, from the first to behind the last, when a lane takes `rows` rows.
+    /// The steps of this warp, from the first to behind the last.
     #[inline(always)]
-    fn steps(&self, rows: u32) -> (u32, u32) {
-        let steps = self.rows.div_ceil(32 / LANES * rows) * self.groups;
+    fn steps(&self) -> (u32, u32) {
+        let steps = self.rows.div_ceil(SET_ROWS) * self.groups;
         (warp_id() * steps / WARPS, (warp_id() + 1) * steps / WARPS)
     }
 }
 
-/// Row `r` of a lane's rows in set `set`.
+/// Row `r` of this lane's rows in set `set`.
 #[inline(always)]
-fn row_of_lane<const ROWS: usize>(set: u32, r: usize) -> u32 {
-    (set * (32 / LANES) + lane_id() / LANES) * ROWS as u32 + r as u32
+fn row_of_lane(set: u32, r: usize) -> u32 {
+    set * SET_ROWS + lane_id() / LANES + 32 / LANES * r as u32
 }
 
-/// The kernel: `ROWS` rows of a lane at once, the weights of `DEPTH` steps on their way, of which `AHEAD`
-/// are behind the one that is waited for.
+/// The kernel: the weights of `DEPTH` steps on their way, of which `AHEAD` are behind the one that is
+/// waited for.
 ///
 /// # Safety
 ///
@@ -114,12 +117,12 @@ fn row_of_lane<const ROWS: usize>(set: u32, r: usize) -> u32 {
 /// `args.outputs` rows of outputs, or pairs of them, are at most `MAX_ROWS_OF_BLOCK`, `args.k` is at most
 /// `MAX_K`; grid, block and shared memory are the contract's.
 #[inline(always)]
-unsafe fn bit_linear<const ROWS: usize, const DEPTH: usize, const AHEAD: u32>(args: &Args) {
-    const { assert!(AHEAD as usize + 1 == DEPTH && ROWS <= LANES as usize) };
+unsafe fn bit_linear<const DEPTH: u32, const AHEAD: u32>(args: &Args) {
+    const { assert!(AHEAD + 1 == DEPTH) };
     let (memory, tile) = (Memory::new(), Tile::new(args));
-    let (first, end) = tile.steps(ROWS as u32);
+    let (first, end) = tile.steps();
     // SAFETY: the launch contract, handed on.
-    let mut queue = unsafe { Queue::<ROWS, DEPTH, AHEAD>::new(args, memory.slots, tile, first, end) };
+    let mut queue = unsafe { Queue::<DEPTH, AHEAD>::new(args, memory.slots, tile, first, end) };
     queue.fill();
     let mut row = thread_idx_x();
     while row < tile.rows {
@@ -178,64 +181,8 @@ unsafe fn finished(args: &Args, memory: Memory, row_: Quantised, tile: Tile, row
     dequantise(codes - row_.sum, row_.scale, args.segments.scale_of(tile.row_of_matrix(row)))
 }
 
-/// Adds the products of this warp's steps to the sums of their rows.
-///
-/// *Convergence*: every thread of the block calls it.
-///
-/// # Safety
-///
-/// The activations are in shared memory; the queue stands at step `first` of `first .. end`.
-#[inline(always)]
-unsafe fn multiply<const ROWS: usize, const DEPTH: usize, const AHEAD: u32>(
-    queue: &mut Queue<ROWS, DEPTH, AHEAD>,
-    memory: Memory,
-    tile: Tile,
-    first: u32,
-    end: u32,
-) {
-    let acts: Shared<u32> = memory.acts.byte_add(16 * (lane_id() % LANES)).cast();
-    let (mut set, mut group) = (first / tile.groups, first % tile.groups);
-    let mut acc = [[0; 4]; ROWS];
-    let mut step = first;
-    while step < end {
-        let weights = queue.pop();
-        let acts = acts.byte_add(group * GROUP_BYTES);
-        let mut j = 0;
-        while j < 4 {
-            // SAFETY: piece j of this lane's chunk of the group; a row has whole groups.
-            let q = unsafe { acts.byte_add(j as u32 * GROUP_BYTES / 4).read_x4() };
-            let mut r = 0;
-            while r < ROWS {
-                dot16(&mut acc[r], weights[r][j], q);
-                r += 1;
-            }
-            j += 1;
-        }
-        queue.push();
-        step += 1;
-        group += 1;
-        if group == tile.groups || step == end {
-            // The same for every lane of the warp.
-            let mut r = 0;
-            while r < ROWS {
-                let a = acc[r];
-                let codes = a[0] + (a[1] >> 2) + (a[2] >> 4) + (a[3] >> 6);
-                let codes = group_sum::<LANES>(codes);
-                let row = row_of_lane::<ROWS>(set, r);
-                if lane_id() % LANES == r as u32 && row < tile.rows {
-                    // SAFETY: row < MAX_ROWS_OF_BLOCK; between two barriers only this accesses it.
-                    unsafe { memory.sums.add(row).atomic_add(codes as u32) };
-                }
-                r += 1;
-            }
-            acc = [[0; 4]; ROWS];
-            (set, group) = (set + 1, 0);
-        }
-    }
-}
-
 macro_rules! entries {
-    ($($name:ident $symbol:literal $rows:literal $depth:literal;)*) => {$(
+    ($($name:ident $symbol:literal $depth:literal;)*) => {$(
         const _: () = {
             /// # Safety
             ///
@@ -243,7 +190,7 @@ macro_rules! entries {
             #[unsafe(export_name = $symbol)]
             unsafe extern "ptx-kernel" fn entry(args: Args) {
                 // SAFETY: the launch contract, handed on.
-                unsafe { bit_linear::<$rows, $depth, { $depth - 1 }>(&args) }
+                unsafe { bit_linear::<$depth, { $depth - 1 }>(&args) }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::bit_linear::$name as Kernel>::Args,

@@ -16,10 +16,10 @@ use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::lane_id;
 
-use super::{Tile, row_of_lane};
+use super::{ROWS, Tile, row_of_lane};
 
 /// A thread's queue of steps.
-pub(super) struct Queue<const ROWS: usize, const DEPTH: usize, const AHEAD: u32> {
+pub(super) struct Queue<const DEPTH: u32, const AHEAD: u32> {
     tile: Tile,
     w: *const X4<u32>,
     /// Slot 0 of this thread.
@@ -33,11 +33,11 @@ pub(super) struct Queue<const ROWS: usize, const DEPTH: usize, const AHEAD: u32>
     end: u32,
     set: u32,
     group: u32,
-    /// This lane's chunk of group 0 of each row of the set, and whether there is such a row.
+    /// This lane's chunk of the first step of each row of the set, and whether there is such a row.
     rows: [(*const X4<u32>, bool); ROWS],
 }
 
-impl<const ROWS: usize, const DEPTH: usize, const AHEAD: u32> Queue<ROWS, DEPTH, AHEAD> {
+impl<const DEPTH: u32, const AHEAD: u32> Queue<DEPTH, AHEAD> {
     /// An empty queue of the steps `step .. end`.
     ///
     /// # Safety
@@ -66,7 +66,7 @@ impl<const ROWS: usize, const DEPTH: usize, const AHEAD: u32> Queue<ROWS, DEPTH,
     fn find_rows(&mut self) {
         let mut r = 0;
         while r < ROWS {
-            let row = row_of_lane::<ROWS>(self.set, r);
+            let row = row_of_lane(self.set, r);
             let inside = row < self.tile.rows;
             let row = self.tile.row_of_matrix(if inside { row } else { 0 });
             let at = row as usize * self.tile.chunks as usize + (lane_id() % LANES) as usize;
@@ -97,7 +97,7 @@ impl<const ROWS: usize, const DEPTH: usize, const AHEAD: u32> Queue<ROWS, DEPTH,
     #[inline(always)]
     pub(super) fn fill(&mut self) {
         let mut i = 0;
-        while i < DEPTH as u32 {
+        while i < DEPTH {
             self.push();
             i = opaque(i + 1); // one loop
         }
@@ -119,7 +119,7 @@ impl<const ROWS: usize, const DEPTH: usize, const AHEAD: u32> Queue<ROWS, DEPTH,
             self.advance();
         }
         commit_group();
-        self.slot = if self.slot + 1 == DEPTH as u32 { 0 } else { self.slot + 1 };
+        self.slot = if self.slot + 1 == DEPTH { 0 } else { self.slot + 1 };
     }
 
     /// Waits for the oldest step that was asked for.

@@ -4,7 +4,9 @@
 //! registers.
 
 use contract::bit_linear::{Args, THREADS, WARPS};
-use contract::num::{abs_bits, act_scale, fma, quantise as to_int8};
+use contract::num::{
+    ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise_ordinary,
+};
 use contract::rmsnorm::{inv_rms, normalise};
 use contract::w2a8::{act_bytes, act_index};
 
@@ -72,8 +74,8 @@ unsafe fn held<const HELD: usize>(args: &Args, memory: Memory) -> Quantised {
         r = inv_rms(unsafe { block::sum_partials(memory.scratch, squares) }, k, args.eps);
         let mut j = 0;
         while j < HELD {
-            // Past the end an infinite `r` would make a NaN of the zero.
-            row[j] = if element(j) < k { normalise(row[j], r, gains[j]) } else { 0.0 };
+            // Past the end there are zeros, unless `r` is not finite; then the row is not either.
+            row[j] = normalise(row[j], r, gains[j]);
             j += 1;
         }
     }
@@ -99,25 +101,30 @@ unsafe fn held<const HELD: usize>(args: &Args, memory: Memory) -> Quantised {
     // SAFETY: 8 words behind the partials, for this call.
     let scale = act_scale(f32::from_bits(unsafe { block::max(words, top) }));
 
+    // In a row that is not finite every value is 0: so is every product with a scale of 0.
+    let by = if is_ordinary(scale) { scale } else { 0.0 };
     let padded = act_bytes(k as usize) as u32;
     let own = memory.acts.add(act_index(thread_idx_x() as usize) as u32);
-    let put = |j: usize, q: i8| {
+    let put = |j: usize, v: f32| {
+        let v = if is_ordinary(scale) { v } else { 0.0 };
+        let word = quantise_ordinary(v, by);
         // SAFETY: element(j) < act_bytes(K) <= MAX_K, and act_index maps each such index to a byte of its
         // own: that of the thread's first element, moved by `step`.
-        unsafe { own.add(step(j) as u32).write_u8(q as u8) };
-        i32::from(q)
+        unsafe { own.add(step(j) as u32).write_u8(word as u8) };
+        word.wrapping_sub(ORDINARY_ZERO) as i32
     };
     let mut sum = 0;
     let mut j = 0;
     while j < HELD {
-        if element(j) < padded {
-            sum += put(j, to_int8(row[j], scale));
+        // The same for every thread: a padded row is a multiple of the block.
+        if THREADS * (j as u32) < padded {
+            sum += put(j, row[j]);
         }
         j += 1;
     }
     while element(j) < padded {
         let i = element(j);
-        sum += put(j, if i < k { to_int8(far(i), scale) } else { 0 });
+        sum += put(j, if i < k { far(i) } else { 0.0 });
         j += 1;
     }
     // Its barrier also shows the row to the block.
