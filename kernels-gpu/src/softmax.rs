@@ -4,11 +4,15 @@
 //! the sum, and the output.
 
 use contract::launch::{DevPtr, Kernel};
-use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+#[cfg(level_sm_90)]
+use contract::row::{LONG, LONG_THREADS};
+use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 use contract::softmax::{
-    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
-    ShortF32, closing, score, shift, term, visible,
+    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
+    term, visible,
 };
+#[cfg(level_sm_90)]
+use contract::softmax::{LongBf16, LongF16, LongF32};
 
 use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
