@@ -11,7 +11,8 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm,
-    lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm,
+    w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -43,6 +44,7 @@ enum Inputs {
     KvAppend(kv_append::Inputs),
     LayerNorm(layernorm::Inputs),
     LmHead(lm_head::Inputs),
+    LmHeadInt8(lm_head_int8::Inputs),
     Pool2d(pool2d::Inputs),
     LutMatmul(Product, usize),
     LutMatmulLossy(lut_matmul::LossyCase),
@@ -73,6 +75,7 @@ impl Run for Case {
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LayerNorm(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
+            Inputs::LmHeadInt8(inputs) => inputs.run(bed),
             Inputs::Pool2d(inputs) => inputs.run(bed),
             Inputs::LutMatmul(case, variant) => {
                 let form = contract::lut_matmul::VARIANTS[*variant].form;
@@ -246,6 +249,9 @@ impl List {
     fn tables(&mut self) {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
         use contract::lm_head::{LmHeadBf16, LmHeadF16, LmHeadF32};
+        for (kernel, what, inputs) in lm_head_int8::cases() {
+            self.add(kernel, what, Inputs::LmHeadInt8(inputs));
+        }
         let mut seeded = Seeded::new(3);
         for (element, embed, lm_head) in [
             (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>()),

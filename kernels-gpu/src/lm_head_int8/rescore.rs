@@ -1,0 +1,197 @@
+//! Logits of the rows that can win, by [`lm_head`](crate::lm_head)'s own dot; minus infinity for the
+//! others.
+//!
+//! Each block finds the floor for itself, lists the rows of its tile that reach it, and shares them out
+//! among its warps, two at a time. When every logit is wanted, the list is the tile.
+
+use contract::launch::Kernel;
+use contract::lm_head_int8::{
+    Args, FLOOR_BITS, MAX_WANTED, RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16, RescoreF32, THREADS,
+    floor_of, groups,
+};
+use contract::num::{PARTIALS, order_key};
+
+use super::{asked, input_stats, wanted};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{ld, ld_if, st};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, warp_id, warp_sum};
+use crate::element::{Bf16, Element, F16};
+use crate::lm_head::{OWN, ROWS, Steps, dots, load_steps};
+
+/// Keys of a lane.
+const KEYS: u32 = THREADS / LANES;
+/// Groups of a thread in flight.
+const IN_FLIGHT: usize = 8;
+/// Steps of 256 weights of a row in flight: few rows are wanted, so their latency counts.
+const UNROLL: usize = 5;
+
+const _: () = assert!(MAX_WANTED == THREADS && RESCORE_SMEM_BYTES == 4 * (2 * THREADS + 4));
+
+/// The keys of the threads.
+#[inline(always)]
+fn maxima() -> Shared<u32> {
+    dynamic_shared_mem()
+}
+
+/// The rows whose logits are computed.
+#[inline(always)]
+fn list() -> Shared<u32> {
+    maxima().add(THREADS)
+}
+
+/// How many.
+#[inline(always)]
+fn count() -> Shared<u32> {
+    list().add(THREADS)
+}
+
+/// A key that `wanted` adjusted logits reach; 0 when there are not so many groups.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// `tops` covers the contract's table; nobody uses the first 256 words of shared memory.
+#[inline(always)]
+unsafe fn floor(args: &Args, wanted: u32) -> u32 {
+    let (end, mut top) = (groups(args.vocab), 0u32);
+    let mut group = thread_idx_x();
+    while group < end {
+        let keys: [u32; IN_FLIGHT] = core::array::from_fn(|j| {
+            let at = group + THREADS * j as u32;
+            // SAFETY: at < end.
+            unsafe { ld_if(at < end, args.tops.as_ptr().cast_const().wrapping_add(at as usize)) }
+        });
+        let mut j = 0;
+        while j < IN_FLIGHT {
+            top = top.max(keys[j]);
+            j += 1;
+        }
+        group += THREADS * IN_FLIGHT as u32;
+    }
+    // SAFETY: a word of this thread; then words written before the barrier.
+    let keys: [u32; KEYS as usize] = unsafe {
+        maxima().add(thread_idx_x()).write(top);
+        sync_threads();
+        core::array::from_fn(|j| maxima().add(lane_id() + LANES * j as u32).read())
+    };
+    let (mut found, mut bit) = (0, 1u32 << 31);
+    while bit >> FLOOR_BITS != 0 {
+        let mut reach = 0;
+        let mut j = 0;
+        while j < KEYS {
+            reach += i32::from(keys[j as usize] >= found | bit);
+            j += 1;
+        }
+        if warp_sum(reach) as u32 >= wanted {
+            found |= bit;
+        }
+        bit >>= 1;
+    }
+    floor_of(found)
+}
+
+/// Lists the rows from `first` on that reach `floor`, and gives the others minus infinity. Returns how
+/// many are listed.
+///
+/// *Convergence*: every thread of the block calls it. It ends with a barrier.
+///
+/// # Safety
+///
+/// `logits` covers the contract's table and holds upper bounds, unless `all`; nobody uses the list.
+#[inline(always)]
+unsafe fn listed(args: &Args, first: u32, floor: u32, all: bool) -> u32 {
+    if thread_idx_x() == 0 {
+        // SAFETY: the counter, before the barrier.
+        unsafe { count().write(0) };
+    }
+    sync_threads();
+    let row = first + thread_idx_x();
+    let (inside, at) = (row < args.vocab, args.logits.as_ptr().wrapping_add(row as usize));
+    // SAFETY: row < vocab.
+    let reaches = inside && (all || order_key(unsafe { ld(at.cast_const()) }) >= floor);
+    if inside && !reaches {
+        // SAFETY: row < vocab, of this thread.
+        unsafe { st(at, f32::NEG_INFINITY) };
+    }
+    let lanes = ballot(reaches);
+    let mut from = 0;
+    if lane_id() == 0 {
+        // SAFETY: the counter, between two barriers.
+        from = unsafe { count().atomic_add(lanes.count_ones()) };
+    }
+    from = shuffle_idx(from, 0);
+    if reaches {
+        let below = lanes & ((1 << lane_id()) - 1);
+        // SAFETY: an entry of this thread: the list has one for each.
+        unsafe { list().add(from + below.count_ones()).write(row) };
+    }
+    sync_threads();
+    // SAFETY: counted before the barrier.
+    unsafe { count().read() }
+}
+
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for a table of `E`; block and grid are the
+/// contract's, behind `lm_head_int8_scan`.
+#[inline(always)]
+unsafe fn rescore<E: Element>(args: &Args) {
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: the launch contract, handed on.
+    let wanted = unsafe { wanted(&asked(args), input_stats(args), args.vocab) };
+    // SAFETY: as above; nobody uses shared memory yet.
+    let floor = if wanted != 0 { unsafe { floor(args, wanted) } } else { 0 };
+    let (k, own) = (args.k as usize, OWN * lane_id() as usize);
+    let (x, table) = (args.x.as_ptr().cast_const(), args.w.cast::<E>().as_ptr().cast_const());
+    let mut first = block_idx_x() * THREADS;
+    while first < args.vocab {
+        // SAFETY: as above; the list was read before the last barrier.
+        let count = unsafe { listed(args, first, floor, wanted == 0) };
+        let mut entry = ROWS as u32 * warp_id();
+        while entry < count {
+            let ids: [u32; ROWS] = core::array::from_fn(|r| {
+                // SAFETY: an entry below `count`; the last one again for lanes without a row.
+                unsafe { list().add((entry + r as u32).min(count - 1)).read() }
+            });
+            let rows = ids.map(|id| table.wrapping_add(id as usize * args.stride as usize + own));
+            // SAFETY: rows of K elements, from element 8 lane; x has K.
+            let sum = unsafe {
+                let steps: Steps<E, UNROLL> = load_steps(rows, 0, (k / PARTIALS) as u32);
+                dots(rows, steps, x, k)
+            };
+            let r = lane_id() / 16;
+            if lane_id() % 16 == 0 && entry + r < count {
+                let id = if r == 0 { ids[0] } else { ids[1] };
+                // SAFETY: the listed row's logit belongs to this lane.
+                unsafe { st(args.logits.as_ptr().wrapping_add(id as usize), sum) };
+            }
+            entry += ROWS as u32 * (THREADS / LANES);
+        }
+        sync_threads(); // all have read the list
+        first += THREADS * grid_dim_x();
+    }
+}
+
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            // SAFETY: the launch contract, handed on.
+            unsafe { rescore::<$element>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    lm_head_int8_rescore_bf16 RescoreBf16 Bf16;
+    lm_head_int8_rescore_f16 RescoreF16 F16;
+    lm_head_int8_rescore_f32 RescoreF32 f32;
+}
