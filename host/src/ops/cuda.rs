@@ -318,6 +318,8 @@ impl Backend for CudaBackend {
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,
+        attention_step: AttentionStep,
+        bit_linear: BitLinear,
         lm_head: LmHead,
         lm_head_int8: LmHeadInt8,
         lut_matmul: LutMatmul,
