@@ -1,7 +1,6 @@
 //! The cases of the doctor: for each kernel a few small shapes around the edges of words, warps and
 //! tiles, with the values that are easily got wrong.
 
-use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState};
 use contract::w2a8_gemv::VARIANTS;
 
 use super::embed::Table;
@@ -454,44 +453,8 @@ impl List {
     }
 
     fn sample(&mut self) {
-        use contract::sample::{SamplePick, SamplePrepare};
-        let mut seeded = Seeded::new(7);
-        let plain = SampleParams {
-            seed: 0x0123_4567_89ab_cdef,
-            top_p_q32: 1 << 32,
-            temperature: 0.8,
-            repetition_penalty: 1.0,
-            top_k: 0,
-            min_weight: 0,
-            max_steps: 100,
-            stop_len: 0,
-            stop_ids: [0; MAX_STOP_IDS],
-        };
-        let all = SampleParams {
-            top_k: 50,
-            top_p_q32: 3_865_470_566,
-            min_weight: ONE_WEIGHT / 50,
-            repetition_penalty: 1.3,
-            ..plain
-        };
-        let greedy = SampleParams { temperature: 0.0, ..all };
-        for (vocab, params) in [(1, plain), (1023, greedy), (1025, plain), (4097, all)] {
-            let mut logits = seeded.floats(3 + vocab, 6.0);
-            logits[3 + vocab / 2] = f32::NAN;
-            logits[3 + vocab / 3] = f32::NEG_INFINITY;
-            let inputs = sample::Inputs {
-                logits,
-                logits_at: 3,
-                params,
-                state: StepState { pos: 7, ..StepState::default() },
-                seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                steps: 5,
-                log: 4,
-            };
-            for kernel in [symbol::<SamplePrepare>(), symbol::<SamplePick>()] {
-                let what = format!("vocab={vocab} top_k={}", params.top_k);
-                self.add(kernel, what, Inputs::Sample(inputs.clone()));
-            }
+        for (kernel, what, inputs) in sample::cases() {
+            self.add(kernel, what, Inputs::Sample(inputs));
         }
     }
 
