@@ -173,3 +173,38 @@ fn floor(tops: &[u32], wanted: u32) -> u32 {
     maxima.sort_unstable_by(|a, b| b.cmp(a));
     floor_of(maxima[wanted as usize - 1])
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::tests::every_backend;
+    use crate::reference::embed::{Dense, ELEMENTS};
+    use crate::reference::sample::GREEDY;
+    use crate::reference::{Inputs as Seeded, lm_head_int8 as reference};
+    use crate::selftest::lm_head_int8::Inputs;
+    use crate::selftest::{Output, run};
+    use contract::sample::SampleParams;
+
+    #[test]
+    fn every_level_gives_the_logits_of_the_reference() {
+        let mut seeded = Seeded::new(4);
+        for (vocab, k, top_k) in [(1, 1, 0), (70, 257, 0), (9000, 33, 7), (40, 1000, 50)] {
+            for element in ELEMENTS {
+                let temperature = if top_k == 0 { 0.0 } else { 0.5 };
+                let inputs = Inputs {
+                    table: Dense::new(element, vocab, k, seeded.bits()),
+                    x: seeded.floats(k, 2.0),
+                    x_at: 0,
+                    seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
+                    params: SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY },
+                };
+                let Inputs { table, x, seen, params, .. } = &inputs;
+                let want = reference::lm_head_int8(table, x, seen, params);
+                let want = Output::floats("logits", &[vocab], &want);
+                every_backend(|backend| {
+                    let found = run(backend, &inputs).expect("the case runs");
+                    assert_eq!(found.last(), Some(&want), "{vocab} {k} {element:?} {top_k}");
+                });
+            }
+        }
+    }
+}

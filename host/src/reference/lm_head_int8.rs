@@ -172,7 +172,7 @@ mod tests {
         fn bounds_hold(k in 1usize..700, kinds: [u8; 6], input: u8, seed: u64) {
             let mut seeded = Inputs::new(seed);
             let element = ELEMENTS[seed as usize % 3];
-            let x = row(usize::from(input % 32), k, &mut seeded);
+            let mut x = row(usize::from(input % 32), k, &mut seeded);
             let mut w = Dense::new(element, kinds.len(), k, seed);
             for (v, &kind) in kinds.iter().enumerate() {
                 let values = row(usize::from(kind % 32), k, &mut seeded);
@@ -184,8 +184,13 @@ mod tests {
                     };
                 }
             }
-            let exact = lm_head::lm_head(&w, &x, 1);
             let table = pack(&w);
+            if input % 4 == 1 {
+                // The worst there is: the input points where quantising row 0 erred.
+                let [scale, ..] = table.rows[0];
+                x = (0..k).map(|i| rest(w.at(0, i), scale, table.values[i].into())).collect();
+            }
+            let exact = lm_head::lm_head(&w, &x, 1);
             for (v, [low, high]) in all_bounds(&table, &x).into_iter().enumerate() {
                 prop_assert!(order_key(low) <= order_key(exact[v]), "{low:e} {:e}", exact[v]);
                 prop_assert!(order_key(high) >= order_key(exact[v]), "{high:e} {:e}", exact[v]);

@@ -51,6 +51,8 @@ pub const THREADS: u32 = 256;
 pub const MAX_K: usize = 1 << 17;
 /// Rows of a block of the scan.
 pub const SCAN_ROWS: u32 = GROUP;
+/// Rows that a block of the last kernel looks through at once.
+pub const RESCORE_ROWS: u32 = 2 * THREADS;
 /// Most blocks that compute logits; each finds the floor for itself.
 pub const RESCORE_BLOCKS: u32 = 256;
 /// Most candidates that are looked for, and maxima that the floor is found among.
@@ -61,8 +63,8 @@ pub const FLOOR_BITS: u32 = 12;
 pub const SUM_SMEM_BYTES: u32 = 4 * (THREADS + 16);
 /// Shared memory of the scan: two sums of each row.
 pub const SCAN_SMEM_BYTES: u32 = 8 * SCAN_ROWS;
-/// Shared memory of the last kernel: 256 maxima, then 256 rows, and a counter.
-pub const RESCORE_SMEM_BYTES: u32 = 4 * (2 * THREADS + 4);
+/// Shared memory of the last kernel: 256 maxima, then the rows, and a counter.
+pub const RESCORE_SMEM_BYTES: u32 = 4 * (THREADS + RESCORE_ROWS + 4);
 /// Words in front of the digits of an input.
 pub const STATS_WORDS: usize = 4;
 
@@ -254,7 +256,7 @@ pub const fn floor_of(key: u32) -> u32 {
 
 /// Blocks of the last kernel.
 pub const fn rescore_grid(vocab: u32) -> [u32; 3] {
-    let tiles = vocab.div_ceil(THREADS);
+    let tiles = vocab.div_ceil(RESCORE_ROWS);
     [if tiles < RESCORE_BLOCKS { tiles } else { RESCORE_BLOCKS }, 1, 1]
 }
 

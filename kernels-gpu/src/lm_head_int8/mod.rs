@@ -1,9 +1,9 @@
 //! Device side of [`contract::lm_head_int8`]: [`pack`] makes the copy of the table and the digits of an
 //! input, [`scan`] the bounds of every row, [`rescore`] the logits of those that can win.
 
-mod pack;
-mod rescore;
-mod scan;
+pub mod pack;
+pub mod rescore;
+pub mod scan;
 
 use contract::lm_head_int8::{Args, Asked, has_bounds};
 use contract::sample::SampleParams;

@@ -6,17 +6,17 @@
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, FLOOR_BITS, MAX_WANTED, RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16, RescoreF32, THREADS,
-    floor_of, groups,
+    Args, FLOOR_BITS, MAX_WANTED, RESCORE_ROWS, RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16,
+    RescoreF32, THREADS, floor_of, groups,
 };
 use contract::num::{PARTIALS, order_key};
 
 use super::{asked, input_stats, wanted};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, st};
+use crate::arch::mem::{ld_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, warp_id, warp_sum};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, warp_id, warp_max, warp_sum};
 use crate::element::{Bf16, Element, F16};
 use crate::lm_head::{OWN, ROWS, Steps, dots, load_steps};
 
@@ -27,7 +27,11 @@ const IN_FLIGHT: usize = 8;
 /// Steps of 256 weights of a row in flight: few rows are wanted, so their latency counts.
 const UNROLL: usize = 5;
 
-const _: () = assert!(MAX_WANTED == THREADS && RESCORE_SMEM_BYTES == 4 * (2 * THREADS + 4));
+/// Rows of a tile that a thread looks at.
+const OF_THREAD: usize = (RESCORE_ROWS / THREADS) as usize;
+
+const _: () =
+    assert!(MAX_WANTED == THREADS && RESCORE_SMEM_BYTES == 4 * (THREADS + RESCORE_ROWS + 4));
 
 /// The keys of the threads.
 #[inline(always)]
@@ -44,18 +48,16 @@ fn list() -> Shared<u32> {
 /// How many.
 #[inline(always)]
 fn count() -> Shared<u32> {
-    list().add(THREADS)
+    list().add(RESCORE_ROWS)
 }
 
-/// A key that `wanted` adjusted logits reach; 0 when there are not so many groups.
-///
-/// *Convergence*: every thread of the block calls it.
+/// The largest key of this thread's groups.
 ///
 /// # Safety
 ///
-/// `tops` covers the contract's table; nobody uses the first 256 words of shared memory.
+/// `tops` covers the contract's table.
 #[inline(always)]
-unsafe fn floor(args: &Args, wanted: u32) -> u32 {
+unsafe fn own_top(args: &Args) -> u32 {
     let (end, mut top) = (groups(args.vocab), 0u32);
     let mut group = thread_idx_x();
     while group < end {
@@ -71,12 +73,27 @@ unsafe fn floor(args: &Args, wanted: u32) -> u32 {
         }
         group += THREADS * IN_FLIGHT as u32;
     }
+    top
+}
+
+/// A key that `wanted` adjusted logits reach, from the threads' keys; 0 when there are not so many.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// Nobody uses the first 256 words of shared memory.
+#[inline(always)]
+unsafe fn floor(top: u32, wanted: u32) -> u32 {
     // SAFETY: a word of this thread; then words written before the barrier.
     let keys: [u32; KEYS as usize] = unsafe {
         maxima().add(thread_idx_x()).write(top);
         sync_threads();
         core::array::from_fn(|j| maxima().add(lane_id() + LANES * j as u32).read())
     };
+    if wanted == 1 {
+        return floor_of(warp_max(keys.into_iter().fold(0, u32::max))); // the whole block
+    }
     let (mut found, mut bit) = (0, 1u32 << 31);
     while bit >> FLOOR_BITS != 0 {
         let mut reach = 0;
@@ -93,40 +110,59 @@ unsafe fn floor(args: &Args, wanted: u32) -> u32 {
     floor_of(found)
 }
 
-/// Lists the rows from `first` on that reach `floor`, and gives the others minus infinity. Returns how
-/// many are listed.
+/// The bounds of this thread's rows of the tile from `first` on.
+///
+/// # Safety
+///
+/// `logits` covers the contract's table.
+#[inline(always)]
+unsafe fn uppers(args: &Args, first: u32) -> [f32; OF_THREAD] {
+    core::array::from_fn(|j| {
+        let row = first + THREADS * j as u32 + thread_idx_x();
+        // SAFETY: row < vocab.
+        unsafe {
+            ld_if(row < args.vocab, args.logits.as_ptr().cast_const().wrapping_add(row as usize))
+        }
+    })
+}
+
+/// Lists the rows from `first` on whose bound reaches `floor`, and gives the others minus infinity.
+/// Returns how many are listed. A floor of 0 is reached by all.
 ///
 /// *Convergence*: every thread of the block calls it. It ends with a barrier.
 ///
 /// # Safety
 ///
-/// `logits` covers the contract's table and holds upper bounds, unless `all`; nobody uses the list.
+/// `logits` covers the contract's table; nobody uses the list.
 #[inline(always)]
-unsafe fn listed(args: &Args, first: u32, floor: u32, all: bool) -> u32 {
+unsafe fn listed(args: &Args, first: u32, uppers: [f32; OF_THREAD], floor: u32) -> u32 {
     if thread_idx_x() == 0 {
         // SAFETY: the counter, before the barrier.
         unsafe { count().write(0) };
     }
     sync_threads();
-    let row = first + thread_idx_x();
-    let (inside, at) = (row < args.vocab, args.logits.as_ptr().wrapping_add(row as usize));
-    // SAFETY: row < vocab.
-    let reaches = inside && (all || order_key(unsafe { ld(at.cast_const()) }) >= floor);
-    if inside && !reaches {
-        // SAFETY: row < vocab, of this thread.
-        unsafe { st(at, f32::NEG_INFINITY) };
-    }
-    let lanes = ballot(reaches);
-    let mut from = 0;
-    if lane_id() == 0 {
-        // SAFETY: the counter, between two barriers.
-        from = unsafe { count().atomic_add(lanes.count_ones()) };
-    }
-    from = shuffle_idx(from, 0);
-    if reaches {
-        let below = lanes & ((1 << lane_id()) - 1);
-        // SAFETY: an entry of this thread: the list has one for each.
-        unsafe { list().add(from + below.count_ones()).write(row) };
+    let mut j = 0;
+    while j < OF_THREAD {
+        let row = first + THREADS * j as u32 + thread_idx_x();
+        let inside = row < args.vocab;
+        let reaches = inside && order_key(uppers[j]) >= floor;
+        if inside && !reaches {
+            // SAFETY: row < vocab, of this thread.
+            unsafe { st(args.logits.as_ptr().wrapping_add(row as usize), f32::NEG_INFINITY) };
+        }
+        let lanes = ballot(reaches);
+        let mut from = 0;
+        if lane_id() == 0 {
+            // SAFETY: the counter, between two barriers.
+            from = unsafe { count().atomic_add(lanes.count_ones()) };
+        }
+        from = shuffle_idx(from, 0);
+        if reaches {
+            let below = lanes & ((1 << lane_id()) - 1);
+            // SAFETY: an entry of this row alone: the list has one for each.
+            unsafe { list().add(from + below.count_ones()).write(row) };
+        }
+        j += 1;
     }
     sync_threads();
     // SAFETY: counted before the barrier.
@@ -141,16 +177,19 @@ unsafe fn listed(args: &Args, first: u32, floor: u32, all: bool) -> u32 {
 unsafe fn rescore<E: Element>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    // SAFETY: the launch contract, handed on.
-    let wanted = unsafe { wanted(&asked(args), input_stats(args), args.vocab) };
-    // SAFETY: as above; nobody uses shared memory yet.
-    let floor = if wanted != 0 { unsafe { floor(args, wanted) } } else { 0 };
+    let mut first = block_idx_x() * RESCORE_ROWS;
+    // All loads at once. What the scan did not write, because every logit is wanted, does not count.
+    // SAFETY: the launch contract, handed on; nobody uses shared memory yet.
+    let (mut bounds, floor) = unsafe {
+        let (bounds, top) = (uppers(args, first), own_top(args));
+        let wanted = wanted(&asked(args), input_stats(args), args.vocab);
+        (bounds, if wanted != 0 { floor(top, wanted) } else { 0 })
+    };
     let (k, own) = (args.k as usize, OWN * lane_id() as usize);
     let (x, table) = (args.x.as_ptr().cast_const(), args.w.cast::<E>().as_ptr().cast_const());
-    let mut first = block_idx_x() * THREADS;
     while first < args.vocab {
         // SAFETY: as above; the list was read before the last barrier.
-        let count = unsafe { listed(args, first, floor, wanted == 0) };
+        let count = unsafe { listed(args, first, bounds, floor) };
         let mut entry = ROWS as u32 * warp_id();
         while entry < count {
             let ids: [u32; ROWS] = core::array::from_fn(|r| {
@@ -172,7 +211,9 @@ unsafe fn rescore<E: Element>(args: &Args) {
             entry += ROWS as u32 * (THREADS / LANES);
         }
         sync_threads(); // all have read the list
-        first += THREADS * grid_dim_x();
+        first += RESCORE_ROWS * grid_dim_x();
+        // SAFETY: as above.
+        bounds = unsafe { uppers(args, first) };
     }
 }
 
