@@ -24,8 +24,6 @@ use crate::lm_head::{OWN, ROWS, Steps, dots, load_steps};
 const KEYS: u32 = THREADS / LANES;
 /// Groups of a thread in flight.
 const IN_FLIGHT: usize = 8;
-/// Steps of 256 weights of a row in flight: few rows are wanted, so their latency counts.
-const UNROLL: usize = 5;
 
 /// Rows of a tile that a thread looks at.
 const OF_THREAD: usize = (RESCORE_ROWS / THREADS) as usize;
@@ -169,12 +167,14 @@ unsafe fn listed(args: &Args, first: u32, uppers: [f32; OF_THREAD], floor: u32) 
     unsafe { count().read() }
 }
 
+/// `STEPS` steps of 256 weights of each row are in flight: few rows are wanted, so their latency counts.
+///
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for a table of `E`; block and grid are the
 /// contract's, behind `lm_head_int8_scan`.
 #[inline(always)]
-unsafe fn rescore<E: Element>(args: &Args) {
+unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
     launch_dependents();
     dependency_wait();
     let mut first = block_idx_x() * RESCORE_ROWS;
@@ -199,7 +199,7 @@ unsafe fn rescore<E: Element>(args: &Args) {
             let rows = ids.map(|id| table.wrapping_add(id as usize * args.stride as usize + own));
             // SAFETY: rows of K elements, from element 8 lane; x has K.
             let sum = unsafe {
-                let steps: Steps<E, UNROLL> = load_steps(rows, 0, (k / PARTIALS) as u32);
+                let steps: Steps<E, STEPS> = load_steps(rows, 0, (k / PARTIALS) as u32);
                 dots(rows, steps, x, k)
             };
             let r = lane_id() / 16;
@@ -218,21 +218,21 @@ unsafe fn rescore<E: Element>(args: &Args) {
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
+    ($($symbol:ident $kernel:ident $element:ty, $steps:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             // SAFETY: the launch contract, handed on.
-            unsafe { rescore::<$element>(&args) }
+            unsafe { rescore::<$element, $steps>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    lm_head_int8_rescore_bf16 RescoreBf16 Bf16;
-    lm_head_int8_rescore_f16 RescoreF16 F16;
-    lm_head_int8_rescore_f32 RescoreF32 f32;
+    lm_head_int8_rescore_bf16 RescoreBf16 Bf16, 5;
+    lm_head_int8_rescore_f16 RescoreF16 F16, 5;
+    lm_head_int8_rescore_f32 RescoreF32 f32, 3;
 }
