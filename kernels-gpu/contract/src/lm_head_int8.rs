@@ -227,17 +227,16 @@ impl Asked {
     /// How many of the best logits decide the token; 0 when all may, or when no order is kept.
     #[inline(always)]
     pub fn wanted(&self, vocab: u32) -> u32 {
-        let finite = self.penalty > 0.0
+        let monotone = self.penalty > 0.0
             && self.penalty < f32::INFINITY
-            && !(self.temperature >= f32::INFINITY);
-        if !finite {
+            && self.temperature != f32::INFINITY;
+        let few = self.top_k < vocab && self.top_k <= MAX_WANTED;
+        if !monotone {
             0
-        } else if !(self.temperature > 0.0) {
-            1
-        } else if self.top_k < vocab && self.top_k <= MAX_WANTED {
-            self.top_k
+        } else if self.temperature > 0.0 {
+            if few { self.top_k } else { 0 }
         } else {
-            0
+            1 // NaN too
         }
     }
 
