@@ -282,6 +282,10 @@ impl Backend for CudaBackend {
         softmax: Softmax,
     }
 
+    fn lm_head_int8_pack(&self, op: super::lm_head_int8::Pack<'_, Self>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     fn lut_build_lossy(
         &self,
         op: super::lut_matmul::LutBuildLossy<'_, Self>,
@@ -344,6 +348,7 @@ impl Backend for CudaBackend {
         attention_step: AttentionStep,
         bit_linear: BitLinear,
         lm_head: LmHead,
+        lm_head_int8: LmHeadInt8,
         lut_matmul: LutMatmul,
         sample: Sample,
     }

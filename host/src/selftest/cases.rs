@@ -1,7 +1,6 @@
 //! The cases of the doctor: for each kernel a few small shapes around the edges of words, warps and
 //! tiles, with the values that are easily got wrong.
 
-use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState};
 use contract::w2a8_gemv::VARIANTS;
 
 use super::embed::Table;
@@ -10,8 +9,9 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed, kv_append, layernorm,
-    lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
+    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
+    softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -45,6 +45,7 @@ enum Inputs {
     KvAppend(kv_append::Inputs),
     LayerNorm(layernorm::Inputs),
     LmHead(lm_head::Inputs),
+    LmHeadInt8(lm_head_int8::Inputs),
     Pool2d(pool2d::Inputs),
     LutMatmul(Product, usize),
     LutMatmulLossy(lut_matmul::LossyCase),
@@ -79,6 +80,7 @@ impl Run for Case {
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LayerNorm(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
+            Inputs::LmHeadInt8(inputs) => inputs.run(bed),
             Inputs::Pool2d(inputs) => inputs.run(bed),
             Inputs::LutMatmul(case, variant) => {
                 let form = contract::lut_matmul::VARIANTS[*variant].form;
@@ -258,6 +260,9 @@ impl List {
     fn tables(&mut self) {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
         use contract::lm_head::{LmHeadBf16, LmHeadF16, LmHeadF32};
+        for (kernel, what, inputs) in lm_head_int8::cases() {
+            self.add(kernel, what, Inputs::LmHeadInt8(inputs));
+        }
         let mut seeded = Seeded::new(3);
         for (element, embed, lm_head) in [
             (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>()),
@@ -456,44 +461,8 @@ impl List {
     }
 
     fn sample(&mut self) {
-        use contract::sample::{SamplePick, SamplePrepare};
-        let mut seeded = Seeded::new(7);
-        let plain = SampleParams {
-            seed: 0x0123_4567_89ab_cdef,
-            top_p_q32: 1 << 32,
-            temperature: 0.8,
-            repetition_penalty: 1.0,
-            top_k: 0,
-            min_weight: 0,
-            max_steps: 100,
-            stop_len: 0,
-            stop_ids: [0; MAX_STOP_IDS],
-        };
-        let all = SampleParams {
-            top_k: 50,
-            top_p_q32: 3_865_470_566,
-            min_weight: ONE_WEIGHT / 50,
-            repetition_penalty: 1.3,
-            ..plain
-        };
-        let greedy = SampleParams { temperature: 0.0, ..all };
-        for (vocab, params) in [(1, plain), (1023, greedy), (1025, plain), (4097, all)] {
-            let mut logits = seeded.floats(3 + vocab, 6.0);
-            logits[3 + vocab / 2] = f32::NAN;
-            logits[3 + vocab / 3] = f32::NEG_INFINITY;
-            let inputs = sample::Inputs {
-                logits,
-                logits_at: 3,
-                params,
-                state: StepState { pos: 7, ..StepState::default() },
-                seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                steps: 5,
-                log: 4,
-            };
-            for kernel in [symbol::<SamplePrepare>(), symbol::<SamplePick>()] {
-                let what = format!("vocab={vocab} top_k={}", params.top_k);
-                self.add(kernel, what, Inputs::Sample(inputs.clone()));
-            }
+        for (kernel, what, inputs) in sample::cases() {
+            self.add(kernel, what, Inputs::Sample(inputs));
         }
     }
 
