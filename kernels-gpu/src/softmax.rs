@@ -172,7 +172,9 @@ unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
     let lanes = Lanes::new(args.m, args.k);
-    if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
+    let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
+    // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
+    if cfg!(level_sm_80) && pieces {
         let (mut m, step) = lanes.first_row();
         let mut turn = 0;
         while lanes.more(turn) {
@@ -185,7 +187,13 @@ unsafe fn short<E: Float>(args: &Args) {
         let (mut m, end) = lanes.warp_rows(args.m);
         while m < end {
             // SAFETY: handed on; the warp has shared memory for a short row.
-            unsafe { held_row::<E, 32, SHORT, false>(Row::new(args, m)) };
+            unsafe {
+                if !cfg!(level_sm_80) && pieces {
+                    held_row::<E, 32, SHORT, true>(Row::new(args, m));
+                } else {
+                    held_row::<E, 32, SHORT, false>(Row::new(args, m));
+                }
+            }
             sync_warp();
             m += WARPS;
         }
