@@ -213,7 +213,7 @@ pub(super) fn pool2d<T: Float>(
         c: p.c,
         axes: p.axes()?,
         kind: p.kind,
-        channels_last: p.layout == ops::pool2d::Layout::ChannelsLast,
+        channels_last: p.layout == ops::pool2d::Layout::Nhwc,
     };
     let [_, len] = p.lens()?;
     let y = &mut op.y.as_mut_slice()[..len];

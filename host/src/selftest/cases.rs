@@ -362,25 +362,33 @@ impl List {
     }
 
     fn rows(&mut self) {
-        use contract::layernorm::{LayerNormBf16, LayerNormF16, LayerNormF32};
-        use contract::rmsnorm::{RmsNormBf16, RmsNormF16, RmsNormF32};
-        use contract::softmax::{SoftmaxBf16, SoftmaxF16, SoftmaxF32};
+        use contract::row::{Owner, owner};
+        use contract::{layernorm as l, rmsnorm as r, softmax as s};
+        macro_rules! symbols {
+            ($family:ident $short:ident $middle:ident $long:ident) => {
+                [
+                    symbol::<$family::$short>(),
+                    symbol::<$family::$middle>(),
+                    symbol::<$family::$long>(),
+                ]
+            };
+        }
+        macro_rules! of {
+            ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
+        }
         let kernels = [
-            (
-                RowType::F32,
-                [symbol::<SoftmaxF32>(), symbol::<LayerNormF32>(), symbol::<RmsNormF32>()],
-            ),
-            (
-                RowType::F16,
-                [symbol::<SoftmaxF16>(), symbol::<LayerNormF16>(), symbol::<RmsNormF16>()],
-            ),
-            (
-                RowType::Bf16,
-                [symbol::<SoftmaxBf16>(), symbol::<LayerNormBf16>(), symbol::<RmsNormBf16>()],
-            ),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32)),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16)),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
         ];
-        for (element, [softmax, layernorm, rmsnorm]) in kernels {
+        for (element, families) in kernels {
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
+                let [softmax, layernorm, rmsnorm] =
+                    families.map(|[short, middle, long]| match owner(k as u32) {
+                        Owner::Lanes(_) => short,
+                        Owner::Block => middle,
+                        Owner::LongBlock => long,
+                    });
                 let what = format!("m={m} k={k}");
                 for kind in [i, i + 1, i + 3] {
                     let mut inputs = softmax::Inputs::new(element, m, k, kind, 7);
@@ -416,12 +424,12 @@ impl List {
                 [symbol::<WindowBf16>(), symbol::<PiecesBf16>(), symbol::<GlobalBf16>()],
             ),
         ] {
-            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+            for layout in [Layout::Nchw, Layout::Nhwc] {
                 for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (average, [1, 16, 10, 11])] {
                     let shape = pool2d::square(dims, layout, kind, [3, 2, 1]);
                     let what = format!("{kind:?} {layout:?} {dims:?}");
                     // Pieces of channels where they are innermost and there are 16 of them.
-                    let last = layout == Layout::ChannelsLast && dims[1] == 16;
+                    let last = layout == Layout::Nhwc && dims[1] == 16;
                     let sliding = if last { pieces } else { windows };
                     for (kernel, windows) in [(sliding, shape.windows), (global, Windows::Global)] {
                         let pooling = crate::ops::pool2d::Pooling { windows, ..shape };
