@@ -161,22 +161,34 @@ impl Divisor {
         Self { scale, reciprocal, ordinary: ordinary != 0 }
     }
 
-    /// `acc as f32 / scale` of each, the same bits. Two corrections of `acc * (1 / scale)`: the first
-    /// leaves an error below one unit in the last place, and then the second one rounds correctly,
-    /// because the reciprocal is (Markstein, "Computation of elementary functions on the IBM RISC
-    /// System/6000 processor", 1990).
+    /// Whether [`Divisor::divide_ordinary`] is right.
+    #[inline(always)]
+    pub fn is_ordinary(&self) -> bool {
+        self.ordinary
+    }
+
+    /// `acc as f32 / scale`, the same bits, where the scale is ordinary. Two corrections of
+    /// `acc * (1 / scale)`: the first leaves an error below one unit in the last place, and then the
+    /// second one rounds correctly, because the reciprocal is (Markstein, "Computation of elementary
+    /// functions on the IBM RISC System/6000 processor", 1990).
+    #[inline(always)]
+    pub fn divide_ordinary(&self, acc: i32) -> f32 {
+        let a = acc as f32;
+        let q = a * self.reciprocal;
+        let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
+        fma(fma(-self.scale, q, a), self.reciprocal, q)
+    }
+
+    /// `acc as f32 / scale` of each, the same bits.
     #[inline(always)]
     pub fn divide4(&self, acc: [i32; 4]) -> [f32; 4] {
         let mut out = [0.0; 4];
         let mut i = 0;
         while i < 4 {
-            let a = acc[i] as f32;
             out[i] = if self.ordinary {
-                let q = a * self.reciprocal;
-                let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
-                fma(fma(-self.scale, q, a), self.reciprocal, q)
+                self.divide_ordinary(acc[i])
             } else {
-                a / self.scale
+                acc[i] as f32 / self.scale
             };
             i += 1;
         }

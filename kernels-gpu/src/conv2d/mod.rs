@@ -11,12 +11,14 @@ mod half16;
 pub mod hopper;
 pub mod int8;
 mod int8_finish;
-#[cfg(level_sm_90a)]
-pub mod int8_hopper;
 #[cfg(level_sm_80)]
 pub mod int8_mma;
 mod int8_weights;
 pub mod join;
+#[cfg(level_sm_90a)]
+pub mod lines;
+#[cfg(level_sm_90a)]
+mod lines_finish;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod taps;
