@@ -120,7 +120,8 @@ unsafe fn fours<const POSITIONS: u32, const SPLIT: bool>(
             };
             let [scale, reciprocal, ordinary, _] = heads[i];
             let divisor = Divisor::from_words([scale, reciprocal, ordinary]);
-            out[i] = core::array::from_fn(|c| divisor.divide_ordinary(sums[c]) * weight_scales[c]);
+            let quotients = divisor.divide4_ordinary(sums);
+            out[i] = core::array::from_fn(|c| quotients[c] * weight_scales[c]);
             i += 1;
         }
         let mut i = 0;
