@@ -1,9 +1,9 @@
-//! [`contract::attention`] on a GPU: decode at two lengths of the context, and prefill.
+//! [`contract::attention`] on a GPU: prefill, and few rows over a long context.
 
 use std::process::ExitCode;
 
 use bitnet_benches::{Case, bf16_bytes, bits, blank, run, uniform, upload};
-use bitnet_gpu::ops::attention::{Attention, AttentionScratch, Spread};
+use bitnet_gpu::ops::attention::Attention;
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::{Backend, OpError, RowType, Tensor};
 use bitnet_gpu::reference::attention::BENCH_SHAPES;
@@ -13,8 +13,6 @@ struct Attend {
     m: usize,
     heads: Heads,
     start: usize,
-    /// Keys spread over the GPU, or rows only.
-    by_keys: bool,
 }
 
 struct Tensors<B: Backend> {
@@ -22,7 +20,6 @@ struct Tensors<B: Backend> {
     cache: KvCache<B>,
     out: B::Buf<f32>,
     start: B::Buf<u32>,
-    scratch: AttentionScratch<B>,
 }
 
 impl Attend {
@@ -37,10 +34,6 @@ impl Case for Attend {
     fn name(&self) -> String {
         let Heads { heads, kv_heads, head_dim } = self.heads;
         format!("{}x{heads}/{kv_heads}x{head_dim} over {}", self.m, self.positions())
-    }
-
-    fn variant(&self) -> String {
-        if self.by_keys { "keys".into() } else { "rows".into() }
     }
 
     fn bytes(&self) -> u64 {
@@ -60,18 +53,13 @@ impl Case for Attend {
             cache,
             out: blank(backend, self.m * self.heads.q_len())?,
             start: upload(backend, &[self.start as u32])?,
-            scratch: AttentionScratch::alloc(backend, self.heads, self.m, positions)?,
         })
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
-        let Tensors { qkv, cache, out, start, scratch } = t;
-        let spread = match self.by_keys {
-            true => Spread::Keys { scratch, positions: self.positions() },
-            false => Spread::Rows,
-        };
+        let Tensors { qkv, cache, out, start } = t;
         let (m, heads) = (self.m, self.heads);
-        backend.attention(Attention { qkv, cache, out, start, start_at: 0, m, heads, spread })
+        backend.attention(Attention { qkv, cache, out, start, start_at: 0, m, heads })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
@@ -83,8 +71,7 @@ fn main() -> ExitCode {
     run("attention", |suite| {
         for &(m, heads, kv_heads, head_dim, start) in BENCH_SHAPES {
             let heads = Heads { heads, kv_heads, head_dim };
-            let case = Attend { m, heads, start, by_keys: true };
-            suite.measure_variants(&[case, Attend { by_keys: false, ..case }])?;
+            suite.measure(&Attend { m, heads, start })?;
         }
         let note = "cases are queries x query heads / kv heads x head size, over positions";
         suite.report().notes.push(note.into());

@@ -8,6 +8,10 @@ mod act_quant;
 mod activation;
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/attention_step.rs"]
+mod attention_step;
+#[path = "gpu/bit_linear.rs"]
+mod bit_linear;
 #[path = "gpu/conv2d.rs"]
 mod conv2d;
 #[path = "gpu/elementwise.rs"]

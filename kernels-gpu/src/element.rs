@@ -56,6 +56,9 @@ pub trait CacheElement: Element {
     /// When `enabled`: as for [`Element::load`], of four, aligned to their size.
     unsafe fn load4_if(enabled: bool, p: *const Self) -> [f32; 4];
 
+    /// What is left of a number in the cache: rounds to the nearest, halves to even.
+    fn kept(value: f32) -> f32;
+
     /// Rounds to the nearest, halves to even, and writes.
     ///
     /// # Safety
@@ -168,6 +171,11 @@ impl CacheElement for Bf16 {
     }
 
     #[inline(always)]
+    fn kept(value: f32) -> f32 {
+        bf16_to_f32(f32_to_bf16(value))
+    }
+
+    #[inline(always)]
     unsafe fn store(p: *mut Self, value: f32) {
         // SAFETY: the caller's promise.
         unsafe { st_u16(p.cast(), f32_to_bf16(value)) }
@@ -185,6 +193,11 @@ impl CacheElement for f32 {
     unsafe fn load4_if(enabled: bool, p: *const Self) -> [f32; 4] {
         // SAFETY: the caller's promise.
         unsafe { ld_x4_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn kept(value: f32) -> f32 {
+        value
     }
 
     #[inline(always)]

@@ -264,7 +264,7 @@ pub fn attention(
 #[cfg(test)]
 mod tests {
     use crate::cpu::tests::{bits, every_backend, upload};
-    use crate::ops::attention::{Attention, AttentionScratch, Spread};
+    use crate::ops::attention::Attention;
     use crate::ops::kv_append::{Heads, KvAppend, KvCache};
     use crate::ops::{Backend, RowType};
     use crate::reference::kv_append::{self, Cache};
@@ -297,30 +297,18 @@ mod tests {
                 };
                 backend.kv_append(op).expect("shapes fit");
                 let rows = upload(backend, rows);
-                for spread_keys in [false, true] {
-                    let mut out = upload(backend, &vec![f32::NAN; m * heads.q_len()]);
-                    let mut scratch =
-                        AttentionScratch::alloc(backend, heads, m, end).expect("alloc");
-                    let op = Attention {
-                        qkv: &rows,
-                        cache: &cache,
-                        out: &mut out,
-                        start: &starts,
-                        start_at: 1,
-                        m,
-                        heads,
-                        spread: match spread_keys {
-                            false => Spread::Rows,
-                            true => Spread::Keys { scratch: &mut scratch, positions: end },
-                        },
-                    };
-                    backend.attention(op).expect("shapes fit");
-                    assert_eq!(
-                        bits(out.as_slice()),
-                        bits(&want),
-                        "{m} {heads:?} {start} {element:?}"
-                    );
-                }
+                let mut out = upload(backend, &vec![f32::NAN; m * heads.q_len()]);
+                let op = Attention {
+                    qkv: &rows,
+                    cache: &cache,
+                    out: &mut out,
+                    start: &starts,
+                    start_at: 1,
+                    m,
+                    heads,
+                };
+                backend.attention(op).expect("shapes fit");
+                assert_eq!(bits(out.as_slice()), bits(&want), "{m} {heads:?} {start} {element:?}");
             });
         }
     }

@@ -73,6 +73,8 @@ pub struct CpuBackend {
     planes: Mutex<Planes>,
     pub(super) tables: Mutex<Tables>,
     scratch: Mutex<Scratch>,
+    row: Mutex<super::bit_linear::Row>,
+    qkv: Mutex<Vec<f32>>,
 }
 
 pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -112,6 +114,8 @@ impl CpuBackend {
             planes: Mutex::default(),
             tables: Mutex::default(),
             scratch: Mutex::default(),
+            row: Mutex::default(),
+            qkv: Mutex::default(),
         })
     }
 
@@ -442,6 +446,56 @@ impl Backend for CpuBackend {
             scale,
         );
         Ok(())
+    }
+
+    fn attention_step(
+        &self,
+        op: ops::attention_step::AttentionStep<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let scale = op.scale();
+        let cache = CacheMut {
+            k: op.cache.k.as_mut_slice(),
+            v: op.cache.v.as_mut_slice(),
+            element: op.cache.element,
+            capacity: op.cache.capacity,
+        };
+        super::attention_step::attention_step(
+            &self.threads,
+            self.simd,
+            op.qkv.as_slice(),
+            cache,
+            angles(op.rope),
+            op.out.as_mut_slice(),
+            op.start.as_slice()[op.start_at],
+            op.heads,
+            scale,
+            &mut hold(&self.qkv),
+        );
+        Ok(())
+    }
+
+    fn bit_linear(&self, op: ops::bit_linear::BitLinear<'_, Self>) -> Result<(), OpError> {
+        use super::bit_linear::Finish;
+        op.check()?;
+        let k = op.w.k();
+        let (finish, y) = match op.finish {
+            ops::bit_linear::Finish::Store { y } => (Finish::Store, y),
+            ops::bit_linear::Finish::Add { y } => (Finish::Add, y),
+            ops::bit_linear::Finish::Gated { gate, y } => (Finish::Gated(gate), y),
+        };
+        super::bit_linear::bit_linear(
+            &self.threads,
+            self.simd,
+            &op.x.as_slice()[..k],
+            op.norm.as_ref().map(|norm| (&norm.weight.as_slice()[..k], norm.eps)),
+            op.w.words().as_slice(),
+            op.w.segments(),
+            finish,
+            &mut hold(&self.row),
+            &mut hold(&self.planes),
+            y.as_mut_slice(),
+        )
     }
 
     fn lm_head(&self, op: ops::lm_head::LmHead<'_, Self>) -> Result<(), OpError> {

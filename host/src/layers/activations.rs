@@ -1,8 +1,9 @@
 //! Buffers that every layer of a model shares.
 
-use crate::ops::attention::AttentionScratch;
+use crate::ops::attention_step::AttentionScratch;
 use crate::ops::kv_append::Heads;
-use crate::ops::{Backend, OpError, QuantActs};
+use crate::ops::{Backend, OpError, QuantActs, bit_linear};
+use contract::attention_step::MAX_HEAD_DIM;
 
 /// Intermediate tensors for up to `rows` rows.
 pub struct Activations<B: Backend> {
@@ -20,10 +21,12 @@ pub struct Activations<B: Backend> {
     pub f: B::Buf<f32>,
     /// Quantised input of the next linear layer.
     pub acts: QuantActs<B>,
-    /// For attention over few rows.
+    /// For attention of one row.
     pub scratch: AttentionScratch<B>,
     /// Rows that fit.
     pub rows: usize,
+    /// Whether a single row can take the fused operations.
+    fuses: bool,
 }
 
 /// Sizes that [`Activations`] are made for.
@@ -37,7 +40,21 @@ pub struct Widths {
     pub heads: Heads,
 }
 
+impl Widths {
+    /// Whether `bit_linear` and `attention_step` take these sizes.
+    fn fuses(&self) -> bool {
+        let rows = [self.hidden, self.heads.q_len(), self.ffn];
+        rows.into_iter().all(bit_linear::takes) && self.heads.head_dim <= MAX_HEAD_DIM as usize
+    }
+}
+
 impl<B: Backend> Activations<B> {
+    /// Whether a step of `m` rows runs as the five fused operations of a block: a single row does, whose
+    /// sizes they take. The bits are the same.
+    pub fn fused(&self, m: usize) -> bool {
+        m == 1 && self.fuses
+    }
+
     /// Reserves buffers for `rows` rows, and attention scratch for one row over `positions`.
     ///
     /// # Errors
@@ -59,8 +76,9 @@ impl<B: Backend> Activations<B> {
             gate_up: buf(2 * ffn)?,
             f: buf(ffn)?,
             acts: QuantActs::alloc(backend, rows, widest)?,
-            scratch: AttentionScratch::alloc(backend, heads, 1, positions)?,
+            scratch: AttentionScratch::alloc(backend, heads, positions)?,
             rows,
+            fuses: widths.fuses(),
         })
     }
 }

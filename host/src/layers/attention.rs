@@ -3,7 +3,9 @@
 use super::activations::{Activations, Rows};
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Source};
-use crate::ops::attention::{Attention, Spread};
+use crate::ops::attention::Attention;
+use crate::ops::attention_step::AttentionStep;
+use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend, KvCache};
 use crate::ops::rope::RopeTable;
 use crate::ops::{Backend, OpError, PackedLinear};
@@ -35,7 +37,7 @@ impl<B: Backend> AttentionLayer<B> {
         rope: &RopeTable<B>,
         rows: &Rows<'_, B>,
     ) -> Result<(), OpError> {
-        let Rows { m, start, start_at, positions } = *rows;
+        let Rows { m, start, start_at, .. } = *rows;
         let heads = self.heads;
         bit_linear(backend, &self.qkv, &x.acts, &mut x.qkv, m)?;
         backend.kv_append(KvAppend {
@@ -47,9 +49,6 @@ impl<B: Backend> AttentionLayer<B> {
             m,
             heads,
         })?;
-        // One query cannot fill a GPU; many can, and need no scratch.
-        let spread =
-            if m == 1 { Spread::Keys { scratch: &mut x.scratch, positions } } else { Spread::Rows };
         backend.attention(Attention {
             qkv: &x.qkv,
             cache,
@@ -58,7 +57,6 @@ impl<B: Backend> AttentionLayer<B> {
             start_at,
             m,
             heads,
-            spread,
         })?;
         let source = match &self.sub_norm {
             Some(weight) => Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps },
@@ -66,5 +64,46 @@ impl<B: Backend> AttentionLayer<B> {
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;
         bit_linear(backend, &self.o, &x.acts, &mut x.delta, m)
+    }
+
+    /// One row: norms `x.h` by `input_norm`, and adds the projection to it.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failed launch.
+    pub fn step(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        input_norm: &B::Buf<f32>,
+        cache: &mut KvCache<B>,
+        rope: &RopeTable<B>,
+        rows: &Rows<'_, B>,
+    ) -> Result<(), OpError> {
+        let eps = self.eps;
+        backend.bit_linear(BitLinear {
+            x: &x.h,
+            norm: Some(Norm { weight: input_norm, eps }),
+            w: &self.qkv,
+            finish: Finish::Store { y: &mut x.qkv },
+            variant: None,
+        })?;
+        backend.attention_step(AttentionStep {
+            qkv: &x.qkv,
+            cache,
+            rope,
+            out: &mut x.attn,
+            start: rows.start,
+            start_at: rows.start_at,
+            heads: self.heads,
+            scratch: &mut x.scratch,
+            positions: rows.positions,
+        })?;
+        backend.bit_linear(BitLinear {
+            x: &x.attn,
+            norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
+            w: &self.o,
+            finish: Finish::Add { y: &mut x.h },
+            variant: None,
+        })
     }
 }

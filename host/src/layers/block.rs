@@ -1,7 +1,8 @@
 //! One transformer block: norm, attention, norm, feed-forward.
 //!
 //! The residual add of a projection is done by the norm that follows it, so a block takes the
-//! previous block's `delta` and leaves its own.
+//! previous block's `delta` and leaves its own. A single row takes five fused operations instead, and
+//! leaves nothing to add.
 
 use super::activations::{Activations, Rows};
 use super::{AttentionLayer, Mlp};
@@ -27,7 +28,8 @@ pub struct Block<B: Backend> {
 }
 
 impl<B: Backend> Block<B> {
-    /// Runs `rows` through the block. `first`: there is no `x.delta` to add yet.
+    /// Runs `rows` through the block. `pending`: there is an `x.delta` to add first. Says whether there is
+    /// one afterwards.
     ///
     /// # Errors
     /// Shapes that do not fit; a failed launch.
@@ -38,13 +40,18 @@ impl<B: Backend> Block<B> {
         cache: &mut KvCache<B>,
         rope: &RopeTable<B>,
         rows: &Rows<'_, B>,
-        first: bool,
-    ) -> Result<(), OpError> {
-        let delta = !first;
-        self.norm(backend, x, &self.input_norm, rows.m, delta)?;
+        pending: bool,
+    ) -> Result<bool, OpError> {
+        if x.fused(rows.m) && !pending {
+            self.attention.step(backend, x, &self.input_norm, cache, rope, rows)?;
+            self.mlp.step(backend, x, &self.post_attention_norm)?;
+            return Ok(false);
+        }
+        self.norm(backend, x, &self.input_norm, rows.m, pending)?;
         self.attention.forward(backend, x, cache, rope, rows)?;
         self.norm(backend, x, &self.post_attention_norm, rows.m, true)?;
-        self.mlp.forward(backend, x, rows.m)
+        self.mlp.forward(backend, x, rows.m)?;
+        Ok(true)
     }
 
     fn norm(

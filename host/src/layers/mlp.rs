@@ -3,6 +3,7 @@
 use super::activations::Activations;
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Gate, Source};
+use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::{Backend, OpError, PackedLinear};
 
 /// Weights of one feed-forward layer.
@@ -35,5 +36,32 @@ impl<B: Backend> Mlp<B> {
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: self.down.k() })?;
         bit_linear(backend, &self.down, &x.acts, &mut x.delta, m)
+    }
+
+    /// One row: norms `x.h` by `input_norm`, and adds the projection to it.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failed launch.
+    pub fn step(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        input_norm: &B::Buf<f32>,
+    ) -> Result<(), OpError> {
+        let eps = self.eps;
+        backend.bit_linear(BitLinear {
+            x: &x.h,
+            norm: Some(Norm { weight: input_norm, eps }),
+            w: &self.gate_up,
+            finish: Finish::Gated { gate: self.gate, y: &mut x.f },
+            variant: None,
+        })?;
+        backend.bit_linear(BitLinear {
+            x: &x.f,
+            norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
+            w: &self.down,
+            finish: Finish::Add { y: &mut x.h },
+            variant: None,
+        })
     }
 }

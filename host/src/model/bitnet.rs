@@ -199,12 +199,13 @@ impl<B: Backend> Model<B> {
         };
         self.backend.embed(Embed { ids, ids_at, table: &self.embedding, out: &mut x.h, m })?;
         let rows = Rows { m, start, start_at, positions };
-        for (i, (block, cache)) in self.blocks.iter().zip(caches).enumerate() {
-            block.forward(&self.backend, x, cache, rope, &rows, i == 0)?;
+        let mut pending = false;
+        for (block, cache) in self.blocks.iter().zip(caches) {
+            pending = block.forward(&self.backend, x, cache, rope, &rows, pending)?;
         }
         self.backend.rmsnorm(RmsNorm {
             x: &mut x.h,
-            delta: Some(&x.delta),
+            delta: pending.then_some(&x.delta),
             weight: &self.final_norm,
             y: normed,
             m,

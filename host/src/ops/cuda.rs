@@ -314,6 +314,8 @@ impl Backend for CudaBackend {
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,
+        attention_step: AttentionStep,
+        bit_linear: BitLinear,
         lm_head: LmHead,
         lut_matmul: LutMatmul,
         sample: Sample,

@@ -11,6 +11,8 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_step;
+pub mod bit_linear;
 pub mod conv2d;
 pub mod bmm;
 #[cfg(feature = "cuda")]
@@ -168,6 +170,10 @@ pub trait Backend: Sized + Send + 'static {
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].
     fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
+    /// Rotation, cache append and attention of one row; see [`attention_step::AttentionStep`].
+    fn attention_step(&self, op: attention_step::AttentionStep<'_, Self>) -> Result<(), OpError>;
+    /// One row through a ternary layer; see [`bit_linear::BitLinear`].
+    fn bit_linear(&self, op: bit_linear::BitLinear<'_, Self>) -> Result<(), OpError>;
     /// Batched matrix product; see [`bmm::Bmm`].
     fn bmm<T: bmm::Operand>(&self, op: bmm::Bmm<'_, Self, T>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].

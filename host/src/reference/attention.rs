@@ -22,7 +22,7 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize)] = &[
 
 /// `(m, heads, kv_heads, head_dim, start)` of the 2B-4T model.
 pub const BENCH_SHAPES: &[(usize, usize, usize, usize, usize)] =
-    &[(1, 20, 5, 128, 511), (1, 20, 5, 128, 4095), (512, 20, 5, 128, 0)];
+    &[(2, 20, 5, 128, 510), (8, 20, 5, 128, 504), (512, 20, 5, 128, 0)];
 
 /// `1 / sqrt(head_dim)`, rounded once.
 pub fn scale(head_dim: usize) -> f32 {

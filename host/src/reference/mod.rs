@@ -10,6 +10,8 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_step;
+pub mod bit_linear;
 pub mod conv2d;
 pub mod elementwise;
 pub mod bmm;

@@ -1,11 +1,9 @@
 //! Runs of [`crate::ops::attention`].
 
-use contract::attention::{KEY_BLOCK, partial_len};
-
 use super::kv_append::Cache;
 use super::{Bed, Run, RunError};
 use crate::ops::Backend;
-use crate::ops::attention::{Attention, AttentionScratch, Spread};
+use crate::ops::attention::Attention;
 use crate::ops::kv_append::Heads;
 
 /// Inputs of one run.
@@ -19,8 +17,6 @@ pub struct Inputs {
     pub cache: Cache,
     /// Position of row 0.
     pub start: u32,
-    /// Positions that a spread over the keys reaches; `None` spreads over the rows.
-    pub split: Option<usize>,
 }
 
 impl Inputs {
@@ -37,11 +33,6 @@ impl Run for Inputs {
         let cache = self.cache.on(bed, heads)?;
         let start = bed.input(&[u32::MAX, self.start])?;
         let mut out = bed.output(m * heads.q_len())?;
-        let blocks = self.split.unwrap_or(0).div_ceil(KEY_BLOCK);
-        let mut scratch = AttentionScratch::<B> {
-            partial: bed.output(m * heads.heads * blocks * partial_len(heads.head_dim))?,
-            counters: bed.input(&vec![0; m * heads.heads])?,
-        };
         bed.backend().attention(Attention {
             qkv: &qkv,
             cache: &cache,
@@ -50,13 +41,7 @@ impl Run for Inputs {
             start_at: 1,
             m,
             heads,
-            spread: match self.split {
-                Some(positions) => Spread::Keys { scratch: &mut scratch, positions },
-                None => Spread::Rows,
-            },
         })?;
-        bed.keep("out", &[m, heads.heads, heads.head_dim], &out)?;
-        bed.read("partial", &scratch.partial)?;
-        bed.keep_words("counters", &[m, heads.heads], &scratch.counters)
+        bed.keep("out", &[m, heads.heads, heads.head_dim], &out)
     }
 }

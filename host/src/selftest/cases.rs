@@ -10,7 +10,7 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, bmm, conv2d, elementwise, embed, kv_append, layernorm,
+    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed, kv_append, layernorm,
     lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
@@ -36,6 +36,8 @@ enum Inputs {
     ActQuant(act_quant::Inputs),
     Activation(activation::Inputs),
     Attention(attention::Inputs),
+    AttentionStep(attention_step::Inputs),
+    BitLinear(bit_linear::Case, usize),
     Conv2d(conv2d::Inputs),
     Elementwise(elementwise::Inputs),
     Conv2dWhole(conv2d::WholeInputs),
@@ -66,6 +68,10 @@ impl Run for Case {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
+            Inputs::AttentionStep(inputs) => inputs.run(bed),
+            Inputs::BitLinear(case, variant) => {
+                bit_linear::Inputs { case, variant: Some(*variant) }.run(bed)
+            }
             Inputs::Conv2d(inputs) => inputs.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Conv2dWhole(inputs) => inputs.run(bed),
@@ -118,6 +124,7 @@ pub fn cases() -> Vec<Case> {
     list.pool2d();
     list.rope();
     list.sample();
+    list.steps();
     list.sparse();
     list.w2a8();
     let order = |case: &Case| contract::KERNELS.iter().position(|k| k.spec.symbol == case.kernel);
@@ -133,7 +140,7 @@ const fn symbol<K: contract::launch::Kernel>() -> &'static str {
 }
 
 /// Puts NaN, infinities and minus zero among the values, where there are enough of them.
-fn unusual(values: &mut [f32]) {
+pub(super) fn unusual(values: &mut [f32]) {
     if values.len() > 100 {
         values[3] = f32::NAN;
         values[97] = f32::INFINITY;
@@ -208,29 +215,34 @@ impl List {
     }
 
     fn attention(&mut self) {
-        use contract::attention::{
-            AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32,
-        };
+        use contract::attention::{AttentionBf16, AttentionF32};
         let mut seeded = Seeded::new(2);
         for (heads, kv_heads, head_dim, m, start) in
             [(1, 1, 1, 1, 0), (4, 2, 48, 3, 62), (3, 1, 100, 1, 128), (2, 2, 256, 2, 190)]
         {
             let heads = Heads { heads, kv_heads, head_dim };
             let qkv = seeded.floats(m * heads.qkv_len(), 2.0);
-            let positions = start + m;
-            for (element, rows, keys) in [
-                (RowType::Bf16, symbol::<AttentionBf16>(), symbol::<AttentionSplitBf16>()),
-                (RowType::F32, symbol::<AttentionF32>(), symbol::<AttentionSplitF32>()),
+            for (element, kernel) in [
+                (RowType::Bf16, symbol::<AttentionBf16>()),
+                (RowType::F32, symbol::<AttentionF32>()),
             ] {
-                let cache = Cache::random(element, heads, positions + 70, &mut seeded);
-                // A recorded step reaches further than its position.
-                for (kernel, split) in [(rows, None), (keys, Some(positions + 65))] {
-                    let (qkv, cache, start) = (qkv.clone(), cache.clone(), start as u32);
-                    let inputs = attention::Inputs { heads, qkv, cache, start, split };
-                    let what = format!("{heads:?} m={m} start={start}");
-                    self.add(kernel, what, Inputs::Attention(inputs));
-                }
+                let cache = Cache::random(element, heads, start + m + 70, &mut seeded);
+                let (qkv, start) = (qkv.clone(), start as u32);
+                let inputs = attention::Inputs { heads, qkv, cache, start };
+                let what = format!("{heads:?} m={m} start={start}");
+                self.add(kernel, what, Inputs::Attention(inputs));
             }
+        }
+    }
+
+    /// The fused operations of a single row.
+    fn steps(&mut self) {
+        for (kernel, what, inputs) in attention_step::cases() {
+            self.add(kernel, what, Inputs::AttentionStep(inputs));
+        }
+        for (variant, what, case) in bit_linear::cases() {
+            let kernel = contract::bit_linear::VARIANTS[variant].spec.symbol;
+            self.add(kernel, what, Inputs::BitLinear(case, variant));
         }
     }
 

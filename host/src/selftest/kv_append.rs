@@ -116,11 +116,23 @@ impl Run for Inputs {
             heads,
         })?;
         bed.keep("qkv", &[self.m(), heads.qkv_len()], &qkv)?;
+        bed.keep_cache(&self.cache, heads, &cache)
+    }
+}
+
+impl<B: Backend> Bed<'_, B> {
+    /// Keeps both sides of a cache that was made from `before`.
+    pub(super) fn keep_cache(
+        &mut self,
+        before: &Cache,
+        heads: Heads,
+        cache: &KvCache<B>,
+    ) -> Result<(), RunError> {
         for (tensor, buf) in [("k_cache", &cache.k), ("v_cache", &cache.v)] {
-            let bytes = bed.read(tensor, buf)?;
+            let bytes = self.read(tensor, buf)?;
             let word = |b: &[u8]| b.iter().rev().fold(0, |word, &b| word << 8 | u32::from(b));
-            let bits = bytes.chunks_exact(self.cache.element.bytes()).map(word).collect();
-            bed.push(self.cache.output(tensor, heads, bits));
+            let bits = bytes.chunks_exact(before.element.bytes()).map(word).collect();
+            self.push(before.output(tensor, heads, bits));
         }
         Ok(())
     }

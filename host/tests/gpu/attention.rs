@@ -1,6 +1,6 @@
-//! [`contract::attention`]: both spreads, both caches, every kind of head.
+//! [`contract::attention`]: both caches, every kind of head.
 
-use bitnet_gpu::ops::attention::{Attention, AttentionScratch, Spread};
+use bitnet_gpu::ops::attention::Attention;
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::{Backend, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
@@ -27,10 +27,7 @@ on_lane! {
 fn expected(inputs: &Inputs) -> Vec<Output> {
     let (heads, m) = (inputs.heads, inputs.m());
     let out = attention(&inputs.qkv, &inputs.cache.values, inputs.start as usize, m, heads);
-    vec![
-        Output::floats("out", &[m, heads.heads, heads.head_dim], &out),
-        Output::words("counters", &[m, heads.heads], vec![0; m * heads.heads]),
-    ]
+    vec![Output::floats("out", &[m, heads.heads, heads.head_dim], &out)]
 }
 
 const ELEMENTS: [RowType; 2] = [RowType::Bf16, RowType::F32];
@@ -45,19 +42,13 @@ fn case(seeded: &mut Seeded, element: RowType, heads: Heads, m: usize, start: us
         side.chunks_exact_mut(capacity * dim).for_each(|head| head[seen..].fill(f32::NAN));
     }
     let qkv = seeded.floats(m * heads.qkv_len(), 2.0);
-    Inputs { heads, qkv, cache, start: start as u32, split: None }
+    Inputs { heads, qkv, cache, start: start as u32 }
 }
 
-/// Both spreads against one oracle: over the keys with exactly enough positions, and with all.
-fn check_spreads<B: Backend>(b: &B, inputs: &Inputs) {
-    let want = expected(inputs);
-    let (m, capacity) = (inputs.m(), inputs.cache.values.capacity);
-    for split in [None, Some(inputs.start as usize + m), Some(capacity)] {
-        let Inputs { heads, start, .. } = inputs;
-        let element = inputs.cache.element;
-        let what = format!("{element:?} {heads:?} m={m} start={start} split={split:?}");
-        check(b, &Inputs { split, ..inputs.clone() }, &want, what);
-    }
+fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
+    let Inputs { heads, start, .. } = inputs;
+    let what = format!("{:?} {heads:?} m={} start={start}", inputs.cache.element, inputs.m());
+    check(b, inputs, &expected(inputs), what);
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
@@ -65,7 +56,7 @@ fn listed_shapes<B: Backend>(b: &B) {
     for &(m, heads, kv_heads, head_dim, start) in TEST_SHAPES {
         for element in ELEMENTS {
             let heads = Heads { heads, kv_heads, head_dim };
-            check_spreads(b, &case(&mut seeded, element, heads, m, start));
+            check_case(b, &case(&mut seeded, element, heads, m, start));
         }
     }
 }
@@ -75,13 +66,13 @@ fn every_head_size<B: Backend>(b: &B) {
     for head_dim in 1..=MAX_HEAD_DIM as usize {
         let element = ELEMENTS[head_dim % 2];
         let heads = Heads { heads: 2, kv_heads: 1, head_dim };
-        check_spreads(b, &case(&mut seeded, element, heads, 2, 64 - head_dim % 3));
+        check_case(b, &case(&mut seeded, element, heads, 2, 64 - head_dim % 3));
     }
     // Sizes of published models, with the other element type too.
     for head_dim in [48, 64, 80, 96, 100, 128, 256] {
         for element in ELEMENTS {
             let heads = Heads { heads: 2, kv_heads: 2, head_dim };
-            check_spreads(b, &case(&mut seeded, element, heads, 3, 100));
+            check_case(b, &case(&mut seeded, element, heads, 3, 100));
         }
     }
 }
@@ -91,7 +82,7 @@ fn grouped_heads<B: Backend>(b: &B) {
     for (heads, kv_heads) in [(1, 1), (4, 1), (4, 4), (5, 1), (12, 4), (20, 5), (16, 2), (32, 32)] {
         for element in ELEMENTS {
             let heads = Heads { heads, kv_heads, head_dim: 20 };
-            check_spreads(b, &case(&mut seeded, element, heads, 2, 70));
+            check_case(b, &case(&mut seeded, element, heads, 2, 70));
         }
     }
 }
@@ -101,12 +92,12 @@ fn positions_around_key_blocks<B: Backend>(b: &B) {
     let heads = Heads { heads: 2, kv_heads: 1, head_dim: 24 };
     for start in [0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 511, 512, 700] {
         for m in [1, 2, 3, 66] {
-            check_spreads(b, &case(&mut seeded, ELEMENTS[m % 2], heads, m, start));
+            check_case(b, &case(&mut seeded, ELEMENTS[m % 2], heads, m, start));
         }
     }
     // Prompts from nothing: row i sees i + 1 keys.
     for m in [1, 63, 64, 65, 130] {
-        check_spreads(b, &case(&mut seeded, ELEMENTS[m % 2], heads, m, 0));
+        check_case(b, &case(&mut seeded, ELEMENTS[m % 2], heads, m, 0));
     }
 }
 
@@ -119,7 +110,7 @@ fn unusual_values<B: Backend>(b: &B) {
             let mut inputs = case(&mut seeded, element, heads, 2, 130);
             let q_len = heads.q_len();
             inputs.qkv[..q_len].iter_mut().for_each(|q| *q *= by);
-            check_spreads(b, &inputs);
+            check_case(b, &inputs);
         }
     }
 }
@@ -131,7 +122,7 @@ fn generated_shapes<B: Backend>(b: &B) {
         let heads = kv_heads * (1 + seeded.below(4));
         let heads = Heads { heads, kv_heads, head_dim: 1 + seeded.below(MAX_HEAD_DIM as usize) };
         let (m, start) = (1 + seeded.below(4), seeded.below(300));
-        check_spreads(b, &case(&mut seeded, ELEMENTS[i % 2], heads, m, start));
+        check_case(b, &case(&mut seeded, ELEMENTS[i % 2], heads, m, start));
     }
 }
 
@@ -143,58 +134,30 @@ fn refusals<B: Backend>(b: &B) {
     let (start, no_start) = (&zeros::<B, u32>(b, 2), &zeros::<B, u32>(b, 1));
     for element in ELEMENTS {
         let cache = &KvCache::<B>::alloc(b, heads, 99, element).expect("a cache");
-        let rows = || Spread::<B>::Rows;
         for m in [0, MAX_ROWS + 1] {
-            let op = Attention { qkv, cache, out, start, start_at, m, heads, spread: rows() };
+            let op = Attention { qkv, cache, out, start, start_at, m, heads };
             refused!(dimension("m"), b.attention(op));
         }
-        let op = Attention { qkv: few_qkv, cache, out, start, start_at, m, heads, spread: rows() };
+        let op = Attention { qkv: few_qkv, cache, out, start, start_at, m, heads };
         refused!(short("qkv"), b.attention(op));
-        let op = Attention { qkv, cache, out: few, start, start_at, m, heads, spread: rows() };
+        let op = Attention { qkv, cache, out: few, start, start_at, m, heads };
         refused!(short("out"), b.attention(op));
         let start = no_start;
-        let op = Attention { qkv, cache, out, start, start_at, m, heads, spread: rows() };
+        let op = Attention { qkv, cache, out, start, start_at, m, heads };
         refused!(short("start"), b.attention(op));
 
         let bytes = 2 * 99 * 16 * element.bytes();
         let cut = |k, v| KvCache::<B> { k: zeros(b, k), v: zeros(b, v), element, capacity: 99 };
         let cuts = [cut(bytes - 1, bytes), cut(bytes, bytes - 1)];
         for (bad, cache) in ["k_cache", "v_cache"].into_iter().zip(&cuts) {
-            let spread = rows();
-            let op = Attention { qkv, cache, out, start, start_at: 0, m, heads, spread };
+            let op = Attention { qkv, cache, out, start, start_at: 0, m, heads };
             refused!(short(bad), b.attention(op));
-        }
-
-        let mut few_partial = AttentionScratch::<B> {
-            partial: zeros(b, m * 4 * 2 * 12 - 1),
-            counters: zeros(b, m * 4),
-        };
-        let scratch = &mut few_partial;
-        let spread = Spread::Keys { scratch, positions: 99 };
-        let op = Attention { qkv, cache, out, start, start_at: 0, m, heads, spread };
-        refused!(short("partial"), b.attention(op));
-        let mut few_counters = AttentionScratch::<B> {
-            partial: zeros(b, m * 4 * 2 * 12),
-            counters: zeros(b, m * 4 - 1),
-        };
-        let scratch = &mut few_counters;
-        let spread = Spread::Keys { scratch, positions: 99 };
-        let op = Attention { qkv, cache, out, start, start_at: 0, m, heads, spread };
-        refused!(short("counters"), b.attention(op));
-        for positions in [0, 100] {
-            let spread = Spread::Keys { scratch: &mut few_counters, positions };
-            let op = Attention { qkv, cache, out, start, start_at: 0, m, heads, spread };
-            refused!(dimension("positions"), b.attention(op));
         }
     }
     let cache = &KvCache::<B>::alloc(b, heads, 99, RowType::F32).expect("a cache");
     let wide = Heads { head_dim: MAX_HEAD_DIM as usize + 1, ..heads };
     for (bad, heads) in BAD_HEADS.into_iter().chain([("head_dim", wide)]) {
-        let spread = Spread::Rows;
-        let op = Attention { qkv, cache, out, start, start_at, m, heads, spread };
+        let op = Attention { qkv, cache, out, start, start_at, m, heads };
         refused!(dimension(bad), b.attention(op));
-    }
-    for (bad, m, positions) in [("m", 0, 9), ("positions", 2, 0)] {
-        refused!(dimension(bad), AttentionScratch::alloc(b, heads, m, positions).map(drop));
     }
 }

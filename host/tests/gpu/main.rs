@@ -8,6 +8,8 @@
 mod act_quant;
 mod activation;
 mod attention;
+mod attention_step;
+mod bit_linear;
 mod conv2d;
 mod bmm;
 mod coverage;

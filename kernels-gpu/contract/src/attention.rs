@@ -13,9 +13,8 @@
 //! weighted values, and the blocks are combined first to last ([`crate::num::BlockSum`], [`crate::num::Running`]). So
 //! the bits do not depend on how blocks are spread over the GPU nor on M.
 //!
-//! * `attention_split_*`: block `(b, j, m)` computes key block `b`, leaves it in `partial`, and the
-//!   last block of `(j, m)` to finish combines them. For decode.
-//! * `attention_*`: block `(j, m)` walks over the key blocks itself. For prefill.
+//! Block `(j, m)` walks over the key blocks. A single row does better with
+//! [`crate::attention_step`].
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
@@ -27,11 +26,6 @@ pub const THREADS: u32 = 128;
 pub const MAX_HEAD_DIM: u32 = 256;
 /// Shared memory in bytes: the query, the scores of a key block, their exponentials.
 pub const SMEM_BYTES: u32 = 4 * (MAX_HEAD_DIM + 2 * KEY_BLOCK as u32);
-
-/// Elements one key block of one query leaves in `partial`: maximum, sum, weighted values.
-pub const fn partial_len(head_dim: usize) -> usize {
-    2 + head_dim
-}
 
 /// The only kernel parameter, passed by value.
 #[repr(C)]
@@ -47,10 +41,6 @@ pub struct Args {
     pub out: DevPtr<f32>,
     /// Position of query row 0.
     pub start: DevPtr<u32>,
-    /// `[M, heads, key_blocks, partial_len(head_dim)]`; split kernels only.
-    pub partial: DevPtr<f32>,
-    /// `[M, heads]`, zero before and after every launch; split kernels only.
-    pub counters: DevPtr<u32>,
     /// Query rows.
     pub m: u32,
     /// Query heads.
@@ -63,19 +53,11 @@ pub struct Args {
     pub q_stride: u32,
     /// Positions of the caches.
     pub capacity: u32,
-    /// Key blocks of the grid (split kernels): at least `ceil((start + M) / KEY_BLOCK)`.
-    pub key_blocks: u32,
     /// Multiplier of the scores, `1 / sqrt(head_dim)`.
     pub scale: f32,
 }
 
-/// Blocks of `attention_split_*`: key blocks within heads within queries. More than a grid can have
-/// saturate, and are refused by the launch.
-pub const fn split_grid(m: u32, heads: u32, key_blocks: u32) -> [u32; 3] {
-    [m.saturating_mul(heads).saturating_mul(key_blocks), 1, 1]
-}
-
-/// Blocks of `attention_*`: heads within queries.
+/// Blocks: heads within queries. More than a grid can have saturate, and are refused by the launch.
 pub const fn grid(m: u32, heads: u32) -> [u32; 3] {
     [m.saturating_mul(heads), 1, 1]
 }
@@ -97,6 +79,4 @@ macro_rules! kernels {
 kernels! {
     AttentionBf16 "attention_bf16" "One block per query and head, bf16 cache.";
     AttentionF32 "attention_f32" "One block per query and head, f32 cache.";
-    AttentionSplitBf16 "attention_split_bf16" "One block per query, head and key block, bf16 cache.";
-    AttentionSplitF32 "attention_split_f32" "One block per query, head and key block, f32 cache.";
 }

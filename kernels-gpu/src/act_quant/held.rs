@@ -6,26 +6,45 @@
 
 use contract::act_quant::THREADS;
 use contract::num::fma;
+use contract::w2a8::act_index;
 
 use crate::arch::mem::{ld, ld_if, ld_nc_if, st};
 use crate::arch::thread::thread_idx_x;
 
 /// Elements of a thread that stay in registers, in the body for rows up to 2,560.
-pub(super) const SHORT: usize = 10;
+pub(crate) const SHORT: usize = 10;
 /// The same in the body for longer rows: those up to 7,168 are read once.
-pub(super) const LONG: usize = 28;
+pub(crate) const LONG: usize = 28;
 
 /// Whether a row of `k` elements fits the registers of the [`SHORT`] body.
 #[inline(always)]
-pub(super) fn is_short(k: u32) -> bool {
+pub(crate) fn is_short(k: u32) -> bool {
     k <= THREADS * SHORT as u32
 }
 
 /// Index of element `j` of this thread.
 #[inline(always)]
-pub(super) fn element(j: usize) -> u32 {
+pub(crate) fn element(j: usize) -> u32 {
     thread_idx_x() + THREADS * j as u32
 }
+
+/// How far apart elements `i` and `i + 256 j` of a row of activations stand, for `i < 256`.
+#[inline(always)]
+pub(crate) const fn step(j: usize) -> usize {
+    act_index(THREADS as usize * j)
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < THREADS as usize {
+        let mut j = 0;
+        while j < 5 {
+            assert!(act_index(i + THREADS as usize * j) == act_index(i) + step(j));
+            j += 1;
+        }
+        i += 1;
+    }
+};
 
 /// The held elements of a vector of `k` that no kernel writes; zeros past its end.
 ///

@@ -3,7 +3,7 @@
 //! A thread owns elements `t, t + 256, ...` (see [`held`]): the first `HELD` stay in registers, the
 //! others are read again for each pass (maximum, then quantising).
 
-mod held;
+pub(crate) mod held;
 
 use contract::act_quant::{
     ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs, RmsNormArgs,
@@ -21,27 +21,9 @@ use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 
-use held::{LONG, SHORT, element, held_constants, is_short, residual_row};
+use held::{LONG, SHORT, element, held_constants, is_short, residual_row, step};
 
 const _: () = assert!(THREADS == block::THREADS && SMEM_BYTES >= 4 * (block::THREADS + 16));
-
-/// How far apart elements `i` and `i + 256 j` of a row of activations stand, for `i < 256`.
-#[inline(always)]
-const fn step(j: usize) -> usize {
-    act_index(THREADS as usize * j)
-}
-
-const _: () = {
-    let mut i = 0;
-    while i < THREADS as usize {
-        let mut j = 0;
-        while j < 5 {
-            assert!(act_index(i + THREADS as usize * j) == act_index(i) + step(j));
-            j += 1;
-        }
-        i += 1;
-    }
-};
 
 /// Quantises the block's row: `held`, then `far(i)` for the elements beyond.
 ///

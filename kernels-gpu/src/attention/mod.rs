@@ -1,24 +1,19 @@
-//! Device side of [`contract::attention`]: one block of 128 threads per query and head, or per
-//! query, head and key block.
+//! Device side of [`contract::attention`]: one block of 128 threads per query and head.
 //!
 //! One key block of 64, with `T` threads: two threads make the score of a key (4 of the dot's 8
 //! partials each); every warp then finds maximum and sum for itself, two keys to a lane, and warp 0
 //! leaves the exponentials in shared memory; last, thread `d` carries dimensions `d` and `d + 128`
 //! of the weighted values through the keys in order.
 //!
-//! [`rows`] and [`keys`] are the two ways to spread that over the GPU.
+//! [`crate::attention_step`] spreads the key blocks of one query over the GPU.
 
-mod keys;
-mod query;
+pub(crate) mod query;
 mod rows;
 
-use contract::attention::{
-    Args, AttentionBf16, AttentionF32, AttentionSplitBf16, AttentionSplitF32,
-};
+use contract::attention::{Args, AttentionBf16, AttentionF32};
 use contract::launch::Kernel;
 
 use crate::element::Bf16;
-use keys::attention_split;
 use rows::attention;
 
 macro_rules! entries {
@@ -38,6 +33,4 @@ macro_rules! entries {
 entries! {
     attention_bf16 AttentionBf16 attention Bf16;
     attention_f32 AttentionF32 attention f32;
-    attention_split_bf16 AttentionSplitBf16 attention_split Bf16;
-    attention_split_f32 AttentionSplitF32 attention_split f32;
 }

@@ -1,10 +1,9 @@
 //! One query and head, and what a block of threads does with 64 keys.
 
-use contract::attention::{Args, KEY_BLOCK, MAX_HEAD_DIM, THREADS};
-use contract::kv_append::kv_stride;
+use contract::attention::{KEY_BLOCK, MAX_HEAD_DIM, THREADS};
 use contract::num::{BlockSum, Running, exp, fma, max, score, tree8, weighted_value};
 
-use crate::arch::mem::{ld, st};
+use crate::arch::mem::st;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, shuffle_xor, warp_id, warp_tree};
@@ -13,95 +12,91 @@ use crate::element::CacheElement;
 /// Keys of a block.
 const KEYS: u32 = KEY_BLOCK as u32;
 /// Dimensions of the values that one thread carries.
-pub(super) const DIMS: usize = (MAX_HEAD_DIM / THREADS) as usize;
+pub(crate) const DIMS: usize = (MAX_HEAD_DIM / THREADS) as usize;
 /// Keys whose values are in flight at once, behind those that were loaded early.
 const IN_FLIGHT: u32 = 16;
 
 const _: () = assert!(THREADS == 2 * KEYS && KEYS == 64);
 
 /// One query and head, and the caches it looks at.
-pub(super) struct Query<E> {
-    head_dim: u32,
-    stride: usize,
-    scale: f32,
+pub(crate) struct Query<E> {
+    pub(crate) head_dim: u32,
+    /// Elements from key to key, and from value to value.
+    pub(crate) stride: usize,
+    pub(crate) scale: f32,
     /// k[kv head, 0].
-    keys: *const E,
+    pub(crate) keys: *const E,
     /// v[kv head, 0].
-    values: *const E,
+    pub(crate) values: *const E,
     /// Keys that the query sees.
-    visible: u32,
-    /// The query, zero padded to 8 elements.
-    shared_q: Shared<f32>,
-    pub(super) shared_scores: Shared<f32>,
-    shared_weights: Shared<f32>,
+    pub(crate) visible: u32,
+}
+
+/// The last key that a query sees, when it is not in the cache yet.
+#[derive(Clone, Copy)]
+pub(crate) struct NewKey {
+    /// This thread's dimensions of the value, as a cache keeps them.
+    pub(crate) value: [f32; DIMS],
+}
+
+/// The query, zero padded to 8 elements: [`MAX_HEAD_DIM`] words.
+#[inline(always)]
+pub(crate) fn shared_q() -> Shared<f32> {
+    dynamic_shared_mem()
+}
+
+/// The scores of a key block.
+#[inline(always)]
+pub(crate) fn shared_scores() -> Shared<f32> {
+    shared_q().add(MAX_HEAD_DIM)
+}
+
+/// Their exponentials.
+#[inline(always)]
+fn shared_weights() -> Shared<f32> {
+    shared_scores().add(KEYS)
+}
+
+/// The new key, zero padded to 8 elements, as a cache keeps it; only where there is a [`NewKey`].
+#[inline(always)]
+pub(crate) fn shared_k() -> Shared<f32> {
+    shared_weights().add(KEYS)
 }
 
 impl<E: CacheElement> Query<E> {
-    /// Finds row `m` of head `head` and brings its query into shared memory.
-    ///
-    /// *Convergence*: every thread of the block calls it.
-    ///
-    /// # Safety
-    ///
-    /// The pointers of `args` cover the contract's table; `m < args.m`, `head < args.heads`.
-    #[inline(always)]
-    pub(super) unsafe fn new(args: &Args, m: u32, head: u32) -> Self {
-        let stride = kv_stride(args.head_dim as usize);
-        let kv_head = head / (args.heads / args.kv_heads);
-        let at = kv_head as usize * args.capacity as usize * stride;
-        // SAFETY: one element, there by the contract.
-        let start = unsafe { ld(args.start.as_ptr().cast_const()) };
-        let shared_q: Shared<f32> = dynamic_shared_mem();
-        let query = Self {
-            head_dim: args.head_dim,
-            stride,
-            scale: args.scale,
-            keys: args.k_cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
-            values: args.v_cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
-            visible: start.saturating_add(m).saturating_add(1).min(args.capacity),
-            shared_q,
-            shared_scores: shared_q.add(MAX_HEAD_DIM),
-            shared_weights: shared_q.add(MAX_HEAD_DIM + KEYS),
-        };
-        let q = args.q.as_ptr().cast_const();
-        let q = q.wrapping_add(m as usize * args.q_stride as usize); // q[m]
-        let q = q.wrapping_add((head * args.head_dim) as usize); // q[m, head]
-        let mut d = thread_idx_x();
-        while d < stride as u32 {
-            // SAFETY: q[m, head, d] when d < head_dim.
-            let v = if d < args.head_dim { unsafe { ld(q.wrapping_add(d as usize)) } } else { 0.0 };
-            // SAFETY: d < kv_stride(head_dim) <= MAX_HEAD_DIM.
-            unsafe { shared_q.add(d).write(v) };
-            d += THREADS;
-        }
-        sync_threads();
-        query
-    }
-
     /// Key blocks with a visible key.
-    pub(super) fn blocks(&self) -> u32 {
+    pub(crate) fn blocks(&self) -> u32 {
         self.visible.div_ceil(KEYS)
     }
 
-    /// The score of key `t`, in both threads of its pair; thread `half` of the pair makes partials
-    /// `4 half ..` of the dot. `GROUPS` groups of 8 elements of a key are in flight at once.
+    /// The score of key `t`, or of the new one, in both threads of its pair; thread `half` of the pair
+    /// makes partials `4 half ..` of the dot. `GROUPS` groups of 8 elements of a key are in flight at once.
     ///
     /// # Safety
     ///
-    /// `t < self.visible`; the query is in shared memory.
+    /// `t < self.visible`; the query, and the new key, are in shared memory.
     #[inline(always)]
-    unsafe fn score<const GROUPS: usize>(&self, t: u32, half: u32) -> f32 {
+    unsafe fn score<const GROUPS: usize>(&self, t: u32, is_new: bool, half: u32) -> f32 {
         let key = self.keys.wrapping_add(t as usize * self.stride + 4 * half as usize);
-        let q = self.shared_q.add(4 * half);
+        let q = shared_q().add(4 * half);
         let mut p = [0.0; 4];
         let groups = self.head_dim.div_ceil(8);
         let mut first = 0;
         while first < groups {
-            let keys: [[f32; 4]; GROUPS] = core::array::from_fn(|g| {
+            let mut keys: [[f32; 4]; GROUPS] = core::array::from_fn(|g| {
                 let at = 8 * (first + g as u32);
                 // SAFETY: elements at + 4 half .. + 4 of the key, whose row is padded to 8.
-                unsafe { E::load4_if(at < self.head_dim, key.wrapping_add(at as usize)) }
+                unsafe { E::load4_if(at < self.head_dim && !is_new, key.wrapping_add(at as usize)) }
             });
+            if is_new {
+                let mut g = 0;
+                while g < GROUPS as u32 && first + g < groups {
+                    // SAFETY: elements 8 (first + g) + 4 half .. + 4 of the new key, padded likewise.
+                    keys[g as usize] =
+                        unsafe { shared_k().add(8 * (first + g) + 4 * half).read_x4() };
+                    g += 1;
+                }
+            }
             let mut g = 0;
             while g < GROUPS as u32 && first + g < groups {
                 let at = 8 * (first + g);
@@ -126,41 +121,47 @@ impl<E: CacheElement> Query<E> {
     /// Takes key block `block`: its maximum and sum, and the weighted values of this thread's
     /// dimensions. The values of the first `EARLY` keys (a multiple of 4) are on their way while the
     /// scores are made: a block of threads that is alone on its multiprocessor waits for memory
-    /// once.
+    /// once. With `new` the last key of the block is the new one.
     ///
     /// *Convergence*: every thread of the block calls it.
     ///
     /// # Safety
     ///
-    /// `block < self.blocks()`; the query is in shared memory.
+    /// `block < self.blocks()`; the query is in shared memory; a new key is the last one that the query
+    /// sees, in this key block and in shared memory.
     #[inline(always)]
-    pub(super) unsafe fn key_block<const GROUPS: usize, const EARLY: usize>(
+    pub(crate) unsafe fn key_block<const GROUPS: usize, const EARLY: usize>(
         &self,
         block: u32,
+        new: Option<NewKey>,
     ) -> (BlockSum, [f32; DIMS]) {
         let first = block * KEYS;
         let keys = (self.visible - first).min(KEYS); // at least 1
+        let stored = if new.is_some() { keys - 1 } else { keys };
         let values = self.values.wrapping_add(first as usize * self.stride);
         let own = values.wrapping_add(thread_idx_x() as usize);
         let early: [f32; EARLY] = core::array::from_fn(|t| {
-            let there = (t as u32) < keys && thread_idx_x() < self.head_dim;
-            // SAFETY: v[kv head, first + t, d] with t < keys and d < head_dim.
+            let there = (t as u32) < stored && thread_idx_x() < self.head_dim;
+            // SAFETY: v[kv head, first + t, d] with t < stored and d < head_dim.
             unsafe { E::load_if(there, own.wrapping_add(t * self.stride)) }
         });
         let (t, half) = (thread_idx_x() / 2, thread_idx_x() % 2);
         // A key that is not there has the score of the last one, which nobody reads.
         // SAFETY: first + keys <= visible.
-        let s = unsafe { self.score::<GROUPS>(first + t.min(keys - 1), half) };
+        let s = unsafe {
+            let t = t.min(keys - 1);
+            self.score::<GROUPS>(first + t, t >= stored, half)
+        };
         if half == 0 {
             // SAFETY: t < 64; the last reader of the scores passed the second barrier below.
-            unsafe { self.shared_scores.add(t).write(s) };
+            unsafe { shared_scores().add(t).write(s) };
         }
         sync_threads();
 
         let lane = lane_id();
         // SAFETY: 64 scores, written before the barrier.
         let s = unsafe {
-            [self.shared_scores.add(lane).read(), self.shared_scores.add(lane + 32).read()]
+            [shared_scores().add(lane).read(), shared_scores().add(lane + 32).read()]
         };
         let there = [lane < keys, lane + 32 < keys];
         let mut top = if there[0] { max(f32::NEG_INFINITY, s[0]) } else { f32::NEG_INFINITY };
@@ -177,8 +178,8 @@ impl<E: CacheElement> Query<E> {
         if warp_id() == 0 {
             // SAFETY: two of 64 words; their last reader passed the barrier above.
             unsafe {
-                self.shared_weights.add(lane).write(p[0]);
-                self.shared_weights.add(lane + 32).write(p[1]);
+                shared_weights().add(lane).write(p[0]);
+                shared_weights().add(lane + 32).write(p[1]);
             }
         }
         let sum = warp_tree(p[0] + p[1]);
@@ -186,17 +187,22 @@ impl<E: CacheElement> Query<E> {
 
         let mut out = [0.0; DIMS];
         if thread_idx_x() < self.head_dim {
-            // SAFETY: keys first .. first + keys are visible, and d < head_dim.
-            out[0] = unsafe { self.weighted(own, keys, &early) };
+            // SAFETY: keys first .. first + stored are in the cache, and d < head_dim.
+            out[0] = unsafe { self.weighted(own, stored, &early) };
         }
         let mut i = 1;
         while i < DIMS {
             let d = thread_idx_x() + THREADS * i as u32;
             if d < self.head_dim {
                 // SAFETY: as above.
-                out[i] = unsafe { self.weighted(values.wrapping_add(d as usize), keys, &[]) };
+                out[i] = unsafe { self.weighted(values.wrapping_add(d as usize), stored, &[]) };
             }
             i += 1;
+        }
+        if let Some(new) = new {
+            // SAFETY: stored < 64, written before the barrier.
+            let p = unsafe { shared_weights().add(stored).read() };
+            out = core::array::from_fn(|i| weighted_value(out[i], p, new.value[i]));
         }
         (BlockSum { max: top, sum }, out)
     }
@@ -218,7 +224,7 @@ impl<E: CacheElement> Query<E> {
         let mut acc = 0.0;
         let mut take = |t: u32, v: [f32; 4]| {
             // SAFETY: t < 64, a multiple of 4.
-            let p = unsafe { self.shared_weights.add(t).read_x4() };
+            let p = unsafe { shared_weights().add(t).read_x4() };
             let mut e = 0;
             while e < 4 {
                 let next = weighted_value(acc, p[e], v[e]);
@@ -249,27 +255,24 @@ impl<E: CacheElement> Query<E> {
     }
 }
 
-/// Writes this thread's dimensions of `out[m, head]`.
+/// Writes this thread's dimensions of the output at `out`.
 ///
 /// # Safety
 ///
-/// `m < args.m` and `head < args.heads`; `out` covers the contract's table.
+/// `out` starts a head of `head_dim` outputs that belong to this block.
 #[inline(always)]
-pub(super) unsafe fn write_out(
-    args: &Args,
-    m: u32,
-    head: u32,
+pub(crate) unsafe fn write_out(
+    out: *mut f32,
+    head_dim: u32,
     running: Running,
     values: [f32; DIMS],
 ) {
-    let row = (m as usize * args.heads as usize + head as usize) * args.head_dim as usize;
     let mut i = 0;
     while i < DIMS {
         let d = thread_idx_x() + THREADS * i as u32;
-        if d < args.head_dim {
-            let at = args.out.as_ptr().wrapping_add(row + d as usize);
-            // SAFETY: out[m, head, d] belongs to this thread.
-            unsafe { st(at, running.finish(values[i])) };
+        if d < head_dim {
+            // SAFETY: element d of the head belongs to this thread.
+            unsafe { st(out.wrapping_add(d as usize), running.finish(values[i])) };
         }
         i += 1;
     }

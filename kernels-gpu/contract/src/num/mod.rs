@@ -30,7 +30,9 @@ pub use half::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use ln::ln;
 pub use order::{order_key, order_value};
 pub use philox::{philox4x32, unit};
-pub use quant::{ABSMAX_FLOOR, abs_bits, act_scale, quantise};
+pub use quant::{
+    ABSMAX_FLOOR, ORDINARY_ZERO, abs_bits, act_scale, is_ordinary, quantise, quantise_ordinary,
+};
 pub use quotient::quotient;
 pub use round::{round_even, round_even_i32};
 pub use sum::{

@@ -37,6 +37,23 @@ pub const fn quantise(x: f32, scale: f32) -> i8 {
     (v + MAGIC).to_bits() as i8
 }
 
+/// Whether every element of a row with this scale is ordinary for [`quantise_ordinary`]: the row is finite.
+#[inline(always)]
+pub const fn is_ordinary(scale: f32) -> bool {
+    scale > 0.0
+}
+
+/// What [`quantise_ordinary`] gives for a value of 0.
+pub const ORDINARY_ZERO: u32 = MAGIC.to_bits();
+
+/// [`quantise`] of an element of the row that `scale` was made for, when [`is_ordinary`]: its low byte is
+/// the value, and less [`ORDINARY_ZERO`] the word is. No magnitude is above the row's largest, whose
+/// product with the scale is 127 with two roundings: nothing saturates.
+#[inline(always)]
+pub const fn quantise_ordinary(x: f32, scale: f32) -> u32 {
+    (x * scale + MAGIC).to_bits()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +89,30 @@ mod tests {
         assert_eq!(quantise(-128.5, 1.0), -128);
         assert_eq!(quantise(-127.5, 1.0), -128);
         assert_eq!(quantise(126.5, 1.0), 126);
+    }
+
+    #[test]
+    fn ordinary_rows_need_no_saturation() {
+        let mut bits = 7u32;
+        let tops = [f32::MIN_POSITIVE, 1e-40, 1e-5, 0.999e-5, 3.3, 1e30, f32::MAX];
+        for i in 0..200_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let top = tops.get(i).copied().unwrap_or(f32::from_bits(bits >> 1));
+            if !top.is_finite() {
+                continue;
+            }
+            let scale = act_scale(top);
+            assert!(is_ordinary(scale));
+            let x = f32::from_bits(bits.rotate_left(9));
+            for x in [top, -top, top * 0.5, 0.0, -0.0, if x.abs() <= top { x } else { 0.0 }] {
+                let (word, want) = (quantise_ordinary(x, scale), quantise(x, scale));
+                assert_eq!(word as i8, want, "{x} of {top}");
+                assert_eq!(word.wrapping_sub(ORDINARY_ZERO) as i32, i32::from(want), "{x}");
+            }
+        }
+        for top in [f32::INFINITY, f32::NAN] {
+            assert!(!is_ordinary(act_scale(top)));
+        }
     }
 
     #[test]

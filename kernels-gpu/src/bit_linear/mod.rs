@@ -1,0 +1,204 @@
+//! Device side of [`contract::bit_linear`]: every block quantises the row for itself and makes the outputs
+//! of its rows of weights.
+//!
+//! A warp works on sets of 16 rows, four lanes to a row, a row and the one eight further to a lane. In one
+//! step each lane takes a chunk of both; the steps of a block, set after set, are dealt out to its warps
+//! in runs of equal length ([`product`]). A sum that ends in a warp is added to the row's in shared
+//! memory: sums are exact, so the order in which warps come does not show.
+//!
+//! Before the wait for the kernel in front a block asks for the weights of its first steps
+//! ([`queue`]) and for the gains; then it only waits for the row.
+
+mod product;
+mod queue;
+mod row;
+
+use contract::activation::Activation;
+use contract::bit_linear::{
+    Args, FIXED_BYTES, Finish, LANES, MAX_K, MAX_ROWS_OF_BLOCK, SET_ROWS, THREADS, WARPS,
+};
+use contract::launch::Kernel;
+use contract::w2a8::{CHUNK, dequantise};
+
+use crate::arch::block;
+use crate::arch::grid::launch_dependents;
+use crate::arch::mem::{ld, ld_if, st};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::arch::warp::{lane_id, warp_id};
+use product::multiply;
+use queue::Queue;
+use row::Quantised;
+
+/// Rows of a set that a lane works on.
+const ROWS: usize = (SET_ROWS * LANES / 32) as usize;
+
+const _: () = assert!(THREADS == block::THREADS && WARPS == block::WARPS && ROWS == 2);
+
+/// The shared memory of a block, part by part.
+#[derive(Clone, Copy)]
+struct Memory {
+    /// The quantised row, in the order of `contract::w2a8`.
+    acts: Shared<u8>,
+    /// Of the norm: one word of each thread; then of the maximum and of the sum, one of each warp.
+    scratch: Shared<f32>,
+    /// One word of each row of weights.
+    sums: Shared<u32>,
+    /// Weights on their way.
+    slots: Shared<u32>,
+}
+
+impl Memory {
+    #[inline(always)]
+    fn new() -> Self {
+        let acts: Shared<u8> = dynamic_shared_mem();
+        let scratch: Shared<f32> = acts.byte_add(MAX_K as u32).cast();
+        let sums = scratch.add(THREADS + 2 * WARPS).cast();
+        Self { acts, scratch, sums, slots: acts.byte_add(FIXED_BYTES).cast() }
+    }
+}
+
+/// What one block makes.
+#[derive(Clone, Copy)]
+struct Tile {
+    /// Outputs of the whole product.
+    n: u32,
+    /// Its first output.
+    first: u32,
+    /// Its outputs.
+    outputs: u32,
+    /// Its rows of weights: those of the outputs, then those of the factors of a gated product.
+    rows: u32,
+    /// Chunks of a row.
+    chunks: u32,
+    /// Steps of a row: `LANES` chunks each.
+    groups: u32,
+}
+
+impl Tile {
+    #[inline(always)]
+    fn new(args: &Args) -> Self {
+        let first = block_idx_x() * args.outputs;
+        let outputs = args.outputs.min(args.n - first);
+        let gated = args.finish >= Finish::Relu2 as u32;
+        let rows = if gated { 2 * outputs } else { outputs };
+        let chunks = args.k.div_ceil(CHUNK as u32);
+        let groups = chunks.div_ceil(LANES);
+        Self { n: args.n, first, outputs, rows, chunks, groups }
+    }
+
+    /// Where row `row` of the block stands in the matrix.
+    #[inline(always)]
+    fn row_of_matrix(&self, row: u32) -> u32 {
+        let of_factor = row >= self.outputs;
+        self.first + if of_factor { self.n + row - self.outputs } else { row }
+    }
+
+    /// The steps of this warp, from the first to behind the last.
+    #[inline(always)]
+    fn steps(&self) -> (u32, u32) {
+        let steps = self.rows.div_ceil(SET_ROWS) * self.groups;
+        (warp_id() * steps / WARPS, (warp_id() + 1) * steps / WARPS)
+    }
+}
+
+/// Row `r` of this lane's rows in set `set`.
+#[inline(always)]
+fn row_of_lane(set: u32, r: usize) -> u32 {
+    set * SET_ROWS + lane_id() / LANES + 32 / LANES * r as u32
+}
+
+/// The kernel: the weights of `DEPTH` steps on their way, of which `AHEAD` are behind the one that is
+/// waited for.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the extents of the contract's table, the weights aligned to 16 bytes;
+/// `args.outputs` rows of outputs, or pairs of them, are at most `MAX_ROWS_OF_BLOCK`, `args.k` is at most
+/// `MAX_K`; grid, block and shared memory are the contract's.
+#[inline(always)]
+unsafe fn bit_linear<const DEPTH: u32, const AHEAD: u32>(args: &Args) {
+    const { assert!(AHEAD + 1 == DEPTH) };
+    let (memory, tile) = (Memory::new(), Tile::new(args));
+    let (first, end) = tile.steps();
+    // SAFETY: the launch contract, handed on.
+    let mut queue = unsafe { Queue::<DEPTH, AHEAD>::new(args, memory.slots, tile, first, end) };
+    queue.fill();
+    let mut row = thread_idx_x();
+    while row < tile.rows {
+        // SAFETY: row < MAX_ROWS_OF_BLOCK; the first reader is behind a barrier.
+        unsafe { memory.sums.add(row).write(0) };
+        row += THREADS;
+    }
+    launch_dependents();
+
+    // SAFETY: the launch contract, handed on; waits for the kernel in front.
+    let quantised = unsafe { row::quantise(args, memory) };
+    let own = tile.first + thread_idx_x();
+    let adds = args.finish == Finish::Add as u32;
+    let y = args.y.as_ptr();
+    // On its way during the product.
+    // SAFETY: y[first + t], whose only writer is this thread.
+    let before = unsafe {
+        ld_if(adds && thread_idx_x() < tile.outputs, y.cast_const().wrapping_add(own as usize))
+    };
+
+    // SAFETY: the row is in shared memory; the launch contract, handed on.
+    unsafe { multiply(&mut queue, memory, tile, first, end) };
+    sync_threads();
+
+    let mut i = thread_idx_x();
+    while i < tile.outputs {
+        let at = y.wrapping_add((tile.first + i) as usize);
+        // SAFETY: both rows of output i < outputs are rows of the block, complete since the barrier.
+        let product = |row| unsafe { finished(args, memory, quantised, tile, row) };
+        let p = product(i);
+        let value = match args.finish {
+            f if f == Finish::Relu2 as u32 => Activation::Relu2.gated(p, product(tile.outputs + i)),
+            f if f == Finish::Silu as u32 => Activation::Silu.gated(p, product(tile.outputs + i)),
+            _ if adds => {
+                // SAFETY: y[first + i], whose only writer is this thread.
+                let was = if i < THREADS { before } else { unsafe { ld(at.cast_const()) } };
+                was + p
+            }
+            _ => p,
+        };
+        // SAFETY: y[first + i] with first + i < n belongs to this thread.
+        unsafe { st(at, value) };
+        i += THREADS;
+    }
+}
+
+/// The product of row `row` of the block.
+///
+/// # Safety
+///
+/// `row < tile.rows`; its sum is complete.
+#[inline(always)]
+unsafe fn finished(args: &Args, memory: Memory, row_: Quantised, tile: Tile, row: u32) -> f32 {
+    // SAFETY: the caller's promise.
+    let codes = unsafe { memory.sums.add(row).read() } as i32;
+    dequantise(codes - row_.sum, row_.scale, args.segments.scale_of(tile.row_of_matrix(row)))
+}
+
+macro_rules! entries {
+    ($($name:ident $symbol:literal $depth:literal;)*) => {$(
+        const _: () = {
+            /// # Safety
+            ///
+            /// The launch obeys the variant's `SPEC` and grid; the pointers cover the contract's table.
+            #[unsafe(export_name = $symbol)]
+            unsafe extern "ptx-kernel" fn entry(args: Args) {
+                // SAFETY: the launch contract, handed on.
+                unsafe { bit_linear::<$depth, { $depth - 1 }>(&args) }
+            }
+            const _: unsafe extern "ptx-kernel" fn(
+                <contract::bit_linear::$name as Kernel>::Args,
+            ) = entry;
+        };
+    )*};
+}
+
+contract::for_each_bit_linear!(entries);
+
+const _: () = assert!(FIXED_BYTES % 16 == 0 && MAX_K % 512 == 0 && MAX_ROWS_OF_BLOCK % 4 == 0);
