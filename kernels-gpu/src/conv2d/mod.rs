@@ -3,6 +3,7 @@
 mod epilogue;
 pub mod exact;
 mod exact_gather;
+mod exact_product;
 #[cfg(level_sm_80)]
 mod gather;
 #[cfg(level_sm_80)]
@@ -19,6 +20,8 @@ pub mod join;
 pub mod lines;
 #[cfg(level_sm_90a)]
 mod lines_finish;
+#[cfg(level_sm_90a)]
+mod lines_tables;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod taps;
