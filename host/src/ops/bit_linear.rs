@@ -83,7 +83,13 @@ impl<B: Backend> BitLinear<'_, B> {
     /// The tensor, dimension or variant that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         let (n, k) = (self.w.n(), self.w.k());
-        dimension(OP, "k", k, MAX_K, "1 to 28672 elements are allowed; use act_quant and w2a8_gemv")?;
+        dimension(
+            OP,
+            "k",
+            k,
+            MAX_K,
+            "1 to 28672 elements are allowed; use act_quant and w2a8_gemv",
+        )?;
         if let Some(found) = self.variant.filter(|&v| v >= VARIANTS.len()) {
             let allowed = "an index into contract::bit_linear::VARIANTS is allowed";
             return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });

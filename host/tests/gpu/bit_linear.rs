@@ -1,7 +1,7 @@
 //! [`contract::bit_linear`]: every variant and every finish against the oracle.
 
-use bitnet_gpu::ops::bit_linear::{BitLinear, Finish, Norm};
 use bitnet_gpu::ops::act_quant::Gate;
+use bitnet_gpu::ops::bit_linear::{BitLinear, Finish, Norm};
 use bitnet_gpu::ops::{Backend, OpError, PackedLinear};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::bit_linear::{Case, Finish as Then, TEST_SHAPES, bit_linear};
@@ -83,11 +83,17 @@ fn segments<B: Backend>(b: &B) {
 /// finite.
 fn unusual_rows<B: Backend>(b: &B) {
     for k in [5, 2560, 3000] {
-        for (i, v) in [0.0, 1e-39, f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
+        for (i, v) in
+            [0.0, 1e-39, f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate()
+        {
             for norm in [false, true] {
                 let mut case = Case::new(10, k, norm, Then::ALL[i % 4], 6);
                 case.eps = if i % 2 == 0 { 0.0 } else { 1e-5 };
-                if i < 2 { case.x.fill(v) } else { case.x[k / 2] = v }
+                if i < 2 {
+                    case.x.fill(v)
+                } else {
+                    case.x[k / 2] = v
+                }
                 case.y[0] = f32::NEG_INFINITY;
                 check_case(b, &case, all());
             }
@@ -127,7 +133,10 @@ fn refusals<B: Backend>(b: &B) {
     refused!(dimension("n"), b.bit_linear(op));
     let half = &mut zeros::<B, f32>(b, 19);
     let finish = Finish::Gated { gate, y: half };
-    refused!(short("y"), b.bit_linear(BitLinear { x, norm: None, w: &matrix(40, k), finish, variant }));
+    refused!(
+        short("y"),
+        b.bit_linear(BitLinear { x, norm: None, w: &matrix(40, k), finish, variant })
+    );
     let variant = Some(VARIANTS.len());
     let op = BitLinear { x, norm: None, w, finish: Finish::Store { y: out }, variant };
     refused!(dimension("variant"), b.bit_linear(op));

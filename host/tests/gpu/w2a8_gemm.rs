@@ -74,13 +74,16 @@ fn listed_shapes<B: Backend>(b: &B) {
     }
 }
 
-/// Rows that do not start on 16 bytes, tiles that end inside, parts of k that are empty, and more
-/// token tiles than stand in a band.
+/// Rows that do not start on 16 bytes, tiles that end inside, parts of k that are empty, more token
+/// tiles than stand in a band, and more tiles than a GPU has multiprocessors.
 fn every_variant_at_the_edges_of_tiles<B: Backend>(b: &B) {
     for (m, n, k) in [(1, 64, 64), (33, 257, 513), (129, 66, 1025), (257, 131, 3000), (2600, 3, 70)]
     {
         check_case(b, &Case::new(m, n, k, 5), all::<B>());
     }
+    let mut case = Case::new(3000, 1000, 40, 5);
+    case.s[2900] = 1e-40;
+    check_case(b, &case, all::<B>());
 }
 
 fn extreme_values<B: Backend>(b: &B) {

@@ -6,8 +6,8 @@
 //! same as long as the activations agree. Of the eight columns one is used, that of lanes 0 to 3. It still
 //! takes a third of the time of `dp4a`.
 
-use contract::w2a8::{CHUNK, CHUNK_GROUP};
 use contract::bit_linear::LANES;
+use contract::w2a8::{CHUNK, CHUNK_GROUP};
 
 use super::{Memory, ROWS, Tile, queue::Queue, row_of_lane};
 use crate::arch::mem::X4;

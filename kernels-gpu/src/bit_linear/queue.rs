@@ -8,10 +8,10 @@ use contract::bit_linear::{Args, LANES, THREADS};
 
 #[cfg(level_sm_80)]
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
-#[cfg(not(level_sm_80))]
-use crate::arch::mem::ld_nc_stream_x4_if;
 use crate::arch::hint::opaque;
 use crate::arch::mem::X4;
+#[cfg(not(level_sm_80))]
+use crate::arch::mem::ld_nc_stream_x4_if;
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::lane_id;

@@ -4,9 +4,7 @@
 //! registers.
 
 use contract::bit_linear::{Args, THREADS, WARPS};
-use contract::num::{
-    ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise_ordinary,
-};
+use contract::num::{ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise_ordinary};
 use contract::rmsnorm::{inv_rms, normalise};
 use contract::w2a8::{act_bytes, act_index};
 
