@@ -131,9 +131,9 @@ unsafe fn products<const POSITIONS: u32>(left: Left, at: [Shared<u8>; 2], next: 
         // SAFETY: the caller's promise.
         unsafe {
             match POSITIONS {
-                64 => wgmma::i8_n64(left[i], b),
-                128 => wgmma::i8_n128(left[i], b),
-                _ => wgmma::i8_n256(left[i], b),
+                64 => wgmma::i8_n64(left[i], b, true),
+                128 => wgmma::i8_n128(left[i], b, true),
+                _ => wgmma::i8_n256(left[i], b, true),
             }
         }
         wgmma::commit();
