@@ -9,7 +9,7 @@ use contract::num::f32_to_bf16;
 
 use crate::arch::float::maximum;
 use crate::arch::half::pack_f16;
-use crate::arch::mem::{X4, ld_if, ld_u16_if, st, st_u16};
+use crate::arch::mem::{X4, ld_if, ld_u16_if, ld_word_or_half_if, st, st_u16};
 use crate::element::{Bf16, Element, F16};
 
 /// The values of a piece.
@@ -196,7 +196,8 @@ macro_rules! sixteen_bits {
             #[inline(always)]
             unsafe fn load_bits_if(enabled: bool, p: *const Self) -> u32 {
                 // SAFETY: the caller's promise.
-                u32::from(unsafe { ld_u16_if(enabled, p.cast()) })
+                // Into a word at once: what would widen it later waits for it first.
+                unsafe { ld_word_or_half_if(enabled, true, p.cast()) }
             }
 
             #[inline(always)]

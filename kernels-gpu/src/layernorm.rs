@@ -2,11 +2,14 @@
 
 use contract::launch::Kernel;
 use contract::layernorm::{
-    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
-    ShortF32, inv_deviation, normalise,
+    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation, normalise,
 };
+#[cfg(level_sm_90)]
+use contract::layernorm::{LongBf16, LongF16, LongF32};
 use contract::num::fma;
-use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+#[cfg(level_sm_90)]
+use contract::row::{LONG, LONG_THREADS};
+use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};

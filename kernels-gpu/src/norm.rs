@@ -211,7 +211,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
             } else {
                 let load = |there: bool, first: u32| line.load(there, x, first);
                 let each = |s: u32, first: u32, x: X4<u32>| each(s, first, E::widen(x));
-                if T == LONG_THREADS && E::PIECE == 8 {
+                if (T == LONG_THREADS || !cfg!(level_sm_80)) && E::PIECE == 8 {
                     // There are no registers for more.
                     self.block.load::<_, 4>(chunk, [0; 4], load, each);
                 } else {
@@ -287,7 +287,9 @@ macro_rules! entries {
     )*};
     (@ Short<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::new($args.m, $args.k);
-        if in_pieces::<$element>($args.k, &tensors(&$args)) {
+        let pieces = in_pieces::<$element>($args.k, &tensors(&$args));
+        // Older compilers do not fit a row into the registers.
+        if cfg!(level_sm_80) && pieces {
             let (mut m, step) = lanes.first_row();
             let mut turn = 0;
             while lanes.more(turn) {
@@ -298,8 +300,13 @@ macro_rules! entries {
         } else {
             let (mut m, end) = lanes.warp_rows($args.m);
             while m < end {
-                let row = Long::<$element, 32, SHORT, false>::new(tensors(&$args), $shape, m);
-                $body(&$args, row);
+                if !cfg!(level_sm_80) && pieces {
+                    let row = Long::<$element, 32, SHORT, true>::new(tensors(&$args), $shape, m);
+                    $body(&$args, row);
+                } else {
+                    let row = Long::<$element, 32, SHORT, false>::new(tensors(&$args), $shape, m);
+                    $body(&$args, row);
+                }
                 sync_warp();
                 m += WARPS;
             }

@@ -3,10 +3,13 @@
 use contract::launch::{DevPtr, Kernel};
 use contract::num::fma;
 use contract::rmsnorm::{
-    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
-    ShortF32, inv_rms, normalise,
+    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
 };
-use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+#[cfg(level_sm_90)]
+use contract::rmsnorm::{LongBf16, LongF16, LongF32};
+#[cfg(level_sm_90)]
+use contract::row::{LONG, LONG_THREADS};
+use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};

@@ -4,11 +4,15 @@
 //! the sum, and the output.
 
 use contract::launch::{DevPtr, Kernel};
-use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+#[cfg(level_sm_90)]
+use contract::row::{LONG, LONG_THREADS};
+use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 use contract::softmax::{
-    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
-    ShortF32, closing, score, shift, term, visible,
+    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
+    term, visible,
 };
+#[cfg(level_sm_90)]
+use contract::softmax::{LongBf16, LongF16, LongF32};
 
 use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
@@ -168,7 +172,9 @@ unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
     let lanes = Lanes::new(args.m, args.k);
-    if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
+    let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
+    // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
+    if cfg!(level_sm_80) && pieces {
         let (mut m, step) = lanes.first_row();
         let mut turn = 0;
         while lanes.more(turn) {
@@ -181,7 +187,13 @@ unsafe fn short<E: Float>(args: &Args) {
         let (mut m, end) = lanes.warp_rows(args.m);
         while m < end {
             // SAFETY: handed on; the warp has shared memory for a short row.
-            unsafe { held_row::<E, 32, SHORT, false>(Row::new(args, m)) };
+            unsafe {
+                if !cfg!(level_sm_80) && pieces {
+                    held_row::<E, 32, SHORT, true>(Row::new(args, m));
+                } else {
+                    held_row::<E, 32, SHORT, false>(Row::new(args, m));
+                }
+            }
             sync_warp();
             m += WARPS;
         }

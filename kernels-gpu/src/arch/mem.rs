@@ -52,6 +52,25 @@ macro_rules! load_x4_if {
     }};
 }
 
+/// The same of two words.
+macro_rules! load_x2_if {
+    ($enabled:expr, $p:expr, $init:literal, $ptx:literal) => {{
+        let (a, b): (i32, i32);
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            $init,
+            concat!("@on ", $ptx, " {{{a}, {b}}}, [{p}];"),
+            "}}",
+            a = out(reg32) a, b = out(reg32) b,
+            enabled = in(reg32) u32::from($enabled), p = in(reg64) $p,
+            options(pure, readonly, nostack),
+        );
+        [T::from_word(a), T::from_word(b)]
+    }};
+}
+
 macro_rules! load_if {
     ($enabled:expr, $p:expr, $ptx:literal) => {{
         let word: i32;
@@ -203,22 +222,8 @@ pub unsafe fn ld_or_zero_x4<T: Register>(enabled: bool, p: *const X4<T>) -> X4<T
 /// When `enabled`: as for [`ld_x2`].
 #[inline(always)]
 pub unsafe fn ld_or_zero_x2<T: Register>(enabled: bool, p: *const [T; 2]) -> [T; 2] {
-    let (a, b): (i32, i32);
     // SAFETY: the caller's promise; the load is not executed unless `enabled`.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred on;",
-            "setp.ne.u32 on, {enabled}, 0;",
-            "mov.b32 {a}, 0; mov.b32 {b}, 0;",
-            "@on ld.global.v2.b32 {{{a}, {b}}}, [{p}];",
-            "}}",
-            a = out(reg32) a, b = out(reg32) b,
-            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
-            options(pure, readonly, nostack),
-        );
-    }
-    [T::from_word(a), T::from_word(b)]
+    unsafe { load_x2_if!(enabled, p, "mov.b32 {a}, 0; mov.b32 {b}, 0;", "ld.global.v2.b32") }
 }
 
 /// A word, or 0 when `enabled` does not hold. `@enabled ld.global.b32`
@@ -347,21 +352,8 @@ pub unsafe fn ld_x2<T: Register>(p: *const [T; 2]) -> [T; 2] {
 /// When `enabled`: as for [`ld_x2`].
 #[inline(always)]
 pub unsafe fn ld_x2_if<T: Register>(enabled: bool, p: *const [T; 2]) -> [T; 2] {
-    let (a, b): (i32, i32);
     // SAFETY: the caller's promise; the load is not executed unless `enabled`.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred on;",
-            "setp.ne.u32 on, {enabled}, 0;",
-            "@on ld.global.v2.b32 {{{a}, {b}}}, [{p}];",
-            "}}",
-            a = out(reg32) a, b = out(reg32) b,
-            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
-            options(pure, readonly, nostack),
-        );
-    }
-    [T::from_word(a), T::from_word(b)]
+    unsafe { load_x2_if!(enabled, p, "", "ld.global.v2.b32") }
 }
 
 /// One byte. `ld.global.u8`

@@ -219,7 +219,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                     if at < chunk.len {
                         // SAFETY: a held element.
                         partials[part] =
-                            step(partials[part], unsafe { Self::held().add(at).read() });
+                            step(partials[part], unsafe { Self::held().add(at ^ Self::swap(at)).read() });
                     }
                     part += 1;
                 }
