@@ -80,7 +80,10 @@ fn main() -> ExitCode {
         for &(heads, kv_heads, head_dim, start) in BENCH_SHAPES {
             suite.measure(&Step { heads: Heads { heads, kv_heads, head_dim }, start })?;
         }
-        suite.report().notes.push("cases are query heads / kv heads x head size, over positions".into());
+        suite
+            .report()
+            .notes
+            .push("cases are query heads / kv heads x head size, over positions".into());
         Ok(())
     })
 }

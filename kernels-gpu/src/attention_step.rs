@@ -64,7 +64,10 @@ impl Step<'_> {
             let from = self.source(if is_key { heads + self.kv_head } else { self.head });
             // SAFETY: both elements of a pair of a head of the row.
             let (mut lo, mut hi) = unsafe {
-                (ld(from.wrapping_add(pair as usize)), ld(from.wrapping_add((pair + half) as usize)))
+                (
+                    ld(from.wrapping_add(pair as usize)),
+                    ld(from.wrapping_add((pair + half) as usize)),
+                )
             };
             if self.pos < capacity {
                 let at = self.pos as usize * half as usize + pair as usize; // cos[pos, pair]

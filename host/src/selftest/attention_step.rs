@@ -6,10 +6,10 @@ use contract::launch::Kernel;
 use super::kv_append::Cache;
 use super::rope::Angles;
 use super::{Bed, Run, RunError};
-use crate::ops::{Backend, RowType};
-use crate::reference::Inputs as Seeded;
 use crate::ops::attention_step::{AttentionScratch, AttentionStep};
 use crate::ops::kv_append::Heads;
+use crate::ops::{Backend, RowType};
+use crate::reference::Inputs as Seeded;
 
 /// Inputs of one run.
 #[derive(Clone, Debug)]

@@ -160,9 +160,8 @@ impl<E: CacheElement> Query<E> {
 
         let lane = lane_id();
         // SAFETY: 64 scores, written before the barrier.
-        let s = unsafe {
-            [shared_scores().add(lane).read(), shared_scores().add(lane + 32).read()]
-        };
+        let s =
+            unsafe { [shared_scores().add(lane).read(), shared_scores().add(lane + 32).read()] };
         let there = [lane < keys, lane + 32 < keys];
         let mut top = if there[0] { max(f32::NEG_INFINITY, s[0]) } else { f32::NEG_INFINITY };
         top = if there[1] { max(top, s[1]) } else { top };
