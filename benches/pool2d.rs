@@ -36,8 +36,8 @@ impl<T: Float> Case for Images<T> {
     fn name(&self) -> String {
         let Pooling { n, c, h, w, layout, .. } = self.pooling;
         let layout = match layout {
-            Layout::ChannelsFirst => "nchw",
-            Layout::ChannelsLast => "nhwc",
+            Layout::Nchw => "nchw",
+            Layout::Nhwc => "nhwc",
         };
         format!("{} {n}x{c}x{h}x{w} {layout} {}", self.name, type_name::<T>())
     }
@@ -62,7 +62,7 @@ impl<T: Float> Case for Images<T> {
 
 fn main() -> ExitCode {
     run("pool2d", |suite| {
-        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+        for layout in [Layout::Nchw, Layout::Nhwc] {
             let images = [64, 64, 112, 112];
             let whole = square([256, 2048, 7, 7], layout, AVERAGE, [1, 1, 0]);
             for (name, pooling) in [

@@ -5,7 +5,7 @@
 //! weights say. Everything is measured through the public session, as a program would use it, except
 //! the host's share of a token, which needs the steps one by one. Before anything is timed the
 //! token ids of a short greedy text are compared over all settings: with and without graph, with
-//! and without programmatic dependent launch.
+//! and without programmatic dependent launch, by the stored head and by its int8 copy.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,10 @@ use bitnet_gpu::model::{Model, Sequence, SequenceOptions};
 use bitnet_gpu::ops::{Backend, CudaBackend, RowType};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::sample::GREEDY;
-use bitnet_gpu::session::Session;
+use bitnet_gpu::session::{HeadKind, Session};
 use bitnet_gpu::text::SamplingParams;
 use contract::kv_append::kv_stride;
+use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
 
 /// Positions of the context: prompts and texts end here at the latest.
@@ -48,12 +49,14 @@ struct Setting {
     name: &'static str,
     graph: bool,
     pdl: bool,
+    head: HeadKind,
 }
 
 const SETTINGS: &[Setting] = &[
-    Setting { name: "graph, PDL", graph: true, pdl: true },
-    Setting { name: "graph", graph: true, pdl: false },
-    Setting { name: "PDL, no graph", graph: false, pdl: true },
+    Setting { name: "graph, PDL", graph: true, pdl: true, head: HeadKind::Stored },
+    Setting { name: "graph, PDL, int8 head", graph: true, pdl: true, head: HeadKind::Int8 },
+    Setting { name: "graph", graph: true, pdl: false, head: HeadKind::Stored },
+    Setting { name: "PDL, no graph", graph: false, pdl: true, head: HeadKind::Stored },
 ];
 
 fn main() -> ExitCode {
@@ -121,6 +124,7 @@ fn measure(
         .context(context)
         .graph(setting.graph)
         .pdl(setting.pdl)
+        .head(setting.head)
         .build()?;
     let load_seconds = started.elapsed().as_secs_f64();
     let host = memory();
@@ -179,8 +183,8 @@ fn measure(
     if let Some(rate) =
         row.columns.get("decode_greedy_16_to_512_tok_per_s").and_then(|v| v.as_f64())
     {
-        // Every weight once for each token; the table is read as the head.
-        let weights = weights_bytes(session.config());
+        // Every weight once for each token; the table, or its copy, is read as the head.
+        let weights = weights_bytes(session.config()) - saved(session.config(), setting.head);
         row.set("decode_weights_gb_per_s", rate * weights as f64 / 1e9);
     }
     memory_columns(&mut row, &session);
@@ -213,6 +217,16 @@ fn weights_bytes(config: &ModelConfig) -> usize {
         .sum();
     let tables = if config.tie_word_embeddings { 1 } else { 2 };
     config.num_layers * linear + tables * 2 * config.vocab_size * config.hidden_size
+}
+
+/// Bytes of a token that the int8 copy of the head spares.
+fn saved(config: &ModelConfig, head: HeadKind) -> usize {
+    match head {
+        HeadKind::Stored => 0,
+        HeadKind::Int8 => {
+            config.vocab_size * (2 * config.hidden_size - row_bytes(config.hidden_size))
+        }
+    }
 }
 
 /// Keys and values of `positions` positions in bf16.

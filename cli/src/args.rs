@@ -67,6 +67,9 @@ pub(crate) struct EngineArgs {
     /// Type of the key and value cache
     #[arg(long, env = "BITNET_KV", default_value = "bf16")]
     pub(crate) kv: KvChoice,
+    /// stored: logits from the model's own table; int8: the same tokens, faster, by way of a copy in memory
+    #[arg(long, env = "BITNET_HEAD", default_value = "stored", hide_possible_values = true)]
+    pub(crate) head: HeadChoice,
     /// Most device memory to use, such as 6GiB
     #[arg(long, env = "BITNET_POOL_CAP", value_name = "BYTES", value_parser = byte_count)]
     pub(crate) pool_cap: Option<u64>,
@@ -170,6 +173,13 @@ impl SamplingArgs {
 pub(crate) enum KvChoice {
     Bf16,
     F32,
+}
+
+/// How the next token is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeadChoice {
+    Stored,
+    Int8,
 }
 
 /// `512`, `64MiB`, `6GiB`, `1.5G`: binary multiples, whatever the spelling.

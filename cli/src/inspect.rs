@@ -119,6 +119,7 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
             human_bytes(device.norms)
         ),
     );
+    row("int8 head", format!("{} more with --head int8", human_bytes(device.head_int8)));
     row(
         "per token",
         format!(

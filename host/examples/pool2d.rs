@@ -28,7 +28,7 @@ fn pool2d<B: Backend>(backend: &B) -> Result<(), Box<dyn std::error::Error>> {
         dilation: [1, 1],
         ceil_mode: false,
     };
-    let layout = Layout::ChannelsLast;
+    let layout = Layout::Nhwc;
     let maxima = Pooling { n: 1, c: 8, h: 6, w: 6, layout, kind: Kind::Max, windows };
     let [inputs, outputs] = maxima.lens()?;
     let image: Vec<f32> = (0..inputs).map(|i| (i * i % 97) as f32).collect();

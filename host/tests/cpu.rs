@@ -26,6 +26,8 @@ mod kv_append;
 mod layernorm;
 #[path = "gpu/lm_head.rs"]
 mod lm_head;
+#[path = "gpu/lm_head_int8.rs"]
+mod lm_head_int8;
 #[path = "gpu/lut_matmul.rs"]
 mod lut_matmul;
 #[path = "gpu/model.rs"]

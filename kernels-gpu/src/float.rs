@@ -4,8 +4,10 @@
 //! arrays of eight, of which f32 uses the first four; loops up to the constant leave nothing of the rest.
 //! Widening is exact; rounding has the bits of `contract::num`, every NaN being the one quiet NaN.
 
-use contract::num::{f32_to_bf16, f32_to_f16};
+#[cfg(not(level_sm_80))]
+use contract::num::f32_to_bf16;
 
+use crate::arch::float::maximum;
 use crate::arch::half::pack_f16;
 use crate::arch::mem::{X4, ld_if, ld_u16_if, st, st_u16};
 use crate::element::{Bf16, Element, F16};
@@ -46,6 +48,23 @@ pub trait Float: Element {
     /// As for [`Float::store`], of `len` elements.
     unsafe fn scatter(p: *mut Self, len: u32, raw: X4<u32>);
 
+    /// The bits of an element, or 0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Float::load_if`].
+    unsafe fn load_bits_if(enabled: bool, p: *const Self) -> u32;
+
+    /// Writes an element, given its bits.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Float::store`].
+    unsafe fn store_bits(p: *mut Self, bits: u32);
+
+    /// The larger of each two elements, by IEEE 754's `maximum`.
+    fn max_raw(a: X4<u32>, b: X4<u32>) -> X4<u32>;
+
     /// The value once rounded to this element.
     fn rounded(value: f32) -> f32;
 
@@ -56,34 +75,7 @@ pub trait Float: Element {
     fn narrow(values: Piece) -> X4<u32>;
 }
 
-/// The words of eight 16-bit elements: in pairs where none of them is NaN.
-#[inline(always)]
-fn pack(values: Piece, pair: impl Fn(f32, f32) -> u32, one: impl Fn(f32) -> u16) -> X4<u32> {
-    let [a, b, c, d, e, f, g, h] = values.map(f32::is_nan);
-    if (a | b) | (c | d) | (e | f) | (g | h) {
-        let half = |i: usize| u32::from(one(values[i]));
-        core::array::from_fn(|word| half(2 * word) | half(2 * word + 1) << 16)
-    } else {
-        core::array::from_fn(|word| pair(values[2 * word], values[2 * word + 1]))
-    }
-}
-
-/// The nearest f16.
-#[inline(always)]
-fn f16_bits(value: f32) -> u16 {
-    if value.is_nan() { f32_to_f16(f32::NAN) } else { pack_f16(value, 0.0) as u16 }
-}
-
-/// The nearest bf16.
-#[inline(always)]
-fn bf16_bits(value: f32) -> u16 {
-    #[cfg(level_sm_80)]
-    return if value.is_nan() { f32_to_bf16(f32::NAN) } else { bf16_pair(value, 0.0) as u16 };
-    #[cfg(not(level_sm_80))]
-    f32_to_bf16(value)
-}
-
-/// The nearest two bf16, neither of them NaN.
+/// The nearest two bf16 in a word, NaN as in `contract::num`.
 #[inline(always)]
 fn bf16_pair(low: f32, high: f32) -> u32 {
     #[cfg(level_sm_80)]
@@ -126,6 +118,23 @@ impl Float for f32 {
     }
 
     #[inline(always)]
+    unsafe fn load_bits_if(enabled: bool, p: *const Self) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bits(p: *mut Self, bits: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { st(p.cast(), bits) }
+    }
+
+    #[inline(always)]
+    fn max_raw(a: X4<u32>, b: X4<u32>) -> X4<u32> {
+        core::array::from_fn(|i| maximum(f32::from_bits(a[i]), f32::from_bits(b[i])).to_bits())
+    }
+
+    #[inline(always)]
     fn rounded(value: f32) -> f32 {
         value
     }
@@ -143,7 +152,7 @@ impl Float for f32 {
 }
 
 macro_rules! sixteen_bits {
-    ($element:ty, $bits:ident, $pair:path, $widen:path) => {
+    ($element:ty, $pair:path, $widen:path, $max:path) => {
         impl Float for $element {
             const PIECE: usize = 8;
 
@@ -156,7 +165,7 @@ macro_rules! sixteen_bits {
             #[inline(always)]
             unsafe fn store(p: *mut Self, value: f32) {
                 // SAFETY: the caller's promise.
-                unsafe { st_u16(p.cast(), $bits(value)) }
+                unsafe { st_u16(p.cast(), $pair(value, 0.0) as u16) }
             }
 
             #[inline(always)]
@@ -185,8 +194,31 @@ macro_rules! sixteen_bits {
             }
 
             #[inline(always)]
+            unsafe fn load_bits_if(enabled: bool, p: *const Self) -> u32 {
+                // SAFETY: the caller's promise.
+                u32::from(unsafe { ld_u16_if(enabled, p.cast()) })
+            }
+
+            #[inline(always)]
+            unsafe fn store_bits(p: *mut Self, bits: u32) {
+                // SAFETY: the caller's promise.
+                unsafe { st_u16(p.cast(), bits as u16) }
+            }
+
+            #[inline(always)]
+            fn max_raw(a: X4<u32>, b: X4<u32>) -> X4<u32> {
+                #[cfg(level_sm_80)]
+                return core::array::from_fn(|i| $max(a[i], b[i]));
+                #[cfg(not(level_sm_80))]
+                {
+                    let (a, b) = (Self::widen(a), Self::widen(b));
+                    Self::narrow(core::array::from_fn(|i| maximum(a[i], b[i])))
+                }
+            }
+
+            #[inline(always)]
             fn rounded(value: f32) -> f32 {
-                $widen($bits(value))
+                $widen($pair(value, 0.0) as u16)
             }
 
             #[inline(always)]
@@ -196,11 +228,11 @@ macro_rules! sixteen_bits {
 
             #[inline(always)]
             fn narrow(values: Piece) -> X4<u32> {
-                pack(values, $pair, $bits)
+                core::array::from_fn(|word| $pair(values[2 * word], values[2 * word + 1]))
             }
         }
     };
 }
 
-sixteen_bits!(F16, f16_bits, pack_f16, crate::arch::half::f16_to_f32);
-sixteen_bits!(Bf16, bf16_bits, bf16_pair, contract::num::bf16_to_f32);
+sixteen_bits!(F16, pack_f16, crate::arch::half::f16_to_f32, crate::arch::half::max_f16);
+sixteen_bits!(Bf16, bf16_pair, contract::num::bf16_to_f32, crate::arch::half::max_bf16);

@@ -1,70 +1,55 @@
-//! Device side of [`contract::layernorm`]: a warp or a block per row, the variance from the centred
-//! elements in the shared memory that holds them.
+//! Device side of [`contract::layernorm`]: some lanes of a warp, or a block, a row, read once where it fits.
 
 use contract::launch::Kernel;
 use contract::layernorm::{
-    Args, LayerNormBf16, LayerNormF16, LayerNormF32, inv_deviation, normalise,
+    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
+    ShortF32, inv_deviation, normalise,
 };
 use contract::num::fma;
-use contract::row::SHORT;
+use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
+use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::thread::{block_idx_x, opaque};
+use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
-use crate::norm::Norm;
-use crate::row::{BLOCK, Partials, WARP};
+use crate::norm::{Held, Long, Short, Tensors, entries};
+use crate::row::in_pieces;
+use crate::row::lanes::Lanes;
 
-/// # Safety
-///
-/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's.
+/// Those of the launch.
 #[inline(always)]
-unsafe fn layernorm<E: Float>(args: &Args) {
-    launch_dependents();
-    dependency_wait();
-    // SAFETY: the launch contract, handed on.
-    unsafe { if args.k <= SHORT { body::<E, WARP>(args) } else { body::<E, BLOCK>(args) } }
+fn tensors(args: &Args) -> Tensors {
+    [args.x, args.delta, args.weight, args.bias, args.y]
 }
 
 /// # Safety
 ///
-/// As for [`layernorm`].
+/// The row is one of the contract's table.
 #[inline(always)]
-unsafe fn body<E: Float, const T: u32>(args: &Args) {
-    let tensors = [args.x, args.delta, args.weight, args.bias, args.y];
-    let Some(norm) = Norm::<E, T>::new(tensors, args.m, args.k) else { return };
-    // SAFETY: a row of the contract's table; the launch has the shared memory.
+unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
+    // SAFETY: handed on.
     unsafe {
-        norm.fill();
-        let mut partials = Partials::<T>::new();
-        norm.row.walk(|turn, v, _| partials.take(turn, |acc| acc + v));
-        norm.far_first(|v| partials.take(0, |acc| acc + v));
-        let mean = partials.sum(0) / args.k as f32;
-
-        let mut partials = Partials::<T>::new();
-        let square = |v: f32| move |acc: f32| fma(v - mean, v - mean, acc);
-        norm.row.walk(|turn, v, _| partials.take(turn, square(v)));
-        norm.far_again(|_, v| partials.take(0, square(v)));
-        let r = inv_deviation(partials.sum(1), args.k, args.eps);
-        norm.write(|x, w, b| normalise(x - mean, r, w, b));
+        let mean = row.sum(0, |acc, v| acc + v) / args.k as f32;
+        let r = row.sum(1, |acc, v| fma(v - mean, v - mean, acc));
+        let r = inv_deviation(r, args.k, args.eps);
+        row.write(|x, w, b| normalise(x - mean, r, w, b));
     }
 }
 
-macro_rules! entries {
-    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
-        /// # Safety
-        ///
-        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
-            // SAFETY: the launch contract, handed on.
-            unsafe { layernorm::<$element>(&args) }
-        }
-        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
-    )*};
+entries! { layernorm:
+    layernorm_short_f32 ShortF32 Short<f32>;
+    layernorm_short_f16 ShortF16 Short<F16>;
+    layernorm_short_bf16 ShortBf16 Short<Bf16>;
+    layernorm_f32 MiddleF32 Long<f32, MIDDLE_THREADS, MIDDLE>;
+    layernorm_f16 MiddleF16 Long<F16, MIDDLE_THREADS, MIDDLE>;
+    layernorm_bf16 MiddleBf16 Long<Bf16, MIDDLE_THREADS, MIDDLE>;
 }
 
-entries! {
-    layernorm_f32 LayerNormF32 f32;
-    layernorm_f16 LayerNormF16 F16;
-    layernorm_bf16 LayerNormBf16 Bf16;
+#[cfg(level_sm_90)]
+entries! { layernorm:
+    layernorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG>;
+    layernorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG>;
+    layernorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG>;
 }

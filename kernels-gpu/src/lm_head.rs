@@ -18,9 +18,9 @@ use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
 use crate::element::{Bf16, Element, F16};
 
-const ROWS: usize = 2;
+pub(crate) const ROWS: usize = 2;
 /// Partials, and neighbouring elements, of one lane.
-const OWN: usize = PARTIALS / LANES as usize;
+pub(crate) const OWN: usize = PARTIALS / LANES as usize;
 /// Steps of 256 elements in flight.
 const UNROLL: usize = 4;
 
@@ -64,8 +64,8 @@ fn sum_rows(acc: [[f32; OWN]; ROWS]) -> f32 {
     sum + shuffle_xor(sum, 2)
 }
 
-/// Weights of one step: `[step][row]`.
-type Step<E> = [[<E as Element>::Raw8; ROWS]; UNROLL];
+/// Weights of the steps in flight: `[step][row]`.
+pub(crate) type Steps<E, const N: usize> = [[<E as Element>::Raw8; ROWS]; N];
 
 /// Issues the loads of steps `first ..` that lie below `whole`.
 ///
@@ -73,7 +73,11 @@ type Step<E> = [[<E as Element>::Raw8; ROWS]; UNROLL];
 ///
 /// Each of `rows` is element `8 lane` of a row of at least `256 * whole` weights.
 #[inline(always)]
-unsafe fn load_steps<E: Element>(rows: [*const E; ROWS], first: u32, whole: u32) -> Step<E> {
+pub(crate) unsafe fn load_steps<E: Element, const N: usize>(
+    rows: [*const E; ROWS],
+    first: u32,
+    whole: u32,
+) -> Steps<E, N> {
     core::array::from_fn(|u| {
         core::array::from_fn(|r| {
             let step = first + u as u32;
@@ -82,6 +86,72 @@ unsafe fn load_steps<E: Element>(rows: [*const E; ROWS], first: u32, whole: u32)
             unsafe { E::stream8(step < whole, p) }
         })
     })
+}
+
+/// The dots of `x` and two rows, of which the first steps are on their way: row 0 in lanes 0 to 15,
+/// row 1 in lanes 16 to 31.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// `x` has `k` elements; each of `rows` is element `8 lane` of a row of `k` weights, and `steps` what
+/// [`load_steps`] gave for them from step 0.
+#[inline(always)]
+pub(crate) unsafe fn dots<E: Element, const N: usize>(
+    rows: [*const E; ROWS],
+    mut steps: Steps<E, N>,
+    x: *const f32,
+    k: usize,
+) -> f32 {
+    let own = OWN * lane_id() as usize;
+    let whole = (k / PARTIALS) as u32;
+    let x = x.wrapping_add(own); // x[8 lane]
+    let mut acc = [[0.0; OWN]; ROWS];
+    let mut first = 0;
+    while first < whole {
+        let mut u = 0;
+        while u < N {
+            let step = first + u as u32;
+            if step < whole {
+                // SAFETY: elements 256 step + 8 lane .. + 8 of x, step < whole.
+                let x = unsafe { load8(x.wrapping_add(step as usize * PARTIALS)) };
+                let mut r = 0;
+                while r < ROWS {
+                    let w = E::widen8(steps[u][r]);
+                    let mut p = 0;
+                    while p < OWN {
+                        acc[r][p] = fma(x[p], w[p], acc[r][p]);
+                        p += 1;
+                    }
+                    r += 1;
+                }
+            }
+            u += 1;
+        }
+        first += N as u32;
+        // SAFETY: as above.
+        steps = unsafe { load_steps(rows, first, whole) };
+    }
+
+    // The last K % 256 elements, one by one.
+    let at = whole as usize * PARTIALS;
+    let mut p = 0;
+    while p < OWN {
+        if at + own + p < k {
+            // SAFETY: element at + 8 lane + p < K of x and of each row.
+            unsafe {
+                let x = ld(x.wrapping_add(at + p));
+                let mut r = 0;
+                while r < ROWS {
+                    acc[r][p] = fma(x, E::load(rows[r].wrapping_add(at + p)), acc[r][p]);
+                    r += 1;
+                }
+            }
+        }
+        p += 1;
+    }
+    sum_rows(acc)
 }
 
 /// # Safety
@@ -102,57 +172,13 @@ unsafe fn lm_head<E: Element>(args: &Args) {
     });
     let whole = (k / PARTIALS) as u32; // steps in which every lane has eight elements
     // SAFETY: rows of K elements, from element 8 lane.
-    let mut steps = unsafe { load_steps(rows, 0, whole) };
+    let steps: Steps<E, UNROLL> = unsafe { load_steps(rows, 0, whole) };
     launch_dependents();
     dependency_wait();
 
-    let x = args.x.as_ptr().cast_const().wrapping_add(m * k + own); // x[m, 8 lane]
-    let mut acc = [[0.0; OWN]; ROWS];
-    let mut first = 0;
-    while first < whole {
-        let mut u = 0;
-        while u < UNROLL {
-            let step = first + u as u32;
-            if step < whole {
-                // SAFETY: elements 256 step + 8 lane .. + 8 of x[m], step < whole.
-                let x = unsafe { load8(x.wrapping_add(step as usize * PARTIALS)) };
-                let mut r = 0;
-                while r < ROWS {
-                    let w = E::widen8(steps[u][r]);
-                    let mut p = 0;
-                    while p < OWN {
-                        acc[r][p] = fma(x[p], w[p], acc[r][p]);
-                        p += 1;
-                    }
-                    r += 1;
-                }
-            }
-            u += 1;
-        }
-        first += UNROLL as u32;
-        // SAFETY: as above.
-        steps = unsafe { load_steps(rows, first, whole) };
-    }
-
-    // The last K % 256 elements, one by one.
-    let at = whole as usize * PARTIALS;
-    let mut p = 0;
-    while p < OWN {
-        if at + own + p < k {
-            // SAFETY: element at + 8 lane + p < K of x[m] and of each row.
-            unsafe {
-                let x = ld(x.wrapping_add(at + p));
-                let mut r = 0;
-                while r < ROWS {
-                    acc[r][p] = fma(x, E::load(rows[r].wrapping_add(at + p)), acc[r][p]);
-                    r += 1;
-                }
-            }
-        }
-        p += 1;
-    }
-
-    let sum = sum_rows(acc);
+    let x = args.x.as_ptr().cast_const().wrapping_add(m * k); // x[m]
+    // SAFETY: the steps of these rows; x[m] has K elements.
+    let sum = unsafe { dots(rows, steps, x, k) };
     let row = row0 + lane_id() / 16;
     if lane_id() % 16 == 0 && row < vocab {
         let at = m * vocab as usize + row as usize;

@@ -1,15 +1,18 @@
 //! What [`crate::rmsnorm`] and [`crate::layernorm`] share: a row with its residual add, and its output.
 
 use contract::launch::DevPtr;
+use contract::row::LONG_THREADS;
 
-use crate::arch::mem::{X4, st_x4};
+use crate::arch::mem::X4;
+use crate::arch::thread::sync_threads;
 use crate::float::{Float, Piece};
-use crate::row::{Row, map, piece_if};
+use crate::row::block::{self, Block, Chunk};
+use crate::row::lanes::{Lanes, MOST, Partials};
+use crate::row::{Line, map};
 
-/// The tensors of a norm, at the row of this warp or block.
-pub struct Norm<E, const T: u32> {
-    /// The row.
-    pub row: Row<T>,
+/// The tensors of a norm, at a row.
+pub struct Norm<E, const PIECES: bool> {
+    line: Line<PIECES>,
     /// `x[m, 0]`; the sum with `delta` is written back.
     x: *mut E,
     /// `delta[m, 0]`, or null.
@@ -22,143 +25,293 @@ pub struct Norm<E, const T: u32> {
     y: *mut E,
 }
 
-/// Addresses of the tensors `x`, `delta`, `weight`, `bias` and `y`; of the first row.
+/// The tensors `x`, `delta`, `weight`, `bias` and `y`, from their first row on.
 pub type Tensors = [DevPtr<u8>; 5];
 
-impl<E: Float, const T: u32> Norm<E, T> {
-    /// The row of `k` elements of this warp or block, unless there are only `rows`.
+/// `M`, `K`.
+pub type Shape = [u32; 2];
+
+impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
+    /// Row `m`.
     #[inline(always)]
-    pub fn new(tensors: Tensors, rows: u32, k: u32) -> Option<Self> {
-        let row = Row::new::<E>(rows, k, &tensors.map(DevPtr::addr))?;
-        let [x, delta, weight, bias, y] = tensors;
-        let at = |p: DevPtr<u8>| p.cast::<E>().as_ptr().wrapping_add(row.start());
+    fn new([x, delta, weight, bias, y]: Tensors, [rows, k]: Shape, m: u32) -> Self {
+        let line = Line::new([m, rows, k]);
+        let at = |p: DevPtr<u8>| p.cast::<E>().as_ptr().wrapping_add(line.start);
         let delta = if delta.is_null() { core::ptr::null() } else { at(delta).cast_const() };
         let (weight, bias) = (weight.cast().as_ptr(), bias.cast().as_ptr());
-        Some(Self { row, x: at(x), delta, weight, bias, y: at(y) })
+        Self { line, x: at(x), delta, weight, bias, y: at(y) }
     }
 
-    /// Loads the held elements, with `delta` added and the sums written back when there is one.
-    ///
-    /// *Convergence*: every thread of the warp or block calls it.
+    /// Whether there is a residual add.
+    #[inline(always)]
+    fn adds(&self) -> bool {
+        !self.delta.is_null()
+    }
+
+    /// `x + delta` of an item, rounded and written back.
     ///
     /// # Safety
     ///
-    /// The block has `contract::row::SMEM_BYTES` of shared memory; the pointers are those of a row of the
-    /// contract's table.
+    /// The item from `first` on belongs to this thread.
     #[inline(always)]
-    pub unsafe fn fill(&self) {
-        let add = !self.delta.is_null(); // the same for every thread
-        let x = self.x.cast_const();
-        // SAFETY: pieces and elements of x[m] and delta[m]; those of x[m] belong to this thread.
+    unsafe fn add(&self, first: u32, x: X4<u32>, delta: X4<u32>) -> X4<u32> {
+        let delta = E::widen(delta);
+        let sum = E::narrow(map::<E, PIECES>(E::widen(x), |i, x| x + delta[i]));
+        // SAFETY: the sum goes where `x` came from.
+        unsafe { self.line.store(self.x, first, sum) };
+        sum
+    }
+
+    /// The items of the weight and the bias, zeros where there are none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn beside(&self, there: bool, first: u32) -> [X4<u32>; 2] {
+        let load = |p: *const E| {
+            // SAFETY: the caller's promise.
+            unsafe { self.line.load(there && !p.is_null(), p, first) }
+        };
+        [load(self.weight), load(self.bias)]
+    }
+
+    /// Writes `value(x, weight, bias)` of an item; weight 1 and bias -0.0 where there are none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::store`]; what is `beside` it comes from there.
+    #[inline(always)]
+    unsafe fn write(
+        &self,
+        first: u32,
+        x: Piece,
+        beside: [X4<u32>; 2],
+        value: impl Fn(f32, f32, f32) -> f32,
+    ) {
+        let or = |p: *const E, raw: X4<u32>, nothing: f32| {
+            if p.is_null() { [nothing; 8] } else { E::widen(raw) }
+        };
+        let (w, b) = (or(self.weight, beside[0], 1.0), or(self.bias, beside[1], -0.0));
+        let y = map::<E, PIECES>(x, |i, x| value(x, w[i], b[i]));
+        // SAFETY: the caller's promise.
+        unsafe { self.line.store(self.y, first, E::narrow(y)) };
+    }
+}
+
+/// A row that waits somewhere.
+pub trait Held<E: Float> {
+    /// A sum over the row: `step(acc, x)`. `which` is 0 and 1 for the two sums of a kernel.
+    ///
+    /// # Safety
+    ///
+    /// Each `which` is used once, in order.
+    unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32;
+
+    /// Writes `value(x, weight, bias)` of the row.
+    ///
+    /// # Safety
+    ///
+    /// The output belongs to these threads.
+    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32);
+}
+
+/// A short row, in registers.
+pub struct Short<E> {
+    norm: Norm<E, true>,
+    lanes: Lanes,
+    x: [X4<u32>; MOST],
+}
+
+impl<E: Float> Short<E> {
+    /// Loads row `m` of these lanes.
+    ///
+    /// # Safety
+    ///
+    /// The tensors are those of the contract, in pieces; block and grid are the contract's.
+    #[inline(always)]
+    pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes, m: u32) -> Self {
+        let norm = Norm::<E, true>::new(tensors, shape, m);
+        let line = &norm.line;
+        let mut x = [[0; 4]; MOST];
+        // SAFETY: pieces of the row; those of this lane.
         unsafe {
-            if !self.row.in_pieces() {
-                self.row.fill_ones(|i| {
-                    let value = self.sum(true, i);
-                    if add {
-                        E::store(self.x.wrapping_add(i as usize), value);
-                    }
-                    value
+            lanes.each::<E>(|n, first| {
+                x[n] = line.load(first < line.k, norm.x.cast_const(), first);
+            });
+            if norm.adds() {
+                lanes.own::<E>(line, |n, first| {
+                    x[n] = norm.add(first, x[n], line.load(true, norm.delta, first));
                 });
-            } else if add {
-                let raw = |inside: bool, first: u32| {
-                    [piece_if(inside, x, first), piece_if(inside, self.delta, first)]
-                };
-                self.row.fill::<E, _, 2>([[0; 4]; 2], raw, |first, [x, delta]: [X4<u32>; 2]| {
-                    let delta = E::widen(delta);
-                    let sum = map::<E>(0, E::widen(x), |i, x| x + delta[i as usize]);
-                    let sum = E::narrow(sum);
-                    st_x4(self.x.wrapping_add(first as usize).cast(), sum);
-                    E::widen(sum)
-                });
-            } else {
-                let raw = |inside: bool, first: u32| piece_if(inside, x, first);
-                self.row.fill::<E, _, 4>([0; 4], raw, |_, x: X4<u32>| E::widen(x));
             }
         }
-        self.row.wait();
+        Self { norm, lanes, x }
     }
+}
 
-    /// `x[m, i] + delta[m, i]`, rounded; 0 when `inside` does not hold.
+impl<E: Float> Held<E> for Short<E> {
     #[inline(always)]
-    unsafe fn sum(&self, inside: bool, i: u32) -> f32 {
-        let add = !self.delta.is_null();
-        // SAFETY: i < K.
-        let (x, delta) = unsafe {
-            (
-                E::load_if(inside, self.x.cast_const().wrapping_add(i as usize)),
-                E::load_if(inside && add, self.delta.wrapping_add(i as usize)),
-            )
-        };
-        if add { E::rounded(x + delta) } else { x }
+    unsafe fn sum(&mut self, _: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut partials = Partials::new();
+        self.lanes.own::<E>(&self.norm.line, |n, _| {
+            partials.take::<E>(n, E::widen(self.x[n]), &step);
+        });
+        self.lanes.tree::<E>(partials)
     }
 
-    /// The far elements for the first time: adds `delta` and writes back.
+    #[inline(always)]
+    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
+        self.lanes.own::<E>(&self.norm.line, |n, first| {
+            // SAFETY: a piece of this lane.
+            unsafe {
+                let beside = self.norm.beside(true, first);
+                self.norm.write(first, E::widen(self.x[n]), beside, &value);
+            }
+        });
+    }
+}
+
+/// A longer row, in shared memory as far as it fits.
+pub struct Long<E, const T: u32, const ROOM: u32, const PIECES: bool> {
+    norm: Norm<E, PIECES>,
+    block: Block<E, T, ROOM, PIECES>,
+}
+
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROOM, PIECES> {
+    /// Row `m`, which belongs to this block or warp.
     ///
     /// # Safety
     ///
-    /// As for [`Norm::fill`].
+    /// The tensors are those of the contract; block, grid and shared memory too.
     #[inline(always)]
-    pub unsafe fn far_first(&self, mut each: impl FnMut(f32)) {
-        let add = !self.delta.is_null();
-        // SAFETY: x[m, i] and delta[m, i] with i < K; x[m, i] belongs to this thread.
+    pub unsafe fn new(tensors: Tensors, shape: Shape, m: u32) -> Self {
+        let norm = Norm::new(tensors, shape, m);
+        let block = Block::new(norm.line);
+        Self { norm, block }
+    }
+
+    /// This thread's items of a chunk, with the residual added unless that was done before: `each(s, first, x)`.
+    ///
+    /// # Safety
+    ///
+    /// What was added was written by this thread.
+    #[inline(always)]
+    unsafe fn chunk(&self, chunk: Chunk, added: bool, mut each: impl FnMut(u32, u32, Piece)) {
+        let (norm, line) = (&self.norm, &self.norm.line);
+        let (x, adds) = (norm.x.cast_const(), norm.adds() && !added);
+        // SAFETY: items of this thread.
         unsafe {
-            self.row.far(
-                |inside, i| self.sum(inside, i),
-                |i, v| {
-                    if add {
-                        E::store(self.x.wrapping_add(i as usize), v);
-                    }
-                    each(v);
-                },
-            );
-        }
-    }
-
-    /// The far elements again.
-    ///
-    /// # Safety
-    ///
-    /// After [`Norm::far_first`].
-    #[inline(always)]
-    pub unsafe fn far_again(&self, each: impl FnMut(u32, f32)) {
-        let x = self.x.cast_const();
-        // SAFETY: x[m, i] with i < K; this thread wrote it itself, if anyone did.
-        self.row.far(|inside, i| unsafe { E::load_if(inside, x.wrapping_add(i as usize)) }, each);
-    }
-
-    /// Writes `value(x, weight, bias)` for all elements; weight 1 and bias -0.0 where there are none.
-    ///
-    /// # Safety
-    ///
-    /// After [`Norm::far_first`].
-    #[inline(always)]
-    pub unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
-        let (gain, offset) = (!self.weight.is_null(), !self.bias.is_null());
-        let piece = |first: u32, x: Piece| {
-            // SAFETY: pieces of the weight and the bias.
-            let [w, b] =
-                unsafe { [piece_if(gain, self.weight, first), piece_if(offset, self.bias, first)] };
-            let (w, b) = (E::widen(w), E::widen(b));
-            map::<E>(0, x, |i, x| {
-                let w = if gain { w[i as usize] } else { 1.0 };
-                let b = if offset { b[i as usize] } else { -0.0 };
-                value(x, w, b)
-            })
-        };
-        let one = |i: u32, x: f32| {
-            // SAFETY: weight[i] and bias[i] with i < K.
-            let [w, b] = unsafe {
-                [
-                    E::load_if(gain, self.weight.wrapping_add(i as usize)),
-                    E::load_if(offset, self.bias.wrapping_add(i as usize)),
-                ]
-            };
-            value(x, if gain { w } else { 1.0 }, if offset { b } else { -0.0 })
-        };
-        // SAFETY: the row's elements are there; y[m] belongs to this warp or block.
-        unsafe {
-            self.row.drain(self.y, piece, one);
-            self.far_again(|i, x| E::store(self.y.wrapping_add(i as usize), one(i, x)));
+            if adds {
+                let load = |there: bool, first: u32| {
+                    [line.load(there, x, first), line.load(there, norm.delta, first)]
+                };
+                self.block.load::<_, 2>(chunk, [[0; 4]; 2], load, |s, first, [x, delta]| {
+                    each(s, first, E::widen(norm.add(first, x, delta)));
+                });
+            } else {
+                let load = |there: bool, first: u32| line.load(there, x, first);
+                let each = |s: u32, first: u32, x: X4<u32>| each(s, first, E::widen(x));
+                if T == LONG_THREADS && E::PIECE == 8 {
+                    // There are no registers for more.
+                    self.block.load::<_, 4>(chunk, [0; 4], load, each);
+                } else {
+                    self.block.load::<_, 8>(chunk, [0; 4], load, each);
+                }
+            }
         }
     }
 }
+
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
+    for Long<E, T, ROOM, PIECES>
+{
+    #[inline(always)]
+    unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut partials = [0.0; block::MOST];
+        // SAFETY: barriers stand between what one thread puts down and another reads. What a row that does
+        // not fit wrote back was written by the thread that reads it again.
+        unsafe {
+            self.block.chunks(|chunk| {
+                if which == 0 || !self.block.fits() {
+                    self.chunk(chunk, which != 0, |s, _, x| {
+                        Block::<E, T, ROOM, PIECES>::put(s, x);
+                    });
+                    Block::<E, T, ROOM, PIECES>::wait();
+                }
+                self.block.take(chunk, &mut partials, &step);
+                if !self.block.fits() {
+                    sync_threads();
+                }
+            });
+            Block::<E, T, ROOM, PIECES>::tree(which, partials)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
+        let norm = &self.norm;
+        // SAFETY: items of this thread.
+        unsafe {
+            if self.block.fits() {
+                let beside = |there: bool, first: u32| norm.beside(there, first);
+                let chunk = self.block.chunk(0);
+                self.block.load::<_, 4>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
+                    norm.write(first, Block::<E, T, ROOM, PIECES>::get(s), beside, &value);
+                });
+            } else {
+                self.block.chunks(|chunk| {
+                    self.chunk(chunk, true, |_, first, x| {
+                        norm.write(first, x, norm.beside(true, first), &value);
+                    });
+                });
+            }
+        }
+    }
+}
+
+/// The entries of a norm, given `body(args, row)` and `tensors(args)`.
+macro_rules! entries {
+    ($body:ident: $($symbol:ident $kernel:ident $held:ident<$($part:tt),*>;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            launch_dependents();
+            dependency_wait();
+            let shape = [args.m, args.k];
+            // SAFETY: the launch contract, handed on.
+            unsafe { crate::norm::entries!(@ $held<$($part),*> shape, args, $body) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+    (@ Short<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
+        let lanes = Lanes::new($args.m, $args.k);
+        if in_pieces::<$element>($args.k, &tensors(&$args)) {
+            let (mut m, step) = lanes.first_row();
+            let mut turn = 0;
+            while lanes.more(turn) {
+                $body(&$args, Short::<$element>::new(tensors(&$args), $shape, lanes, m));
+                m += step;
+                turn = opaque(turn + 1);
+            }
+        } else {
+            let (mut m, end) = lanes.warp_rows($args.m);
+            while m < end {
+                let row = Long::<$element, 32, SHORT, false>::new(tensors(&$args), $shape, m);
+                $body(&$args, row);
+                sync_warp();
+                m += WARPS;
+            }
+        }
+    }};
+    (@ Long<$element:ident, $threads:ident, $room:ident> $shape:ident, $args:ident, $body:ident) => {{
+        let (all, m) = (tensors(&$args), block_idx_x());
+        if in_pieces::<$element>($args.k, &all) {
+            $body(&$args, Long::<$element, $threads, $room, true>::new(all, $shape, m))
+        } else {
+            $body(&$args, Long::<$element, $threads, $room, false>::new(all, $shape, m))
+        }
+    }};
+}
+pub(crate) use entries;

@@ -1,61 +1,53 @@
-//! Device side of [`contract::rmsnorm`]: a warp or a block per row, read once where shared memory holds it.
+//! Device side of [`contract::rmsnorm`]: some lanes of a warp, or a block, a row, read once where it fits.
 
 use contract::launch::{DevPtr, Kernel};
 use contract::num::fma;
-use contract::rmsnorm::{Args, RmsNormBf16, RmsNormF16, RmsNormF32, inv_rms, normalise};
-use contract::row::SHORT;
+use contract::rmsnorm::{
+    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
+    ShortF32, inv_rms, normalise,
+};
+use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
+use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::thread::{block_idx_x, opaque};
+use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
-use crate::norm::Norm;
-use crate::row::{BLOCK, Partials, WARP};
+use crate::norm::{Held, Long, Short, Tensors, entries};
+use crate::row::in_pieces;
+use crate::row::lanes::Lanes;
 
-/// # Safety
-///
-/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's.
+/// Those of the launch.
 #[inline(always)]
-unsafe fn rmsnorm<E: Float>(args: &Args) {
-    launch_dependents();
-    dependency_wait();
-    // SAFETY: the launch contract, handed on.
-    unsafe { if args.k <= SHORT { body::<E, WARP>(args) } else { body::<E, BLOCK>(args) } }
+fn tensors(args: &Args) -> Tensors {
+    [args.x, args.delta, args.weight, DevPtr::NULL, args.y]
 }
 
 /// # Safety
 ///
-/// As for [`rmsnorm`].
+/// The row is one of the contract's table.
 #[inline(always)]
-unsafe fn body<E: Float, const T: u32>(args: &Args) {
-    let tensors = [args.x, args.delta, args.weight, DevPtr::NULL, args.y];
-    let Some(norm) = Norm::<E, T>::new(tensors, args.m, args.k) else { return };
-    // SAFETY: a row of the contract's table; the launch has the shared memory.
+unsafe fn rmsnorm<E: Float>(args: &Args, mut row: impl Held<E>) {
+    // SAFETY: handed on.
     unsafe {
-        norm.fill();
-        let mut partials = Partials::<T>::new();
-        norm.row.walk(|turn, v, _| partials.take(turn, |acc| fma(v, v, acc)));
-        norm.far_first(|v| partials.take(0, |acc| fma(v, v, acc)));
-        let r = inv_rms(partials.sum(0), args.k, args.eps);
-        norm.write(|x, w, _| normalise(x, r, w));
+        let r = inv_rms(row.sum(0, |acc, v| fma(v, v, acc)), args.k, args.eps);
+        row.write(|x, w, _| normalise(x, r, w));
     }
 }
 
-macro_rules! entries {
-    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
-        /// # Safety
-        ///
-        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
-            // SAFETY: the launch contract, handed on.
-            unsafe { rmsnorm::<$element>(&args) }
-        }
-        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
-    )*};
+entries! { rmsnorm:
+    rmsnorm_short_f32 ShortF32 Short<f32>;
+    rmsnorm_short_f16 ShortF16 Short<F16>;
+    rmsnorm_short_bf16 ShortBf16 Short<Bf16>;
+    rmsnorm_f32 MiddleF32 Long<f32, MIDDLE_THREADS, MIDDLE>;
+    rmsnorm_f16 MiddleF16 Long<F16, MIDDLE_THREADS, MIDDLE>;
+    rmsnorm_bf16 MiddleBf16 Long<Bf16, MIDDLE_THREADS, MIDDLE>;
 }
 
-entries! {
-    rmsnorm_f32 RmsNormF32 f32;
-    rmsnorm_f16 RmsNormF16 F16;
-    rmsnorm_bf16 RmsNormBf16 Bf16;
+#[cfg(level_sm_90)]
+entries! { rmsnorm:
+    rmsnorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG>;
+    rmsnorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG>;
+    rmsnorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG>;
 }

@@ -1,136 +1,336 @@
-//! Device side of [`contract::softmax`]: a warp or a block per row.
+//! Device side of [`contract::softmax`]: some lanes of a warp, or a block, a row.
 //!
-//! Scores become terms in the shared memory that holds them. Of rows that do not fit, the rest is read
-//! three times: for the maximum, the sum, and the output.
+//! Scores become terms where they wait. A row that does not fit is read three times: for the maximum,
+//! the sum, and the output.
 
-use contract::launch::Kernel;
-use contract::row::SHORT;
+use contract::launch::{DevPtr, Kernel};
+use contract::row::{LONG, LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 use contract::softmax::{
-    Args, SoftmaxBf16, SoftmaxF16, SoftmaxF32, closing, larger, score, shift, term, visible,
+    Args, LongBf16, LongF16, LongF32, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16,
+    ShortF32, closing, score, shift, term, visible,
 };
 
+use crate::arch::block::WARPS;
+use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::X4;
+use crate::arch::thread::{block_idx_x, opaque, sync_threads};
+use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
-use crate::float::Float;
-use crate::row::{self, BLOCK, Partials, Row, WARP, map, piece_if};
+use crate::float::{Float, Piece};
+use crate::row::block::{self, Block, Chunk};
+use crate::row::lanes::{Lanes, MOST, Partials};
+use crate::row::{Line, in_pieces, map, width};
+
+/// The tensors at a row.
+struct Row<E, const PIECES: bool> {
+    line: Line<PIECES>,
+    x: *const E,
+    mask: *const E,
+    y: *mut E,
+    /// Whether there is a mask.
+    masked: bool,
+    /// Elements from here on are hidden, and not read.
+    seen: u32,
+    scale: f32,
+    log: bool,
+}
+
+impl<E: Float, const PIECES: bool> Row<E, PIECES> {
+    /// Those of row `m`.
+    #[inline(always)]
+    fn new(args: &Args, m: u32) -> Self {
+        let line = Line::new([m, args.m, args.k]);
+        let at = |p: DevPtr<u8>, start: usize| p.cast::<E>().as_ptr().wrapping_add(start);
+        let masked = !args.mask.is_null(); // the same for every thread
+        let mask = if masked { (m % args.mask_rows) as usize * args.k as usize } else { 0 };
+        let seen = if line.k == 0 { 0 } else { visible(m, args.k, args.queries) };
+        Self {
+            line,
+            x: at(args.x, line.start).cast_const(),
+            mask: at(args.mask, mask).cast_const(),
+            y: at(args.y, line.start),
+            masked,
+            seen,
+            scale: args.scale,
+            log: args.log == 1,
+        }
+    }
+
+    /// The item of the scores, as far as it is seen.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn load(&self, there: bool, first: u32) -> X4<u32> {
+        // SAFETY: the caller's promise.
+        unsafe { self.line.load(there && first < self.seen, self.x, first) }
+    }
+
+    /// The items of the scores and of the mask.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`]; there is a mask.
+    #[inline(always)]
+    unsafe fn load_both(&self, there: bool, first: u32) -> [X4<u32>; 2] {
+        let there = there && first < self.seen;
+        // SAFETY: the caller's promise.
+        unsafe { [self.load(there, first), self.line.load(there, self.mask, first)] }
+    }
+
+    /// The scores of an item, minus infinity where they are hidden.
+    #[inline(always)]
+    fn scores(&self, first: u32, x: X4<u32>, mask: Option<X4<u32>>) -> Piece {
+        let x = E::widen(x);
+        let v = match mask.map(E::widen) {
+            Some(mask) => map::<E, PIECES>(x, |i, x| score(x, self.scale, mask[i])),
+            None => map::<E, PIECES>(x, |_, x| score(x, self.scale, -0.0)),
+        };
+        if first + width::<E, PIECES>() as u32 <= self.seen {
+            return v;
+        }
+        map::<E, PIECES>(
+            v,
+            |i, v| if first + (i as u32) < self.seen { v } else { f32::NEG_INFINITY },
+        )
+    }
+
+    /// The scores of this thread's items of a chunk: `each(s, first, scores)`.
+    ///
+    /// # Safety
+    ///
+    /// The row is one of the contract's table.
+    #[inline(always)]
+    unsafe fn chunk<const T: u32, const ROOM: u32, const AT_ONCE: usize>(
+        &self,
+        block: &Block<E, T, ROOM, PIECES>,
+        chunk: Chunk,
+        mut each: impl FnMut(u32, u32, Piece),
+    ) {
+        // SAFETY: items of the row.
+        unsafe {
+            if self.masked {
+                let load = |there: bool, first: u32| self.load_both(there, first);
+                block.load::<_, 2>(chunk, [[0; 4]; 2], load, |s, first, [x, mask]| {
+                    each(s, first, self.scores(first, x, Some(mask)));
+                });
+            } else {
+                let load = |there: bool, first: u32| self.load(there, first);
+                block.load::<_, AT_ONCE>(chunk, [0; 4], load, |s, first, x| {
+                    each(s, first, self.scores(first, x, None));
+                });
+            }
+        }
+    }
+
+    /// Writes an item: from terms, or from scores where the logarithm is wanted.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::store`].
+    #[inline(always)]
+    unsafe fn write(&self, first: u32, v: Piece, shift: f32, closing: f32) {
+        let y = if self.log {
+            map::<E, PIECES>(v, |_, v| (v - shift) - closing)
+        } else {
+            map::<E, PIECES>(v, |_, v| v * closing)
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.line.store(self.y, first, E::narrow(y)) };
+    }
+}
+
+/// The larger of a value and an item's values.
+#[inline(always)]
+fn larger<E: Float, const PIECES: bool>(top: f32, v: Piece) -> f32 {
+    let mut top = top;
+    let mut i = 0;
+    while i < width::<E, PIECES>() {
+        top = maximum(top, v[i]);
+        i += 1;
+    }
+    top
+}
+
+/// The terms of an item.
+#[inline(always)]
+fn terms<E: Float, const PIECES: bool>(v: Piece, shift: f32) -> Piece {
+    map::<E, PIECES>(v, |_, v| term(v, shift))
+}
 
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's.
 #[inline(always)]
-unsafe fn softmax<E: Float>(args: &Args) {
+unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    // SAFETY: the launch contract, handed on.
-    unsafe { if args.k <= SHORT { body::<E, WARP>(args) } else { body::<E, BLOCK>(args) } }
+    let lanes = Lanes::new(args.m, args.k);
+    if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
+        let (mut m, step) = lanes.first_row();
+        let mut turn = 0;
+        while lanes.more(turn) {
+            // SAFETY: handed on.
+            unsafe { short_row(Row::<E, true>::new(args, m), lanes) };
+            m += step;
+            turn = opaque(turn + 1);
+        }
+    } else {
+        let (mut m, end) = lanes.warp_rows(args.m);
+        while m < end {
+            // SAFETY: handed on; the warp has shared memory for a short row.
+            unsafe { held_row::<E, 32, SHORT, false>(Row::new(args, m)) };
+            sync_warp();
+            m += WARPS;
+        }
+    }
 }
 
 /// # Safety
 ///
-/// As for [`softmax`].
+/// As for [`short`]; these lanes have the row.
 #[inline(always)]
-unsafe fn body<E: Float, const T: u32>(args: &Args) {
-    let tensors = [args.x.addr(), args.mask.addr(), args.y.addr()];
-    let Some(row) = Row::<T>::new::<E>(args.m, args.k, &tensors) else { return };
-    let (start, k) = (row.start(), args.k as usize);
-    let x = args.x.cast::<E>().as_ptr().cast_const().wrapping_add(start);
-    let y = args.y.cast::<E>().as_ptr().wrapping_add(start);
-    let masked = !args.mask.is_null(); // the same for every thread
-    let mask = args.mask.cast::<E>().as_ptr().cast_const();
-    let mask = mask.wrapping_add((row.m % args.mask_rows) as usize * k);
-    let seen = visible(row.m, args.k, args.queries);
-    let load = |inside: bool, i: u32| {
-        let inside = inside && i < seen;
-        // SAFETY: x[m, i] and mask[m % MASK_ROWS, i] with i < K.
-        let (x, add) = unsafe {
-            let add = E::load_if(inside && masked, mask.wrapping_add(i as usize));
-            (E::load_if(inside, x.wrapping_add(i as usize)), if masked { add } else { -0.0 })
-        };
-        if inside { score(x, args.scale, add) } else { f32::NEG_INFINITY }
-    };
+unsafe fn short_row<E: Float>(row: Row<E, true>, lanes: Lanes) {
+    let mut raw = [[0; 4]; MOST];
+    let mut v = [[0.0; 8]; MOST];
     let mut top = f32::NEG_INFINITY;
-    // SAFETY: the launch has the shared memory; the pieces are those of x[m] and mask[m % MASK_ROWS].
-    unsafe {
-        if !row.in_pieces() {
-            row.fill_ones(|i| {
-                let v = load(true, i);
-                top = larger(top, v);
-                v
-            });
-        } else if masked || args.queries != 0 {
-            let raw = |inside: bool, first: u32| {
-                let inside = inside && first < seen; // what is hidden as a whole is not read
-                [piece_if(inside, x, first), piece_if(inside && masked, mask, first)]
-            };
-            row.fill::<E, _, 2>([[0; 4]; 2], raw, |first, [x, add]: [X4<u32>; 2]| {
-                let add = E::widen(add);
-                map::<E>(first, E::widen(x), |i, x| {
-                    let add = if masked { add[(i - first) as usize] } else { -0.0 };
-                    let v = if i < seen { score(x, args.scale, add) } else { f32::NEG_INFINITY };
-                    top = larger(top, v);
-                    v
-                })
-            });
-        } else {
-            let raw = |inside: bool, first: u32| piece_if(inside, x, first);
-            row.fill::<E, _, 4>([0; 4], raw, |first, x: X4<u32>| {
-                map::<E>(first, E::widen(x), |_, x| {
-                    let v = score(x, args.scale, -0.0);
-                    top = larger(top, v);
-                    v
-                })
-            });
-        }
-    }
-    row.wait();
-    row.far(load, |_, v| top = larger(top, v));
-    // SAFETY: as above; called once.
-    let shift = shift(unsafe { row::max::<T>(top) });
-
-    let log = args.log == 1; // the same for every thread
-    let mut partials = Partials::<T>::new();
-    // SAFETY: after `fill`; each place is visited by one thread.
-    unsafe {
-        row.walk(|turn, v, place| {
-            let e = term(v, shift);
-            partials.take(turn, |acc| acc + e);
-            if !log {
-                place.write(e);
-            }
+    // SAFETY: pieces of a row of the contract's table.
+    lanes.each::<E>(|n, first| raw[n] = unsafe { row.load(true, first) });
+    if row.masked {
+        lanes.own::<E>(&row.line, |n, first| {
+            // SAFETY: as above.
+            let mask = unsafe { row.line.load(first < row.seen, row.mask, first) };
+            v[n] = row.scores(first, raw[n], Some(mask));
+            top = larger::<E, true>(top, v[n]);
+        });
+    } else {
+        lanes.own::<E>(&row.line, |n, first| {
+            v[n] = row.scores(first, raw[n], None);
+            top = larger::<E, true>(top, v[n]);
         });
     }
-    row.far(load, |_, v| partials.take(0, |acc| acc + term(v, shift)));
-    // SAFETY: as above; the first sum.
-    let closing = closing(unsafe { partials.sum(0) }, log);
-    row.wait();
-
-    let value = |_: u32, held: f32| if log { (held - shift) - closing } else { held * closing };
-    // SAFETY: the terms are there; y[m] belongs to this warp or block.
-    unsafe { row.drain(y, |first, values| map::<E>(first, values, value), value) };
-    row.far(load, |i, v| {
-        let v = if log { v } else { term(v, shift) };
-        // SAFETY: y[m, i] with i < K belongs to this thread.
-        unsafe { E::store(y.wrapping_add(i as usize), value(i, v)) };
+    let top = lanes.max(top);
+    let shift = shift(top);
+    let mut partials = Partials::new();
+    lanes.own::<E>(&row.line, |n, _| {
+        let e = terms::<E, true>(v[n], shift);
+        partials.take::<E>(n, e, |acc, e| acc + e);
+        v[n] = map::<E, true>(v[n], |i, v| if row.log { v } else { e[i] });
+    });
+    let closing = closing(lanes.tree::<E>(partials), top, row.log);
+    lanes.own::<E>(&row.line, |n, first| {
+        // SAFETY: a piece of the row that this lane has.
+        unsafe { row.write(first, v[n], shift, closing) };
     });
 }
 
+/// # Safety
+///
+/// As for [`short`].
+#[inline(always)]
+unsafe fn long<E: Float, const T: u32, const ROOM: u32>(args: &Args) {
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: handed on.
+    unsafe {
+        if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
+            held_row::<E, T, ROOM, true>(Row::new(args, block_idx_x()));
+        } else {
+            held_row::<E, T, ROOM, false>(Row::new(args, block_idx_x()));
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`short`]; this block, or warp, has the row.
+#[inline(always)]
+unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
+    row: Row<E, PIECES>,
+) {
+    let block = Block::<E, T, ROOM, PIECES>::new(row.line);
+    let fits = block.fits();
+    let mut top = f32::NEG_INFINITY;
+    // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
+    // what one thread wrote and another reads there.
+    unsafe {
+        block.chunks(|chunk| {
+            row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
+                top = larger::<E, PIECES>(top, v);
+                if fits {
+                    Block::<E, T, ROOM, PIECES>::put(s, v);
+                }
+            });
+        });
+        let top = Block::<E, T, ROOM, PIECES>::max(top);
+        let shift = shift(top);
+        let mut partials = [0.0; block::MOST];
+        block.chunks(|chunk| {
+            if !fits {
+                row.chunk::<T, ROOM, 2>(&block, chunk, |s, _, v| {
+                    Block::<E, T, ROOM, PIECES>::put(s, v);
+                });
+            }
+            if !row.log {
+                block.own(chunk, |s| {
+                    let v = Block::<E, T, ROOM, PIECES>::get(s);
+                    Block::<E, T, ROOM, PIECES>::put(s, terms::<E, PIECES>(v, shift));
+                });
+            }
+            Block::<E, T, ROOM, PIECES>::wait();
+            if row.log {
+                block.take(chunk, &mut partials, |acc, v| acc + term(v, shift));
+            } else {
+                block.take(chunk, &mut partials, |acc, e| acc + e);
+            }
+            if !fits {
+                sync_threads();
+            }
+        });
+        let closing = closing(Block::<E, T, ROOM, PIECES>::tree(0, partials), top, row.log);
+        block.chunks(|chunk| {
+            if fits {
+                block.own(chunk, |s| {
+                    row.write(s, Block::<E, T, ROOM, PIECES>::get(s), shift, closing);
+                });
+            } else {
+                row.chunk::<T, ROOM, 2>(&block, chunk, |_, first, v| {
+                    let v = if row.log { v } else { terms::<E, PIECES>(v, shift) };
+                    row.write(first, v, shift, closing);
+                });
+            }
+        });
+    }
+}
+
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
+    ($($symbol:ident $kernel:ident $body:expr;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             // SAFETY: the launch contract, handed on.
-            unsafe { softmax::<$element>(&args) }
+            unsafe { $body(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    softmax_f32 SoftmaxF32 f32;
-    softmax_f16 SoftmaxF16 F16;
-    softmax_bf16 SoftmaxBf16 Bf16;
+    softmax_short_f32 ShortF32 short::<f32>;
+    softmax_short_f16 ShortF16 short::<F16>;
+    softmax_short_bf16 ShortBf16 short::<Bf16>;
+    softmax_f32 MiddleF32 long::<f32, MIDDLE_THREADS, MIDDLE>;
+    softmax_f16 MiddleF16 long::<F16, MIDDLE_THREADS, MIDDLE>;
+    softmax_bf16 MiddleBf16 long::<Bf16, MIDDLE_THREADS, MIDDLE>;
+}
+
+#[cfg(level_sm_90)]
+entries! {
+    softmax_long_f32 LongF32 long::<f32, LONG_THREADS, LONG>;
+    softmax_long_f16 LongF16 long::<F16, LONG_THREADS, LONG>;
+    softmax_long_bf16 LongBf16 long::<Bf16, LONG_THREADS, LONG>;
 }

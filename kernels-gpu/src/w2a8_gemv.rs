@@ -85,7 +85,12 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize>(args: &
 
     // SAFETY: row <= n - 1, so each pointer starts a row of the weights.
     let mut step = unsafe { load_step::<LANES, ROWS, UNROLL>(&rows, lane, chunks) };
-    launch_dependents();
+    // Blocks of the next kernel that start while this one has much to do take the places of its last
+    // blocks, unevenly; there are no such places where a block needs many registers.
+    let per_step = UNROLL as u32 * LANES;
+    if ROWS * UNROLL >= 8 || chunks <= 2 * per_step {
+        launch_dependents();
+    }
     dependency_wait();
 
     // acts: piece j of chunk c is 16-byte unit ((c / 8) * 4 + j) * 8 + c % 8.
@@ -117,9 +122,12 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize>(args: &
             }
             u += 1;
         }
-        base += UNROLL as u32 * LANES;
+        base += per_step;
         if base >= chunks {
             break; // the same for every thread of the grid
+        }
+        if base + 2 * per_step >= chunks {
+            launch_dependents();
         }
         acts = acts.wrapping_add(UNROLL * LANES as usize * 4);
         // SAFETY: as above; the predicate inside covers the end of the row.

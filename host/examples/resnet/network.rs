@@ -192,7 +192,7 @@ impl<B: Backend, T: Float> Network<B, T> {
     }
 
     fn pooling(&self, [n, h, w]: Size, kind: Kind, windows: Windows, c: usize) -> Pooling {
-        Pooling { n, c, h, w, layout: pool2d::Layout::ChannelsLast, kind, windows }
+        Pooling { n, c, h, w, layout: pool2d::Layout::Nhwc, kind, windows }
     }
 
     fn stem_pooling(&self, size: Size) -> Pooling {

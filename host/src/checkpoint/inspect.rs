@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
 use serde::Serialize;
 
@@ -69,6 +70,8 @@ pub struct DeviceBytes {
     pub embedding: u64,
     /// Head, in its own type; 0 when it is the embedding.
     pub head: u64,
+    /// What an int8 copy of the head would take besides.
+    pub head_int8: u64,
     /// Norm gains in f32.
     pub norms: u64,
     /// Keys and values of one position, in bf16.
@@ -96,13 +99,14 @@ impl DeviceBytes {
             projections: layers * words as u64 * 4,
             embedding: matrix,
             head: if config.tie_word_embeddings { 0 } else { matrix },
+            head_int8: config.vocab_size as u64 * (row_bytes(config.hidden_size) as u64 + 16),
             norms: 4 * (layers * gains as u64 + config.hidden_size as u64),
             kv_per_token_bf16: 2 * kv,
             kv_per_token_f32: 4 * kv,
         }
     }
 
-    /// Weights without the cache.
+    /// Weights without the cache and without an int8 copy of the head.
     pub fn weights(&self) -> u64 {
         self.projections + self.embedding + self.head + self.norms
     }

@@ -151,7 +151,7 @@ impl TokenLog for CpuTokens {
 #[derive(Clone, Copy, Debug)]
 pub enum NoRecording {}
 
-fn table<'a>(dense: &'a Dense<CpuBackend>) -> Table<'a> {
+pub(super) fn table<'a>(dense: &'a Dense<CpuBackend>) -> Table<'a> {
     Table {
         data: dense.data().as_slice(),
         element: dense.element(),
@@ -504,6 +504,14 @@ impl Backend for CpuBackend {
         let logits = op.logits.as_mut_slice();
         super::lm_head::lm_head(&self.threads, self.simd, x, table(op.w), logits, op.m);
         Ok(())
+    }
+
+    fn lm_head_int8_pack(&self, op: ops::lm_head_int8::Pack<'_, Self>) -> Result<(), OpError> {
+        super::products::lm_head_int8_pack(self, op)
+    }
+
+    fn lm_head_int8(&self, op: ops::lm_head_int8::LmHeadInt8<'_, Self>) -> Result<(), OpError> {
+        super::products::lm_head_int8(self, op)
     }
 
     fn conv2d<T: Float>(&self, op: ops::conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError> {

@@ -24,7 +24,7 @@ impl RowReader for Dot<'_> {
 
 vectorised! {
     /// The dot of `x` and row `row` of a table.
-    fn dot(w: Table<'_>, row: usize, x: &[f32]) -> f32 {
+    pub(super) fn dot(w: Table<'_>, row: usize, x: &[f32]) -> f32 {
         w.read(row, Dot(x))
     }
 }

@@ -124,16 +124,16 @@ mod tests {
         let average = Kind::Average { count_include_pad: false };
         for (i, window) in [[3, 2, 1], [2, 2, 0], [5, 1, 2], [4, 3, 1]].into_iter().enumerate() {
             for kind in [Kind::Max, average] {
-                let first = square([2, 19, 9, 12], Layout::ChannelsFirst, kind, window);
-                let last = Pooling { layout: Layout::ChannelsLast, ..first };
+                let first = square([2, 19, 9, 12], Layout::Nchw, kind, window);
+                let last = Pooling { layout: Layout::Nhwc, ..first };
                 let global = Pooling { windows: Windows::Global, ..first };
                 for pooling in [first, last, global, Pooling { windows: Windows::Global, ..last }] {
                     let mut case = Case::new(ELEMENTS[i % 3], pooling, 1);
                     case.x[100] = f32::NAN;
                     let ([h, w], Pooling { n, c, layout, .. }) = (output_size(&pooling), pooling);
                     let dims = match layout {
-                        Layout::ChannelsFirst => [n, c, h, w],
-                        Layout::ChannelsLast => [n, h, w, c],
+                        Layout::Nchw => [n, c, h, w],
+                        Layout::Nhwc => [n, h, w, c],
                     };
                     check_everywhere(&case, &[Output::floats("y", &dims, &pool2d(&case))]);
                 }

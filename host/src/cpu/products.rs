@@ -1,7 +1,7 @@
-//! The general products, and pooling, on the CPU: checks an operation and hands its slices to the code
+//! The general products, pooling and the head by way of int8, on the CPU: checks an operation and hands its slices to the code
 //! of its family.
 
-use super::backend::{CpuBackend, hold};
+use super::backend::{CpuBackend, hold, table};
 use super::buffer::Buffer;
 use crate::ops::{self, Float, OpError};
 
@@ -213,10 +213,49 @@ pub(super) fn pool2d<T: Float>(
         c: p.c,
         axes: p.axes()?,
         kind: p.kind,
-        channels_last: p.layout == ops::pool2d::Layout::ChannelsLast,
+        channels_last: p.layout == ops::pool2d::Layout::Nhwc,
     };
     let [_, len] = p.lens()?;
     let y = &mut op.y.as_mut_slice()[..len];
     super::pool2d::pool2d(&cpu.threads, cpu.simd, shape, op.x.as_slice(), y);
+    Ok(())
+}
+
+pub(super) fn lm_head_int8_pack(
+    cpu: &CpuBackend,
+    op: ops::lm_head_int8::Pack<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    let (bytes, rows) = (op.table.bytes.as_mut_slice(), op.table.rows.as_mut_slice());
+    let bytes = bytemuck::cast_slice_mut(bytes);
+    super::lm_head_int8::pack(&cpu.threads, cpu.simd, table(op.w), bytes, rows);
+    Ok(())
+}
+
+pub(super) fn lm_head_int8(
+    cpu: &CpuBackend,
+    op: ops::lm_head_int8::LmHeadInt8<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let w = table(op.w);
+    let mut params = [0; ops::sample::PARAM_WORDS];
+    params.copy_from_slice(&op.sampler.params.as_slice()[..ops::sample::PARAM_WORDS]);
+    let request = super::lm_head_int8::Request {
+        x: &op.x.as_slice()[op.x_at..][..w.width],
+        w,
+        copy: super::lm_head_int8::Copied {
+            bytes: bytemuck::cast_slice(op.table.bytes.as_slice()),
+            rows: op.table.rows.as_slice(),
+        },
+        seen: op.sampler.seen.as_slice(),
+        asked: contract::lm_head_int8::Asked::of(&ops::sample::params_of(&params)),
+    };
+    super::lm_head_int8::lm_head_int8(
+        &cpu.threads,
+        cpu.simd,
+        &request,
+        op.input.as_mut_slice(),
+        &mut op.sampler.tops.as_mut_slice()[..w.rows.div_ceil(32)],
+        &mut op.logits.as_mut_slice()[..w.rows],
+    );
     Ok(())
 }

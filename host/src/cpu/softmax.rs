@@ -74,7 +74,7 @@ vectorised! {
                 *acc += term(v, shift);
             }
         }
-        let closing = closing(tree(&mut partials), log);
+        let closing = closing(tree(&mut partials), top, log);
         for (i, y) in y.chunks_mut(PARTIALS).enumerate() {
             let scores = row.scores(i * PARTIALS);
             if log {

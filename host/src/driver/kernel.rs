@@ -243,6 +243,7 @@ impl<K: Kernel> KernelHandle<K> {
         args: K::Args,
     ) -> Result<(), DriverError> {
         let spec = K::SPEC;
+        let smem_bytes = K::smem_bytes(&args).min(spec.smem_bytes);
         let mut params = [(&raw const args).cast_mut().cast::<c_void>()];
         if let Some(launch_kernel_ex) = api.launch_kernel_ex {
             let mut value = [0; 16];
@@ -252,7 +253,7 @@ impl<K: Kernel> KernelHandle<K> {
             let config = LaunchConfig {
                 grid,
                 block: spec.block,
-                smem_bytes: spec.smem_bytes,
+                smem_bytes,
                 stream: stream.raw(),
                 attributes: &overlap,
                 attributes_len: u32::from(self.pdl && stream.pdl()),
@@ -281,7 +282,7 @@ impl<K: Kernel> KernelHandle<K> {
                     bx,
                     by,
                     bz,
-                    spec.smem_bytes,
+                    smem_bytes,
                     stream.raw(),
                     params.as_mut_ptr(),
                     std::ptr::null_mut(),

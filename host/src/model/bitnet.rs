@@ -9,13 +9,14 @@
 //! The sub-norms, the activation (relu^2 or SiLU) and a tied head come from the configuration.
 //! Prefill and decode run the same operations on the same buffers, and give the same bits.
 
-use super::ModelError;
 use super::sequence::Sequence;
+use super::{HeadKind, ModelError};
 use crate::checkpoint::ModelConfig;
 use crate::layers::{Block, Rows};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
+use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
 use crate::ops::rmsnorm::RmsNorm;
 use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
 use crate::ops::{Backend, Dense, OpError};
@@ -30,6 +31,8 @@ pub struct Model<B: Backend> {
     pub(super) embedding: Dense<B>,
     /// Absent when tied to the embedding.
     pub(super) head: Option<Dense<B>>,
+    /// The int8 copy of the head, when decode steps go by it.
+    pub(super) int8: Option<Int8Table<B>>,
     pub(super) blocks: Vec<Block<B>>,
     pub(super) final_norm: B::Buf<f32>,
 }
@@ -47,6 +50,19 @@ impl<B: Backend> Model<B> {
     /// The backend the weights are on.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// Chooses how decode steps find the next token; the tokens are the same. A model is loaded with
+    /// [`HeadKind::Stored`]. Sequences are made after this.
+    ///
+    /// # Errors
+    /// A head with rows of more than 2^17 elements; out of memory.
+    pub fn with_head(mut self, kind: HeadKind) -> Result<Self, OpError> {
+        self.int8 = match kind {
+            HeadKind::Stored => None,
+            HeadKind::Int8 => Some(Int8Table::new(&self.backend, self.head())?),
+        };
+        Ok(self)
     }
 
     /// The model's configuration.
@@ -147,7 +163,7 @@ impl<B: Backend> Model<B> {
 
     fn step(&self, sequence: &mut Sequence<B>, reach: usize) -> Result<(), OpError> {
         self.run(sequence, Input::State, 1, reach)?;
-        self.head_row(sequence, 0)?;
+        self.next_head(sequence)?;
         self.sample(sequence)
     }
 
@@ -214,12 +230,34 @@ impl<B: Backend> Model<B> {
         })
     }
 
+    /// The logits that decide the token of a decode step: all of them, or by the int8 copy those that
+    /// can win, with minus infinity for the others.
+    fn next_head(&self, sequence: &mut Sequence<B>) -> Result<(), OpError> {
+        match (&self.int8, &mut sequence.head_input) {
+            (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
+                x: &sequence.normed,
+                x_at: 0,
+                w: self.head(),
+                table,
+                input,
+                sampler: &mut sequence.sampler,
+                logits: &mut sequence.logits,
+            }),
+            _ => self.head_row(sequence, 0),
+        }
+    }
+
+    /// The head as the checkpoint stores it.
+    fn head(&self) -> &Dense<B> {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
     /// Logits of row `row` of the last step.
     fn head_row(&self, sequence: &mut Sequence<B>, row: usize) -> Result<(), OpError> {
         self.backend.lm_head(LmHead {
             x: &sequence.normed,
             x_at: row * self.config.hidden_size,
-            w: self.head.as_ref().unwrap_or(&self.embedding),
+            w: self.head(),
             logits: &mut sequence.logits,
             m: 1,
         })

@@ -78,7 +78,7 @@ impl<B: Backend> Model<B> {
         let blocks =
             (0..config.num_layers).map(|layer| loader.block(layer)).collect::<Result<_, _>>()?;
         let final_norm = loader.norm(NormSlot::Final)?;
-        Ok(Self { backend, config, embedding, head, blocks, final_norm })
+        Ok(Self { backend, config, embedding, head, int8: None, blocks, final_norm })
     }
 }
 

@@ -10,6 +10,18 @@ pub use sequence::{Sequence, SequenceOptions};
 
 use crate::ops::OpError;
 
+/// How a decode step goes from the last norm to the next token. The token is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HeadKind {
+    /// Every logit from the table of the checkpoint: no more memory than the model needs.
+    #[default]
+    Stored,
+    /// An int8 copy of the table says which logits can win, and those are computed from the stored one: half
+    /// the bytes of a 16-bit table for each token, for half as much memory again. What can be drawn from the whole vocabulary
+    /// (a temperature without top-k, or a top-k above 256) goes by the stored table alone.
+    Int8,
+}
+
 /// Why a model could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -33,6 +33,8 @@ pub struct Sequence<B: Backend> {
     /// Rows after the last norm.
     pub(super) normed: B::Buf<f32>,
     pub(super) logits: B::Buf<f32>,
+    /// Scratch of a head by way of int8.
+    pub(super) head_input: Option<B::Buf<u32>>,
     pub(super) sampler: SampleState<B>,
     pub(super) tokens: B::TokenLog,
     /// Decode steps recorded so far, by the positions they reach.
@@ -62,6 +64,7 @@ impl<B: Backend> Sequence<B> {
             start: backend.alloc("activations", 1)?,
             normed: backend.alloc("activations", chunk * config.hidden_size)?,
             logits: backend.alloc("logits", config.vocab_size)?,
+            head_input: model.int8.as_ref().map(|table| table.input(backend)).transpose()?,
             sampler: SampleState::alloc(backend, config.vocab_size)?,
             tokens: backend.alloc_tokens(capacity)?,
             recordings: Vec::new(),
@@ -107,7 +110,8 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// The logits of the last step, `[vocab]`. Waits for it.
+    /// The logits of the last step, `[vocab]`; after a decode step by [`super::HeadKind::Int8`], minus infinity
+    /// for tokens that could not be picked. Waits for it.
     ///
     /// # Errors
     /// Whatever the queued operations failed with.

@@ -132,8 +132,35 @@ impl CudaBackend {
         Ok(())
     }
 
+    /// Queues the launch of a kernel over `m` rows of `k` elements: `S` for short ones, else `M`, or `L` for
+    /// long ones where the device has it.
+    ///
+    /// # Safety
+    /// As [`KernelHandle::launch`].
+    pub(super) unsafe fn launch_rows<S, M, L>(
+        &self,
+        [m, k]: [u32; 2],
+        args: S::Args,
+    ) -> Result<(), OpError>
+    where
+        S: Kernel,
+        M: Kernel<Args = S::Args>,
+        L: Kernel<Args = S::Args>,
+    {
+        use contract::row::{Owner, grid, owner};
+        let owner = owner(k);
+        let grid = grid(m, k, owner);
+        // SAFETY: by the caller.
+        unsafe {
+            match owner {
+                Owner::Lanes(_) => self.launch::<S>(grid, args),
+                Owner::LongBlock if self.has::<L>() => self.launch::<L>(grid, args),
+                Owner::Block | Owner::LongBlock => self.launch::<M>(grid, args),
+            }
+        }
+    }
+
     /// Whether the device and the loaded PTX have `K`.
-    #[allow(dead_code, reason = "for families with variants that need a newer device")]
     pub(super) fn has<K: Kernel>(&self) -> bool {
         self.kernels.get::<K>(self.cuda.module()).is_ok()
     }
@@ -255,6 +282,10 @@ impl Backend for CudaBackend {
         softmax: Softmax,
     }
 
+    fn lm_head_int8_pack(&self, op: super::lm_head_int8::Pack<'_, Self>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     fn lut_build_lossy(
         &self,
         op: super::lut_matmul::LutBuildLossy<'_, Self>,
@@ -317,6 +348,7 @@ impl Backend for CudaBackend {
         attention_step: AttentionStep,
         bit_linear: BitLinear,
         lm_head: LmHead,
+        lm_head_int8: LmHeadInt8,
         lut_matmul: LutMatmul,
         sample: Sample,
     }

@@ -55,7 +55,7 @@ impl<B: Backend, T: Float> LayerNorm<'_, B, T> {
 impl<T: Float> LayerNorm<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::launch::DevPtr;
-        use contract::layernorm::{Args, LayerNormBf16, LayerNormF16, LayerNormF32};
+        use contract::layernorm::*;
         use contract::num::RowType;
         self.check()?;
         let Self { x, delta, weight, bias, y, m, k, eps } = self;
@@ -74,14 +74,14 @@ impl<T: Float> LayerNorm<'_, super::CudaBackend, T> {
             k,
             eps,
         };
-        let grid = contract::row::grid(m, k);
+        let rows = [m, k];
         // SAFETY: `check` compared every tensor with `m` rows of `k` elements of this type; `x` and `y`
         // are borrowed exclusively, so nothing overlaps.
         unsafe {
             match T::TYPE {
-                RowType::F32 => cuda.launch::<LayerNormF32>(grid, args),
-                RowType::F16 => cuda.launch::<LayerNormF16>(grid, args),
-                RowType::Bf16 => cuda.launch::<LayerNormBf16>(grid, args),
+                RowType::F32 => cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(rows, args),
+                RowType::F16 => cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(rows, args),
+                RowType::Bf16 => cuda.launch_rows::<ShortBf16, MiddleBf16, LongBf16>(rows, args),
             }
         }
     }

@@ -23,6 +23,7 @@ pub mod error;
 pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
+pub mod lm_head_int8;
 pub mod pool2d;
 pub mod lut_matmul;
 pub mod rmsnorm;
@@ -178,6 +179,10 @@ pub trait Backend: Sized + Send + 'static {
     fn bmm<T: bmm::Operand>(&self, op: bmm::Bmm<'_, Self, T>) -> Result<(), OpError>;
     /// Logits; see [`lm_head::LmHead`].
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
+    /// int8 copy of a head; see [`lm_head_int8::Int8Table::new`].
+    fn lm_head_int8_pack(&self, op: lm_head_int8::Pack<'_, Self>) -> Result<(), OpError>;
+    /// Logits that can decide the next token; see [`lm_head_int8::LmHeadInt8`].
+    fn lm_head_int8(&self, op: lm_head_int8::LmHeadInt8<'_, Self>) -> Result<(), OpError>;
     /// Convolution; see [`conv2d::Conv2d`].
     fn conv2d<T: Float>(&self, op: conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError>;
     /// Ternary matrix times rows, by lookup tables; see [`lut_matmul::LutMatmul`].

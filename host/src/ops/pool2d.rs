@@ -1,5 +1,6 @@
 //! Host side of [`contract::pool2d`].
 
+pub use contract::conv2d::Layout;
 use contract::pool2d::{Axis, MAX_SIDE};
 
 use super::error::{at_least, dimension, elements};
@@ -37,16 +38,6 @@ pub enum Windows {
     },
     /// One window: the whole image.
     Global,
-}
-
-/// How images lie in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// `[n, c, h, w]`.
-    #[default]
-    ChannelsFirst,
-    /// `[n, h, w, c]`.
-    ChannelsLast,
 }
 
 /// Shape of a pooling: images, windows and what is taken of them.
@@ -178,7 +169,7 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         let stream = cuda.stream();
         let (x, y) = (x.dev_ptr(stream), y.dev_ptr(stream));
         let piece = 16 / size_of::<T>();
-        let last = pooling.layout == Layout::ChannelsLast;
+        let last = pooling.layout == Layout::Nhwc;
         let whole = last && pooling.c % piece == 0 && (x.addr() | y.addr()).is_multiple_of(16);
         let piece = if whole { piece } else { 1 };
         let global = pooling.windows == Windows::Global;

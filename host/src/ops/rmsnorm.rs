@@ -50,7 +50,7 @@ impl<T: Float> RmsNorm<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::launch::DevPtr;
         use contract::num::RowType;
-        use contract::rmsnorm::{Args, RmsNormBf16, RmsNormF16, RmsNormF32};
+        use contract::rmsnorm::*;
         self.check()?;
         let Self { x, delta, weight, y, m, k, eps } = self;
         let stream = cuda.stream();
@@ -64,14 +64,14 @@ impl<T: Float> RmsNorm<'_, super::CudaBackend, T> {
             k,
             eps,
         };
-        let grid = contract::row::grid(m, k);
+        let rows = [m, k];
         // SAFETY: `check` compared every tensor with `m` rows of `k` elements of this type; `x` and `y`
         // are borrowed exclusively, so nothing overlaps.
         unsafe {
             match T::TYPE {
-                RowType::F32 => cuda.launch::<RmsNormF32>(grid, args),
-                RowType::F16 => cuda.launch::<RmsNormF16>(grid, args),
-                RowType::Bf16 => cuda.launch::<RmsNormBf16>(grid, args),
+                RowType::F32 => cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(rows, args),
+                RowType::F16 => cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(rows, args),
+                RowType::Bf16 => cuda.launch_rows::<ShortBf16, MiddleBf16, LongBf16>(rows, args),
             }
         }
     }

@@ -92,6 +92,8 @@ impl<B: Backend> SampleState<B> {
         backend.fill(&mut sampler.state, 0)?;
         backend.fill(&mut sampler.params, 0)?;
         backend.fill(&mut sampler.seen, 0)?;
+        // Its padding is loaded with the last logits, and not looked at.
+        backend.fill(&mut sampler.adjusted, 0)?;
         backend.fill(&mut sampler.best, 0)?;
         Ok(sampler)
     }

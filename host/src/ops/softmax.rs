@@ -77,7 +77,7 @@ impl<T: Float> Softmax<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::launch::DevPtr;
         use contract::num::RowType;
-        use contract::softmax::{Args, SoftmaxBf16, SoftmaxF16, SoftmaxF32};
+        use contract::softmax::*;
         self.check()?;
         let Self { x, mask, y, m, k, scale, log } = self;
         let stream = cuda.stream();
@@ -90,14 +90,14 @@ impl<T: Float> Softmax<'_, super::CudaBackend, T> {
         let (mask_rows, queries) = (mask_rows as u32, queries as u32);
         let (x, y) = (x.dev_ptr(stream).cast(), y.dev_ptr(stream).cast());
         let args = Args { x, mask, y, m, k, mask_rows, queries, scale, log };
-        let grid = contract::row::grid(m, k);
+        let rows = [m, k];
         // SAFETY: `check` compared `x` and `y` with `m` rows of `k` elements of this type, and the mask
         // with its rows; `y` is borrowed exclusively.
         unsafe {
             match T::TYPE {
-                RowType::F32 => cuda.launch::<SoftmaxF32>(grid, args),
-                RowType::F16 => cuda.launch::<SoftmaxF16>(grid, args),
-                RowType::Bf16 => cuda.launch::<SoftmaxBf16>(grid, args),
+                RowType::F32 => cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(rows, args),
+                RowType::F16 => cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(rows, args),
+                RowType::Bf16 => cuda.launch_rows::<ShortBf16, MiddleBf16, LongBf16>(rows, args),
             }
         }
     }

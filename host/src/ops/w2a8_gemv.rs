@@ -1,6 +1,6 @@
 //! Host side of [`contract::w2a8_gemv`].
 
-use contract::w2a8::{CHUNK, row_words};
+use contract::w2a8::CHUNK;
 use contract::w2a8_gemv::{VARIANTS, Variant};
 
 use super::error::at_least;
@@ -37,16 +37,24 @@ impl<B: Backend> W2a8Gemv<'_, B> {
 
 /// The variant for an `n` by `k` matrix when none was asked for: an index into [`VARIANTS`].
 ///
-/// Measured on an H200 over 28 variants and ten model shapes, alone and in a chain
-/// (`benches/results`). Many short rows want many rows in flight per warp and one step; few rows
-/// want all lanes on a row and its loads in flight at once.
+/// Measured on an H200 over model shapes, alone and in a chain (`benches/results`). Many short rows
+/// want many rows in flight per warp and one step. Long rows want as many loads in flight as there
+/// are registers for, in four blocks on each of its 132 multiprocessors, unless the last round of
+/// blocks leaves many without one.
 pub fn choose_index(n: usize, k: usize) -> usize {
-    let (chunks, bytes) = (k.div_ceil(CHUNK), n * row_words(k) * 4);
+    const PLACES: usize = 4 * 132;
+    let chunks = k.div_ceil(CHUNK);
+    // Whether blocks of so many rows fill the places of their last round.
+    let fills = |rows: usize| {
+        let blocks = n.div_ceil(rows);
+        blocks <= PLACES || 4 * (blocks % PLACES) > 3 * PLACES
+    };
     let (lanes, rows, unroll) = match () {
-        () if n >= 32_768 => (16, 4, 1),
+        () if n >= 14_336 && chunks <= 80 => (16, 4, 1),
+        () if n >= 8_192 && chunks >= 128 && fills(16) => (32, 4, 2),
         () if n >= 8_192 => (32, 4, 1),
         () if chunks <= 64 => (32, 4, 2),
-        () if bytes <= 12 << 20 => (32, 2, 4),
+        () if fills(8) && chunks <= 256 => (32, 2, 4),
         () => (32, 2, 2),
     };
     let is_it = |v: &Variant| (v.lanes, v.rows, v.unroll) == (lanes, rows, unroll);

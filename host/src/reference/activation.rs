@@ -1,6 +1,6 @@
 //! Reference for [`contract::activation`].
 
-use contract::num::{exp, normal_cdf};
+use contract::num::{normal_cdf, one_plus_exp};
 
 use super::{Inputs, rounded};
 use crate::ops::RowType;
@@ -70,14 +70,14 @@ pub fn value(kind: Kind, x: f32) -> f32 {
     let logistic = |y: f32| match y {
         _ if y < -20.0 => x,
         _ if y > 87.0 => -0.0,
-        _ => x / (1.0 + exp(y)),
+        _ => x * (1.0 / one_plus_exp(y)),
     };
+    let distance = x.abs().min(13.27);
     match kind {
         Kind::Relu => positive,
         Kind::Relu2 => positive * positive,
         Kind::Silu => logistic(-x),
-        Kind::Gelu if x < -14.0 => -0.0,
-        Kind::Gelu => x * normal_cdf(x),
+        Kind::Gelu => (-distance).mul_add(normal_cdf(-distance), if x < 0.0 { -0.0 } else { x }),
         // -2 sqrt(2 / pi), and 0.044715 times that.
         Kind::GeluTanh => logistic(x * (x * x).mul_add(-0.071_354_814, -1.595_769_2)),
     }

@@ -77,8 +77,8 @@ pub fn pool2d(case: &Case) -> Vec<f32> {
     };
     let [oh, ow] = output_size(p);
     let index = |[n, c, i, j]: [usize; 4], h: usize, w: usize| match p.layout {
-        Layout::ChannelsFirst => ((n * p.c + c) * h + i) * w + j,
-        Layout::ChannelsLast => ((n * h + i) * w + j) * p.c + c,
+        Layout::Nchw => ((n * p.c + c) * h + i) * w + j,
+        Layout::Nhwc => ((n * h + i) * w + j) * p.c + c,
     };
     let mut y = vec![0.0; p.n * p.c * oh * ow];
     for (n, c, i, j) in places([p.n, p.c, oh, ow]) {

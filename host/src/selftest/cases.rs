@@ -1,7 +1,6 @@
 //! The cases of the doctor: for each kernel a few small shapes around the edges of words, warps and
 //! tiles, with the values that are easily got wrong.
 
-use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams, StepState};
 use contract::w2a8_gemv::VARIANTS;
 
 use super::embed::Table;
@@ -11,8 +10,8 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
-    kv_append, layernorm, lm_head, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse,
-    w2a8_gemm, w2a8_gemv,
+    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
+    softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -46,6 +45,7 @@ enum Inputs {
     KvAppend(kv_append::Inputs),
     LayerNorm(layernorm::Inputs),
     LmHead(lm_head::Inputs),
+    LmHeadInt8(lm_head_int8::Inputs),
     Pool2d(pool2d::Inputs),
     LutMatmul(Product, usize),
     LutMatmulLossy(lut_matmul::LossyCase),
@@ -78,6 +78,7 @@ impl Run for Case {
             Inputs::KvAppend(inputs) => inputs.run(bed),
             Inputs::LayerNorm(inputs) => inputs.run(bed),
             Inputs::LmHead(inputs) => inputs.run(bed),
+            Inputs::LmHeadInt8(inputs) => inputs.run(bed),
             Inputs::Pool2d(inputs) => inputs.run(bed),
             Inputs::LutMatmul(case, variant) => {
                 let form = contract::lut_matmul::VARIANTS[*variant].form;
@@ -260,6 +261,9 @@ impl List {
     fn tables(&mut self) {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
         use contract::lm_head::{LmHeadBf16, LmHeadF16, LmHeadF32};
+        for (kernel, what, inputs) in lm_head_int8::cases() {
+            self.add(kernel, what, Inputs::LmHeadInt8(inputs));
+        }
         let mut seeded = Seeded::new(3);
         for (element, embed, lm_head) in [
             (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>()),
@@ -359,25 +363,33 @@ impl List {
     }
 
     fn rows(&mut self) {
-        use contract::layernorm::{LayerNormBf16, LayerNormF16, LayerNormF32};
-        use contract::rmsnorm::{RmsNormBf16, RmsNormF16, RmsNormF32};
-        use contract::softmax::{SoftmaxBf16, SoftmaxF16, SoftmaxF32};
+        use contract::row::{Owner, owner};
+        use contract::{layernorm as l, rmsnorm as r, softmax as s};
+        macro_rules! symbols {
+            ($family:ident $short:ident $middle:ident $long:ident) => {
+                [
+                    symbol::<$family::$short>(),
+                    symbol::<$family::$middle>(),
+                    symbol::<$family::$long>(),
+                ]
+            };
+        }
+        macro_rules! of {
+            ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
+        }
         let kernels = [
-            (
-                RowType::F32,
-                [symbol::<SoftmaxF32>(), symbol::<LayerNormF32>(), symbol::<RmsNormF32>()],
-            ),
-            (
-                RowType::F16,
-                [symbol::<SoftmaxF16>(), symbol::<LayerNormF16>(), symbol::<RmsNormF16>()],
-            ),
-            (
-                RowType::Bf16,
-                [symbol::<SoftmaxBf16>(), symbol::<LayerNormBf16>(), symbol::<RmsNormBf16>()],
-            ),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32)),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16)),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
         ];
-        for (element, [softmax, layernorm, rmsnorm]) in kernels {
+        for (element, families) in kernels {
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
+                let [softmax, layernorm, rmsnorm] =
+                    families.map(|[short, middle, long]| match owner(k as u32) {
+                        Owner::Lanes(_) => short,
+                        Owner::Block => middle,
+                        Owner::LongBlock => long,
+                    });
                 let what = format!("m={m} k={k}");
                 for kind in [i, i + 1, i + 3] {
                     let mut inputs = softmax::Inputs::new(element, m, k, kind, 7);
@@ -413,12 +425,12 @@ impl List {
                 [symbol::<WindowBf16>(), symbol::<PiecesBf16>(), symbol::<GlobalBf16>()],
             ),
         ] {
-            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+            for layout in [Layout::Nchw, Layout::Nhwc] {
                 for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (average, [1, 16, 10, 11])] {
                     let shape = pool2d::square(dims, layout, kind, [3, 2, 1]);
                     let what = format!("{kind:?} {layout:?} {dims:?}");
                     // Pieces of channels where they are innermost and there are 16 of them.
-                    let last = layout == Layout::ChannelsLast && dims[1] == 16;
+                    let last = layout == Layout::Nhwc && dims[1] == 16;
                     let sliding = if last { pieces } else { windows };
                     for (kernel, windows) in [(sliding, shape.windows), (global, Windows::Global)] {
                         let pooling = crate::ops::pool2d::Pooling { windows, ..shape };
@@ -450,44 +462,8 @@ impl List {
     }
 
     fn sample(&mut self) {
-        use contract::sample::{SamplePick, SamplePrepare};
-        let mut seeded = Seeded::new(7);
-        let plain = SampleParams {
-            seed: 0x0123_4567_89ab_cdef,
-            top_p_q32: 1 << 32,
-            temperature: 0.8,
-            repetition_penalty: 1.0,
-            top_k: 0,
-            min_weight: 0,
-            max_steps: 100,
-            stop_len: 0,
-            stop_ids: [0; MAX_STOP_IDS],
-        };
-        let all = SampleParams {
-            top_k: 50,
-            top_p_q32: 3_865_470_566,
-            min_weight: ONE_WEIGHT / 50,
-            repetition_penalty: 1.3,
-            ..plain
-        };
-        let greedy = SampleParams { temperature: 0.0, ..all };
-        for (vocab, params) in [(1, plain), (1023, greedy), (1025, plain), (4097, all)] {
-            let mut logits = seeded.floats(3 + vocab, 6.0);
-            logits[3 + vocab / 2] = f32::NAN;
-            logits[3 + vocab / 3] = f32::NEG_INFINITY;
-            let inputs = sample::Inputs {
-                logits,
-                logits_at: 3,
-                params,
-                state: StepState { pos: 7, ..StepState::default() },
-                seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                steps: 5,
-                log: 4,
-            };
-            for kernel in [symbol::<SamplePrepare>(), symbol::<SamplePick>()] {
-                let what = format!("vocab={vocab} top_k={}", params.top_k);
-                self.add(kernel, what, Inputs::Sample(inputs.clone()));
-            }
+        for (kernel, what, inputs) in sample::cases() {
+            self.add(kernel, what, Inputs::Sample(inputs));
         }
     }
 

@@ -20,6 +20,7 @@ pub mod embed;
 pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
+pub mod lm_head_int8;
 pub mod pool2d;
 pub mod lut_matmul;
 pub mod rmsnorm;

@@ -18,8 +18,8 @@ impl Inputs {
         let mut y = bed.output(n * c * h * w)?;
         bed.backend().pool2d(Pool2d { pooling, x, y: &mut y })?;
         let dims = match pooling.layout {
-            Layout::ChannelsFirst => [n, c, h, w],
-            Layout::ChannelsLast => [n, h, w, c],
+            Layout::Nchw => [n, c, h, w],
+            Layout::Nhwc => [n, h, w, c],
         };
         bed.keep_floats("y", &dims, &y)
     }

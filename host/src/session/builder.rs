@@ -10,7 +10,7 @@ use crate::checkpoint::{Checkpoint, OpenOptions};
 
 use crate::cpu::CpuBackend;
 use crate::device_choice::{self, BackendChoice};
-use crate::model::{LoadProgress, Model, Sequence, SequenceOptions};
+use crate::model::{HeadKind, LoadProgress, Model, Sequence, SequenceOptions};
 use crate::ops::{Backend, RowType};
 use crate::text::Tokenizer;
 
@@ -40,6 +40,7 @@ pub struct SessionBuilder {
     threads: Option<usize>,
     context: Option<usize>,
     kv: KvType,
+    head: HeadKind,
     pool_cap_bytes: Option<usize>,
     stream_priority: i32,
     profile: bool,
@@ -82,6 +83,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn kv(mut self, kv: KvType) -> Self {
         self.kv = kv;
+        self
+    }
+
+    /// How a step finds the next token: the same tokens either way; [`HeadKind::Int8`] is faster and
+    /// takes more memory.
+    #[must_use]
+    pub fn head(mut self, head: HeadKind) -> Self {
+        self.head = head;
         self
     }
 
@@ -195,7 +204,7 @@ impl SessionBuilder {
         context: usize,
         progress: Progress<'_>,
     ) -> Result<Box<dyn Engine>, SessionError> {
-        let model = Model::load(backend, checkpoint, progress)?;
+        let model = Model::load(backend, checkpoint, progress)?.with_head(self.head)?;
         let kv = match self.kv {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,

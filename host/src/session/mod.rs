@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod stats;
 
+pub use crate::model::HeadKind;
 pub use builder::{KvType, Progress, SessionBuilder};
 pub use error::SessionError;
 pub use stats::{GenerateStats, LoadStats};

@@ -20,6 +20,7 @@ mod embed;
 mod kv_append;
 mod layernorm;
 mod lm_head;
+mod lm_head_int8;
 mod lut_matmul;
 mod memory;
 mod model;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use bitnet_gpu::checkpoint::synth::{self, NamedConfig};
 use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
-use bitnet_gpu::model::{Model, Sequence, SequenceOptions};
+use bitnet_gpu::model::{HeadKind, Model, Sequence, SequenceOptions};
 use bitnet_gpu::ops::{Backend, RowType, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::{GREEDY, pick};
@@ -44,6 +44,9 @@ const SAMPLED: SampleParams = SampleParams {
     repetition_penalty: 1.1,
     ..GREEDY
 };
+
+const FEW: SampleParams = SampleParams { top_p_q32: 1 << 32, min_weight: 0, top_k: 5, ..SAMPLED };
+const ALL: SampleParams = SampleParams { top_k: 0, ..FEW };
 
 macro_rules! models {
     ($($test:ident = $name:literal;)*) => { $(
@@ -98,6 +101,9 @@ struct Truth {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
     sampled: Vec<u32>,
+    /// Drawn from the best five, and from all.
+    few: Vec<u32>,
+    all: Vec<u32>,
     /// Logits of each position of the prompt and of the greedy text.
     logits: Vec<Vec<u32>>,
 }
@@ -173,7 +179,8 @@ fn truth(checkpoint: &Checkpoint, kv: RowType) -> Truth {
     let prompt: Vec<u32> = (0..prompt_len()).map(|_| seeded.below(vocab) as u32).collect();
     let greedy = plain.generate(&prompt, &GREEDY, false, |_, _| {});
     let sampled = plain.generate(&prompt, &SAMPLED, false, |_, _| {});
-    let mut truth = Truth { prompt, greedy, sampled, logits: Vec::new() };
+    let [few, all] = [FEW, ALL].map(|params| plain.generate(&prompt, &params, false, |_, _| {}));
+    let mut truth = Truth { prompt, greedy, sampled, few, all, logits: Vec::new() };
     truth.logits = plain.logits(&truth.text());
     truth
 }
@@ -210,6 +217,17 @@ fn every_way_gives_the_same_bits(name: &str) {
             check_truth(&what, truth);
             check_way(&mut runner, *kv, truth, &what);
         }
+        let Runner { model, sequence } = runner;
+        let model = model.with_head(HeadKind::Int8).expect("a copy of the head");
+        let mut runner = Runner { model, sequence };
+        for (kv, truth) in &truths {
+            check_int8_head(
+                &mut runner,
+                *kv,
+                truth,
+                &format!("{name}, {way}, int8 head, {kv:?} cache"),
+            );
+        }
     }
 }
 
@@ -235,6 +253,30 @@ fn check_way<B: Backend>(runner: &mut Runner<B>, kv: RowType, truth: &Truth, wha
         // Looking at nothing before all steps are queued.
         let tokens = runner.generate(&truth.prompt, &SAMPLED, record, |_, _| {});
         check_tokens(&format!("{what}, sampled"), &tokens, &truth.sampled);
+    }
+}
+
+/// By the int8 copy of the head: the same texts, and no logit that is another number.
+fn check_int8_head<B: Backend>(runner: &mut Runner<B>, kv: RowType, truth: &Truth, what: &str) {
+    runner.with(kv, 32);
+    for &record in lane::RECORD {
+        let what = format!("{what}, recorded {record}");
+        let tokens = runner.generate(&truth.prompt, &GREEDY, record, |pos, now| {
+            let logits = now.sequence.read_logits(now.model.backend()).expect("logits");
+            let expected = truth.logits[pos].iter().map(|&x| f32::from_bits(x));
+            for (id, (found, expected)) in logits.into_iter().zip(expected).enumerate() {
+                let left_out = found == f32::NEG_INFINITY;
+                assert!(left_out || found.to_bits() == expected.to_bits(), "{what}, {pos}: {id}");
+            }
+        });
+        check_tokens(&format!("{what}, greedy"), &tokens, &truth.greedy);
+        let tokens = runner.generate(&truth.prompt, &SAMPLED, record, |_, _| {});
+        check_tokens(&format!("{what}, sampled"), &tokens, &truth.sampled);
+        // Another number of candidates, and all of them.
+        for (params, expected) in [(FEW, &truth.few), (ALL, &truth.all)] {
+            let tokens = runner.generate(&truth.prompt, &params, record, |_, _| {});
+            check_tokens(&format!("{what}, top-k {}", params.top_k), &tokens, expected);
+        }
     }
 }
 

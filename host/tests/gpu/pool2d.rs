@@ -21,14 +21,14 @@ on_lane! {
 
 const AVERAGE: Kind = Kind::Average { count_include_pad: false };
 const PADDED: Kind = Kind::Average { count_include_pad: true };
-const LAYOUTS: [Layout; 2] = [Layout::ChannelsFirst, Layout::ChannelsLast];
+const LAYOUTS: [Layout; 2] = [Layout::Nchw, Layout::Nhwc];
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let Pooling { n, c, layout, .. } = inputs.pooling;
     let [h, w] = output_size(&inputs.pooling);
     let dims = match layout {
-        Layout::ChannelsFirst => [n, c, h, w],
-        Layout::ChannelsLast => [n, h, w, c],
+        Layout::Nchw => [n, c, h, w],
+        Layout::Nhwc => [n, h, w, c],
     };
     let expected = [Output::floats("y", &dims, &pool2d(inputs))];
     check(b, inputs, &expected, format!("{:?} {:?}", inputs.element, inputs.pooling));
@@ -76,7 +76,7 @@ fn sizes_of_known_outputs<B: Backend>(_: &B) {
             dilation: [dilation; 2],
             ceil_mode,
         };
-        let layout = Layout::ChannelsFirst;
+        let layout = Layout::Nchw;
         let pooling = Pooling { n: 1, c: 1, h: len, w: len, layout, kind: Kind::Max, windows };
         let [h, w] = pooling.axes().expect("a shape");
         assert_eq!([h.out, w.out], [outputs; 2], "{pooling:?}");
@@ -145,7 +145,7 @@ fn generated_shapes<B: Backend>(b: &B) {
 }
 
 fn refusals<B: Backend>(b: &B) {
-    let shape = square([2, 3, 8, 8], Layout::ChannelsFirst, Kind::Max, [3, 2, 1]);
+    let shape = square([2, 3, 8, 8], Layout::Nchw, Kind::Max, [3, 2, 1]);
     let [inputs, outputs] = shape.lens().expect("a shape");
     let (x, y) = (&zeros::<B, f32>(b, inputs), &mut zeros::<B, f32>(b, outputs));
     let (few, less) = (&mut zeros::<B, f32>(b, outputs - 1), &zeros::<B, f32>(b, inputs - 1));

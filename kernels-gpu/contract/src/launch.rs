@@ -12,6 +12,12 @@ pub trait Kernel: 'static {
     type Args: Copy + Send + Sync + 'static;
     /// Checked on the host before every launch.
     const SPEC: LaunchSpec;
+
+    /// Dynamic shared memory of a block of a launch with these arguments, in bytes: at most
+    /// [`LaunchSpec::smem_bytes`]. Less lets more blocks run beside each other.
+    fn smem_bytes(_args: &Self::Args) -> u32 {
+        Self::SPEC.smem_bytes
+    }
 }
 
 /// Launch-time assumptions compiled into a kernel.
@@ -21,7 +27,7 @@ pub struct LaunchSpec {
     pub symbol: &'static str,
     /// Exact block shape in threads; becomes `.reqntid`.
     pub block: [u32; 3],
-    /// Dynamic shared memory of a block in bytes.
+    /// Dynamic shared memory of a block in bytes, the most that a launch takes ([`Kernel::smem_bytes`]).
     pub smem_bytes: u32,
     /// Lowest compute capability, as `10 * major + minor`.
     pub min_sm: u32,

@@ -20,7 +20,6 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::{SMEM_BYTES, THREADS};
 
 /// The only kernel parameter, passed by value.
 #[repr(C)]
@@ -56,20 +55,8 @@ pub fn normalise(centred: f32, inv_deviation: f32, weight: f32, bias: f32) -> f3
     num::fma(centred * inv_deviation, weight, bias)
 }
 
-macro_rules! kernels {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
-        #[doc = $doc]
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(4);
-        }
-    )*};
-}
-
-kernels! {
-    LayerNormF32 "layernorm_f32" "Rows of `f32`.";
-    LayerNormF16 "layernorm_f16" "Rows of f16.";
-    LayerNormBf16 "layernorm_bf16" "Rows of bf16.";
+crate::row::kernels! {
+    ShortF32 MiddleF32 LongF32 ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], "`f32`";
+    ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], "bf16";
 }

@@ -101,18 +101,19 @@ families! {
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
-    layernorm: LayerNormF32, LayerNormF16, LayerNormBf16;
+    layernorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
+    lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, RescoreBf16, RescoreF16, RescoreF32;
     lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     pool2d: WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, GlobalF32, GlobalF16, GlobalBf16;
-    rmsnorm: RmsNormF32, RmsNormF16, RmsNormBf16;
+    rmsnorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
     rope: Rope;
     sample: SamplePrepare, SamplePick;
-    softmax: SoftmaxF32, SoftmaxF16, SoftmaxBf16;
+    softmax: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
     sparse: SparseBf16M1, SparseF16M1, SparseBf16M4, SparseF16M4, SparseF32M1, SparseF32M4,
         SparseBf16Mma8, SparseBf16Mma16, SparseCsrBf16, SparseCsrF16, SparseCsrF32,
         SparseConv2dBf16, SparseConv2dF16, SparseConv2dF32, SparseConv2dMma, SparseTernary;
-    w2a8_gemm: W2a8Gemm, T8A, T8B, T16A, T16B, T32A, T32X2, H64A, H64X2, H128A, H128B, H128X2, H256A, H256X2;
+    w2a8_gemm: W2a8Gemm, T8A, T8B, T16A, T16B, T32A, T32X2, H64A, H64X2, H128A, H128X2, H128B, H128BX2, H128BX4;
     w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
 }
 

@@ -17,7 +17,6 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::{SMEM_BYTES, THREADS};
 
 /// The factor every element of a row is multiplied with.
 #[inline(always)]
@@ -51,20 +50,8 @@ pub struct Args {
     pub eps: f32,
 }
 
-macro_rules! kernels {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
-        #[doc = $doc]
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(4);
-        }
-    )*};
-}
-
-kernels! {
-    RmsNormF32 "rmsnorm_f32" "Rows of `f32`.";
-    RmsNormF16 "rmsnorm_f16" "Rows of f16.";
-    RmsNormBf16 "rmsnorm_bf16" "Rows of bf16.";
+crate::row::kernels! {
+    ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], "`f32`";
+    ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], "bf16";
 }

@@ -9,8 +9,8 @@
 //! ```text
 //! v[k] = x[k] * scale, + mask[k] where there is a mask       each rounded
 //! v[k] = -inf                                                where k > K - Q + m % Q (causal, Q queries)
-//! t    = max_k v[k], NaN left out; 0 when that is -inf
-//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_nonpositive, num::sum
+//! t    = max_k v[k]; 0 when that is -inf
+//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_number_nonpositive, num::sum
 //! y[k] = e^(v[k] - t) * (1 / s)                              softmax
 //! y[k] = (v[k] - t) - ln s                                   log-softmax, num::ln
 //! ```
@@ -20,7 +20,6 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::{SMEM_BYTES, THREADS};
 
 /// The only kernel parameter, passed by value.
 #[repr(C)]
@@ -58,10 +57,10 @@ pub const fn visible(m: u32, k: u32, queries: u32) -> u32 {
     if queries == 0 { k } else { k - queries + m % queries + 1 }
 }
 
-/// The larger of a running maximum and a score, NaN left out. Which of two zeros it is does not matter.
+/// The larger of a running maximum and a score, NaN once there was one. Which of two zeros it is does not matter.
 #[inline(always)]
-pub fn larger(acc: f32, v: f32) -> f32 {
-    acc.max(v)
+pub const fn larger(acc: f32, v: f32) -> f32 {
+    if v > acc || v.is_nan() { v } else { acc }
 }
 
 /// What is taken from every score, given their maximum.
@@ -70,33 +69,23 @@ pub const fn shift(max: f32) -> f32 {
     if max == f32::NEG_INFINITY { 0.0 } else { max }
 }
 
-/// A term of the sum.
+/// A term of the sum; of no meaning in rows with NaN or plus infinity.
 #[inline(always)]
 pub fn term(v: f32, shift: f32) -> f32 {
-    num::exp_nonpositive(v - shift)
+    num::exp_number_nonpositive(v - shift)
 }
 
-/// What the terms are multiplied with (softmax), or what is taken from the shifted scores.
+/// What the terms are multiplied with (softmax), or what is taken from the shifted scores, given the maximum
+/// of the row.
 #[inline(always)]
-pub fn closing(sum: f32, log: bool) -> f32 {
+pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
     let number = if log { num::ln(sum) } else { 1.0 / sum };
-    if sum == 0.0 { 0.0 } else { number }
+    let number = if sum == 0.0 { 0.0 } else { number };
+    if max < f32::INFINITY { number } else { f32::NAN }
 }
 
-macro_rules! kernels {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
-        #[doc = $doc]
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(4);
-        }
-    )*};
-}
-
-kernels! {
-    SoftmaxF32 "softmax_f32" "Rows of `f32`.";
-    SoftmaxF16 "softmax_f16" "Rows of f16.";
-    SoftmaxBf16 "softmax_bf16" "Rows of bf16.";
+crate::row::kernels! {
+    ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], "`f32`";
+    ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], "bf16";
 }

@@ -161,23 +161,39 @@ impl Divisor {
         Self { scale, reciprocal, ordinary: ordinary != 0 }
     }
 
-    /// `acc as f32 / scale` of each, the same bits. Two corrections of `acc * (1 / scale)`: the first
-    /// leaves an error below one unit in the last place, and then the second one rounds correctly,
-    /// because the reciprocal is (Markstein, "Computation of elementary functions on the IBM RISC
-    /// System/6000 processor", 1990).
+    /// Whether [`Divisor::divide4_ordinary`] divides.
+    #[inline(always)]
+    pub fn is_ordinary(&self) -> bool {
+        self.ordinary
+    }
+
+    /// `acc as f32 / scale` of each, the same bits.
     #[inline(always)]
     pub fn divide4(&self, acc: [i32; 4]) -> [f32; 4] {
+        let mut out = self.divide4_ordinary(acc);
+        if !self.ordinary {
+            let mut i = 0;
+            while i < 4 {
+                out[i] = acc[i] as f32 / self.scale;
+                i += 1;
+            }
+        }
+        out
+    }
+
+    /// The same where the scale is ordinary, else of no use. Two corrections of `acc * (1 / scale)`:
+    /// the first leaves an error below one unit in the last place, and then the second one rounds
+    /// correctly, because the reciprocal is (Markstein, "Computation of elementary functions on the
+    /// IBM RISC System/6000 processor", 1990).
+    #[inline(always)]
+    pub fn divide4_ordinary(&self, acc: [i32; 4]) -> [f32; 4] {
         let mut out = [0.0; 4];
         let mut i = 0;
         while i < 4 {
             let a = acc[i] as f32;
-            out[i] = if self.ordinary {
-                let q = a * self.reciprocal;
-                let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
-                fma(fma(-self.scale, q, a), self.reciprocal, q)
-            } else {
-                a / self.scale
-            };
+            let q = a * self.reciprocal;
+            let q = fma(fma(-self.scale, q, a), self.reciprocal, q);
+            out[i] = fma(fma(-self.scale, q, a), self.reciprocal, q);
             i += 1;
         }
         out

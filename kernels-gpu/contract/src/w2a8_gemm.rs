@@ -84,21 +84,34 @@ pub struct Variant {
     pub rows: u32,
     /// Tokens of a tile.
     pub tokens: u32,
+    /// Whether a block makes one tile after the other.
+    pub looped: bool,
 }
 
 /// Token tiles that stand side by side before the next feature tile begins.
 pub const BAND: u32 = 8;
 
 impl Variant {
-    /// The grid for an `m` by `n` output; `None` where a launch cannot have that many blocks.
+    /// The grid for an `m` by `n` output on `sms` multiprocessors; `None` where a launch cannot have
+    /// that many blocks.
     ///
     /// Token tiles of a band along x, a cluster for each; feature tiles along y; bands along z.
-    /// [`W2a8Gemm`] has [`grid`].
-    pub const fn grid(&self, m: u32, n: u32) -> Option<[u32; 3]> {
+    /// Kernels on `wgmma` have all tiles in this order along x, one block for each multiprocessor at
+    /// most where a block makes several. [`W2a8Gemm`] has [`grid`].
+    pub const fn grid(&self, m: u32, n: u32, sms: u32) -> Option<[u32; 3]> {
         if !self.tensor() {
             return Some(grid(m, n));
         }
         let tiles = m.div_ceil(self.tokens);
+        if self.spec.arch_specific {
+            let tiles = tiles as u64 * n.div_ceil(self.rows) as u64;
+            if tiles * self.spec.cluster as u64 > i32::MAX as u64 {
+                return None;
+            }
+            let tiles = tiles as u32;
+            let x = if self.looped && tiles > sms { sms } else { tiles };
+            return Some([x * self.spec.cluster, 1, 1]);
+        }
         let x = if tiles < BAND { tiles } else { BAND };
         let (y, z) = (n.div_ceil(self.rows), tiles.div_ceil(BAND));
         if y > 65_535 || z > 65_535 {
@@ -165,66 +178,72 @@ impl Mma {
         let bytes = block_bytes(ring, self.k_warps, rows, tokens);
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
-        Variant { spec: spec.with_min_blocks(blocks_per_sm), rows, tokens }
+        Variant { spec: spec.with_min_blocks(blocks_per_sm), rows, tokens, looped: false }
     }
 }
 
-/// How a kernel on `wgmma` cuts its work.
+/// How a kernel on `wgmma` cuts its work. Two warpgroups multiply and two copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hopper {
-    /// Warpgroups side by side over the output features, 64 each.
-    pub row_groups: u32,
-    /// Warpgroups side by side over k.
-    pub k_groups: u32,
-    /// Tokens of a block.
+    /// Blocks of 64 output features of a warpgroup that multiplies.
+    pub row_blocks: u32,
+    /// Tokens of a tile.
     pub tokens: u32,
-    /// Slices that are asked for before they are needed.
-    pub ahead: u32,
-    /// Blocks side by side over k.
+    /// Slices of activations in shared memory: a quarter of a group each.
+    pub act_stages: u32,
+    /// Groups of codes in shared memory.
+    pub code_stages: u32,
+    /// Blocks side by side over k. Where nobody shares the k of a tile, a block makes several tiles.
     pub split: u32,
 }
 
 impl Hopper {
     /// From the five numbers in their order.
     pub const fn new(v: [u32; 5]) -> Self {
-        let [row_groups, k_groups, tokens, ahead, split] = v;
-        Self { row_groups, k_groups, tokens, ahead, split }
+        let [row_blocks, tokens, act_stages, code_stages, split] = v;
+        Self { row_blocks, tokens, act_stages, code_stages, split }
     }
 
     /// Threads of a block.
     pub const fn threads(&self) -> u32 {
-        128 * self.row_groups * self.k_groups
+        256 + self.act_copiers() + 128
     }
 
-    /// Output features of a block.
+    /// Threads that copy activations. A warp has few copies under way, but two blocks of sums leave
+    /// no registers for more warps.
+    pub const fn act_copiers(&self) -> u32 {
+        if self.row_blocks == 1 { 256 } else { 128 }
+    }
+
+    /// Threads that copy codes.
+    pub const fn code_copiers(&self) -> u32 {
+        64
+    }
+
+    /// Output features of a tile.
     pub const fn rows(&self) -> u32 {
-        64 * self.row_groups
+        2 * 64 * self.row_blocks
     }
 
-    /// Bytes of the activations of one step: a quarter of a group for each warpgroup over k.
+    /// Bytes of a slice of activations.
     pub const fn slice_bytes(&self) -> u32 {
-        self.k_groups * self.tokens * GROUP_BYTES
+        self.tokens * GROUP_BYTES
     }
 
-    /// Bytes of the ring of activations: those under way, those in use, those used before.
-    pub const fn ring_bytes(&self) -> u32 {
-        (self.ahead + 2) * self.slice_bytes()
-    }
-
-    /// Groups of chunks whose codes are asked for before they are needed: those of the slices that
-    /// are, and of one more, which is decoded while the one before it is multiplied.
-    pub const fn codes_ahead(&self) -> u32 {
-        ((self.ahead + 1) * self.k_groups).div_ceil(4)
+    /// Bytes of a group of codes.
+    pub const fn group_bytes(&self) -> u32 {
+        self.rows() * GROUP_BYTES
     }
 
     const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
         let (rows, tokens) = (self.rows(), self.tokens);
-        let ring = self.ring_bytes() + (self.codes_ahead() + 1) * rows * GROUP_BYTES;
-        // The ring is aligned to 1,024 bytes by the kernel.
-        let bytes = block_bytes(ring, self.k_groups, rows, tokens) + 1024 - 128;
-        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes).only_on(90);
-        let spec = spec.in_clusters(self.split).with_min_blocks(blocks_per_sm);
-        Variant { spec, rows, tokens }
+        let ring = self.act_stages * self.slice_bytes() + self.code_stages * self.group_bytes();
+        // A second head, three barriers for each place, and the ring is aligned to 1,024 bytes.
+        let barriers = 24 * (self.act_stages + self.code_stages);
+        let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
+        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes + 1024 - 16);
+        let spec = spec.only_on(90).in_clusters(self.split).with_min_blocks(blocks_per_sm);
+        Variant { spec, rows, tokens, looped: self.split == 1 }
     }
 }
 
@@ -282,7 +301,7 @@ macro_rules! variants {
 
         /// Every kernel; the first one is [`W2a8Gemm`], which every GPU has.
         pub const VARIANTS: &[Variant] = &[
-            Variant { spec: W2a8Gemm::SPEC, rows: ROWS_PER_BLOCK, tokens: TOKENS },
+            Variant { spec: W2a8Gemm::SPEC, rows: ROWS_PER_BLOCK, tokens: TOKENS, looped: false },
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
             $(Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks),)*
@@ -327,13 +346,13 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H64A "w2a8_gemm_h64a" [2, 2, 64, 5, 1] 1;
-        H64X2 "w2a8_gemm_h64x2" [2, 1, 64, 5, 2] 2;
-        H128A "w2a8_gemm_h128a" [2, 1, 128, 2, 1] 2;
-        H128B "w2a8_gemm_h128b" [2, 2, 128, 2, 1] 1;
-        H128X2 "w2a8_gemm_h128x2" [2, 2, 128, 2, 2] 1;
-        H256A "w2a8_gemm_h256a" [2, 1, 256, 2, 1] 1;
-        H256X2 "w2a8_gemm_h256x2" [2, 1, 256, 2, 2] 1;
+        H64A "w2a8_gemm_h64a" [1, 64, 12, 5, 1] 1;
+        H64X2 "w2a8_gemm_h64x2" [1, 64, 12, 5, 2] 1;
+        H128A "w2a8_gemm_h128a" [1, 128, 8, 4, 1] 1;
+        H128X2 "w2a8_gemm_h128x2" [1, 128, 8, 4, 2] 1;
+        H128B "w2a8_gemm_h128b" [2, 128, 6, 3, 1] 1;
+        H128BX2 "w2a8_gemm_h128bx2" [2, 128, 6, 3, 2] 1;
+        H128BX4 "w2a8_gemm_h128bx4" [2, 128, 6, 3, 4] 1;
     }
 }
 
@@ -345,15 +364,22 @@ mod tests {
     fn a_grid_has_a_block_for_every_part_of_every_tile() {
         for variant in VARIANTS.iter().filter(|v| v.tensor()) {
             for (m, n) in [(1, 1), (8, 13_824), (65, 70), (4096, 130), (1 << 24, 1)] {
-                let Some([x, y, z]) = variant.grid(m, n) else {
+                let Some([x, y, z]) = variant.grid(m, n, 132) else {
                     assert!(m > 65_535 * BAND * variant.tokens, "{}", variant.spec.symbol);
                     continue;
                 };
+                assert!(x.is_multiple_of(variant.spec.cluster));
+                if variant.spec.arch_specific {
+                    let tiles = m.div_ceil(variant.tokens) * n.div_ceil(variant.rows);
+                    let blocks = if variant.looped { tiles.min(132) } else { tiles };
+                    assert_eq!([x / variant.spec.cluster, y, z], [blocks, 1, 1]);
+                    continue;
+                }
                 assert!(x * z / variant.spec.cluster * variant.tokens >= m);
-                assert!(y * variant.rows >= n && x.is_multiple_of(variant.spec.cluster));
+                assert!(y * variant.rows >= n);
                 assert!(y <= 65_535 && z <= 65_535);
             }
-            assert_eq!(variant.grid(1, 65_536 * variant.rows), None);
+            assert_eq!(variant.grid(1, 65_536 * variant.rows, 132), None);
         }
     }
 

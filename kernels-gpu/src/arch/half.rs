@@ -22,7 +22,8 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     value
 }
 
-/// Rounds two values to f16 and puts them in a word, `low` in its lower half; NaN gives some NaN.
+/// Rounds two values to f16 and puts them in a word, `low` in its lower half; NaN gives `0x7fff`, as in
+/// `contract::num`.
 /// `cvt.rn.f16x2.f32` (sm_80; two `cvt.rn.f16.f32` below)
 #[inline(always)]
 pub fn pack_f16(low: f32, high: f32) -> u32 {
@@ -81,4 +82,33 @@ pub fn round_tf32(x: f32) -> u32 {
         );
     }
     bits
+}
+
+macro_rules! max {
+    ($(#[$doc:meta])* $name:ident, $ptx:literal) => {
+        $(#[$doc])*
+        #[cfg(level_sm_80)]
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            let larger: u32;
+            // SAFETY: arithmetic on registers.
+            unsafe {
+                core::arch::asm!(
+                    concat!($ptx, " {larger}, {a}, {b};"),
+                    larger = out(reg32) larger, a = in(reg32) a, b = in(reg32) b,
+                    options(pure, nomem, nostack),
+                );
+            }
+            larger
+        }
+    };
+}
+
+max! {
+    /// The larger of each two f16, as `arch::float::maximum`; NaN is `0x7fff`. `max.NaN.f16x2` (sm_80)
+    max_f16, "max.NaN.f16x2"
+}
+max! {
+    /// The same for bf16. `max.NaN.bf16x2` (sm_80)
+    max_bf16, "max.NaN.bf16x2"
 }

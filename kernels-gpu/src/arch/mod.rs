@@ -28,6 +28,8 @@ pub mod float;
 pub mod grid;
 pub mod half;
 pub mod hint;
+#[cfg(level_sm_90)]
+pub mod mbarrier;
 pub mod mem;
 #[cfg(level_sm_80)]
 pub mod mma;

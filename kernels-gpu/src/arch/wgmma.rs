@@ -261,30 +261,30 @@ product! {
 }
 
 macro_rules! product_i8 {
-    ($(#[$doc:meta])* $name:ident, $n:tt) => {
+    ($(#[$doc:meta])* $name:ident, $n:literal, $sums:expr) => {
         $(#[$doc])*
         ///
         /// `a`: words as [`super::mma`] has them for 8-bit factors; warp `w` of the warpgroup gives
-        /// rows `16 w` to `16 w + 15`. `B` is k-major.
+        /// rows `16 w` to `16 w + 15`. `B` is k-major. Without `add`, `D` was empty.
         ///
         /// # Safety
         ///
         /// As for the products of halves; nothing writes the registers of `a` until the product is
         /// waited for, which `ptxas` sees to.
         #[inline(always)]
-        pub unsafe fn $name(a: [u32; 4], b: Descriptor) {
+        pub unsafe fn $name(a: [u32; 4], b: Descriptor, add: bool) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
                     "{{",
-                    ".reg .pred add; setp.eq.u32 add, 0, 0;",
+                    ".reg .pred add; setp.ne.u32 add, {add}, 0;",
                     concat!(
-                        "wgmma.mma_async.sync.aligned.m64n", $n, "k32.s32.s8.s8 {{", wide!($n),
+                        "wgmma.mma_async.sync.aligned.m64n", $n, "k32.s32.s8.s8 {{", $sums,
                         "}}, {{{w}, {x}, {y}, {z}}}, {b}, add;"
                     ),
                     "}}",
                     w = in(reg32) a[0], x = in(reg32) a[1], y = in(reg32) a[2], z = in(reg32) a[3],
-                    b = in(reg64) b.0,
+                    b = in(reg64) b.0, add = in(reg32) u32::from(add),
                     options(nostack),
                 );
             }
@@ -295,17 +295,36 @@ macro_rules! product_i8 {
 product_i8! {
     /// `D += A B` of i8, exact, `N` = 256, `A` in registers.
     /// `wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8`
-    i8_n256, 256
+    i8_n256, 256, wide!(256)
 }
 product_i8! {
     /// `D += A B` of i8, exact, `N` = 128, `A` in registers.
     /// `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
-    i8_n128, 128
+    i8_n128, 128, wide!(128)
 }
 product_i8! {
     /// `D += A B` of i8, exact, `N` = 64, `A` in registers.
     /// `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
-    i8_n64, 64
+    i8_n64, 64, wide!(64)
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 32, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8`
+    i8_n32, 32, names!("WA", "WB")
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 16, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8`
+    i8_n16, 16, names!("WA")
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 8, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8`
+    i8_n8, 8, "WA0,WA1,WA2,WA3"
+}
+product_i8! {
+    /// The same, `N` = 128, with a second `D` of the thread: groups 8 to 15 of [`read`].
+    i8_n128_second, 128, names!("WI", "WJ", "WK", "WL", "WM", "WN", "WO", "WP")
 }
 
 /// Orders this warpgroup's accesses to its accumulators before the products that follow.
@@ -336,4 +355,20 @@ pub fn wait<const N: u32>() {
 pub fn proxy_fence() {
     // SAFETY: orders memory accesses, makes none.
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
+}
+
+/// Gives registers of this thread back, down to `N` (24 to 256, a multiple of 8).
+/// `setmaxnreg.dec.sync.aligned.u32 N`
+#[inline(always)]
+pub fn give_registers<const N: u32>() {
+    // SAFETY: ptxas keeps to the number that it reads here.
+    unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const N, options(nostack)) }
+}
+
+/// Takes registers that others gave back, up to `N`, and waits until they are there.
+/// `setmaxnreg.inc.sync.aligned.u32 N`
+#[inline(always)]
+pub fn take_registers<const N: u32>() {
+    // SAFETY: ptxas keeps to the number that it reads here.
+    unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const N, options(nostack)) }
 }

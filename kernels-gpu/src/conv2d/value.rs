@@ -140,15 +140,11 @@ impl<const F16: bool> One<F16> {
         Self::round(low) | Self::round(high) << 16
     }
 
-    /// Two numbers rounded into a word, by one instruction but for NaN, which the contract has fixed.
+    /// Two numbers rounded into a word, by one instruction.
     #[cfg(level_sm_80)]
     #[inline(always)]
     fn pair(low: f32, high: f32) -> u32 {
-        let (word, nan) =
-            if F16 { (pack_f16(low, high), 0x7e00) } else { (pack_bf16(low, high), 0x7fc0) };
-        let lower = if low.is_nan() { nan } else { word & 0xffff };
-        let upper = if high.is_nan() { nan << 16 } else { word & 0xffff_0000 };
-        lower | upper
+        if F16 { pack_f16(low, high) } else { pack_bf16(low, high) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Device side of [`contract::pool2d`].
 //!
-//! [`windows`]: a thread makes four outputs, one below the other, of one channel; [`pieces`]: of 16 bytes of
+//! [`windows`]: a thread makes four outputs, one below the other, of one channel or of 16 bytes of
 //! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
 //! several windows share comes from L1. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels
 //! first), or a thread a piece of channels (channels last). `AVG` says average or maximum throughout.
@@ -21,7 +21,7 @@ use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::element::{Bf16, F16};
 
 use whole::whole;
-use windows::{pieces, windows};
+use windows::windows;
 
 /// Taps that are loaded at once: one for each partial.
 const BATCH: usize = 8;
@@ -75,7 +75,7 @@ impl<const LEN: usize> Taken<LEN> {
 }
 
 macro_rules! entries {
-    ($($symbol:ident $body:ident $kernel:ident $element:ty;)*) => {$(
+    ($($symbol:ident $kernel:ident $body:ident<$($part:tt),*>;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
@@ -86,9 +86,9 @@ macro_rules! entries {
             // SAFETY: the launch contract, handed on.
             unsafe {
                 if args.average == 1 {
-                    $body::<$element, true>(&args);
+                    $body::<$($part),*, true>(&args);
                 } else {
-                    $body::<$element, false>(&args);
+                    $body::<$($part),*, false>(&args);
                 }
             }
         }
@@ -97,13 +97,13 @@ macro_rules! entries {
 }
 
 entries! {
-    pool2d_f32 windows WindowF32 f32;
-    pool2d_f16 windows WindowF16 F16;
-    pool2d_bf16 windows WindowBf16 Bf16;
-    pool2d_pieces_f32 pieces PiecesF32 f32;
-    pool2d_pieces_f16 pieces PiecesF16 F16;
-    pool2d_pieces_bf16 pieces PiecesBf16 Bf16;
-    pool2d_global_f32 whole GlobalF32 f32;
-    pool2d_global_f16 whole GlobalF16 F16;
-    pool2d_global_bf16 whole GlobalBf16 Bf16;
+    pool2d_f32 WindowF32 windows<f32, false>;
+    pool2d_f16 WindowF16 windows<F16, false>;
+    pool2d_bf16 WindowBf16 windows<Bf16, false>;
+    pool2d_pieces_f32 PiecesF32 windows<f32, true>;
+    pool2d_pieces_f16 PiecesF16 windows<F16, true>;
+    pool2d_pieces_bf16 PiecesBf16 windows<Bf16, true>;
+    pool2d_global_f32 GlobalF32 whole<f32>;
+    pool2d_global_f16 GlobalF16 whole<F16>;
+    pool2d_global_bf16 GlobalBf16 whole<Bf16>;
 }

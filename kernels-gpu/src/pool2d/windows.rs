@@ -1,12 +1,14 @@
 //! Windows over images: a thread makes four outputs below each other, of one channel or of one piece of
 //! channels.
 
+use contract::num::{abs_bits, fma, reciprocal};
 use contract::pool2d::{Args, Axis, ROWS};
 
 use super::{BATCH, Taken, divide, thread};
-use crate::arch::mem::{ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
 use crate::arch::thread::{opaque, opaque_u64};
-use crate::float::Float;
+use crate::float::{Float, Piece};
+use crate::row::map;
 
 /// Whether a place lies on an axis.
 #[inline(always)]
@@ -18,40 +20,111 @@ fn on(axis: &Axis, place: i32) -> bool {
 /// Axes, and an output on them.
 type At<'a> = ((&'a Axis, &'a Axis), (u32, u32));
 
-/// Windows of `K` by `K` taps, all of which are loaded before the first is used: `load(inside, offset)`
-/// reads the tap that many elements from the first of the image. `row` and `column` are the elements from one
-/// to the next; an average is divided by `count`.
+/// The taps of a row of a window of `K` columns, or of all of its rows.
+type Taps<const K: usize> = [X4<u32>; K];
+
+/// Windows of `K` by `K` neighbouring taps, one below the other: a row that two of them share is read once.
+///
+/// `tap(inside, offset)` reads the item that many elements from the first of the image. Taps outside of the image are zeros
+/// for averages. For maxima they are the nearest ones inside, which every window has: padding is at most half of it.
+/// `each(oh, value)` has the outputs.
 #[inline(always)]
-fn square<R: Copy, const LEN: usize, const AVG: bool, const K: usize>(
-    ((h, w), (oh, ow)): At<'_>,
-    (row, column): (isize, isize),
-    count: f32,
-    nothing: R,
-    load: impl Fn(bool, isize) -> R,
-    widen: impl Fn(R) -> [f32; LEN],
-) -> [f32; LEN] {
-    const { assert!(K <= 3) };
-    let mut raw = [nothing; 9];
-    let mut inside = [false; 9];
-    let first = h.at(oh, 0) as isize * row + w.at(ow, 0) as isize * column;
-    let (row, column) = (row * h.dilation as isize, column * w.dilation as isize);
-    let mut tap = 0;
-    while tap < K * K {
-        let (a, b) = (tap / K, tap % K);
-        inside[tap] = on(h, h.at(oh, a as u32)) && on(w, w.at(ow, b as u32));
-        raw[tap] = load(inside[tap], first + a as isize * row + b as isize * column);
-        tap += 1;
-    }
-    // Channel by channel, so that the partials of one are done with before those of the next.
-    core::array::from_fn(|i| {
-        let mut taken = Taken::<1>::new::<AVG>();
-        let mut tap = 0;
-        while tap < K * K {
-            taken.take::<AVG>(inside[tap], tap % BATCH, [widen(raw[tap])[i]]);
-            tap += 1;
+fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
+    args: &Args,
+    out: &Outputs,
+    tap: impl Fn(bool, isize) -> X4<u32>,
+    mut each: impl FnMut(u32, X4<u32>),
+) {
+    const { assert!(K == 2 || K == 3) };
+    let (h, w) = (&args.h, &args.w);
+    let column = |b: usize| {
+        let j = w.at(out.ow, b as u32);
+        let near = j.max(0).min(w.len as i32 - 1);
+        (!AVG || on(w, j), if AVG { j } else { near } as isize * out.step)
+    };
+    let columns: [(bool, isize); K] = core::array::from_fn(column);
+    let pitch = w.len as isize * out.step;
+    let row = |i: i32| -> Taps<K> {
+        let inside = !AVG || on(h, i);
+        let first = if AVG { i } else { i.max(0).min(h.len as i32 - 1) } as isize * pitch;
+        core::array::from_fn(|b| tap(inside && columns[b].0, first + columns[b].1))
+    };
+    let padded = args.count_include_pad == 1;
+    let across = if AVG { w.taps(out.ow, padded) } else { 1 };
+    let mut window = [[[0; 4]; K]; K];
+    let mut oh = out.rows.start;
+    while oh < out.rows.end {
+        // How many rows are those of the window before.
+        let kept = if oh > out.rows.start { (K as u32).saturating_sub(h.stride) } else { 0 };
+        if K == 3 && kept == 2 {
+            window[0] = window[1];
+            window[1] = window[2];
+        } else if kept == 1 {
+            window[0] = window[K - 1];
         }
-        taken.finish::<AVG>(count)[0]
-    })
+        let mut a = 0;
+        while a < K {
+            if a as u32 >= kept {
+                window[a] = row(h.at(oh, a as u32));
+            }
+            a += 1;
+        }
+        each(
+            oh,
+            if AVG {
+                average::<E, PIECES, K>(&window, h.taps(oh, padded) * across)
+            } else {
+                let mut top = window[0][0];
+                let mut tap = 1;
+                while tap < K * K {
+                    top = E::max_raw(top, window[tap / K][tap % K]);
+                    tap += 1;
+                }
+                top
+            },
+        );
+        oh = opaque(oh + 1);
+    }
+}
+
+/// The averages of a window, divided by `count`.
+#[inline(always)]
+fn average<E: Float, const PIECES: bool, const K: usize>(
+    window: &[Taps<K>; K],
+    count: u32,
+) -> X4<u32> {
+    let sums = map::<E, PIECES>([0.0; 8], |i, _| {
+        let tap = |t: usize| E::widen(window[t / K][t % K])[i];
+        // As `tree8`, without what is zero; a sum from zero up is never minus zero.
+        let first = 0.0 + tap(0);
+        if K == 2 {
+            (first + tap(2)) + (tap(1) + tap(3))
+        } else {
+            let (low, high) = (first + tap(8 % (K * K)), tap(4 % (K * K)));
+            let t = |t: usize| tap(t % (K * K));
+            ((low + high) + (t(2) + t(6))) + ((t(1) + t(5)) + (t(3) + t(7)))
+        }
+    });
+    E::narrow(divide_all::<E, PIECES>(sums, count as f32))
+}
+
+/// `sums / count`, each rounded as by a division: by the reciprocal where that is certain.
+#[inline(always)]
+fn divide_all<E: Float, const PIECES: bool>(sums: Piece, count: f32) -> Piece {
+    if !PIECES {
+        return map::<E, PIECES>(sums, |_, s| s / count);
+    }
+    let r = reciprocal(count);
+    // Away from the ends of the range of exponents a quotient from the rounded reciprocal and its exact remainder is
+    // the rounded one (Markstein, 1990).
+    let mut certain = true;
+    let quotients = map::<E, PIECES>(sums, |_, s| {
+        let magnitude = abs_bits(s);
+        certain &= s == 0.0 || magnitude.wrapping_sub(27 << 23) < 220 << 23;
+        let q = s * r;
+        fma(fma(-q, count, s), r, q)
+    });
+    if certain { quotients } else { map::<E, PIECES>(sums, |_, s| s / count) }
 }
 
 /// Windows of any size, in batches of taps.
@@ -136,13 +209,12 @@ fn outputs(args: &Args) -> Option<Outputs> {
     })
 }
 
-/// Runs `body(oh, steps, count, place)` for each output of this thread; `place` is that of its first
-/// channel, counted in elements of `y`.
+/// Runs `body(oh, steps, count)` for each output of this thread.
 #[inline(always)]
 fn each_row<const AVG: bool>(
     args: &Args,
     out: &Outputs,
-    mut body: impl FnMut(u32, (isize, isize), f32, usize),
+    mut body: impl FnMut(u32, (isize, isize), f32),
 ) {
     let (h, w) = (&args.h, &args.w);
     let padded = args.count_include_pad == 1;
@@ -152,9 +224,7 @@ fn each_row<const AVG: bool>(
         // Anew in each turn: offsets of all taps would take more registers than there are.
         let column = opaque_u64(out.step as u64) as isize;
         let count = (if AVG { h.taps(oh, padded) * columns } else { 1 }) as f32;
-        let place = (out.plane * h.out as usize + oh as usize) * w.out as usize + out.ow as usize;
-        let place = place * out.step as usize + out.channel;
-        body(oh, (w.len as isize * column, column), count, place);
+        body(oh, (w.len as isize * column, column), count);
         oh = opaque(oh + 1);
     }
 }
@@ -166,63 +236,56 @@ fn image<E>(args: &Args, out: &Outputs) -> *const E {
     args.x.cast::<E>().as_ptr().cast_const().wrapping_add(out.plane * image + out.channel)
 }
 
-/// One channel a thread.
+/// One channel a thread, or a piece of channels.
 ///
 /// # Safety
 ///
-/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's,
-/// with pieces of one channel.
+/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's, with items of one
+/// channel, or of 16 bytes: then channels are innermost, and each piece is aligned to 16.
 #[inline(always)]
-pub(super) unsafe fn windows<E: Float, const AVG: bool>(args: &Args) {
+pub(super) unsafe fn windows<E: Float, const PIECES: bool, const AVG: bool>(args: &Args) {
     let Some(out) = outputs(args) else { return };
     let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
-    each_row::<AVG>(args, &out, |oh, steps, count, place| {
-        // SAFETY: a tap of the channel, inside of the image.
-        let load = |inside: bool, i: isize| unsafe { E::load_if(inside, x.wrapping_offset(i)) };
-        let at = ((&args.h, &args.w), (oh, out.ow));
-        let [value] = match (args.h.kernel, args.w.kernel) {
-            (3, 3) => square::<f32, 1, AVG, 3>(at, steps, count, 0.0, load, |v| [v]),
-            (2, 2) => square::<f32, 1, AVG, 2>(at, steps, count, 0.0, load, |v| [v]),
-            _ => any::<f32, 1, AVG>(at, steps, count, 0.0, load, |v| [v]),
-        };
-        // SAFETY: an output of this thread.
-        unsafe { E::store(y.wrapping_add(place), value) };
-    });
-}
-
-/// A piece of channels a thread.
-///
-/// # Safety
-///
-/// As for [`windows`], with pieces of 16 bytes: channels are innermost, and each piece is aligned to 16.
-#[inline(always)]
-pub(super) unsafe fn pieces<E: Float, const AVG: bool>(args: &Args) {
-    let Some(out) = outputs(args) else { return };
-    let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
-    each_row::<AVG>(args, &out, |oh, steps, count, place| {
-        // SAFETY: a tap of the piece of channels, inside of the image.
-        let load =
-            |inside: bool, i: isize| unsafe { ld_or_zero_x4(inside, x.wrapping_offset(i).cast()) };
-        let at = ((&args.h, &args.w), (oh, out.ow));
-        let zero = [0u32; 4];
-        let values = match (args.h.kernel, args.w.kernel) {
-            (3, 3) => square::<_, 8, AVG, 3>(at, steps, count, zero, load, E::widen),
-            (2, 2) => square::<_, 8, AVG, 2>(at, steps, count, zero, load, E::widen),
-            _ => {
-                // Half of the channels at a time: all of their partials would fill the registers.
-                let half = |at_half: usize| {
-                    move |raw| core::array::from_fn(|i| E::widen(raw)[4 * at_half + i])
-                };
-                let [a, b, c, d] = any::<_, 4, AVG>(at, steps, count, zero, load, half(0));
-                let [e, f, g, h] = if E::PIECE == 8 {
-                    any::<_, 4, AVG>(at, steps, count, zero, load, half(1))
-                } else {
-                    [0.0; 4]
-                };
-                [a, b, c, d, e, f, g, h]
+    let tap = |inside: bool, i: isize| {
+        let p = x.wrapping_offset(i);
+        // SAFETY: an item of the image.
+        unsafe {
+            if PIECES {
+                ld_or_zero_x4(inside, p.cast())
+            } else {
+                [E::load_bits_if(inside, p), 0, 0, 0]
             }
-        };
-        // SAFETY: a piece of outputs of this thread.
-        unsafe { st_x4(y.wrapping_add(place).cast(), E::narrow(values)) };
-    });
+        }
+    };
+    let store = |oh: u32, value: X4<u32>| {
+        let place = (out.plane * args.h.out as usize + oh as usize) * args.w.out as usize;
+        let place = (place + out.ow as usize) * out.step as usize + out.channel;
+        let p = y.wrapping_add(place);
+        // SAFETY: an output of this thread.
+        unsafe { if PIECES { st_x4(p.cast(), value) } else { E::store_bits(p, value[0]) } }
+    };
+    let near = args.h.dilation == 1 && args.w.dilation == 1;
+    match (args.h.kernel, args.w.kernel) {
+        (3, 3) if near => square::<E, PIECES, AVG, 3>(args, &out, tap, store),
+        (2, 2) if near => square::<E, PIECES, AVG, 2>(args, &out, tap, store),
+        _ => each_row::<AVG>(args, &out, |oh, steps, count| {
+            let at = ((&args.h, &args.w), (oh, out.ow));
+            let zero = [0u32; 4];
+            if !PIECES {
+                let [v] = any::<_, 1, AVG>(at, steps, count, zero, tap, |raw| [E::widen(raw)[0]]);
+                return store(oh, E::narrow([v, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+            }
+            // Half of the channels at a time: all of their partials would fill the registers.
+            let half = |at_half: usize| {
+                move |raw| core::array::from_fn(|i| E::widen(raw)[4 * at_half + i])
+            };
+            let [a, b, c, d] = any::<_, 4, AVG>(at, steps, count, zero, tap, half(0));
+            let [e, f, g, h] = if E::PIECE == 8 {
+                any::<_, 4, AVG>(at, steps, count, zero, tap, half(1))
+            } else {
+                [0.0; 4]
+            };
+            store(oh, E::narrow([a, b, c, d, e, f, g, h]));
+        }),
+    }
 }

@@ -3,7 +3,6 @@
 use crate::arch::async_copy::copy_x16;
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
-use crate::arch::thread::thread_idx_x;
 
 /// `COUNT` lines of an operand: what a thread copies of each `WIDTH` neighbouring pieces of 16 bytes,
 /// one piece of every `THREADS / WIDTH`-th line.
@@ -25,15 +24,16 @@ impl<const COUNT: u32, const WIDTH: u32, const THREADS: u32> Lines<COUNT, WIDTH,
     const STRIDE: u32 = THREADS / WIDTH;
 
     /// Lines of `ld` pieces behind one another at `base`; the block's first is `line0` of `lines`, and
-    /// has `pieces` pieces for it.
+    /// has `pieces` pieces for it. `thread` of `THREADS` asks.
     #[inline(always)]
     pub(super) fn new(
+        thread: u32,
         (base, ld): (*const X4<u32>, u32),
         (line0, lines): (u32, u32),
         pieces: u32,
     ) -> Self {
         const { assert!(THREADS.is_multiple_of(WIDTH)) };
-        let (line, piece) = (thread_idx_x() / WIDTH, thread_idx_x() % WIDTH);
+        let (line, piece) = (thread / WIDTH, thread % WIDTH);
         let first = u64::from(line0 + line) * u64::from(ld) + u64::from(piece);
         Self {
             line,

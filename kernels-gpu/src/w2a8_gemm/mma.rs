@@ -19,7 +19,7 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
 use crate::arch::mma::mma_u8_s8;
 use crate::arch::shared::dynamic_shared_mem;
-use crate::arch::thread::sync_threads;
+use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 
 /// Bytes of 16-byte piece `piece` of row `row`, in rows of `width` bytes. Eight lanes read four
@@ -76,14 +76,14 @@ unsafe fn gemm<
     let ring = head.add(head_bytes(ROWS, TOKENS));
     let slices = tile.chunks.div_ceil(CODE_WIDTH);
 
-    let lines = tile.codes::<CODE_WIDTH, THREADS>(args);
+    let lines = tile.codes::<CODE_WIDTH, THREADS>(args, thread_idx_x());
     let at = place(lines.line, lines.piece, width);
     let codes = |s: u32| {
         let to = ring.add(s % STAGES * slice_bytes + at);
         // SAFETY: slice s of the ring, which nobody reads now; the contract's table.
         unsafe { lines.copy(s * CODE_WIDTH, to, width) };
     };
-    let lines = tile.acts::<ACT_WIDTH, THREADS>(args);
+    let lines = tile.acts::<ACT_WIDTH, THREADS>(args, thread_idx_x());
     let at = place(lines.line, lines.piece, 4 * width);
     let acts = |s: u32| {
         let to = ring.add(s % STAGES * slice_bytes + ROWS * width + at);
@@ -98,7 +98,6 @@ unsafe fn gemm<
         codes(s);
         s += 1;
     }
-    launch_dependents();
     dependency_wait();
     // SAFETY: the head stands before the ring.
     unsafe { tile.begin::<THREADS>(args, head) };
@@ -123,6 +122,9 @@ unsafe fn gemm<
         if next < slices {
             codes(next);
             acts(next);
+        } else {
+            // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
+            launch_dependents();
         }
         commit_group();
 
@@ -204,6 +206,9 @@ unsafe fn gemm<
             b += 1;
         }
         r += 1;
+    }
+    if SPLIT == 1 {
+        sync_threads();
     }
     // SAFETY: head and sums are written.
     unsafe { tile.finish::<K_WARPS, THREADS>(args, head, parked) };

@@ -10,7 +10,7 @@ use crate::arch::async_copy::copy_x8;
 use crate::arch::cluster::{read_x4_of, sync_cluster};
 use crate::arch::mem::{X4, st, st_x4};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
 
 /// The two bits of a code in each byte of a word.
 pub(super) const CODES: u32 = 0x0303_0303;
@@ -20,9 +20,9 @@ pub(super) const CODES: u32 = 0x0303_0303;
 #[derive(Clone, Copy)]
 pub(super) struct Tile<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> {
     /// First feature.
-    row0: u32,
+    pub(super) row0: u32,
     /// First token.
-    token0: u32,
+    pub(super) token0: u32,
     /// Which part of k.
     part: u32,
     /// First chunk, and chunks.
@@ -36,12 +36,32 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     #[inline(always)]
     pub(super) fn new(args: &Args) -> Self {
         let (x, part) = (block_idx_x() / SPLIT, block_idx_x() % SPLIT);
-        let token0 = (block_idx_z() * BAND + x) * TOKENS;
+        Self::place(args, [block_idx_z() * BAND + x, block_idx_y()], part)
+    }
+
+    /// Tiles of the product.
+    #[inline(always)]
+    pub(super) fn count(args: &Args) -> u32 {
+        args.m.div_ceil(TOKENS) * args.n.div_ceil(ROWS)
+    }
+
+    /// Tile `index` in the same order, the axes of the grid as one.
+    #[inline(always)]
+    pub(super) fn of(args: &Args, index: u32, part: u32) -> Self {
+        let (across, down) = (args.m.div_ceil(TOKENS), args.n.div_ceil(ROWS));
+        let (band, rest) = (index / (BAND * down), index % (BAND * down));
+        let width = BAND.min(across - band * BAND);
+        Self::place(args, [band * BAND + rest % width, rest / width], part)
+    }
+
+    #[inline(always)]
+    fn place(args: &Args, [x, y]: [u32; 2], part: u32) -> Self {
+        let token0 = x * TOKENS;
         // Whole groups, as the activations have them.
         let share = args.chunks.div_ceil(CHUNK_GROUP as u32 * SPLIT) * CHUNK_GROUP as u32;
         let chunk0 = (part * share).min(args.chunks);
         let rest = if token0 < args.m { args.chunks - chunk0 } else { 0 };
-        Self { row0: block_idx_y() * ROWS, token0, part, chunk0, chunks: share.min(rest) }
+        Self { row0: y * ROWS, token0, part, chunk0, chunks: share.min(rest) }
     }
 
     /// The codes of this block.
@@ -49,10 +69,11 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     pub(super) fn codes<const WIDTH: u32, const THREADS: u32>(
         self,
         args: &Args,
+        thread: u32,
     ) -> Lines<ROWS, WIDTH, THREADS> {
         let first = args.w.as_ptr().cast::<X4<u32>>().cast_const();
         let first = first.wrapping_add(self.chunk0 as usize);
-        Lines::new((first, args.chunks), (self.row0, args.n), self.chunks)
+        Lines::new(thread, (first, args.chunks), (self.row0, args.n), self.chunks)
     }
 
     /// The activations of this block.
@@ -60,11 +81,12 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     pub(super) fn acts<const WIDTH: u32, const THREADS: u32>(
         self,
         args: &Args,
+        thread: u32,
     ) -> Lines<TOKENS, WIDTH, THREADS> {
         let first = args.acts.as_ptr().cast::<X4<u32>>().cast_const();
         let first = first.wrapping_add(4 * self.chunk0 as usize);
         let pieces = 4 * self.chunks.next_multiple_of(CHUNK_GROUP as u32);
-        Lines::new((first, args.act_pieces), (self.token0, args.m), pieces)
+        Lines::new(thread, (first, args.act_pieces), (self.token0, args.m), pieces)
     }
 
     /// Asks for scale and sum of each token, and writes the scales of the features.
@@ -95,7 +117,8 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     /// `(part, token, row)` of a block stands at word `(part * TOKENS + token) * (ROWS + SUM_PAD) +
     /// row`; four features at a time, the blocks of a cluster in turn.
     ///
-    /// *Convergence*: every thread of the cluster, after it has written its sums.
+    /// *Convergence*: every thread of the block, after a barrier behind the last sum; every thread of
+    /// a cluster of several blocks, or what is left of it, after its sums.
     ///
     /// # Safety
     ///
@@ -108,7 +131,9 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
         head: Shared<u8>,
         sums: Shared<i32>,
     ) {
-        sync::<SPLIT>();
+        if SPLIT > 1 {
+            sync::<SPLIT>();
+        }
         let y = args.y.as_ptr();
         let wide = args.n.is_multiple_of(4) && (y as usize).is_multiple_of(16);
         let quads = ROWS / 4;
@@ -198,10 +223,7 @@ fn divisor([scale, sum, reciprocal, ordinary]: [u32; 4]) -> (Divisor, i32) {
 #[inline(always)]
 fn sync<const SPLIT: u32>() {
     #[cfg(level_sm_90)]
-    if SPLIT > 1 {
-        return sync_cluster();
-    }
-    sync_threads();
+    sync_cluster();
 }
 
 /// Four neighbours in block `rank` of a cluster of `SPLIT` blocks.

@@ -3,8 +3,9 @@
 #   doctor     driver, devices, PTX levels, every kernel against the CPU
 #   generate   the demo model on the CPU and on the GPU: the same text
 #   tests      the GPU tests (arguments in TEST_ARGS)
-#   sanitizer  the kernels' GPU tests under compute-sanitizer, two generated cases each (TOOLS;
-#              SANITIZER_FILTER: tests to run or skip; BITNET_TEST_CASES)
+#   sanitizer  the kernels' GPU tests under compute-sanitizer, each by itself, two generated cases
+#              each (TOOLS; SANITIZER_FILTER: tests to run or skip; SANITIZER_JOBS: so many at a time;
+#              SANITIZER_LIMIT: seconds for one; BITNET_TEST_CASES)
 #   bench      the benchmarks (BENCHES: names; arguments in BENCH_ARGS)
 # Without a step: doctor generate tests bench. Logs go to logs/, benchmark results to
 # benches/results/. The exit code is 0 when every step passed.
@@ -74,29 +75,46 @@ find_sanitizer() {
     return 1
 }
 
+# sanitize TOOL TEST: one test under one tool; says in one line how it ended.
+sanitize() {
+    local log=$here/logs/sanitizer/$1/${2//::/.}.log start=$SECONDS code verdict=clean
+    mkdir -p "${log%/*}"
+    (cd host && exec timeout "$SANITIZER_LIMIT" "$SANITIZER" --tool "$1" --error-exitcode 9 \
+        "$bin/gpu-tests" --exact "$2" --test-threads 1) >"$log" 2>&1
+    code=$?
+    # The tool must have attached and come to its end, and the test must have run under it.
+    grep -q '^========= COMPUTE-SANITIZER' "$log" || verdict="the tool did not attach"
+    if grep -q 'terminated before first instrumented API call' "$log"; then
+        verdict="clean, nothing was launched"
+    else
+        grep -Eq '^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)' "$log" || verdict="no clean summary"
+        [ $code -eq 0 ] || verdict="exit code $code"
+        [ $code -eq 124 ] && verdict="stopped after $SANITIZER_LIMIT s"
+    fi
+    grep -q '^test result: ok\. 1 passed' "$log" || verdict="the test did not pass: $verdict"
+    echo "$1 $2: $verdict, $((SECONDS - start)) s"
+}
+
 sanitizer() {
-    local tool sanitizer bad=0
+    local summary=$here/logs/sanitizer.log total clean
     # Left out: a test that faults on purpose, and what takes hours under the tools. The few cases
     # also make texts and draws short.
     local filter=${SANITIZER_FILTER:---skip driver:: --skip memory:: --skip soak --skip the_largest_k}
-    local cases=${BITNET_TEST_CASES:-2}
-    if ! sanitizer=$(find_sanitizer); then
+    if ! SANITIZER=$(find_sanitizer); then
         echo "no compute-sanitizer: put it on PATH or set CUDA_HOME"
         return 1
     fi
+    export here bin SANITIZER SANITIZER_LIMIT=${SANITIZER_LIMIT:-600} BITNET_TEST_CASES=${BITNET_TEST_CASES:-2}
+    export -f sanitize
+    # shellcheck disable=SC2086
+    local tests=$(cd host && "$bin/gpu-tests" --list --format terse $filter | sed -n 's/: test$//p')
     for tool in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
-        echo "-- $tool"
-        # shellcheck disable=SC2086
-        (cd host && logged "sanitizer-$tool" env BITNET_TEST_CASES="$cases" "$sanitizer" --tool "$tool" --error-exitcode 9 \
-            "$bin/gpu-tests" --test-threads 1 $filter) || bad=1
-        # The tool must have attached and come to its end, and tests must have run under it.
-        local log=$here/logs/sanitizer-$tool.log
-        grep -q '^========= COMPUTE-SANITIZER' "$log" || { echo "$tool did not attach"; bad=1; }
-        grep -Eq '^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)' "$log" ||
-            { echo "$tool has no clean summary"; bad=1; }
-        grep -Eq '^test result: ok\. [1-9][0-9]* passed' "$log" || { echo "no test ran"; bad=1; }
-    done
-    return $bad
+        for test in $tests; do echo "$tool $test"; done
+    done | xargs -P "${SANITIZER_JOBS:-4}" -L 1 bash -c 'sanitize "$0" "$1"' | tee "$summary"
+    total=$(wc -l <"$summary")
+    clean=$(grep -c ': clean, ' "$summary")
+    echo "$clean of $total runs clean"
+    [ "$total" -gt 0 ] && [ "$clean" -eq "$total" ]
 }
 
 bench() {

@@ -41,16 +41,52 @@ pub fn exp(x: f32) -> f32 {
 /// Below this [`exp_nonpositive`] is zero: the last number whose exponential is normal.
 const SMALLEST: f32 = f32::from_bits(0xc2ae_ac4f);
 
-/// `e^x` with the bits of [`exp`], from -87 to 88; NaN stays NaN, other results mean nothing.
+/// `e^x` in two factors: what the polynomial gives, from 0.7 to 1.42, and `k` in the low bits of a word.
 #[inline(always)]
-pub(super) fn exp_normal(x: f32) -> f32 {
+fn factors(x: f32) -> (f32, u32) {
     let shifted = fma(x, LOG2_E, MAGIC);
     let kf = shifted - MAGIC;
     let r = fma(-kf, LN2_LO, fma(-kf, LN2_HI, x));
     let q = fma(fma(fma(fma(Q4, r, Q3), r, Q2), r, Q1), r, Q0);
-    let e = 1.0 + fma(r * r, q, r);
-    // The low bits of `shifted` are k, and those of MAGIC vanish in the shift.
-    e * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
+    // The bits of MAGIC vanish when this is shifted into the exponent.
+    (1.0 + fma(r * r, q, r), shifted.to_bits())
+}
+
+/// `e^x` with the bits of [`exp`], from -87 to 88; NaN stays NaN, other results mean nothing.
+#[inline(always)]
+pub(super) fn exp_normal(x: f32) -> f32 {
+    let (e, k) = factors(x);
+    e * f32::from_bits((k << 23).wrapping_add(0x3f80_0000))
+}
+
+/// `1 + e^x`, the sum rounded once, for `x` from -60 to 87; other results mean nothing.
+#[inline(always)]
+pub fn one_plus_exp(x: f32) -> f32 {
+    let (e, k) = factors(x);
+    fma(e, f32::from_bits((k << 23).wrapping_add(0x3f80_0000)), 1.0)
+}
+
+/// `factor * e^(-(square + rest) / 2)` for a `square` of at most 176.1 and a small `rest`: rounded four times, and zero
+/// where the exponential is below 2^-126.5.
+#[inline(always)]
+pub(super) fn exp_minus_half(square: f32, rest: f32, factor: f32) -> f32 {
+    let shifted = fma(square, -0.5 * LOG2_E, MAGIC);
+    let kf = shifted - MAGIC;
+    // -2 r, so that nothing has to be halved: the coefficients are.
+    let u = fma(kf, 2.0 * LN2_LO, fma(kf, 2.0 * LN2_HI, square)) + rest;
+    let q = fma(fma(fma(fma(Q4 / 64.0, u, Q3 / -32.0), u, Q2 / 16.0), u, Q1 / -8.0), u, Q0 / 4.0);
+    let e = fma(fma(q, u, -0.5), u, 1.0);
+    // 2^k; the exponent of 2^-127 is that of zero.
+    factor * e * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
+}
+
+/// [`exp_nonpositive`] of a number or minus infinity: one addition to the exponent. The result for NaN means
+/// nothing.
+#[inline(always)]
+pub fn exp_number_nonpositive(x: f32) -> f32 {
+    let (e, k) = factors(x);
+    let e = f32::from_bits(e.to_bits().wrapping_add(k << 23));
+    if x < SMALLEST { 0.0 } else { e }
 }
 
 /// `e^x` for `x <= 0`: [`exp`], but zero where that is subnormal. NaN gives NaN.
@@ -151,10 +187,12 @@ mod tests {
             let x = f32::from_bits(bits);
             let want = if normal(&bits) { exp(x) } else { 0.0 };
             assert_eq!(exp_nonpositive(x).to_bits(), want.to_bits(), "{x}");
+            assert_eq!(exp_number_nonpositive(x).to_bits(), want.to_bits(), "{x}");
         }
         let edge = SMALLEST.to_bits();
         assert!(normal(&edge) && !normal(&(edge + 1)));
         assert_eq!(exp_nonpositive(f32::NEG_INFINITY).to_bits(), 0);
+        assert_eq!(exp_number_nonpositive(f32::NEG_INFINITY).to_bits(), 0);
         assert_eq!(exp_nonpositive(f32::MIN).to_bits(), 0);
         assert_eq!(exp_nonpositive(0.0), 1.0);
         assert!(exp_nonpositive(f32::NAN).is_nan() && exp_nonpositive(-f32::NAN).is_nan());

@@ -1,6 +1,6 @@
 //! The 16-bit floats: to `f32` exactly, from `f32` rounded to nearest even.
 //!
-//! Every NaN becomes the one quiet NaN `0x7fc0` (bf16) or `0x7e00` (f16). Subnormals are kept both
+//! Every NaN becomes the one quiet NaN `0x7fff`, which is what GPUs make of it. Subnormals are kept both
 //! ways. All is integer work or an exact multiplication, so a GPU without conversion instructions
 //! gives the same bits as one with.
 
@@ -46,7 +46,7 @@ pub const fn bf16_to_f32(h: u16) -> f32 {
 pub const fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    if x.is_nan() { 0x7fc0 } else { rounded as u16 }
+    if x.is_nan() { 0x7fff } else { rounded as u16 }
 }
 
 /// The value of the binary16 with bits `h`.
@@ -69,7 +69,7 @@ pub const fn f32_to_f16(x: f32) -> u16 {
         magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + ((magnitude >> 13) & 1)) >> 13;
     let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
     let number = if magnitude >= 0x477f_f000 { 0x7c00 } else { finite };
-    if x.is_nan() { 0x7e00 } else { (number | sign) as u16 }
+    if x.is_nan() { 0x7fff } else { (number | sign) as u16 }
 }
 
 #[cfg(test)]
@@ -84,12 +84,12 @@ mod tests {
             assert!(same(ours, half::f16::from_bits(h).to_f32()), "{h}");
             assert!(same(bf16_to_f32(h), half::bf16::from_bits(h).to_f32()), "{h}");
             if ours.is_nan() {
-                assert_eq!(f32_to_f16(ours), 0x7e00);
+                assert_eq!(f32_to_f16(ours), 0x7fff);
             } else {
                 assert_eq!(f32_to_f16(ours), h);
             }
             if bf16_to_f32(h).is_nan() {
-                assert_eq!(f32_to_bf16(bf16_to_f32(h)), 0x7fc0);
+                assert_eq!(f32_to_bf16(bf16_to_f32(h)), 0x7fff);
             } else {
                 assert_eq!(f32_to_bf16(bf16_to_f32(h)), h);
             }
@@ -113,6 +113,6 @@ mod tests {
         assert_eq!(f32_to_f16(65_519.996), 0x7bff);
         assert_eq!(f32_to_f16(65_520.0), 0x7c00);
         assert_eq!(f32_to_bf16(f32::MAX), 0x7f80);
-        assert_eq!(f32_to_bf16(-f32::NAN), 0x7fc0);
+        assert_eq!(f32_to_bf16(-f32::NAN), 0x7fff);
     }
 }

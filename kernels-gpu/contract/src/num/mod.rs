@@ -17,7 +17,7 @@ mod ln;
 mod order;
 mod philox;
 mod quant;
-mod quotient;
+mod reciprocal;
 mod round;
 mod sum;
 
@@ -25,7 +25,7 @@ pub use activation::{gelu, gelu_tanh, normal_cdf, relu, relu2, silu};
 pub use attention::{
     BlockSum, KEY_BLOCK, Running, Weights, block_max, block_weights, score, weighted_value,
 };
-pub use exp::{exp, exp_nonpositive};
+pub use exp::{exp, exp_nonpositive, exp_number_nonpositive, one_plus_exp};
 pub use half::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use ln::ln;
 pub use order::{order_key, order_value};
@@ -33,7 +33,7 @@ pub use philox::{philox4x32, unit};
 pub use quant::{
     ABSMAX_FLOOR, ORDINARY_ZERO, abs_bits, act_scale, is_ordinary, quantise, quantise_ordinary,
 };
-pub use quotient::quotient;
+pub use reciprocal::reciprocal;
 pub use round::{round_even, round_even_i32};
 pub use sum::{
     DOT_PARTIALS, PARTIALS, dot_into, partial, short_dot, strided_sum, sum_into, sum_squares,

@@ -1,0 +1,105 @@
+//! [`contract::lm_head_int8`] on a GPU, with bf16 rows: the best token, the best 40, the best 256, and all.
+//!
+//! The table is bell-shaped noise, and every row is as likely to win.
+
+use std::process::ExitCode;
+
+use bitnet_benches::{Case, bits, blank, run, uniform, upload};
+use bitnet_gpu::ops::lm_head_int8::{Int8Table, LmHeadInt8};
+use bitnet_gpu::ops::sample::{SampleState, param_words};
+use bitnet_gpu::ops::{Backend, Dense, OpError, RowType};
+use bitnet_gpu::reference::Inputs;
+use bitnet_gpu::reference::lm_head_int8::BENCH_SHAPES;
+use bitnet_gpu::reference::sample::GREEDY;
+use contract::lm_head_int8::row_bytes;
+use contract::sample::SampleParams;
+
+struct Head<'a> {
+    name: &'static str,
+    params: SampleParams,
+    vocab: usize,
+    k: usize,
+    table: &'a [u8],
+}
+
+struct Tensors<B: Backend> {
+    x: B::Buf<f32>,
+    w: Dense<B>,
+    copy: Int8Table<B>,
+    input: B::Buf<u32>,
+    sampler: SampleState<B>,
+    logits: B::Buf<f32>,
+}
+
+impl Case for Head<'_> {
+    type Tensors<B: Backend> = Tensors<B>;
+
+    fn name(&self) -> String {
+        format!("{}x{} {}", self.vocab, self.k, self.name)
+    }
+
+    fn bytes(&self) -> u64 {
+        // Without the rows that are computed; for all of them, the table itself.
+        let row = if self.name == "all" { 2 * self.k } else { row_bytes(self.k) + 16 };
+        (self.vocab * (row + 4) + 4 * self.k) as u64
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
+        let mut w = Dense::alloc(backend, "bench", RowType::Bf16, self.vocab, self.k)?;
+        w.write_rows(backend, 0, self.table)?;
+        let copy = Int8Table::new(backend, &w)?;
+        let mut sampler = SampleState::alloc(backend, self.vocab)?;
+        backend.write(&mut sampler.params, 0, &param_words(&self.params))?;
+        Ok(Tensors {
+            x: upload(backend, &uniform(1, self.k, 3.0))?,
+            input: copy.input(backend)?,
+            w,
+            copy,
+            sampler,
+            logits: blank(backend, self.vocab)?,
+        })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
+        let Tensors { x, w, copy: table, input, sampler, logits } = t;
+        backend.lm_head_int8(LmHeadInt8 { x, x_at: 0, w, table, input, sampler, logits })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
+        bits(backend, &t.logits)
+    }
+}
+
+/// `count` bf16 numbers, bell-shaped around 0: sums of four bytes.
+fn bell(seed: u64, count: usize) -> Vec<u8> {
+    let mut inputs = Inputs::new(seed);
+    let mut bytes: Vec<u8> = (0..count.div_ceil(2))
+        .flat_map(|_| {
+            let random = inputs.bits().to_le_bytes();
+            let value = |four: &[u8]| four.iter().map(|&b| i32::from(b)).sum::<i32>() - 510;
+            let bits = |four| half::bf16::from_f32(value(four) as f32 / 4096.0).to_le_bytes();
+            [bits(&random[..4]), bits(&random[4..])].concat()
+        })
+        .collect();
+    bytes.truncate(2 * count);
+    bytes
+}
+
+fn main() -> ExitCode {
+    run("lm_head_int8", |suite| {
+        for &(vocab, k) in BENCH_SHAPES {
+            let table = bell(2, vocab * k);
+            let drawn = SampleParams { temperature: 0.8, ..GREEDY };
+            for (name, params) in [
+                ("greedy", GREEDY),
+                ("top-k 40", SampleParams { top_k: 40, ..drawn }),
+                ("top-k 256", SampleParams { top_k: 256, ..drawn }),
+                ("all", drawn),
+            ] {
+                let head = Head { name, params, vocab, k, table: &table };
+                suite.measure(&head)?;
+            }
+        }
+        Ok(())
+    })
+}

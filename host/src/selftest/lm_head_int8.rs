@@ -1,0 +1,97 @@
+//! Runs of [`crate::ops::lm_head_int8`].
+
+use contract::lm_head_int8::{groups, input_words, row_bytes};
+use contract::sample::{SampleParams, adjusted_len};
+
+use super::embed::{Table, table_on};
+use super::{Bed, Output, Run, RunError};
+use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
+use crate::ops::sample::{STATE_WORDS, SampleState, param_words};
+use crate::ops::{Backend, RowType};
+use crate::reference::Inputs as Seeded;
+
+/// Inputs of one run.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// The head `[vocab, k]`.
+    pub table: Table,
+    /// Values `[k]`, with `x_at` elements in front.
+    pub x: Vec<f32>,
+    /// First element that is used.
+    pub x_at: usize,
+    /// `[vocab]`: 1 for tokens that were seen.
+    pub seen: Vec<u8>,
+    /// What is asked for.
+    pub params: SampleParams,
+}
+
+impl Run for Inputs {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let w = table_on(bed.backend(), &self.table)?;
+        let (vocab, k) = (w.rows(), w.width());
+        let (bytes, rows) = (bed.output(vocab * row_bytes(k))?, bed.output(4 * vocab)?);
+        let table = Int8Table::over(bed.backend(), &w, bytes, rows)?;
+        let (x, mut input) = (bed.input(&self.x)?, bed.output(input_words(k))?);
+        let mut sampler = SampleState::<B> {
+            state: bed.input(&[0; STATE_WORDS])?,
+            params: bed.input(&param_words(&self.params))?,
+            seen: bed.input(&self.seen)?,
+            adjusted: bed.output(adjusted_len(vocab as u32) as usize)?,
+            tops: bed.output(groups(vocab as u32) as usize)?,
+            best: bed.input(&[0])?,
+        };
+        let mut logits = bed.output(vocab)?;
+        bed.backend().lm_head_int8(LmHeadInt8 {
+            x: &x,
+            x_at: self.x_at,
+            w: &w,
+            table: &table,
+            input: &mut input,
+            sampler: &mut sampler,
+            logits: &mut logits,
+        })?;
+        let bytes = bed.read("bytes", &table.bytes)?;
+        let words = bytes.into_iter().map(u32::from).collect();
+        bed.push(Output::words("bytes", &[vocab, row_bytes(k)], words));
+        bed.keep("rows", &[vocab, 4], &table.rows)?;
+        bed.keep_words("input", &[input_words(k)], &input)?;
+        bed.read("tops", &sampler.tops)?;
+        bed.read("seen", &sampler.seen)?;
+        bed.keep("logits", &[vocab], &logits)
+    }
+}
+
+/// Cases of the doctor: the best token, the best few, and all of them.
+pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
+    use contract::launch::Kernel;
+    use contract::lm_head_int8::{
+        Input, PackBf16, PackF16, PackF32, RescoreBf16, RescoreF16, RescoreF32, Scan,
+    };
+    let mut seeded = Seeded::new(21);
+    let mut list = Vec::new();
+    let greedy = crate::reference::sample::GREEDY;
+    let few = SampleParams { temperature: 0.7, top_k: 3, repetition_penalty: 1.2, ..greedy };
+    let all = SampleParams { temperature: 0.7, ..greedy };
+    for (element, pack, rescore) in [
+        (RowType::Bf16, PackBf16::SPEC.symbol, RescoreBf16::SPEC.symbol),
+        (RowType::F16, PackF16::SPEC.symbol, RescoreF16::SPEC.symbol),
+        (RowType::F32, PackF32::SPEC.symbol, RescoreF32::SPEC.symbol),
+    ] {
+        for (vocab, k, params) in
+            [(1, 1, greedy), (700, 63, few), (2049, 1027, greedy), (97, 640, all)]
+        {
+            let inputs = Inputs {
+                table: Table::new(element, vocab, k, seeded.bits()),
+                x: seeded.floats(3 + k, 2.0),
+                x_at: 3,
+                seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
+                params,
+            };
+            let what = format!("vocab={vocab} k={k} top_k={}", params.top_k);
+            for kernel in [pack, Input::SPEC.symbol, Scan::SPEC.symbol, rescore] {
+                list.push((kernel, what.clone(), inputs.clone()));
+            }
+        }
+    }
+    list
+}

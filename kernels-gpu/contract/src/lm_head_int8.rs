@@ -1,0 +1,402 @@
+//! The head by way of an int8 copy of its table: which rows can win, and the exact logits of those.
+//!
+//! | tensor   | element        | shape            | layout                                            |
+//! |----------|----------------|------------------|---------------------------------------------------|
+//! | `x`      | `f32`          | `[K]`            | contiguous                                        |
+//! | `w`      | bf16, f16, f32 | `[vocab, K]`     | rows of `stride` elements, 16-byte aligned        |
+//! | `bytes`  | `i8`           | `[vocab, K]`     | rows of [`row_bytes`], zeros behind `K`           |
+//! | `rows`   | `f32`          | `[vocab, 4]`     | scale, error, norm of each row, 0                 |
+//! | `input`  | `u32`          | [`input_words`]  | [`input_stats`], then the digits of `x`: 16 high, 16 low, ... |
+//! | `tops`   | `u32`          | `[groups(vocab)]`| scratch: largest key of a lower bound of each [`GROUP`] rows |
+//! | `seen`, `params` |        |                  | those of [`crate::sample`]; no kernel writes `params` |
+//! | `logits` | `f32`          | `[vocab]`        | output                                            |
+//!
+//! `logits[v]` is the logit of [`crate::lm_head`], the same bits, for every row that the sampler can
+//! pick or that decides what it picks, and minus infinity for the others. So the token is the same,
+//! always. What a token is drawn from has to be known: the best, or the best `k`. Where more may be
+//! drawn ([`wanted`] is 0) every logit is computed.
+//!
+//! # The bound
+//!
+//! Row `w` is `scale * q + d` with int8 `q`, the input `x` is `scale * p + r` with 16 bits of `p`.
+//! `near` is the exact `sum p q` times both scales. With `S = <x, w>` over the reals:
+//!
+//! ```text
+//! |S - scales * sum p q| = |<x, d> + <r, w> - <r, d>| <= |x| |d| + |r| (|w| + |d|)
+//! |logit - S| <= n u / (1 - n u) * |x| |w|,  u = 2^-24, n = ceil(K / 256) + 8 roundings of a term
+//! |near - scales * sum p q| <= 4 u * (|S| + ...),                 three roundings
+//! ```
+//!
+//! by Cauchy and Schwarz. All norms are rounded up ([`WIDER`], [`SLACK`]), and the sum of the three is
+//! widened by more than its own roundings, so that `near - reach < logit < near + reach` strictly,
+//! unless all of the row is 0, where the logit is exactly 0. Rounding keeps the order, so the bounds hold for
+//! the rounded ends too. Magnitudes outside of `2^-40 ..= 2^40`, where sums of squares could leave the
+//! range of `f32`, infinities and NaN have no bound: such a row is always computed, such an input
+//! has every row computed.
+//!
+//! Penalty and temperature are monotone, also when rounded: the adjusted bounds are bounds of the adjusted
+//! logit. Of the lower bounds, lane `t` of 256 takes the largest key of groups `t`, `t + 256`, ...;
+//! the `wanted`-th largest of these, without its low [`FLOOR_BITS`], is a key that `wanted` logits
+//! reach. A row whose upper bound lies below it is not among the best, nor does it tie with them.
+
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num::{abs_bits, fma, quantise, round_even_i32, sqrt};
+use crate::sample::{SampleParams, penalise, temper};
+
+pub use crate::sample::{GROUP, groups};
+
+/// Threads of every block of this family.
+pub const THREADS: u32 = 256;
+/// Longest row: sums of `127 * 128` stay in `i32`.
+pub const MAX_K: usize = 1 << 17;
+/// Rows of a block of the scan.
+pub const SCAN_ROWS: u32 = GROUP;
+/// Rows that a block of the last kernel looks through at once.
+pub const RESCORE_ROWS: u32 = 2 * THREADS;
+/// Most blocks that compute logits; each finds the floor for itself.
+pub const RESCORE_BLOCKS: u32 = 256;
+/// Most candidates that are looked for, and maxima that the floor is found among.
+pub const MAX_WANTED: u32 = THREADS;
+/// Low bits of a key that the floor leaves out.
+pub const FLOOR_BITS: u32 = 12;
+/// Shared memory of kernels that sum over a block: 256 words, and 16 for a maximum.
+pub const SUM_SMEM_BYTES: u32 = 4 * (THREADS + 16);
+/// Shared memory of the scan: two sums of each row.
+pub const SCAN_SMEM_BYTES: u32 = 8 * SCAN_ROWS;
+/// Shared memory of the last kernel: 256 maxima, then the rows, and a counter.
+pub const RESCORE_SMEM_BYTES: u32 = 4 * (THREADS + RESCORE_ROWS + 4);
+/// Words in front of the digits of an input.
+pub const STATS_WORDS: usize = 4;
+
+/// Magnitudes that have a bound.
+const LEAST: f32 = f32::from_bits((127 - 40) << 23);
+const MOST: f32 = f32::from_bits((127 + 40) << 23);
+/// More than what rounding takes from the root of a sum of at most 2^17 squares: `520 u` is below 2^-14.
+pub const WIDER: f32 = 1.0 + 1.0 / 1024.0;
+/// Of the largest magnitude: more than squares lose that are too small for `f32`.
+pub const SLACK: f32 = 1.0 / 1_048_576.0;
+/// Largest value of an input's 16 bits: 127 high digits of 256.
+const MOST_INPUT: f32 = 32_512.0;
+/// More than the roundings of [`bounds`] take from a reach.
+const REACH: f32 = 1.0 + 1.0 / 65_536.0;
+
+/// Bytes of a row of the copy: whole loads of 16.
+pub const fn row_bytes(k: usize) -> usize {
+    k.div_ceil(16) * 16
+}
+
+/// Words of an input of `k` values.
+pub const fn input_words(k: usize) -> usize {
+    STATS_WORDS + row_bytes(k) / 2
+}
+
+/// Byte of the high digit of value `i` behind the statistics; the low one stands 16 further.
+#[inline(always)]
+pub const fn digit_at(i: usize) -> usize {
+    i / 16 * 32 + i % 16
+}
+
+#[inline(always)]
+fn in_range(top: f32) -> bool {
+    (LEAST..=MOST).contains(&top)
+}
+
+/// Scale and its inverse of values up to `top`, which become integers up to `most`; zeros where there
+/// is no bound.
+#[inline(always)]
+fn scales(top: f32, most: f32) -> (f32, f32) {
+    if in_range(top) { (top / most, most / top) } else { (0.0, 0.0) }
+}
+
+/// `|v|` as an integer of the same order; see [`abs_bits`].
+#[inline(always)]
+pub fn magnitude(v: f32) -> u32 {
+    abs_bits(v)
+}
+
+/// Scale of a row whose largest magnitude is `top`, and the factor for [`row_value`].
+#[inline(always)]
+pub fn row_scales(top: f32) -> (f32, f32) {
+    scales(top, 127.0)
+}
+
+/// An element as int8.
+#[inline(always)]
+pub const fn row_value(w: f32, inverse: f32) -> i8 {
+    quantise(w, inverse)
+}
+
+/// Scale of an input whose largest magnitude is `top`, and the factor for [`input_value`].
+#[inline(always)]
+pub fn input_scales(top: f32) -> (f32, f32) {
+    scales(top, MOST_INPUT)
+}
+
+/// An input value as 16 bits; 0 where there is no bound.
+#[inline(always)]
+pub fn input_value(x: f32, inverse: f32) -> i32 {
+    if inverse == 0.0 { 0 } else { round_even_i32(x * inverse) }
+}
+
+/// High and low digit: `256 * high + low`.
+#[inline(always)]
+pub const fn digits(p: i32) -> [i8; 2] {
+    let high = (p + 128) >> 8;
+    [high as i8, (p - 256 * high) as i8]
+}
+
+/// What quantising left of a value.
+#[inline(always)]
+pub fn rest(v: f32, scale: f32, q: i32) -> f32 {
+    fma(-scale, q as f32, v)
+}
+
+/// An upper bound of a norm, from the sum of squares and the largest magnitude.
+#[inline(always)]
+fn norm_bound(squares: f32, top: f32) -> f32 {
+    fma(sqrt(squares), WIDER, top * SLACK)
+}
+
+/// What is kept of a row: scale, bounds of `|d|` and `|w|`, 0. `rests` and `squares` are sums in the
+/// order of `num::sum`.
+#[inline(always)]
+pub fn row_stats(top: f32, rests: f32, squares: f32) -> [f32; 4] {
+    let (scale, _) = row_scales(top);
+    if in_range(top) {
+        [scale, norm_bound(rests, top), norm_bound(squares, top), 0.0]
+    } else if top == 0.0 {
+        [0.0; 4]
+    } else {
+        [0.0, f32::INFINITY, f32::INFINITY, 0.0]
+    }
+}
+
+/// What is kept of an input of `k` values: scale, what a row's error counts, what its norm counts, 0.
+#[inline(always)]
+pub fn input_stats(top: f32, rests: f32, squares: f32, k: u32) -> [f32; 4] {
+    if !in_range(top) {
+        return [0.0, f32::INFINITY, f32::INFINITY, 0.0];
+    }
+    let (scale, _) = input_scales(top);
+    let (rest, norm) = (norm_bound(rests, top), norm_bound(squares, top));
+    // n roundings, 4 of `near`, and 12 more than the quadratic terms and subnormal results come to.
+    let roundings = (k.div_ceil(256) + 24) as f32 / 16_777_216.0;
+    [scale, norm + rest, fma(roundings, norm, rest), 0.0]
+}
+
+/// Whether an input has bounds at all.
+#[inline(always)]
+pub fn has_bounds(input: [f32; 4]) -> bool {
+    input[1] < f32::INFINITY
+}
+
+/// Bounds of a logit whose exact sum of products is `sum`; NaN, the smallest of all, and infinity where there
+/// are none.
+#[inline(always)]
+pub fn bounds(sum: i64, row: [f32; 4], input: [f32; 4]) -> [f32; 2] {
+    let near = sum as f32 * input[0] * row[0];
+    let reach = fma(row[1], input[1], row[2] * input[2]) * REACH;
+    if reach < f32::INFINITY {
+        [near - reach, near + reach]
+    } else {
+        [f32::NAN, f32::INFINITY]
+    }
+}
+
+/// What the sampler asks of this head.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// As in [`SampleParams`].
+    pub temperature: f32,
+    /// As in [`SampleParams`].
+    pub penalty: f32,
+    /// As in [`SampleParams`].
+    pub top_k: u32,
+}
+
+impl Asked {
+    /// The part of `params` that matters.
+    pub const fn of(params: &SampleParams) -> Self {
+        Self {
+            temperature: params.temperature,
+            penalty: params.repetition_penalty,
+            top_k: params.top_k,
+        }
+    }
+
+    /// How many of the best logits decide the token; 0 when all may, or when no order is kept.
+    #[inline(always)]
+    pub fn wanted(&self, vocab: u32) -> u32 {
+        let monotone = self.penalty > 0.0
+            && self.penalty < f32::INFINITY
+            && self.temperature != f32::INFINITY;
+        let few = self.top_k < vocab && self.top_k <= MAX_WANTED;
+        if !monotone {
+            0
+        } else if self.temperature > 0.0 {
+            if few { self.top_k } else { 0 }
+        } else {
+            1 // NaN too
+        }
+    }
+
+    /// A bound as the sampler will see the logit.
+    #[inline(always)]
+    pub fn adjust(&self, bound: f32, seen: bool) -> f32 {
+        temper(penalise(bound, seen, self.penalty), self.temperature)
+    }
+}
+
+/// The floor that a key of the table above stands for.
+#[inline(always)]
+pub const fn floor_of(key: u32) -> u32 {
+    key >> FLOOR_BITS << FLOOR_BITS
+}
+
+/// Blocks of the last kernel.
+pub const fn rescore_grid(vocab: u32) -> [u32; 3] {
+    let tiles = vocab.div_ceil(RESCORE_ROWS);
+    [if tiles < RESCORE_BLOCKS { tiles } else { RESCORE_BLOCKS }, 1, 1]
+}
+
+/// Parameter of the kernels that make the copy: a block makes a row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PackArgs {
+    /// Table in the kernel's element type.
+    pub w: DevPtr<u8>,
+    /// The copy.
+    pub bytes: DevPtr<u8>,
+    /// What is kept of each row.
+    pub rows: DevPtr<f32>,
+    /// Elements of a row.
+    pub k: u32,
+    /// Elements between two rows of the table.
+    pub stride: u32,
+}
+
+/// Parameter of the kernel that splits an input into digits: one block.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct InputArgs {
+    /// The input.
+    pub x: DevPtr<f32>,
+    /// Statistics and digits.
+    pub input: DevPtr<u32>,
+    /// Values.
+    pub k: u32,
+}
+
+/// Parameter of the scan and of the kernels that compute logits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// The input.
+    pub x: DevPtr<f32>,
+    /// Table in the kernel's element type.
+    pub w: DevPtr<u8>,
+    /// Its copy.
+    pub bytes: DevPtr<u8>,
+    /// What is kept of each row.
+    pub rows: DevPtr<f32>,
+    /// Statistics and digits of the input.
+    pub input: DevPtr<u32>,
+    /// Scratch: the largest key of each group.
+    pub tops: DevPtr<u32>,
+    /// Tokens of prompt and text.
+    pub seen: DevPtr<u8>,
+    /// What was asked for.
+    pub params: DevPtr<SampleParams>,
+    /// Adjusted upper bounds in between; then logits.
+    pub logits: DevPtr<f32>,
+    /// Rows of the table.
+    pub vocab: u32,
+    /// Elements of a row.
+    pub k: u32,
+    /// Elements between two rows of the table.
+    pub stride: u32,
+}
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $args:ident, $smem:expr, $blocks:literal;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = $args;
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, THREADS).with_smem($smem)
+                .with_min_blocks($blocks);
+        }
+    )* };
+}
+
+kernels! {
+    /// Copies a bf16 table; grid `[vocab, 1, 1]`.
+    PackBf16: "lm_head_int8_pack_bf16", PackArgs, SUM_SMEM_BYTES, 1;
+    /// Copies an f16 table.
+    PackF16: "lm_head_int8_pack_f16", PackArgs, SUM_SMEM_BYTES, 1;
+    /// Copies an f32 table.
+    PackF32: "lm_head_int8_pack_f32", PackArgs, SUM_SMEM_BYTES, 1;
+    /// Splits the input into digits; grid `[1, 1, 1]`.
+    Input: "lm_head_int8_input", InputArgs, SUM_SMEM_BYTES, 1;
+    /// Bounds of every row; grid `[groups(vocab), 1, 1]`.
+    Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 3;
+    /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
+    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 1;
+    /// The same from an f16 table.
+    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 1;
+    /// The same from an f32 table.
+    RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_bytes_and_come_back() {
+        for p in -32_512..=32_512 {
+            let [high, low] = digits(p);
+            assert_eq!(256 * i32::from(high) + i32::from(low), p);
+            assert!(high > -128, "{p}");
+        }
+        assert_eq!(input_value(3.0, input_scales(3.0).1), 32_512);
+        assert_eq!(input_value(-0.7, input_scales(0.7).1), -32_512);
+    }
+
+    #[test]
+    fn what_has_no_bound_has_infinite_ones() {
+        for top in [f32::NAN, f32::INFINITY, 1e-30, 1e30] {
+            assert_eq!(row_scales(top), (0.0, 0.0));
+            assert!(!has_bounds(input_stats(top, 1.0, 1.0, 9)));
+            let [low, high] = bounds(0, row_stats(top, 1.0, 1.0), input_stats(1.0, 0.1, 1.0, 9));
+            assert!(low.is_nan() && high == f32::INFINITY, "{top}");
+        }
+        assert!(!has_bounds(input_stats(0.0, 0.0, 0.0, 9)));
+        let zeros = bounds(0, row_stats(0.0, 0.0, 0.0), input_stats(1.0, 0.1, 1.0, 9));
+        assert_eq!(zeros.map(f32::to_bits), [0, 0], "a row of zeros is known");
+    }
+
+    #[test]
+    fn only_what_keeps_the_order_is_searched() {
+        let asked = |temperature, penalty, top_k| Asked { temperature, penalty, top_k };
+        for (asked, vocab, want) in [
+            (asked(0.0, 1.0, 0), 9, 1),
+            (asked(-1.0, 1.0, 7), 9, 1),
+            (asked(f32::NAN, 1.3, 7), 9, 1),
+            (asked(0.5, 1.3, 7), 9, 7),
+            (asked(0.5, 1.3, 9), 9, 0),
+            (asked(0.5, 1.3, 0), 9, 0),
+            (asked(0.5, 1.3, MAX_WANTED), 1000, MAX_WANTED),
+            (asked(0.5, 1.3, MAX_WANTED + 1), 1000, 0),
+            (asked(0.0, 0.0, 0), 9, 0),
+            (asked(0.0, -1.0, 0), 9, 0),
+            (asked(0.0, f32::NAN, 0), 9, 0),
+            (asked(0.0, f32::INFINITY, 0), 9, 0),
+            (asked(f32::INFINITY, 1.0, 3), 9, 0),
+        ] {
+            assert_eq!(asked.wanted(vocab), want, "{asked:?}");
+        }
+    }
+}

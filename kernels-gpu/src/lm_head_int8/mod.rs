@@ -1,0 +1,46 @@
+//! Device side of [`contract::lm_head_int8`]: [`pack`] makes the copy of the table and the digits of an
+//! input, [`scan`] the bounds of every row, [`rescore`] the logits of those that can win.
+
+pub mod pack;
+pub mod rescore;
+pub mod scan;
+
+use contract::lm_head_int8::{Args, Asked, has_bounds};
+use contract::sample::SampleParams;
+
+use crate::arch::mem::{ld, ld_x4};
+
+/// What the sampler asks for.
+///
+/// # Safety
+///
+/// `params` covers the contract's table.
+#[inline(always)]
+unsafe fn asked(args: &Args) -> Asked {
+    let params: *const SampleParams = args.params.as_ptr();
+    // SAFETY: fields of the one element.
+    unsafe {
+        Asked {
+            temperature: ld(&raw const (*params).temperature),
+            penalty: ld(&raw const (*params).repetition_penalty),
+            top_k: ld(&raw const (*params).top_k),
+        }
+    }
+}
+
+/// What is kept of the input.
+///
+/// # Safety
+///
+/// `input` covers the contract's table.
+#[inline(always)]
+unsafe fn input_stats(args: &Args) -> [f32; 4] {
+    // SAFETY: the first words; the tensor is aligned to 16.
+    unsafe { ld_x4(args.input.as_ptr().cast_const().cast()) }
+}
+
+/// How many of the best logits decide; 0 when every one is computed.
+#[inline(always)]
+fn wanted(asked: &Asked, input: [f32; 4], vocab: u32) -> u32 {
+    if has_bounds(input) { asked.wanted(vocab) } else { 0 }
+}

@@ -1,0 +1,182 @@
+//! Quantises the table, a block a row, and the input: thread `t` takes elements `t`, `t + 256`, ...,
+//! which are its partials of the sums.
+
+use contract::launch::Kernel;
+use contract::lm_head_int8::{
+    Input, InputArgs, PackArgs, PackBf16, PackF16, PackF32, STATS_WORDS, SUM_SMEM_BYTES, THREADS,
+    digit_at, digits, input_scales, input_stats, input_value, magnitude, rest, row_bytes,
+    row_scales, row_stats, row_value,
+};
+use contract::num::fma;
+
+use crate::arch::block;
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{ld, ld_if, st_u8, st_x4};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::element::{Bf16, Element, F16};
+
+const _: () = assert!(THREADS == block::THREADS && SUM_SMEM_BYTES >= 4 * (block::THREADS + 16));
+
+/// The largest magnitude of the block.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// The block has `SUM_SMEM_BYTES` of shared memory; no thread uses its last 16 words.
+#[inline(always)]
+unsafe fn top(own: u32) -> f32 {
+    let scratch: Shared<u32> = dynamic_shared_mem().add(block::THREADS);
+    // SAFETY: 8 words for this call.
+    f32::from_bits(unsafe { block::max(scratch, own) })
+}
+
+/// Both sums over the block.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// The block has `SUM_SMEM_BYTES` of shared memory; no thread uses its first 256 words.
+#[inline(always)]
+unsafe fn sums(a: f32, b: f32) -> (f32, f32) {
+    let scratch: Shared<f32> = dynamic_shared_mem();
+    // SAFETY: 256 words, used twice with a barrier between.
+    unsafe {
+        let a = block::sum_partials(scratch, a);
+        sync_threads();
+        (a, block::sum_partials(scratch, b))
+    }
+}
+
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for a table of `E`; block and grid are the
+/// contract's.
+#[inline(always)]
+unsafe fn pack<E: Element>(args: &PackArgs) {
+    launch_dependents();
+    dependency_wait();
+    let (k, row) = (args.k, block_idx_x() as usize);
+    let w = args.w.cast::<E>().as_ptr().cast_const().wrapping_add(row * args.stride as usize);
+    // SAFETY: only called with i < k.
+    let at = |i: u32| unsafe { E::load(w.wrapping_add(i as usize)) };
+    let mut own = 0;
+    for i in (thread_idx_x()..k).step_by(THREADS as usize) {
+        own = own.max(magnitude(at(i)));
+    }
+    // SAFETY: the last words of shared memory are for this call.
+    let top = unsafe { top(own) };
+    let (scale, inverse) = row_scales(top);
+    let padded = row_bytes(k as usize);
+    let bytes = args.bytes.as_ptr().wrapping_add(row * padded);
+    let (mut rests, mut squares) = (0.0, 0.0);
+    for i in (thread_idx_x()..padded as u32).step_by(THREADS as usize) {
+        let mut q = 0;
+        if i < k {
+            let v = at(i);
+            q = row_value(v, inverse);
+            let d = rest(v, scale, i32::from(q));
+            rests = fma(d, d, rests);
+            squares = fma(v, v, squares);
+        }
+        // SAFETY: byte i < padded of this block's row.
+        unsafe { st_u8(bytes.wrapping_add(i as usize), q as u8) };
+    }
+    // SAFETY: the first words of shared memory are for this call.
+    let (rests, squares) = unsafe { sums(rests, squares) };
+    if thread_idx_x() == 0 {
+        let stats = row_stats(top, rests, squares);
+        // SAFETY: four elements of this block's row, aligned to 16.
+        unsafe { st_x4(args.rows.as_ptr().wrapping_add(4 * row).cast(), stats) };
+    }
+}
+
+/// Values of a thread that are loaded at once, and stay in registers.
+const HELD: usize = 16;
+
+/// # Safety
+///
+/// The launch obeys `Input::SPEC` with one block; the pointers cover the contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn lm_head_int8_input(args: InputArgs) {
+    launch_dependents();
+    dependency_wait();
+    let (k, x) = (args.k, args.x.as_ptr().cast_const());
+    let element = |j: usize| thread_idx_x() + THREADS * j as u32;
+    let far = || (element(HELD)..k).step_by(THREADS as usize);
+    // SAFETY: only called with i < k.
+    let at = |i: u32| unsafe { ld(x.wrapping_add(i as usize)) };
+    let held: [f32; HELD] = core::array::from_fn(|j| {
+        // SAFETY: element j of this thread, when it is below k.
+        unsafe { ld_if(element(j) < k, x.wrapping_add(element(j) as usize)) }
+    });
+    let mut own = 0;
+    let mut j = 0;
+    while j < HELD {
+        own = own.max(magnitude(held[j]));
+        j += 1;
+    }
+    for i in far() {
+        own = own.max(magnitude(at(i)));
+    }
+    // SAFETY: the last words of shared memory are for this call.
+    let top = unsafe { top(own) };
+    let (scale, inverse) = input_scales(top);
+    let bytes = args.input.as_ptr().wrapping_add(STATS_WORDS).cast::<u8>();
+    let (mut rests, mut squares) = (0.0, 0.0);
+    let mut take = |i: u32, v: f32| {
+        let p = input_value(v, inverse);
+        if i < k {
+            let r = rest(v, scale, p);
+            rests = fma(r, r, rests);
+            squares = fma(v, v, squares);
+        }
+        if i < row_bytes(k as usize) as u32 {
+            let [high, low] = digits(p);
+            let to = bytes.wrapping_add(digit_at(i as usize));
+            // SAFETY: two bytes of value i, inside the padded digits.
+            unsafe {
+                st_u8(to, high as u8);
+                st_u8(to.wrapping_add(16), low as u8);
+            }
+        }
+    };
+    let mut j = 0;
+    while j < HELD {
+        take(element(j), held[j]); // a 0 past the end
+        j += 1;
+    }
+    for i in (element(HELD)..row_bytes(k as usize) as u32).step_by(THREADS as usize) {
+        take(i, if i < k { at(i) } else { 0.0 });
+    }
+    // SAFETY: the first words of shared memory are for this call.
+    let (rests, squares) = unsafe { sums(rests, squares) };
+    if thread_idx_x() == 0 {
+        let stats = input_stats(top, rests, squares, k);
+        // SAFETY: the first four words, aligned to 16.
+        unsafe { st_x4(args.input.as_ptr().cast(), stats) };
+    }
+}
+
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: PackArgs) {
+            // SAFETY: the launch contract, handed on.
+            unsafe { pack::<$element>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    lm_head_int8_pack_bf16 PackBf16 Bf16;
+    lm_head_int8_pack_f16 PackF16 F16;
+    lm_head_int8_pack_f32 PackF32 f32;
+}
+const _: unsafe extern "ptx-kernel" fn(<Input as Kernel>::Args) = lm_head_int8_input;

@@ -1,0 +1,318 @@
+//! Longer rows: one in the shared memory of a block of `T` threads, as `f32`, or passing through it in chunks. Also short
+//! ones that are not in pieces: one in the shared memory of a warp (`T` = 32).
+//!
+//! Threads load, change and write items. For a sum, the first threads then walk over elements
+//! `p, p + 256, ...`, which are a partial.
+
+use core::marker::PhantomData;
+
+use contract::num::{PARTIALS, order_key, order_value, tree8};
+use contract::row::{MIDDLE, SCRATCH_BYTES};
+
+use super::{Line, width};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{opaque, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
+use crate::float::{Float, Piece};
+
+/// Partials of a sum.
+const P: u32 = PARTIALS as u32;
+/// Most partials of a thread.
+pub const MOST: usize = 8;
+/// Elements of a partial that are read at a time.
+const SLOTS: usize = 8;
+
+/// A row that belongs to a block of `T` threads with room for `ROOM` elements.
+#[derive(Clone, Copy)]
+pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool> {
+    line: Line<PIECES>,
+    element: PhantomData<E>,
+}
+
+/// The elements of a pass.
+#[derive(Clone, Copy)]
+pub struct Chunk {
+    /// The first.
+    pub start: u32,
+    len: u32,
+}
+
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, ROOM, PIECES> {
+    /// A warp has the row.
+    const WARP: bool = T == LANES;
+    /// All rows are one chunk: where there are blocks with more room, others have no longer rows.
+    const ONE: bool = Self::WARP || ROOM == MIDDLE && cfg!(level_sm_90);
+    /// Partials of a thread that has some.
+    const OWN: usize = if T < P { (P / T) as usize } else { 1 };
+    /// Elements of an item.
+    const WIDTH: u32 = width::<E, PIECES>() as u32;
+
+    /// The block of a row.
+    #[inline(always)]
+    pub fn new(line: Line<PIECES>) -> Self {
+        Self { line, element: PhantomData }
+    }
+
+    /// Where the held elements are.
+    #[inline(always)]
+    fn held() -> Shared<f32> {
+        let all = dynamic_shared_mem::<f32>();
+        if Self::WARP { all.add(ROOM * warp_id()) } else { all.byte_add(SCRATCH_BYTES) }
+    }
+
+    /// The number of this thread among those of the row.
+    #[inline(always)]
+    fn thread() -> u32 {
+        if Self::WARP { lane_id() } else { thread_idx_x() }
+    }
+
+    /// Waits for the other threads of the row.
+    ///
+    /// *Convergence*: every thread of the row calls it.
+    #[inline(always)]
+    pub fn wait() {
+        if Self::WARP { sync_warp() } else { sync_threads() }
+    }
+
+    /// Whether all of the row fits.
+    #[inline(always)]
+    pub fn fits(&self) -> bool {
+        Self::ONE || self.line.k <= ROOM
+    }
+
+    /// The chunk from element `start` on.
+    #[inline(always)]
+    pub fn chunk(&self, start: u32) -> Chunk {
+        let left = self.line.k - start;
+        Chunk { start, len: if Self::ONE || left < ROOM { left } else { ROOM } }
+    }
+
+    /// Runs `body` on every chunk of the row.
+    #[inline(always)]
+    pub fn chunks(&self, mut body: impl FnMut(Chunk)) {
+        if Self::ONE {
+            return body(self.chunk(0));
+        }
+        let mut start = 0;
+        while start < self.line.k {
+            body(self.chunk(start));
+            start = opaque(start + ROOM);
+        }
+    }
+
+    /// What is added to the place of held element `s`. Pieces of eight change their halves in every
+    /// other group of four threads: a quarter of a warp then reaches all banks once.
+    #[inline(always)]
+    fn swap(s: u32) -> u32 {
+        if Self::WIDTH == 8 { 4 * ((s / 32) % 2) } else { 0 }
+    }
+
+    /// Puts down the item at element `s` of a chunk.
+    ///
+    /// # Safety
+    ///
+    /// The block has the shared memory; the item belongs to this thread until a barrier.
+    #[inline(always)]
+    pub unsafe fn put(s: u32, [a, b, c, d, e, f, g, h]: Piece) {
+        let (at, swap) = (Self::held().add(s), Self::swap(s));
+        // SAFETY: one of the held items.
+        unsafe {
+            match Self::WIDTH {
+                1 => at.write(a),
+                4 => at.write_x4([a, b, c, d]),
+                _ => {
+                    at.add(swap).write_x4([a, b, c, d]);
+                    at.add(4 - swap).write_x4([e, f, g, h]);
+                }
+            }
+        }
+    }
+
+    /// The item at element `s` of a chunk.
+    ///
+    /// # Safety
+    ///
+    /// After [`Block::put`] of this thread, or of any and a barrier.
+    #[inline(always)]
+    pub unsafe fn get(s: u32) -> Piece {
+        let (at, swap) = (Self::held().add(s), Self::swap(s));
+        let mut out = [0.0; 8];
+        // SAFETY: one of the held items.
+        unsafe {
+            match Self::WIDTH {
+                1 => out[0] = at.read(),
+                4 => [out[0], out[1], out[2], out[3]] = at.read_x4(),
+                _ => {
+                    [out[0], out[1], out[2], out[3]] = at.add(swap).read_x4();
+                    [out[4], out[5], out[6], out[7]] = at.add(4 - swap).read_x4();
+                }
+            }
+        }
+        out
+    }
+
+    /// Loads this thread's items of a chunk, `AT_ONCE` at a time: `load(there, first)` reads one, `each(s, first, raw)` has
+    /// it, at element `s` of the chunk and `first` of the row.
+    #[inline(always)]
+    pub fn load<R: Copy, const AT_ONCE: usize>(
+        &self,
+        chunk: Chunk,
+        nothing: R,
+        load: impl Fn(bool, u32) -> R,
+        mut each: impl FnMut(u32, u32, R),
+    ) {
+        let mut s = Self::thread() * Self::WIDTH;
+        while s < chunk.len {
+            let place = |i: usize| s + T * Self::WIDTH * i as u32;
+            let mut raws = [nothing; AT_ONCE];
+            let mut i = 0;
+            while i < AT_ONCE {
+                raws[i] = load(place(i) < chunk.len, chunk.start + place(i));
+                i += 1;
+            }
+            let mut i = 0;
+            while i < AT_ONCE {
+                if place(i) < chunk.len {
+                    each(place(i), chunk.start + place(i), raws[i]);
+                }
+                i += 1;
+            }
+            s = opaque(place(AT_ONCE));
+        }
+    }
+
+    /// This thread's items of a held chunk again: `each(s)`.
+    #[inline(always)]
+    pub fn own(&self, chunk: Chunk, mut each: impl FnMut(u32)) {
+        let mut s = Self::thread() * Self::WIDTH;
+        while s < chunk.len {
+            each(s);
+            if s + T * Self::WIDTH < chunk.len {
+                each(s + T * Self::WIDTH);
+            }
+            s = opaque(s + 2 * T * Self::WIDTH);
+        }
+    }
+
+    /// Takes the held elements of a chunk into this thread's partials.
+    ///
+    /// # Safety
+    ///
+    /// After a barrier behind the last [`Block::put`].
+    #[inline(always)]
+    pub unsafe fn take(
+        &self,
+        chunk: Chunk,
+        partials: &mut [f32; MOST],
+        step: impl Fn(f32, f32) -> f32,
+    ) {
+        if T > P && thread_idx_x() >= P {
+            return;
+        }
+        if Self::WARP {
+            // All partials of a lane in turn: they are many, and their elements few.
+            let mut s = lane_id();
+            while s < chunk.len {
+                let mut part = 0;
+                while part < Self::OWN {
+                    let at = s + LANES * part as u32;
+                    if at < chunk.len {
+                        // SAFETY: a held element.
+                        partials[part] =
+                            step(partials[part], unsafe { Self::held().add(at).read() });
+                    }
+                    part += 1;
+                }
+                s = opaque(s + P);
+            }
+            return;
+        }
+        let mut part = 0;
+        while part < Self::OWN {
+            let own = Self::thread() + T * part as u32;
+            let at = Self::held().add(own ^ Self::swap(own));
+            // SAFETY: a held element.
+            let read = |s: u32| unsafe { at.add(s).read() };
+            let mut acc = partials[part];
+            let mut s = 0;
+            while s + own + P * (SLOTS as u32 - 1) < chunk.len {
+                let mut values = [0.0; SLOTS];
+                let mut i = 0;
+                while i < SLOTS {
+                    values[i] = read(s + P * i as u32);
+                    i += 1;
+                }
+                let mut i = 0;
+                while i < SLOTS {
+                    acc = step(acc, values[i]);
+                    i += 1;
+                }
+                s = opaque(s + P * SLOTS as u32);
+            }
+            while s + own < chunk.len {
+                acc = step(acc, read(s));
+                s = opaque(s + P);
+            }
+            partials[part] = acc;
+            part += 1;
+        }
+    }
+
+    /// The tree over the partials of all threads, in every thread. `which` is 0 and 1 for the two sums of a kernel.
+    ///
+    /// *Convergence*: every thread of the row calls it.
+    ///
+    /// # Safety
+    ///
+    /// The block has the shared memory; each `which` is used once.
+    #[inline(always)]
+    pub unsafe fn tree(which: u32, partials: [f32; MOST]) -> f32 {
+        if Self::WARP {
+            return warp_tree(tree8(partials));
+        }
+        let scratch = dynamic_shared_mem::<f32>().add(P * which);
+        // SAFETY: 256 words for this call, written by one thread each and read behind the barrier.
+        unsafe {
+            if T <= P || thread_idx_x() < P {
+                let mut part = 0;
+                while part < Self::OWN {
+                    scratch.add(thread_idx_x() + T * part as u32).write(partials[part]);
+                    part += 1;
+                }
+            }
+            sync_threads();
+            // Distances 128, 64, 32 of the tree are 4, 2, 1 warps.
+            let row = |i: usize| scratch.add(lane_id() + LANES * i as u32).read();
+            warp_tree(tree8(core::array::from_fn(row)))
+        }
+    }
+
+    /// The largest value of the block, NaN if one is the NaN of `arch::float::maximum`, in every thread.
+    ///
+    /// *Convergence*: every thread of the row calls it.
+    ///
+    /// # Safety
+    ///
+    /// The block has the shared memory; called once.
+    #[inline(always)]
+    pub unsafe fn max(value: f32) -> f32 {
+        let scratch = dynamic_shared_mem::<u32>().add(2 * P);
+        let bits = value.to_bits();
+        // That NaN is positive, and above infinity.
+        let key = warp_max(if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 });
+        if Self::WARP {
+            return order_value(key);
+        }
+        // SAFETY: a word of each warp for this call.
+        unsafe {
+            if lane_id() == 0 {
+                scratch.add(warp_id()).write(key);
+            }
+            sync_threads();
+            let key = if lane_id() < T / LANES { scratch.add(lane_id()).read() } else { 0 };
+            order_value(warp_max(key))
+        }
+    }
+}
+
+const _: () = assert!(order_key(f32::INFINITY) == 0xff80_0000 && order_value(u32::MAX).is_nan());
