@@ -4,7 +4,9 @@
 //! slots of its own in shared memory, and no barrier stands between a copy and its use. Below sm_80, which
 //! has no such copies, a step is loaded when it is taken.
 
-use contract::bit_linear::{Args, DEPTH, LANES, THREADS};
+#[cfg(level_sm_80)]
+use contract::bit_linear::THREADS;
+use contract::bit_linear::{Args, DEPTH, LANES};
 
 #[cfg(level_sm_80)]
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
@@ -30,6 +32,7 @@ pub(super) struct Queue {
     slot: u32,
     /// The step that is asked for next, and the end.
     step: u32,
+    #[cfg_attr(not(level_sm_80), allow(dead_code))]
     end: u32,
     set: u32,
     group: u32,
