@@ -63,6 +63,19 @@ fn a_seed_gives_one_text_whatever_the_threads_and_the_way_of_reading() {
 }
 
 #[test]
+fn either_head_gives_the_same_text() {
+    for how in [&["--temperature", "0"][..], &["--seed", "3"], &["--seed", "3", "--top-k", "0"]] {
+        let int8 = [how, &["--head", "int8"]].concat();
+        assert_eq!(eight(how), eight(&int8));
+    }
+    let more = |head| {
+        let document = document(&["--temperature", "0", "--head", head]);
+        document["stats"]["memory_bytes"].as_u64().unwrap()
+    };
+    assert!(more("int8") > more("stored"), "the copy takes memory");
+}
+
+#[test]
 fn the_document_holds_what_was_streamed() {
     let said = eight(&["--seed", "4"]);
     let document = document(&["--seed", "4"]);

@@ -12,7 +12,7 @@ use super::buffer::{Buffer, Ledger};
 use super::dense::Table;
 use super::kv_append::CacheMut;
 use super::rope::Angles;
-use super::sample::{Sampler, Scratch};
+use super::sample::Scratch;
 use super::{Planes, Simd, SimdError, Tables, Threads};
 use crate::memory::MemoryUsage;
 use crate::ops::act_quant::{ActQuant, Source};
@@ -21,7 +21,6 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::layernorm::LayerNorm;
 use crate::ops::pool2d::Pool2d;
 use crate::ops::rope::RopeTable;
-use crate::ops::sample::{STATE_WORDS, params_of, state_words};
 use crate::ops::softmax::Softmax;
 use crate::ops::{self, Backend, Dense, Element, Float, OpError, Tensor, TokenLog};
 
@@ -72,7 +71,7 @@ pub struct CpuBackend {
     ledger: Arc<Ledger>,
     planes: Mutex<Planes>,
     pub(super) tables: Mutex<Tables>,
-    scratch: Mutex<Scratch>,
+    pub(super) scratch: Mutex<Scratch>,
     row: Mutex<super::bit_linear::Row>,
     qkv: Mutex<Vec<f32>>,
 }
@@ -131,7 +130,7 @@ impl CpuBackend {
 }
 
 /// Tokens as the sampler wrote them: it has run when its call returns.
-pub struct CpuTokens(Vec<u32>);
+pub struct CpuTokens(pub(super) Vec<u32>);
 
 impl TokenLog for CpuTokens {
     fn len(&self) -> usize {
@@ -571,82 +570,9 @@ impl Backend for CpuBackend {
     }
 
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let sampler = op.sampler;
-        let mut params = [0; ops::sample::PARAM_WORDS];
-        params.copy_from_slice(&sampler.params.as_slice()[..ops::sample::PARAM_WORDS]);
-        let words = &mut sampler.state.as_mut_slice()[..STATE_WORDS];
-        let mut state = contract::sample::StepState {
-            pos: words[0],
-            token: words[1],
-            step: words[2],
-            done: words[3],
-        };
-        super::sample::sample(
-            &self.threads,
-            self.simd,
-            &op.logits.as_slice()[op.logits_at..][..op.vocab],
-            Sampler {
-                params: &params_of(&params),
-                state: &mut state,
-                seen: &mut sampler.seen.as_mut_slice()[..op.vocab],
-                adjusted: &mut sampler.adjusted.as_mut_slice()[..op.vocab],
-                scratch: &mut hold(&self.scratch),
-                out: &mut op.out.0,
-            },
-        );
-        words.copy_from_slice(&state_words(&state));
-        Ok(())
+        super::products::sample(self, op)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn odd_options_are_refused_with_what_is_allowed() {
-        for asked in [0, MAX_THREADS + 1] {
-            let refused = CpuBackend::new(Some(asked)).err().map(|e| e.to_string());
-            let refused = refused.expect("refused");
-            assert!(refused.contains(&asked.to_string()) && refused.contains("1024"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn copies_outside_of_a_buffer_are_refused() {
-        let backend = CpuBackend::new(Some(1)).expect("a backend");
-        let mut buffer = backend.alloc::<u32>("test", 4).expect("memory");
-        assert!(backend.write(&mut buffer, 3, &[1, 2]).is_err());
-        assert!(backend.write(&mut buffer, usize::MAX, &[1]).is_err());
-        assert!(backend.write(&mut buffer, 2, &[1, 2]).is_ok());
-        let mut out = [0; 3];
-        assert!(backend.read(&buffer, 2, &mut out).is_err());
-        assert!(backend.read(&buffer, 1, &mut out).is_ok());
-        assert_eq!(out, [0, 1, 2]);
-    }
-
-    #[test]
-    fn memory_is_counted_by_label_while_it_lives() {
-        let backend = CpuBackend::new(Some(1)).expect("a backend");
-        let weights = backend.alloc::<u32>("weights", 100).expect("memory");
-        let cache = backend.alloc::<u8>("kv cache", 50).expect("memory");
-        drop(cache);
-        let usage = backend.memory();
-        assert_eq!((usage.in_use_bytes, usage.peak_bytes), (400, 450));
-        assert_eq!(usage.largest(1), [("weights", 400)]);
-        drop(weights);
-        assert_eq!(backend.memory().in_use_bytes, 0);
-    }
-
-    #[test]
-    fn tokens_start_empty_and_are_cleared() {
-        let backend = CpuBackend::new(Some(1)).expect("a backend");
-        let mut tokens = backend.alloc_tokens(3).expect("memory");
-        assert_eq!((tokens.len(), tokens.get(0), tokens.get(9)), (3, u32::MAX, u32::MAX));
-        tokens.0[1] = 5;
-        assert_eq!(tokens.get(1), 5);
-        tokens.clear();
-        assert_eq!(tokens.get(1), CpuTokens::EMPTY);
-    }
-}
+mod tests;

@@ -3,10 +3,10 @@
 //! A task makes a few output pixels of one group: it gathers the taps of a pixel into a row of the
 //! weights' order and takes the dot with each channel's row.
 
-use contract::conv2d::int8::PackedRows;
+use contract::conv2d::int8::{PackedRows, ternary_place};
 use contract::conv2d::weights::Packed;
 use contract::conv2d::{ABSENT, Activation, Geometry, finish};
-use contract::w2a8::{Segments, code_shift, dequantise};
+use contract::w2a8::{Segments, dequantise};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
@@ -37,11 +37,12 @@ pub struct Epilogue<'a> {
 
 /// Rows of bytes from packed ternaries.
 fn unpacked(words: &[u32]) -> Vec<i8> {
-    let codes = |word: &u32| {
-        let word = *word;
-        (0..16).map(move |e| (word >> code_shift(e) & 3) as i8 - 1)
+    let weight = |place: usize| {
+        let (word, bit) = ternary_place(place);
+        // The two bits, extended with their sign.
+        (words[word] << (30 - bit)) as i32 >> 30
     };
-    words.iter().flat_map(codes).collect()
+    (0..words.len() * 16).map(|place| weight(place) as i8).collect()
 }
 
 /// int8 weights: `y` takes the sums.

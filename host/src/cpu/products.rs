@@ -1,8 +1,12 @@
-//! The general products, pooling and the head by way of int8, on the CPU: checks an operation and hands its slices to the code
+//! The general products, pooling, the head by way of int8 and the sampler, on the CPU: checks an operation and hands its slices to the code
 //! of its family.
+
+use contract::sample::SampleParams;
 
 use super::backend::{CpuBackend, hold, table};
 use super::buffer::Buffer;
+use super::sample::Sampler;
+use crate::ops::sample::{PARAM_WORDS, STATE_WORDS, params_of, state_words};
 use crate::ops::{self, Float, OpError};
 
 pub(super) fn conv2d<T: Float>(
@@ -237,8 +241,6 @@ pub(super) fn lm_head_int8(
 ) -> Result<(), OpError> {
     op.check()?;
     let w = table(op.w);
-    let mut params = [0; ops::sample::PARAM_WORDS];
-    params.copy_from_slice(&op.sampler.params.as_slice()[..ops::sample::PARAM_WORDS]);
     let request = super::lm_head_int8::Request {
         x: &op.x.as_slice()[op.x_at..][..w.width],
         w,
@@ -247,7 +249,7 @@ pub(super) fn lm_head_int8(
             rows: op.table.rows.as_slice(),
         },
         seen: op.sampler.seen.as_slice(),
-        asked: contract::lm_head_int8::Asked::of(&ops::sample::params_of(&params)),
+        asked: contract::lm_head_int8::Asked::of(&params(op.sampler)),
     };
     super::lm_head_int8::lm_head_int8(
         &cpu.threads,
@@ -257,5 +259,43 @@ pub(super) fn lm_head_int8(
         &mut op.sampler.tops.as_mut_slice()[..w.rows.div_ceil(32)],
         &mut op.logits.as_mut_slice()[..w.rows],
     );
+    Ok(())
+}
+
+/// What a sampler was asked for.
+fn params(sampler: &ops::sample::SampleState<CpuBackend>) -> SampleParams {
+    let mut words = [0; PARAM_WORDS];
+    words.copy_from_slice(&sampler.params.as_slice()[..PARAM_WORDS]);
+    params_of(&words)
+}
+
+pub(super) fn sample(
+    cpu: &CpuBackend,
+    op: ops::sample::Sample<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let sampler = op.sampler;
+    let params = params(sampler);
+    let words = &mut sampler.state.as_mut_slice()[..STATE_WORDS];
+    let mut state = contract::sample::StepState {
+        pos: words[0],
+        token: words[1],
+        step: words[2],
+        done: words[3],
+    };
+    super::sample::sample(
+        &cpu.threads,
+        cpu.simd,
+        &op.logits.as_slice()[op.logits_at..][..op.vocab],
+        Sampler {
+            params: &params,
+            state: &mut state,
+            seen: &mut sampler.seen.as_mut_slice()[..op.vocab],
+            adjusted: &mut sampler.adjusted.as_mut_slice()[..op.vocab],
+            scratch: &mut hold(&cpu.scratch),
+            out: &mut op.out.0,
+        },
+    );
+    words.copy_from_slice(&state_words(&state));
     Ok(())
 }

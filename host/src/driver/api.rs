@@ -55,6 +55,8 @@ pub(crate) const HOST_PORTABLE: u32 = 1;
 pub(crate) const HOST_DEVICEMAP: u32 = 2;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub(crate) const FUNC_MAX_DYNAMIC_SMEM: i32 = 8;
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`, in percent; a hint.
+pub(crate) const FUNC_SHARED_CARVEOUT: i32 = 9;
 /// `CUDA_ERROR_NOT_READY`.
 pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.

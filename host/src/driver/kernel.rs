@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use contract::launch::{Kernel, LaunchSpec};
 
 use super::api::{
-    ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, LaunchAttribute, LaunchConfig,
+    ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, FUNC_SHARED_CARVEOUT,
+    LaunchAttribute, LaunchConfig,
 };
 use super::error::{DriverError, LaunchError, ModuleError};
 use super::module::{Function, Module};
@@ -119,6 +120,11 @@ impl<K: Kernel> KernelHandle<K> {
             let code = unsafe {
                 (api.func_set_attribute)(function.0, FUNC_MAX_DYNAMIC_SMEM, spec.smem_bytes as i32)
             };
+            api.check(code, "cuFuncSetAttribute").map_err(driver)?;
+        }
+        if spec.all_shared {
+            // SAFETY: the function belongs to `module`, which is alive.
+            let code = unsafe { (api.func_set_attribute)(function.0, FUNC_SHARED_CARVEOUT, 100) };
             api.check(code, "cuFuncSetAttribute").map_err(driver)?;
         }
         Ok(handle)

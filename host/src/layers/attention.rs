@@ -85,7 +85,6 @@ impl<B: Backend> AttentionLayer<B> {
             norm: Some(Norm { weight: input_norm, eps }),
             w: &self.qkv,
             finish: Finish::Store { y: &mut x.qkv },
-            variant: None,
         })?;
         backend.attention_step(AttentionStep {
             qkv: &x.qkv,
@@ -103,7 +102,6 @@ impl<B: Backend> AttentionLayer<B> {
             norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
             w: &self.o,
             finish: Finish::Add { y: &mut x.h },
-            variant: None,
         })
     }
 }

@@ -54,14 +54,12 @@ impl<B: Backend> Mlp<B> {
             norm: Some(Norm { weight: input_norm, eps }),
             w: &self.gate_up,
             finish: Finish::Gated { gate: self.gate, y: &mut x.f },
-            variant: None,
         })?;
         backend.bit_linear(BitLinear {
             x: &x.f,
             norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
             w: &self.down,
             finish: Finish::Add { y: &mut x.h },
-            variant: None,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Host side of [`contract::bit_linear`].
 
-use contract::bit_linear::{Finish as Kind, MAX_K, VARIANTS, Variant, steps_of_warp};
+use contract::bit_linear::{Finish as Kind, MAX_K};
 
 use super::act_quant::Gate;
 use super::error::{at_least, dimension};
@@ -49,8 +49,6 @@ pub struct BitLinear<'a, B: Backend> {
     pub w: &'a PackedLinear<B>,
     /// Where the product goes.
     pub finish: Finish<'a, B>,
-    /// Which of [`VARIANTS`] runs on a GPU; `None` lets [`choose_index`] decide. All give the same bits.
-    pub variant: Option<usize>,
 }
 
 /// Whether a row of `k` is short enough.
@@ -80,7 +78,7 @@ impl<B: Backend> BitLinear<'_, B> {
     /// Compares the tensors with the contract.
     ///
     /// # Errors
-    /// The tensor, dimension or variant that does not fit.
+    /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         let (n, k) = (self.w.n(), self.w.k());
         dimension(
@@ -90,10 +88,6 @@ impl<B: Backend> BitLinear<'_, B> {
             MAX_K,
             "1 to 28672 elements are allowed; use act_quant and w2a8_gemv",
         )?;
-        if let Some(found) = self.variant.filter(|&v| v >= VARIANTS.len()) {
-            let allowed = "an index into contract::bit_linear::VARIANTS is allowed";
-            return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });
-        }
         at_least(OP, "x", self.x.len(), k)?;
         if let Some(norm) = &self.norm {
             at_least(OP, "norm", norm.weight.len(), k)?;
@@ -107,41 +101,17 @@ impl<B: Backend> BitLinear<'_, B> {
     }
 }
 
-/// The variant for blocks of `rows` rows of `k` when none was asked for: an index into [`VARIANTS`].
-///
-/// The first whose lanes hold all of their weights at once; else the one that holds most.
-pub fn choose_index(rows: u32, k: usize) -> usize {
-    let holds_all = |v: &Variant| steps_of_warp(rows, k as u32) <= v.depth;
-    VARIANTS.iter().position(holds_all).unwrap_or(VARIANTS.len() - 1)
-}
-
-#[cfg(feature = "cuda")]
-type Launch =
-    unsafe fn(&super::CudaBackend, [u32; 3], contract::bit_linear::Args) -> Result<(), OpError>;
-
-#[cfg(feature = "cuda")]
-macro_rules! launches {
-    ($($name:ident $symbol:literal $depth:literal;)*) => {
-        /// In the order of [`VARIANTS`].
-        const LAUNCHES: &[Launch] =
-            &[$(super::CudaBackend::launch::<contract::bit_linear::$name>),*];
-    };
-}
-#[cfg(feature = "cuda")]
-contract::for_each_bit_linear!(launches);
-
 #[cfg(feature = "cuda")]
 impl BitLinear<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::bit_linear::outputs_of_block;
+        use contract::bit_linear::{BitLinearLong, BitLinearShort, SHORT_K, blocks};
         use contract::launch::DevPtr;
         self.check()?;
-        let Self { x, norm, w, finish, variant } = self;
+        let Self { x, norm, w, finish } = self;
         let stream = cuda.stream();
         let kind = finish.kind();
         let n = w.n() as u32 / kind.rows();
-        let outputs = outputs_of_block(n, kind.rows(), cuda.cuda().device().sm_count());
-        let index = variant.unwrap_or_else(|| choose_index(outputs * kind.rows(), w.k()));
+        let blocks = blocks(n, kind.rows(), cuda.cuda().device().sm_count().max(1));
         let (Finish::Store { y } | Finish::Add { y } | Finish::Gated { y, .. }) = finish;
         let args = contract::bit_linear::Args {
             x: x.dev_ptr(stream),
@@ -150,40 +120,42 @@ impl BitLinear<'_, super::CudaBackend> {
             y: y.dev_ptr(stream),
             n,
             k: w.k() as u32,
-            outputs,
             finish: kind as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
             segments: *w.segments(),
         };
-        let grid = [n.div_ceil(outputs), 1, 1];
+        let grid = [blocks, 1, 1];
         // SAFETY: `PackedLinear` holds `n` rows of `k`, or pairs of them, by construction; `check` compared
         // the row and the gain with `k`, which is at most `MAX_K`, and `y` with `n`; `y` is borrowed
         // exclusively.
-        unsafe { LAUNCHES[index](cuda, grid, args) }
+        unsafe {
+            match w.k() <= SHORT_K {
+                true => cuda.launch::<BitLinearShort>(grid, args),
+                false => cuda.launch::<BitLinearLong>(grid, args),
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use contract::bit_linear::outputs_of_block;
+    use contract::bit_linear::{MAX_ROWS_OF_BLOCK, blocks, first_output};
 
     #[test]
     fn blocks_have_work_and_no_more_rows_than_they_take() {
         for n in [1, 2, 131, 132, 133, 2560, 6912, 55_296, 1 << 24] {
-            for (rows, sms) in [(1, 132), (2, 132), (1, 1), (2, 0), (1, 100_000)] {
-                let outputs = outputs_of_block(n, rows, sms);
-                assert!(outputs >= 1 && outputs * rows <= contract::bit_linear::MAX_ROWS_OF_BLOCK);
+            for (rows, sms) in [(1, 132), (2, 132), (1, 1), (2, 1), (1, 100_000)] {
+                let blocks = blocks(n, rows, sms);
+                assert!(blocks <= n && (blocks == n || blocks.is_multiple_of(sms)));
+                for block in [0, blocks / 2, blocks - 1] {
+                    let outputs =
+                        first_output(n, block + 1, blocks) - first_output(n, block, blocks);
+                    assert!(
+                        outputs >= 1 && outputs * rows <= MAX_ROWS_OF_BLOCK,
+                        "{n} {rows} {sms}"
+                    );
+                }
             }
         }
-    }
-
-    #[test]
-    fn variants_are_chosen_that_hold_the_weights_of_a_block() {
-        let symbol = |rows, k| VARIANTS[choose_index(rows, k)].spec.symbol;
-        assert_eq!(symbol(30, 2560), "bit_linear_d4");
-        assert_eq!(symbol(106, 2560), "bit_linear_d9");
-        assert_eq!(symbol(20, 6912), "bit_linear_d9");
-        assert_eq!(symbol(512, 28_672), "bit_linear_d9");
     }
 }

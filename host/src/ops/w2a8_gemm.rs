@@ -42,36 +42,37 @@ impl<B: Backend> W2a8Gemm<'_, B> {
 /// The expected time of variant `index` for an `m` by `n` by `k` product on `sms` multiprocessors, in
 /// nanoseconds; `None` where its grid is too large.
 ///
-/// A launch, and for each round of tiles over the multiprocessors a start and its part of k. The three
-/// numbers of a variant (`COSTS`) were fitted to what an H200 takes, cold, for M from 8 to 2,048 at
-/// five shapes of models.
+/// A launch; each round of tiles over the multiprocessors; each group of k of a tile; and each of these
+/// in each round, which is all of it where a tile has a multiprocessor to itself. The four numbers of a
+/// variant (`COSTS`) were fitted to what an H200 takes, cold, half of it with programmatic dependent
+/// launch, for M from 2 to 2,048 at eight shapes of models.
 pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
-    let (variant, [launch, round, group]) = (VARIANTS.get(index)?, *COSTS.get(index)?);
+    let (variant, cost) = (VARIANTS.get(index)?, COSTS.get(index)?);
     variant.grid(m, n, sms)?;
     let split = u64::from(variant.spec.cluster);
     let tiles = u64::from(m.div_ceil(variant.tokens)) * u64::from(n.div_ceil(variant.rows));
     let groups = u64::from(k).div_ceil((CHUNK * CHUNK_GROUP) as u64).div_ceil(split);
     let rounds = (tiles * split).div_ceil(u64::from(sms.max(1)));
-    Some(launch + rounds * (round + group * groups))
+    Some(cost[0] + cost[1] * rounds + cost[2] * groups + cost[3] * rounds * groups)
 }
 
-/// Nanoseconds of a launch, of a tile, and of 512 terms of k of a tile: one row for each of
-/// [`VARIANTS`].
-const COSTS: &[[u64; 3]] = &[
-    [5802, 0, 453],    // w2a8_gemm
-    [2933, 0, 142],    // t8a
-    [2934, 141, 124],  // t8b
-    [3110, 0, 304],    // t16a
-    [2758, 357, 145],  // t16b
-    [3477, 0, 435],    // t32a
-    [2768, 1060, 416], // t32x2
-    [1173, 2610, 1362],
-    [1173, 2610, 1362],
-    [1173, 2610, 1362],
-    [1173, 2610, 1362],
-    [1173, 2610, 1362],
-    [1173, 2610, 1362],
-    [1173, 2610, 1362],
+/// Nanoseconds of a launch, of a round of tiles, of 512 terms of k, and of these in a round: one row for
+/// each of [`VARIANTS`].
+const COSTS: &[[u64; 4]] = &[
+    [5802, 0, 0, 453],      // w2a8_gemm
+    [1787, 63, 136, 108],   // t8a
+    [1782, 254, 107, 97],   // t8b
+    [1511, 354, 180, 219],  // t16a
+    [1824, 326, 96, 122],   // t16b
+    [1951, 280, 112, 482],  // t16c
+    [1635, 508, 188, 339],  // t32a
+    [658, 1766, 11, 854],   // t32b
+    [1792, 1061, 118, 376], // t32x2
+    [1680, 1944, 0, 1128],  // h64a
+    [240, 4016, 0, 1149],   // h64x2
+    [1589, 2905, 0, 1554],  // h128a
+    [0, 5285, 0, 1541],     // h128x2
+    [632, 6181, 63, 2856],  // h128b
 ];
 
 const _: () = assert!(COSTS.len() == VARIANTS.len());

@@ -367,6 +367,13 @@ pub fn test_shapes() -> Vec<(Images, [usize; 4], usize, Window)> {
         (NHWC, [1, 3, 3], [9, 333, 2, 4], 1, plain(1, 2)),
         (NCHW, [1, 2, 3], [4, 1030, 1, 1], 1, plain(1, 0)),
         (NHWC, [1, 2, 2], [4, 1024, 1, 2], 1, plain(1, 0)),
+        // Whole pairs of 64 channels: steps of 1 and 2, padding that images share or do not, more images
+        // than a tile, windows that are no square, an odd number of pairs.
+        (NHWC, [3, 7, 7], [70, 64, 3, 3], 1, plain(1, 1)),
+        (NHWC, [2, 8, 9], [33, 128, 3, 3], 1, plain(2, 1)),
+        (NHWC, [2, 5, 6], [72, 192, 2, 3], 1, window([1, 1], Padding::both(1, 3), zeros, [2, 1])),
+        (NHWC, [1, 9, 4], [132, 64, 1, 1], 2, plain(2, 0)),
+        (NHWC, [2, 6, 5], [12, 64, 4, 2], 1, window([2, 1], Padding::Same, zeros, [1, 2])),
         // Groups, and channel multipliers.
         (NHWC, [2, 6, 5], [8, 4, 3, 3], 2, plain(1, 1)),
         (NCHW, [1, 6, 5], [9, 5, 2, 3], 3, plain(1, 1)),

@@ -6,18 +6,9 @@ use crate::ops::{Backend, PackedLinear};
 
 pub use crate::reference::bit_linear::{Case, Finish as Then};
 
-/// One row, by a variant.
-#[derive(Clone, Debug)]
-pub struct Inputs<'a> {
-    /// The layer and its row.
-    pub case: &'a Case,
-    /// Index into [`contract::bit_linear::VARIANTS`].
-    pub variant: Option<usize>,
-}
-
-impl Run for Inputs<'_> {
+impl Run for Case {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
-        let Case { product, x, norm, eps, finish, y } = self.case;
+        let Self { product, x, norm, eps, finish, y } = self;
         let mut w = PackedLinear::alloc(bed.backend(), "selftest", product.k, product.segments)?;
         w.write_rows(bed.backend(), 0, &product.words())?;
         let x = bed.input(x)?;
@@ -35,22 +26,18 @@ impl Run for Inputs<'_> {
                 Then::Add => Finish::Add { y: &mut out },
                 Then::Gated(gate) => Finish::Gated { gate, y: &mut out },
             },
-            variant: self.variant,
         })?;
         bed.keep("y", &[y.len()], &out)
     }
 }
 
-/// Cases of the doctor: variant, shape, layer and row.
-pub(super) fn cases() -> Vec<(usize, String, Case)> {
-    let mut cases = Vec::new();
-    for variant in 0..contract::bit_linear::VARIANTS.len() {
-        let shapes = [(2, 1), (34, 65), (130, 1000), (6, 5000)];
-        for (i, (n, k)) in shapes.into_iter().enumerate() {
-            let mut case = Case::new(n, k, i % 2 == 1, Then::ALL[i], 9);
-            super::cases::unusual(&mut case.y);
-            cases.push((variant, format!("n={n} k={k} {:?}", Then::ALL[i]), case));
-        }
-    }
-    cases
+/// Cases of the doctor: shape, layer and row.
+pub(super) fn cases() -> Vec<(String, Case)> {
+    let shapes = [(2, 1), (34, 65), (130, 1000), (6, 5000)];
+    let case = |(i, (n, k)): (usize, (usize, usize))| {
+        let mut case = Case::new(n, k, i % 2 == 1, Then::ALL[i], 9);
+        super::cases::unusual(&mut case.y);
+        (format!("n={n} k={k} {:?}", Then::ALL[i]), case)
+    };
+    shapes.into_iter().enumerate().map(case).collect()
 }

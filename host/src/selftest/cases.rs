@@ -37,7 +37,7 @@ enum Inputs {
     Activation(activation::Inputs),
     Attention(attention::Inputs),
     AttentionStep(attention_step::Inputs),
-    BitLinear(bit_linear::Case, usize),
+    BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
     Elementwise(elementwise::Inputs),
     Conv2dWhole(conv2d::WholeInputs),
@@ -70,9 +70,7 @@ impl Run for Case {
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
             Inputs::AttentionStep(inputs) => inputs.run(bed),
-            Inputs::BitLinear(case, variant) => {
-                bit_linear::Inputs { case, variant: Some(*variant) }.run(bed)
-            }
+            Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Conv2dWhole(inputs) => inputs.run(bed),
@@ -242,9 +240,12 @@ impl List {
         for (kernel, what, inputs) in attention_step::cases() {
             self.add(kernel, what, Inputs::AttentionStep(inputs));
         }
-        for (variant, what, case) in bit_linear::cases() {
-            let kernel = contract::bit_linear::VARIANTS[variant].spec.symbol;
-            self.add(kernel, what, Inputs::BitLinear(case, variant));
+        for (what, case) in bit_linear::cases() {
+            let kernel = match case.product.k <= contract::bit_linear::SHORT_K {
+                true => symbol::<contract::bit_linear::BitLinearShort>(),
+                false => symbol::<contract::bit_linear::BitLinearLong>(),
+            };
+            self.add(kernel, what, Inputs::BitLinear(case));
         }
     }
 

@@ -5,7 +5,7 @@ use contract::conv2d::{
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dJoinF32,
     Conv2dJoinHalf, Conv2dMmaBf16, Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32,
     Conv2dTapsF32, Conv2dTapsHalf, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
-    Conv2dTernaryHopperNarrow, Conv2dTernaryMma, Layout,
+    Conv2dTernaryHopperSplit, Conv2dTernaryMma, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -161,8 +161,8 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<Conv2dI8Mma>(), false, nhwc, [1, 9, 9], [72, 48, 3, 3], 1, same),
         (symbol::<TernaryDot>(), true, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (symbol::<Conv2dTernaryMma>(), true, nhwc, [2, 9, 10], [72, 48, 3, 3], 1, plain),
-        (symbol::<Conv2dTernaryHopper>(), true, nhwc, [2, 9, 9], [136, 144, 3, 3], 1, same),
-        (symbol::<Conv2dTernaryHopperNarrow>(), true, nchw, [2, 8, 7], [74, 3, 3, 2], 2, half),
+        (symbol::<Conv2dTernaryHopper>(), true, nhwc, [2, 9, 9], [136, 128, 3, 3], 1, same),
+        (symbol::<Conv2dTernaryHopperSplit>(), true, nhwc, [2, 8, 7], [74, 64, 3, 2], 2, half),
     ]
     .into_iter()
     .enumerate()

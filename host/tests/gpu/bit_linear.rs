@@ -1,4 +1,4 @@
-//! [`contract::bit_linear`]: every variant and every finish against the oracle.
+//! [`contract::bit_linear`]: every finish against the oracle.
 
 use bitnet_gpu::ops::act_quant::Gate;
 use bitnet_gpu::ops::bit_linear::{BitLinear, Finish, Norm};
@@ -6,8 +6,7 @@ use bitnet_gpu::ops::{Backend, OpError, PackedLinear};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::bit_linear::{Case, Finish as Then, TEST_SHAPES, bit_linear};
 use bitnet_gpu::selftest::Output;
-use bitnet_gpu::selftest::bit_linear::Inputs;
-use contract::bit_linear::{MAX_K, VARIANTS};
+use contract::bit_linear::MAX_K;
 use contract::w2a8::Segments;
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
@@ -22,25 +21,18 @@ on_lane! {
     refusals
 }
 
-fn check_case<B: Backend>(b: &B, case: &Case, variants: impl Iterator<Item = Option<usize>>) {
+fn check_case<B: Backend>(b: &B, case: &Case) {
     let want = [Output::floats("y", &[case.y.len()], &bit_linear(case))];
-    for variant in variants {
-        let symbol = variant.map_or("choose", |v| VARIANTS[v].spec.symbol);
-        let (n, k) = (case.product.n, case.product.k);
-        let what = format!("{symbol} n={n} k={k} norm={} {:?}", case.norm.is_some(), case.finish);
-        check(b, &Inputs { case, variant }, &want, what);
-    }
-}
-
-fn all() -> impl Iterator<Item = Option<usize>> {
-    std::iter::once(None).chain((0..VARIANTS.len()).map(Some))
+    let (n, k) = (case.product.n, case.product.k);
+    let what = format!("n={n} k={k} norm={} {:?}", case.norm.is_some(), case.finish);
+    check(b, case, &want, what);
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
     for (i, &(n, k)) in TEST_SHAPES.iter().enumerate() {
         for then in Then::ALL {
-            check_case(b, &Case::new(n, k, i % 2 == 0, then, 1), all());
-            check_case(b, &Case::new(n, k, i % 2 == 1, then, 2), std::iter::once(None));
+            check_case(b, &Case::new(n, k, i % 2 == 0, then, 1));
+            check_case(b, &Case::new(n, k, i % 2 == 1, then, 2));
         }
     }
 }
@@ -49,7 +41,7 @@ fn listed_shapes<B: Backend>(b: &B) {
 fn many_rows<B: Backend>(b: &B) {
     for (n, k) in [(6912, 70), (70_000, 1), (50_002, 130)] {
         for then in [Then::Add, Then::Gated(Gate::Relu2)] {
-            check_case(b, &Case::new(n, k, false, then, 3), all());
+            check_case(b, &Case::new(n, k, false, then, 3));
         }
     }
 }
@@ -61,7 +53,7 @@ fn extreme_weights<B: Backend>(b: &B) {
                 let mut case = Case::new(n, k, false, Then::Store, 4);
                 case.product.t.fill(t);
                 case.x.fill(x);
-                check_case(b, &case, all());
+                check_case(b, &case);
             }
         }
     }
@@ -74,7 +66,7 @@ fn segments<B: Backend>(b: &B) {
         for then in Then::ALL {
             let mut case = Case::new(rows.iter().sum(), 321, true, then, 5);
             case.product.segments = Segments::new(&parts).expect("parts of the contract");
-            check_case(b, &case, all());
+            check_case(b, &case);
         }
     }
 }
@@ -95,7 +87,7 @@ fn unusual_rows<B: Backend>(b: &B) {
                     case.x[k / 2] = v
                 }
                 case.y[0] = f32::NEG_INFINITY;
-                check_case(b, &case, all());
+                check_case(b, &case);
             }
         }
     }
@@ -107,7 +99,7 @@ fn generated_shapes<B: Backend>(b: &B) {
         let (n, k) = (2 * size(&mut seeded, 150), size(&mut seeded, 9000));
         let then = Then::ALL[seeded.below(4)];
         let case = Case::new(n, k, seeded.below(2) == 0, then, i as u64);
-        check_case(b, &case, [None, Some(i % VARIANTS.len())].into_iter());
+        check_case(b, &case);
     }
 }
 
@@ -120,29 +112,22 @@ fn refusals<B: Backend>(b: &B) {
     let w = &matrix(n, k);
     let (x, few_x) = (&zeros::<B, f32>(b, k), &zeros::<B, f32>(b, k - 1));
     let (out, few) = (&mut zeros::<B, f32>(b, n), &mut zeros::<B, f32>(b, n - 1));
-    let variant = None;
-    let op = BitLinear { x: few_x, norm: None, w, finish: Finish::Store { y: out }, variant };
+    let op = BitLinear { x: few_x, norm: None, w, finish: Finish::Store { y: out } };
     refused!(short("x"), b.bit_linear(op));
     let norm = Some(Norm { weight: few_x, eps: 0.0 });
-    let op = BitLinear { x, norm, w, finish: Finish::Add { y: out }, variant };
+    let op = BitLinear { x, norm, w, finish: Finish::Add { y: out } };
     refused!(short("norm"), b.bit_linear(op));
-    let op = BitLinear { x, norm: None, w, finish: Finish::Add { y: few }, variant };
+    let op = BitLinear { x, norm: None, w, finish: Finish::Add { y: few } };
     refused!(short("y"), b.bit_linear(op));
     let gate = Gate::Silu;
-    let op = BitLinear { x, norm: None, w, finish: Finish::Gated { gate, y: out }, variant };
+    let op = BitLinear { x, norm: None, w, finish: Finish::Gated { gate, y: out } };
     refused!(dimension("n"), b.bit_linear(op));
     let half = &mut zeros::<B, f32>(b, 19);
     let finish = Finish::Gated { gate, y: half };
-    refused!(
-        short("y"),
-        b.bit_linear(BitLinear { x, norm: None, w: &matrix(40, k), finish, variant })
-    );
-    let variant = Some(VARIANTS.len());
-    let op = BitLinear { x, norm: None, w, finish: Finish::Store { y: out }, variant };
-    refused!(dimension("variant"), b.bit_linear(op));
+    refused!(short("y"), b.bit_linear(BitLinear { x, norm: None, w: &matrix(40, k), finish }));
     let (long, w) = (&zeros::<B, f32>(b, MAX_K + 1), &matrix(1, MAX_K + 1));
     let finish = Finish::Store { y: out };
-    let op = BitLinear { x: long, norm: None, w, finish, variant: None };
+    let op = BitLinear { x: long, norm: None, w, finish };
     let too_long = |e: &OpError| dimension("k")(e) && e.to_string().contains("w2a8_gemv");
     refused!(too_long, b.bit_linear(op));
 }

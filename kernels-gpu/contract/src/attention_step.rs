@@ -79,7 +79,10 @@ macro_rules! kernels {
             type Args = Args;
             // One block is enough: what a thread has in flight counts, not how many threads.
             const SPEC: LaunchSpec =
-                LaunchSpec::new($symbol, THREADS).with_smem(SMEM_BYTES).with_min_blocks(1);
+                LaunchSpec::new($symbol, THREADS)
+                .with_smem(SMEM_BYTES)
+                .with_min_blocks(1)
+                .with_all_shared();
         }
     )* };
 }

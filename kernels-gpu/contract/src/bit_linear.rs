@@ -17,12 +17,12 @@
 //! [`crate::w2a8_gemv`] and a residual add or the gate of [`crate::activation`] without their passes
 //! through memory, and gives their bits.
 //!
-//! Every block quantises the row for itself, into shared memory, and makes `outputs` outputs. The weights
-//! of a block are asked for before the row is waited for. The integer sums are exact, so it does not
+//! Every block quantises the row for itself, into shared memory, and makes a share of the outputs
+//! ([`first_output`]). The weights of a block are asked for before the row is waited for. The integer sums are exact, so it does not
 //! matter how a block's warps share its rows and its K.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
-use crate::w2a8::{CHUNK, Segments};
+use crate::w2a8::Segments;
 
 /// Threads of a block: one per partial sum.
 pub const THREADS: u32 = 256;
@@ -34,12 +34,17 @@ pub const SET_ROWS: u32 = 2 * 32 / LANES;
 pub const WARPS: u32 = THREADS / 32;
 /// Longest row: its activations stay in shared memory.
 pub const MAX_K: usize = 28_672;
+/// Longest row of `bit_linear_short`: a thread holds ten elements.
+pub const SHORT_K: usize = 2_560;
 /// Most rows of weights of a block.
 pub const MAX_ROWS_OF_BLOCK: u32 = 512;
+/// Steps of a warp whose weights are on their way at once: all of those of a block of the 2B-4T model.
+pub const DEPTH: u32 = 9;
 
-/// Bytes of shared memory before the weights: the activations, the partials of the norm, one word of
-/// each warp for the maximum and for the sum, the sums of the rows.
-pub const FIXED_BYTES: u32 = MAX_K as u32 + 4 * (THREADS + 2 * WARPS + MAX_ROWS_OF_BLOCK);
+/// Bytes of shared memory before the activations: the partials of the norm, one word of each warp for the
+/// maximum and for the sum, the sums of the rows, two chunks of every thread for each step under way.
+pub const FIXED_BYTES: u32 =
+    4 * (THREADS + 2 * WARPS + MAX_ROWS_OF_BLOCK) + 2 * 16 * THREADS * DEPTH;
 
 /// What becomes of a product.
 #[repr(u32)]
@@ -81,8 +86,6 @@ pub struct Args {
     pub n: u32,
     /// Elements of the input row.
     pub k: u32,
-    /// Outputs of a block; with [`Finish::rows`] at most [`MAX_ROWS_OF_BLOCK`] rows of weights.
-    pub outputs: u32,
     /// [`Finish`] as a number.
     pub finish: u32,
     /// Added to the mean square.
@@ -91,58 +94,40 @@ pub struct Args {
     pub segments: Segments,
 }
 
-/// Outputs of a block such that `n` of them, of `rows` rows of weights each, fill `multiprocessors` once.
-pub const fn outputs_of_block(n: u32, rows: u32, multiprocessors: u32) -> u32 {
-    let even = n.div_ceil(if multiprocessors == 0 { 1 } else { multiprocessors });
-    let most = MAX_ROWS_OF_BLOCK / rows;
-    if even > most { most } else { even }
+/// Blocks for `n` outputs of `rows` rows of weights each: one for every multiprocessor, or as many times
+/// that as it takes for [`MAX_ROWS_OF_BLOCK`]. With exactly one, kernels that start while their
+/// predecessors run find one free place everywhere, and no multiprocessor gets two blocks of a kernel.
+pub const fn blocks(n: u32, rows: u32, multiprocessors: u32) -> u32 {
+    let waves = (n * rows).div_ceil(MAX_ROWS_OF_BLOCK).div_ceil(multiprocessors);
+    let blocks = waves * multiprocessors;
+    if blocks < n { blocks } else { n }
 }
 
-/// Steps of a warp at most, in a block of `rows` rows: [`LANES`] chunks of a set of rows each.
-pub const fn steps_of_warp(rows: u32, k: u32) -> u32 {
-    (rows.div_ceil(SET_ROWS) * k.div_ceil(LANES * CHUNK as u32)).div_ceil(WARPS)
+/// The first output of block `block` of `blocks`; those of the last end at `first_output(n, blocks, blocks)`.
+#[inline(always)]
+pub const fn first_output(n: u32, block: u32, blocks: u32) -> u32 {
+    (n as u64 * block as u64 / blocks as u64) as u32
 }
 
-/// A compiled variant, as data for the choice and for the tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Variant {
-    /// Its launch rules.
-    pub spec: LaunchSpec,
-    /// Steps whose weights are on their way at once.
-    pub depth: u32,
-}
+macro_rules! kernels {
+    ($($name:ident $symbol:literal $k:ident $blocks:literal $doc:literal;)*) => { $(
+        #[doc = $doc]
+        ///
+        /// Two blocks fit a multiprocessor of 227 KB, so that the weights of the next kernel come in during
+        /// this one, and never three: where one ends there is room for one.
+        pub enum $name {}
 
-const fn smem_bytes(depth: u32) -> u32 {
-    FIXED_BYTES + 2 * 16 * THREADS * depth
-}
-
-macro_rules! variants {
-    ($($name:ident $symbol:literal $depth:literal;)*) => {
-        $(
-            #[doc = concat!("Kernel `", $symbol, "`.")]
-            pub enum $name {}
-
-            impl Kernel for $name {
-                type Args = Args;
-                const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS)
-                    .with_smem(smem_bytes($depth))
-                    .with_min_blocks(2);
-            }
-        )*
-
-        /// Every compiled variant.
-        pub const VARIANTS: &[Variant] =
-            &[$(Variant { spec: $name::SPEC, depth: $depth }),*];
-
-        /// Calls `$mac! { Name "symbol" depth; ... }` with every variant.
-        #[macro_export]
-        macro_rules! for_each_bit_linear {
-            ($mac:ident) => { $mac! { $($name $symbol $depth;)* } };
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS)
+                .with_smem(FIXED_BYTES + $k as u32)
+                .with_min_blocks($blocks)
+                .with_all_shared();
         }
-    };
+    )* };
 }
 
-variants! {
-    D4 "bit_linear_d4" 4;
-    D9 "bit_linear_d9" 9;
+kernels! {
+    BitLinearShort "bit_linear_short" SHORT_K 3 "Rows up to [`SHORT_K`].";
+    BitLinearLong "bit_linear_long" MAX_K 2 "Rows up to [`MAX_K`].";
 }

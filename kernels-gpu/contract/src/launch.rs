@@ -38,6 +38,9 @@ pub struct LaunchSpec {
     pub cluster: u32,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
+    /// Whether all of the memory that cache and shared memory divide is to be shared: a multiprocessor
+    /// changes the division only while it is empty, so kernels that overlap have to agree.
+    pub all_shared: bool,
 }
 
 impl LaunchSpec {
@@ -51,6 +54,7 @@ impl LaunchSpec {
             arch_specific: false,
             cluster: 1,
             min_blocks_per_sm: 0,
+            all_shared: false,
         }
     }
 
@@ -77,6 +81,11 @@ impl LaunchSpec {
     /// The same, asking for at least `blocks` resident blocks per multiprocessor.
     pub const fn with_min_blocks(self, blocks: u32) -> Self {
         Self { min_blocks_per_sm: blocks, ..self }
+    }
+
+    /// The same with as much shared memory, and as little cache, as there can be.
+    pub const fn with_all_shared(self) -> Self {
+        Self { all_shared: true, ..self }
     }
 
     /// Threads of a block.

@@ -84,7 +84,9 @@ pub struct Variant {
     pub rows: u32,
     /// Tokens of a tile.
     pub tokens: u32,
-    /// Whether a block makes one tile after the other.
+    /// Whether all tiles, or their clusters, stand along x.
+    pub in_a_row: bool,
+    /// Whether a block makes one tile after the other; such tiles stand in a row.
     pub looped: bool,
 }
 
@@ -103,7 +105,7 @@ impl Variant {
             return Some(grid(m, n));
         }
         let tiles = m.div_ceil(self.tokens);
-        if self.spec.arch_specific {
+        if self.in_a_row {
             let tiles = tiles as u64 * n.div_ceil(self.rows) as u64;
             if tiles * self.spec.cluster as u64 > i32::MAX as u64 {
                 return None;
@@ -178,7 +180,8 @@ impl Mma {
         let bytes = block_bytes(ring, self.k_warps, rows, tokens);
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
-        Variant { spec: spec.with_min_blocks(blocks_per_sm), rows, tokens, looped: false }
+        let spec = spec.with_min_blocks(blocks_per_sm);
+        Variant { spec, rows, tokens, in_a_row: false, looped: false }
     }
 }
 
@@ -243,7 +246,7 @@ impl Hopper {
         let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes + 1024 - 16);
         let spec = spec.only_on(90).in_clusters(self.split).with_min_blocks(blocks_per_sm);
-        Variant { spec, rows, tokens, looped: self.split == 1 }
+        Variant { spec, rows, tokens, in_a_row: true, looped: self.split == 1 }
     }
 }
 
@@ -301,7 +304,7 @@ macro_rules! variants {
 
         /// Every kernel; the first one is [`W2a8Gemm`], which every GPU has.
         pub const VARIANTS: &[Variant] = &[
-            Variant { spec: W2a8Gemm::SPEC, rows: ROWS_PER_BLOCK, tokens: TOKENS, looped: false },
+            Variant { spec: W2a8Gemm::SPEC, rows: ROWS_PER_BLOCK, tokens: TOKENS, in_a_row: false, looped: false },
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
             $(Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks),)*
@@ -340,7 +343,9 @@ variants! {
         T8B "w2a8_gemm_t8b" [2, 1, 1, 4, 2, 3, 1] 4;
         T16A "w2a8_gemm_t16a" [2, 2, 2, 2, 1, 4, 1] 3;
         T16B "w2a8_gemm_t16b" [2, 2, 1, 4, 2, 3, 1] 2;
+        T16C "w2a8_gemm_t16c" [2, 2, 4, 2, 1, 4, 1] 1;
         T32A "w2a8_gemm_t32a" [2, 4, 2, 2, 1, 3, 1] 3;
+        T32B "w2a8_gemm_t32b" [2, 4, 4, 2, 1, 3, 1] 1;
     }
     split {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
@@ -351,8 +356,6 @@ variants! {
         H128A "w2a8_gemm_h128a" [1, 128, 8, 4, 1] 1;
         H128X2 "w2a8_gemm_h128x2" [1, 128, 8, 4, 2] 1;
         H128B "w2a8_gemm_h128b" [2, 128, 6, 3, 1] 1;
-        H128BX2 "w2a8_gemm_h128bx2" [2, 128, 6, 3, 2] 1;
-        H128BX4 "w2a8_gemm_h128bx4" [2, 128, 6, 3, 4] 1;
     }
 }
 
@@ -369,7 +372,7 @@ mod tests {
                     continue;
                 };
                 assert!(x.is_multiple_of(variant.spec.cluster));
-                if variant.spec.arch_specific {
+                if variant.in_a_row {
                     let tiles = m.div_ceil(variant.tokens) * n.div_ceil(variant.rows);
                     let blocks = if variant.looped { tiles.min(132) } else { tiles };
                     assert_eq!([x / variant.spec.cluster, y, z], [blocks, 1, 1]);
@@ -379,7 +382,9 @@ mod tests {
                 assert!(y * variant.rows >= n);
                 assert!(y <= 65_535 && z <= 65_535);
             }
-            assert_eq!(variant.grid(1, 65_536 * variant.rows, 132), None);
+            let (m, n) =
+                if variant.in_a_row { (1 << 24, 1 << 24) } else { (1, 65_536 * variant.rows) };
+            assert_eq!(variant.grid(m, n, 132), None);
         }
     }
 

@@ -197,44 +197,6 @@ macro_rules! product {
     };
 }
 
-macro_rules! product_s8 {
-    ($(#[$doc:meta])* $name:ident, $n:tt) => {
-        $(#[$doc])*
-        ///
-        /// `D` is `i32`, by its bits in [`read`]; both operands are k-major, 32 terms each.
-        ///
-        /// # Safety
-        ///
-        /// As for [`bf16_n256`].
-        #[inline(always)]
-        pub unsafe fn $name(a: Descriptor, b: Descriptor) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                asm!(
-                    "{{",
-                    ".reg .pred add; setp.eq.u32 add, 0, 0;",
-                    concat!(
-                        "wgmma.mma_async.sync.aligned.m64n", $n, "k32.s32.s8.s8 {{",
-                        wide!($n), "}}, {a}, {b}, add;"
-                    ),
-                    "}}",
-                    a = in(reg64) a.0, b = in(reg64) b.0,
-                    options(nostack),
-                );
-            }
-        }
-    };
-}
-
-product_s8! {
-    /// `D += A B` of i8, `N` = 128. `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
-    s8_n128, 128
-}
-product_s8! {
-    /// `D += A B` of i8, `N` = 64. `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
-    s8_n64, 64
-}
-
 product! {
     /// `D += A B` of bf16, `N` = 256. `wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16`
     bf16_n256, 256, "bf16"

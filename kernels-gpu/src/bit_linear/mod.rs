@@ -15,20 +15,21 @@ mod row;
 
 use contract::activation::Activation;
 use contract::bit_linear::{
-    Args, FIXED_BYTES, Finish, LANES, MAX_K, MAX_ROWS_OF_BLOCK, SET_ROWS, THREADS, WARPS,
+    Args, BitLinearLong, BitLinearShort, FIXED_BYTES, Finish, LANES, MAX_K, MAX_ROWS_OF_BLOCK,
+    SET_ROWS, SHORT_K, THREADS, WARPS, first_output,
 };
 use contract::launch::Kernel;
 use contract::w2a8::{CHUNK, dequantise};
 
+use crate::act_quant::held::{LONG, SHORT};
 use crate::arch::block;
 use crate::arch::grid::launch_dependents;
 use crate::arch::mem::{ld, ld_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 use product::multiply;
 use queue::Queue;
-use row::Quantised;
 
 /// Rows of a set that a lane works on.
 const ROWS: usize = (SET_ROWS * LANES / 32) as usize;
@@ -38,23 +39,23 @@ const _: () = assert!(THREADS == block::THREADS && WARPS == block::WARPS && ROWS
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
 struct Memory {
-    /// The quantised row, in the order of `contract::w2a8`.
-    acts: Shared<u8>,
     /// Of the norm: one word of each thread; then of the maximum and of the sum, one of each warp.
     scratch: Shared<f32>,
     /// One word of each row of weights.
     sums: Shared<u32>,
     /// Weights on their way.
     slots: Shared<u32>,
+    /// The quantised row, in the order of `contract::w2a8`.
+    acts: Shared<u8>,
 }
 
 impl Memory {
     #[inline(always)]
     fn new() -> Self {
-        let acts: Shared<u8> = dynamic_shared_mem();
-        let scratch: Shared<f32> = acts.byte_add(MAX_K as u32).cast();
-        let sums = scratch.add(THREADS + 2 * WARPS).cast();
-        Self { acts, scratch, sums, slots: acts.byte_add(FIXED_BYTES).cast() }
+        let scratch: Shared<f32> = dynamic_shared_mem();
+        let sums = scratch.add(THREADS + 2 * WARPS).cast::<u32>();
+        let acts = scratch.cast::<u8>().add(FIXED_BYTES);
+        Self { scratch, sums, slots: sums.add(MAX_ROWS_OF_BLOCK), acts }
     }
 }
 
@@ -78,8 +79,8 @@ struct Tile {
 impl Tile {
     #[inline(always)]
     fn new(args: &Args) -> Self {
-        let first = block_idx_x() * args.outputs;
-        let outputs = args.outputs.min(args.n - first);
+        let first = first_output(args.n, block_idx_x(), grid_dim_x());
+        let outputs = first_output(args.n, block_idx_x() + 1, grid_dim_x()) - first;
         let gated = args.finish >= Finish::Relu2 as u32;
         let rows = if gated { 2 * outputs } else { outputs };
         let chunks = args.k.div_ceil(CHUNK as u32);
@@ -92,6 +93,13 @@ impl Tile {
     fn row_of_matrix(&self, row: u32) -> u32 {
         let of_factor = row >= self.outputs;
         self.first + if of_factor { self.n + row - self.outputs } else { row }
+    }
+
+    /// The weight scales of output `i` of the block: of its row, and of that of its factor.
+    #[inline(always)]
+    fn gains(&self, args: &Args, i: u32) -> [f32; 2] {
+        let row = self.first + i;
+        [args.segments.scale_of(row), args.segments.scale_of(self.n + row)]
     }
 
     /// The steps of this warp, from the first to behind the last.
@@ -108,21 +116,19 @@ fn row_of_lane(set: u32, r: usize) -> u32 {
     set * SET_ROWS + lane_id() / LANES + 32 / LANES * r as u32
 }
 
-/// The kernel: the weights of `DEPTH` steps on their way, of which `AHEAD` are behind the one that is
-/// waited for.
+/// The kernel for rows of which a thread holds `HELD` elements, and, unless `WHOLE`, reads others again.
 ///
 /// # Safety
 ///
-/// The pointers of `args` cover the extents of the contract's table, the weights aligned to 16 bytes;
-/// `args.outputs` rows of outputs, or pairs of them, are at most `MAX_ROWS_OF_BLOCK`, `args.k` is at most
-/// `MAX_K`; grid, block and shared memory are the contract's.
+/// The launch obeys the kernel's `SPEC` with at most `args.n` blocks, of at most `MAX_ROWS_OF_BLOCK` rows
+/// of weights; `args.k` is at most what the kernel says; the pointers cover the contract's table, the
+/// weights aligned to 16 bytes.
 #[inline(always)]
-unsafe fn bit_linear<const DEPTH: u32, const AHEAD: u32>(args: &Args) {
-    const { assert!(AHEAD + 1 == DEPTH) };
+unsafe fn bit_linear<const HELD: usize, const WHOLE: bool>(args: &Args) {
     let (memory, tile) = (Memory::new(), Tile::new(args));
     let (first, end) = tile.steps();
     // SAFETY: the launch contract, handed on.
-    let mut queue = unsafe { Queue::<DEPTH, AHEAD>::new(args, memory.slots, tile, first, end) };
+    let mut queue = unsafe { Queue::new(args, memory.slots, tile, first, end) };
     queue.fill();
     let mut row = thread_idx_x();
     while row < tile.rows {
@@ -130,10 +136,12 @@ unsafe fn bit_linear<const DEPTH: u32, const AHEAD: u32>(args: &Args) {
         unsafe { memory.sums.add(row).write(0) };
         row += THREADS;
     }
+    // Everything that does not need the row is ready before it comes.
+    let gains = tile.gains(args, thread_idx_x());
     launch_dependents();
 
     // SAFETY: the launch contract, handed on; waits for the kernel in front.
-    let quantised = unsafe { row::quantise(args, memory) };
+    let quantised = unsafe { row::quantise::<HELD, WHOLE>(args, memory) };
     let own = tile.first + thread_idx_x();
     let adds = args.finish == Finish::Add as u32;
     let y = args.y.as_ptr();
@@ -149,13 +157,20 @@ unsafe fn bit_linear<const DEPTH: u32, const AHEAD: u32>(args: &Args) {
 
     let mut i = thread_idx_x();
     while i < tile.outputs {
+        let gains = if i < THREADS { gains } else { tile.gains(args, i) };
         let at = y.wrapping_add((tile.first + i) as usize);
         // SAFETY: both rows of output i < outputs are rows of the block, complete since the barrier.
-        let product = |row| unsafe { finished(args, memory, quantised, tile, row) };
-        let p = product(i);
+        let product = |row, gain| unsafe {
+            dequantise(memory.sums.add(row).read() as i32 - quantised.sum, quantised.scale, gain)
+        };
+        let p = product(i, gains[0]);
         let value = match args.finish {
-            f if f == Finish::Relu2 as u32 => Activation::Relu2.gated(p, product(tile.outputs + i)),
-            f if f == Finish::Silu as u32 => Activation::Silu.gated(p, product(tile.outputs + i)),
+            f if f == Finish::Relu2 as u32 => {
+                Activation::Relu2.gated(p, product(tile.outputs + i, gains[1]))
+            }
+            f if f == Finish::Silu as u32 => {
+                Activation::Silu.gated(p, product(tile.outputs + i, gains[1]))
+            }
             _ if adds => {
                 // SAFETY: y[first + i], whose only writer is this thread.
                 let was = if i < THREADS { before } else { unsafe { ld(at.cast_const()) } };
@@ -169,36 +184,29 @@ unsafe fn bit_linear<const DEPTH: u32, const AHEAD: u32>(args: &Args) {
     }
 }
 
-/// The product of row `row` of the block.
-///
 /// # Safety
 ///
-/// `row < tile.rows`; its sum is complete.
-#[inline(always)]
-unsafe fn finished(args: &Args, memory: Memory, row_: Quantised, tile: Tile, row: u32) -> f32 {
-    // SAFETY: the caller's promise.
-    let codes = unsafe { memory.sums.add(row).read() } as i32;
-    dequantise(codes - row_.sum, row_.scale, args.segments.scale_of(tile.row_of_matrix(row)))
+/// As for [`bit_linear`], for rows up to `SHORT_K`.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn bit_linear_short(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { bit_linear::<SHORT, true>(&args) }
 }
 
-macro_rules! entries {
-    ($($name:ident $symbol:literal $depth:literal;)*) => {$(
-        const _: () = {
-            /// # Safety
-            ///
-            /// The launch obeys the variant's `SPEC` and grid; the pointers cover the contract's table.
-            #[unsafe(export_name = $symbol)]
-            unsafe extern "ptx-kernel" fn entry(args: Args) {
-                // SAFETY: the launch contract, handed on.
-                unsafe { bit_linear::<$depth, { $depth - 1 }>(&args) }
-            }
-            const _: unsafe extern "ptx-kernel" fn(
-                <contract::bit_linear::$name as Kernel>::Args,
-            ) = entry;
-        };
-    )*};
+/// # Safety
+///
+/// As for [`bit_linear`], for rows up to `MAX_K`.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn bit_linear_long(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { bit_linear::<LONG, false>(&args) }
 }
 
-contract::for_each_bit_linear!(entries);
-
-const _: () = assert!(FIXED_BYTES % 16 == 0 && MAX_K % 512 == 0 && MAX_ROWS_OF_BLOCK % 4 == 0);
+const _: unsafe extern "ptx-kernel" fn(<BitLinearShort as Kernel>::Args) = bit_linear_short;
+const _: unsafe extern "ptx-kernel" fn(<BitLinearLong as Kernel>::Args) = bit_linear_long;
+const _: () = assert!(
+    FIXED_BYTES.is_multiple_of(16)
+        && MAX_K.is_multiple_of(512)
+        && SHORT_K == SHORT * THREADS as usize
+        && SHORT_K.is_multiple_of(512)
+);

@@ -3,8 +3,8 @@
 //! Codes are decoded by a mask alone, as in [`crate::w2a8_gemv`]: each bit lane of the codes has its own
 //! sums, 1, 4, 16 and 64 times too large. From sm_80 the masked words are one factor of `m16n8k32` as they
 //! stand: a thread of it holds four neighbours of k of two rows, twice, and which k these are is all the
-//! same as long as the activations agree. Of the eight columns one is used, that of lanes 0 to 3. It still
-//! takes a third of the time of `dp4a`.
+//! same as long as the activations agree. Of the eight columns one is used, that of lanes 0 to 3. It is
+//! still less work than `dp4a`.
 
 use contract::bit_linear::LANES;
 use contract::w2a8::{CHUNK, CHUNK_GROUP};
@@ -124,13 +124,7 @@ use sums::Sums;
 ///
 /// The activations are in shared memory; the queue stands at step `first` of `first .. end`.
 #[inline(always)]
-pub(super) unsafe fn multiply<const DEPTH: u32, const AHEAD: u32>(
-    queue: &mut Queue<DEPTH, AHEAD>,
-    memory: Memory,
-    tile: Tile,
-    first: u32,
-    end: u32,
-) {
+pub(super) unsafe fn multiply(queue: &mut Queue, memory: Memory, tile: Tile, first: u32, end: u32) {
     let acts: Shared<u32> = memory.acts.byte_add(16 * (lane_id() % LANES)).cast();
     let (mut set, mut group) = (first / tile.groups, first % tile.groups);
     let mut sums = Sums::new();

@@ -4,7 +4,9 @@
 //! slots of its own in shared memory, and no barrier stands between a copy and its use. Below sm_80, which
 //! has no such copies, a step is loaded when it is taken.
 
-use contract::bit_linear::{Args, LANES, THREADS};
+#[cfg(level_sm_80)]
+use contract::bit_linear::THREADS;
+use contract::bit_linear::{Args, DEPTH, LANES};
 
 #[cfg(level_sm_80)]
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
@@ -19,7 +21,7 @@ use crate::arch::warp::lane_id;
 use super::{ROWS, Tile, row_of_lane};
 
 /// A thread's queue of steps.
-pub(super) struct Queue<const DEPTH: u32, const AHEAD: u32> {
+pub(super) struct Queue {
     tile: Tile,
     w: *const X4<u32>,
     /// Slot 0 of this thread.
@@ -30,6 +32,7 @@ pub(super) struct Queue<const DEPTH: u32, const AHEAD: u32> {
     slot: u32,
     /// The step that is asked for next, and the end.
     step: u32,
+    #[cfg_attr(not(level_sm_80), allow(dead_code))]
     end: u32,
     set: u32,
     group: u32,
@@ -37,7 +40,7 @@ pub(super) struct Queue<const DEPTH: u32, const AHEAD: u32> {
     rows: [(*const X4<u32>, bool); ROWS],
 }
 
-impl<const DEPTH: u32, const AHEAD: u32> Queue<DEPTH, AHEAD> {
+impl Queue {
     /// An empty queue of the steps `step .. end`.
     ///
     /// # Safety
@@ -126,7 +129,7 @@ impl<const DEPTH: u32, const AHEAD: u32> Queue<DEPTH, AHEAD> {
     #[cfg(level_sm_80)]
     #[inline(always)]
     pub(super) fn pop(&mut self) -> [X4<u32>; ROWS] {
-        wait_group::<AHEAD>();
+        wait_group::<{ DEPTH - 1 }>();
         let mut step = [[0; 4]; ROWS];
         let mut r = 0;
         while r < ROWS {

@@ -9,7 +9,7 @@ use contract::rmsnorm::{inv_rms, normalise};
 use contract::w2a8::{act_bytes, act_index};
 
 use super::Memory;
-use crate::act_quant::held::{LONG, SHORT, element, is_short, step};
+use crate::act_quant::held::{element, step};
 use crate::arch::block;
 use crate::arch::grid::dependency_wait;
 use crate::arch::mem::{ld, ld_if};
@@ -22,7 +22,8 @@ pub(super) struct Quantised {
     pub(super) sum: i32,
 }
 
-/// Waits for the kernel in front, then quantises its row into shared memory.
+/// Waits for the kernel in front, then quantises its row into shared memory. A thread holds `HELD`
+/// elements; with `WHOLE` there are no others.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -30,21 +31,10 @@ pub(super) struct Quantised {
 ///
 /// `x`, and `norm` unless null, hold `k <= MAX_K` elements.
 #[inline(always)]
-pub(super) unsafe fn quantise(args: &Args, memory: Memory) -> Quantised {
-    // SAFETY: handed on.
-    unsafe {
-        match is_short(args.k) {
-            true => held::<SHORT>(args, memory),
-            false => held::<LONG>(args, memory),
-        }
-    }
-}
-
-/// # Safety
-///
-/// As for [`quantise`].
-#[inline(always)]
-unsafe fn held<const HELD: usize>(args: &Args, memory: Memory) -> Quantised {
+pub(super) unsafe fn quantise<const HELD: usize, const WHOLE: bool>(
+    args: &Args,
+    memory: Memory,
+) -> Quantised {
     let k = args.k;
     let (x, gain) = (args.x.as_ptr().cast_const(), args.norm.as_ptr().cast_const());
     let norm = !gain.is_null(); // the same for every thread
@@ -63,10 +53,12 @@ unsafe fn held<const HELD: usize>(args: &Args, memory: Memory) -> Quantised {
             squares = fma(row[j], row[j], squares);
             j += 1;
         }
-        for i in (element(HELD)..k).step_by(THREADS as usize) {
+        let mut i = element(HELD);
+        while !WHOLE && i < k {
             // SAFETY: i < k.
             let v = unsafe { ld(x.wrapping_add(i as usize)) };
             squares = fma(v, v, squares);
+            i += THREADS;
         }
         // SAFETY: 256 words of the scratch, for this call.
         r = inv_rms(unsafe { block::sum_partials(memory.scratch, squares) }, k, args.eps);
@@ -92,8 +84,10 @@ unsafe fn held<const HELD: usize>(args: &Args, memory: Memory) -> Quantised {
         top = top.max(abs_bits(row[j]));
         j += 1;
     }
-    for i in (element(HELD)..k).step_by(THREADS as usize) {
+    let mut i = element(HELD);
+    while !WHOLE && i < k {
         top = top.max(abs_bits(far(i)));
+        i += THREADS;
     }
     let words = memory.scratch.cast::<u32>().add(THREADS);
     // SAFETY: 8 words behind the partials, for this call.
@@ -120,7 +114,7 @@ unsafe fn held<const HELD: usize>(args: &Args, memory: Memory) -> Quantised {
         }
         j += 1;
     }
-    while element(j) < padded {
+    while !WHOLE && element(j) < padded {
         let i = element(j);
         sum += put(j, if i < k { far(i) } else { 0.0 });
         j += 1;

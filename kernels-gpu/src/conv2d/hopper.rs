@@ -25,7 +25,7 @@ use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor};
 
 /// Output pixels of a tile.
-pub(super) const BM: u32 = 128;
+const BM: u32 = 128;
 /// Bytes of 64 channels of a step.
 const BLOCK_BYTES: u32 = MMA_STEP * ROW_BYTES;
 
@@ -167,7 +167,7 @@ macro_rules! groups {
 
 /// Empties the accumulators.
 #[inline(always)]
-pub(super) fn clear<const BN: u32>() {
+fn clear<const BN: u32>() {
     macro_rules! clear {
         ($($j:literal)*) => { $(wgmma::clear::<$j>();)* };
     }
@@ -181,7 +181,7 @@ pub(super) fn clear<const BN: u32>() {
 /// The rows of the warp and eight rows after them are the block's shared memory, which no other
 /// thread accesses without a barrier between.
 #[inline(always)]
-pub(super) unsafe fn park<const BN: u32>(mine: Shared<f32>, pitch: u32) {
+unsafe fn park<const BN: u32>(mine: Shared<f32>, pitch: u32) {
     macro_rules! store {
         ($($j:literal)*) => { $(
             let sums = wgmma::read::<$j>();

@@ -5,13 +5,13 @@
 //! 2 bits each, through registers: a thread turns the codes of a step into bytes while the step
 //! before it is multiplied.
 
-use contract::conv2d::int8::{Args, MMA_STAGES as STAGES, MMA_STEP};
+use contract::conv2d::int8::{Args, MMA_STAGES as STAGES, MMA_STEP, ternary_bytes};
 use contract::conv2d::{Conv2dI8Mma, Conv2dTernaryMma};
 use contract::launch::Kernel;
 
 use super::gather::{ROW_BYTES, Rows, swizzled, together};
 use super::int8_finish::finish_rows;
-use super::int8_weights::{Bytes, Ternaries, Weights};
+use super::int8_weights::{Bytes, Ternaries, Weights, load64};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
@@ -75,7 +75,7 @@ unsafe fn run<
             unsafe { multiply(&mut acc, a, a.add(BM * ROW_BYTES), warp_m, warp_n, lane) };
         }
         let to = smem.add(turn % STAGES * stage_bytes);
-        let mut codes = [[0u32; 4]; 4];
+        let mut codes = [0u32; 4];
         if turn < steps {
             let a_to = to.add(swizzled(row, piece));
             let at = term + piece * 16;
@@ -87,12 +87,10 @@ unsafe fn run<
                     rows.copy_each(g, at, a_to, apart * ROW_BYTES);
                 }
             }
-            let mut i = 0;
-            while i < 4 && W::TERNARY {
-                let at = term + (b_piece + i) * 16;
-                // SAFETY: 16 terms of the row, where it has them.
-                codes[i as usize] = unsafe { W::load16(at < args.row_words * 16, own, at) };
-                i += 1;
+            if W::TERNARY {
+                let at = term + b_piece * 16;
+                // SAFETY: 64 terms of the row, where it has them.
+                codes = unsafe { load64(at < args.row_words * 16, own, at) };
             }
             let mut i = 0;
             while i < PIECES && !W::TERNARY {
@@ -110,8 +108,9 @@ unsafe fn run<
         let mut i = 0;
         while i < 4 && W::TERNARY && turn < steps {
             let to = to.add(BM * ROW_BYTES + swizzled(b_row, b_piece + i));
+            let bytes = codes.map(|word| ternary_bytes(word >> (2 * i)));
             // SAFETY: a piece of the stage of this turn, which nobody reads yet.
-            unsafe { to.cast::<u32>().write_x4(codes[i as usize]) };
+            unsafe { to.cast::<u32>().write_x4(bytes) };
             i += 1;
         }
         turn += 1;

@@ -2,7 +2,7 @@
 
 use contract::conv2d::int8::ternary_bytes;
 
-use crate::arch::mem::{ld_if, ld_or_zero_x4};
+use crate::arch::mem::ld_or_zero_x4;
 
 /// Integer or ternary weights.
 pub(super) trait Weights {
@@ -38,9 +38,20 @@ impl Weights for Ternaries {
 
     #[inline(always)]
     unsafe fn load16(enabled: bool, row: *const u32, term: u32) -> [u32; 4] {
-        // SAFETY: the caller's promise.
-        let word: u32 = unsafe { ld_if(enabled, row.wrapping_add(term as usize / 16)) };
-        // The word of a row that is not there has the code of -1; nobody writes what it gives.
-        [0, 2, 4, 6].map(|shift| ternary_bytes(word >> shift))
+        // SAFETY: the caller's promise; rows are multiples of 64 terms, 16 bytes.
+        let words = unsafe { load64(enabled, row, term) };
+        words.map(|word| ternary_bytes(word >> (2 * (term / 16 % 4))))
     }
+}
+
+/// The words of the 64 ternaries from a multiple of 64 on that hold `term`; zeros when `enabled` does not
+/// hold.
+///
+/// # Safety
+///
+/// As for [`Weights::load16`], of 64 terms.
+#[inline(always)]
+pub(super) unsafe fn load64(enabled: bool, row: *const u32, term: u32) -> [u32; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { ld_or_zero_x4(enabled, row.wrapping_add(term as usize / 64 * 4).cast()) }
 }

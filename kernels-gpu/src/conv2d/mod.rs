@@ -3,6 +3,7 @@
 mod epilogue;
 pub mod exact;
 mod exact_gather;
+mod exact_product;
 #[cfg(level_sm_80)]
 mod gather;
 #[cfg(level_sm_80)]
@@ -11,12 +12,16 @@ mod half16;
 pub mod hopper;
 pub mod int8;
 mod int8_finish;
-#[cfg(level_sm_90a)]
-pub mod int8_hopper;
 #[cfg(level_sm_80)]
 pub mod int8_mma;
 mod int8_weights;
 pub mod join;
+#[cfg(level_sm_90a)]
+pub mod lines;
+#[cfg(level_sm_90a)]
+mod lines_finish;
+#[cfg(level_sm_90a)]
+mod lines_tables;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod taps;

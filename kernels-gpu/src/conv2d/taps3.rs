@@ -1,10 +1,11 @@
 //! The depthwise kernels for windows of 3 by 3 taps, steps of 1 or 2, zero padding, channels side by
-//! side: bound by memory. A thread makes four channels of a block of [`TAPS_ROWS`] by [`TAPS_PIXELS`]
-//! outputs, reads every input of that block once, and takes the taps in the contract's order.
+//! side: bound by memory. A thread walks down some rows of outputs, four channels of [`TAPS_PIXELS`] of
+//! each: it reads a line of the input once, gives it to the rows of outputs that it meets, and asks for
+//! the next line meanwhile. Each output takes its taps in the contract's order.
 
 use contract::conv2d::{
     ABSENT, Activation, Args, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, TAPS_PIXELS,
-    TAPS_ROWS, TAPS_THREADS, finish, finish_cheap,
+    TAPS_THREADS, finish, finish_cheap,
 };
 use contract::launch::Kernel;
 use contract::num::fma;
@@ -12,167 +13,216 @@ use contract::num::fma;
 use super::epilogue::{bias, residual};
 use super::value::{One, Value};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::opaque_here;
+use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 
-const ROWS: usize = TAPS_ROWS as usize;
 const PIXELS: usize = TAPS_PIXELS as usize;
 
-/// `COLUMNS`: what a row of outputs reads, `STEP * (PIXELS - 1) + 3`.
-///
-/// # Safety
-///
-/// The launch obeys the kernel's `SPEC`, windows are 3 by 3 with both steps `STEP` and no dilation,
-/// `vectors` holds, and the pointers of `args` cover the contract's table.
+/// Sums of the pixels of a row of outputs.
+type Sums = [[f32; 4]; PIXELS];
+
+/// Where a thread reads: an image at its channels, and the column of its first tap.
+struct Input<'a, T> {
+    args: &'a Args,
+    x: *const T,
+    column: i32,
+}
+
+impl<T: Value> Input<'_, T> {
+    /// What the outputs of a row read of line `h`; +0 outside of the image, and nothing unless `wanted`.
+    ///
+    /// # Safety
+    ///
+    /// `x` is an image at four channels of it, aligned.
+    #[inline(always)]
+    unsafe fn line<const COLUMNS: usize>(&self, h: i32, wanted: bool) -> [[f32; 4]; COLUMNS] {
+        let g = &self.args.geometry;
+        let row = self.x.wrapping_add((h as u32).wrapping_mul(g.x_step[0]) as usize);
+        let inside = wanted && (h as u32) < g.edges[0].len as u32;
+        core::array::from_fn(|j| {
+            let column = (self.column + j as i32) as u32;
+            let at = row.wrapping_add(column.wrapping_mul(g.x_step[1]) as usize);
+            // SAFETY: four channels of a pixel of the image.
+            unsafe { T::load4(self.args.element, inside && column < g.edges[1].len as u32, at) }
+        })
+    }
+}
+
+/// `sums` after the three taps of a line.
 #[inline(always)]
-unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) {
-    let g = &args.geometry;
-    let quads = g.groups / 4;
-    let across = g.out[1].div_ceil(TAPS_PIXELS);
-    let down = g.out[0].div_ceil(TAPS_ROWS);
-    let at = block_idx_x() * TAPS_THREADS + thread_idx_x();
-    let (quad, rest) = (at % quads, at / quads);
-    let (q0, rest) = (rest % across * TAPS_PIXELS, rest / across);
-    let (p0, image) = (rest % down * TAPS_ROWS, rest / down);
-    let channel = quad * 4;
-
-    let x = args.x.as_ptr().cast::<T>().cast_const();
-    // Threads past the last block of outputs read the last image and write nothing.
-    let exists = image < args.images;
-    let image = image.min(args.images - 1);
-    let x = x.wrapping_add((u64::from(image) * g.x_image) as usize + channel as usize);
-    let w = args.w.as_ptr().cast::<T>().cast_const().wrapping_add(channel as usize);
-    let w0 = q0 as i32 * g.stride[1] - g.pad[1];
-    launch_dependents();
-    dependency_wait();
-
-    let mut taps = [[0.0f32; 4]; 9];
-    let mut tap = 0;
-    while tap < 9 {
-        let row = w.wrapping_add(tap * args.columns as usize);
-        // SAFETY: w[tap, channel..channel + 4].
-        taps[tap] = unsafe { T::load4(args.element, true, row) };
-        tap += 1;
-    }
-    let mut acc = [[[0.0f32; 4]; PIXELS]; ROWS];
-    let mut line = 0;
-    while line < (ROWS - 1) * STEP + 3 {
-        let h = p0 as i32 * g.stride[0] - g.pad[0] + line as i32;
-        let row = x.wrapping_add((h as u32).wrapping_mul(g.x_step[0]) as usize);
-        let mut input = [[0.0f32; 4]; COLUMNS];
-        let mut j = 0;
-        while j < COLUMNS {
-            let column = w0 + j as i32;
-            let inside =
-                (h as u32) < g.edges[0].len as u32 && (column as u32) < g.edges[1].len as u32;
-            let at = row.wrapping_add((column as u32).wrapping_mul(g.x_step[1]) as usize);
-            // SAFETY: four channels of a pixel of the image, aligned (`vectors`).
-            input[j] = unsafe { T::load4(args.element, inside, at) };
-            j += 1;
-        }
-        let mut p = 0;
-        while p < ROWS {
-            if line >= p * STEP && line < p * STEP + 3 {
-                let mut s = 0;
-                while s < 3 {
-                    let taps = &taps[(line - p * STEP) * 3 + s];
-                    let mut q = 0;
-                    while q < PIXELS {
-                        let mut c = 0;
-                        while c < 4 {
-                            acc[p][q][c] = fma(input[q * STEP + s][c], taps[c], acc[p][q][c]);
-                            c += 1;
-                        }
-                        q += 1;
-                    }
-                    s += 1;
-                }
-            }
-            p += 1;
-        }
-        line += 1;
-    }
-
-    let rows = if exists { TAPS_ROWS.min(g.out[0] - p0) } else { 0 };
-    let pixels = TAPS_PIXELS.min(g.out[1] - q0);
-    let activation = args.activation;
-    if activation.is_cheap() {
-        let mut biases = [0.0; 4];
-        let mut c = 0;
-        while c < 4 {
-            // SAFETY: an output channel.
-            biases[c] = unsafe { bias(args, channel + c as u32) };
-            c += 1;
-        }
-        let mut i = 0;
-        while i < ROWS * PIXELS {
-            let (p, q) = ((i / PIXELS) as u32, (i % PIXELS) as u32);
-            if p < rows && q < pixels {
-                let pixel = (p0 + p) * g.out[1] + q0 + q;
-                let at = u64::from(image) * g.y_image + u64::from(pixel * g.y_step[0] + channel);
-                let residual = args.residual.as_ptr().cast::<T>().cast_const();
-                // Opaque, because LLVM would copy all of this for every kind of epilogue.
-                let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
-                let activation = Activation::from_u32(opaque_here(activation as u32));
-                // SAFETY: as large as y.
-                let residual =
-                    unsafe { T::load4(args.element, has, residual.wrapping_add(at as usize)) };
-                let mut out = [0.0; 4];
-                let mut c = 0;
-                while c < 4 {
-                    let residual = if has { residual[c] } else { ABSENT };
-                    out[c] = finish_cheap(
-                        acc[p as usize][q as usize][c],
-                        biases[c],
-                        residual,
-                        activation,
-                    );
-                    c += 1;
-                }
-                let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
-                // SAFETY: four channels of one output, which belong to this thread.
-                unsafe { T::store4(args.element, y, out) };
-            }
-            i += 1;
-        }
-        return;
-    }
-    // Through shared memory of this thread alone, so that there is one copy of the activation.
-    let own = dynamic_shared_mem::<f32>().add(thread_idx_x() * 4);
-    let slot = |i: usize| own.add(i as u32 * TAPS_THREADS * 4);
-    let mut i = 0;
-    while i < ROWS * PIXELS {
-        // SAFETY: ROWS * PIXELS slots of four for each thread.
-        unsafe { slot(i).write_x4(acc[i / PIXELS][i % PIXELS]) };
-        i += 1;
-    }
-    let mut p = 0;
-    while p < rows {
+fn add<const STEP: usize, const COLUMNS: usize>(
+    mut sums: Sums,
+    line: &[[f32; 4]; COLUMNS],
+    taps: &[[f32; 4]],
+) -> Sums {
+    let mut s = 0;
+    while s < 3 {
         let mut q = 0;
-        while q < pixels {
-            let slot = slot((p * TAPS_PIXELS + q) as usize);
-            let pixel = (p0 + p) * g.out[1] + q0 + q;
-            let at = u64::from(image) * g.y_image + u64::from(pixel * g.y_step[0] + channel);
-            // One channel at a time, so that there is one copy of the activations.
+        while q < PIXELS {
+            let mut c = 0;
+            while c < 4 {
+                sums[q][c] = fma(line[q * STEP + s][c], taps[s][c], sums[q][c]);
+                c += 1;
+            }
+            q += 1;
+        }
+        s += 1;
+    }
+    sums
+}
+
+/// Where a thread writes: its channels, and what follows a sum.
+struct Output<'a> {
+    args: &'a Args,
+    image: u32,
+    channel: u32,
+    /// First pixel of a row, and how many there are.
+    q0: u32,
+    pixels: u32,
+    biases: [f32; 4],
+}
+
+impl Output<'_> {
+    /// Writes the outputs of row `p`.
+    ///
+    /// # Safety
+    ///
+    /// They belong to this thread; `y`, `bias` and `residual` cover the contract's table.
+    #[inline(always)]
+    unsafe fn write<T: Value>(&self, p: u32, sums: Sums) {
+        let (args, g) = (self.args, &self.args.geometry);
+        let at = |q: u32| {
+            let inside = (p * g.out[1] + self.q0 + q) * g.y_step[0] + self.channel;
+            (u64::from(self.image) * g.y_image + u64::from(inside)) as usize
+        };
+        let y = args.y.as_ptr().cast::<T>();
+        if args.activation.is_cheap() {
+            let mut q = 0;
+            while q < PIXELS as u32 {
+                if q < self.pixels {
+                    let residual = args.residual.as_ptr().cast::<T>().cast_const();
+                    // Opaque, because LLVM would copy all of this for every kind of epilogue.
+                    let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
+                    let activation = Activation::from_u32(opaque_here(args.activation as u32));
+                    // SAFETY: as large as y; four channels of one output of this thread.
+                    unsafe {
+                        let residual = T::load4(args.element, has, residual.wrapping_add(at(q)));
+                        let out = core::array::from_fn(|c| {
+                            let residual = if has { residual[c] } else { ABSENT };
+                            finish_cheap(sums[q as usize][c], self.biases[c], residual, activation)
+                        });
+                        T::store4(args.element, y.wrapping_add(at(q)), out);
+                    }
+                }
+                q += 1;
+            }
+            return;
+        }
+        // Through shared memory of this thread alone, so that there is one copy of the activation.
+        let own = dynamic_shared_mem::<f32>().add(thread_idx_x() * 4);
+        let slot = |q: u32| own.add(q * TAPS_THREADS * 4);
+        let mut q = 0;
+        while q < PIXELS {
+            // SAFETY: PIXELS slots of four for each thread.
+            unsafe { slot(q as u32).write_x4(sums[q]) };
+            q += 1;
+        }
+        let mut q = 0;
+        while q < self.pixels {
             let (count, mut c) = (opaque_here(4), 0);
             while c < count {
                 // SAFETY: written above by this thread; an output channel; as large as y.
                 unsafe {
-                    let slot = slot.add(c);
-                    let bias = bias(args, channel + c);
-                    let residual = residual::<T>(args, at as usize + c as usize);
+                    let slot = slot(q).add(c);
+                    let bias = bias(args, self.channel + c);
+                    let residual = residual::<T>(args, at(q) + c as usize);
                     let activation = Activation::from_u32(args.activation as u32);
                     slot.write(finish(slot.read(), bias, residual, activation));
                 }
                 c += 1;
             }
-            let y = args.y.as_ptr().cast::<T>().wrapping_add(at as usize);
             // SAFETY: four channels of one output, which belong to this thread.
-            unsafe { T::store4(args.element, y, slot.read_x4()) };
+            unsafe { T::store4(args.element, y.wrapping_add(at(q)), slot(q).read_x4()) };
             q += 1;
         }
-        p += 1;
+    }
+}
+
+/// `COLUMNS`: what a row of outputs reads, `STEP * (PIXELS - 1) + 3`.
+///
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and has `taps3_rows` for `pixel_tiles`, windows are 3 by 3 with both steps `STEP` and no dilation,
+/// `vectors` holds, and the pointers of `args` cover the contract's table.
+#[inline(always)]
+unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) {
+    let g = &args.geometry;
+    let rows = args.pixel_tiles;
+    let quads = g.groups / 4;
+    let across = g.out[1].div_ceil(TAPS_PIXELS);
+    let down = g.out[0].div_ceil(rows);
+    let at = block_idx_x() * TAPS_THREADS + thread_idx_x();
+    let (quad, rest) = (at % quads, at / quads);
+    let (q0, rest) = (rest % across * TAPS_PIXELS, rest / across);
+    let (p0, image) = (rest % down * rows, rest / down);
+    let channel = quad * 4;
+    launch_dependents();
+    dependency_wait();
+    if image >= args.images {
+        return;
+    }
+    let w = args.w.as_ptr().cast::<T>().cast_const().wrapping_add(channel as usize);
+    // SAFETY: w[tap, channel..channel + 4].
+    let taps: [[f32; 4]; 9] = core::array::from_fn(|tap| unsafe {
+        T::load4(args.element, true, w.wrapping_add(tap * args.columns as usize))
+    });
+    let x = args.x.as_ptr().cast::<T>().cast_const();
+    let x = x.wrapping_add((u64::from(image) * g.x_image) as usize + channel as usize);
+    let input = Input { args, x, column: q0 as i32 * STEP as i32 - g.pad[1] };
+    // SAFETY: output channels.
+    let biases = core::array::from_fn(|c| unsafe { bias(args, channel + c as u32) });
+    let pixels = TAPS_PIXELS.min(g.out[1] - q0);
+    let output = Output { args, image, channel, q0, pixels, biases };
+    let (none, end) = ([[0.0f32; 4]; PIXELS], rows.min(g.out[0] - p0));
+    let top = p0 as i32 * STEP as i32 - g.pad[0];
+    if STEP == 1 {
+        // A line is the last of one row of outputs, the second of the next and the first of the third.
+        let (mut two, mut one) = (none, none);
+        // SAFETY: the image, here and below.
+        let mut line = unsafe { input.line::<COLUMNS>(top, true) };
+        let mut i = opaque(0);
+        while i < end + 2 {
+            // SAFETY: as above.
+            let next = unsafe { input.line::<COLUMNS>(top + i as i32 + 1, i + 1 < end + 2) };
+            let all = add::<STEP, COLUMNS>(two, &line, &taps[6..]);
+            two = add::<STEP, COLUMNS>(one, &line, &taps[3..6]);
+            one = add::<STEP, COLUMNS>(none, &line, &taps[..3]);
+            if i >= 2 {
+                // SAFETY: a row of outputs that is there and this thread's.
+                unsafe { output.write::<T>(p0 + i - 2, all) };
+            }
+            line = next;
+            i += 1;
+        }
+    } else {
+        // Every other line is the last of one row of outputs and the first of the next.
+        // SAFETY: the image, here and below.
+        let line = unsafe { input.line::<COLUMNS>(top, true) };
+        let mut one = add::<STEP, COLUMNS>(none, &line, &taps[..3]);
+        let mut i = opaque(0);
+        while i < end {
+            let h = top + 2 * i as i32;
+            // SAFETY: as above.
+            let (second, third) =
+                unsafe { (input.line::<COLUMNS>(h + 1, true), input.line::<COLUMNS>(h + 2, true)) };
+            let two = add::<STEP, COLUMNS>(one, &second, &taps[3..6]);
+            let all = add::<STEP, COLUMNS>(two, &third, &taps[6..]);
+            one = add::<STEP, COLUMNS>(none, &third, &taps[..3]);
+            // SAFETY: a row of outputs that is there and this thread's.
+            unsafe { output.write::<T>(p0 + i, all) };
+            i += 1;
+        }
     }
 }
 

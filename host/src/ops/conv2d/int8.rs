@@ -1,19 +1,19 @@
 //! Convolutions of int8 activations with integer or ternary weights; see [`contract::conv2d::int8`].
 
-use contract::conv2d::int8::{MAX_TERMS_I8, MAX_TERMS_TERNARY, PackedRows};
+use contract::conv2d::int8::{MAX_TERMS_I8, MAX_TERMS_TERNARY, PackedRows, ternary_place};
 use contract::conv2d::weights::Packed;
 use contract::conv2d::{Activation, Divisor, Geometry};
-use contract::w2a8::{MAX_SEGMENTS, Segments, code_shift};
+use contract::w2a8::{MAX_SEGMENTS, Segments};
 
 use super::weights::check_packed;
 use super::{Images, Shape, Window};
 use crate::ops::error::{at_least, dimension, same};
 use crate::ops::{Backend, OpError, Tensor};
 
-const I8: &str = "conv2d_i8";
-const TERNARY: &str = "conv2d_ternary";
+pub(super) const I8: &str = "conv2d_i8";
+pub(super) const TERNARY: &str = "conv2d_ternary";
 
-fn rows_of(packed: &Packed) -> PackedRows {
+pub(super) fn rows_of(packed: &Packed) -> PackedRows {
     PackedRows::new(packed.window[0] * packed.window[1], packed.c)
 }
 
@@ -128,12 +128,12 @@ impl<B: Backend> Conv2dTernaryWeights<B> {
             return Err(OpError::Dimension { op: TERNARY, what: "weight", found: bad, allowed });
         }
         let width = rows.words_ternary();
-        let mut words = vec![contract::w2a8::PAD_WORD; packed.k * width];
+        let mut words = vec![0u32; packed.k * width];
         let channels = weights.chunks_exact(packed.terms()).zip(words.chunks_exact_mut(width));
         for (from, to) in channels {
             each_of(&packed, rows, from, |place, value| {
-                let (word, shift) = (&mut to[place / 16], code_shift(place % 16));
-                *word = *word & !(3 << shift) | ((value + 1) as u32) << shift;
+                let (word, bit) = ternary_place(place);
+                to[word] |= (value as u32 & 3) << bit;
             });
         }
         let mut buf = backend.alloc(label, words.len())?;
@@ -259,122 +259,5 @@ impl<B: Backend> Conv2dTernary<'_, B> {
             at_least(TERNARY, "residual", residual.len(), y_len)?;
         }
         at_least(TERNARY, "y", self.y.len(), y_len)
-    }
-}
-
-#[cfg(feature = "cuda")]
-mod launch {
-    use contract::conv2d::int8::Args;
-    use contract::conv2d::{
-        Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
-        Conv2dTernaryHopperNarrow, Conv2dTernaryMma, Tile,
-    };
-    use contract::launch::{DevPtr, Kernel};
-
-    use super::super::{launch::no_kernel, shape};
-    use super::*;
-    use crate::ops::CudaBackend;
-
-    /// # Safety
-    /// As for the kernels, but for the grid; `tile` is that of `K`.
-    unsafe fn tiled<K: Kernel<Args = Args>>(
-        cuda: &CudaBackend,
-        op: &'static str,
-        args: Args,
-        tile: Tile,
-    ) -> Result<(), OpError> {
-        let [column_tiles, pixel_tiles] = tile.tiles(&args.geometry);
-        let grid = shape::grid(op, blocks(&args, tile))?;
-        // SAFETY: the contract's grid; by the caller.
-        unsafe { cuda.launch::<K>(grid, Args { column_tiles, pixel_tiles, ..args }) }
-    }
-
-    /// Launches the first kernel that is asked for, or good, and there.
-    macro_rules! first {
-        ($cuda:ident, $op:expr, $asked:expr, $args:ident: $($kernel:ident($good:expr);)*) => { $(
-            let wanted = $asked.map_or($good, |symbol: &str| symbol == $kernel::SPEC.symbol);
-            if wanted && $cuda.has::<$kernel>() {
-                // SAFETY: argued where the macro is used.
-                return unsafe { tiled::<$kernel>($cuda, $op, $args, $kernel::TILE) };
-            }
-        )* };
-    }
-
-    fn blocks(args: &Args, tile: Tile) -> u64 {
-        let tiles: u64 = tile.tiles(&args.geometry).map(u64::from).iter().product();
-        tiles * u64::from(args.geometry.groups)
-    }
-
-    /// What does not depend on the kind of weights.
-    fn args(shape: &Shape, geometry: Geometry) -> Args {
-        Args {
-            x: DevPtr::NULL,
-            w: DevPtr::NULL,
-            scales: DevPtr::NULL,
-            bias: DevPtr::NULL,
-            residual: DevPtr::NULL,
-            y: DevPtr::NULL,
-            geometry,
-            row_words: 0,
-            activation: Activation::None,
-            vectors: u32::from(shape.pieces(16) && !shape.weights.depthwise()),
-            column_tiles: 0,
-            pixel_tiles: 0,
-            segments: Segments { end: [0; MAX_SEGMENTS], scale: [1.0; MAX_SEGMENTS] },
-        }
-    }
-
-    impl Conv2dI8<'_, CudaBackend> {
-        pub(in crate::ops) fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
-            self.check()?;
-            let (shape, geometry, stream) = (self.shape(), self.geometry()?, cuda.stream());
-            if geometry.pixels == 0 {
-                return Ok(());
-            }
-            let args = Args {
-                x: self.x.dev_ptr(stream).cast(),
-                w: self.w.words.dev_ptr(stream),
-                y: self.y.dev_ptr(stream).cast(),
-                row_words: rows_of(&self.w.packed).words_i8() as u32,
-                ..args(&shape, geometry)
-            };
-            // SAFETY: `check` compared `x` and `y` with the shape; the weights hold `k` rows by
-            // construction; `y` is borrowed exclusively.
-            first!(cuda, I8, self.kernel, args: Conv2dI8Mma(true); I8Dot(true););
-            Err(no_kernel(I8))
-        }
-    }
-
-    impl Conv2dTernary<'_, CudaBackend> {
-        pub(in crate::ops) fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
-            self.check()?;
-            let (shape, geometry, stream) = (self.shape(), self.geometry()?, cuda.stream());
-            if geometry.pixels == 0 {
-                return Ok(());
-            }
-            let args = Args {
-                x: self.x.dev_ptr(stream).cast(),
-                w: self.w.words.dev_ptr(stream),
-                scales: self.scales.dev_ptr(stream),
-                bias: self.bias.map_or(DevPtr::NULL, |bias| bias.dev_ptr(stream)),
-                residual: self.residual.map_or(DevPtr::NULL, |r| r.dev_ptr(stream)),
-                y: self.y.dev_ptr(stream).cast(),
-                row_words: rows_of(&self.w.packed).words_ternary() as u32,
-                activation: self.activation,
-                segments: self.w.segments,
-                ..args(&shape, geometry)
-            };
-            let sms = u64::from(cuda.cuda().device().info().sm_count);
-            let [wide, narrow] = [Conv2dTernaryHopper::TILE, Conv2dTernaryHopperNarrow::TILE]
-                .map(|tile| blocks(&args, tile).div_ceil(sms));
-            // A wide tile takes 5/3 of the time of a narrow one.
-            let wide = geometry.k > 64 && 5 * wide < 3 * narrow;
-            // SAFETY: `check` compared the tensors with the shape; the weights hold `k` rows by
-            // construction; `y` is borrowed exclusively.
-            first!(cuda, TERNARY, self.kernel, args:
-                Conv2dTernaryHopper(wide); Conv2dTernaryHopperNarrow(true);
-                Conv2dTernaryMma(true); TernaryDot(true););
-            Err(no_kernel(TERNARY))
-        }
     }
 }

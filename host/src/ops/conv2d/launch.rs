@@ -9,6 +9,7 @@ use contract::conv2d::{
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
     Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
     Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks,
+    taps3_rows,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -174,6 +175,7 @@ unsafe fn depthwise(
     }
     let f32 = args.element == RowType::F32;
     if let Some(blocks) = taps3_blocks(&args) {
+        let args = Args { pixel_tiles: taps3_rows(&args), ..args };
         match args.element {
             RowType::F32 => run!(Conv2dTaps3F32, [blocks, 1, 1], args),
             RowType::F16 => run!(Conv2dTaps3F16, [blocks, 1, 1], args),

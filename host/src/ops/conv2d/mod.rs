@@ -7,6 +7,8 @@
 mod fold;
 mod int8;
 #[cfg(feature = "cuda")]
+mod int8_launch;
+#[cfg(feature = "cuda")]
 mod launch;
 mod shape;
 mod weights;

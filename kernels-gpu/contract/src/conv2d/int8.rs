@@ -4,7 +4,7 @@
 //! |------------|---------|----------------------------------|-----------------------------------------|
 //! | `x`        | `i8`    | `[N, H, W, C]` or `[N, C, H, W]` | contiguous                              |
 //! | `w`, int8  | `i8`    | `[K, row]`                       | packed, see [`PackedRows`]              |
-//! | `w`, ternary | 2 bits | `[K, row]`                      | packed, 16 codes a word                 |
+//! | `w`, ternary | 2 bits | `[K, row]`                      | packed, see [`ternary_place`]           |
 //! | `scales`   | `f32`   | `[N]`                            | one quantisation multiplier an image    |
 //! | `bias`     | `f32`   | `[K]`                            | or absent                               |
 //! | `residual` | `f32`   | as `y`                           | or absent                               |
@@ -16,9 +16,10 @@
 //! y (ternary)     = act((((f32(acc) / scales[n]) * g[segment of k]) + bias[k]) + residual)
 //! ```
 //!
-//! The ternary numbers are those of the W2A8 linear layer ([`crate::w2a8`]): codes are `t + 1`, the
-//! scales of the weights are by segments of output channels, and the division comes first. Padding
-//! outside of the image is the integer 0 (or a pixel, by [`super::PadMode`]).
+//! The ternary numbers are those of the W2A8 linear layer ([`crate::w2a8`]): the scales of the weights are
+//! by segments of output channels, and the division comes first. A weight is two bits, in two's
+//! complement: moved to the top of their byte they are 64 times the weight, by one shift and one mask.
+//! Padding outside of the image is the integer 0 (or a pixel, by [`super::PadMode`]).
 
 use super::{Activation, Geometry, Tile};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -64,11 +65,27 @@ impl PackedRows {
     }
 }
 
-/// Four ternaries as bytes, from the codes in the low two bits of each byte of `codes`.
+/// Word of its row, and lowest bit, of term `place`. Of 64 neighbours, those 16 apart share a byte: a lane
+/// of a tensor-core product of depth 32, which takes four neighbours of every 16, finds them in one word.
+pub const fn ternary_place(place: usize) -> (usize, u32) {
+    let bit = 8 * (place % 4) + 2 * (place / 16 % 4);
+    (place / 64 * 4 + place % 16 / 4, bit as u32)
+}
+
+/// The top two bits of each byte.
+pub const TOP_BITS: u32 = 0xc0c0_c0c0;
+
+/// Four ternaries as bytes, from the low two bits of each byte of `pairs`.
 #[inline(always)]
-pub const fn ternary_bytes(codes: u32) -> u32 {
-    // 0x80 + code - 1 never borrows from its neighbour.
-    (((codes & 0x0303_0303) | 0x8080_8080) - 0x0101_0101) ^ 0x8080_8080
+pub const fn ternary_bytes(pairs: u32) -> u32 {
+    // The upper bit, 126 times, fills the six above it.
+    (pairs & 0x0303_0303) + (pairs & 0x0202_0202) * 126
+}
+
+/// The same, 64 times, of the terms of a lane `16 * part` further on (`part` below 4) in its word.
+#[inline(always)]
+pub const fn ternary_bytes_64(word: u32, part: u32, mask: u32) -> u32 {
+    (word << (6 - 2 * part)) & mask
 }
 
 /// The only parameter of every kernel here, passed by value.
@@ -128,21 +145,6 @@ const fn mma(symbol: &'static str) -> LaunchSpec {
     LaunchSpec::new(symbol, 128).with_smem(larger(steps, staging)).with_min_blocks(3).with_min_sm(80)
 }
 
-/// Steps in the shared memory of the Hopper kernels.
-pub const HOPPER_STAGES: u32 = 5;
-
-const WIDE: Tile = Tile { pixels: 128, channels: 128 };
-const NARROW: Tile = Tile { pixels: 128, channels: 64 };
-
-const fn hopper(symbol: &'static str, tile: Tile) -> LaunchSpec {
-    // The codes of a step stand behind it; the steps start at a multiple of 1,024.
-    let step = MMA_STEP * (tile.pixels + tile.channels) + MMA_STEP / 4 * tile.channels;
-    LaunchSpec::new(symbol, 256)
-        .with_smem(HOPPER_STAGES * step + 1024)
-        .with_min_blocks(1)
-        .only_on(90)
-}
-
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident $tile:ident $spec:expr;)*) => { $(
         $(#[$doc])*
@@ -169,10 +171,6 @@ kernels! {
     Conv2dI8Mma SMALL mma("conv2d_i8_mma");
     /// Ternary weights, tensor cores.
     Conv2dTernaryMma SMALL mma("conv2d_ternary_mma");
-    /// Ternary weights, a Hopper GPU's tensor cores.
-    Conv2dTernaryHopper WIDE hopper("conv2d_ternary_hopper", WIDE);
-    /// Ternary weights, a Hopper GPU's tensor cores, fewer channels.
-    Conv2dTernaryHopperNarrow NARROW hopper("conv2d_ternary_hopper_narrow", NARROW);
 }
 
 #[cfg(test)]
@@ -180,12 +178,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_become_bytes() {
-        for codes in [[0u8, 1, 2, 1], [2, 2, 0, 0], [1, 0, 1, 2]] {
-            let bytes = ternary_bytes(u32::from_le_bytes(codes)).to_le_bytes();
-            assert_eq!(bytes.map(|b| b as i8), codes.map(|c| c as i8 - 1));
+    fn pairs_of_bits_become_bytes() {
+        for weights in [[0i8, 1, -1, 1], [-1, -1, 0, 0], [1, 0, 1, -1]] {
+            let pairs = u32::from_le_bytes(weights.map(|t| t as u8 & 3));
+            assert_eq!(ternary_bytes(pairs).to_le_bytes().map(|b| b as i8), weights);
+            let top = ternary_bytes_64(pairs, 0, TOP_BITS).to_le_bytes();
+            assert_eq!(top.map(|b| b as i8), weights.map(|t| 64 * t));
+            assert_eq!(ternary_bytes_64(pairs << 4, 2, TOP_BITS).to_le_bytes(), top);
         }
-        assert_eq!(ternary_bytes(0xfdfd_fdfd), 0, "other bits play no part");
+        assert_eq!(ternary_bytes(0xfcfc_fcfc), 0, "other bits play no part");
+    }
+
+    #[test]
+    fn every_term_has_two_bits_of_its_own() {
+        let mut words = [0u32; 12];
+        for place in 0..192 {
+            let (word, bit) = ternary_place(place);
+            assert_eq!(words[word] >> bit & 3, 0, "{place}");
+            words[word] |= 3 << bit;
+        }
+        assert!(words.iter().all(|&word| word == u32::MAX));
     }
 
     #[test]

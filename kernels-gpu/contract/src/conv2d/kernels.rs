@@ -53,7 +53,7 @@ pub struct Args {
     pub split_terms: u32,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,
-    /// Tiles of output pixels.
+    /// Tiles of output pixels; in a 3 by 3 depthwise kernel what [`taps3_rows`] says.
     pub pixel_tiles: u32,
 }
 
@@ -118,9 +118,11 @@ exact! {
 /// Threads of a block of the depthwise kernels.
 pub const TAPS_THREADS: u32 = 128;
 /// Output pixels of a row that one thread of a 3 by 3 kernel computes, for four channels.
-pub const TAPS_PIXELS: u32 = 4;
-/// Rows of them.
-pub const TAPS_ROWS: u32 = 2;
+pub const TAPS_PIXELS: u32 = 2;
+/// Most rows of them; with a step of 2, which shares one line of three, a quarter.
+pub const TAPS_ROWS: u32 = 16;
+/// Threads that keep a large GPU busy: more rows for each only where there are as many.
+const TAPS_ENOUGH: u64 = 3 << 13;
 /// Output channels, and output pixels, of a block of the general kernels.
 pub const TAPS_SIDE: u32 = 32;
 
@@ -135,40 +137,58 @@ pub const fn taps3_blocks(args: &Args) -> Option<u32> {
     if !three || g.dilation[0] != 1 || g.dilation[1] != 1 || args.vectors == 0 || g.k != 1 {
         return None;
     }
-    let outputs = g.out[0].div_ceil(TAPS_ROWS) as u64 * g.out[1].div_ceil(TAPS_PIXELS) as u64;
-    match outputs.checked_mul(args.images as u64 * (g.groups as u64 / 4)) {
+    match taps3_threads(args, taps3_rows(args)) {
         Some(threads) if threads < 1 << 31 => Some(threads.div_ceil(TAPS_THREADS as u64) as u32),
         _ => None,
     }
 }
 
+/// Threads of a 3 by 3 depthwise kernel with so many rows of outputs each.
+const fn taps3_threads(args: &Args, rows: u32) -> Option<u64> {
+    let g = &args.geometry;
+    let outputs = g.out[0].div_ceil(rows) as u64 * g.out[1].div_ceil(TAPS_PIXELS) as u64;
+    outputs.checked_mul(args.images as u64 * (g.groups as u64 / 4))
+}
+
+/// Rows of outputs of a thread of a 3 by 3 depthwise kernel.
+pub const fn taps3_rows(args: &Args) -> u32 {
+    let mut rows = if args.geometry.stride[0] == 1 { TAPS_ROWS } else { TAPS_ROWS / 4 };
+    while rows > 1 {
+        match taps3_threads(args, rows) {
+            Some(threads) if threads < TAPS_ENOUGH => rows /= 2,
+            _ => break,
+        }
+    }
+    rows
+}
+
 macro_rules! taps {
-    ($($(#[$doc:meta])* $name:ident $symbol:literal $smem:expr;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $smem:expr, $blocks:literal;)*) => { $(
         $(#[$doc])*
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = Args;
             const SPEC: LaunchSpec =
-                LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks(2);
+                LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks($blocks);
         }
     )* };
 }
 
 /// A slot of four numbers for each output of each thread.
-const TAPS3_SMEM: u32 = TAPS_THREADS * TAPS_ROWS * TAPS_PIXELS * 16;
+const TAPS3_SMEM: u32 = TAPS_THREADS * TAPS_PIXELS * 16;
 
 taps! {
     /// Depthwise, `f32`, any window.
-    Conv2dTapsF32 "conv2d_taps_f32" 0;
+    Conv2dTapsF32 "conv2d_taps_f32" 0, 2;
     /// Depthwise, `f16` and `bf16`, any window.
-    Conv2dTapsHalf "conv2d_taps_half" 0;
+    Conv2dTapsHalf "conv2d_taps_half" 0, 2;
     /// Depthwise, `f32`, 3 by 3.
-    Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM;
+    Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM, 4;
     /// Depthwise, `f16`, 3 by 3.
-    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM;
+    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM, 4;
     /// Depthwise, `bf16`, 3 by 3.
-    Conv2dTaps3Bf16 "conv2d_taps3_bf16" TAPS3_SMEM;
+    Conv2dTaps3Bf16 "conv2d_taps3_bf16" TAPS3_SMEM, 4;
 }
 
 /// Terms of a step of the tensor-core kernels.

@@ -29,12 +29,14 @@
 mod geometry;
 pub mod int8;
 pub mod kernels;
+pub mod lines;
 mod number;
 pub mod weights;
 
 pub use int8::{
-    Conv2dI8, Conv2dI8Mma, Conv2dTernary, Conv2dTernaryHopper, Conv2dTernaryHopperNarrow, Conv2dTernaryMma,
+    Conv2dI8, Conv2dI8Mma, Conv2dTernary, Conv2dTernaryMma,
 };
 pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
+pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};
