@@ -218,8 +218,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                     let at = s + LANES * part as u32;
                     if at < chunk.len {
                         // SAFETY: a held element.
-                        partials[part] =
-                            step(partials[part], unsafe { Self::held().add(at ^ Self::swap(at)).read() });
+                        partials[part] = step(partials[part], unsafe {
+                            Self::held().add(at ^ Self::swap(at)).read()
+                        });
                     }
                     part += 1;
                 }

@@ -8,8 +8,7 @@ use contract::conv2d::{
     Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
     Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks,
-    taps3_rows,
+    Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks, taps3_rows,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;

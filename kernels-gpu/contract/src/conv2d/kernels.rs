@@ -186,7 +186,7 @@ taps! {
     /// Depthwise, `f32`, 3 by 3.
     Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM, 4;
     /// Depthwise, `f16`, 3 by 3.
-    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM, 4;
+    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM, 3;
     /// Depthwise, `bf16`, 3 by 3.
     Conv2dTaps3Bf16 "conv2d_taps3_bf16" TAPS3_SMEM, 4;
 }
