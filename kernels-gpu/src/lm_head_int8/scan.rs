@@ -20,7 +20,7 @@ use crate::arch::warp::{LANES, lane_id, warp_id, warp_max, warp_sum};
 
 /// Rows of a warp.
 const ROWS: usize = (SCAN_ROWS * LANES / THREADS) as usize;
-/// Steps of 512 bytes of each row in flight; dots without an instruction of their own need the registers.
+/// Steps of 512 bytes of each row in flight; some GPUs before sm_75 have half the registers.
 const UNROLL: usize = if cfg!(level_sm_75) { 2 } else { 1 };
 /// Bytes of a step.
 const STEP: u32 = 16 * LANES;
