@@ -14,7 +14,7 @@
 //! `logits[v]` is the logit of [`crate::lm_head`], the same bits, for every row that the sampler can
 //! pick or that decides what it picks, and minus infinity for the others. So the token is the same,
 //! always. What a token is drawn from has to be known: the best, or the best `k`. Where more may be
-//! drawn ([`wanted`] is 0) every logit is computed.
+//! drawn ([`Asked::wanted`] is 0) every logit is computed.
 //!
 //! # The bound
 //!

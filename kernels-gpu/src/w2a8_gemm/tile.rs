@@ -40,12 +40,14 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     }
 
     /// Tiles of the product.
+    #[cfg(level_sm_90a)]
     #[inline(always)]
     pub(super) fn count(args: &Args) -> u32 {
         args.m.div_ceil(TOKENS) * args.n.div_ceil(ROWS)
     }
 
     /// Tile `index` in the same order, the axes of the grid as one.
+    #[cfg(level_sm_90a)]
     #[inline(always)]
     pub(super) fn of(args: &Args, index: u32, part: u32) -> Self {
         let (across, down) = (args.m.div_ceil(TOKENS), args.n.div_ceil(ROWS));

@@ -1,6 +1,5 @@
 //! Rings of places in shared memory, and the barriers at which those meet who fill and use them.
 
-use super::CONSUMERS;
 use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{self, Barrier};
 use crate::arch::shared::Shared;
