@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
 use bitnet_gpu::session::{GenerateStats, HeadKind, KvType, LoadStats, Session};
+use bitnet_gpu::tune::Tuning;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,6 +20,11 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
         .mmap(!args.no_mmap)
         .graph(!args.no_graph)
         .pdl(!args.no_pdl)
+        .tuning(match (&args.tune_file, args.no_tune) {
+            (Some(file), _) => Tuning::File(file.clone()),
+            (None, true) => Tuning::Off,
+            (None, false) => Tuning::Auto,
+        })
         .profile(args.profile.is_some())
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
@@ -85,7 +91,13 @@ impl Stats {
         };
         let load = human_seconds(self.load.seconds);
         let file = human_bytes(self.load.file_bytes);
-        let mut lines = vec![
+        let tuning = &self.load.tuning;
+        let mut lines: Vec<_> = tuning.notes.iter().map(|note| format!("tuning   {note}")).collect();
+        if tuning.choices > 0 {
+            let from = tuning.sources.join(", ");
+            lines.push(format!("tuning   {} choices: {from}", tuning.choices));
+        }
+        lines.extend([
             format!("load     {file} in {load} on {}", self.device),
             format!(
                 "prefill  {} tokens{cached} in {}{}",
@@ -104,7 +116,7 @@ impl Stats {
                 human_bytes(self.memory_bytes as u64),
                 human_bytes(self.memory_peak_bytes as u64)
             ),
-        ];
+        ]);
         if let (Some(line), Some(peak)) = (lines.last_mut(), self.host_peak_bytes) {
             *line += &format!(", {} of host memory at most", human_bytes(peak));
         }
@@ -156,7 +168,7 @@ mod tests {
     fn the_statistics_say_what_was_measured_and_no_more() {
         let mut stats = Stats {
             device: "cpu".into(),
-            load: LoadStats { seconds: 0.5, file_bytes: 3 << 20, device_seconds: 0.0 },
+            load: LoadStats { seconds: 0.5, file_bytes: 3 << 20, ..LoadStats::default() },
             generate: GenerateStats {
                 prompt_tokens: 12,
                 cached_tokens: 0,

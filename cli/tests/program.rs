@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const COMMANDS: [&str; 7] =
-    ["generate", "chat", "inspect", "convert", "synth", "doctor", "completions"];
+const COMMANDS: [&str; 8] =
+    ["generate", "chat", "inspect", "convert", "synth", "doctor", "tune", "completions"];
 
 /// The program with nothing in its environment but a home folder of its own.
 fn bitnet(args: &[&str]) -> Command {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use contract::launch::{DevPtr, Kernel};
 
+use super::choices::{Choices, Problem};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
 use crate::driver::{
     Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, ModuleError, Stream,
@@ -20,6 +21,7 @@ pub(super) type Buf<T> = DeviceBuffer<T>;
 pub struct CudaBackend {
     cuda: Cuda,
     kernels: Kernels,
+    choices: Choices,
 }
 
 /// Handles of the kernels, each made once. Those of a model are made when the device is opened.
@@ -90,7 +92,7 @@ impl CudaBackend {
     /// # Errors
     /// A kernel that the device cannot have.
     pub fn new(cuda: Cuda) -> Result<Self, OpError> {
-        let backend = Self { cuda, kernels: Kernels::new() };
+        let backend = Self { cuda, kernels: Kernels::new(), choices: Choices::default() };
         backend.load_model_kernels().map_err(CudaError::from)?;
         Ok(backend)
     }
@@ -110,6 +112,43 @@ impl CudaBackend {
     /// The opened device.
     pub fn cuda(&self) -> &Cuda {
         &self.cuda
+    }
+
+    /// The variants that run instead of those of the families' own rules.
+    pub fn choices(&self) -> &Choices {
+        &self.choices
+    }
+
+    /// Runs these variants from now on. Results do not change, times may; what was recorded keeps its own.
+    ///
+    /// # Errors
+    /// A variant that this device cannot run; nothing has changed then.
+    pub fn set_choices(&mut self, choices: Choices) -> Result<(), OpError> {
+        if let Some((problem, found)) = choices.iter().find(|&(p, index)| !self.runs(p, index)) {
+            return Err(OpError::Dimension {
+                op: problem.family().name(),
+                what: "variant",
+                found,
+                allowed: "this device cannot run the chosen one; leave the choice out",
+            });
+        }
+        self.choices = choices;
+        Ok(())
+    }
+
+    /// Whether this device can run variant `index` for `problem`.
+    pub fn runs(&self, problem: &Problem, index: usize) -> bool {
+        use super::choices::Family;
+        let device = self.cuda.device();
+        let family = problem.family();
+        problem.eligible(index, device.sm_count())
+            && match family {
+                Family::W2a8Gemm => super::w2a8_gemm::has_variant(self, index),
+                // Every level has these kernels.
+                Family::BitLinear | Family::W2a8Gemv => family
+                    .spec(index)
+                    .is_some_and(|spec| device.limits().check(spec, [1; 3]).is_ok()),
+            }
     }
 
     pub(super) fn stream(&self) -> &Stream {

@@ -15,6 +15,7 @@ pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;
 pub mod bmm;
+pub mod choices;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod elementwise;

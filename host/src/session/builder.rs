@@ -13,6 +13,7 @@ use crate::device_choice::{self, BackendChoice};
 use crate::model::{HeadKind, LoadProgress, Model, Sequence, SequenceOptions};
 use crate::ops::{Backend, RowType};
 use crate::text::Tokenizer;
+use crate::tune::{Tuning, TuningState};
 
 /// Rows of the largest prefill step.
 const PREFILL_CHUNK: usize = 256;
@@ -47,6 +48,7 @@ pub struct SessionBuilder {
     no_mmap: bool,
     no_graph: bool,
     no_pdl: bool,
+    tuning: Tuning,
 }
 
 impl SessionBuilder {
@@ -138,6 +140,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Which measured choices of kernel variants are in force, on a GPU; by default what is shipped for it
+    /// and what `bitnet tune` has written. They change times and never results.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
     /// Loads the model.
     ///
     /// # Errors
@@ -164,6 +174,8 @@ impl SessionBuilder {
         let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
         let device_started = Instant::now();
         let resolved = self.backend.resolve()?;
+        #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
+        let mut tuning = TuningState::default();
         let (engine, device_seconds) = match resolved {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
@@ -172,7 +184,7 @@ impl SessionBuilder {
             }
             #[cfg(feature = "cuda")]
             device_choice::Backend::Cuda(ordinal) => {
-                let backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
+                let mut backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
                     ordinal,
                     pool_cap_bytes: self.pool_cap_bytes,
                     priority: self.stream_priority,
@@ -180,6 +192,7 @@ impl SessionBuilder {
                     pdl: !self.no_pdl,
                     ..Default::default()
                 })?;
+                tuning = crate::tune::apply(&mut backend, &self.tuning)?;
                 let seconds = device_started.elapsed().as_secs_f64();
                 (self.engine(backend, &checkpoint, context, progress)?, seconds)
             }
@@ -193,6 +206,7 @@ impl SessionBuilder {
             seconds: started.elapsed().as_secs_f64(),
             file_bytes: checkpoint.file_bytes(),
             device_seconds,
+            tuning,
         };
         Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
     }

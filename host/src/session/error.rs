@@ -28,6 +28,9 @@ pub enum SessionError {
     /// Tokenizer, template or sampling parameters.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// A tuning record that was asked for by name.
+    #[error(transparent)]
+    Tune(#[from] crate::tune::TuneError),
     /// No model was named.
     #[error("no model was given; name a checkpoint folder or a .gguf file")]
     NoModel,

@@ -32,6 +32,7 @@ mod soak;
 mod softmax;
 mod sparse;
 mod support;
+mod tune;
 mod w2a8_gemm;
 mod w2a8_gemv;
 
