@@ -24,6 +24,7 @@ use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::sample::GREEDY;
 use bitnet_gpu::session::{HeadKind, Session};
 use bitnet_gpu::text::SamplingParams;
+use bitnet_gpu::tune::Tuning;
 use contract::kv_append::kv_stride;
 use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
@@ -125,7 +126,13 @@ fn measure(
         .graph(setting.graph)
         .pdl(setting.pdl)
         .head(setting.head)
+        .tuning(if suite.options().no_tune { Tuning::Off } else { Tuning::Auto })
         .build()?;
+    let tuning = session.load_stats().tuning.clone();
+    let note = format!("tuning: {} choices of {:?}", tuning.choices, tuning.sources);
+    if !suite.report().notes.contains(&note) {
+        suite.report().notes.push(note);
+    }
     let load_seconds = started.elapsed().as_secs_f64();
     let host = memory();
     let vocab = session.config().vocab_size;

@@ -39,6 +39,9 @@ pub struct Options {
     /// tokens_per_second: checkpoint folder or file, instead of a synthetic one
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
+    /// tokens_per_second: leave out what `bitnet tune` has measured
+    #[arg(long)]
+    pub no_tune: bool,
     /// tokens_per_second: named configuration to synthesise
     #[arg(long, value_name = "CONFIG", default_value = "2b4t")]
     pub config: String,

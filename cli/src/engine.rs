@@ -92,7 +92,8 @@ impl Stats {
         let load = human_seconds(self.load.seconds);
         let file = human_bytes(self.load.file_bytes);
         let tuning = &self.load.tuning;
-        let mut lines: Vec<_> = tuning.notes.iter().map(|note| format!("tuning   {note}")).collect();
+        let mut lines: Vec<_> =
+            tuning.notes.iter().map(|note| format!("tuning   {note}")).collect();
         if tuning.choices > 0 {
             let from = tuning.sources.join(", ");
             lines.push(format!("tuning   {} choices: {from}", tuning.choices));

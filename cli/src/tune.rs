@@ -127,7 +127,9 @@ fn table(entries: &[&Entry]) -> String {
             (Some(default), Some(chosen)) => format!("{:.2}x", default / chosen),
             _ => "-".into(),
         };
-        let short = |name: &str| name.trim_start_matches(entry.family.name()).trim_start_matches('_').to_owned();
+        let short = |name: &str| {
+            name.trim_start_matches(entry.family.name()).trim_start_matches('_').to_owned()
+        };
         let chosen = match &entry.chosen {
             None => "none passed its check".into(),
             Some(name) if *name == entry.default => format!("{} (default)", short(name)),

@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{OpError, bit_linear, w2a8_gemm, w2a8_gemv};
 
 /// A kernel family that has variants and a rule to choose among them.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
     /// [`super::bit_linear`].
@@ -213,8 +211,7 @@ mod tests {
     #[test]
     fn rows_fall_into_the_smallest_class_that_holds_them() {
         let class = |m| Problem::of(Family::W2a8Gemm, m, 100, 100).map(|p| p.m());
-        for (m, expected) in
-            [(1, 8), (8, 8), (9, 16), (17, 24), (33, 48), (257, 384), (4096, 4096)]
+        for (m, expected) in [(1, 8), (8, 8), (9, 16), (17, 24), (33, 48), (257, 384), (4096, 4096)]
         {
             assert_eq!(class(m), Some(expected), "m={m}");
         }

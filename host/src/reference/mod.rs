@@ -31,9 +31,7 @@ pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
 use contract::num::RowType;
-use contract::w2a8::{
-    CODES_PER_WORD, PAD_WORD, act_bytes, act_index, code_shift, row_words,
-};
+use contract::w2a8::{CODES_PER_WORD, PAD_WORD, act_bytes, act_index, code_shift, row_words};
 
 /// A small generator of test inputs (SplitMix64): the same seed, the same numbers everywhere.
 #[derive(Clone, Debug)]

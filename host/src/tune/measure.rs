@@ -46,7 +46,8 @@ pub fn tune(
 ) -> Result<Report, TuneError> {
     let started = Instant::now();
     let mut gpu = CudaBackend::open(CudaOptions::new(options.ordinal).pdl(true))?;
-    let folder = options.folder.clone().or_else(store::folder).ok_or(store::StoreError::NoFolder)?;
+    let folder =
+        options.folder.clone().or_else(store::folder).ok_or(store::StoreError::NoFolder)?;
     let here = apply::device_key(&gpu);
     let module = gpu.cuda().module();
     let path = store::file(&folder, &here, module.loaded_level());
@@ -132,7 +133,11 @@ pub fn tune(
                 date: today(),
                 default: family.symbol(default).into(),
                 chosen: outcome.chosen.map(|index| family.symbol(index).into()),
-                tried: outcome.tried.into_iter().map(|(index, found)| tried(family, index, found)).collect(),
+                tried: outcome
+                    .tried
+                    .into_iter()
+                    .map(|(index, found)| tried(family, index, found))
+                    .collect(),
             });
             measured += 1;
         }
@@ -179,7 +184,12 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(gpu: &CudaBackend, cpu: &CpuBackend, shape: Shape, rows: usize) -> Result<Self, OpError> {
+    fn new(
+        gpu: &CudaBackend,
+        cpu: &CpuBackend,
+        shape: Shape,
+        rows: usize,
+    ) -> Result<Self, OpError> {
         let Shape { n, k } = shape;
         let mut inputs = Inputs::new((n as u64) << 32 | k as u64);
         let words = inputs.packed_words(n, k);
@@ -237,9 +247,12 @@ struct Case<'a> {
     problem: Problem,
     turns: Vec<Turn>,
     /// Some rows of the output by the CPU.
-    expected: Vec<(usize, Vec<u32>)>,
-    /// The whole output of the first variant that agreed with them.
-    agreed: Option<Vec<u32>>,
+    expected: Vec<(usize, Vec<f32>)>,
+    /// The output of a variant.
+    found: Vec<f32>,
+    /// The whole output of the first variant that agreed with the CPU, once there is one.
+    agreed: Vec<f32>,
+    agrees: bool,
     graphs: HashMap<usize, (Graph, usize)>,
     events: [Event; 2],
 }
@@ -269,20 +282,26 @@ impl<'a> Case<'a> {
         if problem.family() == Family::BitLinear {
             let mut x = cpu.alloc("tuning", k)?;
             cpu.write(&mut x, 0, &layer.x)?;
-            cpu.bit_linear(BitLinear { x: &x, norm: None, w, finish: Finish::Store { y: &mut y } })?;
+            cpu.bit_linear(BitLinear {
+                x: &x,
+                norm: None,
+                w,
+                finish: Finish::Store { y: &mut y },
+            })?;
         } else {
             let acts = layer.rows(cpu, &rows)?;
             cpu.w2a8_gemm(W2a8Gemm { w, acts: &acts, y: &mut y, m: rows.len(), variant: None })?;
         }
         let mut values = vec![0.0f32; rows.len() * n];
         cpu.read(&y, 0, &mut values)?;
-        let bits: &[u32] = bytemuck::cast_slice(&values);
         let expected =
-            rows.iter().zip(bits.chunks_exact(n)).map(|(&row, bits)| (row, bits.to_vec())).collect();
+            rows.iter().zip(values.chunks_exact(n)).map(|(&row, y)| (row, y.to_vec())).collect();
         let event = || Event::with_timing(gpu.cuda().device()).map_err(|e| OpError::Cuda(e.into()));
         let events = [event()?, event()?];
-        let (agreed, graphs) = (None, HashMap::new());
-        Ok(Self { gpu, layer, problem, turns, expected, agreed, graphs, events })
+        let [found, agreed] = [(); 2].map(|()| vec![0.0; m * n]);
+        let graphs = HashMap::new();
+        let agrees = false;
+        Ok(Self { gpu, layer, problem, turns, expected, found, agreed, agrees, graphs, events })
     }
 
     /// Makes `variant` the one that runs.
@@ -322,28 +341,31 @@ impl<'a> Case<'a> {
         // What a variant leaves out must not look like what the last one wrote.
         self.gpu.fill(&mut self.turns[0].y, 0xff)?;
         self.launch(0)?;
+        self.gpu.read(&self.turns[0].y, 0, &mut self.found)?;
         let n = self.problem.n();
-        let mut values = vec![0.0f32; self.problem.m() * n];
-        self.gpu.read(&self.turns[0].y, 0, &mut values)?;
-        let found: Vec<u32> = bytemuck::allocation::cast_vec(values);
-        let different = |row: usize, found: &[u32], expected: &[u32], what: &str| {
-            let at = found.iter().zip(expected).position(|(a, b)| a != b)?;
+        let found: &[u32] = bytemuck::cast_slice(&self.found);
+        let different = |first: usize, found: &[u32], expected: &[f32], what: &str| {
+            // As whole slices first: they are equal almost always, and hundreds of megabytes.
+            let expected: &[u32] = bytemuck::cast_slice(expected);
+            if found == expected {
+                return Ok(());
+            }
+            let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
             let (a, b) = (f32::from_bits(found[at]), f32::from_bits(expected[at]));
-            Some(format!("y[{}, {}] is {a:e} and {b:e} {what}", row + at / n, at % n))
+            Err(format!("y[{}, {}] is {a:e} and {b:e} {what}", first + at / n, at % n))
         };
+        // What equals an output that agrees with the CPU agrees with it too.
+        if self.agrees {
+            return Ok(different(0, found, &self.agreed, "by another variant"));
+        }
         for (row, expected) in &self.expected {
-            let found = &found[row * n..][..n];
-            if let Some(difference) = different(*row, found, expected, "on the CPU") {
-                return Ok(Err(difference));
+            if let Err(reason) = different(*row, &found[row * n..][..n], expected, "on the CPU") {
+                return Ok(Err(reason));
             }
         }
-        match &self.agreed {
-            Some(agreed) => Ok(different(0, &found, agreed, "by another variant").map_or(Ok(()), Err)),
-            None => {
-                self.agreed = Some(found);
-                Ok(Ok(()))
-            }
-        }
+        self.agrees = true;
+        std::mem::swap(&mut self.found, &mut self.agreed);
+        Ok(Ok(()))
     }
 
     fn graph(&mut self, variant: usize) -> Result<(), OpError> {
@@ -429,8 +451,6 @@ fn launch(
             gpu.bit_linear(BitLinear { x, norm: None, w, finish: Finish::Store { y } })
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-        Family::W2a8Gemm => {
-            gpu.w2a8_gemm(W2a8Gemm { w, acts, y, m: problem.m(), variant: None })
-        }
+        Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm { w, acts, y, m: problem.m(), variant: None }),
     }
 }

@@ -16,6 +16,8 @@ mod measure;
 pub mod record;
 pub mod search;
 pub mod store;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,19 +103,18 @@ pub fn shapes(config: &ModelConfig) -> Vec<Shape> {
 /// What there is to choose for layers of these shapes and steps of up to `max_rows` rows: shape by shape, single
 /// rows first.
 pub fn problems(shapes: &[Shape], max_rows: usize) -> Vec<Problem> {
-    let classes = |family, most: usize| {
-        let below = M_CLASSES.iter().filter(move |&&class| class <= most.max(M_CLASSES[0]));
-        let single = family != Family::W2a8Gemm;
-        below.copied().take(if single { 1 } else { usize::MAX }).map(move |m| if single { 1 } else { m })
+    // Up to the class that holds the largest step.
+    let classes = M_CLASSES.partition_point(|&class| class < max_rows) + 1;
+    let rows = |family| match family {
+        Family::W2a8Gemm => &M_CLASSES[..classes.min(M_CLASSES.len())],
+        Family::BitLinear | Family::W2a8Gemv => &[1],
     };
-    let mut problems = Vec::new();
-    for &Shape { n, k } in shapes {
-        for family in Family::ALL {
-            let of = classes(family, max_rows).filter_map(|m| Problem::of(family, m, n, k));
-            problems.extend(of);
-        }
-    }
-    problems
+    let of = |&Shape { n, k }: &Shape| {
+        Family::ALL.into_iter().flat_map(move |family| {
+            rows(family).iter().filter_map(move |&m| Problem::of(family, m, n, k))
+        })
+    };
+    shapes.iter().flat_map(of).collect()
 }
 
 /// What to tune, and how long.
@@ -180,11 +181,7 @@ pub struct Report {
 /// # Errors
 /// This build has no GPU backend.
 #[cfg(not(feature = "cuda"))]
-pub fn tune(
-    _: &[Shape],
-    _: &Options,
-    _: &mut dyn FnMut(Progress),
-) -> Result<Report, TuneError> {
+pub fn tune(_: &[Shape], _: &Options, _: &mut dyn FnMut(Progress)) -> Result<Report, TuneError> {
     let error = crate::driver::CudaError::from(crate::driver::DeviceError::NotBuilt);
     Err(OpError::from(error).into())
 }
@@ -199,7 +196,9 @@ fn today() -> String {
 /// The date `days` after 1970-01-01.
 #[cfg(any(feature = "cuda", test))]
 fn date(mut days: u64) -> String {
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let mut year = 1970;
     while days >= 365 + u64::from(leap(year)) {
         days -= 365 + u64::from(leap(year));
@@ -255,7 +254,8 @@ mod apply {
             Tuning::Off => {}
             Tuning::File(path) => {
                 let unusable = |why: String| TuneError::Unusable { path: path.clone(), why };
-                let record = store::read(path)?.ok_or_else(|| unusable("there is no such file".into()))?;
+                let record =
+                    store::read(path)?.ok_or_else(|| unusable("there is no such file".into()))?;
                 record.is_of(&here, false).map_err(|stale| unusable(stale.to_string()))?;
                 if let Some(note) = choices(gpu, &record).1.into_iter().next() {
                     return Err(unusable(note));
@@ -264,7 +264,8 @@ mod apply {
             }
             Tuning::Auto => {
                 let shipped = store::SHIPPED.iter().map(|text| Record::parse(text.as_bytes()));
-                for record in shipped.flatten().filter(|record| record.is_of(&here, false).is_ok()) {
+                for record in shipped.flatten().filter(|record| record.is_of(&here, false).is_ok())
+                {
                     take("shipped".into(), &record)?;
                 }
                 let level = gpu.cuda().module().loaded_level();
@@ -275,7 +276,8 @@ mod apply {
                         Ok(Some(record)) => match record.is_of(&here, true) {
                             Ok(()) => take(path.display().to_string(), &record)?,
                             Err(stale) => {
-                                state.notes.push(format!("{} is left out: {stale}", path.display()));
+                                let path = path.display();
+                                state.notes.push(format!("{path} is left out: {stale}"));
                             }
                         },
                         Err(error) => state.notes.push(format!("left out: {error}")),

@@ -330,7 +330,9 @@ impl Record {
         if found.is_some() && found == sha256 {
             return Ok(());
         }
-        let short = |hash: Option<&str>| hash.map_or("none", |hash| &hash[..12.min(hash.len())]).to_owned();
+        let short = |hash: Option<&str>| {
+            hash.map_or("none", |hash| hash.get(..12).unwrap_or(hash)).to_owned()
+        };
         Err(Stale { what: "PTX", found: short(found), expected: short(sha256) })
     }
 
@@ -352,7 +354,9 @@ impl Record {
                 continue;
             }
             for entry in entries {
-                let (Some(problem), Some(name)) = (entry.problem(), &entry.chosen) else { continue };
+                let (Some(problem), Some(name)) = (entry.problem(), &entry.chosen) else {
+                    continue;
+                };
                 let index = family.find(name).filter(|&index| runs(&problem, index));
                 match index.map(|index| choices.insert(problem, index)) {
                     Some(Ok(())) => {}

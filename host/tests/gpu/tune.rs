@@ -33,12 +33,9 @@ fn run(gpu: &CudaBackend, family: Family, m: usize) -> (Vec<u32>, Vec<&'static s
     gpu.cuda().profiler().expect("opened with it").reset();
     let w = &w;
     match family {
-        Family::BitLinear => gpu.bit_linear(BitLinear {
-            x: &x,
-            norm: None,
-            w,
-            finish: Finish::Store { y: &mut y },
-        }),
+        Family::BitLinear => {
+            gpu.bit_linear(BitLinear { x: &x, norm: None, w, finish: Finish::Store { y: &mut y } })
+        }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts: &acts, y: &mut y, variant: None }),
         Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm { w, acts: &acts, y: &mut y, m, variant: None }),
     }
