@@ -58,7 +58,7 @@ fn every_command_has_help() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_names_the_argument() {
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 20] = [
         (&[], "Usage"),
         (&["fly"], "fly"),
         (&["generate"], "--prompt"),
@@ -76,6 +76,9 @@ fn wrong_usage_ends_with_2_and_names_the_argument() {
         (&["synth", "tiny"], "<OUT>"),
         (&["convert", "a", "b"], "--to"),
         (&["completions", "dos"], "bash"),
+        (&["tune", "--device", "cpu"], "nothing to tune on the CPU"),
+        (&["tune", "--max-rows", "4097"], "--max-rows"),
+        (&["generate", "--prompt", "a", "--no-tune", "--tune-file", "b"], "--tune-file"),
     ];
     for (args, named) in cases {
         let output = run(args);
