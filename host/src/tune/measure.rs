@@ -99,7 +99,7 @@ pub fn tune(
     let (kept, total) = (asked.len() - todo.len(), todo.len());
     let mut measured = 0;
     if total > 0 {
-        let cpu = CpuBackend::new(None).map_err(OpError::from)?;
+        let cpu = CpuBackend::new(None)?;
         let mut layer: Option<Layer> = None;
         let mut risen = false;
         for problem in todo {
