@@ -202,6 +202,7 @@ fn text(text: &str, what: &str) -> Result<(), String> {
 }
 
 /// `text`, made to pass the check of a reason.
+#[cfg(any(feature = "cuda", test))]
 pub(super) fn reason(text: &str) -> String {
     let line: String = text.chars().filter(|c| !c.is_control()).collect();
     let end = (0..=MAX_TEXT.min(line.len())).rev().find(|&at| line.is_char_boundary(at));
