@@ -8,6 +8,8 @@ mod act_quant;
 mod activation;
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/attention_paged.rs"]
+mod attention_paged;
 #[path = "gpu/attention_step.rs"]
 mod attention_step;
 #[path = "gpu/bit_linear.rs"]

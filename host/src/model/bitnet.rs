@@ -12,14 +12,15 @@
 use super::sequence::Sequence;
 use super::{HeadKind, ModelError};
 use crate::checkpoint::ModelConfig;
-use crate::layers::{Block, Rows};
+use crate::layers::{Activations, Block, Past};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
 use crate::ops::rmsnorm::RmsNorm;
+use crate::ops::rope::RopeTable;
 use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
-use crate::ops::{Backend, Dense, OpError};
+use crate::ops::{Backend, Dense, OpError, RowWords};
 
 /// Steps are recorded for contexts of at least this many positions.
 const SMALLEST_RECORDING: usize = 256;
@@ -129,6 +130,8 @@ impl<B: Backend> Model<B> {
             logits_at: 0,
             vocab: self.config.vocab_size,
             sampler: &mut sequence.sampler,
+            row: 0,
+            rows: 1,
             out: &mut sequence.tokens,
         })
     }
@@ -173,7 +176,17 @@ impl<B: Backend> Model<B> {
         tokens: &[u32],
         start: usize,
     ) -> Result<(), ModelError> {
-        let (capacity, vocab) = (sequence.options().capacity, self.config.vocab_size);
+        self.check_tokens(tokens, start, sequence.options().capacity)
+    }
+
+    /// Refuses tokens that a context of `capacity` positions cannot take from `start` on.
+    pub(super) fn check_tokens(
+        &self,
+        tokens: &[u32],
+        start: usize,
+        capacity: usize,
+    ) -> Result<(), ModelError> {
+        let vocab = self.config.vocab_size;
         if tokens.is_empty() {
             return Err(ModelError::EmptyInput);
         }
@@ -206,18 +219,34 @@ impl<B: Backend> Model<B> {
         sequence: &mut Sequence<B>,
         input: Input,
         m: usize,
-        positions: usize,
+        reach: usize,
     ) -> Result<(), OpError> {
         let Sequence { x, caches, rope, ids, start, sampler, normed, .. } = sequence;
         let (ids, ids_at, start, start_at) = match input {
             Input::Ids => (&*ids, 0, &*start, 0),
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
         };
-        self.backend.embed(Embed { ids, ids_at, table: &self.embedding, out: &mut x.h, m })?;
-        let rows = Rows { m, start, start_at, positions };
+        let ids = RowWords { words: ids, at: ids_at, stride: 1 };
+        let past = |cache| Past::Run { cache, start, start_at, reach };
+        self.forward(x, normed, rope, ids, m, caches.iter_mut().map(past))
+    }
+
+    /// Embedding, blocks and last norm for `m` rows, each block with its own of `pasts`.
+    pub(super) fn forward<'a>(
+        &self,
+        x: &mut Activations<B>,
+        normed: &mut B::Buf<f32>,
+        rope: &RopeTable<B>,
+        ids: RowWords<'_, B>,
+        m: usize,
+        pasts: impl Iterator<Item = Past<'a, B>>,
+    ) -> Result<(), OpError> {
+        let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
+        let table = &self.embedding;
+        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
         let mut pending = false;
-        for (block, cache) in self.blocks.iter().zip(caches) {
-            pending = block.forward(&self.backend, x, cache, rope, &rows, pending)?;
+        for (block, past) in self.blocks.iter().zip(pasts) {
+            pending = block.forward(&self.backend, x, past, rope, m, pending)?;
         }
         self.backend.rmsnorm(RmsNorm {
             x: &mut x.h,
@@ -241,14 +270,16 @@ impl<B: Backend> Model<B> {
                 table,
                 input,
                 sampler: &mut sequence.sampler,
+                row: 0,
                 logits: &mut sequence.logits,
+                m: 1,
             }),
             _ => self.head_row(sequence, 0),
         }
     }
 
     /// The head as the checkpoint stores it.
-    fn head(&self) -> &Dense<B> {
+    pub(super) fn head(&self) -> &Dense<B> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 

@@ -181,8 +181,8 @@ impl TokenLog for MappedBuffer<u32> {
         self.load(step).unwrap_or(Self::EMPTY)
     }
 
-    fn clear(&mut self) {
-        for index in 0..self.len() {
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        for index in range {
             self.store(index, Self::EMPTY);
         }
     }
@@ -345,6 +345,7 @@ impl Backend for CudaBackend {
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,
+        attention_paged: AttentionPaged,
         attention_step: AttentionStep,
         bit_linear: BitLinear,
         lm_head: LmHead,

@@ -9,7 +9,7 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
+    act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
     kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
     softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
@@ -36,6 +36,7 @@ enum Inputs {
     ActQuant(act_quant::Inputs),
     Activation(activation::Inputs),
     Attention(attention::Inputs),
+    AttentionPaged(attention_paged::Inputs),
     AttentionStep(attention_step::Inputs),
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
@@ -69,6 +70,7 @@ impl Run for Case {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
+            Inputs::AttentionPaged(inputs) => inputs.run(bed),
             Inputs::AttentionStep(inputs) => inputs.run(bed),
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
@@ -237,6 +239,9 @@ impl List {
 
     /// The fused operations of a single row.
     fn steps(&mut self) {
+        for (kernel, what, inputs) in attention_paged::cases() {
+            self.add(kernel, what, Inputs::AttentionPaged(inputs));
+        }
         for (kernel, what, inputs) in attention_step::cases() {
             self.add(kernel, what, Inputs::AttentionStep(inputs));
         }

@@ -39,6 +39,7 @@ impl Run for Inputs {
             adjusted: bed.output(adjusted_len(vocab as u32) as usize)?,
             tops: bed.output(groups(vocab as u32) as usize)?,
             best: bed.input(&[0])?,
+            rows: 1,
         };
         let mut logits = bed.output(vocab)?;
         bed.backend().lm_head_int8(LmHeadInt8 {
@@ -48,7 +49,9 @@ impl Run for Inputs {
             table: &table,
             input: &mut input,
             sampler: &mut sampler,
+            row: 0,
             logits: &mut logits,
+            m: 1,
         })?;
         let bytes = bed.read("bytes", &table.bytes)?;
         let words = bytes.into_iter().map(u32::from).collect();

@@ -155,23 +155,23 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
         let mut x = b.alloc("test", inputs.len()).expect("inputs");
         b.write(&mut x, 0, &inputs).expect("inputs");
         let tokens = [false, true].map(|int8| {
-            let mut sampler = SampleState::alloc(b, vocab).expect("a sampler");
+            let mut sampler = SampleState::alloc(b, vocab, 1).expect("a sampler");
             b.write(&mut sampler.params, 0, &param_words(&params)).expect("parameters");
             b.write(&mut sampler.state, 0, &state_words(&StepState::default())).expect("a state");
             let mut log = b.alloc_tokens(steps).expect("a log");
-            let mut input = table.input(b).expect("scratch");
+            let mut input = table.input(b, 1).expect("scratch");
             let mut logits = zeros::<B, f32>(b, vocab);
             for step in 0..steps {
                 let (x, x_at, w, logits) = (&x, step * k, &w, &mut logits);
                 if int8 {
                     let (table, input, sampler) = (&table, &mut input, &mut sampler);
-                    b.lm_head_int8(LmHeadInt8 { x, x_at, w, table, input, sampler, logits })
+                    b.lm_head_int8(LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 })
                 } else {
                     b.lm_head(LmHead { x, x_at, w, logits, m: 1 })
                 }
                 .expect("logits");
                 let (sampler, out) = (&mut sampler, &mut log);
-                b.sample(Sample { logits, logits_at: 0, vocab, sampler, out }).expect("a token");
+                b.sample(Sample { logits, logits_at: 0, vocab, sampler, row: 0, rows: 1, out }).expect("a token");
             }
             b.synchronize().expect("the steps end");
             (0..steps).map(|step| log.get(step)).collect::<Vec<_>>()
@@ -188,7 +188,7 @@ fn refusals<B: Backend>(b: &B) {
     let w = table_of(vocab, k);
     let [table, wider, longer] = [(vocab, k), (vocab, k + 1), (vocab + 1, k)]
         .map(|(vocab, k)| Int8Table::new(b, &table_of(vocab, k)).expect("a copy"));
-    let good = || SampleState::alloc(b, vocab).expect("a sampler");
+    let good = || SampleState::alloc(b, vocab, 1).expect("a sampler");
     let (x, few_x) = (zeros::<B, f32>(b, x_at + k), zeros::<B, f32>(b, x_at + k - 1));
     let [mut words, mut few_words] = [0, 1].map(|less| zeros::<B, u32>(b, input_words(k) - less));
     let [mut logits, mut few] = [0, 1].map(|less| zeros::<B, f32>(b, vocab - less));
@@ -203,7 +203,7 @@ fn refusals<B: Backend>(b: &B) {
         (&x, x_at, &longer, false),
     ] {
         let (w, input, logits) = (&w, &mut words, &mut logits);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         match is_x {
             true => refused!(short("x"), b.lm_head_int8(op)),
             false => refused!(mismatch, b.lm_head_int8(op)),
@@ -212,12 +212,12 @@ fn refusals<B: Backend>(b: &B) {
     let (w, table, x) = (&w, &table, &x);
     {
         let (input, logits) = (&mut few_words, &mut logits);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         refused!(short("input"), b.lm_head_int8(op));
     }
     {
         let (input, logits) = (&mut words, &mut few);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         refused!(short("logits"), b.lm_head_int8(op));
     }
     for (bad, mut sampler) in [
@@ -226,7 +226,7 @@ fn refusals<B: Backend>(b: &B) {
         ("params", SampleState::<B> { params: zeros(b, PARAM_WORDS - 1), ..good() }),
     ] {
         let (input, logits, sampler) = (&mut words, &mut logits, &mut sampler);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         refused!(short(bad), b.lm_head_int8(op));
     }
 }

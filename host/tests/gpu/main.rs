@@ -8,6 +8,7 @@
 mod act_quant;
 mod activation;
 mod attention;
+mod attention_paged;
 mod attention_step;
 mod bit_linear;
 mod conv2d;

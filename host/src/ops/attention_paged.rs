@@ -1,0 +1,163 @@
+//! Host side of [`contract::attention_paged`].
+
+use contract::attention_paged::{MAX_HEAD_DIM, PAGE, page_len};
+use contract::num::RowType;
+use contract::w2a8::MAX_ROWS;
+
+use super::attention::scale;
+use super::error::{at_least, dimension, elements, same};
+use super::kv_append::Heads;
+use super::rope::RopeTable;
+use super::tensor::RowWords;
+use super::{Backend, OpError, Tensor};
+
+const OP: &str = "attention_paged";
+
+/// Keys and values of one layer in pages: `[pages, kv_heads, PAGE, kv_stride(head_dim)]` each.
+pub struct PagedCache<B: Backend> {
+    /// Keys, rotated.
+    pub k: B::Buf<u8>,
+    /// Values.
+    pub v: B::Buf<u8>,
+    /// bf16 or f32.
+    pub element: RowType,
+    /// Pages of [`PAGE`] positions.
+    pub pages: usize,
+}
+
+impl<B: Backend> PagedCache<B> {
+    /// Reserves `pages` pages.
+    ///
+    /// # Errors
+    /// A dimension that is not allowed, f16 elements, out of memory.
+    pub fn alloc(
+        backend: &B,
+        heads: Heads,
+        pages: usize,
+        element: RowType,
+    ) -> Result<Self, OpError> {
+        heads.check(OP)?;
+        let bytes = Self::side_bytes(heads, pages, element)?;
+        let (k, v) = (backend.alloc("kv pages", bytes)?, backend.alloc("kv pages", bytes)?);
+        Ok(Self { k, v, element, pages })
+    }
+
+    /// Bytes of the keys, or of the values.
+    fn side_bytes(heads: Heads, pages: usize, element: RowType) -> Result<usize, OpError> {
+        dimension(OP, "pages", pages, MAX_ROWS, "1 to 2^24 pages are allowed")?;
+        if element == RowType::F16 {
+            let (what, allowed) = ("bits of an f16 cache", "a cache holds bf16 or f32");
+            return Err(OpError::Dimension { op: OP, what, found: 16, allowed });
+        }
+        elements(OP, &[pages, page_len(heads.kv_heads, heads.head_dim), element.bytes()])
+    }
+
+    fn check(&self, heads: Heads) -> Result<(), OpError> {
+        let bytes = Self::side_bytes(heads, self.pages, self.element)?;
+        at_least(OP, "k_pages", self.k.len(), bytes)?;
+        at_least(OP, "v_pages", self.v.len(), bytes)
+    }
+}
+
+/// Rotates q and k of `m` rows of any sequences, stores k and v in their pages, and attends.
+///
+/// What a row gives is what [`super::kv_append`] with a table and [`super::attention`] give for its
+/// sequence alone. `qkv` is not changed.
+pub struct AttentionPaged<'a, B: Backend> {
+    /// Rows `[m, heads.qkv_len()]`.
+    pub qkv: &'a B::Buf<f32>,
+    /// The layer's pages.
+    pub cache: &'a mut PagedCache<B>,
+    /// Angles for at least `capacity` positions.
+    pub rope: &'a RopeTable<B>,
+    /// Output `[m, heads.q_len()]`.
+    pub out: &'a mut B::Buf<f32>,
+    /// Position of each row; [`contract::attention_paged::ABSENT`] for one that is not there.
+    pub positions: RowWords<'a, B>,
+    /// Pages of each row's sequence. A stride of 0: all rows are of one sequence.
+    pub tables: RowWords<'a, B>,
+    /// Positions that a table covers.
+    pub capacity: usize,
+    /// Rows.
+    pub m: usize,
+    /// Heads of the layer; of even size, at most 256.
+    pub heads: Heads,
+}
+
+impl<B: Backend> AttentionPaged<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        let heads = self.heads;
+        heads.check(OP)?;
+        dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "head_dim", heads.head_dim, MAX_HEAD_DIM as usize, "1 to 256 are allowed")?;
+        let allowed = "1 to 2^24 positions are allowed";
+        dimension(OP, "capacity", self.capacity, MAX_ROWS, allowed)?;
+        self.cache.check(heads)?;
+        at_least(OP, "qkv", self.qkv.len(), elements(OP, &[self.m, heads.qkv_len()])?)?;
+        at_least(OP, "out", self.out.len(), elements(OP, &[self.m, heads.q_len()])?)?;
+        self.positions.check(OP, "positions", self.m, 1)?;
+        self.tables.check(OP, "tables", self.m, self.capacity.div_ceil(PAGE))?;
+        same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
+        at_least(OP, "angles", self.rope.positions, self.capacity)?;
+        self.rope.check(OP)
+    }
+
+    /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
+    pub fn scale(&self) -> f32 {
+        scale(self.heads.head_dim)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl AttentionPaged<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use super::cuda::at;
+        use contract::attention_paged::{
+            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, append_grid, grid,
+        };
+        self.check()?;
+        let scale = self.scale();
+        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads } = self;
+        let stream = cuda.stream();
+        let args = Args {
+            qkv: qkv.dev_ptr(stream),
+            k_pages: cache.k.dev_ptr(stream),
+            v_pages: cache.v.dev_ptr(stream),
+            cos: rope.cos.dev_ptr(stream),
+            sin: rope.sin.dev_ptr(stream),
+            positions: at(positions.words.dev_ptr(stream), positions.at),
+            tables: at(tables.words.dev_ptr(stream), tables.at),
+            out: out.dev_ptr(stream),
+            m: m as u32,
+            heads: heads.heads as u32,
+            kv_heads: heads.kv_heads as u32,
+            head_dim: heads.head_dim as u32,
+            position_stride: positions.stride as u32,
+            table_stride: tables.stride as u32,
+            pages: cache.pages as u32,
+            capacity: capacity as u32,
+            scale,
+        };
+        let (append, attend) = (append_grid(args.m, args.kv_heads), grid(args.m, args.heads));
+        // SAFETY: `check` compared `qkv` and `out` with `m` rows, positions and tables with their strides,
+        // the angles with the capacity (past which a row reads and stores nothing) and the cache with
+        // its number of pages (past which a page is not looked at); what is written is borrowed
+        // exclusively.
+        unsafe {
+            match cache.element {
+                RowType::F32 => {
+                    cuda.launch::<AppendF32>(append, args)?;
+                    cuda.launch::<RowsF32>(attend, args)
+                }
+                _ => {
+                    cuda.launch::<AppendBf16>(append, args)?;
+                    cuda.launch::<RowsBf16>(attend, args)
+                }
+            }
+        }
+    }
+}
