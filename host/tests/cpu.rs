@@ -12,6 +12,8 @@ mod attention;
 mod attention_paged;
 #[path = "gpu/attention_step.rs"]
 mod attention_step;
+#[path = "gpu/batch.rs"]
+mod batch;
 #[path = "gpu/bit_linear.rs"]
 mod bit_linear;
 #[path = "gpu/conv2d.rs"]

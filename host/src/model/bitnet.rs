@@ -66,6 +66,11 @@ impl<B: Backend> Model<B> {
         Ok(self)
     }
 
+    /// How decode steps find the next token.
+    pub fn head_kind(&self) -> HeadKind {
+        if self.int8.is_some() { HeadKind::Int8 } else { HeadKind::Stored }
+    }
+
     /// The model's configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config

@@ -10,6 +10,7 @@ mod activation;
 mod attention;
 mod attention_paged;
 mod attention_step;
+mod batch;
 mod bit_linear;
 mod conv2d;
 mod bmm;
