@@ -1,6 +1,6 @@
 //! Buffers that every layer of a model shares.
 
-use crate::ops::attention_paged::PagedCache;
+use crate::ops::attention_paged::{PagedCache, PagedStep};
 use crate::ops::attention_step::AttentionScratch;
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::{Backend, OpError, QuantActs, RowWords, bit_linear};
@@ -107,5 +107,7 @@ pub enum Past<'a, B: Backend> {
         tables: RowWords<'a, B>,
         /// Positions that a table covers.
         capacity: usize,
+        /// For rows that have a sequence each.
+        step: Option<PagedStep<'a, B>>,
     },
 }

@@ -4,12 +4,12 @@ use super::activations::{Activations, Past};
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Source};
 use crate::ops::attention::Attention;
-use crate::ops::attention_paged::{AttentionPaged, PagedCache};
+use crate::ops::attention_paged::AttentionPaged;
 use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend};
 use crate::ops::rope::RopeTable;
-use crate::ops::{Backend, OpError, PackedLinear, RowWords};
+use crate::ops::{Backend, OpError, PackedLinear};
 
 /// Weights of one attention layer.
 pub struct AttentionLayer<B: Backend> {
@@ -61,8 +61,19 @@ impl<B: Backend> AttentionLayer<B> {
                     heads,
                 })?;
             }
-            Past::Paged { cache, positions, tables, capacity } => {
-                self.paged(backend, x, cache, rope, (positions, tables, capacity), m)?;
+            Past::Paged { cache, positions, tables, capacity, step } => {
+                backend.attention_paged(AttentionPaged {
+                    qkv: &x.qkv,
+                    cache,
+                    rope,
+                    out: &mut x.attn,
+                    positions,
+                    tables,
+                    capacity,
+                    m,
+                    heads: self.heads,
+                    step,
+                })?;
             }
         }
         let source = match &self.sub_norm {
@@ -106,8 +117,19 @@ impl<B: Backend> AttentionLayer<B> {
                     positions: reach,
                 })?;
             }
-            Past::Paged { cache, positions, tables, capacity } => {
-                self.paged(backend, x, cache, rope, (positions, tables, capacity), 1)?;
+            Past::Paged { cache, positions, tables, capacity, step } => {
+                backend.attention_paged(AttentionPaged {
+                    qkv: &x.qkv,
+                    cache,
+                    rope,
+                    out: &mut x.attn,
+                    positions,
+                    tables,
+                    capacity,
+                    m: 1,
+                    heads: self.heads,
+                    step,
+                })?;
             }
         }
         backend.bit_linear(BitLinear {
@@ -115,29 +137,6 @@ impl<B: Backend> AttentionLayer<B> {
             norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
             w: &self.o,
             finish: Finish::Add { y: &mut x.h },
-        })
-    }
-
-    /// Rotation, append and attention of `m` rows over pages, from `x.qkv` to `x.attn`.
-    fn paged(
-        &self,
-        backend: &B,
-        x: &mut Activations<B>,
-        cache: &mut PagedCache<B>,
-        rope: &RopeTable<B>,
-        (positions, tables, capacity): (RowWords<'_, B>, RowWords<'_, B>, usize),
-        m: usize,
-    ) -> Result<(), OpError> {
-        backend.attention_paged(AttentionPaged {
-            qkv: &x.qkv,
-            cache,
-            rope,
-            out: &mut x.attn,
-            positions,
-            tables,
-            capacity,
-            m,
-            heads: self.heads,
         })
     }
 }

@@ -8,11 +8,13 @@
 use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
 use contract::sample::{SampleParams, StepState};
 
+use super::bitnet::SMALLEST_RECORDING;
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::activations::Widths;
 use crate::layers::{Activations, Past};
-use crate::ops::attention_paged::PagedCache;
+use crate::ops::attention_paged::{PagedCache, PagedScratch, PagedStep};
+use crate::ops::embed::Embed;
 use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::LmHeadInt8;
 use crate::ops::rope::RopeTable;
@@ -44,6 +46,7 @@ pub struct BatchOptions {
 /// A sequence in its slot.
 struct Slot {
     pages: Vec<u32>,
+    prompt_len: usize,
     /// Tokens that the sampler was asked for.
     queued: usize,
     /// Tokens that it gives at most.
@@ -55,6 +58,7 @@ pub struct Batch<B: Backend> {
     caches: Vec<PagedCache<B>>,
     rope: RopeTable<B>,
     x: Activations<B>,
+    scratch: PagedScratch<B>,
     /// Ids of a prefill step, and their positions.
     ids: B::Buf<u32>,
     positions: B::Buf<u32>,
@@ -67,8 +71,8 @@ pub struct Batch<B: Backend> {
     sampler: SampleState<B>,
     /// `[max_batch, capacity]`.
     tokens: B::TokenLog,
-    /// Steps recorded so far, by their number of rows.
-    recordings: Vec<(usize, B::Recording)>,
+    /// Steps recorded so far, by their number of rows and the positions they reach.
+    recordings: Vec<((usize, usize), B::Recording)>,
     pool: PagePool,
     slots: Vec<Option<Slot>>,
     options: BatchOptions,
@@ -79,6 +83,11 @@ pub struct Batch<B: Backend> {
 fn class(rows: usize, max_batch: usize) -> usize {
     let size = if rows <= 8 { rows.next_power_of_two() } else { rows.next_multiple_of(8) };
     size.min(max_batch)
+}
+
+/// Positions that a step is recorded for which has to reach `needed`.
+fn reach(needed: usize, capacity: usize) -> usize {
+    needed.next_power_of_two().max(SMALLEST_RECORDING).min(capacity)
 }
 
 impl<B: Backend> Batch<B> {
@@ -104,6 +113,7 @@ impl<B: Backend> Batch<B> {
             caches,
             rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
             x: Activations::alloc(backend, widths, rows, 1)?,
+            scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
             ids: backend.alloc("activations", chunk)?,
             positions: backend.alloc("activations", chunk)?,
             tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
@@ -252,7 +262,7 @@ impl<B: Backend> Model<B> {
         })?;
         match self.start(batch, slot, prompt, params, &pages, limit) {
             Ok(()) => {
-                batch.slots[slot] = Some(Slot { pages, queued: 1, limit });
+                batch.slots[slot] = Some(Slot { pages, prompt_len: prompt.len(), queued: 1, limit });
                 Ok(slot)
             }
             Err(error) => {
@@ -308,14 +318,18 @@ impl<B: Backend> Model<B> {
         let Some(last) = batch.slots.iter().rposition(Option::is_some) else {
             return Ok(());
         };
-        let m = class(last + 1, batch.options.max_batch);
-        if record && !batch.recordings.iter().any(|r| r.0 == m) {
-            let recording = self.backend.record(|| self.step_rows(batch, m))?;
-            batch.recordings.extend(recording.map(|r| (m, r)));
+        let BatchOptions { max_batch, capacity, .. } = batch.options;
+        let m = class(last + 1, max_batch);
+        let positions = batch.slots.iter().flatten().map(|slot| slot.prompt_len + slot.queued);
+        let reach = reach(positions.max().unwrap_or(1), capacity);
+        let size = (m, reach);
+        if record && !batch.recordings.iter().any(|r| r.0 == size) {
+            let recording = self.backend.record(|| self.step_rows(batch, m, reach))?;
+            batch.recordings.extend(recording.map(|r| (size, r)));
         }
-        match batch.recordings.iter().find(|r| record && r.0 == m) {
+        match batch.recordings.iter().find(|r| record && r.0 == size) {
             Some((_, recording)) => self.backend.replay(recording)?,
-            None => self.step_rows(batch, m)?,
+            None => self.step_rows(batch, m, reach)?,
         }
         for slot in batch.slots.iter_mut().flatten() {
             slot.queued = slot.limit.min(slot.queued + 1);
@@ -323,8 +337,8 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    fn step_rows(&self, batch: &mut Batch<B>, m: usize) -> Result<(), OpError> {
-        self.run_rows(batch, Rows::Slots { m })?;
+    fn step_rows(&self, batch: &mut Batch<B>, m: usize, reach: usize) -> Result<(), OpError> {
+        self.run_rows(batch, Rows::Slots { m, reach })?;
         match (&self.int8, &mut batch.head_input) {
             (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
                 x: &batch.normed,
@@ -351,24 +365,34 @@ impl<B: Backend> Model<B> {
     /// Embedding, blocks and last norm.
     fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<(), OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
-        let Batch { x, caches, rope, ids, positions, tables, sampler, normed, .. } = batch;
+        let Batch { x, caches, rope, scratch, ids, positions, tables, sampler, normed, .. } = batch;
         let state = |at| RowWords { words: &sampler.state, at, stride: STATE_WORDS };
-        let (m, ids, positions, tables) = match rows {
+        let (m, ids, positions, tables, reach) = match rows {
             Rows::Prompt { slot, m } => (
                 m,
                 RowWords { words: &*ids, at: 0, stride: 1 },
                 RowWords { words: &*positions, at: 0, stride: 1 },
                 RowWords { words: &*tables, at: slot * width, stride: 0 },
+                None,
             ),
-            Rows::Slots { m } => (
+            Rows::Slots { m, reach } => (
                 m,
                 state(STATE_TOKEN),
                 state(STATE_POS),
                 RowWords { words: &*tables, at: 0, stride: width },
+                Some(reach),
             ),
         };
-        let past = |cache| Past::Paged { cache, positions, tables, capacity };
-        self.forward(x, normed, rope, ids, m, caches.iter_mut().map(past))
+        let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
+        let table = &self.embedding;
+        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
+        let mut pending = false;
+        for (block, cache) in self.blocks.iter().zip(caches) {
+            let step = reach.map(|reach| PagedStep { scratch: &mut *scratch, reach });
+            let past = Past::Paged { cache, positions, tables, capacity, step };
+            pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+        }
+        self.last_norm(x, normed, m, pending)
     }
 
     /// The next token of `rows` sequences from slot `first` on, whose logits stand in front.
@@ -396,7 +420,7 @@ enum Rows {
     /// `Batch::ids` at `Batch::positions`, of the sequence in `slot`.
     Prompt { slot: usize, m: usize },
     /// The sequence of every slot, its token at its position.
-    Slots { m: usize },
+    Slots { m: usize, reach: usize },
 }
 
 #[cfg(test)]

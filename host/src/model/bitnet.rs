@@ -18,12 +18,11 @@ use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
 use crate::ops::rmsnorm::RmsNorm;
-use crate::ops::rope::RopeTable;
 use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
-use crate::ops::{Backend, Dense, OpError, RowWords};
+use crate::ops::{Backend, Dense, OpError};
 
 /// Steps are recorded for contexts of at least this many positions.
-const SMALLEST_RECORDING: usize = 256;
+pub(super) const SMALLEST_RECORDING: usize = 256;
 
 /// The weights of a model on a backend.
 pub struct Model<B: Backend> {
@@ -231,28 +230,24 @@ impl<B: Backend> Model<B> {
             Input::Ids => (&*ids, 0, &*start, 0),
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
         };
-        let ids = RowWords { words: ids, at: ids_at, stride: 1 };
-        let past = |cache| Past::Run { cache, start, start_at, reach };
-        self.forward(x, normed, rope, ids, m, caches.iter_mut().map(past))
+        let (ids_stride, table) = (1, &self.embedding);
+        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
+        let mut pending = false;
+        for (block, cache) in self.blocks.iter().zip(caches) {
+            let past = Past::Run { cache, start, start_at, reach };
+            pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+        }
+        self.last_norm(x, normed, m, pending)
     }
 
-    /// Embedding, blocks and last norm for `m` rows, each block with its own of `pasts`.
-    pub(super) fn forward<'a>(
+    /// The norm in front of the head, for `m` rows. `pending`: there is an `x.delta` to add first.
+    pub(super) fn last_norm(
         &self,
         x: &mut Activations<B>,
         normed: &mut B::Buf<f32>,
-        rope: &RopeTable<B>,
-        ids: RowWords<'_, B>,
         m: usize,
-        pasts: impl Iterator<Item = Past<'a, B>>,
+        pending: bool,
     ) -> Result<(), OpError> {
-        let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
-        let table = &self.embedding;
-        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
-        let mut pending = false;
-        for (block, past) in self.blocks.iter().zip(pasts) {
-            pending = block.forward(&self.backend, x, past, rope, m, pending)?;
-        }
         self.backend.rmsnorm(RmsNorm {
             x: &mut x.h,
             delta: pending.then_some(&x.delta),

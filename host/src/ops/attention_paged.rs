@@ -1,6 +1,6 @@
 //! Host side of [`contract::attention_paged`].
 
-use contract::attention_paged::{MAX_HEAD_DIM, PAGE, page_len};
+use contract::attention_paged::{MAX_HEAD_DIM, PAGE, counters_len, page_len, partial_len};
 use contract::num::RowType;
 use contract::w2a8::MAX_ROWS;
 
@@ -59,6 +59,45 @@ impl<B: Backend> PagedCache<B> {
     }
 }
 
+/// Room for the partial results of a [`PagedStep`].
+pub struct PagedScratch<B: Backend> {
+    /// `[pages, heads, partial_len(head_dim)]`.
+    pub partial: B::Buf<f32>,
+    /// [`contract::attention_paged::counters_len`]; zero between operations.
+    pub counters: B::Buf<u32>,
+}
+
+impl<B: Backend> PagedScratch<B> {
+    /// Reserves room for steps of `rows` rows over `pages` pages.
+    ///
+    /// # Errors
+    /// A dimension that is not allowed; out of memory.
+    pub fn alloc(backend: &B, heads: Heads, rows: usize, pages: usize) -> Result<Self, OpError> {
+        heads.check(OP)?;
+        dimension(OP, "rows", rows, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "pages", pages, MAX_ROWS, "1 to 2^24 pages are allowed")?;
+        let partial = backend.alloc("attention", Self::partial_total(heads, pages)?)?;
+        let count = counters_len(rows, heads.heads, heads.kv_heads);
+        let mut counters = backend.alloc("attention", count)?;
+        backend.fill(&mut counters, 0)?;
+        Ok(Self { partial, counters })
+    }
+
+    fn partial_total(heads: Heads, pages: usize) -> Result<usize, OpError> {
+        elements(OP, &[pages, heads.heads, partial_len(heads.head_dim)])
+    }
+}
+
+/// Says that every row has a sequence of its own, with pages of its own: where the device can, one kernel
+/// then does it all. The bits are the same.
+pub struct PagedStep<'a, B: Backend> {
+    /// Partial results.
+    pub scratch: &'a mut PagedScratch<B>,
+    /// Positions the launch has to reach: at least each row's plus one. In a recorded step, the most that
+    /// its replays will see.
+    pub reach: usize,
+}
+
 /// Rotates q and k of `m` rows of any sequences, stores k and v in their pages, and attends.
 ///
 /// What a row gives is what [`super::kv_append`] with a table and [`super::attention`] give for its
@@ -82,6 +121,8 @@ pub struct AttentionPaged<'a, B: Backend> {
     pub m: usize,
     /// Heads of the layer; of even size, at most 256.
     pub heads: Heads,
+    /// For rows that have a sequence each.
+    pub step: Option<PagedStep<'a, B>>,
 }
 
 impl<B: Backend> AttentionPaged<'_, B> {
@@ -103,7 +144,16 @@ impl<B: Backend> AttentionPaged<'_, B> {
         self.tables.check(OP, "tables", self.m, self.capacity.div_ceil(PAGE))?;
         same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
         at_least(OP, "angles", self.rope.positions, self.capacity)?;
-        self.rope.check(OP)
+        self.rope.check(OP)?;
+        if let Some(PagedStep { scratch, reach }) = &self.step {
+            let allowed = "1 to the positions of a table are allowed";
+            dimension(OP, "reach", *reach, self.capacity, allowed)?;
+            let partial = PagedScratch::<B>::partial_total(heads, self.cache.pages)?;
+            at_least(OP, "partial", scratch.partial.len(), partial)?;
+            let counters = counters_len(self.m, heads.heads, heads.kv_heads);
+            at_least(OP, "counters", scratch.counters.len(), counters)?;
+        }
+        Ok(())
     }
 
     /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
@@ -117,11 +167,18 @@ impl AttentionPaged<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use super::cuda::at;
         use contract::attention_paged::{
-            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, append_grid, grid,
+            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, append_grid, grid, step_grid,
+            step_takes,
         };
+        use contract::launch::DevPtr;
         self.check()?;
         let scale = self.scale();
-        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads } = self;
+        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, step } = self;
+        let step = step.filter(|_| {
+            cache.element == RowType::Bf16
+                && step_takes(heads.head_dim)
+                && cuda.has::<StepBf16>()
+        });
         let stream = cuda.stream();
         let args = Args {
             qkv: qkv.dev_ptr(stream),
@@ -132,6 +189,8 @@ impl AttentionPaged<'_, super::CudaBackend> {
             positions: at(positions.words.dev_ptr(stream), positions.at),
             tables: at(tables.words.dev_ptr(stream), tables.at),
             out: out.dev_ptr(stream),
+            partial: step.as_ref().map_or(DevPtr::NULL, |s| s.scratch.partial.dev_ptr(stream)),
+            counters: step.as_ref().map_or(DevPtr::NULL, |s| s.scratch.counters.dev_ptr(stream)),
             m: m as u32,
             heads: heads.heads as u32,
             kv_heads: heads.kv_heads as u32,
@@ -140,9 +199,16 @@ impl AttentionPaged<'_, super::CudaBackend> {
             table_stride: tables.stride as u32,
             pages: cache.pages as u32,
             capacity: capacity as u32,
+            key_blocks: step.as_ref().map_or(0, |s| s.reach.div_ceil(PAGE) as u32),
             scale,
         };
         let (append, attend) = (append_grid(args.m, args.kv_heads), grid(args.m, args.heads));
+        if step.is_some() {
+            let grid = step_grid(args.m, args.heads, args.kv_heads, args.key_blocks);
+            // SAFETY: as below; `check` compared the scratch, which is borrowed exclusively, with the rows
+            // and the pages.
+            return unsafe { cuda.launch::<StepBf16>(grid, args) };
+        }
         // SAFETY: `check` compared `qkv` and `out` with `m` rows, positions and tables with their strides,
         // the angles with the capacity (past which a row reads and stores nothing) and the cache with
         // its number of pages (past which a page is not looked at); what is written is borrowed

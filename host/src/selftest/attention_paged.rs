@@ -1,13 +1,16 @@
 //! Runs of [`crate::ops::attention_paged`].
 
-use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, PAGE, RowsBf16, RowsF32};
+use contract::attention_paged::{
+    ABSENT, AppendBf16, AppendF32, PAGE, RowsBf16, RowsF32, StepBf16, counters_len, partial_len,
+    step_takes,
+};
 use contract::kv_append::kv_stride;
 use contract::launch::Kernel;
 
 use super::kv_append::Cache;
 use super::rope::Angles;
 use super::{Bed, Output, Run, RunError};
-use crate::ops::attention_paged::{AttentionPaged, PagedCache};
+use crate::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::{Backend, RowType, RowWords};
 use crate::reference::Inputs as Seeded;
@@ -36,6 +39,8 @@ pub struct Inputs {
     pub one_sequence: bool,
     /// Positions of a table.
     pub capacity: usize,
+    /// Run as a step that reaches so many positions.
+    pub reach: Option<usize>,
 }
 
 impl Inputs {
@@ -91,7 +96,8 @@ impl Inputs {
         // Angles may cover more positions than a table.
         let angles = Angles::new(capacity + 3, heads.head_dim, 500_000.0);
         let qkv = seeded.floats(positions.len() * heads.qkv_len(), 2.0);
-        Self { heads, qkv, pool, pages, angles, rows, one_sequence: false, capacity }
+        let one_sequence = false;
+        Self { heads, qkv, pool, pages, angles, rows, one_sequence, capacity, reach: None }
     }
 
     /// `m` neighbours of one sequence, the first at `start`.
@@ -151,6 +157,14 @@ impl Run for Inputs {
         }
         let tables = bed.input(&words)?;
         let mut out = bed.output(m * heads.q_len())?;
+        let mut scratch = match self.reach {
+            Some(_) => Some(PagedScratch::<B> {
+                partial: bed.output(self.pages * heads.heads * partial_len(heads.head_dim))?,
+                counters: bed.input(&vec![0; counters_len(m, heads.heads, heads.kv_heads)])?,
+            }),
+            None => None,
+        };
+        let step = scratch.as_mut().zip(self.reach);
         bed.backend().attention_paged(AttentionPaged {
             qkv: &qkv,
             cache: &mut cache,
@@ -165,7 +179,13 @@ impl Run for Inputs {
             capacity: self.capacity,
             m,
             heads,
+            step: step.map(|(scratch, reach)| PagedStep { scratch, reach }),
         })?;
+        if let Some(step) = &scratch {
+            bed.read("partial", &step.partial)?;
+            let counters = bed.read("counters", &step.counters)?;
+            bed.push(Output::words("counters", &[counters.len()], counters));
+        }
         bed.keep("out", &[m, heads.q_len()], &out)?;
         bed.keep("qkv", &[m, heads.qkv_len()], &qkv)?;
         let PagedCache { k, v, element, .. } = cache;
@@ -190,6 +210,10 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         ] {
             let rows = Inputs::scattered(element, heads, positions, &mut seeded);
             let prompt = Inputs::neighbours(element, heads, 60, 7, &mut seeded);
+            if element == RowType::Bf16 && step_takes(head_dim) {
+                let step = Inputs { reach: Some(rows.capacity), ..rows.clone() };
+                cases.push((StepBf16::SPEC.symbol, format!("{heads:?} at {positions:?}"), step));
+            }
             for kernel in kernels {
                 let what = format!("{heads:?} at {positions:?}");
                 cases.push((kernel, what, rows.clone()));

@@ -1,14 +1,14 @@
 //! [`contract::attention_paged`]: rows of many sequences, pages anywhere, rows that are not there.
 
-use bitnet_gpu::ops::attention_paged::{AttentionPaged, PagedCache};
+use bitnet_gpu::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
 use bitnet_gpu::ops::{Backend, OpError, RowType, RowWords};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::attention_paged::{TEST_SHAPES, attention_paged};
-use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::{self, Output};
 use bitnet_gpu::selftest::attention_paged::Inputs;
-use contract::attention_paged::{ABSENT, MAX_HEAD_DIM, NO_PAGE};
+use contract::attention_paged::{ABSENT, MAX_HEAD_DIM, NO_PAGE, counters_len};
 use contract::w2a8::MAX_ROWS;
 
 use crate::kv_append::BAD_HEADS;
@@ -22,6 +22,7 @@ on_lane! {
     many_rows
     neighbours_of_one_sequence
     rows_without_a_page_give_nan
+    a_grid_for_fewer_positions_gives_nan
     unusual_values
     generated_shapes
     refusals
@@ -44,10 +45,24 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     ]
 }
 
+/// As rows of anything, and as a step that reaches the last position or all of a table.
 fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let positions: Vec<_> = inputs.rows.iter().map(|row| row.position).collect();
     let what = format!("{:?} {:?} at {positions:?}", inputs.pool.element, inputs.heads);
-    check(b, inputs, &expected(inputs), what);
+    let expected = expected(inputs);
+    check(b, inputs, &expected, &what);
+    if inputs.one_sequence {
+        return;
+    }
+    let last = positions.iter().filter(|&&p| (p as usize) < inputs.capacity).max();
+    let heads = inputs.heads;
+    let counters = counters_len(positions.len(), heads.heads, heads.kv_heads);
+    let counters = Output::words("counters", &[counters], vec![0; counters]);
+    let expected = [&[counters], &expected[..]].concat();
+    for reach in [last.map_or(1, |&p| p as usize + 1), inputs.capacity] {
+        let step = Inputs { reach: Some(reach), ..inputs.clone() };
+        check(b, &step, &expected, format!("{what}, a step to {reach}"));
+    }
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
@@ -141,6 +156,28 @@ fn rows_without_a_page_give_nan<B: Backend>(b: &B) {
     }
 }
 
+/// On a GPU, where there is a grid; the CPU needs none.
+fn a_grid_for_fewer_positions_gives_nan<B: Backend>(b: &B) {
+    if B::AHEAD == 0 {
+        return;
+    }
+    let mut seeded = Seeded::new(9);
+    let heads = Heads { heads: 8, kv_heads: 2, head_dim: 64 };
+    let mut inputs = Inputs::scattered(RowType::Bf16, heads, &[64, 9, 200], &mut seeded);
+    let whole = selftest::run(b, &inputs).expect("a run");
+    inputs.reach = Some(64);
+    let found = selftest::run(b, &inputs).expect("a run");
+    assert_eq!(found[0].bits, vec![0; 6], "counters");
+    for (m, (found, whole)) in
+        found[1].bits.chunks(512).zip(whole[0].bits.chunks(512)).enumerate()
+    {
+        match m {
+            1 => assert_eq!(found, whole),
+            _ => assert!(found.iter().all(|&v| f32::from_bits(v).is_nan()), "row {m}"),
+        }
+    }
+}
+
 fn unusual_values<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(8);
     for head_dim in [32, 128] {
@@ -187,6 +224,7 @@ fn refusals<B: Backend>(b: &B) {
             #[allow(unused_mut)]
             let mut op = AttentionPaged {
                 qkv, cache: $cache, rope, out: &mut *out, positions, tables, capacity, m, heads,
+                step: None,
             };
             $(op.$field = $value;)*
             b.attention_paged(op)
@@ -208,6 +246,19 @@ fn refusals<B: Backend>(b: &B) {
             refused!(dimension("capacity"), paged!(cache, capacity: capacity));
         }
         refused!(short("angles"), paged!(cache, capacity: 131));
+        let mut scratch = PagedScratch::<B>::alloc(b, heads, m, 9).expect("scratch");
+        for reach in [0, 131] {
+            let step = Some(PagedStep { scratch: &mut scratch, reach });
+            refused!(dimension("reach"), paged!(cache, step: step));
+        }
+        let mut few_partial =
+            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
+        let step = Some(PagedStep { scratch: &mut few_partial, reach: 1 });
+        refused!(short("partial"), paged!(cache, step: step));
+        let mut few_counters =
+            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12), counters: zeros(b, 5) };
+        let step = Some(PagedStep { scratch: &mut few_counters, reach: 1 });
+        refused!(short("counters"), paged!(cache, step: step));
         let bytes = 9 * 2 * 64 * 16 * element.bytes();
         let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };
         for (bad, cache) in

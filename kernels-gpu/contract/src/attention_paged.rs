@@ -9,6 +9,8 @@
 //! | `positions`  | `u32`       | `[M]`                               | position of each row, `position_stride` apart |
 //! | `tables`     | `u32`       | `[M, ceil(capacity / PAGE)]`        | pages of each row's sequence, `table_stride` apart; 0: all rows are of one |
 //! | `out`        | `f32`       | `[M, heads * head_dim]`             | contiguous                       |
+//! | `partial`    | `f32`       | `[pages, heads, partial_len(head_dim)]` | scratch of a step            |
+//! | `counters`   | `u32`       | `[`[`counters_len`]`]`              | scratch of a step, zero before and after |
 //!
 //! Position `p` of a sequence is place `p % PAGE` of page `tables[p / PAGE]`. First every row's key
 //! (rotated) and value are stored at its position, then row `m` attends to positions `0 ..= positions[m]`
@@ -19,6 +21,13 @@
 //! A row whose position is [`ABSENT`] is not there: nothing is stored, its output is zeros. A row at
 //! or past `capacity`, or whose table names a page that is not there, gives NaN, and its key is not
 //! stored.
+//!
+//! `attention_paged_append_*` stores, then `attention_paged_rows_*` walks over the pages of a row, one block
+//! for each of its heads. Where every row has a sequence of its own, with pages of its own, a step is
+//! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
+//! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
+//! its key. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
+//! them first to last. A grid for fewer positions than a row has gives NaN, and does not store its key.
 
 use crate::kv_append::kv_stride;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -34,6 +43,46 @@ pub const ABSENT: u32 = u32::MAX;
 pub const NO_PAGE: u32 = u32::MAX;
 /// Threads of a block that appends.
 pub const APPEND_THREADS: u32 = 64;
+
+/// Heads that a block of a step takes.
+pub const STEP_HEADS: u32 = 4;
+/// Largest head of a step: a multiple of 8.
+pub const STEP_HEAD_DIM: u32 = 128;
+/// Bytes from key to key in shared memory: a piece of 16 more than a key, so that eight lie in all banks.
+pub const STEP_KEY_BYTES: u32 = 2 * STEP_HEAD_DIM + 16;
+/// Bytes from value to value in shared memory.
+pub const STEP_VALUE_BYTES: u32 = 2 * STEP_HEAD_DIM;
+/// Shared memory of a step: keys, values, queries, scores, then maximum and sum of each head and a ticket.
+pub const STEP_SMEM_BYTES: u32 = PAGE as u32 * (STEP_KEY_BYTES + STEP_VALUE_BYTES)
+    + 4 * STEP_HEADS * (STEP_HEAD_DIM + PAGE as u32)
+    + 8 * STEP_HEADS
+    + 16;
+
+/// Whether a step takes heads of this size, in bf16.
+pub const fn step_takes(head_dim: usize) -> bool {
+    head_dim > 0 && head_dim <= STEP_HEAD_DIM as usize && head_dim.is_multiple_of(8)
+}
+
+/// Blocks that share the heads of one kv head.
+pub const fn step_parts(heads: u32, kv_heads: u32) -> u32 {
+    (heads / kv_heads).div_ceil(STEP_HEADS)
+}
+
+/// Elements of `counters` for `m` rows.
+pub const fn counters_len(m: usize, heads: usize, kv_heads: usize) -> usize {
+    m * kv_heads * step_parts(heads as u32, kv_heads as u32) as usize
+}
+
+/// Elements that one page of one head leaves in `partial`: maximum, sum, weighted values.
+pub const fn partial_len(head_dim: usize) -> usize {
+    2 + head_dim
+}
+
+/// Blocks of a step: pages within parts of heads within kv heads within rows.
+pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> [u32; 3] {
+    let units = m.saturating_mul(kv_heads).saturating_mul(step_parts(heads, kv_heads));
+    [units.saturating_mul(key_blocks), 1, 1]
+}
 
 /// Elements of a page: its keys, or its values.
 pub const fn page_len(kv_heads: usize, head_dim: usize) -> usize {
@@ -60,6 +109,10 @@ pub struct Args {
     pub tables: DevPtr<u32>,
     /// Output.
     pub out: DevPtr<f32>,
+    /// Scratch of a step.
+    pub partial: DevPtr<f32>,
+    /// Scratch of a step.
+    pub counters: DevPtr<u32>,
     /// Rows.
     pub m: u32,
     /// Query heads.
@@ -76,6 +129,8 @@ pub struct Args {
     pub pages: u32,
     /// Positions of a table.
     pub capacity: u32,
+    /// Pages of a row that the grid of a step has blocks for.
+    pub key_blocks: u32,
     /// Multiplier of the scores, `1 / sqrt(head_dim)`.
     pub scale: f32,
 }
@@ -109,4 +164,16 @@ kernels! {
     AppendF32 "attention_paged_append_f32" APPEND_THREADS 0, "Rotates k, stores k and v in f32 pages.";
     RowsBf16 "attention_paged_rows_bf16" THREADS SMEM_BYTES, "One block per row and head, bf16 pages.";
     RowsF32 "attention_paged_rows_f32" THREADS SMEM_BYTES, "One block per row and head, f32 pages.";
+}
+
+/// A step over bf16 pages.
+pub enum StepBf16 {}
+
+impl Kernel for StepBf16 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", THREADS)
+        .with_min_sm(80)
+        .with_smem(STEP_SMEM_BYTES)
+        .with_min_blocks(4)
+        .with_all_shared();
 }

@@ -1,10 +1,15 @@
-//! Device side of [`contract::attention_paged`]: one kernel stores the keys and values of all rows, the
-//! other attends.
+//! Device side of [`contract::attention_paged`]: [`append`] stores the keys and values of all rows and
+//! [`rows`] attends, or [`step`] does both where every row has a sequence of its own.
 //!
-//! What a block does with the keys of a page is [`crate::attention::query`]'s: a page is one key block.
+//! What a block of [`rows`] does with the keys of a page is [`crate::attention::query`]'s: a page is one key
+//! block. [`step`] has its pages in shared memory, where [`tile`] works on them for four heads at once.
 
 mod append;
 mod rows;
+#[cfg(level_sm_80)]
+mod step;
+#[cfg(level_sm_80)]
+mod tile;
 
 use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, Args, PAGE, RowsBf16, RowsF32};
 use contract::launch::Kernel;
@@ -51,6 +56,19 @@ macro_rules! entries {
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
+
+/// # Safety
+///
+/// As for the others; every row has pages of its own.
+#[cfg(level_sm_80)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_step_bf16(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { step::step(&args) }
+}
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::StepBf16 as Kernel>::Args) =
+    attention_paged_step_bf16;
 
 entries! {
     attention_paged_append_bf16 AppendBf16 append Bf16;
