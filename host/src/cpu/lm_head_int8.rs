@@ -195,11 +195,12 @@ mod tests {
                     x: seeded.floats(k, 2.0),
                     x_at: 0,
                     seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                    params: SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY },
+                    asked: vec![(SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY }, false)],
                 };
-                let Inputs { table, x, seen, params, .. } = &inputs;
+                let Inputs { table, x, seen, asked, .. } = &inputs;
+                let params = &asked[0].0;
                 let want = reference::lm_head_int8(table, x, seen, params);
-                let want = Output::floats("logits", &[vocab], &want);
+                let want = Output::floats("logits", &[1, vocab], &want);
                 every_backend(|backend| {
                     let found = run(backend, &inputs).expect("the case runs");
                     assert_eq!(found.last(), Some(&want), "{vocab} {k} {element:?} {top_k}");

@@ -244,6 +244,9 @@ pub(super) fn lm_head_int8(
     let w = table(op.w);
     let tops = groups(w.rows as u32) as usize;
     for (i, row) in (op.row..op.row + op.m).enumerate() {
+        if op.sampler.state.as_slice()[row * STATE_WORDS + 3] != 0 {
+            continue; // its text has ended
+        }
         let request = super::lm_head_int8::Request {
             x: &op.x.as_slice()[op.x_at + i * w.width..][..w.width],
             w,

@@ -4,7 +4,7 @@ use contract::lm_head_int8::{MAX_K, groups, input_words, row_bytes};
 use contract::sample::MAX_SAMPLERS;
 
 use super::error::{at_least, dimension, same};
-use super::sample::{PARAM_WORDS, SampleState};
+use super::sample::{PARAM_WORDS, STATE_WORDS, SampleState};
 use super::{Backend, Dense, OpError, Tensor};
 
 const OP: &str = "lm_head_int8";
@@ -84,7 +84,8 @@ pub struct Pack<'a, B: Backend> {
     pub(crate) table: &'a mut Int8Table<B>,
 }
 
-/// The logits that can decide the next tokens of `m` sequences; minus infinity for the others.
+/// The logits that can decide the next tokens of `m` sequences; minus infinity for the others. Those of a
+/// sequence that has ended are left as they are.
 pub struct LmHeadInt8<'a, B: Backend> {
     /// Values `[x_at.., m, k]`.
     pub x: &'a B::Buf<f32>,
@@ -123,6 +124,7 @@ impl<B: Backend> LmHeadInt8<'_, B> {
         at_least(OP, "seen", self.sampler.seen.len(), rows * vocab)?;
         at_least(OP, "tops", self.sampler.tops.len(), rows * groups(vocab as u32) as usize)?;
         at_least(OP, "params", self.sampler.params.len(), rows * PARAM_WORDS)?;
+        at_least(OP, "state", self.sampler.state.len(), rows * STATE_WORDS)?;
         at_least(OP, "logits", self.logits.len(), self.m * vocab)
     }
 }
@@ -158,7 +160,8 @@ impl Pack<'_, super::CudaBackend> {
 impl LmHeadInt8<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::lm_head_int8::{
-            Args, Input, InputArgs, RescoreBf16, RescoreF16, RescoreF32, Scan, rescore_grid,
+            Args, FEW, Input, InputArgs, MANY, RescoreBf16, RescoreF16, RescoreF32, SOME, Scan,
+            ScanFew, ScanMany, ScanSome, rescore_grid,
         };
         use contract::num::RowType;
         self.check()?;
@@ -174,33 +177,30 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             tops: at(sampler.tops.dev_ptr(stream), row * groups(vocab as u32) as usize),
             seen: at(sampler.seen.dev_ptr(stream), row * vocab),
             params: at(sampler.params.dev_ptr(stream), row * PARAM_WORDS).cast(),
+            state: at(sampler.state.dev_ptr(stream), row * STATE_WORDS).cast(),
             logits: logits.dev_ptr(stream),
             vocab: vocab as u32,
             k: w.width() as u32,
             stride: w.stride() as u32,
+            m: m as u32,
         };
-        let (k, all) = (w.width(), rescore_grid(args.vocab));
-        for i in 0..m {
-            let args = Args {
-                x: at(args.x, i * k),
-                input: at(args.input, i * input_words(k)),
-                tops: at(args.tops, i * groups(vocab as u32) as usize),
-                seen: at(args.seen, i * vocab),
-                params: at(args.params, i),
-                logits: at(args.logits, i * vocab),
-                ..args
-            };
-            let one = InputArgs { x: args.x, input: args.input, k: args.k };
-            // SAFETY: `check` compared every tensor with the table and `m`; the copy was made for a
-            // table of these sizes, and waited for; all that the kernels write is borrowed exclusively.
-            unsafe {
-                cuda.launch::<Input>([1, 1, 1], one)?;
-                cuda.launch::<Scan>([groups(args.vocab), 1, 1], args)?;
-                match w.element() {
-                    RowType::Bf16 => cuda.launch::<RescoreBf16>(all, args)?,
-                    RowType::F16 => cuda.launch::<RescoreF16>(all, args)?,
-                    RowType::F32 => cuda.launch::<RescoreF32>(all, args)?,
-                }
+        let all = rescore_grid(args.vocab, args.m);
+        let one = InputArgs { x: args.x, input: args.input, k: args.k };
+        let tensor = m > 1 && cuda.has::<ScanFew>();
+        // SAFETY: `check` compared every tensor with the table and `m`; the copy was made for a table of
+        // these sizes, and waited for; all that the kernels write is borrowed exclusively.
+        unsafe {
+            cuda.launch::<Input>([args.m, 1, 1], one)?;
+            match args.m {
+                _ if !tensor => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
+                ..=8 => cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?,
+                ..=32 => cuda.launch::<ScanSome>(SOME.grid(args.vocab, args.m), args)?,
+                _ => cuda.launch::<ScanMany>(MANY.grid(args.vocab, args.m), args)?,
+            }
+            match w.element() {
+                RowType::Bf16 => cuda.launch::<RescoreBf16>(all, args)?,
+                RowType::F16 => cuda.launch::<RescoreF16>(all, args)?,
+                RowType::F32 => cuda.launch::<RescoreF32>(all, args)?,
             }
         }
         Ok(())
