@@ -265,17 +265,20 @@ impl List {
 
     fn tables(&mut self) {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
-        use contract::lm_head::{LmHeadBf16, LmHeadF16, LmHeadF32};
+        use contract::lm_head::{
+            LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+        };
         for (kernel, what, inputs) in lm_head_int8::cases() {
             self.add(kernel, what, Inputs::LmHeadInt8(inputs));
         }
         let mut seeded = Seeded::new(3);
-        for (element, embed, lm_head) in [
-            (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>()),
-            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>()),
-            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>()),
+        for (element, embed, one, many) in [
+            (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>(), symbol::<LmHeadManyBf16>()),
+            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>(), symbol::<LmHeadManyF16>()),
+            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>(), symbol::<LmHeadManyF32>()),
         ] {
-            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 3)] {
+            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 1), (33, 1027, 5)] {
+                let lm_head = if m == 1 { one } else { many };
                 let table = Table::new(element, rows, width, seeded.bits());
                 let what = format!("rows={rows} width={width} m={m}");
                 let mut ids: Vec<u32> = (0..m + 1).map(|_| seeded.below(rows) as u32).collect();
