@@ -234,7 +234,8 @@ fn measure_batches(
     let most = batches.iter().copied().max().unwrap_or(1);
     let context = BATCH_AT + 3 * BATCH_STEPS;
     ensure!(context <= self::context(path)?, "batches are measured at position 512");
-    let builder = Session::builder().model(path).backend(BackendChoice::Cuda(suite.options().device));
+    let builder =
+        Session::builder().model(path).backend(BackendChoice::Cuda(suite.options().device));
     let builder = builder.context(context).head(head);
     // What a sequence gives alone.
     let mut session = builder.clone().build()?;

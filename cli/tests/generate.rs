@@ -235,5 +235,8 @@ fn prompts_of_a_file_give_the_texts_that_they_give_alone() {
     }
     let plain = ["generate", "-q", "-n", "8", "--seed", "3", "--prompts", &file];
     let said = text(&finished(bitnet(&plain)).stdout).to_owned();
-    assert!(said.starts_with("[1] fn main() {\n") && said.contains("\n[3] struct Point\n"), "{said}");
+    assert!(
+        said.starts_with("[1] fn main() {\n") && said.contains("\n[3] struct Point\n"),
+        "{said}"
+    );
 }

@@ -195,7 +195,10 @@ mod tests {
                     x: seeded.floats(k, 2.0),
                     x_at: 0,
                     seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                    asked: vec![(SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY }, false)],
+                    asked: vec![(
+                        SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY },
+                        false,
+                    )],
                 };
                 let Inputs { table, x, seen, asked, .. } = &inputs;
                 let params = &asked[0].0;

@@ -262,7 +262,8 @@ impl<B: Backend> Model<B> {
         })?;
         match self.start(batch, slot, prompt, params, &pages, limit) {
             Ok(()) => {
-                batch.slots[slot] = Some(Slot { pages, prompt_len: prompt.len(), queued: 1, limit });
+                batch.slots[slot] =
+                    Some(Slot { pages, prompt_len: prompt.len(), queued: 1, limit });
                 Ok(slot)
             }
             Err(error) => {
@@ -396,12 +397,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// The next token of `rows` sequences from slot `first` on, whose logits stand in front.
-    fn sample_rows(
-        &self,
-        batch: &mut Batch<B>,
-        first: usize,
-        rows: usize,
-    ) -> Result<(), OpError> {
+    fn sample_rows(&self, batch: &mut Batch<B>, first: usize, rows: usize) -> Result<(), OpError> {
         self.backend.sample(Sample {
             logits: &batch.logits,
             logits_at: 0,

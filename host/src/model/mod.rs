@@ -58,7 +58,9 @@ pub enum ModelError {
         capacity: usize,
     },
     /// Every slot of the batch has a sequence.
-    #[error("the batch is full: it takes {max_batch} sequences at once; remove one or make it larger")]
+    #[error(
+        "the batch is full: it takes {max_batch} sequences at once; remove one or make it larger"
+    )]
     BatchFull {
         /// Sequences at once.
         max_batch: usize,

@@ -175,9 +175,7 @@ impl AttentionPaged<'_, super::CudaBackend> {
         let scale = self.scale();
         let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, step } = self;
         let step = step.filter(|_| {
-            cache.element == RowType::Bf16
-                && step_takes(heads.head_dim)
-                && cuda.has::<StepBf16>()
+            cache.element == RowType::Bf16 && step_takes(heads.head_dim) && cuda.has::<StepBf16>()
         });
         let stream = cuda.stream();
         let args = Args {

@@ -99,7 +99,11 @@ impl CudaBackend {
         macro_rules! load {
             ($($family:ident $kernel:ident;)*) => { $(
                 if contract::MODEL_FAMILIES.contains(&stringify!($family)) {
-                    self.kernels.get::<contract::$family::$kernel>(self.cuda.module())?;
+                    match self.kernels.get::<contract::$family::$kernel>(self.cuda.module()) {
+                        // Another kernel of the family does what this device cannot have.
+                        Err(error) if !error.is_absent() => return Err(error),
+                        _ => {}
+                    }
                 }
             )* };
         }

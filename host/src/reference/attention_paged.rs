@@ -83,7 +83,8 @@ pub fn attention_paged(
             continue;
         }
         for h in 0..heads.kv_heads {
-            let (to, from) = (at(page, h, pos % PAGE, heads), (h * (pos + 1) + pos) * heads.head_dim);
+            let (to, from) =
+                (at(page, h, pos % PAGE, heads), (h * (pos + 1) + pos) * heads.head_dim);
             for d in 0..heads.head_dim {
                 pool.k[to + d] = own.k[from + d];
                 pool.v[to + d] = own.v[from + d];
@@ -93,8 +94,8 @@ pub fn attention_paged(
     let mut out = Vec::new();
     for (row, qkv) in rows.iter().zip(rotated.chunks(heads.qkv_len())) {
         let pos = row.position as usize;
-        let there = inside(row)
-            && row.table[..pos / PAGE + 1].iter().all(|&page| (page as usize) < pages);
+        let there =
+            inside(row) && row.table[..pos / PAGE + 1].iter().all(|&page| (page as usize) < pages);
         if row.position == ABSENT {
             out.extend(vec![0.0; heads.q_len()]);
         } else if !there {

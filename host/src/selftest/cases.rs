@@ -9,9 +9,9 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
-    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
-    softmax, sparse, w2a8_gemm, w2a8_gemv,
+    act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
+    elementwise, embed, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm,
+    rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -273,7 +273,12 @@ impl List {
         }
         let mut seeded = Seeded::new(3);
         for (element, embed, one, many) in [
-            (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>(), symbol::<LmHeadManyBf16>()),
+            (
+                RowType::Bf16,
+                symbol::<EmbedBf16>(),
+                symbol::<LmHeadBf16>(),
+                symbol::<LmHeadManyBf16>(),
+            ),
             (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>(), symbol::<LmHeadManyF16>()),
             (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>(), symbol::<LmHeadManyF32>()),
         ] {

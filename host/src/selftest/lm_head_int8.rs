@@ -102,11 +102,9 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             }
         }
     }
-    for (m, kernel) in [
-        (5, ScanFew::SPEC.symbol),
-        (17, ScanSome::SPEC.symbol),
-        (70, ScanMany::SPEC.symbol),
-    ] {
+    for (m, kernel) in
+        [(5, ScanFew::SPEC.symbol), (17, ScanSome::SPEC.symbol), (70, ScanMany::SPEC.symbol)]
+    {
         let (vocab, k) = (700, 75);
         let asked = (0..m).map(|i| ([greedy, few, all][i % 3], i % 5 == 4)).collect();
         let inputs = Inputs {

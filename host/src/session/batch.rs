@@ -127,8 +127,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
                 std::hint::spin_loop();
             }
             // Nothing is queued and nothing came: an earlier token ended the text.
-            if self.model.backend().is_idle()?
-                && self.batch.token(slot, read) == B::TokenLog::EMPTY
+            if self.model.backend().is_idle()? && self.batch.token(slot, read) == B::TokenLog::EMPTY
             {
                 return Ok(None);
             }

@@ -47,7 +47,9 @@ pub enum SessionError {
         allowed: usize,
     },
     /// Prompts and parameters of a batch that do not belong together.
-    #[error("{prompts} prompts and {params} sets of parameters were given; give one for each prompt")]
+    #[error(
+        "{prompts} prompts and {params} sets of parameters were given; give one for each prompt"
+    )]
     ParamsCount {
         /// Prompts.
         prompts: usize,
@@ -67,9 +69,6 @@ pub enum SessionError {
 impl SessionError {
     /// Whether a request found no place because others have it: it may be added when one of them has ended.
     pub fn is_full(&self) -> bool {
-        matches!(
-            self,
-            Self::Model(ModelError::BatchFull { .. } | ModelError::PagesFull { .. })
-        )
+        matches!(self, Self::Model(ModelError::BatchFull { .. } | ModelError::PagesFull { .. }))
     }
 }

@@ -217,7 +217,6 @@ impl Session {
     ) -> Result<(), SessionError> {
         self.engine.logits(tokens, &mut each)
     }
-
 }
 
 /// Tokens that end a text.

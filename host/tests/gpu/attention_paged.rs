@@ -6,8 +6,8 @@ use bitnet_gpu::ops::rope::RopeTable;
 use bitnet_gpu::ops::{Backend, OpError, RowType, RowWords};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::attention_paged::{TEST_SHAPES, attention_paged};
-use bitnet_gpu::selftest::{self, Output};
 use bitnet_gpu::selftest::attention_paged::Inputs;
+use bitnet_gpu::selftest::{self, Output};
 use contract::attention_paged::{ABSENT, MAX_HEAD_DIM, NO_PAGE, counters_len};
 use contract::w2a8::MAX_ROWS;
 
@@ -34,9 +34,8 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     let Inputs { heads, qkv, pool, pages, angles, rows, capacity, .. } = inputs;
     let mut values = pool.values.clone();
     let tables = (&angles.cos[..], &angles.sin[..]);
-    let out = attention_paged(
-        qkv, &mut values, *pages, pool.element, tables, rows, *capacity, *heads,
-    );
+    let out =
+        attention_paged(qkv, &mut values, *pages, pool.element, tables, rows, *capacity, *heads);
     vec![
         Output::floats("out", &[rows.len(), heads.q_len()], &out),
         Output::floats("qkv", &[rows.len(), heads.qkv_len()], qkv),
@@ -111,9 +110,8 @@ fn many_rows<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(5);
     let heads = Heads { heads: 8, kv_heads: 2, head_dim: 64 };
     for m in [16, 33, 64, 200] {
-        let positions: Vec<_> = (0..m)
-            .map(|m| if m % 7 == 3 { ABSENT } else { seeded.below(150) as u32 })
-            .collect();
+        let positions: Vec<_> =
+            (0..m).map(|m| if m % 7 == 3 { ABSENT } else { seeded.below(150) as u32 }).collect();
         for element in ELEMENTS {
             check_case(b, &Inputs::scattered(element, heads, &positions, &mut seeded));
         }
@@ -168,8 +166,7 @@ fn a_grid_for_fewer_positions_gives_nan<B: Backend>(b: &B) {
     inputs.reach = Some(64);
     let found = selftest::run(b, &inputs).expect("a run");
     assert_eq!(found[0].bits, vec![0; 6], "counters");
-    for (m, (found, whole)) in
-        found[1].bits.chunks(512).zip(whole[0].bits.chunks(512)).enumerate()
+    for (m, (found, whole)) in found[1].bits.chunks(512).zip(whole[0].bits.chunks(512)).enumerate()
     {
         match m {
             1 => assert_eq!(found, whole),
@@ -185,8 +182,7 @@ fn unusual_values<B: Backend>(b: &B) {
         for by in [0.0, 1e-39, 1e-30, 60.0, 1e4, 1e30, f32::INFINITY, f32::NAN] {
             for element in ELEMENTS {
                 for from in [0, heads.q_len(), heads.q_len() + head_dim] {
-                    let mut inputs =
-                        Inputs::scattered(element, heads, &[130, 130, 2], &mut seeded);
+                    let mut inputs = Inputs::scattered(element, heads, &[130, 130, 2], &mut seeded);
                     inputs.qkv[from..from + head_dim].iter_mut().for_each(|v| *v *= by);
                     check_case(b, &inputs);
                 }
@@ -234,9 +230,18 @@ fn refusals<B: Backend>(b: &B) {
         let cache = &mut PagedCache::<B>::alloc(b, heads, 9, element).expect("pages");
         refused!(short("qkv"), paged!(cache, qkv: few_qkv));
         refused!(short("out"), paged!(cache, out: few));
-        refused!(short("positions"), paged!(cache, positions: RowWords { words: few_words, ..positions }));
-        refused!(short("positions"), paged!(cache, positions: RowWords { at: usize::MAX, ..positions }));
-        refused!(short("positions"), paged!(cache, positions: RowWords { stride: usize::MAX, ..positions }));
+        refused!(
+            short("positions"),
+            paged!(cache, positions: RowWords { words: few_words, ..positions })
+        );
+        refused!(
+            short("positions"),
+            paged!(cache, positions: RowWords { at: usize::MAX, ..positions })
+        );
+        refused!(
+            short("positions"),
+            paged!(cache, positions: RowWords { stride: usize::MAX, ..positions })
+        );
         refused!(short("tables"), paged!(cache, tables: RowWords { words: few_words, ..tables }));
         refused!(short("tables"), paged!(cache, tables: RowWords { at: 10, stride: 0, ..tables }));
         for m in [0, MAX_ROWS + 1] {

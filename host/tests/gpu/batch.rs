@@ -179,9 +179,8 @@ fn check_batch<B: Backend>(
         for &(slot, request, seen) in &running {
             let found = bits(&batch.read_logits(backend, slot).expect("logits"));
             let expected = &requests[request].logits[seen];
-            let differ = |i: &usize| {
-                found[*i] != expected[*i] && found[*i] != f32::NEG_INFINITY.to_bits()
-            };
+            let differ =
+                |i: &usize| found[*i] != expected[*i] && found[*i] != f32::NEG_INFINITY.to_bits();
             if let Some(i) = (0..found.len()).find(differ) {
                 panic!("{what}, request {request}, step {seen}: logit {i} differs");
             }
@@ -290,9 +289,8 @@ fn refusals() {
 fn an_engine_gives_the_texts_of_a_session() {
     let _shared = lane::shared();
     let files = files("demo");
-    let builder = || {
-        Session::builder().model(&files.path).backend(lane::choice()).context(150).threads(2)
-    };
+    let builder =
+        || Session::builder().model(&files.path).backend(lane::choice()).context(150).threads(2);
     let prompts = ["fn main() {", "use std::", "struct Point", "//! A", "impl ", "pub fn new("];
     let params: Vec<_> = (0..prompts.len())
         .map(|i| SamplingParams {
@@ -353,7 +351,9 @@ fn an_engine_gives_the_texts_of_a_session() {
     }
     // A prompt that never fits is refused when it is alone; nothing is left behind.
     let mut engine = builder().max_batch(2).pages(2).build_batch().expect("an engine");
-    let error = engine.generate(&ids, &params, |_, _| ControlFlow::Continue(()));
+    let mut long = params.clone();
+    long[2].max_tokens = 140;
+    let error = engine.generate(&ids, &long, |_, _| ControlFlow::Continue(()));
     assert!(error.expect_err("three pages are needed").is_full());
     assert_eq!((engine.len(), engine.pages().in_use), (0, 0));
     let error = engine.generate(&ids, &params[1..], |_, _| ControlFlow::Continue(()));

@@ -79,7 +79,10 @@ fn refusals<B: Backend>(b: &B) {
             refused!(dimension("m"), b.embed(Embed { ids, ids_at, ids_stride, table, out, m }));
         }
         refused!(short("ids"), b.embed(Embed { ids: few_ids, ids_at, ids_stride, table, out, m }));
-        refused!(short("ids"), b.embed(Embed { ids, ids_at: usize::MAX, ids_stride, table, out, m }));
+        refused!(
+            short("ids"),
+            b.embed(Embed { ids, ids_at: usize::MAX, ids_stride, table, out, m })
+        );
         refused!(short("out"), b.embed(Embed { ids, ids_at, ids_stride, table, out: few, m }));
 
         for (bad, rows, width) in

@@ -206,13 +206,24 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
                 let (x, x_at, w, logits) = (&x, step * k, &w, &mut logits);
                 if int8 {
                     let (table, input, sampler) = (&table, &mut input, &mut sampler);
-                    b.lm_head_int8(LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 })
+                    b.lm_head_int8(LmHeadInt8 {
+                        x,
+                        x_at,
+                        w,
+                        table,
+                        input,
+                        sampler,
+                        row: 0,
+                        logits,
+                        m: 1,
+                    })
                 } else {
                     b.lm_head(LmHead { x, x_at, w, logits, m: 1 })
                 }
                 .expect("logits");
                 let (sampler, out) = (&mut sampler, &mut log);
-                b.sample(Sample { logits, logits_at: 0, vocab, sampler, row: 0, rows: 1, out }).expect("a token");
+                b.sample(Sample { logits, logits_at: 0, vocab, sampler, row: 0, rows: 1, out })
+                    .expect("a token");
             }
             b.synchronize().expect("the steps end");
             (0..steps).map(|step| log.get(step)).collect::<Vec<_>>()

@@ -35,7 +35,8 @@ pub(super) unsafe fn append<E: CacheElement>(args: &Args) {
         return; // the whole block
     }
     let row = m as usize * ((args.heads + 2 * kv_heads) * dim) as usize; // qkv[m]
-    let source = args.qkv.as_ptr().cast_const().wrapping_add(row + ((args.heads + side) * dim) as usize);
+    let source =
+        args.qkv.as_ptr().cast_const().wrapping_add(row + ((args.heads + side) * dim) as usize);
     let stride = kv_stride(dim as usize);
     let at = page as usize * page_len(kv_heads as usize, dim as usize)
         + (kv_head as usize * PAGE + pos as usize % PAGE) * stride; // pages[page, kv head, place]

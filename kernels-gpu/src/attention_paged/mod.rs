@@ -9,6 +9,8 @@ mod rows;
 #[cfg(level_sm_80)]
 mod step;
 #[cfg(level_sm_80)]
+mod step_row;
+#[cfg(level_sm_80)]
 mod tile;
 
 use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, Args, PAGE, RowsBf16, RowsF32};

@@ -5,250 +5,17 @@
 //! values arrive. No block reads what another one stores: the row's own key and value go into shared memory
 //! beside the pages.
 
-use contract::attention_paged::{
-    ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_VALUE_BYTES, THREADS, page_len,
-    partial_len, step_parts,
-};
-use contract::num::{BlockSum, Running, f32_to_bf16};
-use contract::rope::rotate;
+use contract::attention_paged::{ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, step_parts};
+use contract::num::Running;
 
-use super::tile::{
-    KEYS, OWN, block_sum, keys, make_scores, make_weights, note, queries, values, weighted,
-};
+use super::step_row::Step;
+use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, weighted};
 use super::{page, position};
-use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+use crate::arch::async_copy::wait_group;
 use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_nc, ld_x2, st, st_x2};
+use crate::arch::mem::{st, st_x2};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::element::Bf16;
-
-/// Lanes that copy a key: one for each 16 bytes of the largest.
-const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
-/// Results in flight at once when they are combined.
-const COMBINE: usize = 4;
-
-/// Up to four heads of a row, at one of its pages.
-struct Step<'a> {
-    args: &'a Args,
-    m: u32,
-    kv_head: u32,
-    /// The first head.
-    head: u32,
-    /// Heads.
-    count: u32,
-    pos: u32,
-    /// The page; [`Args::pages`] or more when it is not there.
-    page: u32,
-    /// Whether the row's own key is in this page.
-    has_new: bool,
-    /// Whether this block stores it, if so.
-    stores: bool,
-}
-
-/// A bf16 word of two numbers.
-#[inline(always)]
-fn word(low: f32, high: f32) -> u32 {
-    u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
-}
-
-impl Step<'_> {
-    /// Element 0 of head `head` of the row: the q heads, the k heads, the v heads.
-    #[inline(always)]
-    fn source(&self, head: u32) -> *const f32 {
-        let Args { heads, kv_heads, head_dim, qkv, .. } = *self.args;
-        let row = self.m as usize * ((heads + 2 * kv_heads) * head_dim) as usize;
-        qkv.as_ptr().cast_const().wrapping_add(row + (head * head_dim) as usize)
-    }
-
-    /// Element 0 of the kv head's part of the page.
-    #[inline(always)]
-    fn part(&self) -> usize {
-        let Args { kv_heads, head_dim, .. } = *self.args;
-        self.page as usize * page_len(kv_heads as usize, head_dim as usize)
-            + (self.kv_head * KEYS * head_dim) as usize
-    }
-
-    /// Asks for `stored` keys, then for their values: a group each.
-    ///
-    /// # Safety
-    ///
-    /// The page has so many; nobody uses shared memory.
-    #[inline(always)]
-    unsafe fn copy(&self, stored: u32) {
-        let Args { head_dim, k_pages, v_pages, .. } = *self.args;
-        let (lane, first) = (thread_idx_x() % COPY_LANES, thread_idx_x() / COPY_LANES);
-        for (pages, tile, bytes) in
-            [(k_pages, keys(), STEP_KEY_BYTES), (v_pages, values(), STEP_VALUE_BYTES)]
-        {
-            let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
-            let mut key = first;
-            while key < stored {
-                if 8 * lane < head_dim {
-                    let at = (key * head_dim + 8 * lane) as usize;
-                    // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-                    unsafe { copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true) };
-                }
-                key += THREADS / COPY_LANES;
-            }
-            commit_group();
-        }
-    }
-
-    /// Brings the rotated queries into shared memory, zeros for heads that there are not.
-    ///
-    /// # Safety
-    ///
-    /// The pointers of `args` cover the contract's table; `pos` is below the capacity.
-    #[inline(always)]
-    unsafe fn load_queries(&self) {
-        let half = self.args.head_dim / 2;
-        let pair = thread_idx_x() % (STEP_HEAD_DIM / 2);
-        if pair >= half {
-            return;
-        }
-        // SAFETY: by the caller.
-        let (cos, sin) = unsafe { self.angle(pair) };
-        let mut h = thread_idx_x() / (STEP_HEAD_DIM / 2);
-        while h < STEP_HEADS {
-            let from = self.source(self.head + h.min(self.count - 1)).wrapping_add(pair as usize);
-            let to = queries().add(h * STEP_HEAD_DIM + pair);
-            // SAFETY: both elements of a pair of a head of the row, and their places.
-            unsafe {
-                let (lo, hi) = rotate(ld(from), ld(from.wrapping_add(half as usize)), cos, sin);
-                to.write(lo);
-                to.add(half).write(hi);
-            }
-            h += THREADS / (STEP_HEAD_DIM / 2);
-        }
-    }
-
-    /// Cosine and sine of a pair at the row's position.
-    ///
-    /// # Safety
-    ///
-    /// `pos` is below the capacity and `pair` below half of a head.
-    #[inline(always)]
-    unsafe fn angle(&self, pair: u32) -> (f32, f32) {
-        let at = self.pos as usize * (self.args.head_dim / 2) as usize + pair as usize;
-        // SAFETY: the caller's promise; the tables never change.
-        unsafe {
-            (
-                ld_nc(self.args.cos.as_ptr().cast_const().wrapping_add(at)),
-                ld_nc(self.args.sin.as_ptr().cast_const().wrapping_add(at)),
-            )
-        }
-    }
-
-    /// Puts the row's own key and value behind the stored ones, and stores them.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Step::load_queries`]; the row's place is in this page.
-    #[inline(always)]
-    unsafe fn make_new(&self) {
-        let Args { heads, kv_heads, head_dim, k_pages, v_pages, .. } = *self.args;
-        let place = self.pos % KEYS;
-        let at = self.part() + (place * head_dim) as usize;
-        let half = head_dim / 2;
-        // Two neighbours of each half; then two neighbours of the value.
-        let i = thread_idx_x();
-        if 2 * i < half {
-            let from = self.source(heads + self.kv_head).wrapping_add(2 * i as usize);
-            // SAFETY: two pairs of the key.
-            let (low, high) = unsafe {
-                let (a, b) = (self.angle(2 * i), self.angle(2 * i + 1));
-                let [lo, hi] = [from, from.wrapping_add(half as usize)].map(|p| ld_x2(p.cast()));
-                let (a, b) = (rotate(lo[0], hi[0], a.0, a.1), rotate(lo[1], hi[1], b.0, b.1));
-                (word(a.0, b.0), word(a.1, b.1))
-            };
-            let tile = keys().add(place * STEP_KEY_BYTES).cast::<u32>();
-            let page = k_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
-            // SAFETY: words i and half / 2 + i of the key, in both places this thread's.
-            unsafe {
-                tile.add(i).write(low);
-                tile.add(half / 2 + i).write(high);
-                if self.stores {
-                    st(page.wrapping_add(i as usize), low);
-                    st(page.wrapping_add((half / 2 + i) as usize), high);
-                }
-            }
-        }
-        if i < half {
-            let from = self.source(heads + kv_heads + self.kv_head).wrapping_add(2 * i as usize);
-            let tile = values().add(place * STEP_VALUE_BYTES).cast::<u32>();
-            let page = v_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
-            // SAFETY: two elements of the value; word i of it, in both places this thread's.
-            unsafe {
-                let [a, b]: [f32; 2] = ld_x2(from.cast());
-                tile.add(i).write(word(a, b));
-                if self.stores {
-                    st(page.wrapping_add(i as usize), word(a, b));
-                }
-            }
-        }
-    }
-
-    /// Element 0 of what page `page` leaves for head `head`.
-    #[inline(always)]
-    fn partial(&self, page: u32, head: u32) -> *mut f32 {
-        let Args { heads, head_dim, partial, .. } = *self.args;
-        let at = page as usize * heads as usize + head as usize;
-        partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
-    }
-
-    /// Takes the results of `blocks` pages for dimensions `2 dims ..` of head `head`, first to last, and
-    /// writes the output; NaN when one of the pages is not there.
-    ///
-    /// # Safety
-    ///
-    /// The results were written before an acquire of this block; the dimensions are the head's.
-    #[inline(always)]
-    unsafe fn combine(&self, blocks: u32, head: u32, dims: u32) {
-        let (mut running, mut out, mut there) = (Running::EMPTY, [0.0; 2], true);
-        let mut first = 0;
-        while first < blocks {
-            // Past the last block it is read again and not used: no branch between the loads.
-            let pages: [u32; COMBINE] = core::array::from_fn(|b| {
-                // SAFETY: below the capacity.
-                unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
-            });
-            let news: [[[f32; 2]; 2]; COMBINE] = core::array::from_fn(|b| {
-                let from = self.partial(pages[b].min(self.args.pages - 1), head).cast_const();
-                // SAFETY: partial[page, head], two words and the dimensions'.
-                unsafe { [ld_x2(from.cast()), ld_x2(from.wrapping_add(2 + 2 * dims as usize).cast())] }
-            });
-            let mut b = 0;
-            while b < COMBINE {
-                if first + (b as u32) < blocks {
-                    let [[max, sum], new] = news[b];
-                    let weights = running.take(BlockSum { max, sum });
-                    out = [weights.combine(out[0], new[0]), weights.combine(out[1], new[1])];
-                    there &= pages[b] < self.args.pages;
-                }
-                b += 1;
-            }
-            first += COMBINE as u32;
-        }
-        let out = if there { out.map(|v| running.finish(v)) } else { [f32::NAN; 2] };
-        // SAFETY: by the caller.
-        unsafe { self.write(head, dims, out) };
-    }
-
-    /// Writes two dimensions of a head of the output.
-    ///
-    /// # Safety
-    ///
-    /// They belong to this thread.
-    #[inline(always)]
-    unsafe fn write(&self, head: u32, dims: u32, out: [f32; 2]) {
-        let Args { heads, head_dim, .. } = *self.args;
-        let at = (self.m as usize * heads as usize + head as usize) * head_dim as usize;
-        let to = self.args.out.as_ptr().wrapping_add(at + 2 * dims as usize);
-        // SAFETY: by the caller; heads of a multiple of 8 elements are aligned.
-        unsafe { st_x2(to.cast(), out) };
-    }
-}
 
 /// Block `(m, kv head, part of its heads, page)` takes one page; the last one of the heads combines.
 ///
@@ -266,10 +33,8 @@ pub(super) unsafe fn step(args: &Args) {
     let head = kv_head * group + part * STEP_HEADS;
     let count = (group - part * STEP_HEADS).min(STEP_HEADS);
     // This thread's dimensions, of heads `first`, `first + 1` of the block's.
-    let (dims, first) = (
-        thread_idx_x() % (STEP_HEAD_DIM / 2),
-        thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32,
-    );
+    let (dims, first) =
+        (thread_idx_x() % (STEP_HEAD_DIM / 2), thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32);
     let inside = 2 * dims < head_dim;
     dependency_wait();
     // SAFETY: the grid has blocks for M rows.

@@ -7,8 +7,8 @@
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, FEW, GROUP, MANY, MANY_SLICE, MANY_STAGES, MANY_THREADS, Many, SOME, STATS_WORDS, ScanFew,
-    ScanMany, ScanSome, bounds, groups, has_bounds, row_bytes,
+    Args, FEW, GROUP, MANY, MANY_SLICE, MANY_STAGES, MANY_THREADS, Many, SOME, STATS_WORDS,
+    ScanFew, ScanMany, ScanSome, bounds, groups, has_bounds, row_bytes,
 };
 use contract::num::order_key;
 
@@ -152,10 +152,8 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const TILES: usize>(args: &Ar
         // SAFETY: the launch contract, handed on.
         let (asked, input_stats, ended) =
             unsafe { (asked(&here), input_stats(&here), ended(&here)) };
-        let counts = input < args.m
-            && asked.wanted(args.vocab) != 0
-            && has_bounds(input_stats)
-            && !ended;
+        let counts =
+            input < args.m && asked.wanted(args.vocab) != 0 && has_bounds(input_stats) && !ended;
         let mut top = 0;
         let mut i = 0;
         while i < 4 {
@@ -166,7 +164,8 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const TILES: usize>(args: &Ar
             let seen = inside && asked.penalty != 1.0;
             // SAFETY: row < vocab; the logit belongs to this lane.
             unsafe {
-                let seen = ld_u8_if(seen, here.seen.as_ptr().cast_const().wrapping_add(row as usize));
+                let seen =
+                    ld_u8_if(seen, here.seen.as_ptr().cast_const().wrapping_add(row as usize));
                 let [lower, upper] =
                     bounds(sum, stats[i], input_stats).map(|bound| asked.adjust(bound, seen != 0));
                 if inside {
