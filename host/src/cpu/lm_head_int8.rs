@@ -110,6 +110,8 @@ pub struct Request<'a> {
     pub seen: &'a [u8],
     /// What the sampler asks for.
     pub asked: Asked,
+    /// Whether the text has ended: its logits are left alone.
+    pub ended: bool,
 }
 
 /// Logits of the rows that can decide, minus infinity for the others.
@@ -121,7 +123,7 @@ pub fn lm_head_int8(
     tops: &mut [u32],
     logits: &mut [f32],
 ) {
-    let Request { x, w, copy, seen, asked } = request;
+    let Request { x, w, copy, seen, asked, ended } = request;
     let (p, stats) = split(x);
     let (head, tail) = input.split_at_mut(stats.len());
     head.copy_from_slice(&stats.map(f32::to_bits));
@@ -130,6 +132,9 @@ pub fn lm_head_int8(
     for (i, &p) in p.iter().enumerate() {
         let [high, low] = digits(p.into());
         (bytes[digit_at(i)], bytes[digit_at(i) + 16]) = (high, low);
+    }
+    if *ended {
+        return;
     }
     let wanted = if has_bounds(stats) { asked.wanted(w.rows as u32) } else { 0 };
     if wanted == 0 {

@@ -244,9 +244,6 @@ pub(super) fn lm_head_int8(
     let w = table(op.w);
     let tops = groups(w.rows as u32) as usize;
     for (i, row) in (op.row..op.row + op.m).enumerate() {
-        if op.sampler.state.as_slice()[row * STATE_WORDS + 3] != 0 {
-            continue; // its text has ended
-        }
         let request = super::lm_head_int8::Request {
             x: &op.x.as_slice()[op.x_at + i * w.width..][..w.width],
             w,
@@ -256,6 +253,7 @@ pub(super) fn lm_head_int8(
             },
             seen: &op.sampler.seen.as_slice()[row * w.rows..][..w.rows],
             asked: contract::lm_head_int8::Asked::of(&params(op.sampler, row)),
+            ended: op.sampler.state.as_slice()[row * STATE_WORDS + 3] != 0,
         };
         super::lm_head_int8::lm_head_int8(
             &cpu.threads,

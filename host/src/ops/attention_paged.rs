@@ -174,8 +174,15 @@ impl AttentionPaged<'_, super::CudaBackend> {
         self.check()?;
         let scale = self.scale();
         let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, step } = self;
-        let step = step.filter(|_| {
-            cache.element == RowType::Bf16 && step_takes(heads.head_dim) && cuda.has::<StepBf16>()
+        let of_step = |s: &PagedStep<'_, _>| {
+            let key_blocks = s.reach.div_ceil(PAGE) as u32;
+            step_grid(m as u32, heads.heads as u32, heads.kv_heads as u32, key_blocks)
+        };
+        let step = step.filter(|step| {
+            cache.element == RowType::Bf16
+                && step_takes(heads.head_dim)
+                && of_step(step).is_some()
+                && cuda.has::<StepBf16>()
         });
         let stream = cuda.stream();
         let args = Args {
@@ -197,12 +204,10 @@ impl AttentionPaged<'_, super::CudaBackend> {
             table_stride: tables.stride as u32,
             pages: cache.pages as u32,
             capacity: capacity as u32,
-            key_blocks: step.as_ref().map_or(0, |s| s.reach.div_ceil(PAGE) as u32),
             scale,
         };
         let (append, attend) = (append_grid(args.m, args.kv_heads), grid(args.m, args.heads));
-        if step.is_some() {
-            let grid = step_grid(args.m, args.heads, args.kv_heads, args.key_blocks);
+        if let Some(grid) = step.as_ref().and_then(of_step) {
             // SAFETY: as below; `check` compared the scratch, which is borrowed exclusively, with the rows
             // and the pages.
             return unsafe { cuda.launch::<StepBf16>(grid, args) };

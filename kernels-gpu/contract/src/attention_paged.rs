@@ -78,10 +78,10 @@ pub const fn partial_len(head_dim: usize) -> usize {
     2 + head_dim
 }
 
-/// Blocks of a step: pages within parts of heads within kv heads within rows.
-pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> [u32; 3] {
-    let units = m.saturating_mul(kv_heads).saturating_mul(step_parts(heads, kv_heads));
-    [units.saturating_mul(key_blocks), 1, 1]
+/// Blocks of a step: pages, parts of heads within kv heads, rows. `None` where a grid cannot have so many.
+pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> Option<[u32; 3]> {
+    let units = kv_heads.saturating_mul(step_parts(heads, kv_heads));
+    if m <= 65_535 && units <= 65_535 { Some([key_blocks, units, m]) } else { None }
 }
 
 /// Elements of a page: its keys, or its values.
@@ -129,8 +129,6 @@ pub struct Args {
     pub pages: u32,
     /// Positions of a table.
     pub capacity: u32,
-    /// Pages of a row that the grid of a step has blocks for.
-    pub key_blocks: u32,
     /// Multiplier of the scores, `1 / sqrt(head_dim)`.
     pub scale: f32,
 }
@@ -174,6 +172,6 @@ impl Kernel for StepBf16 {
     const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", THREADS)
         .with_min_sm(80)
         .with_smem(STEP_SMEM_BYTES)
-        .with_min_blocks(4)
+        .with_min_blocks(6)
         .with_all_shared();
 }

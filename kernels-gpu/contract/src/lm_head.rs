@@ -76,7 +76,7 @@ macro_rules! many {
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks(2);
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks(1);
         }
     )* };
 }

@@ -266,14 +266,7 @@ pub const fn rescore_grid(vocab: u32, m: u32) -> [u32; 3] {
 /// Threads of the scan of several inputs.
 pub const MANY_THREADS: u32 = 256;
 /// Bytes of a table row, or of a digit of an input, in a slice.
-pub const MANY_SLICE: u32 = 64;
-/// Slices in shared memory.
-pub const MANY_STAGES: u32 = 4;
-
-/// Shared memory of the scan of several inputs: slices of `rows` rows and of both digits of `inputs` inputs.
-pub const fn many_smem(rows: u32, inputs: u32) -> u32 {
-    MANY_STAGES * MANY_SLICE * (rows + 2 * inputs)
-}
+pub const MANY_SLICE: u32 = 128;
 
 /// A scan of several inputs.
 #[derive(Clone, Copy, Debug)]
@@ -282,16 +275,28 @@ pub struct Many {
     pub rows: u32,
     /// Inputs that a block takes.
     pub inputs: u32,
+    /// Slices in shared memory.
+    pub stages: u32,
 }
 
 /// [`ScanFew`].
-pub const FEW: Many = Many { rows: 256, inputs: 8 };
+pub const FEW: Many = Many { rows: 256, inputs: 8, stages: 3 };
 /// [`ScanSome`].
-pub const SOME: Many = Many { rows: 256, inputs: 32 };
+pub const SOME: Many = Many { rows: 128, inputs: 32, stages: 4 };
 /// [`ScanMany`].
-pub const MANY: Many = Many { rows: 128, inputs: 64 };
+pub const MANY: Many = Many { rows: 128, inputs: 64, stages: 4 };
 
 impl Many {
+    /// Bytes of a slice: rows, then both digits of the inputs.
+    pub const fn slice_bytes(&self) -> u32 {
+        MANY_SLICE * (self.rows + 2 * self.inputs)
+    }
+
+    /// Shared memory: the slices, then eight words for each input.
+    pub const fn smem_bytes(&self) -> u32 {
+        self.stages * self.slice_bytes() + 32 * self.inputs
+    }
+
     /// Blocks for `m` inputs: those of the first inputs, then those of the next.
     pub const fn grid(&self, vocab: u32, m: u32) -> [u32; 3] {
         [vocab.div_ceil(self.rows), m.div_ceil(self.inputs), 1]
@@ -439,7 +444,7 @@ macro_rules! scans {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, MANY_THREADS)
                 .with_min_sm(80)
-                .with_smem(many_smem($cut.rows, $cut.inputs))
+                .with_smem($cut.smem_bytes())
                 .with_min_blocks($blocks);
         }
     )* };
@@ -449,7 +454,7 @@ scans! {
     /// Bounds of every row for a few inputs at once, on tensor cores; grid [`Many::grid`].
     ScanFew: "lm_head_int8_scan_few", FEW, 2;
     /// The same for some inputs.
-    ScanSome: "lm_head_int8_scan_some", SOME, 1;
+    ScanSome: "lm_head_int8_scan_some", SOME, 2;
     /// The same for many inputs.
     ScanMany: "lm_head_int8_scan_many", MANY, 1;
 }

@@ -15,7 +15,9 @@ use crate::arch::async_copy::wait_group;
 use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{st, st_x2};
-use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::arch::thread::{
+    block_idx_x, block_idx_y, block_idx_z, grid_dim_x, sync_threads, thread_idx_x,
+};
 
 /// Block `(m, kv head, part of its heads, page)` takes one page; the last one of the heads combines.
 ///
@@ -27,8 +29,7 @@ use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 pub(super) unsafe fn step(args: &Args) {
     let Args { heads, kv_heads, head_dim, .. } = *args;
     let (group, parts) = (heads / kv_heads, step_parts(heads, kv_heads));
-    let (unit, block) = (block_idx_x() / args.key_blocks, block_idx_x() % args.key_blocks);
-    let (m, of_row) = (unit / (kv_heads * parts), unit % (kv_heads * parts));
+    let (block, of_row, m) = (block_idx_x(), block_idx_y(), block_idx_z());
     let (kv_head, part) = (of_row / parts, of_row % parts);
     let head = kv_head * group + part * STEP_HEADS;
     let count = (group - part * STEP_HEADS).min(STEP_HEADS);
@@ -36,14 +37,18 @@ pub(super) unsafe fn step(args: &Args) {
     let (dims, first) =
         (thread_idx_x() % (STEP_HEAD_DIM / 2), thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32);
     let inside = 2 * dims < head_dim;
+    let mut step = Step { args, m, kv_head, head, count, pos: 0, page: 0, stores: part == 0 };
     dependency_wait();
-    // SAFETY: the grid has blocks for M rows.
-    let pos = unsafe { position(args, m) };
+    // All at once: none of them waits for another.
+    // SAFETY: the grid has blocks for M rows and for pages below the capacity.
+    let raw = unsafe {
+        step.pos = position(args, m);
+        step.page = page(args, m, block);
+        step.raw_queries()
+    };
+    let pos = step.pos;
     let blocks = pos / KEYS + 1;
-    let refused = pos >= args.capacity || blocks > args.key_blocks;
-    let mut step =
-        Step { args, m, kv_head, head, count, pos, page: 0, has_new: false, stores: part == 0 };
-    if refused {
+    if pos >= args.capacity || blocks > grid_dim_x() {
         if block == 0 && inside {
             let v = if pos == ABSENT { 0.0 } else { f32::NAN };
             let mut h = first;
@@ -58,17 +63,15 @@ pub(super) unsafe fn step(args: &Args) {
     if block >= blocks {
         return; // the whole block: the grid is made for a longer sequence
     }
-    // SAFETY: block * PAGE <= pos < capacity.
-    step.page = unsafe { page(args, m, block) };
-    step.has_new = block == blocks - 1;
+    let has_new = block == blocks - 1;
     let there = step.page < args.pages;
     let visible = (pos + 1 - block * KEYS).min(KEYS);
     if there {
         // SAFETY: the page is there, with all positions in front of the row's own.
         unsafe {
-            step.copy(if step.has_new { visible - 1 } else { visible });
-            step.load_queries();
-            if step.has_new {
+            step.copy(if has_new { visible - 1 } else { visible });
+            step.load_queries(raw);
+            if has_new {
                 step.make_new();
             }
         }
@@ -119,12 +122,16 @@ pub(super) unsafe fn step(args: &Args) {
         return; // the whole block
     }
 
+    // Where the others left theirs: on the way while the ticket is drawn.
+    // SAFETY: 0 < blocks, whose pages lie below the capacity.
+    let pages = unsafe { step.pages(0, blocks) };
     // The barrier puts the block's writes before the release of its first thread, whose ticket
     // says whether all others have done the same.
     sync_threads();
-    let counter = args.counters.as_ptr().wrapping_add(unit as usize);
+    let counter = m as usize * (kv_heads * parts) as usize + of_row as usize;
+    let counter = args.counters.as_ptr().wrapping_add(counter);
     if thread_idx_x() == 0 {
-        // SAFETY: counters[unit]; nobody else uses the note.
+        // SAFETY: counters[m, of_row]; nobody else uses the note.
         unsafe { note().write(atomic::add_acq_rel(counter, 1)) };
     }
     sync_threads();
@@ -136,12 +143,8 @@ pub(super) unsafe fn step(args: &Args) {
         // SAFETY: every block of these heads has passed the counter.
         unsafe { st(counter, 0) };
     }
-    let mut h = first;
-    while h < (first + OWN as u32).min(count) {
-        if inside {
-            // SAFETY: every block of these heads has left its result, where its page is there.
-            unsafe { step.combine(blocks, head + h, dims) };
-        }
-        h += 1;
+    if inside && first < count {
+        // SAFETY: every block of these heads has left its result, where its page is there.
+        unsafe { step.combine(blocks, pages, first, dims) };
     }
 }

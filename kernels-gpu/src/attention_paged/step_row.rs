@@ -8,9 +8,9 @@ use contract::num::{BlockSum, Running, f32_to_bf16};
 use contract::rope::rotate;
 
 use super::page;
-use super::tile::{KEYS, keys, queries, values};
+use super::tile::{KEYS, OWN, keys, queries, values};
 use crate::arch::async_copy::{commit_group, copy_x16};
-use crate::arch::mem::{ld, ld_nc, ld_x2, st, st_x2};
+use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x2};
 use crate::arch::thread::thread_idx_x;
 use crate::element::Bf16;
 
@@ -18,6 +18,9 @@ use crate::element::Bf16;
 const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
 /// Results in flight at once when they are combined.
 const COMBINE: usize = 4;
+/// Pairs of the largest head; heads that a thread rotates a pair of.
+const PAIRS: u32 = STEP_HEAD_DIM / 2;
+const ROTATED: usize = (STEP_HEADS * PAIRS / THREADS) as usize;
 
 /// Up to four heads of a row, at one of its pages.
 pub(super) struct Step<'a> {
@@ -31,9 +34,7 @@ pub(super) struct Step<'a> {
     pub(super) pos: u32,
     /// The page; [`Args::pages`] or more when it is not there.
     pub(super) page: u32,
-    /// Whether the row's own key is in this page.
-    pub(super) has_new: bool,
-    /// Whether this block stores it, if so.
+    /// Whether this block stores the row's own key, if it is in this page.
     pub(super) stores: bool,
 }
 
@@ -88,31 +89,51 @@ impl Step<'_> {
         }
     }
 
-    /// Brings the rotated queries into shared memory, zeros for heads that there are not.
+    /// This thread's pair of each head it rotates, as it stands; the last head again where there are fewer.
     ///
     /// # Safety
     ///
-    /// The pointers of `args` cover the contract's table; `pos` is below the capacity.
+    /// The pointers of `args` cover the contract's table.
     #[inline(always)]
-    pub(super) unsafe fn load_queries(&self) {
+    pub(super) unsafe fn raw_queries(&self) -> [[f32; 2]; ROTATED] {
         let half = self.args.head_dim / 2;
-        let pair = thread_idx_x() % (STEP_HEAD_DIM / 2);
+        let pair = thread_idx_x() % PAIRS;
+        core::array::from_fn(|i| {
+            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let from = self.source(self.head + head.min(self.count - 1));
+            let from = from.wrapping_add(pair as usize);
+            // SAFETY: both elements of a pair of a head of the row, when it is one.
+            unsafe {
+                [ld_if(pair < half, from), ld_if(pair < half, from.wrapping_add(half as usize))]
+            }
+        })
+    }
+
+    /// Rotates `raw` queries into shared memory.
+    ///
+    /// # Safety
+    ///
+    /// `pos` is below the capacity; nobody reads the queries.
+    #[inline(always)]
+    pub(super) unsafe fn load_queries(&self, raw: [[f32; 2]; ROTATED]) {
+        let half = self.args.head_dim / 2;
+        let pair = thread_idx_x() % PAIRS;
         if pair >= half {
             return;
         }
         // SAFETY: by the caller.
         let (cos, sin) = unsafe { self.angle(pair) };
-        let mut h = thread_idx_x() / (STEP_HEAD_DIM / 2);
-        while h < STEP_HEADS {
-            let from = self.source(self.head + h.min(self.count - 1)).wrapping_add(pair as usize);
-            let to = queries().add(h * STEP_HEAD_DIM + pair);
-            // SAFETY: both elements of a pair of a head of the row, and their places.
+        let mut i = 0;
+        while i < ROTATED {
+            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let to = queries().add(head * STEP_HEAD_DIM + pair);
+            let (lo, hi) = rotate(raw[i][0], raw[i][1], cos, sin);
+            // SAFETY: the pair's places.
             unsafe {
-                let (lo, hi) = rotate(ld(from), ld(from.wrapping_add(half as usize)), cos, sin);
                 to.write(lo);
                 to.add(half).write(hi);
             }
-            h += THREADS / (STEP_HEAD_DIM / 2);
+            i += 1;
         }
     }
 
@@ -190,44 +211,82 @@ impl Step<'_> {
         partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
     }
 
-    /// Takes the results of `blocks` pages for dimensions `2 dims ..` of head `head`, first to last, and
-    /// writes the output; NaN when one of the pages is not there.
+    /// Pages `first ..` of `blocks`, the last one again past the end.
     ///
     /// # Safety
     ///
-    /// The results were written before an acquire of this block; the dimensions are the head's.
+    /// `first < blocks`, whose pages lie below the capacity.
     #[inline(always)]
-    pub(super) unsafe fn combine(&self, blocks: u32, head: u32, dims: u32) {
-        let (mut running, mut out, mut there) = (Running::EMPTY, [0.0; 2], true);
+    pub(super) unsafe fn pages(&self, first: u32, blocks: u32) -> [u32; COMBINE] {
+        core::array::from_fn(|b| {
+            // SAFETY: below the capacity.
+            unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
+        })
+    }
+
+    /// Takes the results of `blocks` pages, of which the first are `pages`, for dimensions `2 dims ..` of
+    /// heads `own`, `own + 1` of the block's, first to last, and writes the output; NaN when one of the
+    /// pages is not there.
+    ///
+    /// # Safety
+    ///
+    /// The results were written before an acquire of this block; the dimensions are a head's.
+    #[inline(always)]
+    pub(super) unsafe fn combine(
+        &self,
+        blocks: u32,
+        mut pages: [u32; COMBINE],
+        own: u32,
+        dims: u32,
+    ) {
+        // The last head again where there are fewer.
+        let heads: [u32; OWN] =
+            core::array::from_fn(|h| self.head + (own + h as u32).min(self.count - 1));
+        let (mut running, mut out, mut there) = ([Running::EMPTY; OWN], [[0.0; 2]; OWN], true);
         let mut first = 0;
         while first < blocks {
+            // Of the results after these.
+            let last = (first + COMBINE as u32).min(blocks - 1);
+            // SAFETY: below the capacity.
+            let next = unsafe { self.pages(last, blocks) };
             // Past the last block it is read again and not used: no branch between the loads.
-            let pages: [u32; COMBINE] = core::array::from_fn(|b| {
-                // SAFETY: below the capacity.
-                unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
-            });
-            let news: [[[f32; 2]; 2]; COMBINE] = core::array::from_fn(|b| {
-                let from = self.partial(pages[b].min(self.args.pages - 1), head).cast_const();
-                // SAFETY: partial[page, head], two words and the dimensions'.
-                unsafe {
-                    [ld_x2(from.cast()), ld_x2(from.wrapping_add(2 + 2 * dims as usize).cast())]
-                }
+            let news: [[[[f32; 2]; 2]; OWN]; COMBINE] = core::array::from_fn(|b| {
+                core::array::from_fn(|h| {
+                    let from = self.partial(pages[b].min(self.args.pages - 1), heads[h]);
+                    let values = from.wrapping_add(2 + 2 * dims as usize).cast_const();
+                    // SAFETY: partial[page, head], two words and the dimensions'.
+                    unsafe { [ld_x2(from.cast_const().cast()), ld_x2(values.cast())] }
+                })
             });
             let mut b = 0;
             while b < COMBINE {
                 if first + (b as u32) < blocks {
-                    let [[max, sum], new] = news[b];
-                    let weights = running.take(BlockSum { max, sum });
-                    out = [weights.combine(out[0], new[0]), weights.combine(out[1], new[1])];
+                    let mut h = 0;
+                    while h < OWN {
+                        let [[max, sum], new] = news[b][h];
+                        let weights = running[h].take(BlockSum { max, sum });
+                        out[h] = [
+                            weights.combine(out[h][0], new[0]),
+                            weights.combine(out[h][1], new[1]),
+                        ];
+                        h += 1;
+                    }
                     there &= pages[b] < self.args.pages;
                 }
                 b += 1;
             }
             first += COMBINE as u32;
+            pages = next;
         }
-        let out = if there { out.map(|v| running.finish(v)) } else { [f32::NAN; 2] };
-        // SAFETY: by the caller.
-        unsafe { self.write(head, dims, out) };
+        let mut h = 0;
+        while h < OWN {
+            let values = if there { out[h].map(|v| running[h].finish(v)) } else { [f32::NAN; 2] };
+            if own + (h as u32) < self.count {
+                // SAFETY: by the caller.
+                unsafe { self.write(heads[h], dims, values) };
+            }
+            h += 1;
+        }
     }
 
     /// Writes two dimensions of a head of the output.

@@ -86,8 +86,7 @@ pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
     let q = queries().add(2 * quarter);
     let mut p = [[[0.0f32; 2]; HEADS]; 2]; // [key][head][partial 2 quarter + e]
     let groups = head_dim / 8;
-    let mut g = 0;
-    while g < groups {
+    let mut take = |g: u32| {
         // SAFETY: elements 8 g + 2 quarter, + 1 of both keys.
         let k = unsafe { [pair(rows[0].add(4 * g).read()), pair(rows[1].add(4 * g).read())] };
         let mut h = 0;
@@ -102,7 +101,15 @@ pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
             }
             h += 1;
         }
-        g += 1;
+    };
+    let mut g = 0;
+    while g + 2 <= groups {
+        take(g);
+        take(g + 1);
+        g += 2;
+    }
+    if g < groups {
+        take(g);
     }
     // Distance 4: the upper quarters keep the second key.
     let upper = quarter >= 2;
@@ -193,11 +200,24 @@ pub(super) unsafe fn block_sum(head: u32) -> BlockSum {
 /// Exponentials and values are there; the dimensions are below the size of a head.
 #[inline(always)]
 pub(super) unsafe fn weighted(dims: u32, head: u32, keys: u32) -> [[f32; 2]; OWN] {
+    // A whole page, which most are, needs no look at its end.
+    // SAFETY: handed on.
+    unsafe {
+        if keys == KEYS { walk::<true>(dims, head, KEYS) } else { walk::<false>(dims, head, keys) }
+    }
+}
+
+/// [`weighted`], for a page whose keys are all there when it is `WHOLE`.
+///
+/// # Safety
+///
+/// As for [`weighted`].
+#[inline(always)]
+unsafe fn walk<const WHOLE: bool>(dims: u32, head: u32, keys: u32) -> [[f32; 2]; OWN] {
     let values = values().add(4 * dims).cast::<u32>();
     let weights = scores().add(head * KEYS);
     let mut acc = [[0.0; 2]; OWN];
-    let mut t = 0;
-    while t < keys {
+    let mut take = |t: u32| {
         // SAFETY: exponentials t .. t + 4 of both heads.
         let p = unsafe { [weights.add(t).read_x4(), weights.add(KEYS + t).read_x4()] };
         let mut j = 0;
@@ -209,14 +229,22 @@ pub(super) unsafe fn weighted(dims: u32, head: u32, keys: u32) -> [[f32; 2]; OWN
                 let mut e = 0;
                 while e < 2 {
                     let next = weighted_value(acc[h][e], p[h][j as usize], v[e]);
-                    acc[h][e] = if t + j < keys { next } else { acc[h][e] };
+                    acc[h][e] = if WHOLE || t + j < keys { next } else { acc[h][e] };
                     e += 1;
                 }
                 h += 1;
             }
             j += 1;
         }
-        t += 4;
+    };
+    let mut t = 0;
+    while t < keys {
+        take(t);
+        // Two fours at a time; the second is past the end of a page that is not whole, or not.
+        if WHOLE || t + 4 < keys {
+            take(t + 4);
+        }
+        t += 8;
     }
     acc
 }

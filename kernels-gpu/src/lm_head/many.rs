@@ -11,6 +11,8 @@ use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
 use crate::element::Element;
 
+/// Steps of 256 weights of each row in flight.
+const AHEAD: usize = 4;
 /// Inputs at once.
 const INPUTS: usize = MANY_INPUTS as usize;
 
@@ -38,28 +40,42 @@ pub(super) unsafe fn lm_head_many<E: Element>(args: &Args) {
             args.x.as_ptr().cast_const().wrapping_add(input as usize * k + own)
         });
         let mut acc = [[[0.0f32; OWN]; ROWS]; INPUTS];
-        let mut step = 0;
-        while step < whole {
-            let w: [[f32; OWN]; ROWS] = core::array::from_fn(|r| {
-                // SAFETY: elements 256 step + 8 lane .. + 8 of the row, step < whole.
-                E::widen8(unsafe { E::near8(rows[r].wrapping_add(step * PARTIALS)) })
-            });
-            let mut i = 0;
-            while i < INPUTS {
-                // SAFETY: the same elements of an input.
-                let x = unsafe { load8(inputs[i].wrapping_add(step * PARTIALS)) };
-                let mut r = 0;
-                while r < ROWS {
-                    let mut p = 0;
-                    while p < OWN {
-                        acc[i][r][p] = fma(x[p], w[r][p], acc[i][r][p]);
-                        p += 1;
+        let load = |at: usize| -> [[E::Raw8; ROWS]; AHEAD] {
+            core::array::from_fn(|u| {
+                // Past the end the last step again: it is not used.
+                let step = (at + u).min(whole.max(1) - 1);
+                core::array::from_fn(|r| {
+                    // SAFETY: elements 256 step + 8 lane .. + 8 of the row, when there is a step.
+                    unsafe { E::near8(rows[r].wrapping_add(step * PARTIALS)) }
+                })
+            })
+        };
+        let mut at = 0;
+        while at < whole {
+            let held = load(at);
+            let mut u = 0;
+            while u < AHEAD {
+                if at + u < whole {
+                    let w: [[f32; OWN]; ROWS] = core::array::from_fn(|r| E::widen8(held[u][r]));
+                    let mut i = 0;
+                    while i < INPUTS {
+                        // SAFETY: the same elements of an input.
+                        let x = unsafe { load8(inputs[i].wrapping_add((at + u) * PARTIALS)) };
+                        let mut r = 0;
+                        while r < ROWS {
+                            let mut p = 0;
+                            while p < OWN {
+                                acc[i][r][p] = fma(x[p], w[r][p], acc[i][r][p]);
+                                p += 1;
+                            }
+                            r += 1;
+                        }
+                        i += 1;
                     }
-                    r += 1;
                 }
-                i += 1;
+                u += 1;
             }
-            step += 1;
+            at += AHEAD;
         }
         // The last K % 256 elements, one by one.
         let at = whole * PARTIALS;
