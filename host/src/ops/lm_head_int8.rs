@@ -186,16 +186,22 @@ impl LmHeadInt8<'_, super::CudaBackend> {
         };
         let all = rescore_grid(args.vocab, args.m);
         let one = InputArgs { x: args.x, input: args.input, k: args.k };
-        let tensor = m > 1 && cuda.has::<ScanFew>();
         // SAFETY: `check` compared every tensor with the table and `m`; the copy was made for a table of
         // these sizes, and waited for; all that the kernels write is borrowed exclusively.
         unsafe {
             cuda.launch::<Input>([args.m, 1, 1], one)?;
+            // A scan for more inputs than there are, or for fewer, is the next best.
             match args.m {
-                _ if !tensor => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
-                ..=8 => cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?,
-                ..=32 => cuda.launch::<ScanSome>(SOME.grid(args.vocab, args.m), args)?,
-                _ => cuda.launch::<ScanMany>(MANY.grid(args.vocab, args.m), args)?,
+                2..=8 if cuda.has::<ScanFew>() => {
+                    cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?;
+                }
+                33.. if cuda.has::<ScanMany>() => {
+                    cuda.launch::<ScanMany>(MANY.grid(args.vocab, args.m), args)?;
+                }
+                2.. if cuda.has::<ScanSome>() => {
+                    cuda.launch::<ScanSome>(SOME.grid(args.vocab, args.m), args)?;
+                }
+                _ => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
             }
             match w.element() {
                 RowType::Bf16 => cuda.launch::<RescoreBf16>(all, args)?,

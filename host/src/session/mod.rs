@@ -4,6 +4,8 @@
 //! read from memory that the sampler writes while later steps already run. A stop id ends the text
 //! on the device; a stop string, the callback or the limit ends it on the host, and what ran ahead
 //! is dropped.
+//!
+//! A [`Session`] makes one text at a time, a [`BatchEngine`] several.
 
 mod answer;
 mod batch;
