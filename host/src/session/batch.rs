@@ -105,7 +105,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
                 more |= queued < limit;
                 ahead = ahead.max(queued - read.min(queued));
             }
-            if !starves && !(more && ahead < 1 + B::AHEAD) {
+            if !(starves || more && ahead < 1 + B::AHEAD) {
                 return Ok(());
             }
             self.model.decode_batch(&mut self.batch, self.record)?;
