@@ -41,6 +41,12 @@ const PROMPTS: &[usize] = &[16, 64, 512];
 const REPEATS: usize = 5;
 /// Texts of each decode measurement.
 const TEXTS: usize = 3;
+/// Sequences at once.
+const BATCHES: &[usize] = &[1, 8, 32, 64];
+/// Positions that each sequence of a batch has in front of the steps that are timed: these end at 512.
+const BATCH_AT: usize = 512 - 2 * BATCH_STEPS;
+/// Steps in front of those that are timed, and as many that are.
+const BATCH_STEPS: usize = 32;
 /// Tokens that every setting has to agree on.
 const SAME_TOKENS: usize = 48;
 
@@ -68,6 +74,13 @@ fn main() -> ExitCode {
         for setting in SETTINGS {
             if suite.options().wants(setting.name) {
                 measure(suite, &model, *setting, &mut expected)?;
+            }
+        }
+        for head in [HeadKind::Stored, HeadKind::Int8] {
+            let wanted = |batch: &&usize| suite.options().wants(&batch_name(**batch, head));
+            let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
+            if !batches.is_empty() {
+                measure_batches(suite, &model, head, &batches)?;
             }
         }
         if suite.options().wants("host") {
@@ -201,6 +214,79 @@ fn measure(
         println!("  {:<14} {name:<36} {:.2}", row.case, value.as_f64().unwrap_or_default());
     }
     suite.report().rows.push(row);
+    Ok(())
+}
+
+fn batch_name(batch: usize, head: HeadKind) -> String {
+    match head {
+        HeadKind::Stored => format!("batch {batch}"),
+        HeadKind::Int8 => format!("batch {batch}, int8 head"),
+    }
+}
+
+/// All tokens per second of batches whose sequences stand at position 512, graph and PDL, greedy.
+fn measure_batches(
+    suite: &mut Suite,
+    path: &Path,
+    head: HeadKind,
+    batches: &[usize],
+) -> anyhow::Result<()> {
+    let params = |seed| SamplingParams {
+        temperature: 0.0,
+        max_tokens: 3 * BATCH_STEPS,
+        seed,
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let most = batches.iter().copied().max().unwrap_or(1);
+    let context = BATCH_AT + 3 * BATCH_STEPS;
+    ensure!(context <= self::context(path)?, "batches are measured at position 512");
+    let builder =
+        Session::builder().model(path).backend(BackendChoice::Cuda(suite.options().device));
+    let builder = builder.context(context).head(head);
+    // What a sequence gives alone.
+    let mut session = builder.clone().build()?;
+    let vocab = session.config().vocab_size;
+    let prompts: Vec<_> =
+        (0..most).map(|i| prompt(900 + i as u64, BATCH_AT - i % 7, vocab)).collect();
+    let alone = session.generate(&prompts[0], &params(0), |_| ControlFlow::Continue(()))?.tokens;
+    drop(session);
+    let mut engine = builder.max_batch(most).build_batch()?;
+    for &batch in batches {
+        let mut seconds = Vec::new();
+        for _ in 0..TEXTS {
+            let first = engine.add_request(&prompts[0], &params(0))?;
+            for prompt in &prompts[1..batch] {
+                engine.add_request(prompt, &params(0))?;
+            }
+            let (mut text, mut step) = (Vec::new(), 0);
+            let mut started = Instant::now();
+            while !engine.is_empty() {
+                if step == BATCH_STEPS {
+                    started = Instant::now();
+                }
+                for output in engine.step()? {
+                    if output.id == first {
+                        text.push(output.token);
+                    }
+                }
+                step += 1;
+                if step == 2 * BATCH_STEPS {
+                    seconds.push(started.elapsed().as_secs_f64() / BATCH_STEPS as f64);
+                }
+            }
+            ensure!(text == alone, "batch {batch}: other tokens than alone");
+        }
+        let seconds = median(seconds)?;
+        let mut row = Row { case: batch_name(batch, head), ..Row::default() };
+        row.compared = alone.len() as u64;
+        row.set("batch_step_us", 1e6 * seconds);
+        row.set("batch_tok_per_s", batch as f64 / seconds);
+        for (name, value) in &row.columns {
+            println!("  {:<22} {name:<28} {:.2}", row.case, value.as_f64().unwrap_or_default());
+        }
+        suite.report().rows.push(row);
+    }
     Ok(())
 }
 

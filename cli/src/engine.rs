@@ -5,7 +5,10 @@ use crate::args::{EngineArgs, HeadChoice, KvChoice};
 use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
-use bitnet_gpu::session::{GenerateStats, HeadKind, KvType, LoadStats, Session};
+use bitnet_gpu::profile::Profile;
+use bitnet_gpu::session::{
+    BatchEngine, GenerateStats, HeadKind, KvType, LoadStats, Session, SessionBuilder,
+};
 use bitnet_gpu::tune::Tuning;
 use serde::Serialize;
 use std::fs::File;
@@ -14,6 +17,25 @@ use std::path::Path;
 
 /// Loads `model` as `args` say.
 pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<Session, Failure> {
+    let mut progress = Progress::new(output);
+    let builder = builder(model, args);
+    Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
+}
+
+/// Loads `model` for up to `max_batch` texts at once.
+pub(crate) fn open_batch(
+    model: &Path,
+    args: &EngineArgs,
+    max_batch: usize,
+    output: &Output,
+) -> Result<BatchEngine, Failure> {
+    let mut progress = Progress::new(output);
+    let builder = builder(model, args).max_batch(max_batch);
+    Ok(builder.build_batch_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
+}
+
+/// The settings that `args` stand for.
+fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
     let mut builder = Session::builder()
         .model(model)
         .backend(args.device)
@@ -44,8 +66,7 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
         // A cap beyond the address space is no cap.
         builder = builder.pool_cap(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
-    let mut progress = Progress::new(output);
-    Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
+    builder
 }
 
 /// Figures of a loaded model and of one text.
@@ -127,14 +148,15 @@ impl Stats {
 
 /// The kernel table on standard error and the trace in `file`.
 pub(crate) fn write_profile(
-    session: &Session,
+    profile: Option<Profile>,
+    device: &str,
     file: &Path,
     output: &Output,
 ) -> Result<(), Failure> {
-    let Some(profile) = session.profile()? else {
+    let Some(profile) = profile else {
         return Err(Failure::new(
             format!("no profile was written to {}", file.display()),
-            format!("kernels are timed on a GPU only, and this ran on {}", session.device()),
+            format!("kernels are timed on a GPU only, and this ran on {device}"),
             "leave --profile out, or choose a GPU with --device cuda",
         ));
     };
@@ -154,7 +176,7 @@ pub(crate) fn write_profile(
 }
 
 /// Largest resident memory so far (`VmHWM` of Linux).
-fn host_peak_bytes() -> Option<u64> {
+pub(crate) fn host_peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

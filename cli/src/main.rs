@@ -5,6 +5,7 @@
 //! by Ctrl-C. A closed pipe ends the program in silence with 0.
 
 mod args;
+mod batch;
 mod chat;
 mod completions;
 mod convert;

@@ -8,8 +8,12 @@ mod act_quant;
 mod activation;
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/attention_paged.rs"]
+mod attention_paged;
 #[path = "gpu/attention_step.rs"]
 mod attention_step;
+#[path = "gpu/batch.rs"]
+mod batch;
 #[path = "gpu/bit_linear.rs"]
 mod bit_linear;
 #[path = "gpu/conv2d.rs"]

@@ -20,6 +20,7 @@ pub mod tile;
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_paged;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod bmm;

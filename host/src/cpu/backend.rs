@@ -141,8 +141,8 @@ impl TokenLog for CpuTokens {
         self.0.get(step).copied().unwrap_or(Self::EMPTY)
     }
 
-    fn clear(&mut self) {
-        self.0.fill(Self::EMPTY);
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        self.0[range].fill(Self::EMPTY);
     }
 }
 
@@ -160,7 +160,7 @@ pub(super) fn table<'a>(dense: &'a Dense<CpuBackend>) -> Table<'a> {
     }
 }
 
-fn angles(table: &RopeTable<CpuBackend>) -> Angles<'_> {
+pub(super) fn angles(table: &RopeTable<CpuBackend>) -> Angles<'_> {
     let len = table.positions * table.head_dim / 2;
     let (cos, sin) = (table.cos.as_slice(), table.sin.as_slice());
     Angles { cos: &cos[..len], sin: &sin[..len], head_dim: table.head_dim }
@@ -238,9 +238,10 @@ impl Backend for CpuBackend {
 
     fn embed(&self, op: ops::embed::Embed<'_, Self>) -> Result<(), OpError> {
         op.check()?;
-        let ids = &op.ids.as_slice()[op.ids_at..][..op.m];
+        let ids: Vec<_> =
+            (0..op.m).map(|m| op.ids.as_slice()[op.ids_at + m * op.ids_stride]).collect();
         let out = op.out.as_mut_slice();
-        super::embed::embed(&self.threads, self.simd, ids, table(op.table), out);
+        super::embed::embed(&self.threads, self.simd, &ids, table(op.table), out);
         Ok(())
     }
 
@@ -445,6 +446,13 @@ impl Backend for CpuBackend {
             scale,
         );
         Ok(())
+    }
+
+    fn attention_paged(
+        &self,
+        op: ops::attention_paged::AttentionPaged<'_, Self>,
+    ) -> Result<(), OpError> {
+        super::products::attention_paged(self, op, &mut hold(&self.qkv))
     }
 
     fn attention_step(

@@ -101,7 +101,11 @@ impl CudaBackend {
         macro_rules! load {
             ($($family:ident $kernel:ident;)*) => { $(
                 if contract::MODEL_FAMILIES.contains(&stringify!($family)) {
-                    self.kernels.get::<contract::$family::$kernel>(self.cuda.module())?;
+                    match self.kernels.get::<contract::$family::$kernel>(self.cuda.module()) {
+                        // Another kernel of the family does what this device cannot have.
+                        Err(error) if !error.is_absent() => return Err(error),
+                        _ => {}
+                    }
                 }
             )* };
         }
@@ -220,8 +224,8 @@ impl TokenLog for MappedBuffer<u32> {
         self.load(step).unwrap_or(Self::EMPTY)
     }
 
-    fn clear(&mut self) {
-        for index in 0..self.len() {
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        for index in range {
             self.store(index, Self::EMPTY);
         }
     }
@@ -384,6 +388,7 @@ impl Backend for CudaBackend {
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,
+        attention_paged: AttentionPaged,
         attention_step: AttentionStep,
         bit_linear: BitLinear,
         lm_head: LmHead,

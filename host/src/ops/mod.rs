@@ -11,6 +11,7 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_paged;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;
@@ -44,7 +45,7 @@ pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
 pub use error::OpError;
-pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, Tensor};
+pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, RowWords, Tensor};
 
 /// Where tensors live and operations run.
 ///
@@ -172,6 +173,10 @@ pub trait Backend: Sized + Send + 'static {
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].
     fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
+    /// Rotation, append to pages and attention of rows of several sequences; see
+    /// [`attention_paged::AttentionPaged`].
+    fn attention_paged(&self, op: attention_paged::AttentionPaged<'_, Self>)
+    -> Result<(), OpError>;
     /// Rotation, cache append and attention of one row; see [`attention_step::AttentionStep`].
     fn attention_step(&self, op: attention_step::AttentionStep<'_, Self>) -> Result<(), OpError>;
     /// One row through a ternary layer; see [`bit_linear::BitLinear`].
@@ -233,6 +238,11 @@ pub trait TokenLog: Send {
     /// The token of `step`, or [`TokenLog::EMPTY`] as long as it is not there.
     fn get(&self, step: usize) -> u32;
 
+    /// Empties the entries of `range`. Only while no sampler that writes there is queued.
+    fn clear_part(&mut self, range: std::ops::Range<usize>);
+
     /// Empties every entry. Only while no sampler that writes here is queued.
-    fn clear(&mut self);
+    fn clear(&mut self) {
+        self.clear_part(0..self.len());
+    }
 }

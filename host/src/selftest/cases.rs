@@ -9,9 +9,9 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
-    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
-    softmax, sparse, w2a8_gemm, w2a8_gemv,
+    act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
+    elementwise, embed, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm,
+    rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -36,6 +36,7 @@ enum Inputs {
     ActQuant(act_quant::Inputs),
     Activation(activation::Inputs),
     Attention(attention::Inputs),
+    AttentionPaged(attention_paged::Inputs),
     AttentionStep(attention_step::Inputs),
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
@@ -69,6 +70,7 @@ impl Run for Case {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
+            Inputs::AttentionPaged(inputs) => inputs.run(bed),
             Inputs::AttentionStep(inputs) => inputs.run(bed),
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
@@ -237,6 +239,9 @@ impl List {
 
     /// The fused operations of a single row.
     fn steps(&mut self) {
+        for (kernel, what, inputs) in attention_paged::cases() {
+            self.add(kernel, what, Inputs::AttentionPaged(inputs));
+        }
         for (kernel, what, inputs) in attention_step::cases() {
             self.add(kernel, what, Inputs::AttentionStep(inputs));
         }
@@ -260,17 +265,25 @@ impl List {
 
     fn tables(&mut self) {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
-        use contract::lm_head::{LmHeadBf16, LmHeadF16, LmHeadF32};
+        use contract::lm_head::{
+            LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+        };
         for (kernel, what, inputs) in lm_head_int8::cases() {
             self.add(kernel, what, Inputs::LmHeadInt8(inputs));
         }
         let mut seeded = Seeded::new(3);
-        for (element, embed, lm_head) in [
-            (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>()),
-            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>()),
-            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>()),
+        for (element, embed, one, many) in [
+            (
+                RowType::Bf16,
+                symbol::<EmbedBf16>(),
+                symbol::<LmHeadBf16>(),
+                symbol::<LmHeadManyBf16>(),
+            ),
+            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>(), symbol::<LmHeadManyF16>()),
+            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>(), symbol::<LmHeadManyF32>()),
         ] {
-            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 3)] {
+            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 1), (33, 1027, 5)] {
+                let lm_head = if m == 1 { one } else { many };
                 let table = Table::new(element, rows, width, seeded.bits());
                 let what = format!("rows={rows} width={width} m={m}");
                 let mut ids: Vec<u32> = (0..m + 1).map(|_| seeded.below(rows) as u32).collect();

@@ -10,6 +10,7 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_paged;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;

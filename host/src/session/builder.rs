@@ -1,16 +1,19 @@
-//! What a program may want to set before a model is loaded.
+//! What a program may want to set before a model is loaded, for one text at a time or for several.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use super::batch::{BatchEngine, BatchRunner, Batched};
 use super::engine::{Engine, Runner};
 use super::{LoadStats, Session, SessionError};
 use crate::checkpoint::{Checkpoint, OpenOptions};
 
 use crate::cpu::CpuBackend;
 use crate::device_choice::{self, BackendChoice};
-use crate::model::{HeadKind, LoadProgress, Model, Sequence, SequenceOptions};
+use crate::model::{
+    Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
+};
 use crate::ops::{Backend, RowType};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
@@ -19,6 +22,9 @@ use crate::tune::{Tuning, TuningState};
 const PREFILL_CHUNK: usize = 256;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
+
+/// Requests of a batch when no number is asked for.
+const DEFAULT_BATCH: usize = 32;
 
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +48,8 @@ pub struct SessionBuilder {
     context: Option<usize>,
     kv: KvType,
     head: HeadKind,
+    max_batch: Option<usize>,
+    pages: Option<usize>,
     pool_cap_bytes: Option<usize>,
     stream_priority: i32,
     profile: bool,
@@ -148,6 +156,21 @@ impl SessionBuilder {
         self
     }
 
+    /// Requests that a [`BatchEngine`] runs at once: 1 to 1,024, by default 32.
+    #[must_use]
+    pub fn max_batch(mut self, requests: usize) -> Self {
+        self.max_batch = Some(requests);
+        self
+    }
+
+    /// Pages of [`super::PAGE_SIZE`] positions that the requests of a [`BatchEngine`] share; by default enough
+    /// for as many contexts as there are requests.
+    #[must_use]
+    pub fn pages(mut self, pages: usize) -> Self {
+        self.pages = Some(pages);
+        self
+    }
+
     /// Loads the model.
     ///
     /// # Errors
@@ -162,6 +185,33 @@ impl SessionBuilder {
     /// # Errors
     /// As [`SessionBuilder::build`].
     pub fn build_with(self, progress: Progress<'_>) -> Result<Session, SessionError> {
+        let (engine, tokenizer, load) = self.open(One, progress)?;
+        Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
+    }
+
+    /// Loads the model for several texts at once.
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::build`].
+    pub fn build_batch(self) -> Result<BatchEngine, SessionError> {
+        self.build_batch_with(&mut |_| {})
+    }
+
+    /// Loads the model for several texts at once, and reports how far it has come.
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::build`].
+    pub fn build_batch_with(self, progress: Progress<'_>) -> Result<BatchEngine, SessionError> {
+        let (engine, tokenizer, load) = self.open(Many, progress)?;
+        Ok(BatchEngine::new(engine, tokenizer, load))
+    }
+
+    /// Opens checkpoint and device, and makes what runs the model.
+    fn open<M: Make>(
+        &self,
+        make: M,
+        progress: Progress<'_>,
+    ) -> Result<(M::Engine, Option<Tokenizer>, LoadStats), SessionError> {
         let started = Instant::now();
         let path = self.model.clone().ok_or(SessionError::NoModel)?;
         let checkpoint = Checkpoint::open(&path, &OpenOptions::default().mmap(!self.no_mmap))?;
@@ -180,7 +230,7 @@ impl SessionBuilder {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.engine(backend, &checkpoint, context, progress)?, seconds)
+                (self.load(make, backend, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(feature = "cuda")]
             device_choice::Backend::Cuda(ordinal) => {
@@ -194,7 +244,7 @@ impl SessionBuilder {
                 })?;
                 tuning = crate::tune::apply(&mut backend, &self.tuning)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.engine(backend, &checkpoint, context, progress)?, seconds)
+                (self.load(make, backend, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(not(feature = "cuda"))]
             device_choice::Backend::Cuda(ordinal) => {
@@ -208,24 +258,84 @@ impl SessionBuilder {
             device_seconds,
             tuning,
         };
-        Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
+        Ok((engine, tokenizer, load))
     }
 
-    fn engine<B: Backend>(
+    fn load<M: Make, B: Backend>(
         &self,
+        make: M,
         backend: B,
         checkpoint: &Checkpoint,
         context: usize,
         progress: Progress<'_>,
-    ) -> Result<Box<dyn Engine>, SessionError> {
+    ) -> Result<M::Engine, SessionError> {
         let model = Model::load(backend, checkpoint, progress)?.with_head(self.head)?;
-        let kv = match self.kv {
+        make.make(model, self, context)
+    }
+
+    fn kv_type(&self) -> RowType {
+        match self.kv {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,
-        };
-        let options = SequenceOptions { capacity: context, kv, chunk: PREFILL_CHUNK.min(context) };
-        let sequence = Sequence::new(&model, options)?;
+        }
+    }
+
+    /// Whether steps are recorded.
+    fn records(&self) -> bool {
+        !self.no_graph && !self.profile
+    }
+}
+
+/// What is made of a loaded model.
+trait Make {
+    /// It, with the backend's type forgotten.
+    type Engine;
+
+    fn make<B: Backend>(
+        self,
+        model: Model<B>,
+        settings: &SessionBuilder,
+        context: usize,
+    ) -> Result<Self::Engine, SessionError>;
+}
+
+/// One sequence.
+struct One;
+
+impl Make for One {
+    type Engine = Box<dyn Engine>;
+
+    fn make<B: Backend>(
+        self,
+        model: Model<B>,
+        settings: &SessionBuilder,
+        context: usize,
+    ) -> Result<Self::Engine, SessionError> {
+        let (kv, chunk) = (settings.kv_type(), PREFILL_CHUNK.min(context));
+        let sequence = Sequence::new(&model, SequenceOptions { capacity: context, kv, chunk })?;
         model.backend().synchronize()?;
-        Ok(Box::new(Runner::new(model, sequence, !self.no_graph && !self.profile)))
+        Ok(Box::new(Runner::new(model, sequence, settings.records())))
+    }
+}
+
+/// A batch of sequences.
+struct Many;
+
+impl Make for Many {
+    type Engine = Box<dyn Batched>;
+
+    fn make<B: Backend>(
+        self,
+        model: Model<B>,
+        settings: &SessionBuilder,
+        context: usize,
+    ) -> Result<Self::Engine, SessionError> {
+        let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
+        let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
+        let (kv, chunk) = (settings.kv_type(), PREFILL_CHUNK.min(context));
+        let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk };
+        let batch = Batch::new(&model, options)?;
+        model.backend().synchronize()?;
+        Ok(Box::new(BatchRunner::new(model, batch, settings.records())))
     }
 }

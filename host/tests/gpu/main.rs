@@ -8,7 +8,9 @@
 mod act_quant;
 mod activation;
 mod attention;
+mod attention_paged;
 mod attention_step;
+mod batch;
 mod bit_linear;
 mod conv2d;
 mod bmm;

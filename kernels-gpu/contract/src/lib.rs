@@ -47,6 +47,7 @@ macro_rules! families {
 pub const MODEL_FAMILIES: &[&str] = &[
     "act_quant",
     "attention",
+    "attention_paged",
     "attention_step",
     "bit_linear",
     "embed",
@@ -91,6 +92,7 @@ families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32;
+    attention_paged: AppendBf16, AppendF32, RowsBf16, RowsF32, StepBf16;
     attention_step: AttentionStepBf16, AttentionStepF32;
     bit_linear: BitLinearShort, BitLinearLong;
     bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Side32, BmmF32Side16, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
@@ -102,8 +104,8 @@ families! {
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     layernorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
-    lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
-    lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, RescoreBf16, RescoreF16, RescoreF32;
+    lm_head: LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32;
+    lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, ScanFew, ScanSome, ScanMany, RescoreBf16, RescoreF16, RescoreF32;
     lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     pool2d: WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, GlobalF32, GlobalF16, GlobalBf16;
     rmsnorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
