@@ -14,13 +14,14 @@ const RELU2: u32 = Activation::Relu2 as u32;
 const SILU: u32 = Activation::Silu as u32;
 const GELU: u32 = Activation::Gelu as u32;
 
-/// `Activation::apply` of a piece, by its number.
+/// The function of this number, of a piece.
 #[inline(always)]
 fn apply<E: Float>(kind: u32, x: Piece) -> Piece {
     match kind {
         RELU => map::<E>(x, |_, v| num::relu(v)),
         RELU2 => map::<E>(x, |_, v| num::relu2(v)),
         SILU => map::<E>(x, |_, v| num::silu(v)),
+        GELU if E::PIECE == 8 => map::<E>(x, |_, v| num::gelu_half(v)),
         GELU => map::<E>(x, |_, v| num::gelu(v)),
         _ => map::<E>(x, |_, v| num::gelu_tanh(v)),
     }

@@ -19,7 +19,7 @@ use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Short, Tensors, entries};
 use crate::row::in_pieces;
-use crate::row::lanes::Lanes;
+use crate::row::lanes::{Lanes, NARROW, ROWS, WIDE};
 
 /// Those of the launch.
 #[inline(always)]

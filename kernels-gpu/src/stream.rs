@@ -1,7 +1,8 @@
 //! Elements over threads, as [`contract::stream`] states it.
 //!
 //! A thread takes [`PIECES`] pieces, one block width apart, so that an access of a warp is 512 bytes side
-//! by side; they come in batches, of which all loads are issued before the first value is used.
+//! by side; they come in batches, of which all loads are issued before the first value is used. A block in the
+//! midst of one long row has no ends to look for, and is most of them.
 
 use contract::stream::{BATCH, PIECES, THREADS};
 
@@ -35,10 +36,11 @@ pub struct Rows<E> {
 #[inline(always)]
 pub fn batches<E: Float>(rows: u64, k: u64, aligned: bool, mut body: impl FnMut(&Pieces)) {
     let block = u64::from(block_idx_x()) * u64::from(THREADS * PIECES);
+    let midst = rows == 1 && aligned && block + u64::from(THREADS * PIECES) <= k / E::PIECE as u64;
     let per_row = k.div_ceil(E::PIECE as u64);
     // Divisions of 64 bits are subroutines: one row needs none, and few tensors more than the one of
     // 32 bits.
-    let (first_row, first) = if rows == 1 {
+    let (first_row, first) = if midst || rows == 1 {
         (0, block)
     } else if (block | per_row) >> 32 == 0 {
         (u64::from(block as u32 / per_row as u32), u64::from(block as u32 % per_row as u32))
@@ -51,6 +53,11 @@ pub fn batches<E: Float>(rows: u64, k: u64, aligned: bool, mut body: impl FnMut(
         let mut i = 0;
         while i < N {
             let mut piece = first + u64::from(own + THREADS * i as u32);
+            if midst {
+                pieces.at[i] = piece * E::PIECE as u64;
+                i += 1;
+                continue;
+            }
             let mut row = first_row;
             if rows != 1 && piece >= per_row {
                 // Rows are shorter than 2^31 where there are several, so this fits 32 bits.

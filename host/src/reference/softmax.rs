@@ -1,6 +1,6 @@
 //! Reference for [`contract::softmax`].
 
-use contract::num::{exp, ln};
+use contract::num::{exp, exp_half_nonpositive, ln};
 
 use super::{Inputs, rounded, sum256};
 use crate::ops::RowType;
@@ -96,6 +96,9 @@ pub fn softmax(case: &Case) -> Vec<f32> {
         let top = v.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
         let top = if top == f32::NEG_INFINITY { 0.0 } else { top };
         let term = |j: usize| {
+            if case.element != RowType::F32 {
+                return exp_half_nonpositive(v[j] - top);
+            }
             let e = exp(v[j] - top);
             if e < f32::MIN_POSITIVE { 0.0 } else { e }
         };

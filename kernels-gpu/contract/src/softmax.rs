@@ -10,7 +10,8 @@
 //! v[k] = x[k] * scale, + mask[k] where there is a mask       each rounded
 //! v[k] = -inf                                                where k > K - Q + m % Q (causal, Q queries)
 //! t    = max_k v[k]; 0 when that is -inf
-//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_number_nonpositive, num::sum
+//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_number_nonpositive, num::sum;
+//!                                                            16-bit types: num::exp_half_nonpositive
 //! y[k] = e^(v[k] - t) * (1 / s)                              softmax
 //! y[k] = (v[k] - t) - ln s                                   log-softmax, num::ln
 //! ```
@@ -73,6 +74,12 @@ pub const fn shift(max: f32) -> f32 {
 #[inline(always)]
 pub fn term(v: f32, shift: f32) -> f32 {
     num::exp_number_nonpositive(v - shift)
+}
+
+/// [`term`] where the output has 16 bits.
+#[inline(always)]
+pub fn term_half(v: f32, shift: f32) -> f32 {
+    num::exp_half_nonpositive(v - shift)
 }
 
 /// What the terms are multiplied with (softmax), or what is taken from the shifted scores, given the maximum
