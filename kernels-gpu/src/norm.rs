@@ -198,7 +198,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
     #[inline(always)]
     pub unsafe fn new(tensors: Tensors, shape: Shape, m: u32) -> Self {
         let norm = Norm::new(tensors, shape, m);
-        let block = Block::new(norm.line);
+        let block = Block::new(&norm.line);
         Self { norm, block }
     }
 
@@ -255,7 +255,10 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
                     sync_threads();
                 }
             });
-            Block::<E, T, ROOM, PIECES>::tree(which, partials)
+            if which == 0 {
+                Block::<E, T, ROOM, PIECES>::meet();
+            }
+            self.block.tree(which, partials)
         }
     }
 
@@ -335,7 +338,7 @@ macro_rules! entries {
         }
     }};
     (@ Long<$element:ident, $threads:ident, $room:ident> $shape:ident, $args:ident, $body:ident) => {{
-        let (all, m) = (tensors(&$args), block_idx_x());
+        let (all, m) = (tensors(&$args), block::row::<$threads>($args.k));
         if in_pieces::<$element>($args.k, &all) {
             $body(&$args, Long::<$element, $threads, $room, true>::new(all, $shape, m))
         } else {

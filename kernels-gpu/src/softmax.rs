@@ -18,7 +18,7 @@ use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::X4;
-use crate::arch::thread::{block_idx_x, opaque, sync_threads};
+use crate::arch::thread::{opaque, sync_threads};
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
@@ -282,9 +282,9 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32>(args: &Args) {
     // SAFETY: handed on.
     unsafe {
         if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
-            held_row::<E, T, ROOM, true>(Row::new(args, block_idx_x()));
+            held_row::<E, T, ROOM, true>(Row::new(args, block::row::<T>(args.k)));
         } else {
-            held_row::<E, T, ROOM, false>(Row::new(args, block_idx_x()));
+            held_row::<E, T, ROOM, false>(Row::new(args, block::row::<T>(args.k)));
         }
     }
 }
@@ -296,7 +296,7 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32>(args: &Args) {
 unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
     row: Row<E, PIECES>,
 ) {
-    let block = Block::<E, T, ROOM, PIECES>::new(row.line);
+    let block = Block::<E, T, ROOM, PIECES>::new(&row.line);
     let fits = block.fits();
     let mut top = f32::NEG_INFINITY;
     // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
@@ -310,7 +310,8 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
                 }
             });
         });
-        let top = Block::<E, T, ROOM, PIECES>::max(top);
+        Block::<E, T, ROOM, PIECES>::meet();
+        let top = block.max(top);
         let shift = shift(top);
         let mut partials = [0.0; block::MOST];
         block.chunks(|chunk| {
@@ -335,11 +336,12 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
                 sync_threads();
             }
         });
-        let closing = closing(Block::<E, T, ROOM, PIECES>::tree(0, partials), top, row.log);
+        let closing = closing(block.tree(0, partials), top, row.log);
         block.chunks(|chunk| {
             if fits {
                 block.own(chunk, |s| {
-                    row.write(s, Block::<E, T, ROOM, PIECES>::get(s), shift, closing);
+                    let v = Block::<E, T, ROOM, PIECES>::get(s);
+                    row.write(block.element(s), v, shift, closing);
                 });
             } else {
                 row.chunk::<T, ROOM, 2>(&block, chunk, |_, first, v| {
