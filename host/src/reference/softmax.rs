@@ -96,7 +96,7 @@ pub fn softmax(case: &Case) -> Vec<f32> {
         let top = v.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
         let top = if top == f32::NEG_INFINITY { 0.0 } else { top };
         let term = |j: usize| {
-            if case.element != RowType::F32 {
+            if case.element != RowType::F32 && !(v[j] - top).is_nan() {
                 return exp_half_nonpositive(v[j] - top);
             }
             let e = exp(v[j] - top);

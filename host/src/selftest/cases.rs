@@ -186,17 +186,25 @@ impl List {
     }
 
     fn act_quant(&mut self) {
-        use contract::act_quant::{ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu};
+        use contract::act_quant::*;
         let mut seeded = Seeded::new(1);
         for (m, k) in [(1, 1), (3, 63), (2, 1000), (5, 513)] {
             let mut weight = || seeded.floats(k, 2.0);
             let (gain, some) = (weight(), (k != 63).then(weight));
             let delta = (k != 1).then(|| seeded.floats(m * k, 3.0));
             let gated = |gate| act_quant::From::Gated { gate, weight: some.clone(), eps: 1e-5 };
+            let (offset, other) = ((m != 3).then(|| gain.clone()), delta.clone());
             let norm = act_quant::From::RmsNorm { delta, weight: gain, eps: 1e-5 };
+            let centred = act_quant::From::LayerNorm {
+                delta: other,
+                weight: some.clone(),
+                bias: offset,
+                eps: 1e-5,
+            };
             for (kernel, from, width) in [
                 (symbol::<ActQuant>(), act_quant::From::Plain, k),
                 (symbol::<ActQuantRmsNorm>(), norm, k),
+                (symbol::<ActQuantLayerNorm>(), centred, k),
                 (symbol::<ActQuantRelu2>(), gated(Gate::Relu2), 2 * k),
                 (symbol::<ActQuantSilu>(), gated(Gate::Silu), 2 * k),
             ] {

@@ -88,7 +88,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 }
 
 families! {
-    act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
+    act_quant: ActQuant, ActQuantRmsNorm, ActQuantLayerNorm, ActQuantRelu2, ActQuantSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32;
     attention_step: AttentionStepBf16, AttentionStepF32;
