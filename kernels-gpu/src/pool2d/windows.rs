@@ -1,9 +1,10 @@
 //! Windows over images: a thread makes four outputs below each other, of one channel or of one piece of
-//! channels.
+//! channels. Of one channel, the block first brings what its outputs cover to shared memory ([`super::band`]).
 
 use contract::num::{abs_bits, fma, reciprocal};
 use contract::pool2d::{Args, Axis, ROWS};
 
+use super::band::Band;
 use super::{BATCH, Taken, divide, thread};
 use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
 use crate::arch::thread::{opaque, opaque_u64};
@@ -51,21 +52,17 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
     };
     let padded = args.count_include_pad == 1;
     let across = if AVG { w.taps(out.ow, padded) } else { 1 };
-    let mut window = [[[0; 4]; K]; K];
+    // How many rows of a window are those of the one before.
+    let kept = (K as u32).saturating_sub(h.stride);
     let mut oh = out.rows.start;
+    let mut window: [Taps<K>; K] = core::array::from_fn(|a| row(h.at(oh, a as u32)));
     while oh < out.rows.end {
-        // How many rows are those of the window before.
-        let kept = if oh > out.rows.start { (K as u32).saturating_sub(h.stride) } else { 0 };
-        if K == 3 && kept == 2 {
-            window[0] = window[1];
-            window[1] = window[2];
-        } else if kept == 1 {
-            window[0] = window[K - 1];
-        }
+        // Asked for before this window is worked on.
+        let mut next = [[[0; 4]; K]; K];
         let mut a = 0;
         while a < K {
-            if a as u32 >= kept {
-                window[a] = row(h.at(oh, a as u32));
+            if a as u32 >= kept && oh + 1 < out.rows.end {
+                next[a] = row(h.at(oh + 1, a as u32));
             }
             a += 1;
         }
@@ -83,6 +80,19 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
                 top
             },
         );
+        if K == 3 && kept == 2 {
+            window[0] = window[1];
+            window[1] = window[2];
+        } else if kept == 1 {
+            window[0] = window[K - 1];
+        }
+        let mut a = 0;
+        while a < K {
+            if a as u32 >= kept {
+                window[a] = next[a];
+            }
+            a += 1;
+        }
         oh = opaque(oh + 1);
     }
 }
@@ -172,26 +182,25 @@ fn any<R: Copy, const LEN: usize, const AVG: bool>(
 }
 
 /// The place of a thread's outputs.
-struct Outputs {
+pub(super) struct Outputs {
     /// Image and channel, or image alone where channels are innermost.
-    plane: usize,
+    pub plane: usize,
     /// First channel, counted from the plane's.
     channel: usize,
     /// Rows of outputs.
-    rows: core::ops::Range<u32>,
+    pub rows: core::ops::Range<u32>,
     /// Column of outputs.
     ow: u32,
     /// Elements from column to column.
     step: isize,
 }
 
-/// The outputs of this thread, unless there are none left.
+/// The outputs of thread `n` of the grid, unless there are none left.
 #[inline(always)]
-fn outputs(args: &Args) -> Option<Outputs> {
+pub(super) fn outputs(args: &Args, n: u64) -> Option<Outputs> {
     let (h, w) = (&args.h, &args.w);
     let last = args.channels_last == 1;
-    let (rest, piece) =
-        if last { divide(thread(), args.channels / args.piece) } else { (thread(), 0) };
+    let (rest, piece) = if last { divide(n, args.channels / args.piece) } else { (n, 0) };
     let (rest, ow) = divide(rest, w.out);
     let (plane, group) = divide(rest, h.out.div_ceil(ROWS));
     let planes = if last { 1 } else { u64::from(args.channels) } * u64::from(args.images);
@@ -244,16 +253,18 @@ fn image<E>(args: &Args, out: &Outputs) -> *const E {
 /// channel, or of 16 bytes: then channels are innermost, and each piece is aligned to 16.
 #[inline(always)]
 pub(super) unsafe fn windows<E: Float, const PIECES: bool, const AVG: bool>(args: &Args) {
-    let Some(out) = outputs(args) else { return };
+    // SAFETY: handed on; every thread of the block is here.
+    let band = unsafe { if PIECES { None } else { Band::<E>::stage(args) } };
+    let Some(out) = outputs(args, thread()) else { return };
     let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
     let tap = |inside: bool, i: isize| {
         let p = x.wrapping_offset(i);
-        // SAFETY: an item of the image.
+        // SAFETY: an item of the image; of the band, where there is one.
         unsafe {
-            if PIECES {
-                ld_or_zero_x4(inside, p.cast())
-            } else {
-                [E::load_bits_if(inside, p), 0, 0, 0]
+            match &band {
+                _ if PIECES => ld_or_zero_x4(inside, p.cast()),
+                Some(band) => [band.read(inside, p), 0, 0, 0],
+                None => [E::load_bits_if(inside, p), 0, 0, 0],
             }
         }
     };
