@@ -160,8 +160,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::num::RowType;
         use contract::pool2d::{
-            Args, GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, ROUNDS,
-            ROWS, THREADS, WindowBf16, WindowF16, WindowF32,
+            Args, GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, ROWS,
+            THREADS, WindowBf16, WindowF16, WindowF32,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -191,8 +191,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         };
         let channels = (pooling.n * pooling.c) as u64;
         let threads = match (global, last) {
-            // Eight lanes a channel, several times.
-            (true, false) => 8 * channels.div_ceil(u64::from(ROUNDS)),
+            // Eight lanes a channel.
+            (true, false) => 8 * channels,
             (true, true) => channels / piece as u64,
             (false, _) => {
                 let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(w.out);

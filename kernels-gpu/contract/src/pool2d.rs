@@ -24,12 +24,6 @@ use crate::num;
 /// Threads of a block.
 pub const THREADS: u32 = 256;
 
-/// Bytes of images that a block with one channel a thread holds at a time.
-pub const BAND_BYTES: u32 = 40 * 1024;
-
-/// Images of eight lanes each that a block takes over the whole, one after the other, where rows are innermost.
-pub const ROUNDS: u32 = 4;
-
 /// Outputs of a thread, one below the other.
 pub const ROWS: u32 = 4;
 
@@ -133,27 +127,27 @@ pub struct Args {
 }
 
 macro_rules! kernels {
-    ($($name:ident $symbol:literal $blocks:literal $smem:expr, $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $blocks:literal $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks($blocks).with_smem($smem);
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks($blocks);
         }
     )*};
 }
 
 kernels! {
-    WindowF32 "pool2d_f32" 4 BAND_BYTES, "Windows over images of `f32`, one channel a thread.";
-    WindowF16 "pool2d_f16" 4 BAND_BYTES, "Windows over images of f16, one channel a thread.";
-    WindowBf16 "pool2d_bf16" 4 BAND_BYTES, "Windows over images of bf16, one channel a thread.";
-    PiecesF32 "pool2d_pieces_f32" 2 0, "The same, 16 bytes of channels a thread: channels are innermost.";
-    PiecesF16 "pool2d_pieces_f16" 2 0, "The same, 16 bytes of channels a thread: channels are innermost.";
-    PiecesBf16 "pool2d_pieces_bf16" 2 0, "The same, 16 bytes of channels a thread: channels are innermost.";
-    GlobalF32 "pool2d_global_f32" 2 BAND_BYTES, "Whole images of `f32`.";
-    GlobalF16 "pool2d_global_f16" 2 BAND_BYTES, "Whole images of f16.";
-    GlobalBf16 "pool2d_global_bf16" 2 BAND_BYTES, "Whole images of bf16.";
+    WindowF32 "pool2d_f32" 4 "Windows over images of `f32`, one channel a thread.";
+    WindowF16 "pool2d_f16" 4 "Windows over images of f16, one channel a thread.";
+    WindowBf16 "pool2d_bf16" 4 "Windows over images of bf16, one channel a thread.";
+    PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesF16 "pool2d_pieces_f16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesBf16 "pool2d_pieces_bf16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    GlobalF32 "pool2d_global_f32" 2 "Whole images of `f32`.";
+    GlobalF16 "pool2d_global_f16" 2 "Whole images of f16.";
+    GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16.";
 }
 
 #[cfg(test)]

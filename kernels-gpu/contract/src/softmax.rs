@@ -86,13 +86,14 @@ pub fn term_half(v: f32, shift: f32) -> f32 {
 /// of the row.
 #[inline(always)]
 pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
-    let number = if log { num::ln(sum) } else { 1.0 / sum };
+    // The largest term is 1, unless there is none.
+    let number = if log { num::ln(sum) } else { num::reciprocal(sum) };
     let number = if sum == 0.0 { 0.0 } else { number };
     if max < f32::INFINITY { number } else { f32::NAN }
 }
 
 crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], "`f32`";
-    ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], "bf16";
+    ShortF32 3 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], "`f32`";
+    ShortF16 2 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], "f16";
+    ShortBf16 2 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], "bf16";
 }

@@ -247,60 +247,6 @@ impl Shared<u32> {
     }
 }
 
-impl Shared<u16> {
-    /// Two bytes, or 0 when `enabled` does not hold. `@enabled ld.shared.u16`
-    ///
-    /// # Safety
-    ///
-    /// When `enabled`: as for a word, of 2 bytes aligned to 2.
-    #[inline(always)]
-    pub unsafe fn read_u16_if(self, enabled: bool) -> u32 {
-        let value: u32;
-        // SAFETY: the caller's promise; nothing is read otherwise.
-        unsafe {
-            asm!(
-                "{{",
-                ".reg .pred p;",
-                "setp.ne.b32 p, {enabled}, 0;",
-                "mov.b32 {value}, 0;",
-                "@p ld.shared.u16 {value}, [{addr}];",
-                "}}",
-                value = out(reg32) value, addr = in(reg32) self.addr,
-                enabled = in(reg32) u32::from(enabled),
-                options(pure, readonly, nostack),
-            );
-        }
-        value
-    }
-}
-
-impl Shared<u32> {
-    /// A word, or 0 when `enabled` does not hold. `@enabled ld.shared.b32`
-    ///
-    /// # Safety
-    ///
-    /// When `enabled`: as for [`Shared::read`].
-    #[inline(always)]
-    pub unsafe fn read_if(self, enabled: bool) -> u32 {
-        let value: u32;
-        // SAFETY: the caller's promise; nothing is read otherwise.
-        unsafe {
-            asm!(
-                "{{",
-                ".reg .pred p;",
-                "setp.ne.b32 p, {enabled}, 0;",
-                "mov.b32 {value}, 0;",
-                "@p ld.shared.b32 {value}, [{addr}];",
-                "}}",
-                value = out(reg32) value, addr = in(reg32) self.addr,
-                enabled = in(reg32) u32::from(enabled),
-                options(pure, readonly, nostack),
-            );
-        }
-        value
-    }
-}
-
 impl Shared<i16> {
     /// Two bytes, extended with their sign. `ld.shared.s16`
     ///

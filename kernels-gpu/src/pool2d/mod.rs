@@ -5,7 +5,6 @@
 //! several windows share comes from L1. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels
 //! first), or a thread a piece of channels (channels last). `AVG` says average or maximum throughout.
 
-mod band;
 mod whole;
 mod windows;
 

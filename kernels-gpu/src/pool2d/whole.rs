@@ -1,13 +1,12 @@
 //! Whole images: eight lanes a channel, lane `l` partial `l` (channels first), or a thread a piece of channels
 //! (channels last).
 
-use contract::pool2d::{Args, ROUNDS, THREADS};
+use contract::pool2d::Args;
 
-use super::band::Band;
 use super::{BATCH, Taken, divide, thread};
 use crate::arch::float::maximum;
 use crate::arch::mem::{ld_or_zero_x4, st_x4};
-use crate::arch::thread::{block_idx_x, opaque_u64, thread_idx_x};
+use crate::arch::thread::opaque_u64;
 use crate::arch::warp::shuffle_xor;
 use crate::float::{Float, Piece};
 
@@ -21,41 +20,23 @@ pub(super) unsafe fn whole<E: Float, const AVG: bool>(args: &Args) {
     let (image, n) = (u64::from(args.h.len) * u64::from(args.w.len), thread());
     let c = args.channels as usize;
     if args.channels_last == 0 {
-        let planes = u64::from(args.images) * c as u64;
-        let rounds = u64::from(THREADS / 8);
-        let block = u64::from(block_idx_x()) * rounds * u64::from(ROUNDS);
-        let end = planes.min(block + rounds * u64::from(ROUNDS));
-        // SAFETY: whole images; every thread of the block is here.
-        let band = unsafe { Band::of(x, (block * image) as usize, (end * image) as usize) };
-        let (mut plane, lane) = (block + u64::from(thread_idx_x() / 8), n % 8);
-        while plane < block + rounds * u64::from(ROUNDS) {
-            // Lanes without a plane stay for the shuffles.
-            let image = if plane < planes { image } else { 0 };
-            let x = x.wrapping_add((plane * image) as usize);
-            let load = |inside: bool, i: u64| {
-                let p = x.wrapping_add(i as usize);
-                // SAFETY: a tap of x[n, c]; of the band, where there is one.
-                unsafe {
-                    match &band {
-                        Some(band) => band.read(inside, p),
-                        None => E::load_bits_if(inside, p),
-                    }
-                }
-            };
-            let widen = |bits: u32| [E::widen([bits, 0, 0, 0])[0]];
-            let [mut value] = taps::<u32, 1, AVG, 8>(image, lane, 0, load, widen).0[0];
-            let mut distance = 4;
-            while distance > 0 {
-                let other = shuffle_xor(value, distance);
-                value = if AVG { value + other } else { maximum(value, other) };
-                distance /= 2;
-            }
-            if image > 0 && lane == 0 {
-                let value = if AVG { value / image as f32 } else { value };
-                // SAFETY: y[n, c] belongs to this group of lanes.
-                unsafe { E::store(y.wrapping_add(plane as usize), value) };
-            }
-            plane = opaque_u64(plane + rounds);
+        let (plane, lane) = (n / 8, n % 8);
+        // Lanes without a plane stay for the shuffles.
+        let image = if plane < u64::from(args.images) * c as u64 { image } else { 0 };
+        let x = x.wrapping_add((plane * image) as usize);
+        // SAFETY: a tap of x[n, c].
+        let load = |inside: bool, i: u64| unsafe { E::load_if(inside, x.wrapping_add(i as usize)) };
+        let [mut value] = taps::<f32, 1, AVG, 8>(image, lane, 0.0, load, |v| [v]).0[0];
+        let mut distance = 4;
+        while distance > 0 {
+            let other = shuffle_xor(value, distance);
+            value = if AVG { value + other } else { maximum(value, other) };
+            distance /= 2;
+        }
+        if image > 0 && lane == 0 {
+            let value = if AVG { value / image as f32 } else { value };
+            // SAFETY: y[n, c] belongs to this group of lanes.
+            unsafe { E::store(y.wrapping_add(plane as usize), value) };
         }
         return;
     }

@@ -1,10 +1,9 @@
 //! Windows over images: a thread makes four outputs below each other, of one channel or of one piece of
-//! channels. Of one channel, the block first brings what its outputs cover to shared memory ([`super::band`]).
+//! channels.
 
 use contract::num::{abs_bits, fma, reciprocal};
 use contract::pool2d::{Args, Axis, ROWS};
 
-use super::band::Band;
 use super::{BATCH, Taken, divide, thread};
 use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
 use crate::arch::thread::{opaque, opaque_u64};
@@ -182,25 +181,26 @@ fn any<R: Copy, const LEN: usize, const AVG: bool>(
 }
 
 /// The place of a thread's outputs.
-pub(super) struct Outputs {
+struct Outputs {
     /// Image and channel, or image alone where channels are innermost.
-    pub plane: usize,
+    plane: usize,
     /// First channel, counted from the plane's.
     channel: usize,
     /// Rows of outputs.
-    pub rows: core::ops::Range<u32>,
+    rows: core::ops::Range<u32>,
     /// Column of outputs.
     ow: u32,
     /// Elements from column to column.
     step: isize,
 }
 
-/// The outputs of thread `n` of the grid, unless there are none left.
+/// The outputs of this thread, unless there are none left.
 #[inline(always)]
-pub(super) fn outputs(args: &Args, n: u64) -> Option<Outputs> {
+fn outputs(args: &Args) -> Option<Outputs> {
     let (h, w) = (&args.h, &args.w);
     let last = args.channels_last == 1;
-    let (rest, piece) = if last { divide(n, args.channels / args.piece) } else { (n, 0) };
+    let (rest, piece) =
+        if last { divide(thread(), args.channels / args.piece) } else { (thread(), 0) };
     let (rest, ow) = divide(rest, w.out);
     let (plane, group) = divide(rest, h.out.div_ceil(ROWS));
     let planes = if last { 1 } else { u64::from(args.channels) } * u64::from(args.images);
@@ -253,18 +253,16 @@ fn image<E>(args: &Args, out: &Outputs) -> *const E {
 /// channel, or of 16 bytes: then channels are innermost, and each piece is aligned to 16.
 #[inline(always)]
 pub(super) unsafe fn windows<E: Float, const PIECES: bool, const AVG: bool>(args: &Args) {
-    // SAFETY: handed on; every thread of the block is here.
-    let band = unsafe { if PIECES { None } else { Band::<E>::stage(args) } };
-    let Some(out) = outputs(args, thread()) else { return };
+    let Some(out) = outputs(args) else { return };
     let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
     let tap = |inside: bool, i: isize| {
         let p = x.wrapping_offset(i);
-        // SAFETY: an item of the image; of the band, where there is one.
+        // SAFETY: an item of the image.
         unsafe {
-            match &band {
-                _ if PIECES => ld_or_zero_x4(inside, p.cast()),
-                Some(band) => [band.read(inside, p), 0, 0, 0],
-                None => [E::load_bits_if(inside, p), 0, 0, 0],
+            if PIECES {
+                ld_or_zero_x4(inside, p.cast())
+            } else {
+                [E::load_bits_if(inside, p), 0, 0, 0]
             }
         }
     };
