@@ -4,10 +4,10 @@ use contract::launch::DevPtr;
 use contract::row::LONG_THREADS;
 
 use crate::arch::mem::X4;
-use crate::arch::thread::{opaque, sync_threads};
+use crate::arch::thread::sync_threads;
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST};
+use crate::row::lanes::{Lanes, MOST, Partials};
 use crate::row::{Line, map};
 
 /// The tensors of a norm, at a row.
@@ -116,76 +116,59 @@ pub trait Held<E: Float> {
     unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32);
 }
 
-/// A short row, in registers, `LEN` elements and less a lane. `ACROSS`: of several warps.
-pub struct Short<E, const LEN: usize, const ACROSS: bool> {
+/// A short row, in registers, `LEN` elements and less a lane.
+pub struct Short<E, const LEN: usize> {
     norm: Norm<E, true>,
     lanes: Lanes,
     x: [X4<u32>; MOST],
 }
 
-/// Runs `body` on the short rows of these lanes, `R` at a time.
-///
-/// # Safety
-///
-/// The tensors are those of the contract, in pieces; block and grid are the contract's.
-#[inline(always)]
-pub unsafe fn short_rows<E: Float, const LEN: usize, const R: usize, const ACROSS: bool>(
-    tensors: Tensors,
-    shape: Shape,
-    lanes: Lanes,
-    body: impl Fn(Short<E, LEN, ACROSS>),
-) {
-    let (first, step) = lanes.first_row();
-    let norm = |turn: u32| Norm::<E, true>::new(tensors, shape, lanes.row(first, step, turn));
-    let load = |turn: u32| {
-        let mut raw = [[[0; 4]; MOST]; R];
-        let mut r = 0;
-        while r < R {
-            let Norm { line, x, .. } = norm(turn + r as u32);
+impl<E: Float, const LEN: usize> Short<E, LEN> {
+    /// Loads rows of these lanes.
+    ///
+    /// # Safety
+    ///
+    /// The tensors are those of the contract, in pieces; block and grid are the contract's.
+    #[inline(always)]
+    pub unsafe fn load<const R: usize>(
+        tensors: Tensors,
+        shape: Shape,
+        lanes: Lanes,
+        m: impl Fn(u32) -> u32,
+    ) -> [Self; R] {
+        let mut rows: [Self; R] = core::array::from_fn(|r| {
+            let norm = Norm::<E, true>::new(tensors, shape, m(r as u32));
+            let line = &norm.line;
+            let mut x = [[0; 4]; MOST];
             lanes.each::<E, LEN>(|n, first| {
                 // SAFETY: a piece of the row.
-                raw[r][n] = unsafe { line.load(first < line.k, x.cast_const(), first) };
+                x[n] = unsafe { line.load(first < line.k, norm.x.cast_const(), first) };
             });
-            r += 1;
-        }
-        raw
-    };
-    // Of four-byte elements there are no registers for rows ahead.
-    let ahead = E::PIECE == 8;
-    let mut raw = if ahead { load(0) } else { [[[0; 4]; MOST]; R] };
-    let mut turn = 0;
-    while lanes.more(turn) {
-        let mut next = raw;
-        if ahead {
-            next = load(turn + R as u32);
-        } else {
-            raw = load(turn);
-        }
+            Self { norm, lanes, x }
+        });
         let mut r = 0;
         while r < R {
-            let (norm, mut x) = (norm(turn + r as u32), raw[r]);
+            let Self { norm, x, .. } = &mut rows[r];
             if norm.adds() {
                 lanes.own::<E, LEN>(&norm.line, |n, first| {
                     // SAFETY: a piece of the row that this lane has.
                     x[n] = unsafe { norm.add(first, x[n], norm.line.load(true, norm.delta, first)) };
                 });
             }
-            body(Short { norm, lanes, x });
             r += 1;
         }
-        raw = next;
-        turn = opaque(turn + R as u32);
+        rows
     }
 }
 
-impl<E: Float, const LEN: usize, const ACROSS: bool> Held<E> for Short<E, LEN, ACROSS> {
+impl<E: Float, const LEN: usize> Held<E> for Short<E, LEN> {
     #[inline(always)]
     unsafe fn sum(&mut self, _: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
-        self.lanes.sum::<E, ACROSS>(|partials| {
-            self.lanes.own::<E, LEN>(&self.norm.line, |n, _| {
-                partials.take::<E>(n, E::widen(self.x[n]), &step);
-            });
-        })
+        let mut partials = Partials::new();
+        self.lanes.own::<E, LEN>(&self.norm.line, |n, _| {
+            partials.take::<E>(n, E::widen(self.x[n]), &step);
+        });
+        self.lanes.tree::<E>(partials)
     }
 
     #[inline(always)]
@@ -322,23 +305,22 @@ macro_rules! entries {
         let pieces = in_pieces::<$element>($args.k, &tensors(&$args));
         // Older compilers do not fit a row into the registers.
         if cfg!(level_sm_80) && pieces {
+            let (first, step) = lanes.first_row();
             let all = tensors(&$args);
-            macro_rules! rows {
-                ($len:ident, $rows:expr, $across:literal) => {
-                    crate::norm::short_rows::<$element, $len, { $rows }, $across>(
-                        all,
-                        $shape,
-                        lanes,
-                        |row| $body(&$args, row),
-                    )
-                };
-            }
-            if lanes.narrow($args.k) {
-                rows!(NARROW, ROWS, false);
-            } else if cfg!(level_sm_90) && lanes.across() {
-                rows!(WIDE, 1, true);
-            } else {
-                rows!(WIDE, 1, false);
+            let mut turn = 0;
+            while lanes.more(turn) {
+                let m = |i: u32| lanes.row(first, step, turn + i);
+                if lanes.narrow($args.k) {
+                    let rows = Short::<$element, NARROW>::load::<ROWS>(all, $shape, lanes, m);
+                    for row in rows {
+                        $body(&$args, row);
+                    }
+                    turn = opaque(turn + ROWS as u32);
+                } else {
+                    let [row] = Short::<$element, WIDE>::load(all, $shape, lanes, m);
+                    $body(&$args, row);
+                    turn = opaque(turn + 1);
+                }
             }
         } else {
             let (mut m, end) = lanes.warp_rows($args.m);

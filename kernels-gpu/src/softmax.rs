@@ -23,7 +23,7 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, NARROW, ROWS, WIDE};
+use crate::row::lanes::{Lanes, MOST, NARROW, Partials, ROWS, WIDE};
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -181,14 +181,21 @@ unsafe fn short<E: Float>(args: &Args) {
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
     if cfg!(level_sm_80) && pieces {
-        // SAFETY: handed on.
-        unsafe {
-            if lanes.narrow(args.k) {
-                short_rows::<E, NARROW, ROWS, false>(args, lanes);
-            } else if cfg!(level_sm_90) && lanes.across() {
-                short_rows::<E, WIDE, 1, true>(args, lanes);
-            } else {
-                short_rows::<E, WIDE, 1, false>(args, lanes);
+        let (first, step) = lanes.first_row();
+        let mut turn = 0;
+        while lanes.more(turn) {
+            let row = |i: usize| {
+                Row::<E, true>::new(args, lanes.row(first, step, turn + i as u32))
+            };
+            // SAFETY: handed on.
+            unsafe {
+                if lanes.narrow(args.k) {
+                    short_rows::<E, NARROW, ROWS>(core::array::from_fn(row), lanes);
+                    turn = opaque(turn + ROWS as u32);
+                } else {
+                    short_rows::<E, WIDE, 1>(core::array::from_fn(row), lanes);
+                    turn = opaque(turn + 1);
+                }
             }
         }
     } else {
@@ -208,92 +215,61 @@ unsafe fn short<E: Float>(args: &Args) {
     }
 }
 
-/// The pieces of `R` rows.
-type Raw<const R: usize> = [[X4<u32>; MOST]; R];
-
 /// # Safety
 ///
-/// As for [`short`]; the rows of these lanes have `LEN` elements and less a lane.
+/// As for [`short`]; these lanes have the rows, `LEN` elements and less a lane.
 #[inline(always)]
-unsafe fn short_rows<E: Float, const LEN: usize, const R: usize, const ACROSS: bool>(
-    args: &Args,
+unsafe fn short_rows<E: Float, const LEN: usize, const R: usize>(
+    rows: [Row<E, true>; R],
     lanes: Lanes,
 ) {
-    let (first, step) = lanes.first_row();
-    let row = |turn: u32| Row::<E, true>::new(args, lanes.row(first, step, turn));
-    let load = |turn: u32| {
-        let mut raw: Raw<R> = [[[0; 4]; MOST]; R];
-        let mut r = 0;
-        while r < R {
-            let row = row(turn + r as u32);
-            // SAFETY: pieces of a row of the contract's table.
-            lanes.each::<E, LEN>(|n, first| raw[r][n] = unsafe { row.load(true, first) });
-            r += 1;
-        }
-        raw
-    };
-    // Of four-byte elements there are no registers for rows ahead.
-    let ahead = E::PIECE == 8;
-    let mut raw = if ahead { load(0) } else { [[[0; 4]; MOST]; R] };
-    let mut turn = 0;
-    while lanes.more(turn) {
-        let mut next = raw;
-        if ahead {
-            next = load(turn + R as u32);
+    let mut raw = [[[0; 4]; MOST]; R];
+    let mut v = [[[0.0; 8]; MOST]; R];
+    let mut r = 0;
+    while r < R {
+        // SAFETY: pieces of a row of the contract's table.
+        lanes.each::<E, LEN>(|n, first| raw[r][n] = unsafe { rows[r].load(true, first) });
+        r += 1;
+    }
+    let mut r = 0;
+    while r < R {
+        let (row, v) = (&rows[r], &mut v[r]);
+        let mut top = f32::NEG_INFINITY;
+        let mut take = |n: usize, scores: Piece| {
+            v[n] = scores;
+            top = larger::<E, true>(top, scores);
+        };
+        if row.masked {
+            lanes.own::<E, LEN>(&row.line, |n, first| {
+                // SAFETY: as above.
+                let mask = unsafe { row.line.load(first < row.seen, row.mask, first) };
+                take(n, row.scores(first, raw[r][n], Some(mask)));
+            });
         } else {
-            raw = load(turn);
+            lanes.own::<E, LEN>(&row.line, |n, first| {
+                take(n, row.scores(first, raw[r][n], None));
+            });
         }
-        let mut r = 0;
-        while r < R {
-            // SAFETY: handed on.
-            unsafe { short_row::<E, LEN, ACROSS>(row(turn + r as u32), lanes, raw[r]) };
-            r += 1;
+        let top = lanes.max(top);
+        let shift = shift(top);
+        let mut partials = Partials::new();
+        if row.log {
+            lanes.own::<E, LEN>(&row.line, |n, _| {
+                partials.take::<E>(n, terms::<E, true>(v[n], shift), |acc, e| acc + e);
+            });
+        } else {
+            lanes.own::<E, LEN>(&row.line, |n, _| {
+                v[n] = terms::<E, true>(v[n], shift);
+                partials.take::<E>(n, v[n], |acc, e| acc + e);
+            });
         }
-        raw = next;
-        turn = opaque(turn + R as u32);
-    }
-}
-
-/// # Safety
-///
-/// As for [`short_rows`]; these lanes have the row, of which `raw` is theirs.
-#[inline(always)]
-unsafe fn short_row<E: Float, const LEN: usize, const ACROSS: bool>(
-    row: Row<E, true>,
-    lanes: Lanes,
-    raw: [X4<u32>; MOST],
-) {
-    let mut v = [[0.0; 8]; MOST];
-    let mut top = f32::NEG_INFINITY;
-    let mut take = |n: usize, scores: Piece| {
-        v[n] = scores;
-        top = larger::<E, true>(top, scores);
-    };
-    if row.masked {
+        let closing = closing(lanes.tree::<E>(partials), top, row.log);
         lanes.own::<E, LEN>(&row.line, |n, first| {
-            // SAFETY: a piece of a row of the contract's table.
-            let mask = unsafe { row.line.load(first < row.seen, row.mask, first) };
-            take(n, row.scores(first, raw[n], Some(mask)));
+            // SAFETY: a piece of the row that this lane has.
+            unsafe { row.write(first, v[n], shift, closing) };
         });
-    } else {
-        lanes.own::<E, LEN>(&row.line, |n, first| take(n, row.scores(first, raw[n], None)));
+        r += 1;
     }
-    let top = lanes.max::<ACROSS>(top);
-    let shift = shift(top);
-    if !row.log {
-        lanes.own::<E, LEN>(&row.line, |n, _| v[n] = terms::<E, true>(v[n], shift));
-    }
-    let sum = lanes.sum::<E, ACROSS>(|partials| {
-        lanes.own::<E, LEN>(&row.line, |n, _| {
-            let e = if row.log { terms::<E, true>(v[n], shift) } else { v[n] };
-            partials.take::<E>(n, e, |acc, e| acc + e);
-        });
-    });
-    let closing = closing(sum, top, row.log);
-    lanes.own::<E, LEN>(&row.line, |n, first| {
-        // SAFETY: a piece of the row that this lane has.
-        unsafe { row.write(first, v[n], shift, closing) };
-    });
 }
 
 /// # Safety

@@ -1,7 +1,6 @@
 //! How the families that reduce rows spread them over threads: softmax, layernorm, rmsnorm.
 //!
-//! Short rows belong to 8, 16 or 32 lanes of a warp, or (from sm_90, where they can be read in pieces) to 2, 4 or 8 warps, and
-//! wait in their registers; others belong to a block, or to the
+//! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers; longer ones belong to a block, or to the
 //! blocks of a cluster, and wait in shared memory as `f32`; those that do not fit there pass through it in chunks, and
 //! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
 //! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
@@ -22,11 +21,8 @@ pub const LONG_THREADS: u32 = 256;
 /// Most elements of a row of a block of [`MIDDLE_THREADS`] where there is another choice.
 pub const FEW: u32 = 4096;
 
-/// Most elements of a row of one warp.
+/// Most elements of a short row.
 pub const SHORT: u32 = 1024;
-
-/// Most elements of a row of the warps of a block.
-pub const WARPS: u32 = SHORT * THREADS / 32;
 
 /// Most elements of a row in the shared memory of a block of [`MIDDLE_THREADS`].
 pub const MIDDLE: u32 = 8192;
@@ -63,7 +59,7 @@ pub const fn smem_bytes(elements: u32) -> u32 {
 /// Who has a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// So many lanes of a block of [`THREADS`].
+    /// So many lanes of a warp.
     Lanes(u32),
     /// A block of [`MIDDLE_THREADS`].
     Block,
@@ -71,39 +67,37 @@ pub enum Owner {
     LongBlock,
 }
 
-/// Who has a row of `k` elements. `warps`: it may be several warps.
+/// Who has a row of `k` elements.
 #[inline(always)]
-pub const fn owner(k: u32, warps: bool) -> Owner {
+pub const fn owner(k: u32) -> Owner {
     match k {
         0..=64 => Owner::Lanes(8),
         65..=128 => Owner::Lanes(16),
         129..=SHORT => Owner::Lanes(32),
-        1025..=2048 if warps => Owner::Lanes(64),
-        2049..=4096 if warps => Owner::Lanes(128),
-        4097..=WARPS if warps => Owner::Lanes(256),
         1025..=FEW => Owner::Block,
         _ => Owner::LongBlock,
     }
 }
 
-/// Rows that lanes of `m` rows have one after the other: more than one where rows are many, so that a block lives long
-/// enough to be worth its start, and asks for a row while it works on the one before.
+/// Rows that lanes of `m` rows of `k` elements have one after the other: more than one where rows are many and
+/// short, so that a block lives long enough to be worth its start.
 #[inline(always)]
-pub const fn turns(m: u32, lanes: u32) -> u32 {
+pub const fn turns(m: u32, k: u32, lanes: u32) -> u32 {
+    let most = if k > SHORT / 2 { 1 } else { SHORT / if k < 128 { 128 } else { k } };
     let many = m / (THREADS / lanes) / 2048;
     if many < 1 {
         1
-    } else if many < 8 {
+    } else if many < most {
         many
     } else {
-        8
+        most
     }
 }
 
 /// Blocks of a launch over `m` rows of `k` elements.
 pub const fn grid(m: u32, k: u32, owner: Owner) -> [u32; 3] {
     let blocks = match owner {
-        Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, lanes)),
+        Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, k, lanes)),
         Owner::Block => m,
         Owner::LongBlock => m * split(k),
     };
@@ -118,7 +112,7 @@ pub const fn smem_of(k: u32, room: u32, blocks: u32) -> u32 {
 
 /// The kernels of a family, one for each owner of a row and each element.
 macro_rules! kernels {
-    ($($short:ident $blocks:literal $middle:ident $long:ident $symbols:expr, $doc:literal;)*) => {$(
+    ($($short:ident $middle:ident $long:ident $symbols:expr, $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, ".")]
         pub enum $short {}
 
@@ -126,7 +120,7 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[0], crate::row::THREADS)
                 .with_smem(4 * crate::row::SHORT * (crate::row::THREADS / 32))
-                .with_min_blocks($blocks);
+                .with_min_blocks(3);
         }
 
         #[doc = concat!("Rows of ", $doc, ", a block each.")]
@@ -171,19 +165,11 @@ mod tests {
 
     #[test]
     fn rows_have_their_owners() {
-        for warps in [false, true] {
-            let owner = |k| owner(k, warps);
-            assert_eq!((owner(1), owner(64)), (Owner::Lanes(8), Owner::Lanes(8)));
-            assert_eq!((owner(65), owner(128)), (Owner::Lanes(16), Owner::Lanes(16)));
-            assert_eq!((owner(129), owner(1024)), (Owner::Lanes(32), Owner::Lanes(32)));
-            assert_eq!(owner(WARPS + 1), Owner::LongBlock);
-        }
-        assert_eq!((owner(1025, false), owner(FEW, false)), (Owner::Block, Owner::Block));
-        assert_eq!(owner(FEW + 1, false), Owner::LongBlock);
-        for k in [1025, 2048, 2049, 4096, 4097, WARPS] {
-            let Owner::Lanes(lanes) = owner(k, true) else { panic!("{k}") };
-            assert!(k <= lanes * SHORT / 32 && 2 * k > lanes * SHORT / 32);
-        }
+        assert_eq!((owner(1), owner(64)), (Owner::Lanes(8), Owner::Lanes(8)));
+        assert_eq!((owner(65), owner(128)), (Owner::Lanes(16), Owner::Lanes(16)));
+        assert_eq!((owner(129), owner(1024)), (Owner::Lanes(32), Owner::Lanes(32)));
+        assert_eq!((owner(1025), owner(FEW)), (Owner::Block, Owner::Block));
+        assert_eq!(owner(FEW + 1), Owner::LongBlock);
         assert_eq!(grid(3, 40_000, Owner::LongBlock), [12, 1, 1]);
         assert_eq!(grid(100, 64, Owner::Lanes(8)), [4, 1, 1]);
         assert_eq!(grid(1 << 20, 64, Owner::Lanes(8)), [4096, 1, 1]);

@@ -93,7 +93,7 @@ pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
 }
 
 crate::row::kernels! {
-    ShortF32 3 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], "`f32`";
-    ShortF16 2 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], "f16";
-    ShortBf16 2 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], "bf16";
+    ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], "`f32`";
+    ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], "bf16";
 }

@@ -4,18 +4,13 @@
 //! the sum; two pieces of four are four and four. Where rows take no more than these eight elements of a lane, there are
 //! registers for [`ROWS`] of them: all are loaded before the first is summed. Rows that are not in pieces belong to a warp
 //! each ([`Lanes::warp_rows`]).
-//!
-//! A row of several warps is cut into parts of [`SHORT`] elements. Its sums are chains, which the warps add to one after the
-//! other, each at a barrier with the one before.
 
-use contract::num::PARTIALS;
 use contract::row::{Owner, SHORT, THREADS, owner, turns};
 
 use super::Line;
 use crate::arch::float::maximum;
-use crate::arch::shared::dynamic_shared_mem;
-use crate::arch::thread::{block_idx_x, opaque, sync_some, sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
+use crate::arch::thread::{block_idx_x, opaque, thread_idx_x};
+use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
 
 /// The most elements of a lane.
@@ -28,21 +23,11 @@ pub const NARROW: usize = 8;
 /// Rows of eight elements a lane that are worked on together.
 pub const ROWS: usize = 4;
 
-/// Words of the chains of rows of several warps: of four rows and fewer.
-const CHAINS: u32 = 4 * PARTIALS as u32;
-/// Warps of a block.
-const WARPS: u32 = THREADS / LANES;
-
-const _: () = assert!(4 * (CHAINS + 2 * WARPS) <= 4 * SHORT * WARPS);
-
 /// The lanes of a row.
 #[derive(Clone, Copy)]
 pub struct Lanes {
-    /// How many of a warp.
+    /// How many.
     count: u32,
-    /// Warps of a row, and which of them this is.
-    warps: u32,
-    warp: u32,
     /// Which of them this is.
     own: u32,
     /// Rows of these lanes.
@@ -53,21 +38,18 @@ impl Lanes {
     /// Those of `m` rows of `k` elements.
     #[inline(always)]
     pub fn new(m: u32, k: u32) -> Self {
-        let lanes = match owner(k, cfg!(level_sm_90)) {
+        let count = match owner(k) {
             Owner::Lanes(lanes) => lanes,
             _ => 32,
         };
-        let (count, warps) = if lanes < LANES { (lanes, 1) } else { (LANES, lanes / LANES) };
-        let (own, warp) = (lane_id() % count, warp_id() % warps);
-        Self { count, warps, warp, own, turns: turns(m, lanes) }
+        Self { count, own: lane_id() % count, turns: turns(m, k, count) }
     }
 
     /// The first row of these lanes, and from one to the next.
     #[inline(always)]
     pub fn first_row(&self) -> (u32, u32) {
-        let lanes = self.count * self.warps;
-        let rows = THREADS / lanes;
-        (block_idx_x() * rows * self.turns + thread_idx_x() / lanes, rows)
+        let rows = THREADS / self.count;
+        (block_idx_x() * rows * self.turns + thread_idx_x() / self.count, rows)
     }
 
     /// Whether these lanes have [`ROWS`] rows and more of `k` elements, eight a lane.
@@ -91,7 +73,7 @@ impl Lanes {
     /// Where rows belong to warps: the first of this warp, and where those of the block end. The warps of a block take turns.
     #[inline(always)]
     pub fn warp_rows(&self, m: u32) -> (u32, u32) {
-        let rows = THREADS / self.count / self.warps * self.turns;
+        let rows = THREADS / self.count * self.turns;
         let end = block_idx_x() * rows + rows;
         (end - rows + warp_id(), if end < m { end } else { m })
     }
@@ -101,7 +83,7 @@ impl Lanes {
     pub fn each<E: Float, const LEN: usize>(&self, mut body: impl FnMut(usize, u32)) {
         let piece = E::PIECE as u32;
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
-        let own = opaque(self.own * piece + self.warp * SHORT);
+        let own = opaque(self.own * piece);
         let mut n = 0;
         while n < LEN / E::PIECE {
             body(n, own + self.count * piece * n as u32);
@@ -123,82 +105,25 @@ impl Lanes {
         });
     }
 
-    /// Whether rows belong to several warps.
-    #[inline(always)]
-    pub fn across(&self) -> bool {
-        self.warps > 1
-    }
-
-    /// The largest value of the row, NaN if one is NaN, in every lane of it. `ACROSS`: rows belong to several warps.
+    /// The largest value of the row, NaN if one is NaN, in every lane of it.
     ///
-    /// *Convergence*: every thread of the block calls it.
+    /// *Convergence*: every lane of the warp calls it.
     #[inline(always)]
-    pub fn max<const ACROSS: bool>(&self, value: f32) -> f32 {
+    pub fn max(&self, value: f32) -> f32 {
         let mut top = value;
         let mut distance = self.count / 2;
         while distance > 0 {
             top = maximum(top, shuffle_xor(top, distance));
             distance /= 2;
         }
-        if ACROSS {
-            let scratch = dynamic_shared_mem::<f32>();
-            // SAFETY: a word of each warp, behind the partials; it was last read before a barrier of `sum`.
-            unsafe {
-                scratch.add(CHAINS + warp_id()).write(top);
-                sync_threads();
-                let mut other = 0;
-                while other < self.warps {
-                    let first = warp_id() - self.warp;
-                    top = maximum(top, scratch.add(CHAINS + first + other).read());
-                    other += 1;
-                }
-            }
-        }
         top
-    }
-
-    /// The sum of the row, in every lane of it; `take` adds this lane's elements.
-    ///
-    /// *Convergence*: every thread of the block calls it.
-    #[inline(always)]
-    pub fn sum<E: Float, const ACROSS: bool>(&self, take: impl Fn(&mut Partials)) -> f32 {
-        let mut partials = Partials::new();
-        if !ACROSS {
-            take(&mut partials);
-            return self.tree::<E>(partials);
-        }
-        let row = warp_id() / self.warps;
-        let chain = dynamic_shared_mem::<f32>().add(row * 8 * LANES + 4 * lane_id());
-        let total = dynamic_shared_mem::<f32>().add(CHAINS + WARPS + row);
-        // SAFETY: eight words of each lane of a row, which its warps use in turn, and a word of the row; barriers stand
-        // between them.
-        unsafe {
-            if self.warp > 0 {
-                sync_some(warp_id(), 2 * LANES);
-                partials = Partials::of(chain.read_x4(), chain.add(4 * LANES).read_x4());
-            }
-            take(&mut partials);
-            if self.warp + 1 < self.warps {
-                let [low, high] = partials.halves();
-                chain.write_x4(low);
-                chain.add(4 * LANES).write_x4(high);
-                sync_some(warp_id() + 1, 2 * LANES);
-            } else {
-                let sum = self.tree::<E>(partials);
-                if lane_id() == 0 {
-                    total.write(sum);
-                }
-            }
-            sync_threads();
-            total.read()
-        }
     }
 
     /// The tree over the partials, in every lane of the row.
     ///
     /// *Convergence*: every lane of the warp calls it.
     #[inline(always)]
-    fn tree<E: Float>(&self, Partials(mut p): Partials) -> f32 {
+    pub fn tree<E: Float>(&self, Partials(mut p): Partials) -> f32 {
         let mut len = E::PIECE;
         if len == 4 {
             // The largest distance, 128: two pieces of one lane.
@@ -248,19 +173,6 @@ impl Partials {
     #[inline(always)]
     pub fn new() -> Self {
         Self([0.0; 8])
-    }
-
-    /// Those in two halves.
-    #[inline(always)]
-    fn of([a, b, c, d]: [f32; 4], [e, f, g, h]: [f32; 4]) -> Self {
-        Self([a, b, c, d, e, f, g, h])
-    }
-
-    /// In two halves.
-    #[inline(always)]
-    fn halves(&self) -> [[f32; 4]; 2] {
-        let [a, b, c, d, e, f, g, h] = self.0;
-        [[a, b, c, d], [e, f, g, h]]
     }
 
     /// Takes the lane's piece `n`.
