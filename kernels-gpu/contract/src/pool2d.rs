@@ -128,13 +128,14 @@ pub struct Args {
 
 impl Args {
     /// Whether the kernels for lines of images take these windows, of elements of `bytes`: rows innermost and in pieces of 16
-    /// bytes; windows of 3 by 3 with a padding of 1 across, or 2 by 2 without.
+    /// bytes; windows of 3 by 3 with a padding of 1 across, or 2 by 2 without, none of which ends a column behind that.
     pub const fn lines(&self, bytes: u32) -> bool {
         let (h, w) = (&self.h, &self.w);
         let known = matches!((w.kernel, w.stride, w.padding), (3, 1 | 2, 1) | (2, 2, 0));
         self.channels_last == 0
             && known
             && h.kernel == w.kernel
+            && w.out * w.stride <= w.len
             && h.dilation == 1
             && w.dilation == 1
             && (w.len * bytes).is_multiple_of(16)

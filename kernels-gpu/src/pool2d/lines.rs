@@ -18,7 +18,7 @@ struct Row {
     right: u32,
 }
 
-/// What stands for all columns outside.
+/// Zeros.
 const OUTSIDE: Row = Row { pieces: [[0; 4]; 2], left: 0, right: 0 };
 
 /// Values of a row, the column before the first at the start.
@@ -73,32 +73,37 @@ pub(super) unsafe fn lines<E: Float, const AVG: bool, const K: usize, const S: u
     let x = x.wrapping_add(plane as usize * h.len as usize * w.len as usize + column as usize);
     let y = args.y.cast::<E>().as_ptr();
     let y = y.wrapping_add(plane as usize * h.out as usize * w.out as usize + ow as usize);
-    // Zeros change no sum, and minus infinity no maximum.
-    let outside = if AVG { OUTSIDE } else { outside::<E>() };
+    let width = (S * E::PIECE) as u32;
+    // Outside of the image are zeros for averages; for maxima, the nearest ones inside, which every window has. Pieces
+    // behind the end of a row have outputs behind the last one, which are thrown away.
+    let [left, right] = [column > 0, column + width < w.len];
+    let [to_left, to_right] = match AVG {
+        true => [-1, width as isize],
+        false => [
+            if left { -1 } else { 0 },
+            if right { width as isize } else { w.len as isize - column as isize - 1 },
+        ],
+    };
     let row = |i: i32| {
-        let inside = (i as u32) < h.len;
+        let inside = !AVG || (i as u32) < h.len;
+        let i = if AVG { i } else { i.max(0).min(h.len as i32 - 1) };
         let p = x.wrapping_offset(i as isize * w.len as isize);
-        let mut row = outside;
-        let mut s = 0;
-        while s < S {
-            let first = s * E::PIECE;
-            let there = inside && column + (first as u32) < w.len;
-            // SAFETY: a piece of the row, which 16 divides.
-            let raw = unsafe { ld_or_zero_x4(there, p.wrapping_add(first).cast()) };
-            row.pieces[s] = if AVG || there { raw } else { outside.pieces[s] };
-            s += 1;
-        }
-        let side = |there: bool, at: isize| {
-            // SAFETY: a column of the row.
-            let bits = unsafe { E::load_bits_if(there, p.wrapping_offset(at)) };
-            if AVG || there { bits } else { outside.left }
-        };
-        if K == 3 {
-            row.left = side(inside && column > 0, -1);
-        }
-        if K == 3 && S == 1 {
-            let width = (S * E::PIECE) as u32;
-            row.right = side(inside && column + width < w.len, width as isize);
+        let mut row = OUTSIDE;
+        // SAFETY: pieces of the row, which 16 divides, and columns.
+        unsafe {
+            let mut s = 0;
+            while s < S {
+                let first = s * E::PIECE;
+                let there = inside && column + (first as u32) < w.len;
+                row.pieces[s] = ld_or_zero_x4(there, p.wrapping_add(first).cast());
+                s += 1;
+            }
+            if K == 3 {
+                row.left = E::load_bits_if(inside && (left || !AVG), p.wrapping_offset(to_left));
+            }
+            if K == 3 && S == 1 {
+                row.right = E::load_bits_if(inside && (right || !AVG), p.wrapping_offset(to_right));
+            }
         }
         row
     };
@@ -145,14 +150,6 @@ pub(super) unsafe fn lines<E: Float, const AVG: bool, const K: usize, const S: u
         }
         oh = opaque(oh + 1);
     }
-}
-
-/// Minus infinity in all columns.
-#[inline(always)]
-fn outside<E: Float>() -> Row {
-    let piece = E::narrow([f32::NEG_INFINITY; 8]);
-    let one = E::narrow([f32::NEG_INFINITY, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])[0];
-    Row { pieces: [piece; 2], left: one, right: one }
 }
 
 /// The maxima of a window's outputs.

@@ -75,18 +75,17 @@ fn taps<R: Copy, const LEN: usize, const AVG: bool, const STEP: u64>(
     let mut taken = Taken::new::<AVG>();
     let mut tap = first;
     while tap < image {
-        let left = if image - tap < STEP * BATCH as u64 { image - tap } else { STEP * BATCH as u64 };
-        let there = |u: usize| STEP as u32 * (u as u32) < left as u32;
         let mut raw = [nothing; BATCH];
         let mut u = 0;
         while u < BATCH {
-            raw[u] = load(there(u), tap + STEP * u as u64);
+            let i = tap + STEP * u as u64;
+            raw[u] = load(i < image, i);
             u += 1;
         }
         let mut u = 0;
         while u < BATCH {
             let slot = if STEP == 1 { u } else { 0 };
-            taken.take::<AVG>(there(u), slot, widen(raw[u]));
+            taken.take::<AVG>(tap + STEP * (u as u64) < image, slot, widen(raw[u]));
             u += 1;
         }
         tap = opaque_u64(tap + STEP * BATCH as u64);
