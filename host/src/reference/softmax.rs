@@ -22,6 +22,9 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (1, 8191),
     (2, 8193),
     (1, 20_001),
+    (2, 24_576),
+    (1, 40_008),
+    (1, 70_001),
 ];
 
 /// `(m, k)`, 128 MiB of `f32` and more each: attention, vocabulary, and one row of a million.

@@ -122,6 +122,7 @@ pub fn cases() -> Vec<Case> {
     list.elementwise();
     list.rows();
     list.pool2d();
+    list.pool2d_lines();
     list.rope();
     list.sample();
     list.steps();
@@ -157,8 +158,9 @@ impl List {
         for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
             let math = if variant.tensor { Math::TensorCore } else { Math::Exact };
             for &kind in variant.kinds {
+                let few = if variant.is_thin() { 11 } else { 48 };
                 for (batch, m, n, k, transposed) in
-                    [(2, 32, 48, 16, false), (1, 80, 48, 48, true), (1, 16, 16, 1040, false)]
+                    [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
                 {
                     // Rows of B and columns of A: each lies in both ways in one of the cases.
                     let [a, b] = [(m, k), (k, n)].map(|(rows, columns)| match transposed {
@@ -446,6 +448,26 @@ impl List {
                         unusual(&mut inputs.x);
                         self.add(kernel, what.clone(), Inputs::Pool2d(inputs));
                     }
+                }
+            }
+        }
+    }
+
+    fn pool2d_lines(&mut self) {
+        use crate::ops::pool2d::{Kind, Layout};
+        use contract::pool2d::{LinesBf16, LinesF16, LinesF32};
+        let average = Kind::Average { count_include_pad: false };
+        for (element, kernel) in [
+            (RowType::F32, symbol::<LinesF32>()),
+            (RowType::F16, symbol::<LinesF16>()),
+            (RowType::Bf16, symbol::<LinesBf16>()),
+        ] {
+            for window in [[3, 2, 1], [3, 1, 1], [2, 2, 0]] {
+                for kind in [Kind::Max, average] {
+                    let pooling = pool2d::square([2, 3, 9, 24], Layout::Nchw, kind, window);
+                    let mut inputs = pool2d::Inputs::new(element, pooling, 11);
+                    unusual(&mut inputs.x);
+                    self.add(kernel, format!("{kind:?} {window:?}"), Inputs::Pool2d(inputs));
                 }
             }
         }

@@ -199,7 +199,7 @@ impl Variant {
     }
 
     /// Whether its tiles are few rows by many columns, for products with few of either.
-    const fn is_thin(&self) -> bool {
+    pub const fn is_thin(&self) -> bool {
         self.tiling.rows == THIN_ROWS && self.tiling.columns > THIN_ROWS
     }
 
