@@ -7,7 +7,7 @@ use contract::bmm::{Args, Matrix};
 use super::source::Float;
 use super::write::write_eight;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_if, ld_u16_if};
+use crate::arch::mem::{ld_if, ld_word_or_half_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
@@ -84,8 +84,9 @@ impl Part {
                 if self.pairs {
                     self.low[i] = ld_if(left > 0, p.cast());
                 } else {
-                    self.low[i] = u32::from(ld_u16_if(left > 0, p));
-                    self.high[i] = u32::from(ld_u16_if(left > 1, p.wrapping_add(1)));
+                    // Into words at once: what would widen them later waits for them first.
+                    self.low[i] = ld_word_or_half_if(left > 0, true, p.cast());
+                    self.high[i] = ld_word_or_half_if(left > 1, true, p.wrapping_add(1).cast());
                 }
             }
             i += 1;
