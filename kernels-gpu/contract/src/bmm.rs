@@ -379,10 +379,10 @@ variants! {
         false, [16, 16], 0, 0, [16, 15700, 38000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
     BmmF32ThinLong: thin("bmm_f32_thin_long"), THIN_32, F32,
-        false, [1, 1], 0, 0, [16, 9000, 2500];
+        false, [1, 1], 0, 0, [16, 10500, 5500];
     /// f32 of any alignment, exact: few rows or columns.
     BmmF32Thin: thin("bmm_f32_thin"), THIN_128, F32,
-        false, [1, 1], 0, 0, [16, 9000, 8000];
+        false, [1, 1], 0, 0, [16, 11000, 19000];
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
         true, [1, 1], 0, 0, [16, 7140, 45000];
@@ -394,10 +394,10 @@ variants! {
         true, [1, 1], 0, 0, [16, 6540, 55000];
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
-        true, [1, 1], 0, 0, [120, 2500, 12000];
+        true, [1, 1], 0, 0, [120, 4500, 14000];
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
-        true, [1, 1], 0, 0, [120, 2500, 12000];
+        true, [1, 1], 0, 0, [120, 4500, 14000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 2, 5), SIDE_64, BF16,
         true, [16, 16], 16, 0, [120, 774, 8000];
