@@ -49,7 +49,8 @@ impl Function for Gate {
 unsafe fn activation<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let rows = |p: DevPtr<u8>, stride: u64| Rows { start: p.cast::<E>().as_ptr().cast_const(), stride };
+    let rows =
+        |p: DevPtr<u8>, stride: u64| Rows { start: p.cast::<E>().as_ptr().cast_const(), stride };
     let tensors = Tensors {
         rows: args.rows,
         k: args.k,

@@ -152,7 +152,8 @@ impl<E: Float, const LEN: usize> Short<E, LEN> {
             if norm.adds() {
                 lanes.own::<E, LEN>(&norm.line, |n, first| {
                     // SAFETY: a piece of the row that this lane has.
-                    x[n] = unsafe { norm.add(first, x[n], norm.line.load(true, norm.delta, first)) };
+                    x[n] =
+                        unsafe { norm.add(first, x[n], norm.line.load(true, norm.delta, first)) };
                 });
             }
             r += 1;

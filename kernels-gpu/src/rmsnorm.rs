@@ -18,8 +18,8 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Short, Tensors, entries};
-use crate::row::{block, in_pieces};
 use crate::row::lanes::{Lanes, NARROW, ROWS, WIDE};
+use crate::row::{block, in_pieces};
 
 /// Those of the launch.
 #[inline(always)]

@@ -184,9 +184,7 @@ unsafe fn short<E: Float>(args: &Args) {
         let (first, step) = lanes.first_row();
         let mut turn = 0;
         while lanes.more(turn) {
-            let row = |i: usize| {
-                Row::<E, true>::new(args, lanes.row(first, step, turn + i as u32))
-            };
+            let row = |i: usize| Row::<E, true>::new(args, lanes.row(first, step, turn + i as u32));
             // SAFETY: handed on.
             unsafe {
                 if lanes.narrow(args.k) {

@@ -86,11 +86,7 @@ fn sources(seeded: &mut Seeded, m: usize, k: usize) -> Vec<(&'static str, usize,
         ("relu2 with norm", 2 * k, gated(Gate::Relu2, Some(c))),
         ("silu", 2 * k, gated(Gate::Silu, None)),
         ("silu with norm", 2 * k, gated(Gate::Silu, Some(d))),
-        (
-            "layernorm",
-            k,
-            From::LayerNorm { delta: None, weight: Some(e), bias: Some(f), eps: EPS },
-        ),
+        ("layernorm", k, From::LayerNorm { delta: None, weight: Some(e), bias: Some(f), eps: EPS }),
         (
             "layernorm with delta",
             k,

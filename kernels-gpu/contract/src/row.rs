@@ -11,15 +11,17 @@
 /// Threads of a block that has short rows.
 pub const THREADS: u32 = 256;
 
-/// Threads of a block that has one row of up to [`FEW`] elements: few, so that what a row costs beside its elements
+/// Threads of a block that has one row of up to [`MIDDLE`] elements: few, so that what a row costs beside its elements
 /// is not done by many.
 pub const MIDDLE_THREADS: u32 = 128;
 
 /// Threads of a block that has one longer row, or its part of one.
 pub const LONG_THREADS: u32 = 256;
 
-/// Most elements of a row of a block of [`MIDDLE_THREADS`] where there is another choice.
-pub const FEW: u32 = 4096;
+/// Most elements, of `bytes` each, of a row of a block of [`MIDDLE_THREADS`] where there is another choice. Measured.
+const fn few(bytes: u32) -> u32 {
+    if bytes == 4 { 4096 } else { MIDDLE }
+}
 
 /// Most elements of a short row.
 pub const SHORT: u32 = 1024;
@@ -67,14 +69,14 @@ pub enum Owner {
     LongBlock,
 }
 
-/// Who has a row of `k` elements.
+/// Who has a row of `k` elements of `bytes` each.
 #[inline(always)]
-pub const fn owner(k: u32) -> Owner {
+pub const fn owner(k: u32, bytes: u32) -> Owner {
     match k {
         0..=64 => Owner::Lanes(8),
         65..=128 => Owner::Lanes(16),
         129..=SHORT => Owner::Lanes(32),
-        1025..=FEW => Owner::Block,
+        _ if k <= few(bytes) => Owner::Block,
         _ => Owner::LongBlock,
     }
 }
@@ -107,7 +109,13 @@ pub const fn grid(m: u32, k: u32, owner: Owner) -> [u32; 3] {
 /// Shared memory of a launch over rows of `k` elements, in blocks with room for `room`, `blocks` of a row.
 pub const fn smem_of(k: u32, room: u32, blocks: u32) -> u32 {
     let own = k.div_ceil(256) * (256 / blocks);
-    smem_bytes(if blocks == 1 && k < room { k.next_multiple_of(8) } else if own < room { own } else { room })
+    smem_bytes(if blocks == 1 && k < room {
+        k.next_multiple_of(8)
+    } else if own < room {
+        own
+    } else {
+        room
+    })
 }
 
 /// The kernels of a family, one for each owner of a row and each element.
@@ -165,16 +173,19 @@ mod tests {
 
     #[test]
     fn rows_have_their_owners() {
-        assert_eq!((owner(1), owner(64)), (Owner::Lanes(8), Owner::Lanes(8)));
-        assert_eq!((owner(65), owner(128)), (Owner::Lanes(16), Owner::Lanes(16)));
-        assert_eq!((owner(129), owner(1024)), (Owner::Lanes(32), Owner::Lanes(32)));
-        assert_eq!((owner(1025), owner(FEW)), (Owner::Block, Owner::Block));
-        assert_eq!(owner(FEW + 1), Owner::LongBlock);
+        for bytes in [2, 4] {
+            let owner = |k| owner(k, bytes);
+            assert_eq!((owner(1), owner(64)), (Owner::Lanes(8), Owner::Lanes(8)));
+            assert_eq!((owner(65), owner(128)), (Owner::Lanes(16), Owner::Lanes(16)));
+            assert_eq!((owner(129), owner(1024)), (Owner::Lanes(32), Owner::Lanes(32)));
+            assert_eq!((owner(1025), owner(few(bytes))), (Owner::Block, Owner::Block));
+            assert_eq!(owner(few(bytes) + 1), Owner::LongBlock);
+        }
         assert_eq!(grid(3, 40_000, Owner::LongBlock), [12, 1, 1]);
         assert_eq!(grid(100, 64, Owner::Lanes(8)), [4, 1, 1]);
         assert_eq!(grid(1 << 20, 64, Owner::Lanes(8)), [4096, 1, 1]);
         assert_eq!(grid(100, 2000, Owner::Block), [100, 1, 1]);
-        for k in [FEW + 1, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
+        for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
             let own = k.div_ceil(256) * (256 / split(k));
             assert!(own <= LONG && smem_of(k, LONG, split(k)) >= smem_bytes(k.div_ceil(split(k))));
         }

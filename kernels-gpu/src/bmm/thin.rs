@@ -2,7 +2,9 @@
 //! warps share out among them; each brings its part of both factors to shared memory, by copies of one element, so that
 //! any alignment and either layout is the same.
 
-use contract::bmm::{Args, K_CHUNK, Matrix, THIN_ROWS, THIN_STAGE, THIN_STAGES, finish, thin_words};
+use contract::bmm::{
+    Args, K_CHUNK, Matrix, THIN_ROWS, THIN_STAGE, THIN_STAGES, finish, thin_words,
+};
 use contract::num::fma;
 
 use crate::arch::async_copy::{commit_group, copy_x4, wait_group};
@@ -49,7 +51,9 @@ impl Factor {
             let (term, j) = (lane / COUNT, lane % COUNT);
             let mut i = 0;
             while i < STAGE {
-                let p = self.p.wrapping_add((u64::from(k + i + term) * self.ld + u64::from(j)) as usize);
+                let p = self
+                    .p
+                    .wrapping_add((u64::from(k + i + term) * self.ld + u64::from(j)) as usize);
                 let there = k + i + term < end && j < self.beside;
                 // SAFETY: an element of the matrix when it is there.
                 unsafe { copy_x4(to.add((i + term) * pitch + j), p, there) };
@@ -106,7 +110,11 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32>(args: &Args
     while round == 0 || round < chunks {
         let mut sums = [0.0; T];
         let start = (round + way) * K_CHUNK as u32;
-        let end = if args.k.saturating_sub(start) < K_CHUNK as u32 { args.k } else { start + K_CHUNK as u32 };
+        let end = if args.k.saturating_sub(start) < K_CHUNK as u32 {
+            args.k
+        } else {
+            start + K_CHUNK as u32
+        };
         let stages = if n > first { end.saturating_sub(start).div_ceil(STAGE) } else { 0 };
         // SAFETY: `args` says the truth; the ring is this warp's, and a place is used again behind a barrier.
         unsafe {
@@ -149,7 +157,8 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32>(args: &Args
             wait_group::<0>();
         }
         if WAYS == 1 {
-            totals = core::array::from_fn(|t| if round == 0 { sums[t] } else { totals[t] + sums[t] });
+            totals =
+                core::array::from_fn(|t| if round == 0 { sums[t] } else { totals[t] + sums[t] });
         } else {
             // SAFETY: the rings are free; each warp writes to its own, and the first reads all, between barriers.
             unsafe {

@@ -197,7 +197,8 @@ fn average<E: Float, const K: usize, const S: usize>(
         let sum = if K == 2 {
             (first + tap(2)) + (tap(1) + tap(3))
         } else {
-            (((first + tap(8)) + tap(4)) + (tap(2) + tap(6))) + ((tap(1) + tap(5)) + (tap(3) + tap(7)))
+            (((first + tap(8)) + tap(4)) + (tap(2) + tap(6)))
+                + ((tap(1) + tap(5)) + (tap(3) + tap(7)))
         };
         // Outputs behind the last one are thrown away.
         let count = (down * args.w.taps(ow + o as u32, padded)) as f32;

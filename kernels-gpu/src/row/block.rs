@@ -11,10 +11,10 @@ use contract::num::{PARTIALS, order_key, order_value, tree8};
 use contract::row::{LONG_THREADS, MIDDLE, SCRATCH_BYTES, split};
 
 use super::{Line, width};
-use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 #[cfg(level_sm_90)]
 use crate::arch::cluster::{arrive_cluster, sync_cluster, wait_cluster, write_to};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
 use crate::float::{Float, Piece};
 
@@ -288,7 +288,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                 unsafe { Self::held().add(at ^ Self::swap(at)).read() }
             };
             // What is added to a place is the same in every other row of columns, and in all where they are 64 and more.
-            let ahead = |s: u32| Self::held().add(((own + s) ^ Self::swap(own + s)).wrapping_sub(s));
+            let ahead =
+                |s: u32| Self::held().add(((own + s) ^ Self::swap(own + s)).wrapping_sub(s));
             let both = [ahead(0), ahead(stride)];
             let mut acc = partials[part];
             let mut s = 0;

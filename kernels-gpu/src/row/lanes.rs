@@ -38,7 +38,7 @@ impl Lanes {
     /// Those of `m` rows of `k` elements.
     #[inline(always)]
     pub fn new(m: u32, k: u32) -> Self {
-        let count = match owner(k) {
+        let count = match owner(k, 4) {
             Owner::Lanes(lanes) => lanes,
             _ => 32,
         };
