@@ -395,7 +395,7 @@ impl List {
         for (element, families) in kernels {
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
                 let [softmax, layernorm, rmsnorm] =
-                    families.map(|[short, middle, long]| match owner(k as u32) {
+                    families.map(|[short, middle, long]| match owner(k as u32, element.bytes() as u32) {
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,
