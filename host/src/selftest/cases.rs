@@ -195,14 +195,9 @@ impl List {
             let (gain, some) = (weight(), (k != 63).then(weight));
             let delta = (k != 1).then(|| seeded.floats(m * k, 3.0));
             let gated = |gate| act_quant::From::Gated { gate, weight: some.clone(), eps: 1e-5 };
-            let (offset, other) = ((m != 3).then(|| gain.clone()), delta.clone());
+            let (other, weight, bias) = (delta.clone(), some.clone(), Some(gain.clone()));
             let norm = act_quant::From::RmsNorm { delta, weight: gain, eps: 1e-5 };
-            let centred = act_quant::From::LayerNorm {
-                delta: other,
-                weight: some.clone(),
-                bias: offset,
-                eps: 1e-5,
-            };
+            let centred = act_quant::From::LayerNorm { delta: other, weight, bias, eps: 1e-5 };
             for (kernel, from, width) in [
                 (symbol::<ActQuant>(), act_quant::From::Plain, k),
                 (symbol::<ActQuantRmsNorm>(), norm, k),
@@ -393,9 +388,10 @@ impl List {
             (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
         ];
         for (element, families) in kernels {
+            let owner = |k: usize| owner(k as u32, element.bytes() as u32);
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
                 let [softmax, layernorm, rmsnorm] =
-                    families.map(|[short, middle, long]| match owner(k as u32, element.bytes() as u32) {
+                    families.map(|[short, middle, long]| match owner(k) {
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,
@@ -456,19 +452,14 @@ impl List {
     fn pool2d_lines(&mut self) {
         use crate::ops::pool2d::{Kind, Layout};
         use contract::pool2d::{LinesBf16, LinesF16, LinesF32};
-        let average = Kind::Average { count_include_pad: false };
-        for (element, kernel) in [
-            (RowType::F32, symbol::<LinesF32>()),
-            (RowType::F16, symbol::<LinesF16>()),
-            (RowType::Bf16, symbol::<LinesBf16>()),
-        ] {
-            for window in [[3, 2, 1], [3, 1, 1], [2, 2, 0]] {
-                for kind in [Kind::Max, average] {
-                    let pooling = pool2d::square([2, 3, 9, 24], Layout::Nchw, kind, window);
-                    let mut inputs = pool2d::Inputs::new(element, pooling, 11);
-                    unusual(&mut inputs.x);
-                    self.add(kernel, format!("{kind:?} {window:?}"), Inputs::Pool2d(inputs));
-                }
+        let kernels = [symbol::<LinesF32>(), symbol::<LinesF16>(), symbol::<LinesBf16>()];
+        let kinds = [Kind::Max, Kind::Average { count_include_pad: false }];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for (i, window) in [[3, 2, 1], [3, 1, 1], [2, 2, 0]].repeat(2).into_iter().enumerate() {
+                let shape = pool2d::square([2, 3, 9, 24], Layout::Nchw, kinds[i % 2], window);
+                let mut inputs = pool2d::Inputs::new(element, shape, 11);
+                unusual(&mut inputs.x);
+                self.add(kernel, format!("{shape:?}"), Inputs::Pool2d(inputs));
             }
         }
     }
