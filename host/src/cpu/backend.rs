@@ -350,6 +350,13 @@ impl Backend for CpuBackend {
                 let delta = delta.map(Buffer::as_slice);
                 super::act_quant::rmsnorm(threads, simd, x, delta, weight, eps, out);
             }
+            Source::LayerNorm { x, delta, weight, bias, eps } => {
+                let weight = weight.map(|t| &t.as_slice()[..k]);
+                let bias = bias.map(|t| &t.as_slice()[..k]);
+                let affine = super::layernorm::Affine { weight, bias };
+                let (x, delta) = (x.as_mut_slice(), delta.map(Buffer::as_slice));
+                super::act_quant::layernorm(threads, simd, x, delta, affine, eps, k, out);
+            }
             Source::Gated { gate, gate_up, f, weight, eps } => {
                 let (gate_up, f) = (gate_up.as_slice(), f.as_mut_slice());
                 let weight = weight.map(|w| &w.as_slice()[..k]);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use contract::launch::{Kernel, LaunchSpec};
 
 use super::api::{
-    ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, FUNC_SHARED_CARVEOUT,
-    LaunchAttribute, LaunchConfig,
+    ATTRIBUTE_CLUSTER, ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM,
+    FUNC_SHARED_CARVEOUT, LaunchAttribute, LaunchConfig,
 };
 use super::error::{DriverError, LaunchError, ModuleError};
 use super::module::{Function, Module};
@@ -246,19 +246,24 @@ impl<K: Kernel> KernelHandle<K> {
         let smem_bytes = K::smem_bytes(&args).min(spec.smem_bytes);
         let mut params = [(&raw const args).cast_mut().cast::<c_void>()];
         if let Some(launch_kernel_ex) = api.launch_kernel_ex {
-            let mut value = [0; 16];
-            value[0] = 1;
-            let overlap =
-                LaunchAttribute { id: ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, pad: 0, value };
+            let attribute = |id: u32, numbers: [u32; 3]| {
+                let mut value = [0; 16];
+                value[..3].copy_from_slice(&numbers);
+                LaunchAttribute { id, pad: 0, value }
+            };
+            let overlap = attribute(ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, [1, 0, 0]);
+            let cluster = attribute(ATTRIBUTE_CLUSTER, [K::cluster(&args), 1, 1]);
+            let (overlaps, clusters) = (self.pdl && stream.pdl(), K::cluster(&args) > 1);
+            let attributes = if overlaps { [overlap, cluster] } else { [cluster, overlap] };
             let config = LaunchConfig {
                 grid,
                 block: spec.block,
                 smem_bytes,
                 stream: stream.raw(),
-                attributes: &overlap,
-                attributes_len: u32::from(self.pdl && stream.pdl()),
+                attributes: attributes.as_ptr(),
+                attributes_len: u32::from(overlaps) + u32::from(clusters),
             };
-            // SAFETY: by this function's own contract; `config`, `overlap` and `params` outlive the
+            // SAFETY: by this function's own contract; `config`, `attributes` and `params` outlive the
             // call and have the driver's layout.
             let code = unsafe {
                 launch_kernel_ex(

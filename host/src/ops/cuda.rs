@@ -183,6 +183,7 @@ impl CudaBackend {
     pub(super) unsafe fn launch_rows<S, M, L>(
         &self,
         [m, k]: [u32; 2],
+        element: contract::num::RowType,
         args: S::Args,
     ) -> Result<(), OpError>
     where
@@ -191,7 +192,7 @@ impl CudaBackend {
         L: Kernel<Args = S::Args>,
     {
         use contract::row::{Owner, grid, owner};
-        let owner = owner(k);
+        let owner = owner(k, element.bytes() as u32);
         let grid = grid(m, k, owner);
         // SAFETY: by the caller.
         unsafe {

@@ -124,6 +124,7 @@ pub fn cases() -> Vec<Case> {
     list.elementwise();
     list.rows();
     list.pool2d();
+    list.pool2d_lines();
     list.rope();
     list.sample();
     list.steps();
@@ -159,8 +160,9 @@ impl List {
         for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
             let math = if variant.tensor { Math::TensorCore } else { Math::Exact };
             for &kind in variant.kinds {
+                let few = if variant.is_thin() { 11 } else { 48 };
                 for (batch, m, n, k, transposed) in
-                    [(2, 32, 48, 16, false), (1, 80, 48, 48, true), (1, 16, 16, 1040, false)]
+                    [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
                 {
                     // Rows of B and columns of A: each lies in both ways in one of the cases.
                     let [a, b] = [(m, k), (k, n)].map(|(rows, columns)| match transposed {
@@ -188,17 +190,20 @@ impl List {
     }
 
     fn act_quant(&mut self) {
-        use contract::act_quant::{ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu};
+        use contract::act_quant::*;
         let mut seeded = Seeded::new(1);
         for (m, k) in [(1, 1), (3, 63), (2, 1000), (5, 513)] {
             let mut weight = || seeded.floats(k, 2.0);
             let (gain, some) = (weight(), (k != 63).then(weight));
             let delta = (k != 1).then(|| seeded.floats(m * k, 3.0));
             let gated = |gate| act_quant::From::Gated { gate, weight: some.clone(), eps: 1e-5 };
+            let (other, weight, bias) = (delta.clone(), some.clone(), Some(gain.clone()));
             let norm = act_quant::From::RmsNorm { delta, weight: gain, eps: 1e-5 };
+            let centred = act_quant::From::LayerNorm { delta: other, weight, bias, eps: 1e-5 };
             for (kernel, from, width) in [
                 (symbol::<ActQuant>(), act_quant::From::Plain, k),
                 (symbol::<ActQuantRmsNorm>(), norm, k),
+                (symbol::<ActQuantLayerNorm>(), centred, k),
                 (symbol::<ActQuantRelu2>(), gated(Gate::Relu2), 2 * k),
                 (symbol::<ActQuantSilu>(), gated(Gate::Silu), 2 * k),
             ] {
@@ -396,9 +401,10 @@ impl List {
             (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
         ];
         for (element, families) in kernels {
+            let owner = |k: usize| owner(k as u32, element.bytes() as u32);
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
                 let [softmax, layernorm, rmsnorm] =
-                    families.map(|[short, middle, long]| match owner(k as u32) {
+                    families.map(|[short, middle, long]| match owner(k) {
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,
@@ -452,6 +458,21 @@ impl List {
                         self.add(kernel, what.clone(), Inputs::Pool2d(inputs));
                     }
                 }
+            }
+        }
+    }
+
+    fn pool2d_lines(&mut self) {
+        use crate::ops::pool2d::{Kind, Layout};
+        use contract::pool2d::{LinesBf16, LinesF16, LinesF32};
+        let kernels = [symbol::<LinesF32>(), symbol::<LinesF16>(), symbol::<LinesBf16>()];
+        let kinds = [Kind::Max, Kind::Average { count_include_pad: false }];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for (i, window) in [[3, 2, 1], [3, 1, 1], [2, 2, 0]].repeat(2).into_iter().enumerate() {
+                let shape = pool2d::square([2, 3, 9, 24], Layout::Nchw, kinds[i % 2], window);
+                let mut inputs = pool2d::Inputs::new(element, shape, 11);
+                unusual(&mut inputs.x);
+                self.add(kernel, format!("{shape:?}"), Inputs::Pool2d(inputs));
             }
         }
     }

@@ -18,6 +18,12 @@ pub trait Kernel: 'static {
     fn smem_bytes(_args: &Self::Args) -> u32 {
         Self::SPEC.smem_bytes
     }
+
+    /// Blocks of a cluster of a launch with these arguments, where [`LaunchSpec::cluster`] states none: more
+    /// than 1 only from sm_90, and its grid holds a whole number of them along x.
+    fn cluster(_args: &Self::Args) -> u32 {
+        1
+    }
 }
 
 /// Launch-time assumptions compiled into a kernel.
