@@ -10,8 +10,8 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
-    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
-    softmax, sparse, w2a8_gemm, w2a8_gemv,
+    image_quant, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope,
+    sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -51,6 +51,7 @@ enum Inputs {
     LutMatmulLossy(lut_matmul::LossyCase),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
+    ImageQuant(image_quant::Inputs),
     Sample(sample::Inputs),
     Softmax(softmax::Inputs),
     SparseLinear(sparse::Linear),
@@ -87,6 +88,7 @@ impl Run for Case {
             Inputs::LutMatmulLossy(case) => case.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
+            Inputs::ImageQuant(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::Softmax(inputs) => inputs.run(bed),
             Inputs::SparseLinear(inputs) => inputs.run(bed),
@@ -123,6 +125,7 @@ pub fn cases() -> Vec<Case> {
     list.rows();
     list.pool2d();
     list.rope();
+    list.image_quant();
     list.sample();
     list.steps();
     list.sparse();
@@ -461,6 +464,26 @@ impl List {
         }
     }
 
+    fn image_quant(&mut self) {
+        use contract::image_quant::*;
+        let kernels = [
+            (RowType::F32, [symbol::<ImageTopF32>(), symbol::<ImageQuantF32>()]),
+            (RowType::F16, [symbol::<ImageTopF16>(), symbol::<ImageQuantF16>()]),
+            (RowType::Bf16, [symbol::<ImageTopBf16>(), symbol::<ImageQuantBf16>()]),
+        ];
+        for (element, symbols) in kernels {
+            // One case runs both kernels: an aligned one stands for the first.
+            for (kernel, len) in symbols.into_iter().zip([20_000, 9_001]) {
+                let inputs = image_quant::Inputs::new(element, 3, len, 1);
+                self.add(
+                    kernel,
+                    format!("{} n=3 len={len}", element.name()),
+                    Inputs::ImageQuant(inputs),
+                );
+            }
+        }
+    }
+
     fn sample(&mut self) {
         for (kernel, what, inputs) in sample::cases() {
             self.add(kernel, what, Inputs::Sample(inputs));
@@ -504,7 +527,8 @@ impl List {
                 let w = Matrix::new(out_channels, shape.k(), 0.7, &mut seeded);
                 let x = seeded.floats(2 * 7 * 5 * channels, 2.0);
                 let types = [element, [F32, Bf16, F16][channels % 3]];
-                let inputs = sparse::Conv { w, x, shape, types, math: Math::Exact };
+                let math = Math::Exact;
+                let inputs = sparse::Conv { w, x, shape, types, math, kernel: None };
                 self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
             }
         }
@@ -519,16 +543,20 @@ impl List {
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }
-        for (kernel, batch, channels, out_channels) in
-            [(symbol::<SparseConv2dMma>(), 1, 8, 3), (symbol::<SparseConv2dMma>(), 2, 40, 20)]
-        {
+        for (kernel, batch, channels, out_channels) in [
+            (symbol::<SparseConv2dMma>(), 1, 8, 3),
+            (symbol::<SparseConv2dMma>(), 2, 40, 20),
+            (symbol::<SparseConv2dLines>(), 2, 64, 70),
+            (symbol::<SparseConv2dLinesPair>(), 1, 64, 16),
+            (symbol::<SparseConv2dLinesSplit>(), 1, 128, 33),
+        ] {
             let shape = sparse::shape(batch, [9, 6], channels, 3, 1);
             let mut w = Matrix::new(out_channels, shape.k(), 0.6, &mut seeded);
             w.dense.iter_mut().for_each(|w| *w = w.trunc());
             let x =
                 seeded.floats(batch * 9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
             let (types, math) = ([Bf16, Bf16], Math::TensorCore);
-            let inputs = sparse::Conv { w, x, shape, types, math };
+            let inputs = sparse::Conv { w, x, shape, types, math, kernel: Some(kernel) };
             self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
         }
     }

@@ -25,7 +25,9 @@
 //! the partials, distance 8 down to 1. It depends on neither grid, kernel, M, type nor format. Weights of
 //! +0 take no part, stored or not: a NaN or infinity of `x` reaches only rows that have a weight there.
 
-use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::conv2d::Geometry;
+use crate::conv2d::bulk_lines::{self as lines, EXPANDING_THREADS, LINES, Walk};
+use crate::launch::{DevPtr, Kernel, LaunchSpec, TensorMap};
 use crate::num::RowType;
 use crate::w2a8::{ActStats, CHUNK, Segments};
 
@@ -267,6 +269,34 @@ pub struct Conv2dArgs {
     pub patches: Patches,
 }
 
+/// The parameter of the convolution kernels in lines ([`crate::conv2d::bulk_lines`]), passed by value: bf16
+/// weights expanded to dense ones in shared memory, which dense tensor-core products take.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LinesArgs {
+    /// The images, by entries.
+    pub entries: TensorMap,
+    /// Weights and output.
+    pub linear: LinearArgs,
+    /// Shape.
+    pub geometry: Geometry,
+    /// The way.
+    pub walk: Walk,
+}
+
+impl LinesArgs {
+    /// The launch for `images` images, where the kernel takes it: channels in 64s.
+    pub const fn new(linear: LinearArgs, geometry: Geometry, images: u32) -> Option<Self> {
+        if !geometry.c.is_multiple_of(64) {
+            return None;
+        }
+        match Walk::new(&geometry, images, 8, LINES) {
+            Some(walk) => Some(Self { entries: TensorMap([0; 16]), linear, geometry, walk }),
+            None => None,
+        }
+    }
+}
+
 /// Most output pixels of a convolution.
 pub const MAX_PIXELS: usize = 1 << 30;
 
@@ -387,6 +417,13 @@ kernels! {
     SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
     /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
     SparseConv2dMma: Conv2dArgs = mma("sparse_conv2d_mma");
+    /// The same on a Hopper GPU, dense products in lines.
+    SparseConv2dLines: LinesArgs = lines::spec("sparse_conv2d_lines", EXPANDING_THREADS, 1);
+    /// The same, two blocks a tile.
+    SparseConv2dLinesPair: LinesArgs = lines::spec("sparse_conv2d_lines_pair", EXPANDING_THREADS, 2);
+    /// The same, few tiles.
+    SparseConv2dLinesSplit: LinesArgs =
+        lines::spec("sparse_conv2d_lines_split", EXPANDING_THREADS, lines::CLUSTER);
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }
