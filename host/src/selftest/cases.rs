@@ -546,6 +546,7 @@ impl List {
         for (kernel, batch, channels, out_channels) in [
             (symbol::<SparseConv2dMma>(), 1, 8, 3),
             (symbol::<SparseConv2dMma>(), 2, 40, 20),
+            (symbol::<SparseExpand>(), 1, 64, 24),
             (symbol::<SparseConv2dLines>(), 2, 64, 70),
             (symbol::<SparseConv2dLinesPair>(), 1, 64, 16),
             (symbol::<SparseConv2dLinesSplit>(), 1, 128, 33),
@@ -556,7 +557,10 @@ impl List {
             let x =
                 seeded.floats(batch * 9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
             let (types, math) = ([Bf16, Bf16], Math::TensorCore);
-            let inputs = sparse::Conv { w, x, shape, types, math, kernel: Some(kernel) };
+            // It runs in front of those in lines.
+            let expands = kernel == symbol::<SparseExpand>();
+            let by = if expands { symbol::<SparseConv2dLines>() } else { kernel };
+            let inputs = sparse::Conv { w, x, shape, types, math, kernel: Some(by) };
             self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
         }
     }

@@ -190,12 +190,15 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
         // Where there is no such kernel the exact one keeps its bound.
         let tensor = math == Math::TensorCore && shape.channels.is_multiple_of(8);
         let tensor = tensor && cuda.has::<kernels::SparseConv2dMma>();
-        if tensor && let Some(args) = in_lines(cuda, &linear, &shape, kernel)? {
+        if tensor && let Some((args, expand, _dense)) = in_lines(cuda, &linear, &shape, kernel)? {
             use kernels::{SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit};
             type Pair = SparseConv2dLinesPair;
             type Split = SparseConv2dLinesSplit;
-            // SAFETY: as below.
+            let warps = kernels::THREADS / 32;
+            // SAFETY: as below; the dense weights have a place for each, and the launches are in order.
             return unsafe {
+                let grid = [expand.tiles.div_ceil(warps), 1, 1];
+                cuda.launch::<kernels::SparseExpand>(grid, expand)?;
                 lines::launch::<SparseConv2dLines, Pair, Split>(cuda, OP, args, &args.walk)
             };
         }
@@ -215,7 +218,15 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
 /// Pixels from which dense products in lines are faster than sparse ones, at one H200: at 256 channels and
 /// 90 % zeros, see the page of the family.
 #[cfg(feature = "cuda")]
-const LINES_PIXELS: u32 = 300;
+const LINES_PIXELS: u32 = 1200;
+
+/// A launch in lines, the one that makes its dense weights, and those.
+#[cfg(feature = "cuda")]
+type Expanded = (
+    contract::sparse::LinesArgs,
+    contract::sparse::ExpandArgs,
+    crate::memory::DeviceBuffer<half::bf16>,
+);
 
 /// The launch in lines, where the kernels take it and are expected to be the fastest, or are asked for.
 #[cfg(feature = "cuda")]
@@ -224,14 +235,14 @@ fn in_lines(
     linear: &contract::sparse::LinearArgs,
     shape: &ConvShape,
     asked: Option<&'static str>,
-) -> Result<Option<contract::sparse::LinesArgs>, OpError> {
+) -> Result<Option<Expanded>, OpError> {
     use contract::conv2d::weights::Packed;
     use contract::conv2d::{Layout, PadMode};
     use contract::sparse::{
-        LinesArgs, SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit,
+        ExpandArgs, LinesArgs, SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit,
     };
 
-    use crate::driver::{CudaError, MapElement};
+    use crate::driver::{CudaError, MapElement, Mapped};
     use crate::ops::conv2d::{Images, Padding, Shape, Window};
 
     if !cuda.has::<SparseConv2dLines>() || asked.is_none() && linear.m < LINES_PIXELS {
@@ -261,8 +272,23 @@ fn in_lines(
     let Some(splits) = forms.splits(asked, &args.walk, sms) else { return Ok(None) };
     let element = (MapElement::Bf16, 2);
     let entries = lines::entries(&geometry, &args.walk, linear.x.addr(), element);
+    let Some(entries) = entries.map_err(CudaError::from)? else { return Ok(None) };
+    let (n, k) = (linear.n as usize, linear.k as usize);
+    let dense: crate::memory::DeviceBuffer<half::bf16> = cuda.alloc("sparse conv2d", n * k)?;
+    let at = dense.dev_ptr(cuda.stream());
+    let all = (2 * n * k) as u64;
+    let weights = Mapped {
+        element: MapElement::Bf16,
+        address: at.addr(),
+        sizes: [k as u64, n as u64, 1, 1],
+        strides: [2 * k as u64, all, all],
+    };
+    let weights = weights.tiles([64, 64, 1, 1]).map_err(CudaError::from)?;
+    let Some(weights) = weights else { return Ok(None) };
     let walk = args.walk.shared_by(splits);
-    Ok(entries.map_err(CudaError::from)?.map(|entries| LinesArgs { entries, walk, ..args }))
+    let tiles = contract::sparse::tiles(n, k, 2) as u32;
+    let expand = ExpandArgs { linear: *linear, dense: at.cast(), tiles };
+    Ok(Some((LinesArgs { entries, weights, walk, ..args }, expand, dense)))
 }
 
 /// The bitmap of weights `[out_channels, channels, kernel rows, kernel columns]`, as torch has them.
