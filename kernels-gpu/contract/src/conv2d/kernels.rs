@@ -119,7 +119,7 @@ exact! {
 pub const TAPS_THREADS: u32 = 128;
 /// Output pixels of a row that one thread of a 3 by 3 kernel computes, for four channels.
 pub const TAPS_PIXELS: u32 = 2;
-/// Most rows of them; with a step of 2, which shares one line of three, half.
+/// Most rows of them; with a step of 2, which shares one line of three, a quarter.
 pub const TAPS_ROWS: u32 = 16;
 /// Threads that keep a large GPU busy: more rows for each only where there are as many.
 const TAPS_ENOUGH: u64 = 3 << 13;
@@ -153,7 +153,7 @@ const fn taps3_threads(args: &Args, rows: u32) -> Option<u64> {
 /// Rows of outputs of a thread of a 3 by 3 depthwise kernel: as many in each piece of an image.
 pub const fn taps3_rows(args: &Args) -> u32 {
     let out = args.geometry.out[0];
-    let most = if args.geometry.stride[0] == 1 { TAPS_ROWS } else { TAPS_ROWS / 2 };
+    let most = if args.geometry.stride[0] == 1 { TAPS_ROWS } else { TAPS_ROWS / 4 };
     let mut pieces = out.div_ceil(most);
     while pieces < out {
         match taps3_threads(args, out.div_ceil(pieces)) {
