@@ -215,10 +215,10 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
     }
 }
 
-/// Pixels from which dense products in lines are faster than sparse ones, at one H200: at 256 channels and
-/// 90 % zeros, see the page of the family.
+/// Products (output pixels by output channels by columns, zeros and all) from which dense ones in lines
+/// are faster than sparse ones at 90 % zeros: measured on one H200, see the page of the family.
 #[cfg(feature = "cuda")]
-const LINES_PIXELS: u32 = 1200;
+const LINES_PRODUCTS: u64 = 400_000_000;
 
 /// A launch in lines, the one that makes its dense weights, and those.
 #[cfg(feature = "cuda")]
@@ -245,7 +245,8 @@ fn in_lines(
     use crate::driver::{CudaError, MapElement, Mapped};
     use crate::ops::conv2d::{Images, Padding, Shape, Window};
 
-    if !cuda.has::<SparseConv2dLines>() || asked.is_none() && linear.m < LINES_PIXELS {
+    let products = [linear.m, linear.n, linear.k].map(u64::from).iter().product::<u64>();
+    if !cuda.has::<SparseConv2dLines>() || asked.is_none() && products < LINES_PRODUCTS {
         return Ok(None);
     }
     let dense = Shape {
