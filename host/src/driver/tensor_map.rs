@@ -3,7 +3,6 @@
 use contract::launch::TensorMap;
 
 use super::api::{Api, api};
-use super::error::DriverError;
 
 /// `CU_TENSOR_MAP_SWIZZLE_128B`.
 const SWIZZLE_128: u32 = 3;
@@ -39,25 +38,18 @@ pub struct Mapped {
 #[repr(C, align(64))]
 struct Aligned(TensorMap);
 
-/// Calls `make` with a place for a map, where the driver can make any and there is one.
-fn made(
-    call: &'static str,
-    make: impl FnOnce(&Api, *mut TensorMap) -> Option<i32>,
-) -> Result<Option<TensorMap>, DriverError> {
-    let Ok(api) = api() else { return Ok(None) };
+/// Calls `make` with a place for a map, where the driver can make any and takes this one.
+fn made(make: impl FnOnce(&Api, *mut TensorMap) -> Option<i32>) -> Option<TensorMap> {
+    let api = api().ok()?;
     let mut map = Aligned(TensorMap([0; 16]));
-    let Some(code) = make(api, &mut map.0) else { return Ok(None) };
-    api.check(code, call)?;
-    Ok(Some(map.0))
+    (make(api, &mut map.0)? == 0).then_some(map.0)
 }
 
 impl Mapped {
-    /// By boxes of so many elements, in rows of 128 swizzled bytes. `None`: the driver is older than CUDA 12.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn tiles(&self, sides: [u32; 4]) -> Result<Option<TensorMap>, DriverError> {
-        made("cuTensorMapEncodeTiled", |api, map| {
+    /// By boxes of so many elements, in rows of 128 swizzled bytes. `None`: the driver is
+    /// older than CUDA 12, or a number has no place in a map.
+    pub fn tiles(&self, sides: [u32; 4]) -> Option<TensorMap> {
+        made(|api, map| {
             let encode = api.tensor_map_tiled?;
             let (sizes, strides) = (self.sizes.as_ptr(), self.strides.as_ptr());
             // SAFETY: writes a map; the arrays have as many numbers as four dimensions want.
@@ -82,18 +74,16 @@ impl Mapped {
 
     /// Of images `[N, H, W, C]`, by `pixels` pixels of `channels` channels, in rows of 128 swizzled bytes:
     /// every `steps`-th column and row of a box that starts at `low` (column, row) and ends `high` past
-    /// the last pixel. `None`: the driver is older than CUDA 12.
-    ///
-    /// # Errors
-    /// What the driver says.
+    /// the last pixel. `None`: the driver is
+    /// older than CUDA 12, or a number has no place in a map.
     pub fn pixels(
         &self,
         [channels, pixels]: [u32; 2],
         low: [i32; 2],
         high: [i32; 2],
         steps: [u32; 2],
-    ) -> Result<Option<TensorMap>, DriverError> {
-        made("cuTensorMapEncodeIm2col", |api, map| {
+    ) -> Option<TensorMap> {
+        made(|api, map| {
             let encode = api.tensor_map_im2col?;
             let (sizes, strides) = (self.sizes.as_ptr(), self.strides.as_ptr());
             let steps = [1, steps[0], steps[1], 1];

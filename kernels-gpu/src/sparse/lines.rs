@@ -162,9 +162,8 @@ impl Form for Expanded {
         let mut row = rows[0] + thread_idx_x() % 128 / ACROSS;
         while row < rows[1] && channel < n {
             // SAFETY: the table, and sums of an output.
-            let (pixel, sums): (u32, [u32; 4]) = unsafe {
-                (head.add(4 * row + 3).read(), sums.add(row * PITCH + quad).read_x4())
-            };
+            let (pixel, sums): (u32, [u32; 4]) =
+                unsafe { (head.add(4 * row + 3).read(), sums.add(row * PITCH + quad).read_x4()) };
             let y = args.linear.y.as_ptr().cast::<u32>();
             let y = y.wrapping_add(pixel as usize * n as usize + channel as usize);
             if pixel != u32::MAX && n % 4 == 0 {

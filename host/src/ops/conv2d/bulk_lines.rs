@@ -10,7 +10,7 @@ use contract::launch::{Kernel, TensorMap};
 use contract::num::RowType;
 
 use super::{OP, shape};
-use crate::driver::{CudaError, DriverError, MapElement, Mapped};
+use crate::driver::{MapElement, Mapped};
 use crate::ops::{CudaBackend, OpError};
 
 /// The kernels of a form: a block for each tile, or two, or up to [`CLUSTER`].
@@ -88,14 +88,14 @@ pub(in crate::ops) fn entries(
     walk: &Walk,
     address: u64,
     (element, bytes): (MapElement, u64),
-) -> Result<Option<TensorMap>, DriverError> {
+) -> Option<TensorMap> {
     let [height, width] = g.edges.map(|edge| edge.len);
     let [rows, columns] = [walk.of_image, walk.line].map(|count| count as i32 - 1);
     let low = [-g.pad[1], -g.pad[0]];
     let high =
         [columns * g.stride[1] + 1 - width - g.pad[1], rows * g.stride[0] + 1 - height - g.pad[0]];
     if low.iter().chain(&high).any(|corner| !(-128..=127).contains(corner)) {
-        return Ok(None);
+        return None;
     }
     let images = Mapped {
         element,
@@ -114,14 +114,11 @@ const LEAST_TILES: u32 = 16;
 pub(super) struct Halves(HalfLines);
 
 /// The launch of `args`, where these kernels take it and are expected to be the fastest, or are asked for.
-///
-/// # Errors
-/// A map that the driver refuses.
 pub(super) fn halves(
     cuda: &CudaBackend,
     args: Args,
     asked: Option<&'static str>,
-) -> Result<Option<Halves>, OpError> {
+) -> Option<Halves> {
     let bf16 = args.element == RowType::Bf16;
     let (there, forms) = if bf16 {
         let forms = Forms::of::<Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16>();
@@ -130,18 +127,18 @@ pub(super) fn halves(
         let forms = Forms::of::<Conv2dLinesF16, Conv2dLinesPairF16, Conv2dLinesSplitF16>();
         (cuda.has::<Conv2dLinesF16>(), forms)
     };
-    let Some(lines) = HalfLines::new(args).filter(|_| there) else { return Ok(None) };
+    let Some(lines) = HalfLines::new(args).filter(|_| there) else { return None };
     // Windows of one tap have nothing to share, and few channels fill no entry.
     let g = &lines.base.geometry;
     // Few tiles are for smaller blocks.
     if asked.is_none() && (g.taps == 1 || g.c < 40 || lines.walk.tiles < LEAST_TILES) {
-        return Ok(None);
+        return None;
     }
     let sms = u64::from(cuda.cuda().device().info().sm_count);
-    let Some(splits) = forms.splits(asked, &lines.walk, sms) else { return Ok(None) };
+    let Some(splits) = forms.splits(asked, &lines.walk, sms) else { return None };
     let HalfLines { base, walk, .. } = lines;
     let element = if bf16 { MapElement::Bf16 } else { MapElement::F16 };
-    let images = entries(g, &walk, base.x.addr(), (element, 2)).map_err(CudaError::from)?;
+    let images = entries(g, &walk, base.x.addr(), (element, 2));
     let row = 2 * u64::from(base.columns);
     let weights = Mapped {
         element,
@@ -149,10 +146,10 @@ pub(super) fn halves(
         sizes: [base.columns.into(), g.c.into(), g.taps.into(), g.groups.into()],
         strides: [row, u64::from(g.c) * row, u64::from(base.rows) * row],
     };
-    let weights = weights.tiles([64, 64, 1, 1]).map_err(CudaError::from)?;
+    let weights = weights.tiles([64, 64, 1, 1]);
     let walk = walk.shared_by(splits);
     let both = images.zip(weights);
-    Ok(both.map(|(entries, weights)| Halves(HalfLines { entries, weights, base, walk })))
+    both.map(|(entries, weights)| Halves(HalfLines { entries, weights, base, walk }))
 }
 
 impl Halves {
@@ -176,28 +173,25 @@ impl Halves {
 }
 
 /// The launch of ternary weights on `images` images; see [`halves`].
-///
-/// # Errors
-/// A map that the driver refuses.
 pub(super) fn ternary(
     cuda: &CudaBackend,
     args: int8::Args,
     images: u32,
     asked: Option<&'static str>,
-) -> Result<Option<TernaryLines>, OpError> {
+) -> Option<TernaryLines> {
     let there = cuda.has::<Conv2dTernaryLines>();
-    let Some(lines) = TernaryLines::new(args, images).filter(|_| there) else { return Ok(None) };
+    let Some(lines) = TernaryLines::new(args, images).filter(|_| there) else { return None };
     let sms = u64::from(cuda.cuda().device().info().sm_count);
     let forms = Forms::of::<Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryLinesPair>();
-    let Some(splits) = forms.splits(asked, &lines.walk, sms) else { return Ok(None) };
+    let Some(splits) = forms.splits(asked, &lines.walk, sms) else { return None };
     // Few tiles, and entries that are half empty, are for smaller blocks.
     let full = lines.base.geometry.c.is_multiple_of(128);
     if asked.is_none() && (!full || u64::from(3 * lines.walk.tiles) < sms) {
-        return Ok(None);
+        return None;
     }
     let splits = splits.min(2);
     let TernaryLines { base, walk, .. } = lines;
     let (x, element) = (base.x.addr(), (MapElement::U8, 1));
-    let entries = entries(&base.geometry, &walk, x, element).map_err(CudaError::from)?;
-    Ok(entries.map(|entries| TernaryLines { entries, base, walk: walk.shared_by(splits) }))
+    let entries = entries(&base.geometry, &walk, x, element);
+    entries.map(|entries| TernaryLines { entries, base, walk: walk.shared_by(splits) })
 }

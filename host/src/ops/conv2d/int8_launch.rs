@@ -120,7 +120,7 @@ impl Conv2dTernary<'_, CudaBackend> {
             segments: *self.w.segments(),
             ..shape.int8_args(geometry)
         };
-        if let Some(args) = bulk_lines::ternary(cuda, args, shape.images.n as u32, self.kernel)? {
+        if let Some(args) = bulk_lines::ternary(cuda, args, shape.images.n as u32, self.kernel) {
             type Pair = Conv2dTernaryLinesPair;
             let walk = &args.walk;
             // SAFETY: as below.

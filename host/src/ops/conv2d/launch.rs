@@ -124,7 +124,7 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
                 && 5 * wide.div_ceil(sms) < 3 * narrow.div_ceil(sms);
             let narrow = Split::fill(&geometry, narrow, 2 * sms, 2 * MMA_STEP);
             let small = Split::fill(&geometry, blocks(Conv2dMmaBf16::TILE), 3 * sms, 2 * MMA_STEP);
-            if let Some(lines) = bulk_lines::halves(cuda, eight, asked)? {
+            if let Some(lines) = bulk_lines::halves(cuda, eight, asked) {
                 // SAFETY: as above.
                 return unsafe { lines.launch(cuda) };
             }

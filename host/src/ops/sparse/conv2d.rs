@@ -242,7 +242,7 @@ fn in_lines(
         ExpandArgs, LinesArgs, SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit,
     };
 
-    use crate::driver::{CudaError, MapElement, Mapped};
+    use crate::driver::{MapElement, Mapped};
     use crate::ops::conv2d::{Images, Padding, Shape, Window};
 
     let products = [linear.m, linear.n, linear.k].map(u64::from).iter().product::<u64>();
@@ -273,7 +273,7 @@ fn in_lines(
     let Some(splits) = forms.splits(asked, &args.walk, sms) else { return Ok(None) };
     let element = (MapElement::Bf16, 2);
     let entries = lines::entries(&geometry, &args.walk, linear.x.addr(), element);
-    let Some(entries) = entries.map_err(CudaError::from)? else { return Ok(None) };
+    let Some(entries) = entries else { return Ok(None) };
     let (n, k) = (linear.n as usize, linear.k as usize);
     let dense: crate::memory::DeviceBuffer<half::bf16> = cuda.alloc("sparse conv2d", n * k)?;
     let at = dense.dev_ptr(cuda.stream());
@@ -284,7 +284,7 @@ fn in_lines(
         sizes: [k as u64, n as u64, 1, 1],
         strides: [2 * k as u64, all, all],
     };
-    let weights = weights.tiles([64, 64, 1, 1]).map_err(CudaError::from)?;
+    let weights = weights.tiles([64, 64, 1, 1]);
     let Some(weights) = weights else { return Ok(None) };
     let walk = args.walk.shared_by(splits);
     let tiles = contract::sparse::tiles(n, k, 2) as u32;
