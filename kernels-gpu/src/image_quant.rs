@@ -164,9 +164,9 @@ macro_rules! entries {
 }
 
 entries! {
-    image_top_f32 ImageTopF32 top f32;
-    image_top_f16 ImageTopF16 top F16;
-    image_top_bf16 ImageTopBf16 top Bf16;
+    image_quant_top_f32 ImageTopF32 top f32;
+    image_quant_top_f16 ImageTopF16 top F16;
+    image_quant_top_bf16 ImageTopBf16 top Bf16;
     image_quant_f32 ImageQuantF32 quant f32;
     image_quant_f16 ImageQuantF16 quant F16;
     image_quant_bf16 ImageQuantBf16 quant Bf16;

@@ -465,22 +465,8 @@ impl List {
     }
 
     fn image_quant(&mut self) {
-        use contract::image_quant::*;
-        let kernels = [
-            (RowType::F32, [symbol::<ImageTopF32>(), symbol::<ImageQuantF32>()]),
-            (RowType::F16, [symbol::<ImageTopF16>(), symbol::<ImageQuantF16>()]),
-            (RowType::Bf16, [symbol::<ImageTopBf16>(), symbol::<ImageQuantBf16>()]),
-        ];
-        for (element, symbols) in kernels {
-            // One case runs both kernels: an aligned one stands for the first.
-            for (kernel, len) in symbols.into_iter().zip([20_000, 9_001]) {
-                let inputs = image_quant::Inputs::new(element, 3, len, 1);
-                self.add(
-                    kernel,
-                    format!("{} n=3 len={len}", element.name()),
-                    Inputs::ImageQuant(inputs),
-                );
-            }
+        for (kernel, what, inputs) in image_quant::cases() {
+            self.add(kernel, what, Inputs::ImageQuant(inputs));
         }
     }
 

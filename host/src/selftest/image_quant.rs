@@ -1,8 +1,13 @@
 //! Runs of [`crate::ops::image_quant`].
 
+use contract::image_quant::{
+    ImageQuantBf16, ImageQuantF16, ImageQuantF32, ImageTopBf16, ImageTopF16, ImageTopF32,
+};
+use contract::launch::Kernel;
+
 use super::{Bed, Output, Run, RunError, typed};
 use crate::ops::image_quant::ImageQuant;
-use crate::ops::{Backend, Float};
+use crate::ops::{Backend, Float, RowType};
 use crate::reference::image_quant::image_quant;
 
 pub use crate::reference::image_quant::Case as Inputs;
@@ -35,4 +40,23 @@ impl Inputs {
         }
         Ok(())
     }
+}
+
+/// The cases of the doctor: kernel, shape in words, inputs. One case runs both kernels of its type.
+pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
+    use RowType::{Bf16, F16, F32};
+    [
+        (ImageTopF32::SPEC, F32, 20_000),
+        (ImageQuantF32::SPEC, F32, 9_001),
+        (ImageTopF16::SPEC, F16, 20_000),
+        (ImageQuantF16::SPEC, F16, 9_001),
+        (ImageTopBf16::SPEC, Bf16, 20_000),
+        (ImageQuantBf16::SPEC, Bf16, 9_001),
+    ]
+    .into_iter()
+    .map(|(spec, element, len)| {
+        let what = format!("{} n=3 len={len}", element.name());
+        (spec.symbol, what, Inputs::new(element, 3, len, 1))
+    })
+    .collect()
 }

@@ -79,9 +79,9 @@ macro_rules! kernels {
 }
 
 kernels! {
-    ImageTopF32 "image_top_f32" "Largest magnitudes of parts, `f32`.";
-    ImageTopF16 "image_top_f16" "Largest magnitudes of parts, f16.";
-    ImageTopBf16 "image_top_bf16" "Largest magnitudes of parts, bf16.";
+    ImageTopF32 "image_quant_top_f32" "Largest magnitudes of parts, `f32`.";
+    ImageTopF16 "image_quant_top_f16" "Largest magnitudes of parts, f16.";
+    ImageTopBf16 "image_quant_top_bf16" "Largest magnitudes of parts, bf16.";
     ImageQuantF32 "image_quant_f32" "Scales and numbers, `f32`.";
     ImageQuantF16 "image_quant_f16" "Scales and numbers, f16.";
     ImageQuantBf16 "image_quant_bf16" "Scales and numbers, bf16.";
