@@ -42,6 +42,8 @@ mod pool2d;
 mod rmsnorm;
 #[path = "gpu/rope.rs"]
 mod rope;
+#[path = "gpu/image_quant.rs"]
+mod image_quant;
 #[path = "gpu/sample.rs"]
 mod sample;
 #[path = "gpu/soak.rs"]

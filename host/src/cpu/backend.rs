@@ -411,6 +411,18 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn image_quant<T: Float>(
+        &self,
+        op: ops::image_quant::ImageQuant<'_, Self, T>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let all = op.n * op.len;
+        let (x, q) = (&op.x.as_slice()[..all], &mut op.q.as_mut_slice()[..all]);
+        let scales = &mut op.scales.as_mut_slice()[..op.n];
+        super::image_quant::image_quant(&self.threads, self.simd, x, q, scales, op.len);
+        Ok(())
+    }
+
     fn kv_append(&self, op: ops::kv_append::KvAppend<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let cache = CacheMut {

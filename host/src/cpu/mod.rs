@@ -31,6 +31,7 @@ mod lut_neon;
 mod lut_x86;
 pub mod rmsnorm;
 pub mod rope;
+pub mod image_quant;
 pub mod sample;
 pub mod softmax;
 mod simd;

@@ -320,6 +320,7 @@ impl Backend for CudaBackend {
         activation: Activation,
         conv2d: Conv2d,
         elementwise: Elementwise,
+        image_quant: ImageQuant,
         layernorm: LayerNorm,
         pool2d: Pool2d,
         rmsnorm: RmsNorm,

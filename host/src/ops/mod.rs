@@ -30,6 +30,7 @@ pub mod pool2d;
 pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
+pub mod image_quant;
 pub mod sample;
 pub mod softmax;
 pub mod sparse;
@@ -169,6 +170,11 @@ pub trait Backend: Sized + Send + 'static {
     fn w2a8_gemm(&self, op: w2a8_gemm::W2a8Gemm<'_, Self>) -> Result<(), OpError>;
     /// Rotary embedding; see [`rope::Rope`].
     fn rope(&self, op: rope::Rope<'_, Self>) -> Result<(), OpError>;
+    /// Quantisation of images; see [`image_quant::ImageQuant`].
+    fn image_quant<T: Float>(
+        &self,
+        op: image_quant::ImageQuant<'_, Self, T>,
+    ) -> Result<(), OpError>;
     /// Cache append; see [`kv_append::KvAppend`].
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].

@@ -10,8 +10,8 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
-    elementwise, embed, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm,
-    rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul,
+    pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -52,6 +52,7 @@ enum Inputs {
     LutMatmulLossy(lut_matmul::LossyCase),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
+    ImageQuant(image_quant::Inputs),
     Sample(sample::Inputs),
     Softmax(softmax::Inputs),
     SparseLinear(sparse::Linear),
@@ -89,6 +90,7 @@ impl Run for Case {
             Inputs::LutMatmulLossy(case) => case.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
+            Inputs::ImageQuant(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::Softmax(inputs) => inputs.run(bed),
             Inputs::SparseLinear(inputs) => inputs.run(bed),
@@ -126,6 +128,7 @@ pub fn cases() -> Vec<Case> {
     list.pool2d();
     list.pool2d_lines();
     list.rope();
+    list.image_quant();
     list.sample();
     list.steps();
     list.sparse();
@@ -495,6 +498,12 @@ impl List {
         }
     }
 
+    fn image_quant(&mut self) {
+        for (kernel, what, inputs) in image_quant::cases() {
+            self.add(kernel, what, Inputs::ImageQuant(inputs));
+        }
+    }
+
     fn sample(&mut self) {
         for (kernel, what, inputs) in sample::cases() {
             self.add(kernel, what, Inputs::Sample(inputs));
@@ -538,7 +547,8 @@ impl List {
                 let w = Matrix::new(out_channels, shape.k(), 0.7, &mut seeded);
                 let x = seeded.floats(2 * 7 * 5 * channels, 2.0);
                 let types = [element, [F32, Bf16, F16][channels % 3]];
-                let inputs = sparse::Conv { w, x, shape, types, math: Math::Exact };
+                let math = Math::Exact;
+                let inputs = sparse::Conv { w, x, shape, types, math, kernel: None };
                 self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
             }
         }
@@ -553,16 +563,24 @@ impl List {
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }
-        for (kernel, batch, channels, out_channels) in
-            [(symbol::<SparseConv2dMma>(), 1, 8, 3), (symbol::<SparseConv2dMma>(), 2, 40, 20)]
-        {
+        for (kernel, batch, channels, out_channels) in [
+            (symbol::<SparseConv2dMma>(), 1, 8, 3),
+            (symbol::<SparseConv2dMma>(), 2, 40, 20),
+            (symbol::<SparseExpand>(), 1, 64, 24),
+            (symbol::<SparseConv2dLines>(), 2, 64, 70),
+            (symbol::<SparseConv2dLinesPair>(), 1, 64, 16),
+            (symbol::<SparseConv2dLinesSplit>(), 1, 128, 33),
+        ] {
             let shape = sparse::shape(batch, [9, 6], channels, 3, 1);
             let mut w = Matrix::new(out_channels, shape.k(), 0.6, &mut seeded);
             w.dense.iter_mut().for_each(|w| *w = w.trunc());
             let x =
                 seeded.floats(batch * 9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
             let (types, math) = ([Bf16, Bf16], Math::TensorCore);
-            let inputs = sparse::Conv { w, x, shape, types, math };
+            // It runs in front of those in lines.
+            let expands = kernel == symbol::<SparseExpand>();
+            let by = if expands { symbol::<SparseConv2dLines>() } else { kernel };
+            let inputs = sparse::Conv { w, x, shape, types, math, kernel: Some(by) };
             self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
         }
     }

@@ -26,6 +26,7 @@ pub mod pool2d;
 pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
+pub mod image_quant;
 pub mod sample;
 pub mod softmax;
 pub mod sparse;

@@ -29,6 +29,7 @@ mod model;
 mod pool2d;
 mod rmsnorm;
 mod rope;
+mod image_quant;
 mod sample;
 mod soak;
 mod softmax;

@@ -44,6 +44,9 @@ pub struct LaunchSpec {
     pub cluster: u32,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
+    /// Whether its parameter starts with [`TensorMap`]s, which stand at multiples of 64; becomes the
+    /// parameter's `.align`.
+    pub tensor_maps: bool,
     /// Whether all of the memory that cache and shared memory divide is to be shared: a multiprocessor
     /// changes the division only while it is empty, so kernels that overlap have to agree.
     pub all_shared: bool,
@@ -60,6 +63,7 @@ impl LaunchSpec {
             arch_specific: false,
             cluster: 1,
             min_blocks_per_sm: 0,
+            tensor_maps: false,
             all_shared: false,
         }
     }
@@ -87,6 +91,11 @@ impl LaunchSpec {
     /// The same, asking for at least `blocks` resident blocks per multiprocessor.
     pub const fn with_min_blocks(self, blocks: u32) -> Self {
         Self { min_blocks_per_sm: blocks, ..self }
+    }
+
+    /// The same with a parameter that starts with tensor maps.
+    pub const fn with_tensor_maps(self) -> Self {
+        Self { tensor_maps: true, ..self }
     }
 
     /// The same with as much shared memory, and as little cache, as there can be.
@@ -117,6 +126,12 @@ impl KernelInfo {
         Self { family, spec: K::SPEC, args_bytes: size_of::<K::Args>() }
     }
 }
+
+/// How the copy engine of a Hopper GPU finds boxes of a tensor: made by the driver, read by kernels out of
+/// their parameter.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMap(pub [u64; 16]);
 
 /// A device address with its element type. Never dereferenced on the host.
 #[repr(transparent)]

@@ -65,6 +65,31 @@ pub unsafe fn arrive_after_copies(barrier: Barrier) {
     }
 }
 
+/// Arrives, and lets the phase end only after copies of `bytes` bytes more have.
+/// `mbarrier.arrive.expect_tx.shared.b64`
+///
+/// # Safety
+///
+/// As for [`arrive`]; those copies name this barrier.
+#[inline(always)]
+pub unsafe fn arrive_expecting(barrier: Barrier, bytes: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [{barrier}], {bytes}; }}",
+            barrier = in(reg32) barrier.addr(), bytes = in(reg32) bytes,
+            options(nostack),
+        );
+    }
+}
+
+/// Shows new barriers to the async proxy. `fence.mbarrier_init.release.cluster`
+#[inline(always)]
+pub fn show_new() {
+    // SAFETY: orders memory accesses, makes none.
+    unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack)) }
+}
+
 /// Waits for the end of the phase of this parity: comes back at once when it has ended and the one
 /// after it has not. `mbarrier.try_wait.parity.shared.b64`, again until it says so
 ///
