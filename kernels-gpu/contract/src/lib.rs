@@ -90,7 +90,8 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
-    attention: AttentionBf16, AttentionF32;
+    attention: AttentionBf16, AttentionF32, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
+        AttentionRowsF32D128, AttentionFastD64, AttentionFastD128, AttentionFastD256;
     attention_step: AttentionStepBf16, AttentionStepF32;
     bit_linear: BitLinearShort, BitLinearLong;
     bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Side32, BmmF32Side16, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
