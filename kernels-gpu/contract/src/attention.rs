@@ -92,14 +92,15 @@ impl RowTile {
         Self { rows: if head_dim > 128 { 64 } else { 128 }, head_dim }
     }
 
-    /// Elements from row to row in shared memory of the exact kernels.
+    /// Words from row to row in shared memory of the exact kernels.
     pub const fn pitch(self) -> u32 {
         self.head_dim + 4
     }
 
-    /// Queries, keys or values, exponentials, and four words for each row.
+    /// Queries, keys or values, exponentials, sums that wait, and four words for each row: at most 99 KiB.
     const fn exact_smem(self) -> u32 {
-        4 * ((self.rows + KEY_BLOCK as u32) * self.pitch() + self.rows * (KEY_BLOCK as u32 + 4))
+        let keys = KEY_BLOCK as u32;
+        4 * ((self.rows + keys) * self.pitch() + self.rows * (2 * keys + 4))
     }
 
     /// Queries, keys, values, of bf16.

@@ -14,7 +14,7 @@ use crate::arch::async_copy::{commit_group, copy_x16_part, wait_group};
 use crate::arch::float::exp2_approx;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::half::pack_bf16;
-use crate::arch::hint::opaque;
+use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mem::{ld_if, ld_x4_if, st};
 use crate::arch::mma::{ldmatrix_x4, ldmatrix_x4_trans, mma_bf16};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
@@ -185,7 +185,7 @@ unsafe fn scores<const D: u32, const MT: usize>(
     let lane = lane_id();
     let (in_eight, second, fourth) = (lane % 8, lane / 8 % 2, lane / 16);
     let mut s = [[[0.0; 4]; KEY_TILES]; MT];
-    let mut step = 0;
+    let mut step = opaque_here(0);
     while step < D / 16 {
         let mut a = [[0; 4]; MT];
         let mut i = 0;
@@ -304,6 +304,8 @@ impl<const MT: usize, const NT: usize> State<MT, NT> {
     ) {
         let lane = lane_id();
         let (row, right) = (lane % 16, lane / 16);
+        // Addresses made anew for each tile: there are no registers to keep them in.
+        let v = v.byte_add(opaque_here(0));
         let mut step = 0;
         while step < KEY_TILES / 2 {
             let mut j = 0;

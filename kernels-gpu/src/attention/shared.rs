@@ -14,7 +14,7 @@ use contract::num::{BlockSum, Running, Weights, exp, fma, max, score, weighted_v
 
 use super::tile::Rows;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::opaque;
+use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mem::{ld_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
@@ -30,7 +30,7 @@ const VALUE_ROWS: usize = 8;
 /// Keys of a lane.
 const OWN_KEYS: usize = 8;
 /// Pieces of 8 elements that a thread loads at once.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 2;
 
 type Scores = [[f32; OWN_KEYS]; SCORE_ROWS];
 
@@ -42,6 +42,8 @@ struct Memory<const D: u32> {
     kv: Shared<f32>,
     /// This warp's exponentials `[key][row]`.
     weights: Shared<f32>,
+    /// This warp's sums that wait.
+    parked: Shared<f32>,
     /// For each of this warp's rows: the factors of [`Weights`], and the keys it sees of the block.
     factors: Shared<f32>,
 }
@@ -54,13 +56,26 @@ impl<const D: u32> Memory<D> {
         let q: Shared<f32> = dynamic_shared_mem();
         let kv = q.add(tile.rows * Self::PITCH);
         let weights = kv.add(KEYS * Self::PITCH);
-        let factors = weights.add(KEYS * tile.rows);
+        let parked = weights.add(KEYS * tile.rows);
+        let factors = parked.add(KEYS * tile.rows);
         Self {
             q,
             kv,
             weights: weights.add(warp_id() * KEYS * WARP_ROWS),
+            parked: parked.add(warp_id() * KEYS * WARP_ROWS),
             factors: factors.add(warp_id() * 4 * WARP_ROWS),
         }
+    }
+
+    /// The same, of whose addresses LLVM knows nothing: it would make them all before the loop over the keys, and
+    /// there are no registers to keep them in.
+    #[inline(always)]
+    fn anew(self) -> Self {
+        let zero = opaque_here(0);
+        let Self { q, kv, weights, parked, factors } = self;
+        let [q, kv, weights, parked, factors] =
+            [q, kv, weights, parked, factors].map(|part| part.byte_add(zero));
+        Self { q, kv, weights, parked, factors }
     }
 
     /// The partial `p` of the dots of this lane's rows and keys.
@@ -100,24 +115,31 @@ impl<const D: u32> Memory<D> {
         acc
     }
 
-    /// The scores of this lane's rows and keys: the tree over the partials, `((0 4) (2 6)) ((1 5) (3 7))`.
+    /// The scores of this lane's rows and keys: the tree over the partials, `((0 4) (2 6)) ((1 5) (3 7))`. Sums wait
+    /// in shared memory, half of the tree where the exponentials will stand.
     ///
     /// # Safety
     ///
-    /// As for [`Memory::partial`].
+    /// As for [`Memory::partial`]; the warp has read the exponentials.
     #[inline(always)]
     unsafe fn scores(&self, scale: f32) -> Scores {
         let mut sum = [[0.0; OWN_KEYS]; SCORE_ROWS];
         let mut odd = opaque(0);
         while odd < 2 {
-            // SAFETY: the caller's promise.
-            let half = unsafe {
-                let low = add(self.partial(odd), self.partial(odd + 4));
-                add(low, add(self.partial(odd + 2), self.partial(odd + 6)))
-            };
-            sum = if odd == 0 { half } else { add(sum, half) };
+            // SAFETY: the caller's promise; this lane's own words.
+            unsafe {
+                park(self.parked, add(self.partial(odd), self.partial(odd + 4)));
+                sum = add(self.partial(odd + 2), self.partial(odd + 6));
+                sum = add_parked(self.parked, sum);
+                if odd == 0 {
+                    park(self.weights, sum);
+                }
+            }
             odd += 1;
         }
+        // SAFETY: as above.
+        sum = unsafe { add_parked(self.weights, sum) };
+        sync_warp();
         sum.map(|row| row.map(|dot| score(dot, scale)))
     }
 
@@ -175,6 +197,45 @@ impl<const D: u32> Memory<D> {
     }
 }
 
+/// Puts sums aside in this lane's part of a warp's 1,024 words.
+///
+/// # Safety
+///
+/// The words are there, and no other lane's are read from them before they are written again.
+#[inline(always)]
+unsafe fn park(to: Shared<f32>, sums: Scores) {
+    let mut i = 0;
+    while i < OWN_KEYS {
+        // SAFETY: four words of this lane's.
+        unsafe {
+            let at = to.add(4 * (32 * i as u32 + lane_id()));
+            at.write_x4([sums[0][i], sums[1][i], sums[2][i], sums[3][i]]);
+        }
+        i += 1;
+    }
+}
+
+/// What was parked, plus `sums`.
+///
+/// # Safety
+///
+/// As for [`park`].
+#[inline(always)]
+unsafe fn add_parked(from: Shared<f32>, mut sums: Scores) -> Scores {
+    let mut i = 0;
+    while i < OWN_KEYS {
+        // SAFETY: four words of this lane's.
+        let first = unsafe { from.add(4 * (32 * i as u32 + lane_id())).read_x4() };
+        let mut r = 0;
+        while r < SCORE_ROWS {
+            sums[r][i] = first[r] + sums[r][i];
+            r += 1;
+        }
+        i += 1;
+    }
+    sums
+}
+
 /// Sums, one by one.
 #[inline(always)]
 fn add(a: Scores, b: Scores) -> Scores {
@@ -218,21 +279,23 @@ unsafe fn put_sorted<const D: u32>(row: Shared<f32>, piece: u32, values: [f32; 8
     }
 }
 
-/// Eight elements of position `at` of a cache from `piece` on: what is behind the head, or with `there` false, is 0.
+/// Eight elements of position `at` of a cache from `piece` on; without `there`, or behind the head, anything.
 ///
 /// # Safety
 ///
 /// With `there`, `at` is an address of a position.
 #[inline(always)]
-unsafe fn load_piece<E: CacheElement>(there: bool, at: *const E, piece: u32, head_dim: u32) -> [f32; 8] {
-    let first = 8 * piece;
+unsafe fn load_piece<E: CacheElement>(
+    there: bool,
+    at: *const E,
+    piece: u32,
+    head_dim: u32,
+) -> [f32; 8] {
+    let at = at.wrapping_add(8 * piece as usize);
+    let there = there && 8 * piece < head_dim;
     // SAFETY: rows of a cache are padded to 8 elements.
-    let halves = unsafe {
-        let at = at.wrapping_add(first as usize);
-        let there = there && first < head_dim;
-        [E::load4_if(there, at), E::load4_if(there, at.wrapping_add(4))]
-    };
-    core::array::from_fn(|i| if there && first + (i as u32) < head_dim { halves[i / 4][i % 4] } else { 0.0 })
+    let [low, high] = unsafe { [E::load4_if(there, at), E::load4_if(there, at.wrapping_add(4))] };
+    [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
 }
 
 /// # Safety
@@ -273,6 +336,7 @@ unsafe fn rows<E: CacheElement, const D: u32, const PARTS: usize>(args: &Args, t
     let mut out = [[[0.0f32; 4]; PARTS]; VALUE_ROWS];
     let mut first = opaque(0);
     while first < limit {
+        let memory = memory.anew();
         // SAFETY: positions below `limit` are in the cache.
         let load = |cache: *const E, t: u32, piece| unsafe {
             let at = cache.wrapping_add((first + t) as usize * stride);
@@ -280,6 +344,9 @@ unsafe fn rows<E: CacheElement, const D: u32, const PARTS: usize>(args: &Args, t
         };
         sync_threads();
         stage::<D>(KEYS, |t, piece| load(keys, t, piece), |t, piece, values| {
+            let values = core::array::from_fn(|i| {
+                if 8 * piece + (i as u32) < head_dim { values[i] } else { 0.0 }
+            });
             // SAFETY: a piece of a key; every thread has taken the values before.
             unsafe { put_sorted::<D>(memory.kv.add(t * Memory::<D>::PITCH), piece, values) };
         });
@@ -340,9 +407,11 @@ unsafe fn take_values<const D: u32, const PARTS: usize, const ALL: bool>(
 ) {
     let (h, l) = (lane_id() / 16, lane_id() % 16);
     let rows = VALUE_ROWS as u32 * h;
-    // SAFETY: four words of a row.
-    let factors: [[f32; 4]; VALUE_ROWS] = core::array::from_fn(|r| unsafe {
-        memory.factors.add(4 * (rows + r as u32)).read_x4()
+    let factors = memory.factors.add(4 * rows);
+    let seen: [u32; VALUE_ROWS] = core::array::from_fn(|r| match ALL {
+        true => KEYS,
+        // SAFETY: a word of a row.
+        false => unsafe { factors.add(4 * r as u32 + 2).cast().read() },
     });
     let mut sums = [[[0.0f32; 4]; PARTS]; VALUE_ROWS];
     let mut t = opaque(0);
@@ -358,7 +427,7 @@ unsafe fn take_values<const D: u32, const PARTS: usize, const ALL: bool>(
         let p = [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]];
         let mut r = 0;
         while r < VALUE_ROWS {
-            let sees = ALL || t < factors[r][2].to_bits();
+            let sees = ALL || t < seen[r];
             let mut part = 0;
             while part < PARTS {
                 let mut e = 0;
@@ -375,8 +444,10 @@ unsafe fn take_values<const D: u32, const PARTS: usize, const ALL: bool>(
     }
     let mut r = 0;
     while r < VALUE_ROWS {
-        let weights = Weights { running: factors[r][0], block: factors[r][1] };
-        let sees = ALL || factors[r][2].to_bits() > 0;
+        // SAFETY: two words of a row.
+        let [running, block] = unsafe { factors.add(4 * r as u32).read_x2() };
+        let weights = Weights { running, block };
+        let sees = ALL || seen[r] > 0;
         let mut part = 0;
         while part < PARTS {
             let mut e = 0;
@@ -391,12 +462,12 @@ unsafe fn take_values<const D: u32, const PARTS: usize, const ALL: bool>(
     }
 }
 
-/// Writes the rows that exist.
+/// Divides by the sums and writes the rows that exist.
 ///
 /// # Safety
 ///
-/// The pointers of `args` cover the contract's table; rows `row0..` of the block belong to this warp, and their sums
-/// are in shared memory.
+/// The pointers of `args` cover the contract's table; rows `row0..` of the block belong to this warp, their sums are in
+/// shared memory, and it has taken its queries.
 #[inline(always)]
 unsafe fn write<const D: u32, const PARTS: usize>(
     args: &Args,
@@ -406,28 +477,36 @@ unsafe fn write<const D: u32, const PARTS: usize>(
     row0: u32,
 ) {
     let (h, l) = (lane_id() / 16, lane_id() % 16);
+    let staging = memory.q.add(row0 * Memory::<D>::PITCH);
     let mut r = 0;
     while r < VALUE_ROWS {
-        let index = VALUE_ROWS as u32 * h + r as u32;
-        // Exponentials stand in the order of the lanes that made them.
+        let at = staging.add((VALUE_ROWS as u32 * h + r as u32) * Memory::<D>::PITCH + 4 * l);
+        let mut part = 0;
+        while part < PARTS {
+            // SAFETY: four words where the warp's queries were.
+            unsafe { at.add(64 * part as u32).write_x4(out[r][part]) };
+            part += 1;
+        }
+        r += 1;
+    }
+    sync_warp();
+    let mut index = opaque(0);
+    while index < WARP_ROWS {
+        // Exponentials, and so outputs, stand in the order of the lanes that made them.
         let row = row0 + index / 4 + 4 * (index % 4);
         // SAFETY: a word of the row.
         let sum = unsafe { memory.factors.add(4 * index + 3).read() };
         let (running, to) = (Running { max: 0.0, sum }, rows.out(args, row));
-        let mut part = 0;
-        while part < PARTS {
-            let mut e = 0;
-            while e < 4 {
-                let d = 64 * part as u32 + 4 * l + e as u32;
-                if rows.exists(row) && d < args.head_dim {
-                    // SAFETY: an element of the row's head.
-                    unsafe { st(to.wrapping_add(d as usize), running.finish(out[r][part][e])) };
-                }
-                e += 1;
+        let mut d = lane_id();
+        while d < args.head_dim && rows.exists(row) {
+            // SAFETY: an element of the row, and of the row's head.
+            unsafe {
+                let value = staging.add(index * Memory::<D>::PITCH + d).read();
+                st(to.wrapping_add(d as usize), running.finish(value));
             }
-            part += 1;
+            d += 32;
         }
-        r += 1;
+        index += 1;
     }
 }
 
