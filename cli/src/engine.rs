@@ -1,11 +1,11 @@
 //! From options to a loaded [`Session`], and from a session to figures: the one place where the
 //! program meets the library's engine.
 
-use crate::args::{EngineArgs, HeadChoice, KvChoice};
+use crate::args::{AttentionChoice, EngineArgs, HeadChoice, KvChoice};
 use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
-use bitnet_gpu::session::{GenerateStats, HeadKind, KvType, LoadStats, Session};
+use bitnet_gpu::session::{GenerateStats, HeadKind, KvType, LoadStats, Math, Session};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -23,6 +23,10 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
             KvChoice::F32 => KvType::F32,
+        })
+        .attention(match args.attention {
+            AttentionChoice::Exact => Math::Exact,
+            AttentionChoice::Fast => Math::TensorCore,
         })
         .head(match args.head {
             HeadChoice::Stored => HeadKind::Stored,

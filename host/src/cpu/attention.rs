@@ -266,7 +266,7 @@ mod tests {
     use crate::cpu::tests::{bits, every_backend, upload};
     use crate::ops::attention::Attention;
     use crate::ops::kv_append::{Heads, KvAppend, KvCache};
-    use crate::ops::{Backend, RowType};
+    use crate::ops::{Backend, Math, RowType};
     use crate::reference::kv_append::{self, Cache};
     use crate::reference::{Inputs, attention as reference};
     use proptest::prelude::*;
@@ -306,6 +306,7 @@ mod tests {
                     start_at: 1,
                     m,
                     heads,
+                    math: [Math::Exact, Math::TensorCore][usize::from(element == RowType::Bf16)],
                 };
                 backend.attention(op).expect("shapes fit");
                 assert_eq!(bits(out.as_slice()), bits(&want), "{m} {heads:?} {start} {element:?}");

@@ -8,7 +8,7 @@ use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend, KvCache};
 use crate::ops::rope::RopeTable;
-use crate::ops::{Backend, OpError, PackedLinear};
+use crate::ops::{Backend, Math, OpError, PackedLinear};
 
 /// Weights of one attention layer.
 pub struct AttentionLayer<B: Backend> {
@@ -22,6 +22,8 @@ pub struct AttentionLayer<B: Backend> {
     pub heads: Heads,
     /// Added to the mean square of the norms.
     pub eps: f32,
+    /// How attention of several rows is summed; one row is always exact.
+    pub math: Math,
 }
 
 impl<B: Backend> AttentionLayer<B> {
@@ -57,6 +59,7 @@ impl<B: Backend> AttentionLayer<B> {
             start_at,
             m,
             heads,
+            math: if m > 1 { self.math } else { Math::Exact },
         })?;
         let source = match &self.sub_norm {
             Some(weight) => Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps },

@@ -99,7 +99,13 @@ impl CudaBackend {
         macro_rules! load {
             ($($family:ident $kernel:ident;)*) => { $(
                 if contract::MODEL_FAMILIES.contains(&stringify!($family)) {
-                    self.kernels.get::<contract::$family::$kernel>(self.cuda.module())?;
+                    let spec = <contract::$family::$kernel as Kernel>::SPEC;
+                    let kernel =
+                        self.kernels.get::<contract::$family::$kernel>(self.cuda.module());
+                    // Operations do without the kernels that not every device has.
+                    if spec.min_sm <= crate::driver::MIN_SM && !spec.arch_specific {
+                        kernel?;
+                    }
                 }
             )* };
         }

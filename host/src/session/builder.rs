@@ -11,7 +11,7 @@ use crate::checkpoint::{Checkpoint, OpenOptions};
 use crate::cpu::CpuBackend;
 use crate::device_choice::{self, BackendChoice};
 use crate::model::{HeadKind, LoadProgress, Model, Sequence, SequenceOptions};
-use crate::ops::{Backend, RowType};
+use crate::ops::{Backend, Math, RowType};
 use crate::text::Tokenizer;
 
 /// Rows of the largest prefill step.
@@ -41,6 +41,7 @@ pub struct SessionBuilder {
     context: Option<usize>,
     kv: KvType,
     head: HeadKind,
+    attention: Math,
     pool_cap_bytes: Option<usize>,
     stream_priority: i32,
     profile: bool,
@@ -91,6 +92,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn head(mut self, head: HeadKind) -> Self {
         self.head = head;
+        self
+    }
+
+    /// How attention of a prompt is summed. [`Math::TensorCore`] is faster on GPUs from sm_80 and takes a bf16 cache; tokens
+    /// may then differ from those of the exact default now and then.
+    #[must_use]
+    pub fn attention(mut self, math: Math) -> Self {
+        self.attention = math;
         self
     }
 
@@ -205,6 +214,7 @@ impl SessionBuilder {
         progress: Progress<'_>,
     ) -> Result<Box<dyn Engine>, SessionError> {
         let model = Model::load(backend, checkpoint, progress)?.with_head(self.head)?;
+        let model = model.with_attention(self.attention);
         let kv = match self.kv {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,

@@ -11,6 +11,7 @@ mod error;
 mod stats;
 
 pub use crate::model::HeadKind;
+pub use crate::ops::Math;
 pub use builder::{KvType, Progress, SessionBuilder};
 pub use error::SessionError;
 pub use stats::{GenerateStats, LoadStats};

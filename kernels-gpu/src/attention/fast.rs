@@ -5,7 +5,9 @@
 //! `p` of row `r` stands at `p ^ r % 8`. The values of a tile are on their way during its scores, the keys of
 //! the next during its weighted values.
 
-use contract::attention::{Args, AttentionFastD64, AttentionFastD128, AttentionFastD256, KEY_BLOCK, RowTile, TILE_THREADS};
+use contract::attention::{
+    Args, AttentionFastD64, AttentionFastD128, AttentionFastD256, KEY_BLOCK, RowTile, TILE_THREADS,
+};
 use contract::launch::Kernel;
 use contract::num::{fma, max};
 
@@ -52,7 +54,9 @@ unsafe fn copy_tile<const D: u32>(
         let there = if first + row < limit { bytes } else { 0 };
         let at = if there > 0 { (first + row) as usize * stride + 8 * piece as usize } else { 0 };
         // SAFETY: a piece of the tile; `there` bytes of a position, which starts at a multiple of 16 bytes.
-        unsafe { copy_x16_part(to.byte_add(swizzled::<D>(row, piece)), cache.wrapping_add(at), there) };
+        unsafe {
+            copy_x16_part(to.byte_add(swizzled::<D>(row, piece)), cache.wrapping_add(at), there)
+        };
         row += across;
     }
 }

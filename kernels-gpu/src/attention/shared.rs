@@ -343,13 +343,17 @@ unsafe fn rows<E: CacheElement, const D: u32, const PARTS: usize>(args: &Args, t
             load_piece::<E>(first + t < limit, at, piece, head_dim)
         };
         sync_threads();
-        stage::<D>(KEYS, |t, piece| load(keys, t, piece), |t, piece, values| {
-            let values = core::array::from_fn(|i| {
-                if 8 * piece + (i as u32) < head_dim { values[i] } else { 0.0 }
-            });
-            // SAFETY: a piece of a key; every thread has taken the values before.
-            unsafe { put_sorted::<D>(memory.kv.add(t * Memory::<D>::PITCH), piece, values) };
-        });
+        stage::<D>(
+            KEYS,
+            |t, piece| load(keys, t, piece),
+            |t, piece, values| {
+                let values = core::array::from_fn(|i| {
+                    if 8 * piece + (i as u32) < head_dim { values[i] } else { 0.0 }
+                });
+                // SAFETY: a piece of a key; every thread has taken the values before.
+                unsafe { put_sorted::<D>(memory.kv.add(t * Memory::<D>::PITCH), piece, values) };
+            },
+        );
         sync_threads();
         let some = first < most;
         if some {
@@ -358,15 +362,19 @@ unsafe fn rows<E: CacheElement, const D: u32, const PARTS: usize>(args: &Args, t
             memory.softmax(s, &mut running, visible.map(|v| v.saturating_sub(first).min(KEYS)));
         }
         sync_threads();
-        stage::<D>(KEYS, |t, piece| load(values, t, piece), |t, piece, values| {
-            let at = memory.kv.add(t * Memory::<D>::PITCH + 8 * piece);
-            let [a, b, c, d, e, f, g, h] = values;
-            // SAFETY: a piece of a value; every thread has taken the keys.
-            unsafe {
-                at.write_x4([a, b, c, d]);
-                at.add(4).write_x4([e, f, g, h]);
-            }
-        });
+        stage::<D>(
+            KEYS,
+            |t, piece| load(values, t, piece),
+            |t, piece, values| {
+                let at = memory.kv.add(t * Memory::<D>::PITCH + 8 * piece);
+                let [a, b, c, d, e, f, g, h] = values;
+                // SAFETY: a piece of a value; every thread has taken the keys.
+                unsafe {
+                    at.write_x4([a, b, c, d]);
+                    at.add(4).write_x4([e, f, g, h]);
+                }
+            },
+        );
         sync_threads();
         if some {
             // SAFETY: exponentials and values were there before the barrier.
