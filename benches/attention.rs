@@ -91,6 +91,7 @@ impl Case for Attend {
             m,
             heads,
             math: self.math,
+            tiled: None,
         })
     }
 

@@ -307,6 +307,7 @@ mod tests {
                     m,
                     heads,
                     math: [Math::Exact, Math::TensorCore][usize::from(element == RowType::Bf16)],
+                    tiled: None,
                 };
                 backend.attention(op).expect("shapes fit");
                 assert_eq!(bits(out.as_slice()), bits(&want), "{m} {heads:?} {start} {element:?}");

@@ -60,6 +60,7 @@ impl<B: Backend> AttentionLayer<B> {
             m,
             heads,
             math: if m > 1 { self.math } else { Math::Exact },
+            tiled: None,
         })?;
         let source = match &self.sub_norm {
             Some(weight) => Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps },

@@ -8,10 +8,10 @@ use super::kv_append::{Heads, KvCache};
 use super::{Backend, Math, OpError, RowType, Tensor};
 
 const OP: &str = "attention";
-/// From so many rows of a kv head on (queries times the heads of a group) a block takes 64 of them, where heads have at most 128
-/// elements: it needs about as long for a block of keys as one that takes a single row.
+/// From so many blocks a multiprocessor on, were each to take one query and head, blocks take 64 of them: one that does needs
+/// three times as long for a block of keys, and the device a seventh of the time for all.
 #[cfg(feature = "cuda")]
-const TILED_ROWS: usize = 16;
+const MANY_ROWS: usize = 12;
 
 /// Causal attention of `m` queries at positions `start..start + m`.
 ///
@@ -35,6 +35,9 @@ pub struct Attention<'a, B: Backend> {
     pub heads: Heads,
     /// How scores and values are summed.
     pub math: Math,
+    /// Whether a block of a GPU kernel takes many rows: exact ones can with heads of up to 128 elements, with the same
+    /// bits, those on tensor cores always do. `None`: the measured choice.
+    pub tiled: Option<bool>,
 }
 
 /// Refuses a cache that `math` does not take.
@@ -90,7 +93,7 @@ impl Attention<'_, super::CudaBackend> {
         };
         self.check()?;
         let scale = self.scale();
-        let Self { qkv, cache, out, start, start_at, m, heads, math } = self;
+        let Self { qkv, cache, out, start, start_at, m, heads, math, tiled } = self;
         let stream = cuda.stream();
         let args = Args {
             q: qkv.dev_ptr(stream),
@@ -107,18 +110,24 @@ impl Attention<'_, super::CudaBackend> {
             scale,
         };
         let f32 = cache.element == RowType::F32;
-        let tiled = heads.head_dim <= 128 && m * (heads.heads / heads.kv_heads) >= TILED_ROWS;
+        if math == Math::Exact && tiled == Some(true) && heads.head_dim > 128 {
+            let (found, allowed) = (heads.head_dim, "1 to 128; use None");
+            return Err(OpError::Dimension { op: OP, what: "tiled head_dim", found, allowed });
+        }
+        let many = m * heads.heads >= MANY_ROWS * cuda.cuda().device().info().sm_count as usize;
+        let many = many && heads.head_dim <= 128 && cuda.has::<AttentionRowsBf16D128>();
+        let tiled = |here: bool| tiled.unwrap_or(here);
         // SAFETY: `check` compared `qkv` and `out` with `m` rows and the caches with their capacity, past
         // which the kernels read nothing; `out` is borrowed exclusively.
         unsafe {
-            if math == Math::TensorCore && cuda.has::<AttentionFastD128>() {
+            if math == Math::TensorCore && tiled(cuda.has::<AttentionFastD128>()) {
                 return match heads.head_dim {
                     ..=64 => launch_tile::<AttentionFastD64>(cuda, AttentionFastD64::TILE, args),
                     ..=128 => launch_tile::<AttentionFastD128>(cuda, AttentionFastD128::TILE, args),
                     _ => launch_tile::<AttentionFastD256>(cuda, AttentionFastD256::TILE, args),
                 };
             }
-            if tiled && cuda.has::<AttentionRowsBf16D128>() {
+            if tiled(many) {
                 let (short, long) = (RowTile::exact(64), RowTile::exact(128));
                 return match (f32, heads.head_dim) {
                     (false, ..=64) => launch_tile::<AttentionRowsBf16D64>(cuda, short, args),

@@ -20,6 +20,8 @@ pub struct Inputs {
     pub start: u32,
     /// How scores and values are summed.
     pub math: Math,
+    /// See [`Attention::tiled`].
+    pub tiled: Option<bool>,
 }
 
 impl Inputs {
@@ -58,6 +60,7 @@ impl Run for Inputs {
             m,
             heads,
             math: self.math,
+            tiled: self.tiled,
         })?;
         let out = bed.read("out", &out)?;
         bed.push(self.output(&out));

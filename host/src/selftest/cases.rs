@@ -247,7 +247,8 @@ impl List {
             ] {
                 let cache = Cache::random(element, heads, start + m + 70, &mut seeded);
                 let (qkv, start) = (qkv.clone(), start as u32);
-                let inputs = attention::Inputs { heads, qkv, cache, start, math };
+                let tiled = Some(m > 3 || math == Math::TensorCore);
+                let inputs = attention::Inputs { heads, qkv, cache, start, math, tiled };
                 let what = format!("{heads:?} m={m} start={start}");
                 self.add(kernel, what, Inputs::Attention(inputs));
             }

@@ -1,5 +1,6 @@
 //! What a program may want to set before a model is loaded.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -14,8 +15,8 @@ use crate::model::{HeadKind, LoadProgress, Model, Sequence, SequenceOptions};
 use crate::ops::{Backend, Math, RowType};
 use crate::text::Tokenizer;
 
-/// Rows of the largest prefill step.
-const PREFILL_CHUNK: usize = 256;
+/// Rows of the largest prefill step when no number is asked for.
+const PREFILL_CHUNK: usize = 1024;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
 
@@ -42,6 +43,7 @@ pub struct SessionBuilder {
     kv: KvType,
     head: HeadKind,
     attention: Math,
+    prefill_rows: Option<NonZeroUsize>,
     pool_cap_bytes: Option<usize>,
     stream_priority: i32,
     profile: bool,
@@ -100,6 +102,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn attention(mut self, math: Math) -> Self {
         self.attention = math;
+        self
+    }
+
+    /// Most tokens of a prompt that run together, by default 1024. More are faster and take more memory; the bits are the
+    /// same.
+    #[must_use]
+    pub fn prefill_rows(mut self, rows: NonZeroUsize) -> Self {
+        self.prefill_rows = Some(rows);
         self
     }
 
@@ -219,7 +229,11 @@ impl SessionBuilder {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,
         };
-        let options = SequenceOptions { capacity: context, kv, chunk: PREFILL_CHUNK.min(context) };
+        let options = SequenceOptions {
+            capacity: context,
+            kv,
+            chunk: self.prefill_rows.map_or(PREFILL_CHUNK, NonZeroUsize::get).min(context),
+        };
         let sequence = Sequence::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, !self.no_graph && !self.profile)))

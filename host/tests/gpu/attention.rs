@@ -5,9 +5,10 @@ use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::{Backend, Math, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::attention::{TEST_SHAPES, attention};
-use bitnet_gpu::selftest::Output;
+use bitnet_gpu::reference::kv_append::kept;
 use bitnet_gpu::selftest::attention::Inputs;
 use bitnet_gpu::selftest::kv_append::Cache;
+use bitnet_gpu::selftest::{self, RunError};
 use contract::attention::MAX_HEAD_DIM;
 use contract::w2a8::MAX_ROWS;
 
@@ -25,11 +26,6 @@ on_lane! {
     refusals
 }
 
-fn expected(inputs: &Inputs) -> Vec<Output> {
-    let (cache, start) = (&inputs.cache.values, inputs.start as usize);
-    vec![inputs.output(&attention(&inputs.qkv, cache, start, inputs.m(), inputs.heads))]
-}
-
 const ELEMENTS: [RowType; 2] = [RowType::Bf16, RowType::F32];
 
 /// A case of `m` queries from `start` on, over a cache that is longer than they see.
@@ -42,20 +38,44 @@ fn case(seeded: &mut Seeded, element: RowType, heads: Heads, m: usize, start: us
         side.chunks_exact_mut(capacity * dim).for_each(|head| head[seen..].fill(f32::NAN));
     }
     let qkv = seeded.floats(m * heads.qkv_len(), 2.0);
-    Inputs { heads, qkv, cache, start: start as u32, math: Math::Exact }
+    Inputs { heads, qkv, cache, start: start as u32, math: Math::Exact, tiled: None }
 }
 
+/// Exact by both kinds of kernels, where there are both; then on tensor cores, which give a bound for finite numbers alone.
 fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let Inputs { heads, start, .. } = inputs;
-    let what = |inputs: &Inputs| {
-        let (element, math) = (inputs.cache.element, inputs.math);
-        format!("{element:?} {heads:?} m={} start={start} {math:?}", inputs.m())
-    };
-    check(b, inputs, &expected(inputs), what(inputs));
-    // Tensor cores give a bound for finite numbers alone.
-    if inputs.cache.element == RowType::Bf16 && inputs.qkv.iter().all(|q| q.abs() < 1e3) {
-        let inputs = Inputs { math: Math::TensorCore, ..inputs.clone() };
-        check(b, &inputs, &expected(&inputs), what(&inputs));
+    let exact = attention(
+        &inputs.qkv,
+        &inputs.cache.values,
+        inputs.start as usize,
+        inputs.m(),
+        inputs.heads,
+    );
+    let finite = inputs.qkv.iter().all(|q| q.abs() < 1e3);
+    let fast = inputs.cache.element == RowType::Bf16 && finite;
+    let tile = heads.head_dim <= 128 && tiles(b, Math::Exact);
+    for (math, tiled, run) in [
+        (Math::Exact, false, true),
+        (Math::Exact, true, tile),
+        (Math::TensorCore, true, fast && tiles(b, Math::TensorCore)),
+    ] {
+        if run {
+            let inputs = Inputs { math, tiled: Some(tiled), ..inputs.clone() };
+            let (element, m) = (inputs.cache.element, inputs.m());
+            let what = format!("{element:?} {heads:?} m={m} start={start} {math:?} tiled={tiled}");
+            check(b, &inputs, &[inputs.output(&exact)], what);
+        }
+    }
+}
+
+/// Whether the backend runs the kernels for many rows: old devices have none.
+fn tiles<B: Backend>(b: &B, math: Math) -> bool {
+    let heads = Heads { heads: 1, kv_heads: 1, head_dim: 1 };
+    let inputs = case(&mut Seeded::new(0), RowType::Bf16, heads, 1, 0);
+    match selftest::run(b, &Inputs { math, tiled: Some(true), ..inputs }) {
+        Ok(_) => true,
+        Err(RunError::Op(error)) if error.is_absent() => false,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -137,10 +157,11 @@ fn unusual_values<B: Backend>(b: &B) {
             inputs.qkv[..q_len].iter_mut().for_each(|q| *q *= by);
             check_case(b, &inputs);
             // A value of a later row is none of an earlier one's, whatever it is.
-            let (k, dim) = (&mut inputs.cache.values, heads.head_dim);
-            k.v[(130 + m - 1) * dim] = by;
-            k.k[(130 + m - 1) * dim + 1] = -by;
-            check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} by {by}"));
+            let (values, at) = (&mut inputs.cache.values, (130 + m - 1) * heads.head_dim);
+            values.v[at] = kept(element, by);
+            values.k[at + 1] = kept(element, -by);
+            inputs.qkv[..q_len].fill(f32::NAN); // and with it nothing on tensor cores
+            check_case(b, &inputs);
         }
     }
 }
@@ -158,38 +179,39 @@ fn generated_shapes<B: Backend>(b: &B) {
 
 fn refusals<B: Backend>(b: &B) {
     let heads = Heads { heads: 4, kv_heads: 2, head_dim: 10 };
-    let (m, start_at, math) = (2, 1, Math::Exact);
+    let (m, start_at, math, tiled) = (2, 1, Math::Exact, None);
     let (qkv, few_qkv) = (&zeros::<B, f32>(b, 160), &zeros::<B, f32>(b, 159));
     let (out, few) = (&mut zeros::<B, f32>(b, 80), &mut zeros::<B, f32>(b, 79));
     let (start, no_start) = (&zeros::<B, u32>(b, 2), &zeros::<B, u32>(b, 1));
     for element in ELEMENTS {
         let cache = &KvCache::<B>::alloc(b, heads, 99, element).expect("a cache");
         for m in [0, MAX_ROWS + 1] {
-            let op = Attention { qkv, cache, out, start, start_at, m, heads, math };
+            let op = Attention { qkv, cache, out, start, start_at, m, heads, math, tiled };
             refused!(dimension("m"), b.attention(op));
         }
-        let op = Attention { qkv: few_qkv, cache, out, start, start_at, m, heads, math };
+        let op = Attention { qkv: few_qkv, cache, out, start, start_at, m, heads, math, tiled };
         refused!(short("qkv"), b.attention(op));
-        let op = Attention { qkv, cache, out: few, start, start_at, m, heads, math };
+        let op = Attention { qkv, cache, out: few, start, start_at, m, heads, math, tiled };
         refused!(short("out"), b.attention(op));
         let start = no_start;
-        let op = Attention { qkv, cache, out, start, start_at, m, heads, math };
+        let op = Attention { qkv, cache, out, start, start_at, m, heads, math, tiled };
         refused!(short("start"), b.attention(op));
 
         let bytes = 2 * 99 * 16 * element.bytes();
         let cut = |k, v| KvCache::<B> { k: zeros(b, k), v: zeros(b, v), element, capacity: 99 };
         let cuts = [cut(bytes - 1, bytes), cut(bytes, bytes - 1)];
         for (bad, cache) in ["k_cache", "v_cache"].into_iter().zip(&cuts) {
-            let op = Attention { qkv, cache, out, start, start_at: 0, m, heads, math };
+            let op = Attention { qkv, cache, out, start, start_at: 0, m, heads, math, tiled };
             refused!(short(bad), b.attention(op));
         }
     }
     let cache = &KvCache::<B>::alloc(b, heads, 99, RowType::F32).expect("a cache");
-    let op = Attention { qkv, cache, out, start, start_at, m, heads, math: Math::TensorCore };
+    let op =
+        Attention { qkv, cache, out, start, start_at, m, heads, math: Math::TensorCore, tiled };
     refused!(dimension("cache element"), b.attention(op));
     let wide = Heads { head_dim: MAX_HEAD_DIM as usize + 1, ..heads };
     for (bad, heads) in BAD_HEADS.into_iter().chain([("head_dim", wide)]) {
-        let op = Attention { qkv, cache, out, start, start_at, m, heads, math };
+        let op = Attention { qkv, cache, out, start, start_at, m, heads, math, tiled };
         refused!(dimension(bad), b.attention(op));
     }
 }

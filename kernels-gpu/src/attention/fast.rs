@@ -9,7 +9,7 @@ use contract::attention::{
     Args, AttentionFastD64, AttentionFastD128, AttentionFastD256, KEY_BLOCK, RowTile, TILE_THREADS,
 };
 use contract::launch::Kernel;
-use contract::num::{fma, max};
+use contract::num::fma;
 
 use super::tile::Rows;
 use crate::arch::async_copy::{commit_group, copy_x16_part, wait_group};
@@ -21,7 +21,7 @@ use crate::arch::mem::{ld_if, ld_x4_if, st};
 use crate::arch::mma::{ldmatrix_x4, ldmatrix_x4_trans, mma_bf16};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
-use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
+use crate::arch::warp::{ballot, lane_id, shuffle_xor, warp_id};
 
 /// Keys of a tile.
 const KEYS: u32 = KEY_BLOCK as u32;
@@ -156,8 +156,11 @@ unsafe fn fast<const D: u32, const MT: usize, const NT: usize>(args: &Args, tile
         commit_group();
         // SAFETY: queries and keys were there before the barrier.
         let mut s = unsafe { scores::<D, MT>(q, k, first_row) };
-        if first + KEYS > all_see {
+        // A loop of one turn at most: LLVM would make selects of a condition, for every tile.
+        let mut hidden = opaque_here(u32::from(first + KEYS > all_see));
+        while hidden > 0 {
             hide(&mut s, &seen, first);
+            hidden -= 1;
         }
         let p = state.exponentials(s, factor);
         wait_group::<0>();
@@ -244,6 +247,8 @@ impl<const MT: usize, const NT: usize> State<MT, NT> {
         mut s: [[[f32; 4]; KEY_TILES]; MT],
         factor: f32,
     ) -> [[[u32; 4]; KEY_TILES / 2]; MT] {
+        let mut old = [[1.0; 2]; MT];
+        let mut moved = false;
         let mut i = 0;
         while i < MT {
             let mut h = 0;
@@ -251,15 +256,16 @@ impl<const MT: usize, const NT: usize> State<MT, NT> {
                 let mut top = self.top[i][h];
                 let mut j = 0;
                 while j < KEY_TILES {
-                    top = max(max(top, s[i][j][2 * h]), s[i][j][2 * h + 1]);
+                    top = top.max(s[i][j][2 * h]).max(s[i][j][2 * h + 1]);
                     j += 1;
                 }
-                top = max(top, shuffle_xor(top, 1));
-                top = max(top, shuffle_xor(top, 2));
-                let old = exp2_approx((self.top[i][h] - top) * factor);
+                top = top.max(shuffle_xor(top, 1));
+                top = top.max(shuffle_xor(top, 2));
+                old[i][h] = exp2_approx((self.top[i][h] - top) * factor);
+                moved |= old[i][h] != 1.0;
                 self.top[i][h] = top;
                 let shift = top * factor;
-                let mut sum = self.sum[i][h] * old;
+                let mut sum = self.sum[i][h] * old[i][h];
                 j = 0;
                 while j < KEY_TILES {
                     let mut e = 2 * h;
@@ -272,15 +278,15 @@ impl<const MT: usize, const NT: usize> State<MT, NT> {
                     j += 1;
                 }
                 self.sum[i][h] = sum;
-                j = 0;
-                while j < NT {
-                    self.out[i][j][2 * h] *= old;
-                    self.out[i][j][2 * h + 1] *= old;
-                    j += 1;
-                }
                 h += 1;
             }
             i += 1;
+        }
+        // Maxima seldom move after the first tiles. One turn at most, as above.
+        let mut turns = opaque_here(u32::from(ballot(moved) != 0));
+        while turns > 0 {
+            self.scale(&old);
+            turns -= 1;
         }
         core::array::from_fn(|i| {
             core::array::from_fn(|j| {
@@ -293,6 +299,24 @@ impl<const MT: usize, const NT: usize> State<MT, NT> {
                 ]
             })
         })
+    }
+
+    /// Takes the outputs times the factors of their rows.
+    #[inline(always)]
+    fn scale(&mut self, factors: &[[f32; 2]; MT]) {
+        let mut i = 0;
+        while i < MT {
+            let mut j = 0;
+            while j < NT {
+                let mut e = 0;
+                while e < 4 {
+                    self.out[i][j][e] *= factors[i][e / 2];
+                    e += 1;
+                }
+                j += 1;
+            }
+            i += 1;
+        }
     }
 
     /// Adds the weighted values of 64 keys.
