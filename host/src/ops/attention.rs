@@ -11,7 +11,7 @@ const OP: &str = "attention";
 /// From so many blocks a multiprocessor on, were each to take one query and head, blocks take 64 of them: one that does needs
 /// three times as long for a block of keys, and the device a seventh of the time for all.
 #[cfg(feature = "cuda")]
-const MANY_ROWS: usize = 12;
+const MANY_ROWS: usize = 16;
 
 /// Causal attention of `m` queries at positions `start..start + m`.
 ///
