@@ -22,7 +22,7 @@ use bitnet_gpu::model::{Model, Sequence, SequenceOptions};
 use bitnet_gpu::ops::{Backend, CudaBackend, RowType};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::sample::GREEDY;
-use bitnet_gpu::session::{HeadKind, Session};
+use bitnet_gpu::session::{HeadKind, Math, Session};
 use bitnet_gpu::text::SamplingParams;
 use bitnet_gpu::tune::Tuning;
 use contract::kv_append::kv_stride;
@@ -37,6 +37,8 @@ const DECODE_TO: usize = 512;
 const WINDOWS: &[(usize, usize)] = &[(16, 128), (128, 256), (256, 512), (16, 512)];
 /// Prompt lengths of the prefill rates.
 const PROMPTS: &[usize] = &[16, 64, 512];
+/// Prompt lengths of the prefill rates with each kind of attention.
+const LONG_PROMPTS: &[usize] = &[512, 2048];
 /// Repetitions of each prefill.
 const REPEATS: usize = 5;
 /// Texts of each decode measurement.
@@ -81,6 +83,11 @@ fn main() -> ExitCode {
             let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
             if !batches.is_empty() {
                 measure_batches(suite, &model, head, &batches)?;
+            }
+        }
+        for (name, math) in [("prefill exact", Math::Exact), ("prefill fast", Math::TensorCore)] {
+            if suite.options().wants(name) {
+                long_prompts(suite, &model, name, math)?;
             }
         }
         if suite.options().wants("host") {
@@ -287,6 +294,34 @@ fn measure_batches(
         }
         suite.report().rows.push(row);
     }
+    Ok(())
+}
+
+/// Rates of long prompts, by attention that is exact or on tensor cores.
+fn long_prompts(suite: &mut Suite, path: &Path, name: &str, math: Math) -> anyhow::Result<()> {
+    let device = BackendChoice::Cuda(suite.options().device);
+    let allowed = Checkpoint::open(path, &OpenOptions::default())?.config().max_positions;
+    let context = allowed.min(LONG_PROMPTS.iter().max().copied().unwrap_or(0) + 64);
+    let builder = Session::builder().model(path).backend(device).context(context);
+    let mut session = builder.attention(math).build()?;
+    let vocab = session.config().vocab_size;
+    let mut row = Row { case: name.to_owned(), ..Row::default() };
+    for &len in LONG_PROMPTS.iter().filter(|&&len| len < context) {
+        let mut seconds = Vec::new();
+        for repeat in 0..=REPEATS {
+            let ids = prompt(1 + (repeat * 1000 + len) as u64, len, vocab);
+            seconds.push(generate(&mut session, &ids, 1, 0.0)?.first_s);
+        }
+        // The first one may load kernels.
+        let seconds = median(seconds.split_off(1))?;
+        row.set(&format!("first_token_{len}_ms"), 1e3 * seconds);
+        row.set(&format!("prefill_{len}_tok_per_s"), len as f64 / seconds);
+    }
+    memory_columns(&mut row, &session);
+    for (column, value) in &row.columns {
+        println!("  {name:<14} {column:<36} {:.2}", value.as_f64().unwrap_or_default());
+    }
+    suite.report().rows.push(row);
     Ok(())
 }
 

@@ -69,6 +69,9 @@ pub(crate) struct EngineArgs {
     /// Type of the key and value cache
     #[arg(long, env = "BITNET_KV", default_value = "bf16")]
     pub(crate) kv: KvChoice,
+    /// exact: the same bits as in decode steps; fast: attention of the prompt on tensor cores, where the GPU has them
+    #[arg(long, env = "BITNET_ATTENTION", default_value = "exact", hide_possible_values = true)]
+    pub(crate) attention: AttentionChoice,
     /// stored: logits from the model's own table; int8: the same tokens, faster, by way of a copy in memory
     #[arg(long, env = "BITNET_HEAD", default_value = "stored", hide_possible_values = true)]
     pub(crate) head: HeadChoice,
@@ -181,6 +184,13 @@ impl SamplingArgs {
 pub(crate) enum KvChoice {
     Bf16,
     F32,
+}
+
+/// How attention of the prompt is summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AttentionChoice {
+    Exact,
+    Fast,
 }
 
 /// How the next token is found.

@@ -1,13 +1,13 @@
 //! From options to a loaded [`Session`], and from a session to figures: the one place where the
 //! program meets the library's engine.
 
-use crate::args::{EngineArgs, HeadChoice, KvChoice};
+use crate::args::{AttentionChoice, EngineArgs, HeadChoice, KvChoice};
 use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
 use bitnet_gpu::profile::Profile;
 use bitnet_gpu::session::{
-    BatchEngine, GenerateStats, HeadKind, KvType, LoadStats, Session, SessionBuilder,
+    BatchEngine, GenerateStats, HeadKind, KvType, LoadStats, Math, Session, SessionBuilder,
 };
 use bitnet_gpu::tune::Tuning;
 use serde::Serialize;
@@ -51,6 +51,10 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
             KvChoice::F32 => KvType::F32,
+        })
+        .attention(match args.attention {
+            AttentionChoice::Exact => Math::Exact,
+            AttentionChoice::Fast => Math::TensorCore,
         })
         .head(match args.head {
             HeadChoice::Stored => HeadKind::Stored,

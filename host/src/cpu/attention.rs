@@ -293,7 +293,7 @@ mod tests {
     use crate::cpu::tests::{bits, every_backend, upload};
     use crate::ops::attention::Attention;
     use crate::ops::kv_append::{Heads, KvAppend, KvCache};
-    use crate::ops::{Backend, RowType};
+    use crate::ops::{Backend, Math, RowType};
     use crate::reference::kv_append::{self, Cache};
     use crate::reference::{Inputs, attention as reference};
     use proptest::prelude::*;
@@ -333,6 +333,8 @@ mod tests {
                     start_at: 1,
                     m,
                     heads,
+                    math: [Math::Exact, Math::TensorCore][usize::from(element == RowType::Bf16)],
+                    tiled: None,
                 };
                 backend.attention(op).expect("shapes fit");
                 assert_eq!(bits(out.as_slice()), bits(&want), "{m} {heads:?} {start} {element:?}");

@@ -9,7 +9,7 @@ use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend};
 use crate::ops::rope::RopeTable;
-use crate::ops::{Backend, OpError, PackedLinear};
+use crate::ops::{Backend, Math, OpError, PackedLinear};
 
 /// Weights of one attention layer.
 pub struct AttentionLayer<B: Backend> {
@@ -23,6 +23,8 @@ pub struct AttentionLayer<B: Backend> {
     pub heads: Heads,
     /// Added to the mean square of the norms.
     pub eps: f32,
+    /// How attention of several rows is summed; one row is always exact.
+    pub math: Math,
 }
 
 impl<B: Backend> AttentionLayer<B> {
@@ -59,6 +61,8 @@ impl<B: Backend> AttentionLayer<B> {
                     start_at,
                     m,
                     heads,
+                    math: if m > 1 { self.math } else { Math::Exact },
+                    tiled: None,
                 })?;
             }
             Past::Paged { cache, positions, tables, capacity, step } => {

@@ -7,7 +7,8 @@
 //! logits = norm(h) . head
 //! ```
 //! The sub-norms, the activation (relu^2 or SiLU) and a tied head come from the configuration.
-//! Prefill and decode run the same operations on the same buffers, and give the same bits.
+//! Prefill and decode run the same operations on the same buffers, and give the same bits, unless attention on tensor
+//! cores is asked for.
 
 use super::sequence::Sequence;
 use super::{HeadKind, ModelError};
@@ -19,7 +20,7 @@ use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
 use crate::ops::rmsnorm::RmsNorm;
 use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
-use crate::ops::{Backend, Dense, OpError};
+use crate::ops::{Backend, Dense, Math, OpError};
 
 /// Steps are recorded for contexts of at least this many positions.
 pub(super) const SMALLEST_RECORDING: usize = 256;
@@ -68,6 +69,21 @@ impl<B: Backend> Model<B> {
     /// How decode steps find the next token.
     pub fn head_kind(&self) -> HeadKind {
         if self.int8.is_some() { HeadKind::Int8 } else { HeadKind::Stored }
+    }
+
+    /// Chooses how attention of a prefill is summed. A model is loaded with [`Math::Exact`]; with [`Math::TensorCore`]
+    /// prefill is faster, and its bits are no longer those of decode steps (see [`crate::ops::attention::Attention`]).
+    #[must_use]
+    pub fn with_attention(mut self, math: Math) -> Self {
+        for block in &mut self.blocks {
+            block.attention.math = math;
+        }
+        self
+    }
+
+    /// How attention of a prefill is summed.
+    pub fn attention(&self) -> Math {
+        self.blocks.first().map_or(Math::Exact, |block| block.attention.math)
     }
 
     /// The model's configuration.

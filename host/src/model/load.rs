@@ -11,7 +11,7 @@ use crate::checkpoint::{
 };
 use crate::layers::{AttentionLayer, Block, Mlp};
 use crate::ops::act_quant::Gate;
-use crate::ops::{Backend, Dense, OpError, PackedLinear};
+use crate::ops::{Backend, Dense, Math, OpError, PackedLinear};
 
 /// Bytes that are decoded and copied at once.
 const PIECE_BYTES: usize = 4 << 20;
@@ -100,6 +100,7 @@ impl<B: Backend> Loader<'_, B> {
             o: self.linear(layer, &[Proj::O])?,
             heads: heads(config),
             eps,
+            math: Math::Exact,
         };
         let mlp = Mlp {
             gate_up: self.linear(layer, &[Proj::Gate, Proj::Up])?,

@@ -5,6 +5,7 @@ use contract::sample::{SampleParams, StepState};
 use super::{Model, ModelError};
 use crate::layers::Activations;
 use crate::layers::activations::Widths;
+use crate::ops::attention::check_math;
 use crate::ops::kv_append::KvCache;
 use crate::ops::rope::RopeTable;
 use crate::ops::sample::{SampleState, param_words, state_words};
@@ -47,10 +48,11 @@ impl<B: Backend> Sequence<B> {
     /// Reserves everything a sequence of `model` needs.
     ///
     /// # Errors
-    /// Sizes that the kernels do not take; out of memory.
+    /// Sizes that the kernels do not take; a cache that the model's attention does not take; out of memory.
     pub fn new(model: &Model<B>, options: SequenceOptions) -> Result<Self, OpError> {
         let (backend, config) = (model.backend(), model.config());
         let SequenceOptions { capacity, kv, chunk } = options;
+        check_math(model.attention(), kv)?;
         let heads = model.heads();
         let widths = Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads };
         let caches = (0..config.num_layers)

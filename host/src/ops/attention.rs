@@ -5,11 +5,19 @@ use contract::w2a8::MAX_ROWS;
 
 use super::error::{at_least, dimension};
 use super::kv_append::{Heads, KvCache};
-use super::{Backend, OpError, Tensor};
+use super::{Backend, Math, OpError, RowType, Tensor};
 
 const OP: &str = "attention";
+/// From so many blocks a multiprocessor on, were each to take one query and head, blocks take 64 of them: one that does needs
+/// three times as long for a block of keys, and the device a seventh of the time for all.
+#[cfg(feature = "cuda")]
+const MANY_ROWS: usize = 16;
 
 /// Causal attention of `m` queries at positions `start..start + m`.
+///
+/// [`Math::TensorCore`] needs a bf16 cache. Queries and exponentials are then rounded to bf16 (from sm_80; the CPU and
+/// older devices compute as for [`Math::Exact`]): a result is within [`contract::attention::fast_bound`] of the exact value for the
+/// rounded queries, and a key or value that is not finite may reach rows of up to 127 positions before it.
 pub struct Attention<'a, B: Backend> {
     /// Rows `[m, heads.qkv_len()]`, q rotated.
     pub qkv: &'a B::Buf<f32>,
@@ -25,6 +33,26 @@ pub struct Attention<'a, B: Backend> {
     pub m: usize,
     /// Heads of the layer.
     pub heads: Heads,
+    /// How scores and values are summed.
+    pub math: Math,
+    /// Whether a block of a GPU kernel takes many rows: exact ones can with heads of up to 128 elements, with the same
+    /// bits, those on tensor cores always do. `None`: the measured choice.
+    pub tiled: Option<bool>,
+}
+
+/// Refuses a cache that `math` does not take.
+///
+/// # Errors
+/// [`Math::TensorCore`] and a cache that is not of bf16.
+pub fn check_math(math: Math, cache: RowType) -> Result<(), OpError> {
+    match (math, cache) {
+        (Math::Exact, _) | (Math::TensorCore, RowType::Bf16) => Ok(()),
+        (Math::TensorCore, found) => {
+            let allowed =
+                "tensor cores take a bf16 cache (2 bytes an element); use that, or exact attention";
+            Err(OpError::Dimension { op: OP, what: "cache element", found: found.bytes(), allowed })
+        }
+    }
 }
 
 impl<B: Backend> Attention<'_, B> {
@@ -38,6 +66,7 @@ impl<B: Backend> Attention<'_, B> {
         dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
         dimension(OP, "head_dim", heads.head_dim, MAX_HEAD_DIM as usize, "1 to 256 are allowed")?;
         self.cache.check(OP, heads)?;
+        check_math(self.math, self.cache.element)?;
         at_least(OP, "qkv", self.qkv.len(), self.m * heads.qkv_len())?;
         at_least(OP, "out", self.out.len(), self.m * heads.q_len())?;
         at_least(OP, "start", self.start.len(), self.start_at.saturating_add(1))
@@ -57,11 +86,14 @@ pub(super) fn scale(head_dim: usize) -> f32 {
 #[cfg(feature = "cuda")]
 impl Attention<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::attention::{Args, AttentionBf16, AttentionF32, grid};
-        use contract::num::RowType;
+        use contract::attention::{
+            Args, AttentionBf16, AttentionF32, AttentionFastD64, AttentionFastD128,
+            AttentionFastD256, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
+            AttentionRowsF32D128, RowTile, grid,
+        };
         self.check()?;
         let scale = self.scale();
-        let Self { qkv, cache, out, start, start_at, m, heads } = self;
+        let Self { qkv, cache, out, start, start_at, m, heads, math, tiled } = self;
         let stream = cuda.stream();
         let args = Args {
             q: qkv.dev_ptr(stream),
@@ -77,14 +109,52 @@ impl Attention<'_, super::CudaBackend> {
             capacity: cache.capacity as u32,
             scale,
         };
-        let grid = grid(args.m, args.heads);
+        let f32 = cache.element == RowType::F32;
+        if math == Math::Exact && tiled == Some(true) && heads.head_dim > 128 {
+            let (found, allowed) = (heads.head_dim, "1 to 128; use None");
+            return Err(OpError::Dimension { op: OP, what: "tiled head_dim", found, allowed });
+        }
+        let many = m * heads.heads >= MANY_ROWS * cuda.cuda().device().info().sm_count as usize;
+        let many = many && heads.head_dim <= 128 && cuda.has::<AttentionRowsBf16D128>();
+        let tiled = |here: bool| tiled.unwrap_or(here);
         // SAFETY: `check` compared `qkv` and `out` with `m` rows and the caches with their capacity, past
-        // which the kernel reads nothing; `out` is borrowed exclusively.
+        // which the kernels read nothing; `out` is borrowed exclusively.
         unsafe {
-            match cache.element {
-                RowType::F32 => cuda.launch::<AttentionF32>(grid, args),
-                _ => cuda.launch::<AttentionBf16>(grid, args),
+            if math == Math::TensorCore && tiled(cuda.has::<AttentionFastD128>()) {
+                return match heads.head_dim {
+                    ..=64 => launch_tile::<AttentionFastD64>(cuda, AttentionFastD64::TILE, args),
+                    ..=128 => launch_tile::<AttentionFastD128>(cuda, AttentionFastD128::TILE, args),
+                    _ => launch_tile::<AttentionFastD256>(cuda, AttentionFastD256::TILE, args),
+                };
+            }
+            if tiled(many) {
+                let (short, long) = (RowTile::exact(64), RowTile::exact(128));
+                return match (f32, heads.head_dim) {
+                    (false, ..=64) => launch_tile::<AttentionRowsBf16D64>(cuda, short, args),
+                    (false, _) => launch_tile::<AttentionRowsBf16D128>(cuda, long, args),
+                    (true, ..=64) => launch_tile::<AttentionRowsF32D64>(cuda, short, args),
+                    (true, _) => launch_tile::<AttentionRowsF32D128>(cuda, long, args),
+                };
+            }
+            let grid = grid(args.m, args.heads);
+            match f32 {
+                true => cuda.launch::<AttentionF32>(grid, args),
+                false => cuda.launch::<AttentionBf16>(grid, args),
             }
         }
     }
+}
+
+/// Launches a kernel that takes rows and the heads of a group together.
+///
+/// # Safety
+/// As [`crate::driver::KernelHandle::launch`].
+#[cfg(feature = "cuda")]
+unsafe fn launch_tile<K: contract::launch::Kernel<Args = contract::attention::Args>>(
+    cuda: &super::CudaBackend,
+    tile: contract::attention::RowTile,
+    args: contract::attention::Args,
+) -> Result<(), OpError> {
+    // SAFETY: by the caller.
+    unsafe { cuda.launch::<K>(tile.grid(args.m, args.heads, args.kv_heads), args) }
 }

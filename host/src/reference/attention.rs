@@ -1,5 +1,6 @@
 //! Reference for [`contract::attention`]: one query after the other, block after block.
 
+use contract::attention::fast_bound;
 use contract::num::exp;
 
 use super::kv_append::Cache;
@@ -18,11 +19,14 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize)] = &[
     (1, 20, 5, 128, 200),
     (2, 8, 1, 80, 127),
     (1, 2, 2, 256, 130),
+    (65, 6, 3, 100, 3),
+    (40, 20, 5, 128, 170),
+    (33, 4, 1, 64, 0),
 ];
 
 /// `(m, heads, kv_heads, head_dim, start)` of the 2B-4T model.
 pub const BENCH_SHAPES: &[(usize, usize, usize, usize, usize)] =
-    &[(2, 20, 5, 128, 510), (8, 20, 5, 128, 504), (512, 20, 5, 128, 0)];
+    &[(2, 20, 5, 128, 510), (8, 20, 5, 128, 504), (512, 20, 5, 128, 0), (2048, 20, 5, 128, 0)];
 
 /// `1 / sqrt(head_dim)`, rounded once.
 pub fn scale(head_dim: usize) -> f32 {
@@ -84,4 +88,44 @@ fn one_query(q: &[f32], cache: &Cache, kv_head: usize, visible: usize) -> Vec<f3
         first += 64;
     }
     out.iter().map(|o| o / sum).collect()
+}
+
+/// How far each output of attention on tensor cores may be from [`attention`], whose result is `exact`: as far as the exact
+/// value for queries rounded to bf16 is, and [`fast_bound`].
+pub fn fast_bounds(
+    qkv: &[f32],
+    cache: &Cache,
+    start: usize,
+    m: usize,
+    heads: Heads,
+    exact: &[f32],
+) -> Vec<f32> {
+    let dim = heads.head_dim;
+    let mut bounds = Vec::new();
+    for (row, exact) in exact.chunks_exact(dim).take(m * heads.heads).enumerate() {
+        let (i, h) = (row / heads.heads, row % heads.heads);
+        let q = &qkv[i * heads.qkv_len() + h * dim..][..dim];
+        let q: Vec<f64> = q.iter().map(|q| f64::from(half::bf16::from_f32(*q).to_f32())).collect();
+        let (visible, kv_head) = (start + i + 1, h / (heads.heads / heads.kv_heads));
+        let of = |side: &[f32], t: usize, d: usize| {
+            f64::from(side[(kv_head * cache.capacity + t) * dim + d])
+        };
+        let factor = f64::from(scale(dim));
+        let dot = |t: usize, term: fn(f64) -> f64| -> f64 {
+            (0..dim).map(|d| term(q[d] * of(&cache.k, t, d))).sum::<f64>() * factor
+        };
+        let scores: Vec<f64> = (0..visible).map(|t| dot(t, |x| x)).collect();
+        let reach = (0..visible).map(|t| dot(t, f64::abs)).fold(0.0, f64::max);
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        for (d, exact) in exact.iter().enumerate() {
+            let mean = |term: fn(f64) -> f64| -> f64 {
+                (0..visible).map(|t| weights[t] * term(of(&cache.v, t, d))).sum::<f64>() / sum
+            };
+            let moved = (mean(|v| v) - f64::from(*exact)).abs();
+            bounds.push((moved + fast_bound(visible, mean(f64::abs), reach)) as f32);
+        }
+    }
+    bounds
 }

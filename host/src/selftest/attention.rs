@@ -1,10 +1,11 @@
 //! Runs of [`crate::ops::attention`].
 
 use super::kv_append::Cache;
-use super::{Bed, Run, RunError};
-use crate::ops::Backend;
+use super::{Bed, Output, Run, RunError};
 use crate::ops::attention::Attention;
 use crate::ops::kv_append::Heads;
+use crate::ops::{Backend, Math};
+use crate::reference::attention::fast_bounds;
 
 /// Inputs of one run.
 #[derive(Clone, Debug)]
@@ -17,12 +18,29 @@ pub struct Inputs {
     pub cache: Cache,
     /// Position of row 0.
     pub start: u32,
+    /// How scores and values are summed.
+    pub math: Math,
+    /// See [`Attention::tiled`].
+    pub tiled: Option<bool>,
 }
 
 impl Inputs {
     /// Rows.
     pub fn m(&self) -> usize {
         self.qkv.len() / self.heads.qkv_len()
+    }
+
+    /// The output, with the bound that its math promises.
+    pub fn output(&self, out: &[f32]) -> Output {
+        let (heads, m) = (self.heads, self.m());
+        let output = Output::floats("out", &[m, heads.heads, heads.head_dim], out);
+        match self.math {
+            Math::Exact => output,
+            Math::TensorCore => {
+                let (cache, start) = (&self.cache.values, self.start as usize);
+                output.within(fast_bounds(&self.qkv, cache, start, m, heads, out))
+            }
+        }
     }
 }
 
@@ -41,7 +59,11 @@ impl Run for Inputs {
             start_at: 1,
             m,
             heads,
+            math: self.math,
+            tiled: self.tiled,
         })?;
-        bed.keep("out", &[m, heads.heads, heads.head_dim], &out)
+        let out = bed.read("out", &out)?;
+        bed.push(self.output(&out));
+        Ok(())
     }
 }

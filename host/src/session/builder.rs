@@ -1,5 +1,6 @@
 //! What a program may want to set before a model is loaded, for one text at a time or for several.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -14,12 +15,12 @@ use crate::device_choice::{self, BackendChoice};
 use crate::model::{
     Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
 };
-use crate::ops::{Backend, RowType};
+use crate::ops::{Backend, Math, RowType};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
 
-/// Rows of the largest prefill step.
-const PREFILL_CHUNK: usize = 256;
+/// Rows of the largest prefill step when no number is asked for.
+const PREFILL_CHUNK: usize = 1024;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
 
@@ -50,6 +51,8 @@ pub struct SessionBuilder {
     head: HeadKind,
     max_batch: Option<usize>,
     pages: Option<usize>,
+    attention: Math,
+    prefill_rows: Option<NonZeroUsize>,
     pool_cap_bytes: Option<usize>,
     stream_priority: i32,
     profile: bool,
@@ -101,6 +104,22 @@ impl SessionBuilder {
     #[must_use]
     pub fn head(mut self, head: HeadKind) -> Self {
         self.head = head;
+        self
+    }
+
+    /// How attention of a prompt is summed. [`Math::TensorCore`] is faster on GPUs from sm_80 and takes a bf16 cache; tokens
+    /// may then differ from those of the exact default now and then.
+    #[must_use]
+    pub fn attention(mut self, math: Math) -> Self {
+        self.attention = math;
+        self
+    }
+
+    /// Most tokens of a prompt that run together, by default 1024. More are faster and take more memory; the bits are the
+    /// same.
+    #[must_use]
+    pub fn prefill_rows(mut self, rows: NonZeroUsize) -> Self {
+        self.prefill_rows = Some(rows);
         self
     }
 
@@ -270,7 +289,7 @@ impl SessionBuilder {
         progress: Progress<'_>,
     ) -> Result<M::Engine, SessionError> {
         let model = Model::load(backend, checkpoint, progress)?.with_head(self.head)?;
-        make.make(model, self, context)
+        make.make(model.with_attention(self.attention), self, context)
     }
 
     fn kv_type(&self) -> RowType {
@@ -278,6 +297,11 @@ impl SessionBuilder {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,
         }
+    }
+
+    /// How many tokens of a prompt run together.
+    fn chunk(&self, context: usize) -> usize {
+        self.prefill_rows.map_or(PREFILL_CHUNK, NonZeroUsize::get).min(context)
     }
 
     /// Whether steps are recorded.
@@ -311,7 +335,7 @@ impl Make for One {
         settings: &SessionBuilder,
         context: usize,
     ) -> Result<Self::Engine, SessionError> {
-        let (kv, chunk) = (settings.kv_type(), PREFILL_CHUNK.min(context));
+        let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
         let sequence = Sequence::new(&model, SequenceOptions { capacity: context, kv, chunk })?;
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, settings.records())))
@@ -332,7 +356,7 @@ impl Make for Many {
     ) -> Result<Self::Engine, SessionError> {
         let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
         let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
-        let (kv, chunk) = (settings.kv_type(), PREFILL_CHUNK.min(context));
+        let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
         let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk };
         let batch = Batch::new(&model, options)?;
         model.backend().synchronize()?;

@@ -15,6 +15,7 @@ mod error;
 mod stats;
 
 pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage};
+pub use crate::ops::Math;
 pub use batch::{BatchEngine, RequestId, StepOutput};
 pub use builder::{KvType, Progress, SessionBuilder};
 pub use error::SessionError;

@@ -13,8 +13,15 @@
 //! weighted values, and the blocks are combined first to last ([`crate::num::BlockSum`], [`crate::num::Running`]). So
 //! the bits do not depend on how blocks are spread over the GPU nor on M.
 //!
-//! Block `(j, m)` walks over the key blocks. A single row does better with
-//! [`crate::attention_step`].
+//! `attention_bf16`, `attention_f32`: block `(j, m)` walks over the key blocks; any head. A single row does
+//! better with [`crate::attention_step`].
+//!
+//! `attention_rows_*`: the same bits for many rows, heads up to 128. Rows and the heads of a group are numbered
+//! together, `row = m * group + j % group`; a block takes [`RowTile::rows`] of them, and brings each key and value once.
+//!
+//! `attention_fast_*`: the same for bf16 caches on tensor cores (`mma.sync`), whose sums have an order of the
+//! hardware's. Queries and exponentials are rounded to bf16. [`fast_bound`] says how far a result may be from the exact
+//! one. A value that is not finite may reach up to [`RowTile::rows`] rows before it.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
@@ -62,6 +69,61 @@ pub const fn grid(m: u32, heads: u32) -> [u32; 3] {
     [m.saturating_mul(heads), 1, 1]
 }
 
+/// A kernel that takes rows and the heads of a group together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowTile {
+    /// Rows of a block.
+    pub rows: u32,
+    /// Largest head.
+    pub head_dim: u32,
+}
+
+/// Threads of a block that takes many rows.
+pub const TILE_THREADS: u32 = 128;
+
+impl RowTile {
+    /// The tile of the exact kernels for heads of up to `head_dim` elements.
+    pub const fn exact(head_dim: u32) -> Self {
+        Self { rows: 64, head_dim }
+    }
+
+    /// The tile of the fast kernels.
+    pub const fn fast(head_dim: u32) -> Self {
+        Self { rows: if head_dim > 128 { 64 } else { 128 }, head_dim }
+    }
+
+    /// Words from row to row in shared memory of the exact kernels.
+    pub const fn pitch(self) -> u32 {
+        self.head_dim + 4
+    }
+
+    /// Queries, keys or values, exponentials, sums that wait, and four words for each row: at most 99 KiB.
+    const fn exact_smem(self) -> u32 {
+        let keys = KEY_BLOCK as u32;
+        4 * ((self.rows + keys) * self.pitch() + self.rows * (2 * keys + 4))
+    }
+
+    /// Queries, keys, values, of bf16.
+    const fn fast_smem(self) -> u32 {
+        2 * (self.rows + 2 * KEY_BLOCK as u32) * self.head_dim
+    }
+
+    /// Blocks: kv heads within row tiles, the last rows first. More than a grid can have saturate.
+    pub const fn grid(self, m: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
+        let rows = m as u64 * (heads / kv_heads) as u64;
+        let blocks = rows.div_ceil(self.rows as u64) * kv_heads as u64;
+        [if blocks > u32::MAX as u64 { u32::MAX } else { blocks as u32 }, 1, 1]
+    }
+}
+
+/// How far an output of the fast kernels may be from the exact value for queries that were rounded to bf16, of
+/// `keys` keys: `magnitude` is the weighted sum of `|v|`, `reach` the largest `scale * sum |q k|`. The exponentials are rounded to
+/// bf16 (2^-9), sums are in f32.
+pub fn fast_bound(keys: usize, magnitude: f64, reach: f64) -> f64 {
+    const UNIT: f64 = 1.0 / (1 << 20) as f64;
+    magnitude * (1.0 / 256.0 + UNIT * (keys as f64 + 8.0 * reach))
+}
+
 macro_rules! kernels {
     ($($name:ident $symbol:literal $doc:literal;)*) => { $(
         #[doc = $doc]
@@ -79,4 +141,34 @@ macro_rules! kernels {
 kernels! {
     AttentionBf16 "attention_bf16" "One block per query and head, bf16 cache.";
     AttentionF32 "attention_f32" "One block per query and head, f32 cache.";
+}
+
+macro_rules! tiles {
+    ($($name:ident $symbol:literal $form:ident $head_dim:literal $smem:ident $blocks:literal $sm:literal;)*) => { $(
+        #[doc = concat!("Many rows, heads up to ", $head_dim, " elements: `", $symbol, "`.")]
+        pub enum $name {}
+
+        impl $name {
+            /// Its tile.
+            pub const TILE: RowTile = RowTile::$form($head_dim);
+        }
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TILE_THREADS)
+                .with_smem(Self::TILE.$smem())
+                .with_min_blocks($blocks)
+                .with_min_sm($sm);
+        }
+    )* };
+}
+
+tiles! {
+    AttentionRowsBf16D64 "attention_rows_bf16_64" exact 64 exact_smem 2 80;
+    AttentionRowsBf16D128 "attention_rows_bf16_128" exact 128 exact_smem 2 80;
+    AttentionRowsF32D64 "attention_rows_f32_64" exact 64 exact_smem 2 80;
+    AttentionRowsF32D128 "attention_rows_f32_128" exact 128 exact_smem 2 80;
+    AttentionFastD64 "attention_fast_64" fast 64 fast_smem 2 80;
+    AttentionFastD128 "attention_fast_128" fast 128 fast_smem 2 80;
+    AttentionFastD256 "attention_fast_256" fast 256 fast_smem 1 80;
 }

@@ -91,7 +91,8 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 families! {
     act_quant: ActQuant, ActQuantRmsNorm, ActQuantLayerNorm, ActQuantRelu2, ActQuantSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
-    attention: AttentionBf16, AttentionF32;
+    attention: AttentionBf16, AttentionF32, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
+        AttentionRowsF32D128, AttentionFastD64, AttentionFastD128, AttentionFastD256;
     attention_paged: AppendBf16, AppendF32, RowsBf16, RowsF32, StepBf16;
     attention_step: AttentionStepBf16, AttentionStepF32;
     bit_linear: BitLinearShort, BitLinearLong;

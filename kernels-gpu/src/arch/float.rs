@@ -28,3 +28,19 @@ pub fn maximum(a: f32, b: f32) -> f32 {
     }
     larger
 }
+
+/// `2^x` to 22 bits, for what has a bound and not fixed bits: results below 2^-126 are 0.
+/// `ex2.approx.ftz.f32`
+#[inline(always)]
+pub fn exp2_approx(x: f32) -> f32 {
+    let power: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        core::arch::asm!(
+            "ex2.approx.ftz.f32 {power}, {x};",
+            power = out(reg32) power, x = in(reg32) x,
+            options(pure, nomem, nostack),
+        );
+    }
+    power
+}

@@ -7,8 +7,14 @@
 //!
 //! [`crate::attention_step`] spreads the key blocks of one query over the GPU.
 
+#[cfg(level_sm_80)]
+mod fast;
 pub(crate) mod query;
 mod rows;
+#[cfg(level_sm_80)]
+mod shared;
+#[cfg(level_sm_80)]
+mod tile;
 
 use contract::attention::{Args, AttentionBf16, AttentionF32};
 use contract::launch::Kernel;
