@@ -98,6 +98,7 @@ families! {
         Conv2dTaps3F16, Conv2dTaps3Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
         Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dI8, Conv2dTernary,
         Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit;
+    decode_layers: DecodeLayers;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;

@@ -247,6 +247,44 @@ impl Shared<u32> {
     }
 }
 
+impl Shared<u16> {
+    /// Two bytes. `st.shared.b16`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 2 bytes aligned to 2.
+    #[inline(always)]
+    pub unsafe fn write_u16(self, value: u16) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.b16 [{addr}], {value};",
+                addr = in(reg32) self.addr, value = in(reg16) value,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Two bytes. `ld.shared.b16`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 2 bytes aligned to 2.
+    #[inline(always)]
+    pub unsafe fn read_u16(self) -> u16 {
+        let value: u16;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.b16 {value}, [{addr}];",
+                value = out(reg16) value, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        value
+    }
+}
+
 impl Shared<i16> {
     /// Two bytes, extended with their sign. `ld.shared.s16`
     ///

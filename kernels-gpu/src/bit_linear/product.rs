@@ -9,7 +9,7 @@
 use contract::bit_linear::LANES;
 use contract::w2a8::{CHUNK, CHUNK_GROUP};
 
-use super::{Memory, ROWS, Tile, queue::Queue, row_of_lane};
+use super::{ROWS, Tile, row_of_lane};
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
 use crate::arch::warp::lane_id;
@@ -116,19 +116,54 @@ mod sums {
 
 use sums::Sums;
 
+/// Weights of a warp's steps, one step after the other.
+pub(crate) trait Steps {
+    /// Waits for the next step: this lane's chunk of each of its rows.
+    fn pop(&mut self) -> [X4<u32>; ROWS];
+
+    /// Asks for one more, after each [`Steps::pop`].
+    fn push(&mut self);
+}
+
+/// Where a warp starts.
+#[derive(Clone, Copy)]
+pub(crate) struct Start {
+    /// Its first step.
+    pub(crate) step: u32,
+    /// The set of that step.
+    pub(crate) set: u32,
+    /// The group of that step.
+    pub(crate) group: u32,
+}
+
+impl Start {
+    /// Of step `step` of `tile`.
+    #[inline(always)]
+    pub(crate) fn of(tile: Tile, step: u32) -> Self {
+        Self { step, set: step / tile.groups, group: step % tile.groups }
+    }
+}
+
 /// Adds the products of this warp's steps to the sums of their rows.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
 /// # Safety
 ///
-/// The activations are in shared memory; the queue stands at step `first` of `first .. end`.
+/// The quantised row is at `acts`; `sums` has a word for each row of the tile; the queue stands at the
+/// first of the steps up to `end`.
 #[inline(always)]
-pub(super) unsafe fn multiply(queue: &mut Queue, memory: Memory, tile: Tile, first: u32, end: u32) {
-    let acts: Shared<u32> = memory.acts.byte_add(16 * (lane_id() % LANES)).cast();
-    let (mut set, mut group) = (first / tile.groups, first % tile.groups);
+pub(crate) unsafe fn multiply(
+    queue: &mut impl Steps,
+    acts: Shared<u8>,
+    of_rows: Shared<u32>,
+    tile: Tile,
+    start: Start,
+    end: u32,
+) {
+    let acts: Shared<u32> = acts.byte_add(16 * (lane_id() % LANES)).cast();
+    let Start { mut step, mut set, mut group } = start;
     let mut sums = Sums::new();
-    let mut step = first;
     while step < end {
         let weights = queue.pop();
         // Two steps of four chunks to a group of eight.
@@ -147,13 +182,13 @@ pub(super) unsafe fn multiply(queue: &mut Queue, memory: Memory, tile: Tile, fir
         group += 1;
         if group == tile.groups || step == end {
             // The same for every lane of the warp.
-            let of_rows = sums.finish();
+            let found = sums.finish();
             let mut r = 0;
             while r < ROWS {
                 let row = row_of_lane(set, r);
                 if lane_id() % LANES == 0 && row < tile.rows {
-                    // SAFETY: row < MAX_ROWS_OF_BLOCK; between two barriers only this accesses it.
-                    unsafe { memory.sums.add(row).atomic_add(of_rows[r] as u32) };
+                    // SAFETY: row < tile.rows; between two barriers only this accesses it.
+                    unsafe { of_rows.add(row).atomic_add(found[r] as u32) };
                 }
                 r += 1;
             }

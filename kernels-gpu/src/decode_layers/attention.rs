@@ -1,0 +1,505 @@
+//! Attention of the row: key blocks of a head, two query heads at a time, dealt out over the blocks of the launch.
+//!
+//! Keys and values that are in the cache come into shared memory while earlier parts run: which ones a block needs is the same
+//! in every layer. The new key and value join them there; they are made again wherever they are needed.
+
+use contract::attention::KEY_BLOCK;
+use contract::bit_linear::WARPS;
+use contract::decode_layers::{
+    Args, EMPTY, HEAD_STEP, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS,
+    VALUE_BYTES, partial_len, tag, word,
+};
+use contract::kv_append::kv_stride;
+use contract::num::{exp, f32_to_bf16, fma, max, score, weighted_value};
+use contract::rope::rotate;
+
+use super::exchange::Exchange;
+use crate::arch::async_copy::copy_x16;
+use crate::arch::atomic::st_relaxed_u64;
+use crate::arch::mbarrier::{Barrier, arrive_after_copies, init, wait};
+use crate::arch::mem::{X4, ld_if, ld_relaxed, ld_x2, st, st_u16};
+use crate::arch::shared::Shared;
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use crate::arch::warp::{ballot, lane_id, shuffle_xor, sync_warp, warp_id, warp_tree};
+
+const KEYS: u32 = KEY_BLOCK as u32;
+/// Threads of a query head.
+const HALF: u32 = THREADS / UNIT_HEADS;
+
+/// The shared memory of attention.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    kv: Shared<u8>,
+    barriers: Barrier,
+    q: Shared<f32>,
+    scores: Shared<f32>,
+    weights: Shared<f32>,
+}
+
+impl Memory {
+    #[inline(always)]
+    pub(super) fn at(kv: Shared<u8>) -> Self {
+        let barriers = kv.add(KV_SLOTS * KV_SLOT_BYTES).cast::<u64>();
+        let q = barriers.add(KV_SLOTS).cast::<f32>();
+        let scores = q.add(UNIT_HEADS * MAX_HEAD_DIM as u32);
+        Self { kv, barriers, q, scores, weights: scores.add(UNIT_HEADS * KEYS) }
+    }
+
+    #[inline(always)]
+    pub(super) fn end(&self) -> Shared<u8> {
+        self.weights.add(WARPS * KEYS).cast()
+    }
+
+    /// Makes the barriers.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses them before the next barrier of the block.
+    #[inline(always)]
+    pub(super) unsafe fn init(&self) {
+        if thread_idx_x() < KV_SLOTS {
+            // SAFETY: the caller's promise.
+            unsafe { init(self.barriers.add(thread_idx_x()), THREADS) };
+        }
+    }
+}
+
+/// A key block and the query heads that look at it.
+#[derive(Clone, Copy)]
+struct Unit {
+    block: u32,
+    kv_head: u32,
+    /// Which heads of the group.
+    pair: u32,
+    /// Keys, and those of them that are in the cache.
+    keys: u32,
+    stored: u32,
+}
+
+/// The units of this block, over all layers.
+pub(super) struct Attention<'a> {
+    args: &'a Args,
+    memory: Memory,
+    pos: u32,
+    epoch: u32,
+    visible: u32,
+    /// Heads of a group, and units of a kv head.
+    group: u32,
+    pairs: u32,
+    /// Units of this block in a layer.
+    count: u32,
+    /// The first of them.
+    first: Unit,
+    /// Units that are done, counted over all layers.
+    done: u32,
+    /// The unit that is asked for next; its layer's caches, and those of the layer after it.
+    asked: u32,
+    asked_layer: u32,
+    caches: [*mut u8; 2],
+    caches_next: [*mut u8; 2],
+    /// Angles of this thread's pair.
+    angles: [f32; 2],
+}
+
+/// The caches of a layer.
+///
+/// # Safety
+///
+/// `layer` is a layer of `args`.
+#[inline(always)]
+unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
+    let at = args.caches.as_ptr().cast_const().wrapping_add(layer as usize).cast::<[u32; 2]>();
+    // SAFETY: an entry that nobody writes.
+    let pair: [[u32; 2]; 2] = unsafe { [ld_x2(at), ld_x2(at.wrapping_add(1))] };
+    pair.map(|[low, high]| (u64::from(low) | u64::from(high) << 32) as *mut u8)
+}
+
+impl<'a> Attention<'a> {
+    /// Asks for the first units.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract; earlier launches have ended.
+    #[inline(always)]
+    pub(super) unsafe fn new(args: &'a Args, memory: Memory, pos: u32, epoch: u32) -> Self {
+        let shape = args.shape;
+        let visible = pos.saturating_add(1).min(args.capacity);
+        let group = shape.heads / shape.kv_heads;
+        let pairs = group.div_ceil(UNIT_HEADS);
+        let units = visible.div_ceil(KEYS) * shape.kv_heads * pairs;
+        let mine = units.saturating_sub(block_idx_x()).div_ceil(grid_dim_x());
+        let pair = thread_idx_x() % (HALF / 2);
+        let half = shape.head_dim / 2;
+        let turns = pos < args.capacity && pair < half;
+        let at = pos as usize * half as usize + pair as usize; // cos[pos, pair]
+        // SAFETY: an element of the tables; layers of the model.
+        let (angles, caches, caches_next) = unsafe {
+            let cos = ld_if(turns, args.cos.as_ptr().cast_const().wrapping_add(at));
+            let sin = ld_if(turns, args.sin.as_ptr().cast_const().wrapping_add(at));
+            ([cos, sin], caches(args, 0), caches(args, 1.min(shape.layers - 1)))
+        };
+        let first = Unit { block: 0, kv_head: 0, pair: 0, keys: 0, stored: 0 };
+        let mut attention = Self {
+            args,
+            memory,
+            pos,
+            epoch,
+            visible,
+            group,
+            pairs,
+            count: mine,
+            first,
+            done: 0,
+            asked: 0,
+            asked_layer: 0,
+            caches,
+            caches_next,
+            angles,
+        };
+        attention.first = attention.unit(0);
+        let mut slot = 0;
+        while slot < KV_SLOTS {
+            // SAFETY: the slot is empty.
+            unsafe { attention.ask(slot) };
+            slot += 1;
+        }
+        attention
+    }
+
+    /// Unit `i` of this block.
+    #[inline(always)]
+    fn unit(&self, i: u32) -> Unit {
+        let u = block_idx_x() + i * grid_dim_x();
+        let (rest, pair) = (u / self.pairs, u % self.pairs);
+        let (block, kv_head) = (rest / self.args.shape.kv_heads, rest % self.args.shape.kv_heads);
+        let keys = self.visible.saturating_sub(block * KEYS).min(KEYS);
+        let has_new = self.pos < self.args.capacity && block == self.pos / KEYS;
+        Unit { block, kv_head, pair, keys, stored: if has_new { keys - 1 } else { keys } }
+    }
+
+    /// Keys and values of slot `slot`.
+    #[inline(always)]
+    fn slot(&self, slot: u32) -> (Shared<u8>, Shared<u8>) {
+        let keys = self.memory.kv.add(slot * KV_SLOT_BYTES);
+        (keys, keys.add(KEYS * KEY_BYTES))
+    }
+
+    /// Asks for the keys and values of the next unit.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the slot since the last barrier.
+    #[inline(always)]
+    unsafe fn ask(&mut self, slot: u32) {
+        let shape = self.args.shape;
+        if self.count == 0 || self.asked_layer == shape.layers {
+            return; // the whole block
+        }
+        let unit = if self.asked == 0 { self.first } else { self.unit(self.asked) };
+        let (keys, values) = self.slot(slot);
+        let bytes = 2 * kv_stride(shape.head_dim as usize);
+        let row = thread_idx_x() / 4;
+        let at = (unit.kv_head as usize * self.args.capacity as usize
+            + (unit.block * KEYS + row) as usize)
+            * bytes;
+        let from = self.caches.map(|cache| cache.cast_const().wrapping_add(at));
+        let to = [keys.add(row * KEY_BYTES), values.add(row * VALUE_BYTES)];
+        let mut piece = 16 * (thread_idx_x() % 4);
+        while row < unit.stored && piece < bytes as u32 {
+            // SAFETY: 16 bytes of a key and of a value in the cache; no running kernel writes them.
+            unsafe {
+                copy_x16(to[0].add(piece), from[0].wrapping_add(piece as usize), true);
+                copy_x16(to[1].add(piece), from[1].wrapping_add(piece as usize), true);
+            }
+            piece += 64;
+        }
+        // SAFETY: each thread of the block arrives once for each unit.
+        unsafe { arrive_after_copies(self.memory.barriers.add(slot)) };
+        self.asked += 1;
+        if self.asked == self.count {
+            self.asked = 0;
+            self.asked_layer += 1;
+            self.caches = self.caches_next;
+            // SAFETY: a layer of the model.
+            self.caches_next =
+                unsafe { caches(self.args, (self.asked_layer + 1).min(shape.layers - 1)) };
+        }
+    }
+
+    /// This block's share of the attention of `layer`.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract; layers come in order.
+    #[inline(always)]
+    pub(super) unsafe fn layer(&mut self, x: &Exchange, layer: u32) {
+        let mut i = 0;
+        while i < self.count {
+            let unit = if i == 0 { self.first } else { self.unit(i) };
+            // SAFETY: the launch contract, handed on.
+            unsafe {
+                let row = self.row(x, layer, unit);
+                let slot = self.done % KV_SLOTS;
+                wait(self.memory.barriers.add(slot), self.done / KV_SLOTS % 2);
+                self.place(row, layer, unit, slot);
+                sync_threads();
+                self.answer(layer, unit, slot);
+                sync_threads();
+                self.ask(slot);
+            }
+            self.done += 1;
+            i += 1;
+        }
+    }
+
+    /// This thread's two elements of the row: a pair of a query, or of the new key, or two of the new value.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Attention::layer`].
+    #[inline(always)]
+    unsafe fn row(&self, x: &Exchange, layer: u32, unit: Unit) -> [f32; 2] {
+        let shape = self.args.shape;
+        let half = shape.head_dim / 2;
+        let (side, pair) = (thread_idx_x() / HALF, thread_idx_x() % (HALF / 2));
+        let of_query = thread_idx_x() % HALF < HALF / 2;
+        let in_group = unit.pair * UNIT_HEADS + side;
+        let (head, step, at) = if of_query {
+            (unit.kv_head * self.group + in_group, half, pair)
+        } else if side == 0 {
+            (shape.heads + unit.kv_head, half, pair)
+        } else {
+            (shape.heads + shape.kv_heads + unit.kv_head, 1, 2 * pair)
+        };
+        let needed = if of_query { in_group < self.group } else { unit.stored < unit.keys };
+        let needed = needed && pair < half;
+        let from = x.at(layer, if needed { head * shape.head_dim + at } else { 0 });
+        let step = if needed { step as usize } else { 0 };
+        loop {
+            // SAFETY: two words of the row.
+            let words: [u32; 2] = unsafe { [ld_relaxed(from), ld_relaxed(from.wrapping_add(step))] };
+            let missing = words[0] == EMPTY || words[1] == EMPTY;
+            if ballot(needed && missing) == 0 {
+                return words.map(f32::from_bits);
+            }
+        }
+    }
+
+    /// Rotates the elements and puts them where the block needs them; stores the new key and value.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Attention::layer`]; `row` came from [`Attention::row`].
+    #[inline(always)]
+    unsafe fn place(&self, row: [f32; 2], layer: u32, unit: Unit, slot: u32) {
+        let Args { shape, capacity, .. } = *self.args;
+        let half = shape.head_dim / 2;
+        let (side, pair) = (thread_idx_x() / HALF, thread_idx_x() % (HALF / 2));
+        if pair >= half {
+            return;
+        }
+        let of_query = thread_idx_x() % HALF < HALF / 2;
+        let [mut low, mut high] = row;
+        if (of_query || side == 0) && self.pos < capacity {
+            (low, high) = rotate(low, high, self.angles[0], self.angles[1]);
+        }
+        // SAFETY: elements of a head of the block's shared memory, each of one thread; elements of the new position in the
+        // caches, of the unit of the first heads.
+        unsafe {
+            if of_query {
+                let q = self.memory.q.add(side * MAX_HEAD_DIM as u32 + pair);
+                q.write(low);
+                q.add(half).write(high);
+                return;
+            }
+            if unit.stored == unit.keys {
+                return;
+            }
+            let (keys, values) = self.slot(slot);
+            let (low, high) = (f32_to_bf16(low), f32_to_bf16(high));
+            let position = unit.kv_head as usize * capacity as usize + self.pos as usize;
+            let [k_cache, v_cache] = caches(self.args, layer);
+            let cache = if side == 0 { k_cache } else { v_cache };
+            let cache = cache.wrapping_add(2 * position * kv_stride(shape.head_dim as usize));
+            let owner = unit.pair == 0;
+            if side == 0 {
+                let key = keys.add(unit.stored * KEY_BYTES).cast::<u16>().add(pair);
+                key.write_u16(low);
+                key.add(half).write_u16(high);
+                if owner {
+                    let cache = cache.cast::<u16>().wrapping_add(pair as usize);
+                    st_u16(cache, low);
+                    st_u16(cache.wrapping_add(half as usize), high);
+                }
+            } else {
+                let both = u32::from(low) | u32::from(high) << 16;
+                values.add(unit.stored * VALUE_BYTES).cast::<u32>().add(pair).write(both);
+                if owner {
+                    st(cache.cast::<u32>().wrapping_add(pair as usize), both);
+                }
+            }
+        }
+    }
+
+    /// Leaves the results of a unit in `partial`.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Attention::layer`]; query, keys and values are in shared memory.
+    #[inline(always)]
+    unsafe fn answer(&self, layer: u32, unit: Unit, slot: u32) {
+        let Args { shape, scale, .. } = *self.args;
+        let (keys, values) = self.slot(slot);
+        let (side, own) = (thread_idx_x() / HALF, thread_idx_x() % HALF);
+        let scores = self.memory.scores.add(side * KEYS);
+        // SAFETY: words of the block's shared memory; a row of a slot that nobody filled gives a score that nobody uses.
+        let sum = unsafe {
+            let q = self.memory.q.add(side * MAX_HEAD_DIM as u32);
+            let s = score(dot(q, keys.add(own / 2 * KEY_BYTES), shape.head_dim), scale);
+            if own % 2 == 0 {
+                scores.add(own / 2).write(s);
+            }
+            sync_threads();
+            self.soften(scores, unit.keys)
+        };
+        let in_group = unit.pair * UNIT_HEADS + side;
+        let head = unit.kv_head * self.group + in_group;
+        if in_group >= self.group || own >= shape.head_dim {
+            return;
+        }
+        let len = partial_len(shape.head_dim as usize);
+        let at = (head * self.args.key_blocks + unit.block) as usize * len;
+        let to = self.args.partial.as_ptr().wrapping_add(at);
+        let tag = u64::from(tag(self.epoch, shape.layers, layer)) << 32;
+        // SAFETY: the partial results of this block of this head; each word of one thread.
+        unsafe {
+            let value = weigh(self.memory.weights.add(warp_id() * KEYS), values, own, unit.keys);
+            st_relaxed_u64(to.wrapping_add(2 + own as usize), u64::from(word(value)) | tag);
+            if own < 2 {
+                let value = if own == 0 { sum[0] } else { sum[1] };
+                st_relaxed_u64(to.wrapping_add(own as usize), u64::from(word(value)) | tag);
+            }
+        }
+    }
+
+    /// Turns scores into this warp's weights; returns their maximum and sum.
+    ///
+    /// # Safety
+    ///
+    /// 64 scores, of which `keys` count, written before a barrier.
+    #[inline(always)]
+    unsafe fn soften(&self, scores: Shared<f32>, keys: u32) -> [f32; 2] {
+        let lane = lane_id();
+        // SAFETY: the caller's promise.
+        let s = unsafe { [scores.add(lane).read(), scores.add(lane + 32).read()] };
+        let there = [lane < keys, lane + 32 < keys];
+        let mut top = if there[0] { max(f32::NEG_INFINITY, s[0]) } else { f32::NEG_INFINITY };
+        top = if there[1] { max(top, s[1]) } else { top };
+        let mut distance = 16;
+        while distance > 0 {
+            top = max(top, shuffle_xor(top, distance));
+            distance /= 2;
+        }
+        let p = [
+            if there[0] { exp(s[0] - top) } else { 0.0 },
+            if there[1] { exp(s[1] - top) } else { 0.0 },
+        ];
+        let weights = self.memory.weights.add(warp_id() * KEYS);
+        // SAFETY: words of this warp's lanes.
+        unsafe {
+            weights.add(lane).write(p[0]);
+            weights.add(lane + 32).write(p[1]);
+        }
+        let sum = warp_tree(p[0] + p[1]);
+        sync_warp();
+        [top, sum]
+    }
+}
+
+/// The dot of a query with the key at `key`: every second thread takes the first half of the partials.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// `head_dim` elements in shared memory each.
+#[inline(always)]
+unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
+    let part = thread_idx_x() % 2;
+    let (q, key) = (q.add(4 * part), key.add(8 * part));
+    let mut sums = [0.0; 4];
+    let mut take = |i: u32| {
+        // SAFETY: i < head_dim / 8.
+        let (a, b): (X4<f32>, [u32; 2]) =
+            unsafe { (q.add(8 * i).read_x4(), key.add(16 * i).cast::<u32>().read_x2()) };
+        let b = [b[0] << 16, b[0] & 0xffff_0000, b[1] << 16, b[1] & 0xffff_0000];
+        let mut e = 0;
+        while e < 4 {
+            sums[e] = fma(a[e], f32::from_bits(b[e]), sums[e]);
+            e += 1;
+        }
+    };
+    let steps = head_dim / HEAD_STEP as u32;
+    let mut i = 0;
+    while i + 8 <= steps {
+        let mut j = 0;
+        while j < 8 {
+            take(i + j);
+            j += 1;
+        }
+        i += 8;
+    }
+    while i < steps {
+        take(i);
+        i += 1;
+    }
+    // Partials 4 apart are in neighbouring threads.
+    let sums = sums.map(|s| s + shuffle_xor(s, 1));
+    (sums[0] + sums[2]) + (sums[1] + sums[3])
+}
+
+/// Dimension `d` of the weighted values of `keys` keys, in their order.
+///
+/// # Safety
+///
+/// Weights and values are in shared memory.
+#[inline(always)]
+unsafe fn weigh(weights: Shared<f32>, values: Shared<u8>, d: u32, keys: u32) -> f32 {
+    const STEP: u32 = 16;
+    let own = values.add(2 * d);
+    // SAFETY: t < keys.
+    let value = |t: u32| unsafe {
+        f32::from_bits(u32::from(own.add(t * VALUE_BYTES).cast::<u16>().read_u16()) << 16)
+    };
+    let mut acc = 0.0;
+    let mut t = 0;
+    while t + STEP <= keys {
+        let v: [f32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
+        let mut j = 0;
+        while j < STEP {
+            // SAFETY: t + j < 64, a multiple of 4.
+            let p: X4<f32> = unsafe { weights.add(t + j).read_x4() };
+            let mut e = 0;
+            while e < 4 {
+                acc = weighted_value(acc, p[e], v[j as usize + e]);
+                e += 1;
+            }
+            j += 4;
+        }
+        t += STEP;
+    }
+    while t < keys {
+        // SAFETY: t < keys.
+        acc = weighted_value(acc, unsafe { weights.add(t).read() }, value(t));
+        t += 1;
+    }
+    acc
+}
+
+const _: () = assert!(HALF == 2 * KEYS && HALF as usize == MAX_HEAD_DIM);
