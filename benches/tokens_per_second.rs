@@ -288,7 +288,7 @@ fn host_time(suite: &mut Suite, path: &Path) -> anyhow::Result<()> {
     let capacity = context(path)?;
     let chunk = 256.min(capacity);
     let mut sequence =
-        Sequence::new(&model, SequenceOptions { capacity, kv: RowType::Bf16, chunk })?;
+        Sequence::new(&model, SequenceOptions { capacity, kv: RowType::Bf16, chunk, one_kernel: true })?;
     let ids = prompt(3, 16, model.config().vocab_size);
     sequence.begin(model.backend(), &ids, &GREEDY)?;
     model.prefill(&mut sequence, &ids, 0)?;

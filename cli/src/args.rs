@@ -85,6 +85,9 @@ pub(crate) struct EngineArgs {
     /// Start no kernel before its predecessor has ended
     #[arg(long, env = "BITNET_NO_PDL", value_parser = FalseyValueParser::new())]
     pub(crate) no_pdl: bool,
+    /// Run the layers of a decode step as several kernels each
+    #[arg(long, env = "BITNET_NO_ONE_KERNEL", value_parser = FalseyValueParser::new())]
+    pub(crate) no_one_kernel: bool,
 }
 
 /// How tokens are chosen and when to stop.

@@ -19,6 +19,7 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
         .mmap(!args.no_mmap)
         .graph(!args.no_graph)
         .pdl(!args.no_pdl)
+        .one_kernel(!args.no_one_kernel)
         .profile(args.profile.is_some())
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,

@@ -41,6 +41,8 @@ const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, attributes) == 40);
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, attributes_len) == 48);
 
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 pub(crate) const ATTRIBUTE_PROGRAMMATIC_SERIALIZATION: u32 = 6;
 /// `CU_STREAM_NON_BLOCKING`.

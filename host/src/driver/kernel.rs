@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use contract::launch::{Kernel, LaunchSpec};
 
 use super::api::{
-    ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, FUNC_SHARED_CARVEOUT,
+    ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, FUNC_SHARED_CARVEOUT,
     LaunchAttribute, LaunchConfig,
 };
 use super::error::{DriverError, LaunchError, ModuleError};
@@ -103,6 +103,10 @@ impl<K: Kernel> KernelHandle<K> {
         let handle = Self { function, module: module.clone(), pdl: false, kernel: PhantomData };
         let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
         let api = module.device().bind().map_err(driver)?;
+        if spec.all_at_once && api.launch_kernel_ex.is_none() {
+            let (symbol, level) = (spec.symbol, module.loaded_level().to_owned());
+            return Err(ModuleError::MissingKernel { symbol, level, min_sm: spec.min_sm }.into());
+        }
         if let Some(load) = api.func_load {
             // The driver loads lazily, and may wait for all work when it does: better here than at
             // the first launch.
@@ -248,17 +252,21 @@ impl<K: Kernel> KernelHandle<K> {
         if let Some(launch_kernel_ex) = api.launch_kernel_ex {
             let mut value = [0; 16];
             value[0] = 1;
-            let overlap =
-                LaunchAttribute { id: ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, pad: 0, value };
+            // Blocks that wait for each other must not wait for room: no overlap for them.
+            let (id, wanted) = match spec.all_at_once {
+                true => (ATTRIBUTE_COOPERATIVE, true),
+                false => (ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, self.pdl && stream.pdl()),
+            };
+            let attribute = LaunchAttribute { id, pad: 0, value };
             let config = LaunchConfig {
                 grid,
                 block: spec.block,
                 smem_bytes,
                 stream: stream.raw(),
-                attributes: &overlap,
-                attributes_len: u32::from(self.pdl && stream.pdl()),
+                attributes: &attribute,
+                attributes_len: u32::from(wanted),
             };
-            // SAFETY: by this function's own contract; `config`, `overlap` and `params` outlive the
+            // SAFETY: by this function's own contract; `config`, `attribute` and `params` outlive the
             // call and have the driver's layout.
             let code = unsafe {
                 launch_kernel_ex(

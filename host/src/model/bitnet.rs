@@ -13,6 +13,7 @@ use super::sequence::Sequence;
 use super::{HeadKind, ModelError};
 use crate::checkpoint::ModelConfig;
 use crate::layers::{Block, Rows};
+use crate::ops::decode_layers::{DecodeLayers, Layer};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
@@ -68,6 +69,11 @@ impl<B: Backend> Model<B> {
     /// The model's configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The linear layers of every block.
+    pub(super) fn linears(&self) -> Vec<Layer<'_, B>> {
+        self.blocks.iter().map(Block::linears).collect()
     }
 
     /// Heads of every attention layer.
@@ -208,16 +214,30 @@ impl<B: Backend> Model<B> {
         m: usize,
         positions: usize,
     ) -> Result<(), OpError> {
-        let Sequence { x, caches, rope, ids, start, sampler, normed, .. } = sequence;
+        let Sequence { x, caches, together, rope, ids, start, sampler, normed, .. } = sequence;
         let (ids, ids_at, start, start_at) = match input {
             Input::Ids => (&*ids, 0, &*start, 0),
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
         };
         self.backend.embed(Embed { ids, ids_at, table: &self.embedding, out: &mut x.h, m })?;
-        let rows = Rows { m, start, start_at, positions };
         let mut pending = false;
-        for (block, cache) in self.blocks.iter().zip(caches) {
-            pending = block.forward(&self.backend, x, cache, rope, &rows, pending)?;
+        if let (1, Some(table), Some(first)) = (m, together, self.blocks.first()) {
+            self.backend.decode_layers(DecodeLayers {
+                layers: &self.linears(),
+                caches,
+                table,
+                rope,
+                h: &mut x.h,
+                start,
+                start_at,
+                gate: first.mlp.gate,
+                eps: self.config.rms_norm_eps,
+            })?;
+        } else {
+            let rows = Rows { m, start, start_at, positions };
+            for (block, cache) in self.blocks.iter().zip(caches) {
+                pending = block.forward(&self.backend, x, cache, rope, &rows, pending)?;
+            }
         }
         self.backend.rmsnorm(RmsNorm {
             x: &mut x.h,

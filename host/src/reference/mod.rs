@@ -13,6 +13,7 @@ pub mod attention;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod bmm;
 pub mod embed;

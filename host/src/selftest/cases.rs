@@ -9,7 +9,7 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
+    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, decode_layers, elementwise, embed,
     kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
     softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
@@ -39,6 +39,7 @@ enum Inputs {
     AttentionStep(attention_step::Inputs),
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
+    DecodeLayers(decode_layers::Case),
     Elementwise(elementwise::Inputs),
     Conv2dWhole(conv2d::WholeInputs),
     Embed(embed::Inputs),
@@ -72,6 +73,7 @@ impl Run for Case {
             Inputs::AttentionStep(inputs) => inputs.run(bed),
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
+            Inputs::DecodeLayers(case) => case.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Conv2dWhole(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
@@ -246,6 +248,10 @@ impl List {
                 false => symbol::<contract::bit_linear::BitLinearLong>(),
             };
             self.add(kernel, what, Inputs::BitLinear(case));
+        }
+        for (what, case) in decode_layers::cases() {
+            let kernel = symbol::<contract::decode_layers::DecodeLayers>();
+            self.add(kernel, what, Inputs::DecodeLayers(case));
         }
     }
 

@@ -47,6 +47,7 @@ pub struct SessionBuilder {
     no_mmap: bool,
     no_graph: bool,
     no_pdl: bool,
+    no_one_kernel: bool,
 }
 
 impl SessionBuilder {
@@ -138,6 +139,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether a decode step runs all layers in one kernel, where the device and the sizes of the model allow
+    /// it. The tokens are the same.
+    #[must_use]
+    pub fn one_kernel(mut self, one_kernel: bool) -> Self {
+        self.no_one_kernel = !one_kernel;
+        self
+    }
+
     /// Loads the model.
     ///
     /// # Errors
@@ -209,7 +218,7 @@ impl SessionBuilder {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,
         };
-        let options = SequenceOptions { capacity: context, kv, chunk: PREFILL_CHUNK.min(context) };
+        let options = SequenceOptions { capacity: context, kv, chunk: PREFILL_CHUNK.min(context), one_kernel: !self.no_one_kernel };
         let sequence = Sequence::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, !self.no_graph && !self.profile)))
