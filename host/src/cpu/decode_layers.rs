@@ -27,11 +27,10 @@ pub fn decode_layers(cpu: &CpuBackend, op: DecodeLayers<'_, CpuBackend>) -> Resu
         partial: cpu.alloc("decode", heads.heads * blocks * partial_len(heads.head_dim))?,
         counters: cpu.alloc("decode", heads.heads)?,
     };
-    let norm = |linear: &Linear<'_, CpuBackend>| linear.norm.map(|weight| Norm { weight, eps });
     for (layer, cache) in layers.iter().zip(caches) {
         let [qkv_proj, o, gate_up, down] = layer;
         let finish = Finish::Store { y: &mut qkv };
-        cpu.bit_linear(BitLinear { x: &*h, norm: norm(qkv_proj), w: qkv_proj.w, finish })?;
+        cpu.bit_linear(BitLinear { x: &*h, norm: norm(qkv_proj, eps), w: qkv_proj.w, finish })?;
         cpu.attention_step(AttentionStep {
             qkv: &qkv,
             cache,
@@ -44,11 +43,16 @@ pub fn decode_layers(cpu: &CpuBackend, op: DecodeLayers<'_, CpuBackend>) -> Resu
             positions,
         })?;
         let finish = Finish::Add { y: &mut *h };
-        cpu.bit_linear(BitLinear { x: &out, norm: norm(o), w: o.w, finish })?;
+        cpu.bit_linear(BitLinear { x: &out, norm: norm(o, eps), w: o.w, finish })?;
         let finish = Finish::Gated { gate, y: &mut gated };
-        cpu.bit_linear(BitLinear { x: &*h, norm: norm(gate_up), w: gate_up.w, finish })?;
+        cpu.bit_linear(BitLinear { x: &*h, norm: norm(gate_up, eps), w: gate_up.w, finish })?;
         let finish = Finish::Add { y: &mut *h };
-        cpu.bit_linear(BitLinear { x: &gated, norm: norm(down), w: down.w, finish })?;
+        cpu.bit_linear(BitLinear { x: &gated, norm: norm(down, eps), w: down.w, finish })?;
     }
     Ok(())
+}
+
+/// The norm in front of a linear layer.
+fn norm<'a>(linear: &Linear<'a, CpuBackend>, eps: f32) -> Option<Norm<'a, CpuBackend>> {
+    linear.norm.map(|weight| Norm { weight, eps })
 }
