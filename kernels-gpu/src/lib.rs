@@ -24,7 +24,7 @@ pub mod attention_step;
 pub mod bit_linear;
 pub mod bmm;
 pub mod conv2d;
-#[cfg(level_sm_90)]
+#[cfg(level_sm_90a)]
 pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;

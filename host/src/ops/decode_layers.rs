@@ -265,6 +265,7 @@ impl DecodeLayers<'_, super::CudaBackend> {
             gate,
             eps,
             scale,
+            smem_bytes: shape.smem_bytes(blocks),
         };
         // SAFETY: `check` compared the weights, gains, caches and angles with the sizes, and the table holds the addresses of
         // these very buffers; what the kernel writes is borrowed exclusively. The table's own buffers were made for the

@@ -71,6 +71,11 @@ fn rows_that_are_not_finite<B: Backend>(b: &B) {
     }
 }
 
+/// A model of one layer.
+fn layers<B: Backend>(w: &[PackedLinear<B>; 4]) -> Vec<Layer<'_, B>> {
+    vec![w.each_ref().map(|w| Linear { w, norm: None })]
+}
+
 fn refusals<B: Backend>(b: &B) {
     let heads = Heads { heads: 2, kv_heads: 1, head_dim: 16 };
     let linear = |n: usize, k: usize| {
@@ -79,9 +84,6 @@ fn refusals<B: Backend>(b: &B) {
     };
     let (hidden, ffn) = (32, 48);
     let w = [linear(64, hidden), linear(hidden, 32), linear(2 * ffn, hidden), linear(hidden, ffn)];
-    let layers = |w: &'_ [PackedLinear<B>; 4]| -> Vec<Layer<'_, B>> {
-        vec![w.each_ref().map(|w| Linear { w, norm: None })]
-    };
     let cache = |element| vec![KvCache::alloc(b, heads, 70, element).expect("room")];
     let bf16 = cache(RowType::Bf16);
     let good = shape(1, hidden, ffn, heads);

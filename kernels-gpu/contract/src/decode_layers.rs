@@ -18,7 +18,7 @@
 use crate::attention::KEY_BLOCK;
 use crate::bit_linear::{LANES, SHORT_K, WARPS};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
-use crate::w2a8::Segments;
+use crate::w2a8::{Segments, row_words};
 
 /// Threads of a block: one per partial sum.
 pub const THREADS: u32 = crate::bit_linear::THREADS;
@@ -34,8 +34,6 @@ pub const MAX_HEAD_DIM: usize = 128;
 pub const HEAD_STEP: usize = 8;
 /// Most outputs of a block in one linear layer: one for each thread.
 pub const MAX_OUTPUTS: u32 = THREADS;
-/// Steps of a warp whose weights are on their way at once.
-pub const DEPTH: u32 = 17;
 /// Key blocks of a block whose keys and values are on their way at once.
 pub const KV_SLOTS: u32 = 2;
 /// Query heads that share the keys of a block: one for each half of its threads.
@@ -52,20 +50,25 @@ pub const ATTENTION_BYTES: u32 =
     4 * (UNIT_HEADS * (MAX_HEAD_DIM + KEY_BLOCK) as u32 + WARPS * KEY_BLOCK as u32);
 /// Words of a linear layer's share of a block, in shared memory.
 pub const SHARE_WORDS: u32 = 8 + 4 * WARPS;
+/// Places for weights: of qkv and of the output projection in turn, of gate and up, of down.
+pub const AREAS: usize = 3;
 /// Bytes of everything but weights, keys and values.
 pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
     + MAX_FFN as u32
     + 4 * LINEARS as u32 * SHARE_WORDS
     + ATTENTION_BYTES
-    + 8 * KV_SLOTS;
-/// Bytes of the weights on their way.
-pub const QUEUE_BYTES: u32 = 16 * 2 * THREADS * DEPTH;
-/// Shared memory of a block.
-pub const SMEM_BYTES: u32 = FIXED_BYTES + QUEUE_BYTES + KV_SLOTS * KV_SLOT_BYTES;
+    + 8 * KV_SLOTS
+    + 8 * (AREAS as u32 + 1);
+/// Most shared memory of a block.
+pub const SMEM_BYTES: u32 = 232_448;
 
-const _: () = assert!(
-    LANES == 4 && FIXED_BYTES.is_multiple_of(16) && SMEM_BYTES <= 232_448 && UNIT_HEADS == 2
-);
+const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 2);
+
+/// Bytes of a row of weights of `k` codes.
+#[inline(always)]
+pub const fn row_bytes(k: u32) -> u32 {
+    4 * row_words(k as usize) as u32
+}
 
 /// A word of `exchange` that nobody has written: a NaN that no value is stored as.
 pub const EMPTY: u32 = u32::MAX;
@@ -75,6 +78,12 @@ pub const EMPTY: u32 = u32::MAX;
 pub const fn word(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits == EMPTY { 0x7fff_ffff } else { bits }
+}
+
+/// The area of linear layer `kind`.
+#[inline(always)]
+pub const fn area(kind: usize) -> usize {
+    kind.saturating_sub(1)
 }
 
 /// What marks the partial results of layer `layer` of launch `epoch`.
@@ -163,6 +172,29 @@ impl Shape {
         self.input(LINEARS) + self.hidden
     }
 
+    /// Where each area begins, of a launch of `blocks` blocks, and where the last one ends.
+    #[inline(always)]
+    pub const fn areas(&self, blocks: u32) -> [u32; AREAS + 1] {
+        let mut ends = [0u32; AREAS + 1];
+        let mut kind = 0;
+        while kind < LINEARS {
+            let [n, k, rows] = self.linear(kind);
+            let bytes = n.div_ceil(blocks).saturating_mul(rows).saturating_mul(row_bytes(k));
+            // Lanes read 64 bytes at a time, also those behind the last row.
+            let bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
+            let area = area(kind);
+            let end = ends[area].saturating_add(bytes);
+            ends[area + 1] = if end > ends[area + 1] { end } else { ends[area + 1] };
+            kind += 1;
+        }
+        ends
+    }
+
+    /// Shared memory of a block of a launch of `blocks` blocks.
+    pub const fn smem_bytes(&self, blocks: u32) -> u32 {
+        self.areas(blocks)[AREAS].saturating_add(FIXED_BYTES + KV_SLOTS * KV_SLOT_BYTES)
+    }
+
     /// Blocks on a GPU of so many multiprocessors: each has outputs of every linear layer. `None` for sizes that the kernel
     /// does not take.
     pub fn blocks(&self, multiprocessors: u32) -> Option<u32> {
@@ -181,9 +213,10 @@ impl Shape {
         if !sizes {
             return None;
         }
+        // The areas are larger the fewer blocks there are.
         let blocks = multiprocessors.min(self.hidden).min(self.ffn).min(self.qkv_len()).max(1);
         let fits = |kind| self.linear(kind)[0].div_ceil(blocks) <= MAX_OUTPUTS;
-        (0..LINEARS).all(fits).then_some(blocks)
+        ((0..LINEARS).all(fits) && self.smem_bytes(blocks) <= SMEM_BYTES).then_some(blocks)
     }
 }
 
@@ -221,6 +254,8 @@ pub struct Args {
     pub eps: f32,
     /// Multiplier of the scores.
     pub scale: f32,
+    /// [`Shape::smem_bytes`] of the launch.
+    pub smem_bytes: u32,
 }
 
 /// A bf16 cache.
@@ -229,11 +264,15 @@ pub enum DecodeLayers {}
 impl Kernel for DecodeLayers {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("decode_layers", THREADS)
-        .with_min_sm(90)
+        .only_on(90)
         .with_smem(SMEM_BYTES)
         .with_min_blocks(1)
         .with_all_shared()
         .all_at_once();
+
+    fn smem_bytes(args: &Args) -> u32 {
+        args.smem_bytes
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::arch::mem::{ld, ld_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
-use product::{Start, multiply};
+use product::multiply;
 use queue::Queue;
 
 /// Rows of a set that a lane works on.
@@ -157,7 +157,7 @@ unsafe fn bit_linear<const HELD: usize, const WHOLE: bool>(args: &Args) {
     };
 
     // SAFETY: the row is in shared memory; the launch contract, handed on.
-    unsafe { multiply(&mut queue, memory.acts, memory.sums, tile, Start::of(tile, first), end) };
+    unsafe { multiply(&mut queue, memory, tile, first, end) };
     sync_threads();
 
     let mut i = thread_idx_x();

@@ -9,14 +9,14 @@
 use contract::bit_linear::LANES;
 use contract::w2a8::{CHUNK, CHUNK_GROUP};
 
-use super::{ROWS, Tile, row_of_lane};
+use super::{Memory, ROWS, Tile, queue::Queue, row_of_lane};
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
 use crate::arch::warp::lane_id;
 
 /// Bytes of the activations of a group of chunks, and of one piece of each.
-const GROUP_BYTES: u32 = (CHUNK * CHUNK_GROUP) as u32;
-const PIECE_BYTES: u32 = GROUP_BYTES / 4;
+pub(crate) const GROUP_BYTES: u32 = (CHUNK * CHUNK_GROUP) as u32;
+pub(crate) const PIECE_BYTES: u32 = GROUP_BYTES / 4;
 
 const _: () = assert!(CHUNK_GROUP == 2 * LANES as usize);
 
@@ -28,23 +28,23 @@ mod sums {
     use crate::arch::warp::lane_id;
 
     /// By bit lane of the codes; elements 0 and 2 of the first lane of a row are its rows' sums.
-    pub(super) struct Sums([[i32; 4]; 4]);
+    pub(crate) struct Sums([[i32; 4]; 4]);
 
     impl Sums {
         #[inline(always)]
-        pub(super) fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Self([[0; 4]; 4])
         }
 
         /// Whether this lane's activations are used.
         #[inline(always)]
-        pub(super) fn needs_activations() -> bool {
+        pub(crate) fn needs_activations() -> bool {
             lane_id() < 4
         }
 
         /// Adds the products of a chunk of each of two rows with its activations, piece by piece.
         #[inline(always)]
-        pub(super) fn take(&mut self, [low, high]: [X4<u32>; 2], q: [X4<u32>; 4]) {
+        pub(crate) fn take(&mut self, [low, high]: [X4<u32>; 2], q: [X4<u32>; 4]) {
             let mut lane = 0;
             while lane < 4 {
                 let mask = 0x0303_0303 << (2 * lane);
@@ -61,9 +61,17 @@ mod sums {
 
         /// The sums of both rows, in the first lane of each.
         #[inline(always)]
-        pub(super) fn finish(&self) -> [i32; 2] {
+        pub(crate) fn finish(&self) -> [i32; 2] {
+            self.finish_columns(false)
+        }
+
+        /// The same of the first column of the activations, or of the `second` one.
+        #[inline(always)]
+        pub(crate) fn finish_columns(&self, second: bool) -> [i32; 2] {
             let [a, b, c, d] = self.0;
-            [0, 2].map(|i| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6))
+            let sum = |i: usize| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6);
+            let columns = [[sum(0), sum(2)], [sum(1), sum(3)]];
+            [0, 1].map(|r| if second { columns[1][r] } else { columns[0][r] })
         }
     }
 }
@@ -78,23 +86,23 @@ mod sums {
     use crate::w2a8_gemv::dot16;
 
     /// By row and bit lane of the codes, of this lane's chunks.
-    pub(super) struct Sums([[i32; 4]; 2]);
+    pub(crate) struct Sums([[i32; 4]; 2]);
 
     impl Sums {
         #[inline(always)]
-        pub(super) fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Self([[0; 4]; 2])
         }
 
         /// Whether this lane's activations are used.
         #[inline(always)]
-        pub(super) fn needs_activations() -> bool {
+        pub(crate) fn needs_activations() -> bool {
             true
         }
 
         /// Adds the products of a chunk of each of two rows with its activations, piece by piece.
         #[inline(always)]
-        pub(super) fn take(&mut self, rows: [X4<u32>; 2], q: [X4<u32>; 4]) {
+        pub(crate) fn take(&mut self, rows: [X4<u32>; 2], q: [X4<u32>; 4]) {
             let mut r = 0;
             while r < 2 {
                 let mut j = 0;
@@ -108,41 +116,13 @@ mod sums {
 
         /// The sums of both rows, in the first lane of each.
         #[inline(always)]
-        pub(super) fn finish(&self) -> [i32; 2] {
+        pub(crate) fn finish(&self) -> [i32; 2] {
             self.0.map(|[a, b, c, d]| group_sum::<LANES>(a + (b >> 2) + (c >> 4) + (d >> 6)))
         }
     }
 }
 
-use sums::Sums;
-
-/// Weights of a warp's steps, one step after the other.
-pub(crate) trait Steps {
-    /// Waits for the next step: this lane's chunk of each of its rows.
-    fn pop(&mut self) -> [X4<u32>; ROWS];
-
-    /// Asks for one more, after each [`Steps::pop`].
-    fn push(&mut self);
-}
-
-/// Where a warp starts.
-#[derive(Clone, Copy)]
-pub(crate) struct Start {
-    /// Its first step.
-    pub(crate) step: u32,
-    /// The set of that step.
-    pub(crate) set: u32,
-    /// The group of that step.
-    pub(crate) group: u32,
-}
-
-impl Start {
-    /// Of step `step` of `tile`.
-    #[inline(always)]
-    pub(crate) fn of(tile: Tile, step: u32) -> Self {
-        Self { step, set: step / tile.groups, group: step % tile.groups }
-    }
-}
+pub(crate) use sums::Sums;
 
 /// Adds the products of this warp's steps to the sums of their rows.
 ///
@@ -150,20 +130,13 @@ impl Start {
 ///
 /// # Safety
 ///
-/// The quantised row is at `acts`; `sums` has a word for each row of the tile; the queue stands at the
-/// first of the steps up to `end`.
+/// The activations are in shared memory; the queue stands at step `first` of `first .. end`.
 #[inline(always)]
-pub(crate) unsafe fn multiply(
-    queue: &mut impl Steps,
-    acts: Shared<u8>,
-    of_rows: Shared<u32>,
-    tile: Tile,
-    start: Start,
-    end: u32,
-) {
-    let acts: Shared<u32> = acts.byte_add(16 * (lane_id() % LANES)).cast();
-    let Start { mut step, mut set, mut group } = start;
+pub(super) unsafe fn multiply(queue: &mut Queue, memory: Memory, tile: Tile, first: u32, end: u32) {
+    let acts: Shared<u32> = memory.acts.byte_add(16 * (lane_id() % LANES)).cast();
+    let (mut set, mut group) = (first / tile.groups, first % tile.groups);
     let mut sums = Sums::new();
+    let mut step = first;
     while step < end {
         let weights = queue.pop();
         // Two steps of four chunks to a group of eight.
@@ -182,13 +155,13 @@ pub(crate) unsafe fn multiply(
         group += 1;
         if group == tile.groups || step == end {
             // The same for every lane of the warp.
-            let found = sums.finish();
+            let of_rows = sums.finish();
             let mut r = 0;
             while r < ROWS {
                 let row = row_of_lane(set, r);
                 if lane_id() % LANES == 0 && row < tile.rows {
-                    // SAFETY: row < tile.rows; between two barriers only this accesses it.
-                    unsafe { of_rows.add(row).atomic_add(found[r] as u32) };
+                    // SAFETY: row < MAX_ROWS_OF_BLOCK; between two barriers only this accesses it.
+                    unsafe { memory.sums.add(row).atomic_add(of_rows[r] as u32) };
                 }
                 r += 1;
             }

@@ -18,7 +18,6 @@ use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::lane_id;
 
-use super::product::Steps;
 use super::{ROWS, Tile, row_of_lane};
 
 /// A thread's queue of steps.
@@ -107,18 +106,10 @@ impl Queue {
         }
     }
 
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    fn slot_of(&self, r: usize) -> Shared<u32> {
-        self.slots.add(4 * THREADS * (self.slot * ROWS as u32 + r as u32))
-    }
-}
-
-impl Steps for Queue {
     /// Asks for the next step, if there is one.
     #[cfg(level_sm_80)]
     #[inline(always)]
-    fn push(&mut self) {
+    pub(super) fn push(&mut self) {
         if self.step < self.end {
             let mut r = 0;
             while r < ROWS {
@@ -137,7 +128,7 @@ impl Steps for Queue {
     /// Waits for the oldest step that was asked for.
     #[cfg(level_sm_80)]
     #[inline(always)]
-    fn pop(&mut self) -> [X4<u32>; ROWS] {
+    pub(super) fn pop(&mut self) -> [X4<u32>; ROWS] {
         wait_group::<{ DEPTH - 1 }>();
         let mut step = [[0; 4]; ROWS];
         let mut r = 0;
@@ -149,15 +140,21 @@ impl Steps for Queue {
         step
     }
 
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    fn slot_of(&self, r: usize) -> Shared<u32> {
+        self.slots.add(4 * THREADS * (self.slot * ROWS as u32 + r as u32))
+    }
+
     /// Nothing: a step is loaded when it is taken.
     #[cfg(not(level_sm_80))]
     #[inline(always)]
-    fn push(&mut self) {}
+    pub(super) fn push(&mut self) {}
 
     /// Loads the next step.
     #[cfg(not(level_sm_80))]
     #[inline(always)]
-    fn pop(&mut self) -> [X4<u32>; ROWS] {
+    pub(super) fn pop(&mut self) -> [X4<u32>; ROWS] {
         let mut step = [[0; 4]; ROWS];
         let mut r = 0;
         while r < ROWS {

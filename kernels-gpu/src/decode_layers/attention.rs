@@ -7,16 +7,16 @@ use contract::attention::KEY_BLOCK;
 use contract::bit_linear::WARPS;
 use contract::decode_layers::{
     Args, EMPTY, HEAD_STEP, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS,
-    VALUE_BYTES, partial_len, tag, word,
+    partial_len, tag, word,
 };
 use contract::kv_append::kv_stride;
 use contract::num::{exp, f32_to_bf16, fma, max, score, weighted_value};
 use contract::rope::rotate;
 
 use super::exchange::Exchange;
-use crate::arch::async_copy::copy_x16;
 use crate::arch::atomic::st_relaxed_u64;
-use crate::arch::mbarrier::{Barrier, arrive_after_copies, init, wait};
+use crate::arch::async_copy::copy_x16;
+use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, fence_async, init, wait};
 use crate::arch::mem::{X4, ld_if, ld_relaxed, ld_x2, st, st_u16};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
@@ -59,7 +59,7 @@ impl Memory {
     pub(super) unsafe fn init(&self) {
         if thread_idx_x() < KV_SLOTS {
             // SAFETY: the caller's promise.
-            unsafe { init(self.barriers.add(thread_idx_x()), THREADS) };
+            unsafe { init(self.barriers.add(thread_idx_x()), THREADS + 1) };
         }
     }
 }
@@ -197,24 +197,33 @@ impl<'a> Attention<'a> {
         }
         let unit = if self.asked == 0 { self.first } else { self.unit(self.asked) };
         let (keys, values) = self.slot(slot);
-        let bytes = 2 * kv_stride(shape.head_dim as usize);
-        let row = thread_idx_x() / 4;
-        let at = (unit.kv_head as usize * self.args.capacity as usize
-            + (unit.block * KEYS + row) as usize)
-            * bytes;
-        let from = self.caches.map(|cache| cache.cast_const().wrapping_add(at));
-        let to = [keys.add(row * KEY_BYTES), values.add(row * VALUE_BYTES)];
-        let mut piece = 16 * (thread_idx_x() % 4);
-        while row < unit.stored && piece < bytes as u32 {
-            // SAFETY: 16 bytes of a key and of a value in the cache; no running kernel writes them.
-            unsafe {
-                copy_x16(to[0].add(piece), from[0].wrapping_add(piece as usize), true);
-                copy_x16(to[1].add(piece), from[1].wrapping_add(piece as usize), true);
+        let bytes = 2 * kv_stride(shape.head_dim as usize) as u32;
+        let at = unit.kv_head as usize * self.args.capacity as usize + (unit.block * KEYS) as usize;
+        let from = self.caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
+        let barrier = self.memory.barriers.add(slot);
+        let piece = 16 * (lane_id() % 16);
+        let row = KEYS / WARPS * warp_id() + lane_id() / 16;
+        let (to, key) = (keys.add(row * KEY_BYTES + piece), (row * bytes + piece) as usize);
+        // SAFETY: keys and values in the cache, which no running kernel writes, and their slot.
+        unsafe {
+            let mut i = 0;
+            while i < KEYS / WARPS {
+                if row + i < unit.stored && piece < bytes {
+                    let from = from[0].wrapping_add(key + (i * bytes) as usize);
+                    copy_x16(to.add(i * KEY_BYTES), from, true);
+                }
+                i += 2;
             }
-            piece += 64;
+            arrive_after_copies(barrier);
+            if thread_idx_x() == THREADS - 32 {
+                // Values follow each other as in the cache.
+                fence_async();
+                arrive_expecting(barrier, bytes * unit.stored);
+                if unit.stored > 0 {
+                    copy_bulk(values, from[1], bytes * unit.stored, barrier);
+                }
+            }
         }
-        // SAFETY: each thread of the block arrives once for each unit.
-        unsafe { arrive_after_copies(self.memory.barriers.add(slot)) };
         self.asked += 1;
         if self.asked == self.count {
             self.asked = 0;
@@ -337,7 +346,7 @@ impl<'a> Attention<'a> {
                 }
             } else {
                 let both = u32::from(low) | u32::from(high) << 16;
-                values.add(unit.stored * VALUE_BYTES).cast::<u32>().add(pair).write(both);
+                values.add(unit.stored * 2 * shape.head_dim).cast::<u32>().add(pair).write(both);
                 if owner {
                     st(cache.cast::<u32>().wrapping_add(pair as usize), both);
                 }
@@ -379,7 +388,8 @@ impl<'a> Attention<'a> {
         let tag = u64::from(tag(self.epoch, shape.layers, layer)) << 32;
         // SAFETY: the partial results of this block of this head; each word of one thread.
         unsafe {
-            let value = weigh(self.memory.weights.add(warp_id() * KEYS), values, own, unit.keys);
+            let weights = self.memory.weights.add(warp_id() * KEYS);
+            let value = weigh(weights, values, 2 * shape.head_dim, own, unit.keys);
             st_relaxed_u64(to.wrapping_add(2 + own as usize), u64::from(word(value)) | tag);
             if own < 2 {
                 let value = if own == 0 { sum[0] } else { sum[1] };
@@ -464,18 +474,18 @@ unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
     (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
-/// Dimension `d` of the weighted values of `keys` keys, in their order.
+/// Dimension `d` of the weighted values of `keys` keys, `stride` bytes apart, in their order.
 ///
 /// # Safety
 ///
 /// Weights and values are in shared memory.
 #[inline(always)]
-unsafe fn weigh(weights: Shared<f32>, values: Shared<u8>, d: u32, keys: u32) -> f32 {
+unsafe fn weigh(weights: Shared<f32>, values: Shared<u8>, stride: u32, d: u32, keys: u32) -> f32 {
     const STEP: u32 = 16;
     let own = values.add(2 * d);
     // SAFETY: t < keys.
     let value = |t: u32| unsafe {
-        f32::from_bits(u32::from(own.add(t * VALUE_BYTES).cast::<u16>().read_u16()) << 16)
+        f32::from_bits(u32::from(own.add(t * stride).cast::<u16>().read_u16()) << 16)
     };
     let mut acc = 0.0;
     let mut t = 0;

@@ -81,7 +81,10 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     let words = memory.scratch.cast::<u32>().add(THREADS);
     // SAFETY: 8 words behind the partials, for this call.
     let scale = act_scale(f32::from_bits(unsafe { block::max(words, top) }));
-    // In a row that is not finite every value is 0: so is every product with a scale of 0.
+    // In a row that is not finite every value is 0.
+    if !is_ordinary(scale) {
+        row = [0.0; HELD];
+    }
     let by = if is_ordinary(scale) { scale } else { 0.0 };
     let padded = act_bytes(k as usize) as u32;
     let own = memory.acts.add(act_index(thread_idx_x() as usize) as u32);
@@ -90,8 +93,7 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     while j < HELD {
         // The same for every thread: a padded row is a multiple of the block.
         if THREADS * (j as u32) < padded {
-            let v = if is_ordinary(scale) { row[j] } else { 0.0 };
-            let word = quantise_ordinary(v, by);
+            let word = quantise_ordinary(row[j], by);
             // SAFETY: element(j) < act_bytes(k), and act_index maps each such index to a byte of its own: that of
             // the thread's first element, moved by `step`.
             unsafe { own.add(step(j) as u32).write_u8(word as u8) };
