@@ -117,6 +117,12 @@ fn check_layers<B: Backend>(
             let [n, k, rows] = shape.linear(kind);
             same(OP, "n", linear.w.n(), (n * rows) as usize)?;
             same(OP, "k", linear.w.k(), k as usize)?;
+            let ends = [linear, &layers[0][kind]].map(|linear| linear.w.segments().end);
+            if ends[0] != ends[1] {
+                let differs = (0..ends[0].len()).find(|&i| ends[0][i] != ends[1][i]).unwrap_or(0);
+                let (found, expected) = (ends[0][differs] as usize, ends[1][differs] as usize);
+                same(OP, "end of a segment", found, expected)?;
+            }
             if let Some(norm) = linear.norm {
                 at_least(OP, "norm", norm.len(), k as usize)?;
             }
@@ -260,6 +266,7 @@ impl DecodeLayers<'_, super::CudaBackend> {
             partial: table.partial.dev_ptr(stream).cast(),
             epoch: table.epoch.dev_ptr(stream),
             shape,
+            group: shape.heads / shape.kv_heads,
             capacity: table.capacity as u32,
             key_blocks: table.capacity.div_ceil(KEY_BLOCK) as u32,
             gate,

@@ -16,28 +16,32 @@
 //! word of `partial` carries the number of its launch and layer ([`tag`]) beside its value.
 
 use crate::attention::KEY_BLOCK;
-use crate::bit_linear::{LANES, SHORT_K, WARPS};
+use crate::bit_linear::{LANES, SHORT_K};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{Segments, row_words};
 
-/// Threads of a block: one per partial sum.
-pub const THREADS: u32 = crate::bit_linear::THREADS;
+/// Threads of a block: two per partial sum.
+pub const THREADS: u32 = 512;
+/// Warps of a block.
+pub const WARPS: u32 = THREADS / 32;
+/// Partial sums of a norm.
+pub const PARTIALS: u32 = crate::num::PARTIALS as u32;
 /// Linear layers of a transformer block.
 pub const LINEARS: usize = 4;
 /// Longest row of qkv, of the output projection and of gate and up.
 pub const MAX_HIDDEN: usize = SHORT_K;
-/// Longest row of down: a thread holds 28 elements.
-pub const MAX_FFN: usize = 28 * THREADS as usize;
+/// Longest row of down: a thread holds 14 elements.
+pub const MAX_FFN: usize = 14 * THREADS as usize;
 /// Most elements of a head, in steps of [`HEAD_STEP`].
 pub const MAX_HEAD_DIM: usize = 128;
 /// What the elements of a head are a multiple of.
 pub const HEAD_STEP: usize = 8;
 /// Most outputs of a block in one linear layer: one for each thread.
-pub const MAX_OUTPUTS: u32 = THREADS;
+pub const MAX_OUTPUTS: u32 = THREADS / 2;
 /// Key blocks of a block whose keys and values are on their way at once.
 pub const KV_SLOTS: u32 = 2;
-/// Query heads that share the keys of a block: one for each half of its threads.
-pub const UNIT_HEADS: u32 = 2;
+/// Query heads that share the keys of a block: one for each quarter of its threads.
+pub const UNIT_HEADS: u32 = 4;
 
 /// Bytes from key to key in shared memory: rows of a head do not fall on the same banks.
 pub const KEY_BYTES: u32 = 2 * MAX_HEAD_DIM as u32 + 16;
@@ -49,20 +53,18 @@ pub const KV_SLOT_BYTES: u32 = KEY_BLOCK as u32 * (KEY_BYTES + VALUE_BYTES);
 pub const ATTENTION_BYTES: u32 =
     4 * (UNIT_HEADS * (MAX_HEAD_DIM + KEY_BLOCK) as u32 + WARPS * KEY_BLOCK as u32);
 /// Words of a linear layer's share of a block, in shared memory.
-pub const SHARE_WORDS: u32 = 8 + 4 * WARPS;
-/// Places for weights: of qkv and of the output projection in turn, of gate and up, of down.
-pub const AREAS: usize = 3;
+pub const SHARE_WORDS: u32 = 12 + 4 * WARPS;
 /// Bytes of everything but weights, keys and values.
-pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
+pub const FIXED_BYTES: u32 = 4 * (PARTIALS + 2 * WARPS + 2 * MAX_OUTPUTS)
     + MAX_FFN as u32
     + 4 * LINEARS as u32 * SHARE_WORDS
     + ATTENTION_BYTES
     + 8 * KV_SLOTS
-    + 8 * (AREAS as u32 + 1);
+    + 8 * LINEARS as u32;
 /// Most shared memory of a block.
 pub const SMEM_BYTES: u32 = 232_448;
 
-const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 2);
+const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 4);
 
 /// Bytes of a row of weights of `k` codes.
 #[inline(always)]
@@ -78,12 +80,6 @@ pub const EMPTY: u32 = u32::MAX;
 pub const fn word(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits == EMPTY { 0x7fff_ffff } else { bits }
-}
-
-/// The area of linear layer `kind`.
-#[inline(always)]
-pub const fn area(kind: usize) -> usize {
-    kind.saturating_sub(1)
 }
 
 /// What marks the partial results of layer `layer` of launch `epoch`.
@@ -172,19 +168,17 @@ impl Shape {
         self.input(LINEARS) + self.hidden
     }
 
-    /// Where each area begins, of a launch of `blocks` blocks, and where the last one ends.
+    /// Where the weights of each linear layer begin, of a launch of `blocks` blocks, and where those of the last one end.
     #[inline(always)]
-    pub const fn areas(&self, blocks: u32) -> [u32; AREAS + 1] {
-        let mut ends = [0u32; AREAS + 1];
+    pub const fn areas(&self, blocks: u32) -> [u32; LINEARS + 1] {
+        let mut ends = [0u32; LINEARS + 1];
         let mut kind = 0;
         while kind < LINEARS {
             let [n, k, rows] = self.linear(kind);
             let bytes = n.div_ceil(blocks).saturating_mul(rows).saturating_mul(row_bytes(k));
             // Lanes read 64 bytes at a time, also those behind the last row.
             let bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
-            let area = area(kind);
-            let end = ends[area].saturating_add(bytes);
-            ends[area + 1] = if end > ends[area + 1] { end } else { ends[area + 1] };
+            ends[kind + 1] = ends[kind].saturating_add(bytes);
             kind += 1;
         }
         ends
@@ -192,7 +186,7 @@ impl Shape {
 
     /// Shared memory of a block of a launch of `blocks` blocks.
     pub const fn smem_bytes(&self, blocks: u32) -> u32 {
-        self.areas(blocks)[AREAS].saturating_add(FIXED_BYTES + KV_SLOTS * KV_SLOT_BYTES)
+        self.areas(blocks)[LINEARS].saturating_add(FIXED_BYTES + KV_SLOTS * KV_SLOT_BYTES)
     }
 
     /// Blocks on a GPU of so many multiprocessors: each has outputs of every linear layer. `None` for sizes that the kernel
@@ -244,6 +238,8 @@ pub struct Args {
     pub epoch: DevPtr<u32>,
     /// Sizes.
     pub shape: Shape,
+    /// Query heads of a key and value head.
+    pub group: u32,
     /// Positions of the caches.
     pub capacity: u32,
     /// Key blocks that `partial` has room for: those of the capacity.

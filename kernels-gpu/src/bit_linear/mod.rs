@@ -109,9 +109,15 @@ impl Tile {
 
     /// The steps of this warp, from the first to behind the last.
     #[inline(always)]
-    pub(crate) fn steps(&self) -> (u32, u32) {
+    fn steps(&self) -> (u32, u32) {
+        self.steps_of(WARPS)
+    }
+
+    /// The same in a block of so many warps.
+    #[inline(always)]
+    pub(crate) fn steps_of(&self, warps: u32) -> (u32, u32) {
         let steps = self.rows.div_ceil(SET_ROWS) * self.groups;
-        (warp_id() * steps / WARPS, (warp_id() + 1) * steps / WARPS)
+        (warp_id() * steps / warps, (warp_id() + 1) * steps / warps)
     }
 }
 

@@ -1,12 +1,11 @@
-//! Attention of the row: key blocks of a head, two query heads at a time, dealt out over the blocks of the launch.
+//! Attention of the row: key blocks of a head, four query heads at a time, dealt out over the blocks of the launch.
 //!
 //! Keys and values that are in the cache come into shared memory while earlier parts run: which ones a block needs is the same
 //! in every layer. The new key and value join them there; they are made again wherever they are needed.
 
 use contract::attention::KEY_BLOCK;
-use contract::bit_linear::WARPS;
 use contract::decode_layers::{
-    Args, EMPTY, HEAD_STEP, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS,
+    Args, EMPTY, HEAD_STEP, WARPS, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS,
     partial_len, tag, word,
 };
 use contract::kv_append::kv_stride;
@@ -24,7 +23,7 @@ use crate::arch::warp::{ballot, lane_id, shuffle_xor, sync_warp, warp_id, warp_t
 
 const KEYS: u32 = KEY_BLOCK as u32;
 /// Threads of a query head.
-const HALF: u32 = THREADS / UNIT_HEADS;
+const SIDE: u32 = THREADS / UNIT_HEADS;
 
 /// The shared memory of attention.
 #[derive(Clone, Copy)]
@@ -79,26 +78,17 @@ struct Unit {
 /// The units of this block, over all layers.
 pub(super) struct Attention<'a> {
     args: &'a Args,
-    memory: Memory,
     pos: u32,
     epoch: u32,
-    visible: u32,
-    /// Heads of a group, and units of a kv head.
-    group: u32,
-    pairs: u32,
     /// Units of this block in a layer.
     count: u32,
-    /// The first of them.
-    first: Unit,
-    /// Units that are done, counted over all layers.
+    /// Units that are done, counted over all layers, and those whose keys are asked for.
     done: u32,
-    /// The unit that is asked for next; its layer's caches, and those of the layer after it.
+    on_way: u32,
+    /// The unit that is asked for next, and its layer's caches.
     asked: u32,
     asked_layer: u32,
     caches: [*mut u8; 2],
-    caches_next: [*mut u8; 2],
-    /// Angles of this thread's pair.
-    angles: [f32; 2],
 }
 
 /// The caches of a layer.
@@ -124,45 +114,24 @@ impl<'a> Attention<'a> {
     pub(super) unsafe fn new(args: &'a Args, memory: Memory, pos: u32, epoch: u32) -> Self {
         let shape = args.shape;
         let visible = pos.saturating_add(1).min(args.capacity);
-        let group = shape.heads / shape.kv_heads;
-        let pairs = group.div_ceil(UNIT_HEADS);
+        let pairs = args.group.div_ceil(UNIT_HEADS);
         let units = visible.div_ceil(KEYS) * shape.kv_heads * pairs;
         let mine = units.saturating_sub(block_idx_x()).div_ceil(grid_dim_x());
-        let pair = thread_idx_x() % (HALF / 2);
-        let half = shape.head_dim / 2;
-        let turns = pos < args.capacity && pair < half;
-        let at = pos as usize * half as usize + pair as usize; // cos[pos, pair]
-        // SAFETY: an element of the tables; layers of the model.
-        let (angles, caches, caches_next) = unsafe {
-            let cos = ld_if(turns, args.cos.as_ptr().cast_const().wrapping_add(at));
-            let sin = ld_if(turns, args.sin.as_ptr().cast_const().wrapping_add(at));
-            ([cos, sin], caches(args, 0), caches(args, 1.min(shape.layers - 1)))
-        };
-        let first = Unit { block: 0, kv_head: 0, pair: 0, keys: 0, stored: 0 };
+        // SAFETY: a layer of the model.
+        let caches = unsafe { caches(args, 0) };
         let mut attention = Self {
             args,
-            memory,
             pos,
             epoch,
-            visible,
-            group,
-            pairs,
             count: mine,
-            first,
             done: 0,
+            on_way: 0,
             asked: 0,
             asked_layer: 0,
             caches,
-            caches_next,
-            angles,
         };
-        attention.first = attention.unit(0);
-        let mut slot = 0;
-        while slot < KV_SLOTS {
-            // SAFETY: the slot is empty.
-            unsafe { attention.ask(slot) };
-            slot += 1;
-        }
+        // SAFETY: the slots are empty.
+        unsafe { attention.fill(memory) };
         attention
     }
 
@@ -170,18 +139,33 @@ impl<'a> Attention<'a> {
     #[inline(always)]
     fn unit(&self, i: u32) -> Unit {
         let u = block_idx_x() + i * grid_dim_x();
-        let (rest, pair) = (u / self.pairs, u % self.pairs);
+        let pairs = self.args.group.div_ceil(UNIT_HEADS);
+        let visible = self.pos.saturating_add(1).min(self.args.capacity);
+        let (rest, pair) = (u / pairs, u % pairs);
         let (block, kv_head) = (rest / self.args.shape.kv_heads, rest % self.args.shape.kv_heads);
-        let keys = self.visible.saturating_sub(block * KEYS).min(KEYS);
+        let keys = visible.saturating_sub(block * KEYS).min(KEYS);
         let has_new = self.pos < self.args.capacity && block == self.pos / KEYS;
         Unit { block, kv_head, pair, keys, stored: if has_new { keys - 1 } else { keys } }
     }
 
     /// Keys and values of slot `slot`.
     #[inline(always)]
-    fn slot(&self, slot: u32) -> (Shared<u8>, Shared<u8>) {
-        let keys = self.memory.kv.add(slot * KV_SLOT_BYTES);
+    fn slot(memory: Memory, slot: u32) -> (Shared<u8>, Shared<u8>) {
+        let keys = memory.kv.add(slot * KV_SLOT_BYTES);
         (keys, keys.add(KEYS * KEY_BYTES))
+    }
+
+    /// Asks for the keys and values of as many units as there are slots.
+    ///
+    /// # Safety
+    ///
+    /// Between two calls of [`Attention::layer`].
+    #[inline(always)]
+    pub(super) unsafe fn fill(&mut self, memory: Memory) {
+        while self.on_way < KV_SLOTS.min(self.count) && self.asked_layer < self.args.shape.layers {
+            // SAFETY: the slot behind those that are in use.
+            unsafe { self.ask(memory, (self.done + self.on_way) % KV_SLOTS) };
+        }
     }
 
     /// Asks for the keys and values of the next unit.
@@ -190,17 +174,14 @@ impl<'a> Attention<'a> {
     ///
     /// Nobody uses the slot since the last barrier.
     #[inline(always)]
-    unsafe fn ask(&mut self, slot: u32) {
+    unsafe fn ask(&mut self, memory: Memory, slot: u32) {
         let shape = self.args.shape;
-        if self.count == 0 || self.asked_layer == shape.layers {
-            return; // the whole block
-        }
-        let unit = if self.asked == 0 { self.first } else { self.unit(self.asked) };
-        let (keys, values) = self.slot(slot);
+        let unit = self.unit(self.asked);
+        let (keys, values) = Self::slot(memory, slot);
         let bytes = 2 * kv_stride(shape.head_dim as usize) as u32;
         let at = unit.kv_head as usize * self.args.capacity as usize + (unit.block * KEYS) as usize;
         let from = self.caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
-        let barrier = self.memory.barriers.add(slot);
+        let barrier = memory.barriers.add(slot);
         let piece = 16 * (lane_id() % 16);
         let row = KEYS / WARPS * warp_id() + lane_id() / 16;
         let (to, key) = (keys.add(row * KEY_BYTES + piece), (row * bytes + piece) as usize);
@@ -224,14 +205,13 @@ impl<'a> Attention<'a> {
                 }
             }
         }
+        self.on_way += 1;
         self.asked += 1;
         if self.asked == self.count {
             self.asked = 0;
             self.asked_layer += 1;
-            self.caches = self.caches_next;
             // SAFETY: a layer of the model.
-            self.caches_next =
-                unsafe { caches(self.args, (self.asked_layer + 1).min(shape.layers - 1)) };
+            self.caches = unsafe { caches(self.args, self.asked_layer.min(shape.layers - 1)) };
         }
     }
 
@@ -243,27 +223,30 @@ impl<'a> Attention<'a> {
     ///
     /// The launch contract; layers come in order.
     #[inline(always)]
-    pub(super) unsafe fn layer(&mut self, x: &Exchange, layer: u32) {
+    pub(super) unsafe fn layer(&mut self, x: &Exchange, layer: u32, memory: Memory) {
         let mut i = 0;
         while i < self.count {
-            let unit = if i == 0 { self.first } else { self.unit(i) };
+            let unit = self.unit(i);
             // SAFETY: the launch contract, handed on.
             unsafe {
                 let row = self.row(x, layer, unit);
                 let slot = self.done % KV_SLOTS;
-                wait(self.memory.barriers.add(slot), self.done / KV_SLOTS % 2);
-                self.place(row, layer, unit, slot);
+                wait(memory.barriers.add(slot), self.done / KV_SLOTS % 2);
+                self.place(memory, row, layer, unit, slot);
                 sync_threads();
-                self.answer(layer, unit, slot);
+                self.answer(memory, layer, unit, slot);
                 sync_threads();
-                self.ask(slot);
+                self.done += 1;
+                self.on_way -= 1;
+                if self.asked_layer == layer {
+                    self.ask(memory, slot);
+                }
             }
-            self.done += 1;
             i += 1;
         }
     }
 
-    /// This thread's two elements of the row: a pair of a query, or of the new key, or two of the new value.
+    /// This thread's two elements of the row, a pair of a query, or of the new key, or two of the new value; and the angles.
     ///
     /// *Convergence*: every lane of the warp calls it.
     ///
@@ -271,20 +254,30 @@ impl<'a> Attention<'a> {
     ///
     /// As for [`Attention::layer`].
     #[inline(always)]
-    unsafe fn row(&self, x: &Exchange, layer: u32, unit: Unit) -> [f32; 2] {
+    unsafe fn row(&self, x: &Exchange, layer: u32, unit: Unit) -> [[f32; 2]; 2] {
         let shape = self.args.shape;
         let half = shape.head_dim / 2;
-        let (side, pair) = (thread_idx_x() / HALF, thread_idx_x() % (HALF / 2));
-        let of_query = thread_idx_x() % HALF < HALF / 2;
+        let (side, pair) = (thread_idx_x() / SIDE, thread_idx_x() % (SIDE / 2));
+        let turns = self.pos < self.args.capacity && pair < half;
+        let at = self.pos as usize * half as usize + pair as usize; // cos[pos, pair]
+        // SAFETY: an element of the tables.
+        let angles = unsafe {
+            [
+                ld_if(turns, self.args.cos.as_ptr().cast_const().wrapping_add(at)),
+                ld_if(turns, self.args.sin.as_ptr().cast_const().wrapping_add(at)),
+            ]
+        };
+        let of_query = thread_idx_x() % SIDE < SIDE / 2;
         let in_group = unit.pair * UNIT_HEADS + side;
         let (head, step, at) = if of_query {
-            (unit.kv_head * self.group + in_group, half, pair)
+            (unit.kv_head * self.args.group + in_group, half, pair)
         } else if side == 0 {
             (shape.heads + unit.kv_head, half, pair)
         } else {
             (shape.heads + shape.kv_heads + unit.kv_head, 1, 2 * pair)
         };
-        let needed = if of_query { in_group < self.group } else { unit.stored < unit.keys };
+        let needed =
+            if of_query { in_group < self.args.group } else { side < 2 && unit.stored < unit.keys };
         let needed = needed && pair < half;
         let from = x.at(layer, if needed { head * shape.head_dim + at } else { 0 });
         let step = if needed { step as usize } else { 0 };
@@ -293,7 +286,7 @@ impl<'a> Attention<'a> {
             let words: [u32; 2] = unsafe { [ld_relaxed(from), ld_relaxed(from.wrapping_add(step))] };
             let missing = words[0] == EMPTY || words[1] == EMPTY;
             if ballot(needed && missing) == 0 {
-                return words.map(f32::from_bits);
+                return [words.map(f32::from_bits), angles];
             }
         }
     }
@@ -304,31 +297,31 @@ impl<'a> Attention<'a> {
     ///
     /// As for [`Attention::layer`]; `row` came from [`Attention::row`].
     #[inline(always)]
-    unsafe fn place(&self, row: [f32; 2], layer: u32, unit: Unit, slot: u32) {
+    unsafe fn place(&self, memory: Memory, [row, angles]: [[f32; 2]; 2], layer: u32, unit: Unit, slot: u32) {
         let Args { shape, capacity, .. } = *self.args;
         let half = shape.head_dim / 2;
-        let (side, pair) = (thread_idx_x() / HALF, thread_idx_x() % (HALF / 2));
+        let (side, pair) = (thread_idx_x() / SIDE, thread_idx_x() % (SIDE / 2));
         if pair >= half {
             return;
         }
-        let of_query = thread_idx_x() % HALF < HALF / 2;
+        let of_query = thread_idx_x() % SIDE < SIDE / 2;
         let [mut low, mut high] = row;
         if (of_query || side == 0) && self.pos < capacity {
-            (low, high) = rotate(low, high, self.angles[0], self.angles[1]);
+            (low, high) = rotate(low, high, angles[0], angles[1]);
         }
         // SAFETY: elements of a head of the block's shared memory, each of one thread; elements of the new position in the
         // caches, of the unit of the first heads.
         unsafe {
             if of_query {
-                let q = self.memory.q.add(side * MAX_HEAD_DIM as u32 + pair);
+                let q = memory.q.add(side * MAX_HEAD_DIM as u32 + pair);
                 q.write(low);
                 q.add(half).write(high);
                 return;
             }
-            if unit.stored == unit.keys {
+            if unit.stored == unit.keys || side >= 2 {
                 return;
             }
-            let (keys, values) = self.slot(slot);
+            let (keys, values) = Self::slot(memory, slot);
             let (low, high) = (f32_to_bf16(low), f32_to_bf16(high));
             let position = unit.kv_head as usize * capacity as usize + self.pos as usize;
             let [k_cache, v_cache] = caches(self.args, layer);
@@ -362,24 +355,24 @@ impl<'a> Attention<'a> {
     ///
     /// As for [`Attention::layer`]; query, keys and values are in shared memory.
     #[inline(always)]
-    unsafe fn answer(&self, layer: u32, unit: Unit, slot: u32) {
+    unsafe fn answer(&self, memory: Memory, layer: u32, unit: Unit, slot: u32) {
         let Args { shape, scale, .. } = *self.args;
-        let (keys, values) = self.slot(slot);
-        let (side, own) = (thread_idx_x() / HALF, thread_idx_x() % HALF);
-        let scores = self.memory.scores.add(side * KEYS);
+        let (keys, values) = Self::slot(memory, slot);
+        let (side, own) = (thread_idx_x() / SIDE, thread_idx_x() % SIDE);
+        let scores = memory.scores.add(side * KEYS);
         // SAFETY: words of the block's shared memory; a row of a slot that nobody filled gives a score that nobody uses.
         let sum = unsafe {
-            let q = self.memory.q.add(side * MAX_HEAD_DIM as u32);
+            let q = memory.q.add(side * MAX_HEAD_DIM as u32);
             let s = score(dot(q, keys.add(own / 2 * KEY_BYTES), shape.head_dim), scale);
             if own % 2 == 0 {
                 scores.add(own / 2).write(s);
             }
             sync_threads();
-            self.soften(scores, unit.keys)
+            Self::soften(memory, scores, unit.keys)
         };
         let in_group = unit.pair * UNIT_HEADS + side;
-        let head = unit.kv_head * self.group + in_group;
-        if in_group >= self.group || own >= shape.head_dim {
+        let head = unit.kv_head * self.args.group + in_group;
+        if in_group >= self.args.group || 2 * own >= shape.head_dim {
             return;
         }
         let len = partial_len(shape.head_dim as usize);
@@ -388,13 +381,17 @@ impl<'a> Attention<'a> {
         let tag = u64::from(tag(self.epoch, shape.layers, layer)) << 32;
         // SAFETY: the partial results of this block of this head; each word of one thread.
         unsafe {
-            let weights = self.memory.weights.add(warp_id() * KEYS);
-            let value = weigh(weights, values, 2 * shape.head_dim, own, unit.keys);
-            st_relaxed_u64(to.wrapping_add(2 + own as usize), u64::from(word(value)) | tag);
-            if own < 2 {
-                let value = if own == 0 { sum[0] } else { sum[1] };
-                st_relaxed_u64(to.wrapping_add(own as usize), u64::from(word(value)) | tag);
+            let put = |at: u32, value: f32| {
+                st_relaxed_u64(to.wrapping_add(at as usize), u64::from(word(value)) | tag);
+            };
+            if own == 0 {
+                put(0, sum[0]);
+                put(1, sum[1]);
             }
+            let weights = memory.weights.add(warp_id() * KEYS);
+            let [low, high] = weigh(weights, values, 2 * shape.head_dim, own, unit.keys);
+            put(2 + 2 * own, low);
+            put(3 + 2 * own, high);
         }
     }
 
@@ -404,7 +401,7 @@ impl<'a> Attention<'a> {
     ///
     /// 64 scores, of which `keys` count, written before a barrier.
     #[inline(always)]
-    unsafe fn soften(&self, scores: Shared<f32>, keys: u32) -> [f32; 2] {
+    unsafe fn soften(memory: Memory, scores: Shared<f32>, keys: u32) -> [f32; 2] {
         let lane = lane_id();
         // SAFETY: the caller's promise.
         let s = unsafe { [scores.add(lane).read(), scores.add(lane + 32).read()] };
@@ -420,7 +417,7 @@ impl<'a> Attention<'a> {
             if there[0] { exp(s[0] - top) } else { 0.0 },
             if there[1] { exp(s[1] - top) } else { 0.0 },
         ];
-        let weights = self.memory.weights.add(warp_id() * KEYS);
+        let weights = memory.weights.add(warp_id() * KEYS);
         // SAFETY: words of this warp's lanes.
         unsafe {
             weights.add(lane).write(p[0]);
@@ -474,30 +471,38 @@ unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
     (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
-/// Dimension `d` of the weighted values of `keys` keys, `stride` bytes apart, in their order.
+/// Dimensions `2 pair` and `2 pair + 1` of the weighted values of `keys` keys, `stride` bytes apart, in their order.
 ///
 /// # Safety
 ///
 /// Weights and values are in shared memory.
 #[inline(always)]
-unsafe fn weigh(weights: Shared<f32>, values: Shared<u8>, stride: u32, d: u32, keys: u32) -> f32 {
+unsafe fn weigh(
+    weights: Shared<f32>,
+    values: Shared<u8>,
+    stride: u32,
+    pair: u32,
+    keys: u32,
+) -> [f32; 2] {
     const STEP: u32 = 16;
-    let own = values.add(2 * d);
+    let own = values.add(4 * pair);
     // SAFETY: t < keys.
-    let value = |t: u32| unsafe {
-        f32::from_bits(u32::from(own.add(t * stride).cast::<u16>().read_u16()) << 16)
+    let value = |t: u32| unsafe { own.add(t * stride).cast::<u32>().read() };
+    let take = |acc: [f32; 2], p: f32, v: u32| {
+        let (low, high) = (f32::from_bits(v << 16), f32::from_bits(v & 0xffff_0000));
+        [weighted_value(acc[0], p, low), weighted_value(acc[1], p, high)]
     };
-    let mut acc = 0.0;
+    let mut acc = [0.0; 2];
     let mut t = 0;
     while t + STEP <= keys {
-        let v: [f32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
+        let v: [u32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
         let mut j = 0;
         while j < STEP {
             // SAFETY: t + j < 64, a multiple of 4.
             let p: X4<f32> = unsafe { weights.add(t + j).read_x4() };
             let mut e = 0;
             while e < 4 {
-                acc = weighted_value(acc, p[e], v[j as usize + e]);
+                acc = take(acc, p[e], v[j as usize + e]);
                 e += 1;
             }
             j += 4;
@@ -506,10 +511,10 @@ unsafe fn weigh(weights: Shared<f32>, values: Shared<u8>, stride: u32, d: u32, k
     }
     while t < keys {
         // SAFETY: t < keys.
-        acc = weighted_value(acc, unsafe { weights.add(t).read() }, value(t));
+        acc = take(acc, unsafe { weights.add(t).read() }, value(t));
         t += 1;
     }
     acc
 }
 
-const _: () = assert!(HALF == 2 * KEYS && HALF as usize == MAX_HEAD_DIM);
+const _: () = assert!(SIDE == 2 * KEYS && SIDE as usize == MAX_HEAD_DIM && KEYS.is_multiple_of(WARPS));

@@ -3,8 +3,7 @@
 //! The arithmetic of `contract::num::Running`: a lane makes the factors of one key block, then all take the blocks in their order.
 
 use contract::attention::KEY_BLOCK;
-use contract::bit_linear::WARPS;
-use contract::decode_layers::{Args, partial_len, tag};
+use contract::decode_layers::{Args, WARPS, partial_len, tag};
 use contract::num::{Running, Weights, exp, max};
 
 use super::exchange::Exchange;

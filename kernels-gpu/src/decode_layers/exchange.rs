@@ -5,8 +5,8 @@
 
 use contract::decode_layers::{Args, EMPTY, THREADS, word};
 
-use crate::act_quant::held::element;
 use crate::arch::atomic::{ld_relaxed_if, st_relaxed};
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::st;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::warp::ballot;
@@ -62,27 +62,30 @@ impl Exchange {
     }
 }
 
-/// The held elements of a row of `k`, zeros past its end; when `waits`, each as soon as it is there.
+/// Words `first`, `first + STEP`, ... of a row of `k`, zeros past its end; when `waits`, each as soon as it is there.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
 /// # Safety
 ///
-/// `source` starts `k` words, at least one; when `waits` somebody writes each of them once.
+/// `source` starts `k` words; when `waits` somebody writes each of them once.
 #[inline(always)]
-pub(super) unsafe fn take<const HELD: usize>(
+pub(super) unsafe fn take<const HELD: usize, const STEP: usize>(
     source: *const u32,
+    first: u32,
     k: u32,
     waits: bool,
 ) -> [f32; HELD] {
     let mut words = [0; HELD];
-    let own = source.wrapping_add(thread_idx_x() as usize);
+    let own = source.wrapping_add(first as usize);
     loop {
+        // Compared anew each time: else a register for each comparison.
+        let k = opaque_here(k);
         let mut j = 0;
         while j < HELD {
-            let there = element(j) < k;
-            // SAFETY: word element(j) < k.
-            words[j] = unsafe { ld_relaxed_if(there, own.wrapping_add(THREADS as usize * j)) };
+            let at = first + (STEP * j) as u32;
+            // SAFETY: a word of the row.
+            words[j] = unsafe { ld_relaxed_if(at < k, own.wrapping_add(STEP * j)) };
             j += 1;
         }
         let mut missing = false;

@@ -11,21 +11,19 @@ mod exchange;
 mod row;
 mod weights;
 
-use core::hint::select_unpredictable;
-
 use contract::activation::Activation;
-use contract::bit_linear::{Finish, WARPS};
+use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    AREAS, Args, DecodeLayers, LINEARS, Linear, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS,
+    Args, DecodeLayers, LINEARS, Linear, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, PARTIALS,
+    SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
-use contract::w2a8::dequantise;
+use contract::w2a8::{MAX_SEGMENTS, dequantise};
 
-use crate::act_quant::held::{LONG, SHORT};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::opaque;
+use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mbarrier::{Barrier, init};
-use crate::arch::mem::{X4, ld, ld_if, ld_x2, ld_x4, prefetch_l2, st};
+use crate::arch::mem::{ld, ld_if, ld_x2, prefetch_l2, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use crate::bit_linear::Tile;
@@ -33,6 +31,10 @@ use attention::Attention;
 use exchange::Exchange;
 use row::Quantised;
 use weights::{Share, Weights, multiply};
+
+/// Elements of a row that a thread holds: of rows up to `MAX_HIDDEN`, and of longer ones.
+const SHORT: usize = 5;
+const LONG: usize = 14;
 
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
@@ -56,13 +58,24 @@ struct Memory {
 impl Memory {
     #[inline(always)]
     fn new() -> Self {
-        let attention = attention::Memory::at(dynamic_shared_mem());
+        Self::at(dynamic_shared_mem())
+    }
+
+    /// The same, of which the optimiser does not know it.
+    #[inline(always)]
+    fn again(self) -> Self {
+        Self::at(dynamic_shared_mem::<u8>().add(opaque_here(0)))
+    }
+
+    #[inline(always)]
+    fn at(start: Shared<u8>) -> Self {
+        let attention = attention::Memory::at(start);
         let scratch = attention.end().cast::<f32>();
-        let sums = scratch.add(THREADS + 2 * WARPS).cast::<u32>();
+        let sums = scratch.add(PARTIALS + 2 * WARPS).cast::<u32>();
         let shares = sums.add(2 * MAX_OUTPUTS);
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
-        let acts = full.add(AREAS as u32 + 1).cast::<u8>();
-        let areas = acts.add(contract::decode_layers::MAX_FFN as u32);
+        let acts = full.add(LINEARS as u32).cast::<u8>();
+        let areas = acts.add(MAX_FFN as u32);
         Self { attention, scratch, sums, shares, full, acts, areas }
     }
 }
@@ -86,33 +99,42 @@ unsafe fn norm(args: &Args, part: u32) -> *const f32 {
     (u64::from(low) | u64::from(high) << 32) as *const f32
 }
 
-/// The scales of the segments of a linear layer: where they end, and the scales as words.
+/// The segments of this thread's rows in linear layer `kind`, of its output and of its factor: three bits each. They are the
+/// same in every layer of the model.
 ///
 /// # Safety
 ///
-/// `entry` is an element of `args.linears`.
+/// The launch contract.
 #[inline(always)]
-unsafe fn segments(entry: *const Linear) -> [X4<u32>; 4] {
-    // SAFETY: the fields of an entry that nobody writes, 16 bytes at a time; see the assertion below.
-    unsafe {
-        let at = (&raw const (*entry).segments).cast::<X4<u32>>();
-        [0, 1, 2, 3].map(|i| ld_x4(at.wrapping_add(i)))
-    }
-}
-
-/// The weight scale of a row.
-#[inline(always)]
-fn scale_of([e, f, s, t]: [X4<u32>; 4], row: u32) -> f32 {
-    let (ends, scales) = ([e, f], [s, t]);
-    let mut scale = scales[0][0];
-    let mut i = 1;
-    while i < 8 {
-        // A choice of values: as a branch it would become one of addresses, and the array memory.
-        let past = row >= ends[(i - 1) / 4][(i - 1) % 4];
-        scale = select_unpredictable(past, scales[i / 4][i % 4], scale);
+unsafe fn segments(args: &Args, kind: u32, tile: Tile) -> u32 {
+    let row = tile.first + thread_idx_x();
+    let entry = entry(args, kind);
+    let mut found = 0;
+    let mut i = 0;
+    while i < MAX_SEGMENTS - 1 {
+        // SAFETY: a field of an entry that nobody writes.
+        let end: u32 = unsafe { ld((&raw const (*entry).segments.end).cast::<u32>().wrapping_add(i)) };
+        found += u32::from(row >= end) + 8 * u32::from(tile.n + row >= end);
         i += 1;
     }
-    f32::from_bits(scale)
+    found
+}
+
+/// The weight scales of [`segments`] in linear layer `part` of all.
+///
+/// # Safety
+///
+/// The launch contract.
+#[inline(always)]
+unsafe fn scales(args: &Args, part: u32, segments: u32) -> [f32; 2] {
+    let entry = entry(args, part);
+    [segments % 8, segments / 8 % 8].map(|segment| {
+        // SAFETY: a field of an entry that nobody writes.
+        unsafe {
+            let scales = (&raw const (*entry).segments.scale).cast::<f32>();
+            ld(scales.wrapping_add(segment as usize))
+        }
+    })
 }
 
 /// Brings what a later linear layer reads besides its weights into the second-level cache: its gain `norm` of `k` elements, and
@@ -146,23 +168,24 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     let shape = args.shape;
     let parts = shape.layers * LINEARS as u32;
     let areas = shape.areas(grid_dim_x());
+    let mut own_segments = 0;
     // SAFETY: memory of its own, before the barrier.
     unsafe {
         let mut kind = 0;
         while kind < LINEARS {
-            let [n, k, rows] = shape.linear(kind);
-            let area = match contract::decode_layers::area(kind) {
+            let area = match kind {
                 0 => areas[0],
                 1 => areas[1],
-                _ => areas[2],
+                2 => areas[2],
+                _ => areas[3],
             };
-            let share = Share::new(Tile::of(n, k, rows), k, area);
+            let share = Share::new(&shape, kind, area);
             share.leave(memory.shares.add(SHARE_WORDS * kind as u32));
+            own_segments |= segments(args, kind as u32, share.tile) << (6 * kind);
             kind = opaque(kind as u32 + 1) as usize; // one loop
         }
         memory.sums.add(thread_idx_x()).write(0);
-        memory.sums.add(THREADS + thread_idx_x()).write(0);
-        if thread_idx_x() < AREAS as u32 {
+        if thread_idx_x() < LINEARS as u32 {
             init(memory.full.add(thread_idx_x()), 1);
         }
         memory.attention.init();
@@ -183,31 +206,44 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     // SAFETY: left before the barrier.
     let own = unsafe { Share::find(memory, 1) }.tile;
     let has_own = thread_idx_x() < own.outputs;
-    let at = args.h.as_ptr().wrapping_add((own.first + thread_idx_x()) as usize);
+    let row = own.first + thread_idx_x();
     // SAFETY: h[first + t], whose only writer is this thread.
-    let mut h = unsafe { ld_if(has_own, at.cast_const()) };
+    let mut h = unsafe { ld_if(has_own, args.h.as_ptr().cast_const().wrapping_add(row as usize)) };
 
     // SAFETY: parts of the model.
-    let (mut gain, mut gain_next, mut gain_far) =
-        unsafe { (norm(args, 0), norm(args, 1), norm(args, 4)) };
+    let (mut gain_next, mut gain_far) = unsafe { (norm(args, 0), norm(args, 4)) };
     let mut part = 0;
     while part < parts {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
-        let [_, k, rows] = shape.linear(kind as usize);
+        // Anew in each part: addresses that stay the same over all parts would stay in registers.
+        let memory = memory.again();
         // SAFETY: the launch contract, handed on; parts come in their order.
         unsafe {
             let share = Share::find(memory, kind);
-            let tile = share.tile;
-            let segments = segments(entry(args, part));
-            let source = match kind {
-                0 if part == 0 => args.h.cast::<u32>().as_ptr().cast_const(),
-                0 => x.at(layer - 1, shape.input(LINEARS)),
-                _ => x.at(layer, shape.input(kind as usize)),
+            let (tile, k) = (share.tile, share.k);
+            let scales = scales(args, part, own_segments >> (6 * kind));
+            let source = if part == 0 {
+                args.h.cast::<u32>().as_ptr().cast_const()
+            } else {
+                x.at(if kind == 0 { layer - 1 } else { layer }, share.input)
+            };
+            let gain = gain_next;
+            gain_next = norm(args, part + 1);
+            let come = || {
+                // The row is there: now memory may be busy with what comes later.
+                if part > 0 {
+                    weights.ask(args, memory, part + 3);
+                }
+                if kind == 1 {
+                    attention.fill(memory.attention);
+                }
+                look_ahead(args, gain_far, k, part + 12);
+                gain_far = norm(args, part + 5);
             };
             let row = if k <= MAX_HIDDEN as u32 {
-                take::<SHORT>(args, memory, source, part > 0, gain, k)
+                take::<SHORT, { 2 * SHORT }>(args, memory, source, part > 0, gain, k, come)
             } else {
-                take::<LONG>(args, memory, source, part > 0, gain, k)
+                take::<LONG, { 2 * LONG }>(args, memory, source, part > 0, gain, k, come)
             };
             multiply(memory, &share, layer, kind);
             sync_threads();
@@ -217,9 +253,8 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 let mut r = 0;
                 while r < 2 {
                     let sum = memory.sums.add(thread_idx_x() + tile.outputs * r as u32);
-                    if (r as u32) < rows {
-                        let scale = scale_of(segments, tile.n * r as u32 + own);
-                        p[r] = dequantise(sum.read() as i32 - row.sum, row.scale, scale);
+                    if r == 0 || tile.rows > tile.outputs {
+                        p[r] = dequantise(sum.read() as i32 - row.sum, row.scale, scales[r]);
                         sum.write(0);
                     }
                     r += 1;
@@ -229,19 +264,15 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 }
                 let relu = args.gate == Finish::Relu2 as u32;
                 let act = if relu { Activation::Relu2 } else { Activation::Silu };
-                let (value, to) = match kind {
-                    0 => (p[0], 0),
-                    2 => (act.gated(p[0], p[1]), shape.input(3)),
-                    _ => (h, shape.input(kind as usize + 1)),
+                let value = match kind {
+                    0 => p[0],
+                    2 => act.gated(p[0], p[1]),
+                    _ => h,
                 };
-                x.put(layer, to + own, value);
+                x.put(layer, share.output + own, value);
             }
-            weights.after(args, memory, part);
-            look_ahead(args, gain_far, k, part + 12);
-            (gain, gain_next) = (gain_next, norm(args, part + 2));
-            gain_far = norm(args, part + 5);
             if kind == 0 {
-                attention.layer(&x, layer);
+                attention.layer(&x, layer, memory.attention);
                 combine::combine(args, &x, layer, pos, epoch);
             }
         }
@@ -252,7 +283,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     // SAFETY: h[first + t] of this thread; every block has read the number of the launch.
     unsafe {
         if has_own {
-            st(at, h);
+            st(args.h.as_ptr().wrapping_add(row as usize), h);
         }
         if block_idx_x() == 0 && thread_idx_x() == 0 {
             st(args.epoch.as_ptr(), epoch.wrapping_add(1));
@@ -260,7 +291,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     }
 }
 
-/// The row of a linear layer, quantised.
+/// The row of a linear layer, quantised; `come` is called when it is there.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -268,26 +299,36 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
 ///
 /// As for [`row::quantise`] and [`exchange::take`]; `gain` is null or starts `k` elements.
 #[inline(always)]
-unsafe fn take<const HELD: usize>(
+unsafe fn take<const HELD: usize, const BOTH: usize>(
     args: &Args,
     memory: Memory,
     source: *const u32,
     waits: bool,
     gain: *const f32,
     k: u32,
+    come: impl FnOnce(),
 ) -> Quantised {
     // SAFETY: the caller's promise.
     unsafe {
-        let gains: [f32; HELD] = row::gains(gain, k);
-        let held = exchange::take::<HELD>(source, k, waits);
-        row::quantise(held, gains, !gain.is_null(), k, args.eps, memory)
+        // Before the row comes, as far as there are registers; else while the sum of squares is made.
+        let mut gains = [0.0; HELD];
+        if HELD == SHORT {
+            gains = row::gains(gain, k);
+        }
+        let (held, squares) = row::take::<HELD, BOTH>(source, k, waits);
+        come();
+        if HELD != SHORT {
+            gains = row::gains(gain, k);
+        }
+        row::quantise(held, squares, gains, !gain.is_null(), k, args.eps, memory)
     }
 }
 
 const _: unsafe extern "ptx-kernel" fn(<DecodeLayers as Kernel>::Args) = decode_layers;
 const _: () = assert!(
     THREADS as usize * SHORT == MAX_HIDDEN
-        && THREADS as usize * LONG == contract::decode_layers::MAX_FFN
-        && size_of::<Linear>() == 80
-        && core::mem::offset_of!(Linear, segments) == 16
+        && THREADS as usize * LONG == MAX_FFN
+        && THREADS == 2 * PARTIALS
+        && THREADS == 2 * MAX_OUTPUTS
+        && MAX_SEGMENTS == 8
 );

@@ -1,12 +1,14 @@
 //! The weights of a block: asked for a linear layer, or more, before they are used.
 //!
-//! There are three places for them ([`contract::decode_layers::AREAS`]). Once a linear layer is through, its place is
-//! filled for the one that uses it next: by one thread and the bulk engine, since the rows of a block stand together.
+//! Once a linear layer is through, its place is filled for the same one of the next layer: by one thread and the bulk engine,
+//! since the rows of a block stand together. It is asked for when a row has come, not while one is waited for, which would
+//! come behind all the weights.
 
-use contract::bit_linear::{LANES, WARPS};
-use contract::decode_layers::{Args, LINEARS, Linear, SHARE_WORDS, area, row_bytes};
+use contract::bit_linear::LANES;
+use contract::decode_layers::{Args, LINEARS, Linear, SHARE_WORDS, Shape, WARPS, row_bytes};
 
 use super::Memory;
+use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, fence_async, wait};
 use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
@@ -22,7 +24,12 @@ const ASKS: u32 = WARPS - 1;
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     pub(super) tile: Tile,
-    /// Bytes from row to row, and where the first one stands.
+    /// Elements of the row, where it stands among the words of its layer (the first one's, of the layer before), and where the
+    /// outputs go.
+    pub(super) k: u32,
+    pub(super) input: u32,
+    pub(super) output: u32,
+    /// Bytes from row to row of the weights, and where the first one stands.
     stride: u32,
     area: u32,
     /// The first step, of which set and group, and the end.
@@ -34,10 +41,14 @@ pub(super) struct Share {
 
 impl Share {
     #[inline(always)]
-    pub(super) fn new(tile: Tile, k: u32, area: u32) -> Self {
-        let (step, end) = tile.steps();
+    pub(super) fn new(shape: &Shape, kind: usize, area: u32) -> Self {
+        let [n, k, rows] = shape.linear(kind);
+        let tile = Tile::of(n, k, rows);
+        let input = shape.input(if kind == 0 { LINEARS } else { kind });
+        let output = if kind == 0 { 0 } else { shape.input(kind + 1) };
+        let (step, end) = tile.steps_of(WARPS);
         let (set, group) = (step / tile.groups, step % tile.groups);
-        Self { tile, stride: row_bytes(k), area, step, set, group, end }
+        Self { tile, k, input, output, stride: row_bytes(k), area, step, set, group, end }
     }
 
     /// Leaves it at `to`.
@@ -53,9 +64,10 @@ impl Share {
             if thread_idx_x() == 0 {
                 to.write_x4([n, first, outputs, rows]);
                 to.add(4).write_x4([chunks, groups, self.stride, self.area]);
+                to.add(8).write_x4([self.k, self.input, self.output, 0]);
             }
             if lane_id() == 0 {
-                to.add(8 + 4 * warp_id()).write_x4([self.step, self.set, self.group, self.end]);
+                to.add(12 + 4 * warp_id()).write_x4([self.step, self.set, self.group, self.end]);
             }
         }
     }
@@ -72,9 +84,10 @@ impl Share {
         unsafe {
             let [n, first, outputs, rows] = at.read_x4();
             let [chunks, groups, stride, area] = at.add(4).read_x4();
-            let [step, set, group, end] = at.add(8 + 4 * warp_id()).read_x4();
+            let [k, input, output, _] = at.add(8).read_x4();
+            let [step, set, group, end] = at.add(12 + 4 * warp_id()).read_x4();
             let tile = Tile { n, first, outputs, rows, chunks, groups };
-            Self { tile, stride, area, step, set, group, end }
+            Self { tile, k, input, output, stride, area, step, set, group, end }
         }
     }
 }
@@ -95,27 +108,29 @@ impl Weights {
         // SAFETY: parts of the model.
         unsafe {
             let mut weights = Self { next: pointer(args, 0) };
-            weights.ask(args, memory, 0, 2);
-            weights.ask(args, memory, 2, 3);
-            weights.ask(args, memory, 3, 1);
+            let mut part = 0;
+            while part < LINEARS as u32 {
+                weights.ask(args, memory, part);
+                part = opaque(part + 1); // one loop
+            }
             weights
         }
     }
 
-    /// Asks for part `part`, a linear layer of all, into its place; `then` is asked for next.
+    /// Asks for part `part`, a linear layer of all, into its place. Parts in order.
     ///
     /// # Safety
     ///
     /// The launch contract; nobody uses the place since the last barrier.
     #[inline(always)]
-    unsafe fn ask(&mut self, args: &Args, memory: Memory, part: u32, then: u32) {
+    pub(super) unsafe fn ask(&mut self, args: &Args, memory: Memory, part: u32) {
         let parts = args.shape.layers * LINEARS as u32;
         if warp_id() == ASKS && part < parts {
             let kind = part % LINEARS as u32;
             // SAFETY: rows of the weights of the part, which nobody writes, and their place.
             unsafe {
                 let Share { tile, stride: bytes, area: to, .. } = Share::find(memory, kind);
-                let barrier = memory.full.add(area(kind as usize) as u32);
+                let barrier = memory.full.add(kind);
                 if lane_id() == 0 {
                     arrive_expecting(barrier, bytes * tile.rows);
                 }
@@ -133,27 +148,7 @@ impl Weights {
             }
         }
         // SAFETY: a part of the model.
-        self.next = unsafe { pointer(args, then.min(parts - 1)) };
-    }
-
-    /// After part `part`: asks for the next one that takes its place.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Weights::ask`]; parts in order.
-    #[inline(always)]
-    pub(super) unsafe fn after(&mut self, args: &Args, memory: Memory, part: u32) {
-        /// How many parts after it, by kind.
-        const fn ahead(kind: u32) -> u32 {
-            match kind {
-                0 => 1,
-                1 => 3,
-                _ => 4,
-            }
-        }
-        let after = |part: u32| part + ahead(part % LINEARS as u32);
-        // SAFETY: the caller's promise.
-        unsafe { self.ask(args, memory, after(part), after(part + 1)) };
+        self.next = unsafe { pointer(args, (part + 1).min(parts - 1)) };
     }
 }
 
@@ -179,9 +174,9 @@ unsafe fn pointer(args: &Args, part: u32) -> *const u8 {
 /// The quantised row and the share are in shared memory; the weights were asked for.
 #[inline(always)]
 pub(super) unsafe fn multiply(memory: Memory, share: &Share, layer: u32, kind: u32) {
-    let barrier = memory.full.add(area(kind as usize) as u32);
+    let barrier = memory.full.add(kind);
     // SAFETY: made before the launch's first barrier; parts use it one after the other.
-    unsafe { wait(barrier, if kind < 2 { kind } else { layer % 2 }) };
+    unsafe { wait(barrier, layer % 2) };
     let chunk = 16 * (lane_id() % LANES);
     let acts: Shared<u32> = memory.acts.byte_add(chunk).cast();
     let area = memory.areas.add(share.area + chunk);
@@ -214,13 +209,12 @@ pub(super) unsafe fn multiply(memory: Memory, share: &Share, layer: u32, kind: u
             }
             sums.take(weights, q);
         };
-        while group + 2 <= until {
-            take(group + swap);
-            take(group + (1 - swap));
-            group += 2;
-        }
-        if group < until {
-            take(group);
+        let from = group;
+        while group < until {
+            let other = group ^ 1;
+            let paired = other >= from && other < until;
+            take(if paired { group ^ swap } else { group });
+            group += 1;
         }
         let found = sums.finish_columns(lane_id() / LANES % 2 == 1);
         let mut r = 0;
