@@ -15,11 +15,12 @@ use contract::rope::rotate;
 use super::exchange::Exchange;
 use crate::arch::atomic::st_relaxed_u64;
 use crate::arch::async_copy::copy_x16;
+use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, fence_async, init, wait};
 use crate::arch::mem::{X4, ld_if, ld_relaxed, ld_x2, st, st_u16};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{ballot, lane_id, shuffle_xor, sync_warp, warp_id, warp_tree};
+use crate::arch::warp::{ballot, shuffle_xor, sync_warp, warp_tree};
 
 const KEYS: u32 = KEY_BLOCK as u32;
 /// Threads of a query head.
@@ -63,6 +64,13 @@ impl Memory {
     }
 }
 
+/// `thread_idx_x()`, of which the optimiser does not know that it stays: what is made of it would stay in registers over all
+/// layers.
+#[inline(always)]
+fn own_thread() -> u32 {
+    opaque_here(thread_idx_x())
+}
+
 /// A key block and the query heads that look at it.
 #[derive(Clone, Copy)]
 struct Unit {
@@ -82,13 +90,6 @@ pub(super) struct Attention<'a> {
     epoch: u32,
     /// Units of this block in a layer.
     count: u32,
-    /// Units that are done, counted over all layers, and those whose keys are asked for.
-    done: u32,
-    on_way: u32,
-    /// The unit that is asked for next, and its layer's caches.
-    asked: u32,
-    asked_layer: u32,
-    caches: [*mut u8; 2],
 }
 
 /// The caches of a layer.
@@ -97,7 +98,7 @@ pub(super) struct Attention<'a> {
 ///
 /// `layer` is a layer of `args`.
 #[inline(always)]
-unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
+pub(super) unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
     let at = args.caches.as_ptr().cast_const().wrapping_add(layer as usize).cast::<[u32; 2]>();
     // SAFETY: an entry that nobody writes.
     let pair: [[u32; 2]; 2] = unsafe { [ld_x2(at), ld_x2(at.wrapping_add(1))] };
@@ -117,21 +118,14 @@ impl<'a> Attention<'a> {
         let pairs = args.group.div_ceil(UNIT_HEADS);
         let units = visible.div_ceil(KEYS) * shape.kv_heads * pairs;
         let mine = units.saturating_sub(block_idx_x()).div_ceil(grid_dim_x());
-        // SAFETY: a layer of the model.
-        let caches = unsafe { caches(args, 0) };
-        let mut attention = Self {
+        let attention = Self {
             args,
             pos,
             epoch,
             count: mine,
-            done: 0,
-            on_way: 0,
-            asked: 0,
-            asked_layer: 0,
-            caches,
         };
         // SAFETY: the slots are empty.
-        unsafe { attention.fill(memory) };
+        unsafe { attention.fill(memory, 0, caches(args, 0)) };
         attention
     }
 
@@ -155,35 +149,38 @@ impl<'a> Attention<'a> {
         (keys, keys.add(KEYS * KEY_BYTES))
     }
 
-    /// Asks for the keys and values of as many units as there are slots.
+    /// Asks for the keys and values of as many units of `layer` as there are slots.
     ///
     /// # Safety
     ///
-    /// Between two calls of [`Attention::layer`].
+    /// All units of the layer before it are done, none of this one is asked for.
     #[inline(always)]
-    pub(super) unsafe fn fill(&mut self, memory: Memory) {
-        while self.on_way < KV_SLOTS.min(self.count) && self.asked_layer < self.args.shape.layers {
-            // SAFETY: the slot behind those that are in use.
-            unsafe { self.ask(memory, (self.done + self.on_way) % KV_SLOTS) };
+    pub(super) unsafe fn fill(&self, memory: Memory, layer: u32, caches: [*mut u8; 2]) {
+        let mut i = 0;
+        while i < KV_SLOTS.min(self.count) && layer < self.args.shape.layers {
+            // SAFETY: an empty slot.
+            unsafe { self.ask(memory, layer, i, caches) };
+            i += 1;
         }
     }
 
-    /// Asks for the keys and values of the next unit.
+    /// Asks for the keys and values of unit `i` of `layer`.
     ///
     /// # Safety
     ///
     /// Nobody uses the slot since the last barrier.
     #[inline(always)]
-    unsafe fn ask(&mut self, memory: Memory, slot: u32) {
+    unsafe fn ask(&self, memory: Memory, layer: u32, i: u32, caches: [*mut u8; 2]) {
+        let slot = (layer * self.count + i) % KV_SLOTS;
         let shape = self.args.shape;
-        let unit = self.unit(self.asked);
+        let unit = self.unit(i);
         let (keys, values) = Self::slot(memory, slot);
         let bytes = 2 * kv_stride(shape.head_dim as usize) as u32;
         let at = unit.kv_head as usize * self.args.capacity as usize + (unit.block * KEYS) as usize;
-        let from = self.caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
+        let from = caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
         let barrier = memory.barriers.add(slot);
-        let piece = 16 * (lane_id() % 16);
-        let row = KEYS / WARPS * warp_id() + lane_id() / 16;
+        let piece = 16 * ((own_thread() % 32) % 16);
+        let row = KEYS / WARPS * (own_thread() / 32) + (own_thread() % 32) / 16;
         let (to, key) = (keys.add(row * KEY_BYTES + piece), (row * bytes + piece) as usize);
         // SAFETY: keys and values in the cache, which no running kernel writes, and their slot.
         unsafe {
@@ -196,7 +193,7 @@ impl<'a> Attention<'a> {
                 i += 2;
             }
             arrive_after_copies(barrier);
-            if thread_idx_x() == THREADS - 32 {
+            if own_thread() == THREADS - 32 {
                 // Values follow each other as in the cache.
                 fence_async();
                 arrive_expecting(barrier, bytes * unit.stored);
@@ -204,14 +201,6 @@ impl<'a> Attention<'a> {
                     copy_bulk(values, from[1], bytes * unit.stored, barrier);
                 }
             }
-        }
-        self.on_way += 1;
-        self.asked += 1;
-        if self.asked == self.count {
-            self.asked = 0;
-            self.asked_layer += 1;
-            // SAFETY: a layer of the model.
-            self.caches = unsafe { caches(self.args, self.asked_layer.min(shape.layers - 1)) };
         }
     }
 
@@ -223,23 +212,22 @@ impl<'a> Attention<'a> {
     ///
     /// The launch contract; layers come in order.
     #[inline(always)]
-    pub(super) unsafe fn layer(&mut self, x: &Exchange, layer: u32, memory: Memory) {
+    pub(super) unsafe fn layer(&self, x: &Exchange, layer: u32, memory: Memory) {
         let mut i = 0;
         while i < self.count {
             let unit = self.unit(i);
             // SAFETY: the launch contract, handed on.
             unsafe {
                 let row = self.row(x, layer, unit);
-                let slot = self.done % KV_SLOTS;
-                wait(memory.barriers.add(slot), self.done / KV_SLOTS % 2);
+                let done = layer * self.count + i;
+                let slot = done % KV_SLOTS;
+                wait(memory.barriers.add(slot), done / KV_SLOTS % 2);
                 self.place(memory, row, layer, unit, slot);
                 sync_threads();
                 self.answer(memory, layer, unit, slot);
                 sync_threads();
-                self.done += 1;
-                self.on_way -= 1;
-                if self.asked_layer == layer {
-                    self.ask(memory, slot);
+                if i + KV_SLOTS < self.count {
+                    self.ask(memory, layer, i + KV_SLOTS, caches(self.args, layer));
                 }
             }
             i += 1;
@@ -257,9 +245,10 @@ impl<'a> Attention<'a> {
     unsafe fn row(&self, x: &Exchange, layer: u32, unit: Unit) -> [[f32; 2]; 2] {
         let shape = self.args.shape;
         let half = shape.head_dim / 2;
-        let (side, pair) = (thread_idx_x() / SIDE, thread_idx_x() % (SIDE / 2));
-        let turns = self.pos < self.args.capacity && pair < half;
-        let at = self.pos as usize * half as usize + pair as usize; // cos[pos, pair]
+        let (side, pair) = (own_thread() / SIDE, own_thread() % (SIDE / 2));
+        let pos = opaque_here(self.pos);
+        let turns = pos < self.args.capacity && pair < half;
+        let at = pos as usize * half as usize + pair as usize; // cos[pos, pair]
         // SAFETY: an element of the tables.
         let angles = unsafe {
             [
@@ -267,7 +256,7 @@ impl<'a> Attention<'a> {
                 ld_if(turns, self.args.sin.as_ptr().cast_const().wrapping_add(at)),
             ]
         };
-        let of_query = thread_idx_x() % SIDE < SIDE / 2;
+        let of_query = own_thread() % SIDE < SIDE / 2;
         let in_group = unit.pair * UNIT_HEADS + side;
         let (head, step, at) = if of_query {
             (unit.kv_head * self.args.group + in_group, half, pair)
@@ -300,11 +289,11 @@ impl<'a> Attention<'a> {
     unsafe fn place(&self, memory: Memory, [row, angles]: [[f32; 2]; 2], layer: u32, unit: Unit, slot: u32) {
         let Args { shape, capacity, .. } = *self.args;
         let half = shape.head_dim / 2;
-        let (side, pair) = (thread_idx_x() / SIDE, thread_idx_x() % (SIDE / 2));
+        let (side, pair) = (own_thread() / SIDE, own_thread() % (SIDE / 2));
         if pair >= half {
             return;
         }
-        let of_query = thread_idx_x() % SIDE < SIDE / 2;
+        let of_query = own_thread() % SIDE < SIDE / 2;
         let [mut low, mut high] = row;
         if (of_query || side == 0) && self.pos < capacity {
             (low, high) = rotate(low, high, angles[0], angles[1]);
@@ -358,7 +347,7 @@ impl<'a> Attention<'a> {
     unsafe fn answer(&self, memory: Memory, layer: u32, unit: Unit, slot: u32) {
         let Args { shape, scale, .. } = *self.args;
         let (keys, values) = Self::slot(memory, slot);
-        let (side, own) = (thread_idx_x() / SIDE, thread_idx_x() % SIDE);
+        let (side, own) = (own_thread() / SIDE, own_thread() % SIDE);
         let scores = memory.scores.add(side * KEYS);
         // SAFETY: words of the block's shared memory; a row of a slot that nobody filled gives a score that nobody uses.
         let sum = unsafe {
@@ -388,7 +377,7 @@ impl<'a> Attention<'a> {
                 put(0, sum[0]);
                 put(1, sum[1]);
             }
-            let weights = memory.weights.add(warp_id() * KEYS);
+            let weights = memory.weights.add((own_thread() / 32) * KEYS);
             let [low, high] = weigh(weights, values, 2 * shape.head_dim, own, unit.keys);
             put(2 + 2 * own, low);
             put(3 + 2 * own, high);
@@ -402,7 +391,7 @@ impl<'a> Attention<'a> {
     /// 64 scores, of which `keys` count, written before a barrier.
     #[inline(always)]
     unsafe fn soften(memory: Memory, scores: Shared<f32>, keys: u32) -> [f32; 2] {
-        let lane = lane_id();
+        let lane = (own_thread() % 32);
         // SAFETY: the caller's promise.
         let s = unsafe { [scores.add(lane).read(), scores.add(lane + 32).read()] };
         let there = [lane < keys, lane + 32 < keys];
@@ -417,7 +406,7 @@ impl<'a> Attention<'a> {
             if there[0] { exp(s[0] - top) } else { 0.0 },
             if there[1] { exp(s[1] - top) } else { 0.0 },
         ];
-        let weights = memory.weights.add(warp_id() * KEYS);
+        let weights = memory.weights.add((own_thread() / 32) * KEYS);
         // SAFETY: words of this warp's lanes.
         unsafe {
             weights.add(lane).write(p[0]);
@@ -438,7 +427,7 @@ impl<'a> Attention<'a> {
 /// `head_dim` elements in shared memory each.
 #[inline(always)]
 unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
-    let part = thread_idx_x() % 2;
+    let part = own_thread() % 2;
     let (q, key) = (q.add(4 * part), key.add(8 * part));
     let mut sums = [0.0; 4];
     let mut take = |i: u32| {
@@ -485,6 +474,8 @@ unsafe fn weigh(
     keys: u32,
 ) -> [f32; 2] {
     const STEP: u32 = 16;
+    // Else the distances of a step of keys stay in registers over all layers.
+    let stride = opaque_here(stride);
     let own = values.add(4 * pair);
     // SAFETY: t < keys.
     let value = |t: u32| unsafe { own.add(t * stride).cast::<u32>().read() };

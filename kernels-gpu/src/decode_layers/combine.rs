@@ -8,6 +8,7 @@ use contract::num::{Running, Weights, exp, max};
 
 use super::exchange::Exchange;
 use crate::arch::atomic::ld_relaxed_u64;
+use crate::arch::hint::opaque_here;
 use crate::arch::thread::{block_idx_x, grid_dim_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up, warp_id};
 
@@ -59,7 +60,9 @@ pub(super) unsafe fn combine(args: &Args, x: &Exchange, layer: u32, pos: u32, ep
     let blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEY_BLOCK as u32);
     let len = partial_len(shape.head_dim as usize);
     let tag = tag(epoch, shape.layers, layer);
-    let mut item = block_idx_x() + warp_id() * grid_dim_x();
+    // Not known to stay: what is made of it would stay in registers over all layers.
+    let block = opaque_here(block_idx_x());
+    let mut item = block + warp_id() * grid_dim_x();
     while item < shape.heads * slices {
         let (head, slice) = (item / slices, item % slices);
         let d = slice * LANES + lane_id();

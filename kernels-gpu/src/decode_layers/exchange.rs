@@ -6,8 +6,8 @@
 use contract::decode_layers::{Args, EMPTY, THREADS, word};
 
 use crate::arch::atomic::{ld_relaxed_if, st_relaxed};
-use crate::arch::hint::opaque_here;
 use crate::arch::mem::st;
+use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::warp::ballot;
 
@@ -62,7 +62,7 @@ impl Exchange {
     }
 }
 
-/// Words `first`, `first + STEP`, ... of a row of `k`, zeros past its end; when `waits`, each as soon as it is there.
+/// Words `first`, `first + STEP`, ... of a row whose length is at `k`, zeros past its end; when `waits`, each as soon as it is there.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
@@ -73,14 +73,15 @@ impl Exchange {
 pub(super) unsafe fn take<const HELD: usize, const STEP: usize>(
     source: *const u32,
     first: u32,
-    k: u32,
+    k: Shared<u32>,
     waits: bool,
 ) -> [f32; HELD] {
     let mut words = [0; HELD];
     let own = source.wrapping_add(first as usize);
     loop {
-        // Compared anew each time: else a register for each comparison.
-        let k = opaque_here(k);
+        // Compared anew each time: else ptxas keeps the outcomes, which takes more instructions than the comparisons.
+        // SAFETY: a word that nobody writes.
+        let k = unsafe { k.read_again() };
         let mut j = 0;
         while j < HELD {
             let at = first + (STEP * j) as u32;

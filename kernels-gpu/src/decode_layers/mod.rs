@@ -23,14 +23,14 @@ use contract::w2a8::{MAX_SEGMENTS, dequantise};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mbarrier::{Barrier, init};
-use crate::arch::mem::{ld, ld_if, ld_x2, prefetch_l2, st};
+use crate::arch::mem::{ld, ld_x2, prefetch_l2, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use crate::bit_linear::Tile;
 use attention::Attention;
 use exchange::Exchange;
 use row::Quantised;
-use weights::{Share, Weights, multiply};
+use weights::{Share, multiply};
 
 /// Elements of a row that a thread holds: of rows up to `MAX_HIDDEN`, and of longer ones.
 const SHORT: usize = 5;
@@ -191,8 +191,12 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         memory.attention.init();
     }
     sync_threads();
-    // SAFETY: shares and barriers are in shared memory; the weights never change.
-    let mut weights = unsafe { Weights::new(args, memory) };
+    let mut part = 0;
+    while part < LINEARS as u32 {
+        // SAFETY: shares and barriers are in shared memory; the weights never change.
+        unsafe { weights::ask(args, memory, part, weights::pointer(args, part)) };
+        part = opaque(part + 1); // one loop
+    }
     dependency_wait();
 
     // SAFETY: words that no running kernel writes but block 0, when all blocks have read them.
@@ -200,18 +204,18 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         unsafe { (ld(args.start.as_ptr().cast_const()), ld(args.epoch.as_ptr().cast_const())) };
     let x = Exchange::new(args, epoch);
     // SAFETY: the launch contract, handed on.
-    let mut attention = unsafe { Attention::new(args, memory.attention, pos, epoch) };
+    let attention = unsafe { Attention::new(args, memory.attention, pos, epoch) };
     // SAFETY: the launch contract: the other set belongs to nobody now.
     unsafe { x.empty_other() };
-    // SAFETY: left before the barrier.
-    let own = unsafe { Share::find(memory, 1) }.tile;
-    let has_own = thread_idx_x() < own.outputs;
-    let row = own.first + thread_idx_x();
-    // SAFETY: h[first + t], whose only writer is this thread.
-    let mut h = unsafe { ld_if(has_own, args.h.as_ptr().cast_const().wrapping_add(row as usize)) };
+    // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
+    let mut h = match unsafe { own_row(memory) } {
+        // SAFETY: the same.
+        Some(row) => unsafe { ld(args.h.as_ptr().cast_const().wrapping_add(row as usize)) },
+        None => 0.0,
+    };
 
     // SAFETY: parts of the model.
-    let (mut gain_next, mut gain_far) = unsafe { (norm(args, 0), norm(args, 4)) };
+    let mut gain_next = unsafe { norm(args, 0) };
     let mut part = 0;
     while part < parts {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
@@ -221,7 +225,6 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         unsafe {
             let share = Share::find(memory, kind);
             let (tile, k) = (share.tile, share.k);
-            let scales = scales(args, part, own_segments >> (6 * kind));
             let source = if part == 0 {
                 args.h.cast::<u32>().as_ptr().cast_const()
             } else {
@@ -229,22 +232,26 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             };
             let gain = gain_next;
             gain_next = norm(args, part + 1);
+            let far = norm(args, part + 4);
+            let w = weights::pointer(args, part + 3);
+            let caches = attention::caches(args, (layer + 1).min(shape.layers - 1));
             let come = || {
                 // The row is there: now memory may be busy with what comes later.
                 if part > 0 {
-                    weights.ask(args, memory, part + 3);
+                    weights::ask(args, memory, part + 3, w);
                 }
                 if kind == 1 {
-                    attention.fill(memory.attention);
+                    attention.fill(memory.attention, layer + 1, caches);
                 }
-                look_ahead(args, gain_far, k, part + 12);
-                gain_far = norm(args, part + 5);
+                look_ahead(args, far, k, part + 12);
             };
             let row = if k <= MAX_HIDDEN as u32 {
-                take::<SHORT, { 2 * SHORT }>(args, memory, source, part > 0, gain, k, come)
+                take::<SHORT, { 2 * SHORT }>(args, memory, source, part > 0, gain, kind, k, come)
             } else {
-                take::<LONG, { 2 * LONG }>(args, memory, source, part > 0, gain, k, come)
+                take::<LONG, { 2 * LONG }>(args, memory, source, part > 0, gain, kind, k, come)
             };
+            // On their way during the product.
+            let scales = scales(args, part, own_segments >> (6 * kind));
             multiply(memory, &share, layer, kind);
             sync_threads();
             let mut p = [0.0; 2];
@@ -282,13 +289,25 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     // Nobody reads the row any more: this block has seen a row that all others have made of it.
     // SAFETY: h[first + t] of this thread; every block has read the number of the launch.
     unsafe {
-        if has_own {
+        if let Some(row) = own_row(memory) {
             st(args.h.as_ptr().wrapping_add(row as usize), h);
         }
         if block_idx_x() == 0 && thread_idx_x() == 0 {
             st(args.epoch.as_ptr(), epoch.wrapping_add(1));
         }
     }
+}
+
+/// This thread's element of the residual stream, if it has one.
+///
+/// # Safety
+///
+/// The shares are in shared memory.
+#[inline(always)]
+unsafe fn own_row(memory: Memory) -> Option<u32> {
+    // SAFETY: the caller's promise.
+    let tile = unsafe { Share::find(memory, 1) }.tile;
+    (thread_idx_x() < tile.outputs).then_some(tile.first + thread_idx_x())
 }
 
 /// The row of a linear layer, quantised; `come` is called when it is there.
@@ -299,12 +318,14 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
 ///
 /// As for [`row::quantise`] and [`exchange::take`]; `gain` is null or starts `k` elements.
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "what a part is about")]
 unsafe fn take<const HELD: usize, const BOTH: usize>(
     args: &Args,
     memory: Memory,
     source: *const u32,
     waits: bool,
     gain: *const f32,
+    kind: u32,
     k: u32,
     come: impl FnOnce(),
 ) -> Quantised {
@@ -315,7 +336,7 @@ unsafe fn take<const HELD: usize, const BOTH: usize>(
         if HELD == SHORT {
             gains = row::gains(gain, k);
         }
-        let (held, squares) = row::take::<HELD, BOTH>(source, k, waits);
+        let (held, squares) = row::take::<HELD, BOTH>(source, Share::k_at(memory, kind), waits);
         come();
         if HELD != SHORT {
             gains = row::gains(gain, k);

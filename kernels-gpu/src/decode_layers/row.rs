@@ -55,7 +55,7 @@ pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32;
 #[inline(always)]
 pub(super) unsafe fn take<const HELD: usize, const BOTH: usize>(
     source: *const u32,
-    k: u32,
+    k: Shared<u32>,
     waits: bool,
 ) -> ([f32; HELD], f32) {
     const { assert!(BOTH == 2 * HELD) };

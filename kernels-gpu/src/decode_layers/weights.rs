@@ -5,10 +5,9 @@
 //! come behind all the weights.
 
 use contract::bit_linear::LANES;
-use contract::decode_layers::{Args, LINEARS, Linear, SHARE_WORDS, Shape, WARPS, row_bytes};
+use contract::decode_layers::{Args, LINEARS, Linear, SHARE_WORDS, Shape, THREADS, WARPS, row_bytes};
 
 use super::Memory;
-use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, fence_async, wait};
 use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
@@ -17,8 +16,8 @@ use crate::arch::warp::{lane_id, warp_id};
 use crate::bit_linear::product::{GROUP_BYTES, PIECE_BYTES, Sums};
 use crate::bit_linear::{ROWS, Tile, row_of_lane};
 
-/// The warp that asks.
-const ASKS: u32 = WARPS - 1;
+/// The thread that asks.
+const ASKS: u32 = THREADS - 32;
 
 /// What a block makes of a linear layer, and the steps of this warp in it.
 #[derive(Clone, Copy)]
@@ -72,6 +71,12 @@ impl Share {
         }
     }
 
+    /// Where the length of the row of linear layer `kind` was left.
+    #[inline(always)]
+    pub(super) fn k_at(memory: Memory, kind: u32) -> Shared<u32> {
+        memory.shares.add(SHARE_WORDS * kind + 8)
+    }
+
     /// What [`Share::leave`] left.
     ///
     /// # Safety
@@ -92,73 +97,43 @@ impl Share {
     }
 }
 
-/// The weights of the part that is asked for next.
-pub(super) struct Weights {
-    next: *const u8,
-}
-
-impl Weights {
-    /// Asks for the first parts.
-    ///
-    /// # Safety
-    ///
-    /// The launch contract; shares and barriers are in shared memory.
-    #[inline(always)]
-    pub(super) unsafe fn new(args: &Args, memory: Memory) -> Self {
-        // SAFETY: parts of the model.
-        unsafe {
-            let mut weights = Self { next: pointer(args, 0) };
-            let mut part = 0;
-            while part < LINEARS as u32 {
-                weights.ask(args, memory, part);
-                part = opaque(part + 1); // one loop
-            }
-            weights
-        }
-    }
-
-    /// Asks for part `part`, a linear layer of all, into its place. Parts in order.
-    ///
-    /// # Safety
-    ///
-    /// The launch contract; nobody uses the place since the last barrier.
-    #[inline(always)]
-    pub(super) unsafe fn ask(&mut self, args: &Args, memory: Memory, part: u32) {
-        let parts = args.shape.layers * LINEARS as u32;
-        if warp_id() == ASKS && part < parts {
-            let kind = part % LINEARS as u32;
-            // SAFETY: rows of the weights of the part, which nobody writes, and their place.
-            unsafe {
-                let Share { tile, stride: bytes, area: to, .. } = Share::find(memory, kind);
-                let barrier = memory.full.add(kind);
-                if lane_id() == 0 {
-                    arrive_expecting(barrier, bytes * tile.rows);
-                }
-                fence_async();
-                // The rows of the outputs stand together, and those of the factors.
-                if lane_id() == 0 {
-                    let rows = tile.outputs * bytes;
-                    let from = self.next.wrapping_add(tile.first as usize * bytes as usize);
-                    copy_bulk(memory.areas.add(to), from, rows, barrier);
-                    if tile.rows > tile.outputs {
-                        let from = from.wrapping_add(tile.n as usize * bytes as usize);
-                        copy_bulk(memory.areas.add(to + rows), from, rows, barrier);
-                    }
-                }
-            }
-        }
-        // SAFETY: a part of the model.
-        self.next = unsafe { pointer(args, (part + 1).min(parts - 1)) };
-    }
-}
-
-/// The weights of a part.
+/// Asks for part `part`, a linear layer of all, whose weights are at `from`, if there is one.
 ///
 /// # Safety
 ///
-/// `part` is an element of `args.linears`.
+/// The launch contract; shares and barriers are in shared memory; nobody uses the place of the part since the last barrier.
 #[inline(always)]
-unsafe fn pointer(args: &Args, part: u32) -> *const u8 {
+pub(super) unsafe fn ask(args: &Args, memory: Memory, part: u32, from: *const u8) {
+    let parts = args.shape.layers * LINEARS as u32;
+    if thread_idx_x() != ASKS || part >= parts {
+        return;
+    }
+    let kind = part % LINEARS as u32;
+    // SAFETY: rows of the weights of the part, which nobody writes, and their place.
+    unsafe {
+        let Share { tile, stride: bytes, area: to, .. } = Share::find(memory, kind);
+        let barrier = memory.full.add(kind);
+        arrive_expecting(barrier, bytes * tile.rows);
+        fence_async();
+        // The rows of the outputs stand together, and those of the factors.
+        let rows = tile.outputs * bytes;
+        let from = from.wrapping_add(tile.first as usize * bytes as usize);
+        copy_bulk(memory.areas.add(to), from, rows, barrier);
+        if tile.rows > tile.outputs {
+            let from = from.wrapping_add(tile.n as usize * bytes as usize);
+            copy_bulk(memory.areas.add(to + rows), from, rows, barrier);
+        }
+    }
+}
+
+/// Where the weights of part `part` are, or of the last one.
+///
+/// # Safety
+///
+/// The launch contract.
+#[inline(always)]
+pub(super) unsafe fn pointer(args: &Args, part: u32) -> *const u8 {
+    let part = part.min(args.shape.layers * LINEARS as u32 - 1);
     let entry: *const Linear = args.linears.as_ptr().cast_const().wrapping_add(part as usize);
     // SAFETY: an entry that nobody writes.
     let [low, high]: [u32; 2] = unsafe { ld_x2((&raw const (*entry).w).cast()) };
