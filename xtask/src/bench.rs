@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: runs the benchmarks of `benches/` on the GPU of this machine. They check
-//! each result before they time it, and write JSON and Markdown to `benches/results/` themselves.
+//! each result before they time it, and write JSON and Markdown to `benches/results/` themselves; the plots
+//! are drawn from those.
 
 use anyhow::{Result, bail};
 
-use crate::{gpu, process};
+use crate::{gpu, plots, process};
 
 /// `cargo xtask bench`
 #[derive(clap::Args)]
@@ -43,5 +44,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         cargo.env(PEERS, "1");
     }
     cargo.arg("--").args(&options.filter).args(&options.args);
-    process::run(&mut cargo)
+    process::run(&mut cargo)?;
+    plots::run()
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod gpu;
 mod kernels;
 mod new_kernel;
+mod plots;
 mod process;
 mod ptx;
 mod test;
@@ -33,6 +34,8 @@ enum Command {
     Tidy,
     /// Run the benchmarks on this machine's GPU
     Bench(bench::Options),
+    /// Draw the results in benches/results as SVG
+    Plots,
     /// Pack programs, tests, benchmarks, PTX and the demo model for a GPU machine without Rust
     Bundle(bundle::Options),
     /// Start a kernel family: six rooms, copied from one that works
@@ -49,6 +52,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Check => check::run(),
         Command::Tidy => tidy::run(),
         Command::Bench(options) => bench::run(options),
+        Command::Plots => plots::run(),
         Command::Bundle(options) => bundle::run(options),
         Command::NewKernel(options) => new_kernel::run(options),
         Command::Doctor => doctor::run(),

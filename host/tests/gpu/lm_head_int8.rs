@@ -182,7 +182,11 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
 
 fn refusals<B: Backend>(b: &B) {
     let (vocab, k, x_at) = (100, 33, 5);
-    let table_of = |vocab, k| Dense::<B>::alloc(b, "test", ELEMENTS[0], vocab, k).expect("a table");
+    let table_of = |vocab, k| {
+        let mut table = Dense::<B>::alloc(b, "test", ELEMENTS[0], vocab, k).expect("a table");
+        table.write_rows(b, 0, &vec![0; vocab * k * ELEMENTS[0].bytes()]).expect("zeros");
+        table
+    };
     let long = table_of(1, MAX_K + 1);
     refused!(dimension("k"), Int8Table::new(b, &long).map(drop));
     let w = table_of(vocab, k);

@@ -73,7 +73,7 @@ unsafe fn gemm<
         // SAFETY: this thread alone; the barrier shows them to the others.
         unsafe {
             acts.init(ACT_COPIERS, CONSUMERS / 32);
-            codes.init(CODE_COPIERS, CONSUMERS / 32);
+            codes.init(CODE_COPIERS, CONSUMERS);
         }
     }
     sync_threads();

@@ -5,7 +5,7 @@ use contract::w2a8_gemm::GROUP_BYTES;
 use super::super::tile::CODES;
 use super::ring::{Place, Ring};
 use crate::arch::mbarrier;
-use crate::arch::warp::{lane_id, sync_warp};
+use crate::arch::warp::lane_id;
 use crate::arch::wgmma::{self, Descriptor};
 
 /// The left factor of a slice: four products of depth 32 for each block of 64 rows.
@@ -86,11 +86,8 @@ impl<
     /// Gives the group of codes back.
     #[inline(always)]
     fn close(&mut self) {
-        sync_warp();
-        if lane_id() == 0 {
-            // SAFETY: once for each phase of the place; the warp has read what it needs.
-            unsafe { mbarrier::arrive(self.codes.empty(self.code)) };
-        }
+        // SAFETY: once for each phase of the place; this lane has read what it needs.
+        unsafe { mbarrier::arrive(self.codes.empty(self.code)) };
         self.code = self.code.next();
     }
 

@@ -41,7 +41,7 @@ impl<const STAGES: u32, const BYTES: u32> Ring<STAGES, BYTES> {
         self.barriers.add(place.stage)
     }
 
-    /// The one that ends a phase when every warp that multiplies has used a place.
+    /// The one that ends a phase when all who use a place have given it back.
     #[inline(always)]
     pub(super) fn empty(&self, place: Place<STAGES>) -> Barrier {
         self.barriers.add(STAGES + place.stage)
@@ -53,7 +53,7 @@ impl<const STAGES: u32, const BYTES: u32> Ring<STAGES, BYTES> {
         self.barriers.add(2 * STAGES + place.stage)
     }
 
-    /// Makes the barriers; `copiers` threads fill a place, `users` warps read it.
+    /// Makes the barriers; `copiers` threads fill a place, `users` give it back.
     ///
     /// # Safety
     ///
