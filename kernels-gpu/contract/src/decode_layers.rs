@@ -20,28 +20,26 @@ use crate::bit_linear::{LANES, SHORT_K};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{Segments, row_words};
 
-/// Threads of a block: two per partial sum.
-pub const THREADS: u32 = 512;
+/// Threads of a block: one per partial sum.
+pub const THREADS: u32 = crate::num::PARTIALS as u32;
 /// Warps of a block.
 pub const WARPS: u32 = THREADS / 32;
-/// Partial sums of a norm.
-pub const PARTIALS: u32 = crate::num::PARTIALS as u32;
 /// Linear layers of a transformer block.
 pub const LINEARS: usize = 4;
 /// Longest row of qkv, of the output projection and of gate and up.
 pub const MAX_HIDDEN: usize = SHORT_K;
-/// Longest row of down: a thread holds 14 elements.
-pub const MAX_FFN: usize = 14 * THREADS as usize;
+/// Longest row of down: a thread holds 28 elements.
+pub const MAX_FFN: usize = 28 * THREADS as usize;
 /// Most elements of a head, in steps of [`HEAD_STEP`].
 pub const MAX_HEAD_DIM: usize = 128;
 /// What the elements of a head are a multiple of.
 pub const HEAD_STEP: usize = 8;
 /// Most outputs of a block in one linear layer: one for each thread.
-pub const MAX_OUTPUTS: u32 = THREADS / 2;
+pub const MAX_OUTPUTS: u32 = THREADS;
 /// Key blocks of a block whose keys and values are on their way at once.
 pub const KV_SLOTS: u32 = 2;
-/// Query heads that share the keys of a block: one for each quarter of its threads.
-pub const UNIT_HEADS: u32 = 4;
+/// Query heads that share the keys of a block: one for each half of its threads.
+pub const UNIT_HEADS: u32 = 2;
 
 /// Bytes from key to key in shared memory: rows of a head do not fall on the same banks.
 pub const KEY_BYTES: u32 = 2 * MAX_HEAD_DIM as u32 + 16;
@@ -55,7 +53,7 @@ pub const ATTENTION_BYTES: u32 =
 /// Words of a linear layer's share of a block, in shared memory.
 pub const SHARE_WORDS: u32 = 12 + 4 * WARPS;
 /// Bytes of everything but weights, keys and values.
-pub const FIXED_BYTES: u32 = 4 * (PARTIALS + 2 * WARPS + 2 * MAX_OUTPUTS)
+pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
     + MAX_FFN as u32
     + 4 * LINEARS as u32 * SHARE_WORDS
     + ATTENTION_BYTES
@@ -64,7 +62,7 @@ pub const FIXED_BYTES: u32 = 4 * (PARTIALS + 2 * WARPS + 2 * MAX_OUTPUTS)
 /// Most shared memory of a block.
 pub const SMEM_BYTES: u32 = 232_448;
 
-const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 4);
+const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 2);
 
 /// Bytes of a row of weights of `k` codes.
 #[inline(always)]

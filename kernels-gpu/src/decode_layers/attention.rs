@@ -1,4 +1,4 @@
-//! Attention of the row: key blocks of a head, four query heads at a time, dealt out over the blocks of the launch.
+//! Attention of the row: key blocks of a head, two query heads at a time, dealt out over the blocks of the launch.
 //!
 //! Keys and values that are in the cache come into shared memory while earlier parts run: which ones a block needs is the same
 //! in every layer. The new key and value join them there; they are made again wherever they are needed.
@@ -266,7 +266,7 @@ impl<'a> Attention<'a> {
             (shape.heads + shape.kv_heads + unit.kv_head, 1, 2 * pair)
         };
         let needed =
-            if of_query { in_group < self.args.group } else { side < 2 && unit.stored < unit.keys };
+            if of_query { in_group < self.args.group } else { unit.stored < unit.keys };
         let needed = needed && pair < half;
         let from = x.at(layer, if needed { head * shape.head_dim + at } else { 0 });
         let step = if needed { step as usize } else { 0 };
@@ -307,7 +307,7 @@ impl<'a> Attention<'a> {
                 q.add(half).write(high);
                 return;
             }
-            if unit.stored == unit.keys || side >= 2 {
+            if unit.stored == unit.keys {
                 return;
             }
             let (keys, values) = Self::slot(memory, slot);

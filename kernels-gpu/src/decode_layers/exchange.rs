@@ -62,7 +62,7 @@ impl Exchange {
     }
 }
 
-/// Words `first`, `first + STEP`, ... of a row whose length is at `k`, zeros past its end; when `waits`, each as soon as it is there.
+/// This thread's words of a row whose length is at `k`, zeros past its end; when `waits`, each as soon as it is there.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
@@ -70,23 +70,22 @@ impl Exchange {
 ///
 /// `source` starts `k` words; when `waits` somebody writes each of them once.
 #[inline(always)]
-pub(super) unsafe fn take<const HELD: usize, const STEP: usize>(
+pub(super) unsafe fn take<const HELD: usize>(
     source: *const u32,
-    first: u32,
     k: Shared<u32>,
     waits: bool,
 ) -> [f32; HELD] {
     let mut words = [0; HELD];
-    let own = source.wrapping_add(first as usize);
+    let own = source.wrapping_add(thread_idx_x() as usize);
     loop {
         // Compared anew each time: else ptxas keeps the outcomes, which takes more instructions than the comparisons.
         // SAFETY: a word that nobody writes.
         let k = unsafe { k.read_again() };
         let mut j = 0;
         while j < HELD {
-            let at = first + (STEP * j) as u32;
+            let at = thread_idx_x() + THREADS * j as u32;
             // SAFETY: a word of the row.
-            words[j] = unsafe { ld_relaxed_if(at < k, own.wrapping_add(STEP * j)) };
+            words[j] = unsafe { ld_relaxed_if(at < k, own.wrapping_add(THREADS as usize * j)) };
             j += 1;
         }
         let mut missing = false;

@@ -14,7 +14,7 @@ mod weights;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    Args, DecodeLayers, LINEARS, Linear, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, PARTIALS,
+    Args, DecodeLayers, LINEARS, Linear, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS,
     SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
@@ -33,8 +33,8 @@ use row::Quantised;
 use weights::{Share, multiply};
 
 /// Elements of a row that a thread holds: of rows up to `MAX_HIDDEN`, and of longer ones.
-const SHORT: usize = 5;
-const LONG: usize = 14;
+const SHORT: usize = 10;
+const LONG: usize = 28;
 
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ impl Memory {
     fn at(start: Shared<u8>) -> Self {
         let attention = attention::Memory::at(start);
         let scratch = attention.end().cast::<f32>();
-        let sums = scratch.add(PARTIALS + 2 * WARPS).cast::<u32>();
+        let sums = scratch.add(THREADS + 2 * WARPS).cast::<u32>();
         let shares = sums.add(2 * MAX_OUTPUTS);
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
         let acts = full.add(LINEARS as u32).cast::<u8>();
@@ -185,6 +185,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             kind = opaque(kind as u32 + 1) as usize; // one loop
         }
         memory.sums.add(thread_idx_x()).write(0);
+        memory.sums.add(THREADS + thread_idx_x()).write(0);
         if thread_idx_x() < LINEARS as u32 {
             init(memory.full.add(thread_idx_x()), 1);
         }
@@ -246,9 +247,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 look_ahead(args, far, k, part + 12);
             };
             let row = if k <= MAX_HIDDEN as u32 {
-                take::<SHORT, { 2 * SHORT }>(args, memory, source, part > 0, gain, kind, k, come)
+                take::<SHORT>(args, memory, source, part > 0, gain, kind, k, come)
             } else {
-                take::<LONG, { 2 * LONG }>(args, memory, source, part > 0, gain, kind, k, come)
+                take::<LONG>(args, memory, source, part > 0, gain, kind, k, come)
             };
             // On their way during the product.
             let scales = scales(args, part, own_segments >> (6 * kind));
@@ -319,7 +320,7 @@ unsafe fn own_row(memory: Memory) -> Option<u32> {
 /// As for [`row::quantise`] and [`exchange::take`]; `gain` is null or starts `k` elements.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "what a part is about")]
-unsafe fn take<const HELD: usize, const BOTH: usize>(
+unsafe fn take<const HELD: usize>(
     args: &Args,
     memory: Memory,
     source: *const u32,
@@ -331,17 +332,10 @@ unsafe fn take<const HELD: usize, const BOTH: usize>(
 ) -> Quantised {
     // SAFETY: the caller's promise.
     unsafe {
-        // Before the row comes, as far as there are registers; else while the sum of squares is made.
-        let mut gains = [0.0; HELD];
-        if HELD == SHORT {
-            gains = row::gains(gain, k);
-        }
-        let (held, squares) = row::take::<HELD, BOTH>(source, Share::k_at(memory, kind), waits);
+        let gains: [f32; HELD] = row::gains(gain, k);
+        let held = exchange::take::<HELD>(source, Share::k_at(memory, kind), waits);
         come();
-        if HELD != SHORT {
-            gains = row::gains(gain, k);
-        }
-        row::quantise(held, squares, gains, !gain.is_null(), k, args.eps, memory)
+        row::quantise(held, gains, !gain.is_null(), k, args.eps, memory)
     }
 }
 
@@ -349,7 +343,6 @@ const _: unsafe extern "ptx-kernel" fn(<DecodeLayers as Kernel>::Args) = decode_
 const _: () = assert!(
     THREADS as usize * SHORT == MAX_HIDDEN
         && THREADS as usize * LONG == MAX_FFN
-        && THREADS == 2 * PARTIALS
-        && THREADS == 2 * MAX_OUTPUTS
+        && THREADS == MAX_OUTPUTS
         && MAX_SEGMENTS == 8
 );
