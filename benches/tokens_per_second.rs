@@ -313,8 +313,10 @@ fn host_time(suite: &mut Suite, path: &Path) -> anyhow::Result<()> {
     let model = Model::load(CudaBackend::open(options)?, &checkpoint, &mut |_| {})?;
     let capacity = context(path)?;
     let chunk = 256.min(capacity);
-    let mut sequence =
-        Sequence::new(&model, SequenceOptions { capacity, kv: RowType::Bf16, chunk, one_kernel: true })?;
+    let mut sequence = Sequence::new(
+        &model,
+        SequenceOptions { capacity, kv: RowType::Bf16, chunk, one_kernel: true },
+    )?;
     let ids = prompt(3, 16, model.config().vocab_size);
     sequence.begin(model.backend(), &ids, &GREEDY)?;
     model.prefill(&mut sequence, &ids, 0)?;

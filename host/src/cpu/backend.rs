@@ -497,10 +497,7 @@ impl Backend for CpuBackend {
         )
     }
 
-    fn decode_layers(
-        &self,
-        op: ops::decode_layers::DecodeLayers<'_, Self>,
-    ) -> Result<(), OpError> {
+    fn decode_layers(&self, op: ops::decode_layers::DecodeLayers<'_, Self>) -> Result<(), OpError> {
         super::decode_layers::decode_layers(self, op)
     }
 

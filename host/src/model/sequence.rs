@@ -61,8 +61,7 @@ impl<B: Backend> Sequence<B> {
         let caches = (0..config.num_layers)
             .map(|_| KvCache::alloc(backend, heads, capacity, kv))
             .collect::<Result<Vec<_>, _>>()?;
-        let shape =
-            shape(config.num_layers, config.hidden_size, config.intermediate_size, heads);
+        let shape = shape(config.num_layers, config.hidden_size, config.intermediate_size, heads);
         let together = one_kernel && kv == RowType::Bf16 && backend.runs_together(&shape);
         let together = together
             .then(|| DecodeTable::new(backend, shape, &model.linears(), &caches))

@@ -147,11 +147,7 @@ fn check_layers<B: Backend>(
 }
 
 /// The words of the tables.
-fn words<B: Backend>(
-    backend: &B,
-    layers: &[Layer<'_, B>],
-    caches: &[KvCache<B>],
-) -> [Vec<u32>; 2] {
+fn words<B: Backend>(backend: &B, layers: &[Layer<'_, B>], caches: &[KvCache<B>]) -> [Vec<u32>; 2] {
     let halves = |address: u64| [address as u32, (address >> 32) as u32];
     let mut linears = Vec::with_capacity(layers.len() * LINEARS * LINEAR_WORDS);
     for linear in layers.iter().flatten() {
@@ -217,11 +213,7 @@ impl<B: Backend> DecodeLayers<'_, B> {
     /// Heads of every layer.
     pub fn heads(&self) -> Heads {
         let Shape { heads, kv_heads, head_dim, .. } = self.table.shape;
-        Heads {
-            heads: heads as usize,
-            kv_heads: kv_heads as usize,
-            head_dim: head_dim as usize,
-        }
+        Heads { heads: heads as usize, kv_heads: kv_heads as usize, head_dim: head_dim as usize }
     }
 
     /// The activation of the gate as a finish of the product.

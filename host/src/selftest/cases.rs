@@ -9,9 +9,9 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, decode_layers, elementwise, embed,
-    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
-    softmax, sparse, w2a8_gemm, w2a8_gemv,
+    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, decode_layers,
+    elementwise, embed, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm,
+    rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;

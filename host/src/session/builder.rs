@@ -218,7 +218,12 @@ impl SessionBuilder {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,
         };
-        let options = SequenceOptions { capacity: context, kv, chunk: PREFILL_CHUNK.min(context), one_kernel: !self.no_one_kernel };
+        let options = SequenceOptions {
+            capacity: context,
+            kv,
+            chunk: PREFILL_CHUNK.min(context),
+            one_kernel: !self.no_one_kernel,
+        };
         let sequence = Sequence::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, !self.no_graph && !self.profile)))

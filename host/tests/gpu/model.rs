@@ -124,7 +124,8 @@ struct Runner<B: Backend> {
 impl<B: Backend> Runner<B> {
     fn new(backend: B, checkpoint: &Checkpoint) -> Self {
         let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
-        let options = SequenceOptions { capacity: capacity(), kv: RowType::Bf16, chunk: 1, one_kernel: true };
+        let options =
+            SequenceOptions { capacity: capacity(), kv: RowType::Bf16, chunk: 1, one_kernel: true };
         let sequence = Sequence::new(&model, options).expect("a sequence");
         Self { model, sequence }
     }

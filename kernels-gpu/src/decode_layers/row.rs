@@ -33,7 +33,8 @@ pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32;
     while j < HELD {
         let there = thread_idx_x() + THREADS * (j as u32) < k;
         // SAFETY: an element of the gain.
-        gains[j] = unsafe { ld_if(!norm.is_null() && there, own.wrapping_add(THREADS as usize * j)) };
+        gains[j] =
+            unsafe { ld_if(!norm.is_null() && there, own.wrapping_add(THREADS as usize * j)) };
         j += 1;
     }
     gains

@@ -5,7 +5,9 @@
 //! come behind all the weights.
 
 use contract::bit_linear::LANES;
-use contract::decode_layers::{Args, LINEARS, Linear, SHARE_WORDS, Shape, THREADS, WARPS, row_bytes};
+use contract::decode_layers::{
+    Args, LINEARS, Linear, SHARE_WORDS, Shape, THREADS, WARPS, row_bytes,
+};
 
 use super::Memory;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, fence_async, wait};
