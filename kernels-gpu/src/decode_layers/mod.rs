@@ -15,8 +15,7 @@ mod weights;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS,
-    WARPS,
+    Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::dequantise;
@@ -267,5 +266,4 @@ const _: () = assert!(
     THREADS as usize * SHORT == MAX_HIDDEN
         && THREADS as usize * LONG == MAX_FFN
         && THREADS == MAX_OUTPUTS
-
 );

@@ -186,12 +186,13 @@ pub(super) unsafe fn multiply(memory: Memory, share: &Share, layer: u32, kind: u
             }
             sums.take(weights, q);
         };
-        let from = group;
-        while group < until {
-            let other = group ^ 1;
-            let paired = other >= from && other < until;
-            take(if paired { group ^ swap } else { group });
-            group += 1;
+        while group + 2 <= until {
+            take(group + swap);
+            take(group + (1 - swap));
+            group += 2;
+        }
+        if group < until {
+            take(group);
         }
         let found = sums.finish_columns(lane_id() / LANES % 2 == 1);
         let mut r = 0;

@@ -1,6 +1,8 @@
 //! What a block makes of a key block and its queries, all of them in shared memory.
 
-use contract::decode_layers::{Args, HEAD_STEP, KEY_BYTES, MAX_HEAD_DIM, UNIT_HEADS, partial_len, tag, word};
+use contract::decode_layers::{
+    Args, HEAD_STEP, KEY_BYTES, MAX_HEAD_DIM, UNIT_HEADS, partial_len, tag, word,
+};
 use contract::num::{exp, fma, max, score, weighted_value};
 
 use super::{Attention, KEYS, Memory, SIDE, Unit, own_thread};
