@@ -30,7 +30,9 @@ use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
 
 /// Positions of the context: prompts and texts end here at the latest.
-const CONTEXT: usize = 1024;
+const CONTEXT: usize = 4096;
+/// Tokens that the rate at the end of the context is measured over.
+const LAST: usize = 128;
 /// Positions that decode rates are given up to.
 const DECODE_TO: usize = 512;
 /// Position windows that decode rates are given for.
@@ -59,14 +61,26 @@ struct Setting {
     graph: bool,
     pdl: bool,
     head: HeadKind,
+    one_kernel: bool,
 }
 
 const SETTINGS: &[Setting] = &[
-    Setting { name: "graph, PDL", graph: true, pdl: true, head: HeadKind::Stored },
-    Setting { name: "graph, PDL, int8 head", graph: true, pdl: true, head: HeadKind::Int8 },
-    Setting { name: "graph", graph: true, pdl: false, head: HeadKind::Stored },
-    Setting { name: "PDL, no graph", graph: false, pdl: true, head: HeadKind::Stored },
+    Setting { name: "graph, PDL", ..FASTEST },
+    Setting { name: "graph, PDL, int8 head", head: HeadKind::Int8, ..FASTEST },
+    Setting { name: "layers apart, graph, PDL", one_kernel: false, ..FASTEST },
+    Setting {
+        name: "layers apart, graph, PDL, int8 head",
+        one_kernel: false,
+        head: HeadKind::Int8,
+        ..FASTEST
+    },
+    Setting { name: "graph", pdl: false, ..FASTEST },
+    Setting { name: "PDL, no graph", graph: false, ..FASTEST },
 ];
+
+/// With everything on.
+const FASTEST: Setting =
+    Setting { name: "", graph: true, pdl: true, head: HeadKind::Stored, one_kernel: true };
 
 fn main() -> ExitCode {
     run("tokens_per_second", |suite| {
@@ -147,6 +161,7 @@ fn measure(
         .pdl(setting.pdl)
         .head(setting.head)
         .tuning(if suite.options().no_tune { Tuning::Off } else { Tuning::Auto })
+        .one_kernel(setting.one_kernel)
         .build()?;
     let tuning = session.load_stats().tuning.clone();
     let note = format!("tuning: {} choices of {:?}", tuning.choices, tuning.sources);
@@ -186,6 +201,17 @@ fn measure(
         let seconds = median(seconds)?;
         row.set(&format!("first_token_{len}_ms"), 1e3 * seconds);
         row.set(&format!("prefill_{len}_tok_per_s"), len as f64 / seconds);
+    }
+    if context == CONTEXT {
+        let mut rates = Vec::new();
+        for repeat in 0..TEXTS {
+            let ids = prompt(55 + repeat as u64, CONTEXT - LAST, vocab);
+            let text = generate(&mut session, &ids, LAST, 0.0)?;
+            if let [first, .., last] = text.times[..] {
+                rates.push((text.times.len() - 1) as f64 / (last - first));
+            }
+        }
+        row.set(&format!("decode_greedy_to_{CONTEXT}_tok_per_s"), median(rates)?);
     }
     for (name, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
         let to = DECODE_TO.min(context);
@@ -415,8 +441,10 @@ fn host_time(suite: &mut Suite, path: &Path) -> anyhow::Result<()> {
     let model = Model::load(CudaBackend::open(options)?, &checkpoint, &mut |_| {})?;
     let capacity = context(path)?;
     let chunk = 256.min(capacity);
-    let mut sequence =
-        Sequence::new(&model, SequenceOptions { capacity, kv: RowType::Bf16, chunk })?;
+    let mut sequence = Sequence::new(
+        &model,
+        SequenceOptions { capacity, kv: RowType::Bf16, chunk, one_kernel: true },
+    )?;
     let ids = prompt(3, 16, model.config().vocab_size);
     sequence.begin(model.backend(), &ids, &GREEDY)?;
     model.prefill(&mut sequence, &ids, 0)?;

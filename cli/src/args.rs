@@ -96,6 +96,9 @@ pub(crate) struct EngineArgs {
     /// Choose kernel variants by this record of `bitnet tune` alone
     #[arg(long, env = "BITNET_TUNE_FILE", value_name = "FILE", conflicts_with = "no_tune")]
     pub(crate) tune_file: Option<PathBuf>,
+    /// Run the layers of a decode step as several kernels each
+    #[arg(long, env = "BITNET_NO_ONE_KERNEL", value_parser = FalseyValueParser::new())]
+    pub(crate) no_one_kernel: bool,
 }
 
 /// How tokens are chosen and when to stop.

@@ -47,6 +47,7 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
             (None, true) => Tuning::Off,
             (None, false) => Tuning::Auto,
         })
+        .one_kernel(!args.no_one_kernel)
         .profile(args.profile.is_some())
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,

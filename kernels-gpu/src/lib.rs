@@ -25,6 +25,8 @@ pub mod attention_step;
 pub mod bit_linear;
 pub mod bmm;
 pub mod conv2d;
+#[cfg(level_sm_90a)]
+pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
 pub mod kv_append;

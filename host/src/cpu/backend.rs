@@ -524,6 +524,10 @@ impl Backend for CpuBackend {
         )
     }
 
+    fn decode_layers(&self, op: ops::decode_layers::DecodeLayers<'_, Self>) -> Result<(), OpError> {
+        super::decode_layers::decode_layers(self, op)
+    }
+
     fn lm_head(&self, op: ops::lm_head::LmHead<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let x = &op.x.as_slice()[op.x_at..];

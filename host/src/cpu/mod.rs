@@ -16,6 +16,7 @@ pub mod conv2d;
 pub mod conv2d_int8;
 mod dense;
 mod products;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
 pub mod kv_append;

@@ -43,6 +43,8 @@ const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, attributes) == 40);
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, attributes_len) == 48);
 
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 pub(crate) const ATTRIBUTE_CLUSTER: u32 = 4;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.

@@ -7,6 +7,7 @@
 use super::activations::{Activations, Past};
 use super::{AttentionLayer, Mlp};
 use crate::ops::act_quant::{ActQuant, Source};
+use crate::ops::decode_layers::{Layer, Linear};
 use crate::ops::rope::RopeTable;
 use crate::ops::{Backend, OpError};
 
@@ -51,6 +52,17 @@ impl<B: Backend> Block<B> {
         self.norm(backend, x, &self.post_attention_norm, m, true)?;
         self.mlp.forward(backend, x, m)?;
         Ok(true)
+    }
+
+    /// Its linear layers, each with the norm in front of it.
+    pub fn linears(&self) -> Layer<'_, B> {
+        let Self { attention, mlp, .. } = self;
+        [
+            Linear { w: &attention.qkv, norm: Some(&self.input_norm) },
+            Linear { w: &attention.o, norm: attention.sub_norm.as_ref() },
+            Linear { w: &mlp.gate_up, norm: Some(&self.post_attention_norm) },
+            Linear { w: &mlp.down, norm: mlp.sub_norm.as_ref() },
+        ]
     }
 
     fn norm(

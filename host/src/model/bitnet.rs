@@ -14,6 +14,7 @@ use super::sequence::Sequence;
 use super::{HeadKind, ModelError};
 use crate::checkpoint::ModelConfig;
 use crate::layers::{Activations, Block, Past};
+use crate::ops::decode_layers::{DecodeLayers, Layer};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
@@ -89,6 +90,11 @@ impl<B: Backend> Model<B> {
     /// The model's configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The linear layers of every block.
+    pub(super) fn linears(&self) -> Vec<Layer<'_, B>> {
+        self.blocks.iter().map(Block::linears).collect()
     }
 
     /// Heads of every attention layer.
@@ -241,7 +247,7 @@ impl<B: Backend> Model<B> {
         m: usize,
         reach: usize,
     ) -> Result<(), OpError> {
-        let Sequence { x, caches, rope, ids, start, sampler, normed, .. } = sequence;
+        let Sequence { x, caches, together, rope, ids, start, sampler, normed, .. } = sequence;
         let (ids, ids_at, start, start_at) = match input {
             Input::Ids => (&*ids, 0, &*start, 0),
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
@@ -249,9 +255,23 @@ impl<B: Backend> Model<B> {
         let (ids_stride, table) = (1, &self.embedding);
         self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
         let mut pending = false;
-        for (block, cache) in self.blocks.iter().zip(caches) {
-            let past = Past::Run { cache, start, start_at, reach };
-            pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+        if let (1, Some(table), Some(first)) = (m, together, self.blocks.first()) {
+            self.backend.decode_layers(DecodeLayers {
+                layers: &self.linears(),
+                caches,
+                table,
+                rope,
+                h: &mut x.h,
+                start,
+                start_at,
+                gate: first.mlp.gate,
+                eps: self.config.rms_norm_eps,
+            })?;
+        } else {
+            for (block, cache) in self.blocks.iter().zip(caches) {
+                let past = Past::Run { cache, start, start_at, reach };
+                pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+            }
         }
         self.last_norm(x, normed, m, pending)
     }

@@ -316,6 +316,15 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
+    fn runs_together(&self, shape: &contract::decode_layers::Shape) -> bool {
+        let sms = self.cuda.device().sm_count().max(1);
+        shape.blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayers>()
+    }
+
+    fn address<T: Element>(&self, buf: &Buf<T>) -> u64 {
+        buf.dev_ptr(self.stream()).addr()
+    }
+
     float_launches! {
         activation: Activation,
         conv2d: Conv2d,
@@ -393,6 +402,7 @@ impl Backend for CudaBackend {
         attention_paged: AttentionPaged,
         attention_step: AttentionStep,
         bit_linear: BitLinear,
+        decode_layers: DecodeLayers,
         lm_head: LmHead,
         lm_head_int8: LmHeadInt8,
         lut_matmul: LutMatmul,

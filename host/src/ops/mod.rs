@@ -19,6 +19,7 @@ pub mod bmm;
 pub mod choices;
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
 pub mod error;
@@ -185,6 +186,17 @@ pub trait Backend: Sized + Send + 'static {
     -> Result<(), OpError>;
     /// Rotation, cache append and attention of one row; see [`attention_step::AttentionStep`].
     fn attention_step(&self, op: attention_step::AttentionStep<'_, Self>) -> Result<(), OpError>;
+    /// Whether one kernel can run all layers of a model of these sizes on a row; see
+    /// [`decode_layers::DecodeLayers`]. A backend that gains nothing by it says no.
+    fn runs_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
+        false
+    }
+    /// The address of a buffer, as other kernels' data; 0 on a backend that has no use for it.
+    fn address<T: Element>(&self, _buf: &Self::Buf<T>) -> u64 {
+        0
+    }
+    /// All layers of a model on one row; see [`decode_layers::DecodeLayers`].
+    fn decode_layers(&self, op: decode_layers::DecodeLayers<'_, Self>) -> Result<(), OpError>;
     /// One row through a ternary layer; see [`bit_linear::BitLinear`].
     fn bit_linear(&self, op: bit_linear::BitLinear<'_, Self>) -> Result<(), OpError>;
     /// Batched matrix product; see [`bmm::Bmm`].

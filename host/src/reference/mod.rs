@@ -14,6 +14,7 @@ pub mod attention_paged;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod bmm;
 pub mod embed;

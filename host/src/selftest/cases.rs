@@ -10,8 +10,8 @@ use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
-    elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8, lut_matmul,
-    pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    decode_layers, elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8,
+    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -40,6 +40,7 @@ enum Inputs {
     AttentionStep(attention_step::Inputs),
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
+    DecodeLayers(decode_layers::Case),
     Elementwise(elementwise::Inputs),
     Conv2dWhole(conv2d::WholeInputs),
     Embed(embed::Inputs),
@@ -75,6 +76,7 @@ impl Run for Case {
             Inputs::AttentionStep(inputs) => inputs.run(bed),
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
+            Inputs::DecodeLayers(case) => case.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Conv2dWhole(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
@@ -279,6 +281,10 @@ impl List {
                 false => symbol::<contract::bit_linear::BitLinearLong>(),
             };
             self.add(kernel, what, Inputs::BitLinear(case));
+        }
+        for (what, case) in decode_layers::cases() {
+            let kernel = symbol::<contract::decode_layers::DecodeLayers>();
+            self.add(kernel, what, Inputs::DecodeLayers(case));
         }
     }
 

@@ -16,6 +16,7 @@ pub mod bit_linear;
 pub mod conv2d;
 pub mod bmm;
 pub mod cases;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
 pub mod kv_append;

@@ -60,6 +60,7 @@ pub struct SessionBuilder {
     no_graph: bool,
     no_pdl: bool,
     tuning: Tuning,
+    no_one_kernel: bool,
 }
 
 impl SessionBuilder {
@@ -187,6 +188,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn pages(mut self, pages: usize) -> Self {
         self.pages = Some(pages);
+        self
+    }
+
+    /// Whether a decode step runs all layers in one kernel, where the device and the sizes of the model allow
+    /// it. The tokens are the same.
+    #[must_use]
+    pub fn one_kernel(mut self, one_kernel: bool) -> Self {
+        self.no_one_kernel = !one_kernel;
         self
     }
 
@@ -336,7 +345,9 @@ impl Make for One {
         context: usize,
     ) -> Result<Self::Engine, SessionError> {
         let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
-        let sequence = Sequence::new(&model, SequenceOptions { capacity: context, kv, chunk })?;
+        let one_kernel = !settings.no_one_kernel;
+        let options = SequenceOptions { capacity: context, kv, chunk, one_kernel };
+        let sequence = Sequence::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, settings.records())))
     }

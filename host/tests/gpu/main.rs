@@ -15,6 +15,7 @@ mod bit_linear;
 mod conv2d;
 mod bmm;
 mod coverage;
+mod decode_layers;
 mod device;
 mod driver;
 mod elementwise;

@@ -50,6 +50,8 @@ pub struct LaunchSpec {
     /// Whether all of the memory that cache and shared memory divide is to be shared: a multiprocessor
     /// changes the division only while it is empty, so kernels that overlap have to agree.
     pub all_shared: bool,
+    /// Whether its blocks wait for each other: a launch whose blocks do not all fit at once is refused.
+    pub all_at_once: bool,
 }
 
 impl LaunchSpec {
@@ -65,6 +67,7 @@ impl LaunchSpec {
             min_blocks_per_sm: 0,
             tensor_maps: false,
             all_shared: false,
+            all_at_once: false,
         }
     }
 
@@ -101,6 +104,11 @@ impl LaunchSpec {
     /// The same with as much shared memory, and as little cache, as there can be.
     pub const fn with_all_shared(self) -> Self {
         Self { all_shared: true, ..self }
+    }
+
+    /// The same with blocks that wait for each other (a cooperative launch).
+    pub const fn all_at_once(self) -> Self {
+        Self { all_at_once: true, ..self }
     }
 
     /// Threads of a block.

@@ -104,6 +104,7 @@ families! {
         Conv2dTernaryLines, Conv2dTernaryLinesPair,
         Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16, Conv2dLinesF16, Conv2dLinesPairF16,
         Conv2dLinesSplitF16;
+    decode_layers: DecodeLayers;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
