@@ -87,7 +87,7 @@ fn truth(checkpoint: &Checkpoint, kv: RowType) -> Vec<Request> {
     let options = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
     let backend = CpuBackend::open(options).expect("a CPU");
     let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
-    let options = SequenceOptions { capacity: CAPACITY, kv, chunk: 64 };
+    let options = SequenceOptions { capacity: CAPACITY, kv, chunk: 64, one_kernel: true };
     let mut sequence = Sequence::new(&model, options).expect("a sequence");
     let mut requests = requests(checkpoint.config().vocab_size);
     for request in &mut requests {

@@ -97,7 +97,7 @@ pub fn show_new() {
 /// # Safety
 ///
 /// `to` and `from` are aligned to 16, `bytes` is a multiple of 16, not 0; they are readable and nobody writes them meanwhile;
-/// nobody uses the destination before the wait, and what was done with it before stands before [`fence_async`] and a barrier.
+/// nobody uses the destination before the wait, and what was done with it before stands before a proxy fence and a barrier.
 #[cfg(level_sm_90a)]
 #[inline(always)]
 pub unsafe fn copy_bulk<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier: Barrier) {
@@ -110,15 +110,6 @@ pub unsafe fn copy_bulk<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier
             options(nostack),
         );
     }
-}
-
-/// Puts accesses to shared memory so far before those of copies that are asked for after it.
-/// `fence.proxy.async.shared::cta`
-#[cfg(level_sm_90a)]
-#[inline(always)]
-pub fn fence_async() {
-    // SAFETY: orders memory accesses, makes none.
-    unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }
 
 /// Waits for the end of the phase of this parity: comes back at once when it has ended and the one

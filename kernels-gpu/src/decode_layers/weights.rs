@@ -10,7 +10,8 @@ use contract::decode_layers::{
 };
 
 use super::Memory;
-use crate::arch::mbarrier::{arrive_expecting, copy_bulk, fence_async, wait};
+use crate::arch::mbarrier::{arrive_expecting, copy_bulk, wait};
+use crate::arch::wgmma::proxy_fence;
 use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
@@ -116,7 +117,7 @@ pub(super) unsafe fn ask(args: &Args, memory: Memory, part: u32, from: *const u8
         let Share { tile, stride: bytes, area: to, .. } = Share::find(memory, kind);
         let barrier = memory.full.add(kind);
         arrive_expecting(barrier, bytes * tile.rows);
-        fence_async();
+        proxy_fence();
         // The rows of the outputs stand together, and those of the factors.
         let rows = tile.outputs * bytes;
         let from = from.wrapping_add(tile.first as usize * bytes as usize);

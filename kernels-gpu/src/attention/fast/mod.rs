@@ -107,7 +107,7 @@ macro_rules! kernels {
         ///
         /// The launch obeys the kernel's `SPEC` with its tile's grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+        unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             const { assert!($kernel::TILE.rows == 64 * $mt && $kernel::TILE.head_dim == $d) };
             // SAFETY: the caller's promise.
             unsafe { fast::<$d, $mt, $nt>(&args, $kernel::TILE) }

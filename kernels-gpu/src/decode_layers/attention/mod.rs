@@ -15,12 +15,11 @@ use contract::kv_append::kv_stride;
 use super::exchange::Exchange;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::hint::opaque_here;
-use crate::arch::mbarrier::{
-    Barrier, arrive_after_copies, arrive_expecting, copy_bulk, fence_async, init, wait,
-};
+use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init, wait};
 use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use crate::arch::wgmma::proxy_fence;
 
 const KEYS: u32 = KEY_BLOCK as u32;
 /// Threads of a query head.
@@ -190,7 +189,7 @@ impl<'a> Attention<'a> {
             arrive_after_copies(barrier);
             if own_thread() == THREADS - 32 {
                 // Values follow each other as in the cache.
-                fence_async();
+                proxy_fence();
                 arrive_expecting(barrier, bytes * unit.stored);
                 if unit.stored > 0 {
                     copy_bulk(values, from[1], bytes * unit.stored, barrier);
