@@ -13,6 +13,7 @@ use contract::w2a8::act_bytes;
 enum Front {
     Nothing,
     ResidualAndNorm,
+    ResidualAndLayerNorm,
     Relu2AndNorm,
 }
 
@@ -38,6 +39,7 @@ impl Case for Quant {
         let front = match self.front {
             Front::Nothing => "",
             Front::ResidualAndNorm => " add, rmsnorm",
+            Front::ResidualAndLayerNorm => " add, layernorm",
             Front::Relu2AndNorm => " relu2 gate, rmsnorm",
         };
         format!("{}x{}{front}", self.m, self.k)
@@ -49,6 +51,7 @@ impl Case for Quant {
             Front::Nothing => len,
             // x is read and written, delta read; or gate and up read, the product written.
             Front::ResidualAndNorm | Front::Relu2AndNorm => 3 * len + self.k,
+            Front::ResidualAndLayerNorm => 3 * len + 2 * self.k,
         };
         (4 * floats + self.m * (act_bytes(self.k) + 8)) as u64
     }
@@ -71,6 +74,13 @@ impl Case for Quant {
         let source = match self.front {
             Front::Nothing => Source::Plain { x },
             Front::ResidualAndNorm => Source::RmsNorm { x, delta: Some(other), weight, eps: 1e-5 },
+            Front::ResidualAndLayerNorm => Source::LayerNorm {
+                x,
+                delta: Some(other),
+                weight: Some(weight),
+                bias: Some(weight),
+                eps: 1e-5,
+            },
             Front::Relu2AndNorm => Source::Gated {
                 gate: Gate::Relu2,
                 gate_up: x,
@@ -94,7 +104,12 @@ impl Case for Quant {
 fn main() -> ExitCode {
     run("act_quant", |suite| {
         for &(m, k) in BENCH_SHAPES {
-            for front in [Front::Nothing, Front::ResidualAndNorm, Front::Relu2AndNorm] {
+            for front in [
+                Front::Nothing,
+                Front::ResidualAndNorm,
+                Front::ResidualAndLayerNorm,
+                Front::Relu2AndNorm,
+            ] {
                 suite.measure(&Quant { m, k, front })?;
             }
         }

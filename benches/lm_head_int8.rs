@@ -48,11 +48,11 @@ impl Case for Head<'_> {
         let mut w = Dense::alloc(backend, "bench", RowType::Bf16, self.vocab, self.k)?;
         w.write_rows(backend, 0, self.table)?;
         let copy = Int8Table::new(backend, &w)?;
-        let mut sampler = SampleState::alloc(backend, self.vocab)?;
+        let mut sampler = SampleState::alloc(backend, self.vocab, 1)?;
         backend.write(&mut sampler.params, 0, &param_words(&self.params))?;
         Ok(Tensors {
             x: upload(backend, &uniform(1, self.k, 3.0))?,
-            input: copy.input(backend)?,
+            input: copy.input(backend, 1)?,
             w,
             copy,
             sampler,
@@ -62,7 +62,17 @@ impl Case for Head<'_> {
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
         let Tensors { x, w, copy: table, input, sampler, logits } = t;
-        backend.lm_head_int8(LmHeadInt8 { x, x_at: 0, w, table, input, sampler, logits })
+        backend.lm_head_int8(LmHeadInt8 {
+            x,
+            x_at: 0,
+            w,
+            table,
+            input,
+            sampler,
+            row: 0,
+            logits,
+            m: 1,
+        })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {

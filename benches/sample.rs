@@ -39,7 +39,7 @@ impl Case for Pick {
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
-        let mut sampler = SampleState::alloc(backend, self.vocab)?;
+        let mut sampler = SampleState::alloc(backend, self.vocab, 1)?;
         backend.write(&mut sampler.params, 0, &param_words(&self.params))?;
         let (logits, out) = (upload(backend, &logits(self.vocab, 1))?, backend.alloc_tokens(8)?);
         Ok(Tensors { logits, sampler, out })
@@ -47,7 +47,15 @@ impl Case for Pick {
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
         let Tensors { logits, sampler, out } = t;
-        backend.sample(Sample { logits, logits_at: 0, vocab: self.vocab, sampler, out })
+        backend.sample(Sample {
+            logits,
+            logits_at: 0,
+            vocab: self.vocab,
+            sampler,
+            row: 0,
+            rows: 1,
+            out,
+        })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {

@@ -151,7 +151,7 @@ impl Case for Convolution {
 
     fn run<B: Backend>(&self, backend: &B, t: &mut ConvTensors<B>) -> Result<(), OpError> {
         let ConvTensors { w, x, y } = t;
-        backend.sparse_conv2d(Conv2d { w, x, y, shape: self.shape, math: self.math })
+        backend.sparse_conv2d(Conv2d { w, x, y, shape: self.shape, math: self.math, kernel: None })
     }
 
     fn compare(&self, found: &[u32], expected: &[u32]) -> anyhow::Result<()> {

@@ -24,12 +24,15 @@ use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::sample::GREEDY;
 use bitnet_gpu::session::{HeadKind, Math, Session};
 use bitnet_gpu::text::SamplingParams;
+use bitnet_gpu::tune::Tuning;
 use contract::kv_append::kv_stride;
 use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
 
 /// Positions of the context: prompts and texts end here at the latest.
-const CONTEXT: usize = 1024;
+const CONTEXT: usize = 4096;
+/// Tokens that the rate at the end of the context is measured over.
+const LAST: usize = 128;
 /// Positions that decode rates are given up to.
 const DECODE_TO: usize = 512;
 /// Position windows that decode rates are given for.
@@ -42,6 +45,12 @@ const LONG_PROMPTS: &[usize] = &[512, 2048];
 const REPEATS: usize = 5;
 /// Texts of each decode measurement.
 const TEXTS: usize = 3;
+/// Sequences at once.
+const BATCHES: &[usize] = &[1, 8, 32, 64];
+/// Positions that each sequence of a batch has in front of the steps that are timed: these end at 512.
+const BATCH_AT: usize = 512 - 2 * BATCH_STEPS;
+/// Steps in front of those that are timed, and as many that are.
+const BATCH_STEPS: usize = 32;
 /// Tokens that every setting has to agree on.
 const SAME_TOKENS: usize = 48;
 
@@ -52,14 +61,26 @@ struct Setting {
     graph: bool,
     pdl: bool,
     head: HeadKind,
+    one_kernel: bool,
 }
 
 const SETTINGS: &[Setting] = &[
-    Setting { name: "graph, PDL", graph: true, pdl: true, head: HeadKind::Stored },
-    Setting { name: "graph, PDL, int8 head", graph: true, pdl: true, head: HeadKind::Int8 },
-    Setting { name: "graph", graph: true, pdl: false, head: HeadKind::Stored },
-    Setting { name: "PDL, no graph", graph: false, pdl: true, head: HeadKind::Stored },
+    Setting { name: "graph, PDL", ..FASTEST },
+    Setting { name: "graph, PDL, int8 head", head: HeadKind::Int8, ..FASTEST },
+    Setting { name: "layers apart, graph, PDL", one_kernel: false, ..FASTEST },
+    Setting {
+        name: "layers apart, graph, PDL, int8 head",
+        one_kernel: false,
+        head: HeadKind::Int8,
+        ..FASTEST
+    },
+    Setting { name: "graph", pdl: false, ..FASTEST },
+    Setting { name: "PDL, no graph", graph: false, ..FASTEST },
 ];
+
+/// With everything on.
+const FASTEST: Setting =
+    Setting { name: "", graph: true, pdl: true, head: HeadKind::Stored, one_kernel: true };
 
 fn main() -> ExitCode {
     run("tokens_per_second", |suite| {
@@ -69,6 +90,13 @@ fn main() -> ExitCode {
         for setting in SETTINGS {
             if suite.options().wants(setting.name) {
                 measure(suite, &model, *setting, &mut expected)?;
+            }
+        }
+        for head in [HeadKind::Stored, HeadKind::Int8] {
+            let wanted = |batch: &&usize| suite.options().wants(&batch_name(**batch, head));
+            let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
+            if !batches.is_empty() {
+                measure_batches(suite, &model, head, &batches)?;
             }
         }
         for (name, math) in [("prefill exact", Math::Exact), ("prefill fast", Math::TensorCore)] {
@@ -132,7 +160,14 @@ fn measure(
         .graph(setting.graph)
         .pdl(setting.pdl)
         .head(setting.head)
+        .tuning(if suite.options().no_tune { Tuning::Off } else { Tuning::Auto })
+        .one_kernel(setting.one_kernel)
         .build()?;
+    let tuning = session.load_stats().tuning.clone();
+    let note = format!("tuning: {} choices of {:?}", tuning.choices, tuning.sources);
+    if !suite.report().notes.contains(&note) {
+        suite.report().notes.push(note);
+    }
     let load_seconds = started.elapsed().as_secs_f64();
     let host = memory();
     let vocab = session.config().vocab_size;
@@ -166,6 +201,17 @@ fn measure(
         let seconds = median(seconds)?;
         row.set(&format!("first_token_{len}_ms"), 1e3 * seconds);
         row.set(&format!("prefill_{len}_tok_per_s"), len as f64 / seconds);
+    }
+    if context == CONTEXT {
+        let mut rates = Vec::new();
+        for repeat in 0..TEXTS {
+            let ids = prompt(55 + repeat as u64, CONTEXT - LAST, vocab);
+            let text = generate(&mut session, &ids, LAST, 0.0)?;
+            if let [first, .., last] = text.times[..] {
+                rates.push((text.times.len() - 1) as f64 / (last - first));
+            }
+        }
+        row.set(&format!("decode_greedy_to_{CONTEXT}_tok_per_s"), median(rates)?);
     }
     for (name, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
         let to = DECODE_TO.min(context);
@@ -201,6 +247,79 @@ fn measure(
         println!("  {:<14} {name:<36} {:.2}", row.case, value.as_f64().unwrap_or_default());
     }
     suite.report().rows.push(row);
+    Ok(())
+}
+
+fn batch_name(batch: usize, head: HeadKind) -> String {
+    match head {
+        HeadKind::Stored => format!("batch {batch}"),
+        HeadKind::Int8 => format!("batch {batch}, int8 head"),
+    }
+}
+
+/// All tokens per second of batches whose sequences stand at position 512, graph and PDL, greedy.
+fn measure_batches(
+    suite: &mut Suite,
+    path: &Path,
+    head: HeadKind,
+    batches: &[usize],
+) -> anyhow::Result<()> {
+    let params = |seed| SamplingParams {
+        temperature: 0.0,
+        max_tokens: 3 * BATCH_STEPS,
+        seed,
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let most = batches.iter().copied().max().unwrap_or(1);
+    let context = BATCH_AT + 3 * BATCH_STEPS;
+    ensure!(context <= self::context(path)?, "batches are measured at position 512");
+    let builder =
+        Session::builder().model(path).backend(BackendChoice::Cuda(suite.options().device));
+    let builder = builder.context(context).head(head);
+    // What a sequence gives alone.
+    let mut session = builder.clone().build()?;
+    let vocab = session.config().vocab_size;
+    let prompts: Vec<_> =
+        (0..most).map(|i| prompt(900 + i as u64, BATCH_AT - i % 7, vocab)).collect();
+    let alone = session.generate(&prompts[0], &params(0), |_| ControlFlow::Continue(()))?.tokens;
+    drop(session);
+    let mut engine = builder.max_batch(most).build_batch()?;
+    for &batch in batches {
+        let mut seconds = Vec::new();
+        for _ in 0..TEXTS {
+            let first = engine.add_request(&prompts[0], &params(0))?;
+            for prompt in &prompts[1..batch] {
+                engine.add_request(prompt, &params(0))?;
+            }
+            let (mut text, mut step) = (Vec::new(), 0);
+            let mut started = Instant::now();
+            while !engine.is_empty() {
+                if step == BATCH_STEPS {
+                    started = Instant::now();
+                }
+                for output in engine.step()? {
+                    if output.id == first {
+                        text.push(output.token);
+                    }
+                }
+                step += 1;
+                if step == 2 * BATCH_STEPS {
+                    seconds.push(started.elapsed().as_secs_f64() / BATCH_STEPS as f64);
+                }
+            }
+            ensure!(text == alone, "batch {batch}: other tokens than alone");
+        }
+        let seconds = median(seconds)?;
+        let mut row = Row { case: batch_name(batch, head), ..Row::default() };
+        row.compared = alone.len() as u64;
+        row.set("batch_step_us", 1e6 * seconds);
+        row.set("batch_tok_per_s", batch as f64 / seconds);
+        for (name, value) in &row.columns {
+            println!("  {:<22} {name:<28} {:.2}", row.case, value.as_f64().unwrap_or_default());
+        }
+        suite.report().rows.push(row);
+    }
     Ok(())
 }
 
@@ -322,8 +441,10 @@ fn host_time(suite: &mut Suite, path: &Path) -> anyhow::Result<()> {
     let model = Model::load(CudaBackend::open(options)?, &checkpoint, &mut |_| {})?;
     let capacity = context(path)?;
     let chunk = 256.min(capacity);
-    let mut sequence =
-        Sequence::new(&model, SequenceOptions { capacity, kv: RowType::Bf16, chunk })?;
+    let mut sequence = Sequence::new(
+        &model,
+        SequenceOptions { capacity, kv: RowType::Bf16, chunk, one_kernel: true },
+    )?;
     let ids = prompt(3, 16, model.config().vocab_size);
     sequence.begin(model.backend(), &ids, &GREEDY)?;
     model.prefill(&mut sequence, &ids, 0)?;

@@ -1,20 +1,28 @@
 """What other libraries take for the cases of a benchmark, timed as benches/ times ours; prints JSON.
 
-    python3 tools/peers.py [--cold-mb 512] [--device 0] BENCH CASE ...
+    python3 tools/peers.py [--cold-mb 512] [--device 0] [--ms-kernel LIBRARY] BENCH CASE ...
 
 BENCH is the name of a benchmark, CASE the name of one of its cases; cases that no peer here can run
 give no row. CUDA graphs of about a millisecond, events around each replay, median of 30. Cold: the
 calls rotate over copies of all tensors, of `--cold-mb` megabytes together (at least two of them);
-warm: one copy. Copies are as many as the benchmarks take: none beyond 512.
+warm: one copy. LIBRARY is a build of the `bitlinear_int8xint2` that microsoft/BitNet publishes. Copies are as many as the benchmarks take: none beyond 512.
 """
 
 import argparse
+import ctypes
 import json
 import re
 import statistics
 import sys
 
 BENCHES = {}
+
+# The library of `--ms-kernel`, and the shapes that the published kernel has code for.
+MS_KERNEL = None
+MS_SHAPES = (
+    (3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912), (4800, 3200),
+    (3200, 3200), (20480, 3200), (3200, 10240), (5120, 27648), (55296, 5120),
+)  # fmt: skip
 
 
 def bench(name):
@@ -183,28 +191,73 @@ def sparse(torch, case):
         yield "cudnn_dense_bf16", 1 << 40, copy
 
 
-@bench("w2a8_gemm")
-def w2a8_gemm(torch, case):
-    m, n, k = numbers(case)
-
+def linear_bf16(torch, m, n, k):
     def copy():
         w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
         x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         return lambda: torch.nn.functional.linear(x, w)
 
-    yield "torch_bf16", 2 * (n * k + m * k + m * n), copy
+    return "torch_bf16", 2 * (n * k + m * k + m * n), copy
+
+
+def random_int8(torch, *shape):
+    return torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8)
+
+
+def triton_w2a8(torch, m, n, k):
+    """Ours, in triton_w2a8.py; nothing where Triton is not installed."""
+    try:
+        import triton_w2a8 as ours
+    except ImportError:
+        return
+    if k % 4:
+        return
+    ours.check()
+
+    def copy():
+        w = torch.randint(0, 256, (n, k // 4), device="cuda", dtype=torch.uint8) & 0xAA
+        x, scale = random_int8(torch, m, k), torch.ones(m, device="cuda")
+        weight, y = torch.ones(1, device="cuda"), torch.empty(m, n, device="cuda")
+        return lambda: ours.w2a8(x, w, scale, weight, y)
+
+    yield "triton_w2a8", n * k // 4 + m * k + 4 * m * n, copy
+
+
+@bench("w2a8_gemm")
+def w2a8_gemm(torch, case):
+    m, n, k = numbers(case)
+    yield linear_bf16(torch, m, n, k)
+    if m > 16 and n % 8 == 0 and k % 8 == 0:
+
+        def copy():
+            w, x = random_int8(torch, n, k).t(), random_int8(torch, m, k)
+            return lambda: torch._int_mm(x, w)
+
+        yield "cublaslt_int8", n * k + m * k + 4 * m * n, copy
+    yield from triton_w2a8(torch, m, n, k)
 
 
 @bench("w2a8_gemv")
 def w2a8_gemv(torch, case):
     n, k = numbers(case)
+    yield linear_bf16(torch, 1, n, k)
+    yield from triton_w2a8(torch, 1, n, k)
+    if MS_KERNEL and (n, k) in MS_SHAPES:
 
-    def copy():
-        w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
-        x = torch.randn(1, k, device="cuda", dtype=torch.bfloat16)
-        return lambda: torch.nn.functional.linear(x, w)
+        def copy():
+            w, x = random_int8(torch, n * k // 4), random_int8(torch, k)
+            bf16 = {"device": "cuda", "dtype": torch.bfloat16}
+            y, scale, weights = torch.empty(n, **bf16), torch.ones(1, **bf16), torch.ones(8, **bf16)
+            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, w, y, scale, weights)]
+            tensors = (x, w, y, scale, weights)
 
-    yield "torch_bf16", 2 * n * k, copy
+            def call(_keep=tensors):
+                stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+                MS_KERNEL.bitlinear_int8xint2(*pointers, 1, n, k, stream)
+
+            return call
+
+        yield "ms_kernel", n * k // 4, copy
 
 
 def graph_of(torch, calls, launches):
@@ -256,7 +309,11 @@ def main():
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--cold-mb", type=int, default=512)
     parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--ms-kernel", metavar="LIBRARY")
     args = parser.parse_args()
+    if args.ms_kernel:
+        global MS_KERNEL
+        MS_KERNEL = ctypes.CDLL(args.ms_kernel)
     try:
         import torch
     except ImportError as error:

@@ -4,9 +4,7 @@
 use bitnet_gpu::ops::{Backend, Float, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::pack::PackedW2;
 use bitnet_gpu::reference::Inputs;
-use contract::w2a8::{
-    CODES_PER_WORD, PAD_WORD, Segments, act_bytes, act_index, code_shift, row_words,
-};
+use contract::w2a8::{CODES_PER_WORD, Segments, act_bytes, act_index, code_shift, row_words};
 
 use crate::case::blank;
 
@@ -32,47 +30,14 @@ pub fn bf16_bytes(seed: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// A packed ternary matrix `[n, k]`: a quarter -1, half 0, a quarter 1.
+/// A packed ternary matrix `[n, k]`; see [`Inputs::packed_words`].
 pub fn packed_words(seed: u64, n: usize, k: usize) -> Vec<u32> {
-    let (row, mut inputs) = (row_words(k), Inputs::new(seed));
-    let mut words: Vec<u32> = (0..(n * row).div_ceil(2))
-        .flat_map(|_| {
-            let bits = inputs.bits();
-            // A code of 3 becomes 1.
-            let codes = bits ^ (bits & (bits << 1) & 0xaaaa_aaaa_aaaa_aaaa);
-            [codes as u32, (codes >> 32) as u32]
-        })
-        .collect();
-    words.truncate(n * row);
-    // The rest of each row holds the code of zero.
-    let whole = k / CODES_PER_WORD;
-    if whole < row {
-        for words in words.chunks_exact_mut(row) {
-            for e in k % CODES_PER_WORD..CODES_PER_WORD {
-                let shift = code_shift(e);
-                words[whole] = words[whole] & !(3 << shift) | 1 << shift;
-            }
-            words[whole + 1..].fill(PAD_WORD);
-        }
-    }
-    words
+    Inputs::new(seed).packed_words(n, k)
 }
 
 /// `m` rows of `k` int8 activations in the contract's order, with their scales and sums.
 pub fn acts(seed: u64, m: usize, k: usize) -> (Vec<u32>, Vec<[u32; 2]>) {
-    let (bytes, mut inputs) = (act_bytes(k), Inputs::new(seed));
-    let (mut words, mut stats) = (vec![0u32; m * bytes / 4], Vec::with_capacity(m));
-    for row in words.chunks_exact_mut(bytes / 4) {
-        let mut sum = 0i32;
-        for i in 0..k {
-            let q = inputs.bits() as i8;
-            let at = act_index(i);
-            row[at / 4] |= u32::from(q as u8) << (8 * (at % 4));
-            sum += i32::from(q);
-        }
-        stats.push([(1.0 + inputs.floats(1, 0.5)[0]).to_bits(), sum as u32]);
-    }
-    (words, stats)
+    Inputs::new(seed).packed_acts(m, k)
 }
 
 /// A W2A8 product on the host: what `w2a8_gemv` and `w2a8_gemm` take.
@@ -176,40 +141,5 @@ fn parts(n: usize) -> Vec<(usize, f32)> {
     match n {
         0..3 => vec![(n, 0.02)],
         _ => vec![(n / 2, 0.013), (n / 3, 1.25), (n - n / 2 - n / 3, 0.4)],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packed_words_hold_ternaries_and_padding() {
-        for (n, k) in [(3, 64), (2, 65), (5, 100), (1, 1), (4, 192)] {
-            let words = packed_words(1, n, k);
-            assert_eq!(words.len(), n * row_words(k));
-            let mut seen = [0; 4];
-            for row in words.chunks_exact(row_words(k)) {
-                for i in 0..16 * row.len() {
-                    let code = row[i / 16] >> code_shift(i % 16) & 3;
-                    seen[code as usize] += 1;
-                    assert!(i < k || code == 1, "n={n} k={k} i={i} code={code}");
-                }
-            }
-            assert_eq!(seen[3], 0);
-            assert!(n * k < 64 || seen[0] > 0 && seen[2] > 0);
-        }
-    }
-
-    #[test]
-    fn activations_carry_their_sum() {
-        let (words, stats) = acts(3, 2, 700);
-        let per_row = act_bytes(700) / 4;
-        for (row, stats) in words.chunks_exact(per_row).zip(stats) {
-            let bytes = row.iter().flat_map(|w| w.to_le_bytes());
-            let sum: i32 = bytes.map(|b| i32::from(b as i8)).sum();
-            assert_eq!(sum as u32, stats[1]);
-            assert!(f32::from_bits(stats[0]) > 0.0);
-        }
     }
 }

@@ -36,9 +36,15 @@ pub struct Options {
     /// The peers in PyTorch as well, by python3 in the same run (tools/peers.py)
     #[arg(long, env = "BITNET_BENCH_PEERS", value_parser = clap::builder::FalseyValueParser::new())]
     pub peers: bool,
+    /// w2a8_gemv, with --peers: a build of the published `bitlinear_int8xint2` (a shared library)
+    #[arg(long, value_name = "PATH", env = "BITNET_BENCH_MS_KERNEL")]
+    pub ms_kernel: Option<PathBuf>,
     /// tokens_per_second: checkpoint folder or file, instead of a synthetic one
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
+    /// tokens_per_second: leave out what `bitnet tune` has measured
+    #[arg(long)]
+    pub no_tune: bool,
     /// tokens_per_second: named configuration to synthesise
     #[arg(long, value_name = "CONFIG", default_value = "2b4t")]
     pub config: String,

@@ -1,15 +1,18 @@
 //! Figures of other libraries, measured by their own Python on the same GPU in the same run.
 //!
-//! The script is part of the program and goes to `python3` through a pipe, so that it is at hand
-//! wherever the program is.
+//! The scripts are part of the program, so that they are at hand wherever it is; `python3` reads them
+//! from a folder that lives as long as it runs.
 
-use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-const SCRIPT: &str = include_str!("../../tools/peers.py");
+const SCRIPTS: [(&str, &str); 2] = [
+    ("peers.py", include_str!("../../tools/peers.py")),
+    ("triton_w2a8.py", include_str!("../../tools/triton_w2a8.py")),
+];
 
 /// What the script prints.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,7 +36,8 @@ pub(crate) struct PeerRow {
     pub(crate) warm_us: f64,
 }
 
-/// The peers of `bench` at `cases`, rotating over `cold_mb` megabytes.
+/// The peers of `bench` at `cases`, rotating over `cold_mb` megabytes; `ms_kernel` is a build of the
+/// published `bitlinear_int8xint2`.
 ///
 /// # Errors
 /// No python3, no PyTorch with CUDA in it, or a script that failed; its own words are shown.
@@ -42,18 +46,25 @@ pub(crate) fn measure(
     cases: &[String],
     cold_mb: u64,
     device: u32,
+    ms_kernel: Option<&Path>,
 ) -> anyhow::Result<Peers> {
-    let mut python = Command::new("python3")
-        .args(["-", "--cold-mb", &cold_mb.to_string(), "--device", &device.to_string(), bench])
-        .args(cases)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("--peers needs python3 with PyTorch")?;
-    if let Some(mut stdin) = python.stdin.take() {
-        stdin.write_all(SCRIPT.as_bytes())?;
+    let folder = tempfile::tempdir()?;
+    for (name, text) in SCRIPTS {
+        std::fs::write(folder.path().join(name), text)?;
     }
-    let output = python.wait_with_output()?;
+    let mut python = Command::new("python3");
+    python.arg(folder.path().join(SCRIPTS[0].0));
+    python.args(["--cold-mb", &cold_mb.to_string(), "--device", &device.to_string()]);
+    if let Some(library) = ms_kernel {
+        python.arg("--ms-kernel").arg(library.canonicalize().context("--ms-kernel")?);
+    }
+    let output = python
+        .arg(bench)
+        .args(cases)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("--peers needs python3 with PyTorch")?;
     if !output.status.success() {
         bail!("the peer script ended with {}; --peers needs PyTorch with CUDA", output.status);
     }

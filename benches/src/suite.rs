@@ -371,8 +371,9 @@ impl Suite {
     fn peers(&mut self) -> anyhow::Result<()> {
         let mut cases: Vec<_> = self.report.rows.iter().map(|row| row.case.clone()).collect();
         cases.dedup();
-        let Options { cold_mb, device, .. } = self.options;
-        let peers = peers::measure(&self.report.bench, &cases, cold_mb, device)?;
+        let Options { cold_mb, device, ref ms_kernel, .. } = self.options;
+        let peers =
+            peers::measure(&self.report.bench, &cases, cold_mb, device, ms_kernel.as_deref())?;
         for peer in &peers.rows {
             for row in self.report.rows.iter_mut().filter(|row| row.case == peer.case) {
                 let name = &peer.peer;

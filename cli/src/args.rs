@@ -3,7 +3,7 @@
 //! Every option is also an environment variable, `BITNET_` and its name. Ranges that the library
 //! knows (sampling) are checked there, so that a program and the command line meet the same rules.
 
-use crate::{chat, completions, convert, doctor, generate, inspect, synth};
+use crate::{chat, completions, convert, doctor, generate, inspect, synth, tune};
 use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::text::SamplingParams;
 use clap::builder::FalseyValueParser;
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Synth(synth::SynthArgs),
     /// Show driver, devices, kernels and settings, and check that they work
     Doctor(doctor::DoctorArgs),
+    /// Measure which kernel variants are the fastest for a model on this GPU, once
+    Tune(tune::TuneArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
 }
@@ -88,6 +90,15 @@ pub(crate) struct EngineArgs {
     /// Start no kernel before its predecessor has ended
     #[arg(long, env = "BITNET_NO_PDL", value_parser = FalseyValueParser::new())]
     pub(crate) no_pdl: bool,
+    /// Leave out what `bitnet tune` has measured
+    #[arg(long, env = "BITNET_NO_TUNE", value_parser = FalseyValueParser::new())]
+    pub(crate) no_tune: bool,
+    /// Choose kernel variants by this record of `bitnet tune` alone
+    #[arg(long, env = "BITNET_TUNE_FILE", value_name = "FILE", conflicts_with = "no_tune")]
+    pub(crate) tune_file: Option<PathBuf>,
+    /// Run the layers of a decode step as several kernels each
+    #[arg(long, env = "BITNET_NO_ONE_KERNEL", value_parser = FalseyValueParser::new())]
+    pub(crate) no_one_kernel: bool,
 }
 
 /// How tokens are chosen and when to stop.

@@ -72,7 +72,7 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
         }
     }
     if let Some(file) = &args.engine.profile {
-        engine::write_profile(&session, file, output)?;
+        engine::write_profile(session.profile()?, &session.device(), file, output)?;
     }
     Ok(())
 }

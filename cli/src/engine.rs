@@ -5,7 +5,11 @@ use crate::args::{AttentionChoice, EngineArgs, HeadChoice, KvChoice};
 use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
-use bitnet_gpu::session::{GenerateStats, HeadKind, KvType, LoadStats, Math, Session};
+use bitnet_gpu::profile::Profile;
+use bitnet_gpu::session::{
+    BatchEngine, GenerateStats, HeadKind, KvType, LoadStats, Math, Session, SessionBuilder,
+};
+use bitnet_gpu::tune::Tuning;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,12 +17,37 @@ use std::path::Path;
 
 /// Loads `model` as `args` say.
 pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<Session, Failure> {
+    let mut progress = Progress::new(output);
+    let builder = builder(model, args);
+    Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
+}
+
+/// Loads `model` for up to `max_batch` texts at once.
+pub(crate) fn open_batch(
+    model: &Path,
+    args: &EngineArgs,
+    max_batch: usize,
+    output: &Output,
+) -> Result<BatchEngine, Failure> {
+    let mut progress = Progress::new(output);
+    let builder = builder(model, args).max_batch(max_batch);
+    Ok(builder.build_batch_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
+}
+
+/// The settings that `args` stand for.
+fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
     let mut builder = Session::builder()
         .model(model)
         .backend(args.device)
         .mmap(!args.no_mmap)
         .graph(!args.no_graph)
         .pdl(!args.no_pdl)
+        .tuning(match (&args.tune_file, args.no_tune) {
+            (Some(file), _) => Tuning::File(file.clone()),
+            (None, true) => Tuning::Off,
+            (None, false) => Tuning::Auto,
+        })
+        .one_kernel(!args.no_one_kernel)
         .profile(args.profile.is_some())
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
@@ -42,8 +71,7 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
         // A cap beyond the address space is no cap.
         builder = builder.pool_cap(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
-    let mut progress = Progress::new(output);
-    Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
+    builder
 }
 
 /// Figures of a loaded model and of one text.
@@ -89,7 +117,14 @@ impl Stats {
         };
         let load = human_seconds(self.load.seconds);
         let file = human_bytes(self.load.file_bytes);
-        let mut lines = vec![
+        let tuning = &self.load.tuning;
+        let mut lines: Vec<_> =
+            tuning.notes.iter().map(|note| format!("tuning   {note}")).collect();
+        if tuning.choices > 0 {
+            let from = tuning.sources.join(", ");
+            lines.push(format!("tuning   {} choices: {from}", tuning.choices));
+        }
+        lines.extend([
             format!("load     {file} in {load} on {}", self.device),
             format!(
                 "prefill  {} tokens{cached} in {}{}",
@@ -108,7 +143,7 @@ impl Stats {
                 human_bytes(self.memory_bytes as u64),
                 human_bytes(self.memory_peak_bytes as u64)
             ),
-        ];
+        ]);
         if let (Some(line), Some(peak)) = (lines.last_mut(), self.host_peak_bytes) {
             *line += &format!(", {} of host memory at most", human_bytes(peak));
         }
@@ -118,14 +153,15 @@ impl Stats {
 
 /// The kernel table on standard error and the trace in `file`.
 pub(crate) fn write_profile(
-    session: &Session,
+    profile: Option<Profile>,
+    device: &str,
     file: &Path,
     output: &Output,
 ) -> Result<(), Failure> {
-    let Some(profile) = session.profile()? else {
+    let Some(profile) = profile else {
         return Err(Failure::new(
             format!("no profile was written to {}", file.display()),
-            format!("kernels are timed on a GPU only, and this ran on {}", session.device()),
+            format!("kernels are timed on a GPU only, and this ran on {device}"),
             "leave --profile out, or choose a GPU with --device cuda",
         ));
     };
@@ -145,7 +181,7 @@ pub(crate) fn write_profile(
 }
 
 /// Largest resident memory so far (`VmHWM` of Linux).
-fn host_peak_bytes() -> Option<u64> {
+pub(crate) fn host_peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -160,7 +196,7 @@ mod tests {
     fn the_statistics_say_what_was_measured_and_no_more() {
         let mut stats = Stats {
             device: "cpu".into(),
-            load: LoadStats { seconds: 0.5, file_bytes: 3 << 20, device_seconds: 0.0 },
+            load: LoadStats { seconds: 0.5, file_bytes: 3 << 20, ..LoadStats::default() },
             generate: GenerateStats {
                 prompt_tokens: 12,
                 cached_tokens: 0,

@@ -4,7 +4,7 @@ use crate::args::{EngineArgs, SamplingArgs};
 use crate::engine::{self, Stats};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::{interrupt, locate, logits};
+use crate::{batch, interrupt, locate, logits};
 use bitnet_gpu::session::{Finish, Generated, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
@@ -24,7 +24,7 @@ pub(crate) struct GenerateArgs {
     prompt: PromptArgs,
     /// Send the prompt as one user turn of the model's chat template
     #[arg(long, help_heading = "Prompt", env = "BITNET_CHAT", value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
-    chat: bool,
+    pub(crate) chat: bool,
     /// Send the prompt as it is (the default)
     #[arg(long, help_heading = "Prompt", env = "BITNET_RAW", value_parser = FalseyValueParser::new())]
     raw: bool,
@@ -36,9 +36,13 @@ pub(crate) struct GenerateArgs {
         value_name = "TEXT",
         requires = "chat"
     )]
-    system: Option<String>,
+    pub(crate) system: Option<String>,
+    /// Most prompts of --prompts that run at once
+    #[arg(long, help_heading = "Prompt", env = "BITNET_BATCH", value_name = "N", default_value_t = 32,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) batch: u16,
     #[command(flatten)]
-    engine: EngineArgs,
+    pub(crate) engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
     /// Write the logits of every generated token to FILE (safetensors), for comparing programs
@@ -56,6 +60,9 @@ struct PromptArgs {
     /// File with the text to continue; - reads standard input
     #[arg(short = 'f', long, env = "BITNET_PROMPT_FILE", value_name = "FILE")]
     prompt_file: Option<PathBuf>,
+    /// File with a prompt in each line, continued side by side; - reads standard input
+    #[arg(long, env = "BITNET_PROMPTS", value_name = "FILE", conflicts_with = "logits")]
+    prompts: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -73,6 +80,9 @@ struct Document<'a> {
 pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
     let params = args.sampling.params(seed_from_clock());
     params.validate()?;
+    if let Some(file) = &args.prompt.prompts {
+        return batch::run(&args, file, &params, output);
+    }
     let prompt = read_prompt(&args.prompt)?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
@@ -104,7 +114,7 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
         logits::write(&mut session, &ids, &generated.tokens, file)?;
     }
     if let Some(file) = &args.engine.profile {
-        engine::write_profile(&session, file, output)?;
+        engine::write_profile(session.profile()?, &session.device(), file, output)?;
     }
     if interrupt::asked() { Err(Failure::Interrupted) } else { Ok(()) }
 }
@@ -152,6 +162,25 @@ fn read_prompt(args: &PromptArgs) -> Result<String, Failure> {
         }
         _ => read_text(Ok(std::io::stdin()), "the prompt on standard input"),
     }
+}
+
+/// The prompts of a file: its lines, without those that are blank.
+pub(crate) fn read_prompts(file: &Path) -> Result<Vec<String>, Failure> {
+    let text = if file == Path::new("-") {
+        read_text(Ok(std::io::stdin()), "the prompts on standard input")?
+    } else {
+        read_text(std::fs::File::open(file), &format!("the prompts in {}", file.display()))?
+    };
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let prompts: Vec<_> = lines.map(str::to_owned).collect();
+    if prompts.is_empty() {
+        return Err(Failure::new(
+            format!("there is no prompt in {}", file.display()),
+            "all of its lines are blank",
+            "write a prompt in each line",
+        ));
+    }
+    Ok(prompts)
 }
 
 fn read_text(from: std::io::Result<impl Read>, what: &str) -> Result<String, Failure> {

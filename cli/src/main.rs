@@ -5,6 +5,7 @@
 //! by Ctrl-C. A closed pipe ends the program in silence with 0.
 
 mod args;
+mod batch;
 mod chat;
 mod completions;
 mod convert;
@@ -19,6 +20,7 @@ mod logits;
 mod output;
 mod progress;
 mod synth;
+mod tune;
 
 use args::{Cli, Command};
 use clap::{ArgMatches, FromArgMatches};
@@ -46,6 +48,7 @@ fn run(command: Command, given: Option<&ArgMatches>, output: &Output) -> Result<
         Command::Convert(args) => convert::run(args, output),
         Command::Synth(args) => synth::run(args, output),
         Command::Doctor(args) => doctor::run(args, given, output),
+        Command::Tune(args) => tune::run(args, output),
         Command::Completions(args) => completions::run(args, output),
     }
 }

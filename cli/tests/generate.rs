@@ -213,3 +213,30 @@ fn ctrl_c_stops_between_two_tokens() {
     assert!(rest.ends_with('\n'));
     assert!(text(&output.stderr).contains("decode "), "the statistics are still printed");
 }
+
+/// Prompts of a file, side by side: each text is that of its prompt alone.
+#[test]
+fn prompts_of_a_file_give_the_texts_that_they_give_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.txt");
+    std::fs::write(&file, "fn main() {\n\nuse std::\nstruct Point\n").unwrap();
+    let file = file.display().to_string();
+    let args = ["--json", "generate", "-n", "8", "--seed", "3", "--batch", "2", "--prompts", &file];
+    let found: Value = serde_json::from_slice(&finished(bitnet(&args)).stdout).unwrap();
+    assert_eq!(found["generated_tokens"], 24);
+    let texts = found["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), 3);
+    for (text, prompt) in texts.iter().zip(["fn main() {", "use std::", "struct Point"]) {
+        let args = ["--json", "generate", "-n", "8", "--seed", "3", "--prompt", prompt];
+        let alone: Value = serde_json::from_slice(&finished(bitnet(&args)).stdout).unwrap();
+        for part in ["prompt", "text", "tokens", "finish"] {
+            assert_eq!(text[part], alone[part], "{part} of {prompt}");
+        }
+    }
+    let plain = ["generate", "-q", "-n", "8", "--seed", "3", "--prompts", &file];
+    let said = text(&finished(bitnet(&plain)).stdout).to_owned();
+    assert!(
+        said.starts_with("[1] fn main() {\n") && said.contains("\n[3] struct Point\n"),
+        "{said}"
+    );
+}

@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const COMMANDS: [&str; 7] =
-    ["generate", "chat", "inspect", "convert", "synth", "doctor", "completions"];
+const COMMANDS: [&str; 8] =
+    ["generate", "chat", "inspect", "convert", "synth", "doctor", "tune", "completions"];
 
 /// The program with nothing in its environment but a home folder of its own.
 fn bitnet(args: &[&str]) -> Command {
@@ -58,7 +58,7 @@ fn every_command_has_help() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_names_the_argument() {
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 20] = [
         (&[], "Usage"),
         (&["fly"], "fly"),
         (&["generate"], "--prompt"),
@@ -76,6 +76,9 @@ fn wrong_usage_ends_with_2_and_names_the_argument() {
         (&["synth", "tiny"], "<OUT>"),
         (&["convert", "a", "b"], "--to"),
         (&["completions", "dos"], "bash"),
+        (&["tune", "--device", "cpu"], "nothing to tune on the CPU"),
+        (&["tune", "--max-rows", "4097"], "--max-rows"),
+        (&["generate", "--prompt", "a", "--no-tune", "--tune-file", "b"], "--tune-file"),
     ];
     for (args, named) in cases {
         let output = run(args);

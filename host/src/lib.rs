@@ -14,6 +14,7 @@ pub mod reference;
 pub mod layers;
 pub mod model;
 pub mod text;
+pub mod tune;
 pub mod session;
 
 pub mod device_choice;

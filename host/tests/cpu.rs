@@ -8,12 +8,18 @@ mod act_quant;
 mod activation;
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/attention_paged.rs"]
+mod attention_paged;
 #[path = "gpu/attention_step.rs"]
 mod attention_step;
+#[path = "gpu/batch.rs"]
+mod batch;
 #[path = "gpu/bit_linear.rs"]
 mod bit_linear;
 #[path = "gpu/conv2d.rs"]
 mod conv2d;
+#[path = "gpu/decode_layers.rs"]
+mod decode_layers;
 #[path = "gpu/elementwise.rs"]
 mod elementwise;
 #[path = "gpu/bmm.rs"]
@@ -38,6 +44,8 @@ mod pool2d;
 mod rmsnorm;
 #[path = "gpu/rope.rs"]
 mod rope;
+#[path = "gpu/image_quant.rs"]
+mod image_quant;
 #[path = "gpu/sample.rs"]
 mod sample;
 #[path = "gpu/soak.rs"]

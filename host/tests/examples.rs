@@ -71,6 +71,16 @@ fn generate() {
 }
 
 #[test]
+fn batch() {
+    let demo = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/demo");
+    let text = run("batch", &[&demo.display().to_string()]);
+    for prompt in ["fn main() {", "use std::", "/// The number of", "struct "] {
+        assert_eq!(text.matches(&format!(" tokens: {prompt}")).count(), 1, "{text}");
+    }
+    assert!(text.contains("at most 2 of 16 pages on CPU"), "{text}");
+}
+
+#[test]
 fn rows_elements_and_images() {
     for (name, part) in [
         ("softmax", "[1.0, 0.0, 0.0, 0.0]"),

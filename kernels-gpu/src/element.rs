@@ -4,7 +4,7 @@ use contract::num::{bf16_to_f32, f32_to_bf16};
 
 use crate::arch::half::f16_to_f32;
 use crate::arch::mem::{
-    X4, ld, ld_if, ld_nc_stream_x4_if, ld_u16, ld_u16_if, ld_x2_if, ld_x4_if, st, st_u16,
+    X4, ld, ld_if, ld_nc_stream_x4_if, ld_nc_x4, ld_u16, ld_u16_if, ld_x2_if, ld_x4_if, st, st_u16,
 };
 
 /// A bfloat16, by its bits.
@@ -35,6 +35,13 @@ pub trait Element: Copy {
     ///
     /// When `enabled`: as for `arch::mem::ld_nc_stream_x4_if`, of all eight, aligned to 16.
     unsafe fn stream8(enabled: bool, p: *const Self) -> Self::Raw8;
+
+    /// Eight weights that this block reads again.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Element::stream8`], enabled.
+    unsafe fn near8(p: *const Self) -> Self::Raw8;
 
     /// The values of eight elements.
     fn widen8(raw: Self::Raw8) -> [f32; 8];
@@ -103,6 +110,12 @@ impl Element for Bf16 {
     }
 
     #[inline(always)]
+    unsafe fn near8(p: *const Self) -> X4<u32> {
+        // SAFETY: the caller's promise.
+        unsafe { ld_nc_x4(p.cast()) }
+    }
+
+    #[inline(always)]
     fn widen8(raw: X4<u32>) -> [f32; 8] {
         halves8(raw, bf16_to_f32)
     }
@@ -121,6 +134,12 @@ impl Element for F16 {
     unsafe fn stream8(enabled: bool, p: *const Self) -> X4<u32> {
         // SAFETY: the caller's promise.
         unsafe { ld_nc_stream_x4_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn near8(p: *const Self) -> X4<u32> {
+        // SAFETY: the caller's promise.
+        unsafe { ld_nc_x4(p.cast()) }
     }
 
     #[inline(always)]
@@ -147,6 +166,12 @@ impl Element for f32 {
                 ld_nc_stream_x4_if(enabled, p.wrapping_add(4).cast()),
             ]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn near8(p: *const Self) -> [X4<f32>; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [ld_nc_x4(p.cast()), ld_nc_x4(p.wrapping_add(4).cast())] }
     }
 
     #[inline(always)]

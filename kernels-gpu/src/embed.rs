@@ -18,7 +18,8 @@ unsafe fn embed<E: Element>(args: &Args) {
     dependency_wait();
     let (i, m) = (block_idx_y() * THREADS + thread_idx_x(), block_idx_x() as usize);
     // SAFETY: m < M.
-    let id = unsafe { ld(args.ids.as_ptr().cast_const().wrapping_add(m)) };
+    let id =
+        unsafe { ld(args.ids.as_ptr().cast_const().wrapping_add(m * args.ids_stride as usize)) };
     if i < args.width {
         let at = id as usize * args.stride as usize + i as usize; // table[id, i]
         let value = if id < args.vocab {

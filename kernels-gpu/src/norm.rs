@@ -116,44 +116,57 @@ pub trait Held<E: Float> {
     unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32);
 }
 
-/// A short row, in registers.
-pub struct Short<E> {
+/// A short row, in registers, `LEN` elements and less a lane.
+pub struct Short<E, const LEN: usize> {
     norm: Norm<E, true>,
     lanes: Lanes,
     x: [X4<u32>; MOST],
 }
 
-impl<E: Float> Short<E> {
-    /// Loads row `m` of these lanes.
+impl<E: Float, const LEN: usize> Short<E, LEN> {
+    /// Loads rows of these lanes.
     ///
     /// # Safety
     ///
     /// The tensors are those of the contract, in pieces; block and grid are the contract's.
     #[inline(always)]
-    pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes, m: u32) -> Self {
-        let norm = Norm::<E, true>::new(tensors, shape, m);
-        let line = &norm.line;
-        let mut x = [[0; 4]; MOST];
-        // SAFETY: pieces of the row; those of this lane.
-        unsafe {
-            lanes.each::<E>(|n, first| {
-                x[n] = line.load(first < line.k, norm.x.cast_const(), first);
+    pub unsafe fn load<const R: usize>(
+        tensors: Tensors,
+        shape: Shape,
+        lanes: Lanes,
+        m: impl Fn(u32) -> u32,
+    ) -> [Self; R] {
+        let mut rows: [Self; R] = core::array::from_fn(|r| {
+            let norm = Norm::<E, true>::new(tensors, shape, m(r as u32));
+            let line = &norm.line;
+            let mut x = [[0; 4]; MOST];
+            lanes.each::<E, LEN>(|n, first| {
+                // SAFETY: a piece of the row.
+                x[n] = unsafe { line.load(first < line.k, norm.x.cast_const(), first) };
             });
+            Self { norm, lanes, x }
+        });
+        let mut r = 0;
+        while r < R {
+            let Self { norm, x, .. } = &mut rows[r];
             if norm.adds() {
-                lanes.own::<E>(line, |n, first| {
-                    x[n] = norm.add(first, x[n], line.load(true, norm.delta, first));
+                lanes.own::<E, LEN>(&norm.line, |n, first| {
+                    // SAFETY: a piece of the row that this lane has.
+                    x[n] =
+                        unsafe { norm.add(first, x[n], norm.line.load(true, norm.delta, first)) };
                 });
             }
+            r += 1;
         }
-        Self { norm, lanes, x }
+        rows
     }
 }
 
-impl<E: Float> Held<E> for Short<E> {
+impl<E: Float, const LEN: usize> Held<E> for Short<E, LEN> {
     #[inline(always)]
     unsafe fn sum(&mut self, _: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
         let mut partials = Partials::new();
-        self.lanes.own::<E>(&self.norm.line, |n, _| {
+        self.lanes.own::<E, LEN>(&self.norm.line, |n, _| {
             partials.take::<E>(n, E::widen(self.x[n]), &step);
         });
         self.lanes.tree::<E>(partials)
@@ -161,7 +174,7 @@ impl<E: Float> Held<E> for Short<E> {
 
     #[inline(always)]
     unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
-        self.lanes.own::<E>(&self.norm.line, |n, first| {
+        self.lanes.own::<E, LEN>(&self.norm.line, |n, first| {
             // SAFETY: a piece of this lane.
             unsafe {
                 let beside = self.norm.beside(true, first);
@@ -186,7 +199,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
     #[inline(always)]
     pub unsafe fn new(tensors: Tensors, shape: Shape, m: u32) -> Self {
         let norm = Norm::new(tensors, shape, m);
-        let block = Block::new(norm.line);
+        let block = Block::new(&norm.line);
         Self { norm, block }
     }
 
@@ -243,7 +256,10 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
                     sync_threads();
                 }
             });
-            Block::<E, T, ROOM, PIECES>::tree(which, partials)
+            if which == 0 {
+                Block::<E, T, ROOM, PIECES>::meet();
+            }
+            self.block.tree(which, partials)
         }
     }
 
@@ -290,12 +306,22 @@ macro_rules! entries {
         let pieces = in_pieces::<$element>($args.k, &tensors(&$args));
         // Older compilers do not fit a row into the registers.
         if cfg!(level_sm_80) && pieces {
-            let (mut m, step) = lanes.first_row();
+            let (first, step) = lanes.first_row();
+            let all = tensors(&$args);
             let mut turn = 0;
             while lanes.more(turn) {
-                $body(&$args, Short::<$element>::new(tensors(&$args), $shape, lanes, m));
-                m += step;
-                turn = opaque(turn + 1);
+                let m = |i: u32| lanes.row(first, step, turn + i);
+                if lanes.narrow($args.k) {
+                    let rows = Short::<$element, NARROW>::load::<ROWS>(all, $shape, lanes, m);
+                    for row in rows {
+                        $body(&$args, row);
+                    }
+                    turn = opaque(turn + ROWS as u32);
+                } else {
+                    let [row] = Short::<$element, WIDE>::load(all, $shape, lanes, m);
+                    $body(&$args, row);
+                    turn = opaque(turn + 1);
+                }
             }
         } else {
             let (mut m, end) = lanes.warp_rows($args.m);
@@ -313,7 +339,7 @@ macro_rules! entries {
         }
     }};
     (@ Long<$element:ident, $threads:ident, $room:ident> $shape:ident, $args:ident, $body:ident) => {{
-        let (all, m) = (tensors(&$args), block_idx_x());
+        let (all, m) = (tensors(&$args), block::row::<$threads>($args.k));
         if in_pieces::<$element>($args.k, &all) {
             $body(&$args, Long::<$element, $threads, $room, true>::new(all, $shape, m))
         } else {

@@ -13,13 +13,13 @@ use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::thread::{block_idx_x, opaque};
+use crate::arch::thread::opaque;
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Short, Tensors, entries};
-use crate::row::in_pieces;
-use crate::row::lanes::Lanes;
+use crate::row::lanes::{Lanes, NARROW, ROWS, WIDE};
+use crate::row::{block, in_pieces};
 
 /// Those of the launch.
 #[inline(always)]

@@ -9,7 +9,7 @@ use contract::row::{LONG, LONG_THREADS};
 use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 use contract::softmax::{
     Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
-    term, visible,
+    term, term_half, visible,
 };
 #[cfg(level_sm_90)]
 use contract::softmax::{LongBf16, LongF16, LongF32};
@@ -18,12 +18,12 @@ use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::X4;
-use crate::arch::thread::{block_idx_x, opaque, sync_threads};
+use crate::arch::thread::{opaque, sync_threads};
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, Partials};
+use crate::row::lanes::{Lanes, MOST, NARROW, Partials, ROWS, WIDE};
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -158,10 +158,16 @@ fn larger<E: Float, const PIECES: bool>(top: f32, v: Piece) -> f32 {
     top
 }
 
+/// The term of a score, for outputs of type `E`.
+#[inline(always)]
+fn of_type<E: Float>(v: f32, shift: f32) -> f32 {
+    if E::PIECE == 8 { term_half(v, shift) } else { term(v, shift) }
+}
+
 /// The terms of an item.
 #[inline(always)]
 fn terms<E: Float, const PIECES: bool>(v: Piece, shift: f32) -> Piece {
-    map::<E, PIECES>(v, |_, v| term(v, shift))
+    map::<E, PIECES>(v, |_, v| of_type::<E>(v, shift))
 }
 
 /// # Safety
@@ -175,13 +181,20 @@ unsafe fn short<E: Float>(args: &Args) {
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
     if cfg!(level_sm_80) && pieces {
-        let (mut m, step) = lanes.first_row();
+        let (first, step) = lanes.first_row();
         let mut turn = 0;
         while lanes.more(turn) {
+            let row = |i: usize| Row::<E, true>::new(args, lanes.row(first, step, turn + i as u32));
             // SAFETY: handed on.
-            unsafe { short_row(Row::<E, true>::new(args, m), lanes) };
-            m += step;
-            turn = opaque(turn + 1);
+            unsafe {
+                if lanes.narrow(args.k) {
+                    short_rows::<E, NARROW, ROWS>(core::array::from_fn(row), lanes);
+                    turn = opaque(turn + ROWS as u32);
+                } else {
+                    short_rows::<E, WIDE, 1>(core::array::from_fn(row), lanes);
+                    turn = opaque(turn + 1);
+                }
+            }
         }
     } else {
         let (mut m, end) = lanes.warp_rows(args.m);
@@ -202,40 +215,59 @@ unsafe fn short<E: Float>(args: &Args) {
 
 /// # Safety
 ///
-/// As for [`short`]; these lanes have the row.
+/// As for [`short`]; these lanes have the rows, `LEN` elements and less a lane.
 #[inline(always)]
-unsafe fn short_row<E: Float>(row: Row<E, true>, lanes: Lanes) {
-    let mut raw = [[0; 4]; MOST];
-    let mut v = [[0.0; 8]; MOST];
-    let mut top = f32::NEG_INFINITY;
-    // SAFETY: pieces of a row of the contract's table.
-    lanes.each::<E>(|n, first| raw[n] = unsafe { row.load(true, first) });
-    if row.masked {
-        lanes.own::<E>(&row.line, |n, first| {
-            // SAFETY: as above.
-            let mask = unsafe { row.line.load(first < row.seen, row.mask, first) };
-            v[n] = row.scores(first, raw[n], Some(mask));
-            top = larger::<E, true>(top, v[n]);
-        });
-    } else {
-        lanes.own::<E>(&row.line, |n, first| {
-            v[n] = row.scores(first, raw[n], None);
-            top = larger::<E, true>(top, v[n]);
-        });
+unsafe fn short_rows<E: Float, const LEN: usize, const R: usize>(
+    rows: [Row<E, true>; R],
+    lanes: Lanes,
+) {
+    let mut raw = [[[0; 4]; MOST]; R];
+    let mut v = [[[0.0; 8]; MOST]; R];
+    let mut r = 0;
+    while r < R {
+        // SAFETY: pieces of a row of the contract's table.
+        lanes.each::<E, LEN>(|n, first| raw[r][n] = unsafe { rows[r].load(true, first) });
+        r += 1;
     }
-    let top = lanes.max(top);
-    let shift = shift(top);
-    let mut partials = Partials::new();
-    lanes.own::<E>(&row.line, |n, _| {
-        let e = terms::<E, true>(v[n], shift);
-        partials.take::<E>(n, e, |acc, e| acc + e);
-        v[n] = map::<E, true>(v[n], |i, v| if row.log { v } else { e[i] });
-    });
-    let closing = closing(lanes.tree::<E>(partials), top, row.log);
-    lanes.own::<E>(&row.line, |n, first| {
-        // SAFETY: a piece of the row that this lane has.
-        unsafe { row.write(first, v[n], shift, closing) };
-    });
+    let mut r = 0;
+    while r < R {
+        let (row, v) = (&rows[r], &mut v[r]);
+        let mut top = f32::NEG_INFINITY;
+        let mut take = |n: usize, scores: Piece| {
+            v[n] = scores;
+            top = larger::<E, true>(top, scores);
+        };
+        if row.masked {
+            lanes.own::<E, LEN>(&row.line, |n, first| {
+                // SAFETY: as above.
+                let mask = unsafe { row.line.load(first < row.seen, row.mask, first) };
+                take(n, row.scores(first, raw[r][n], Some(mask)));
+            });
+        } else {
+            lanes.own::<E, LEN>(&row.line, |n, first| {
+                take(n, row.scores(first, raw[r][n], None));
+            });
+        }
+        let top = lanes.max(top);
+        let shift = shift(top);
+        let mut partials = Partials::new();
+        if row.log {
+            lanes.own::<E, LEN>(&row.line, |n, _| {
+                partials.take::<E>(n, terms::<E, true>(v[n], shift), |acc, e| acc + e);
+            });
+        } else {
+            lanes.own::<E, LEN>(&row.line, |n, _| {
+                v[n] = terms::<E, true>(v[n], shift);
+                partials.take::<E>(n, v[n], |acc, e| acc + e);
+            });
+        }
+        let closing = closing(lanes.tree::<E>(partials), top, row.log);
+        lanes.own::<E, LEN>(&row.line, |n, first| {
+            // SAFETY: a piece of the row that this lane has.
+            unsafe { row.write(first, v[n], shift, closing) };
+        });
+        r += 1;
+    }
 }
 
 /// # Safety
@@ -248,9 +280,9 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32>(args: &Args) {
     // SAFETY: handed on.
     unsafe {
         if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
-            held_row::<E, T, ROOM, true>(Row::new(args, block_idx_x()));
+            held_row::<E, T, ROOM, true>(Row::new(args, block::row::<T>(args.k)));
         } else {
-            held_row::<E, T, ROOM, false>(Row::new(args, block_idx_x()));
+            held_row::<E, T, ROOM, false>(Row::new(args, block::row::<T>(args.k)));
         }
     }
 }
@@ -262,7 +294,7 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32>(args: &Args) {
 unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
     row: Row<E, PIECES>,
 ) {
-    let block = Block::<E, T, ROOM, PIECES>::new(row.line);
+    let block = Block::<E, T, ROOM, PIECES>::new(&row.line);
     let fits = block.fits();
     let mut top = f32::NEG_INFINITY;
     // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
@@ -276,7 +308,8 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
                 }
             });
         });
-        let top = Block::<E, T, ROOM, PIECES>::max(top);
+        Block::<E, T, ROOM, PIECES>::meet();
+        let top = block.max(top);
         let shift = shift(top);
         let mut partials = [0.0; block::MOST];
         block.chunks(|chunk| {
@@ -293,7 +326,7 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
             }
             Block::<E, T, ROOM, PIECES>::wait();
             if row.log {
-                block.take(chunk, &mut partials, |acc, v| acc + term(v, shift));
+                block.take(chunk, &mut partials, |acc, v| acc + of_type::<E>(v, shift));
             } else {
                 block.take(chunk, &mut partials, |acc, e| acc + e);
             }
@@ -301,11 +334,12 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
                 sync_threads();
             }
         });
-        let closing = closing(Block::<E, T, ROOM, PIECES>::tree(0, partials), top, row.log);
+        let closing = closing(block.tree(0, partials), top, row.log);
         block.chunks(|chunk| {
             if fits {
                 block.own(chunk, |s| {
-                    row.write(s, Block::<E, T, ROOM, PIECES>::get(s), shift, closing);
+                    let v = Block::<E, T, ROOM, PIECES>::get(s);
+                    row.write(block.element(s), v, shift, closing);
                 });
             } else {
                 row.chunk::<T, ROOM, 2>(&block, chunk, |_, first, v| {

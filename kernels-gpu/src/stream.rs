@@ -1,7 +1,8 @@
 //! Elements over threads, as [`contract::stream`] states it.
 //!
-//! A thread takes [`PIECES`] pieces, one block width apart, so that an access of a warp is 512 bytes side
-//! by side; they come in batches, of which all loads are issued before the first value is used.
+//! A block in the midst of one long row has no ends to look for, and is most of them: a thread takes [`PIECES`]
+//! pieces, one block width apart, so that an access of a warp is 512 bytes side by side, in batches of which all
+//! loads are issued before the first value is used. Other blocks take piece after piece.
 
 use contract::stream::{BATCH, PIECES, THREADS};
 
@@ -12,46 +13,103 @@ use crate::float::{Float, Piece};
 /// Pieces of a batch.
 const N: usize = BATCH as usize;
 
-/// The pieces of a batch of this thread: where they lie, and how they are read.
-pub struct Pieces {
-    row: [u64; N],
-    at: [u64; N],
-    /// Elements of each; 0 past the end of the tensor.
-    len: [u32; N],
-    /// All are whole, and every row starts on a boundary of 16 bytes.
-    whole: bool,
+/// What is made of the pieces of two tensors.
+pub trait Function {
+    /// The output; `b` is zeros where there is no second tensor.
+    fn apply<E: Float>(&self, a: Piece, b: Piece) -> Piece;
 }
 
 /// A tensor of rows, `stride` elements apart.
 #[derive(Clone, Copy)]
 pub struct Rows<E> {
-    /// The first element.
+    /// The first element, or null.
     pub start: *const E,
     /// Elements from row to row.
     pub stride: u64,
 }
 
-/// Runs `body` on each batch of this thread, of `rows` of `k` elements of `E`.
-#[inline(always)]
-pub fn batches<E: Float>(rows: u64, k: u64, aligned: bool, mut body: impl FnMut(&Pieces)) {
-    let block = u64::from(block_idx_x()) * u64::from(THREADS * PIECES);
-    let per_row = k.div_ceil(E::PIECE as u64);
-    // Divisions of 64 bits are subroutines: one row needs none, and few tensors more than the one of
-    // 32 bits.
-    let (first_row, first) = if rows == 1 {
-        (0, block)
-    } else if (block | per_row) >> 32 == 0 {
-        (u64::from(block as u32 / per_row as u32), u64::from(block as u32 % per_row as u32))
-    } else {
-        (block / per_row, block % per_row)
-    };
-    let mut own = thread_idx_x();
-    while own < THREADS * PIECES {
-        let mut pieces = Pieces { row: [0; N], at: [0; N], len: [0; N], whole: aligned };
-        let mut i = 0;
-        while i < N {
-            let mut piece = first + u64::from(own + THREADS * i as u32);
-            let mut row = first_row;
+/// `rows` of `k` elements of one tensor or two, and of the output.
+pub struct Tensors<E> {
+    /// Rows.
+    pub rows: u64,
+    /// Elements of a row.
+    pub k: u64,
+    /// Whether every row starts on a boundary of 16 bytes.
+    pub aligned: bool,
+    /// The first tensor.
+    pub a: Rows<E>,
+    /// The second, or null.
+    pub b: Rows<E>,
+    /// The output, contiguous.
+    pub y: *mut E,
+}
+
+impl<E: Float> Tensors<E> {
+    /// Writes `f` of this thread's pieces.
+    ///
+    /// # Safety
+    ///
+    /// The inputs are readable, and nobody writes them meanwhile; the output is writable, and nobody else accesses
+    /// it; `aligned` tells the truth; block and grid are the contract's.
+    #[inline(always)]
+    pub unsafe fn each(&self, f: &impl Function) {
+        let first = u64::from(block_idx_x()) * u64::from(THREADS * PIECES);
+        let midst = first + u64::from(THREADS * PIECES) <= self.k / E::PIECE as u64;
+        // SAFETY: handed on; in the midst, every piece is whole.
+        unsafe {
+            if self.rows == 1 && self.aligned && midst {
+                self.batches(first, f);
+            } else {
+                self.one_by_one(first, f);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Tensors::each`]; all pieces of the block, of which `block` is the first, are whole, and in one row.
+    #[inline(always)]
+    unsafe fn batches(&self, block: u64, f: &impl Function) {
+        let mut own = thread_idx_x();
+        while own < THREADS * PIECES {
+            let at = (block + u64::from(own)) as usize * E::PIECE;
+            let place = |i: usize| at + THREADS as usize * i * E::PIECE;
+            let load = |start: *const E| -> [X4<u32>; N] {
+                // SAFETY: whole pieces of an aligned row.
+                core::array::from_fn(|i| unsafe { ld_x4(start.wrapping_add(place(i)).cast()) })
+            };
+            let a = load(self.a.start);
+            let b = if self.b.start.is_null() { [[0; 4]; N] } else { load(self.b.start) };
+            let mut i = 0;
+            while i < N {
+                let y = E::narrow(f.apply::<E>(E::widen(a[i]), E::widen(b[i])));
+                // SAFETY: as above; the pieces of different threads are disjoint.
+                unsafe { st_x4(self.y.wrapping_add(place(i)).cast(), y) };
+                i += 1;
+            }
+            own = opaque(own + THREADS * BATCH);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Tensors::each`]; `block` is the block's first piece.
+    #[inline(always)]
+    unsafe fn one_by_one(&self, block: u64, f: &impl Function) {
+        let (rows, k) = (self.rows, self.k);
+        let per_row = k.div_ceil(E::PIECE as u64);
+        // Divisions of 64 bits are subroutines: one row needs none, and few tensors more than the one of
+        // 32 bits.
+        let (first_row, first) = if rows == 1 {
+            (0, block)
+        } else if (block | per_row) >> 32 == 0 {
+            (u64::from(block as u32 / per_row as u32), u64::from(block as u32 % per_row as u32))
+        } else {
+            (block / per_row, block % per_row)
+        };
+        let mut own = thread_idx_x();
+        while own < THREADS * PIECES {
+            let (mut row, mut piece) = (first_row, first + u64::from(own));
             if rows != 1 && piece >= per_row {
                 // Rows are shorter than 2^31 where there are several, so this fits 32 bits.
                 let (j, per_row) = (piece as u32, per_row as u32);
@@ -59,58 +117,27 @@ pub fn batches<E: Float>(rows: u64, k: u64, aligned: bool, mut body: impl FnMut(
                 piece = u64::from(j % per_row);
             }
             let at = piece * E::PIECE as u64;
-            let left = if row < rows && at < k { k - at } else { 0 };
-            pieces.row[i] = row;
-            pieces.at[i] = at;
-            pieces.len[i] = left.min(E::PIECE as u64) as u32;
-            pieces.whole &= left >= E::PIECE as u64;
-            i += 1;
-        }
-        body(&pieces);
-        own = opaque(own + THREADS * BATCH);
-    }
-}
-
-impl Pieces {
-    #[inline(always)]
-    fn index(&self, i: usize, stride: u64) -> usize {
-        (self.row[i] * stride + self.at[i]) as usize
-    }
-
-    /// Reads the pieces of a tensor.
-    ///
-    /// # Safety
-    ///
-    /// The tensor has the rows and elements that [`batches`] was told, readable, which nobody writes
-    /// meanwhile; `aligned` was true only if they start on boundaries of 16 bytes.
-    #[inline(always)]
-    pub unsafe fn load<E: Float>(&self, from: Rows<E>) -> [X4<u32>; N] {
-        let p = |i: usize| from.start.wrapping_add(self.index(i, from.stride));
-        if self.whole {
-            // SAFETY: whole pieces of aligned rows.
-            core::array::from_fn(|i| unsafe { ld_x4(p(i).cast()) })
-        } else {
-            // SAFETY: `len` elements from `at` on lie in the row.
-            core::array::from_fn(|i| unsafe { E::gather(p(i), self.len[i]) })
-        }
-    }
-
-    /// Rounds and writes the pieces of a tensor.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Pieces::load`], writable, and nobody reads it meanwhile.
-    #[inline(always)]
-    pub unsafe fn store<E: Float>(&self, y: *mut E, stride: u64, value: impl Fn(usize) -> Piece) {
-        let mut i = 0;
-        while i < N {
-            let p = y.wrapping_add(self.index(i, stride));
-            let raw = E::narrow(value(i));
-            // SAFETY: as in `load`; the pieces of different threads are disjoint.
-            unsafe {
-                if self.whole { st_x4(p.cast(), raw) } else { E::scatter(p, self.len[i], raw) }
+            if row < rows && at < k {
+                let len = if k - at < E::PIECE as u64 { (k - at) as u32 } else { E::PIECE as u32 };
+                let whole = self.aligned && len == E::PIECE as u32;
+                let load = |Rows { start, stride }: Rows<E>| {
+                    let p = start.wrapping_add((row * stride + at) as usize);
+                    // SAFETY: `len` elements of the row; a whole piece is aligned.
+                    unsafe {
+                        match start.is_null() {
+                            true => [0; 4],
+                            false if whole => ld_x4(p.cast()),
+                            false => E::gather(p, len),
+                        }
+                    }
+                };
+                let (a, b) = (load(self.a), load(self.b));
+                let y = E::narrow(f.apply::<E>(E::widen(a), E::widen(b)));
+                let p = self.y.wrapping_add((row * k + at) as usize);
+                // SAFETY: as above; the pieces of different threads are disjoint.
+                unsafe { if whole { st_x4(p.cast(), y) } else { E::scatter(p, len, y) } }
             }
-            i += 1;
+            own = opaque(own + THREADS);
         }
     }
 }
@@ -126,6 +153,3 @@ pub fn map<E: Float>(values: Piece, f: impl Fn(usize, f32) -> f32) -> Piece {
     }
     out
 }
-
-/// Pieces of a tensor that is not there.
-pub const NOTHING: [X4<u32>; N] = [[0; 4]; N];

@@ -2,7 +2,9 @@
 //! each result before they time it, and write JSON and Markdown to `benches/results/` themselves; the plots
 //! are drawn from those.
 
-use anyhow::{Result, bail};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
 
 use crate::{gpu, plots, process};
 
@@ -12,6 +14,9 @@ pub(crate) struct Options {
     /// Measure the peers that are installed as well
     #[arg(long)]
     peers: bool,
+    /// With --peers: a build of the published `bitlinear_int8xint2`, a shared library
+    #[arg(long, value_name = "PATH", requires = "peers")]
+    ms_kernel: Option<PathBuf>,
     /// Benchmark to run (a file of benches/) [default: all]
     #[arg(long, value_name = "NAME")]
     bench: Vec<String>,
@@ -24,6 +29,8 @@ pub(crate) struct Options {
 
 /// Set for the benchmark programs by `--peers`.
 const PEERS: &str = "BITNET_BENCH_PEERS";
+/// Set for them by `--ms-kernel`.
+const MS_KERNEL: &str = "BITNET_BENCH_MS_KERNEL";
 
 /// Builds and runs the benchmarks.
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -42,6 +49,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     if options.peers {
         cargo.env(PEERS, "1");
+    }
+    if let Some(library) = &options.ms_kernel {
+        cargo.env(MS_KERNEL, library.canonicalize().context("--ms-kernel")?);
     }
     cargo.arg("--").args(&options.filter).args(&options.args);
     process::run(&mut cargo)?;

@@ -7,6 +7,7 @@ use contract::rmsnorm::normalise;
 use contract::w2a8::{act_bytes, act_index};
 
 use super::activation::elements;
+use super::layernorm::{Affine, norm_row};
 use super::rmsnorm::residual;
 use super::simd::vectorised;
 use super::threads::RowsMut;
@@ -145,6 +146,26 @@ pub fn rmsnorm(
     });
 }
 
+/// Quantises `layernorm(x + delta)`; `x` keeps the sum. Rows have `k` elements.
+#[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
+pub fn layernorm(
+    threads: &Threads,
+    simd: Simd,
+    x: &mut [f32],
+    delta: Option<&[f32]>,
+    affine: Affine<'_, f32>,
+    eps: f32,
+    k: usize,
+    out: Quantised<'_>,
+) {
+    let (m, rows) = out.rows(k);
+    threads.run_rows(m, (rows, RowsMut::new(x, k)), |i, ((acts, stats), x)| {
+        let mut y = vec![0.0; k];
+        norm_row(simd, x, delta.map(|d| &d[i * k..][..k]), affine, &mut y, eps);
+        quantise_row(simd, Values::Plain(&y), acts, &mut stats[0]);
+    });
+}
+
 /// Writes `f = gate(gate_up[..k]) * gate_up[k..]` and quantises it, normed when there is a weight.
 #[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
 pub fn gated(
@@ -187,7 +208,7 @@ mod tests {
     use crate::ops::{Backend, QuantActs, RowType};
     use crate::reference::act_quant::{self as reference, Row, TEST_SHAPES};
     use crate::reference::rmsnorm::{self, Case};
-    use crate::reference::{Inputs, w2a8_gemv};
+    use crate::reference::{Inputs, layernorm, w2a8_gemv};
     use proptest::prelude::*;
 
     /// Runs one source and compares what it leaves with `want`.
@@ -221,12 +242,32 @@ mod tests {
             run(backend, Source::RmsNorm { x: &mut x, delta, weight, eps }, &want, k);
             assert_eq!(bits(x.as_slice()), bits(&sum), "m={m} k={k}");
         });
+        check_layernorm(&layernorm::Case::new(RowType::F32, m, k, seed as usize % 8, seed));
         let gate_up = Inputs::new(seed).floats(2 * m * k, 9.0);
         for gate in [Gate::Relu2, Gate::Silu] {
             for weight in [None, Some(&case.weight[..])] {
                 check_gated(gate, &gate_up, weight, eps, k);
             }
         }
+    }
+
+    fn check_layernorm(case: &layernorm::Case) {
+        let (sum, normed) = layernorm::layernorm(case);
+        let want = reference::act_quant(&normed, case.k);
+        every_backend(|backend| {
+            let mut x = upload(backend, &case.x);
+            let tensor = |v: &Option<Vec<f32>>| v.as_ref().map(|v| upload(backend, v));
+            let [delta, weight, bias] = [&case.delta, &case.weight, &case.bias].map(tensor);
+            let source = Source::LayerNorm {
+                x: &mut x,
+                delta: delta.as_ref(),
+                weight: weight.as_ref(),
+                bias: bias.as_ref(),
+                eps: case.eps,
+            };
+            run(backend, source, &want, case.k);
+            assert_eq!(bits(x.as_slice()), bits(&sum), "m={} k={}", case.m, case.k);
+        });
     }
 
     fn check_plain(x: &[f32], k: usize) {

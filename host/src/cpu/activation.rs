@@ -1,7 +1,7 @@
 //! CPU side of [`contract::activation`].
 
 use contract::activation::Activation as Kind;
-use contract::num::{gelu, gelu_tanh, relu, relu2, silu};
+use contract::num::{gelu, gelu_half, gelu_tanh, relu, relu2, silu};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
@@ -34,6 +34,7 @@ vectorised! {
             Kind::Relu => map(x, up, y, relu),
             Kind::Relu2 => map(x, up, y, relu2),
             Kind::Silu => map(x, up, y, silu),
+            Kind::Gelu if size_of::<T>() == 2 => map(x, up, y, gelu_half),
             Kind::Gelu => map(x, up, y, gelu),
             Kind::GeluTanh => map(x, up, y, gelu_tanh),
         }

@@ -31,24 +31,50 @@ pub struct Cache<'a> {
 /// Dimensions of the values that are carried at once.
 const DIMS: usize = 16;
 
+/// Where the key blocks of a sequence stand in a cache.
+#[derive(Clone, Copy)]
+pub(super) enum Blocks<'a> {
+    /// One behind the other.
+    InOrder,
+    /// Block `b` in page `table[b]`.
+    Pages {
+        /// The sequence's pages.
+        table: &'a [u32],
+        /// Elements from page to page.
+        page_len: usize,
+    },
+}
+
+impl Blocks<'_> {
+    /// The element at which the block of position `first` starts.
+    #[inline(always)]
+    fn start(&self, first: usize, stride: usize) -> usize {
+        match self {
+            Self::InOrder => first * stride,
+            Self::Pages { table, page_len } => table[first / KEY_BLOCK] as usize * page_len,
+        }
+    }
+}
+
 /// What one kv head holds, in its own element type.
 #[derive(Clone, Copy)]
 struct KvHead<'a, T> {
     k: &'a [T],
     v: &'a [T],
+    blocks: Blocks<'a>,
     stride: usize,
     head_dim: usize,
 }
 
 impl<T: Copy> KvHead<'_, T> {
-    /// Scores of `keys` keys from `first` on for `G` queries.
+    /// Scores of `keys` keys from element `start` on for `G` queries.
     #[inline(always)]
     fn scores<const G: usize>(
         &self,
         widen: impl Fn(T) -> f32 + Copy,
         queries: [&[f32]; G],
         scale: f32,
-        first: usize,
+        start: usize,
         keys: usize,
         scores: &mut [[f32; KEY_BLOCK]; G],
     ) {
@@ -58,7 +84,7 @@ impl<T: Copy> KvHead<'_, T> {
         }
         let queries = chunked;
         for t in 0..keys {
-            let key = &self.k[(first + t) * self.stride..][..self.head_dim];
+            let key = &self.k[start + t * self.stride..][..self.head_dim];
             let (chunks, rest) = key.as_chunks::<8>();
             let mut p = [[0.0; 8]; G];
             for (c, chunk) in chunks.iter().enumerate() {
@@ -88,13 +114,13 @@ impl<T: Copy> KvHead<'_, T> {
         &self,
         widen: impl Fn(T) -> f32 + Copy,
         weights: &[[f32; KEY_BLOCK]; G],
-        first: usize,
+        start: usize,
         keys: usize,
         at: usize,
     ) -> [[f32; D]; G] {
         let mut sums = [[0.0; D]; G];
         for t in 0..keys {
-            let Some(value) = self.v[(first + t) * self.stride + at..].first_chunk::<D>() else {
+            let Some(value) = self.v[start + t * self.stride + at..].first_chunk::<D>() else {
                 break;
             };
             let mut wide = [0.0; D];
@@ -126,7 +152,8 @@ impl<T: Copy> KvHead<'_, T> {
         out.fill(0.0);
         for first in (0..visible).step_by(KEY_BLOCK) {
             let keys = KEY_BLOCK.min(visible - first);
-            self.scores(widen, queries, scale, first, keys, &mut scores);
+            let start = self.blocks.start(first, self.stride);
+            self.scores(widen, queries, scale, start, keys, &mut scores);
             let mut weights = [Weights { running: 0.0, block: 0.0 }; G];
             for g in 0..G {
                 let max = top(&scores[g], keys);
@@ -135,14 +162,14 @@ impl<T: Copy> KvHead<'_, T> {
             }
             let mut at = 0;
             while at + DIMS <= dim {
-                let sums = self.values::<G, DIMS>(widen, &scores, first, keys, at);
+                let sums = self.values::<G, DIMS>(widen, &scores, start, keys, at);
                 for g in 0..G {
                     combine(weights[g], &mut out[g * dim + at..], &sums[g]);
                 }
                 at += DIMS;
             }
             while at < dim {
-                let sums = self.values::<G, 1>(widen, &scores, first, keys, at);
+                let sums = self.values::<G, 1>(widen, &scores, start, keys, at);
                 for g in 0..G {
                     combine(weights[g], &mut out[g * dim + at..], &sums[g]);
                 }
@@ -207,9 +234,10 @@ fn top(scores: &[f32; KEY_BLOCK], keys: usize) -> f32 {
 
 vectorised! {
     /// The queries of one row that belong to the kv head at element `at` of the caches.
-    fn attend_head(
+    pub(super) fn attend_head(
         cache: Cache<'_>,
         at: usize,
+        blocks: Blocks<'_>,
         head_dim: usize,
         queries: &[f32],
         scale: f32,
@@ -217,16 +245,15 @@ vectorised! {
         out: &mut [f32],
     ) {
         let stride = kv_stride(head_dim);
-        let end = at + cache.capacity * stride;
         if cache.element == RowType::F32 {
-            let k = &bytemuck::cast_slice::<u8, f32>(cache.k)[at..end];
-            let v = &bytemuck::cast_slice::<u8, f32>(cache.v)[at..end];
-            let kv = KvHead { k, v, stride, head_dim };
+            let k = &bytemuck::cast_slice::<u8, f32>(cache.k)[at..];
+            let v = &bytemuck::cast_slice::<u8, f32>(cache.v)[at..];
+            let kv = KvHead { k, v, blocks, stride, head_dim };
             kv.attend_all(|v| v, queries, scale, visible, out);
         } else {
-            let k = &bytemuck::cast_slice::<u8, u16>(cache.k)[at..end];
-            let v = &bytemuck::cast_slice::<u8, u16>(cache.v)[at..end];
-            let kv = KvHead { k, v, stride, head_dim };
+            let k = &bytemuck::cast_slice::<u8, u16>(cache.k)[at..];
+            let v = &bytemuck::cast_slice::<u8, u16>(cache.v)[at..];
+            let kv = KvHead { k, v, blocks, stride, head_dim };
             kv.attend_all(bf16_to_f32, queries, scale, visible, out);
         }
     }
@@ -257,7 +284,7 @@ pub fn attention(
         let queries = &qkv[row * layer.qkv_len() + head * head_dim..][..len];
         let visible = (start as usize + row + 1).min(cache.capacity);
         let at = head / group * cache.capacity * stride;
-        attend_head(simd, cache, at, head_dim, queries, scale, visible, out);
+        attend_head(simd, cache, at, Blocks::InOrder, head_dim, queries, scale, visible, out);
     });
 }
 

@@ -141,8 +141,8 @@ impl TokenLog for CpuTokens {
         self.0.get(step).copied().unwrap_or(Self::EMPTY)
     }
 
-    fn clear(&mut self) {
-        self.0.fill(Self::EMPTY);
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        self.0[range].fill(Self::EMPTY);
     }
 }
 
@@ -160,7 +160,7 @@ pub(super) fn table<'a>(dense: &'a Dense<CpuBackend>) -> Table<'a> {
     }
 }
 
-fn angles(table: &RopeTable<CpuBackend>) -> Angles<'_> {
+pub(super) fn angles(table: &RopeTable<CpuBackend>) -> Angles<'_> {
     let len = table.positions * table.head_dim / 2;
     let (cos, sin) = (table.cos.as_slice(), table.sin.as_slice());
     Angles { cos: &cos[..len], sin: &sin[..len], head_dim: table.head_dim }
@@ -238,9 +238,10 @@ impl Backend for CpuBackend {
 
     fn embed(&self, op: ops::embed::Embed<'_, Self>) -> Result<(), OpError> {
         op.check()?;
-        let ids = &op.ids.as_slice()[op.ids_at..][..op.m];
+        let ids: Vec<_> =
+            (0..op.m).map(|m| op.ids.as_slice()[op.ids_at + m * op.ids_stride]).collect();
         let out = op.out.as_mut_slice();
-        super::embed::embed(&self.threads, self.simd, ids, table(op.table), out);
+        super::embed::embed(&self.threads, self.simd, &ids, table(op.table), out);
         Ok(())
     }
 
@@ -349,6 +350,13 @@ impl Backend for CpuBackend {
                 let delta = delta.map(Buffer::as_slice);
                 super::act_quant::rmsnorm(threads, simd, x, delta, weight, eps, out);
             }
+            Source::LayerNorm { x, delta, weight, bias, eps } => {
+                let weight = weight.map(|t| &t.as_slice()[..k]);
+                let bias = bias.map(|t| &t.as_slice()[..k]);
+                let affine = super::layernorm::Affine { weight, bias };
+                let (x, delta) = (x.as_mut_slice(), delta.map(Buffer::as_slice));
+                super::act_quant::layernorm(threads, simd, x, delta, affine, eps, k, out);
+            }
             Source::Gated { gate, gate_up, f, weight, eps } => {
                 let (gate_up, f) = (gate_up.as_slice(), f.as_mut_slice());
                 let weight = weight.map(|w| &w.as_slice()[..k]);
@@ -403,6 +411,18 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn image_quant<T: Float>(
+        &self,
+        op: ops::image_quant::ImageQuant<'_, Self, T>,
+    ) -> Result<(), OpError> {
+        op.check()?;
+        let all = op.n * op.len;
+        let (x, q) = (&op.x.as_slice()[..all], &mut op.q.as_mut_slice()[..all]);
+        let scales = &mut op.scales.as_mut_slice()[..op.n];
+        super::image_quant::image_quant(&self.threads, self.simd, x, q, scales, op.len);
+        Ok(())
+    }
+
     fn kv_append(&self, op: ops::kv_append::KvAppend<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let cache = CacheMut {
@@ -445,6 +465,13 @@ impl Backend for CpuBackend {
             scale,
         );
         Ok(())
+    }
+
+    fn attention_paged(
+        &self,
+        op: ops::attention_paged::AttentionPaged<'_, Self>,
+    ) -> Result<(), OpError> {
+        super::products::attention_paged(self, op, &mut hold(&self.qkv))
     }
 
     fn attention_step(
@@ -495,6 +522,10 @@ impl Backend for CpuBackend {
             &mut hold(&self.planes),
             y.as_mut_slice(),
         )
+    }
+
+    fn decode_layers(&self, op: ops::decode_layers::DecodeLayers<'_, Self>) -> Result<(), OpError> {
+        super::decode_layers::decode_layers(self, op)
     }
 
     fn lm_head(&self, op: ops::lm_head::LmHead<'_, Self>) -> Result<(), OpError> {

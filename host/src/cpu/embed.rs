@@ -53,7 +53,8 @@ mod tests {
                 dense.write_rows(backend, 0, &table.bytes()).expect("rows");
                 let ids = upload(backend, &[&[u32::MAX], &ids[..]].concat());
                 let mut out = upload(backend, &vec![7.0; want.len() + 1]);
-                let op = Embed { ids: &ids, ids_at: 1, table: &dense, out: &mut out, m };
+                let op =
+                    Embed { ids: &ids, ids_at: 1, ids_stride: 1, table: &dense, out: &mut out, m };
                 backend.embed(op).expect("shapes fit");
                 let (out, rest) = out.as_slice().split_at(want.len());
                 assert_eq!(bits(out), bits(&want), "{m} {rows} {width} {element:?}");

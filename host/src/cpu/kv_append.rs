@@ -23,7 +23,7 @@ pub struct CacheMut<'a> {
 }
 
 /// Cosines and sines of one position.
-type At<'a> = Option<(&'a [f32], &'a [f32])>;
+pub(super) type At<'a> = Option<(&'a [f32], &'a [f32])>;
 
 /// Writes a head, rotated if there are angles, at its place in a cache; zeros up to the stride.
 #[inline(always)]
@@ -47,7 +47,7 @@ fn store<T: Copy>(place: &mut [T], head: &[f32], at: At<'_>, narrow: impl Fn(f32
 
 vectorised! {
     /// [`store`] in a cache's element type.
-    fn store_as(element: RowType, place: &mut [u8], head: &[f32], at: At<'_>) {
+    pub(super) fn store_as(element: RowType, place: &mut [u8], head: &[f32], at: At<'_>) {
         if element == RowType::F32 {
             store(bytemuck::cast_slice_mut::<u8, f32>(place), head, at, |v| v);
         } else {

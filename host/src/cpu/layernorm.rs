@@ -20,7 +20,7 @@ pub struct Affine<'a, T> {
 
 vectorised! {
     /// One row.
-    fn norm_row<T: Float>(x: &mut [T], delta: Option<&[T]>, affine: Affine<'_, T>, y: &mut [T], eps: f32) {
+    pub(super) fn norm_row<T: Float>(x: &mut [T], delta: Option<&[T]>, affine: Affine<'_, T>, y: &mut [T], eps: f32) {
         add_rounded(x, delta);
         let x = &*x;
         let k = x.len();

@@ -110,6 +110,8 @@ pub struct Request<'a> {
     pub seen: &'a [u8],
     /// What the sampler asks for.
     pub asked: Asked,
+    /// Whether the text has ended: its logits are left alone.
+    pub ended: bool,
 }
 
 /// Logits of the rows that can decide, minus infinity for the others.
@@ -121,7 +123,7 @@ pub fn lm_head_int8(
     tops: &mut [u32],
     logits: &mut [f32],
 ) {
-    let Request { x, w, copy, seen, asked } = request;
+    let Request { x, w, copy, seen, asked, ended } = request;
     let (p, stats) = split(x);
     let (head, tail) = input.split_at_mut(stats.len());
     head.copy_from_slice(&stats.map(f32::to_bits));
@@ -130,6 +132,9 @@ pub fn lm_head_int8(
     for (i, &p) in p.iter().enumerate() {
         let [high, low] = digits(p.into());
         (bytes[digit_at(i)], bytes[digit_at(i) + 16]) = (high, low);
+    }
+    if *ended {
+        return;
     }
     let wanted = if has_bounds(stats) { asked.wanted(w.rows as u32) } else { 0 };
     if wanted == 0 {
@@ -195,11 +200,15 @@ mod tests {
                     x: seeded.floats(k, 2.0),
                     x_at: 0,
                     seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                    params: SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY },
+                    asked: vec![(
+                        SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY },
+                        false,
+                    )],
                 };
-                let Inputs { table, x, seen, params, .. } = &inputs;
+                let Inputs { table, x, seen, asked, .. } = &inputs;
+                let params = &asked[0].0;
                 let want = reference::lm_head_int8(table, x, seen, params);
-                let want = Output::floats("logits", &[vocab], &want);
+                let want = Output::floats("logits", &[1, vocab], &want);
                 every_backend(|backend| {
                     let found = run(backend, &inputs).expect("the case runs");
                     assert_eq!(found.last(), Some(&want), "{vocab} {k} {element:?} {top_k}");

@@ -1,7 +1,8 @@
 //! The general products, pooling, the head by way of int8 and the sampler, on the CPU: checks an operation and hands its slices to the code
 //! of its family.
 
-use contract::sample::SampleParams;
+use contract::lm_head_int8::input_words;
+use contract::sample::{SampleParams, adjusted_len, groups};
 
 use super::backend::{CpuBackend, hold, table};
 use super::buffer::Buffer;
@@ -241,31 +242,35 @@ pub(super) fn lm_head_int8(
 ) -> Result<(), OpError> {
     op.check()?;
     let w = table(op.w);
-    let request = super::lm_head_int8::Request {
-        x: &op.x.as_slice()[op.x_at..][..w.width],
-        w,
-        copy: super::lm_head_int8::Copied {
-            bytes: bytemuck::cast_slice(op.table.bytes.as_slice()),
-            rows: op.table.rows.as_slice(),
-        },
-        seen: op.sampler.seen.as_slice(),
-        asked: contract::lm_head_int8::Asked::of(&params(op.sampler)),
-    };
-    super::lm_head_int8::lm_head_int8(
-        &cpu.threads,
-        cpu.simd,
-        &request,
-        op.input.as_mut_slice(),
-        &mut op.sampler.tops.as_mut_slice()[..w.rows.div_ceil(32)],
-        &mut op.logits.as_mut_slice()[..w.rows],
-    );
+    let tops = groups(w.rows as u32) as usize;
+    for (i, row) in (op.row..op.row + op.m).enumerate() {
+        let request = super::lm_head_int8::Request {
+            x: &op.x.as_slice()[op.x_at + i * w.width..][..w.width],
+            w,
+            copy: super::lm_head_int8::Copied {
+                bytes: bytemuck::cast_slice(op.table.bytes.as_slice()),
+                rows: op.table.rows.as_slice(),
+            },
+            seen: &op.sampler.seen.as_slice()[row * w.rows..][..w.rows],
+            asked: contract::lm_head_int8::Asked::of(&params(op.sampler, row)),
+            ended: op.sampler.state.as_slice()[row * STATE_WORDS + 3] != 0,
+        };
+        super::lm_head_int8::lm_head_int8(
+            &cpu.threads,
+            cpu.simd,
+            &request,
+            &mut op.input.as_mut_slice()[i * input_words(w.width)..],
+            &mut op.sampler.tops.as_mut_slice()[row * tops..][..tops],
+            &mut op.logits.as_mut_slice()[i * w.rows..][..w.rows],
+        );
+    }
     Ok(())
 }
 
-/// What a sampler was asked for.
-fn params(sampler: &ops::sample::SampleState<CpuBackend>) -> SampleParams {
+/// What row `row` of a sampler was asked for.
+fn params(sampler: &ops::sample::SampleState<CpuBackend>, row: usize) -> SampleParams {
     let mut words = [0; PARAM_WORDS];
-    words.copy_from_slice(&sampler.params.as_slice()[..PARAM_WORDS]);
+    words.copy_from_slice(&sampler.params.as_slice()[row * PARAM_WORDS..][..PARAM_WORDS]);
     params_of(&words)
 }
 
@@ -274,28 +279,69 @@ pub(super) fn sample(
     op: ops::sample::Sample<'_, CpuBackend>,
 ) -> Result<(), OpError> {
     op.check()?;
-    let sampler = op.sampler;
-    let params = params(sampler);
-    let words = &mut sampler.state.as_mut_slice()[..STATE_WORDS];
-    let mut state = contract::sample::StepState {
-        pos: words[0],
-        token: words[1],
-        step: words[2],
-        done: words[3],
+    let ops::sample::Sample { logits, logits_at, vocab, sampler, row, rows, out } = op;
+    let (adjusted_len, log_len) = (adjusted_len(vocab as u32) as usize, out.0.len() / sampler.rows);
+    for (i, row) in (row..row + rows).enumerate() {
+        let params = params(sampler, row);
+        let words = &mut sampler.state.as_mut_slice()[row * STATE_WORDS..][..STATE_WORDS];
+        let mut state = contract::sample::StepState {
+            pos: words[0],
+            token: words[1],
+            step: words[2],
+            done: words[3],
+        };
+        super::sample::sample(
+            &cpu.threads,
+            cpu.simd,
+            &logits.as_slice()[logits_at + i * vocab..][..vocab],
+            Sampler {
+                params: &params,
+                state: &mut state,
+                seen: &mut sampler.seen.as_mut_slice()[row * vocab..][..vocab],
+                adjusted: &mut sampler.adjusted.as_mut_slice()[row * adjusted_len..][..vocab],
+                scratch: &mut hold(&cpu.scratch),
+                out: &mut out.0[row * log_len..][..log_len],
+            },
+        );
+        words.copy_from_slice(&state_words(&state));
+    }
+    Ok(())
+}
+
+pub(super) fn attention_paged(
+    cpu: &CpuBackend,
+    op: ops::attention_paged::AttentionPaged<'_, CpuBackend>,
+    queries: &mut Vec<f32>,
+) -> Result<(), OpError> {
+    use super::attention_paged::Row;
+    op.check()?;
+    let scale = op.scale();
+    let (positions, tables) = (op.positions, op.tables);
+    let width = op.capacity.div_ceil(contract::attention_paged::PAGE);
+    let rows: Vec<_> = (0..op.m)
+        .map(|m| Row {
+            position: positions.words.as_slice()[positions.at + m * positions.stride],
+            table: &tables.words.as_slice()[tables.at + m * tables.stride..][..width],
+        })
+        .collect();
+    let cache = super::kv_append::CacheMut {
+        k: op.cache.k.as_mut_slice(),
+        v: op.cache.v.as_mut_slice(),
+        element: op.cache.element,
+        capacity: op.capacity,
     };
-    super::sample::sample(
+    super::attention_paged::attention_paged(
         &cpu.threads,
         cpu.simd,
-        &op.logits.as_slice()[op.logits_at..][..op.vocab],
-        Sampler {
-            params: &params,
-            state: &mut state,
-            seen: &mut sampler.seen.as_mut_slice()[..op.vocab],
-            adjusted: &mut sampler.adjusted.as_mut_slice()[..op.vocab],
-            scratch: &mut hold(&cpu.scratch),
-            out: &mut op.out.0,
-        },
+        op.qkv.as_slice(),
+        cache,
+        op.cache.pages,
+        super::backend::angles(op.rope),
+        op.out.as_mut_slice(),
+        &rows,
+        op.heads,
+        scale,
+        queries,
     );
-    words.copy_from_slice(&state_words(&state));
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! pieces of 256 that stay in L1.
 
 use contract::num::{PARTIALS, tree};
-use contract::softmax::{closing, larger, score, shift, term, visible};
+use contract::softmax::{closing, larger, score, shift, term, term_half, visible};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
@@ -68,10 +68,12 @@ vectorised! {
             top = larger(top, t);
         }
         let shift = shift(top);
+        let half = size_of::<T>() == 2;
+        let term = |v| if half { term_half(v, shift) } else { term(v, shift) };
         let mut partials = [0.0; PARTIALS];
         for at in (0..row.seen).step_by(PARTIALS) {
             for (acc, v) in partials.iter_mut().zip(row.scores(at)) {
-                *acc += term(v, shift);
+                *acc += term(v);
             }
         }
         let closing = closing(tree(&mut partials), top, log);
@@ -83,7 +85,7 @@ vectorised! {
                 }
             } else {
                 for (y, v) in y.iter_mut().zip(scores) {
-                    *y = T::round(term(v, shift) * closing);
+                    *y = T::round(term(v) * closing);
                 }
             }
         }

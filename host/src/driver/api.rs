@@ -9,6 +9,8 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
+use contract::launch::TensorMap;
+
 use super::error::{DeviceError, DriverError};
 use super::loader;
 
@@ -41,6 +43,10 @@ const _: () = assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, attributes) == 40);
 const _: () = assert!(std::mem::offset_of!(LaunchConfig, attributes_len) == 48);
 
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const ATTRIBUTE_COOPERATIVE: u32 = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+pub(crate) const ATTRIBUTE_CLUSTER: u32 = 4;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 pub(crate) const ATTRIBUTE_PROGRAMMATIC_SERIALIZATION: u32 = 6;
 /// `CU_STREAM_NON_BLOCKING`.
@@ -152,6 +158,15 @@ table! {
         // CUDA 11.8
         launch_kernel_ex = cuLaunchKernelEx(
             *const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void
+        );
+        // CUDA 12.0
+        tensor_map_tiled = cuTensorMapEncodeTiled(
+            *mut TensorMap, u32, u32, u64, *const u64, *const u64, *const u32, *const u32, u32, u32,
+            u32, u32
+        );
+        tensor_map_im2col = cuTensorMapEncodeIm2col(
+            *mut TensorMap, u32, u32, u64, *const u64, *const u64, *const i32, *const i32, u32, u32,
+            *const u32, u32, u32, u32, u32
         );
         // CUDA 12.4
         func_load = cuFuncLoad(Handle);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use contract::launch::{Kernel, LaunchSpec};
 
 use super::api::{
-    ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM, FUNC_SHARED_CARVEOUT,
-    LaunchAttribute, LaunchConfig,
+    ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM,
+    FUNC_SHARED_CARVEOUT, LaunchAttribute, LaunchConfig,
 };
 use super::error::{DriverError, LaunchError, ModuleError};
 use super::module::{Function, Module};
@@ -103,6 +103,10 @@ impl<K: Kernel> KernelHandle<K> {
         let handle = Self { function, module: module.clone(), pdl: false, kernel: PhantomData };
         let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
         let api = module.device().bind().map_err(driver)?;
+        if spec.all_at_once && api.launch_kernel_ex.is_none() {
+            let (symbol, level) = (spec.symbol, module.loaded_level().to_owned());
+            return Err(ModuleError::MissingKernel { symbol, level, min_sm: spec.min_sm }.into());
+        }
         if let Some(load) = api.func_load {
             // The driver loads lazily, and may wait for all work when it does: better here than at
             // the first launch.
@@ -246,19 +250,29 @@ impl<K: Kernel> KernelHandle<K> {
         let smem_bytes = K::smem_bytes(&args).min(spec.smem_bytes);
         let mut params = [(&raw const args).cast_mut().cast::<c_void>()];
         if let Some(launch_kernel_ex) = api.launch_kernel_ex {
-            let mut value = [0; 16];
-            value[0] = 1;
-            let overlap =
-                LaunchAttribute { id: ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, pad: 0, value };
+            let attribute = |id: u32, numbers: [u32; 3]| {
+                let mut value = [0; 16];
+                value[..3].copy_from_slice(&numbers);
+                LaunchAttribute { id, pad: 0, value }
+            };
+            // Blocks that wait for each other must not wait for room: no overlap for them.
+            let (first, wanted) = match spec.all_at_once {
+                true => (ATTRIBUTE_COOPERATIVE, true),
+                false => (ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, self.pdl && stream.pdl()),
+            };
+            let first = attribute(first, [1, 0, 0]);
+            let cluster = attribute(ATTRIBUTE_CLUSTER, [K::cluster(&args), 1, 1]);
+            let clusters = K::cluster(&args) > 1;
+            let attributes = if wanted { [first, cluster] } else { [cluster, first] };
             let config = LaunchConfig {
                 grid,
                 block: spec.block,
                 smem_bytes,
                 stream: stream.raw(),
-                attributes: &overlap,
-                attributes_len: u32::from(self.pdl && stream.pdl()),
+                attributes: attributes.as_ptr(),
+                attributes_len: u32::from(wanted) + u32::from(clusters),
             };
-            // SAFETY: by this function's own contract; `config`, `overlap` and `params` outlive the
+            // SAFETY: by this function's own contract; `config`, `attributes` and `params` outlive the
             // call and have the driver's layout.
             let code = unsafe {
                 launch_kernel_ex(

@@ -8,6 +8,7 @@
 //! | `module`  | [`Module`]: PTX to kernels, level by level, through `cust`               |
 //! | `kernel`  | [`KernelHandle`]: the one launch                                         |
 //! | `stream`, `event`, `graph` | order of work                                           |
+//! | `tensor_map` | what the copy engine of a Hopper GPU wants to know of a tensor           |
 //! | `profile` | time per kernel                                                          |
 //! | `runtime` | [`Cuda`]: all of it, opened together                                     |
 //!
@@ -41,6 +42,8 @@ pub mod ptx;
 mod runtime;
 #[cfg(feature = "cuda")]
 mod stream;
+#[cfg(feature = "cuda")]
+mod tensor_map;
 
 pub use error::{CudaError, DeviceError, DriverError, GraphError, LaunchError, ModuleError};
 pub use limits::DeviceLimits;
@@ -55,6 +58,7 @@ pub use {
     profile::Profiler,
     runtime::{Cuda, CudaOptions},
     stream::{Stream, StreamOptions},
+    tensor_map::{MapElement, Mapped},
 };
 
 #[cfg(feature = "cuda")]

@@ -177,6 +177,12 @@ impl Module {
         self.function(symbol, 0).is_ok()
     }
 
+    /// SHA-256 of the PTX of one family in the loaded level, in hexadecimal: what was measured with other PTX
+    /// says nothing about this one. `None` when the level has no kernel of it.
+    pub fn family_sha256(&self, family: &str) -> Option<String> {
+        ptx::part_sha256(&self.0.ptx, |name| contract::family_of(name) == Some(family))
+    }
+
     /// Resolves `symbol`, once.
     pub(super) fn function(
         &self,

@@ -137,9 +137,49 @@ pub(super) fn part(ptx: &str, keep: impl Fn(&str) -> bool) -> Option<String> {
     kept.then_some(text)
 }
 
+/// SHA-256 of the entries of `ptx` whose name `keep` takes, in hexadecimal; `None` when there are none.
+///
+/// The compiler counts labels over all entries of a text (`$L__BB12_3`); that count is left out, so that the
+/// hash changes with the entries asked for and not with their neighbours.
+pub(crate) fn part_sha256(ptx: &str, keep: impl Fn(&str) -> bool) -> Option<String> {
+    use sha2::{Digest, Sha256};
+    const LABEL: &str = "$L__BB";
+    let mut hash = Sha256::new();
+    let mut any = false;
+    for piece in ptx.split("\n.visible .entry ").skip(1) {
+        if !keep(piece.split(['(', '\n']).next().unwrap_or_default().trim()) {
+            continue;
+        }
+        any = true;
+        let mut parts = piece.split(LABEL);
+        hash.update(parts.next().unwrap_or_default().trim_end());
+        for part in parts {
+            hash.update(LABEL);
+            hash.update(part.trim_start_matches(|c: char| c.is_ascii_digit()).trim_end());
+        }
+    }
+    any.then(|| hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hash_of_a_part_is_its_own() {
+        let entry = |name: &str, count: usize, body: &str| {
+            format!("\n.visible .entry {name}(\n)\n{{ bra $L__BB{count}_7; {body} }}\n")
+        };
+        let text = |entries: &[String]| format!(".version 7.8\n{}", entries.concat());
+        let hash = |ptx: &str| part_sha256(ptx, |name| name.starts_with('a'));
+        let alone = hash(&text(&[entry("a", 0, "ret;")])).unwrap();
+        assert_eq!(alone.len(), 64);
+        let beside = text(&[entry("b", 0, "exit;"), entry("a", 1, "ret;"), entry("c", 2, "ret;")]);
+        assert_eq!(hash(&beside), Some(alone.clone()));
+        assert_ne!(hash(&text(&[entry("a", 0, "exit;")])), Some(alone.clone()));
+        assert_ne!(hash(&text(&[entry("ab", 0, "ret;")])), Some(alone));
+        assert_eq!(hash(&text(&[entry("b", 0, "ret;")])), None);
+    }
 
     #[test]
     fn a_part_has_the_head_and_the_entries_asked_for() {

@@ -1,8 +1,9 @@
 //! Buffers that every layer of a model shares.
 
+use crate::ops::attention_paged::{PagedCache, PagedStep};
 use crate::ops::attention_step::AttentionScratch;
-use crate::ops::kv_append::Heads;
-use crate::ops::{Backend, OpError, QuantActs, bit_linear};
+use crate::ops::kv_append::{Heads, KvCache};
+use crate::ops::{Backend, OpError, QuantActs, RowWords, bit_linear};
 use contract::attention_step::MAX_HEAD_DIM;
 
 /// Intermediate tensors for up to `rows` rows.
@@ -83,14 +84,30 @@ impl<B: Backend> Activations<B> {
     }
 }
 
-/// The rows a step works on.
-pub struct Rows<'a, B: Backend> {
-    /// Number of rows.
-    pub m: usize,
-    /// Holds the position of the first row at `start_at`.
-    pub start: &'a B::Buf<u32>,
-    /// Where in `start`.
-    pub start_at: usize,
-    /// Positions that attention has to reach: at least the last row's position plus one.
-    pub positions: usize,
+/// The keys and values of one layer, and where in them the rows of a step stand.
+pub enum Past<'a, B: Backend> {
+    /// One sequence, whose positions stand one behind the other; the rows are neighbours.
+    Run {
+        /// The sequence's cache.
+        cache: &'a mut KvCache<B>,
+        /// Holds the position of the first row at `start_at`.
+        start: &'a B::Buf<u32>,
+        /// Where in `start`.
+        start_at: usize,
+        /// Positions that attention has to reach: at least the last row's position plus one.
+        reach: usize,
+    },
+    /// Sequences in pages; each row anywhere in any of them.
+    Paged {
+        /// The pages.
+        cache: &'a mut PagedCache<B>,
+        /// Position of each row.
+        positions: RowWords<'a, B>,
+        /// Pages of each row's sequence.
+        tables: RowWords<'a, B>,
+        /// Positions that a table covers.
+        capacity: usize,
+        /// For rows that have a sequence each.
+        step: Option<PagedStep<'a, B>>,
+    },
 }

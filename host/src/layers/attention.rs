@@ -1,12 +1,13 @@
 //! Attention: fused projections, rotation and cache, softmax, sub-norm, output projection.
 
-use super::activations::{Activations, Rows};
+use super::activations::{Activations, Past};
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Source};
 use crate::ops::attention::Attention;
+use crate::ops::attention_paged::AttentionPaged;
 use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
-use crate::ops::kv_append::{Heads, KvAppend, KvCache};
+use crate::ops::kv_append::{Heads, KvAppend};
 use crate::ops::rope::RopeTable;
 use crate::ops::{Backend, Math, OpError, PackedLinear};
 
@@ -35,33 +36,50 @@ impl<B: Backend> AttentionLayer<B> {
         &self,
         backend: &B,
         x: &mut Activations<B>,
-        cache: &mut KvCache<B>,
+        past: Past<'_, B>,
         rope: &RopeTable<B>,
-        rows: &Rows<'_, B>,
+        m: usize,
     ) -> Result<(), OpError> {
-        let Rows { m, start, start_at, .. } = *rows;
         let heads = self.heads;
         bit_linear(backend, &self.qkv, &x.acts, &mut x.qkv, m)?;
-        backend.kv_append(KvAppend {
-            qkv: &mut x.qkv,
-            cache,
-            rope: Some(rope),
-            start,
-            start_at,
-            m,
-            heads,
-        })?;
-        backend.attention(Attention {
-            qkv: &x.qkv,
-            cache,
-            out: &mut x.attn,
-            start,
-            start_at,
-            m,
-            heads,
-            math: if m > 1 { self.math } else { Math::Exact },
-            tiled: None,
-        })?;
+        match past {
+            Past::Run { cache, start, start_at, .. } => {
+                backend.kv_append(KvAppend {
+                    qkv: &mut x.qkv,
+                    cache,
+                    rope: Some(rope),
+                    start,
+                    start_at,
+                    m,
+                    heads,
+                })?;
+                backend.attention(Attention {
+                    qkv: &x.qkv,
+                    cache,
+                    out: &mut x.attn,
+                    start,
+                    start_at,
+                    m,
+                    heads,
+                    math: if m > 1 { self.math } else { Math::Exact },
+                    tiled: None,
+                })?;
+            }
+            Past::Paged { cache, positions, tables, capacity, step } => {
+                backend.attention_paged(AttentionPaged {
+                    qkv: &x.qkv,
+                    cache,
+                    rope,
+                    out: &mut x.attn,
+                    positions,
+                    tables,
+                    capacity,
+                    m,
+                    heads: self.heads,
+                    step,
+                })?;
+            }
+        }
         let source = match &self.sub_norm {
             Some(weight) => Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps },
             None => Source::Plain { x: &x.attn },
@@ -79,9 +97,8 @@ impl<B: Backend> AttentionLayer<B> {
         backend: &B,
         x: &mut Activations<B>,
         input_norm: &B::Buf<f32>,
-        cache: &mut KvCache<B>,
+        past: Past<'_, B>,
         rope: &RopeTable<B>,
-        rows: &Rows<'_, B>,
     ) -> Result<(), OpError> {
         let eps = self.eps;
         backend.bit_linear(BitLinear {
@@ -90,17 +107,35 @@ impl<B: Backend> AttentionLayer<B> {
             w: &self.qkv,
             finish: Finish::Store { y: &mut x.qkv },
         })?;
-        backend.attention_step(AttentionStep {
-            qkv: &x.qkv,
-            cache,
-            rope,
-            out: &mut x.attn,
-            start: rows.start,
-            start_at: rows.start_at,
-            heads: self.heads,
-            scratch: &mut x.scratch,
-            positions: rows.positions,
-        })?;
+        match past {
+            Past::Run { cache, start, start_at, reach } => {
+                backend.attention_step(AttentionStep {
+                    qkv: &x.qkv,
+                    cache,
+                    rope,
+                    out: &mut x.attn,
+                    start,
+                    start_at,
+                    heads: self.heads,
+                    scratch: &mut x.scratch,
+                    positions: reach,
+                })?;
+            }
+            Past::Paged { cache, positions, tables, capacity, step } => {
+                backend.attention_paged(AttentionPaged {
+                    qkv: &x.qkv,
+                    cache,
+                    rope,
+                    out: &mut x.attn,
+                    positions,
+                    tables,
+                    capacity,
+                    m: 1,
+                    heads: self.heads,
+                    step,
+                })?;
+            }
+        }
         backend.bit_linear(BitLinear {
             x: &x.attn,
             norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),

@@ -4,10 +4,10 @@
 //! previous block's `delta` and leaves its own. A single row takes five fused operations instead, and
 //! leaves nothing to add.
 
-use super::activations::{Activations, Rows};
+use super::activations::{Activations, Past};
 use super::{AttentionLayer, Mlp};
 use crate::ops::act_quant::{ActQuant, Source};
-use crate::ops::kv_append::KvCache;
+use crate::ops::decode_layers::{Layer, Linear};
 use crate::ops::rope::RopeTable;
 use crate::ops::{Backend, OpError};
 
@@ -28,7 +28,7 @@ pub struct Block<B: Backend> {
 }
 
 impl<B: Backend> Block<B> {
-    /// Runs `rows` through the block. `pending`: there is an `x.delta` to add first. Says whether there is
+    /// Runs `m` rows through the block. `pending`: there is an `x.delta` to add first. Says whether there is
     /// one afterwards.
     ///
     /// # Errors
@@ -37,21 +37,32 @@ impl<B: Backend> Block<B> {
         &self,
         backend: &B,
         x: &mut Activations<B>,
-        cache: &mut KvCache<B>,
+        past: Past<'_, B>,
         rope: &RopeTable<B>,
-        rows: &Rows<'_, B>,
+        m: usize,
         pending: bool,
     ) -> Result<bool, OpError> {
-        if x.fused(rows.m) && !pending {
-            self.attention.step(backend, x, &self.input_norm, cache, rope, rows)?;
+        if x.fused(m) && !pending {
+            self.attention.step(backend, x, &self.input_norm, past, rope)?;
             self.mlp.step(backend, x, &self.post_attention_norm)?;
             return Ok(false);
         }
-        self.norm(backend, x, &self.input_norm, rows.m, pending)?;
-        self.attention.forward(backend, x, cache, rope, rows)?;
-        self.norm(backend, x, &self.post_attention_norm, rows.m, true)?;
-        self.mlp.forward(backend, x, rows.m)?;
+        self.norm(backend, x, &self.input_norm, m, pending)?;
+        self.attention.forward(backend, x, past, rope, m)?;
+        self.norm(backend, x, &self.post_attention_norm, m, true)?;
+        self.mlp.forward(backend, x, m)?;
         Ok(true)
+    }
+
+    /// Its linear layers, each with the norm in front of it.
+    pub fn linears(&self) -> Layer<'_, B> {
+        let Self { attention, mlp, .. } = self;
+        [
+            Linear { w: &attention.qkv, norm: Some(&self.input_norm) },
+            Linear { w: &attention.o, norm: attention.sub_norm.as_ref() },
+            Linear { w: &mlp.gate_up, norm: Some(&self.post_attention_norm) },
+            Linear { w: &mlp.down, norm: mlp.sub_norm.as_ref() },
+        ]
     }
 
     fn norm(

@@ -1,8 +1,8 @@
 //! The parts of a transformer block, as sequences of [`crate::ops`].
 //!
 //! A layer holds its weights; the activations it works on live in [`Activations`], one set for all
-//! layers. Every function queues operations for `m` rows whose first position is read on the
-//! device, so the same code serves prefill, decode and a recorded step.
+//! layers. Every function queues operations for `m` rows whose positions are read on the
+//! device, so the same code serves prefill, decode and a recorded step, of one sequence or of several.
 
 pub mod activations;
 pub mod attention;
@@ -10,7 +10,7 @@ pub mod bit_linear;
 pub mod block;
 pub mod mlp;
 
-pub use activations::{Activations, Rows};
+pub use activations::{Activations, Past};
 pub use attention::AttentionLayer;
 pub use block::Block;
 pub use mlp::Mlp;

@@ -13,7 +13,8 @@
 use super::sequence::Sequence;
 use super::{HeadKind, ModelError};
 use crate::checkpoint::ModelConfig;
-use crate::layers::{Block, Rows};
+use crate::layers::{Activations, Block, Past};
+use crate::ops::decode_layers::{DecodeLayers, Layer};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
@@ -23,7 +24,7 @@ use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
 use crate::ops::{Backend, Dense, Math, OpError};
 
 /// Steps are recorded for contexts of at least this many positions.
-const SMALLEST_RECORDING: usize = 256;
+pub(super) const SMALLEST_RECORDING: usize = 256;
 
 /// The weights of a model on a backend.
 pub struct Model<B: Backend> {
@@ -66,6 +67,11 @@ impl<B: Backend> Model<B> {
         Ok(self)
     }
 
+    /// How decode steps find the next token.
+    pub fn head_kind(&self) -> HeadKind {
+        if self.int8.is_some() { HeadKind::Int8 } else { HeadKind::Stored }
+    }
+
     /// Chooses how attention of a prefill is summed. A model is loaded with [`Math::Exact`]; with [`Math::TensorCore`]
     /// prefill is faster, and its bits are no longer those of decode steps (see [`crate::ops::attention::Attention`]).
     #[must_use]
@@ -84,6 +90,11 @@ impl<B: Backend> Model<B> {
     /// The model's configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The linear layers of every block.
+    pub(super) fn linears(&self) -> Vec<Layer<'_, B>> {
+        self.blocks.iter().map(Block::linears).collect()
     }
 
     /// Heads of every attention layer.
@@ -145,6 +156,8 @@ impl<B: Backend> Model<B> {
             logits_at: 0,
             vocab: self.config.vocab_size,
             sampler: &mut sequence.sampler,
+            row: 0,
+            rows: 1,
             out: &mut sequence.tokens,
         })
     }
@@ -189,7 +202,17 @@ impl<B: Backend> Model<B> {
         tokens: &[u32],
         start: usize,
     ) -> Result<(), ModelError> {
-        let (capacity, vocab) = (sequence.options().capacity, self.config.vocab_size);
+        self.check_tokens(tokens, start, sequence.options().capacity)
+    }
+
+    /// Refuses tokens that a context of `capacity` positions cannot take from `start` on.
+    pub(super) fn check_tokens(
+        &self,
+        tokens: &[u32],
+        start: usize,
+        capacity: usize,
+    ) -> Result<(), ModelError> {
+        let vocab = self.config.vocab_size;
         if tokens.is_empty() {
             return Err(ModelError::EmptyInput);
         }
@@ -222,19 +245,45 @@ impl<B: Backend> Model<B> {
         sequence: &mut Sequence<B>,
         input: Input,
         m: usize,
-        positions: usize,
+        reach: usize,
     ) -> Result<(), OpError> {
-        let Sequence { x, caches, rope, ids, start, sampler, normed, .. } = sequence;
+        let Sequence { x, caches, together, rope, ids, start, sampler, normed, .. } = sequence;
         let (ids, ids_at, start, start_at) = match input {
             Input::Ids => (&*ids, 0, &*start, 0),
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
         };
-        self.backend.embed(Embed { ids, ids_at, table: &self.embedding, out: &mut x.h, m })?;
-        let rows = Rows { m, start, start_at, positions };
+        let (ids_stride, table) = (1, &self.embedding);
+        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
         let mut pending = false;
-        for (block, cache) in self.blocks.iter().zip(caches) {
-            pending = block.forward(&self.backend, x, cache, rope, &rows, pending)?;
+        if let (1, Some(table), Some(first)) = (m, together, self.blocks.first()) {
+            self.backend.decode_layers(DecodeLayers {
+                layers: &self.linears(),
+                caches,
+                table,
+                rope,
+                h: &mut x.h,
+                start,
+                start_at,
+                gate: first.mlp.gate,
+                eps: self.config.rms_norm_eps,
+            })?;
+        } else {
+            for (block, cache) in self.blocks.iter().zip(caches) {
+                let past = Past::Run { cache, start, start_at, reach };
+                pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+            }
         }
+        self.last_norm(x, normed, m, pending)
+    }
+
+    /// The norm in front of the head, for `m` rows. `pending`: there is an `x.delta` to add first.
+    pub(super) fn last_norm(
+        &self,
+        x: &mut Activations<B>,
+        normed: &mut B::Buf<f32>,
+        m: usize,
+        pending: bool,
+    ) -> Result<(), OpError> {
         self.backend.rmsnorm(RmsNorm {
             x: &mut x.h,
             delta: pending.then_some(&x.delta),
@@ -257,14 +306,16 @@ impl<B: Backend> Model<B> {
                 table,
                 input,
                 sampler: &mut sequence.sampler,
+                row: 0,
                 logits: &mut sequence.logits,
+                m: 1,
             }),
             _ => self.head_row(sequence, 0),
         }
     }
 
     /// The head as the checkpoint stores it.
-    fn head(&self) -> &Dense<B> {
+    pub(super) fn head(&self) -> &Dense<B> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 

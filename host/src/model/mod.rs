@@ -1,11 +1,16 @@
-//! A whole model on one backend: the weights, the state of a sequence, prefill and decode.
+//! A whole model on one backend: the weights, the state of a sequence or of a batch of them, prefill and
+//! decode.
 
+pub mod batch;
 pub mod bitnet;
 pub mod load;
+mod pages;
 pub mod sequence;
 
+pub use batch::{Batch, BatchOptions, MAX_BATCH, PAGE_SIZE};
 pub use bitnet::Model;
 pub use load::{LoadError, LoadProgress};
+pub use pages::PageUsage;
 pub use sequence::{Sequence, SequenceOptions};
 
 use crate::ops::OpError;
@@ -51,5 +56,26 @@ pub enum ModelError {
         needed: usize,
         /// Positions of the sequence.
         capacity: usize,
+    },
+    /// Every slot of the batch has a sequence.
+    #[error(
+        "the batch is full: it takes {max_batch} sequences at once; remove one or make it larger"
+    )]
+    BatchFull {
+        /// Sequences at once.
+        max_batch: usize,
+    },
+    /// Too few pages are left for a sequence.
+    #[error(
+        "{needed} pages are needed and {free} of {total} are free; wait for a sequence to end, ask for \
+         fewer tokens or make the pool larger"
+    )]
+    PagesFull {
+        /// Pages for the prompt and all tokens that were asked for.
+        needed: usize,
+        /// Pages that nobody has.
+        free: usize,
+        /// Pages of the pool.
+        total: usize,
     },
 }

@@ -6,6 +6,7 @@ use super::{Model, ModelError};
 use crate::layers::Activations;
 use crate::layers::activations::Widths;
 use crate::ops::attention::check_math;
+use crate::ops::decode_layers::{DecodeTable, shape};
 use crate::ops::kv_append::KvCache;
 use crate::ops::rope::RopeTable;
 use crate::ops::sample::{SampleState, param_words, state_words};
@@ -20,11 +21,15 @@ pub struct SequenceOptions {
     pub kv: RowType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
+    /// Whether one row runs through all layers in one kernel, where the backend can.
+    pub one_kernel: bool,
 }
 
 /// One sequence on one backend.
 pub struct Sequence<B: Backend> {
     pub(super) caches: Vec<KvCache<B>>,
+    /// For one row through all layers at once, where that is how it runs.
+    pub(super) together: Option<DecodeTable<B>>,
     pub(super) rope: RopeTable<B>,
     pub(super) x: Activations<B>,
     /// Ids of a prefill step.
@@ -51,23 +56,29 @@ impl<B: Backend> Sequence<B> {
     /// Sizes that the kernels do not take; a cache that the model's attention does not take; out of memory.
     pub fn new(model: &Model<B>, options: SequenceOptions) -> Result<Self, OpError> {
         let (backend, config) = (model.backend(), model.config());
-        let SequenceOptions { capacity, kv, chunk } = options;
+        let SequenceOptions { capacity, kv, chunk, one_kernel } = options;
         check_math(model.attention(), kv)?;
         let heads = model.heads();
         let widths = Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads };
         let caches = (0..config.num_layers)
             .map(|_| KvCache::alloc(backend, heads, capacity, kv))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        let shape = shape(config.num_layers, config.hidden_size, config.intermediate_size, heads);
+        let together = one_kernel && kv == RowType::Bf16 && backend.runs_together(&shape);
+        let together = together
+            .then(|| DecodeTable::new(backend, shape, &model.linears(), &caches))
+            .transpose()?;
         Ok(Self {
             caches,
+            together,
             rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
             x: Activations::alloc(backend, widths, chunk, capacity)?,
             ids: backend.alloc("activations", chunk)?,
             start: backend.alloc("activations", 1)?,
             normed: backend.alloc("activations", chunk * config.hidden_size)?,
             logits: backend.alloc("logits", config.vocab_size)?,
-            head_input: model.int8.as_ref().map(|table| table.input(backend)).transpose()?,
-            sampler: SampleState::alloc(backend, config.vocab_size)?,
+            head_input: model.int8.as_ref().map(|table| table.input(backend, 1)).transpose()?,
+            sampler: SampleState::alloc(backend, config.vocab_size, 1)?,
             tokens: backend.alloc_tokens(capacity)?,
             recordings: Vec::new(),
             options,

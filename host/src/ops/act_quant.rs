@@ -34,6 +34,19 @@ pub enum Source<'a, B: Backend> {
         /// Added to the mean square.
         eps: f32,
     },
+    /// LayerNorm of `x + delta`; `x` keeps the sum.
+    LayerNorm {
+        /// Rows `[m, k]`; updated when `delta` is given.
+        x: &'a mut B::Buf<f32>,
+        /// Rows added to `x` first.
+        delta: Option<&'a B::Buf<f32>>,
+        /// Gain `[k]`.
+        weight: Option<&'a B::Buf<f32>>,
+        /// Offset `[k]`.
+        bias: Option<&'a B::Buf<f32>>,
+        /// Added to the variance.
+        eps: f32,
+    },
     /// `act(gate) * up`, with RMSNorm when a gain is given.
     Gated {
         /// The activation.
@@ -79,6 +92,16 @@ impl<B: Backend> ActQuant<'_, B> {
                 }
                 at_least(OP, "weight", weight.len(), k)?;
             }
+            Source::LayerNorm { x, delta, weight, bias, .. } => {
+                at_least(OP, "x", x.len(), len)?;
+                for (name, tensor, needed) in
+                    [("delta", delta, len), ("weight", weight, k), ("bias", bias, k)]
+                {
+                    if let Some(tensor) = tensor {
+                        at_least(OP, name, tensor.len(), needed)?;
+                    }
+                }
+            }
             Source::Gated { gate_up, f, weight, .. } => {
                 at_least(OP, "gate_up", gate_up.len(), 2 * len)?;
                 at_least(OP, "f", f.len(), len)?;
@@ -94,7 +117,7 @@ impl<B: Backend> ActQuant<'_, B> {
 #[cfg(feature = "cuda")]
 impl ActQuant<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::act_quant::{Args, GatedArgs, RmsNormArgs};
+        use contract::act_quant::{Args, GatedArgs, LayerNormArgs, RmsNormArgs};
         use contract::launch::DevPtr;
         self.check()?;
         let Self { source, out, m, k } = self;
@@ -118,6 +141,12 @@ impl ActQuant<'_, super::CudaBackend> {
                     let args =
                         RmsNormArgs { x, delta: or_null(delta), weight, acts, stats, k, eps };
                     cuda.launch::<contract::act_quant::ActQuantRmsNorm>(grid, args)?;
+                }
+                Source::LayerNorm { x, delta, weight, bias, eps } => {
+                    let (x, delta) = (x.dev_ptr(stream), or_null(delta));
+                    let (weight, bias) = (or_null(weight), or_null(bias));
+                    let args = LayerNormArgs { x, delta, weight, bias, acts, stats, k, eps };
+                    cuda.launch::<contract::act_quant::ActQuantLayerNorm>(grid, args)?;
                 }
                 Source::Gated { gate, gate_up, f, weight, eps } => {
                     let (gate_up, f) = (gate_up.dev_ptr(stream), f.dev_ptr(stream));

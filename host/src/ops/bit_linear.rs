@@ -1,6 +1,7 @@
 //! Host side of [`contract::bit_linear`].
 
-use contract::bit_linear::{Finish as Kind, MAX_K};
+use contract::bit_linear::{BitLinearLong, BitLinearShort, Finish as Kind, MAX_K, SHORT_K};
+use contract::launch::{Kernel as _, LaunchSpec};
 
 use super::act_quant::Gate;
 use super::error::{at_least, dimension};
@@ -56,6 +57,23 @@ pub const fn takes(k: usize) -> bool {
     k <= MAX_K
 }
 
+/// The kernels of the family: for rows of up to [`SHORT_K`], and for all.
+pub const VARIANTS: &[LaunchSpec] = &[BitLinearShort::SPEC, BitLinearLong::SPEC];
+
+/// Whether variant `index` takes rows of `k`.
+pub const fn variant_takes(index: usize, k: usize) -> bool {
+    match index {
+        0 => k <= SHORT_K,
+        1 => takes(k),
+        _ => false,
+    }
+}
+
+/// The variant for rows of `k` when nobody chose one: an index into [`VARIANTS`].
+pub const fn choose_index(k: usize) -> usize {
+    if k <= SHORT_K { 0 } else { 1 }
+}
+
 impl<B: Backend> Finish<'_, B> {
     /// The contract's name for it.
     pub fn kind(&self) -> Kind {
@@ -104,7 +122,8 @@ impl<B: Backend> BitLinear<'_, B> {
 #[cfg(feature = "cuda")]
 impl BitLinear<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::bit_linear::{BitLinearLong, BitLinearShort, SHORT_K, blocks};
+        use super::choices::Family;
+        use contract::bit_linear::blocks;
         use contract::launch::DevPtr;
         self.check()?;
         let Self { x, norm, w, finish } = self;
@@ -125,13 +144,15 @@ impl BitLinear<'_, super::CudaBackend> {
             segments: *w.segments(),
         };
         let grid = [blocks, 1, 1];
+        let chosen = cuda.choices().get(Family::BitLinear, 1, w.n(), w.k());
+        let index = chosen.unwrap_or_else(|| choose_index(w.k()));
         // SAFETY: `PackedLinear` holds `n` rows of `k`, or pairs of them, by construction; `check` compared
-        // the row and the gain with `k`, which is at most `MAX_K`, and `y` with `n`; `y` is borrowed
-        // exclusively.
+        // the row and the gain with `k`, which the variant takes (`MAX_K`, `Choices::insert`), and `y` with `n`;
+        // `y` is borrowed exclusively.
         unsafe {
-            match w.k() <= SHORT_K {
-                true => cuda.launch::<BitLinearShort>(grid, args),
-                false => cuda.launch::<BitLinearLong>(grid, args),
+            match index {
+                0 => cuda.launch::<BitLinearShort>(grid, args),
+                _ => cuda.launch::<BitLinearLong>(grid, args),
             }
         }
     }

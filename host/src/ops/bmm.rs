@@ -409,7 +409,7 @@ mod launch {
             };
             // SAFETY: `check` compared the buffers with the layouts, `C` is borrowed exclusively and
             // has each element once, `unit` was computed from the very addresses and strides.
-            unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], args) }
+            unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], VARIANTS[index].args(&args)) }
         }
     }
 }

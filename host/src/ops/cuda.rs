@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use contract::launch::{DevPtr, Kernel};
 
+use super::choices::{Choices, Problem};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
 use crate::driver::{
     Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, ModuleError, Stream,
@@ -20,6 +21,7 @@ pub(super) type Buf<T> = DeviceBuffer<T>;
 pub struct CudaBackend {
     cuda: Cuda,
     kernels: Kernels,
+    choices: Choices,
 }
 
 /// Handles of the kernels, each made once. Those of a model are made when the device is opened.
@@ -90,7 +92,7 @@ impl CudaBackend {
     /// # Errors
     /// A kernel that the device cannot have.
     pub fn new(cuda: Cuda) -> Result<Self, OpError> {
-        let backend = Self { cuda, kernels: Kernels::new() };
+        let backend = Self { cuda, kernels: Kernels::new(), choices: Choices::default() };
         backend.load_model_kernels().map_err(CudaError::from)?;
         Ok(backend)
     }
@@ -99,12 +101,10 @@ impl CudaBackend {
         macro_rules! load {
             ($($family:ident $kernel:ident;)*) => { $(
                 if contract::MODEL_FAMILIES.contains(&stringify!($family)) {
-                    let spec = <contract::$family::$kernel as Kernel>::SPEC;
-                    let kernel =
-                        self.kernels.get::<contract::$family::$kernel>(self.cuda.module());
-                    // Operations do without the kernels that not every device has.
-                    if spec.min_sm <= crate::driver::MIN_SM && !spec.arch_specific {
-                        kernel?;
+                    match self.kernels.get::<contract::$family::$kernel>(self.cuda.module()) {
+                        // Another kernel of the family does what this device cannot have.
+                        Err(error) if !error.is_absent() => return Err(error),
+                        _ => {}
                     }
                 }
             )* };
@@ -116,6 +116,43 @@ impl CudaBackend {
     /// The opened device.
     pub fn cuda(&self) -> &Cuda {
         &self.cuda
+    }
+
+    /// The variants that run instead of those of the families' own rules.
+    pub fn choices(&self) -> &Choices {
+        &self.choices
+    }
+
+    /// Runs these variants from now on. Results do not change, times may; what was recorded keeps its own.
+    ///
+    /// # Errors
+    /// A variant that this device cannot run; nothing has changed then.
+    pub fn set_choices(&mut self, choices: Choices) -> Result<(), OpError> {
+        if let Some((problem, found)) = choices.iter().find(|&(p, index)| !self.runs(p, index)) {
+            return Err(OpError::Dimension {
+                op: problem.family().name(),
+                what: "variant",
+                found,
+                allowed: "this device cannot run the chosen one; leave the choice out",
+            });
+        }
+        self.choices = choices;
+        Ok(())
+    }
+
+    /// Whether this device can run variant `index` for `problem`.
+    pub fn runs(&self, problem: &Problem, index: usize) -> bool {
+        use super::choices::Family;
+        let device = self.cuda.device();
+        let family = problem.family();
+        problem.eligible(index, device.sm_count())
+            && match family {
+                Family::W2a8Gemm => super::w2a8_gemm::has_variant(self, index),
+                // Every level has these kernels.
+                Family::BitLinear | Family::W2a8Gemv => family
+                    .spec(index)
+                    .is_some_and(|spec| device.limits().check(spec, [1; 3]).is_ok()),
+            }
     }
 
     pub(super) fn stream(&self) -> &Stream {
@@ -146,6 +183,7 @@ impl CudaBackend {
     pub(super) unsafe fn launch_rows<S, M, L>(
         &self,
         [m, k]: [u32; 2],
+        element: contract::num::RowType,
         args: S::Args,
     ) -> Result<(), OpError>
     where
@@ -154,7 +192,7 @@ impl CudaBackend {
         L: Kernel<Args = S::Args>,
     {
         use contract::row::{Owner, grid, owner};
-        let owner = owner(k);
+        let owner = owner(k, element.bytes() as u32);
         let grid = grid(m, k, owner);
         // SAFETY: by the caller.
         unsafe {
@@ -187,8 +225,8 @@ impl TokenLog for MappedBuffer<u32> {
         self.load(step).unwrap_or(Self::EMPTY)
     }
 
-    fn clear(&mut self) {
-        for index in 0..self.len() {
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        for index in range {
             self.store(index, Self::EMPTY);
         }
     }
@@ -278,10 +316,20 @@ impl Backend for CudaBackend {
         Ok(graph.launch(self.stream()).map_err(CudaError::from)?)
     }
 
+    fn runs_together(&self, shape: &contract::decode_layers::Shape) -> bool {
+        let sms = self.cuda.device().sm_count().max(1);
+        shape.blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayers>()
+    }
+
+    fn address<T: Element>(&self, buf: &Buf<T>) -> u64 {
+        buf.dev_ptr(self.stream()).addr()
+    }
+
     float_launches! {
         activation: Activation,
         conv2d: Conv2d,
         elementwise: Elementwise,
+        image_quant: ImageQuant,
         layernorm: LayerNorm,
         pool2d: Pool2d,
         rmsnorm: RmsNorm,
@@ -351,8 +399,10 @@ impl Backend for CudaBackend {
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,
+        attention_paged: AttentionPaged,
         attention_step: AttentionStep,
         bit_linear: BitLinear,
+        decode_layers: DecodeLayers,
         lm_head: LmHead,
         lm_head_int8: LmHeadInt8,
         lut_matmul: LutMatmul,

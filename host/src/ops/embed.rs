@@ -3,16 +3,19 @@
 use contract::w2a8::MAX_ROWS;
 
 use super::error::{at_least, dimension};
+use super::tensor::RowWords;
 use super::{Backend, Dense, OpError, Tensor};
 
 const OP: &str = "embed";
 
-/// `out[m] = table[ids[ids_at + m]]`, widened to `f32`, for `m` rows.
+/// `out[m] = table[ids[ids_at + m * ids_stride]]`, widened to `f32`, for `m` rows.
 pub struct Embed<'a, B: Backend> {
     /// Token ids. Not read by the check: an id past the table gives a row of NaN.
     pub ids: &'a B::Buf<u32>,
     /// First id.
     pub ids_at: usize,
+    /// Words from id to id.
+    pub ids_stride: usize,
     /// Table `[vocab, width]`.
     pub table: &'a Dense<B>,
     /// Output `[m, width]`.
@@ -28,7 +31,8 @@ impl<B: Backend> Embed<'_, B> {
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
-        at_least(OP, "ids", self.ids.len(), self.ids_at.saturating_add(self.m))?;
+        let Self { ids, ids_at, ids_stride, .. } = *self;
+        RowWords::<B> { words: ids, at: ids_at, stride: ids_stride }.check(OP, "ids", self.m, 1)?;
         at_least(OP, "out", self.out.len(), self.m * self.table.width())
     }
 }
@@ -39,12 +43,13 @@ impl Embed<'_, super::CudaBackend> {
         use contract::embed::{Args, THREADS};
         use contract::num::RowType;
         self.check()?;
-        let Self { ids, ids_at, table, out, m } = self;
+        let Self { ids, ids_at, ids_stride, table, out, m } = self;
         let stream = cuda.stream();
         let args = Args {
             ids: super::cuda::at(ids.dev_ptr(stream), ids_at),
             table: table.data().dev_ptr(stream),
             out: out.dev_ptr(stream),
+            ids_stride: ids_stride as u32,
             vocab: table.rows() as u32,
             width: table.width() as u32,
             stride: table.stride() as u32,

@@ -37,6 +37,9 @@ impl<B: Backend> LmHead<'_, B> {
 #[cfg(feature = "cuda")]
 impl LmHead<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::lm_head::{
+            LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+        };
         use contract::num::RowType;
         self.check()?;
         let Self { x, x_at, w, logits, m } = self;
@@ -48,16 +51,20 @@ impl LmHead<'_, super::CudaBackend> {
             vocab: w.rows() as u32,
             k: w.width() as u32,
             stride: w.stride() as u32,
+            m: m as u32,
         };
-        let grid = contract::lm_head::grid(m as u32, args.vocab);
+        let grid = contract::lm_head::grid(args.vocab);
         // SAFETY: `check` compared `x` from `x_at` on and `logits` with `m` rows; `Dense` holds
         // `vocab` rows of `stride` elements of its type by construction; `logits` is borrowed
         // exclusively.
         unsafe {
             match w.element() {
-                RowType::Bf16 => cuda.launch::<contract::lm_head::LmHeadBf16>(grid, args)?,
-                RowType::F16 => cuda.launch::<contract::lm_head::LmHeadF16>(grid, args)?,
-                RowType::F32 => cuda.launch::<contract::lm_head::LmHeadF32>(grid, args)?,
+                RowType::Bf16 if m == 1 => cuda.launch::<LmHeadBf16>(grid, args)?,
+                RowType::F16 if m == 1 => cuda.launch::<LmHeadF16>(grid, args)?,
+                RowType::F32 if m == 1 => cuda.launch::<LmHeadF32>(grid, args)?,
+                RowType::Bf16 => cuda.launch::<LmHeadManyBf16>(grid, args)?,
+                RowType::F16 => cuda.launch::<LmHeadManyF16>(grid, args)?,
+                RowType::F32 => cuda.launch::<LmHeadManyF32>(grid, args)?,
             }
         }
         Ok(())

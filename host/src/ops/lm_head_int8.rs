@@ -1,9 +1,10 @@
 //! Host side of [`contract::lm_head_int8`].
 
 use contract::lm_head_int8::{MAX_K, groups, input_words, row_bytes};
+use contract::sample::MAX_SAMPLERS;
 
 use super::error::{at_least, dimension, same};
-use super::sample::{PARAM_WORDS, SampleState};
+use super::sample::{PARAM_WORDS, STATE_WORDS, SampleState};
 use super::{Backend, Dense, OpError, Tensor};
 
 const OP: &str = "lm_head_int8";
@@ -58,12 +59,12 @@ impl<B: Backend> Int8Table<B> {
         self.k
     }
 
-    /// Reserves what one input needs.
+    /// Reserves what `m` inputs need.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn input(&self, backend: &B) -> Result<B::Buf<u32>, OpError> {
-        backend.alloc("head int8", input_words(self.k))
+    pub fn input(&self, backend: &B, m: usize) -> Result<B::Buf<u32>, OpError> {
+        backend.alloc("head int8", m * input_words(self.k))
     }
 
     /// The int8 rows, padded with zeros to 16 bytes.
@@ -83,9 +84,10 @@ pub struct Pack<'a, B: Backend> {
     pub(crate) table: &'a mut Int8Table<B>,
 }
 
-/// The logits of one row that can decide the sampler's next token; minus infinity for the others.
+/// The logits that can decide the next tokens of `m` sequences; minus infinity for the others. Those of a
+/// sequence that has ended are left as they are.
 pub struct LmHeadInt8<'a, B: Backend> {
-    /// Values `[x_at.., k]`.
+    /// Values `[x_at.., m, k]`.
     pub x: &'a B::Buf<f32>,
     /// First element in `x`.
     pub x_at: usize,
@@ -97,8 +99,12 @@ pub struct LmHeadInt8<'a, B: Backend> {
     pub input: &'a mut B::Buf<u32>,
     /// The sampler that takes the logits: what it asks for, what it has seen. Its `tops` are scratch.
     pub sampler: &'a mut SampleState<B>,
-    /// Output `[vocab]`.
+    /// Row of the sampler that takes the first logits.
+    pub row: usize,
+    /// Output `[m, vocab]`.
     pub logits: &'a mut B::Buf<f32>,
+    /// Sequences.
+    pub m: usize,
 }
 
 impl<B: Backend> LmHeadInt8<'_, B> {
@@ -110,12 +116,16 @@ impl<B: Backend> LmHeadInt8<'_, B> {
         let (vocab, k) = (self.w.rows(), self.w.width());
         same(OP, "vocab", self.table.vocab, vocab)?;
         same(OP, "k", self.table.k, k)?;
-        at_least(OP, "x", self.x.len(), self.x_at.saturating_add(k))?;
-        at_least(OP, "input", self.input.len(), input_words(k))?;
-        at_least(OP, "seen", self.sampler.seen.len(), vocab)?;
-        at_least(OP, "tops", self.sampler.tops.len(), groups(vocab as u32) as usize)?;
-        at_least(OP, "params", self.sampler.params.len(), PARAM_WORDS)?;
-        at_least(OP, "logits", self.logits.len(), vocab)
+        dimension(OP, "m", self.m, MAX_SAMPLERS, "1 to 65,535 rows are allowed")?;
+        at_least(OP, "x", self.x.len(), self.x_at.saturating_add(self.m * k))?;
+        at_least(OP, "input", self.input.len(), self.m * input_words(k))?;
+        let rows = self.row.saturating_add(self.m);
+        at_least(OP, "rows of the sampler", self.sampler.rows, rows)?;
+        at_least(OP, "seen", self.sampler.seen.len(), rows * vocab)?;
+        at_least(OP, "tops", self.sampler.tops.len(), rows * groups(vocab as u32) as usize)?;
+        at_least(OP, "params", self.sampler.params.len(), rows * PARAM_WORDS)?;
+        at_least(OP, "state", self.sampler.state.len(), rows * STATE_WORDS)?;
+        at_least(OP, "logits", self.logits.len(), self.m * vocab)
     }
 }
 
@@ -150,38 +160,55 @@ impl Pack<'_, super::CudaBackend> {
 impl LmHeadInt8<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::lm_head_int8::{
-            Args, Input, InputArgs, RescoreBf16, RescoreF16, RescoreF32, Scan, rescore_grid,
+            Args, FEW, Input, InputArgs, MANY, RescoreBf16, RescoreF16, RescoreF32, SOME, Scan,
+            ScanFew, ScanMany, ScanSome, rescore_grid,
         };
         use contract::num::RowType;
         self.check()?;
-        let Self { x, x_at, w, table, input, sampler, logits } = self;
-        let stream = cuda.stream();
+        use super::cuda::at;
+        let Self { x, x_at, w, table, input, sampler, row, logits, m } = self;
+        let (stream, vocab) = (cuda.stream(), w.rows());
         let args = Args {
-            x: super::cuda::at(x.dev_ptr(stream), x_at),
+            x: at(x.dev_ptr(stream), x_at),
             w: w.data().dev_ptr(stream),
             bytes: table.bytes.dev_ptr(stream),
             rows: table.rows.dev_ptr(stream),
             input: input.dev_ptr(stream),
-            tops: sampler.tops.dev_ptr(stream),
-            seen: sampler.seen.dev_ptr(stream),
-            params: sampler.params.dev_ptr(stream).cast(),
+            tops: at(sampler.tops.dev_ptr(stream), row * groups(vocab as u32) as usize),
+            seen: at(sampler.seen.dev_ptr(stream), row * vocab),
+            params: at(sampler.params.dev_ptr(stream), row * PARAM_WORDS).cast(),
+            state: at(sampler.state.dev_ptr(stream), row * STATE_WORDS).cast(),
             logits: logits.dev_ptr(stream),
-            vocab: w.rows() as u32,
+            vocab: vocab as u32,
             k: w.width() as u32,
             stride: w.stride() as u32,
+            m: m as u32,
         };
-        let (all, one) =
-            (rescore_grid(args.vocab), InputArgs { x: args.x, input: args.input, k: args.k });
-        // SAFETY: `check` compared every tensor with the table; the copy was made for a table of these
-        // sizes, and waited for; all that the kernels write is borrowed exclusively.
+        let all = rescore_grid(args.vocab, args.m);
+        let one = InputArgs { x: args.x, input: args.input, k: args.k };
+        // SAFETY: `check` compared every tensor with the table and `m`; the copy was made for a table of
+        // these sizes, and waited for; all that the kernels write is borrowed exclusively.
         unsafe {
-            cuda.launch::<Input>([1, 1, 1], one)?;
-            cuda.launch::<Scan>([groups(args.vocab), 1, 1], args)?;
+            cuda.launch::<Input>([args.m, 1, 1], one)?;
+            // A scan for more inputs than there are, or for fewer, is the next best.
+            match args.m {
+                2..=8 if cuda.has::<ScanFew>() => {
+                    cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?;
+                }
+                33.. if cuda.has::<ScanMany>() => {
+                    cuda.launch::<ScanMany>(MANY.grid(args.vocab, args.m), args)?;
+                }
+                2.. if cuda.has::<ScanSome>() => {
+                    cuda.launch::<ScanSome>(SOME.grid(args.vocab, args.m), args)?;
+                }
+                _ => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
+            }
             match w.element() {
-                RowType::Bf16 => cuda.launch::<RescoreBf16>(all, args),
-                RowType::F16 => cuda.launch::<RescoreF16>(all, args),
-                RowType::F32 => cuda.launch::<RescoreF32>(all, args),
+                RowType::Bf16 => cuda.launch::<RescoreBf16>(all, args)?,
+                RowType::F16 => cuda.launch::<RescoreF16>(all, args)?,
+                RowType::F32 => cuda.launch::<RescoreF32>(all, args)?,
             }
         }
+        Ok(())
     }
 }

@@ -11,12 +11,15 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_paged;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;
 pub mod bmm;
+pub mod choices;
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
 pub mod error;
@@ -28,6 +31,7 @@ pub mod pool2d;
 pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
+pub mod image_quant;
 pub mod sample;
 pub mod softmax;
 pub mod sparse;
@@ -43,7 +47,7 @@ pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
 pub use error::OpError;
-pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, Tensor};
+pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, RowWords, Tensor};
 
 /// Where tensors live and operations run.
 ///
@@ -167,12 +171,32 @@ pub trait Backend: Sized + Send + 'static {
     fn w2a8_gemm(&self, op: w2a8_gemm::W2a8Gemm<'_, Self>) -> Result<(), OpError>;
     /// Rotary embedding; see [`rope::Rope`].
     fn rope(&self, op: rope::Rope<'_, Self>) -> Result<(), OpError>;
+    /// Quantisation of images; see [`image_quant::ImageQuant`].
+    fn image_quant<T: Float>(
+        &self,
+        op: image_quant::ImageQuant<'_, Self, T>,
+    ) -> Result<(), OpError>;
     /// Cache append; see [`kv_append::KvAppend`].
     fn kv_append(&self, op: kv_append::KvAppend<'_, Self>) -> Result<(), OpError>;
     /// Attention; see [`attention::Attention`].
     fn attention(&self, op: attention::Attention<'_, Self>) -> Result<(), OpError>;
+    /// Rotation, append to pages and attention of rows of several sequences; see
+    /// [`attention_paged::AttentionPaged`].
+    fn attention_paged(&self, op: attention_paged::AttentionPaged<'_, Self>)
+    -> Result<(), OpError>;
     /// Rotation, cache append and attention of one row; see [`attention_step::AttentionStep`].
     fn attention_step(&self, op: attention_step::AttentionStep<'_, Self>) -> Result<(), OpError>;
+    /// Whether one kernel can run all layers of a model of these sizes on a row; see
+    /// [`decode_layers::DecodeLayers`]. A backend that gains nothing by it says no.
+    fn runs_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
+        false
+    }
+    /// The address of a buffer, as other kernels' data; 0 on a backend that has no use for it.
+    fn address<T: Element>(&self, _buf: &Self::Buf<T>) -> u64 {
+        0
+    }
+    /// All layers of a model on one row; see [`decode_layers::DecodeLayers`].
+    fn decode_layers(&self, op: decode_layers::DecodeLayers<'_, Self>) -> Result<(), OpError>;
     /// One row through a ternary layer; see [`bit_linear::BitLinear`].
     fn bit_linear(&self, op: bit_linear::BitLinear<'_, Self>) -> Result<(), OpError>;
     /// Batched matrix product; see [`bmm::Bmm`].
@@ -232,6 +256,11 @@ pub trait TokenLog: Send {
     /// The token of `step`, or [`TokenLog::EMPTY`] as long as it is not there.
     fn get(&self, step: usize) -> u32;
 
+    /// Empties the entries of `range`. Only while no sampler that writes there is queued.
+    fn clear_part(&mut self, range: std::ops::Range<usize>);
+
     /// Empties every entry. Only while no sampler that writes here is queued.
-    fn clear(&mut self);
+    fn clear(&mut self) {
+        self.clear_part(0..self.len());
+    }
 }

@@ -160,8 +160,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::num::RowType;
         use contract::pool2d::{
-            Args, GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, ROWS,
-            THREADS, WindowBf16, WindowF16, WindowF32,
+            Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
+            PiecesF16, PiecesF32, ROWS, THREADS, WindowBf16, WindowF16, WindowF32,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -189,13 +189,15 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             channels_last: u32::from(last),
             piece: piece as u32,
         };
+        let lines = !global && args.lines(size_of::<T>() as u32);
         let channels = (pooling.n * pooling.c) as u64;
         let threads = match (global, last) {
             // Eight lanes a channel.
             (true, false) => 8 * channels,
             (true, true) => channels / piece as u64,
             (false, _) => {
-                let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(w.out);
+                let across = if lines { w.out.div_ceil(16 / size_of::<T>() as u32) } else { w.out };
+                let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(across);
                 channels / piece as u64 * places
             }
         };
@@ -207,6 +209,9 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 (RowType::F32, true, _) => cuda.launch::<GlobalF32>(grid, args),
                 (RowType::F16, true, _) => cuda.launch::<GlobalF16>(grid, args),
                 (RowType::Bf16, true, _) => cuda.launch::<GlobalBf16>(grid, args),
+                (RowType::F32, ..) if lines => cuda.launch::<LinesF32>(grid, args),
+                (RowType::F16, ..) if lines => cuda.launch::<LinesF16>(grid, args),
+                (RowType::Bf16, ..) if lines => cuda.launch::<LinesBf16>(grid, args),
                 (RowType::F32, _, true) => cuda.launch::<PiecesF32>(grid, args),
                 (RowType::F16, _, true) => cuda.launch::<PiecesF16>(grid, args),
                 (RowType::Bf16, _, true) => cuda.launch::<PiecesBf16>(grid, args),

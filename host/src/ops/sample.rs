@@ -1,6 +1,6 @@
 //! Host side of [`contract::sample`].
 
-use contract::sample::{SampleParams, StepState, adjusted_len, groups};
+use contract::sample::{MAX_SAMPLERS, SampleParams, StepState, adjusted_len, groups};
 use contract::w2a8::MAX_ROWS;
 
 use super::error::{at_least, dimension};
@@ -58,36 +58,41 @@ pub fn params_of(words: &[u32; PARAM_WORDS]) -> SampleParams {
     }
 }
 
-/// What the sampler keeps between steps.
+/// What the samplers of one or more sequences, a row each, keep between steps.
 pub struct SampleState<B: Backend> {
-    /// [`StepState`], as words.
+    /// `[rows]` of [`StepState`], as words.
     pub state: B::Buf<u32>,
-    /// [`SampleParams`], as words; 8-byte aligned.
+    /// `[rows]` of [`SampleParams`], as words; 8-byte aligned.
     pub params: B::Buf<u32>,
-    /// `[vocab]`: 1 for tokens of prompt and text.
+    /// `[rows, vocab]`: 1 for tokens of prompt and text.
     pub seen: B::Buf<u8>,
-    /// Scratch `[adjusted_len(vocab)]`.
+    /// Scratch `[rows, adjusted_len(vocab)]`.
     pub adjusted: B::Buf<f32>,
-    /// Scratch `[groups(vocab)]`.
+    /// Scratch `[rows, groups(vocab)]`.
     pub tops: B::Buf<u32>,
-    /// Scratch; zero between steps.
+    /// Scratch `[rows]`; zero between steps.
     pub best: B::Buf<u64>,
+    /// Sequences.
+    pub rows: usize,
 }
 
 impl<B: Backend> SampleState<B> {
-    /// Reserves the state of one sequence; position 0, nothing seen.
+    /// Reserves the state of `rows` sequences; position 0, nothing seen.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn alloc(backend: &B, vocab: usize) -> Result<Self, OpError> {
+    pub fn alloc(backend: &B, vocab: usize, rows: usize) -> Result<Self, OpError> {
         dimension(OP, "vocab", vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
+        dimension(OP, "rows", rows, MAX_SAMPLERS, "1 to 65,535 sequences are allowed")?;
+        let adjusted = adjusted_len(vocab as u32) as usize;
         let mut sampler = Self {
-            state: backend.alloc("sampler", STATE_WORDS)?,
-            params: backend.alloc("sampler", PARAM_WORDS)?,
-            seen: backend.alloc("sampler", vocab)?,
-            adjusted: backend.alloc("sampler", adjusted_len(vocab as u32) as usize)?,
-            tops: backend.alloc("sampler", groups(vocab as u32) as usize)?,
-            best: backend.alloc("sampler", 1)?,
+            state: backend.alloc("sampler", rows * STATE_WORDS)?,
+            params: backend.alloc("sampler", rows * PARAM_WORDS)?,
+            seen: backend.alloc("sampler", rows * vocab)?,
+            adjusted: backend.alloc("sampler", rows * adjusted)?,
+            tops: backend.alloc("sampler", rows * groups(vocab as u32) as usize)?,
+            best: backend.alloc("sampler", rows)?,
+            rows,
         };
         backend.fill(&mut sampler.state, 0)?;
         backend.fill(&mut sampler.params, 0)?;
@@ -99,17 +104,21 @@ impl<B: Backend> SampleState<B> {
     }
 }
 
-/// Picks the next token from `logits[logits_at..]` and moves the sequence on.
+/// Picks the next token of `rows` sequences, each from its own logits, and moves them on.
 pub struct Sample<'a, B: Backend> {
-    /// Logits `[logits_at.., vocab]`.
+    /// Logits `[logits_at.., rows, vocab]`.
     pub logits: &'a B::Buf<f32>,
     /// First logit.
     pub logits_at: usize,
     /// Number of logits.
     pub vocab: usize,
-    /// Sampler and sequence.
+    /// Samplers and sequences.
     pub sampler: &'a mut SampleState<B>,
-    /// Receives the token.
+    /// Row of the sampler that takes the first logits.
+    pub row: usize,
+    /// Sequences.
+    pub rows: usize,
+    /// Receives the tokens: the log divided among the rows of the sampler.
     pub out: &'a mut B::TokenLog,
 }
 
@@ -120,14 +129,20 @@ impl<B: Backend> Sample<'_, B> {
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         dimension(OP, "vocab", self.vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
-        at_least(OP, "logits", self.logits.len(), self.logits_at.saturating_add(self.vocab))?;
-        at_least(OP, "seen", self.sampler.seen.len(), self.vocab)?;
+        let all = self.sampler.rows;
+        dimension(OP, "rows of the sampler", all, MAX_SAMPLERS, "1 to 65,535 are allowed")?;
+        dimension(OP, "rows", self.rows, all, "1 to those of the sampler are allowed")?;
+        at_least(OP, "rows of the sampler", all, self.row.saturating_add(self.rows))?;
+        let logits = self.logits_at.saturating_add(self.rows * self.vocab);
+        at_least(OP, "logits", self.logits.len(), logits)?;
+        at_least(OP, "seen", self.sampler.seen.len(), all * self.vocab)?;
         let adjusted = adjusted_len(self.vocab as u32) as usize;
-        at_least(OP, "adjusted", self.sampler.adjusted.len(), adjusted)?;
-        at_least(OP, "tops", self.sampler.tops.len(), groups(self.vocab as u32) as usize)?;
-        at_least(OP, "state", self.sampler.state.len(), STATE_WORDS)?;
-        at_least(OP, "params", self.sampler.params.len(), PARAM_WORDS)?;
-        at_least(OP, "best", self.sampler.best.len(), 1)
+        at_least(OP, "adjusted", self.sampler.adjusted.len(), all * adjusted)?;
+        let tops = groups(self.vocab as u32) as usize;
+        at_least(OP, "tops", self.sampler.tops.len(), all * tops)?;
+        at_least(OP, "state", self.sampler.state.len(), all * STATE_WORDS)?;
+        at_least(OP, "params", self.sampler.params.len(), all * PARAM_WORDS)?;
+        at_least(OP, "best", self.sampler.best.len(), all)
     }
 }
 
@@ -136,9 +151,9 @@ impl Sample<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::sample::{Args, PREPARE_TILE};
         self.check()?;
-        let Self { logits, logits_at, vocab, sampler, out } = self;
+        let Self { logits, logits_at, vocab, sampler, row, rows, out } = self;
         let stream = cuda.stream();
-        let args = Args {
+        let first = Args {
             logits: super::cuda::at(logits.dev_ptr(stream), logits_at),
             adjusted: sampler.adjusted.dev_ptr(stream),
             tops: sampler.tops.dev_ptr(stream),
@@ -147,16 +162,18 @@ impl Sample<'_, super::CudaBackend> {
             params: sampler.params.dev_ptr(stream).cast(),
             state: sampler.state.dev_ptr(stream).cast(),
             out: out.dev_ptr(stream),
-            out_len: super::TokenLog::len(out) as u32,
+            out_len: (super::TokenLog::len(out) / sampler.rows) as u32,
             vocab: vocab as u32,
         };
-        let grid = [args.vocab.div_ceil(PREPARE_TILE), 1, 1];
+        // The logits are those of the first row; everything else starts at row 0.
+        let args = Args { logits: first.logits, ..first.of_row(row as u32) };
+        let (tiles, rows) = (args.vocab.div_ceil(PREPARE_TILE), rows as u32);
         // SAFETY: `check` compared the logits and every part of the sampler with `vocab` and with
         // the sizes of its structs; allocations are 256-byte aligned; all that the kernels write is
         // borrowed exclusively.
         unsafe {
-            cuda.launch::<contract::sample::SamplePrepare>(grid, args)?;
-            cuda.launch::<contract::sample::SamplePick>([1, 1, 1], args)?;
+            cuda.launch::<contract::sample::SamplePrepare>([tiles, rows, 1], args)?;
+            cuda.launch::<contract::sample::SamplePick>([1, rows, 1], args)?;
         }
         Ok(())
     }

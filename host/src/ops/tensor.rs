@@ -93,6 +93,39 @@ pub enum Math {
     TensorCore,
 }
 
+/// A word of each row, in a buffer of words.
+pub struct RowWords<'a, B: Backend> {
+    /// The buffer.
+    pub words: &'a B::Buf<u32>,
+    /// Where row 0 has its own.
+    pub at: usize,
+    /// Words from row to row.
+    pub stride: usize,
+}
+
+impl<B: Backend> Clone for RowWords<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for RowWords<'_, B> {}
+
+impl<B: Backend> RowWords<'_, B> {
+    /// Refuses a buffer without `len` words from row `m - 1` on.
+    pub(crate) fn check(
+        &self,
+        op: &'static str,
+        tensor: &'static str,
+        m: usize,
+        len: usize,
+    ) -> Result<(), OpError> {
+        let last = (m - 1).checked_mul(self.stride).and_then(|at| at.checked_add(self.at));
+        let end = last.and_then(|at| at.checked_add(len)).unwrap_or(usize::MAX);
+        at_least(op, tensor, self.words.len(), end)
+    }
+}
+
 /// A dense table `[rows, width]`: the embedding or the head. Rows are padded to
 /// [`row_stride`] elements.
 pub struct Dense<B: Backend> {

@@ -18,8 +18,8 @@ pub struct W2a8Gemm<'a, B: Backend> {
     pub y: &'a mut B::Buf<f32>,
     /// Rows of activations.
     pub m: usize,
-    /// Which of [`VARIANTS`] runs on a GPU; `None` takes the one of least [`cost`] that the device
-    /// has. All give the same bits.
+    /// Which of [`VARIANTS`] runs on a GPU; `None`: what was measured
+    /// ([`super::choices`]), else [`choose_index`]. All give the same bits.
     pub variant: Option<usize>,
 }
 
@@ -54,6 +54,14 @@ pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
     let groups = u64::from(k).div_ceil((CHUNK * CHUNK_GROUP) as u64).div_ceil(split);
     let rounds = (tiles * split).div_ceil(u64::from(sms.max(1)));
     Some(cost[0] + cost[1] * rounds + cost[2] * groups + cost[3] * rounds * groups)
+}
+
+/// The variant for an `m` by `n` by `k` product on `sms` multiprocessors when nobody chose one: the one of
+/// least [`cost`] among those of which `has` says that the device has them.
+pub fn choose_index(shape: [u32; 3], sms: u32, has: impl Fn(usize) -> bool) -> usize {
+    let here = (0..VARIANTS.len()).filter(|&index| has(index));
+    // The first one runs everywhere and takes everything.
+    here.min_by_key(|&index| cost(index, shape, sms).unwrap_or(u64::MAX)).unwrap_or(0)
 }
 
 /// Nanoseconds of a launch, of a round of tiles, of 512 terms of k, and of these in a round: one row for
@@ -96,6 +104,12 @@ macro_rules! kernels {
 #[cfg(feature = "cuda")]
 contract::for_each_w2a8_gemm!(kernels);
 
+/// Whether the device and the loaded PTX have variant `index`.
+#[cfg(feature = "cuda")]
+pub(super) fn has_variant(cuda: &super::CudaBackend, index: usize) -> bool {
+    KERNELS.get(index).is_some_and(|kernel| (kernel.1)(cuda))
+}
+
 #[cfg(feature = "cuda")]
 impl W2a8Gemm<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
@@ -115,11 +129,10 @@ impl W2a8Gemm<'_, super::CudaBackend> {
             segments: *w.segments(),
         };
         let (shape, sms) = ([args.m, args.n, w.k() as u32], cuda.cuda().device().sm_count());
-        let index = variant.unwrap_or_else(|| {
-            let here = (0..VARIANTS.len()).filter(|&index| (KERNELS[index].1)(cuda));
-            // The first one runs everywhere and takes everything.
-            here.min_by_key(|&index| cost(index, shape, sms).unwrap_or(u64::MAX)).unwrap_or(0)
-        });
+        let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemm, m, w.n(), w.k());
+        let index = variant
+            .or_else(chosen)
+            .unwrap_or_else(|| choose_index(shape, sms, |index| has_variant(cuda, index)));
         let Some(grid) = VARIANTS[index].grid(args.m, args.n, sms) else {
             let allowed = "this one cannot have so many tiles; use None";
             return Err(OpError::Dimension { op: OP, what: "variant", found: index, allowed });
@@ -138,9 +151,7 @@ mod tests {
     const H200: u32 = 132;
 
     fn chosen(m: u32, n: u32, k: u32, takes: impl Fn(&Variant) -> bool) -> &'static Variant {
-        let fits = (0..VARIANTS.len()).filter(|&i| takes(&VARIANTS[i]));
-        let best = fits.min_by_key(|&i| cost(i, [m, n, k], H200).unwrap_or(u64::MAX));
-        &VARIANTS[best.expect("the first one takes everything")]
+        &VARIANTS[choose_index([m, n, k], H200, |i| takes(&VARIANTS[i]))]
     }
 
     #[test]

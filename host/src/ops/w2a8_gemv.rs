@@ -16,7 +16,8 @@ pub struct W2a8Gemv<'a, B: Backend> {
     pub acts: &'a QuantActs<B>,
     /// Output `[n]`.
     pub y: &'a mut B::Buf<f32>,
-    /// Which of [`VARIANTS`] runs on a GPU; `None` lets [`choose_index`] decide. All give the same bits.
+    /// Which of [`VARIANTS`] runs on a GPU; `None`: what was
+    /// measured ([`super::choices`]), else [`choose_index`]. All give the same bits.
     pub variant: Option<usize>,
 }
 
@@ -82,7 +83,8 @@ impl W2a8Gemv<'_, super::CudaBackend> {
         self.check()?;
         let Self { w, acts, y, variant } = self;
         let stream = cuda.stream();
-        let index = variant.unwrap_or_else(|| choose_index(w.n(), w.k()));
+        let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemv, 1, w.n(), w.k());
+        let index = variant.or_else(chosen).unwrap_or_else(|| choose_index(w.n(), w.k()));
         let args = contract::w2a8_gemv::Args {
             w: w.words().dev_ptr(stream),
             acts: acts.acts.dev_ptr(stream),

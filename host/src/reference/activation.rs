@@ -1,6 +1,6 @@
 //! Reference for [`contract::activation`].
 
-use contract::num::{normal_cdf, one_plus_exp};
+use contract::num::{normal_cdf, one_plus_exp, upper_tail_half};
 
 use super::{Inputs, rounded};
 use crate::ops::RowType;
@@ -83,10 +83,20 @@ pub fn value(kind: Kind, x: f32) -> f32 {
     }
 }
 
+/// [`value`] in the type of the elements.
+fn typed(element: RowType, kind: Kind, x: f32) -> f32 {
+    if element == RowType::F32 || kind != Kind::Gelu {
+        return value(kind, x);
+    }
+    let distance = x.abs().min(13.27);
+    let above = if x < 0.0 { -0.0 } else { x };
+    (-distance).mul_add(upper_tail_half(distance), above)
+}
+
 /// Every element.
 pub fn activation(case: &Case) -> Vec<f32> {
     let element = |i: usize| {
-        let y = value(case.kind, case.x[i]);
+        let y = typed(case.element, case.kind, case.x[i]);
         rounded(case.element, case.up.as_ref().map_or(y, |up| y * up[i]))
     };
     (0..case.m * case.k).map(element).collect()

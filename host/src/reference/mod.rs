@@ -10,9 +10,11 @@
 pub mod act_quant;
 pub mod activation;
 pub mod attention;
+pub mod attention_paged;
 pub mod attention_step;
 pub mod bit_linear;
 pub mod conv2d;
+pub mod decode_layers;
 pub mod elementwise;
 pub mod bmm;
 pub mod embed;
@@ -24,6 +26,7 @@ pub mod pool2d;
 pub mod lut_matmul;
 pub mod rmsnorm;
 pub mod rope;
+pub mod image_quant;
 pub mod sample;
 pub mod softmax;
 pub mod sparse;
@@ -31,6 +34,7 @@ pub mod w2a8_gemm;
 pub mod w2a8_gemv;
 
 use contract::num::RowType;
+use contract::w2a8::{CODES_PER_WORD, PAD_WORD, act_bytes, act_index, code_shift, row_words};
 
 /// A small generator of test inputs (SplitMix64): the same seed, the same numbers everywhere.
 #[derive(Clone, Debug)]
@@ -67,6 +71,49 @@ impl Inputs {
         (0..count).map(|_| self.below(3) as i8 - 1).collect()
     }
 
+    /// A ternary matrix `[n, k]` in the device layout, without a pass over single values: a quarter -1, half 0,
+    /// a quarter 1.
+    pub fn packed_words(&mut self, n: usize, k: usize) -> Vec<u32> {
+        let row = row_words(k);
+        let mut words: Vec<u32> = (0..(n * row).div_ceil(2))
+            .flat_map(|_| {
+                let bits = self.bits();
+                // A code of 3 becomes 1.
+                let codes = bits ^ (bits & (bits << 1) & 0xaaaa_aaaa_aaaa_aaaa);
+                [codes as u32, (codes >> 32) as u32]
+            })
+            .collect();
+        words.truncate(n * row);
+        // The rest of each row holds the code of zero.
+        let whole = k / CODES_PER_WORD;
+        if whole < row {
+            for words in words.chunks_exact_mut(row) {
+                for e in k % CODES_PER_WORD..CODES_PER_WORD {
+                    let shift = code_shift(e);
+                    words[whole] = words[whole] & !(3 << shift) | 1 << shift;
+                }
+                words[whole + 1..].fill(PAD_WORD);
+            }
+        }
+        words
+    }
+
+    /// `m` rows of `k` int8 activations in the contract's order, with the scale and the sum of each as bits.
+    pub fn packed_acts(&mut self, m: usize, k: usize) -> (Vec<u32>, Vec<[u32; 2]>) {
+        let (mut words, mut stats) = (vec![0u32; m * act_bytes(k) / 4], Vec::with_capacity(m));
+        for row in words.chunks_exact_mut(act_bytes(k) / 4) {
+            let mut sum = 0i32;
+            for i in 0..k {
+                let q = self.bits() as i8;
+                let at = act_index(i);
+                row[at / 4] |= u32::from(q as u8) << (8 * (at % 4));
+                sum += i32::from(q);
+            }
+            stats.push([(1.0 + self.floats(1, 0.5)[0]).to_bits(), sum as u32]);
+        }
+        (words, stats)
+    }
+
     /// All int8 values, -128 among them.
     pub fn int8s(&mut self, count: usize) -> Vec<i8> {
         (0..count).map(|_| self.bits() as i8).collect()
@@ -98,3 +145,38 @@ pub fn rounded(element: RowType, v: f32) -> f32 {
 
 /// The three element types of the general float families.
 pub const ELEMENTS: [RowType; 3] = [RowType::F32, RowType::F16, RowType::Bf16];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_words_hold_ternaries_and_padding() {
+        for (n, k) in [(3, 64), (2, 65), (5, 100), (1, 1), (4, 192)] {
+            let words = Inputs::new(1).packed_words(n, k);
+            assert_eq!(words.len(), n * row_words(k));
+            let mut seen = [0; 4];
+            for row in words.chunks_exact(row_words(k)) {
+                for i in 0..16 * row.len() {
+                    let code = row[i / 16] >> code_shift(i % 16) & 3;
+                    seen[code as usize] += 1;
+                    assert!(i < k || code == 1, "n={n} k={k} i={i} code={code}");
+                }
+            }
+            assert_eq!(seen[3], 0);
+            assert!(n * k < 64 || seen[0] > 0 && seen[2] > 0);
+        }
+    }
+
+    #[test]
+    fn activations_carry_their_sum() {
+        let (words, stats) = Inputs::new(3).packed_acts(2, 700);
+        let per_row = act_bytes(700) / 4;
+        for (row, stats) in words.chunks_exact(per_row).zip(stats) {
+            let bytes = row.iter().flat_map(|w| w.to_le_bytes());
+            let sum: i32 = bytes.map(|b| i32::from(b as i8)).sum();
+            assert_eq!(sum as u32, stats[1]);
+            assert!(f32::from_bits(stats[0]) > 0.0);
+        }
+    }
+}

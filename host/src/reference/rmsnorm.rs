@@ -19,6 +19,9 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (1, 6912),
     (1, 9001),
     (2, 20_001),
+    (1, 24_576),
+    (1, 40_008),
+    (1, 70_001),
 ];
 
 /// `(m, k)` of the 2B-4T model (decode and prefill, hidden and feed-forward width), then 64 MiB of `f32`

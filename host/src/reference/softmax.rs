@@ -1,6 +1,6 @@
 //! Reference for [`contract::softmax`].
 
-use contract::num::{exp, ln};
+use contract::num::{exp, exp_half_nonpositive, ln};
 
 use super::{Inputs, rounded, sum256};
 use crate::ops::RowType;
@@ -22,6 +22,9 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (1, 8191),
     (2, 8193),
     (1, 20_001),
+    (2, 24_576),
+    (1, 40_008),
+    (1, 70_001),
 ];
 
 /// `(m, k)`, 128 MiB of `f32` and more each: attention, vocabulary, and one row of a million.
@@ -96,6 +99,9 @@ pub fn softmax(case: &Case) -> Vec<f32> {
         let top = v.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
         let top = if top == f32::NEG_INFINITY { 0.0 } else { top };
         let term = |j: usize| {
+            if case.element != RowType::F32 && !(v[j] - top).is_nan() {
+                return exp_half_nonpositive(v[j] - top);
+            }
             let e = exp(v[j] - top);
             if e < f32::MIN_POSITIVE { 0.0 } else { e }
         };

@@ -20,6 +20,17 @@ pub enum From {
         /// Added to the mean square.
         eps: f32,
     },
+    /// LayerNorm, with an optional residual add.
+    LayerNorm {
+        /// `[m, k]`, added first.
+        delta: Option<Vec<f32>>,
+        /// Gain `[k]`.
+        weight: Option<Vec<f32>>,
+        /// Offset `[k]`.
+        bias: Option<Vec<f32>>,
+        /// Added to the variance.
+        eps: f32,
+    },
     /// A gated product, with an optional norm.
     Gated {
         /// The activation.
@@ -64,6 +75,17 @@ impl Run for Inputs {
                     x: &mut x,
                     delta: delta.as_ref(),
                     weight: &weight,
+                    eps: *eps,
+                };
+                backend.act_quant(ActQuant { source, out: &mut out, m, k })?;
+            }
+            From::LayerNorm { delta, weight, bias, eps } => {
+                let (delta, weight, bias) = (optional(delta)?, optional(weight)?, optional(bias)?);
+                let source = Source::LayerNorm {
+                    x: &mut x,
+                    delta: delta.as_ref(),
+                    weight: weight.as_ref(),
+                    bias: bias.as_ref(),
                     eps: *eps,
                 };
                 backend.act_quant(ActQuant { source, out: &mut out, m, k })?;

@@ -9,9 +9,9 @@ use super::rope::Angles;
 use super::w2a8_gemv::Product;
 use super::{Bed, Output, Run, RunError};
 use super::{
-    act_quant, activation, attention, attention_step, bit_linear, bmm, conv2d, elementwise, embed,
-    kv_append, layernorm, lm_head, lm_head_int8, lut_matmul, pool2d, rmsnorm, rope, sample,
-    softmax, sparse, w2a8_gemm, w2a8_gemv,
+    act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
+    decode_layers, elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8,
+    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -36,9 +36,11 @@ enum Inputs {
     ActQuant(act_quant::Inputs),
     Activation(activation::Inputs),
     Attention(attention::Inputs),
+    AttentionPaged(attention_paged::Inputs),
     AttentionStep(attention_step::Inputs),
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
+    DecodeLayers(decode_layers::Case),
     Elementwise(elementwise::Inputs),
     Conv2dWhole(conv2d::WholeInputs),
     Embed(embed::Inputs),
@@ -51,6 +53,7 @@ enum Inputs {
     LutMatmulLossy(lut_matmul::LossyCase),
     RmsNorm(rmsnorm::Inputs),
     Rope(rope::Inputs),
+    ImageQuant(image_quant::Inputs),
     Sample(sample::Inputs),
     Softmax(softmax::Inputs),
     SparseLinear(sparse::Linear),
@@ -69,9 +72,11 @@ impl Run for Case {
             Inputs::ActQuant(inputs) => inputs.run(bed),
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
+            Inputs::AttentionPaged(inputs) => inputs.run(bed),
             Inputs::AttentionStep(inputs) => inputs.run(bed),
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
+            Inputs::DecodeLayers(case) => case.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Conv2dWhole(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
@@ -87,6 +92,7 @@ impl Run for Case {
             Inputs::LutMatmulLossy(case) => case.run(bed),
             Inputs::RmsNorm(inputs) => inputs.run(bed),
             Inputs::Rope(inputs) => inputs.run(bed),
+            Inputs::ImageQuant(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
             Inputs::Softmax(inputs) => inputs.run(bed),
             Inputs::SparseLinear(inputs) => inputs.run(bed),
@@ -122,7 +128,9 @@ pub fn cases() -> Vec<Case> {
     list.elementwise();
     list.rows();
     list.pool2d();
+    list.pool2d_lines();
     list.rope();
+    list.image_quant();
     list.sample();
     list.steps();
     list.sparse();
@@ -157,8 +165,9 @@ impl List {
         for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
             let math = if variant.tensor { Math::TensorCore } else { Math::Exact };
             for &kind in variant.kinds {
+                let few = if variant.is_thin() { 11 } else { 48 };
                 for (batch, m, n, k, transposed) in
-                    [(2, 32, 48, 16, false), (1, 80, 48, 48, true), (1, 16, 16, 1040, false)]
+                    [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
                 {
                     // Rows of B and columns of A: each lies in both ways in one of the cases.
                     let [a, b] = [(m, k), (k, n)].map(|(rows, columns)| match transposed {
@@ -186,17 +195,20 @@ impl List {
     }
 
     fn act_quant(&mut self) {
-        use contract::act_quant::{ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu};
+        use contract::act_quant::*;
         let mut seeded = Seeded::new(1);
         for (m, k) in [(1, 1), (3, 63), (2, 1000), (5, 513)] {
             let mut weight = || seeded.floats(k, 2.0);
             let (gain, some) = (weight(), (k != 63).then(weight));
             let delta = (k != 1).then(|| seeded.floats(m * k, 3.0));
             let gated = |gate| act_quant::From::Gated { gate, weight: some.clone(), eps: 1e-5 };
+            let (other, weight, bias) = (delta.clone(), some.clone(), Some(gain.clone()));
             let norm = act_quant::From::RmsNorm { delta, weight: gain, eps: 1e-5 };
+            let centred = act_quant::From::LayerNorm { delta: other, weight, bias, eps: 1e-5 };
             for (kernel, from, width) in [
                 (symbol::<ActQuant>(), act_quant::From::Plain, k),
                 (symbol::<ActQuantRmsNorm>(), norm, k),
+                (symbol::<ActQuantLayerNorm>(), centred, k),
                 (symbol::<ActQuantRelu2>(), gated(Gate::Relu2), 2 * k),
                 (symbol::<ActQuantSilu>(), gated(Gate::Silu), 2 * k),
             ] {
@@ -257,6 +269,9 @@ impl List {
 
     /// The fused operations of a single row.
     fn steps(&mut self) {
+        for (kernel, what, inputs) in attention_paged::cases() {
+            self.add(kernel, what, Inputs::AttentionPaged(inputs));
+        }
         for (kernel, what, inputs) in attention_step::cases() {
             self.add(kernel, what, Inputs::AttentionStep(inputs));
         }
@@ -266,6 +281,10 @@ impl List {
                 false => symbol::<contract::bit_linear::BitLinearLong>(),
             };
             self.add(kernel, what, Inputs::BitLinear(case));
+        }
+        for (what, case) in decode_layers::cases() {
+            let kernel = symbol::<contract::decode_layers::DecodeLayers>();
+            self.add(kernel, what, Inputs::DecodeLayers(case));
         }
     }
 
@@ -280,17 +299,25 @@ impl List {
 
     fn tables(&mut self) {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
-        use contract::lm_head::{LmHeadBf16, LmHeadF16, LmHeadF32};
+        use contract::lm_head::{
+            LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+        };
         for (kernel, what, inputs) in lm_head_int8::cases() {
             self.add(kernel, what, Inputs::LmHeadInt8(inputs));
         }
         let mut seeded = Seeded::new(3);
-        for (element, embed, lm_head) in [
-            (RowType::Bf16, symbol::<EmbedBf16>(), symbol::<LmHeadBf16>()),
-            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>()),
-            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>()),
+        for (element, embed, one, many) in [
+            (
+                RowType::Bf16,
+                symbol::<EmbedBf16>(),
+                symbol::<LmHeadBf16>(),
+                symbol::<LmHeadManyBf16>(),
+            ),
+            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>(), symbol::<LmHeadManyF16>()),
+            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>(), symbol::<LmHeadManyF32>()),
         ] {
-            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 3)] {
+            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 1), (33, 1027, 5)] {
+                let lm_head = if m == 1 { one } else { many };
                 let table = Table::new(element, rows, width, seeded.bits());
                 let what = format!("rows={rows} width={width} m={m}");
                 let mut ids: Vec<u32> = (0..m + 1).map(|_| seeded.below(rows) as u32).collect();
@@ -403,9 +430,10 @@ impl List {
             (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
         ];
         for (element, families) in kernels {
+            let owner = |k: usize| owner(k as u32, element.bytes() as u32);
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
                 let [softmax, layernorm, rmsnorm] =
-                    families.map(|[short, middle, long]| match owner(k as u32) {
+                    families.map(|[short, middle, long]| match owner(k) {
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,
@@ -463,6 +491,21 @@ impl List {
         }
     }
 
+    fn pool2d_lines(&mut self) {
+        use crate::ops::pool2d::{Kind, Layout};
+        use contract::pool2d::{LinesBf16, LinesF16, LinesF32};
+        let kernels = [symbol::<LinesF32>(), symbol::<LinesF16>(), symbol::<LinesBf16>()];
+        let kinds = [Kind::Max, Kind::Average { count_include_pad: false }];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for (i, window) in [[3, 2, 1], [3, 1, 1], [2, 2, 0]].repeat(2).into_iter().enumerate() {
+                let shape = pool2d::square([2, 3, 9, 24], Layout::Nchw, kinds[i % 2], window);
+                let mut inputs = pool2d::Inputs::new(element, shape, 11);
+                unusual(&mut inputs.x);
+                self.add(kernel, format!("{shape:?}"), Inputs::Pool2d(inputs));
+            }
+        }
+    }
+
     fn rope(&mut self) {
         let mut seeded = Seeded::new(6);
         // The last rows of the second case stand past the table.
@@ -478,6 +521,12 @@ impl List {
             };
             let what = format!("m={m} heads={heads} head_dim={head_dim} start={start}");
             self.add(symbol::<contract::rope::Rope>(), what, Inputs::Rope(inputs));
+        }
+    }
+
+    fn image_quant(&mut self) {
+        for (kernel, what, inputs) in image_quant::cases() {
+            self.add(kernel, what, Inputs::ImageQuant(inputs));
         }
     }
 
@@ -524,7 +573,8 @@ impl List {
                 let w = Matrix::new(out_channels, shape.k(), 0.7, &mut seeded);
                 let x = seeded.floats(2 * 7 * 5 * channels, 2.0);
                 let types = [element, [F32, Bf16, F16][channels % 3]];
-                let inputs = sparse::Conv { w, x, shape, types, math: Math::Exact };
+                let math = Math::Exact;
+                let inputs = sparse::Conv { w, x, shape, types, math, kernel: None };
                 self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
             }
         }
@@ -539,16 +589,24 @@ impl List {
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }
-        for (kernel, batch, channels, out_channels) in
-            [(symbol::<SparseConv2dMma>(), 1, 8, 3), (symbol::<SparseConv2dMma>(), 2, 40, 20)]
-        {
+        for (kernel, batch, channels, out_channels) in [
+            (symbol::<SparseConv2dMma>(), 1, 8, 3),
+            (symbol::<SparseConv2dMma>(), 2, 40, 20),
+            (symbol::<SparseExpand>(), 1, 64, 24),
+            (symbol::<SparseConv2dLines>(), 2, 64, 70),
+            (symbol::<SparseConv2dLinesPair>(), 1, 64, 16),
+            (symbol::<SparseConv2dLinesSplit>(), 1, 128, 33),
+        ] {
             let shape = sparse::shape(batch, [9, 6], channels, 3, 1);
             let mut w = Matrix::new(out_channels, shape.k(), 0.6, &mut seeded);
             w.dense.iter_mut().for_each(|w| *w = w.trunc());
             let x =
                 seeded.floats(batch * 9 * 6 * channels, 9.0).into_iter().map(f32::trunc).collect();
             let (types, math) = ([Bf16, Bf16], Math::TensorCore);
-            let inputs = sparse::Conv { w, x, shape, types, math };
+            // It runs in front of those in lines.
+            let expands = kernel == symbol::<SparseExpand>();
+            let by = if expands { symbol::<SparseConv2dLines>() } else { kernel };
+            let inputs = sparse::Conv { w, x, shape, types, math, kernel: Some(by) };
             self.add(kernel, format!("{shape:?}"), Inputs::SparseConv2d(inputs));
         }
     }

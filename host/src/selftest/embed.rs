@@ -31,7 +31,14 @@ impl Run for Inputs {
         let m = self.ids.len() - self.ids_at;
         let mut out = bed.output(m * self.table.width)?;
         let ids_at = self.ids_at;
-        bed.backend().embed(Embed { ids: &ids, ids_at, table: &table, out: &mut out, m })?;
+        bed.backend().embed(Embed {
+            ids: &ids,
+            ids_at,
+            ids_stride: 1,
+            table: &table,
+            out: &mut out,
+            m,
+        })?;
         bed.keep("out", &[m, self.table.width], &out)
     }
 }

@@ -37,6 +37,7 @@ impl Run for Inputs {
             adjusted: bed.output(adjusted_len(vocab as u32) as usize)?,
             tops: bed.output(groups(vocab as u32) as usize)?,
             best: bed.input(&[0])?,
+            rows: 1,
         };
         let mut log = bed.backend().alloc_tokens(self.log)?;
         log.clear();
@@ -46,6 +47,8 @@ impl Run for Inputs {
                 logits_at: self.logits_at,
                 vocab,
                 sampler: &mut sampler,
+                row: 0,
+                rows: 1,
                 out: &mut log,
             })?;
         }

@@ -81,6 +81,8 @@ pub struct Conv {
     pub x: Vec<f32>,
     /// Sides.
     pub shape: ConvShape,
+    /// By which kernel; see [`Conv2d::kernel`].
+    pub kernel: Option<&'static str>,
     /// Element types of weights and input.
     pub types: [RowType; 2],
     /// How.
@@ -95,7 +97,14 @@ impl Conv {
         let w = &SparseConv2d::upload(bed.backend(), "selftest", &w, kernel, channels)?;
         let x = &bed.input(&rounded::<X>(&self.x))?;
         let mut y = bed.output(shape.pixels() * n)?;
-        bed.backend().sparse_conv2d(Conv2d { w, x, y: &mut y, shape, math })?;
+        bed.backend().sparse_conv2d(Conv2d {
+            w,
+            x,
+            y: &mut y,
+            shape,
+            math,
+            kernel: self.kernel,
+        })?;
         let [height, width] = shape.out();
         bed.keep("y", &[shape.batch, height, width, n], &y)
     }

@@ -1,24 +1,31 @@
-//! What a program may want to set before a model is loaded.
+//! What a program may want to set before a model is loaded, for one text at a time or for several.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use super::batch::{BatchEngine, BatchRunner, Batched};
 use super::engine::{Engine, Runner};
 use super::{LoadStats, Session, SessionError};
 use crate::checkpoint::{Checkpoint, OpenOptions};
 
 use crate::cpu::CpuBackend;
 use crate::device_choice::{self, BackendChoice};
-use crate::model::{HeadKind, LoadProgress, Model, Sequence, SequenceOptions};
+use crate::model::{
+    Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
+};
 use crate::ops::{Backend, Math, RowType};
 use crate::text::Tokenizer;
+use crate::tune::{Tuning, TuningState};
 
 /// Rows of the largest prefill step when no number is asked for.
 const PREFILL_CHUNK: usize = 1024;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
+
+/// Requests of a batch when no number is asked for.
+const DEFAULT_BATCH: usize = 32;
 
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +49,8 @@ pub struct SessionBuilder {
     context: Option<usize>,
     kv: KvType,
     head: HeadKind,
+    max_batch: Option<usize>,
+    pages: Option<usize>,
     attention: Math,
     prefill_rows: Option<NonZeroUsize>,
     pool_cap_bytes: Option<usize>,
@@ -50,6 +59,8 @@ pub struct SessionBuilder {
     no_mmap: bool,
     no_graph: bool,
     no_pdl: bool,
+    tuning: Tuning,
+    no_one_kernel: bool,
 }
 
 impl SessionBuilder {
@@ -157,6 +168,37 @@ impl SessionBuilder {
         self
     }
 
+    /// Which measured choices of kernel variants are in force, on a GPU; by default what is shipped for it
+    /// and what `bitnet tune` has written. They change times and never results.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Requests that a [`BatchEngine`] runs at once: 1 to 1,024, by default 32.
+    #[must_use]
+    pub fn max_batch(mut self, requests: usize) -> Self {
+        self.max_batch = Some(requests);
+        self
+    }
+
+    /// Pages of [`super::PAGE_SIZE`] positions that the requests of a [`BatchEngine`] share; by default enough
+    /// for as many contexts as there are requests.
+    #[must_use]
+    pub fn pages(mut self, pages: usize) -> Self {
+        self.pages = Some(pages);
+        self
+    }
+
+    /// Whether a decode step runs all layers in one kernel, where the device and the sizes of the model allow
+    /// it. The tokens are the same.
+    #[must_use]
+    pub fn one_kernel(mut self, one_kernel: bool) -> Self {
+        self.no_one_kernel = !one_kernel;
+        self
+    }
+
     /// Loads the model.
     ///
     /// # Errors
@@ -171,6 +213,33 @@ impl SessionBuilder {
     /// # Errors
     /// As [`SessionBuilder::build`].
     pub fn build_with(self, progress: Progress<'_>) -> Result<Session, SessionError> {
+        let (engine, tokenizer, load) = self.open(One, progress)?;
+        Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
+    }
+
+    /// Loads the model for several texts at once.
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::build`].
+    pub fn build_batch(self) -> Result<BatchEngine, SessionError> {
+        self.build_batch_with(&mut |_| {})
+    }
+
+    /// Loads the model for several texts at once, and reports how far it has come.
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::build`].
+    pub fn build_batch_with(self, progress: Progress<'_>) -> Result<BatchEngine, SessionError> {
+        let (engine, tokenizer, load) = self.open(Many, progress)?;
+        Ok(BatchEngine::new(engine, tokenizer, load))
+    }
+
+    /// Opens checkpoint and device, and makes what runs the model.
+    fn open<M: Make>(
+        &self,
+        make: M,
+        progress: Progress<'_>,
+    ) -> Result<(M::Engine, Option<Tokenizer>, LoadStats), SessionError> {
         let started = Instant::now();
         let path = self.model.clone().ok_or(SessionError::NoModel)?;
         let checkpoint = Checkpoint::open(&path, &OpenOptions::default().mmap(!self.no_mmap))?;
@@ -183,15 +252,17 @@ impl SessionBuilder {
         let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
         let device_started = Instant::now();
         let resolved = self.backend.resolve()?;
+        #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
+        let mut tuning = TuningState::default();
         let (engine, device_seconds) = match resolved {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.engine(backend, &checkpoint, context, progress)?, seconds)
+                (self.load(make, backend, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(feature = "cuda")]
             device_choice::Backend::Cuda(ordinal) => {
-                let backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
+                let mut backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
                     ordinal,
                     pool_cap_bytes: self.pool_cap_bytes,
                     priority: self.stream_priority,
@@ -199,8 +270,9 @@ impl SessionBuilder {
                     pdl: !self.no_pdl,
                     ..Default::default()
                 })?;
+                tuning = crate::tune::apply(&mut backend, &self.tuning)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.engine(backend, &checkpoint, context, progress)?, seconds)
+                (self.load(make, backend, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(not(feature = "cuda"))]
             device_choice::Backend::Cuda(ordinal) => {
@@ -212,30 +284,93 @@ impl SessionBuilder {
             seconds: started.elapsed().as_secs_f64(),
             file_bytes: checkpoint.file_bytes(),
             device_seconds,
+            tuning,
         };
-        Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
+        Ok((engine, tokenizer, load))
     }
 
-    fn engine<B: Backend>(
+    fn load<M: Make, B: Backend>(
         &self,
+        make: M,
         backend: B,
         checkpoint: &Checkpoint,
         context: usize,
         progress: Progress<'_>,
-    ) -> Result<Box<dyn Engine>, SessionError> {
+    ) -> Result<M::Engine, SessionError> {
         let model = Model::load(backend, checkpoint, progress)?.with_head(self.head)?;
-        let model = model.with_attention(self.attention);
-        let kv = match self.kv {
+        make.make(model.with_attention(self.attention), self, context)
+    }
+
+    fn kv_type(&self) -> RowType {
+        match self.kv {
             KvType::Bf16 => RowType::Bf16,
             KvType::F32 => RowType::F32,
-        };
-        let options = SequenceOptions {
-            capacity: context,
-            kv,
-            chunk: self.prefill_rows.map_or(PREFILL_CHUNK, NonZeroUsize::get).min(context),
-        };
+        }
+    }
+
+    /// How many tokens of a prompt run together.
+    fn chunk(&self, context: usize) -> usize {
+        self.prefill_rows.map_or(PREFILL_CHUNK, NonZeroUsize::get).min(context)
+    }
+
+    /// Whether steps are recorded.
+    fn records(&self) -> bool {
+        !self.no_graph && !self.profile
+    }
+}
+
+/// What is made of a loaded model.
+trait Make {
+    /// It, with the backend's type forgotten.
+    type Engine;
+
+    fn make<B: Backend>(
+        self,
+        model: Model<B>,
+        settings: &SessionBuilder,
+        context: usize,
+    ) -> Result<Self::Engine, SessionError>;
+}
+
+/// One sequence.
+struct One;
+
+impl Make for One {
+    type Engine = Box<dyn Engine>;
+
+    fn make<B: Backend>(
+        self,
+        model: Model<B>,
+        settings: &SessionBuilder,
+        context: usize,
+    ) -> Result<Self::Engine, SessionError> {
+        let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
+        let one_kernel = !settings.no_one_kernel;
+        let options = SequenceOptions { capacity: context, kv, chunk, one_kernel };
         let sequence = Sequence::new(&model, options)?;
         model.backend().synchronize()?;
-        Ok(Box::new(Runner::new(model, sequence, !self.no_graph && !self.profile)))
+        Ok(Box::new(Runner::new(model, sequence, settings.records())))
+    }
+}
+
+/// A batch of sequences.
+struct Many;
+
+impl Make for Many {
+    type Engine = Box<dyn Batched>;
+
+    fn make<B: Backend>(
+        self,
+        model: Model<B>,
+        settings: &SessionBuilder,
+        context: usize,
+    ) -> Result<Self::Engine, SessionError> {
+        let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
+        let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
+        let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
+        let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk };
+        let batch = Batch::new(&model, options)?;
+        model.backend().synchronize()?;
+        Ok(Box::new(BatchRunner::new(model, batch, settings.records())))
     }
 }

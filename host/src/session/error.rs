@@ -28,6 +28,9 @@ pub enum SessionError {
     /// Tokenizer, template or sampling parameters.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// A tuning record that was asked for by name.
+    #[error(transparent)]
+    Tune(#[from] crate::tune::TuneError),
     /// No model was named.
     #[error("no model was given; name a checkpoint folder or a .gguf file")]
     NoModel,
@@ -46,6 +49,16 @@ pub enum SessionError {
         /// Positions of the model.
         allowed: usize,
     },
+    /// Prompts and parameters of a batch that do not belong together.
+    #[error(
+        "{prompts} prompts and {params} sets of parameters were given; give one for each prompt"
+    )]
+    ParamsCount {
+        /// Prompts.
+        prompts: usize,
+        /// Sets of parameters.
+        params: usize,
+    },
     /// More stop ids than the sampler holds.
     #[error("{found} stop ids were given and the sampler holds {allowed}; use fewer")]
     TooManyStopIds {
@@ -54,4 +67,11 @@ pub enum SessionError {
         /// Stop ids that fit.
         allowed: usize,
     },
+}
+
+impl SessionError {
+    /// Whether a request found no place because others have it: it may be added when one of them has ended.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Model(ModelError::BatchFull { .. } | ModelError::PagesFull { .. }))
+    }
 }

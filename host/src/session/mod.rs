@@ -4,14 +4,19 @@
 //! read from memory that the sampler writes while later steps already run. A stop id ends the text
 //! on the device; a stop string, the callback or the limit ends it on the host, and what ran ahead
 //! is dropped.
+//!
+//! A [`Session`] makes one text at a time, a [`BatchEngine`] several.
 
+mod answer;
+mod batch;
 mod builder;
 mod engine;
 mod error;
 mod stats;
 
-pub use crate::model::HeadKind;
+pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage};
 pub use crate::ops::Math;
+pub use batch::{BatchEngine, RequestId, StepOutput};
 pub use builder::{KvType, Progress, SessionBuilder};
 pub use error::SessionError;
 pub use stats::{GenerateStats, LoadStats};
@@ -24,7 +29,8 @@ use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
 
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::text::{ChatTemplate, Message, SamplingParams, StopMatcher, TextStream, Tokenizer};
+use crate::text::{ChatTemplate, Message, SamplingParams, Tokenizer};
+use answer::Answer;
 use engine::Engine;
 
 /// A model, its tokenizer and one sequence.
@@ -167,56 +173,40 @@ impl Session {
     ) -> Result<Generated, SessionError> {
         let started = Instant::now();
         params.validate()?;
-        let stop_ids = self.stop_ids(params);
+        let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
         let cached_tokens = self.engine.begin(prompt, &device_params(params, &stop_ids)?)?;
         let mut stats =
             GenerateStats { prompt_tokens: prompt.len(), cached_tokens, ..Default::default() };
-        let mut stream = self.tokenizer.as_ref().map(TextStream::continuing);
-        let mut stops = StopMatcher::new(&params.stop);
-        let (mut tokens, mut text) = (Vec::new(), String::new());
+        let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
         let mut first = None;
         let finish = loop {
             let Some(token) = self.engine.next()? else {
-                break if tokens.len() < params.max_tokens {
-                    Finish::ContextFull
-                } else {
-                    Finish::MaxTokens
-                };
+                break answer.limit(params);
             };
             let now = Instant::now();
             let first = *first.get_or_insert(now);
             stats.prefill_seconds = (first - started).as_secs_f64();
             stats.decode_seconds = (now - first).as_secs_f64();
-            tokens.push(token);
-            if stop_ids.contains(&token) {
+            let (text, finish) = answer.push(token)?;
+            if finish == Some(Finish::StopToken) {
                 break Finish::StopToken;
             }
-            let piece = match &mut stream {
-                Some(stream) => stream.push(token)?.unwrap_or_default(),
-                None => String::new(),
-            };
-            let step = stops.push(&piece);
-            text.push_str(&step.text);
-            let flow = each(Piece { token, text: &step.text });
-            if step.stopped.is_some() {
-                break Finish::StopString;
+            let flow = each(Piece { token, text: &text });
+            if let Some(finish) = finish {
+                break finish;
             }
             if flow.is_break() {
                 break Finish::Cancelled;
             }
         };
         self.engine.finish()?;
-        stats.generated_tokens = tokens.len();
-        if finish != Finish::StopString {
-            let rest = stream.as_mut().and_then(TextStream::finish).unwrap_or_default();
-            let tail = stops.push(&rest).text + &stops.finish();
-            if let (false, Some(&token)) = (tail.is_empty(), tokens.last()) {
-                text.push_str(&tail);
-                // The text is over: the answer to this last piece changes nothing.
-                let _ = each(Piece { token, text: &tail });
-            }
+        stats.generated_tokens = answer.tokens.len();
+        let tail = answer.end(finish);
+        if let (false, Some(&token)) = (tail.is_empty(), answer.tokens.last()) {
+            // The text is over: the answer to this last piece changes nothing.
+            let _ = each(Piece { token, text: &tail });
         }
-        Ok(Generated { tokens, text, finish, stats })
+        Ok(Generated { tokens: answer.tokens, text: answer.text, finish, stats })
     }
 
     /// Runs `tokens` from an empty context and hands the logits `[vocab]` of each to `each`.
@@ -230,17 +220,22 @@ impl Session {
     ) -> Result<(), SessionError> {
         self.engine.logits(tokens, &mut each)
     }
+}
 
-    fn stop_ids(&self, params: &SamplingParams) -> Vec<u32> {
-        let mut ids = params.stop_ids.clone();
-        if !params.ignore_eos {
-            ids.extend(&self.engine.config().eos_token_ids);
-            ids.extend(self.tokenizer.iter().flat_map(|t| t.stop_ids()));
-        }
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+/// Tokens that end a text.
+fn stop_ids(
+    params: &SamplingParams,
+    config: &ModelConfig,
+    tokenizer: Option<&Tokenizer>,
+) -> Vec<u32> {
+    let mut ids = params.stop_ids.clone();
+    if !params.ignore_eos {
+        ids.extend(&config.eos_token_ids);
+        ids.extend(tokenizer.iter().flat_map(|t| t.stop_ids()));
     }
+    ids.sort_unstable();
+    ids.dedup();
+    ids
 }
 
 /// The sampling parameters in the form that the kernel takes.

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::tune::TuningState;
+
 /// What it took to load a model.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoadStats {
@@ -11,6 +13,8 @@ pub struct LoadStats {
     pub file_bytes: u64,
     /// Seconds to open the device (driver, context, kernels).
     pub device_seconds: f64,
+    /// Measured choices of kernel variants that are in force.
+    pub tuning: TuningState,
 }
 
 /// What it took to generate a text.

@@ -6,11 +6,13 @@
 //! gives for all ids at once. An unfinished character at the very end becomes U+FFFD in
 //! [`TextStream::finish`].
 
+use std::ops::Deref;
+
 use super::{TextError, Tokenizer};
 
-/// Turns a stream of ids into a stream of text.
-pub struct TextStream<'t> {
-    tokenizer: &'t Tokenizer,
+/// Turns a stream of ids into a stream of text. `T` is a reference to a tokenizer, counted or not.
+pub struct TextStream<T> {
+    tokenizer: T,
     /// At most three bytes between calls: the beginning of a character.
     pending: Vec<u8>,
     /// Whether the space that some vocabularies put in front of a text is still to be dropped.
@@ -18,15 +20,15 @@ pub struct TextStream<'t> {
     keep_special: bool,
 }
 
-impl<'t> TextStream<'t> {
+impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     /// A stream that starts a text, as [`Tokenizer::decode`] does, without special tokens.
-    pub fn new(tokenizer: &'t Tokenizer) -> Self {
+    pub fn new(tokenizer: T) -> Self {
         let strip_space = tokenizer.strips_first_space();
         Self { tokenizer, pending: Vec::new(), strip_space, keep_special: false }
     }
 
     /// A stream that continues a text, so that a leading space of the first token is kept.
-    pub fn continuing(tokenizer: &'t Tokenizer) -> Self {
+    pub fn continuing(tokenizer: T) -> Self {
         Self { strip_space: false, ..Self::new(tokenizer) }
     }
 

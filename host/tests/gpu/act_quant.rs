@@ -4,6 +4,7 @@ use bitnet_gpu::ops::act_quant::{ActQuant, Gate, Source};
 use bitnet_gpu::ops::{Backend, QuantActs, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::act_quant::{TEST_SHAPES, act_quant, gated};
+use bitnet_gpu::reference::layernorm::{self, layernorm};
 use bitnet_gpu::reference::rmsnorm::{Case, rmsnorm};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::act_quant::{From, Inputs};
@@ -28,6 +29,12 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         From::Plain => (("x", x.clone()), x),
         From::RmsNorm { delta, weight, eps } => {
             let (x, y) = rmsnorm(&Case { element: RowType::F32, m, k, x, delta, weight, eps });
+            (("x", x), y)
+        }
+        From::LayerNorm { delta, weight, bias, eps } => {
+            let element = RowType::F32;
+            let case = layernorm::Case { element, m, k, x, delta, weight, bias, eps };
+            let (x, y) = layernorm(&case);
             (("x", x), y)
         }
         From::Gated { gate, weight, eps } => {
@@ -67,7 +74,8 @@ fn check_sources<B: Backend>(
 
 fn sources(seeded: &mut Seeded, m: usize, k: usize) -> Vec<(&'static str, usize, From)> {
     let mut gain = || seeded.floats(k, 2.0);
-    let [a, b, c, d] = [gain(), gain(), gain(), gain()];
+    let [a, b, c, d, e, f] = [gain(), gain(), gain(), gain(), gain(), gain()];
+    let other = Some(seeded.floats(m * k, 2.0));
     let delta = Some(seeded.floats(m * k, 2.0));
     let gated = |gate, weight| From::Gated { gate, weight, eps: EPS };
     vec![
@@ -78,6 +86,12 @@ fn sources(seeded: &mut Seeded, m: usize, k: usize) -> Vec<(&'static str, usize,
         ("relu2 with norm", 2 * k, gated(Gate::Relu2, Some(c))),
         ("silu", 2 * k, gated(Gate::Silu, None)),
         ("silu with norm", 2 * k, gated(Gate::Silu, Some(d))),
+        ("layernorm", k, From::LayerNorm { delta: None, weight: Some(e), bias: Some(f), eps: EPS }),
+        (
+            "layernorm with delta",
+            k,
+            From::LayerNorm { delta: other, weight: None, bias: None, eps: EPS },
+        ),
     ]
 }
 
@@ -133,7 +147,7 @@ fn generated_shapes<B: Backend>(b: &B) {
     for i in 0..generated("act_quant") {
         let mut seeded = Seeded::new(3000 + i as u64);
         let (m, k) = (1 + seeded.below(4), size(&mut seeded, 7000));
-        let (name, width, from) = sources(&mut seeded, m, k).swap_remove(i % 7);
+        let (name, width, from) = sources(&mut seeded, m, k).swap_remove(i % 9);
         let inputs = Inputs { m, k, x: seeded.floats(m * width, 3.0), from };
         check(b, &inputs, &expected(&inputs), format!("{name} m={m} k={k}"));
     }
@@ -169,6 +183,15 @@ fn refusals<B: Backend>(b: &B) {
     refused!(short("delta"), b.act_quant(ActQuant { source, out, m, k }));
     let source = Source::RmsNorm { x, delta: None, weight: few_weight, eps: EPS };
     refused!(short("weight"), b.act_quant(ActQuant { source, out, m, k }));
+    let source = Source::LayerNorm { x: few, delta: None, weight: None, bias: None, eps: EPS };
+    refused!(short("x"), b.act_quant(ActQuant { source, out, m, k }));
+    let source = Source::LayerNorm { x, delta: Some(few), weight: None, bias: None, eps: EPS };
+    refused!(short("delta"), b.act_quant(ActQuant { source, out, m, k }));
+    let weight_of = Some(few_weight);
+    let source = Source::LayerNorm { x, delta: None, weight: weight_of, bias: None, eps: EPS };
+    refused!(short("weight"), b.act_quant(ActQuant { source, out, m, k }));
+    let source = Source::LayerNorm { x, delta: None, weight: None, bias: weight_of, eps: EPS };
+    refused!(short("bias"), b.act_quant(ActQuant { source, out, m, k }));
     for gate in [Gate::Relu2, Gate::Silu] {
         let source = Source::Gated { gate, gate_up: few_gate_up, f, weight: None, eps: EPS };
         refused!(short("gate_up"), b.act_quant(ActQuant { source, out, m, k }));

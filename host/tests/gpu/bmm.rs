@@ -64,7 +64,15 @@ fn every_variant<B: Backend>(b: &B) {
     let before = crate::lane::launches();
     let mut seeded = Seeded::new(2);
     let mut ran = [0; VARIANTS.len()];
-    for shape in [(3, 64, 64, 64), (2, 136, 264, 72), (1, 72, 300, 8), (2, 40, 24, 2056)] {
+    for shape in [
+        (3, 64, 64, 64),
+        (2, 136, 264, 72),
+        (1, 72, 300, 8),
+        (2, 40, 24, 2056),
+        (2, 5, 133, 70),
+        (1, 150, 16, 5200),
+        (2, 131, 67, 201),
+    ] {
         for kind in KINDS {
             for transposed in 0..4 {
                 let transposed = [transposed & 1 == 1, transposed & 2 == 2];

@@ -17,6 +17,7 @@ on_lane! {
     a_batch_has_the_bits_of_its_images
     generated_shapes
     whole_numbers_are_exact_on_tensor_cores
+    lines_of_channels_in_eights
     tensor_cores_stay_within_their_bound
     whole_numbers
     no_images
@@ -234,6 +235,41 @@ fn whole_numbers_are_exact_on_tensor_cores<B: Backend>(b: &B) {
         let mut case = any_case(&mut seeded, i as u64);
         case.element = ELEMENTS[1 + i % 2];
         check(case);
+    }
+}
+
+/// What the kernels in lines take: channels in eights, zeros around, steps of 1 and 2, a few dilated.
+fn lines_of_channels_in_eights<B: Backend>(b: &B) {
+    for i in 0..generated("conv2d in lines") {
+        let mut seeded = Seeded::new(14_000 + i as u64);
+        let seeded = &mut seeded;
+        let groups = [1, 1, 1, 2][seeded.below(4)];
+        let c = if groups == 2 { 64 } else { 8 * (5 + seeded.below(9)) };
+        let side = |seeded: &mut Seeded| 1 + seeded.below(5);
+        let (window, stride) = ([1 + side(seeded) % 4, side(seeded)], 1 + seeded.below(2));
+        let dilation = if stride == 1 { 1 + seeded.below(2) } else { 1 };
+        let images = Images {
+            n: 1 + seeded.below(3),
+            h: 1 + seeded.below(7) + (window[0] - 1) * dilation,
+            w: 1 + seeded.below(7) + (window[1] - 1) * dilation,
+            layout: Layout::Nhwc,
+        };
+        let mut pad = || seeded.below(4);
+        let padding = Padding::Sides { top: pad(), bottom: pad(), left: pad(), right: pad() };
+        let window_of =
+            Window { stride: [stride; 2], dilation: [dilation; 2], padding, mode: PadMode::Zeros };
+        let most = if seeded.below(8) == 0 { 140 } else { 20 };
+        let k = groups * (1 + seeded.below(most));
+        let extras = Extras {
+            bias: seeded.below(2) == 0,
+            residual: seeded.below(2) == 0,
+            activation: Activation::ALL[seeded.below(4)],
+        };
+        let (element, oihw) = (ELEMENTS[1 + i % 2], [k, c, window[0], window[1]]);
+        let case = Case::new(element, images, oihw, groups, window_of, extras, i as u64).whole();
+        let what = format!("{element:?} {images:?} {oihw:?} groups={groups} {window_of:?}");
+        let inputs = Inputs { case, math: Math::TensorCore, kernel: None };
+        check(b, &inputs, &inputs.expected(), what);
     }
 }
 

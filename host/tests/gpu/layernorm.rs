@@ -55,6 +55,8 @@ fn unusual_values<B: Backend>(b: &B) {
 fn many_rows<B: Backend>(b: &B) {
     for element in ELEMENTS {
         check_case(b, &Inputs::new(element, 70_001, 3, 7, 5), "many rows");
+        // So many that lanes have several of them at a time.
+        check_case(b, &Inputs::new(element, 270_001, 8, 7, 6), "many rows");
     }
 }
 

@@ -57,7 +57,7 @@ fn unusual_values<B: Backend>(b: &B) {
 fn generated_shapes<B: Backend>(b: &B) {
     for i in 0..generated("lm_head") {
         let mut seeded = Seeded::new(7000 + i as u64);
-        let (m, vocab, k) = (1 + seeded.below(4), size(&mut seeded, 150), size(&mut seeded, 3000));
+        let (m, vocab, k) = (1 + seeded.below(9), size(&mut seeded, 150), size(&mut seeded, 3000));
         let table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
         // Rows that start anywhere, odd places among them.
         let x_at = seeded.below(2 * k);

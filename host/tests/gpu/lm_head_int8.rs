@@ -21,27 +21,44 @@ use crate::support::{check, dimension, generated, on_lane, refused, repeats, sho
 on_lane! {
     listed_shapes
     rows_and_inputs_without_a_bound
+    several_inputs
     generated_cases
     tokens_are_those_of_the_plain_head
     refusals
 }
 
 fn expected(inputs: &Inputs) -> Vec<Output> {
-    let Inputs { table, seen, params, .. } = inputs;
-    let (x, k) = (&inputs.x[inputs.x_at..], table.width);
-    let (copy, (p, stats)) = (pack(table), input(x));
+    let Inputs { table, seen, asked, .. } = inputs;
+    let (x, k, m) = (&inputs.x[inputs.x_at..], table.width, asked.len());
+    let copy = pack(table);
     let bytes: Vec<u32> = padded(&copy.values, k).into_iter().map(u32::from).collect();
+    let (mut words, mut logits) = (Vec::new(), Vec::new());
+    for ((x, seen), (params, ended)) in x.chunks(k).zip(seen.chunks(table.rows)).zip(asked) {
+        let (p, stats) = input(x);
+        words.extend(input_of(&p, stats));
+        match ended {
+            true => logits.extend(vec![0.5; table.rows]),
+            false => logits.extend(lm_head_int8(table, x, seen, params)),
+        }
+    }
     vec![
         Output::words("bytes", &[table.rows, row_bytes(k)], bytes),
         Output::floats("rows", &[table.rows, 4], copy.rows.as_flattened()),
-        Output::words("input", &[input_words(k)], input_of(&p, stats)),
-        Output::floats("logits", &[table.rows], &lm_head_int8(table, x, seen, params)),
+        Output::words("input", &[m, input_words(k)], words),
+        Output::floats("logits", &[m, table.rows], &logits),
     ]
 }
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
-    let Inputs { table, params, .. } = inputs;
-    let what = format!("{what}: {:?} [{}, {}] {params:?}", table.element, table.rows, table.width);
+    let Inputs { table, asked, .. } = inputs;
+    let what = format!(
+        "{what}: {:?} [{}, {}] {} x {:?}",
+        table.element,
+        table.rows,
+        table.width,
+        asked.len(),
+        asked[0]
+    );
     check(b, inputs, &expected(inputs), what);
 }
 
@@ -49,7 +66,31 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
 fn case(table: Table, x: Vec<f32>, params: SampleParams, seeded: &mut Seeded) -> Inputs {
     let x_at = x.len() - table.width;
     let seen = (0..table.rows).map(|_| (seeded.below(3) == 0) as u8).collect();
-    Inputs { table, x, x_at, seen, params }
+    Inputs { table, x, x_at, seen, asked: vec![(params, false)] }
+}
+
+/// Several inputs, each with parameters of its own; some of the texts have ended.
+fn several_inputs<B: Backend>(b: &B) {
+    for i in 0..generated("several inputs of lm_head_int8").min(120) {
+        let mut seeded = Seeded::new(77_000 + i as u64);
+        let m = [2, 3, 8, 9, 20, 32, 33, 64, 65, 130][i % 10];
+        let (vocab, k) = (size(&mut seeded, 1200), size(&mut seeded, 300));
+        let table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
+        let all = params(seeded.bits());
+        let asked = (0..m)
+            .map(|_| {
+                let params = match seeded.below(3) {
+                    0 => all[seeded.below(all.len())],
+                    _ => asked(seeded.below(vocab + 2) as u32),
+                };
+                (params, seeded.below(9) == 0)
+            })
+            .collect();
+        let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+        let mut x = seeded.floats(m * k, 2.0);
+        x[(m / 2) * k] = [1.0, f32::NAN, 3e38][i / 10 % 3];
+        check_case(b, &Inputs { table, x, x_at: 0, seen, asked }, "several inputs");
+    }
 }
 
 /// The best, the best few, as many as are looked for, and more.
@@ -155,23 +196,34 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
         let mut x = b.alloc("test", inputs.len()).expect("inputs");
         b.write(&mut x, 0, &inputs).expect("inputs");
         let tokens = [false, true].map(|int8| {
-            let mut sampler = SampleState::alloc(b, vocab).expect("a sampler");
+            let mut sampler = SampleState::alloc(b, vocab, 1).expect("a sampler");
             b.write(&mut sampler.params, 0, &param_words(&params)).expect("parameters");
             b.write(&mut sampler.state, 0, &state_words(&StepState::default())).expect("a state");
             let mut log = b.alloc_tokens(steps).expect("a log");
-            let mut input = table.input(b).expect("scratch");
+            let mut input = table.input(b, 1).expect("scratch");
             let mut logits = zeros::<B, f32>(b, vocab);
             for step in 0..steps {
                 let (x, x_at, w, logits) = (&x, step * k, &w, &mut logits);
                 if int8 {
                     let (table, input, sampler) = (&table, &mut input, &mut sampler);
-                    b.lm_head_int8(LmHeadInt8 { x, x_at, w, table, input, sampler, logits })
+                    b.lm_head_int8(LmHeadInt8 {
+                        x,
+                        x_at,
+                        w,
+                        table,
+                        input,
+                        sampler,
+                        row: 0,
+                        logits,
+                        m: 1,
+                    })
                 } else {
                     b.lm_head(LmHead { x, x_at, w, logits, m: 1 })
                 }
                 .expect("logits");
                 let (sampler, out) = (&mut sampler, &mut log);
-                b.sample(Sample { logits, logits_at: 0, vocab, sampler, out }).expect("a token");
+                b.sample(Sample { logits, logits_at: 0, vocab, sampler, row: 0, rows: 1, out })
+                    .expect("a token");
             }
             b.synchronize().expect("the steps end");
             (0..steps).map(|step| log.get(step)).collect::<Vec<_>>()
@@ -192,7 +244,7 @@ fn refusals<B: Backend>(b: &B) {
     let w = table_of(vocab, k);
     let [table, wider, longer] = [(vocab, k), (vocab, k + 1), (vocab + 1, k)]
         .map(|(vocab, k)| Int8Table::new(b, &table_of(vocab, k)).expect("a copy"));
-    let good = || SampleState::alloc(b, vocab).expect("a sampler");
+    let good = || SampleState::alloc(b, vocab, 1).expect("a sampler");
     let (x, few_x) = (zeros::<B, f32>(b, x_at + k), zeros::<B, f32>(b, x_at + k - 1));
     let [mut words, mut few_words] = [0, 1].map(|less| zeros::<B, u32>(b, input_words(k) - less));
     let [mut logits, mut few] = [0, 1].map(|less| zeros::<B, f32>(b, vocab - less));
@@ -207,7 +259,7 @@ fn refusals<B: Backend>(b: &B) {
         (&x, x_at, &longer, false),
     ] {
         let (w, input, logits) = (&w, &mut words, &mut logits);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         match is_x {
             true => refused!(short("x"), b.lm_head_int8(op)),
             false => refused!(mismatch, b.lm_head_int8(op)),
@@ -216,12 +268,12 @@ fn refusals<B: Backend>(b: &B) {
     let (w, table, x) = (&w, &table, &x);
     {
         let (input, logits) = (&mut few_words, &mut logits);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         refused!(short("input"), b.lm_head_int8(op));
     }
     {
         let (input, logits) = (&mut words, &mut few);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         refused!(short("logits"), b.lm_head_int8(op));
     }
     for (bad, mut sampler) in [
@@ -230,7 +282,7 @@ fn refusals<B: Backend>(b: &B) {
         ("params", SampleState::<B> { params: zeros(b, PARAM_WORDS - 1), ..good() }),
     ] {
         let (input, logits, sampler) = (&mut words, &mut logits, &mut sampler);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, logits };
+        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
         refused!(short(bad), b.lm_head_int8(op));
     }
 }

@@ -8,11 +8,14 @@
 mod act_quant;
 mod activation;
 mod attention;
+mod attention_paged;
 mod attention_step;
+mod batch;
 mod bit_linear;
 mod conv2d;
 mod bmm;
 mod coverage;
+mod decode_layers;
 mod device;
 mod driver;
 mod elementwise;
@@ -27,11 +30,13 @@ mod model;
 mod pool2d;
 mod rmsnorm;
 mod rope;
+mod image_quant;
 mod sample;
 mod soak;
 mod softmax;
 mod sparse;
 mod support;
+mod tune;
 mod w2a8_gemm;
 mod w2a8_gemv;
 

@@ -124,13 +124,14 @@ struct Runner<B: Backend> {
 impl<B: Backend> Runner<B> {
     fn new(backend: B, checkpoint: &Checkpoint) -> Self {
         let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
-        let options = SequenceOptions { capacity: capacity(), kv: RowType::Bf16, chunk: 1 };
+        let options =
+            SequenceOptions { capacity: capacity(), kv: RowType::Bf16, chunk: 1, one_kernel: true };
         let sequence = Sequence::new(&model, options).expect("a sequence");
         Self { model, sequence }
     }
 
     fn with(&mut self, kv: RowType, chunk: usize) {
-        let options = SequenceOptions { capacity: capacity(), kv, chunk };
+        let options = SequenceOptions { capacity: capacity(), kv, chunk, one_kernel: true };
         self.sequence = Sequence::new(&self.model, options).expect("a sequence");
     }
 

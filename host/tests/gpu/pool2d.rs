@@ -38,8 +38,16 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
 fn listed_shapes<B: Backend>(b: &B) {
     for layout in LAYOUTS {
         for element in ELEMENTS {
-            for dims in [[2, 3, 9, 7], [1, 16, 14, 15], [3, 1, 1, 5], [1, 24, 7, 7], [1, 5, 40, 33]]
-            {
+            for dims in [
+                [2, 3, 9, 7],
+                [1, 16, 14, 15],
+                [3, 1, 1, 5],
+                [1, 24, 7, 7],
+                [1, 5, 40, 33],
+                [2, 3, 9, 24],
+                [1, 2, 1, 8],
+                [1, 3, 13, 56],
+            ] {
                 for kind in [Kind::Max, AVERAGE, PADDED] {
                     for window in [[1, 1, 0], [2, 2, 0], [3, 2, 1], [3, 1, 1], [5, 3, 2]] {
                         let pooling = square(dims, layout, kind, window);
@@ -122,13 +130,21 @@ fn generated_shapes<B: Backend>(b: &B) {
         let kind = [Kind::Max, AVERAGE, PADDED][seeded.below(3)];
         let side = |seeded: &mut Seeded| 1 + seeded.below(24);
         let (n, c) = (1 + seeded.below(3), [1, 3, 8, 16, 20, 40][seeded.below(6)]);
-        let (h, w) = (side(&mut seeded), side(&mut seeded));
+        let (h, mut w) = (side(&mut seeded), side(&mut seeded));
         let mut pair = |from: usize, end: usize| [(); 2].map(|()| from + seeded.below(end));
-        let (kernel, stride) = (pair(1, 6), pair(1, 4));
-        let dilation = if kind == Kind::Max { pair(1, 3) } else { [1; 2] };
+        let (mut kernel, mut stride) = (pair(1, 6), pair(1, 4));
+        let mut dilation = if kind == Kind::Max { pair(1, 3) } else { [1; 2] };
+        // Every third: the usual windows over rows in pieces.
+        if i % 3 == 0 {
+            let usual = [[3, 2], [3, 1], [2, 2]][i / 3 % 3];
+            (kernel, stride[1], dilation, w) = ([usual[0]; 2], usual[1], [1; 2], 8 * w.div_ceil(3));
+        }
         let reach = |i: usize| dilation[i] * (kernel[i] - 1) + 1;
         let wide = pair(0, 8);
-        let padding = [wide[0] % (reach(0) / 2 + 1), wide[1] % (reach(1) / 2 + 1)];
+        let mut padding = [wide[0] % (reach(0) / 2 + 1), wide[1] % (reach(1) / 2 + 1)];
+        if i % 3 == 0 {
+            padding[1] = kernel[1] - 2;
+        }
         let ceil_mode = seeded.below(2) == 1;
         let windows = match seeded.below(5) {
             0 => Windows::Global,

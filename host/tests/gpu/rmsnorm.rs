@@ -73,6 +73,9 @@ fn many_rows<B: Backend>(b: &B) {
     for element in ELEMENTS {
         let inputs = Inputs::new(element, 70_001, 3, true, 5);
         check(b, &inputs, &expected(&inputs), format!("{element:?} 70001 rows"));
+        // So many that lanes have several of them at a time.
+        let inputs = Inputs::new(element, 270_001, 8, false, 6);
+        check(b, &inputs, &expected(&inputs), format!("{element:?} 270001 rows"));
     }
 }
 

@@ -293,18 +293,27 @@ fn draws_follow_the_weights<B: Backend>(b: &B) {
 }
 
 fn refusals<B: Backend>(b: &B) {
-    let (vocab, logits_at) = (100, 3);
+    let (vocab, logits_at, row, rows) = (100, 3, 0, 1);
     let (logits, few) = (&zeros::<B, f32>(b, 103), &zeros::<B, f32>(b, 102));
     let out = &mut b.alloc_tokens(4).expect("a log");
-    let good = || SampleState::alloc(b, vocab).expect("a sampler");
+    let good = || SampleState::alloc(b, vocab, 1).expect("a sampler");
     let sampler = &mut good();
     for vocab in [0, MAX_ROWS + 1] {
-        refused!(dimension("vocab"), b.sample(Sample { logits, logits_at, vocab, sampler, out }));
-        refused!(dimension("vocab"), SampleState::alloc(b, vocab).map(drop));
+        refused!(
+            dimension("vocab"),
+            b.sample(Sample { logits, logits_at, vocab, sampler, row, rows, out })
+        );
+        refused!(dimension("vocab"), SampleState::alloc(b, vocab, 1).map(drop));
     }
-    refused!(short("logits"), b.sample(Sample { logits: few, logits_at, vocab, sampler, out }));
+    refused!(
+        short("logits"),
+        b.sample(Sample { logits: few, logits_at, vocab, sampler, row, rows, out })
+    );
     let far = usize::MAX;
-    refused!(short("logits"), b.sample(Sample { logits, logits_at: far, vocab, sampler, out }));
+    refused!(
+        short("logits"),
+        b.sample(Sample { logits, logits_at: far, vocab, sampler, row, rows, out })
+    );
     for (bad, mut sampler) in [
         ("seen", SampleState::<B> { seen: zeros(b, vocab - 1), ..good() }),
         ("adjusted", SampleState::<B> { adjusted: zeros(b, vocab - 1), ..good() }),
@@ -314,7 +323,10 @@ fn refusals<B: Backend>(b: &B) {
         ("best", SampleState::<B> { best: zeros(b, 0), ..good() }),
     ] {
         let sampler = &mut sampler;
-        refused!(short(bad), b.sample(Sample { logits, logits_at, vocab, sampler, out }));
+        refused!(
+            short(bad),
+            b.sample(Sample { logits, logits_at, vocab, sampler, row, rows, out })
+        );
     }
     assert!((0..4).all(|step| out.get(step) == EMPTY));
 }

@@ -93,6 +93,10 @@ fn sums_to_one<B: Backend>(b: &B) {
 fn many_rows<B: Backend>(b: &B) {
     for element in ELEMENTS {
         check_case(b, &Inputs::new(element, 70_001, 3, 1, 5), "many rows");
+        // So many that lanes have several of them at a time.
+        for kind in [0, 1, 4] {
+            check_case(b, &Inputs::new(element, 270_001, 8, kind, 6), "many rows");
+        }
     }
 }
 

@@ -177,15 +177,21 @@ fn convolutions<B: Backend>(b: &B) {
         let y = conv2d(&rounded, &kept(types[1], &x), &shape);
         let [height, width] = shape.out();
         let want = [Output::floats("y", &[shape.batch, height, width, n], &y)];
-        let case = selftest::Conv { w, x, shape, types, math: Math::Exact };
+        let case = selftest::Conv { w, x, shape, types, math: Math::Exact, kernel: None };
         check(b, &case, &want, format!("n={n} {shape:?} {types:?}"));
     }
 }
 
 fn convolutions_on_tensor_cores<B: Backend>(b: &B) {
-    for i in 0..40 {
+    const LINES: [&str; 3] =
+        ["sparse_conv2d_lines", "sparse_conv2d_lines_pair", "sparse_conv2d_lines_split"];
+    for i in 0..generated("sparse conv2d on tensor cores") / 4 {
         let mut seeded = Seeded::new(9800 + i as u64);
-        let (channels, n) = (8 * (1 + seeded.below(40)), 1 + seeded.below(40));
+        // Every other case is one that a Hopper GPU may take in lines: by which kernel turns.
+        let lines = i % 2 == 0;
+        let channels = if lines { 64 * (1 + seeded.below(4)) } else { 8 * (1 + seeded.below(40)) };
+        let n = 1 + seeded.below(if i % 8 == 0 { 140 } else { 40 });
+        let kernel = lines.then_some(LINES[i / 2 % 3]);
         let shape = any_shape(&mut seeded, channels);
         let w = Matrix::new(n, shape.k(), 0.8, &mut seeded);
         let len = shape.batch * shape.height * shape.width * channels;
@@ -198,7 +204,7 @@ fn convolutions_on_tensor_cores<B: Backend>(b: &B) {
         b.write(&mut x_on_b, 0, &rounded::<bf16>(&x)).expect("a copy");
         let mut y_on_b = zeros::<B, f32>(b, shape.pixels() * n);
         let math = Math::TensorCore;
-        b.sparse_conv2d(Conv2d { w: &on_b, x: &x_on_b, y: &mut y_on_b, shape, math })
+        b.sparse_conv2d(Conv2d { w: &on_b, x: &x_on_b, y: &mut y_on_b, shape, math, kernel })
             .expect("runs");
         let mut y = vec![f32::NAN; shape.pixels() * n];
         b.read(&y_on_b, 0, &mut y).expect("a copy");
@@ -281,8 +287,8 @@ fn refusals<B: Backend>(b: &B) {
     let (x, few_x) = (&zeros::<B, f32>(b, 48), &zeros::<B, f32>(b, 47));
     let (y, few) = (&mut zeros::<B, f32>(b, 36), &mut zeros::<B, f32>(b, 35));
     let math = Math::Exact;
-    refused!(short("x"), b.sparse_conv2d(Conv2d { w, x: few_x, y, shape, math }));
-    refused!(short("y"), b.sparse_conv2d(Conv2d { w, x, y: few, shape, math }));
+    refused!(short("x"), b.sparse_conv2d(Conv2d { w, x: few_x, y, shape, math, kernel: None }));
+    refused!(short("y"), b.sparse_conv2d(Conv2d { w, x, y: few, shape, math, kernel: None }));
     for (what, shape) in [
         ("stride", ConvShape { stride: [0, 1], ..shape }),
         ("dilation", ConvShape { dilation: [1, 0], ..shape }),
@@ -294,10 +300,10 @@ fn refusals<B: Backend>(b: &B) {
         ),
         ("output pixels", ConvShape { batch: usize::MAX, ..shape }),
     ] {
-        refused!(dimension(what), b.sparse_conv2d(Conv2d { w, x, y, shape, math }));
+        refused!(dimension(what), b.sparse_conv2d(Conv2d { w, x, y, shape, math, kernel: None }));
     }
     // A kernel that does not fit, and no images: nothing to do.
     for shape in [ConvShape { height: 1, ..shape }, ConvShape { batch: 0, ..shape }] {
-        b.sparse_conv2d(Conv2d { w, x, y, shape, math }).expect("no pixels");
+        b.sparse_conv2d(Conv2d { w, x, y, shape, math, kernel: None }).expect("no pixels");
     }
 }

@@ -17,6 +17,7 @@
 //! * `act_quant`: the source itself.
 //! * `act_quant_rmsnorm`: RMSNorm of the source, with its optional residual add
 //!   ([`crate::rmsnorm`], same arithmetic, same in-place update).
+//! * `act_quant_layernorm`: LayerNorm of the source, the same way ([`crate::layernorm`]).
 //! * `act_quant_relu2`, `act_quant_silu`: the gated product `f` of [`crate::activation`], which
 //!   is also written out, normalised when a weight is given.
 //!
@@ -66,6 +67,28 @@ pub struct RmsNormArgs {
     pub eps: f32,
 }
 
+/// Parameter of `act_quant_layernorm`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNormArgs {
+    /// Input rows `[M, K]`; updated in place when `delta` is given.
+    pub x: DevPtr<f32>,
+    /// Rows added to `x`, or null.
+    pub delta: DevPtr<f32>,
+    /// Gain `[K]`, or null.
+    pub weight: DevPtr<f32>,
+    /// Offset `[K]`, or null.
+    pub bias: DevPtr<f32>,
+    /// Quantised rows, four values a word.
+    pub acts: DevPtr<u32>,
+    /// Scale and sum of each row.
+    pub stats: DevPtr<ActStats>,
+    /// Elements of a row.
+    pub k: u32,
+    /// Added to the variance.
+    pub eps: f32,
+}
+
 /// Parameter of `act_quant_relu2` and `act_quant_silu`, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +113,8 @@ pub struct GatedArgs {
 pub enum ActQuant {}
 /// Residual add, RMSNorm, quantise.
 pub enum ActQuantRmsNorm {}
+/// Residual add, LayerNorm, quantise.
+pub enum ActQuantLayerNorm {}
 /// `relu(gate)^2 * up`, optional RMSNorm, quantise.
 pub enum ActQuantRelu2 {}
 /// `silu(gate) * up`, optional RMSNorm, quantise.
@@ -103,6 +128,11 @@ impl Kernel for ActQuant {
 impl Kernel for ActQuantRmsNorm {
     type Args = RmsNormArgs;
     const SPEC: LaunchSpec = LaunchSpec::new("act_quant_rmsnorm", THREADS).with_smem(SMEM_BYTES);
+}
+
+impl Kernel for ActQuantLayerNorm {
+    type Args = LayerNormArgs;
+    const SPEC: LaunchSpec = LaunchSpec::new("act_quant_layernorm", THREADS).with_smem(SMEM_BYTES);
 }
 
 impl Kernel for ActQuantRelu2 {

@@ -7,8 +7,8 @@
 //! | `y`    | the same         | `[ROWS, K]`           | output; may not overlap the inputs             |
 //!
 //! The functions are those of `num::activation`, in `f32`: relu and relu^2 exact, silu, gelu with the
-//! normal distribution, gelu with tanh. The product is one more rounding; the result is rounded to
-//! the element once. NaN gives NaN. Fused projections `[M, 2 K]` are `x` and `up` of stride `2 K`, `up`
+//! normal distribution (16-bit types: `num::gelu_half`), gelu with tanh. The product is one more rounding; the
+//! result is rounded to the element once. NaN gives NaN. Fused projections `[M, 2 K]` are `x` and `up` of stride `2 K`, `up`
 //! starting `K` elements behind `x`; a tensor without rows is one row.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -46,7 +46,7 @@ impl Activation {
         }
     }
 
-    /// Its value at `x`.
+    /// Its value at `x`, in `f32`.
     #[inline(always)]
     pub fn apply(self, x: f32) -> f32 {
         match self {
@@ -58,7 +58,7 @@ impl Activation {
         }
     }
 
-    /// `act(gate) * up`.
+    /// `act(gate) * up`, in `f32`.
     #[inline(always)]
     pub fn gated(self, gate: f32, up: f32) -> f32 {
         self.apply(gate) * up

@@ -187,19 +187,38 @@ impl Variant {
     /// Whether it can make this product; the device is another question. `tensor`: whether the order
     /// of float sums may be the hardware's.
     pub fn takes(&self, kind: Kind, tensor: bool, args: &Args) -> bool {
+        let args = &self.args(args);
         let fits = |matrix: &Matrix, along: bool| matrix.unit >= self.units[usize::from(!along)];
         let zero = args.beta == 0 || kind != Kind::I8 && args.beta == (-0.0f32).to_bits();
         self.kinds.contains(&kind)
             && (tensor || !self.tensor)
             && fits(&args.a, args.a.transposed == 0)
             && fits(&args.b, args.b.transposed != 0)
+            && (!self.is_thin() || args.m <= THIN_ROWS)
             && (self.c_unit == 0 || args.c.unit >= self.c_unit && zero)
+    }
+
+    /// Whether its tiles are few rows by many columns, for products with few of either.
+    pub const fn is_thin(&self) -> bool {
+        self.tiling.rows == THIN_ROWS && self.tiling.columns > THIN_ROWS
+    }
+
+    /// The product as this kernel is launched for it: with few rows where it asks for that, so perhaps the
+    /// transpose, `C` too.
+    pub fn args(&self, args: &Args) -> Args {
+        let flip = |matrix: Matrix| Matrix { transposed: 1 - matrix.transposed, ..matrix };
+        let Args { a, b, c, m, n, .. } = *args;
+        if !self.is_thin() || n >= m {
+            return *args;
+        }
+        Args { a: flip(b), b: flip(a), c: flip(c), m: n, n: m, ..*args }
     }
 
     /// Nanoseconds that it takes on a GPU of `sms` multiprocessors, about: on one H200 the estimate
     /// is good enough to choose by. The fullest multiprocessor decides, and a single block does not
     /// get faster than its chain of slices.
     pub fn cost(&self, args: &Args, sms: u32) -> u64 {
+        let args = &self.args(args);
         let Tiling { rows, columns, tiles } = self.tiling;
         let blocks = self.tiling.blocks(args.m, args.n, args.batch);
         let k = u64::from(args.k) + self.overhead_k;
@@ -210,6 +229,7 @@ impl Variant {
 
     /// Blocks of a launch on a GPU of `sms` multiprocessors.
     pub fn grid(&self, args: &Args, sms: u32) -> u64 {
+        let args = &self.args(args);
         let blocks = self.tiling.blocks(args.m, args.n, args.batch);
         match self.resident {
             0 => blocks,
@@ -240,6 +260,27 @@ pub const SIDE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 4 };
 pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
 /// 128 by 256.
 pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
+
+/// Few rows by 32 columns, of which four warps share out the chunks of k.
+pub const THIN_32: Tiling = Tiling { rows: THIN_ROWS, columns: 32, tiles: 1 };
+/// Few rows by 128 columns, 32 of each warp.
+pub const THIN_128: Tiling = Tiling { rows: THIN_ROWS, columns: 128, tiles: 1 };
+
+/// Most rows of a product of few rows.
+pub const THIN_ROWS: u32 = 16;
+/// Terms that a warp of such a product asks for at a time, and how often it is ahead, and one.
+pub const THIN_STAGE: u32 = 32;
+/// See [`THIN_STAGE`].
+pub const THIN_STAGES: u32 = 4;
+/// Words of shared memory of such a warp.
+pub const fn thin_words(rows: u32) -> u32 {
+    THIN_STAGES * THIN_STAGE * (33 + rows + 4)
+}
+
+/// A kernel of products of few rows.
+const fn thin(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, 128).with_smem(4 * thin_words(THIN_ROWS) * 4).with_min_sm(80)
+}
 
 /// Words from one k to the next of a tile in shared memory.
 pub const fn row_words(side: u32) -> u32 {
@@ -336,6 +377,12 @@ variants! {
     /// f32 in groups of four, exact: sides up to 16, single rows.
     BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
         false, [16, 16], 0, 0, [16, 15700, 38000];
+    /// f32 of any alignment, exact: few rows or columns, long sums.
+    BmmF32ThinLong: thin("bmm_f32_thin_long"), THIN_32, F32,
+        false, [1, 1], 0, 0, [16, 10500, 5500];
+    /// f32 of any alignment, exact: few rows or columns.
+    BmmF32Thin: thin("bmm_f32_thin"), THIN_128, F32,
+        false, [1, 1], 0, 0, [16, 11000, 19000];
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
         true, [1, 1], 0, 0, [16, 7140, 45000];
@@ -345,6 +392,12 @@ variants! {
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
         true, [1, 1], 0, 0, [16, 6540, 55000];
+    /// bf16 by wgmma: rows that start anywhere.
+    BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
+        true, [1, 1], 0, 0, [120, 4500, 14000];
+    /// f16 by wgmma: rows that start anywhere.
+    BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
+        true, [1, 1], 0, 0, [120, 4500, 14000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 2, 5), SIDE_64, BF16,
         true, [16, 16], 16, 0, [120, 774, 8000];

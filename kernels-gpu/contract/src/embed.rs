@@ -2,7 +2,7 @@
 //!
 //! | tensor  | element         | shape           | layout                      |
 //! |---------|-----------------|-----------------|-----------------------------|
-//! | `ids`   | `u32`           | `[M]`           | contiguous                  |
+//! | `ids`   | `u32`           | `[M]`           | `ids_stride` apart          |
 //! | `table` | bf16, f16, f32  | `[vocab, width]`| rows of `stride` elements   |
 //! | `out`   | `f32`           | `[M, width]`    | contiguous                  |
 //!
@@ -30,6 +30,8 @@ pub struct Args {
     pub table: DevPtr<u8>,
     /// Output rows.
     pub out: DevPtr<f32>,
+    /// Elements from id to id.
+    pub ids_stride: u32,
     /// Rows of the table.
     pub vocab: u32,
     /// Elements of a row.

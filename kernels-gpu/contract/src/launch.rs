@@ -18,6 +18,12 @@ pub trait Kernel: 'static {
     fn smem_bytes(_args: &Self::Args) -> u32 {
         Self::SPEC.smem_bytes
     }
+
+    /// Blocks of a cluster of a launch with these arguments, where [`LaunchSpec::cluster`] states none: more
+    /// than 1 only from sm_90, and its grid holds a whole number of them along x.
+    fn cluster(_args: &Self::Args) -> u32 {
+        1
+    }
 }
 
 /// Launch-time assumptions compiled into a kernel.
@@ -38,9 +44,14 @@ pub struct LaunchSpec {
     pub cluster: u32,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
+    /// Whether its parameter starts with [`TensorMap`]s, which stand at multiples of 64; becomes the
+    /// parameter's `.align`.
+    pub tensor_maps: bool,
     /// Whether all of the memory that cache and shared memory divide is to be shared: a multiprocessor
     /// changes the division only while it is empty, so kernels that overlap have to agree.
     pub all_shared: bool,
+    /// Whether its blocks wait for each other: a launch whose blocks do not all fit at once is refused.
+    pub all_at_once: bool,
 }
 
 impl LaunchSpec {
@@ -54,7 +65,9 @@ impl LaunchSpec {
             arch_specific: false,
             cluster: 1,
             min_blocks_per_sm: 0,
+            tensor_maps: false,
             all_shared: false,
+            all_at_once: false,
         }
     }
 
@@ -83,9 +96,19 @@ impl LaunchSpec {
         Self { min_blocks_per_sm: blocks, ..self }
     }
 
+    /// The same with a parameter that starts with tensor maps.
+    pub const fn with_tensor_maps(self) -> Self {
+        Self { tensor_maps: true, ..self }
+    }
+
     /// The same with as much shared memory, and as little cache, as there can be.
     pub const fn with_all_shared(self) -> Self {
         Self { all_shared: true, ..self }
+    }
+
+    /// The same with blocks that wait for each other (a cooperative launch).
+    pub const fn all_at_once(self) -> Self {
+        Self { all_at_once: true, ..self }
     }
 
     /// Threads of a block.
@@ -111,6 +134,12 @@ impl KernelInfo {
         Self { family, spec: K::SPEC, args_bytes: size_of::<K::Args>() }
     }
 }
+
+/// How the copy engine of a Hopper GPU finds boxes of a tensor: made by the driver, read by kernels out of
+/// their parameter.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMap(pub [u64; 16]);
 
 /// A device address with its element type. Never dereferenced on the host.
 #[repr(transparent)]

@@ -47,6 +47,7 @@ macro_rules! families {
 pub const MODEL_FAMILIES: &[&str] = &[
     "act_quant",
     "attention",
+    "attention_paged",
     "attention_step",
     "bit_linear",
     "embed",
@@ -88,32 +89,38 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 }
 
 families! {
-    act_quant: ActQuant, ActQuantRmsNorm, ActQuantRelu2, ActQuantSilu;
+    act_quant: ActQuant, ActQuantRmsNorm, ActQuantLayerNorm, ActQuantRelu2, ActQuantSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
         AttentionRowsF32D128, AttentionFastD64, AttentionFastD128, AttentionFastD256;
+    attention_paged: AppendBf16, AppendF32, RowsBf16, RowsF32, StepBf16;
     attention_step: AttentionStepBf16, AttentionStepF32;
     bit_linear: BitLinearShort, BitLinearLong;
-    bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Side32, BmmF32Side16, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
+    bmm: BmmFloatAny, BmmI8Side16, BmmI8Side64, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Side32, BmmF32Side16, BmmF32ThinLong, BmmF32Thin, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Gather64, BmmF16Gather64, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma256;
     conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32,
         Conv2dTaps3F16, Conv2dTaps3Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
         Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dI8, Conv2dTernary,
-        Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit;
+        Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
+        Conv2dTernaryLines, Conv2dTernaryLinesPair,
+        Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16, Conv2dLinesF16, Conv2dLinesPairF16,
+        Conv2dLinesSplitF16;
+    decode_layers: DecodeLayers;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
     layernorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
-    lm_head: LmHeadBf16, LmHeadF16, LmHeadF32;
-    lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, RescoreBf16, RescoreF16, RescoreF32;
+    lm_head: LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32;
+    lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, ScanFew, ScanSome, ScanMany, RescoreBf16, RescoreF16, RescoreF32;
     lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
-    pool2d: WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, GlobalF32, GlobalF16, GlobalBf16;
+    pool2d: WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, LinesF32, LinesF16, LinesBf16, GlobalF32, GlobalF16, GlobalBf16;
     rmsnorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
     rope: Rope;
+    image_quant: ImageTopF32, ImageTopF16, ImageTopBf16, ImageQuantF32, ImageQuantF16, ImageQuantBf16;
     sample: SamplePrepare, SamplePick;
     softmax: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
     sparse: SparseBf16M1, SparseF16M1, SparseBf16M4, SparseF16M4, SparseF32M1, SparseF32M4,
         SparseBf16Mma8, SparseBf16Mma16, SparseCsrBf16, SparseCsrF16, SparseCsrF32,
-        SparseConv2dBf16, SparseConv2dF16, SparseConv2dF32, SparseConv2dMma, SparseTernary;
+        SparseConv2dBf16, SparseConv2dF16, SparseConv2dF32, SparseConv2dMma, SparseExpand, SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit, SparseTernary;
     w2a8_gemm: W2a8Gemm, T8A, T8B, T16A, T16B, T16C, T32A, T32B, T32X2, H64A, H64X2, H128A, H128X2, H128B;
     w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
 }

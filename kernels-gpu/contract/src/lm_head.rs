@@ -7,7 +7,8 @@
 //! | `logits` | `f32`          | `[M, vocab]` | contiguous                 |
 //!
 //! Each dot is a 256-partial sum of fused multiply-adds (`num::sum`), the weight widened exactly.
-//! A warp makes one row: lane `l` holds partials `8 l .. 8 l + 8`.
+//! A warp makes two rows: lane `l` holds partials `8 l .. 8 l + 8` of each. For several inputs it makes
+//! [`MANY_INPUTS`] logits of each row at a time, so that the table is read from memory once.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
@@ -18,10 +19,12 @@ pub const ROWS_PER_WARP: u32 = 2;
 /// Rows of the table that one block computes.
 pub const ROWS_PER_BLOCK: u32 = THREADS / 32 * ROWS_PER_WARP;
 
-/// Blocks for `m` inputs and `vocab` rows: those of the first input, then those of the next. More
-/// than a grid can have saturate, and are refused by the launch.
-pub const fn grid(m: u32, vocab: u32) -> [u32; 3] {
-    [m.saturating_mul(vocab.div_ceil(ROWS_PER_BLOCK)), 1, 1]
+/// Inputs that a warp takes at once where there are several.
+pub const MANY_INPUTS: u32 = 4;
+
+/// Blocks for `vocab` rows, whatever the number of inputs.
+pub const fn grid(vocab: u32) -> [u32; 3] {
+    [vocab.div_ceil(ROWS_PER_BLOCK), 1, 1]
 }
 
 /// The only kernel parameter, passed by value.
@@ -40,13 +43,15 @@ pub struct Args {
     pub k: u32,
     /// Elements between two rows of the table.
     pub stride: u32,
+    /// Inputs.
+    pub m: u32,
 }
 
-/// Reads a bf16 table.
+/// Reads a bf16 table, for one input.
 pub enum LmHeadBf16 {}
-/// Reads an f16 table.
+/// Reads an f16 table, for one input.
 pub enum LmHeadF16 {}
-/// Reads an f32 table.
+/// Reads an f32 table, for one input.
 pub enum LmHeadF32 {}
 
 impl Kernel for LmHeadBf16 {
@@ -62,4 +67,22 @@ impl Kernel for LmHeadF16 {
 impl Kernel for LmHeadF32 {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("lm_head_f32", THREADS).with_min_blocks(1);
+}
+
+macro_rules! many {
+    ($($name:ident $symbol:literal $doc:literal;)*) => { $(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks(1);
+        }
+    )* };
+}
+
+many! {
+    LmHeadManyBf16 "lm_head_many_bf16" "Reads a bf16 table, for several inputs.";
+    LmHeadManyF16 "lm_head_many_f16" "Reads an f16 table, for several inputs.";
+    LmHeadManyF32 "lm_head_many_f32" "Reads an f32 table, for several inputs.";
 }

@@ -8,8 +8,11 @@
 //! | `rows`   | `f32`          | `[vocab, 4]`     | scale, error, norm of each row, 0                 |
 //! | `input`  | `u32`          | [`input_words`]  | [`input_stats`], then the digits of `x`: 16 high, 16 low, ... |
 //! | `tops`   | `u32`          | `[groups(vocab)]`| scratch: largest key of a lower bound of each [`GROUP`] rows |
-//! | `seen`, `params` |        |                  | those of [`crate::sample`]; no kernel writes `params` |
+//! | `seen`, `params`, `state` | |                | those of [`crate::sample`]; no kernel writes `params` |
 //! | `logits` | `f32`          | `[vocab]`        | output                                            |
+//!
+//! Several inputs, each with a sampler, have a row of everything but the table: one behind the other
+//! ([`Args::of_row`]). A row whose text has ended is left as it is.
 //!
 //! `logits[v]` is the logit of [`crate::lm_head`], the same bits, for every row that the sampler can
 //! pick or that decides what it picks, and minus infinity for the others. So the token is the same,
@@ -41,7 +44,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{abs_bits, fma, quantise, round_even_i32, sqrt};
-use crate::sample::{SampleParams, penalise, temper};
+use crate::sample::{SampleParams, StepState, penalise, temper};
 
 pub use crate::sample::{GROUP, groups};
 
@@ -253,10 +256,51 @@ pub const fn floor_of(key: u32) -> u32 {
     key >> FLOOR_BITS << FLOOR_BITS
 }
 
-/// Blocks of the last kernel.
-pub const fn rescore_grid(vocab: u32) -> [u32; 3] {
+/// Blocks of the last kernel: fewer for each of many inputs, as each finds the floor for itself.
+pub const fn rescore_grid(vocab: u32, m: u32) -> [u32; 3] {
     let tiles = vocab.div_ceil(RESCORE_ROWS);
-    [if tiles < RESCORE_BLOCKS { tiles } else { RESCORE_BLOCKS }, 1, 1]
+    let blocks = if m < 4 { RESCORE_BLOCKS } else { RESCORE_BLOCKS / 4 };
+    [if tiles < blocks { tiles } else { blocks }, m, 1]
+}
+
+/// Threads of the scan of several inputs.
+pub const MANY_THREADS: u32 = 256;
+/// Bytes of a table row, or of a digit of an input, in a slice.
+pub const MANY_SLICE: u32 = 128;
+
+/// A scan of several inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Many {
+    /// Rows of the table that a block takes.
+    pub rows: u32,
+    /// Inputs that a block takes.
+    pub inputs: u32,
+    /// Slices in shared memory.
+    pub stages: u32,
+}
+
+/// [`ScanFew`].
+pub const FEW: Many = Many { rows: 256, inputs: 8, stages: 3 };
+/// [`ScanSome`].
+pub const SOME: Many = Many { rows: 128, inputs: 32, stages: 4 };
+/// [`ScanMany`].
+pub const MANY: Many = Many { rows: 128, inputs: 64, stages: 4 };
+
+impl Many {
+    /// Bytes of a slice: rows, then both digits of the inputs.
+    pub const fn slice_bytes(&self) -> u32 {
+        MANY_SLICE * (self.rows + 2 * self.inputs)
+    }
+
+    /// Shared memory: the slices, then eight words for each input.
+    pub const fn smem_bytes(&self) -> u32 {
+        self.stages * self.slice_bytes() + 32 * self.inputs
+    }
+
+    /// Blocks for `m` inputs: those of the first inputs, then those of the next.
+    pub const fn grid(&self, vocab: u32, m: u32) -> [u32; 3] {
+        [vocab.div_ceil(self.rows), m.div_ceil(self.inputs), 1]
+    }
 }
 
 /// Parameter of the kernels that make the copy: a block makes a row.
@@ -307,6 +351,8 @@ pub struct Args {
     pub seen: DevPtr<u8>,
     /// What was asked for.
     pub params: DevPtr<SampleParams>,
+    /// Where the sequence stands.
+    pub state: DevPtr<StepState>,
     /// Adjusted upper bounds in between; then logits.
     pub logits: DevPtr<f32>,
     /// Rows of the table.
@@ -315,6 +361,45 @@ pub struct Args {
     pub k: u32,
     /// Elements between two rows of the table.
     pub stride: u32,
+    /// Inputs.
+    pub m: u32,
+}
+
+/// `first` and `count` elements further.
+#[inline(always)]
+const fn past<T>(first: DevPtr<T>, count: u64) -> DevPtr<T> {
+    DevPtr::from_addr(first.addr() + count * size_of::<T>() as u64)
+}
+
+impl InputArgs {
+    /// Input `row`, given input 0.
+    #[inline(always)]
+    pub const fn of_row(&self, row: u32) -> Self {
+        let (row, k) = (row as u64, self.k as u64);
+        Self {
+            x: past(self.x, row * k),
+            input: past(self.input, row * input_words(self.k as usize) as u64),
+            k: self.k,
+        }
+    }
+}
+
+impl Args {
+    /// The tensors of input `row`, given those of input 0.
+    #[inline(always)]
+    pub const fn of_row(&self, row: u32) -> Self {
+        let (row, vocab) = (row as u64, self.vocab as u64);
+        Self {
+            x: past(self.x, row * self.k as u64),
+            input: past(self.input, row * input_words(self.k as usize) as u64),
+            tops: past(self.tops, row * groups(self.vocab) as u64),
+            seen: past(self.seen, row * vocab),
+            params: past(self.params, row),
+            state: past(self.state, row),
+            logits: past(self.logits, row * vocab),
+            ..*self
+        }
+    }
 }
 
 macro_rules! kernels {
@@ -338,9 +423,9 @@ kernels! {
     PackF16: "lm_head_int8_pack_f16", PackArgs, SUM_SMEM_BYTES, 1;
     /// Copies an f32 table.
     PackF32: "lm_head_int8_pack_f32", PackArgs, SUM_SMEM_BYTES, 1;
-    /// Splits the input into digits; grid `[1, 1, 1]`.
+    /// Splits the inputs into digits; grid `[m, 1, 1]`.
     Input: "lm_head_int8_input", InputArgs, SUM_SMEM_BYTES, 1;
-    /// Bounds of every row; grid `[groups(vocab), 1, 1]`.
+    /// Bounds of every row; grid `[groups(vocab), m, 1]`.
     Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 3;
     /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
     RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 1;
@@ -348,6 +433,30 @@ kernels! {
     RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 1;
     /// The same from an f32 table.
     RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 1;
+}
+
+macro_rules! scans {
+    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $cut:ident, $blocks:literal;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, MANY_THREADS)
+                .with_min_sm(80)
+                .with_smem($cut.smem_bytes())
+                .with_min_blocks($blocks);
+        }
+    )* };
+}
+
+scans! {
+    /// Bounds of every row for a few inputs at once, on tensor cores; grid [`Many::grid`].
+    ScanFew: "lm_head_int8_scan_few", FEW, 2;
+    /// The same for some inputs.
+    ScanSome: "lm_head_int8_scan_some", SOME, 2;
+    /// The same for many inputs.
+    ScanMany: "lm_head_int8_scan_many", MANY, 1;
 }
 
 #[cfg(test)]

@@ -126,6 +126,24 @@ pub struct Args {
     pub piece: u32,
 }
 
+impl Args {
+    /// Whether the kernels for lines of images take these windows, of elements of `bytes`: rows innermost and in pieces of 16
+    /// bytes; windows of 3 by 3 with a padding of 1 across, or 2 by 2 without, none of which ends a column behind that.
+    pub const fn lines(&self, bytes: u32) -> bool {
+        let (h, w) = (&self.h, &self.w);
+        let known = matches!((w.kernel, w.stride, w.padding), (3, 1 | 2, 1) | (2, 2, 0));
+        self.channels_last == 0
+            && known
+            && h.kernel == w.kernel
+            && w.out * w.stride <= w.len
+            && h.dilation == 1
+            && w.dilation == 1
+            && (w.len * bytes).is_multiple_of(16)
+            && self.x.addr().is_multiple_of(16)
+            && self.y.addr().is_multiple_of(16)
+    }
+}
+
 macro_rules! kernels {
     ($($name:ident $symbol:literal $blocks:literal $doc:literal;)*) => {$(
         #[doc = $doc]
@@ -145,6 +163,9 @@ kernels! {
     PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
     PiecesF16 "pool2d_pieces_f16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
     PiecesBf16 "pool2d_pieces_bf16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    LinesF32 "pool2d_lines_f32" 2 "Windows over images of `f32`, 16 bytes of columns a thread: [`Args::lines`].";
+    LinesF16 "pool2d_lines_f16" 2 "The same of f16.";
+    LinesBf16 "pool2d_lines_bf16" 2 "The same of bf16.";
     GlobalF32 "pool2d_global_f32" 2 "Whole images of `f32`.";
     GlobalF16 "pool2d_global_f16" 2 "Whole images of f16.";
     GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16.";

@@ -29,7 +29,10 @@
 //! `token`, `step + 1`, `pos + 1`, and `done = 1` after a stop id or the last allowed step. When `done` was set,
 //! nothing changes, so that steps launched ahead of the host are harmless.
 //!
-//! `sample_prepare` does step 1 over the whole GPU, `sample_pick` the rest in one block: from a short
+//! Several sequences take a row each: the tensors of row `r` stand behind those of row 0
+//! ([`Args::of_row`]), and rows know nothing of each other.
+//!
+//! `sample_prepare` does step 1 over the whole GPU, `sample_pick` the rest in one block a row: from a short
 //! list of the best logits, found through `tops`, or else from all of them.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -52,6 +55,8 @@ pub const GROUP: u32 = 32;
 pub const SHORT_LIST: u32 = PICK_THREADS;
 /// Logits that the short list is sure to hold, where there are so many, for top-p without top-k.
 pub const TOP_P_LIST: u32 = 256;
+/// Most sequences of a launch.
+pub const MAX_SAMPLERS: usize = 65_535;
 /// Most stop ids.
 pub const MAX_STOP_IDS: usize = 16;
 /// The weight of the best token.
@@ -210,9 +215,31 @@ pub struct Args {
     pub vocab: u32,
 }
 
-/// Penalty, temperature, best token; grid covers `vocab` in tiles of [`PREPARE_TILE`].
+impl Args {
+    /// The tensors of row `row` of a batch, given those of row 0: rows stand one behind the other.
+    #[inline(always)]
+    pub const fn of_row(&self, row: u32) -> Self {
+        const fn past<T>(first: DevPtr<T>, count: u64) -> DevPtr<T> {
+            DevPtr::from_addr(first.addr() + count * size_of::<T>() as u64)
+        }
+        let (row, vocab) = (row as u64, self.vocab as u64);
+        Self {
+            logits: past(self.logits, row * vocab),
+            adjusted: past(self.adjusted, row * adjusted_len(self.vocab) as u64),
+            tops: past(self.tops, row * groups(self.vocab) as u64),
+            seen: past(self.seen, row * vocab),
+            best: past(self.best, row),
+            params: past(self.params, row),
+            state: past(self.state, row),
+            out: past(self.out, row * self.out_len as u64),
+            ..*self
+        }
+    }
+}
+
+/// Penalty, temperature, best token; grid covers `vocab` in tiles of [`PREPARE_TILE`], then rows.
 pub enum SamplePrepare {}
-/// Filters, draws, moves the sequence on; grid `[1, 1, 1]`.
+/// Filters, draws, moves the sequence on; grid `[1, rows, 1]`.
 pub enum SamplePick {}
 
 impl Kernel for SamplePrepare {

@@ -10,7 +10,8 @@
 //! v[k] = x[k] * scale, + mask[k] where there is a mask       each rounded
 //! v[k] = -inf                                                where k > K - Q + m % Q (causal, Q queries)
 //! t    = max_k v[k]; 0 when that is -inf
-//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_number_nonpositive, num::sum
+//! s    = 256-partial sum of e^(v[k] - t)                     num::exp_number_nonpositive, num::sum;
+//!                                                            16-bit types: num::exp_half_nonpositive
 //! y[k] = e^(v[k] - t) * (1 / s)                              softmax
 //! y[k] = (v[k] - t) - ln s                                   log-softmax, num::ln
 //! ```
@@ -75,11 +76,18 @@ pub fn term(v: f32, shift: f32) -> f32 {
     num::exp_number_nonpositive(v - shift)
 }
 
+/// [`term`] where the output has 16 bits.
+#[inline(always)]
+pub fn term_half(v: f32, shift: f32) -> f32 {
+    num::exp_half_nonpositive(v - shift)
+}
+
 /// What the terms are multiplied with (softmax), or what is taken from the shifted scores, given the maximum
 /// of the row.
 #[inline(always)]
 pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
-    let number = if log { num::ln(sum) } else { 1.0 / sum };
+    // The largest term is 1, unless there is none.
+    let number = if log { num::ln(sum) } else { num::reciprocal(sum) };
     let number = if sum == 0.0 { 0.0 } else { number };
     if max < f32::INFINITY { number } else { f32::NAN }
 }

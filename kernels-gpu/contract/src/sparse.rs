@@ -25,7 +25,9 @@
 //! the partials, distance 8 down to 1. It depends on neither grid, kernel, M, type nor format. Weights of
 //! +0 take no part, stored or not: a NaN or infinity of `x` reaches only rows that have a weight there.
 
-use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::conv2d::Geometry;
+use crate::conv2d::bulk_lines::{self as lines, LINES, Walk};
+use crate::launch::{DevPtr, Kernel, LaunchSpec, TensorMap};
 use crate::num::RowType;
 use crate::w2a8::{ActStats, CHUNK, Segments};
 
@@ -267,6 +269,52 @@ pub struct Conv2dArgs {
     pub patches: Patches,
 }
 
+/// The parameter of the kernel that makes dense bf16 weights of a bitmap, passed by value: `[N, K]`, +0 where
+/// nothing is stored. A warp for each tile.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ExpandArgs {
+    /// The bitmap; `x`, `y` and `m` play no part.
+    pub linear: LinearArgs,
+    /// Dense weights, `K` a multiple of 8.
+    pub dense: DevPtr<u16>,
+    /// Tiles.
+    pub tiles: u32,
+}
+
+/// The parameter of the convolution kernels in lines ([`crate::conv2d::bulk_lines`]), passed by value: dense
+/// tensor-core products of weights that were expanded.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LinesArgs {
+    /// The images, by entries.
+    pub entries: TensorMap,
+    /// The dense weights, by 64 columns of 64 rows.
+    pub weights: TensorMap,
+    /// Sides and output.
+    pub linear: LinearArgs,
+    /// Shape.
+    pub geometry: Geometry,
+    /// The way.
+    pub walk: Walk,
+}
+
+impl LinesArgs {
+    /// The launch for `images` images, where the kernel takes it: channels in 64s.
+    pub const fn new(linear: LinearArgs, geometry: Geometry, images: u32) -> Option<Self> {
+        if !geometry.c.is_multiple_of(64) {
+            return None;
+        }
+        match Walk::new(&geometry, images, 8, LINES) {
+            Some(walk) => {
+                let none = TensorMap([0; 16]);
+                Some(Self { entries: none, weights: none, linear, geometry, walk })
+            }
+            None => None,
+        }
+    }
+}
+
 /// Most output pixels of a convolution.
 pub const MAX_PIXELS: usize = 1 << 30;
 
@@ -387,6 +435,15 @@ kernels! {
     SparseConv2dF32: Conv2dArgs = conv2d("sparse_conv2d_f32");
     /// Convolution by bf16 values on tensor cores, bf16 inputs, 32 output pixels at a time.
     SparseConv2dMma: Conv2dArgs = mma("sparse_conv2d_mma");
+    /// Dense bf16 weights of a bitmap.
+    SparseExpand: ExpandArgs = LaunchSpec::new("sparse_expand", THREADS).only_on(90);
+    /// The same as [`SparseConv2dMma`] on a Hopper GPU, dense products in lines.
+    SparseConv2dLines: LinesArgs = lines::spec("sparse_conv2d_lines", lines::THREADS, 1);
+    /// The same, two blocks a tile.
+    SparseConv2dLinesPair: LinesArgs = lines::spec("sparse_conv2d_lines_pair", lines::THREADS, 2);
+    /// The same, few tiles.
+    SparseConv2dLinesSplit: LinesArgs =
+        lines::spec("sparse_conv2d_lines_split", lines::THREADS, lines::CLUSTER);
     /// Ternary weights as mask and signs, int8 activations.
     SparseTernary: TernaryArgs = LaunchSpec::new("sparse_ternary", THREADS);
 }

@@ -5,7 +5,6 @@
 //! not pay for a long one's loops.
 
 use contract::act_quant::THREADS;
-use contract::num::fma;
 use contract::w2a8::act_index;
 
 use crate::arch::mem::{ld, ld_if, ld_nc_if, st};
@@ -66,7 +65,8 @@ pub(super) unsafe fn held_constants<const HELD: usize>(p: *const f32, k: u32) ->
 }
 
 /// Reads a row, adds `delta` and writes the sum back when there is one. Returns the held elements
-/// (zeros past the end) and this thread's partial of the sum of squares.
+/// (zeros past the end) and this thread's partial of a sum: `take(partial, x)` adds what an element gives, for a
+/// zero nothing.
 ///
 /// # Safety
 ///
@@ -76,6 +76,7 @@ pub(super) unsafe fn residual_row<const HELD: usize>(
     x: *mut f32,
     delta: *const f32,
     k: u32,
+    take: impl Fn(f32, f32) -> f32,
 ) -> ([f32; HELD], f32) {
     let add = !delta.is_null();
     let mut held = [0.0; HELD];
@@ -90,7 +91,7 @@ pub(super) unsafe fn residual_row<const HELD: usize>(
         }
         j += 1;
     }
-    let mut squares = 0.0;
+    let mut sum = 0.0;
     let mut j = 0;
     while j < HELD {
         let i = element(j);
@@ -101,8 +102,8 @@ pub(super) unsafe fn residual_row<const HELD: usize>(
                 unsafe { st(x.wrapping_add(i as usize), held[j]) };
             }
         }
-        // Past the end this adds the square of zero to a sum that is not below zero.
-        squares = fma(held[j], held[j], squares);
+        // Past the end this adds zero to a sum that is not minus zero.
+        sum = take(sum, held[j]);
         j += 1;
     }
     let mut i = element(HELD);
@@ -115,9 +116,9 @@ pub(super) unsafe fn residual_row<const HELD: usize>(
                 v += ld(delta.wrapping_add(i as usize));
                 st(at, v);
             }
-            squares = fma(v, v, squares);
+            sum = take(sum, v);
         }
         i += THREADS;
     }
-    (held, squares)
+    (held, sum)
 }

@@ -6,11 +6,12 @@
 pub(crate) mod held;
 
 use contract::act_quant::{
-    ActQuant, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs, RmsNormArgs,
-    SMEM_BYTES, THREADS,
+    ActQuant, ActQuantLayerNorm, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs,
+    LayerNormArgs, RmsNormArgs, SMEM_BYTES, THREADS,
 };
 use contract::activation::Activation;
 use contract::launch::{DevPtr, Kernel};
+use contract::layernorm;
 use contract::num::{abs_bits, act_scale, fma, quantise};
 use contract::rmsnorm::{inv_rms, normalise};
 use contract::w2a8::{ActStats, act_bytes, act_index};
@@ -19,7 +20,7 @@ use crate::arch::block;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 
 use held::{LONG, SHORT, element, held_constants, is_short, residual_row, step};
 
@@ -146,7 +147,8 @@ unsafe fn normed<const HELD: usize>(args: &RmsNormArgs) {
     let delta = args.delta.as_ptr().cast_const();
     let delta = if delta.is_null() { delta } else { delta.wrapping_add(row) };
     // SAFETY: row m of `x` and of `delta`, both K long.
-    let (mut held, squares): ([f32; HELD], f32) = unsafe { residual_row(x, delta, k) };
+    let (mut held, squares): ([f32; HELD], f32) =
+        unsafe { residual_row(x, delta, k, |acc, v| fma(v, v, acc)) };
     // SAFETY: words 0 to 255 of the shared memory are for this call.
     let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
     let r = inv_rms(squares, k, args.eps);
@@ -159,6 +161,67 @@ unsafe fn normed<const HELD: usize>(args: &RmsNormArgs) {
     };
     // SAFETY: the launch contract, handed on.
     unsafe { quantise_row(&held, far, k, args.acts, args.stats) }
+}
+
+/// # Safety
+///
+/// The launch obeys `ActQuantLayerNorm::SPEC` with one block per row; the pointers of `args` cover
+/// the contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn act_quant_layernorm(args: LayerNormArgs) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { if is_short(args.k) { centred::<SHORT>(&args) } else { centred::<LONG>(&args) } }
+}
+
+/// # Safety
+///
+/// As for [`act_quant_layernorm`].
+#[inline(always)]
+unsafe fn centred<const HELD: usize>(args: &LayerNormArgs) {
+    launch_dependents();
+    dependency_wait();
+    let k = args.k;
+    let row = block_idx_x() as usize * k as usize;
+    let x = args.x.as_ptr().wrapping_add(row);
+    let delta = args.delta.as_ptr().cast_const();
+    let delta = if delta.is_null() { delta } else { delta.wrapping_add(row) };
+    // SAFETY: row m of `x` and of `delta`, both K long.
+    let (mut held, sum): ([f32; HELD], f32) =
+        unsafe { residual_row(x, delta, k, |acc, v| acc + v) };
+    // SAFETY: words 0 to 255 of the shared memory are for this call.
+    let mean = unsafe { block::sum_partials(dynamic_shared_mem(), sum) } / k as f32;
+    // SAFETY: x[m, i] with i < K; this thread wrote it itself, if anyone did.
+    let far = |i: u32| unsafe { ld(x.cast_const().wrapping_add(i as usize)) - mean };
+    let mut squares = 0.0;
+    let mut j = 0;
+    while j < HELD {
+        held[j] = if element(j) < k { held[j] - mean } else { 0.0 };
+        squares = fma(held[j], held[j], squares);
+        j += 1;
+    }
+    for i in (element(HELD)..k).step_by(THREADS as usize) {
+        squares = fma(far(i), far(i), squares);
+    }
+    // The partials before are still being read.
+    sync_threads();
+    // SAFETY: words 0 to 255 of the shared memory are for this call.
+    let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+    let r = layernorm::inv_deviation(squares, k, args.eps);
+    let beside = |p: DevPtr<f32>, i: u32, nothing: f32| {
+        let p = p.as_ptr().cast_const();
+        // SAFETY: element i < K of a vector that is there, and never changes.
+        if p.is_null() { nothing } else { unsafe { ld_nc(p.wrapping_add(i as usize)) } }
+    };
+    let normed = |i: u32, centred: f32| {
+        layernorm::normalise(centred, r, beside(args.weight, i, 1.0), beside(args.bias, i, -0.0))
+    };
+    let mut j = 0;
+    while j < HELD {
+        held[j] = if element(j) < k { normed(element(j), held[j]) } else { 0.0 };
+        j += 1;
+    }
+    // SAFETY: the launch contract, handed on.
+    unsafe { quantise_row(&held, |i| normed(i, far(i)), k, args.acts, args.stats) }
 }
 
 /// Applies the norm to the held elements inside the row.
@@ -282,5 +345,6 @@ pub unsafe extern "ptx-kernel" fn act_quant_silu(args: GatedArgs) {
 
 const _: unsafe extern "ptx-kernel" fn(<ActQuant as Kernel>::Args) = act_quant;
 const _: unsafe extern "ptx-kernel" fn(<ActQuantRmsNorm as Kernel>::Args) = act_quant_rmsnorm;
+const _: unsafe extern "ptx-kernel" fn(<ActQuantLayerNorm as Kernel>::Args) = act_quant_layernorm;
 const _: unsafe extern "ptx-kernel" fn(<ActQuantRelu2 as Kernel>::Args) = act_quant_relu2;
 const _: unsafe extern "ptx-kernel" fn(<ActQuantSilu as Kernel>::Args) = act_quant_silu;

@@ -55,3 +55,95 @@ pub unsafe fn max_u64_relaxed(p: *mut u64, value: u64) {
         );
     }
 }
+
+/// Writes a word that other blocks read while this kernel runs; orders nothing.
+/// `st.relaxed.gpu.global.b32` (sm_70; `st.volatile.global.b32` below)
+///
+/// # Safety
+///
+/// `p` is a global address of a word, aligned to 4, that only this thread writes.
+#[inline(always)]
+pub unsafe fn st_relaxed(p: *mut u32, value: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        #[cfg(level_sm_70)]
+        asm!(
+            "st.relaxed.gpu.global.b32 [{p}], {value};",
+            p = in(reg64) p, value = in(reg32) value,
+            options(nostack),
+        );
+        #[cfg(not(level_sm_70))]
+        asm!(
+            "st.volatile.global.b32 [{p}], {value};",
+            p = in(reg64) p, value = in(reg32) value,
+            options(nostack),
+        );
+    }
+}
+
+/// A word that other blocks change while this kernel runs, or 0 when `enabled` does not hold; orders nothing.
+/// `@enabled ld.relaxed.gpu.global.b32`
+///
+/// # Safety
+///
+/// When `enabled`: `p` is a global address of a word, aligned to 4, that others write only as a whole.
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn ld_relaxed_if(enabled: bool, p: *const u32) -> u32 {
+    let word: u32;
+    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "mov.b32 {word}, 0;",
+            "@on ld.relaxed.gpu.global.b32 {word}, [{p}];",
+            "}}",
+            word = out(reg32) word,
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            options(nostack),
+        );
+    }
+    word
+}
+
+/// Eight bytes at once that other blocks change while this kernel runs; orders nothing.
+/// `ld.relaxed.gpu.global.b64`
+///
+/// # Safety
+///
+/// `p` is a global address, aligned to 8, that others write only as a whole.
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn ld_relaxed_u64(p: *const u64) -> u64 {
+    let value: u64;
+    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+    unsafe {
+        asm!(
+            "ld.relaxed.gpu.global.b64 {value}, [{p}];",
+            value = out(reg64) value, p = in(reg64) p,
+            options(nostack),
+        );
+    }
+    value
+}
+
+/// Writes eight bytes at once that other blocks read while this kernel runs; orders nothing.
+/// `st.relaxed.gpu.global.b64`
+///
+/// # Safety
+///
+/// As for [`st_relaxed`], aligned to 8.
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn st_relaxed_u64(p: *mut u64, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "st.relaxed.gpu.global.b64 [{p}], {value};",
+            p = in(reg64) p, value = in(reg64) value,
+            options(nostack),
+        );
+    }
+}

@@ -15,6 +15,24 @@ unsafe extern "C" {
     fn wait();
 }
 
+/// Says that this thread is there; [`wait_cluster`] waits for all of the cluster. `barrier.cluster.arrive.aligned`
+///
+/// *Convergence*: every thread of the cluster calls it, from the same place.
+#[inline(always)]
+pub fn arrive_cluster() {
+    // SAFETY: as in `sync_cluster`.
+    unsafe { arrive() };
+}
+
+/// The second half of a barrier. `barrier.cluster.wait.aligned`
+///
+/// *Convergence*: every thread of the cluster calls it, from the same place.
+#[inline(always)]
+pub fn wait_cluster() {
+    // SAFETY: as in `sync_cluster`.
+    unsafe { wait() };
+}
+
 /// Waits for all threads of the cluster; what they wrote to shared and global memory before is then
 /// visible to all of them. `barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned`
 ///
@@ -52,4 +70,26 @@ pub unsafe fn read_x4_of<T: Register>(rank: u32, here: Shared<T>) -> [T; 4] {
         );
     }
     [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+}
+
+/// Writes `value` at the place of `here` in the shared memory of block `rank` of the cluster.
+/// `mapa.shared::cluster.u32; st.shared::cluster.b32`
+///
+/// # Safety
+///
+/// As for [`Shared::write`] in that block, which is in the cluster, has started, and stays until a barrier after this.
+#[inline(always)]
+pub unsafe fn write_to<T: Register>(rank: u32, here: Shared<T>, value: T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b32 there;",
+            "mapa.shared::cluster.u32 there, {here}, {rank};",
+            "st.shared::cluster.b32 [there], {value};",
+            "}}",
+            here = in(reg32) here.addr(), rank = in(reg32) rank, value = in(reg32) value.to_word(),
+            options(nostack),
+        );
+    }
 }

@@ -65,6 +65,62 @@ pub unsafe fn arrive_after_copies(barrier: Barrier) {
     }
 }
 
+/// Arrives, and lets the phase end only after copies of `bytes` bytes more have.
+/// `mbarrier.arrive.expect_tx.shared.b64`
+///
+/// # Safety
+///
+/// As for [`arrive`]; those copies name this barrier.
+#[inline(always)]
+pub unsafe fn arrive_expecting(barrier: Barrier, bytes: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [{barrier}], {bytes}; }}",
+            barrier = in(reg32) barrier.addr(), bytes = in(reg32) bytes,
+            options(nostack),
+        );
+    }
+}
+
+/// Shows new barriers to the async proxy. `fence.mbarrier_init.release.cluster`
+#[inline(always)]
+pub fn show_new() {
+    // SAFETY: orders memory accesses, makes none.
+    unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack)) }
+}
+
+/// Copies `bytes` from global to shared memory beside this thread; the phase of `barrier` that was told to wait for them
+/// ends when they are there.
+/// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes` (sm_90, PTX 8.0)
+///
+/// # Safety
+///
+/// `to` and `from` are aligned to 16, `bytes` is a multiple of 16, not 0; they are readable and nobody writes them meanwhile;
+/// nobody uses the destination before the wait, and what was done with it before stands before [`fence_async`] and a barrier.
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn copy_bulk<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier: Barrier) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{from}], {bytes}, [{barrier}];",
+            to = in(reg32) to.addr(), from = in(reg64) from, bytes = in(reg32) bytes,
+            barrier = in(reg32) barrier.addr(),
+            options(nostack),
+        );
+    }
+}
+
+/// Puts accesses to shared memory so far before those of copies that are asked for after it.
+/// `fence.proxy.async.shared::cta`
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub fn fence_async() {
+    // SAFETY: orders memory accesses, makes none.
+    unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
+}
+
 /// Waits for the end of the phase of this parity: comes back at once when it has ended and the one
 /// after it has not. `mbarrier.try_wait.parity.shared.b64`, again until it says so
 ///

@@ -536,3 +536,14 @@ pub unsafe fn st_u8(p: *mut u8, byte: u8) {
         );
     }
 }
+
+/// Brings the line of an address into the second-level cache. `prefetch.global.L2`
+///
+/// # Safety
+///
+/// `p` is a global address inside of an allocation.
+#[inline(always)]
+pub unsafe fn prefetch_l2<T>(p: *const T) {
+    // SAFETY: the caller's promise; changes no value.
+    unsafe { asm!("prefetch.global.L2 [{p}];", p = in(reg64) p, options(nostack)) }
+}

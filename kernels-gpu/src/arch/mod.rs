@@ -34,6 +34,8 @@ pub mod mem;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod shared;
+#[cfg(level_sm_90)]
+pub mod tensor;
 pub mod thread;
 pub mod warp;
 #[cfg(level_sm_90a)]

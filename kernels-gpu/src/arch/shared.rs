@@ -106,6 +106,25 @@ impl<T: Register> Shared<T> {
         T::from_word(word)
     }
 
+    /// The same anew each time, also in a loop in which nothing is written. `ld.volatile.shared.b32`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::read`].
+    #[inline(always)]
+    pub unsafe fn read_again(self) -> T {
+        let word: i32;
+        // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+        unsafe {
+            asm!(
+                "ld.volatile.shared.b32 {word}, [{addr}];",
+                word = out(reg32) word, addr = in(reg32) self.addr,
+                options(nostack),
+            );
+        }
+        T::from_word(word)
+    }
+
     /// `st.shared.b32`
     ///
     /// # Safety
@@ -244,6 +263,44 @@ impl Shared<u32> {
             );
         }
         old
+    }
+}
+
+impl Shared<u16> {
+    /// Two bytes. `st.shared.b16`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 2 bytes aligned to 2.
+    #[inline(always)]
+    pub unsafe fn write_u16(self, value: u16) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "st.shared.b16 [{addr}], {value};",
+                addr = in(reg32) self.addr, value = in(reg16) value,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Two bytes. `ld.shared.b16`
+    ///
+    /// # Safety
+    ///
+    /// As for a word, of 2 bytes aligned to 2.
+    #[inline(always)]
+    pub unsafe fn read_u16(self) -> u16 {
+        let value: u16;
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.b16 {value}, [{addr}];",
+                value = out(reg16) value, addr = in(reg32) self.addr,
+                options(pure, readonly, nostack),
+            );
+        }
+        value
     }
 }
 

@@ -9,7 +9,7 @@
 //! Before the wait for the kernel in front a block asks for the weights of its first steps
 //! ([`queue`]) and for the gains; then it only waits for the row.
 
-mod product;
+pub(crate) mod product;
 mod queue;
 mod row;
 
@@ -32,7 +32,7 @@ use product::multiply;
 use queue::Queue;
 
 /// Rows of a set that a lane works on.
-const ROWS: usize = (SET_ROWS * LANES / 32) as usize;
+pub(crate) const ROWS: usize = (SET_ROWS * LANES / 32) as usize;
 
 const _: () = assert!(THREADS == block::THREADS && WARPS == block::WARPS && ROWS == 2);
 
@@ -61,36 +61,41 @@ impl Memory {
 
 /// What one block makes.
 #[derive(Clone, Copy)]
-struct Tile {
+pub(crate) struct Tile {
     /// Outputs of the whole product.
-    n: u32,
+    pub(crate) n: u32,
     /// Its first output.
-    first: u32,
+    pub(crate) first: u32,
     /// Its outputs.
-    outputs: u32,
+    pub(crate) outputs: u32,
     /// Its rows of weights: those of the outputs, then those of the factors of a gated product.
-    rows: u32,
+    pub(crate) rows: u32,
     /// Chunks of a row.
-    chunks: u32,
+    pub(crate) chunks: u32,
     /// Steps of a row: `LANES` chunks each.
-    groups: u32,
+    pub(crate) groups: u32,
 }
 
 impl Tile {
     #[inline(always)]
     fn new(args: &Args) -> Self {
-        let first = first_output(args.n, block_idx_x(), grid_dim_x());
-        let outputs = first_output(args.n, block_idx_x() + 1, grid_dim_x()) - first;
         let gated = args.finish >= Finish::Relu2 as u32;
-        let rows = if gated { 2 * outputs } else { outputs };
-        let chunks = args.k.div_ceil(CHUNK as u32);
+        Self::of(args.n, args.k, if gated { 2 } else { 1 })
+    }
+
+    /// This block's share of `n` outputs of rows of `k`, each of so many rows of weights.
+    #[inline(always)]
+    pub(crate) fn of(n: u32, k: u32, rows_of_output: u32) -> Self {
+        let first = first_output(n, block_idx_x(), grid_dim_x());
+        let outputs = first_output(n, block_idx_x() + 1, grid_dim_x()) - first;
+        let chunks = k.div_ceil(CHUNK as u32);
         let groups = chunks.div_ceil(LANES);
-        Self { n: args.n, first, outputs, rows, chunks, groups }
+        Self { n, first, outputs, rows: rows_of_output * outputs, chunks, groups }
     }
 
     /// Where row `row` of the block stands in the matrix.
     #[inline(always)]
-    fn row_of_matrix(&self, row: u32) -> u32 {
+    pub(crate) fn row_of_matrix(&self, row: u32) -> u32 {
         let of_factor = row >= self.outputs;
         self.first + if of_factor { self.n + row - self.outputs } else { row }
     }
@@ -105,14 +110,20 @@ impl Tile {
     /// The steps of this warp, from the first to behind the last.
     #[inline(always)]
     fn steps(&self) -> (u32, u32) {
+        self.steps_of(WARPS)
+    }
+
+    /// The same in a block of so many warps.
+    #[inline(always)]
+    pub(crate) fn steps_of(&self, warps: u32) -> (u32, u32) {
         let steps = self.rows.div_ceil(SET_ROWS) * self.groups;
-        (warp_id() * steps / WARPS, (warp_id() + 1) * steps / WARPS)
+        (warp_id() * steps / warps, (warp_id() + 1) * steps / warps)
     }
 }
 
 /// Row `r` of this lane's rows in set `set`.
 #[inline(always)]
-fn row_of_lane(set: u32, r: usize) -> u32 {
+pub(crate) fn row_of_lane(set: u32, r: usize) -> u32 {
     set * SET_ROWS + lane_id() / LANES + 32 / LANES * r as u32
 }
 

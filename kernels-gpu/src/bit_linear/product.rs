@@ -15,8 +15,8 @@ use crate::arch::shared::Shared;
 use crate::arch::warp::lane_id;
 
 /// Bytes of the activations of a group of chunks, and of one piece of each.
-const GROUP_BYTES: u32 = (CHUNK * CHUNK_GROUP) as u32;
-const PIECE_BYTES: u32 = GROUP_BYTES / 4;
+pub(crate) const GROUP_BYTES: u32 = (CHUNK * CHUNK_GROUP) as u32;
+pub(crate) const PIECE_BYTES: u32 = GROUP_BYTES / 4;
 
 const _: () = assert!(CHUNK_GROUP == 2 * LANES as usize);
 
@@ -28,23 +28,23 @@ mod sums {
     use crate::arch::warp::lane_id;
 
     /// By bit lane of the codes; elements 0 and 2 of the first lane of a row are its rows' sums.
-    pub(super) struct Sums([[i32; 4]; 4]);
+    pub(crate) struct Sums([[i32; 4]; 4]);
 
     impl Sums {
         #[inline(always)]
-        pub(super) fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Self([[0; 4]; 4])
         }
 
         /// Whether this lane's activations are used.
         #[inline(always)]
-        pub(super) fn needs_activations() -> bool {
+        pub(crate) fn needs_activations() -> bool {
             lane_id() < 4
         }
 
         /// Adds the products of a chunk of each of two rows with its activations, piece by piece.
         #[inline(always)]
-        pub(super) fn take(&mut self, [low, high]: [X4<u32>; 2], q: [X4<u32>; 4]) {
+        pub(crate) fn take(&mut self, [low, high]: [X4<u32>; 2], q: [X4<u32>; 4]) {
             let mut lane = 0;
             while lane < 4 {
                 let mask = 0x0303_0303 << (2 * lane);
@@ -61,9 +61,17 @@ mod sums {
 
         /// The sums of both rows, in the first lane of each.
         #[inline(always)]
-        pub(super) fn finish(&self) -> [i32; 2] {
+        pub(crate) fn finish(&self) -> [i32; 2] {
+            self.finish_columns(false)
+        }
+
+        /// The same of the first column of the activations, or of the `second` one.
+        #[inline(always)]
+        pub(crate) fn finish_columns(&self, second: bool) -> [i32; 2] {
             let [a, b, c, d] = self.0;
-            [0, 2].map(|i| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6))
+            let sum = |i: usize| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6);
+            let columns = [[sum(0), sum(2)], [sum(1), sum(3)]];
+            [0, 1].map(|r| if second { columns[1][r] } else { columns[0][r] })
         }
     }
 }
@@ -78,23 +86,23 @@ mod sums {
     use crate::w2a8_gemv::dot16;
 
     /// By row and bit lane of the codes, of this lane's chunks.
-    pub(super) struct Sums([[i32; 4]; 2]);
+    pub(crate) struct Sums([[i32; 4]; 2]);
 
     impl Sums {
         #[inline(always)]
-        pub(super) fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Self([[0; 4]; 2])
         }
 
         /// Whether this lane's activations are used.
         #[inline(always)]
-        pub(super) fn needs_activations() -> bool {
+        pub(crate) fn needs_activations() -> bool {
             true
         }
 
         /// Adds the products of a chunk of each of two rows with its activations, piece by piece.
         #[inline(always)]
-        pub(super) fn take(&mut self, rows: [X4<u32>; 2], q: [X4<u32>; 4]) {
+        pub(crate) fn take(&mut self, rows: [X4<u32>; 2], q: [X4<u32>; 4]) {
             let mut r = 0;
             while r < 2 {
                 let mut j = 0;
@@ -108,13 +116,13 @@ mod sums {
 
         /// The sums of both rows, in the first lane of each.
         #[inline(always)]
-        pub(super) fn finish(&self) -> [i32; 2] {
+        pub(crate) fn finish(&self) -> [i32; 2] {
             self.0.map(|[a, b, c, d]| group_sum::<LANES>(a + (b >> 2) + (c >> 4) + (d >> 6)))
         }
     }
 }
 
-use sums::Sums;
+pub(crate) use sums::Sums;
 
 /// Adds the products of this warp's steps to the sums of their rows.
 ///

@@ -12,7 +12,7 @@ use super::write::write;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::half::round_tf32;
 use crate::arch::hint::opaque;
-use crate::arch::mem::{ld_if, ld_u16_if};
+use crate::arch::mem::{ld_if, ld_word_or_half_if};
 use crate::arch::mma::{mma_bf16, mma_f16, mma_tf32};
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::block_idx_x;
@@ -127,9 +127,10 @@ impl<const BLOCKS: usize> Factor<BLOCKS> {
                         ld_if(left > 0, p.cast())
                     } else {
                         let next = p.wrapping_add(self.term as usize);
-                        let low = ld_u16_if(left > 0, p.cast());
-                        let high = ld_u16_if(left > 1, next.cast());
-                        u32::from(low) | u32::from(high) << 16
+                        // Into words at once: what would widen them waits for them first.
+                        let low = ld_word_or_half_if(left > 0, true, p);
+                        let high = ld_word_or_half_if(left > 1, true, next);
+                        low | high << 16
                     }
                 };
                 i += 1;

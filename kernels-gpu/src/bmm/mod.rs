@@ -4,10 +4,14 @@
 mod direct;
 mod exact;
 #[cfg(level_sm_90a)]
+mod gather;
+#[cfg(level_sm_90a)]
 mod hopper;
 mod part;
 mod source;
 mod target;
+#[cfg(level_sm_80)]
+mod thin;
 mod write;
 
 use contract::bmm::Args;
@@ -55,11 +59,15 @@ entries! {
     bmm_bf16_mma32(args): direct::direct::<direct::Bf16>(args, Float::BF16);
     bmm_f16_mma32(args): direct::direct::<direct::F16>(args, Float::F16);
     bmm_tf32_mma32(args): direct::direct::<direct::Tf32>(args, Float(RowType::F32 as u32));
+    bmm_f32_thin_long(args): thin::thin::<4>(args);
+    bmm_f32_thin(args): thin::thin::<1>(args);
     bmm_f32_128(args): exact::<_, _, 16, 16, 2, 2, 1, 8, true>(args, F32, F32);
 }
 
 #[cfg(level_sm_90a)]
 entries! {
+    bmm_bf16_gather64(args): gather::gather::<Bf16>(args, Float::BF16);
+    bmm_f16_gather64(args): gather::gather::<F16>(args, Float::F16);
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true>(args, F32, F32);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);

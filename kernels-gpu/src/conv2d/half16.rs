@@ -28,6 +28,13 @@ pub(super) trait Half16 {
     /// As there.
     #[cfg(level_sm_90a)]
     unsafe fn product_128(a: Descriptor, b: Descriptor);
+    /// The same, 64 by 128 by 16, of an mn-major `a` and a k-major `b`; without `add`, `D` was empty.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cfg(level_sm_90a)]
+    unsafe fn product_lines(a: Descriptor, b: Descriptor, add: bool);
     /// `a b + c` of one warp.
     fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
     /// Two numbers rounded into a word.
@@ -54,6 +61,13 @@ impl Half16 for BFloat {
     unsafe fn product_128(a: Descriptor, b: Descriptor) {
         // SAFETY: the caller's promise.
         unsafe { wgmma::bf16_n128::<0, 1>(a, b, true) }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_lines(a: Descriptor, b: Descriptor, add: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::bf16_n128::<1, 0>(a, b, add) }
     }
 
     #[inline(always)]
@@ -85,6 +99,13 @@ impl Half16 for IeeeHalf {
     unsafe fn product_128(a: Descriptor, b: Descriptor) {
         // SAFETY: the caller's promise.
         unsafe { wgmma::f16_n128::<0, 1>(a, b, true) }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_lines(a: Descriptor, b: Descriptor, add: bool) {
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::f16_n128::<1, 0>(a, b, add) }
     }
 
     #[inline(always)]

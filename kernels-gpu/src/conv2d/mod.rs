@@ -17,6 +17,8 @@ pub mod int8_mma;
 mod int8_weights;
 pub mod join;
 #[cfg(level_sm_90a)]
+pub(crate) mod bulk_lines;
+#[cfg(level_sm_90a)]
 pub mod lines;
 #[cfg(level_sm_90a)]
 mod lines_finish;
@@ -26,6 +28,7 @@ mod lines_tables;
 pub mod mma;
 pub mod taps;
 pub mod taps3;
+mod taps3_queue;
 mod value;
 
 use contract::conv2d::Geometry;

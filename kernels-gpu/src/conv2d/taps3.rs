@@ -1,7 +1,7 @@
 //! The depthwise kernels for windows of 3 by 3 taps, steps of 1 or 2, zero padding, channels side by
 //! side: bound by memory. A thread walks down some rows of outputs, four channels of [`TAPS_PIXELS`] of
-//! each: it reads a line of the input once, gives it to the rows of outputs that it meets, and asks for
-//! the next line meanwhile. Each output takes its taps in the contract's order.
+//! each: it reads a line of the input once and gives it to the rows of outputs that it meets, while the
+//! next ones are on their way ([`super::taps3_queue`]). Each output takes its taps in the contract's order.
 
 use contract::conv2d::{
     ABSENT, Activation, Args, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, TAPS_PIXELS,
@@ -11,6 +11,7 @@ use contract::launch::Kernel;
 use contract::num::fma;
 
 use super::epilogue::{bias, residual};
+use super::taps3_queue::{Input, Queue, lines};
 use super::value::{One, Value};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here};
@@ -21,33 +22,6 @@ const PIXELS: usize = TAPS_PIXELS as usize;
 
 /// Sums of the pixels of a row of outputs.
 type Sums = [[f32; 4]; PIXELS];
-
-/// Where a thread reads: an image at its channels, and the column of its first tap.
-struct Input<'a, T> {
-    args: &'a Args,
-    x: *const T,
-    column: i32,
-}
-
-impl<T: Value> Input<'_, T> {
-    /// What the outputs of a row read of line `h`; +0 outside of the image, and nothing unless `wanted`.
-    ///
-    /// # Safety
-    ///
-    /// `x` is an image at four channels of it, aligned.
-    #[inline(always)]
-    unsafe fn line<const COLUMNS: usize>(&self, h: i32, wanted: bool) -> [[f32; 4]; COLUMNS] {
-        let g = &self.args.geometry;
-        let row = self.x.wrapping_add((h as u32).wrapping_mul(g.x_step[0]) as usize);
-        let inside = wanted && (h as u32) < g.edges[0].len as u32;
-        core::array::from_fn(|j| {
-            let column = (self.column + j as i32) as u32;
-            let at = row.wrapping_add(column.wrapping_mul(g.x_step[1]) as usize);
-            // SAFETY: four channels of a pixel of the image.
-            unsafe { T::load4(self.args.element, inside && column < g.edges[1].len as u32, at) }
-        })
-    }
-}
 
 /// `sums` after the three taps of a line.
 #[inline(always)]
@@ -81,6 +55,10 @@ struct Output<'a> {
     q0: u32,
     pixels: u32,
     biases: [f32; 4],
+    /// Whether nothing is added but the bias, and no activation but relu follows; what is below `low`
+    /// then becomes 0.
+    plain: bool,
+    low: f32,
 }
 
 impl Output<'_> {
@@ -97,6 +75,25 @@ impl Output<'_> {
             (u64::from(self.image) * g.y_image + u64::from(inside)) as usize
         };
         let y = args.y.as_ptr().cast::<T>();
+        // Opaque, because LLVM would copy all of the loop for every kind of epilogue.
+        if opaque_here(u32::from(self.plain)) != 0 {
+            let first = y.wrapping_add(at(0));
+            let mut q = 0;
+            while q < PIXELS as u32 {
+                if q < self.pixels {
+                    let out = core::array::from_fn(|c| {
+                        let value = sums[q as usize][c] + self.biases[c];
+                        if value < self.low { 0.0 } else { value }
+                    });
+                    // SAFETY: four channels of one output of this thread.
+                    unsafe {
+                        T::store4(args.element, first.wrapping_add((q * g.y_step[0]) as usize), out)
+                    };
+                }
+                q += 1;
+            }
+            return;
+        }
         if args.activation.is_cheap() {
             let mut q = 0;
             while q < PIXELS as u32 {
@@ -156,7 +153,7 @@ impl Output<'_> {
 /// The launch obeys the kernel's `SPEC` and has `taps3_rows` for `pixel_tiles`, windows are 3 by 3 with both steps `STEP` and no dilation,
 /// `vectors` holds, and the pointers of `args` cover the contract's table.
 #[inline(always)]
-unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) {
+unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize, const LINES: u32>(args: &Args) {
     let g = &args.geometry;
     let rows = args.pixel_tiles;
     let quads = g.groups / 4;
@@ -183,18 +180,22 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
     // SAFETY: output channels.
     let biases = core::array::from_fn(|c| unsafe { bias(args, channel + c as u32) });
     let pixels = TAPS_PIXELS.min(g.out[1] - q0);
-    let output = Output { args, image, channel, q0, pixels, biases };
+    let relu = matches!(args.activation, Activation::Relu);
+    let plain = args.residual.is_null() && (relu || matches!(args.activation, Activation::None));
+    let low = if relu { 0.0 } else { f32::NEG_INFINITY };
+    let output = Output { args, image, channel, q0, pixels, biases, plain, low };
     let (none, end) = ([[0.0f32; 4]; PIXELS], rows.min(g.out[0] - p0));
     let top = p0 as i32 * STEP as i32 - g.pad[0];
     if STEP == 1 {
         // A line is the last of one row of outputs, the second of the next and the first of the third.
         let (mut two, mut one) = (none, none);
-        // SAFETY: the image, here and below.
-        let mut line = unsafe { input.line::<COLUMNS>(top, true) };
+        let count = end + 2;
+        // SAFETY: the image; this thread's places of the queue, here and below.
+        let mut queue = unsafe { Queue::<T, COLUMNS, LINES>::new(&input, top, count) };
         let mut i = opaque(0);
-        while i < end + 2 {
+        while i < count {
             // SAFETY: as above.
-            let next = unsafe { input.line::<COLUMNS>(top + i as i32 + 1, i + 1 < end + 2) };
+            let line = unsafe { queue.turn(&input) };
             let all = add::<STEP, COLUMNS>(two, &line, &taps[6..]);
             two = add::<STEP, COLUMNS>(one, &line, &taps[3..6]);
             one = add::<STEP, COLUMNS>(none, &line, &taps[..3]);
@@ -202,21 +203,22 @@ unsafe fn three<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) 
                 // SAFETY: a row of outputs that is there and this thread's.
                 unsafe { output.write::<T>(p0 + i - 2, all) };
             }
-            line = next;
             i += 1;
         }
     } else {
         // Every other line is the last of one row of outputs and the first of the next.
-        // SAFETY: the image, here and below.
-        let line = unsafe { input.line::<COLUMNS>(top, true) };
+        // SAFETY: the image; this thread's places of the queue, here and below.
+        let mut queue = unsafe { Queue::<T, COLUMNS, LINES>::new(&input, top, 2 * end + 1) };
+        // SAFETY: as above.
+        let line = unsafe { queue.turn(&input) };
         let mut one = add::<STEP, COLUMNS>(none, &line, &taps[..3]);
         let mut i = opaque(0);
         while i < end {
-            let h = top + 2 * i as i32;
             // SAFETY: as above.
-            let (second, third) =
-                unsafe { (input.line::<COLUMNS>(h + 1, true), input.line::<COLUMNS>(h + 2, true)) };
+            let second = unsafe { queue.turn(&input) };
             let two = add::<STEP, COLUMNS>(one, &second, &taps[3..6]);
+            // SAFETY: as above.
+            let third = unsafe { queue.turn(&input) };
             let all = add::<STEP, COLUMNS>(two, &third, &taps[6..]);
             one = add::<STEP, COLUMNS>(none, &third, &taps[..3]);
             // SAFETY: a row of outputs that is there and this thread's.
@@ -236,9 +238,9 @@ macro_rules! kernels {
             // SAFETY: the caller's promise.
             unsafe {
                 if args.geometry.stride[0] == 1 {
-                    three::<$ty, 1, { PIXELS + 2 }>(&args)
+                    three::<$ty, 1, { PIXELS + 2 }, { lines(size_of::<$ty>(), PIXELS + 2) }>(&args)
                 } else {
-                    three::<$ty, 2, { 2 * PIXELS + 1 }>(&args)
+                    three::<$ty, 2, { 2 * PIXELS + 1 }, { lines(size_of::<$ty>(), 2 * PIXELS + 1) }>(&args)
                 }
             }
         }

@@ -6,6 +6,8 @@ use crate::arch::half::f16_to_f32;
 #[cfg(level_sm_80)]
 use crate::arch::half::{pack_bf16, pack_f16};
 use crate::arch::mem::{ld_if, ld_or_zero_x2, ld_or_zero_x4, ld_u16_if, st, st_u16, st_x2, st_x4};
+#[cfg(level_sm_80)]
+use crate::arch::shared::Shared;
 
 /// An element that is widened to `f32` exactly and rounded from it once. `kind` is its type.
 pub(super) trait Value: Copy {
@@ -17,12 +19,37 @@ pub(super) trait Value: Copy {
     /// meanwhile.
     unsafe fn load(kind: RowType, enabled: bool, p: *const Self) -> f32;
 
+    /// Four elements as they lie in memory: few registers while a load is under way.
+    type Four: Copy;
+
     /// Four elements, +0 when `enabled` does not hold.
     ///
     /// # Safety
     ///
     /// As for [`Value::load`], of four, aligned to their size.
-    unsafe fn load4(kind: RowType, enabled: bool, p: *const Self) -> [f32; 4];
+    unsafe fn load_four(enabled: bool, p: *const Self) -> Self::Four;
+
+    /// Their values.
+    fn widen_four(kind: RowType, four: Self::Four) -> [f32; 4];
+
+    /// Four elements of shared memory.
+    ///
+    /// # Safety
+    ///
+    /// `at` is four of the block's, aligned to their size, that nobody writes meanwhile.
+    #[cfg(level_sm_80)]
+    unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4];
+
+    /// [`Value::load_four`] and [`Value::widen_four`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Value::load_four`].
+    #[inline(always)]
+    unsafe fn load4(kind: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        Self::widen_four(kind, unsafe { Self::load_four(enabled, p) })
+    }
 
     /// Rounds and writes.
     ///
@@ -46,10 +73,24 @@ impl Value for f32 {
         unsafe { ld_if(enabled, p) }
     }
 
+    type Four = [f32; 4];
+
     #[inline(always)]
-    unsafe fn load4(_: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+    unsafe fn load_four(enabled: bool, p: *const Self) -> [f32; 4] {
         // SAFETY: the caller's promise.
         unsafe { ld_or_zero_x4(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen_four(_: RowType, four: [f32; 4]) -> [f32; 4] {
+        four
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn read_four(_: RowType, at: Shared<Self>) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { at.read_x4() }
     }
 
     #[inline(always)]
@@ -95,11 +136,24 @@ impl Value for Half {
         widen(kind, unsafe { ld_u16_if(enabled, p.cast()) })
     }
 
+    type Four = [u32; 2];
+
     #[inline(always)]
-    unsafe fn load4(kind: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+    unsafe fn load_four(enabled: bool, p: *const Self) -> [u32; 2] {
         // SAFETY: the caller's promise.
-        let [a, b]: [u32; 2] = unsafe { ld_or_zero_x2(enabled, p.cast()) };
+        unsafe { ld_or_zero_x2(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen_four(kind: RowType, [a, b]: [u32; 2]) -> [f32; 4] {
         [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(|bits| widen(kind, bits))
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        Self::widen_four(kind, unsafe { at.cast::<u32>().read_x2() })
     }
 
     #[inline(always)]
@@ -155,11 +209,24 @@ impl<const F16: bool> Value for One<F16> {
         Self::widen(unsafe { ld_u16_if(enabled, p.cast()) })
     }
 
+    type Four = [u32; 2];
+
     #[inline(always)]
-    unsafe fn load4(_: RowType, enabled: bool, p: *const Self) -> [f32; 4] {
+    unsafe fn load_four(enabled: bool, p: *const Self) -> [u32; 2] {
         // SAFETY: the caller's promise.
-        let [a, b]: [u32; 2] = unsafe { ld_or_zero_x2(enabled, p.cast()) };
+        unsafe { ld_or_zero_x2(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen_four(_: RowType, [a, b]: [u32; 2]) -> [f32; 4] {
         [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(Self::widen)
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        Self::widen_four(kind, unsafe { at.cast::<u32>().read_x2() })
     }
 
     #[inline(always)]

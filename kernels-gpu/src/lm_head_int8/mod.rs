@@ -1,9 +1,11 @@
 //! Device side of [`contract::lm_head_int8`]: [`pack`] makes the copy of the table and the digits of an
-//! input, [`scan`] the bounds of every row, [`rescore`] the logits of those that can win.
+//! input, [`scan`] the bounds of every row (`scan_rows` those of several inputs), [`rescore`] the logits of those that can win.
 
 pub mod pack;
 pub mod rescore;
 pub mod scan;
+#[cfg(level_sm_80)]
+pub mod scan_rows;
 
 use contract::lm_head_int8::{Args, Asked, has_bounds};
 use contract::sample::SampleParams;
@@ -26,6 +28,17 @@ unsafe fn asked(args: &Args) -> Asked {
             top_k: ld(&raw const (*params).top_k),
         }
     }
+}
+
+/// Whether the row's text has ended: then nobody asks for its logits.
+///
+/// # Safety
+///
+/// `state` covers the contract's table.
+#[inline(always)]
+unsafe fn ended(args: &Args) -> bool {
+    // SAFETY: a field of the one element.
+    unsafe { ld(&raw const (*args.state.as_ptr()).done) != 0 }
 }
 
 /// What is kept of the input.

@@ -98,9 +98,10 @@ const HELD: usize = 16;
 
 /// # Safety
 ///
-/// The launch obeys `Input::SPEC` with one block; the pointers cover the contract's table.
+/// The launch obeys `Input::SPEC` with a block for each input; the pointers cover the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn lm_head_int8_input(args: InputArgs) {
+    let args = args.of_row(block_idx_x());
     launch_dependents();
     dependency_wait();
     let (k, x) = (args.k, args.x.as_ptr().cast_const());

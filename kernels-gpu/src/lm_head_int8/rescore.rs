@@ -11,11 +11,11 @@ use contract::lm_head_int8::{
 };
 use contract::num::{PARTIALS, order_key};
 
-use super::{asked, input_stats, wanted};
+use super::{asked, ended, input_stats, wanted};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_if, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, warp_id, warp_max, warp_sum};
 use crate::element::{Bf16, Element, F16};
 use crate::lm_head::{OWN, ROWS, Steps, dots, load_steps};
@@ -175,8 +175,13 @@ unsafe fn listed(args: &Args, first: u32, uppers: [f32; OF_THREAD], floor: u32) 
 /// contract's, behind `lm_head_int8_scan`.
 #[inline(always)]
 unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
+    let args = &args.of_row(block_idx_y());
     launch_dependents();
     dependency_wait();
+    // SAFETY: the launch contract, handed on.
+    if unsafe { ended(args) } {
+        return; // every thread of the row
+    }
     let mut first = block_idx_x() * RESCORE_ROWS;
     // All loads at once. What the scan did not write, because every logit is wanted, does not count.
     // SAFETY: the launch contract, handed on; nobody uses shared memory yet.

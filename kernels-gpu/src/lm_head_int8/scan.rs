@@ -10,12 +10,12 @@ use contract::lm_head_int8::{
 };
 use contract::num::order_key;
 
-use super::{asked, input_stats};
+use super::{asked, ended, input_stats};
 use crate::arch::dot::dp4a_ss;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{X4, ld_nc_stream_x4_if, ld_or_zero_x4, ld_u8, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, sync_threads};
+use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads};
 use crate::arch::warp::{LANES, lane_id, warp_id, warp_max, warp_sum};
 
 /// Rows of a warp.
@@ -71,16 +71,17 @@ unsafe fn take(sums: &mut Sums, steps: &Steps, digits: *const u8, first: u32, en
 
 /// # Safety
 ///
-/// The launch obeys `Scan::SPEC` with grid `groups(vocab)`, behind `lm_head_int8_input`; the pointers
+/// The launch obeys `Scan::SPEC` with grid `groups(vocab)` by inputs, behind `lm_head_int8_input`; the pointers
 /// of `args` cover the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
+    let args = args.of_row(block_idx_y());
     // SAFETY: the launch contract, handed on; no kernel writes `params`, so they can be read at once.
     let asked = unsafe { asked(&args) };
     if asked.wanted(args.vocab) == 0 {
         launch_dependents();
         dependency_wait();
-        return; // every thread of the grid: all logits are computed
+        return; // every thread of the row: all logits are computed
     }
     let end = row_bytes(args.k as usize) as u32;
     let row0 = block_idx_x() * SCAN_ROWS + warp_id() * ROWS as u32;
@@ -109,8 +110,9 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
 
     // SAFETY: the launch contract, handed on.
     let input = unsafe { input_stats(&args) };
-    if !has_bounds(input) {
-        return; // every thread of the grid
+    // SAFETY: as above.
+    if !has_bounds(input) || unsafe { ended(&args) } {
+        return; // every thread of the row
     }
     // SAFETY: known < vocab.
     let seen = unsafe { ld_u8(args.seen.as_ptr().cast_const().wrapping_add(known)) } != 0;

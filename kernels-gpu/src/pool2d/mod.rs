@@ -2,17 +2,19 @@
 //!
 //! [`windows`]: a thread makes four outputs, one below the other, of one channel or of 16 bytes of
 //! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
-//! several windows share comes from L1. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels
+//! several windows share comes from L1. [`lines`]: a thread makes 16 bytes of outputs of a row, where rows are innermost and
+//! the windows the usual ones. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels
 //! first), or a thread a piece of channels (channels last). `AVG` says average or maximum throughout.
 
+mod lines;
 mod whole;
 mod windows;
 
 use contract::launch::Kernel;
 use contract::num::tree8;
 use contract::pool2d::{
-    Args, GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, THREADS, WindowBf16,
-    WindowF16, WindowF32,
+    Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16, PiecesF16,
+    PiecesF32, THREADS, WindowBf16, WindowF16, WindowF32,
 };
 
 use crate::arch::float::maximum;
@@ -20,6 +22,7 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::element::{Bf16, F16};
 
+use crate::float::Float;
 use whole::whole;
 use windows::windows;
 
@@ -74,6 +77,21 @@ impl<const LEN: usize> Taken<LEN> {
     }
 }
 
+/// # Safety
+///
+/// As for [`lines::lines`].
+#[inline(always)]
+unsafe fn lines<E: Float, const AVG: bool>(args: &Args) {
+    // SAFETY: handed on.
+    unsafe {
+        match (args.w.kernel, args.w.stride) {
+            (3, 2) => lines::lines::<E, AVG, 3, 2>(args),
+            (3, _) => lines::lines::<E, AVG, 3, 1>(args),
+            _ => lines::lines::<E, AVG, 2, 2>(args),
+        }
+    }
+}
+
 macro_rules! entries {
     ($($symbol:ident $kernel:ident $body:ident<$($part:tt),*>;)*) => {$(
         /// # Safety
@@ -103,6 +121,9 @@ entries! {
     pool2d_pieces_f32 PiecesF32 windows<f32, true>;
     pool2d_pieces_f16 PiecesF16 windows<F16, true>;
     pool2d_pieces_bf16 PiecesBf16 windows<Bf16, true>;
+    pool2d_lines_f32 LinesF32 lines<f32>;
+    pool2d_lines_f16 LinesF16 lines<F16>;
+    pool2d_lines_bf16 LinesBf16 lines<Bf16>;
     pool2d_global_f32 GlobalF32 whole<f32>;
     pool2d_global_f16 GlobalF16 whole<F16>;
     pool2d_global_bf16 GlobalBf16 whole<Bf16>;

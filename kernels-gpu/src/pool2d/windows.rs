@@ -51,21 +51,17 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
     };
     let padded = args.count_include_pad == 1;
     let across = if AVG { w.taps(out.ow, padded) } else { 1 };
-    let mut window = [[[0; 4]; K]; K];
+    // How many rows of a window are those of the one before.
+    let kept = (K as u32).saturating_sub(h.stride);
     let mut oh = out.rows.start;
+    let mut window: [Taps<K>; K] = core::array::from_fn(|a| row(h.at(oh, a as u32)));
     while oh < out.rows.end {
-        // How many rows are those of the window before.
-        let kept = if oh > out.rows.start { (K as u32).saturating_sub(h.stride) } else { 0 };
-        if K == 3 && kept == 2 {
-            window[0] = window[1];
-            window[1] = window[2];
-        } else if kept == 1 {
-            window[0] = window[K - 1];
-        }
+        // Asked for before this window is worked on.
+        let mut next = [[[0; 4]; K]; K];
         let mut a = 0;
         while a < K {
-            if a as u32 >= kept {
-                window[a] = row(h.at(oh, a as u32));
+            if a as u32 >= kept && oh + 1 < out.rows.end {
+                next[a] = row(h.at(oh + 1, a as u32));
             }
             a += 1;
         }
@@ -83,6 +79,19 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
                 top
             },
         );
+        if K == 3 && kept == 2 {
+            window[0] = window[1];
+            window[1] = window[2];
+        } else if kept == 1 {
+            window[0] = window[K - 1];
+        }
+        let mut a = 0;
+        while a < K {
+            if a as u32 >= kept {
+                window[a] = next[a];
+            }
+            a += 1;
+        }
         oh = opaque(oh + 1);
     }
 }

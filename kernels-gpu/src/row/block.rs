@@ -1,17 +1,20 @@
-//! Longer rows: one in the shared memory of a block of `T` threads, as `f32`, or passing through it in chunks. Also short
-//! ones that are not in pieces: one in the shared memory of a warp (`T` = 32).
+//! Longer rows: one in the shared memory of a block of `T` threads, as `f32`, or passing through it in chunks; of
+//! [`LONG_THREADS`], in that of the blocks of a cluster, each of which has some of the 256 partials with their elements.
+//! Also short ones that are not in pieces: one in the shared memory of a warp (`T` = 32).
 //!
 //! Threads load, change and write items. For a sum, the first threads then walk over elements
-//! `p, p + 256, ...`, which are a partial.
+//! `p, p + 256, ...`, which are a partial. Partials and maxima go to every block of the cluster.
 
 use core::marker::PhantomData;
 
 use contract::num::{PARTIALS, order_key, order_value, tree8};
-use contract::row::{MIDDLE, SCRATCH_BYTES};
+use contract::row::{LONG_THREADS, MIDDLE, SCRATCH_BYTES, split};
 
 use super::{Line, width};
+#[cfg(level_sm_90)]
+use crate::arch::cluster::{arrive_cluster, sync_cluster, wait_cluster, write_to};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{opaque, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
 use crate::float::{Float, Piece};
 
@@ -22,11 +25,26 @@ pub const MOST: usize = 8;
 /// Elements of a partial that are read at a time.
 const SLOTS: usize = 8;
 
-/// A row that belongs to a block of `T` threads with room for `ROOM` elements.
+/// The partials of a block: 2^`bits` of them, from `first` on.
+#[derive(Clone, Copy)]
+struct Columns {
+    first: u32,
+    bits: u32,
+}
+
+/// A row that belongs to a block of `T` threads with room for `ROOM` elements, or the block's part of it.
 #[derive(Clone, Copy)]
 pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool> {
-    line: Line<PIECES>,
+    /// Elements of this block.
+    len: u32,
+    columns: Columns,
     element: PhantomData<E>,
+}
+
+/// The row of a block of `T` threads, of rows of `k` elements.
+#[inline(always)]
+pub fn row<const T: u32>(k: u32) -> u32 {
+    if T == LONG_THREADS { block_idx_x() >> split(k).trailing_zeros() } else { block_idx_x() }
 }
 
 /// The elements of a pass.
@@ -40,6 +58,8 @@ pub struct Chunk {
 impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, ROOM, PIECES> {
     /// A warp has the row.
     const WARP: bool = T == LANES;
+    /// A cluster has the row.
+    const SHARED: bool = T == LONG_THREADS && cfg!(level_sm_90);
     /// All rows are one chunk: where there are blocks with more room, others have no longer rows.
     const ONE: bool = Self::WARP || ROOM == MIDDLE && cfg!(level_sm_90);
     /// Partials of a thread that has some.
@@ -48,9 +68,39 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     const WIDTH: u32 = width::<E, PIECES>() as u32;
 
     /// The block of a row.
+    ///
+    /// *Convergence*: every thread of the row calls it.
     #[inline(always)]
-    pub fn new(line: Line<PIECES>) -> Self {
-        Self { line, element: PhantomData }
+    pub fn new(line: &Line<PIECES>) -> Self {
+        let (mut len, mut columns) = (line.k, Columns { first: 0, bits: 8 });
+        if Self::SHARED {
+            #[cfg(level_sm_90)]
+            arrive_cluster();
+            columns.bits = 8 - split(line.k).trailing_zeros();
+            let width = 1 << columns.bits;
+            columns.first = (block_idx_x() << columns.bits) % P;
+            let rest = (line.k % P).saturating_sub(columns.first);
+            len = (line.k / P << columns.bits) + if rest < width { rest } else { width };
+        }
+        Self { len, columns, element: PhantomData }
+    }
+
+    /// Waits until all blocks of the row run, before the first [`Block::max`] or [`Block::tree`].
+    ///
+    /// *Convergence*: every thread of the row calls it, once.
+    #[inline(always)]
+    pub fn meet() {
+        #[cfg(level_sm_90)]
+        if Self::SHARED {
+            wait_cluster();
+        }
+    }
+
+    /// Which element of the row element `s` of this block is.
+    #[inline(always)]
+    pub fn element(&self, s: u32) -> u32 {
+        let Columns { first, bits } = self.columns;
+        if Self::SHARED { ((s >> bits) * P + first) | (s & ((1 << bits) - 1)) } else { s }
     }
 
     /// Where the held elements are.
@@ -77,13 +127,13 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     /// Whether all of the row fits.
     #[inline(always)]
     pub fn fits(&self) -> bool {
-        Self::ONE || self.line.k <= ROOM
+        Self::ONE || self.len <= ROOM
     }
 
     /// The chunk from element `start` on.
     #[inline(always)]
     pub fn chunk(&self, start: u32) -> Chunk {
-        let left = self.line.k - start;
+        let left = self.len - start;
         Chunk { start, len: if Self::ONE || left < ROOM { left } else { ROOM } }
     }
 
@@ -94,7 +144,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
             return body(self.chunk(0));
         }
         let mut start = 0;
-        while start < self.line.k {
+        while start < self.len {
             body(self.chunk(start));
             start = opaque(start + ROOM);
         }
@@ -167,13 +217,13 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
             let mut raws = [nothing; AT_ONCE];
             let mut i = 0;
             while i < AT_ONCE {
-                raws[i] = load(place(i) < chunk.len, chunk.start + place(i));
+                raws[i] = load(place(i) < chunk.len, self.element(chunk.start + place(i)));
                 i += 1;
             }
             let mut i = 0;
             while i < AT_ONCE {
                 if place(i) < chunk.len {
-                    each(place(i), chunk.start + place(i), raws[i]);
+                    each(place(i), self.element(chunk.start + place(i)), raws[i]);
                 }
                 i += 1;
             }
@@ -206,7 +256,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
         partials: &mut [f32; MOST],
         step: impl Fn(f32, f32) -> f32,
     ) {
-        if T > P && thread_idx_x() >= P {
+        let stride = if Self::SHARED { 1 << self.columns.bits } else { P };
+        if thread_idx_x() >= stride && !Self::WARP {
             return;
         }
         if Self::WARP {
@@ -231,16 +282,23 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
         let mut part = 0;
         while part < Self::OWN {
             let own = Self::thread() + T * part as u32;
-            let at = Self::held().add(own ^ Self::swap(own));
-            // SAFETY: a held element.
-            let read = |s: u32| unsafe { at.add(s).read() };
+            let read = |s: u32| {
+                let at = own + s;
+                // SAFETY: a held element.
+                unsafe { Self::held().add(at ^ Self::swap(at)).read() }
+            };
+            // What is added to a place is the same in every other row of columns, and in all where they are 64 and more.
+            let ahead =
+                |s: u32| Self::held().add(((own + s) ^ Self::swap(own + s)).wrapping_sub(s));
+            let both = [ahead(0), ahead(stride)];
             let mut acc = partials[part];
             let mut s = 0;
-            while s + own + P * (SLOTS as u32 - 1) < chunk.len {
+            while s + own + stride * (SLOTS as u32 - 1) < chunk.len {
                 let mut values = [0.0; SLOTS];
                 let mut i = 0;
                 while i < SLOTS {
-                    values[i] = read(s + P * i as u32);
+                    // SAFETY: a held element.
+                    values[i] = unsafe { both[i % 2].add(s + stride * i as u32).read() };
                     i += 1;
                 }
                 let mut i = 0;
@@ -248,11 +306,11 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                     acc = step(acc, values[i]);
                     i += 1;
                 }
-                s = opaque(s + P * SLOTS as u32);
+                s = opaque(s + stride * SLOTS as u32);
             }
             while s + own < chunk.len {
                 acc = step(acc, read(s));
-                s = opaque(s + P);
+                s = opaque(s + stride);
             }
             partials[part] = acc;
             part += 1;
@@ -267,21 +325,32 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     ///
     /// The block has the shared memory; each `which` is used once.
     #[inline(always)]
-    pub unsafe fn tree(which: u32, partials: [f32; MOST]) -> f32 {
+    pub unsafe fn tree(&self, which: u32, partials: [f32; MOST]) -> f32 {
         if Self::WARP {
             return warp_tree(tree8(partials));
         }
         let scratch = dynamic_shared_mem::<f32>().add(P * which);
         // SAFETY: 256 words for this call, written by one thread each and read behind the barrier.
         unsafe {
-            if T <= P || thread_idx_x() < P {
+            if Self::SHARED {
+                #[cfg(level_sm_90)]
+                {
+                    let Columns { first, bits } = self.columns;
+                    let mut rank = if thread_idx_x() >> bits == 0 { 0 } else { P >> bits };
+                    while rank < P >> bits {
+                        write_to(rank, scratch.add(first + thread_idx_x()), partials[0]);
+                        rank += 1;
+                    }
+                    sync_cluster();
+                }
+            } else {
                 let mut part = 0;
                 while part < Self::OWN {
                     scratch.add(thread_idx_x() + T * part as u32).write(partials[part]);
                     part += 1;
                 }
+                sync_threads();
             }
-            sync_threads();
             // Distances 128, 64, 32 of the tree are 4, 2, 1 warps.
             let row = |i: usize| scratch.add(lane_id() + LANES * i as u32).read();
             warp_tree(tree8(core::array::from_fn(row)))
@@ -296,7 +365,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     ///
     /// The block has the shared memory; called once.
     #[inline(always)]
-    pub unsafe fn max(value: f32) -> f32 {
+    pub unsafe fn max(&self, value: f32) -> f32 {
         let scratch = dynamic_shared_mem::<u32>().add(2 * P);
         let bits = value.to_bits();
         // That NaN is positive, and above infinity.
@@ -306,6 +375,19 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
         }
         // SAFETY: a word of each warp for this call.
         unsafe {
+            #[cfg(level_sm_90)]
+            if Self::SHARED {
+                let Columns { first, bits } = self.columns;
+                let (blocks, warps) = (P >> bits, T / LANES);
+                if lane_id() < blocks {
+                    let at = (first >> bits) * warps + warp_id();
+                    write_to(lane_id(), scratch.add(at), key);
+                }
+                sync_cluster();
+                let read = |at: u32| if at < blocks * warps { scratch.add(at).read() } else { 0 };
+                let (low, high) = (read(lane_id()), read(lane_id() + LANES));
+                return order_value(warp_max(if low > high { low } else { high }));
+            }
             if lane_id() == 0 {
                 scratch.add(warp_id()).write(key);
             }

@@ -1,7 +1,9 @@
 //! Short rows: one in the registers of 8, 16 or 32 lanes of a warp.
 //!
 //! Piece `n` of a lane is number `lane + lanes n` of the row. A piece of eight elements is eight neighbouring partials of
-//! the sum; two pieces of four are four and four. Rows that are not in pieces belong to a warp each ([`Lanes::warp_rows`]).
+//! the sum; two pieces of four are four and four. Where rows take no more than these eight elements of a lane, there are
+//! registers for [`ROWS`] of them: all are loaded before the first is summed. Rows that are not in pieces belong to a warp
+//! each ([`Lanes::warp_rows`]).
 
 use contract::row::{Owner, SHORT, THREADS, owner, turns};
 
@@ -11,8 +13,15 @@ use crate::arch::thread::{block_idx_x, opaque, thread_idx_x};
 use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
 
+/// The most elements of a lane.
+pub const WIDE: usize = SHORT as usize / 32;
 /// The most pieces of a lane.
-pub const MOST: usize = SHORT as usize / 128;
+pub const MOST: usize = WIDE / 4;
+/// Elements of a lane where it has several rows.
+pub const NARROW: usize = 8;
+
+/// Rows of eight elements a lane that are worked on together.
+pub const ROWS: usize = 4;
 
 /// The lanes of a row.
 #[derive(Clone, Copy)]
@@ -29,7 +38,7 @@ impl Lanes {
     /// Those of `m` rows of `k` elements.
     #[inline(always)]
     pub fn new(m: u32, k: u32) -> Self {
-        let count = match owner(k) {
+        let count = match owner(k, 4) {
             Owner::Lanes(lanes) => lanes,
             _ => 32,
         };
@@ -41,6 +50,18 @@ impl Lanes {
     pub fn first_row(&self) -> (u32, u32) {
         let rows = THREADS / self.count;
         (block_idx_x() * rows * self.turns + thread_idx_x() / self.count, rows)
+    }
+
+    /// Whether these lanes have [`ROWS`] rows and more of `k` elements, eight a lane.
+    #[inline(always)]
+    pub fn narrow(&self, k: u32) -> bool {
+        k <= NARROW as u32 * self.count && self.turns >= ROWS as u32
+    }
+
+    /// Row number `turn` of these lanes, given the first and the step: no row of any tensor where they have none.
+    #[inline(always)]
+    pub fn row(&self, first: u32, step: u32, turn: u32) -> u32 {
+        if self.more(turn) { first + step * turn } else { u32::MAX }
     }
 
     /// Whether these lanes have a row number `turn`.
@@ -57,14 +78,14 @@ impl Lanes {
         (end - rows + warp_id(), if end < m { end } else { m })
     }
 
-    /// Runs `body(n, first)` on each piece that a lane can have.
+    /// Runs `body(n, first)` on each piece that a lane can have of a row with `LEN` elements a lane.
     #[inline(always)]
-    pub fn each<E: Float>(&self, mut body: impl FnMut(usize, u32)) {
+    pub fn each<E: Float, const LEN: usize>(&self, mut body: impl FnMut(usize, u32)) {
         let piece = E::PIECE as u32;
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
         let own = opaque(self.own * piece);
         let mut n = 0;
-        while n < SHORT as usize / 32 / E::PIECE {
+        while n < LEN / E::PIECE {
             body(n, own + self.count * piece * n as u32);
             n += 1;
         }
@@ -72,8 +93,12 @@ impl Lanes {
 
     /// Runs `body(n, first)` on each piece of the row that this lane has.
     #[inline(always)]
-    pub fn own<E: Float>(&self, line: &Line<true>, mut body: impl FnMut(usize, u32)) {
-        self.each::<E>(|n, first| {
+    pub fn own<E: Float, const LEN: usize>(
+        &self,
+        line: &Line<true>,
+        mut body: impl FnMut(usize, u32),
+    ) {
+        self.each::<E, LEN>(|n, first| {
             if first < line.k {
                 body(n, first);
             }

@@ -1,7 +1,7 @@
 //! Device side of [`contract::sample`].
 //!
 //! `sample_prepare` runs over the whole GPU: it adjusts the logits and finds the best, of all and of
-//! each group. `sample_pick` is one block: [`list`] draws from a short list of the best logits; when
+//! each group. `sample_pick` is one block a row: [`list`] draws from a short list of the best logits; when
 //! they do not fit or do not decide, [`select`] narrows down the keys that top-k and top-p keep, and
 //! [`draw`] takes one of the kept tokens. Thread 0 moves the sequence on. No step depends on the
 //! order in which threads arrive: maxima, sums of integers, and a list read as a set.
@@ -22,7 +22,7 @@ use crate::arch::atomic::max_u64_relaxed;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_u8, ld_x2, st, st_u8, st_x2};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id, warp_max};
 
 /// Reads one field of what `args` points to.
@@ -59,14 +59,15 @@ unsafe fn best_rank(args: &Args) -> u64 {
 
 /// # Safety
 ///
-/// The launch obeys `SamplePrepare::SPEC` with grid `vocab / PREPARE_TILE`, rounded up; the
+/// The launch obeys `SamplePrepare::SPEC` with grid `vocab / PREPARE_TILE`, rounded up, by rows; the
 /// pointers of `args` cover the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
+    let args = args.of_row(block_idx_y());
     launch_dependents();
     dependency_wait();
     if field!(args.state -> done) != 0 {
-        return; // every thread of the grid
+        return; // every thread of the row
     }
     let temperature = field!(args.params -> temperature);
     let penalty = field!(args.params -> repetition_penalty);
@@ -119,10 +120,11 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
 
 /// # Safety
 ///
-/// The launch obeys `SamplePick::SPEC` with one block, behind `sample_prepare` with the same
+/// The launch obeys `SamplePick::SPEC` with one block a row, behind `sample_prepare` with the same
 /// arguments; the pointers of `args` cover the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
+    let args = args.of_row(block_idx_y());
     launch_dependents();
     dependency_wait();
     // SAFETY: the launch contract, handed on.
@@ -138,7 +140,7 @@ pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
         best
     };
     if thread_idx_x() == 0 {
-        // SAFETY: token < vocab, and the other threads of this only block have read what changes.
+        // SAFETY: token < vocab, and the other threads of the row's only block have read what changes.
         unsafe { advance(&args, token) };
     }
 }
@@ -147,7 +149,7 @@ pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
 ///
 /// # Safety
 ///
-/// Called by one thread of the grid, after all others have read `best` and `state`;
+/// Called by one thread of the row, after all others have read `best` and `state`;
 /// `token < args.vocab`.
 #[inline(always)]
 unsafe fn advance(args: &Args, token: u32) {

@@ -7,6 +7,8 @@
 #[cfg(level_sm_80)]
 pub mod conv2d;
 pub mod csr;
+#[cfg(level_sm_90a)]
+mod lines;
 mod input;
 #[cfg(level_sm_75)]
 pub mod linear;

@@ -5,7 +5,8 @@
 #   tests      the GPU tests (arguments in TEST_ARGS)
 #   sanitizer  the kernels' GPU tests under compute-sanitizer, each by itself, two generated cases
 #              each (TOOLS; SANITIZER_FILTER: tests to run or skip; SANITIZER_JOBS: so many at a time;
-#              SANITIZER_LIMIT: seconds for one; BITNET_TEST_CASES)
+#              SANITIZER_LIMIT: seconds for one; SANITIZER_ARGS: more options of the tool;
+#              BITNET_TEST_CASES)
 #   bench      the benchmarks (BENCHES: names; arguments in BENCH_ARGS)
 # Without a step: doctor generate tests bench. Logs go to logs/, benchmark results to
 # benches/results/. The exit code is 0 when every step passed.
@@ -79,7 +80,8 @@ find_sanitizer() {
 sanitize() {
     local log=$here/logs/sanitizer/$1/${2//::/.}.log start=$SECONDS code verdict=clean
     mkdir -p "${log%/*}"
-    (cd host && exec timeout "$SANITIZER_LIMIT" "$SANITIZER" --tool "$1" --error-exitcode 9 \
+    # shellcheck disable=SC2086
+    (cd host && exec timeout "$SANITIZER_LIMIT" "$SANITIZER" --tool "$1" ${SANITIZER_ARGS:-} --error-exitcode 9 \
         "$bin/gpu-tests" --exact "$2" --test-threads 1) >"$log" 2>&1
     code=$?
     # The tool must have attached and come to its end, and the test must have run under it.

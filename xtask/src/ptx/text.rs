@@ -86,6 +86,12 @@ impl Module {
             if kernel.spec.cluster > 1 {
                 entry.directives.push(format!(".reqnctapercluster {}, 1, 1", kernel.spec.cluster));
             }
+            if kernel.spec.tensor_maps {
+                // Nor an alignment above 16.
+                for line in &mut entry.head {
+                    *line = line.replace(".param .align 8 ", ".param .align 64 ");
+                }
+            }
             if kernel.spec.min_blocks_per_sm > 0 {
                 entry.directives.push(format!(".minnctapersm {}", kernel.spec.min_blocks_per_sm));
             }

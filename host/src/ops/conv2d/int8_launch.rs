@@ -4,13 +4,14 @@ use contract::conv2d::int8::Args;
 use contract::conv2d::lines::{CLUSTER, LinesArgs};
 use contract::conv2d::{
     Activation, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
-    Conv2dTernaryHopperSplit, Conv2dTernaryMma, Geometry, Tile,
+    Conv2dTernaryHopperSplit, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryMma,
+    Geometry, Tile,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::w2a8::{MAX_SEGMENTS, Segments};
 
 use super::int8::{I8, TERNARY, rows_of};
-use super::{Conv2dI8, Conv2dTernary, Shape, launch::no_kernel, shape};
+use super::{Conv2dI8, Conv2dTernary, Shape, bulk_lines, launch::no_kernel, shape};
 use crate::ops::{CudaBackend, OpError};
 
 /// Launches the first of some kernels that is asked for, or good, and there.
@@ -119,6 +120,14 @@ impl Conv2dTernary<'_, CudaBackend> {
             segments: *self.w.segments(),
             ..shape.int8_args(geometry)
         };
+        if let Some(args) = bulk_lines::ternary(cuda, args, shape.images.n as u32, self.kernel) {
+            type Pair = Conv2dTernaryLinesPair;
+            let walk = &args.walk;
+            // SAFETY: as below.
+            return unsafe {
+                bulk_lines::launch::<Conv2dTernaryLines, Pair, Pair>(cuda, TERNARY, args, walk)
+            };
+        }
         let sms = u64::from(cuda.cuda().device().info().sm_count);
         let lines = |lines| LinesArgs::new(args, shape.images.n as u32, lines);
         let (many, few) =

@@ -9,6 +9,8 @@ mod int8;
 #[cfg(feature = "cuda")]
 mod int8_launch;
 #[cfg(feature = "cuda")]
+pub(in crate::ops) mod bulk_lines;
+#[cfg(feature = "cuda")]
 mod launch;
 mod shape;
 mod weights;

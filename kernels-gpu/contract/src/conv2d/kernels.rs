@@ -150,16 +150,18 @@ const fn taps3_threads(args: &Args, rows: u32) -> Option<u64> {
     outputs.checked_mul(args.images as u64 * (g.groups as u64 / 4))
 }
 
-/// Rows of outputs of a thread of a 3 by 3 depthwise kernel.
+/// Rows of outputs of a thread of a 3 by 3 depthwise kernel: as many in each piece of an image.
 pub const fn taps3_rows(args: &Args) -> u32 {
-    let mut rows = if args.geometry.stride[0] == 1 { TAPS_ROWS } else { TAPS_ROWS / 4 };
-    while rows > 1 {
-        match taps3_threads(args, rows) {
-            Some(threads) if threads < TAPS_ENOUGH => rows /= 2,
+    let out = args.geometry.out[0];
+    let most = if args.geometry.stride[0] == 1 { TAPS_ROWS } else { TAPS_ROWS / 4 };
+    let mut pieces = out.div_ceil(most);
+    while pieces < out {
+        match taps3_threads(args, out.div_ceil(pieces)) {
+            Some(threads) if threads < TAPS_ENOUGH => pieces *= 2,
             _ => break,
         }
     }
-    rows
+    out.div_ceil(pieces)
 }
 
 macro_rules! taps {
@@ -175,8 +177,19 @@ macro_rules! taps {
     )* };
 }
 
-/// A slot of four numbers for each output of each thread.
-const TAPS3_SMEM: u32 = TAPS_THREADS * TAPS_PIXELS * 16;
+/// Bytes of a block's slots: four numbers for each output of each thread.
+pub const TAPS3_SLOTS: u32 = TAPS_THREADS * TAPS_PIXELS * 16;
+
+/// Bytes of a thread for the lines that are under way, of elements of `bytes` bytes.
+pub const fn taps3_queue_bytes(bytes: u32) -> u32 {
+    // Four or five lines of four columns, four channels each; three or four of five columns.
+    if bytes == 4 { 16 * 4 * 4 } else { 20 * 4 * 2 }
+}
+
+/// Shared memory of a block: slots, and lines under way.
+const fn taps3_smem(bytes: u32) -> u32 {
+    TAPS3_SLOTS + TAPS_THREADS * taps3_queue_bytes(bytes)
+}
 
 taps! {
     /// Depthwise, `f32`, any window.
@@ -184,11 +197,11 @@ taps! {
     /// Depthwise, `f16` and `bf16`, any window.
     Conv2dTapsHalf "conv2d_taps_half" 0, 2;
     /// Depthwise, `f32`, 3 by 3.
-    Conv2dTaps3F32 "conv2d_taps3_f32" TAPS3_SMEM, 4;
+    Conv2dTaps3F32 "conv2d_taps3_f32" taps3_smem(4), 4;
     /// Depthwise, `f16`, 3 by 3.
-    Conv2dTaps3F16 "conv2d_taps3_f16" TAPS3_SMEM, 3;
+    Conv2dTaps3F16 "conv2d_taps3_f16" taps3_smem(2), 4;
     /// Depthwise, `bf16`, 3 by 3.
-    Conv2dTaps3Bf16 "conv2d_taps3_bf16" TAPS3_SMEM, 4;
+    Conv2dTaps3Bf16 "conv2d_taps3_bf16" taps3_smem(2), 4;
 }
 
 /// Terms of a step of the tensor-core kernels.

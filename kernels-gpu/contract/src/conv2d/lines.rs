@@ -16,7 +16,7 @@
 //! whole steps. A *round* is the stages of the same channels. The blocks of a cluster may share the steps
 //! of a tile; their `i32` sums are added, in any order the same.
 
-use super::{Divisor, int8};
+use super::{Divisor, Geometry, int8};
 use crate::launch::{Kernel, LaunchSpec};
 
 /// Output channels of a block.
@@ -61,6 +61,63 @@ impl Lines {
     pub const fn smem(self) -> u32 {
         let tables = self.positions * HEAD_BYTES + self.most_entries() * ROW_BYTES;
         tables + MOST_STEPS * STEP_BYTES + self.ring + 1024
+    }
+}
+
+/// The lines of a convolution, and the tiles that they are cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Numbering {
+    /// Entries of a line.
+    pub(super) line: u32,
+    /// Lines of an image.
+    pub(super) of_image: u32,
+    /// Planes of rows and columns.
+    pub(super) planes: [u32; 2],
+    /// Entries of a stage.
+    pub(super) entries: u32,
+    /// Tiles of outputs.
+    pub(super) pixel_tiles: u32,
+}
+
+impl Numbering {
+    /// Steps of 1, or of 2 without dilation; windows that two stages hold.
+    pub(super) const fn new(g: &Geometry, images: u32, lines: Lines) -> Option<Self> {
+        let window = [g.taps / g.s, g.s];
+        let mut size = [0u32; 2]; // lines of an image, entries of a line
+        let mut reach = [0u32; 2]; // of the last tap
+        let mut planes = [0u32; 2];
+        let mut axis = 0;
+        while axis < 2 {
+            let (step, dilation) = (g.stride[axis] as u32, g.dilation[axis] as u32);
+            if step > 2 || step == 2 && dilation > 1 || dilation > 256 || window[axis] > 64 {
+                return None;
+            }
+            reach[axis] = (window[axis] - 1) * dilation / step;
+            planes[axis] = if step < window[axis] { step } else { window[axis] };
+            let before = g.pad[axis] as u32;
+            // What the last window reads beyond the image: zeros.
+            let read = g.out[axis] + reach[axis];
+            let after = read.saturating_sub(before + g.edges[axis].len as u32);
+            let shared = if before < after { before } else { after };
+            // Outputs have entries of their own.
+            let shared = if shared < reach[axis] { shared } else { reach[axis] };
+            size[axis] = if step == 1 { read - shared } else { read };
+            axis += 1;
+        }
+        let (of_image, line) = (size[0], size[1]);
+        let room = lines.most_entries() - lines.positions;
+        if line > 1 << 20 || reach[0] > room || reach[0] * line + reach[1] > room {
+            return None;
+        }
+        let entries = (lines.positions + reach[0] * line + reach[1]).next_multiple_of(8);
+        let all = images as u64 * of_image as u64 * line as u64;
+        if entries > lines.most_entries() || all >= (1 << 31) - 2 * entries as u64 {
+            return None;
+        }
+        // The last image needs no lines behind its outputs.
+        let behind = (of_image - g.out[0]) * line;
+        let pixel_tiles = ((all - behind as u64) as u32).div_ceil(lines.positions);
+        Some(Self { line, of_image, planes, entries, pixel_tiles })
     }
 }
 
@@ -111,39 +168,14 @@ impl LinesArgs {
     /// side by side (`vectors`); steps of 1, or of 2 without dilation; windows that two stages hold.
     pub const fn new(base: int8::Args, images: u32, lines: Lines) -> Option<Self> {
         let g = &base.geometry;
+        if base.vectors == 0 || !g.c.is_multiple_of(PAIR) || g.terms > MOST_TERMS {
+            return None;
+        }
+        let Some(numbering) = Numbering::new(g, images, lines) else {
+            return None;
+        };
+        let Numbering { line, of_image, planes, entries, pixel_tiles } = numbering;
         let window = [g.taps / g.s, g.s];
-        let mut size = [0u32; 2]; // lines of an image, entries of a line
-        let mut reach = [0u32; 2]; // of the last tap
-        let mut planes = [0u32; 2];
-        let mut axis = 0;
-        while axis < 2 {
-            let (step, dilation) = (g.stride[axis] as u32, g.dilation[axis] as u32);
-            if step > 2 || step == 2 && dilation > 1 || dilation > 256 || window[axis] > 64 {
-                return None;
-            }
-            reach[axis] = (window[axis] - 1) * dilation / step;
-            planes[axis] = if step < window[axis] { step } else { window[axis] };
-            let before = g.pad[axis] as u32;
-            // What the last window reads beyond the image: zeros.
-            let read = g.out[axis] + reach[axis];
-            let after = read.saturating_sub(before + g.edges[axis].len as u32);
-            let shared = if before < after { before } else { after };
-            // Outputs have entries of their own.
-            let shared = if shared < reach[axis] { shared } else { reach[axis] };
-            size[axis] = if step == 1 { read - shared } else { read };
-            axis += 1;
-        }
-        let (of_image, line) = (size[0], size[1]);
-        let whole = base.vectors != 0 && g.c.is_multiple_of(PAIR) && g.terms <= MOST_TERMS;
-        let room = lines.most_entries() - lines.positions;
-        if !whole || line > 1 << 20 || reach[0] > room || reach[0] * line + reach[1] > room {
-            return None;
-        }
-        let entries = (lines.positions + reach[0] * line + reach[1]).next_multiple_of(8);
-        let all = images as u64 * of_image as u64 * line as u64;
-        if entries > lines.most_entries() || all >= (1 << 31) - 2 * entries as u64 {
-            return None;
-        }
         let pairs = if g.c.is_multiple_of(2 * PAIR) { 2 } else { 1 };
         let (mut round, mut plane) = (0, 0);
         while plane < planes[0] * planes[1] {
@@ -155,9 +187,6 @@ impl LinesArgs {
         if round > MOST_STEPS {
             return None;
         }
-        // The last image needs no lines behind its outputs.
-        let behind = (of_image - g.out[0]) * line;
-        let pixel_tiles = ((all - behind as u64) as u32).div_ceil(lines.positions);
         let fit = lines.ring / (entries * ENTRY_BYTES);
         let rounds = g.c / (PAIR * pairs);
         let column_tiles = g.k.div_ceil(CHANNELS);

@@ -29,6 +29,7 @@
 mod geometry;
 pub mod int8;
 pub mod kernels;
+pub mod bulk_lines;
 pub mod lines;
 mod number;
 pub mod weights;
@@ -38,5 +39,9 @@ pub use int8::{
 };
 pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
+pub use bulk_lines::{
+    Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16, Conv2dLinesSplitBf16,
+    Conv2dLinesSplitF16, Conv2dTernaryLines, Conv2dTernaryLinesPair,
+};
 pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};

@@ -98,10 +98,54 @@ pub fn exp_nonpositive(x: f32) -> f32 {
     if x < SMALLEST { 0.0 } else { e }
 }
 
+// (2^f - 1) / f for |f| <= 1 / 2, degree 3, from the highest power down (minimax, relative to 2^f, 2^-18.4).
+const H3: f32 = f32::from_bits(0x3c1d_0162);
+const H2: f32 = f32::from_bits(0x3d64_fe23);
+const H1: f32 = f32::from_bits(0x3e76_01bc);
+const H0: f32 = f32::from_bits(0x3f31_7096);
+
+/// `2^(x rate)` in two factors, right to 2^-17: a number from 0.7 to 1.42, and a power of two, which is zero instead
+/// of 2^-127. For `x rate` from -127.4 to 127.
+#[inline(always)]
+pub(super) fn half_factors(x: f32, rate: f32) -> (f32, f32) {
+    let shifted = fma(x, rate, MAGIC);
+    let f = fma(x, rate, MAGIC - shifted);
+    let e = fma(fma(fma(fma(H3, f, H2), f, H1), f, H0), f, 1.0);
+    (e, f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000)))
+}
+
+/// `e^x` for `x <= 0`, right to 2^-17 and 1 at 0: for sums and quotients that are rounded to 16 bits. Zero below
+/// 2^-126.5. NaN gives 0.
+#[inline(always)]
+pub fn exp_half_nonpositive(x: f32) -> f32 {
+    let (e, scale) = half_factors(x.max(-88.0), LOG2_E);
+    e * scale
+}
+
+/// `e^(-square / 2)` in two factors, as [`half_factors`], for a `square` of 0 to 176.5.
+#[inline(always)]
+pub(super) fn half_minus_half(square: f32) -> (f32, f32) {
+    half_factors(square, -0.5 * LOG2_E)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::num::max;
+
+    #[test]
+    fn the_half_exponential_is_right_to_seventeen_bits() {
+        for bits in ((-0.0f32).to_bits()..=(-87.6f32).to_bits()).step_by(997) {
+            let x = f32::from_bits(bits);
+            let (found, want) = (f64::from(exp_half_nonpositive(x)), f64::from(x).exp());
+            assert!((found / want - 1.0).abs() < 1.0 / 131_072.0, "{x}: {found} {want}");
+        }
+        assert_eq!(exp_half_nonpositive(0.0), 1.0);
+        assert_eq!(exp_half_nonpositive(-0.0), 1.0);
+        for x in [-87.7, -88.5, -1e30, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(exp_half_nonpositive(x).to_bits(), 0, "{x}");
+        }
+    }
 
     /// Distance in representable numbers between `exp(x)` and the rounded `f64` result.
     fn ulps(x: f32) -> u32 {

@@ -21,11 +21,11 @@ mod reciprocal;
 mod round;
 mod sum;
 
-pub use activation::{gelu, gelu_tanh, normal_cdf, relu, relu2, silu};
+pub use activation::{gelu, gelu_half, gelu_tanh, normal_cdf, relu, relu2, silu, upper_tail_half};
 pub use attention::{
     BlockSum, KEY_BLOCK, Running, Weights, block_max, block_weights, score, weighted_value,
 };
-pub use exp::{exp, exp_nonpositive, exp_number_nonpositive, one_plus_exp};
+pub use exp::{exp, exp_half_nonpositive, exp_nonpositive, exp_number_nonpositive, one_plus_exp};
 pub use half::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use ln::ln;
 pub use order::{order_key, order_value};

@@ -8,8 +8,13 @@
 //! once: at each of the first levels a lane gives away half of what it holds and keeps the other
 //! half, so 19 shuffles do what 80 would.
 
+mod many;
+
 use contract::launch::Kernel;
-use contract::lm_head::{Args, LmHeadBf16, LmHeadF16, LmHeadF32, ROWS_PER_BLOCK, ROWS_PER_WARP};
+use contract::lm_head::{
+    Args, LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+    ROWS_PER_BLOCK, ROWS_PER_WARP,
+};
 use contract::num::{DOT_PARTIALS, PARTIALS, fma};
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -162,9 +167,7 @@ pub(crate) unsafe fn dots<E: Element, const N: usize>(
 unsafe fn lm_head<E: Element>(args: &Args) {
     let (k, vocab) = (args.k as usize, args.vocab);
     let own = OWN * lane_id() as usize;
-    let blocks = vocab.div_ceil(ROWS_PER_BLOCK); // of one input
-    let (m, block) = ((block_idx_x() / blocks) as usize, block_idx_x() % blocks);
-    let row0 = block * ROWS_PER_BLOCK + warp_id() * ROWS_PER_WARP;
+    let row0 = block_idx_x() * ROWS_PER_BLOCK + warp_id() * ROWS_PER_WARP;
     let table = args.w.cast::<E>().as_ptr().cast_const();
     let rows: [*const E; ROWS] = core::array::from_fn(|r| {
         let row = (row0 + r as u32).min(vocab - 1); // lanes stay alive: the last row again
@@ -176,14 +179,12 @@ unsafe fn lm_head<E: Element>(args: &Args) {
     launch_dependents();
     dependency_wait();
 
-    let x = args.x.as_ptr().cast_const().wrapping_add(m * k); // x[m]
-    // SAFETY: the steps of these rows; x[m] has K elements.
-    let sum = unsafe { dots(rows, steps, x, k) };
+    // SAFETY: the steps of these rows; x has K elements.
+    let sum = unsafe { dots(rows, steps, args.x.as_ptr().cast_const(), k) };
     let row = row0 + lane_id() / 16;
     if lane_id() % 16 == 0 && row < vocab {
-        let at = m * vocab as usize + row as usize;
-        // SAFETY: logits[m, row] belongs to this lane.
-        unsafe { st(args.logits.as_ptr().wrapping_add(at), sum) };
+        // SAFETY: logits[row] belongs to this lane.
+        unsafe { st(args.logits.as_ptr().wrapping_add(row as usize), sum) };
     }
 }
 
@@ -205,21 +206,24 @@ unsafe fn load8(p: *const f32) -> [f32; OWN] {
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
+    ($($symbol:ident $kernel:ident $body:expr;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             // SAFETY: the launch contract, handed on.
-            unsafe { lm_head::<$element>(&args) }
+            unsafe { $body(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    lm_head_bf16 LmHeadBf16 Bf16;
-    lm_head_f16 LmHeadF16 F16;
-    lm_head_f32 LmHeadF32 f32;
+    lm_head_bf16 LmHeadBf16 lm_head::<Bf16>;
+    lm_head_f16 LmHeadF16 lm_head::<F16>;
+    lm_head_f32 LmHeadF32 lm_head::<f32>;
+    lm_head_many_bf16 LmHeadManyBf16 many::lm_head_many::<Bf16>;
+    lm_head_many_f16 LmHeadManyF16 many::lm_head_many::<F16>;
+    lm_head_many_f32 LmHeadManyF32 many::lm_head_many::<f32>;
 }

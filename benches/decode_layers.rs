@@ -1,0 +1,136 @@
+//! [`contract::decode_layers`] on a GPU: all layers of the 2B-4T model on one row, at two lengths of the context.
+
+use std::process::ExitCode;
+
+use bitnet_benches::{Case, bf16_bytes, bits, run, uniform, upload};
+use bitnet_gpu::ops::act_quant::Gate;
+use bitnet_gpu::ops::decode_layers::{DecodeLayers, DecodeTable, Layer, Linear, shape};
+use bitnet_gpu::ops::kv_append::{Heads, KvCache};
+use bitnet_gpu::ops::rope::RopeTable;
+use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType, Tensor};
+use bitnet_gpu::reference::Inputs;
+use bitnet_gpu::reference::decode_layers::BENCH_SHAPES;
+use contract::decode_layers::{LINEARS, Shape};
+use contract::w2a8::{Segments, row_words};
+
+struct Step {
+    shape: Shape,
+    heads: Heads,
+    start: usize,
+}
+
+/// A linear layer and the gain in front of it.
+type Weights<B> = (PackedLinear<B>, <B as Backend>::Buf<f32>);
+
+struct Tensors<B: Backend> {
+    weights: Vec<Weights<B>>,
+    caches: Vec<KvCache<B>>,
+    table: DecodeTable<B>,
+    rope: RopeTable<B>,
+    h: B::Buf<f32>,
+    start: B::Buf<u32>,
+}
+
+/// The layers that `weights` are.
+fn layers<B: Backend>(weights: &[Weights<B>]) -> Vec<Layer<'_, B>> {
+    let linear = |i: usize| Linear { w: &weights[i].0, norm: Some(&weights[i].1) };
+    let first = (0..weights.len()).step_by(LINEARS);
+    first.map(|i| [linear(i), linear(i + 1), linear(i + 2), linear(i + 3)]).collect()
+}
+
+/// A word of sixteen codes.
+fn codes(bits: u32) -> u32 {
+    // No code is 3.
+    bits ^ (bits & bits >> 1 & 0x5555_5555)
+}
+
+impl Case for Step {
+    type Tensors<B: Backend> = Tensors<B>;
+
+    fn name(&self) -> String {
+        let Shape { layers, hidden, ffn, .. } = self.shape;
+        format!("{layers} layers {hidden}/{ffn} over {}", self.start + 1)
+    }
+
+    fn bytes(&self) -> u64 {
+        let bytes = |kind: usize| {
+            let [n, k, rows] = self.shape.linear(kind);
+            4 * (n * rows) as u64 * row_words(k as usize) as u64 + 4 * u64::from(k)
+        };
+        let cache = 2 * 2 * self.heads.kv_heads * self.heads.head_dim * (self.start + 1);
+        u64::from(self.shape.layers) * ((0..LINEARS).map(bytes).sum::<u64>() + cache as u64)
+    }
+
+    /// One copy is more than the caches hold.
+    fn rotates(&self) -> bool {
+        false
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
+        let mut inputs = Inputs::new(7);
+        let (mut weights, mut caches) = (Vec::new(), Vec::new());
+        for layer in 0..self.shape.layers as usize {
+            for kind in 0..LINEARS {
+                let [n, k, rows] = self.shape.linear(kind);
+                let (n, k) = ((n * rows) as usize, k as usize);
+                let segments = Segments::new(&[(n, 0.02)]).ok_or(OpError::Dimension {
+                    op: "decode_layers",
+                    what: "n",
+                    found: n,
+                    allowed: "1 to 2^24 rows are allowed",
+                })?;
+                let mut w = PackedLinear::alloc(backend, "bench", k, segments)?;
+                let words: Vec<_> =
+                    (0..n * row_words(k)).map(|_| codes(inputs.bits() as u32)).collect();
+                w.write_rows(backend, 0, &words)?;
+                weights.push((w, upload(backend, &uniform(layer as u64, k, 1.0))?));
+            }
+            let mut cache = KvCache::alloc(backend, self.heads, self.start + 1, RowType::Bf16)?;
+            let (k, v) = (cache.k.len(), cache.v.len());
+            backend.write(&mut cache.k, 0, &bf16_bytes(4, k / 2))?;
+            backend.write(&mut cache.v, 0, &bf16_bytes(5, v / 2))?;
+            caches.push(cache);
+        }
+        let table = DecodeTable::new(backend, self.shape, &layers(&weights), &caches)?;
+        Ok(Tensors {
+            table,
+            rope: RopeTable::new(backend, self.start + 1, self.heads.head_dim, 500_000.0)?,
+            h: upload(backend, &uniform(1, self.shape.hidden as usize, 1.0))?,
+            start: upload(backend, &[self.start as u32])?,
+            weights,
+            caches,
+        })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
+        let Tensors { weights, caches, table, rope, h, start } = t;
+        backend.decode_layers(DecodeLayers {
+            layers: &layers(weights),
+            caches,
+            table,
+            rope,
+            h,
+            start,
+            start_at: 0,
+            gate: Gate::Relu2,
+            eps: 1e-5,
+        })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
+        bits(backend, &t.h)
+    }
+}
+
+fn main() -> ExitCode {
+    run("decode_layers", |suite| {
+        for &(layers, hidden, ffn, heads, kv_heads, head_dim, start) in BENCH_SHAPES {
+            let heads = Heads { heads, kv_heads, head_dim };
+            let shape = shape(layers, hidden, ffn, heads);
+            suite.measure(&Step { shape, heads, start })?;
+        }
+        let note = "all layers of a model on one row; the bytes are the weights, the gains, the keys and the values";
+        suite.report().notes.push(note.into());
+        Ok(())
+    })
+}

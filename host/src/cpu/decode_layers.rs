@@ -1,0 +1,58 @@
+//! CPU side of [`contract::decode_layers`]: the operations it stands for, one after the other.
+
+use contract::attention::KEY_BLOCK;
+use contract::attention_step::partial_len;
+
+use super::CpuBackend;
+use crate::ops::attention_step::{AttentionScratch, AttentionStep};
+use crate::ops::bit_linear::{BitLinear, Finish, Norm};
+use crate::ops::decode_layers::{DecodeLayers, Linear};
+use crate::ops::{Backend, OpError};
+
+/// All layers on one row.
+///
+/// # Errors
+/// Shapes that do not fit; no memory.
+pub fn decode_layers(cpu: &CpuBackend, op: DecodeLayers<'_, CpuBackend>) -> Result<(), OpError> {
+    op.check()?;
+    let heads = op.heads();
+    let DecodeLayers { layers, caches, rope, h, start, start_at, gate, eps, .. } = op;
+    let positions = caches[0].capacity;
+    let blocks = positions.div_ceil(KEY_BLOCK);
+    let ffn = layers[0][3].w.k();
+    let mut qkv = cpu.alloc("decode", heads.qkv_len())?;
+    let mut out = cpu.alloc("decode", heads.q_len())?;
+    let mut gated = cpu.alloc("decode", ffn)?;
+    let mut scratch = AttentionScratch::<CpuBackend> {
+        partial: cpu.alloc("decode", heads.heads * blocks * partial_len(heads.head_dim))?,
+        counters: cpu.alloc("decode", heads.heads)?,
+    };
+    for (layer, cache) in layers.iter().zip(caches) {
+        let [qkv_proj, o, gate_up, down] = layer;
+        let finish = Finish::Store { y: &mut qkv };
+        cpu.bit_linear(BitLinear { x: &*h, norm: norm(qkv_proj, eps), w: qkv_proj.w, finish })?;
+        cpu.attention_step(AttentionStep {
+            qkv: &qkv,
+            cache,
+            rope,
+            out: &mut out,
+            start,
+            start_at,
+            heads,
+            scratch: &mut scratch,
+            positions,
+        })?;
+        let finish = Finish::Add { y: &mut *h };
+        cpu.bit_linear(BitLinear { x: &out, norm: norm(o, eps), w: o.w, finish })?;
+        let finish = Finish::Gated { gate, y: &mut gated };
+        cpu.bit_linear(BitLinear { x: &*h, norm: norm(gate_up, eps), w: gate_up.w, finish })?;
+        let finish = Finish::Add { y: &mut *h };
+        cpu.bit_linear(BitLinear { x: &gated, norm: norm(down, eps), w: down.w, finish })?;
+    }
+    Ok(())
+}
+
+/// The norm in front of a linear layer.
+fn norm<'a>(linear: &Linear<'a, CpuBackend>, eps: f32) -> Option<Norm<'a, CpuBackend>> {
+    linear.norm.map(|weight| Norm { weight, eps })
+}

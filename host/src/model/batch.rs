@@ -1,0 +1,434 @@
+//! Several sequences that decode together, a row each.
+//!
+//! The cache is a pool of pages; a sequence has a table of its own pages. Slot `r` of the batch is row
+//! `r` of every step. A sequence takes the pages for all of its positions when it is added, so that no
+//! step waits for one, and gives them back when it is removed. Bits of a sequence are those that it has
+//! alone: no operation sees another row.
+
+use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
+use contract::sample::{SampleParams, StepState};
+
+use super::bitnet::SMALLEST_RECORDING;
+use super::pages::PagePool;
+use super::{Model, ModelError, PageUsage};
+use crate::layers::activations::Widths;
+use crate::layers::{Activations, Past};
+use crate::ops::attention_paged::{PagedCache, PagedScratch, PagedStep};
+use crate::ops::embed::Embed;
+use crate::ops::lm_head::LmHead;
+use crate::ops::lm_head_int8::LmHeadInt8;
+use crate::ops::rope::RopeTable;
+use crate::ops::sample::{
+    PARAM_WORDS, STATE_POS, STATE_TOKEN, STATE_WORDS, Sample, SampleState, param_words, state_words,
+};
+use crate::ops::{Backend, OpError, RowType, RowWords, TokenLog};
+
+/// Positions of a page.
+pub const PAGE_SIZE: usize = PAGE;
+/// Most sequences of a batch.
+pub const MAX_BATCH: usize = 1024;
+
+/// What a batch is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchOptions {
+    /// Sequences at once, at most [`MAX_BATCH`].
+    pub max_batch: usize,
+    /// Positions of the longest sequence: prompt and text together.
+    pub capacity: usize,
+    /// Pages of [`PAGE_SIZE`] positions that all sequences share.
+    pub pages: usize,
+    /// Element type of the cache: bf16 or f32.
+    pub kv: RowType,
+    /// Rows of the largest prefill step.
+    pub chunk: usize,
+}
+
+/// A sequence in its slot.
+struct Slot {
+    pages: Vec<u32>,
+    prompt_len: usize,
+    /// Tokens that the sampler was asked for.
+    queued: usize,
+    /// Tokens that it gives at most.
+    limit: usize,
+}
+
+/// Sequences on one backend that share pages, activations and steps.
+pub struct Batch<B: Backend> {
+    caches: Vec<PagedCache<B>>,
+    rope: RopeTable<B>,
+    x: Activations<B>,
+    scratch: PagedScratch<B>,
+    /// Ids of a prefill step, and their positions.
+    ids: B::Buf<u32>,
+    positions: B::Buf<u32>,
+    /// `[max_batch, pages of a sequence]`.
+    tables: B::Buf<u32>,
+    normed: B::Buf<f32>,
+    /// `[max_batch, vocab]`.
+    logits: B::Buf<f32>,
+    head_input: Option<B::Buf<u32>>,
+    sampler: SampleState<B>,
+    /// `[max_batch, capacity]`.
+    tokens: B::TokenLog,
+    /// Steps recorded so far, by their number of rows and the positions they reach.
+    recordings: Vec<((usize, usize), B::Recording)>,
+    pool: PagePool,
+    slots: Vec<Option<Slot>>,
+    options: BatchOptions,
+    vocab: usize,
+}
+
+/// Rows of a step in which the first `rows` slots take part: the next size that steps are recorded for.
+fn class(rows: usize, max_batch: usize) -> usize {
+    let size = if rows <= 8 { rows.next_power_of_two() } else { rows.next_multiple_of(8) };
+    size.min(max_batch)
+}
+
+/// Positions that a step is recorded for which has to reach `needed`.
+fn reach(needed: usize, capacity: usize) -> usize {
+    needed.next_power_of_two().max(SMALLEST_RECORDING).min(capacity)
+}
+
+impl<B: Backend> Batch<B> {
+    /// Reserves everything that a batch of sequences of `model` needs.
+    ///
+    /// # Errors
+    /// Sizes that the kernels do not take; out of memory.
+    pub fn new(model: &Model<B>, options: BatchOptions) -> Result<Self, OpError> {
+        let (backend, config) = (model.backend(), model.config());
+        let BatchOptions { max_batch, capacity, pages, kv, chunk } = options;
+        if max_batch == 0 || max_batch > MAX_BATCH {
+            let (what, allowed) = ("max_batch", "1 to 1,024 sequences are allowed");
+            return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
+        }
+        let (heads, vocab) = (model.heads(), config.vocab_size);
+        let widths = Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads };
+        let caches = (0..config.num_layers)
+            .map(|_| PagedCache::alloc(backend, heads, pages, kv))
+            .collect::<Result<_, _>>()?;
+        let rows = chunk.max(max_batch);
+        let int8 = model.int8.as_ref();
+        let mut batch = Self {
+            caches,
+            rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
+            x: Activations::alloc(backend, widths, rows, 1)?,
+            scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
+            ids: backend.alloc("activations", chunk)?,
+            positions: backend.alloc("activations", chunk)?,
+            tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
+            normed: backend.alloc("activations", rows * config.hidden_size)?,
+            logits: backend.alloc("logits", max_batch * vocab)?,
+            head_input: int8.map(|table| table.input(backend, max_batch)).transpose()?,
+            sampler: SampleState::alloc(backend, vocab, max_batch)?,
+            tokens: backend.alloc_tokens(max_batch * capacity)?,
+            recordings: Vec::new(),
+            pool: PagePool::new(pages),
+            slots: (0..max_batch).map(|_| None).collect(),
+            options,
+            vocab,
+        };
+        batch.tokens.clear();
+        for slot in 0..max_batch {
+            batch.clear_slot(backend, slot)?;
+        }
+        Ok(batch)
+    }
+
+    /// What the batch was made for.
+    pub fn options(&self) -> BatchOptions {
+        self.options
+    }
+
+    /// Pages in use.
+    pub fn pages(&self) -> PageUsage {
+        self.pool.usage()
+    }
+
+    /// Sequences that are there.
+    pub fn len(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// Whether no sequence is there.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens of the sequence in `slot` that its sampler was asked for so far.
+    pub fn queued(&self, slot: usize) -> usize {
+        self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.queued)
+    }
+
+    /// Tokens that the sequence in `slot` gives at most: what was asked for, or what the context has
+    /// room for.
+    pub fn limit(&self, slot: usize) -> usize {
+        self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.limit)
+    }
+
+    /// Token `index` of the sequence in `slot`; [`TokenLog::EMPTY`] as long as it is not there, or when
+    /// the text ended before it.
+    pub fn token(&self, slot: usize, index: usize) -> u32 {
+        if slot >= self.slots.len() || index >= self.options.capacity {
+            return B::TokenLog::EMPTY;
+        }
+        self.tokens.get(slot * self.options.capacity + index)
+    }
+
+    /// The logits of the last step for the sequence in `slot`, `[vocab]`. Waits for it.
+    ///
+    /// # Errors
+    /// Whatever the queued operations failed with.
+    pub fn read_logits(&self, backend: &B, slot: usize) -> Result<Vec<f32>, OpError> {
+        let mut logits = vec![0.0; self.vocab];
+        backend.read(&self.logits, slot * self.vocab, &mut logits)?;
+        Ok(logits)
+    }
+
+    /// Takes the sequence out of `slot` from the next step on, and its pages back. Steps that are queued
+    /// already still run it. Says whether there was one.
+    ///
+    /// # Errors
+    /// A failed copy.
+    pub fn remove(&mut self, backend: &B, slot: usize) -> Result<bool, OpError> {
+        let Some(gone) = self.slots.get_mut(slot).and_then(Option::take) else {
+            return Ok(false);
+        };
+        self.pool.give_back(gone.pages);
+        self.clear_slot(backend, slot)?;
+        Ok(true)
+    }
+
+    /// Makes the row of `slot` one that is not there, behind everything that is queued.
+    fn clear_slot(&mut self, backend: &B, slot: usize) -> Result<(), OpError> {
+        let gone = StepState { pos: ABSENT, done: 1, ..StepState::default() };
+        let width = self.width();
+        backend.write(&mut self.sampler.state, slot * STATE_WORDS, &state_words(&gone))?;
+        backend.write(&mut self.tables, slot * width, &vec![NO_PAGE; width])
+    }
+
+    /// Pages of a table.
+    fn width(&self) -> usize {
+        self.options.capacity.div_ceil(PAGE)
+    }
+
+    /// Prepares the sampler and the pages of the sequence in `slot`.
+    fn begin(
+        &mut self,
+        backend: &B,
+        slot: usize,
+        prompt: &[u32],
+        params: &SampleParams,
+        pages: &[u32],
+    ) -> Result<(), OpError> {
+        let mut marks = vec![0u8; self.vocab];
+        prompt.iter().for_each(|&id| marks[id as usize] = 1);
+        let state = StepState { pos: prompt.len() as u32 - 1, ..StepState::default() };
+        let width = self.width();
+        backend.write(&mut self.sampler.seen, slot * self.vocab, &marks)?;
+        backend.write(&mut self.sampler.params, slot * PARAM_WORDS, &param_words(params))?;
+        backend.write(&mut self.sampler.state, slot * STATE_WORDS, &state_words(&state))?;
+        backend.write(&mut self.tables, slot * width, pages)
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Adds a sequence to the batch: takes a free slot and pages for `prompt` and at most
+    /// `params.max_steps` more tokens, runs the prompt, and queues the first token. Returns the slot. Waits
+    /// for what is queued.
+    ///
+    /// # Errors
+    /// An empty prompt, ids outside of the vocabulary, a prompt longer than the context; no slot
+    /// ([`ModelError::BatchFull`]) or too few pages ([`ModelError::PagesFull`]), and then nothing has
+    /// changed; a failed launch.
+    pub fn admit(
+        &self,
+        batch: &mut Batch<B>,
+        prompt: &[u32],
+        params: &SampleParams,
+    ) -> Result<usize, ModelError> {
+        let BatchOptions { capacity, max_batch, .. } = batch.options;
+        self.check_tokens(prompt, 0, capacity)?;
+        let free = batch.slots.iter().position(Option::is_none);
+        let slot = free.ok_or(ModelError::BatchFull { max_batch })?;
+        // The last token that is picked is not run.
+        let limit = (capacity - prompt.len() + 1).min(params.max_steps.max(1) as usize);
+        let needed = (prompt.len() + limit - 1).div_ceil(PAGE);
+        let usage = batch.pool.usage();
+        let pages = batch.pool.take(needed).ok_or(ModelError::PagesFull {
+            needed,
+            free: usage.total - usage.in_use,
+            total: usage.total,
+        })?;
+        match self.start(batch, slot, prompt, params, &pages, limit) {
+            Ok(()) => {
+                batch.slots[slot] =
+                    Some(Slot { pages, prompt_len: prompt.len(), queued: 1, limit });
+                Ok(slot)
+            }
+            Err(error) => {
+                batch.pool.give_back(pages);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        batch: &mut Batch<B>,
+        slot: usize,
+        prompt: &[u32],
+        params: &SampleParams,
+        pages: &[u32],
+        limit: usize,
+    ) -> Result<(), OpError> {
+        let backend = self.backend();
+        // Steps that are queued may still write the tokens of the slot's last sequence.
+        backend.synchronize()?;
+        let log = slot * batch.options.capacity;
+        batch.tokens.clear_part(log..log + batch.options.capacity);
+        // The device ends the text where the context does.
+        let params = SampleParams { max_steps: limit as u32, ..*params };
+        batch.begin(backend, slot, prompt, &params, pages)?;
+        let chunk = batch.options.chunk;
+        for (i, ids) in prompt.chunks(chunk).enumerate() {
+            let first = (i * chunk) as u32;
+            let positions: Vec<u32> = (first..first + ids.len() as u32).collect();
+            backend.write(&mut batch.ids, 0, ids)?;
+            backend.write(&mut batch.positions, 0, &positions)?;
+            self.run_rows(batch, Rows::Prompt { slot, m: ids.len() })?;
+        }
+        let last = (prompt.len() - 1) % chunk;
+        backend.lm_head(LmHead {
+            x: &batch.normed,
+            x_at: last * self.config.hidden_size,
+            w: self.head(),
+            logits: &mut batch.logits,
+            m: 1,
+        })?;
+        self.sample_rows(batch, slot, 1)
+    }
+
+    /// Queues one step of all sequences: the token of each runs through the model at its position, and the
+    /// next one is picked. Sequences that have given all their tokens, or that ended, stay as they are.
+    /// With `record`, a backend that can replays a recording of the step.
+    ///
+    /// # Errors
+    /// A failed launch.
+    pub fn decode_batch(&self, batch: &mut Batch<B>, record: bool) -> Result<(), OpError> {
+        let Some(last) = batch.slots.iter().rposition(Option::is_some) else {
+            return Ok(());
+        };
+        let BatchOptions { max_batch, capacity, .. } = batch.options;
+        let m = class(last + 1, max_batch);
+        let positions = batch.slots.iter().flatten().map(|slot| slot.prompt_len + slot.queued);
+        let reach = reach(positions.max().unwrap_or(1), capacity);
+        let size = (m, reach);
+        if record && !batch.recordings.iter().any(|r| r.0 == size) {
+            let recording = self.backend.record(|| self.step_rows(batch, m, reach))?;
+            batch.recordings.extend(recording.map(|r| (size, r)));
+        }
+        match batch.recordings.iter().find(|r| record && r.0 == size) {
+            Some((_, recording)) => self.backend.replay(recording)?,
+            None => self.step_rows(batch, m, reach)?,
+        }
+        for slot in batch.slots.iter_mut().flatten() {
+            slot.queued = slot.limit.min(slot.queued + 1);
+        }
+        Ok(())
+    }
+
+    fn step_rows(&self, batch: &mut Batch<B>, m: usize, reach: usize) -> Result<(), OpError> {
+        self.run_rows(batch, Rows::Slots { m, reach })?;
+        match (&self.int8, &mut batch.head_input) {
+            (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
+                x: &batch.normed,
+                x_at: 0,
+                w: self.head(),
+                table,
+                input,
+                sampler: &mut batch.sampler,
+                row: 0,
+                logits: &mut batch.logits,
+                m,
+            })?,
+            _ => self.backend.lm_head(LmHead {
+                x: &batch.normed,
+                x_at: 0,
+                w: self.head(),
+                logits: &mut batch.logits,
+                m,
+            })?,
+        }
+        self.sample_rows(batch, 0, m)
+    }
+
+    /// Embedding, blocks and last norm.
+    fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<(), OpError> {
+        let (width, capacity) = (batch.width(), batch.options.capacity);
+        let Batch { x, caches, rope, scratch, ids, positions, tables, sampler, normed, .. } = batch;
+        let state = |at| RowWords { words: &sampler.state, at, stride: STATE_WORDS };
+        let (m, ids, positions, tables, reach) = match rows {
+            Rows::Prompt { slot, m } => (
+                m,
+                RowWords { words: &*ids, at: 0, stride: 1 },
+                RowWords { words: &*positions, at: 0, stride: 1 },
+                RowWords { words: &*tables, at: slot * width, stride: 0 },
+                None,
+            ),
+            Rows::Slots { m, reach } => (
+                m,
+                state(STATE_TOKEN),
+                state(STATE_POS),
+                RowWords { words: &*tables, at: 0, stride: width },
+                Some(reach),
+            ),
+        };
+        let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
+        let table = &self.embedding;
+        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
+        let mut pending = false;
+        for (block, cache) in self.blocks.iter().zip(caches) {
+            let step = reach.map(|reach| PagedStep { scratch: &mut *scratch, reach });
+            let past = Past::Paged { cache, positions, tables, capacity, step };
+            pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+        }
+        self.last_norm(x, normed, m, pending)
+    }
+
+    /// The next token of `rows` sequences from slot `first` on, whose logits stand in front.
+    fn sample_rows(&self, batch: &mut Batch<B>, first: usize, rows: usize) -> Result<(), OpError> {
+        self.backend.sample(Sample {
+            logits: &batch.logits,
+            logits_at: 0,
+            vocab: self.config.vocab_size,
+            sampler: &mut batch.sampler,
+            row: first,
+            rows,
+            out: &mut batch.tokens,
+        })
+    }
+}
+
+/// The rows of a step.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// `Batch::ids` at `Batch::positions`, of the sequence in `slot`.
+    Prompt { slot: usize, m: usize },
+    /// The sequence of every slot, its token at its position.
+    Slots { m: usize, reach: usize },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::class;
+
+    #[test]
+    fn a_step_has_room_for_all_and_few_sizes() {
+        let mut sizes: Vec<_> = (1..=100).map(|rows| class(rows, 100)).collect();
+        assert!((1..=100).zip(&sizes).all(|(rows, &size)| (rows..=100).contains(&size)));
+        sizes.dedup();
+        assert_eq!(sizes[..6], [1, 2, 4, 8, 16, 24]);
+        assert_eq!(sizes.last(), Some(&100));
+    }
+}

@@ -1,0 +1,232 @@
+//! Host side of [`contract::attention_paged`].
+
+use contract::attention_paged::{MAX_HEAD_DIM, PAGE, counters_len, page_len, partial_len};
+use contract::num::RowType;
+use contract::w2a8::MAX_ROWS;
+
+use super::attention::scale;
+use super::error::{at_least, dimension, elements, same};
+use super::kv_append::Heads;
+use super::rope::RopeTable;
+use super::tensor::RowWords;
+use super::{Backend, OpError, Tensor};
+
+const OP: &str = "attention_paged";
+
+/// Keys and values of one layer in pages: `[pages, kv_heads, PAGE, kv_stride(head_dim)]` each.
+pub struct PagedCache<B: Backend> {
+    /// Keys, rotated.
+    pub k: B::Buf<u8>,
+    /// Values.
+    pub v: B::Buf<u8>,
+    /// bf16 or f32.
+    pub element: RowType,
+    /// Pages of [`PAGE`] positions.
+    pub pages: usize,
+}
+
+impl<B: Backend> PagedCache<B> {
+    /// Reserves `pages` pages.
+    ///
+    /// # Errors
+    /// A dimension that is not allowed, f16 elements, out of memory.
+    pub fn alloc(
+        backend: &B,
+        heads: Heads,
+        pages: usize,
+        element: RowType,
+    ) -> Result<Self, OpError> {
+        heads.check(OP)?;
+        let bytes = Self::side_bytes(heads, pages, element)?;
+        let (k, v) = (backend.alloc("kv pages", bytes)?, backend.alloc("kv pages", bytes)?);
+        Ok(Self { k, v, element, pages })
+    }
+
+    /// Bytes of the keys, or of the values.
+    fn side_bytes(heads: Heads, pages: usize, element: RowType) -> Result<usize, OpError> {
+        dimension(OP, "pages", pages, MAX_ROWS, "1 to 2^24 pages are allowed")?;
+        if element == RowType::F16 {
+            let (what, allowed) = ("bits of an f16 cache", "a cache holds bf16 or f32");
+            return Err(OpError::Dimension { op: OP, what, found: 16, allowed });
+        }
+        elements(OP, &[pages, page_len(heads.kv_heads, heads.head_dim), element.bytes()])
+    }
+
+    fn check(&self, heads: Heads) -> Result<(), OpError> {
+        let bytes = Self::side_bytes(heads, self.pages, self.element)?;
+        at_least(OP, "k_pages", self.k.len(), bytes)?;
+        at_least(OP, "v_pages", self.v.len(), bytes)
+    }
+}
+
+/// Room for the partial results of a [`PagedStep`].
+pub struct PagedScratch<B: Backend> {
+    /// `[pages, heads, partial_len(head_dim)]`.
+    pub partial: B::Buf<f32>,
+    /// [`contract::attention_paged::counters_len`]; zero between operations.
+    pub counters: B::Buf<u32>,
+}
+
+impl<B: Backend> PagedScratch<B> {
+    /// Reserves room for steps of `rows` rows over `pages` pages.
+    ///
+    /// # Errors
+    /// A dimension that is not allowed; out of memory.
+    pub fn alloc(backend: &B, heads: Heads, rows: usize, pages: usize) -> Result<Self, OpError> {
+        heads.check(OP)?;
+        dimension(OP, "rows", rows, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "pages", pages, MAX_ROWS, "1 to 2^24 pages are allowed")?;
+        let partial = backend.alloc("attention", Self::partial_total(heads, pages)?)?;
+        let count = counters_len(rows, heads.heads, heads.kv_heads);
+        let mut counters = backend.alloc("attention", count)?;
+        backend.fill(&mut counters, 0)?;
+        Ok(Self { partial, counters })
+    }
+
+    fn partial_total(heads: Heads, pages: usize) -> Result<usize, OpError> {
+        elements(OP, &[pages, heads.heads, partial_len(heads.head_dim)])
+    }
+}
+
+/// Says that every row has a sequence of its own, with pages of its own: where the device can, one kernel
+/// then does it all. The bits are the same.
+pub struct PagedStep<'a, B: Backend> {
+    /// Partial results.
+    pub scratch: &'a mut PagedScratch<B>,
+    /// Positions the launch has to reach: at least each row's plus one. In a recorded step, the most that
+    /// its replays will see.
+    pub reach: usize,
+}
+
+/// Rotates q and k of `m` rows of any sequences, stores k and v in their pages, and attends.
+///
+/// What a row gives is what [`super::kv_append`] with a table and [`super::attention`] give for its
+/// sequence alone. `qkv` is not changed.
+pub struct AttentionPaged<'a, B: Backend> {
+    /// Rows `[m, heads.qkv_len()]`.
+    pub qkv: &'a B::Buf<f32>,
+    /// The layer's pages.
+    pub cache: &'a mut PagedCache<B>,
+    /// Angles for at least `capacity` positions.
+    pub rope: &'a RopeTable<B>,
+    /// Output `[m, heads.q_len()]`.
+    pub out: &'a mut B::Buf<f32>,
+    /// Position of each row; [`contract::attention_paged::ABSENT`] for one that is not there.
+    pub positions: RowWords<'a, B>,
+    /// Pages of each row's sequence. A stride of 0: all rows are of one sequence.
+    pub tables: RowWords<'a, B>,
+    /// Positions that a table covers.
+    pub capacity: usize,
+    /// Rows.
+    pub m: usize,
+    /// Heads of the layer; of even size, at most 256.
+    pub heads: Heads,
+    /// For rows that have a sequence each.
+    pub step: Option<PagedStep<'a, B>>,
+}
+
+impl<B: Backend> AttentionPaged<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        let heads = self.heads;
+        heads.check(OP)?;
+        dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "head_dim", heads.head_dim, MAX_HEAD_DIM as usize, "1 to 256 are allowed")?;
+        let allowed = "1 to 2^24 positions are allowed";
+        dimension(OP, "capacity", self.capacity, MAX_ROWS, allowed)?;
+        self.cache.check(heads)?;
+        at_least(OP, "qkv", self.qkv.len(), elements(OP, &[self.m, heads.qkv_len()])?)?;
+        at_least(OP, "out", self.out.len(), elements(OP, &[self.m, heads.q_len()])?)?;
+        self.positions.check(OP, "positions", self.m, 1)?;
+        self.tables.check(OP, "tables", self.m, self.capacity.div_ceil(PAGE))?;
+        same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
+        at_least(OP, "angles", self.rope.positions, self.capacity)?;
+        self.rope.check(OP)?;
+        if let Some(PagedStep { scratch, reach }) = &self.step {
+            let allowed = "1 to the positions of a table are allowed";
+            dimension(OP, "reach", *reach, self.capacity, allowed)?;
+            let partial = PagedScratch::<B>::partial_total(heads, self.cache.pages)?;
+            at_least(OP, "partial", scratch.partial.len(), partial)?;
+            let counters = counters_len(self.m, heads.heads, heads.kv_heads);
+            at_least(OP, "counters", scratch.counters.len(), counters)?;
+        }
+        Ok(())
+    }
+
+    /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
+    pub fn scale(&self) -> f32 {
+        scale(self.heads.head_dim)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl AttentionPaged<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use super::cuda::at;
+        use contract::attention_paged::{
+            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, append_grid, grid, step_grid,
+            step_takes,
+        };
+        use contract::launch::DevPtr;
+        self.check()?;
+        let scale = self.scale();
+        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, step } = self;
+        let of_step = |s: &PagedStep<'_, _>| {
+            let key_blocks = s.reach.div_ceil(PAGE) as u32;
+            step_grid(m as u32, heads.heads as u32, heads.kv_heads as u32, key_blocks)
+        };
+        let step = step.filter(|step| {
+            cache.element == RowType::Bf16
+                && step_takes(heads.head_dim)
+                && of_step(step).is_some()
+                && cuda.has::<StepBf16>()
+        });
+        let stream = cuda.stream();
+        let args = Args {
+            qkv: qkv.dev_ptr(stream),
+            k_pages: cache.k.dev_ptr(stream),
+            v_pages: cache.v.dev_ptr(stream),
+            cos: rope.cos.dev_ptr(stream),
+            sin: rope.sin.dev_ptr(stream),
+            positions: at(positions.words.dev_ptr(stream), positions.at),
+            tables: at(tables.words.dev_ptr(stream), tables.at),
+            out: out.dev_ptr(stream),
+            partial: step.as_ref().map_or(DevPtr::NULL, |s| s.scratch.partial.dev_ptr(stream)),
+            counters: step.as_ref().map_or(DevPtr::NULL, |s| s.scratch.counters.dev_ptr(stream)),
+            m: m as u32,
+            heads: heads.heads as u32,
+            kv_heads: heads.kv_heads as u32,
+            head_dim: heads.head_dim as u32,
+            position_stride: positions.stride as u32,
+            table_stride: tables.stride as u32,
+            pages: cache.pages as u32,
+            capacity: capacity as u32,
+            scale,
+        };
+        let (append, attend) = (append_grid(args.m, args.kv_heads), grid(args.m, args.heads));
+        if let Some(grid) = step.as_ref().and_then(of_step) {
+            // SAFETY: as below; `check` compared the scratch, which is borrowed exclusively, with the rows
+            // and the pages.
+            return unsafe { cuda.launch::<StepBf16>(grid, args) };
+        }
+        // SAFETY: `check` compared `qkv` and `out` with `m` rows, positions and tables with their strides,
+        // the angles with the capacity (past which a row reads and stores nothing) and the cache with
+        // its number of pages (past which a page is not looked at); what is written is borrowed
+        // exclusively.
+        unsafe {
+            match cache.element {
+                RowType::F32 => {
+                    cuda.launch::<AppendF32>(append, args)?;
+                    cuda.launch::<RowsF32>(attend, args)
+                }
+                _ => {
+                    cuda.launch::<AppendBf16>(append, args)?;
+                    cuda.launch::<RowsBf16>(attend, args)
+                }
+            }
+        }
+    }
+}

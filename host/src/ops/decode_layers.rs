@@ -1,0 +1,274 @@
+//! Host side of [`contract::decode_layers`].
+
+use contract::attention::KEY_BLOCK;
+use contract::bit_linear::Finish;
+use contract::decode_layers::{LINEARS, Shape, partial_len};
+use contract::num::RowType;
+
+use super::act_quant::Gate;
+use super::attention::scale;
+use super::error::{at_least, same};
+use super::kv_append::{Heads, KvCache};
+use super::rope::RopeTable;
+use super::{Backend, OpError, PackedLinear, Tensor};
+
+const OP: &str = "decode_layers";
+/// Words of a [`contract::decode_layers::Linear`], and of the addresses of a layer's caches.
+const LINEAR_WORDS: usize = size_of::<contract::decode_layers::Linear>() / 4;
+const CACHE_WORDS: usize = 4;
+
+/// A ternary layer with the norm in front of it.
+pub struct Linear<'a, B: Backend> {
+    /// Ternary weights.
+    pub w: &'a PackedLinear<B>,
+    /// Gain of the norm.
+    pub norm: Option<&'a B::Buf<f32>>,
+}
+
+/// The linear layers of a transformer block: qkv, output projection, gate and up, down.
+pub type Layer<'a, B> = [Linear<'a, B>; LINEARS];
+
+/// The sizes of a model of so many layers.
+pub fn shape(layers: usize, hidden: usize, ffn: usize, heads: Heads) -> Shape {
+    let fits = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Shape {
+        layers: fits(layers),
+        hidden: fits(hidden),
+        ffn: fits(ffn),
+        heads: fits(heads.heads),
+        kv_heads: fits(heads.kv_heads),
+        head_dim: fits(heads.head_dim),
+    }
+}
+
+/// Where the layers of a model and their caches are, and what the blocks of a launch leave each other. Made once for a model and
+/// a sequence.
+pub struct DecodeTable<B: Backend> {
+    linears: B::Buf<u32>,
+    caches: B::Buf<u32>,
+    exchange: B::Buf<u32>,
+    partial: B::Buf<u32>,
+    epoch: B::Buf<u32>,
+    /// What is in `linears` and `caches`.
+    words: [Vec<u32>; 2],
+    shape: Shape,
+    capacity: usize,
+}
+
+impl<B: Backend> DecodeTable<B> {
+    /// A table of `layers` and their `caches`, for a model of `shape`.
+    ///
+    /// # Errors
+    /// Sizes that the kernel does not take; layers that do not have them; out of memory.
+    pub fn new(
+        backend: &B,
+        shape: Shape,
+        layers: &[Layer<'_, B>],
+        caches: &[KvCache<B>],
+    ) -> Result<Self, OpError> {
+        let capacity = check_layers(&shape, layers, caches)?;
+        let words = words(backend, layers, caches);
+        let put = |words: &[u32]| {
+            let mut buf = backend.alloc("decode", words.len())?;
+            backend.write(&mut buf, 0, words)?;
+            Ok::<_, OpError>(buf)
+        };
+        let filled = |len: usize, byte: u8| {
+            let mut buf = backend.alloc("decode", len)?;
+            backend.fill(&mut buf, byte)?;
+            Ok::<_, OpError>(buf)
+        };
+        let blocks = capacity.div_ceil(KEY_BLOCK);
+        let partial = shape.heads as usize * blocks * partial_len(shape.head_dim as usize);
+        let exchange = 2 * shape.layers as usize * shape.exchange_len() as usize;
+        Ok(Self {
+            linears: put(&words[0])?,
+            caches: put(&words[1])?,
+            exchange: filled(exchange, 0xff)?,
+            partial: filled(2 * partial, 0)?,
+            epoch: filled(1, 0)?,
+            words,
+            shape,
+            capacity,
+        })
+    }
+}
+
+/// Compares layers and caches with the sizes; the positions of the caches.
+fn check_layers<B: Backend>(
+    shape: &Shape,
+    layers: &[Layer<'_, B>],
+    caches: &[KvCache<B>],
+) -> Result<usize, OpError> {
+    // As many multiprocessors as it takes: how many there are is the backend's matter.
+    if shape.blocks(u32::MAX).is_none() {
+        let allowed = "rows of at most 2560 (7168 for the gated product) and heads of 8, 16, ... 128 elements are allowed";
+        return Err(OpError::Dimension {
+            op: OP,
+            what: "width of the model",
+            found: shape.hidden as usize,
+            allowed,
+        });
+    }
+    same(OP, "number of layers", layers.len(), shape.layers as usize)?;
+    same(OP, "number of caches", caches.len(), layers.len())?;
+    for layer in layers {
+        for (kind, linear) in layer.iter().enumerate() {
+            let [n, k, rows] = shape.linear(kind);
+            same(OP, "n", linear.w.n(), (n * rows) as usize)?;
+            same(OP, "k", linear.w.k(), k as usize)?;
+            let ends = [linear, &layers[0][kind]].map(|linear| linear.w.segments().end);
+            if ends[0] != ends[1] {
+                let differs = (0..ends[0].len()).find(|&i| ends[0][i] != ends[1][i]).unwrap_or(0);
+                let (found, expected) = (ends[0][differs] as usize, ends[1][differs] as usize);
+                same(OP, "end of a segment", found, expected)?;
+            }
+            if let Some(norm) = linear.norm {
+                at_least(OP, "norm", norm.len(), k as usize)?;
+            }
+        }
+    }
+    let heads = Heads {
+        heads: shape.heads as usize,
+        kv_heads: shape.kv_heads as usize,
+        head_dim: shape.head_dim as usize,
+    };
+    let capacity = caches[0].capacity;
+    for cache in caches {
+        cache.check(OP, heads)?;
+        same(OP, "capacity", cache.capacity, capacity)?;
+        if cache.element != RowType::Bf16 {
+            let (what, found) = ("bits of a cache", 8 * cache.element.bytes());
+            let allowed = "a cache of bf16 is taken; use attention_step for others";
+            return Err(OpError::Dimension { op: OP, what, found, allowed });
+        }
+    }
+    Ok(capacity)
+}
+
+/// The words of the tables.
+fn words<B: Backend>(backend: &B, layers: &[Layer<'_, B>], caches: &[KvCache<B>]) -> [Vec<u32>; 2] {
+    let halves = |address: u64| [address as u32, (address >> 32) as u32];
+    let mut linears = Vec::with_capacity(layers.len() * LINEARS * LINEAR_WORDS);
+    for linear in layers.iter().flatten() {
+        linears.extend(halves(backend.address(linear.w.words())));
+        linears.extend(halves(linear.norm.map_or(0, |norm| backend.address(norm))));
+        let segments = linear.w.segments();
+        linears.extend(segments.end);
+        linears.extend(segments.scale.map(f32::to_bits));
+    }
+    let mut pairs = Vec::with_capacity(caches.len() * CACHE_WORDS);
+    for cache in caches {
+        pairs.extend(halves(backend.address(&cache.k)));
+        pairs.extend(halves(backend.address(&cache.v)));
+    }
+    [linears, pairs]
+}
+
+/// All layers of a model on one row.
+///
+/// The bits are those of [`super::bit_linear`] and [`super::attention_step`], layer after layer.
+pub struct DecodeLayers<'a, B: Backend> {
+    /// Linear layers.
+    pub layers: &'a [Layer<'a, B>],
+    /// Caches of the layers.
+    pub caches: &'a mut [KvCache<B>],
+    /// The table that was made of both.
+    pub table: &'a mut DecodeTable<B>,
+    /// Angles for at least as many positions as the caches have.
+    pub rope: &'a RopeTable<B>,
+    /// Residual stream.
+    pub h: &'a mut B::Buf<f32>,
+    /// Holds the position of the row at `start_at`.
+    pub start: &'a B::Buf<u32>,
+    /// Where in `start`.
+    pub start_at: usize,
+    /// The activation of the gate.
+    pub gate: Gate,
+    /// Added to the mean square of the norms.
+    pub eps: f32,
+}
+
+impl<B: Backend> DecodeLayers<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        let shape = self.table.shape;
+        let capacity = check_layers(&shape, self.layers, self.caches)?;
+        same(OP, "capacity", capacity, self.table.capacity)?;
+        at_least(OP, "h", self.h.len(), shape.hidden as usize)?;
+        at_least(OP, "start", self.start.len(), self.start_at.saturating_add(1))?;
+        same(OP, "head_dim", self.rope.head_dim, shape.head_dim as usize)?;
+        at_least(OP, "positions", self.rope.positions, capacity)?;
+        self.rope.check(OP)
+    }
+
+    /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
+    pub fn scale(&self) -> f32 {
+        scale(self.table.shape.head_dim as usize)
+    }
+
+    /// Heads of every layer.
+    pub fn heads(&self) -> Heads {
+        let Shape { heads, kv_heads, head_dim, .. } = self.table.shape;
+        Heads { heads: heads as usize, kv_heads: kv_heads as usize, head_dim: head_dim as usize }
+    }
+
+    /// The activation of the gate as a finish of the product.
+    pub fn finish(&self) -> Finish {
+        match self.gate {
+            Gate::Relu2 => Finish::Relu2,
+            Gate::Silu => Finish::Silu,
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl DecodeLayers<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        self.check()?;
+        let found = words(cuda, self.layers, self.caches);
+        if found != self.table.words {
+            let differ = |i: usize| self.table.words[i] != found[i];
+            let (what, found) = ("table", usize::from(differ(0)) + usize::from(differ(1)));
+            let allowed = "it has to be made of these layers and caches; make a new one";
+            return Err(OpError::Dimension { op: OP, what, found, allowed });
+        }
+        let shape = self.table.shape;
+        let sms = cuda.cuda().device().sm_count().max(1);
+        let blocks = shape.blocks(sms).ok_or(OpError::Dimension {
+            op: OP,
+            what: "number of multiprocessors",
+            found: sms as usize,
+            allowed: "a block makes at most 256 outputs of a layer; run the layers one by one",
+        })?;
+        let (scale, gate) = (self.scale(), self.finish() as u32);
+        let Self { table, rope, h, start, start_at, eps, .. } = self;
+        let stream = cuda.stream();
+        let args = contract::decode_layers::Args {
+            linears: table.linears.dev_ptr(stream).cast(),
+            caches: table.caches.dev_ptr(stream).cast(),
+            h: h.dev_ptr(stream),
+            cos: rope.cos.dev_ptr(stream),
+            sin: rope.sin.dev_ptr(stream),
+            start: super::cuda::at(start.dev_ptr(stream), start_at),
+            exchange: table.exchange.dev_ptr(stream),
+            partial: table.partial.dev_ptr(stream).cast(),
+            epoch: table.epoch.dev_ptr(stream),
+            shape,
+            group: shape.heads / shape.kv_heads,
+            capacity: table.capacity as u32,
+            key_blocks: table.capacity.div_ceil(KEY_BLOCK) as u32,
+            gate,
+            eps,
+            scale,
+            smem_bytes: shape.smem_bytes(blocks),
+        };
+        // SAFETY: `check` compared the weights, gains, caches and angles with the sizes, and the table holds the addresses of
+        // these very buffers; what the kernel writes is borrowed exclusively. The table's own buffers were made for the
+        // sizes, and each launch leaves them as the next one expects them.
+        unsafe { cuda.launch::<contract::decode_layers::DecodeLayers>([blocks, 1, 1], args) }
+    }
+}

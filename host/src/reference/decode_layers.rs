@@ -1,0 +1,128 @@
+//! Reference for [`contract::decode_layers`]: the layers one after the other, row by row.
+
+use super::Inputs;
+use super::attention_step::attention_step;
+use super::bit_linear::{Case as Linear, Finish, bit_linear};
+use super::kv_append::{Cache, kept};
+use super::rope::table;
+use super::w2a8_gemv::Case as Product;
+use crate::ops::RowType;
+use crate::ops::act_quant::Gate;
+use crate::ops::kv_append::Heads;
+
+/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: fewer outputs than multiprocessors, blocks with several key
+/// blocks, heads that do not share evenly, the width of the 2B-4T model.
+pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] = &[
+    (1, 1, 1, 1, 1, 8, 0),
+    (2, 24, 40, 2, 1, 16, 62),
+    (3, 130, 70, 3, 1, 24, 63),
+    (2, 300, 513, 5, 5, 40, 130),
+    (2, 640, 1100, 6, 2, 64, 0),
+    (5, 257, 300, 4, 2, 80, 300),
+    (2, 2560, 6912, 20, 5, 128, 126),
+    (1, 2559, 7168, 20, 4, 128, 65),
+];
+
+/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)` of the 2B-4T model.
+pub const BENCH_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] =
+    &[(30, 2560, 6912, 20, 5, 128, 500), (30, 2560, 6912, 20, 5, 128, 4000)];
+
+/// A small model and rows for it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Heads of every layer.
+    pub heads: Heads,
+    /// Of each layer: qkv, output, gate and up, down. Only weights and gains count.
+    pub layers: Vec<[Linear; 4]>,
+    /// Of each layer, before.
+    pub caches: Vec<Cache>,
+    /// Cosines and sines for the positions of the caches.
+    pub tables: (Vec<f32>, Vec<f32>),
+    /// Rows, one after the other from `start` on.
+    pub rows: Vec<Vec<f32>>,
+    /// Position of the first.
+    pub start: usize,
+    /// The activation of the gate.
+    pub gate: Gate,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl Case {
+    /// A seeded case of `rows` rows, the caches as long as they need. `norms`: with the norms in front of the output and
+    /// down projections.
+    pub fn new(
+        (layers, hidden, ffn, heads, kv_heads, head_dim, start): (
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+        ),
+        rows: usize,
+        norms: bool,
+        gate: Gate,
+        seed: u64,
+    ) -> Self {
+        let heads = Heads { heads, kv_heads, head_dim };
+        let mut inputs = Inputs::new(seed);
+        let mut linear = |n: usize, k: usize, norm: bool| Linear {
+            product: Product::new(1, n, k, inputs.bits()),
+            x: Vec::new(),
+            norm: norm.then(|| inputs.floats(k, 2.0)),
+            eps: 1e-5,
+            finish: Finish::Store,
+            y: Vec::new(),
+        };
+        let layer = |_| {
+            [
+                linear(heads.qkv_len(), hidden, true),
+                linear(hidden, heads.q_len(), norms),
+                linear(2 * ffn, hidden, true),
+                linear(hidden, ffn, norms),
+            ]
+        };
+        let linears = (0..layers).map(layer).collect();
+        let capacity = start + rows;
+        let mut side = || -> Vec<f32> {
+            let values = inputs.floats(kv_heads * capacity * head_dim, 2.0);
+            values.into_iter().map(|v| kept(RowType::Bf16, v)).collect()
+        };
+        let caches = (0..layers).map(|_| Cache { k: side(), v: side(), capacity }).collect();
+        Self {
+            heads,
+            layers: linears,
+            caches,
+            tables: table(capacity, head_dim, 10_000.0),
+            rows: (0..rows).map(|_| inputs.floats(hidden, 3.0)).collect(),
+            start,
+            gate,
+            eps: 1e-5,
+        }
+    }
+}
+
+/// The residual streams after the last layer, and the caches.
+pub fn decode_layers(case: &Case) -> (Vec<Vec<f32>>, Vec<Cache>) {
+    let mut caches = case.caches.clone();
+    let mut rows = case.rows.clone();
+    for (i, h) in rows.iter_mut().enumerate() {
+        for (layer, cache) in case.layers.iter().zip(&mut caches) {
+            let run = |linear: &Linear, x: &[f32], finish, y: &[f32]| {
+                let (x, y) = (x.to_vec(), y.to_vec());
+                bit_linear(&Linear { x, y, eps: case.eps, finish, ..linear.clone() })
+            };
+            let [qkv, o, gate_up, down] = layer;
+            let qkv = run(qkv, h, Finish::Store, &[]);
+            let tables = (&case.tables.0[..], &case.tables.1[..]);
+            let (at, heads) = (case.start + i, case.heads);
+            let out = attention_step(&qkv, cache, RowType::Bf16, tables, at, heads);
+            *h = run(o, &out, Finish::Add, h);
+            let gated = run(gate_up, h, Finish::Gated(case.gate), &[]);
+            *h = run(down, &gated, Finish::Add, h);
+        }
+    }
+    (rows, caches)
+}

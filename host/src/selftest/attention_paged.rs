@@ -1,0 +1,225 @@
+//! Runs of [`crate::ops::attention_paged`].
+
+use contract::attention_paged::{
+    ABSENT, AppendBf16, AppendF32, PAGE, RowsBf16, RowsF32, StepBf16, counters_len, partial_len,
+    step_takes,
+};
+use contract::kv_append::kv_stride;
+use contract::launch::Kernel;
+
+use super::kv_append::Cache;
+use super::rope::Angles;
+use super::{Bed, Output, Run, RunError};
+use crate::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
+use crate::ops::kv_append::{Heads, KvCache};
+use crate::ops::{Backend, RowType, RowWords};
+use crate::reference::Inputs as Seeded;
+
+pub use crate::reference::attention_paged::Row;
+
+/// Words between the positions of two rows.
+const POSITION_STRIDE: usize = 3;
+
+/// Inputs of one run.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Heads of the layer.
+    pub heads: Heads,
+    /// Rows `[rows, heads.qkv_len()]`.
+    pub qkv: Vec<f32>,
+    /// The pool before: [`Inputs::pool_heads`] heads of [`PAGE`] positions.
+    pub pool: Cache,
+    /// Pages of the pool.
+    pub pages: usize,
+    /// Angles.
+    pub angles: Angles,
+    /// Where the rows stand; tables of [`Inputs::width`] pages.
+    pub rows: Vec<Row>,
+    /// Whether all rows are of the first one's sequence.
+    pub one_sequence: bool,
+    /// Positions of a table.
+    pub capacity: usize,
+    /// Run as a step that reaches so many positions.
+    pub reach: Option<usize>,
+}
+
+impl Inputs {
+    /// A pool is a cache with the heads of all pages.
+    pub fn pool_heads(heads: Heads, pages: usize) -> Heads {
+        let kv_heads = heads.kv_heads * pages;
+        Heads { heads: kv_heads, kv_heads, head_dim: heads.head_dim }
+    }
+
+    /// Pages of a table.
+    pub fn width(&self) -> usize {
+        self.capacity.div_ceil(PAGE)
+    }
+
+    /// Rows at `positions`, each with a sequence of its own, whose pages are scattered over a pool with a
+    /// few to spare. Places that no row sees hold NaN.
+    pub fn scattered(
+        element: RowType,
+        heads: Heads,
+        positions: &[u32],
+        seeded: &mut Seeded,
+    ) -> Self {
+        let last = positions.iter().filter(|&&p| p != ABSENT).max().copied().unwrap_or(0);
+        let capacity = last as usize + 1 + seeded.below(90);
+        let width = capacity.div_ceil(PAGE);
+        let pages = positions.len() * width + 3;
+        let mut order: Vec<u32> = (0..pages as u32).collect();
+        for i in (1..pages).rev() {
+            order.swap(i, seeded.below(i + 1));
+        }
+        let mut pool = Cache::random(element, Self::pool_heads(heads, pages), PAGE, seeded);
+        pool.padding = 5.0;
+        let rows: Vec<Row> = positions
+            .iter()
+            .zip(order.chunks(width))
+            .map(|(&position, table)| Row { position, table: table.to_vec() })
+            .collect();
+        let mut seen = vec![false; pages * PAGE];
+        for row in rows.iter().filter(|row| row.position != ABSENT) {
+            for p in 0..row.position as usize {
+                seen[row.table[p / PAGE] as usize * PAGE + p % PAGE] = true;
+            }
+        }
+        for side in [&mut pool.values.k, &mut pool.values.v] {
+            for (i, head) in side.chunks_exact_mut(PAGE * heads.head_dim).enumerate() {
+                for (place, values) in head.chunks_exact_mut(heads.head_dim).enumerate() {
+                    if !seen[i / heads.kv_heads * PAGE + place] {
+                        values.fill(f32::NAN);
+                    }
+                }
+            }
+        }
+        // Angles may cover more positions than a table.
+        let angles = Angles::new(capacity + 3, heads.head_dim, 500_000.0);
+        let qkv = seeded.floats(positions.len() * heads.qkv_len(), 2.0);
+        let one_sequence = false;
+        Self { heads, qkv, pool, pages, angles, rows, one_sequence, capacity, reach: None }
+    }
+
+    /// `m` neighbours of one sequence, the first at `start`.
+    pub fn neighbours(
+        element: RowType,
+        heads: Heads,
+        start: u32,
+        m: u32,
+        seeded: &mut Seeded,
+    ) -> Self {
+        let one = Self::scattered(element, heads, &[start + m - 1], seeded);
+        let table = &one.rows[0].table;
+        let row = |position| Row { position, table: table.clone() };
+        let rows = (start..start + m).map(row).collect();
+        let qkv = seeded.floats(m as usize * heads.qkv_len(), 2.0);
+        Self { qkv, rows, one_sequence: true, ..one }
+    }
+
+    /// One side of the pool as an output; the padding of places that took a row is zero.
+    pub fn pool_output(&self, tensor: &'static str, side: &[f32]) -> Output {
+        let (heads, stride) = (self.heads, kv_stride(self.heads.head_dim));
+        let all = Self::pool_heads(heads, self.pages);
+        let mut bits = self.pool.padded(all, side, |_| false);
+        for row in &self.rows {
+            let pos = row.position as usize;
+            let Some(&page) = row.table.get(pos / PAGE).filter(|_| pos < self.capacity) else {
+                continue;
+            };
+            if page as usize >= self.pages {
+                continue;
+            }
+            for h in 0..heads.kv_heads {
+                let at = ((page as usize * heads.kv_heads + h) * PAGE + pos % PAGE) * stride;
+                bits[at + heads.head_dim..at + stride].fill(0);
+            }
+        }
+        self.pool.output(tensor, all, bits)
+    }
+}
+
+impl Run for Inputs {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let (heads, m, width) = (self.heads, self.rows.len(), self.width());
+        let qkv = bed.input(&self.qkv)?;
+        let all = Self::pool_heads(heads, self.pages);
+        let KvCache { k, v, element, .. } = self.pool.on(bed, all)?;
+        let mut cache = PagedCache::<B> { k, v, element, pages: self.pages };
+        let rope = self.angles.on(bed)?;
+        // Words that are nobody's stand in front of, between and behind.
+        let mut words = vec![7; 2];
+        words.extend(self.rows.iter().flat_map(|row| [row.position, 1, 2]));
+        let positions = bed.input(&words)?;
+        let mut words = vec![9; 5];
+        for row in self.rows.iter().take(if self.one_sequence { 1 } else { m }) {
+            words.extend_from_slice(&row.table);
+            words.push(u32::MAX);
+        }
+        let tables = bed.input(&words)?;
+        let mut out = bed.output(m * heads.q_len())?;
+        let mut scratch = match self.reach {
+            Some(_) => Some(PagedScratch::<B> {
+                partial: bed.output(self.pages * heads.heads * partial_len(heads.head_dim))?,
+                counters: bed.input(&vec![0; counters_len(m, heads.heads, heads.kv_heads)])?,
+            }),
+            None => None,
+        };
+        let step = scratch.as_mut().zip(self.reach);
+        bed.backend().attention_paged(AttentionPaged {
+            qkv: &qkv,
+            cache: &mut cache,
+            rope: &rope,
+            out: &mut out,
+            positions: RowWords { words: &positions, at: 2, stride: POSITION_STRIDE },
+            tables: RowWords {
+                words: &tables,
+                at: 5,
+                stride: if self.one_sequence { 0 } else { width + 1 },
+            },
+            capacity: self.capacity,
+            m,
+            heads,
+            step: step.map(|(scratch, reach)| PagedStep { scratch, reach }),
+        })?;
+        if let Some(step) = &scratch {
+            bed.read("partial", &step.partial)?;
+            let counters = bed.read("counters", &step.counters)?;
+            bed.push(Output::words("counters", &[counters.len()], counters));
+        }
+        bed.keep("out", &[m, heads.q_len()], &out)?;
+        bed.keep("qkv", &[m, heads.qkv_len()], &qkv)?;
+        let PagedCache { k, v, element, .. } = cache;
+        bed.keep_cache(&self.pool, all, &KvCache { k, v, element, capacity: PAGE })
+    }
+}
+
+/// Cases of the doctor: symbol, shape, inputs.
+pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
+    let mut seeded = Seeded::new(31);
+    let mut cases = Vec::new();
+    for (heads, kv_heads, head_dim, positions) in [
+        (1, 1, 2, &[0][..]),
+        (4, 2, 50, &[62, 3, ABSENT, 130]),
+        (20, 5, 128, &[128, 0]),
+        (2, 2, 256, &[200]),
+    ] {
+        let heads = Heads { heads, kv_heads, head_dim };
+        for (element, kernels) in [
+            (RowType::Bf16, [AppendBf16::SPEC.symbol, RowsBf16::SPEC.symbol]),
+            (RowType::F32, [AppendF32::SPEC.symbol, RowsF32::SPEC.symbol]),
+        ] {
+            let rows = Inputs::scattered(element, heads, positions, &mut seeded);
+            let prompt = Inputs::neighbours(element, heads, 60, 7, &mut seeded);
+            if element == RowType::Bf16 && step_takes(head_dim) {
+                let step = Inputs { reach: Some(rows.capacity), ..rows.clone() };
+                cases.push((StepBf16::SPEC.symbol, format!("{heads:?} at {positions:?}"), step));
+            }
+            for kernel in kernels {
+                let what = format!("{heads:?} at {positions:?}");
+                cases.push((kernel, what, rows.clone()));
+                cases.push((kernel, format!("{heads:?} at 60 to 66"), prompt.clone()));
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,439 @@
+//! Several texts at once: requests come and go between steps, and a step gives each its next token.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use contract::sample::SampleParams;
+
+use super::answer::Answer;
+use super::{Finish, GenerateStats, Generated, LoadStats, SessionError, device_params, stop_ids};
+use crate::checkpoint::ModelConfig;
+use crate::memory::MemoryUsage;
+use crate::model::{Batch, BatchOptions, Model, PageUsage};
+use crate::ops::{Backend, TokenLog};
+use crate::profile::Profile;
+use crate::text::{SamplingParams, Tokenizer};
+
+/// Looks at the token log between two questions to the driver.
+const LOOKS: u32 = 256;
+
+/// What an engine needs of a model and its batch, whatever they run on.
+pub(super) trait Batched: Send {
+    fn device(&self) -> String;
+    fn config(&self) -> &ModelConfig;
+    fn options(&self) -> BatchOptions;
+    fn pages(&self) -> PageUsage;
+    fn memory(&self) -> MemoryUsage;
+    fn profile(&self) -> Result<Option<Profile>, SessionError>;
+
+    /// Adds a sequence and queues its first token; returns its slot.
+    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
+
+    /// Takes a sequence out.
+    fn remove(&mut self, slot: usize) -> Result<(), SessionError>;
+
+    /// Queues steps until every sequence's next token is on its way, and some more.
+    fn queue(&mut self) -> Result<(), SessionError>;
+
+    /// The next token of a sequence and whether it is the last that there can be; `None` when the text
+    /// ended before. Waits for it.
+    fn next(&mut self, slot: usize) -> Result<Option<(u32, bool)>, SessionError>;
+}
+
+/// A model with its batch.
+pub(super) struct BatchRunner<B: Backend> {
+    model: Model<B>,
+    batch: Batch<B>,
+    record: bool,
+    /// Tokens that the host has read, of each slot with a sequence.
+    read: Vec<Option<usize>>,
+}
+
+impl<B: Backend> BatchRunner<B> {
+    pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool) -> Self {
+        let read = vec![None; batch.options().max_batch];
+        Self { model, batch, record, read }
+    }
+}
+
+impl<B: Backend> Batched for BatchRunner<B> {
+    fn device(&self) -> String {
+        self.model.backend().describe()
+    }
+
+    fn config(&self) -> &ModelConfig {
+        self.model.config()
+    }
+
+    fn options(&self) -> BatchOptions {
+        self.batch.options()
+    }
+
+    fn pages(&self) -> PageUsage {
+        self.batch.pages()
+    }
+
+    fn memory(&self) -> MemoryUsage {
+        self.model.backend().memory()
+    }
+
+    fn profile(&self) -> Result<Option<Profile>, SessionError> {
+        Ok(self.model.backend().profile()?)
+    }
+
+    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+        let slot = self.model.admit(&mut self.batch, prompt, params)?;
+        self.read[slot] = Some(0);
+        Ok(slot)
+    }
+
+    fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
+        self.read[slot] = None;
+        self.batch.remove(self.model.backend(), slot)?;
+        Ok(())
+    }
+
+    fn queue(&mut self) -> Result<(), SessionError> {
+        loop {
+            let (mut starves, mut more, mut ahead) = (false, false, 0);
+            for (slot, read) in self.read.iter().enumerate() {
+                let Some(read) = *read else { continue };
+                let (queued, limit) = (self.batch.queued(slot), self.batch.limit(slot));
+                starves |= queued <= read && queued < limit;
+                more |= queued < limit;
+                ahead = ahead.max(queued - read.min(queued));
+            }
+            if !(starves || more && ahead < 1 + B::AHEAD) {
+                return Ok(());
+            }
+            self.model.decode_batch(&mut self.batch, self.record)?;
+        }
+    }
+
+    fn next(&mut self, slot: usize) -> Result<Option<(u32, bool)>, SessionError> {
+        let Some(read) = self.read[slot] else { return Ok(None) };
+        if read >= self.batch.queued(slot) {
+            return Ok(None);
+        }
+        loop {
+            for _ in 0..LOOKS {
+                let token = self.batch.token(slot, read);
+                if token != B::TokenLog::EMPTY {
+                    self.read[slot] = Some(read + 1);
+                    return Ok(Some((token, read + 1 == self.batch.limit(slot))));
+                }
+                std::hint::spin_loop();
+            }
+            // Nothing is queued and nothing came: an earlier token ended the text.
+            if self.model.backend().is_idle()? && self.batch.token(slot, read) == B::TokenLog::EMPTY
+            {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Names a request of a [`BatchEngine`]; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct RequestId(u64);
+
+/// What a step gave a request.
+#[derive(Clone, Debug)]
+pub struct StepOutput {
+    /// The request.
+    pub id: RequestId,
+    /// Its next token.
+    pub token: u32,
+    /// New text; empty while a character or a possible stop string is unfinished, and for models
+    /// without a tokenizer.
+    pub text: String,
+    /// The whole text, when this was its last token. The request is gone then.
+    pub finished: Option<Generated>,
+}
+
+/// A request under way.
+struct Request {
+    id: RequestId,
+    slot: usize,
+    params: SamplingParams,
+    answer: Answer<Arc<Tokenizer>>,
+    stats: GenerateStats,
+    added: Instant,
+    first: Option<Instant>,
+}
+
+/// A model, its tokenizer and a batch of sequences over a paged cache.
+///
+/// Each request has its own prompt, sampling parameters and stop conditions, and gives the tokens that it
+/// gives alone, whatever runs beside it.
+pub struct BatchEngine {
+    engine: Box<dyn Batched>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    load: LoadStats,
+    requests: Vec<Request>,
+    next_id: u64,
+}
+
+impl BatchEngine {
+    pub(super) fn new(
+        engine: Box<dyn Batched>,
+        tokenizer: Option<Tokenizer>,
+        load: LoadStats,
+    ) -> Self {
+        let tokenizer = tokenizer.map(Arc::new);
+        Self { engine, tokenizer, load, requests: Vec::new(), next_id: 0 }
+    }
+
+    /// One line for people: the device and what it runs.
+    pub fn device(&self) -> String {
+        self.engine.device()
+    }
+
+    /// The model's configuration.
+    pub fn config(&self) -> &ModelConfig {
+        self.engine.config()
+    }
+
+    /// Positions of the longest sequence, prompt and text together.
+    pub fn context(&self) -> usize {
+        self.engine.options().capacity
+    }
+
+    /// Requests that can run at once.
+    pub fn max_batch(&self) -> usize {
+        self.engine.options().max_batch
+    }
+
+    /// Pages of the cache, of [`super::PAGE_SIZE`] positions each.
+    pub fn pages(&self) -> PageUsage {
+        self.engine.pages()
+    }
+
+    /// The checkpoint's tokenizer, where it has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_deref()
+    }
+
+    /// What loading took.
+    pub fn load_stats(&self) -> &LoadStats {
+        &self.load
+    }
+
+    /// Memory of weights, cache and activations on the device.
+    pub fn memory(&self) -> MemoryUsage {
+        self.engine.memory()
+    }
+
+    /// Kernel times since the engine was made; see [`super::SessionBuilder::profile`].
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn profile(&self) -> Result<Option<Profile>, SessionError> {
+        self.engine.profile()
+    }
+
+    /// The ids of a text prompt, with the BOS token where the model wants one.
+    ///
+    /// # Errors
+    /// A model without a tokenizer; text that its vocabulary cannot spell.
+    pub fn encode(&self, prompt: &str) -> Result<Vec<u32>, SessionError> {
+        let tokenizer = self.tokenizer.as_ref().ok_or(SessionError::NoTokenizer)?;
+        Ok(tokenizer.encode(prompt, true)?)
+    }
+
+    /// Requests under way.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether no request is under way.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Adds a request that continues `prompt` (token ids), and runs its prompt. The pages for prompt and
+    /// `max_tokens` are taken at once, so that a request that was added can run to its end.
+    ///
+    /// # Errors
+    /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context;
+    /// [`crate::model::ModelError::BatchFull`] and [`crate::model::ModelError::PagesFull`] while others have the place (see
+    /// [`SessionError::is_full`]); a failed device.
+    pub fn add_request(
+        &mut self,
+        prompt: &[u32],
+        params: &SamplingParams,
+    ) -> Result<RequestId, SessionError> {
+        let added = Instant::now();
+        params.validate()?;
+        let ids = stop_ids(params, self.engine.config(), self.tokenizer.as_deref());
+        let slot = self.engine.admit(prompt, &device_params(params, &ids)?)?;
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.requests.push(Request {
+            id,
+            slot,
+            params: params.clone(),
+            answer: Answer::new(self.tokenizer.clone(), &params.stop, ids),
+            stats: GenerateStats { prompt_tokens: prompt.len(), ..Default::default() },
+            added,
+            first: None,
+        });
+        Ok(id)
+    }
+
+    /// Takes a request out before its end and returns what it has given; `None` when it is not there. Its
+    /// pages are free for the next one.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn remove_request(&mut self, id: RequestId) -> Result<Option<Generated>, SessionError> {
+        let Some(at) = self.requests.iter().position(|request| request.id == id) else {
+            return Ok(None);
+        };
+        let request = self.requests.remove(at);
+        self.engine.remove(request.slot)?;
+        Ok(Some(request.end(Finish::Cancelled).0))
+    }
+
+    /// Gives every request its next token, in the order in which they were added. On a GPU later steps
+    /// already run while the tokens are handed out.
+    ///
+    /// # Errors
+    /// A failed device; a token that the tokenizer does not have. All requests are taken out then.
+    pub fn step(&mut self) -> Result<Vec<StepOutput>, SessionError> {
+        let result = self.try_step();
+        if result.is_err() {
+            for request in self.requests.drain(..) {
+                // The first error is the one to report.
+                let _ = self.engine.remove(request.slot);
+            }
+        }
+        result
+    }
+
+    fn try_step(&mut self) -> Result<Vec<StepOutput>, SessionError> {
+        self.engine.queue()?;
+        let mut outputs = Vec::with_capacity(self.requests.len());
+        let mut left = Vec::with_capacity(self.requests.len());
+        let mut requests = VecDeque::from(std::mem::take(&mut self.requests));
+        while let Some(mut request) = requests.pop_front() {
+            let taken = request.take(self.engine.as_mut());
+            match taken {
+                Ok((output, None)) => {
+                    outputs.extend(output);
+                    left.push(request);
+                }
+                Ok((output, Some(finish))) => {
+                    self.engine.remove(request.slot)?;
+                    let (generated, tail) = request.end(finish);
+                    let last = output.map(|output| StepOutput {
+                        text: output.text + &tail,
+                        finished: Some(generated),
+                        ..output
+                    });
+                    outputs.extend(last);
+                }
+                Err(error) => {
+                    left.push(request);
+                    left.extend(requests);
+                    self.requests = left;
+                    return Err(error);
+                }
+            }
+        }
+        self.requests = left;
+        Ok(outputs)
+    }
+
+    /// Continues each of `prompts`, as many at once as there is room for, and returns the texts in the
+    /// same order. `each` sees every output, with the index of its prompt, and may end all of them.
+    ///
+    /// # Errors
+    /// As [`BatchEngine::add_request`] for a prompt that does not fit when it is alone, and
+    /// [`BatchEngine::step`]; all requests are taken out then. Requests that were added before run along,
+    /// and their outputs are lost.
+    pub fn generate(
+        &mut self,
+        prompts: &[Vec<u32>],
+        params: &[SamplingParams],
+        mut each: impl FnMut(usize, &StepOutput) -> ControlFlow<()>,
+    ) -> Result<Vec<Generated>, SessionError> {
+        if prompts.len() != params.len() {
+            let (prompts, params) = (prompts.len(), params.len());
+            return Err(SessionError::ParamsCount { prompts, params });
+        }
+        let mut waiting: VecDeque<usize> = (0..prompts.len()).collect();
+        let mut ids: Vec<(RequestId, usize)> = Vec::new();
+        let mut texts: Vec<Option<Generated>> = prompts.iter().map(|_| None).collect();
+        let mut flow = ControlFlow::Continue(());
+        while flow.is_continue() && !(waiting.is_empty() && self.is_empty()) {
+            while let Some(&next) = waiting.front() {
+                match self.add_request(&prompts[next], &params[next]) {
+                    Ok(id) => ids.push((id, next)),
+                    Err(error) if error.is_full() && !self.is_empty() => break,
+                    Err(error) => {
+                        for (id, _) in ids {
+                            self.remove_request(id)?;
+                        }
+                        return Err(error);
+                    }
+                }
+                waiting.pop_front();
+            }
+            for mut output in self.step()? {
+                let Some(&(_, index)) = ids.iter().find(|(id, _)| *id == output.id) else {
+                    continue;
+                };
+                if flow.is_continue() {
+                    flow = each(index, &output);
+                }
+                if let Some(text) = output.finished.take() {
+                    texts[index] = Some(text);
+                }
+            }
+        }
+        // What was ended has what it has given so far; what had to wait has nothing.
+        for (id, index) in ids {
+            if let Some(text) = self.remove_request(id)? {
+                texts[index] = Some(text);
+            }
+        }
+        let none = |len: usize| Generated {
+            tokens: Vec::new(),
+            text: String::new(),
+            finish: Finish::Cancelled,
+            stats: GenerateStats { prompt_tokens: len, ..Default::default() },
+        };
+        let texts = texts.into_iter().zip(prompts);
+        Ok(texts.map(|(text, prompt)| text.unwrap_or_else(|| none(prompt.len()))).collect())
+    }
+}
+
+impl Request {
+    /// Takes the next token from the engine. A text may end without one.
+    fn take(
+        &mut self,
+        engine: &mut dyn Batched,
+    ) -> Result<(Option<StepOutput>, Option<Finish>), SessionError> {
+        let Some((token, is_last)) = engine.next(self.slot)? else {
+            return Ok((None, Some(self.answer.limit(&self.params))));
+        };
+        let now = Instant::now();
+        let first = *self.first.get_or_insert(now);
+        self.stats.prefill_seconds = (first - self.added).as_secs_f64();
+        self.stats.decode_seconds = (now - first).as_secs_f64();
+        let (text, finish) = self.answer.push(token)?;
+        let finish = finish.or_else(|| is_last.then(|| self.answer.limit(&self.params)));
+        Ok((Some(StepOutput { id: self.id, token, text, finished: None }), finish))
+    }
+
+    /// The whole text, and the part of it that was held back.
+    fn end(mut self, finish: Finish) -> (Generated, String) {
+        let tail = self.answer.end(finish);
+        self.stats.generated_tokens = self.answer.tokens.len();
+        let Answer { tokens, text, .. } = self.answer;
+        (Generated { tokens, text, finish, stats: self.stats }, tail)
+    }
+}

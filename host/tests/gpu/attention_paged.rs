@@ -1,0 +1,290 @@
+//! [`contract::attention_paged`]: rows of many sequences, pages anywhere, rows that are not there.
+
+use bitnet_gpu::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
+use bitnet_gpu::ops::kv_append::Heads;
+use bitnet_gpu::ops::rope::RopeTable;
+use bitnet_gpu::ops::{Backend, OpError, RowType, RowWords};
+use bitnet_gpu::reference::Inputs as Seeded;
+use bitnet_gpu::reference::attention_paged::{TEST_SHAPES, attention_paged};
+use bitnet_gpu::selftest::attention_paged::Inputs;
+use bitnet_gpu::selftest::{self, Output};
+use contract::attention_paged::{ABSENT, MAX_HEAD_DIM, NO_PAGE, counters_len};
+use contract::w2a8::MAX_ROWS;
+
+use crate::kv_append::BAD_HEADS;
+use crate::support::{check, dimension, generated, on_lane, refused, short, zeros};
+
+on_lane! {
+    listed_shapes
+    every_head_size
+    grouped_heads
+    positions_around_pages
+    many_rows
+    neighbours_of_one_sequence
+    rows_without_a_page_give_nan
+    a_grid_for_fewer_positions_gives_nan
+    unusual_values
+    generated_shapes
+    refusals
+}
+
+const ELEMENTS: [RowType; 2] = [RowType::Bf16, RowType::F32];
+
+fn expected(inputs: &Inputs) -> Vec<Output> {
+    let Inputs { heads, qkv, pool, pages, angles, rows, capacity, .. } = inputs;
+    let mut values = pool.values.clone();
+    let tables = (&angles.cos[..], &angles.sin[..]);
+    let out =
+        attention_paged(qkv, &mut values, *pages, pool.element, tables, rows, *capacity, *heads);
+    vec![
+        Output::floats("out", &[rows.len(), heads.q_len()], &out),
+        Output::floats("qkv", &[rows.len(), heads.qkv_len()], qkv),
+        inputs.pool_output("k_cache", &values.k),
+        inputs.pool_output("v_cache", &values.v),
+    ]
+}
+
+/// As rows of anything, and as a step that reaches the last position or all of a table.
+fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
+    let positions: Vec<_> = inputs.rows.iter().map(|row| row.position).collect();
+    let what = format!("{:?} {:?} at {positions:?}", inputs.pool.element, inputs.heads);
+    let expected = expected(inputs);
+    check(b, inputs, &expected, &what);
+    if inputs.one_sequence {
+        return;
+    }
+    let last = positions.iter().filter(|&&p| (p as usize) < inputs.capacity).max();
+    let heads = inputs.heads;
+    let counters = counters_len(positions.len(), heads.heads, heads.kv_heads);
+    let counters = Output::words("counters", &[counters], vec![0; counters]);
+    let expected = [&[counters], &expected[..]].concat();
+    for reach in [last.map_or(1, |&p| p as usize + 1), inputs.capacity] {
+        let step = Inputs { reach: Some(reach), ..inputs.clone() };
+        check(b, &step, &expected, format!("{what}, a step to {reach}"));
+    }
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(1);
+    for &(heads, kv_heads, head_dim, positions) in TEST_SHAPES {
+        for element in ELEMENTS {
+            let heads = Heads { heads, kv_heads, head_dim };
+            check_case(b, &Inputs::scattered(element, heads, positions, &mut seeded));
+        }
+    }
+}
+
+fn every_head_size<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(2);
+    for half in 1..=MAX_HEAD_DIM as usize / 2 {
+        let heads = Heads { heads: 2, kv_heads: 1, head_dim: 2 * half };
+        let positions = [64 - half as u32 % 3, 5];
+        check_case(b, &Inputs::scattered(ELEMENTS[half % 2], heads, &positions, &mut seeded));
+    }
+}
+
+fn grouped_heads<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(3);
+    for (heads, kv_heads) in
+        [(1, 1), (4, 1), (4, 4), (5, 1), (9, 1), (12, 4), (20, 5), (16, 2), (32, 32)]
+    {
+        for (element, head_dim) in ELEMENTS.into_iter().flat_map(|e| [(e, 20), (e, 64)]) {
+            let heads = Heads { heads, kv_heads, head_dim };
+            check_case(b, &Inputs::scattered(element, heads, &[70, 3, 128], &mut seeded));
+        }
+    }
+}
+
+fn positions_around_pages<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(4);
+    for head_dim in [24, 128] {
+        let heads = Heads { heads: 2, kv_heads: 1, head_dim };
+        let all = [0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 511, 512, 1100];
+        for element in ELEMENTS {
+            check_case(b, &Inputs::scattered(element, heads, &all, &mut seeded));
+        }
+    }
+}
+
+fn many_rows<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(5);
+    let heads = Heads { heads: 8, kv_heads: 2, head_dim: 64 };
+    for m in [16, 33, 64, 200] {
+        let positions: Vec<_> =
+            (0..m).map(|m| if m % 7 == 3 { ABSENT } else { seeded.below(150) as u32 }).collect();
+        for element in ELEMENTS {
+            check_case(b, &Inputs::scattered(element, heads, &positions, &mut seeded));
+        }
+    }
+}
+
+/// As in a prefill: each sees the keys of those in front of it.
+fn neighbours_of_one_sequence<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(6);
+    let heads = Heads { heads: 4, kv_heads: 2, head_dim: 24 };
+    for (start, m) in [(0, 1), (0, 70), (61, 5), (64, 64), (100, 130)] {
+        for element in ELEMENTS {
+            check_case(b, &Inputs::neighbours(element, heads, start, m, &mut seeded));
+        }
+    }
+}
+
+/// Past the table, or with a table that names a page that is not there: nothing is stored, and no other
+/// row notices.
+fn rows_without_a_page_give_nan<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(7);
+    for head_dim in [32, 128] {
+        let heads = Heads { heads: 4, kv_heads: 2, head_dim };
+        for element in ELEMENTS {
+            let good = Inputs::scattered(element, heads, &[130, 70, 130, 9], &mut seeded);
+            let pages = good.pages as u32;
+            for bad in [pages, NO_PAGE] {
+                for block in 0..3 {
+                    let mut inputs = good.clone();
+                    inputs.rows[2].table[block] = bad;
+                    check_case(b, &inputs);
+                }
+            }
+            for position in [good.capacity as u32, ABSENT - 1] {
+                let mut inputs = good.clone();
+                inputs.rows[0].position = position;
+                check_case(b, &inputs);
+            }
+        }
+    }
+}
+
+/// On a GPU, where there is a grid; the CPU needs none.
+fn a_grid_for_fewer_positions_gives_nan<B: Backend>(b: &B) {
+    if B::AHEAD == 0 {
+        return;
+    }
+    let mut seeded = Seeded::new(9);
+    let heads = Heads { heads: 8, kv_heads: 2, head_dim: 64 };
+    let mut inputs = Inputs::scattered(RowType::Bf16, heads, &[64, 9, 200], &mut seeded);
+    let whole = selftest::run(b, &inputs).expect("a run");
+    inputs.reach = Some(64);
+    let found = selftest::run(b, &inputs).expect("a run");
+    assert_eq!(found[0].bits, vec![0; 6], "counters");
+    for (m, (found, whole)) in found[1].bits.chunks(512).zip(whole[0].bits.chunks(512)).enumerate()
+    {
+        match m {
+            1 => assert_eq!(found, whole),
+            _ => assert!(found.iter().all(|&v| f32::from_bits(v).is_nan()), "row {m}"),
+        }
+    }
+}
+
+fn unusual_values<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(8);
+    for head_dim in [32, 128] {
+        let heads = Heads { heads: 2, kv_heads: 1, head_dim };
+        for by in [0.0, 1e-39, 1e-30, 60.0, 1e4, 1e30, f32::INFINITY, f32::NAN] {
+            for element in ELEMENTS {
+                for from in [0, heads.q_len(), heads.q_len() + head_dim] {
+                    let mut inputs = Inputs::scattered(element, heads, &[130, 130, 2], &mut seeded);
+                    inputs.qkv[from..from + head_dim].iter_mut().for_each(|v| *v *= by);
+                    check_case(b, &inputs);
+                }
+            }
+        }
+    }
+}
+
+fn generated_shapes<B: Backend>(b: &B) {
+    for i in 0..generated("attention_paged") {
+        let mut seeded = Seeded::new(13_000 + i as u64);
+        let kv_heads = 1 + seeded.below(3);
+        let heads = kv_heads * (1 + seeded.below(5));
+        let head_dim = 2 * (1 + seeded.below(MAX_HEAD_DIM as usize / 2));
+        let heads = Heads { heads, kv_heads, head_dim };
+        let end = [3, 70, 300][seeded.below(3)];
+        let positions: Vec<_> = (0..1 + seeded.below(5))
+            .map(|_| if seeded.below(8) == 0 { ABSENT } else { seeded.below(end) as u32 })
+            .collect();
+        check_case(b, &Inputs::scattered(ELEMENTS[i % 2], heads, &positions, &mut seeded));
+    }
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let heads = Heads { heads: 4, kv_heads: 2, head_dim: 10 };
+    let (m, capacity) = (3, 130);
+    let (qkv, few_qkv) = (&zeros::<B, f32>(b, 240), &zeros::<B, f32>(b, 239));
+    let (out, few) = (&mut zeros::<B, f32>(b, 120), &mut zeros::<B, f32>(b, 119));
+    let (words, few_words) = (&zeros::<B, u32>(b, 12), &zeros::<B, u32>(b, 11));
+    let rope = &RopeTable::new(b, 130, 10, 1e4).expect("angles");
+    let positions = RowWords::<B> { words, at: 3, stride: 4 };
+    let tables = RowWords::<B> { words, at: 1, stride: 4 };
+    macro_rules! paged {
+        ($cache:expr $(, $field:ident: $value:expr)*) => {{
+            #[allow(unused_mut)]
+            let mut op = AttentionPaged {
+                qkv, cache: $cache, rope, out: &mut *out, positions, tables, capacity, m, heads,
+                step: None,
+            };
+            $(op.$field = $value;)*
+            b.attention_paged(op)
+        }};
+    }
+    for element in ELEMENTS {
+        let cache = &mut PagedCache::<B>::alloc(b, heads, 9, element).expect("pages");
+        refused!(short("qkv"), paged!(cache, qkv: few_qkv));
+        refused!(short("out"), paged!(cache, out: few));
+        refused!(
+            short("positions"),
+            paged!(cache, positions: RowWords { words: few_words, ..positions })
+        );
+        refused!(
+            short("positions"),
+            paged!(cache, positions: RowWords { at: usize::MAX, ..positions })
+        );
+        refused!(
+            short("positions"),
+            paged!(cache, positions: RowWords { stride: usize::MAX, ..positions })
+        );
+        refused!(short("tables"), paged!(cache, tables: RowWords { words: few_words, ..tables }));
+        refused!(short("tables"), paged!(cache, tables: RowWords { at: 10, stride: 0, ..tables }));
+        for m in [0, MAX_ROWS + 1] {
+            refused!(dimension("m"), paged!(cache, m: m));
+        }
+        for capacity in [0, MAX_ROWS + 1] {
+            refused!(dimension("capacity"), paged!(cache, capacity: capacity));
+        }
+        refused!(short("angles"), paged!(cache, capacity: 131));
+        let mut scratch = PagedScratch::<B>::alloc(b, heads, m, 9).expect("scratch");
+        for reach in [0, 131] {
+            let step = Some(PagedStep { scratch: &mut scratch, reach });
+            refused!(dimension("reach"), paged!(cache, step: step));
+        }
+        let mut few_partial =
+            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
+        let step = Some(PagedStep { scratch: &mut few_partial, reach: 1 });
+        refused!(short("partial"), paged!(cache, step: step));
+        let mut few_counters =
+            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12), counters: zeros(b, 5) };
+        let step = Some(PagedStep { scratch: &mut few_counters, reach: 1 });
+        refused!(short("counters"), paged!(cache, step: step));
+        let bytes = 9 * 2 * 64 * 16 * element.bytes();
+        let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };
+        for (bad, cache) in
+            [("k_pages", &mut cut(bytes - 1, bytes)), ("v_pages", &mut cut(bytes, bytes - 1))]
+        {
+            refused!(short(bad), paged!(cache));
+        }
+        let other = RopeTable::new(b, 130, 12, 1e4).expect("angles");
+        let dims = |e: &OpError| matches!(e, OpError::Mismatch { found: 12, expected: 10, .. });
+        refused!(dims, paged!(cache, rope: &other));
+        for (bad, heads) in BAD_HEADS {
+            refused!(dimension(bad), paged!(cache, heads: heads));
+        }
+        let wide = Heads { head_dim: MAX_HEAD_DIM as usize + 2, ..heads };
+        refused!(dimension("head_dim"), paged!(cache, heads: wide));
+    }
+    for (bad, pages, element) in [
+        ("pages", 0, RowType::F32),
+        ("pages", MAX_ROWS + 1, RowType::F32),
+        ("bits of an f16 cache", 1, RowType::F16),
+    ] {
+        refused!(dimension(bad), PagedCache::<B>::alloc(b, heads, pages, element).map(drop));
+    }
+}

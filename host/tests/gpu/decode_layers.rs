@@ -1,0 +1,102 @@
+//! [`contract::decode_layers`]: whole layers against the oracles, several rows one after the other.
+
+use bitnet_gpu::ops::act_quant::Gate;
+use bitnet_gpu::ops::decode_layers::{DecodeTable, Layer, Linear, shape};
+use bitnet_gpu::ops::kv_append::{Heads, KvCache};
+use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType};
+use bitnet_gpu::reference::decode_layers::{Case, TEST_SHAPES, decode_layers};
+use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::kv_append::Cache;
+use contract::w2a8::Segments;
+
+use crate::support::{check, on_lane};
+
+on_lane! {
+    listed_shapes
+    positions_around_key_blocks
+    long_contexts
+    many_rows_on_one_table
+    rows_that_are_not_finite
+    refusals
+}
+
+fn check_case<B: Backend>(b: &B, case: &Case, what: &str) {
+    let (rows, caches) = decode_layers(case);
+    let mut want: Vec<_> = rows.iter().map(|h| Output::floats("h", &[h.len()], h)).collect();
+    for (before, after) in case.caches.iter().zip(&caches) {
+        let cache = Cache { element: RowType::Bf16, values: before.clone(), padding: 0.0 };
+        for (tensor, side) in [("k_cache", &after.k), ("v_cache", &after.v)] {
+            let words = cache.padded(case.heads, side, |_| false);
+            want.push(cache.output(tensor, case.heads, words));
+        }
+    }
+    check(b, case, &want, what.to_owned());
+}
+
+fn listed_shapes<B: Backend>(b: &B) {
+    for (i, &sizes) in TEST_SHAPES.iter().enumerate() {
+        let gate = [Gate::Relu2, Gate::Silu][i % 2];
+        let rows = if sizes.1 > 1000 { 2 } else { 3 };
+        check_case(b, &Case::new(sizes, rows, i % 3 != 1, gate, 1), &format!("{sizes:?}"));
+    }
+}
+
+fn positions_around_key_blocks<B: Backend>(b: &B) {
+    for start in [0, 1, 61, 62, 63, 64, 127, 191, 511] {
+        let sizes = (2, 40, 24, 5, 1, 32, start);
+        check_case(b, &Case::new(sizes, 2, true, Gate::Relu2, 2), &format!("{sizes:?}"));
+    }
+}
+
+/// More key blocks than a warp has lanes, and than a block keeps on their way.
+fn long_contexts<B: Backend>(b: &B) {
+    for (heads, kv_heads, start) in [(4, 1, 2100), (40, 20, 2047), (9, 3, 4100)] {
+        let sizes = (2, 64, 32, heads, kv_heads, 8, start);
+        check_case(b, &Case::new(sizes, 2, true, Gate::Relu2, 3), &format!("{sizes:?}"));
+    }
+}
+
+fn many_rows_on_one_table<B: Backend>(b: &B) {
+    let sizes = (4, 200, 150, 4, 2, 64, 50);
+    check_case(b, &Case::new(sizes, 40, true, Gate::Relu2, 4), "40 rows");
+}
+
+/// NaN and infinity come through to the end, and the row after them is as if they had not been in the residual stream.
+fn rows_that_are_not_finite<B: Backend>(b: &B) {
+    for value in [f32::NAN, f32::INFINITY, f32::from_bits(u32::MAX), 0.0, 1e30] {
+        let mut case = Case::new((2, 150, 40, 2, 1, 16, 5), 3, true, Gate::Relu2, 5);
+        case.rows[1][17] = value;
+        case.rows[2].fill(value);
+        check_case(b, &case, &format!("{value:?}"));
+    }
+}
+
+/// A model of one layer.
+fn layers<B: Backend>(w: &[PackedLinear<B>; 4]) -> Vec<Layer<'_, B>> {
+    vec![w.each_ref().map(|w| Linear { w, norm: None })]
+}
+
+fn refusals<B: Backend>(b: &B) {
+    let heads = Heads { heads: 2, kv_heads: 1, head_dim: 16 };
+    let linear = |n: usize, k: usize| {
+        let segments = Segments::new(&[(n, 1.0)]).expect("a segment");
+        PackedLinear::alloc(b, "test", k, segments).expect("room")
+    };
+    let (hidden, ffn) = (32, 48);
+    let w = [linear(64, hidden), linear(hidden, 32), linear(2 * ffn, hidden), linear(hidden, ffn)];
+    let cache = |element| vec![KvCache::alloc(b, heads, 70, element).expect("room")];
+    let bf16 = cache(RowType::Bf16);
+    let good = shape(1, hidden, ffn, heads);
+    assert!(DecodeTable::new(b, good, &layers(&w), &bf16).is_ok());
+    let refused = |shape, w: &[PackedLinear<B>; 4], caches: &[KvCache<B>]| {
+        DecodeTable::new(b, shape, &layers(w), caches).err().expect("a refusal")
+    };
+    let error = refused(good, &w, &cache(RowType::F32));
+    assert!(matches!(error, OpError::Dimension { what: "bits of a cache", found: 32, .. }));
+    let error = refused(shape(2, hidden, ffn, heads), &w, &bf16);
+    assert!(matches!(error, OpError::Mismatch { what: "number of layers", .. }), "{error}");
+    let error = refused(shape(1, hidden, ffn + 1, heads), &w, &bf16);
+    assert!(matches!(error, OpError::Mismatch { what: "n", .. }), "{error}");
+    let error = refused(shape(1, 2561, ffn, heads), &w, &bf16);
+    assert!(matches!(error, OpError::Dimension { found: 2561, .. }), "{error}");
+}

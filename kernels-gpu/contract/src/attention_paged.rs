@@ -1,0 +1,177 @@
+//! Attention of rows of several sequences over a cache of pages: rotation of q and k, append to the
+//! pages, attention over them.
+//!
+//! | tensor       | element     | shape                               | layout                           |
+//! |--------------|-------------|-------------------------------------|----------------------------------|
+//! | `qkv`        | `f32`       | `[M, (heads + 2 kv_heads) * head_dim]` | q heads, k heads, v heads; not changed |
+//! | pages        | bf16 or f32 | `[pages, kv_heads, PAGE, kv_stride(head_dim)]` | keys; values likewise |
+//! | `cos`, `sin` | `f32`       | `[capacity, head_dim / 2]`          | see [`crate::rope`]              |
+//! | `positions`  | `u32`       | `[M]`                               | position of each row, `position_stride` apart |
+//! | `tables`     | `u32`       | `[M, ceil(capacity / PAGE)]`        | pages of each row's sequence, `table_stride` apart; 0: all rows are of one |
+//! | `out`        | `f32`       | `[M, heads * head_dim]`             | contiguous                       |
+//! | `partial`    | `f32`       | `[pages, heads, partial_len(head_dim)]` | scratch of a step            |
+//! | `counters`   | `u32`       | `[`[`counters_len`]`]`              | scratch of a step, zero before and after |
+//!
+//! Position `p` of a sequence is place `p % PAGE` of page `tables[p / PAGE]`. First every row's key
+//! (rotated) and value are stored at its position, then row `m` attends to positions `0 ..= positions[m]`
+//! of its sequence. The arithmetic is that of [`crate::attention`] behind [`crate::kv_append`] with
+//! rotation, and gives their bits: a page is one key block. Nothing a row gives depends on other
+//! sequences.
+//!
+//! A row whose position is [`ABSENT`] is not there: nothing is stored, its output is zeros. A row at
+//! or past `capacity`, or whose table names a page that is not there, gives NaN, and its key is not
+//! stored.
+//!
+//! `attention_paged_append_*` stores, then `attention_paged_rows_*` walks over the pages of a row, one block
+//! for each of its heads. Where every row has a sequence of its own, with pages of its own, a step is
+//! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
+//! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
+//! its key. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
+//! them first to last. A grid for fewer positions than a row has gives NaN, and does not store its key.
+
+use crate::kv_append::kv_stride;
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+
+pub use crate::attention::{MAX_HEAD_DIM, SMEM_BYTES, THREADS};
+use crate::num::KEY_BLOCK;
+
+/// Positions of a page: a key block.
+pub const PAGE: usize = KEY_BLOCK;
+/// The position of a row that is not there.
+pub const ABSENT: u32 = u32::MAX;
+/// A page that no pool has.
+pub const NO_PAGE: u32 = u32::MAX;
+/// Threads of a block that appends.
+pub const APPEND_THREADS: u32 = 64;
+
+/// Heads that a block of a step takes.
+pub const STEP_HEADS: u32 = 4;
+/// Largest head of a step: a multiple of 8.
+pub const STEP_HEAD_DIM: u32 = 128;
+/// Bytes from key to key in shared memory: a piece of 16 more than a key, so that eight lie in all banks.
+pub const STEP_KEY_BYTES: u32 = 2 * STEP_HEAD_DIM + 16;
+/// Bytes from value to value in shared memory.
+pub const STEP_VALUE_BYTES: u32 = 2 * STEP_HEAD_DIM;
+/// Shared memory of a step: keys, values, queries, scores, then maximum and sum of each head and a ticket.
+pub const STEP_SMEM_BYTES: u32 = PAGE as u32 * (STEP_KEY_BYTES + STEP_VALUE_BYTES)
+    + 4 * STEP_HEADS * (STEP_HEAD_DIM + PAGE as u32)
+    + 8 * STEP_HEADS
+    + 16;
+
+/// Whether a step takes heads of this size, in bf16.
+pub const fn step_takes(head_dim: usize) -> bool {
+    head_dim > 0 && head_dim <= STEP_HEAD_DIM as usize && head_dim.is_multiple_of(8)
+}
+
+/// Blocks that share the heads of one kv head.
+pub const fn step_parts(heads: u32, kv_heads: u32) -> u32 {
+    (heads / kv_heads).div_ceil(STEP_HEADS)
+}
+
+/// Elements of `counters` for `m` rows.
+pub const fn counters_len(m: usize, heads: usize, kv_heads: usize) -> usize {
+    m * kv_heads * step_parts(heads as u32, kv_heads as u32) as usize
+}
+
+/// Elements that one page of one head leaves in `partial`: maximum, sum, weighted values.
+pub const fn partial_len(head_dim: usize) -> usize {
+    2 + head_dim
+}
+
+/// Blocks of a step: pages, parts of heads within kv heads, rows. `None` where a grid cannot have so many.
+pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> Option<[u32; 3]> {
+    let units = kv_heads.saturating_mul(step_parts(heads, kv_heads));
+    if m <= 65_535 && units <= 65_535 { Some([key_blocks, units, m]) } else { None }
+}
+
+/// Elements of a page: its keys, or its values.
+pub const fn page_len(kv_heads: usize, head_dim: usize) -> usize {
+    kv_heads * PAGE * kv_stride(head_dim)
+}
+
+/// The only parameter of all kernels, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Fused projections.
+    pub qkv: DevPtr<f32>,
+    /// Keys in the kernel's element type.
+    pub k_pages: DevPtr<u8>,
+    /// Values in the kernel's element type.
+    pub v_pages: DevPtr<u8>,
+    /// Cosines.
+    pub cos: DevPtr<f32>,
+    /// Sines.
+    pub sin: DevPtr<f32>,
+    /// Position of row 0.
+    pub positions: DevPtr<u32>,
+    /// Table of row 0.
+    pub tables: DevPtr<u32>,
+    /// Output.
+    pub out: DevPtr<f32>,
+    /// Scratch of a step.
+    pub partial: DevPtr<f32>,
+    /// Scratch of a step.
+    pub counters: DevPtr<u32>,
+    /// Rows.
+    pub m: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u32,
+    /// Elements of a head: even, at most [`MAX_HEAD_DIM`].
+    pub head_dim: u32,
+    /// Elements between the positions of two rows.
+    pub position_stride: u32,
+    /// Elements between the tables of two rows.
+    pub table_stride: u32,
+    /// Pages that there are.
+    pub pages: u32,
+    /// Positions of a table.
+    pub capacity: u32,
+    /// Multiplier of the scores, `1 / sqrt(head_dim)`.
+    pub scale: f32,
+}
+
+/// Blocks that append: k heads and v heads within rows. More than a grid can have saturate, and are
+/// refused by the launch.
+pub const fn append_grid(m: u32, kv_heads: u32) -> [u32; 3] {
+    [m.saturating_mul(kv_heads.saturating_mul(2)), 1, 1]
+}
+
+/// Blocks that attend: heads within rows.
+pub const fn grid(m: u32, heads: u32) -> [u32; 3] {
+    [m.saturating_mul(heads), 1, 1]
+}
+
+macro_rules! kernels {
+    ($($name:ident $symbol:literal $threads:ident $smem:expr, $doc:literal;)*) => { $(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, $threads).with_smem($smem).with_min_blocks(1);
+        }
+    )* };
+}
+
+kernels! {
+    AppendBf16 "attention_paged_append_bf16" APPEND_THREADS 0, "Rotates k, stores k and v in bf16 pages.";
+    AppendF32 "attention_paged_append_f32" APPEND_THREADS 0, "Rotates k, stores k and v in f32 pages.";
+    RowsBf16 "attention_paged_rows_bf16" THREADS SMEM_BYTES, "One block per row and head, bf16 pages.";
+    RowsF32 "attention_paged_rows_f32" THREADS SMEM_BYTES, "One block per row and head, f32 pages.";
+}
+
+/// A step over bf16 pages.
+pub enum StepBf16 {}
+
+impl Kernel for StepBf16 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", THREADS)
+        .with_min_sm(80)
+        .with_smem(STEP_SMEM_BYTES)
+        .with_min_blocks(6)
+        .with_all_shared();
+}

@@ -1,0 +1,305 @@
+//! Up to four heads of a row at one of its pages: what a step brings into shared memory, and what it leaves.
+
+use contract::attention_paged::{
+    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_VALUE_BYTES, THREADS, page_len,
+    partial_len,
+};
+use contract::num::{BlockSum, Running, f32_to_bf16};
+use contract::rope::rotate;
+
+use super::page;
+use super::tile::{KEYS, OWN, keys, queries, values};
+use crate::arch::async_copy::{commit_group, copy_x16};
+use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x2};
+use crate::arch::thread::thread_idx_x;
+use crate::element::Bf16;
+
+/// Lanes that copy a key: one for each 16 bytes of the largest.
+const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
+/// Results in flight at once when they are combined.
+const COMBINE: usize = 4;
+/// Pairs of the largest head; heads that a thread rotates a pair of.
+const PAIRS: u32 = STEP_HEAD_DIM / 2;
+const ROTATED: usize = (STEP_HEADS * PAIRS / THREADS) as usize;
+
+/// Up to four heads of a row, at one of its pages.
+pub(super) struct Step<'a> {
+    pub(super) args: &'a Args,
+    pub(super) m: u32,
+    pub(super) kv_head: u32,
+    /// The first head.
+    pub(super) head: u32,
+    /// Heads.
+    pub(super) count: u32,
+    pub(super) pos: u32,
+    /// The page; [`Args::pages`] or more when it is not there.
+    pub(super) page: u32,
+    /// Whether this block stores the row's own key, if it is in this page.
+    pub(super) stores: bool,
+}
+
+/// A bf16 word of two numbers.
+#[inline(always)]
+fn word(low: f32, high: f32) -> u32 {
+    u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
+}
+
+impl Step<'_> {
+    /// Element 0 of head `head` of the row: the q heads, the k heads, the v heads.
+    #[inline(always)]
+    fn source(&self, head: u32) -> *const f32 {
+        let Args { heads, kv_heads, head_dim, qkv, .. } = *self.args;
+        let row = self.m as usize * ((heads + 2 * kv_heads) * head_dim) as usize;
+        qkv.as_ptr().cast_const().wrapping_add(row + (head * head_dim) as usize)
+    }
+
+    /// Element 0 of the kv head's part of the page.
+    #[inline(always)]
+    fn part(&self) -> usize {
+        let Args { kv_heads, head_dim, .. } = *self.args;
+        self.page as usize * page_len(kv_heads as usize, head_dim as usize)
+            + (self.kv_head * KEYS * head_dim) as usize
+    }
+
+    /// Asks for `stored` keys, then for their values: a group each.
+    ///
+    /// # Safety
+    ///
+    /// The page has so many; nobody uses shared memory.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self, stored: u32) {
+        let Args { head_dim, k_pages, v_pages, .. } = *self.args;
+        let (lane, first) = (thread_idx_x() % COPY_LANES, thread_idx_x() / COPY_LANES);
+        for (pages, tile, bytes) in
+            [(k_pages, keys(), STEP_KEY_BYTES), (v_pages, values(), STEP_VALUE_BYTES)]
+        {
+            let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
+            let mut key = first;
+            while key < stored {
+                if 8 * lane < head_dim {
+                    let at = (key * head_dim + 8 * lane) as usize;
+                    // SAFETY: 16 bytes of a key of the page, which is written before this launch.
+                    unsafe {
+                        copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true)
+                    };
+                }
+                key += THREADS / COPY_LANES;
+            }
+            commit_group();
+        }
+    }
+
+    /// This thread's pair of each head it rotates, as it stands; the last head again where there are fewer.
+    ///
+    /// # Safety
+    ///
+    /// The pointers of `args` cover the contract's table.
+    #[inline(always)]
+    pub(super) unsafe fn raw_queries(&self) -> [[f32; 2]; ROTATED] {
+        let half = self.args.head_dim / 2;
+        let pair = thread_idx_x() % PAIRS;
+        core::array::from_fn(|i| {
+            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let from = self.source(self.head + head.min(self.count - 1));
+            let from = from.wrapping_add(pair as usize);
+            // SAFETY: both elements of a pair of a head of the row, when it is one.
+            unsafe {
+                [ld_if(pair < half, from), ld_if(pair < half, from.wrapping_add(half as usize))]
+            }
+        })
+    }
+
+    /// Rotates `raw` queries into shared memory.
+    ///
+    /// # Safety
+    ///
+    /// `pos` is below the capacity; nobody reads the queries.
+    #[inline(always)]
+    pub(super) unsafe fn load_queries(&self, raw: [[f32; 2]; ROTATED]) {
+        let half = self.args.head_dim / 2;
+        let pair = thread_idx_x() % PAIRS;
+        if pair >= half {
+            return;
+        }
+        // SAFETY: by the caller.
+        let (cos, sin) = unsafe { self.angle(pair) };
+        let mut i = 0;
+        while i < ROTATED {
+            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let to = queries().add(head * STEP_HEAD_DIM + pair);
+            let (lo, hi) = rotate(raw[i][0], raw[i][1], cos, sin);
+            // SAFETY: the pair's places.
+            unsafe {
+                to.write(lo);
+                to.add(half).write(hi);
+            }
+            i += 1;
+        }
+    }
+
+    /// Cosine and sine of a pair at the row's position.
+    ///
+    /// # Safety
+    ///
+    /// `pos` is below the capacity and `pair` below half of a head.
+    #[inline(always)]
+    unsafe fn angle(&self, pair: u32) -> (f32, f32) {
+        let at = self.pos as usize * (self.args.head_dim / 2) as usize + pair as usize;
+        // SAFETY: the caller's promise; the tables never change.
+        unsafe {
+            (
+                ld_nc(self.args.cos.as_ptr().cast_const().wrapping_add(at)),
+                ld_nc(self.args.sin.as_ptr().cast_const().wrapping_add(at)),
+            )
+        }
+    }
+
+    /// Puts the row's own key and value behind the stored ones, and stores them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Step::load_queries`]; the row's place is in this page.
+    #[inline(always)]
+    pub(super) unsafe fn make_new(&self) {
+        let Args { heads, kv_heads, head_dim, k_pages, v_pages, .. } = *self.args;
+        let place = self.pos % KEYS;
+        let at = self.part() + (place * head_dim) as usize;
+        let half = head_dim / 2;
+        // Two neighbours of each half; then two neighbours of the value.
+        let i = thread_idx_x();
+        if 2 * i < half {
+            let from = self.source(heads + self.kv_head).wrapping_add(2 * i as usize);
+            // SAFETY: two pairs of the key.
+            let (low, high) = unsafe {
+                let (a, b) = (self.angle(2 * i), self.angle(2 * i + 1));
+                let [lo, hi] = [from, from.wrapping_add(half as usize)].map(|p| ld_x2(p.cast()));
+                let (a, b) = (rotate(lo[0], hi[0], a.0, a.1), rotate(lo[1], hi[1], b.0, b.1));
+                (word(a.0, b.0), word(a.1, b.1))
+            };
+            let tile = keys().add(place * STEP_KEY_BYTES).cast::<u32>();
+            let page = k_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
+            // SAFETY: words i and half / 2 + i of the key, in both places this thread's.
+            unsafe {
+                tile.add(i).write(low);
+                tile.add(half / 2 + i).write(high);
+                if self.stores {
+                    st(page.wrapping_add(i as usize), low);
+                    st(page.wrapping_add((half / 2 + i) as usize), high);
+                }
+            }
+        }
+        if i < half {
+            let from = self.source(heads + kv_heads + self.kv_head).wrapping_add(2 * i as usize);
+            let tile = values().add(place * STEP_VALUE_BYTES).cast::<u32>();
+            let page = v_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
+            // SAFETY: two elements of the value; word i of it, in both places this thread's.
+            unsafe {
+                let [a, b]: [f32; 2] = ld_x2(from.cast());
+                tile.add(i).write(word(a, b));
+                if self.stores {
+                    st(page.wrapping_add(i as usize), word(a, b));
+                }
+            }
+        }
+    }
+
+    /// Element 0 of what page `page` leaves for head `head`.
+    #[inline(always)]
+    pub(super) fn partial(&self, page: u32, head: u32) -> *mut f32 {
+        let Args { heads, head_dim, partial, .. } = *self.args;
+        let at = page as usize * heads as usize + head as usize;
+        partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
+    }
+
+    /// Pages `first ..` of `blocks`, the last one again past the end.
+    ///
+    /// # Safety
+    ///
+    /// `first < blocks`, whose pages lie below the capacity.
+    #[inline(always)]
+    pub(super) unsafe fn pages(&self, first: u32, blocks: u32) -> [u32; COMBINE] {
+        core::array::from_fn(|b| {
+            // SAFETY: below the capacity.
+            unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
+        })
+    }
+
+    /// Takes the results of `blocks` pages, of which the first are `pages`, for dimensions `2 dims ..` of
+    /// heads `own`, `own + 1` of the block's, first to last, and writes the output; NaN when one of the
+    /// pages is not there.
+    ///
+    /// # Safety
+    ///
+    /// The results were written before an acquire of this block; the dimensions are a head's.
+    #[inline(always)]
+    pub(super) unsafe fn combine(
+        &self,
+        blocks: u32,
+        mut pages: [u32; COMBINE],
+        own: u32,
+        dims: u32,
+    ) {
+        // The last head again where there are fewer.
+        let heads: [u32; OWN] =
+            core::array::from_fn(|h| self.head + (own + h as u32).min(self.count - 1));
+        let (mut running, mut out, mut there) = ([Running::EMPTY; OWN], [[0.0; 2]; OWN], true);
+        let mut first = 0;
+        while first < blocks {
+            // Of the results after these.
+            let last = (first + COMBINE as u32).min(blocks - 1);
+            // SAFETY: below the capacity.
+            let next = unsafe { self.pages(last, blocks) };
+            // Past the last block it is read again and not used: no branch between the loads.
+            let news: [[[[f32; 2]; 2]; OWN]; COMBINE] = core::array::from_fn(|b| {
+                core::array::from_fn(|h| {
+                    let from = self.partial(pages[b].min(self.args.pages - 1), heads[h]);
+                    let values = from.wrapping_add(2 + 2 * dims as usize).cast_const();
+                    // SAFETY: partial[page, head], two words and the dimensions'.
+                    unsafe { [ld_x2(from.cast_const().cast()), ld_x2(values.cast())] }
+                })
+            });
+            let mut b = 0;
+            while b < COMBINE {
+                if first + (b as u32) < blocks {
+                    let mut h = 0;
+                    while h < OWN {
+                        let [[max, sum], new] = news[b][h];
+                        let weights = running[h].take(BlockSum { max, sum });
+                        out[h] = [
+                            weights.combine(out[h][0], new[0]),
+                            weights.combine(out[h][1], new[1]),
+                        ];
+                        h += 1;
+                    }
+                    there &= pages[b] < self.args.pages;
+                }
+                b += 1;
+            }
+            first += COMBINE as u32;
+            pages = next;
+        }
+        let mut h = 0;
+        while h < OWN {
+            let values = if there { out[h].map(|v| running[h].finish(v)) } else { [f32::NAN; 2] };
+            if own + (h as u32) < self.count {
+                // SAFETY: by the caller.
+                unsafe { self.write(heads[h], dims, values) };
+            }
+            h += 1;
+        }
+    }
+
+    /// Writes two dimensions of a head of the output.
+    ///
+    /// # Safety
+    ///
+    /// They belong to this thread.
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, head: u32, dims: u32, out: [f32; 2]) {
+        let Args { heads, head_dim, .. } = *self.args;
+        let at = (self.m as usize * heads as usize + head as usize) * head_dim as usize;
+        let to = self.args.out.as_ptr().wrapping_add(at + 2 * dims as usize);
+        // SAFETY: by the caller; heads of a multiple of 8 elements are aligned.
+        unsafe { st_x2(to.cast(), out) };
+    }
+}

@@ -1,0 +1,101 @@
+//! Rows between blocks: whoever makes a word writes it once, whoever needs it reads it until it is there.
+//!
+//! A word is its own flag, so nothing has to be ordered: not the words among each other, and no memory besides them. Blocks
+//! of the launch before this one left the set of this launch empty.
+
+use contract::decode_layers::{Args, EMPTY, THREADS, word};
+
+use crate::arch::atomic::{ld_relaxed_if, st_relaxed};
+use crate::arch::mem::st;
+use crate::arch::shared::Shared;
+use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::arch::warp::ballot;
+
+/// The set of this launch and the other one.
+pub(super) struct Exchange {
+    own: *mut u32,
+    other: *mut u32,
+    /// Words of a layer, and of a set.
+    layer_len: u32,
+    len: u32,
+}
+
+impl Exchange {
+    #[inline(always)]
+    pub(super) fn new(args: &Args, epoch: u32) -> Self {
+        let layer_len = args.shape.exchange_len();
+        let len = layer_len * args.shape.layers;
+        let set = |i: u32| args.exchange.as_ptr().wrapping_add((i % 2 * len) as usize);
+        Self { own: set(epoch), other: set(epoch.wrapping_add(1)), layer_len, len }
+    }
+
+    /// The word at `at` of the words of `layer`.
+    #[inline(always)]
+    pub(super) fn at(&self, layer: u32, at: u32) -> *const u32 {
+        self.own.cast_const().wrapping_add((layer * self.layer_len + at) as usize)
+    }
+
+    /// Writes the word at `at` of `layer`.
+    ///
+    /// # Safety
+    ///
+    /// The word is in the set and is written by nobody else.
+    #[inline(always)]
+    pub(super) unsafe fn put(&self, layer: u32, at: u32, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { st_relaxed(self.at(layer, at).cast_mut(), word(value)) };
+    }
+
+    /// Empties this block's share of the other set.
+    ///
+    /// # Safety
+    ///
+    /// No running kernel uses the other set.
+    #[inline(always)]
+    pub(super) unsafe fn empty_other(&self) {
+        let mut i = block_idx_x() * THREADS + thread_idx_x();
+        while i < self.len {
+            // SAFETY: i < len, a word of this thread.
+            unsafe { st(self.other.wrapping_add(i as usize), EMPTY) };
+            i += grid_dim_x() * THREADS;
+        }
+    }
+}
+
+/// This thread's words of a row whose length is at `k`, zeros past its end; when `waits`, each as soon as it is there.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// `source` starts `k` words; when `waits` somebody writes each of them once.
+#[inline(always)]
+pub(super) unsafe fn take<const HELD: usize>(
+    source: *const u32,
+    k: Shared<u32>,
+    waits: bool,
+) -> [f32; HELD] {
+    let mut words = [0; HELD];
+    let own = source.wrapping_add(thread_idx_x() as usize);
+    loop {
+        // Compared anew each time: else ptxas keeps the outcomes, which takes more instructions than the comparisons.
+        // SAFETY: a word that nobody writes.
+        let k = unsafe { k.read_again() };
+        let mut j = 0;
+        while j < HELD {
+            let at = thread_idx_x() + THREADS * j as u32;
+            // SAFETY: a word of the row.
+            words[j] = unsafe { ld_relaxed_if(at < k, own.wrapping_add(THREADS as usize * j)) };
+            j += 1;
+        }
+        let mut missing = false;
+        let mut j = 0;
+        while j < HELD {
+            missing |= words[j] == EMPTY;
+            j += 1;
+        }
+        if ballot(waits && missing) == 0 {
+            return words.map(f32::from_bits);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Device side of [`contract::decode_layers`]: one block for each multiprocessor, all at once, for all layers.
+//!
+//! A block makes its share of the outputs of every linear layer, as in [`crate::bit_linear`]; its weights are there before the row
+//! is ([`weights`]). Rows go between blocks word by word ([`exchange`]); key blocks are dealt out over the blocks
+//! ([`attention`]), and their results combined by whoever comes to it ([`combine`]). All linear layers run through the same
+//! instructions: those of a whole layer would not stay in the cache.
+
+mod attention;
+mod combine;
+mod entries;
+mod exchange;
+mod row;
+mod weights;
+
+use contract::activation::Activation;
+use contract::bit_linear::Finish;
+use contract::decode_layers::{
+    Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
+};
+use contract::launch::Kernel;
+use contract::w2a8::dequantise;
+
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::hint::{opaque, opaque_here};
+use crate::arch::mbarrier::{Barrier, init};
+use crate::arch::mem::{ld, st};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use attention::Attention;
+use entries::{look_ahead, norm, scales, segments};
+use exchange::Exchange;
+use row::Quantised;
+use weights::{Share, multiply};
+
+/// Elements of a row that a thread holds: of rows up to `MAX_HIDDEN`, and of longer ones.
+const SHORT: usize = 10;
+const LONG: usize = 28;
+
+/// The shared memory of a block, part by part.
+#[derive(Clone, Copy)]
+struct Memory {
+    /// For attention.
+    attention: attention::Memory,
+    /// Of the norm: one word of each thread; then of the maximum and of the sum, one of each warp.
+    scratch: Shared<f32>,
+    /// One word of each row of weights; zeros between linear layers.
+    sums: Shared<u32>,
+    /// The block's share of each linear layer.
+    shares: Shared<u32>,
+    /// For each area: whether its weights are there.
+    full: Barrier,
+    /// The quantised row.
+    acts: Shared<u8>,
+    /// Weights.
+    areas: Shared<u8>,
+}
+
+impl Memory {
+    #[inline(always)]
+    fn new() -> Self {
+        Self::at(dynamic_shared_mem())
+    }
+
+    /// The same, of which the optimiser does not know it.
+    #[inline(always)]
+    fn again(self) -> Self {
+        Self::at(dynamic_shared_mem::<u8>().add(opaque_here(0)))
+    }
+
+    #[inline(always)]
+    fn at(start: Shared<u8>) -> Self {
+        let attention = attention::Memory::at(start);
+        let scratch = attention.end().cast::<f32>();
+        let sums = scratch.add(THREADS + 2 * WARPS).cast::<u32>();
+        let shares = sums.add(2 * MAX_OUTPUTS);
+        let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
+        let acts = full.add(LINEARS as u32).cast::<u8>();
+        let areas = acts.add(MAX_FFN as u32);
+        Self { attention, scratch, sums, shares, full, acts, areas }
+    }
+}
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC`, with `shape.blocks(..)` blocks that all run at once; the pointers cover the
+/// contract's table; `exchange` is empty in the set that the launch uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
+    let (args, memory) = (&args, Memory::new());
+    let shape = args.shape;
+    let parts = shape.layers * LINEARS as u32;
+    let areas = shape.areas(grid_dim_x());
+    let mut own_segments = 0;
+    // SAFETY: memory of its own, before the barrier.
+    unsafe {
+        let mut kind = 0;
+        while kind < LINEARS {
+            let area = match kind {
+                0 => areas[0],
+                1 => areas[1],
+                2 => areas[2],
+                _ => areas[3],
+            };
+            let share = Share::new(&shape, kind, area);
+            share.leave(memory.shares.add(SHARE_WORDS * kind as u32));
+            own_segments |= segments(args, kind as u32, share.tile) << (6 * kind);
+            kind = opaque(kind as u32 + 1) as usize; // one loop
+        }
+        memory.sums.add(thread_idx_x()).write(0);
+        memory.sums.add(THREADS + thread_idx_x()).write(0);
+        if thread_idx_x() < LINEARS as u32 {
+            init(memory.full.add(thread_idx_x()), 1);
+        }
+        memory.attention.init();
+    }
+    sync_threads();
+    let mut part = 0;
+    while part < LINEARS as u32 {
+        // SAFETY: shares and barriers are in shared memory; the weights never change.
+        unsafe { weights::ask(args, memory, part, weights::pointer(args, part)) };
+        part = opaque(part + 1); // one loop
+    }
+    dependency_wait();
+
+    // SAFETY: words that no running kernel writes but block 0, when all blocks have read them.
+    let (pos, epoch) =
+        unsafe { (ld(args.start.as_ptr().cast_const()), ld(args.epoch.as_ptr().cast_const())) };
+    let x = Exchange::new(args, epoch);
+    // SAFETY: the launch contract, handed on.
+    let attention = unsafe { Attention::new(args, memory.attention, pos, epoch) };
+    // SAFETY: the launch contract: the other set belongs to nobody now.
+    unsafe { x.empty_other() };
+    // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
+    let mut h = match unsafe { own_row(memory) } {
+        // SAFETY: the same.
+        Some(row) => unsafe { ld(args.h.as_ptr().cast_const().wrapping_add(row as usize)) },
+        None => 0.0,
+    };
+
+    // SAFETY: parts of the model.
+    let mut gain_next = unsafe { norm(args, 0) };
+    let mut part = 0;
+    while part < parts {
+        let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
+        // Anew in each part: addresses that stay the same over all parts would stay in registers.
+        let memory = memory.again();
+        // SAFETY: the launch contract, handed on; parts come in their order.
+        unsafe {
+            let share = Share::find(memory, kind);
+            let (tile, k) = (share.tile, share.k);
+            let source = if part == 0 {
+                args.h.cast::<u32>().as_ptr().cast_const()
+            } else {
+                x.at(if kind == 0 { layer - 1 } else { layer }, share.input)
+            };
+            let gain = gain_next;
+            gain_next = norm(args, part + 1);
+            let far = norm(args, part + 4);
+            let w = weights::pointer(args, part + 3);
+            let caches = attention::caches(args, (layer + 1).min(shape.layers - 1));
+            let come = || {
+                // The row is there: now memory may be busy with what comes later.
+                if part > 0 {
+                    weights::ask(args, memory, part + 3, w);
+                }
+                if kind == 1 {
+                    attention.fill(memory.attention, layer + 1, caches);
+                }
+                look_ahead(args, far, k, part + 12);
+            };
+            let row = if k <= MAX_HIDDEN as u32 {
+                take::<SHORT>(args, memory, source, part > 0, gain, kind, k, come)
+            } else {
+                take::<LONG>(args, memory, source, part > 0, gain, kind, k, come)
+            };
+            // On their way during the product.
+            let scales = scales(args, part, own_segments >> (6 * kind));
+            multiply(memory, &share, layer, kind);
+            sync_threads();
+            let mut p = [0.0; 2];
+            let own = tile.first + thread_idx_x();
+            if thread_idx_x() < tile.outputs {
+                let mut r = 0;
+                while r < 2 {
+                    let sum = memory.sums.add(thread_idx_x() + tile.outputs * r as u32);
+                    if r == 0 || tile.rows > tile.outputs {
+                        p[r] = dequantise(sum.read() as i32 - row.sum, row.scale, scales[r]);
+                        sum.write(0);
+                    }
+                    r += 1;
+                }
+                if kind % 2 == 1 {
+                    h += p[0];
+                }
+                let relu = args.gate == Finish::Relu2 as u32;
+                let act = if relu { Activation::Relu2 } else { Activation::Silu };
+                let value = match kind {
+                    0 => p[0],
+                    2 => act.gated(p[0], p[1]),
+                    _ => h,
+                };
+                x.put(layer, share.output + own, value);
+            }
+            if kind == 0 {
+                attention.layer(&x, layer, memory.attention);
+                combine::combine(args, &x, layer, pos, epoch);
+            }
+        }
+        part += 1;
+    }
+    launch_dependents();
+    // Nobody reads the row any more: this block has seen a row that all others have made of it.
+    // SAFETY: h[first + t] of this thread; every block has read the number of the launch.
+    unsafe {
+        if let Some(row) = own_row(memory) {
+            st(args.h.as_ptr().wrapping_add(row as usize), h);
+        }
+        if block_idx_x() == 0 && thread_idx_x() == 0 {
+            st(args.epoch.as_ptr(), epoch.wrapping_add(1));
+        }
+    }
+}
+
+/// This thread's element of the residual stream, if it has one.
+///
+/// # Safety
+///
+/// The shares are in shared memory.
+#[inline(always)]
+unsafe fn own_row(memory: Memory) -> Option<u32> {
+    // SAFETY: the caller's promise.
+    let tile = unsafe { Share::find(memory, 1) }.tile;
+    (thread_idx_x() < tile.outputs).then_some(tile.first + thread_idx_x())
+}
+
+/// The row of a linear layer, quantised; `come` is called when it is there.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// As for [`row::quantise`] and [`exchange::take`]; `gain` is null or starts `k` elements.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "what a part is about")]
+unsafe fn take<const HELD: usize>(
+    args: &Args,
+    memory: Memory,
+    source: *const u32,
+    waits: bool,
+    gain: *const f32,
+    kind: u32,
+    k: u32,
+    come: impl FnOnce(),
+) -> Quantised {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let gains: [f32; HELD] = row::gains(gain, k);
+        let held = exchange::take::<HELD>(source, Share::k_at(memory, kind), waits);
+        come();
+        row::quantise(held, gains, !gain.is_null(), k, args.eps, memory)
+    }
+}
+
+const _: unsafe extern "ptx-kernel" fn(<DecodeLayers as Kernel>::Args) = decode_layers;
+const _: () = assert!(
+    THREADS as usize * SHORT == MAX_HIDDEN
+        && THREADS as usize * LONG == MAX_FFN
+        && THREADS == MAX_OUTPUTS
+);

@@ -1,0 +1,207 @@
+//! Convolution on a Hopper GPU: a bitmap is expanded to dense weights, which the products of
+//! [`crate::conv2d::bulk_lines`] take.
+
+use contract::conv2d::Geometry;
+use contract::conv2d::bulk_lines::{CHANNELS, PITCH, WEIGHT_BYTES, WEIGHT_STAGES, Walk};
+use contract::launch::Kernel;
+use contract::sparse::{
+    ALIGN, BLOCK, ExpandArgs, LinesArgs, PERIOD, ROWS, SparseConv2dLines, SparseConv2dLinesPair,
+    SparseConv2dLinesSplit, SparseExpand, THREADS, WAYS, steps,
+};
+
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mbarrier;
+use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x4};
+use crate::arch::shared::Shared;
+use crate::arch::tensor::{copy_tile, parameter_address};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, shuffle_up, warp_id};
+use crate::arch::wgmma::{self, Descriptor};
+use crate::conv2d::bulk_lines::{Form, Part, Room, Tile, Turn, run};
+
+/// # Safety
+///
+/// The launch obeys `SparseExpand::SPEC` with a warp for each tile; the pointers of `args` cover the
+/// contract's table with bf16 values.
+#[unsafe(no_mangle)]
+unsafe extern "ptx-kernel" fn sparse_expand(args: ExpandArgs) {
+    let linear = &args.linear;
+    let tile = block_idx_x() * (THREADS / LANES) + warp_id();
+    let here = tile.min(args.tiles - 1);
+    let masks = linear.masks.as_ptr().cast_const().wrapping_add(here as usize * 64);
+    // SAFETY: a tile of the bitmap.
+    let (words, start): ([u32; 2], u32) = unsafe {
+        let words = ld_x2(masks.wrapping_add(2 * lane_id() as usize).cast());
+        (words, ld_nc(linear.starts.as_ptr().cast_const().wrapping_add(here as usize)))
+    };
+    launch_dependents();
+    let counts = words.map(u32::count_ones);
+    let mut sum = counts[0] + counts[1];
+    let mut distance = 1;
+    while distance < LANES {
+        let lower = shuffle_up(sum, distance);
+        sum += if lane_id() >= distance { lower } else { 0 };
+        distance *= 2;
+    }
+    let values = linear.values.as_ptr().cast::<u32>().cast_const();
+    let mut at = start * ALIGN as u32 + sum - counts[0] - counts[1];
+    let steps = steps(linear.k as usize, 2) as u32;
+    let (stream, period) = (here / steps, here % steps);
+    let way = stream % WAYS as u32;
+    let column0 = period * PERIOD as u32 + way * BLOCK as u32 + lane_id() % 4 * 8;
+    let row0 = stream / WAYS as u32 * ROWS as u32 + lane_id() / 4;
+    // Who reads the weights of the call before may still run.
+    dependency_wait();
+    let mut half = 0;
+    while half < 2 {
+        let row = row0 + 8 * half as u32;
+        let to = args.dense.as_ptr().wrapping_add(row as usize * linear.k as usize);
+        let mut j = 0;
+        while j < 8 {
+            let mut piece = [0u32; 4];
+            let mut i = 0;
+            while i < 4 {
+                let stored = words[half] >> (31 - 4 * j - i) & 1;
+                // SAFETY: a stored unit of the lane.
+                piece[i] = unsafe { ld_if(stored != 0, values.wrapping_add(at as usize)) };
+                at += stored;
+                i += 1;
+            }
+            let column = column0 + 32 * j as u32;
+            if tile < args.tiles && row < linear.n && column < linear.k {
+                // SAFETY: eight columns of a row, aligned since K is a multiple of 8.
+                unsafe { st_x4(to.wrapping_add(column as usize).cast(), piece) };
+            }
+            j += 1;
+        }
+        half += 1;
+    }
+}
+
+const _: unsafe extern "ptx-kernel" fn(<SparseExpand as Kernel>::Args) = sparse_expand;
+
+/// The form: dense weights, a k-major left factor.
+struct Expanded;
+
+impl Form for Expanded {
+    type Args = LinesArgs;
+    const DEPTH: u32 = 64;
+    const EXPANDED: bool = false;
+
+    #[inline(always)]
+    fn walk(args: &LinesArgs) -> &Walk {
+        &args.walk
+    }
+
+    #[inline(always)]
+    fn geometry(args: &LinesArgs) -> &Geometry {
+        &args.geometry
+    }
+
+    #[inline(always)]
+    unsafe fn weights(args: &LinesArgs, map: u64, room: Room, part: Part, _: u32) {
+        let walk = &args.walk;
+        // The kernel in front made them.
+        dependency_wait();
+        let mut turn = Turn::FIRST;
+        let mut index = part.first;
+        while index < part.end {
+            let tile = Tile::of(walk, index, 0);
+            let (mut round, mut step) = (part.begins / walk.round, part.begins % walk.round);
+            let mut left = part.ends - part.begins;
+            while left > 0 {
+                // SAFETY: a step of the table; the barriers were made; once for each phase of the place,
+                // which is free; weights past the last row are zeros.
+                unsafe {
+                    let [_, tap] = room.step(step);
+                    mbarrier::wait(room.weights_empty(turn), turn.parity ^ 1);
+                    let full = room.weights_full(turn);
+                    mbarrier::arrive_expecting(full, WEIGHT_BYTES);
+                    let column = tap * args.geometry.c + round * Self::DEPTH;
+                    copy_tile(room.weights(turn), map, [column, tile.column0, 0, 0], full);
+                }
+                turn = turn.next(WEIGHT_STAGES);
+                step += 1;
+                if step == walk.round {
+                    (round, step) = (round + 1, 0);
+                }
+                left -= 1;
+            }
+            index += part.step;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn product(weights: Descriptor, entries: Descriptor, k: u32, add: bool) {
+        let (a, b) = (weights.advance(k * 32), entries.advance(k * 32));
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::bf16_n128::<0, 0>(a, b, add) }
+    }
+
+    #[inline(always)]
+    fn add(a: u32, b: u32) -> u32 {
+        (f32::from_bits(a) + f32::from_bits(b)).to_bits()
+    }
+
+    #[inline(always)]
+    unsafe fn divisor(_: &LinesArgs, _: u32) -> [u32; 3] {
+        [0; 3]
+    }
+
+    #[inline(always)]
+    unsafe fn finish(
+        args: &LinesArgs,
+        sums: Shared<u32>,
+        head: Shared<u32>,
+        tile: Tile,
+        rows: [u32; 2],
+    ) {
+        const ACROSS: u32 = CHANNELS / 4;
+        let (n, quad) = (args.linear.n, thread_idx_x() % ACROSS * 4);
+        let channel = tile.column0 + quad;
+        let mut row = rows[0] + thread_idx_x() % 128 / ACROSS;
+        while row < rows[1] && channel < n {
+            // SAFETY: the table, and sums of an output.
+            let (pixel, sums): (u32, [u32; 4]) =
+                unsafe { (head.add(4 * row + 3).read(), sums.add(row * PITCH + quad).read_x4()) };
+            let y = args.linear.y.as_ptr().cast::<u32>();
+            let y = y.wrapping_add(pixel as usize * n as usize + channel as usize);
+            if pixel != u32::MAX && n % 4 == 0 {
+                // SAFETY: four outputs of this thread, aligned since n is a multiple of 4.
+                unsafe { st_x4(y.cast(), sums) };
+            } else if pixel != u32::MAX {
+                let mut c = 0;
+                while c < 4 {
+                    if channel + (c as u32) < n {
+                        // SAFETY: an output of this thread.
+                        unsafe { st(y.wrapping_add(c), sums[c]) };
+                    }
+                    c += 1;
+                }
+            }
+            row += 128 / ACROSS;
+        }
+    }
+}
+
+macro_rules! kernels {
+    ($($kernel:ident $symbol:ident: $cluster:literal;)*) => { $(
+        /// # Safety
+        ///
+        /// As for [`run`].
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $symbol(args: LinesArgs) {
+            const { assert!($kernel::SPEC.cluster == $cluster) };
+            // SAFETY: the caller's promise.
+            unsafe { run::<Expanded, $cluster>(&args, parameter_address!($symbol)) }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )* };
+}
+
+kernels! {
+    SparseConv2dLines sparse_conv2d_lines: 1;
+    SparseConv2dLinesPair sparse_conv2d_lines_pair: 2;
+    SparseConv2dLinesSplit sparse_conv2d_lines_split: 8;
+}
