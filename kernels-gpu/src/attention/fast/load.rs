@@ -6,7 +6,7 @@ use super::super::tile::Rows;
 use super::{KEYS, swizzled};
 use crate::arch::async_copy::copy_x16_part;
 use crate::arch::half::pack_bf16;
-use crate::arch::hint::opaque;
+use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mem::{ld_if, ld_x4_if};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
@@ -26,7 +26,7 @@ pub(super) unsafe fn copy_tile<const D: u32>(
     let pieces = D / 8;
     let (piece, across) = (thread_idx_x() % pieces, TILE_THREADS / pieces);
     let bytes = 2 * head_dim.saturating_sub(8 * piece).min(8);
-    let mut row = thread_idx_x() / pieces;
+    let mut row = opaque_here(thread_idx_x() / pieces);
     while row < KEYS {
         let there = if first + row < limit { bytes } else { 0 };
         let at = if there > 0 { (first + row) as usize * stride + 8 * piece as usize } else { 0 };

@@ -59,9 +59,6 @@ unsafe fn fast<const D: u32, const MT: usize, const NT: usize>(args: &Args, tile
 
     let first_row = warp_id() * 16 * MT as u32;
     let own = first_row + lane_id() / 4;
-    let seen: [[u32; 2]; MT] = core::array::from_fn(|i| {
-        core::array::from_fn(|h| rows.visible(own + 16 * i as u32 + 8 * h as u32))
-    });
     let all_see = rows.visible(first_row);
     // Powers of two: exp(scale s) = 2^(factor s).
     let factor = args.scale * core::f32::consts::LOG2_E;
@@ -82,7 +79,7 @@ unsafe fn fast<const D: u32, const MT: usize, const NT: usize>(args: &Args, tile
         // A loop of one turn at most: LLVM would make selects of a condition, for every tile.
         let mut hidden = opaque_here(u32::from(first + KEYS > all_see));
         while hidden > 0 {
-            hide(&mut s, &seen, first);
+            hide(&mut s, &rows, opaque_here(own), first);
             hidden -= 1;
         }
         let p = state.exponentials(s, factor);

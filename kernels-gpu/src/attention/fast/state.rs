@@ -62,13 +62,17 @@ pub(super) unsafe fn scores<const D: u32, const MT: usize>(
     s
 }
 
-/// Takes scores of keys that a row does not see out.
+/// Takes scores of keys that a row does not see out; `own` is this lane's first row.
 #[inline(always)]
 pub(super) fn hide<const MT: usize>(
     s: &mut [[[f32; 4]; KEY_TILES]; MT],
-    seen: &[[u32; 2]; MT],
+    rows: &Rows,
+    own: u32,
     first: u32,
 ) {
+    let seen: [[u32; 2]; MT] = core::array::from_fn(|i| {
+        core::array::from_fn(|h| rows.visible(own + 16 * i as u32 + 8 * h as u32))
+    });
     let mut i = 0;
     while i < MT {
         let mut j = 0;
