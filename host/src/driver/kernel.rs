@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use contract::launch::{Kernel, LaunchSpec};
 
 use super::api::{
-    ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api, FUNC_MAX_DYNAMIC_SMEM,
-    FUNC_SHARED_CARVEOUT, LaunchAttribute, LaunchConfig,
+    ATTRIBUTE_CLUSTER, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, Api,
+    FUNC_MAX_DYNAMIC_SMEM, FUNC_SHARED_CARVEOUT, LaunchAttribute, LaunchConfig,
 };
 use super::error::{DriverError, LaunchError, ModuleError};
 use super::module::{Function, Module};

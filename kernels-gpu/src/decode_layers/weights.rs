@@ -11,11 +11,11 @@ use contract::decode_layers::{
 
 use super::Memory;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, wait};
-use crate::arch::wgmma::proxy_fence;
 use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
+use crate::arch::wgmma::proxy_fence;
 use crate::bit_linear::product::{GROUP_BYTES, PIECE_BYTES, Sums};
 use crate::bit_linear::{ROWS, Tile, row_of_lane};
 

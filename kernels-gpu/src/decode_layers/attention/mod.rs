@@ -15,7 +15,9 @@ use contract::kv_append::kv_stride;
 use super::exchange::Exchange;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::hint::opaque_here;
-use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init, wait};
+use crate::arch::mbarrier::{
+    Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init, wait,
+};
 use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
