@@ -19,7 +19,7 @@ pub const ROWS_PER_WARP: u32 = 2;
 /// Rows of the table that one block computes.
 pub const ROWS_PER_BLOCK: u32 = THREADS / 32 * ROWS_PER_WARP;
 
-/// Inputs that a warp takes at once where there are several.
+/// Inputs that a warp takes at once where there are several; before sm_75, for want of registers, half of them.
 pub const MANY_INPUTS: u32 = 4;
 
 /// Blocks for `vocab` rows, whatever the number of inputs.

@@ -11,6 +11,7 @@ use super::shared::Shared;
 
 /// The generic address of a kernel's parameter, given its symbol: only in the entry itself, in `unsafe` code.
 /// `mov.u64 p, SYMBOL_param_0; cvta.param.u64 p, p`
+#[cfg(level_sm_90a)]
 macro_rules! parameter_address {
     ($symbol:ident) => {{
         let address: u64;
@@ -22,6 +23,7 @@ macro_rules! parameter_address {
         address
     }};
 }
+#[cfg(level_sm_90a)]
 pub(crate) use parameter_address;
 
 /// Starts the copy of a tile: the box of the map at these coordinates, innermost first; zeros outside of

@@ -1,7 +1,8 @@
 //! The lines of a thread of [`super::taps3`], some ahead of the one that it uses.
 //!
 //! From sm_80 they come by `cp.async` to places of the thread's own in shared memory: no registers, no
-//! barrier, and as many bytes under way as memory wants. Below, the next line waits in registers.
+//! barrier, and as many bytes under way as memory wants. Below, the next line of halves waits in
+//! registers.
 
 use contract::conv2d::Args;
 #[cfg(level_sm_80)]
@@ -134,7 +135,7 @@ pub(super) const fn lines(_bytes: usize, _columns: usize) -> u32 {
     1
 }
 
-/// Lines, in order; the next one is under way.
+/// Lines, in order; the next one of halves is under way.
 #[cfg(not(level_sm_80))]
 pub(super) struct Queue<T: Value, const COLUMNS: usize, const LINES: u32> {
     next: [T::Four; COLUMNS],
@@ -144,6 +145,10 @@ pub(super) struct Queue<T: Value, const COLUMNS: usize, const LINES: u32> {
 
 #[cfg(not(level_sm_80))]
 impl<T: Value, const COLUMNS: usize, const LINES: u32> Queue<T, COLUMNS, LINES> {
+    /// Whether a line is asked for before the one in front of it is used: two of `f32` would not leave room
+    /// for the sums.
+    const AHEAD: bool = size_of::<T>() == 2;
+
     /// The `count` lines from `top` on.
     ///
     /// # Safety
@@ -152,7 +157,7 @@ impl<T: Value, const COLUMNS: usize, const LINES: u32> Queue<T, COLUMNS, LINES> 
     #[inline(always)]
     pub(super) unsafe fn new(input: &Input<'_, T>, top: i32, count: u32) -> Self {
         // SAFETY: the caller's promise.
-        let next = unsafe { Self::line(input, top, count > 0) };
+        let next = unsafe { Self::line(input, top, Self::AHEAD && count > 0) };
         Self { next, h: top, left: count }
     }
 
@@ -175,10 +180,16 @@ impl<T: Value, const COLUMNS: usize, const LINES: u32> Queue<T, COLUMNS, LINES> 
     /// As for [`Queue::new`].
     #[inline(always)]
     pub(super) unsafe fn turn(&mut self, input: &Input<'_, T>) -> [[f32; 4]; COLUMNS] {
+        if !Self::AHEAD {
+            // SAFETY: the caller's promise.
+            self.next = unsafe { Self::line(input, self.h, self.left > 0) };
+        }
         let line = self.next;
         (self.h, self.left) = (self.h + 1, self.left.saturating_sub(1));
-        // SAFETY: the caller's promise.
-        self.next = unsafe { Self::line(input, self.h, self.left > 0) };
+        if Self::AHEAD {
+            // SAFETY: the caller's promise.
+            self.next = unsafe { Self::line(input, self.h, self.left > 0) };
+        }
         line.map(|four| T::widen_four(input.args.element, four))
     }
 }

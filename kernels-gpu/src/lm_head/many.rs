@@ -1,5 +1,5 @@
-//! The head for several inputs: four at a time, so that a weight that was read is used four times, and comes
-//! from the cache for the inputs after them.
+//! The head for several inputs: four at a time (before sm_75 two), so that a weight that was read is used four
+//! times, and comes from the cache for the inputs after them.
 
 use contract::lm_head::{Args, MANY_INPUTS, ROWS_PER_BLOCK, ROWS_PER_WARP};
 use contract::num::{PARTIALS, fma};
@@ -11,10 +11,10 @@ use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
 use crate::element::Element;
 
-/// Steps of 256 weights of each row in flight.
-const AHEAD: usize = 4;
-/// Inputs at once.
-const INPUTS: usize = MANY_INPUTS as usize;
+/// Steps of 256 weights of each row in flight; some GPUs before sm_75 have half the registers.
+const AHEAD: usize = if cfg!(level_sm_75) { 4 } else { 2 };
+/// Inputs at once, for the same reason.
+const INPUTS: usize = MANY_INPUTS as usize / if cfg!(level_sm_75) { 1 } else { 2 };
 
 /// # Safety
 ///
@@ -110,6 +110,6 @@ pub(super) unsafe fn lm_head_many<E: Element>(args: &Args) {
             }
             i += 1;
         }
-        first += MANY_INPUTS;
+        first += INPUTS as u32;
     }
 }

@@ -22,6 +22,8 @@ use crate::arch::warp::{LANES, lane_id, warp_id, warp_max, warp_sum};
 const ROWS: usize = (SCAN_ROWS * LANES / THREADS) as usize;
 /// Steps of 512 bytes of each row in flight; some GPUs before sm_75 have half the registers.
 const UNROLL: usize = if cfg!(level_sm_75) { 2 } else { 1 };
+/// Whether what is known of a row is read before the wait and held; for want of registers not before sm_75.
+const EARLY: bool = cfg!(level_sm_75);
 /// Bytes of a step.
 const STEP: u32 = 16 * LANES;
 
@@ -104,7 +106,8 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
     let row = block_idx_x() * SCAN_ROWS + lane_id();
     let known = row.min(args.vocab - 1) as usize;
     // SAFETY: a row of the table, which nobody writes any more.
-    let stats = unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(4 * known).cast()) };
+    let stats = || unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(4 * known).cast()) };
+    let early = EARLY.then(stats);
     launch_dependents();
     dependency_wait();
 
@@ -151,6 +154,7 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
         // SAFETY: two words of a row, written before the barrier.
         let [high, low] = unsafe { of_rows.add(2 * lane_id()).read_x2() };
         let sum = 256 * i64::from(high) + i64::from(low);
+        let stats = early.unwrap_or_else(stats);
         let [lower, upper] = bounds(sum, stats, input).map(|bound| asked.adjust(bound, seen));
         let inside = row < args.vocab;
         let top = warp_max(if inside { order_key(lower) } else { 0 });

@@ -13,8 +13,8 @@ use crate::arch::mem::{X4, ld_x4_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 
-/// Vectors of four logits of a thread that are in flight at once.
-const IN_FLIGHT: usize = 4;
+/// Vectors of four logits of a thread that are in flight at once; the code of sm_80 has no registers for more.
+const IN_FLIGHT: usize = if cfg!(level_sm_90) || !cfg!(level_sm_80) { 4 } else { 3 };
 /// Bins of one thread.
 const BINS: u32 = PICK_BINS / PICK_THREADS;
 
