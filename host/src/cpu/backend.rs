@@ -3,10 +3,8 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use contract::w2a8::act_bytes;
 use thiserror::Error;
 
-use super::act_quant::Quantised;
 use super::attention::Cache;
 use super::buffer::{Buffer, Ledger};
 use super::dense::Table;
@@ -15,7 +13,7 @@ use super::rope::Angles;
 use super::sample::Scratch;
 use super::{Planes, Simd, SimdError, Tables, Threads};
 use crate::memory::MemoryUsage;
-use crate::ops::act_quant::{ActQuant, Source};
+use crate::ops::act_quant::ActQuant;
 use crate::ops::activation::Activation;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::layernorm::LayerNorm;
@@ -334,36 +332,7 @@ impl Backend for CpuBackend {
     }
 
     fn act_quant(&self, op: ActQuant<'_, Self>) -> Result<(), OpError> {
-        op.check()?;
-        let ActQuant { source, out, m, k } = op;
-        let out = Quantised {
-            acts: &mut out.acts.as_mut_slice()[..m * act_bytes(k) / 4],
-            stats: &mut out.stats.as_mut_slice()[..m],
-        };
-        let (threads, simd) = (&self.threads, self.simd);
-        match source {
-            Source::Plain { x } => {
-                super::act_quant::plain(threads, simd, x.as_slice(), k, out);
-            }
-            Source::RmsNorm { x, delta, weight, eps } => {
-                let (x, weight) = (x.as_mut_slice(), &weight.as_slice()[..k]);
-                let delta = delta.map(Buffer::as_slice);
-                super::act_quant::rmsnorm(threads, simd, x, delta, weight, eps, out);
-            }
-            Source::LayerNorm { x, delta, weight, bias, eps } => {
-                let weight = weight.map(|t| &t.as_slice()[..k]);
-                let bias = bias.map(|t| &t.as_slice()[..k]);
-                let affine = super::layernorm::Affine { weight, bias };
-                let (x, delta) = (x.as_mut_slice(), delta.map(Buffer::as_slice));
-                super::act_quant::layernorm(threads, simd, x, delta, affine, eps, k, out);
-            }
-            Source::Gated { gate, gate_up, f, weight, eps } => {
-                let (gate_up, f) = (gate_up.as_slice(), f.as_mut_slice());
-                let weight = weight.map(|w| &w.as_slice()[..k]);
-                super::act_quant::gated(threads, simd, gate, gate_up, f, weight, eps, k, out);
-            }
-        }
-        Ok(())
+        super::products::act_quant(self, op)
     }
 
     fn w2a8_gemv(&self, op: ops::w2a8_gemv::W2a8Gemv<'_, Self>) -> Result<(), OpError> {

@@ -3,6 +3,7 @@
 
 use contract::lm_head_int8::input_words;
 use contract::sample::{SampleParams, adjusted_len, groups};
+use contract::w2a8::act_bytes;
 
 use super::backend::{CpuBackend, hold, table};
 use super::buffer::Buffer;
@@ -205,6 +206,44 @@ pub(super) fn bmm<T: ops::bmm::Operand>(
         beta: op.beta,
     };
     super::bmm::bmm(&cpu.threads, cpu.simd, product)
+}
+
+pub(super) fn act_quant(
+    cpu: &CpuBackend,
+    op: ops::act_quant::ActQuant<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    use ops::act_quant::{ActQuant, Source};
+
+    op.check()?;
+    let ActQuant { source, out, m, k } = op;
+    let out = super::act_quant::Quantised {
+        acts: &mut out.acts.as_mut_slice()[..m * act_bytes(k) / 4],
+        stats: &mut out.stats.as_mut_slice()[..m],
+    };
+    let (threads, simd) = (&cpu.threads, cpu.simd);
+    match source {
+        Source::Plain { x } => {
+            super::act_quant::plain(threads, simd, x.as_slice(), k, out);
+        }
+        Source::RmsNorm { x, delta, weight, eps } => {
+            let (x, weight) = (x.as_mut_slice(), &weight.as_slice()[..k]);
+            let delta = delta.map(Buffer::as_slice);
+            super::act_quant::rmsnorm(threads, simd, x, delta, weight, eps, out);
+        }
+        Source::LayerNorm { x, delta, weight, bias, eps } => {
+            let weight = weight.map(|t| &t.as_slice()[..k]);
+            let bias = bias.map(|t| &t.as_slice()[..k]);
+            let affine = super::layernorm::Affine { weight, bias };
+            let (x, delta) = (x.as_mut_slice(), delta.map(Buffer::as_slice));
+            super::act_quant::layernorm(threads, simd, x, delta, affine, eps, k, out);
+        }
+        Source::Gated { gate, gate_up, f, weight, eps } => {
+            let (gate_up, f) = (gate_up.as_slice(), f.as_mut_slice());
+            let weight = weight.map(|w| &w.as_slice()[..k]);
+            super::act_quant::gated(threads, simd, gate, gate_up, f, weight, eps, k, out);
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn pool2d<T: Float>(

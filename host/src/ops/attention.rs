@@ -122,8 +122,10 @@ impl Attention<'_, super::CudaBackend> {
         unsafe {
             if math == Math::TensorCore && tiled(cuda.has::<AttentionFastD128>()) {
                 return match heads.head_dim {
-                    ..=64 => launch_tile::<AttentionFastD64>(cuda, AttentionFastD64::TILE, args),
-                    ..=128 => launch_tile::<AttentionFastD128>(cuda, AttentionFastD128::TILE, args),
+                    0..=64 => launch_tile::<AttentionFastD64>(cuda, AttentionFastD64::TILE, args),
+                    65..=128 => {
+                        launch_tile::<AttentionFastD128>(cuda, AttentionFastD128::TILE, args)
+                    }
                     _ => launch_tile::<AttentionFastD256>(cuda, AttentionFastD256::TILE, args),
                 };
             }

@@ -43,6 +43,7 @@ pub fn shape(layers: usize, hidden: usize, ffn: usize, heads: Heads) -> Shape {
 
 /// Where the layers of a model and their caches are, and what the blocks of a launch leave each other. Made once for a model and
 /// a sequence.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "what the kernel reads"))]
 pub struct DecodeTable<B: Backend> {
     linears: B::Buf<u32>,
     caches: B::Buf<u32>,

@@ -312,7 +312,7 @@ impl<'a> Case<'a> {
     }
 
     /// One launch on the tensors of turn `turn`.
-    fn launch(&mut self, turn: usize) -> Result<(), OpError> {
+    fn run(&mut self, turn: usize) -> Result<(), OpError> {
         launch(self.gpu, &self.layer.weights[turn], &mut self.turns[turn], self.problem)
     }
 
@@ -340,7 +340,7 @@ impl<'a> Case<'a> {
         self.force(variant)?;
         // What a variant leaves out must not look like what the last one wrote.
         self.gpu.fill(&mut self.turns[0].y, 0xff)?;
-        self.launch(0)?;
+        self.run(0)?;
         self.gpu.read(&self.turns[0].y, 0, &mut self.found)?;
         let n = self.problem.n();
         let found: &[u32] = bytemuck::cast_slice(&self.found);
@@ -387,7 +387,7 @@ impl<'a> Case<'a> {
             found: 0,
             allowed: "times are taken of recorded launches",
         })?;
-        graph.launch(self.gpu.cuda().stream()).map_err(|e| OpError::Cuda(e.into()))?;
+        self.gpu.replay(&graph)?;
         self.graphs.insert(variant, (graph, launches));
         Ok(())
     }
@@ -397,7 +397,7 @@ impl<'a> Case<'a> {
         if effort == Effort::Glance {
             self.force(variant)?;
             self.events[0].record(self.gpu.cuda().stream()).map_err(cuda)?;
-            self.launch(1)?;
+            self.run(1)?;
             self.events[1].record(self.gpu.cuda().stream()).map_err(cuda)?;
             self.gpu.synchronize()?;
             return self.events[1].elapsed_us(&self.events[0]).map_err(cuda);
@@ -409,7 +409,7 @@ impl<'a> Case<'a> {
         let mut times = Vec::with_capacity(samples);
         for _ in 0..samples {
             self.events[0].record(stream).map_err(cuda)?;
-            graph.launch(stream).map_err(|e| OpError::Cuda(e.into()))?;
+            self.gpu.replay(graph)?;
             self.events[1].record(stream).map_err(cuda)?;
             self.gpu.synchronize()?;
             let us = self.events[1].elapsed_us(&self.events[0]).map_err(cuda)?;

@@ -138,14 +138,16 @@ fn check_batch<B: Backend>(
     let (mut step, mut refused, mut at_once) = (0, [0; 2], 0);
     while !(waiting.is_empty() && running.is_empty()) {
         // One comes every third step, as soon as there is room.
-        while let Some(&next) = waiting.front().filter(|_| step % 3 == 0 || running.is_empty()) {
+        if let Some(&next) = waiting.front().filter(|_| step % 3 == 0 || running.is_empty()) {
             let Request { prompt, params, .. } = &requests[next];
             let before = (batch.len(), batch.pages());
-            match model.admit(&mut batch, prompt, params) {
+            let admitted = model.admit(&mut batch, prompt, params);
+            let changed = before != (batch.len(), batch.pages());
+            assert_eq!(changed, admitted.is_ok(), "{what}: a refusal changes nothing");
+            match admitted {
                 Ok(slot) => {
                     waiting.pop_front();
                     running.push((slot, next, 0));
-                    break;
                 }
                 Err(ModelError::BatchFull { max_batch: MAX_BATCH }) => refused[0] += 1,
                 Err(ModelError::PagesFull { needed, free, total: PAGES }) if needed > free => {
@@ -153,8 +155,6 @@ fn check_batch<B: Backend>(
                 }
                 Err(error) => panic!("{what}: {error}"),
             }
-            assert_eq!(before, (batch.len(), batch.pages()), "{what}: a refusal changes nothing");
-            break;
         }
         at_once = at_once.max(running.len());
         backend.synchronize().expect("the steps end");

@@ -127,7 +127,7 @@ pub(super) fn halves(
         let forms = Forms::of::<Conv2dLinesF16, Conv2dLinesPairF16, Conv2dLinesSplitF16>();
         (cuda.has::<Conv2dLinesF16>(), forms)
     };
-    let Some(lines) = HalfLines::new(args).filter(|_| there) else { return None };
+    let lines = HalfLines::new(args).filter(|_| there)?;
     // Windows of one tap have nothing to share, and few channels fill no entry.
     let g = &lines.base.geometry;
     // Few tiles are for smaller blocks.
@@ -135,7 +135,7 @@ pub(super) fn halves(
         return None;
     }
     let sms = u64::from(cuda.cuda().device().info().sm_count);
-    let Some(splits) = forms.splits(asked, &lines.walk, sms) else { return None };
+    let splits = forms.splits(asked, &lines.walk, sms)?;
     let HalfLines { base, walk, .. } = lines;
     let element = if bf16 { MapElement::Bf16 } else { MapElement::F16 };
     let images = entries(g, &walk, base.x.addr(), (element, 2));
@@ -180,10 +180,10 @@ pub(super) fn ternary(
     asked: Option<&'static str>,
 ) -> Option<TernaryLines> {
     let there = cuda.has::<Conv2dTernaryLines>();
-    let Some(lines) = TernaryLines::new(args, images).filter(|_| there) else { return None };
+    let lines = TernaryLines::new(args, images).filter(|_| there)?;
     let sms = u64::from(cuda.cuda().device().info().sm_count);
     let forms = Forms::of::<Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryLinesPair>();
-    let Some(splits) = forms.splits(asked, &lines.walk, sms) else { return None };
+    let splits = forms.splits(asked, &lines.walk, sms)?;
     // Few tiles, and entries that are half empty, are for smaller blocks.
     let full = lines.base.geometry.c.is_multiple_of(128);
     if asked.is_none() && (!full || u64::from(3 * lines.walk.tiles) < sms) {

@@ -145,8 +145,8 @@ impl Walk {
                 let distance = r * g.dilation[0] as u32 * self.line + s * g.dilation[1] as u32;
                 let tap = (r * g.stride[0] as u32 + a) * g.s + s * g.stride[1] as u32 + b;
                 let (first, last) = (step == before, step + 1 == before + down * across);
-                let flags = 4 * plane | 2 * last as u32 | first as u32;
-                return Some([distance * ENTRY_BYTES | flags, tap]);
+                let flags = (4 * plane) | (2 * last as u32) | first as u32;
+                return Some([(distance * ENTRY_BYTES) | flags, tap]);
             }
             before += down * across;
             plane += 1;
