@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn what_is_hardly_faster_does_not_replace_the_default() {
-        assert_eq!(Fake::new([5.0, 4.95, 6.0, 7.0, 8.0]).search(0).chosen, Some(0));
-        assert_eq!(Fake::new([5.0, 4.80, 6.0, 7.0, 8.0]).search(0).chosen, Some(1));
+        assert_eq!(Fake::new([5.0, 4.60, 6.0, 7.0, 8.0]).search(0).chosen, Some(0));
+        assert_eq!(Fake::new([5.0, 4.50, 6.0, 7.0, 8.0]).search(0).chosen, Some(1));
     }
 
     #[test]
