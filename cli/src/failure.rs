@@ -133,7 +133,9 @@ impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::Text(error) => error.into(),
-            SessionError::ContextTooLong { .. } => Self::from_error(&error, "").usage(),
+            SessionError::ContextTooLong { .. } | SessionError::BatchAttention => {
+                Self::from_error(&error, "").usage()
+            }
             error => Self::from_error(&error, ""),
         }
     }

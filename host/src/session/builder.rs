@@ -116,7 +116,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Most tokens of a prompt that run together, by default 1024. More are faster and take more memory; the bits are the
+    /// Most tokens of a prompt that run together, by default 512. More are faster and take more memory; the bits are the
     /// same.
     #[must_use]
     pub fn prefill_rows(mut self, rows: NonZeroUsize) -> Self {
@@ -217,10 +217,10 @@ impl SessionBuilder {
         Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
     }
 
-    /// Loads the model for several texts at once.
+    /// Loads the model for several texts at once. Their attention is exact.
     ///
     /// # Errors
-    /// As [`SessionBuilder::build`].
+    /// As [`SessionBuilder::build`]; attention on tensor cores.
     pub fn build_batch(self) -> Result<BatchEngine, SessionError> {
         self.build_batch_with(&mut |_| {})
     }
@@ -228,8 +228,11 @@ impl SessionBuilder {
     /// Loads the model for several texts at once, and reports how far it has come.
     ///
     /// # Errors
-    /// As [`SessionBuilder::build`].
+    /// As [`SessionBuilder::build_batch`].
     pub fn build_batch_with(self, progress: Progress<'_>) -> Result<BatchEngine, SessionError> {
+        if self.attention != Math::Exact {
+            return Err(SessionError::BatchAttention);
+        }
         let (engine, tokenizer, load) = self.open(Many, progress)?;
         Ok(BatchEngine::new(engine, tokenizer, load))
     }

@@ -15,7 +15,7 @@ use bitnet_gpu::model::{
 use bitnet_gpu::ops::{Backend, RowType, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::GREEDY;
-use bitnet_gpu::session::{Finish, Session, SessionError};
+use bitnet_gpu::session::{Finish, Math, Session, SessionError};
 use bitnet_gpu::text::SamplingParams;
 use contract::sample::{ONE_WEIGHT, SampleParams};
 
@@ -350,6 +350,8 @@ fn an_engine_gives_the_texts_of_a_session() {
         assert_eq!(last.map(|text| text.tokens), added.get(1).map(|_| alone[2].tokens.clone()));
     }
     // A prompt that never fits is refused when it is alone; nothing is left behind.
+    let fast = builder().attention(Math::TensorCore).build_batch();
+    assert!(matches!(fast, Err(SessionError::BatchAttention)), "exact attention, or an error");
     let mut engine = builder().max_batch(2).pages(2).build_batch().expect("an engine");
     let mut long = params.clone();
     long[2].max_tokens = 140;
