@@ -5,21 +5,24 @@
 //! "unsupported PTX version" (222) into "unknown error". Refusals of one level (209, 218, 222) make
 //! the loader try the next lower one, and are kept: [`Module::skipped`].
 //!
-//! A level is loaded in parts, because compiling all of it takes seconds: first the families that a
-//! model runs, each other family when one of its kernels is first asked for.
+//! Compiling a whole level takes a core half a minute, so each kernel is compiled by itself: those that a
+//! model runs beside each other when a device is opened, any other when it is first asked for. That
+//! goes through the driver's linker, whose calls run in parallel where those of its loader wait for
+//! each other; both use the driver's cache on disk.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
-use std::sync::{Arc, Mutex};
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use contract::launch::Kernel;
 
-use super::api::Handle;
+use super::api::{Api, Handle};
 use super::device::Device;
 use super::error::{DriverError, ModuleError, PtxFallback};
 use super::kernel::KernelHandle;
-use super::ptx::{self, Image};
+use super::ptx::{self, Image, Kernels};
 use super::stream::lock;
 
 /// Names the environment variable that forces one PTX level.
@@ -30,10 +33,9 @@ pub const PTX_LEVEL_VAR: &str = "BITNET_PTX_LEVEL";
 pub struct Module(Arc<ModuleInner>);
 
 pub(super) struct ModuleInner {
-    /// By family; what was loaded first is under [`FIRST`]. Empty only while dropping.
-    parts: Mutex<HashMap<&'static str, cust::module::Module>>,
-    /// What other parts are made of; empty for [`Module::from_ptx`].
-    ptx: Cow<'static, str>,
+    /// By kernel; a text that is loaded whole is under [`WHOLE`].
+    loaded: Mutex<HashMap<&'static str, cust::module::Module>>,
+    source: Source,
     device: Device,
     level: String,
     isa: String,
@@ -54,6 +56,14 @@ impl std::fmt::Debug for Module {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Module({} on {:?})", self.0.level, self.0.device)
     }
+}
+
+/// What kernels are compiled from.
+enum Source {
+    /// Each kernel by itself.
+    Kernels(Kernels),
+    /// All of it at once.
+    Whole(Cow<'static, str>),
 }
 
 /// What the driver said about one PTX text.
@@ -91,23 +101,24 @@ impl Module {
     ) -> Result<Self, ModuleError> {
         let mut skipped = Vec::new();
         for image in ptx::candidates(images, device.sm(), forced)? {
-            // A text that has none of them is loaded whole: it is not one of ours.
-            let ptx = image.ptx()?;
-            let first = ptx::part(&ptx, |name| part_of(name) == FIRST);
-            match load_one(device, image.level, first.as_deref().unwrap_or(&ptx))? {
-                Ok(module) => {
-                    let of = (image.level, image.isa, ptx);
-                    return Ok(Self::new(device, module, of, skipped));
+            let source = match Kernels::of(image.ptx()?) {
+                Ok(kernels) => Source::Kernels(kernels),
+                Err(text) => Source::Whole(text),
+            };
+            let module = Self::new(device, (image.level, image.isa), source, skipped);
+            let model = |family: &str| contract::MODEL_FAMILIES.contains(&family);
+            match module.0.load(&module.0.parts(model))? {
+                Ok(()) => return Ok(module),
+                Err(refusal) if refusal.tries_next() => {
+                    skipped = module.0.skipped.clone();
+                    skipped.push(PtxFallback {
+                        level: image.level.into(),
+                        isa: image.isa.into(),
+                        reason: refusal.error,
+                        log: refusal.log,
+                    });
                 }
-                Err(refusal) if refusal.tries_next() => skipped.push(PtxFallback {
-                    level: image.level.into(),
-                    isa: image.isa.into(),
-                    reason: refusal.error,
-                    log: refusal.log,
-                }),
-                Err(Refusal { error: source, log }) => {
-                    return Err(ModuleError::Jit { level: image.level.into(), log, source });
-                }
+                Err(refusal) => return Err(module.0.refused(refusal)),
             }
         }
         Err(ModuleError::AllRefused { skipped })
@@ -118,29 +129,38 @@ impl Module {
     /// # Errors
     /// A text with a zero byte, or the driver's refusal with its log.
     pub fn from_ptx(device: &Device, level: &str, ptx: &str) -> Result<Self, ModuleError> {
-        match load_one(device, level, ptx)? {
-            Ok(module) => Ok(Self::new(device, module, (level, "", "".into()), Vec::new())),
-            Err(Refusal { error: source, log }) => {
-                Err(ModuleError::Jit { level: level.into(), log, source })
-            }
+        let module =
+            Self::new(device, (level, ""), Source::Whole(ptx.to_owned().into()), Vec::new());
+        match module.0.load(&[WHOLE])? {
+            Ok(()) => Ok(module),
+            Err(refusal) => Err(module.0.refused(refusal)),
         }
     }
 
     fn new(
         device: &Device,
-        first: cust::module::Module,
-        (level, isa, ptx): (&str, &str, Cow<'static, str>),
+        (level, isa): (&str, &str),
+        source: Source,
         skipped: Vec<PtxFallback>,
     ) -> Self {
         Self(Arc::new(ModuleInner {
-            parts: Mutex::new(HashMap::from([(FIRST, first)])),
-            ptx,
+            loaded: Mutex::default(),
+            source,
             device: device.clone(),
             level: level.into(),
             isa: isa.into(),
             skipped,
             functions: Mutex::default(),
         }))
+    }
+
+    /// Compiles what is left of the families that `wanted` takes now, on all cores, instead of each
+    /// kernel when it is first asked for.
+    ///
+    /// # Errors
+    /// The driver's refusal of one of them, with its log.
+    pub fn compile(&self, wanted: impl Fn(&str) -> bool) -> Result<(), ModuleError> {
+        self.0.load(&self.0.parts(wanted))?.map_err(|refusal| self.0.refused(refusal))
     }
 
     /// The device it is loaded on.
@@ -180,7 +200,7 @@ impl Module {
     /// SHA-256 of the PTX of one family in the loaded level, in hexadecimal: what was measured with other PTX
     /// says nothing about this one. `None` when the level has no kernel of it.
     pub fn family_sha256(&self, family: &str) -> Option<String> {
-        ptx::part_sha256(&self.0.ptx, |name| contract::family_of(name) == Some(family))
+        ptx::part_sha256(self.0.text(), |name| contract::family_of(name) == Some(family))
     }
 
     /// Resolves `symbol`, once.
@@ -196,16 +216,14 @@ impl Module {
         let api = self.0.device.bind()?;
         let level = &self.0.level;
         let missing = || ModuleError::MissingKernel { symbol, level: level.clone(), min_sm };
-        let part = part_of(symbol);
-        let mut parts = lock(&self.0.parts);
-        if !parts.contains_key(part) {
-            let ptx = ptx::part(&self.0.ptx, |name| part_of(name) == part).ok_or_else(missing)?;
-            let loaded = load_one(&self.0.device, level, &ptx)?.map_err(|refusal| {
-                ModuleError::Jit { level: level.clone(), log: refusal.log, source: refusal.error }
-            })?;
-            parts.insert(part, loaded);
-        }
-        let module = parts.get(part).ok_or_else(missing)?;
+        let part = match &self.0.source {
+            Source::Kernels(kernels) if !kernels.has(symbol) => return Err(missing()),
+            Source::Kernels(_) => symbol,
+            Source::Whole(_) => WHOLE,
+        };
+        self.0.load(&[part])?.map_err(|refusal| self.0.refused(refusal))?;
+        let loaded = lock(&self.0.loaded);
+        let module = loaded.get(part).ok_or_else(missing)?;
         let function = match module.get_function(symbol) {
             // `cust`'s handle borrows the module; the raw one is kept beside the counted module.
             Ok(function) => Function(function.to_raw() as Handle),
@@ -222,38 +240,108 @@ impl Module {
     }
 }
 
+impl ModuleInner {
+    /// What is loaded for the families that `wanted` takes.
+    fn parts(&self, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
+        match &self.source {
+            Source::Kernels(kernels) => kernels.symbols(wanted),
+            Source::Whole(_) => vec![WHOLE],
+        }
+    }
+
+    fn text(&self) -> &str {
+        match &self.source {
+            Source::Kernels(kernels) => kernels.whole(),
+            Source::Whole(text) => text,
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> ModuleError {
+        ModuleError::Jit { level: self.level.clone(), log: refusal.log, source: refusal.error }
+    }
+
+    /// Loads those of `parts` that are not there yet, side by side. `Err` outside: the PTX or the
+    /// context cannot even be tried. Inside: what the driver said.
+    fn load(&self, parts: &[&'static str]) -> Result<Result<(), Refusal>, ModuleError> {
+        let mut parts = parts.to_vec();
+        parts.retain(|part| !lock(&self.loaded).contains_key(part));
+        let next = AtomicUsize::new(0);
+        let refused = Mutex::new(Ok(Ok(())));
+        let work = || {
+            while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match self.load_one(part) {
+                    // Where two threads load the same kernel, the first one's module stays: functions
+                    // of it may be out already.
+                    Ok(Ok(module)) => {
+                        lock(&self.loaded).entry(part).or_insert(module);
+                    }
+                    other => {
+                        *lock(&refused) = other.map(|inner| inner.map(|_| ()));
+                        next.store(parts.len(), Ordering::Relaxed);
+                    }
+                }
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 1..cores.min(parts.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        refused.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load_one(
+        &self,
+        part: &'static str,
+    ) -> Result<Result<cust::module::Module, Refusal>, ModuleError> {
+        let api = self.device.bind()?;
+        let _loads = api.while_captured();
+        let mut text = match &self.source {
+            Source::Kernels(kernels) => kernels.text(part).unwrap_or_default(),
+            Source::Whole(text) => text.clone().into_owned(),
+        };
+        // The driver reads a text up to its zero byte.
+        let end = text.len();
+        text.push('\0');
+        let terminated = match CStr::from_bytes_until_nul(text.as_bytes()) {
+            Ok(terminated) if terminated.count_bytes() == end => terminated,
+            other => {
+                let at = other.map_or(end, CStr::count_bytes);
+                return Err(ModuleError::NotText { level: self.level.clone(), at });
+            }
+        };
+        let loaded = match &self.source {
+            Source::Kernels(_) => link(&text),
+            // The linker would leave debug sections out.
+            Source::Whole(_) => cust::module::Module::from_ptx_cstr(terminated, &[]),
+        };
+        Ok(loaded.map_err(|first| refusal(api, terminated, first)))
+    }
+}
+
+/// Compiles by way of the linker.
+fn link(terminated: &str) -> Result<cust::module::Module, cust::error::CudaError> {
+    let mut linker = cust::link::Linker::new()?;
+    linker.add_ptx(terminated)?;
+    cust::module::Module::from_cubin(linker.complete()?, &[])
+}
+
 impl Drop for ModuleInner {
     fn drop(&mut self) {
         if self.device.bind().is_err() {
             // The context is gone and its modules with it; unloading would only fail again.
-            lock(&self.parts).drain().for_each(|(_, module)| std::mem::forget(module));
+            lock(&self.loaded).drain().for_each(|(_, module)| std::mem::forget(module));
         }
     }
 }
 
-/// The part that a model needs.
-const FIRST: &str = "";
+/// The name of a text that is loaded whole.
+const WHOLE: &str = "";
 
-/// The part that the kernel `symbol` is loaded with: its family, or [`FIRST`].
-fn part_of(symbol: &str) -> &'static str {
-    let general = |family: &&str| !contract::MODEL_FAMILIES.contains(family);
-    contract::family_of(symbol).filter(general).unwrap_or(FIRST)
-}
-
-/// `Err` outside: the PTX or the context cannot even be tried. Inside: what the driver said.
-fn load_one(
-    device: &Device,
-    level: &str,
-    ptx: &str,
-) -> Result<Result<cust::module::Module, Refusal>, ModuleError> {
-    let api = device.bind()?;
-    let text = CString::new(ptx)
-        .map_err(|e| ModuleError::NotText { level: level.into(), at: e.nul_position() })?;
-    let first = match cust::module::Module::from_ptx_cstr(&text, &[]) {
-        Ok(module) => return Ok(Ok(module)),
-        Err(first) => first,
-    };
-
+/// What the driver says about a text that `cust` could not load for the reason `first`.
+fn refusal(api: &Api, text: &CStr, first: cust::error::CudaError) -> Refusal {
     const LOG_BYTES: usize = 16 * 1024;
     let mut log = vec![0u8; LOG_BYTES];
     // CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE.
@@ -281,9 +369,9 @@ fn load_one(
         // SAFETY: the module was loaded by this very call and nothing else knows it.
         unsafe { (api.module_unload)(module) };
         let error = api.error(first as i32, "cuModuleLoadDataEx");
-        return Ok(Err(Refusal { error, log: String::new() }));
+        return Refusal { error, log: String::new() };
     }
     let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
     let log = String::from_utf8_lossy(&log[..end]).trim_end().to_owned();
-    Ok(Err(Refusal { error: api.error(code, "cuModuleLoadDataEx"), log }))
+    Refusal { error: api.error(code, "cuModuleLoadDataEx"), log }
 }

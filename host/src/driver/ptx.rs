@@ -3,11 +3,13 @@
 //! A level `sm_NN` runs on every device of capability NN or higher; `sm_NNa` runs on NN exactly.
 //! The loader tries the levels that fit from high to low, an `a` level before the plain one.
 //!
-//! A level is compiled by the driver in parts (`part`): what a model needs when a device is
-//! opened, any other family when it is first used.
+//! The driver compiles each kernel of a level by itself (`Kernels`), when it is first asked for or
+//! beside others.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::Read as _;
+use std::ops::Range;
 
 use super::error::ModuleError;
 
@@ -117,24 +119,66 @@ pub fn candidates(
     Ok(fit)
 }
 
-/// The PTX of `ptx` with only the entries that `keep` names; `None` where none is left. A text with
-/// debug sections, which speak of all entries, is one part: kept whole.
-pub(super) fn part(ptx: &str, keep: impl Fn(&str) -> bool) -> Option<String> {
-    const ENTRY: &str = "\n.visible .entry ";
-    let mut pieces = ptx.split(ENTRY);
-    let mut text = pieces.next().unwrap_or_default().to_owned();
-    let mut kept = false;
-    let whole = ptx.contains(".section") || ptx.contains("\n.file");
-    for piece in pieces {
-        let name = piece.split(['(', '\n']).next().unwrap_or_default();
-        let wanted = keep(name.trim());
-        kept |= wanted;
-        if wanted || whole {
-            text += ENTRY;
-            text += piece;
+/// Starts an entry of a text.
+const ENTRY: &str = "\n.visible .entry ";
+
+/// A text taken apart: each kernel of the contract can be compiled without the others.
+pub(super) struct Kernels {
+    text: Cow<'static, str>,
+    /// What stands before the first entry; every part needs it.
+    head: Range<usize>,
+    entries: HashMap<&'static str, Range<usize>>,
+}
+
+impl Kernels {
+    /// Takes `text` apart, or gives it back: it has an entry that is not of the contract, or debug
+    /// sections, which speak of all entries.
+    pub(super) fn of(text: Cow<'static, str>) -> Result<Self, Cow<'static, str>> {
+        if text.contains(".section") || text.contains("\n.file") {
+            return Err(text);
         }
+        let mut entries = HashMap::new();
+        let mut starts = text.match_indices(ENTRY).map(|(at, _)| at).peekable();
+        let head = 0..starts.peek().copied().unwrap_or_default();
+        while let Some(start) = starts.next() {
+            let end = starts.peek().copied().unwrap_or(text.len());
+            let name = entry_name(&text[start + ENTRY.len()..end]);
+            match contract::KERNELS.iter().find(|kernel| kernel.spec.symbol == name) {
+                Some(kernel) => entries.insert(kernel.spec.symbol, start..end),
+                None => return Err(text),
+            };
+        }
+        if entries.is_empty() { Err(text) } else { Ok(Self { text, head, entries }) }
     }
-    kept.then_some(text)
+
+    /// The symbols whose family `wanted` takes, the longest entry first.
+    pub(super) fn symbols(&self, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
+        let of = |symbol: &&&str| contract::family_of(symbol).is_some_and(&wanted);
+        let mut symbols: Vec<_> = self.entries.keys().filter(of).copied().collect();
+        symbols.sort_by_key(|symbol| (std::cmp::Reverse(self.entries[symbol].len()), *symbol));
+        symbols
+    }
+
+    /// Whether this level has the kernel.
+    pub(super) fn has(&self, symbol: &str) -> bool {
+        self.entries.contains_key(symbol)
+    }
+
+    /// A text with this one entry; `None` where this level lacks it.
+    pub(super) fn text(&self, symbol: &str) -> Option<String> {
+        let entry = self.entries.get(symbol)?.clone();
+        Some([&self.text[self.head.clone()], &self.text[entry]].concat())
+    }
+
+    /// All of it.
+    pub(super) fn whole(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The name at the start of an entry.
+fn entry_name(entry: &str) -> &str {
+    entry.split(['(', '\n']).next().unwrap_or_default().trim()
 }
 
 /// SHA-256 of the entries of `ptx` whose name `keep` takes, in hexadecimal; `None` when there are none.
@@ -146,8 +190,8 @@ pub(crate) fn part_sha256(ptx: &str, keep: impl Fn(&str) -> bool) -> Option<Stri
     const LABEL: &str = "$L__BB";
     let mut hash = Sha256::new();
     let mut any = false;
-    for piece in ptx.split("\n.visible .entry ").skip(1) {
-        if !keep(piece.split(['(', '\n']).next().unwrap_or_default().trim()) {
+    for piece in ptx.split(ENTRY).skip(1) {
+        if !keep(entry_name(piece)) {
             continue;
         }
         any = true;
@@ -182,28 +226,38 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_the_head_and_the_entries_asked_for() {
-        const PTX: &str = ".version 7.8\n.target sm_90\n\n.visible .entry a(\n)\n{ ret; }\n\n\
-                           .visible .entry ab(\n)\n{ exit; }\n";
-        let a = part(PTX, |name| name == "a").unwrap();
-        assert!(a.starts_with(".version 7.8") && a.contains("ret;") && !a.contains("exit;"));
-        assert_eq!(part(PTX, |_| true).unwrap(), PTX);
-        assert_eq!(part(PTX, |name| name == "b"), None);
-        let debug = PTX.to_owned() + "\t.section .debug_line { }\n";
-        assert_eq!(part(&debug, |name| name == "a").unwrap(), debug);
+    fn a_text_that_is_not_of_the_contract_stays_whole() {
+        let [a, b] = [contract::KERNELS[0].spec.symbol, contract::KERNELS[1].spec.symbol];
+        let entry = |name: &str| format!("\n.visible .entry {name}(\n)\n{{ ret; }}\n");
+        let of = |text: &str| Kernels::of(text.to_owned().into());
+        let head = ".version 7.8\n.target sm_90\n";
+        let both = [head, &entry(a), &entry(b)].concat();
+        let kernels = of(&both).unwrap_or_else(|_| panic!("two kernels"));
+        assert_eq!(kernels.whole(), both);
+        assert_eq!(kernels.text(b).unwrap(), [head, &entry(b)].concat());
+        assert_eq!(kernels.text("other"), None);
+        for whole in [
+            head.to_owned(),
+            [&both, "\t.section .debug_line { }\n"].concat(),
+            [&both, &*entry("other")].concat(),
+        ] {
+            assert!(of(&whole).is_err_and(|text| text == whole));
+        }
     }
 
     #[test]
-    fn the_parts_of_each_embedded_level_are_all_of_it() {
+    fn the_entries_of_each_embedded_level_are_all_of_it() {
         for image in IMAGES {
             let ptx = image.ptx().unwrap();
-            let entries = |text: &str| text.matches(".visible .entry").count();
-            let families = contract::FAMILIES
-                .iter()
-                .filter_map(|family| part(&ptx, |name| contract::family_of(name) == Some(family)));
-            let sum: usize = families.map(|text| entries(&text)).sum();
-            assert!(sum > 0);
-            assert_eq!(sum, entries(&ptx), "{}", image.level);
+            let kernels = Kernels::of(ptx.clone()).unwrap_or_else(|_| panic!("{}", image.level));
+            let symbols = kernels.symbols(|_| true);
+            assert_eq!(symbols.len(), ptx.matches(".visible .entry").count(), "{}", image.level);
+            let texts = symbols.iter().map(|symbol| kernels.text(symbol).unwrap());
+            let bytes: usize = texts.map(|text| text.len() - kernels.head.len()).sum();
+            assert_eq!(bytes + kernels.head.len(), ptx.len(), "{}", image.level);
+            let lens: Vec<_> = symbols.iter().map(|s| kernels.entries[s].len()).collect();
+            assert!(lens.is_sorted_by(|a, b| a >= b));
+            assert!(kernels.symbols(|family| family == "rope").len() < symbols.len());
         }
     }
 

@@ -159,8 +159,8 @@ impl CudaBackend {
         self.cuda.stream()
     }
 
-    /// Queues one launch of `K`. The first one of a family compiles its PTX for the device, unless
-    /// the driver has it in its cache.
+    /// Queues one launch of `K`. The first one compiles its PTX for the device, unless that was done when the
+    /// device was opened or the driver has it in its cache.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].

@@ -42,14 +42,15 @@ macro_rules! families {
     };
 }
 
-/// Families that a BitNet model runs: loaded when a device is opened. The others are loaded when
-/// they are first used.
+/// Families that a BitNet model runs: compiled side by side when a device is opened. Any other kernel is
+/// compiled when it is first used.
 pub const MODEL_FAMILIES: &[&str] = &[
     "act_quant",
     "attention",
     "attention_paged",
     "attention_step",
     "bit_linear",
+    "decode_layers",
     "embed",
     "kv_append",
     "lm_head",
