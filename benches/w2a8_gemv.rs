@@ -3,7 +3,7 @@
 //!
 //! `--variants` times every compiled variant and says which is best for each shape: what
 //! `ops::w2a8_gemv::choose_index` is made from. `--peers` adds PyTorch's bf16 GEMV from the same
-//! machine and minute. The two constant columns are figures of one H200 (driver 580, CUDA 13.0, no
+//! machine and minute; `--nvcc-ptx` the same algorithm in CUDA C++ (benches/cuda). The two constant columns are figures of one H200 (driver 580, CUDA 13.0, no
 //! programmatic dependent launch), measured the same way in another session.
 
 use std::process::ExitCode;
@@ -62,6 +62,8 @@ const TORCH_BF16_US: &[(usize, usize, f64)] = &[
 struct Gemv {
     linear: Rc<Linear>,
     variant: usize,
+    /// Of benches/cuda, not ours.
+    cuda: bool,
 }
 
 impl Case for Gemv {
@@ -72,7 +74,8 @@ impl Case for Gemv {
     }
 
     fn variant(&self) -> String {
-        VARIANTS[self.variant].spec.symbol.trim_start_matches("w2a8_gemv_").to_owned()
+        let name = VARIANTS[self.variant].spec.symbol.trim_start_matches("w2a8_gemv_");
+        name.to_owned() + if self.cuda { ", nvcc" } else { "" }
     }
 
     fn bytes(&self) -> u64 {
@@ -95,6 +98,7 @@ impl Case for Gemv {
 
 fn main() -> ExitCode {
     run("w2a8_gemv", |suite| {
+        let nvcc = suite.options().nvcc_ptx.as_ref().map(std::fs::read_to_string).transpose()?;
         let shapes: Vec<_> = BENCH_SHAPES.iter().chain(MODEL_SHAPES).copied().collect();
         for &(n, k) in &shapes {
             if !suite.options().wants(&format!("{n}x{k}")) {
@@ -106,12 +110,34 @@ fn main() -> ExitCode {
                 true => (0..VARIANTS.len()).collect(),
                 false => vec![chosen],
             };
-            let cases: Vec<_> =
-                variants.iter().map(|&variant| Gemv { linear: linear.clone(), variant }).collect();
-            let rows = suite.measure_variants(&cases)?;
+            let of = |cuda: bool| -> Vec<_> {
+                let case = |&variant| Gemv { linear: linear.clone(), variant, cuda };
+                variants.iter().map(case).collect()
+            };
             let cold_us = |row: &bitnet_benches::Row| row.cold.map_or(f64::NAN, |t| t.us.median);
+            let warm_us = |row: &bitnet_benches::Row| row.warm.map_or(f64::NAN, |t| t.us.median);
+            let nvcc: Vec<_> = match &nvcc {
+                None => Vec::new(),
+                Some(ptx) => suite.with_ptx("nvcc", ptx, |suite| {
+                    let rows = suite.measure_variants(&of(true))?;
+                    let times: Vec<_> =
+                        rows.iter().map(|row| (cold_us(row), warm_us(row))).collect();
+                    // They are columns of our rows.
+                    let kept = suite.report().rows.len() - variants.len();
+                    suite.report().rows.truncate(kept);
+                    Ok(times)
+                })?,
+            };
+            let cases = of(false);
+            let rows = suite.measure_variants(&cases)?;
             let best = rows.iter().map(cold_us).fold(f64::INFINITY, f64::min);
-            for (row, variant) in rows.iter_mut().zip(variants) {
+            for (index, (row, variant)) in rows.iter_mut().zip(variants).enumerate() {
+                if let Some(&(cold, warm)) = nvcc.get(index) {
+                    row.set("nvcc_cold_us", cold);
+                    row.set("nvcc_ratio", cold / cold_us(row));
+                    row.set("nvcc_warm_us", warm);
+                    row.set("nvcc_warm_ratio", warm / warm_us(row));
+                }
                 let mark = match (variant == chosen, cold_us(row) == best) {
                     (true, true) => "chosen, best",
                     (true, false) => "chosen",

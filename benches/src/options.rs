@@ -39,6 +39,9 @@ pub struct Options {
     /// w2a8_gemv, with --peers: a build of the published `bitlinear_int8xint2` (a shared library)
     #[arg(long, value_name = "PATH", env = "BITNET_BENCH_MS_KERNEL")]
     pub ms_kernel: Option<PathBuf>,
+    /// w2a8_gemv: PTX that nvcc made of benches/cuda/w2a8_gemv.cu, timed beside ours
+    #[arg(long, value_name = "FILE", env = "BITNET_BENCH_NVCC_PTX")]
+    pub nvcc_ptx: Option<PathBuf>,
     /// tokens_per_second: checkpoint folder or file, instead of a synthetic one
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,

@@ -140,6 +140,25 @@ impl Suite {
         &mut self.report
     }
 
+    /// The same with a caller's own build of the kernels: `body` measures on it.
+    ///
+    /// # Errors
+    /// PTX that the driver refuses; whatever `body` fails with.
+    pub fn with_ptx<T>(
+        &mut self,
+        level: &str,
+        ptx: &str,
+        body: impl FnOnce(&mut Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        // SAFETY: what the command line names as a build of these kernels; every result is compared.
+        let cuda = unsafe { self.gpu.cuda().clone().with_ptx(level, ptx)? };
+        let other = CudaBackend::new(cuda)?;
+        let ours = std::mem::replace(&mut self.gpu, other);
+        let result = body(self);
+        self.gpu = ours;
+        result
+    }
+
     /// Compares and times one case, unless the filter leaves it out. Returns its row, for further
     /// columns.
     ///

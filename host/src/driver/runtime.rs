@@ -3,7 +3,7 @@
 use crate::memory::{MemoryUsage, Pool, PoolOptions};
 
 use super::device::Device;
-use super::error::{CudaError, DriverError};
+use super::error::{CudaError, DriverError, ModuleError};
 use super::module::Module;
 use super::profile::Profiler;
 use super::stream::{Stream, StreamOptions};
@@ -86,6 +86,19 @@ impl Cuda {
         )?;
         let pool = Pool::new(&device, PoolOptions { cap_bytes: options.pool_cap_bytes });
         Ok(Self { device, module, stream, pool, options })
+    }
+
+    /// The same device, stream and pool with the caller's own build of the kernels, or of some of them.
+    ///
+    /// # Errors
+    /// PTX that the driver refuses.
+    ///
+    /// # Safety
+    /// Each kernel of the contract that stands in `ptx` takes the arguments of the contract and reads and
+    /// writes what the contract says: the operations launch it on that word.
+    pub unsafe fn with_ptx(self, level: &str, ptx: &str) -> Result<Self, ModuleError> {
+        let module = Module::from_ptx(&self.device, level, ptx)?;
+        Ok(Self { module, ..self })
     }
 
     /// The device.

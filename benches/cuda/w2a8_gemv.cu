@@ -1,0 +1,155 @@
+// The kernels of kernels-gpu/src/w2a8_gemv.rs once more, in CUDA C++: what the Rust compiler's code is
+// held against. Same entries, same arguments, same algorithm, so that the benchmark launches either.
+//
+//     nvcc -O3 -arch=sm_90a -ptx -o w2a8_gemv.ptx benches/cuda/w2a8_gemv.cu
+//     cargo xtask bench --bench w2a8_gemv -- --nvcc-ptx w2a8_gemv.ptx
+
+#include <cstdint>
+
+namespace {
+
+constexpr int THREADS = 128;
+constexpr int GROUP = 8;
+constexpr int MAX_SEGMENTS = 8;
+
+struct ActStats {
+    float scale;
+    int32_t sum;
+};
+
+struct Segments {
+    uint32_t end[MAX_SEGMENTS];
+    float scale[MAX_SEGMENTS];
+};
+
+struct Args {
+    const uint4 *w;
+    const uint4 *acts;
+    const ActStats *stats;
+    float *y;
+    uint32_t n;
+    uint32_t chunks;
+    Segments segments;
+};
+
+__device__ __forceinline__ int dp4a_us(uint32_t codes, uint32_t acts, int acc) {
+    int sum;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(codes), "r"(acts), "r"(acc));
+    return sum;
+}
+
+__device__ __forceinline__ void dot16(int (&acc)[4], uint32_t word, uint4 q) {
+    acc[0] = dp4a_us(word & 0x03030303u, q.x, acc[0]);
+    acc[1] = dp4a_us(word & 0x0c0c0c0cu, q.y, acc[1]);
+    acc[2] = dp4a_us(word & 0x30303030u, q.z, acc[2]);
+    acc[3] = dp4a_us(word & 0xc0c0c0c0u, q.w, acc[3]);
+}
+
+__device__ __forceinline__ uint4 load_weights(const uint4 *p) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p));
+    return v;
+}
+
+template <int LANES, int ROWS, int UNROLL>
+__device__ __forceinline__ void load_step(uint4 (&step)[UNROLL][ROWS], const uint4 *const (&rows)[ROWS],
+                                          uint32_t first, uint32_t chunks) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        const uint32_t chunk = first + u * LANES;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            step[u][r] = make_uint4(0, 0, 0, 0);
+            if (chunk < chunks) step[u][r] = load_weights(rows[r] + chunk);
+        }
+    }
+}
+
+template <int LANES, int ROWS, int UNROLL>
+__device__ __forceinline__ void gemv(const Args &args) {
+    const uint32_t n = args.n, chunks = args.chunks;
+    const uint32_t lane = threadIdx.x % LANES;
+    const uint32_t row0 = (blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES) * ROWS;
+
+    const uint4 *rows[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        rows[r] = args.w + size_t(min(row0 + r, n - 1)) * chunks;
+    }
+    uint4 step[UNROLL][ROWS];
+    load_step<LANES, ROWS, UNROLL>(step, rows, lane, chunks);
+
+    constexpr uint32_t PER_STEP = UNROLL * LANES;
+    if (ROWS * UNROLL >= 8 || chunks <= 2 * PER_STEP) cudaTriggerProgrammaticLaunchCompletion();
+    cudaGridDependencySynchronize();
+
+    const uint4 *acts = args.acts + (lane / GROUP * 4 * GROUP + lane % GROUP);
+    const float scale = args.stats->scale;
+    const int sum = args.stats->sum;
+
+    int acc[ROWS][4] = {};
+    uint32_t base = 0;
+    while (true) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const uint32_t chunk = base + lane + u * LANES;
+            const uint4 *piece = acts + u * LANES * 4;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                uint4 q = make_uint4(0, 0, 0, 0);
+                if (chunk < chunks) q = piece[j * GROUP];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    const uint4 codes = step[u][r];
+                    dot16(acc[r], j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w, q);
+                }
+            }
+        }
+        base += PER_STEP;
+        if (base >= chunks) break;
+        if (base + 2 * PER_STEP >= chunks) cudaTriggerProgrammaticLaunchCompletion();
+        acts += UNROLL * LANES * 4;
+        load_step<LANES, ROWS, UNROLL>(step, rows, base + lane, chunks);
+    }
+
+    int total = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        int codes = acc[r][0] + (acc[r][1] >> 2) + (acc[r][2] >> 4) + (acc[r][3] >> 6);
+        if (LANES == 32) {
+            codes = __reduce_add_sync(0xffffffffu, codes);
+        } else {
+#pragma unroll
+            for (int distance = LANES / 2; distance > 0; distance /= 2) {
+                codes += __shfl_xor_sync(0xffffffffu, codes, distance);
+            }
+        }
+        if (lane == r) total = codes - sum;
+    }
+    const uint32_t row = row0 + lane;
+    if (lane < ROWS && row < n) {
+        float weight = args.segments.scale[0];
+#pragma unroll
+        for (int i = 1; i < MAX_SEGMENTS; i++) {
+            if (row >= args.segments.end[i - 1]) weight = args.segments.scale[i];
+        }
+        args.y[row] = __fmul_rn(__fdiv_rn(float(total), scale), weight);
+    }
+}
+
+} // namespace
+
+#define ENTRY(lanes, rows, unroll)                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
+        w2a8_gemv_l##lanes##r##rows##u##unroll(const __grid_constant__ Args args) {                         \
+        gemv<lanes, rows, unroll>(args);                                                                    \
+    }
+
+ENTRY(16, 1, 4)
+ENTRY(16, 4, 1)
+ENTRY(32, 2, 2)
+ENTRY(32, 2, 4)
+ENTRY(32, 4, 1)
+ENTRY(32, 4, 2)
