@@ -87,7 +87,9 @@ impl Suite {
         let settings = CudaOptions::new(options.device).pdl(options.pdl);
         let gpu = CudaBackend::open(settings).context("this benchmark needs an NVIDIA GPU")?;
         let info = gpu.cuda().device().info();
-        let mut report = Report::new(bench, &info.name);
+        // Figures with and without it stand beside each other.
+        let name = format!("{bench}{}", if options.pdl { "_pdl" } else { "" });
+        let mut report = Report::new(&name, &info.name);
         let module = gpu.cuda().module();
         let mut more = vec![
             ("compute capability", format!("sm_{}", info.sm)),
