@@ -168,6 +168,10 @@ table! {
             *mut TensorMap, u32, u32, u64, *const u64, *const u64, *const i32, *const i32, u32, u32,
             *const u32, u32, u32, u32, u32
         );
+        library_load = cuLibraryLoadData(
+            *mut Handle, *const c_void, *mut u32, *mut *mut c_void, u32, *mut u32, *mut *mut c_void, u32
+        );
+        library_unload = cuLibraryUnload(Handle);
         // CUDA 12.4
         func_load = cuFuncLoad(Handle);
         // CUDA 10.1

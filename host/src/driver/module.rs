@@ -6,15 +6,16 @@
 //! the loader try the next lower one, and are kept: [`Module::skipped`].
 //!
 //! Compiling a whole level takes a core half a minute, so each kernel is compiled by itself: those that a
-//! model runs beside each other when a device is opened, any other when it is first asked for. That
-//! goes through the driver's linker, whose calls run in parallel where those of its loader wait for
-//! each other; both use the driver's cache on disk.
+//! model runs beside each other when a device is opened, any other when it is first asked for. The
+//! driver's loader takes one text at a time, so the texts first go through its library loader, which
+//! takes many, and leaves the code in the driver's cache on disk. (Its linker takes many too, but as
+//! relocatable code: slower kernels, `setmaxnreg` ignored, `wgmma` serialised.)
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use contract::launch::Kernel;
 
@@ -260,72 +261,67 @@ impl ModuleInner {
         ModuleError::Jit { level: self.level.clone(), log: refusal.log, source: refusal.error }
     }
 
-    /// Loads those of `parts` that are not there yet, side by side. `Err` outside: the PTX or the
-    /// context cannot even be tried. Inside: what the driver said.
+    /// Loads those of `parts` that are not there yet. `Err` outside: the PTX or the context cannot even
+    /// be tried. Inside: what the driver said.
     fn load(&self, parts: &[&'static str]) -> Result<Result<(), Refusal>, ModuleError> {
         let mut parts = parts.to_vec();
         parts.retain(|part| !lock(&self.loaded).contains_key(part));
+        let api = self.device.bind()?;
+        let _loads = api.while_captured();
+        self.compile_ahead(api, &parts);
+        for part in parts {
+            let text = self.part_text(part)?;
+            match cust::module::Module::from_ptx_cstr(&text, &[]) {
+                // Where two threads load the same kernel, the first one's module stays: functions of
+                // it may be out already.
+                Ok(module) => lock(&self.loaded).entry(part).or_insert(module),
+                Err(first) => return Ok(Err(refusal(api, &text, first))),
+            };
+        }
+        Ok(Ok(()))
+    }
+
+    /// Lets the driver compile `parts` side by side into its cache. What fails here fails again, with a
+    /// reason, where it is loaded.
+    fn compile_ahead(&self, api: &Api, parts: &[&'static str]) {
+        let (Some(load), Some(unload)) = (api.library_load, api.library_unload) else { return };
+        if parts.len() < 2 || std::env::var_os("CUDA_CACHE_DISABLE").is_some_and(|v| v == "1") {
+            return;
+        }
         let next = AtomicUsize::new(0);
-        let refused = Mutex::new(Ok(Ok(())));
         let work = || {
+            let _context = self.device.bind();
             while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.load_one(part) {
-                    // Where two threads load the same kernel, the first one's module stays: functions
-                    // of it may be out already.
-                    Ok(Ok(module)) => {
-                        lock(&self.loaded).entry(part).or_insert(module);
-                    }
-                    other => {
-                        *lock(&refused) = other.map(|inner| inner.map(|_| ()));
-                        next.store(parts.len(), Ordering::Relaxed);
+                let Ok(text) = self.part_text(part) else { continue };
+                let mut library: Handle = std::ptr::null_mut();
+                let (none, pointers) = (std::ptr::null_mut(), std::ptr::null_mut());
+                // SAFETY: the text is terminated, and there are no options. A library that was loaded
+                // by this call is unloaded, once, by the next.
+                unsafe {
+                    let text = text.as_ptr().cast();
+                    if load(&mut library, text, none, pointers, 0, none, pointers, 0) == 0 {
+                        unload(library);
                     }
                 }
             }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            for _ in 1..cores.min(parts.len()) {
+            for _ in 0..cores.min(parts.len()) {
                 scope.spawn(work);
             }
-            work();
         });
-        refused.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load_one(
-        &self,
-        part: &'static str,
-    ) -> Result<Result<cust::module::Module, Refusal>, ModuleError> {
-        let api = self.device.bind()?;
-        let _loads = api.while_captured();
-        let mut text = match &self.source {
+    /// The PTX of one part.
+    fn part_text(&self, part: &str) -> Result<CString, ModuleError> {
+        let text = match &self.source {
             Source::Kernels(kernels) => kernels.text(part).unwrap_or_default(),
             Source::Whole(text) => text.clone().into_owned(),
         };
-        // The driver reads a text up to its zero byte.
-        let end = text.len();
-        text.push('\0');
-        let terminated = match CStr::from_bytes_until_nul(text.as_bytes()) {
-            Ok(terminated) if terminated.count_bytes() == end => terminated,
-            other => {
-                let at = other.map_or(end, CStr::count_bytes);
-                return Err(ModuleError::NotText { level: self.level.clone(), at });
-            }
-        };
-        let loaded = match &self.source {
-            Source::Kernels(_) => link(&text),
-            // The linker would leave debug sections out.
-            Source::Whole(_) => cust::module::Module::from_ptx_cstr(terminated, &[]),
-        };
-        Ok(loaded.map_err(|first| refusal(api, terminated, first)))
+        CString::new(text)
+            .map_err(|e| ModuleError::NotText { level: self.level.clone(), at: e.nul_position() })
     }
-}
-
-/// Compiles by way of the linker.
-fn link(terminated: &str) -> Result<cust::module::Module, cust::error::CudaError> {
-    let mut linker = cust::link::Linker::new()?;
-    linker.add_ptx(terminated)?;
-    cust::module::Module::from_cubin(linker.complete()?, &[])
 }
 
 impl Drop for ModuleInner {
