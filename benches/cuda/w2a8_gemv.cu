@@ -45,11 +45,22 @@ __device__ __forceinline__ void dot16(int (&acc)[4], uint32_t word, uint4 q) {
     acc[3] = dp4a_us(word & 0xc0c0c0c0u, q.w, acc[3]);
 }
 
-__device__ __forceinline__ uint4 load_weights(const uint4 *p) {
+// Predicated in PTX, as the Rust kernel's are: an `if` around the load becomes a branch here and there.
+__device__ __forceinline__ uint4 load_weights_if(bool there, const uint4 *p) {
     uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(p));
+    asm("{ .reg .pred p; setp.ne.u32 p, %4, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+        " @p ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%5]; }"
+        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+        : "r"(int(there)), "l"(p));
+    return v;
+}
+
+// Not before the wait for the kernel that makes the activations: `volatile` keeps the order.
+__device__ __forceinline__ uint4 load_acts_if(bool there, const uint4 *p) {
+    uint4 v;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %4, 0; @p ld.global.v4.b32 {%0, %1, %2, %3}, [%5]; }"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(int(there)), "l"(p));
     return v;
 }
 
@@ -61,8 +72,7 @@ __device__ __forceinline__ void load_step(uint4 (&step)[UNROLL][ROWS], const uin
         const uint32_t chunk = first + u * LANES;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            step[u][r] = make_uint4(0, 0, 0, 0);
-            if (chunk < chunks) step[u][r] = load_weights(rows[r] + chunk);
+            step[u][r] = load_weights_if(chunk < chunks, rows[r] + chunk);
         }
     }
 }
@@ -98,8 +108,7 @@ __device__ __forceinline__ void gemv(const Args &args) {
             const uint4 *piece = acts + u * LANES * 4;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                uint4 q = make_uint4(0, 0, 0, 0);
-                if (chunk < chunks) q = piece[j * GROUP];
+                const uint4 q = load_acts_if(chunk < chunks, piece + j * GROUP);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const uint4 codes = step[u][r];

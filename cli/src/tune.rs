@@ -25,7 +25,7 @@ pub(crate) struct TuneArgs {
     #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
     device: BackendChoice,
     /// Rows of the largest step to measure: longer ones keep the default
-    #[arg(long, env = "BITNET_MAX_ROWS", value_name = "ROWS", default_value_t = 512,
+    #[arg(long, env = "BITNET_MAX_ROWS", value_name = "ROWS", default_value_t = 768,
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     max_rows: u16,
     /// Begin nothing new after so many seconds

@@ -10,16 +10,12 @@ use contract::attention_step::MAX_HEAD_DIM;
 pub struct Activations<B: Backend> {
     /// Residual stream `[rows, hidden]`.
     pub h: B::Buf<f32>,
-    /// What the residual stream takes up next `[rows, hidden]`.
+    /// In turn: the attention output `[rows, heads.q_len()]`, the gated product `[rows, ffn]`, and after either
+    /// what the residual stream takes up next `[rows, hidden]`.
     pub delta: B::Buf<f32>,
-    /// Fused projections `[rows, heads.qkv_len()]`.
-    pub qkv: B::Buf<f32>,
-    /// Attention output `[rows, heads.q_len()]`.
-    pub attn: B::Buf<f32>,
-    /// Fused gate and up projections `[rows, 2 ffn]`.
-    pub gate_up: B::Buf<f32>,
-    /// Gated product `[rows, ffn]`.
-    pub f: B::Buf<f32>,
+    /// In turn: fused projections `[rows, heads.qkv_len()]`, fused gate and up projections `[rows, 2 ffn]`, and
+    /// rows after the last norm `[rows, hidden]`.
+    pub wide: B::Buf<f32>,
     /// Quantised input of the next linear layer.
     pub acts: QuantActs<B>,
     /// For attention of one row.
@@ -71,11 +67,8 @@ impl<B: Backend> Activations<B> {
         let widest = hidden.max(ffn).max(heads.q_len());
         Ok(Self {
             h: buf(hidden)?,
-            delta: buf(hidden)?,
-            qkv: buf(heads.qkv_len())?,
-            attn: buf(heads.q_len())?,
-            gate_up: buf(2 * ffn)?,
-            f: buf(ffn)?,
+            delta: buf(widest)?,
+            wide: buf(heads.qkv_len().max(2 * ffn).max(hidden))?,
             acts: QuantActs::alloc(backend, rows, widest)?,
             scratch: AttentionScratch::alloc(backend, heads, positions)?,
             rows,

@@ -41,11 +41,11 @@ impl<B: Backend> AttentionLayer<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let heads = self.heads;
-        bit_linear(backend, &self.qkv, &x.acts, &mut x.qkv, m)?;
+        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m)?;
         match past {
             Past::Run { cache, start, start_at, .. } => {
                 backend.kv_append(KvAppend {
-                    qkv: &mut x.qkv,
+                    qkv: &mut x.wide,
                     cache,
                     rope: Some(rope),
                     start,
@@ -54,9 +54,9 @@ impl<B: Backend> AttentionLayer<B> {
                     heads,
                 })?;
                 backend.attention(Attention {
-                    qkv: &x.qkv,
+                    qkv: &x.wide,
                     cache,
-                    out: &mut x.attn,
+                    out: &mut x.delta,
                     start,
                     start_at,
                     m,
@@ -67,10 +67,10 @@ impl<B: Backend> AttentionLayer<B> {
             }
             Past::Paged { cache, positions, tables, capacity, step } => {
                 backend.attention_paged(AttentionPaged {
-                    qkv: &x.qkv,
+                    qkv: &x.wide,
                     cache,
                     rope,
-                    out: &mut x.attn,
+                    out: &mut x.delta,
                     positions,
                     tables,
                     capacity,
@@ -81,8 +81,8 @@ impl<B: Backend> AttentionLayer<B> {
             }
         }
         let source = match &self.sub_norm {
-            Some(weight) => Source::RmsNorm { x: &mut x.attn, delta: None, weight, eps: self.eps },
-            None => Source::Plain { x: &x.attn },
+            Some(weight) => Source::RmsNorm { x: &mut x.delta, delta: None, weight, eps: self.eps },
+            None => Source::Plain { x: &x.delta },
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;
         bit_linear(backend, &self.o, &x.acts, &mut x.delta, m)
@@ -105,15 +105,15 @@ impl<B: Backend> AttentionLayer<B> {
             x: &x.h,
             norm: Some(Norm { weight: input_norm, eps }),
             w: &self.qkv,
-            finish: Finish::Store { y: &mut x.qkv },
+            finish: Finish::Store { y: &mut x.wide },
         })?;
         match past {
             Past::Run { cache, start, start_at, reach } => {
                 backend.attention_step(AttentionStep {
-                    qkv: &x.qkv,
+                    qkv: &x.wide,
                     cache,
                     rope,
-                    out: &mut x.attn,
+                    out: &mut x.delta,
                     start,
                     start_at,
                     heads: self.heads,
@@ -123,10 +123,10 @@ impl<B: Backend> AttentionLayer<B> {
             }
             Past::Paged { cache, positions, tables, capacity, step } => {
                 backend.attention_paged(AttentionPaged {
-                    qkv: &x.qkv,
+                    qkv: &x.wide,
                     cache,
                     rope,
-                    out: &mut x.attn,
+                    out: &mut x.delta,
                     positions,
                     tables,
                     capacity,
@@ -137,7 +137,7 @@ impl<B: Backend> AttentionLayer<B> {
             }
         }
         backend.bit_linear(BitLinear {
-            x: &x.attn,
+            x: &x.delta,
             norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
             w: &self.o,
             finish: Finish::Add { y: &mut x.h },

@@ -26,11 +26,11 @@ impl<B: Backend> Mlp<B> {
     /// # Errors
     /// Shapes that do not fit; a failed launch.
     pub fn forward(&self, backend: &B, x: &mut Activations<B>, m: usize) -> Result<(), OpError> {
-        bit_linear(backend, &self.gate_up, &x.acts, &mut x.gate_up, m)?;
+        bit_linear(backend, &self.gate_up, &x.acts, &mut x.wide, m)?;
         let source = Source::Gated {
             gate: self.gate,
-            gate_up: &x.gate_up,
-            f: &mut x.f,
+            gate_up: &x.wide,
+            f: &mut x.delta,
             weight: self.sub_norm.as_ref(),
             eps: self.eps,
         };
@@ -53,10 +53,10 @@ impl<B: Backend> Mlp<B> {
             x: &x.h,
             norm: Some(Norm { weight: input_norm, eps }),
             w: &self.gate_up,
-            finish: Finish::Gated { gate: self.gate, y: &mut x.f },
+            finish: Finish::Gated { gate: self.gate, y: &mut x.delta },
         })?;
         backend.bit_linear(BitLinear {
-            x: &x.f,
+            x: &x.delta,
             norm: self.sub_norm.as_ref().map(|weight| Norm { weight, eps }),
             w: &self.down,
             finish: Finish::Add { y: &mut x.h },

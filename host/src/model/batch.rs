@@ -64,7 +64,6 @@ pub struct Batch<B: Backend> {
     positions: B::Buf<u32>,
     /// `[max_batch, pages of a sequence]`.
     tables: B::Buf<u32>,
-    normed: B::Buf<f32>,
     /// `[max_batch, vocab]`.
     logits: B::Buf<f32>,
     head_input: Option<B::Buf<u32>>,
@@ -117,7 +116,6 @@ impl<B: Backend> Batch<B> {
             ids: backend.alloc("activations", chunk)?,
             positions: backend.alloc("activations", chunk)?,
             tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
-            normed: backend.alloc("activations", rows * config.hidden_size)?,
             logits: backend.alloc("logits", max_batch * vocab)?,
             head_input: int8.map(|table| table.input(backend, max_batch)).transpose()?,
             sampler: SampleState::alloc(backend, vocab, max_batch)?,
@@ -300,7 +298,7 @@ impl<B: Backend> Model<B> {
         }
         let last = (prompt.len() - 1) % chunk;
         backend.lm_head(LmHead {
-            x: &batch.normed,
+            x: &batch.x.wide,
             x_at: last * self.config.hidden_size,
             w: self.head(),
             logits: &mut batch.logits,
@@ -342,7 +340,7 @@ impl<B: Backend> Model<B> {
         self.run_rows(batch, Rows::Slots { m, reach })?;
         match (&self.int8, &mut batch.head_input) {
             (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
-                x: &batch.normed,
+                x: &batch.x.wide,
                 x_at: 0,
                 w: self.head(),
                 table,
@@ -353,7 +351,7 @@ impl<B: Backend> Model<B> {
                 m,
             })?,
             _ => self.backend.lm_head(LmHead {
-                x: &batch.normed,
+                x: &batch.x.wide,
                 x_at: 0,
                 w: self.head(),
                 logits: &mut batch.logits,
@@ -366,7 +364,7 @@ impl<B: Backend> Model<B> {
     /// Embedding, blocks and last norm.
     fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<(), OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
-        let Batch { x, caches, rope, scratch, ids, positions, tables, sampler, normed, .. } = batch;
+        let Batch { x, caches, rope, scratch, ids, positions, tables, sampler, .. } = batch;
         let state = |at| RowWords { words: &sampler.state, at, stride: STATE_WORDS };
         let (m, ids, positions, tables, reach) = match rows {
             Rows::Prompt { slot, m } => (
@@ -393,7 +391,7 @@ impl<B: Backend> Model<B> {
             let past = Past::Paged { cache, positions, tables, capacity, step };
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
         }
-        self.last_norm(x, normed, m, pending)
+        self.last_norm(x, m, pending)
     }
 
     /// The next token of `rows` sequences from slot `first` on, whose logits stand in front.

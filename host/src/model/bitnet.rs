@@ -247,7 +247,7 @@ impl<B: Backend> Model<B> {
         m: usize,
         reach: usize,
     ) -> Result<(), OpError> {
-        let Sequence { x, caches, together, rope, ids, start, sampler, normed, .. } = sequence;
+        let Sequence { x, caches, together, rope, ids, start, sampler, .. } = sequence;
         let (ids, ids_at, start, start_at) = match input {
             Input::Ids => (&*ids, 0, &*start, 0),
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
@@ -273,14 +273,13 @@ impl<B: Backend> Model<B> {
                 pending = block.forward(&self.backend, x, past, rope, m, pending)?;
             }
         }
-        self.last_norm(x, normed, m, pending)
+        self.last_norm(x, m, pending)
     }
 
-    /// The norm in front of the head, for `m` rows. `pending`: there is an `x.delta` to add first.
+    /// The norm in front of the head, for `m` rows, into `x.wide`. `pending`: there is an `x.delta` to add first.
     pub(super) fn last_norm(
         &self,
         x: &mut Activations<B>,
-        normed: &mut B::Buf<f32>,
         m: usize,
         pending: bool,
     ) -> Result<(), OpError> {
@@ -288,7 +287,7 @@ impl<B: Backend> Model<B> {
             x: &mut x.h,
             delta: pending.then_some(&x.delta),
             weight: &self.final_norm,
-            y: normed,
+            y: &mut x.wide,
             m,
             k: self.config.hidden_size,
             eps: self.config.rms_norm_eps,
@@ -300,7 +299,7 @@ impl<B: Backend> Model<B> {
     fn next_head(&self, sequence: &mut Sequence<B>) -> Result<(), OpError> {
         match (&self.int8, &mut sequence.head_input) {
             (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
-                x: &sequence.normed,
+                x: &sequence.x.wide,
                 x_at: 0,
                 w: self.head(),
                 table,
@@ -322,7 +321,7 @@ impl<B: Backend> Model<B> {
     /// Logits of row `row` of the last step.
     fn head_row(&self, sequence: &mut Sequence<B>, row: usize) -> Result<(), OpError> {
         self.backend.lm_head(LmHead {
-            x: &sequence.normed,
+            x: &sequence.x.wide,
             x_at: row * self.config.hidden_size,
             w: self.head(),
             logits: &mut sequence.logits,

@@ -36,8 +36,6 @@ pub struct Sequence<B: Backend> {
     pub(super) ids: B::Buf<u32>,
     /// Position of the first row of a prefill step.
     pub(super) start: B::Buf<u32>,
-    /// Rows after the last norm.
-    pub(super) normed: B::Buf<f32>,
     pub(super) logits: B::Buf<f32>,
     /// Scratch of a head by way of int8.
     pub(super) head_input: Option<B::Buf<u32>>,
@@ -75,7 +73,6 @@ impl<B: Backend> Sequence<B> {
             x: Activations::alloc(backend, widths, chunk, capacity)?,
             ids: backend.alloc("activations", chunk)?,
             start: backend.alloc("activations", 1)?,
-            normed: backend.alloc("activations", chunk * config.hidden_size)?,
             logits: backend.alloc("logits", config.vocab_size)?,
             head_input: model.int8.as_ref().map(|table| table.input(backend, 1)).transpose()?,
             sampler: SampleState::alloc(backend, config.vocab_size, 1)?,

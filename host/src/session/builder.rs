@@ -20,7 +20,7 @@ use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
 
 /// Rows of the largest prefill step when no number is asked for.
-const PREFILL_CHUNK: usize = 512;
+const PREFILL_CHUNK: usize = 768;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
 

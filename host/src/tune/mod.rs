@@ -136,7 +136,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             ordinal: 0,
-            max_rows: 512,
+            max_rows: 768,
             again: false,
             budget: Duration::from_secs(60),
             folder: None,
