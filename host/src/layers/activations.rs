@@ -22,6 +22,8 @@ pub struct Activations<B: Backend> {
     pub f: B::Buf<f32>,
     /// Quantised input of the next linear layer.
     pub acts: QuantActs<B>,
+    /// A matrix of 1.6 bits a weight in the 2-bit layout, for several rows.
+    pub unpacked: B::Buf<u32>,
     /// For attention of one row.
     pub scratch: AttentionScratch<B>,
     /// Rows that fit.
@@ -39,13 +41,17 @@ pub struct Widths {
     pub ffn: usize,
     /// Heads of every attention layer.
     pub heads: Heads,
+    /// Words of the largest matrix in the 2-bit layout where weights take 1.6 bits, else 0.
+    pub unpacked: usize,
 }
 
 impl Widths {
-    /// Whether `bit_linear` and `attention_step` take these sizes.
+    /// Whether `bit_linear` and `attention_step` take these sizes and weights.
     fn fuses(&self) -> bool {
         let rows = [self.hidden, self.heads.q_len(), self.ffn];
-        rows.into_iter().all(bit_linear::takes) && self.heads.head_dim <= MAX_HEAD_DIM as usize
+        self.unpacked == 0
+            && rows.into_iter().all(bit_linear::takes)
+            && self.heads.head_dim <= MAX_HEAD_DIM as usize
     }
 }
 
@@ -66,7 +72,7 @@ impl<B: Backend> Activations<B> {
         rows: usize,
         positions: usize,
     ) -> Result<Self, OpError> {
-        let Widths { hidden, ffn, heads } = widths;
+        let Widths { hidden, ffn, heads, unpacked } = widths;
         let buf = |len: usize| backend.alloc("activations", rows * len);
         let widest = hidden.max(ffn).max(heads.q_len());
         Ok(Self {
@@ -77,6 +83,8 @@ impl<B: Backend> Activations<B> {
             gate_up: buf(2 * ffn)?,
             f: buf(ffn)?,
             acts: QuantActs::alloc(backend, rows, widest)?,
+            // One row needs none.
+            unpacked: backend.alloc("unpacked weights", if rows > 1 { unpacked.max(1) } else { 1 })?,
             scratch: AttentionScratch::alloc(backend, heads, positions)?,
             rows,
             fuses: widths.fuses(),
