@@ -104,8 +104,7 @@ fn main() -> ExitCode {
                 continue;
             }
             let linear = Rc::new(Linear::new(1, n, k));
-            let mut kernels: Vec<_> =
-                (0..w2a8_gemv::VARIANTS.len()).map(Kernel::Bits2).collect();
+            let mut kernels: Vec<_> = (0..w2a8_gemv::VARIANTS.len()).map(Kernel::Bits2).collect();
             match suite.options().variants {
                 true => kernels.extend((0..w2a8_trits::VARIANTS.len()).map(Kernel::Trits)),
                 false => kernels.push(Kernel::Trits(choose_index(n, k))),

@@ -1,11 +1,13 @@
 //! Device side of [`contract::w2a8_trits`]: as [`crate::w2a8_gemv`], on vectors of 80 codes.
 //!
-//! A vector becomes five words of 2-bit codes by logic on whole words, three quarters of an operation for each
+//! A vector becomes five words of 2-bit codes by logic on whole words, eight tenths of an operation for each
 //! weight with the product; each word meets its sixteen activations as there.
 
 use contract::launch::Kernel;
 use contract::w2a8::dequantise;
-use contract::w2a8_trits::{Args, THREADS, UNPACKED, UnpackArgs, W2a8TritsUnpack, unpack, word_of_piece};
+use contract::w2a8_trits::{
+    Args, THREADS, UNPACKED, UnpackArgs, W2a8TritsUnpack, unpack, word_of_piece,
+};
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{X4, ld, ld_nc_stream_x4_if, ld_x4_if, st};

@@ -36,8 +36,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn check(case: &Case) {
-        let want: Vec<u32> =
-            reference::w2a8_trits(case).iter().map(|v| v.to_bits()).collect();
+        let want: Vec<u32> = reference::w2a8_trits(case).iter().map(|v| v.to_bits()).collect();
         let (words, acts, stats) = (reference::words(case), case.acts(), case.stats());
         every_way(|threads, simd| {
             let mut y = vec![f32::NAN; case.m * case.n];

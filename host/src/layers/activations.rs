@@ -84,7 +84,8 @@ impl<B: Backend> Activations<B> {
             f: buf(ffn)?,
             acts: QuantActs::alloc(backend, rows, widest)?,
             // One row needs none.
-            unpacked: backend.alloc("unpacked weights", if rows > 1 { unpacked.max(1) } else { 1 })?,
+            unpacked: backend
+                .alloc("unpacked weights", if rows > 1 { unpacked.max(1) } else { 1 })?,
             scratch: AttentionScratch::alloc(backend, heads, positions)?,
             rows,
             fuses: widths.fuses(),

@@ -318,7 +318,11 @@ impl<B: Backend> PackedLinear<B> {
     }
 
     /// Refuses a matrix of another layout than `layout`.
-    pub(crate) fn check_layout(&self, op: &'static str, layout: WeightLayout) -> Result<(), OpError> {
+    pub(crate) fn check_layout(
+        &self,
+        op: &'static str,
+        layout: WeightLayout,
+    ) -> Result<(), OpError> {
         if self.layout != layout {
             return Err(OpError::Layout { op, found: self.layout.name(), takes: layout.name() });
         }

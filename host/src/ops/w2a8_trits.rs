@@ -54,13 +54,13 @@ impl<B: Backend> W2a8Trits<'_, B> {
 }
 
 /// The variant for one row by an `n` by `k` matrix when none was asked for: an index into [`VARIANTS`]. Measured on
-/// an H200, as that of [`super::w2a8_gemv`].
+/// an H200 with programmatic dependent launch; `bitnet tune` measures elsewhere.
 pub fn choose_index(n: usize, k: usize) -> usize {
-    let vectors = vectors(k);
     let (lanes, rows, unroll) = match () {
-        () if n >= 8_192 && vectors >= 128 => (32, 4, 1),
-        () if n >= 8_192 => (32, 2, 1),
-        () => (32, 2, 2),
+        () if n >= 12_288 => (16, 4, 2),
+        () if n >= 8_192 => (32, 4, 2),
+        () if vectors(k) > 64 => (32, 2, 3),
+        () => (32, 2, 1),
     };
     let is_it = |v: &Variant| (v.lanes, v.rows, v.unroll) == (lanes, rows, unroll);
     VARIANTS.iter().position(is_it).unwrap_or(0)

@@ -279,7 +279,10 @@ impl SessionBuilder {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.load(make, backend, &checkpoint, context, WeightLayout::Bits2, progress)?, seconds)
+                (
+                    self.load(make, backend, &checkpoint, context, WeightLayout::Bits2, progress)?,
+                    seconds,
+                )
             }
             #[cfg(feature = "cuda")]
             device_choice::Backend::Cuda(ordinal) => {

@@ -280,7 +280,12 @@ impl<'a> Case<'a> {
             .map(|_| {
                 let mut x = gpu.alloc("tuning", k)?;
                 gpu.write(&mut x, 0, &layer.x)?;
-                Ok(Turn { acts: layer.rows(gpu, &all)?, x, y: gpu.alloc("tuning", m * n)?, unpacked: gpu.alloc("tuning", 1)? })
+                Ok(Turn {
+                    acts: layer.rows(gpu, &all)?,
+                    x,
+                    y: gpu.alloc("tuning", m * n)?,
+                    unpacked: gpu.alloc("tuning", 1)?,
+                })
             })
             .collect::<Result<Vec<_>, OpError>>()?;
         let mut rows: Vec<usize> = (0..CPU_ROWS).map(|i| i * (m - 1) / (CPU_ROWS - 1)).collect();

@@ -195,11 +195,10 @@ macro_rules! variants {
 }
 
 variants! {
-    L16R2U2 "w2a8_trits_l16r2u2" 16 2 2;
-    L16R4U1 "w2a8_trits_l16r4u1" 16 4 1;
+    L16R2U1 "w2a8_trits_l16r2u1" 16 2 1;
+    L16R4U2 "w2a8_trits_l16r4u2" 16 4 2;
     L32R2U1 "w2a8_trits_l32r2u1" 32 2 1;
-    L32R2U2 "w2a8_trits_l32r2u2" 32 2 2;
-    L32R2U4 "w2a8_trits_l32r2u4" 32 2 4;
+    L32R2U3 "w2a8_trits_l32r2u3" 32 2 3;
     L32R4U1 "w2a8_trits_l32r4u1" 32 4 1;
     L32R4U2 "w2a8_trits_l32r4u2" 32 4 2;
 }
