@@ -2,30 +2,10 @@
 //!
 //! Both hold the same codes; scales and segments stay what they are.
 
-use contract::w2a8::{CODES_PER_WORD, row_words};
+use contract::w2a8::row_words;
 use contract::w2a8_trits::{self as trits, UNPACKED, WORDS};
 
-/// The byte of five codes of 2 bits, at ten bits of index: two bits for each field.
-static FIELDS: [u8; 1 << (2 * UNPACKED)] = fields();
-
-/// By inverting [`trits::unpack`]. Where several bytes give the same codes the first one is the contract's: a field
-/// of three marks more states than there are codes, and those come out as others do.
-const fn fields() -> [u8; 1 << (2 * UNPACKED)] {
-    let mut table = [0; 1 << (2 * UNPACKED)];
-    let mut byte = 256;
-    while byte > 0 {
-        byte -= 1;
-        let w = [byte & 3, byte >> 2 & 3, byte >> 4 & 3, byte >> 6];
-        let marks = (w[0] == 3) as u32 + (w[1] == 3) as u32 + (w[2] == 3) as u32;
-        // Not among the contract's states.
-        if marks == 3 || marks == 2 && w[3] == 3 {
-            continue;
-        }
-        let x = trits::unpack(w);
-        table[(x[0] | x[1] << 2 | x[2] << 4 | x[3] << 6 | x[4] << 8) as usize] = byte as u8;
-    }
-    table
-}
+const LOW: u32 = 0x5555_5555;
 
 /// Packs rows of `k` codes from the 2-bit layout: `words` holds whole rows, `out` as many.
 ///
@@ -48,19 +28,24 @@ pub fn rows_from_words(words: &[u32], k: usize, out: &mut [u32]) {
     }
 }
 
-/// Sixteen times five codes.
-fn vector(x: [u32; UNPACKED]) -> [u32; WORDS] {
-    let mut w = [0; WORDS];
-    for pair in 0..CODES_PER_WORD {
-        let at = 2 * pair as u32;
-        let field = |d: usize| (x[d] >> at) & 3;
-        let index = field(0) | field(1) << 2 | field(2) << 4 | field(3) << 6 | field(4) << 8;
-        let byte = u32::from(FIELDS[index as usize]);
-        for (i, w) in w.iter_mut().enumerate() {
-            *w |= ((byte >> (2 * i)) & 3) << at;
-        }
-    }
-    w
+/// Sixteen times five codes: the contract's table of states, at all pairs of bits at once.
+fn vector([x0, x1, x2, x3, x4]: [u32; UNPACKED]) -> [u32; WORDS] {
+    // Both bits of a field, where its code is 1 or 2.
+    let is_1 = |x: u32| (x & LOW) * 3;
+    let is_2 = |x: u32| ((x >> 1) & LOW) * 3;
+    let select = |mask: u32, a: u32, b: u32| (mask & a) | (!mask & b);
+    let third = is_2(x4) & is_1(x3);
+    let third_and_one = is_2(x4) & is_2(x3);
+    let two = is_2(x4) & !third & !third_and_one;
+    let one = is_1(x4) | third_and_one;
+    let (p1, p2) = (is_1(x2), is_2(x2));
+    let p0 = !p1 & !p2;
+    [
+        x0 | (one & p0) | (two & !p1),
+        x1 | (one & p1) | (two & !p0),
+        select(one | two, (one & p2) | (two & !p2) | select(p1 & one, x1, x0), x2),
+        third | third_and_one | select(two, select(p0, x0, x1), x3),
+    ]
 }
 
 /// Unpacks rows of `k` codes into the 2-bit layout: `packed` holds whole rows, `out` as many.
