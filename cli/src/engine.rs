@@ -1,13 +1,14 @@
 //! From options to a loaded [`Session`], and from a session to figures: the one place where the
 //! program meets the library's engine.
 
-use crate::args::{AttentionChoice, EngineArgs, HeadChoice, KvChoice};
+use crate::args::{AttentionChoice, EngineArgs, HeadChoice, KvChoice, WeightsChoice};
 use crate::failure::Failure;
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
 use bitnet_gpu::profile::Profile;
 use bitnet_gpu::session::{
     BatchEngine, GenerateStats, HeadKind, KvType, LoadStats, Math, Session, SessionBuilder,
+    WeightLayout, Weights,
 };
 use bitnet_gpu::tune::Tuning;
 use serde::Serialize;
@@ -56,6 +57,11 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
         .attention(match args.attention {
             AttentionChoice::Exact => Math::Exact,
             AttentionChoice::Fast => Math::TensorCore,
+        })
+        .weights(match args.weights {
+            WeightsChoice::Auto => Weights::Auto,
+            WeightsChoice::Bits2 => Weights::In(WeightLayout::Bits2),
+            WeightsChoice::Trits => Weights::In(WeightLayout::Trits),
         })
         .head(match args.head {
             HeadChoice::Stored => HeadKind::Stored,

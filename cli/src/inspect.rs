@@ -119,6 +119,15 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
             human_bytes(device.norms)
         ),
     );
+    let saved = device.projections.saturating_sub(device.projections_trits);
+    row(
+        "1.6 bits",
+        format!(
+            "projections {}, {} less, with --weights 1.6bit",
+            human_bytes(device.projections_trits),
+            human_bytes(saved)
+        ),
+    );
     row("int8 head", format!("{} more with --head int8", human_bytes(device.head_int8)));
     row(
         "per token",

@@ -60,6 +60,8 @@ mod support;
 mod w2a8_gemm;
 #[path = "gpu/w2a8_gemv.rs"]
 mod w2a8_gemv;
+#[path = "gpu/w2a8_trits.rs"]
+mod w2a8_trits;
 
 /// What the modules run on.
 mod lane {

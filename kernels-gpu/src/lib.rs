@@ -43,6 +43,7 @@ pub mod softmax;
 pub mod sparse;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
+pub mod w2a8_trits;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
+use contract::w2a8_trits;
 use serde::Serialize;
 
 use super::{
@@ -64,8 +65,10 @@ pub struct ProjReport {
 /// What a model takes on the device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceBytes {
-    /// Projections in the device layout.
+    /// Projections in the device layout of 2 bits a weight.
     pub projections: u64,
+    /// Projections at 1.6 bits a weight instead.
+    pub projections_trits: u64,
     /// Embedding, in its own type.
     pub embedding: u64,
     /// Head, in its own type; 0 when it is the embedding.
@@ -83,20 +86,18 @@ pub struct DeviceBytes {
 impl DeviceBytes {
     /// What every model size takes, from the configuration and the type of the dense matrices.
     pub fn of(config: &ModelConfig, dense: FloatType) -> Self {
-        let words: usize = Proj::ALL
-            .iter()
-            .map(|&proj| {
-                let (n, k) = config.linear_shape(proj);
-                n * row_words(k)
-            })
-            .sum();
+        let words = |row_words: fn(usize) -> usize| -> usize {
+            let shapes = Proj::ALL.iter().map(|&proj| config.linear_shape(proj));
+            shapes.map(|(n, k)| n * row_words(k)).sum()
+        };
         let layers = config.num_layers as u64;
         let matrix = config.vocab_size as u64 * config.hidden_size as u64 * dense.bytes() as u64;
         let sub = config.q_rows() + config.intermediate_size;
         let gains = 2 * config.hidden_size + if config.sub_norms { sub } else { 0 };
         let kv = 2 * layers * config.kv_rows() as u64;
         Self {
-            projections: layers * words as u64 * 4,
+            projections: layers * words(row_words) as u64 * 4,
+            projections_trits: layers * words(w2a8_trits::row_words) as u64 * 4,
             embedding: matrix,
             head: if config.tie_word_embeddings { 0 } else { matrix },
             head_int8: config.vocab_size as u64 * (row_bytes(config.hidden_size) as u64 + 16),

@@ -67,7 +67,7 @@ pub struct CpuBackend {
     pub(super) threads: Threads,
     pub(super) simd: Simd,
     ledger: Arc<Ledger>,
-    planes: Mutex<Planes>,
+    pub(super) planes: Mutex<Planes>,
     pub(super) tables: Mutex<Tables>,
     pub(super) scratch: Mutex<Scratch>,
     row: Mutex<super::bit_linear::Row>,
@@ -363,6 +363,10 @@ impl Backend for CpuBackend {
             &mut hold(&self.planes),
             op.y.as_mut_slice(),
         )
+    }
+
+    fn w2a8_trits(&self, op: ops::w2a8_trits::W2a8Trits<'_, Self>) -> Result<(), OpError> {
+        super::products::w2a8_trits(self, op)
     }
 
     fn rope(&self, op: ops::rope::Rope<'_, Self>) -> Result<(), OpError> {

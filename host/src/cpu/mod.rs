@@ -41,6 +41,7 @@ mod threads;
 mod w2a8;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
+pub mod w2a8_trits;
 #[cfg(target_arch = "aarch64")]
 mod w2a8_neon;
 #[cfg(target_arch = "x86_64")]

@@ -78,6 +78,24 @@ pub(super) fn conv2d_ternary(
     Ok(())
 }
 
+pub(super) fn w2a8_trits(
+    cpu: &CpuBackend,
+    op: ops::w2a8_trits::W2a8Trits<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    super::w2a8_trits::w2a8_trits(
+        &cpu.threads,
+        cpu.simd,
+        op.w.words().as_slice(),
+        op.w.k(),
+        op.w.segments(),
+        op.acts.acts.as_slice(),
+        &op.acts.stats.as_slice()[..op.m],
+        &mut hold(&cpu.planes),
+        op.y.as_mut_slice(),
+    )
+}
+
 pub(super) fn lut_matmul(
     cpu: &CpuBackend,
     op: ops::lut_matmul::LutMatmul<'_, CpuBackend>,

@@ -5,12 +5,16 @@
 //! A tile is a few rows of weights by a few rows of activations; its sums are exact integers, so
 //! tile sizes and instructions leave no trace in the result.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use contract::w2a8::{ActStats, CHUNK, CHUNK_GROUP, Segments, act_bytes, dequantise, row_words};
 
 use super::buffer::Buffer;
 use super::simd::{Level, Simd};
 use super::threads::Threads;
 use crate::ops::{OpError, Tensor};
+use crate::pack::trits;
 
 /// Bytes of weights, or of one plane of activations, in a group of 256.
 pub(super) const GROUP: usize = 64;
@@ -19,10 +23,42 @@ const TASK_ROWS: usize = 64;
 /// Rows of activations that go over one task's weights before the next rows.
 const TASK_TOKENS: usize = 64;
 
+/// Packed rows in either layout.
+#[derive(Clone, Copy)]
+pub(super) enum Words<'a> {
+    /// [`contract::w2a8`].
+    Bits2(&'a [u32]),
+    /// [`contract::w2a8_trits`].
+    Trits(&'a [u32]),
+}
+
+impl<'a> Words<'a> {
+    /// Rows `rows` of `k` codes in the 2-bit layout, where they stand or in `room`.
+    fn rows<'r>(self, rows: Range<usize>, k: usize, room: &'r mut Vec<u32>) -> &'r [u32]
+    where
+        'a: 'r,
+    {
+        match self {
+            Self::Bits2(words) => &words[rows.start * row_words(k)..rows.end * row_words(k)],
+            Self::Trits(words) => {
+                let width = contract::w2a8_trits::row_words(k);
+                room.resize(rows.len() * row_words(k), 0);
+                trits::rows_to_words(&words[rows.start * width..rows.end * width], k, room);
+                room
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Rows of a task in the 2-bit layout.
+    static ROOM: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
 /// One product, borrowed from its tensors.
 pub(super) struct Product<'a> {
     /// Packed rows.
-    pub(super) words: &'a [u32],
+    pub(super) words: Words<'a>,
     /// Elements of a row.
     pub(super) k: usize,
     /// Scales; their end is the number of rows.
@@ -33,7 +69,7 @@ pub(super) struct Product<'a> {
     pub(super) stats: &'a [[u32; 2]],
 }
 
-/// What a task reads: planes instead of activations.
+/// What a task reads: its own rows, planes instead of activations.
 pub(super) struct Job<'a> {
     pub(super) weights: &'a [u8],
     /// Bytes of a weight row, a multiple of 16.
@@ -140,13 +176,15 @@ pub(super) fn multiply(
             to_planes(&acts[t * plane_bytes / 4..][..plane_bytes / 4], row);
         });
     }
-    let weights = bytemuck::cast_slice(&words[..n * row_words(k)]);
-    let job = Job { weights, row_bytes: row_words(k) * 4, planes, plane_bytes };
-    let tiles = tiles(simd);
+    let (tiles, planes) = (tiles(simd), &*planes);
     let tasks = [TASK_TOKENS, TASK_ROWS];
     threads.run_tiles(y, [m, n], tasks, |mut out| {
         let (tokens, token_end) = (out.rows().start, out.rows().end);
         let (rows, row_end) = (out.columns().start, out.columns().end);
+        // Taken, not borrowed: a task that panics leaves nothing behind.
+        let mut room = ROOM.take();
+        let weights = bytemuck::cast_slice(words.rows(rows..row_end, k, &mut room));
+        let job = Job { weights, row_bytes: row_words(k) * 4, planes, plane_bytes };
         let mut segment = 0;
         let scales: [f32; TASK_ROWS] = std::array::from_fn(|r| {
             while segment + 1 < segments.end.len() && rows + r >= segments.end[segment] as usize {
@@ -165,7 +203,7 @@ pub(super) fn multiply(
             let full = row + tiles.rows <= row_end;
             let (height, tile) = if full { (tiles.rows, tiles.full) } else { (1, tiles.one_row) };
             for token in (tokens..tiled_end).step_by(TOKENS) {
-                tile(&job, row, token, &mut sums);
+                tile(&job, row - rows, token, &mut sums);
                 for (r, sums) in sums.iter().enumerate().take(height) {
                     for (t, &sum) in sums.iter().enumerate() {
                         store(row + r, token + t, sum);
@@ -177,11 +215,12 @@ pub(super) fn multiply(
         let mut sums = [0; TASK_ROWS];
         let sums = &mut sums[..row_end - rows];
         for token in tiled_end..token_end {
-            (tiles.one_token)(&job, rows, token, sums);
+            (tiles.one_token)(&job, 0, token, sums);
             for (r, &sum) in sums.iter().enumerate() {
                 store(rows + r, token, sum);
             }
         }
+        ROOM.set(room);
     });
     Ok(())
 }

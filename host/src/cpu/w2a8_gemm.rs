@@ -23,7 +23,7 @@ pub fn w2a8_gemm(
     planes: &mut Planes,
     y: &mut [f32],
 ) -> Result<(), OpError> {
-    let product = w2a8::Product { words, k, segments, acts, stats };
+    let product = w2a8::Product { words: w2a8::Words::Bits2(words), k, segments, acts, stats };
     w2a8::multiply(threads, simd, &product, planes, y)
 }
 

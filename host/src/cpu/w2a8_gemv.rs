@@ -25,7 +25,8 @@ pub fn w2a8_gemv(
     planes: &mut Planes,
     y: &mut [f32],
 ) -> Result<(), OpError> {
-    let product = w2a8::Product { words, k, segments, acts, stats: &[stats] };
+    let product =
+        w2a8::Product { words: w2a8::Words::Bits2(words), k, segments, acts, stats: &[stats] };
     w2a8::multiply(threads, simd, &product, planes, y)
 }
 

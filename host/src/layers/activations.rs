@@ -18,6 +18,8 @@ pub struct Activations<B: Backend> {
     pub wide: B::Buf<f32>,
     /// Quantised input of the next linear layer.
     pub acts: QuantActs<B>,
+    /// A matrix of 1.6 bits a weight in the 2-bit layout, for several rows.
+    pub unpacked: B::Buf<u32>,
     /// For attention of one row.
     pub scratch: AttentionScratch<B>,
     /// Rows that fit.
@@ -35,13 +37,17 @@ pub struct Widths {
     pub ffn: usize,
     /// Heads of every attention layer.
     pub heads: Heads,
+    /// Words of the largest matrix in the 2-bit layout where weights take 1.6 bits, else 0.
+    pub unpacked: usize,
 }
 
 impl Widths {
-    /// Whether `bit_linear` and `attention_step` take these sizes.
+    /// Whether `bit_linear` and `attention_step` take these sizes and weights.
     fn fuses(&self) -> bool {
         let rows = [self.hidden, self.heads.q_len(), self.ffn];
-        rows.into_iter().all(bit_linear::takes) && self.heads.head_dim <= MAX_HEAD_DIM as usize
+        self.unpacked == 0
+            && rows.into_iter().all(bit_linear::takes)
+            && self.heads.head_dim <= MAX_HEAD_DIM as usize
     }
 }
 
@@ -62,7 +68,7 @@ impl<B: Backend> Activations<B> {
         rows: usize,
         positions: usize,
     ) -> Result<Self, OpError> {
-        let Widths { hidden, ffn, heads } = widths;
+        let Widths { hidden, ffn, heads, unpacked } = widths;
         let buf = |len: usize| backend.alloc("activations", rows * len);
         let widest = hidden.max(ffn).max(heads.q_len());
         Ok(Self {
@@ -70,6 +76,9 @@ impl<B: Backend> Activations<B> {
             delta: buf(widest)?,
             wide: buf(heads.qkv_len().max(2 * ffn).max(hidden))?,
             acts: QuantActs::alloc(backend, rows, widest)?,
+            // One row needs none.
+            unpacked: backend
+                .alloc("unpacked weights", if rows > 1 { unpacked.max(1) } else { 1 })?,
             scratch: AttentionScratch::alloc(backend, heads, positions)?,
             rows,
             fuses: widths.fuses(),

@@ -41,7 +41,7 @@ impl<B: Backend> AttentionLayer<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let heads = self.heads;
-        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m)?;
+        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m, &mut x.unpacked)?;
         match past {
             Past::Run { cache, start, start_at, .. } => {
                 backend.kv_append(KvAppend {
@@ -85,7 +85,7 @@ impl<B: Backend> AttentionLayer<B> {
             None => Source::Plain { x: &x.delta },
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;
-        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m)
+        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m, &mut x.unpacked)
     }
 
     /// One row: norms `x.h` by `input_norm`, and adds the projection to it.

@@ -11,7 +11,6 @@ use contract::sample::{SampleParams, StepState};
 use super::bitnet::SMALLEST_RECORDING;
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
-use crate::layers::activations::Widths;
 use crate::layers::{Activations, Past};
 use crate::ops::attention_paged::{PagedCache, PagedScratch, PagedStep};
 use crate::ops::embed::Embed;
@@ -102,7 +101,6 @@ impl<B: Backend> Batch<B> {
             return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
         }
         let (heads, vocab) = (model.heads(), config.vocab_size);
-        let widths = Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads };
         let caches = (0..config.num_layers)
             .map(|_| PagedCache::alloc(backend, heads, pages, kv))
             .collect::<Result<_, _>>()?;
@@ -111,7 +109,7 @@ impl<B: Backend> Batch<B> {
         let mut batch = Self {
             caches,
             rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
-            x: Activations::alloc(backend, widths, rows, 1)?,
+            x: Activations::alloc(backend, model.widths(), rows, 1)?,
             scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
             ids: backend.alloc("activations", chunk)?,
             positions: backend.alloc("activations", chunk)?,

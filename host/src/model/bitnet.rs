@@ -10,9 +10,12 @@
 //! Prefill and decode run the same operations on the same buffers, and give the same bits, unless attention on tensor
 //! cores is asked for.
 
+use contract::w2a8::row_words;
+
 use super::sequence::Sequence;
 use super::{HeadKind, ModelError};
 use crate::checkpoint::ModelConfig;
+use crate::layers::activations::Widths;
 use crate::layers::{Activations, Block, Past};
 use crate::ops::decode_layers::{DecodeLayers, Layer};
 use crate::ops::embed::Embed;
@@ -21,7 +24,7 @@ use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
 use crate::ops::rmsnorm::RmsNorm;
 use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
-use crate::ops::{Backend, Dense, Math, OpError};
+use crate::ops::{Backend, Dense, Math, OpError, WeightLayout};
 
 /// Steps are recorded for contexts of at least this many positions.
 pub(super) const SMALLEST_RECORDING: usize = 256;
@@ -37,6 +40,7 @@ pub struct Model<B: Backend> {
     pub(super) int8: Option<Int8Table<B>>,
     pub(super) blocks: Vec<Block<B>>,
     pub(super) final_norm: B::Buf<f32>,
+    pub(super) layout: WeightLayout,
 }
 
 /// Where the rows of a step come from.
@@ -85,6 +89,23 @@ impl<B: Backend> Model<B> {
     /// How attention of a prefill is summed.
     pub fn attention(&self) -> Math {
         self.blocks.first().map_or(Math::Exact, |block| block.attention.math)
+    }
+
+    /// How the ternaries lie on the device.
+    pub fn layout(&self) -> WeightLayout {
+        self.layout
+    }
+
+    /// The sizes that activations are made for.
+    pub(super) fn widths(&self) -> Widths {
+        let (config, heads) = (&self.config, self.heads());
+        let matrices = self.blocks.iter().flat_map(Block::linears);
+        let words = matrices.map(|linear| linear.w.n() * row_words(linear.w.k())).max();
+        let unpacked = match self.layout {
+            WeightLayout::Bits2 => 0,
+            WeightLayout::Trits => words.unwrap_or(0),
+        };
+        Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads, unpacked }
     }
 
     /// The model's configuration.
@@ -331,6 +352,6 @@ impl<B: Backend> Model<B> {
 }
 
 /// The attention heads that `config` asks for.
-pub(super) fn heads(config: &ModelConfig) -> Heads {
+pub(crate) fn heads(config: &ModelConfig) -> Heads {
     Heads { heads: config.num_heads, kv_heads: config.num_kv_heads, head_dim: config.head_dim }
 }

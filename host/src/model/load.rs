@@ -11,7 +11,7 @@ use crate::checkpoint::{
 };
 use crate::layers::{AttentionLayer, Block, Mlp};
 use crate::ops::act_quant::Gate;
-use crate::ops::{Backend, Dense, Math, OpError, PackedLinear};
+use crate::ops::{Backend, Dense, Math, OpError, PackedLinear, WeightLayout};
 
 /// Bytes that are decoded and copied at once.
 const PIECE_BYTES: usize = 4 << 20;
@@ -50,13 +50,14 @@ pub struct LoadProgress {
 struct Loader<'a, B: Backend> {
     backend: &'a B,
     checkpoint: &'a Checkpoint,
+    layout: WeightLayout,
     progress: &'a mut dyn FnMut(LoadProgress),
     done: u64,
     total: u64,
 }
 
 impl<B: Backend> Model<B> {
-    /// Brings the weights of `checkpoint` to `backend`.
+    /// Brings the weights of `checkpoint` to `backend`, ternaries at 2 bits.
     ///
     /// # Errors
     /// Tensors that are missing, damaged or of another shape; out of memory; a failed copy.
@@ -65,11 +66,27 @@ impl<B: Backend> Model<B> {
         checkpoint: &Checkpoint,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, LoadError> {
+        Self::load_in(backend, checkpoint, WeightLayout::Bits2, progress)
+    }
+
+    /// The same with ternaries in `layout`. The bits of what the model computes are the same.
+    ///
+    /// At 1.6 bits a decode step takes the operations one by one: the fused ones and the kernel of all layers read 2-bit
+    /// weights.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn load_in(
+        backend: B,
+        checkpoint: &Checkpoint,
+        layout: WeightLayout,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, LoadError> {
         let config = checkpoint.config().clone();
         let tables = if config.tie_word_embeddings { 1 } else { 2 };
         let total = config.ternary_weights()
             + tables * config.vocab_size as u64 * config.hidden_size as u64;
-        let mut loader = Loader { backend: &backend, checkpoint, progress, done: 0, total };
+        let mut loader = Loader { backend: &backend, checkpoint, layout, progress, done: 0, total };
         let embedding = loader.dense(DenseSlot::Embedding, "embedding")?;
         let head = match config.tie_word_embeddings {
             true => None,
@@ -78,7 +95,7 @@ impl<B: Backend> Model<B> {
         let blocks =
             (0..config.num_layers).map(|layer| loader.block(layer)).collect::<Result<_, _>>()?;
         let final_norm = loader.norm(NormSlot::Final)?;
-        Ok(Self { backend, config, embedding, head, int8: None, blocks, final_norm })
+        Ok(Self { backend, config, embedding, head, int8: None, blocks, final_norm, layout })
     }
 }
 
@@ -127,7 +144,7 @@ impl<B: Backend> Loader<'_, B> {
         let rows = scales.iter().map(|s| s.0).sum();
         let segments = Segments::new(&scales).ok_or(LoadError::Fuse { layer, rows })?;
         let k = parts[0].k();
-        let mut matrix = PackedLinear::alloc(self.backend, "weights", k, segments)?;
+        let mut matrix = PackedLinear::alloc_in(self.backend, "weights", k, segments, self.layout)?;
         let width = row_words(k);
         let step = (PIECE_BYTES / 4 / width).max(1);
         let mut words = Vec::new();

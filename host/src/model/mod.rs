@@ -11,6 +11,8 @@ pub use batch::{Batch, BatchOptions, MAX_BATCH, PAGE_SIZE};
 pub use bitnet::Model;
 pub use load::{LoadError, LoadProgress};
 pub use pages::PageUsage;
+#[cfg(feature = "cuda")]
+pub(crate) use bitnet::heads;
 pub use sequence::{Sequence, SequenceOptions};
 
 use crate::ops::OpError;

@@ -4,13 +4,12 @@ use contract::sample::{SampleParams, StepState};
 
 use super::{Model, ModelError};
 use crate::layers::Activations;
-use crate::layers::activations::Widths;
 use crate::ops::attention::check_math;
 use crate::ops::decode_layers::{DecodeTable, shape};
 use crate::ops::kv_append::KvCache;
 use crate::ops::rope::RopeTable;
 use crate::ops::sample::{SampleState, param_words, state_words};
-use crate::ops::{Backend, OpError, RowType, TokenLog};
+use crate::ops::{Backend, OpError, RowType, TokenLog, WeightLayout};
 
 /// What a sequence is made for.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +56,13 @@ impl<B: Backend> Sequence<B> {
         let SequenceOptions { capacity, kv, chunk, one_kernel } = options;
         check_math(model.attention(), kv)?;
         let heads = model.heads();
-        let widths = Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads };
         let caches = (0..config.num_layers)
             .map(|_| KvCache::alloc(backend, heads, capacity, kv))
             .collect::<Result<Vec<_>, _>>()?;
         let shape = shape(config.num_layers, config.hidden_size, config.intermediate_size, heads);
-        let together = one_kernel && kv == RowType::Bf16 && backend.runs_together(&shape);
+        // That kernel reads 2-bit weights and a cache of bf16.
+        let takes = kv == RowType::Bf16 && model.layout() == WeightLayout::Bits2;
+        let together = one_kernel && takes && backend.runs_together(&shape);
         let together = together
             .then(|| DecodeTable::new(backend, shape, &model.linears(), &caches))
             .transpose()?;
@@ -70,7 +70,7 @@ impl<B: Backend> Sequence<B> {
             caches,
             together,
             rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
-            x: Activations::alloc(backend, widths, chunk, capacity)?,
+            x: Activations::alloc(backend, model.widths(), chunk, capacity)?,
             ids: backend.alloc("activations", chunk)?,
             start: backend.alloc("activations", 1)?,
             logits: backend.alloc("logits", config.vocab_size)?,

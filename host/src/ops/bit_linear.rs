@@ -5,7 +5,7 @@ use contract::launch::{Kernel as _, LaunchSpec};
 
 use super::act_quant::Gate;
 use super::error::{at_least, dimension};
-use super::{Backend, OpError, PackedLinear, Tensor};
+use super::{Backend, OpError, PackedLinear, Tensor, WeightLayout};
 
 const OP: &str = "bit_linear";
 
@@ -98,6 +98,7 @@ impl<B: Backend> BitLinear<'_, B> {
     /// # Errors
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
+        self.w.check_layout(OP, WeightLayout::Bits2)?;
         let (n, k) = (self.w.n(), self.w.k());
         dimension(
             OP,

@@ -4,14 +4,14 @@
 //! counts. [`Choices`] holds the variants to take instead of the families' own rules. Every variant
 //! of a family gives the same bits, so choices change times and never results.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use contract::launch::LaunchSpec;
 use contract::w2a8::{MAX_K, MAX_ROWS};
 use serde::{Deserialize, Serialize};
 
-use super::{OpError, bit_linear, w2a8_gemm, w2a8_gemv};
+use super::{OpError, bit_linear, w2a8_gemm, w2a8_gemv, w2a8_trits};
 
 /// A kernel family that has variants and a rule to choose among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,11 +23,13 @@ pub enum Family {
     W2a8Gemv,
     /// [`super::w2a8_gemm`].
     W2a8Gemm,
+    /// [`super::w2a8_trits`], one row.
+    W2a8Trits,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::BitLinear, Self::W2a8Gemv, Self::W2a8Gemm];
+    pub const ALL: [Self; 4] = [Self::BitLinear, Self::W2a8Gemv, Self::W2a8Gemm, Self::W2a8Trits];
 
     /// Its name in the contract.
     pub const fn name(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Family {
             Self::BitLinear => "bit_linear",
             Self::W2a8Gemv => "w2a8_gemv",
             Self::W2a8Gemm => "w2a8_gemm",
+            Self::W2a8Trits => "w2a8_trits",
         }
     }
 
@@ -44,6 +47,7 @@ impl Family {
             Self::BitLinear => bit_linear::VARIANTS.len(),
             Self::W2a8Gemv => contract::w2a8_gemv::VARIANTS.len(),
             Self::W2a8Gemm => contract::w2a8_gemm::VARIANTS.len(),
+            Self::W2a8Trits => contract::w2a8_trits::VARIANTS.len(),
         }
     }
 
@@ -53,6 +57,7 @@ impl Family {
             Self::BitLinear => bit_linear::VARIANTS.get(index),
             Self::W2a8Gemv => contract::w2a8_gemv::VARIANTS.get(index).map(|v| &v.spec),
             Self::W2a8Gemm => contract::w2a8_gemm::VARIANTS.get(index).map(|v| &v.spec),
+            Self::W2a8Trits => contract::w2a8_trits::VARIANTS.get(index).map(|v| &v.spec),
         }
     }
 
@@ -129,7 +134,7 @@ impl Problem {
     pub fn eligible(&self, index: usize, sms: u32) -> bool {
         match self.family {
             Family::BitLinear => bit_linear::variant_takes(index, self.k),
-            Family::W2a8Gemv => index < self.family.variants_len(),
+            Family::W2a8Gemv | Family::W2a8Trits => index < self.family.variants_len(),
             Family::W2a8Gemm => {
                 let variant = contract::w2a8_gemm::VARIANTS.get(index);
                 variant.is_some_and(|v| v.grid(self.m as u32, self.n as u32, sms).is_some())
@@ -143,6 +148,7 @@ impl Problem {
         match self.family {
             Family::BitLinear => bit_linear::choose_index(self.k),
             Family::W2a8Gemv => w2a8_gemv::choose_index(self.n, self.k),
+            Family::W2a8Trits => w2a8_trits::choose_index(self.n, self.k),
             Family::W2a8Gemm => {
                 let shape = [self.m as u32, self.n as u32, self.k as u32];
                 w2a8_gemm::choose_index(shape, sms, has)
@@ -158,8 +164,10 @@ impl fmt::Display for Problem {
 }
 
 /// Variants to take, by problem. Where there is none the family's own rule decides.
+///
+/// And the matrices whose product with one row was measured to be faster with weights of 1.6 bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choices(HashMap<Problem, usize>);
+pub struct Choices(HashMap<Problem, usize>, HashSet<[usize; 2]>);
 
 impl Choices {
     /// Takes `variant` for `problem` from now on.
@@ -186,6 +194,25 @@ impl Choices {
             return None;
         }
         self.0.get(&Problem::of(family, m, n, k)?).copied()
+    }
+
+    /// Notes that an `n` by `k` matrix is faster at 1.6 bits a weight, or that it is not.
+    pub fn prefer_trits(&mut self, n: usize, k: usize, faster: bool) {
+        if faster {
+            self.1.insert([n, k]);
+        } else {
+            self.1.remove(&[n, k]);
+        }
+    }
+
+    /// Whether an `n` by `k` matrix was measured to be faster at 1.6 bits a weight.
+    pub fn prefers_trits(&self, n: usize, k: usize) -> bool {
+        self.1.contains(&[n, k])
+    }
+
+    /// The matrices that are faster at 1.6 bits a weight: `[n, k]`, in no particular order.
+    pub fn trits(&self) -> impl Iterator<Item = [usize; 2]> {
+        self.1.iter().copied()
     }
 
     /// All of them, in no particular order.
@@ -222,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_a_family_does_not_take_has_no_problem() {
-        for family in [Family::BitLinear, Family::W2a8Gemv] {
+        for family in [Family::BitLinear, Family::W2a8Gemv, Family::W2a8Trits] {
             assert!(Problem::of(family, 1, 1, 1).is_some());
             assert_eq!(Problem::of(family, 2, 1, 1), None, "one row only");
         }

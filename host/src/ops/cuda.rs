@@ -149,7 +149,7 @@ impl CudaBackend {
             && match family {
                 Family::W2a8Gemm => super::w2a8_gemm::has_variant(self, index),
                 // Every level has these kernels.
-                Family::BitLinear | Family::W2a8Gemv => family
+                Family::BitLinear | Family::W2a8Gemv | Family::W2a8Trits => family
                     .spec(index)
                     .is_some_and(|spec| device.limits().check(spec, [1; 3]).is_ok()),
             }
@@ -396,6 +396,7 @@ impl Backend for CudaBackend {
         act_quant: ActQuant,
         w2a8_gemv: W2a8Gemv,
         w2a8_gemm: W2a8Gemm,
+        w2a8_trits: W2a8Trits,
         rope: Rope,
         kv_append: KvAppend,
         attention: Attention,

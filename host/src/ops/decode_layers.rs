@@ -10,7 +10,7 @@ use super::attention::scale;
 use super::error::{at_least, same};
 use super::kv_append::{Heads, KvCache};
 use super::rope::RopeTable;
-use super::{Backend, OpError, PackedLinear, Tensor};
+use super::{Backend, OpError, PackedLinear, Tensor, WeightLayout};
 
 const OP: &str = "decode_layers";
 /// Words of a [`contract::decode_layers::Linear`], and of the addresses of a layer's caches.
@@ -116,6 +116,7 @@ fn check_layers<B: Backend>(
     for layer in layers {
         for (kind, linear) in layer.iter().enumerate() {
             let [n, k, rows] = shape.linear(kind);
+            linear.w.check_layout(OP, WeightLayout::Bits2)?;
             same(OP, "n", linear.w.n(), (n * rows) as usize)?;
             same(OP, "k", linear.w.k(), k as usize)?;
             let ends = [linear, &layers[0][kind]].map(|linear| linear.w.segments().end);

@@ -44,6 +44,16 @@ pub enum OpError {
         /// The other.
         expected: usize,
     },
+    /// Weights in a layout that the operation does not take.
+    #[error("{op}: the weights are packed as {found}; this operation takes {takes}")]
+    Layout {
+        /// The operation.
+        op: &'static str,
+        /// The layout of the weights.
+        found: &'static str,
+        /// What it takes.
+        takes: &'static str,
+    },
     /// A copy outside of a buffer.
     #[error("{op}: elements {at}..{} of a buffer of {len}", at.saturating_add(*count))]
     Range {

@@ -38,6 +38,7 @@ pub mod sparse;
 pub mod tensor;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
+pub mod w2a8_trits;
 
 use crate::memory::MemoryUsage;
 use crate::profile::Profile;
@@ -47,7 +48,7 @@ pub use contract::num::RowType;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaBackend;
 pub use error::OpError;
-pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, RowWords, Tensor};
+pub use tensor::{Dense, Float, Math, PackedLinear, QuantActs, RowWords, Tensor, WeightLayout};
 
 /// Where tensors live and operations run.
 ///
@@ -169,6 +170,8 @@ pub trait Backend: Sized + Send + 'static {
     fn w2a8_gemv(&self, op: w2a8_gemv::W2a8Gemv<'_, Self>) -> Result<(), OpError>;
     /// Ternary matrix times rows; see [`w2a8_gemm::W2a8Gemm`].
     fn w2a8_gemm(&self, op: w2a8_gemm::W2a8Gemm<'_, Self>) -> Result<(), OpError>;
+    /// Ternary matrix of 1.6 bits a weight times rows; see [`w2a8_trits::W2a8Trits`].
+    fn w2a8_trits(&self, op: w2a8_trits::W2a8Trits<'_, Self>) -> Result<(), OpError>;
     /// Rotary embedding; see [`rope::Rope`].
     fn rope(&self, op: rope::Rope<'_, Self>) -> Result<(), OpError>;
     /// Quantisation of images; see [`image_quant::ImageQuant`].

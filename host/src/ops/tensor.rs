@@ -3,9 +3,11 @@
 use contract::embed::row_stride;
 use contract::num::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use contract::w2a8::{ActStats, MAX_K, MAX_ROWS, Segments, act_bytes, row_words};
+use contract::w2a8_trits;
 
 use super::error::{at_least, dimension, same};
 use super::{Backend, Element, OpError};
+use crate::pack::trits;
 
 /// A buffer of some backend.
 pub trait Tensor: Send {
@@ -204,16 +206,55 @@ impl<B: Backend> Dense<B> {
     }
 }
 
-/// A ternary matrix `[n, k]` in the device layout of [`contract::w2a8`], with its scales.
+/// How the ternaries of a matrix lie on the device. The results are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WeightLayout {
+    /// 2 bits a weight, [`contract::w2a8`]: what every operation takes.
+    #[default]
+    Bits2,
+    /// 1.6 bits a weight, [`contract::w2a8_trits`]: what [`super::w2a8_trits`] takes.
+    Trits,
+}
+
+impl WeightLayout {
+    /// Words of a row of `k` ternaries.
+    pub const fn row_words(self, k: usize) -> usize {
+        match self {
+            Self::Bits2 => row_words(k),
+            Self::Trits => w2a8_trits::row_words(k),
+        }
+    }
+
+    /// Rows of `k` ternaries in this layout, from whole ones of the 2-bit layout.
+    pub(crate) fn rows_of(self, words: &[u32], k: usize) -> Vec<u32> {
+        if self == Self::Bits2 {
+            return words.to_vec();
+        }
+        let mut packed = vec![0; words.len() / row_words(k) * self.row_words(k)];
+        trits::rows_from_words(words, k, &mut packed);
+        packed
+    }
+
+    /// Its name: `2bit` or `1.6bit`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bits2 => "2bit",
+            Self::Trits => "1.6bit",
+        }
+    }
+}
+
+/// A ternary matrix `[n, k]` in a device layout, with its scales.
 pub struct PackedLinear<B: Backend> {
     words: B::Buf<u32>,
     n: usize,
     k: usize,
     segments: Segments,
+    layout: WeightLayout,
 }
 
 impl<B: Backend> PackedLinear<B> {
-    /// Reserves a matrix of `segments.rows()` rows; its words are then written with
+    /// Reserves a matrix of `segments.rows()` rows at 2 bits a weight; its words are then written with
     /// [`PackedLinear::write_rows`].
     ///
     /// # Errors
@@ -224,13 +265,28 @@ impl<B: Backend> PackedLinear<B> {
         k: usize,
         segments: Segments,
     ) -> Result<Self, OpError> {
+        Self::alloc_in(backend, label, k, segments, WeightLayout::Bits2)
+    }
+
+    /// The same in `layout`.
+    ///
+    /// # Errors
+    /// As [`PackedLinear::alloc`].
+    pub fn alloc_in(
+        backend: &B,
+        label: &'static str,
+        k: usize,
+        segments: Segments,
+        layout: WeightLayout,
+    ) -> Result<Self, OpError> {
         let n = segments.rows();
         dimension("w2a8", "n", n, MAX_ROWS, "1 to 2^24 are allowed")?;
         dimension("w2a8", "k", k, MAX_K, "1 to 2^20 are allowed")?;
-        Ok(Self { words: backend.alloc(label, n * row_words(k))?, n, k, segments })
+        let words = backend.alloc(label, n * layout.row_words(k))?;
+        Ok(Self { words, n, k, segments, layout })
     }
 
-    /// Writes whole packed rows from `first` on.
+    /// Writes whole rows from `first` on. `words` are of the 2-bit layout, whatever the matrix has: it packs them.
     ///
     /// # Errors
     /// Rows outside of the matrix; words that are not whole rows; a failed copy.
@@ -241,7 +297,36 @@ impl<B: Backend> PackedLinear<B> {
         if count > self.n || first > self.n - count {
             return Err(OpError::Range { op: "w2a8", at: first, count, len: self.n });
         }
-        backend.write(&mut self.words, first * row, words)
+        let width = self.layout.row_words(self.k);
+        if self.layout == WeightLayout::Bits2 {
+            return backend.write(&mut self.words, first * width, words);
+        }
+        let packed = self.layout.rows_of(words, self.k);
+        backend.write(&mut self.words, first * width, &packed)
+    }
+
+    /// Writes all rows, which are in the layout of the matrix already.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn write_packed(&mut self, backend: &B, words: &[u32]) -> Result<(), OpError> {
+        same("w2a8", "words of all rows", words.len(), self.n * self.layout.row_words(self.k))?;
+        backend.write(&mut self.words, 0, words)
+    }
+
+    /// How the ternaries lie in [`PackedLinear::words`].
+    pub fn layout(&self) -> WeightLayout {
+        self.layout
+    }
+
+    /// Refuses a matrix of another layout than `layout`.
+    pub(crate) fn check_layout(
+        &self,
+        op: &'static str,
+        layout: WeightLayout,
+    ) -> Result<(), OpError> {
+        if self.layout != layout {
+            return Err(OpError::Layout { op, found: self.layout.name(), takes: layout.name() });
+        }
+        Ok(())
     }
 
     /// Packed words.

@@ -4,7 +4,7 @@ use contract::w2a8::{CHUNK, CHUNK_GROUP, MAX_ROWS};
 use contract::w2a8_gemm::VARIANTS;
 
 use super::error::{at_least, dimension};
-use super::{Backend, OpError, PackedLinear, QuantActs, Tensor};
+use super::{Backend, OpError, PackedLinear, QuantActs, Tensor, WeightLayout};
 
 const OP: &str = "w2a8_gemm";
 
@@ -34,6 +34,7 @@ impl<B: Backend> W2a8Gemm<'_, B> {
             return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });
         }
         dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        self.w.check_layout(OP, WeightLayout::Bits2)?;
         self.acts.check(OP, self.m, self.w.k())?;
         at_least(OP, "y", self.y.len(), self.m * self.w.n())
     }
@@ -110,26 +111,49 @@ pub(super) fn has_variant(cuda: &super::CudaBackend, index: usize) -> bool {
     KERNELS.get(index).is_some_and(|kernel| (kernel.1)(cuda))
 }
 
+/// A product whose tensors have been compared with the contract.
 #[cfg(feature = "cuda")]
-impl W2a8Gemm<'_, super::CudaBackend> {
-    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+pub(super) struct Product<'a> {
+    /// Packed words `[n, row_words(k)]`.
+    pub(super) words: contract::launch::DevPtr<u32>,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) segments: &'a contract::w2a8::Segments,
+    /// Of `m` rows.
+    pub(super) acts: &'a QuantActs<super::CudaBackend>,
+    pub(super) m: usize,
+    /// Output `[m, n]`.
+    pub(super) y: contract::launch::DevPtr<f32>,
+}
+
+#[cfg(feature = "cuda")]
+impl Product<'_> {
+    /// Runs `variant`, or the one to choose.
+    ///
+    /// # Safety
+    ///
+    /// The tensors have the lengths that they say, when the launch runs, and nothing else uses `y` then.
+    pub(super) unsafe fn launch(
+        self,
+        cuda: &super::CudaBackend,
+        variant: Option<usize>,
+    ) -> Result<(), OpError> {
         use contract::w2a8::act_bytes;
-        self.check()?;
-        let Self { w, acts, y, m, variant } = self;
+        let Self { words, n, k, segments, acts, m, y } = self;
         let stream = cuda.stream();
         let args = contract::w2a8_gemm::Args {
-            w: w.words().dev_ptr(stream),
+            w: words,
             acts: acts.acts.dev_ptr(stream),
             stats: acts.stats.dev_ptr(stream).cast(),
-            y: y.dev_ptr(stream),
-            n: w.n() as u32,
-            chunks: w.k().div_ceil(CHUNK) as u32,
+            y,
+            n: n as u32,
+            chunks: k.div_ceil(CHUNK) as u32,
             m: m as u32,
-            act_pieces: (act_bytes(w.k()) / 16) as u32,
-            segments: *w.segments(),
+            act_pieces: (act_bytes(k) / 16) as u32,
+            segments: *segments,
         };
-        let (shape, sms) = ([args.m, args.n, w.k() as u32], cuda.cuda().device().sm_count());
-        let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemm, m, w.n(), w.k());
+        let (shape, sms) = ([args.m, args.n, k as u32], cuda.cuda().device().sm_count());
+        let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemm, m, n, k);
         let index = variant
             .or_else(chosen)
             .unwrap_or_else(|| choose_index(shape, sms, |index| has_variant(cuda, index)));
@@ -137,9 +161,29 @@ impl W2a8Gemm<'_, super::CudaBackend> {
             let allowed = "this one cannot have so many tiles; use None";
             return Err(OpError::Dimension { op: OP, what: "variant", found: index, allowed });
         };
-        // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
-        // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
+        // SAFETY: the caller's.
         unsafe { (KERNELS[index].0)(cuda, grid, args) }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl W2a8Gemm<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        self.check()?;
+        let Self { w, acts, y, m, variant } = self;
+        let stream = cuda.stream();
+        let product = Product {
+            words: w.words().dev_ptr(stream),
+            n: w.n(),
+            k: w.k(),
+            segments: w.segments(),
+            acts,
+            m,
+            y: y.dev_ptr(stream),
+        };
+        // SAFETY: `PackedLinear` holds `n` rows of `k` by construction; `check` compared the
+        // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
+        unsafe { product.launch(cuda, variant) }
     }
 }
 

@@ -4,7 +4,7 @@ use contract::w2a8::CHUNK;
 use contract::w2a8_gemv::{VARIANTS, Variant};
 
 use super::error::at_least;
-use super::{Backend, OpError, PackedLinear, QuantActs, Tensor};
+use super::{Backend, OpError, PackedLinear, QuantActs, Tensor, WeightLayout};
 
 const OP: &str = "w2a8_gemv";
 
@@ -31,6 +31,7 @@ impl<B: Backend> W2a8Gemv<'_, B> {
             let allowed = "an index into contract::w2a8_gemv::VARIANTS is allowed";
             return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });
         }
+        self.w.check_layout(OP, WeightLayout::Bits2)?;
         self.acts.check(OP, 1, self.w.k())?;
         at_least(OP, "y", self.y.len(), self.w.n())
     }

@@ -27,6 +27,7 @@ pub mod ternary;
 pub mod tl;
 pub mod tq1_0;
 pub mod tq2_0;
+pub mod trits;
 pub mod w2;
 pub mod word;
 

@@ -32,6 +32,7 @@ pub mod softmax;
 pub mod sparse;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
+pub mod w2a8_trits;
 
 use contract::num::RowType;
 use contract::w2a8::{CODES_PER_WORD, PAD_WORD, act_bytes, act_index, code_shift, row_words};

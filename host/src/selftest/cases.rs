@@ -13,7 +13,7 @@ use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
     decode_layers, elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8,
-    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv, w2a8_trits,
 };
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
@@ -62,6 +62,7 @@ enum Inputs {
     SparseTernary(Product),
     SparseConv2d(sparse::Conv),
     W2a8Gemv(Product, usize),
+    W2a8Trits(Product, Option<usize>),
 }
 
 impl Run for Case {
@@ -69,6 +70,9 @@ impl Run for Case {
         match &self.inputs {
             Inputs::W2a8Gemm(case, variant) => {
                 w2a8_gemm::Inputs { case, variant: Some(*variant) }.run(bed)
+            }
+            Inputs::W2a8Trits(case, variant) => {
+                w2a8_trits::Inputs { case, variant: *variant }.run(bed)
             }
             Inputs::Bmm(inputs) => inputs.run(bed),
             Inputs::ActQuant(inputs) => inputs.run(bed),
@@ -561,6 +565,9 @@ impl List {
                     Inputs::W2a8Gemm(case, index),
                 );
             }
+        }
+        for (kernel, what, case, variant) in w2a8_trits::cases() {
+            self.add(kernel, what, Inputs::W2a8Trits(case, variant));
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod softmax;
 pub mod sparse;
 pub mod w2a8_gemm;
 pub mod w2a8_gemv;
+pub mod w2a8_trits;
 
 use std::fmt;
 

@@ -15,7 +15,7 @@ use crate::device_choice::{self, BackendChoice};
 use crate::model::{
     Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
 };
-use crate::ops::{Backend, Math, RowType};
+use crate::ops::{Backend, Math, RowType, WeightLayout};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
 
@@ -35,6 +35,16 @@ pub enum KvType {
     Bf16,
     /// IEEE single precision.
     F32,
+}
+
+/// How the ternary weights lie on the device. The tokens are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// 2 bits a weight, unless 1.6 were measured to be faster for every matrix of the model ([`crate::tune`]).
+    #[default]
+    Auto,
+    /// In this layout. 1.6 bits take a fifth less memory; steps then run operation by operation.
+    In(WeightLayout),
 }
 
 /// How far loading has come.
@@ -61,6 +71,7 @@ pub struct SessionBuilder {
     no_pdl: bool,
     tuning: Tuning,
     no_one_kernel: bool,
+    weights: Weights,
 }
 
 impl SessionBuilder {
@@ -105,6 +116,13 @@ impl SessionBuilder {
     #[must_use]
     pub fn head(mut self, head: HeadKind) -> Self {
         self.head = head;
+        self
+    }
+
+    /// How the ternary weights lie on the device.
+    #[must_use]
+    pub fn weights(mut self, weights: Weights) -> Self {
+        self.weights = weights;
         self
     }
 
@@ -261,7 +279,10 @@ impl SessionBuilder {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.load(make, backend, &checkpoint, context, progress)?, seconds)
+                (
+                    self.load(make, backend, &checkpoint, context, WeightLayout::Bits2, progress)?,
+                    seconds,
+                )
             }
             #[cfg(feature = "cuda")]
             device_choice::Backend::Cuda(ordinal) => {
@@ -275,7 +296,8 @@ impl SessionBuilder {
                 })?;
                 tuning = crate::tune::apply(&mut backend, &self.tuning)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (self.load(make, backend, &checkpoint, context, progress)?, seconds)
+                let measured = crate::tune::layout(&backend, config);
+                (self.load(make, backend, &checkpoint, context, measured, progress)?, seconds)
             }
             #[cfg(not(feature = "cuda"))]
             device_choice::Backend::Cuda(ordinal) => {
@@ -298,9 +320,14 @@ impl SessionBuilder {
         backend: B,
         checkpoint: &Checkpoint,
         context: usize,
+        measured: WeightLayout,
         progress: Progress<'_>,
     ) -> Result<M::Engine, SessionError> {
-        let model = Model::load(backend, checkpoint, progress)?.with_head(self.head)?;
+        let layout = match self.weights {
+            Weights::Auto => measured,
+            Weights::In(layout) => layout,
+        };
+        let model = Model::load_in(backend, checkpoint, layout, progress)?.with_head(self.head)?;
         make.make(model.with_attention(self.attention), self, context)
     }
 

@@ -18,7 +18,8 @@ use crate::ops::bit_linear::{BitLinear, Finish};
 use crate::ops::choices::{Choices, Family, Problem};
 use crate::ops::w2a8_gemm::W2a8Gemm;
 use crate::ops::w2a8_gemv::W2a8Gemv;
-use crate::ops::{Backend, CudaBackend, OpError, PackedLinear, QuantActs};
+use crate::ops::w2a8_trits::W2a8Trits;
+use crate::ops::{Backend, CudaBackend, OpError, PackedLinear, QuantActs, WeightLayout};
 use crate::reference::Inputs;
 
 /// Times the second-level cache that a rotation reads before it returns to a copy.
@@ -174,6 +175,8 @@ fn tried(family: Family, index: usize, found: Result<f64, String>) -> Tried {
 struct Layer {
     shape: Shape,
     weights: Vec<PackedLinear<CudaBackend>>,
+    /// The same at 1.6 bits a weight.
+    trits: Vec<PackedLinear<CudaBackend>>,
     on_cpu: PackedLinear<CpuBackend>,
     /// Quantised rows, and one that is not, on the host.
     acts: Vec<u32>,
@@ -207,17 +210,20 @@ impl Layer {
         let free = device.memory_info().map_err(|e| OpError::Cuda(e.into()))?.0;
         let cold_bytes = (CACHES * device.info().l2_bytes as usize).min(free / 4);
         let copies = cold_bytes.div_ceil(4 * words.len()).clamp(2, MAX_COPIES);
-        let weights = (0..copies)
-            .map(|_| {
-                let mut w = PackedLinear::alloc(gpu, "tuning", k, segments)?;
-                w.write_rows(gpu, 0, &words)?;
+        let in_layout = |layout: WeightLayout| {
+            let words = layout.rows_of(&words, k);
+            let copy = |_| {
+                let mut w = PackedLinear::alloc_in(gpu, "tuning", k, segments, layout)?;
+                w.write_packed(gpu, &words)?;
                 Ok(w)
-            })
-            .collect::<Result<Vec<_>, OpError>>()?;
+            };
+            (0..copies).map(copy).collect::<Result<Vec<_>, OpError>>()
+        };
+        let (weights, trits) = (in_layout(WeightLayout::Bits2)?, in_layout(WeightLayout::Trits)?);
         let mut on_cpu = PackedLinear::alloc(cpu, "tuning", k, segments)?;
         on_cpu.write_rows(cpu, 0, &words)?;
         gpu.synchronize()?;
-        Ok(Self { shape, weights, on_cpu, acts, stats, x, cold_bytes })
+        Ok(Self { shape, weights, trits, on_cpu, acts, stats, x, cold_bytes })
     }
 
     /// Rows `rows` on `backend`.
@@ -238,6 +244,8 @@ struct Turn {
     acts: QuantActs<CudaBackend>,
     x: DeviceBuffer<f32>,
     y: DeviceBuffer<f32>,
+    /// Nothing: one row needs no scratch.
+    unpacked: DeviceBuffer<u32>,
 }
 
 /// One problem on the GPU.
@@ -272,7 +280,12 @@ impl<'a> Case<'a> {
             .map(|_| {
                 let mut x = gpu.alloc("tuning", k)?;
                 gpu.write(&mut x, 0, &layer.x)?;
-                Ok(Turn { acts: layer.rows(gpu, &all)?, x, y: gpu.alloc("tuning", m * n)? })
+                Ok(Turn {
+                    acts: layer.rows(gpu, &all)?,
+                    x,
+                    y: gpu.alloc("tuning", m * n)?,
+                    unpacked: gpu.alloc("tuning", 1)?,
+                })
             })
             .collect::<Result<Vec<_>, OpError>>()?;
         let mut rows: Vec<usize> = (0..CPU_ROWS).map(|i| i * (m - 1) / (CPU_ROWS - 1)).collect();
@@ -313,7 +326,12 @@ impl<'a> Case<'a> {
 
     /// One launch on the tensors of turn `turn`.
     fn run(&mut self, turn: usize) -> Result<(), OpError> {
-        launch(self.gpu, &self.layer.weights[turn], &mut self.turns[turn], self.problem)
+        let layer = self.layer;
+        let of = match self.problem.family() {
+            Family::W2a8Trits => &layer.trits,
+            _ => &layer.weights,
+        };
+        launch(self.gpu, &of[turn], &mut self.turns[turn], self.problem)
     }
 
     /// Keeps the device busy until its clocks have risen.
@@ -445,12 +463,15 @@ fn launch(
     turn: &mut Turn,
     problem: Problem,
 ) -> Result<(), OpError> {
-    let Turn { acts, x, y } = turn;
+    let Turn { acts, x, y, unpacked } = turn;
     match problem.family() {
         Family::BitLinear => {
             gpu.bit_linear(BitLinear { x, norm: None, w, finish: Finish::Store { y } })
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
         Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm { w, acts, y, m: problem.m(), variant: None }),
+        Family::W2a8Trits => {
+            gpu.w2a8_trits(W2a8Trits { w, acts, y, m: problem.m(), unpacked, variant: None })
+        }
     }
 }

@@ -107,7 +107,7 @@ pub fn problems(shapes: &[Shape], max_rows: usize) -> Vec<Problem> {
     let classes = M_CLASSES.partition_point(|&class| class < max_rows) + 1;
     let rows = |family| match family {
         Family::W2a8Gemm => &M_CLASSES[..classes.min(M_CLASSES.len())],
-        Family::BitLinear | Family::W2a8Gemv => &[1],
+        Family::BitLinear | Family::W2a8Gemv | Family::W2a8Trits => &[1],
     };
     let of = |&Shape { n, k }: &Shape| {
         Family::ALL.into_iter().flat_map(move |family| {
@@ -214,12 +214,13 @@ fn date(mut days: u64) -> String {
 }
 
 #[cfg(feature = "cuda")]
-pub use apply::{apply, device_key};
+pub use apply::{apply, device_key, layout};
 
 #[cfg(feature = "cuda")]
 mod apply {
-    use super::{DeviceKey, Record, TuneError, Tuning, TuningState, store};
-    use crate::ops::CudaBackend;
+    use super::{DeviceKey, Record, Shape, TuneError, Tuning, TuningState, shapes, store};
+    use crate::checkpoint::ModelConfig;
+    use crate::ops::{Backend as _, CudaBackend, WeightLayout};
     use crate::ops::choices::Choices;
 
     /// What records call the device of `gpu`.
@@ -248,6 +249,7 @@ mod apply {
             if !choices.is_empty() {
                 state.sources.push(source);
             }
+            choices.trits().for_each(|[n, k]| all.prefer_trits(n, k, true));
             choices.iter().try_for_each(|(problem, variant)| all.insert(*problem, variant))
         };
         match tuning {
@@ -288,6 +290,19 @@ mod apply {
         state.choices = all.len();
         gpu.set_choices(all)?;
         Ok(state)
+    }
+
+    /// The layout of weights that is the fastest on `gpu` for a model of `config`, as far as was measured: 2 bits,
+    /// unless 1.6 are faster for every matrix, and one kernel does not run all layers.
+    pub fn layout(gpu: &CudaBackend, config: &ModelConfig) -> WeightLayout {
+        let heads = crate::model::heads(config);
+        let (hidden, ffn) = (config.hidden_size, config.intermediate_size);
+        let model = crate::ops::decode_layers::shape(config.num_layers, hidden, ffn, heads);
+        let trits = |shape: &Shape| gpu.choices().prefers_trits(shape.n, shape.k);
+        match shapes(config).iter().all(trits) && !gpu.runs_together(&model) {
+            true => WeightLayout::Trits,
+            false => WeightLayout::Bits2,
+        }
     }
 
     /// The choices of `record` that hold on `gpu`.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::search::LEAST_GAIN;
 use crate::ops::choices::{Choices, Family, Problem};
 
 /// The form of the file; another number is refused.
@@ -345,6 +346,12 @@ impl Record {
         runs: impl Fn(&Problem, usize) -> bool,
     ) -> (Choices, Vec<String>) {
         let (mut choices, mut notes) = (Choices::default(), Vec::new());
+        let fresh = |family| self.is_with(family, sha256(family).as_deref()).is_ok();
+        if [Family::W2a8Gemv, Family::BitLinear, Family::W2a8Trits].into_iter().all(fresh) {
+            for [n, k, faster] in self.layouts() {
+                choices.prefer_trits(n, k, faster == 1);
+            }
+        }
         for family in Family::ALL {
             let mut entries = self.entries.iter().filter(|e| e.family == family).peekable();
             if entries.peek().is_none() {
@@ -366,6 +373,24 @@ impl Record {
             }
         }
         (choices, notes)
+    }
+
+    /// For each matrix that was measured with weights of 1.6 bits and of 2: `n`, `k`, and 1 where the former are faster
+    /// by a tenth at least than whatever runs a row on the latter.
+    fn layouts(&self) -> Vec<[usize; 3]> {
+        let best = |family, n, k| {
+            let of = |e: &&Entry| (e.family, e.m, e.n, e.k) == (family, 1, n, k);
+            let tried = self.entries.iter().filter(of).flat_map(|e| &e.tried);
+            tried.filter_map(|tried| tried.us).min_by(f64::total_cmp)
+        };
+        let trits = self.entries.iter().filter(|e| e.family == Family::W2a8Trits);
+        let of = |e: &Entry| {
+            let trits = best(Family::W2a8Trits, e.n, e.k)?;
+            let gemv = best(Family::W2a8Gemv, e.n, e.k)?;
+            let fused = best(Family::BitLinear, e.n, e.k).unwrap_or(f64::INFINITY);
+            Some([e.n, e.k, usize::from(LEAST_GAIN * trits <= gemv.min(fused))])
+        };
+        trits.filter_map(of).collect()
     }
 
     /// Puts `entry` in its place; an earlier one of the same problem goes.

@@ -83,6 +83,30 @@ fn choices_are_what_was_chosen() {
 }
 
 #[test]
+fn weights_of_1_6_bits_are_preferred_where_they_win_by_a_tenth() {
+    let mut record = record();
+    let timed = |family, us: f64| {
+        let mut entry = entry(Problem::of(family, 1, 2560, 6912).unwrap(), 0, Some(0));
+        entry.tried.iter_mut().for_each(|tried| (tried.us, tried.failed) = (Some(us), None));
+        entry
+    };
+    let prefers = |record: &Record, hash: fn(Family) -> Option<String>| {
+        record.choices(hash, |_, _| true).0.prefers_trits(2560, 6912)
+    };
+    let same = |_| Some(HASH.into());
+    record.put(timed(Family::W2a8Gemv, 5.0));
+    record.put(timed(Family::W2a8Trits, 4.5));
+    assert!(prefers(&record, same));
+    assert!(!prefers(&record, |f| (f != Family::W2a8Trits).then(|| HASH.into())), "other kernels");
+    record.put(timed(Family::W2a8Trits, 4.6));
+    assert!(!prefers(&record, same), "not by a tenth");
+    record.put(timed(Family::W2a8Trits, 4.0));
+    record.put(timed(Family::BitLinear, 4.2));
+    assert!(!prefers(&record, same), "the fused kernel is faster");
+    assert!(!record.choices(same, |_, _| true).0.prefers_trits(2560, 2560), "not measured");
+}
+
+#[test]
 fn entries_of_other_kernels_are_left_out_family_by_family() {
     let other =
         |family| Some(if family == Family::W2a8Gemv { "ff".repeat(32) } else { HASH.into() });
@@ -220,10 +244,10 @@ fn the_problems_of_a_model_are_its_fused_layers() {
     let expected = [(2560, 2560), (2560, 6912), (3840, 2560), (13_824, 2560)];
     assert_eq!(shapes(&config), expected.map(|(n, k)| Shape { n, k }));
     let all = problems(&shapes(&config), 64);
-    // One row by two families, six classes of rows.
-    assert_eq!(all.len(), 4 * (2 + 6));
+    // One row by three families, six classes of rows.
+    assert_eq!(all.len(), 4 * (3 + 6));
     assert!(all.iter().all(|p| p.m() <= 64));
-    let classes = |most| problems(&[Shape { n: 8, k: 8 }], most).len() - 2;
+    let classes = |most| problems(&[Shape { n: 8, k: 8 }], most).len() - 3;
     assert_eq!(classes(1), 1, "the smallest class at least");
     assert_eq!(classes(9), 2);
     assert_eq!(classes(500), classes(512), "a step falls into a class");

@@ -39,6 +39,7 @@ mod support;
 mod tune;
 mod w2a8_gemm;
 mod w2a8_gemv;
+mod w2a8_trits;
 
 /// What the modules run on.
 mod lane {

@@ -11,7 +11,7 @@ use bitnet_gpu::checkpoint::synth::{self, NamedConfig};
 use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
 use bitnet_gpu::model::{HeadKind, Model, Sequence, SequenceOptions};
-use bitnet_gpu::ops::{Backend, RowType, TokenLog};
+use bitnet_gpu::ops::{Backend, RowType, TokenLog, WeightLayout};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::{GREEDY, pick};
 use contract::sample::{ONE_WEIGHT, SampleParams};
@@ -123,7 +123,13 @@ struct Runner<B: Backend> {
 
 impl<B: Backend> Runner<B> {
     fn new(backend: B, checkpoint: &Checkpoint) -> Self {
-        let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
+        Self::new_in(WeightLayout::Bits2, backend, checkpoint)
+    }
+
+    fn new_in(layout: WeightLayout, backend: B, checkpoint: &Checkpoint) -> Self {
+        let model = Model::load_in(backend, checkpoint, layout, &mut |_| {});
+        let model = model.expect("the model loads");
+        assert_eq!(model.layout(), layout);
         let options =
             SequenceOptions { capacity: capacity(), kv: RowType::Bf16, chunk: 1, one_kernel: true };
         let sequence = Sequence::new(&model, options).expect("a sequence");
@@ -254,6 +260,21 @@ fn check_way<B: Backend>(runner: &mut Runner<B>, kv: RowType, truth: &Truth, wha
         // Looking at nothing before all steps are queued.
         let tokens = runner.generate(&truth.prompt, &SAMPLED, record, |_, _| {});
         check_tokens(&format!("{what}, sampled"), &tokens, &truth.sampled);
+    }
+}
+
+/// Weights of 1.6 bits: the same bits, by the operations one by one.
+#[test]
+fn weights_of_1_6_bits() {
+    let _shared = lane::shared();
+    let files = files("tiny");
+    let checkpoint =
+        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let kv = RowType::Bf16;
+    let truth = truth(&checkpoint, kv);
+    for (way, backend) in lane::ways() {
+        let mut runner = Runner::new_in(WeightLayout::Trits, backend, &checkpoint);
+        check_way(&mut runner, kv, &truth, &format!("tiny at 1.6 bits, {way}"));
     }
 }
 

@@ -7,7 +7,8 @@ use bitnet_gpu::ops::bit_linear::{BitLinear, Finish};
 use bitnet_gpu::ops::choices::{Choices, Family, Problem};
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
 use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
-use bitnet_gpu::ops::{Backend, CudaBackend, PackedLinear, QuantActs};
+use bitnet_gpu::ops::w2a8_trits::W2a8Trits;
+use bitnet_gpu::ops::{Backend, CudaBackend, PackedLinear, QuantActs, WeightLayout};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::tune::record::Record;
 use bitnet_gpu::tune::{self, Options, Shape, TuneError, Tuning, store};
@@ -21,7 +22,11 @@ fn run(gpu: &CudaBackend, family: Family, m: usize) -> (Vec<u32>, Vec<&'static s
     let mut inputs = Inputs::new(7);
     let segments = Segments::new(&[(n, 0.5)]).unwrap();
     let mut w = PackedLinear::alloc(gpu, "test", k, segments).unwrap();
-    w.write_rows(gpu, 0, &inputs.packed_words(n, k)).unwrap();
+    let words = inputs.packed_words(n, k);
+    w.write_rows(gpu, 0, &words).unwrap();
+    let layout = WeightLayout::Trits;
+    let mut trits = PackedLinear::alloc_in(gpu, "test", k, segments, layout).unwrap();
+    trits.write_rows(gpu, 0, &words).unwrap();
     let (words, stats) = inputs.packed_acts(m, k);
     let mut acts = QuantActs::alloc(gpu, m, k).unwrap();
     gpu.write(&mut acts.acts, 0, &words).unwrap();
@@ -38,6 +43,10 @@ fn run(gpu: &CudaBackend, family: Family, m: usize) -> (Vec<u32>, Vec<&'static s
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts: &acts, y: &mut y, variant: None }),
         Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm { w, acts: &acts, y: &mut y, m, variant: None }),
+        Family::W2a8Trits => {
+            let (w, unpacked) = (&trits, &mut gpu.alloc("test", 1).unwrap());
+            gpu.w2a8_trits(W2a8Trits { w, acts: &acts, y: &mut y, m, unpacked, variant: None })
+        }
     }
     .unwrap();
     let names = gpu.profile().unwrap().unwrap().rows.iter().map(|row| row.name).collect();
@@ -54,7 +63,8 @@ fn open() -> CudaBackend {
 fn every_variant_that_is_chosen_runs_with_the_same_bits() {
     let _alone = crate::device::alone();
     let mut gpu = open();
-    for (family, m) in [(Family::BitLinear, 1), (Family::W2a8Gemv, 1), (Family::W2a8Gemm, 20)] {
+    let one = [Family::BitLinear, Family::W2a8Gemv, Family::W2a8Trits].map(|family| (family, 1));
+    for (family, m) in one.into_iter().chain([(Family::W2a8Gemm, 20)]) {
         let problem = Problem::of(family, m, SHAPE.n, SHAPE.k).unwrap();
         gpu.set_choices(Choices::default()).unwrap();
         let (expected, names) = run(&gpu, family, m);

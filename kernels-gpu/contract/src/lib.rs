@@ -124,6 +124,7 @@ families! {
         SparseConv2dBf16, SparseConv2dF16, SparseConv2dF32, SparseConv2dMma, SparseExpand, SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit, SparseTernary;
     w2a8_gemm: W2a8Gemm, T8A, T8B, T16A, T16B, T16C, T32A, T32B, T32X2, H64A, H64X2, H128A, H128X2, H128B;
     w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
+    w2a8_trits: W2a8TritsUnpack, L16R2U1, L16R4U2, L32R2U1, L32R2U3, L32R4U1, L32R4U2;
 }
 
 #[cfg(test)]
@@ -151,6 +152,9 @@ mod tests {
     #[test]
     fn every_gemv_variant_is_listed() {
         for variant in w2a8_gemv::VARIANTS {
+            assert!(KERNELS.iter().any(|k| k.spec == variant.spec), "{}", variant.spec.symbol);
+        }
+        for variant in w2a8_trits::VARIANTS {
             assert!(KERNELS.iter().any(|k| k.spec == variant.spec), "{}", variant.spec.symbol);
         }
     }
