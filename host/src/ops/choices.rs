@@ -61,12 +61,15 @@ impl Family {
         }
     }
 
-    /// The kernel of variant `index`; empty when there is none.
+    /// The name of variant `index`, its kernel for most; empty when there is none.
     pub fn symbol(self, index: usize) -> &'static str {
-        self.spec(index).map_or("", |spec| spec.symbol)
+        match self {
+            Self::W2a8Gemm => contract::w2a8_gemm::VARIANTS.get(index).map_or("", |v| v.name),
+            _ => self.spec(index).map_or("", |spec| spec.symbol),
+        }
     }
 
-    /// The variant with this kernel.
+    /// The variant of this name.
     pub fn find(self, symbol: &str) -> Option<usize> {
         (0..self.variants_len()).find(|&index| self.symbol(index) == symbol)
     }

@@ -50,7 +50,7 @@ impl<B: Backend> W2a8Gemm<'_, B> {
 pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
     let (variant, cost) = (VARIANTS.get(index)?, COSTS.get(index)?);
     variant.grid(m, n, sms)?;
-    let split = u64::from(variant.spec.cluster);
+    let split = u64::from(variant.split);
     let tiles = u64::from(m.div_ceil(variant.tokens)) * u64::from(n.div_ceil(variant.rows));
     let groups = u64::from(k).div_ceil((CHUNK * CHUNK_GROUP) as u64).div_ceil(split);
     let rounds = (tiles * split).div_ceil(u64::from(sms.max(1)));
@@ -68,20 +68,21 @@ pub fn choose_index(shape: [u32; 3], sms: u32, has: impl Fn(usize) -> bool) -> u
 /// Nanoseconds of a launch, of a round of tiles, of 512 terms of k, and of these in a round: one row for
 /// each of [`VARIANTS`].
 const COSTS: &[[u64; 4]] = &[
-    [5802, 0, 0, 453],      // w2a8_gemm
-    [1787, 63, 136, 108],   // t8a
-    [1782, 254, 107, 97],   // t8b
-    [1511, 354, 180, 219],  // t16a
-    [1824, 326, 96, 122],   // t16b
-    [1951, 280, 112, 482],  // t16c
-    [1635, 508, 188, 339],  // t32a
-    [658, 1766, 11, 854],   // t32b
-    [1792, 1061, 118, 376], // t32x2
-    [1680, 1944, 0, 1128],  // h64a
-    [240, 4016, 0, 1149],   // h64x2
-    [1589, 2905, 0, 1554],  // h128a
-    [0, 5285, 0, 1541],     // h128x2
-    [632, 6181, 63, 2856],  // h128b
+    [5802, 0, 0, 453],     // w2a8_gemm
+    [1468, 90, 110, 106],  // t8a
+    [1490, 252, 77, 96],   // t8b
+    [1242, 347, 151, 227], // t16a
+    [1462, 392, 71, 125],  // t16b
+    [1231, 433, 135, 468], // t16c
+    [1198, 617, 190, 331], // t32a
+    [0, 2007, 12, 847],    // t32b
+    [1513, 1101, 69, 388], // t32x2
+    [1645, 2327, 0, 860],  // h64
+    [0, 4360, 0, 931],     // h64x2
+    [1005, 4142, 0, 1173], // h128
+    [0, 5384, 0, 1308],    // h128x2
+    [0, 5100, 0, 1429],    // h128x4
+    [0, 8544, 38, 2457],   // h128b
 ];
 
 const _: () = assert!(COSTS.len() == VARIANTS.len());
@@ -94,16 +95,51 @@ type Has = fn(&super::CudaBackend) -> bool;
 
 #[cfg(feature = "cuda")]
 macro_rules! kernels {
-    ($($name:ident;)*) => {
+    ({ $($name:ident;)* } { $($bulk:ident $split:literal;)* }) => {
         /// In the order of [`VARIANTS`].
-        const KERNELS: &[(Launch, Has)] = &[$((
-            super::CudaBackend::launch::<contract::w2a8_gemm::$name>,
-            super::CudaBackend::has::<contract::w2a8_gemm::$name>,
-        )),*];
+        const KERNELS: &[(Launch, Has)] = &[
+            $((
+                super::CudaBackend::launch::<contract::w2a8_gemm::$name>,
+                super::CudaBackend::has::<contract::w2a8_gemm::$name>,
+            ),)*
+            $((
+                launch_bulk::<contract::w2a8_gemm::$bulk, $split>,
+                super::CudaBackend::has::<contract::w2a8_gemm::$bulk>,
+            ),)*
+        ];
     };
 }
 #[cfg(feature = "cuda")]
 contract::for_each_w2a8_gemm!(kernels);
+
+/// Launches a kernel whose operands the copy engine brings.
+///
+/// # Safety
+/// As for the kernel, but for the maps.
+#[cfg(feature = "cuda")]
+unsafe fn launch_bulk<K: contract::w2a8_gemm::Bulk, const SPLIT: u32>(
+    cuda: &super::CudaBackend,
+    grid: [u32; 3],
+    args: contract::w2a8_gemm::Args,
+) -> Result<(), OpError> {
+    use contract::w2a8_gemm::{BulkArgs, GROUP_BYTES};
+
+    use crate::driver::{MapElement, Mapped};
+    let map = |address, [lines, bytes, tile]: [u32; 3]| {
+        let sizes = [bytes.into(), lines.into(), 1, 1];
+        let mapped = Mapped { element: MapElement::U8, address, sizes, strides: [sizes[0]; 3] };
+        mapped.tiles([GROUP_BYTES, tile, 1, 1])
+    };
+    let codes = map(args.w.addr(), [args.n, 16 * args.chunks, K::CUT.rows()]);
+    let acts = map(args.acts.addr(), [args.m, 16 * args.act_pieces, K::CUT.tokens]);
+    let Some((codes, acts)) = codes.zip(acts) else {
+        let allowed = "this driver makes no map of such tensors; use another variant";
+        return Err(OpError::Dimension { op: OP, what: "m", found: args.m as usize, allowed });
+    };
+    let args = BulkArgs { codes, acts, base: args, split: SPLIT, zero: 0 };
+    // SAFETY: the caller's promise; the maps are those of its tensors.
+    unsafe { cuda.launch::<K>(grid, args) }
+}
 
 /// Whether the device and the loaded PTX have variant `index`.
 #[cfg(feature = "cuda")]
@@ -223,7 +259,7 @@ mod tests {
             let mut last = 0;
             for m in [1, 8, 64, 1000, 70_000] {
                 let cost = cost(index, [m, 5000, 3000], H200).expect("a grid");
-                assert!(cost >= last, "{} at m={m}", variant.spec.symbol);
+                assert!(cost >= last, "{} at m={m}", variant.name);
                 last = cost;
             }
         }

@@ -36,7 +36,7 @@ fn check_case<B: Backend>(b: &B, case: &Case, variants: impl IntoIterator<Item =
     let (m, n, k) = (case.m, case.n, case.k);
     let want = [Output::floats("y", &[m, n], &w2a8_gemm(case))];
     for variant in variants {
-        let symbol = variant.map_or("choice", |v| VARIANTS[v].spec.symbol);
+        let symbol = variant.map_or("choice", |v| VARIANTS[v].name);
         let inputs = Inputs { case, variant };
         if variant.is_some() && is_absent(b, &inputs) {
             continue;

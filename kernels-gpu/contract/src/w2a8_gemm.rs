@@ -12,7 +12,7 @@
 //!
 //! All take any M, N and K. The choice among them is the host's.
 
-use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::launch::{DevPtr, Kernel, LaunchSpec, TensorMap};
 use crate::w2a8::{ActStats, Segments};
 
 /// Threads of a block.
@@ -61,6 +61,22 @@ pub struct Args {
     pub segments: Segments,
 }
 
+/// The only parameter of the kernels on `wgmma`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BulkArgs {
+    /// The codes: rows of bytes, by boxes of [`GROUP_BYTES`] of the rows of a tile.
+    pub codes: TensorMap,
+    /// The activations: rows of bytes, by boxes of [`GROUP_BYTES`] of the tokens of a tile.
+    pub acts: TensorMap,
+    /// Tensors and shape.
+    pub base: Args,
+    /// Blocks of a cluster, which share the k of a tile.
+    pub split: u32,
+    /// Nothing.
+    pub zero: u32,
+}
+
 /// Names this kernel in `KernelHandle<W2a8Gemm>`.
 pub enum W2a8Gemm {}
 
@@ -78,12 +94,16 @@ pub const GROUP_BYTES: u32 = 128;
 /// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// Its launch rules. The blocks of a cluster share the k of one tile.
+    /// The launch rules of its kernel.
     pub spec: LaunchSpec,
+    /// What it is called: its kernel, and how many blocks share a tile where that kernel leaves it to the launch.
+    pub name: &'static str,
     /// Output features of a tile.
     pub rows: u32,
     /// Tokens of a tile.
     pub tokens: u32,
+    /// Blocks of a cluster, which share the k of one tile.
+    pub split: u32,
     /// Whether all tiles, or their clusters, stand along x.
     pub in_a_row: bool,
     /// Whether a block makes one tile after the other; such tiles stand in a row.
@@ -107,19 +127,19 @@ impl Variant {
         let tiles = m.div_ceil(self.tokens);
         if self.in_a_row {
             let tiles = tiles as u64 * n.div_ceil(self.rows) as u64;
-            if tiles * self.spec.cluster as u64 > i32::MAX as u64 {
+            if tiles * self.split as u64 > i32::MAX as u64 {
                 return None;
             }
-            let tiles = tiles as u32;
-            let x = if self.looped && tiles > sms { sms } else { tiles };
-            return Some([x * self.spec.cluster, 1, 1]);
+            let (tiles, room) = (tiles as u32, sms);
+            let x = if self.looped && tiles > room { room } else { tiles };
+            return Some([x * self.split, 1, 1]);
         }
         let x = if tiles < BAND { tiles } else { BAND };
         let (y, z) = (n.div_ceil(self.rows), tiles.div_ceil(BAND));
         if y > 65_535 || z > 65_535 {
             return None;
         }
-        Some([x * self.spec.cluster, y, z])
+        Some([x * self.split, y, z])
     }
 
     /// Whether it runs on tensor cores.
@@ -181,11 +201,11 @@ impl Mma {
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
         let spec = spec.with_min_blocks(blocks_per_sm);
-        Variant { spec, rows, tokens, in_a_row: false, looped: false }
+        Variant { spec, name: symbol, rows, tokens, split: self.split, in_a_row: false, looped: false }
     }
 }
 
-/// How a kernel on `wgmma` cuts its work. Two warpgroups multiply and two copy.
+/// How a kernel on `wgmma` cuts its work. Two warpgroups multiply, two threads of a third one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hopper {
     /// Blocks of 64 output features of a warpgroup that multiplies.
@@ -196,31 +216,16 @@ pub struct Hopper {
     pub act_stages: u32,
     /// Groups of codes in shared memory.
     pub code_stages: u32,
-    /// Blocks side by side over k. Where nobody shares the k of a tile, a block makes several tiles.
-    pub split: u32,
 }
 
 impl Hopper {
-    /// From the five numbers in their order.
-    pub const fn new(v: [u32; 5]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages, split] = v;
-        Self { row_blocks, tokens, act_stages, code_stages, split }
-    }
-
     /// Threads of a block.
-    pub const fn threads(&self) -> u32 {
-        256 + self.act_copiers() + 128
-    }
+    pub const THREADS: u32 = 384;
 
-    /// Threads that copy activations. A warp has few copies under way, but two blocks of sums leave
-    /// no registers for more warps.
-    pub const fn act_copiers(&self) -> u32 {
-        if self.row_blocks == 1 { 256 } else { 128 }
-    }
-
-    /// Threads that copy codes.
-    pub const fn code_copiers(&self) -> u32 {
-        64
+    /// From the four numbers in their order.
+    pub const fn new(v: [u32; 4]) -> Self {
+        let [row_blocks, tokens, act_stages, code_stages] = v;
+        Self { row_blocks, tokens, act_stages, code_stages }
     }
 
     /// Output features of a tile.
@@ -238,16 +243,33 @@ impl Hopper {
         self.rows() * GROUP_BYTES
     }
 
-    const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
+    const fn spec(&self, symbol: &'static str) -> LaunchSpec {
         let (rows, tokens) = (self.rows(), self.tokens);
         let ring = self.act_stages * self.slice_bytes() + self.code_stages * self.group_bytes();
-        // A second head, three barriers for each place, and the ring is aligned to 1,024 bytes.
-        let barriers = 24 * (self.act_stages + self.code_stages);
+        // A second head, two barriers for each place, and the ring is aligned to 1,024 bytes.
+        let barriers = 16 * (self.act_stages + self.code_stages);
         let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
-        let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes + 1024 - 16);
-        let spec = spec.only_on(90).in_clusters(self.split).with_min_blocks(blocks_per_sm);
-        Variant { spec, rows, tokens, in_a_row: true, looped: self.split == 1 }
+        let spec = LaunchSpec::new(symbol, Self::THREADS).with_smem(bytes + 1024 - 16);
+        spec.only_on(90).with_min_blocks(1).with_tensor_maps()
     }
+
+    /// A launch of it in which `split` blocks share the k of a tile. Where nobody does, a block makes several
+    /// tiles.
+    const fn variant(
+        &self,
+        symbol: &'static str,
+        name: &'static str,
+        split: u32,
+    ) -> Variant {
+        let (spec, rows, tokens) = (self.spec(symbol), self.rows(), self.tokens);
+        Variant { spec, name, rows, tokens, split, in_a_row: true, looped: split == 1 }
+    }
+}
+
+/// A kernel on `wgmma`.
+pub trait Bulk: Kernel<Args = BulkArgs> {
+    /// How it cuts its work.
+    const CUT: Hopper;
 }
 
 /// Shared memory of a block: its head, then the ring, in whose place the sums of each part of k stand
@@ -269,7 +291,7 @@ macro_rules! variants {
     (
         mma { $($mma:ident $mma_symbol:literal [$($m:literal),*] $mma_blocks:literal;)* }
         split { $($split:ident $split_symbol:literal [$($s:literal),*] $split_blocks:literal;)* }
-        hopper { $($hopper:ident $hopper_symbol:literal [$($h:literal),*] $hopper_blocks:literal;)* }
+        hopper { $($hopper:ident $hopper_symbol:ident [$($h:literal),*] { $($parts:literal $name:literal)* })* }
     ) => {
         $(
             #[doc = concat!("Kernel `", $mma_symbol, "`.")]
@@ -292,28 +314,50 @@ macro_rules! variants {
             }
         )*
         $(
-            #[doc = concat!("Kernel `", $hopper_symbol, "`.")]
+            #[doc = concat!("Kernel `", stringify!($hopper_symbol), "`.")]
             pub enum $hopper {}
 
+            impl Bulk for $hopper {
+                const CUT: Hopper = Hopper::new([$($h),*]);
+            }
+
             impl Kernel for $hopper {
-                type Args = Args;
-                const SPEC: LaunchSpec =
-                    Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks).spec;
+                type Args = BulkArgs;
+                const SPEC: LaunchSpec = Self::CUT.spec(stringify!($hopper_symbol));
+
+                fn cluster(args: &BulkArgs) -> u32 {
+                    args.split
+                }
             }
         )*
 
-        /// Every kernel; the first one is [`W2a8Gemm`], which every GPU has.
+        /// Every kernel, and every number of blocks that share a tile; the first one is [`W2a8Gemm`], which
+        /// every GPU has.
         pub const VARIANTS: &[Variant] = &[
-            Variant { spec: W2a8Gemm::SPEC, rows: ROWS_PER_BLOCK, tokens: TOKENS, in_a_row: false, looped: false },
+            Variant {
+                spec: W2a8Gemm::SPEC,
+                name: W2a8Gemm::SPEC.symbol,
+                rows: ROWS_PER_BLOCK,
+                tokens: TOKENS,
+                split: 1,
+                in_a_row: false,
+                looped: false,
+            },
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
-            $(Hopper::new([$($h),*]).variant($hopper_symbol, $hopper_blocks),)*
+            $($(<$hopper as Bulk>::CUT.variant(stringify!($hopper_symbol), $name, $parts),)*)*
         ];
 
-        /// Calls `$mac! { Name; ... }` with every kernel of [`VARIANTS`].
+        /// Calls `$mac! { { Name; ... } { Name split; ... } }` with the kernel of each of [`VARIANTS`], in their
+        /// order: first those that take [`Args`], then those that take [`BulkArgs`].
         #[macro_export]
         macro_rules! for_each_w2a8_gemm {
-            ($mac:ident) => { $mac! { W2a8Gemm; $($mma;)* $($split;)* $($hopper;)* } };
+            ($mac:ident) => {
+                $mac! {
+                    { W2a8Gemm; $($mma;)* $($split;)* }
+                    { $($($hopper $parts;)*)* }
+                }
+            };
         }
 
         /// Calls `$mac! { Name "symbol" [numbers of Mma]; ... }` with every kernel on `mma.sync`
@@ -329,7 +373,7 @@ macro_rules! variants {
             ($mac:ident) => { $mac! { $($split $split_symbol [$($s),*];)* } };
         }
 
-        /// Calls `$mac! { Name "symbol" [numbers of Hopper]; ... }` with every kernel on `wgmma`.
+        /// Calls `$mac! { Name symbol [numbers of Hopper]; ... }` with every kernel on `wgmma`.
         #[macro_export]
         macro_rules! for_each_w2a8_gemm_hopper {
             ($mac:ident) => { $mac! { $($hopper $hopper_symbol [$($h),*];)* } };
@@ -351,11 +395,9 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H64A "w2a8_gemm_h64a" [1, 64, 12, 5, 1] 1;
-        H64X2 "w2a8_gemm_h64x2" [1, 64, 12, 5, 2] 1;
-        H128A "w2a8_gemm_h128a" [1, 128, 8, 4, 1] 1;
-        H128X2 "w2a8_gemm_h128x2" [1, 128, 8, 4, 2] 1;
-        H128B "w2a8_gemm_h128b" [2, 128, 6, 3, 1] 1;
+        H64 w2a8_gemm_h64 [1, 64, 16, 5] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H128 w2a8_gemm_h128 [1, 128, 8, 5] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
+        H128B w2a8_gemm_h128b [2, 128, 6, 3] { 1 "w2a8_gemm_h128b" }
     }
 }
 
@@ -371,14 +413,14 @@ mod tests {
                     assert!(m > 65_535 * BAND * variant.tokens, "{}", variant.spec.symbol);
                     continue;
                 };
-                assert!(x.is_multiple_of(variant.spec.cluster));
+                assert!(x.is_multiple_of(variant.split));
                 if variant.in_a_row {
                     let tiles = m.div_ceil(variant.tokens) * n.div_ceil(variant.rows);
                     let blocks = if variant.looped { tiles.min(132) } else { tiles };
-                    assert_eq!([x / variant.spec.cluster, y, z], [blocks, 1, 1]);
+                    assert_eq!([x / variant.split, y, z], [blocks, 1, 1]);
                     continue;
                 }
-                assert!(x * z / variant.spec.cluster * variant.tokens >= m);
+                assert!(x * z / variant.split * variant.tokens >= m);
                 assert!(y * variant.rows >= n);
                 assert!(y <= 65_535 && z <= 65_535);
             }

@@ -8,6 +8,34 @@ use core::arch::asm;
 use super::shared::Shared;
 use super::warp::Register;
 
+macro_rules! special {
+    ($($(#[$doc:meta])* $name:ident $register:literal;)*) => { $(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name() -> u32 {
+            let value: u32;
+            // SAFETY: reads a special register.
+            unsafe {
+                asm!(
+                    concat!("mov.u32 {value}, %", $register, ";"),
+                    value = out(reg32) value,
+                    options(pure, nomem, nostack),
+                );
+            }
+            value
+        }
+    )* };
+}
+
+special! {
+    /// Number of the cluster along x; of the block where blocks are alone. `%clusterid.x`
+    cluster_idx_x "clusterid.x";
+    /// Clusters along x; blocks where these are alone. `%nclusterid.x`
+    cluster_dim_x "nclusterid.x";
+    /// Number of the block in its cluster. `%cluster_ctarank`
+    cluster_rank "cluster_ctarank";
+}
+
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cluster.arrive.aligned"]
     fn arrive();

@@ -48,6 +48,18 @@ pub unsafe fn copy_tile(to: Shared<u8>, map: u64, at: [u32; 4], barrier: Barrier
     }
 }
 
+/// Asks for a map, which the first copy by it would wait for. `prefetch.tensormap`
+///
+/// # Safety
+///
+/// `map` is the address of a map.
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn prefetch_map(map: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("prefetch.tensormap [{map}];", map = in(reg64) map, options(nostack)) }
+}
+
 /// Starts the copy of pixels that follow one another in the map's bounding box, from these coordinates on
 /// (channel, column, row, image), each `further` columns and rows on; zeros outside of the image.
 /// `cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes`

@@ -71,7 +71,7 @@ unsafe fn gemm<
     let (lane, warp) = (lane_id(), warp_id());
     let (g, t) = (lane / 4, lane % 4);
     let (row_warp, k_warp) = (warp / K_WARPS, warp % K_WARPS);
-    let tile = Tile::<ROWS, TOKENS, SPLIT>::new(args);
+    let tile = Tile::<ROWS, TOKENS>::new(args, SPLIT);
     let head = dynamic_shared_mem::<u8>();
     let ring = head.add(head_bytes(ROWS, TOKENS));
     let slices = tile.chunks.div_ceil(CODE_WIDTH);

@@ -15,28 +15,29 @@ use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
 /// The two bits of a code in each byte of a word.
 pub(super) const CODES: u32 = 0x0303_0303;
 
-/// The part of a product that a block makes: `ROWS` features of `TOKENS` tokens, and one of `SPLIT`
+/// The part of a product that a block makes: `ROWS` features of `TOKENS` tokens, and one of `split`
 /// parts of k.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> {
+pub(super) struct Tile<const ROWS: u32, const TOKENS: u32> {
     /// First feature.
     pub(super) row0: u32,
     /// First token.
     pub(super) token0: u32,
     /// Which part of k.
     part: u32,
+    split: u32,
     /// First chunk, and chunks.
-    chunk0: u32,
+    pub(super) chunk0: u32,
     pub(super) chunks: u32,
 }
 
-impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SPLIT> {
+impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
     /// Where the grid of `Variant::grid` says; tiles that run at the same time share codes, and
     /// tokens. A block beyond the last token makes nothing.
     #[inline(always)]
-    pub(super) fn new(args: &Args) -> Self {
-        let (x, part) = (block_idx_x() / SPLIT, block_idx_x() % SPLIT);
-        Self::place(args, [block_idx_z() * BAND + x, block_idx_y()], part)
+    pub(super) fn new(args: &Args, split: u32) -> Self {
+        let (x, part) = (block_idx_x() / split, block_idx_x() % split);
+        Self::place(args, [block_idx_z() * BAND + x, block_idx_y()], [part, split])
     }
 
     /// Tiles of the product.
@@ -46,10 +47,14 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
         args.m.div_ceil(TOKENS) * args.n.div_ceil(ROWS)
     }
 
-    /// Tile `index` in the same order, the axes of the grid as one.
+    /// Tile `index` in the same order, the axes of the grid as one, or one of so many parts of it.
     #[cfg(level_sm_90a)]
     #[inline(always)]
-    pub(super) fn of(args: &Args, index: u32, part: u32) -> Self {
+    pub(super) fn of(args: &Args, index: u32, part: [u32; 2]) -> Self {
+        if args.m <= TOKENS {
+            // Without divisions, for which a block would wait before it asks for anything.
+            return Self::place(args, [0, index], part);
+        }
         let (across, down) = (args.m.div_ceil(TOKENS), args.n.div_ceil(ROWS));
         let (band, rest) = (index / (BAND * down), index % (BAND * down));
         let width = BAND.min(across - band * BAND);
@@ -57,13 +62,14 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
     }
 
     #[inline(always)]
-    fn place(args: &Args, [x, y]: [u32; 2], part: u32) -> Self {
+    fn place(args: &Args, [x, y]: [u32; 2], [part, split]: [u32; 2]) -> Self {
         let token0 = x * TOKENS;
         // Whole groups, as the activations have them.
-        let share = args.chunks.div_ceil(CHUNK_GROUP as u32 * SPLIT) * CHUNK_GROUP as u32;
+        let groups = args.chunks.div_ceil(CHUNK_GROUP as u32);
+        let share = if split == 1 { groups } else { groups.div_ceil(split) } * CHUNK_GROUP as u32;
         let chunk0 = (part * share).min(args.chunks);
         let rest = if token0 < args.m { args.chunks - chunk0 } else { 0 };
-        Self { row0: y * ROWS, token0, part, chunk0, chunks: share.min(rest) }
+        Self { row0: y * ROWS, token0, part, split, chunk0, chunks: share.min(rest) }
     }
 
     /// The codes of this block.
@@ -106,8 +112,19 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
             unsafe { copy_x8(to.add(TOKEN_BYTES * token), p, source < args.m) };
             token += THREADS;
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.scales::<THREADS>(args, to) };
+    }
+
+    /// Writes the scales of the features, behind the tokens.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Tile::begin`].
+    #[inline(always)]
+    pub(super) unsafe fn scales<const THREADS: u32>(self, args: &Args, to: Shared<u8>) {
         let scales = to.add(TOKEN_BYTES * TOKENS).cast::<f32>();
-        let mut row = thread_idx_x();
+        let mut row = thread_idx_x() % THREADS;
         while row < ROWS {
             // SAFETY: word `row` of the features' scales.
             unsafe { scales.add(row).write(args.segments.scale_of(self.row0 + row)) };
@@ -133,8 +150,8 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
         head: Shared<u8>,
         sums: Shared<i32>,
     ) {
-        if SPLIT > 1 {
-            sync::<SPLIT>();
+        if self.split > 1 {
+            sync();
         }
         let y = args.y.as_ptr();
         let wide = args.n.is_multiple_of(4) && (y as usize).is_multiple_of(16);
@@ -154,16 +171,24 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
                 let (divisor, sum) = divisor(of_token);
                 let mut total = [-sum; 4];
                 let mut part = 0;
-                while part < PARTS * SPLIT {
-                    let there = here.add(part % PARTS * TOKENS * (ROWS + SUM_PAD));
-                    // SAFETY: sums of all threads of that block, shown by the barrier.
-                    let sum = unsafe { read_of::<SPLIT>(part / PARTS, there) };
+                while part < PARTS * self.split {
+                    // Two at a time, because others' memory is far away; the last one may be read twice.
+                    let last = PARTS * self.split - 1;
+                    let mut two = [[0; 4]; 2];
                     let mut i = 0;
-                    while i < 4 {
-                        total[i] += sum[i];
+                    while i < 2 {
+                        let part = (part + i as u32).min(last);
+                        let there = here.add(part % PARTS * TOKENS * (ROWS + SUM_PAD));
+                        // SAFETY: sums of all threads of that block, shown by the barrier.
+                        two[i] = unsafe { read_of(self.split, part / PARTS, there) };
                         i += 1;
                     }
-                    part += 1;
+                    let mut i = 0;
+                    while i < 4 {
+                        total[i] += two[0][i] + if part < last { two[1][i] } else { 0 };
+                        i += 1;
+                    }
+                    part += 2;
                 }
                 let mut out = divisor.divide4(total);
                 let mut i = 0;
@@ -186,11 +211,11 @@ impl<const ROWS: u32, const TOKENS: u32, const SPLIT: u32> Tile<ROWS, TOKENS, SP
                     }
                 }
             }
-            index += SPLIT * THREADS;
+            index += self.split * THREADS;
         }
-        if SPLIT > 1 {
+        if self.split > 1 {
             // The other blocks may still read from this one.
-            sync::<SPLIT>();
+            sync();
         }
     }
 
@@ -221,26 +246,26 @@ fn divisor([scale, sum, reciprocal, ordinary]: [u32; 4]) -> (Divisor, i32) {
     (Divisor::from_words([scale, reciprocal, ordinary]), sum as i32)
 }
 
-/// The barrier of a cluster of `SPLIT` blocks.
+/// The barrier of a cluster.
 #[inline(always)]
-fn sync<const SPLIT: u32>() {
+fn sync() {
     #[cfg(level_sm_90)]
     sync_cluster();
 }
 
-/// Four neighbours in block `rank` of a cluster of `SPLIT` blocks.
+/// Four neighbours in block `rank` of a cluster of `split` blocks.
 ///
 /// # Safety
 ///
 /// As for [`Shared::read_x4`], in that block.
 #[inline(always)]
-unsafe fn read_of<const SPLIT: u32>(rank: u32, here: Shared<i32>) -> [i32; 4] {
+unsafe fn read_of(split: u32, rank: u32, here: Shared<i32>) -> [i32; 4] {
     #[cfg(level_sm_90)]
-    if SPLIT > 1 {
+    if split > 1 {
         // SAFETY: the caller's promise.
         return unsafe { read_x4_of(rank, here) };
     }
-    let _ = rank;
+    let _ = (split, rank);
     // SAFETY: the caller's promise; there is one block.
     unsafe { here.read_x4() }
 }

@@ -6,30 +6,31 @@
 //! of depth 32 lane `t` gives codes `4 t` to `4 t + 3` of a word, which are its bit lane `t`: every
 //! lane reads the same words, shifts by its own distance and masks, two instructions for four codes.
 //!
-//! Two warpgroups multiply. A third one copies activations, in a ring of slices; of a fourth one two
-//! warps copy codes, in a ring of whole groups (four slices), and one thread shows the activations to
-//! the async proxy, by which the products read: that fence waits for all that its thread has under
-//! way, so it is worth a thread that has nothing. They meet at barriers of each place of a ring, so
-//! that nobody waits for more than it needs: while a warpgroup writes the sums of a tile, the slices
-//! of the next one arrive. While the products of a slice run, the codes of the next one are decoded.
+//! Two warpgroups multiply. Of a third one a thread asks for activations, in a ring of slices, and another
+//! one for codes, in a ring of whole groups (four slices); the copy engine brings them, swizzled. They meet
+//! at barriers of each place of a ring, so that nobody waits for more than it needs: while a warpgroup
+//! writes the sums of a tile, the slices of the next one arrive. While the products of a slice run, the
+//! codes of the next one are decoded.
 
 mod copy;
 mod multiply;
 mod ring;
 mod write;
 
-use contract::launch::Kernel;
-use contract::w2a8_gemm::{Args, GROUP_BYTES, Hopper, SUM_PAD, head_bytes};
+use contract::launch::{Kernel, TensorMap};
+use contract::w2a8_gemm::{Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, head_bytes};
 
-use self::copy::{Tiles, copy_acts, copy_codes, show_acts};
+use self::copy::{Tiles, copy};
 use self::multiply::Consumer;
 use self::ring::{Place, Ring};
 use self::write::{divisors, park, write};
 use super::tile::Tile;
-use crate::arch::async_copy::{commit_group, wait_group};
+use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank};
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mbarrier;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some, sync_threads, thread_idx_x};
+use crate::arch::tensor::{parameter_address, prefetch_map};
+use crate::arch::thread::{sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
@@ -41,7 +42,8 @@ const CONSUMERS: u32 = 256;
 ///
 /// # Safety
 ///
-/// The launch obeys the kernel's `SPEC` with the blocks of its variant; the contract's table holds.
+/// The launch obeys the kernel's `SPEC` with the blocks of its variant; the contract's table holds; `maps`
+/// is the address of the parameter.
 #[inline(always)]
 unsafe fn gemm<
     const BLOCKS: usize,
@@ -51,76 +53,70 @@ unsafe fn gemm<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-    const SPLIT: u32,
-    const ACT_COPIERS: u32,
-    const CODE_COPIERS: u32,
 >(
-    args: &Args,
+    bulk: &BulkArgs,
+    maps: u64,
 ) {
-    const { assert!(BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128) };
+    const { assert!(matches!(TOKENS, 64 | 128) && (BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128)) };
     wgmma::declare();
+    if thread_idx_x() == 0 {
+        // SAFETY: the maps stand one after the other.
+        unsafe {
+            prefetch_map(maps);
+            prefetch_map(maps + size_of::<TensorMap>() as u64);
+        }
+    }
+    let args = &bulk.base;
     let head = dynamic_shared_mem::<u8>();
     let barriers = head.add(2 * head_bytes(ROWS, TOKENS));
-    let ring = barriers.add(24 * (ACT_STAGES + CODE_STAGES));
+    let ring = barriers.add(16 * (ACT_STAGES + CODE_STAGES));
     let ring = ring.add(ring.addr().wrapping_neg() % 1024);
     let barriers = barriers.cast::<u64>();
     let acts = Ring::<ACT_STAGES, ACT_BYTES> { places: ring, barriers };
     let codes = Ring::<CODE_STAGES, CODE_BYTES> {
         places: ring.add(ACT_STAGES * ACT_BYTES),
-        barriers: barriers.add(3 * ACT_STAGES),
+        barriers: barriers.add(2 * ACT_STAGES),
     };
-    if thread_idx_x() == 0 {
-        // SAFETY: this thread alone; the barrier shows them to the others.
+    let warp = warp_id();
+    if lane_id() == 0 {
+        // SAFETY: a thread of each warp; the barrier shows them to the others.
         unsafe {
-            acts.init(ACT_COPIERS, CONSUMERS / 32);
-            codes.init(CODE_COPIERS, CONSUMERS);
+            acts.init(warp, Hopper::THREADS / 32, CONSUMERS / 32);
+            codes.init(warp, Hopper::THREADS / 32, CONSUMERS);
         }
+        mbarrier::show_new();
     }
     sync_threads();
     let tiles = Tiles {
-        first: block_idx_x() / SPLIT,
-        step: grid_dim_x() / SPLIT,
-        end: Tile::<ROWS, TOKENS, SPLIT>::count(args),
-        part: block_idx_x() % SPLIT,
+        first: cluster_idx_x(),
+        step: cluster_dim_x(),
+        end: Tile::<ROWS, TOKENS>::count(args),
+        part: [cluster_rank(), bulk.split],
     };
-    let warp = warp_id();
-    // What the others give back of the registers of the block.
     if warp < CONSUMERS / 32 {
-        if ACT_COPIERS == 128 {
-            wgmma::take_registers::<224>();
-        } else {
-            wgmma::take_registers::<192>();
-        }
+        // What the others give back of the 168 that each thread of the block starts with.
+        wgmma::take_registers::<232>();
         dependency_wait();
         // SAFETY: the caller's promise.
         unsafe {
-            consume::<BLOCKS, ROWS, TOKENS, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES, SPLIT>(
+            consume::<BLOCKS, ROWS, TOKENS, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
                 args, tiles, head, acts, codes,
             );
         }
     } else {
-        wgmma::give_registers::<32>();
+        wgmma::give_registers::<40>();
         let thread = thread_idx_x() - CONSUMERS;
-        if thread < ACT_COPIERS {
-            dependency_wait();
+        if thread == 0 {
             // SAFETY: the caller's promise.
-            unsafe {
-                copy_acts::<ROWS, TOKENS, SPLIT, ACT_COPIERS, _, _>(args, tiles, thread, acts)
-            };
-        } else if thread < ACT_COPIERS + CODE_COPIERS {
-            let thread = thread - ACT_COPIERS;
-            // SAFETY: the caller's promise.
-            unsafe {
-                copy_codes::<ROWS, TOKENS, SPLIT, CODE_COPIERS, _, _>(args, tiles, thread, codes)
-            };
+            unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes) };
+            // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
             launch_dependents();
-            dependency_wait();
-        } else {
-            dependency_wait();
-            if thread == ACT_COPIERS + CODE_COPIERS {
-                // SAFETY: the caller's promise.
-                unsafe { show_acts::<ROWS, TOKENS, SPLIT, _, _>(args, tiles, acts) };
-            }
+        }
+        dependency_wait();
+        if thread == 32 {
+            let map = maps + size_of::<TensorMap>() as u64;
+            // SAFETY: the caller's promise.
+            unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, map, acts) };
         }
     }
 }
@@ -139,7 +135,6 @@ unsafe fn consume<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-    const SPLIT: u32,
 >(
     args: &Args,
     tiles: Tiles,
@@ -156,41 +151,35 @@ unsafe fn consume<
         code: Place::FIRST,
         row_bytes: row * GROUP_BYTES,
     };
-    if SPLIT > 1 {
-        let tile = Tile::<ROWS, TOKENS, SPLIT>::of(args, tiles.first, tiles.part);
-        // SAFETY: the head stands before the barriers.
-        unsafe { tile.begin::<CONSUMERS>(args, head) };
-        commit_group();
-        // A part of k may have no product.
+    let head = head.add(group * head_bytes(ROWS, TOKENS));
+    let mut index = tiles.first;
+    while index < tiles.end {
+        let tile = Tile::<ROWS, TOKENS>::of(args, index, tiles.part);
+        // Nobody reads the head of the tile before any more.
+        sync_some(1 + group, 128);
+        // SAFETY: this warpgroup's own head.
+        unsafe { divisors::<TOKENS>(args, tile.token0, head) };
         each_group!(TOKENS, J => {
             wgmma::clear::<J>();
             if BLOCKS == 2 {
                 wgmma::clear::<{ (J + 8) % 16 }>();
             }
         });
-        consumer.tile(tile.chunks.div_ceil(8), true);
-        wait_group::<0>();
-        // Nobody reads the rings any more.
-        sync_some(1, CONSUMERS);
-        let parked = acts.places.cast::<i32>();
-        // SAFETY: the head came; the sums take the place of the rings. Only those that multiply are
-        // still here, or their warps: the others are not waited for.
-        unsafe {
-            tile.divisors::<CONSUMERS>(head);
-            park::<BLOCKS, TOKENS>(parked.add(row), ROWS + SUM_PAD);
-            tile.finish::<1, CONSUMERS>(args, head, parked);
+        consumer.tile(tile.chunks.div_ceil(8));
+        if tiles.part[1] > 1 {
+            // SAFETY: this warpgroup's own head.
+            unsafe { tile.scales::<128>(args, head) };
+            // Nobody reads the rings any more.
+            sync_some(1, CONSUMERS);
+            let parked = acts.places.cast::<i32>();
+            // SAFETY: the sums take the place of the rings; the head is shown. Only those that multiply
+            // are still here, or their warps: the others are not waited for.
+            unsafe {
+                park::<BLOCKS, TOKENS>(parked.add(row), ROWS + SUM_PAD);
+                tile.finish::<1, CONSUMERS>(args, head, parked);
+            }
+            return;
         }
-        return;
-    }
-    let head = head.add(group * head_bytes(ROWS, TOKENS));
-    let mut index = tiles.first;
-    while index < tiles.end {
-        let tile = Tile::<ROWS, TOKENS, SPLIT>::of(args, index, 0);
-        // Nobody reads the head of the tile before any more.
-        sync_some(1 + group, 128);
-        // SAFETY: this warpgroup's own head.
-        unsafe { divisors::<TOKENS>(args, tile.token0, head) };
-        consumer.tile(tile.chunks.div_ceil(8), false);
         sync_some(1 + group, 128);
         // SAFETY: the head is shown; the products are done.
         unsafe { write::<BLOCKS, TOKENS>(args, tile.token0, tile.row0 + row, head) };
@@ -199,15 +188,15 @@ unsafe fn consume<
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:literal [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $split:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $split]);
+            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes]);
 
             /// # Safety
             ///
             /// As for [`gemm`].
-            #[unsafe(export_name = $symbol)]
-            unsafe extern "ptx-kernel" fn entry(args: Args) {
+            #[unsafe(no_mangle)]
+            unsafe extern "ptx-kernel" fn $symbol(args: BulkArgs) {
                 // SAFETY: the launch contract, handed on.
                 unsafe {
                     gemm::<
@@ -218,15 +207,12 @@ macro_rules! entries {
                         { CUT.slice_bytes() },
                         $codes,
                         { CUT.group_bytes() },
-                        $split,
-                        { CUT.act_copiers() },
-                        { CUT.code_copiers() },
-                    >(&args)
+                    >(&args, parameter_address!($symbol))
                 }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::w2a8_gemm::$name as Kernel>::Args,
-            ) = entry;
+            ) = $symbol;
         };
     )*};
 }

@@ -4,6 +4,7 @@ use contract::w2a8_gemm::GROUP_BYTES;
 
 use super::super::tile::CODES;
 use super::ring::{Place, Ring};
+use crate::arch::hint::opaque;
 use crate::arch::mbarrier;
 use crate::arch::warp::lane_id;
 use crate::arch::wgmma::{self, Descriptor};
@@ -70,6 +71,32 @@ impl<
         words
     }
 
+    /// The words of a lane for slices `2 half` and `2 half + 1`: lanes that read the same eight bytes cost
+    /// shared memory half of what they cost word by word.
+    #[inline(always)]
+    fn pair(&self, half: u32) -> [Left<BLOCKS>; 2] {
+        let g = lane_id() / 4;
+        let rows = self.codes.place(self.code).add(self.row_bytes);
+        let mut words = [[[[0; 4]; 4]; BLOCKS]; 2];
+        let mut i = 0;
+        while i < BLOCKS * 8 {
+            let (block, chunk) = (i / 8, i % 8);
+            let at = rows.add(block as u32 * 64 * GROUP_BYTES + (chunk as u32 ^ g) * 16 + half * 8);
+            let (product, side) = (chunk / 2, chunk % 2 * 2);
+            let mut below = 0;
+            while below < 2 {
+                let at = at.add(below as u32 * 8 * GROUP_BYTES).cast::<u32>();
+                // SAFETY: two words of a chunk of a group that `open` showed.
+                let [first, second] = unsafe { at.read_x2() };
+                words[0][block][product][side + below] = first;
+                words[1][block][product][side + below] = second;
+                below += 1;
+            }
+            i += 1;
+        }
+        words
+    }
+
     /// The codes of a lane in its words.
     #[inline(always)]
     fn decode(words: &Left<BLOCKS>) -> Left<BLOCKS> {
@@ -100,93 +127,102 @@ impl<
         }
     }
 
-    /// Issues the products of a slice, and gives the slice before it back, if there was one. Without
-    /// `add` the sums were empty.
+    /// Issues the products of a slice, and gives `before`, the slice before it, back when there was `one`.
     #[inline(always)]
-    fn multiply(&mut self, left: &Left<BLOCKS>, add: bool, before: Option<Place<ACT_STAGES>>) {
+    fn multiply(&mut self, left: &Left<BLOCKS>, before: Place<ACT_STAGES>, one: bool) {
         // SAFETY: as for `open`.
-        unsafe { mbarrier::wait(self.acts.shown(self.act), self.act.parity) };
+        unsafe { mbarrier::wait(self.acts.full(self.act), self.act.parity) };
         let right = Descriptor::new(self.acts.place(self.act), 0, wgmma::ATOM_BYTES);
         wgmma::fence();
         let mut i = 0;
         while i < 4 {
             let b = right.advance(32 * i as u32);
-            let add = add || i > 0;
-            // SAFETY: the slice is there, shown to the async proxy, until this warp gives it back.
+            // SAFETY: the slice is there, written by the async proxy, until this warp gives it back.
             unsafe {
                 match TOKENS {
-                    8 => wgmma::i8_n8(left[0][i], b, add),
-                    16 => wgmma::i8_n16(left[0][i], b, add),
-                    32 => wgmma::i8_n32(left[0][i], b, add),
-                    64 => wgmma::i8_n64(left[0][i], b, add),
-                    128 => wgmma::i8_n128(left[0][i], b, add),
-                    _ => wgmma::i8_n256(left[0][i], b, add),
+                    64 => wgmma::i8_n64(left[0][i], b, true),
+                    _ => wgmma::i8_n128(left[0][i], b, true),
                 }
                 if BLOCKS == 2 {
-                    wgmma::i8_n128_second(left[BLOCKS - 1][i], b, add);
+                    wgmma::i8_n128_second(left[BLOCKS - 1][i], b, true);
                 }
             }
             i += 1;
         }
         wgmma::commit();
         wgmma::wait::<1>();
-        if let Some(before) = before {
+        if one {
             self.release(before);
         }
         self.act = self.act.next();
     }
 
-    /// Adds the products of `groups` groups of chunks. The sums were empty, or are with `add` zeros.
+    /// Adds the products of `groups` groups of chunks.
+    ///
+    /// Words are asked for before they are decoded, those of two slices at a time, where there are registers
+    /// for it.
     #[inline(always)]
-    pub(super) fn tile(&mut self, groups: u32, add: bool) {
+    pub(super) fn tile(&mut self, groups: u32) {
         if groups == 0 {
             return;
         }
-        // Words are asked for a slice before they are decoded, where there are registers for it.
-        let early = BLOCKS == 1;
-        self.open();
-        let mut even = Self::decode(&self.words(0));
-        let mut words = if early { self.words(1) } else { even };
-        let mut before = None;
-        let mut group = 0;
+
+        let pairs = BLOCKS == 1;
+        let mut words = [[[[0; 4]; 4]; BLOCKS]; 2];
+        // Decodes the words of slice `slice`, and asks for those of the next two of the group.
+        macro_rules! decode {
+            ($slice:literal) => {{
+                if !pairs {
+                    words[$slice % 2] = self.words($slice);
+                }
+                let left = Self::decode(&words[$slice % 2]);
+                if pairs && $slice == 1 {
+                    words = self.pair(1);
+                }
+                left
+            }};
+        }
+        macro_rules! open {
+            () => {
+                self.open();
+                if pairs {
+                    words = self.pair(0);
+                }
+            };
+        }
+        open!();
+        let mut even = decode!(0);
+        let mut before = self.act;
+        // Opaque, because LLVM would copy the first group out of the loop.
+        let mut group = opaque(0);
+        let groups = group + groups;
+        let mut one = opaque(0) != 0;
         while group < groups {
             let first = self.act;
-            self.multiply(&even, add || group > 0, before);
-            let odd = Self::decode(&if early { words } else { self.words(1) });
-            if early {
-                words = self.words(2);
-            }
+            self.multiply(&even, before, one);
+            let odd = decode!(1);
             let second = self.act;
-            self.multiply(&odd, true, Some(first));
-            even = Self::decode(&if early { words } else { self.words(2) });
-            if early {
-                words = self.words(3);
-            }
+            self.multiply(&odd, first, true);
+            even = decode!(2);
             let third = self.act;
-            self.multiply(&even, true, Some(second));
-            let odd = Self::decode(&if early { words } else { self.words(3) });
+            self.multiply(&even, second, true);
+            let odd = decode!(3);
             self.close();
             group += 1;
-            if group < groups && early {
-                self.open();
-                words = self.words(0);
+            if group < groups && pairs {
+                open!();
             }
-            before = Some(self.act);
-            self.multiply(&odd, true, Some(third));
+            before = self.act;
+            one = opaque(1) != 0;
+            self.multiply(&odd, third, true);
             if group < groups {
-                if !early {
+                if !pairs {
                     self.open();
-                    words = self.words(0);
                 }
-                even = Self::decode(&words);
-                if early {
-                    words = self.words(1);
-                }
+                even = decode!(0);
             }
         }
         wgmma::wait::<0>();
-        if let Some(before) = before {
-            self.release(before);
-        }
+        self.release(before);
     }
 }

@@ -1,6 +1,5 @@
 //! Rings of places in shared memory, and the barriers at which those meet who fill and use them.
 
-use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{self, Barrier};
 use crate::arch::shared::Shared;
 
@@ -22,7 +21,7 @@ impl<const STAGES: u32> Place<STAGES> {
     }
 }
 
-/// A ring of `STAGES` places of `BYTES` bytes with three barriers each.
+/// A ring of `STAGES` places of `BYTES` bytes with two barriers each.
 #[derive(Clone, Copy)]
 pub(super) struct Ring<const STAGES: u32, const BYTES: u32> {
     pub(super) places: Shared<u8>,
@@ -47,28 +46,21 @@ impl<const STAGES: u32, const BYTES: u32> Ring<STAGES, BYTES> {
         self.barriers.add(STAGES + place.stage)
     }
 
-    /// The one that ends a phase when a place is shown to the async proxy.
-    #[inline(always)]
-    pub(super) fn shown(&self, place: Place<STAGES>) -> Barrier {
-        self.barriers.add(2 * STAGES + place.stage)
-    }
-
-    /// Makes the barriers; `copiers` threads fill a place, `users` give it back.
+    /// Makes the barriers of every `warps`-th place; `users` threads give one back.
     ///
     /// # Safety
     ///
-    /// One thread calls it; the ring is the block's.
+    /// One thread of each of `warps` warps calls it with the warp's number; the ring is the block's.
     #[inline(always)]
-    pub(super) unsafe fn init(&self, copiers: u32, users: u32) {
-        let mut stage = opaque(0);
+    pub(super) unsafe fn init(&self, warp: u32, warps: u32, users: u32) {
+        let mut stage = warp;
         while stage < STAGES {
             // SAFETY: the caller's promise.
             unsafe {
-                mbarrier::init(self.barriers.add(stage), copiers);
+                mbarrier::init(self.barriers.add(stage), 1);
                 mbarrier::init(self.barriers.add(STAGES + stage), users);
-                mbarrier::init(self.barriers.add(2 * STAGES + stage), 1);
             }
-            stage += 1;
+            stage += warps;
         }
     }
 }
