@@ -149,7 +149,7 @@ impl<B: Backend> Sample<'_, B> {
 #[cfg(feature = "cuda")]
 impl Sample<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::sample::{Args, PREPARE_TILE};
+        use contract::sample::{Args, prepare_grid};
         self.check()?;
         let Self { logits, logits_at, vocab, sampler, row, rows, out } = self;
         let stream = cuda.stream();
@@ -167,12 +167,13 @@ impl Sample<'_, super::CudaBackend> {
         };
         // The logits are those of the first row; everything else starts at row 0.
         let args = Args { logits: first.logits, ..first.of_row(row as u32) };
-        let (tiles, rows) = (args.vocab.div_ceil(PREPARE_TILE), rows as u32);
+        let rows = rows as u32;
         // SAFETY: `check` compared the logits and every part of the sampler with `vocab` and with
         // the sizes of its structs; allocations are 256-byte aligned; all that the kernels write is
         // borrowed exclusively.
         unsafe {
-            cuda.launch::<contract::sample::SamplePrepare>([tiles, rows, 1], args)?;
+            let grid = prepare_grid(args.vocab, rows);
+            cuda.launch::<contract::sample::SamplePrepare>(grid, args)?;
             cuda.launch::<contract::sample::SamplePick>([1, rows, 1], args)?;
         }
         Ok(())

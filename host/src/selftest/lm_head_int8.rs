@@ -74,7 +74,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
     use contract::lm_head_int8::{
         Input, PackBf16, PackF16, PackF32, RescoreBf16, RescoreF16, RescoreF32, Scan, ScanFew,
-        ScanMany, ScanSome,
+        ScanMany, ScanSome, ScanWide,
     };
     let mut seeded = Seeded::new(21);
     let mut list = Vec::new();
@@ -102,9 +102,13 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             }
         }
     }
-    for (m, kernel) in
-        [(5, ScanFew::SPEC.symbol), (17, ScanSome::SPEC.symbol), (70, ScanMany::SPEC.symbol)]
-    {
+    // Of the scans of many inputs a device runs the one made for it.
+    for (m, kernel) in [
+        (5, ScanFew::SPEC.symbol),
+        (17, ScanSome::SPEC.symbol),
+        (70, ScanMany::SPEC.symbol),
+        (71, ScanWide::SPEC.symbol),
+    ] {
         let (vocab, k) = (700, 75);
         let asked = (0..m).map(|i| ([greedy, few, all][i % 3], i % 5 == 4)).collect();
         let inputs = Inputs {

@@ -54,10 +54,12 @@ pub const THREADS: u32 = 256;
 pub const MAX_K: usize = 1 << 17;
 /// Rows of a block of the scan.
 pub const SCAN_ROWS: u32 = GROUP;
-/// Rows that a block of the last kernel looks through at once.
-pub const RESCORE_ROWS: u32 = 2 * THREADS;
-/// Most blocks that compute logits; each finds the floor for itself.
+/// Rows that a block of the last kernel looks through at once, at most: see [`rescore_rows`].
+pub const RESCORE_ROWS: u32 = 8 * THREADS;
+/// Blocks that compute logits, at most for one input; each finds the floor for itself.
 pub const RESCORE_BLOCKS: u32 = 256;
+/// Most blocks of each of many inputs, and of all of them.
+const RESCORE_BLOCKS_OF_MANY: [u32; 2] = [64, 1024];
 /// Most candidates that are looked for, and maxima that the floor is found among.
 pub const MAX_WANTED: u32 = THREADS;
 /// Low bits of a key that the floor leaves out.
@@ -256,10 +258,23 @@ pub const fn floor_of(key: u32) -> u32 {
     key >> FLOOR_BITS << FLOOR_BITS
 }
 
+/// Rows that a block of the last kernel looks through at once for `m` inputs: few, where the blocks of
+/// one input have to fill a GPU.
+#[inline(always)]
+pub const fn rescore_rows(m: u32) -> u32 {
+    if m < 4 { RESCORE_ROWS / 4 } else { RESCORE_ROWS }
+}
+
 /// Blocks of the last kernel: fewer for each of many inputs, as each finds the floor for itself.
 pub const fn rescore_grid(vocab: u32, m: u32) -> [u32; 3] {
-    let tiles = vocab.div_ceil(RESCORE_ROWS);
-    let blocks = if m < 4 { RESCORE_BLOCKS } else { RESCORE_BLOCKS / 4 };
+    let tiles = vocab.div_ceil(rescore_rows(m));
+    let [of_each, of_all] = RESCORE_BLOCKS_OF_MANY;
+    let blocks = match m {
+        0..4 => RESCORE_BLOCKS,
+        _ if m < of_all / of_each => of_each,
+        _ if m < of_all / 4 => of_all / m,
+        _ => 4,
+    };
     [if tiles < blocks { tiles } else { blocks }, m, 1]
 }
 
@@ -285,6 +300,10 @@ pub const FEW: Many = Many { rows: 256, inputs: 8, stages: 3 };
 pub const SOME: Many = Many { rows: 128, inputs: 32, stages: 4 };
 /// [`ScanMany`].
 pub const MANY: Many = Many { rows: 128, inputs: 64, stages: 4 };
+/// [`ScanWide`].
+pub const WIDE: Many = Many { rows: 256, inputs: 64, stages: 4 };
+/// Threads of a block of [`ScanWide`]: 128 for each 64 rows.
+pub const WIDE_THREADS: u32 = 2 * WIDE.rows;
 
 impl Many {
     /// Bytes of a slice: rows, then both digits of the inputs.
@@ -428,11 +447,11 @@ kernels! {
     /// Bounds of every row; grid `[groups(vocab), m, 1]`.
     Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 3;
     /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
-    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 1;
+    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2;
     /// The same from an f16 table.
-    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 1;
+    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2;
     /// The same from an f32 table.
-    RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 1;
+    RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 2;
 }
 
 macro_rules! scans {
@@ -457,6 +476,17 @@ scans! {
     ScanSome: "lm_head_int8_scan_some", SOME, 2;
     /// The same for many inputs.
     ScanMany: "lm_head_int8_scan_many", MANY, 1;
+}
+
+/// The same on `wgmma`; its ring is aligned to 1,024 bytes.
+pub enum ScanWide {}
+
+impl Kernel for ScanWide {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_int8_scan_wide", WIDE_THREADS)
+        .only_on(90)
+        .with_smem(WIDE.smem_bytes() + 1024)
+        .with_min_blocks(1);
 }
 
 #[cfg(test)]

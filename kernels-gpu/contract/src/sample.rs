@@ -3,7 +3,7 @@
 //! | tensor     | element          | shape     | meaning                                       |
 //! |------------|------------------|-----------|-----------------------------------------------|
 //! | `logits`   | `f32`            | `[vocab]` | input                                         |
-//! | `adjusted` | `f32`            | `[vocab]` | scratch: logits after penalty and temperature; room for [`adjusted_len`] |
+//! | `adjusted` | `f32`            | `[vocab]` | scratch, for draws: logits after penalty and temperature; room for [`adjusted_len`] |
 //! | `tops`     | `u32`            | `[groups(vocab)]` | scratch: largest key of each [`GROUP`] logits |
 //! | `seen`     | `u8`             | `[vocab]` | 1 for tokens of prompt and text; updated      |
 //! | `best`     | `u64`            | `[1]`     | scratch, 0 before and after every step        |
@@ -40,7 +40,7 @@ use crate::num;
 
 /// Threads of a `sample_prepare` block.
 pub const PREPARE_THREADS: u32 = 256;
-/// Logits of a `sample_prepare` block.
+/// Logits that a `sample_prepare` block looks at together.
 pub const PREPARE_TILE: u32 = 1024;
 /// Threads of the one `sample_pick` block: 64 registers each on the smallest GPU.
 pub const PICK_THREADS: u32 = 512;
@@ -157,6 +157,13 @@ pub const fn weight_floor(best: f32) -> u32 {
     num::order_key(best - 22.0)
 }
 
+/// Blocks of `sample_prepare`: one for each tile, or fewer of each of many rows.
+pub const fn prepare_grid(vocab: u32, rows: u32) -> [u32; 3] {
+    let tiles = vocab.div_ceil(PREPARE_TILE);
+    let most = if rows < 32 { tiles } else { 32 };
+    [if tiles < most { tiles } else { most }, rows, 1]
+}
+
 /// Elements of `tops`.
 #[inline(always)]
 pub const fn groups(vocab: u32) -> u32 {
@@ -237,7 +244,7 @@ impl Args {
     }
 }
 
-/// Penalty, temperature, best token; grid covers `vocab` in tiles of [`PREPARE_TILE`], then rows.
+/// Penalty, temperature, best token; grid [`prepare_grid`].
 pub enum SamplePrepare {}
 /// Filters, draws, moves the sequence on; grid `[1, rows, 1]`.
 pub enum SamplePick {}

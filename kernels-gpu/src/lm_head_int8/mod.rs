@@ -1,11 +1,13 @@
 //! Device side of [`contract::lm_head_int8`]: [`pack`] makes the copy of the table and the digits of an
-//! input, [`scan`] the bounds of every row (`scan_rows` those of several inputs), [`rescore`] the logits of those that can win.
+//! input, [`scan`] the bounds of every row (`scan_rows` and `scan_wide` those of several inputs), [`rescore`] the logits of those that can win.
 
 pub mod pack;
 pub mod rescore;
 pub mod scan;
 #[cfg(level_sm_80)]
 pub mod scan_rows;
+#[cfg(level_sm_90a)]
+pub mod scan_wide;
 
 use contract::lm_head_int8::{Args, Asked, has_bounds};
 use contract::sample::SampleParams;

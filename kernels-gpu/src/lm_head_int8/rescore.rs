@@ -7,7 +7,7 @@
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
     Args, FLOOR_BITS, MAX_WANTED, RESCORE_ROWS, RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16,
-    RescoreF32, THREADS, floor_of, groups,
+    RescoreF32, THREADS, floor_of, groups, rescore_rows,
 };
 use contract::num::{PARTIALS, order_key};
 
@@ -25,7 +25,7 @@ const KEYS: u32 = THREADS / LANES;
 /// Groups of a thread in flight.
 const IN_FLIGHT: usize = 8;
 
-/// Rows of a tile that a thread looks at.
+/// Rows of the largest tile that a thread looks at.
 const OF_THREAD: usize = (RESCORE_ROWS / THREADS) as usize;
 
 const _: () =
@@ -43,10 +43,11 @@ fn list() -> Shared<u32> {
     maxima().add(THREADS)
 }
 
-/// How many.
+/// How many: tile after tile takes the next of three counters. While one counts, the next is set to 0, and the
+/// one before may still be read.
 #[inline(always)]
-fn count() -> Shared<u32> {
-    list().add(RESCORE_ROWS)
+fn count(tile: u32) -> Shared<u32> {
+    list().add(RESCORE_ROWS + tile % 3)
 }
 
 /// The largest key of this thread's groups.
@@ -108,63 +109,70 @@ unsafe fn floor(top: u32, wanted: u32) -> u32 {
     floor_of(found)
 }
 
-/// The bounds of this thread's rows of the tile from `first` on.
+/// The bounds of this thread's rows of the tile from `first` to `end`.
 ///
 /// # Safety
 ///
-/// `logits` covers the contract's table.
+/// `logits` covers the contract's table, and `end` is at most the vocabulary.
 #[inline(always)]
-unsafe fn uppers(args: &Args, first: u32) -> [f32; OF_THREAD] {
+unsafe fn uppers(args: &Args, first: u32, end: u32) -> [f32; OF_THREAD] {
     core::array::from_fn(|j| {
         let row = first + THREADS * j as u32 + thread_idx_x();
         // SAFETY: row < vocab.
-        unsafe {
-            ld_if(row < args.vocab, args.logits.as_ptr().cast_const().wrapping_add(row as usize))
-        }
+        unsafe { ld_if(row < end, args.logits.as_ptr().cast_const().wrapping_add(row as usize)) }
     })
 }
 
-/// Lists the rows from `first` on whose bound reaches `floor`, and gives the others minus infinity.
+/// Lists the rows from `first` to `end` whose bound reaches `floor`, and gives the others minus infinity.
 /// Returns how many are listed. A floor of 0 is reached by all.
 ///
-/// *Convergence*: every thread of the block calls it. It ends with a barrier.
+/// *Convergence*: every thread of the block calls it.
 ///
 /// # Safety
 ///
-/// `logits` covers the contract's table; nobody uses the list.
+/// `logits` covers the contract's table; nobody uses the list; a barrier stands behind the zero of the
+/// counter of `tile`.
 #[inline(always)]
-unsafe fn listed(args: &Args, first: u32, uppers: [f32; OF_THREAD], floor: u32) -> u32 {
+unsafe fn listed(
+    args: &Args,
+    (tile, first, end): (u32, u32, u32),
+    uppers: [f32; OF_THREAD],
+    floor: u32,
+) -> u32 {
     if thread_idx_x() == 0 {
-        // SAFETY: the counter, before the barrier.
-        unsafe { count().write(0) };
+        // SAFETY: nobody reads or counts with it before the barrier.
+        unsafe { count(tile + 1).write(0) };
     }
-    sync_threads();
     let mut j = 0;
-    while j < OF_THREAD {
+    // The tiles of few inputs are smaller.
+    while j < OF_THREAD && first + THREADS * (j as u32) < end {
         let row = first + THREADS * j as u32 + thread_idx_x();
-        let inside = row < args.vocab;
+        let inside = row < end;
         let reaches = inside && order_key(uppers[j]) >= floor;
         if inside && !reaches {
             // SAFETY: row < vocab, of this thread.
             unsafe { st(args.logits.as_ptr().wrapping_add(row as usize), f32::NEG_INFINITY) };
         }
         let lanes = ballot(reaches);
-        let mut from = 0;
-        if lane_id() == 0 {
-            // SAFETY: the counter, between two barriers.
-            from = unsafe { count().atomic_add(lanes.count_ones()) };
-        }
-        from = shuffle_idx(from, 0);
-        if reaches {
-            let below = lanes & ((1 << lane_id()) - 1);
-            // SAFETY: an entry of this row alone: the list has one for each.
-            unsafe { list().add(from + below.count_ones()).write(row) };
+        // Most tiles have none.
+        if lanes != 0 {
+            let mut from = 0;
+            if lane_id() == 0 {
+                // SAFETY: the counter, between two barriers.
+                from = unsafe { count(tile).atomic_add(lanes.count_ones()) };
+            }
+            from = shuffle_idx(from, 0);
+            if reaches {
+                let below = lanes & ((1 << lane_id()) - 1);
+                // SAFETY: an entry of this row alone: the list has one for each.
+                unsafe { list().add(from + below.count_ones()).write(row) };
+            }
         }
         j += 1;
     }
     sync_threads();
     // SAFETY: counted before the barrier.
-    unsafe { count().read() }
+    unsafe { count(tile).read() }
 }
 
 /// `STEPS` steps of 256 weights of each row are in flight: few rows are wanted, so their latency counts.
@@ -182,19 +190,26 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
     if unsafe { ended(args) } {
         return; // every thread of the row
     }
-    let mut first = block_idx_x() * RESCORE_ROWS;
+    let rows = rescore_rows(args.m);
+    let mut first = block_idx_x() * rows;
+    let end = |first: u32| (first + rows).min(args.vocab);
     // All loads at once. What the scan did not write, because every logit is wanted, does not count.
     // SAFETY: the launch contract, handed on; nobody uses shared memory yet.
     let (mut bounds, floor) = unsafe {
-        let (bounds, top) = (uppers(args, first), own_top(args));
+        if thread_idx_x() == 0 {
+            count(0).write(0);
+        }
+        let (bounds, top) = (uppers(args, first, end(first)), own_top(args));
         let wanted = wanted(&asked(args), input_stats(args), args.vocab);
         (bounds, if wanted != 0 { floor(top, wanted) } else { 0 })
     };
     let (k, own) = (args.k as usize, OWN * lane_id() as usize);
     let (x, table) = (args.x.as_ptr().cast_const(), args.w.cast::<E>().as_ptr().cast_const());
+    sync_threads();
+    let mut tile = 0;
     while first < args.vocab {
         // SAFETY: as above; the list was read before the last barrier.
-        let count = unsafe { listed(args, first, bounds, floor) };
+        let count = unsafe { listed(args, (tile, first, end(first)), bounds, floor) };
         let mut entry = ROWS as u32 * warp_id();
         while entry < count {
             let ids: [u32; ROWS] = core::array::from_fn(|r| {
@@ -215,10 +230,12 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
             }
             entry += ROWS as u32 * (THREADS / LANES);
         }
-        sync_threads(); // all have read the list
-        first += RESCORE_ROWS * grid_dim_x();
+        if count > 0 {
+            sync_threads(); // all have read the list
+        }
+        (first, tile) = (first + rows * grid_dim_x(), tile + 1);
         // SAFETY: as above.
-        bounds = unsafe { uppers(args, first) };
+        bounds = unsafe { uppers(args, first, end(first)) };
     }
 }
 

@@ -24,7 +24,7 @@ use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
 /// Pieces of 16 bytes of a row in a slice.
 const PIECES: u32 = MANY_SLICE / 16;
 /// Words that are kept of an input: temperature, penalty, three of its statistics, whether it counts.
-const WORDS: u32 = 8;
+pub(super) const WORDS: u32 = 8;
 
 const _: () = assert!(PIECES == 8 && GROUP == 32);
 
@@ -40,7 +40,7 @@ const fn place(row: u32, piece: u32) -> u32 {
 ///
 /// `to` starts [`WORDS`] words that nobody uses; the contract's table holds.
 #[inline(always)]
-unsafe fn note_input(args: &Args, input: u32, to: Shared<f32>) {
+pub(super) unsafe fn note_input(args: &Args, input: u32, to: Shared<f32>) {
     let here = args.of_row(input.min(args.m - 1));
     // SAFETY: the launch contract, handed on.
     let (asked, stats, ended) = unsafe { (asked(&here), input_stats(&here), ended(&here)) };
@@ -72,10 +72,14 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const TILE
     let ring: Shared<u8> = dynamic_shared_mem();
     let notes: Shared<f32> = ring.add(STAGES * slice_bytes).cast();
 
+    // Blocks begin with different slices, or all of them would ask for the same digits at once.
+    let turn = block_idx_x() % slices;
+    let turned = |s: u32| if s + turn < slices { s + turn } else { s + turn - slices };
+
     // Thread i copies piece i % 8 of rows i / 8, i / 8 + 32, ...
     let (piece, line) = (thread_idx_x() % PIECES, thread_idx_x() / PIECES);
     let table = |s: u32| {
-        let byte = s * MANY_SLICE + 16 * piece;
+        let byte = turned(s) * MANY_SLICE + 16 * piece;
         let to = ring.add(s % STAGES * slice_bytes);
         let mut row = line;
         while row < ROWS {
@@ -93,12 +97,13 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const TILE
         let mut i = thread_idx_x();
         while i < 2 * PIECES * INPUTS {
             let (input, part) = (i / (2 * PIECES), i % (2 * PIECES));
-            let byte = s * MANY_SLICE + part / 2 * 16; // of the values
+            let byte = turned(s) * MANY_SLICE + part / 2 * 16; // of the values
+            let there = byte < end && input0 + input < args.m;
             let of_row = args.of_row((input0 + input).min(args.m - 1));
             let from = of_row.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
             let from = from.wrapping_add((2 * byte + part % 2 * 16) as usize);
             // SAFETY: as above, of the digits of an input, behind the wait for them.
-            unsafe { copy_x16(to.add(place(2 * input + part % 2, part / 2)), from, byte < end) };
+            unsafe { copy_x16(to.add(place(2 * input + part % 2, part / 2)), from, there) };
             i += MANY_THREADS;
         }
     };

@@ -20,9 +20,9 @@ use contract::sample::{
 
 use crate::arch::atomic::max_u64_relaxed;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_u8, ld_x2, st, st_u8, st_x2};
+use crate::arch::mem::{ld, ld_if, ld_u8_if, ld_x2, st, st_u8, st_x2};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id, warp_max};
 
 /// Reads one field of what `args` points to.
@@ -45,6 +45,9 @@ macro_rules! long_field {
 }
 use long_field;
 
+/// Logits of a thread of `sample_prepare`.
+const OF_THREAD: usize = (PREPARE_TILE / PREPARE_THREADS) as usize;
+
 /// The best [`rank`] that `sample_prepare` found.
 ///
 /// # Safety
@@ -59,7 +62,7 @@ unsafe fn best_rank(args: &Args) -> u64 {
 
 /// # Safety
 ///
-/// The launch obeys `SamplePrepare::SPEC` with grid `vocab / PREPARE_TILE`, rounded up, by rows; the
+/// The launch obeys `SamplePrepare::SPEC` with at most a block for each tile of a row, by rows; the
 /// pointers of `args` cover the contract's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
@@ -71,29 +74,50 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
     }
     let temperature = field!(args.params -> temperature);
     let penalty = field!(args.params -> repetition_penalty);
+    // Only a draw looks at the others; a penalty of 1 changes nothing.
+    let (draws, looks) = (temperature > 0.0, penalty != 1.0);
     let mut best = 0;
-    let mut j = 0;
-    while j < PREPARE_TILE / PREPARE_THREADS {
-        let i = block_idx_x() * PREPARE_TILE + j * PREPARE_THREADS + thread_idx_x();
-        let mut own = 0;
-        if i < args.vocab {
-            let at = i as usize;
-            // SAFETY: i < vocab; adjusted[i] belongs to this thread.
+    let mut first = block_idx_x() * PREPARE_TILE;
+    while first < args.vocab {
+        let index = |j: usize| first + j as u32 * PREPARE_THREADS + thread_idx_x();
+        // All at once.
+        let loaded: [(f32, u8); OF_THREAD] = core::array::from_fn(|j| {
+            let i = index(j);
+            // SAFETY: i < vocab.
             unsafe {
-                let x = ld(args.logits.as_ptr().cast_const().wrapping_add(at));
-                let seen = ld_u8(args.seen.as_ptr().cast_const().wrapping_add(at)) != 0;
-                let x = temper(penalise(x, seen, penalty), temperature);
-                st(args.adjusted.as_ptr().wrapping_add(at), x);
-                own = rank(x, i);
+                (
+                    ld_if(
+                        i < args.vocab,
+                        args.logits.as_ptr().cast_const().wrapping_add(i as usize),
+                    ),
+                    ld_u8_if(
+                        looks && i < args.vocab,
+                        args.seen.as_ptr().cast_const().wrapping_add(i as usize),
+                    ),
+                )
             }
+        });
+        let mut j = 0;
+        while j < OF_THREAD {
+            let (i, (x, seen)) = (index(j), loaded[j]);
+            let inside = i < args.vocab;
+            let x = temper(penalise(x, seen != 0, penalty), temperature);
+            let own = if inside { rank(x, i) } else { 0 };
+            best = own.max(best);
+            if draws {
+                let top = warp_max((own >> 32) as u32);
+                if inside {
+                    // SAFETY: i < vocab; adjusted[i] belongs to this thread.
+                    unsafe { st(args.adjusted.as_ptr().wrapping_add(i as usize), x) };
+                }
+                if inside && lane_id() == 0 {
+                    // SAFETY: i starts a group, which belongs to this warp.
+                    unsafe { st(args.tops.as_ptr().wrapping_add((i / GROUP) as usize), top) };
+                }
+            }
+            j += 1;
         }
-        best = own.max(best);
-        let top = warp_max((own >> 32) as u32);
-        if i < args.vocab && lane_id() == 0 {
-            // SAFETY: i starts a group, which belongs to this warp.
-            unsafe { st(args.tops.as_ptr().wrapping_add((i / GROUP) as usize), top) };
-        }
-        j += 1;
+        first += grid_dim_x() * PREPARE_TILE;
     }
     let mut distance = LANES / 2;
     while distance > 0 {

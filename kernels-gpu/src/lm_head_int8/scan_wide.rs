@@ -1,0 +1,218 @@
+//! Bounds of every row for many inputs, on `wgmma` (sm_90a): rows of the table as the left factor, both
+//! digits of each input as two columns of the right one.
+//!
+//! Slices of 128 bytes of each row and digit come through a ring in shared memory, where both factors are
+//! read. Step `s` multiplies slice `s`, asks for slice `s + STAGES - 2` and waits until only its own products
+//! run: at the barrier of a step nobody reads the place of the slice two in front of it. A warpgroup takes 64
+//! rows and all digits: lane `(g, t)` of a warp ends with rows `g`, `g + 8` and inputs `t`, `t + 4`, ...
+
+use contract::launch::Kernel;
+use contract::lm_head_int8::{
+    Args, Asked, GROUP, MANY_SLICE, STATS_WORDS, ScanWide, WIDE, WIDE_THREADS, bounds, groups,
+    row_bytes,
+};
+use contract::num::order_key;
+
+use super::scan_rows::{WORDS, note_input};
+use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::hint::opaque;
+use crate::arch::mem::{ld_u8_if, ld_x4, st};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
+use crate::arch::wgmma::{self, Descriptor, swizzle};
+use crate::tile::hopper::each_group;
+
+/// Pieces of 16 bytes of a row in a slice.
+const PIECES: u32 = MANY_SLICE / 16;
+/// Digits: columns of the product.
+const DIGITS: u32 = 2 * WIDE.inputs;
+/// Bytes of the rows in a slice.
+const ROW_BYTES: u32 = WIDE.rows * MANY_SLICE;
+/// Rows, and pieces of digits, between two copies of a thread.
+const LINES: u32 = WIDE_THREADS / PIECES;
+
+const _: () = assert!(PIECES == 8 && DIGITS == 128 && WIDE.stages == 4 && GROUP == 32);
+const _: () = assert!(WIDE_THREADS == 2 * WIDE.rows && WIDE_THREADS / 64 == WIDE.rows / GROUP);
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid, behind `lm_head_int8_input`; the contract's table holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
+    let args = &args;
+    wgmma::declare();
+    let (row0, input0) = (block_idx_x() * WIDE.rows, block_idx_y() * WIDE.inputs);
+    let end = row_bytes(args.k as usize) as u32; // a multiple of 16
+    let slices = end.div_ceil(MANY_SLICE);
+    let memory: Shared<u8> = dynamic_shared_mem();
+    let ring = memory.add(memory.addr().wrapping_neg() % wgmma::ATOM_BYTES);
+    let notes: Shared<f32> = ring.add(WIDE.stages * WIDE.slice_bytes()).cast();
+
+    // Blocks begin with different slices, or all of them would ask for the same digits at once.
+    let turn = block_idx_x() % slices;
+    let turned = |s: u32| if s + turn < slices { s + turn } else { s + turn - slices };
+
+    // Thread i copies piece i % 8 of rows i / 8, i / 8 + 64, ...
+    let (piece, line) = (thread_idx_x() % PIECES, thread_idx_x() / PIECES);
+    let table = |s: u32| {
+        let byte = turned(s) * MANY_SLICE + 16 * piece;
+        let to = ring.add(s % WIDE.stages * WIDE.slice_bytes());
+        let mut i = 0;
+        while i < WIDE.rows / LINES {
+            let row = line + i * LINES;
+            let from = (row0 + row).min(args.vocab - 1) as usize * end as usize + byte as usize;
+            let from = args.bytes.as_ptr().cast_const().wrapping_add(from);
+            // SAFETY: a piece of the slice, which nobody reads now; 16 bytes of a row, which nobody
+            // writes any more.
+            unsafe { copy_x16(to.add(swizzle(row, piece)), from, byte < end) };
+            i += 1;
+        }
+    };
+    // Sixteen pieces of an input: high and low digit of 16 values, eight times.
+    let digits = |s: u32| {
+        let to = ring.add(s % WIDE.stages * WIDE.slice_bytes() + ROW_BYTES);
+        let mut i = 0;
+        while i < 2 * PIECES * WIDE.inputs / WIDE_THREADS {
+            let at = thread_idx_x() + i * WIDE_THREADS;
+            let (input, part) = (at / (2 * PIECES), at % (2 * PIECES));
+            let byte = turned(s) * MANY_SLICE + part / 2 * 16; // of the values
+            let there = byte < end && input0 + input < args.m;
+            let of_row = args.of_row((input0 + input).min(args.m - 1));
+            let from = of_row.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
+            let from = from.wrapping_add((2 * byte + part % 2 * 16) as usize);
+            let place = swizzle(2 * input + part % 2, part / 2);
+            // SAFETY: as above, of the digits of an input, behind the wait for them.
+            unsafe { copy_x16(to.add(place), from, there) };
+            i += 1;
+        }
+    };
+
+    // The table never changes: it is asked for before the kernel in front of this one has ended.
+    let start = opaque(0);
+    let mut s = start;
+    while s < WIDE.stages - 2 {
+        table(s);
+        s += 1;
+    }
+    dependency_wait();
+    let mut s = start;
+    while s < WIDE.stages - 2 {
+        digits(s);
+        commit_group();
+        s += 1;
+    }
+    if thread_idx_x() < WIDE.inputs {
+        // SAFETY: the words of this input; the launch contract, handed on. The barriers below show them.
+        unsafe { note_input(args, input0 + thread_idx_x(), notes.add(WORDS * thread_idx_x())) };
+    }
+    let mut s = start;
+    while s < slices {
+        wait_group::<{ WIDE.stages - 3 }>();
+        wgmma::proxy_fence();
+        sync_threads();
+        let here = ring.add(s % WIDE.stages * WIDE.slice_bytes());
+        let of_group = here.add(thread_idx_x() / 128 * (64 * MANY_SLICE));
+        let a = Descriptor::new(of_group, 0, wgmma::ATOM_BYTES);
+        let b = Descriptor::new(here.add(ROW_BYTES), 0, wgmma::ATOM_BYTES);
+        wgmma::fence();
+        let mut step = 0;
+        while step < MANY_SLICE / 32 {
+            // SAFETY: slice s, waited for, fenced and shown by the barrier.
+            unsafe {
+                wgmma::i8_both_n128(a.advance(32 * step), b.advance(32 * step), s > 0 || step > 0)
+            };
+            step += 1;
+        }
+        wgmma::commit();
+        let next = s + WIDE.stages - 2;
+        if next < slices {
+            table(next);
+            digits(next);
+        } else {
+            launch_dependents();
+        }
+        commit_group();
+        wgmma::wait::<1>();
+        s += 1;
+    }
+    wgmma::wait::<0>();
+    wait_group::<0>();
+    // Nobody reads the ring any more.
+    sync_threads();
+
+    let (g, t) = (lane_id() / 4, lane_id() % 4);
+    let row = [row0 + 16 * warp_id() + g, row0 + 16 * warp_id() + g + 8];
+    let stats: [[f32; 4]; 2] = row.map(|row| {
+        let at = 4 * row.min(args.vocab - 1) as usize;
+        // SAFETY: a row of the table.
+        unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(at).cast()) }
+    });
+    let tops = ring.cast::<u32>();
+    each_group!(DIGITS, J => {
+        let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
+        let mut b = 0;
+        while b < 2 {
+            let own = 8 * J + 4 * b as u32 + t;
+            let here = args.of_row((input0 + own).min(args.m - 1));
+            // SAFETY: the words of this input.
+            let [[temperature, penalty, s0, s1], [s2, counts, ..]]: [[f32; 4]; 2] = unsafe {
+                let words = notes.add(WORDS * own);
+                [words.read_x4(), words.add(4).read_x4()]
+            };
+            let asked = Asked { temperature, penalty, top_k: 0 };
+            let (input_stats, counts) = ([s0, s1, s2, 0.0], counts.to_bits() != 0);
+            let mut top = 0;
+            let mut i = 0;
+            while i < 2 {
+                let inside = counts && row[i] < args.vocab;
+                let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                let sum = 256 * i64::from(pair[0]) + i64::from(pair[1]);
+                let at = row[i] as usize;
+                // SAFETY: row < vocab; the logit belongs to this lane.
+                unsafe {
+                    // A penalty of 1 changes nothing.
+                    let looks = inside && penalty != 1.0;
+                    let seen = ld_u8_if(looks, here.seen.as_ptr().cast_const().wrapping_add(at));
+                    let [lower, upper] = bounds(sum, stats[i], input_stats)
+                        .map(|bound| asked.adjust(bound, seen != 0));
+                    if inside {
+                        top = order_key(lower).max(top);
+                        st(here.logits.as_ptr().wrapping_add(at), upper);
+                    }
+                }
+                i += 1;
+            }
+            let mut distance = 4;
+            while distance < 32 {
+                top = shuffle_xor(top, distance).max(top);
+                distance *= 2;
+            }
+            if g == 0 {
+                // SAFETY: a word of the warp and the input.
+                unsafe { tops.add(warp_id() * WIDE.inputs + own).write(top) };
+            }
+            b += 1;
+        }
+    });
+    sync_threads();
+    // A group is the rows of two warps.
+    let (group, own) = (thread_idx_x() / WIDE.inputs, thread_idx_x() % WIDE.inputs);
+    // SAFETY: words of two warps, and what was noted of the input.
+    let (top, counts) = unsafe {
+        let of_warp = tops.add(2 * group * WIDE.inputs + own);
+        (
+            of_warp.read().max(of_warp.add(WIDE.inputs).read()),
+            notes.add(WORDS * own + 5).read().to_bits() != 0,
+        )
+    };
+    let group = row0 / GROUP + group;
+    if counts && group < groups(args.vocab) {
+        let here = args.of_row(input0 + own);
+        // SAFETY: the group of this thread; an input that counts is there.
+        unsafe { st(here.tops.as_ptr().wrapping_add(group as usize), top) };
+    }
+}
+
+const _: unsafe extern "ptx-kernel" fn(<ScanWide as Kernel>::Args) = lm_head_int8_scan_wide;
