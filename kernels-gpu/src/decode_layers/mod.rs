@@ -156,13 +156,21 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 x.at(if kind == 0 { layer - 1 } else { layer }, share.input)
             };
             let gain = gain_next;
+            // Asked for a part ahead and before the weights, behind which they would come.
+            let weight_scales = scales_next;
+            let (next, next_kind) = ((part + 1).min(parts - 1), (kind + 1) % LINEARS as u32);
+            scales_next = scales(args, next, own_segments >> (6 * next_kind));
             gain_next = norm(args, part + 1);
             let far = norm(args, part + 4);
             let w = weights::pointer(args, part + 3);
+            let caches = attention::caches(args, (layer + 1).min(shape.layers - 1));
             let come = || {
                 // The row is there: now memory may be busy with what comes later.
                 if part > 0 {
                     weights::ask(args, memory, part + 3, w);
+                }
+                if kind == 1 {
+                    attention.fill(memory.attention, layer + 1, caches);
                 }
                 look_ahead(args, far, k, part + 12);
             };
@@ -171,10 +179,6 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             } else {
                 take::<LONG>(args, memory, source, part > 0, gain, kind, k, come)
             };
-            // Asked for a part ahead: nothing waits for them.
-            let weight_scales = scales_next;
-            let (next, next_kind) = ((part + 1).min(parts - 1), (kind + 1) % LINEARS as u32);
-            scales_next = scales(args, next, own_segments >> (6 * next_kind));
             let divisor = Divisor::new(row.scale);
             multiply(memory, &share, layer, kind);
             sync_threads();
@@ -202,10 +206,6 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                     _ => h,
                 };
                 x.put(layer, share.output + own, value);
-            }
-            if kind == 1 {
-                let caches = attention::caches(args, (layer + 1).min(shape.layers - 1));
-                attention.fill(memory.attention, layer + 1, caches);
             }
             if kind == 0 {
                 attention.layer(&x, layer, memory.attention);
