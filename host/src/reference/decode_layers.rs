@@ -11,7 +11,7 @@ use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
 
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: fewer outputs than multiprocessors, blocks with several key
-/// blocks, heads that do not share evenly, the width of the 2B-4T model.
+/// blocks, heads that do not share evenly, the width of the 2B-4T model, fewer blocks than heads, more than 64 key blocks.
 pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] = &[
     (1, 1, 1, 1, 1, 8, 0),
     (2, 24, 40, 2, 1, 16, 62),
@@ -21,6 +21,8 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] = &[
     (5, 257, 300, 4, 2, 80, 300),
     (2, 2560, 6912, 20, 5, 128, 126),
     (1, 2559, 7168, 20, 4, 128, 65),
+    (2, 3, 5, 5, 5, 8, 130),
+    (1, 24, 40, 2, 1, 16, 4200),
 ];
 
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)` of the 2B-4T model.

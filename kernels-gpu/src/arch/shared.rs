@@ -206,6 +206,30 @@ impl<T: Register> Shared<T> {
         [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
     }
 
+    /// Four neighbours, or unspecified values when `enabled` does not hold. `@enabled ld.shared.v4.b32`
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: as for [`Shared::read_x4`].
+    #[inline(always)]
+    pub unsafe fn read_x4_or_any(self, enabled: bool) -> [T; 4] {
+        let (a, b, c, d): (i32, i32, i32, i32);
+        // SAFETY: the caller's promise; the load is not executed unless `enabled`.
+        unsafe {
+            asm!(
+                "{{",
+                ".reg .pred on;",
+                "setp.ne.u32 on, {enabled}, 0;",
+                "@on ld.shared.v4.b32 {{{a}, {b}, {c}, {d}}}, [{addr}];",
+                "}}",
+                a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d,
+                addr = in(reg32) self.addr, enabled = in(reg32) u32::from(enabled),
+                options(pure, readonly, nostack),
+            );
+        }
+        [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    }
+
     /// Two neighbours. `st.shared.v2.b32`
     ///
     /// # Safety

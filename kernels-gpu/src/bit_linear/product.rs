@@ -62,16 +62,8 @@ mod sums {
         /// The sums of both rows, in the first lane of each.
         #[inline(always)]
         pub(crate) fn finish(&self) -> [i32; 2] {
-            self.finish_columns(false)
-        }
-
-        /// The same of the first column of the activations, or of the `second` one.
-        #[inline(always)]
-        pub(crate) fn finish_columns(&self, second: bool) -> [i32; 2] {
             let [a, b, c, d] = self.0;
-            let sum = |i: usize| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6);
-            let columns = [[sum(0), sum(2)], [sum(1), sum(3)]];
-            [0, 1].map(|r| if second { columns[1][r] } else { columns[0][r] })
+            [0, 2].map(|i| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6))
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The results of the key blocks of a head, taken first to last: a warp for 32 elements of a head.
+//! The results of the key blocks of a head, taken first to last: a block for 32 elements of a head.
 //!
-//! The arithmetic of `contract::num::Running`: a lane makes the factors of one key block, then all take the blocks in their order.
+//! Its warps fetch the results, each those of every eighth key block; then one warp takes them in their order. The arithmetic of
+//! `contract::num::Running`: a lane makes the factors of one key block.
 
 use contract::attention::KEY_BLOCK;
 use contract::decode_layers::{Args, WARPS, partial_len, tag};
@@ -9,44 +10,31 @@ use contract::num::{Running, Weights, exp, max};
 use super::exchange::Exchange;
 use crate::arch::atomic::ld_relaxed_u64;
 use crate::arch::hint::opaque_here;
-use crate::arch::thread::{block_idx_x, grid_dim_x};
-use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up, warp_id};
+use crate::arch::shared::Shared;
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
 
-/// Values in flight at once.
-const IN_FLIGHT: usize = 8;
+/// Key blocks that a warp fetches at once, and all warps together.
+const OF_WARP: u32 = 8;
+const ROUND: u32 = OF_WARP * WARPS;
 
-/// Reads `N` words marked with `tag`, `step` apart, each as soon as it is there.
-///
-/// *Convergence*: every lane of the warp calls it.
-///
-/// # Safety
-///
-/// Somebody writes the first `last + 1` of the words with this tag.
-#[inline(always)]
-unsafe fn take<const N: usize>(from: *const u64, step: usize, last: u32, tag: u32) -> [f32; N] {
-    let mut words = [0; N];
-    loop {
-        let mut missing = false;
-        let mut j = 0;
-        while j < N {
-            // Past the last one it is read again and not used: no branch between the loads.
-            // SAFETY: the caller's promise.
-            words[j] =
-                unsafe { ld_relaxed_u64(from.wrapping_add((j as u32).min(last) as usize * step)) };
-            j += 1;
-        }
-        let mut j = 0;
-        while j < N {
-            missing |= (words[j] >> 32) as u32 != tag;
-            j += 1;
-        }
-        if ballot(missing) == 0 {
-            return words.map(|w| f32::from_bits(w as u32));
-        }
+/// Shared memory: the values of a round, 32 of each key block; their maxima and sums; their factors.
+#[derive(Clone, Copy)]
+struct Memory {
+    values: Shared<f32>,
+    stats: Shared<f32>,
+    factors: Shared<f32>,
+}
+
+impl Memory {
+    #[inline(always)]
+    fn at(values: Shared<f32>) -> Self {
+        let stats = values.add(ROUND * LANES);
+        Self { values, stats, factors: stats.add(2 * ROUND) }
     }
 }
 
-/// This block's share of the attention output of `layer`.
+/// This block's share of the attention output of `layer`; `idle` starts memory that nobody uses.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -54,61 +42,154 @@ unsafe fn take<const N: usize>(from: *const u64, step: usize, last: u32, tag: u3
 ///
 /// The launch contract; the blocks of the launch make the partial results of the layer.
 #[inline(always)]
-pub(super) unsafe fn combine(args: &Args, x: &Exchange, layer: u32, pos: u32, epoch: u32) {
+pub(super) unsafe fn combine(
+    args: &Args,
+    x: &Exchange,
+    idle: Shared<f32>,
+    layer: u32,
+    pos: u32,
+    epoch: u32,
+) {
     let shape = args.shape;
     let slices = shape.head_dim.div_ceil(LANES);
     let blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEY_BLOCK as u32);
-    let len = partial_len(shape.head_dim as usize);
     let tag = tag(epoch, shape.layers, layer);
-    // Not known to stay: what is made of it would stay in registers over all layers.
-    let block = opaque_here(block_idx_x());
-    let mut item = block + warp_id() * grid_dim_x();
+    let memory = Memory::at(idle);
+    // From the last block on: the first ones have the key blocks. Not known to stay: what is made of it would stay in registers
+    // over all layers.
+    let mut item = grid_dim_x() - 1 - opaque_here(block_idx_x());
     while item < shape.heads * slices {
         let (head, slice) = (item / slices, item % slices);
         let d = slice * LANES + lane_id();
-        let from = args.partial.as_ptr().cast_const();
-        let from = from.wrapping_add((head * args.key_blocks) as usize * len);
-        let at = |block: u32, i: u32| from.wrapping_add(block as usize * len + i as usize);
         let (mut running, mut value) = (Running::EMPTY, 0.0);
         let mut first = 0;
         while first < blocks {
-            let here = (blocks - first).min(LANES);
-            let own = first + lane_id().min(here - 1);
-            // SAFETY: results of key blocks of the head.
-            let [top, sum] = unsafe { take::<2>(at(own, 0), 1, 1, tag) };
-            let factors = factors(running.max, top);
-            let mut b = 0;
-            while b < here {
-                let last = here - b - 1;
-                let own = at(first + b, 2 + d.min(shape.head_dim - 1));
-                // SAFETY: as above.
-                let values = unsafe { take::<IN_FLIGHT>(own, len, last, tag) };
-                let mut j = 0;
-                while j < IN_FLIGHT {
-                    let lane = b + j as u32;
-                    let weights = Weights {
-                        running: shuffle_idx(factors.running, lane),
-                        block: shuffle_idx(factors.block, lane),
-                    };
-                    let total = weights.combine(running.sum, shuffle_idx(sum, lane));
-                    let next = weights.combine(value, values[j]);
-                    // Choices and no branch: the next ones do not wait for it.
-                    running.sum = if j as u32 <= last { total } else { running.sum };
-                    value = if j as u32 <= last { next } else { value };
-                    j += 1;
+            let here = (blocks - first).min(ROUND);
+            // SAFETY: results of key blocks of the head; the memory is idle, or the barrier below was passed.
+            unsafe {
+                let d = d.min(shape.head_dim - 1);
+                fetch(args, memory, head * args.key_blocks + first, here, 2 + d, tag);
+                sync_threads();
+                if warp_id() == 0 {
+                    (running, value) = take(memory, here, running, value);
                 }
-                b += IN_FLIGHT as u32;
+                // Nobody reads the memory any more.
+                sync_threads();
             }
-            running.max = shuffle_idx(max_up_to(running.max, top), here - 1);
-            first += LANES;
+            first += ROUND;
         }
-        if d < shape.head_dim {
+        if warp_id() == 0 && d < shape.head_dim {
             let at = shape.input(1) + head * shape.head_dim + d;
             // SAFETY: a word of this lane's.
             unsafe { x.put(layer, at, running.finish(value)) };
         }
-        item += WARPS * grid_dim_x();
+        item += grid_dim_x();
     }
+}
+
+/// Brings word `at` of `here` key blocks from `first` on, their maxima and sums into shared memory, as soon as they are there.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// Somebody writes these words with this tag; nobody uses the memory.
+#[inline(always)]
+unsafe fn fetch(args: &Args, memory: Memory, first: u32, here: u32, at: u32, tag: u32) {
+    // No key block for this warp: the same for all of its lanes.
+    if warp_id() >= here {
+        return;
+    }
+    let len = partial_len(args.shape.head_dim as usize);
+    let from = args.partial.as_ptr().cast_const().wrapping_add(first as usize * len);
+    // Key blocks of this warp: the same for all of its lanes.
+    let count = (here - warp_id()).div_ceil(WARPS);
+    let block = |j: u32| warp_id() + WARPS * j;
+    let own = block((lane_id() % OF_WARP).min(count - 1));
+    let stat = lane_id() / OF_WARP % 2;
+    let stat_at = from.wrapping_add(own as usize * len + stat as usize);
+    let from = from.wrapping_add(at as usize);
+    let mut words = [0; OF_WARP as usize];
+    // SAFETY: the caller's promise.
+    unsafe {
+        loop {
+            let of_stat = ld_relaxed_u64(stat_at);
+            let mut j = 0;
+            while j < OF_WARP {
+                if j < count {
+                    words[j as usize] = ld_relaxed_u64(from.wrapping_add(block(j) as usize * len));
+                }
+                j += 1;
+            }
+            let mut missing = (of_stat >> 32) as u32 != tag;
+            let mut j = 0;
+            while j < OF_WARP {
+                missing |= j < count && (words[j as usize] >> 32) as u32 != tag;
+                j += 1;
+            }
+            if ballot(missing) == 0 {
+                memory.stats.add(2 * own + stat).write(f32::from_bits(of_stat as u32));
+                break;
+            }
+        }
+        let mut j = 0;
+        while j < OF_WARP {
+            if j < count {
+                let to = memory.values.add(LANES * block(j) + lane_id());
+                to.write(f32::from_bits(words[j as usize] as u32));
+            }
+            j += 1;
+        }
+    }
+}
+
+/// Takes `here` key blocks into the running results.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// They were fetched before a barrier; only this warp uses the memory.
+#[inline(always)]
+unsafe fn take(memory: Memory, here: u32, mut running: Running, mut value: f32) -> (Running, f32) {
+    // SAFETY: words of the round's key blocks, in shared memory.
+    unsafe {
+        let mut first = 0;
+        while first < here {
+            let own = (first + lane_id()).min(here - 1);
+            let [top, sum] = [0, 1].map(|i| memory.stats.add(2 * own + i).read());
+            let now = max_up_to(running.max, top);
+            let below = shuffle_up(now, 1);
+            let below = if lane_id() == 0 { running.max } else { below };
+            if first + lane_id() < here {
+                let factors = [exp(below - now), exp(top - now), sum, 0.0];
+                memory.factors.add(4 * own).write_x4(factors);
+            }
+            running.max = shuffle_idx(now, LANES - 1);
+            first += LANES;
+        }
+        sync_warp();
+        let mut take = |b: u32| {
+            let [running_by, block_by, sum, _]: [f32; 4] = memory.factors.add(4 * b).read_x4();
+            let weights = Weights { running: running_by, block: block_by };
+            running.sum = weights.combine(running.sum, sum);
+            value = weights.combine(value, memory.values.add(LANES * b + lane_id()).read());
+        };
+        let mut b = 0;
+        while b + OF_WARP <= here {
+            let mut j = 0;
+            while j < OF_WARP {
+                take(b + j);
+                j += 1;
+            }
+            b += OF_WARP;
+        }
+        while b < here {
+            take(b);
+            b += 1;
+        }
+    }
+    (running, value)
 }
 
 /// The largest of `before` and the values of the lanes up to this one. Order cannot matter.
@@ -121,13 +202,4 @@ fn max_up_to(before: f32, value: f32) -> f32 {
         distance *= 2;
     }
     top
-}
-
-/// The factors of this lane's key block, whose largest score is `top`, behind those of the lanes below it and `before`.
-#[inline(always)]
-fn factors(before: f32, top: f32) -> Weights {
-    let now = max_up_to(before, top);
-    let below = shuffle_up(now, 1);
-    let below = if lane_id() == 0 { before } else { below };
-    Weights { running: exp(below - now), block: exp(top - now) }
 }

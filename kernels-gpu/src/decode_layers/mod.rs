@@ -9,6 +9,7 @@ mod attention;
 mod combine;
 mod entries;
 mod exchange;
+mod product;
 mod row;
 mod weights;
 
@@ -18,7 +19,7 @@ use contract::decode_layers::{
     Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
-use contract::w2a8::dequantise;
+use contract::w2a8::Divisor;
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here};
@@ -138,7 +139,8 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     };
 
     // SAFETY: parts of the model.
-    let mut gain_next = unsafe { norm(args, 0) };
+    let (mut gain_next, mut scales_next) =
+        unsafe { (norm(args, 0), scales(args, 0, own_segments)) };
     let mut part = 0;
     while part < parts {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
@@ -154,6 +156,10 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 x.at(if kind == 0 { layer - 1 } else { layer }, share.input)
             };
             let gain = gain_next;
+            // Asked for a part ahead and before the weights, behind which they would come.
+            let weight_scales = scales_next;
+            let (next, next_kind) = ((part + 1).min(parts - 1), (kind + 1) % LINEARS as u32);
+            scales_next = scales(args, next, own_segments >> (6 * next_kind));
             gain_next = norm(args, part + 1);
             let far = norm(args, part + 4);
             let w = weights::pointer(args, part + 3);
@@ -173,8 +179,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             } else {
                 take::<LONG>(args, memory, source, part > 0, gain, kind, k, come)
             };
-            // On their way during the product.
-            let scales = scales(args, part, own_segments >> (6 * kind));
+            let divisor = Divisor::new(row.scale);
             multiply(memory, &share, layer, kind);
             sync_threads();
             let mut p = [0.0; 2];
@@ -184,7 +189,8 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 while r < 2 {
                     let sum = memory.sums.add(thread_idx_x() + tile.outputs * r as u32);
                     if r == 0 || tile.rows > tile.outputs {
-                        p[r] = dequantise(sum.read() as i32 - row.sum, row.scale, scales[r]);
+                        let [quotient, ..] = divisor.divide4([sum.read() as i32 - row.sum; 4]);
+                        p[r] = quotient * weight_scales[r];
                         sum.write(0);
                     }
                     r += 1;
@@ -203,7 +209,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             }
             if kind == 0 {
                 attention.layer(&x, layer, memory.attention);
-                combine::combine(args, &x, layer, pos, epoch);
+                combine::combine(args, &x, memory.attention.idle(), layer, pos, epoch);
             }
         }
         part += 1;

@@ -5,9 +5,10 @@
 use contract::decode_layers::{THREADS, WARPS};
 use contract::num::{ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise_ordinary};
 use contract::rmsnorm::{inv_rms, normalise};
-use contract::w2a8::{act_bytes, act_index};
+use contract::w2a8::act_bytes;
 
 use super::Memory;
+use super::product::index;
 use crate::act_quant::held::step;
 use crate::arch::block;
 use crate::arch::mem::ld_if;
@@ -87,14 +88,14 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     }
     let by = if is_ordinary(scale) { scale } else { 0.0 };
     let padded = act_bytes(k as usize) as u32;
-    let own = memory.acts.add(act_index(thread_idx_x() as usize) as u32);
+    let own = memory.acts.add(index(thread_idx_x() as usize) as u32);
     let mut sum = 0;
     let mut j = 0;
     while j < HELD {
         // The same for every thread: a padded row is a multiple of the block.
         if THREADS * (j as u32) < padded {
             let word = quantise_ordinary(row[j], by);
-            // SAFETY: below act_bytes(k), and act_index maps each index to a byte of its own: that of the thread's
+            // SAFETY: below act_bytes(k), and index maps each index to a byte of its own: that of the thread's
             // first element, moved by `step`.
             unsafe { own.add(step(j) as u32).write_u8(word as u8) };
             sum += word.wrapping_sub(ORDINARY_ZERO) as i32;

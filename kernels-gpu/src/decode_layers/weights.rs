@@ -10,13 +10,14 @@ use contract::decode_layers::{
 };
 
 use super::Memory;
+use super::product::Sums;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, wait};
-use crate::arch::mem::{X4, ld_x2};
+use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma::proxy_fence;
-use crate::bit_linear::product::{GROUP_BYTES, PIECE_BYTES, Sums};
+use crate::bit_linear::product::{GROUP_BYTES, PIECE_BYTES};
 use crate::bit_linear::{ROWS, Tile, row_of_lane};
 
 /// The thread that asks.
@@ -170,32 +171,30 @@ pub(super) unsafe fn multiply(memory: Memory, share: &Share, layer: u32, kind: u
         let until = share.tile.groups.min(group + share.end - step);
         step += until - group;
         let mut sums = Sums::new();
-        let mut take = |group: u32| {
+        let step_of = |group: u32| {
             let weights = rows.map(|row| {
                 // SAFETY: four chunks of a row, or what stands behind it, where activations are zeros.
                 unsafe { row.add(64 * group).cast::<u32>().read_x4() }
             });
             // Two steps of four chunks to a group of eight.
             let acts = acts.byte_add(group / 2 * GROUP_BYTES + group % 2 * PIECE_BYTES / 2);
-            let mut q: [X4<u32>; 4] = [[0; 4]; 4];
-            let mut j = 0;
-            while j < 4 {
-                let piece = acts.byte_add(j as u32 * PIECE_BYTES);
-                // SAFETY: piece j of a chunk; a row has whole groups.
-                q[j] = unsafe { piece.read_x4_if(lane_id() < 2 * LANES) };
-                j += 1;
-            }
-            sums.take(weights, q);
+            let factors = [0, 1, 2, 3].map(|unit| {
+                // SAFETY: a unit of a chunk; a row has whole groups. Columns after the second are not used.
+                unsafe { acts.byte_add(unit * PIECE_BYTES).read_x4_or_any(lane_id() < 2 * LANES) }
+            });
+            (weights, factors)
         };
         while group + 2 <= until {
-            take(group + swap);
-            take(group + (1 - swap));
+            // Both on their way before the first is needed.
+            let both = [step_of(group + swap), step_of(group + (1 - swap))];
+            sums.take(both[0]);
+            sums.take(both[1]);
             group += 2;
         }
         if group < until {
-            take(group);
+            sums.take(step_of(group));
         }
-        let found = sums.finish_columns(lane_id() / LANES % 2 == 1);
+        let found = sums.finish(lane_id() / LANES % 2 == 1);
         let mut r = 0;
         while r < ROWS {
             let row = row_of_lane(set, r);

@@ -46,6 +46,12 @@ impl Memory {
         Self { kv, barriers, q, scores, weights: scores.add(UNIT_HEADS * KEYS) }
     }
 
+    /// Keys and values: nothing between the last unit of a layer and [`Attention::fill`].
+    #[inline(always)]
+    pub(super) fn idle(&self) -> Shared<f32> {
+        self.kv.cast()
+    }
+
     #[inline(always)]
     pub(super) fn end(&self) -> Shared<u8> {
         self.weights.add(WARPS * KEYS).cast()
@@ -82,14 +88,23 @@ struct Unit {
     /// Keys, and those of them that are in the cache.
     keys: u32,
     stored: u32,
+    /// Whether it is the first one of its heads: the query is not there.
+    first: bool,
 }
 
-/// The units of this block, over all layers.
+/// The units of this block, over all layers: every `step`-th key block of the heads `group`, from `first` on. So the query
+/// stays while the keys go by. Where there are fewer blocks than such heads, a block has all key blocks of several.
 pub(super) struct Attention<'a> {
     args: &'a Args,
     pos: u32,
     epoch: u32,
-    /// Units of this block in a layer.
+    group: u32,
+    /// [`Attention::heads`] of `group`.
+    heads: [u32; 2],
+    first: u32,
+    step: u32,
+    /// Units of the same heads, and all units of this block in a layer.
+    run: u32,
     count: u32,
 }
 
@@ -116,26 +131,47 @@ impl<'a> Attention<'a> {
     pub(super) unsafe fn new(args: &'a Args, memory: Memory, pos: u32, epoch: u32) -> Self {
         let shape = args.shape;
         let visible = pos.saturating_add(1).min(args.capacity);
-        let pairs = args.group.div_ceil(UNIT_HEADS);
-        let units = visible.div_ceil(KEYS) * shape.kv_heads * pairs;
-        let mine = units.saturating_sub(block_idx_x()).div_ceil(grid_dim_x());
-        let attention = Self { args, pos, epoch, count: mine };
+        let groups = shape.kv_heads * args.group.div_ceil(UNIT_HEADS);
+        let (block, blocks) = (block_idx_x(), grid_dim_x());
+        let step = (blocks / groups).max(1);
+        let (group, first) =
+            if blocks < groups { (block, 0) } else { (block % groups, block / groups) };
+        let run = if first < step {
+            visible.div_ceil(KEYS).saturating_sub(first).div_ceil(step)
+        } else {
+            0
+        };
+        let heads = Self::heads(args, group);
+        let count = run * groups.saturating_sub(group).div_ceil(blocks);
+        let attention = Self { args, pos, epoch, group, heads, first, step, run, count };
         // SAFETY: the slots are empty.
         unsafe { attention.fill(memory, 0, caches(args, 0)) };
         attention
     }
 
+    /// Key and value head of the heads `group`, and which heads of its group.
+    #[inline(always)]
+    fn heads(args: &Args, group: u32) -> [u32; 2] {
+        let pairs = args.group.div_ceil(UNIT_HEADS);
+        [group / pairs, group % pairs]
+    }
+
     /// Unit `i` of this block.
     #[inline(always)]
     fn unit(&self, i: u32) -> Unit {
-        let u = block_idx_x() + i * grid_dim_x();
-        let pairs = self.args.group.div_ceil(UNIT_HEADS);
         let visible = self.pos.saturating_add(1).min(self.args.capacity);
-        let (rest, pair) = (u / pairs, u % pairs);
-        let (block, kv_head) = (rest / self.args.shape.kv_heads, rest % self.args.shape.kv_heads);
+        let (mut group, mut at, mut heads) = (self.group, i, self.heads);
+        // No division where a block has no other heads.
+        if i >= self.run {
+            group += i / self.run * grid_dim_x();
+            at = i % self.run;
+            heads = Self::heads(self.args, group);
+        }
+        let (block, [kv_head, pair]) = (self.first + at * self.step, heads);
         let keys = visible.saturating_sub(block * KEYS).min(KEYS);
         let has_new = self.pos < self.args.capacity && block == self.pos / KEYS;
-        Unit { block, kv_head, pair, keys, stored: if has_new { keys - 1 } else { keys } }
+        let stored = if has_new { keys - 1 } else { keys };
+        Unit { block, kv_head, pair, keys, stored, first: at == 0 }
     }
 
     /// Keys and values of slot `slot`.
@@ -214,12 +250,18 @@ impl<'a> Attention<'a> {
             let unit = self.unit(i);
             // SAFETY: the launch contract, handed on.
             unsafe {
-                let row = self.row(x, layer, unit);
                 let done = layer * self.count + i;
                 let slot = done % KV_SLOTS;
-                wait(memory.barriers.add(slot), done / KV_SLOTS % 2);
-                self.place(memory, row, layer, unit, slot);
-                sync_threads();
+                let barrier = memory.barriers.add(slot);
+                if unit.first || unit.stored < unit.keys {
+                    let row = self.row(x, layer, unit);
+                    wait(barrier, done / KV_SLOTS % 2);
+                    self.place(memory, row, layer, unit, slot);
+                    sync_threads();
+                } else {
+                    // The query is that of the unit before.
+                    wait(barrier, done / KV_SLOTS % 2);
+                }
                 self.answer(memory, layer, unit, slot);
                 sync_threads();
                 if i + KV_SLOTS < self.count {

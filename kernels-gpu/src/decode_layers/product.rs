@@ -1,0 +1,52 @@
+//! The product of four chunks of each of 16 rows with their activations, on the tensor cores: as in
+//! [`crate::bit_linear::product`], with activations that stand as the instruction takes them.
+
+use contract::w2a8::{CHUNK, CHUNK_GROUP};
+
+use crate::arch::mem::X4;
+use crate::arch::mma::mma_u8_s8;
+
+/// Where activation `k` stands in the row: as `contract::w2a8::act_index`, but for the order of the words of a chunk. The
+/// words of a bit lane for two pieces stand side by side: they are one factor of the instruction.
+pub(super) const fn index(k: usize) -> usize {
+    let (chunk, piece, lane, byte) = (k / CHUNK, k % CHUNK / 16, k % 16 / 4, k % 4);
+    let (unit, word) = (2 * (piece / 2) + lane / 2, 2 * (lane % 2) + piece % 2);
+    (chunk / CHUNK_GROUP * 4 + unit) * 16 * CHUNK_GROUP + chunk % CHUNK_GROUP * 16 + 4 * word + byte
+}
+
+/// By bit lane of the codes: 1, 4, 16 and 64 times the sums of two rows, of two columns of activations.
+pub(super) struct Sums([X4<i32>; 4]);
+
+impl Sums {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self([[0; 4]; 4])
+    }
+
+    /// Adds the products of a chunk of each of two rows with the chunk's activations.
+    #[inline(always)]
+    pub(super) fn take(&mut self, ([low, high], factors): ([X4<u32>; 2], [X4<u32>; 4])) {
+        let mut pair = 0;
+        while pair < 4 {
+            let mut lane = 0;
+            while lane < 4 {
+                let mask = 0x0303_0303 << (2 * lane);
+                let words = [low[pair], high[pair], low[pair + 1], high[pair + 1]];
+                let unit = factors[pair + lane / 2];
+                let factor = [unit[2 * (lane % 2)], unit[2 * (lane % 2) + 1]];
+                self.0[lane] = mma_u8_s8(words.map(|word| word & mask), factor, self.0[lane]);
+                lane += 1;
+            }
+            pair += 2;
+        }
+    }
+
+    /// The sums of both rows, in the first lane of each; of the first column, or of the `second` one.
+    #[inline(always)]
+    pub(super) fn finish(&self, second: bool) -> [i32; 2] {
+        let [a, b, c, d] = self.0;
+        let sum = |i: usize| a[i] + (b[i] >> 2) + (c[i] >> 4) + (d[i] >> 6);
+        let columns = [[sum(0), sum(2)], [sum(1), sum(3)]];
+        [0, 1].map(|r| if second { columns[1][r] } else { columns[0][r] })
+    }
+}
