@@ -383,9 +383,12 @@ mod launch {
                     Kind::Float(element) => element as u32,
                     Kind::I8 => 0,
                 },
+                split: 0,
             };
             let tensor = self.math == Math::TensorCore;
             let sms = cuda.cuda().device().info().sm_count;
+            // The level of wgmma is the one whose kernels share out sums in clusters.
+            let clusters = cuda.has::<contract::bmm::BmmBf16Wgmma64>();
             let takes = |v: &Variant| v.takes(T::KIND, tensor, &args);
             let index = match self.variant {
                 Some(found) if !takes(&VARIANTS[found]) => {
@@ -398,9 +401,10 @@ mod launch {
                     let fits = |&i: &usize| takes(&VARIANTS[i]) && (KERNELS[i].1)(cuda);
                     let costs = (0..VARIANTS.len()).filter(fits);
                     // Of the general ones, which every device has, one takes everything.
-                    costs.min_by_key(|&i| VARIANTS[i].cost(&args, sms)).unwrap_or(0)
+                    costs.min_by_key(|&i| VARIANTS[i].cost(&args, sms, clusters)).unwrap_or(0)
                 }
             };
+            let args = VARIANTS[index].args(&args, sms, clusters);
             let blocks = VARIANTS[index].grid(&args, sms);
             let Ok(grid) = i32::try_from(blocks) else {
                 let allowed = "tiles of the result, at most 2^31 - 1; split the batch";
@@ -409,7 +413,7 @@ mod launch {
             };
             // SAFETY: `check` compared the buffers with the layouts, `C` is borrowed exclusively and
             // has each element once, `unit` was computed from the very addresses and strides.
-            unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], VARIANTS[index].args(&args)) }
+            unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], args) }
         }
     }
 }

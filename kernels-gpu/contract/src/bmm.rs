@@ -141,6 +141,8 @@ pub struct Args {
     pub beta: u32,
     /// A [`RowType`] of floats; 0 for integers.
     pub element: u32,
+    /// Binary logarithm of the blocks, a cluster, that share out the sums of a tile: see [`Variant::args`].
+    pub split: u32,
 }
 
 /// How a kernel cuts the result: a block makes `tiles` tiles of `rows` by `columns`.
@@ -156,6 +158,9 @@ pub struct Tiling {
 
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
+
+/// What an element of such a result takes beside: see [`Variant::cost`].
+const SLOW_RESULT_FS: u64 = 270_000;
 
 /// One kernel of the family, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +180,8 @@ pub struct Variant {
     pub c_unit: u32,
     /// Blocks of a multiprocessor that take tile after tile; 0: a block for each tile.
     pub resident: u32,
+    /// Whether a cluster may share out the sums of a tile, in the PTX level `sm_90a`.
+    pub splits: bool,
     /// For [`Variant::cost`]: what a tile takes beside its sums, in steps of k.
     pub overhead_k: u64,
     /// What a term of an output takes on a full multiprocessor, in femtoseconds.
@@ -187,7 +194,7 @@ impl Variant {
     /// Whether it can make this product; the device is another question. `tensor`: whether the order
     /// of float sums may be the hardware's.
     pub fn takes(&self, kind: Kind, tensor: bool, args: &Args) -> bool {
-        let args = &self.args(args);
+        let args = &self.turned(args);
         let fits = |matrix: &Matrix, along: bool| matrix.unit >= self.units[usize::from(!along)];
         let zero = args.beta == 0 || kind != Kind::I8 && args.beta == (-0.0f32).to_bits();
         self.kinds.contains(&kind)
@@ -203,9 +210,8 @@ impl Variant {
         self.tiling.rows == THIN_ROWS && self.tiling.columns > THIN_ROWS
     }
 
-    /// The product as this kernel is launched for it: with few rows where it asks for that, so perhaps the
-    /// transpose, `C` too.
-    pub fn args(&self, args: &Args) -> Args {
+    /// The product with few rows where the kernel asks for that, so perhaps the transpose, `C` too.
+    fn turned(&self, args: &Args) -> Args {
         let flip = |matrix: Matrix| Matrix { transposed: 1 - matrix.transposed, ..matrix };
         let Args { a, b, c, m, n, .. } = *args;
         if !self.is_thin() || n >= m {
@@ -214,23 +220,45 @@ impl Variant {
         Args { a: flip(b), b: flip(a), c: flip(c), m: n, n: m, ..*args }
     }
 
+    /// The product as this kernel is launched for it on a GPU of `sms` multiprocessors: where it has few tiles and long
+    /// sums, clusters share these out. `clusters`: whether the PTX level is `sm_90a`.
+    pub fn args(&self, args: &Args, sms: u32, clusters: bool) -> Args {
+        let mut args = self.turned(args);
+        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let slices = args.k.div_ceil(SPLIT_DEPTH);
+        args.split = 0;
+        while self.splits
+            && clusters
+            && args.split < 3
+            && blocks << (args.split + 1) <= u64::from(2 * sms)
+            && slices >> args.split >= 8
+        {
+            args.split += 1;
+        }
+        args
+    }
+
     /// Nanoseconds that it takes on a GPU of `sms` multiprocessors, about: on one H200 the estimate
     /// is good enough to choose by. The fullest multiprocessor decides, and a single block does not
     /// get faster than its chain of slices.
-    pub fn cost(&self, args: &Args, sms: u32) -> u64 {
-        let args = &self.args(args);
+    pub fn cost(&self, args: &Args, sms: u32, clusters: bool) -> u64 {
+        let args = &self.args(args, sms, clusters);
         let Tiling { rows, columns, tiles } = self.tiling;
         let blocks = self.tiling.blocks(args.m, args.n, args.batch);
-        let k = u64::from(args.k) + self.overhead_k;
-        let work = u64::from(rows * columns * tiles) * k * self.fs_per_term / 1_000_000;
+        // A part's sums, which are then read by another block.
+        let (blocks, k) = (blocks << args.split, u64::from(args.k.div_ceil(1 << args.split)));
+        let k = k + self.overhead_k + if args.split > 0 { 64 } else { 0 };
+        // A result that is read, or not in pieces of 16 bytes, goes by way of shared memory.
+        let slow = self.tensor && self.units[0] == 16 && (args.c.unit < 16 || args.beta << 1 != 0);
+        let per_element = k * self.fs_per_term + if slow { SLOW_RESULT_FS } else { 0 };
+        let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
         let busy = blocks.div_ceil(u64::from(sms.max(1))).saturating_mul(work);
         LAUNCH_NS + busy.max(k * self.ps_per_k / 1000)
     }
 
-    /// Blocks of a launch on a GPU of `sms` multiprocessors.
+    /// Blocks of a launch on a GPU of `sms` multiprocessors; `args` as [`Variant::args`] has them.
     pub fn grid(&self, args: &Args, sms: u32) -> u64 {
-        let args = &self.args(args);
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let blocks = self.tiling.blocks(args.m, args.n, args.batch) << args.split;
         match self.resident {
             0 => blocks,
             resident => blocks.min(u64::from(resident * sms.max(1))),
@@ -297,6 +325,19 @@ const fn exact(symbol: &'static str, tiling: Tiling, threads: u32, slice: u32) -
     LaunchSpec::new(symbol, threads).with_smem(tiling.tiles * tile_bytes(tiling.rows, slice))
 }
 
+/// Slices of 8 terms in the ring of a product of f32 of any alignment.
+pub const RING_STAGES: u32 = 4;
+/// A kernel with such a ring, and the sums of the chunks before.
+const fn ring(symbol: &'static str, threads: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, threads).with_smem((RING_STAGES * 2 * 8 * row_words(64) + 64 * 64) * 4)
+}
+/// Terms of a slice of an i8 product on tensor cores.
+pub const INT8_DEPTH: u32 = 64;
+/// A kernel whose tile of i8 is made on tensor cores: two slices of each factor.
+const fn int8(symbol: &'static str, threads: u32, smem: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, threads).with_smem(smem).with_min_blocks(2).with_min_sm(80)
+}
+
 /// A kernel of warps that make a tile each.
 const fn direct(symbol: &'static str) -> LaunchSpec {
     let spec = LaunchSpec::new(symbol, 128).with_smem(4 * 32 * PARKED_ROW * 4);
@@ -309,9 +350,22 @@ const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, resident: u32)
     spec.with_smem(stages * (tiling.rows + tiling.columns) * 128 + 1024).only_on(90)
 }
 
+/// Terms of a slice of the kernels whose sums are shared out.
+const SPLIT_DEPTH: u32 = 64;
+
+/// Shared memory of a launch: of a ring of slices no more than there are.
+const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
+    let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
+    let ring = spec.smem_bytes == 4 * slice + 1024 && spec.block[0] == 128;
+    if ring && slices < 4 {
+        return if slices > 1 { slices } else { 1 } * slice + 1024;
+    }
+    spec.smem_bytes
+}
+
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
-       $units:expr, $c_unit:literal, $resident:literal,
+       $units:expr, $c_unit:literal, $resident:literal, $splits:literal,
        [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal];)*) => {
         $(
             $(#[$doc])*
@@ -320,6 +374,14 @@ macro_rules! variants {
             impl Kernel for $name {
                 type Args = Args;
                 const SPEC: LaunchSpec = $spec;
+
+                fn smem_bytes(args: &Args) -> u32 {
+                    smem_bytes(&Self::SPEC, args)
+                }
+
+                fn cluster(args: &Args) -> u32 {
+                    1 << args.split
+                }
             }
         )*
 
@@ -332,6 +394,7 @@ macro_rules! variants {
             units: $units,
             c_unit: $c_unit,
             resident: $resident,
+            splits: $splits,
             overhead_k: $overhead_k,
             fs_per_term: $fs_per_term,
             ps_per_k: $ps_per_k,
@@ -355,65 +418,71 @@ const I8: &[Kind] = &[Kind::I8];
 variants! {
     /// Floats of any type and shape, exact.
     BmmFloatAny: exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, FLOAT,
-        false, [1, 1], 0, 0, [16, 10500, 106000];
+        false, [1, 1], 0, 0, false, [16, 10500, 106000];
     /// i8 of any shape, by dp4a.
     BmmI8Side16: exact("bmm_i8_16", SIDE_16, 64, 4), SIDE_16, I8,
-        false, [1, 1], 0, 0, [16, 26000, 116000];
-    /// i8 by dp4a, rows of memory in whole pieces.
-    BmmI8Side64: exact("bmm_i8_64", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, I8,
-        false, [16, 4], 0, 0, [16, 2750, 21000];
+        false, [1, 1], 0, 0, false, [16, 13000, 80000];
+    /// i8: on tensor cores from sm_80, by dp4a before.
+    BmmI8Side64: exact("bmm_i8_64", SIDE_64, 128, 8).with_min_blocks(4), SIDE_64, I8,
+        false, [1, 1], 0, 0, true, [240, 1000, 16000];
+    /// i8 on tensor cores: large.
+    BmmI8Side128: int8("bmm_i8_128", 256, 32768), SIDE_128, I8,
+        false, [1, 1], 0, 0, false, [200, 640, 19000];
     /// f32 in groups of four, exact: large.
     BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
-        false, [16, 16], 0, 0, [16, 5770, 175000];
+        false, [16, 16], 0, 0, false, [16, 5770, 175000];
     /// f32 in groups of four, exact: middle.
     BmmF32Side64: exact("bmm_f32_64", SIDE_64, 128, 8).with_min_blocks(4), SIDE_64, F32,
-        false, [16, 16], 0, 0, [16, 7000, 50000];
+        false, [16, 16], 0, 0, false, [16, 7000, 71000];
     /// The same with five blocks on a multiprocessor, where that costs no spill.
     BmmF32Side64Hopper: exact("bmm_f32_64_hopper", SIDE_64, 128, 8).with_min_blocks(5).only_on(90),
-        SIDE_64, F32, false, [16, 16], 0, 0, [16, 6530, 50000];
+        SIDE_64, F32, false, [16, 16], 0, 0, false, [16, 6530, 78000];
+    /// f32 of any alignment, exact: slices some steps ahead.
+    BmmF32Ring64: ring("bmm_f32_ring64", 128).with_min_blocks(5).only_on(90), SIDE_64, F32,
+        false, [1, 1], 0, 0, false, [16, 9000, 57000];
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
-        false, [16, 16], 0, 0, [16, 8160, 53000];
+        false, [16, 16], 0, 0, false, [16, 8160, 76000];
     /// f32 in groups of four, exact: sides up to 16, single rows.
     BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
-        false, [16, 16], 0, 0, [16, 15700, 38000];
+        false, [16, 16], 0, 0, false, [16, 15700, 60000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
     BmmF32ThinLong: thin("bmm_f32_thin_long"), THIN_32, F32,
-        false, [1, 1], 0, 0, [16, 10500, 5500];
+        false, [1, 1], 0, 0, false, [16, 10500, 5500];
     /// f32 of any alignment, exact: few rows or columns.
     BmmF32Thin: thin("bmm_f32_thin"), THIN_128, F32,
-        false, [1, 1], 0, 0, [16, 11000, 19000];
+        false, [1, 1], 0, 0, false, [16, 11000, 19000];
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
-        true, [1, 1], 0, 0, [16, 7140, 45000];
+        true, [1, 1], 0, 0, false, [16, 7140, 150000];
     /// f16 by `mma.sync`, any shape.
     BmmF16Mma32: direct("bmm_f16_mma32"), SIDE_32, F16,
-        true, [1, 1], 0, 0, [16, 7140, 45000];
+        true, [1, 1], 0, 0, false, [16, 7140, 150000];
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
-        true, [1, 1], 0, 0, [16, 6540, 55000];
+        true, [1, 1], 0, 0, false, [16, 6540, 55000];
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
-        true, [1, 1], 0, 0, [120, 4500, 14000];
+        true, [1, 1], 0, 0, true, [120, 4500, 14000];
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
-        true, [1, 1], 0, 0, [120, 4500, 14000];
+        true, [1, 1], 0, 0, true, [120, 4500, 14000];
     /// bf16 by wgmma: small.
-    BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 2, 5), SIDE_64, BF16,
-        true, [16, 16], 16, 0, [120, 774, 8000];
+    BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 4, 4), SIDE_64, BF16,
+        true, [16, 16], 0, 0, true, [120, 1100, 5000];
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
-        true, [16, 16], 16, 2, [170, 488, 8000];
+        true, [16, 16], 16, 2, false, [170, 488, 8000];
     /// bf16 by wgmma: large.
     BmmBf16Wgmma256: wgmma("bmm_bf16_wgmma256", WIDE_256, 4, 1), WIDE_256, BF16,
-        true, [16, 16], 0, 1, [250, 361, 11800];
+        true, [16, 16], 0, 1, false, [250, 361, 11800];
     /// f16 by wgmma: small.
-    BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 2, 5), SIDE_64, F16,
-        true, [16, 16], 16, 0, [120, 774, 8000];
+    BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 4, 4), SIDE_64, F16,
+        true, [16, 16], 0, 0, true, [120, 1100, 5000];
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
-        true, [16, 16], 16, 2, [170, 488, 8000];
+        true, [16, 16], 16, 2, false, [170, 488, 8000];
     /// f16 by wgmma: large.
     BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
-        true, [16, 16], 0, 1, [250, 361, 11800];
+        true, [16, 16], 0, 1, false, [250, 361, 11800];
 }

@@ -64,3 +64,18 @@ pub fn dp4a_ss(a: u32, b: u32, acc: i32) -> i32 {
     }
     sum
 }
+
+/// Four of the eight bytes of `a` (0 to 3) and `b` (4 to 7), by the nibbles of `selector`. `prmt.b32`
+#[inline(always)]
+pub fn permute(a: u32, b: u32, selector: u32) -> u32 {
+    let d: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        core::arch::asm!(
+            "prmt.b32 {d}, {a}, {b}, {s};",
+            d = out(reg32) d, a = in(reg32) a, b = in(reg32) b, s = in(reg32) selector,
+            options(pure, nomem, nostack),
+        );
+    }
+    d
+}

@@ -20,7 +20,7 @@ use crate::tile::simt::{Sums, Term, multiply, zeros};
 use crate::tile::walk::tile_at;
 
 /// Makes the tiles of this block: `TY` by `TX` threads a tile, each `RM` by `RN` squares, `Q` groups
-/// a slice of `DEPTH` words.
+/// a slice of `DEPTH` words. `WHOLE`: `A` and `B` have groups of four only, whole and aligned.
 ///
 /// # Safety
 ///
@@ -37,6 +37,7 @@ pub(super) unsafe fn exact<
     const Q: usize,
     const DEPTH: u32,
     const DIRECT: bool,
+    const WHOLE: bool,
 >(
     args: &Args,
     element: E,
@@ -78,6 +79,10 @@ pub(super) unsafe fn exact<
     let mut a = Part::<E, Q>::new(element, (&args.a, along_a, batch), (row0, m, side), k, thread);
     let mut b =
         Part::<E, Q>::new(element, (&args.b, along_b, batch), (column0, n, side), k, thread);
+
+    if WHOLE {
+        (a.fast, b.fast) = (true, true);
+    }
 
     // Shared memory of a tile: two slices of A, two of B, the totals row by row.
     let slice = DEPTH * ld;
@@ -140,7 +145,7 @@ fn barrier(threads: u32) {
 /// The squares at `mine`, `steps` apart in a tile of `side` columns, are this thread's own shared
 /// memory.
 #[inline(always)]
-unsafe fn join<T: Term, const RM: usize, const RN: usize>(
+pub(super) unsafe fn join<T: Term, const RM: usize, const RN: usize>(
     sums: &mut Sums<T, RM, RN>,
     mine: Shared<T::Sum>,
     side: u32,

@@ -5,14 +5,15 @@
 use contract::bmm::{Args, Matrix};
 
 use super::source::Float;
+use super::split::{PARKED, add_up, part_of, rank_and_block};
 use super::write::write_eight;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_if, ld_word_or_half_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::block_idx_x;
-use crate::arch::warp::{lane_id, warp_id};
+use crate::arch::thread::thread_idx_x;
+use crate::arch::warp::{LANES, lane_id, warp_id};
 use crate::arch::wgmma::{declare, swizzle};
-use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, multiply};
+use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, multiply, park};
 use crate::tile::walk::tile_at;
 
 /// Warps of a block.
@@ -44,7 +45,7 @@ impl Part {
     fn new(
         (matrix, mn_major, batch): (&Matrix, bool, u32),
         (first, side_len): (u32, u32),
-        k: u32,
+        (k, first_slice): (u32, u32),
     ) -> Self {
         let (warp, near) = (warp_id(), 2 * lane_id());
         let base = matrix.addr.cast::<u16>().as_ptr().cast_const();
@@ -55,13 +56,16 @@ impl Part {
         } else {
             (first + warp, near, side, k as i32)
         };
+        let slice = if mn_major { u64::from(DEPTH) * matrix.ld } else { u64::from(DEPTH) };
+        let taken = if mn_major { [DEPTH as i32, 0] } else { [0, DEPTH as i32] };
+        let before = u64::from(first_slice) * slice + u64::from(line) * matrix.ld;
         Self {
-            p: base.wrapping_add((u64::from(line) * matrix.ld + u64::from(at)) as usize),
+            p: base.wrapping_add((before + u64::from(at)) as usize),
             row: u64::from(WARPS) * matrix.ld,
-            slice: if mn_major { u64::from(DEPTH) * matrix.ld } else { u64::from(DEPTH) },
-            rows: rows - warp as i32,
-            elements: elements - near as i32,
-            taken: if mn_major { [DEPTH as i32, 0] } else { [0, DEPTH as i32] },
+            slice,
+            rows: rows - warp as i32 - first_slice as i32 * taken[0],
+            elements: elements - near as i32 - first_slice as i32 * taken[1],
+            taken,
             pairs: matrix.unit >= 4,
             low: [0; ROWS],
             high: [0; ROWS],
@@ -126,16 +130,18 @@ pub(super) unsafe fn gather<E: Half>(args: &Args, element: Float<false>) {
     launch_dependents();
     let (tiles_m, tiles_n) = (args.m.div_ceil(BLOCK), args.n.div_ceil(BLOCK));
     let per_matrix = tiles_m * tiles_n;
-    let batch = block_idx_x() / per_matrix;
-    let [tile_m, tile_n] = tile_at(block_idx_x() - batch * per_matrix, tiles_m, tiles_n);
+    let (rank, block) = rank_and_block(args);
+    let batch = block / per_matrix;
+    let [tile_m, tile_n] = tile_at(block - batch * per_matrix, tiles_m, tiles_n);
     let (row0, column0) = (tile_m * BLOCK, tile_n * BLOCK);
     let mn_major = [args.a.transposed != 0, args.b.transposed == 0];
-    let mut a = Part::new((&args.a, mn_major[0], batch), (row0, args.m), args.k);
-    let mut b = Part::new((&args.b, mn_major[1], batch), (column0, args.n), args.k);
+    // k = 0 is one slice of zeros.
+    let (first_slice, slices) = part_of(args, rank, args.k.div_ceil(DEPTH).max(1));
+    let k = (args.k, first_slice);
+    let mut a = Part::new((&args.a, mn_major[0], batch), (row0, args.m), k);
+    let mut b = Part::new((&args.b, mn_major[1], batch), (column0, args.n), k);
     let smem = dynamic_shared_mem::<u8>();
     let ring = smem.add(smem.addr().wrapping_neg() % 1024);
-    // k = 0 is one slice of zeros.
-    let slices = args.k.div_ceil(DEPTH).max(1);
     dependency_wait();
     // SAFETY: the caller's promise; the ring is inside the block's memory, which has 1,024 bytes more than it needs; the
     // elements of this tile are this block's.
@@ -145,11 +151,17 @@ pub(super) unsafe fn gather<E: Half>(args: &Args, element: Float<false>) {
         let load = |_: u32, _: u32, to: Shared<u8>| {
             a.store(to);
             b.store(to.add(BLOCK_BYTES));
-            // Behind the last slice nothing is left.
+            // Behind the last slice nothing is left, or what another block of the cluster takes.
             a.load();
             b.load();
         };
         let done = |_: u32, slot: Shared<u8>| {
+            if args.split > 0 {
+                let (parked, who) = (ring.cast::<f32>(), (thread_idx_x(), WARPS * LANES));
+                park(parked, PARKED);
+                add_up(args, element, (batch, row0, column0), parked, |a, b| a + b, who);
+                return;
+            }
             for_each_eight::<64>(slot, |row, column, sums| {
                 write_eight(args, element, batch, (row0 + row, column0 + column), sums);
             });

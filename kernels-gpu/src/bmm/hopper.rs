@@ -4,6 +4,7 @@
 use contract::bmm::{Args, Matrix};
 
 use super::source::Float;
+use super::split::{self, PARKED, add_up, part_of, rank_and_block};
 use super::target::Target;
 use super::write::write_eight;
 use crate::arch::async_copy::copy_x16;
@@ -13,7 +14,7 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::{declare, swizzle};
 use crate::tile::hopper::{
-    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, for_each_packed, multiply,
+    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, for_each_packed, multiply, park,
 };
 use crate::tile::walk::tile_at;
 
@@ -46,7 +47,7 @@ impl Part {
     fn new(
         (matrix, mn_major, batch): (&Matrix, bool, u32),
         (first, side_len): (u32, u32),
-        width: u32,
+        (width, first_slice): (u32, u32),
         threads: u32,
     ) -> Self {
         let t = thread_idx_x();
@@ -60,10 +61,12 @@ impl Part {
         let (side, depth) = if mn_major { (piece * PIECE, row) } else { (row, piece * PIECE) };
         let (side, next) = (first + side, u64::from(rows) * ld);
         let (far, near) = if mn_major { (depth, side) } else { (side, depth) };
+        let slice = if mn_major { u64::from(DEPTH) * ld } else { u64::from(DEPTH) };
+        let at_first = u64::from(far) * ld + u64::from(near) + u64::from(first_slice) * slice;
         Self {
-            p: base.wrapping_add((u64::from(far) * ld + u64::from(near)) as usize),
+            p: base.wrapping_add(at_first as usize),
             piece: next,
-            slice: if mn_major { u64::from(DEPTH) * ld } else { u64::from(DEPTH) },
+            slice,
             at,
             at_step: rows * 128,
             side,
@@ -122,7 +125,17 @@ pub(super) unsafe fn hopper<
     let (rows, threads) = (GROUPS * BLOCK, GROUPS * 128);
     let (tiles_m, tiles_n) = (args.m.div_ceil(rows), args.n.div_ceil(N));
     let per_matrix = tiles_m * tiles_n;
-    let (first, stride) = (block_idx_x(), grid_dim_x());
+    // A small tile's sum may be shared out in a cluster.
+    let may_split = GROUPS == 1 && N == split::SIDE;
+    let (first, stride, rank) = if may_split {
+        let (rank, block) = rank_and_block(args);
+        (block, grid_dim_x() >> args.split, rank)
+    } else {
+        (block_idx_x(), grid_dim_x(), 0)
+    };
+    // k = 0 is one slice of zeros.
+    let slices = args.k.div_ceil(DEPTH).max(1);
+    let (first_slice, slices) = if may_split { part_of(args, rank, slices) } else { (0, slices) };
     let tiles = (per_matrix * args.batch - first).div_ceil(stride);
     let place = |tile: u32| {
         let index = first + tile * stride;
@@ -133,21 +146,21 @@ pub(super) unsafe fn hopper<
     let mn_major = [args.a.transposed != 0, args.b.transposed == 0];
     let parts = |tile: u32| {
         let (batch, row0, column0) = place(tile);
-        let a = Part::new((&args.a, mn_major[0], batch), (row0, args.m), rows, threads);
-        let b = Part::new((&args.b, mn_major[1], batch), (column0, args.n), N, threads);
+        let a =
+            Part::new((&args.a, mn_major[0], batch), (row0, args.m), (rows, first_slice), threads);
+        let b =
+            Part::new((&args.b, mn_major[1], batch), (column0, args.n), (N, first_slice), threads);
         (a, b)
     };
     let smem = dynamic_shared_mem::<u8>();
     let ring = smem.add(smem.addr().wrapping_neg() % 1024);
-    // k = 0 is one slice of zeros.
-    let slices = args.k.div_ceil(DEPTH).max(1);
     let (mut a, mut b) = parts(0);
     dependency_wait();
     let load = |tile: u32, slice: u32, to: Shared<u8>| {
         if slice == 0 && tile > 0 {
             (a, b) = parts(tile);
         }
-        let k = args.k - slice * DEPTH;
+        let k = args.k.saturating_sub((first_slice + slice) * DEPTH);
         let b_to = to.add(GROUPS * BLOCK_BYTES);
         // SAFETY: a block is 512 pieces, over 128 threads for each block of rows; the caller's
         // promise.
@@ -161,6 +174,16 @@ pub(super) unsafe fn hopper<
     };
     let done = |tile: u32, slot: Shared<u8>| {
         let (batch, row0, column0) = place(tile);
+        if may_split && args.split > 0 {
+            // The ring is free: a block with a part of a tile makes no other.
+            let (parked, who) = (ring.cast::<f32>(), (thread_idx_x(), threads));
+            // SAFETY: a parked tile is smaller than the ring; the caller's promise.
+            unsafe {
+                park(parked, PARKED);
+                add_up(args, element, (batch, row0, column0), parked, |a, b| a + b, who);
+            }
+            return;
+        }
         if !ANY || args.c.unit == 16 && !<Float<false> as Target>::reads(args.beta) {
             let base = args.c.addr.cast::<u16>().as_ptr();
             let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);

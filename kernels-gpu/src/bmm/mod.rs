@@ -7,8 +7,14 @@ mod exact;
 mod gather;
 #[cfg(level_sm_90a)]
 mod hopper;
+#[cfg(level_sm_80)]
+mod int8;
 mod part;
+#[cfg(level_sm_90a)]
+mod ring;
 mod source;
+#[cfg(level_sm_90a)]
+mod split;
 mod target;
 #[cfg(level_sm_80)]
 mod thin;
@@ -39,40 +45,47 @@ macro_rules! entries {
     )* };
 }
 
-/// f32 whose groups are whole.
+/// f32.
 const F32: Float<true> = Float(RowType::F32 as u32);
 
 entries! {
     bmm_float_any(args): {
         let element = Float::<false>(args.element);
-        exact::<_, _, 8, 16, 2, 1, 1, 8, false>(args, element, element)
+        exact::<_, _, 8, 16, 2, 1, 1, 8, false, false>(args, element, element)
     };
-    bmm_f32_64(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true>(args, F32, F32);
-    bmm_f32_32(args): exact::<_, _, 4, 8, 2, 1, 2, 8, true>(args, F32, F32);
-    bmm_f32_16(args): exact::<_, _, 4, 4, 1, 1, 4, 16, true>(args, F32, F32);
-    bmm_i8_64(args): exact::<_, _, 8, 16, 2, 1, 1, 8, false>(args, Int8::<true>, Int32);
-    bmm_i8_16(args): exact::<_, _, 4, 4, 1, 1, 1, 4, false>(args, Int8::<false>, Int32);
+    bmm_f32_64(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
+    bmm_f32_32(args): exact::<_, _, 4, 8, 2, 1, 2, 8, true, true>(args, F32, F32);
+    bmm_f32_16(args): exact::<_, _, 4, 4, 1, 1, 4, 16, true, true>(args, F32, F32);
+    bmm_i8_16(args): exact::<_, _, 4, 4, 1, 1, 1, 4, false, false>(args, Int8, Int32);
+}
+
+#[cfg(not(level_sm_80))]
+entries! {
+    bmm_i8_64(args): exact::<_, _, 8, 16, 2, 1, 1, 8, false, false>(args, Int8, Int32);
 }
 
 #[cfg(level_sm_80)]
 entries! {
+    bmm_i8_64(args): int8::int8::<64, 2>(args);
+    bmm_i8_128(args): int8::int8::<128, 4>(args);
     bmm_bf16_mma32(args): direct::direct::<direct::Bf16>(args, Float::BF16);
     bmm_f16_mma32(args): direct::direct::<direct::F16>(args, Float::F16);
     bmm_tf32_mma32(args): direct::direct::<direct::Tf32>(args, Float(RowType::F32 as u32));
     bmm_f32_thin_long(args): thin::thin::<4>(args);
     bmm_f32_thin(args): thin::thin::<1>(args);
-    bmm_f32_128(args): exact::<_, _, 16, 16, 2, 2, 1, 8, true>(args, F32, F32);
+    bmm_f32_128(args): exact::<_, _, 16, 16, 2, 2, 1, 8, true, true>(args, F32, F32);
 }
 
 #[cfg(level_sm_90a)]
 entries! {
     bmm_bf16_gather64(args): gather::gather::<Bf16>(args, Float::BF16);
     bmm_f16_gather64(args): gather::gather::<F16>(args, Float::F16);
-    bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true>(args, F32, F32);
+    bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
+    bmm_f32_ring64(args): ring::ring(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);
-    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 1, 0, false>(args, Float::BF16);
+    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true>(args, Float::BF16);
     bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1, true>(args, Float::F16);
     bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0, false>(args, Float::F16);
-    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 1, 0, false>(args, Float::F16);
+    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 3, 0, true>(args, Float::F16);
 }

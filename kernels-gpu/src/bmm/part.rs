@@ -27,7 +27,8 @@ pub(super) struct Part<E, const Q: usize> {
     at_step: u32,
     /// Whether neighbours in memory are neighbours in k.
     along: bool,
-    fast: bool,
+    /// Whether groups of four are whole and aligned.
+    pub(super) fast: bool,
 }
 
 impl<E: Source, const Q: usize> Part<E, Q> {

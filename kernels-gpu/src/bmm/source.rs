@@ -5,8 +5,9 @@
 
 use contract::num::{RowType, bf16_to_f32};
 
+use crate::arch::dot::permute;
 use crate::arch::half::f16_to_f32;
-use crate::arch::mem::{ld_if, ld_u8, ld_word_or_half_if, ld_x2_if, ld_x4_if};
+use crate::arch::mem::{ld_if, ld_word_or_half_if, ld_x2_if, ld_x4_if};
 use crate::tile::simt::{Dot4, Fma, Term};
 
 /// The type of the elements of `A` and `B`.
@@ -45,12 +46,11 @@ pub(super) type Word<E> = <<E as Source>::Term as Term>::Word;
 /// A sum.
 pub(super) type Sum<E> = <<E as Source>::Term as Term>::Sum;
 
-/// A float type, one of [`RowType`]. `WHOLE`: groups of four are whole and aligned, in every row of
-/// memory of `A` and `B`.
+/// A float type, one of [`RowType`]. `SINGLE`: it is f32, which the compiler then knows.
 #[derive(Clone, Copy)]
-pub(super) struct Float<const WHOLE: bool>(pub(super) u32);
+pub(super) struct Float<const SINGLE: bool>(pub(super) u32);
 
-impl<const WHOLE: bool> Float<WHOLE> {
+impl<const SINGLE: bool> Float<SINGLE> {
     #[cfg(level_sm_80)]
     pub(super) const BF16: Self = Self(RowType::Bf16 as u32);
     pub(super) const F16: Self = Self(RowType::F16 as u32);
@@ -62,7 +62,7 @@ impl<const WHOLE: bool> Float<WHOLE> {
     }
 }
 
-impl<const WHOLE: bool> Source for Float<WHOLE> {
+impl<const SINGLE: bool> Source for Float<SINGLE> {
     type Term = Fma;
     const PER_WORD: u32 = 1;
     const MINUS_ZERO: f32 = -0.0;
@@ -76,14 +76,21 @@ impl<const WHOLE: bool> Source for Float<WHOLE> {
     unsafe fn along(self, p: *const u8, count: i32, fast: bool, pad: f32) -> [f32; 4] {
         let mut out = [pad; 4];
         let half = self.0 != Self::F32;
-        if !(WHOLE || fast) {
+        if !fast {
             let mut i = 0;
             while i < 4 {
                 let there = (i as i32) < count;
                 let p = p.wrapping_add(i * self.bytes() as usize);
                 // SAFETY: the caller's promise.
-                let bits = unsafe { ld_word_or_half_if(there, half, p) };
-                let value = if half { self.widen(bits as u16) } else { f32::from_bits(bits) };
+                let value = unsafe {
+                    if SINGLE {
+                        ld_if(there, p.cast())
+                    } else if half {
+                        self.widen(ld_word_or_half_if(there, true, p) as u16)
+                    } else {
+                        f32::from_bits(ld_word_or_half_if(there, false, p))
+                    }
+                };
                 out[i] = if there { value } else { pad };
                 i += 1;
             }
@@ -109,12 +116,11 @@ impl<const WHOLE: bool> Source for Float<WHOLE> {
     }
 }
 
-/// i8. `WHOLE`: every row of memory has a length and a place that 16 (along k) or 4 (across)
-/// divides, and is read in such pieces; else byte by byte.
+/// i8. Rows of memory may start anywhere.
 #[derive(Clone, Copy)]
-pub(super) struct Int8<const WHOLE: bool>;
+pub(super) struct Int8;
 
-impl<const WHOLE: bool> Source for Int8<WHOLE> {
+impl Source for Int8 {
     type Term = Dot4;
     const PER_WORD: u32 = 4;
     const MINUS_ZERO: u32 = 0;
@@ -126,20 +132,8 @@ impl<const WHOLE: bool> Source for Int8<WHOLE> {
 
     #[inline(always)]
     unsafe fn along(self, p: *const u8, count: i32, _: bool, _: u32) -> [u32; 4] {
-        let mut words = [0; 4];
-        if WHOLE {
-            // SAFETY: the caller's promise.
-            let quad = unsafe { ld_x4_if(count > 0, p.cast()) };
-            return if count > 0 { quad } else { words };
-        }
-        let mut i = 0;
-        while i < 16 {
-            let there = (i as i32) < count;
-            // SAFETY: the caller's promise.
-            words[i / 4] |= unsafe { byte(there, p.wrapping_add(i)) } << (8 * (i % 4));
-            i += 1;
-        }
-        words
+        // SAFETY: the caller's promise.
+        unsafe { window::<4, 5>(p, count) }
     }
 
     #[inline(always)]
@@ -149,51 +143,57 @@ impl<const WHOLE: bool> Source for Int8<WHOLE> {
         while row < 4 {
             let line = p.wrapping_add(row * ld as usize);
             let rest = if (row as i32) < rows { count } else { 0 };
-            if WHOLE {
-                // SAFETY: the caller's promise.
-                lines[row] = unsafe { ld_if(rest > 0, line.cast()) };
-            } else {
-                let mut i = 0;
-                while i < 4 {
-                    let there = (i as i32) < rest;
-                    // SAFETY: the caller's promise.
-                    lines[row] |= unsafe { byte(there, line.wrapping_add(i)) } << (8 * i);
-                    i += 1;
-                }
-            }
+            // SAFETY: the caller's promise.
+            [lines[row]] = unsafe { window::<1, 2>(line, rest) };
             row += 1;
         }
         transpose(lines)
     }
 }
 
-/// The byte at `p`, or 0 when `there` does not hold.
+/// `4 * WORDS` bytes from `p` on, wherever that is, of which `count` are there; zeros beyond. They are cut from
+/// `MORE = WORDS + 1` aligned words.
 ///
 /// # Safety
 ///
-/// When `there`: a readable global byte.
+/// `p` is a global address of `count` readable bytes that no thread writes meanwhile. The words that hold them are read
+/// whole: memory is allocated in words.
 #[inline(always)]
-unsafe fn byte(there: bool, p: *const u8) -> u32 {
-    if there {
-        // SAFETY: the caller's promise.
-        u32::from(unsafe { ld_u8(p) })
-    } else {
-        0
+pub(super) unsafe fn window<const WORDS: usize, const MORE: usize>(
+    p: *const u8,
+    count: i32,
+) -> [u32; WORDS] {
+    let count = count.clamp(0, 4 * WORDS as i32);
+    let over = p as u64 as u32 % 4;
+    let p = p.wrapping_sub(over as usize).cast::<u32>();
+    let end = if count > 0 { over as i32 + count } else { 0 };
+    let mut words = [0; MORE];
+    let mut i = 0;
+    while i < MORE {
+        // SAFETY: one of its bytes is there.
+        words[i] = unsafe { ld_if(4 * (i as i32) < end, p.wrapping_add(i)) };
+        i += 1;
     }
+    let mut out = [0; WORDS];
+    let mut i = 0;
+    while i < WORDS {
+        let word = permute(words[i], words[i + 1], 0x3210 + 0x1111 * over);
+        let bytes = (count - 4 * i as i32).clamp(0, 4);
+        out[i] = word & (!0u32).checked_shr(8 * (4 - bytes as u32)).unwrap_or(0);
+        i += 1;
+    }
+    out
 }
 
 /// A square of four by four bytes: word `i` of the result holds byte `i` of each word.
 #[inline(always)]
-fn transpose(rows: [u32; 4]) -> [u32; 4] {
-    let mut out = [0; 4];
-    let mut i = 0;
-    while i < 4 {
-        let mut j = 0;
-        while j < 4 {
-            out[i] |= (rows[j] >> (8 * i) & 0xff) << (8 * j);
-            j += 1;
-        }
-        i += 1;
-    }
-    out
+pub(super) fn transpose(rows: [u32; 4]) -> [u32; 4] {
+    let low = [permute(rows[0], rows[1], 0x5140), permute(rows[2], rows[3], 0x5140)];
+    let high = [permute(rows[0], rows[1], 0x7362), permute(rows[2], rows[3], 0x7362)];
+    [
+        permute(low[0], low[1], 0x5410),
+        permute(low[0], low[1], 0x7632),
+        permute(high[0], high[1], 0x5410),
+        permute(high[0], high[1], 0x7632),
+    ]
 }

@@ -38,14 +38,14 @@ pub(super) trait Target: Copy {
     unsafe fn store4(self, p: *mut u8, count: i32, fast: bool, values: [Self::Sum; 4]);
 }
 
-impl<const WHOLE: bool> Float<WHOLE> {
+impl<const SINGLE: bool> Float<SINGLE> {
     #[inline(always)]
     fn narrow(self, value: f32) -> u16 {
         if self.0 == Self::F16.0 { f32_to_f16(value) } else { f32_to_bf16(value) }
     }
 }
 
-impl<const WHOLE: bool> Target for Float<WHOLE> {
+impl<const SINGLE: bool> Target for Float<SINGLE> {
     type Sum = f32;
 
     #[inline(always)]

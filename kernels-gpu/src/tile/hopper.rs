@@ -122,7 +122,7 @@ pub unsafe fn multiply<
     mut load: impl FnMut(u32, u32, Shared<u8>),
     mut done: impl FnMut(u32, Shared<u8>),
 ) {
-    const { assert!((AHEAD == 1 || AHEAD == 2) && BEHIND < 2) };
+    const { assert!(AHEAD >= 1 && AHEAD <= 3 && BEHIND < 2) };
     let stages = AHEAD + BEHIND + 1;
     let slice_bytes = (GROUPS + N / BLOCK) * BLOCK_BYTES;
     let group = thread_idx_x() / 128;
@@ -136,10 +136,10 @@ pub unsafe fn multiply<
         let mut place = ring;
         while slice < slices {
             if ahead == 0 {
-                if AHEAD == 2 {
-                    wait_group::<1>()
-                } else {
-                    wait_group::<0>()
+                match AHEAD {
+                    1 => wait_group::<0>(),
+                    2 => wait_group::<1>(),
+                    _ => wait_group::<2>(),
                 }
                 wgmma::proxy_fence();
                 sync_threads();
@@ -323,6 +323,30 @@ pub unsafe fn for_each_eight<const N: u32>(
         sync_warp();
         c += 1;
     }
+}
+
+/// Puts the sums of a tile of 64 columns into shared memory, row by row, `ld` words from one to the next.
+///
+/// *Convergence*: as [`for_each_packed`].
+///
+/// # Safety
+///
+/// `to` starts 64 rows of the block's shared memory, `ld` is even, and nobody accesses them.
+#[inline(always)]
+pub unsafe fn park(to: Shared<f32>, ld: u32) {
+    let row = 16 * (thread_idx_x() / LANES) + lane_id() / 4;
+    let at = to.add(row * ld + 2 * (lane_id() % 4));
+    each_group!(64, J => {
+        let sums = wgmma::read::<J>();
+        let mut i = 0;
+        while i < 4 {
+            let at = at.add(i as u32 % 2 * 8 * ld + 16 * J + i as u32 / 2 * 8);
+            let [low, high] = [0, 1].map(|side| u64::from(sums[2 * i + side].to_bits()));
+            // SAFETY: the caller's promise.
+            unsafe { at.cast().write_u64(low | high << 32) };
+            i += 1;
+        }
+    });
 }
 
 /// Where in a chunk a word stands.

@@ -1,0 +1,77 @@
+//! A tile whose sum over k the blocks of a cluster share out among them: each makes a part of it, parks it in its shared
+//! memory, and then adds up and writes some of the rows of all. Only where the order of a sum is free.
+
+use contract::bmm::Args;
+
+use super::target::Target;
+use super::write::write;
+use crate::arch::cluster::{read_x4_of, sync_cluster};
+use crate::arch::shared::Shared;
+use crate::arch::thread::block_idx_x;
+use crate::arch::warp::Register;
+
+/// Side of such a tile.
+pub(super) const SIDE: u32 = 64;
+/// Words from one row of a parked tile to the next.
+pub(super) const PARKED: u32 = SIDE + 4;
+
+/// Which part of a tile this block makes, and which tile.
+#[inline(always)]
+pub(super) fn rank_and_block(args: &Args) -> (u32, u32) {
+    (block_idx_x() & (1 << args.split) - 1, block_idx_x() >> args.split)
+}
+
+/// The slices of a part of `slices`: the first one, and how many; at least one, where there are as many slices as parts.
+#[inline(always)]
+pub(super) fn part_of(args: &Args, rank: u32, slices: u32) -> (u32, u32) {
+    let first = (slices * rank) >> args.split;
+    (first, (slices * (rank + 1) >> args.split) - first)
+}
+
+/// Adds up the tiles that the blocks of this cluster have parked, and writes the rows that are this block's.
+///
+/// *Convergence*: all threads of the cluster call it.
+///
+/// # Safety
+///
+/// As for [`write`]; `parked` is the same in each block, whose threads have written all of its tile there.
+#[inline(always)]
+pub(super) unsafe fn add_up<C: Target>(
+    args: &Args,
+    element: C,
+    (batch, row0, column0): (u32, u32, u32),
+    parked: Shared<C::Sum>,
+    add: impl Fn(C::Sum, C::Sum) -> C::Sum,
+    (t, threads): (u32, u32),
+) {
+    sync_cluster();
+    let (rank, _) = rank_and_block(args);
+    let rows = SIDE >> args.split;
+    let mine = parked.add(rank * rows * PARKED);
+    let mut index = t;
+    while index < rows * (SIDE / 4) {
+        let at = mine.add(index / (SIDE / 4) * PARKED + 4 * (index % (SIDE / 4)));
+        let mut sum = [C::Sum::from_word(0); 4];
+        let mut other = 0;
+        while other < 1 << args.split {
+            // SAFETY: parked before the barrier; that block ends after the one below.
+            let part = unsafe { read_x4_of(other, at) };
+            let mut i = 0;
+            while i < 4 {
+                sum[i] = add(sum[i], part[i]);
+                i += 1;
+            }
+            other += 1;
+        }
+        // SAFETY: of this block's tile nobody but this thread, now and in `write`, accesses these four.
+        unsafe { at.write_x4(sum) };
+        index += threads;
+    }
+    let at = (row0 + rank * rows, column0);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let shape = (rows, SIDE, PARKED);
+        write(args, element, batch, at, (args.m, args.n), mine, shape, (t, threads));
+    }
+    sync_cluster();
+}
