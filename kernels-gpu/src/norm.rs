@@ -218,7 +218,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
             } else {
                 let load = |there: bool, first: u32| line.load(there, x, first);
                 let each = |s: u32, first: u32, x: X4<u32>| each(s, first, E::widen(x));
-                if (T == LONG_THREADS || !cfg!(level_sm_90)) && E::PIECE == 8 {
+                if !cfg!(level_sm_80) && E::PIECE == 8 {
+                    self.block.load::<_, 2>(chunk, [0; 4], load, each);
+                } else if (T == LONG_THREADS || !cfg!(level_sm_90)) && E::PIECE == 8 {
                     // There are no registers for more.
                     self.block.load::<_, 4>(chunk, [0; 4], load, each);
                 } else {
