@@ -151,7 +151,7 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[1], crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
-                .with_min_blocks(6);
+                .with_min_blocks(5);
 
             fn smem_bytes(args: &Args) -> u32 {
                 crate::row::smem_of(args.k, crate::row::MIDDLE, 1)
