@@ -8,8 +8,8 @@ use contract::layernorm::{
 use contract::layernorm::{LongBf16, LongF16, LongF32};
 use contract::num::fma;
 #[cfg(level_sm_90)]
-use contract::row::{LONG, LONG_THREADS};
-use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
+use contract::row::LONG;
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -17,8 +17,8 @@ use crate::arch::thread::opaque;
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
-use crate::norm::{Held, Long, Short, Tensors, entries};
-use crate::row::lanes::{Lanes, NARROW, ROWS, WIDE};
+use crate::norm::{Held, Long, Near, Tensors, entries};
+use crate::row::lanes::{Lanes, Turns, near, rows_of};
 use crate::row::{block, in_pieces};
 
 /// Those of the launch.
@@ -45,14 +45,14 @@ entries! { layernorm:
     layernorm_short_f32 ShortF32 Short<f32>;
     layernorm_short_f16 ShortF16 Short<F16>;
     layernorm_short_bf16 ShortBf16 Short<Bf16>;
-    layernorm_f32 MiddleF32 Long<f32, MIDDLE_THREADS, MIDDLE>;
-    layernorm_f16 MiddleF16 Long<F16, MIDDLE_THREADS, MIDDLE>;
-    layernorm_bf16 MiddleBf16 Long<Bf16, MIDDLE_THREADS, MIDDLE>;
+    layernorm_f32 MiddleF32 Long<f32, MIDDLE_THREADS, MIDDLE, 4>;
+    layernorm_f16 MiddleF16 Long<F16, MIDDLE_THREADS, MIDDLE, 4>;
+    layernorm_bf16 MiddleBf16 Long<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
 }
 
 #[cfg(level_sm_90)]
 entries! { layernorm:
-    layernorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG>;
-    layernorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG>;
-    layernorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG>;
+    layernorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG, 8>;
+    layernorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG, 8>;
+    layernorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG, 8>;
 }

@@ -7,7 +7,7 @@ use crate::arch::mem::X4;
 use crate::arch::thread::sync_threads;
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, Partials};
+use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw};
 use crate::row::{Line, map};
 
 /// The tensors of a norm, at a row.
@@ -21,7 +21,7 @@ pub struct Norm<E, const PIECES: bool> {
     weight: *const E,
     /// Offset, or null.
     bias: *const E,
-    /// `y[m, 0]`.
+    /// `y[0, 0]`: where the row is comes anew where it is needed, which takes no register in between.
     y: *mut E,
 }
 
@@ -39,7 +39,7 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
         let at = |p: DevPtr<u8>| p.cast::<E>().as_ptr().wrapping_add(line.start);
         let delta = if delta.is_null() { core::ptr::null() } else { at(delta).cast_const() };
         let (weight, bias) = (weight.cast().as_ptr(), bias.cast().as_ptr());
-        Self { line, x: at(x), delta, weight, bias, y: at(y) }
+        Self { line, x: at(x), delta, weight, bias, y: y.cast().as_ptr() }
     }
 
     /// Whether there is a residual add.
@@ -95,13 +95,13 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
         let (w, b) = (or(self.weight, beside[0], 1.0), or(self.bias, beside[1], -0.0));
         let y = map::<E, PIECES>(x, |i, x| value(x, w[i], b[i]));
         // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.y, first, E::narrow(y)) };
+        unsafe { self.line.store(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
     }
 }
 
 /// A row that waits somewhere.
 pub trait Held<E: Float> {
-    /// A sum over the row: `step(acc, x)`. `which` is 0 and 1 for the two sums of a kernel.
+    /// A sum over the row: `step(acc, x)`. `which` is 0 and 1 for the two sums of a kernel; zeros leave the first as it is.
     ///
     /// # Safety
     ///
@@ -116,69 +116,63 @@ pub trait Held<E: Float> {
     unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32);
 }
 
-/// A short row, in registers, `LEN` elements and less a lane.
-pub struct Short<E, const LEN: usize> {
+/// A row in the registers of the lanes of a warp, or of `W` warps.
+pub struct Near<E, const W: u32> {
     norm: Norm<E, true>,
-    lanes: Lanes,
-    x: [X4<u32>; MOST],
+    lanes: Lanes<W>,
+    x: Pieces,
 }
 
-impl<E: Float, const LEN: usize> Short<E, LEN> {
-    /// Loads rows of these lanes.
+impl<E: Float, const W: u32> Near<E, W> {
+    /// Asks for the first pieces of row `m`.
     ///
     /// # Safety
     ///
     /// The tensors are those of the contract, in pieces; block and grid are the contract's.
     #[inline(always)]
-    pub unsafe fn load<const R: usize>(
-        tensors: Tensors,
-        shape: Shape,
-        lanes: Lanes,
-        m: impl Fn(u32) -> u32,
-    ) -> [Self; R] {
-        let mut rows: [Self; R] = core::array::from_fn(|r| {
-            let norm = Norm::<E, true>::new(tensors, shape, m(r as u32));
-            let line = &norm.line;
-            let mut x = [[0; 4]; MOST];
-            lanes.each::<E, LEN>(|n, first| {
-                // SAFETY: a piece of the row.
-                x[n] = unsafe { line.load(first < line.k, norm.x.cast_const(), first) };
+    pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
+        let norm = Norm::<E, true>::new(tensors, shape, m);
+        // SAFETY: pieces of the row.
+        unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
+    }
+
+    /// Row `m`, for which [`Near::ask`] asked, with the residual added.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Near::ask`].
+    #[inline(always)]
+    pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
+        let norm = Norm::<E, true>::new(tensors, shape, m);
+        // SAFETY: pieces of the row.
+        let mut raw = unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
+        if norm.adds() {
+            lanes.own::<E>(&norm.line, |n, first| {
+                // SAFETY: a piece of the row that this lane has.
+                raw[n] =
+                    unsafe { norm.add(first, raw[n], norm.line.load(true, norm.delta, first)) };
             });
-            Self { norm, lanes, x }
-        });
-        let mut r = 0;
-        while r < R {
-            let Self { norm, x, .. } = &mut rows[r];
-            if norm.adds() {
-                lanes.own::<E, LEN>(&norm.line, |n, first| {
-                    // SAFETY: a piece of the row that this lane has.
-                    x[n] =
-                        unsafe { norm.add(first, x[n], norm.line.load(true, norm.delta, first)) };
-                });
-            }
-            r += 1;
         }
-        rows
+        let mut x = [[0.0; 8]; MOST];
+        lanes.each::<E>(|n, _| x[n] = E::widen(raw[n]));
+        Self { norm, lanes, x }
     }
 }
 
-impl<E: Float, const LEN: usize> Held<E> for Short<E, LEN> {
+impl<E: Float, const W: u32> Held<E> for Near<E, W> {
     #[inline(always)]
-    unsafe fn sum(&mut self, _: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
-        let mut partials = Partials::new();
-        self.lanes.own::<E, LEN>(&self.norm.line, |n, _| {
-            partials.take::<E>(n, E::widen(self.x[n]), &step);
-        });
-        self.lanes.tree::<E>(partials)
+    unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
+        // SAFETY: handed on.
+        unsafe { self.lanes.sum::<E>(which, &self.norm.line, &self.x, step) }
     }
 
     #[inline(always)]
     unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
-        self.lanes.own::<E, LEN>(&self.norm.line, |n, first| {
+        self.lanes.own::<E>(&self.norm.line, |n, first| {
             // SAFETY: a piece of this lane.
             unsafe {
                 let beside = self.norm.beside(true, first);
-                self.norm.write(first, E::widen(self.x[n]), beside, &value);
+                self.norm.write(first, self.x[n], beside, &value);
             }
         });
     }
@@ -224,7 +218,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
             } else {
                 let load = |there: bool, first: u32| line.load(there, x, first);
                 let each = |s: u32, first: u32, x: X4<u32>| each(s, first, E::widen(x));
-                if (T == LONG_THREADS || !cfg!(level_sm_90)) && E::PIECE == 8 {
+                if !cfg!(level_sm_80) && E::PIECE == 8 {
+                    self.block.load::<_, 2>(chunk, [0; 4], load, each);
+                } else if (T == LONG_THREADS || !cfg!(level_sm_90)) && E::PIECE == 8 {
                     // There are no registers for more.
                     self.block.load::<_, 4>(chunk, [0; 4], load, each);
                 } else {
@@ -302,48 +298,57 @@ macro_rules! entries {
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
     (@ Short<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
-        let lanes = Lanes::new($args.m, $args.k);
-        let pieces = in_pieces::<$element>($args.k, &tensors(&$args));
+        let turns = Turns::new::<$element>($args.m, $args.k);
+        let all = tensors(&$args);
+        let pieces = in_pieces::<$element>($args.k, &all);
         // Older compilers do not fit a row into the registers.
         if cfg!(level_sm_80) && pieces {
-            let (first, step) = lanes.first_row();
-            let all = tensors(&$args);
+            let lanes = Lanes::<1>::new::<$element>($args.k);
+            let ask = |turn| Near::<$element, 1>::ask(all, $shape, lanes, turns.row(turn));
             let mut turn = 0;
-            while lanes.more(turn) {
-                let m = |i: u32| lanes.row(first, step, turn + i);
-                if lanes.narrow($args.k) {
-                    let rows = Short::<$element, NARROW>::load::<ROWS>(all, $shape, lanes, m);
-                    for row in rows {
-                        $body(&$args, row);
-                    }
-                    turn = opaque(turn + ROWS as u32);
-                } else {
-                    let [row] = Short::<$element, WIDE>::load(all, $shape, lanes, m);
-                    $body(&$args, row);
-                    turn = opaque(turn + 1);
-                }
+            let mut next = ask(0);
+            while turns.more(turn) {
+                let row = Near::<$element, 1>::new(all, $shape, lanes, turns.row(turn), next);
+                turn = opaque(turn + 1);
+                next = ask(turn);
+                $body(&$args, row);
             }
         } else {
-            let (mut m, end) = lanes.warp_rows($args.m);
+            let (mut m, end) = turns.warp_rows($args.m);
             while m < end {
                 if !cfg!(level_sm_80) && pieces {
-                    let row = Long::<$element, 32, SHORT, true>::new(tensors(&$args), $shape, m);
-                    $body(&$args, row);
+                    $body(&$args, Long::<$element, 32, SHORT, true>::new(all, $shape, m));
                 } else {
-                    let row = Long::<$element, 32, SHORT, false>::new(tensors(&$args), $shape, m);
-                    $body(&$args, row);
+                    $body(&$args, Long::<$element, 32, SHORT, false>::new(all, $shape, m));
                 }
                 sync_warp();
                 m += WARPS;
             }
         }
     }};
-    (@ Long<$element:ident, $threads:ident, $room:ident> $shape:ident, $args:ident, $body:ident) => {{
-        let (all, m) = (tensors(&$args), block::row::<$threads>($args.k));
-        if in_pieces::<$element>($args.k, &all) {
-            $body(&$args, Long::<$element, $threads, $room, true>::new(all, $shape, m))
-        } else {
-            $body(&$args, Long::<$element, $threads, $room, false>::new(all, $shape, m))
+    (@ Long<$element:ident, $threads:ident, $room:ident, $warps:literal> $shape:ident, $args:ident, $body:ident) => {{
+        let all = tensors(&$args);
+        let halves = <$element as Float>::PIECE == 8;
+        let pieces = in_pieces::<$element>($args.k, &all);
+        if pieces && near::<$element, $warps>($args.k) {
+            let lanes = Lanes::<$warps>::new::<$element>($args.k);
+            let m = lanes.row();
+            let x = Near::<$element, $warps>::ask(all, $shape, lanes, m);
+            return $body(&$args, Near::<$element, $warps>::new(all, $shape, lanes, m, x));
+        }
+        let count = rows_of::<$element, $warps>($args.k);
+        let mut rows = block::Rows::<$threads>::new($args.k, count);
+        loop {
+            let m = rows.m;
+            if !pieces {
+                $body(&$args, Long::<$element, $threads, $room, false>::new(all, $shape, m));
+            } else if !halves || !cfg!(level_sm_90) || $threads == LONG_THREADS {
+                // Where there are long blocks, others have no longer rows.
+                $body(&$args, Long::<$element, $threads, $room, true>::new(all, $shape, m));
+            }
+            if !rows.next() {
+                return;
+            }
         }
     }};
 }

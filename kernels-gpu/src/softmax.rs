@@ -5,8 +5,8 @@
 
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
-use contract::row::{LONG, LONG_THREADS};
-use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
+use contract::row::LONG;
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 use contract::softmax::{
     Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
     term, term_half, visible,
@@ -23,14 +23,17 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, NARROW, Partials, ROWS, WIDE};
+use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near, rows_of};
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
 struct Row<E, const PIECES: bool> {
     line: Line<PIECES>,
+    /// `x[0, 0]`: where the row is comes anew where it is needed, which takes no registers in between.
     x: *const E,
+    /// The row's in the mask.
     mask: *const E,
+    /// `y[0, 0]`.
     y: *mut E,
     /// Whether there is a mask.
     masked: bool,
@@ -51,14 +54,20 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         let seen = if line.k == 0 { 0 } else { visible(m, args.k, args.queries) };
         Self {
             line,
-            x: at(args.x, line.start).cast_const(),
+            x: at(args.x, 0).cast_const(),
             mask: at(args.mask, mask).cast_const(),
-            y: at(args.y, line.start),
+            y: at(args.y, 0),
             masked,
             seen,
             scale: args.scale,
             log: args.log == 1,
         }
+    }
+
+    /// The row's scores.
+    #[inline(always)]
+    fn row(&self) -> *const E {
+        self.x.wrapping_add(self.line.start)
     }
 
     /// The item of the scores, as far as it is seen.
@@ -69,7 +78,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
     #[inline(always)]
     unsafe fn load(&self, there: bool, first: u32) -> X4<u32> {
         // SAFETY: the caller's promise.
-        unsafe { self.line.load(there && first < self.seen, self.x, first) }
+        unsafe { self.line.load(there && first < self.seen, self.row(), first) }
     }
 
     /// The items of the scores and of the mask.
@@ -142,7 +151,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
             map::<E, PIECES>(v, |_, v| v * closing)
         };
         // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.y, first, E::narrow(y)) };
+        unsafe { self.line.store(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
     }
 }
 
@@ -177,27 +186,26 @@ fn terms<E: Float, const PIECES: bool>(v: Piece, shift: f32) -> Piece {
 unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let lanes = Lanes::new(args.m, args.k);
+    let turns = Turns::new::<E>(args.m, args.k);
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
     if cfg!(level_sm_80) && pieces {
-        let (first, step) = lanes.first_row();
-        let mut turn = 0;
-        while lanes.more(turn) {
-            let row = |i: usize| Row::<E, true>::new(args, lanes.row(first, step, turn + i as u32));
-            // SAFETY: handed on.
-            unsafe {
-                if lanes.narrow(args.k) {
-                    short_rows::<E, NARROW, ROWS>(core::array::from_fn(row), lanes);
-                    turn = opaque(turn + ROWS as u32);
-                } else {
-                    short_rows::<E, WIDE, 1>(core::array::from_fn(row), lanes);
-                    turn = opaque(turn + 1);
-                }
+        let lanes = Lanes::<1>::new::<E>(args.k);
+        let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
+        // SAFETY: handed on.
+        unsafe {
+            let mut next = row(0).ask(lanes);
+            let mut turn = 0;
+            while turns.more(turn) {
+                let (own, raw) = (row(turn), next);
+                turn = opaque(turn + 1);
+                let raw = own.rest(lanes, raw);
+                next = row(turn).ask(lanes);
+                own.held(lanes, raw);
             }
         }
     } else {
-        let (mut m, end) = lanes.warp_rows(args.m);
+        let (mut m, end) = turns.warp_rows(args.m);
         while m < end {
             // SAFETY: handed on; the warp has shared memory for a short row.
             unsafe {
@@ -213,60 +221,83 @@ unsafe fn short<E: Float>(args: &Args) {
     }
 }
 
-/// # Safety
-///
-/// As for [`short`]; these lanes have the rows, `LEN` elements and less a lane.
-#[inline(always)]
-unsafe fn short_rows<E: Float, const LEN: usize, const R: usize>(
-    rows: [Row<E, true>; R],
-    lanes: Lanes,
-) {
-    let mut raw = [[[0; 4]; MOST]; R];
-    let mut v = [[[0.0; 8]; MOST]; R];
-    let mut r = 0;
-    while r < R {
-        // SAFETY: pieces of a row of the contract's table.
-        lanes.each::<E, LEN>(|n, first| raw[r][n] = unsafe { rows[r].load(true, first) });
-        r += 1;
+impl<E: Float> Row<E, true> {
+    /// Asks for the first pieces of the scores that this lane has, as far as they are seen.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn ask<const W: u32>(&self, lanes: Lanes<W>) -> Raw {
+        // SAFETY: the caller's promise.
+        unsafe { lanes.load(&self.line, self.row(), self.seen, false, NOTHING) }
     }
-    let mut r = 0;
-    while r < R {
-        let (row, v) = (&rows[r], &mut v[r]);
-        let mut top = f32::NEG_INFINITY;
-        let mut take = |n: usize, scores: Piece| {
-            v[n] = scores;
-            top = larger::<E, true>(top, scores);
-        };
-        if row.masked {
-            lanes.own::<E, LEN>(&row.line, |n, first| {
-                // SAFETY: as above.
-                let mask = unsafe { row.line.load(first < row.seen, row.mask, first) };
-                take(n, row.scores(first, raw[r][n], Some(mask)));
+
+    /// The others beside them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn rest<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Raw {
+        // SAFETY: the caller's promise.
+        unsafe { lanes.load(&self.line, self.row(), self.seen, true, raw) }
+    }
+
+    /// The scores of these lanes' pieces, minus infinity where there are none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn all_scores<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Pieces {
+        let mut v = [[0.0; 8]; MOST];
+        if self.masked {
+            lanes.each::<E>(|n, first| {
+                // SAFETY: a piece of a row of the mask.
+                let mask = unsafe { self.line.load(first < self.seen, self.mask, first) };
+                let mask = E::widen(mask);
+                v[n] = map::<E, true>(E::widen(raw[n]), |i, x| score(x, self.scale, mask[i]));
             });
+        } else if self.scale == 1.0 {
+            lanes.each::<E>(|n, _| v[n] = E::widen(raw[n]));
         } else {
-            lanes.own::<E, LEN>(&row.line, |n, first| {
-                take(n, row.scores(first, raw[r][n], None));
+            lanes.each::<E>(|n, _| {
+                v[n] = map::<E, true>(E::widen(raw[n]), |_, x| score(x, self.scale, -0.0));
             });
         }
-        let top = lanes.max(top);
-        let shift = shift(top);
-        let mut partials = Partials::new();
-        if row.log {
-            lanes.own::<E, LEN>(&row.line, |n, _| {
-                partials.take::<E>(n, terms::<E, true>(v[n], shift), |acc, e| acc + e);
-            });
-        } else {
-            lanes.own::<E, LEN>(&row.line, |n, _| {
-                v[n] = terms::<E, true>(v[n], shift);
-                partials.take::<E>(n, v[n], |acc, e| acc + e);
+        if !lanes.full(self.seen) {
+            lanes.each::<E>(|n, first| {
+                let seen = |i: usize| first + (i as u32) < self.seen;
+                v[n] = map::<E, true>(v[n], |i, v| if seen(i) { v } else { f32::NEG_INFINITY });
             });
         }
-        let closing = closing(lanes.tree::<E>(partials), top, row.log);
-        lanes.own::<E, LEN>(&row.line, |n, first| {
-            // SAFETY: a piece of the row that this lane has.
-            unsafe { row.write(first, v[n], shift, closing) };
-        });
-        r += 1;
+        v
+    }
+
+    /// The output of a row that waits in the registers of these lanes.
+    ///
+    /// # Safety
+    ///
+    /// The row is one of the contract's table; `raw` comes from it.
+    #[inline(always)]
+    unsafe fn held<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) {
+        // SAFETY: pieces of the row; each function of `lanes` is called once.
+        unsafe {
+            let mut v = self.all_scores(lanes, raw);
+            let mut top = f32::NEG_INFINITY;
+            lanes.each::<E>(|n, _| top = larger::<E, true>(top, v[n]));
+            let top = lanes.max(top);
+            let shift = shift(top);
+            lanes.each::<E>(|n, _| v[n] = terms::<E, true>(v[n], shift));
+            let sum = lanes.sum::<E>(0, &self.line, &v, |acc, e| acc + e);
+            let closing = closing(sum, top, self.log);
+            if self.log {
+                // Scores and terms together would take too many registers.
+                v = self.all_scores(lanes, self.rest(lanes, self.ask(lanes)));
+            }
+            lanes.own::<E>(&self.line, |n, first| self.write(first, v[n], shift, closing));
+        }
     }
 }
 
@@ -274,15 +305,28 @@ unsafe fn short_rows<E: Float, const LEN: usize, const R: usize>(
 ///
 /// As for [`short`].
 #[inline(always)]
-unsafe fn long<E: Float, const T: u32, const ROOM: u32>(args: &Args) {
+unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Args) {
     launch_dependents();
     dependency_wait();
+    let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // SAFETY: handed on.
     unsafe {
-        if in_pieces::<E>(args.k, &[args.x, args.y, args.mask]) {
-            held_row::<E, T, ROOM, true>(Row::new(args, block::row::<T>(args.k)));
-        } else {
-            held_row::<E, T, ROOM, false>(Row::new(args, block::row::<T>(args.k)));
+        if pieces && near::<E, W>(args.k) {
+            let lanes = Lanes::<W>::new::<E>(args.k);
+            let row = Row::<E, true>::new(args, lanes.row());
+            return row.held(lanes, row.rest(lanes, row.ask(lanes)));
+        }
+        let mut rows = block::Rows::<T>::new(args.k, rows_of::<E, W>(args.k));
+        loop {
+            if !pieces {
+                held_row::<E, T, ROOM, false>(Row::new(args, rows.m));
+            } else if E::PIECE == 4 || !cfg!(level_sm_90) || T == LONG_THREADS {
+                // Where there are long blocks, others have no longer rows.
+                held_row::<E, T, ROOM, true>(Row::new(args, rows.m));
+            }
+            if !rows.next() {
+                return;
+            }
         }
     }
 }
@@ -369,14 +413,14 @@ entries! {
     softmax_short_f32 ShortF32 short::<f32>;
     softmax_short_f16 ShortF16 short::<F16>;
     softmax_short_bf16 ShortBf16 short::<Bf16>;
-    softmax_f32 MiddleF32 long::<f32, MIDDLE_THREADS, MIDDLE>;
-    softmax_f16 MiddleF16 long::<F16, MIDDLE_THREADS, MIDDLE>;
-    softmax_bf16 MiddleBf16 long::<Bf16, MIDDLE_THREADS, MIDDLE>;
+    softmax_f32 MiddleF32 long::<f32, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_f16 MiddleF16 long::<F16, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_bf16 MiddleBf16 long::<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
 }
 
 #[cfg(level_sm_90)]
 entries! {
-    softmax_long_f32 LongF32 long::<f32, LONG_THREADS, LONG>;
-    softmax_long_f16 LongF16 long::<F16, LONG_THREADS, LONG>;
-    softmax_long_bf16 LongBf16 long::<Bf16, LONG_THREADS, LONG>;
+    softmax_long_f32 LongF32 long::<f32, LONG_THREADS, LONG, 8>;
+    softmax_long_f16 LongF16 long::<F16, LONG_THREADS, LONG, 8>;
+    softmax_long_bf16 LongBf16 long::<Bf16, LONG_THREADS, LONG, 8>;
 }

@@ -192,8 +192,9 @@ impl CudaBackend {
         L: Kernel<Args = S::Args>,
     {
         use contract::row::{Owner, grid, owner};
-        let owner = owner(k, element.bytes() as u32);
-        let grid = grid(m, k, owner);
+        let bytes = element.bytes() as u32;
+        let owner = owner(k, bytes);
+        let grid = grid(m, k, bytes, owner);
         // SAFETY: by the caller.
         unsafe {
             match owner {

@@ -192,8 +192,10 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         let lines = !global && args.lines(size_of::<T>() as u32);
         let channels = (pooling.n * pooling.c) as u64;
         let threads = match (global, last) {
-            // Eight lanes a channel.
-            (true, false) => 8 * channels,
+            // Eight lanes a channel, or several.
+            (true, false) => {
+                (8 * channels).div_ceil(u64::from(args.staged(size_of::<T>() as u32).max(1)))
+            }
             (true, true) => channels / piece as u64,
             (false, _) => {
                 let across = if lines { w.out.div_ceil(16 / size_of::<T>() as u32) } else { w.out };

@@ -437,7 +437,10 @@ impl List {
         ];
         for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32);
-            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (2, 9000)].into_iter().enumerate() {
+            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (3, 1032), (2, 5000), (2, 9000)]
+                .into_iter()
+                .enumerate()
+            {
                 let [softmax, layernorm, rmsnorm] =
                     families.map(|[short, middle, long]| match owner(k) {
                         Owner::Lanes(_) => short,

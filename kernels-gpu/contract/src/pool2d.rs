@@ -27,6 +27,15 @@ pub const THREADS: u32 = 256;
 /// Outputs of a thread, one below the other.
 pub const ROWS: u32 = 4;
 
+/// Shared memory that the images of a block come through, in bytes: [`Args::staged`].
+pub const STAGE_BYTES: u32 = 40 * 1024;
+
+/// Most images of eight lanes that come through it.
+const STAGE_TIMES: u32 = 8;
+
+/// Shared memory behind them, which is read and not used.
+const BEHIND: u32 = 64 * 4;
+
 /// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
 pub const MAX_SIDE: usize = 1 << 24;
 
@@ -128,19 +137,41 @@ pub struct Args {
 
 impl Args {
     /// Whether the kernels for lines of images take these windows, of elements of `bytes`: rows innermost and in pieces of 16
-    /// bytes; windows of 3 by 3 with a padding of 1 across, or 2 by 2 without, none of which ends a column behind that.
+    /// bytes; windows of 3 by 3 with a padding of 1 across, or 2 by 2 without, as far apart down as across, none of which ends a
+    /// column behind that.
     pub const fn lines(&self, bytes: u32) -> bool {
         let (h, w) = (&self.h, &self.w);
         let known = matches!((w.kernel, w.stride, w.padding), (3, 1 | 2, 1) | (2, 2, 0));
         self.channels_last == 0
             && known
             && h.kernel == w.kernel
+            && h.stride == w.stride
             && w.out * w.stride <= w.len
             && h.dilation == 1
             && w.dilation == 1
             && (w.len * bytes).is_multiple_of(16)
             && self.x.addr().is_multiple_of(16)
             && self.y.addr().is_multiple_of(16)
+    }
+
+    /// How many times 32 whole images of elements of `bytes` a block has, which come through its shared memory side by side:
+    /// channels first, and few enough taps. 0 where they do not.
+    #[inline(always)]
+    pub const fn staged(&self, bytes: u32) -> u32 {
+        let image = self.h.len as u64 * self.w.len as u64 * (THREADS / 8 * bytes) as u64;
+        if self.channels_last == 1 || image > STAGE_BYTES as u64 || !self.x.addr().is_multiple_of(16) {
+            return 0;
+        }
+        let times = STAGE_BYTES / image as u32;
+        if times < STAGE_TIMES { times } else { STAGE_TIMES }
+    }
+
+    /// Shared memory of a block that makes whole images of elements of `bytes`.
+    const fn stage_bytes(&self, bytes: u32) -> u32 {
+        match self.staged(bytes) {
+            0 => 0,
+            times => self.h.len * self.w.len * (THREADS / 8 * bytes) * times + BEHIND,
+        }
     }
 }
 
@@ -163,10 +194,30 @@ kernels! {
     PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
     PiecesF16 "pool2d_pieces_f16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
     PiecesBf16 "pool2d_pieces_bf16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
-    LinesF32 "pool2d_lines_f32" 2 "Windows over images of `f32`, 16 bytes of columns a thread: [`Args::lines`].";
-    LinesF16 "pool2d_lines_f16" 2 "The same of f16.";
-    LinesBf16 "pool2d_lines_bf16" 2 "The same of bf16.";
-    GlobalF32 "pool2d_global_f32" 2 "Whole images of `f32`.";
+    LinesF32 "pool2d_lines_f32" 3 "Windows over images of `f32`, 16 bytes of columns a thread: [`Args::lines`].";
+    LinesF16 "pool2d_lines_f16" 3 "The same of f16.";
+    LinesBf16 "pool2d_lines_bf16" 3 "The same of bf16.";
+}
+
+macro_rules! global {
+    ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, THREADS).with_min_blocks(2).with_smem(STAGE_BYTES + BEHIND);
+
+            fn smem_bytes(args: &Args) -> u32 {
+                args.stage_bytes($bytes)
+            }
+        }
+    )*};
+}
+
+global! {
+    GlobalF32 "pool2d_global_f32" 4 "Whole images of `f32`.";
     GlobalF16 "pool2d_global_f16" 2 "Whole images of f16.";
     GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16.";
 }

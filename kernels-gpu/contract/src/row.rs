@@ -1,7 +1,7 @@
 //! How the families that reduce rows spread them over threads: softmax, layernorm, rmsnorm.
 //!
-//! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers; longer ones belong to a block, or to the
-//! blocks of a cluster, and wait in shared memory as `f32`; those that do not fit there pass through it in chunks, and
+//! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers, longer ones of up to 8,192 elements in those of
+//! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory as `f32`; those that do not fit there pass through it in chunks, and
 //! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
 //! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
 //!
@@ -18,9 +18,13 @@ pub const MIDDLE_THREADS: u32 = 128;
 /// Threads of a block that has one longer row, or its part of one.
 pub const LONG_THREADS: u32 = 256;
 
-/// Most elements, of `bytes` each, of a row of a block of [`MIDDLE_THREADS`] where there is another choice. Measured.
-const fn few(bytes: u32) -> u32 {
-    if bytes == 4 { 4096 } else { MIDDLE }
+/// Most elements of a row of a block of [`MIDDLE_THREADS`] where there is another choice: what its registers hold.
+pub const FEW: u32 = 4096;
+
+/// Rows of `k` elements of `bytes` each that a block of [`MIDDLE_THREADS`] has beside each other.
+#[inline(always)]
+pub const fn beside(k: u32, bytes: u32) -> u32 {
+    if bytes == 2 && k <= FEW / 2 { 2 } else { 1 }
 }
 
 /// Most elements of a short row.
@@ -72,21 +76,30 @@ pub enum Owner {
 /// Who has a row of `k` elements of `bytes` each.
 #[inline(always)]
 pub const fn owner(k: u32, bytes: u32) -> Owner {
+    // 32 elements a lane, but no fewer lanes than bytes: they read side by side.
+    let (lanes, least) = (k.next_power_of_two() / 32, bytes);
     match k {
-        0..=64 => Owner::Lanes(8),
-        65..=128 => Owner::Lanes(16),
-        129..=SHORT => Owner::Lanes(32),
-        _ if k <= few(bytes) => Owner::Block,
+        0..=SHORT if lanes < least => Owner::Lanes(least),
+        0..=SHORT => Owner::Lanes(lanes),
+        _ if k <= FEW => Owner::Block,
         _ => Owner::LongBlock,
     }
 }
 
-/// Rows that lanes of `m` rows of `k` elements have one after the other: more than one where rows are many and
-/// short, so that a block lives long enough to be worth its start.
+/// Rows that lanes of `m` rows of `k` elements of `bytes` each have one after the other: more than one where rows are many,
+/// so that a block lives long enough to be worth its start, and one is loaded while another is worked on.
 #[inline(always)]
-pub const fn turns(m: u32, k: u32, lanes: u32) -> u32 {
-    let most = if k > SHORT / 2 { 1 } else { SHORT / if k < 128 { 128 } else { k } };
-    let many = m / (THREADS / lanes) / 2048;
+pub const fn turns(m: u32, k: u32, lanes: u32, bytes: u32) -> u32 {
+    let k = if k < 128 { 128 } else { k };
+    // 16-bit elements leave registers for a row on its way.
+    let (most, blocks) = if bytes == 2 {
+        (4 * SHORT / k, 1024)
+    } else if k > SHORT / 2 {
+        (1, 2048)
+    } else {
+        (SHORT / k, 2048)
+    };
+    let many = m / (THREADS / lanes) / blocks;
     if many < 1 {
         1
     } else if many < most {
@@ -96,11 +109,11 @@ pub const fn turns(m: u32, k: u32, lanes: u32) -> u32 {
     }
 }
 
-/// Blocks of a launch over `m` rows of `k` elements.
-pub const fn grid(m: u32, k: u32, owner: Owner) -> [u32; 3] {
+/// Blocks of a launch over `m` rows of `k` elements of `bytes` each.
+pub const fn grid(m: u32, k: u32, bytes: u32, owner: Owner) -> [u32; 3] {
     let blocks = match owner {
-        Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, k, lanes)),
-        Owner::Block => m,
+        Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, k, lanes, bytes)),
+        Owner::Block => m.div_ceil(beside(k, bytes)),
         Owner::LongBlock => m * split(k),
     };
     [blocks, 1, 1]
@@ -138,7 +151,7 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[1], crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
-                .with_min_blocks(7);
+                .with_min_blocks(5);
 
             fn smem_bytes(args: &Args) -> u32 {
                 crate::row::smem_of(args.k, crate::row::MIDDLE, 1)
@@ -173,18 +186,19 @@ mod tests {
 
     #[test]
     fn rows_have_their_owners() {
-        for bytes in [2, 4] {
-            let owner = |k| owner(k, bytes);
-            assert_eq!((owner(1), owner(64)), (Owner::Lanes(8), Owner::Lanes(8)));
-            assert_eq!((owner(65), owner(128)), (Owner::Lanes(16), Owner::Lanes(16)));
-            assert_eq!((owner(129), owner(1024)), (Owner::Lanes(32), Owner::Lanes(32)));
-            assert_eq!((owner(1025), owner(few(bytes))), (Owner::Block, Owner::Block));
-            assert_eq!(owner(few(bytes) + 1), Owner::LongBlock);
-        }
-        assert_eq!(grid(3, 40_000, Owner::LongBlock), [12, 1, 1]);
-        assert_eq!(grid(100, 64, Owner::Lanes(8)), [4, 1, 1]);
-        assert_eq!(grid(1 << 20, 64, Owner::Lanes(8)), [4096, 1, 1]);
-        assert_eq!(grid(100, 2000, Owner::Block), [100, 1, 1]);
+        let lanes = |k| [4, 2].map(|bytes| owner(k, bytes));
+        assert_eq!(lanes(1), [Owner::Lanes(4), Owner::Lanes(2)]);
+        assert_eq!(lanes(65), [Owner::Lanes(4), Owner::Lanes(4)]);
+        assert_eq!(lanes(512), [Owner::Lanes(16), Owner::Lanes(16)]);
+        assert_eq!(lanes(513), [Owner::Lanes(32), Owner::Lanes(32)]);
+        assert_eq!(lanes(1024), [Owner::Lanes(32), Owner::Lanes(32)]);
+        assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
+        assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
+        assert_eq!(grid(3, 40_000, 4, Owner::LongBlock), [12, 1, 1]);
+        assert_eq!(grid(100, 64, 2, Owner::Lanes(2)), [1, 1, 1]);
+        assert_eq!(grid(1 << 20, 64, 4, Owner::Lanes(4)), [2048, 1, 1]);
+        assert_eq!(grid(101, 2000, 2, Owner::Block), [51, 1, 1]);
+        assert_eq!(grid(101, 2000, 4, Owner::Block), [101, 1, 1]);
         for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
             let own = k.div_ceil(256) * (256 / split(k));
             assert!(own <= LONG && smem_of(k, LONG, split(k)) >= smem_bytes(k.div_ceil(split(k))));

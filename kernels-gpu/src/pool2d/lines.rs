@@ -1,5 +1,6 @@
 //! Windows over images with rows innermost: a thread makes 16 bytes of neighbouring outputs, four times below each
-//! other, and reads 16 bytes at a time. Windows are 3 by 3 with a column of padding on either side, or 2 by 2 without.
+//! other, and reads 16 bytes at a time. Windows are 3 by 3 with a column of padding on either side, or 2 by 2 without, as
+//! far apart down as across.
 
 use contract::num::{abs_bits, fma, reciprocal};
 use contract::pool2d::{Args, ROWS};
@@ -52,7 +53,7 @@ impl Row {
     }
 }
 
-/// Windows of `K` by `K`, `S` columns apart.
+/// Windows of `K` by `K`, `S` rows and columns apart.
 ///
 /// # Safety
 ///
@@ -107,7 +108,8 @@ pub(super) unsafe fn lines<E: Float, const AVG: bool, const K: usize, const S: u
         }
         row
     };
-    let kept = (K as u32).saturating_sub(h.stride);
+    // Rows of a window that are those of the one before.
+    let kept = const { K.saturating_sub(S) };
     let mut oh = group * ROWS;
     let end = if h.out - oh < ROWS { h.out } else { oh + ROWS };
     let mut window: [Row; K] = core::array::from_fn(|a| row(h.at(oh, a as u32)));
@@ -116,7 +118,7 @@ pub(super) unsafe fn lines<E: Float, const AVG: bool, const K: usize, const S: u
         let mut next = [OUTSIDE; K];
         let mut a = 0;
         while a < K {
-            if a as u32 >= kept && oh + 1 < end {
+            if a >= kept && oh + 1 < end {
                 next[a] = row(h.at(oh + 1, a as u32));
             }
             a += 1;
@@ -143,7 +145,7 @@ pub(super) unsafe fn lines<E: Float, const AVG: bool, const K: usize, const S: u
         }
         let mut a = 0;
         while a < K {
-            if a as u32 >= kept {
+            if a >= kept {
                 window[a] = next[a];
             }
             a += 1;

@@ -41,10 +41,36 @@ pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool> {
     element: PhantomData<E>,
 }
 
-/// The row of a block of `T` threads, of rows of `k` elements.
-#[inline(always)]
-pub fn row<const T: u32>(k: u32) -> u32 {
-    if T == LONG_THREADS { block_idx_x() >> split(k).trailing_zeros() } else { block_idx_x() }
+/// The rows of a block of `T` threads, one after the other.
+pub struct Rows<const T: u32> {
+    /// The present one; none of any tensor behind the last.
+    pub m: u32,
+    left: u32,
+}
+
+impl<const T: u32> Rows<T> {
+    /// `count` rows of `k` elements.
+    #[inline(always)]
+    pub fn new(k: u32, count: u32) -> Self {
+        if T == LONG_THREADS {
+            return Self { m: block_idx_x() >> split(k).trailing_zeros(), left: 1 };
+        }
+        Self { m: block_idx_x() * count, left: count }
+    }
+
+    /// Goes to the next one, unless there is none.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    #[inline(always)]
+    pub fn next(&mut self) -> bool {
+        if T == LONG_THREADS || self.left == 1 {
+            return false;
+        }
+        // Before the next row takes the shared memory.
+        sync_threads();
+        (self.m, self.left) = (self.m + 1, opaque(self.left - 1));
+        true
+    }
 }
 
 /// The elements of a pass.
@@ -351,9 +377,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                 }
                 sync_threads();
             }
-            // Distances 128, 64, 32 of the tree are 4, 2, 1 warps.
-            let row = |i: usize| scratch.add(lane_id() + LANES * i as u32).read();
-            warp_tree(tree8(core::array::from_fn(row)))
+            tree_of_warps(dynamic_shared_mem::<f32>().add(P * which))
         }
     }
 
@@ -366,19 +390,17 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     /// The block has the shared memory; called once.
     #[inline(always)]
     pub unsafe fn max(&self, value: f32) -> f32 {
-        let scratch = dynamic_shared_mem::<u32>().add(2 * P);
-        let bits = value.to_bits();
-        // That NaN is positive, and above infinity.
-        let key = warp_max(if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 });
         if Self::WARP {
-            return order_value(key);
+            return order_value(warp_max(key(value)));
         }
-        // SAFETY: a word of each warp for this call.
-        unsafe {
-            #[cfg(level_sm_90)]
-            if Self::SHARED {
-                let Columns { first, bits } = self.columns;
-                let (blocks, warps) = (P >> bits, T / LANES);
+        #[cfg(level_sm_90)]
+        if Self::SHARED {
+            let scratch = dynamic_shared_mem::<u32>().add(2 * P);
+            let Columns { first, bits } = self.columns;
+            let (blocks, warps) = (P >> bits, T / LANES);
+            let key = warp_max(key(value));
+            // SAFETY: a word of each warp of the cluster for this call.
+            unsafe {
                 if lane_id() < blocks {
                     let at = (first >> bits) * warps + warp_id();
                     write_to(lane_id(), scratch.add(at), key);
@@ -388,14 +410,55 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                 let (low, high) = (read(lane_id()), read(lane_id() + LANES));
                 return order_value(warp_max(if low > high { low } else { high }));
             }
-            if lane_id() == 0 {
-                scratch.add(warp_id()).write(key);
-            }
-            sync_threads();
-            let key = if lane_id() < T / LANES { scratch.add(lane_id()).read() } else { 0 };
-            order_value(warp_max(key))
+        }
+        // SAFETY: handed on.
+        unsafe {
+            max_of_warps(dynamic_shared_mem::<u32>().add(2 * P), T / LANES, value, sync_threads)
         }
     }
+}
+
+/// An order of `f32` as one of numbers: the NaN of `arch::float::maximum` is positive, and above infinity.
+#[inline(always)]
+fn key(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
+}
+
+/// [`Block::max`] of so many warps, which wait for each other by `wait`.
+///
+/// *Convergence*: every thread of these warps calls it.
+///
+/// # Safety
+///
+/// `scratch` has a word for each of them, for this call.
+#[inline(always)]
+pub unsafe fn max_of_warps(scratch: Shared<u32>, warps: u32, value: f32, wait: impl Fn()) -> f32 {
+    let key = warp_max(key(value));
+    // SAFETY: a word of each warp for this call.
+    unsafe {
+        if lane_id() == 0 {
+            scratch.add(warp_id() % warps).write(key);
+        }
+        wait();
+        let key = if lane_id() < warps { scratch.add(lane_id()).read() } else { 0 };
+        order_value(warp_max(key))
+    }
+}
+
+/// The tree over the partials that lie in shared memory, in every thread.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// The partials are there, behind a barrier.
+#[inline(always)]
+pub unsafe fn tree_of_warps(partials: Shared<f32>) -> f32 {
+    // Distances 128, 64, 32 of the tree are 4, 2, 1 warps.
+    // SAFETY: the caller's promise.
+    let row = |i: usize| unsafe { partials.add(lane_id() + LANES * i as u32).read() };
+    warp_tree(tree8(core::array::from_fn(row)))
 }
 
 const _: () = assert!(order_key(f32::INFINITY) == 0xff80_0000 && order_value(u32::MAX).is_nan());

@@ -1,115 +1,244 @@
-//! Short rows: one in the registers of 8, 16 or 32 lanes of a warp.
+//! Rows in registers: one in those of 2 to 32 lanes of a warp, or of the `WARPS` warps of a block.
 //!
-//! Piece `n` of a lane is number `lane + lanes n` of the row. A piece of eight elements is eight neighbouring partials of
-//! the sum; two pieces of four are four and four. Where rows take no more than these eight elements of a lane, there are
-//! registers for [`ROWS`] of them: all are loaded before the first is summed. Rows that are not in pieces belong to a warp
-//! each ([`Lanes::warp_rows`]).
+//! A lane has up to [`LEN`] elements of it. Piece `n` of a lane is number `lane + lanes n` of the row, or of the warp's
+//! part of it: parts are whole groups of 256 elements, one behind the other. So a lane's elements belong to the same few
+//! partials in every group, and the warps of a block take them over from each other in the order of the row. Rows that
+//! are not in pieces belong to a warp each ([`Turns::warp_rows`]).
 
-use contract::row::{Owner, SHORT, THREADS, owner, turns};
+use contract::num::PARTIALS;
+use contract::row::{MIDDLE_THREADS, Owner, SCRATCH_BYTES, SHORT, THREADS, beside, owner, turns};
 
 use super::Line;
+use super::block::{max_of_warps, tree_of_warps};
 use crate::arch::float::maximum;
-use crate::arch::thread::{block_idx_x, opaque, thread_idx_x};
-use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
+use crate::arch::mem::X4;
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, opaque, sync_some, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
 
 /// The most elements of a lane.
-pub const WIDE: usize = SHORT as usize / 32;
+pub const LEN: usize = SHORT as usize / 32;
 /// The most pieces of a lane.
-pub const MOST: usize = WIDE / 4;
-/// Elements of a lane where it has several rows.
-pub const NARROW: usize = 8;
+pub const MOST: usize = LEN / 4;
+/// Partials of a sum.
+const P: u32 = PARTIALS as u32;
 
-/// Rows of eight elements a lane that are worked on together.
-pub const ROWS: usize = 4;
+/// The pieces of a lane.
+pub type Pieces = [Piece; MOST];
 
-/// The lanes of a row.
-#[derive(Clone, Copy)]
-pub struct Lanes {
-    /// How many.
-    count: u32,
-    /// Which of them this is.
-    own: u32,
-    /// Rows of these lanes.
-    turns: u32,
+/// The same as they come from memory.
+pub type Raw = [X4<u32>; MOST];
+
+/// Nothing of a row.
+pub const NOTHING: Raw = [[0; 4]; MOST];
+
+/// Pieces of the next row that these lanes ask for before they work on one: as many as there are registers for.
+const fn ahead<E: Float>() -> usize {
+    if E::PIECE == 8 { 4 } else { 0 }
 }
 
-impl Lanes {
-    /// Those of `m` rows of `k` elements.
+/// The rows of some lanes, one after the other.
+#[derive(Clone, Copy)]
+pub struct Turns {
+    /// The first.
+    first: u32,
+    /// From one to the next.
+    step: u32,
+    /// How many.
+    count: u32,
+}
+
+impl Turns {
+    /// Those of these lanes, of `m` rows of `k` elements.
     #[inline(always)]
-    pub fn new(m: u32, k: u32) -> Self {
-        let count = match owner(k, 4) {
-            Owner::Lanes(lanes) => lanes,
-            _ => 32,
-        };
-        Self { count, own: lane_id() % count, turns: turns(m, k, count) }
+    pub fn new<E: Float>(m: u32, k: u32) -> Self {
+        let (lanes, bytes) = (lanes_of::<E>(k), 16 / E::PIECE as u32);
+        let (step, count) = (THREADS / lanes, turns(m, k, lanes, bytes));
+        Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
     }
 
-    /// The first row of these lanes, and from one to the next.
+    /// Row number `turn` of these lanes: no row of any tensor where they have none.
     #[inline(always)]
-    pub fn first_row(&self) -> (u32, u32) {
-        let rows = THREADS / self.count;
-        (block_idx_x() * rows * self.turns + thread_idx_x() / self.count, rows)
-    }
-
-    /// Whether these lanes have [`ROWS`] rows and more of `k` elements, eight a lane.
-    #[inline(always)]
-    pub fn narrow(&self, k: u32) -> bool {
-        k <= NARROW as u32 * self.count && self.turns >= ROWS as u32
-    }
-
-    /// Row number `turn` of these lanes, given the first and the step: no row of any tensor where they have none.
-    #[inline(always)]
-    pub fn row(&self, first: u32, step: u32, turn: u32) -> u32 {
-        if self.more(turn) { first + step * turn } else { u32::MAX }
+    pub fn row(&self, turn: u32) -> u32 {
+        if self.more(turn) { self.first + self.step * turn } else { u32::MAX }
     }
 
     /// Whether these lanes have a row number `turn`.
     #[inline(always)]
     pub fn more(&self, turn: u32) -> bool {
-        turn < self.turns
+        turn < self.count
     }
 
     /// Where rows belong to warps: the first of this warp, and where those of the block end. The warps of a block take turns.
     #[inline(always)]
     pub fn warp_rows(&self, m: u32) -> (u32, u32) {
-        let rows = THREADS / self.count * self.turns;
+        let rows = self.step * self.count;
         let end = block_idx_x() * rows + rows;
         (end - rows + warp_id(), if end < m { end } else { m })
     }
+}
 
-    /// Runs `body(n, first)` on each piece that a lane can have of a row with `LEN` elements a lane.
+/// Lanes of a short row.
+#[inline(always)]
+fn lanes_of<E: Float>(k: u32) -> u32 {
+    match owner(k, 16 / E::PIECE as u32) {
+        Owner::Lanes(lanes) => lanes,
+        _ => LANES,
+    }
+}
+
+/// Whether rows of `k` elements that start on boundaries of 16 bytes wait in the registers of `WARPS` warps: where these
+/// have as many as that takes. Those of `f32` are faster in shared memory.
+#[inline(always)]
+pub fn near<E: Float, const WARPS: u32>(k: u32) -> bool {
+    let registers = cfg!(level_sm_90a) || cfg!(level_sm_80) && WARPS < 8;
+    registers && E::PIECE == 8 && k <= WARPS * SHORT
+}
+
+/// Rows of `k` elements that a block of `WARPS` warps has beside each other, where its threads are those of middle rows.
+#[inline(always)]
+pub fn rows_of<E: Float, const WARPS: u32>(k: u32) -> u32 {
+    if WARPS * LANES == MIDDLE_THREADS { beside(k, 16 / E::PIECE as u32) } else { 1 }
+}
+
+/// The lanes of a row, of one warp or of several: of all `WARPS` of a block, or of its halves.
+#[derive(Clone, Copy)]
+pub struct Lanes<const WARPS: u32> {
+    /// How many of a warp.
+    count: u32,
+    /// Warps of the row.
+    warps: u32,
+    /// Which of them this is.
+    own: u32,
+    /// The first element of the warp's part.
+    start: u32,
+    /// Where the part ends.
+    end: u32,
+    /// Where the last pieces end that some lane has: not before `end`.
+    reach: u32,
+}
+
+impl<const WARPS: u32> Lanes<WARPS> {
+    /// Those of a row of `k` elements of type `E`.
     #[inline(always)]
-    pub fn each<E: Float, const LEN: usize>(&self, mut body: impl FnMut(usize, u32)) {
+    pub fn new<E: Float>(k: u32) -> Self {
+        let (mut count, mut start, mut end) = (LANES, 0, k);
+        let warps = WARPS / rows_of::<E, WARPS>(k);
+        if WARPS == 1 {
+            count = lanes_of::<E>(k);
+        } else {
+            let part = k.div_ceil(P * warps) * P;
+            start = warp_id() % warps * part;
+            end = if k < start + part { k } else { start + part };
+        }
+        let all = count * E::PIECE as u32;
+        // One turn of pieces at least, of lanes that have none.
+        let len = if end > start { end - start } else { 1 };
+        let reach = start + ((len + all - 1) & !(all - 1));
+        Self { count, warps, own: lane_id() % count, start, end, reach }
+    }
+
+    /// The row of these lanes, of those that the blocks have in order.
+    #[inline(always)]
+    pub fn row(&self) -> u32 {
+        block_idx_x() * (WARPS / self.warps) + warp_id() / self.warps
+    }
+
+    /// Waits for the other warps of the row.
+    ///
+    /// *Convergence*: every lane of them calls it.
+    #[inline(always)]
+    fn wait(&self) {
+        if self.warps == WARPS {
+            sync_threads();
+        } else {
+            // Numbers that are known: a block with others takes all barriers, and few blocks run beside each other.
+            let half = WARPS * LANES / 2;
+            if warp_id() < WARPS / 2 { sync_some(1, half) } else { sync_some(2, half) }
+        }
+    }
+
+    /// What these warps have beside a row: as [`contract::row::SCRATCH_BYTES`] has it.
+    #[inline(always)]
+    fn scratch(&self) -> Shared<f32> {
+        dynamic_shared_mem::<f32>().byte_add(SCRATCH_BYTES * (warp_id() / self.warps))
+    }
+
+    /// Whether every piece of [`Lanes::each`] is one of a row whose elements end at `end`.
+    #[inline(always)]
+    pub fn full(&self, end: u32) -> bool {
+        self.reach <= end
+    }
+
+    /// Runs `body(n, first)` on each piece that some lane of the warp has.
+    #[inline(always)]
+    pub fn each<E: Float>(&self, mut body: impl FnMut(usize, u32)) {
         let piece = E::PIECE as u32;
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
-        let own = opaque(self.own * piece);
+        let own = opaque(self.start + self.own * piece);
         let mut n = 0;
         while n < LEN / E::PIECE {
-            body(n, own + self.count * piece * n as u32);
+            let step = self.count * piece * n as u32;
+            if n == 0 || self.start + step < self.reach {
+                body(n, own + step);
+            }
             n += 1;
         }
     }
 
-    /// Runs `body(n, first)` on each piece of the row that this lane has.
+    /// Runs `body(n, first)` on each piece that this lane has of `line`.
     #[inline(always)]
-    pub fn own<E: Float, const LEN: usize>(
-        &self,
-        line: &Line<true>,
-        mut body: impl FnMut(usize, u32),
-    ) {
-        self.each::<E, LEN>(|n, first| {
-            if first < line.k {
+    pub fn own<E: Float>(&self, line: &Line<true>, mut body: impl FnMut(usize, u32)) {
+        let end = if line.k == 0 { 0 } else { self.end };
+        self.each::<E>(|n, first| {
+            if first < end {
                 body(n, first);
             }
         });
     }
 
+    /// Loads the pieces of `row` that this lane has, as far as `seen`, zeros elsewhere: the first ones, which the lanes ask for
+    /// ahead, or the others beside those in `raw`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    pub unsafe fn load<E: Float>(
+        &self,
+        line: &Line<true>,
+        row: *const E,
+        seen: u32,
+        others: bool,
+        mut raw: Raw,
+    ) -> Raw {
+        let seen = if line.k == 0 { 0 } else { seen };
+        let end = if seen < self.end { seen } else { self.end };
+        self.each::<E>(|n, first| {
+            if others == (n >= ahead::<E>()) {
+                // SAFETY: the caller's promise.
+                raw[n] = unsafe { line.load(first < end, row, first) };
+            }
+        });
+        raw
+    }
+
     /// The largest value of the row, NaN if one is NaN, in every lane of it.
     ///
-    /// *Convergence*: every lane of the warp calls it.
+    /// *Convergence*: every lane of the warp, or of the block, calls it.
+    ///
+    /// # Safety
+    ///
+    /// A block has the shared memory; called once.
     #[inline(always)]
-    pub fn max(&self, value: f32) -> f32 {
+    pub unsafe fn max(&self, value: f32) -> f32 {
+        if WARPS > 1 {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                max_of_warps(self.scratch().add(2 * P).cast(), self.warps, value, || self.wait())
+            };
+        }
         let mut top = value;
         let mut distance = self.count / 2;
         while distance > 0 {
@@ -119,24 +248,125 @@ impl Lanes {
         top
     }
 
-    /// The tree over the partials, in every lane of the row.
+    /// A sum over the row: `step(acc, v)` of the pieces that this lane has of `line`, and the tree over the partials, in every
+    /// lane of the row. `which` is 0 and 1 for the two sums of a kernel. The first one takes zeros behind the row too, which
+    /// leave the sum as it is.
     ///
-    /// *Convergence*: every lane of the warp calls it.
+    /// *Convergence*: every lane of the warp, or of the block, calls it.
+    ///
+    /// # Safety
+    ///
+    /// A block has the shared memory; each `which` is used once.
     #[inline(always)]
-    pub fn tree<E: Float>(&self, Partials(mut p): Partials) -> f32 {
-        let mut len = E::PIECE;
-        if len == 4 {
-            // The largest distance, 128: two pieces of one lane.
+    pub unsafe fn sum<E: Float>(
+        &self,
+        which: u32,
+        line: &Line<true>,
+        v: &Pieces,
+        step: impl Fn(f32, f32) -> f32,
+    ) -> f32 {
+        let groups = |lanes: usize| P as usize / (lanes * E::PIECE);
+        if WARPS == 1 {
+            let nothing = [[0.0; 8]; MOST];
+            let take = |groups| {
+                let mut p = nothing;
+                self.take::<E>(groups, which == 0, line, v, &mut p, &step);
+                // The largest distances are between pieces of a lane.
+                let most = LEN / E::PIECE;
+                let mut len = if groups < most { groups } else { most };
+                while len > 1 {
+                    len /= 2;
+                    let mut g = 0;
+                    while g < len {
+                        let mut i = 0;
+                        while i < E::PIECE {
+                            p[g][i] += p[g + len][i];
+                            i += 1;
+                        }
+                        g += 1;
+                    }
+                }
+                p[0]
+            };
+            let p = match self.count {
+                ..=8 => take(groups(8)),
+                16 => take(groups(16)),
+                _ => take(groups(32)),
+            };
+            return self.tree::<E>(p);
+        }
+        let scratch = self.scratch().add(P * which);
+        let place = |g: usize, i: usize| -> Shared<f32> {
+            scratch.add(lane_id() * E::PIECE as u32 + (LANES as usize * E::PIECE * g + i) as u32)
+        };
+        // The warps take the partials over from each other, in the order of the row.
+        let mut turn = 0;
+        while turn < self.warps {
+            if warp_id() % self.warps == turn && self.start < self.end {
+                let mut p = [[0.0; 8]; MOST];
+                // SAFETY: 256 words for this call, of one warp at a time.
+                unsafe {
+                    let mut at = 0;
+                    while at < 8 && turn > 0 {
+                        let (g, i) = (at / E::PIECE, at % E::PIECE);
+                        [p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]] = place(g, i).read_x4();
+                        at += 4;
+                    }
+                    self.take::<E>(groups(32), which == 0, line, v, &mut p, &step);
+                    let mut at = 0;
+                    while at < 8 {
+                        let (g, i) = (at / E::PIECE, at % E::PIECE);
+                        place(g, i).write_x4([p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]]);
+                        at += 4;
+                    }
+                }
+            }
+            self.wait();
+            turn = opaque(turn + 1);
+        }
+        // SAFETY: the partials are there.
+        unsafe { tree_of_warps(scratch) }
+    }
+
+    /// Takes this lane's pieces into its partials, which are those of `groups` pieces; with `all`, zeros behind the row too.
+    #[inline(always)]
+    fn take<E: Float>(
+        &self,
+        groups: usize,
+        all: bool,
+        line: &Line<true>,
+        v: &Pieces,
+        p: &mut Pieces,
+        step: impl Fn(f32, f32) -> f32,
+    ) {
+        let mut piece = |n: usize, _| {
+            let p = &mut p[n % groups];
             let mut i = 0;
-            while i < 4 {
-                p[i] += p[i + 4];
+            while i < E::PIECE {
+                p[i] = step(p[i], v[n][i]);
                 i += 1;
             }
+        };
+        if all { self.each::<E>(piece) } else { self.own::<E>(line, &mut piece) }
+    }
+
+    /// The tree over the partials, a piece of them in each lane, in every lane of the row.
+    #[inline(always)]
+    fn tree<E: Float>(&self, p: Piece) -> f32 {
+        match self.count {
+            2 => Self::tree_of::<E>(2, 2, p),
+            4 if E::PIECE == 8 => Self::tree_of::<E>(4, 4, p),
+            count => Self::tree_of::<E>(count, E::PIECE, p),
         }
-        // The next distances are between lanes. Two lanes share the sums of their values in halves, until
-        // each has one.
-        let mut distance = self.count / 2;
-        while len > 1 {
+    }
+
+    /// [`Lanes::tree`] of `count` lanes, which share the values of a piece in `shares` parts.
+    #[inline(always)]
+    fn tree_of<E: Float>(count: u32, shares: usize, mut p: Piece) -> f32 {
+        // The next distances are between lanes. Two lanes share the sums of their values in halves.
+        let mut len = E::PIECE;
+        let mut distance = count / 2;
+        while len > E::PIECE / shares {
             len /= 2;
             let upper = lane_id() & distance != 0;
             let mut i = 0;
@@ -147,42 +377,30 @@ impl Lanes {
             }
             distance /= 2;
         }
-        let mut sum = p[0];
-        while distance > 0 {
-            sum += shuffle_xor(sum, distance);
+        while len == 1 && distance > 0 {
+            p[0] += shuffle_xor(p[0], distance);
             distance /= 2;
         }
-        // The last ones are within a piece: where its values went above.
-        let mut distance = self.count / 2;
+        // The last ones are within a piece: where its values went above, and in the lane.
+        let mut distance = count / 2;
         let mut left = E::PIECE;
-        while left > 1 {
-            sum += shuffle_xor(sum, distance);
+        while left > len {
+            let mut i = 0;
+            while i < len {
+                p[i] += shuffle_xor(p[i], distance);
+                i += 1;
+            }
             distance /= 2;
             left /= 2;
         }
-        sum
-    }
-}
-
-/// The partials of a sum that lie in a lane.
-#[derive(Clone, Copy)]
-pub struct Partials([f32; 8]);
-
-impl Partials {
-    /// Nothing summed.
-    #[inline(always)]
-    pub fn new() -> Self {
-        Self([0.0; 8])
-    }
-
-    /// Takes the lane's piece `n`.
-    #[inline(always)]
-    pub fn take<E: Float>(&mut self, n: usize, values: Piece, step: impl Fn(f32, f32) -> f32) {
-        let at = n * E::PIECE % 8;
-        let mut i = 0;
-        while i < E::PIECE {
-            self.0[at + i] = step(self.0[at + i], values[i]);
-            i += 1;
+        while len > 1 {
+            len /= 2;
+            let mut i = 0;
+            while i < len {
+                p[i] += p[i + len];
+                i += 1;
+            }
         }
+        p[0]
     }
 }
