@@ -166,7 +166,7 @@ pub const fn ring_bytes(units: usize) -> u32 {
 }
 
 /// Most units of a tile for the kernels that put more warps on a multiprocessor instead of larger rings.
-pub const FEW_UNITS: usize = 640;
+pub const FEW_UNITS: usize = 896;
 /// Warps of a way in those: each has half of its tiles.
 pub const WAY_WARPS: usize = 2;
 /// Threads of their blocks.
