@@ -151,16 +151,46 @@ pub struct LinearArgs {
     pub m: u32,
     /// Element type of `x`, as `num::RowType`.
     pub x_type: u32,
+    /// Bytes of a ring of [`SparseBf16Few8`] and [`SparseBf16Few16`]: [`ring_bytes`] of the matrix.
+    pub ring: u32,
 }
 
 /// Bytes of the ring that a warp streams units through: those of a full tile and a chunk more.
 pub const RING_BYTES: u32 = 8704;
+
+/// Bytes of a ring for tiles of at most `units` units: a chunk more than one at least. The less it is, the
+/// more warps a multiprocessor has at once, which is worth more than units that are asked for sooner.
+pub const fn ring_bytes(units: usize) -> u32 {
+    let bytes = (4 * units as u32).next_multiple_of(512) + 512;
+    if bytes < RING_BYTES { bytes } else { RING_BYTES }
+}
+
+/// Most units of a tile for the kernels that put more warps on a multiprocessor instead of larger rings.
+pub const FEW_UNITS: usize = 896;
+/// Warps of a way in those: each has half of its tiles.
+pub const WAY_WARPS: usize = 2;
+/// Threads of their blocks.
+pub const FEW_THREADS: u32 = THREADS * WAY_WARPS as u32;
+/// Groups of rows of a block of [`SparseBf16Few16`].
+pub const FEW16_GROUPS: u32 = 2;
+
+/// Shared memory of a warp that streams one group of rows through a ring of `ring` bytes.
+pub const fn stream_bytes(ring: u32) -> u32 {
+    ring + RING_MIRROR + MASK_TILES * 256
+}
+
+/// Shared memory of a block of [`SparseBf16Few8`] and [`SparseBf16Few16`] that has `groups` groups of rows.
+pub const fn few_smem(groups: u32, ring: u32) -> u32 {
+    let (streams, sums) = (groups * stream_bytes(ring), groups * 512);
+    FEW_THREADS / 32 * if streams > sums { streams } else { sums }
+}
+
 /// Bytes behind the ring that repeat its start, so that no lane wraps inside a tile.
 pub const RING_MIRROR: u32 = 256;
 /// Tiles whose masks a warp holds.
 pub const MASK_TILES: u32 = 4;
 /// Shared memory of a warp for units and masks.
-pub const WARP_BYTES: u32 = RING_BYTES + RING_MIRROR + MASK_TILES * 256;
+pub const WARP_BYTES: u32 = stream_bytes(RING_BYTES);
 /// Floats of a warp's staged columns of one input row: 64 for each `t`, and a shift of banks.
 pub const X_FLOATS: u32 = 4 * X_PITCH;
 /// Floats from the columns of one `t` to those of the next.
@@ -377,6 +407,35 @@ const fn conv2d(symbol: &'static str) -> LaunchSpec {
     LaunchSpec::new(symbol, THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1)
 }
 
+const fn few(symbol: &'static str, groups: u32, blocks: u32) -> LaunchSpec {
+    let spec = LaunchSpec::new(symbol, FEW_THREADS);
+    spec.with_smem(few_smem(groups, ring_bytes(FEW_UNITS))).with_min_sm(80).with_min_blocks(blocks)
+}
+
+/// bf16 values on tensor cores, bf16 inputs, eight of them at a time, tiles of at most [`FEW_UNITS`] units.
+pub enum SparseBf16Few8 {}
+
+impl Kernel for SparseBf16Few8 {
+    type Args = LinearArgs;
+    const SPEC: LaunchSpec = few("sparse_bf16_few8", 1, 4);
+
+    fn smem_bytes(args: &LinearArgs) -> u32 {
+        few_smem(1, args.ring)
+    }
+}
+
+/// The same for sixteen inputs at a time and [`FEW16_GROUPS`] groups of rows.
+pub enum SparseBf16Few16 {}
+
+impl Kernel for SparseBf16Few16 {
+    type Args = LinearArgs;
+    const SPEC: LaunchSpec = few("sparse_bf16_few16", FEW16_GROUPS, 2);
+
+    fn smem_bytes(args: &LinearArgs) -> u32 {
+        few_smem(FEW16_GROUPS, args.ring)
+    }
+}
+
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident: $args:ident = $spec:expr;)*) => {$(
         $(#[$doc])*
@@ -420,7 +479,7 @@ kernels! {
     /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
     SparseBf16Mma8: LinearArgs = mma("sparse_bf16_mma8");
     /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
-    SparseBf16Mma16: LinearArgs = mma("sparse_bf16_mma16");
+    SparseBf16Mma16: LinearArgs = mma("sparse_bf16_mma16").with_min_blocks(4);
     /// Compressed sparse rows of bf16.
     SparseCsrBf16: CsrArgs = LaunchSpec::new("sparse_csr_bf16", THREADS).with_smem(CSR_SMEM);
     /// Compressed sparse rows of f16.

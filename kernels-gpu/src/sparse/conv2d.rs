@@ -5,10 +5,12 @@
 //! A tile's fragments meet 32 pixels, two of its eight `j` at a time; the next two are on their way.
 
 use contract::launch::Kernel;
-use contract::sparse::{BLOCK, Conv2dArgs, PERIOD, Patches, SparseConv2dMma, WAYS, steps};
+use contract::sparse::{
+    BLOCK, Conv2dArgs, PERIOD, Patches, RING_BYTES, SparseConv2dMma, WAYS, steps,
+};
 
 use super::mma::{finish, fragment};
-use super::stream::{Stream, Tile, stream_memory};
+use super::stream::{Stream, Tile, first_row, stream_memory};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::ld_or_zero_x4;
 use crate::arch::mma::mma_bf16;
@@ -87,7 +89,7 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
         // SAFETY: tiles of the matrix; memory of this stream alone.
         let mut stream = unsafe {
             let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
-            Stream::new(&args.linear, first, filled, stream_memory(way))
+            Stream::new(&args.linear, first, filled, stream_memory(way, RING_BYTES))
         };
         // The weights are constants: what came before this kernel may still run.
         launch_dependents();
@@ -140,7 +142,7 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
             index += 1;
         }
         // SAFETY: every stream was read to its end.
-        unsafe { finish::<NT, WAYS>(&args.linear, first, acc) };
+        unsafe { finish::<NT>(&args.linear, first_row(), first, WAYS as u32, acc) };
         mb += grid_dim_y();
     }
 }

@@ -9,9 +9,9 @@ use core::marker::PhantomData;
 use contract::launch::Kernel;
 use contract::num::RowType;
 use contract::sparse::{
-    BLOCK, Conv2dArgs, LinearArgs, PERIOD, SparseBf16M1, SparseBf16M4, SparseConv2dBf16,
-    SparseConv2dF16, SparseConv2dF32, SparseF16M1, SparseF16M4, SparseF32M1, SparseF32M4, WAYS,
-    X_FLOATS, X_PITCH, span, steps,
+    BLOCK, Conv2dArgs, LinearArgs, PERIOD, RING_BYTES, SparseBf16M1, SparseBf16M4,
+    SparseConv2dBf16, SparseConv2dF16, SparseConv2dF32, SparseF16M1, SparseF16M4, SparseF32M1,
+    SparseF32M4, WAYS, X_FLOATS, X_PITCH, span, steps,
 };
 
 use super::input::{Bf16, F16, Input, Value, load2};
@@ -95,7 +95,7 @@ unsafe fn linear<V: Value, S: Staged, const MB: usize>(input: &impl Input) {
         // SAFETY: the caller's promise.
         let mut stream = unsafe {
             let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
-            Stream::new(args, first, tiles, stream_memory(way))
+            Stream::new(args, first, tiles, stream_memory(way, RING_BYTES))
         };
         // The weights are constants: what came before this kernel may still run.
         launch_dependents();

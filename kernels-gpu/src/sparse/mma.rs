@@ -5,12 +5,15 @@
 //! matter as long as `x` is read the same way.
 
 use contract::launch::Kernel;
-use contract::sparse::{BLOCK, LinearArgs, PERIOD, SparseBf16Mma8, SparseBf16Mma16, WAYS, steps};
+use contract::sparse::{
+    BLOCK, LinearArgs, PERIOD, RING_BYTES, ROWS, SparseBf16Few8, SparseBf16Few16, SparseBf16Mma8,
+    SparseBf16Mma16, WAY_WARPS, WAYS, groups, steps,
+};
 
-use super::stream::{Stream, Tile, first_row, stream_memory};
+use super::stream::{Stream, Tile, stream_memory};
 use crate::arch::bitmap::take;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_x4, st};
+use crate::arch::mem::{ld_or_zero_x4, st};
 use crate::arch::mma::mma_bf16;
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads};
@@ -18,90 +21,129 @@ use crate::arch::warp::{lane_id, warp_id};
 
 const PER_UNIT: usize = 2;
 
-/// The lane's columns of a tile, from one input row: for each `j` eight, two to a word. `row` is the
-/// first of them, `left` the columns of the matrix from there on; zeros past its end.
+/// `R` groups of rows by `8 NT` inputs a warp at a time: what a lane holds of the inputs meets every
+/// group, since inputs take the memory pipe longer than weights where there are many. `W` warps have a
+/// way, a part of its tiles each; of a tile's eight `j`, inputs of `AHEAD` are asked for before its units.
 ///
 /// # Safety
 ///
-/// As many readable columns as `left` says, aligned to 16, and a multiple of 8.
+/// As for the exact kernel with bf16 values; `x` is bf16 and K a multiple of 8. A block for `R` groups;
+/// `ring` is the matrix's.
 #[inline(always)]
-unsafe fn load_columns(row: *const u16, left: u32) -> [[u32; 4]; 8] {
-    if left > 7 * 32 {
-        // SAFETY: `32 j + 8` columns and more.
-        return core::array::from_fn(|j| unsafe { ld_x4(row.wrapping_add(32 * j).cast()) });
-    }
-    core::array::from_fn(|j| {
-        let mut words = [0; 4];
-        if 32 * (j as u32) < left {
-            // SAFETY: eight columns from there on.
-            words = unsafe { ld_x4(row.wrapping_add(32 * j).cast()) };
-        }
-        words
-    })
-}
-
-/// # Safety
-///
-/// As for the exact kernel with bf16 values; `x` is bf16 and K a multiple of 8.
-#[inline(always)]
-unsafe fn linear_mma<const NT: usize>(args: &LinearArgs) {
-    let (way, lane) = (warp_id(), lane_id());
+unsafe fn linear_mma<const NT: usize, const R: usize, const W: usize, const AHEAD: usize>(
+    args: &LinearArgs,
+) {
+    let (warp, lane) = (warp_id(), lane_id());
+    let way = warp % WAYS as u32;
     let tiles = steps(args.k as usize, PER_UNIT) as u32;
+    // The warp's part of the way.
+    let part = tiles.div_ceil(W as u32);
+    let begin = (warp / WAYS as u32 * part).min(tiles);
+    let count = part.min(tiles - begin);
     // The first column of the lane.
-    let column = way * BLOCK as u32 + lane % 4 * 8;
+    let column = begin * PERIOD as u32 + way * BLOCK as u32 + lane % 4 * 8;
+    let group = |r: usize| block_idx_x() * R as u32 + r as u32;
     let mut mb = block_idx_y();
     while mb * (8 * NT as u32) < args.m {
         let first = mb * 8 * NT as u32;
+        let inputs: [u32; NT] = core::array::from_fn(|n| first + 8 * n as u32 + lane / 4);
         let rows: [*const u16; NT] = core::array::from_fn(|n| {
-            // Rows past the last one repeat it: their products go nowhere.
-            let row = (first + 8 * n as u32 + lane / 4).min(args.m - 1);
-            let at = row as usize * args.k as usize + column as usize;
+            let at = inputs[n] as usize * args.k as usize + column as usize;
             args.x.cast::<u16>().as_ptr().cast_const().wrapping_add(at)
         });
-        // Two sums of each output, so that one product need not wait for the other.
-        let mut acc = [[[0.0f32; 4]; NT]; 2];
-        // SAFETY: the way's tiles; memory of this stream alone.
-        let mut stream = unsafe {
-            let first = (block_idx_x() * WAYS as u32 + way) as usize * tiles as usize;
-            Stream::new(args, first, tiles, stream_memory(way))
-        };
+        // Two sums of each output where a warp has all of a way, so that one product need not wait for the
+        // other, and sums are as short as those of two warps.
+        let mut acc = [[[[0.0f32; 4]; NT]; R]; 2];
+        let mut streams: [Stream; R] = core::array::from_fn(|r| {
+            // A group past the last one has no tiles.
+            let (first, count) = if group(r) < groups(args.n as usize) as u32 {
+                ((group(r) * WAYS as u32 + way) as usize * tiles as usize + begin as usize, count)
+            } else {
+                (0, 0)
+            };
+            let memory = stream_memory(
+                warp * R as u32 + r as u32,
+                if W == 1 { RING_BYTES } else { args.ring },
+            );
+            // SAFETY: the warp's tiles; memory of this stream alone.
+            unsafe { Stream::new(args, first, count, memory) }
+        });
         // The weights are constants: what came before this kernel may still run.
         launch_dependents();
         dependency_wait();
         let mut index = 0;
-        while index < tiles {
+        while index < count {
             let k = index * PERIOD as u32;
             let left = args.k.saturating_sub(k + column);
-            // Asked for before the units, all of them: a round trip to L2 is as long as a tile.
-            let x: [[[u32; 4]; 8]; NT] = core::array::from_fn(|n| {
-                // SAFETY: `left` columns of the row from there on; K is a multiple of 8.
-                unsafe { load_columns(rows[n].wrapping_add(k as usize), left) }
-            });
-            let Tile { masks, mut at } = stream.tile();
+            let load = |j: usize| -> [[u32; 4]; NT] {
+                core::array::from_fn(|n| {
+                    let there = inputs[n] < args.m && 32 * (j as u32) < left;
+                    let from = rows[n].wrapping_add(k as usize + 32 * j);
+                    // SAFETY: eight columns of a row, aligned, since K is a multiple of 8. A lane whose
+                    // input is past the last one asks for nothing.
+                    unsafe { ld_or_zero_x4(there, from.cast()) }
+                })
+            };
+            // Asked for before the units: a round trip to L2 is as long as half a tile.
+            let mut x = [[[0; 4]; NT]; 8];
+            let mut j = 0;
+            while j < AHEAD {
+                x[j] = load(j);
+                j += 1;
+            }
+            let mut tile = Stream::tiles(&mut streams);
             let mut j = 0;
             while j < 8 {
+                // SAFETY: stored units, where their bits are set.
+                let a = unsafe { columns::<R>(&mut tile, j) };
                 let mut s = 0;
                 while s < 2 {
-                    // SAFETY: stored units, where their bits are set.
-                    let a = unsafe { fragment(masks, 4 * j + 2 * s, &mut at) };
-                    let mut n = 0;
-                    while n < NT {
-                        let b = [x[n][j][2 * s], x[n][j][2 * s + 1]];
-                        acc[s][n] = mma_bf16(a, b, acc[s][n]);
-                        n += 1;
+                    let mut r = 0;
+                    while r < R {
+                        let mut n = 0;
+                        while n < NT {
+                            let b = [x[j][n][2 * s], x[j][n][2 * s + 1]];
+                            let acc = &mut acc[if W == 1 { s } else { 0 }][r][n];
+                            *acc = mma_bf16(a[s][r], b, *acc);
+                            n += 1;
+                        }
+                        r += 1;
                     }
                     s += 1;
+                }
+                if j + AHEAD < 8 {
+                    x[j + AHEAD] = load(j + AHEAD);
                 }
                 j += 1;
             }
             index += 1;
         }
-        let sum = |n: usize| core::array::from_fn(|i| acc[0][n][i] + acc[1][n][i]);
-        let sums: [[f32; 4]; NT] = core::array::from_fn(sum);
-        // SAFETY: every stream was read to its end.
-        unsafe { finish::<NT, WAYS>(args, first, sums) };
+        let mut r = 0;
+        while r < R {
+            let sum = |n: usize| core::array::from_fn(|i| acc[0][r][n][i] + acc[1][r][n][i]);
+            let sums: [[f32; 4]; NT] = core::array::from_fn(sum);
+            // SAFETY: every stream was read to its end.
+            unsafe { finish::<NT>(args, group(r) * ROWS as u32, first, (W * WAYS) as u32, sums) };
+            r += 1;
+        }
         mb += grid_dim_y();
     }
+}
+
+/// The fragments of 32 columns from `32 j` of a tile on, two steps of every group.
+///
+/// # Safety
+///
+/// As for [`take`], for each of their units.
+#[inline(always)]
+unsafe fn columns<const R: usize>(tile: &mut [Tile; R], j: usize) -> [[[u32; 4]; R]; 2] {
+    core::array::from_fn(|s| {
+        core::array::from_fn(|r| {
+            let Tile { masks, at } = &mut tile[r];
+            // SAFETY: the caller's promise.
+            unsafe { fragment(*masks, 4 * j + 2 * s, at) }
+        })
+    })
 }
 
 /// Units `first` and `first + 1` of both words, as an `A` fragment.
@@ -122,15 +164,17 @@ pub(super) unsafe fn fragment(masks: [u32; 2], first: usize, at: &mut [u32; 2]) 
     }
 }
 
-/// Adds the sums of the warps and writes the outputs of the block's rows and of inputs `first ..`.
+/// Adds the sums of the warps and writes the outputs of the 16 rows from `first_row` on and of inputs `first ..`.
 ///
 /// # Safety
 ///
 /// Nothing is on its way into shared memory any more; the outputs are the block's.
 #[inline(always)]
-pub(super) unsafe fn finish<const NT: usize, const WARPS: usize>(
+pub(super) unsafe fn finish<const NT: usize>(
     args: &LinearArgs,
+    first_row: u32,
     first: u32,
+    warps: u32,
     acc: [[f32; 4]; NT],
 ) {
     let (warp, lane) = (warp_id(), lane_id());
@@ -148,38 +192,40 @@ pub(super) unsafe fn finish<const NT: usize, const WARPS: usize>(
     while j < 4 * NT as u32 {
         let mut sum = 0.0;
         let mut warp = 0;
-        while warp < WARPS as u32 {
+        while warp < warps {
             // SAFETY: written before the barrier.
             sum += unsafe { place(warp, j).read() };
             warp += 1;
         }
-        let row = first_row() + lane / 4 + 8 * (j % 4 / 2);
+        let row = first_row + lane / 4 + 8 * (j % 4 / 2);
         let input = first + 8 * (j / 4) + 2 * (lane % 4) + j % 2;
         if row < args.n && input < args.m {
             let at = input as usize * args.n as usize + row as usize;
             // SAFETY: y[input, row] belongs to this lane.
             unsafe { st(args.y.as_ptr().wrapping_add(at), sum) };
         }
-        j += WARPS as u32;
+        j += warps;
     }
     sync_threads();
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $nt:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $nt:literal $r:literal $w:tt $ahead:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { linear_mma::<$nt>(&args) }
+            unsafe { linear_mma::<$nt, $r, $w, $ahead>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_bf16_mma8 SparseBf16Mma8 1;
-    sparse_bf16_mma16 SparseBf16Mma16 2;
+    sparse_bf16_mma8 SparseBf16Mma8 1 1 1 8;
+    sparse_bf16_mma16 SparseBf16Mma16 2 1 1 8;
+    sparse_bf16_few8 SparseBf16Few8 1 1 WAY_WARPS 4;
+    sparse_bf16_few16 SparseBf16Few16 2 2 WAY_WARPS 4;
 }

@@ -8,7 +8,7 @@
 use contract::sparse::{MASK_TILES, RING_BYTES, RING_MIRROR};
 
 use crate::arch::shared::Shared;
-use crate::arch::warp::{lane_id, sync_warp};
+use crate::arch::warp::lane_id;
 
 const CHUNK: u32 = 512;
 const PIECE: u32 = 16;
@@ -21,6 +21,8 @@ const _: () = assert!(RING_BYTES.is_multiple_of(CHUNK));
 
 pub(super) struct Ring {
     base: Shared<u8>,
+    /// Bytes of the ring: those of a full tile and a chunk more at least.
+    size: u32,
     stream: *const u8,
     /// Bytes of the stream, a multiple of 16, and the address behind it.
     len: u32,
@@ -41,11 +43,11 @@ pub(super) struct Ring {
 impl Ring {
     /// # Safety
     ///
-    /// `base` starts `WARP_BYTES` of this warp's own, aligned to 128. Nobody writes meanwhile: at
+    /// `base` starts `stream_bytes(size)` of this warp's own, aligned to 128; `size` is a multiple of 512. Nobody writes meanwhile: at
     /// `stream`, a global address aligned to 16, `len` bytes; at `masks`, `tiles` times 256 bytes.
     #[inline(always)]
     pub(super) unsafe fn new(
-        base: Shared<u8>,
+        (base, size): (Shared<u8>, u32),
         stream: *const u8,
         len: u32,
         masks: *const u8,
@@ -54,8 +56,20 @@ impl Ring {
         let masks = masks.wrapping_add(8 * lane_id() as usize);
         let (end, filled, at) = (stream.addr() + len as usize, 0, 0);
         let (turn, history) = (0, [0; 5]);
-        let mut ring =
-            Self { base, stream, len, end, filled, at, turn, history, masks, tiles, asked: 0 };
+        let mut ring = Self {
+            base,
+            size,
+            stream,
+            len,
+            end,
+            filled,
+            at,
+            turn,
+            history,
+            masks,
+            tiles,
+            asked: 0,
+        };
         while ring.asked < AHEAD {
             ring.ask();
             commit();
@@ -66,7 +80,7 @@ impl Ring {
     /// Where the lane's masks of a tile go.
     #[inline(always)]
     fn slot(&self, tile: u32) -> Shared<u32> {
-        let at = RING_BYTES + RING_MIRROR + tile % MASK_TILES * MASKS + 8 * lane_id();
+        let at = self.size + RING_MIRROR + tile % MASK_TILES * MASKS + 8 * lane_id();
         self.base.add(at).cast()
     }
 
@@ -80,16 +94,16 @@ impl Ring {
     }
 
     /// Goes on to the tile whose units start at byte `used` of the stream, everything before which
-    /// is done with: asks for what fits, and gives the lane's masks of the tile.
+    /// is done with: asks for what fits, and for the masks of a later tile. One group of copies is to be
+    /// closed then, for all rings of the warp.
     ///
-    /// *Convergence*: the whole warp.
+    /// *Convergence*: the whole warp, which met since it last read the ring.
     #[inline(always)]
-    pub(super) fn next(&mut self, used: u32) -> [u32; 2] {
-        sync_warp();
-        if used - self.turn >= RING_BYTES {
-            self.turn += RING_BYTES;
+    pub(super) fn request(&mut self, used: u32) {
+        if used - self.turn >= self.size {
+            self.turn += self.size;
         }
-        let room = used + RING_BYTES - self.filled;
+        let room = used + self.size - self.filled;
         let left = self.len - self.filled.min(self.len);
         let mut chunks = (room / CHUNK).min(left.div_ceil(CHUNK));
         let mut source = self.stream.wrapping_add((self.filled + PIECE * lane_id()) as usize);
@@ -102,26 +116,27 @@ impl Ring {
             unsafe { copy16(to, source, inside) };
             if self.at == 0 && lane_id() < RING_MIRROR / PIECE {
                 // SAFETY: as above, behind the ring.
-                unsafe { copy16(to.add(RING_BYTES), source, inside) };
+                unsafe { copy16(to.add(self.size), source, inside) };
             }
             source = source.wrapping_add(CHUNK as usize);
-            self.at = if self.at + CHUNK == RING_BYTES { 0 } else { self.at + CHUNK };
+            self.at = if self.at + CHUNK == self.size { 0 } else { self.at + CHUNK };
             chunks -= 1;
         }
         self.ask();
-        commit();
         let h = self.history;
         self.history = [self.filled, h[0], h[1], h[2], h[3]];
-        // The masks were asked for three groups ago.
-        wait_but::<AHEAD>();
+    }
+
+    /// The lane's masks of the tile that [`Ring::request`] went on to, behind [`close_group`].
+    #[inline(always)]
+    pub(super) fn masks(&self) -> [u32; 2] {
         let slot = self.slot(self.asked - MASK_TILES);
         // SAFETY: this lane's own copy.
         unsafe { [slot.read(), slot.add(1).read()] }
     }
 
-    /// Waits until the stream's bytes before `end` are there.
-    ///
-    /// *Convergence*: the whole warp.
+    /// Waits until the lane's copies of the stream's bytes before `end` are there; the other lanes' are
+    /// behind a barrier of the warp.
     #[inline(always)]
     pub(super) fn wait(&self, end: u32) {
         if end > self.history[3] {
@@ -131,14 +146,13 @@ impl Ring {
                 wait_but::<1>();
             }
         }
-        sync_warp();
     }
 
     /// The shared address of byte `offset` of the stream; from there on 256 bytes lie in a row.
     #[inline(always)]
     pub(super) fn address(&self, offset: u32) -> u32 {
         let at = offset - self.turn;
-        self.base.addr() + if at >= RING_BYTES { at - RING_BYTES } else { at }
+        self.base.addr() + if at >= self.size { at - self.size } else { at }
     }
 }
 
@@ -177,6 +191,13 @@ unsafe fn copy8(to: Shared<u32>, from: *const u8, inside: bool) {
         to.write(crate::arch::mem::ld_nc_if(inside, from));
         to.add(1).write(crate::arch::mem::ld_nc_if(inside, from.wrapping_add(1)));
     }
+}
+
+/// Closes the group of copies of a step. The masks that were asked for three groups ago are there.
+#[inline(always)]
+pub(super) fn close_group() {
+    commit();
+    wait_but::<AHEAD>();
 }
 
 #[inline(always)]

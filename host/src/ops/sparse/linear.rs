@@ -1,7 +1,7 @@
 //! The product with a bitmap.
 
 use contract::num::RowType;
-use contract::sparse::MAX_SIDE;
+use contract::sparse::{ALIGN, MAX_SIDE};
 
 use super::{Bitmap, OP};
 use crate::ops::error::{at_least, dimension};
@@ -14,6 +14,9 @@ pub struct SparseLinear<B: Backend, T: Float> {
     values: B::Buf<T>,
     n: usize,
     k: usize,
+    /// Most units of a tile.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    most: usize,
 }
 
 impl<B: Backend, T: Float> SparseLinear<B, T> {
@@ -29,7 +32,9 @@ impl<B: Backend, T: Float> SparseLinear<B, T> {
         // Never empty: a matrix of nothing but zeros has no values.
         let mut values = backend.alloc(label, w.values().len().max(1))?;
         backend.write(&mut values, 0, w.values())?;
-        Ok(Self { masks, starts, values, n: w.n(), k: w.k() })
+        let units = |pair: &[u32]| (pair[1] - pair[0]) as usize * ALIGN;
+        let most = w.starts().windows(2).map(units).max().unwrap_or(0);
+        Ok(Self { masks, starts, values, n: w.n(), k: w.k(), most })
     }
 
     /// Output features.
@@ -123,6 +128,7 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
             k: self.k as u32,
             m: m as u32,
             x_type: x_type as u32,
+            ring: contract::sparse::ring_bytes(self.most),
         }
     }
 }
@@ -138,6 +144,9 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         }
         let args = w.args(cuda, x.dev_ptr(cuda.stream()).cast(), X::TYPE, y, m);
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
+        let [across, down, _] = grid(16);
+        let of_two = [across.div_ceil(kernels::FEW16_GROUPS), down, 1];
+        let few = w.most <= kernels::FEW_UNITS;
         // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
         // its bound.
         let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
@@ -146,6 +155,10 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
+                _ if tensor && few && m > 8 => {
+                    cuda.launch::<kernels::SparseBf16Few16>(of_two, args)
+                }
+                _ if tensor && few => cuda.launch::<kernels::SparseBf16Few8>(grid(8), args),
                 _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
                 _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
                 RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),

@@ -50,9 +50,15 @@ impl List {
             }
         }
         // Sums of small whole numbers are exact in any order: bits, also of tensor cores.
-        for (kernel, m) in [(symbol::<SparseBf16Mma8>(), 5), (symbol::<SparseBf16Mma16>(), 11)] {
-            for (n, k) in [(1, 8), (33, 1032)] {
-                let mut w = Matrix::new(n, k, 0.6, &mut seeded);
+        for (kernel, m, zeros) in [
+            (symbol::<SparseBf16Mma8>(), 5, 0.6),
+            (symbol::<SparseBf16Mma16>(), 11, 0.6),
+            (symbol::<SparseBf16Few8>(), 5, 0.9),
+            (symbol::<SparseBf16Few16>(), 11, 0.9),
+        ] {
+            // A whole tile, so that its units are many, or few.
+            for (n, k) in [(16, 264), (33, 1032)] {
+                let mut w = Matrix::new(n, k, zeros, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
                 let (types, math) = ([Bf16, Bf16], Math::TensorCore);
