@@ -120,6 +120,9 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
 /// part of an older one.
 #[cfg(feature = "cuda")]
 fn is_in(level: &str, spec: &LaunchSpec) -> bool {
+    if spec.not_in_sm_90a && level == "sm_90a" {
+        return false;
+    }
     let name = level.trim_start_matches("sm_");
     let sm: u32 = name.trim_end_matches('a').parse().unwrap_or(0);
     sm >= spec.min_sm && (!spec.arch_specific || sm == spec.min_sm && name.ends_with('a'))
@@ -178,6 +181,8 @@ mod tests {
             ("sm_90a", plain.only_on(90), true),
             ("sm_90", plain.only_on(90), false),
             ("sm_100a", plain.only_on(90), false),
+            ("sm_90", plain.not_in_sm_90a(), true),
+            ("sm_90a", plain.not_in_sm_90a(), false),
         ] {
             assert_eq!(is_in(level, &spec), expected, "{level} {spec:?}");
         }

@@ -258,7 +258,7 @@ impl<K: Kernel> KernelHandle<K> {
             // Blocks that wait for each other must not wait for room: no overlap for them.
             let (first, wanted) = match spec.all_at_once {
                 true => (ATTRIBUTE_COOPERATIVE, true),
-                false => (ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, self.pdl && stream.pdl()),
+                false => (ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, self.pdl && stream.overlaps()),
             };
             let first = attribute(first, [1, 0, 0]);
             let cluster = attribute(ATTRIBUTE_CLUSTER, [K::cluster(&args), 1, 1]);

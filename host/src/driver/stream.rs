@@ -9,7 +9,7 @@
 //! graph ([`super::graph`]). A stream that joins the capture through an event shares this.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::api::{Handle, NOT_READY, STREAM_NON_BLOCKING};
@@ -49,6 +49,8 @@ struct StreamInner {
     device: Device,
     id: u64,
     pdl: bool,
+    /// How many [`Stream::in_full_order`] run.
+    in_full_order: AtomicU32,
     /// Mirrors `capture.is_some()`, so that a launch outside a capture takes no lock.
     capturing: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
@@ -98,6 +100,7 @@ impl Stream {
             device: device.clone(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             pdl: options.pdl && device.info().supports_pdl(),
+            in_full_order: AtomicU32::new(0),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
         })))
@@ -116,6 +119,20 @@ impl Stream {
     /// Whether programmatic dependent launch is on.
     pub fn pdl(&self) -> bool {
         self.0.pdl
+    }
+
+    /// Runs `body`; kernels that are queued meanwhile start when their predecessors have ended. For one that
+    /// reads what its predecessor wrote before it waits: weights, which are constants elsewhere.
+    pub(crate) fn in_full_order<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.0.in_full_order.fetch_add(1, Ordering::Relaxed);
+        let result = body();
+        self.0.in_full_order.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether a kernel may start before its predecessor has ended.
+    pub(super) fn overlaps(&self) -> bool {
+        self.0.pdl && self.0.in_full_order.load(Ordering::Relaxed) == 0
     }
 
     /// Waits on the host until all work of the stream is done.

@@ -9,10 +9,10 @@ pub mod sequence;
 
 pub use batch::{Batch, BatchOptions, MAX_BATCH, PAGE_SIZE};
 pub use bitnet::Model;
-pub use load::{LoadError, LoadProgress};
-pub use pages::PageUsage;
 #[cfg(feature = "cuda")]
 pub(crate) use bitnet::heads;
+pub use load::{LoadError, LoadProgress};
+pub use pages::PageUsage;
 pub use sequence::{Sequence, SequenceOptions};
 
 use crate::ops::OpError;

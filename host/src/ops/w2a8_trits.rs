@@ -123,8 +123,9 @@ impl W2a8Trits<'_, super::CudaBackend> {
             m,
             y: y.dev_ptr(stream),
         };
-        // SAFETY: the launch before it writes the words; `check` compared the rest.
-        unsafe { product.launch(cuda, None) }
+        // Products ask for their weights before they wait, as constants; here the launch before makes them.
+        // SAFETY: the launch before it writes the words, and has ended; `check` compared the rest.
+        stream.in_full_order(|| unsafe { product.launch(cuda, None) })
     }
 }
 

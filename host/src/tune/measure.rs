@@ -326,12 +326,8 @@ impl<'a> Case<'a> {
 
     /// One launch on the tensors of turn `turn`.
     fn run(&mut self, turn: usize) -> Result<(), OpError> {
-        let layer = self.layer;
-        let of = match self.problem.family() {
-            Family::W2a8Trits => &layer.trits,
-            _ => &layer.weights,
-        };
-        launch(self.gpu, &of[turn], &mut self.turns[turn], self.problem)
+        let weights = self.layer.weights_of(self.problem.family());
+        launch(self.gpu, &weights[turn], &mut self.turns[turn], self.problem)
     }
 
     /// Keeps the device busy until its clocks have risen.
@@ -396,7 +392,7 @@ impl<'a> Case<'a> {
         let graph = gpu.record(|| {
             (0..launches).try_for_each(|i| {
                 let turn = i % turns.len();
-                launch(gpu, &layer.weights[turn], &mut turns[turn], *problem)
+                launch(gpu, &layer.weights_of(problem.family())[turn], &mut turns[turn], *problem)
             })
         })?;
         let graph = graph.ok_or(OpError::Dimension {
@@ -438,6 +434,14 @@ impl<'a> Case<'a> {
 }
 
 impl Layer {
+    /// In the layout that the kernels of `family` read.
+    fn weights_of(&self, family: Family) -> &[PackedLinear<CudaBackend>] {
+        match family {
+            Family::W2a8Trits => &self.trits,
+            Family::BitLinear | Family::W2a8Gemv | Family::W2a8Gemm => &self.weights,
+        }
+    }
+
     fn on_cpu_words(&self) -> usize {
         self.shape.n * contract::w2a8::row_words(self.shape.k)
     }

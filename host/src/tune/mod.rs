@@ -220,8 +220,8 @@ pub use apply::{apply, device_key, layout};
 mod apply {
     use super::{DeviceKey, Record, Shape, TuneError, Tuning, TuningState, shapes, store};
     use crate::checkpoint::ModelConfig;
-    use crate::ops::{Backend as _, CudaBackend, WeightLayout};
     use crate::ops::choices::Choices;
+    use crate::ops::{Backend as _, CudaBackend, WeightLayout};
 
     /// What records call the device of `gpu`.
     pub fn device_key(gpu: &CudaBackend) -> DeviceKey {

@@ -39,6 +39,8 @@ pub struct LaunchSpec {
     pub min_sm: u32,
     /// Whether it runs on capability `min_sm` exactly: its instructions have no future (wgmma).
     pub arch_specific: bool,
+    /// Whether the PTX level `sm_90a` lacks it.
+    pub not_in_sm_90a: bool,
     /// Blocks of a cluster, side by side along x, of which a grid holds a whole number; becomes
     /// `.reqnctapercluster` (1: no clusters).
     pub cluster: u32,
@@ -68,6 +70,7 @@ impl LaunchSpec {
             tensor_maps: false,
             all_shared: false,
             all_at_once: false,
+            not_in_sm_90a: false,
         }
     }
 
@@ -79,6 +82,11 @@ impl LaunchSpec {
     /// The same, only on compute capability `sm` and in the PTX level `sm_{sm}a`.
     pub const fn only_on(self, sm: u32) -> Self {
         Self { min_sm: sm, arch_specific: true, ..self }
+    }
+
+    /// The same, but not in the PTX level `sm_90a`, where another kernel takes its place.
+    pub const fn not_in_sm_90a(self) -> Self {
+        Self { not_in_sm_90a: true, ..self }
     }
 
     /// The same in clusters of `blocks`, which need sm_90.

@@ -455,7 +455,7 @@ kernels! {
 }
 
 macro_rules! scans {
-    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $cut:ident, $blocks:literal;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $cut:ident, $blocks:literal $(, $more:ident)?;)*) => { $(
         $(#[$doc])*
         pub enum $name {}
 
@@ -464,7 +464,7 @@ macro_rules! scans {
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, MANY_THREADS)
                 .with_min_sm(80)
                 .with_smem($cut.smem_bytes())
-                .with_min_blocks($blocks);
+                .with_min_blocks($blocks)$(.$more())?;
         }
     )* };
 }
@@ -473,9 +473,9 @@ scans! {
     /// Bounds of every row for a few inputs at once, on tensor cores; grid [`Many::grid`].
     ScanFew: "lm_head_int8_scan_few", FEW, 2;
     /// The same for some inputs.
-    ScanSome: "lm_head_int8_scan_some", SOME, 2;
+    ScanSome: "lm_head_int8_scan_some", SOME, 2, not_in_sm_90a;
     /// The same for many inputs.
-    ScanMany: "lm_head_int8_scan_many", MANY, 1;
+    ScanMany: "lm_head_int8_scan_many", MANY, 1, not_in_sm_90a;
 }
 
 /// The same on `wgmma`; its ring is aligned to 1,024 bytes.

@@ -272,6 +272,11 @@ const fn tiles(cut: Many) -> usize {
 
 entries! {
     lm_head_int8_scan_few ScanFew FEW;
+}
+
+// `lm_head_int8_scan_wide` takes their place.
+#[cfg(not(level_sm_90a))]
+entries! {
     lm_head_int8_scan_some ScanSome SOME;
     lm_head_int8_scan_many ScanMany MANY;
 }

@@ -97,6 +97,9 @@ impl Level {
             let only = format!("sm_{needs}a");
             return (self.name != only).then(|| format!("only in {only}"));
         }
+        if kernel.spec.not_in_sm_90a && self.name == "sm_90a" {
+            return Some("another takes its place".into());
+        }
         (needs > self.sm).then(|| format!("needs sm_{needs}"))
     }
 }
