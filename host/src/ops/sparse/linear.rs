@@ -159,7 +159,10 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
                     cuda.launch::<kernels::SparseBf16Few16>(of_two, args)
                 }
                 _ if tensor && few => cuda.launch::<kernels::SparseBf16Few8>(grid(8), args),
-                _ if tensor && m > 8 => cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args),
+                // Measured: with five to eight rows too, where rows of weights are long.
+                _ if tensor && (m > 8 || m > 4 && w.k >= 16_384) => {
+                    cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args)
+                }
                 _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
                 RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
