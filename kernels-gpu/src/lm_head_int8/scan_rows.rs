@@ -7,9 +7,11 @@
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, FEW, GROUP, MANY, MANY_SLICE, MANY_THREADS, Many, SOME, STATS_WORDS, ScanFew,
-    ScanMany, ScanSome, bounds, groups, has_bounds, row_bytes,
+    Args, Asked, FEW, GROUP, MANY_SLICE, MANY_THREADS, Many, STATS_WORDS, ScanFew, bounds, groups,
+    has_bounds, row_bytes,
 };
+#[cfg(not(level_sm_90a))]
+use contract::lm_head_int8::{MANY, SOME, ScanMany, ScanSome};
 use contract::num::order_key;
 
 use super::{asked, ended, input_stats};
