@@ -1,7 +1,7 @@
-//! Device side of [`contract::kv_append`]: a block takes some heads of a row.
+//! Device side of [`contract::kv_append`]: one block per head of a row.
 //!
-//! With rotation, these are heads of q (rotated in place), then of k, then of v; the plain kernels have no
-//! q heads. Cache rows are written up to their stride, zeros last.
+//! With rotation, block `(h, m)` takes head `h` of q (rotated in place), then of k, then of v; the
+//! plain kernels have no q heads. Cache rows are written up to their stride, zeros last.
 
 use contract::kv_append::{
     Args, KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32, THREADS, kv_stride,
@@ -11,7 +11,7 @@ use contract::rope::rotate;
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_nc, st};
-use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, thread_idx_x};
 use crate::element::{Bf16, CacheElement};
 
 /// Element `d` of the head at `head` after rotation at `pos`; `d < head_dim`.
@@ -50,24 +50,8 @@ unsafe fn kv_append<E: CacheElement, const ROPE: bool>(args: &Args) {
     if pos >= args.capacity {
         return; // the whole block
     }
-    let (heads, kv_heads) = (args.heads, args.kv_heads);
-    let mut head = if ROPE { block_idx_y() } else { heads + block_idx_y() };
-    while head < heads + 2 * kv_heads {
-        // SAFETY: m < M by the grid, pos < capacity, and the head is one of the row's; no other block takes it.
-        unsafe { take_head::<E, ROPE>(args, m, pos, head) };
-        head += grid_dim_y();
-    }
-}
-
-/// Head `head` of row `m`, which stands at `pos`.
-///
-/// # Safety
-///
-/// As for the kernel; `m < M`, `pos < args.capacity`, `head < heads + 2 kv_heads`, and without `ROPE` at least
-/// `heads`. No other block takes this head.
-#[inline(always)]
-unsafe fn take_head<E: CacheElement, const ROPE: bool>(args: &Args, m: u32, pos: u32, head: u32) {
     let (heads, kv_heads, dim) = (args.heads, args.kv_heads, args.head_dim);
+    let head = if ROPE { block_idx_y() } else { heads + block_idx_y() };
     let row = m as usize * ((heads + 2 * kv_heads) * dim) as usize; // qkv[m]
     let source = args.qkv.as_ptr().wrapping_add(row + (head * dim) as usize);
 

@@ -12,10 +12,8 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
-/// Threads of a block; grid is `(M, G)`: block `(m, g)` takes heads `g, g + G, ...` of row `m`.
+/// Threads of a block; grid is `(M, heads to visit)`.
 pub const THREADS: u32 = 64;
-/// Blocks that a grid of many rows aims at: about what is on a large GPU at once.
-const BLOCKS: u32 = 4096;
 
 /// Elements between two positions of a cache: `head_dim` rounded up to 16 bytes of bf16.
 pub const fn kv_stride(head_dim: usize) -> usize {
@@ -50,22 +48,14 @@ pub struct Args {
     pub capacity: u32,
 }
 
-/// Blocks of `kv_append_*`, which visit the k heads, then the v heads.
+/// Blocks of `kv_append_*`: the k heads, then the v heads.
 pub const fn grid(m: u32, kv_heads: u32) -> [u32; 3] {
-    spread(m, 2 * kv_heads)
+    [m, 2 * kv_heads, 1]
 }
 
-/// Blocks of `kv_append_rope_*`, which visit the q heads, the k heads, the v heads.
+/// Blocks of `kv_append_rope_*`: the q heads, the k heads, the v heads.
 pub const fn rope_grid(m: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
-    spread(m, heads + 2 * kv_heads)
-}
-
-/// A block for each head of each row, or fewer that take several heads each.
-const fn spread(m: u32, heads: u32) -> [u32; 3] {
-    let most = BLOCKS / if m == 0 { 1 } else { m };
-    let most = if most == 0 { 1 } else { most };
-    let rounds = heads.div_ceil(most);
-    [m, heads.div_ceil(if rounds == 0 { 1 } else { rounds }), 1]
+    [m, heads + 2 * kv_heads, 1]
 }
 
 macro_rules! kernels {
