@@ -16,7 +16,9 @@ use bitnet_gpu::selftest::lm_head_int8::Inputs;
 use contract::lm_head_int8::{MAX_K, MAX_WANTED, input_words, row_bytes};
 use contract::sample::{SampleParams, StepState};
 
-use crate::support::{check, dimension, generated, on_lane, refused, repeats, short, size, zeros};
+use crate::support::{
+    check, dimension, due, generated, on_lane, refused, repeats, short, size, zeros,
+};
 
 on_lane! {
     listed_shapes
@@ -101,8 +103,9 @@ fn asked(top_k: u32) -> SampleParams {
 
 fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
-    for &(vocab, k) in TEST_SHAPES {
-        for (element, top_k) in ELEMENTS.into_iter().zip([0, 2, 40]) {
+    for (i, &(vocab, k)) in TEST_SHAPES.iter().enumerate() {
+        let each = ELEMENTS.into_iter().zip([0, 2, 40]).enumerate();
+        for (_, (element, top_k)) in each.filter(|(j, _)| due(3 * i + j, 4)) {
             let table = Table::new(element, vocab, k, seeded.bits());
             let x_at = seeded.below(5);
             let x = seeded.floats(x_at + k, 2.0);

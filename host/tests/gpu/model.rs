@@ -17,7 +17,7 @@ use bitnet_gpu::reference::sample::{GREEDY, pick};
 use contract::sample::{ONE_WEIGHT, SampleParams};
 
 use crate::lane;
-use crate::support::repeats;
+use crate::support::{due, repeats};
 
 /// Tokens of the prompt: more than one block of keys.
 fn prompt_len() -> usize {
@@ -217,9 +217,10 @@ fn every_way_gives_the_same_bits(name: &str) {
     let checkpoint =
         Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
     let truths = [RowType::Bf16, RowType::F32].map(|kv| (kv, truth(&checkpoint, kv)));
-    for (way, backend) in lane::ways() {
+    for (i, (way, backend)) in lane::ways().into_iter().enumerate() {
         let mut runner = Runner::new(backend, &checkpoint);
-        for (kv, truth) in &truths {
+        let truths = || truths.iter().enumerate().filter(|(j, _)| due(i + j, 2)).map(|(_, it)| it);
+        for (kv, truth) in truths() {
             let what = format!("{name}, {way}, {kv:?} cache");
             check_truth(&what, truth);
             check_way(&mut runner, *kv, truth, &what);
@@ -227,7 +228,7 @@ fn every_way_gives_the_same_bits(name: &str) {
         let Runner { model, sequence } = runner;
         let model = model.with_head(HeadKind::Int8).expect("a copy of the head");
         let mut runner = Runner { model, sequence };
-        for (kv, truth) in &truths {
+        for (kv, truth) in truths() {
             check_int8_head(
                 &mut runner,
                 *kv,

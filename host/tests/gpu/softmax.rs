@@ -7,7 +7,7 @@ use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
 use bitnet_gpu::selftest::{self, Output, softmax::Inputs};
 use contract::row::{MAX_LEN, MAX_ROWS};
 
-use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
+use crate::support::{check, dimension, due, generated, on_lane, refused, short, size, zeros};
 
 on_lane! {
     listed_shapes
@@ -27,9 +27,9 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
 }
 
 fn listed_shapes<B: Backend>(b: &B) {
-    for &(m, k) in TEST_SHAPES {
-        for element in ELEMENTS {
-            for kind in 0..6 {
+    for (i, &(m, k)) in TEST_SHAPES.iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            for kind in (0..6).filter(|kind| due(18 * i + 6 * j + kind, 5)) {
                 check_case(b, &Inputs::new(element, m, k, kind, 1), &format!("kind {kind}"));
             }
         }
@@ -101,7 +101,7 @@ fn many_rows<B: Backend>(b: &B) {
 }
 
 fn a_million_in_a_row<B: Backend>(b: &B) {
-    for (kind, element) in ELEMENTS.into_iter().enumerate() {
+    for (kind, element) in ELEMENTS.into_iter().enumerate().filter(|&(i, _)| due(i, 3)) {
         check_case(b, &Inputs::new(element, 1, (1 << 20) + 7, kind, 7), "a million");
     }
 }

@@ -48,6 +48,12 @@ pub(crate) fn repeats(full: usize) -> usize {
     full.min(cases().unwrap_or(full))
 }
 
+/// Whether a test takes case `i` of a long list of combinations: always, but each `every`-th alone where
+/// `BITNET_TEST_CASES` asks for a few. No divisor of what the list is made of, so that all of that is taken.
+pub(crate) fn due(i: usize, every: usize) -> bool {
+    repeats(16) == 16 || i.is_multiple_of(every)
+}
+
 fn cases() -> Option<usize> {
     let text = std::env::var("BITNET_TEST_CASES").ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("BITNET_TEST_CASES is {text:?}, not a number")))
