@@ -175,9 +175,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 look_ahead(args, far, k, part + 12);
             };
             let row = if k <= MAX_HIDDEN as u32 {
-                take::<SHORT>(args, memory, source, part > 0, gain, kind, k, come)
+                take::<SHORT>(args, memory, source, part > 0, gain, k, come)
             } else {
-                take::<LONG>(args, memory, source, part > 0, gain, kind, k, come)
+                take::<LONG>(args, memory, source, part > 0, gain, k, come)
             };
             let divisor = Divisor::new(row.scale);
             multiply(memory, &share, layer, kind);
@@ -254,14 +254,13 @@ unsafe fn take<const HELD: usize>(
     source: *const u32,
     waits: bool,
     gain: *const f32,
-    kind: u32,
     k: u32,
     come: impl FnOnce(),
 ) -> Quantised {
     // SAFETY: the caller's promise.
     unsafe {
         let gains: [f32; HELD] = row::gains(gain, k);
-        let held = exchange::take::<HELD>(source, Share::k_at(memory, kind), waits);
+        let held = exchange::take::<HELD>(source, k, waits);
         come();
         row::quantise(held, gains, !gain.is_null(), k, args.eps, memory)
     }
