@@ -86,7 +86,8 @@ pub(super) unsafe fn take<const HELD: usize>(
         while j < HELD {
             // Only what is not there: the others leave the way to the cache free.
             // SAFETY: a word of the row.
-            words[j] = unsafe { ld_relaxed_if_ones(words[j], own.wrapping_add(THREADS as usize * j)) };
+            words[j] =
+                unsafe { ld_relaxed_if_ones(words[j], own.wrapping_add(THREADS as usize * j)) };
             j += 1;
         }
         let mut missing = false;

@@ -182,14 +182,15 @@ unsafe fn weigh(
         let v: [u32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
         (p, v)
     };
-    let take_all = |mut acc: [f32; 2], (p, v): ([X4<f32>; STEP as usize / 4], [u32; STEP as usize])| {
-        let mut j = 0;
-        while j < STEP as usize {
-            acc = take(acc, p[j / 4][j % 4], v[j]);
-            j += 1;
-        }
-        acc
-    };
+    let take_all =
+        |mut acc: [f32; 2], (p, v): ([X4<f32>; STEP as usize / 4], [u32; STEP as usize])| {
+            let mut j = 0;
+            while j < STEP as usize {
+                acc = take(acc, p[j / 4][j % 4], v[j]);
+                j += 1;
+            }
+            acc
+        };
     let mut acc = [0.0; 2];
     let mut t = 0;
     // A step is always on its way; those past the keys are in the slot too.
