@@ -172,8 +172,8 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 if kind == 1 {
                     attention.fill(memory.attention, layer + 1, caches);
                 }
+                look_ahead(args, far, k, part + 12);
             };
-            look_ahead(args, far, k, part + 12);
             let row = if k <= MAX_HIDDEN as u32 {
                 take::<SHORT>(args, memory, source, part > 0, gain, k, come)
             } else {
