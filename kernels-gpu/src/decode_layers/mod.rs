@@ -190,7 +190,8 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 let acc = sums.map(|sum| sum.read() as i32 - row.sum);
                 let p = divide(&divisor, acc);
                 let p = [p[0] * weight_scales[0], p[1] * weight_scales[1]];
-                sums.map(|sum| sum.write(0));
+                sums[0].write(0);
+                sums[1].write(0);
                 if kind % 2 == 1 {
                     h += p[0];
                 }

@@ -135,10 +135,10 @@ unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
         while i + 8 <= steps {
             let here = next;
             next = load4(i + 4);
-            here.map(&mut take);
+            let [(), (), (), ()] = here.map(&mut take);
             let here = next;
             next = load4((i + 8).min(steps - 4));
-            here.map(&mut take);
+            let [(), (), (), ()] = here.map(&mut take);
             i += 8;
         }
     }
