@@ -81,27 +81,24 @@ pub unsafe fn st_relaxed(p: *mut u32, value: u32) {
     }
 }
 
-/// A word that other blocks change while this kernel runs, or 0 when `enabled` does not hold; orders nothing.
-/// `@enabled ld.relaxed.gpu.global.b32`
+/// A word that other blocks change while this kernel runs, when `word` is all ones, else `word`; orders nothing.
+/// `@p ld.relaxed.gpu.global.b32`
 ///
 /// # Safety
 ///
-/// When `enabled`: `p` is a global address of a word, aligned to 4, that others write only as a whole.
+/// When `word` is all ones: `p` is a global address of a word, aligned to 4, that others write only as a whole.
 #[cfg(level_sm_70)]
 #[inline(always)]
-pub unsafe fn ld_relaxed_if(enabled: bool, p: *const u32) -> u32 {
-    let word: u32;
+pub unsafe fn ld_relaxed_if_ones(mut word: u32, p: *const u32) -> u32 {
     // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
     unsafe {
         asm!(
             "{{",
             ".reg .pred on;",
-            "setp.ne.u32 on, {enabled}, 0;",
-            "mov.b32 {word}, 0;",
+            "setp.eq.u32 on, {word}, 0xffffffff;",
             "@on ld.relaxed.gpu.global.b32 {word}, [{p}];",
             "}}",
-            word = out(reg32) word,
-            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            word = inout(reg32) word, p = in(reg64) p,
             options(nostack),
         );
     }

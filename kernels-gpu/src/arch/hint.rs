@@ -32,3 +32,10 @@ pub fn opaque_here(value: u32) -> u32 {
     }
     out
 }
+
+/// The loop that begins with this stays as it is, where the assembler would make several turns one. `.pragma "nounroll"`
+#[inline(always)]
+pub fn rolled() {
+    // SAFETY: no instruction.
+    unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack)) };
+}

@@ -106,25 +106,6 @@ impl<T: Register> Shared<T> {
         T::from_word(word)
     }
 
-    /// The same anew each time, also in a loop in which nothing is written. `ld.volatile.shared.b32`
-    ///
-    /// # Safety
-    ///
-    /// As for [`Shared::read`].
-    #[inline(always)]
-    pub unsafe fn read_again(self) -> T {
-        let word: i32;
-        // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
-        unsafe {
-            asm!(
-                "ld.volatile.shared.b32 {word}, [{addr}];",
-                word = out(reg32) word, addr = in(reg32) self.addr,
-                options(nostack),
-            );
-        }
-        T::from_word(word)
-    }
-
     /// `st.shared.b32`
     ///
     /// # Safety

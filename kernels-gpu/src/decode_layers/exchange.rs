@@ -5,9 +5,8 @@
 
 use contract::decode_layers::{Args, EMPTY, THREADS, word};
 
-use crate::arch::atomic::{ld_relaxed_if, st_relaxed};
+use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed};
 use crate::arch::mem::st;
-use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::warp::ballot;
 
@@ -62,7 +61,7 @@ impl Exchange {
     }
 }
 
-/// This thread's words of a row whose length is at `k`, zeros past its end; when `waits`, each as soon as it is there.
+/// This thread's words of a row of `k`, zeros past its end; when `waits`, each as soon as it is there.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
@@ -72,20 +71,23 @@ impl Exchange {
 #[inline(always)]
 pub(super) unsafe fn take<const HELD: usize>(
     source: *const u32,
-    k: Shared<u32>,
+    k: u32,
     waits: bool,
 ) -> [f32; HELD] {
     let mut words = [0; HELD];
     let own = source.wrapping_add(thread_idx_x() as usize);
+    let mut j = 0;
+    while j < HELD {
+        words[j] = if thread_idx_x() + THREADS * (j as u32) < k { EMPTY } else { 0 };
+        j += 1;
+    }
     loop {
-        // Compared anew each time: else ptxas keeps the outcomes, which takes more instructions than the comparisons.
-        // SAFETY: a word that nobody writes.
-        let k = unsafe { k.read_again() };
         let mut j = 0;
         while j < HELD {
-            let at = thread_idx_x() + THREADS * j as u32;
+            // Only what is not there: the others leave the way to the cache free.
             // SAFETY: a word of the row.
-            words[j] = unsafe { ld_relaxed_if(at < k, own.wrapping_add(THREADS as usize * j)) };
+            words[j] =
+                unsafe { ld_relaxed_if_ones(words[j], own.wrapping_add(THREADS as usize * j)) };
             j += 1;
         }
         let mut missing = false;

@@ -175,26 +175,23 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 look_ahead(args, far, k, part + 12);
             };
             let row = if k <= MAX_HIDDEN as u32 {
-                take::<SHORT>(args, memory, source, part > 0, gain, kind, k, come)
+                take::<SHORT>(args, memory, source, part > 0, gain, k, come)
             } else {
-                take::<LONG>(args, memory, source, part > 0, gain, kind, k, come)
+                take::<LONG>(args, memory, source, part > 0, gain, k, come)
             };
-            let divisor = Divisor::new(row.scale);
+            // Before the barrier: what comes after it is on the way of the row.
+            let divisor = Divisor::from_words(Divisor::new(row.scale).words().map(opaque_here));
             multiply(memory, &share, layer, kind);
             sync_threads();
-            let mut p = [0.0; 2];
             let own = tile.first + thread_idx_x();
             if thread_idx_x() < tile.outputs {
-                let mut r = 0;
-                while r < 2 {
-                    let sum = memory.sums.add(thread_idx_x() + tile.outputs * r as u32);
-                    if r == 0 || tile.rows > tile.outputs {
-                        let [quotient, ..] = divisor.divide4([sum.read() as i32 - row.sum; 4]);
-                        p[r] = quotient * weight_scales[r];
-                        sum.write(0);
-                    }
-                    r += 1;
-                }
+                // Behind the outputs are their factors, or zeros.
+                let sums = [0, 1].map(|r| memory.sums.add(thread_idx_x() + tile.outputs * r));
+                let acc = sums.map(|sum| sum.read() as i32 - row.sum);
+                let p = divide(&divisor, acc);
+                let p = [p[0] * weight_scales[0], p[1] * weight_scales[1]];
+                sums[0].write(0);
+                sums[1].write(0);
                 if kind % 2 == 1 {
                     h += p[0];
                 }
@@ -227,6 +224,19 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     }
 }
 
+/// `acc / scale` of each; scales that are not ordinary are a branch of their own.
+#[inline(always)]
+fn divide(divisor: &Divisor, acc: [i32; 2]) -> [f32; 2] {
+    let [a, b] = acc;
+    let [a, b, ..] = if divisor.is_ordinary() {
+        divisor.divide4_ordinary([a, b, b, b])
+    } else {
+        let b = opaque_here(b as u32) as i32;
+        divisor.divide4([a, b, b, b])
+    };
+    [a, b]
+}
+
 /// This thread's element of the residual stream, if it has one.
 ///
 /// # Safety
@@ -254,14 +264,13 @@ unsafe fn take<const HELD: usize>(
     source: *const u32,
     waits: bool,
     gain: *const f32,
-    kind: u32,
     k: u32,
     come: impl FnOnce(),
 ) -> Quantised {
     // SAFETY: the caller's promise.
     unsafe {
         let gains: [f32; HELD] = row::gains(gain, k);
-        let held = exchange::take::<HELD>(source, Share::k_at(memory, kind), waits);
+        let held = exchange::take::<HELD>(source, k, waits);
         come();
         row::quantise(held, gains, !gain.is_null(), k, args.eps, memory)
     }

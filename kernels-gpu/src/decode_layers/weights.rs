@@ -75,12 +75,6 @@ impl Share {
         }
     }
 
-    /// Where the length of the row of linear layer `kind` was left.
-    #[inline(always)]
-    pub(super) fn k_at(memory: Memory, kind: u32) -> Shared<u32> {
-        memory.shares.add(SHARE_WORDS * kind + 8)
-    }
-
     /// What [`Share::leave`] left.
     ///
     /// # Safety

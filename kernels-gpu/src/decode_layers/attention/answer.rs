@@ -7,7 +7,7 @@ use contract::num::{exp, fma, max, score, weighted_value};
 
 use super::{Attention, KEYS, Memory, SIDE, Unit, own_thread};
 use crate::arch::atomic::st_relaxed_u64;
-use crate::arch::hint::opaque_here;
+use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
 use crate::arch::thread::sync_threads;
@@ -27,8 +27,10 @@ impl Attention<'_> {
         let (keys, values) = Self::slot(memory, slot);
         let (side, own) = (own_thread() / SIDE, own_thread() % SIDE);
         let scores = memory.scores.add(side * KEYS);
+        // Whose two dimensions: half of the threads have some, those of both sides on different schedulers.
+        let pair = own ^ SIDE / 2 * side;
         // SAFETY: words of the block's shared memory; a row of a slot that nobody filled gives a score that nobody uses.
-        let sum = unsafe {
+        let (top, p) = unsafe {
             let q = memory.q.add(side * MAX_HEAD_DIM as u32);
             let s = score(dot(q, keys.add(own / 2 * KEY_BYTES), shape.head_dim), scale);
             if own % 2 == 0 {
@@ -39,7 +41,7 @@ impl Attention<'_> {
         };
         let in_group = unit.pair * UNIT_HEADS + side;
         let head = unit.kv_head * self.args.group + in_group;
-        if in_group >= self.args.group || 2 * own >= shape.head_dim {
+        if in_group >= self.args.group {
             return;
         }
         let len = partial_len(shape.head_dim as usize);
@@ -51,24 +53,29 @@ impl Attention<'_> {
             let put = |at: u32, value: f32| {
                 st_relaxed_u64(to.wrapping_add(at as usize), u64::from(word(value)) | tag);
             };
-            if own == 0 {
-                put(0, sum[0]);
-                put(1, sum[1]);
+            // The same for all lanes: the sum is made by warps that have no dimensions.
+            if pair >= SIDE / 2 {
+                let sum = warp_tree(p);
+                if pair == SIDE / 2 {
+                    put(0, top);
+                    put(1, sum);
+                }
+            } else if 2 * pair < shape.head_dim {
+                let weights = memory.weights.add(own_thread() / 32 * KEYS);
+                let [low, high] = weigh(weights, values, 2 * shape.head_dim, pair, unit.keys);
+                put(2 + 2 * pair, low);
+                put(3 + 2 * pair, high);
             }
-            let weights = memory.weights.add(own_thread() / 32 * KEYS);
-            let [low, high] = weigh(weights, values, 2 * shape.head_dim, own, unit.keys);
-            put(2 + 2 * own, low);
-            put(3 + 2 * own, high);
         }
     }
 
-    /// Turns scores into this warp's weights; returns their maximum and sum.
+    /// Turns scores into this warp's weights; returns their maximum and the sum of this lane's.
     ///
     /// # Safety
     ///
     /// 64 scores, of which `keys` count, written before a barrier.
     #[inline(always)]
-    unsafe fn soften(memory: Memory, scores: Shared<f32>, keys: u32) -> [f32; 2] {
+    unsafe fn soften(memory: Memory, scores: Shared<f32>, keys: u32) -> (f32, f32) {
         let lane = own_thread() % 32;
         // SAFETY: the caller's promise.
         let s = unsafe { [scores.add(lane).read(), scores.add(lane + 32).read()] };
@@ -90,9 +97,8 @@ impl Attention<'_> {
             weights.add(lane).write(p[0]);
             weights.add(lane + 32).write(p[1]);
         }
-        let sum = warp_tree(p[0] + p[1]);
         sync_warp();
-        [top, sum]
+        (top, p[0] + p[1])
     }
 }
 
@@ -108,10 +114,12 @@ unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
     let part = own_thread() % 2;
     let (q, key) = (q.add(4 * part), key.add(8 * part));
     let mut sums = [0.0; 4];
-    let mut take = |i: u32| {
+    let load = |i: u32| -> (X4<f32>, [u32; 2]) {
         // SAFETY: i < head_dim / 8.
-        let (a, b): (X4<f32>, [u32; 2]) =
-            unsafe { (q.add(8 * i).read_x4(), key.add(16 * i).cast::<u32>().read_x2()) };
+        unsafe { (q.add(8 * i).read_x4(), key.add(16 * i).cast::<u32>().read_x2()) }
+    };
+    let load4 = |i: u32| [load(i), load(i + 1), load(i + 2), load(i + 3)];
+    let mut take = |(a, b): (X4<f32>, [u32; 2])| {
         let b = [b[0] << 16, b[0] & 0xffff_0000, b[1] << 16, b[1] & 0xffff_0000];
         let mut e = 0;
         while e < 4 {
@@ -121,17 +129,23 @@ unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
     };
     let steps = head_dim / HEAD_STEP as u32;
     let mut i = 0;
-    while i + 8 <= steps {
-        let mut j = 0;
-        while j < 8 {
-            take(i + j);
-            j += 1;
+    if steps >= 8 {
+        // Always four steps on their way.
+        let mut next = load4(0);
+        while i + 8 <= steps {
+            let here = next;
+            next = load4(i + 4);
+            let [(), (), (), ()] = here.map(&mut take);
+            let here = next;
+            next = load4((i + 8).min(steps - 4));
+            let [(), (), (), ()] = here.map(&mut take);
+            i += 8;
         }
-        i += 8;
     }
     while i < steps {
-        take(i);
-        i += 1;
+        rolled();
+        take(load(i));
+        i = opaque(i + 1);
     }
     // Partials 4 apart are in neighbouring threads.
     let sums = sums.map(|s| s + shuffle_xor(s, 1));
@@ -155,30 +169,47 @@ unsafe fn weigh(
     // Else the distances of a step of keys stay in registers over all layers.
     let stride = opaque_here(stride);
     let own = values.add(4 * pair);
-    // SAFETY: t < keys.
+    // SAFETY: t < 64.
     let value = |t: u32| unsafe { own.add(t * stride).cast::<u32>().read() };
     let take = |acc: [f32; 2], p: f32, v: u32| {
         let (low, high) = (f32::from_bits(v << 16), f32::from_bits(v & 0xffff_0000));
         [weighted_value(acc[0], p, low), weighted_value(acc[1], p, high)]
     };
+    // SAFETY: t + STEP <= 64, a multiple of 4.
+    let load = |t: u32| unsafe {
+        let p: [X4<f32>; STEP as usize / 4] =
+            core::array::from_fn(|j| weights.add(t + 4 * j as u32).read_x4());
+        let v: [u32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
+        (p, v)
+    };
+    let take_all =
+        |mut acc: [f32; 2], (p, v): ([X4<f32>; STEP as usize / 4], [u32; STEP as usize])| {
+            let mut j = 0;
+            while j < STEP as usize {
+                acc = take(acc, p[j / 4][j % 4], v[j]);
+                j += 1;
+            }
+            acc
+        };
     let mut acc = [0.0; 2];
     let mut t = 0;
-    while t + STEP <= keys {
-        let v: [u32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
-        let mut j = 0;
-        while j < STEP {
-            // SAFETY: t + j < 64, a multiple of 4.
-            let p: X4<f32> = unsafe { weights.add(t + j).read_x4() };
-            let mut e = 0;
-            while e < 4 {
-                acc = take(acc, p[e], v[j as usize + e]);
-                e += 1;
-            }
-            j += 4;
-        }
+    // A step is always on its way; those past the keys are in the slot too.
+    let mut next = load(0);
+    while t + 2 * STEP <= keys {
+        let here = next;
+        next = load(t + STEP);
+        acc = take_all(acc, here);
+        let here = next;
+        next = load((t + 2 * STEP).min(KEYS - STEP));
+        acc = take_all(acc, here);
+        t += 2 * STEP;
+    }
+    if t + STEP <= keys {
+        acc = take_all(acc, next);
         t += STEP;
     }
     while t < keys {
+        rolled();
         // SAFETY: t < keys.
         acc = take(acc, unsafe { weights.add(t).read() }, value(t));
         t += 1;

@@ -245,6 +245,8 @@ impl<'a> Attention<'a> {
     /// The launch contract; layers come in order.
     #[inline(always)]
     pub(super) unsafe fn layer(&self, x: &Exchange, layer: u32, memory: Memory) {
+        // SAFETY: a layer of the launch.
+        let caches = unsafe { caches(self.args, layer) };
         let mut i = 0;
         while i < self.count {
             let unit = self.unit(i);
@@ -256,7 +258,7 @@ impl<'a> Attention<'a> {
                 if unit.first || unit.stored < unit.keys {
                     let row = self.row(x, layer, unit);
                     wait(barrier, done / KV_SLOTS % 2);
-                    self.place(memory, row, layer, unit, slot);
+                    self.place(memory, row, caches, unit, slot);
                     sync_threads();
                 } else {
                     // The query is that of the unit before.
@@ -265,7 +267,7 @@ impl<'a> Attention<'a> {
                 self.answer(memory, layer, unit, slot);
                 sync_threads();
                 if i + KV_SLOTS < self.count {
-                    self.ask(memory, layer, i + KV_SLOTS, caches(self.args, layer));
+                    self.ask(memory, layer, i + KV_SLOTS, caches);
                 }
             }
             i += 1;

@@ -6,7 +6,7 @@ use contract::num::f32_to_bf16;
 use contract::rope::rotate;
 
 use super::super::exchange::Exchange;
-use super::{Attention, Memory, SIDE, Unit, caches, own_thread};
+use super::{Attention, Memory, SIDE, Unit, own_thread};
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_if, ld_relaxed, st, st_u16};
 use crate::arch::warp::ballot;
@@ -68,7 +68,7 @@ impl Attention<'_> {
         &self,
         memory: Memory,
         [row, angles]: [[f32; 2]; 2],
-        layer: u32,
+        [k_cache, v_cache]: [*mut u8; 2],
         unit: Unit,
         slot: u32,
     ) {
@@ -98,7 +98,6 @@ impl Attention<'_> {
             let (keys, values) = Self::slot(memory, slot);
             let (low, high) = (f32_to_bf16(low), f32_to_bf16(high));
             let position = unit.kv_head as usize * capacity as usize + self.pos as usize;
-            let [k_cache, v_cache] = caches(self.args, layer);
             let cache = if side == 0 { k_cache } else { v_cache };
             let cache = cache.wrapping_add(2 * position * kv_stride(shape.head_dim as usize));
             let owner = unit.pair == 0;
