@@ -8,7 +8,8 @@ use contract::conv2d::{
     Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
     Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks, taps3_rows,
+    Geometry, JOIN_THREADS, MMA_STEP, TAPS_FOUR, TAPS_SIDE, Tile, taps_fours, taps3_blocks,
+    taps3_rows,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -183,6 +184,14 @@ unsafe fn depthwise(
             RowType::F32 => run!(Conv2dTaps3F32, [blocks, 1, 1], args),
             RowType::F16 => run!(Conv2dTaps3F16, [blocks, 1, 1], args),
             RowType::Bf16 => run!(Conv2dTaps3Bf16, [blocks, 1, 1], args),
+        }
+    }
+    if let Some(blocks) = taps_fours(&args) {
+        let args = Args { pixel_tiles: args.geometry.out[1].div_ceil(TAPS_FOUR), ..args };
+        if f32 {
+            run!(Conv2dTapsF32, [blocks, 1, 1], args);
+        } else {
+            run!(Conv2dTapsHalf, [blocks, 1, 1], args);
         }
     }
     let column_tiles = channels.div_ceil(TAPS_SIDE);
