@@ -141,9 +141,12 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
         // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
         let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
         let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
-        // Long sums in a middling number of large tiles: a block for each chunk of each.
+        // Long sums in a middling number of large tiles: a block for each chunk of each, unless the tiles all run
+        // at once and leave little room: then the second launch costs more than it evens out.
         let shared = Split::chunks(&geometry, few, 2 * sms);
-        let shares = few >= sms && shared.count > 1;
+        let room = u64::from(Conv2dF32::SPEC.min_blocks_per_sm) * sms;
+        let full = few <= room && 9 * few >= 8 * room;
+        let shares = few >= sms && shared.count > 1 && !full;
         let small = Split::chunks(&geometry, many, 2 * sms);
         first! {
             Conv2dF32(f32, shares, args, shared);
