@@ -217,9 +217,9 @@ const fn taps3_smem(bytes: u32) -> u32 {
 
 taps! {
     /// Depthwise, `f32`, any window.
-    Conv2dTapsF32 "conv2d_taps_f32" 0, 4;
+    Conv2dTapsF32 "conv2d_taps_f32" 0, 2;
     /// Depthwise, `f16` and `bf16`, any window.
-    Conv2dTapsHalf "conv2d_taps_half" 0, 4;
+    Conv2dTapsHalf "conv2d_taps_half" 0, 2;
     /// Depthwise, `f32`, 3 by 3.
     Conv2dTaps3F32 "conv2d_taps3_f32" taps3_smem(4), 4;
     /// Depthwise, `f16`, 3 by 3.
