@@ -55,7 +55,7 @@ pub fn choose_index(n: usize, k: usize) -> usize {
         () if n >= 14_336 && chunks <= 80 => (16, 4, 1),
         () if n >= 8_192 && chunks >= 128 && fills(16) => (32, 4, 2),
         () if n >= 8_192 => (32, 4, 1),
-        () if chunks <= 64 => (32, 4, 2),
+        () if chunks <= 64 => (32, 2, 2),
         () if fills(8) && chunks <= 256 => (32, 2, 4),
         () => (32, 2, 2),
     };

@@ -89,7 +89,7 @@ impl RowTile {
 
     /// The tile of the fast kernels.
     pub const fn fast(head_dim: u32) -> Self {
-        Self { rows: if head_dim > 128 { 64 } else { 128 }, head_dim }
+        Self { rows: if head_dim > 64 { 64 } else { 128 }, head_dim }
     }
 
     /// Words from row to row in shared memory of the exact kernels.
@@ -169,6 +169,6 @@ tiles! {
     AttentionRowsF32D64 "attention_rows_f32_64" exact 64 exact_smem 2 80;
     AttentionRowsF32D128 "attention_rows_f32_128" exact 128 exact_smem 2 80;
     AttentionFastD64 "attention_fast_64" fast 64 fast_smem 2 80;
-    AttentionFastD128 "attention_fast_128" fast 128 fast_smem 2 80;
+    AttentionFastD128 "attention_fast_128" fast 128 fast_smem 3 80;
     AttentionFastD256 "attention_fast_256" fast 256 fast_smem 1 80;
 }
