@@ -5,6 +5,7 @@ use contract::num::{bf16_to_f32, f32_to_bf16};
 use crate::arch::half::f16_to_f32;
 use crate::arch::mem::{
     X4, ld, ld_if, ld_nc_stream_x4_if, ld_nc_x4, ld_u16, ld_u16_if, ld_x2_if, ld_x4_if, st, st_u16,
+    st_x2, st_x4,
 };
 
 /// A bfloat16, by its bits.
@@ -72,6 +73,13 @@ pub trait CacheElement: Element {
     ///
     /// `p` is a global address of a writable element that no other thread accesses meanwhile.
     unsafe fn store(p: *mut Self, value: f32);
+
+    /// The same with four neighbours.
+    ///
+    /// # Safety
+    ///
+    /// As for [`CacheElement::store`], of all four, aligned to their size.
+    unsafe fn store4(p: *mut Self, values: [f32; 4]);
 }
 
 /// The two halves of a word, lower address first.
@@ -205,6 +213,13 @@ impl CacheElement for Bf16 {
         // SAFETY: the caller's promise.
         unsafe { st_u16(p.cast(), f32_to_bf16(value)) }
     }
+
+    #[inline(always)]
+    unsafe fn store4(p: *mut Self, values: [f32; 4]) {
+        let [a, b, c, d] = values.map(|value| u32::from(f32_to_bf16(value)));
+        // SAFETY: the caller's promise.
+        unsafe { st_x2(p.cast(), [a | b << 16, c | d << 16]) }
+    }
 }
 
 impl CacheElement for f32 {
@@ -229,5 +244,11 @@ impl CacheElement for f32 {
     unsafe fn store(p: *mut Self, value: f32) {
         // SAFETY: the caller's promise.
         unsafe { st(p, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn store4(p: *mut Self, values: [f32; 4]) {
+        // SAFETY: the caller's promise.
+        unsafe { st_x4(p.cast(), values) }
     }
 }

@@ -130,7 +130,7 @@ impl Attention<'_, super::CudaBackend> {
                 };
             }
             if tiled(many) {
-                let (short, long) = (RowTile::exact(64), RowTile::exact(128));
+                let (short, long) = (RowTile::of(64), RowTile::of(128));
                 return match (f32, heads.head_dim) {
                     (false, ..=64) => launch_tile::<AttentionRowsBf16D64>(cuda, short, args),
                     (false, _) => launch_tile::<AttentionRowsBf16D128>(cuda, long, args),

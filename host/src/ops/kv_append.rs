@@ -158,8 +158,8 @@ impl KvAppend<'_, super::CudaBackend> {
             head_dim: heads.head_dim as u32,
             capacity: cache.capacity as u32,
         };
-        let plain = grid(args.m, args.kv_heads);
-        let rotate = rope_grid(args.m, args.heads, args.kv_heads);
+        let plain = grid(args.m, args.kv_heads, args.head_dim);
+        let rotate = rope_grid(args.m, args.heads, args.kv_heads, args.head_dim);
         // SAFETY: `check` compared `qkv` with `m` rows, the caches with their capacity (past which
         // the kernel stores nothing) and the tables with that capacity; what the kernel writes is
         // borrowed exclusively.

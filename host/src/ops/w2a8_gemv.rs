@@ -42,22 +42,26 @@ impl<B: Backend> W2a8Gemv<'_, B> {
 /// Measured on an H200 over model shapes, alone and in a chain (`benches/results`). Many short rows
 /// want many rows in flight per warp and one step. Long rows want as many loads in flight as there
 /// are registers for, in four blocks on each of its 132 multiprocessors, unless the last round of
-/// blocks leaves many without one.
+/// blocks leaves many without one. Few rows of any length want two of them in flight, each with the next
+/// step asked for, as long as all blocks find a place at once.
 pub fn choose_index(n: usize, k: usize) -> usize {
-    const PLACES: usize = 4 * 132;
+    const SMS: usize = 132;
+    const PLACES: usize = 4 * SMS;
     let chunks = k.div_ceil(CHUNK);
     // Whether blocks of so many rows fill the places of their last round.
     let fills = |rows: usize| {
         let blocks = n.div_ceil(rows);
         blocks <= PLACES || 4 * (blocks % PLACES) > 3 * PLACES
     };
+    // Five blocks of 8 rows fit a multiprocessor; where rows are short the fifth costs more than it brings.
+    let at_once = 8 * SMS * if chunks <= 64 { 4 } else { 5 };
     let (lanes, rows, unroll) = match () {
         () if n >= 14_336 && chunks <= 80 => (16, 4, 1),
         () if n >= 8_192 && chunks >= 128 && fills(16) => (32, 4, 2),
         () if n >= 8_192 => (32, 4, 1),
-        () if chunks <= 64 => (32, 4, 2),
-        () if fills(8) && chunks <= 256 => (32, 2, 4),
-        () => (32, 2, 2),
+        () if chunks > 64 && chunks <= 256 && fills(8) => (32, 2, 4),
+        () if n <= at_once => (32, 2, 2),
+        () => (32, 4, 2),
     };
     let is_it = |v: &Variant| (v.lanes, v.rows, v.unroll) == (lanes, rows, unroll);
     VARIANTS.iter().position(is_it).unwrap_or(0)

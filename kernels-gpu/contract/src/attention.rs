@@ -82,14 +82,9 @@ pub struct RowTile {
 pub const TILE_THREADS: u32 = 128;
 
 impl RowTile {
-    /// The tile of the exact kernels for heads of up to `head_dim` elements.
-    pub const fn exact(head_dim: u32) -> Self {
+    /// The tile for heads of up to `head_dim` elements.
+    pub const fn of(head_dim: u32) -> Self {
         Self { rows: 64, head_dim }
-    }
-
-    /// The tile of the fast kernels.
-    pub const fn fast(head_dim: u32) -> Self {
-        Self { rows: if head_dim > 128 { 64 } else { 128 }, head_dim }
     }
 
     /// Words from row to row in shared memory of the exact kernels.
@@ -144,13 +139,13 @@ kernels! {
 }
 
 macro_rules! tiles {
-    ($($name:ident $symbol:literal $form:ident $head_dim:literal $smem:ident $blocks:literal $sm:literal;)*) => { $(
+    ($($name:ident $symbol:literal $head_dim:literal $smem:ident $blocks:literal $sm:literal;)*) => { $(
         #[doc = concat!("Many rows, heads up to ", $head_dim, " elements: `", $symbol, "`.")]
         pub enum $name {}
 
         impl $name {
             /// Its tile.
-            pub const TILE: RowTile = RowTile::$form($head_dim);
+            pub const TILE: RowTile = RowTile::of($head_dim);
         }
 
         impl Kernel for $name {
@@ -164,11 +159,11 @@ macro_rules! tiles {
 }
 
 tiles! {
-    AttentionRowsBf16D64 "attention_rows_bf16_64" exact 64 exact_smem 2 80;
-    AttentionRowsBf16D128 "attention_rows_bf16_128" exact 128 exact_smem 2 80;
-    AttentionRowsF32D64 "attention_rows_f32_64" exact 64 exact_smem 2 80;
-    AttentionRowsF32D128 "attention_rows_f32_128" exact 128 exact_smem 2 80;
-    AttentionFastD64 "attention_fast_64" fast 64 fast_smem 2 80;
-    AttentionFastD128 "attention_fast_128" fast 128 fast_smem 2 80;
-    AttentionFastD256 "attention_fast_256" fast 256 fast_smem 1 80;
+    AttentionRowsBf16D64 "attention_rows_bf16_64" 64 exact_smem 2 80;
+    AttentionRowsBf16D128 "attention_rows_bf16_128" 128 exact_smem 2 80;
+    AttentionRowsF32D64 "attention_rows_f32_64" 64 exact_smem 2 80;
+    AttentionRowsF32D128 "attention_rows_f32_128" 128 exact_smem 2 80;
+    AttentionFastD64 "attention_fast_64" 64 fast_smem 3 80;
+    AttentionFastD128 "attention_fast_128" 128 fast_smem 3 80;
+    AttentionFastD256 "attention_fast_256" 256 fast_smem 1 80;
 }

@@ -12,8 +12,10 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
-/// Threads of a block; grid is `(M, heads to visit)`.
-pub const THREADS: u32 = 64;
+/// Threads of a block; grid is `(M, parts of the heads to visit / THREADS)`.
+pub const THREADS: u32 = 256;
+/// Elements of a head, or of its place in a cache, that a thread takes.
+pub const PART: u32 = 8;
 
 /// Elements between two positions of a cache: `head_dim` rounded up to 16 bytes of bf16.
 pub const fn kv_stride(head_dim: usize) -> usize {
@@ -49,13 +51,17 @@ pub struct Args {
 }
 
 /// Blocks of `kv_append_*`: the k heads, then the v heads.
-pub const fn grid(m: u32, kv_heads: u32) -> [u32; 3] {
-    [m, 2 * kv_heads, 1]
+pub const fn grid(m: u32, kv_heads: u32, head_dim: u32) -> [u32; 3] {
+    spread(m, 2 * kv_heads, head_dim)
 }
 
 /// Blocks of `kv_append_rope_*`: the q heads, the k heads, the v heads.
-pub const fn rope_grid(m: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
-    [m, heads + 2 * kv_heads, 1]
+pub const fn rope_grid(m: u32, heads: u32, kv_heads: u32, head_dim: u32) -> [u32; 3] {
+    spread(m, heads + 2 * kv_heads, head_dim)
+}
+
+const fn spread(m: u32, heads: u32, head_dim: u32) -> [u32; 3] {
+    [m, (heads * head_dim.div_ceil(PART)).div_ceil(THREADS), 1]
 }
 
 macro_rules! kernels {

@@ -114,7 +114,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    AttentionFastD64 attention_fast_64 64 2 8;
-    AttentionFastD128 attention_fast_128 128 2 16;
+    AttentionFastD64 attention_fast_64 64 1 8;
+    AttentionFastD128 attention_fast_128 128 1 16;
     AttentionFastD256 attention_fast_256 256 1 32;
 }
