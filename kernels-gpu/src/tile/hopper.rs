@@ -10,7 +10,9 @@
 //! `s - AHEAD - BEHIND - 1`, and a ring of `AHEAD + BEHIND + 1` slices is enough.
 
 use crate::arch::async_copy::{commit_group, wait_group};
-use crate::arch::half::{pack_bf16, pack_f16};
+use contract::num::bf16_to_f32;
+
+use crate::arch::half::{f16_to_f32, pack_bf16, pack_f16};
 use crate::arch::hint::opaque;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{sync_threads, thread_idx_x};
@@ -40,10 +42,13 @@ pub trait Half: Copy {
 
     /// Two values, rounded.
     fn pack(low: f32, high: f32) -> u32;
+
+    /// One of the two values of a word.
+    fn widen(half: u16) -> f32;
 }
 
 macro_rules! half {
-    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident) => {
+    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident, $widen:ident) => {
         impl Half for $element {
             #[inline(always)]
             unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
@@ -66,12 +71,17 @@ macro_rules! half {
             fn pack(low: f32, high: f32) -> u32 {
                 $pack(low, high)
             }
+
+            #[inline(always)]
+            fn widen(half: u16) -> f32 {
+                $widen(half)
+            }
         }
     };
 }
 
-half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16);
-half!(F16, f16_n64, f16_n128, f16_n256, pack_f16);
+half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16, bf16_to_f32);
+half!(F16, f16_n64, f16_n128, f16_n256, pack_f16, f16_to_f32);
 
 /// Runs a block for each of the groups of 16 columns that a tile of `$n` has, `$j` being its number.
 macro_rules! each_group {
@@ -222,30 +232,57 @@ macro_rules! each_group {
     )* };
 }
 
-/// Hands out the sums of a tile, scaled by `alpha` and rounded, eight neighbours of a row at a time:
-/// `put(row, column, words)`, row and column in the tile. A warp's calls cover 8 rows of 32 columns.
+/// Hands out the results of a tile, rounded, eight neighbours of a row at a time: `put(row, column, words)`, row and column
+/// in the tile. A warp's calls cover 8 rows of 32 columns. `finish(sum, old)` is what becomes of each sum; `reads`: `old` is
+/// what was there, eight from `get(row, column)`, and else anything.
 ///
 /// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
 #[inline(always)]
-pub fn for_each_packed<E: Half, const N: u32>(alpha: f32, mut put: impl FnMut(u32, u32, [u32; 4])) {
+pub fn for_each_packed<E: Half, const N: u32>(
+    reads: bool,
+    get: impl Fn(u32, u32) -> [u32; 4],
+    finish: impl Fn(f32, f32) -> f32,
+    mut put: impl FnMut(u32, u32, [u32; 4]),
+) {
     let row = 16 * (thread_idx_x() / LANES) + lane_id() / 4;
+    let column = 8 * (lane_id() % 4);
     // A group has two blocks of eight columns; four lanes trade the pairs of four blocks, so that
     // each has one whole.
-    let mut even = [[0u32; 2]; 2]; // even[half of the rows][block]: of the group before
+    let mut even = [[0.0f32; 4]; 2]; // even[half of the rows]: of the group before
+    // [pair of groups][half of the rows]: asked for four at a time
+    let mut old = [[[0u32; 4]; 2]; 2];
     each_group!(N, J => {
+        if J % 4 == 0 && reads {
+            let mut i = 0;
+            while i < 4 {
+                let (pair, half) = (i / 2, i % 2);
+                old[pair][half] = get(row + 8 * half as u32, 16 * (J + 2 * pair as u32) + column);
+                i += 1;
+            }
+            while i > 0 {
+                i -= 1;
+                old[i / 2][i % 2] = trade(old[i / 2][i % 2]);
+            }
+        }
         let sums = wgmma::read::<J>();
         let mut half = 0;
         while half < 2 {
-            let word = |block: usize| {
-                let i = 4 * block + 2 * half;
-                E::pack(alpha * sums[i], alpha * sums[i + 1])
-            };
-            let odd = [word(0), word(1)];
+            let [a, b, c, d] = [0, 1, 4, 5].map(|i| sums[i + 2 * half]);
             if J % 2 == 0 {
-                even[half] = odd;
+                even[half] = [a, b, c, d];
             } else {
-                let words = trade([even[half][0], even[half][1], odd[0], odd[1]]);
-                put(row + 8 * half as u32, 16 * (J - 1) + 8 * (lane_id() % 4), words);
+                let ([e, f, g, h], before) = (even[half], old[J as usize / 2 % 2][half]);
+                let word = |low, high, old: u32| {
+                    let low = finish(low, E::widen(old as u16));
+                    E::pack(low, finish(high, E::widen((old >> 16) as u16)))
+                };
+                let words = [
+                    word(e, f, before[0]),
+                    word(g, h, before[1]),
+                    word(a, b, before[2]),
+                    word(c, d, before[3]),
+                ];
+                put(row + 8 * half as u32, 16 * (J - 1) + column, trade(words));
             }
             half += 1;
         }
@@ -272,12 +309,11 @@ fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
 /// Columns of a chunk: what a warp puts into shared memory at a time.
 const CHUNK: u32 = 32;
 
-/// Hands out the sums of a tile as they are, eight neighbours of a row at a time:
-/// `put(row, column, at)`, row and column in the tile, the sums at `at` in shared memory. Smaller and
-/// slower than [`for_each_packed`]: for what that cannot do.
+/// Hands out the sums of a tile as they are, one by one: `put(row, column, sum)`, row and column in the tile; the lanes of
+/// a warp are neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
 ///
 /// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
-/// warp writes together are then in different banks, and eights stay together.
+/// warp writes together are then in different banks.
 ///
 /// *Convergence*: as [`for_each_packed`].
 ///
@@ -285,10 +321,7 @@ const CHUNK: u32 = 32;
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_eight<const N: u32>(
-    place: Shared<u8>,
-    mut put: impl FnMut(u32, u32, Shared<f32>),
-) {
+pub unsafe fn for_each_one<const N: u32>(place: Shared<u8>, mut put: impl FnMut(u32, u32, f32)) {
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
     let place = place.cast::<f32>().add(warp * 16 * CHUNK);
     // Opaque, because LLVM would write the loops out: a group can only be named, but what is done
@@ -316,9 +349,14 @@ pub unsafe fn for_each_eight<const N: u32>(
         sync_warp();
         let mut first = 0;
         while first < rows {
-            let (row, column) = (first + lane / 4, 8 * (lane % 4));
-            put(16 * warp + row, CHUNK * c + column, chunk.add(place_of(row, column)));
-            first += 8;
+            let mut row = first;
+            while row < first + 4 {
+                // SAFETY: the warp has written its chunk before the barrier.
+                let sum = unsafe { chunk.add(place_of(row, lane)).read() };
+                put(16 * warp + row, CHUNK * c + lane, sum);
+                row += 1;
+            }
+            first += 4;
         }
         sync_warp();
         c += 1;
