@@ -471,6 +471,9 @@ variants! {
     /// i8 on tensor cores: large.
     BmmI8Side128: int8("bmm_i8_128", 256, 32768), SIDE_128, I8,
         false, [1, 1], 0, 0, 0, [200, 640, 19000];
+    /// i8 by wgmma: large.
+    BmmI8Wgmma128: wgmma("bmm_i8_wgmma128", SIDE_128, 3, 2), SIDE_128, I8,
+        false, [16, 16], 8, 0, 0, [300, 280, 5000];
     /// f32 in groups of four, exact: large.
     BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
         false, [16, 16], 0, 0, 0, [16, 5770, 175000];

@@ -7,6 +7,8 @@ mod exact;
 mod gather;
 #[cfg(level_sm_90a)]
 mod hopper;
+#[cfg(level_sm_90a)]
+mod hopper_int8;
 #[cfg(level_sm_80)]
 mod int8;
 mod part;
@@ -82,6 +84,7 @@ entries! {
     bmm_bf16_gather128(args): gather::gather::<Bf16, 2, 128>(args, Float::BF16);
     bmm_f16_gather128(args): gather::gather::<F16, 2, 128>(args, Float::F16);
     bmm_f16_gather64(args): gather::gather::<F16, 1, 64>(args, Float::F16);
+    bmm_i8_wgmma128(args): hopper_int8::hopper_int8(args);
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
     bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64>(args);

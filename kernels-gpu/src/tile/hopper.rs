@@ -27,9 +27,9 @@ pub const BLOCK: u32 = 64;
 /// Bytes of a block.
 pub const BLOCK_BYTES: u32 = BLOCK * DEPTH * 2;
 
-/// An element that wgmma takes.
-pub trait Half: Copy {
-    /// `D += A B`, 64 by `N` by 16; without `add`, `D` was empty.
+/// An element that wgmma takes; a slice has [`DEPTH`] terms of two bytes, or twice as many of one.
+pub trait Factor {
+    /// `D += A B`, 64 by `N` by 32 bytes; without `add`, `D` was empty. `TA`, `TB`: which are mn-major, of two bytes.
     ///
     /// # Safety
     ///
@@ -39,7 +39,10 @@ pub trait Half: Copy {
         b: Descriptor,
         add: bool,
     );
+}
 
+/// An element of two bytes.
+pub trait Half: Factor {
     /// Two values, rounded.
     fn pack(low: f32, high: f32) -> u32;
 
@@ -49,7 +52,7 @@ pub trait Half: Copy {
 
 macro_rules! half {
     ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident, $widen:ident) => {
-        impl Half for $element {
+        impl Factor for $element {
             #[inline(always)]
             unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
                 a: Descriptor,
@@ -67,6 +70,9 @@ macro_rules! half {
                 }
             }
 
+        }
+
+        impl Half for $element {
             #[inline(always)]
             fn pack(low: f32, high: f32) -> u32 {
                 $pack(low, high)
@@ -82,6 +88,22 @@ macro_rules! half {
 
 half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16, bf16_to_f32);
 half!(F16, f16_n64, f16_n128, f16_n256, pack_f16, f16_to_f32);
+
+/// i8, k-major only.
+pub enum I8 {}
+
+impl Factor for I8 {
+    #[inline(always)]
+    unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
+        a: Descriptor,
+        b: Descriptor,
+        add: bool,
+    ) {
+        const { assert!(N == 128) };
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::i8_both_n128(a, b, add) }
+    }
+}
 
 /// Runs a block for each of the groups of 16 columns that a tile of `$n` has, `$j` being its number.
 macro_rules! each_group {
@@ -120,7 +142,7 @@ pub fn begin<const N: u32>() {
 /// writes.
 #[inline(always)]
 pub unsafe fn multiply<
-    E: Half,
+    E: Factor,
     const GROUPS: u32,
     const N: u32,
     const AHEAD: u32,
@@ -198,7 +220,7 @@ pub unsafe fn multiply<
 ///
 /// As for [`wgmma::bf16_n256`].
 #[inline(always)]
-unsafe fn products<E: Half, const N: u32, const TA: u32, const TB: u32>(
+unsafe fn products<E: Factor, const N: u32, const TA: u32, const TB: u32>(
     a: Descriptor,
     b: Descriptor,
     add: bool,
