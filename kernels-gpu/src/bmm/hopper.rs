@@ -160,11 +160,13 @@ pub(super) unsafe fn hopper<
     let prefetch = |tile: u32| {
         let (batch, row0, column0) = place(tile);
         let lines = N / 64;
-        let (mut row, column) = (row0 + thread_idx_x() / lines, column0 + thread_idx_x() % lines * 64);
+        let (mut row, column) =
+            (row0 + thread_idx_x() / lines, column0 + thread_idx_x() % lines * 64);
         let end = args.m.min(row0 + rows);
         while row < end && column < args.n {
             let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld;
-            let p = args.c.addr.cast::<u16>().as_ptr().wrapping_add((at + u64::from(column)) as usize);
+            let p =
+                args.c.addr.cast::<u16>().as_ptr().wrapping_add((at + u64::from(column)) as usize);
             // SAFETY: an element of C.
             unsafe { prefetch_l2(p) };
             row += threads / lines;

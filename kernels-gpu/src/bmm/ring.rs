@@ -33,11 +33,7 @@ const PARTS: usize = 4;
 /// Where a term of a row (column of `B`) stands in a slice of `SIDE` of them.
 #[inline(always)]
 fn place<const SIDE: u32>(along: bool, side: u32, k: u32) -> u32 {
-    if along {
-        side * DEPTH + (k / 4 ^ side / 4 % 8) * 4 + k % 4
-    } else {
-        k * SIDE + side
-    }
+    if along { side * DEPTH + (k / 4 ^ side / 4 % 8) * 4 + k % 4 } else { k * SIDE + side }
 }
 
 /// What a thread of a group of `THREADS` copies of one factor: in each slice 4 pieces of four elements, or 16 elements.
@@ -95,9 +91,7 @@ impl<const SIDE: u32, const THREADS: u32> Part<SIDE, THREADS> {
     #[inline(always)]
     unsafe fn copy(&mut self, to: Shared<f32>, t: u32) {
         // SAFETY: handed on.
-        unsafe {
-            if self.pieces { self.copy_by::<4>(to, t) } else { self.copy_by::<1>(to, t) }
-        }
+        unsafe { if self.pieces { self.copy_by::<4>(to, t) } else { self.copy_by::<1>(to, t) } }
         let slice = if self.along { u64::from(DEPTH) } else { u64::from(DEPTH) * self.ld };
         self.p = self.p.wrapping_add(slice as usize);
         self.k_left -= DEPTH as i32;
@@ -122,9 +116,7 @@ impl<const SIDE: u32, const THREADS: u32> Part<SIDE, THREADS> {
             let at = if self.along { [side + i * lines, depth] } else { [side, depth + i * lines] };
             let at = to.add(place::<SIDE>(self.along, at[0], at[1]));
             // SAFETY: the elements are inside when the first is, because rows are whole pieces.
-            unsafe {
-                if WIDTH == 4 { copy_x16(at, p, far > 0) } else { copy_x4(at, p, far > 0) }
-            }
+            unsafe { if WIDTH == 4 { copy_x16(at, p, far > 0) } else { copy_x4(at, p, far > 0) } }
             p = p.wrapping_add(step as usize);
             far -= lines as i32;
             i += 1;
@@ -151,7 +143,8 @@ unsafe fn four<const ALONG: bool, const SIDE: u32, const N: usize>(
     while s < N {
         let mut i = 0;
         while i < 4 {
-            let line = if ALONG { (s as u32 * next + i) * DEPTH } else { i * SIDE + s as u32 * next };
+            let line =
+                if ALONG { (s as u32 * next + i) * DEPTH } else { i * SIDE + s as u32 * next };
             // SAFETY: the caller's promise.
             let values = unsafe { at.add(line).read_x4() };
             let mut j = 0;
@@ -184,9 +177,8 @@ unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usiz
     let mut k = opaque(0);
     while k < terms {
         // SAFETY: the caller's promise.
-        let (left, [right]) = unsafe {
-            (four::<A, SIDE, RM>(a, row, next, k), four::<B, SIDE, 1>(b, column, 0, k))
-        };
+        let (left, [right]) =
+            unsafe { (four::<A, SIDE, RM>(a, row, next, k), four::<B, SIDE, 1>(b, column, 0, k)) };
         let mut term = 0;
         while term < 4 {
             let mut r = 0;
@@ -318,9 +310,8 @@ pub(super) unsafe fn ring<const SIDE: u32, const RM: usize, const WAYS: u32, con
                         let value = |from: Shared<f32>, along, side| {
                             from.add(place::<SIDE>(along, side, k)).read()
                         };
-                        let columns: [f32; 4] = core::array::from_fn(|j| {
-                            value(right, along.1, 4 * tx + j as u32)
-                        });
+                        let columns: [f32; 4] =
+                            core::array::from_fn(|j| value(right, along.1, 4 * tx + j as u32));
                         let mut r = 0;
                         while r < 4 * RM {
                             let row = 4 * ty + r as u32 / 4 * next + r as u32 % 4;

@@ -69,7 +69,6 @@ macro_rules! half {
                     }
                 }
             }
-
         }
 
         impl Half for $element {
