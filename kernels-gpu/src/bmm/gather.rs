@@ -14,7 +14,7 @@ use crate::arch::mem::ld_or_zero_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::thread_idx_x;
 use crate::arch::wgmma::declare;
-use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_one, multiply, park};
+use crate::tile::hopper::{BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_sum, multiply, park};
 use crate::tile::walk::tile_at;
 
 /// Pieces that a thread brings of each factor.
@@ -161,9 +161,15 @@ pub(super) unsafe fn gather<E: Half, const GROUPS: u32, const N: u32>(
                 add_up(args, element, (batch, row0, column0), parked, |a, b| a + b, who);
                 return;
             }
-            for_each_one::<N>(slot, |row, column, sum| {
-                write_one(args, element, batch, (row0 + row, column0 + column), sum);
-            });
+            for_each_sum::<N>(
+                slot,
+                false,
+                |_, _| [0; 4],
+                |_, _, _, _| {},
+                |row, column, sum| {
+                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
+                },
+            );
         };
         multiply::<E, GROUPS, N, 1, 0>(ring, mn_major, (1, slices), load, done);
     }

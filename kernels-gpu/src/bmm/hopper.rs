@@ -14,7 +14,7 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::{declare, swizzle};
 use crate::tile::hopper::{
-    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_one, for_each_packed, multiply, park,
+    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_packed, for_each_sum, multiply, park,
 };
 use crate::tile::walk::tile_at;
 
@@ -203,37 +203,50 @@ pub(super) unsafe fn hopper<
             }
             return;
         }
-        if !ANY || args.c.unit == 16 {
-            let base = args.c.addr.cast::<u16>().as_ptr();
-            let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);
-            let at = |row: u32, column: u32| {
-                let at = u64::from(row0 + row) * args.c.ld + u64::from(column0 + column);
-                base.wrapping_add(at as usize)
-            };
-            // All eight are inside when the first is, because rows of C are a multiple of 8 long.
-            let there = |row, column| row0 + row < args.m && column0 + column < args.n;
-            let (alpha, beta) = (f32::from_bits(args.alpha), f32::from_bits(args.beta));
-            for_each_packed::<E, N>(
-                reads,
+        let base = args.c.addr.cast::<u16>().as_ptr();
+        let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);
+        let at = |row: u32, column: u32| {
+            let at = u64::from(row0 + row) * args.c.ld + u64::from(column0 + column);
+            base.wrapping_add(at as usize)
+        };
+        // Rows of C are a multiple of 8 long where it has a unit of 16: all eight are inside when the first is.
+        let there = |row, column| row0 + row < args.m && column0 + column < args.n;
+        let put = |row: u32, column: u32, words| {
+            if there(row, column) {
                 // SAFETY: inside; elements of this tile are this block's.
-                |row, column| unsafe {
-                    ld_or_zero_x4(there(row, column), at(row, column).cast_const().cast())
+                unsafe { st_x4(at(row, column).cast(), words) };
+            }
+        };
+        let (alpha, beta) = (f32::from_bits(args.alpha), f32::from_bits(args.beta));
+        let whole = !ANY || args.c.unit == 16;
+        if whole && !reads {
+            for_each_packed::<E, N>(alpha, put);
+            return;
+        }
+        // SAFETY: the slot is free; what is read and written is inside, and this block's.
+        unsafe {
+            for_each_sum::<N>(
+                slot,
+                whole,
+                |row, column| {
+                    let there = whole && there(row, column);
+                    ld_or_zero_x4(there, at(row, column).cast_const().cast())
                 },
-                |sum, old| finish(alpha, sum, beta, old),
-                |row, column, words| {
-                    if there(row, column) {
-                        // SAFETY: as above.
-                        unsafe { st_x4(at(row, column).cast(), words) };
-                    }
+                |row, column, sums, old| {
+                    let sums = [sums.read_x4(), sums.add(4).read_x4()];
+                    let words = core::array::from_fn(|i| {
+                        let [low, high] = [0, 1].map(|j| {
+                            let old = E::widen((old[i] >> (16 * j)) as u16);
+                            finish(alpha, sums[i / 2][i % 2 * 2 + j], beta, old)
+                        });
+                        E::pack(low, high)
+                    });
+                    put(row, column, words);
+                },
+                |row, column, sum| {
+                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
                 },
             );
-        } else {
-            // SAFETY: the slot is free; elements of this tile are this block's.
-            unsafe {
-                for_each_one::<N>(slot, |row, column, sum| {
-                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
-                });
-            }
         }
     };
     // SAFETY: the ring is inside the block's memory, which has 1,024 bytes more than it needs.

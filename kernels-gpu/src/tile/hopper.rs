@@ -253,57 +253,30 @@ macro_rules! each_group {
     )* };
 }
 
-/// Hands out the results of a tile, rounded, eight neighbours of a row at a time: `put(row, column, words)`, row and column
-/// in the tile. A warp's calls cover 8 rows of 32 columns. `finish(sum, old)` is what becomes of each sum; `reads`: `old` is
-/// what was there, eight from `get(row, column)`, and else anything.
+/// Hands out the sums of a tile, scaled by `alpha` and rounded, eight neighbours of a row at a time:
+/// `put(row, column, words)`, row and column in the tile. A warp's calls cover 8 rows of 32 columns.
 ///
 /// *Convergence*: all threads of the block call it, where [`multiply`] calls its `done`.
 #[inline(always)]
-pub fn for_each_packed<E: Half, const N: u32>(
-    reads: bool,
-    get: impl Fn(u32, u32) -> [u32; 4],
-    finish: impl Fn(f32, f32) -> f32,
-    mut put: impl FnMut(u32, u32, [u32; 4]),
-) {
+pub fn for_each_packed<E: Half, const N: u32>(alpha: f32, mut put: impl FnMut(u32, u32, [u32; 4])) {
     let row = 16 * (thread_idx_x() / LANES) + lane_id() / 4;
-    let column = 8 * (lane_id() % 4);
     // A group has two blocks of eight columns; four lanes trade the pairs of four blocks, so that
     // each has one whole.
-    let mut even = [[0.0f32; 4]; 2]; // even[half of the rows]: of the group before
-    // [pair of groups][half of the rows]: asked for four at a time
-    let mut old = [[[0u32; 4]; 2]; 2];
+    let mut even = [[0u32; 2]; 2]; // even[half of the rows][block]: of the group before
     each_group!(N, J => {
-        if J % 4 == 0 && reads {
-            let mut i = 0;
-            while i < 4 {
-                let (pair, half) = (i / 2, i % 2);
-                old[pair][half] = get(row + 8 * half as u32, 16 * (J + 2 * pair as u32) + column);
-                i += 1;
-            }
-            while i > 0 {
-                i -= 1;
-                old[i / 2][i % 2] = trade(old[i / 2][i % 2]);
-            }
-        }
         let sums = wgmma::read::<J>();
         let mut half = 0;
         while half < 2 {
-            let [a, b, c, d] = [0, 1, 4, 5].map(|i| sums[i + 2 * half]);
+            let word = |block: usize| {
+                let i = 4 * block + 2 * half;
+                E::pack(alpha * sums[i], alpha * sums[i + 1])
+            };
+            let odd = [word(0), word(1)];
             if J % 2 == 0 {
-                even[half] = [a, b, c, d];
+                even[half] = odd;
             } else {
-                let ([e, f, g, h], before) = (even[half], old[J as usize / 2 % 2][half]);
-                let word = |low, high, old: u32| {
-                    let low = finish(low, E::widen(old as u16));
-                    E::pack(low, finish(high, E::widen((old >> 16) as u16)))
-                };
-                let words = [
-                    word(e, f, before[0]),
-                    word(g, h, before[1]),
-                    word(a, b, before[2]),
-                    word(c, d, before[3]),
-                ];
-                put(row + 8 * half as u32, 16 * (J - 1) + column, trade(words));
+                let words = trade([even[half][0], even[half][1], odd[0], odd[1]]);
+                put(row + 8 * half as u32, 16 * (J - 1) + 8 * (lane_id() % 4), words);
             }
             half += 1;
         }
@@ -330,11 +303,12 @@ fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
 /// Columns of a chunk: what a warp puts into shared memory at a time.
 const CHUNK: u32 = 32;
 
-/// Hands out the sums of a tile as they are, one by one: `put(row, column, sum)`, row and column in the tile; the lanes of
-/// a warp are neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
+/// Hands out the sums of a tile as they are. `whole`: eight neighbours of a row at a time, `eight(row, column, at, old)`, the
+/// sums at `at` in shared memory, `old` what `get(row, column)` brought meanwhile; else `one(row, column, sum)`, the lanes of a
+/// warp being neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
 ///
 /// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
-/// warp writes together are then in different banks.
+/// warp writes together are then in different banks, and eights stay together.
 ///
 /// *Convergence*: as [`for_each_packed`].
 ///
@@ -342,14 +316,24 @@ const CHUNK: u32 = 32;
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_one<const N: u32>(place: Shared<u8>, mut put: impl FnMut(u32, u32, f32)) {
+pub unsafe fn for_each_sum<const N: u32>(
+    place: Shared<u8>,
+    whole: bool,
+    get: impl Fn(u32, u32) -> [u32; 4],
+    mut eight: impl FnMut(u32, u32, Shared<f32>, [u32; 4]),
+    mut one: impl FnMut(u32, u32, f32),
+) {
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
     let place = place.cast::<f32>().add(warp * 16 * CHUNK);
     // Opaque, because LLVM would write the loops out: a group can only be named, but what is done
     // with a chunk need not stand there for each.
     let (chunks, rows) = (opaque(N / CHUNK), opaque(16));
+    let mine = |c: u32, half: u32| (16 * warp + 8 * half + lane / 4, CHUNK * c + 8 * (lane % 4));
     let mut c = 0;
     while c < chunks {
+        // Asked for before the chunk is written.
+        let ((row, column), (below, _)) = (mine(c, 0), mine(c, 1));
+        let old = [get(row, column), get(below, column)];
         // Opaque, so that the addresses in it do not live in registers all the time.
         let chunk = place.add(opaque(c).wrapping_sub(c));
         macro_rules! store {
@@ -368,16 +352,22 @@ pub unsafe fn for_each_one<const N: u32>(place: Shared<u8>, mut put: impl FnMut(
         }
         store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
         sync_warp();
-        let mut first = 0;
-        while first < rows {
-            let mut row = first;
-            while row < first + 4 {
+        if whole {
+            let mut half = 0;
+            while half < 2 {
+                let (row, column) = mine(c, half);
+                let at = chunk.add(place_of(row % 16, column % CHUNK));
+                eight(row, column, at, old[half as usize]);
+                half += 1;
+            }
+        } else {
+            let mut row = 0;
+            while row < rows {
                 // SAFETY: the warp has written its chunk before the barrier.
                 let sum = unsafe { chunk.add(place_of(row, lane)).read() };
-                put(16 * warp + row, CHUNK * c + lane, sum);
+                one(16 * warp + row, CHUNK * c + lane, sum);
                 row += 1;
             }
-            first += 4;
         }
         sync_warp();
         c += 1;
