@@ -432,79 +432,54 @@ const fn few(symbol: &'static str, groups: u32, blocks: u32) -> LaunchSpec {
     spec.with_min_blocks(blocks).not_in_sm_90a()
 }
 
-/// bf16 values on tensor cores, bf16 inputs, eight of them at a time, tiles of at most [`FEW_UNITS`] units.
-pub enum SparseBf16Few8 {}
+/// Units of a tile that has no zeros.
+const FULL: usize = ROWS * BLOCK / 2;
+/// Most units of a tile for [`SparseBf16Bulk16Wide`].
+pub const WIDE_UNITS: usize = 1800;
+/// Groups of rows of a block of [`SparseBf16Bulk16`] and [`SparseBf16Bulk16Wide`].
+pub const BULK16_GROUPS: u32 = 2;
 
-impl Kernel for SparseBf16Few8 {
-    type Args = LinearArgs;
-    const SPEC: LaunchSpec = few("sparse_bf16_few8", 1, 4);
-
-    fn smem_bytes(args: &LinearArgs) -> u32 {
-        few_smem(1, args.ring)
-    }
+/// Shared memory of a block that has `warps` warps a way and takes eight inputs at a time by one group of
+/// rows (`eights` 1) or sixteen by [`BULK16_GROUPS`] (2); `bytes` for each stream.
+const fn bulk_smem(warps: u32, eights: u32, bytes: u32) -> u32 {
+    let (streams, sums) = (eights * bytes, eights * 512);
+    WAYS as u32 * warps * if streams > sums { streams } else { sums }
 }
 
-/// The same for sixteen inputs at a time and [`FEW16_GROUPS`] groups of rows.
-pub enum SparseBf16Few16 {}
-
-impl Kernel for SparseBf16Few16 {
-    type Args = LinearArgs;
-    const SPEC: LaunchSpec = few("sparse_bf16_few16", FEW16_GROUPS, 2);
-
-    fn smem_bytes(args: &LinearArgs) -> u32 {
-        few_smem(FEW16_GROUPS, args.ring)
-    }
+const fn bulk(symbol: &'static str, warps: u32, eights: u32, units: usize, blocks: u32) -> LaunchSpec {
+    let spec = LaunchSpec::new(symbol, THREADS * warps).with_min_blocks(blocks).only_on(90);
+    spec.with_smem(bulk_smem(warps, eights, bulk_bytes(units)))
 }
 
-/// Shared memory of a block of `warps` warps with `groups` groups of rows, of `inputs` inputs, whose units
-/// the copy engine brings through `bytes` bytes of each stream.
-pub const fn bulk_smem(warps: u32, groups: u32, inputs: u32, bytes: u32) -> u32 {
-    let (streams, sums) = (groups * bytes, 64 * inputs);
-    warps * if streams > sums { streams } else { sums }
-}
-
-macro_rules! bulk {
-    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $inputs:literal, $groups:literal, $warps:literal, $units:expr, $blocks:literal;)*) => {$(
+macro_rules! by_the_matrix {
+    ($($(#[$doc:meta])* $name:ident = $spec:expr, $smem:expr;)*) => {$(
         $(#[$doc])*
         pub enum $name {}
 
-        impl $name {
-            /// Inputs at a time.
-            pub const INPUTS: u32 = $inputs;
-            /// Groups of rows of a block.
-            pub const GROUPS: u32 = $groups;
-            /// Warps of a way, each with a part of its tiles.
-            pub const WARPS: u32 = $warps;
-            /// Most units of a tile.
-            pub const UNITS: usize = $units;
-        }
-
         impl Kernel for $name {
             type Args = LinearArgs;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS * $warps)
-                .with_smem(bulk_smem(WAYS as u32 * $warps, $groups, $inputs, bulk_bytes($units)))
-                .with_min_blocks($blocks)
-                .only_on(90);
+            const SPEC: LaunchSpec = $spec;
 
             fn smem_bytes(args: &LinearArgs) -> u32 {
-                bulk_smem(WAYS as u32 * $warps, $groups, $inputs, args.ring)
+                ($smem)(args.ring)
             }
         }
     )*};
 }
 
-/// Units of a tile that has no zeros.
-const FULL: usize = ROWS * BLOCK / 2;
-
-bulk! {
-    /// bf16 values and inputs on a Hopper GPU's tensor cores, eight inputs at a time, tiles by the copy engine.
-    SparseBf16Bulk8: "sparse_bf16_bulk8", 8, 1, 1, FULL, 6;
-    /// The same for tiles with few units: many warps, each with few tiles.
-    SparseBf16Bulk8Short: "sparse_bf16_bulk8_short", 8, 1, 4, FEW_UNITS, 2;
-    /// The same for sixteen inputs at a time.
-    SparseBf16Bulk16: "sparse_bf16_bulk16", 16, 2, 1, FULL, 2;
-    /// The same for tiles that leave room for more warps.
-    SparseBf16Bulk16Wide: "sparse_bf16_bulk16_wide", 16, 2, 2, 1800, 2;
+by_the_matrix! {
+    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time, tiles of at most [`FEW_UNITS`] units.
+    SparseBf16Few8 = few("sparse_bf16_few8", 1, 4), |ring| few_smem(1, ring);
+    /// The same for sixteen inputs at a time and [`FEW16_GROUPS`] groups of rows.
+    SparseBf16Few16 = few("sparse_bf16_few16", FEW16_GROUPS, 2), |ring| few_smem(FEW16_GROUPS, ring);
+    /// On a Hopper GPU, eight inputs at a time, tiles by the copy engine.
+    SparseBf16Bulk8 = bulk("sparse_bf16_bulk8", 1, 1, FULL, 6), |ring| bulk_smem(1, 1, ring);
+    /// The same for tiles of at most [`FEW_UNITS`] units: many warps, each with few tiles.
+    SparseBf16Bulk8Short = bulk("sparse_bf16_bulk8_short", 4, 1, FEW_UNITS, 2), |ring| bulk_smem(4, 1, ring);
+    /// The same for sixteen inputs at a time and [`BULK16_GROUPS`] groups of rows.
+    SparseBf16Bulk16 = bulk("sparse_bf16_bulk16", 1, 2, FULL, 2), |ring| bulk_smem(1, 2, ring);
+    /// The same with more warps, for tiles of at most [`WIDE_UNITS`] units.
+    SparseBf16Bulk16Wide = bulk("sparse_bf16_bulk16_wide", 2, 2, WIDE_UNITS, 2), |ring| bulk_smem(2, 2, ring);
 }
 
 macro_rules! kernels {

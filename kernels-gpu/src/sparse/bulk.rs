@@ -10,7 +10,9 @@ use super::stream::{Source, Tile, UNIT, prefix};
 use crate::arch::mbarrier::{self, Barrier};
 use crate::arch::mem::{ld_nc, ld_nc_if, ld_x2_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::sync_threads;
 use crate::arch::warp::{lane_id, sync_warp, warp_id};
+use crate::arch::wgmma::proxy_fence;
 
 /// The tiles of a warp's streams, `R` of them side by side.
 pub(super) struct Bulk<const R: usize> {
@@ -140,5 +142,11 @@ impl<const R: usize> Source<R> for Bulk<R> {
                 mbarrier::end(self.barrier(1));
             }
         }
+    }
+
+    #[inline(always)]
+    fn again() {
+        proxy_fence();
+        sync_threads();
     }
 }

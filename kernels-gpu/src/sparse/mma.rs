@@ -136,6 +136,9 @@ unsafe fn linear_mma<
             r += 1;
         }
         mb += grid_dim_y();
+        if mb * (8 * NT as u32) < args.m {
+            S::again();
+        }
     }
 }
 

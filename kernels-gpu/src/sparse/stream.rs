@@ -47,6 +47,11 @@ pub(super) trait Source<const R: usize> {
     ///
     /// *Convergence*: the whole warp.
     fn end(self);
+
+    /// Before the block makes another one where it has kept something else since.
+    ///
+    /// *Convergence*: the whole block.
+    fn again();
 }
 
 /// Through rings.
@@ -71,6 +76,9 @@ impl<const R: usize> Source<R> for Rings<R> {
 
     #[inline(always)]
     fn end(self) {}
+
+    #[inline(always)]
+    fn again() {}
 }
 
 /// The first row of a block that has one group.

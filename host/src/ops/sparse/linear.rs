@@ -149,29 +149,27 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         cuda: &crate::ops::CudaBackend,
         args: contract::sparse::LinearArgs,
     ) -> Result<(), OpError> {
-        use contract::sparse::{
-            FEW_UNITS, SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16,
-            SparseBf16Bulk16Wide, bulk_bytes, linear_grid,
-        };
-        let args = contract::sparse::LinearArgs { ring: bulk_bytes(self.most), ..args };
-        let (few, long) = (self.most <= FEW_UNITS, self.k >= LONG);
-        macro_rules! launch {
-            ($kernel:ident) => {{
-                let [across, down, _] = linear_grid(args.n, args.m, $kernel::INPUTS);
-                cuda.launch::<$kernel>([across.div_ceil($kernel::GROUPS), down, 1], args)
-            }};
-        }
+        use contract::sparse as kernels;
+        let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
+        let ([across, down, _], eight) = (grid(16), grid(8));
+        let sixteen = [across.div_ceil(kernels::BULK16_GROUPS), down, 1];
+        let args = kernels::LinearArgs { ring: kernels::bulk_bytes(self.most), ..args };
+        let (few, long) = (self.most <= kernels::FEW_UNITS, self.k >= LONG);
+        let wide = few || !long && self.most <= kernels::WIDE_UNITS;
         // SAFETY: the caller's promise.
         unsafe {
-            // Sixteen inputs' kernels share their inputs among two groups of rows: with five to eight inputs
-            // too that is worth more than warps, where rows are long.
+            // Two groups of rows share what a warp loads of sixteen inputs: with five to eight inputs too
+            // that is worth more than warps, where rows are long.
             match args.m {
-                0..=8 if few && (args.m <= 4 || !long) => launch!(SparseBf16Bulk8Short),
-                0..=8 if args.m <= 4 || !long => launch!(SparseBf16Bulk8),
-                _ if few || !long && self.most <= SparseBf16Bulk16Wide::UNITS => {
-                    launch!(SparseBf16Bulk16Wide)
+                0..=8 if args.m <= 4 || !long => {
+                    if few {
+                        cuda.launch::<kernels::SparseBf16Bulk8Short>(eight, args)
+                    } else {
+                        cuda.launch::<kernels::SparseBf16Bulk8>(eight, args)
+                    }
                 }
-                _ => launch!(SparseBf16Bulk16),
+                _ if wide => cuda.launch::<kernels::SparseBf16Bulk16Wide>(sixteen, args),
+                _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
             }
         }
     }
