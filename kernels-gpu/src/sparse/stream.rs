@@ -6,7 +6,7 @@ use super::ring::{Ring, close_group};
 use crate::arch::mem::ld_nc;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::block_idx_x;
-#[cfg(not(level_sm_90a))]
+#[cfg(all(level_sm_80, not(level_sm_90a)))]
 use crate::arch::warp::warp_id;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, shuffle_up, sync_warp};
 
@@ -29,6 +29,7 @@ pub(super) struct Tile {
 }
 
 /// The tiles of `R` streams side by side, as many of each.
+#[cfg(level_sm_80)]
 pub(super) trait Source<const R: usize> {
     /// `count` tiles, one at least, of each stream from the tile of the matrix that `first` names on.
     ///
@@ -55,10 +56,10 @@ pub(super) trait Source<const R: usize> {
 }
 
 /// Through rings.
-#[cfg(not(level_sm_90a))]
+#[cfg(all(level_sm_80, not(level_sm_90a)))]
 pub(super) struct Rings<const R: usize>([Stream; R]);
 
-#[cfg(not(level_sm_90a))]
+#[cfg(all(level_sm_80, not(level_sm_90a)))]
 impl<const R: usize> Source<R> for Rings<R> {
     #[inline(always)]
     unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32) -> Self {
