@@ -176,7 +176,7 @@ impl CudaBackend {
     }
 
     /// Queues the launch of a kernel over `m` rows of `k` elements: `S` for short ones, else `M`, or `L` for
-    /// long ones where the device has it. `in_turn` is the family's.
+    /// long ones where the device has it.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].
@@ -184,7 +184,6 @@ impl CudaBackend {
         &self,
         [m, k]: [u32; 2],
         element: contract::num::RowType,
-        in_turn: bool,
         args: S::Args,
     ) -> Result<(), OpError>
     where
@@ -195,7 +194,7 @@ impl CudaBackend {
         use contract::row::{Owner, grid, owner};
         let bytes = element.bytes() as u32;
         let owner = owner(k, bytes);
-        let grid = grid(m, k, bytes, owner, in_turn);
+        let grid = grid(m, k, bytes, owner);
         // SAFETY: by the caller.
         unsafe {
             match owner {
