@@ -257,11 +257,11 @@ fn refusals<B: Backend>(b: &B) {
             refused!(dimension("reach"), paged!(cache, step: step));
         }
         let mut few_partial =
-            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
+            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 14 - 1), counters: zeros(b, 6) };
         let step = Some(PagedStep { scratch: &mut few_partial, reach: 1 });
         refused!(short("partial"), paged!(cache, step: step));
         let mut few_counters =
-            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12), counters: zeros(b, 5) };
+            PagedScratch::<B> { partial: zeros(b, 9 * 4 * 14), counters: zeros(b, 5) };
         let step = Some(PagedStep { scratch: &mut few_counters, reach: 1 });
         refused!(short("counters"), paged!(cache, step: step));
         let bytes = 9 * 2 * 64 * 16 * element.bytes();

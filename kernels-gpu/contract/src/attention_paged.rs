@@ -24,8 +24,8 @@
 //!
 //! `attention_paged_append_*` stores, then `attention_paged_rows_*` walks over the pages of a row, one block
 //! for each of its heads. Where every row has a sequence of its own, with pages of its own, a step is
-//! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
-//! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
+//! one kernel, `attention_paged_step_*`: warp `w` of block `(m, kv head, b)` takes page [`STEP_WARPS`]` b + w` for
+//! up to [`STEP_HEADS`] heads that share a kv head; the one with the row's own position makes and stores
 //! its key. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
 //! them first to last. A grid for fewer positions than a row has gives NaN, and does not store its key.
 
@@ -44,19 +44,19 @@ pub const NO_PAGE: u32 = u32::MAX;
 /// Threads of a block that appends.
 pub const APPEND_THREADS: u32 = 64;
 
-/// Heads that a block of a step takes.
+/// Heads that a warp of a step takes.
 pub const STEP_HEADS: u32 = 4;
+/// Warps of a block of a step: a page each.
+pub const STEP_WARPS: u32 = 2;
+/// Threads of a block of a step.
+pub const STEP_THREADS: u32 = 32 * STEP_WARPS;
 /// Largest head of a step: a multiple of 8.
 pub const STEP_HEAD_DIM: u32 = 128;
 /// Bytes from key to key in shared memory: a piece of 16 more than a key, so that eight lie in all banks.
 pub const STEP_KEY_BYTES: u32 = 2 * STEP_HEAD_DIM + 16;
-/// Bytes from value to value in shared memory.
-pub const STEP_VALUE_BYTES: u32 = 2 * STEP_HEAD_DIM;
-/// Shared memory of a step: keys, values, queries, scores, then maximum and sum of each head and a ticket.
-pub const STEP_SMEM_BYTES: u32 = PAGE as u32 * (STEP_KEY_BYTES + STEP_VALUE_BYTES)
-    + 4 * STEP_HEADS * (STEP_HEAD_DIM + PAGE as u32)
-    + 8 * STEP_HEADS
-    + 16;
+/// Shared memory of a step: keys of a page for each warp, queries and a ticket.
+pub const STEP_SMEM_BYTES: u32 =
+    STEP_WARPS * PAGE as u32 * STEP_KEY_BYTES + 4 * STEP_HEADS * STEP_HEAD_DIM + 16;
 
 /// Whether a step takes heads of this size, in bf16.
 pub const fn step_takes(head_dim: usize) -> bool {
@@ -73,15 +73,15 @@ pub const fn counters_len(m: usize, heads: usize, kv_heads: usize) -> usize {
     m * kv_heads * step_parts(heads as u32, kv_heads as u32) as usize
 }
 
-/// Elements that one page of one head leaves in `partial`: maximum, sum, weighted values.
+/// Elements that one page of one head leaves in `partial`: maximum, sum, two that mean nothing, weighted values.
 pub const fn partial_len(head_dim: usize) -> usize {
-    2 + head_dim
+    4 + head_dim
 }
 
-/// Blocks of a step: pages, parts of heads within kv heads, rows. `None` where a grid cannot have so many.
+/// Blocks of a step: pages, [`STEP_WARPS`] a block, parts of heads within kv heads, rows. `None` where a grid cannot have so many.
 pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> Option<[u32; 3]> {
     let units = kv_heads.saturating_mul(step_parts(heads, kv_heads));
-    if m <= 65_535 && units <= 65_535 { Some([key_blocks, units, m]) } else { None }
+    if m <= 65_535 && units <= 65_535 { Some([key_blocks.div_ceil(STEP_WARPS), units, m]) } else { None }
 }
 
 /// Elements of a page: its keys, or its values.
@@ -169,7 +169,7 @@ pub enum StepBf16 {}
 
 impl Kernel for StepBf16 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", THREADS)
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", STEP_THREADS)
         .with_min_sm(80)
         .with_smem(STEP_SMEM_BYTES)
         .with_min_blocks(6)

@@ -1,25 +1,25 @@
-//! A step of rows with a sequence each: one page for the heads of one kv head per block; the last block of
-//! the heads to finish combines.
+//! A step of rows with a sequence each: a warp takes one page for up to four heads of one kv head, a block
+//! neighbouring pages; the last block of the heads to finish combines.
 //!
-//! The page comes into shared memory by asynchronous copies, keys first, so that scores are made while the
-//! values arrive. No block reads what another one stores: the row's own key and value go into shared memory
-//! beside the pages.
+//! The keys of a page come into shared memory by asynchronous copies; its values, which every lane reads once,
+//! go from the second-level cache into registers. No block reads what another one stores: the row's own key
+//! goes into shared memory beside the page's, its value into registers.
 
-use contract::attention_paged::{ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, step_parts};
-use contract::num::Running;
+use contract::attention_paged::{ABSENT, Args, STEP_HEADS, STEP_WARPS, step_parts};
 
 use super::step_row::Step;
-use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, weighted};
+use super::tile::{KEYS, Values, make_scores, make_weights, note};
 use super::{page, position};
-use crate::arch::async_copy::wait_group;
+use crate::arch::async_copy::{commit_group, wait_group};
 use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{st, st_x2};
+use crate::arch::mem::st;
 use crate::arch::thread::{
     block_idx_x, block_idx_y, block_idx_z, grid_dim_x, sync_threads, thread_idx_x,
 };
+use crate::arch::warp::{sync_warp, warp_id};
 
-/// Block `(m, kv head, part of its heads, page)` takes one page; the last one of the heads combines.
+/// Block `(m, kv head, part of its heads, pages)`: a warp takes one page; the last block of the heads combines.
 ///
 /// # Safety
 ///
@@ -29,122 +29,84 @@ use crate::arch::thread::{
 pub(super) unsafe fn step(args: &Args) {
     let Args { heads, kv_heads, head_dim, .. } = *args;
     let (group, parts) = (heads / kv_heads, step_parts(heads, kv_heads));
-    let (block, of_row, m) = (block_idx_x(), block_idx_y(), block_idx_z());
+    let (first, of_row, m) = (block_idx_x() * STEP_WARPS, block_idx_y(), block_idx_z());
     let (kv_head, part) = (of_row / parts, of_row % parts);
     let head = kv_head * group + part * STEP_HEADS;
     let count = (group - part * STEP_HEADS).min(STEP_HEADS);
-    // This thread's dimensions, of heads `first`, `first + 1` of the block's.
-    let (dims, first) =
-        (thread_idx_x() % (STEP_HEAD_DIM / 2), thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32);
-    let inside = 2 * dims < head_dim;
+    let block = first + warp_id();
     let mut step = Step { args, m, kv_head, head, count, pos: 0, page: 0, stores: part == 0 };
     dependency_wait();
     // All at once: none of them waits for another.
-    // SAFETY: the grid has blocks for M rows and for pages below the capacity.
+    // SAFETY: the grid has blocks for M rows; the last page of a table is below the capacity.
     let raw = unsafe {
         step.pos = position(args, m);
-        step.page = page(args, m, block);
+        step.page = page(args, m, block.min((args.capacity - 1) / KEYS));
         step.raw_queries()
     };
     let pos = step.pos;
     let blocks = pos / KEYS + 1;
-    if pos >= args.capacity || blocks > grid_dim_x() {
-        if block == 0 && inside {
-            let v = if pos == ABSENT { 0.0 } else { f32::NAN };
-            let mut h = first;
-            while h < (first + OWN as u32).min(count) {
-                // SAFETY: no other block writes these heads.
-                unsafe { step.write(head + h, dims, [v; 2]) };
-                h += 1;
-            }
+    if pos >= args.capacity || blocks > grid_dim_x() * STEP_WARPS {
+        if first == 0 {
+            // SAFETY: no other block writes these heads.
+            unsafe { step.fill(if pos == ABSENT { 0.0 } else { f32::NAN }) };
         }
         return; // the whole block
     }
-    if block >= blocks {
+    if first >= blocks {
         return; // the whole block: the grid is made for a longer sequence
     }
     let has_new = block == blocks - 1;
-    let there = step.page < args.pages;
-    let visible = (pos + 1 - block * KEYS).min(KEYS);
-    if there {
-        // SAFETY: the page is there, with all positions in front of the row's own.
-        unsafe {
-            step.copy(if has_new { visible - 1 } else { visible });
-            step.load_queries(raw);
-            if has_new {
-                step.make_new();
-            }
+    let there = block < blocks && step.page < args.pages;
+    // No key behind the last page.
+    let visible = if there { (pos + 1 - block * KEYS).min(KEYS) } else { 0 };
+    let stored = visible - u32::from(there && has_new);
+    let mut own = [0; 2];
+    // SAFETY: the page is there, with all positions in front of the row's own.
+    unsafe {
+        if there {
+            step.copy(stored);
+        }
+        commit_group();
+        step.load_queries(raw);
+        if there && has_new {
+            own = step.make_new();
         }
     }
     // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
     launch_dependents();
-    let mut out = [[0.0; 2]; OWN];
+    wait_group::<0>();
+    sync_threads();
     if there {
-        wait_group::<1>();
-        sync_threads();
-        // SAFETY: keys and queries are there; then scores; then exponentials and values.
+        sync_warp();
+        let values = Values { from: step.values(), stride: head_dim / 2, stored, own };
+        // SAFETY: keys and queries are there, then exponentials; the page is this warp's.
         unsafe {
-            make_scores(head_dim, args.scale);
-            sync_threads();
-            make_weights(visible);
-            wait_group::<0>();
-            sync_threads();
-            if inside {
-                out = weighted(dims, first, visible);
-            }
+            let scores = make_scores(head_dim, args.scale);
+            let ring = values.start();
+            let sums = make_weights(scores, visible);
+            step.leave(sums, values.weighted(ring, visible));
         }
     }
-    let mut h = 0;
-    while h < OWN {
-        let of_block = first + h as u32;
-        if there && inside && of_block < count {
-            // SAFETY: the sums are there; output and partial result belong to this thread, the sums
-            // to that of the first dimensions.
-            unsafe {
-                let sums = block_sum(of_block);
-                if blocks == 1 {
-                    let mut running = Running::EMPTY;
-                    let weights = running.take(sums);
-                    let values = out[h].map(|v| running.finish(weights.combine(0.0, v)));
-                    step.write(head + of_block, dims, values);
-                } else {
-                    let to = step.partial(step.page, head + of_block);
-                    st_x2(to.wrapping_add(2 + 2 * dims as usize).cast(), out[h]);
-                    if dims == 0 {
-                        st_x2(to.cast(), [sums.max, sums.sum]);
-                    }
-                }
-            }
-        }
-        h += 1;
-    }
-    if blocks == 1 && there {
-        return; // the whole block
-    }
-
-    // Where the others left theirs: on the way while the ticket is drawn.
-    // SAFETY: 0 < blocks, whose pages lie below the capacity.
-    let pages = unsafe { step.pages(0, blocks) };
     // The barrier puts the block's writes before the release of its first thread, whose ticket
     // says whether all others have done the same.
     sync_threads();
-    let counter = m as usize * (kv_heads * parts) as usize + of_row as usize;
-    let counter = args.counters.as_ptr().wrapping_add(counter);
-    if thread_idx_x() == 0 {
-        // SAFETY: counters[m, of_row]; nobody else uses the note.
-        unsafe { note().write(atomic::add_acq_rel(counter, 1)) };
+    if blocks > STEP_WARPS {
+        let counter = m as usize * (kv_heads * parts) as usize + of_row as usize;
+        let counter = args.counters.as_ptr().wrapping_add(counter);
+        if thread_idx_x() == 0 {
+            // SAFETY: counters[m, of_row]; nobody else uses the note.
+            unsafe { note().write(atomic::add_acq_rel(counter, 1)) };
+        }
+        sync_threads();
+        // SAFETY: written before the barrier.
+        if unsafe { note().read() } + 1 < blocks.div_ceil(STEP_WARPS) {
+            return; // the whole block
+        }
+        if thread_idx_x() == 0 {
+            // SAFETY: every block of these heads has passed the counter.
+            unsafe { st(counter, 0) };
+        }
     }
-    sync_threads();
-    // SAFETY: written before the barrier.
-    if unsafe { note().read() } + 1 < blocks {
-        return; // the whole block
-    }
-    if thread_idx_x() == 0 {
-        // SAFETY: every block of these heads has passed the counter.
-        unsafe { st(counter, 0) };
-    }
-    if inside && first < count {
-        // SAFETY: every block of these heads has left its result, where its page is there.
-        unsafe { step.combine(blocks, pages, first, dims) };
-    }
+    // SAFETY: every warp of these heads has left its result, where its page is there.
+    unsafe { step.combine(blocks) };
 }

@@ -1,26 +1,35 @@
 //! Up to four heads of a row at one of its pages: what a step brings into shared memory, and what it leaves.
 
 use contract::attention_paged::{
-    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_VALUE_BYTES, THREADS, page_len,
-    partial_len,
+    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, page_len, partial_len,
 };
 use contract::num::{BlockSum, Running, f32_to_bf16};
 use contract::rope::rotate;
 
 use super::page;
-use super::tile::{KEYS, OWN, keys, queries, values};
-use crate::arch::async_copy::{commit_group, copy_x16};
-use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x2};
+use super::tile::{HEADS, KEYS, OWN, keys, queries};
+use crate::arch::async_copy::copy_x16;
+use crate::arch::mem::{
+    ld_if, ld_nc, ld_x2, ld_x2_if, ld_x4, ld_x4_if, prefetch_l2, st, st_x2, st_x4,
+};
 use crate::arch::thread::thread_idx_x;
+use crate::arch::warp::{LANES, lane_id};
 use crate::element::Bf16;
 
 /// Lanes that copy a key: one for each 16 bytes of the largest.
 const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
 /// Results in flight at once when they are combined.
-const COMBINE: usize = 4;
+const COMBINE: usize = 8;
+/// Dimensions of a head that a thread combines, and threads of a head.
+const OUT: u32 = STEP_HEADS * STEP_HEAD_DIM / STEP_THREADS;
+const OUT_LANES: u32 = STEP_HEAD_DIM / OUT;
+/// Elements of a line of the second-level cache.
+const LINE: u32 = 64;
 /// Pairs of the largest head; heads that a thread rotates a pair of.
 const PAIRS: u32 = STEP_HEAD_DIM / 2;
-const ROTATED: usize = (STEP_HEADS * PAIRS / THREADS) as usize;
+const ROTATED: usize = (STEP_HEADS * PAIRS / STEP_THREADS) as usize;
+
+const _: () = assert!(OUT == 8 && OWN == 4);
 
 /// Up to four heads of a row, at one of its pages.
 pub(super) struct Step<'a> {
@@ -61,32 +70,54 @@ impl Step<'_> {
             + (self.kv_head * KEYS * head_dim) as usize
     }
 
-    /// Asks for `stored` keys, then for their values: a group each.
+    /// Asks for `stored` keys, and for their values to come nearer.
+    ///
+    /// *Convergence*: every lane calls it.
     ///
     /// # Safety
     ///
-    /// The page has so many; nobody uses shared memory.
+    /// The page has so many; nobody uses this warp's shared memory.
     #[inline(always)]
     pub(super) unsafe fn copy(&self, stored: u32) {
         let Args { head_dim, k_pages, v_pages, .. } = *self.args;
-        let (lane, first) = (thread_idx_x() % COPY_LANES, thread_idx_x() / COPY_LANES);
-        for (pages, tile, bytes) in
-            [(k_pages, keys(), STEP_KEY_BYTES), (v_pages, values(), STEP_VALUE_BYTES)]
-        {
-            let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
-            let mut key = first;
-            while key < stored {
-                if 8 * lane < head_dim {
-                    let at = (key * head_dim + 8 * lane) as usize;
-                    // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-                    unsafe {
-                        copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true)
-                    };
-                }
-                key += THREADS / COPY_LANES;
+        let (lane, first) = (lane_id() % COPY_LANES, lane_id() / COPY_LANES);
+        let from = k_pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
+        let mut key = first;
+        while key < stored {
+            if 8 * lane < head_dim {
+                let at = (key * head_dim + 8 * lane) as usize;
+                // SAFETY: 16 bytes of a key of the page, which is written before this launch.
+                unsafe {
+                    copy_x16(
+                        keys().add(key * STEP_KEY_BYTES + 16 * lane),
+                        from.wrapping_add(at),
+                        true,
+                    )
+                };
             }
-            commit_group();
+            key += LANES / COPY_LANES;
         }
+        let from = v_pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
+        let mut at = lane_id() * LINE;
+        while at < stored * head_dim {
+            // SAFETY: an element of a value of the page.
+            unsafe { prefetch_l2(from.wrapping_add(at as usize)) };
+            at += LANES * LINE;
+        }
+    }
+
+    /// This lane's dimensions of the page's first value; of the first lane again where there are fewer.
+    #[inline(always)]
+    pub(super) fn values(&self) -> *const u32 {
+        let at = self.part() + self.dims().unwrap_or(0) as usize;
+        self.args.v_pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(at).cast()
+    }
+
+    /// The first of this lane's dimensions, if it has some.
+    #[inline(always)]
+    fn dims(&self) -> Option<u32> {
+        let first = OWN * lane_id();
+        if first < self.args.head_dim { Some(first) } else { None }
     }
 
     /// This thread's pair of each head it rotates, as it stands; the last head again where there are fewer.
@@ -99,7 +130,7 @@ impl Step<'_> {
         let half = self.args.head_dim / 2;
         let pair = thread_idx_x() % PAIRS;
         core::array::from_fn(|i| {
-            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
             let from = self.source(self.head + head.min(self.count - 1));
             let from = from.wrapping_add(pair as usize);
             // SAFETY: both elements of a pair of a head of the row, when it is one.
@@ -125,7 +156,7 @@ impl Step<'_> {
         let (cos, sin) = unsafe { self.angle(pair) };
         let mut i = 0;
         while i < ROTATED {
-            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
             let to = queries().add(head * STEP_HEAD_DIM + pair);
             let (lo, hi) = rotate(raw[i][0], raw[i][1], cos, sin);
             // SAFETY: the pair's places.
@@ -154,19 +185,19 @@ impl Step<'_> {
         }
     }
 
-    /// Puts the row's own key and value behind the stored ones, and stores them.
+    /// Puts the row's own key behind the stored ones, gives the lane's dimensions of its value, and stores both.
     ///
     /// # Safety
     ///
-    /// As for [`Step::load_queries`]; the row's place is in this page.
+    /// As for [`Step::load_queries`]; the row's place is in this warp's page.
     #[inline(always)]
-    pub(super) unsafe fn make_new(&self) {
+    pub(super) unsafe fn make_new(&self) -> [u32; 2] {
         let Args { heads, kv_heads, head_dim, k_pages, v_pages, .. } = *self.args;
         let place = self.pos % KEYS;
         let at = self.part() + (place * head_dim) as usize;
         let half = head_dim / 2;
-        // Two neighbours of each half; then two neighbours of the value.
-        let i = thread_idx_x();
+        // Two neighbours of each half.
+        let i = lane_id();
         if 2 * i < half {
             let from = self.source(heads + self.kv_head).wrapping_add(2 * i as usize);
             // SAFETY: two pairs of the key.
@@ -178,7 +209,7 @@ impl Step<'_> {
             };
             let tile = keys().add(place * STEP_KEY_BYTES).cast::<u32>();
             let page = k_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
-            // SAFETY: words i and half / 2 + i of the key, in both places this thread's.
+            // SAFETY: words i and half / 2 + i of the key, in both places this lane's.
             unsafe {
                 tile.add(i).write(low);
                 tile.add(half / 2 + i).write(high);
@@ -188,118 +219,143 @@ impl Step<'_> {
                 }
             }
         }
-        if i < half {
-            let from = self.source(heads + kv_heads + self.kv_head).wrapping_add(2 * i as usize);
-            let tile = values().add(place * STEP_VALUE_BYTES).cast::<u32>();
-            let page = v_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
-            // SAFETY: two elements of the value; word i of it, in both places this thread's.
-            unsafe {
-                let [a, b]: [f32; 2] = ld_x2(from.cast());
-                tile.add(i).write(word(a, b));
-                if self.stores {
-                    st(page.wrapping_add(i as usize), word(a, b));
-                }
+        let Some(dims) = self.dims() else {
+            return [0; 2];
+        };
+        let from = self.source(heads + kv_heads + self.kv_head).wrapping_add(dims as usize);
+        let page = v_pages.cast::<Bf16>().as_ptr().wrapping_add(at + dims as usize);
+        // SAFETY: four elements of the value, in the page this lane's.
+        unsafe {
+            let [a, b, c, d]: [f32; 4] = ld_x4(from.cast());
+            let own = [word(a, b), word(c, d)];
+            if self.stores {
+                st_x2(page.cast(), own);
             }
+            own
         }
     }
 
     /// Element 0 of what page `page` leaves for head `head`.
     #[inline(always)]
-    pub(super) fn partial(&self, page: u32, head: u32) -> *mut f32 {
+    fn partial(&self, page: u32, head: u32) -> *mut f32 {
         let Args { heads, head_dim, partial, .. } = *self.args;
         let at = page as usize * heads as usize + head as usize;
         partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
     }
 
-    /// Pages `first ..` of `blocks`, the last one again past the end.
+    /// Leaves what the page gives: maxima and sums, which all lanes have, and the lane's dimensions.
     ///
     /// # Safety
     ///
-    /// `first < blocks`, whose pages lie below the capacity.
+    /// The page is there, and this warp's.
     #[inline(always)]
-    pub(super) unsafe fn pages(&self, first: u32, blocks: u32) -> [u32; COMBINE] {
-        core::array::from_fn(|b| {
-            // SAFETY: below the capacity.
-            unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
-        })
+    pub(super) unsafe fn leave(&self, sums: [BlockSum; HEADS], out: [[f32; OWN as usize]; HEADS]) {
+        let mut h = 0;
+        while h < HEADS {
+            if (h as u32) < self.count {
+                let to = self.partial(self.page, self.head + h as u32);
+                // SAFETY: partial[page, head], four words and the dimensions'.
+                unsafe {
+                    if lane_id() == 0 {
+                        st_x2(to.cast(), [sums[h].max, sums[h].sum]);
+                    }
+                    if let Some(dims) = self.dims() {
+                        st_x4(to.wrapping_add(4 + dims as usize).cast(), out[h]);
+                    }
+                }
+            }
+            h += 1;
+        }
     }
 
-    /// Takes the results of `blocks` pages, of which the first are `pages`, for dimensions `2 dims ..` of
-    /// heads `own`, `own + 1` of the block's, first to last, and writes the output; NaN when one of the
-    /// pages is not there.
+    /// The head and the first dimension that this thread writes: of the block's, if it has some.
+    #[inline(always)]
+    fn place(&self) -> Option<(u32, u32)> {
+        let (head, dims) = (thread_idx_x() / OUT_LANES, thread_idx_x() % OUT_LANES * OUT);
+        let inside = head < self.count && dims < self.args.head_dim;
+        if inside { Some((self.head + head, dims)) } else { None }
+    }
+
+    /// Takes the results of `blocks` pages first to last, and writes the output; NaN when one of the pages is
+    /// not there.
     ///
     /// # Safety
     ///
-    /// The results were written before an acquire of this block; the dimensions are a head's.
+    /// The results were written before an acquire of this block; the pages lie below the capacity.
     #[inline(always)]
-    pub(super) unsafe fn combine(
-        &self,
-        blocks: u32,
-        mut pages: [u32; COMBINE],
-        own: u32,
-        dims: u32,
-    ) {
-        // The last head again where there are fewer.
-        let heads: [u32; OWN] =
-            core::array::from_fn(|h| self.head + (own + h as u32).min(self.count - 1));
-        let (mut running, mut out, mut there) = ([Running::EMPTY; OWN], [[0.0; 2]; OWN], true);
+    pub(super) unsafe fn combine(&self, blocks: u32) {
+        let Some((head, dims)) = self.place() else {
+            return;
+        };
+        let (mut running, mut out, mut there) = (Running::EMPTY, [0.0; OUT as usize], true);
         let mut first = 0;
         while first < blocks {
-            // Of the results after these.
-            let last = (first + COMBINE as u32).min(blocks - 1);
-            // SAFETY: below the capacity.
-            let next = unsafe { self.pages(last, blocks) };
-            // Past the last block it is read again and not used: no branch between the loads.
-            let news: [[[[f32; 2]; 2]; OWN]; COMBINE] = core::array::from_fn(|b| {
-                core::array::from_fn(|h| {
-                    let from = self.partial(pages[b].min(self.args.pages - 1), heads[h]);
-                    let values = from.wrapping_add(2 + 2 * dims as usize).cast_const();
-                    // SAFETY: partial[page, head], two words and the dimensions'.
-                    unsafe { [ld_x2(from.cast_const().cast()), ld_x2(values.cast())] }
-                })
+            let pages: [u32; COMBINE] = core::array::from_fn(|b| {
+                // The last one again past the end.
+                // SAFETY: below the capacity.
+                unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
+            });
+            let news: [([f32; 2], [[f32; 4]; 2]); COMBINE] = core::array::from_fn(|b| {
+                let inside = first + (b as u32) < blocks && pages[b] < self.args.pages;
+                let from = self.partial(pages[b], head).cast_const();
+                let values = from.wrapping_add(4 + dims as usize).cast::<[f32; 4]>();
+                // SAFETY: partial[page, head], two words and the dimensions'.
+                unsafe {
+                    (
+                        ld_x2_if(inside, from.cast()),
+                        [ld_x4_if(inside, values), ld_x4_if(inside, values.wrapping_add(1))],
+                    )
+                }
             });
             let mut b = 0;
             while b < COMBINE {
                 if first + (b as u32) < blocks {
-                    let mut h = 0;
-                    while h < OWN {
-                        let [[max, sum], new] = news[b][h];
-                        let weights = running[h].take(BlockSum { max, sum });
-                        out[h] = [
-                            weights.combine(out[h][0], new[0]),
-                            weights.combine(out[h][1], new[1]),
-                        ];
-                        h += 1;
+                    let ([max, sum], new) = news[b];
+                    let weights = running.take(BlockSum { max, sum });
+                    let mut i = 0;
+                    while i < out.len() {
+                        out[i] = weights.combine(out[i], new[i / 4][i % 4]);
+                        i += 1;
                     }
                     there &= pages[b] < self.args.pages;
                 }
                 b += 1;
             }
             first += COMBINE as u32;
-            pages = next;
         }
-        let mut h = 0;
-        while h < OWN {
-            let values = if there { out[h].map(|v| running[h].finish(v)) } else { [f32::NAN; 2] };
-            if own + (h as u32) < self.count {
-                // SAFETY: by the caller.
-                unsafe { self.write(heads[h], dims, values) };
-            }
-            h += 1;
+        let out = out.map(|v| if there { running.finish(v) } else { f32::NAN });
+        // SAFETY: the thread's dimensions.
+        unsafe { self.write(head, dims, out) };
+    }
+
+    /// Gives every element of the block's heads the value `v`.
+    ///
+    /// # Safety
+    ///
+    /// No other block writes them.
+    #[inline(always)]
+    pub(super) unsafe fn fill(&self, v: f32) {
+        if let Some((head, dims)) = self.place() {
+            // SAFETY: by the caller; the dimensions are this thread's.
+            unsafe { self.write(head, dims, [v; OUT as usize]) };
         }
     }
 
-    /// Writes two dimensions of a head of the output.
+    /// Writes dimensions of a head of the output.
     ///
     /// # Safety
     ///
     /// They belong to this thread.
     #[inline(always)]
-    pub(super) unsafe fn write(&self, head: u32, dims: u32, out: [f32; 2]) {
+    unsafe fn write(&self, head: u32, dims: u32, out: [f32; OUT as usize]) {
         let Args { heads, head_dim, .. } = *self.args;
         let at = (self.m as usize * heads as usize + head as usize) * head_dim as usize;
-        let to = self.args.out.as_ptr().wrapping_add(at + 2 * dims as usize);
+        let to = self.args.out.as_ptr().wrapping_add(at + dims as usize).cast::<[f32; 4]>();
+        let [a, b, c, d, e, f, g, h] = out;
         // SAFETY: by the caller; heads of a multiple of 8 elements are aligned.
-        unsafe { st_x2(to.cast(), out) };
+        unsafe {
+            st_x4(to, [a, b, c, d]);
+            st_x4(to.wrapping_add(1), [e, f, g, h]);
+        }
     }
 }

@@ -1,105 +1,110 @@
-//! A page of one kv head in shared memory, and four queries on it.
+//! A page of one kv head, and four queries on it: a warp's work.
 //!
-//! Scores: four lanes make those of two keys, a quarter of the dot's eight partials each, for all heads;
-//! then each lane gives away what others finish, and is left with one key and two heads. A warp per head
-//! makes the exponentials. Values: a thread carries two neighbouring dimensions of two heads through the
-//! keys in order.
+//! Scores: a lane has a quarter of the dot's eight partials for eight keys and all four queries, so that what it
+//! reads of a query serves eight keys and what it reads of a key four queries; then each lane gives away what
+//! others finish, and is left with two keys and all heads. Values: a lane carries four neighbouring dimensions
+//! of all heads through the keys in order, and reads them from global memory itself.
 
 use contract::attention_paged::{
-    PAGE, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_SMEM_BYTES, STEP_VALUE_BYTES, THREADS,
+    PAGE, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_SMEM_BYTES, STEP_WARPS,
 };
 use contract::num::{BlockSum, bf16_to_f32, exp, fma, max, score, weighted_value};
 
+use crate::arch::mem::ld_x2;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::thread_idx_x;
-use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id, warp_tree};
+use crate::arch::warp::{LANES, lane_id, shuffle_xor, sync_warp, warp_id};
 
 /// Keys of a page.
 pub(super) const KEYS: u32 = PAGE as u32;
 /// Heads at once.
 pub(super) const HEADS: usize = STEP_HEADS as usize;
-/// Heads whose values one thread carries.
-pub(super) const OWN: usize = 2;
+/// Dimensions of a lane.
+pub(super) const OWN: u32 = STEP_HEAD_DIM / LANES;
+/// Keys of a lane, [`STEP`] apart, and where the lanes of a quarter start.
+const TALL: usize = 8;
+const STEP: u32 = KEYS / TALL as u32;
+/// Values asked for at once, and how many such chunks are under way.
+const CHUNK: usize = 8;
+const RING: usize = 4;
 
-const _: () = assert!(KEYS == 2 * LANES && HEADS == 4 && THREADS == 4 * LANES);
-const _: () = assert!(THREADS as usize * OWN * 2 == HEADS * STEP_HEAD_DIM as usize);
-
-/// The keys, [`STEP_KEY_BYTES`] apart.
-#[inline(always)]
-pub(super) fn keys() -> Shared<u8> {
-    dynamic_shared_mem()
-}
-
-/// The values, [`STEP_VALUE_BYTES`] apart.
-#[inline(always)]
-pub(super) fn values() -> Shared<u8> {
-    keys().add(KEYS * STEP_KEY_BYTES)
-}
+const _: () = assert!(LANES == 4 * STEP && HEADS == 4 && OWN == 4 && KEYS == 2 * LANES);
+const _: () = assert!(KEYS as usize == 2 * CHUNK * RING);
 
 /// The queries, rotated: [`STEP_HEAD_DIM`] words each.
 #[inline(always)]
 pub(super) fn queries() -> Shared<f32> {
-    values().add(KEYS * STEP_VALUE_BYTES).cast()
-}
-
-/// Scores, then exponentials: 64 words of each head.
-#[inline(always)]
-fn scores() -> Shared<f32> {
-    queries().add(STEP_HEADS * STEP_HEAD_DIM)
-}
-
-/// Maximum and sum of each head.
-#[inline(always)]
-pub(super) fn sums() -> Shared<f32> {
-    scores().add(STEP_HEADS * KEYS)
+    dynamic_shared_mem::<u8>().add(STEP_WARPS * KEYS * STEP_KEY_BYTES).cast()
 }
 
 /// Where one thread tells the others something.
 #[inline(always)]
 pub(super) fn note() -> Shared<u32> {
-    sums().add(2 * STEP_HEADS).cast()
+    queries().add(STEP_HEADS * STEP_HEAD_DIM).cast()
 }
 
 const _: () = assert!(
-    KEYS * (STEP_KEY_BYTES + STEP_VALUE_BYTES)
-        + 4 * (STEP_HEADS * (STEP_HEAD_DIM + KEYS) + 2 * STEP_HEADS + 4)
-        == STEP_SMEM_BYTES
+    STEP_WARPS * KEYS * STEP_KEY_BYTES + 4 * (STEP_HEADS * STEP_HEAD_DIM + 4) == STEP_SMEM_BYTES
 );
+
+/// The keys of this warp's page, [`STEP_KEY_BYTES`] apart.
+#[inline(always)]
+pub(super) fn keys() -> Shared<u8> {
+    dynamic_shared_mem().add(warp_id() * KEYS * STEP_KEY_BYTES)
+}
+
+/// The exponentials of this warp's page, in the place of its keys: those of all heads for each key.
+#[inline(always)]
+fn weights() -> Shared<f32> {
+    keys().cast()
+}
 
 /// Both elements of a word, the lower one first.
 #[inline(always)]
-pub(super) fn pair(word: u32) -> [f32; 2] {
+fn pair(word: u32) -> [f32; 2] {
     [bf16_to_f32(word as u16), bf16_to_f32((word >> 16) as u16)]
 }
 
-/// Makes the scores of all keys for all heads. What stands behind the last key makes scores that nobody
-/// reads.
+/// The first key that this lane has the scores of; the second one is [`LANES`] behind.
+#[inline(always)]
+fn own_key() -> u32 {
+    let quarter = lane_id() % 4;
+    lane_id() / 4 + STEP * (quarter % 2) + 2 * STEP * (quarter / 2)
+}
+
+/// The scores of keys [`own_key`] and the one behind, for all heads. What stands behind the last key makes
+/// scores that nobody reads.
+///
+/// *Convergence*: every lane calls it.
 ///
 /// # Safety
 ///
 /// Keys and queries of `head_dim` elements, a multiple of 8, are in shared memory.
 #[inline(always)]
-pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
-    let (quarter, key) = (thread_idx_x() % 4, thread_idx_x() / 4);
-    let of_key = |key: u32| keys().add(key * STEP_KEY_BYTES + 4 * quarter).cast::<u32>();
-    let rows = [of_key(key), of_key(key + LANES)];
+pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) -> [[f32; HEADS]; 2] {
+    let quarter = lane_id() % 4;
+    let row = keys().add(lane_id() / 4 * STEP_KEY_BYTES + 4 * quarter).cast::<u32>();
     let q = queries().add(2 * quarter);
-    let mut p = [[[0.0f32; 2]; HEADS]; 2]; // [key][head][partial 2 quarter + e]
+    let mut p = [[[0.0f32; 2]; HEADS]; TALL]; // [key][head][partial 2 quarter + e]
     let groups = head_dim / 8;
     let mut take = |g: u32| {
-        // SAFETY: elements 8 g + 2 quarter, + 1 of both keys.
-        let k = unsafe { [pair(rows[0].add(4 * g).read()), pair(rows[1].add(4 * g).read())] };
-        let mut h = 0;
-        while h < HEADS {
-            // SAFETY: the same elements of query h.
-            let q = unsafe { q.add(h as u32 * STEP_HEAD_DIM + 8 * g).read_x2() };
-            let mut i = 0;
-            while i < 2 {
-                p[i][h][0] = fma(q[0], k[i][0], p[i][h][0]);
-                p[i][h][1] = fma(q[1], k[i][1], p[i][h][1]);
-                i += 1;
+        // SAFETY: elements 8 g + 2 quarter, + 1 of a query, and of every key.
+        let (q, k): ([[f32; 2]; HEADS], [[f32; 2]; TALL]) = unsafe {
+            (
+                core::array::from_fn(|h| q.add(h as u32 * STEP_HEAD_DIM + 8 * g).read_x2()),
+                core::array::from_fn(|i| {
+                    pair(row.add(i as u32 * STEP * (STEP_KEY_BYTES / 4) + 4 * g).read())
+                }),
+            )
+        };
+        let mut i = 0;
+        while i < TALL {
+            let mut h = 0;
+            while h < HEADS {
+                p[i][h][0] = fma(q[h][0], k[i][0], p[i][h][0]);
+                p[i][h][1] = fma(q[h][1], k[i][1], p[i][h][1]);
+                h += 1;
             }
-            h += 1;
+            i += 1;
         }
     };
     let mut g = 0;
@@ -111,140 +116,170 @@ pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
     if g < groups {
         take(g);
     }
-    // Distance 4: the upper quarters keep the second key.
-    let upper = quarter >= 2;
-    let mut one = [[0.0f32; 2]; HEADS];
-    let mut h = 0;
-    while h < HEADS {
-        let mut e = 0;
-        while e < 2 {
-            let (first, second) = (p[0][h][e], p[1][h][e]);
-            let (keep, give) = if upper { (second, first) } else { (first, second) };
-            one[h][e] = keep + shuffle_xor(give, 2);
-            e += 1;
-        }
-        h += 1;
-    }
-    // Distance 2: odd quarters keep the upper heads. Distance 1 is inside of the lane.
-    let odd = quarter % 2 == 1;
-    let mut h = 0;
-    while h < HEADS / 2 {
-        let mut two = [0.0; 2];
-        let mut e = 0;
-        while e < 2 {
-            let (low, high) = (one[h][e], one[h + HEADS / 2][e]);
-            let (keep, give) = if odd { (high, low) } else { (low, high) };
-            two[e] = keep + shuffle_xor(give, 1);
-            e += 1;
-        }
-        let head = h as u32 + if odd { STEP_HEADS / 2 } else { 0 };
-        let key = key + if upper { LANES } else { 0 };
-        // SAFETY: a word of this head and key, which belongs to this lane.
-        unsafe { scores().add(head * KEYS + key).write(score(two[0] + two[1], scale)) };
-        h += 1;
-    }
+    // The lane keeps those of keys whose number has the bits that it stands for.
+    let trade = |keep_second: bool, first: f32, second: f32, distance: u32| {
+        let (keep, give) = if keep_second { (second, first) } else { (first, second) };
+        keep + shuffle_xor(give, distance)
+    };
+    let (upper, odd) = (quarter >= 2, quarter % 2 == 1);
+    core::array::from_fn(|half| {
+        core::array::from_fn(|h| {
+            // Distance 4, distance 2, and distance 1 inside of the lane.
+            let two: [f32; 2] = core::array::from_fn(|e| {
+                let one: [f32; 2] = core::array::from_fn(|i| {
+                    trade(upper, p[4 * half + i][h][e], p[4 * half + 2 + i][h][e], 2)
+                });
+                trade(odd, one[0], one[1], 1)
+            });
+            score(two[0] + two[1], scale)
+        })
+    })
 }
 
-/// Turns the scores of this warp's head into exponentials of `keys` keys, at least one, and zeros, and
-/// leaves maximum and sum.
+/// Turns `scores` into exponentials of `keys` keys, at least one, and zeros, which all lanes find in shared
+/// memory, and gives maximum and sum of each head to all.
 ///
 /// *Convergence*: every lane calls it.
 ///
 /// # Safety
 ///
-/// The scores are there, and no other warp uses those of the head.
+/// No lane reads the keys any more that does not do so before a barrier of its warp here.
 #[inline(always)]
-pub(super) unsafe fn make_weights(keys: u32) {
-    let (lane, own) = (lane_id(), scores().add(warp_id() * KEYS));
-    // SAFETY: two of 64 words.
-    let s = unsafe { [own.add(lane).read(), own.add(lane + LANES).read()] };
-    let there = [lane < keys, lane + LANES < keys];
-    let mut top = if there[0] { max(f32::NEG_INFINITY, s[0]) } else { f32::NEG_INFINITY };
-    top = if there[1] { max(top, s[1]) } else { top };
-    let mut distance = LANES / 2;
-    while distance > 0 {
-        top = max(top, shuffle_xor(top, distance));
-        distance /= 2;
-    }
-    let p = [
-        if there[0] { exp(s[0] - top) } else { 0.0 },
-        if there[1] { exp(s[1] - top) } else { 0.0 },
-    ];
-    let sum = warp_tree(p[0] + p[1]);
-    // SAFETY: the words that this lane read; two words of the head.
-    unsafe {
-        own.add(lane).write(p[0]);
-        own.add(lane + LANES).write(p[1]);
-        if lane == 0 {
-            sums().add(2 * warp_id()).write_x2([top, sum]);
+pub(super) unsafe fn make_weights(mut scores: [[f32; HEADS]; 2], keys: u32) -> [BlockSum; HEADS] {
+    let key = own_key();
+    let there = [key < keys, key + LANES < keys];
+    let sums = core::array::from_fn(|h| {
+        let s = [scores[0][h], scores[1][h]];
+        let mut top = if there[0] { max(f32::NEG_INFINITY, s[0]) } else { f32::NEG_INFINITY };
+        top = if there[1] { max(top, s[1]) } else { top };
+        let mut distance = LANES / 2;
+        while distance > 0 {
+            top = max(top, shuffle_xor(top, distance));
+            distance /= 2;
         }
-    }
-}
-
-/// Maximum and sum of head `head`.
-///
-/// # Safety
-///
-/// They are there.
-#[inline(always)]
-pub(super) unsafe fn block_sum(head: u32) -> BlockSum {
-    // SAFETY: two words of the head.
-    let [max, sum] = unsafe { sums().add(2 * head).read_x2() };
-    BlockSum { max, sum }
-}
-
-/// Weighted values of dimensions `2 dims, 2 dims + 1` of heads `head, head + 1`, over `keys` keys.
-///
-/// # Safety
-///
-/// Exponentials and values are there; the dimensions are below the size of a head.
-#[inline(always)]
-pub(super) unsafe fn weighted(dims: u32, head: u32, keys: u32) -> [[f32; 2]; OWN] {
-    // A whole page, which most are, needs no look at its end.
-    // SAFETY: handed on.
+        let p: [f32; 2] = core::array::from_fn(|i| if there[i] { exp(s[i] - top) } else { 0.0 });
+        (scores[0][h], scores[1][h]) = (p[0], p[1]);
+        // Distance 32 is inside of the lane; 16, 8, 4, 2 and 1 are those of `own_key`.
+        let mut sum = p[0] + p[1];
+        sum += shuffle_xor(sum, 2);
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 16);
+        sum += shuffle_xor(sum, 8);
+        sum += shuffle_xor(sum, 4);
+        BlockSum { max: top, sum }
+    });
+    sync_warp();
+    // SAFETY: four words of each of the lane's keys, in the place of keys that nobody reads.
     unsafe {
-        if keys == KEYS { walk::<true>(dims, head, KEYS) } else { walk::<false>(dims, head, keys) }
+        weights().add(STEP_HEADS * key).write_x4(scores[0]);
+        weights().add(STEP_HEADS * (key + LANES)).write_x4(scores[1]);
     }
+    sync_warp();
+    sums
 }
 
-/// [`weighted`], for a page whose keys are all there when it is `WHOLE`.
-///
-/// # Safety
-///
-/// As for [`weighted`].
-#[inline(always)]
-unsafe fn walk<const WHOLE: bool>(dims: u32, head: u32, keys: u32) -> [[f32; 2]; OWN] {
-    let values = values().add(4 * dims).cast::<u32>();
-    let weights = scores().add(head * KEYS);
-    let mut acc = [[0.0; 2]; OWN];
-    let mut take = |t: u32| {
-        // SAFETY: exponentials t .. t + 4 of both heads.
-        let p = unsafe { [weights.add(t).read_x4(), weights.add(KEYS + t).read_x4()] };
-        let mut j = 0;
-        while j < 4 {
-            // SAFETY: two elements of the value of key t + j < 64.
-            let v = pair(unsafe { values.add((t + j) * (STEP_VALUE_BYTES / 4)).read() });
-            let mut h = 0;
-            while h < OWN {
-                let mut e = 0;
-                while e < 2 {
-                    let next = weighted_value(acc[h][e], p[h][j as usize], v[e]);
-                    acc[h][e] = if WHOLE || t + j < keys { next } else { acc[h][e] };
-                    e += 1;
+/// The values of a page as a lane sees them: four dimensions of each.
+pub(super) struct Values {
+    /// The lane's dimensions of the first value; unless it is `inside`, nothing.
+    pub(super) from: *const u32,
+    /// Words from value to value.
+    pub(super) stride: u32,
+    /// Values that are stored.
+    pub(super) stored: u32,
+    /// The value behind them.
+    pub(super) own: [u32; 2],
+}
+
+/// Two elements that change nothing when they are multiplied by 0 and added: minus zero.
+const NOTHING: u32 = 0x8000_8000;
+
+impl Values {
+    /// Asks for values `first ..` of a chunk: after the stored ones the own one, then [`NOTHING`].
+    ///
+    /// # Safety
+    ///
+    /// The stored values are there, and nobody writes them.
+    #[inline(always)]
+    unsafe fn ask(&self, first: u32) -> [[u32; 2]; CHUNK] {
+        let at = |key: u32| self.from.wrapping_add((key * self.stride) as usize).cast::<[u32; 2]>();
+        if first + CHUNK as u32 <= self.stored {
+            // SAFETY: a stored value.
+            core::array::from_fn(|j| unsafe { ld_x2(at(first + j as u32)) })
+        } else {
+            core::array::from_fn(|j| {
+                let key = first + j as u32;
+                if key < self.stored {
+                    // SAFETY: a stored value.
+                    unsafe { ld_x2(at(key)) }
+                } else if key == self.stored {
+                    self.own
+                } else {
+                    [NOTHING; 2]
                 }
-                h += 1;
-            }
-            j += 1;
+            })
         }
-    };
-    let mut t = 0;
-    while t < keys {
-        take(t);
-        // Two fours at a time; the second is past the end of a page that is not whole, or not.
-        if WHOLE || t + 4 < keys {
-            take(t + 4);
-        }
-        t += 8;
     }
-    acc
+
+    /// The first chunks.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Values::ask`].
+    #[inline(always)]
+    pub(super) unsafe fn start(&self) -> [[[u32; 2]; CHUNK]; RING] {
+        // SAFETY: handed on.
+        core::array::from_fn(|c| unsafe { self.ask((c * CHUNK) as u32) })
+    }
+
+    /// Weighted values of the lane's dimensions for all heads, over `keys` keys.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Values::ask`], of which `ring` are the first; the exponentials are there, zeros behind the
+    /// last key.
+    #[inline(always)]
+    pub(super) unsafe fn weighted(
+        &self,
+        mut ring: [[[u32; 2]; CHUNK]; RING],
+        keys: u32,
+    ) -> [[f32; OWN as usize]; HEADS] {
+        let mut acc = [[0.0; OWN as usize]; HEADS];
+        let mut take = |values: &[[u32; 2]; CHUNK], chunk: u32| {
+            let mut j = 0;
+            while j < CHUNK {
+                // SAFETY: the exponentials of key chunk + j < 64.
+                let p = unsafe { weights().add(STEP_HEADS * (chunk + j as u32)).read_x4() };
+                let ([a, b], [c, d]) = (pair(values[j][0]), pair(values[j][1]));
+                let v = [a, b, c, d];
+                let mut h = 0;
+                while h < HEADS {
+                    let mut e = 0;
+                    while e < v.len() {
+                        acc[h][e] = weighted_value(acc[h][e], p[h], v[e]);
+                        e += 1;
+                    }
+                    h += 1;
+                }
+                j += 1;
+            }
+        };
+        let mut first = 0;
+        while first < keys {
+            let mut c = 0;
+            while c < RING {
+                let chunk = first + (c * CHUNK) as u32;
+                if chunk < keys {
+                    take(&ring[c], chunk);
+                }
+                let next = chunk + (RING * CHUNK) as u32;
+                if next < keys {
+                    // SAFETY: handed on.
+                    ring[c] = unsafe { self.ask(next) };
+                }
+                c += 1;
+            }
+            first += (RING * CHUNK) as u32;
+        }
+        acc
+    }
 }
