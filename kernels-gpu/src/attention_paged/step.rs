@@ -84,7 +84,7 @@ pub(super) unsafe fn step(args: &Args) {
             let scores = make_scores(head_dim, args.scale);
             let ring = values.start();
             let sums = make_weights(scores, visible);
-            step.leave(sums, values.weighted(ring, visible));
+            step.leave(sums, values.weighted(ring, has_new));
         }
     }
     // The barrier puts the block's writes before the release of its first thread, whose ticket

@@ -23,13 +23,14 @@ const COMBINE: usize = 8;
 /// Dimensions of a head that a thread combines, and threads of a head.
 const OUT: u32 = STEP_HEADS * STEP_HEAD_DIM / STEP_THREADS;
 const OUT_LANES: u32 = STEP_HEAD_DIM / OUT;
+const PIECES: usize = OUT as usize / 4;
 /// Elements of a line of the second-level cache.
 const LINE: u32 = 64;
 /// Pairs of the largest head; heads that a thread rotates a pair of.
 const PAIRS: u32 = STEP_HEAD_DIM / 2;
 const ROTATED: usize = (STEP_HEADS * PAIRS / STEP_THREADS) as usize;
 
-const _: () = assert!(OUT == 8 && OWN == 4);
+const _: () = assert!(OUT.is_multiple_of(4) && OWN == 4);
 
 /// Up to four heads of a row, at one of its pages.
 pub(super) struct Step<'a> {
@@ -295,7 +296,7 @@ impl Step<'_> {
                 // SAFETY: below the capacity.
                 unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
             });
-            let news: [([f32; 2], [[f32; 4]; 2]); COMBINE] = core::array::from_fn(|b| {
+            let news: [([f32; 2], [[f32; 4]; PIECES]); COMBINE] = core::array::from_fn(|b| {
                 let inside = first + (b as u32) < blocks && pages[b] < self.args.pages;
                 let from = self.partial(pages[b], head).cast_const();
                 let values = from.wrapping_add(4 + dims as usize).cast::<[f32; 4]>();
@@ -303,7 +304,7 @@ impl Step<'_> {
                 unsafe {
                     (
                         ld_x2_if(inside, from.cast()),
-                        [ld_x4_if(inside, values), ld_x4_if(inside, values.wrapping_add(1))],
+                        core::array::from_fn(|i| ld_x4_if(inside, values.wrapping_add(i))),
                     )
                 }
             });
@@ -351,11 +352,12 @@ impl Step<'_> {
         let Args { heads, head_dim, .. } = *self.args;
         let at = (self.m as usize * heads as usize + head as usize) * head_dim as usize;
         let to = self.args.out.as_ptr().wrapping_add(at + dims as usize).cast::<[f32; 4]>();
-        let [a, b, c, d, e, f, g, h] = out;
-        // SAFETY: by the caller; heads of a multiple of 8 elements are aligned.
-        unsafe {
-            st_x4(to, [a, b, c, d]);
-            st_x4(to.wrapping_add(1), [e, f, g, h]);
+        let mut i = 0;
+        while i < PIECES {
+            let piece = core::array::from_fn(|e| out[4 * i + e]);
+            // SAFETY: by the caller; heads of a multiple of 8 elements are aligned.
+            unsafe { st_x4(to.wrapping_add(i), piece) };
+            i += 1;
         }
     }
 }

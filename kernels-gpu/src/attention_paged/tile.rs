@@ -10,7 +10,7 @@ use contract::attention_paged::{
 };
 use contract::num::{BlockSum, bf16_to_f32, exp, fma, max, score, weighted_value};
 
-use crate::arch::mem::ld_x2;
+use crate::arch::mem::{ld_x2, ld_x2_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, sync_warp, warp_id};
 
@@ -23,12 +23,10 @@ pub(super) const OWN: u32 = STEP_HEAD_DIM / LANES;
 /// Keys of a lane, [`STEP`] apart, and where the lanes of a quarter start.
 const TALL: usize = 8;
 const STEP: u32 = KEYS / TALL as u32;
-/// Values asked for at once, and how many such chunks are under way.
+/// Values asked for at once.
 const CHUNK: usize = 8;
-const RING: usize = 4;
 
 const _: () = assert!(LANES == 4 * STEP && HEADS == 4 && OWN == 4 && KEYS == 2 * LANES);
-const _: () = assert!(KEYS as usize == 2 * CHUNK * RING);
 
 /// The queries, rotated: [`STEP_HEAD_DIM`] words each.
 #[inline(always)]
@@ -190,95 +188,119 @@ pub(super) struct Values {
     pub(super) own: [u32; 2],
 }
 
-/// Two elements that change nothing when they are multiplied by 0 and added: minus zero.
-const NOTHING: u32 = 0x8000_8000;
+/// Two elements each of a lane's dimensions of the values of a chunk.
+type Chunk = [[u32; 2]; CHUNK];
+
+/// The chunks that a lane has asked for: two of those that are whole, and what is behind the last of these.
+pub(super) struct Ring {
+    whole: [Chunk; 2],
+    rest: Chunk,
+}
 
 impl Values {
-    /// Asks for values `first ..` of a chunk: after the stored ones the own one, then [`NOTHING`].
+    /// Asks for the values of a whole chunk, if it is one.
     ///
     /// # Safety
     ///
     /// The stored values are there, and nobody writes them.
     #[inline(always)]
-    unsafe fn ask(&self, first: u32) -> [[u32; 2]; CHUNK] {
-        let at = |key: u32| self.from.wrapping_add((key * self.stride) as usize).cast::<[u32; 2]>();
+    unsafe fn ask(&self, first: u32, into: &mut Chunk) {
         if first + CHUNK as u32 <= self.stored {
-            // SAFETY: a stored value.
-            core::array::from_fn(|j| unsafe { ld_x2(at(first + j as u32)) })
-        } else {
-            core::array::from_fn(|j| {
-                let key = first + j as u32;
-                if key < self.stored {
-                    // SAFETY: a stored value.
-                    unsafe { ld_x2(at(key)) }
-                } else if key == self.stored {
-                    self.own
-                } else {
-                    [NOTHING; 2]
-                }
-            })
+            let from = self.from.wrapping_add((first * self.stride) as usize);
+            let mut j = 0;
+            while j < CHUNK {
+                let from = from.wrapping_add(j * self.stride as usize);
+                // SAFETY: a stored value.
+                into[j] = unsafe { ld_x2(from.cast()) };
+                j += 1;
+            }
         }
     }
 
-    /// The first chunks.
+    /// Asks for the first ones.
     ///
     /// # Safety
     ///
     /// As for [`Values::ask`].
     #[inline(always)]
-    pub(super) unsafe fn start(&self) -> [[[u32; 2]; CHUNK]; RING] {
-        // SAFETY: handed on.
-        core::array::from_fn(|c| unsafe { self.ask((c * CHUNK) as u32) })
+    pub(super) unsafe fn start(&self) -> Ring {
+        let mut ring = Ring { whole: [[[0; 2]; CHUNK]; 2], rest: [[0; 2]; CHUNK] };
+        let rest = self.stored / CHUNK as u32 * CHUNK as u32;
+        // SAFETY: handed on; a stored value.
+        unsafe {
+            self.ask(0, &mut ring.whole[0]);
+            self.ask(CHUNK as u32, &mut ring.whole[1]);
+            if rest < self.stored {
+                let mut j = 0;
+                while j < CHUNK {
+                    let key = rest + j as u32;
+                    let from = self.from.wrapping_add((key * self.stride) as usize);
+                    ring.rest[j] = ld_x2_if(key < self.stored, from.cast());
+                    j += 1;
+                }
+            }
+        }
+        ring
     }
 
-    /// Weighted values of the lane's dimensions for all heads, over `keys` keys.
+    /// Weighted values of the lane's dimensions for all heads, over the stored keys and, if `has_own`, the own
+    /// one behind them.
     ///
     /// # Safety
     ///
-    /// As for [`Values::ask`], of which `ring` are the first; the exponentials are there, zeros behind the
-    /// last key.
+    /// As for [`Values::ask`], of which `ring` are the first; the exponentials are there.
     #[inline(always)]
     pub(super) unsafe fn weighted(
         &self,
-        mut ring: [[[u32; 2]; CHUNK]; RING],
-        keys: u32,
+        mut ring: Ring,
+        has_own: bool,
     ) -> [[f32; OWN as usize]; HEADS] {
         let mut acc = [[0.0; OWN as usize]; HEADS];
-        let mut take = |values: &[[u32; 2]; CHUNK], chunk: u32| {
-            let mut j = 0;
-            while j < CHUNK {
-                // SAFETY: the exponentials of key chunk + j < 64.
-                let p = unsafe { weights().add(STEP_HEADS * (chunk + j as u32)).read_x4() };
-                let ([a, b], [c, d]) = (pair(values[j][0]), pair(values[j][1]));
-                let v = [a, b, c, d];
-                let mut h = 0;
-                while h < HEADS {
-                    let mut e = 0;
-                    while e < v.len() {
-                        acc[h][e] = weighted_value(acc[h][e], p[h], v[e]);
-                        e += 1;
-                    }
-                    h += 1;
+        let mut take = |words: [u32; 2], key: u32| {
+            // SAFETY: the exponentials of a key of the page.
+            let p = unsafe { weights().add(STEP_HEADS * key).read_x4() };
+            let ([a, b], [c, d]) = (pair(words[0]), pair(words[1]));
+            let v = [a, b, c, d];
+            let mut h = 0;
+            while h < HEADS {
+                let mut e = 0;
+                while e < v.len() {
+                    acc[h][e] = weighted_value(acc[h][e], p[h], v[e]);
+                    e += 1;
                 }
-                j += 1;
+                h += 1;
             }
         };
+        let whole = self.stored / CHUNK as u32 * CHUNK as u32;
         let mut first = 0;
-        while first < keys {
+        while first < whole {
             let mut c = 0;
-            while c < RING {
+            while c < 2 {
                 let chunk = first + (c * CHUNK) as u32;
-                if chunk < keys {
-                    take(&ring[c], chunk);
-                }
-                let next = chunk + (RING * CHUNK) as u32;
-                if next < keys {
+                if chunk < whole {
+                    let mut j = 0;
+                    while j < CHUNK {
+                        take(ring.whole[c][j], chunk + j as u32);
+                        j += 1;
+                    }
                     // SAFETY: handed on.
-                    ring[c] = unsafe { self.ask(next) };
+                    unsafe { self.ask(chunk + 2 * CHUNK as u32, &mut ring.whole[c]) };
                 }
                 c += 1;
             }
-            first += (RING * CHUNK) as u32;
+            first += 2 * CHUNK as u32;
+        }
+        if whole < self.stored {
+            let mut j = 0;
+            while j < CHUNK {
+                if whole + (j as u32) < self.stored {
+                    take(ring.rest[j], whole + j as u32);
+                }
+                j += 1;
+            }
+        }
+        if has_own {
+            take(self.own, self.stored);
         }
         acc
     }
