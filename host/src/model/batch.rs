@@ -83,9 +83,11 @@ fn class(rows: usize, max_batch: usize) -> usize {
     size.min(max_batch)
 }
 
-/// Positions that a step is recorded for which has to reach `needed`.
+/// Positions that a step is recorded for which has to reach `needed`: four sizes between powers of two, so that few
+/// blocks find nothing to do.
 fn reach(needed: usize, capacity: usize) -> usize {
-    needed.next_power_of_two().max(SMALLEST_RECORDING).min(capacity)
+    let step = needed.next_power_of_two() / 8;
+    needed.next_multiple_of(step.max(PAGE)).max(SMALLEST_RECORDING).min(capacity)
 }
 
 impl<B: Backend> Batch<B> {
@@ -417,7 +419,19 @@ enum Rows {
 
 #[cfg(test)]
 mod tests {
-    use super::class;
+    use super::{SMALLEST_RECORDING, class, reach};
+
+    #[test]
+    fn a_step_reaches_its_positions_and_few_more() {
+        let sizes: Vec<_> = (1..=4096).map(|needed| (needed, reach(needed, 4000))).collect();
+        let (first, rest) = sizes.split_at(SMALLEST_RECORDING);
+        assert!(first.iter().all(|&(_, size)| size == SMALLEST_RECORDING));
+        assert!(rest.iter().all(|&(n, size)| size == 4000 || (n..=n + n / 4 + 64).contains(&size)));
+        let mut sizes: Vec<_> = sizes.iter().map(|&(_, size)| size).collect();
+        sizes.dedup();
+        assert!(sizes.is_sorted() && sizes.len() <= 20, "{sizes:?}");
+        assert_eq!(reach(513, 4096), 640);
+    }
 
     #[test]
     fn a_step_has_room_for_all_and_few_sizes() {
