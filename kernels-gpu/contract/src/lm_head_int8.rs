@@ -245,6 +245,12 @@ impl Asked {
         }
     }
 
+    /// Whether the sampler sees every logit as it is.
+    #[inline(always)]
+    pub fn keeps(&self) -> bool {
+        self.penalty == 1.0 && !(self.temperature > 0.0)
+    }
+
     /// A bound as the sampler will see the logit.
     #[inline(always)]
     pub fn adjust(&self, bound: f32, seen: bool) -> f32 {

@@ -163,24 +163,29 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
             };
             let asked = Asked { temperature, penalty, top_k: 0 };
             let (input_stats, counts) = ([s0, s1, s2, 0.0], counts.to_bits() != 0);
+            let mut found: [[f32; 2]; 2] = core::array::from_fn(|i| {
+                let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                bounds(256 * i64::from(pair[0]) + i64::from(pair[1]), stats[i], input_stats)
+            });
+            // One decision for both rows: most inputs leave their bounds as they are.
+            if counts && !asked.keeps() {
+                let mut i = 0;
+                while i < 2 {
+                    let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
+                    // SAFETY: row < vocab. A penalty of 1 changes nothing.
+                    let seen = unsafe { ld_u8_if(row[i] < args.vocab && penalty != 1.0, seen) };
+                    found[i] = found[i].map(|bound| asked.adjust(bound, seen != 0));
+                    i += 1;
+                }
+            }
             let mut top = 0;
             let mut i = 0;
             while i < 2 {
-                let inside = counts && row[i] < args.vocab;
-                let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
-                let sum = 256 * i64::from(pair[0]) + i64::from(pair[1]);
-                let at = row[i] as usize;
-                // SAFETY: row < vocab; the logit belongs to this lane.
-                unsafe {
-                    // A penalty of 1 changes nothing.
-                    let looks = inside && penalty != 1.0;
-                    let seen = ld_u8_if(looks, here.seen.as_ptr().cast_const().wrapping_add(at));
-                    let [lower, upper] = bounds(sum, stats[i], input_stats)
-                        .map(|bound| asked.adjust(bound, seen != 0));
-                    if inside {
-                        top = order_key(lower).max(top);
-                        st(here.logits.as_ptr().wrapping_add(at), upper);
-                    }
+                if counts && row[i] < args.vocab {
+                    let [lower, upper] = found[i];
+                    top = order_key(lower).max(top);
+                    // SAFETY: row < vocab; the logit belongs to this lane.
+                    unsafe { st(here.logits.as_ptr().wrapping_add(row[i] as usize), upper) };
                 }
                 i += 1;
             }
