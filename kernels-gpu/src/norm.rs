@@ -120,7 +120,7 @@ pub trait Held<E: Float> {
 pub struct Near<E, const W: u32> {
     norm: Norm<E, true>,
     lanes: Lanes<W>,
-    /// As it came: half the registers of its values where these have 16 bits.
+    /// As it came: values of 16 bits take half the registers.
     raw: Raw,
 }
 
@@ -157,10 +157,11 @@ impl<E: Float, const W: u32> Near<E, W> {
         Self { norm, lanes, raw }
     }
 
-    /// The values of piece `n`, widened anew.
+    /// The values of piece `n`: of middle rows widened anew each time, which leaves registers for more blocks.
     #[inline(always)]
     fn piece(&self, n: usize) -> Piece {
-        if E::PIECE == 8 { E::widen(self.raw[n].map(opaque)) } else { E::widen(self.raw[n]) }
+        let anew = E::PIECE == 8 && (W == 2 || W == 4);
+        E::widen(if anew { self.raw[n].map(opaque) } else { self.raw[n] })
     }
 }
 
