@@ -11,8 +11,8 @@ use crate::row::lanes::{Lanes, NOTHING, Raw};
 use crate::row::{Line, map};
 
 /// The tensors of a norm, at a row.
-pub struct Norm<E, const PIECES: bool> {
-    line: Line<PIECES>,
+pub struct Norm<E, const PIECES: bool, const W: u32 = 1> {
+    line: Line<PIECES, W>,
     /// `x[m, 0]`; the sum with `delta` is written back.
     x: *mut E,
     /// `delta[m, 0]`, or null.
@@ -31,7 +31,7 @@ pub type Tensors = [DevPtr<u8>; 5];
 /// `M`, `K`.
 pub type Shape = [u32; 2];
 
-impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
+impl<E: Float, const PIECES: bool, const W: u32> Norm<E, PIECES, W> {
     /// Row `m`.
     #[inline(always)]
     fn new([x, delta, weight, bias, y]: Tensors, [rows, k]: Shape, m: u32) -> Self {
@@ -58,7 +58,7 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
         let delta = E::widen(delta);
         let sum = E::narrow(map::<E, PIECES>(E::widen(x), |i, x| x + delta[i]));
         // SAFETY: the sum goes where `x` came from.
-        unsafe { self.line.store(self.x, first, sum) };
+        unsafe { self.line.store_all(self.x, first, sum) };
         sum
     }
 
@@ -71,7 +71,13 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
     unsafe fn beside(&self, there: bool, first: u32) -> [X4<u32>; 2] {
         let load = |p: *const E| {
             // SAFETY: the caller's promise.
-            unsafe { self.line.load(there && !p.is_null(), p, first) }
+            unsafe {
+                if W > 1 {
+                    self.line.load_to(if p.is_null() { 0 } else { self.line.k }, p, first)
+                } else {
+                    self.line.load(there && !p.is_null(), p, first)
+                }
+            }
         };
         [load(self.weight), load(self.bias)]
     }
@@ -95,7 +101,7 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
         let (w, b) = (or(self.weight, beside[0], 1.0), or(self.bias, beside[1], -0.0));
         let y = map::<E, PIECES>(x, |i, x| value(x, w[i], b[i]));
         // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
+        unsafe { self.line.store_all(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
     }
 }
 
@@ -118,7 +124,7 @@ pub trait Held<E: Float> {
 
 /// A row in the registers of the lanes of a warp, or of `W` warps.
 pub struct Near<E, const W: u32> {
-    norm: Norm<E, true>,
+    norm: Norm<E, true, W>,
     lanes: Lanes<W>,
     /// As it came: values of 16 bits take half the registers.
     raw: Raw,
@@ -132,7 +138,7 @@ impl<E: Float, const W: u32> Near<E, W> {
     /// The tensors are those of the contract, in pieces; block and grid are the contract's.
     #[inline(always)]
     pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
-        let norm = Norm::<E, true>::new(tensors, shape, m);
+        let norm = Norm::<E, true, W>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
         unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
     }
@@ -144,14 +150,15 @@ impl<E: Float, const W: u32> Near<E, W> {
     /// As for [`Near::ask`].
     #[inline(always)]
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
-        let norm = Norm::<E, true>::new(tensors, shape, m);
+        let norm = Norm::<E, true, W>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
         let mut raw = unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
         if norm.adds() {
             lanes.own::<E>(&norm.line, |n, first| {
                 // SAFETY: a piece of the row that this lane has.
-                raw[n] =
-                    unsafe { norm.add(first, raw[n], norm.line.load(true, norm.delta, first)) };
+                raw[n] = unsafe {
+                    norm.add(first, raw[n], norm.line.load_to(norm.line.k, norm.delta, first))
+                };
             });
         }
         Self { norm, lanes, raw }

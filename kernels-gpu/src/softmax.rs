@@ -27,8 +27,8 @@ use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near};
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
-struct Row<E, const PIECES: bool> {
-    line: Line<PIECES>,
+struct Row<E, const PIECES: bool, const W: u32 = 1> {
+    line: Line<PIECES, W>,
     /// `x[0, 0]`: where the row is comes anew where it is needed, which takes no registers in between.
     x: *const E,
     /// The row's in the mask.
@@ -43,7 +43,7 @@ struct Row<E, const PIECES: bool> {
     log: bool,
 }
 
-impl<E: Float, const PIECES: bool> Row<E, PIECES> {
+impl<E: Float, const PIECES: bool, const W: u32> Row<E, PIECES, W> {
     /// Those of row `m`.
     #[inline(always)]
     fn new(args: &Args, m: u32) -> Self {
@@ -151,7 +151,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
             map::<E, PIECES>(v, |_, v| v * closing)
         };
         // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
+        unsafe { self.line.store_all(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
     }
 }
 
@@ -217,7 +217,7 @@ unsafe fn short<E: Float>(args: &Args) {
 #[inline(always)]
 unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
     let lanes = Lanes::<W>::new::<E>(args.k);
-    let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
+    let row = |turn: u32| Row::<E, true, W>::new(args, turns.row(turn));
     // SAFETY: handed on.
     unsafe {
         let mut next = row(0).ask(lanes);
@@ -233,14 +233,14 @@ unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
     }
 }
 
-impl<E: Float> Row<E, true> {
+impl<E: Float, const W: u32> Row<E, true, W> {
     /// Asks for the first pieces of the scores that this lane has, as far as they are seen.
     ///
     /// # Safety
     ///
     /// As for [`Line::load`].
     #[inline(always)]
-    unsafe fn ask<const W: u32>(&self, lanes: Lanes<W>) -> Raw {
+    unsafe fn ask(&self, lanes: Lanes<W>) -> Raw {
         // SAFETY: the caller's promise.
         unsafe { lanes.load(&self.line, self.row(), self.seen, false, NOTHING) }
     }
@@ -251,7 +251,7 @@ impl<E: Float> Row<E, true> {
     ///
     /// As for [`Line::load`].
     #[inline(always)]
-    unsafe fn rest<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Raw {
+    unsafe fn rest(&self, lanes: Lanes<W>, raw: Raw) -> Raw {
         // SAFETY: the caller's promise.
         unsafe { lanes.load(&self.line, self.row(), self.seen, true, raw) }
     }
@@ -262,12 +262,12 @@ impl<E: Float> Row<E, true> {
     ///
     /// As for [`Line::load`].
     #[inline(always)]
-    unsafe fn all_scores<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Pieces {
+    unsafe fn all_scores(&self, lanes: Lanes<W>, raw: Raw) -> Pieces {
         let mut v = [[0.0; 8]; MOST];
         if self.masked {
             lanes.each::<E>(|n, first| {
                 // SAFETY: a piece of a row of the mask.
-                let mask = unsafe { self.line.load(first < self.seen, self.mask, first) };
+                let mask = unsafe { self.line.load_to(self.seen, self.mask, first) };
                 let mask = E::widen(mask);
                 v[n] = map::<E, true>(E::widen(raw[n]), |i, x| score(x, self.scale, mask[i]));
             });
@@ -281,7 +281,7 @@ impl<E: Float> Row<E, true> {
         if !lanes.full(self.seen) {
             lanes.each::<E>(|n, first| {
                 let left = self.seen.saturating_sub(first);
-                let seen = |i: usize| (i as u32) < left;
+                let seen = |i: usize| Line::<true, W>::element(0, i) < left;
                 v[n] = map::<E, true>(v[n], |i, v| if seen(i) { v } else { f32::NEG_INFINITY });
             });
         }
@@ -290,7 +290,7 @@ impl<E: Float> Row<E, true> {
 
     /// The largest of these lanes' scores, given the pieces `raw` that they come from.
     #[inline(always)]
-    fn top<const W: u32>(&self, lanes: Lanes<W>, raw: Raw, v: &Pieces) -> f32 {
+    fn top(&self, lanes: Lanes<W>, raw: Raw, v: &Pieces) -> f32 {
         if E::PIECE == 8 && !self.masked && self.scale > 0.0 && lanes.full(self.seen) {
             // In pairs, before they are scaled: a product that is rounded keeps the order.
             let mut top = raw[0];
@@ -312,7 +312,7 @@ impl<E: Float> Row<E, true> {
     ///
     /// The row is one of the contract's table; `raw` comes from it.
     #[inline(always)]
-    unsafe fn held<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) {
+    unsafe fn held(&self, lanes: Lanes<W>, raw: Raw) {
         // SAFETY: pieces of the row; each function of `lanes` is called once.
         unsafe {
             let mut v = self.all_scores(lanes, raw);
@@ -344,7 +344,7 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
             if T == LONG_THREADS {
                 // There are no registers for another row.
                 let lanes = Lanes::<W>::new::<E>(args.k);
-                let row = Row::<E, true>::new(args, Lanes::<W>::row());
+                let row = Row::<E, true, W>::new(args, Lanes::<W>::row());
                 return row.held(lanes, row.rest(lanes, row.ask(lanes)));
             }
             if near::<E, 2>(args.k) {

@@ -122,19 +122,30 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Those of a row of `k` elements of type `E`.
     #[inline(always)]
     pub fn new<E: Float>(k: u32) -> Self {
-        let (mut count, mut start, mut end) = (LANES, 0, k);
+        let (mut count, end) = (LANES, k);
         if WARPS == 1 {
             count = lanes_of::<E>(k);
         } else {
-            let part = k.div_ceil(P * WARPS) * P;
-            start = warp_id() % WARPS * part;
-            end = if k < start + part { k } else { start + part };
+            // This thread's part of each group, and where the last group's parts of the warp end.
+            let (part, warp) = (8 / WARPS, warp_id() % WARPS);
+            let groups = k.div_ceil(P * WARPS) * WARPS;
+            return Self {
+                count,
+                own: LANES * warp + lane_id(),
+                start: 0,
+                end,
+                reach: (groups - 1) * P + LANES * part * (warp + 1),
+            };
         }
         let all = count * E::PIECE as u32;
-        // One turn of pieces at least, of lanes that have none.
-        let len = if end > start { end - start } else { 1 };
-        let reach = start + ((len + all - 1) & !(all - 1));
-        Self { count, own: lane_id() % count, start, end, reach }
+        let reach = (k + all - 1) & !(all - 1);
+        Self { count, own: lane_id() % count, start: 0, end, reach }
+    }
+
+    /// Elements that belong to a lane one behind the other.
+    #[inline(always)]
+    fn part<E: Float>() -> u32 {
+        if WARPS > 1 { 8 / WARPS } else { E::PIECE as u32 }
     }
 
     /// Rows beside each other.
@@ -177,10 +188,10 @@ impl<const WARPS: u32> Lanes<WARPS> {
     pub fn each<E: Float>(&self, mut body: impl FnMut(usize, u32)) {
         let piece = E::PIECE as u32;
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
-        let own = opaque(self.start + self.own * piece);
+        let own = opaque(self.start + self.own * Self::part::<E>());
         let mut n = 0;
         while n < LEN / E::PIECE {
-            let step = self.count * piece * n as u32;
+            let step = self.count * piece * n as u32 * WARPS;
             if n == 0 || self.start + step < self.reach {
                 body(n, own + step);
             }
@@ -190,7 +201,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
 
     /// Runs `body(n, first)` on each piece that this lane has of `line`.
     #[inline(always)]
-    pub fn own<E: Float>(&self, line: &Line<true>, mut body: impl FnMut(usize, u32)) {
+    pub fn own<E: Float>(&self, line: &Line<true, WARPS>, mut body: impl FnMut(usize, u32)) {
         let end = if line.k == 0 { 0 } else { self.end };
         self.each::<E>(|n, first| {
             if first < end {
@@ -208,7 +219,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     #[inline(always)]
     pub unsafe fn load<E: Float>(
         &self,
-        line: &Line<true>,
+        line: &Line<true, WARPS>,
         row: *const E,
         seen: u32,
         others: bool,
@@ -219,7 +230,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         self.each::<E>(|n, first| {
             if others == (n >= ahead::<E>()) {
                 // SAFETY: the caller's promise.
-                raw[n] = unsafe { line.load(first < end, row, first) };
+                raw[n] = unsafe { line.load_to(end, row, first) };
             }
         });
         raw
@@ -262,7 +273,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     pub unsafe fn sum<E: Float>(
         &self,
         which: u32,
-        line: &Line<true>,
+        line: &Line<true, WARPS>,
         v: impl Fn(usize) -> Piece,
         step: impl Fn(f32, f32) -> f32,
     ) -> f32 {
@@ -297,34 +308,17 @@ impl<const WARPS: u32> Lanes<WARPS> {
             return self.tree::<E>(p);
         }
         let scratch = self.scratch().add(P * which);
-        let place = |g: usize, i: usize| -> Shared<f32> {
-            scratch.add(lane_id() * E::PIECE as u32 + (LANES as usize * E::PIECE * g + i) as u32)
-        };
-        // The warps take the partials over from each other, in the order of the row.
-        let mut turn = 0;
-        while turn < WARPS {
-            if warp_id() % WARPS == turn && self.start < self.end {
-                let mut p = [[0.0; 8]; MOST];
-                // SAFETY: 256 words for this call, of one warp at a time.
-                unsafe {
-                    let mut at = 0;
-                    while at < 8 && turn > 0 {
-                        let (g, i) = (at / E::PIECE, at % E::PIECE);
-                        [p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]] = place(g, i).read_x4();
-                        at += 4;
-                    }
-                    self.take::<E>(groups(32), which == 0, line, &v, &mut p, &step);
-                    let mut at = 0;
-                    while at < 8 {
-                        let (g, i) = (at / E::PIECE, at % E::PIECE);
-                        place(g, i).write_x4([p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]]);
-                        at += 4;
-                    }
-                }
+        let [a, b, c, d, ..] = self.take_parts::<E>(which == 0, line, v, step);
+        let own = scratch.add(self.own * Self::part::<E>());
+        // SAFETY: 256 words for this call, each of one thread.
+        unsafe {
+            match WARPS {
+                2 => own.write_x4([a, b, c, d]),
+                4 => own.write_x2([a, b]),
+                _ => own.write(a),
             }
-            self.wait();
-            turn = opaque(turn + 1);
         }
+        self.wait();
         // SAFETY: the partials are there.
         unsafe { tree_of_warps(scratch) }
     }
@@ -335,7 +329,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         &self,
         groups: usize,
         all: bool,
-        line: &Line<true>,
+        line: &Line<true, WARPS>,
         v: impl Fn(usize) -> Piece,
         p: &mut Pieces,
         step: impl Fn(f32, f32) -> f32,
@@ -349,6 +343,30 @@ impl<const WARPS: u32> Lanes<WARPS> {
             }
         };
         if all { self.each::<E>(piece) } else { self.own::<E>(line, &mut piece) }
+    }
+
+    /// The same of a thread among several warps, whose partials are all of its own.
+    #[inline(always)]
+    fn take_parts<E: Float>(
+        &self,
+        all: bool,
+        line: &Line<true, WARPS>,
+        v: impl Fn(usize) -> Piece,
+        step: impl Fn(f32, f32) -> f32,
+    ) -> Piece {
+        let (part, mut p) = (8 / WARPS as usize, [0.0; 8]);
+        let all = all || self.full(line.k);
+        self.each::<E>(|n, first| {
+            let v = v(n);
+            let mut i = 0;
+            while i < E::PIECE {
+                if all || Line::<true, WARPS>::element(first, i) < line.k {
+                    p[i % part] = step(p[i % part], v[i]);
+                }
+                i += 1;
+            }
+        });
+        p
     }
 
     /// The tree over the partials, a piece of them in each lane, in every lane of the row.

@@ -9,7 +9,9 @@ pub mod lanes;
 
 use contract::launch::DevPtr;
 
-use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
+use contract::num::PARTIALS;
+
+use crate::arch::mem::{X4, ld_if, ld_or_zero_x2, ld_or_zero_x4, st, st_x2, st_x4};
 use crate::float::{Float, Piece};
 
 /// Whether rows of `k` elements of these tensors start on boundaries of 16 bytes; null where there is no tensor.
@@ -30,9 +32,10 @@ pub const fn width<E: Float, const PIECES: bool>() -> usize {
     if PIECES { E::PIECE } else { 1 }
 }
 
-/// A row.
+/// A row. Pieces of `WARPS` > 1 go in as many parts, one of each of so many groups of 256 elements: each part is that of a thread
+/// among so many warps, side by side.
 #[derive(Clone, Copy)]
-pub struct Line<const PIECES: bool> {
+pub struct Line<const PIECES: bool, const WARPS: u32 = 1> {
     /// Which one.
     pub m: u32,
     /// Elements; 0 where there is no such row.
@@ -41,12 +44,83 @@ pub struct Line<const PIECES: bool> {
     pub start: usize,
 }
 
-impl<const PIECES: bool> Line<PIECES> {
+impl<const PIECES: bool, const WARPS: u32> Line<PIECES, WARPS> {
     /// Row `m` of `rows` of `k` elements.
     #[inline(always)]
     pub fn new([m, rows, k]: [u32; 3]) -> Self {
         let start = m as usize * k as usize;
         Self { m, k: if m < rows { k } else { 0 }, start }
+    }
+
+    /// The number of element `i` of the item from element `first` on.
+    #[inline(always)]
+    pub fn element(first: u32, i: usize) -> u32 {
+        let part = 8 / WARPS as usize;
+        if WARPS > 1 {
+            first + PARTIALS as u32 * (i / part) as u32 + (i % part) as u32
+        } else {
+            first + i as u32
+        }
+    }
+
+    /// The piece from element `first` on as far as the row has elements below `end`: parts behind are zeros. `end` is a multiple
+    /// of 8, unless parts are a thread's (`WARPS` > 1), where more may be read of a part that begins before it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    pub unsafe fn load_to<E: Float>(&self, end: u32, row: *const E, first: u32) -> X4<u32> {
+        if WARPS == 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.load(first < end, row, first) };
+        }
+        let mut words = [0; 4];
+        let (row, part) = (row.wrapping_add(first as usize), 8 / WARPS as usize);
+        let mut j = 0;
+        while j < WARPS as usize {
+            let (there, at) =
+                (Self::element(first, j * part) < end, row.wrapping_add(PARTIALS * j));
+            // SAFETY: a part of the row.
+            unsafe {
+                match WARPS {
+                    2 => [words[2 * j], words[2 * j + 1]] = ld_or_zero_x2(there, at.cast()),
+                    4 => words[j] = ld_if(there, at.cast()),
+                    _ => words[j / 2] |= E::load_bits_if(there, at) << (16 * (j % 2)),
+                }
+            }
+            j += 1;
+        }
+        words
+    }
+
+    /// Writes the piece from element `first` on, as far as the row goes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::store`].
+    #[inline(always)]
+    pub unsafe fn store_all<E: Float>(&self, row: *mut E, first: u32, raw: X4<u32>) {
+        if WARPS == 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.store(row, first, raw) };
+        }
+        let (row, part) = (row.wrapping_add(first as usize), 8 / WARPS as usize);
+        let mut j = 0;
+        while j < WARPS as usize {
+            let at = row.wrapping_add(PARTIALS * j);
+            if Self::element(first, j * part) < self.k {
+                // SAFETY: a part of the row.
+                unsafe {
+                    match WARPS {
+                        2 => st_x2(at.cast(), [raw[2 * j], raw[2 * j + 1]]),
+                        4 => st(at.cast(), raw[j]),
+                        _ => E::store_bits(at, raw[j / 2] >> (16 * (j % 2))),
+                    }
+                }
+            }
+            j += 1;
+        }
     }
 
     /// The item from element `first` on, zeros unless `there`.
