@@ -112,10 +112,11 @@ pub fn penalise(x: f32, seen: bool, penalty: f32) -> f32 {
     }
 }
 
-/// Temperature of one logit; 0 leaves it as it is.
+/// Temperature of one logit; 0 leaves it as it is: a division by 1. (A GPU makes it in any case, and takes the long
+/// way for a divisor of 0.)
 #[inline(always)]
 pub fn temper(x: f32, temperature: f32) -> f32 {
-    if temperature > 0.0 { x / temperature } else { x }
+    x / if temperature > 0.0 { temperature } else { 1.0 }
 }
 
 /// A token as one number: the larger is the better, ties go to the lower index.
