@@ -18,6 +18,7 @@ on_lane! {
     generated_shapes
     whole_numbers_are_exact_on_tensor_cores
     lines_of_channels_in_eights
+    depthwise_channels_in_fours
     tensor_cores_stay_within_their_bound
     whole_numbers
     no_images
@@ -270,6 +271,46 @@ fn lines_of_channels_in_eights<B: Backend>(b: &B) {
         let what = format!("{element:?} {images:?} {oihw:?} groups={groups} {window_of:?}");
         let inputs = Inputs { case, math: Math::TensorCore, kernel: None };
         check(b, &inputs, &inputs.expected(), what);
+    }
+}
+
+/// Windows, steps and kinds of padding for which a thread takes four channels of four outputs, and some more.
+fn depthwise_channels_in_fours<B: Backend>(b: &B) {
+    let modes = [PadMode::Zeros, PadMode::Reflect, PadMode::Replicate];
+    for (i, (window, stride, dilation)) in [
+        ([5, 5], [1, 1], [1, 1]),
+        ([5, 5], [2, 2], [1, 1]),
+        ([3, 5], [3, 1], [2, 1]),
+        ([2, 3], [1, 2], [1, 1]),
+        ([3, 3], [1, 1], [3, 1]),
+        ([3, 3], [2, 1], [1, 1]),
+        ([5, 5], [1, 1], [1, 2]),
+        ([210, 5], [1, 1], [1, 1]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            for (l, mode) in modes.into_iter().enumerate() {
+                let (channels, high) = (4 * (1 + (i + j) % 5), window[0] > 200);
+                let images = Images {
+                    n: 1 + (i + l) % 3,
+                    h: if high { 207 } else { 5 + i },
+                    w: 5 + (i + 2 * j + l) % 6,
+                    layout: Layout::Nhwc,
+                };
+                let padding = Padding::Sides { top: 2, bottom: 4, left: 3, right: 2 + l };
+                let window_of = Window { stride, dilation, padding, mode };
+                let extras = Extras {
+                    bias: (i + j) % 2 == 0,
+                    residual: (i + l) % 2 == 0,
+                    activation: Activation::ALL[(i + j + l) % 4],
+                };
+                let oihw = [channels, 1, window[0], window[1]];
+                let seed = (100 * i + 10 * j + l) as u64;
+                check_case(b, &Case::new(element, images, oihw, channels, window_of, extras, seed));
+            }
+        }
     }
 }
 

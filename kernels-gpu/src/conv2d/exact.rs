@@ -13,7 +13,7 @@
 use contract::conv2d::{Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, STEP_64, STEP_128};
 use contract::launch::Kernel;
 
-use super::epilogue::{Staging, finish_rows};
+use super::epilogue::{Staging, finish_fours, finish_rows};
 use super::exact_gather::{Row, gather, weights};
 use super::exact_product::multiply;
 use super::value::{Half, Value};
@@ -189,7 +189,11 @@ unsafe fn run<
                     last,
                 };
                 // SAFETY: the staging area is written; outputs belong to this block.
-                unsafe { finish_rows::<T, STAGED, BN>(args, &staging, thread, threads) };
+                unsafe {
+                    if !finish_fours::<T, STAGED, BN>(args, &staging, thread, threads) {
+                        finish_rows::<T, STAGED, BN>(args, &staging, thread, threads);
+                    }
+                }
                 from += 1;
             }
             sync_threads();

@@ -8,7 +8,8 @@ use contract::conv2d::{
     Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
     Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Geometry, JOIN_THREADS, MMA_STEP, TAPS_SIDE, Tile, taps3_blocks, taps3_rows,
+    Geometry, JOIN_THREADS, MMA_STEP, TAPS_FOUR, TAPS_SIDE, Tile, taps_fours, taps3_blocks,
+    taps3_rows,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -140,9 +141,12 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
         // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
         let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
         let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
-        // Long sums in a middling number of large tiles: a block for each chunk of each.
+        // Long sums in a middling number of large tiles: a block for each chunk of each, unless the tiles all run
+        // at once and leave little room: then the second launch costs more than it evens out.
         let shared = Split::chunks(&geometry, few, 2 * sms);
-        let shares = few >= sms && shared.count > 1;
+        let room = u64::from(Conv2dF32::SPEC.min_blocks_per_sm) * sms;
+        let full = few <= room && 9 * few >= 8 * room;
+        let shares = few >= sms && shared.count > 1 && !full;
         let small = Split::chunks(&geometry, many, 2 * sms);
         first! {
             Conv2dF32(f32, shares, args, shared);
@@ -183,6 +187,14 @@ unsafe fn depthwise(
             RowType::F32 => run!(Conv2dTaps3F32, [blocks, 1, 1], args),
             RowType::F16 => run!(Conv2dTaps3F16, [blocks, 1, 1], args),
             RowType::Bf16 => run!(Conv2dTaps3Bf16, [blocks, 1, 1], args),
+        }
+    }
+    if let Some(blocks) = taps_fours(&args) {
+        let args = Args { pixel_tiles: args.geometry.out[1].div_ceil(TAPS_FOUR), ..args };
+        if f32 {
+            run!(Conv2dTapsF32, [blocks, 1, 1], args);
+        } else {
+            run!(Conv2dTapsHalf, [blocks, 1, 1], args);
         }
     }
     let column_tiles = channels.div_ceil(TAPS_SIDE);

@@ -53,7 +53,8 @@ pub struct Args {
     pub split_terms: u32,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,
-    /// Tiles of output pixels; in a 3 by 3 depthwise kernel what [`taps3_rows`] says.
+    /// Tiles of output pixels; in a 3 by 3 depthwise kernel what [`taps3_rows`] says; in a general one those of a
+    /// row where [`taps_fours`] holds, else 0.
     pub pixel_tiles: u32,
 }
 
@@ -138,6 +139,29 @@ pub const fn taps3_blocks(args: &Args) -> Option<u32> {
         return None;
     }
     match taps3_threads(args, taps3_rows(args)) {
+        Some(threads) if threads < 1 << 31 => Some(threads.div_ceil(TAPS_THREADS as u64) as u32),
+        _ => None,
+    }
+}
+
+/// Output pixels of a row that one thread of the general depthwise kernels computes, for four channels, where
+/// [`taps_fours`] says so.
+pub const TAPS_FOUR: u32 = 4;
+/// Width of the windows that it does so for.
+pub const TAPS_WIDE: u32 = 5;
+
+/// Blocks of a general depthwise kernel whose threads take four channels of [`TAPS_FOUR`] outputs each, for
+/// `pixel_tiles` of that many in a row: windows five wide, steps of 1 and 2 along a row, channels that are groups
+/// of four side by side, one output channel each. `None`: a thread takes an output at a time.
+pub const fn taps_fours(args: &Args) -> Option<u32> {
+    let g = &args.geometry;
+    let form = g.s == TAPS_WIDE && (g.stride[1] == 1 || g.stride[1] == 2);
+    if !form || g.dilation[1] != 1 || g.terms > 1024 || args.vectors == 0 || g.k != 1 {
+        return None;
+    }
+    let rows = args.images as u64 * g.out[0] as u64;
+    let threads = (rows * g.out[1].div_ceil(TAPS_FOUR) as u64).checked_mul(g.groups as u64 / 4);
+    match threads {
         Some(threads) if threads < 1 << 31 => Some(threads.div_ceil(TAPS_THREADS as u64) as u32),
         _ => None,
     }

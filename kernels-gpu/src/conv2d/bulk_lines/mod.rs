@@ -27,6 +27,7 @@ use crate::arch::cluster::sync_cluster;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
 use crate::arch::shared::Shared;
+use crate::arch::tensor::prefetch_map;
 use crate::arch::thread::{sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor};
@@ -110,6 +111,10 @@ pub(crate) unsafe fn run<F: Form, const CLUSTER: u32>(args: &F::Args, map: u64) 
     if thread == 0 {
         // SAFETY: this thread alone, before the barrier.
         unsafe { room.init(fillers) };
+    }
+    if thread == CONSUMERS + fillers.next_multiple_of(32) {
+        // SAFETY: the map of the entries.
+        unsafe { prefetch_map(map) };
     }
     sync_threads();
     let part = Part::new::<CLUSTER>(walk);
