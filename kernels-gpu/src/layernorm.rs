@@ -9,7 +9,7 @@ use contract::layernorm::{LongBf16, LongF16, LongF32};
 use contract::num::fma;
 #[cfg(level_sm_90)]
 use contract::row::LONG;
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, beside};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -18,7 +18,7 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Near, Tensors, entries};
-use crate::row::lanes::{Lanes, Turns, near, rows_of};
+use crate::row::lanes::{Lanes, Turns, near};
 use crate::row::{block, in_pieces};
 
 /// Those of the launch.

@@ -4,10 +4,10 @@ use contract::launch::DevPtr;
 use contract::row::LONG_THREADS;
 
 use crate::arch::mem::X4;
-use crate::arch::thread::sync_threads;
+use crate::arch::thread::{opaque, sync_threads};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw};
+use crate::row::lanes::{Lanes, NOTHING, Raw};
 use crate::row::{Line, map};
 
 /// The tensors of a norm, at a row.
@@ -120,7 +120,8 @@ pub trait Held<E: Float> {
 pub struct Near<E, const W: u32> {
     norm: Norm<E, true>,
     lanes: Lanes<W>,
-    x: Pieces,
+    /// As it came: values of 16 bits take half the registers.
+    raw: Raw,
 }
 
 impl<E: Float, const W: u32> Near<E, W> {
@@ -153,9 +154,14 @@ impl<E: Float, const W: u32> Near<E, W> {
                     unsafe { norm.add(first, raw[n], norm.line.load(true, norm.delta, first)) };
             });
         }
-        let mut x = [[0.0; 8]; MOST];
-        lanes.each::<E>(|n, _| x[n] = E::widen(raw[n]));
-        Self { norm, lanes, x }
+        Self { norm, lanes, raw }
+    }
+
+    /// The values of piece `n`: of middle rows widened anew each time, which leaves registers for more blocks.
+    #[inline(always)]
+    fn piece(&self, n: usize) -> Piece {
+        let anew = E::PIECE == 8 && (W == 2 || W == 4);
+        E::widen(if anew { self.raw[n].map(opaque) } else { self.raw[n] })
     }
 }
 
@@ -163,7 +169,7 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
     #[inline(always)]
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
         // SAFETY: handed on.
-        unsafe { self.lanes.sum::<E>(which, &self.norm.line, &self.x, step) }
+        unsafe { self.lanes.sum::<E>(which, &self.norm.line, |n| self.piece(n), step) }
     }
 
     #[inline(always)]
@@ -172,7 +178,7 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
             // SAFETY: a piece of this lane.
             unsafe {
                 let beside = self.norm.beside(true, first);
-                self.norm.write(first, self.x[n], beside, &value);
+                self.norm.write(first, self.piece(n), beside, &value);
             }
         });
     }
@@ -326,17 +332,25 @@ macro_rules! entries {
             }
         }
     }};
+    (@ Near<$element:ident, $warps:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{
+        let lanes = Lanes::<$warps>::new::<$element>($args.k);
+        let m = Lanes::<$warps>::row();
+        let x = Near::<$element, $warps>::ask($all, $shape, lanes, m);
+        $body(&$args, Near::<$element, $warps>::new($all, $shape, lanes, m, x))
+    }};
     (@ Long<$element:ident, $threads:ident, $room:ident, $warps:literal> $shape:ident, $args:ident, $body:ident) => {{
         let all = tensors(&$args);
         let halves = <$element as Float>::PIECE == 8;
         let pieces = in_pieces::<$element>($args.k, &all);
         if pieces && near::<$element, $warps>($args.k) {
-            let lanes = Lanes::<$warps>::new::<$element>($args.k);
-            let m = lanes.row();
-            let x = Near::<$element, $warps>::ask(all, $shape, lanes, m);
-            return $body(&$args, Near::<$element, $warps>::new(all, $shape, lanes, m, x));
+            if $warps == 4 && near::<$element, 2>($args.k) {
+                crate::norm::entries!(@ Near<$element, 2> all, $shape, $args, $body)
+            } else {
+                crate::norm::entries!(@ Near<$element, $warps> all, $shape, $args, $body)
+            }
+            return;
         }
-        let count = rows_of::<$element, $warps>($args.k);
+        let count = if $threads == LONG_THREADS { 1 } else { beside($args.k, 16 / <$element as Float>::PIECE as u32) };
         let mut rows = block::Rows::<$threads>::new($args.k, count);
         loop {
             let m = rows.m;

@@ -6,10 +6,10 @@
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
 use contract::row::LONG;
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, of_block};
 use contract::softmax::{
-    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
-    term, term_half, visible,
+    Args, IN_TURN, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
+    shift, term, term_half, visible,
 };
 #[cfg(level_sm_90)]
 use contract::softmax::{LongBf16, LongF16, LongF32};
@@ -23,7 +23,7 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near, rows_of};
+use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near};
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -190,20 +190,8 @@ unsafe fn short<E: Float>(args: &Args) {
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
     if cfg!(level_sm_80) && pieces {
-        let lanes = Lanes::<1>::new::<E>(args.k);
-        let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
         // SAFETY: handed on.
-        unsafe {
-            let mut next = row(0).ask(lanes);
-            let mut turn = 0;
-            while turns.more(turn) {
-                let (own, raw) = (row(turn), next);
-                turn = opaque(turn + 1);
-                let raw = own.rest(lanes, raw);
-                next = row(turn).ask(lanes);
-                own.held(lanes, raw);
-            }
-        }
+        unsafe { near_rows::<E, 1>(args, turns) };
     } else {
         let (mut m, end) = turns.warp_rows(args.m);
         while m < end {
@@ -217,6 +205,30 @@ unsafe fn short<E: Float>(args: &Args) {
             }
             sync_warp();
             m += WARPS;
+        }
+    }
+}
+
+/// Rows in registers, one after the other: the next is asked for before one is worked on.
+///
+/// # Safety
+///
+/// As for [`short`]; rows are in pieces, and `turns` those of such lanes.
+#[inline(always)]
+unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
+    let lanes = Lanes::<W>::new::<E>(args.k);
+    let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
+    // SAFETY: handed on.
+    unsafe {
+        let mut next = row(0).ask(lanes);
+        let mut turn = 0;
+        while turns.more(turn) {
+            let (own, raw) = (row(turn), next);
+            turn = opaque(turn + 1);
+            let raw = own.rest(lanes, raw);
+            next = row(turn).ask(lanes);
+            // The barriers of the maximum stand between one row's sum and the next one's.
+            own.held(lanes, raw);
         }
     }
 }
@@ -268,11 +280,30 @@ impl<E: Float> Row<E, true> {
         }
         if !lanes.full(self.seen) {
             lanes.each::<E>(|n, first| {
-                let seen = |i: usize| first + (i as u32) < self.seen;
+                let left = self.seen.saturating_sub(first);
+                let seen = |i: usize| (i as u32) < left;
                 v[n] = map::<E, true>(v[n], |i, v| if seen(i) { v } else { f32::NEG_INFINITY });
             });
         }
         v
+    }
+
+    /// The largest of these lanes' scores, given the pieces `raw` that they come from.
+    #[inline(always)]
+    fn top<const W: u32>(&self, lanes: Lanes<W>, raw: Raw, v: &Pieces) -> f32 {
+        if W == 1 && E::PIECE == 8 && !self.masked && self.scale > 0.0 && lanes.full(self.seen) {
+            // In pairs, before they are scaled: a product that is rounded keeps the order.
+            let mut top = raw[0];
+            lanes.each::<E>(|n, _| top = E::max_raw(top, raw[n]));
+            let [a, b, c, d] = top;
+            let top = E::max_raw([a, b, 0, 0], [c, d, 0, 0]);
+            let top = E::widen(E::max_raw([top[0], 0, 0, 0], [top[1], 0, 0, 0]));
+            return score(maximum(top[0], top[1]), self.scale, -0.0);
+        }
+        // Two at a time, which do not wait for each other.
+        let mut tops = [f32::NEG_INFINITY; 2];
+        lanes.each::<E>(|n, _| tops[n % 2] = larger::<E, true>(tops[n % 2], v[n]));
+        maximum(tops[0], tops[1])
     }
 
     /// The output of a row that waits in the registers of these lanes.
@@ -285,12 +316,10 @@ impl<E: Float> Row<E, true> {
         // SAFETY: pieces of the row; each function of `lanes` is called once.
         unsafe {
             let mut v = self.all_scores(lanes, raw);
-            let mut top = f32::NEG_INFINITY;
-            lanes.each::<E>(|n, _| top = larger::<E, true>(top, v[n]));
-            let top = lanes.max(top);
+            let top = lanes.max(self.top(lanes, raw, &v));
             let shift = shift(top);
             lanes.each::<E>(|n, _| v[n] = terms::<E, true>(v[n], shift));
-            let sum = lanes.sum::<E>(0, &self.line, &v, |acc, e| acc + e);
+            let sum = lanes.sum::<E>(0, &self.line, |n| v[n], |acc, e| acc + e);
             let closing = closing(sum, top, self.log);
             if self.log {
                 // Scores and terms together would take too many registers.
@@ -312,11 +341,20 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
     // SAFETY: handed on.
     unsafe {
         if pieces && near::<E, W>(args.k) {
-            let lanes = Lanes::<W>::new::<E>(args.k);
-            let row = Row::<E, true>::new(args, lanes.row());
-            return row.held(lanes, row.rest(lanes, row.ask(lanes)));
+            if T == LONG_THREADS {
+                // There are no registers for another row.
+                let lanes = Lanes::<W>::new::<E>(args.k);
+                let row = Row::<E, true>::new(args, Lanes::<W>::row());
+                return row.held(lanes, row.rest(lanes, row.ask(lanes)));
+            }
+            if near::<E, 2>(args.k) {
+                return near_rows::<E, 2>(args, Turns::of_block::<E, 2>(args.m, args.k));
+            }
+            return near_rows::<E, W>(args, Turns::of_block::<E, W>(args.m, args.k));
         }
-        let mut rows = block::Rows::<T>::new(args.k, rows_of::<E, W>(args.k));
+        let bytes = 16 / E::PIECE as u32;
+        let count = if T == LONG_THREADS { 1 } else { of_block(args.m, args.k, bytes, IN_TURN) };
+        let mut rows = block::Rows::<T>::new(args.k, count);
         loop {
             if !pieces {
                 held_row::<E, T, ROOM, false>(Row::new(args, rows.m));

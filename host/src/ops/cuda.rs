@@ -176,7 +176,7 @@ impl CudaBackend {
     }
 
     /// Queues the launch of a kernel over `m` rows of `k` elements: `S` for short ones, else `M`, or `L` for
-    /// long ones where the device has it.
+    /// long ones where the device has it. `in_turn` is the family's.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].
@@ -184,6 +184,7 @@ impl CudaBackend {
         &self,
         [m, k]: [u32; 2],
         element: contract::num::RowType,
+        in_turn: bool,
         args: S::Args,
     ) -> Result<(), OpError>
     where
@@ -194,7 +195,7 @@ impl CudaBackend {
         use contract::row::{Owner, grid, owner};
         let bytes = element.bytes() as u32;
         let owner = owner(k, bytes);
-        let grid = grid(m, k, bytes, owner);
+        let grid = grid(m, k, bytes, owner, in_turn);
         // SAFETY: by the caller.
         unsafe {
             match owner {

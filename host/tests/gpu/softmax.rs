@@ -5,7 +5,8 @@ use bitnet_gpu::ops::softmax::{Mask, Softmax};
 use bitnet_gpu::reference::softmax::{Mask as Values, TEST_SHAPES, softmax};
 use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
 use bitnet_gpu::selftest::{self, Output, softmax::Inputs};
-use contract::row::{MAX_LEN, MAX_ROWS};
+use contract::row::{MAX_LEN, MAX_ROWS, beside, of_block};
+use contract::softmax::IN_TURN;
 
 use crate::support::{check, dimension, due, generated, on_lane, refused, short, size, zeros};
 
@@ -15,6 +16,7 @@ on_lane! {
     hidden_rows_and_hidden_nan
     sums_to_one
     many_rows
+    rows_in_turn
     a_million_in_a_row
     generated_shapes
     refusals
@@ -97,6 +99,15 @@ fn many_rows<B: Backend>(b: &B) {
         for kind in [0, 1, 4] {
             check_case(b, &Inputs::new(element, 270_001, 8, kind, 6), "many rows");
         }
+    }
+}
+
+/// So many that a block has several one after the other, the last one fewer: [`contract::row::of_block`].
+fn rows_in_turn<B: Backend>(b: &B) {
+    for (m, k) in [(8195, 1032), (4099, 2056)] {
+        assert!(of_block(m, k, 2, IN_TURN) > beside(k, 2));
+        let inputs = Inputs::new(ELEMENTS[2], m as usize, k as usize, 0, 8);
+        check_case(b, &inputs, "rows in turn");
     }
 }
 

@@ -50,6 +50,9 @@ pub struct Args {
     pub eps: f32,
 }
 
+/// Whether rows of several warps go one after the other: more of them beside each other are faster.
+pub const IN_TURN: bool = false;
+
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], "`f32`";
     ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], "f16";

@@ -27,6 +27,27 @@ pub const fn beside(k: u32, bytes: u32) -> u32 {
     if bytes == 2 && k <= FEW / 2 { 2 } else { 1 }
 }
 
+/// Rows that a block of [`MIDDLE_THREADS`] has, of `m` of `k` elements of `bytes` each: those beside each other, and in families
+/// whose rows go `in_turn` several of these where rows of registers are many. One is loaded while another is worked on.
+#[inline(always)]
+pub const fn of_block(m: u32, k: u32, bytes: u32, in_turn: bool) -> u32 {
+    let beside = beside(k, bytes);
+    let many = m / (beside * MANY_BLOCKS);
+    if !in_turn || bytes == 4 || k > FEW || many < 2 {
+        beside
+    } else if many < MOST_TURNS {
+        beside * many
+    } else {
+        beside * MOST_TURNS
+    }
+}
+
+/// Blocks that rows are spread over before one has several in turn.
+const MANY_BLOCKS: u32 = 2048;
+
+/// Most rows of a block one after the other.
+const MOST_TURNS: u32 = 8;
+
 /// Most elements of a short row.
 pub const SHORT: u32 = 1024;
 
@@ -109,11 +130,11 @@ pub const fn turns(m: u32, k: u32, lanes: u32, bytes: u32) -> u32 {
     }
 }
 
-/// Blocks of a launch over `m` rows of `k` elements of `bytes` each.
-pub const fn grid(m: u32, k: u32, bytes: u32, owner: Owner) -> [u32; 3] {
+/// Blocks of a launch over `m` rows of `k` elements of `bytes` each, of a family whose rows go `in_turn` or not.
+pub const fn grid(m: u32, k: u32, bytes: u32, owner: Owner, in_turn: bool) -> [u32; 3] {
     let blocks = match owner {
         Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, k, lanes, bytes)),
-        Owner::Block => m.div_ceil(beside(k, bytes)),
+        Owner::Block => m.div_ceil(of_block(m, k, bytes, in_turn)),
         Owner::LongBlock => m * split(k),
     };
     [blocks, 1, 1]
@@ -194,11 +215,14 @@ mod tests {
         assert_eq!(lanes(1024), [Owner::Lanes(32), Owner::Lanes(32)]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
-        assert_eq!(grid(3, 40_000, 4, Owner::LongBlock), [12, 1, 1]);
-        assert_eq!(grid(100, 64, 2, Owner::Lanes(2)), [1, 1, 1]);
-        assert_eq!(grid(1 << 20, 64, 4, Owner::Lanes(4)), [2048, 1, 1]);
-        assert_eq!(grid(101, 2000, 2, Owner::Block), [51, 1, 1]);
-        assert_eq!(grid(101, 2000, 4, Owner::Block), [101, 1, 1]);
+        assert_eq!(grid(3, 40_000, 4, Owner::LongBlock, true), [12, 1, 1]);
+        assert_eq!(grid(100, 64, 2, Owner::Lanes(2), true), [1, 1, 1]);
+        assert_eq!(grid(1 << 20, 64, 4, Owner::Lanes(4), true), [2048, 1, 1]);
+        assert_eq!(grid(101, 2000, 2, Owner::Block, true), [51, 1, 1]);
+        assert_eq!(grid(101, 2000, 4, Owner::Block, true), [101, 1, 1]);
+        assert_eq!(grid(8192, 4096, 2, Owner::Block, true), [2048, 1, 1]);
+        assert_eq!(grid(8192, 4096, 2, Owner::Block, false), [8192, 1, 1]);
+        assert_eq!(of_block(1 << 20, 2048, 2, true), 16);
         for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
             let own = k.div_ceil(256) * (256 / split(k));
             assert!(own <= LONG && smem_of(k, LONG, split(k)) >= smem_bytes(k.div_ceil(split(k))));

@@ -92,6 +92,9 @@ pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
     if max < f32::INFINITY { number } else { f32::NAN }
 }
 
+/// Whether rows of several warps go one after the other: instructions, not memory, are the limit.
+pub const IN_TURN: bool = true;
+
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], "`f32`";
     ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], "f16";

@@ -6,7 +6,7 @@
 //! are not in pieces belong to a warp each ([`Turns::warp_rows`]).
 
 use contract::num::PARTIALS;
-use contract::row::{MIDDLE_THREADS, Owner, SCRATCH_BYTES, SHORT, THREADS, beside, owner, turns};
+use contract::row::{Owner, SCRATCH_BYTES, SHORT, THREADS, of_block, owner, turns};
 
 use super::Line;
 use super::block::{max_of_warps, tree_of_warps};
@@ -58,6 +58,13 @@ impl Turns {
         Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
     }
 
+    /// Those of `WARPS` warps of a block of middle rows, of `m` rows of `k` elements of a family whose rows go in turn.
+    #[inline(always)]
+    pub fn of_block<E: Float, const WARPS: u32>(m: u32, k: u32) -> Self {
+        let (step, rows) = (Lanes::<WARPS>::BESIDE, of_block(m, k, 16 / E::PIECE as u32, true));
+        Self { first: block_idx_x() * rows + warp_id() / WARPS, step, count: rows / step }
+    }
+
     /// Row number `turn` of these lanes: no row of any tensor where they have none.
     #[inline(always)]
     pub fn row(&self, turn: u32) -> u32 {
@@ -96,19 +103,11 @@ pub fn near<E: Float, const WARPS: u32>(k: u32) -> bool {
     registers && E::PIECE == 8 && k <= WARPS * SHORT
 }
 
-/// Rows of `k` elements that a block of `WARPS` warps has beside each other, where its threads are those of middle rows.
-#[inline(always)]
-pub fn rows_of<E: Float, const WARPS: u32>(k: u32) -> u32 {
-    if WARPS * LANES == MIDDLE_THREADS { beside(k, 16 / E::PIECE as u32) } else { 1 }
-}
-
-/// The lanes of a row, of one warp or of several: of all `WARPS` of a block, or of its halves.
+/// The lanes of a row, of one warp or of `WARPS`: of two warps in blocks of two rows beside each other, of others alone.
 #[derive(Clone, Copy)]
 pub struct Lanes<const WARPS: u32> {
     /// How many of a warp.
     count: u32,
-    /// Warps of the row.
-    warps: u32,
     /// Which of them this is.
     own: u32,
     /// The first element of the warp's part.
@@ -124,25 +123,27 @@ impl<const WARPS: u32> Lanes<WARPS> {
     #[inline(always)]
     pub fn new<E: Float>(k: u32) -> Self {
         let (mut count, mut start, mut end) = (LANES, 0, k);
-        let warps = WARPS / rows_of::<E, WARPS>(k);
         if WARPS == 1 {
             count = lanes_of::<E>(k);
         } else {
-            let part = k.div_ceil(P * warps) * P;
-            start = warp_id() % warps * part;
+            let part = k.div_ceil(P * WARPS) * P;
+            start = warp_id() % WARPS * part;
             end = if k < start + part { k } else { start + part };
         }
         let all = count * E::PIECE as u32;
         // One turn of pieces at least, of lanes that have none.
         let len = if end > start { end - start } else { 1 };
         let reach = start + ((len + all - 1) & !(all - 1));
-        Self { count, warps, own: lane_id() % count, start, end, reach }
+        Self { count, own: lane_id() % count, start, end, reach }
     }
 
-    /// The row of these lanes, of those that the blocks have in order.
+    /// Rows beside each other.
+    const BESIDE: u32 = if WARPS == 2 { 2 } else { 1 };
+
+    /// The row of these lanes where every block has as many as are beside each other.
     #[inline(always)]
-    pub fn row(&self) -> u32 {
-        block_idx_x() * (WARPS / self.warps) + warp_id() / self.warps
+    pub fn row() -> u32 {
+        block_idx_x() * Self::BESIDE + warp_id() / WARPS
     }
 
     /// Waits for the other warps of the row.
@@ -150,19 +151,19 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// *Convergence*: every lane of them calls it.
     #[inline(always)]
     fn wait(&self) {
-        if self.warps == WARPS {
-            sync_threads();
-        } else {
+        if WARPS == 2 {
             // Numbers that are known: a block with others takes all barriers, and few blocks run beside each other.
-            let half = WARPS * LANES / 2;
-            if warp_id() < WARPS / 2 { sync_some(1, half) } else { sync_some(2, half) }
+            let half = WARPS * LANES;
+            if warp_id() < WARPS { sync_some(1, half) } else { sync_some(2, half) }
+        } else {
+            sync_threads();
         }
     }
 
     /// What these warps have beside a row: as [`contract::row::SCRATCH_BYTES`] has it.
     #[inline(always)]
     fn scratch(&self) -> Shared<f32> {
-        dynamic_shared_mem::<f32>().byte_add(SCRATCH_BYTES * (warp_id() / self.warps))
+        dynamic_shared_mem::<f32>().byte_add(SCRATCH_BYTES * (warp_id() / WARPS))
     }
 
     /// Whether every piece of [`Lanes::each`] is one of a row whose elements end at `end`.
@@ -236,7 +237,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         if WARPS > 1 {
             // SAFETY: the caller's promise.
             return unsafe {
-                max_of_warps(self.scratch().add(2 * P).cast(), self.warps, value, || self.wait())
+                max_of_warps(self.scratch().add(2 * P).cast(), WARPS, value, || self.wait())
             };
         }
         let mut top = value;
@@ -248,7 +249,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         top
     }
 
-    /// A sum over the row: `step(acc, v)` of the pieces that this lane has of `line`, and the tree over the partials, in every
+    /// A sum over the row: `step(acc, value)` of the pieces `v(n)` that this lane has of `line`, and the tree over the partials, in every
     /// lane of the row. `which` is 0 and 1 for the two sums of a kernel. The first one takes zeros behind the row too, which
     /// leave the sum as it is.
     ///
@@ -262,7 +263,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         &self,
         which: u32,
         line: &Line<true>,
-        v: &Pieces,
+        v: impl Fn(usize) -> Piece,
         step: impl Fn(f32, f32) -> f32,
     ) -> f32 {
         let groups = |lanes: usize| P as usize / (lanes * E::PIECE);
@@ -270,7 +271,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
             let nothing = [[0.0; 8]; MOST];
             let take = |groups| {
                 let mut p = nothing;
-                self.take::<E>(groups, which == 0, line, v, &mut p, &step);
+                self.take::<E>(groups, which == 0, line, &v, &mut p, &step);
                 // The largest distances are between pieces of a lane.
                 let most = LEN / E::PIECE;
                 let mut len = if groups < most { groups } else { most };
@@ -301,8 +302,8 @@ impl<const WARPS: u32> Lanes<WARPS> {
         };
         // The warps take the partials over from each other, in the order of the row.
         let mut turn = 0;
-        while turn < self.warps {
-            if warp_id() % self.warps == turn && self.start < self.end {
+        while turn < WARPS {
+            if warp_id() % WARPS == turn && self.start < self.end {
                 let mut p = [[0.0; 8]; MOST];
                 // SAFETY: 256 words for this call, of one warp at a time.
                 unsafe {
@@ -312,7 +313,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
                         [p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]] = place(g, i).read_x4();
                         at += 4;
                     }
-                    self.take::<E>(groups(32), which == 0, line, v, &mut p, &step);
+                    self.take::<E>(groups(32), which == 0, line, &v, &mut p, &step);
                     let mut at = 0;
                     while at < 8 {
                         let (g, i) = (at / E::PIECE, at % E::PIECE);
@@ -335,15 +336,15 @@ impl<const WARPS: u32> Lanes<WARPS> {
         groups: usize,
         all: bool,
         line: &Line<true>,
-        v: &Pieces,
+        v: impl Fn(usize) -> Piece,
         p: &mut Pieces,
         step: impl Fn(f32, f32) -> f32,
     ) {
         let mut piece = |n: usize, _| {
-            let p = &mut p[n % groups];
+            let (p, v) = (&mut p[n % groups], v(n));
             let mut i = 0;
             while i < E::PIECE {
-                p[i] = step(p[i], v[n][i]);
+                p[i] = step(p[i], v[i]);
                 i += 1;
             }
         };
