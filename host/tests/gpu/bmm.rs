@@ -75,12 +75,19 @@ fn every_variant<B: Backend>(b: &B) {
         (2, 5, 133, 70),
         (1, 150, 16, 5200),
         (2, 131, 67, 201),
+        // Pieces of 16 bytes for every type, and `C` read in them.
+        (2, 144, 272, 80),
+        // Chunks shared out: all at once, in several rounds of a cluster, of two blocks, and of one.
+        (1, 70, 33, 7001),
+        (1, 35, 6, 20003),
+        (200, 3, 2, 4200),
+        (540, 2, 3, 2100),
     ] {
         for (i, kind) in KINDS.into_iter().enumerate() {
             for transposed in (0..4).filter(|transposed| due(4 * i + transposed, 3)) {
                 let transposed = [transposed & 1 == 1, transposed & 2 == 2];
                 let mut inputs = case(kind, shape, transposed, &mut seeded);
-                if shape.3 == 8 || shape.3 == 2056 {
+                if [8, 80, 2056, 20003].contains(&shape.3) {
                     inputs.factors = [2.0, 3.0];
                 }
                 inputs.math = Math::TensorCore;

@@ -176,12 +176,13 @@ pub struct Variant {
     /// [`Matrix::unit`] that `A` and `B` must have: where neighbours in memory are neighbours in k,
     /// and where they are not.
     pub units: [u32; 2],
-    /// [`Matrix::unit`] that `C` must have, where it may not be read either; 0: any, and any `beta`.
+    /// [`Matrix::unit`] that `C` must have.
     pub c_unit: u32,
     /// Blocks of a multiprocessor that take tile after tile; 0: a block for each tile.
     pub resident: u32,
-    /// Whether a cluster may share out the sums of a tile, in the PTX level `sm_90a`.
-    pub splits: bool,
+    /// Terms, at least, of a block of a cluster that shares out the sums of a tile, in the PTX level `sm_90a`: for exact
+    /// sums of floats those of a round of whole chunks. 0: none does.
+    pub part: u32,
     /// For [`Variant::cost`]: what a tile takes beside its sums, in steps of k.
     pub overhead_k: u64,
     /// What a term of an output takes on a full multiprocessor, in femtoseconds.
@@ -196,13 +197,12 @@ impl Variant {
     pub fn takes(&self, kind: Kind, tensor: bool, args: &Args) -> bool {
         let args = &self.turned(args);
         let fits = |matrix: &Matrix, along: bool| matrix.unit >= self.units[usize::from(!along)];
-        let zero = args.beta == 0 || kind != Kind::I8 && args.beta == (-0.0f32).to_bits();
         self.kinds.contains(&kind)
             && (tensor || !self.tensor)
             && fits(&args.a, args.a.transposed == 0)
             && fits(&args.b, args.b.transposed != 0)
             && (!self.is_thin() || args.m <= THIN_ROWS)
-            && (self.c_unit == 0 || args.c.unit >= self.c_unit && zero)
+            && args.c.unit >= self.c_unit
     }
 
     /// Whether its tiles are few rows by many columns, for products with few of either.
@@ -225,17 +225,33 @@ impl Variant {
     pub fn args(&self, args: &Args, sms: u32, clusters: bool) -> Args {
         let mut args = self.turned(args);
         let blocks = self.tiling.blocks(args.m, args.n, args.batch);
-        let slices = args.k.div_ceil(SPLIT_DEPTH);
         args.split = 0;
-        while self.splits
+        while self.part > 0
             && clusters
             && args.split < 3
-            && blocks << (args.split + 1) <= u64::from(2 * sms)
-            && slices >> args.split >= 8
+            && blocks << (args.split + 1) <= u64::from(self.full_blocks() * sms)
+            && args.k.div_ceil(self.part) > 1 << args.split
         {
             args.split += 1;
         }
         args
+    }
+
+    /// Blocks of a multiprocessor, on average, up to which sums are shared out.
+    const fn full_blocks(&self) -> u32 {
+        if self.part == 2 * K_CHUNK as u32 { 4 } else { 3 }
+    }
+
+    /// Terms that each chain of a block takes of a sum, and all of its chains side by side.
+    fn terms(&self, args: &Args) -> [u64; 2] {
+        let chunk = K_CHUNK as u32;
+        let (k, ways) = (args.k, self.part / chunk);
+        if ways == 0 {
+            return [u64::from(k.div_ceil(1 << args.split)); 2];
+        }
+        let chunks = k.div_ceil(chunk);
+        let terms = k.min(chunks.div_ceil(ways << args.split) * chunk);
+        [u64::from(terms), u64::from(terms) * u64::from(ways)]
     }
 
     /// Nanoseconds that it takes on a GPU of `sms` multiprocessors, about: on one H200 the estimate
@@ -245,15 +261,20 @@ impl Variant {
         let args = &self.args(args, sms, clusters);
         let Tiling { rows, columns, tiles } = self.tiling;
         let blocks = self.tiling.blocks(args.m, args.n, args.batch);
-        // A part's sums, which are then read by another block.
-        let (blocks, k) = (blocks << args.split, u64::from(args.k.div_ceil(1 << args.split)));
-        let k = k + self.overhead_k + if args.split > 0 { 64 } else { 0 };
-        // A result that is read, or not in pieces of 16 bytes, goes by way of shared memory.
-        let slow = self.tensor && self.units[0] == 16 && (args.c.unit < 16 || args.beta << 1 != 0);
-        let per_element = k * self.fs_per_term + if slow { SLOW_RESULT_FS } else { 0 };
+        // A part's sums are then read by another block.
+        let blocks = blocks << args.split;
+        let more = self.overhead_k + if args.split > 0 { 64 } else { 0 };
+        let [chain, all] = self.terms(args).map(|terms| terms + more);
+        // A result that is not in pieces of 16 bytes goes by way of shared memory.
+        let slow = self.tensor && self.units[0] == 16 && args.c.unit < 16;
+        let per_element = all * self.fs_per_term + if slow { SLOW_RESULT_FS } else { 0 };
         let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
         let busy = blocks.div_ceil(u64::from(sms.max(1))).saturating_mul(work);
-        LAUNCH_NS + busy.max(k * self.ps_per_k / 1000)
+        let time = busy.max(chain * self.ps_per_k / 1000);
+        // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
+        let turned = args.a.transposed + (1 - args.b.transposed);
+        let turned = if self.c_unit == 8 { u64::from(turned) } else { 0 };
+        LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
     /// Blocks of a launch on a GPU of `sms` multiprocessors; `args` as [`Variant::args`] has them.
@@ -286,6 +307,8 @@ pub const SIDE_64: Tiling = Tiling { rows: 64, columns: 64, tiles: 1 };
 pub const SIDE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 4 };
 /// Four tiles of 16 by 16, half a warp each.
 pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
+/// 32 by 32.
+pub const ONE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 1 };
 /// 128 by 256.
 pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
 
@@ -325,11 +348,32 @@ const fn exact(symbol: &'static str, tiling: Tiling, threads: u32, slice: u32) -
     LaunchSpec::new(symbol, threads).with_smem(tiling.tiles * tile_bytes(tiling.rows, slice))
 }
 
-/// Slices of 8 terms in the ring of a product of f32 of any alignment.
-pub const RING_STAGES: u32 = 4;
-/// A kernel with such a ring, and the sums of the chunks before.
-const fn ring(symbol: &'static str, threads: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, threads).with_smem((RING_STAGES * 2 * 8 * row_words(64) + 64 * 64) * 4)
+/// Terms of a slice of a product of f32 of any alignment, and slices in its ring.
+pub const RING_DEPTH: u32 = 32;
+/// See [`RING_DEPTH`].
+pub const RING_STAGES: u32 = 3;
+/// Words of the rings of a block, one for each of `ways` chunks; their sums then take less.
+pub const fn ring_words(side: u32, ways: u32) -> u32 {
+    ways * RING_STAGES * 2 * RING_DEPTH * side
+}
+/// The rings, and the sums of the rounds before.
+const fn ring_bytes(side: u32, ways: u32) -> u32 {
+    (ring_words(side, ways) + side * side) * 4
+}
+/// What a launch needs of that.
+const fn ring_bytes_of(args: &Args, side: u32, ways: u32) -> u32 {
+    let (slices, chunks) = (args.k.div_ceil(RING_DEPTH), args.k.div_ceil(K_CHUNK as u32));
+    if chunks > ways << args.split {
+        return ring_bytes(side, ways);
+    }
+    let parked = ways * side * row_words(side) * 4;
+    let rings = ring_words(side, ways) / RING_STAGES * 4;
+    let rings = if slices < RING_STAGES { slices } else { RING_STAGES } * rings;
+    if rings > parked { rings } else { parked }
+}
+/// A kernel with such rings.
+const fn ring(symbol: &'static str, threads: u32, side: u32, ways: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, threads).with_smem(ring_bytes(side, ways)).only_on(90)
 }
 /// Terms of a slice of an i8 product on tensor cores.
 pub const INT8_DEPTH: u32 = 64;
@@ -350,11 +394,14 @@ const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, resident: u32)
     spec.with_smem(stages * (tiling.rows + tiling.columns) * 128 + 1024).only_on(90)
 }
 
-/// Terms of a slice of the kernels whose sums are shared out.
-const SPLIT_DEPTH: u32 = 64;
-
 /// Shared memory of a launch: of a ring of slices no more than there are.
 const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
+    if spec.smem_bytes == ring_bytes(64, 1) {
+        return ring_bytes_of(args, 64, 1);
+    }
+    if spec.smem_bytes == ring_bytes(32, 2) {
+        return ring_bytes_of(args, 32, 2);
+    }
     let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
     let ring = spec.smem_bytes == 4 * slice + 1024 && spec.block[0] == 128;
     if ring && slices < 4 {
@@ -365,7 +412,7 @@ const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
 
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
-       $units:expr, $c_unit:literal, $resident:literal, $splits:literal,
+       $units:expr, $c_unit:literal, $resident:literal, $part:literal,
        [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal];)*) => {
         $(
             $(#[$doc])*
@@ -394,7 +441,7 @@ macro_rules! variants {
             units: $units,
             c_unit: $c_unit,
             resident: $resident,
-            splits: $splits,
+            part: $part,
             overhead_k: $overhead_k,
             fs_per_term: $fs_per_term,
             ps_per_k: $ps_per_k,
@@ -418,71 +465,83 @@ const I8: &[Kind] = &[Kind::I8];
 variants! {
     /// Floats of any type and shape, exact.
     BmmFloatAny: exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, FLOAT,
-        false, [1, 1], 0, 0, false, [16, 10500, 106000];
+        false, [1, 1], 0, 0, 0, [16, 10500, 106000];
     /// i8 of any shape, by dp4a.
     BmmI8Side16: exact("bmm_i8_16", SIDE_16, 64, 4), SIDE_16, I8,
-        false, [1, 1], 0, 0, false, [16, 13000, 80000];
+        false, [1, 1], 0, 0, 0, [16, 13000, 80000];
     /// i8: on tensor cores from sm_80, by dp4a before.
     BmmI8Side64: exact("bmm_i8_64", SIDE_64, 128, 8).with_min_blocks(4), SIDE_64, I8,
-        false, [1, 1], 0, 0, true, [240, 1000, 16000];
+        false, [1, 1], 0, 0, 512, [240, 1000, 16000];
     /// i8 on tensor cores: large.
     BmmI8Side128: int8("bmm_i8_128", 256, 32768), SIDE_128, I8,
-        false, [1, 1], 0, 0, false, [200, 640, 19000];
+        false, [1, 1], 0, 0, 0, [200, 640, 19000];
+    /// i8 by wgmma: large.
+    BmmI8Wgmma128: wgmma("bmm_i8_wgmma128", SIDE_128, 3, 2), SIDE_128, I8,
+        false, [16, 16], 8, 0, 0, [300, 215, 4300];
     /// f32 in groups of four, exact: large.
     BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
-        false, [16, 16], 0, 0, false, [16, 5770, 175000];
+        false, [16, 16], 0, 0, 0, [16, 5770, 175000];
     /// f32 in groups of four, exact: middle.
     BmmF32Side64: exact("bmm_f32_64", SIDE_64, 128, 8).with_min_blocks(4), SIDE_64, F32,
-        false, [16, 16], 0, 0, false, [16, 7000, 71000];
+        false, [16, 16], 0, 0, 0, [16, 7000, 71000];
     /// The same with five blocks on a multiprocessor, where that costs no spill.
     BmmF32Side64Hopper: exact("bmm_f32_64_hopper", SIDE_64, 128, 8).with_min_blocks(5).only_on(90),
-        SIDE_64, F32, false, [16, 16], 0, 0, false, [16, 6530, 78000];
-    /// f32 of any alignment, exact: slices some steps ahead.
-    BmmF32Ring64: ring("bmm_f32_ring64", 128).with_min_blocks(5).only_on(90), SIDE_64, F32,
-        false, [1, 1], 0, 0, false, [16, 9000, 57000];
+        SIDE_64, F32, false, [16, 16], 0, 0, 0, [16, 6530, 78000];
+    /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
+    BmmF32Ring64: ring("bmm_f32_ring64", 128, 64, 1).with_min_blocks(3), SIDE_64, F32,
+        false, [1, 1], 0, 0, 1024, [16, 9000, 41000];
+    /// The same for few tiles and long sums: two chunks a block.
+    BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
+        false, [1, 1], 0, 0, 2048, [16, 8900, 27000];
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
-        false, [16, 16], 0, 0, false, [16, 8160, 76000];
+        false, [16, 16], 0, 0, 0, [16, 8160, 76000];
     /// f32 in groups of four, exact: sides up to 16, single rows.
     BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
-        false, [16, 16], 0, 0, false, [16, 15700, 60000];
+        false, [16, 16], 0, 0, 0, [16, 15700, 60000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
     BmmF32ThinLong: thin("bmm_f32_thin_long"), THIN_32, F32,
-        false, [1, 1], 0, 0, false, [16, 10500, 5500];
+        false, [1, 1], 0, 0, 0, [16, 10500, 5500];
     /// f32 of any alignment, exact: few rows or columns.
     BmmF32Thin: thin("bmm_f32_thin"), THIN_128, F32,
-        false, [1, 1], 0, 0, false, [16, 11000, 19000];
+        false, [1, 1], 0, 0, 0, [16, 11000, 19000];
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
-        true, [1, 1], 0, 0, false, [16, 7140, 150000];
+        true, [1, 1], 0, 0, 0, [16, 7140, 150000];
     /// f16 by `mma.sync`, any shape.
     BmmF16Mma32: direct("bmm_f16_mma32"), SIDE_32, F16,
-        true, [1, 1], 0, 0, false, [16, 7140, 150000];
+        true, [1, 1], 0, 0, 0, [16, 7140, 150000];
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
-        true, [1, 1], 0, 0, false, [16, 6540, 55000];
+        true, [1, 1], 0, 0, 0, [16, 6540, 55000];
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
-        true, [1, 1], 0, 0, true, [120, 4500, 14000];
+        true, [1, 1], 0, 0, 512, [120, 2100, 14000];
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
-        true, [1, 1], 0, 0, true, [120, 4500, 14000];
+        true, [1, 1], 0, 0, 512, [120, 2100, 14000];
+    /// bf16 by wgmma: rows that start anywhere, large.
+    BmmBf16Gather128: wgmma("bmm_bf16_gather128", SIDE_128, 2, 1), SIDE_128, BF16,
+        true, [1, 1], 0, 0, 0, [200, 1700, 16000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 4, 4), SIDE_64, BF16,
-        true, [16, 16], 0, 0, true, [120, 1100, 5000];
+        true, [16, 16], 0, 0, 512, [120, 1100, 5000];
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
-        true, [16, 16], 16, 2, false, [170, 488, 8000];
+        true, [16, 16], 16, 2, 0, [170, 488, 8000];
     /// bf16 by wgmma: large.
     BmmBf16Wgmma256: wgmma("bmm_bf16_wgmma256", WIDE_256, 4, 1), WIDE_256, BF16,
-        true, [16, 16], 0, 1, false, [250, 361, 11800];
+        true, [16, 16], 0, 1, 0, [250, 361, 11800];
+    /// f16 by wgmma: rows that start anywhere, large.
+    BmmF16Gather128: wgmma("bmm_f16_gather128", SIDE_128, 2, 1), SIDE_128, F16,
+        true, [1, 1], 0, 0, 0, [200, 1700, 16000];
     /// f16 by wgmma: small.
     BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 4, 4), SIDE_64, F16,
-        true, [16, 16], 0, 0, true, [120, 1100, 5000];
+        true, [16, 16], 0, 0, 512, [120, 1100, 5000];
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
-        true, [16, 16], 16, 2, false, [170, 488, 8000];
+        true, [16, 16], 16, 2, 0, [170, 488, 8000];
     /// f16 by wgmma: large.
     BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
-        true, [16, 16], 0, 1, false, [250, 361, 11800];
+        true, [16, 16], 0, 1, 0, [250, 361, 11800];
 }

@@ -1,20 +1,20 @@
 //! bf16 and f16 on a Hopper GPU's tensor cores: [`crate::tile::hopper`] with slices of plain
 //! matrices, 16 bytes a copy.
 
-use contract::bmm::{Args, Matrix};
+use contract::bmm::{Args, Matrix, finish};
 
 use super::source::Float;
 use super::split::{self, PARKED, add_up, part_of, rank_and_block};
 use super::target::Target;
-use super::write::write_eight;
+use super::write::write_one;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::st_x4;
+use crate::arch::mem::{ld_or_zero_x4, prefetch_l2, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::{declare, swizzle};
 use crate::tile::hopper::{
-    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_eight, for_each_packed, multiply, park,
+    BLOCK, BLOCK_BYTES, DEPTH, Half, for_each_packed, for_each_sum, multiply, park,
 };
 use crate::tile::walk::tile_at;
 
@@ -23,28 +23,28 @@ const PIECE: u32 = 8;
 
 /// What a thread copies of each slice of one factor: pieces of 16 bytes, in rows that are
 /// a multiple of 8 apart, so that their swizzle is the same.
-struct Part {
+pub(super) struct Part {
     /// The first piece of the next slice.
-    p: *const u16,
+    pub(super) p: *const u16,
     /// Elements from one piece to the next, and from one slice to the next.
-    piece: u64,
-    slice: u64,
+    pub(super) piece: u64,
+    pub(super) slice: u64,
     /// Bytes in the slice: of the first piece, and from one to the next.
-    at: u32,
-    at_step: u32,
+    pub(super) at: u32,
+    pub(super) at_step: u32,
     /// Row or column of the first piece, distance, and end.
-    side: u32,
-    side_step: u32,
-    side_len: u32,
+    pub(super) side: u32,
+    pub(super) side_step: u32,
+    pub(super) side_len: u32,
     /// Term of the first piece in its slice, and distance.
-    depth: u32,
-    depth_step: u32,
+    pub(super) depth: u32,
+    pub(super) depth_step: u32,
 }
 
 impl Part {
     /// A tile of `width` rows or columns from `first` on, for `threads` threads.
     #[inline(always)]
-    fn new(
+    pub(super) fn new(
         (matrix, mn_major, batch): (&Matrix, bool, u32),
         (first, side_len): (u32, u32),
         (width, first_slice): (u32, u32),
@@ -105,8 +105,7 @@ impl Part {
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` with the blocks of its tiling, or fewer; `args` says the
-/// truth; `A` and `B` have a unit of 16; `C` overlaps neither, and unless `ANY`, has a unit of 16 and
-/// is not read.
+/// truth; `A` and `B` have a unit of 16; `C` overlaps neither, and unless `ANY`, has a unit of 16.
 #[inline(always)]
 pub(super) unsafe fn hopper<
     E: Half,
@@ -156,9 +155,29 @@ pub(super) unsafe fn hopper<
     let ring = smem.add(smem.addr().wrapping_neg() % 1024);
     let (mut a, mut b) = parts(0);
     dependency_wait();
+    let reads = <Float<false> as Target>::reads(args.beta);
+    // What the results are added to comes closer while the products are made.
+    let prefetch = |tile: u32| {
+        let (batch, row0, column0) = place(tile);
+        let lines = N / 64;
+        let (mut row, column) =
+            (row0 + thread_idx_x() / lines, column0 + thread_idx_x() % lines * 64);
+        let end = args.m.min(row0 + rows);
+        while row < end && column < args.n {
+            let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld;
+            let p =
+                args.c.addr.cast::<u16>().as_ptr().wrapping_add((at + u64::from(column)) as usize);
+            // SAFETY: an element of C.
+            unsafe { prefetch_l2(p) };
+            row += threads / lines;
+        }
+    };
     let load = |tile: u32, slice: u32, to: Shared<u8>| {
         if slice == 0 && tile > 0 {
             (a, b) = parts(tile);
+        }
+        if slice == 0 && reads {
+            prefetch(tile);
         }
         let k = args.k.saturating_sub((first_slice + slice) * DEPTH);
         let b_to = to.add(GROUPS * BLOCK_BYTES);
@@ -184,25 +203,50 @@ pub(super) unsafe fn hopper<
             }
             return;
         }
-        if !ANY || args.c.unit == 16 && !<Float<false> as Target>::reads(args.beta) {
-            let base = args.c.addr.cast::<u16>().as_ptr();
-            let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);
-            for_each_packed::<E, N>(f32::from_bits(args.alpha), |row, column, words| {
-                let (row, column) = (row0 + row, column0 + column);
-                if row < args.m && column < args.n {
-                    let at = u64::from(row) * args.c.ld + u64::from(column);
-                    // SAFETY: rows of C are a multiple of 8 long: all eight are inside when the
-                    // first is; elements of this tile are this block's.
-                    unsafe { st_x4(base.wrapping_add(at as usize).cast(), words) };
-                }
-            });
-        } else {
-            // SAFETY: the slot is free; elements of this tile are this block's.
-            unsafe {
-                for_each_eight::<N>(slot, |row, column, sums| {
-                    write_eight(args, element, batch, (row0 + row, column0 + column), sums);
-                });
+        let base = args.c.addr.cast::<u16>().as_ptr();
+        let base = base.wrapping_add((u64::from(batch) * args.c.stride) as usize);
+        let at = |row: u32, column: u32| {
+            let at = u64::from(row0 + row) * args.c.ld + u64::from(column0 + column);
+            base.wrapping_add(at as usize)
+        };
+        // Rows of C are a multiple of 8 long where it has a unit of 16: all eight are inside when the first is.
+        let there = |row, column| row0 + row < args.m && column0 + column < args.n;
+        let put = |row: u32, column: u32, words| {
+            if there(row, column) {
+                // SAFETY: inside; elements of this tile are this block's.
+                unsafe { st_x4(at(row, column).cast(), words) };
             }
+        };
+        let (alpha, beta) = (f32::from_bits(args.alpha), f32::from_bits(args.beta));
+        let whole = !ANY || args.c.unit == 16;
+        if whole && !reads {
+            for_each_packed::<E, N>(alpha, put);
+            return;
+        }
+        // SAFETY: the slot is free; what is read and written is inside, and this block's.
+        unsafe {
+            for_each_sum::<N>(
+                slot,
+                whole,
+                |row, column| {
+                    let there = whole && there(row, column);
+                    ld_or_zero_x4(there, at(row, column).cast_const().cast())
+                },
+                |row, column, sums, old| {
+                    let sums = [sums.read_x4(), sums.add(4).read_x4()];
+                    let words = core::array::from_fn(|i| {
+                        let [low, high] = [0, 1].map(|j| {
+                            let old = E::widen((old[i] >> (16 * j)) as u16);
+                            finish(alpha, sums[i / 2][i % 2 * 2 + j], beta, old)
+                        });
+                        E::pack(low, high)
+                    });
+                    put(row, column, words);
+                },
+                |row, column, sum| {
+                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
+                },
+            );
         }
     };
     // SAFETY: the ring is inside the block's memory, which has 1,024 bytes more than it needs.

@@ -7,6 +7,8 @@ mod exact;
 mod gather;
 #[cfg(level_sm_90a)]
 mod hopper;
+#[cfg(level_sm_90a)]
+mod hopper_int8;
 #[cfg(level_sm_80)]
 mod int8;
 mod part;
@@ -78,10 +80,14 @@ entries! {
 
 #[cfg(level_sm_90a)]
 entries! {
-    bmm_bf16_gather64(args): gather::gather::<Bf16>(args, Float::BF16);
-    bmm_f16_gather64(args): gather::gather::<F16>(args, Float::F16);
+    bmm_bf16_gather64(args): gather::gather::<Bf16, 1, 64>(args, Float::BF16);
+    bmm_bf16_gather128(args): gather::gather::<Bf16, 2, 128>(args, Float::BF16);
+    bmm_f16_gather128(args): gather::gather::<F16, 2, 128>(args, Float::F16);
+    bmm_f16_gather64(args): gather::gather::<F16, 1, 64>(args, Float::F16);
+    bmm_i8_wgmma128(args): hopper_int8::hopper_int8(args);
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
-    bmm_f32_ring64(args): ring::ring(args);
+    bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128>(args);
+    bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true>(args, Float::BF16);

@@ -57,7 +57,7 @@ impl<const SINGLE: bool> Float<SINGLE> {
     pub(super) const F32: u32 = RowType::F32 as u32;
 
     #[inline(always)]
-    fn widen(self, bits: u16) -> f32 {
+    pub(super) fn widen(self, bits: u16) -> f32 {
         if self.0 == Self::F16.0 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
     }
 }

@@ -3,7 +3,7 @@
 use contract::num::{f32_to_bf16, f32_to_f16};
 
 #[cfg(level_sm_90a)]
-use crate::arch::half::{pack_bf16, pack_f16};
+use crate::arch::mem::ld_u16;
 use crate::arch::mem::{ld_if, st, st_u16, st_x2, st_x4};
 use crate::arch::warp::Register;
 
@@ -117,33 +117,26 @@ unsafe fn store_words<T: Register>(p: *mut u8, count: i32, fast: bool, v: [T; 4]
 
 #[cfg(level_sm_90a)]
 impl Float<false> {
-    /// Writes the first `count` of eight, rounded, where the type has 16 bits; `fast`: all eight, in
-    /// one aligned piece.
+    /// An element, where the type has 16 bits.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Target::load4`].
+    #[inline(always)]
+    pub(super) unsafe fn load_half(self, p: *const u16) -> f32 {
+        // SAFETY: the caller's promise.
+        self.widen(unsafe { ld_u16(p) })
+    }
+
+    /// Writes it, rounded.
     ///
     /// # Safety
     ///
     /// As for [`Target::store4`].
     #[inline(always)]
-    pub(super) unsafe fn store8(self, p: *mut u8, count: i32, fast: bool, v: [[f32; 4]; 2]) {
-        let pack = |low, high| match self.0 == Self::F16.0 {
-            true => pack_f16(low, high),
-            false => pack_bf16(low, high),
-        };
-        let words = [0, 1, 2, 3].map(|i| pack(v[i / 2][i % 2 * 2], v[i / 2][i % 2 * 2 + 1]));
+    pub(super) unsafe fn store_half(self, p: *mut u16, value: f32) {
         // SAFETY: the caller's promise.
-        unsafe {
-            if fast {
-                return st_x4(p.cast(), words);
-            }
-            let mut i = 0;
-            while i < 8 {
-                if (i as i32) < count {
-                    let half = (words[i / 2] >> (16 * (i % 2))) as u16;
-                    st_u16(p.cast::<u16>().wrapping_add(i), half);
-                }
-                i += 1;
-            }
-        }
+        unsafe { st_u16(p, self.narrow(value)) }
     }
 }
 

@@ -59,46 +59,32 @@ pub(super) unsafe fn write<C: Target>(
     }
 }
 
-/// Writes up to eight neighbours in a row from their sums in shared memory, what is inside of `C`.
+/// Writes an element from its sum, where it is inside of `C`.
 ///
 /// # Safety
 ///
-/// `args` says the truth; the sums are shown to this thread; no other one accesses these elements.
+/// `args` says the truth; no other thread accesses this element.
 #[cfg(level_sm_90a)]
 #[inline(always)]
-pub(super) unsafe fn write_eight(
+pub(super) unsafe fn write_one(
     args: &Args,
     element: Float<false>,
     batch: u32,
     (row, column): (u32, u32),
-    sums: Shared<f32>,
+    sum: f32,
 ) {
     if row >= args.m || column >= args.n {
         return;
     }
     let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld + u64::from(column);
-    let p = args.c.addr.as_ptr().wrapping_add((at * u64::from(element.width())) as usize);
-    let count = (args.n - column) as i32;
-    let fast = args.c.unit >= 16;
-    // SAFETY: `count` elements are inside; the caller's promise.
+    let p = args.c.addr.cast::<u16>().as_ptr().wrapping_add(at as usize);
+    // SAFETY: the element is inside; the caller's promise.
     unsafe {
-        let mut out = [sums.read_x4(), sums.add(4).read_x4()];
-        let mut half = 0;
-        while half < 2 {
-            let mut old = [0.0; 4];
-            if Float::<false>::reads(args.beta) {
-                let p = p.wrapping_add(half * 4 * element.width() as usize);
-                old = element.load4(p, count - 4 * half as i32, fast);
-            }
-            let mut j = 0;
-            while j < 4 {
-                let sum = &mut out[half][j];
-                *sum = Float::<false>::finish(args.alpha, *sum, args.beta, old[j]);
-                j += 1;
-            }
-            half += 1;
+        let mut old = 0.0;
+        if Float::<false>::reads(args.beta) {
+            old = element.load_half(p);
         }
-        element.store8(p, count, fast, out);
+        element.store_half(p, Float::<false>::finish(args.alpha, sum, args.beta, old));
     }
 }
 

@@ -10,7 +10,9 @@
 //! `s - AHEAD - BEHIND - 1`, and a ring of `AHEAD + BEHIND + 1` slices is enough.
 
 use crate::arch::async_copy::{commit_group, wait_group};
-use crate::arch::half::{pack_bf16, pack_f16};
+use contract::num::bf16_to_f32;
+
+use crate::arch::half::{f16_to_f32, pack_bf16, pack_f16};
 use crate::arch::hint::opaque;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{sync_threads, thread_idx_x};
@@ -25,9 +27,9 @@ pub const BLOCK: u32 = 64;
 /// Bytes of a block.
 pub const BLOCK_BYTES: u32 = BLOCK * DEPTH * 2;
 
-/// An element that wgmma takes.
-pub trait Half: Copy {
-    /// `D += A B`, 64 by `N` by 16; without `add`, `D` was empty.
+/// An element that wgmma takes; a slice has [`DEPTH`] terms of two bytes, or twice as many of one.
+pub trait Factor {
+    /// `D += A B`, 64 by `N` by 32 bytes; without `add`, `D` was empty. `TA`, `TB`: which are mn-major, of two bytes.
     ///
     /// # Safety
     ///
@@ -37,14 +39,20 @@ pub trait Half: Copy {
         b: Descriptor,
         add: bool,
     );
+}
 
+/// An element of two bytes.
+pub trait Half: Factor {
     /// Two values, rounded.
     fn pack(low: f32, high: f32) -> u32;
+
+    /// One of the two values of a word.
+    fn widen(half: u16) -> f32;
 }
 
 macro_rules! half {
-    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident) => {
-        impl Half for $element {
+    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident, $widen:ident) => {
+        impl Factor for $element {
             #[inline(always)]
             unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
                 a: Descriptor,
@@ -61,17 +69,40 @@ macro_rules! half {
                     }
                 }
             }
+        }
 
+        impl Half for $element {
             #[inline(always)]
             fn pack(low: f32, high: f32) -> u32 {
                 $pack(low, high)
+            }
+
+            #[inline(always)]
+            fn widen(half: u16) -> f32 {
+                $widen(half)
             }
         }
     };
 }
 
-half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16);
-half!(F16, f16_n64, f16_n128, f16_n256, pack_f16);
+half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16, bf16_to_f32);
+half!(F16, f16_n64, f16_n128, f16_n256, pack_f16, f16_to_f32);
+
+/// i8, k-major only.
+pub enum I8 {}
+
+impl Factor for I8 {
+    #[inline(always)]
+    unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
+        a: Descriptor,
+        b: Descriptor,
+        add: bool,
+    ) {
+        const { assert!(N == 128) };
+        // SAFETY: the caller's promise.
+        unsafe { wgmma::i8_both_n128(a, b, add) }
+    }
+}
 
 /// Runs a block for each of the groups of 16 columns that a tile of `$n` has, `$j` being its number.
 macro_rules! each_group {
@@ -110,7 +141,7 @@ pub fn begin<const N: u32>() {
 /// writes.
 #[inline(always)]
 pub unsafe fn multiply<
-    E: Half,
+    E: Factor,
     const GROUPS: u32,
     const N: u32,
     const AHEAD: u32,
@@ -188,7 +219,7 @@ pub unsafe fn multiply<
 ///
 /// As for [`wgmma::bf16_n256`].
 #[inline(always)]
-unsafe fn products<E: Half, const N: u32, const TA: u32, const TB: u32>(
+unsafe fn products<E: Factor, const N: u32, const TA: u32, const TB: u32>(
     a: Descriptor,
     b: Descriptor,
     add: bool,
@@ -272,9 +303,9 @@ fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
 /// Columns of a chunk: what a warp puts into shared memory at a time.
 const CHUNK: u32 = 32;
 
-/// Hands out the sums of a tile as they are, eight neighbours of a row at a time:
-/// `put(row, column, at)`, row and column in the tile, the sums at `at` in shared memory. Smaller and
-/// slower than [`for_each_packed`]: for what that cannot do.
+/// Hands out the sums of a tile as they are. `whole`: eight neighbours of a row at a time, `eight(row, column, at, old)`, the
+/// sums at `at` in shared memory, `old` what `get(row, column)` brought meanwhile; else `one(row, column, sum)`, the lanes of a
+/// warp being neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
 ///
 /// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
 /// warp writes together are then in different banks, and eights stay together.
@@ -285,17 +316,24 @@ const CHUNK: u32 = 32;
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_eight<const N: u32>(
+pub unsafe fn for_each_sum<const N: u32>(
     place: Shared<u8>,
-    mut put: impl FnMut(u32, u32, Shared<f32>),
+    whole: bool,
+    get: impl Fn(u32, u32) -> [u32; 4],
+    mut eight: impl FnMut(u32, u32, Shared<f32>, [u32; 4]),
+    mut one: impl FnMut(u32, u32, f32),
 ) {
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
     let place = place.cast::<f32>().add(warp * 16 * CHUNK);
     // Opaque, because LLVM would write the loops out: a group can only be named, but what is done
     // with a chunk need not stand there for each.
     let (chunks, rows) = (opaque(N / CHUNK), opaque(16));
+    let mine = |c: u32, half: u32| (16 * warp + 8 * half + lane / 4, CHUNK * c + 8 * (lane % 4));
     let mut c = 0;
     while c < chunks {
+        // Asked for before the chunk is written.
+        let ((row, column), (below, _)) = (mine(c, 0), mine(c, 1));
+        let old = [get(row, column), get(below, column)];
         // Opaque, so that the addresses in it do not live in registers all the time.
         let chunk = place.add(opaque(c).wrapping_sub(c));
         macro_rules! store {
@@ -314,11 +352,22 @@ pub unsafe fn for_each_eight<const N: u32>(
         }
         store! { 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7, 4: 8 9, 5: 10 11, 6: 12 13, 7: 14 15, }
         sync_warp();
-        let mut first = 0;
-        while first < rows {
-            let (row, column) = (first + lane / 4, 8 * (lane % 4));
-            put(16 * warp + row, CHUNK * c + column, chunk.add(place_of(row, column)));
-            first += 8;
+        if whole {
+            let mut half = 0;
+            while half < 2 {
+                let (row, column) = mine(c, half);
+                let at = chunk.add(place_of(row % 16, column % CHUNK));
+                eight(row, column, at, old[half as usize]);
+                half += 1;
+            }
+        } else {
+            let mut row = 0;
+            while row < rows {
+                // SAFETY: the warp has written its chunk before the barrier.
+                let sum = unsafe { chunk.add(place_of(row, lane)).read() };
+                one(16 * warp + row, CHUNK * c + lane, sum);
+                row += 1;
+            }
         }
         sync_warp();
         c += 1;
