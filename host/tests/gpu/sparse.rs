@@ -104,9 +104,22 @@ fn generated_shapes<B: Backend>(b: &B) {
 
 fn tensor_cores_keep_their_bound<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(3);
-    for (m, n, k) in
-        [(1, 1, 1), (2, 17, 33), (8, 40, 1100), (9, 16, 512), (16, 70, 2049), (33, 5, 700)]
-    {
+    // Rows of whole pieces and not, short and long, with full tiles, half full ones and few units.
+    for (m, n, k) in [
+        (1, 1, 1),
+        (2, 17, 33),
+        (8, 40, 1100),
+        (9, 16, 512),
+        (16, 70, 2049),
+        (33, 5, 700),
+        (4, 33, 1104),
+        (7, 50, 5128),
+        (16, 70, 2056),
+        (33, 5, 704),
+        (3, 40, 16_392),
+        (6, 17, 16_640),
+        (12, 33, 17_000),
+    ] {
         for sparsity in [0.0, 0.5, 0.9] {
             let w = Matrix::new(n, k, sparsity, &mut seeded);
             let x = kept(RowType::Bf16, &seeded.floats(m * k, 2.0));

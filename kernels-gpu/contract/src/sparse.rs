@@ -151,7 +151,9 @@ pub struct LinearArgs {
     pub m: u32,
     /// Element type of `x`, as `num::RowType`.
     pub x_type: u32,
-    /// Bytes of a ring of [`SparseBf16Few8`] and [`SparseBf16Few16`]: [`ring_bytes`] of the matrix.
+    /// Bytes that the tensor-core kernels for rows bring a stream's units through: [`RING_BYTES`], those of
+    /// [`SparseBf16Few8`] and [`SparseBf16Few16`] [`ring_bytes`] of the matrix, those by the copy engine
+    /// [`bulk_bytes`].
     pub ring: u32,
 }
 
@@ -163,6 +165,20 @@ pub const RING_BYTES: u32 = 8704;
 pub const fn ring_bytes(units: usize) -> u32 {
     let bytes = (4 * units as u32).next_multiple_of(512) + 512;
     if bytes < RING_BYTES { bytes } else { RING_BYTES }
+}
+
+/// Tiles of a stream that the copy engine has a place for.
+pub const BULK_SLOTS: u32 = 2;
+
+/// Bytes of a stream that the copy engine brings tiles of at most `units` units for: their places, and two
+/// barriers.
+pub const fn bulk_bytes(units: usize) -> u32 {
+    BULK_SLOTS * 4 * units.next_multiple_of(ALIGN) as u32 + 16
+}
+
+/// Bytes of a place of [`bulk_bytes`].
+pub const fn bulk_slot(bytes: u32) -> u32 {
+    (bytes - 16) / BULK_SLOTS
 }
 
 /// Most units of a tile for the kernels that put more warps on a multiprocessor instead of larger rings.
@@ -300,7 +316,7 @@ pub struct Conv2dArgs {
 }
 
 /// The parameter of the kernel that makes dense bf16 weights of a bitmap, passed by value: `[N, K]`, +0 where
-/// nothing is stored. A warp for each tile.
+/// nothing is stored. [`EXPAND_WARPS`] warps for each tile.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ExpandArgs {
@@ -311,6 +327,9 @@ pub struct ExpandArgs {
     /// Tiles.
     pub tiles: u32,
 }
+
+/// Warps that a tile is expanded by, 32 columns each.
+pub const EXPAND_WARPS: u32 = 8;
 
 /// The parameter of the convolution kernels in lines ([`crate::conv2d::bulk_lines`]), passed by value: dense
 /// tensor-core products of weights that were expanded.
@@ -409,31 +428,58 @@ const fn conv2d(symbol: &'static str) -> LaunchSpec {
 
 const fn few(symbol: &'static str, groups: u32, blocks: u32) -> LaunchSpec {
     let spec = LaunchSpec::new(symbol, FEW_THREADS);
-    spec.with_smem(few_smem(groups, ring_bytes(FEW_UNITS))).with_min_sm(80).with_min_blocks(blocks)
+    let spec = spec.with_smem(few_smem(groups, ring_bytes(FEW_UNITS))).with_min_sm(80);
+    spec.with_min_blocks(blocks).not_in_sm_90a()
 }
 
-/// bf16 values on tensor cores, bf16 inputs, eight of them at a time, tiles of at most [`FEW_UNITS`] units.
-pub enum SparseBf16Few8 {}
+/// Units of a tile that has no zeros.
+const FULL: usize = ROWS * BLOCK / 2;
+/// Most units of a tile for [`SparseBf16Bulk16Wide`].
+pub const WIDE_UNITS: usize = 1800;
+/// Groups of rows of a block of [`SparseBf16Bulk16`] and [`SparseBf16Bulk16Wide`].
+pub const BULK16_GROUPS: u32 = 2;
 
-impl Kernel for SparseBf16Few8 {
-    type Args = LinearArgs;
-    const SPEC: LaunchSpec = few("sparse_bf16_few8", 1, 4);
-
-    fn smem_bytes(args: &LinearArgs) -> u32 {
-        few_smem(1, args.ring)
-    }
+/// Shared memory of a block that has `warps` warps a way and takes eight inputs at a time by one group of
+/// rows (`eights` 1) or sixteen by [`BULK16_GROUPS`] (2); `bytes` for each stream.
+const fn bulk_smem(warps: u32, eights: u32, bytes: u32) -> u32 {
+    let (streams, sums) = (eights * bytes, eights * 512);
+    WAYS as u32 * warps * if streams > sums { streams } else { sums }
 }
 
-/// The same for sixteen inputs at a time and [`FEW16_GROUPS`] groups of rows.
-pub enum SparseBf16Few16 {}
+const fn bulk(symbol: &'static str, warps: u32, eights: u32, units: usize, blocks: u32) -> LaunchSpec {
+    let spec = LaunchSpec::new(symbol, THREADS * warps).with_min_blocks(blocks).only_on(90);
+    spec.with_smem(bulk_smem(warps, eights, bulk_bytes(units)))
+}
 
-impl Kernel for SparseBf16Few16 {
-    type Args = LinearArgs;
-    const SPEC: LaunchSpec = few("sparse_bf16_few16", FEW16_GROUPS, 2);
+macro_rules! by_the_matrix {
+    ($($(#[$doc:meta])* $name:ident = $spec:expr, $smem:expr;)*) => {$(
+        $(#[$doc])*
+        pub enum $name {}
 
-    fn smem_bytes(args: &LinearArgs) -> u32 {
-        few_smem(FEW16_GROUPS, args.ring)
-    }
+        impl Kernel for $name {
+            type Args = LinearArgs;
+            const SPEC: LaunchSpec = $spec;
+
+            fn smem_bytes(args: &LinearArgs) -> u32 {
+                ($smem)(args.ring)
+            }
+        }
+    )*};
+}
+
+by_the_matrix! {
+    /// bf16 values on tensor cores, bf16 inputs, eight of them at a time, tiles of at most [`FEW_UNITS`] units.
+    SparseBf16Few8 = few("sparse_bf16_few8", 1, 4), |ring| few_smem(1, ring);
+    /// The same for sixteen inputs at a time and [`FEW16_GROUPS`] groups of rows.
+    SparseBf16Few16 = few("sparse_bf16_few16", FEW16_GROUPS, 2), |ring| few_smem(FEW16_GROUPS, ring);
+    /// On a Hopper GPU, eight inputs at a time, tiles by the copy engine.
+    SparseBf16Bulk8 = bulk("sparse_bf16_bulk8", 1, 1, FULL, 6), |ring| bulk_smem(1, 1, ring);
+    /// The same for tiles of at most [`FEW_UNITS`] units: many warps, each with few tiles.
+    SparseBf16Bulk8Short = bulk("sparse_bf16_bulk8_short", 4, 1, FEW_UNITS, 2), |ring| bulk_smem(4, 1, ring);
+    /// The same for sixteen inputs at a time and [`BULK16_GROUPS`] groups of rows.
+    SparseBf16Bulk16 = bulk("sparse_bf16_bulk16", 1, 2, FULL, 2), |ring| bulk_smem(1, 2, ring);
+    /// The same with more warps, for tiles of at most [`WIDE_UNITS`] units.
+    SparseBf16Bulk16Wide = bulk("sparse_bf16_bulk16_wide", 2, 2, WIDE_UNITS, 2), |ring| bulk_smem(2, 2, ring);
 }
 
 macro_rules! kernels {
@@ -477,9 +523,10 @@ kernels! {
     SparseF32M4: LinearArgs =
         LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1);
     /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
-    SparseBf16Mma8: LinearArgs = mma("sparse_bf16_mma8");
+    SparseBf16Mma8: LinearArgs = mma("sparse_bf16_mma8").not_in_sm_90a();
     /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
-    SparseBf16Mma16: LinearArgs = mma("sparse_bf16_mma16").with_min_blocks(4);
+    SparseBf16Mma16: LinearArgs =
+        mma("sparse_bf16_mma16").with_min_blocks(4).not_in_sm_90a();
     /// Compressed sparse rows of bf16.
     SparseCsrBf16: CsrArgs = LaunchSpec::new("sparse_csr_bf16", THREADS).with_smem(CSR_SMEM);
     /// Compressed sparse rows of f16.

@@ -30,6 +30,19 @@ pub unsafe fn init(barrier: Barrier, count: u32) {
     }
 }
 
+/// Makes plain memory of a barrier again. `mbarrier.inval.shared.b64`
+///
+/// # Safety
+///
+/// The barrier was made; nobody uses it any more.
+#[inline(always)]
+pub unsafe fn end(barrier: Barrier) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("mbarrier.inval.shared.b64 [{barrier}];", barrier = in(reg32) barrier.addr(), options(nostack));
+    }
+}
+
 /// Arrives. `mbarrier.arrive.shared.b64`
 ///
 /// # Safety

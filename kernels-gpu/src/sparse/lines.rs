@@ -5,8 +5,8 @@ use contract::conv2d::Geometry;
 use contract::conv2d::bulk_lines::{CHANNELS, PITCH, WEIGHT_BYTES, WEIGHT_STAGES, Walk};
 use contract::launch::Kernel;
 use contract::sparse::{
-    ALIGN, BLOCK, ExpandArgs, LinesArgs, PERIOD, ROWS, SparseConv2dLines, SparseConv2dLinesPair,
-    SparseConv2dLinesSplit, SparseExpand, THREADS, WAYS, steps,
+    ALIGN, BLOCK, EXPAND_WARPS, ExpandArgs, LinesArgs, PERIOD, ROWS, SparseConv2dLines,
+    SparseConv2dLinesPair, SparseConv2dLinesSplit, SparseExpand, THREADS, WAYS, steps,
 };
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -21,12 +21,14 @@ use crate::conv2d::bulk_lines::{Form, Part, Room, Tile, Turn, run};
 
 /// # Safety
 ///
-/// The launch obeys `SparseExpand::SPEC` with a warp for each tile; the pointers of `args` cover the
-/// contract's table with bf16 values.
+/// The launch obeys `SparseExpand::SPEC` with [`EXPAND_WARPS`] warps for each tile; the pointers of `args`
+/// cover the contract's table with bf16 values.
 #[unsafe(no_mangle)]
 unsafe extern "ptx-kernel" fn sparse_expand(args: ExpandArgs) {
     let linear = &args.linear;
-    let tile = block_idx_x() * (THREADS / LANES) + warp_id();
+    let warp = block_idx_x() * (THREADS / LANES) + warp_id();
+    // One of the eight 32 columns of a tile: the way of a warp is short, it is all that there is to wait for.
+    let (tile, j) = (warp / EXPAND_WARPS, warp % EXPAND_WARPS);
     let here = tile.min(args.tiles - 1);
     let masks = linear.masks.as_ptr().cast_const().wrapping_add(here as usize * 64);
     // SAFETY: a tile of the bitmap.
@@ -44,35 +46,37 @@ unsafe extern "ptx-kernel" fn sparse_expand(args: ExpandArgs) {
         distance *= 2;
     }
     let values = linear.values.as_ptr().cast::<u32>().cast_const();
-    let mut at = start * ALIGN as u32 + sum - counts[0] - counts[1];
+    let first = start * ALIGN as u32 + sum - counts[0] - counts[1];
+    let mut pieces = [[0u32; 4]; 2];
+    let mut half = 0;
+    while half < 2 {
+        // The word from its first unit of these columns on, and how many units stand before.
+        let (rest, before) = (words[half] << (4 * j), !(u32::MAX >> (4 * j)) & words[half]);
+        let mut at = first + before.count_ones() + if half == 1 { counts[0] } else { 0 };
+        let mut i = 0;
+        while i < 4 {
+            let stored = rest >> (31 - i) & 1;
+            // SAFETY: a stored unit of the lane.
+            pieces[half][i] = unsafe { ld_if(stored != 0, values.wrapping_add(at as usize)) };
+            at += stored;
+            i += 1;
+        }
+        half += 1;
+    }
     let steps = steps(linear.k as usize, 2) as u32;
     let (stream, period) = (here / steps, here % steps);
     let way = stream % WAYS as u32;
-    let column0 = period * PERIOD as u32 + way * BLOCK as u32 + lane_id() % 4 * 8;
+    let column = period * PERIOD as u32 + way * BLOCK as u32 + 32 * j + lane_id() % 4 * 8;
     let row0 = stream / WAYS as u32 * ROWS as u32 + lane_id() / 4;
     // Who reads the weights of the call before may still run.
     dependency_wait();
     let mut half = 0;
     while half < 2 {
         let row = row0 + 8 * half as u32;
-        let to = args.dense.as_ptr().wrapping_add(row as usize * linear.k as usize);
-        let mut j = 0;
-        while j < 8 {
-            let mut piece = [0u32; 4];
-            let mut i = 0;
-            while i < 4 {
-                let stored = words[half] >> (31 - 4 * j - i) & 1;
-                // SAFETY: a stored unit of the lane.
-                piece[i] = unsafe { ld_if(stored != 0, values.wrapping_add(at as usize)) };
-                at += stored;
-                i += 1;
-            }
-            let column = column0 + 32 * j as u32;
-            if tile < args.tiles && row < linear.n && column < linear.k {
-                // SAFETY: eight columns of a row, aligned since K is a multiple of 8.
-                unsafe { st_x4(to.wrapping_add(column as usize).cast(), piece) };
-            }
-            j += 1;
+        if tile < args.tiles && row < linear.n && column < linear.k {
+            let at = row as usize * linear.k as usize + column as usize;
+            // SAFETY: eight columns of a row, aligned since K is a multiple of 8.
+            unsafe { st_x4(args.dense.as_ptr().wrapping_add(at).cast(), pieces[half]) };
         }
         half += 1;
     }

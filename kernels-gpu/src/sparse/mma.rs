@@ -5,12 +5,21 @@
 //! matter as long as `x` is read the same way.
 
 use contract::launch::Kernel;
+use contract::sparse::{BLOCK, LinearArgs, PERIOD, ROWS, WAYS, groups, steps};
+#[cfg(level_sm_90a)]
 use contract::sparse::{
-    BLOCK, LinearArgs, PERIOD, RING_BYTES, ROWS, SparseBf16Few8, SparseBf16Few16, SparseBf16Mma8,
-    SparseBf16Mma16, WAY_WARPS, WAYS, groups, steps,
+    SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Wide,
+};
+#[cfg(not(level_sm_90a))]
+use contract::sparse::{
+    SparseBf16Few8, SparseBf16Few16, SparseBf16Mma8, SparseBf16Mma16, WAY_WARPS,
 };
 
-use super::stream::{Stream, Tile, stream_memory};
+#[cfg(level_sm_90a)]
+use super::bulk::Bulk;
+#[cfg(not(level_sm_90a))]
+use super::stream::Rings;
+use super::stream::{Source, Tile};
 use crate::arch::bitmap::take;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_or_zero_x4, st};
@@ -23,14 +32,21 @@ const PER_UNIT: usize = 2;
 
 /// `R` groups of rows by `8 NT` inputs a warp at a time: what a lane holds of the inputs meets every
 /// group, since inputs take the memory pipe longer than weights where there are many. `W` warps have a
-/// way, a part of its tiles each; of a tile's eight `j`, inputs of `AHEAD` are asked for before its units.
+/// way, a part of its tiles each, which come by `S`; of a tile's eight `j`, inputs of `AHEAD` are asked for
+/// before its units.
 ///
 /// # Safety
 ///
 /// As for the exact kernel with bf16 values; `x` is bf16 and K a multiple of 8. A block for `R` groups;
 /// `ring` is the matrix's.
 #[inline(always)]
-unsafe fn linear_mma<const NT: usize, const R: usize, const W: usize, const AHEAD: usize>(
+unsafe fn linear_mma<
+    S: Source<R>,
+    const NT: usize,
+    const R: usize,
+    const W: usize,
+    const AHEAD: usize,
+>(
     args: &LinearArgs,
 ) {
     let (warp, lane) = (warp_id(), lane_id());
@@ -54,20 +70,12 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const W: usize, const AHEA
         // Two sums of each output where a warp has all of a way, so that one product need not wait for the
         // other, and sums are as short as those of two warps.
         let mut acc = [[[[0.0f32; 4]; NT]; R]; 2];
-        let mut streams: [Stream; R] = core::array::from_fn(|r| {
-            // A group past the last one has no tiles.
-            let (first, count) = if group(r) < groups(args.n as usize) as u32 {
-                ((group(r) * WAYS as u32 + way) as usize * tiles as usize + begin as usize, count)
-            } else {
-                (0, 0)
-            };
-            let memory = stream_memory(
-                warp * R as u32 + r as u32,
-                if W == 1 { RING_BYTES } else { args.ring },
-            );
-            // SAFETY: the warp's tiles; memory of this stream alone.
-            unsafe { Stream::new(args, first, count, memory) }
-        });
+        // A group past the last one repeats that.
+        let last = groups(args.n as usize) as u32 - 1;
+        let of = |r: usize| (group(r).min(last) * WAYS as u32 + way) as usize * tiles as usize;
+        // SAFETY: the warp's tiles.
+        let mut streams =
+            unsafe { S::new(args, core::array::from_fn(|r| of(r) + begin as usize), count) };
         // The weights are constants: what came before this kernel may still run.
         launch_dependents();
         dependency_wait();
@@ -91,7 +99,7 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const W: usize, const AHEA
                 x[j] = load(j);
                 j += 1;
             }
-            let mut tile = Stream::tiles(&mut streams);
+            let mut tile = streams.tiles();
             let mut j = 0;
             while j < 8 {
                 // SAFETY: stored units, where their bits are set.
@@ -118,6 +126,7 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const W: usize, const AHEA
             }
             index += 1;
         }
+        streams.end();
         let mut r = 0;
         while r < R {
             let sum = |n: usize| core::array::from_fn(|i| acc[0][r][n][i] + acc[1][r][n][i]);
@@ -127,6 +136,9 @@ unsafe fn linear_mma<const NT: usize, const R: usize, const W: usize, const AHEA
             r += 1;
         }
         mb += grid_dim_y();
+        if mb * (8 * NT as u32) < args.m {
+            S::again();
+        }
     }
 }
 
@@ -210,22 +222,31 @@ pub(super) unsafe fn finish<const NT: usize>(
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $nt:literal $r:literal $w:tt $ahead:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $source:ident $nt:literal $r:literal $w:tt $ahead:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { linear_mma::<$nt, $r, $w, $ahead>(&args) }
+            unsafe { linear_mma::<$source<$r>, $nt, $r, $w, $ahead>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
+#[cfg(not(level_sm_90a))]
 entries! {
-    sparse_bf16_mma8 SparseBf16Mma8 1 1 1 8;
-    sparse_bf16_mma16 SparseBf16Mma16 2 1 1 8;
-    sparse_bf16_few8 SparseBf16Few8 1 1 WAY_WARPS 4;
-    sparse_bf16_few16 SparseBf16Few16 2 2 WAY_WARPS 4;
+    sparse_bf16_mma8 SparseBf16Mma8 Rings 1 1 1 8;
+    sparse_bf16_mma16 SparseBf16Mma16 Rings 2 1 1 8;
+    sparse_bf16_few8 SparseBf16Few8 Rings 1 1 WAY_WARPS 4;
+    sparse_bf16_few16 SparseBf16Few16 Rings 2 2 WAY_WARPS 4;
+}
+
+#[cfg(level_sm_90a)]
+entries! {
+    sparse_bf16_bulk8 SparseBf16Bulk8 Bulk 1 1 1 8;
+    sparse_bf16_bulk8_short SparseBf16Bulk8Short Bulk 1 1 4 4;
+    sparse_bf16_bulk16 SparseBf16Bulk16 Bulk 2 2 1 4;
+    sparse_bf16_bulk16_wide SparseBf16Bulk16Wide Bulk 2 2 2 3;
 }

@@ -4,6 +4,8 @@
 //! multiply rows by them, and [`linear`] and [`conv2d`] patches of an image. [`csr`] and [`ternary`] read
 //! the other two formats. Bitmaps want the shared memory of sm_75 and up.
 
+#[cfg(level_sm_90a)]
+mod bulk;
 #[cfg(level_sm_80)]
 pub mod conv2d;
 pub mod csr;

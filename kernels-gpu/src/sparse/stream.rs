@@ -6,10 +6,12 @@ use super::ring::{Ring, close_group};
 use crate::arch::mem::ld_nc;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::block_idx_x;
+#[cfg(all(level_sm_80, not(level_sm_90a)))]
+use crate::arch::warp::warp_id;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, shuffle_up, sync_warp};
 
 /// Bytes of a unit.
-const UNIT: u32 = 4;
+pub(super) const UNIT: u32 = 4;
 
 /// Walks the tiles of the warp's stream.
 pub(super) struct Stream {
@@ -24,6 +26,60 @@ pub(super) struct Tile {
     pub(super) masks: [u32; 2],
     /// The shared addresses of their first units.
     pub(super) at: [u32; 2],
+}
+
+/// The tiles of `R` streams side by side, as many of each.
+#[cfg(level_sm_80)]
+pub(super) trait Source<const R: usize> {
+    /// `count` tiles, one at least, of each stream from the tile of the matrix that `first` names on.
+    ///
+    /// # Safety
+    ///
+    /// The tensors of `args` obey the contract and have these tiles, each of which `args.ring` holds; the
+    /// warp's part of the block's shared memory is used by nothing else.
+    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32) -> Self;
+
+    /// The next tiles, their units readable until the next call.
+    ///
+    /// *Convergence*: the whole warp.
+    fn tiles(&mut self) -> [Tile; R];
+
+    /// Gives the shared memory back, behind the last tile.
+    ///
+    /// *Convergence*: the whole warp.
+    fn end(self);
+
+    /// Before the block makes another one where it has kept something else since.
+    ///
+    /// *Convergence*: the whole block.
+    fn again();
+}
+
+/// Through rings.
+#[cfg(all(level_sm_80, not(level_sm_90a)))]
+pub(super) struct Rings<const R: usize>([Stream; R]);
+
+#[cfg(all(level_sm_80, not(level_sm_90a)))]
+impl<const R: usize> Source<R> for Rings<R> {
+    #[inline(always)]
+    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32) -> Self {
+        Self(core::array::from_fn(|r| {
+            let memory = stream_memory(warp_id() * R as u32 + r as u32, args.ring);
+            // SAFETY: the caller's promise; memory of this stream alone.
+            unsafe { Stream::new(args, first[r], count, memory) }
+        }))
+    }
+
+    #[inline(always)]
+    fn tiles(&mut self) -> [Tile; R] {
+        Stream::tiles(&mut self.0)
+    }
+
+    #[inline(always)]
+    fn end(self) {}
+
+    #[inline(always)]
+    fn again() {}
 }
 
 /// The first row of a block that has one group.
@@ -78,12 +134,11 @@ impl Stream {
         tile
     }
 
-    /// The next tile of each of `R` streams, one or two, that end together.
+    /// The next tile of each of `R` streams that end together.
     ///
     /// *Convergence*: the whole warp.
     #[inline(always)]
     pub(super) fn tiles<const R: usize>(streams: &mut [Self; R]) -> [Tile; R] {
-        const { assert!(R <= 2) };
         sync_warp();
         let mut r = 0;
         while r < R {
@@ -92,24 +147,11 @@ impl Stream {
         }
         close_group();
         let masks: [[u32; 2]; R] = core::array::from_fn(|r| streams[r].ring.masks());
-        // One prefix sum for both: a tile has 2,048 units at most.
-        let (mut own, mut r) = (0, 0);
-        while r < R {
-            own += (masks[r][0].count_ones() + masks[r][1].count_ones()) << (16 * r);
-            r += 1;
-        }
-        let (mut sum, mut distance) = (own, 1);
-        while distance < LANES {
-            let lower = shuffle_up(sum, distance);
-            sum += if lane_id() >= distance { lower } else { 0 };
-            distance *= 2;
-        }
-        let (before, all) = (sum - own, shuffle_idx(sum, LANES - 1));
+        let (before, all) = prefix(masks);
         let tiles = core::array::from_fn(|r| {
             let Self { ring, used } = &mut streams[r];
-            let of = |packed: u32| UNIT * if R == 1 { packed } else { packed >> (16 * r) & 0xffff };
-            let at = ring.address(*used + of(before));
-            *used += of(all);
+            let at = ring.address(*used + UNIT * before[r]);
+            *used += UNIT * all[r];
             ring.wait(*used);
             // Past the padding.
             *used = used.next_multiple_of(ALIGN as u32 * UNIT);
@@ -118,4 +160,40 @@ impl Stream {
         sync_warp();
         tiles
     }
+}
+
+/// The units of a tile in front of this lane's, and all of them, for each of the streams.
+///
+/// *Convergence*: the whole warp.
+#[inline(always)]
+pub(super) fn prefix<const R: usize>(masks: [[u32; 2]; R]) -> ([u32; R], [u32; R]) {
+    // One sum for two streams: a tile has 2,048 units at most.
+    let mut own = [0; R];
+    let mut r = 0;
+    while r < R {
+        let units = masks[r][0].count_ones() + masks[r][1].count_ones();
+        own[r / 2] += units << (16 * (r % 2));
+        r += 1;
+    }
+    let (mut sum, mut distance) = (own, 1);
+    while distance < LANES {
+        let mut pair = 0;
+        while pair < R.div_ceil(2) {
+            let lower = shuffle_up(sum[pair], distance);
+            sum[pair] += if lane_id() >= distance { lower } else { 0 };
+            pair += 1;
+        }
+        distance *= 2;
+    }
+    let of = |packed: u32, r: usize| {
+        if R == 1 { packed } else { packed >> (16 * (r % 2)) & 0xffff }
+    };
+    let before = core::array::from_fn(|r| of(sum[r / 2] - own[r / 2], r));
+    let last: [u32; R] =
+        core::array::from_fn(
+            |pair| {
+                if 2 * pair < R { shuffle_idx(sum[pair], LANES - 1) } else { 0 }
+            },
+        );
+    (before, core::array::from_fn(|r| of(last[r / 2], r)))
 }

@@ -197,7 +197,7 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
             let warps = kernels::THREADS / 32;
             // SAFETY: as below; the dense weights have a place for each, and the launches are in order.
             return unsafe {
-                let grid = [expand.tiles.div_ceil(warps), 1, 1];
+                let grid = [(expand.tiles * kernels::EXPAND_WARPS).div_ceil(warps), 1, 1];
                 cuda.launch::<kernels::SparseExpand>(grid, expand)?;
                 lines::launch::<SparseConv2dLines, Pair, Split>(cuda, OP, args, &args.walk)
             };

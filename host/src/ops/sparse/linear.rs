@@ -128,7 +128,82 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
             k: self.k as u32,
             m: m as u32,
             x_type: x_type as u32,
-            ring: contract::sparse::ring_bytes(self.most),
+            ring: contract::sparse::RING_BYTES,
+        }
+    }
+}
+
+/// Columns from which rows are long: measured on one H200 at 4,096 and 28,672, see the page of the family.
+#[cfg(feature = "cuda")]
+const LONG: usize = 16_384;
+
+#[cfg(feature = "cuda")]
+impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
+    /// On a Hopper GPU's tensor cores.
+    ///
+    /// # Safety
+    ///
+    /// As for [`crate::ops::CudaBackend::launch`]; a bf16 matrix and input, K a multiple of 8.
+    unsafe fn bulk(
+        &self,
+        cuda: &crate::ops::CudaBackend,
+        args: contract::sparse::LinearArgs,
+    ) -> Result<(), OpError> {
+        use contract::sparse as kernels;
+        let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
+        let ([across, down, _], eight) = (grid(16), grid(8));
+        let sixteen = [across.div_ceil(kernels::BULK16_GROUPS), down, 1];
+        let args = kernels::LinearArgs { ring: kernels::bulk_bytes(self.most), ..args };
+        let (few, long) = (self.most <= kernels::FEW_UNITS, self.k >= LONG);
+        let wide = few || !long && self.most <= kernels::WIDE_UNITS;
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Two groups of rows share what a warp loads of sixteen inputs: with five to eight inputs too
+            // that is worth more than warps, where rows are long.
+            match args.m {
+                0..=8 if args.m <= 4 || !long => {
+                    if few {
+                        cuda.launch::<kernels::SparseBf16Bulk8Short>(eight, args)
+                    } else {
+                        cuda.launch::<kernels::SparseBf16Bulk8>(eight, args)
+                    }
+                }
+                _ if wide => cuda.launch::<kernels::SparseBf16Bulk16Wide>(sixteen, args),
+                _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
+            }
+        }
+    }
+
+    /// On tensor cores before and after Hopper's.
+    ///
+    /// # Safety
+    ///
+    /// As for `bulk`.
+    unsafe fn rings(
+        &self,
+        cuda: &crate::ops::CudaBackend,
+        mut args: contract::sparse::LinearArgs,
+    ) -> Result<(), OpError> {
+        use contract::sparse as kernels;
+        let m = args.m;
+        let grid = |mb| kernels::linear_grid(args.n, m, mb);
+        let [across, down, _] = grid(16);
+        let of_two = [across.div_ceil(kernels::FEW16_GROUPS), down, 1];
+        let (eight, sixteen) = (grid(8), grid(16));
+        let few = self.most <= kernels::FEW_UNITS;
+        if few {
+            args.ring = kernels::ring_bytes(self.most);
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match m {
+                9.. if few => cuda.launch::<kernels::SparseBf16Few16>(of_two, args),
+                _ if few => cuda.launch::<kernels::SparseBf16Few8>(eight, args),
+                // With five to eight rows too, where rows of weights are long.
+                9.. => cuda.launch::<kernels::SparseBf16Mma16>(sixteen, args),
+                5.. if self.k >= LONG => cuda.launch::<kernels::SparseBf16Mma16>(sixteen, args),
+                _ => cuda.launch::<kernels::SparseBf16Mma8>(eight, args),
+            }
         }
     }
 }
@@ -144,26 +219,15 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         }
         let args = w.args(cuda, x.dev_ptr(cuda.stream()).cast(), X::TYPE, y, m);
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
-        let [across, down, _] = grid(16);
-        let of_two = [across.div_ceil(kernels::FEW16_GROUPS), down, 1];
-        let few = w.most <= kernels::FEW_UNITS;
         // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
         // its bound.
         let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
-        let tensor = tensor && cuda.has::<kernels::SparseBf16Mma8>();
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
-                _ if tensor && few && m > 8 => {
-                    cuda.launch::<kernels::SparseBf16Few16>(of_two, args)
-                }
-                _ if tensor && few => cuda.launch::<kernels::SparseBf16Few8>(grid(8), args),
-                // Measured: with five to eight rows too, where rows of weights are long.
-                _ if tensor && (m > 8 || m > 4 && w.k >= 16_384) => {
-                    cuda.launch::<kernels::SparseBf16Mma16>(grid(16), args)
-                }
-                _ if tensor => cuda.launch::<kernels::SparseBf16Mma8>(grid(8), args),
+                _ if tensor && cuda.has::<kernels::SparseBf16Bulk8>() => w.bulk(cuda, args),
+                _ if tensor && cuda.has::<kernels::SparseBf16Mma8>() => w.rings(cuda, args),
                 RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
                 RowType::F16 if m == 1 => cuda.launch::<kernels::SparseF16M1>(grid(1), args),

@@ -50,14 +50,20 @@ impl List {
             }
         }
         // Sums of small whole numbers are exact in any order: bits, also of tensor cores.
-        for (kernel, m, zeros) in [
-            (symbol::<SparseBf16Mma8>(), 5, 0.6),
-            (symbol::<SparseBf16Mma16>(), 11, 0.6),
-            (symbol::<SparseBf16Few8>(), 5, 0.9),
-            (symbol::<SparseBf16Few16>(), 11, 0.9),
+        // A whole tile, so that its units are many, or few.
+        const SHORT: [(usize, usize); 2] = [(16, 264), (33, 1032)];
+        const LONG: [(usize, usize); 1] = [(17, 16_392)];
+        for (kernel, m, zeros, shapes) in [
+            (symbol::<SparseBf16Mma8>(), 5, 0.6, &SHORT[..]),
+            (symbol::<SparseBf16Mma16>(), 11, 0.6, &SHORT),
+            (symbol::<SparseBf16Few8>(), 5, 0.9, &SHORT),
+            (symbol::<SparseBf16Few16>(), 11, 0.9, &SHORT),
+            (symbol::<SparseBf16Bulk8>(), 5, 0.6, &SHORT),
+            (symbol::<SparseBf16Bulk8Short>(), 5, 0.9, &SHORT),
+            (symbol::<SparseBf16Bulk16>(), 11, 0.6, &LONG),
+            (symbol::<SparseBf16Bulk16Wide>(), 11, 0.6, &SHORT),
         ] {
-            // A whole tile, so that its units are many, or few.
-            for (n, k) in [(16, 264), (33, 1032)] {
+            for &(n, k) in shapes {
                 let mut w = Matrix::new(n, k, zeros, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
