@@ -523,7 +523,7 @@ kernels! {
     SparseF32M4: LinearArgs =
         LaunchSpec::new("sparse_f32_m4", THREADS).with_smem(linear_smem(4)).with_min_sm(75).with_min_blocks(1);
     /// bf16 values on tensor cores, bf16 inputs, eight of them at a time.
-    SparseBf16Mma8: LinearArgs = mma("sparse_bf16_mma8").not_in_sm_90a();
+    SparseBf16Mma8: LinearArgs = mma("sparse_bf16_mma8").with_min_blocks(5).not_in_sm_90a();
     /// bf16 values on tensor cores, bf16 inputs, sixteen of them at a time.
     SparseBf16Mma16: LinearArgs =
         mma("sparse_bf16_mma16").with_min_blocks(4).not_in_sm_90a();
