@@ -107,9 +107,9 @@ sanitize() {
 
 sanitizer() {
     local summary=$here/logs/sanitizer.log total clean
-    # Left out: a test that faults on purpose, and what takes hours under the tools. The few cases
-    # also make texts and draws short.
-    local filter=${SANITIZER_FILTER:---skip driver:: --skip memory:: --skip soak --skip the_largest_k}
+    # Left out: a test that faults on purpose, and what takes hours under the tools: a soak, a product of hours, and
+    # a search that launches, thousands of times, what the other tests launch once. The few cases also make texts and draws short.
+    local filter=${SANITIZER_FILTER:---skip driver:: --skip memory:: --skip soak --skip the_largest_k --skip what_is_tuned}
     if ! SANITIZER=$(find_sanitizer); then
         echo "no compute-sanitizer: put it on PATH or set CUDA_HOME"
         return 1
