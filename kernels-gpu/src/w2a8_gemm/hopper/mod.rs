@@ -25,13 +25,13 @@ use self::multiply::Consumer;
 use self::ring::{Place, Ring};
 use self::write::{divisors, park, write};
 use super::tile::Tile;
-use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank, sync_cluster};
+use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::tensor::{parameter_address, prefetch_map};
 use crate::arch::thread::{sync_some, sync_threads, thread_idx_x};
-use crate::arch::warp::{lane_id, sync_warp, warp_id};
+use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
@@ -118,13 +118,6 @@ unsafe fn gemm<
             // SAFETY: the caller's promise.
             unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, map, acts) };
         }
-        if bulk.split > 1 {
-            // The two barriers of `Tile::finish`. Who has ended counts as being there, but where a part of k had no chunks
-            // and these warps ended at once, the launch failed under racecheck: an illegal instruction.
-            sync_warp();
-            sync_cluster();
-            sync_cluster();
-        }
     }
 }
 
@@ -179,8 +172,8 @@ unsafe fn consume<
             // Nobody reads the rings any more.
             sync_some(1, CONSUMERS);
             let parked = acts.places.cast::<i32>();
-            // SAFETY: the sums take the place of the rings; the head is shown. The warps that copy come to the same
-            // barriers of the cluster.
+            // SAFETY: the sums take the place of the rings; the head is shown. Only those that multiply
+            // are still here, or their warps: the others are not waited for.
             unsafe {
                 park::<BLOCKS, TOKENS>(parked.add(row), ROWS + SUM_PAD);
                 tile.finish::<1, CONSUMERS>(args, head, parked);
