@@ -98,7 +98,8 @@ pub fn opaque_u64(value: u64) -> u64 {
 /// Waits for `threads` threads of the block, whole warps, at barrier `id` (1 to 15), as
 /// [`sync_threads`] does for all. `barrier.sync id, threads`
 ///
-/// *Convergence*: those threads call it, those of a warp from the same place.
+/// *Convergence*: those threads call it, those of a warp from the same place. Who comes to `id` with another
+/// number of `threads`, while some still wait there, ends the launch with an illegal instruction.
 #[inline(always)]
 pub fn sync_some(id: u32, threads: u32) {
     // SAFETY: as for `sync_threads`.

@@ -169,8 +169,9 @@ unsafe fn consume<
         if tiles.part[1] > 1 {
             // SAFETY: this warpgroup's own head.
             unsafe { tile.scales::<128>(args, head) };
-            // Nobody reads the rings any more.
-            sync_some(1, CONSUMERS);
+            // Nobody reads the rings any more. A barrier of its own: where a part of k has no chunks, one warpgroup
+            // can be here while the other is still at its own.
+            sync_some(3, CONSUMERS);
             let parked = acts.places.cast::<i32>();
             // SAFETY: the sums take the place of the rings; the head is shown. Only those that multiply
             // are still here, or their warps: the others are not waited for.
