@@ -10,16 +10,16 @@ use contract::num::Running;
 
 use super::step_row::Step;
 use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, weighted};
-use super::{page, position};
+use super::position;
 use crate::arch::async_copy::wait_group;
 use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{st, st_x2};
 use crate::arch::thread::{
-    block_idx_x, block_idx_y, block_idx_z, grid_dim_x, sync_threads, thread_idx_x,
+    block_idx_x, block_idx_y, block_idx_z, grid_dim_z, sync_threads, thread_idx_x,
 };
 
-/// Block `(m, kv head, part of its heads, page)` takes one page; the last one of the heads combines.
+/// Block `(page, m, kv head, part of its heads)` takes one page; the last one of the heads combines.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ use crate::arch::thread::{
 pub(super) unsafe fn step(args: &Args) {
     let Args { heads, kv_heads, head_dim, .. } = *args;
     let (group, parts) = (heads / kv_heads, step_parts(heads, kv_heads));
-    let (block, of_row, m) = (block_idx_x(), block_idx_y(), block_idx_z());
+    let (of_row, m, block) = (block_idx_x(), block_idx_y(), block_idx_z());
     let (kv_head, part) = (of_row / parts, of_row % parts);
     let head = kv_head * group + part * STEP_HEADS;
     let count = (group - part * STEP_HEADS).min(STEP_HEADS);
@@ -43,12 +43,12 @@ pub(super) unsafe fn step(args: &Args) {
     // SAFETY: the grid has blocks for M rows and for pages below the capacity.
     let raw = unsafe {
         step.pos = position(args, m);
-        step.page = page(args, m, block);
+        step.page = step.own_page(block);
         step.raw_queries()
     };
     let pos = step.pos;
     let blocks = pos / KEYS + 1;
-    if pos >= args.capacity || blocks > grid_dim_x() {
+    if pos >= args.capacity || blocks > grid_dim_z() {
         if block == 0 && inside {
             let v = if pos == ABSENT { 0.0 } else { f32::NAN };
             let mut h = first;

@@ -1,7 +1,7 @@
 //! Up to four heads of a row at one of its pages: what a step brings into shared memory, and what it leaves.
 
 use contract::attention_paged::{
-    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_VALUE_BYTES, THREADS, page_len,
+    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES, page_len,
     partial_len,
 };
 use contract::num::{BlockSum, Running, f32_to_bf16};
@@ -20,7 +20,7 @@ const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
 const COMBINE: usize = 4;
 /// Pairs of the largest head; heads that a thread rotates a pair of.
 const PAIRS: u32 = STEP_HEAD_DIM / 2;
-const ROTATED: usize = (STEP_HEADS * PAIRS / THREADS) as usize;
+const ROTATED: usize = (STEP_HEADS * PAIRS / STEP_THREADS) as usize;
 
 /// Up to four heads of a row, at one of its pages.
 pub(super) struct Step<'a> {
@@ -61,6 +61,21 @@ impl Step<'_> {
             + (self.kv_head * KEYS * head_dim) as usize
     }
 
+    /// The page of key block `block`, below the capacity, as every block of the grid.
+    ///
+    /// # Safety
+    ///
+    /// The pointers of `args` cover the contract's table.
+    #[inline(always)]
+    pub(super) unsafe fn own_page(&self, block: u32) -> u32 {
+        let Args { table_stride, tables, capacity, .. } = *self.args;
+        let at = self.m as usize * table_stride as usize + block as usize;
+        // The condition always holds: with it the assembler leaves the load where it is, beside that of
+        // the position and not behind what hangs on it.
+        // SAFETY: tables[m, block].
+        unsafe { ld_if(block <= capacity / KEYS, tables.as_ptr().cast_const().wrapping_add(at)) }
+    }
+
     /// Asks for `stored` keys, then for their values: a group each.
     ///
     /// # Safety
@@ -74,16 +89,26 @@ impl Step<'_> {
             [(k_pages, keys(), STEP_KEY_BYTES), (v_pages, values(), STEP_VALUE_BYTES)]
         {
             let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
-            let mut key = first;
-            while key < stored {
-                if 8 * lane < head_dim {
-                    let at = (key * head_dim + 8 * lane) as usize;
-                    // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-                    unsafe {
-                        copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true)
-                    };
+            let copy = |key: u32| {
+                let at = (key * head_dim + 8 * lane) as usize;
+                // SAFETY: 16 bytes of a key of the page, which is written before this launch.
+                unsafe { copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true) };
+            };
+            if 8 * lane < head_dim {
+                if stored == KEYS {
+                    // Most pages are whole: no look at the end, and no loop.
+                    let mut i = 0;
+                    while i < KEYS {
+                        copy(first + i);
+                        i += STEP_THREADS / COPY_LANES;
+                    }
+                } else {
+                    let mut key = first;
+                    while key < stored {
+                        copy(key);
+                        key += STEP_THREADS / COPY_LANES;
+                    }
                 }
-                key += THREADS / COPY_LANES;
             }
             commit_group();
         }
@@ -99,7 +124,7 @@ impl Step<'_> {
         let half = self.args.head_dim / 2;
         let pair = thread_idx_x() % PAIRS;
         core::array::from_fn(|i| {
-            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
             let from = self.source(self.head + head.min(self.count - 1));
             let from = from.wrapping_add(pair as usize);
             // SAFETY: both elements of a pair of a head of the row, when it is one.
@@ -125,7 +150,7 @@ impl Step<'_> {
         let (cos, sin) = unsafe { self.angle(pair) };
         let mut i = 0;
         while i < ROTATED {
-            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
             let to = queries().add(head * STEP_HEAD_DIM + pair);
             let (lo, hi) = rotate(raw[i][0], raw[i][1], cos, sin);
             // SAFETY: the pair's places.
