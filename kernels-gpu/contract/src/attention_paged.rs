@@ -45,7 +45,7 @@ pub const NO_PAGE: u32 = u32::MAX;
 pub const APPEND_THREADS: u32 = 64;
 
 /// Threads of a block of a step.
-pub const STEP_THREADS: u32 = 64;
+pub const STEP_THREADS: u32 = 128;
 /// Heads that a block of a step takes.
 pub const STEP_HEADS: u32 = 4;
 /// Largest head of a step: a multiple of 8.

@@ -124,7 +124,7 @@ pub(super) unsafe fn step(args: &Args) {
 
     // Where the others left theirs: on the way while the ticket is drawn.
     // SAFETY: 0 < blocks, whose pages lie below the capacity.
-    let pages = unsafe { step.pages(0, blocks) };
+    let pages = unsafe { step.of_lanes(0, blocks) };
     // The barrier puts the block's writes before the release of its first thread, whose ticket
     // says whether all others have done the same.
     sync_threads();
@@ -143,8 +143,6 @@ pub(super) unsafe fn step(args: &Args) {
         // SAFETY: every block of these heads has passed the counter.
         unsafe { st(counter, 0) };
     }
-    if inside && first < count {
-        // SAFETY: every block of these heads has left its result, where its page is there.
-        unsafe { step.combine(blocks, pages, first, dims) };
-    }
+    // SAFETY: every block of these heads has left its result, where its page is there.
+    unsafe { step.combine(blocks, pages, first, dims, inside) };
 }

@@ -13,7 +13,7 @@ use contract::num::{BlockSum, bf16_to_f32, exp, fma, max, score, weighted_value}
 
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{opaque, thread_idx_x};
-use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id, warp_tree};
+use crate::arch::warp::{LANES, lane_id, shuffle_up, shuffle_xor, warp_id, warp_tree};
 
 /// Keys of a page.
 pub(super) const KEYS: u32 = PAGE as u32;
@@ -25,9 +25,9 @@ pub(super) const OWN: usize = HEADS * STEP_HEAD_DIM as usize / 2 / STEP_THREADS 
 const OF_LANE: usize = (KEYS / APART) as usize;
 const APART: u32 = STEP_THREADS / 4;
 /// Heads of a warp.
-const HEADS_OF_WARP: u32 = STEP_HEADS * LANES / STEP_THREADS;
+pub(super) const HEADS_OF_WARP: u32 = STEP_HEADS * LANES / STEP_THREADS;
 /// Groups of eight elements at once.
-const GROUPS: u32 = 4;
+const GROUPS: u32 = 2;
 /// Keys at once.
 const AT_ONCE: u32 = 8;
 
@@ -176,6 +176,32 @@ unsafe fn finish(p: [[[f32; 2]; HEADS]; 2], key: u32, quarter: u32, scale: f32) 
     }
 }
 
+/// Head `i` of this warp's.
+#[inline(always)]
+pub(super) fn head_of_warp(i: u32) -> u32 {
+    warp_id() + i * (STEP_HEADS / HEADS_OF_WARP)
+}
+
+/// Four words for a lane and a head, in the place of the keys.
+#[inline(always)]
+pub(super) fn factors(lane: u32, head: u32) -> Shared<f32> {
+    keys().add(16 * (lane * STEP_HEADS + head)).cast()
+}
+
+/// The largest of `before` and the `max` of this lane and of those in front of it.
+///
+/// *Convergence*: every lane calls it.
+#[inline(always)]
+pub(super) fn running_max(before: f32, own: f32) -> f32 {
+    let (mut top, mut distance) = (max(before, own), 1);
+    while distance < LANES {
+        let other = shuffle_up(top, distance);
+        top = if lane_id() < distance { top } else { max(other, top) };
+        distance *= 2;
+    }
+    top
+}
+
 /// Turns the scores of this warp's heads into exponentials of `keys` keys, at least one, and zeros, and
 /// leaves maxima and sums.
 ///
@@ -189,7 +215,7 @@ pub(super) unsafe fn make_weights(keys: u32) {
     let mut i = 0;
     while i < HEADS_OF_WARP {
         // SAFETY: handed on.
-        unsafe { weights_of(warp_id() + i * (STEP_HEADS / HEADS_OF_WARP), keys) };
+        unsafe { weights_of(head_of_warp(i), keys) };
         i += 1;
     }
 }
