@@ -208,8 +208,12 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
     sync_threads();
     let mut tile = 0;
     while first < args.vocab {
-        // SAFETY: as above; the list was read before the last barrier.
-        let count = unsafe { listed(args, (tile, first, end(first)), bounds, floor) };
+        let next = first + rows * grid_dim_x();
+        // SAFETY: as above; the list was read before the last barrier. The next tile's bounds are on their way.
+        let (ahead, count) = unsafe {
+            let ahead = uppers(args, next, end(next));
+            (ahead, listed(args, (tile, first, end(first)), bounds, floor))
+        };
         let mut entry = ROWS as u32 * warp_id();
         while entry < count {
             let ids: [u32; ROWS] = core::array::from_fn(|r| {
@@ -233,9 +237,7 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
         if count > 0 {
             sync_threads(); // all have read the list
         }
-        (first, tile) = (first + rows * grid_dim_x(), tile + 1);
-        // SAFETY: as above.
-        bounds = unsafe { uppers(args, first, end(first)) };
+        (first, tile, bounds) = (next, tile + 1, ahead);
     }
 }
 
