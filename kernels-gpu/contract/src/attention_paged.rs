@@ -65,14 +65,14 @@ pub const fn step_takes(head_dim: usize) -> bool {
     head_dim > 0 && head_dim <= STEP_HEAD_DIM as usize && head_dim.is_multiple_of(8)
 }
 
-/// Blocks that share the heads of one kv head.
-pub const fn step_parts(heads: u32, kv_heads: u32) -> u32 {
-    (heads / kv_heads).div_ceil(STEP_HEADS)
+/// Blocks that share the `group` heads of one kv head.
+pub const fn step_parts(group: u32) -> u32 {
+    group.div_ceil(STEP_HEADS)
 }
 
 /// Elements of `counters` for `m` rows.
 pub const fn counters_len(m: usize, heads: usize, kv_heads: usize) -> usize {
-    m * kv_heads * step_parts(heads as u32, kv_heads as u32) as usize
+    m * kv_heads * step_parts((heads / kv_heads) as u32) as usize
 }
 
 /// Elements that one page of one head leaves in `partial`: maximum, sum, weighted values.
@@ -85,7 +85,7 @@ pub const fn partial_len(head_dim: usize) -> usize {
 /// Pages come last: those behind a row's end, which a grid for longer rows has, are the last to start, so that
 /// the others lie evenly on the multiprocessors.
 pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> Option<[u32; 3]> {
-    let units = kv_heads.saturating_mul(step_parts(heads, kv_heads));
+    let units = kv_heads.saturating_mul(step_parts(heads / kv_heads));
     if m <= 65_535 && key_blocks <= 65_535 { Some([units, m, key_blocks]) } else { None }
 }
 
@@ -124,6 +124,8 @@ pub struct Args {
     pub heads: u32,
     /// Key and value heads; divides `heads`.
     pub kv_heads: u32,
+    /// Query heads of a key and value head.
+    pub group: u32,
     /// Elements of a head: even, at most [`MAX_HEAD_DIM`].
     pub head_dim: u32,
     /// Elements between the positions of two rows.

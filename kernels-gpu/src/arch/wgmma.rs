@@ -325,11 +325,6 @@ product_i8_both! {
     /// The same, `N` = 64. `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
     i8_both_n64, 64, wide!(64)
 }
-product_i8_both! {
-    /// The same, `N` = 32. `wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8`
-    i8_both_n32, 32, names!("WA", "WB")
-}
-
 /// Orders this warpgroup's accesses to its accumulators before the products that follow.
 /// `wgmma.fence.sync.aligned`
 #[inline(always)]

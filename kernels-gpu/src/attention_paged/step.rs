@@ -8,9 +8,9 @@
 use contract::attention_paged::{ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, step_parts};
 use contract::num::Running;
 
+use super::position;
 use super::step_row::Step;
 use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, weighted};
-use super::position;
 use crate::arch::async_copy::wait_group;
 use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -27,10 +27,11 @@ use crate::arch::thread::{
 /// pages of its own; block and grid are the contract's.
 #[inline(always)]
 pub(super) unsafe fn step(args: &Args) {
-    let Args { heads, kv_heads, head_dim, .. } = *args;
-    let (group, parts) = (heads / kv_heads, step_parts(heads, kv_heads));
+    let Args { kv_heads, group, head_dim, .. } = *args;
+    let parts = step_parts(group);
     let (of_row, m, block) = (block_idx_x(), block_idx_y(), block_idx_z());
-    let (kv_head, part) = (of_row / parts, of_row % parts);
+    // Most models have no more heads than a block takes, and then nothing is divided.
+    let (kv_head, part) = if parts == 1 { (of_row, 0) } else { (of_row / parts, of_row % parts) };
     let head = kv_head * group + part * STEP_HEADS;
     let count = (group - part * STEP_HEADS).min(STEP_HEADS);
     // This thread's dimensions, of heads `first`, `first + 1` of the block's.

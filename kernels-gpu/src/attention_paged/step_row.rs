@@ -313,12 +313,18 @@ impl Step<'_> {
                 let mut i = 0;
                 while i < HEADS_OF_WARP {
                     let head = head_of_warp(i);
-                    let from = self.partial(pages.min(self.args.pages - 1), self.head + head.min(last));
+                    let from =
+                        self.partial(pages.min(self.args.pages - 1), self.head + head.min(last));
                     let [max, sum] = ld_x2(from.cast_const().cast());
                     let top = running_max(tops[i as usize], max);
                     let up = shuffle_up(top, 1);
                     let before = if lane_id() == 0 { tops[i as usize] } else { up };
-                    factors(lane_id(), head).write_x4([exp(before - top), exp(max - top), sum, 0.0]);
+                    factors(lane_id(), head).write_x4([
+                        exp(before - top),
+                        exp(max - top),
+                        sum,
+                        0.0,
+                    ]);
                     tops[i as usize] = shuffle_idx(top, LANES - 1);
                     i += 1;
                 }

@@ -29,7 +29,7 @@ pub(super) const HEADS_OF_WARP: u32 = STEP_HEADS * LANES / STEP_THREADS;
 /// Groups of eight elements at once.
 const GROUPS: u32 = 2;
 /// Keys at once.
-const AT_ONCE: u32 = 8;
+const AT_ONCE: u32 = 64;
 
 const _: () = assert!(KEYS == 2 * LANES && HEADS == 4 && OF_LANE % 2 == 0);
 const _: () = assert!(APART * OF_LANE as u32 / 2 == LANES && KEYS % AT_ONCE == 0);

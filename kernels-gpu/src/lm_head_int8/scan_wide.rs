@@ -2,14 +2,14 @@
 //! digits of each input as two columns of the right one.
 //!
 //! Slices of 128 bytes of each row and digit come through a ring in shared memory, where both factors are
-//! read. Step `s` multiplies slice `s`, asks for slice `s + STAGES - 2` and waits until only its own products
-//! run: at the barrier of a step nobody reads the place of the slice two in front of it. A warpgroup takes 64
+//! read. Step `s` multiplies slice `s`, asks for slice `s + STAGES - 1` and waits for its products: at the
+//! barrier of a step nobody reads the place of the slice in front of it. A warpgroup takes 64
 //! rows and all digits: lane `(g, t)` of a warp ends with rows `g`, `g + 8` and inputs `t`, `t + 4`, ...
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, GROUP, MANY_SLICE, STATS_WORDS, ScanWide, bounds, groups,
-    row_bytes,
+    Args, Asked, GROUP, MANY_SLICE, Many, STATS_WORDS, ScanWide, ScanWideSome, WIDE, WIDE_SOME,
+    WIDE_THREADS, bounds, groups, row_bytes,
 };
 use contract::num::order_key;
 
@@ -29,19 +29,19 @@ const PIECES: u32 = MANY_SLICE / 16;
 
 const _: () = assert!(PIECES == 8 && GROUP == 32);
 
-/// One tile: `ROWS` rows of the table, `INPUTS` inputs, by `2 * ROWS` threads.
+/// One tile: `ROWS` rows of the table, `INPUTS` inputs; 128 threads for each 64 rows.
 ///
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` and grid, behind `lm_head_int8_input`; the contract's table holds.
 #[inline(always)]
-unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const WAITING: u32>(args: &Args) {
-    let threads = const { 2 * ROWS };
-    // Columns of the product; bytes of the rows in a slice; rows between two copies of a thread.
-    let digit_count = const { 2 * INPUTS };
-    let row_bytes_of_slice = const { ROWS * MANY_SLICE };
-    let lines = const { 2 * ROWS / PIECES };
-    let slice_bytes = const { MANY_SLICE * (ROWS + 2 * INPUTS) };
+unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Args) {
+    const { assert!(WIDE_THREADS == 2 * ROWS && (INPUTS == 32 || INPUTS == 64)) };
+    const { assert!(STAGES == 4 || STAGES == 5) };
+    // Columns of the product: digits; rows between two copies of a thread.
+    let (digit_count, lines) = const { (2 * INPUTS, WIDE_THREADS / PIECES) };
+    let slice_rows = const { ROWS * MANY_SLICE };
+    let slice_bytes = const { Many { rows: ROWS, inputs: INPUTS, stages: STAGES }.slice_bytes() };
     wgmma::declare();
     let (row0, input0) = (block_idx_x() * ROWS, block_idx_y() * INPUTS);
     let end = row_bytes(args.k as usize) as u32; // a multiple of 16
@@ -72,10 +72,10 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const WAIT
     };
     // Sixteen pieces of an input: high and low digit of 16 values, eight times.
     let digits = |s: u32| {
-        let to = ring.add(s % STAGES * slice_bytes + row_bytes_of_slice);
+        let to = ring.add(s % STAGES * slice_bytes + slice_rows);
         let mut i = 0;
-        while i < 2 * PIECES * INPUTS / threads {
-            let at = thread_idx_x() + i * threads;
+        while i < 2 * PIECES * INPUTS / WIDE_THREADS {
+            let at = thread_idx_x() + i * WIDE_THREADS;
             let (input, part) = (at / (2 * PIECES), at % (2 * PIECES));
             let byte = turned(s) * MANY_SLICE + part / 2 * 16; // of the values
             let there = byte < end && input0 + input < args.m;
@@ -109,23 +109,27 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const WAIT
     }
     let mut s = start;
     while s < slices {
-        wait_group::<WAITING>();
+        if STAGES == 5 {
+            wait_group::<3>()
+        } else {
+            wait_group::<2>()
+        }
         wgmma::proxy_fence();
         sync_threads();
         let here = ring.add(s % STAGES * slice_bytes);
         let of_group = here.add(thread_idx_x() / 128 * (64 * MANY_SLICE));
         let a = Descriptor::new(of_group, 0, wgmma::ATOM_BYTES);
-        let b = Descriptor::new(here.add(row_bytes_of_slice), 0, wgmma::ATOM_BYTES);
+        let b = Descriptor::new(here.add(slice_rows), 0, wgmma::ATOM_BYTES);
         wgmma::fence();
         let mut step = 0;
         while step < MANY_SLICE / 32 {
             // SAFETY: slice s, waited for, fenced and shown by the barrier.
             unsafe {
                 let (a, b) = (a.advance(32 * step), b.advance(32 * step));
-                match INPUTS {
-                    16 => wgmma::i8_both_n32(a, b, s > 0 || step > 0),
-                    32 => wgmma::i8_both_n64(a, b, s > 0 || step > 0),
-                    _ => wgmma::i8_both_n128(a, b, s > 0 || step > 0),
+                if INPUTS == 32 {
+                    wgmma::i8_both_n64(a, b, s > 0 || step > 0)
+                } else {
+                    wgmma::i8_both_n128(a, b, s > 0 || step > 0)
                 }
             };
             step += 1;
@@ -204,7 +208,7 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const WAIT
     // A group is the rows of two warps.
     let (group, own) = (thread_idx_x() / INPUTS, thread_idx_x() % INPUTS);
     if group >= ROWS / GROUP {
-        return;
+        return; // half of the threads, where there are half as many inputs
     }
     // SAFETY: words of two warps, and what was noted of the input.
     let (top, counts) = unsafe {
@@ -222,20 +226,22 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const WAIT
     }
 }
 
-macro_rules! entries { ($($s:ident $r:literal $i:literal $st:literal;)*) => {$(
-/// # Safety
-/// x
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn $s(args: Args) {
-    unsafe { scan::<$r, $i, $st, { $st - 2 }>(&args) }
-})*}}
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $cut:ident;)*) => {$(
+        /// # Safety
+        ///
+        /// As for [`scan`].
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            const CUT: Many = $cut;
+            // SAFETY: the launch contract, handed on.
+            unsafe { scan::<{ CUT.rows }, { CUT.inputs }, { CUT.stages }>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
 entries! {
-w16a 128 16 5; w16b 256 16 6; w32a 128 32 4; w32b 256 32 5; w64a 128 64 3; w64b 256 64 4;
+    lm_head_int8_scan_wide ScanWide WIDE;
+    lm_head_int8_scan_wide_some ScanWideSome WIDE_SOME;
 }
-/// # Safety
-/// x
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
-    unsafe { scan::<256, 64, 4, 2>(&args) }
-}
-const _: unsafe extern "ptx-kernel" fn(<ScanWide as Kernel>::Args) = lm_head_int8_scan_wide;
