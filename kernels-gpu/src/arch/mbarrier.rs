@@ -125,24 +125,6 @@ pub unsafe fn copy_bulk<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier
     }
 }
 
-/// Asks for `bytes` bytes in the second-level cache. `cp.async.bulk.prefetch.L2.global` (sm_90, PTX 8.0)
-///
-/// # Safety
-///
-/// `from` is a global address, aligned to 16, of as many readable bytes; `bytes` is a multiple of 16, not 0.
-#[cfg(level_sm_90a)]
-#[inline(always)]
-pub unsafe fn prefetch_bulk<T>(from: *const T, bytes: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "cp.async.bulk.prefetch.L2.global [{from}], {bytes};",
-            from = in(reg64) from, bytes = in(reg32) bytes,
-            options(nostack),
-        );
-    }
-}
-
 /// Waits for the end of the phase of this parity: comes back at once when it has ended and the one
 /// after it has not. `mbarrier.try_wait.parity.shared.b64`, again until it says so
 ///

@@ -16,11 +16,8 @@ use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{st, st_x2};
 use crate::arch::thread::{
-    block_idx_x, block_idx_y, block_idx_z, grid_dim_x, grid_dim_y, grid_dim_z, sync_threads, thread_idx_x,
+    block_idx_x, block_idx_y, block_idx_z, grid_dim_z, sync_threads, thread_idx_x,
 };
-
-/// About as many blocks as run at once.
-const AT_ONCE: u32 = 792;
 
 /// Block `(page, m, kv head, part of its heads)` takes one page; the last one of the heads combines.
 ///
@@ -42,16 +39,12 @@ pub(super) unsafe fn step(args: &Args) {
         (thread_idx_x() % (STEP_HEAD_DIM / 2), thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32);
     let inside = 2 * dims < head_dim;
     let mut step = Step { args, m, kv_head, head, count, pos: 0, page: 0, stores: part == 0 };
-    // The page of a block that starts when this one, or one that started with it, ends.
-    let ahead = block + AT_ONCE.div_ceil(grid_dim_x().saturating_mul(grid_dim_y()));
     dependency_wait();
     // All at once: none of them waits for another.
-    let later;
     // SAFETY: the grid has blocks for M rows and for pages below the capacity.
     let raw = unsafe {
         step.pos = position(args, m);
         step.page = step.page_beside(block);
-        later = step.page_beside(ahead);
         step.raw_queries()
     };
     let pos = step.pos;
@@ -90,15 +83,9 @@ pub(super) unsafe fn step(args: &Args) {
     if there {
         wait_group::<1>();
         sync_threads();
-        // Behind this block's own page, so that the memory is not idle while this one is worked on.
-        #[cfg(level_sm_90a)]
-        if thread_idx_x() == 0 && ahead + 1 < blocks && later < args.pages {
-            // SAFETY: a whole page that is there.
-            unsafe { step.prefetch(later) };
-        }
         // SAFETY: keys and queries are there; then scores; then exponentials and values.
         unsafe {
-            make_scores(head_dim, args.scale);
+            make_scores(head_dim, args.scale, visible);
             sync_threads();
             make_weights(visible);
             wait_group::<0>();

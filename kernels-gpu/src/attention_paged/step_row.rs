@@ -12,8 +12,6 @@ use super::tile::{
     HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, queries, running_max, values,
 };
 use crate::arch::async_copy::{commit_group, copy_x16};
-#[cfg(level_sm_90a)]
-use crate::arch::mbarrier::prefetch_bulk;
 use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x2};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up};
@@ -58,17 +56,11 @@ impl Step<'_> {
         qkv.as_ptr().cast_const().wrapping_add(row + (head * head_dim) as usize)
     }
 
-    /// Element 0 of the kv head's part of the block's page.
+    /// Element 0 of the kv head's part of the page.
     #[inline(always)]
     fn part(&self) -> usize {
-        self.part_of(self.page)
-    }
-
-    /// Element 0 of the kv head's part of page `page`.
-    #[inline(always)]
-    fn part_of(&self, page: u32) -> usize {
         let Args { kv_heads, head_dim, .. } = *self.args;
-        page as usize * page_len(kv_heads as usize, head_dim as usize)
+        self.page as usize * page_len(kv_heads as usize, head_dim as usize)
             + (self.kv_head * KEYS * head_dim) as usize
     }
 
@@ -86,24 +78,6 @@ impl Step<'_> {
         // SAFETY: tables[m, block].
         unsafe {
             ld_if(block < capacity.div_ceil(KEYS), tables.as_ptr().cast_const().wrapping_add(at))
-        }
-    }
-
-    /// Asks for the kv head's part of page `page` in the second-level cache.
-    ///
-    /// # Safety
-    ///
-    /// The page is there.
-    #[cfg(level_sm_90a)]
-    #[inline(always)]
-    pub(super) unsafe fn prefetch(&self, page: u32) {
-        let Args { head_dim, k_pages, v_pages, .. } = *self.args;
-        let at = self.part_of(page);
-        let (k, v) = (k_pages.cast::<Bf16>().as_ptr(), v_pages.cast::<Bf16>().as_ptr());
-        // SAFETY: the kv head's keys and values of the page: a multiple of 16 bytes each.
-        unsafe {
-            prefetch_bulk(k.cast_const().wrapping_add(at), 2 * KEYS * head_dim);
-            prefetch_bulk(v.cast_const().wrapping_add(at), 2 * KEYS * head_dim);
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) const HEADS_OF_WARP: u32 = STEP_HEADS * LANES / STEP_THREADS;
 /// Groups of eight elements at once.
 const GROUPS: u32 = 2;
 /// Keys at once.
-const AT_ONCE: u32 = 64;
+const AT_ONCE: u32 = 16;
 
 const _: () = assert!(KEYS == 2 * LANES && HEADS == 4 && OF_LANE % 2 == 0);
 const _: () = assert!(APART * OF_LANE as u32 / 2 == LANES && KEYS % AT_ONCE == 0);
@@ -83,14 +83,17 @@ pub(super) fn pair(word: u32) -> [f32; 2] {
     [bf16_to_f32(word as u16), bf16_to_f32((word >> 16) as u16)]
 }
 
-/// Makes the scores of all keys for all heads. What stands behind the last key makes scores that nobody
-/// reads.
+/// Makes the scores of all keys, `there` of them, for all heads. What stands behind the last key makes scores that
+/// nobody reads, or none.
 ///
 /// # Safety
 ///
 /// Keys and queries of `head_dim` elements, a multiple of 8, are in shared memory.
 #[inline(always)]
-pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
+pub(super) unsafe fn make_scores(head_dim: u32, scale: f32, there: u32) {
+    if warp_id() * (LANES / 4) >= there {
+        return; // the whole warp
+    }
     let (quarter, key) = (thread_idx_x() % 4, thread_idx_x() / 4);
     let row = keys().add(key * STEP_KEY_BYTES + 4 * quarter).cast::<u32>();
     let q = queries().add(2 * quarter);
