@@ -58,8 +58,8 @@ pub const SCAN_ROWS: u32 = GROUP;
 pub const RESCORE_ROWS: u32 = 8 * THREADS;
 /// Blocks that compute logits, at most for one input; each finds the floor for itself.
 pub const RESCORE_BLOCKS: u32 = 256;
-/// Most blocks of each of many inputs, and of all of them: as many as run at once, as each begins with the floor.
-const RESCORE_BLOCKS_OF_MANY: [u32; 2] = [64, 256];
+/// Most blocks of each of many inputs, and of all of them.
+const RESCORE_BLOCKS_OF_MANY: [u32; 2] = [64, 1024];
 /// Most candidates that are looked for, and maxima that the floor is found among.
 pub const MAX_WANTED: u32 = THREADS;
 /// Low bits of a key that the floor leaves out.

@@ -158,13 +158,10 @@ pub const fn weight_floor(best: f32) -> u32 {
     num::order_key(best - 22.0)
 }
 
-/// Blocks of `sample_prepare` of many rows, about: a few more than run at once.
-const PREPARE_BLOCKS: u32 = 1024;
-
 /// Blocks of `sample_prepare`: one for each tile, or fewer of each of many rows.
 pub const fn prepare_grid(vocab: u32, rows: u32) -> [u32; 3] {
     let tiles = vocab.div_ceil(PREPARE_TILE);
-    let most = if rows < 8 { tiles } else { PREPARE_BLOCKS.div_ceil(rows) };
+    let most = if rows < 32 { tiles } else { 32 };
     [if tiles < most { tiles } else { most }, rows, 1]
 }
 

@@ -43,8 +43,8 @@ pub(super) unsafe fn step(args: &Args) {
     // All at once: none of them waits for another.
     // SAFETY: the grid has blocks for M rows and for pages below the capacity.
     let raw = unsafe {
-        step.pos = position(args, m);
         step.page = step.page_beside(block);
+        step.pos = position(args, m);
         step.raw_queries()
     };
     let pos = step.pos;

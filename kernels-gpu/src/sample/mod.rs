@@ -69,45 +69,34 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
     let args = args.of_row(block_idx_y());
     launch_dependents();
     dependency_wait();
-    // Both loads always happen; with a condition the assembler leaves them beside the first one.
-    let beside = args.vocab != 0;
-    // SAFETY: `params` and `state` hold one element each.
-    let (done, temperature, penalty) = unsafe {
-        (
-            ld(&raw const (*args.state.as_ptr()).done),
-            ld_if(beside, &raw const (*args.params.as_ptr()).temperature),
-            ld_if(beside, &raw const (*args.params.as_ptr()).repetition_penalty),
-        )
-    };
-    if done != 0 {
+    if field!(args.state -> done) != 0 {
         return; // every thread of the row
     }
+    let temperature = field!(args.params -> temperature);
+    let penalty = field!(args.params -> repetition_penalty);
     // Only a draw looks at the others; a penalty of 1 changes nothing.
     let (draws, looks) = (temperature > 0.0, penalty != 1.0);
-    // All of a tile at once, and those of the next one while this one is looked at.
-    let load = |first: u32| -> [(f32, u8); OF_THREAD] {
-        core::array::from_fn(|j| {
-            let i = first + j as u32 * PREPARE_THREADS + thread_idx_x();
-            let at = i as usize;
+    let mut best = 0;
+    let mut first = block_idx_x() * PREPARE_TILE;
+    while first < args.vocab {
+        let index = |j: usize| first + j as u32 * PREPARE_THREADS + thread_idx_x();
+        // All at once.
+        let loaded: [(f32, u8); OF_THREAD] = core::array::from_fn(|j| {
+            let i = index(j);
             // SAFETY: i < vocab.
             unsafe {
                 (
-                    ld_if(i < args.vocab, args.logits.as_ptr().cast_const().wrapping_add(at)),
+                    ld_if(
+                        i < args.vocab,
+                        args.logits.as_ptr().cast_const().wrapping_add(i as usize),
+                    ),
                     ld_u8_if(
                         looks && i < args.vocab,
-                        args.seen.as_ptr().cast_const().wrapping_add(at),
+                        args.seen.as_ptr().cast_const().wrapping_add(i as usize),
                     ),
                 )
             }
-        })
-    };
-    let mut best = 0;
-    let mut first = block_idx_x() * PREPARE_TILE;
-    let mut loaded = load(first);
-    while first < args.vocab {
-        let next = first + grid_dim_x() * PREPARE_TILE;
-        let ahead = load(next);
-        let index = |j: usize| first + j as u32 * PREPARE_THREADS + thread_idx_x();
+        });
         let mut j = 0;
         while j < OF_THREAD {
             let (i, (x, seen)) = (index(j), loaded[j]);
@@ -128,7 +117,7 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
             }
             j += 1;
         }
-        (first, loaded) = (next, ahead);
+        first += grid_dim_x() * PREPARE_TILE;
     }
     let mut distance = LANES / 2;
     while distance > 0 {
