@@ -199,6 +199,7 @@ impl AttentionPaged<'_, super::CudaBackend> {
             m: m as u32,
             heads: heads.heads as u32,
             kv_heads: heads.kv_heads as u32,
+            group: (heads.heads / heads.kv_heads) as u32,
             head_dim: heads.head_dim as u32,
             position_stride: positions.stride as u32,
             table_stride: tables.stride as u32,

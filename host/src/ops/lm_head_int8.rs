@@ -161,7 +161,7 @@ impl LmHeadInt8<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::lm_head_int8::{
             Args, FEW, Input, InputArgs, MANY, RescoreBf16, RescoreF16, RescoreF32, SOME, Scan,
-            ScanFew, ScanMany, ScanSome, ScanWide, WIDE, rescore_grid,
+            ScanFew, ScanMany, ScanSome, ScanWide, ScanWideSome, WIDE, WIDE_SOME, rescore_grid,
         };
         use contract::num::RowType;
         self.check()?;
@@ -194,6 +194,9 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             match args.m {
                 2..=8 if cuda.has::<ScanFew>() => {
                     cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?;
+                }
+                9..=32 if cuda.has::<ScanWideSome>() => {
+                    cuda.launch::<ScanWideSome>(WIDE_SOME.grid(args.vocab, args.m), args)?;
                 }
                 9.. if cuda.has::<ScanWide>() => {
                     cuda.launch::<ScanWide>(WIDE.grid(args.vocab, args.m), args)?;

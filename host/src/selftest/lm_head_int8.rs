@@ -74,7 +74,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
     use contract::lm_head_int8::{
         Input, PackBf16, PackF16, PackF32, RescoreBf16, RescoreF16, RescoreF32, Scan, ScanFew,
-        ScanMany, ScanSome, ScanWide,
+        ScanMany, ScanSome, ScanWide, ScanWideSome,
     };
     let mut seeded = Seeded::new(21);
     let mut list = Vec::new();
@@ -106,6 +106,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     for (m, kernel) in [
         (5, ScanFew::SPEC.symbol),
         (17, ScanSome::SPEC.symbol),
+        (18, ScanWideSome::SPEC.symbol),
         (70, ScanMany::SPEC.symbol),
         (71, ScanWide::SPEC.symbol),
     ] {

@@ -44,6 +44,8 @@ pub const NO_PAGE: u32 = u32::MAX;
 /// Threads of a block that appends.
 pub const APPEND_THREADS: u32 = 64;
 
+/// Threads of a block of a step.
+pub const STEP_THREADS: u32 = 128;
 /// Heads that a block of a step takes.
 pub const STEP_HEADS: u32 = 4;
 /// Largest head of a step: a multiple of 8.
@@ -63,14 +65,14 @@ pub const fn step_takes(head_dim: usize) -> bool {
     head_dim > 0 && head_dim <= STEP_HEAD_DIM as usize && head_dim.is_multiple_of(8)
 }
 
-/// Blocks that share the heads of one kv head.
-pub const fn step_parts(heads: u32, kv_heads: u32) -> u32 {
-    (heads / kv_heads).div_ceil(STEP_HEADS)
+/// Blocks that share the `group` heads of one kv head.
+pub const fn step_parts(group: u32) -> u32 {
+    group.div_ceil(STEP_HEADS)
 }
 
 /// Elements of `counters` for `m` rows.
 pub const fn counters_len(m: usize, heads: usize, kv_heads: usize) -> usize {
-    m * kv_heads * step_parts(heads as u32, kv_heads as u32) as usize
+    m * kv_heads * step_parts((heads / kv_heads) as u32) as usize
 }
 
 /// Elements that one page of one head leaves in `partial`: maximum, sum, weighted values.
@@ -78,10 +80,13 @@ pub const fn partial_len(head_dim: usize) -> usize {
     2 + head_dim
 }
 
-/// Blocks of a step: pages, parts of heads within kv heads, rows. `None` where a grid cannot have so many.
+/// Blocks of a step: parts of heads within kv heads, rows, pages. `None` where a grid cannot have so many.
+///
+/// Pages come last: those behind a row's end, which a grid for longer rows has, are the last to start, so that
+/// the others lie evenly on the multiprocessors.
 pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> Option<[u32; 3]> {
-    let units = kv_heads.saturating_mul(step_parts(heads, kv_heads));
-    if m <= 65_535 && units <= 65_535 { Some([key_blocks, units, m]) } else { None }
+    let units = kv_heads.saturating_mul(step_parts(heads / kv_heads));
+    if m <= 65_535 && key_blocks <= 65_535 { Some([units, m, key_blocks]) } else { None }
 }
 
 /// Elements of a page: its keys, or its values.
@@ -119,6 +124,8 @@ pub struct Args {
     pub heads: u32,
     /// Key and value heads; divides `heads`.
     pub kv_heads: u32,
+    /// Query heads of a key and value head.
+    pub group: u32,
     /// Elements of a head: even, at most [`MAX_HEAD_DIM`].
     pub head_dim: u32,
     /// Elements between the positions of two rows.
@@ -169,7 +176,7 @@ pub enum StepBf16 {}
 
 impl Kernel for StepBf16 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", THREADS)
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", STEP_THREADS)
         .with_min_sm(80)
         .with_smem(STEP_SMEM_BYTES)
         .with_min_blocks(6)

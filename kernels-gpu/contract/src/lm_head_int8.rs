@@ -302,8 +302,11 @@ pub const SOME: Many = Many { rows: 128, inputs: 32, stages: 4 };
 pub const MANY: Many = Many { rows: 128, inputs: 64, stages: 4 };
 /// [`ScanWide`].
 pub const WIDE: Many = Many { rows: 256, inputs: 64, stages: 4 };
-/// Threads of a block of [`ScanWide`]: 128 for each 64 rows.
+/// [`ScanWideSome`]: a slice more in the room of the digits that it does not have.
+pub const WIDE_SOME: Many = Many { rows: 256, inputs: 32, stages: 5 };
+/// Threads of a block of [`ScanWide`] and [`ScanWideSome`]: 128 for each 64 rows.
 pub const WIDE_THREADS: u32 = 2 * WIDE.rows;
+const _: () = assert!(WIDE_SOME.rows == WIDE.rows);
 
 impl Many {
     /// Bytes of a slice: rows, then both digits of the inputs.
@@ -478,15 +481,26 @@ scans! {
     ScanMany: "lm_head_int8_scan_many", MANY, 1, not_in_sm_90a;
 }
 
-/// The same on `wgmma`; its ring is aligned to 1,024 bytes.
-pub enum ScanWide {}
+macro_rules! wide_scans {
+    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $cut:ident;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
 
-impl Kernel for ScanWide {
-    type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("lm_head_int8_scan_wide", WIDE_THREADS)
-        .only_on(90)
-        .with_smem(WIDE.smem_bytes() + 1024)
-        .with_min_blocks(1);
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, WIDE_THREADS)
+                .only_on(90)
+                .with_smem($cut.smem_bytes() + 1024)
+                .with_min_blocks(1);
+        }
+    )* };
+}
+
+wide_scans! {
+    /// The same on `wgmma`; its ring is aligned to 1,024 bytes.
+    ScanWide: "lm_head_int8_scan_wide", WIDE;
+    /// The same for some inputs.
+    ScanWideSome: "lm_head_int8_scan_wide_some", WIDE_SOME;
 }
 
 #[cfg(test)]

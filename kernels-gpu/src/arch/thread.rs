@@ -54,6 +54,13 @@ pub fn grid_dim_y() -> u32 {
     unsafe { nvptx::_grid_dim_y() as u32 }
 }
 
+/// Blocks on the third axis of the grid. `mov.u32 %nctaid.z`
+#[inline(always)]
+pub fn grid_dim_z() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_grid_dim_z() as u32 }
+}
+
 /// Waits for all threads of the block; what they wrote to shared and global memory before is
 /// then visible to all of them. `bar.sync 0`
 ///

@@ -289,30 +289,42 @@ product_i8! {
     i8_n128_second, 128, names!("WI", "WJ", "WK", "WL", "WM", "WN", "WO", "WP")
 }
 
-/// `D += A B` of i8, exact, `N` = 128, both k-major in shared memory.
-/// `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
-///
-/// # Safety
-///
-/// As for the products of halves.
-#[inline(always)]
-pub unsafe fn i8_both_n128(a: Descriptor, b: Descriptor, add: bool) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{",
-            ".reg .pred add; setp.ne.u32 add, {add}, 0;",
-            concat!(
-                "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {{", wide!(128),
-                "}}, {a}, {b}, add;"
-            ),
-            "}}",
-            a = in(reg64) a.0, b = in(reg64) b.0, add = in(reg32) u32::from(add),
-            options(nostack),
-        );
-    }
+macro_rules! product_i8_both {
+    ($(#[$doc:meta])* $name:ident, $n:literal, $sums:expr) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// As for the products of halves.
+        #[inline(always)]
+        pub unsafe fn $name(a: Descriptor, b: Descriptor, add: bool) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "{{",
+                    ".reg .pred add; setp.ne.u32 add, {add}, 0;",
+                    concat!(
+                        "wgmma.mma_async.sync.aligned.m64n", $n, "k32.s32.s8.s8 {{", $sums,
+                        "}}, {a}, {b}, add;"
+                    ),
+                    "}}",
+                    a = in(reg64) a.0, b = in(reg64) b.0, add = in(reg32) u32::from(add),
+                    options(nostack),
+                );
+            }
+        }
+    };
 }
 
+product_i8_both! {
+    /// `D += A B` of i8, exact, `N` = 128, both k-major in shared memory.
+    /// `wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8`
+    i8_both_n128, 128, wide!(128)
+}
+product_i8_both! {
+    /// The same, `N` = 64. `wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8`
+    i8_both_n64, 64, wide!(64)
+}
 /// Orders this warpgroup's accesses to its accumulators before the products that follow.
 /// `wgmma.fence.sync.aligned`
 #[inline(always)]

@@ -8,18 +8,18 @@
 use contract::attention_paged::{ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, step_parts};
 use contract::num::Running;
 
+use super::position;
 use super::step_row::Step;
 use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, weighted};
-use super::{page, position};
 use crate::arch::async_copy::wait_group;
 use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{st, st_x2};
 use crate::arch::thread::{
-    block_idx_x, block_idx_y, block_idx_z, grid_dim_x, sync_threads, thread_idx_x,
+    block_idx_x, block_idx_y, block_idx_z, grid_dim_z, sync_threads, thread_idx_x,
 };
 
-/// Block `(m, kv head, part of its heads, page)` takes one page; the last one of the heads combines.
+/// Block `(page, m, kv head, part of its heads)` takes one page; the last one of the heads combines.
 ///
 /// # Safety
 ///
@@ -27,10 +27,11 @@ use crate::arch::thread::{
 /// pages of its own; block and grid are the contract's.
 #[inline(always)]
 pub(super) unsafe fn step(args: &Args) {
-    let Args { heads, kv_heads, head_dim, .. } = *args;
-    let (group, parts) = (heads / kv_heads, step_parts(heads, kv_heads));
-    let (block, of_row, m) = (block_idx_x(), block_idx_y(), block_idx_z());
-    let (kv_head, part) = (of_row / parts, of_row % parts);
+    let Args { kv_heads, group, head_dim, .. } = *args;
+    let parts = step_parts(group);
+    let (of_row, m, block) = (block_idx_x(), block_idx_y(), block_idx_z());
+    // Most models have no more heads than a block takes, and then nothing is divided.
+    let (kv_head, part) = if parts == 1 { (of_row, 0) } else { (of_row / parts, of_row % parts) };
     let head = kv_head * group + part * STEP_HEADS;
     let count = (group - part * STEP_HEADS).min(STEP_HEADS);
     // This thread's dimensions, of heads `first`, `first + 1` of the block's.
@@ -42,13 +43,13 @@ pub(super) unsafe fn step(args: &Args) {
     // All at once: none of them waits for another.
     // SAFETY: the grid has blocks for M rows and for pages below the capacity.
     let raw = unsafe {
+        step.page = step.page_beside(block);
         step.pos = position(args, m);
-        step.page = page(args, m, block);
         step.raw_queries()
     };
     let pos = step.pos;
     let blocks = pos / KEYS + 1;
-    if pos >= args.capacity || blocks > grid_dim_x() {
+    if pos >= args.capacity || blocks > grid_dim_z() {
         if block == 0 && inside {
             let v = if pos == ABSENT { 0.0 } else { f32::NAN };
             let mut h = first;
@@ -84,7 +85,7 @@ pub(super) unsafe fn step(args: &Args) {
         sync_threads();
         // SAFETY: keys and queries are there; then scores; then exponentials and values.
         unsafe {
-            make_scores(head_dim, args.scale);
+            make_scores(head_dim, args.scale, visible);
             sync_threads();
             make_weights(visible);
             wait_group::<0>();
@@ -124,7 +125,7 @@ pub(super) unsafe fn step(args: &Args) {
 
     // Where the others left theirs: on the way while the ticket is drawn.
     // SAFETY: 0 < blocks, whose pages lie below the capacity.
-    let pages = unsafe { step.pages(0, blocks) };
+    let pages = unsafe { step.of_lanes(0, blocks) };
     // The barrier puts the block's writes before the release of its first thread, whose ticket
     // says whether all others have done the same.
     sync_threads();
@@ -143,8 +144,6 @@ pub(super) unsafe fn step(args: &Args) {
         // SAFETY: every block of these heads has passed the counter.
         unsafe { st(counter, 0) };
     }
-    if inside && first < count {
-        // SAFETY: every block of these heads has left its result, where its page is there.
-        unsafe { step.combine(blocks, pages, first, dims) };
-    }
+    // SAFETY: every block of these heads has left its result, where its page is there.
+    unsafe { step.combine(blocks, pages, first, dims, inside) };
 }

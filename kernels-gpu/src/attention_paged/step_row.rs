@@ -1,26 +1,29 @@
 //! Up to four heads of a row at one of its pages: what a step brings into shared memory, and what it leaves.
 
 use contract::attention_paged::{
-    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_VALUE_BYTES, THREADS, page_len,
+    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES, page_len,
     partial_len,
 };
-use contract::num::{BlockSum, Running, f32_to_bf16};
+use contract::num::{Running, Weights, exp, f32_to_bf16};
 use contract::rope::rotate;
 
 use super::page;
-use super::tile::{KEYS, OWN, keys, queries, values};
+use super::tile::{
+    HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, queries, running_max, values,
+};
 use crate::arch::async_copy::{commit_group, copy_x16};
 use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x2};
-use crate::arch::thread::thread_idx_x;
+use crate::arch::thread::{sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up};
 use crate::element::Bf16;
 
 /// Lanes that copy a key: one for each 16 bytes of the largest.
 const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
 /// Results in flight at once when they are combined.
-const COMBINE: usize = 4;
+const COMBINE: usize = 12;
 /// Pairs of the largest head; heads that a thread rotates a pair of.
 const PAIRS: u32 = STEP_HEAD_DIM / 2;
-const ROTATED: usize = (STEP_HEADS * PAIRS / THREADS) as usize;
+const ROTATED: usize = (STEP_HEADS * PAIRS / STEP_THREADS) as usize;
 
 /// Up to four heads of a row, at one of its pages.
 pub(super) struct Step<'a> {
@@ -61,6 +64,23 @@ impl Step<'_> {
             + (self.kv_head * KEYS * head_dim) as usize
     }
 
+    /// The page of key block `block`; anything past the capacity.
+    ///
+    /// # Safety
+    ///
+    /// The pointers of `args` cover the contract's table.
+    #[inline(always)]
+    pub(super) unsafe fn page_beside(&self, block: u32) -> u32 {
+        let Args { table_stride, tables, capacity, .. } = *self.args;
+        let at = self.m as usize * table_stride as usize + block as usize;
+        // With a condition the assembler leaves the load where it is, beside that of the position and not
+        // behind what hangs on it.
+        // SAFETY: tables[m, block].
+        unsafe {
+            ld_if(block < capacity.div_ceil(KEYS), tables.as_ptr().cast_const().wrapping_add(at))
+        }
+    }
+
     /// Asks for `stored` keys, then for their values: a group each.
     ///
     /// # Safety
@@ -74,16 +94,26 @@ impl Step<'_> {
             [(k_pages, keys(), STEP_KEY_BYTES), (v_pages, values(), STEP_VALUE_BYTES)]
         {
             let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
-            let mut key = first;
-            while key < stored {
-                if 8 * lane < head_dim {
-                    let at = (key * head_dim + 8 * lane) as usize;
-                    // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-                    unsafe {
-                        copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true)
-                    };
+            let copy = |key: u32| {
+                let at = (key * head_dim + 8 * lane) as usize;
+                // SAFETY: 16 bytes of a key of the page, which is written before this launch.
+                unsafe { copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true) };
+            };
+            if 8 * lane < head_dim {
+                if stored == KEYS {
+                    // Most pages are whole: no look at the end, and no loop.
+                    let mut i = 0;
+                    while i < KEYS {
+                        copy(first + i);
+                        i += STEP_THREADS / COPY_LANES;
+                    }
+                } else {
+                    let mut key = first;
+                    while key < stored {
+                        copy(key);
+                        key += STEP_THREADS / COPY_LANES;
+                    }
                 }
-                key += THREADS / COPY_LANES;
             }
             commit_group();
         }
@@ -99,7 +129,7 @@ impl Step<'_> {
         let half = self.args.head_dim / 2;
         let pair = thread_idx_x() % PAIRS;
         core::array::from_fn(|i| {
-            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
             let from = self.source(self.head + head.min(self.count - 1));
             let from = from.wrapping_add(pair as usize);
             // SAFETY: both elements of a pair of a head of the row, when it is one.
@@ -125,7 +155,7 @@ impl Step<'_> {
         let (cos, sin) = unsafe { self.angle(pair) };
         let mut i = 0;
         while i < ROTATED {
-            let head = thread_idx_x() / PAIRS + i as u32 * (THREADS / PAIRS);
+            let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
             let to = queries().add(head * STEP_HEAD_DIM + pair);
             let (lo, hi) = rotate(raw[i][0], raw[i][1], cos, sin);
             // SAFETY: the pair's places.
@@ -211,77 +241,139 @@ impl Step<'_> {
         partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
     }
 
-    /// Pages `first ..` of `blocks`, the last one again past the end.
+    /// A page for each lane: pages `first ..` of `blocks`, the last one again past the end.
     ///
     /// # Safety
     ///
     /// `first < blocks`, whose pages lie below the capacity.
     #[inline(always)]
-    pub(super) unsafe fn pages(&self, first: u32, blocks: u32) -> [u32; COMBINE] {
-        core::array::from_fn(|b| {
-            // SAFETY: below the capacity.
-            unsafe { page(self.args, self.m, (first + b as u32).min(blocks - 1)) }
-        })
+    pub(super) unsafe fn of_lanes(&self, first: u32, blocks: u32) -> u32 {
+        // SAFETY: below the capacity.
+        unsafe { page(self.args, self.m, (first + lane_id()).min(blocks - 1)) }
     }
 
-    /// Takes the results of `blocks` pages, of which the first are `pages`, for dimensions `2 dims ..` of
-    /// heads `own`, `own + 1` of the block's, first to last, and writes the output; NaN when one of the
-    /// pages is not there.
+    /// Asks for dimensions `2 dims ..` of what the pages of lanes `from ..` left for `heads`; the last lane again
+    /// from `lanes` on.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
     ///
     /// # Safety
     ///
-    /// The results were written before an acquire of this block; the dimensions are a head's.
+    /// The results were written before an acquire of this block, or are not used.
+    #[inline(always)]
+    unsafe fn left(
+        &self,
+        pages: u32,
+        from: u32,
+        lanes: u32,
+        heads: [u32; OWN],
+        dims: u32,
+    ) -> [[[f32; 2]; OWN]; COMBINE] {
+        core::array::from_fn(|b| {
+            let page = shuffle_idx(pages, (from + b as u32).min(lanes - 1));
+            heads.map(|head| {
+                let from = self.partial(page.min(self.args.pages - 1), head);
+                let values = from.wrapping_add(2 + 2 * dims as usize).cast_const();
+                // SAFETY: partial[page, head], two of its dimensions.
+                unsafe { ld_x2(values.cast()) }
+            })
+        })
+    }
+
+    /// Takes the results of `blocks` pages, of which the first are `pages`, a lane each, for dimensions `2 dims ..` of
+    /// heads `own ..` of the block's, first to last, and writes the output where it is `inside`; NaN when one of
+    /// the pages is not there.
+    ///
+    /// A lane makes the factors of a page and head, by way of the running maximum; every thread takes them from shared memory.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    ///
+    /// # Safety
+    ///
+    /// The results were written before an acquire of this block, behind which nobody uses the keys.
     #[inline(always)]
     pub(super) unsafe fn combine(
         &self,
         blocks: u32,
-        mut pages: [u32; COMBINE],
+        mut pages: u32,
         own: u32,
         dims: u32,
+        inside: bool,
     ) {
-        // The last head again where there are fewer.
-        let heads: [u32; OWN] =
-            core::array::from_fn(|h| self.head + (own + h as u32).min(self.count - 1));
-        let (mut running, mut out, mut there) = ([Running::EMPTY; OWN], [[0.0; 2]; OWN], true);
+        // The last head, or pair of dimensions, again where there are fewer.
+        let last = self.count - 1;
+        let heads: [u32; OWN] = core::array::from_fn(|h| self.head + (own + h as u32).min(last));
+        let read = dims.min(self.args.head_dim / 2 - 1);
+        let mut tops = [f32::NEG_INFINITY; HEADS_OF_WARP as usize];
+        let (mut sums, mut out, mut there) = ([0.0; OWN], [[0.0; 2]; OWN], true);
         let mut first = 0;
         while first < blocks {
-            // Of the results after these.
-            let last = (first + COMBINE as u32).min(blocks - 1);
-            // SAFETY: below the capacity.
-            let next = unsafe { self.pages(last, blocks) };
-            // Past the last block it is read again and not used: no branch between the loads.
-            let news: [[[[f32; 2]; 2]; OWN]; COMBINE] = core::array::from_fn(|b| {
-                core::array::from_fn(|h| {
-                    let from = self.partial(pages[b].min(self.args.pages - 1), heads[h]);
-                    let values = from.wrapping_add(2 + 2 * dims as usize).cast_const();
-                    // SAFETY: partial[page, head], two words and the dimensions'.
-                    unsafe { [ld_x2(from.cast_const().cast()), ld_x2(values.cast())] }
-                })
-            });
-            let mut b = 0;
-            while b < COMBINE {
-                if first + (b as u32) < blocks {
-                    let mut h = 0;
-                    while h < OWN {
-                        let [[max, sum], new] = news[b][h];
-                        let weights = running[h].take(BlockSum { max, sum });
-                        out[h] = [
-                            weights.combine(out[h][0], new[0]),
-                            weights.combine(out[h][1], new[1]),
-                        ];
-                        h += 1;
-                    }
-                    there &= pages[b] < self.args.pages;
+            let lanes = (blocks - first).min(LANES);
+            // SAFETY: by the caller; words of a head and a lane.
+            let mut news = unsafe {
+                let news = self.left(pages, 0, lanes, heads, read);
+                let mut i = 0;
+                while i < HEADS_OF_WARP {
+                    let head = head_of_warp(i);
+                    let from =
+                        self.partial(pages.min(self.args.pages - 1), self.head + head.min(last));
+                    let [max, sum] = ld_x2(from.cast_const().cast());
+                    let top = running_max(tops[i as usize], max);
+                    let up = shuffle_up(top, 1);
+                    let before = if lane_id() == 0 { tops[i as usize] } else { up };
+                    factors(lane_id(), head).write_x4([
+                        exp(before - top),
+                        exp(max - top),
+                        sum,
+                        0.0,
+                    ]);
+                    tops[i as usize] = shuffle_idx(top, LANES - 1);
+                    i += 1;
                 }
-                b += 1;
+                news
+            };
+            there &= ballot(pages >= self.args.pages) == 0;
+            sync_threads();
+            let mut from = 0;
+            loop {
+                let mut b = 0;
+                while b < COMBINE {
+                    let page = from + b as u32;
+                    if page < lanes {
+                        let mut h = 0;
+                        while h < OWN {
+                            // SAFETY: written before the barrier.
+                            let [running, block, sum, _] =
+                                unsafe { factors(page, own + h as u32).read_x4() };
+                            let weights = Weights { running, block };
+                            sums[h] = weights.combine(sums[h], sum);
+                            out[h][0] = weights.combine(out[h][0], news[b][h][0]);
+                            out[h][1] = weights.combine(out[h][1], news[b][h][1]);
+                            h += 1;
+                        }
+                    }
+                    b += 1;
+                }
+                from += COMBINE as u32;
+                if from >= lanes {
+                    break;
+                }
+                // SAFETY: as above.
+                news = unsafe { self.left(pages, from, lanes, heads, read) };
             }
-            first += COMBINE as u32;
-            pages = next;
+            first += LANES;
+            if first < blocks {
+                // Nobody reads the factors any more.
+                sync_threads();
+                // SAFETY: first < blocks.
+                pages = unsafe { self.of_lanes(first, blocks) };
+            }
         }
         let mut h = 0;
         while h < OWN {
-            let values = if there { out[h].map(|v| running[h].finish(v)) } else { [f32::NAN; 2] };
-            if own + (h as u32) < self.count {
+            let running = Running { max: 0.0, sum: sums[h] };
+            let values = if there { out[h].map(|v| running.finish(v)) } else { [f32::NAN; 2] };
+            if inside && own + (h as u32) < self.count {
                 // SAFETY: by the caller.
                 unsafe { self.write(heads[h], dims, values) };
             }

@@ -6,23 +6,34 @@
 //! keys in order.
 
 use contract::attention_paged::{
-    PAGE, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_SMEM_BYTES, STEP_VALUE_BYTES, THREADS,
+    PAGE, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_SMEM_BYTES, STEP_THREADS,
+    STEP_VALUE_BYTES,
 };
 use contract::num::{BlockSum, bf16_to_f32, exp, fma, max, score, weighted_value};
 
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::thread_idx_x;
-use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id, warp_tree};
+use crate::arch::thread::{opaque, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, shuffle_up, shuffle_xor, warp_id, warp_tree};
 
 /// Keys of a page.
 pub(super) const KEYS: u32 = PAGE as u32;
 /// Heads at once.
 pub(super) const HEADS: usize = STEP_HEADS as usize;
 /// Heads whose values one thread carries.
-pub(super) const OWN: usize = 2;
+pub(super) const OWN: usize = HEADS * STEP_HEAD_DIM as usize / 2 / STEP_THREADS as usize;
+/// Keys of a lane, and how far they are apart.
+const OF_LANE: usize = (KEYS / APART) as usize;
+const APART: u32 = STEP_THREADS / 4;
+/// Heads of a warp.
+pub(super) const HEADS_OF_WARP: u32 = STEP_HEADS * LANES / STEP_THREADS;
+/// Groups of eight elements at once.
+const GROUPS: u32 = 2;
+/// Keys at once.
+const AT_ONCE: u32 = 16;
 
-const _: () = assert!(KEYS == 2 * LANES && HEADS == 4 && THREADS == 4 * LANES);
-const _: () = assert!(THREADS as usize * OWN * 2 == HEADS * STEP_HEAD_DIM as usize);
+const _: () = assert!(KEYS == 2 * LANES && HEADS == 4 && OF_LANE % 2 == 0);
+const _: () = assert!(APART * OF_LANE as u32 / 2 == LANES && KEYS % AT_ONCE == 0);
+const _: () = assert!(STEP_THREADS as usize * OWN * 2 == HEADS * STEP_HEAD_DIM as usize);
 
 /// The keys, [`STEP_KEY_BYTES`] apart.
 #[inline(always)]
@@ -72,29 +83,32 @@ pub(super) fn pair(word: u32) -> [f32; 2] {
     [bf16_to_f32(word as u16), bf16_to_f32((word >> 16) as u16)]
 }
 
-/// Makes the scores of all keys for all heads. What stands behind the last key makes scores that nobody
-/// reads.
+/// Makes the scores of all keys, `there` of them, for all heads. What stands behind the last key makes scores that
+/// nobody reads, or none.
 ///
 /// # Safety
 ///
 /// Keys and queries of `head_dim` elements, a multiple of 8, are in shared memory.
 #[inline(always)]
-pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
+pub(super) unsafe fn make_scores(head_dim: u32, scale: f32, there: u32) {
+    if warp_id() * (LANES / 4) >= there {
+        return; // the whole warp
+    }
     let (quarter, key) = (thread_idx_x() % 4, thread_idx_x() / 4);
-    let of_key = |key: u32| keys().add(key * STEP_KEY_BYTES + 4 * quarter).cast::<u32>();
-    let rows = [of_key(key), of_key(key + LANES)];
+    let row = keys().add(key * STEP_KEY_BYTES + 4 * quarter).cast::<u32>();
     let q = queries().add(2 * quarter);
-    let mut p = [[[0.0f32; 2]; HEADS]; 2]; // [key][head][partial 2 quarter + e]
-    let groups = head_dim / 8;
+    let mut p = [[[0.0f32; 2]; HEADS]; OF_LANE]; // [key][head][partial 2 quarter + e]
     let mut take = |g: u32| {
-        // SAFETY: elements 8 g + 2 quarter, + 1 of both keys.
-        let k = unsafe { [pair(rows[0].add(4 * g).read()), pair(rows[1].add(4 * g).read())] };
+        let k: [[f32; 2]; OF_LANE] = core::array::from_fn(|i| {
+            // SAFETY: elements 8 g + 2 quarter, + 1 of the key.
+            pair(unsafe { row.add(i as u32 * APART * (STEP_KEY_BYTES / 4) + 4 * g).read() })
+        });
         let mut h = 0;
         while h < HEADS {
             // SAFETY: the same elements of query h.
             let q = unsafe { q.add(h as u32 * STEP_HEAD_DIM + 8 * g).read_x2() };
             let mut i = 0;
-            while i < 2 {
+            while i < OF_LANE {
                 p[i][h][0] = fma(q[0], k[i][0], p[i][h][0]);
                 p[i][h][1] = fma(q[1], k[i][1], p[i][h][1]);
                 i += 1;
@@ -102,15 +116,35 @@ pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
             h += 1;
         }
     };
+    let groups = head_dim / 8;
     let mut g = 0;
-    while g + 2 <= groups {
-        take(g);
-        take(g + 1);
-        g += 2;
+    while g + GROUPS <= groups {
+        let mut i = 0;
+        while i < GROUPS {
+            take(g + i);
+            i += 1;
+        }
+        g += GROUPS;
     }
-    if g < groups {
+    while g < groups {
         take(g);
+        g = opaque(g + 1);
     }
+    let mut i = 0;
+    while i < OF_LANE / 2 {
+        // SAFETY: handed on.
+        unsafe { finish([p[i], p[i + OF_LANE / 2]], key + i as u32 * APART, quarter, scale) };
+        i += 1;
+    }
+}
+
+/// Finishes the scores of keys `key` and `key + LANES`, of which each of four lanes has a quarter.
+///
+/// # Safety
+///
+/// Each lane writes scores of its own.
+#[inline(always)]
+unsafe fn finish(p: [[[f32; 2]; HEADS]; 2], key: u32, quarter: u32, scale: f32) {
     // Distance 4: the upper quarters keep the second key.
     let upper = quarter >= 2;
     let mut one = [[0.0f32; 2]; HEADS];
@@ -145,17 +179,58 @@ pub(super) unsafe fn make_scores(head_dim: u32, scale: f32) {
     }
 }
 
-/// Turns the scores of this warp's head into exponentials of `keys` keys, at least one, and zeros, and
-/// leaves maximum and sum.
+/// Head `i` of this warp's.
+#[inline(always)]
+pub(super) fn head_of_warp(i: u32) -> u32 {
+    warp_id() + i * (STEP_HEADS / HEADS_OF_WARP)
+}
+
+/// Four words for a lane and a head, in the place of the keys.
+#[inline(always)]
+pub(super) fn factors(lane: u32, head: u32) -> Shared<f32> {
+    keys().add(16 * (lane * STEP_HEADS + head)).cast()
+}
+
+/// The largest of `before` and the `max` of this lane and of those in front of it.
+///
+/// *Convergence*: every lane calls it.
+#[inline(always)]
+pub(super) fn running_max(before: f32, own: f32) -> f32 {
+    let (mut top, mut distance) = (max(before, own), 1);
+    while distance < LANES {
+        let other = shuffle_up(top, distance);
+        top = if lane_id() < distance { top } else { max(other, top) };
+        distance *= 2;
+    }
+    top
+}
+
+/// Turns the scores of this warp's heads into exponentials of `keys` keys, at least one, and zeros, and
+/// leaves maxima and sums.
 ///
 /// *Convergence*: every lane calls it.
 ///
 /// # Safety
 ///
-/// The scores are there, and no other warp uses those of the head.
+/// The scores are there, and no other warp uses those of the heads.
 #[inline(always)]
 pub(super) unsafe fn make_weights(keys: u32) {
-    let (lane, own) = (lane_id(), scores().add(warp_id() * KEYS));
+    let mut i = 0;
+    while i < HEADS_OF_WARP {
+        // SAFETY: handed on.
+        unsafe { weights_of(head_of_warp(i), keys) };
+        i += 1;
+    }
+}
+
+/// [`make_weights`] of one head.
+///
+/// # Safety
+///
+/// As for [`make_weights`].
+#[inline(always)]
+unsafe fn weights_of(head: u32, keys: u32) {
+    let (lane, own) = (lane_id(), scores().add(head * KEYS));
     // SAFETY: two of 64 words.
     let s = unsafe { [own.add(lane).read(), own.add(lane + LANES).read()] };
     let there = [lane < keys, lane + LANES < keys];
@@ -176,7 +251,7 @@ pub(super) unsafe fn make_weights(keys: u32) {
         own.add(lane).write(p[0]);
         own.add(lane + LANES).write(p[1]);
         if lane == 0 {
-            sums().add(2 * warp_id()).write_x2([top, sum]);
+            sums().add(2 * head).write_x2([top, sum]);
         }
     }
 }
@@ -193,7 +268,7 @@ pub(super) unsafe fn block_sum(head: u32) -> BlockSum {
     BlockSum { max, sum }
 }
 
-/// Weighted values of dimensions `2 dims, 2 dims + 1` of heads `head, head + 1`, over `keys` keys.
+/// Weighted values of dimensions `2 dims, 2 dims + 1` of heads `head ..`, over `keys` keys.
 ///
 /// # Safety
 ///
@@ -218,8 +293,10 @@ unsafe fn walk<const WHOLE: bool>(dims: u32, head: u32, keys: u32) -> [[f32; 2];
     let weights = scores().add(head * KEYS);
     let mut acc = [[0.0; 2]; OWN];
     let mut take = |t: u32| {
-        // SAFETY: exponentials t .. t + 4 of both heads.
-        let p = unsafe { [weights.add(t).read_x4(), weights.add(KEYS + t).read_x4()] };
+        let p: [[f32; 4]; OWN] = core::array::from_fn(|h| {
+            // SAFETY: exponentials t .. t + 4 of a head.
+            unsafe { weights.add(h as u32 * KEYS + t).read_x4() }
+        });
         let mut j = 0;
         while j < 4 {
             // SAFETY: two elements of the value of key t + j < 64.
@@ -238,13 +315,20 @@ unsafe fn walk<const WHOLE: bool>(dims: u32, head: u32, keys: u32) -> [[f32; 2];
         }
     };
     let mut t = 0;
-    while t < keys {
-        take(t);
-        // Two fours at a time; the second is past the end of a page that is not whole, or not.
-        if WHOLE || t + 4 < keys {
-            take(t + 4);
+    if WHOLE {
+        while t < KEYS {
+            let mut i = 0;
+            while i < AT_ONCE {
+                take(t + i);
+                i += 4;
+            }
+            t = opaque(t + AT_ONCE);
         }
-        t += 8;
+    } else {
+        while t < keys {
+            take(t);
+            t = opaque(t + 4);
+        }
     }
     acc
 }

@@ -23,7 +23,7 @@ use crate::lm_head::{OWN, ROWS, Steps, dots, load_steps};
 /// Keys of a lane.
 const KEYS: u32 = THREADS / LANES;
 /// Groups of a thread in flight.
-const IN_FLIGHT: usize = 8;
+const IN_FLIGHT: usize = 16;
 
 /// Rows of the largest tile that a thread looks at.
 const OF_THREAD: usize = (RESCORE_ROWS / THREADS) as usize;
@@ -186,30 +186,36 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
     let args = &args.of_row(block_idx_y());
     launch_dependents();
     dependency_wait();
-    // SAFETY: the launch contract, handed on.
-    if unsafe { ended(args) } {
-        return; // every thread of the row
-    }
     let rows = rescore_rows(args.m);
     let mut first = block_idx_x() * rows;
     let end = |first: u32| (first + rows).min(args.vocab);
     // All loads at once. What the scan did not write, because every logit is wanted, does not count.
-    // SAFETY: the launch contract, handed on; nobody uses shared memory yet.
-    let (mut bounds, floor) = unsafe {
+    // SAFETY: the launch contract, handed on.
+    let (ended, asked, stats, mut bounds) =
+        unsafe { (ended(args), asked(args), input_stats(args), uppers(args, first, end(first))) };
+    if ended {
+        return; // every thread of the row
+    }
+    // SAFETY: as above; nobody uses shared memory yet.
+    let floor = unsafe {
         if thread_idx_x() == 0 {
             count(0).write(0);
         }
-        let (bounds, top) = (uppers(args, first, end(first)), own_top(args));
-        let wanted = wanted(&asked(args), input_stats(args), args.vocab);
-        (bounds, if wanted != 0 { floor(top, wanted) } else { 0 })
+        let top = own_top(args);
+        let wanted = wanted(&asked, stats, args.vocab);
+        if wanted != 0 { floor(top, wanted) } else { 0 }
     };
     let (k, own) = (args.k as usize, OWN * lane_id() as usize);
     let (x, table) = (args.x.as_ptr().cast_const(), args.w.cast::<E>().as_ptr().cast_const());
     sync_threads();
     let mut tile = 0;
     while first < args.vocab {
-        // SAFETY: as above; the list was read before the last barrier.
-        let count = unsafe { listed(args, (tile, first, end(first)), bounds, floor) };
+        let next = first + rows * grid_dim_x();
+        // SAFETY: as above; the list was read before the last barrier. The next tile's bounds are on their way.
+        let (ahead, count) = unsafe {
+            let ahead = uppers(args, next, end(next));
+            (ahead, listed(args, (tile, first, end(first)), bounds, floor))
+        };
         let mut entry = ROWS as u32 * warp_id();
         while entry < count {
             let ids: [u32; ROWS] = core::array::from_fn(|r| {
@@ -233,9 +239,7 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
         if count > 0 {
             sync_threads(); // all have read the list
         }
-        (first, tile) = (first + rows * grid_dim_x(), tile + 1);
-        // SAFETY: as above.
-        bounds = unsafe { uppers(args, first, end(first)) };
+        (first, tile, bounds) = (next, tile + 1, ahead);
     }
 }
 
@@ -256,5 +260,5 @@ macro_rules! entries {
 entries! {
     lm_head_int8_rescore_bf16 RescoreBf16 Bf16, 5;
     lm_head_int8_rescore_f16 RescoreF16 F16, 5;
-    lm_head_int8_rescore_f32 RescoreF32 f32, 3;
+    lm_head_int8_rescore_f32 RescoreF32 f32, 2;
 }

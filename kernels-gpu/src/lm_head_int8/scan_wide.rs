@@ -2,14 +2,14 @@
 //! digits of each input as two columns of the right one.
 //!
 //! Slices of 128 bytes of each row and digit come through a ring in shared memory, where both factors are
-//! read. Step `s` multiplies slice `s`, asks for slice `s + STAGES - 2` and waits until only its own products
-//! run: at the barrier of a step nobody reads the place of the slice two in front of it. A warpgroup takes 64
+//! read. Step `s` multiplies slice `s`, asks for slice `s + STAGES - 1` and waits for its products: at the
+//! barrier of a step nobody reads the place of the slice in front of it. A warpgroup takes 64
 //! rows and all digits: lane `(g, t)` of a warp ends with rows `g`, `g + 8` and inputs `t`, `t + 4`, ...
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, GROUP, MANY_SLICE, STATS_WORDS, ScanWide, WIDE, WIDE_THREADS, bounds, groups,
-    row_bytes,
+    Args, Asked, GROUP, MANY_SLICE, Many, STATS_WORDS, ScanWide, ScanWideSome, WIDE, WIDE_SOME,
+    WIDE_THREADS, bounds, groups, row_bytes,
 };
 use contract::num::order_key;
 
@@ -26,29 +26,29 @@ use crate::tile::hopper::each_group;
 
 /// Pieces of 16 bytes of a row in a slice.
 const PIECES: u32 = MANY_SLICE / 16;
-/// Digits: columns of the product.
-const DIGITS: u32 = 2 * WIDE.inputs;
-/// Bytes of the rows in a slice.
-const ROW_BYTES: u32 = WIDE.rows * MANY_SLICE;
-/// Rows, and pieces of digits, between two copies of a thread.
-const LINES: u32 = WIDE_THREADS / PIECES;
 
-const _: () = assert!(PIECES == 8 && DIGITS == 128 && WIDE.stages == 4 && GROUP == 32);
-const _: () = assert!(WIDE_THREADS == 2 * WIDE.rows && WIDE_THREADS / 64 == WIDE.rows / GROUP);
+const _: () = assert!(PIECES == 8 && GROUP == 32);
 
+/// One tile: `ROWS` rows of the table, `INPUTS` inputs; 128 threads for each 64 rows.
+///
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` and grid, behind `lm_head_int8_input`; the contract's table holds.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
-    let args = &args;
+#[inline(always)]
+unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Args) {
+    const { assert!(WIDE_THREADS == 2 * ROWS && (INPUTS == 32 || INPUTS == 64)) };
+    const { assert!(STAGES == 4 || STAGES == 5) };
+    // Columns of the product: digits; rows between two copies of a thread.
+    let (digit_count, lines) = const { (2 * INPUTS, WIDE_THREADS / PIECES) };
+    let slice_rows = const { ROWS * MANY_SLICE };
+    let slice_bytes = const { Many { rows: ROWS, inputs: INPUTS, stages: STAGES }.slice_bytes() };
     wgmma::declare();
-    let (row0, input0) = (block_idx_x() * WIDE.rows, block_idx_y() * WIDE.inputs);
+    let (row0, input0) = (block_idx_x() * ROWS, block_idx_y() * INPUTS);
     let end = row_bytes(args.k as usize) as u32; // a multiple of 16
     let slices = end.div_ceil(MANY_SLICE);
     let memory: Shared<u8> = dynamic_shared_mem();
     let ring = memory.add(memory.addr().wrapping_neg() % wgmma::ATOM_BYTES);
-    let notes: Shared<f32> = ring.add(WIDE.stages * WIDE.slice_bytes()).cast();
+    let notes: Shared<f32> = ring.add(STAGES * slice_bytes).cast();
 
     // Blocks begin with different slices, or all of them would ask for the same digits at once.
     let turn = block_idx_x() % slices;
@@ -58,10 +58,10 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
     let (piece, line) = (thread_idx_x() % PIECES, thread_idx_x() / PIECES);
     let table = |s: u32| {
         let byte = turned(s) * MANY_SLICE + 16 * piece;
-        let to = ring.add(s % WIDE.stages * WIDE.slice_bytes());
+        let to = ring.add(s % STAGES * slice_bytes);
         let mut i = 0;
-        while i < WIDE.rows / LINES {
-            let row = line + i * LINES;
+        while i < ROWS / lines {
+            let row = line + i * lines;
             let from = (row0 + row).min(args.vocab - 1) as usize * end as usize + byte as usize;
             let from = args.bytes.as_ptr().cast_const().wrapping_add(from);
             // SAFETY: a piece of the slice, which nobody reads now; 16 bytes of a row, which nobody
@@ -72,9 +72,9 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
     };
     // Sixteen pieces of an input: high and low digit of 16 values, eight times.
     let digits = |s: u32| {
-        let to = ring.add(s % WIDE.stages * WIDE.slice_bytes() + ROW_BYTES);
+        let to = ring.add(s % STAGES * slice_bytes + slice_rows);
         let mut i = 0;
-        while i < 2 * PIECES * WIDE.inputs / WIDE_THREADS {
+        while i < 2 * PIECES * INPUTS / WIDE_THREADS {
             let at = thread_idx_x() + i * WIDE_THREADS;
             let (input, part) = (at / (2 * PIECES), at % (2 * PIECES));
             let byte = turned(s) * MANY_SLICE + part / 2 * 16; // of the values
@@ -92,41 +92,50 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
     // The table never changes: it is asked for before the kernel in front of this one has ended.
     let start = opaque(0);
     let mut s = start;
-    while s < WIDE.stages - 2 {
+    while s < STAGES - 1 {
         table(s);
         s += 1;
     }
     dependency_wait();
     let mut s = start;
-    while s < WIDE.stages - 2 {
+    while s < STAGES - 1 {
         digits(s);
         commit_group();
         s += 1;
     }
-    if thread_idx_x() < WIDE.inputs {
+    if thread_idx_x() < INPUTS {
         // SAFETY: the words of this input; the launch contract, handed on. The barriers below show them.
         unsafe { note_input(args, input0 + thread_idx_x(), notes.add(WORDS * thread_idx_x())) };
     }
     let mut s = start;
     while s < slices {
-        wait_group::<{ WIDE.stages - 3 }>();
+        if STAGES == 5 {
+            wait_group::<3>()
+        } else {
+            wait_group::<2>()
+        }
         wgmma::proxy_fence();
         sync_threads();
-        let here = ring.add(s % WIDE.stages * WIDE.slice_bytes());
+        let here = ring.add(s % STAGES * slice_bytes);
         let of_group = here.add(thread_idx_x() / 128 * (64 * MANY_SLICE));
         let a = Descriptor::new(of_group, 0, wgmma::ATOM_BYTES);
-        let b = Descriptor::new(here.add(ROW_BYTES), 0, wgmma::ATOM_BYTES);
+        let b = Descriptor::new(here.add(slice_rows), 0, wgmma::ATOM_BYTES);
         wgmma::fence();
         let mut step = 0;
         while step < MANY_SLICE / 32 {
             // SAFETY: slice s, waited for, fenced and shown by the barrier.
             unsafe {
-                wgmma::i8_both_n128(a.advance(32 * step), b.advance(32 * step), s > 0 || step > 0)
+                let (a, b) = (a.advance(32 * step), b.advance(32 * step));
+                if INPUTS == 32 {
+                    wgmma::i8_both_n64(a, b, s > 0 || step > 0)
+                } else {
+                    wgmma::i8_both_n128(a, b, s > 0 || step > 0)
+                }
             };
             step += 1;
         }
         wgmma::commit();
-        let next = s + WIDE.stages - 2;
+        let next = s + STAGES - 1;
         if next < slices {
             table(next);
             digits(next);
@@ -134,10 +143,9 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
             launch_dependents();
         }
         commit_group();
-        wgmma::wait::<1>();
+        wgmma::wait::<0>();
         s += 1;
     }
-    wgmma::wait::<0>();
     wait_group::<0>();
     // Nobody reads the ring any more.
     sync_threads();
@@ -150,7 +158,7 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
         unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(at).cast()) }
     });
     let tops = ring.cast::<u32>();
-    each_group!(DIGITS, J => {
+    each_group!(digit_count, J => {
         let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
         let mut b = 0;
         while b < 2 {
@@ -191,19 +199,22 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
             }
             if g == 0 {
                 // SAFETY: a word of the warp and the input.
-                unsafe { tops.add(warp_id() * WIDE.inputs + own).write(top) };
+                unsafe { tops.add(warp_id() * INPUTS + own).write(top) };
             }
             b += 1;
         }
     });
     sync_threads();
     // A group is the rows of two warps.
-    let (group, own) = (thread_idx_x() / WIDE.inputs, thread_idx_x() % WIDE.inputs);
+    let (group, own) = (thread_idx_x() / INPUTS, thread_idx_x() % INPUTS);
+    if group >= ROWS / GROUP {
+        return; // half of the threads, where there are half as many inputs
+    }
     // SAFETY: words of two warps, and what was noted of the input.
     let (top, counts) = unsafe {
-        let of_warp = tops.add(2 * group * WIDE.inputs + own);
+        let of_warp = tops.add(2 * group * INPUTS + own);
         (
-            of_warp.read().max(of_warp.add(WIDE.inputs).read()),
+            of_warp.read().max(of_warp.add(INPUTS).read()),
             notes.add(WORDS * own + 5).read().to_bits() != 0,
         )
     };
@@ -215,4 +226,22 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan_wide(args: Args) {
     }
 }
 
-const _: unsafe extern "ptx-kernel" fn(<ScanWide as Kernel>::Args) = lm_head_int8_scan_wide;
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $cut:ident;)*) => {$(
+        /// # Safety
+        ///
+        /// As for [`scan`].
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            const CUT: Many = $cut;
+            // SAFETY: the launch contract, handed on.
+            unsafe { scan::<{ CUT.rows }, { CUT.inputs }, { CUT.stages }>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    lm_head_int8_scan_wide ScanWide WIDE;
+    lm_head_int8_scan_wide_some ScanWideSome WIDE_SOME;
+}
