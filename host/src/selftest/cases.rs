@@ -457,7 +457,7 @@ impl List {
                     }
                     self.add(softmax, what.clone(), Inputs::Softmax(inputs));
                 }
-                let mut inputs = layernorm::Inputs::new(element, m, k, 7 - 2 * i, 8);
+                let mut inputs = layernorm::Inputs::new(element, m, k, 7 - 2 * (i % 4), 8);
                 unusual(&mut inputs.x);
                 self.add(layernorm, what.clone(), Inputs::LayerNorm(inputs));
                 let mut inputs = rmsnorm::Inputs::new(element, m, k, i % 2 == 0, 9);
