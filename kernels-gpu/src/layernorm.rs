@@ -19,7 +19,8 @@ use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Near, Tensors, entries};
 use crate::row::lanes::{Lanes, Turns, near};
-use crate::row::{block, in_pieces};
+use crate::row::block::{self, Block};
+use crate::row::in_pieces;
 
 /// Those of the launch.
 #[inline(always)]

@@ -35,7 +35,7 @@ pub const NOTHING: Raw = [[0; 4]; MOST];
 
 /// Pieces of the next row that these lanes ask for before they work on one: as many as there are registers for.
 const fn ahead<E: Float>() -> usize {
-    if E::PIECE == 8 { 4 } else { 0 }
+    if E::PIECE == 8 { 4 } else { 2 }
 }
 
 /// The rows of some lanes, one after the other.
