@@ -38,7 +38,12 @@ unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
         let mean = row.sum(0, |acc, v| acc + v) / args.k as f32;
         let r = row.sum(1, |acc, v| fma(v - mean, v - mean, acc));
         let r = inv_deviation(r, args.k, args.eps);
-        row.write(|x, w, b| normalise(x - mean, r, w, b));
+        let value = |x, w, b| normalise(x - mean, r, w, b);
+        if E::PIECE == 8 {
+            row.write::<3>(value);
+        } else {
+            row.write::<4>(value);
+        }
     }
 }
 

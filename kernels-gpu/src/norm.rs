@@ -113,7 +113,7 @@ pub trait Held<E: Float> {
     /// # Safety
     ///
     /// The output belongs to these threads.
-    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32);
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32);
 }
 
 /// A row in the registers of the lanes of a warp, or of `W` warps.
@@ -173,7 +173,7 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
     }
 
     #[inline(always)]
-    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
         self.lanes.own::<E>(&self.norm.line, |n, first| {
             // SAFETY: a piece of this lane.
             unsafe {
@@ -300,14 +300,14 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
     }
 
     #[inline(always)]
-    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
         let norm = &self.norm;
         // SAFETY: items of this thread.
         unsafe {
             if self.block.fits() {
                 let beside = |there: bool, first: u32| norm.beside(there, first);
                 let chunk = self.block.chunk(0);
-                self.block.load::<_, 4>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
+                self.block.load::<_, AT_ONCE>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
                     norm.write(first, Block::<E, T, ROOM, PIECES, true>::get(s), beside, &value);
                 });
             } else {

@@ -36,7 +36,7 @@ unsafe fn rmsnorm<E: Float>(args: &Args, mut row: impl Held<E>) {
     // SAFETY: handed on.
     unsafe {
         let r = inv_rms(row.sum(0, |acc, v| fma(v, v, acc)), args.k, args.eps);
-        row.write(|x, w, _| normalise(x, r, w));
+        row.write::<8>(|x, w, _| normalise(x, r, w));
     }
 }
 

@@ -397,10 +397,6 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         partials: &mut [f32; MOST],
         step: impl Fn(f32, f32) -> f32,
     ) {
-        let stride = if Self::SHARED { 1 << self.columns.bits } else { P };
-        if thread_idx_x() >= stride && !Self::WARP {
-            return;
-        }
         if Self::WARP {
             // All partials of a lane in turn: they are many, and their elements few.
             let mut s = lane_id();
@@ -420,9 +416,34 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             }
             return;
         }
+        // SAFETY: handed on.
+        unsafe {
+            match self.columns.bits {
+                7 if Self::SHARED => Self::walk::<128>(chunk, partials, step),
+                6 if Self::SHARED => Self::walk::<64>(chunk, partials, step),
+                5 if Self::SHARED => Self::walk::<32>(chunk, partials, step),
+                _ => Self::walk::<P>(chunk, partials, step),
+            }
+        }
+    }
+
+    /// [`Block::take`] of a block with `WIDE` partials.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::take`].
+    #[inline(always)]
+    unsafe fn walk<const WIDE: u32>(
+        chunk: Chunk,
+        partials: &mut [f32; MOST],
+        step: impl Fn(f32, f32) -> f32,
+    ) {
+        if WIDE < T && thread_idx_x() >= WIDE {
+            return;
+        }
         let mut part = 0;
         while part < Self::OWN {
-            let own = Self::thread() + T * part as u32;
+            let own = opaque(Self::thread() + T * part as u32);
             let read = |s: u32| {
                 let at = own + s;
                 // SAFETY: a held element.
@@ -433,11 +454,11 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
                 let at = ((own + s) ^ Self::swap(own + s)).wrapping_sub(s);
                 Self::held().byte_add(Self::HELD.wrapping_mul(at))
             };
-            let both = [ahead(0), ahead(stride)];
-            let several = |s: u32| s + own + stride * (SLOTS as u32 - 1) < chunk.len;
+            let both = [ahead(0), ahead(WIDE)];
+            let several = |s: u32| s + own + WIDE * (SLOTS as u32 - 1) < chunk.len;
             let slots = |s: u32| -> [f32; SLOTS] {
                 core::array::from_fn(|i| {
-                    let at = both[i % 2].byte_add(Self::HELD * (s + stride * i as u32));
+                    let at = both[i % 2].byte_add(Self::HELD * (s + WIDE * i as u32));
                     // SAFETY: a held element.
                     unsafe { Self::one(at) }
                 })
@@ -448,7 +469,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             while several(s) {
                 // Read before the ones in front of them are added.
                 let values = next;
-                s = opaque(s + stride * SLOTS as u32);
+                s = opaque(s + WIDE * SLOTS as u32);
                 if several(s) {
                     next = slots(s);
                 }
@@ -460,7 +481,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             }
             while s + own < chunk.len {
                 acc = step(acc, read(s));
-                s = opaque(s + stride);
+                s = opaque(s + WIDE);
             }
             partials[part] = acc;
             part += 1;
