@@ -39,6 +39,7 @@ unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
         let r = row.sum(1, |acc, v| fma(v - mean, v - mean, acc));
         let r = inv_deviation(r, args.k, args.eps);
         let value = |x, w, b| normalise(x - mean, r, w, b);
+        // As many at once as there are registers for.
         if E::PIECE == 8 {
             row.write::<3>(value);
         } else {

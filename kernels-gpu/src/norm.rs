@@ -116,6 +116,9 @@ pub trait Held<E: Float> {
     unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32);
 }
 
+/// Pieces of the next row that lanes ask for before they work on one.
+const AHEAD: usize = 4;
+
 /// A row in the registers of the lanes of a warp, or of `W` warps.
 pub struct Near<E, const W: u32> {
     norm: Norm<E, true>,
@@ -134,7 +137,7 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
+        unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
     }
 
     /// Row `m`, for which [`Near::ask`] asked, with the residual added.
@@ -146,7 +149,7 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        let mut raw = unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
+        let mut raw = unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
         if norm.adds() {
             lanes.own::<E>(&norm.line, |n, first| {
                 // SAFETY: a piece of the row that this lane has.
@@ -220,7 +223,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
         self.block.own(chunk, |s| {
             let first = self.block.element(s);
             // SAFETY: a piece of this thread.
-            unsafe { Block::<E, T, ROOM, PIECES, true>::ask(s, norm.x.cast_const(), first) };
+            unsafe { Block::<E, T, ROOM, PIECES, true>::ask(s, true, norm.x.cast_const(), first) };
         });
         Block::<E, T, ROOM, PIECES, true>::came();
         if norm.adds() {

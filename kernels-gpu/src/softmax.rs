@@ -242,7 +242,24 @@ impl<E: Float> Row<E, true> {
     #[inline(always)]
     unsafe fn ask<const W: u32>(&self, lanes: Lanes<W>) -> Raw {
         // SAFETY: the caller's promise.
-        unsafe { lanes.load(&self.line, self.row(), self.seen, false, NOTHING) }
+        unsafe { self.part(lanes, false, NOTHING) }
+    }
+
+    /// Those, or the others beside those in `raw`: as many ahead as there are registers for.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn part<const W: u32>(&self, lanes: Lanes<W>, others: bool, raw: Raw) -> Raw {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if E::PIECE == 8 {
+                lanes.load::<_, 4>(&self.line, self.row(), self.seen, others, raw)
+            } else {
+                lanes.load::<_, 0>(&self.line, self.row(), self.seen, others, raw)
+            }
+        }
     }
 
     /// The others beside them.
@@ -253,7 +270,7 @@ impl<E: Float> Row<E, true> {
     #[inline(always)]
     unsafe fn rest<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Raw {
         // SAFETY: the caller's promise.
-        unsafe { lanes.load(&self.line, self.row(), self.seen, true, raw) }
+        unsafe { self.part(lanes, true, raw) }
     }
 
     /// The scores of these lanes' pieces, minus infinity where there are none.

@@ -99,7 +99,7 @@ pub enum Owner {
 #[inline(always)]
 pub const fn owner(k: u32, bytes: u32) -> Owner {
     // 32 elements a lane, but no fewer lanes than bytes: they read side by side.
-    let (lanes, least) = (k.next_power_of_two() / 32, if k <= 32 { bytes } else { 4 });
+    let (lanes, least) = (k.next_power_of_two() / 32, bytes);
     match k {
         0..=SHORT if lanes < least => Owner::Lanes(least),
         0..=SHORT => Owner::Lanes(lanes),

@@ -95,8 +95,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     const WARP: bool = T == LANES;
     /// A cluster has the row.
     const SHARED: bool = T == LONG_THREADS && cfg!(level_sm_90);
-    /// The row comes by asynchronous copies where it fits: [`Block::ask`].
-    pub const COMES: bool = RAW && Self::SHARED && PIECES;
+    /// The row comes by asynchronous copies where it fits: [`Block::ask`]. It waits as it is stored, which `f32` always does.
+    pub const COMES: bool = Self::SHARED && PIECES && (RAW || E::PIECE == 4);
     /// Whether it waits in 16 bits an element.
     const HALVES: bool = RAW && Self::SHARED && E::PIECE == 8;
     /// Bytes of a held element.
@@ -212,21 +212,21 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         Self::held().cast().byte_add(Self::HELD * s)
     }
 
-    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`.
+    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`; zeros unless `there`.
     ///
     /// # Safety
     ///
-    /// The block has the shared memory; `row` is one of a tensor, with such a piece. It belongs to this thread until a
+    /// The block has the shared memory; `row` is one of a tensor, with such a piece when `there`. It belongs to this thread until a
     /// barrier behind [`Block::came`].
     #[inline(always)]
-    pub unsafe fn ask(s: u32, row: *const E, first: u32) {
+    pub unsafe fn ask(s: u32, there: bool, row: *const E, first: u32) {
         #[cfg(level_sm_90)]
         // SAFETY: the caller's promise.
         unsafe {
-            copy_x16(Self::raw_at(s), row.wrapping_add(first as usize), true);
+            copy_x16(Self::raw_at(s), row.wrapping_add(first as usize), there);
         }
         #[cfg(not(level_sm_90))]
-        let _ = (s, row, first);
+        let _ = (s, there, row, first);
     }
 
     /// Waits for what this thread asked for.
@@ -397,6 +397,10 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         partials: &mut [f32; MOST],
         step: impl Fn(f32, f32) -> f32,
     ) {
+        let stride = if Self::SHARED { 1 << self.columns.bits } else { P };
+        if thread_idx_x() >= stride && !Self::WARP {
+            return;
+        }
         if Self::WARP {
             // All partials of a lane in turn: they are many, and their elements few.
             let mut s = lane_id();
@@ -416,34 +420,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             }
             return;
         }
-        // SAFETY: handed on.
-        unsafe {
-            match self.columns.bits {
-                7 if Self::SHARED => Self::walk::<128>(chunk, partials, step),
-                6 if Self::SHARED => Self::walk::<64>(chunk, partials, step),
-                5 if Self::SHARED => Self::walk::<32>(chunk, partials, step),
-                _ => Self::walk::<P>(chunk, partials, step),
-            }
-        }
-    }
-
-    /// [`Block::take`] of a block with `WIDE` partials.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Block::take`].
-    #[inline(always)]
-    unsafe fn walk<const WIDE: u32>(
-        chunk: Chunk,
-        partials: &mut [f32; MOST],
-        step: impl Fn(f32, f32) -> f32,
-    ) {
-        if WIDE < T && thread_idx_x() >= WIDE {
-            return;
-        }
         let mut part = 0;
         while part < Self::OWN {
-            let own = opaque(Self::thread() + T * part as u32);
+            let own = Self::thread() + T * part as u32;
             let read = |s: u32| {
                 let at = own + s;
                 // SAFETY: a held element.
@@ -454,34 +433,28 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
                 let at = ((own + s) ^ Self::swap(own + s)).wrapping_sub(s);
                 Self::held().byte_add(Self::HELD.wrapping_mul(at))
             };
-            let both = [ahead(0), ahead(WIDE)];
-            let several = |s: u32| s + own + WIDE * (SLOTS as u32 - 1) < chunk.len;
-            let slots = |s: u32| -> [f32; SLOTS] {
-                core::array::from_fn(|i| {
-                    let at = both[i % 2].byte_add(Self::HELD * (s + WIDE * i as u32));
-                    // SAFETY: a held element.
-                    unsafe { Self::one(at) }
-                })
-            };
+            let both = [ahead(0), ahead(stride)];
             let mut acc = partials[part];
             let mut s = 0;
-            let mut next = if several(0) { slots(0) } else { [0.0; SLOTS] };
-            while several(s) {
-                // Read before the ones in front of them are added.
-                let values = next;
-                s = opaque(s + WIDE * SLOTS as u32);
-                if several(s) {
-                    next = slots(s);
+            while s + own + stride * (SLOTS as u32 - 1) < chunk.len {
+                let mut values = [0.0; SLOTS];
+                let mut i = 0;
+                while i < SLOTS {
+                    let at = both[i % 2].byte_add(Self::HELD * (s + stride * i as u32));
+                    // SAFETY: a held element.
+                    values[i] = unsafe { Self::one(at) };
+                    i += 1;
                 }
                 let mut i = 0;
                 while i < SLOTS {
                     acc = step(acc, values[i]);
                     i += 1;
                 }
+                s = opaque(s + stride * SLOTS as u32);
             }
             while s + own < chunk.len {
                 acc = step(acc, read(s));
-                s = opaque(s + WIDE);
+                s = opaque(s + stride);
             }
             partials[part] = acc;
             part += 1;
