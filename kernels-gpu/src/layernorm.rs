@@ -18,9 +18,9 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Near, Tensors, entries};
-use crate::row::lanes::{Lanes, Turns, near};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
+use crate::row::lanes::{Lanes, Turns, near};
 
 /// Those of the launch.
 #[inline(always)]

@@ -108,7 +108,7 @@ pub trait Held<E: Float> {
     /// Each `which` is used once, in order.
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32;
 
-    /// Writes `value(x, weight, bias)` of the row.
+    /// Writes `value(x, weight, bias)` of the row; one in shared memory asks for what is beside `AT_ONCE` items at a time.
     ///
     /// # Safety
     ///
@@ -149,7 +149,8 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        let mut raw = unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
+        let mut raw =
+            unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
         if norm.adds() {
             lanes.own::<E>(&norm.line, |n, first| {
                 // SAFETY: a piece of the row that this lane has.

@@ -1,7 +1,8 @@
 //! How the families that reduce rows spread them over threads: softmax, layernorm, rmsnorm.
 //!
 //! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers, longer ones of up to 8,192 elements in those of
-//! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory as `f32`; those that do not fit there pass through it in chunks, and
+//! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory, as `f32` or, in families that change nothing
+//! before the first sum, as they are stored; those that do not fit there pass through it in chunks, and
 //! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
 //! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
 //!
@@ -54,7 +55,7 @@ pub const SHORT: u32 = 1024;
 /// Most elements of a row in the shared memory of a block of [`MIDDLE_THREADS`].
 pub const MIDDLE: u32 = 8192;
 
-/// Most elements in the shared memory of a block of [`LONG_THREADS`], from sm_90.
+/// Most words of elements in the shared memory of a block of [`LONG_THREADS`], from sm_90.
 pub const LONG: u32 = 56 * 1024;
 
 /// Blocks of [`LONG_THREADS`] that share a row of `k` elements that wait in `held` bytes each: so many that several rows fit on a

@@ -18,8 +18,8 @@ use super::{Line, width};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 #[cfg(level_sm_90)]
 use crate::arch::cluster::{arrive_cluster, sync_cluster, wait_cluster, write_to};
-use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::mem::X4;
+use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
 use crate::float::{Float, Piece};
