@@ -224,7 +224,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
         self.block.own(chunk, |s| {
             let first = self.block.element(s);
             // SAFETY: a piece of this thread.
-            unsafe { Block::<E, T, ROOM, PIECES, true>::ask(s, true, norm.x.cast_const(), first) };
+            unsafe { Block::<E, T, ROOM, PIECES, true>::ask(s, norm.x.cast_const(), first) };
         });
         Block::<E, T, ROOM, PIECES, true>::came();
         if norm.adds() {

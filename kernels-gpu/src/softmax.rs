@@ -138,45 +138,6 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         }
     }
 
-    /// Has the row come, of which `each(scores)` has the items of this thread; they stay where it is to be `scored`.
-    ///
-    /// # Safety
-    ///
-    /// The row is one of the contract's table, and fits.
-    #[inline(always)]
-    unsafe fn come<const T: u32, const ROOM: u32>(
-        &self,
-        block: &Block<E, T, ROOM, PIECES, false>,
-        scored: bool,
-        mut each: impl FnMut(Piece),
-    ) {
-        block.own(block.chunk(0), |s| {
-            let first = block.element(s);
-            // SAFETY: a piece of this thread.
-            unsafe {
-                Block::<E, T, ROOM, PIECES, false>::ask(s, first < self.seen, self.row(), first);
-            }
-        });
-        Block::<E, T, ROOM, PIECES, false>::came();
-        block.own(block.chunk(0), |s| {
-            let first = block.element(s);
-            // SAFETY: a piece of this thread, which has come.
-            unsafe {
-                let x = Block::<E, T, ROOM, PIECES, false>::raw(s);
-                let mask = if self.masked {
-                    Some(self.line.load(first < self.seen, self.mask, first))
-                } else {
-                    None
-                };
-                let v = self.scores(first, x, mask);
-                if scored {
-                    Block::<E, T, ROOM, PIECES, false>::put(s, v);
-                }
-                each(v);
-            }
-        });
-    }
-
     /// Writes an item: from terms, or from scores where the logarithm is wanted.
     ///
     /// # Safety
@@ -434,25 +395,18 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
 ) {
     let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
     let fits = block.fits();
-    let comes = Block::<E, T, ROOM, PIECES, false>::COMES && fits;
-    // What waits are the elements as they came, or the scores.
-    let scored = !comes || row.masked || row.log;
     let mut top = f32::NEG_INFINITY;
     // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
     // what one thread wrote and another reads there.
     unsafe {
-        if comes {
-            row.come::<T, ROOM>(&block, scored, |v| top = larger::<E, PIECES>(top, v));
-        } else {
-            block.chunks(|chunk| {
-                row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
-                    top = larger::<E, PIECES>(top, v);
-                    if fits {
-                        Block::<E, T, ROOM, PIECES, false>::put(s, v);
-                    }
-                });
+        block.chunks(|chunk| {
+            row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
+                top = larger::<E, PIECES>(top, v);
+                if fits {
+                    Block::<E, T, ROOM, PIECES, false>::put(s, v);
+                }
             });
-        }
+        });
         Block::<E, T, ROOM, PIECES, false>::meet();
         let top = block.max(top);
         let shift = shift(top);
@@ -465,15 +419,7 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
             }
             if !row.log {
                 block.own(chunk, |s| {
-                    let v = if scored {
-                        Block::<E, T, ROOM, PIECES, false>::get(s)
-                    } else {
-                        row.scores(
-                            block.element(s),
-                            Block::<E, T, ROOM, PIECES, false>::raw(s),
-                            None,
-                        )
-                    };
+                    let v = Block::<E, T, ROOM, PIECES, false>::get(s);
                     Block::<E, T, ROOM, PIECES, false>::put(s, terms::<E, PIECES>(v, shift));
                 });
             }

@@ -6,7 +6,7 @@
 //! `p, p + 256, ...`, which are a partial. Partials and maxima go to every block of the cluster.
 //!
 //! Rows that nothing is done to before the first sum wait as they are stored (`RAW`): in 16 bits in half the room, and where they are in
-//! pieces they come by asynchronous copies, all of them at once.
+//! pieces they come by asynchronous copies, all of a row at once.
 
 use core::marker::PhantomData;
 
@@ -95,8 +95,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     const WARP: bool = T == LANES;
     /// A cluster has the row.
     const SHARED: bool = T == LONG_THREADS && cfg!(level_sm_90);
-    /// The row comes by asynchronous copies where it fits: [`Block::ask`]. It waits as it is stored, which `f32` always does.
-    pub const COMES: bool = Self::SHARED && PIECES && (RAW || E::PIECE == 4);
+    /// The row comes by asynchronous copies where it fits: [`Block::ask`].
+    pub const COMES: bool = RAW && Self::SHARED && PIECES;
     /// Whether it waits in 16 bits an element.
     const HALVES: bool = RAW && Self::SHARED && E::PIECE == 8;
     /// Bytes of a held element.
@@ -212,21 +212,21 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         Self::held().cast().byte_add(Self::HELD * s)
     }
 
-    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`; zeros unless `there`.
+    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`.
     ///
     /// # Safety
     ///
-    /// The block has the shared memory; `row` is one of a tensor, with such a piece when `there`. It belongs to this thread until a
+    /// The block has the shared memory; `row` is one of a tensor, with such a piece. It belongs to this thread until a
     /// barrier behind [`Block::came`].
     #[inline(always)]
-    pub unsafe fn ask(s: u32, there: bool, row: *const E, first: u32) {
+    pub unsafe fn ask(s: u32, row: *const E, first: u32) {
         #[cfg(level_sm_90)]
         // SAFETY: the caller's promise.
         unsafe {
-            copy_x16(Self::raw_at(s), row.wrapping_add(first as usize), there);
+            copy_x16(Self::raw_at(s), row.wrapping_add(first as usize), true);
         }
         #[cfg(not(level_sm_90))]
-        let _ = (s, there, row, first);
+        let _ = (s, row, first);
     }
 
     /// Waits for what this thread asked for.
