@@ -18,8 +18,9 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Near, Tensors, entries};
+use crate::row::block::{self, Block};
+use crate::row::in_pieces;
 use crate::row::lanes::{Lanes, Turns, near};
-use crate::row::{block, in_pieces};
 
 /// Those of the launch.
 #[inline(always)]
@@ -37,7 +38,13 @@ unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
         let mean = row.sum(0, |acc, v| acc + v) / args.k as f32;
         let r = row.sum(1, |acc, v| fma(v - mean, v - mean, acc));
         let r = inv_deviation(r, args.k, args.eps);
-        row.write(|x, w, b| normalise(x - mean, r, w, b));
+        let value = |x, w, b| normalise(x - mean, r, w, b);
+        // As many at once as there are registers for.
+        if E::PIECE == 8 {
+            row.write::<3>(value);
+        } else {
+            row.write::<4>(value);
+        }
     }
 }
 

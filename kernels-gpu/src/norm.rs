@@ -108,13 +108,16 @@ pub trait Held<E: Float> {
     /// Each `which` is used once, in order.
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32;
 
-    /// Writes `value(x, weight, bias)` of the row.
+    /// Writes `value(x, weight, bias)` of the row; one in shared memory asks for what is beside `AT_ONCE` items at a time.
     ///
     /// # Safety
     ///
     /// The output belongs to these threads.
-    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32);
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32);
 }
+
+/// Pieces of the next row that lanes ask for before they work on one.
+const AHEAD: usize = 4;
 
 /// A row in the registers of the lanes of a warp, or of `W` warps.
 pub struct Near<E, const W: u32> {
@@ -134,7 +137,7 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
+        unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
     }
 
     /// Row `m`, for which [`Near::ask`] asked, with the residual added.
@@ -146,7 +149,8 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        let mut raw = unsafe { lanes.load(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
+        let mut raw =
+            unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
         if norm.adds() {
             lanes.own::<E>(&norm.line, |n, first| {
                 // SAFETY: a piece of the row that this lane has.
@@ -173,7 +177,7 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
     }
 
     #[inline(always)]
-    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
         self.lanes.own::<E>(&self.norm.line, |n, first| {
             // SAFETY: a piece of this lane.
             unsafe {
@@ -187,7 +191,7 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
 /// A longer row, in shared memory as far as it fits.
 pub struct Long<E, const T: u32, const ROOM: u32, const PIECES: bool> {
     norm: Norm<E, PIECES>,
-    block: Block<E, T, ROOM, PIECES>,
+    block: Block<E, T, ROOM, PIECES, true>,
 }
 
 impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROOM, PIECES> {
@@ -203,13 +207,46 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
         Self { norm, block }
     }
 
+    /// Whether the row comes by asynchronous copies.
+    #[inline(always)]
+    fn comes(&self) -> bool {
+        Block::<E, T, ROOM, PIECES, true>::COMES && self.block.fits()
+    }
+
+    /// Has the row come, and adds the residual.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Long::new`]; the row fits.
+    #[inline(always)]
+    unsafe fn come(&self, chunk: Chunk) {
+        let norm = &self.norm;
+        self.block.own(chunk, |s| {
+            let first = self.block.element(s);
+            // SAFETY: a piece of this thread.
+            unsafe { Block::<E, T, ROOM, PIECES, true>::ask(s, norm.x.cast_const(), first) };
+        });
+        Block::<E, T, ROOM, PIECES, true>::came();
+        if norm.adds() {
+            // SAFETY: items of this thread.
+            unsafe {
+                let load = |there: bool, first: u32| norm.line.load(there, norm.delta, first);
+                self.block.load::<_, 4>(chunk, [0; 4], load, |s, first, delta| {
+                    let x = Block::<E, T, ROOM, PIECES, true>::raw(s);
+                    Block::<E, T, ROOM, PIECES, true>::put_raw(s, norm.add(first, x, delta));
+                });
+            }
+        }
+        Block::<E, T, ROOM, PIECES, true>::wait();
+    }
+
     /// This thread's items of a chunk, with the residual added unless that was done before: `each(s, first, x)`.
     ///
     /// # Safety
     ///
     /// What was added was written by this thread.
     #[inline(always)]
-    unsafe fn chunk(&self, chunk: Chunk, added: bool, mut each: impl FnMut(u32, u32, Piece)) {
+    unsafe fn chunk(&self, chunk: Chunk, added: bool, mut each: impl FnMut(u32, u32, X4<u32>)) {
         let (norm, line) = (&self.norm, &self.norm.line);
         let (x, adds) = (norm.x.cast_const(), norm.adds() && !added);
         // SAFETY: items of this thread.
@@ -219,18 +256,17 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
                     [line.load(there, x, first), line.load(there, norm.delta, first)]
                 };
                 self.block.load::<_, 2>(chunk, [[0; 4]; 2], load, |s, first, [x, delta]| {
-                    each(s, first, E::widen(norm.add(first, x, delta)));
+                    each(s, first, norm.add(first, x, delta));
                 });
             } else {
                 let load = |there: bool, first: u32| line.load(there, x, first);
-                let each = |s: u32, first: u32, x: X4<u32>| each(s, first, E::widen(x));
                 if !cfg!(level_sm_80) && E::PIECE == 8 {
-                    self.block.load::<_, 2>(chunk, [0; 4], load, each);
+                    self.block.load::<_, 2>(chunk, [0; 4], load, &mut each);
                 } else if (T == LONG_THREADS || !cfg!(level_sm_90)) && E::PIECE == 8 {
                     // There are no registers for more.
-                    self.block.load::<_, 4>(chunk, [0; 4], load, each);
+                    self.block.load::<_, 4>(chunk, [0; 4], load, &mut each);
                 } else {
-                    self.block.load::<_, 8>(chunk, [0; 4], load, each);
+                    self.block.load::<_, 8>(chunk, [0; 4], load, &mut each);
                 }
             }
         }
@@ -247,11 +283,13 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
         // not fit wrote back was written by the thread that reads it again.
         unsafe {
             self.block.chunks(|chunk| {
-                if which == 0 || !self.block.fits() {
+                if which == 0 && self.comes() {
+                    self.come(chunk);
+                } else if which == 0 || !self.block.fits() {
                     self.chunk(chunk, which != 0, |s, _, x| {
-                        Block::<E, T, ROOM, PIECES>::put(s, x);
+                        Block::<E, T, ROOM, PIECES, true>::put_raw(s, x);
                     });
-                    Block::<E, T, ROOM, PIECES>::wait();
+                    Block::<E, T, ROOM, PIECES, true>::wait();
                 }
                 self.block.take(chunk, &mut partials, &step);
                 if !self.block.fits() {
@@ -259,27 +297,27 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
                 }
             });
             if which == 0 {
-                Block::<E, T, ROOM, PIECES>::meet();
+                Block::<E, T, ROOM, PIECES, true>::meet();
             }
             self.block.tree(which, partials)
         }
     }
 
     #[inline(always)]
-    unsafe fn write(&self, value: impl Fn(f32, f32, f32) -> f32) {
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
         let norm = &self.norm;
         // SAFETY: items of this thread.
         unsafe {
             if self.block.fits() {
                 let beside = |there: bool, first: u32| norm.beside(there, first);
                 let chunk = self.block.chunk(0);
-                self.block.load::<_, 4>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
-                    norm.write(first, Block::<E, T, ROOM, PIECES>::get(s), beside, &value);
+                self.block.load::<_, AT_ONCE>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
+                    norm.write(first, Block::<E, T, ROOM, PIECES, true>::get(s), beside, &value);
                 });
             } else {
                 self.block.chunks(|chunk| {
                     self.chunk(chunk, true, |_, first, x| {
-                        norm.write(first, x, norm.beside(true, first), &value);
+                        norm.write(first, E::widen(x), norm.beside(true, first), &value);
                     });
                 });
             }
@@ -351,7 +389,8 @@ macro_rules! entries {
             return;
         }
         let count = if $threads == LONG_THREADS { 1 } else { beside($args.k, 16 / <$element as Float>::PIECE as u32) };
-        let mut rows = block::Rows::<$threads>::new($args.k, count);
+        let blocks = Block::<$element, $threads, $room, true, true>::blocks($args.k);
+        let mut rows = block::Rows::<$threads>::new(blocks, count);
         loop {
             let m = rows.m;
             if !pieces {

@@ -18,8 +18,9 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
 use crate::norm::{Held, Long, Near, Tensors, entries};
+use crate::row::block::{self, Block};
+use crate::row::in_pieces;
 use crate::row::lanes::{Lanes, Turns, near};
-use crate::row::{block, in_pieces};
 
 /// Those of the launch.
 #[inline(always)]
@@ -35,7 +36,7 @@ unsafe fn rmsnorm<E: Float>(args: &Args, mut row: impl Held<E>) {
     // SAFETY: handed on.
     unsafe {
         let r = inv_rms(row.sum(0, |acc, v| fma(v, v, acc)), args.k, args.eps);
-        row.write(|x, w, _| normalise(x, r, w));
+        row.write::<8>(|x, w, _| normalise(x, r, w));
     }
 }
 

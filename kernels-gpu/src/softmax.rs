@@ -6,7 +6,7 @@
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
 use contract::row::LONG;
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, of_block};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, of_block, split};
 use contract::softmax::{
     Args, IN_TURN, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
     shift, term, term_half, visible,
@@ -118,7 +118,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
     #[inline(always)]
     unsafe fn chunk<const T: u32, const ROOM: u32, const AT_ONCE: usize>(
         &self,
-        block: &Block<E, T, ROOM, PIECES>,
+        block: &Block<E, T, ROOM, PIECES, false>,
         chunk: Chunk,
         mut each: impl FnMut(u32, u32, Piece),
     ) {
@@ -242,7 +242,24 @@ impl<E: Float> Row<E, true> {
     #[inline(always)]
     unsafe fn ask<const W: u32>(&self, lanes: Lanes<W>) -> Raw {
         // SAFETY: the caller's promise.
-        unsafe { lanes.load(&self.line, self.row(), self.seen, false, NOTHING) }
+        unsafe { self.part(lanes, false, NOTHING) }
+    }
+
+    /// Those, or the others beside those in `raw`: as many ahead as there are registers for.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    unsafe fn part<const W: u32>(&self, lanes: Lanes<W>, others: bool, raw: Raw) -> Raw {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if E::PIECE == 8 {
+                lanes.load::<_, 4>(&self.line, self.row(), self.seen, others, raw)
+            } else {
+                lanes.load::<_, 0>(&self.line, self.row(), self.seen, others, raw)
+            }
+        }
     }
 
     /// The others beside them.
@@ -253,7 +270,7 @@ impl<E: Float> Row<E, true> {
     #[inline(always)]
     unsafe fn rest<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Raw {
         // SAFETY: the caller's promise.
-        unsafe { lanes.load(&self.line, self.row(), self.seen, true, raw) }
+        unsafe { self.part(lanes, true, raw) }
     }
 
     /// The scores of these lanes' pieces, minus infinity where there are none.
@@ -354,7 +371,7 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
         }
         let bytes = 16 / E::PIECE as u32;
         let count = if T == LONG_THREADS { 1 } else { of_block(args.m, args.k, bytes, IN_TURN) };
-        let mut rows = block::Rows::<T>::new(args.k, count);
+        let mut rows = block::Rows::<T>::new(split(args.k, 4), count);
         loop {
             if !pieces {
                 held_row::<E, T, ROOM, false>(Row::new(args, rows.m));
@@ -376,7 +393,7 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
 unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
     row: Row<E, PIECES>,
 ) {
-    let block = Block::<E, T, ROOM, PIECES>::new(&row.line);
+    let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
     let fits = block.fits();
     let mut top = f32::NEG_INFINITY;
     // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
@@ -386,27 +403,27 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
             row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
                 top = larger::<E, PIECES>(top, v);
                 if fits {
-                    Block::<E, T, ROOM, PIECES>::put(s, v);
+                    Block::<E, T, ROOM, PIECES, false>::put(s, v);
                 }
             });
         });
-        Block::<E, T, ROOM, PIECES>::meet();
+        Block::<E, T, ROOM, PIECES, false>::meet();
         let top = block.max(top);
         let shift = shift(top);
         let mut partials = [0.0; block::MOST];
         block.chunks(|chunk| {
             if !fits {
                 row.chunk::<T, ROOM, 2>(&block, chunk, |s, _, v| {
-                    Block::<E, T, ROOM, PIECES>::put(s, v);
+                    Block::<E, T, ROOM, PIECES, false>::put(s, v);
                 });
             }
             if !row.log {
                 block.own(chunk, |s| {
-                    let v = Block::<E, T, ROOM, PIECES>::get(s);
-                    Block::<E, T, ROOM, PIECES>::put(s, terms::<E, PIECES>(v, shift));
+                    let v = Block::<E, T, ROOM, PIECES, false>::get(s);
+                    Block::<E, T, ROOM, PIECES, false>::put(s, terms::<E, PIECES>(v, shift));
                 });
             }
-            Block::<E, T, ROOM, PIECES>::wait();
+            Block::<E, T, ROOM, PIECES, false>::wait();
             if row.log {
                 block.take(chunk, &mut partials, |acc, v| acc + of_type::<E>(v, shift));
             } else {
@@ -420,7 +437,7 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
         block.chunks(|chunk| {
             if fits {
                 block.own(chunk, |s| {
-                    let v = Block::<E, T, ROOM, PIECES>::get(s);
+                    let v = Block::<E, T, ROOM, PIECES, false>::get(s);
                     row.write(block.element(s), v, shift, closing);
                 });
             } else {

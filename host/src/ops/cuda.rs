@@ -200,7 +200,9 @@ impl CudaBackend {
         unsafe {
             match owner {
                 Owner::Lanes(_) => self.launch::<S>(grid, args),
-                Owner::LongBlock if self.has::<L>() => self.launch::<L>(grid, args),
+                Owner::LongBlock if self.has::<L>() => {
+                    self.launch::<L>([m * L::cluster(&args), 1, 1], args)
+                }
                 Owner::Block | Owner::LongBlock => self.launch::<M>(grid, args),
             }
         }

@@ -158,6 +158,7 @@ impl<B: Backend, T: Float> Pool2d<'_, B, T> {
 #[cfg(feature = "cuda")]
 impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::launch::Kernel;
         use contract::num::RowType;
         use contract::pool2d::{
             Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
@@ -191,11 +192,10 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         };
         let lines = !global && args.lines(size_of::<T>() as u32);
         let channels = (pooling.n * pooling.c) as u64;
+        let staged = if global { args.staged(size_of::<T>() as u32) } else { 0 };
         let threads = match (global, last) {
             // Eight lanes a channel, or several.
-            (true, false) => {
-                (8 * channels).div_ceil(u64::from(args.staged(size_of::<T>() as u32).max(1)))
-            }
+            (true, false) => (8 * channels).div_ceil(u64::from(staged.max(1))),
             (true, true) => channels / piece as u64,
             (false, _) => {
                 let across = if lines { w.out.div_ceil(16 / size_of::<T>() as u32) } else { w.out };
@@ -203,7 +203,13 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 channels / piece as u64 * places
             }
         };
-        let grid = super::cuda::blocks(OP, threads.div_ceil(u64::from(THREADS)))?;
+        let mut blocks = threads.div_ceil(u64::from(THREADS));
+        if staged > 0 {
+            // As many as run at a time: each asks for its next images while it works on some.
+            let at_once = GlobalF32::SPEC.min_blocks_per_sm * cuda.cuda().device().sm_count();
+            blocks = blocks.min(u64::from(at_once));
+        }
+        let grid = super::cuda::blocks(OP, blocks)?;
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of
         // channels are whole and aligned where `piece` says so; `y` is borrowed exclusively.
         unsafe {

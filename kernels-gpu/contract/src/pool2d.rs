@@ -30,11 +30,11 @@ pub const ROWS: u32 = 4;
 /// Shared memory that the images of a block come through, in bytes: [`Args::staged`].
 pub const STAGE_BYTES: u32 = 40 * 1024;
 
-/// Most images of eight lanes that come through it.
-const STAGE_TIMES: u32 = 8;
-
 /// Shared memory behind them, which is read and not used.
-const BEHIND: u32 = 64 * 4;
+const BEHIND: u32 = 32 * 4;
+
+/// Most images of eight lanes that come through it.
+pub const STAGE_TIMES: u32 = 8;
 
 /// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
 pub const MAX_SIDE: usize = 1 << 24;

@@ -1,7 +1,8 @@
 //! How the families that reduce rows spread them over threads: softmax, layernorm, rmsnorm.
 //!
 //! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers, longer ones of up to 8,192 elements in those of
-//! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory as `f32`; those that do not fit there pass through it in chunks, and
+//! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory, as `f32` or, in families that change nothing
+//! before the first sum, as they are stored; those that do not fit there pass through it in chunks, and
 //! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
 //! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
 //!
@@ -54,14 +55,15 @@ pub const SHORT: u32 = 1024;
 /// Most elements of a row in the shared memory of a block of [`MIDDLE_THREADS`].
 pub const MIDDLE: u32 = 8192;
 
-/// Most elements in the shared memory of a block of [`LONG_THREADS`], from sm_90.
+/// Most words of elements in the shared memory of a block of [`LONG_THREADS`], from sm_90.
 pub const LONG: u32 = 56 * 1024;
 
-/// Blocks of [`LONG_THREADS`] that share a row of `k` elements: so many that several rows fit on a multiprocessor,
-/// since a row that is loaded and one that is written then overlap.
+/// Blocks of [`LONG_THREADS`] that share a row of `k` elements that wait in `held` bytes each: so many that several rows fit on a
+/// multiprocessor, since a row that is loaded and one that is written then overlap.
 #[inline(always)]
-pub const fn split(k: u32) -> u32 {
-    match k {
+pub const fn split(k: u32, held: u32) -> u32 {
+    let words = if held == 2 { k.div_ceil(2) } else { k };
+    match words {
         0..=16384 => 1,
         16385..=32768 => 2,
         32769..=65536 => 4,
@@ -134,27 +136,21 @@ pub const fn turns(m: u32, k: u32, lanes: u32, bytes: u32) -> u32 {
 pub const fn grid(m: u32, k: u32, bytes: u32, owner: Owner, in_turn: bool) -> [u32; 3] {
     let blocks = match owner {
         Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, k, lanes, bytes)),
-        Owner::Block => m.div_ceil(of_block(m, k, bytes, in_turn)),
-        Owner::LongBlock => m * split(k),
+        Owner::Block | Owner::LongBlock => m.div_ceil(of_block(m, k, bytes, in_turn)),
     };
     [blocks, 1, 1]
 }
 
-/// Shared memory of a launch over rows of `k` elements, in blocks with room for `room`, `blocks` of a row.
-pub const fn smem_of(k: u32, room: u32, blocks: u32) -> u32 {
-    let own = k.div_ceil(256) * (256 / blocks);
-    smem_bytes(if blocks == 1 && k < room {
-        k.next_multiple_of(8)
-    } else if own < room {
-        own
-    } else {
-        room
-    })
+/// Shared memory of a launch over rows of `k` elements that wait in `held` bytes each, in blocks with room for `room` words, `blocks` of a row.
+pub const fn smem_of(k: u32, room: u32, blocks: u32, held: u32) -> u32 {
+    let own = if blocks == 1 { k.next_multiple_of(8) } else { k.div_ceil(256) * (256 / blocks) };
+    let words = own.div_ceil(4 / held);
+    smem_bytes(if words < room { words } else { room })
 }
 
 /// The kernels of a family, one for each owner of a row and each element.
 macro_rules! kernels {
-    ($($short:ident $middle:ident $long:ident $symbols:expr, $doc:literal;)*) => {$(
+    ($($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, ".")]
         pub enum $short {}
 
@@ -175,7 +171,7 @@ macro_rules! kernels {
                 .with_min_blocks(5);
 
             fn smem_bytes(args: &Args) -> u32 {
-                crate::row::smem_of(args.k, crate::row::MIDDLE, 1)
+                crate::row::smem_of(args.k, crate::row::MIDDLE, 1, 4)
             }
         }
 
@@ -190,11 +186,11 @@ macro_rules! kernels {
                 .with_min_blocks(4);
 
             fn smem_bytes(args: &Args) -> u32 {
-                crate::row::smem_of(args.k, crate::row::LONG, crate::row::split(args.k))
+                crate::row::smem_of(args.k, crate::row::LONG, Self::cluster(args), $held)
             }
 
             fn cluster(args: &Args) -> u32 {
-                crate::row::split(args.k)
+                crate::row::split(args.k, $held)
             }
         }
     )*};
@@ -215,7 +211,7 @@ mod tests {
         assert_eq!(lanes(1024), [Owner::Lanes(32), Owner::Lanes(32)]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
-        assert_eq!(grid(3, 40_000, 4, Owner::LongBlock, true), [12, 1, 1]);
+        assert_eq!(grid(3, 40_000, 4, Owner::LongBlock, true), [3, 1, 1]);
         assert_eq!(grid(100, 64, 2, Owner::Lanes(2), true), [1, 1, 1]);
         assert_eq!(grid(1 << 20, 64, 4, Owner::Lanes(4), true), [2048, 1, 1]);
         assert_eq!(grid(101, 2000, 2, Owner::Block, true), [51, 1, 1]);
@@ -223,10 +219,14 @@ mod tests {
         assert_eq!(grid(8192, 4096, 2, Owner::Block, true), [2048, 1, 1]);
         assert_eq!(grid(8192, 4096, 2, Owner::Block, false), [8192, 1, 1]);
         assert_eq!(of_block(1 << 20, 2048, 2, true), 16);
-        for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
-            let own = k.div_ceil(256) * (256 / split(k));
-            assert!(own <= LONG && smem_of(k, LONG, split(k)) >= smem_bytes(k.div_ceil(split(k))));
+        for (held, room) in [(4, LONG), (2, 2 * LONG)] {
+            for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
+                let blocks = split(k, held);
+                let own = k.div_ceil(256) * (256 / blocks);
+                let least = SCRATCH_BYTES + held * k.div_ceil(blocks);
+                assert!(own <= room && smem_of(k, LONG, blocks, held) >= least);
+            }
         }
-        assert_eq!(smem_of(1 << 20, LONG, 8), smem_bytes(LONG));
+        assert_eq!(smem_of(1 << 20, LONG, 8, 4), smem_bytes(LONG));
     }
 }

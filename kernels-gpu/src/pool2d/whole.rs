@@ -1,13 +1,15 @@
 //! Whole images: eight lanes a channel, lane `l` partial `l` (channels first), or a thread a piece of channels
 //! (channels last).
 
-use contract::pool2d::{Args, THREADS};
+use contract::pool2d::{Args, STAGE_BYTES, STAGE_TIMES, THREADS};
 
 use super::{BATCH, Taken, divide, thread};
 use crate::arch::float::maximum;
-use crate::arch::mem::{ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
 use crate::arch::shared::dynamic_shared_mem;
-use crate::arch::thread::{block_idx_x, opaque, opaque_u64, sync_threads, thread_idx_x};
+use crate::arch::thread::{
+    block_idx_x, grid_dim_x, opaque, opaque_u64, sync_threads, thread_idx_x,
+};
 use crate::arch::warp::shuffle_xor;
 use crate::float::{Float, Piece};
 
@@ -82,83 +84,127 @@ unsafe fn finish<E: Float, const AVG: bool>(mut value: f32, image: u64, y: *mut 
 }
 
 /// Eight lanes a channel, with the images of the block in its shared memory: side by side they are whole pieces of 16
-/// bytes, which one is not.
+/// bytes, which one is not. The next ones are asked for before these are worked on.
 ///
 /// # Safety
 ///
-/// As for [`whole`], where [`Args::staged`] holds.
+/// As for [`whole`], where [`Args::staged`] holds; the grid may have fewer blocks than that takes.
 #[inline(always)]
 unsafe fn staged<E: Float, const AVG: bool>(args: &Args, times: u32, x: *const E, y: *mut E) {
-    let most = THREADS / 8 * times;
-    let image = args.h.len * args.w.len;
-    let first = u64::from(block_idx_x()) * u64::from(most);
-    let left = u64::from(args.images) * u64::from(args.channels) - first;
-    let planes = if left < u64::from(most) { left as u32 } else { most };
-    let x = x.wrapping_add(first as usize * image as usize);
-    let (len, piece) = (planes * image, E::PIECE as u32);
+    let (most, image) = (THREADS / 8 * times, args.h.len * args.w.len);
+    let all = u64::from(args.images) * u64::from(args.channels);
+    let piece = E::PIECE as u32;
     let held = dynamic_shared_mem::<u32>();
-    let mut at = thread_idx_x() * piece;
-    while at < len {
-        let place = |i: usize| at + THREADS * piece * i as u32;
-        let mut raw = [[0; 4]; AHEAD];
-        let mut i = 0;
-        while i < AHEAD {
-            let p = x.wrapping_add(place(i) as usize);
+    // Planes from `first` on, and their first element.
+    let planes = |first: u64| {
+        let left = all.saturating_sub(first);
+        let planes = if left < u64::from(most) { left as u32 } else { most };
+        (planes, x.wrapping_add(first as usize * image as usize))
+    };
+    let place = |i: usize| (thread_idx_x() + THREADS * i as u32) * piece;
+    let ask = |first: u64| -> [X4<u32>; AHEAD] {
+        let (planes, x) = planes(first);
+        core::array::from_fn(|i| {
+            let there = place(i) + piece <= planes * image;
             // SAFETY: a piece of these images, aligned to 16.
-            raw[i] = unsafe { ld_or_zero_x4(place(i) + piece <= len, p.cast()) };
-            i += 1;
-        }
-        let mut i = 0;
-        while i < AHEAD {
-            if place(i) < len {
-                if place(i) + piece > len {
-                    // SAFETY: the elements of the last images.
-                    raw[i] =
-                        unsafe { E::gather(x.wrapping_add(place(i) as usize), len - place(i)) };
+            unsafe { ld_or_zero_x4(there, x.wrapping_add(place(i) as usize).cast()) }
+        })
+    };
+    let mut first = u64::from(block_idx_x()) * u64::from(most);
+    let mut next = ask(first);
+    while first < all {
+        let (planes, x) = planes(first);
+        let len = planes * image;
+        // SAFETY: the block has memory for its images, in whole pieces; the last one may have fewer elements.
+        unsafe {
+            let mut i = 0;
+            while i < AHEAD {
+                if place(i) + piece <= len {
+                    held.byte_add(place(i) * (16 / piece)).write_x4(next[i]);
                 }
-                // SAFETY: the block has memory for its images, in whole pieces.
-                unsafe { held.byte_add(place(i) * (16 / piece)).write_x4(raw[i]) };
+                i += 1;
             }
-            i += 1;
-        }
-        at = opaque(place(AHEAD));
-    }
-    sync_threads();
-    let lane = thread_idx_x() % 8;
-    let mut plane = thread_idx_x() / 8;
-    while plane < most {
-        // Lanes without a plane stay for the shuffles.
-        let image = if plane < planes { image } else { 0 };
-        let own = held.byte_add((plane * image + lane) * (16 / piece));
-        let mut value = if AVG { 0.0 } else { f32::NEG_INFINITY };
-        let mut tap = 0;
-        while tap + lane < image {
-            let own = own.byte_add(tap * (16 / piece));
-            let mut u = 0;
-            while u < BATCH as u32 {
-                // SAFETY: a tap, or what lies behind the images in the memory of the block.
-                let bits = unsafe {
-                    match E::PIECE {
-                        4 => own.add(8 * u).read(),
-                        _ => u32::from(own.byte_add(16 * u).cast::<u16>().read_u16()),
-                    }
-                };
-                let v = E::widen([bits, 0, 0, 0])[0];
-                let new = if AVG { value + v } else { maximum(value, v) };
-                value = if tap + lane + 8 * u < image { new } else { value };
-                u += 1;
+            let whole = len / piece * piece;
+            if whole < len && thread_idx_x() == 0 {
+                let rest = E::gather(x.wrapping_add(whole as usize), len - whole);
+                held.byte_add(whole * (16 / piece)).write_x4(rest);
             }
-            tap = opaque(tap + 8 * BATCH as u32);
         }
-        let y = y.wrapping_add(first as usize + plane as usize);
-        // SAFETY: the output of these lanes.
-        unsafe { finish::<E, AVG>(value, u64::from(image), y) };
-        plane = opaque(plane + THREADS / 8);
+        sync_threads();
+        let after = first + u64::from(grid_dim_x()) * u64::from(most);
+        next = ask(after);
+        // SAFETY: the images are there; their outputs belong to this block.
+        unsafe { each_plane::<E, AVG>(image, times, planes, y.wrapping_add(first as usize)) };
+        sync_threads();
+        first = opaque_u64(after);
     }
 }
 
-/// Pieces of a thread that are asked for before the first is put down.
-const AHEAD: usize = 8;
+/// The outputs of so many planes that wait in shared memory, `times` of eight lanes.
+///
+/// # Safety
+///
+/// The planes are there; `y` is the output of the first.
+#[inline(always)]
+unsafe fn each_plane<E: Float, const AVG: bool>(image: u32, times: u32, planes: u32, y: *mut E) {
+    let held = dynamic_shared_mem::<u32>();
+    let (lane, plane) = (thread_idx_x() % 8, thread_idx_x() / 8);
+    let bytes = 16 / E::PIECE as u32;
+    let own = held.byte_add((plane * image + lane) * bytes);
+    let mut values = [if AVG { 0.0 } else { f32::NEG_INFINITY }; TIMES];
+    let mut tap = 0;
+    while tap + lane < image {
+        let mut i = 0;
+        while i < TIMES {
+            if (i as u32) < times {
+                let own = own.byte_add((THREADS / 8 * image * i as u32 + tap) * bytes);
+                let mut u = 0;
+                while u < TAPS {
+                    let at = own.byte_add(8 * u * bytes);
+                    let inside = tap + lane + 8 * u < image;
+                    // SAFETY: a tap; that of a plane behind the last one is not used.
+                    let bits = unsafe {
+                        if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() }
+                    };
+                    let v = E::widen([bits, 0, 0, 0])[0];
+                    let new = if AVG { values[i] + v } else { maximum(values[i], v) };
+                    values[i] = if inside { new } else { values[i] };
+                    u += 1;
+                }
+            }
+            i += 1;
+        }
+        tap = opaque(tap + 8 * TAPS);
+    }
+    // The lanes share the planes in halves: plane `i` goes to lane `i`, and the tree over its partials with it.
+    let mut len = TIMES;
+    while len > 1 {
+        len /= 2;
+        let upper = lane as usize & len != 0;
+        let mut i = 0;
+        while i < len {
+            let (low, high) = (values[i], values[i + len]);
+            let other = shuffle_xor(if upper { low } else { high }, len as u32);
+            let keep = if upper { high } else { low };
+            values[i] = if AVG { keep + other } else { maximum(keep, other) };
+            i += 1;
+        }
+    }
+    let plane = plane + THREADS / 8 * lane;
+    if plane < planes {
+        let value = if AVG { values[0] / image as f32 } else { values[0] };
+        // SAFETY: the output of this thread.
+        unsafe { E::store(y.wrapping_add(plane as usize), value) };
+    }
+}
+
+/// Pieces of a thread that are asked for at once: all of those in shared memory.
+const AHEAD: usize = (STAGE_BYTES / (16 * THREADS)) as usize;
+/// Taps of a lane at a time.
+const TAPS: u32 = 4;
+/// Images of eight lanes.
+const TIMES: usize = STAGE_TIMES as usize;
+const _: () = assert!(TIMES == 8);
 
 /// Taps `first, first + STEP, ...` of a whole image. With a step of 8 all lie in one partial: that of slot 0.
 #[inline(always)]

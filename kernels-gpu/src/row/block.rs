@@ -4,6 +4,9 @@
 //!
 //! Threads load, change and write items. For a sum, the first threads then walk over elements
 //! `p, p + 256, ...`, which are a partial. Partials and maxima go to every block of the cluster.
+//!
+//! Rows that nothing is done to before the first sum wait as they are stored (`RAW`): in 16 bits in half the room, and where they are in
+//! pieces they come by asynchronous copies, all of a row at once.
 
 use core::marker::PhantomData;
 
@@ -12,7 +15,10 @@ use contract::row::{LONG_THREADS, MIDDLE, SCRATCH_BYTES, split};
 
 use super::{Line, width};
 #[cfg(level_sm_90)]
+use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+#[cfg(level_sm_90)]
 use crate::arch::cluster::{arrive_cluster, sync_cluster, wait_cluster, write_to};
+use crate::arch::mem::X4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
@@ -32,9 +38,10 @@ struct Columns {
     bits: u32,
 }
 
-/// A row that belongs to a block of `T` threads with room for `ROOM` elements, or the block's part of it.
+/// A row that belongs to a block of `T` threads with room for `ROOM` words, or the block's part of it. It may wait as it is stored
+/// where that is `RAW`.
 #[derive(Clone, Copy)]
-pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool> {
+pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: bool> {
     /// Elements of this block.
     len: u32,
     columns: Columns,
@@ -49,11 +56,11 @@ pub struct Rows<const T: u32> {
 }
 
 impl<const T: u32> Rows<T> {
-    /// `count` rows of `k` elements.
+    /// `count` rows, or of [`LONG_THREADS`] the one that is shared by so many `blocks`.
     #[inline(always)]
-    pub fn new(k: u32, count: u32) -> Self {
+    pub fn new(blocks: u32, count: u32) -> Self {
         if T == LONG_THREADS {
-            return Self { m: block_idx_x() >> split(k).trailing_zeros(), left: 1 };
+            return Self { m: block_idx_x() >> blocks.trailing_zeros(), left: 1 };
         }
         Self { m: block_idx_x() * count, left: count }
     }
@@ -81,11 +88,21 @@ pub struct Chunk {
     len: u32,
 }
 
-impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, ROOM, PIECES> {
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: bool>
+    Block<E, T, ROOM, PIECES, RAW>
+{
     /// A warp has the row.
     const WARP: bool = T == LANES;
     /// A cluster has the row.
     const SHARED: bool = T == LONG_THREADS && cfg!(level_sm_90);
+    /// The row comes by asynchronous copies where it fits: [`Block::ask`].
+    pub const COMES: bool = RAW && Self::SHARED && PIECES;
+    /// Whether it waits in 16 bits an element.
+    const HALVES: bool = RAW && Self::SHARED && E::PIECE == 8;
+    /// Bytes of a held element.
+    const HELD: u32 = if Self::HALVES { 2 } else { 4 };
+    /// Most elements that are held.
+    const CAP: u32 = ROOM * 4 / Self::HELD;
     /// All rows are one chunk: where there are blocks with more room, others have no longer rows.
     const ONE: bool = Self::WARP || ROOM == MIDDLE && cfg!(level_sm_90);
     /// Partials of a thread that has some.
@@ -102,13 +119,19 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
         if Self::SHARED {
             #[cfg(level_sm_90)]
             arrive_cluster();
-            columns.bits = 8 - split(line.k).trailing_zeros();
+            columns.bits = 8 - Self::blocks(line.k).trailing_zeros();
             let width = 1 << columns.bits;
             columns.first = (block_idx_x() << columns.bits) % P;
             let rest = (line.k % P).saturating_sub(columns.first);
             len = (line.k / P << columns.bits) + if rest < width { rest } else { width };
         }
         Self { len, columns, element: PhantomData }
+    }
+
+    /// How many blocks have a row of `k` elements.
+    #[inline(always)]
+    pub fn blocks(k: u32) -> u32 {
+        if Self::SHARED { split(k, Self::HELD) } else { 1 }
     }
 
     /// Waits until all blocks of the row run, before the first [`Block::max`] or [`Block::tree`].
@@ -153,14 +176,14 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     /// Whether all of the row fits.
     #[inline(always)]
     pub fn fits(&self) -> bool {
-        Self::ONE || self.len <= ROOM
+        Self::ONE || self.len <= Self::CAP
     }
 
     /// The chunk from element `start` on.
     #[inline(always)]
     pub fn chunk(&self, start: u32) -> Chunk {
         let left = self.len - start;
-        Chunk { start, len: if Self::ONE || left < ROOM { left } else { ROOM } }
+        Chunk { start, len: if Self::ONE || left < Self::CAP { left } else { Self::CAP } }
     }
 
     /// Runs `body` on every chunk of the row.
@@ -172,7 +195,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
         let mut start = 0;
         while start < self.len {
             body(self.chunk(start));
-            start = opaque(start + ROOM);
+            start = opaque(start + Self::CAP);
         }
     }
 
@@ -180,7 +203,95 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     /// other group of four threads: a quarter of a warp then reaches all banks once.
     #[inline(always)]
     fn swap(s: u32) -> u32 {
-        if Self::WIDTH == 8 { 4 * ((s / 32) % 2) } else { 0 }
+        if Self::WIDTH == 8 && !Self::HALVES { 4 * ((s / 32) % 2) } else { 0 }
+    }
+
+    /// Where held element `s` is that waits as it is stored.
+    #[inline(always)]
+    fn raw_at(s: u32) -> Shared<u32> {
+        Self::held().cast().byte_add(Self::HELD * s)
+    }
+
+    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`.
+    ///
+    /// # Safety
+    ///
+    /// The block has the shared memory; `row` is one of a tensor, with such a piece. It belongs to this thread until a
+    /// barrier behind [`Block::came`].
+    #[inline(always)]
+    pub unsafe fn ask(s: u32, row: *const E, first: u32) {
+        #[cfg(level_sm_90)]
+        // SAFETY: the caller's promise.
+        unsafe {
+            copy_x16(Self::raw_at(s), row.wrapping_add(first as usize), true);
+        }
+        #[cfg(not(level_sm_90))]
+        let _ = (s, row, first);
+    }
+
+    /// Waits for what this thread asked for.
+    #[inline(always)]
+    pub fn came() {
+        #[cfg(level_sm_90)]
+        {
+            commit_group();
+            wait_group::<0>();
+        }
+    }
+
+    /// The item at element `s` of a chunk that waits as it is stored.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::get`].
+    #[inline(always)]
+    pub unsafe fn raw(s: u32) -> X4<u32> {
+        // SAFETY: one of the held items.
+        unsafe {
+            if Self::WIDTH == 1 && Self::HALVES {
+                [u32::from(Self::raw_at(s).cast::<u16>().read_u16()), 0, 0, 0]
+            } else if Self::WIDTH == 1 {
+                [Self::raw_at(s).read(), 0, 0, 0]
+            } else {
+                Self::raw_at(s).read_x4()
+            }
+        }
+    }
+
+    /// Puts down the item at element `s` of a chunk, which comes as it is stored.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::put`].
+    #[inline(always)]
+    pub unsafe fn put_raw(s: u32, raw: X4<u32>) {
+        // SAFETY: handed on; one of the held items.
+        unsafe {
+            if !Self::HALVES {
+                Self::put(s, E::widen(raw));
+            } else if Self::WIDTH == 1 {
+                Self::raw_at(s).cast::<u16>().write_u16(raw[0] as u16);
+            } else {
+                Self::raw_at(s).write_x4(raw);
+            }
+        }
+    }
+
+    /// One held element.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::get`].
+    #[inline(always)]
+    unsafe fn one(at: Shared<f32>) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if Self::HALVES {
+                E::widen([u32::from(at.cast::<u16>().read_u16()), 0, 0, 0])[0]
+            } else {
+                at.read()
+            }
+        }
     }
 
     /// Puts down the item at element `s` of a chunk.
@@ -211,6 +322,10 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
     /// After [`Block::put`] of this thread, or of any and a barrier.
     #[inline(always)]
     pub unsafe fn get(s: u32) -> Piece {
+        if Self::HALVES {
+            // SAFETY: handed on.
+            return E::widen(unsafe { Self::raw(s) });
+        }
         let (at, swap) = (Self::held().add(s), Self::swap(s));
         let mut out = [0.0; 8];
         // SAFETY: one of the held items.
@@ -311,11 +426,13 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
             let read = |s: u32| {
                 let at = own + s;
                 // SAFETY: a held element.
-                unsafe { Self::held().add(at ^ Self::swap(at)).read() }
+                unsafe { Self::one(Self::held().byte_add(Self::HELD * (at ^ Self::swap(at)))) }
             };
             // What is added to a place is the same in every other row of columns, and in all where they are 64 and more.
-            let ahead =
-                |s: u32| Self::held().add(((own + s) ^ Self::swap(own + s)).wrapping_sub(s));
+            let ahead = |s: u32| {
+                let at = ((own + s) ^ Self::swap(own + s)).wrapping_sub(s);
+                Self::held().byte_add(Self::HELD.wrapping_mul(at))
+            };
             let both = [ahead(0), ahead(stride)];
             let mut acc = partials[part];
             let mut s = 0;
@@ -323,8 +440,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Block<E, T, RO
                 let mut values = [0.0; SLOTS];
                 let mut i = 0;
                 while i < SLOTS {
+                    let at = both[i % 2].byte_add(Self::HELD * (s + stride * i as u32));
                     // SAFETY: a held element.
-                    values[i] = unsafe { both[i % 2].add(s + stride * i as u32).read() };
+                    values[i] = unsafe { Self::one(at) };
                     i += 1;
                 }
                 let mut i = 0;

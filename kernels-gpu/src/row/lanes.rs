@@ -33,11 +33,6 @@ pub type Raw = [X4<u32>; MOST];
 /// Nothing of a row.
 pub const NOTHING: Raw = [[0; 4]; MOST];
 
-/// Pieces of the next row that these lanes ask for before they work on one: as many as there are registers for.
-const fn ahead<E: Float>() -> usize {
-    if E::PIECE == 8 { 4 } else { 0 }
-}
-
 /// The rows of some lanes, one after the other.
 #[derive(Clone, Copy)]
 pub struct Turns {
@@ -199,14 +194,14 @@ impl<const WARPS: u32> Lanes<WARPS> {
         });
     }
 
-    /// Loads the pieces of `row` that this lane has, as far as `seen`, zeros elsewhere: the first ones, which the lanes ask for
-    /// ahead, or the others beside those in `raw`.
+    /// Loads the pieces of `row` that this lane has, as far as `seen`, zeros elsewhere: the first `AHEAD`, which the lanes ask for
+    /// before they work on the row in front, or the others beside those in `raw`.
     ///
     /// # Safety
     ///
     /// As for [`Line::load`].
     #[inline(always)]
-    pub unsafe fn load<E: Float>(
+    pub unsafe fn load<E: Float, const AHEAD: usize>(
         &self,
         line: &Line<true>,
         row: *const E,
@@ -217,7 +212,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         let seen = if line.k == 0 { 0 } else { seen };
         let end = if seen < self.end { seen } else { self.end };
         self.each::<E>(|n, first| {
-            if others == (n >= ahead::<E>()) {
+            if others == (n >= AHEAD) {
                 // SAFETY: the caller's promise.
                 raw[n] = unsafe { line.load(first < end, row, first) };
             }
