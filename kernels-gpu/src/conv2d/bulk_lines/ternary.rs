@@ -108,8 +108,19 @@ impl Form for Ternary {
     unsafe fn weights(args: &TernaryLines, _: u64, room: Room, part: Part, thread: u32) {
         let (row, block) = (thread / 2, thread % 2);
         let (from, there) = (core::ptr::null(), false);
-        let mut codes =
-            Codes { args, room, part, row, block, index: 0, from, there, round: 0, step: 0, left: 0 };
+        let mut codes = Codes {
+            args,
+            room,
+            part,
+            row,
+            block,
+            index: 0,
+            from,
+            there,
+            round: 0,
+            step: 0,
+            left: 0,
+        };
         codes.start(part.first);
         // SAFETY: the kernel's contract, here and below.
         let mut ahead: [X4<u32>; AHEAD] = core::array::from_fn(|_| unsafe { codes.next() });
