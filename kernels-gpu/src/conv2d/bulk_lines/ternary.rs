@@ -32,9 +32,13 @@ struct Codes<'a> {
     args: &'a TernaryLines,
     room: Room,
     part: Part,
+    /// Its row of a tile, and which of the two blocks of a step.
     row: u32,
     block: u32,
+    /// The tile, the codes of its row and whether there are any.
     index: u32,
+    from: *const u32,
+    there: bool,
     round: u32,
     step: u32,
     left: u32,
@@ -48,19 +52,16 @@ impl Codes<'_> {
     /// The kernel's contract.
     #[inline(always)]
     unsafe fn next(&mut self) -> X4<u32> {
-        let (base, walk, g) = (&self.args.base, &self.args.walk, &self.args.base.geometry);
+        let (walk, g) = (&self.args.walk, &self.args.base.geometry);
         if self.index >= self.part.end || self.left == 0 {
             return [0; 4];
         }
-        let tile = Tile::of(walk, self.index, 0);
-        let (of_group, block) = (tile.column0 + self.row, 2 * self.round + self.block);
+        let block = 2 * self.round + self.block;
         // SAFETY: a step of the table.
         let [_, tap] = unsafe { self.room.step(self.step) };
-        let row = (tile.group * g.k + of_group) as usize * base.row_words as usize;
-        let at = row + (tap * (g.c / 64) + block) as usize * 4;
-        let from = base.w.as_ptr().cast_const().wrapping_add(at);
+        let from = self.from.wrapping_add((tap * (g.c / 64) + block) as usize * 4);
         // SAFETY: 64 codes of a packed row, aligned to 16 bytes.
-        let codes = unsafe { ld_or_zero_x4(of_group < g.k && 64 * block < g.c, from.cast()) };
+        let codes = unsafe { ld_or_zero_x4(self.there && 64 * block < g.c, from.cast()) };
         self.step += 1;
         if self.step == walk.round {
             (self.round, self.step) = (self.round + 1, 0);
@@ -75,10 +76,16 @@ impl Codes<'_> {
     /// Turns to a tile.
     #[inline(always)]
     fn start(&mut self, index: u32) {
-        let (begins, round) = (self.part.begins, self.args.walk.round);
+        let (base, walk) = (&self.args.base, &self.args.walk);
+        let (begins, round) = (self.part.begins, walk.round);
         self.index = index;
         (self.round, self.step) = (begins / round, begins % round);
         self.left = self.part.ends - begins;
+        let tile = Tile::of(walk, index, 0);
+        let of_group = tile.column0 + self.row;
+        let row = (tile.group * base.geometry.k + of_group) as usize * base.row_words as usize;
+        self.from = base.w.as_ptr().cast_const().wrapping_add(row);
+        self.there = of_group < base.geometry.k;
     }
 }
 
@@ -100,24 +107,32 @@ impl Form for Ternary {
     #[inline(always)]
     unsafe fn weights(args: &TernaryLines, _: u64, room: Room, part: Part, thread: u32) {
         let (row, block) = (thread / 2, thread % 2);
-        let mut codes =
-            Codes { args, room, part, row, block, index: 0, round: 0, step: 0, left: 0 };
+        let (from, there) = (core::ptr::null(), false);
+        let mut codes = Codes {
+            args,
+            room,
+            part,
+            row,
+            block,
+            index: 0,
+            from,
+            there,
+            round: 0,
+            step: 0,
+            left: 0,
+        };
         codes.start(part.first);
         // SAFETY: the kernel's contract, here and below.
         let mut ahead: [X4<u32>; AHEAD] = core::array::from_fn(|_| unsafe { codes.next() });
-        let mut turn = Turn::FIRST;
-        let mut index = part.first;
-        while index < part.end {
-            let mut left = part.ends - part.begins;
-            while left > 0 {
-                let words = ahead[0];
-                let mut i = 1;
-                while i < AHEAD {
-                    ahead[i - 1] = ahead[i];
-                    i += 1;
-                }
+        let (mut turn, mut index, mut left) = (Turn::FIRST, part.first, part.ends - part.begins);
+        // Steps come in as many as are ahead: codes that were handed on from register to register would be
+        // waited for there.
+        'all: while index < part.end && left > 0 {
+            let mut place = 0;
+            while place < AHEAD {
+                let words = ahead[place];
                 // SAFETY: as above.
-                ahead[AHEAD - 1] = unsafe { codes.next() };
+                ahead[place] = unsafe { codes.next() };
                 // SAFETY: the barriers were made; once for each phase of the place.
                 unsafe { mbarrier::wait(room.weights_empty(turn), turn.parity ^ 1) };
                 let to = room.weights(turn);
@@ -133,8 +148,14 @@ impl Form for Ternary {
                 unsafe { mbarrier::arrive(room.weights_full(turn)) };
                 turn = turn.next(WEIGHT_STAGES);
                 left -= 1;
+                if left == 0 {
+                    (index, left) = (index + part.step, part.ends - part.begins);
+                    if index >= part.end {
+                        break 'all;
+                    }
+                }
+                place += 1;
             }
-            index += part.step;
         }
     }
 
