@@ -8,7 +8,8 @@ use contract::launch::Kernel;
 use contract::sparse::{BLOCK, LinearArgs, PERIOD, ROWS, WAYS, groups, steps};
 #[cfg(level_sm_90a)]
 use contract::sparse::{
-    SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Wide,
+    SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Short,
+    SparseBf16Bulk16Wide,
 };
 #[cfg(not(level_sm_90a))]
 use contract::sparse::{
@@ -75,7 +76,7 @@ unsafe fn linear_mma<
         let of = |r: usize| (group(r).min(last) * WAYS as u32 + way) as usize * tiles as usize;
         // SAFETY: the warp's tiles.
         let mut streams =
-            unsafe { S::new(args, core::array::from_fn(|r| of(r) + begin as usize), count) };
+            unsafe { S::new(args, core::array::from_fn(|r| of(r) + begin as usize), count, part) };
         // The weights are constants: what came before this kernel may still run.
         launch_dependents();
         dependency_wait();
@@ -195,7 +196,7 @@ pub(super) unsafe fn finish<const NT: usize>(
     sync_threads();
     let mut j = 0;
     while j < 4 * NT {
-        // SAFETY: 8 KiB and less of the streams' memory, behind a barrier.
+        // SAFETY: the streams' memory, which is no less, behind a barrier.
         unsafe { place(warp, j as u32).write(acc[j / 4][j % 4]) };
         j += 1;
     }
@@ -248,5 +249,6 @@ entries! {
     sparse_bf16_bulk8 SparseBf16Bulk8 Bulk 1 1 1 8;
     sparse_bf16_bulk8_short SparseBf16Bulk8Short Bulk 1 1 4 4;
     sparse_bf16_bulk16 SparseBf16Bulk16 Bulk 2 2 1 4;
+    sparse_bf16_bulk16_short SparseBf16Bulk16Short Bulk 2 2 4 3;
     sparse_bf16_bulk16_wide SparseBf16Bulk16Wide Bulk 2 2 2 3;
 }

@@ -133,6 +133,12 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     }
 }
 
+/// Whether a block has the shared memory for its launch.
+#[cfg(feature = "cuda")]
+fn fits<K: contract::launch::Kernel>(args: &K::Args) -> bool {
+    K::smem_bytes(args) <= K::SPEC.smem_bytes
+}
+
 /// Columns from which rows are long: measured on one H200 at 4,096 and 28,672, see the page of the family.
 #[cfg(feature = "cuda")]
 const LONG: usize = 16_384;
@@ -149,26 +155,33 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         cuda: &crate::ops::CudaBackend,
         args: contract::sparse::LinearArgs,
     ) -> Result<(), OpError> {
-        use contract::sparse as kernels;
+        use contract::launch::Kernel;
+        use contract::sparse::{
+            self as kernels, SparseBf16Bulk16Short as Short, SparseBf16Bulk16Wide as Wide,
+        };
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
         let ([across, down, _], eight) = (grid(16), grid(8));
         let sixteen = [across.div_ceil(kernels::BULK16_GROUPS), down, 1];
-        let args = kernels::LinearArgs { ring: kernels::bulk_bytes(self.most), ..args };
-        let (few, long) = (self.most <= kernels::FEW_UNITS, self.k >= LONG);
-        let wide = few || !long && self.most <= kernels::WIDE_UNITS;
+        let args = kernels::LinearArgs { ring: kernels::place_bytes(self.most), ..args };
+        let long = self.k >= LONG;
+        let sms = cuda.cuda().device().info().sm_count;
+        // Where there is a multiprocessor for each block, its warps are as many as it can have.
+        let at_once = u64::from(sixteen[0]) * u64::from(down) <= u64::from(sms);
+        let most = if at_once { Wide::SPEC.smem_bytes } else { kernels::ONE_OF_TWO };
         // SAFETY: the caller's promise.
         unsafe {
             // Two groups of rows share what a warp loads of sixteen inputs: with five to eight inputs too
             // that is worth more than warps, where rows are long.
             match args.m {
                 0..=8 if args.m <= 4 || !long => {
-                    if few {
+                    if fits::<kernels::SparseBf16Bulk8Short>(&args) {
                         cuda.launch::<kernels::SparseBf16Bulk8Short>(eight, args)
                     } else {
                         cuda.launch::<kernels::SparseBf16Bulk8>(eight, args)
                     }
                 }
-                _ if wide => cuda.launch::<kernels::SparseBf16Bulk16Wide>(sixteen, args),
+                _ if at_once && fits::<Short>(&args) => cuda.launch::<Short>(sixteen, args),
+                _ if Wide::smem_bytes(&args) <= most => cuda.launch::<Wide>(sixteen, args),
                 _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
             }
         }
