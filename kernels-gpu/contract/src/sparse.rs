@@ -175,14 +175,9 @@ pub const fn place_bytes(units: usize) -> u32 {
 /// Most places of a stream: one for the tile that is worked on, and one for the next.
 pub const PLACES: u32 = 2;
 
-/// Places of each of a warp's streams, of which it has `tiles` tiles at most.
-pub const fn places(tiles: u32) -> u32 {
-    if tiles < PLACES { tiles } else { PLACES }
-}
-
-/// Bytes of a warp of `streams` streams: two barriers, and the places.
+/// Bytes of a warp of `streams` streams of at most `tiles` tiles: two barriers, and the places.
 pub const fn bulk_bytes(streams: u32, tiles: u32, place: u32) -> u32 {
-    16 + streams * places(tiles) * place
+    16 + streams * if tiles < PLACES { tiles } else { PLACES } * place
 }
 
 /// Most units of a tile for the kernels that put more warps on a multiprocessor instead of larger rings.
@@ -436,8 +431,6 @@ const fn few(symbol: &'static str, groups: u32, blocks: u32) -> LaunchSpec {
     spec.with_min_blocks(blocks).not_in_sm_90a()
 }
 
-/// Units of a tile that has no zeros.
-const FULL: usize = ROWS * BLOCK / 2;
 /// Groups of rows of a block of [`SparseBf16Bulk16`] and its kind.
 pub const BULK16_GROUPS: u32 = 2;
 /// Shared memory of a block that has a Hopper multiprocessor for itself, and of one of two.
@@ -452,9 +445,9 @@ const fn bulk_smem(warps: u32, eights: u32, k: u32, place: u32) -> u32 {
     WAYS as u32 * warps * if streams > sums { streams } else { sums }
 }
 
-/// The same with all of a way in a warp, and tiles that have no zeros.
+/// The same for any matrix, with all of a way in a warp.
 const fn full_smem(eights: u32) -> u32 {
-    WAYS as u32 * bulk_bytes(eights, PLACES, place_bytes(FULL))
+    bulk_smem(1, eights, PLACES * PERIOD as u32, 4 * (ROWS * BLOCK / 2) as u32)
 }
 
 const fn bulk(symbol: &'static str, warps: u32, smem: u32, blocks: u32) -> LaunchSpec {
