@@ -477,13 +477,13 @@ by_the_matrix! {
     SparseBf16Few16 = few("sparse_bf16_few16", FEW16_GROUPS, 2), |_, ring| few_smem(FEW16_GROUPS, ring);
     /// On a Hopper GPU, eight inputs at a time, tiles by the copy engine.
     SparseBf16Bulk8 = bulk("sparse_bf16_bulk8", 1, full_smem(1), 6), |k, place| bulk_smem(1, 1, k, place);
-    /// The same by many warps, each with few tiles, where two blocks fit.
+    /// The same by many warps, each with few tiles, where two blocks fit: tiles of at most [`FEW_UNITS`] units do.
     SparseBf16Bulk8Short = bulk("sparse_bf16_bulk8_short", 4, ONE_OF_TWO, 2), |k, place| bulk_smem(4, 1, k, place);
     /// The same for sixteen inputs at a time and [`BULK16_GROUPS`] groups of rows.
     SparseBf16Bulk16 = bulk("sparse_bf16_bulk16", 1, full_smem(2), 2), |k, place| bulk_smem(1, 2, k, place);
     /// The same with more warps, where they fit.
     SparseBf16Bulk16Wide = bulk("sparse_bf16_bulk16_wide", 2, ALONE, 2), |k, place| bulk_smem(2, 2, k, place);
-    /// The same with as many as one block can have.
+    /// The same with as many as one block can have, for tiles of at most [`FEW_UNITS`] units.
     SparseBf16Bulk16Short = bulk("sparse_bf16_bulk16_short", 4, ALONE, 1), |k, place| bulk_smem(4, 2, k, place);
 }
 

@@ -133,12 +133,6 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     }
 }
 
-/// Whether a block has the shared memory for its launch.
-#[cfg(feature = "cuda")]
-fn fits<K: contract::launch::Kernel>(args: &K::Args) -> bool {
-    K::smem_bytes(args) <= K::SPEC.smem_bytes
-}
-
 /// Columns from which rows are long: measured on one H200 at 4,096 and 28,672, see the page of the family.
 #[cfg(feature = "cuda")]
 const LONG: usize = 16_384;
@@ -157,30 +151,39 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     ) -> Result<(), OpError> {
         use contract::launch::Kernel;
         use contract::sparse::{
-            self as kernels, SparseBf16Bulk16Short as Short, SparseBf16Bulk16Wide as Wide,
+            self as kernels, SparseBf16Bulk8Short as Short8, SparseBf16Bulk16Short as Short16,
+            SparseBf16Bulk16Wide as Wide,
         };
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
         let ([across, down, _], eight) = (grid(16), grid(8));
         let sixteen = [across.div_ceil(kernels::BULK16_GROUPS), down, 1];
         let args = kernels::LinearArgs { ring: kernels::place_bytes(self.most), ..args };
-        let long = self.k >= LONG;
-        let sms = cuda.cuda().device().info().sm_count;
-        // Where there is a multiprocessor for each block, its warps are as many as it can have.
-        let at_once = u64::from(sixteen[0]) * u64::from(down) <= u64::from(sms);
-        let most = if at_once { Wide::SPEC.smem_bytes } else { kernels::ONE_OF_TWO };
+        let (few, long) = (self.most <= kernels::FEW_UNITS, self.k >= LONG);
+        let sms = u64::from(cuda.cuda().device().info().sm_count);
+        let at_once = |[across, down, _]: [u32; 3], each: u64| {
+            u64::from(across) * u64::from(down) <= each * sms
+        };
+        // Blocks of many warps where all are there at once, or where each has much to do.
+        let short = if few {
+            at_once(eight, 2) || long
+        } else {
+            args.m <= 4 && Short8::smem_bytes(&args) <= Short8::SPEC.smem_bytes
+        };
+        let alone = at_once(sixteen, 1);
+        let most = if alone { Wide::SPEC.smem_bytes } else { kernels::ONE_OF_TWO };
         // SAFETY: the caller's promise.
         unsafe {
             // Two groups of rows share what a warp loads of sixteen inputs: with five to eight inputs too
             // that is worth more than warps, where rows are long.
             match args.m {
                 0..=8 if args.m <= 4 || !long => {
-                    if fits::<kernels::SparseBf16Bulk8Short>(&args) {
-                        cuda.launch::<kernels::SparseBf16Bulk8Short>(eight, args)
+                    if short {
+                        cuda.launch::<Short8>(eight, args)
                     } else {
                         cuda.launch::<kernels::SparseBf16Bulk8>(eight, args)
                     }
                 }
-                _ if at_once && fits::<Short>(&args) => cuda.launch::<Short>(sixteen, args),
+                _ if alone && few => cuda.launch::<Short16>(sixteen, args),
                 _ if Wide::smem_bytes(&args) <= most => cuda.launch::<Wide>(sixteen, args),
                 _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
             }
