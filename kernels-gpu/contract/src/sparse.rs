@@ -153,7 +153,7 @@ pub struct LinearArgs {
     pub x_type: u32,
     /// Bytes that the tensor-core kernels for rows bring a stream's units through: [`RING_BYTES`], those of
     /// [`SparseBf16Few8`] and [`SparseBf16Few16`] [`ring_bytes`] of the matrix, those by the copy engine
-    /// [`bulk_bytes`].
+    /// [`place_bytes`].
     pub ring: u32,
 }
 
@@ -167,18 +167,17 @@ pub const fn ring_bytes(units: usize) -> u32 {
     if bytes < RING_BYTES { bytes } else { RING_BYTES }
 }
 
-/// Tiles of a stream that the copy engine has a place for.
-pub const BULK_SLOTS: u32 = 2;
-
-/// Bytes of a stream that the copy engine brings tiles of at most `units` units for: their places, and two
-/// barriers.
-pub const fn bulk_bytes(units: usize) -> u32 {
-    BULK_SLOTS * 4 * units.next_multiple_of(ALIGN) as u32 + 16
+/// Bytes of the place of a tile of at most `units` units that the copy engine brings.
+pub const fn place_bytes(units: usize) -> u32 {
+    4 * units.next_multiple_of(ALIGN) as u32
 }
 
-/// Bytes of a place of [`bulk_bytes`].
-pub const fn bulk_slot(bytes: u32) -> u32 {
-    (bytes - 16) / BULK_SLOTS
+/// Most places of a stream: one for the tile that is worked on, and one for the next.
+pub const PLACES: u32 = 2;
+
+/// Bytes of a warp of `streams` streams of at most `tiles` tiles: two barriers, and the places.
+pub const fn bulk_bytes(streams: u32, tiles: u32, place: u32) -> u32 {
+    16 + streams * if tiles < PLACES { tiles } else { PLACES } * place
 }
 
 /// Most units of a tile for the kernels that put more warps on a multiprocessor instead of larger rings.
@@ -432,23 +431,27 @@ const fn few(symbol: &'static str, groups: u32, blocks: u32) -> LaunchSpec {
     spec.with_min_blocks(blocks).not_in_sm_90a()
 }
 
-/// Units of a tile that has no zeros.
-const FULL: usize = ROWS * BLOCK / 2;
-/// Most units of a tile for [`SparseBf16Bulk16Wide`].
-pub const WIDE_UNITS: usize = 1800;
-/// Groups of rows of a block of [`SparseBf16Bulk16`] and [`SparseBf16Bulk16Wide`].
+/// Groups of rows of a block of [`SparseBf16Bulk16`] and its kind.
 pub const BULK16_GROUPS: u32 = 2;
+/// Shared memory of a block that has a Hopper multiprocessor for itself, and of one of two.
+const ALONE: u32 = 227 * 1024;
+/// See `ALONE`.
+pub const ONE_OF_TWO: u32 = 113 * 1024;
 
-/// Shared memory of a block that has `warps` warps a way and takes eight inputs at a time by one group of
-/// rows (`eights` 1) or sixteen by [`BULK16_GROUPS`] (2); `bytes` for each stream.
-const fn bulk_smem(warps: u32, eights: u32, bytes: u32) -> u32 {
-    let (streams, sums) = (eights * bytes, eights * 512);
+/// Shared memory of a block that has `warps` warps a way, each with `eights` groups of rows and of eight inputs.
+const fn bulk_smem(warps: u32, eights: u32, k: u32, place: u32) -> u32 {
+    let tiles = (steps(k as usize, 2) as u32).div_ceil(warps);
+    let (streams, sums) = (bulk_bytes(eights, tiles, place), eights * 512);
     WAYS as u32 * warps * if streams > sums { streams } else { sums }
 }
 
-const fn bulk(symbol: &'static str, warps: u32, eights: u32, units: usize, blocks: u32) -> LaunchSpec {
-    let spec = LaunchSpec::new(symbol, THREADS * warps).with_min_blocks(blocks).only_on(90);
-    spec.with_smem(bulk_smem(warps, eights, bulk_bytes(units)))
+/// The same for any matrix, with all of a way in a warp.
+const fn full_smem(eights: u32) -> u32 {
+    bulk_smem(1, eights, PLACES * PERIOD as u32, 4 * (ROWS * BLOCK / 2) as u32)
+}
+
+const fn bulk(symbol: &'static str, warps: u32, smem: u32, blocks: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, THREADS * warps).with_min_blocks(blocks).only_on(90).with_smem(smem)
 }
 
 macro_rules! by_the_matrix {
@@ -461,7 +464,7 @@ macro_rules! by_the_matrix {
             const SPEC: LaunchSpec = $spec;
 
             fn smem_bytes(args: &LinearArgs) -> u32 {
-                ($smem)(args.ring)
+                ($smem)(args.k, args.ring)
             }
         }
     )*};
@@ -469,17 +472,19 @@ macro_rules! by_the_matrix {
 
 by_the_matrix! {
     /// bf16 values on tensor cores, bf16 inputs, eight of them at a time, tiles of at most [`FEW_UNITS`] units.
-    SparseBf16Few8 = few("sparse_bf16_few8", 1, 4), |ring| few_smem(1, ring);
+    SparseBf16Few8 = few("sparse_bf16_few8", 1, 4), |_, ring| few_smem(1, ring);
     /// The same for sixteen inputs at a time and [`FEW16_GROUPS`] groups of rows.
-    SparseBf16Few16 = few("sparse_bf16_few16", FEW16_GROUPS, 2), |ring| few_smem(FEW16_GROUPS, ring);
+    SparseBf16Few16 = few("sparse_bf16_few16", FEW16_GROUPS, 2), |_, ring| few_smem(FEW16_GROUPS, ring);
     /// On a Hopper GPU, eight inputs at a time, tiles by the copy engine.
-    SparseBf16Bulk8 = bulk("sparse_bf16_bulk8", 1, 1, FULL, 6), |ring| bulk_smem(1, 1, ring);
-    /// The same for tiles of at most [`FEW_UNITS`] units: many warps, each with few tiles.
-    SparseBf16Bulk8Short = bulk("sparse_bf16_bulk8_short", 4, 1, FEW_UNITS, 2), |ring| bulk_smem(4, 1, ring);
+    SparseBf16Bulk8 = bulk("sparse_bf16_bulk8", 1, full_smem(1), 6), |k, place| bulk_smem(1, 1, k, place);
+    /// The same by many warps, each with few tiles, where two blocks fit: tiles of at most [`FEW_UNITS`] units do.
+    SparseBf16Bulk8Short = bulk("sparse_bf16_bulk8_short", 4, ONE_OF_TWO, 2), |k, place| bulk_smem(4, 1, k, place);
     /// The same for sixteen inputs at a time and [`BULK16_GROUPS`] groups of rows.
-    SparseBf16Bulk16 = bulk("sparse_bf16_bulk16", 1, 2, FULL, 2), |ring| bulk_smem(1, 2, ring);
-    /// The same with more warps, for tiles of at most [`WIDE_UNITS`] units.
-    SparseBf16Bulk16Wide = bulk("sparse_bf16_bulk16_wide", 2, 2, WIDE_UNITS, 2), |ring| bulk_smem(2, 2, ring);
+    SparseBf16Bulk16 = bulk("sparse_bf16_bulk16", 1, full_smem(2), 2), |k, place| bulk_smem(1, 2, k, place);
+    /// The same with more warps, where they fit.
+    SparseBf16Bulk16Wide = bulk("sparse_bf16_bulk16_wide", 2, ALONE, 2), |k, place| bulk_smem(2, 2, k, place);
+    /// The same with as many as one block can have, for tiles of at most [`FEW_UNITS`] units.
+    SparseBf16Bulk16Short = bulk("sparse_bf16_bulk16_short", 4, ALONE, 1), |k, place| bulk_smem(4, 2, k, place);
 }
 
 macro_rules! kernels {

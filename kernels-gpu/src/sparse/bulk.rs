@@ -4,7 +4,7 @@
 //! instruction asks for. Masks and the tiles' starts come a step ahead, through registers. A lane that copies
 //! pieces by itself, as in `ring.rs`, spends as many instructions on that as on the units.
 
-use contract::sparse::{ALIGN, BULK_SLOTS, LinearArgs, bulk_slot};
+use contract::sparse::{ALIGN, LinearArgs, PLACES, bulk_bytes};
 
 use super::stream::{Source, Tile, UNIT, prefix};
 use crate::arch::mbarrier::{self, Barrier};
@@ -36,7 +36,13 @@ pub(super) struct Bulk<const R: usize> {
 impl<const R: usize> Bulk<R> {
     #[inline(always)]
     fn barrier(&self, slot: u32) -> Barrier {
-        self.memory.add(BULK_SLOTS * R as u32 * self.slot + 8 * slot).cast()
+        self.memory.add(8 * slot).cast()
+    }
+
+    /// The place of stream `r`.
+    #[inline(always)]
+    fn place(&self, r: usize, slot: u32) -> Shared<u8> {
+        self.memory.add(16 + (R as u32 * slot + r as u32) * self.slot)
     }
 
     /// Asks for the tiles of `range`.
@@ -50,7 +56,7 @@ impl<const R: usize> Bulk<R> {
                 mbarrier::arrive_expecting(self.barrier(slot), bytes.iter().sum());
                 let mut r = 0;
                 while r < R {
-                    let to = self.memory.add((BULK_SLOTS * r as u32 + slot) * self.slot);
+                    let to = self.place(r, slot);
                     let from = self.units.wrapping_add(self.range[r][0] as usize * PIECE as usize);
                     if bytes[r] > 0 {
                         mbarrier::copy_bulk(to, from, bytes[r], self.barrier(slot));
@@ -64,13 +70,14 @@ impl<const R: usize> Bulk<R> {
 
 impl<const R: usize> Source<R> for Bulk<R> {
     #[inline(always)]
-    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32) -> Self {
+    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32, most: u32) -> Self {
         let masks = args.masks.cast::<u8>().as_ptr().cast_const();
         let masks = masks.wrapping_add(8 * lane_id() as usize);
         let starts = args.starts.as_ptr().cast_const();
         let tile = first.map(|first| first as u32);
-        let memory = dynamic_shared_mem::<u8>().add(warp_id() * R as u32 * args.ring);
-        let slot = bulk_slot(args.ring);
+        let memory = dynamic_shared_mem::<u8>();
+        let memory = memory.add(warp_id() * bulk_bytes(R as u32, most, args.ring));
+        let slot = args.ring;
         let units = args.values.as_ptr().cast::<u8>().cast_const();
         // SAFETY: the first tile of each, if there is one.
         let words = first
@@ -99,7 +106,7 @@ impl<const R: usize> Source<R> for Bulk<R> {
 
     #[inline(always)]
     fn tiles(&mut self) -> [Tile; R] {
-        let slot = self.index % BULK_SLOTS;
+        let slot = self.index % PLACES;
         let masks = self.words;
         self.left -= 1;
         // Every lane is done with the tile before.
@@ -121,13 +128,12 @@ impl<const R: usize> Source<R> for Bulk<R> {
             r += 1;
         }
         let (before, _) = prefix(masks);
-        let (barrier, parity) = (self.barrier(slot), self.index / BULK_SLOTS % 2);
+        let (barrier, parity) = (self.barrier(slot), self.index / PLACES % 2);
         self.index += 1;
         // SAFETY: the barrier was made, and nobody is two tiles ahead.
         unsafe { mbarrier::wait(barrier, parity) };
         core::array::from_fn(|r| {
-            let place = self.memory.add((BULK_SLOTS * r as u32 + slot) * self.slot);
-            let at = place.addr() + UNIT * before[r];
+            let at = self.place(r, slot).addr() + UNIT * before[r];
             Tile { masks: masks[r], at: [at, at + UNIT * masks[r][0].count_ones()] }
         })
     }

@@ -92,7 +92,6 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
             Stream::new(&args.linear, first, filled, stream_memory(way, RING_BYTES))
         };
         // The weights are constants: what came before this kernel may still run.
-        launch_dependents();
         dependency_wait();
         let mut index = 0;
         while index < filled {
@@ -141,6 +140,8 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
             }
             index += 1;
         }
+        // Not before: blocks of the next kernel would crowd where there is room already.
+        launch_dependents();
         // SAFETY: every stream was read to its end.
         unsafe { finish::<NT>(&args.linear, first_row(), first, WAYS as u32, acc) };
         mb += grid_dim_y();

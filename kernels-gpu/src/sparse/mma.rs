@@ -8,7 +8,8 @@ use contract::launch::Kernel;
 use contract::sparse::{BLOCK, LinearArgs, PERIOD, ROWS, WAYS, groups, steps};
 #[cfg(level_sm_90a)]
 use contract::sparse::{
-    SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Wide,
+    SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Short,
+    SparseBf16Bulk16Wide,
 };
 #[cfg(not(level_sm_90a))]
 use contract::sparse::{
@@ -30,6 +31,38 @@ use crate::arch::warp::{lane_id, warp_id};
 
 const PER_UNIT: usize = 2;
 
+/// When blocks of the next kernel may come.
+trait Dependents {
+    /// Before the first tile.
+    #[inline(always)]
+    fn begun() {}
+    /// Behind the last one.
+    #[inline(always)]
+    fn walked() {}
+}
+
+/// As soon as there is room.
+enum Early {}
+
+impl Dependents for Early {
+    #[inline(always)]
+    fn begun() {
+        launch_dependents();
+    }
+}
+
+/// At the end: where there is room for many blocks, those of the next kernel would crowd.
+#[cfg(level_sm_90a)]
+enum Late {}
+
+#[cfg(level_sm_90a)]
+impl Dependents for Late {
+    #[inline(always)]
+    fn walked() {
+        launch_dependents();
+    }
+}
+
 /// `R` groups of rows by `8 NT` inputs a warp at a time: what a lane holds of the inputs meets every
 /// group, since inputs take the memory pipe longer than weights where there are many. `W` warps have a
 /// way, a part of its tiles each, which come by `S`; of a tile's eight `j`, inputs of `AHEAD` are asked for
@@ -42,6 +75,7 @@ const PER_UNIT: usize = 2;
 #[inline(always)]
 unsafe fn linear_mma<
     S: Source<R>,
+    D: Dependents,
     const NT: usize,
     const R: usize,
     const W: usize,
@@ -75,9 +109,9 @@ unsafe fn linear_mma<
         let of = |r: usize| (group(r).min(last) * WAYS as u32 + way) as usize * tiles as usize;
         // SAFETY: the warp's tiles.
         let mut streams =
-            unsafe { S::new(args, core::array::from_fn(|r| of(r) + begin as usize), count) };
+            unsafe { S::new(args, core::array::from_fn(|r| of(r) + begin as usize), count, part) };
         // The weights are constants: what came before this kernel may still run.
-        launch_dependents();
+        D::begun();
         dependency_wait();
         let mut index = 0;
         while index < count {
@@ -126,6 +160,7 @@ unsafe fn linear_mma<
             }
             index += 1;
         }
+        D::walked();
         streams.end();
         let mut r = 0;
         while r < R {
@@ -195,7 +230,7 @@ pub(super) unsafe fn finish<const NT: usize>(
     sync_threads();
     let mut j = 0;
     while j < 4 * NT {
-        // SAFETY: 8 KiB and less of the streams' memory, behind a barrier.
+        // SAFETY: the streams' memory, which is no less, behind a barrier.
         unsafe { place(warp, j as u32).write(acc[j / 4][j % 4]) };
         j += 1;
     }
@@ -222,14 +257,14 @@ pub(super) unsafe fn finish<const NT: usize>(
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $source:ident $nt:literal $r:literal $w:tt $ahead:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $source:ident $when:ident $nt:literal $r:literal $w:tt $ahead:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: LinearArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { linear_mma::<$source<$r>, $nt, $r, $w, $ahead>(&args) }
+            unsafe { linear_mma::<$source<$r>, $when, $nt, $r, $w, $ahead>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
@@ -237,16 +272,17 @@ macro_rules! entries {
 
 #[cfg(not(level_sm_90a))]
 entries! {
-    sparse_bf16_mma8 SparseBf16Mma8 Rings 1 1 1 8;
-    sparse_bf16_mma16 SparseBf16Mma16 Rings 2 1 1 8;
-    sparse_bf16_few8 SparseBf16Few8 Rings 1 1 WAY_WARPS 4;
-    sparse_bf16_few16 SparseBf16Few16 Rings 2 2 WAY_WARPS 4;
+    sparse_bf16_mma8 SparseBf16Mma8 Rings Early 1 1 1 8;
+    sparse_bf16_mma16 SparseBf16Mma16 Rings Early 2 1 1 8;
+    sparse_bf16_few8 SparseBf16Few8 Rings Early 1 1 WAY_WARPS 4;
+    sparse_bf16_few16 SparseBf16Few16 Rings Early 2 2 WAY_WARPS 4;
 }
 
 #[cfg(level_sm_90a)]
 entries! {
-    sparse_bf16_bulk8 SparseBf16Bulk8 Bulk 1 1 1 8;
-    sparse_bf16_bulk8_short SparseBf16Bulk8Short Bulk 1 1 4 4;
-    sparse_bf16_bulk16 SparseBf16Bulk16 Bulk 2 2 1 4;
-    sparse_bf16_bulk16_wide SparseBf16Bulk16Wide Bulk 2 2 2 3;
+    sparse_bf16_bulk8 SparseBf16Bulk8 Bulk Late 1 1 1 8;
+    sparse_bf16_bulk8_short SparseBf16Bulk8Short Bulk Early 1 1 4 4;
+    sparse_bf16_bulk16 SparseBf16Bulk16 Bulk Early 2 2 1 4;
+    sparse_bf16_bulk16_short SparseBf16Bulk16Short Bulk Early 2 2 4 3;
+    sparse_bf16_bulk16_wide SparseBf16Bulk16Wide Bulk Early 2 2 2 3;
 }

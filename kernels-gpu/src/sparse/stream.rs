@@ -31,13 +31,13 @@ pub(super) struct Tile {
 /// The tiles of `R` streams side by side, as many of each.
 #[cfg(level_sm_80)]
 pub(super) trait Source<const R: usize> {
-    /// `count` tiles, one at least, of each stream from the tile of the matrix that `first` names on.
+    /// `count` tiles, at most `most`, of each stream from the tile of the matrix that `first` names on.
     ///
     /// # Safety
     ///
     /// The tensors of `args` obey the contract and have these tiles, each of which `args.ring` holds; the
     /// warp's part of the block's shared memory is used by nothing else.
-    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32) -> Self;
+    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32, most: u32) -> Self;
 
     /// The next tiles, their units readable until the next call.
     ///
@@ -62,7 +62,7 @@ pub(super) struct Rings<const R: usize>([Stream; R]);
 #[cfg(all(level_sm_80, not(level_sm_90a)))]
 impl<const R: usize> Source<R> for Rings<R> {
     #[inline(always)]
-    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32) -> Self {
+    unsafe fn new(args: &LinearArgs, first: [usize; R], count: u32, _: u32) -> Self {
         Self(core::array::from_fn(|r| {
             let memory = stream_memory(warp_id() * R as u32 + r as u32, args.ring);
             // SAFETY: the caller's promise; memory of this stream alone.

@@ -38,12 +38,12 @@ impl Forms {
 }
 
 /// How many blocks share a tile: as many as there are multiprocessors for, and two steps for each at least.
-/// Of larger clusters fewer are there at once.
+/// Of larger clusters fewer are there at once: an H200 has place for 14 of eight blocks, not for 16.
 fn splits(walk: &Walk, sms: u64) -> u32 {
     let (mut splits, steps) = (1, walk.round * walk.rounds);
     while splits < CLUSTER && 4 * splits <= steps {
         let blocks = u64::from(walk.tiles) * u64::from(2 * splits);
-        if blocks > if splits == 1 { sms } else { 3 * sms / 4 } {
+        if blocks > if splits == 1 { sms } else { 7 * sms / 8 } {
             break;
         }
         splits *= 2;

@@ -149,26 +149,42 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         cuda: &crate::ops::CudaBackend,
         args: contract::sparse::LinearArgs,
     ) -> Result<(), OpError> {
-        use contract::sparse as kernels;
+        use contract::launch::Kernel;
+        use contract::sparse::{
+            self as kernels, SparseBf16Bulk8Short as Short8, SparseBf16Bulk16Short as Short16,
+            SparseBf16Bulk16Wide as Wide,
+        };
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
         let ([across, down, _], eight) = (grid(16), grid(8));
         let sixteen = [across.div_ceil(kernels::BULK16_GROUPS), down, 1];
-        let args = kernels::LinearArgs { ring: kernels::bulk_bytes(self.most), ..args };
+        let args = kernels::LinearArgs { ring: kernels::place_bytes(self.most), ..args };
         let (few, long) = (self.most <= kernels::FEW_UNITS, self.k >= LONG);
-        let wide = few || !long && self.most <= kernels::WIDE_UNITS;
+        let sms = u64::from(cuda.cuda().device().info().sm_count);
+        let at_once = |[across, down, _]: [u32; 3], each: u64| {
+            u64::from(across) * u64::from(down) <= each * sms
+        };
+        // Blocks of many warps where all are there at once, or where each has much to do.
+        let short = if few {
+            at_once(eight, 2) || long
+        } else {
+            args.m <= 4 && Short8::smem_bytes(&args) <= Short8::SPEC.smem_bytes
+        };
+        let alone = at_once(sixteen, 1);
+        let most = if alone { Wide::SPEC.smem_bytes } else { kernels::ONE_OF_TWO };
         // SAFETY: the caller's promise.
         unsafe {
             // Two groups of rows share what a warp loads of sixteen inputs: with five to eight inputs too
             // that is worth more than warps, where rows are long.
             match args.m {
                 0..=8 if args.m <= 4 || !long => {
-                    if few {
-                        cuda.launch::<kernels::SparseBf16Bulk8Short>(eight, args)
+                    if short {
+                        cuda.launch::<Short8>(eight, args)
                     } else {
                         cuda.launch::<kernels::SparseBf16Bulk8>(eight, args)
                     }
                 }
-                _ if wide => cuda.launch::<kernels::SparseBf16Bulk16Wide>(sixteen, args),
+                _ if alone && few => cuda.launch::<Short16>(sixteen, args),
+                _ if Wide::smem_bytes(&args) <= most => cuda.launch::<Wide>(sixteen, args),
                 _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
             }
         }
