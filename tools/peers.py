@@ -40,6 +40,19 @@ def numbers(case):
     return [int(n) for n in re.findall(r"\d+", case)]
 
 
+def element(torch, case):
+    """The element type at the end of the name of a case."""
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    return types[case.split()[-1]]
+
+
+def rows(torch, case):
+    """Rows of the case's shape and their length, the element type, and how many bytes its tensor has."""
+    m, k = numbers(case.split()[-2])
+    dtype = element(torch, case)
+    return m, k, dtype, m * k * dtype.itemsize
+
+
 @bench("activation")
 def activation(torch, case):
     m, k, dtype, size = rows(torch, case)

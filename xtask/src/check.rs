@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
 use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
+use crate::wheel::Wheel;
 use crate::{kernels, process, tidy, workspace};
 
 /// How a step ended well.
@@ -22,9 +23,10 @@ type Named = (&'static str, fn() -> Result<Step>);
 
 /// Runs every step.
 pub(crate) fn run() -> Result<()> {
-    let steps: [Named; 8] = [
+    let steps: [Named; 9] = [
         ("format", || cargo("fmt --all -- --check", &[])),
         ("tidy", || tidy::run().map(|()| Step::Passed)),
+        ("python", python),
         ("clippy", || {
             // Release mode throughout: build scripts and macros are those of the tests.
             cargo("clippy --release --workspace --all-targets --all-features -- -D warnings", &[])
@@ -76,6 +78,21 @@ fn cargo(args: &str, env: &[(&str, &str)]) -> Result<Step> {
     let mut cargo = process::cargo();
     cargo.args(args.split(' ')).envs(env.iter().copied());
     process::run(&mut cargo)?;
+    Ok(Step::Passed)
+}
+
+/// The scripts of tools/ run on GPU machines only; a name that a merge lost is found here.
+fn python() -> Result<Step> {
+    const PYFLAKES: Wheel =
+        Wheel { package: "pyflakes", version: "3.2.0", path: "pyflakes/__main__.py" };
+    let program = match PYFLAKES.install("pyflakes") {
+        Ok(program) => program,
+        Err(why) => return Ok(Step::NotRun(format!("no pyflakes: {why:#}"))),
+    };
+    let Some(folder) = program.ancestors().nth(2) else { bail!("{}", program.display()) };
+    let mut python = process::foreign("python3");
+    python.env("PYTHONPATH", folder).args(["-m", "pyflakes", "tools"]);
+    process::run(python.current_dir(workspace::root()))?;
     Ok(Step::Passed)
 }
 

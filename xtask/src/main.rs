@@ -12,6 +12,7 @@ mod process;
 mod ptx;
 mod test;
 mod tidy;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;

@@ -7,23 +7,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::manifest::sha256;
+use crate::wheel::Wheel;
 use crate::{process, workspace};
 
-/// A pinned wheel and the path of ptxas in it.
-struct Wheel {
-    version: &'static str,
-    package: &'static str,
-    path: &'static str,
-}
+/// Both, and what they said, are here in the target folder.
+const FOLDER: &str = "ptxas";
 
 const CUDA_13: Wheel =
-    Wheel { version: "13.0.88", package: "nvidia-cuda-nvcc", path: "nvidia/cu13/bin/ptxas" };
+    Wheel { package: "nvidia-cuda-nvcc", version: "13.0.88", path: "nvidia/cu13/bin/ptxas" };
 const CUDA_12: Wheel = Wheel {
-    version: "12.9.86",
     package: "nvidia-cuda-nvcc-cu12",
+    version: "12.9.86",
     path: "nvidia/cuda_nvcc/bin/ptxas",
 };
 
@@ -58,12 +55,12 @@ pub(crate) struct Assembled {
 impl Ptxas {
     /// Finds both assemblers in the target folder, or puts them there with pip.
     pub(crate) fn install() -> Result<Self> {
-        Ok(Self { cuda_12: CUDA_12.install()?, cuda_13: CUDA_13.install()? })
+        Ok(Self { cuda_12: CUDA_12.install(FOLDER)?, cuda_13: CUDA_13.install(FOLDER)? })
     }
 
     /// Where the assemblers are when they are installed, without installing any.
     pub(crate) fn installed() -> Option<Self> {
-        let [cuda_12, cuda_13] = [CUDA_12.ptxas(), CUDA_13.ptxas()];
+        let [cuda_12, cuda_13] = [CUDA_12, CUDA_13].map(|wheel| wheel.place(FOLDER));
         (cuda_12.exists() && cuda_13.exists()).then_some(Self { cuda_12, cuda_13 })
     }
 
@@ -74,7 +71,7 @@ impl Ptxas {
             if old { (&self.cuda_12, &CUDA_12) } else { (&self.cuda_13, &CUDA_13) };
         let text = std::fs::read(ptx).with_context(|| format!("reading {}", ptx.display()))?;
         let key = sha256(&[&text[..], gpu.as_bytes(), wheel.version.as_bytes()].concat());
-        let kept = workspace::target().join("ptxas/answers").join(&key[..32]);
+        let kept = workspace::target().join(FOLDER).join("answers").join(&key[..32]);
         let said = match std::fs::read_to_string(&kept) {
             Ok(said) => said,
             Err(_) => {
@@ -102,60 +99,6 @@ fn null() -> &'static str {
 fn sm(gpu: &str) -> Result<u32> {
     let digits = gpu.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_alphabetic());
     digits.parse().with_context(|| format!("`{gpu}` is not a GPU name like sm_80"))
-}
-
-impl Wheel {
-    fn dir(&self) -> PathBuf {
-        workspace::target().join("ptxas").join(self.version)
-    }
-
-    fn ptxas(&self) -> PathBuf {
-        self.dir().join(self.path)
-    }
-
-    fn install(&self) -> Result<PathBuf> {
-        let ptxas = self.ptxas();
-        if ptxas.exists() {
-            return Ok(ptxas);
-        }
-        println!("installing ptxas {} into {}", self.version, self.dir().display());
-        let pip = || process::works("python3", &["-m", "pip", "--version"]);
-        if !pip() && process::can_apt() {
-            let install = "install -y -qq --no-install-recommends python3-pip";
-            let apt = || process::capture(process::foreign("apt-get").args(install.split(' ')));
-            if apt().is_err() {
-                process::capture(process::foreign("apt-get").args(["update", "-qq"]))?;
-                apt()?;
-            }
-        }
-        if !pip() {
-            bail!("ptxas comes as a Python wheel, and there is no python3 with pip");
-        }
-        // Into a folder beside the final one: a half-written install is never taken for a whole one.
-        let partial = self.dir().with_extension("partial");
-        let _ = std::fs::remove_dir_all(&partial);
-        let mut command = process::foreign("python3");
-        command.args("-m pip install --quiet --disable-pip-version-check --no-deps".split(' '));
-        command.args(["--no-compile", "--root-user-action=ignore", "--target"]).arg(&partial);
-        command.arg(format!("{}=={}", self.package, self.version));
-        process::capture(&mut command)?;
-        let _ = std::fs::remove_dir_all(self.dir());
-        std::fs::rename(&partial, self.dir())?;
-        executable(&ptxas)?;
-        Ok(ptxas)
-    }
-}
-
-#[cfg(unix)]
-fn executable(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("{} is not in the wheel", path.display()))
-}
-
-#[cfg(not(unix))]
-fn executable(_: &Path) -> Result<()> {
-    Ok(())
 }
 
 /// Reads what `ptxas --verbose` says.
