@@ -241,12 +241,19 @@ fn gpu(_: Option<u32>) -> Gpu {
 /// The GPU side; device `start` is started to load its kernels.
 #[cfg(feature = "cuda")]
 fn gpu(start: Option<u32>) -> Gpu {
+    use std::collections::HashSet;
+
     use crate::driver::{self, ptx};
+    const ENTRY: &str = ".entry ";
     let mut images = ptx::IMAGES.to_vec();
     images.sort_by_key(|image| image.target());
     let levels = images.iter().map(|image| {
         let ptx = image.ptx().unwrap_or_default(); // a damaged one has no kernels
-        let has = |symbol: &str| ptx.contains(&format!(".entry {symbol}("));
+        let entries: HashSet<_> = ptx
+            .match_indices(ENTRY)
+            .filter_map(|(at, _)| ptx[at + ENTRY.len()..].split_once('(').map(|(name, _)| name))
+            .collect();
+        let has = |symbol: &str| entries.contains(symbol);
         let symbols = || contract::KERNELS.iter().map(|kernel| kernel.spec.symbol);
         PtxLevel {
             level: image.level.into(),

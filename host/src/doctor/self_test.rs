@@ -4,6 +4,8 @@
 //! backend. Without one: each vector level of the CPU against the plain code. The cases are those of
 //! [`crate::selftest`]; memory is poisoned and guarded there.
 
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Instant;
 
 use contract::launch::KernelInfo;
@@ -86,15 +88,10 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
     let threads = options.threads;
     let (tested, against, checks) = match options.device.resolve()? {
         Chosen::Cpu => {
-            let plain = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
-            let plain = CpuBackend::open(plain)?;
-            let mut tested = Vec::new();
-            for simd in Simd::available() {
-                tested.push(CpuBackend::open(CpuOptions { threads, simd: Some(simd) })?);
-            }
+            let (plain, tested) = cpus(threads)?;
             let names: Vec<_> = tested.iter().map(|b| b.simd().level().name()).collect();
             let names = format!("cpu {}", names.join(", "));
-            (names, plain.describe(), compare(&tested, &plain, &cases, |_| true))
+            (names, plain.describe(), beside_each_other(threads, &cases)?)
         }
         #[cfg(feature = "cuda")]
         Chosen::Cuda(ordinal) => {
@@ -104,7 +101,7 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
             let level = gpu.cuda().module().loaded_level().to_owned();
             // A kernel that the driver refuses is refused again in its own case, which says so.
             let _ = gpu.cuda().module().compile(|_| true);
-            let checks = compare(&[gpu], &cpu, &cases, |kernel| is_in(&level, &kernel.spec));
+            let checks = compare(&[gpu], &cpu, cases.iter(), |kernel| is_in(&level, &kernel.spec));
             (name, cpu.describe(), checks)
         }
         #[cfg(not(feature = "cuda"))]
@@ -128,11 +125,50 @@ fn is_in(level: &str, spec: &LaunchSpec) -> bool {
     sm >= spec.min_sm && (!spec.arch_specific || sm == spec.min_sm && name.ends_with('a'))
 }
 
+/// Plain code, and each vector level of this machine.
+fn cpus(threads: Option<usize>) -> Result<(CpuBackend, Vec<CpuBackend>), CpuError> {
+    let plain = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
+    let tested =
+        Simd::available().map(|simd| CpuBackend::open(CpuOptions { threads, simd: Some(simd) }));
+    Ok((CpuBackend::open(plain)?, tested.collect::<Result<_, _>>()?))
+}
+
+/// The checks of the CPU. Most of a case's time is plain code on one thread, so each core takes cases of its own.
+fn beside_each_other(threads: Option<usize>, cases: &[Case]) -> Result<Vec<Check>, CpuError> {
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(8);
+    let parts: Vec<Result<Vec<Check>, CpuError>> = thread::scope(|scope| {
+        let part = |worker| {
+            scope.spawn(move || {
+                let (plain, tested) = cpus(threads)?;
+                let cases = cases.iter().skip(worker).step_by(workers);
+                Ok(compare(&tested, &plain, cases, |_| true))
+            })
+        };
+        let running: Vec<_> = (0..workers).map(part).collect();
+        let ended = running.into_iter().map(thread::ScopedJoinHandle::join);
+        ended.map(|end| end.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    let mut checks: Vec<Check> = Vec::new();
+    for part in parts {
+        let part = part?;
+        if checks.is_empty() {
+            checks = part;
+            continue;
+        }
+        for (check, other) in checks.iter_mut().zip(part) {
+            check.cases += other.cases;
+            check.absent |= other.absent;
+            check.failure = check.failure.take().or(other.failure);
+        }
+    }
+    Ok(checks)
+}
+
 /// One check for each of `kernels`, over all of `tested`.
-fn compare<B: Backend>(
+fn compare<'a, B: Backend>(
     tested: &[B],
     against: &impl Backend,
-    cases: &[Case],
+    cases: impl Iterator<Item = &'a Case>,
     kernels: impl Fn(&KernelInfo) -> bool,
 ) -> Vec<Check> {
     let mut checks: Vec<Check> = contract::KERNELS
