@@ -78,10 +78,9 @@ def activation(torch, case):
 def bmm(torch, case):
     dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     kind, shape = case.split()
-    if kind not in dtypes:
-        return  # torch has no batched i8 product
     batch, m, n, k = numbers(shape)
-    dtype = dtypes[kind]
+    # PyTorch has no batched i8 product: bf16 stands in, and its i8 product where there is one matrix.
+    dtype = dtypes.get(kind, torch.bfloat16)
 
     def copy():
         a = torch.randn(batch, m, k, device="cuda").to(dtype)
@@ -89,7 +88,10 @@ def bmm(torch, case):
         c = torch.empty(batch, m, n, device="cuda", dtype=dtype)
         return lambda: torch.bmm(a, b, out=c)
 
-    yield "torch_bmm", dtype.itemsize * batch * (m * k + k * n + m * n), copy
+    size = dtype.itemsize * batch * (m * k + k * n + m * n)
+    yield "torch_bmm" if kind in dtypes else "torch_bmm_bf16", size, copy
+    if kind not in dtypes and batch == 1:
+        yield from cublaslt_int8(torch, m, n, k)
 
 
 @bench("conv2d")
@@ -217,6 +219,18 @@ def random_int8(torch, *shape):
     return torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8)
 
 
+def cublaslt_int8(torch, m, n, k):
+    """Nothing for shapes that it refuses."""
+    if m <= 16 or n % 8 or k % 8:
+        return
+
+    def copy():
+        w, x = random_int8(torch, n, k).t(), random_int8(torch, m, k)
+        return lambda: torch._int_mm(x, w)
+
+    yield "cublaslt_int8", n * k + m * k + 4 * m * n, copy
+
+
 def triton_w2a8(torch, m, n, k):
     """Ours, in triton_w2a8.py; nothing where Triton is not installed."""
     try:
@@ -240,13 +254,7 @@ def triton_w2a8(torch, m, n, k):
 def w2a8_gemm(torch, case):
     m, n, k = numbers(case)
     yield linear_bf16(torch, m, n, k)
-    if m > 16 and n % 8 == 0 and k % 8 == 0:
-
-        def copy():
-            w, x = random_int8(torch, n, k).t(), random_int8(torch, m, k)
-            return lambda: torch._int_mm(x, w)
-
-        yield "cublaslt_int8", n * k + m * k + 4 * m * n, copy
+    yield from cublaslt_int8(torch, m, n, k)
     yield from triton_w2a8(torch, m, n, k)
 
 

@@ -39,6 +39,8 @@ const ARM: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100
 const RISE: Duration = Duration::from_millis(300);
 /// Bytes of the bandwidth control.
 const CONTROL_BYTES: usize = 1 << 30;
+/// Behind the name of a benchmark in the results of runs with programmatic dependent launch.
+const PDL: &str = "_pdl";
 /// Row of the control's table: the hidden size of the 2B-4T model.
 const CONTROL_WIDTH: usize = 2560;
 
@@ -88,7 +90,7 @@ impl Suite {
         let gpu = CudaBackend::open(settings).context("this benchmark needs an NVIDIA GPU")?;
         let info = gpu.cuda().device().info();
         // Figures with and without it stand beside each other.
-        let name = format!("{bench}{}", if options.pdl { "_pdl" } else { "" });
+        let name = format!("{bench}{}", if options.pdl { PDL } else { "" });
         let mut report = Report::new(&name, &info.name);
         let module = gpu.cuda().module();
         let mut more = vec![
@@ -393,8 +395,11 @@ impl Suite {
         let mut cases: Vec<_> = self.report.rows.iter().map(|row| row.case.clone()).collect();
         cases.dedup();
         let Options { cold_mb, device, ref ms_kernel, .. } = self.options;
-        let peers =
-            peers::measure(&self.report.bench, &cases, cold_mb, device, ms_kernel.as_deref())?;
+        let bench = self.report.bench.trim_end_matches(PDL);
+        let peers = peers::measure(bench, &cases, cold_mb, device, ms_kernel.as_deref())?;
+        if peers.rows.is_empty() {
+            println!("  {bench} has no peer in {}", peers.about);
+        }
         for peer in &peers.rows {
             for row in self.report.rows.iter_mut().filter(|row| row.case == peer.case) {
                 let name = &peer.peer;
