@@ -122,7 +122,13 @@ pub fn temper(x: f32, temperature: f32) -> f32 {
 /// A token as one number: the larger is the better, ties go to the lower index.
 #[inline(always)]
 pub fn rank(x: f32, index: u32) -> u64 {
-    ((num::order_key(x) as u64) << 32) | (!index) as u64
+    rank_of(num::order_key(x), index)
+}
+
+/// The [`rank`] of a token whose logit has this key.
+#[inline(always)]
+pub const fn rank_of(key: u32, index: u32) -> u64 {
+    ((key as u64) << 32) | (!index) as u64
 }
 
 /// The index inside a [`rank`].
@@ -252,7 +258,8 @@ pub enum SamplePick {}
 
 impl Kernel for SamplePrepare {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("sample_prepare", PREPARE_THREADS).with_smem(64);
+    const SPEC: LaunchSpec =
+        LaunchSpec::new("sample_prepare", PREPARE_THREADS).with_smem(64).with_min_blocks(4);
 }
 
 impl Kernel for SamplePick {

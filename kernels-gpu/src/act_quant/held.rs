@@ -7,7 +7,7 @@
 use contract::act_quant::THREADS;
 use contract::w2a8::act_index;
 
-use crate::arch::mem::{ld, ld_if, ld_nc_if, st};
+use crate::arch::mem::{ld, ld_if, ld_nc_if, st, st_if};
 use crate::arch::thread::thread_idx_x;
 
 /// Elements of a thread that stay in registers, in the body for rows up to 2,560.
@@ -95,13 +95,9 @@ pub(super) unsafe fn residual_row<const HELD: usize>(
     let mut j = 0;
     while j < HELD {
         let i = element(j);
-        if add {
-            held[j] += deltas[j];
-            if i < k {
-                // SAFETY: x[i] belongs to this thread.
-                unsafe { st(x.wrapping_add(i as usize), held[j]) };
-            }
-        }
+        held[j] = if add { held[j] + deltas[j] } else { held[j] };
+        // SAFETY: x[i] belongs to this thread.
+        unsafe { st_if(add && i < k, x.wrapping_add(i as usize), held[j]) };
         // Past the end this adds zero to a sum that is not minus zero.
         sum = take(sum, held[j]);
         j += 1;

@@ -12,13 +12,15 @@ use contract::act_quant::{
 use contract::activation::Activation;
 use contract::launch::{DevPtr, Kernel};
 use contract::layernorm;
-use contract::num::{abs_bits, act_scale, fma, quantise};
+use contract::num::{
+    ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise, quantise_ordinary,
+};
 use contract::rmsnorm::{inv_rms, normalise};
 use contract::w2a8::{ActStats, act_bytes, act_index};
 
 use crate::arch::block;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
+use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8, st_u8_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 
@@ -64,12 +66,16 @@ unsafe fn quantise_row<const HELD: usize>(
         unsafe { st_u8(own.wrapping_add(step(j)), q as u8) };
         i32::from(q)
     };
+    // A row that is not finite quantises to zeros.
+    let ordinary = is_ordinary(scale);
     let mut sum = 0;
     let mut j = 0;
     while j < HELD {
-        if element(j) < padded {
-            sum += put(j, quantise(held[j], scale));
-        }
+        let word = if ordinary { quantise_ordinary(held[j], scale) } else { ORDINARY_ZERO };
+        // SAFETY: as for `put`.
+        unsafe { st_u8_if(element(j) < padded, own.wrapping_add(step(j)), word) };
+        // Past the end of the row this adds zero.
+        sum += word.wrapping_sub(ORDINARY_ZERO) as i32;
         j += 1;
     }
     while element(j) < padded {
@@ -285,6 +291,7 @@ unsafe fn gated_row<const HELD: usize>(args: &GatedArgs, gated: impl Fn(f32, f32
     while j < HELD {
         let i = element(j);
         held[j] = if i < k { gated(held[j], ups[j]) } else { 0.0 };
+        // The branch keeps the loads together in front of it.
         if i < k {
             // SAFETY: f[m, i] belongs to this thread.
             unsafe { st(f.wrapping_add(i as usize), held[j]) };

@@ -537,6 +537,48 @@ pub unsafe fn st_u8(p: *mut u8, byte: u8) {
     }
 }
 
+/// Writes a word when `enabled`: no branch, so that what is around it stays together. `@enabled st.global.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`st`].
+#[inline(always)]
+pub unsafe fn st_if<T: Register>(enabled: bool, p: *mut T, value: T) {
+    // SAFETY: the caller's promise; the store is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "@on st.global.b32 [{p}], {v};",
+            "}}",
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p, v = in(reg32) value.to_word(),
+            options(nostack),
+        );
+    }
+}
+
+/// Writes the low byte of a word when `enabled`. `@enabled st.global.u8`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`st`], of 1 byte.
+#[inline(always)]
+pub unsafe fn st_u8_if(enabled: bool, p: *mut u8, word: u32) {
+    // SAFETY: the caller's promise; the store is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "@on st.global.u8 [{p}], {word};",
+            "}}",
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p, word = in(reg32) word,
+            options(nostack),
+        );
+    }
+}
+
 /// Brings the line of an address into the second-level cache. `prefetch.global.L2`
 ///
 /// # Safety

@@ -13,9 +13,10 @@ mod scan;
 mod select;
 
 use contract::launch::Kernel;
+use contract::num::order_key;
 use contract::sample::{
     Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SampleParams, SamplePick,
-    SamplePrepare, StepState, penalise, rank, rank_index, temper,
+    SamplePrepare, StepState, penalise, rank, rank_index, rank_of, temper,
 };
 
 use crate::arch::atomic::max_u64_relaxed;
@@ -69,15 +70,45 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
     let args = args.of_row(block_idx_y());
     launch_dependents();
     dependency_wait();
-    if field!(args.state -> done) != 0 {
+    // With a condition the assembler leaves the loads beside each other.
+    let beside = args.vocab != 0;
+    // SAFETY: `params` and `state` hold one element each.
+    let (done, temperature, penalty) = unsafe {
+        (
+            ld(&raw const (*args.state.as_ptr()).done),
+            ld_if(beside, &raw const (*args.params.as_ptr()).temperature),
+            ld_if(beside, &raw const (*args.params.as_ptr()).repetition_penalty),
+        )
+    };
+    if done != 0 {
         return; // every thread of the row
     }
-    let temperature = field!(args.params -> temperature);
-    let penalty = field!(args.params -> repetition_penalty);
     // Only a draw looks at the others; a penalty of 1 changes nothing.
     let (draws, looks) = (temperature > 0.0, penalty != 1.0);
     let mut best = 0;
     let mut first = block_idx_x() * PREPARE_TILE;
+    if !draws && !looks {
+        // The logits themselves: keys alone decide, and the first of equals stays.
+        let (mut top, mut at) = (0, first + thread_idx_x());
+        let any = at < args.vocab;
+        while first < args.vocab {
+            let index = |j: usize| first + j as u32 * PREPARE_THREADS + thread_idx_x();
+            let keys: [u32; OF_THREAD] = core::array::from_fn(|j| {
+                let i = index(j);
+                let from = args.logits.as_ptr().cast_const().wrapping_add(i as usize);
+                // SAFETY: i < vocab.
+                let x = unsafe { ld_if(i < args.vocab, from) };
+                if i < args.vocab { order_key(x) } else { 0 }
+            });
+            let mut j = 0;
+            while j < OF_THREAD {
+                (top, at) = if keys[j] > top { (keys[j], index(j)) } else { (top, at) };
+                j += 1;
+            }
+            first += grid_dim_x() * PREPARE_TILE;
+        }
+        best = if any { rank_of(top, at) } else { 0 };
+    }
     while first < args.vocab {
         let index = |j: usize| first + j as u32 * PREPARE_THREADS + thread_idx_x();
         // All at once.
