@@ -51,6 +51,8 @@ struct StreamInner {
     pdl: bool,
     /// How many [`Stream::in_full_order`] run.
     in_full_order: AtomicU32,
+    /// How many [`Stream::close_behind`] run.
+    close_behind: AtomicU32,
     /// Mirrors `capture.is_some()`, so that a launch outside a capture takes no lock.
     capturing: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
@@ -101,6 +103,7 @@ impl Stream {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             pdl: options.pdl && device.info().supports_pdl(),
             in_full_order: AtomicU32::new(0),
+            close_behind: AtomicU32::new(0),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
         })))
@@ -130,9 +133,20 @@ impl Stream {
         result
     }
 
+    /// Runs `body`; kernels that are queued meanwhile may start before their predecessors have ended, whatever
+    /// the stream's option. For a later kernel of one operation: the one in front of it is the operation's own.
+    pub(crate) fn close_behind<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.0.close_behind.fetch_add(1, Ordering::Relaxed);
+        let result = body();
+        self.0.close_behind.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
     /// Whether a kernel may start before its predecessor has ended.
     pub(super) fn overlaps(&self) -> bool {
-        self.0.pdl && self.0.in_full_order.load(Ordering::Relaxed) == 0
+        let behind = || self.0.close_behind.load(Ordering::Relaxed) > 0;
+        let wanted = self.0.pdl || behind() && self.0.device.info().supports_pdl();
+        wanted && self.0.in_full_order.load(Ordering::Relaxed) == 0
     }
 
     /// Waits on the host until all work of the stream is done.

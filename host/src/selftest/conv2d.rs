@@ -4,10 +4,10 @@ use contract::conv2d::{
     Activation, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dJoinF32,
     Conv2dJoinHalf, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16,
-    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dTaps3Bf16,
-    Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTernary as TernaryDot,
-    Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryLines, Conv2dTernaryLinesPair,
-    Conv2dTernaryMma, Layout,
+    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dPointsBf16,
+    Conv2dPointsF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32,
+    Conv2dTapsHalf, Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
+    Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryMma, Conv2dTernaryPoints, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -167,6 +167,7 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<Conv2dTernaryLines>(), true, nhwc, [2, 7, 9], [136, 128, 3, 3], 1, half),
         (symbol::<Conv2dTernaryLinesPair>(), true, nhwc, [1, 9, 9], [64, 192, 3, 3], 1, same),
         (symbol::<Conv2dTernaryHopperSplit>(), true, nhwc, [2, 8, 7], [74, 64, 3, 2], 2, half),
+        (symbol::<Conv2dTernaryPoints>(), true, nhwc, [2, 19, 19], [1474, 64, 1, 1], 1, plain),
     ]
     .into_iter()
     .enumerate()
@@ -227,6 +228,9 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dLinesPairF16::SPEC, f16, TensorCore, nhwc, [1, 7, 9], [50, 64, 3, 3], 1, half),
         (Conv2dLinesSplitBf16::SPEC, bf16, TensorCore, nhwc, [1, 14, 14], [66, 200, 3, 3], 1, same),
         (Conv2dLinesSplitF16::SPEC, f16, TensorCore, nhwc, [2, 9, 8], [64, 128, 3, 2], 2, half),
+        // More tiles than multiprocessors, so that both warpgroups of a block have some.
+        (Conv2dPointsBf16::SPEC, bf16, TensorCore, nhwc, [2, 19, 19], [1474, 72, 1, 1], 1, plain),
+        (Conv2dPointsF16::SPEC, f16, TensorCore, nhwc, [2, 35, 35], [1472, 8, 1, 1], 1, half),
     ]
     .into_iter()
     .enumerate()

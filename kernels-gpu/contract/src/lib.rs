@@ -102,7 +102,7 @@ families! {
         Conv2dTaps3F16, Conv2dTaps3Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
         Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dI8, Conv2dTernary,
         Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
-        Conv2dTernaryLines, Conv2dTernaryLinesPair,
+        Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
         Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16, Conv2dLinesF16, Conv2dLinesPairF16,
         Conv2dLinesSplitF16;
     decode_layers: DecodeLayers;

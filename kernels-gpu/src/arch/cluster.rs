@@ -39,6 +39,8 @@ special! {
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cluster.arrive.aligned"]
     fn arrive();
+    #[link_name = "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned"]
+    fn arrive_relaxed();
     #[link_name = "llvm.nvvm.barrier.cluster.wait.aligned"]
     fn wait();
 }
@@ -50,6 +52,16 @@ unsafe extern "C" {
 pub fn arrive_cluster() {
     // SAFETY: as in `sync_cluster`.
     unsafe { arrive() };
+}
+
+/// The same, without showing what was written before: no fence, which would wait for all of the thread's accesses.
+/// `barrier.cluster.arrive.relaxed.aligned`
+///
+/// *Convergence*: every thread of the cluster calls it, from the same place.
+#[inline(always)]
+pub fn arrive_cluster_relaxed() {
+    // SAFETY: as in `sync_cluster`.
+    unsafe { arrive_relaxed() };
 }
 
 /// The second half of a barrier. `barrier.cluster.wait.aligned`

@@ -486,6 +486,26 @@ pub unsafe fn st_x4<T: Register>(p: *mut X4<T>, value: X4<T>) {
     }
 }
 
+/// Writes sixteen bytes where `enabled` holds. `@enabled st.global.v4.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`st_x4`].
+#[inline(always)]
+pub unsafe fn st_x4_if<T: Register>(enabled: bool, p: *mut X4<T>, value: X4<T>) {
+    // SAFETY: the caller's promise; the store is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{ .reg .pred enabled; setp.ne.u32 enabled, {enabled}, 0;",
+            "@enabled st.global.v4.b32 [{p}], {{{a}, {b}, {c}, {d}}}; }}",
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            a = in(reg32) value[0].to_word(), b = in(reg32) value[1].to_word(),
+            c = in(reg32) value[2].to_word(), d = in(reg32) value[3].to_word(),
+            options(nostack),
+        );
+    }
+}
+
 /// Writes two bytes. `st.global.b16`
 ///
 /// # Safety

@@ -11,7 +11,7 @@ use contract::sparse::{
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x4};
+use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x4, st_x4_if};
 use crate::arch::shared::Shared;
 use crate::arch::tensor::{copy_tile, parameter_address};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
@@ -161,29 +161,43 @@ impl Form for Expanded {
         rows: [u32; 2],
     ) {
         const ACROSS: u32 = CHANNELS / 4;
+        const DOWN: u32 = 128 / ACROSS;
+        /// Outputs of a thread that are under way together.
+        const TOGETHER: usize = 4;
         let (n, quad) = (args.linear.n, thread_idx_x() % ACROSS * 4);
         let channel = tile.column0 + quad;
+        let y = args.linear.y.as_ptr().cast::<u32>().wrapping_add(channel as usize);
         let mut row = rows[0] + thread_idx_x() % 128 / ACROSS;
         while row < rows[1] && channel < n {
-            // SAFETY: the table, and sums of an output.
-            let (pixel, sums): (u32, [u32; 4]) =
-                unsafe { (head.add(4 * row + 3).read(), sums.add(row * PITCH + quad).read_x4()) };
-            let y = args.linear.y.as_ptr().cast::<u32>();
-            let y = y.wrapping_add(pixel as usize * n as usize + channel as usize);
-            if pixel != u32::MAX && n % 4 == 0 {
+            let (mut pixels, mut values) = ([0u32; TOGETHER], [[0u32; 4]; TOGETHER]);
+            let mut i = 0;
+            while i < TOGETHER {
+                // Past the last one: that one again.
+                let here = (row + i as u32 * DOWN).min(rows[1] - 1);
+                // SAFETY: the table, and sums of an output.
+                unsafe {
+                    pixels[i] = head.add(4 * here + 3).read();
+                    values[i] = sums.add(here * PITCH + quad).read_x4();
+                }
+                i += 1;
+            }
+            let mut i = 0;
+            while i < TOGETHER {
+                let there = pixels[i] != u32::MAX && row + (i as u32 * DOWN) < rows[1];
+                let y = y.wrapping_add(pixels[i] as usize * n as usize);
                 // SAFETY: four outputs of this thread, aligned since n is a multiple of 4.
-                unsafe { st_x4(y.cast(), sums) };
-            } else if pixel != u32::MAX {
+                unsafe { st_x4_if(there && n % 4 == 0, y.cast(), values[i]) };
                 let mut c = 0;
-                while c < 4 {
+                while there && n % 4 != 0 && c < 4 {
                     if channel + (c as u32) < n {
                         // SAFETY: an output of this thread.
-                        unsafe { st(y.wrapping_add(c), sums[c]) };
+                        unsafe { st(y.wrapping_add(c), values[i][c]) };
                     }
                     c += 1;
                 }
+                i += 1;
             }
-            row += 128 / ACROSS;
+            row += TOGETHER as u32 * DOWN;
         }
     }
 }
@@ -197,7 +211,7 @@ macro_rules! kernels {
         unsafe extern "ptx-kernel" fn $symbol(args: LinesArgs) {
             const { assert!($kernel::SPEC.cluster == $cluster) };
             // SAFETY: the caller's promise.
-            unsafe { run::<Expanded, $cluster>(&args, parameter_address!($symbol)) }
+            unsafe { run::<Expanded, $cluster, false>(&args, parameter_address!($symbol)) }
         }
 
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;

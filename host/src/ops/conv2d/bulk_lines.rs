@@ -1,10 +1,10 @@
 //! Launches of convolutions in lines: see [`contract::conv2d::bulk_lines`].
 
-use contract::conv2d::bulk_lines::{CLUSTER, HalfLines, TernaryLines, Walk};
+use contract::conv2d::bulk_lines::{CLUSTER, HalfLines, LINES, POINTS, TernaryLines, Walk};
 use contract::conv2d::{
     Args, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16,
-    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dTernaryLines, Conv2dTernaryLinesPair,
-    Geometry, int8,
+    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dPointsBf16, Conv2dPointsF16,
+    Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Geometry, int8,
 };
 use contract::launch::{Kernel, TensorMap};
 use contract::num::RowType;
@@ -81,6 +81,22 @@ where
     }
 }
 
+/// Runs the kernel whose warpgroups have tiles of their own.
+///
+/// # Safety
+/// As for the kernel, but for the grid.
+pub(super) unsafe fn apart<K: Kernel>(
+    cuda: &CudaBackend,
+    op: &'static str,
+    args: K::Args,
+    walk: &Walk,
+) -> Result<(), OpError> {
+    let sms = u64::from(cuda.cuda().device().info().sm_count);
+    let grid = shape::grid(op, u64::from(walk.tiles).min(sms))?;
+    // SAFETY: a block for each multiprocessor at most; by the caller.
+    unsafe { cuda.launch::<K>(grid, args) }
+}
+
 /// The map of the images by entries of `channels` channels of `bytes` bytes; `None` where a number has no
 /// place in one, or where the driver knows none.
 pub(in crate::ops) fn entries(
@@ -110,6 +126,11 @@ pub(in crate::ops) fn entries(
 /// Tiles from which kernels in lines are faster than others, at one H200.
 const LEAST_TILES: u32 = 16;
 
+/// Whether warpgroups are to have tiles of their own, for windows of one tap: where that is asked for, or `good`.
+fn is_apart(walk: &Walk, good: bool, asked: Option<&str>, symbol: &str) -> bool {
+    walk.round == 1 && asked.map_or(good, |asked| asked == symbol)
+}
+
 /// A launch for halves that can be made.
 pub(super) struct Halves(HalfLines);
 
@@ -120,23 +141,33 @@ pub(super) fn halves(
     asked: Option<&'static str>,
 ) -> Option<Halves> {
     let bf16 = args.element == RowType::Bf16;
-    let (there, forms) = if bf16 {
+    let (there, forms, of_points) = if bf16 {
         let forms = Forms::of::<Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16>();
-        (cuda.has::<Conv2dLinesBf16>(), forms)
+        (cuda.has::<Conv2dLinesBf16>(), forms, Conv2dPointsBf16::SPEC.symbol)
     } else {
         let forms = Forms::of::<Conv2dLinesF16, Conv2dLinesPairF16, Conv2dLinesSplitF16>();
-        (cuda.has::<Conv2dLinesF16>(), forms)
+        (cuda.has::<Conv2dLinesF16>(), forms, Conv2dPointsF16::SPEC.symbol)
     };
-    let lines = HalfLines::new(args).filter(|_| there)?;
-    // Windows of one tap have nothing to share, and few channels fill no entry.
-    let g = &lines.base.geometry;
-    // Few tiles are for smaller blocks.
-    if asked.is_none() && (g.taps == 1 || g.c < 40 || lines.walk.tiles < LEAST_TILES) {
-        return None;
-    }
     let sms = u64::from(cuda.cuda().device().info().sm_count);
-    let splits = forms.splits(asked, &lines.walk, sms)?;
+    let new = |lines| HalfLines::new(args, lines).filter(|_| there);
+    let (lines, apart) = (new(LINES)?, new(POINTS)?);
+    // Few tiles are for smaller blocks, fewer so where sums are long.
+    let tiles = u64::from(apart.walk.tiles);
+    let good = tiles >= sms || 4 * tiles >= 3 * sms && apart.walk.rounds >= 8;
+    let (lines, splits) = if is_apart(&apart.walk, good, asked, of_points) {
+        (apart, 1)
+    } else {
+        // Windows of one tap have nothing to share, and few channels fill no entry.
+        let g = &lines.base.geometry;
+        // Few tiles are for smaller blocks.
+        if asked.is_none() && (g.taps == 1 || g.c < 40 || lines.walk.tiles < LEAST_TILES) {
+            return None;
+        }
+        let splits = forms.splits(asked, &lines.walk, sms)?;
+        (lines, splits)
+    };
     let HalfLines { base, walk, .. } = lines;
+    let g = &base.geometry;
     let element = if bf16 { MapElement::Bf16 } else { MapElement::F16 };
     let images = entries(g, &walk, base.x.addr(), (element, 2));
     let row = 2 * u64::from(base.columns);
@@ -158,10 +189,16 @@ impl Halves {
     /// exclusively.
     pub(super) unsafe fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
         let Self(args) = self;
-        let walk = &args.walk;
+        let (walk, bf16) = (&args.walk, args.base.element == RowType::Bf16);
         // SAFETY: by the caller.
         unsafe {
-            if args.base.element == RowType::Bf16 {
+            if walk.positions == POINTS.positions {
+                if bf16 {
+                    apart::<Conv2dPointsBf16>(cuda, OP, args, walk)
+                } else {
+                    apart::<Conv2dPointsF16>(cuda, OP, args, walk)
+                }
+            } else if bf16 {
                 type Split = Conv2dLinesSplitBf16;
                 launch::<Conv2dLinesBf16, Conv2dLinesPairBf16, Split>(cuda, OP, args, walk)
             } else {
@@ -180,16 +217,32 @@ pub(super) fn ternary(
     asked: Option<&'static str>,
 ) -> Option<TernaryLines> {
     let there = cuda.has::<Conv2dTernaryLines>();
-    let lines = TernaryLines::new(args, images).filter(|_| there)?;
     let sms = u64::from(cuda.cuda().device().info().sm_count);
-    let forms = Forms::of::<Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryLinesPair>();
-    let splits = forms.splits(asked, &lines.walk, sms)?;
-    // Few tiles, and entries that are half empty, are for smaller blocks.
-    let full = lines.base.geometry.c.is_multiple_of(128);
-    if asked.is_none() && (!full || u64::from(3 * lines.walk.tiles) < sms) {
+    let new = |lines| TernaryLines::new(args, images, lines).filter(|_| there);
+    let (lines, apart) = (new(LINES)?, new(POINTS)?);
+    // Entries that are half empty are for smaller blocks, and so are few tiles.
+    let full = args.geometry.c.is_multiple_of(128);
+    if asked.is_none() && !full {
         return None;
     }
-    let splits = splits.min(2);
+    let symbol = Conv2dTernaryPoints::SPEC.symbol;
+    // A round of tiles that are shared takes as long as two of the others; few tiles with long sums are for clusters.
+    let rounds = |walk: &Walk| u64::from(walk.tiles).div_ceil(sms);
+    let of = [rounds(&apart.walk), rounds(&lines.walk)];
+    let (tiles, steps) = (u64::from(apart.walk.tiles), apart.walk.rounds);
+    let many = 4 * tiles >= 3 * sms || steps <= 4 || steps <= 8 && 16 * tiles >= sms;
+    let good = many && (of[0] < 2 * of[1] || of[1] > 2);
+    let (lines, splits) = if is_apart(&apart.walk, good, asked, symbol) {
+        (apart, 1)
+    } else {
+        type Pair = Conv2dTernaryLinesPair;
+        let splits = Forms::of::<Conv2dTernaryLines, Pair, Pair>();
+        let splits = splits.splits(asked, &lines.walk, sms)?;
+        if asked.is_none() && u64::from(3 * lines.walk.tiles) < sms {
+            return None;
+        }
+        (lines, splits.min(2))
+    };
     let TernaryLines { base, walk, .. } = lines;
     let (x, element) = (base.x.addr(), (MapElement::U8, 1));
     let entries = entries(&base.geometry, &walk, x, element);

@@ -1,11 +1,12 @@
 //! Which kernel runs a convolution of int8 activations on a GPU, and its launch.
 
+use contract::conv2d::bulk_lines::POINTS;
 use contract::conv2d::int8::Args;
 use contract::conv2d::lines::{CLUSTER, LinesArgs};
 use contract::conv2d::{
     Activation, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
     Conv2dTernaryHopperSplit, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryMma,
-    Geometry, Tile,
+    Conv2dTernaryPoints, Geometry, Tile,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::w2a8::{MAX_SEGMENTS, Segments};
@@ -123,6 +124,12 @@ impl Conv2dTernary<'_, CudaBackend> {
         if let Some(args) = bulk_lines::ternary(cuda, args, shape.images.n as u32, self.kernel) {
             type Pair = Conv2dTernaryLinesPair;
             let walk = &args.walk;
+            if walk.positions == POINTS.positions {
+                // SAFETY: as below.
+                return unsafe {
+                    bulk_lines::apart::<Conv2dTernaryPoints>(cuda, TERNARY, args, walk)
+                };
+            }
             // SAFETY: as below.
             return unsafe {
                 bulk_lines::launch::<Conv2dTernaryLines, Pair, Pair>(cuda, TERNARY, args, walk)

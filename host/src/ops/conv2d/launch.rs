@@ -234,9 +234,9 @@ unsafe fn tiled<K: Kernel<Args = Args>>(
     // launches are in order; by the caller.
     unsafe {
         cuda.launch::<K>(grid, args)?;
-        match args.element {
+        cuda.stream().close_behind(|| match args.element {
             RowType::F32 => cuda.launch::<Conv2dJoinF32>(join, args),
             _ => cuda.launch::<Conv2dJoinHalf>(join, args),
-        }
+        })
     }
 }

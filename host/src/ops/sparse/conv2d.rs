@@ -199,7 +199,9 @@ impl<W: Float, X: Float> Conv2d<'_, crate::ops::CudaBackend, W, X> {
             return unsafe {
                 let grid = [(expand.tiles * kernels::EXPAND_WARPS).div_ceil(warps), 1, 1];
                 cuda.launch::<kernels::SparseExpand>(grid, expand)?;
-                lines::launch::<SparseConv2dLines, Pair, Split>(cuda, OP, args, &args.walk)
+                stream.close_behind(|| {
+                    lines::launch::<SparseConv2dLines, Pair, Split>(cuda, OP, args, &args.walk)
+                })
             };
         }
         // SAFETY: `SparseConv2d` holds a checked bitmap of the kernel's columns; `check` compared `x` and

@@ -26,18 +26,21 @@ pub const WEIGHT_STAGES: u32 = 6;
 /// Bytes of those of a step.
 pub const WEIGHT_BYTES: u32 = CHANNELS * ENTRY_BYTES;
 /// Most stages of entries in shared memory.
-pub const MOST_STAGES: u32 = 4;
+pub const MOST_STAGES: u32 = 6;
 /// Bytes for each step of a round.
 pub const STEP_BYTES: u32 = 8;
 /// Bytes for each output: what divides its sums, and its pixel.
 pub const HEAD_BYTES: u32 = 16;
 /// Bytes of the barriers.
-pub const BARRIER_BYTES: u32 = 8 * (3 * WEIGHT_STAGES + 2 * MOST_STAGES);
+pub const BARRIER_BYTES: u32 = 8 * (3 * WEIGHT_STAGES + 2 * MOST_STAGES + 2);
 /// Words from an output's sums to the next one's: four more than channels, so that lanes touch every bank.
 pub const PITCH: u32 = CHANNELS + 4;
 
 /// What every kernel here has.
 pub const LINES: Lines = Lines { positions: 256, ring: 100 * 1024 };
+/// The same where each warpgroup has tiles of its own: windows of one tap, whose sums are short, so that one
+/// writes its outputs while the other multiplies.
+pub const POINTS: Lines = Lines { positions: LINES.positions / 2, ..LINES };
 
 /// Bytes of the tables.
 pub const TABLE_BYTES: u32 =
@@ -62,6 +65,8 @@ pub struct Walk {
     pub by_line: Divisor,
     /// By lines of an image.
     pub by_lines: Divisor,
+    /// Positions of a tile.
+    pub positions: u32,
     /// Entries of a line, and lines of an image.
     pub line: u32,
     /// See `line`.
@@ -111,6 +116,7 @@ impl Walk {
             by_positions: Divisor::new(positions),
             by_line: Divisor::new(line),
             by_lines: Divisor::new(of_image),
+            positions: lines.positions,
             line,
             of_image,
             images,
@@ -184,13 +190,13 @@ pub struct TernaryLines {
 impl TernaryLines {
     /// The launch for `images` images, where the kernel takes it: channels of a group in 64s (in 128s where
     /// there are several groups), side by side (`vectors`).
-    pub const fn new(base: int8::Args, images: u32) -> Option<Self> {
+    pub const fn new(base: int8::Args, images: u32, lines: Lines) -> Option<Self> {
         let g = &base.geometry;
         let whole = g.c.is_multiple_of(if g.groups > 1 { 128 } else { 64 });
         if base.vectors == 0 || !whole || g.terms > MOST_TERMS {
             return None;
         }
-        match Walk::new(g, images, 16, LINES) {
+        match Walk::new(g, images, 16, lines) {
             Some(walk) => Some(Self { entries: TensorMap([0; 16]), base, walk }),
             None => None,
         }
@@ -199,13 +205,13 @@ impl TernaryLines {
 
 impl HalfLines {
     /// The launch, where the kernel takes it: channels of a group in 8s, side by side (`vectors`).
-    pub const fn new(base: Args) -> Option<Self> {
+    pub const fn new(base: Args, lines: Lines) -> Option<Self> {
         let g = &base.geometry;
         if base.vectors == 0 || g.groups > 1 && !g.c.is_multiple_of(64) {
             return None;
         }
         let none = TensorMap([0; 16]);
-        match Walk::new(g, base.images, 8, LINES) {
+        match Walk::new(g, base.images, 8, lines) {
             Some(walk) => Some(Self { entries: none, weights: none, base, walk }),
             None => None,
         }
@@ -237,16 +243,22 @@ kernels! {
     Conv2dLinesPairBf16: HalfLines "conv2d_lines_pair_bf16" THREADS 2;
     /// The same for few tiles, whose steps blocks of a cluster share.
     Conv2dLinesSplitBf16: HalfLines "conv2d_lines_split_bf16" THREADS CLUSTER;
+    /// The same, one tap, tiles of [`POINTS`].
+    Conv2dPointsBf16: HalfLines "conv2d_points_bf16" THREADS 1;
     /// `f16`.
     Conv2dLinesF16: HalfLines "conv2d_lines_f16" THREADS 1;
     /// `f16`, two blocks a tile.
     Conv2dLinesPairF16: HalfLines "conv2d_lines_pair_f16" THREADS 2;
     /// `f16`, few tiles.
     Conv2dLinesSplitF16: HalfLines "conv2d_lines_split_f16" THREADS CLUSTER;
+    /// `f16`, one tap, tiles of [`POINTS`].
+    Conv2dPointsF16: HalfLines "conv2d_points_f16" THREADS 1;
     /// Ternary weights.
     Conv2dTernaryLines: TernaryLines "conv2d_ternary_lines" EXPANDING_THREADS 1;
     /// Ternary weights, two blocks a tile.
     Conv2dTernaryLinesPair: TernaryLines "conv2d_ternary_lines_pair" EXPANDING_THREADS 2;
+    /// Ternary weights, one tap, tiles of [`POINTS`].
+    Conv2dTernaryPoints: TernaryLines "conv2d_ternary_points" EXPANDING_THREADS 1;
 }
 
 const _: () = assert!(SMEM_BYTES <= 227 * 1024);

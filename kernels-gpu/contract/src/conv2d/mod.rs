@@ -41,7 +41,7 @@ pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
 pub use bulk_lines::{
     Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16, Conv2dLinesSplitBf16,
-    Conv2dLinesSplitF16, Conv2dTernaryLines, Conv2dTernaryLinesPair,
+    Conv2dLinesSplitF16, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
 };
 pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};

@@ -43,21 +43,60 @@ pub(super) unsafe fn add_parts<F: Form, const CLUSTER: u32>(
     part: u32,
     rows: [u32; 2],
 ) {
+    // Of eight parts a thread has two fours, of two it has eight.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if CLUSTER > 2 {
+            add_fours::<F, CLUSTER, 2>(walk, sums, part, rows);
+        } else {
+            add_fours::<F, CLUSTER, 4>(walk, sums, part, rows);
+        }
+    }
+}
+
+/// The same, by so many fours under way together.
+///
+/// # Safety
+///
+/// As for [`add_parts`].
+#[inline(always)]
+unsafe fn add_fours<F: Form, const CLUSTER: u32, const TOGETHER: usize>(
+    walk: &Walk,
+    sums: Shared<u32>,
+    part: u32,
+    rows: [u32; 2],
+) {
     const QUADS: u32 = CHANNELS / 4;
-    let first = block_idx_x() % CLUSTER - part;
-    let mut i = rows[0] * QUADS + thread_idx_x() % 128;
-    while i < rows[1] * QUADS {
-        let here = sums.add(i / QUADS * PITCH + i % QUADS * 4);
-        // SAFETY: the caller's promise.
-        let (mut total, mut block): ([u32; 4], u32) = (unsafe { read_x4_of(first, here) }, 1);
+    let (rank, end) = (block_idx_x() % CLUSTER - part, rows[1] * QUADS);
+    let mut first = rows[0] * QUADS + thread_idx_x() % 128;
+    while first < end {
+        // Past the last one: that one again.
+        let here: [Shared<u32>; TOGETHER] = core::array::from_fn(|i| {
+            let at = (first + 128 * i as u32).min(end - 1);
+            sums.add(at / QUADS * PITCH + at % QUADS * 4)
+        });
+        // SAFETY: the caller's promise, here and below.
+        let mut totals: [[u32; 4]; TOGETHER] = here.map(|here| unsafe { read_x4_of(rank, here) });
+        let mut block = 1;
         while block < walk.splits {
-            // SAFETY: the caller's promise.
-            let more: [u32; 4] = unsafe { read_x4_of(first + block, here) };
-            total = core::array::from_fn(|c| F::add(total[c], more[c]));
+            // SAFETY: as above.
+            let more: [[u32; 4]; TOGETHER] =
+                here.map(|here| unsafe { read_x4_of(rank + block, here) });
+            let mut i = 0;
+            while i < TOGETHER {
+                totals[i] = core::array::from_fn(|c| F::add(totals[i][c], more[i][c]));
+                i += 1;
+            }
             block += 1;
         }
-        // SAFETY: as above.
-        unsafe { here.write_x4(total) };
-        i += 128;
+        let mut i = 0;
+        while i < TOGETHER {
+            if first + 128 * (i as u32) < end {
+                // SAFETY: as above.
+                unsafe { here[i].write_x4(totals[i]) };
+            }
+            i += 1;
+        }
+        first += 128 * TOGETHER as u32;
     }
 }

@@ -5,7 +5,8 @@ use core::marker::PhantomData;
 use contract::conv2d::bulk_lines::{CHANNELS, HalfLines, PITCH, WEIGHT_BYTES, WEIGHT_STAGES, Walk};
 use contract::conv2d::{
     ABSENT, Activation, Args, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16,
-    Conv2dLinesPairF16, Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Geometry, finish_cheap,
+    Conv2dLinesPairF16, Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dPointsBf16,
+    Conv2dPointsF16, Geometry, finish_cheap,
 };
 use contract::launch::Kernel;
 
@@ -217,7 +218,7 @@ unsafe fn eight<H: Half16>(base: &Args, at: usize, sums: [[f32; 4]; 2], biases: 
 }
 
 macro_rules! kernels {
-    ($($kernel:ident $symbol:ident $ty:ty: $cluster:literal;)*) => { $(
+    ($($kernel:ident $symbol:ident $ty:ty: $cluster:literal $apart:literal;)*) => { $(
         /// # Safety
         ///
         /// As for [`run`].
@@ -225,7 +226,7 @@ macro_rules! kernels {
         unsafe extern "ptx-kernel" fn $symbol(args: HalfLines) {
             const { assert!($kernel::SPEC.cluster == $cluster) };
             // SAFETY: the caller's promise.
-            unsafe { run::<Dense<$ty>, $cluster>(&args, parameter_address!($symbol)) }
+            unsafe { run::<Dense<$ty>, $cluster, $apart>(&args, parameter_address!($symbol)) }
         }
 
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
@@ -233,10 +234,12 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dLinesBf16 conv2d_lines_bf16 BFloat: 1;
-    Conv2dLinesPairBf16 conv2d_lines_pair_bf16 BFloat: 2;
-    Conv2dLinesSplitBf16 conv2d_lines_split_bf16 BFloat: 8;
-    Conv2dLinesF16 conv2d_lines_f16 IeeeHalf: 1;
-    Conv2dLinesPairF16 conv2d_lines_pair_f16 IeeeHalf: 2;
-    Conv2dLinesSplitF16 conv2d_lines_split_f16 IeeeHalf: 8;
+    Conv2dLinesBf16 conv2d_lines_bf16 BFloat: 1 false;
+    Conv2dLinesPairBf16 conv2d_lines_pair_bf16 BFloat: 2 false;
+    Conv2dLinesSplitBf16 conv2d_lines_split_bf16 BFloat: 8 false;
+    Conv2dLinesF16 conv2d_lines_f16 IeeeHalf: 1 false;
+    Conv2dLinesPairF16 conv2d_lines_pair_f16 IeeeHalf: 2 false;
+    Conv2dLinesSplitF16 conv2d_lines_split_f16 IeeeHalf: 8 false;
+    Conv2dPointsBf16 conv2d_points_bf16 BFloat: 1 true;
+    Conv2dPointsF16 conv2d_points_f16 IeeeHalf: 1 true;
 }

@@ -23,7 +23,7 @@ use contract::conv2d::bulk_lines::{
 use self::copy::{copy_entries, show};
 use self::finish::{add_parts, write_head};
 pub(crate) use self::room::{Part, Room, Tile, Turn};
-use crate::arch::cluster::sync_cluster;
+use crate::arch::cluster::{arrive_cluster_relaxed, sync_cluster, wait_cluster};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
 use crate::arch::shared::Shared;
@@ -90,7 +90,7 @@ pub(crate) trait Form {
     );
 }
 
-/// A kernel in lines; `map` is the address of its parameter, which starts with the map of the entries.
+/// A kernel in lines, whose warpgroups share each tile, or have tiles `APART`; `map` is the address of its parameter, which starts with the map of the entries.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ pub(crate) trait Form {
 /// tile, in whole clusters, where there are clusters), the pointers of `args` cover the contract's table, and the maps
 /// are the contract's.
 #[inline(always)]
-pub(crate) unsafe fn run<F: Form, const CLUSTER: u32>(args: &F::Args, map: u64) {
+pub(crate) unsafe fn run<F: Form, const CLUSTER: u32, const APART: bool>(args: &F::Args, map: u64) {
     const { assert!(HALF == 128) };
     wgmma::declare();
     let fillers = if F::EXPANDED { EXPANDERS } else { 1 };
@@ -110,7 +110,7 @@ pub(crate) unsafe fn run<F: Form, const CLUSTER: u32>(args: &F::Args, map: u64) 
     }
     if thread == 0 {
         // SAFETY: this thread alone, before the barrier.
-        unsafe { room.init(fillers) };
+        unsafe { room.init(fillers, if APART { CONSUMERS / 64 } else { CONSUMERS / 32 }) };
     }
     if thread == CONSUMERS + fillers.next_multiple_of(32) {
         // SAFETY: the map of the entries.
@@ -121,7 +121,7 @@ pub(crate) unsafe fn run<F: Form, const CLUSTER: u32>(args: &F::Args, map: u64) 
     if thread < CONSUMERS {
         dependency_wait();
         // SAFETY: the caller's promise, in all of the consumers.
-        unsafe { consume::<F, CLUSTER>(args, room, part) };
+        unsafe { consume::<F, CLUSTER, APART>(args, room, part) };
         return;
     }
     let thread = thread - CONSUMERS;
@@ -142,7 +142,8 @@ pub(crate) unsafe fn run<F: Form, const CLUSTER: u32>(args: &F::Args, map: u64) 
     }
     if CLUSTER > 1 {
         sync_cluster();
-        sync_cluster();
+        arrive_cluster_relaxed();
+        wait_cluster();
     }
 }
 
@@ -152,7 +153,11 @@ pub(crate) unsafe fn run<F: Form, const CLUSTER: u32>(args: &F::Args, map: u64) 
 ///
 /// As for [`run`], in all of the [`CONSUMERS`], after the wait for the kernel in front.
 #[inline(always)]
-unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part: Part) {
+unsafe fn consume<F: Form, const CLUSTER: u32, const APART: bool>(
+    args: &F::Args,
+    room: Room,
+    part: Part,
+) {
     let shared = CLUSTER > 1;
     let walk = F::walk(args);
     let (warpgroup, lane) = (thread_idx_x() / 128, lane_id());
@@ -161,14 +166,22 @@ unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part:
     let sums = room.sums.add(warpgroup * HALF * PITCH);
     let head = room.head.add(warpgroup * HALF * 4);
     let mut index = part.first;
+    // The warpgroup's half of every tile, or every other tile.
+    let half = if APART { 0 } else { warpgroup * HALF };
+    let mut own = 0;
+    if APART && warpgroup != 0 {
+        index += part.step;
+        (weights, stage) = other_tile(walk, weights, stage);
+    }
     // Clusters may have a block without a tile: it still meets the others.
     while shared || index < part.end {
         let there = index < part.end;
-        let tile = Tile::of(walk, if there { index } else { 0 }, warpgroup * HALF);
-        if shared {
-            // A part may have no step.
+        let tile = Tile::of(walk, if there { index } else { 0 }, half);
+        if shared || APART {
+            // A part may have no step; and registers of sums that are not added to are free meanwhile.
             each_group!(HALF, J => { wgmma::clear::<J>() });
-        } else {
+        }
+        if !shared {
             // Nobody reads the head and the sums of the tile before any more.
             sync_some(1 + warpgroup, 128);
         }
@@ -177,9 +190,14 @@ unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part:
         let ends = if there { part.ends } else { part.begins };
         let mut step = if shared { part.begins % walk.round } else { 0 };
         let mut at = part.begins;
+        if APART {
+            // SAFETY: the barriers were made; the warpgroups take turns, the first one begins.
+            unsafe { mbarrier::wait(room.may_multiply(warpgroup), own ^ warpgroup ^ 1) };
+            own ^= 1;
+        }
         while at < ends {
             // SAFETY: a step of the table.
-            let [distance, _] = unsafe { room.step(step) };
+            let [distance, _] = if APART { [2, 0] } else { unsafe { room.step(step) } };
             let ready =
                 if F::EXPANDED { room.weights_shown(weights) } else { room.weights_full(weights) };
             // SAFETY: the barriers were made; every warp takes part in every phase.
@@ -188,14 +206,14 @@ unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part:
                 mbarrier::wait(room.entries_full(stage), stage.parity);
             }
             let b = room.entries(walk, stage);
-            let b = b.add((distance & !127) + warpgroup * HALF * ENTRY_BYTES);
+            let b = b.add((distance & !127) + half * ENTRY_BYTES);
             let a = Descriptor::new(room.weights(weights), 0, ATOM_BYTES);
             let b = Descriptor::new(b, 0, ATOM_BYTES);
             wgmma::fence();
             let mut k = 0;
             while k < 4 {
                 // SAFETY: both are there until this warp gives them back.
-                unsafe { F::product(a, b, k, shared || at > part.begins || k > 0) };
+                unsafe { F::product(a, b, k, shared || APART || at > part.begins || k > 0) };
                 k += 1;
             }
             wgmma::commit();
@@ -217,7 +235,11 @@ unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part:
             if ended {
                 stage = stage.next(walk.stages);
             }
-            step = if step + 1 == walk.round { 0 } else { step + 1 };
+            step = if APART || step + 1 == walk.round { 0 } else { step + 1 };
+        }
+        if APART {
+            // SAFETY: once for each phase.
+            unsafe { mbarrier::arrive(room.may_multiply(1 - warpgroup)) };
         }
         wgmma::wait::<0>();
         if ends > part.begins && lane == 0 {
@@ -235,6 +257,8 @@ unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part:
             rows = [part.part, part.part + 1].map(|part| HALF * part / walk.splits);
             // SAFETY: the sums of every part are written and shown.
             unsafe { add_parts::<F, CLUSTER>(walk, sums, part.part, rows) };
+            // This block has read what it needs of the others; what it writes is for nobody here.
+            arrive_cluster_relaxed();
         }
         sync_some(1 + warpgroup, 128);
         if there {
@@ -243,11 +267,21 @@ unsafe fn consume<F: Form, const CLUSTER: u32>(args: &F::Args, room: Room, part:
         }
         if shared {
             // The other blocks may still read from this one.
-            sync_cluster();
+            wait_cluster();
             return;
         }
         index += part.step;
+        if APART {
+            index += part.step;
+            (weights, stage) = other_tile(walk, weights, stage);
+        }
     }
+}
+
+/// Past a tile of the other warpgroup's, of one tap.
+#[inline(always)]
+fn other_tile(walk: &Walk, weights: Turn, stage: Turn) -> (Turn, Turn) {
+    (weights.skip(walk.rounds, WEIGHT_STAGES), stage.skip(walk.rounds, walk.stages))
 }
 
 /// Puts the sums of a warpgroup to `mine`, the lane's first place.

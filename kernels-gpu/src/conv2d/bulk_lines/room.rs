@@ -1,8 +1,8 @@
 //! Shared memory of a block, its rings, and the tiles that it makes.
 
 use contract::conv2d::bulk_lines::{
-    BARRIER_BYTES, CHANNELS, CONSUMERS, ENTRY_BYTES, LINES, MOST_STAGES, MOST_STEPS, STEP_BYTES,
-    TABLE_BYTES, WEIGHT_BYTES, WEIGHT_STAGES, Walk,
+    BARRIER_BYTES, CHANNELS, ENTRY_BYTES, LINES, MOST_STAGES, MOST_STEPS, STEP_BYTES, TABLE_BYTES,
+    WEIGHT_BYTES, WEIGHT_STAGES, Walk,
 };
 
 use crate::arch::mbarrier::{self, Barrier};
@@ -28,6 +28,16 @@ impl Turn {
         let last = self.place + 1 == places;
         let place = if last { 0 } else { self.place + 1 };
         Self { place, parity: self.parity ^ u32::from(last) }
+    }
+
+    /// The turn so many later.
+    #[inline(always)]
+    pub(super) fn skip(self, turns: u32, places: u32) -> Self {
+        let (mut place, mut parity) = (self.place + turns, self.parity);
+        while place >= places {
+            (place, parity) = (place - places, parity ^ 1);
+        }
+        Self { place, parity }
     }
 }
 
@@ -117,13 +127,20 @@ impl Room {
         self.barriers.add(3 * WEIGHT_STAGES + MOST_STAGES + turn.place)
     }
 
-    /// Makes the barriers; `fillers` threads bring weights.
+    /// Ends a phase when a warpgroup that has tiles of its own may multiply: the other one has waited for all
+    /// that its tile before takes, so that neither is more than a phase away from a barrier that it waits for.
+    #[inline(always)]
+    pub(super) fn may_multiply(&self, warpgroup: u32) -> Barrier {
+        self.barriers.add(3 * WEIGHT_STAGES + 2 * MOST_STAGES + warpgroup)
+    }
+
+    /// Makes the barriers; `fillers` threads bring weights, `users` warps multiply them.
     ///
     /// # Safety
     ///
     /// One thread calls it, before a barrier of the block.
     #[inline(always)]
-    pub(super) unsafe fn init(&self, fillers: u32) {
+    pub(super) unsafe fn init(&self, fillers: u32, users: u32) {
         let at = |place| Turn { place, parity: 0 };
         let mut place = 0;
         while place < WEIGHT_STAGES {
@@ -131,7 +148,7 @@ impl Room {
             unsafe {
                 mbarrier::init(self.weights_full(at(place)), fillers);
                 mbarrier::init(self.weights_shown(at(place)), 1);
-                mbarrier::init(self.weights_empty(at(place)), CONSUMERS / 32);
+                mbarrier::init(self.weights_empty(at(place)), users);
             }
             place += 1;
         }
@@ -140,9 +157,14 @@ impl Room {
             // SAFETY: the caller's promise.
             unsafe {
                 mbarrier::init(self.entries_full(at(place)), 1);
-                mbarrier::init(self.entries_empty(at(place)), CONSUMERS / 32);
+                mbarrier::init(self.entries_empty(at(place)), users);
             }
             place += 1;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            mbarrier::init(self.may_multiply(0), 128);
+            mbarrier::init(self.may_multiply(1), 128);
         }
         mbarrier::show_new();
     }
@@ -197,7 +219,7 @@ impl Tile {
     pub(crate) fn of(walk: &Walk, index: u32, from: u32) -> Self {
         let (rest, column_tile) = walk.by_columns.div_rem(index);
         let (group, position_tile) = walk.by_positions.div_rem(rest);
-        let first = position_tile * LINES.positions + from;
+        let first = position_tile * walk.positions + from;
         Self { column0: column_tile * CHANNELS, first, group }
     }
 }

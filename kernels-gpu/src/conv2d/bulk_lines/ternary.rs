@@ -4,8 +4,8 @@
 use contract::conv2d::bulk_lines::{CHANNELS, PITCH, TernaryLines, WEIGHT_STAGES, Walk};
 use contract::conv2d::int8::{Args, TOP_BITS, ternary_bytes_64};
 use contract::conv2d::{
-    ABSENT, Activation, Conv2dTernaryLines, Conv2dTernaryLinesPair, Geometry, finish as finish_one,
-    finish_cheap,
+    ABSENT, Activation, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Geometry,
+    finish as finish_one, finish_cheap,
 };
 use contract::launch::Kernel;
 use contract::w2a8::{Divisor, dequantise};
@@ -13,7 +13,7 @@ use contract::w2a8::{Divisor, dequantise};
 use super::{Form, Part, Room, Tile, Turn, run};
 use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, ld_if, ld_nc, ld_or_zero_x4, ld_x4, st, st_x4};
+use crate::arch::mem::{X4, ld_if, ld_nc, ld_or_zero_x4, ld_x4, st, st_x4_if};
 use crate::arch::shared::Shared;
 use crate::arch::tensor::parameter_address;
 use crate::arch::thread::thread_idx_x;
@@ -262,22 +262,25 @@ unsafe fn fours(base: &Args, column: &Column) -> bool {
             out[i] = core::array::from_fn(|c| quotients[c] * weight_scales[c]);
             i += 1;
         }
+        let there = |i: usize| heads[i][3] != u32::MAX && row + (i as u32 * DOWN) < end;
+        let at =
+            |i: usize| u64::from(heads[i][3]) * u64::from(g.y_step[0]) + u64::from(column.channel);
+        let mut i = 0;
+        while !plain && i < TOGETHER {
+            if there(i) {
+                // SAFETY: four channels of an output of this thread.
+                out[i] = unsafe { extras(base, column.channel, at(i) as usize, out[i]) };
+            }
+            i += 1;
+        }
+        // Without a branch for each: what is worked out behind one would wait for the output before.
         let mut i = 0;
         while i < TOGETHER {
-            let [_, _, ordinary, pixel] = heads[i];
-            let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(column.channel);
-            if pixel != u32::MAX && row + (i as u32 * DOWN) < end {
-                if ordinary != 0 {
-                    if !plain {
-                        // SAFETY: four channels of an output of this thread.
-                        out[i] = unsafe { extras(base, column.channel, at as usize, out[i]) };
-                    }
-                    let y = base.y.as_ptr().wrapping_add(at as usize);
-                    // SAFETY: four outputs that belong to this thread.
-                    unsafe { st_x4(y.cast(), out[i].map(f32::to_bits)) };
-                }
-                others |= ordinary == 0;
-            }
+            let ordinary = heads[i][2] != 0;
+            let y = base.y.as_ptr().wrapping_add(at(i) as usize);
+            // SAFETY: four outputs that belong to this thread, where there are any.
+            unsafe { st_x4_if(there(i) && ordinary, y.cast(), out[i].map(f32::to_bits)) };
+            others |= there(i) && !ordinary;
             i += 1;
         }
         row += TOGETHER as u32 * DOWN;
@@ -360,7 +363,7 @@ unsafe fn singly(base: &Args, column: &Column) {
 }
 
 macro_rules! kernels {
-    ($($kernel:ident $symbol:ident: $cluster:literal;)*) => { $(
+    ($($kernel:ident $symbol:ident: $cluster:literal $apart:literal;)*) => { $(
         /// # Safety
         ///
         /// As for [`run`].
@@ -368,7 +371,7 @@ macro_rules! kernels {
         unsafe extern "ptx-kernel" fn $symbol(args: TernaryLines) {
             const { assert!($kernel::SPEC.cluster == $cluster) };
             // SAFETY: the caller's promise.
-            unsafe { run::<Ternary, $cluster>(&args, parameter_address!($symbol)) }
+            unsafe { run::<Ternary, $cluster, $apart>(&args, parameter_address!($symbol)) }
         }
 
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
@@ -376,6 +379,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dTernaryLines conv2d_ternary_lines: 1;
-    Conv2dTernaryLinesPair conv2d_ternary_lines_pair: 2;
+    Conv2dTernaryLines conv2d_ternary_lines: 1 false;
+    Conv2dTernaryLinesPair conv2d_ternary_lines_pair: 2 false;
+    Conv2dTernaryPoints conv2d_ternary_points: 1 true;
 }
