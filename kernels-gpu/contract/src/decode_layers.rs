@@ -50,11 +50,15 @@ pub const KV_SLOT_BYTES: u32 = KEY_BLOCK as u32 * (KEY_BYTES + VALUE_BYTES);
 /// Bytes of the queries, the scores, and the weights of each warp.
 pub const ATTENTION_BYTES: u32 =
     4 * (UNIT_HEADS * (MAX_HEAD_DIM + KEY_BLOCK) as u32 + WARPS * KEY_BLOCK as u32);
+/// Bytes of 256 activations of the quantised row: the same places of two neighbours do not fall on the same banks.
+pub const ACT_GROUP_BYTES: u32 = 256 + 64;
+/// Bytes of the quantised row.
+pub const ACTS_BYTES: u32 = MAX_FFN as u32 / 256 * ACT_GROUP_BYTES;
 /// Words of a linear layer's share of a block, in shared memory.
 pub const SHARE_WORDS: u32 = 12 + 4 * WARPS;
 /// Bytes of everything but weights, keys and values.
 pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
-    + MAX_FFN as u32
+    + ACTS_BYTES
     + 4 * LINEARS as u32 * SHARE_WORDS
     + ATTENTION_BYTES
     + 8 * KV_SLOTS

@@ -368,6 +368,27 @@ impl Shared<u8> {
             );
         }
     }
+
+    /// The low byte of a word. `st.shared.b8`
+    ///
+    /// # Safety
+    ///
+    /// As for [`Shared::write_u8`].
+    #[inline(always)]
+    pub unsafe fn write_low_byte(self, word: u32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "{{",
+                ".reg .b16 low, high;",
+                "mov.b32 {{low, high}}, {word};",
+                "st.shared.b8 [{addr}], low;",
+                "}}",
+                addr = in(reg32) self.addr, word = in(reg32) word,
+                options(nostack),
+            );
+        }
+    }
 }
 
 impl Shared<u64> {

@@ -42,7 +42,7 @@ impl Exchange {
     #[inline(always)]
     pub(super) unsafe fn put(&self, layer: u32, at: u32, value: f32) {
         // SAFETY: the caller's promise.
-        unsafe { st_relaxed(self.at(layer, at).cast_mut(), word(value)) };
+        unsafe { put(self.at(layer, at).cast_mut(), value) };
     }
 
     /// Empties this block's share of the other set.
@@ -59,6 +59,17 @@ impl Exchange {
             i += grid_dim_x() * THREADS;
         }
     }
+}
+
+/// Writes the word at `at`.
+///
+/// # Safety
+///
+/// It is a word of [`Exchange`] that is written by nobody else.
+#[inline(always)]
+pub(super) unsafe fn put(at: *mut u32, value: f32) {
+    // SAFETY: the caller's promise.
+    unsafe { st_relaxed(at, word(value)) };
 }
 
 /// This thread's words of a row of `k`, zeros past its end; when `waits`, each as soon as it is there.

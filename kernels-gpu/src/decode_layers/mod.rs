@@ -16,7 +16,8 @@ mod weights;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
+    ACTS_BYTES, Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS,
+    THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
@@ -29,8 +30,7 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use attention::Attention;
 use entries::{look_ahead, norm, scales, segments};
-use exchange::Exchange;
-use row::Quantised;
+use exchange::{Exchange, put};
 use weights::{Share, multiply};
 
 /// Elements of a row that a thread holds: of rows up to `MAX_HIDDEN`, and of longer ones.
@@ -76,7 +76,7 @@ impl Memory {
         let shares = sums.add(2 * MAX_OUTPUTS);
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
         let acts = full.add(LINEARS as u32).cast::<u8>();
-        let areas = acts.add(MAX_FFN as u32);
+        let areas = acts.add(ACTS_BYTES);
         Self { attention, scratch, sums, shares, full, acts, areas }
     }
 }
@@ -118,7 +118,11 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     let mut part = 0;
     while part < LINEARS as u32 {
         // SAFETY: shares and barriers are in shared memory; the weights never change.
-        unsafe { weights::ask(args, memory, part, weights::pointer(args, part)) };
+        unsafe {
+            if thread_idx_x() == weights::ASKS {
+                weights::ask(memory, part, weights::pointer(args, part), [true; 2]);
+            }
+        }
         part = opaque(part + 1); // one loop
     }
     dependency_wait();
@@ -162,36 +166,49 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             scales_next = scales(args, next, own_segments >> (6 * next_kind));
             gain_next = norm(args, part + 1);
             let far = norm(args, part + 4);
-            let w = weights::pointer(args, part + 3);
+            let w = weights::next(args, part);
             let caches = attention::caches(args, (layer + 1).min(shape.layers - 1));
             let come = || {
                 // The row is there: now memory may be busy with what comes later.
-                if part > 0 {
-                    weights::ask(args, memory, part + 3, w);
-                }
                 if kind == 1 {
                     attention.fill(memory.attention, layer + 1, caches);
                 }
-                look_ahead(args, far, k, part + 12);
             };
-            let row = if k <= MAX_HIDDEN as u32 {
+            let scale = if k <= MAX_HIDDEN as u32 {
                 take::<SHORT>(args, memory, source, part > 0, gain, k, come)
             } else {
                 take::<LONG>(args, memory, source, part > 0, gain, k, come)
             };
+            // The first warp, which has the fewest steps: before the quantiser all warps would wait for it.
+            weights::ask_next(args, memory, part, w);
+            look_ahead(args, far, k, part + 12);
+            let first = weights::first(memory, &share, layer, kind);
+            multiply(memory, &share, first);
+            let makes = thread_idx_x() < tile.outputs;
             // Before the barrier: what comes after it is on the way of the row.
-            let divisor = Divisor::from_words(Divisor::new(row.scale).words().map(opaque_here));
-            multiply(memory, &share, layer, kind);
-            sync_threads();
-            let own = tile.first + thread_idx_x();
-            if thread_idx_x() < tile.outputs {
+            let mut ready = ([0; 3], [0; 2], [0; 2]);
+            if makes {
+                let at = x.at(layer, share.output + tile.first + thread_idx_x()) as u64;
                 // Behind the outputs are their factors, or zeros.
-                let sums = [0, 1].map(|r| memory.sums.add(thread_idx_x() + tile.outputs * r));
-                let acc = sums.map(|sum| sum.read() as i32 - row.sum);
+                let sums =
+                    [0, 1].map(|r| memory.sums.add(thread_idx_x() + tile.outputs * r).addr());
+                let divisor = Divisor::new(scale).words();
+                ready = (
+                    divisor.map(opaque_here),
+                    [at as u32, (at >> 32) as u32].map(opaque_here),
+                    sums.map(opaque_here),
+                );
+            }
+            sync_threads();
+            if makes {
+                let (divisor, [low, high], sums) = ready;
+                let divisor = Divisor::from_words(divisor);
+                let at = u64::from(low) | u64::from(high) << 32;
+                let sums = sums.map(|at| memory.sums.byte_add(at.wrapping_sub(memory.sums.addr())));
+                let of_row = row::sum(memory);
+                let acc = sums.map(|sum| sum.read() as i32 - of_row);
                 let p = divide(&divisor, acc);
                 let p = [p[0] * weight_scales[0], p[1] * weight_scales[1]];
-                sums[0].write(0);
-                sums[1].write(0);
                 if kind % 2 == 1 {
                     h += p[0];
                 }
@@ -202,7 +219,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                     2 => act.gated(p[0], p[1]),
                     _ => h,
                 };
-                x.put(layer, share.output + own, value);
+                put(at as *mut u32, value);
+                sums[0].write(0);
+                sums[1].write(0);
             }
             if kind == 0 {
                 attention.layer(&x, layer, memory.attention);
@@ -249,7 +268,7 @@ unsafe fn own_row(memory: Memory) -> Option<u32> {
     (thread_idx_x() < tile.outputs).then_some(tile.first + thread_idx_x())
 }
 
-/// The row of a linear layer, quantised; `come` is called when it is there.
+/// The row of a linear layer, quantised, and its scale; `come` is called when it is there.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -266,13 +285,14 @@ unsafe fn take<const HELD: usize>(
     gain: *const f32,
     k: u32,
     come: impl FnOnce(),
-) -> Quantised {
+) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
+        let of_k = row::of_k(k);
         let gains: [f32; HELD] = row::gains(gain, k);
         let held = exchange::take::<HELD>(source, k, waits);
         come();
-        row::quantise(held, gains, !gain.is_null(), k, args.eps, memory)
+        row::quantise(held, gains, !gain.is_null(), [k, of_k], args.eps, memory)
     }
 }
 

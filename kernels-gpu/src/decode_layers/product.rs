@@ -1,18 +1,21 @@
 //! The product of four chunks of each of 16 rows with their activations, on the tensor cores: as in
 //! [`crate::bit_linear::product`], with activations that stand as the instruction takes them.
 
-use contract::w2a8::{CHUNK, CHUNK_GROUP};
+use contract::w2a8::CHUNK;
 
 use crate::arch::mem::X4;
 use crate::arch::mma::mma_u8_s8;
 
-/// Where activation `k` stands in the row: as `contract::w2a8::act_index`, but for the order of the words of a chunk. The
-/// words of a bit lane for two pieces stand side by side: they are one factor of the instruction.
+/// Where activation `k` of 256 stands. Pieces of chunks as the instruction takes them: the words of a bit lane for two pieces
+/// side by side, since they are one factor.
 pub(super) const fn index(k: usize) -> usize {
     let (chunk, piece, lane, byte) = (k / CHUNK, k % CHUNK / 16, k % 16 / 4, k % 4);
     let (unit, word) = (2 * (piece / 2) + lane / 2, 2 * (lane % 2) + piece % 2);
-    (chunk / CHUNK_GROUP * 4 + unit) * 16 * CHUNK_GROUP + chunk % CHUNK_GROUP * 16 + 4 * word + byte
+    UNIT_BYTES as usize * unit + 16 * chunk + 4 * word + byte
 }
+
+/// Bytes of a unit of four chunks.
+pub(super) const UNIT_BYTES: u32 = 64;
 
 /// By bit lane of the codes: 1, 4, 16 and 64 times the sums of two rows, of two columns of activations.
 pub(super) struct Sums([X4<i32>; 4]);
@@ -41,7 +44,7 @@ impl Sums {
         }
     }
 
-    /// The sums of both rows, in the first lane of each; of the first column, or of the `second` one.
+    /// The sums of both rows, of the lane's first column or of its `second` one.
     #[inline(always)]
     pub(super) fn finish(&self, second: bool) -> [i32; 2] {
         let [a, b, c, d] = self.0;

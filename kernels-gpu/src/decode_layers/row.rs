@@ -2,24 +2,20 @@
 //!
 //! The arithmetic of `crate::bit_linear`, of rows that stay in registers whole.
 
-use contract::decode_layers::{THREADS, WARPS};
-use contract::num::{ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise_ordinary};
+use contract::decode_layers::{ACT_GROUP_BYTES, THREADS, WARPS};
+use contract::num::{
+    ABSMAX_FLOOR, ORDINARY_ZERO, abs_bits, act_scale, fma, is_middling, is_ordinary,
+    quantise_ordinary, quotient, recip_sqrt_middling, reciprocal,
+};
 use contract::rmsnorm::{inv_rms, normalise};
-use contract::w2a8::act_bytes;
 
 use super::Memory;
 use super::product::index;
-use crate::act_quant::held::step;
 use crate::arch::block;
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::ld_if;
-use crate::arch::thread::thread_idx_x;
-
-/// Scale and sum of the quantised row.
-#[derive(Clone, Copy)]
-pub(super) struct Quantised {
-    pub(super) scale: f32,
-    pub(super) sum: i32,
-}
+use crate::arch::thread::{sync_threads, thread_idx_x};
+use crate::arch::warp::{lane_id, warp_id, warp_sum};
 
 /// The gains of the held elements, zeros past the end or where there are none.
 ///
@@ -49,14 +45,15 @@ pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32;
 ///
 /// Elements past the end are zeros; nobody uses the scratch or the quantised row before it since the last barrier.
 #[inline(always)]
+#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "a maximum that is not a number, too")]
 pub(super) unsafe fn quantise<const HELD: usize>(
     mut row: [f32; HELD],
     gains: [f32; HELD],
     norm: bool,
-    k: u32,
+    [k, of_k]: [u32; 2],
     eps: f32,
     memory: Memory,
-) -> Quantised {
+) -> f32 {
     if norm {
         let mut squares = 0.0;
         let mut j = 0;
@@ -65,7 +62,7 @@ pub(super) unsafe fn quantise<const HELD: usize>(
             j += 1;
         }
         // SAFETY: 256 words of the scratch, for this call.
-        let r = inv_rms(unsafe { block::sum_partials(memory.scratch, squares) }, k, eps);
+        let r = factor(unsafe { block::sum_partials(memory.scratch, squares) }, k, of_k, eps);
         let mut j = 0;
         while j < HELD {
             // Past the end there are zeros, unless `r` is not finite; then the row is not either.
@@ -81,31 +78,82 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     }
     let words = memory.scratch.cast::<u32>().add(THREADS);
     // SAFETY: a word of each warp behind the partials, for this call.
-    let scale = act_scale(f32::from_bits(unsafe { block::max(words, top) }));
-    // In a row that is not finite every value is 0.
-    if !is_ordinary(scale) {
-        row = [0.0; HELD];
+    let top = f32::from_bits(unsafe { block::max(words, top) });
+    let mut scale = quick_scale(top);
+    let mut by = scale;
+    if !(top < LARGE) {
+        scale = act_scale(top);
+        by = if is_ordinary(scale) { scale } else { 0.0 };
+        // In a row that is not finite every value is 0.
+        if !is_ordinary(scale) {
+            row = [0.0; HELD];
+        }
     }
-    let by = if is_ordinary(scale) { scale } else { 0.0 };
-    let padded = act_bytes(k as usize) as u32;
     let own = memory.acts.add(index(thread_idx_x() as usize) as u32);
-    let mut sum = 0;
+    let mut sum = 0u32;
     let mut j = 0;
     while j < HELD {
-        // The same for every thread: a padded row is a multiple of the block.
-        if THREADS * (j as u32) < padded {
-            let word = quantise_ordinary(row[j], by);
-            // SAFETY: below act_bytes(k), and index maps each index to a byte of its own: that of the thread's
-            // first element, moved by `step`.
-            unsafe { own.add(step(j) as u32).write_u8(word as u8) };
-            sum += word.wrapping_sub(ORDINARY_ZERO) as i32;
-        }
+        let word = quantise_ordinary(row[j], by);
+        // Zeros past the end of the row: no condition is cheaper than fewer of them.
+        // SAFETY: one of MAX_FFN elements, and each has a byte of its own.
+        unsafe { own.add(ACT_GROUP_BYTES * j as u32).write_low_byte(word) };
+        sum = sum.wrapping_add(word);
         j += 1;
     }
-    // Its barrier also shows the row to the block.
-    // SAFETY: a word of each warp behind those of the maximum, for this call.
-    let sum = unsafe { block::sum(words.add(WARPS), sum) };
-    Quantised { scale, sum }
+    let sum = warp_sum(sum.wrapping_sub((HELD as u32).wrapping_mul(ORDINARY_ZERO)) as i32);
+    // Shows the row to the block. The sums are not needed before the next one.
+    sync_threads();
+    if lane_id() == 0 {
+        // SAFETY: a word of each warp behind those of the maximum, which nobody reads before the next barrier.
+        unsafe { words.add(WARPS + warp_id()).write(sum as u32) };
+    }
+    scale
 }
 
-const _: () = assert!(WARPS == block::WARPS && THREADS == block::THREADS);
+/// `1 / k`, for [`quantise`].
+#[inline(always)]
+pub(super) fn of_k(k: u32) -> u32 {
+    opaque_here(reciprocal(k as f32).to_bits())
+}
+
+/// [`inv_rms`], with `1 / k`.
+#[inline(always)]
+fn factor(squares: f32, k: u32, of_k: u32, eps: f32) -> f32 {
+    let mean = quotient(squares, k as f32, f32::from_bits(of_k)) + eps;
+    if is_middling(squares) && is_middling(mean) {
+        recip_sqrt_middling(mean)
+    } else {
+        inv_rms(squares, k, eps)
+    }
+}
+
+/// Largest elements from here on are not for [`quick_scale`].
+const LARGE: f32 = (1u128 << 64) as f32;
+
+/// [`act_scale`] without its branch.
+#[inline(always)]
+fn quick_scale(top: f32) -> f32 {
+    let top = if top < ABSMAX_FLOOR { ABSMAX_FLOOR } else { top };
+    quotient(127.0, top, reciprocal(top))
+}
+
+/// The sum of the row that was quantised.
+///
+/// # Safety
+///
+/// There is a barrier between [`quantise`] and this, and none of another call's.
+#[inline(always)]
+pub(super) unsafe fn sum(memory: Memory) -> i32 {
+    let words = memory.scratch.cast::<u32>().add(THREADS + WARPS);
+    // SAFETY: the caller's promise: a word of each warp.
+    let [a, b] = unsafe { [words.read_x4(), words.add(4).read_x4()] };
+    let mut sum = 0u32;
+    let mut i = 0;
+    while i < 4 {
+        sum = sum.wrapping_add(a[i]).wrapping_add(b[i]);
+        i += 1;
+    }
+    sum as i32
+}
+
+const _: () = assert!(WARPS == block::WARPS && THREADS == block::THREADS && THREADS == 256);

@@ -4,24 +4,27 @@
 //! since the rows of a block stand together. It is asked for when a row has come, not while one is waited for, which would
 //! come behind all the weights.
 
-use contract::bit_linear::LANES;
+use contract::bit_linear::{LANES, SET_ROWS};
 use contract::decode_layers::{
-    Args, LINEARS, Linear, SHARE_WORDS, Shape, THREADS, WARPS, row_bytes,
+    ACT_GROUP_BYTES, Args, LINEARS, Linear, SHARE_WORDS, Shape, WARPS, row_bytes,
 };
 
 use super::Memory;
-use super::product::Sums;
+use super::product::{Sums, UNIT_BYTES};
+use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, wait};
-use crate::arch::mem::ld_x2;
+use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma::proxy_fence;
-use crate::bit_linear::product::{GROUP_BYTES, PIECE_BYTES};
 use crate::bit_linear::{ROWS, Tile, row_of_lane};
 
+/// Most parts of a row: two of eight columns of a product are for each.
+const MAX_PARTS: u32 = 4;
+
 /// The thread that asks.
-const ASKS: u32 = THREADS - 32;
+pub(super) const ASKS: u32 = 0;
 
 /// What a block makes of a linear layer, and the steps of this warp in it.
 #[derive(Clone, Copy)]
@@ -35,6 +38,11 @@ pub(super) struct Share {
     /// Bytes from row to row of the weights, and where the first one stands.
     stride: u32,
     area: u32,
+    /// Rows are so many parts of so many groups: each is a row of a set of its own.
+    parts: u32,
+    run: u32,
+    /// `2^20 / rows`, rounded up.
+    of_part: u32,
     /// The first step, of which set and group, and the end.
     step: u32,
     set: u32,
@@ -49,9 +57,14 @@ impl Share {
         let tile = Tile::of(n, k, rows);
         let input = shape.input(if kind == 0 { LINEARS } else { kind });
         let output = if kind == 0 { 0 } else { shape.input(kind + 1) };
-        let (step, end) = tile.steps_of(WARPS);
-        let (set, group) = (step / tile.groups, step % tile.groups);
-        Self { tile, k, input, output, stride: row_bytes(k), area, step, set, group, end }
+        let parts = parts(tile.rows, tile.groups);
+        let run = tile.groups / parts;
+        let steps = steps(tile.rows, tile.groups, parts);
+        let (step, end) = (warp_id() * steps / WARPS, (warp_id() + 1) * steps / WARPS);
+        let (set, group) = (step / run, step % run);
+        let stride = row_bytes(k);
+        let of_part = (1u32 << 20).div_ceil(tile.rows.max(1));
+        Self { tile, k, input, output, stride, area, parts, run, of_part, step, set, group, end }
     }
 
     /// Leaves it at `to`.
@@ -61,13 +74,13 @@ impl Share {
     /// `to` starts `SHARE_WORDS` words that nobody reads yet; every thread of the block calls it.
     #[inline(always)]
     pub(super) unsafe fn leave(&self, to: Shared<u32>) {
-        let Tile { n, first, outputs, rows, chunks, groups } = self.tile;
+        let Tile { n, first, outputs, rows, .. } = self.tile;
         // SAFETY: the caller's promise: one thread writes the first words, one of each warp its own.
         unsafe {
             if thread_idx_x() == 0 {
                 to.write_x4([n, first, outputs, rows]);
-                to.add(4).write_x4([chunks, groups, self.stride, self.area]);
-                to.add(8).write_x4([self.k, self.input, self.output, 0]);
+                to.add(4).write_x4([self.parts, self.run, self.stride, self.area]);
+                to.add(8).write_x4([self.k, self.input, self.output, self.of_part]);
             }
             if lane_id() == 0 {
                 to.add(12 + 4 * warp_id()).write_x4([self.step, self.set, self.group, self.end]);
@@ -86,41 +99,126 @@ impl Share {
         // SAFETY: the caller's promise.
         unsafe {
             let [n, first, outputs, rows] = at.read_x4();
-            let [chunks, groups, stride, area] = at.add(4).read_x4();
-            let [k, input, output, _] = at.add(8).read_x4();
+            let [parts, run, stride, area] = at.add(4).read_x4();
+            let [k, input, output, of_part] = at.add(8).read_x4();
             let [step, set, group, end] = at.add(12 + 4 * warp_id()).read_x4();
-            let tile = Tile { n, first, outputs, rows, chunks, groups };
-            Self { tile, k, input, output, stride, area, step, set, group, end }
+            let tile = Tile { n, first, outputs, rows, chunks: 0, groups: parts * run };
+            Self {
+                tile,
+                k,
+                input,
+                output,
+                stride,
+                area,
+                parts,
+                run,
+                of_part,
+                step,
+                set,
+                group,
+                end,
+            }
         }
     }
 }
 
-/// Asks for part `part`, a linear layer of all, whose weights are at `from`, if there is one.
+/// Steps of `rows` rows of `groups` groups, each in so many parts.
+#[inline(always)]
+const fn steps(rows: u32, groups: u32, parts: u32) -> u32 {
+    (rows * parts).div_ceil(SET_ROWS) * (groups / parts)
+}
+
+/// Into how many parts rows go: with fewer rows than fill their sets, parts of a row fill them too.
+#[inline(always)]
+fn parts(rows: u32, groups: u32) -> u32 {
+    let mut best = 1;
+    let mut parts = 2;
+    while parts <= MAX_PARTS {
+        let of_warp = |parts| steps(rows, groups, parts).div_ceil(WARPS);
+        if groups % parts == 0 && of_warp(parts) < of_warp(best) {
+            best = parts;
+        }
+        parts = opaque(parts + 1); // one loop
+    }
+    best
+}
+
+/// Asks for linear layer `kind`, whose weights are at `from`: the rows of its outputs, the rows of their factors, or both. By one
+/// thread.
 ///
 /// # Safety
 ///
-/// The launch contract; shares and barriers are in shared memory; nobody uses the place of the part since the last barrier.
+/// The launch contract; shares and barriers are in shared memory; nobody uses the place of the weights since the last barrier. The
+/// rows of the outputs come first, or at once.
 #[inline(always)]
-pub(super) unsafe fn ask(args: &Args, memory: Memory, part: u32, from: *const u8) {
-    let parts = args.shape.layers * LINEARS as u32;
-    if thread_idx_x() != ASKS || part >= parts {
-        return;
-    }
-    let kind = part % LINEARS as u32;
-    // SAFETY: rows of the weights of the part, which nobody writes, and their place.
+pub(super) unsafe fn ask(
+    memory: Memory,
+    kind: u32,
+    from: *const u8,
+    [outputs, factors]: [bool; 2],
+) {
+    // SAFETY: rows of the weights, which nobody writes, and their place.
     unsafe {
         let Share { tile, stride: bytes, area: to, .. } = Share::find(memory, kind);
         let barrier = memory.full.add(kind);
-        arrive_expecting(barrier, bytes * tile.rows);
-        proxy_fence();
         // The rows of the outputs stand together, and those of the factors.
         let rows = tile.outputs * bytes;
         let from = from.wrapping_add(tile.first as usize * bytes as usize);
-        copy_bulk(memory.areas.add(to), from, rows, barrier);
-        if tile.rows > tile.outputs {
+        if outputs {
+            arrive_expecting(barrier, bytes * tile.rows);
+        }
+        proxy_fence();
+        if outputs {
+            copy_bulk(memory.areas.add(to), from, rows, barrier);
+        }
+        if factors && tile.rows > tile.outputs {
             let from = from.wrapping_add(tile.n as usize * bytes as usize);
             copy_bulk(memory.areas.add(to + rows), from, rows, barrier);
         }
+    }
+}
+
+/// Which linear layers, of all, are asked for in part `part`: each part asks for as much as the others, so that nothing is on its way
+/// any more when the next row is. Down, for qkv and output projection; output projection, for down; the others for gate and up,
+/// a half each.
+#[inline(always)]
+fn targets(part: u32) -> [u32; 2] {
+    let kind = part % LINEARS as u32;
+    let first = part + if kind == 3 { 3 } else { 2 };
+    [first, if kind == 2 { part + 3 } else { first }]
+}
+
+/// Where the weights are that [`ask_next`] asks for.
+///
+/// # Safety
+///
+/// The launch contract.
+#[inline(always)]
+pub(super) unsafe fn next(args: &Args, part: u32) -> [*const u8; 2] {
+    // SAFETY: the caller's promise.
+    targets(part).map(|target| unsafe { pointer(args, target) })
+}
+
+/// Asks for the weights of later parts, which are at `from`.
+///
+/// # Safety
+///
+/// As for [`ask`]; the row of part `part` has come.
+#[inline(always)]
+pub(super) unsafe fn ask_next(args: &Args, memory: Memory, part: u32, from: [*const u8; 2]) {
+    if thread_idx_x() != ASKS {
+        return;
+    }
+    let (all, kind) = (LINEARS as u32, part % LINEARS as u32);
+    let [first, last] = targets(part);
+    let mut from = from;
+    let mut target = first;
+    // Those of the first layer were asked for before.
+    while target <= last && target >= all && target < all * args.shape.layers {
+        // SAFETY: the caller's promise.
+        unsafe { ask(memory, target % all, from[0], [kind != 0, kind != 3]) };
+        from[0] = from[1];
+        target = opaque(target + 1); // one loop
     }
 }
 
@@ -138,66 +236,159 @@ pub(super) unsafe fn pointer(args: &Args, part: u32) -> *const u8 {
     (u64::from(low) | u64::from(high) << 32) as *const u8
 }
 
-/// Adds the products of this warp's steps of linear layer `kind` of `layer` to the sums of their rows.
+/// What a warp multiplies without a pause: groups of the rows of a set, that follow each other.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    /// Where the weights of this lane's rows begin, and the activations of its column.
+    weights: [Shared<u8>; 2],
+    acts: Shared<u8>,
+    count: u32,
+    /// The rows whose sums this lane has, or `NONE`.
+    sums: [u32; 2],
+    /// Where the first of two groups stands for this lane.
+    ///
+    /// Lanes read two rows at once, 64 bytes of each. Where both fall on the same banks, odd rows take the groups of a pair the
+    /// other way round: the second column of the products is theirs, with the activations of that group.
+    swap: u32,
+}
+
+/// No row.
+const NONE: u32 = u32::MAX;
+/// Bytes of a group of a row of weights.
+const GROUP_BYTES: u32 = 64;
+
+impl Turn {
+    /// Up to `most` groups of set `set`, from `group` on.
+    #[inline(always)]
+    fn new(memory: Memory, share: &Share, set: u32, group: u32, most: u32) -> Self {
+        let lane = 16 * (lane_id() % LANES);
+        let area = memory.areas.add(share.area + lane + GROUP_BYTES * group);
+        let last = share.tile.rows * share.parts - 1;
+        let found = [0, 1].map(|r| {
+            let row = row_of_lane(set, r);
+            // A row that is not there is the last one again, and nobody takes its sum.
+            let at = row.min(last);
+            // Exact: less than 2^11 rows, and what the factor is too much by gives less than 1 / rows.
+            let part = at * share.of_part >> 20;
+            let at = at - part * share.tile.rows;
+            let own = lane_id() % LANES == part && row <= last;
+            let weights = area.add(at * share.stride + GROUP_BYTES * part * share.run);
+            (weights, if own { at } else { NONE })
+        });
+        // Two columns for each part of the rows.
+        let column = group + lane_id() / (2 * LANES) * share.run;
+        Self {
+            weights: found.map(|(weights, _)| weights),
+            acts: memory.acts.add(lane + ACT_GROUP_BYTES * column),
+            count: most.min(share.run - group),
+            sums: found.map(|(_, row)| row),
+            swap: if share.stride % 128 == 0 { lane_id() / LANES % 2 * GROUP_BYTES } else { 0 },
+        }
+    }
+
+    /// Where the next two groups stand for this lane: twice the only one.
+    #[inline(always)]
+    fn places(&self) -> [u32; 2] {
+        if self.count >= 2 { [self.swap, GROUP_BYTES - self.swap] } else { [0, 0] }
+    }
+
+    /// The weights `at` bytes further on, if they are needed.
+    ///
+    /// # Safety
+    ///
+    /// The weights are in shared memory; there is such a group.
+    #[inline(always)]
+    unsafe fn weights(&self, at: u32, needed: bool) -> [X4<u32>; 2] {
+        // SAFETY: four chunks of a row, or what stands behind it, where activations are zeros.
+        self.weights.map(|row| unsafe { row.add(at).cast::<u32>().read_x4_or_any(needed) })
+    }
+
+    /// The activations of the same place.
+    ///
+    /// # Safety
+    ///
+    /// The quantised row is in shared memory; there is such a group.
+    #[inline(always)]
+    unsafe fn factors(&self, at: u32, needed: bool) -> [X4<u32>; 4] {
+        let acts = self.acts.add(at * (ACT_GROUP_BYTES / GROUP_BYTES)).cast::<u32>();
+        // SAFETY: a unit of a chunk; a row has whole groups. Columns after those of the parts are not used.
+        [0, 1, 2, 3].map(|unit| unsafe { acts.byte_add(unit * UNIT_BYTES).read_x4_or_any(needed) })
+    }
+}
+
+/// What a warp has ready before the row comes.
+#[derive(Clone, Copy)]
+pub(super) struct First {
+    turn: Turn,
+    weights: [[X4<u32>; 2]; 2],
+}
+
+/// The first turn of this warp in linear layer `kind` of `layer`, and its weights.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
 /// # Safety
 ///
-/// The quantised row and the share are in shared memory; the weights were asked for.
+/// The share is in shared memory; the weights were asked for.
 #[inline(always)]
-pub(super) unsafe fn multiply(memory: Memory, share: &Share, layer: u32, kind: u32) {
+pub(super) unsafe fn first(memory: Memory, share: &Share, layer: u32, kind: u32) -> First {
+    let turn = Turn::new(memory, share, share.set, share.group, share.end - share.step);
     let barrier = memory.full.add(kind);
     // SAFETY: made before the launch's first barrier; parts use it one after the other.
     unsafe { wait(barrier, layer % 2) };
-    let chunk = 16 * (lane_id() % LANES);
-    let acts: Shared<u32> = memory.acts.byte_add(chunk).cast();
-    let area = memory.areas.add(share.area + chunk);
-    // Lanes read two rows at once, 64 bytes of each. Where both fall on the same banks, odd rows take the groups of a pair the
-    // other way round: the second column of the products is theirs, with the activations of that group.
-    let swap = if share.stride % 128 == 0 { lane_id() / LANES % 2 } else { 0 };
-    let (mut step, mut set, mut group) = (share.step, share.set, share.group);
-    while step < share.end {
-        // A row that is not there is the last one again, and nobody takes its sum.
-        let last = share.tile.rows - 1;
-        let row = |r: usize| area.add(row_of_lane(set, r).min(last) * share.stride);
-        let rows = [row(0), row(1)];
-        let until = share.tile.groups.min(group + share.end - step);
-        step += until - group;
+    // SAFETY: the weights are there.
+    First { turn, weights: turn.places().map(|at| unsafe { turn.weights(at, turn.count > 0) }) }
+}
+
+/// Adds the products of this warp's steps to the sums of their rows.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// The quantised row is in shared memory; `first` is of this share.
+#[inline(always)]
+pub(super) unsafe fn multiply(memory: Memory, share: &Share, first: First) {
+    let First { mut turn, mut weights } = first;
+    let enabled = lane_id() / (2 * LANES) < share.parts;
+    let (mut left, mut set) = (share.end - share.step, share.set);
+    while left > 0 {
+        left -= turn.count;
         let mut sums = Sums::new();
-        let step_of = |group: u32| {
-            let weights = rows.map(|row| {
-                // SAFETY: four chunks of a row, or what stands behind it, where activations are zeros.
-                unsafe { row.add(64 * group).cast::<u32>().read_x4() }
-            });
-            // Two steps of four chunks to a group of eight.
-            let acts = acts.byte_add(group / 2 * GROUP_BYTES + group % 2 * PIECE_BYTES / 2);
-            let factors = [0, 1, 2, 3].map(|unit| {
-                // SAFETY: a unit of a chunk; a row has whole groups. Columns after the second are not used.
-                unsafe { acts.byte_add(unit * PIECE_BYTES).read_x4_or_any(lane_id() < 2 * LANES) }
-            });
-            (weights, factors)
-        };
-        while group + 2 <= until {
-            // Both on their way before the first is needed.
-            let both = [step_of(group + swap), step_of(group + (1 - swap))];
-            sums.take(both[0]);
-            sums.take(both[1]);
-            group += 2;
-        }
-        if group < until {
-            sums.take(step_of(group));
-        }
-        let found = sums.finish(lane_id() / LANES % 2 == 1);
-        let mut r = 0;
-        while r < ROWS {
-            let row = row_of_lane(set, r);
-            if lane_id() % LANES == 0 && row < share.tile.rows {
-                // SAFETY: row < rows; between two barriers only this accesses it.
-                unsafe { memory.sums.add(row).atomic_add(found[r] as u32) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut factors = turn.places().map(|at| turn.factors(at, enabled));
+            while turn.count >= 2 {
+                // What comes next is on its way during the products.
+                turn.weights = turn.weights.map(|row| row.add(2 * GROUP_BYTES));
+                turn.acts = turn.acts.add(2 * ACT_GROUP_BYTES);
+                turn.count -= 2;
+                let (places, needed) = (turn.places(), [turn.count >= 1, turn.count >= 2]);
+                let mut i = 0;
+                while i < 2 {
+                    sums.take((weights[i], factors[i]));
+                    weights[i] = turn.weights(places[i], needed[i]);
+                    factors[i] = turn.factors(places[i], enabled);
+                    i += 1;
+                }
             }
-            r += 1;
+            if turn.count > 0 {
+                sums.take((weights[0], factors[0]));
+            }
+            let sums = sums.finish(lane_id() / LANES % 2 == 1);
+            let mut r = 0;
+            while r < ROWS {
+                if turn.sums[r] != NONE {
+                    // Between two barriers only this accesses it.
+                    memory.sums.add(turn.sums[r]).atomic_add(sums[r] as u32);
+                }
+                r += 1;
+            }
+            if left > 0 {
+                set += 1;
+                turn = Turn::new(memory, share, set, 0, left);
+                weights = turn.places().map(|at| turn.weights(at, true));
+            }
         }
-        (set, group) = (set + 1, 0);
     }
 }

@@ -33,7 +33,7 @@ pub use philox::{philox4x32, unit};
 pub use quant::{
     ABSMAX_FLOOR, ORDINARY_ZERO, abs_bits, act_scale, is_ordinary, quantise, quantise_ordinary,
 };
-pub use reciprocal::reciprocal;
+pub use reciprocal::{is_middling, quotient, recip_sqrt_middling, reciprocal};
 pub use round::{round_even, round_even_i32};
 pub use sum::{
     DOT_PARTIALS, PARTIALS, dot_into, partial, short_dot, strided_sum, sum_into, sum_squares,
