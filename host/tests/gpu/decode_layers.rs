@@ -48,9 +48,11 @@ fn positions_around_key_blocks<B: Backend>(b: &B) {
     }
 }
 
-/// More key blocks than a warp has lanes, and than a block keeps on their way.
+/// More key blocks than a warp has lanes, and than a block keeps on their way; two and four heads a unit, with and without heads that
+/// are missing in the last; heads that are more than the blocks.
 fn long_contexts<B: Backend>(b: &B) {
-    for (heads, kv_heads, start) in [(4, 1, 2100), (40, 20, 2047), (9, 3, 4100)] {
+    let few = [(4, 1, 2100), (40, 20, 2047), (9, 3, 4100)];
+    for (heads, kv_heads, start) in [few, [(40, 40, 2100), (42, 6, 1000), (5, 1, 9000)]].concat() {
         let sizes = (2, 64, 32, heads, kv_heads, 8, start);
         check_case(b, &Case::new(sizes, 2, true, Gate::Relu2, 3), &format!("{sizes:?}"));
     }

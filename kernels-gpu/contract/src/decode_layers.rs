@@ -38,8 +38,8 @@ pub const HEAD_STEP: usize = 8;
 pub const MAX_OUTPUTS: u32 = THREADS;
 /// Key blocks of a block whose keys and values are on their way at once.
 pub const KV_SLOTS: u32 = 2;
-/// Query heads that share the keys of a block: one for each half of its threads.
-pub const UNIT_HEADS: u32 = 2;
+/// Most query heads that share the keys of a block; half as many where there are blocks enough.
+pub const UNIT_HEADS: u32 = 4;
 
 /// Bytes from key to key in shared memory: rows of a head do not fall on the same banks.
 pub const KEY_BYTES: u32 = 2 * MAX_HEAD_DIM as u32 + 16;
@@ -47,9 +47,8 @@ pub const KEY_BYTES: u32 = 2 * MAX_HEAD_DIM as u32 + 16;
 pub const VALUE_BYTES: u32 = 2 * MAX_HEAD_DIM as u32;
 /// Bytes of the keys and values of a key block.
 pub const KV_SLOT_BYTES: u32 = KEY_BLOCK as u32 * (KEY_BYTES + VALUE_BYTES);
-/// Bytes of the queries, the scores, and the weights of each warp.
-pub const ATTENTION_BYTES: u32 =
-    4 * (UNIT_HEADS * (MAX_HEAD_DIM + KEY_BLOCK) as u32 + WARPS * KEY_BLOCK as u32);
+/// Bytes of the queries, the scores, the weights and the maxima.
+pub const ATTENTION_BYTES: u32 = 4 * UNIT_HEADS * (MAX_HEAD_DIM + 2 * KEY_BLOCK + 1) as u32;
 /// Bytes of 256 activations of the quantised row: the same places of two neighbours do not fall on the same banks.
 pub const ACT_GROUP_BYTES: u32 = 256 + 64;
 /// Bytes of the quantised row.
@@ -66,7 +65,7 @@ pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
 /// Most shared memory of a block.
 pub const SMEM_BYTES: u32 = 232_448;
 
-const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 2);
+const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 4);
 
 /// Bytes of a row of weights of `k` codes.
 #[inline(always)]

@@ -105,41 +105,41 @@ pub unsafe fn ld_relaxed_if_ones(mut word: u32, p: *const u32) -> u32 {
     word
 }
 
-/// Eight bytes at once that other blocks change while this kernel runs; orders nothing.
-/// `ld.relaxed.gpu.global.b64`
+/// Two neighbours of eight bytes, each of them at once, that other blocks change while this kernel runs; orders nothing.
+/// `ld.relaxed.gpu.global.v2.b64`
 ///
 /// # Safety
 ///
-/// `p` is a global address, aligned to 8, that others write only as a whole.
+/// `p` is a global address, aligned to 16, of two words that others write only as wholes.
 #[cfg(level_sm_70)]
 #[inline(always)]
-pub unsafe fn ld_relaxed_u64(p: *const u64) -> u64 {
-    let value: u64;
+pub unsafe fn ld_relaxed_u64_x2(p: *const u64) -> [u64; 2] {
+    let (a, b): (u64, u64);
     // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
     unsafe {
         asm!(
-            "ld.relaxed.gpu.global.b64 {value}, [{p}];",
-            value = out(reg64) value, p = in(reg64) p,
+            "ld.relaxed.gpu.global.v2.b64 {{{a}, {b}}}, [{p}];",
+            a = out(reg64) a, b = out(reg64) b, p = in(reg64) p,
             options(nostack),
         );
     }
-    value
+    [a, b]
 }
 
-/// Writes eight bytes at once that other blocks read while this kernel runs; orders nothing.
-/// `st.relaxed.gpu.global.b64`
+/// Writes two neighbours of eight bytes, each of them at once, that other blocks read while this kernel runs; orders nothing.
+/// `st.relaxed.gpu.global.v2.b64`
 ///
 /// # Safety
 ///
-/// As for [`st_relaxed`], aligned to 8.
+/// As for [`st_relaxed`], aligned to 16.
 #[cfg(level_sm_70)]
 #[inline(always)]
-pub unsafe fn st_relaxed_u64(p: *mut u64, value: u64) {
+pub unsafe fn st_relaxed_u64_x2(p: *mut u64, [a, b]: [u64; 2]) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "st.relaxed.gpu.global.b64 [{p}], {value};",
-            p = in(reg64) p, value = in(reg64) value,
+            "st.relaxed.gpu.global.v2.b64 [{p}], {{{a}, {b}}};",
+            p = in(reg64) p, a = in(reg64) a, b = in(reg64) b,
             options(nostack),
         );
     }

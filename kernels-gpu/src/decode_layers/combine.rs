@@ -5,18 +5,30 @@
 
 use contract::attention::KEY_BLOCK;
 use contract::decode_layers::{Args, WARPS, partial_len, tag};
-use contract::num::{Running, Weights, exp, max};
+use contract::num::{Running, Weights, exp, fma, max};
 
 use super::exchange::Exchange;
-use crate::arch::atomic::ld_relaxed_u64;
-use crate::arch::hint::opaque_here;
+use crate::arch::atomic::ld_relaxed_u64_x2;
+use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
 
 /// Key blocks that a warp fetches at once, and all warps together.
 const OF_WARP: u32 = 8;
+/// Key blocks that a warp fetches with one load, and the steps from its ones to the next.
+const OF_LOAD: u32 = 2;
+const LOADS: u32 = OF_WARP / OF_LOAD;
+const STEP: u32 = OF_LOAD * WARPS;
+/// Key blocks that are read at once; twice as many are taken at once. Those past the last one change nothing: by these factors and
+/// this value.
+const PART: u32 = 4;
+const NOTHING: [f32; 4] = [1.0, 1.0, -0.0, 0.0];
+const NO_VALUE: f32 = -0.0;
+type Part = [([f32; 4], f32); PART as usize];
 const ROUND: u32 = OF_WARP * WARPS;
+/// Lanes that have two elements of a key block each.
+const HALF: u32 = LANES / OF_LOAD;
 
 /// Shared memory: the values of a round, 32 of each key block; their maxima and sums; their factors.
 #[derive(Clone, Copy)]
@@ -29,7 +41,7 @@ struct Memory {
 impl Memory {
     #[inline(always)]
     fn at(values: Shared<f32>) -> Self {
-        let stats = values.add(ROUND * LANES);
+        let stats = values.add((ROUND + PART) * LANES);
         Self { values, stats, factors: stats.add(2 * ROUND) }
     }
 }
@@ -65,78 +77,84 @@ pub(super) unsafe fn combine(
         let mut first = 0;
         while first < blocks {
             let here = (blocks - first).min(ROUND);
-            // SAFETY: results of key blocks of the head; the memory is idle, or the barrier below was passed.
+            // SAFETY: results of key blocks of the head; the memory is idle, or the barrier below was passed; a word of the
+            // output is this lane's.
             unsafe {
-                let d = d.min(shape.head_dim - 1);
-                fetch(args, memory, head * args.key_blocks + first, here, 2 + d, tag);
+                let pair = (slice * LANES + 2 * (lane_id() % HALF)).min(shape.head_dim - 2);
+                fetch(args, memory, head * args.key_blocks + first, here, 2 + pair, tag);
                 sync_threads();
                 if warp_id() == 0 {
                     (running, value) = take(memory, here, running, value);
+                    if first + here == blocks && d < shape.head_dim {
+                        let at = shape.input(1) + head * shape.head_dim + d;
+                        x.put(layer, at, running.finish(value));
+                    }
                 }
                 // Nobody reads the memory any more.
                 sync_threads();
             }
             first += ROUND;
         }
-        if warp_id() == 0 && d < shape.head_dim {
-            let at = shape.input(1) + head * shape.head_dim + d;
-            // SAFETY: a word of this lane's.
-            unsafe { x.put(layer, at, running.finish(value)) };
-        }
         item += grid_dim_x();
     }
 }
 
-/// Brings word `at` of `here` key blocks from `first` on, their maxima and sums into shared memory, as soon as they are there.
+/// Brings words `at` and `at + 1` of `here` key blocks from `first` on, their maxima and sums into shared memory, as soon as
+/// they are there. Half of a warp has a key block.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
 /// # Safety
 ///
-/// Somebody writes these words with this tag; nobody uses the memory.
+/// Somebody writes these words with this tag; nobody uses the memory; `at` is even.
 #[inline(always)]
 unsafe fn fetch(args: &Args, memory: Memory, first: u32, here: u32, at: u32, tag: u32) {
-    // No key block for this warp: the same for all of its lanes.
-    if warp_id() >= here {
+    // Whose values nobody reads: the same for all lanes of a warp.
+    let read = here.next_multiple_of(2 * PART);
+    if OF_LOAD * warp_id() >= read {
         return;
     }
     let len = partial_len(args.shape.head_dim as usize);
     let from = args.partial.as_ptr().cast_const().wrapping_add(first as usize * len);
-    // Key blocks of this warp: the same for all of its lanes.
-    let count = (here - warp_id()).div_ceil(WARPS);
-    let block = |j: u32| warp_id() + WARPS * j;
-    let own = block((lane_id() % OF_WARP).min(count - 1));
-    let stat = lane_id() / OF_WARP % 2;
-    let stat_at = from.wrapping_add(own as usize * len + stat as usize);
-    let from = from.wrapping_add(at as usize);
-    let mut words = [0; OF_WARP as usize];
+    // Those past the last one are the last one. Whether all of a load are past it is the same for all lanes.
+    let block = |side: u32, j: u32| (OF_LOAD * warp_id() + side + STEP * j).min(here - 1);
+    let some = |j: u32| OF_LOAD * warp_id() + STEP * j < here;
+    let side = lane_id() / HALF;
+    let own = block(lane_id() % OF_LOAD, lane_id() / OF_LOAD % LOADS);
+    let at_block = |block: u32| from.wrapping_add(block as usize * len);
+    let mut words = [[0; 2]; LOADS as usize];
     // SAFETY: the caller's promise.
     unsafe {
         loop {
-            let of_stat = ld_relaxed_u64(stat_at);
+            let stats = ld_relaxed_u64_x2(at_block(own));
             let mut j = 0;
-            while j < OF_WARP {
-                if j < count {
-                    words[j as usize] = ld_relaxed_u64(from.wrapping_add(block(j) as usize * len));
+            while j < LOADS {
+                if some(j) {
+                    let from = at_block(block(side, j)).wrapping_add(at as usize);
+                    words[j as usize] = ld_relaxed_u64_x2(from);
                 }
                 j += 1;
             }
-            let mut missing = (of_stat >> 32) as u32 != tag;
+            let absent = |words: [u64; 2]| words.iter().any(|word| (word >> 32) as u32 != tag);
+            let mut missing = absent(stats);
             let mut j = 0;
-            while j < OF_WARP {
-                missing |= j < count && (words[j as usize] >> 32) as u32 != tag;
+            while j < LOADS {
+                missing |= some(j) && absent(words[j as usize]);
                 j += 1;
             }
             if ballot(missing) == 0 {
-                memory.stats.add(2 * own + stat).write(f32::from_bits(of_stat as u32));
+                memory.stats.add(2 * own).write_x2(stats.map(|word| f32::from_bits(word as u32)));
                 break;
             }
         }
         let mut j = 0;
-        while j < OF_WARP {
-            if j < count {
-                let to = memory.values.add(LANES * block(j) + lane_id());
-                to.write(f32::from_bits(words[j as usize] as u32));
+        while j < LOADS {
+            let block = OF_LOAD * warp_id() + side + STEP * j;
+            // The same for both halves of a warp.
+            if block < read {
+                let values = words[j as usize].map(|word| f32::from_bits(word as u32));
+                let values = if block < here { values } else { [NO_VALUE; 2] };
+                memory.values.add(LANES * block + 2 * (lane_id() % HALF)).write_x2(values);
             }
             j += 1;
         }
@@ -154,52 +172,70 @@ unsafe fn fetch(args: &Args, memory: Memory, first: u32, here: u32, at: u32, tag
 unsafe fn take(memory: Memory, here: u32, mut running: Running, mut value: f32) -> (Running, f32) {
     // SAFETY: words of the round's key blocks, in shared memory.
     unsafe {
-        let mut first = 0;
-        while first < here {
-            let own = (first + lane_id()).min(here - 1);
-            let [top, sum] = [0, 1].map(|i| memory.stats.add(2 * own + i).read());
-            let now = max_up_to(running.max, top);
+        // The factors of all key blocks: a lane has two of them, half a round apart.
+        let own = [0, 1].map(|i| (lane_id() + LANES * i).min(here - 1));
+        let stats = own.map(|own| memory.stats.add(2 * own).read_x2());
+        let [mut low, mut high] = [stats[0][0], stats[1][0]];
+        let mut distance = 1;
+        while distance < LANES {
+            let below = [low, high].map(|top| shuffle_up(top, distance));
+            (low, high) = (max(low, below[0]), max(high, below[1]));
+            distance *= 2;
+        }
+        // The largest before each key block, and with it.
+        let first = running.max;
+        low = max(first, low);
+        let half = shuffle_idx(low, LANES - 1);
+        high = max(half, high);
+        let below = [(low, first), (high, half)].map(|(now, before)| {
             let below = shuffle_up(now, 1);
-            let below = if lane_id() == 0 { running.max } else { below };
-            if first + lane_id() < here {
-                let factors = [exp(below - now), exp(top - now), sum, 0.0];
-                memory.factors.add(4 * own).write_x4(factors);
-            }
-            running.max = shuffle_idx(now, LANES - 1);
-            first += LANES;
+            if lane_id() == 0 { before } else { below }
+        });
+        running.max = shuffle_idx(high, LANES - 1);
+        let leave = |i: u32, now: f32, below: f32, [top, sum]: [f32; 2]| {
+            let block = lane_id() + LANES * i;
+            let (by, weight) = (exp(below - now), exp(top - now));
+            let factors = [by, weight, sum * weight, 0.0];
+            memory.factors.add(4 * block).write_x4(if block < here { factors } else { NOTHING });
+        };
+        leave(0, low, below[0], stats[0]);
+        if here > LANES {
+            leave(1, high, below[1], stats[1]);
         }
         sync_warp();
-        let mut take = |b: u32| {
-            let [running_by, block_by, sum, _]: [f32; 4] = memory.factors.add(4 * b).read_x4();
-            let weights = Weights { running: running_by, block: block_by };
-            running.sum = weights.combine(running.sum, sum);
-            value = weights.combine(value, memory.values.add(LANES * b + lane_id()).read());
+        let load = |first: u32| -> Part {
+            core::array::from_fn(|j| {
+                let b = first + j as u32;
+                let factors = memory.factors.add(4 * b).read_x4();
+                (factors, memory.values.add(LANES * b + lane_id()).read())
+            })
         };
-        let mut b = 0;
-        while b + OF_WARP <= here {
+        let take = |mut running: Running, mut value: f32, part: Part| {
             let mut j = 0;
-            while j < OF_WARP {
-                take(b + j);
+            while j < PART as usize {
+                let ([by, weight, sum, _], of_block) = part[j];
+                running.sum = fma(running.sum, by, sum);
+                value = Weights { running: by, block: weight }.combine(value, of_block);
                 j += 1;
             }
-            b += OF_WARP;
-        }
+            (running, value)
+        };
+        // Half a step is always on its way.
+        let mut next = load(0);
+        let mut b = 0;
         while b < here {
-            take(b);
-            b += 1;
+            rolled();
+            let half = next;
+            next = load(b + PART);
+            (running, value) = take(running, value, half);
+            let half = next;
+            next = load(b + 2 * PART);
+            (running, value) = take(running, value, half);
+            b = opaque(b + 2 * PART);
         }
     }
     (running, value)
 }
 
-/// The largest of `before` and the values of the lanes up to this one. Order cannot matter.
-#[inline(always)]
-fn max_up_to(before: f32, value: f32) -> f32 {
-    let mut top = max(before, value);
-    let mut distance = 1;
-    while distance < LANES {
-        top = max(top, shuffle_up(top, distance));
-        distance *= 2;
-    }
-    top
-}
+const _: () = assert!(ROUND == 2 * LANES && STEP * LOADS == ROUND && OF_LOAD * HALF == LANES);
+const _: () = assert!(ROUND.is_multiple_of(2 * PART) && (2 * PART).is_multiple_of(OF_LOAD));

@@ -1,145 +1,246 @@
 //! What a block makes of a key block and its queries, all of them in shared memory.
 
-use contract::decode_layers::{
-    Args, HEAD_STEP, KEY_BYTES, MAX_HEAD_DIM, UNIT_HEADS, partial_len, tag, word,
-};
-use contract::num::{exp, fma, max, score, weighted_value};
+use contract::decode_layers::{HEAD_STEP, KEY_BYTES, KV_SLOTS, WARPS, partial_len, tag, word};
+use contract::num::{exp, fma, max, order_key, order_value, score, weighted_value};
 
-use super::{Attention, KEYS, Memory, SIDE, Unit, own_thread};
-use crate::arch::atomic::st_relaxed_u64;
+use super::{Attention, KEYS, Memory, Unit, own_thread};
+use crate::arch::atomic::st_relaxed_u64_x2;
 use crate::arch::hint::{opaque, opaque_here, rolled};
+use crate::arch::mbarrier::wait;
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
 use crate::arch::thread::sync_threads;
-use crate::arch::warp::{shuffle_xor, sync_warp, warp_tree};
+use crate::arch::warp::{LANES, shuffle_xor, warp_max, warp_tree};
+
+/// Threads that share a key, two partials of its dot each, are lanes so far apart.
+const APART: u32 = 8;
+
+/// Where the results of a unit go.
+struct Results {
+    /// Those of the first head.
+    to: *mut u64,
+    /// From head to head.
+    len: usize,
+    tag: u64,
+    /// Heads of the unit.
+    heads: u32,
+}
+
+impl Results {
+    /// # Safety
+    ///
+    /// Words `at` and `at + 1` of a head are this thread's; `at` is even.
+    #[inline(always)]
+    unsafe fn put(&self, head: u32, at: u32, values: [f32; 2]) {
+        if head < self.heads {
+            let words = values.map(|value| u64::from(word(value)) | self.tag);
+            // SAFETY: the caller's promise.
+            unsafe { st_relaxed_u64_x2(self.at(head, at), words) };
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, head: u32, at: u32) -> *mut u64 {
+        self.to.wrapping_add(head as usize * self.len + at as usize)
+    }
+}
+
+/// Where the weight of a head of `H` and a key is: those of half of the heads are beside each other.
+#[inline(always)]
+fn weight_of<const H: usize>(head: u32, key: u32) -> u32 {
+    let half = H as u32 / 2;
+    (head / half * KEYS + key) * half + head % half
+}
 
 impl Attention<'_> {
-    /// Leaves the results of a unit in `partial`.
+    /// Leaves the results of `H` heads of a unit in `partial`.
     ///
     /// *Convergence*: every thread of the block calls it.
     ///
     /// # Safety
     ///
-    /// As for [`Attention::layer`]; query, keys and values are in shared memory.
+    /// As for [`Attention::layer`]; keys and values are asked for; `new` is of [`Attention::row`], which has just been called
+    /// if this is the `first` unit of its heads.
     #[inline(always)]
-    pub(super) unsafe fn answer(&self, memory: Memory, layer: u32, unit: Unit, slot: u32) {
-        let Args { shape, scale, .. } = *self.args;
-        let (keys, values) = Self::slot(memory, slot);
-        let (side, own) = (own_thread() / SIDE, own_thread() % SIDE);
-        let scores = memory.scores.add(side * KEYS);
-        // Whose two dimensions: half of the threads have some, those of both sides on different schedulers.
-        let pair = own ^ SIDE / 2 * side;
-        // SAFETY: words of the block's shared memory; a row of a slot that nobody filled gives a score that nobody uses.
-        let (top, p) = unsafe {
-            let q = memory.q.add(side * MAX_HEAD_DIM as u32);
-            let s = score(dot(q, keys.add(own / 2 * KEY_BYTES), shape.head_dim), scale);
-            if own % 2 == 0 {
-                scores.add(own / 2).write(s);
-            }
-            sync_threads();
-            Self::soften(memory, scores, unit.keys)
-        };
-        let in_group = unit.pair * UNIT_HEADS + side;
-        let head = unit.kv_head * self.args.group + in_group;
-        if in_group >= self.args.group {
-            return;
-        }
-        let len = partial_len(shape.head_dim as usize);
-        let at = (head * self.args.key_blocks + unit.block) as usize * len;
-        let to = self.args.partial.as_ptr().wrapping_add(at);
-        let tag = u64::from(tag(self.epoch, shape.layers, layer)) << 32;
-        // SAFETY: the partial results of this block of this head; each word of one thread.
+    pub(super) unsafe fn answer<const H: usize>(
+        &self,
+        memory: Memory,
+        layer: u32,
+        unit: Unit,
+        new: u32,
+        first: bool,
+    ) {
+        let slot = unit.done % KV_SLOTS;
+        // SAFETY: words of the block's shared memory; the partial results of this unit, each word of one thread.
         unsafe {
-            let put = |at: u32, value: f32| {
-                st_relaxed_u64(to.wrapping_add(at as usize), u64::from(word(value)) | tag);
-            };
-            // The same for all lanes: the sum is made by warps that have no dimensions.
-            if pair >= SIDE / 2 {
-                let sum = warp_tree(p);
-                if pair == SIDE / 2 {
-                    put(0, top);
-                    put(1, sum);
+            if unit.has_new() {
+                self.place(memory, new, unit);
+            }
+            wait(memory.barriers.add(slot), unit.done / KV_SLOTS % 2);
+            if first || unit.has_new() {
+                sync_threads();
+            }
+            let (keys, values) = memory.slot(slot);
+            self.scores::<H>(memory, keys);
+            sync_threads();
+            let results = self.results(layer, unit);
+            Self::soften::<H>(memory, unit.keys);
+            sync_threads();
+            let (warp, lane) = (own_thread() / LANES, own_thread() % LANES);
+            let own = warp % (WARPS / 2);
+            if warp >= WARPS / 2 {
+                // The upper warps make the sums, of a head each.
+                if own < H as u32 {
+                    let p = [0, 1]
+                        .map(|i| memory.weights.add(weight_of::<H>(own, lane + LANES * i)).read());
+                    let sum = warp_tree(p[0] + p[1]);
+                    if lane == 0 {
+                        results.put(own, 0, [memory.tops.add(own).read(), sum]);
+                    }
                 }
-            } else if 2 * pair < shape.head_dim {
-                let weights = memory.weights.add(own_thread() / 32 * KEYS);
-                let [low, high] = weigh(weights, values, 2 * shape.head_dim, pair, unit.keys);
-                put(2 + 2 * pair, low);
-                put(3 + 2 * pair, high);
+            } else {
+                // The others have 64 dimensions of half of the heads each.
+                let (pair, heads) = (own % 2 * LANES + lane, own / 2 * (H as u32 / 2));
+                let bytes = 2 * self.args.shape.head_dim;
+                if 4 * pair < bytes {
+                    let weights = memory.weights.add(weight_of::<H>(heads, 0));
+                    let own = values.add(4 * pair);
+                    if H == super::NARROW {
+                        let [value] = weigh::<1>(weights, own, bytes, unit.keys);
+                        results.put(heads, 2 + 2 * pair, value);
+                    } else {
+                        let [a, b] = weigh::<2>(weights, own, bytes, unit.keys);
+                        results.put(heads, 2 + 2 * pair, a);
+                        results.put(heads + 1, 2 + 2 * pair, b);
+                    }
+                }
             }
         }
     }
 
-    /// Turns scores into this warp's weights; returns their maximum and the sum of this lane's.
+    #[inline(always)]
+    fn results(&self, layer: u32, unit: Unit) -> Results {
+        let shape = self.args.shape;
+        let len = partial_len(shape.head_dim as usize);
+        let head = unit.heads.kv_head * self.args.group + unit.heads.first;
+        let at = (head * self.args.key_blocks + unit.block) as usize * len;
+        Results {
+            to: self.args.partial.as_ptr().wrapping_add(at),
+            len: self.args.key_blocks as usize * len,
+            tag: u64::from(tag(self.epoch, shape.layers, layer)) << 32,
+            heads: self.args.group - unit.heads.first,
+        }
+    }
+
+    /// Leaves the scores of `H` heads.
+    ///
+    /// *Convergence*: every thread of the block calls it.
     ///
     /// # Safety
     ///
-    /// 64 scores, of which `keys` count, written before a barrier.
+    /// Queries and keys are in shared memory.
     #[inline(always)]
-    unsafe fn soften(memory: Memory, scores: Shared<f32>, keys: u32) -> (f32, f32) {
-        let lane = own_thread() % 32;
-        // SAFETY: the caller's promise.
-        let s = unsafe { [scores.add(lane).read(), scores.add(lane + 32).read()] };
-        let there = [lane < keys, lane + 32 < keys];
-        let mut top = if there[0] { max(f32::NEG_INFINITY, s[0]) } else { f32::NEG_INFINITY };
-        top = if there[1] { max(top, s[1]) } else { top };
-        let mut distance = 16;
-        while distance > 0 {
-            top = max(top, shuffle_xor(top, distance));
-            distance /= 2;
+    unsafe fn scores<const H: usize>(&self, memory: Memory, keys: Shared<u8>) {
+        let lane = own_thread() % LANES;
+        let (part, key) = (lane / APART, own_thread() / LANES * APART + lane % APART);
+        // SAFETY: a row of a slot that nobody filled gives a score that nobody uses.
+        let sums: [[f32; 2]; H] = unsafe {
+            let q = memory.q.add(2 * H as u32 * part);
+            dots(q, keys.add(key * KEY_BYTES + 4 * part), self.args.shape.head_dim)
+        };
+        // Partials 4 apart are 16 lanes apart, those 2 apart 8 lanes; each of both lanes goes on with half of the heads.
+        let (upper, odd) = (part / 2 == 1, part % 2 == 1);
+        let halve = |own: [f32; 2], other: [f32; 2], up: bool, distance: u32| -> [f32; 2] {
+            let (keep, send) = if up { (other, own) } else { (own, other) };
+            [0, 1].map(|e: usize| keep[e] + shuffle_xor(send[e], distance))
+        };
+        let (own, head, writes) = if H == super::NARROW {
+            let own = halve(sums[0], sums[1], upper, 2 * APART);
+            (own.map(|s| s + shuffle_xor(s, APART)), part / 2, !odd)
+        } else {
+            let own = [0, 1].map(|h| halve(sums[h], sums[H / 2 + h], upper, 2 * APART));
+            (halve(own[0], own[1], odd, APART), part, true)
+        };
+        if writes {
+            // SAFETY: a score of this thread.
+            unsafe {
+                memory.scores.add(head * KEYS + key).write(score(own[0] + own[1], self.args.scale));
+            }
         }
-        let p = [
-            if there[0] { exp(s[0] - top) } else { 0.0 },
-            if there[1] { exp(s[1] - top) } else { 0.0 },
-        ];
-        let weights = memory.weights.add(own_thread() / 32 * KEYS);
-        // SAFETY: words of this warp's lanes.
+    }
+
+    /// Turns scores into weights, of which a thread has one, and leaves the maxima in the results.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    ///
+    /// # Safety
+    ///
+    /// 64 scores of each head, of which `keys` count, written before a barrier.
+    #[inline(always)]
+    unsafe fn soften<const H: usize>(memory: Memory, keys: u32) {
+        let (head, key) = (own_thread() / KEYS, own_thread() % KEYS);
+        // The same for all lanes of a warp.
+        if head >= H as u32 {
+            return;
+        }
+        // SAFETY: the caller's promise; a weight of this thread.
         unsafe {
-            weights.add(lane).write(p[0]);
-            weights.add(lane + 32).write(p[1]);
+            let own = memory.scores.add(head * KEYS + key).read();
+            let other = memory.scores.add(head * KEYS + (key ^ LANES)).read();
+            let top = if key < keys { max(f32::NEG_INFINITY, own) } else { f32::NEG_INFINITY };
+            let top = if key ^ LANES < keys { max(top, other) } else { top };
+            // Which of two zeros it is changes no bit of what is made of it.
+            let top = order_value(warp_max(order_key(top)));
+            let p = if key < keys { exp(own - top) } else { 0.0 };
+            memory.weights.add(weight_of::<H>(head, key)).write(p);
+            if key == 0 {
+                memory.tops.add(head).write(top);
+            }
         }
-        sync_warp();
-        (top, p[0] + p[1])
     }
 }
 
-/// The dot of a query with the key at `key`: every second thread takes the first half of the partials.
-///
-/// *Convergence*: every lane of the warp calls it.
+/// Two partials of the dots of a key with the queries of `H` heads.
 ///
 /// # Safety
 ///
 /// `head_dim` elements in shared memory each.
 #[inline(always)]
-unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
-    let part = own_thread() % 2;
-    let (q, key) = (q.add(4 * part), key.add(8 * part));
-    let mut sums = [0.0; 4];
-    let load = |i: u32| -> (X4<f32>, [u32; 2]) {
+unsafe fn dots<const H: usize>(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> [[f32; 2]; H] {
+    type Step = ([X4<f32>; 2], u32);
+    let mut sums = [[0.0; 2]; H];
+    let load = |i: u32| -> Step {
         // SAFETY: i < head_dim / 8.
-        unsafe { (q.add(8 * i).read_x4(), key.add(16 * i).cast::<u32>().read_x2()) }
+        unsafe {
+            let q = q.add(8 * H as u32 * i);
+            let low = q.read_x4();
+            let high = if H == 2 { low } else { q.add(4).read_x4() };
+            ([low, high], key.add(16 * i).cast::<u32>().read())
+        }
     };
-    let load4 = |i: u32| [load(i), load(i + 1), load(i + 2), load(i + 3)];
-    let mut take = |(a, b): (X4<f32>, [u32; 2])| {
-        let b = [b[0] << 16, b[0] & 0xffff_0000, b[1] << 16, b[1] & 0xffff_0000];
-        let mut e = 0;
-        while e < 4 {
-            sums[e] = fma(a[e], f32::from_bits(b[e]), sums[e]);
-            e += 1;
+    let mut take = |(q, key): Step| {
+        let key = [key << 16, key & 0xffff_0000].map(f32::from_bits);
+        let mut h = 0;
+        while h < H {
+            sums[h] = [0, 1].map(|e: usize| fma(q[h / 2][h % 2 * 2 + e], key[e], sums[h][e]));
+            h += 1;
         }
     };
     let steps = head_dim / HEAD_STEP as u32;
     let mut i = 0;
-    if steps >= 8 {
-        // Always four steps on their way.
-        let mut next = load4(0);
-        while i + 8 <= steps {
+    if steps >= 4 {
+        // Always two steps on their way.
+        let mut next = [load(0), load(1)];
+        while i + 4 <= steps {
+            rolled();
             let here = next;
-            next = load4(i + 4);
-            let [(), (), (), ()] = here.map(&mut take);
+            next = [load(i + 2), load(i + 3)];
+            let [(), ()] = here.map(&mut take);
             let here = next;
-            next = load4((i + 8).min(steps - 4));
-            let [(), (), (), ()] = here.map(&mut take);
-            i += 8;
+            let after = (i + 4).min(steps - 2);
+            next = [load(after), load(after + 1)];
+            let [(), ()] = here.map(&mut take);
+            i = opaque(i + 4);
         }
     }
     while i < steps {
@@ -147,72 +248,86 @@ unsafe fn dot(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> f32 {
         take(load(i));
         i = opaque(i + 1);
     }
-    // Partials 4 apart are in neighbouring threads.
-    let sums = sums.map(|s| s + shuffle_xor(s, 1));
-    (sums[0] + sums[2]) + (sums[1] + sums[3])
+    sums
 }
 
-/// Dimensions `2 pair` and `2 pair + 1` of the weighted values of `keys` keys, `stride` bytes apart, in their order.
+/// Two dimensions of the weighted values of `keys` keys, `stride` bytes apart, in their order; of `H` heads, whose weights
+/// stand beside each other.
 ///
 /// # Safety
 ///
 /// Weights and values are in shared memory.
 #[inline(always)]
-unsafe fn weigh(
+unsafe fn weigh<const H: usize>(
     weights: Shared<f32>,
     values: Shared<u8>,
     stride: u32,
-    pair: u32,
     keys: u32,
-) -> [f32; 2] {
-    const STEP: u32 = 16;
+) -> [[f32; 2]; H] {
+    /// Keys of a step, and of a step of the last ones.
+    const STEP: usize = 16;
+    const LAST: usize = 8;
     // Else the distances of a step of keys stay in registers over all layers.
     let stride = opaque_here(stride);
-    let own = values.add(4 * pair);
-    // SAFETY: t < 64.
-    let value = |t: u32| unsafe { own.add(t * stride).cast::<u32>().read() };
-    let take = |acc: [f32; 2], p: f32, v: u32| {
-        let (low, high) = (f32::from_bits(v << 16), f32::from_bits(v & 0xffff_0000));
-        [weighted_value(acc[0], p, low), weighted_value(acc[1], p, high)]
-    };
-    // SAFETY: t + STEP <= 64, a multiple of 4.
-    let load = |t: u32| unsafe {
-        let p: [X4<f32>; STEP as usize / 4] =
-            core::array::from_fn(|j| weights.add(t + 4 * j as u32).read_x4());
-        let v: [u32; STEP as usize] = core::array::from_fn(|j| value(t + j as u32));
-        (p, v)
-    };
-    let take_all =
-        |mut acc: [f32; 2], (p, v): ([X4<f32>; STEP as usize / 4], [u32; STEP as usize])| {
-            let mut j = 0;
-            while j < STEP as usize {
-                acc = take(acc, p[j / 4][j % 4], v[j]);
-                j += 1;
-            }
-            acc
-        };
-    let mut acc = [0.0; 2];
+    let mut acc = [[0.0; 2]; H];
     let mut t = 0;
-    // A step is always on its way; those past the keys are in the slot too.
-    let mut next = load(0);
-    while t + 2 * STEP <= keys {
-        let here = next;
-        next = load(t + STEP);
-        acc = take_all(acc, here);
-        let here = next;
-        next = load((t + 2 * STEP).min(KEYS - STEP));
-        acc = take_all(acc, here);
-        t += 2 * STEP;
-    }
-    if t + STEP <= keys {
-        acc = take_all(acc, next);
-        t += STEP;
+    while t + STEP as u32 <= keys {
+        rolled();
+        // SAFETY: t + STEP <= 64.
+        acc = unsafe { weigh_step::<H, STEP>(acc, weights, values, stride, t, STEP as u32) };
+        t = opaque(t + STEP as u32);
     }
     while t < keys {
         rolled();
-        // SAFETY: t < keys.
-        acc = take(acc, unsafe { weights.add(t).read() }, value(t));
-        t += 1;
+        // SAFETY: t + LAST <= 64: rows past the keys are in the slot too.
+        acc = unsafe { weigh_step::<H, LAST>(acc, weights, values, stride, t, keys - t) };
+        t = opaque(t + LAST as u32);
     }
     acc
 }
+
+/// Takes the keys `t ..`, `STEP` of them but `there` at most.
+///
+/// # Safety
+///
+/// As for [`weigh`]; `t` is a multiple of 8.
+#[inline(always)]
+unsafe fn weigh_step<const H: usize, const STEP: usize>(
+    mut acc: [[f32; 2]; H],
+    weights: Shared<f32>,
+    values: Shared<u8>,
+    stride: u32,
+    t: u32,
+    there: u32,
+) -> [[f32; 2]; H] {
+    let (p, v) = (weights.add(t * H as u32), values.add(t * stride));
+    // SAFETY: the caller's promise.
+    let (p, v): ([[X4<f32>; H]; STEP], [u32; STEP]) = unsafe {
+        // A quarter of the first is used: weights of four keys and heads.
+        let p = core::array::from_fn(|j| {
+            core::array::from_fn(|h| {
+                let at = (j * H + h) as u32;
+                if at % 4 == 0 { p.add(at).read_x4() } else { [0.0; 4] }
+            })
+        });
+        (p, core::array::from_fn(|j| v.add(j as u32 * stride).cast::<u32>().read()))
+    };
+    let mut j = 0;
+    while j < STEP {
+        let v = [v[j] << 16, v[j] & 0xffff_0000].map(f32::from_bits);
+        let mut h = 0;
+        while h < H {
+            let at = j * H + h;
+            let p = p[at / 4 * 4 / H][at / 4 * 4 % H][at % 4];
+            let next = [0, 1].map(|e: usize| weighted_value(acc[h][e], p, v[e]));
+            if (j as u32) < there {
+                acc[h] = next;
+            }
+            h += 1;
+        }
+        j += 1;
+    }
+    acc
+}
+
+const _: () = assert!(APART * 4 == LANES && APART * WARPS == KEYS && KEYS == 2 * LANES);

@@ -1,7 +1,9 @@
-//! Attention of the row: key blocks of a head, two query heads at a time, dealt out over the blocks of the launch.
+//! Attention of the row: key blocks of some query heads, dealt out over the blocks of the launch.
 //!
 //! Keys and values that are in the cache come into shared memory while earlier parts run: which ones a block needs is the same
 //! in every layer. The new key and value join them there; they are made again wherever they are needed.
+//!
+//! Instructions that run once a layer wait for the instruction cache: what matters is how few they are, so loops stay loops.
 
 mod answer;
 mod row;
@@ -14,27 +16,29 @@ use contract::kv_append::kv_stride;
 
 use super::exchange::Exchange;
 use crate::arch::async_copy::copy_x16;
-use crate::arch::hint::opaque_here;
-use crate::arch::mbarrier::{
-    Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init, wait,
-};
+use crate::arch::hint::{opaque, opaque_here};
+use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init};
 use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::wgmma::proxy_fence;
 
 const KEYS: u32 = KEY_BLOCK as u32;
-/// Threads of a query head.
-const SIDE: u32 = THREADS / UNIT_HEADS;
+/// Heads of a unit where there are many, and where there are few.
+const WIDE: usize = UNIT_HEADS as usize;
+const NARROW: usize = WIDE / 2;
 
 /// The shared memory of attention.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     kv: Shared<u8>,
     barriers: Barrier,
+    /// Two elements of every head of a unit, then the next two.
     q: Shared<f32>,
+    /// Of each head of a unit 64 scores, 64 weights, and the maximum.
     scores: Shared<f32>,
     weights: Shared<f32>,
+    tops: Shared<f32>,
 }
 
 impl Memory {
@@ -43,7 +47,8 @@ impl Memory {
         let barriers = kv.add(KV_SLOTS * KV_SLOT_BYTES).cast::<u64>();
         let q = barriers.add(KV_SLOTS).cast::<f32>();
         let scores = q.add(UNIT_HEADS * MAX_HEAD_DIM as u32);
-        Self { kv, barriers, q, scores, weights: scores.add(UNIT_HEADS * KEYS) }
+        let weights = scores.add(UNIT_HEADS * KEYS);
+        Self { kv, barriers, q, scores, weights, tops: weights.add(UNIT_HEADS * KEYS) }
     }
 
     /// Keys and values: nothing between the last unit of a layer and [`Attention::fill`].
@@ -54,7 +59,7 @@ impl Memory {
 
     #[inline(always)]
     pub(super) fn end(&self) -> Shared<u8> {
-        self.weights.add(WARPS * KEYS).cast()
+        self.tops.add(UNIT_HEADS).cast()
     }
 
     /// Makes the barriers.
@@ -69,6 +74,13 @@ impl Memory {
             unsafe { init(self.barriers.add(thread_idx_x()), THREADS + 1) };
         }
     }
+
+    /// Keys and values of slot `slot`.
+    #[inline(always)]
+    fn slot(&self, slot: u32) -> (Shared<u8>, Shared<u8>) {
+        let keys = self.kv.add(slot * KV_SLOT_BYTES);
+        (keys, keys.add(KEYS * KEY_BYTES))
+    }
 }
 
 /// `thread_idx_x()`, of which the optimiser does not know that it stays: what is made of it would stay in registers over all
@@ -78,29 +90,41 @@ fn own_thread() -> u32 {
     opaque_here(thread_idx_x())
 }
 
-/// A key block and the query heads that look at it.
+/// Heads that look at the same keys: a key and value head, and the first one of its group's.
+#[derive(Clone, Copy)]
+struct Heads {
+    kv_head: u32,
+    first: u32,
+}
+
+/// A key block of some heads.
 #[derive(Clone, Copy)]
 struct Unit {
+    heads: Heads,
     block: u32,
-    kv_head: u32,
-    /// Which heads of the group.
-    pair: u32,
     /// Keys, and those of them that are in the cache.
     keys: u32,
     stored: u32,
-    /// Whether it is the first one of its heads: the query is not there.
-    first: bool,
+    /// How many units this block has taken before it, over all layers.
+    done: u32,
 }
 
-/// The units of this block, over all layers: every `step`-th key block of the heads `group`, from `first` on. So the query
+impl Unit {
+    #[inline(always)]
+    fn has_new(&self) -> bool {
+        self.stored < self.keys
+    }
+}
+
+/// The units of this block, over all layers: every `step`-th key block of the same heads, from `first` on. So the query
 /// stays while the keys go by. Where there are fewer blocks than such heads, a block has all key blocks of several.
 pub(super) struct Attention<'a> {
     args: &'a Args,
     pos: u32,
     epoch: u32,
-    group: u32,
-    /// [`Attention::heads`] of `group`.
-    heads: [u32; 2],
+    /// Heads of a unit: [`WIDE`] or [`NARROW`].
+    width: u32,
+    heads: Heads,
     first: u32,
     step: u32,
     /// Units of the same heads, and all units of this block in a layer.
@@ -129,56 +153,41 @@ impl<'a> Attention<'a> {
     /// The launch contract; earlier launches have ended.
     #[inline(always)]
     pub(super) unsafe fn new(args: &'a Args, memory: Memory, pos: u32, epoch: u32) -> Self {
-        let shape = args.shape;
-        let visible = pos.saturating_add(1).min(args.capacity);
-        let groups = shape.kv_heads * args.group.div_ceil(UNIT_HEADS);
+        let key_blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEYS);
         let (block, blocks) = (block_idx_x(), grid_dim_x());
+        let groups = |width: u32| args.shape.kv_heads * args.group.div_ceil(width);
+        // Few heads a unit while every unit has a block of its own.
+        let narrow = args.group <= NARROW as u32
+            || groups(NARROW as u32).saturating_mul(key_blocks) <= blocks;
+        let width = if narrow { NARROW } else { WIDE } as u32;
+        let groups = groups(width);
         let step = (blocks / groups).max(1);
         let (group, first) =
             if blocks < groups { (block, 0) } else { (block % groups, block / groups) };
-        let run = if first < step {
-            visible.div_ceil(KEYS).saturating_sub(first).div_ceil(step)
-        } else {
-            0
-        };
-        let heads = Self::heads(args, group);
+        let run = if first < step { key_blocks.saturating_sub(first).div_ceil(step) } else { 0 };
         let count = run * groups.saturating_sub(group).div_ceil(blocks);
-        let attention = Self { args, pos, epoch, group, heads, first, step, run, count };
+        let heads = Self::heads(args, width, group);
+        let attention = Self { args, pos, epoch, width, heads, first, step, run, count };
         // SAFETY: the slots are empty.
         unsafe { attention.fill(memory, 0, caches(args, 0)) };
         attention
     }
 
-    /// Key and value head of the heads `group`, and which heads of its group.
+    /// The heads number `group`.
     #[inline(always)]
-    fn heads(args: &Args, group: u32) -> [u32; 2] {
-        let pairs = args.group.div_ceil(UNIT_HEADS);
-        [group / pairs, group % pairs]
+    fn heads(args: &Args, width: u32, group: u32) -> Heads {
+        let of_group = args.group.div_ceil(width);
+        Heads { kv_head: group / of_group, first: group % of_group * width }
     }
 
-    /// Unit `i` of this block.
+    /// Unit `at` of the heads; unit `done` of this block.
     #[inline(always)]
-    fn unit(&self, i: u32) -> Unit {
-        let visible = self.pos.saturating_add(1).min(self.args.capacity);
-        let (mut group, mut at, mut heads) = (self.group, i, self.heads);
-        // No division where a block has no other heads.
-        if i >= self.run {
-            group += i / self.run * grid_dim_x();
-            at = i % self.run;
-            heads = Self::heads(self.args, group);
-        }
-        let (block, [kv_head, pair]) = (self.first + at * self.step, heads);
-        let keys = visible.saturating_sub(block * KEYS).min(KEYS);
-        let has_new = self.pos < self.args.capacity && block == self.pos / KEYS;
-        let stored = if has_new { keys - 1 } else { keys };
-        Unit { block, kv_head, pair, keys, stored, first: at == 0 }
-    }
-
-    /// Keys and values of slot `slot`.
-    #[inline(always)]
-    fn slot(memory: Memory, slot: u32) -> (Shared<u8>, Shared<u8>) {
-        let keys = memory.kv.add(slot * KV_SLOT_BYTES);
-        (keys, keys.add(KEYS * KEY_BYTES))
+    fn unit(&self, heads: Heads, at: u32, done: u32) -> Unit {
+        let block = self.first + at * self.step;
+        let here = |keys: u32| keys.saturating_sub(block * KEYS).min(KEYS);
+        let stored = here(self.pos.min(self.args.capacity));
+        let keys = here(self.pos.saturating_add(1).min(self.args.capacity));
+        Unit { heads, block, keys, stored, done }
     }
 
     /// Asks for the keys and values of as many units of `layer` as there are slots.
@@ -188,31 +197,43 @@ impl<'a> Attention<'a> {
     /// All units of the layer before it are done, none of this one is asked for.
     #[inline(always)]
     pub(super) unsafe fn fill(&self, memory: Memory, layer: u32, caches: [*mut u8; 2]) {
-        let mut i = 0;
-        while i < KV_SLOTS.min(self.count) && layer < self.args.shape.layers {
-            // SAFETY: an empty slot.
-            unsafe { self.ask(memory, layer, i, caches) };
-            i += 1;
+        if layer < self.args.shape.layers {
+            // SAFETY: empty slots.
+            unsafe { self.fill_run(memory, self.heads, layer * self.count, caches) };
         }
     }
 
-    /// Asks for the keys and values of unit `i` of `layer`.
+    /// Asks for the first units of the heads.
+    ///
+    /// # Safety
+    ///
+    /// All units before `done` are done, none of these is asked for.
+    #[inline(always)]
+    unsafe fn fill_run(&self, memory: Memory, heads: Heads, done: u32, caches: [*mut u8; 2]) {
+        let mut at = 0;
+        while at < KV_SLOTS.min(self.run) {
+            // SAFETY: an empty slot.
+            unsafe { self.ask(memory, self.unit(heads, at, done + at), caches) };
+            at = opaque(at + 1); // one loop
+        }
+    }
+
+    /// Asks for the keys and values of a unit.
     ///
     /// # Safety
     ///
     /// Nobody uses the slot since the last barrier.
     #[inline(always)]
-    unsafe fn ask(&self, memory: Memory, layer: u32, i: u32, caches: [*mut u8; 2]) {
-        let slot = (layer * self.count + i) % KV_SLOTS;
-        let shape = self.args.shape;
-        let unit = self.unit(i);
-        let (keys, values) = Self::slot(memory, slot);
-        let bytes = 2 * kv_stride(shape.head_dim as usize) as u32;
-        let at = unit.kv_head as usize * self.args.capacity as usize + (unit.block * KEYS) as usize;
+    unsafe fn ask(&self, memory: Memory, unit: Unit, caches: [*mut u8; 2]) {
+        let slot = unit.done % KV_SLOTS;
+        let (keys, values) = memory.slot(slot);
+        let bytes = 2 * kv_stride(self.args.shape.head_dim as usize) as u32;
+        let capacity = self.args.capacity as usize;
+        let at = unit.heads.kv_head as usize * capacity + (unit.block * KEYS) as usize;
         let from = caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
         let barrier = memory.barriers.add(slot);
-        let piece = 16 * ((own_thread() % 32) % 16);
-        let row = KEYS / WARPS * (own_thread() / 32) + (own_thread() % 32) / 16;
+        let piece = 16 * (own_thread() % 16);
+        let row = KEYS / WARPS * (own_thread() / 32) + own_thread() % 32 / 16;
         let (to, key) = (keys.add(row * KEY_BYTES + piece), (row * bytes + piece) as usize);
         // SAFETY: keys and values in the cache, which no running kernel writes, and their slot.
         unsafe {
@@ -247,33 +268,43 @@ impl<'a> Attention<'a> {
     pub(super) unsafe fn layer(&self, x: &Exchange, layer: u32, memory: Memory) {
         // SAFETY: a layer of the launch.
         let caches = unsafe { caches(self.args, layer) };
-        let mut i = 0;
-        while i < self.count {
-            let unit = self.unit(i);
+        let mut heads = self.heads;
+        let (mut done, end) = (layer * self.count, (layer + 1) * self.count);
+        let mut group = block_idx_x();
+        while done < end {
             // SAFETY: the launch contract, handed on.
             unsafe {
-                let done = layer * self.count + i;
-                let slot = done % KV_SLOTS;
-                let barrier = memory.barriers.add(slot);
-                if unit.first || unit.stored < unit.keys {
-                    let row = self.row(x, layer, unit);
-                    wait(barrier, done / KV_SLOTS % 2);
-                    self.place(memory, row, caches, unit, slot);
-                    sync_threads();
-                } else {
-                    // The query is that of the unit before.
-                    wait(barrier, done / KV_SLOTS % 2);
+                let new = self.row(x, layer, heads, memory, caches);
+                let mut at = 0;
+                while at < self.run {
+                    let unit = self.unit(heads, at, done + at);
+                    if self.width == NARROW as u32 {
+                        self.answer::<NARROW>(memory, layer, unit, new, at == 0);
+                    } else {
+                        self.answer::<WIDE>(memory, layer, unit, new, at == 0);
+                    }
+                    // Nothing waits for the last but one.
+                    if at + KV_SLOTS != self.run {
+                        sync_threads();
+                    }
+                    if at + KV_SLOTS < self.run {
+                        let next = self.unit(heads, at + KV_SLOTS, done + at + KV_SLOTS);
+                        self.ask(memory, next, caches);
+                    }
+                    at += 1;
                 }
-                self.answer(memory, layer, unit, slot);
-                sync_threads();
-                if i + KV_SLOTS < self.count {
-                    self.ask(memory, layer, i + KV_SLOTS, caches);
+                done += self.run;
+                if done < end {
+                    // Heads of a launch of few blocks.
+                    group += grid_dim_x();
+                    heads = Self::heads(self.args, self.width, group);
+                    self.fill_run(memory, heads, done, caches);
                 }
             }
-            i += 1;
         }
     }
 }
 
-const _: () =
-    assert!(SIDE == 2 * KEYS && SIDE as usize == MAX_HEAD_DIM && KEYS.is_multiple_of(WARPS));
+const _: () = assert!(
+    THREADS == UNIT_HEADS * MAX_HEAD_DIM as u32 / 2 && KEYS.is_multiple_of(WARPS) && KV_SLOTS == 2
+);

@@ -1,121 +1,138 @@
 //! The row on its way into shared memory: queries, and the new key and value where they are needed.
 
-use contract::decode_layers::{Args, EMPTY, KEY_BYTES, MAX_HEAD_DIM, UNIT_HEADS};
+use contract::decode_layers::{Args, EMPTY, KEY_BYTES, KV_SLOTS, MAX_HEAD_DIM};
 use contract::kv_append::kv_stride;
 use contract::num::f32_to_bf16;
 use contract::rope::rotate;
 
 use super::super::exchange::Exchange;
-use super::{Attention, Memory, SIDE, Unit, own_thread};
+use super::{Attention, Heads, KEYS, Memory, Unit, own_thread};
+use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::opaque_here;
-use crate::arch::mem::{ld_if, ld_relaxed, st, st_u16};
+use crate::arch::mem::{ld_if, st, st_u16};
 use crate::arch::warp::ballot;
 
+/// Threads that have a pair of a head each.
+const OF_HEAD: u32 = MAX_HEAD_DIM as u32 / 2;
+
 impl Attention<'_> {
-    /// This thread's two elements of the row, a pair of a query, or of the new key, or two of the new value; and the angles.
+    /// Waits for the row, leaves the turned queries of `heads` in shared memory and the new key and value in the cache; two
+    /// elements of those for [`Attention::place`].
+    ///
+    /// A thread has a pair of a query, and one of the new key or two elements of the new value.
     ///
     /// *Convergence*: every lane of the warp calls it.
     ///
     /// # Safety
     ///
-    /// As for [`Attention::layer`].
+    /// As for [`Attention::layer`]; nobody uses the queries since the last barrier.
     #[inline(always)]
-    pub(super) unsafe fn row(&self, x: &Exchange, layer: u32, unit: Unit) -> [[f32; 2]; 2] {
-        let shape = self.args.shape;
+    pub(super) unsafe fn row(
+        &self,
+        x: &Exchange,
+        layer: u32,
+        heads: Heads,
+        memory: Memory,
+        caches: [*mut u8; 2],
+    ) -> u32 {
+        let Args { shape, capacity, group, .. } = *self.args;
         let half = shape.head_dim / 2;
-        let (side, pair) = (own_thread() / SIDE, own_thread() % (SIDE / 2));
+        let (own, pair) = (own_thread() / OF_HEAD, own_thread() % OF_HEAD);
         let pos = opaque_here(self.pos);
-        let turns = pos < self.args.capacity && pair < half;
+        let inside = pos < capacity;
+        let turns = inside && pair < half;
         let at = pos as usize * half as usize + pair as usize; // cos[pos, pair]
         // SAFETY: an element of the tables.
-        let angles = unsafe {
-            [
-                ld_if(turns, self.args.cos.as_ptr().cast_const().wrapping_add(at)),
-                ld_if(turns, self.args.sin.as_ptr().cast_const().wrapping_add(at)),
-            ]
-        };
-        let of_query = own_thread() % SIDE < SIDE / 2;
-        let in_group = unit.pair * UNIT_HEADS + side;
-        let (head, step, at) = if of_query {
-            (unit.kv_head * self.args.group + in_group, half, pair)
-        } else if side == 0 {
-            (shape.heads + unit.kv_head, half, pair)
-        } else {
-            (shape.heads + shape.kv_heads + unit.kv_head, 1, 2 * pair)
-        };
-        let needed = if of_query { in_group < self.args.group } else { unit.stored < unit.keys };
-        let needed = needed && pair < half;
-        let from = x.at(layer, if needed { head * shape.head_dim + at } else { 0 });
-        let step = if needed { step as usize } else { 0 };
+        let [cos, sin] = [self.args.cos, self.args.sin]
+            .map(|table| unsafe { ld_if(turns, table.as_ptr().cast_const().wrapping_add(at)) });
+        // Whether the last one of the key blocks is this block's.
+        let last = pos / KEYS;
+        let has_new = inside && last >= self.first && (last - self.first) % self.step == 0;
+        let of_query = own < self.width && heads.first + own < group && pair < half;
+        let (is_key, of_new) = (own == 0, has_new && own < 2 && pair < half);
+        let q = x.at(layer, (heads.kv_head * group + heads.first + own) * shape.head_dim + pair);
+        let new_head = shape.heads + heads.kv_head + if is_key { 0 } else { shape.kv_heads };
+        let new = x.at(layer, new_head * shape.head_dim + if is_key { pair } else { 2 * pair });
+        let from = [
+            q,
+            q.wrapping_add(half as usize),
+            new,
+            new.wrapping_add(if is_key { half as usize } else { 1 }),
+        ];
+        let wanted = |needed: bool| if needed { EMPTY } else { 0 };
+        let mut words = [wanted(of_query), wanted(of_query), wanted(of_new), wanted(of_new)];
         loop {
-            // SAFETY: two words of the row.
-            let words: [u32; 2] =
-                unsafe { [ld_relaxed(from), ld_relaxed(from.wrapping_add(step))] };
-            let missing = words[0] == EMPTY || words[1] == EMPTY;
-            if ballot(needed && missing) == 0 {
-                return [words.map(f32::from_bits), angles];
+            let mut missing = false;
+            let mut j = 0;
+            while j < 4 {
+                // SAFETY: a word of the row.
+                words[j] = unsafe { ld_relaxed_if_ones(words[j], from[j]) };
+                missing |= words[j] == EMPTY;
+                j += 1;
+            }
+            if ballot(missing) == 0 {
+                break;
             }
         }
-    }
-
-    /// Rotates the elements and puts them where the block needs them; stores the new key and value.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Attention::layer`]; `row` came from [`Attention::row`].
-    #[inline(always)]
-    pub(super) unsafe fn place(
-        &self,
-        memory: Memory,
-        [row, angles]: [[f32; 2]; 2],
-        [k_cache, v_cache]: [*mut u8; 2],
-        unit: Unit,
-        slot: u32,
-    ) {
-        let Args { shape, capacity, .. } = *self.args;
-        let half = shape.head_dim / 2;
-        let (side, pair) = (own_thread() / SIDE, own_thread() % (SIDE / 2));
-        if pair >= half {
-            return;
-        }
-        let of_query = own_thread() % SIDE < SIDE / 2;
-        let [mut low, mut high] = row;
-        if (of_query || side == 0) && self.pos < capacity {
-            (low, high) = rotate(low, high, angles[0], angles[1]);
-        }
+        let row = words.map(f32::from_bits);
+        let turn = |low: f32, high: f32| {
+            if inside { rotate(low, high, cos, sin) } else { (low, high) }
+        };
         // SAFETY: elements of a head of the block's shared memory, each of one thread; elements of the new position in the
-        // caches, of the unit of the first heads.
+        // caches, of the first heads' blocks.
         unsafe {
             if of_query {
-                let q = memory.q.add(side * MAX_HEAD_DIM as u32 + pair);
-                q.write(low);
-                q.add(half).write(high);
-                return;
+                let (low, high) = turn(row[0], row[1]);
+                let q = |e: u32| memory.q.add((e / 2 * self.width + own) * 2 + e % 2);
+                q(pair).write(low);
+                q(pair + half).write(high);
             }
-            if unit.stored == unit.keys {
-                return;
+            if !of_new {
+                return 0;
             }
-            let (keys, values) = Self::slot(memory, slot);
+            let (mut low, mut high) = (row[2], row[3]);
+            if is_key {
+                (low, high) = turn(low, high);
+            }
             let (low, high) = (f32_to_bf16(low), f32_to_bf16(high));
-            let position = unit.kv_head as usize * capacity as usize + self.pos as usize;
-            let cache = if side == 0 { k_cache } else { v_cache };
-            let cache = cache.wrapping_add(2 * position * kv_stride(shape.head_dim as usize));
-            let owner = unit.pair == 0;
-            if side == 0 {
-                let key = keys.add(unit.stored * KEY_BYTES).cast::<u16>().add(pair);
-                key.write_u16(low);
-                key.add(half).write_u16(high);
-                if owner {
+            let both = u32::from(low) | u32::from(high) << 16;
+            if heads.first == 0 {
+                let position = heads.kv_head as usize * capacity as usize + pos as usize;
+                let cache = if is_key { caches[0] } else { caches[1] };
+                let cache = cache.wrapping_add(2 * position * kv_stride(shape.head_dim as usize));
+                if is_key {
                     let cache = cache.cast::<u16>().wrapping_add(pair as usize);
                     st_u16(cache, low);
                     st_u16(cache.wrapping_add(half as usize), high);
-                }
-            } else {
-                let both = u32::from(low) | u32::from(high) << 16;
-                values.add(unit.stored * 2 * shape.head_dim).cast::<u32>().add(pair).write(both);
-                if owner {
+                } else {
                     st(cache.cast::<u32>().wrapping_add(pair as usize), both);
                 }
+            }
+            both
+        }
+    }
+
+    /// Puts the new key and value, `both` of each thread, into the slot of their unit.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Attention::layer`]; `both` came from [`Attention::row`].
+    #[inline(always)]
+    pub(super) unsafe fn place(&self, memory: Memory, both: u32, unit: Unit) {
+        let half = self.args.shape.head_dim / 2;
+        let (own, pair) = (own_thread() / OF_HEAD, own_thread() % OF_HEAD);
+        if own >= 2 || pair >= half {
+            return;
+        }
+        let (keys, values) = memory.slot(unit.done % KV_SLOTS);
+        // SAFETY: two elements of the slot's rows behind those that are on their way.
+        unsafe {
+            if own == 0 {
+                let key = keys.add(unit.stored * KEY_BYTES).cast::<u16>().add(pair);
+                key.write_u16(both as u16);
+                key.add(half).write_u16((both >> 16) as u16);
+            } else {
+                values.add(unit.stored * 4 * half).cast::<u32>().add(pair).write(both);
             }
         }
     }
