@@ -75,6 +75,11 @@ fn every_variant<B: Backend>(b: &B) {
         (2, 5, 133, 70),
         (1, 150, 16, 5200),
         (2, 131, 67, 201),
+        // Whole matrices: rows that start anywhere, and pieces of 16 bytes.
+        (5, 31, 17, 63),
+        (9, 13, 30, 31),
+        (3, 50, 64, 37),
+        (6, 16, 32, 48),
         // Pieces of 16 bytes for every type, and `C` read in them.
         (2, 144, 272, 80),
         // Chunks shared out: all at once, in several rounds of a cluster, of two blocks, and of one.

@@ -189,6 +189,8 @@ pub struct Variant {
     pub fs_per_term: u64,
     /// What a step in k takes a block that is alone, in picoseconds.
     pub ps_per_k: u64,
+    /// Terms, at most, where a tile is a whole matrix; 0: tiles of any matrix.
+    pub most_k: u32,
 }
 
 impl Variant {
@@ -203,6 +205,17 @@ impl Variant {
             && fits(&args.b, args.b.transposed != 0)
             && (!self.is_thin() || args.m <= THIN_ROWS)
             && args.c.unit >= self.c_unit
+            && (self.most_k == 0 || self.holds(args))
+    }
+
+    /// Whether matrices are no larger than [`Self::most_k`] says; rows of 16-bit floats in smaller units than 16 neither.
+    fn holds(&self, args: &Args) -> bool {
+        let (side, any) = (self.tiling.rows, !self.tensor || args.a.unit.min(args.b.unit) >= 16);
+        let fits = |matrix: &Matrix, along: bool| {
+            any || matrix.ld <= u64::from(if along { self.most_k } else { side })
+        };
+        let rows = fits(&args.a, args.a.transposed == 0) && fits(&args.b, args.b.transposed != 0);
+        args.m.max(args.n) <= side && args.k <= self.most_k && rows
     }
 
     /// Whether its tiles are few rows by many columns, for products with few of either.
@@ -382,6 +395,23 @@ const fn int8(symbol: &'static str, threads: u32, smem: u32) -> LaunchSpec {
     LaunchSpec::new(symbol, threads).with_smem(smem).with_min_blocks(2).with_min_sm(80)
 }
 
+/// Terms, at most, of a product whose factors are in shared memory whole.
+pub const WHOLE_DEPTH: u32 = 64;
+/// Terms of a slice of f32 of such a product.
+pub const WHOLE_SLICE: u32 = 16;
+/// Shared memory of such a factor: as it lies in memory, from 16 bytes on that it may start in.
+pub const fn whole_bytes(side: u32) -> u32 {
+    side * WHOLE_DEPTH * 2 + 32
+}
+/// Shared memory of products of f32 with so many rows in all: slices of both factors, or the sums. 16 more tell it apart.
+const fn whole_f32_bytes(rows: u32, k: u32) -> u32 {
+    let slices = k.div_ceil(WHOLE_SLICE) * 2 * WHOLE_SLICE * rows * 4;
+    16 + if slices > 16384 { slices } else { 16384 }
+}
+/// A kernel of such products: with the factors, or the sums of its warps, in shared memory.
+const fn whole(symbol: &'static str, smem: u32, resident: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, 128).with_smem(smem).with_min_blocks(resident).only_on(90)
+}
 /// A kernel of warps that make a tile each.
 const fn direct(symbol: &'static str) -> LaunchSpec {
     let spec = LaunchSpec::new(symbol, 128).with_smem(4 * 32 * PARKED_ROW * 4);
@@ -402,6 +432,9 @@ const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
     if spec.smem_bytes == ring_bytes(32, 2) {
         return ring_bytes_of(args, 32, 2);
     }
+    if spec.smem_bytes == whole_f32_bytes(128, WHOLE_DEPTH) {
+        return whole_f32_bytes(128, args.k);
+    }
     let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
     let ring = spec.smem_bytes == 4 * slice + 1024 && spec.block[0] == 128;
     if ring && slices < 4 {
@@ -413,7 +446,7 @@ const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
        $units:expr, $c_unit:literal, $resident:literal, $part:literal,
-       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal];)*) => {
+       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal] $(, $most_k:ident)?;)*) => {
         $(
             $(#[$doc])*
             pub enum $name {}
@@ -445,6 +478,7 @@ macro_rules! variants {
             overhead_k: $overhead_k,
             fs_per_term: $fs_per_term,
             ps_per_k: $ps_per_k,
+            most_k: 0 $(+ $most_k)?,
         }),*];
 
         /// Calls a macro with the name of every kernel, in the order of [`VARIANTS`].
@@ -490,6 +524,12 @@ variants! {
     /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
     BmmF32Ring64: ring("bmm_f32_ring64", 128, 64, 1).with_min_blocks(3), SIDE_64, F32,
         false, [1, 1], 0, 0, 1024, [16, 9000, 41000];
+    /// f32 of any alignment, exact: sides up to 32, a matrix a warp.
+    BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(128, WHOLE_DEPTH), 4), SIDE_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH;
+    /// f32 of any alignment, exact: sides up to 64, a matrix a block.
+    BmmF32Whole64: whole("bmm_f32_whole64", whole_f32_bytes(64, WHOLE_DEPTH), 4), SIDE_64, F32,
+        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH;
     /// The same for few tiles and long sums: two chunks a block.
     BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
         false, [1, 1], 0, 0, 2048, [16, 8900, 27000];
@@ -514,9 +554,21 @@ variants! {
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
         true, [1, 1], 0, 0, 0, [16, 6540, 55000];
+    /// bf16 by `mma.sync`: sides up to 32, a matrix a warp.
+    BmmBf16Whole32: whole("bmm_bf16_whole32", 8 * whole_bytes(32), 5), SIDE_32, BF16,
+        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
+    /// bf16 by `mma.sync`: sides up to 64, a matrix a block.
+    BmmBf16Whole64: whole("bmm_bf16_whole64", 4 * 32 * PARKED_ROW * 4, 5), SIDE_64, BF16,
+        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
         true, [1, 1], 0, 0, 512, [120, 2100, 14000];
+    /// f16 by `mma.sync`: sides up to 32, a matrix a warp.
+    BmmF16Whole32: whole("bmm_f16_whole32", 8 * whole_bytes(32), 5), SIDE_32, F16,
+        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
+    /// f16 by `mma.sync`: sides up to 64, a matrix a block.
+    BmmF16Whole64: whole("bmm_f16_whole64", 4 * 32 * PARKED_ROW * 4, 5), SIDE_64, F16,
+        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
         true, [1, 1], 0, 0, 512, [120, 2100, 14000];

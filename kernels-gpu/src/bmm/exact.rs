@@ -61,17 +61,22 @@ pub(super) unsafe fn exact<
     } else {
         (lane >> 1 & 1 | lane >> 2 & 2, lane & 1 | lane >> 1 & 2)
     };
-    let place = |block: u32| {
-        let (tiles_m, tiles_n) = (args.m.div_ceil(side), args.n.div_ceil(side));
+    let place = |block: u32, (m, n): (u32, u32)| {
+        let (tiles_m, tiles_n) = (m.div_ceil(side), n.div_ceil(side));
         let per_matrix = tiles_m * tiles_n;
         let index = block * (block_dim_x() / threads) + group;
-        let batch = index / per_matrix;
-        let [tile_m, tile_n] = tile_at(index - batch * per_matrix, tiles_m, tiles_n);
+        // Divisions take time.
+        let (batch, [tile_m, tile_n]) = if per_matrix == 1 {
+            (index, [0, 0])
+        } else {
+            let batch = index / per_matrix;
+            (batch, tile_at(index - batch * per_matrix, tiles_m, tiles_n))
+        };
         let at = (tile_m * side, tile_n * side);
         // A group without a tile reads and writes nothing, but arrives at every barrier.
-        if batch < args.batch { (batch, at, (args.m, args.n)) } else { (0, at, (0, 0)) }
+        if batch < args.batch { (batch, at, (m, n)) } else { (0, at, (0, 0)) }
     };
-    let (batch, (row0, column0), (m, n)) = place(block_idx_x());
+    let (batch, (row0, column0), (m, n)) = place(block_idx_x(), (args.m, args.n));
 
     let slices = args.k.div_ceil(<E as Source>::PER_WORD * DEPTH);
     let (k, thread) = ((args.k, DEPTH), (t, threads));
@@ -122,7 +127,8 @@ pub(super) unsafe fn exact<
             s += 1;
         }
         // Once more, so that it need not stay in registers meanwhile.
-        let (batch, at, shape) = place(opaque(block_idx_x()));
+        let shape = (opaque(args.m), opaque(args.n));
+        let (batch, at, shape) = place(opaque(block_idx_x()), shape);
         if first && whole {
             let mine = (at.0 + 4 * ty, at.1 + 4 * tx);
             write_squares::<C, RM, RN>(args, out, batch, mine, shape, (4 * TY, 4 * TX), sums);

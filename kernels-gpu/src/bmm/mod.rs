@@ -20,6 +20,10 @@ mod split;
 mod target;
 #[cfg(level_sm_80)]
 mod thin;
+#[cfg(level_sm_90a)]
+mod whole;
+#[cfg(level_sm_90a)]
+mod whole_half;
 mod write;
 
 use contract::bmm::Args;
@@ -80,12 +84,18 @@ entries! {
 
 #[cfg(level_sm_90a)]
 entries! {
+    bmm_bf16_whole32(args): whole_half::whole::<direct::Bf16, Bf16, 32, 32>(args, Float::BF16);
+    bmm_bf16_whole64(args): whole_half::whole::<direct::Bf16, Bf16, 64, 128>(args, Float::BF16);
+    bmm_f16_whole32(args): whole_half::whole::<direct::F16, F16, 32, 32>(args, Float::F16);
+    bmm_f16_whole64(args): whole_half::whole::<direct::F16, F16, 64, 128>(args, Float::F16);
     bmm_bf16_gather64(args): gather::gather::<Bf16, 1, 64>(args, Float::BF16);
     bmm_bf16_gather128(args): gather::gather::<Bf16, 2, 128>(args, Float::BF16);
     bmm_f16_gather128(args): gather::gather::<F16, 2, 128>(args, Float::F16);
     bmm_f16_gather64(args): gather::gather::<F16, 1, 64>(args, Float::F16);
     bmm_i8_wgmma128(args): hopper_int8::hopper_int8(args);
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
+    bmm_f32_whole32(args): whole::whole::<32, 2, 32>(args);
+    bmm_f32_whole64(args): whole::whole::<64, 2, 128>(args);
     bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);

@@ -285,7 +285,7 @@ pub fn for_each_packed<E: Half, const N: u32>(alpha: f32, mut put: impl FnMut(u3
 
 /// The transpose of four words in each of four neighbouring lanes.
 #[inline(always)]
-fn trade(w: [u32; 4]) -> [u32; 4] {
+pub fn trade(w: [u32; 4]) -> [u32; 4] {
     let [a, b] = swap(w[0], w[1], 1);
     let [c, d] = swap(w[2], w[3], 1);
     let ([a, c], [b, d]) = (swap(a, c, 2), swap(b, d, 2));
