@@ -212,20 +212,22 @@ pub struct Hopper {
     pub row_blocks: u32,
     /// Tokens of a tile.
     pub tokens: u32,
-    /// Slices of activations in shared memory: a quarter of a group each.
+    /// Steps of activations in shared memory.
     pub act_stages: u32,
     /// Groups of codes in shared memory.
     pub code_stages: u32,
+    /// Slices of a step, each a quarter of a group.
+    pub step: u32,
 }
 
 impl Hopper {
     /// Threads of a block.
     pub const THREADS: u32 = 384;
 
-    /// From the four numbers in their order.
-    pub const fn new(v: [u32; 4]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages] = v;
-        Self { row_blocks, tokens, act_stages, code_stages }
+    /// From the five numbers in their order.
+    pub const fn new(v: [u32; 5]) -> Self {
+        let [row_blocks, tokens, act_stages, code_stages, step] = v;
+        Self { row_blocks, tokens, act_stages, code_stages, step }
     }
 
     /// Output features of a tile.
@@ -233,9 +235,9 @@ impl Hopper {
         2 * 64 * self.row_blocks
     }
 
-    /// Bytes of a slice of activations.
-    pub const fn slice_bytes(&self) -> u32 {
-        self.tokens * GROUP_BYTES
+    /// Bytes of a step of activations.
+    pub const fn step_bytes(&self) -> u32 {
+        self.step * self.tokens * GROUP_BYTES
     }
 
     /// Bytes of a group of codes.
@@ -245,7 +247,8 @@ impl Hopper {
 
     const fn spec(&self, symbol: &'static str) -> LaunchSpec {
         let (rows, tokens) = (self.rows(), self.tokens);
-        let ring = self.act_stages * self.slice_bytes() + self.code_stages * self.group_bytes();
+        let ring = self.act_stages * self.step_bytes() + self.code_stages * self.group_bytes();
+        let ring = ring + TURN_WARPS * TURN_BYTES;
         // A second head, two barriers for each place, and the ring is aligned to 1,024 bytes.
         let barriers = 16 * (self.act_stages + self.code_stages);
         let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
@@ -265,6 +268,12 @@ impl Hopper {
         Variant { spec, name, rows, tokens, split, in_a_row: true, looped: split == 1 }
     }
 }
+
+/// Words from one token to the next where a warp of a kernel on `wgmma` turns its sums, 16 rows of 16 tokens.
+pub const TURN_PITCH: u32 = 16 + SUM_PAD;
+/// Bytes of that place, behind the ring, and warps that have one.
+pub const TURN_BYTES: u32 = 16 * TURN_PITCH * 4;
+const TURN_WARPS: u32 = 8;
 
 /// A kernel on `wgmma`.
 pub trait Bulk: Kernel<Args = BulkArgs> {
@@ -395,9 +404,10 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H64 w2a8_gemm_h64 [1, 64, 16, 5] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
-        H128 w2a8_gemm_h128 [1, 128, 8, 5] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
-        H128B w2a8_gemm_h128b [2, 128, 6, 3] { 1 "w2a8_gemm_h128b" }
+        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
+        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
+        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1] { 1 "w2a8_gemm_h128b" }
     }
 }
 

@@ -86,6 +86,17 @@ pub fn sync_cluster() {
     }
 }
 
+/// Waits for all threads of the cluster, whose writes it does not show: for a block that ends when nobody
+/// reads its shared memory any more. The writes of the thread are not waited for, as they are by [`sync_cluster`].
+/// `barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned`
+///
+/// *Convergence*: every thread of the cluster calls it, from the same place.
+#[inline(always)]
+pub fn leave_cluster() {
+    arrive_cluster_relaxed();
+    wait_cluster();
+}
+
 /// Four neighbours at the place of `here` in the shared memory of block `rank` of the cluster.
 /// `mapa.shared::cluster.u32; ld.shared::cluster.v4.b32`
 ///

@@ -55,6 +55,14 @@ impl Descriptor {
     pub fn advance(self, bytes: u32) -> Self {
         Self(self.0 + u64::from(bytes >> 4))
     }
+
+    /// The same where start and end are below 256 KiB: an addition of words.
+    #[inline(always)]
+    #[must_use]
+    pub fn advance_inside(self, bytes: u32) -> Self {
+        let low = (self.0 as u32).wrapping_add(bytes >> 4);
+        Self(self.0 >> 32 << 32 | u64::from(low))
+    }
 }
 
 /// Eight register names from a prefix.

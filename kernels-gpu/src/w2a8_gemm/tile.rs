@@ -7,7 +7,7 @@ use contract::w2a8_gemm::{Args, BAND, SUM_PAD, TOKEN_BYTES};
 use super::lines::Lines;
 use crate::arch::async_copy::copy_x8;
 #[cfg(level_sm_90)]
-use crate::arch::cluster::{read_x4_of, sync_cluster};
+use crate::arch::cluster::{leave_cluster, read_x4_of, sync_cluster};
 use crate::arch::mem::{X4, st, st_x4};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
@@ -215,7 +215,7 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
         }
         if self.split > 1 {
             // The other blocks may still read from this one.
-            sync();
+            leave();
         }
     }
 
@@ -251,6 +251,13 @@ fn divisor([scale, sum, reciprocal, ordinary]: [u32; 4]) -> (Divisor, i32) {
 fn sync() {
     #[cfg(level_sm_90)]
     sync_cluster();
+}
+
+/// Its barrier before a block ends.
+#[inline(always)]
+fn leave() {
+    #[cfg(level_sm_90)]
+    leave_cluster();
 }
 
 /// Four neighbours in block `rank` of a cluster of `split` blocks.

@@ -18,7 +18,7 @@ mod ring;
 mod write;
 
 use contract::launch::{Kernel, TensorMap};
-use contract::w2a8_gemm::{Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, head_bytes};
+use contract::w2a8_gemm::{Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, TURN_BYTES, head_bytes};
 
 use self::copy::{Tiles, copy};
 use self::multiply::Consumer;
@@ -35,6 +35,8 @@ use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
+/// Groups of codes that are asked for before the block's barriers are known.
+const EARLY: u32 = 1;
 /// Threads that multiply.
 const CONSUMERS: u32 = 256;
 
@@ -49,6 +51,7 @@ unsafe fn gemm<
     const BLOCKS: usize,
     const ROWS: u32,
     const TOKENS: u32,
+    const STEP: usize,
     const ACT_STAGES: u32,
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
@@ -57,15 +60,11 @@ unsafe fn gemm<
     bulk: &BulkArgs,
     maps: u64,
 ) {
-    const { assert!(matches!(TOKENS, 64 | 128) && (BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128)) };
+    const {
+        assert!(matches!(TOKENS, 32 | 64 | 128) && matches!(STEP, 1 | 2 | 4));
+        assert!(BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128 && STEP == 1);
+    };
     wgmma::declare();
-    if thread_idx_x() == 0 {
-        // SAFETY: the maps stand one after the other.
-        unsafe {
-            prefetch_map(maps);
-            prefetch_map(maps + size_of::<TensorMap>() as u64);
-        }
-    }
     let args = &bulk.base;
     let head = dynamic_shared_mem::<u8>();
     let barriers = head.add(2 * head_bytes(ROWS, TOKENS));
@@ -77,46 +76,54 @@ unsafe fn gemm<
         places: ring.add(ACT_STAGES * ACT_BYTES),
         barriers: barriers.add(2 * ACT_STAGES),
     };
-    let warp = warp_id();
-    if lane_id() == 0 {
-        // SAFETY: a thread of each warp; the barrier shows them to the others.
-        unsafe {
-            acts.init(warp, Hopper::THREADS / 32, CONSUMERS / 32);
-            codes.init(warp, Hopper::THREADS / 32, CONSUMERS);
-        }
-        mbarrier::show_new();
-    }
-    sync_threads();
     let tiles = Tiles {
         first: cluster_idx_x(),
         step: cluster_dim_x(),
         end: Tile::<ROWS, TOKENS>::count(args),
         part: [cluster_rank(), bulk.split],
     };
-    if warp < CONSUMERS / 32 {
+    let thread = thread_idx_x().wrapping_sub(CONSUMERS);
+    let acts_map = maps + size_of::<TensorMap>() as u64;
+    if thread == 0 {
+        // SAFETY: one thread; nobody else knows of the ring yet, and its places are free.
+        unsafe {
+            codes.init(CONSUMERS);
+            mbarrier::show_new();
+            // Codes never change: the first ones are asked for before anything else. Not more: the copy engine
+            // takes one after the other, and would come to the activations later.
+            copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, 0..EARLY);
+        }
+    } else if thread == 32 {
+        // SAFETY: one thread; the second map.
+        unsafe {
+            prefetch_map(acts_map);
+            acts.init(CONSUMERS / 32);
+        }
+        mbarrier::show_new();
+    }
+    sync_threads();
+    if thread_idx_x() < CONSUMERS {
         // What the others give back of the 168 that each thread of the block starts with.
         wgmma::take_registers::<232>();
         dependency_wait();
         // SAFETY: the caller's promise.
         unsafe {
-            consume::<BLOCKS, ROWS, TOKENS, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
+            consume::<BLOCKS, ROWS, TOKENS, STEP, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
                 args, tiles, head, acts, codes,
             );
         }
     } else {
         wgmma::give_registers::<40>();
-        let thread = thread_idx_x() - CONSUMERS;
         if thread == 0 {
             // SAFETY: the caller's promise.
-            unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes) };
+            unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, EARLY..u32::MAX) };
             // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
             launch_dependents();
         }
         dependency_wait();
         if thread == 32 {
-            let map = maps + size_of::<TensorMap>() as u64;
             // SAFETY: the caller's promise.
-            unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, map, acts) };
+            unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, acts_map, acts, 0..u32::MAX) };
         }
     }
 }
@@ -131,6 +138,7 @@ unsafe fn consume<
     const BLOCKS: usize,
     const ROWS: u32,
     const TOKENS: u32,
+    const STEP: usize,
     const ACT_STAGES: u32,
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
@@ -144,7 +152,7 @@ unsafe fn consume<
 ) {
     let (group, warp) = (warp_id() / 4, warp_id() % 4);
     let row = 64 * BLOCKS as u32 * group + 16 * warp + lane_id() / 4;
-    let mut consumer = Consumer::<BLOCKS, TOKENS, _, _, _, _> {
+    let mut consumer = Consumer::<BLOCKS, TOKENS, STEP, _, _, _, _> {
         acts,
         codes,
         act: Place::FIRST,
@@ -152,13 +160,17 @@ unsafe fn consume<
         row_bytes: row * GROUP_BYTES,
     };
     let head = head.add(group * head_bytes(ROWS, TOKENS));
+    let turn = codes.places.add(CODE_STAGES * CODE_BYTES + warp_id() * TURN_BYTES).cast::<i32>();
     let mut index = tiles.first;
     while index < tiles.end {
         let tile = Tile::<ROWS, TOKENS>::of(args, index, tiles.part);
         // Nobody reads the head of the tile before any more.
         sync_some(1 + group, 128);
         // SAFETY: this warpgroup's own head.
-        unsafe { divisors::<TOKENS>(args, tile.token0, head) };
+        unsafe {
+            divisors::<TOKENS>(args, tile.token0, head);
+            tile.scales::<128>(args, head);
+        }
         each_group!(TOKENS, J => {
             wgmma::clear::<J>();
             if BLOCKS == 2 {
@@ -167,8 +179,6 @@ unsafe fn consume<
         });
         consumer.tile(tile.chunks.div_ceil(8));
         if tiles.part[1] > 1 {
-            // SAFETY: this warpgroup's own head.
-            unsafe { tile.scales::<128>(args, head) };
             // Nobody reads the rings any more. A barrier of its own: where a part of k has no chunks, one warpgroup
             // can be here while the other is still at its own.
             sync_some(3, CONSUMERS);
@@ -183,15 +193,15 @@ unsafe fn consume<
         }
         sync_some(1 + group, 128);
         // SAFETY: the head is shown; the products are done.
-        unsafe { write::<BLOCKS, TOKENS>(args, tile.token0, tile.row0 + row, head) };
+        unsafe { write::<BLOCKS, ROWS, TOKENS>(args, tile, row - lane_id() / 4, head, turn) };
         index += tiles.step;
     }
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes]);
+            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step]);
 
             /// # Safety
             ///
@@ -204,8 +214,9 @@ macro_rules! entries {
                         $blocks,
                         { CUT.rows() },
                         $tokens,
+                        $step,
                         $acts,
-                        { CUT.slice_bytes() },
+                        { CUT.step_bytes() },
                         $codes,
                         { CUT.group_bytes() },
                     >(&args, parameter_address!($symbol))

@@ -12,10 +12,12 @@ use crate::arch::wgmma::{self, Descriptor};
 /// The left factor of a slice: four products of depth 32 for each block of 64 rows.
 type Left<const BLOCKS: usize> = [[[u32; 4]; 4]; BLOCKS];
 
-/// A warp that multiplies.
+/// A warp that multiplies, `STEP` slices at a time. While the products of a step run, the codes of the next one
+/// are decoded, which takes as long as the products of few tokens: then a step is a whole group.
 pub(super) struct Consumer<
     const BLOCKS: usize,
     const TOKENS: u32,
+    const STEP: usize,
     const ACT_STAGES: u32,
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
@@ -32,11 +34,12 @@ pub(super) struct Consumer<
 impl<
     const BLOCKS: usize,
     const TOKENS: u32,
+    const STEP: usize,
     const ACT_STAGES: u32,
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-> Consumer<BLOCKS, TOKENS, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>
+> Consumer<BLOCKS, TOKENS, STEP, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>
 {
     /// Waits for a group of codes.
     #[inline(always)]
@@ -118,7 +121,30 @@ impl<
         self.code = self.code.next();
     }
 
-    /// Gives a slice back.
+    /// The left factors of step `step` of a group of codes.
+    #[inline(always)]
+    fn left(&mut self, step: u32) -> [Left<BLOCKS>; STEP] {
+        if step == 0 {
+            self.open();
+        }
+        let mut left = [[[[0; 4]; 4]; BLOCKS]; STEP];
+        if STEP == 1 {
+            left[0] = Self::decode(&self.words(step));
+        }
+        let mut half = 0;
+        while half < STEP / 2 {
+            let words = self.pair((step as usize * STEP / 2 + half) as u32);
+            left[2 * half] = Self::decode(&words[0]);
+            left[2 * half + 1] = Self::decode(&words[1]);
+            half += 1;
+        }
+        if step as usize * STEP + STEP == 4 {
+            self.close();
+        }
+        left
+    }
+
+    /// Gives the activations of a step back.
     #[inline(always)]
     fn release(&self, act: Place<ACT_STAGES>) {
         if lane_id() == 0 {
@@ -127,24 +153,28 @@ impl<
         }
     }
 
-    /// Issues the products of a slice, and gives `before`, the slice before it, back when there was `one`.
+    /// Issues the products of a step, and gives `before`, the step before it, back when there was `one`.
     #[inline(always)]
-    fn multiply(&mut self, left: &Left<BLOCKS>, before: Place<ACT_STAGES>, one: bool) {
+    fn multiply(&mut self, left: &[Left<BLOCKS>; STEP], before: Place<ACT_STAGES>, one: bool) {
         // SAFETY: as for `open`.
         unsafe { mbarrier::wait(self.acts.full(self.act), self.act.parity) };
         let right = Descriptor::new(self.acts.place(self.act), 0, wgmma::ATOM_BYTES);
         wgmma::fence();
         let mut i = 0;
-        while i < 4 {
-            let b = right.advance(32 * i as u32);
+        while i < 4 * STEP {
+            let slice = i / 4;
+            let b =
+                right.advance_inside(slice as u32 * (TOKENS * GROUP_BYTES) + 32 * (i as u32 % 4));
+            let left = &left[slice];
             // SAFETY: the slice is there, written by the async proxy, until this warp gives it back.
             unsafe {
                 match TOKENS {
-                    64 => wgmma::i8_n64(left[0][i], b, true),
-                    _ => wgmma::i8_n128(left[0][i], b, true),
+                    32 => wgmma::i8_n32(left[0][i % 4], b, true),
+                    64 => wgmma::i8_n64(left[0][i % 4], b, true),
+                    _ => wgmma::i8_n128(left[0][i % 4], b, true),
                 }
                 if BLOCKS == 2 {
-                    wgmma::i8_n128_second(left[BLOCKS - 1][i], b, true);
+                    wgmma::i8_n128_second(left[BLOCKS - 1][i % 4], b, true);
                 }
             }
             i += 1;
@@ -158,69 +188,34 @@ impl<
     }
 
     /// Adds the products of `groups` groups of chunks.
-    ///
-    /// Words are asked for before they are decoded, those of two slices at a time, where there are registers
-    /// for it.
     #[inline(always)]
     pub(super) fn tile(&mut self, groups: u32) {
         if groups == 0 {
             return;
         }
-
-        let pairs = BLOCKS == 1;
-        let mut words = [[[[0; 4]; 4]; BLOCKS]; 2];
-        // Decodes the words of slice `slice`, and asks for those of the next two of the group.
-        macro_rules! decode {
-            ($slice:literal) => {{
-                if !pairs {
-                    words[$slice % 2] = self.words($slice);
-                }
-                let left = Self::decode(&words[$slice % 2]);
-                if pairs && $slice == 1 {
-                    words = self.pair(1);
-                }
-                left
-            }};
-        }
-        macro_rules! open {
-            () => {
-                self.open();
-                if pairs {
-                    words = self.pair(0);
-                }
-            };
-        }
-        open!();
-        let mut even = decode!(0);
+        let of_group = 4 / STEP as u32;
         let mut before = self.act;
-        // Opaque, because LLVM would copy the first group out of the loop.
-        let mut group = opaque(0);
-        let groups = group + groups;
+        // Opaque, because LLVM would copy the first steps out of the loop.
+        let mut step = opaque(0);
+        let steps = step + groups * of_group;
         let mut one = opaque(0) != 0;
-        while group < groups {
+        let mut even = self.left(0);
+        loop {
             let first = self.act;
             self.multiply(&even, before, one);
-            let odd = decode!(1);
-            let second = self.act;
-            self.multiply(&odd, first, true);
-            even = decode!(2);
-            let third = self.act;
-            self.multiply(&even, second, true);
-            let odd = decode!(3);
-            self.close();
-            group += 1;
-            if group < groups && pairs {
-                open!();
+            before = first;
+            if step + 1 == steps {
+                break;
             }
+            let odd = self.left(if STEP == 1 { (step + 1) % 4 } else { 1 % of_group });
             before = self.act;
-            one = opaque(1) != 0;
-            self.multiply(&odd, third, true);
-            if group < groups {
-                if !pairs {
-                    self.open();
-                }
-                even = decode!(0);
+            self.multiply(&odd, first, true);
+            step += 2;
+            if step == steps {
+                break;
             }
+            one = opaque(1) != 0;
+            even = self.left(if STEP == 1 { step % 4 } else { 0 });
         }
         wgmma::wait::<0>();
         self.release(before);

@@ -46,21 +46,21 @@ impl<const STAGES: u32, const BYTES: u32> Ring<STAGES, BYTES> {
         self.barriers.add(STAGES + place.stage)
     }
 
-    /// Makes the barriers of every `warps`-th place; `users` threads give one back.
+    /// Makes the barriers; `users` threads give a place back.
     ///
     /// # Safety
     ///
-    /// One thread of each of `warps` warps calls it with the warp's number; the ring is the block's.
+    /// One thread calls it; the ring is the block's.
     #[inline(always)]
-    pub(super) unsafe fn init(&self, warp: u32, warps: u32, users: u32) {
-        let mut stage = warp;
+    pub(super) unsafe fn init(&self, users: u32) {
+        let mut stage = 0;
         while stage < STAGES {
             // SAFETY: the caller's promise.
             unsafe {
                 mbarrier::init(self.barriers.add(stage), 1);
                 mbarrier::init(self.barriers.add(STAGES + stage), users);
             }
-            stage += warps;
+            stage += 1;
         }
     }
 }

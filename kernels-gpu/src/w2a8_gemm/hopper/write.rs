@@ -2,13 +2,14 @@
 //! add theirs.
 
 use contract::w2a8::Divisor;
-use contract::w2a8_gemm::{Args, TOKEN_BYTES};
+use contract::w2a8_gemm::{Args, TOKEN_BYTES, TURN_PITCH};
 
+use super::super::tile::Tile;
 use crate::arch::hint::opaque;
-use crate::arch::mem::{ld, ld_x2_if, st};
+use crate::arch::mem::{ld, ld_x2_if, st, st_x4_if};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
-use crate::arch::warp::{ballot, lane_id};
+use crate::arch::warp::{ballot, lane_id, sync_warp};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
@@ -32,60 +33,22 @@ pub(super) unsafe fn divisors<const TOKENS: u32>(args: &Args, token0: u32, head:
     }
 }
 
-/// Writes the sums of a warpgroup: tokens from `token0` on, the lane's first feature is `row`.
+/// Writes the sums of a warp: `row` is its first feature in the tile. A lane gets four neighbouring features of
+/// a token, through shared memory.
 ///
 /// # Safety
 ///
-/// `head` is what [`divisors`] wrote, shown by a barrier; the products are done; the contract's table.
+/// `head` is what [`divisors`] and [`Tile::scales`] wrote, shown by a barrier; `turn` starts
+/// [`contract::w2a8_gemm::TURN_BYTES`] of this warp's alone; the products are done; the contract's table.
 #[inline(always)]
-pub(super) unsafe fn write<const BLOCKS: usize, const TOKENS: u32>(
+pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u32>(
     args: &Args,
-    token0: u32,
+    tile: Tile<ROWS, TOKENS>,
     row: u32,
     head: Shared<u8>,
+    turn: Shared<i32>,
 ) {
-    let mut weight = [0.0; 4];
-    let mut i = 0;
-    while i < 2 * BLOCKS {
-        weight[i] = args.segments.scale_of(row + 64 * (i as u32 / 2) + 8 * (i as u32 % 2));
-        i += 1;
-    }
-    let column = 2 * (lane_id() % 4);
-    let y = args.y.as_ptr().wrapping_add(row as usize);
-    each_group!(TOKENS, J => {
-        let sums = [wgmma::read::<J>(), wgmma::read::<{ (J + 8) % 16 }>()];
-        let mut i = 0;
-        while i < 4 && 8 * (i as u32 / 2) < TOKENS {
-            let at = 16 * J + 8 * (i as u32 / 2) + i as u32 % 2 + column;
-            // SAFETY: this token's words.
-            let [scale, sum, reciprocal, ordinary] =
-                unsafe { head.add(TOKEN_BYTES * at).cast::<u32>().read_x4() };
-            let from = i / 2 * 4 + i % 2;
-            let mut total = [0; 4];
-            let mut block = 0;
-            while block < BLOCKS {
-                total[2 * block] = sums[block][from].to_bits() as i32 - sum as i32;
-                total[2 * block + 1] = sums[block][from + 2].to_bits() as i32 - sum as i32;
-                block += 1;
-            }
-            let divisor = Divisor::from_words([scale, reciprocal, ordinary]);
-            let out = divisor.divide4_ordinary(total);
-            let token = token0 + at;
-            let p = y.wrapping_add(token as usize * args.n as usize);
-            let mut r = 0;
-            while r < 2 * BLOCKS {
-                let further = 64 * (r as u32 / 2) + 8 * (r as u32 % 2);
-                let out = if ordinary != 0 { out[r] * weight[r] } else { total[r] as f32 };
-                if token < args.m && row + further < args.n {
-                    // SAFETY: y[token, row + further] is this lane's.
-                    unsafe { st(p.wrapping_add(further as usize), out) };
-                }
-                r += 1;
-            }
-            i += 1;
-        }
-    });
-    // Sums that are still to be divided: rare, and kept out of the code above.
+    // Sums that are still to be divided: rare, and kept out of the code below.
     let mut unusual = false;
     let mut at = lane_id();
     while at < TOKENS {
@@ -93,27 +56,102 @@ pub(super) unsafe fn write<const BLOCKS: usize, const TOKENS: u32>(
         unusual |= unsafe { head.add(TOKEN_BYTES * at + 12).cast::<u32>().read() } == 0;
         at += 32;
     }
-    if ballot(unusual) == 0 {
+    let unusual = ballot(unusual) != 0;
+    let row = row + 4 * (lane_id() % 4);
+    let mut weight = [[0.0; 4]; BLOCKS];
+    let mut block = 0;
+    while block < BLOCKS {
+        let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>().add(row + 64 * block as u32);
+        // SAFETY: the scales of four features.
+        let read = unsafe { scales.read_x4() };
+        weight[block] = if unusual { [1.0; 4] } else { read };
+        block += 1;
+    }
+    // Eight lanes that read at the same time read all the banks: tokens 0 and 4.
+    let first = lane_id() / 4 % 2 * 4 + lane_id() / 8;
+    let (mine, row) = (turn.add(2 * (lane_id() % 4) * TURN_PITCH + lane_id() / 4), tile.row0 + row);
+    let there = turn.add(first * TURN_PITCH + 4 * (lane_id() % 4));
+    let wide = args.n.is_multiple_of(4) && (args.y.as_ptr() as usize).is_multiple_of(16);
+    let tokens = args.m.saturating_sub(tile.token0 + first);
+    let step = 8 * args.n as usize;
+    let y = args.y.as_ptr();
+    let mut p = y.wrapping_add((tile.token0 + first) as usize * args.n as usize + row as usize);
+    each_group!(TOKENS, J => {
+        let sums = [wgmma::read::<J>(), wgmma::read::<{ (J + 8) % 16 }>()];
+        let mut block = 0;
+        while block < BLOCKS {
+            sync_warp();
+            let mut i = 0;
+            while i < 8 {
+                let at = (8 * (i / 4) + i % 2) * TURN_PITCH + 8 * (i / 2 % 2);
+                // SAFETY: a sum's place of this warp, which has read what was there.
+                unsafe { mine.add(at).write(sums[block][i as usize].to_bits() as i32) };
+                i += 1;
+            }
+            sync_warp();
+            let mut half = 0;
+            while half < 2 {
+                let at = 16 * J + 8 * half;
+                // SAFETY: this token's words, and four of its sums, written before the barrier.
+                let ([scale, sum, reciprocal, ordinary], mut total) = unsafe {
+                    let words = head.add(TOKEN_BYTES * (at + first)).cast::<u32>().read_x4();
+                    (words, there.add(8 * half * TURN_PITCH).read_x4())
+                };
+                let one = 1.0f32.to_bits();
+                let words = if ordinary != 0 { [scale, reciprocal] } else { [one; 2] };
+                let mut i = 0;
+                while i < 4 {
+                    total[i] -= sum as i32;
+                    i += 1;
+                }
+                let divisor = Divisor::from_words([words[0], words[1], 1]);
+                let mut out = divisor.divide4_ordinary(total);
+                let mut i = 0;
+                while i < 4 {
+                    out[i] *= weight[block][i];
+                    i += 1;
+                }
+                let row = row + 64 * block as u32;
+                let p = p.wrapping_add(half as usize * step + 64 * block);
+                let inside = at < tokens && row < args.n;
+                // SAFETY: y[token, row ..][..4] are inside, since 4 divides n, and this lane's.
+                unsafe { st_x4_if(inside && wide, p.cast(), out) };
+                if inside && !wide {
+                    let mut i = 0;
+                    while i < 4 {
+                        if row + (i as u32) < args.n {
+                            // SAFETY: y[token, row + i] is this lane's.
+                            unsafe { st(p.wrapping_add(i), out[i]) };
+                        }
+                        i += 1;
+                    }
+                }
+                half += 1;
+            }
+            block += 1;
+        }
+        p = p.wrapping_add(2 * step);
+    });
+    if !unusual {
         return;
     }
     let mut i = opaque(0);
-    while i < TOKENS / 4 {
-        let at = 8 * (i / 2) + i % 2 + column;
+    while i < TOKENS / 8 * BLOCKS as u32 {
+        let (token, block) = (8 * (i / BLOCKS as u32), i % BLOCKS as u32);
         // SAFETY: this token's words.
-        let [scale, _, _, ordinary] = unsafe { head.add(TOKEN_BYTES * at).cast::<u32>().read_x4() };
-        let token = token0 + at;
-        if ordinary == 0 && token < args.m {
-            let p = y.wrapping_add(token as usize * args.n as usize);
-            let mut r = 0;
-            while r < 2 * BLOCKS {
-                let further = 64 * (r as u32 / 2) + 8 * (r as u32 % 2);
-                if row + further < args.n {
-                    let p = p.wrapping_add(further as usize);
-                    // SAFETY: y[token, row + further] is this lane's, which wrote it above.
-                    unsafe { st(p, (ld(p) / f32::from_bits(scale)) * weight[r]) };
-                }
-                r += 1;
-            }
+        let [scale, _, _, ordinary] =
+            unsafe { head.add(TOKEN_BYTES * (token + first)).cast::<u32>().read_x4() };
+        let divisor = if ordinary == 0 { f32::from_bits(scale) } else { 1.0 };
+        let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>();
+        let scales = scales.add(row - tile.row0 + 64 * block);
+        let at = (tile.token0 + token + first) as usize * args.n as usize + row as usize;
+        let p = y.wrapping_add(at + 64 * block as usize);
+        let mut r = 0;
+        while r < 4 && token < tokens && row + 64 * block + r < args.n {
+            let p = p.wrapping_add(r as usize);
+            // SAFETY: y[token, row + r] is this lane's, which wrote it above; the feature's scale.
+            unsafe { st(p, (ld(p) / divisor) * scales.add(r).read()) };
+            r += 1;
         }
         i += 1;
     }
