@@ -20,6 +20,9 @@ pub trait Float: Element {
     /// Elements of 16 bytes.
     const PIECE: usize;
 
+    /// A word of minus infinities.
+    const LOWEST: u32;
+
     /// One element, or 0 when `enabled` does not hold.
     ///
     /// # Safety
@@ -86,6 +89,7 @@ fn bf16_pair(low: f32, high: f32) -> u32 {
 
 impl Float for f32 {
     const PIECE: usize = 4;
+    const LOWEST: u32 = 0xff80_0000;
 
     #[inline(always)]
     unsafe fn load_if(enabled: bool, p: *const Self) -> f32 {
@@ -152,9 +156,10 @@ impl Float for f32 {
 }
 
 macro_rules! sixteen_bits {
-    ($element:ty, $pair:path, $widen:path, $max:path) => {
+    ($element:ty, $lowest:literal, $pair:path, $widen:path, $max:path) => {
         impl Float for $element {
             const PIECE: usize = 8;
+            const LOWEST: u32 = $lowest;
 
             #[inline(always)]
             unsafe fn load_if(enabled: bool, p: *const Self) -> f32 {
@@ -235,5 +240,17 @@ macro_rules! sixteen_bits {
     };
 }
 
-sixteen_bits!(F16, pack_f16, crate::arch::half::f16_to_f32, crate::arch::half::max_f16);
-sixteen_bits!(Bf16, bf16_pair, contract::num::bf16_to_f32, crate::arch::half::max_bf16);
+sixteen_bits!(
+    F16,
+    0xfc00_fc00,
+    pack_f16,
+    crate::arch::half::f16_to_f32,
+    crate::arch::half::max_f16
+);
+sixteen_bits!(
+    Bf16,
+    0xff80_ff80,
+    bf16_pair,
+    contract::num::bf16_to_f32,
+    crate::arch::half::max_bf16
+);

@@ -42,10 +42,23 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
         Self { line, x: at(x), delta, weight, bias, y: y.cast().as_ptr() }
     }
 
+    /// The row, and its elements.
+    #[inline(always)]
+    fn all(&self) -> (*const E, u32) {
+        (self.x.cast_const(), self.line.k)
+    }
+
     /// Whether there is a residual add.
     #[inline(always)]
     fn adds(&self) -> bool {
         !self.delta.is_null()
+    }
+
+    /// `x + delta` of an item, rounded.
+    #[inline(always)]
+    fn sum(x: X4<u32>, delta: X4<u32>) -> X4<u32> {
+        let delta = E::widen(delta);
+        E::narrow(map::<E, PIECES>(E::widen(x), |i, x| x + delta[i]))
     }
 
     /// `x + delta` of an item, rounded and written back.
@@ -55,47 +68,38 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
     /// The item from `first` on belongs to this thread.
     #[inline(always)]
     unsafe fn add(&self, first: u32, x: X4<u32>, delta: X4<u32>) -> X4<u32> {
-        let delta = E::widen(delta);
-        let sum = E::narrow(map::<E, PIECES>(E::widen(x), |i, x| x + delta[i]));
+        let sum = Self::sum(x, delta);
         // SAFETY: the sum goes where `x` came from.
         unsafe { self.line.store(self.x, first, sum) };
         sum
     }
 
-    /// The items of the weight and the bias, zeros where there are none.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Line::load`].
+    /// The items of the weight and the bias, zeros where there are none: `load` reads one.
     #[inline(always)]
-    unsafe fn beside(&self, there: bool, first: u32) -> [X4<u32>; 2] {
-        let load = |p: *const E| {
-            // SAFETY: the caller's promise.
-            unsafe { self.line.load(there && !p.is_null(), p, first) }
-        };
+    fn beside(&self, load: impl Fn(*const E) -> X4<u32>) -> [X4<u32>; 2] {
+        let load = |p: *const E| if p.is_null() { [0; 4] } else { load(p) };
         [load(self.weight), load(self.bias)]
     }
 
-    /// Writes `value(x, weight, bias)` of an item; weight 1 and bias -0.0 where there are none.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Line::store`]; what is `beside` it comes from there.
+    /// `value(x, weight, bias)` of an item; weight 1 and bias -0.0 where there are none.
     #[inline(always)]
-    unsafe fn write(
+    fn output(
         &self,
-        first: u32,
         x: Piece,
         beside: [X4<u32>; 2],
         value: impl Fn(f32, f32, f32) -> f32,
-    ) {
+    ) -> X4<u32> {
         let or = |p: *const E, raw: X4<u32>, nothing: f32| {
             if p.is_null() { [nothing; 8] } else { E::widen(raw) }
         };
         let (w, b) = (or(self.weight, beside[0], 1.0), or(self.bias, beside[1], -0.0));
-        let y = map::<E, PIECES>(x, |i, x| value(x, w[i], b[i]));
-        // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
+        E::narrow(map::<E, PIECES>(x, |i, x| value(x, w[i], b[i])))
+    }
+
+    /// The row's output.
+    #[inline(always)]
+    fn to(&self) -> *mut E {
+        self.y.wrapping_add(self.line.start)
     }
 }
 
@@ -137,7 +141,7 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], false, NOTHING) }
+        unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.all(), 0, false, NOTHING) }
     }
 
     /// Row `m`, for which [`Near::ask`] asked, with the residual added.
@@ -149,13 +153,15 @@ impl<E: Float, const W: u32> Near<E, W> {
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
         let norm = Norm::<E, true>::new(tensors, shape, m);
         // SAFETY: pieces of the row.
-        let mut raw =
-            unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.x.cast_const(), shape[1], true, raw) };
+        let mut raw = unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.all(), 0, true, raw) };
         if norm.adds() {
-            lanes.own::<E>(&norm.line, |n, first| {
+            lanes.own::<E>(&norm.line, |n, at| {
                 // SAFETY: a piece of the row that this lane has.
-                raw[n] =
-                    unsafe { norm.add(first, raw[n], norm.line.load(true, norm.delta, first)) };
+                unsafe {
+                    let delta = lanes.piece(norm.delta, at, shape[1], 0);
+                    raw[n] = Norm::<E, true>::sum(raw[n], delta);
+                    lanes.write(norm.x, at, raw[n]);
+                }
             });
         }
         Self { norm, lanes, raw }
@@ -178,11 +184,13 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
 
     #[inline(always)]
     unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
-        self.lanes.own::<E>(&self.norm.line, |n, first| {
+        self.lanes.own::<E>(&self.norm.line, |n, at| {
             // SAFETY: a piece of this lane.
             unsafe {
-                let beside = self.norm.beside(true, first);
-                self.norm.write(first, self.piece(n), beside, &value);
+                let (norm, lanes) = (&self.norm, &self.lanes);
+                let load = |p: *const E| lanes.piece(p, at, norm.line.k, 0);
+                let y = norm.output(self.piece(n), norm.beside(load), &value);
+                lanes.write(norm.to(), at, y);
             }
         });
     }
@@ -213,31 +221,30 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
         Block::<E, T, ROOM, PIECES, true>::COMES && self.block.fits()
     }
 
-    /// Has the row come, and adds the residual.
+    /// Has the row come, adds the residual, and takes the elements into partials, as they come.
     ///
     /// # Safety
     ///
     /// As for [`Long::new`]; the row fits.
     #[inline(always)]
-    unsafe fn come(&self, chunk: Chunk) {
+    unsafe fn come(&self, partials: &mut [f32; block::MOST], step: impl Fn(f32, f32) -> f32) {
         let norm = &self.norm;
-        self.block.own(chunk, |s| {
-            let first = self.block.element(s);
-            // SAFETY: a piece of this thread.
-            unsafe { Block::<E, T, ROOM, PIECES, true>::ask(s, norm.x.cast_const(), first) };
-        });
-        Block::<E, T, ROOM, PIECES, true>::came();
-        if norm.adds() {
-            // SAFETY: items of this thread.
-            unsafe {
-                let load = |there: bool, first: u32| norm.line.load(there, norm.delta, first);
-                self.block.load::<_, 4>(chunk, [0; 4], load, |s, first, delta| {
-                    let x = Block::<E, T, ROOM, PIECES, true>::raw(s);
-                    Block::<E, T, ROOM, PIECES, true>::put_raw(s, norm.add(first, x, delta));
-                });
-            }
+        // SAFETY: pieces of this thread, and a barrier between what one puts down and another takes.
+        unsafe {
+            self.block.ask_all(norm.x.cast_const(), norm.line.k);
+            self.block.came(|group| {
+                if norm.adds() {
+                    self.block.own(group, |s| {
+                        let first = self.block.element(s);
+                        let delta = norm.line.load(true, norm.delta, first);
+                        let x = Block::<E, T, ROOM, PIECES, true>::raw(s);
+                        Block::<E, T, ROOM, PIECES, true>::put_raw(s, norm.add(first, x, delta));
+                    });
+                }
+                Block::<E, T, ROOM, PIECES, true>::wait();
+                self.block.take(group, partials, &step);
+            });
         }
-        Block::<E, T, ROOM, PIECES, true>::wait();
     }
 
     /// This thread's items of a chunk, with the residual added unless that was done before: `each(s, first, x)`.
@@ -284,20 +291,21 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
         unsafe {
             self.block.chunks(|chunk| {
                 if which == 0 && self.comes() {
-                    self.come(chunk);
-                } else if which == 0 || !self.block.fits() {
+                    return self.come(&mut partials, &step);
+                }
+                if which == 0 || !self.block.fits() {
                     self.chunk(chunk, which != 0, |s, _, x| {
                         Block::<E, T, ROOM, PIECES, true>::put_raw(s, x);
                     });
                     Block::<E, T, ROOM, PIECES, true>::wait();
                 }
-                self.block.take(chunk, &mut partials, &step);
+                self.block.take(chunk.all(), &mut partials, &step);
                 if !self.block.fits() {
                     sync_threads();
                 }
             });
             if which == 0 {
-                Block::<E, T, ROOM, PIECES, true>::meet();
+                self.block.meet();
             }
             self.block.tree(which, partials)
         }
@@ -309,15 +317,20 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
         // SAFETY: items of this thread.
         unsafe {
             if self.block.fits() {
-                let beside = |there: bool, first: u32| norm.beside(there, first);
+                let line = &norm.line;
+                let beside =
+                    |there: bool, first: u32| norm.beside(|p: *const E| line.load(there, p, first));
                 let chunk = self.block.chunk(0);
                 self.block.load::<_, AT_ONCE>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
-                    norm.write(first, Block::<E, T, ROOM, PIECES, true>::get(s), beside, &value);
+                    let x = Block::<E, T, ROOM, PIECES, true>::get(s);
+                    line.store(norm.to(), first, norm.output(x, beside, &value));
                 });
             } else {
                 self.block.chunks(|chunk| {
                     self.chunk(chunk, true, |_, first, x| {
-                        norm.write(first, E::widen(x), norm.beside(true, first), &value);
+                        let beside = norm.beside(|p: *const E| norm.line.load(true, p, first));
+                        let y = norm.output(E::widen(x), beside, &value);
+                        norm.line.store(norm.to(), first, y);
                     });
                 });
             }
@@ -388,9 +401,8 @@ macro_rules! entries {
             }
             return;
         }
-        let count = if $threads == LONG_THREADS { 1 } else { beside($args.k, 16 / <$element as Float>::PIECE as u32) };
         let blocks = Block::<$element, $threads, $room, true, true>::blocks($args.k);
-        let mut rows = block::Rows::<$threads>::new(blocks, count);
+        let mut rows = block::Rows::<$threads>::new(blocks, $args.m);
         loop {
             let m = rows.m;
             if !pieces {

@@ -9,7 +9,7 @@ use contract::rmsnorm::{
 use contract::rmsnorm::{LongBf16, LongF16, LongF32};
 #[cfg(level_sm_90)]
 use contract::row::LONG;
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, beside};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};

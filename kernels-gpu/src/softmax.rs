@@ -6,10 +6,10 @@
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
 use contract::row::LONG;
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, of_block, split};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, split};
 use contract::softmax::{
-    Args, IN_TURN, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
-    shift, term, term_half, visible,
+    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
+    term, term_half, visible,
 };
 #[cfg(level_sm_90)]
 use contract::softmax::{LongBf16, LongF16, LongF32};
@@ -110,6 +110,48 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         )
     }
 
+    /// Has the row come, and scores it: `each(s, scores)`.
+    ///
+    /// # Safety
+    ///
+    /// The row is one of the contract's table, and fits.
+    #[inline(always)]
+    unsafe fn come<const T: u32, const ROOM: u32>(
+        &self,
+        block: &Block<E, T, ROOM, PIECES, false>,
+        mut each: impl FnMut(u32, Piece),
+    ) {
+        // SAFETY: pieces of this thread.
+        unsafe {
+            block.ask_all(self.row(), self.seen);
+            block.came(|group| {
+                block.own(group, |s| {
+                    let first = block.element(s);
+                    let load = |p: *const E| self.line.load(first < self.seen, p, first);
+                    let mask = if self.masked { Some(load(self.mask)) } else { None };
+                    each(s, self.came(block, s, mask));
+                });
+            });
+        }
+    }
+
+    /// The scores of the item at element `s`, which waits as it came.
+    ///
+    /// # Safety
+    ///
+    /// It came, and belongs to this thread.
+    #[inline(always)]
+    unsafe fn came<const T: u32, const ROOM: u32>(
+        &self,
+        block: &Block<E, T, ROOM, PIECES, false>,
+        s: u32,
+        mask: Option<X4<u32>>,
+    ) -> Piece {
+        // SAFETY: the caller's promise. What is not seen did not come, and is hidden.
+        let raw = unsafe { Block::<E, T, ROOM, PIECES, false>::raw(s) };
+        self.scores(block.element(s), raw, mask)
+    }
+
     /// The scores of this thread's items of a chunk: `each(s, first, scores)`.
     ///
     /// # Safety
@@ -138,20 +180,31 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         }
     }
 
-    /// Writes an item: from terms, or from scores where the logarithm is wanted.
+    /// The output of an item: from terms, or from scores where the logarithm is wanted.
+    #[inline(always)]
+    fn output(&self, v: Piece, shift: f32, closing: f32) -> X4<u32> {
+        E::narrow(if self.log {
+            map::<E, PIECES>(v, |_, v| (v - shift) - closing)
+        } else {
+            map::<E, PIECES>(v, |_, v| v * closing)
+        })
+    }
+
+    /// The row's output.
+    #[inline(always)]
+    fn to(&self) -> *mut E {
+        self.y.wrapping_add(self.line.start)
+    }
+
+    /// Writes an item.
     ///
     /// # Safety
     ///
     /// As for [`Line::store`].
     #[inline(always)]
     unsafe fn write(&self, first: u32, v: Piece, shift: f32, closing: f32) {
-        let y = if self.log {
-            map::<E, PIECES>(v, |_, v| (v - shift) - closing)
-        } else {
-            map::<E, PIECES>(v, |_, v| v * closing)
-        };
         // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.y.wrapping_add(self.line.start), first, E::narrow(y)) };
+        unsafe { self.line.store(self.to(), first, self.output(v, shift, closing)) };
     }
 }
 
@@ -218,17 +271,20 @@ unsafe fn short<E: Float>(args: &Args) {
 unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
     let lanes = Lanes::<W>::new::<E>(args.k);
     let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
-    // SAFETY: handed on.
+    // SAFETY: handed on. The barriers of the maximum stand between one row's sum and the next one's.
     unsafe {
-        let mut next = row(0).ask(lanes);
+        let mut raw = row(0).ask(lanes);
         let mut turn = 0;
         while turns.more(turn) {
-            let (own, raw) = (row(turn), next);
+            let own = row(turn);
             turn = opaque(turn + 1);
-            let raw = own.rest(lanes, raw);
-            next = row(turn).ask(lanes);
-            // The barriers of the maximum stand between one row's sum and the next one's.
-            own.held(lanes, raw);
+            let here = own.rest(lanes, raw);
+            raw = if W == 1 {
+                let next = row(turn).ask(lanes);
+                own.held(lanes, here, || next)
+            } else {
+                own.held(lanes, here, || row(turn).ask(lanes))
+            };
         }
     }
 }
@@ -252,12 +308,13 @@ impl<E: Float> Row<E, true> {
     /// As for [`Line::load`].
     #[inline(always)]
     unsafe fn part<const W: u32>(&self, lanes: Lanes<W>, others: bool, raw: Raw) -> Raw {
+        let (row, nothing) = ((self.row(), self.seen), E::LOWEST);
         // SAFETY: the caller's promise.
         unsafe {
             if E::PIECE == 8 {
-                lanes.load::<_, 4>(&self.line, self.row(), self.seen, others, raw)
+                lanes.load::<_, 4>(&self.line, row, nothing, others, raw)
             } else {
-                lanes.load::<_, 0>(&self.line, self.row(), self.seen, others, raw)
+                lanes.load::<_, 0>(&self.line, row, nothing, others, raw)
             }
         }
     }
@@ -273,6 +330,13 @@ impl<E: Float> Row<E, true> {
         unsafe { self.part(lanes, true, raw) }
     }
 
+    /// Whether what is not seen has minus infinity for a score, as it has for an element.
+    #[inline(always)]
+    fn hides<const W: u32>(&self, lanes: Lanes<W>) -> bool {
+        let pieces = self.seen.is_multiple_of(E::PIECE as u32);
+        lanes.full(self.seen) || pieces && self.scale > 0.0
+    }
+
     /// The scores of these lanes' pieces, minus infinity where there are none.
     ///
     /// # Safety
@@ -282,9 +346,9 @@ impl<E: Float> Row<E, true> {
     unsafe fn all_scores<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) -> Pieces {
         let mut v = [[0.0; 8]; MOST];
         if self.masked {
-            lanes.each::<E>(|n, first| {
+            lanes.each::<E>(|n, at| {
                 // SAFETY: a piece of a row of the mask.
-                let mask = unsafe { self.line.load(first < self.seen, self.mask, first) };
+                let mask = unsafe { lanes.piece(self.mask, at, self.seen, 0) };
                 let mask = E::widen(mask);
                 v[n] = map::<E, true>(E::widen(raw[n]), |i, x| score(x, self.scale, mask[i]));
             });
@@ -295,10 +359,10 @@ impl<E: Float> Row<E, true> {
                 v[n] = map::<E, true>(E::widen(raw[n]), |_, x| score(x, self.scale, -0.0));
             });
         }
-        if !lanes.full(self.seen) {
-            lanes.each::<E>(|n, first| {
-                let left = self.seen.saturating_sub(first);
-                let seen = |i: usize| (i as u32) < left;
+        if !self.hides(lanes) {
+            lanes.each::<E>(|n, at| {
+                let left = self.seen.saturating_sub(at.first());
+                let seen = |i: usize| Lanes::<W>::place(i) < left;
                 v[n] = map::<E, true>(v[n], |i, v| if seen(i) { v } else { f32::NEG_INFINITY });
             });
         }
@@ -308,7 +372,7 @@ impl<E: Float> Row<E, true> {
     /// The largest of these lanes' scores, given the pieces `raw` that they come from.
     #[inline(always)]
     fn top<const W: u32>(&self, lanes: Lanes<W>, raw: Raw, v: &Pieces) -> f32 {
-        if W == 1 && E::PIECE == 8 && !self.masked && self.scale > 0.0 && lanes.full(self.seen) {
+        if E::PIECE == 8 && !self.masked && self.scale > 0.0 && self.hides(lanes) {
             // In pairs, before they are scaled: a product that is rounded keeps the order.
             let mut top = raw[0];
             lanes.each::<E>(|n, _| top = E::max_raw(top, raw[n]));
@@ -323,17 +387,23 @@ impl<E: Float> Row<E, true> {
         maximum(tops[0], tops[1])
     }
 
-    /// The output of a row that waits in the registers of these lanes.
+    /// The output of a row that waits in the registers of these lanes, and the `next`, which they ask for once these are scores.
     ///
     /// # Safety
     ///
     /// The row is one of the contract's table; `raw` comes from it.
     #[inline(always)]
-    unsafe fn held<const W: u32>(&self, lanes: Lanes<W>, raw: Raw) {
+    unsafe fn held<const W: u32>(
+        &self,
+        lanes: Lanes<W>,
+        raw: Raw,
+        next: impl FnOnce() -> Raw,
+    ) -> Raw {
         // SAFETY: pieces of the row; each function of `lanes` is called once.
         unsafe {
             let mut v = self.all_scores(lanes, raw);
             let top = lanes.max(self.top(lanes, raw, &v));
+            let next = next();
             let shift = shift(top);
             lanes.each::<E>(|n, _| v[n] = terms::<E, true>(v[n], shift));
             let sum = lanes.sum::<E>(0, &self.line, |n| v[n], |acc, e| acc + e);
@@ -342,7 +412,10 @@ impl<E: Float> Row<E, true> {
                 // Scores and terms together would take too many registers.
                 v = self.all_scores(lanes, self.rest(lanes, self.ask(lanes)));
             }
-            lanes.own::<E>(&self.line, |n, first| self.write(first, v[n], shift, closing));
+            lanes.own::<E>(&self.line, |n, at| {
+                lanes.write(self.to(), at, self.output(v[n], shift, closing));
+            });
+            next
         }
     }
 }
@@ -358,20 +431,12 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
     // SAFETY: handed on.
     unsafe {
         if pieces && near::<E, W>(args.k) {
-            if T == LONG_THREADS {
-                // There are no registers for another row.
-                let lanes = Lanes::<W>::new::<E>(args.k);
-                let row = Row::<E, true>::new(args, Lanes::<W>::row());
-                return row.held(lanes, row.rest(lanes, row.ask(lanes)));
+            if T < LONG_THREADS && near::<E, 2>(args.k) {
+                return near_rows::<E, 2>(args, Turns::of_block::<2>(args.m));
             }
-            if near::<E, 2>(args.k) {
-                return near_rows::<E, 2>(args, Turns::of_block::<E, 2>(args.m, args.k));
-            }
-            return near_rows::<E, W>(args, Turns::of_block::<E, W>(args.m, args.k));
+            return near_rows::<E, W>(args, Turns::of_block::<W>(args.m));
         }
-        let bytes = 16 / E::PIECE as u32;
-        let count = if T == LONG_THREADS { 1 } else { of_block(args.m, args.k, bytes, IN_TURN) };
-        let mut rows = block::Rows::<T>::new(split(args.k, 4), count);
+        let mut rows = block::Rows::<T>::new(split(args.k, 4), args.m);
         loop {
             if !pieces {
                 held_row::<E, T, ROOM, false>(Row::new(args, rows.m));
@@ -395,19 +460,32 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
 ) {
     let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
     let fits = block.fits();
+    // Shorter ones of `f32` are faster by way of registers.
+    let comes = Block::<E, T, ROOM, PIECES, false>::COMES && fits && row.line.k > MIDDLE;
+    // What waits are the elements as they came, or the scores.
+    let scored = !comes || row.masked || row.log;
     let mut top = f32::NEG_INFINITY;
     // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
     // what one thread wrote and another reads there.
     unsafe {
-        block.chunks(|chunk| {
-            row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
+        if comes {
+            row.come::<T, ROOM>(&block, |s, v| {
                 top = larger::<E, PIECES>(top, v);
-                if fits {
+                if scored {
                     Block::<E, T, ROOM, PIECES, false>::put(s, v);
                 }
             });
-        });
-        Block::<E, T, ROOM, PIECES, false>::meet();
+        } else {
+            block.chunks(|chunk| {
+                row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
+                    top = larger::<E, PIECES>(top, v);
+                    if fits {
+                        Block::<E, T, ROOM, PIECES, false>::put(s, v);
+                    }
+                });
+            });
+        }
+        block.meet();
         let top = block.max(top);
         let shift = shift(top);
         let mut partials = [0.0; block::MOST];
@@ -418,16 +496,20 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
                 });
             }
             if !row.log {
-                block.own(chunk, |s| {
-                    let v = Block::<E, T, ROOM, PIECES, false>::get(s);
+                block.own(chunk.all(), |s| {
+                    let v = if scored {
+                        Block::<E, T, ROOM, PIECES, false>::get(s)
+                    } else {
+                        row.came(&block, s, None)
+                    };
                     Block::<E, T, ROOM, PIECES, false>::put(s, terms::<E, PIECES>(v, shift));
                 });
             }
             Block::<E, T, ROOM, PIECES, false>::wait();
             if row.log {
-                block.take(chunk, &mut partials, |acc, v| acc + of_type::<E>(v, shift));
+                block.take(chunk.all(), &mut partials, |acc, v| acc + of_type::<E>(v, shift));
             } else {
-                block.take(chunk, &mut partials, |acc, e| acc + e);
+                block.take(chunk.all(), &mut partials, |acc, e| acc + e);
             }
             if !fits {
                 sync_threads();
@@ -436,7 +518,7 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
         let closing = closing(block.tree(0, partials), top, row.log);
         block.chunks(|chunk| {
             if fits {
-                block.own(chunk, |s| {
+                block.own(chunk.all(), |s| {
                     let v = Block::<E, T, ROOM, PIECES, false>::get(s);
                     row.write(block.element(s), v, shift, closing);
                 });

@@ -192,18 +192,25 @@ impl CudaBackend {
         M: Kernel<Args = S::Args>,
         L: Kernel<Args = S::Args>,
     {
-        use contract::row::{Owner, grid, owner};
+        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, owner};
         let bytes = element.bytes() as u32;
-        let owner = owner(k, bytes);
-        let grid = grid(m, k, bytes, owner, in_turn);
+        let blocks = |min_blocks_per_sm: u32| {
+            let at_once = min_blocks_per_sm.max(1) * self.cuda.device().sm_count().max(1);
+            grid_of_blocks(m, k, bytes, in_turn, at_once)
+        };
         // SAFETY: by the caller.
         unsafe {
-            match owner {
-                Owner::Lanes(_) => self.launch::<S>(grid, args),
-                Owner::LongBlock if self.has::<L>() => {
-                    self.launch::<L>([m * L::cluster(&args), 1, 1], args)
+            match owner(k, bytes) {
+                Owner::Lanes(lanes) => {
+                    self.launch::<S>([grid_of_lanes(m, k, bytes, lanes), 1, 1], args)
                 }
-                Owner::Block | Owner::LongBlock => self.launch::<M>(grid, args),
+                Owner::LongBlock if self.has::<L>() => {
+                    let clusters = blocks(L::SPEC.min_blocks_per_sm);
+                    self.launch::<L>([clusters * L::cluster(&args), 1, 1], args)
+                }
+                Owner::Block | Owner::LongBlock => {
+                    self.launch::<M>([blocks(M::SPEC.min_blocks_per_sm), 1, 1], args)
+                }
             }
         }
     }

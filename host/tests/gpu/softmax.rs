@@ -5,8 +5,7 @@ use bitnet_gpu::ops::softmax::{Mask, Softmax};
 use bitnet_gpu::reference::softmax::{Mask as Values, TEST_SHAPES, softmax};
 use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
 use bitnet_gpu::selftest::{self, Output, softmax::Inputs};
-use contract::row::{MAX_LEN, MAX_ROWS, beside, of_block};
-use contract::softmax::IN_TURN;
+use contract::row::{MAX_LEN, MAX_ROWS};
 
 use crate::support::{check, dimension, due, generated, on_lane, refused, short, size, zeros};
 
@@ -102,11 +101,10 @@ fn many_rows<B: Backend>(b: &B) {
     }
 }
 
-/// So many that a block has several one after the other, the last one fewer: [`contract::row::of_block`].
+/// So many that a block has several one after the other, the last one fewer: [`contract::row::grid_of_blocks`].
 fn rows_in_turn<B: Backend>(b: &B) {
-    for (m, k) in [(8195, 1032), (4099, 2056)] {
-        assert!(of_block(m, k, 2, IN_TURN) > beside(k, 2));
-        let inputs = Inputs::new(ELEMENTS[2], m as usize, k as usize, 0, 8);
+    for (m, k) in [(8195, 1032), (4099, 2056), (1601, 4104), (1201, 8192)] {
+        let inputs = Inputs::new(ELEMENTS[2], m, k, 0, 8);
         check_case(b, &inputs, "rows in turn");
     }
 }

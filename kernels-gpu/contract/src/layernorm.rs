@@ -59,7 +59,7 @@ pub fn normalise(centred: f32, inv_deviation: f32, weight: f32, bias: f32) -> f3
 pub const IN_TURN: bool = false;
 
 crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, "bf16";
+    ShortF32 MiddleF32 LongF32 ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
+    ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 3, "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 3, "bf16";
 }

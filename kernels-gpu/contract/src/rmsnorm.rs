@@ -54,7 +54,7 @@ pub struct Args {
 pub const IN_TURN: bool = false;
 
 crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, "bf16";
+    ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
+    ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
 }

@@ -28,27 +28,6 @@ pub const fn beside(k: u32, bytes: u32) -> u32 {
     if bytes == 2 && k <= FEW / 2 { 2 } else { 1 }
 }
 
-/// Rows that a block of [`MIDDLE_THREADS`] has, of `m` of `k` elements of `bytes` each: those beside each other, and in families
-/// whose rows go `in_turn` several of these where rows of registers are many. One is loaded while another is worked on.
-#[inline(always)]
-pub const fn of_block(m: u32, k: u32, bytes: u32, in_turn: bool) -> u32 {
-    let beside = beside(k, bytes);
-    let many = m / (beside * MANY_BLOCKS);
-    if !in_turn || bytes == 4 || k > FEW || many < 2 {
-        beside
-    } else if many < MOST_TURNS {
-        beside * many
-    } else {
-        beside * MOST_TURNS
-    }
-}
-
-/// Blocks that rows are spread over before one has several in turn.
-const MANY_BLOCKS: u32 = 2048;
-
-/// Most rows of a block one after the other.
-const MOST_TURNS: u32 = 8;
-
 /// Most elements of a short row.
 pub const SHORT: u32 = 1024;
 
@@ -77,8 +56,8 @@ pub const MAX_LEN: usize = 1 << 30;
 /// Most rows.
 pub const MAX_ROWS: usize = (1 << 31) - 1;
 
-/// Bytes of shared memory beside a row: two times 256 partials, and a word of each warp of a cluster.
-pub const SCRATCH_BYTES: u32 = 4 * (2 * 256 + 64);
+/// Bytes of shared memory beside a row: two times 256 partials, a word of each warp of a cluster, and a barrier of each.
+pub const SCRATCH_BYTES: u32 = 4 * (2 * 256 + 64 + 8);
 
 /// Shared memory of a block that holds `elements`, in bytes.
 pub const fn smem_bytes(elements: u32) -> u32 {
@@ -132,13 +111,16 @@ pub const fn turns(m: u32, k: u32, lanes: u32, bytes: u32) -> u32 {
     }
 }
 
-/// Blocks of a launch over `m` rows of `k` elements of `bytes` each, of a family whose rows go `in_turn` or not.
-pub const fn grid(m: u32, k: u32, bytes: u32, owner: Owner, in_turn: bool) -> [u32; 3] {
-    let blocks = match owner {
-        Owner::Lanes(lanes) => m.div_ceil(THREADS / lanes * turns(m, k, lanes, bytes)),
-        Owner::Block | Owner::LongBlock => m.div_ceil(of_block(m, k, bytes, in_turn)),
-    };
-    [blocks, 1, 1]
+/// Blocks of a launch over `m` short rows of `k` elements of `bytes` each, which so many `lanes` have.
+pub const fn grid_of_lanes(m: u32, k: u32, bytes: u32, lanes: u32) -> u32 {
+    m.div_ceil(THREADS / lanes * turns(m, k, lanes, bytes))
+}
+
+/// Blocks, or clusters, of a launch over `m` longer rows of `k` elements of `bytes` each, `at_once` of which run beside each other. In families
+/// whose rows go `in_turn`, blocks whose registers hold a row have several one after the other: one comes while another is worked on.
+pub const fn grid_of_blocks(m: u32, k: u32, bytes: u32, in_turn: bool, at_once: u32) -> u32 {
+    let blocks = m.div_ceil(beside(k, bytes));
+    if in_turn && bytes == 2 && k <= MIDDLE && blocks > at_once { at_once } else { blocks }
 }
 
 /// Shared memory of a launch over rows of `k` elements that wait in `held` bytes each, in blocks with room for `room` words, `blocks` of a row.
@@ -150,7 +132,7 @@ pub const fn smem_of(k: u32, room: u32, blocks: u32, held: u32) -> u32 {
 
 /// The kernels of a family, one for each owner of a row and each element.
 macro_rules! kernels {
-    ($($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, $doc:literal;)*) => {$(
+    ($($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, $blocks:literal, $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, ".")]
         pub enum $short {}
 
@@ -168,7 +150,7 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[1], crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
-                .with_min_blocks(5);
+                .with_min_blocks(6);
 
             fn smem_bytes(args: &Args) -> u32 {
                 crate::row::smem_of(args.k, crate::row::MIDDLE, 1, 4)
@@ -183,7 +165,7 @@ macro_rules! kernels {
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[2], crate::row::LONG_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::LONG))
                 .with_min_sm(90)
-                .with_min_blocks(4);
+                .with_min_blocks($blocks);
 
             fn smem_bytes(args: &Args) -> u32 {
                 crate::row::smem_of(args.k, crate::row::LONG, Self::cluster(args), $held)
@@ -211,14 +193,14 @@ mod tests {
         assert_eq!(lanes(1024), [Owner::Lanes(32), Owner::Lanes(32)]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
-        assert_eq!(grid(3, 40_000, 4, Owner::LongBlock, true), [3, 1, 1]);
-        assert_eq!(grid(100, 64, 2, Owner::Lanes(2), true), [1, 1, 1]);
-        assert_eq!(grid(1 << 20, 64, 4, Owner::Lanes(4), true), [2048, 1, 1]);
-        assert_eq!(grid(101, 2000, 2, Owner::Block, true), [51, 1, 1]);
-        assert_eq!(grid(101, 2000, 4, Owner::Block, true), [101, 1, 1]);
-        assert_eq!(grid(8192, 4096, 2, Owner::Block, true), [2048, 1, 1]);
-        assert_eq!(grid(8192, 4096, 2, Owner::Block, false), [8192, 1, 1]);
-        assert_eq!(of_block(1 << 20, 2048, 2, true), 16);
+        assert_eq!(grid_of_lanes(100, 64, 2, 2), 1);
+        assert_eq!(grid_of_lanes(1 << 20, 64, 4, 4), 2048);
+        assert_eq!(grid_of_blocks(101, 2000, 2, true, 660), 51);
+        assert_eq!(grid_of_blocks(101, 2000, 4, true, 660), 101);
+        assert_eq!(grid_of_blocks(8192, 4096, 2, true, 660), 660);
+        assert_eq!(grid_of_blocks(8192, 4096, 2, false, 660), 8192);
+        assert_eq!(grid_of_blocks(8192, 8192, 4, true, 528), 8192);
+        assert_eq!(grid_of_blocks(8192, 40_000, 2, true, 528), 8192);
         for (held, room) in [(4, LONG), (2, 2 * LONG)] {
             for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
                 let blocks = split(k, held);

@@ -96,7 +96,7 @@ pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
 pub const IN_TURN: bool = true;
 
 crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, "bf16";
+    ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
+    ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
 }

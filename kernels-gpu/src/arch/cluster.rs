@@ -5,6 +5,8 @@
 
 use core::arch::asm;
 
+#[cfg(level_sm_90a)]
+use super::mbarrier::Barrier;
 use super::shared::Shared;
 use super::warp::Register;
 
@@ -39,6 +41,7 @@ special! {
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cluster.arrive.aligned"]
     fn arrive();
+    #[cfg(level_sm_90a)]
     #[link_name = "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned"]
     fn arrive_relaxed();
     #[link_name = "llvm.nvvm.barrier.cluster.wait.aligned"]
@@ -54,14 +57,20 @@ pub fn arrive_cluster() {
     unsafe { arrive() };
 }
 
-/// The same, without showing what was written before: no fence, which would wait for all of the thread's accesses.
-/// `barrier.cluster.arrive.relaxed.aligned`
+/// [`arrive_cluster`] that shows nothing that was written before, but for [`super::mbarrier::show_new`]'s barriers: no fence, which would
+/// wait for all of the thread's accesses. Below sm_90a, whose PTX version has it, the same as [`arrive_cluster`].
+/// `barrier.cluster.arrive.relaxed.aligned` (PTX 8.0)
 ///
 /// *Convergence*: every thread of the cluster calls it, from the same place.
 #[inline(always)]
 pub fn arrive_cluster_relaxed() {
     // SAFETY: as in `sync_cluster`.
-    unsafe { arrive_relaxed() };
+    unsafe {
+        #[cfg(level_sm_90a)]
+        arrive_relaxed();
+        #[cfg(not(level_sm_90a))]
+        arrive();
+    }
 }
 
 /// The second half of a barrier. `barrier.cluster.wait.aligned`
@@ -140,6 +149,32 @@ pub unsafe fn write_to<T: Register>(rank: u32, here: Shared<T>, value: T) {
             "st.shared::cluster.b32 [there], {value};",
             "}}",
             here = in(reg32) here.addr(), rank = in(reg32) rank, value = in(reg32) value.to_word(),
+            options(nostack),
+        );
+    }
+}
+
+/// [`write_to`] that tells the place of `barrier` in that block when the four bytes are there: no fence, no barrier of the cluster.
+/// `mapa.shared::cluster.u32; st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32` (PTX 8.1)
+///
+/// # Safety
+///
+/// As for [`write_to`]; that block has made the barrier, as this one knows by a barrier of the cluster, expects the bytes in its present phase, and
+/// stays until they are there. Nobody reads them before the phase has ended.
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn send_to<T: Register>(rank: u32, here: Shared<T>, value: T, barrier: Barrier) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b32 there, bar;",
+            "mapa.shared::cluster.u32 there, {here}, {rank};",
+            "mapa.shared::cluster.u32 bar, {barrier}, {rank};",
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], {value}, [bar];",
+            "}}",
+            here = in(reg32) here.addr(), rank = in(reg32) rank, value = in(reg32) value.to_word(),
+            barrier = in(reg32) barrier.addr(),
             options(nostack),
         );
     }

@@ -29,7 +29,7 @@ type Taps<const K: usize> = [X4<u32>; K];
 /// for averages. For maxima they are the nearest ones inside, which every window has: padding is at most half of it.
 /// `each(oh, value)` has the outputs.
 #[inline(always)]
-fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
+fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize, const KEPT: u32>(
     args: &Args,
     out: &Outputs,
     tap: impl Fn(bool, isize) -> X4<u32>,
@@ -52,7 +52,7 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize>(
     let padded = args.count_include_pad == 1;
     let across = if AVG { w.taps(out.ow, padded) } else { 1 };
     // How many rows of a window are those of the one before.
-    let kept = (K as u32).saturating_sub(h.stride);
+    let kept = if KEPT < K as u32 { KEPT } else { (K as u32).saturating_sub(h.stride) };
     let mut oh = out.rows.start;
     let mut window: [Taps<K>; K] = core::array::from_fn(|a| row(h.at(oh, a as u32)));
     while oh < out.rows.end {
@@ -126,13 +126,16 @@ fn divide_all<E: Float, const PIECES: bool>(sums: Piece, count: f32) -> Piece {
     let r = reciprocal(count);
     // Away from the ends of the range of exponents a quotient from the rounded reciprocal and its exact remainder is
     // the rounded one (Markstein, 1990).
-    let mut certain = true;
+    let (mut least, mut most) = (u32::MAX, 0);
     let quotients = map::<E, PIECES>(sums, |_, s| {
         let magnitude = abs_bits(s);
-        certain &= s == 0.0 || magnitude.wrapping_sub(27 << 23) < 220 << 23;
+        // Zero is certain too: less one it is the largest number.
+        least = least.min(magnitude.wrapping_sub(1));
+        most = most.max(magnitude);
         let q = s * r;
         fma(fma(-q, count, s), r, q)
     });
+    let certain = least >= (27 << 23) - 1 && most < 247 << 23;
     if certain { quotients } else { map::<E, PIECES>(sums, |_, s| s / count) }
 }
 
@@ -275,8 +278,11 @@ pub(super) unsafe fn windows<E: Float, const PIECES: bool, const AVG: bool>(args
     };
     let near = args.h.dilation == 1 && args.w.dilation == 1;
     match (args.h.kernel, args.w.kernel) {
-        (3, 3) if near => square::<E, PIECES, AVG, 3>(args, &out, tap, store),
-        (2, 2) if near => square::<E, PIECES, AVG, 2>(args, &out, tap, store),
+        (3, 3) if near && PIECES && args.h.stride == 2 => {
+            square::<E, PIECES, AVG, 3, 1>(args, &out, tap, store)
+        }
+        (3, 3) if near => square::<E, PIECES, AVG, 3, 3>(args, &out, tap, store),
+        (2, 2) if near => square::<E, PIECES, AVG, 2, 3>(args, &out, tap, store),
         _ => each_row::<AVG>(args, &out, |oh, steps, count| {
             let at = ((&args.h, &args.w), (oh, out.ow));
             let zero = [0u32; 4];

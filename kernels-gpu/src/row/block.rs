@@ -10,17 +10,18 @@
 
 use core::marker::PhantomData;
 
-use contract::num::{PARTIALS, order_key, order_value, tree8};
+use contract::num::{PARTIALS, order_value, tree8};
 use contract::row::{LONG_THREADS, MIDDLE, SCRATCH_BYTES, split};
 
+#[cfg(level_sm_90)]
+use super::post;
+use super::tree::{key, max_of_warps, tree_of_warps};
 use super::{Line, width};
 #[cfg(level_sm_90)]
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
-#[cfg(level_sm_90)]
-use crate::arch::cluster::{arrive_cluster, sync_cluster, wait_cluster, write_to};
 use crate::arch::mem::X4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
 use crate::float::{Float, Piece};
 
@@ -28,6 +29,8 @@ use crate::float::{Float, Piece};
 const P: u32 = PARTIALS as u32;
 /// Most partials of a thread.
 pub const MOST: usize = 8;
+/// Groups of a row that comes by asynchronous copies.
+const GROUPS: u32 = 4;
 /// Elements of a partial that are read at a time.
 const SLOTS: usize = 8;
 
@@ -48,21 +51,20 @@ pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool, const RAW
     element: PhantomData<E>,
 }
 
-/// The rows of a block of `T` threads, one after the other.
+/// The rows of a block of `T` threads, one after the other, those of a launch spread over its blocks.
 pub struct Rows<const T: u32> {
     /// The present one; none of any tensor behind the last.
     pub m: u32,
-    left: u32,
+    step: u32,
+    end: u32,
 }
 
 impl<const T: u32> Rows<T> {
-    /// `count` rows, or of [`LONG_THREADS`] the one that is shared by so many `blocks`.
+    /// Those of `m`, each of which so many `blocks` of [`LONG_THREADS`] share, or one of fewer.
     #[inline(always)]
-    pub fn new(blocks: u32, count: u32) -> Self {
-        if T == LONG_THREADS {
-            return Self { m: block_idx_x() >> blocks.trailing_zeros(), left: 1 };
-        }
-        Self { m: block_idx_x() * count, left: count }
+    pub fn new(blocks: u32, m: u32) -> Self {
+        let bits = if T == LONG_THREADS { blocks.trailing_zeros() } else { 0 };
+        Self { m: block_idx_x() >> bits, step: grid_dim_x() >> bits, end: m }
     }
 
     /// Goes to the next one, unless there is none.
@@ -70,12 +72,12 @@ impl<const T: u32> Rows<T> {
     /// *Convergence*: every thread of the block calls it.
     #[inline(always)]
     pub fn next(&mut self) -> bool {
-        if T == LONG_THREADS || self.left == 1 {
+        if self.end - self.m <= self.step {
             return false;
         }
         // Before the next row takes the shared memory.
         sync_threads();
-        (self.m, self.left) = (self.m + 1, opaque(self.left - 1));
+        self.m = opaque(self.m + self.step);
         true
     }
 }
@@ -88,6 +90,14 @@ pub struct Chunk {
     len: u32,
 }
 
+impl Chunk {
+    /// All of it, as it is held.
+    #[inline(always)]
+    pub fn all(self) -> [u32; 2] {
+        [0, self.len]
+    }
+}
+
 impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: bool>
     Block<E, T, ROOM, PIECES, RAW>
 {
@@ -95,8 +105,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     const WARP: bool = T == LANES;
     /// A cluster has the row.
     const SHARED: bool = T == LONG_THREADS && cfg!(level_sm_90);
-    /// The row comes by asynchronous copies where it fits: [`Block::ask`].
-    pub const COMES: bool = RAW && Self::SHARED && PIECES;
+    /// The row may come by asynchronous copies where it fits: [`Block::ask_all`].
+    pub const COMES: bool = Self::SHARED && PIECES && (RAW || E::PIECE == 4);
     /// Whether it waits in 16 bits an element.
     const HALVES: bool = RAW && Self::SHARED && E::PIECE == 8;
     /// Bytes of a held element.
@@ -118,7 +128,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         let (mut len, mut columns) = (line.k, Columns { first: 0, bits: 8 });
         if Self::SHARED {
             #[cfg(level_sm_90)]
-            arrive_cluster();
+            if Self::blocks(line.k) > 1 {
+                post::enter(Self::blocks(line.k) * (T / LANES));
+            }
             columns.bits = 8 - Self::blocks(line.k).trailing_zeros();
             let width = 1 << columns.bits;
             columns.first = (block_idx_x() << columns.bits) % P;
@@ -134,14 +146,20 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         if Self::SHARED { split(k, Self::HELD) } else { 1 }
     }
 
+    /// Whether the row has several blocks.
+    #[inline(always)]
+    fn many(&self) -> bool {
+        Self::SHARED && self.columns.bits < 8
+    }
+
     /// Waits until all blocks of the row run, before the first [`Block::max`] or [`Block::tree`].
     ///
     /// *Convergence*: every thread of the row calls it, once.
     #[inline(always)]
-    pub fn meet() {
+    pub fn meet(&self) {
         #[cfg(level_sm_90)]
-        if Self::SHARED {
-            wait_cluster();
+        if self.many() {
+            post::meet();
         }
     }
 
@@ -229,13 +247,54 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         let _ = (s, row, first);
     }
 
-    /// Waits for what this thread asked for.
+    /// Where group `n` of a row that comes ends, of [`GROUPS`]: each is taken while the next one comes.
     #[inline(always)]
-    pub fn came() {
-        #[cfg(level_sm_90)]
-        {
+    fn group(&self, n: u32) -> u32 {
+        let turn = T * Self::WIDTH;
+        let end = (self.len / GROUPS / turn + 1) * turn * n;
+        if n < GROUPS && end < self.len { end } else { self.len }
+    }
+
+    /// Asks for a row, in groups: `first` of the pieces that are `seen` only.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::ask`], of all pieces of the row of this thread.
+    #[inline(always)]
+    pub unsafe fn ask_all(&self, row: *const E, seen: u32) {
+        let mut n = 0;
+        while n < GROUPS {
+            let mut s = Self::thread() * Self::WIDTH + if n > 0 { self.group(n) } else { 0 };
+            while s < self.group(n + 1) {
+                let first = self.element(s);
+                if first < seen {
+                    // SAFETY: the caller's promise.
+                    unsafe { Self::ask(s, row, first) };
+                }
+                s = opaque(s + T * Self::WIDTH);
+            }
+            #[cfg(level_sm_90)]
             commit_group();
-            wait_group::<0>();
+            n = opaque(n + 1);
+        }
+    }
+
+    /// Waits for one group after the other of what this thread asked for: `each([from, to])` for its elements.
+    #[inline(always)]
+    pub fn came(&self, mut each: impl FnMut([u32; 2])) {
+        let (mut n, mut from) = (0, 0);
+        while n < GROUPS {
+            #[cfg(level_sm_90)]
+            match GROUPS - 1 - n {
+                0 => wait_group::<0>(),
+                1 => wait_group::<1>(),
+                2 => wait_group::<2>(),
+                _ => wait_group::<3>(),
+            }
+            n = opaque(n + 1);
+            let to = self.group(n);
+            each([from, to]);
+            from = to;
         }
     }
 
@@ -372,20 +431,20 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         }
     }
 
-    /// This thread's items of a held chunk again: `each(s)`.
+    /// This thread's items of a held chunk again, or of a group of it: `each(s)`.
     #[inline(always)]
-    pub fn own(&self, chunk: Chunk, mut each: impl FnMut(u32)) {
-        let mut s = Self::thread() * Self::WIDTH;
-        while s < chunk.len {
+    pub fn own(&self, [from, to]: [u32; 2], mut each: impl FnMut(u32)) {
+        let mut s = from + Self::thread() * Self::WIDTH;
+        while s < to {
             each(s);
-            if s + T * Self::WIDTH < chunk.len {
+            if s + T * Self::WIDTH < to {
                 each(s + T * Self::WIDTH);
             }
             s = opaque(s + 2 * T * Self::WIDTH);
         }
     }
 
-    /// Takes the held elements of a chunk into this thread's partials.
+    /// Takes the held elements of a chunk, or those of them `from` one to another, into this thread's partials: [`Block::groups`] has these.
     ///
     /// # Safety
     ///
@@ -393,7 +452,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     #[inline(always)]
     pub unsafe fn take(
         &self,
-        chunk: Chunk,
+        [from, to]: [u32; 2],
         partials: &mut [f32; MOST],
         step: impl Fn(f32, f32) -> f32,
     ) {
@@ -403,12 +462,12 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         }
         if Self::WARP {
             // All partials of a lane in turn: they are many, and their elements few.
-            let mut s = lane_id();
-            while s < chunk.len {
+            let mut s = from + lane_id();
+            while s < to {
                 let mut part = 0;
                 while part < Self::OWN {
                     let at = s + LANES * part as u32;
-                    if at < chunk.len {
+                    if at < to {
                         // SAFETY: a held element.
                         partials[part] = step(partials[part], unsafe {
                             Self::held().add(at ^ Self::swap(at)).read()
@@ -435,8 +494,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             };
             let both = [ahead(0), ahead(stride)];
             let mut acc = partials[part];
-            let mut s = 0;
-            while s + own + stride * (SLOTS as u32 - 1) < chunk.len {
+            let mut s = from;
+            while s + own + stride * (SLOTS as u32 - 1) < to {
                 let mut values = [0.0; SLOTS];
                 let mut i = 0;
                 while i < SLOTS {
@@ -452,7 +511,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
                 }
                 s = opaque(s + stride * SLOTS as u32);
             }
-            while s + own < chunk.len {
+            while s + own < to {
                 acc = step(acc, read(s));
                 s = opaque(s + stride);
             }
@@ -476,16 +535,16 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         let scratch = dynamic_shared_mem::<f32>().add(P * which);
         // SAFETY: 256 words for this call, written by one thread each and read behind the barrier.
         unsafe {
-            if Self::SHARED {
+            if self.many() {
                 #[cfg(level_sm_90)]
                 {
                     let Columns { first, bits } = self.columns;
                     let mut rank = if thread_idx_x() >> bits == 0 { 0 } else { P >> bits };
                     while rank < P >> bits {
-                        write_to(rank, scratch.add(first + thread_idx_x()), partials[0]);
+                        post::tell(which, rank, scratch.add(first + thread_idx_x()), partials[0]);
                         rank += 1;
                     }
-                    sync_cluster();
+                    post::heard(which);
                 }
             } else {
                 let mut part = 0;
@@ -512,7 +571,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             return order_value(warp_max(key(value)));
         }
         #[cfg(level_sm_90)]
-        if Self::SHARED {
+        if self.many() {
             let scratch = dynamic_shared_mem::<u32>().add(2 * P);
             let Columns { first, bits } = self.columns;
             let (blocks, warps) = (P >> bits, T / LANES);
@@ -521,9 +580,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             unsafe {
                 if lane_id() < blocks {
                     let at = (first >> bits) * warps + warp_id();
-                    write_to(lane_id(), scratch.add(at), key);
+                    post::tell(post::MAXIMA, lane_id(), scratch.add(at), key);
                 }
-                sync_cluster();
+                post::heard(post::MAXIMA);
                 let read = |at: u32| if at < blocks * warps { scratch.add(at).read() } else { 0 };
                 let (low, high) = (read(lane_id()), read(lane_id() + LANES));
                 return order_value(warp_max(if low > high { low } else { high }));
@@ -535,48 +594,3 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         }
     }
 }
-
-/// An order of `f32` as one of numbers: the NaN of `arch::float::maximum` is positive, and above infinity.
-#[inline(always)]
-fn key(value: f32) -> u32 {
-    let bits = value.to_bits();
-    if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
-}
-
-/// [`Block::max`] of so many warps, which wait for each other by `wait`.
-///
-/// *Convergence*: every thread of these warps calls it.
-///
-/// # Safety
-///
-/// `scratch` has a word for each of them, for this call.
-#[inline(always)]
-pub unsafe fn max_of_warps(scratch: Shared<u32>, warps: u32, value: f32, wait: impl Fn()) -> f32 {
-    let key = warp_max(key(value));
-    // SAFETY: a word of each warp for this call.
-    unsafe {
-        if lane_id() == 0 {
-            scratch.add(warp_id() % warps).write(key);
-        }
-        wait();
-        let key = if lane_id() < warps { scratch.add(lane_id()).read() } else { 0 };
-        order_value(warp_max(key))
-    }
-}
-
-/// The tree over the partials that lie in shared memory, in every thread.
-///
-/// *Convergence*: every lane of the warp calls it.
-///
-/// # Safety
-///
-/// The partials are there, behind a barrier.
-#[inline(always)]
-pub unsafe fn tree_of_warps(partials: Shared<f32>) -> f32 {
-    // Distances 128, 64, 32 of the tree are 4, 2, 1 warps.
-    // SAFETY: the caller's promise.
-    let row = |i: usize| unsafe { partials.add(lane_id() + LANES * i as u32).read() };
-    warp_tree(tree8(core::array::from_fn(row)))
-}
-
-const _: () = assert!(order_key(f32::INFINITY) == 0xff80_0000 && order_value(u32::MAX).is_nan());

@@ -1,19 +1,20 @@
 //! Rows in registers: one in those of 2 to 32 lanes of a warp, or of the `WARPS` warps of a block.
 //!
-//! A lane has up to [`LEN`] elements of it. Piece `n` of a lane is number `lane + lanes n` of the row, or of the warp's
-//! part of it: parts are whole groups of 256 elements, one behind the other. So a lane's elements belong to the same few
-//! partials in every group, and the warps of a block take them over from each other in the order of the row. Rows that
-//! are not in pieces belong to a warp each ([`Turns::warp_rows`]).
+//! A lane has up to [`LEN`] elements of it, in pieces of 16 bytes. In a row of one warp, piece `n` of a lane is number `lane + lanes n`.
+//! Several warps, up to four, lie side by side over 256 elements, so that a lane has the same few partials all along the row, and nobody
+//! takes them over: a piece of a lane is then so many parts, one from each group of 256. Of eight warps, four have the first half of the
+//! row and hand their partials to the others. Rows that are not in pieces belong to a warp each ([`Turns::warp_rows`]).
 
 use contract::num::PARTIALS;
-use contract::row::{Owner, SCRATCH_BYTES, SHORT, THREADS, of_block, owner, turns};
+use contract::row::{Owner, SCRATCH_BYTES, SHORT, THREADS, owner, turns};
 
 use super::Line;
-use super::block::{max_of_warps, tree_of_warps};
+use super::tree::{max_of_warps, tree_of_warps};
 use crate::arch::float::maximum;
-use crate::arch::mem::X4;
+use crate::arch::mem::{X4, st, st_x2, st_x4};
+use crate::arch::mem_or::{ld_or, ld_or_x2, ld_or_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, opaque, sync_some, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
 
@@ -53,11 +54,11 @@ impl Turns {
         Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
     }
 
-    /// Those of `WARPS` warps of a block of middle rows, of `m` rows of `k` elements of a family whose rows go in turn.
+    /// Those of `WARPS` warps of a block of middle rows, of `m` rows.
     #[inline(always)]
-    pub fn of_block<E: Float, const WARPS: u32>(m: u32, k: u32) -> Self {
-        let (step, rows) = (Lanes::<WARPS>::BESIDE, of_block(m, k, 16 / E::PIECE as u32, true));
-        Self { first: block_idx_x() * rows + warp_id() / WARPS, step, count: rows / step }
+    pub fn of_block<const WARPS: u32>(m: u32) -> Self {
+        let (first, step) = (Lanes::<WARPS>::row(), grid_dim_x() * Lanes::<WARPS>::BESIDE);
+        Self { first, step, count: m.saturating_sub(first).div_ceil(step) }
     }
 
     /// Row number `turn` of these lanes: no row of any tensor where they have none.
@@ -98,38 +99,168 @@ pub fn near<E: Float, const WARPS: u32>(k: u32) -> bool {
     registers && E::PIECE == 8 && k <= WARPS * SHORT
 }
 
-/// The lanes of a row, of one warp or of `WARPS`: of two warps in blocks of two rows beside each other, of others alone.
+/// Where a piece of a lane is: that of its first one, and what comes on top.
+#[derive(Clone, Copy)]
+pub struct At {
+    own: u32,
+    step: u32,
+}
+
+impl At {
+    /// Its first element.
+    #[inline(always)]
+    pub fn first(self) -> u32 {
+        self.own + self.step
+    }
+}
+
+/// The lanes of a row, of one warp or of `WARPS`: of two warps in blocks of two rows beside each other, of others alone. Rows of several
+/// warps have 16-bit elements.
 #[derive(Clone, Copy)]
 pub struct Lanes<const WARPS: u32> {
-    /// How many of a warp.
+    /// How many there are; of several warps, those of one.
     count: u32,
-    /// Which of them this is.
+    /// Which of them this is, of those side by side.
     own: u32,
-    /// The first element of the warp's part.
+    /// The first element of the half of the row, or the row.
     start: u32,
-    /// Where the part ends.
+    /// Where that ends.
     end: u32,
     /// Where the last pieces end that some lane has: not before `end`.
     reach: u32,
 }
 
 impl<const WARPS: u32> Lanes<WARPS> {
+    /// Warps side by side.
+    const WIDE: u32 = if WARPS < 4 { WARPS } else { 4 };
+    /// Neighbours among the elements of a piece.
+    const NEXT: usize = (8 / Self::WIDE) as usize;
+    /// How many halves there are.
+    const HALVES: u32 = WARPS / Self::WIDE;
+
     /// Those of a row of `k` elements of type `E`.
     #[inline(always)]
     pub fn new<E: Float>(k: u32) -> Self {
         let (mut count, mut start, mut end) = (LANES, 0, k);
         if WARPS == 1 {
             count = lanes_of::<E>(k);
-        } else {
-            let part = k.div_ceil(P * WARPS) * P;
-            start = warp_id() % WARPS * part;
-            end = if k < start + part { k } else { start + part };
+        } else if Self::HALVES > 1 {
+            // In whole turns of pieces.
+            let turn = Self::step::<E>(count);
+            let half = k.div_ceil(turn * Self::HALVES) * turn;
+            start = Self::half() * half;
+            end = if k < start + half { k } else { start + half };
         }
-        let all = count * E::PIECE as u32;
+        let own =
+            if WARPS == 1 { lane_id() % count } else { thread_idx_x() % (LANES * Self::WIDE) };
+        let all = Self::step::<E>(count);
         // One turn of pieces at least, of lanes that have none.
         let len = if end > start { end - start } else { 1 };
         let reach = start + ((len + all - 1) & !(all - 1));
-        Self { count, own: lane_id() % count, start, end, reach }
+        Self { count, own, start, end, reach }
+    }
+
+    /// Which half of the row these lanes have.
+    #[inline(always)]
+    fn half() -> u32 {
+        warp_id() % WARPS / Self::WIDE
+    }
+
+    /// Elements from a piece of `count` lanes to the next.
+    #[inline(always)]
+    fn step<E: Float>(count: u32) -> u32 {
+        if WARPS == 1 { count * E::PIECE as u32 } else { P * Self::WIDE }
+    }
+
+    /// Where element `i` of a piece is in the row, from its first on.
+    #[inline(always)]
+    pub fn place(i: usize) -> u32 {
+        if WARPS == 1 { i as u32 } else { P * (i / Self::NEXT) as u32 + (i % Self::NEXT) as u32 }
+    }
+
+    /// Whether all lanes have all of their pieces at `at` in front of `end`.
+    #[inline(always)]
+    fn whole<E: Float>(&self, at: At, end: u32) -> bool {
+        self.start + at.step + Self::step::<E>(self.count) <= end
+    }
+
+    /// Where a piece is in `row`.
+    #[inline(always)]
+    fn pointer<E>(row: *const E, at: At) -> *const E {
+        if WARPS == 1 {
+            return row.wrapping_add(at.first() as usize);
+        }
+        // The pieces of a lane then have known distances.
+        row.wrapping_add(at.own as usize).wrapping_add(at.step as usize)
+    }
+
+    /// The piece at `at` as far as `end`, and words of `nothing` elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`].
+    #[inline(always)]
+    pub unsafe fn piece<E: Float>(&self, row: *const E, at: At, end: u32, nothing: u32) -> X4<u32> {
+        let p = Self::pointer(row, at);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if WARPS == 1 {
+                return ld_or_x4(at.first() < end, p.cast(), nothing);
+            }
+            let left = end.saturating_sub(at.own);
+            let parts = |whole: bool| {
+                let part = |i: usize| {
+                    let place = Self::place(2 * i);
+                    (whole || at.step + place < left, p.wrapping_add(place as usize))
+                };
+                if WARPS == 2 {
+                    let half = |i: usize| {
+                        let (there, p) = part(i);
+                        ld_or_x2(there, p.cast(), nothing)
+                    };
+                    let ([a, b], [c, d]) = (half(0), half(2));
+                    return [a, b, c, d];
+                }
+                core::array::from_fn(|i| {
+                    let (there, p) = part(i);
+                    ld_or(there, p.cast(), nothing)
+                })
+            };
+            if self.whole::<E>(at, end) { parts(true) } else { parts(false) }
+        }
+    }
+
+    /// Writes the piece at `at`, as far as these lanes have the row.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::store`].
+    #[inline(always)]
+    pub unsafe fn write<E: Float>(&self, row: *mut E, at: At, raw: X4<u32>) {
+        let p = Self::pointer(row.cast_const(), at).cast_mut();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if WARPS == 1 {
+                return st_x4(p.cast(), raw);
+            }
+            let left = self.end.saturating_sub(at.own);
+            let parts = |whole: bool| {
+                let mut i = 0;
+                while i < 4 {
+                    let place = Self::place(2 * i);
+                    let p = p.wrapping_add(place as usize);
+                    if whole || at.step + place < left {
+                        match WARPS {
+                            2 if i % 2 == 0 => st_x2(p.cast(), [raw[i], raw[i + 1]]),
+                            2 => {}
+                            _ => st(p.cast(), raw[i]),
+                        }
+                    }
+                    i += 1;
+                }
+            };
+            if self.whole::<E>(at, self.end) { parts(true) } else { parts(false) }
+        }
     }
 
     /// Rows beside each other.
@@ -164,38 +295,38 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Whether every piece of [`Lanes::each`] is one of a row whose elements end at `end`.
     #[inline(always)]
     pub fn full(&self, end: u32) -> bool {
-        self.reach <= end
+        self.reach <= end && (Self::HALVES == 1 || self.reach <= self.end)
     }
 
-    /// Runs `body(n, first)` on each piece that some lane of the warp has.
+    /// Runs `body(n, at)` on each piece that some lane of the warp has.
     #[inline(always)]
-    pub fn each<E: Float>(&self, mut body: impl FnMut(usize, u32)) {
-        let piece = E::PIECE as u32;
+    pub fn each<E: Float>(&self, mut body: impl FnMut(usize, At)) {
+        let next = if WARPS == 1 { E::PIECE } else { Self::NEXT };
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
-        let own = opaque(self.start + self.own * piece);
+        let own = opaque(self.start + self.own * next as u32);
         let mut n = 0;
         while n < LEN / E::PIECE {
-            let step = self.count * piece * n as u32;
+            let step = Self::step::<E>(self.count) * n as u32;
             if n == 0 || self.start + step < self.reach {
-                body(n, own + step);
+                body(n, At { own, step });
             }
             n += 1;
         }
     }
 
-    /// Runs `body(n, first)` on each piece that this lane has of `line`.
+    /// Runs `body(n, at)` on each piece of `line` that this lane has, or of several warps, that some lane has.
     #[inline(always)]
-    pub fn own<E: Float>(&self, line: &Line<true>, mut body: impl FnMut(usize, u32)) {
+    pub fn own<E: Float>(&self, line: &Line<true>, mut body: impl FnMut(usize, At)) {
         let end = if line.k == 0 { 0 } else { self.end };
-        self.each::<E>(|n, first| {
-            if first < end {
-                body(n, first);
+        self.each::<E>(|n, at| {
+            if if WARPS == 1 { at.first() < end } else { end > 0 } {
+                body(n, at);
             }
         });
     }
 
-    /// Loads the pieces of `row` that this lane has, as far as `seen`, zeros elsewhere: the first `AHEAD`, which the lanes ask for
-    /// before they work on the row in front, or the others beside those in `raw`.
+    /// Loads the pieces of `row` that this lane has, as far as `seen`, words of `nothing` elsewhere: the first `AHEAD`, which the
+    /// lanes ask for before they work on the row in front, or the others beside those in `raw`.
     ///
     /// # Safety
     ///
@@ -204,17 +335,17 @@ impl<const WARPS: u32> Lanes<WARPS> {
     pub unsafe fn load<E: Float, const AHEAD: usize>(
         &self,
         line: &Line<true>,
-        row: *const E,
-        seen: u32,
+        (row, seen): (*const E, u32),
+        nothing: u32,
         others: bool,
         mut raw: Raw,
     ) -> Raw {
         let seen = if line.k == 0 { 0 } else { seen };
         let end = if seen < self.end { seen } else { self.end };
-        self.each::<E>(|n, first| {
+        self.each::<E>(|n, at| {
             if others == (n >= AHEAD) {
                 // SAFETY: the caller's promise.
-                raw[n] = unsafe { line.load(first < end, row, first) };
+                raw[n] = unsafe { self.piece(row, at, end, nothing) };
             }
         });
         raw
@@ -291,37 +422,61 @@ impl<const WARPS: u32> Lanes<WARPS> {
             };
             return self.tree::<E>(p);
         }
-        let scratch = self.scratch().add(P * which);
-        let place = |g: usize, i: usize| -> Shared<f32> {
-            scratch.add(lane_id() * E::PIECE as u32 + (LANES as usize * E::PIECE * g + i) as u32)
-        };
-        // The warps take the partials over from each other, in the order of the row.
-        let mut turn = 0;
-        while turn < WARPS {
-            if warp_id() % WARPS == turn && self.start < self.end {
-                let mut p = [[0.0; 8]; MOST];
-                // SAFETY: 256 words for this call, of one warp at a time.
-                unsafe {
-                    let mut at = 0;
-                    while at < 8 && turn > 0 {
-                        let (g, i) = (at / E::PIECE, at % E::PIECE);
-                        [p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]] = place(g, i).read_x4();
-                        at += 4;
-                    }
-                    self.take::<E>(groups(32), which == 0, line, &v, &mut p, &step);
-                    let mut at = 0;
-                    while at < 8 {
-                        let (g, i) = (at / E::PIECE, at % E::PIECE);
-                        place(g, i).write_x4([p[g][i], p[g][i + 1], p[g][i + 2], p[g][i + 3]]);
-                        at += 4;
-                    }
+        // SAFETY: 256 words for this call, written by one lane each, or by one after a barrier behind the other.
+        unsafe {
+            let scratch = self.scratch().add(P * which);
+            let mut half = 0;
+            while half < Self::HALVES {
+                if Self::half() == half && self.start < self.end {
+                    self.hand_on::<E>(scratch, which == 0, &v, &step);
                 }
+                self.wait();
+                half += 1;
             }
-            self.wait();
-            turn = opaque(turn + 1);
+            tree_of_warps(scratch)
         }
-        // SAFETY: the partials are there.
-        unsafe { tree_of_warps(scratch) }
+    }
+
+    /// Takes this lane's pieces into the partials of lanes side by side, in `scratch`; with `all`, zeros behind the row too.
+    ///
+    /// # Safety
+    ///
+    /// The partials belong to this lane.
+    #[inline(always)]
+    unsafe fn hand_on<E: Float>(
+        &self,
+        scratch: Shared<f32>,
+        all: bool,
+        v: impl Fn(usize) -> Piece,
+        step: impl Fn(f32, f32) -> f32,
+    ) {
+        let place = |i: usize| scratch.add(self.own * Self::NEXT as u32 + i as u32);
+        let mut p = [0.0; 8];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut i = 0;
+            while i < Self::NEXT && Self::half() > 0 {
+                [p[i], p[i + 1]] = place(i).read_x2();
+                i += 2;
+            }
+            self.each::<E>(|n, at| {
+                let v = v(n);
+                let left = self.end.saturating_sub(at.own);
+                let mut i = 0;
+                while i < E::PIECE {
+                    let p = &mut p[i % Self::NEXT];
+                    if all || at.step + Self::place(i - i % 2) < left {
+                        *p = step(*p, v[i]);
+                    }
+                    i += 1;
+                }
+            });
+            let mut i = 0;
+            while i < Self::NEXT {
+                place(i).write_x2([p[i], p[i + 1]]);
+                i += 2;
+            }
+        }
     }
 
     /// Takes this lane's pieces into its partials, which are those of `groups` pieces; with `all`, zeros behind the row too.

@@ -6,6 +6,9 @@
 
 pub mod block;
 pub mod lanes;
+#[cfg(level_sm_90)]
+mod post;
+mod tree;
 
 use contract::launch::DevPtr;
 

@@ -41,8 +41,8 @@ pub(crate) const LEVELS: &[Level] = &[
         isa: (7, 8),
         serves: &["sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"],
     },
-    // wgmma. Runs on compute capability 9.0 only.
-    Level { name: "sm_90a", sm: 90, isa: (8, 0), serves: &["sm_90a"] },
+    // wgmma; 8.1 for `st.async`. Runs on compute capability 9.0 only.
+    Level { name: "sm_90a", sm: 90, isa: (8, 1), serves: &["sm_90a"] },
 ];
 
 /// Cumulative cfgs: a level has every one whose architecture it includes.
@@ -57,6 +57,7 @@ const DRIVERS: &[((u32, u32), &str, u32)] = &[
     ((7, 4), "11.4", 470),
     ((7, 8), "11.8", 520),
     ((8, 0), "12.0", 525),
+    ((8, 1), "12.1", 530),
 ];
 
 impl Level {
