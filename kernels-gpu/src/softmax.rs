@@ -477,12 +477,18 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
             });
         } else {
             block.chunks(|chunk| {
-                row.chunk::<T, ROOM, 8>(&block, chunk, |s, _, v| {
+                let each = |s: u32, _: u32, v: Piece| {
                     top = larger::<E, PIECES>(top, v);
                     if fits {
                         Block::<E, T, ROOM, PIECES, false>::put(s, v);
                     }
-                });
+                };
+                if !cfg!(level_sm_80) && E::PIECE == 8 {
+                    // There are no registers for more.
+                    row.chunk::<T, ROOM, 4>(&block, chunk, each);
+                } else {
+                    row.chunk::<T, ROOM, 8>(&block, chunk, each);
+                }
             });
         }
         block.meet();
