@@ -7,7 +7,8 @@
 use contract::act_quant::THREADS;
 use contract::w2a8::act_index;
 
-use crate::arch::mem::{ld, ld_if, ld_nc_if, st, st_if};
+use crate::arch::mem::{ld, ld_if, ld_nc_if, st};
+use crate::arch::mem_if::st_if;
 use crate::arch::thread::thread_idx_x;
 
 /// Elements of a thread that stay in registers, in the body for rows up to 2,560.

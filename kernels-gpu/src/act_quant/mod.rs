@@ -20,7 +20,8 @@ use contract::w2a8::{ActStats, act_bytes, act_index};
 
 use crate::arch::block;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8, st_u8_if};
+use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
+use crate::arch::mem_if::st_u8_if;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 

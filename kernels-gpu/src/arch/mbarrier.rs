@@ -125,37 +125,6 @@ pub unsafe fn copy_bulk<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier
     }
 }
 
-/// Copies `bytes` of this block's shared memory to the place of `to` in block `rank` of the cluster, beside this
-/// thread; that block's `barrier` was told to wait for them.
-/// `mapa.shared::cluster.u32; cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes` (sm_90, PTX 8.0)
-///
-/// # Safety
-///
-/// As for [`copy_bulk`], in that block, which has made its barrier; what was written to `from` was shown to the async
-/// proxy; it stays until that block has waited.
-#[cfg(level_sm_90a)]
-#[inline(always)]
-pub unsafe fn copy_to_block<T>(
-    rank: u32,
-    to: Shared<T>,
-    from: Shared<T>,
-    bytes: u32,
-    barrier: Barrier,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{ .reg .b32 there, full;",
-            "mapa.shared::cluster.u32 there, {to}, {rank};",
-            "mapa.shared::cluster.u32 full, {barrier}, {rank};",
-            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [{from}], {bytes}, [full]; }}",
-            to = in(reg32) to.addr(), from = in(reg32) from.addr(), bytes = in(reg32) bytes,
-            barrier = in(reg32) barrier.addr(), rank = in(reg32) rank,
-            options(nostack),
-        );
-    }
-}
-
 /// Waits for the end of the phase of this parity: comes back at once when it has ended and the one
 /// after it has not. `mbarrier.try_wait.parity.shared.b64`, again until it says so
 ///

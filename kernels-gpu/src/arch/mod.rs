@@ -31,6 +31,7 @@ pub mod hint;
 #[cfg(level_sm_90)]
 pub mod mbarrier;
 pub mod mem;
+pub mod mem_if;
 pub mod mem_or;
 #[cfg(level_sm_80)]
 pub mod mma;

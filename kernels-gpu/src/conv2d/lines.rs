@@ -11,8 +11,8 @@
 
 use contract::conv2d::int8::{TOP_BITS, ternary_bytes_64};
 use contract::conv2d::lines::{
-    BARRIER_BYTES, CHANNELS, CLUSTER, ENTRY_BYTES, HEAD_BYTES, Lines, LinesArgs, MOST_STEPS, PAIR,
-    ROW_BYTES, STEP_BYTES, THREADS,
+    CHANNELS, ENTRY_BYTES, HEAD_BYTES, Lines, LinesArgs, MOST_STEPS, PAIR, ROW_BYTES, STEP_BYTES,
+    THREADS,
 };
 use contract::conv2d::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 use contract::launch::Kernel;
@@ -20,9 +20,8 @@ use contract::launch::Kernel;
 use super::lines_finish::finish;
 use super::lines_tables::{write_head, write_rows, write_steps};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
-use crate::arch::cluster::{arrive_cluster_relaxed, wait_cluster};
+use crate::arch::cluster::sync_cluster;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mbarrier;
 use crate::arch::mem::ld_nc;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -180,19 +179,13 @@ unsafe fn run<const POSITIONS: u32, const ENTRIES: u32, const SPLIT: bool>(args:
     let head = dynamic_shared_mem::<u32>();
     let rows = head.byte_add(POSITIONS * HEAD_BYTES);
     let table = rows.byte_add(ENTRIES * ROW_BYTES);
-    let parts = table.byte_add(MOST_STEPS * STEP_BYTES).cast::<u64>();
-    let ring = parts.cast::<u8>().add(BARRIER_BYTES);
+    let ring = table.byte_add(MOST_STEPS * STEP_BYTES).cast::<u8>();
     let ring = ring.add(ring.addr().wrapping_neg() % ATOM_BYTES);
     let stage_bytes = args.entries * ENTRY_BYTES;
     // SAFETY: the tables stand before the ring.
     unsafe {
         write_steps(args, table);
         write_rows(args, first, rows);
-        if SPLIT && thread == 0 {
-            mbarrier::init(parts, 1);
-            mbarrier::arrive_expecting(parts, POSITIONS * PITCH * 4);
-            mbarrier::show_new();
-        }
     }
     sync_threads();
 
@@ -322,14 +315,7 @@ unsafe fn run<const POSITIONS: u32, const ENTRIES: u32, const SPLIT: bool>(args:
     }
     wgmma::wait::<0>();
     wait_group::<0>();
-    if SPLIT {
-        wgmma::proxy_fence();
-    }
     sync_threads();
-    if SPLIT {
-        // The ring takes parts from the other blocks.
-        arrive_cluster_relaxed();
-    }
 
     let staging = ring.cast::<i32>();
     let mine = staging.add(2 * (lane % 4) * PITCH + 16 * warp_id() + lane / 4);
@@ -346,35 +332,17 @@ unsafe fn run<const POSITIONS: u32, const ENTRIES: u32, const SPLIT: bool>(args:
         }
     });
     if SPLIT {
-        wgmma::proxy_fence();
-    }
-    sync_threads();
-    let (mut head, mut sums, mut outputs) = (head, staging, POSITIONS);
-    if SPLIT {
-        outputs >>= splits.trailing_zeros();
-        let words = outputs * PITCH;
-        head = head.add(4 * part * outputs);
-        sums = staging.add(POSITIONS * PITCH);
-        wait_cluster();
-        if thread < splits {
-            let rank = block_idx_x() % CLUSTER - part + thread;
-            let (from, to) = (staging.add(thread * words), sums.add(part * words));
-            // SAFETY: every block has made its barrier and uses that half of its ring for nothing else; the place
-            // of this part.
-            unsafe { mbarrier::copy_to_block(rank, to, from, 4 * words, parts) };
-        }
-        // SAFETY: the barrier was made, and told what to wait for.
-        unsafe { mbarrier::wait(parts, 0) };
-        // What this block has sent is there when the others say the same.
-        arrive_cluster_relaxed();
+        sync_cluster();
+    } else {
+        sync_threads();
     }
     if exists {
-        // SAFETY: the sums of every split are there.
-        unsafe { finish::<SPLIT>(args, head, sums, (column0, group), outputs) };
+        // SAFETY: the sums of every split are written and shown.
+        unsafe { finish::<POSITIONS, SPLIT>(args, head, staging, (column0, group), part) };
     }
     if SPLIT {
-        // What this block has sent is read from here.
-        wait_cluster();
+        // The other blocks may still read from this one.
+        sync_cluster();
     }
 }
 

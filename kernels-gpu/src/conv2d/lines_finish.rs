@@ -1,33 +1,38 @@
 //! The epilogue of [`super::lines`]: exact sums from shared memory, of one block or of those of a
 //! cluster that shared a tile, to `y`.
 
-use contract::conv2d::lines::{CHANNELS, LinesArgs, THREADS};
+use contract::conv2d::lines::{CHANNELS, CLUSTER, LinesArgs, THREADS};
 use contract::conv2d::{ABSENT, Activation, finish as finish_one, finish_cheap};
 use contract::w2a8::{Divisor, dequantise};
 
 use super::lines::PITCH;
+use crate::arch::cluster::read_x4_of;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_if, ld_nc, ld_x4, st, st_x4};
 use crate::arch::shared::Shared;
-use crate::arch::thread::thread_idx_x;
+use crate::arch::thread::{block_idx_x, thread_idx_x};
 
 /// Threads, four channels each, of an output.
 const ACROSS: u32 = CHANNELS / 4;
 /// Outputs of a block of threads.
 const DOWN: u32 = THREADS / ACROSS;
 
-/// Four sums of an output, which are there 64 times: of each of the parts of a tile, `outputs` outputs apart.
+/// Four sums of an output, which are there 64 times.
 ///
 /// # Safety
 ///
-/// They are there.
+/// `here` is written in every block that has a part of the tile, and shown to this one.
 #[inline(always)]
-unsafe fn sums<const SPLIT: bool>(args: &LinesArgs, outputs: u32, here: Shared<i32>) -> [i32; 4] {
-    // SAFETY: the caller's promise.
-    let (mut sums, mut i): ([i32; 4], u32) = (unsafe { here.read_x4() }, 1);
-    while SPLIT && i < args.splits {
+unsafe fn sums<const SPLIT: bool>(args: &LinesArgs, part: u32, here: Shared<i32>) -> [i32; 4] {
+    if !SPLIT {
         // SAFETY: the caller's promise.
-        let more: [i32; 4] = unsafe { here.add(i * outputs * PITCH).read_x4() };
+        return unsafe { here.read_x4() };
+    }
+    let first = block_idx_x() % CLUSTER - part;
+    let (mut sums, mut i) = ([0; 4], 0);
+    while i < args.splits {
+        // SAFETY: the caller's promise.
+        let more: [i32; 4] = unsafe { read_x4_of(first + i, here) };
         sums = core::array::from_fn(|c| sums[c] + more[c]);
         i += 1;
     }
@@ -39,25 +44,22 @@ struct Column {
     /// First channel of all, and how many there are.
     channel: u32,
     count: u32,
-    /// Its sums of the first output, and the table of outputs.
     staging: Shared<i32>,
-    head: Shared<u32>,
-    /// How many there are.
-    outputs: u32,
+    part: u32,
 }
 
-/// Writes the outputs of the tile that are this part's.
+/// Writes the outputs of the tile that are this part's: `DOWN` of every `DOWN * splits`.
 ///
 /// # Safety
 ///
-/// As for [`sums`]; `head` is the table of those outputs; they are the block's alone.
+/// As for [`sums`]; `head` is the table of the block's outputs; the outputs are the tile's alone.
 #[inline(always)]
-pub(super) unsafe fn finish<const SPLIT: bool>(
+pub(super) unsafe fn finish<const POSITIONS: u32, const SPLIT: bool>(
     args: &LinesArgs,
     head: Shared<u32>,
     staging: Shared<i32>,
     (column0, group): (u32, u32),
-    outputs: u32,
+    part: u32,
 ) {
     let g = &args.base.geometry;
     let quad = thread_idx_x() % ACROSS * 4;
@@ -66,37 +68,34 @@ pub(super) unsafe fn finish<const SPLIT: bool>(
         return;
     }
     let (channel, count) = (group * g.k + of_group, (g.k - of_group).min(4));
-    let column = Column { channel, count, staging: staging.add(quad), head, outputs };
-    let row = thread_idx_x() / ACROSS;
+    let column = Column { channel, count, staging: staging.add(quad), part };
+    let row = DOWN * part + thread_idx_x() / ACROSS;
     // SAFETY: the caller's promise, for both.
     unsafe {
         let mut rest = true;
         if g.k % 4 == 0 && args.base.activation.is_cheap() {
-            // Of eight parts a thread has two outputs.
-            rest = if SPLIT {
-                fours::<SPLIT, 2>(args, row, &column)
-            } else {
-                fours::<SPLIT, 4>(args, row, &column)
-            };
+            rest = fours::<POSITIONS, SPLIT>(args, head, row, &column);
         }
         if rest {
-            singly::<SPLIT>(args, row, &column);
+            singly::<POSITIONS, SPLIT>(args, head, row, &column);
         }
     }
 }
 
-/// The outputs of images with an ordinary scale, four channels at once, `ROWS` of them under way together. Whether
-/// there are others.
+/// The outputs of images with an ordinary scale, four channels at once. Whether there are others.
 ///
 /// # Safety
 ///
 /// As for [`finish`]; the channels are whole fours.
 #[inline(always)]
-unsafe fn fours<const SPLIT: bool, const ROWS: usize>(
+unsafe fn fours<const POSITIONS: u32, const SPLIT: bool>(
     args: &LinesArgs,
+    head: Shared<u32>,
     mut row: u32,
     column: &Column,
 ) -> bool {
+    /// Outputs under way together.
+    const ROWS: usize = 4;
     let (base, g) = (&args.base, &args.base.geometry);
     let mut weight_scales = [0.0f32; 4];
     let mut c = 0;
@@ -104,20 +103,20 @@ unsafe fn fours<const SPLIT: bool, const ROWS: usize>(
         weight_scales[c] = base.segments.scale_of(column.channel + c as u32);
         c += 1;
     }
-    let end = column.outputs;
+    let apart = if SPLIT { DOWN * args.splits } else { DOWN };
     let plain = base.bias.is_null() && base.residual.is_null();
     let plain = plain && matches!(base.activation, Activation::None);
     let mut others = false;
-    while row < end {
+    while row < POSITIONS {
         let (mut heads, mut out) = ([[0u32; 4]; ROWS], [[0.0f32; 4]; ROWS]);
         let mut i = 0;
         while i < ROWS {
             // Past the last one: that one again.
-            let here = (row + i as u32 * DOWN).min(end - 1);
+            let here = (row + i as u32 * apart).min(POSITIONS - 1);
             // SAFETY: the table; sums of the staging area.
             let sums = unsafe {
-                heads[i] = column.head.add(4 * here).read_x4();
-                sums::<SPLIT>(args, end, column.staging.add(here * PITCH))
+                heads[i] = head.add(4 * here).read_x4();
+                sums::<SPLIT>(args, column.part, column.staging.add(here * PITCH))
             };
             let [scale, reciprocal, ordinary, _] = heads[i];
             let divisor = Divisor::from_words([scale, reciprocal, ordinary]);
@@ -129,7 +128,7 @@ unsafe fn fours<const SPLIT: bool, const ROWS: usize>(
         while i < ROWS {
             let [_, _, ordinary, pixel] = heads[i];
             let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(column.channel);
-            if pixel != u32::MAX && row + (i as u32 * DOWN) < end {
+            if pixel != u32::MAX && row + (i as u32 * apart) < POSITIONS {
                 if ordinary != 0 {
                     if !plain {
                         // SAFETY: four channels of an output of this thread.
@@ -143,7 +142,7 @@ unsafe fn fours<const SPLIT: bool, const ROWS: usize>(
             }
             i += 1;
         }
-        row += ROWS as u32 * DOWN;
+        row += ROWS as u32 * apart;
     }
     others
 }
@@ -186,15 +185,20 @@ unsafe fn extras(args: &LinesArgs, channel: u32, at: usize, mut values: [f32; 4]
 ///
 /// As for [`finish`].
 #[inline(always)]
-unsafe fn singly<const SPLIT: bool>(args: &LinesArgs, mut row: u32, column: &Column) {
+unsafe fn singly<const POSITIONS: u32, const SPLIT: bool>(
+    args: &LinesArgs,
+    head: Shared<u32>,
+    mut row: u32,
+    column: &Column,
+) {
     let (base, g) = (&args.base, &args.base.geometry);
-    while row < column.outputs {
+    while row < POSITIONS {
         // SAFETY: the table, and four sums of the staging area.
         let ([_, _, _, pixel], sums) = unsafe {
-            let sums = sums::<SPLIT>(args, column.outputs, column.staging.add(row * PITCH));
-            (column.head.add(4 * row).read_x4(), sums)
+            let sums = sums::<SPLIT>(args, column.part, column.staging.add(row * PITCH));
+            (head.add(4 * row).read_x4(), sums)
         };
-        row += DOWN;
+        row += if SPLIT { DOWN * args.splits } else { DOWN };
         if pixel == u32::MAX {
             continue;
         }

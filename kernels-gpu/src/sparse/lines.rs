@@ -11,7 +11,8 @@ use contract::sparse::{
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x4, st_x4_if};
+use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x4};
+use crate::arch::mem_if::st_x4_if;
 use crate::arch::shared::Shared;
 use crate::arch::tensor::{copy_tile, parameter_address};
 use crate::arch::thread::{block_idx_x, thread_idx_x};

@@ -39,8 +39,6 @@ pub const STEP_BYTES: u32 = 16;
 pub const HEAD_BYTES: u32 = 16;
 /// Bytes for each entry: where it is in the input, and which planes have it.
 pub const ROW_BYTES: u32 = 8;
-/// Bytes of the barrier that waits for the parts of other blocks.
-pub const BARRIER_BYTES: u32 = 16;
 /// Blocks of a cluster that share tiles.
 pub const CLUSTER: u32 = 8;
 
@@ -62,7 +60,7 @@ impl Lines {
     /// Bytes of shared memory: tables, and stages that start at a multiple of 1,024.
     pub const fn smem(self) -> u32 {
         let tables = self.positions * HEAD_BYTES + self.most_entries() * ROW_BYTES;
-        tables + MOST_STEPS * STEP_BYTES + BARRIER_BYTES + self.ring + 1024
+        tables + MOST_STEPS * STEP_BYTES + self.ring + 1024
     }
 }
 
@@ -242,11 +240,8 @@ macro_rules! kernels {
                 .only_on(90);
         }
 
-        // The sums of a tile, where the stages were; and as much for the parts of other blocks.
-        const _: () = {
-            let sums = $positions * (CHANNELS + 4) * 4;
-            assert!($name::LINES.ring >= if $cluster > 1 { 2 * sums } else { sums });
-        };
+        // The sums of a tile, where the stages were.
+        const _: () = assert!($name::LINES.ring >= $positions * (CHANNELS + 4) * 4);
     )* };
 }
 
@@ -254,5 +249,5 @@ kernels! {
     /// Ternary weights, a Hopper GPU's tensor cores.
     Conv2dTernaryHopper "conv2d_ternary_hopper" 256 102 * 1024, 2, 1;
     /// The same for few tiles, whose steps blocks of a cluster share.
-    Conv2dTernaryHopperSplit "conv2d_ternary_hopper_split" 128 68 * 1024, 3, CLUSTER;
+    Conv2dTernaryHopperSplit "conv2d_ternary_hopper_split" 128 66 * 1024, 3, CLUSTER;
 }

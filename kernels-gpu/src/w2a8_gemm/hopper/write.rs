@@ -6,7 +6,8 @@ use contract::w2a8_gemm::{Args, TOKEN_BYTES, TURN_PITCH};
 
 use super::super::tile::Tile;
 use crate::arch::hint::opaque;
-use crate::arch::mem::{ld, ld_x2_if, st, st_x4_if};
+use crate::arch::mem::{ld, ld_x2_if, st};
+use crate::arch::mem_if::st_x4_if;
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{ballot, lane_id, sync_warp};
