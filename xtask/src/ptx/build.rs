@@ -1,11 +1,12 @@
 //! `cargo xtask build-ptx`: sources in, audited PTX out.
 //!
 //! Release PTX is written to the target folder first and reaches `kernels-gpu/ptx/` only when the
-//! audit passed. Each level has a target folder of its own, named by compiler and flags, so that
-//! output of other flags can never be taken for it and two levels build side by side.
+//! audit passed. What the kernels depend on is built once, in a target folder named by compiler and
+//! flags, so that output of other flags can never be taken for it; then rustc compiles the kernels
+//! for each level, side by side.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -173,18 +174,20 @@ pub(crate) fn build(
     profile: Profile,
 ) -> Result<Vec<String>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = cores.min(levels.len()).max(1);
-    let next = AtomicUsize::new(0);
+    let dependencies = dependencies(compiler, profile)?;
+    // A later level has more kernels and takes longer: begun first, so that no core waits at the end.
+    let left = Mutex::new((0..levels.len()).collect::<Vec<_>>());
     let done: Mutex<Vec<Option<Result<String>>>> =
         Mutex::new(levels.iter().map(|_| None).collect());
     std::thread::scope(|scope| {
-        for _ in 0..workers {
+        for _ in 0..cores.min(levels.len()) {
             scope.spawn(|| {
                 loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(level) = levels.get(i) else { break };
-                    let text = build_level(compiler, level, profile, cores / workers)
-                        .and_then(|raw| finish(level, kernels(), profile, &raw));
+                    let Some(i) = left.lock().unwrap_or_else(PoisonError::into_inner).pop() else {
+                        break;
+                    };
+                    let text = build_level(compiler, levels[i], profile, &dependencies)
+                        .and_then(|raw| finish(levels[i], kernels(), profile, &raw));
                     done.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some(text);
                 }
             });
@@ -205,48 +208,78 @@ fn build_level(
     compiler: &Compiler,
     level: &Level,
     profile: Profile,
-    jobs: usize,
+    dependencies: &[OsString],
 ) -> Result<String> {
-    let rustflags = flags::rustflags(level);
-    let target = target_dir(compiler, level, profile, &rustflags)?;
-    let mut cargo = compiler.cargo();
-    cargo.current_dir(workspace::root()).args(flags::CARGO).arg("--quiet");
-    cargo.arg(format!("--jobs={}", jobs.max(1)));
-    for setting in profile.settings() {
-        cargo.args(["--config", setting]);
-    }
-    cargo.arg("--target-dir").arg(&target).arg("--").args(flags::FINAL);
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
-    let out = process::capture(&mut cargo)?;
+    let dir = workspace::target().join("device").join(profile.name());
+    let asm = dir.join(format!("{}.s", level.name));
+    let mut rustc = compiler.rustc();
+    rustc.current_dir(workspace::root()).arg("kernels-gpu/src/lib.rs").arg("-o").arg(&asm);
+    rustc.args(flags::kernels(level, profile)).args(dependencies);
+    let out = process::capture(&mut rustc)?;
     for warning in warnings(&String::from_utf8_lossy(&out.stderr)) {
         eprintln!("{}: {warning}\n", level.name);
     }
-    let deps = target.join("nvptx64-nvidia-cuda/ptx/deps");
-    let found = workspace::files(&deps, &[".s"])?;
-    match &found[..] {
-        [path] => Ok(std::fs::read_to_string(path)?),
-        _ => {
-            bail!("{} holds {} .s files, not one: remove that folder", deps.display(), found.len())
-        }
-    }
+    Ok(std::fs::read_to_string(asm)?)
 }
 
-/// The target folder of a level; folders of other flags or compilers are removed.
-fn target_dir(
-    compiler: &Compiler,
-    level: &Level,
-    profile: Profile,
-    rustflags: &[String],
-) -> Result<PathBuf> {
+/// What cargo says about an artifact it built.
+#[derive(serde::Deserialize)]
+struct Artifact {
+    target: Target,
+    filenames: Vec<PathBuf>,
+}
+
+#[derive(serde::Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Builds what the kernels depend on, once for all levels: arguments that tell rustc where it is.
+fn dependencies(compiler: &Compiler, profile: Profile) -> Result<Vec<OsString>> {
+    let rustflags = flags::dependencies(profile);
+    let target = target_dir(compiler, profile, &rustflags)?;
+    let mut cargo = compiler.cargo();
+    cargo.current_dir(workspace::root()).args(flags::CARGO).arg("--target-dir").arg(&target);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
+    let out = process::stdout(&mut cargo)?;
+    let mut arguments = Vec::new();
+    for folder in [target.join("nvptx64-nvidia-cuda/release/deps"), target.join("release/deps")] {
+        arguments.push("-L".into());
+        arguments.push(joined("dependency=", &folder));
+    }
+    // Lines of other kinds have no file names.
+    for artifact in out.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok()) {
+        let how = match artifact.target.name.as_str() {
+            "contract" => "",
+            // As cargo names the parts of the standard library that it built itself.
+            "core" | "compiler_builtins" => "noprelude,nounused:",
+            _ => continue,
+        };
+        for file in artifact.filenames.iter().filter(|f| f.extension().is_some_and(|e| e == "rlib"))
+        {
+            arguments.push("--extern".into());
+            arguments.push(joined(&format!("{how}{}=", artifact.target.name), file));
+        }
+    }
+    Ok(arguments)
+}
+
+fn joined(name: &str, path: &Path) -> OsString {
+    let mut joined = OsString::from(name);
+    joined.push(path);
+    joined
+}
+
+/// The target folder of the dependencies; folders of other flags or compilers are removed.
+fn target_dir(compiler: &Compiler, profile: Profile, rustflags: &[String]) -> Result<PathBuf> {
     let parent = workspace::target().join("device").join(profile.name());
     let key = format!("{}\n{}", compiler.version, rustflags.join("\n"));
-    let prefix = format!("{}-", level.name);
-    let name = format!("{prefix}{}", &manifest::sha256(key.as_bytes())[..8]);
+    let name = format!("dependencies-{}", &manifest::sha256(key.as_bytes())[..8]);
     std::fs::create_dir_all(&parent)?;
     for entry in std::fs::read_dir(&parent)? {
-        let other = entry?.file_name().to_string_lossy().into_owned();
-        if other.starts_with(&prefix) && other != name {
-            std::fs::remove_dir_all(parent.join(other))?;
+        let entry = entry?;
+        if entry.file_type()?.is_dir() && entry.file_name() != name.as_str() {
+            std::fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(parent.join(name))

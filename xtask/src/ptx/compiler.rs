@@ -61,10 +61,17 @@ impl Compiler {
         })
     }
 
-    /// Its cargo, with nothing of the host build in the environment.
+    /// It, with nothing of the host build in the environment.
+    pub(crate) fn rustc(&self) -> Command {
+        let mut command = process::foreign(&self.rustc);
+        // Debian's compiler is a stable release; the flags of the device build are unstable ones.
+        command.env("RUSTC_BOOTSTRAP", "1");
+        command
+    }
+
+    /// Its cargo, likewise.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = process::foreign(&self.cargo);
-        // Debian's compiler is a stable release; the flags of the device build are unstable ones.
         command.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1");
         command
     }

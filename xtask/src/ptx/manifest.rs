@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::compiler::Compiler;
-use super::flags;
+use super::flags::{self, Profile};
 use super::levels::Level;
 use crate::{kernels, workspace};
 
@@ -156,7 +156,7 @@ impl Built {
             source_sha256: source_sha256.into(),
             rustc: compiler.version.clone(),
             llvm: compiler.llvm.clone(),
-            flags: flags::rustflags(level),
+            flags: flags::kernels(level, Profile::Release),
             kernels: present,
             absent,
         })
@@ -188,7 +188,7 @@ pub(crate) fn committed(level: &Level) -> Result<String> {
 }
 
 /// Hash over everything that decides the PTX of `level` but the compiler: kernel and contract
-/// sources, their manifests, the `ptx` profile, the locked dependencies, the flags.
+/// sources, their manifests, the locked dependencies, the flags.
 pub(crate) fn source_sha256(level: &Level) -> Result<String> {
     let root = workspace::root();
     let mut hash = Sha256::new();
@@ -200,22 +200,14 @@ pub(crate) fn source_sha256(level: &Level) -> Result<String> {
     for path in workspace::files(&root.join("kernels-gpu"), &[".rs", "Cargo.toml"])? {
         add(&workspace::relative(&path), &std::fs::read_to_string(&path)?);
     }
-    let cargo = std::fs::read_to_string(root.join("Cargo.toml"))?;
-    add("profile", section(&cargo, "[profile.ptx]").unwrap_or_default());
     let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
     for package in device_packages(&lock) {
         add("locked", package);
     }
-    add("flags", &[flags::CARGO, flags::FINAL].concat().join("\n"));
-    add("rustflags", &flags::rustflags(level).join("\n"));
+    add("cargo", &flags::CARGO.join("\n"));
+    add("dependencies", &flags::dependencies(Profile::Release).join("\n"));
+    add("kernels", &flags::kernels(level, Profile::Release).join("\n"));
     Ok(hex(&hash.finalize()))
-}
-
-/// A TOML section from its header to the next one.
-fn section<'a>(toml: &'a str, header: &str) -> Option<&'a str> {
-    let start = toml.find(header)?;
-    let body = &toml[start..];
-    Some(body[header.len()..].find("\n[").map_or(body, |end| &body[..header.len() + end]))
 }
 
 /// Lock entries of registry packages that the contract depends on, directly or not.
@@ -264,13 +256,6 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_profile_section_ends_at_the_next_header() {
-        let toml = "[a]\nx = 1\n\n[profile.ptx]\nlto = \"fat\"\n\n[profile.dev]\ny = 2\n";
-        assert_eq!(section(toml, "[profile.ptx]"), Some("[profile.ptx]\nlto = \"fat\"\n"));
-        assert_eq!(section(toml, "[none]"), None);
-    }
 
     #[test]
     fn locked_packages_are_followed() {
