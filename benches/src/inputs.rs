@@ -1,6 +1,9 @@
 //! Seeded inputs at full model sizes, made fast: a second of set-up for each shape would be most of
 //! a run.
 
+use std::num::NonZeroUsize;
+use std::thread::{self, available_parallelism};
+
 use bitnet_gpu::ops::{Backend, Float, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::pack::PackedW2;
 use bitnet_gpu::reference::Inputs;
@@ -10,12 +13,27 @@ use crate::case::blank;
 
 /// `count` numbers in `(-reach, reach)`.
 pub fn uniform(seed: u64, count: usize, reach: f32) -> Vec<f32> {
-    Inputs::new(seed).floats(count, reach)
+    floats(seed, count, reach)
 }
 
 /// The same, rounded to `T`.
 pub fn floats<T: Float>(seed: u64, count: usize, reach: f32) -> Vec<T> {
-    uniform(seed, count, reach).into_iter().map(T::round).collect()
+    let mut values = vec![T::default(); count];
+    let threads = available_parallelism().map_or(1, NonZeroUsize::get);
+    let part = count.div_ceil(threads).max(1 << 16);
+    thread::scope(|scope| {
+        for (i, values) in values.chunks_mut(part).enumerate() {
+            scope.spawn(move || {
+                let mut inputs = Inputs::new(seed);
+                inputs.skip(i * part);
+                for block in values.chunks_mut(1024) {
+                    let numbers = inputs.floats(block.len(), reach);
+                    block.iter_mut().zip(numbers).for_each(|(value, x)| *value = T::round(x));
+                }
+            });
+        }
+    });
+    values
 }
 
 /// `count` bf16 numbers of magnitude 0.5 to 1, as bytes.
@@ -141,5 +159,17 @@ fn parts(n: usize) -> Vec<(usize, f32)> {
     match n {
         0..3 => vec![(n, 0.02)],
         _ => vec![(n / 2, 0.013), (n / 3, 1.25), (n - n / 2 - n / 3, 0.4)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_made_side_by_side_are_one_sequence() {
+        for count in [0, 1, 1023, 1 << 16, 300_001] {
+            assert_eq!(uniform(7, count, 2.0), Inputs::new(7).floats(count, 2.0));
+        }
     }
 }

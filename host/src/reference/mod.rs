@@ -37,6 +37,9 @@ pub mod w2a8_trits;
 use contract::num::RowType;
 use contract::w2a8::{CODES_PER_WORD, PAD_WORD, act_bytes, act_index, code_shift, row_words};
 
+/// What the state of [`Inputs`] grows by.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A small generator of test inputs (SplitMix64): the same seed, the same numbers everywhere.
 #[derive(Clone, Debug)]
 pub struct Inputs(u64);
@@ -49,11 +52,16 @@ impl Inputs {
 
     /// Any 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// Leaves out `count` of those, so that parts of one sequence can be made side by side.
+    pub fn skip(&mut self, count: usize) {
+        self.0 = self.0.wrapping_add(STEP.wrapping_mul(count as u64));
     }
 
     /// A whole number below `end`, which is at least 1.
