@@ -41,14 +41,17 @@ impl<B: Backend> W2a8Gemm<'_, B> {
 }
 
 /// The expected time of variant `index` for an `m` by `n` by `k` product on `sms` multiprocessors, in
-/// nanoseconds; `None` where its grid is too large.
+/// nanoseconds; `None` where its grid is too large. `chained`: launches overlap (programmatic dependent launch), and
+/// others stand around this one.
 ///
 /// A launch; each round of tiles over the multiprocessors; each group of k of a tile; and each of these
 /// in each round, which is all of it where a tile has a multiprocessor to itself. The four numbers of a
 /// variant (`COSTS`) were fitted to what an H200 takes, cold, half of it with programmatic dependent
-/// launch, for M from 2 to 2,048 at eight shapes of models.
-pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
-    let (variant, cost) = (VARIANTS.get(index)?, COSTS.get(index)?);
+/// launch, for M from 2 to 2,048 at eight shapes of models. A product of few tokens that runs among other kernels has
+/// numbers of its own (`CHAINED`).
+pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32, chained: bool) -> Option<u64> {
+    let costs = if chained && m <= CHAINED_TOKENS { CHAINED } else { COSTS };
+    let (variant, cost) = (VARIANTS.get(index)?, costs.get(index)?);
     variant.grid(m, n, sms)?;
     let split = u64::from(variant.split);
     let tiles = u64::from(m.div_ceil(variant.tokens)) * u64::from(n.div_ceil(variant.rows));
@@ -62,10 +65,15 @@ pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32) -> Option<u64> {
 
 /// The variant for an `m` by `n` by `k` product on `sms` multiprocessors when nobody chose one: the one of
 /// least [`cost`] among those of which `has` says that the device has them.
-pub fn choose_index(shape: [u32; 3], sms: u32, has: impl Fn(usize) -> bool) -> usize {
+pub fn choose_index(
+    shape: [u32; 3],
+    sms: u32,
+    chained: bool,
+    has: impl Fn(usize) -> bool,
+) -> usize {
     let here = (0..VARIANTS.len()).filter(|&index| has(index));
     // The first one runs everywhere and takes everything.
-    here.min_by_key(|&index| cost(index, shape, sms).unwrap_or(u64::MAX)).unwrap_or(0)
+    here.min_by_key(|&index| cost(index, shape, sms, chained).unwrap_or(u64::MAX)).unwrap_or(0)
 }
 
 /// Multiprocessors that can share a cluster (a graphics processing cluster of GH100).
@@ -93,7 +101,14 @@ const COSTS: &[[u64; 4]] = &[
     [0, 8544, 38, 2457],   // h128b
 ];
 
-const _: () = assert!(COSTS.len() == VARIANTS.len());
+/// Most tokens of a product for which [`CHAINED`] counts.
+const CHAINED_TOKENS: u32 = 64;
+
+/// The same numbers for a product of at most [`CHAINED_TOKENS`] among the other kernels of a layer, with programmatic dependent
+/// launch.
+const CHAINED: &[[u64; 4]] = COSTS;
+
+const _: () = assert!(COSTS.len() == VARIANTS.len() && CHAINED.len() == VARIANTS.len());
 
 #[cfg(feature = "cuda")]
 type Launch =
@@ -200,7 +215,7 @@ impl Product<'_> {
         let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemm, m, n, k);
         let index = variant
             .or_else(chosen)
-            .unwrap_or_else(|| choose_index(shape, sms, |index| has_variant(cuda, index)));
+            .unwrap_or_else(|| choose_index(shape, sms, stream.pdl(), |i| has_variant(cuda, i)));
         let Some(grid) = VARIANTS[index].grid(args.m, args.n, sms) else {
             let allowed = "this one cannot have so many tiles; use None";
             return Err(OpError::Dimension { op: OP, what: "variant", found: index, allowed });
@@ -239,7 +254,7 @@ mod tests {
     const H200: u32 = 132;
 
     fn chosen(m: u32, n: u32, k: u32, takes: impl Fn(&Variant) -> bool) -> &'static Variant {
-        &VARIANTS[choose_index([m, n, k], H200, |i| takes(&VARIANTS[i]))]
+        &VARIANTS[choose_index([m, n, k], H200, false, |i| takes(&VARIANTS[i]))]
     }
 
     #[test]
@@ -274,11 +289,13 @@ mod tests {
     #[test]
     fn more_work_never_costs_less() {
         for (index, variant) in VARIANTS.iter().enumerate() {
-            let mut last = 0;
-            for m in [1, 8, 64, 1000, 70_000] {
-                let cost = cost(index, [m, 5000, 3000], H200).expect("a grid");
-                assert!(cost >= last, "{} at m={m}", variant.name);
-                last = cost;
+            for (chained, rows) in [(false, [1, 8, 64, 1000, 70_000]), (true, [1, 8, 16, 32, 64])] {
+                let mut last = 0;
+                for m in rows {
+                    let cost = cost(index, [m, 5000, 3000], H200, chained).expect("a grid");
+                    assert!(cost >= last, "{} at m={m}, chained: {chained}", variant.name);
+                    last = cost;
+                }
             }
         }
     }
