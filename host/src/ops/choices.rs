@@ -147,12 +147,7 @@ impl Problem {
 
     /// What runs when nothing was measured, on a device of `sms` multiprocessors that has those variants of
     /// which `has` says so. `chained`: launches overlap.
-    pub fn default_variant(
-        &self,
-        sms: u32,
-        chained: bool,
-        has: impl Fn(usize) -> bool,
-    ) -> usize {
+    pub fn default_variant(&self, sms: u32, chained: bool, has: impl Fn(usize) -> bool) -> usize {
         match self.family {
             Family::BitLinear => bit_linear::choose_index(self.k),
             Family::W2a8Gemv => w2a8_gemv::choose_index(self.n, self.k),

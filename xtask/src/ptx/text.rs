@@ -78,7 +78,7 @@ impl Module {
             // registers than fit, and its launch failed.
             let [x, y, z] = kernel.spec.block;
             entry.directives.retain(|line| {
-                !["tid", ".minnctapersm", "cluster"]
+                !["tid", ".minnctapersm", ".maxnreg", "cluster"]
                     .iter()
                     .any(|directive| line.contains(directive))
             });
@@ -93,7 +93,9 @@ impl Module {
                 }
             }
             let blocks = kernel.spec.min_blocks_at(sm);
-            if blocks > 0 {
+            if kernel.spec.max_registers > 0 {
+                entry.directives.push(format!(".maxnreg {}", kernel.spec.max_registers));
+            } else if blocks > 0 {
                 entry.directives.push(format!(".minnctapersm {blocks}"));
             }
         }
