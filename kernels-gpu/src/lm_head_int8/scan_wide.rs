@@ -29,7 +29,7 @@ const PIECES: u32 = MANY_SLICE / 16;
 
 const _: () = assert!(PIECES == 8 && GROUP == 32);
 
-/// One tile: `ROWS` rows of the table, `INPUTS` inputs; 128 threads for each 64 rows.
+/// Tiles of `ROWS` rows of the table and `INPUTS` inputs, one after the other; 128 threads for each 64 rows.
 ///
 /// # Safety
 ///
