@@ -248,7 +248,8 @@ impl Asked {
     /// Whether the sampler sees every logit as it is.
     #[inline(always)]
     pub fn keeps(&self) -> bool {
-        self.penalty == 1.0 && !(self.temperature > 0.0)
+        let tempers = self.temperature > 0.0;
+        self.penalty == 1.0 && !tempers
     }
 
     /// A bound as the sampler will see the logit.
