@@ -146,15 +146,15 @@ impl Problem {
     }
 
     /// What runs when nothing was measured, on a device of `sms` multiprocessors that has those variants of
-    /// which `has` says so.
-    pub fn default_variant(&self, sms: u32, has: impl Fn(usize) -> bool) -> usize {
+    /// which `has` says so. `chained`: launches overlap.
+    pub fn default_variant(&self, sms: u32, chained: bool, has: impl Fn(usize) -> bool) -> usize {
         match self.family {
             Family::BitLinear => bit_linear::choose_index(self.k),
             Family::W2a8Gemv => w2a8_gemv::choose_index(self.n, self.k),
             Family::W2a8Trits => w2a8_trits::choose_index(self.n, self.k),
             Family::W2a8Gemm => {
                 let shape = [self.m as u32, self.n as u32, self.k as u32];
-                w2a8_gemm::choose_index(shape, sms, has)
+                w2a8_gemm::choose_index(shape, sms, chained, has)
             }
         }
     }
@@ -275,7 +275,7 @@ mod tests {
             for (n, k) in [(1, 1), (2560, 2560), (13_824, 2560), (2560, 6912), (70_000, 100)] {
                 for m in [1, 9, 300] {
                     let Some(problem) = Problem::of(family, m, n, k) else { continue };
-                    let default = problem.default_variant(132, |_| true);
+                    let default = problem.default_variant(132, true, |_| true);
                     assert!(problem.eligible(default, 132), "{problem}");
                 }
             }

@@ -185,6 +185,7 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             m: m as u32,
         };
         let all = rescore_grid(args.vocab, args.m);
+        let sms = cuda.cuda().device().sm_count();
         let one = InputArgs { x: args.x, input: args.input, k: args.k };
         // SAFETY: `check` compared every tensor with the table and `m`; the copy was made for a table of
         // these sizes, and waited for; all that the kernels write is borrowed exclusively.
@@ -196,10 +197,11 @@ impl LmHeadInt8<'_, super::CudaBackend> {
                     cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?;
                 }
                 9..=32 if cuda.has::<ScanWideSome>() => {
-                    cuda.launch::<ScanWideSome>(WIDE_SOME.grid(args.vocab, args.m), args)?;
+                    let grid = WIDE_SOME.looped_grid(args.vocab, args.m, sms);
+                    cuda.launch::<ScanWideSome>(grid, args)?;
                 }
                 9.. if cuda.has::<ScanWide>() => {
-                    cuda.launch::<ScanWide>(WIDE.grid(args.vocab, args.m), args)?;
+                    cuda.launch::<ScanWide>(WIDE.looped_grid(args.vocab, args.m, sms), args)?;
                 }
                 33.. if cuda.has::<ScanMany>() => {
                     cuda.launch::<ScanMany>(MANY.grid(args.vocab, args.m), args)?;

@@ -117,7 +117,7 @@ pub fn tune(
                 layer = Some(Layer::new(&gpu, &cpu, shape, rows)?);
             }
             let Some(layer) = &mut layer else { continue };
-            let default = problem.default_variant(sms, |index| gpu.runs(&problem, index));
+            let default = problem.default_variant(sms, pdl, |index| gpu.runs(&problem, index));
             let all = variants(&gpu, &problem);
             let mut case = Case::new(&mut gpu, &cpu, layer, problem)?;
             if !std::mem::replace(&mut risen, true) {

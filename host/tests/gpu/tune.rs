@@ -73,8 +73,8 @@ fn every_variant_that_is_chosen_runs_with_the_same_bits() {
         let problem = Problem::of(family, m, SHAPE.n, SHAPE.k).unwrap();
         gpu.set_choices(Choices::default()).unwrap();
         let (expected, names) = run(&gpu, family, m);
-        let sms = gpu.cuda().device().sm_count();
-        let default = problem.default_variant(sms, |index| gpu.runs(&problem, index));
+        let (sms, pdl) = (gpu.cuda().device().sm_count(), gpu.cuda().stream().pdl());
+        let default = problem.default_variant(sms, pdl, |index| gpu.runs(&problem, index));
         assert_eq!(names, [kernel(family, default)]);
         let mut ran = 0;
         for index in 0..family.variants_len() {

@@ -127,7 +127,10 @@ impl Kernel for ActQuant {
 
 impl Kernel for ActQuantRmsNorm {
     type Args = RmsNormArgs;
-    const SPEC: LaunchSpec = LaunchSpec::new("act_quant_rmsnorm", THREADS).with_smem(SMEM_BYTES);
+    // As attention over pages has it: a multiprocessor that changes the division waits until it is empty.
+    const SPEC: LaunchSpec = LaunchSpec::new("act_quant_rmsnorm", THREADS)
+        .with_smem(SMEM_BYTES)
+        .with_all_shared();
 }
 
 impl Kernel for ActQuantLayerNorm {

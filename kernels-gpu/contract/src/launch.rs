@@ -46,6 +46,10 @@ pub struct LaunchSpec {
     pub cluster: u32,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
+    /// Registers of a thread at its start; becomes `.maxnreg` in the place of `.minnctapersm` (0: not stated).
+    pub max_registers: u32,
+    /// A PTX level and up, and what takes the place of `min_blocks_per_sm` there (0: nothing).
+    pub min_blocks_from: [u32; 2],
     /// Whether its parameter starts with [`TensorMap`]s, which stand at multiples of 64; becomes the
     /// parameter's `.align`.
     pub tensor_maps: bool,
@@ -67,6 +71,8 @@ impl LaunchSpec {
             arch_specific: false,
             cluster: 1,
             min_blocks_per_sm: 0,
+            min_blocks_from: [0; 2],
+            max_registers: 0,
             tensor_maps: false,
             all_shared: false,
             all_at_once: false,
@@ -102,6 +108,22 @@ impl LaunchSpec {
     /// The same, asking for at least `blocks` resident blocks per multiprocessor.
     pub const fn with_min_blocks(self, blocks: u32) -> Self {
         Self { min_blocks_per_sm: blocks, ..self }
+    }
+
+    /// The same, asking for `blocks` in the PTX levels from `sm` on.
+    pub const fn with_min_blocks_from(self, sm: u32, blocks: u32) -> Self {
+        Self { min_blocks_from: [sm, blocks], ..self }
+    }
+
+    /// Blocks that the PTX of level `sm` asks for (0: not stated).
+    pub const fn min_blocks_at(&self, sm: u32) -> u32 {
+        let [from, blocks] = self.min_blocks_from;
+        if blocks > 0 && sm >= from { blocks } else { self.min_blocks_per_sm }
+    }
+
+    /// The same with `registers` of a thread at its start, a multiple of 8.
+    pub const fn with_max_registers(self, registers: u32) -> Self {
+        Self { max_registers: registers, ..self }
     }
 
     /// The same with a parameter that starts with tensor maps.

@@ -245,6 +245,13 @@ impl Asked {
         }
     }
 
+    /// Whether the sampler sees every logit as it is.
+    #[inline(always)]
+    pub fn keeps(&self) -> bool {
+        let tempers = self.temperature > 0.0;
+        self.penalty == 1.0 && !tempers
+    }
+
     /// A bound as the sampler will see the logit.
     #[inline(always)]
     pub fn adjust(&self, bound: f32, seen: bool) -> f32 {
@@ -322,6 +329,13 @@ impl Many {
     /// Blocks for `m` inputs: those of the first inputs, then those of the next.
     pub const fn grid(&self, vocab: u32, m: u32) -> [u32; 3] {
         [vocab.div_ceil(self.rows), m.div_ceil(self.inputs), 1]
+    }
+
+    /// The same where a block makes tile after tile, on `sms` multiprocessors.
+    pub const fn looped_grid(&self, vocab: u32, m: u32, sms: u32) -> [u32; 3] {
+        let [tiles, inputs, _] = self.grid(vocab, m);
+        let room = if sms > inputs { sms / inputs } else { 1 };
+        [if tiles < room { tiles } else { room }, inputs, 1]
     }
 }
 
@@ -425,7 +439,7 @@ impl Args {
 }
 
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $args:ident, $smem:expr, $blocks:literal;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $args:ident, $smem:expr, $blocks:literal $(, $from:literal $more:literal)?;)*) => { $(
         $(#[$doc])*
         pub enum $name {}
 
@@ -433,7 +447,7 @@ macro_rules! kernels {
             type Args = $args;
             const SPEC: LaunchSpec =
                 LaunchSpec::new($symbol, THREADS).with_smem($smem)
-                .with_min_blocks($blocks);
+                .with_min_blocks($blocks)$(.with_min_blocks_from($from, $more))?;
         }
     )* };
 }
@@ -450,9 +464,9 @@ kernels! {
     /// Bounds of every row; grid `[groups(vocab), m, 1]`.
     Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 3;
     /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
-    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2;
+    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2, 90 3;
     /// The same from an f16 table.
-    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2;
+    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2, 90 3;
     /// The same from an f32 table.
     RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 2;
 }
@@ -490,14 +504,15 @@ macro_rules! wide_scans {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, WIDE_THREADS)
                 .only_on(90)
-                .with_smem($cut.smem_bytes() + 1024)
+                .with_smem($cut.smem_bytes() + 4 * ($cut.rows / 16) * $cut.inputs + 1024)
                 .with_min_blocks(1);
         }
     )* };
 }
 
 wide_scans! {
-    /// The same on `wgmma`; its ring is aligned to 1,024 bytes.
+    /// The same on `wgmma`, grid [`Many::looped_grid`]: a block makes tile after tile. Its ring is aligned to 1,024
+    /// bytes; behind the words of the inputs stands one for each warp and input.
     ScanWide: "lm_head_int8_scan_wide", WIDE;
     /// The same for some inputs.
     ScanWideSome: "lm_head_int8_scan_wide_some", WIDE_SOME;
@@ -516,6 +531,14 @@ mod tests {
         }
         assert_eq!(input_value(3.0, input_scales(3.0).1), 32_512);
         assert_eq!(input_value(-0.7, input_scales(0.7).1), -32_512);
+    }
+
+    #[test]
+    fn a_looped_grid_has_a_block_for_each_multiprocessor_at_most() {
+        assert_eq!(WIDE.looped_grid(1000, 33, 132), WIDE.grid(1000, 33));
+        assert_eq!(WIDE.looped_grid(128_256, 64, 132), [132, 1, 1]);
+        assert_eq!(WIDE.looped_grid(128_256, 130, 132), [44, 3, 1]);
+        assert_eq!(WIDE.looped_grid(128_256, 1024, 8), [1, 16, 1]);
     }
 
     #[test]

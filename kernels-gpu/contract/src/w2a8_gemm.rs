@@ -218,16 +218,30 @@ pub struct Hopper {
     pub code_stages: u32,
     /// Slices of a step, each a quarter of a group.
     pub step: u32,
+    /// Registers of a thread at its start: with fewer than [`Self::ALL_REGISTERS`] blocks of other kernels find a place beside one.
+    pub registers: u32,
 }
 
 impl Hopper {
     /// Threads of a block.
     pub const THREADS: u32 = 384;
+    /// Registers of a thread where a block takes all of a multiprocessor's.
+    pub const ALL_REGISTERS: u32 = 168;
 
-    /// From the five numbers in their order.
-    pub const fn new(v: [u32; 5]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages, step] = v;
-        Self { row_blocks, tokens, act_stages, code_stages, step }
+    /// From the six numbers in their order.
+    pub const fn new(v: [u32; 6]) -> Self {
+        let [row_blocks, tokens, act_stages, code_stages, step, registers] = v;
+        Self { row_blocks, tokens, act_stages, code_stages, step, registers }
+    }
+
+    /// Registers of a thread that copies, or has nothing to do.
+    pub const fn few_registers(&self) -> u32 {
+        if self.registers == Self::ALL_REGISTERS { 40 } else { 32 }
+    }
+
+    /// Registers of a thread that multiplies: what the others leave.
+    pub const fn many_registers(&self) -> u32 {
+        (3 * self.registers - self.few_registers()) / 2 / 8 * 8
     }
 
     /// Output features of a tile.
@@ -253,7 +267,8 @@ impl Hopper {
         let barriers = 16 * (self.act_stages + self.code_stages);
         let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
         let spec = LaunchSpec::new(symbol, Self::THREADS).with_smem(bytes + 1024 - 16);
-        spec.only_on(90).with_min_blocks(1).with_tensor_maps()
+        let spec = spec.only_on(90).with_min_blocks(1).with_tensor_maps();
+        if self.registers == Self::ALL_REGISTERS { spec } else { spec.with_max_registers(self.registers) }
     }
 
     /// A launch of it in which `split` blocks share the k of a tile. Where nobody does, a block makes several
@@ -401,13 +416,15 @@ variants! {
         T32B "w2a8_gemm_t32b" [2, 4, 4, 2, 1, 3, 1] 1;
     }
     split {
+        T8X3 "w2a8_gemm_t8x3" [2, 1, 2, 2, 1, 4, 3] 3;
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
-        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
-        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
-        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1] { 1 "w2a8_gemm_h128b" }
+        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4, 168] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
+        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 168] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H64S w2a8_gemm_h64s [1, 64, 4, 3, 2, 112] { 1 "w2a8_gemm_h64s" 4 "w2a8_gemm_h64sx4" }
+        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 168] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
+        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 168] { 1 "w2a8_gemm_h128b" }
     }
 }
 

@@ -258,7 +258,7 @@ macro_rules! entries {
 }
 
 entries! {
-    lm_head_int8_rescore_bf16 RescoreBf16 Bf16, 5;
-    lm_head_int8_rescore_f16 RescoreF16 F16, 5;
+    lm_head_int8_rescore_bf16 RescoreBf16 Bf16, 2;
+    lm_head_int8_rescore_f16 RescoreF16 F16, 2;
     lm_head_int8_rescore_f32 RescoreF32 f32, 2;
 }

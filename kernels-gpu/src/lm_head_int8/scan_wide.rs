@@ -16,10 +16,10 @@ use contract::num::order_key;
 use super::scan_rows::{WORDS, note_input};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::opaque;
+use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mem::{ld_u8_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
 use crate::arch::wgmma::{self, Descriptor, swizzle};
 use crate::tile::hopper::each_group;
@@ -29,7 +29,7 @@ const PIECES: u32 = MANY_SLICE / 16;
 
 const _: () = assert!(PIECES == 8 && GROUP == 32);
 
-/// One tile: `ROWS` rows of the table, `INPUTS` inputs; 128 threads for each 64 rows.
+/// Tiles of `ROWS` rows of the table and `INPUTS` inputs, one after the other; 128 threads for each 64 rows.
 ///
 /// # Safety
 ///
@@ -43,26 +43,31 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
     let slice_rows = const { ROWS * MANY_SLICE };
     let slice_bytes = const { Many { rows: ROWS, inputs: INPUTS, stages: STAGES }.slice_bytes() };
     wgmma::declare();
-    let (row0, input0) = (block_idx_x() * ROWS, block_idx_y() * INPUTS);
+    let input0 = block_idx_y() * INPUTS;
+    let tiles = args.vocab.div_ceil(ROWS);
     let end = row_bytes(args.k as usize) as u32; // a multiple of 16
     let slices = end.div_ceil(MANY_SLICE);
     let memory: Shared<u8> = dynamic_shared_mem();
     let ring = memory.add(memory.addr().wrapping_neg() % wgmma::ATOM_BYTES);
     let notes: Shared<f32> = ring.add(STAGES * slice_bytes).cast();
+    let tops = notes.add(WORDS * INPUTS).cast::<u32>();
 
-    // Blocks begin with different slices, or all of them would ask for the same digits at once.
-    let turn = block_idx_x() % slices;
-    let turned = |s: u32| if s + turn < slices { s + turn } else { s + turn - slices };
+    // Tiles begin with different slices, or all blocks would ask for the same digits at once.
+    let turned = |tile: u32, s: u32| {
+        let s = s + tile % slices;
+        if s < slices { s } else { s - slices }
+    };
 
     // Thread i copies piece i % 8 of rows i / 8, i / 8 + 64, ...
     let (piece, line) = (thread_idx_x() % PIECES, thread_idx_x() / PIECES);
-    let table = |s: u32| {
-        let byte = turned(s) * MANY_SLICE + 16 * piece;
+    let table = |tile: u32, s: u32| {
+        let byte = turned(tile, s) * MANY_SLICE + 16 * piece;
         let to = ring.add(s % STAGES * slice_bytes);
         let mut i = 0;
         while i < ROWS / lines {
             let row = line + i * lines;
-            let from = (row0 + row).min(args.vocab - 1) as usize * end as usize + byte as usize;
+            let from =
+                (tile * ROWS + row).min(args.vocab - 1) as usize * end as usize + byte as usize;
             let from = args.bytes.as_ptr().cast_const().wrapping_add(from);
             // SAFETY: a piece of the slice, which nobody reads now; 16 bytes of a row, which nobody
             // writes any more.
@@ -71,13 +76,13 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
         }
     };
     // Sixteen pieces of an input: high and low digit of 16 values, eight times.
-    let digits = |s: u32| {
+    let digits = |tile: u32, s: u32| {
         let to = ring.add(s % STAGES * slice_bytes + slice_rows);
         let mut i = 0;
         while i < 2 * PIECES * INPUTS / WIDE_THREADS {
             let at = thread_idx_x() + i * WIDE_THREADS;
             let (input, part) = (at / (2 * PIECES), at % (2 * PIECES));
-            let byte = turned(s) * MANY_SLICE + part / 2 * 16; // of the values
+            let byte = turned(tile, s) * MANY_SLICE + part / 2 * 16; // of the values
             let there = byte < end && input0 + input < args.m;
             let of_row = args.of_row((input0 + input).min(args.m - 1));
             let from = of_row.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
@@ -91,15 +96,16 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
 
     // The table never changes: it is asked for before the kernel in front of this one has ended.
     let start = opaque(0);
+    let mut tile = block_idx_x();
     let mut s = start;
     while s < STAGES - 1 {
-        table(s);
+        table(tile, s);
         s += 1;
     }
     dependency_wait();
     let mut s = start;
     while s < STAGES - 1 {
-        digits(s);
+        digits(tile, s);
         commit_group();
         s += 1;
     }
@@ -107,122 +113,144 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
         // SAFETY: the words of this input; the launch contract, handed on. The barriers below show them.
         unsafe { note_input(args, input0 + thread_idx_x(), notes.add(WORDS * thread_idx_x())) };
     }
-    let mut s = start;
-    while s < slices {
-        if STAGES == 5 {
-            wait_group::<3>()
-        } else {
-            wait_group::<2>()
-        }
-        wgmma::proxy_fence();
-        sync_threads();
-        let here = ring.add(s % STAGES * slice_bytes);
-        let of_group = here.add(thread_idx_x() / 128 * (64 * MANY_SLICE));
-        let a = Descriptor::new(of_group, 0, wgmma::ATOM_BYTES);
-        let b = Descriptor::new(here.add(slice_rows), 0, wgmma::ATOM_BYTES);
-        wgmma::fence();
-        let mut step = 0;
-        while step < MANY_SLICE / 32 {
-            // SAFETY: slice s, waited for, fenced and shown by the barrier.
-            unsafe {
-                let (a, b) = (a.advance(32 * step), b.advance(32 * step));
-                if INPUTS == 32 {
-                    wgmma::i8_both_n64(a, b, s > 0 || step > 0)
-                } else {
-                    wgmma::i8_both_n128(a, b, s > 0 || step > 0)
-                }
-            };
-            step += 1;
-        }
-        wgmma::commit();
-        let next = s + STAGES - 1;
-        if next < slices {
-            table(next);
-            digits(next);
-        } else {
-            launch_dependents();
-        }
-        commit_group();
-        wgmma::wait::<0>();
-        s += 1;
-    }
-    wait_group::<0>();
-    // Nobody reads the ring any more.
-    sync_threads();
-
-    let (g, t) = (lane_id() / 4, lane_id() % 4);
-    let row = [row0 + 16 * warp_id() + g, row0 + 16 * warp_id() + g + 8];
-    let stats: [[f32; 4]; 2] = row.map(|row| {
-        let at = 4 * row.min(args.vocab - 1) as usize;
-        // SAFETY: a row of the table.
-        unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(at).cast()) }
-    });
-    let tops = ring.cast::<u32>();
-    each_group!(digit_count, J => {
-        let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
-        let mut b = 0;
-        while b < 2 {
-            let own = 8 * J + 4 * b as u32 + t;
-            let here = args.of_row((input0 + own).min(args.m - 1));
-            // SAFETY: the words of this input.
-            let [[temperature, penalty, s0, s1], [s2, counts, ..]]: [[f32; 4]; 2] = unsafe {
-                let words = notes.add(WORDS * own);
-                [words.read_x4(), words.add(4).read_x4()]
-            };
-            let asked = Asked { temperature, penalty, top_k: 0 };
-            let (input_stats, counts) = ([s0, s1, s2, 0.0], counts.to_bits() != 0);
-            let mut top = 0;
-            let mut i = 0;
-            while i < 2 {
-                let inside = counts && row[i] < args.vocab;
-                let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
-                let sum = 256 * i64::from(pair[0]) + i64::from(pair[1]);
-                let at = row[i] as usize;
-                // SAFETY: row < vocab; the logit belongs to this lane.
+    loop {
+        each_group!(digit_count, J => { wgmma::clear::<J>(); });
+        let mut s = start;
+        while s < slices {
+            if STAGES == 5 {
+                wait_group::<3>()
+            } else {
+                wait_group::<2>()
+            }
+            wgmma::proxy_fence();
+            sync_threads();
+            let here = ring.add(s % STAGES * slice_bytes);
+            let of_group = here.add(thread_idx_x() / 128 * (64 * MANY_SLICE));
+            let a = Descriptor::new(of_group, 0, wgmma::ATOM_BYTES);
+            let b = Descriptor::new(here.add(slice_rows), 0, wgmma::ATOM_BYTES);
+            wgmma::fence();
+            let mut step = 0;
+            while step < MANY_SLICE / 32 {
+                // SAFETY: slice s, waited for, fenced and shown by the barrier.
                 unsafe {
-                    // A penalty of 1 changes nothing.
-                    let looks = inside && penalty != 1.0;
-                    let seen = ld_u8_if(looks, here.seen.as_ptr().cast_const().wrapping_add(at));
-                    let [lower, upper] = bounds(sum, stats[i], input_stats)
-                        .map(|bound| asked.adjust(bound, seen != 0));
-                    if inside {
-                        top = order_key(lower).max(top);
-                        st(here.logits.as_ptr().wrapping_add(at), upper);
+                    let (a, b) = (a.advance(32 * step), b.advance(32 * step));
+                    if INPUTS == 32 {
+                        wgmma::i8_both_n64(a, b, true)
+                    } else {
+                        wgmma::i8_both_n128(a, b, true)
+                    }
+                };
+                step += 1;
+            }
+            wgmma::commit();
+            let next = s + STAGES - 1;
+            if next < slices {
+                table(tile, next);
+                digits(tile, next);
+            } else if tile + grid_dim_x() >= tiles {
+                launch_dependents();
+            }
+            commit_group();
+            wgmma::wait::<0>();
+            s += 1;
+        }
+        wait_group::<0>();
+        // Nobody reads the ring any more.
+        sync_threads();
+        let (row0, next) = (tile * ROWS, tile + grid_dim_x());
+        // The next tile's first slices come while this one's sums become bounds.
+        let mut s = start;
+        while s < STAGES - 1 && next < tiles {
+            table(next, s);
+            digits(next, s);
+            commit_group();
+            s += 1;
+        }
+
+        // Opaque, or the addresses of all inputs would be kept from tile to tile.
+        let input0 = opaque_here(input0);
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        let row = [row0 + 16 * warp_id() + g, row0 + 16 * warp_id() + g + 8];
+        let stats: [[f32; 4]; 2] = row.map(|row| {
+            let at = 4 * row.min(args.vocab - 1) as usize;
+            // SAFETY: a row of the table.
+            unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(at).cast()) }
+        });
+        each_group!(digit_count, J => {
+            let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
+            let mut b = 0;
+            while b < 2 {
+                let own = 8 * J + 4 * b as u32 + t;
+                let here = args.of_row((input0 + own).min(args.m - 1));
+                // SAFETY: the words of this input.
+                let [[temperature, penalty, s0, s1], [s2, counts, ..]]: [[f32; 4]; 2] = unsafe {
+                    let words = notes.add(WORDS * own);
+                    [words.read_x4(), words.add(4).read_x4()]
+                };
+                let asked = Asked { temperature, penalty, top_k: 0 };
+                let (input_stats, counts) = ([s0, s1, s2, 0.0], counts.to_bits() != 0);
+                let mut found: [[f32; 2]; 2] = core::array::from_fn(|i| {
+                    let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                    bounds(256 * i64::from(pair[0]) + i64::from(pair[1]), stats[i], input_stats)
+                });
+                // One decision for both rows: most inputs leave their bounds as they are.
+                if counts && !asked.keeps() {
+                    let mut i = 0;
+                    while i < 2 {
+                        let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
+                        // SAFETY: row < vocab. A penalty of 1 changes nothing.
+                        let seen = unsafe { ld_u8_if(row[i] < args.vocab && penalty != 1.0, seen) };
+                        found[i] = found[i].map(|bound| asked.adjust(bound, seen != 0));
+                        i += 1;
                     }
                 }
-                i += 1;
+                let mut top = 0;
+                let mut i = 0;
+                while i < 2 {
+                    if counts && row[i] < args.vocab {
+                        let [lower, upper] = found[i];
+                        top = order_key(lower).max(top);
+                        // SAFETY: row < vocab; the logit belongs to this lane.
+                        unsafe { st(here.logits.as_ptr().wrapping_add(row[i] as usize), upper) };
+                    }
+                    i += 1;
+                }
+                let mut distance = 4;
+                while distance < 32 {
+                    top = shuffle_xor(top, distance).max(top);
+                    distance *= 2;
+                }
+                if g == 0 {
+                    // SAFETY: a word of the warp and the input.
+                    unsafe { tops.add(warp_id() * INPUTS + own).write(top) };
+                }
+                b += 1;
             }
-            let mut distance = 4;
-            while distance < 32 {
-                top = shuffle_xor(top, distance).max(top);
-                distance *= 2;
+        });
+        sync_threads();
+        // A group is the rows of two warps.
+        let (group, own) = (thread_idx_x() / INPUTS, thread_idx_x() % INPUTS);
+        // Half of the threads, where there are half as many inputs.
+        if group < ROWS / GROUP {
+            // SAFETY: words of two warps, and what was noted of the input.
+            let (top, counts) = unsafe {
+                let of_warp = tops.add(2 * group * INPUTS + own);
+                (
+                    of_warp.read().max(of_warp.add(INPUTS).read()),
+                    notes.add(WORDS * own + 5).read().to_bits() != 0,
+                )
+            };
+            let group = row0 / GROUP + group;
+            if counts && group < groups(args.vocab) {
+                let here = args.of_row(input0 + own);
+                // SAFETY: the group of this thread; an input that counts is there.
+                unsafe { st(here.tops.as_ptr().wrapping_add(group as usize), top) };
             }
-            if g == 0 {
-                // SAFETY: a word of the warp and the input.
-                unsafe { tops.add(warp_id() * INPUTS + own).write(top) };
-            }
-            b += 1;
         }
-    });
-    sync_threads();
-    // A group is the rows of two warps.
-    let (group, own) = (thread_idx_x() / INPUTS, thread_idx_x() % INPUTS);
-    if group >= ROWS / GROUP {
-        return; // half of the threads, where there are half as many inputs
-    }
-    // SAFETY: words of two warps, and what was noted of the input.
-    let (top, counts) = unsafe {
-        let of_warp = tops.add(2 * group * INPUTS + own);
-        (
-            of_warp.read().max(of_warp.add(INPUTS).read()),
-            notes.add(WORDS * own + 5).read().to_bits() != 0,
-        )
-    };
-    let group = row0 / GROUP + group;
-    if counts && group < groups(args.vocab) {
-        let here = args.of_row(input0 + own);
-        // SAFETY: the group of this thread; an input that counts is there.
-        unsafe { st(here.tops.as_ptr().wrapping_add(group as usize), top) };
+        if next >= tiles {
+            return;
+        }
+        tile = next;
     }
 }
 

@@ -67,8 +67,8 @@ impl Module {
         self.top.iter().find_map(|line| line.strip_prefix(name)).map(str::trim)
     }
 
-    /// Sorts entries, numbers hashed symbols, and writes launch bounds from the contract.
-    pub(crate) fn finish(&mut self, kernels: &[KernelInfo]) {
+    /// Sorts entries, numbers hashed symbols, and writes launch bounds of level `sm` from the contract.
+    pub(crate) fn finish(&mut self, kernels: &[KernelInfo], sm: u32) {
         self.entries.sort_by(|a, b| a.name.cmp(&b.name));
         for entry in &mut self.entries {
             let Some(kernel) = kernels.iter().find(|k| k.spec.symbol == entry.name) else {
@@ -78,7 +78,7 @@ impl Module {
             // registers than fit, and its launch failed.
             let [x, y, z] = kernel.spec.block;
             entry.directives.retain(|line| {
-                !["tid", ".minnctapersm", "cluster"]
+                !["tid", ".minnctapersm", ".maxnreg", "cluster"]
                     .iter()
                     .any(|directive| line.contains(directive))
             });
@@ -92,8 +92,11 @@ impl Module {
                     *line = line.replace(".param .align 8 ", ".param .align 64 ");
                 }
             }
-            if kernel.spec.min_blocks_per_sm > 0 {
-                entry.directives.push(format!(".minnctapersm {}", kernel.spec.min_blocks_per_sm));
+            let blocks = kernel.spec.min_blocks_at(sm);
+            if kernel.spec.max_registers > 0 {
+                entry.directives.push(format!(".maxnreg {}", kernel.spec.max_registers));
+            } else if blocks > 0 {
+                entry.directives.push(format!(".minnctapersm {blocks}"));
             }
         }
         self.number_hashed_symbols();
@@ -288,7 +291,7 @@ pub(crate) mod tests {
     #[test]
     fn writes_bounds_sorts_and_numbers() {
         let mut module = Module::parse(SAMPLE).unwrap();
-        module.finish(&[kernel("scale"), kernel("add")]);
+        module.finish(&[kernel("scale"), kernel("add")], 80);
         let text = module.to_string();
         assert!(text.contains(")\n.reqntid 256, 1, 1\n.minnctapersm 2\n{\n"), "{text}");
         assert!(!text.contains("maxntid") && !text.contains("//") && !text.contains("anon"));
@@ -299,7 +302,7 @@ pub(crate) mod tests {
     #[test]
     fn what_it_writes_reads_back_the_same() {
         let mut module = Module::parse(SAMPLE).unwrap();
-        module.finish(&[kernel("scale")]);
+        module.finish(&[kernel("scale")], 80);
         let again = Module::parse(&module.to_string()).unwrap();
         assert_eq!(again, module);
     }

@@ -56,6 +56,8 @@ unsafe fn gemm<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
+    const FEW: u32,
+    const MANY: u32,
 >(
     bulk: &BulkArgs,
     maps: u64,
@@ -103,8 +105,8 @@ unsafe fn gemm<
     }
     sync_threads();
     if thread_idx_x() < CONSUMERS {
-        // What the others give back of the 168 that each thread of the block starts with.
-        wgmma::take_registers::<232>();
+        // What the others give back of those that each thread of the block starts with.
+        wgmma::take_registers::<MANY>();
         dependency_wait();
         // SAFETY: the caller's promise.
         unsafe {
@@ -113,7 +115,7 @@ unsafe fn gemm<
             );
         }
     } else {
-        wgmma::give_registers::<40>();
+        wgmma::give_registers::<FEW>();
         if thread == 0 {
             // SAFETY: the caller's promise.
             unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, EARLY..u32::MAX) };
@@ -199,9 +201,9 @@ unsafe fn consume<
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal, $registers:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step]);
+            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step, $registers]);
 
             /// # Safety
             ///
@@ -219,6 +221,8 @@ macro_rules! entries {
                         { CUT.step_bytes() },
                         $codes,
                         { CUT.group_bytes() },
+                        { CUT.few_registers() },
+                        { CUT.many_registers() },
                     >(&args, parameter_address!($symbol))
                 }
             }
