@@ -12,7 +12,7 @@ use crate::arch::atomic::ld_relaxed_u64_x2;
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads};
-use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
+use crate::arch::warp::{LANES, any, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
 
 /// Key blocks that a warp fetches at once, and all warps together.
 const OF_WARP: u32 = 8;
@@ -46,7 +46,16 @@ impl Memory {
     }
 }
 
-/// This block's share of the attention output of `layer`; `idle` starts memory that nobody uses.
+/// The first item of a block: a head, and behind it, from bit 16 on, which 32 elements of it.
+#[inline(always)]
+pub(super) fn first(args: &Args) -> u32 {
+    let slices = args.shape.head_dim.div_ceil(LANES);
+    // From the last block on: the first ones have the key blocks.
+    let item = grid_dim_x() - 1 - block_idx_x();
+    opaque_here(item / slices | (item % slices) << 16)
+}
+
+/// This block's share of the attention output of `layer`, from item `own` on; `idle` starts memory that nobody uses.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -61,17 +70,19 @@ pub(super) unsafe fn combine(
     layer: u32,
     pos: u32,
     epoch: u32,
+    own: u32,
 ) {
     let shape = args.shape;
     let slices = shape.head_dim.div_ceil(LANES);
     let blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEY_BLOCK as u32);
     let tag = tag(epoch, shape.layers, layer);
     let memory = Memory::at(idle);
-    // From the last block on: the first ones have the key blocks. Not known to stay: what is made of it would stay in registers
-    // over all layers.
-    let mut item = grid_dim_x() - 1 - opaque_here(block_idx_x());
-    while item < shape.heads * slices {
-        let (head, slice) = (item / slices, item % slices);
+    let mut own = own;
+    loop {
+        let (head, slice) = (own & 0xffff, own >> 16);
+        if head >= shape.heads {
+            break;
+        }
         let d = slice * LANES + lane_id();
         let (mut running, mut value) = (Running::EMPTY, 0.0);
         let mut first = 0;
@@ -95,7 +106,8 @@ pub(super) unsafe fn combine(
             }
             first += ROUND;
         }
-        item += grid_dim_x();
+        let item = head * slices + slice + grid_dim_x();
+        own = opaque(item / slices | (item % slices) << 16);
     }
 }
 
@@ -142,7 +154,7 @@ unsafe fn fetch(args: &Args, memory: Memory, first: u32, here: u32, at: u32, tag
                 missing |= some(j) && absent(words[j as usize]);
                 j += 1;
             }
-            if ballot(missing) == 0 {
+            if !any(missing) {
                 memory.stats.add(2 * own).write_x2(stats.map(|word| f32::from_bits(word as u32)));
                 break;
             }
