@@ -28,7 +28,6 @@ use crate::arch::mbarrier::{Barrier, init};
 use crate::arch::mem::{ld, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
-use crate::arch::warp::sync_warp;
 use attention::Attention;
 use entries::{look_ahead, norm, scales, segments};
 use exchange::{Exchange, put};
@@ -179,8 +178,6 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             let scale = if k <= MAX_HIDDEN as u32 {
                 let gains = row::gains(gain, k);
                 let of_k = row::of_k(k);
-                // Before the row is asked for.
-                sync_warp();
                 let row = if part > 0 {
                     exchange::take::<SHORT>(source, k)
                 } else {
@@ -192,11 +189,10 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 // Never the first part, nor the one behind attention.
                 let gains = row::gains(gain, k);
                 let of_k = row::of_k(k);
-                sync_warp();
                 let row = exchange::take::<LONG>(source, k);
                 row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             };
-            // The first warp, which has the fewest steps: before the quantiser all warps would wait for it.
+            // A warp with the fewest steps and no outputs: before the quantiser all warps would wait for it.
             weights::ask_next(args, memory, part, w);
             look_ahead(args, far, k, part + 12);
             let first = weights::first(memory, &share, layer, kind);
