@@ -81,6 +81,15 @@ impl<B: Backend> DecodeTable<B> {
         };
         let blocks = capacity.div_ceil(KEY_BLOCK);
         let partial = shape.heads as usize * blocks * partial_len(shape.head_dim as usize);
+        // The kernel counts their words of four bytes in 32 bits.
+        if u32::try_from(2 * partial).is_err() {
+            return Err(OpError::Dimension {
+                op: OP,
+                what: "capacity of the caches",
+                found: capacity,
+                allowed: "less than 2^32 words for the results of key blocks are allowed",
+            });
+        }
         let exchange = 2 * shape.layers as usize * shape.exchange_len() as usize;
         Ok(Self {
             linears: put(&words[0])?,

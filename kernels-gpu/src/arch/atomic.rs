@@ -3,6 +3,8 @@
 use core::arch::asm;
 
 use super::fence::device_fence;
+#[cfg(level_sm_70)]
+use super::mem::X4;
 
 /// Adds and returns the value before; orders nothing. `atom.global.add.u32`
 ///
@@ -105,25 +107,25 @@ pub unsafe fn ld_relaxed_if_ones(mut word: u32, p: *const u32) -> u32 {
     word
 }
 
-/// Two neighbours of eight bytes, each of them at once, that other blocks change while this kernel runs; orders nothing.
-/// `ld.relaxed.gpu.global.v2.b64`
+/// Four words that other blocks change while this kernel runs, each as a whole; orders nothing. The four are one access of a sector, so that
+/// halves that others write with one instruction come as wholes too (as NCCL's messages with flags rely on). `ld.relaxed.gpu.global.v4.b32`
 ///
 /// # Safety
 ///
-/// `p` is a global address, aligned to 16, of two words that others write only as wholes.
+/// `p` is a global address, aligned to 16, of words that others write only as wholes.
 #[cfg(level_sm_70)]
 #[inline(always)]
-pub unsafe fn ld_relaxed_u64_x2(p: *const u64) -> [u64; 2] {
-    let (a, b): (u64, u64);
+pub unsafe fn ld_relaxed_x4(p: *const u32) -> X4<u32> {
+    let (a, b, c, d): (u32, u32, u32, u32);
     // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
     unsafe {
         asm!(
-            "ld.relaxed.gpu.global.v2.b64 {{{a}, {b}}}, [{p}];",
-            a = out(reg64) a, b = out(reg64) b, p = in(reg64) p,
+            "ld.relaxed.gpu.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [{p}];",
+            a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d, p = in(reg64) p,
             options(nostack),
         );
     }
-    [a, b]
+    [a, b, c, d]
 }
 
 /// Writes two neighbours of eight bytes, each of them at once, that other blocks read while this kernel runs; orders nothing.

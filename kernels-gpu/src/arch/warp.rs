@@ -20,6 +20,8 @@ unsafe extern "C" {
     fn shfl_up(mask: i32, value: i32, delta: i32, clamp: i32) -> i32;
     #[link_name = "llvm.nvvm.vote.ballot.sync"]
     fn vote_ballot(mask: i32, predicate: bool) -> i32;
+    #[link_name = "llvm.nvvm.vote.any.sync"]
+    fn vote_any(mask: i32, predicate: bool) -> bool;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(mask: i32);
     #[cfg(level_sm_80)]
@@ -146,6 +148,13 @@ pub fn running_sum_u64(value: u64) -> u64 {
 pub fn ballot(predicate: bool) -> u32 {
     // SAFETY: exchanges predicates; see the convergence rule of this module.
     unsafe { vote_ballot(FULL, predicate) as u32 }
+}
+
+/// Whether `predicate` holds for any lane. `vote.sync.any.pred`
+#[inline(always)]
+pub fn any(predicate: bool) -> bool {
+    // SAFETY: exchanges predicates; see the convergence rule of this module.
+    unsafe { vote_any(FULL, predicate) }
 }
 
 /// Waits for the warp; what its lanes wrote before is then visible to all of them.

@@ -8,11 +8,11 @@ use contract::decode_layers::{Args, WARPS, partial_len, tag};
 use contract::num::{Running, Weights, exp, fma, max};
 
 use super::exchange::Exchange;
-use crate::arch::atomic::ld_relaxed_u64_x2;
+use crate::arch::atomic::ld_relaxed_x4;
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads};
-use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
+use crate::arch::warp::{LANES, any, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
 
 /// Key blocks that a warp fetches at once, and all warps together.
 const OF_WARP: u32 = 8;
@@ -46,7 +46,16 @@ impl Memory {
     }
 }
 
-/// This block's share of the attention output of `layer`; `idle` starts memory that nobody uses.
+/// The first item of a block: a head, and behind it, from bit 16 on, which 32 elements of it.
+#[inline(always)]
+pub(super) fn first(args: &Args) -> u32 {
+    let slices = args.shape.head_dim.div_ceil(LANES);
+    // From the last block on: the first ones have the key blocks.
+    let item = grid_dim_x() - 1 - block_idx_x();
+    opaque_here(item / slices | (item % slices) << 16)
+}
+
+/// This block's share of the attention output of `layer`, from item `own` on; `idle` starts memory that nobody uses.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -61,17 +70,19 @@ pub(super) unsafe fn combine(
     layer: u32,
     pos: u32,
     epoch: u32,
+    own: u32,
 ) {
     let shape = args.shape;
     let slices = shape.head_dim.div_ceil(LANES);
     let blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEY_BLOCK as u32);
     let tag = tag(epoch, shape.layers, layer);
     let memory = Memory::at(idle);
-    // From the last block on: the first ones have the key blocks. Not known to stay: what is made of it would stay in registers
-    // over all layers.
-    let mut item = grid_dim_x() - 1 - opaque_here(block_idx_x());
-    while item < shape.heads * slices {
-        let (head, slice) = (item / slices, item % slices);
+    let mut own = own;
+    loop {
+        let (head, slice) = (own & 0xffff, own >> 16);
+        if head >= shape.heads {
+            break;
+        }
         let d = slice * LANES + lane_id();
         let (mut running, mut value) = (Running::EMPTY, 0.0);
         let mut first = 0;
@@ -95,7 +106,8 @@ pub(super) unsafe fn combine(
             }
             first += ROUND;
         }
-        item += grid_dim_x();
+        let item = head * slices + slice + grid_dim_x();
+        own = opaque(item / slices | (item % slices) << 16);
     }
 }
 
@@ -114,36 +126,43 @@ unsafe fn fetch(args: &Args, memory: Memory, first: u32, here: u32, at: u32, tag
     if OF_LOAD * warp_id() >= read {
         return;
     }
-    let len = partial_len(args.shape.head_dim as usize);
-    let from = args.partial.as_ptr().cast_const().wrapping_add(first as usize * len);
+    // All results are less than 2^32 words.
+    let len = 2 * partial_len(args.shape.head_dim as usize) as u32;
     // Those past the last one are the last one. Whether all of a load are past it is the same for all lanes.
     let block = |side: u32, j: u32| (OF_LOAD * warp_id() + side + STEP * j).min(here - 1);
     let some = |j: u32| OF_LOAD * warp_id() + STEP * j < here;
     let side = lane_id() / HALF;
     let own = block(lane_id() % OF_LOAD, lane_id() / OF_LOAD % LOADS);
-    let at_block = |block: u32| from.wrapping_add(block as usize * len);
-    let mut words = [[0; 2]; LOADS as usize];
+    // A word of the results is two of four bytes: a value, and what marks it.
+    let from = args.partial.as_ptr().cast_const().cast::<u32>();
+    let at_block = |block: u32, at: u32| from.wrapping_add(((first + block) * len + at) as usize);
+    let word = |j: u32| at_block(block(side, j), 2 * at);
+    let absent = |words: [u32; 4]| (words[1] ^ tag) | (words[3] ^ tag);
+    let mut words = [[0; 4]; LOADS as usize];
     // SAFETY: the caller's promise.
     unsafe {
         loop {
-            let stats = ld_relaxed_u64_x2(at_block(own));
-            let mut j = 0;
-            while j < LOADS {
-                if some(j) {
-                    let from = at_block(block(side, j)).wrapping_add(at as usize);
-                    words[j as usize] = ld_relaxed_u64_x2(from);
+            // All are asked for before one is looked at.
+            let stats = ld_relaxed_x4(at_block(own, 0));
+            words[0] = ld_relaxed_x4(word(0));
+            if some(1) {
+                let mut j = 1;
+                while j < LOADS {
+                    words[j as usize] = ld_relaxed_x4(word(j));
+                    j += 1;
                 }
-                j += 1;
             }
-            let absent = |words: [u64; 2]| words.iter().any(|word| (word >> 32) as u32 != tag);
-            let mut missing = absent(stats);
-            let mut j = 0;
-            while j < LOADS {
-                missing |= some(j) && absent(words[j as usize]);
-                j += 1;
+            let mut missing = absent(stats) | absent(words[0]);
+            if some(1) {
+                let mut j = 1;
+                while j < LOADS {
+                    missing |= absent(words[j as usize]);
+                    j += 1;
+                }
             }
-            if ballot(missing) == 0 {
-                memory.stats.add(2 * own).write_x2(stats.map(|word| f32::from_bits(word as u32)));
+            if !any(missing != 0) {
+                let stats = [stats[0], stats[2]].map(f32::from_bits);
+                memory.stats.add(2 * own).write_x2(stats);
                 break;
             }
         }
@@ -152,7 +171,8 @@ unsafe fn fetch(args: &Args, memory: Memory, first: u32, here: u32, at: u32, tag
             let block = OF_LOAD * warp_id() + side + STEP * j;
             // The same for both halves of a warp.
             if block < read {
-                let values = words[j as usize].map(|word| f32::from_bits(word as u32));
+                let [low, _, high, _] = words[j as usize];
+                let values = [low, high].map(f32::from_bits);
                 let values = if block < here { values } else { [NO_VALUE; 2] };
                 memory.values.add(LANES * block + 2 * (lane_id() % HALF)).write_x2(values);
             }

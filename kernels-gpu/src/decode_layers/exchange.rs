@@ -4,11 +4,12 @@
 //! of the launch before this one left the set of this launch empty.
 
 use contract::decode_layers::{Args, EMPTY, THREADS, word};
+use contract::num::fma;
 
 use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed};
-use crate::arch::mem::st;
+use crate::arch::mem::{ld_relaxed, st};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
-use crate::arch::warp::ballot;
+use crate::arch::warp::any;
 
 /// The set of this launch and the other one.
 pub(super) struct Exchange {
@@ -72,43 +73,64 @@ pub(super) unsafe fn put(at: *mut u32, value: f32) {
     unsafe { st_relaxed(at, word(value)) };
 }
 
-/// This thread's words of a row of `k`, zeros past its end; when `waits`, each as soon as it is there.
+/// This thread's elements of a row of `k`, zeros past its end, each as soon as it is there; and the sum of their squares.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
 /// # Safety
 ///
-/// `source` starts `k` words; when `waits` somebody writes each of them once.
+/// `source` starts `k` words; somebody writes each of them once.
 #[inline(always)]
-pub(super) unsafe fn take<const HELD: usize>(
-    source: *const u32,
-    k: u32,
-    waits: bool,
-) -> [f32; HELD] {
+pub(super) unsafe fn take<const HELD: usize>(source: *const u32, k: u32) -> ([f32; HELD], f32) {
+    let at = |j: usize| source.wrapping_add(thread_idx_x() as usize + THREADS as usize * j);
+    // SAFETY: a word of the row, if it is asked for.
+    let ask = |j: usize, word: u32| unsafe { ld_relaxed_if_ones(word, at(j)) };
+    let blank = |j: usize| if thread_idx_x() + THREADS * (j as u32) < k { EMPTY } else { 0 };
     let mut words = [0; HELD];
-    let own = source.wrapping_add(thread_idx_x() as usize);
     let mut j = 0;
-    while j < HELD {
-        words[j] = if thread_idx_x() + THREADS * (j as u32) < k { EMPTY } else { 0 };
-        j += 1;
+    if k >= THREADS * (HELD as u32 - 1) {
+        // No condition but for the last one: loads would wait for it.
+        while j < HELD - 1 {
+            // SAFETY: a word of the row.
+            words[j] = unsafe { ld_relaxed(at(j)) };
+            j += 1;
+        }
+        words[j] = ask(j, blank(j));
+    } else {
+        while j < HELD {
+            words[j] = blank(j);
+            j += 1;
+        }
     }
     loop {
-        let mut j = 0;
-        while j < HELD {
-            // Only what is not there: the others leave the way to the cache free.
-            // SAFETY: a word of the row.
-            words[j] =
-                unsafe { ld_relaxed_if_ones(words[j], own.wrapping_add(THREADS as usize * j)) };
-            j += 1;
+        let row = words.map(f32::from_bits);
+        let squares = squares(row);
+        // A word that is not there makes the sum a NaN: only then each is looked at.
+        if !any(squares.is_nan()) {
+            return (row, squares);
         }
         let mut missing = false;
         let mut j = 0;
         while j < HELD {
             missing |= words[j] == EMPTY;
+            // Only what is not there: the others leave the way to the cache free.
+            words[j] = ask(j, words[j]);
             j += 1;
         }
-        if ballot(waits && missing) == 0 {
-            return words.map(f32::from_bits);
+        if !any(missing) {
+            return (row, squares);
         }
     }
+}
+
+/// The sum of the squares of the elements of a thread.
+#[inline(always)]
+pub(super) fn squares<const HELD: usize>(row: [f32; HELD]) -> f32 {
+    let mut squares = 0.0;
+    let mut j = 0;
+    while j < HELD {
+        squares = fma(row[j], row[j], squares);
+        j += 1;
+    }
+    squares
 }

@@ -133,6 +133,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     let x = Exchange::new(args, epoch);
     // SAFETY: the launch contract, handed on.
     let attention = unsafe { Attention::new(args, memory.attention, pos, epoch) };
+    let first_item = combine::first(args);
     // SAFETY: the launch contract: the other set belongs to nobody now.
     unsafe { x.empty_other() };
     // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
@@ -154,11 +155,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         unsafe {
             let share = Share::find(memory, kind);
             let (tile, k) = (share.tile, share.k);
-            let source = if part == 0 {
-                args.h.cast::<u32>().as_ptr().cast_const()
-            } else {
-                x.at(if kind == 0 { layer - 1 } else { layer }, share.input)
-            };
+            // Of the first part: `h`.
+            let source = x.at(if kind == 0 { layer.max(1) - 1 } else { layer }, share.input);
+            let start = args.h.as_ptr().cast_const();
             let gain = gain_next;
             // Asked for a part ahead and before the weights, behind which they would come.
             let weight_scales = scales_next;
@@ -167,7 +166,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             gain_next = norm(args, part + 1);
             let far = norm(args, part + 4);
             let w = weights::next(args, part);
-            let caches = attention::caches(args, (layer + 1).min(shape.layers - 1));
+            // Of this layer for attention itself, then of the next one.
+            let caches = layer + u32::from(kind != 0);
+            let caches = attention::caches(args, caches.min(shape.layers - 1));
             let come = || {
                 // The row is there: now memory may be busy with what comes later.
                 if kind == 1 {
@@ -175,18 +176,30 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 }
             };
             let scale = if k <= MAX_HIDDEN as u32 {
-                take::<SHORT>(args, memory, source, part > 0, gain, k, come)
+                let gains = row::gains(gain, k);
+                let of_k = row::of_k(k);
+                let row = if part > 0 {
+                    exchange::take::<SHORT>(source, k)
+                } else {
+                    row::start(start, k)
+                };
+                come();
+                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             } else {
-                take::<LONG>(args, memory, source, part > 0, gain, k, come)
+                // Never the first part, nor the one behind attention.
+                let gains = row::gains(gain, k);
+                let of_k = row::of_k(k);
+                let row = exchange::take::<LONG>(source, k);
+                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             };
-            // The first warp, which has the fewest steps: before the quantiser all warps would wait for it.
+            // A warp with the fewest steps and no outputs: before the quantiser all warps would wait for it.
             weights::ask_next(args, memory, part, w);
             look_ahead(args, far, k, part + 12);
             let first = weights::first(memory, &share, layer, kind);
             multiply(memory, &share, first);
             let makes = thread_idx_x() < tile.outputs;
             // Before the barrier: what comes after it is on the way of the row.
-            let mut ready = ([0; 3], [0; 2], [0; 2]);
+            let mut ready = ([0; 3], [0; 2], [0; 2], 0);
             if makes {
                 let at = x.at(layer, share.output + tile.first + thread_idx_x()) as u64;
                 // Behind the outputs are their factors, or zeros.
@@ -197,15 +210,15 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                     divisor.map(opaque_here),
                     [at as u32, (at >> 32) as u32].map(opaque_here),
                     sums.map(opaque_here),
+                    opaque_here(row::sum(memory) as u32) as i32,
                 );
             }
             sync_threads();
             if makes {
-                let (divisor, [low, high], sums) = ready;
+                let (divisor, [low, high], sums, of_row) = ready;
                 let divisor = Divisor::from_words(divisor);
                 let at = u64::from(low) | u64::from(high) << 32;
                 let sums = sums.map(|at| memory.sums.byte_add(at.wrapping_sub(memory.sums.addr())));
-                let of_row = row::sum(memory);
                 let acc = sums.map(|sum| sum.read() as i32 - of_row);
                 let p = divide(&divisor, acc);
                 let p = [p[0] * weight_scales[0], p[1] * weight_scales[1]];
@@ -224,8 +237,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 sums[1].write(0);
             }
             if kind == 0 {
-                attention.layer(&x, layer, memory.attention);
-                combine::combine(args, &x, memory.attention.idle(), layer, pos, epoch);
+                attention.layer(&x, layer, memory.attention, caches);
+                let idle = memory.attention.idle();
+                combine::combine(args, &x, idle, layer, pos, epoch, first_item);
             }
         }
         part += 1;
@@ -266,34 +280,6 @@ unsafe fn own_row(memory: Memory) -> Option<u32> {
     // SAFETY: the caller's promise.
     let tile = unsafe { Share::find(memory, 1) }.tile;
     (thread_idx_x() < tile.outputs).then_some(tile.first + thread_idx_x())
-}
-
-/// The row of a linear layer, quantised, and its scale; `come` is called when it is there.
-///
-/// *Convergence*: every thread of the block calls it.
-///
-/// # Safety
-///
-/// As for [`row::quantise`] and [`exchange::take`]; `gain` is null or starts `k` elements.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "what a part is about")]
-unsafe fn take<const HELD: usize>(
-    args: &Args,
-    memory: Memory,
-    source: *const u32,
-    waits: bool,
-    gain: *const f32,
-    k: u32,
-    come: impl FnOnce(),
-) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let of_k = row::of_k(k);
-        let gains: [f32; HELD] = row::gains(gain, k);
-        let held = exchange::take::<HELD>(source, k, waits);
-        come();
-        row::quantise(held, gains, !gain.is_null(), [k, of_k], args.eps, memory)
-    }
 }
 
 const _: unsafe extern "ptx-kernel" fn(<DecodeLayers as Kernel>::Args) = decode_layers;

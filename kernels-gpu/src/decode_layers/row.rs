@@ -4,12 +4,13 @@
 
 use contract::decode_layers::{ACT_GROUP_BYTES, THREADS, WARPS};
 use contract::num::{
-    ABSMAX_FLOOR, ORDINARY_ZERO, abs_bits, act_scale, fma, is_middling, is_ordinary,
-    quantise_ordinary, quotient, recip_sqrt_middling, reciprocal,
+    ABSMAX_FLOOR, ORDINARY_ZERO, abs_bits, act_scale, is_middling, is_ordinary, quantise_ordinary,
+    quotient, recip_sqrt_middling, reciprocal,
 };
 use contract::rmsnorm::{inv_rms, normalise};
 
 use super::Memory;
+use super::exchange::squares;
 use super::product::index;
 use crate::arch::block;
 use crate::arch::hint::opaque_here;
@@ -37,7 +38,25 @@ pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32;
     gains
 }
 
-/// Norms and quantises the held elements of a row of `k` into shared memory.
+/// This thread's elements of the row of `k` that a launch starts with, zeros past its end, and the sum of their squares.
+///
+/// # Safety
+///
+/// `h` starts `k` elements that nobody writes meanwhile.
+#[inline(always)]
+pub(super) unsafe fn start<const HELD: usize>(h: *const f32, k: u32) -> ([f32; HELD], f32) {
+    let mut row = [0.0; HELD];
+    let mut j = 0;
+    while j < HELD {
+        let at = thread_idx_x() + THREADS * j as u32;
+        // SAFETY: an element of the row.
+        row[j] = unsafe { ld_if(at < k, h.wrapping_add(at as usize)) };
+        j += 1;
+    }
+    (row, squares(row))
+}
+
+/// Norms and quantises the held elements of a row of `k`, with the sum of their squares, into shared memory.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -47,7 +66,7 @@ pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32;
 #[inline(always)]
 #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "a maximum that is not a number, too")]
 pub(super) unsafe fn quantise<const HELD: usize>(
-    mut row: [f32; HELD],
+    (mut row, squares): ([f32; HELD], f32),
     gains: [f32; HELD],
     norm: bool,
     [k, of_k]: [u32; 2],
@@ -55,12 +74,6 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     memory: Memory,
 ) -> f32 {
     if norm {
-        let mut squares = 0.0;
-        let mut j = 0;
-        while j < HELD {
-            squares = fma(row[j], row[j], squares);
-            j += 1;
-        }
         // SAFETY: 256 words of the scratch, for this call.
         let r = factor(unsafe { block::sum_partials(memory.scratch, squares) }, k, of_k, eps);
         let mut j = 0;
@@ -101,12 +114,12 @@ pub(super) unsafe fn quantise<const HELD: usize>(
         j += 1;
     }
     let sum = warp_sum(sum.wrapping_sub((HELD as u32).wrapping_mul(ORDINARY_ZERO)) as i32);
-    // Shows the row to the block. The sums are not needed before the next one.
-    sync_threads();
     if lane_id() == 0 {
-        // SAFETY: a word of each warp behind those of the maximum, which nobody reads before the next barrier.
+        // SAFETY: a word of each warp behind those of the maximum, which nobody has read since a barrier.
         unsafe { words.add(WARPS + warp_id()).write(sum as u32) };
     }
+    // Shows row and sums to the block.
+    sync_threads();
     scale
 }
 
@@ -120,11 +133,9 @@ pub(super) fn of_k(k: u32) -> u32 {
 #[inline(always)]
 fn factor(squares: f32, k: u32, of_k: u32, eps: f32) -> f32 {
     let mean = quotient(squares, k as f32, f32::from_bits(of_k)) + eps;
-    if is_middling(squares) && is_middling(mean) {
-        recip_sqrt_middling(mean)
-    } else {
-        inv_rms(squares, k, eps)
-    }
+    // Made before it is known whether it counts: a branch would wait for the conditions.
+    let quick = f32::from_bits(opaque_here(recip_sqrt_middling(mean).to_bits()));
+    if is_middling(squares) & is_middling(mean) { quick } else { inv_rms(squares, k, eps) }
 }
 
 /// Largest elements from here on are not for [`quick_scale`].
@@ -141,7 +152,7 @@ fn quick_scale(top: f32) -> f32 {
 ///
 /// # Safety
 ///
-/// There is a barrier between [`quantise`] and this, and none of another call's.
+/// Between [`quantise`] and this there is no barrier of another call's.
 #[inline(always)]
 pub(super) unsafe fn sum(memory: Memory) -> i32 {
     let words = memory.scratch.cast::<u32>().add(THREADS + WARPS);

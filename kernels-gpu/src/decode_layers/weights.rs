@@ -23,8 +23,8 @@ use crate::bit_linear::{ROWS, Tile, row_of_lane};
 /// Most parts of a row: two of eight columns of a product are for each.
 const MAX_PARTS: u32 = 4;
 
-/// The thread that asks.
-pub(super) const ASKS: u32 = 0;
+/// The thread that asks: the first one of a warp that has as few steps as the first warp, which has outputs.
+pub(super) const ASKS: u32 = 128;
 
 /// What a block makes of a linear layer, and the steps of this warp in it.
 #[derive(Clone, Copy)]

@@ -264,70 +264,81 @@ unsafe fn weigh<const H: usize>(
     stride: u32,
     keys: u32,
 ) -> [[f32; 2]; H] {
-    /// Keys of a step, and of a step of the last ones.
-    const STEP: usize = 16;
-    const LAST: usize = 8;
     // Else the distances of a step of keys stay in registers over all layers.
     let stride = opaque_here(stride);
+    // SAFETY: eight of 64 keys: rows past the last one are in the slot too.
+    let load = |t: u32| unsafe { Keys::<H>::load(weights, values, stride, t.min(KEYS - STEP)) };
     let mut acc = [[0.0; 2]; H];
+    // A step is always on its way.
+    let mut next = load(0);
     let mut t = 0;
-    while t + STEP as u32 <= keys {
+    while t + 2 * STEP <= keys {
         rolled();
-        // SAFETY: t + STEP <= 64.
-        acc = unsafe { weigh_step::<H, STEP>(acc, weights, values, stride, t, STEP as u32) };
-        t = opaque(t + STEP as u32);
+        let here = next;
+        next = load(t + STEP);
+        acc = here.take(acc, STEP);
+        let here = next;
+        next = load(t + 2 * STEP);
+        acc = here.take(acc, STEP);
+        t = opaque(t + 2 * STEP);
     }
     while t < keys {
         rolled();
-        // SAFETY: t + LAST <= 64: rows past the keys are in the slot too.
-        acc = unsafe { weigh_step::<H, LAST>(acc, weights, values, stride, t, keys - t) };
-        t = opaque(t + LAST as u32);
+        acc = next.take(acc, keys - t);
+        t = opaque(t + STEP);
+        next = load(t);
     }
     acc
 }
 
-/// Takes the keys `t ..`, `STEP` of them but `there` at most.
-///
-/// # Safety
-///
-/// As for [`weigh`]; `t` is a multiple of 8.
-#[inline(always)]
-unsafe fn weigh_step<const H: usize, const STEP: usize>(
-    mut acc: [[f32; 2]; H],
-    weights: Shared<f32>,
-    values: Shared<u8>,
-    stride: u32,
-    t: u32,
-    there: u32,
-) -> [[f32; 2]; H] {
-    let (p, v) = (weights.add(t * H as u32), values.add(t * stride));
-    // SAFETY: the caller's promise.
-    let (p, v): ([[X4<f32>; H]; STEP], [u32; STEP]) = unsafe {
-        // A quarter of the first is used: weights of four keys and heads.
-        let p = core::array::from_fn(|j| {
-            core::array::from_fn(|h| {
-                let at = (j * H + h) as u32;
-                if at % 4 == 0 { p.add(at).read_x4() } else { [0.0; 4] }
-            })
-        });
-        (p, core::array::from_fn(|j| v.add(j as u32 * stride).cast::<u32>().read()))
-    };
-    let mut j = 0;
-    while j < STEP {
-        let v = [v[j] << 16, v[j] & 0xffff_0000].map(f32::from_bits);
-        let mut h = 0;
-        while h < H {
-            let at = j * H + h;
-            let p = p[at / 4 * 4 / H][at / 4 * 4 % H][at % 4];
-            let next = [0, 1].map(|e: usize| weighted_value(acc[h][e], p, v[e]));
-            if (j as u32) < there {
-                acc[h] = next;
+/// Keys of a step.
+const STEP: u32 = 8;
+
+/// The weights of `H` heads and the values of a step of keys.
+#[derive(Clone, Copy)]
+struct Keys<const H: usize> {
+    weights: [[X4<f32>; 2]; H],
+    values: [u32; STEP as usize],
+}
+
+impl<const H: usize> Keys<H> {
+    /// # Safety
+    ///
+    /// As for [`weigh`], from key `t` on.
+    #[inline(always)]
+    unsafe fn load(weights: Shared<f32>, values: Shared<u8>, stride: u32, t: u32) -> Self {
+        let (p, v) = (weights.add(t * H as u32), values.add(t * stride));
+        // SAFETY: the caller's promise: 8 * H weights beside each other.
+        unsafe {
+            Self {
+                weights: core::array::from_fn(|i| {
+                    [0, 1].map(|j: usize| p.add((8 * i + 4 * j) as u32).read_x4())
+                }),
+                values: core::array::from_fn(|j| v.add(j as u32 * stride).cast::<u32>().read()),
             }
-            h += 1;
         }
-        j += 1;
     }
-    acc
+
+    /// Takes `there` keys at most.
+    #[inline(always)]
+    fn take(self, mut acc: [[f32; 2]; H], there: u32) -> [[f32; 2]; H] {
+        let mut j = 0;
+        while j < STEP as usize {
+            let v = [self.values[j] << 16, self.values[j] & 0xffff_0000].map(f32::from_bits);
+            let mut h = 0;
+            while h < H {
+                let at = j * H + h;
+                let p = self.weights[at / 8][at / 4 % 2][at % 4];
+                let next = [0, 1].map(|e: usize| weighted_value(acc[h][e], p, v[e]));
+                if (j as u32) < there {
+                    acc[h] = next;
+                }
+                h += 1;
+            }
+            j += 1;
+        }
+        acc
+    }
 }
 
 const _: () = assert!(APART * 4 == LANES && APART * WARPS == KEYS && KEYS == 2 * LANES);

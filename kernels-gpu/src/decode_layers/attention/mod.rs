@@ -125,6 +125,8 @@ pub(super) struct Attention<'a> {
     /// Heads of a unit: [`WIDE`] or [`NARROW`].
     width: u32,
     heads: Heads,
+    /// Whether the new key is in one of the key blocks: not 0.
+    has_new: u32,
     first: u32,
     step: u32,
     /// Units of the same heads, and all units of this block in a layer.
@@ -166,8 +168,13 @@ impl<'a> Attention<'a> {
             if blocks < groups { (block, 0) } else { (block % groups, block / groups) };
         let run = if first < step { key_blocks.saturating_sub(first).div_ceil(step) } else { 0 };
         let count = run * groups.saturating_sub(group).div_ceil(blocks);
-        let heads = Self::heads(args, width, group);
-        let attention = Self { args, pos, epoch, width, heads, first, step, run, count };
+        let Heads { kv_head, first: first_head } = Self::heads(args, width, group);
+        // Not known how they are made: divisions would be made again in each layer.
+        let heads = Heads { kv_head: opaque_here(kv_head), first: opaque_here(first_head) };
+        let last = pos / KEYS;
+        let has_new = pos < args.capacity && last >= first && (last - first).is_multiple_of(step);
+        let has_new = opaque_here(u32::from(has_new));
+        let attention = Self { args, pos, epoch, width, heads, has_new, first, step, run, count };
         // SAFETY: the slots are empty.
         unsafe { attention.fill(memory, 0, caches(args, 0)) };
         attention
@@ -257,7 +264,7 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// This block's share of the attention of `layer`.
+    /// This block's share of the attention of `layer`, whose caches are `caches`.
     ///
     /// *Convergence*: every thread of the block calls it.
     ///
@@ -265,9 +272,13 @@ impl<'a> Attention<'a> {
     ///
     /// The launch contract; layers come in order.
     #[inline(always)]
-    pub(super) unsafe fn layer(&self, x: &Exchange, layer: u32, memory: Memory) {
-        // SAFETY: a layer of the launch.
-        let caches = unsafe { caches(self.args, layer) };
+    pub(super) unsafe fn layer(
+        &self,
+        x: &Exchange,
+        layer: u32,
+        memory: Memory,
+        caches: [*mut u8; 2],
+    ) {
         let mut heads = self.heads;
         let (mut done, end) = (layer * self.count, (layer + 1) * self.count);
         let mut group = block_idx_x();

@@ -6,11 +6,11 @@ use contract::num::f32_to_bf16;
 use contract::rope::rotate;
 
 use super::super::exchange::Exchange;
-use super::{Attention, Heads, KEYS, Memory, Unit, own_thread};
+use super::{Attention, Heads, Memory, Unit, own_thread};
 use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_if, st, st_u16};
-use crate::arch::warp::ballot;
+use crate::arch::warp::any;
 
 /// Threads that have a pair of a head each.
 const OF_HEAD: u32 = MAX_HEAD_DIM as u32 / 2;
@@ -45,9 +45,7 @@ impl Attention<'_> {
         // SAFETY: an element of the tables.
         let [cos, sin] = [self.args.cos, self.args.sin]
             .map(|table| unsafe { ld_if(turns, table.as_ptr().cast_const().wrapping_add(at)) });
-        // Whether the last one of the key blocks is this block's.
-        let last = pos / KEYS;
-        let has_new = inside && last >= self.first && (last - self.first) % self.step == 0;
+        let has_new = self.has_new != 0;
         let of_query = own < self.width && heads.first + own < group && pair < half;
         let (is_key, of_new) = (own == 0, has_new && own < 2 && pair < half);
         let q = x.at(layer, (heads.kv_head * group + heads.first + own) * shape.head_dim + pair);
@@ -70,7 +68,7 @@ impl Attention<'_> {
                 missing |= words[j] == EMPTY;
                 j += 1;
             }
-            if ballot(missing) == 0 {
+            if !any(missing) {
                 break;
             }
         }
