@@ -191,6 +191,51 @@ pub struct Variant {
     pub ps_per_k: u64,
     /// Terms, at most, where a tile is a whole matrix; 0: tiles of any matrix.
     pub most_k: u32,
+    /// What a launch takes of the shared memory that the rules allow.
+    pub memory: Memory,
+}
+
+/// What a launch takes of its kernel's shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// All of it.
+    All,
+    /// A ring of slices of 64 terms by 64 rows and columns of 16 bits: no more than there are.
+    Slices,
+    /// Rings of slices of f32, one for each of `ways` chunks, in a tile of `side`: see [`ring_words`].
+    Rings {
+        /// Rows and columns.
+        side: u32,
+        /// Chunks.
+        ways: u32,
+    },
+    /// Rings of a warp each for the rows that there are: see [`thin_words`].
+    Thin {
+        /// Places of a ring.
+        stages: u32,
+    },
+    /// Factors, or results, of a block's matrices: see [`Whole`].
+    Whole {
+        /// Words from one line to the next.
+        pitch: u32,
+    },
+}
+
+impl Memory {
+    /// Bytes of a launch of a kernel with these rules.
+    const fn bytes(self, spec: &LaunchSpec, args: &Args) -> u32 {
+        match self {
+            Self::All => spec.smem_bytes,
+            Self::Slices => {
+                let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
+                let bytes = if slices > 1 { slices } else { 1 } * slice + 1024;
+                if bytes < spec.smem_bytes { bytes } else { spec.smem_bytes }
+            }
+            Self::Rings { side, ways } => ring_bytes_of(args, side, ways),
+            Self::Thin { stages } => thin_bytes(args.m, stages),
+            Self::Whole { pitch } => Whole::of(args, pitch).bytes(args, pitch),
+        }
+    }
 }
 
 impl Variant {
@@ -237,7 +282,7 @@ impl Variant {
     /// sums, clusters share these out. `clusters`: whether the PTX level is `sm_90a`.
     pub fn args(&self, args: &Args, sms: u32, clusters: bool) -> Args {
         let mut args = self.turned(args);
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let blocks = self.blocks(&args);
         args.split = 0;
         while self.part > 0
             && clusters
@@ -273,7 +318,7 @@ impl Variant {
     pub fn cost(&self, args: &Args, sms: u32, clusters: bool) -> u64 {
         let args = &self.args(args, sms, clusters);
         let Tiling { rows, columns, tiles } = self.tiling;
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let blocks = self.blocks(args);
         // A part's sums are then read by another block.
         let blocks = blocks << args.split;
         let more = self.overhead_k + if args.split > 0 { 64 } else { 0 };
@@ -290,9 +335,17 @@ impl Variant {
         LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
+    /// Blocks that share out no sums among them.
+    const fn blocks(&self, args: &Args) -> u64 {
+        match self.memory {
+            Memory::Whole { pitch } => args.batch.div_ceil(Whole::of(args, pitch).group) as u64,
+            _ => self.tiling.blocks(args.m, args.n, args.batch),
+        }
+    }
+
     /// Blocks of a launch on a GPU of `sms` multiprocessors; `args` as [`Variant::args`] has them.
     pub fn grid(&self, args: &Args, sms: u32) -> u64 {
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch) << args.split;
+        let blocks = self.blocks(args) << args.split;
         match self.resident {
             0 => blocks,
             resident => blocks.min(u64::from(resident * sms.max(1))),
@@ -332,18 +385,29 @@ pub const THIN_128: Tiling = Tiling { rows: THIN_ROWS, columns: 128, tiles: 1 };
 
 /// Most rows of a product of few rows.
 pub const THIN_ROWS: u32 = 16;
-/// Terms that a warp of such a product asks for at a time, and how often it is ahead, and one.
+/// Terms that a warp of such a product asks for at a time.
 pub const THIN_STAGE: u32 = 32;
-/// See [`THIN_STAGE`].
-pub const THIN_STAGES: u32 = 4;
-/// Words of shared memory of such a warp.
+/// Rows that a warp of such a product takes for `m` of them: 1, 4 or all.
+pub const fn thin_rows(m: u32) -> u32 {
+    match m {
+        0 | 1 => 1,
+        2..=4 => 4,
+        _ => THIN_ROWS,
+    }
+}
+/// Words of a stage of such a warp, of so many rows: its part of 32 columns, and that of the rows, of which a single one's
+/// terms are neighbours.
 pub const fn thin_words(rows: u32) -> u32 {
-    THIN_STAGES * THIN_STAGE * (33 + rows + 4)
+    THIN_STAGE * (33 + if rows == 1 { 1 } else { rows + 4 })
+}
+/// Shared memory of a block of four such warps.
+const fn thin_bytes(m: u32, stages: u32) -> u32 {
+    4 * stages * thin_words(thin_rows(m)) * 4
 }
 
 /// A kernel of products of few rows.
-const fn thin(symbol: &'static str) -> LaunchSpec {
-    LaunchSpec::new(symbol, 128).with_smem(4 * thin_words(THIN_ROWS) * 4).with_min_sm(80)
+const fn thin(symbol: &'static str, stages: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, 128).with_smem(thin_bytes(THIN_ROWS, stages)).with_min_sm(80)
 }
 
 /// Words from one k to the next of a tile in shared memory.
@@ -397,20 +461,64 @@ const fn int8(symbol: &'static str, threads: u32, smem: u32) -> LaunchSpec {
 
 /// Terms, at most, of a product whose factors are in shared memory whole.
 pub const WHOLE_DEPTH: u32 = 64;
-/// Terms of a slice of f32 of such a product.
-pub const WHOLE_SLICE: u32 = 16;
+/// The same of f32 with sides up to 32.
+pub const WHOLE_DEPTH_32: u32 = 32;
 /// Shared memory of such a factor: as it lies in memory, from 16 bytes on that it may start in.
 pub const fn whole_bytes(side: u32) -> u32 {
     side * WHOLE_DEPTH * 2 + 32
 }
-/// Shared memory of products of f32 with so many rows in all: slices of both factors, or the sums. 16 more tell it apart.
-const fn whole_f32_bytes(rows: u32, k: u32) -> u32 {
-    let slices = k.div_ceil(WHOLE_SLICE) * 2 * WHOLE_SLICE * rows * 4;
-    16 + if slices > 16384 { slices } else { 16384 }
+/// Words from one line of f32 to the next there.
+pub const fn whole_pitch(side: u32) -> u32 {
+    side + 4
 }
 /// A kernel of such products: with the factors, or the sums of its warps, in shared memory.
 const fn whole(symbol: &'static str, smem: u32, resident: u32) -> LaunchSpec {
     LaunchSpec::new(symbol, 128).with_smem(smem).with_min_blocks(resident).only_on(90)
+}
+/// Words of shared memory, at most, of the factors of more than one matrix of its block.
+const WHOLE_WORDS: u32 = 9216;
+
+/// How a block of products of f32 whose factors are in shared memory whole makes some matrices: a thread has 8 by 4 outputs
+/// of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    /// Matrices of a block.
+    pub group: u32,
+    /// Threads above each other, and beside each other, in a matrix: even numbers.
+    pub tall: u32,
+    /// See [`Self::tall`].
+    pub wide: u32,
+    /// Words of `A`.
+    pub a: u32,
+    /// Words of `B`.
+    pub b: u32,
+}
+
+impl Whole {
+    /// Of this product, with `pitch` words from one line to the next.
+    #[inline(always)]
+    pub const fn of(args: &Args, pitch: u32) -> Self {
+        let (tall, wide) = ((args.m + 15) / 16 * 2, (args.n + 7) / 8 * 2);
+        let a = Self::words(args.a.transposed == 0, args.m, args.k, pitch);
+        let b = Self::words(args.b.transposed != 0, args.n, args.k, pitch);
+        let (threads, words) = (128 / (tall * wide), WHOLE_WORDS / (a + b + 1));
+        let group = if threads < words { threads } else { words };
+        Self { group: if group > 1 { group } else { 1 }, tall, wide, a, b }
+    }
+
+    /// Words of a factor: a line for each row (column of `B`) or, not `along`, for each term, in fours.
+    #[inline(always)]
+    pub const fn words(along: bool, sides: u32, k: u32, pitch: u32) -> u32 {
+        (if along { sides } else { (k + 3) / 4 * 4 }) * pitch
+    }
+
+    /// Bytes of shared memory of a block: a barrier, and factors, behind which threads read more rows than there are, or
+    /// results.
+    pub const fn bytes(&self, args: &Args, pitch: u32) -> u32 {
+        let (factors, results) = (self.a + self.b, args.m * args.n);
+        let (factors, results) = (self.group * factors + 16 * pitch, self.group * results + 4);
+        16 + if factors > results { factors } else { results } * 4
+    }
 }
 /// A kernel of warps that make a tile each.
 const fn direct(symbol: &'static str) -> LaunchSpec {
@@ -424,29 +532,16 @@ const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, resident: u32)
     spec.with_smem(stages * (tiling.rows + tiling.columns) * 128 + 1024).only_on(90)
 }
 
-/// Shared memory of a launch: of a ring of slices no more than there are.
-const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
-    if spec.smem_bytes == ring_bytes(64, 1) {
-        return ring_bytes_of(args, 64, 1);
-    }
-    if spec.smem_bytes == ring_bytes(32, 2) {
-        return ring_bytes_of(args, 32, 2);
-    }
-    if spec.smem_bytes == whole_f32_bytes(128, WHOLE_DEPTH) {
-        return whole_f32_bytes(128, args.k);
-    }
-    let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
-    let ring = spec.smem_bytes == 4 * slice + 1024 && spec.block[0] == 128;
-    if ring && slices < 4 {
-        return if slices > 1 { slices } else { 1 } * slice + 1024;
-    }
-    spec.smem_bytes
+/// The one that a kernel has, if it has one.
+const fn memory(memory: &[Memory]) -> Memory {
+    if memory.is_empty() { Memory::All } else { memory[0] }
 }
 
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
        $units:expr, $c_unit:literal, $resident:literal, $part:literal,
-       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal] $(, $most_k:ident)?;)*) => {
+       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal]
+       $(, $most_k:ident)? $(=> $memory:expr)?;)*) => {
         $(
             $(#[$doc])*
             pub enum $name {}
@@ -456,7 +551,7 @@ macro_rules! variants {
                 const SPEC: LaunchSpec = $spec;
 
                 fn smem_bytes(args: &Args) -> u32 {
-                    smem_bytes(&Self::SPEC, args)
+                    memory(&[$($memory)?]).bytes(&Self::SPEC, args)
                 }
 
                 fn cluster(args: &Args) -> u32 {
@@ -479,6 +574,7 @@ macro_rules! variants {
             fs_per_term: $fs_per_term,
             ps_per_k: $ps_per_k,
             most_k: 0 $(+ $most_k)?,
+            memory: memory(&[$($memory)?]),
         }),*];
 
         /// Calls a macro with the name of every kernel, in the order of [`VARIANTS`].
@@ -523,16 +619,16 @@ variants! {
         SIDE_64, F32, false, [16, 16], 0, 0, 0, [16, 6530, 78000];
     /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
     BmmF32Ring64: ring("bmm_f32_ring64", 128, 64, 1).with_min_blocks(3), SIDE_64, F32,
-        false, [1, 1], 0, 0, 1024, [16, 9000, 41000];
-    /// f32 of any alignment, exact: sides up to 32, a matrix a warp.
-    BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(128, WHOLE_DEPTH), 4), SIDE_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH;
-    /// f32 of any alignment, exact: sides up to 64, a matrix a block.
-    BmmF32Whole64: whole("bmm_f32_whole64", whole_f32_bytes(64, WHOLE_DEPTH), 4), SIDE_64, F32,
-        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH;
+        false, [1, 1], 0, 0, 1024, [16, 9000, 41000] => Memory::Rings { side: 64, ways: 1 };
+    /// f32 of any alignment, exact: sides and terms up to 32, as many matrices a block as it has threads for.
+    BmmF32Whole32: whole("bmm_f32_whole32", 40000, 5), SIDE_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH_32 => Memory::Whole { pitch: whole_pitch(32) };
+    /// The same, up to 64.
+    BmmF32Whole64: whole("bmm_f32_whole64", 42000, 5), SIDE_64, F32,
+        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH => Memory::Whole { pitch: whole_pitch(64) };
     /// The same for few tiles and long sums: two chunks a block.
     BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
-        false, [1, 1], 0, 0, 2048, [16, 8900, 27000];
+        false, [1, 1], 0, 0, 2048, [16, 8900, 27000] => Memory::Rings { side: 32, ways: 2 };
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
         false, [16, 16], 0, 0, 0, [16, 8160, 76000];
@@ -540,11 +636,11 @@ variants! {
     BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
         false, [16, 16], 0, 0, 0, [16, 15700, 60000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
-    BmmF32ThinLong: thin("bmm_f32_thin_long"), THIN_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 10500, 5500];
+    BmmF32ThinLong: thin("bmm_f32_thin_long", 4), THIN_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 10500, 5500] => Memory::Thin { stages: 4 };
     /// f32 of any alignment, exact: few rows or columns.
-    BmmF32Thin: thin("bmm_f32_thin"), THIN_128, F32,
-        false, [1, 1], 0, 0, 0, [16, 11000, 19000];
+    BmmF32Thin: thin("bmm_f32_thin", 3), THIN_128, F32,
+        false, [1, 1], 0, 0, 0, [16, 11000, 19000] => Memory::Thin { stages: 3 };
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
         true, [1, 1], 0, 0, 0, [16, 7140, 150000];
@@ -577,7 +673,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [200, 1700, 16000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 4, 4), SIDE_64, BF16,
-        true, [16, 16], 0, 0, 512, [120, 1100, 5000];
+        true, [16, 16], 0, 0, 512, [120, 1100, 5000] => Memory::Slices;
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
         true, [16, 16], 16, 2, 0, [170, 488, 8000];
@@ -589,7 +685,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [200, 1700, 16000];
     /// f16 by wgmma: small.
     BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 4, 4), SIDE_64, F16,
-        true, [16, 16], 0, 0, 512, [120, 1100, 5000];
+        true, [16, 16], 0, 0, 512, [120, 1100, 5000] => Memory::Slices;
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
         true, [16, 16], 16, 2, 0, [170, 488, 8000];
