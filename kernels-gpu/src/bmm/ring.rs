@@ -173,41 +173,31 @@ unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usiz
     terms: u32,
 ) {
     let next = SIDE / RM as u32;
-    macro_rules! take {
-        ($k:expr) => {{
-            // SAFETY: the caller's promise.
-            let (left, [right]) = unsafe {
-                (four::<A, SIDE, RM>(a, row, next, $k), four::<B, SIDE, 1>(b, column, 0, $k))
-            };
-            let mut term = 0;
-            while term < 4 {
-                let mut r = 0;
-                while r < RM {
-                    let mut i = 0;
-                    while i < 4 {
-                        let mut j = 0;
-                        while j < 4 {
-                            let sum = &mut sums[r][i][0][j];
-                            *sum = fma(left[r][term][i], right[term][j], *sum);
-                            j += 1;
-                        }
-                        i += 1;
-                    }
-                    r += 1;
-                }
-                term += 1;
-            }
-        }};
-    }
     // Opaque, because LLVM would write out the loop.
     let mut k = opaque(0);
-    while k + 8 <= terms {
-        take!(k);
-        take!(k + 4);
-        k = opaque(k + 8);
-    }
-    if k < terms {
-        take!(k);
+    while k < terms {
+        // SAFETY: the caller's promise.
+        let (left, [right]) =
+            unsafe { (four::<A, SIDE, RM>(a, row, next, k), four::<B, SIDE, 1>(b, column, 0, k)) };
+        let mut term = 0;
+        while term < 4 {
+            let mut r = 0;
+            while r < RM {
+                let mut i = 0;
+                while i < 4 {
+                    let mut j = 0;
+                    while j < 4 {
+                        let sum = &mut sums[r][i][0][j];
+                        *sum = fma(left[r][term][i], right[term][j], *sum);
+                        j += 1;
+                    }
+                    i += 1;
+                }
+                r += 1;
+            }
+            term += 1;
+        }
+        k += 4;
     }
 }
 

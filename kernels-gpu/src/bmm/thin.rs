@@ -1,6 +1,6 @@
 //! Products with few rows, exact: a lane makes a column. The chunks of k, whose sums are added afterwards, are what
 //! warps share out among them; each brings its part of both factors to shared memory, by copies of one element, so that
-//! any alignment and either layout is the same.
+//! any alignment and either layout is the same, or of four where neighbours are columns and pieces aligned.
 
 use contract::bmm::{Args, K_CHUNK, Matrix, THIN_ROWS, THIN_STAGE, finish, thin_words};
 use contract::num::fma;
@@ -109,7 +109,7 @@ impl Factor {
 }
 
 /// Makes the columns of this block: 32, of which each of the `WAYS` = 4 warps makes every fourth chunk, or (`WAYS` = 1) 32 of
-/// each warp. `T`: rows, or more.
+/// each warp. `T` and `COUNT`: rows, or more; `BEHIND`: places of a ring but two.
 ///
 /// # Safety
 ///
@@ -119,7 +119,7 @@ impl Factor {
 unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIND: u32>(
     args: &Args,
 ) {
-    let stages_len = BEHIND + 2;
+    let places = BEHIND + 2;
     let (warp, lane) = (warp_id(), lane_id());
     let (way, part) = if WAYS == 1 { (0, warp) } else { (warp, 0) };
     let width = LANES * WARPS / WAYS;
@@ -134,8 +134,8 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
     let pitch = if T == 1 { 1 } else { T as u32 + 4 };
     let wide_pitch = if b.along { WIDE } else { LANES };
     let stage_words = thin_words(COUNT);
-    let ring = dynamic_shared_mem::<f32>().add(warp * stages_len * stage_words);
-    let place = |stage: u32| ring.add(stage % stages_len * stage_words);
+    let ring = dynamic_shared_mem::<f32>().add(warp * places * stage_words);
+    let place = |stage: u32| ring.add(stage % places * stage_words);
     let chunks = args.k.div_ceil(K_CHUNK as u32);
     dependency_wait();
 
@@ -161,7 +161,7 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
                 commit_group();
             };
             let mut stage = opaque(0);
-            while stage < stages_len - 1 {
+            while stage < places - 1 {
                 ask(stage);
                 stage = opaque(stage + 1);
             }
@@ -169,7 +169,7 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
             while stage < stages {
                 wait_group::<BEHIND>();
                 sync_warp();
-                ask(stage + stages_len - 1);
+                ask(stage + places - 1);
                 let wide = place(stage).add(lane);
                 let thin = place(stage).add(STAGE * WIDE);
                 // Opaque, because 32 multiples of it would else be in registers all the time.
@@ -178,7 +178,11 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
                 if terms >= STAGE {
                     let mut i = 0;
                     while i < STAGE {
-                        steps::<T>(&mut sums, (wide.add(i * wide_pitch), wide_pitch), thin.add(i * pitch));
+                        steps::<T>(
+                            &mut sums,
+                            (wide.add(i * wide_pitch), wide_pitch),
+                            thin.add(i * pitch),
+                        );
                         i += 4;
                     }
                 } else {
@@ -191,6 +195,7 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
                 stage = opaque(stage + 1);
             }
             wait_group::<0>();
+            sync_warp();
         }
         if WAYS == 1 {
             totals =
@@ -198,7 +203,6 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
         } else {
             // SAFETY: the rings are free; each warp writes to its own, and the first reads all, between barriers.
             unsafe {
-                sync_warp();
                 let mut t = 0;
                 while t < T {
                     ring.add(t as u32 * LANES + lane).write(sums[t]);
@@ -207,7 +211,8 @@ unsafe fn columns<const T: usize, const COUNT: u32, const WAYS: u32, const BEHIN
                 sync_threads();
                 let mut other = 0;
                 while other < WAYS && warp == 0 {
-                    let chunk = dynamic_shared_mem::<f32>().add(other * stages_len * stage_words + lane);
+                    let chunk =
+                        dynamic_shared_mem::<f32>().add(other * places * stage_words + lane);
                     if round + other < chunks {
                         let mut t = 0;
                         while t < T {

@@ -3,7 +3,7 @@
 //!
 //! A factor stands in shared memory in the lines that it has in memory, `PITCH` words from one to the next, so that
 //! neighbouring lines have a piece in different banks. Where lines start anywhere and are one piece of memory, that comes
-//! in a bulk copy, and is spread to lines by way of registers.
+//! in a bulk copy, and stands as it is.
 
 use contract::bmm::{Args, Matrix, Whole};
 use contract::num::fma;
@@ -22,11 +22,9 @@ use crate::arch::warp::{LANES, lane_id, warp_id};
 /// Threads and warps of a block.
 const THREADS: u32 = 128;
 const WARPS: u32 = THREADS / LANES;
-/// Lines of a warp that are spread at a time.
-const SPREAD: u32 = 8;
 
 /// A factor of the matrices of a block.
-struct Factor<const PITCH: u32> {
+struct Factor<const PITCH: u32, const SLICES: u32> {
     /// Its first element in memory.
     p: *const f32,
     stride: u64,
@@ -39,15 +37,13 @@ struct Factor<const PITCH: u32> {
     k: u32,
     copies: u32,
     to: Shared<f32>,
-    /// What is multiplied where no term is: -0 of `A` and 0 of `B` change no sum.
-    pad: f32,
 }
 
-impl<const PITCH: u32> Factor<PITCH> {
+impl<const PITCH: u32, const SLICES: u32> Factor<PITCH, SLICES> {
     /// Rows, columns or terms, at most.
     const SIDE: u32 = PITCH - 4;
     /// Terms of a slice.
-    const SLICE: u32 = Self::SIDE / 2;
+    const SLICE: u32 = Self::SIDE / SLICES;
 
     #[inline(always)]
     fn new(
@@ -55,13 +51,13 @@ impl<const PITCH: u32> Factor<PITCH> {
         along: bool,
         (sides, k): (u32, u32),
         (first, here): (u32, u32),
-        (to, pad): (Shared<f32>, f32),
+        to: Shared<f32>,
     ) -> Self {
         let p = matrix.addr.cast::<f32>().as_ptr().cast_const();
         let p = p.wrapping_add((u64::from(first) * matrix.stride) as usize);
         let copies = if matrix.stride == 0 { 1 } else { here };
         let (stride, ld, pieces) = (matrix.stride, matrix.ld, matrix.unit >= 16);
-        Self { p, stride, ld, along, pieces, sides, k, copies, to, pad }
+        Self { p, stride, ld, along, pieces, sides, k, copies, to }
     }
 
     /// Lines in memory of a matrix, and their length.
@@ -73,7 +69,24 @@ impl<const PITCH: u32> Factor<PITCH> {
     /// Words from a matrix of the block to the next in shared memory.
     #[inline(always)]
     fn words(&self) -> u32 {
-        if self.stride == 0 { 0 } else { Whole::words(self.along, self.sides, self.k, PITCH) }
+        match (self.stride, self.flat()) {
+            (0, _) => 0,
+            (_, true) => self.sides * self.k,
+            _ => Whole::words(self.along, self.sides, self.k, PITCH),
+        }
+    }
+
+    /// Words from one line to the next there.
+    #[inline(always)]
+    fn pitch(&self) -> u32 {
+        if self.flat() { self.shape().1 } else { PITCH }
+    }
+
+    /// Where the first element of a matrix stands there.
+    #[inline(always)]
+    fn first(&self, matrix: u32) -> Shared<f32> {
+        let over = if self.flat() { self.span().1 } else { 0 };
+        self.to.add(over + matrix * self.words())
     }
 
     /// Whether it is one piece of memory without an alignment.
@@ -81,7 +94,10 @@ impl<const PITCH: u32> Factor<PITCH> {
     fn flat(&self) -> bool {
         let (lines, len) = self.shape();
         let dense = lines <= 1 || self.ld == u64::from(len);
-        !self.pieces && dense && (self.copies == 1 || self.stride == u64::from(lines * len))
+        self.k > 0
+            && !self.pieces
+            && dense
+            && (self.copies == 1 || self.stride == u64::from(lines * len))
     }
 
     /// The last 16 bytes that start at or before it, words of them that are before it, words from there to the end, and
@@ -155,85 +171,10 @@ impl<const PITCH: u32> Factor<PITCH> {
             let mut i = line;
             while i < lines {
                 // SAFETY: elements of the matrix; four are when the first is, because lines are whole pieces.
-                unsafe {
-                    if self.pieces { copy_x16(to, p, true) } else { copy_x4(to, p, true) }
-                }
+                unsafe { if self.pieces { copy_x16(to, p, true) } else { copy_x4(to, p, true) } }
                 (p, to, i) = (p.wrapping_byte_add(next), to.add(step * PITCH), i + step);
             }
             j += 1;
-        }
-    }
-
-    /// Writes what is multiplied behind the last term, to a whole four.
-    ///
-    /// # Safety
-    ///
-    /// Nobody accesses these words.
-    #[inline(always)]
-    unsafe fn pad(&self, t: u32) {
-        let mut j = 0;
-        while j < self.copies {
-            let mut k = self.k;
-            while k % 4 > 0 {
-                let at = if self.along { t * PITCH + k } else { k * PITCH + t };
-                if t < self.sides {
-                    // SAFETY: a word of the factor's; the caller's promise.
-                    unsafe { self.to.add(j * self.words() + at).write(self.pad) };
-                }
-                k += 1;
-            }
-            j += 1;
-        }
-    }
-
-    /// Spreads a flat one to lines, the last ones first: no line goes to where one is that has not gone yet.
-    ///
-    /// *Convergence*: all threads of the block call it.
-    ///
-    /// # Safety
-    ///
-    /// All of it is there, and nobody else accesses it.
-    #[inline(always)]
-    unsafe fn spread(&self) {
-        let ((lines, len), (_, over, _, _)) = (self.shape(), self.span());
-        let (warp, lane) = (warp_id(), lane_id());
-        // Lines of which this lane has one element, and two.
-        let ends = [0, LANES].map(|x| if lane + x < len { lines } else { 0 });
-        let mut j = opaque(self.copies);
-        while j > 0 {
-            j = opaque(j - 1);
-            let from = self.to.add(over + lane + j * lines * len);
-            let to = self.to.add(lane + j * self.words());
-            let mut base = lines.next_multiple_of(SPREAD * WARPS) + warp;
-            while base >= SPREAD * WARPS {
-                base = opaque(base - SPREAD * WARPS);
-                let mut values = [[0.0f32; 2]; SPREAD as usize];
-                // SAFETY: the caller's promise; a barrier is between reads and writes of the same words.
-                unsafe {
-                    let (mut i, mut line, mut from) = (0, base, from.add(base * len));
-                    while i < SPREAD as usize {
-                        if line < ends[0] {
-                            values[i][0] = from.read();
-                        }
-                        if Self::SIDE > LANES && line < ends[1] {
-                            values[i][1] = from.add(LANES).read();
-                        }
-                        (i, line, from) = (i + 1, line + WARPS, from.add(WARPS * len));
-                    }
-                    sync_threads();
-                    let (mut i, mut line, to) = (0, base, to.add(base * PITCH));
-                    while i < SPREAD as usize {
-                        let to = to.add(i as u32 * WARPS * PITCH);
-                        if line < ends[0] {
-                            to.write(values[i][0]);
-                        }
-                        if Self::SIDE > LANES && line < ends[1] {
-                            to.add(LANES).write(values[i][1]);
-                        }
-                        (i, line) = (i + 1, line + WARPS);
-                    }
-                }
-            }
         }
     }
 }
@@ -307,6 +248,45 @@ unsafe fn fours<const A: bool, const B: bool, const PITCH: u32, const N: u32>(
     }
 }
 
+/// Takes `N` terms, one by one, of factors with any words from one line to the next.
+///
+/// # Safety
+///
+/// As for [`four`].
+#[inline(always)]
+unsafe fn ones<const A: bool, const B: bool, const N: u32>(
+    sums: &mut [[f32; 4]; 8],
+    (a, a_pitch): (Shared<f32>, u32),
+    (b, b_pitch, column_next): (Shared<f32>, u32, u32),
+) {
+    let mut term = 0;
+    while term < N {
+        // SAFETY: the caller's promise.
+        let (left, right): ([f32; 8], [f32; 4]) = unsafe {
+            (
+                core::array::from_fn(|i| {
+                    let i = i as u32;
+                    a.add(if A { 2 * i * a_pitch + term } else { term * a_pitch + i }).read()
+                }),
+                core::array::from_fn(|j| {
+                    let j = j as u32 * column_next;
+                    b.add(if B { j * b_pitch + term } else { term * b_pitch + j }).read()
+                }),
+            )
+        };
+        let mut r = 0;
+        while r < 8 {
+            let mut c = 0;
+            while c < 4 {
+                sums[r][c] = fma(left[r], right[c], sums[r][c]);
+                c += 1;
+            }
+            r += 1;
+        }
+        term += 1;
+    }
+}
+
 /// Makes matrices with sides of at most `PITCH - 4`.
 ///
 /// # Safety
@@ -314,7 +294,7 @@ unsafe fn fours<const A: bool, const B: bool, const PITCH: u32, const N: u32>(
 /// The launch obeys the kernel's `SPEC` with the blocks of its tiling; `args` says the truth, and is what
 /// [`contract::bmm::Variant::takes`] allows; `C` overlaps neither `A` nor `B`.
 #[inline(always)]
-pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
+pub(super) unsafe fn whole<const PITCH: u32, const SLICES: u32>(args: &Args) {
     launch_dependents();
     let plan = Whole::of(args, PITCH);
     let (t, k) = (thread_idx_x(), args.k);
@@ -324,8 +304,8 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
     let smem = dynamic_shared_mem::<f32>();
     let (barrier, smem) = (smem.cast::<u64>(), smem.add(4));
     let to = (smem, smem.add(plan.group * plan.a));
-    let a = Factor::<PITCH>::new(&args.a, along.0, (args.m, k), (first, here), (to.0, -0.0));
-    let b = Factor::<PITCH>::new(&args.b, along.1, (args.n, k), (first, here), (to.1, 0.0));
+    let a = Factor::<PITCH, SLICES>::new(&args.a, along.0, (args.m, k), (first, here), to.0);
+    let b = Factor::<PITCH, SLICES>::new(&args.b, along.1, (args.n, k), (first, here), to.1);
     let flat = (a.flat(), b.flat());
     dependency_wait();
     // SAFETY: the caller's promise; what is asked for is read after it was waited for, and behind a barrier.
@@ -333,7 +313,9 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
         if (flat.0 || flat.1) && t == 0 {
             init(barrier, 1);
             show_new();
-            let bytes = |flat: bool, factor: &Factor<PITCH>| if flat { factor.span().3 * 4 } else { 0 };
+            let bytes = |flat: bool, factor: &Factor<PITCH, SLICES>| {
+                if flat { factor.span().3 * 4 } else { 0 }
+            };
             arrive_expecting(barrier, bytes(flat.0, &a) + bytes(flat.1, &b));
             if flat.0 {
                 a.ask_flat(barrier);
@@ -343,8 +325,8 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
             }
         }
         let mut slice = opaque(0);
-        while slice < 2 {
-            let from = slice * Factor::<PITCH>::SLICE;
+        while slice < SLICES {
+            let from = slice * Factor::<PITCH, SLICES>::SLICE;
             if !flat.0 && from < k {
                 a.ask(from, t);
             }
@@ -355,6 +337,9 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
             slice = opaque(slice + 1);
         }
     }
+    // Whether terms are taken four at a time; else neighbouring lanes have neighbouring columns, for the sake of the banks.
+    let by_four = a.pieces && b.pieces;
+    let apart = !by_four && PITCH > 36;
     // Which matrix a thread has, its first row and column of it, and from each to the next.
     let who = |t: u32| {
         let items = plan.tall * plan.wide;
@@ -365,14 +350,13 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
         // Lanes that differ in bit 0 read the same of A, in bit 1 the same of B: see `exact`.
         let (y, column) = (t / 2 % 2, 2 * beside + t % 2);
         let rows = if along.0 { (16 * down + y, 2) } else { (16 * down + 8 * y, 1) };
-        let columns = if along.1 { (column, plan.wide) } else { (4 * column, 1) };
+        let columns = if along.1 || apart { (column, plan.wide) } else { (4 * column, 1) };
         (mine, rows, columns)
     };
     let (mine, (row0, _), (column0, _)) = who(t);
     let slot = if mine < here { mine } else { 0 };
-    let place = |factor: &Factor<PITCH>, side: u32| {
-        let side = if factor.along { side * PITCH } else { side };
-        factor.to.add(slot * factor.words() + side)
+    let place = |factor: &Factor<PITCH, SLICES>, side: u32| {
+        factor.first(slot).add(if factor.along { side * factor.pitch() } else { side })
     };
     let (mut left, mut right) = (place(&a, row0), place(&b, column0));
     let mut sums = [[0.0f32; 4]; 8];
@@ -387,26 +371,19 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
             }
             sync_threads();
             wait(barrier, 0);
-            if flat.0 {
-                a.spread();
-            }
-            if flat.1 {
-                b.spread();
-            }
-            // After the last one that was spread was read.
-            sync_threads();
-        }
-        if k % 4 > 0 {
-            a.pad(t);
-            b.pad(t);
         }
         let mut slice = opaque(0);
-        let (mut from, end_k) = (opaque(0), k.next_multiple_of(4));
-        while slice < 2 {
-            if slice == 0 { wait_group::<1>() } else { wait_group::<0>() }
+        let (mut from, end_k) = (opaque(0), if by_four { k / 4 * 4 } else { 0 });
+        while slice < SLICES {
+            match SLICES - 1 - slice {
+                0 => wait_group::<0>(),
+                1 => wait_group::<1>(),
+                2 => wait_group::<2>(),
+                _ => wait_group::<3>(),
+            }
             sync_threads();
             slice = opaque(slice + 1);
-            let to = end_k.min(slice * Factor::<PITCH>::SLICE);
+            let to = end_k.min(slice * Factor::<PITCH, SLICES>::SLICE);
             macro_rules! take {
                 ($a:literal, $b:literal) => {{
                     let forward = |along: bool, k: u32| if along { k } else { k * PITCH };
@@ -429,6 +406,33 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
                 (true, true) => take!(true, true),
             }
         }
+        let (a_pitch, b_pitch) = (a.pitch(), b.pitch());
+        let column_next = if along.1 || apart { plan.wide } else { 1 };
+        macro_rules! take_ones {
+            ($a:literal, $b:literal) => {{
+                let forward = |along: bool, pitch: u32, k: u32| if along { k } else { k * pitch };
+                while from + 4 <= k {
+                    let (left_at, right_at) = ((left, a_pitch), (right, b_pitch, column_next));
+                    ones::<$a, $b, 4>(&mut sums, left_at, right_at);
+                    left = left.add(forward($a, a_pitch, 4));
+                    right = right.add(forward($b, b_pitch, 4));
+                    from = opaque(from + 4);
+                }
+                while from < k {
+                    let (left_at, right_at) = ((left, a_pitch), (right, b_pitch, column_next));
+                    ones::<$a, $b, 1>(&mut sums, left_at, right_at);
+                    left = left.add(forward($a, a_pitch, 1));
+                    right = right.add(forward($b, b_pitch, 1));
+                    from = opaque(from + 1);
+                }
+            }};
+        }
+        match along {
+            (false, false) => take_ones!(false, false),
+            (false, true) => take_ones!(false, true),
+            (true, false) => take_ones!(true, false),
+            (true, true) => take_ones!(true, true),
+        }
     }
     // Once more, so that it need not stay in registers meanwhile.
     let t = opaque(thread_idx_x());
@@ -444,7 +448,7 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
     let factor = if reads { 1.0 } else { f32::from_bits(args.alpha) };
     // SAFETY: elements of C that are this block's; shared memory is used again behind a barrier.
     unsafe {
-        if args.c.unit >= 16 && !reads && !along.1 {
+        if args.c.unit >= 16 && !reads && !along.1 && !apart {
             let at = u64::from(mine) * args.c.stride + u64::from(row0) * args.c.ld;
             let mut p = c.wrapping_add((at + u64::from(column0)) as usize);
             let next = opaque_u64(u64::from(row_next) * args.c.ld * 4) as usize;
@@ -471,9 +475,12 @@ pub(super) unsafe fn whole<const PITCH: u32>(args: &Args) {
         let parked = smem.add(over);
         let mut at = parked.add(mine * area + row0 * n + column0);
         // Rows that this thread has of each of its columns.
-        let ends: [u32; 4] = core::array::from_fn(|i| {
-            if there && column0 + i as u32 * column_next < n { m } else { 0 }
-        });
+        let ends: [u32; 4] =
+            core::array::from_fn(
+                |i| {
+                    if there && column0 + i as u32 * column_next < n { m } else { 0 }
+                },
+            );
         let (mut r, mut row) = (0, row0);
         while r < 8 {
             let mut i = 0;
