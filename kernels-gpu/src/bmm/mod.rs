@@ -6,6 +6,8 @@ mod exact;
 #[cfg(level_sm_90a)]
 mod gather;
 #[cfg(level_sm_90a)]
+mod group;
+#[cfg(level_sm_90a)]
 mod hopper;
 #[cfg(level_sm_90a)]
 mod hopper_int8;
@@ -96,8 +98,10 @@ entries! {
     bmm_f16_gather64(args): gather::gather::<F16, 1, 64>(args, Float::F16);
     bmm_i8_wgmma128(args): hopper_int8::hopper_int8(args);
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
-    bmm_f32_whole32(args): whole::whole::<36, 1>(args);
-    bmm_f32_whole64(args): whole::whole::<68, 2>(args);
+    bmm_f32_whole32(args): whole::whole::<32, 2, 32>(args);
+    bmm_f32_whole64(args): whole::whole::<64, 2, 128>(args);
+    bmm_f32_group32(args): group::group::<36>(args);
+    bmm_f32_group64(args): group::group::<68>(args);
     bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);

@@ -22,8 +22,13 @@ pub enum Memory {
         /// Places of a ring.
         stages: u32,
     },
-    /// Factors, or results, of a block's matrices: see [`Whole`].
+    /// Slices of f32 of all terms, of so many rows (columns) in all, or their sums.
     Whole {
+        /// Rows.
+        rows: u32,
+    },
+    /// Factors, or results, of a block's matrices: see [`Group`].
+    Group {
         /// Words from one line to the next.
         pitch: u32,
     },
@@ -41,7 +46,8 @@ impl Memory {
             }
             Self::Rings { side, ways } => ring_bytes_of(args, side, ways),
             Self::Thin { stages } => thin_bytes(args.m, stages),
-            Self::Whole { pitch } => Whole::of(args, pitch).bytes(args, pitch),
+            Self::Whole { rows } => whole_f32_bytes(rows, args.k),
+            Self::Group { pitch } => Group::of(args, pitch).bytes(args, pitch),
         }
     }
 }
@@ -128,31 +134,43 @@ pub(super) const fn int8(symbol: &'static str, threads: u32, smem: u32) -> Launc
 
 /// Terms, at most, of a product whose factors are in shared memory whole.
 pub const WHOLE_DEPTH: u32 = 64;
-/// The same of f32 with sides up to 32.
-pub const WHOLE_DEPTH_32: u32 = 32;
+/// Terms of a slice of f32 of such a product.
+pub const WHOLE_SLICE: u32 = 16;
 /// Shared memory of such a factor: as it lies in memory, from 16 bytes on that it may start in.
 pub const fn whole_bytes(side: u32) -> u32 {
     side * WHOLE_DEPTH * 2 + 32
 }
-/// Words from one line of f32 to the next there.
-pub const fn whole_pitch(side: u32) -> u32 {
-    side + 4
-}
-/// Shared memory of a block, at most.
-pub(super) const fn whole_f32_bytes(side: u32) -> u32 {
-    16 + (WHOLE_WORDS + 16 * whole_pitch(side)) * 4
+/// Shared memory of products of f32 with so many rows in all: slices of both factors, or the sums.
+pub(super) const fn whole_f32_bytes(rows: u32, k: u32) -> u32 {
+    let slices = k.div_ceil(WHOLE_SLICE) * 2 * WHOLE_SLICE * rows * 4;
+    if slices > 16384 { slices } else { 16384 }
 }
 /// A kernel of such products: with the factors, or the sums of its warps, in shared memory.
 pub(super) const fn whole(symbol: &'static str, smem: u32, resident: u32) -> LaunchSpec {
     LaunchSpec::new(symbol, 128).with_smem(smem).with_min_blocks(resident).only_on(90)
 }
-/// Words of shared memory, at most, of the factors of more than one matrix of its block.
-const WHOLE_WORDS: u32 = 14400;
 
-/// How a block of products of f32 whose factors are in shared memory whole makes some matrices: a thread has 8 by 4 outputs
-/// of one.
+/// Terms, at most, of products of matrices that share a block, with sides up to 32.
+pub const GROUP_DEPTH_32: u32 = 32;
+/// The same with sides up to 64.
+pub const GROUP_DEPTH_64: u32 = 64;
+/// Slices in which their factors are asked for.
+pub const GROUP_SLICES: u32 = 2;
+/// Words of shared memory, at most, of the factors of more than one matrix of a block.
+const GROUP_WORDS: u32 = 14400;
+/// Words from one line to the next there.
+pub const fn group_pitch(side: u32) -> u32 {
+    side + 4
+}
+/// A kernel of such products.
+pub(super) const fn group(symbol: &'static str, side: u32) -> LaunchSpec {
+    let bytes = 16 + (GROUP_WORDS + 16 * group_pitch(side)) * 4;
+    LaunchSpec::new(symbol, 128).with_smem(bytes).with_min_blocks(5).only_on(90)
+}
+
+/// How a block makes some small matrices of f32 whose factors are in shared memory whole: a thread has 8 by 4 outputs of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Whole {
+pub struct Group {
     /// Matrices of a block.
     pub group: u32,
     /// Threads above each other, and beside each other, in a matrix: even numbers.
@@ -165,14 +183,14 @@ pub struct Whole {
     pub b: u32,
 }
 
-impl Whole {
+impl Group {
     /// Of this product, with `pitch` words from one line to the next.
     #[inline(always)]
     pub const fn of(args: &Args, pitch: u32) -> Self {
         let (tall, wide) = ((args.m + 15) / 16 * 2, (args.n + 7) / 8 * 2);
         let a = Self::words(args.a.transposed == 0, args.m, args.k, pitch);
         let b = Self::words(args.b.transposed != 0, args.n, args.k, pitch);
-        let (threads, words) = (128 / (tall * wide), WHOLE_WORDS / (a + b + 1));
+        let (threads, words) = (128 / (tall * wide), GROUP_WORDS / (a + b + 1));
         let group = if threads < words { threads } else { words };
         Self { group: if group > 1 { group } else { 1 }, tall, wide, a, b }
     }

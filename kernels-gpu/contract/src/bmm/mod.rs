@@ -25,7 +25,7 @@ use crate::num::{RowType, fma};
 mod memory;
 
 pub use memory::*;
-use memory::{direct, exact, int8, ring, thin, wgmma, whole, whole_f32_bytes};
+use memory::{direct, exact, group, int8, ring, thin, wgmma, whole, whole_f32_bytes};
 
 /// Terms of one chain.
 pub const K_CHUNK: usize = 1024;
@@ -188,7 +188,7 @@ pub struct Variant {
     /// Terms, at least, of a block of a cluster that shares out the sums of a tile, in the PTX level `sm_90a`: for exact
     /// sums of floats those of a round of whole chunks. 0: none does.
     pub part: u32,
-    /// For [`Variant::cost`]: what a tile takes beside its sums, in steps of k.
+    /// For [`Variant::cost`], and a product that it takes all of: what a tile takes beside its sums, in steps of k.
     pub overhead_k: u64,
     /// What a term of an output takes on a full multiprocessor, in femtoseconds.
     pub fs_per_term: u64,
@@ -291,16 +291,28 @@ impl Variant {
         let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
         let busy = blocks.div_ceil(u64::from(sms.max(1))).saturating_mul(work);
         let time = busy.max(chain * self.ps_per_k / 1000);
+        let time = time.saturating_mul(self.share(args)) / 32;
         // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
         let turned = args.a.transposed + (1 - args.b.transposed);
         let turned = if self.c_unit == 8 { u64::from(turned) } else { 0 };
         LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
+    /// What of its costs a product takes, in 32nds: fewer rows are less work, and single elements are more.
+    const fn share(&self, args: &Args) -> u64 {
+        let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
+        match self.memory {
+            Memory::Thin { .. } => (THIN_ROWS + thin_rows(args.m)) as u64,
+            Memory::Group { .. } => 32,
+            _ if single && !self.tensor => 44,
+            _ => 32,
+        }
+    }
+
     /// Blocks that share out no sums among them.
     const fn blocks(&self, args: &Args) -> u64 {
         match self.memory {
-            Memory::Whole { pitch } => args.batch.div_ceil(Whole::of(args, pitch).group) as u64,
+            Memory::Group { pitch } => args.batch.div_ceil(Group::of(args, pitch).group) as u64,
             _ => self.tiling.blocks(args.m, args.n, args.batch),
         }
     }
@@ -433,12 +445,18 @@ variants! {
     /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
     BmmF32Ring64: ring("bmm_f32_ring64", 128, 64, 1).with_min_blocks(3), SIDE_64, F32,
         false, [1, 1], 0, 0, 1024, [16, 9000, 41000] => Memory::Rings { side: 64, ways: 1 };
+    /// f32 of any alignment, exact: sides up to 32, a matrix a warp.
+    BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(128, WHOLE_DEPTH), 4), SIDE_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH => Memory::Whole { rows: 128 };
+    /// f32 of any alignment, exact: sides up to 64, a matrix a block.
+    BmmF32Whole64: whole("bmm_f32_whole64", whole_f32_bytes(64, WHOLE_DEPTH), 4), SIDE_64, F32,
+        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH => Memory::Whole { rows: 64 };
     /// f32 of any alignment, exact: sides and terms up to 32, as many matrices a block as it has threads for.
-    BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(32), 5), SIDE_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH_32 => Memory::Whole { pitch: whole_pitch(32) };
+    BmmF32Group32: group("bmm_f32_group32", 32), SIDE_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 10500, 75000], GROUP_DEPTH_32 => Memory::Group { pitch: group_pitch(32) };
     /// The same, up to 64.
-    BmmF32Whole64: whole("bmm_f32_whole64", whole_f32_bytes(64), 5), SIDE_64, F32,
-        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH => Memory::Whole { pitch: whole_pitch(64) };
+    BmmF32Group64: group("bmm_f32_group64", 64), SIDE_64, F32,
+        false, [1, 1], 0, 0, 0, [16, 11500, 60000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
     /// The same for few tiles and long sums: two chunks a block.
     BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
         false, [1, 1], 0, 0, 2048, [16, 8900, 27000] => Memory::Rings { side: 32, ways: 2 };
@@ -450,10 +468,10 @@ variants! {
         false, [16, 16], 0, 0, 0, [16, 15700, 60000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
     BmmF32ThinLong: thin("bmm_f32_thin_long", THIN_LONG_STAGES), THIN_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 14600, 4000] => Memory::Thin { stages: THIN_LONG_STAGES };
+        false, [1, 1], 0, 0, 0, [16, 17500, 8000] => Memory::Thin { stages: THIN_LONG_STAGES };
     /// f32 of any alignment, exact: few rows or columns.
     BmmF32Thin: thin("bmm_f32_thin", THIN_STAGES), THIN_128, F32,
-        false, [1, 1], 0, 0, 0, [16, 7700, 10900] => Memory::Thin { stages: THIN_STAGES };
+        false, [1, 1], 0, 0, 0, [16, 14600, 20500] => Memory::Thin { stages: THIN_STAGES };
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
         true, [1, 1], 0, 0, 0, [16, 7140, 150000];
