@@ -183,6 +183,7 @@ pub struct Group {
     pub b: u32,
 }
 
+#[allow(clippy::manual_div_ceil, reason = "no sum overflows here, and kernels compute these")]
 impl Group {
     /// Of this product, with `pitch` words from one line to the next.
     #[inline(always)]
