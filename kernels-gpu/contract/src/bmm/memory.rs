@@ -80,7 +80,8 @@ const fn thin_bytes(m: u32, stages: u32) -> u32 {
 
 /// A kernel of products of few rows.
 pub(super) const fn thin(symbol: &'static str, stages: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, 128).with_smem(thin_bytes(THIN_ROWS, stages)).with_min_sm(80)
+    let spec = LaunchSpec::new(symbol, 128).with_smem(thin_bytes(THIN_ROWS, stages));
+    spec.with_min_blocks(4).with_min_sm(80)
 }
 
 /// Words from one k to the next of a tile in shared memory.
