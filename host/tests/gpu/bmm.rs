@@ -80,6 +80,9 @@ fn every_variant<B: Backend>(b: &B) {
         (9, 13, 30, 31),
         (3, 50, 64, 37),
         (6, 16, 32, 48),
+        // Of one row, in pieces and not.
+        (2, 1, 136, 1100),
+        (3, 1, 43, 40),
         // Pieces of 16 bytes for every type, and `C` read in them.
         (2, 144, 272, 80),
         // Chunks shared out: all at once, in several rounds of a cluster, of two blocks, and of one.

@@ -6,6 +6,8 @@ mod exact;
 #[cfg(level_sm_90a)]
 mod gather;
 #[cfg(level_sm_90a)]
+mod group;
+#[cfg(level_sm_90a)]
 mod hopper;
 #[cfg(level_sm_90a)]
 mod hopper_int8;
@@ -27,6 +29,8 @@ mod whole_half;
 mod write;
 
 use contract::bmm::Args;
+#[cfg(level_sm_80)]
+use contract::bmm::{THIN_LONG_STAGES, THIN_STAGES};
 use contract::num::RowType;
 
 #[cfg(level_sm_90a)]
@@ -77,8 +81,8 @@ entries! {
     bmm_bf16_mma32(args): direct::direct::<direct::Bf16>(args, Float::BF16);
     bmm_f16_mma32(args): direct::direct::<direct::F16>(args, Float::F16);
     bmm_tf32_mma32(args): direct::direct::<direct::Tf32>(args, Float(RowType::F32 as u32));
-    bmm_f32_thin_long(args): thin::thin::<4>(args);
-    bmm_f32_thin(args): thin::thin::<1>(args);
+    bmm_f32_thin_long(args): thin::thin::<4, { THIN_LONG_STAGES - 2 }>(args);
+    bmm_f32_thin(args): thin::thin::<1, { THIN_STAGES - 2 }>(args);
     bmm_f32_128(args): exact::<_, _, 16, 16, 2, 2, 1, 8, true, true>(args, F32, F32);
 }
 
@@ -96,6 +100,8 @@ entries! {
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
     bmm_f32_whole32(args): whole::whole::<32, 2, 32>(args);
     bmm_f32_whole64(args): whole::whole::<64, 2, 128>(args);
+    bmm_f32_group32(args): group::group::<36>(args);
+    bmm_f32_group64(args): group::group::<68>(args);
     bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);

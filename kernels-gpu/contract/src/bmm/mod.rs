@@ -22,6 +22,11 @@
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{RowType, fma};
 
+mod memory;
+
+pub use memory::*;
+use memory::{direct, exact, group, int8, ring, thin, wgmma, whole, whole_f32_bytes};
+
 /// Terms of one chain.
 pub const K_CHUNK: usize = 1024;
 /// Largest `m`, `n`, `k` and batch.
@@ -183,7 +188,7 @@ pub struct Variant {
     /// Terms, at least, of a block of a cluster that shares out the sums of a tile, in the PTX level `sm_90a`: for exact
     /// sums of floats those of a round of whole chunks. 0: none does.
     pub part: u32,
-    /// For [`Variant::cost`]: what a tile takes beside its sums, in steps of k.
+    /// For [`Variant::cost`], and a product that it takes all of: what a tile takes beside its sums, in steps of k.
     pub overhead_k: u64,
     /// What a term of an output takes on a full multiprocessor, in femtoseconds.
     pub fs_per_term: u64,
@@ -191,6 +196,8 @@ pub struct Variant {
     pub ps_per_k: u64,
     /// Terms, at most, where a tile is a whole matrix; 0: tiles of any matrix.
     pub most_k: u32,
+    /// What a launch takes of the shared memory that the rules allow.
+    pub memory: Memory,
 }
 
 impl Variant {
@@ -237,7 +244,7 @@ impl Variant {
     /// sums, clusters share these out. `clusters`: whether the PTX level is `sm_90a`.
     pub fn args(&self, args: &Args, sms: u32, clusters: bool) -> Args {
         let mut args = self.turned(args);
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let blocks = self.blocks(&args);
         args.split = 0;
         while self.part > 0
             && clusters
@@ -273,7 +280,7 @@ impl Variant {
     pub fn cost(&self, args: &Args, sms: u32, clusters: bool) -> u64 {
         let args = &self.args(args, sms, clusters);
         let Tiling { rows, columns, tiles } = self.tiling;
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch);
+        let blocks = self.blocks(args);
         // A part's sums are then read by another block.
         let blocks = blocks << args.split;
         let more = self.overhead_k + if args.split > 0 { 64 } else { 0 };
@@ -284,15 +291,35 @@ impl Variant {
         let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
         let busy = blocks.div_ceil(u64::from(sms.max(1))).saturating_mul(work);
         let time = busy.max(chain * self.ps_per_k / 1000);
+        let time = time.saturating_mul(self.share(args)) / 32;
         // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
         let turned = args.a.transposed + (1 - args.b.transposed);
         let turned = if self.c_unit == 8 { u64::from(turned) } else { 0 };
         LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
+    /// What of its costs a product takes, in 32nds: fewer rows are less work, and single elements are more.
+    const fn share(&self, args: &Args) -> u64 {
+        let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
+        match self.memory {
+            Memory::Thin { .. } => (THIN_ROWS + thin_rows(args.m)) as u64,
+            Memory::Group { .. } => 32,
+            _ if single && !self.tensor => 44,
+            _ => 32,
+        }
+    }
+
+    /// Blocks that share out no sums among them.
+    const fn blocks(&self, args: &Args) -> u64 {
+        match self.memory {
+            Memory::Group { pitch } => args.batch.div_ceil(Group::of(args, pitch).group) as u64,
+            _ => self.tiling.blocks(args.m, args.n, args.batch),
+        }
+    }
+
     /// Blocks of a launch on a GPU of `sms` multiprocessors; `args` as [`Variant::args`] has them.
     pub fn grid(&self, args: &Args, sms: u32) -> u64 {
-        let blocks = self.tiling.blocks(args.m, args.n, args.batch) << args.split;
+        let blocks = self.blocks(args) << args.split;
         match self.resident {
             0 => blocks,
             resident => blocks.min(u64::from(resident * sms.max(1))),
@@ -330,123 +357,16 @@ pub const THIN_32: Tiling = Tiling { rows: THIN_ROWS, columns: 32, tiles: 1 };
 /// Few rows by 128 columns, 32 of each warp.
 pub const THIN_128: Tiling = Tiling { rows: THIN_ROWS, columns: 128, tiles: 1 };
 
-/// Most rows of a product of few rows.
-pub const THIN_ROWS: u32 = 16;
-/// Terms that a warp of such a product asks for at a time, and how often it is ahead, and one.
-pub const THIN_STAGE: u32 = 32;
-/// See [`THIN_STAGE`].
-pub const THIN_STAGES: u32 = 4;
-/// Words of shared memory of such a warp.
-pub const fn thin_words(rows: u32) -> u32 {
-    THIN_STAGES * THIN_STAGE * (33 + rows + 4)
-}
-
-/// A kernel of products of few rows.
-const fn thin(symbol: &'static str) -> LaunchSpec {
-    LaunchSpec::new(symbol, 128).with_smem(4 * thin_words(THIN_ROWS) * 4).with_min_sm(80)
-}
-
-/// Words from one k to the next of a tile in shared memory.
-pub const fn row_words(side: u32) -> u32 {
-    side + 4
-}
-/// Words from one row of sums to the next where 32 columns of them wait in shared memory.
-pub const PARKED_ROW: u32 = 40;
-/// Shared memory of a tile: two slices of each factor, and the sums of the chunks before.
-pub const fn tile_bytes(side: u32, slice: u32) -> u32 {
-    (4 * slice * row_words(side) + side * side) * 4
-}
-/// A kernel whose tile of `side` is made in slices of `slice` words of k.
-const fn exact(symbol: &'static str, tiling: Tiling, threads: u32, slice: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, threads).with_smem(tiling.tiles * tile_bytes(tiling.rows, slice))
-}
-
-/// Terms of a slice of a product of f32 of any alignment, and slices in its ring.
-pub const RING_DEPTH: u32 = 32;
-/// See [`RING_DEPTH`].
-pub const RING_STAGES: u32 = 3;
-/// Words of the rings of a block, one for each of `ways` chunks; their sums then take less.
-pub const fn ring_words(side: u32, ways: u32) -> u32 {
-    ways * RING_STAGES * 2 * RING_DEPTH * side
-}
-/// The rings, and the sums of the rounds before.
-const fn ring_bytes(side: u32, ways: u32) -> u32 {
-    (ring_words(side, ways) + side * side) * 4
-}
-/// What a launch needs of that.
-const fn ring_bytes_of(args: &Args, side: u32, ways: u32) -> u32 {
-    let (slices, chunks) = (args.k.div_ceil(RING_DEPTH), args.k.div_ceil(K_CHUNK as u32));
-    if chunks > ways << args.split {
-        return ring_bytes(side, ways);
-    }
-    let parked = ways * side * row_words(side) * 4;
-    let rings = ring_words(side, ways) / RING_STAGES * 4;
-    let rings = if slices < RING_STAGES { slices } else { RING_STAGES } * rings;
-    if rings > parked { rings } else { parked }
-}
-/// A kernel with such rings.
-const fn ring(symbol: &'static str, threads: u32, side: u32, ways: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, threads).with_smem(ring_bytes(side, ways)).only_on(90)
-}
-/// Terms of a slice of an i8 product on tensor cores.
-pub const INT8_DEPTH: u32 = 64;
-/// A kernel whose tile of i8 is made on tensor cores: two slices of each factor.
-const fn int8(symbol: &'static str, threads: u32, smem: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, threads).with_smem(smem).with_min_blocks(2).with_min_sm(80)
-}
-
-/// Terms, at most, of a product whose factors are in shared memory whole.
-pub const WHOLE_DEPTH: u32 = 64;
-/// Terms of a slice of f32 of such a product.
-pub const WHOLE_SLICE: u32 = 16;
-/// Shared memory of such a factor: as it lies in memory, from 16 bytes on that it may start in.
-pub const fn whole_bytes(side: u32) -> u32 {
-    side * WHOLE_DEPTH * 2 + 32
-}
-/// Shared memory of products of f32 with so many rows in all: slices of both factors, or the sums. 16 more tell it apart.
-const fn whole_f32_bytes(rows: u32, k: u32) -> u32 {
-    let slices = k.div_ceil(WHOLE_SLICE) * 2 * WHOLE_SLICE * rows * 4;
-    16 + if slices > 16384 { slices } else { 16384 }
-}
-/// A kernel of such products: with the factors, or the sums of its warps, in shared memory.
-const fn whole(symbol: &'static str, smem: u32, resident: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, 128).with_smem(smem).with_min_blocks(resident).only_on(90)
-}
-/// A kernel of warps that make a tile each.
-const fn direct(symbol: &'static str) -> LaunchSpec {
-    let spec = LaunchSpec::new(symbol, 128).with_smem(4 * 32 * PARKED_ROW * 4);
-    spec.with_min_blocks(4).with_min_sm(80)
-}
-
-/// A wgmma kernel with a ring of `stages` slices of 64 terms, aligned to 1,024 bytes.
-const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, resident: u32) -> LaunchSpec {
-    let spec = LaunchSpec::new(symbol, 2 * tiling.rows).with_min_blocks(resident);
-    spec.with_smem(stages * (tiling.rows + tiling.columns) * 128 + 1024).only_on(90)
-}
-
-/// Shared memory of a launch: of a ring of slices no more than there are.
-const fn smem_bytes(spec: &LaunchSpec, args: &Args) -> u32 {
-    if spec.smem_bytes == ring_bytes(64, 1) {
-        return ring_bytes_of(args, 64, 1);
-    }
-    if spec.smem_bytes == ring_bytes(32, 2) {
-        return ring_bytes_of(args, 32, 2);
-    }
-    if spec.smem_bytes == whole_f32_bytes(128, WHOLE_DEPTH) {
-        return whole_f32_bytes(128, args.k);
-    }
-    let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
-    let ring = spec.smem_bytes == 4 * slice + 1024 && spec.block[0] == 128;
-    if ring && slices < 4 {
-        return if slices > 1 { slices } else { 1 } * slice + 1024;
-    }
-    spec.smem_bytes
+/// The one that a kernel has, if it has one.
+const fn memory(memory: &[Memory]) -> Memory {
+    if memory.is_empty() { Memory::All } else { memory[0] }
 }
 
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
        $units:expr, $c_unit:literal, $resident:literal, $part:literal,
-       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal] $(, $most_k:ident)?;)*) => {
+       [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal]
+       $(, $most_k:ident)? $(=> $memory:expr)?;)*) => {
         $(
             $(#[$doc])*
             pub enum $name {}
@@ -456,7 +376,7 @@ macro_rules! variants {
                 const SPEC: LaunchSpec = $spec;
 
                 fn smem_bytes(args: &Args) -> u32 {
-                    smem_bytes(&Self::SPEC, args)
+                    memory(&[$($memory)?]).bytes(&Self::SPEC, args)
                 }
 
                 fn cluster(args: &Args) -> u32 {
@@ -479,6 +399,7 @@ macro_rules! variants {
             fs_per_term: $fs_per_term,
             ps_per_k: $ps_per_k,
             most_k: 0 $(+ $most_k)?,
+            memory: memory(&[$($memory)?]),
         }),*];
 
         /// Calls a macro with the name of every kernel, in the order of [`VARIANTS`].
@@ -523,16 +444,22 @@ variants! {
         SIDE_64, F32, false, [16, 16], 0, 0, 0, [16, 6530, 78000];
     /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
     BmmF32Ring64: ring("bmm_f32_ring64", 128, 64, 1).with_min_blocks(3), SIDE_64, F32,
-        false, [1, 1], 0, 0, 1024, [16, 9000, 41000];
+        false, [1, 1], 0, 0, 1024, [16, 9000, 41000] => Memory::Rings { side: 64, ways: 1 };
     /// f32 of any alignment, exact: sides up to 32, a matrix a warp.
     BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(128, WHOLE_DEPTH), 4), SIDE_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH;
+        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH => Memory::Whole { rows: 128 };
     /// f32 of any alignment, exact: sides up to 64, a matrix a block.
     BmmF32Whole64: whole("bmm_f32_whole64", whole_f32_bytes(64, WHOLE_DEPTH), 4), SIDE_64, F32,
-        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH;
+        false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH => Memory::Whole { rows: 64 };
+    /// f32 of any alignment, exact: sides and terms up to 32, as many matrices a block as it has threads for.
+    BmmF32Group32: group("bmm_f32_group32", 32), SIDE_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 10500, 75000], GROUP_DEPTH_32 => Memory::Group { pitch: group_pitch(32) };
+    /// The same, up to 64.
+    BmmF32Group64: group("bmm_f32_group64", 64), SIDE_64, F32,
+        false, [1, 1], 0, 0, 0, [16, 11500, 60000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
     /// The same for few tiles and long sums: two chunks a block.
     BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
-        false, [1, 1], 0, 0, 2048, [16, 8900, 27000];
+        false, [1, 1], 0, 0, 2048, [16, 8900, 27000] => Memory::Rings { side: 32, ways: 2 };
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
         false, [16, 16], 0, 0, 0, [16, 8160, 76000];
@@ -540,11 +467,11 @@ variants! {
     BmmF32Side16: exact("bmm_f32_16", SIDE_16, 64, 16).with_min_blocks(4), SIDE_16, F32,
         false, [16, 16], 0, 0, 0, [16, 15700, 60000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
-    BmmF32ThinLong: thin("bmm_f32_thin_long"), THIN_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 10500, 5500];
+    BmmF32ThinLong: thin("bmm_f32_thin_long", THIN_LONG_STAGES), THIN_32, F32,
+        false, [1, 1], 0, 0, 0, [16, 17500, 8000] => Memory::Thin { stages: THIN_LONG_STAGES };
     /// f32 of any alignment, exact: few rows or columns.
-    BmmF32Thin: thin("bmm_f32_thin"), THIN_128, F32,
-        false, [1, 1], 0, 0, 0, [16, 11000, 19000];
+    BmmF32Thin: thin("bmm_f32_thin", THIN_STAGES), THIN_128, F32,
+        false, [1, 1], 0, 0, 0, [16, 14600, 20500] => Memory::Thin { stages: THIN_STAGES };
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
         true, [1, 1], 0, 0, 0, [16, 7140, 150000];
@@ -577,7 +504,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [200, 1700, 16000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 4, 4), SIDE_64, BF16,
-        true, [16, 16], 0, 0, 512, [120, 1100, 5000];
+        true, [16, 16], 0, 0, 512, [120, 1100, 5000] => Memory::Slices;
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
         true, [16, 16], 16, 2, 0, [170, 488, 8000];
@@ -589,7 +516,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [200, 1700, 16000];
     /// f16 by wgmma: small.
     BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 4, 4), SIDE_64, F16,
-        true, [16, 16], 0, 0, 512, [120, 1100, 5000];
+        true, [16, 16], 0, 0, 512, [120, 1100, 5000] => Memory::Slices;
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
         true, [16, 16], 16, 2, 0, [170, 488, 8000];
