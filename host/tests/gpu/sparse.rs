@@ -119,8 +119,10 @@ fn tensor_cores_keep_their_bound<B: Backend>(b: &B) {
         (3, 40, 16_392),
         (6, 17, 16_640),
         (12, 33, 17_000),
+        // More blocks than are there at once.
+        (7, 12_700, 72),
     ] {
-        for sparsity in [0.0, 0.5, 0.9] {
+        for sparsity in [0.0, 0.5, 0.7, 0.9] {
             let w = Matrix::new(n, k, sparsity, &mut seeded);
             let x = kept(RowType::Bf16, &seeded.floats(m * k, 2.0));
             let bitmap = Bitmap::from_dense(n, k, &rounded::<bf16>(&w.dense)).expect("a matrix");

@@ -25,15 +25,15 @@ pub const MEASURED: &[Measured] = &[
     row(Math::Exact, 8, 0.5, 0.24),
     row(Math::Exact, 8, 0.7, 0.25),
     row(Math::Exact, 8, 0.9, 0.32),
-    row(Math::TensorCore, 1, 0.5, 1.20),
+    row(Math::TensorCore, 1, 0.5, 1.18),
     row(Math::TensorCore, 1, 0.7, 1.52),
-    row(Math::TensorCore, 1, 0.9, 2.30),
-    row(Math::TensorCore, 8, 0.5, 1.20),
-    row(Math::TensorCore, 8, 0.7, 1.44),
-    row(Math::TensorCore, 8, 0.9, 1.99),
+    row(Math::TensorCore, 1, 0.9, 2.28),
+    row(Math::TensorCore, 8, 0.5, 1.18),
+    row(Math::TensorCore, 8, 0.7, 1.42),
+    row(Math::TensorCore, 8, 0.9, 1.95),
     row(Math::TensorCore, 16, 0.5, 1.02),
-    row(Math::TensorCore, 16, 0.7, 1.25),
-    row(Math::TensorCore, 16, 0.9, 1.84),
+    row(Math::TensorCore, 16, 0.7, 1.23),
+    row(Math::TensorCore, 16, 0.9, 1.81),
 ];
 
 const fn row(math: Math, m: usize, sparsity: f64, ratio: f64) -> Measured {

@@ -137,6 +137,10 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
 #[cfg(feature = "cuda")]
 const LONG: usize = 16_384;
 
+/// Most units of a tile for kernels with many warps a way and tiles that are half full: 70 % zeros are faster so, 50 % are not.
+#[cfg(feature = "cuda")]
+const SHORT_UNITS: usize = 1_280;
+
 #[cfg(feature = "cuda")]
 impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     /// On a Hopper GPU's tensor cores.
@@ -151,8 +155,8 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     ) -> Result<(), OpError> {
         use contract::launch::Kernel;
         use contract::sparse::{
-            self as kernels, SparseBf16Bulk8Short as Short8, SparseBf16Bulk16Short as Short16,
-            SparseBf16Bulk16Wide as Wide,
+            self as kernels, SparseBf16Bulk8 as Bulk8, SparseBf16Bulk8Short as Short8,
+            SparseBf16Bulk16Short as Short16, SparseBf16Bulk16Wide as Wide,
         };
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
         let ([across, down, _], eight) = (grid(16), grid(8));
@@ -163,12 +167,17 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         let at_once = |[across, down, _]: [u32; 3], each: u64| {
             u64::from(across) * u64::from(down) <= each * sms
         };
-        // Blocks of many warps where all are there at once, or where each has much to do.
+        // About 65 % zeros: as many warps as there can be, where all tiles of a way fit.
+        let half = !few && self.most <= SHORT_UNITS;
+        // Blocks of many warps where all are there at once, or where each has much to do; with tiles that are half
+        // full also where those of few warps would come in turns.
         let short = if few {
             at_once(eight, 2) || long
         } else {
-            args.m <= 4 && Short8::smem_bytes(&args) <= Short8::SPEC.smem_bytes
+            (args.m <= 4 || half && !at_once(eight, u64::from(Bulk8::SPEC.min_blocks_per_sm)))
+                && Short8::smem_bytes(&args) <= Short8::SPEC.smem_bytes
         };
+        let half = half && Short16::smem_bytes(&args) <= Short16::SPEC.smem_bytes;
         let alone = at_once(sixteen, 1);
         let most = if alone { Wide::SPEC.smem_bytes } else { kernels::ONE_OF_TWO };
         // SAFETY: the caller's promise.
@@ -180,10 +189,10 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
                     if short {
                         cuda.launch::<Short8>(eight, args)
                     } else {
-                        cuda.launch::<kernels::SparseBf16Bulk8>(eight, args)
+                        cuda.launch::<Bulk8>(eight, args)
                     }
                 }
-                _ if alone && few => cuda.launch::<Short16>(sixteen, args),
+                _ if alone && (few || half) => cuda.launch::<Short16>(sixteen, args),
                 _ if Wide::smem_bytes(&args) <= most => cuda.launch::<Wide>(sixteen, args),
                 _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
             }
