@@ -108,6 +108,8 @@ pub struct Variant {
     pub in_a_row: bool,
     /// Whether a block makes one tile after the other; such tiles stand in a row.
     pub looped: bool,
+    /// Whether there is a block for each multiprocessor, with or without a tile.
+    pub everywhere: bool,
 }
 
 /// Token tiles that stand side by side before the next feature tile begins.
@@ -131,7 +133,7 @@ impl Variant {
                 return None;
             }
             let (tiles, room) = (tiles as u32, sms);
-            let x = if self.looped && tiles > room { room } else { tiles };
+            let x = if self.everywhere || self.looped && tiles > room { room } else { tiles };
             return Some([x * self.split, 1, 1]);
         }
         let x = if tiles < BAND { tiles } else { BAND };
@@ -201,7 +203,7 @@ impl Mma {
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
         let spec = spec.with_min_blocks(blocks_per_sm);
-        Variant { spec, name: symbol, rows, tokens, split: self.split, in_a_row: false, looped: false }
+        Variant { spec, name: symbol, rows, tokens, split: self.split, in_a_row: false, looped: false, everywhere: false }
     }
 }
 
@@ -218,16 +220,18 @@ pub struct Hopper {
     pub code_stages: u32,
     /// Slices of a step, each a quarter of a group.
     pub step: u32,
+    /// Blocks that a multiprocessor holds: with two, one waits with its codes there while the other multiplies.
+    pub per_sm: u32,
 }
 
 impl Hopper {
     /// Threads of a block.
     pub const THREADS: u32 = 384;
 
-    /// From the five numbers in their order.
-    pub const fn new(v: [u32; 5]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages, step] = v;
-        Self { row_blocks, tokens, act_stages, code_stages, step }
+    /// From the six numbers in their order.
+    pub const fn new(v: [u32; 6]) -> Self {
+        let [row_blocks, tokens, act_stages, code_stages, step, per_sm] = v;
+        Self { row_blocks, tokens, act_stages, code_stages, step, per_sm }
     }
 
     /// Output features of a tile.
@@ -253,7 +257,7 @@ impl Hopper {
         let barriers = 16 * (self.act_stages + self.code_stages);
         let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
         let spec = LaunchSpec::new(symbol, Self::THREADS).with_smem(bytes + 1024 - 16);
-        spec.only_on(90).with_min_blocks(1).with_tensor_maps()
+        spec.only_on(90).with_min_blocks(self.per_sm).with_tensor_maps()
     }
 
     /// A launch of it in which `split` blocks share the k of a tile. Where nobody does, a block makes several
@@ -265,7 +269,8 @@ impl Hopper {
         split: u32,
     ) -> Variant {
         let (spec, rows, tokens) = (self.spec(symbol), self.rows(), self.tokens);
-        Variant { spec, name, rows, tokens, split, in_a_row: true, looped: split == 1 }
+        let everywhere = self.per_sm > 1;
+        Variant { spec, name, rows, tokens, split, in_a_row: true, looped: split == 1, everywhere }
     }
 }
 
@@ -351,6 +356,7 @@ macro_rules! variants {
                 split: 1,
                 in_a_row: false,
                 looped: false,
+                everywhere: false,
             },
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
@@ -404,10 +410,16 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
-        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
-        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
-        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1] { 1 "w2a8_gemm_h128b" }
+        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4, 1] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
+        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 1] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 1] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
+        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 1] { 1 "w2a8_gemm_h128b" }
+        D16 w2a8_gemm_d16 [1, 16, 8, 5, 1, 2] { 1 "w2a8_gemm_d16" }
+        D16A w2a8_gemm_d16a [1, 16, 6, 4, 2, 2] { 1 "w2a8_gemm_d16a" }
+        D32 w2a8_gemm_d32 [1, 32, 8, 4, 1, 2] { 1 "w2a8_gemm_d32" }
+        D32A w2a8_gemm_d32a [1, 32, 4, 4, 2, 2] { 1 "w2a8_gemm_d32a" }
+        D64 w2a8_gemm_d64 [1, 64, 4, 4, 1, 2] { 1 "w2a8_gemm_d64" }
+        D64A w2a8_gemm_d64a [1, 64, 6, 3, 1, 2] { 1 "w2a8_gemm_d64a" }
     }
 }
 

@@ -56,12 +56,13 @@ unsafe fn gemm<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
+    const PER_SM: u32,
 >(
     bulk: &BulkArgs,
     maps: u64,
 ) {
     const {
-        assert!(matches!(TOKENS, 32 | 64 | 128) && matches!(STEP, 1 | 2 | 4));
+        assert!(matches!(TOKENS, 16 | 32 | 64 | 128) && matches!(STEP, 1 | 2 | 4));
         assert!(BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128 && STEP == 1);
     };
     wgmma::declare();
@@ -82,6 +83,10 @@ unsafe fn gemm<
         end: Tile::<ROWS, TOKENS>::count(args),
         part: [cluster_rank(), bulk.split],
     };
+    if PER_SM > 1 {
+        // There is a block of this kernel on every multiprocessor, and room for one of the next.
+        launch_dependents();
+    }
     let thread = thread_idx_x().wrapping_sub(CONSUMERS);
     let acts_map = maps + size_of::<TensorMap>() as u64;
     if thread == 0 {
@@ -103,8 +108,12 @@ unsafe fn gemm<
     }
     sync_threads();
     if thread_idx_x() < CONSUMERS {
-        // What the others give back of the 168 that each thread of the block starts with.
-        wgmma::take_registers::<232>();
+        // What the others give back of the 168 or 80 that each thread of the block starts with.
+        if PER_SM == 1 {
+            wgmma::take_registers::<232>();
+        } else {
+            wgmma::take_registers::<104>();
+        }
         dependency_wait();
         // SAFETY: the caller's promise.
         unsafe {
@@ -113,12 +122,18 @@ unsafe fn gemm<
             );
         }
     } else {
-        wgmma::give_registers::<40>();
+        if PER_SM == 1 {
+            wgmma::give_registers::<40>();
+        } else {
+            wgmma::give_registers::<24>();
+        }
         if thread == 0 {
             // SAFETY: the caller's promise.
             unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, EARLY..u32::MAX) };
             // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
-            launch_dependents();
+            if PER_SM == 1 {
+                launch_dependents();
+            }
         }
         dependency_wait();
         if thread == 32 {
@@ -199,9 +214,9 @@ unsafe fn consume<
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal, $per_sm:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step]);
+            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step, $per_sm]);
 
             /// # Safety
             ///
@@ -219,6 +234,7 @@ macro_rules! entries {
                         { CUT.step_bytes() },
                         $codes,
                         { CUT.group_bytes() },
+                        $per_sm,
                     >(&args, parameter_address!($symbol))
                 }
             }

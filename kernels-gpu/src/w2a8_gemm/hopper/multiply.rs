@@ -169,6 +169,7 @@ impl<
             // SAFETY: the slice is there, written by the async proxy, until this warp gives it back.
             unsafe {
                 match TOKENS {
+                    16 => wgmma::i8_n16(left[0][i % 4], b, true),
                     32 => wgmma::i8_n32(left[0][i % 4], b, true),
                     64 => wgmma::i8_n64(left[0][i % 4], b, true),
                     _ => wgmma::i8_n128(left[0][i % 4], b, true),
