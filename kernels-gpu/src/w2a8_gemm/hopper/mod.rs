@@ -23,7 +23,7 @@ use contract::w2a8_gemm::{Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, TURN_BYT
 use self::copy::{Tiles, copy};
 use self::multiply::Consumer;
 use self::ring::{Place, Ring};
-use self::write::{divisors, park, write};
+use self::write::{divisors, park, stats, write};
 use super::tile::Tile;
 use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank};
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -114,18 +114,25 @@ unsafe fn gemm<
         } else {
             wgmma::take_registers::<104>();
         }
-        dependency_wait();
         // SAFETY: the caller's promise.
         unsafe {
-            consume::<BLOCKS, ROWS, TOKENS, STEP, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
-                args, tiles, head, acts, codes,
-            );
+            consume::<
+                BLOCKS,
+                ROWS,
+                TOKENS,
+                STEP,
+                ACT_STAGES,
+                ACT_BYTES,
+                CODE_STAGES,
+                CODE_BYTES,
+                PER_SM,
+            >(args, tiles, head, acts, codes);
         }
     } else {
         if PER_SM == 1 {
             wgmma::give_registers::<40>();
         } else {
-            wgmma::give_registers::<24>();
+            wgmma::give_registers::<32>();
         }
         if thread == 0 {
             // SAFETY: the caller's promise.
@@ -147,7 +154,7 @@ unsafe fn gemm<
 ///
 /// # Safety
 ///
-/// As for [`gemm`], in all of the [`CONSUMERS`], after the wait for the kernel in front.
+/// As for [`gemm`], in all of the [`CONSUMERS`].
 #[inline(always)]
 unsafe fn consume<
     const BLOCKS: usize,
@@ -158,6 +165,7 @@ unsafe fn consume<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
+    const PER_SM: u32,
 >(
     args: &Args,
     tiles: Tiles,
@@ -182,17 +190,28 @@ unsafe fn consume<
         // Nobody reads the head of the tile before any more.
         sync_some(1 + group, 128);
         // SAFETY: this warpgroup's own head.
-        unsafe {
-            divisors::<TOKENS>(args, tile.token0, head);
-            tile.scales::<128>(args, head);
-        }
+        unsafe { tile.scales::<128>(args, head) };
         each_group!(TOKENS, J => {
             wgmma::clear::<J>();
             if BLOCKS == 2 {
                 wgmma::clear::<{ (J + 8) % 16 }>();
             }
         });
-        consumer.tile(tile.chunks.div_ceil(8));
+        let groups = tile.chunks.div_ceil(8);
+        if PER_SM == 1 {
+            dependency_wait();
+            // SAFETY: the caller's promise; this warpgroup's own head.
+            unsafe { divisors::<TOKENS>(stats::<TOKENS>(args, tile.token0), head) };
+            consumer.tile(groups);
+        } else {
+            let first = if groups > 0 { consumer.quarter(0) } else { [[0; 4]; 4] };
+            dependency_wait();
+            // SAFETY: the caller's promise; this warpgroup's own head.
+            let words = unsafe { stats::<TOKENS>(args, tile.token0) };
+            consumer.quarters(groups, first);
+            // SAFETY: this warpgroup's own head.
+            unsafe { divisors::<TOKENS>(words, head) };
+        }
         if tiles.part[1] > 1 {
             // Nobody reads the rings any more. A barrier of its own: where a part of k has no chunks, one warpgroup
             // can be here while the other is still at its own.
@@ -211,6 +230,8 @@ unsafe fn consume<
         unsafe { write::<BLOCKS, ROWS, TOKENS>(args, tile, row - lane_id() / 4, head, turn) };
         index += tiles.step;
     }
+    // Every block waits, also one without a tile.
+    dependency_wait();
 }
 
 macro_rules! entries {

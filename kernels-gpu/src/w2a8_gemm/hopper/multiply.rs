@@ -221,4 +221,110 @@ impl<
         wgmma::wait::<0>();
         self.release(before);
     }
+
+    /// The left factors of quarter `s` of a group: of `4 / STEP` products of each of `STEP` slices.
+    #[inline(always)]
+    pub(super) fn quarter(&mut self, s: usize) -> [[u32; 4]; 4] {
+        if s == 0 {
+            self.open();
+        }
+        let g = lane_id() / 4;
+        let rows = self.codes.place(self.code).add(self.row_bytes + (s / STEP * STEP) as u32 * 4);
+        let each = 4 / STEP;
+        let mut left = [[0; 4]; 4];
+        let mut i = 0;
+        while i < 2 * each {
+            let chunk = (s % STEP * each) as u32 * 2 + i as u32;
+            let mut below = 0;
+            while below < 2 {
+                let at = rows.add((chunk ^ g) * 16 + below as u32 * 8 * GROUP_BYTES).cast::<u32>();
+                // SAFETY: words of a chunk of a group that `open` showed.
+                let words = unsafe {
+                    match STEP {
+                        1 => [at.read(), 0, 0, 0],
+                        2 => {
+                            let [a, b] = at.read_x2();
+                            [a, b, 0, 0]
+                        }
+                        _ => at.read_x4(),
+                    }
+                };
+                let mut slice = 0;
+                while slice < STEP {
+                    left[i / 2 * STEP + slice][i % 2 * 2 + below] =
+                        (words[slice] >> (2 * (lane_id() % 4))) & CODES;
+                    slice += 1;
+                }
+                below += 1;
+            }
+            i += 1;
+        }
+        if s == 3 {
+            self.close();
+        }
+        left
+    }
+
+    /// Issues the products of quarter `s`.
+    #[inline(always)]
+    fn products(&mut self, left: &[[u32; 4]; 4], s: usize, before: &mut Place<ACT_STAGES>, one: bool) {
+        if s % STEP == 0 {
+            // SAFETY: as for `open`.
+            unsafe { mbarrier::wait(self.acts.full(self.act), self.act.parity) };
+        }
+        let right = Descriptor::new(self.acts.place(self.act), 0, wgmma::ATOM_BYTES);
+        wgmma::fence();
+        let mut i = 0;
+        while i < 4 {
+            let (slice, product) = (i % STEP, s % STEP * (4 / STEP) + i / STEP);
+            let b = right.advance_inside(slice as u32 * (TOKENS * GROUP_BYTES) + 32 * product as u32);
+            // SAFETY: the slice is there, written by the async proxy, until this warp gives it back.
+            unsafe {
+                match TOKENS {
+                    16 => wgmma::i8_n16(left[i], b, true),
+                    32 => wgmma::i8_n32(left[i], b, true),
+                    _ => wgmma::i8_n64(left[i], b, true),
+                }
+            }
+            i += 1;
+        }
+        wgmma::commit();
+        wgmma::wait::<1>();
+        if s % STEP == 0 && one {
+            self.release(*before);
+        }
+        if s % STEP == STEP - 1 {
+            *before = self.act;
+            self.act = self.act.next();
+        }
+    }
+
+    /// Adds the products of `groups` groups of chunks, the first quarter of which is `even`.
+    #[inline(always)]
+    pub(super) fn quarters(&mut self, groups: u32, mut even: [[u32; 4]; 4]) {
+        if groups == 0 {
+            return;
+        }
+        let mut before = self.act;
+        let mut group = opaque(0);
+        let end = group + groups;
+        let mut one = opaque(0) != 0;
+        loop {
+            self.products(&even, 0, &mut before, one);
+            let mut odd = self.quarter(1);
+            self.products(&odd, 1, &mut before, true);
+            even = self.quarter(2);
+            self.products(&even, 2, &mut before, true);
+            odd = self.quarter(3);
+            self.products(&odd, 3, &mut before, true);
+            group += 1;
+            if group == end {
+                break;
+            }
+            one = opaque(1) != 0;
+            even = self.quarter(0);
+        }
+        wgmma::wait::<0>();
+        self.release(before);
+    }
 }
