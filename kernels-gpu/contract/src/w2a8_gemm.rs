@@ -415,13 +415,13 @@ variants! {
         H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 1] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
         H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 1] { 1 "w2a8_gemm_h128b" }
         D16 w2a8_gemm_d16 [1, 16, 4, 4, 4, 2] { 1 "w2a8_gemm_d16" }
-        D16A w2a8_gemm_d16a [1, 16, 8, 5, 1, 2] { 1 "w2a8_gemm_d16a" }
-        D32 w2a8_gemm_d32 [1, 32, 3, 3, 4, 2] { 1 "w2a8_gemm_d32" }
-        D32A w2a8_gemm_d32a [1, 32, 8, 4, 1, 2] { 1 "w2a8_gemm_d32a" }
-        D32B w2a8_gemm_d32b [1, 32, 4, 4, 2, 2] { 1 "w2a8_gemm_d32b" }
+        D16A w2a8_gemm_d16a [1, 16, 2, 5, 4, 2] { 1 "w2a8_gemm_d16a" }
+        D32 w2a8_gemm_d32 [1, 32, 2, 4, 4, 2] { 1 "w2a8_gemm_d32" }
+        D32A w2a8_gemm_d32a [1, 32, 4, 4, 2, 2] { 1 "w2a8_gemm_d32a" }
         D64 w2a8_gemm_d64 [1, 64, 4, 4, 1, 2] { 1 "w2a8_gemm_d64" }
-        D64A w2a8_gemm_d64a [1, 64, 6, 3, 1, 2] { 1 "w2a8_gemm_d64a" }
+        D64A w2a8_gemm_d64a [1, 64, 2, 4, 2, 2] { 1 "w2a8_gemm_d64a" }
         D64B w2a8_gemm_d64b [1, 64, 3, 3, 2, 2] { 1 "w2a8_gemm_d64b" }
+        D64C w2a8_gemm_d64c [1, 64, 4, 2, 2, 2] { 1 "w2a8_gemm_d64c" }
     }
 }
 

@@ -8,6 +8,8 @@ use super::lines::Lines;
 use crate::arch::async_copy::copy_x8;
 #[cfg(level_sm_90)]
 use crate::arch::cluster::{leave_cluster, read_x4_of, sync_cluster};
+#[cfg(level_sm_90a)]
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::{X4, st, st_x4};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
@@ -55,7 +57,9 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
             // Without divisions, for which a block would wait before it asks for anything.
             return Self::place(args, [0, index], part);
         }
-        let (across, down) = (args.m.div_ceil(TOKENS), args.n.div_ceil(ROWS));
+        // Not known outside of this, where it would take registers.
+        let across = opaque_here(args.m).div_ceil(TOKENS);
+        let down = args.n.div_ceil(ROWS);
         let (band, rest) = (index / (BAND * down), index % (BAND * down));
         let width = BAND.min(across - band * BAND);
         Self::place(args, [band * BAND + rest % width, rest / width], part)
@@ -70,6 +74,13 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
         let chunk0 = (part * share).min(args.chunks);
         let rest = if token0 < args.m { args.chunks - chunk0 } else { 0 };
         Self { row0: y * ROWS, token0, part, split, chunk0, chunks: share.min(rest) }
+    }
+
+    /// Which of so many groups of chunks comes first: they are spread over 16 neighbouring tiles of features.
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    pub(super) fn turn(self, groups: u32) -> u32 {
+        (self.row0 / ROWS % 16 * groups) >> 4
     }
 
     /// The codes of this block.

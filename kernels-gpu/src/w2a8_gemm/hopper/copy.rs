@@ -49,10 +49,16 @@ pub(super) unsafe fn copy<
     while index < tiles.end && number < part.end {
         let tile = Tile::<ROWS, TOKENS>::of(args, index, tiles.part);
         let (line, of_chunk) = if CODES { (tile.row0, 1) } else { (tile.token0, 4) };
-        // A chunk has 16 bytes of codes, and 64 of activations.
-        let mut at = tile.chunk0 * 16 * of_chunk;
-        let end = at + tile.chunks.div_ceil(8) * GROUP_BYTES * of_chunk;
-        while at < end && number < part.end {
+        // A chunk has 16 bytes of codes, and 64 of activations. Which group comes first depends on the tile, so that
+        // not all blocks ask the L2 for the same lines at the same time.
+        let (begin, groups) = (tile.chunk0 * 16 * of_chunk, tile.chunks.div_ceil(8));
+        let end = begin + groups * GROUP_BYTES * of_chunk;
+        let mut at = begin + tile.turn(groups) * GROUP_BYTES * of_chunk;
+        let mut left = groups * (4 / boxes);
+        if CODES {
+            left = groups;
+        }
+        while left > 0 && number < part.end {
             if number >= part.start {
                 // SAFETY: once for each phase of the place, which is free; the contract's table.
                 unsafe {
@@ -70,6 +76,8 @@ pub(super) unsafe fn copy<
             place = place.next();
             number += 1;
             at += boxes * GROUP_BYTES;
+            at = if at == end { begin } else { at };
+            left -= 1;
         }
         index += tiles.step;
     }

@@ -4,7 +4,7 @@ use contract::w2a8_gemm::GROUP_BYTES;
 
 use super::super::tile::CODES;
 use super::ring::{Place, Ring};
-use crate::arch::hint::opaque;
+use crate::arch::hint::{opaque, rolled};
 use crate::arch::mbarrier;
 use crate::arch::warp::lane_id;
 use crate::arch::wgmma::{self, Descriptor};
@@ -310,6 +310,7 @@ impl<
         let end = group + groups;
         let mut one = opaque(0) != 0;
         loop {
+            rolled();
             self.products(&even, 0, &mut before, one);
             let mut odd = self.quarter(1);
             self.products(&odd, 1, &mut before, true);
