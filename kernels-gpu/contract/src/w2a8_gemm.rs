@@ -108,8 +108,6 @@ pub struct Variant {
     pub in_a_row: bool,
     /// Whether a block makes one tile after the other; such tiles stand in a row.
     pub looped: bool,
-    /// Whether there is a block for each multiprocessor, with or without a tile.
-    pub everywhere: bool,
 }
 
 /// Token tiles that stand side by side before the next feature tile begins.
@@ -133,7 +131,7 @@ impl Variant {
                 return None;
             }
             let (tiles, room) = (tiles as u32, sms);
-            let x = if self.everywhere || self.looped && tiles > room { room } else { tiles };
+            let x = if self.looped && tiles > room { room } else { tiles };
             return Some([x * self.split, 1, 1]);
         }
         let x = if tiles < BAND { tiles } else { BAND };
@@ -203,7 +201,7 @@ impl Mma {
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
         let spec = spec.with_min_blocks(blocks_per_sm);
-        Variant { spec, name: symbol, rows, tokens, split: self.split, in_a_row: false, looped: false, everywhere: false }
+        Variant { spec, name: symbol, rows, tokens, split: self.split, in_a_row: false, looped: false }
     }
 }
 
@@ -220,8 +218,8 @@ pub struct Hopper {
     pub code_stages: u32,
     /// Slices of a step, each a quarter of a group.
     pub step: u32,
-    /// Blocks that a multiprocessor holds: with two, one waits with its codes there while the other multiplies.
-    pub per_sm: u32,
+    pub early: u32,
+    pub p: u32,
 }
 
 impl Hopper {
@@ -229,9 +227,9 @@ impl Hopper {
     pub const THREADS: u32 = 384;
 
     /// From the six numbers in their order.
-    pub const fn new(v: [u32; 6]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages, step, per_sm] = v;
-        Self { row_blocks, tokens, act_stages, code_stages, step, per_sm }
+    pub const fn new(v: [u32; 7]) -> Self {
+        let [row_blocks, tokens, act_stages, code_stages, step, early, p] = v;
+        Self { row_blocks, tokens, act_stages, code_stages, step, early, p }
     }
 
     /// Output features of a tile.
@@ -257,7 +255,7 @@ impl Hopper {
         let barriers = 16 * (self.act_stages + self.code_stages);
         let bytes = block_bytes(ring, 1, rows, tokens) + head_bytes(rows, tokens) + barriers;
         let spec = LaunchSpec::new(symbol, Self::THREADS).with_smem(bytes + 1024 - 16);
-        spec.only_on(90).with_min_blocks(self.per_sm).with_tensor_maps()
+        spec.only_on(90).with_min_blocks(1).with_tensor_maps()
     }
 
     /// A launch of it in which `split` blocks share the k of a tile. Where nobody does, a block makes several
@@ -269,8 +267,7 @@ impl Hopper {
         split: u32,
     ) -> Variant {
         let (spec, rows, tokens) = (self.spec(symbol), self.rows(), self.tokens);
-        let everywhere = self.per_sm > 1;
-        Variant { spec, name, rows, tokens, split, in_a_row: true, looped: split == 1, everywhere }
+        Variant { spec, name, rows, tokens, split, in_a_row: true, looped: split == 1 }
     }
 }
 
@@ -356,7 +353,6 @@ macro_rules! variants {
                 split: 1,
                 in_a_row: false,
                 looped: false,
-                everywhere: false,
             },
             $(Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks),)*
             $(Mma::new([$($s),*]).variant($split_symbol, $split_blocks),)*
@@ -410,18 +406,22 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4, 1] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
-        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 1] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
-        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 1] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
-        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 1] { 1 "w2a8_gemm_h128b" }
-        D16 w2a8_gemm_d16 [1, 16, 4, 4, 4, 2] { 1 "w2a8_gemm_d16" }
-        D16A w2a8_gemm_d16a [1, 16, 2, 5, 4, 2] { 1 "w2a8_gemm_d16a" }
-        D32 w2a8_gemm_d32 [1, 32, 2, 4, 4, 2] { 1 "w2a8_gemm_d32" }
-        D32A w2a8_gemm_d32a [1, 32, 4, 4, 2, 2] { 1 "w2a8_gemm_d32a" }
-        D64 w2a8_gemm_d64 [1, 64, 4, 4, 1, 2] { 1 "w2a8_gemm_d64" }
-        D64A w2a8_gemm_d64a [1, 64, 2, 4, 2, 2] { 1 "w2a8_gemm_d64a" }
-        D64B w2a8_gemm_d64b [1, 64, 3, 3, 2, 2] { 1 "w2a8_gemm_d64b" }
-        D64C w2a8_gemm_d64c [1, 64, 4, 2, 2, 2] { 1 "w2a8_gemm_d64c" }
+        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4, 1, 0] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
+        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 1, 0] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 1, 0] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" }
+        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 1, 0] { 1 "w2a8_gemm_h128b" 2 "w2a8_gemm_h128bx2" }
+        Q16 w2a8_gemm_q16 [1, 16, 6, 9, 4, 1, 1] { 1 "w2a8_gemm_q16" 2 "w2a8_gemm_q16x2" }
+        Q16E w2a8_gemm_q16e [1, 16, 6, 9, 4, 5, 1] { 1 "w2a8_gemm_q16e" 2 "w2a8_gemm_q16ex2" }
+        Q16P w2a8_gemm_q16p [1, 16, 6, 9, 4, 2, 2] { 1 "w2a8_gemm_q16p" 2 "w2a8_gemm_q16px2" }
+        Q32 w2a8_gemm_q32 [1, 32, 6, 6, 4, 1, 1] { 1 "w2a8_gemm_q32" 2 "w2a8_gemm_q32x2" }
+        Q32E w2a8_gemm_q32e [1, 32, 6, 6, 4, 5, 1] { 1 "w2a8_gemm_q32e" 2 "w2a8_gemm_q32ex2" }
+        Q32P w2a8_gemm_q32p [1, 32, 6, 6, 4, 2, 2] { 1 "w2a8_gemm_q32p" 2 "w2a8_gemm_q32px2" }
+        Q64 w2a8_gemm_q64 [1, 64, 4, 5, 4, 1, 1] { 1 "w2a8_gemm_q64" 2 "w2a8_gemm_q64x2" }
+        Q64E w2a8_gemm_q64e [1, 64, 4, 5, 4, 5, 1] { 1 "w2a8_gemm_q64e" 2 "w2a8_gemm_q64ex2" }
+        Q64P w2a8_gemm_q64p [1, 64, 4, 5, 4, 2, 2] { 1 "w2a8_gemm_q64p" 2 "w2a8_gemm_q64px2" }
+        Q64F w2a8_gemm_q64f [1, 64, 4, 5, 4, 1, 4] { 1 "w2a8_gemm_q64f" 2 "w2a8_gemm_q64fx2" }
+        Q64G w2a8_gemm_q64g [1, 64, 8, 5, 2, 2, 2] { 1 "w2a8_gemm_q64g" 2 "w2a8_gemm_q64gx2" }
+        Q128 w2a8_gemm_q128 [1, 128, 4, 5, 2, 1, 2] { 1 "w2a8_gemm_q128" 2 "w2a8_gemm_q128x2" }
     }
 }
 

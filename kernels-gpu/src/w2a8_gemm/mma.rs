@@ -98,8 +98,10 @@ unsafe fn gemm<
         codes(s);
         s += 1;
     }
-    dependency_wait();
     // SAFETY: the head stands before the ring.
+    unsafe { tile.scales::<THREADS>(args, head) };
+    dependency_wait();
+    // SAFETY: as above.
     unsafe { tile.begin::<THREADS>(args, head) };
     let mut s = 0;
     while s < STAGES - 1 {

@@ -55,14 +55,23 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
     pub(super) fn of(args: &Args, index: u32, part: [u32; 2]) -> Self {
         if args.m <= TOKENS {
             // Without divisions, for which a block would wait before it asks for anything.
-            return Self::place(args, [0, index], part);
+            return Self::place(args, [0, index], part).inside(args);
         }
         // Not known outside of this, where it would take registers.
         let across = opaque_here(args.m).div_ceil(TOKENS);
         let down = args.n.div_ceil(ROWS);
         let (band, rest) = (index / (BAND * down), index % (BAND * down));
         let width = BAND.min(across - band * BAND);
-        Self::place(args, [band * BAND + rest % width, rest / width], part)
+        Self::place(args, [band * BAND + rest % width, rest / width], part).inside(args)
+    }
+
+    /// The last tile moved back to where all of its rows and tokens are there, if there are enough: copies of what is
+    /// outside of a tensor are slow. Two blocks then write the same values to some places.
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    fn inside(self, args: &Args) -> Self {
+        let row0 = self.row0.min(args.n.saturating_sub(ROWS));
+        Self { row0, token0: self.token0.min(args.m.saturating_sub(TOKENS)), ..self }
     }
 
     #[inline(always)]
@@ -74,13 +83,6 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
         let chunk0 = (part * share).min(args.chunks);
         let rest = if token0 < args.m { args.chunks - chunk0 } else { 0 };
         Self { row0: y * ROWS, token0, part, split, chunk0, chunks: share.min(rest) }
-    }
-
-    /// Which of so many groups of chunks comes first: they are spread over 16 neighbouring tiles of features.
-    #[cfg(level_sm_90a)]
-    #[inline(always)]
-    pub(super) fn turn(self, groups: u32) -> u32 {
-        (self.row0 / ROWS % 16 * groups) >> 4
     }
 
     /// The codes of this block.
@@ -108,7 +110,7 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
         Lines::new(thread, (first, args.act_pieces), (self.token0, args.m), pieces)
     }
 
-    /// Asks for scale and sum of each token, and writes the scales of the features.
+    /// Asks for scale and sum of each token.
     ///
     /// # Safety
     ///
@@ -123,8 +125,6 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
             unsafe { copy_x8(to.add(TOKEN_BYTES * token), p, source < args.m) };
             token += THREADS;
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.scales::<THREADS>(args, to) };
     }
 
     /// Writes the scales of the features, behind the tokens.

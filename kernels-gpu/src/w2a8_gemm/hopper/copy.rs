@@ -43,27 +43,24 @@ pub(super) unsafe fn copy<
 ) {
     // Boxes of a copy: one of codes, of activations a step's slices.
     let boxes = if CODES { 1 } else { BYTES / (TOKENS * GROUP_BYTES) };
+    // What a copy brings: rows that are there.
+    let lines = if CODES { args.n.min(ROWS) } else { args.m.min(TOKENS) };
+    let bytes = boxes * lines * GROUP_BYTES;
     let mut number = 0;
     let mut place = Place::<STAGES>::FIRST;
     let mut index = tiles.first;
     while index < tiles.end && number < part.end {
         let tile = Tile::<ROWS, TOKENS>::of(args, index, tiles.part);
         let (line, of_chunk) = if CODES { (tile.row0, 1) } else { (tile.token0, 4) };
-        // A chunk has 16 bytes of codes, and 64 of activations. Which group comes first depends on the tile, so that
-        // not all blocks ask the L2 for the same lines at the same time.
-        let (begin, groups) = (tile.chunk0 * 16 * of_chunk, tile.chunks.div_ceil(8));
-        let end = begin + groups * GROUP_BYTES * of_chunk;
-        let mut at = begin + tile.turn(groups) * GROUP_BYTES * of_chunk;
-        let mut left = groups * (4 / boxes);
-        if CODES {
-            left = groups;
-        }
-        while left > 0 && number < part.end {
+        // A chunk has 16 bytes of codes, and 64 of activations.
+        let mut at = tile.chunk0 * 16 * of_chunk;
+        let end = at + tile.chunks.div_ceil(8) * GROUP_BYTES * of_chunk;
+        while at < end && number < part.end {
             if number >= part.start {
                 // SAFETY: once for each phase of the place, which is free; the contract's table.
                 unsafe {
                     mbarrier::wait(ring.empty(place), place.parity ^ 1);
-                    mbarrier::arrive_expecting(ring.full(place), BYTES);
+                    mbarrier::arrive_expecting(ring.full(place), bytes);
                     let mut i = 0;
                     while i < boxes {
                         let to = ring.place(place).add(i * (BYTES / boxes));
@@ -76,8 +73,6 @@ pub(super) unsafe fn copy<
             place = place.next();
             number += 1;
             at += boxes * GROUP_BYTES;
-            at = if at == end { begin } else { at };
-            left -= 1;
         }
         index += tiles.step;
     }

@@ -35,8 +35,6 @@ use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
-/// Groups of codes that are asked for before the block's barriers are known.
-const EARLY: u32 = 1;
 /// Threads that multiply.
 const CONSUMERS: u32 = 256;
 
@@ -56,7 +54,8 @@ unsafe fn gemm<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-    const PER_SM: u32,
+    const EARLY: u32,
+    const P: usize,
 >(
     bulk: &BulkArgs,
     maps: u64,
@@ -83,10 +82,6 @@ unsafe fn gemm<
         end: Tile::<ROWS, TOKENS>::count(args),
         part: [cluster_rank(), bulk.split],
     };
-    if PER_SM > 1 {
-        // There is a block of this kernel on every multiprocessor, and room for one of the next.
-        launch_dependents();
-    }
     let thread = thread_idx_x().wrapping_sub(CONSUMERS);
     let acts_map = maps + size_of::<TensorMap>() as u64;
     if thread == 0 {
@@ -108,12 +103,8 @@ unsafe fn gemm<
     }
     sync_threads();
     if thread_idx_x() < CONSUMERS {
-        // What the others give back of the 168 or 80 that each thread of the block starts with.
-        if PER_SM == 1 {
-            wgmma::take_registers::<232>();
-        } else {
-            wgmma::take_registers::<104>();
-        }
+        // What the others give back of the 168 that each thread of the block starts with.
+        wgmma::take_registers::<232>();
         // SAFETY: the caller's promise.
         unsafe {
             consume::<
@@ -125,22 +116,17 @@ unsafe fn gemm<
                 ACT_BYTES,
                 CODE_STAGES,
                 CODE_BYTES,
-                PER_SM,
+                EARLY,
+                P,
             >(args, tiles, head, acts, codes);
         }
     } else {
-        if PER_SM == 1 {
-            wgmma::give_registers::<40>();
-        } else {
-            wgmma::give_registers::<32>();
-        }
+        wgmma::give_registers::<40>();
         if thread == 0 {
             // SAFETY: the caller's promise.
             unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, EARLY..u32::MAX) };
             // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
-            if PER_SM == 1 {
-                launch_dependents();
-            }
+            launch_dependents();
         }
         dependency_wait();
         if thread == 32 {
@@ -165,7 +151,8 @@ unsafe fn consume<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-    const PER_SM: u32,
+    const EARLY: u32,
+    const P: usize,
 >(
     args: &Args,
     tiles: Tiles,
@@ -198,17 +185,17 @@ unsafe fn consume<
             }
         });
         let groups = tile.chunks.div_ceil(8);
-        if PER_SM == 1 {
+        if P == 0 {
             dependency_wait();
             // SAFETY: the caller's promise; this warpgroup's own head.
             unsafe { divisors::<TOKENS>(stats::<TOKENS>(args, tile.token0), head) };
             consumer.tile(groups);
         } else {
-            let first = if groups > 0 { consumer.quarter(0) } else { [[0; 4]; 4] };
+            let first = if groups > 0 { consumer.quarter::<P>(0) } else { [[[0; 4]; 4]; P] };
             dependency_wait();
             // SAFETY: the caller's promise; this warpgroup's own head.
             let words = unsafe { stats::<TOKENS>(args, tile.token0) };
-            consumer.quarters(groups, first);
+            consumer.quarters::<P>(groups, first);
             // SAFETY: this warpgroup's own head.
             unsafe { divisors::<TOKENS>(words, head) };
         }
@@ -235,9 +222,9 @@ unsafe fn consume<
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal, $per_sm:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal, $early:literal, $p:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step, $per_sm]);
+            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step, $early, $p]);
 
             /// # Safety
             ///
@@ -255,7 +242,8 @@ macro_rules! entries {
                         { CUT.step_bytes() },
                         $codes,
                         { CUT.group_bytes() },
-                        $per_sm,
+                        $early,
+                        $p,
                     >(&args, parameter_address!($symbol))
                 }
             }
