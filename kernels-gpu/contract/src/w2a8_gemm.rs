@@ -421,6 +421,9 @@ variants! {
         Q64P w2a8_gemm_q64p [1, 64, 4, 5, 4, 2, 2] { 1 "w2a8_gemm_q64p" 2 "w2a8_gemm_q64px2" }
         Q64F w2a8_gemm_q64f [1, 64, 4, 5, 4, 1, 4] { 1 "w2a8_gemm_q64f" 2 "w2a8_gemm_q64fx2" }
         Q64G w2a8_gemm_q64g [1, 64, 8, 5, 2, 2, 2] { 1 "w2a8_gemm_q64g" 2 "w2a8_gemm_q64gx2" }
+        M64 w2a8_gemm_m64 [1, 64, 4, 5, 4, 1, 9] { 1 "w2a8_gemm_m64" 2 "w2a8_gemm_m64x2" }
+        M64P w2a8_gemm_m64p [1, 64, 4, 5, 4, 2, 10] { 1 "w2a8_gemm_m64p" 2 "w2a8_gemm_m64px2" }
+        M32P w2a8_gemm_m32p [1, 32, 6, 6, 4, 2, 10] { 1 "w2a8_gemm_m32p" 2 "w2a8_gemm_m32px2" }
         Q128 w2a8_gemm_q128 [1, 128, 4, 5, 2, 1, 2] { 1 "w2a8_gemm_q128" 2 "w2a8_gemm_q128x2" }
     }
 }

@@ -65,6 +65,28 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
         Self::place(args, [band * BAND + rest % width, rest / width], part).inside(args)
     }
 
+    /// Tiles of a pair of blocks: two neighbours over the features, of which block `rank` makes one. How many pairs.
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    pub(super) fn pairs(args: &Args) -> u32 {
+        args.m.div_ceil(TOKENS) * args.n.div_ceil(ROWS).div_ceil(2)
+    }
+
+    /// The tile of block `rank` of pair `index`.
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    pub(super) fn of_pair(args: &Args, index: u32, rank: u32) -> Self {
+        if args.m <= TOKENS {
+            return Self::place(args, [0, 2 * index + rank], [0, 1]).inside(args);
+        }
+        let across = opaque_here(args.m).div_ceil(TOKENS);
+        let down = args.n.div_ceil(ROWS).div_ceil(2);
+        let (band, rest) = (index / (BAND * down), index % (BAND * down));
+        let width = BAND.min(across - band * BAND);
+        let place = [band * BAND + rest % width, 2 * (rest / width) + rank];
+        Self::place(args, place, [0, 1]).inside(args)
+    }
+
     /// The last tile moved back to where all of its rows and tokens are there, if there are enough: copies of what is
     /// outside of a tensor are slow. Two blocks then write the same values to some places.
     #[cfg(level_sm_90a)]
