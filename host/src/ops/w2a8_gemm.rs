@@ -136,8 +136,7 @@ unsafe fn launch_bulk<K: contract::w2a8_gemm::Bulk, const SPLIT: u32>(
     let map = |address, [lines, bytes, tile]: [u32; 3]| {
         let sizes = [bytes.into(), lines.into(), 1, 1];
         let mapped = Mapped { element: MapElement::U8, address, sizes, strides: [sizes[0]; 3] };
-        // Boxes of rows that are there: copies of what is outside of a tensor are slow.
-        mapped.tiles([GROUP_BYTES, tile.min(lines), 1, 1])
+        mapped.tiles([GROUP_BYTES, tile, 1, 1])
     };
     let codes = map(args.w.addr(), [args.n, 16 * args.chunks, K::CUT.rows()]);
     let acts = map(args.acts.addr(), [args.m, 16 * args.act_pieces, K::CUT.tokens]);

@@ -226,7 +226,7 @@ impl Hopper {
     /// Threads of a block.
     pub const THREADS: u32 = 384;
 
-    /// From the six numbers in their order.
+    /// From the five numbers in their order.
     pub const fn new(v: [u32; 7]) -> Self {
         let [row_blocks, tokens, act_stages, code_stages, step, early, p] = v;
         Self { row_blocks, tokens, act_stages, code_stages, step, early, p }
@@ -410,21 +410,20 @@ variants! {
         H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 1, 0] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
         H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 1, 0] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" }
         H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 1, 0] { 1 "w2a8_gemm_h128b" 2 "w2a8_gemm_h128bx2" }
-        Q16 w2a8_gemm_q16 [1, 16, 6, 9, 4, 1, 1] { 1 "w2a8_gemm_q16" 2 "w2a8_gemm_q16x2" }
-        Q16E w2a8_gemm_q16e [1, 16, 6, 9, 4, 5, 1] { 1 "w2a8_gemm_q16e" 2 "w2a8_gemm_q16ex2" }
-        Q16P w2a8_gemm_q16p [1, 16, 6, 9, 4, 2, 2] { 1 "w2a8_gemm_q16p" 2 "w2a8_gemm_q16px2" }
-        Q32 w2a8_gemm_q32 [1, 32, 6, 6, 4, 1, 1] { 1 "w2a8_gemm_q32" 2 "w2a8_gemm_q32x2" }
-        Q32E w2a8_gemm_q32e [1, 32, 6, 6, 4, 5, 1] { 1 "w2a8_gemm_q32e" 2 "w2a8_gemm_q32ex2" }
-        Q32P w2a8_gemm_q32p [1, 32, 6, 6, 4, 2, 2] { 1 "w2a8_gemm_q32p" 2 "w2a8_gemm_q32px2" }
-        Q64 w2a8_gemm_q64 [1, 64, 4, 5, 4, 1, 1] { 1 "w2a8_gemm_q64" 2 "w2a8_gemm_q64x2" }
-        Q64E w2a8_gemm_q64e [1, 64, 4, 5, 4, 5, 1] { 1 "w2a8_gemm_q64e" 2 "w2a8_gemm_q64ex2" }
-        Q64P w2a8_gemm_q64p [1, 64, 4, 5, 4, 2, 2] { 1 "w2a8_gemm_q64p" 2 "w2a8_gemm_q64px2" }
-        Q64F w2a8_gemm_q64f [1, 64, 4, 5, 4, 1, 4] { 1 "w2a8_gemm_q64f" 2 "w2a8_gemm_q64fx2" }
-        Q64G w2a8_gemm_q64g [1, 64, 8, 5, 2, 2, 2] { 1 "w2a8_gemm_q64g" 2 "w2a8_gemm_q64gx2" }
-        M64 w2a8_gemm_m64 [1, 64, 4, 5, 4, 1, 9] { 1 "w2a8_gemm_m64" 2 "w2a8_gemm_m64x2" }
-        M64P w2a8_gemm_m64p [1, 64, 4, 5, 4, 2, 10] { 1 "w2a8_gemm_m64p" 2 "w2a8_gemm_m64px2" }
-        M32P w2a8_gemm_m32p [1, 32, 6, 6, 4, 2, 10] { 1 "w2a8_gemm_m32p" 2 "w2a8_gemm_m32px2" }
-        Q128 w2a8_gemm_q128 [1, 128, 4, 5, 2, 1, 2] { 1 "w2a8_gemm_q128" 2 "w2a8_gemm_q128x2" }
+        H16 w2a8_gemm_h16 [1, 16, 6, 9, 4, 1, 0] { 1 "w2a8_gemm_h16" 2 "w2a8_gemm_h16x2" }
+        H16P w2a8_gemm_h16p [1, 16, 6, 9, 4, 1, 8] { 1 "w2a8_gemm_h16p" 2 "w2a8_gemm_h16px2" }
+        H32P w2a8_gemm_h32p [1, 32, 6, 6, 4, 1, 8] { 1 "w2a8_gemm_h32p" 2 "w2a8_gemm_h32px2" }
+        H32E w2a8_gemm_h32e [1, 32, 6, 6, 4, 2, 8] { 1 "w2a8_gemm_h32e" 2 "w2a8_gemm_h32ex2" }
+        H32S w2a8_gemm_h32s [1, 32, 12, 6, 2, 1, 8] { 1 "w2a8_gemm_h32s" 2 "w2a8_gemm_h32sx2" }
+        H64P w2a8_gemm_h64p [1, 64, 4, 5, 4, 1, 8] { 1 "w2a8_gemm_h64p" 2 "w2a8_gemm_h64px2" }
+        H64E w2a8_gemm_h64e [1, 64, 4, 5, 4, 2, 8] { 1 "w2a8_gemm_h64e" 2 "w2a8_gemm_h64ex2" }
+        H64S w2a8_gemm_h64s [1, 64, 8, 5, 2, 1, 8] { 1 "w2a8_gemm_h64s" 2 "w2a8_gemm_h64sx2" }
+        H64T w2a8_gemm_h64t [1, 64, 8, 5, 2, 1, 0] { 1 "w2a8_gemm_h64t" 2 "w2a8_gemm_h64tx2" }
+        H128P w2a8_gemm_h128p [1, 128, 4, 5, 2, 1, 8] { 1 "w2a8_gemm_h128p" 2 "w2a8_gemm_h128px2" }
+        Q16P w2a8_gemm_q16p [1, 16, 6, 9, 4, 1, 10] { 1 "w2a8_gemm_q16p" 2 "w2a8_gemm_q16px2" }
+        Q32P w2a8_gemm_q32p [1, 32, 6, 6, 4, 1, 10] { 1 "w2a8_gemm_q32p" 2 "w2a8_gemm_q32px2" }
+        Q64P w2a8_gemm_q64p [1, 64, 8, 5, 2, 1, 10] { 1 "w2a8_gemm_q64p" 2 "w2a8_gemm_q64px2" }
+        Q64E w2a8_gemm_q64e [1, 64, 16, 5, 1, 1, 9] { 1 "w2a8_gemm_q64e" 2 "w2a8_gemm_q64ex2" }
     }
 }
 

@@ -60,27 +60,6 @@ pub unsafe fn arrive(barrier: Barrier) {
     }
 }
 
-/// Arrives at the same barrier of block `rank` of the cluster.
-/// `mapa.shared::cluster.u32; mbarrier.arrive.release.cluster.shared::cluster.b64`
-///
-/// # Safety
-///
-/// As for [`arrive`] in that block, which has made it, as this one knows by a barrier of the cluster, and stays until
-/// another one after this.
-#[cfg(level_sm_90a)]
-#[inline(always)]
-pub unsafe fn arrive_at(rank: u32, barrier: Barrier) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "{{ .reg .b32 there; mapa.shared::cluster.u32 there, {barrier}, {rank};",
-            "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }}",
-            barrier = in(reg32) barrier.addr(), rank = in(reg32) rank,
-            options(nostack),
-        );
-    }
-}
-
 /// Arrives once all copies that this thread has asked for so far are there.
 /// `cp.async.mbarrier.arrive.noinc.shared.b64`
 ///

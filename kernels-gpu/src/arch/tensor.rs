@@ -48,35 +48,6 @@ pub unsafe fn copy_tile(to: Shared<u8>, map: u64, at: [u32; 4], barrier: Barrier
     }
 }
 
-/// [`copy_tile`] into the same place of every block of the cluster whose bit `blocks` has; the same barrier of each is
-/// told. `cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster`
-///
-/// # Safety
-///
-/// As for [`copy_tile`], in each of those blocks, which have started and stay until the bytes are there.
-#[cfg(level_sm_90a)]
-#[inline(always)]
-pub unsafe fn copy_tile_to(
-    to: Shared<u8>,
-    map: u64,
-    at: [u32; 4],
-    barrier: Barrier,
-    blocks: u16,
-) {
-    let [a, b, c, d] = at;
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster \
-             [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}], {blocks};",
-            to = in(reg32) to.addr(), map = in(reg64) map, barrier = in(reg32) barrier.addr(),
-            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
-            blocks = in(reg16) blocks,
-            options(nostack),
-        );
-    }
-}
-
 /// Asks for a map, which the first copy by it would wait for. `prefetch.tensormap`
 ///
 /// # Safety

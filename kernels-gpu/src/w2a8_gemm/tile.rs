@@ -8,8 +8,6 @@ use super::lines::Lines;
 use crate::arch::async_copy::copy_x8;
 #[cfg(level_sm_90)]
 use crate::arch::cluster::{leave_cluster, read_x4_of, sync_cluster};
-#[cfg(level_sm_90a)]
-use crate::arch::hint::opaque_here;
 use crate::arch::mem::{X4, st, st_x4};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
@@ -55,45 +53,12 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
     pub(super) fn of(args: &Args, index: u32, part: [u32; 2]) -> Self {
         if args.m <= TOKENS {
             // Without divisions, for which a block would wait before it asks for anything.
-            return Self::place(args, [0, index], part).inside(args);
+            return Self::place(args, [0, index], part);
         }
-        // Not known outside of this, where it would take registers.
-        let across = opaque_here(args.m).div_ceil(TOKENS);
-        let down = args.n.div_ceil(ROWS);
+        let (across, down) = (args.m.div_ceil(TOKENS), args.n.div_ceil(ROWS));
         let (band, rest) = (index / (BAND * down), index % (BAND * down));
         let width = BAND.min(across - band * BAND);
-        Self::place(args, [band * BAND + rest % width, rest / width], part).inside(args)
-    }
-
-    /// Tiles of a pair of blocks: two neighbours over the features, of which block `rank` makes one. How many pairs.
-    #[cfg(level_sm_90a)]
-    #[inline(always)]
-    pub(super) fn pairs(args: &Args) -> u32 {
-        args.m.div_ceil(TOKENS) * args.n.div_ceil(ROWS).div_ceil(2)
-    }
-
-    /// The tile of block `rank` of pair `index`.
-    #[cfg(level_sm_90a)]
-    #[inline(always)]
-    pub(super) fn of_pair(args: &Args, index: u32, rank: u32) -> Self {
-        if args.m <= TOKENS {
-            return Self::place(args, [0, 2 * index + rank], [0, 1]).inside(args);
-        }
-        let across = opaque_here(args.m).div_ceil(TOKENS);
-        let down = args.n.div_ceil(ROWS).div_ceil(2);
-        let (band, rest) = (index / (BAND * down), index % (BAND * down));
-        let width = BAND.min(across - band * BAND);
-        let place = [band * BAND + rest % width, 2 * (rest / width) + rank];
-        Self::place(args, place, [0, 1]).inside(args)
-    }
-
-    /// The last tile moved back to where all of its rows and tokens are there, if there are enough: copies of what is
-    /// outside of a tensor are slow. Two blocks then write the same values to some places.
-    #[cfg(level_sm_90a)]
-    #[inline(always)]
-    fn inside(self, args: &Args) -> Self {
-        let row0 = self.row0.min(args.n.saturating_sub(ROWS));
-        Self { row0, token0: self.token0.min(args.m.saturating_sub(TOKENS)), ..self }
+        Self::place(args, [band * BAND + rest % width, rest / width], part)
     }
 
     #[inline(always)]
@@ -256,7 +221,7 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
     ///
     /// # Safety
     ///
-    /// What [`Tile::begin`] asked for at `head` is there, and shown to the block.
+    /// What this thread asked for in [`Tile::begin`] at `head` is there.
     #[inline(always)]
     pub(super) unsafe fn divisors<const THREADS: u32>(self, head: Shared<u8>) {
         let mut token = thread_idx_x();

@@ -7,7 +7,7 @@ use contract::w2a8_gemm::{Args, GROUP_BYTES};
 use super::super::tile::Tile;
 use super::ring::{Place, Ring};
 use crate::arch::mbarrier;
-use crate::arch::tensor::{copy_tile, copy_tile_to};
+use crate::arch::tensor::copy_tile;
 
 /// Which tiles a block makes: one after the other, those that are `step` apart, and which part of their k,
 /// of how many.
@@ -17,20 +17,6 @@ pub(super) struct Tiles {
     pub(super) step: u32,
     pub(super) end: u32,
     pub(super) part: [u32; 2],
-    /// Of a block in its pair.
-    pub(super) rank: u32,
-}
-
-impl Tiles {
-    /// Number `index` of them.
-    #[inline(always)]
-    pub(super) fn tile<const ROWS: u32, const TOKENS: u32, const PAIR: bool>(
-        self,
-        args: &Args,
-        index: u32,
-    ) -> Tile<ROWS, TOKENS> {
-        if PAIR { Tile::of_pair(args, index, self.rank) } else { Tile::of(args, index, self.part) }
-    }
 }
 
 /// Copies the codes of the block's tiles, or their activations: boxes of [`GROUP_BYTES`] of the rows of a
@@ -48,7 +34,6 @@ pub(super) unsafe fn copy<
     const TOKENS: u32,
     const STAGES: u32,
     const BYTES: u32,
-    const PAIR: bool,
 >(
     args: &Args,
     tiles: Tiles,
@@ -58,18 +43,11 @@ pub(super) unsafe fn copy<
 ) {
     // Boxes of a copy: one of codes, of activations a step's slices.
     let boxes = if CODES { 1 } else { BYTES / (TOKENS * GROUP_BYTES) };
-    // What a copy brings: rows that are there.
-    let lines = if CODES { args.n.min(ROWS) } else { args.m.min(TOKENS) };
-    let bytes = boxes * lines * GROUP_BYTES;
-    // Each of a pair of blocks brings half of the activations to both: whole atoms.
-    let half = lines.div_ceil(16) * 8;
-    let bytes = if PAIR && !CODES { 2 * boxes * half * GROUP_BYTES } else { bytes };
-    let from = tiles.rank * ((lines - half.min(lines)).div_ceil(8) * 8);
     let mut number = 0;
     let mut place = Place::<STAGES>::FIRST;
     let mut index = tiles.first;
     while index < tiles.end && number < part.end {
-        let tile = tiles.tile::<ROWS, TOKENS, PAIR>(args, index);
+        let tile = Tile::<ROWS, TOKENS>::of(args, index, tiles.part);
         let (line, of_chunk) = if CODES { (tile.row0, 1) } else { (tile.token0, 4) };
         // A chunk has 16 bytes of codes, and 64 of activations.
         let mut at = tile.chunk0 * 16 * of_chunk;
@@ -79,17 +57,12 @@ pub(super) unsafe fn copy<
                 // SAFETY: once for each phase of the place, which is free; the contract's table.
                 unsafe {
                     mbarrier::wait(ring.empty(place), place.parity ^ 1);
-                    mbarrier::arrive_expecting(ring.full(place), bytes);
+                    mbarrier::arrive_expecting(ring.full(place), BYTES);
                     let mut i = 0;
                     while i < boxes {
                         let to = ring.place(place).add(i * (BYTES / boxes));
                         let at = [at + i * GROUP_BYTES, line, 0, 0];
-                        if PAIR && !CODES {
-                            let at = [at[0], line + from, 0, 0];
-                            copy_tile_to(to.add(from * GROUP_BYTES), map, at, ring.full(place), 3);
-                        } else {
-                            copy_tile(to, map, at, ring.full(place));
-                        }
+                        copy_tile(to, map, at, ring.full(place));
                         i += 1;
                     }
                 }

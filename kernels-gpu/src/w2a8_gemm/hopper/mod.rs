@@ -25,13 +25,13 @@ use self::multiply::Consumer;
 use self::ring::{Place, Ring};
 use self::write::{divisors, park, stats, write};
 use super::tile::Tile;
-use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank, leave_cluster, sync_cluster};
+use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::tensor::{parameter_address, prefetch_map};
 use crate::arch::thread::{sync_some, sync_threads, thread_idx_x};
-use crate::arch::warp::{lane_id, sync_warp, warp_id};
+use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
@@ -56,7 +56,7 @@ unsafe fn gemm<
     const CODE_BYTES: u32,
     const EARLY: u32,
     const P: usize,
-    const PAIR: bool,
+    const PACE: bool,
 >(
     bulk: &BulkArgs,
     maps: u64,
@@ -80,13 +80,8 @@ unsafe fn gemm<
     let tiles = Tiles {
         first: cluster_idx_x(),
         step: cluster_dim_x(),
-        end: if PAIR {
-            Tile::<ROWS, TOKENS>::pairs(args)
-        } else {
-            Tile::<ROWS, TOKENS>::count(args)
-        },
-        part: if PAIR { [0, 1] } else { [cluster_rank(), bulk.split] },
-        rank: if PAIR { cluster_rank() } else { 0 },
+        end: Tile::<ROWS, TOKENS>::count(args),
+        part: [cluster_rank(), bulk.split],
     };
     let thread = thread_idx_x().wrapping_sub(CONSUMERS);
     let acts_map = maps + size_of::<TensorMap>() as u64;
@@ -97,21 +92,17 @@ unsafe fn gemm<
             mbarrier::show_new();
             // Codes never change: the first ones are asked for before anything else. Not more: the copy engine
             // takes one after the other, and would come to the activations later.
-            copy::<true, ROWS, TOKENS, _, _, PAIR>(args, tiles, maps, codes, 0..EARLY);
+            copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, 0..EARLY);
         }
     } else if thread == 32 {
         // SAFETY: one thread; the second map.
         unsafe {
             prefetch_map(acts_map);
-            acts.init(if PAIR { 2 } else { 1 } * CONSUMERS / 32);
+            acts.init(CONSUMERS / 32);
         }
         mbarrier::show_new();
     }
-    if PAIR {
-        sync_cluster();
-    } else {
-        sync_threads();
-    }
+    sync_threads();
     if thread_idx_x() < CONSUMERS {
         // What the others give back of the 168 that each thread of the block starts with.
         wgmma::take_registers::<232>();
@@ -128,27 +119,26 @@ unsafe fn gemm<
                 CODE_BYTES,
                 EARLY,
                 P,
-                PAIR,
+                PACE,
             >(args, tiles, head, acts, codes);
         }
     } else {
         wgmma::give_registers::<40>();
         if thread == 0 {
+            if PACE && tiles.first < tiles.end && Tile::<ROWS, TOKENS>::of(args, tiles.first, tiles.part).chunks > 0 {
+                // SAFETY: asked for above.
+                unsafe { mbarrier::wait(codes.full(Place::FIRST), 0) };
+            }
             // SAFETY: the caller's promise.
-            unsafe { copy::<true, ROWS, TOKENS, _, _, PAIR>(args, tiles, maps, codes, EARLY..u32::MAX) };
+            unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, EARLY..u32::MAX) };
             // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
             launch_dependents();
         }
         dependency_wait();
         if thread == 32 {
             // SAFETY: the caller's promise.
-            unsafe { copy::<false, ROWS, TOKENS, _, _, PAIR>(args, tiles, acts_map, acts, 0..u32::MAX) };
+            unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, acts_map, acts, 0..u32::MAX) };
         }
-    }
-    if PAIR {
-        sync_warp();
-        // The other block may still give places back.
-        leave_cluster();
     }
 }
 
@@ -169,7 +159,7 @@ unsafe fn consume<
     const CODE_BYTES: u32,
     const EARLY: u32,
     const P: usize,
-    const PAIR: bool,
+    const PACE: bool,
 >(
     args: &Args,
     tiles: Tiles,
@@ -190,7 +180,7 @@ unsafe fn consume<
     let turn = codes.places.add(CODE_STAGES * CODE_BYTES + warp_id() * TURN_BYTES).cast::<i32>();
     let mut index = tiles.first;
     while index < tiles.end {
-        let tile = tiles.tile::<ROWS, TOKENS, PAIR>(args, index);
+        let tile = Tile::<ROWS, TOKENS>::of(args, index, tiles.part);
         // Nobody reads the head of the tile before any more.
         sync_some(1 + group, 128);
         // SAFETY: this warpgroup's own head.
@@ -202,7 +192,7 @@ unsafe fn consume<
             }
         });
         let groups = tile.chunks.div_ceil(8);
-        if P == 0 && !PAIR {
+        if P == 0 {
             dependency_wait();
             // SAFETY: the caller's promise; this warpgroup's own head.
             unsafe { divisors::<TOKENS>(stats::<TOKENS>(args, tile.token0), head) };
@@ -212,7 +202,7 @@ unsafe fn consume<
             dependency_wait();
             // SAFETY: the caller's promise; this warpgroup's own head.
             let words = unsafe { stats::<TOKENS>(args, tile.token0) };
-            consumer.quarters::<P, PAIR>(groups, first);
+            consumer.quarters::<P>(groups, first);
             // SAFETY: this warpgroup's own head.
             unsafe { divisors::<TOKENS>(words, head) };
         }
@@ -261,7 +251,7 @@ macro_rules! entries {
                         { CUT.group_bytes() },
                         $early,
                         { $p % 8 },
-                        { $p > 8 },
+                        { $p > 7 },
                     >(&args, parameter_address!($symbol))
                 }
             }

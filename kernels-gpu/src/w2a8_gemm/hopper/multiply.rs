@@ -271,20 +271,9 @@ impl<
         left
     }
 
-    /// [`Consumer::release`] that also tells the other block of a pair.
-    #[inline(always)]
-    fn give_back<const PAIR: bool>(&self, act: Place<ACT_STAGES>) {
-        if PAIR && lane_id() < 2 {
-            // SAFETY: once for each phase of the place in each block; its products are done.
-            unsafe { mbarrier::arrive_at(lane_id(), self.acts.empty(act)) };
-        } else if !PAIR {
-            self.release(act);
-        }
-    }
-
     /// Issues the products of part `s`.
     #[inline(always)]
-    fn products<const P: usize, const PAIR: bool>(
+    fn products<const P: usize>(
         &mut self,
         left: &[[[u32; 4]; 4]; P],
         s: usize,
@@ -315,7 +304,7 @@ impl<
         wgmma::commit();
         wgmma::wait::<1>();
         if s * P % STEP == 0 && one {
-            self.give_back::<PAIR>(*before);
+            self.release(*before);
         }
         if (s + 1) * P % STEP == 0 {
             *before = self.act;
@@ -325,7 +314,7 @@ impl<
 
     /// Adds the products of `groups` groups of chunks, the first part of which is `even`.
     #[inline(always)]
-    pub(super) fn quarters<const P: usize, const PAIR: bool>(&mut self, groups: u32, mut even: [[[u32; 4]; 4]; P]) {
+    pub(super) fn quarters<const P: usize>(&mut self, groups: u32, mut even: [[[u32; 4]; 4]; P]) {
         if groups == 0 {
             return;
         }
@@ -337,7 +326,7 @@ impl<
             rolled();
             // Opaque, because LLVM would write the loop out where a group turns the ring once.
             self.act.stage = opaque_here(self.act.stage);
-            self.products::<P, PAIR>(&even, 0, &mut before, one);
+            self.products::<P>(&even, 0, &mut before, one);
             let mut odd: [[[u32; 4]; 4]; P];
             if P == 4 {
                 group += 1;
@@ -345,16 +334,16 @@ impl<
                     break;
                 }
                 odd = self.quarter(0);
-                self.products::<P, PAIR>(&odd, 0, &mut before, true);
+                self.products::<P>(&odd, 0, &mut before, true);
             } else {
                 odd = self.quarter(1);
-                self.products::<P, PAIR>(&odd, 1, &mut before, true);
+                self.products::<P>(&odd, 1, &mut before, true);
             }
             if P == 1 {
                 even = self.quarter(2);
-                self.products::<P, PAIR>(&even, 2, &mut before, true);
+                self.products::<P>(&even, 2, &mut before, true);
                 odd = self.quarter(3);
-                self.products::<P, PAIR>(&odd, 3, &mut before, true);
+                self.products::<P>(&odd, 3, &mut before, true);
             }
             group += 1;
             if group == end {
@@ -364,6 +353,6 @@ impl<
             even = self.quarter(0);
         }
         wgmma::wait::<0>();
-        self.give_back::<PAIR>(before);
+        self.release(before);
     }
 }

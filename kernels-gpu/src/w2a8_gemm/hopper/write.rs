@@ -23,8 +23,11 @@ use crate::tile::hopper::each_group;
 pub(super) unsafe fn stats<const TOKENS: u32>(args: &Args, token0: u32) -> [u32; 2] {
     let token = thread_idx_x() % 128;
     let p = args.stats.as_ptr().cast_const().wrapping_add((token0 + token) as usize);
+    let there = token < TOKENS && token0 + token < args.m;
     // SAFETY: stats[token0 + token] when it is there.
-    unsafe { ld_x2_if(token < TOKENS && token0 + token < args.m, p.cast::<[u32; 2]>()) }
+    let [scale, sum] = unsafe { ld_x2_if(there, p.cast::<[u32; 2]>()) };
+    // A token that is not there is no reason to divide.
+    [if there { scale } else { 1.0f32.to_bits() }, sum]
 }
 
 /// Puts what [`stats`] asked for, and what makes dividing fast, into the warpgroup's head.
