@@ -218,8 +218,6 @@ pub struct Hopper {
     pub code_stages: u32,
     /// Slices of a step, each a quarter of a group.
     pub step: u32,
-    pub early: u32,
-    pub p: u32,
 }
 
 impl Hopper {
@@ -227,9 +225,9 @@ impl Hopper {
     pub const THREADS: u32 = 384;
 
     /// From the five numbers in their order.
-    pub const fn new(v: [u32; 7]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages, step, early, p] = v;
-        Self { row_blocks, tokens, act_stages, code_stages, step, early, p }
+    pub const fn new(v: [u32; 5]) -> Self {
+        let [row_blocks, tokens, act_stages, code_stages, step] = v;
+        Self { row_blocks, tokens, act_stages, code_stages, step }
     }
 
     /// Output features of a tile.
@@ -396,6 +394,8 @@ variants! {
     mma {
         T8A "w2a8_gemm_t8a" [1, 1, 2, 2, 1, 4, 1] 4;
         T8B "w2a8_gemm_t8b" [2, 1, 1, 4, 2, 3, 1] 4;
+        T8C "w2a8_gemm_t8c" [2, 1, 4, 2, 1, 4, 1] 2;
+        T8D "w2a8_gemm_t8d" [2, 1, 4, 2, 1, 5, 1] 2;
         T16A "w2a8_gemm_t16a" [2, 2, 2, 2, 1, 4, 1] 3;
         T16B "w2a8_gemm_t16b" [2, 2, 1, 4, 2, 3, 1] 2;
         T16C "w2a8_gemm_t16c" [2, 2, 4, 2, 1, 4, 1] 1;
@@ -406,24 +406,10 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4, 1, 0] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
-        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 1, 0] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
-        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 1, 0] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" }
-        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 1, 0] { 1 "w2a8_gemm_h128b" 2 "w2a8_gemm_h128bx2" }
-        H16 w2a8_gemm_h16 [1, 16, 6, 9, 4, 1, 0] { 1 "w2a8_gemm_h16" 2 "w2a8_gemm_h16x2" }
-        H16P w2a8_gemm_h16p [1, 16, 6, 9, 4, 1, 8] { 1 "w2a8_gemm_h16p" 2 "w2a8_gemm_h16px2" }
-        H32P w2a8_gemm_h32p [1, 32, 6, 6, 4, 1, 8] { 1 "w2a8_gemm_h32p" 2 "w2a8_gemm_h32px2" }
-        H32E w2a8_gemm_h32e [1, 32, 6, 6, 4, 2, 8] { 1 "w2a8_gemm_h32e" 2 "w2a8_gemm_h32ex2" }
-        H32S w2a8_gemm_h32s [1, 32, 12, 6, 2, 1, 8] { 1 "w2a8_gemm_h32s" 2 "w2a8_gemm_h32sx2" }
-        H64P w2a8_gemm_h64p [1, 64, 4, 5, 4, 1, 8] { 1 "w2a8_gemm_h64p" 2 "w2a8_gemm_h64px2" }
-        H64E w2a8_gemm_h64e [1, 64, 4, 5, 4, 2, 8] { 1 "w2a8_gemm_h64e" 2 "w2a8_gemm_h64ex2" }
-        H64S w2a8_gemm_h64s [1, 64, 8, 5, 2, 1, 8] { 1 "w2a8_gemm_h64s" 2 "w2a8_gemm_h64sx2" }
-        H64T w2a8_gemm_h64t [1, 64, 8, 5, 2, 1, 0] { 1 "w2a8_gemm_h64t" 2 "w2a8_gemm_h64tx2" }
-        H128P w2a8_gemm_h128p [1, 128, 4, 5, 2, 1, 8] { 1 "w2a8_gemm_h128p" 2 "w2a8_gemm_h128px2" }
-        Q16P w2a8_gemm_q16p [1, 16, 6, 9, 4, 1, 10] { 1 "w2a8_gemm_q16p" 2 "w2a8_gemm_q16px2" }
-        Q32P w2a8_gemm_q32p [1, 32, 6, 6, 4, 1, 10] { 1 "w2a8_gemm_q32p" 2 "w2a8_gemm_q32px2" }
-        Q64P w2a8_gemm_q64p [1, 64, 8, 5, 2, 1, 10] { 1 "w2a8_gemm_q64p" 2 "w2a8_gemm_q64px2" }
-        Q64E w2a8_gemm_q64e [1, 64, 16, 5, 1, 1, 9] { 1 "w2a8_gemm_q64e" 2 "w2a8_gemm_q64ex2" }
+        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
+        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
+        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1] { 1 "w2a8_gemm_h128b" }
     }
 }
 

@@ -35,6 +35,8 @@ use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
+/// Groups of codes that are asked for before the block's barriers are known.
+const EARLY: u32 = 2;
 /// Threads that multiply.
 const CONSUMERS: u32 = 256;
 
@@ -54,15 +56,12 @@ unsafe fn gemm<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-    const EARLY: u32,
-    const P: usize,
-    const PACE: bool,
 >(
     bulk: &BulkArgs,
     maps: u64,
 ) {
     const {
-        assert!(matches!(TOKENS, 16 | 32 | 64 | 128) && matches!(STEP, 1 | 2 | 4));
+        assert!(matches!(TOKENS, 32 | 64 | 128) && matches!(STEP, 1 | 2 | 4));
         assert!(BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128 && STEP == 1);
     };
     wgmma::declare();
@@ -108,27 +107,13 @@ unsafe fn gemm<
         wgmma::take_registers::<232>();
         // SAFETY: the caller's promise.
         unsafe {
-            consume::<
-                BLOCKS,
-                ROWS,
-                TOKENS,
-                STEP,
-                ACT_STAGES,
-                ACT_BYTES,
-                CODE_STAGES,
-                CODE_BYTES,
-                EARLY,
-                P,
-                PACE,
-            >(args, tiles, head, acts, codes);
+            consume::<BLOCKS, ROWS, TOKENS, STEP, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
+                args, tiles, head, acts, codes,
+            );
         }
     } else {
         wgmma::give_registers::<40>();
         if thread == 0 {
-            if PACE && tiles.first < tiles.end && Tile::<ROWS, TOKENS>::of(args, tiles.first, tiles.part).chunks > 0 {
-                // SAFETY: asked for above.
-                unsafe { mbarrier::wait(codes.full(Place::FIRST), 0) };
-            }
             // SAFETY: the caller's promise.
             unsafe { copy::<true, ROWS, TOKENS, _, _>(args, tiles, maps, codes, EARLY..u32::MAX) };
             // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
@@ -157,9 +142,6 @@ unsafe fn consume<
     const ACT_BYTES: u32,
     const CODE_STAGES: u32,
     const CODE_BYTES: u32,
-    const EARLY: u32,
-    const P: usize,
-    const PACE: bool,
 >(
     args: &Args,
     tiles: Tiles,
@@ -191,21 +173,11 @@ unsafe fn consume<
                 wgmma::clear::<{ (J + 8) % 16 }>();
             }
         });
-        let groups = tile.chunks.div_ceil(8);
-        if P == 0 {
-            dependency_wait();
-            // SAFETY: the caller's promise; this warpgroup's own head.
-            unsafe { divisors::<TOKENS>(stats::<TOKENS>(args, tile.token0), head) };
-            consumer.tile(groups);
-        } else {
-            let first = if groups > 0 { consumer.quarter::<P>(0) } else { [[[0; 4]; 4]; P] };
-            dependency_wait();
-            // SAFETY: the caller's promise; this warpgroup's own head.
-            let words = unsafe { stats::<TOKENS>(args, tile.token0) };
-            consumer.quarters::<P>(groups, first);
-            // SAFETY: this warpgroup's own head.
-            unsafe { divisors::<TOKENS>(words, head) };
-        }
+        // Nothing of the kernel in front was needed so far.
+        dependency_wait();
+        // SAFETY: the caller's promise; this warpgroup's own head.
+        unsafe { divisors::<TOKENS>(stats::<TOKENS>(args, tile.token0), head) };
+        consumer.tile(tile.chunks.div_ceil(8));
         if tiles.part[1] > 1 {
             // Nobody reads the rings any more. A barrier of its own: where a part of k has no chunks, one warpgroup
             // can be here while the other is still at its own.
@@ -224,14 +196,14 @@ unsafe fn consume<
         unsafe { write::<BLOCKS, ROWS, TOKENS>(args, tile, row - lane_id() / 4, head, turn) };
         index += tiles.step;
     }
-    // Every block waits, also one without a tile.
+    // Also a block without a tile waits.
     dependency_wait();
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal, $early:literal, $p:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step, $early, $p]);
+            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step]);
 
             /// # Safety
             ///
@@ -249,9 +221,6 @@ macro_rules! entries {
                         { CUT.step_bytes() },
                         $codes,
                         { CUT.group_bytes() },
-                        $early,
-                        { $p % 8 },
-                        { $p > 7 },
                     >(&args, parameter_address!($symbol))
                 }
             }

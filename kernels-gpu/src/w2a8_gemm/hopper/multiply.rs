@@ -4,7 +4,7 @@ use contract::w2a8_gemm::GROUP_BYTES;
 
 use super::super::tile::CODES;
 use super::ring::{Place, Ring};
-use crate::arch::hint::{opaque, opaque_here, rolled};
+use crate::arch::hint::opaque;
 use crate::arch::mbarrier;
 use crate::arch::warp::lane_id;
 use crate::arch::wgmma::{self, Descriptor};
@@ -169,7 +169,6 @@ impl<
             // SAFETY: the slice is there, written by the async proxy, until this warp gives it back.
             unsafe {
                 match TOKENS {
-                    16 => wgmma::i8_n16(left[0][i % 4], b, true),
                     32 => wgmma::i8_n32(left[0][i % 4], b, true),
                     64 => wgmma::i8_n64(left[0][i % 4], b, true),
                     _ => wgmma::i8_n128(left[0][i % 4], b, true),
@@ -217,140 +216,6 @@ impl<
             }
             one = opaque(1) != 0;
             even = self.left(if STEP == 1 { step % 4 } else { 0 });
-        }
-        wgmma::wait::<0>();
-        self.release(before);
-    }
-
-    /// The left factors of part `s` of a group: of `P` times `4 / STEP` products of each of `STEP` slices.
-    #[inline(always)]
-    pub(super) fn quarter<const P: usize>(&mut self, s: usize) -> [[[u32; 4]; 4]; P] {
-        if s == 0 {
-            self.open();
-        }
-        let g = lane_id() / 4;
-        let each = 4 / STEP;
-        let mut left = [[[0; 4]; 4]; P];
-        let mut part = 0;
-        while part < P {
-            let quarter = s * P + part;
-            let words = (quarter / STEP * STEP) as u32 * 4;
-            let rows = self.codes.place(self.code).add(self.row_bytes + words);
-            let mut i = 0;
-            while i < 2 * each {
-                let chunk = (quarter % STEP * each) as u32 * 2 + i as u32;
-                let mut below = 0;
-                while below < 2 {
-                    let at = rows.add((chunk ^ g) * 16 + below as u32 * 8 * GROUP_BYTES).cast::<u32>();
-                    // SAFETY: words of a chunk of a group that `open` showed.
-                    let words = unsafe {
-                        match STEP {
-                            1 => [at.read(), 0, 0, 0],
-                            2 => {
-                                let [a, b] = at.read_x2();
-                                [a, b, 0, 0]
-                            }
-                            _ => at.read_x4(),
-                        }
-                    };
-                    let mut slice = 0;
-                    while slice < STEP {
-                        left[part][i / 2 * STEP + slice][i % 2 * 2 + below] =
-                            (words[slice] >> (2 * (lane_id() % 4))) & CODES;
-                        slice += 1;
-                    }
-                    below += 1;
-                }
-                i += 1;
-            }
-            part += 1;
-        }
-        if (s + 1) * P == 4 {
-            self.close();
-        }
-        left
-    }
-
-    /// Issues the products of part `s`.
-    #[inline(always)]
-    fn products<const P: usize>(
-        &mut self,
-        left: &[[[u32; 4]; 4]; P],
-        s: usize,
-        before: &mut Place<ACT_STAGES>,
-        one: bool,
-    ) {
-        if s * P % STEP == 0 {
-            // SAFETY: as for `open`.
-            unsafe { mbarrier::wait(self.acts.full(self.act), self.act.parity) };
-        }
-        let right = Descriptor::new(self.acts.place(self.act), 0, wgmma::ATOM_BYTES);
-        wgmma::fence();
-        let mut i = 0;
-        while i < 4 * P {
-            let (part, i) = { let j = i; i += 1; (j / 4, j % 4) };
-            let (slice, product) = (i % STEP, (s * P + part) % STEP * (4 / STEP) + i / STEP);
-            let b = right.advance_inside(slice as u32 * (TOKENS * GROUP_BYTES) + 32 * product as u32);
-            // SAFETY: the slice is there, written by the async proxy, until this warp gives it back.
-            unsafe {
-                match TOKENS {
-                    16 => wgmma::i8_n16(left[part][i], b, true),
-                    32 => wgmma::i8_n32(left[part][i], b, true),
-                    64 => wgmma::i8_n64(left[part][i], b, true),
-                    _ => wgmma::i8_n128(left[part][i], b, true),
-                }
-            }
-        }
-        wgmma::commit();
-        wgmma::wait::<1>();
-        if s * P % STEP == 0 && one {
-            self.release(*before);
-        }
-        if (s + 1) * P % STEP == 0 {
-            *before = self.act;
-            self.act = self.act.next();
-        }
-    }
-
-    /// Adds the products of `groups` groups of chunks, the first part of which is `even`.
-    #[inline(always)]
-    pub(super) fn quarters<const P: usize>(&mut self, groups: u32, mut even: [[[u32; 4]; 4]; P]) {
-        if groups == 0 {
-            return;
-        }
-        let mut before = self.act;
-        let mut group = opaque(0);
-        let end = group + groups;
-        let mut one = opaque(0) != 0;
-        loop {
-            rolled();
-            // Opaque, because LLVM would write the loop out where a group turns the ring once.
-            self.act.stage = opaque_here(self.act.stage);
-            self.products::<P>(&even, 0, &mut before, one);
-            let mut odd: [[[u32; 4]; 4]; P];
-            if P == 4 {
-                group += 1;
-                if group == end {
-                    break;
-                }
-                odd = self.quarter(0);
-                self.products::<P>(&odd, 0, &mut before, true);
-            } else {
-                odd = self.quarter(1);
-                self.products::<P>(&odd, 1, &mut before, true);
-            }
-            if P == 1 {
-                even = self.quarter(2);
-                self.products::<P>(&even, 2, &mut before, true);
-                odd = self.quarter(3);
-                self.products::<P>(&odd, 3, &mut before, true);
-            }
-            group += 1;
-            if group == end {
-                break;
-            }
-            one = opaque(1) != 0;
-            even = self.quarter(0);
         }
         wgmma::wait::<0>();
         self.release(before);
