@@ -62,7 +62,7 @@ unsafe fn gemm<
     args: &Args,
 ) {
     const {
-        assert!((2 * GROUPS).is_multiple_of(K_WARPS) && STAGES >= 3 && STAGES <= 5);
+        assert!((2 * GROUPS).is_multiple_of(K_WARPS) && (STAGES == 3 || STAGES == 4));
         assert!(CODE_WIDTH == 8 * GROUPS && ACT_WIDTH == 32 * GROUPS);
         assert!((THREADS / ACT_WIDTH).is_multiple_of(2));
     };
@@ -113,10 +113,10 @@ unsafe fn gemm<
     let mut sums = [[[[0; 4]; TOKEN_BLOCKS]; ROW_BLOCKS]; CHAINS];
     let mut s = start;
     while s < slices {
-        match STAGES {
-            5 => wait_group::<3>(),
-            4 => wait_group::<2>(),
-            _ => wait_group::<1>(),
+        if STAGES == 4 {
+            wait_group::<2>()
+        } else {
+            wait_group::<1>()
         }
         // Shows slice s, and that nobody reads slice s - 1 any more.
         sync_threads();

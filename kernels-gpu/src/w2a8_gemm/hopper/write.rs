@@ -42,7 +42,9 @@ pub(super) unsafe fn divisors<const TOKENS: u32>([scale, sum]: [u32; 2], head: S
     if token < TOKENS {
         let [scale, reciprocal, ordinary] = Divisor::new(f32::from_bits(scale)).words();
         // SAFETY: this thread's words.
-        unsafe { head.add(TOKEN_BYTES * token).cast().write_x4([scale, sum, reciprocal, ordinary]) };
+        unsafe {
+            head.add(TOKEN_BYTES * token).cast().write_x4([scale, sum, reciprocal, ordinary])
+        };
     }
 }
 
