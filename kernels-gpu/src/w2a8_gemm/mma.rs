@@ -98,8 +98,10 @@ unsafe fn gemm<
         codes(s);
         s += 1;
     }
-    dependency_wait();
     // SAFETY: the head stands before the ring.
+    unsafe { tile.scales::<THREADS>(args, head) };
+    dependency_wait();
+    // SAFETY: as above.
     unsafe { tile.begin::<THREADS>(args, head) };
     let mut s = 0;
     while s < STAGES - 1 {
@@ -178,11 +180,11 @@ unsafe fn gemm<
         s += 1;
     }
 
-    // Everybody is done with the slices; also with what was asked for and is not there.
     wait_group::<0>();
-    sync_threads();
     // SAFETY: the head came with the first slice.
     unsafe { tile.divisors::<THREADS>(head) };
+    // Everybody is done with the slices; also with what was asked for and is not there.
+    sync_threads();
     let parked = ring.cast::<i32>();
     let mut r = 0;
     while r < ROW_BLOCKS {

@@ -97,7 +97,7 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
         Lines::new(thread, (first, args.act_pieces), (self.token0, args.m), pieces)
     }
 
-    /// Asks for scale and sum of each token, and writes the scales of the features.
+    /// Asks for scale and sum of each token.
     ///
     /// # Safety
     ///
@@ -112,8 +112,6 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
             unsafe { copy_x8(to.add(TOKEN_BYTES * token), p, source < args.m) };
             token += THREADS;
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.scales::<THREADS>(args, to) };
     }
 
     /// Writes the scales of the features, behind the tokens.
@@ -223,7 +221,7 @@ impl<const ROWS: u32, const TOKENS: u32> Tile<ROWS, TOKENS> {
     ///
     /// # Safety
     ///
-    /// What [`Tile::begin`] asked for at `head` is there, and shown to the block.
+    /// What this thread asked for in [`Tile::begin`] at `head` is there.
     #[inline(always)]
     pub(super) unsafe fn divisors<const THREADS: u32>(self, head: Shared<u8>) {
         let mut token = thread_idx_x();

@@ -14,23 +14,37 @@ use crate::arch::warp::{ballot, lane_id, sync_warp};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
 
-/// Puts scale, sum and what makes dividing fast of each token of a tile into the warpgroup's head.
+/// Asks for scale and sum of this thread's token of a tile.
 ///
 /// # Safety
 ///
-/// `head` is written by this warpgroup alone; the contract's table holds.
+/// The contract's table holds; the kernel in front has ended.
 #[inline(always)]
-pub(super) unsafe fn divisors<const TOKENS: u32>(args: &Args, token0: u32, head: Shared<u8>) {
-    let mut token = thread_idx_x() % 128;
-    while token < TOKENS {
-        let p = args.stats.as_ptr().cast_const().wrapping_add((token0 + token) as usize);
-        // SAFETY: stats[token0 + token] when it is there; this thread's words.
+pub(super) unsafe fn stats<const TOKENS: u32>(args: &Args, token0: u32) -> [u32; 2] {
+    let token = thread_idx_x() % 128;
+    let p = args.stats.as_ptr().cast_const().wrapping_add((token0 + token) as usize);
+    let there = token < TOKENS && token0 + token < args.m;
+    // SAFETY: stats[token0 + token] when it is there.
+    let [scale, sum] = unsafe { ld_x2_if(there, p.cast::<[u32; 2]>()) };
+    // A token that is not there is no reason to divide.
+    [if there { scale } else { 1.0f32.to_bits() }, sum]
+}
+
+/// Puts what [`stats`] asked for, and what makes dividing fast, into the warpgroup's head.
+///
+/// # Safety
+///
+/// `head` is written by this warpgroup alone.
+#[inline(always)]
+pub(super) unsafe fn divisors<const TOKENS: u32>([scale, sum]: [u32; 2], head: Shared<u8>) {
+    const { assert!(TOKENS <= 128) };
+    let token = thread_idx_x() % 128;
+    if token < TOKENS {
+        let [scale, reciprocal, ordinary] = Divisor::new(f32::from_bits(scale)).words();
+        // SAFETY: this thread's words.
         unsafe {
-            let [scale, sum] = ld_x2_if(token0 + token < args.m, p.cast::<[u32; 2]>());
-            let [scale, reciprocal, ordinary] = Divisor::new(f32::from_bits(scale)).words();
-            head.add(TOKEN_BYTES * token).cast().write_x4([scale, sum, reciprocal, ordinary]);
-        }
-        token += 128;
+            head.add(TOKEN_BYTES * token).cast().write_x4([scale, sum, reciprocal, ordinary])
+        };
     }
 }
 
