@@ -46,6 +46,8 @@ pub struct LaunchSpec {
     pub cluster: u32,
     /// Blocks that must fit on one multiprocessor; becomes `.minnctapersm` (0: not stated).
     pub min_blocks_per_sm: u32,
+    /// The same of the PTX for sm_90a, where that is more: its compiler has the registers for it, and was measured.
+    pub min_blocks_hopper: u32,
     /// Whether its parameter starts with [`TensorMap`]s, which stand at multiples of 64; becomes the
     /// parameter's `.align`.
     pub tensor_maps: bool,
@@ -67,6 +69,7 @@ impl LaunchSpec {
             arch_specific: false,
             cluster: 1,
             min_blocks_per_sm: 0,
+            min_blocks_hopper: 0,
             tensor_maps: false,
             all_shared: false,
             all_at_once: false,
@@ -102,6 +105,12 @@ impl LaunchSpec {
     /// The same, asking for at least `blocks` resident blocks per multiprocessor.
     pub const fn with_min_blocks(self, blocks: u32) -> Self {
         Self { min_blocks_per_sm: blocks, ..self }
+    }
+
+    /// Sets `min_blocks_hopper`.
+    #[must_use]
+    pub const fn with_min_blocks_hopper(self, blocks: u32) -> Self {
+        Self { min_blocks_hopper: blocks, ..self }
     }
 
     /// The same with a parameter that starts with tensor maps.

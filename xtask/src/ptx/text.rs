@@ -70,6 +70,7 @@ impl Module {
     /// Sorts entries, numbers hashed symbols, and writes launch bounds from the contract.
     pub(crate) fn finish(&mut self, kernels: &[KernelInfo]) {
         self.entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let hopper = self.directive(".target").is_some_and(|target| target.starts_with("sm_90a"));
         for entry in &mut self.entries {
             let Some(kernel) = kernels.iter().find(|k| k.spec.symbol == entry.name) else {
                 continue;
@@ -92,8 +93,10 @@ impl Module {
                     *line = line.replace(".param .align 8 ", ".param .align 64 ");
                 }
             }
-            if kernel.spec.min_blocks_per_sm > 0 {
-                entry.directives.push(format!(".minnctapersm {}", kernel.spec.min_blocks_per_sm));
+            let least = if hopper { kernel.spec.min_blocks_hopper } else { 0 };
+            let blocks = kernel.spec.min_blocks_per_sm.max(least);
+            if blocks > 0 {
+                entry.directives.push(format!(".minnctapersm {blocks}"));
             }
         }
         self.number_hashed_symbols();
