@@ -2,7 +2,8 @@
 
 use contract::launch::Kernel;
 use contract::layernorm::{
-    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation, normalise,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation,
+    normalise,
 };
 #[cfg(level_sm_90)]
 use contract::layernorm::{LongBf16, LongF16, LongF32};

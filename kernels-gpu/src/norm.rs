@@ -355,12 +355,12 @@ macro_rules! entries {
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
     (@ Short<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
-        let turns = Turns::new::<$element>($args.m, $args.k);
+        let turns = Turns::new::<$element>($args.m, $args.k, LANE);
         let all = tensors(&$args);
         let pieces = in_pieces::<$element>($args.k, &all);
         // Older compilers do not fit a row into the registers.
         if cfg!(level_sm_80) && pieces {
-            let lanes = Lanes::<1>::new::<$element>($args.k);
+            let lanes = Lanes::<1>::new::<$element>($args.k, LANE);
             let ask = |turn| Near::<$element, 1>::ask(all, $shape, lanes, turns.row(turn));
             let mut turn = 0;
             let mut next = ask(0);
@@ -384,7 +384,7 @@ macro_rules! entries {
         }
     }};
     (@ Near<$element:ident, $warps:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{
-        let lanes = Lanes::<$warps>::new::<$element>($args.k);
+        let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
         let m = Lanes::<$warps>::row();
         let x = Near::<$element, $warps>::ask($all, $shape, lanes, m);
         $body(&$args, Near::<$element, $warps>::new($all, $shape, lanes, m, x))

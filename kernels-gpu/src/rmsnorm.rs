@@ -3,7 +3,7 @@
 use contract::launch::{DevPtr, Kernel};
 use contract::num::fma;
 use contract::rmsnorm::{
-    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
 };
 #[cfg(level_sm_90)]
 use contract::rmsnorm::{LongBf16, LongF16, LongF32};

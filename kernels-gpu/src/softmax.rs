@@ -8,8 +8,8 @@ use contract::launch::{DevPtr, Kernel};
 use contract::row::LONG;
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, split};
 use contract::softmax::{
-    Args, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score, shift,
-    term, term_half, visible,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
+    shift, term, term_half, visible,
 };
 #[cfg(level_sm_90)]
 use contract::softmax::{LongBf16, LongF16, LongF32};
@@ -239,7 +239,7 @@ fn terms<E: Float, const PIECES: bool>(v: Piece, shift: f32) -> Piece {
 unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let turns = Turns::new::<E>(args.m, args.k);
+    let turns = Turns::new::<E>(args.m, args.k, LANE);
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
     if cfg!(level_sm_80) && pieces {
@@ -269,7 +269,7 @@ unsafe fn short<E: Float>(args: &Args) {
 /// As for [`short`]; rows are in pieces, and `turns` those of such lanes.
 #[inline(always)]
 unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
-    let lanes = Lanes::<W>::new::<E>(args.k);
+    let lanes = Lanes::<W>::new::<E>(args.k, LANE);
     let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
     // SAFETY: handed on. The barriers of the maximum stand between one row's sum and the next one's.
     unsafe {

@@ -176,7 +176,7 @@ impl CudaBackend {
     }
 
     /// Queues the launch of a kernel over `m` rows of `k` elements: `S` for short ones, else `M`, or `L` for
-    /// long ones where the device has it. `in_turn` is the family's.
+    /// long ones where the device has it. `in_turn` and `lane` are the family's.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].
@@ -184,7 +184,7 @@ impl CudaBackend {
         &self,
         [m, k]: [u32; 2],
         element: contract::num::RowType,
-        in_turn: bool,
+        (in_turn, lane): (bool, u32),
         args: S::Args,
     ) -> Result<(), OpError>
     where
@@ -200,7 +200,7 @@ impl CudaBackend {
         };
         // SAFETY: by the caller.
         unsafe {
-            match owner(k, bytes) {
+            match owner(k, bytes, lane) {
                 Owner::Lanes(lanes) => {
                     self.launch::<S>([grid_of_lanes(m, k, bytes, lanes), 1, 1], args)
                 }

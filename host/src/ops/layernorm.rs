@@ -79,16 +79,22 @@ impl<T: Float> LayerNorm<'_, super::CudaBackend, T> {
         // are borrowed exclusively, so nothing overlaps.
         unsafe {
             match T::TYPE {
-                RowType::F32 => {
-                    cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(rows, T::TYPE, IN_TURN, args)
-                }
-                RowType::F16 => {
-                    cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(rows, T::TYPE, IN_TURN, args)
-                }
+                RowType::F32 => cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(
+                    rows,
+                    T::TYPE,
+                    (IN_TURN, LANE),
+                    args,
+                ),
+                RowType::F16 => cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(
+                    rows,
+                    T::TYPE,
+                    (IN_TURN, LANE),
+                    args,
+                ),
                 RowType::Bf16 => cuda.launch_rows::<ShortBf16, MiddleBf16, LongBf16>(
                     rows,
                     T::TYPE,
-                    IN_TURN,
+                    (IN_TURN, LANE),
                     args,
                 ),
             }

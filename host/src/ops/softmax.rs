@@ -95,16 +95,22 @@ impl<T: Float> Softmax<'_, super::CudaBackend, T> {
         // with its rows; `y` is borrowed exclusively.
         unsafe {
             match T::TYPE {
-                RowType::F32 => {
-                    cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(rows, T::TYPE, IN_TURN, args)
-                }
-                RowType::F16 => {
-                    cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(rows, T::TYPE, IN_TURN, args)
-                }
+                RowType::F32 => cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(
+                    rows,
+                    T::TYPE,
+                    (IN_TURN, LANE),
+                    args,
+                ),
+                RowType::F16 => cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(
+                    rows,
+                    T::TYPE,
+                    (IN_TURN, LANE),
+                    args,
+                ),
                 RowType::Bf16 => cuda.launch_rows::<ShortBf16, MiddleBf16, LongBf16>(
                     rows,
                     T::TYPE,
-                    IN_TURN,
+                    (IN_TURN, LANE),
                     args,
                 ),
             }

@@ -444,7 +444,7 @@ impl List {
             (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
         ];
         for (element, families) in kernels {
-            let owner = |k: usize| owner(k as u32, element.bytes() as u32);
+            let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
             for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (3, 1032), (2, 5000), (2, 9000)]
                 .into_iter()
                 .enumerate()

@@ -48,7 +48,8 @@ pub struct LaunchSpec {
     pub min_blocks_per_sm: u32,
     /// Registers of a thread at its start; becomes `.maxnreg` in the place of `.minnctapersm` (0: not stated).
     pub max_registers: u32,
-    /// A PTX level and up, and what takes the place of `min_blocks_per_sm` there (0: nothing).
+    /// A PTX level and up, ten times its number and one more for `sm_90a` (900, 901), and what takes the place of
+    /// `min_blocks_per_sm` there (0: nothing).
     pub min_blocks_from: [u32; 2],
     /// Whether its parameter starts with [`TensorMap`]s, which stand at multiples of 64; becomes the
     /// parameter's `.align`.
@@ -110,15 +111,15 @@ impl LaunchSpec {
         Self { min_blocks_per_sm: blocks, ..self }
     }
 
-    /// The same, asking for `blocks` in the PTX levels from `sm` on.
-    pub const fn with_min_blocks_from(self, sm: u32, blocks: u32) -> Self {
-        Self { min_blocks_from: [sm, blocks], ..self }
+    /// The same, asking for `blocks` in the PTX levels from `level` on, as `min_blocks_from` counts them.
+    pub const fn with_min_blocks_from(self, level: u32, blocks: u32) -> Self {
+        Self { min_blocks_from: [level, blocks], ..self }
     }
 
-    /// Blocks that the PTX of level `sm` asks for (0: not stated).
-    pub const fn min_blocks_at(&self, sm: u32) -> u32 {
+    /// Blocks that the PTX of `level` asks for (0: not stated), as `min_blocks_from` counts them.
+    pub const fn min_blocks_at(&self, level: u32) -> u32 {
         let [from, blocks] = self.min_blocks_from;
-        if blocks > 0 && sm >= from { blocks } else { self.min_blocks_per_sm }
+        if blocks > 0 && level >= from { blocks } else { self.min_blocks_per_sm }
     }
 
     /// The same with `registers` of a thread at its start, a multiple of 8.

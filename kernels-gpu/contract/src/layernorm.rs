@@ -58,6 +58,9 @@ pub fn normalise(centred: f32, inv_deviation: f32, weight: f32, bias: f32) -> f3
 /// Whether rows of several warps go one after the other: more of them beside each other are faster.
 pub const IN_TURN: bool = false;
 
+/// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
+pub const LANE: u32 = 32;
+
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 3, "f16";

@@ -464,9 +464,9 @@ kernels! {
     /// Bounds of every row; grid `[groups(vocab), m, 1]`.
     Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 3;
     /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
-    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2, 90 3;
+    RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
     /// The same from an f16 table.
-    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2, 90 3;
+    RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
     /// The same from an f32 table.
     RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 2;
 }

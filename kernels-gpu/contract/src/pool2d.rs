@@ -176,13 +176,14 @@ impl Args {
 }
 
 macro_rules! kernels {
-    ($($name:ident $symbol:literal $blocks:literal $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $blocks:literal $([$from:literal, $more:literal])? $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, THREADS).with_min_blocks($blocks);
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, THREADS).with_min_blocks($blocks)$(.with_min_blocks_from($from, $more))?;
         }
     )*};
 }
@@ -192,8 +193,8 @@ kernels! {
     WindowF16 "pool2d_f16" 4 "Windows over images of f16, one channel a thread.";
     WindowBf16 "pool2d_bf16" 4 "Windows over images of bf16, one channel a thread.";
     PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
-    PiecesF16 "pool2d_pieces_f16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
-    PiecesBf16 "pool2d_pieces_bf16" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesF16 "pool2d_pieces_f16" 2 [901, 3] "The same, 16 bytes of channels a thread: channels are innermost.";
+    PiecesBf16 "pool2d_pieces_bf16" 2 [901, 3] "The same, 16 bytes of channels a thread: channels are innermost.";
     LinesF32 "pool2d_lines_f32" 3 "Windows over images of `f32`, 16 bytes of columns a thread: [`Args::lines`].";
     LinesF16 "pool2d_lines_f16" 3 "The same of f16.";
     LinesBf16 "pool2d_lines_bf16" 3 "The same of bf16.";

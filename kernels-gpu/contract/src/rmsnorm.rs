@@ -53,6 +53,9 @@ pub struct Args {
 /// Whether rows of several warps go one after the other: more of them beside each other are faster.
 pub const IN_TURN: bool = false;
 
+/// Most elements of a lane of rows of up to 64: fewer, so that more lanes read side by side.
+pub const LANE: u32 = 16;
+
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";

@@ -75,11 +75,11 @@ pub enum Owner {
     LongBlock,
 }
 
-/// Who has a row of `k` elements of `bytes` each.
+/// Who has a row of `k` elements of `bytes` each. Of rows of up to 64 a lane of the family has `most` elements: its `LANE`.
 #[inline(always)]
-pub const fn owner(k: u32, bytes: u32) -> Owner {
+pub const fn owner(k: u32, bytes: u32, most: u32) -> Owner {
     // 32 elements a lane, but no fewer lanes than bytes: they read side by side.
-    let (lanes, least) = (k.next_power_of_two() / 32, bytes);
+    let (lanes, least) = (k.next_power_of_two() / if k <= 64 { most } else { 32 }, bytes);
     match k {
         0..=SHORT if lanes < least => Owner::Lanes(least),
         0..=SHORT => Owner::Lanes(lanes),
@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn rows_have_their_owners() {
-        let lanes = |k| [4, 2].map(|bytes| owner(k, bytes));
+        let lanes = |k| [4, 2].map(|bytes| owner(k, bytes, 32));
+        assert_eq!([32, 64, 65].map(|k| owner(k, 2, 16)), [2, 4, 4].map(Owner::Lanes));
         assert_eq!(lanes(1), [Owner::Lanes(4), Owner::Lanes(2)]);
         assert_eq!(lanes(65), [Owner::Lanes(4), Owner::Lanes(4)]);
         assert_eq!(lanes(512), [Owner::Lanes(16), Owner::Lanes(16)]);

@@ -95,6 +95,9 @@ pub fn closing(sum: f32, max: f32, log: bool) -> f32 {
 /// Whether rows of several warps go one after the other: instructions, not memory, are the limit.
 pub const IN_TURN: bool = true;
 
+/// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
+pub const LANE: u32 = 32;
+
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
     ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";

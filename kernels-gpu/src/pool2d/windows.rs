@@ -37,38 +37,37 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize, const K
 ) {
     const { assert!(K == 2 || K == 3) };
     let (h, w) = (&args.h, &args.w);
+    let left = w.at(out.ow, 0);
     let column = |b: usize| {
-        let j = w.at(out.ow, b as u32);
-        let near = j.max(0).min(w.len as i32 - 1);
-        (!AVG || on(w, j), if AVG { j } else { near } as isize * out.step)
+        let j = left + b as i32;
+        // Of averages one step after the other, which takes fewer registers.
+        let place = if AVG { left } else { j.max(0).min(w.len as i32 - 1) };
+        (!AVG || on(w, j), place as isize * out.step)
     };
     let columns: [(bool, isize); K] = core::array::from_fn(column);
     let pitch = w.len as isize * out.step;
     let row = |i: i32| -> Taps<K> {
         let inside = !AVG || on(h, i);
         let first = if AVG { i } else { i.max(0).min(h.len as i32 - 1) } as isize * pitch;
-        core::array::from_fn(|b| tap(inside && columns[b].0, first + columns[b].1))
+        core::array::from_fn(|b| {
+            let step = if AVG { b as isize * out.step } else { 0 };
+            tap(inside && columns[b].0, first + columns[b].1 + step)
+        })
     };
-    let padded = args.count_include_pad == 1;
-    let across = if AVG { w.taps(out.ow, padded) } else { 1 };
+    // Anew for each output: what comes of the padding would take registers in between.
+    let count = |oh: u32| {
+        let padded = opaque(args.count_include_pad) == 1;
+        h.taps(oh, padded) * w.taps(out.ow, padded)
+    };
     // How many rows of a window are those of the one before.
     let kept = if KEPT < K as u32 { KEPT } else { (K as u32).saturating_sub(h.stride) };
     let mut oh = out.rows.start;
     let mut window: [Taps<K>; K] = core::array::from_fn(|a| row(h.at(oh, a as u32)));
     while oh < out.rows.end {
-        // Asked for before this window is worked on.
-        let mut next = [[[0; 4]; K]; K];
-        let mut a = 0;
-        while a < K {
-            if a as u32 >= kept && oh + 1 < out.rows.end {
-                next[a] = row(h.at(oh + 1, a as u32));
-            }
-            a += 1;
-        }
         each(
             oh,
             if AVG {
-                average::<E, PIECES, K>(&window, h.taps(oh, padded) * across)
+                average::<E, PIECES, K>(&window, count(oh))
             } else {
                 let mut top = window[0][0];
                 let mut tap = 1;
@@ -87,8 +86,8 @@ fn square<E: Float, const PIECES: bool, const AVG: bool, const K: usize, const K
         }
         let mut a = 0;
         while a < K {
-            if a as u32 >= kept {
-                window[a] = next[a];
+            if a as u32 >= kept && oh + 1 < out.rows.end {
+                window[a] = row(h.at(oh + 1, a as u32));
             }
             a += 1;
         }
@@ -144,7 +143,7 @@ fn divide_all<E: Float, const PIECES: bool>(sums: Piece, count: f32) -> Piece {
 fn any<R: Copy, const LEN: usize, const AVG: bool>(
     ((h, w), (oh, ow)): At<'_>,
     (row, column): (isize, isize),
-    count: f32,
+    count: &dyn Fn() -> f32,
     nothing: R,
     load: impl Fn(bool, isize) -> R,
     widen: impl Fn(R) -> [f32; LEN],
@@ -180,7 +179,7 @@ fn any<R: Copy, const LEN: usize, const AVG: bool>(
         }
         tap = opaque(tap + BATCH as u32);
     }
-    taken.finish::<AVG>(count)
+    taken.finish::<AVG>(count())
 }
 
 /// The place of a thread's outputs.
@@ -221,22 +220,22 @@ fn outputs(args: &Args) -> Option<Outputs> {
     })
 }
 
-/// Runs `body(oh, steps, count)` for each output of this thread.
+/// Runs `body(oh, steps, count)` for each output of this thread; `count` says how many taps it has.
 #[inline(always)]
 fn each_row<const AVG: bool>(
     args: &Args,
     out: &Outputs,
-    mut body: impl FnMut(u32, (isize, isize), f32),
+    mut body: impl FnMut(u32, (isize, isize), &dyn Fn() -> f32),
 ) {
     let (h, w) = (&args.h, &args.w);
-    let padded = args.count_include_pad == 1;
-    let columns = if AVG { w.taps(out.ow, padded) } else { 1 };
     let mut oh = out.rows.start;
     while oh < out.rows.end {
         // Anew in each turn: offsets of all taps would take more registers than there are.
         let column = opaque_u64(out.step as u64) as isize;
-        let count = (if AVG { h.taps(oh, padded) * columns } else { 1 }) as f32;
-        body(oh, (w.len as isize * column, column), count);
+        body(oh, (w.len as isize * column, column), &|| {
+            let (padded, ow) = (opaque(args.count_include_pad) == 1, opaque(out.ow));
+            if AVG { (h.taps(oh, padded) * w.taps(ow, padded)) as f32 } else { 1.0 }
+        });
         oh = opaque(oh + 1);
     }
 }
@@ -257,7 +256,10 @@ fn image<E>(args: &Args, out: &Outputs) -> *const E {
 #[inline(always)]
 pub(super) unsafe fn windows<E: Float, const PIECES: bool, const AVG: bool>(args: &Args) {
     let Some(out) = outputs(args) else { return };
-    let (x, y) = (image::<E>(args, &out), args.y.cast::<E>().as_ptr());
+    let x = image::<E>(args, &out);
+    // The output in row 0: one pointer instead of all that it comes from.
+    let place = out.plane * args.h.out as usize * args.w.out as usize + out.ow as usize;
+    let y = args.y.cast::<E>().as_ptr().wrapping_add(place * out.step as usize + out.channel);
     let tap = |inside: bool, i: isize| {
         let p = x.wrapping_offset(i);
         // SAFETY: an item of the image.
@@ -270,9 +272,8 @@ pub(super) unsafe fn windows<E: Float, const PIECES: bool, const AVG: bool>(args
         }
     };
     let store = |oh: u32, value: X4<u32>| {
-        let place = (out.plane * args.h.out as usize + oh as usize) * args.w.out as usize;
-        let place = (place + out.ow as usize) * out.step as usize + out.channel;
-        let p = y.wrapping_add(place);
+        let step = if args.channels_last == 1 { args.channels } else { 1 };
+        let p = y.wrapping_add(opaque(oh) as usize * args.w.out as usize * step as usize);
         // SAFETY: an output of this thread.
         unsafe { if PIECES { st_x4(p.cast(), value) } else { E::store_bits(p, value[0]) } }
     };

@@ -46,10 +46,10 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Those of these lanes, of `m` rows of `k` elements.
+    /// Those of these lanes, of `m` rows of `k` elements, of a family with such a `LANE`.
     #[inline(always)]
-    pub fn new<E: Float>(m: u32, k: u32) -> Self {
-        let (lanes, bytes) = (lanes_of::<E>(k), 16 / E::PIECE as u32);
+    pub fn new<E: Float>(m: u32, k: u32, lane: u32) -> Self {
+        let (lanes, bytes) = (lanes_of::<E>(k, lane), 16 / E::PIECE as u32);
         let (step, count) = (THREADS / lanes, turns(m, k, lanes, bytes));
         Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
     }
@@ -82,10 +82,10 @@ impl Turns {
     }
 }
 
-/// Lanes of a short row.
+/// Lanes of a short row of a family with such a `LANE`.
 #[inline(always)]
-fn lanes_of<E: Float>(k: u32) -> u32 {
-    match owner(k, 16 / E::PIECE as u32) {
+fn lanes_of<E: Float>(k: u32, lane: u32) -> u32 {
+    match owner(k, 16 / E::PIECE as u32, lane) {
         Owner::Lanes(lanes) => lanes,
         _ => LANES,
     }
@@ -138,12 +138,12 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// How many halves there are.
     const HALVES: u32 = WARPS / Self::WIDE;
 
-    /// Those of a row of `k` elements of type `E`.
+    /// Those of a row of `k` elements of type `E`, of a family with such a `LANE`.
     #[inline(always)]
-    pub fn new<E: Float>(k: u32) -> Self {
+    pub fn new<E: Float>(k: u32, lane: u32) -> Self {
         let (mut count, mut start, mut end) = (LANES, 0, k);
         if WARPS == 1 {
-            count = lanes_of::<E>(k);
+            count = lanes_of::<E>(k, lane);
         } else if Self::HALVES > 1 {
             // In whole turns of pieces.
             let turn = Self::step::<E>(count);

@@ -360,7 +360,7 @@ mod tests {
         let text = SAMPLE.split(".visible .entry add").next().unwrap();
         let text = text.replace("\tret;", &format!("{lines}\n\tret;"));
         let mut module = Module::parse(&text).unwrap();
-        module.finish(&[kernel("scale", 24)], 80);
+        module.finish(&[kernel("scale", 24)], 800);
         read(&levels::LEVELS[0], &module, &[kernel("scale", 24)])
     }
 
@@ -394,7 +394,7 @@ mod tests {
     fn the_contract_decides_what_is_there() {
         let level = &levels::LEVELS[0];
         let mut module = Module::parse(SAMPLE).unwrap();
-        module.finish(&[kernel("scale", 24), kernel("add", 12)], 80);
+        module.finish(&[kernel("scale", 24), kernel("add", 12)], 800);
         let found = |kernels: &[KernelInfo]| read(level, &module, kernels);
         // `add` has two parameters.
         assert_eq!(found(&[kernel("scale", 24), kernel("add", 12)]).len(), 1);

@@ -288,7 +288,7 @@ fn target_dir(compiler: &Compiler, profile: Profile, rustflags: &[String]) -> Re
 /// Cleans the text, and refuses release PTX that names this machine.
 fn finish(level: &Level, kernels: &[KernelInfo], profile: Profile, raw: &str) -> Result<String> {
     let mut module = Module::parse(raw)?;
-    module.finish(kernels, level.sm);
+    module.finish(kernels, 10 * level.sm + u32::from(level.name.ends_with('a')));
     let text = module.to_string();
     if profile == Profile::Release {
         let home = std::env::var("HOME").unwrap_or_default();

@@ -67,8 +67,9 @@ impl Module {
         self.top.iter().find_map(|line| line.strip_prefix(name)).map(str::trim)
     }
 
-    /// Sorts entries, numbers hashed symbols, and writes launch bounds of level `sm` from the contract.
-    pub(crate) fn finish(&mut self, kernels: &[KernelInfo], sm: u32) {
+    /// Sorts entries, numbers hashed symbols, and writes launch bounds from the contract: those of
+    /// `level`, as `LaunchSpec::min_blocks_from` counts it.
+    pub(crate) fn finish(&mut self, kernels: &[KernelInfo], level: u32) {
         self.entries.sort_by(|a, b| a.name.cmp(&b.name));
         for entry in &mut self.entries {
             let Some(kernel) = kernels.iter().find(|k| k.spec.symbol == entry.name) else {
@@ -92,7 +93,7 @@ impl Module {
                     *line = line.replace(".param .align 8 ", ".param .align 64 ");
                 }
             }
-            let blocks = kernel.spec.min_blocks_at(sm);
+            let blocks = kernel.spec.min_blocks_at(level);
             if kernel.spec.max_registers > 0 {
                 entry.directives.push(format!(".maxnreg {}", kernel.spec.max_registers));
             } else if blocks > 0 {
@@ -291,7 +292,7 @@ pub(crate) mod tests {
     #[test]
     fn writes_bounds_sorts_and_numbers() {
         let mut module = Module::parse(SAMPLE).unwrap();
-        module.finish(&[kernel("scale"), kernel("add")], 80);
+        module.finish(&[kernel("scale"), kernel("add")], 800);
         let text = module.to_string();
         assert!(text.contains(")\n.reqntid 256, 1, 1\n.minnctapersm 2\n{\n"), "{text}");
         assert!(!text.contains("maxntid") && !text.contains("//") && !text.contains("anon"));
@@ -302,7 +303,7 @@ pub(crate) mod tests {
     #[test]
     fn what_it_writes_reads_back_the_same() {
         let mut module = Module::parse(SAMPLE).unwrap();
-        module.finish(&[kernel("scale")], 80);
+        module.finish(&[kernel("scale")], 800);
         let again = Module::parse(&module.to_string()).unwrap();
         assert_eq!(again, module);
     }
