@@ -37,6 +37,18 @@ pub struct Inputs {
     pub variant: Option<usize>,
 }
 
+/// Batch, `m`, `n` and `k` of the runs of a variant, and whether rows of `B` and columns of `A` are transposed.
+pub(super) fn sizes(variant: &contract::bmm::Variant) -> [(usize, usize, usize, usize, bool); 3] {
+    let few = if variant.is_thin() { 11 } else { 48 };
+    let (side, most) = (variant.tiling.rows as usize, variant.most_k as usize);
+    if most > 0 {
+        let deep = most.min(48);
+        [(2, side, side, 16, false), (1, side - 12, side - 1, deep, true), (5, 16, 16, most, false)]
+    } else {
+        [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
+    }
+}
+
 impl Inputs {
     /// Random elements of `kind`, a reach of about one; `C` holds something everywhere.
     pub fn random(
@@ -187,5 +199,21 @@ impl Run for Inputs {
         };
         bed.push(output);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_for_small_matrices_gets_no_larger_ones() {
+        for variant in contract::bmm::VARIANTS.iter().filter(|variant| variant.most_k > 0) {
+            for (_, m, n, k, _) in sizes(variant) {
+                let most = variant.tiling.rows as usize;
+                let what = format!("{} m={m} n={n} k={k}", variant.spec.symbol);
+                assert!(m.max(n) <= most && k <= variant.most_k as usize, "{what}");
+            }
+        }
     }
 }

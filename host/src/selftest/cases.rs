@@ -171,18 +171,7 @@ impl List {
         for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
             let math = if variant.tensor { Math::TensorCore } else { Math::Exact };
             for &kind in variant.kinds {
-                let few = if variant.is_thin() { 11 } else { 48 };
-                let (side, most) = (variant.tiling.rows as usize, variant.most_k as usize);
-                let sizes = if most > 0 {
-                    [
-                        (2, side, side, 16, false),
-                        (1, side - 12, side - 1, 48, true),
-                        (5, 16, 16, most, false),
-                    ]
-                } else {
-                    [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
-                };
-                for (batch, m, n, k, transposed) in sizes {
+                for (batch, m, n, k, transposed) in bmm::sizes(variant) {
                     // Rows of B and columns of A: each lies in both ways in one of the cases.
                     let [a, b] = [(m, k), (k, n)].map(|(rows, columns)| match transposed {
                         true => Layout::columns(rows, columns),
