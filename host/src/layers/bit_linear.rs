@@ -23,6 +23,8 @@ pub fn bit_linear<B: Backend>(
             backend.w2a8_trits(W2a8Trits { w, acts, y, m, unpacked, variant: None })
         }
         (WeightLayout::Bits2, 1) => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-        (WeightLayout::Bits2, _) => backend.w2a8_gemm(W2a8Gemm { w, acts, y, m, variant: None }),
+        (WeightLayout::Bits2, _) => {
+            backend.w2a8_gemm(W2a8Gemm { chained: true, w, acts, y, m, variant: None })
+        }
     }
 }

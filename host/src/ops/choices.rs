@@ -139,8 +139,9 @@ impl Problem {
             Family::BitLinear => bit_linear::variant_takes(index, self.k),
             Family::W2a8Gemv | Family::W2a8Trits => index < self.family.variants_len(),
             Family::W2a8Gemm => {
-                let variant = contract::w2a8_gemm::VARIANTS.get(index);
-                variant.is_some_and(|v| v.grid(self.m as u32, self.n as u32, sms).is_some())
+                // Models run chains; what is for launches alone is not for them.
+                let shape = [self.m as u32, self.n as u32, self.k as u32];
+                w2a8_gemm::cost(index, shape, sms, true).is_some()
             }
         }
     }

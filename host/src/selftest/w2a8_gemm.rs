@@ -20,7 +20,14 @@ impl Run for Inputs<'_> {
         let variant = self.variant;
         let (w, acts) = tensors(bed, self.case)?;
         let mut y = bed.output(m * n)?;
-        bed.backend().w2a8_gemm(W2a8Gemm { w: &w, acts: &acts, y: &mut y, m, variant })?;
+        bed.backend().w2a8_gemm(W2a8Gemm {
+            chained: false,
+            w: &w,
+            acts: &acts,
+            y: &mut y,
+            m,
+            variant,
+        })?;
         bed.keep("y", &[m, n], &y)
     }
 }

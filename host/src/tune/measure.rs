@@ -303,7 +303,14 @@ impl<'a> Case<'a> {
             })?;
         } else {
             let acts = layer.rows(cpu, &rows)?;
-            cpu.w2a8_gemm(W2a8Gemm { w, acts: &acts, y: &mut y, m: rows.len(), variant: None })?;
+            cpu.w2a8_gemm(W2a8Gemm {
+                chained: false,
+                w,
+                acts: &acts,
+                y: &mut y,
+                m: rows.len(),
+                variant: None,
+            })?;
         }
         let mut values = vec![0.0f32; rows.len() * n];
         cpu.read(&y, 0, &mut values)?;
@@ -473,7 +480,9 @@ fn launch(
             gpu.bit_linear(BitLinear { x, norm: None, w, finish: Finish::Store { y } })
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-        Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm { w, acts, y, m: problem.m(), variant: None }),
+        Family::W2a8Gemm => {
+            gpu.w2a8_gemm(W2a8Gemm { chained: false, w, acts, y, m: problem.m(), variant: None })
+        }
         Family::W2a8Trits => {
             gpu.w2a8_trits(W2a8Trits { w, acts, y, m: problem.m(), unpacked, variant: None })
         }
