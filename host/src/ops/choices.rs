@@ -139,11 +139,16 @@ impl Problem {
             Family::BitLinear => bit_linear::variant_takes(index, self.k),
             Family::W2a8Gemv | Family::W2a8Trits => index < self.family.variants_len(),
             Family::W2a8Gemm => {
-                // Models run chains; what is for launches alone is not for them.
-                let shape = [self.m as u32, self.n as u32, self.k as u32];
-                w2a8_gemm::cost(index, shape, sms, true).is_some()
+                let variant = contract::w2a8_gemm::VARIANTS.get(index);
+                variant.is_some_and(|v| v.grid(self.m as u32, self.n as u32, sms).is_some())
             }
         }
+    }
+
+    /// Whether variant `index` is one for the layers of a model, where other kernels stand around it; tuning tries no others.
+    pub fn in_layers(&self, index: usize) -> bool {
+        let shape = [self.m as u32, self.n as u32, self.k as u32];
+        self.family != Family::W2a8Gemm || w2a8_gemm::cost(index, shape, 1, true).is_some()
     }
 
     /// What runs when nothing was measured, on a device of `sms` multiprocessors that has those variants of

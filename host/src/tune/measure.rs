@@ -88,7 +88,9 @@ pub fn tune(
     let sms = gpu.cuda().device().sm_count();
     // A family that this PTX does not have, or that leaves no choice, is not a problem.
     let variants = |gpu: &CudaBackend, problem: &Problem| -> Vec<usize> {
-        (0..problem.family().variants_len()).filter(|&index| gpu.runs(problem, index)).collect()
+        (0..problem.family().variants_len())
+            .filter(|&index| gpu.runs(problem, index) && problem.in_layers(index))
+            .collect()
     };
     let asked: Vec<Problem> = problems(shapes, options.max_rows)
         .into_iter()
@@ -481,7 +483,7 @@ fn launch(
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
         Family::W2a8Gemm => {
-            gpu.w2a8_gemm(W2a8Gemm { chained: false, w, acts, y, m: problem.m(), variant: None })
+            gpu.w2a8_gemm(W2a8Gemm { chained: true, w, acts, y, m: problem.m(), variant: None })
         }
         Family::W2a8Trits => {
             gpu.w2a8_trits(W2a8Trits { w, acts, y, m: problem.m(), unpacked, variant: None })

@@ -43,7 +43,7 @@ fn run(gpu: &CudaBackend, family: Family, m: usize) -> (Vec<u32>, Vec<&'static s
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts: &acts, y: &mut y, variant: None }),
         Family::W2a8Gemm => {
-            gpu.w2a8_gemm(W2a8Gemm { chained: false, w, acts: &acts, y: &mut y, m, variant: None })
+            gpu.w2a8_gemm(W2a8Gemm { chained: true, w, acts: &acts, y: &mut y, m, variant: None })
         }
         Family::W2a8Trits => {
             let (w, unpacked) = (&trits, &mut gpu.alloc("test", 1).unwrap());
