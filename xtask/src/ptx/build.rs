@@ -300,13 +300,13 @@ fn finish(level: &Level, kernels: &[KernelInfo], profile: Profile, raw: &str) ->
     Ok(text)
 }
 
-/// Warnings worth showing: not the one that every raised ISA causes, not cargo's counts.
+/// Warnings worth showing: not the one that every raised ISA causes, not rustc's count of them.
 fn warnings(stderr: &str) -> Vec<&str> {
     stderr
         .split("\n\n")
         .map(str::trim)
         .filter(|block| block.starts_with("warning") || block.starts_with("error"))
         .filter(|block| !block.contains("unstable feature specified for `-Ctarget-feature`"))
-        .filter(|block| !(block.contains("generated ") && block.lines().count() == 1))
+        .filter(|block| !(block.ends_with(" emitted") && block.lines().count() == 1))
         .collect()
 }
