@@ -69,7 +69,11 @@ impl Cache {
         let bytes = |side: &[f32]| -> Vec<u8> {
             let words = self.padded(heads, side, |_| false);
             let size = self.element.bytes();
-            words.iter().flat_map(|w| w.to_le_bytes().into_iter().take(size)).collect()
+            let mut bytes = vec![0; words.len() * size];
+            for (to, word) in bytes.chunks_exact_mut(size).zip(words) {
+                to.copy_from_slice(&word.to_le_bytes()[..size]);
+            }
+            bytes
         };
         let Self { element, values: Unpadded { k, v, capacity }, .. } = self;
         let (k, v) = (bed.input(&bytes(k))?, bed.input(&bytes(v))?);
@@ -130,7 +134,11 @@ impl<B: Backend> Bed<'_, B> {
     ) -> Result<(), RunError> {
         for (tensor, buf) in [("k_cache", &cache.k), ("v_cache", &cache.v)] {
             let bytes = self.read(tensor, buf)?;
-            let word = |b: &[u8]| b.iter().rev().fold(0, |word, &b| word << 8 | u32::from(b));
+            let word = |b: &[u8]| match *b {
+                [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+                [a, b] => u16::from_le_bytes([a, b]).into(),
+                _ => unreachable!("elements of a cache have two or four bytes"),
+            };
             let bits = bytes.chunks_exact(before.element.bytes()).map(word).collect();
             self.push(before.output(tensor, heads, bits));
         }
