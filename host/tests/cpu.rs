@@ -80,6 +80,11 @@ mod lane {
         Box::new(open(3, None))
     }
 
+    /// Whether the backend has what the kernel `symbol` does: always.
+    pub(crate) fn has(_: &str) -> bool {
+        true
+    }
+
     /// Nothing is launched here.
     pub(crate) fn launches() -> u64 {
         0

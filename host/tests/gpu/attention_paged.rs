@@ -170,6 +170,10 @@ fn a_grid_for_fewer_positions_gives_nan<B: Backend>(b: &B) {
     {
         match m {
             1 => assert_eq!(found, whole),
+            // The kernel for rows of anything, which older levels run, has no grid of positions.
+            _ if !crate::lane::has("attention_paged_step_bf16") => {
+                assert_eq!(found, whole, "row {m}")
+            }
             _ => assert!(found.iter().all(|&v| f32::from_bits(v).is_nan()), "row {m}"),
         }
     }

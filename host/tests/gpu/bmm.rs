@@ -112,6 +112,8 @@ fn every_variant<B: Backend>(b: &B) {
                             }
                         }
                         Err(RunError::Op(OpError::Dimension { what: "variant", .. })) => {}
+                        Err(RunError::Op(error))
+                            if error.is_absent() && !crate::lane::has(symbol) => {}
                         Err(error) => panic!("{symbol} {shape:?} {transposed:?}: {error}"),
                     }
                     if crate::lane::launches() == before {

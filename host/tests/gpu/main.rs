@@ -79,6 +79,13 @@ mod lane {
         Shared { backend: SHARED.lock().unwrap_or_else(PoisonError::into_inner), _alone: alone }
     }
 
+    /// Whether the loaded PTX level has the kernel `symbol`.
+    pub(crate) fn has(symbol: &'static str) -> bool {
+        // Beside the shared one, which the test that asks has locked.
+        static PROBE: LazyLock<Mutex<Lane>> = LazyLock::new(|| Mutex::new(open(true)));
+        PROBE.lock().unwrap_or_else(PoisonError::into_inner).cuda().module().has(symbol)
+    }
+
     /// Launches of this process so far.
     pub(crate) fn launches() -> u64 {
         bitnet_gpu::driver::launch_count()

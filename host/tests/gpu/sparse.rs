@@ -44,12 +44,17 @@ fn kept(element: RowType, values: &[f32]) -> Vec<f32> {
     }
 }
 
+/// Whether the lane has the kernels of bitmaps: PTX levels below sm_75 do not.
+fn bitmaps() -> bool {
+    crate::lane::has("sparse_bf16_m1")
+}
+
 fn check_case<B: Backend>(b: &B, case: selftest::Linear) {
     let (m, [w_type, x_type]) = (case.m(), case.types);
     let Matrix { n, k, ref dense } = case.w;
     let w = Matrix { n, k, dense: kept(w_type, dense) };
     let y = linear(&w, &kept(x_type, &case.x), m);
-    for csr in [false, true] {
+    for csr in [false, true].into_iter().filter(|&csr| csr || bitmaps()) {
         let what = format!("m={m} n={n} k={k} {:?} csr={csr}", case.types);
         let case = selftest::Linear { csr, ..case.clone() };
         check(b, &case, &[Output::floats("y", &[m, n], &y)], what);
@@ -103,6 +108,9 @@ fn generated_shapes<B: Backend>(b: &B) {
 }
 
 fn tensor_cores_keep_their_bound<B: Backend>(b: &B) {
+    if !bitmaps() {
+        return;
+    }
     let mut seeded = Seeded::new(3);
     // Rows of whole pieces and not, short and long, with full tiles, half full ones and few units.
     for (m, n, k) in [
@@ -178,6 +186,9 @@ fn any_shape(seeded: &mut Seeded, channels: usize) -> ConvShape {
 }
 
 fn convolutions<B: Backend>(b: &B) {
+    if !bitmaps() {
+        return;
+    }
     for i in 0..generated("sparse conv2d") / 2 {
         let mut seeded = Seeded::new(9500 + i as u64);
         let (channels, n) = (1 + seeded.below(40), 1 + seeded.below(40));
@@ -198,6 +209,9 @@ fn convolutions<B: Backend>(b: &B) {
 }
 
 fn convolutions_on_tensor_cores<B: Backend>(b: &B) {
+    if !bitmaps() {
+        return;
+    }
     const LINES: [&str; 3] =
         ["sparse_conv2d_lines", "sparse_conv2d_lines_pair", "sparse_conv2d_lines_split"];
     for i in 0..generated("sparse conv2d on tensor cores") / 4 {
