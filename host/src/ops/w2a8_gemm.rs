@@ -51,9 +51,13 @@ impl<B: Backend> W2a8Gemm<'_, B> {
 /// in each round, which is all of it where a tile has a multiprocessor to itself. The four numbers of a
 /// variant (`COSTS`) were fitted to what an H200 takes, cold, half of it with programmatic dependent
 /// launch, for M from 2 to 2,048 at eight shapes of models. A product of few tokens that runs among other kernels has
-/// numbers of its own (`CHAINED`).
+/// numbers of its own (`CHAINED`), and so has one alone (`ALONE_FEW`).
 pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32, chained: bool) -> Option<u64> {
-    let costs = if chained && m <= CHAINED_TOKENS { CHAINED } else { COSTS };
+    let costs = match (m <= FEW_TOKENS, chained) {
+        (false, _) => COSTS,
+        (true, false) => ALONE_FEW,
+        (true, true) => CHAINED,
+    };
     let (variant, cost) = (VARIANTS.get(index)?, costs.get(index)?);
     variant.grid(m, n, sms)?;
     if *cost == ALONE {
@@ -112,13 +116,40 @@ const COSTS: &[[u64; 4]] = &[
     [0, 8544, 38, 2457],   // h128b
 ];
 
+/// The same numbers for a product of at most [`FEW_TOKENS`] alone: fitted on 2026-11-23 to what each variant takes on an H200, cold, with
+/// programmatic dependent launch, at 54 shapes from 2,560x2,560 to 28,672x13,824, M from 2 to 64; those of `h128` are `h64`'s and half as much. Of these 432
+/// products the choice is more than 5 % from the best variant at 18, at most 19 % (3,840 rows, M from 40), and 0.5 % on average.
+const ALONE_FEW: &[[u64; 4]] = &[
+    [5802, 0, 0, 453],     // w2a8_gemm
+    [234, 503, 228, 108],  // t8a
+    [1012, 271, 69, 157],  // t8b
+    [562, 415, 353, 342],  // t8c
+    [1295, 149, 159, 261], // t16a
+    [1717, 107, 31, 173],  // t16b
+    [1160, 61, 237, 476],  // t16c
+    [5, 396, 564, 242],    // t32a
+    [0, 5095, 2424, 1],    // t32b
+    [61, 4144, 72, 37],    // t8x3
+    [997, 1393, 40, 418],  // t32x2
+    [167, 725, 66, 717],   // h32
+    [188, 3625, 50, 741],  // h32x2
+    [3129, 73, 7, 802],    // h64
+    [14, 2681, 248, 802],  // h64x2
+    [1172, 52, 180, 884],  // h64s
+    [123, 2451, 112, 873], // h64sx4
+    [4693, 109, 10, 1203], // h128
+    [21, 4021, 372, 1203], // h128x2
+    [0, 5100, 0, 1429],    // h128x4
+    [0, 8544, 38, 2457],   // h128b
+];
+
 /// Of a variant that is not for chains.
 const ALONE: [u64; 4] = [u64::MAX; 4];
 
-/// Most tokens of a product for which [`CHAINED`] counts.
-const CHAINED_TOKENS: u32 = 64;
+/// Most tokens of a product for which [`ALONE_FEW`] and [`CHAINED`] count.
+const FEW_TOKENS: u32 = 64;
 
-/// The same numbers for a product of at most [`CHAINED_TOKENS`] among the other kernels of a layer, with programmatic dependent
+/// The same numbers for a product of at most [`FEW_TOKENS`] among the other kernels of a layer, with programmatic dependent
 /// launch: fitted to what a layer of 2B-4T takes with each variant in each place, for M from 8 to 64, and to launches alone of
 /// layers of other models; those of `h128` are as above. On the layers that were measured the choice is 0.05 us from the best, on average.
 const CHAINED: &[[u64; 4]] = &[
@@ -145,7 +176,11 @@ const CHAINED: &[[u64; 4]] = &[
     [0, 8544, 38, 2457],    // h128b
 ];
 
-const _: () = assert!(COSTS.len() == VARIANTS.len() && CHAINED.len() == VARIANTS.len());
+const _: () = assert!(
+    COSTS.len() == VARIANTS.len()
+        && ALONE_FEW.len() == VARIANTS.len()
+        && CHAINED.len() == VARIANTS.len()
+);
 
 #[cfg(feature = "cuda")]
 type Launch =
