@@ -118,7 +118,8 @@ const COSTS: &[[u64; 4]] = &[
 
 /// The same numbers for a product of at most [`FEW_TOKENS`] alone: fitted on 2026-11-23 to what each variant takes on an H200, cold, with
 /// programmatic dependent launch, at 54 shapes from 2,560x2,560 to 28,672x13,824, M from 2 to 64; those of `h128` are `h64`'s and half as much. Of these 432
-/// products the choice is more than 5 % from the best variant at 18, at most 19 % (3,840 rows, M from 40), and 0.5 % on average.
+/// products the choice is more than 5 % from the best variant at 9, at most 19 % (3,840 rows, M from 40), and 0.4 % on average; at 9 more it is one that was
+/// not measured.
 const ALONE_FEW: &[[u64; 4]] = &[
     [5802, 0, 0, 453],     // w2a8_gemm
     [234, 503, 228, 108],  // t8a
