@@ -17,7 +17,7 @@ const MANY_ROWS: usize = 16;
 ///
 /// [`Math::TensorCore`] needs a bf16 cache. Queries and exponentials are then rounded to bf16 (from sm_80; the CPU and
 /// older devices compute as for [`Math::Exact`]): a result is within [`contract::attention::fast_bound`] of the exact value for the
-/// rounded queries, and a key or value that is not finite may reach rows of up to 127 positions before it.
+/// rounded queries, and a key or value that is not finite may reach rows up to 63 positions before it.
 pub struct Attention<'a, B: Backend> {
     /// Rows `[m, heads.qkv_len()]`, q rotated.
     pub qkv: &'a B::Buf<f32>,
