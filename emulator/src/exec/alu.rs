@@ -1,0 +1,326 @@
+//! Arithmetic of 32 lanes at once. Inactive lanes are computed and not kept, so nothing here may panic.
+
+use half::{bf16, f16};
+
+use crate::ptx::op::{Compare, K32, K64};
+
+/// What every NaN result is.
+const NAN: u32 = 0x7fff_ffff;
+
+#[inline(always)]
+fn keep<T: Copy>(d: &mut [T; 32], mask: u32, f: impl Fn(usize) -> T) {
+    if mask == !0 {
+        for (i, d) in d.iter_mut().enumerate() {
+            *d = f(i);
+        }
+    } else {
+        for (i, d) in d.iter_mut().enumerate() {
+            let value = f(i);
+            *d = if mask >> i & 1 != 0 { value } else { *d };
+        }
+    }
+}
+
+#[inline(always)]
+fn f(bits: u32) -> f32 {
+    f32::from_bits(bits)
+}
+
+#[inline(always)]
+fn bits(value: f32) -> u32 {
+    if value.is_nan() { NAN } else { value.to_bits() }
+}
+
+/// Subnormal numbers as zeros of the same sign.
+#[inline(always)]
+fn flush(value: f32) -> f32 {
+    if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
+}
+
+#[inline(always)]
+fn min(a: u32, b: u32) -> u32 {
+    let (x, y) = (f(a), f(b));
+    if x.is_nan() || y.is_nan() {
+        return if !x.is_nan() { a } else { bits(y) };
+    }
+    if x == y {
+        a | b
+    } else if x < y {
+        a
+    } else {
+        b
+    }
+}
+
+#[inline(always)]
+fn max(a: u32, b: u32) -> u32 {
+    let (x, y) = (f(a), f(b));
+    if x.is_nan() || y.is_nan() {
+        return if !x.is_nan() { a } else { bits(y) };
+    }
+    if x == y {
+        a & b
+    } else if x > y {
+        a
+    } else {
+        b
+    }
+}
+
+fn max_nan_half(a: u16, b: u16, value: impl Fn(u16) -> f32) -> u16 {
+    let (x, y) = (value(a), value(b));
+    if x.is_nan() || y.is_nan() {
+        0x7fff
+    } else if x == y {
+        a & b
+    } else if x > y {
+        a
+    } else {
+        b
+    }
+}
+
+fn halves(a: u32, b: u32, value: impl Fn(u16) -> f32) -> u32 {
+    let low = max_nan_half(a as u16, b as u16, &value);
+    let high = max_nan_half((a >> 16) as u16, (b >> 16) as u16, &value);
+    u32::from(high) << 16 | u32::from(low)
+}
+
+fn to_half(a: u32) -> u32 {
+    let value = f(a);
+    if value.is_nan() { 0x7fff } else { u32::from(f16::from_f32_const(value).to_bits()) }
+}
+
+fn to_bf16(a: u32) -> u32 {
+    let value = f(a);
+    if value.is_nan() { 0x7fff } else { u32::from(bf16::from_f32(value).to_bits()) }
+}
+
+#[inline(always)]
+fn prmt(a: u32, b: u32, c: u32) -> u32 {
+    let bytes = u64::from(b) << 32 | u64::from(a);
+    let mut out = 0;
+    for i in 0..4 {
+        let select = c >> (4 * i) & 0xf;
+        let byte = (bytes >> (8 * (select & 7))) as u8;
+        let byte = if select & 8 != 0 { ((byte as i8) >> 7) as u8 } else { byte };
+        out |= u32::from(byte) << (8 * i);
+    }
+    out
+}
+
+#[inline(always)]
+fn bfe_u(a: u32, b: u32, c: u32) -> u32 {
+    let (at, len) = (b & 0xff, c & 0xff);
+    let mask = if len > 31 { !0 } else { (1_u32 << len) - 1 };
+    if at > 31 { 0 } else { a >> at & mask }
+}
+
+#[inline(always)]
+fn bfe_s(a: u32, b: u32, c: u32) -> u32 {
+    let (at, len) = (b & 0xff, c & 0xff);
+    if len == 0 {
+        return 0;
+    }
+    let (at, top) = (at.min(31), (at + len - 1).min(31));
+    (((a << (31 - top)) as i32) >> (31 - top).wrapping_add(at).min(31)) as u32
+}
+
+#[inline(always)]
+fn dot4(a: u32, b: u32, c: u32, signed: bool) -> u32 {
+    let mut sum = c as i32;
+    for i in 0..4 {
+        let x = (a >> (8 * i)) as u8;
+        let x = if signed { i32::from(x as i8) } else { i32::from(x) };
+        sum = sum.wrapping_add(x * i32::from((b >> (8 * i)) as u8 as i8));
+    }
+    sum as u32
+}
+
+/// One operation on 32-bit lanes.
+#[inline(always)]
+pub(super) fn alu32(
+    k: K32,
+    narrow: bool,
+    d: &mut [u32; 32],
+    [a, b, c]: [&[u32; 32]; 3],
+    mask: u32,
+) {
+    macro_rules! each {
+        (|$x:ident| $e:expr) => {
+            keep(d, mask, |i| {
+                let $x = a[i];
+                $e
+            })
+        };
+        (|$x:ident, $y:ident| $e:expr) => {
+            keep(d, mask, |i| {
+                let ($x, $y) = (a[i], b[i]);
+                $e
+            })
+        };
+        (|$x:ident, $y:ident, $z:ident| $e:expr) => {
+            keep(d, mask, |i| {
+                let ($x, $y, $z) = (a[i], b[i], c[i]);
+                $e
+            })
+        };
+    }
+    match k {
+        K32::Add => each!(|x, y| x.wrapping_add(y)),
+        K32::Sub => each!(|x, y| x.wrapping_sub(y)),
+        K32::Mul => each!(|x, y| x.wrapping_mul(y)),
+        K32::Mad => each!(|x, y, z| x.wrapping_mul(y).wrapping_add(z)),
+        K32::MulHiU => each!(|x, y| (u64::from(x) * u64::from(y) >> 32) as u32),
+        K32::Div => each!(|x, y| x.checked_div(y).unwrap_or(!0)),
+        K32::Rem => each!(|x, y| x.checked_rem(y).unwrap_or(!0)),
+        K32::And => each!(|x, y| x & y),
+        K32::Or => each!(|x, y| x | y),
+        K32::Xor => each!(|x, y| x ^ y),
+        K32::Not => each!(|x| !x),
+        K32::Neg => each!(|x| x.wrapping_neg()),
+        K32::Shl => each!(|x, y| if y > 31 { 0 } else { x << y }),
+        K32::ShrU => each!(|x, y| if y > 31 { 0 } else { x >> y }),
+        K32::ShrS => each!(|x, y| ((x as i32) >> y.min(31)) as u32),
+        K32::MinU => each!(|x, y| x.min(y)),
+        K32::MaxU => each!(|x, y| x.max(y)),
+        K32::MinS => each!(|x, y| (x as i32).min(y as i32) as u32),
+        K32::MaxS => each!(|x, y| (x as i32).max(y as i32) as u32),
+        K32::Popc => each!(|x| x.count_ones()),
+        K32::Clz => each!(|x| x.leading_zeros()),
+        K32::BfindShift => each!(|x| if x == 0 { !0 } else { x.leading_zeros() }),
+        K32::BfeU => each!(|x, y, z| bfe_u(x, y, z)),
+        K32::BfeS => each!(|x, y, z| bfe_s(x, y, z)),
+        K32::Prmt => each!(|x, y, z| prmt(x, y, z)),
+        K32::Dp4aSS => each!(|x, y, z| dot4(x, y, z, true)),
+        K32::Dp4aUS => each!(|x, y, z| dot4(x, y, z, false)),
+        K32::AddF => each!(|x, y| bits(f(x) + f(y))),
+        K32::SubF => each!(|x, y| bits(f(x) - f(y))),
+        K32::MulF => each!(|x, y| bits(f(x) * f(y))),
+        K32::FmaF => each!(|x, y, z| bits(f(x).mul_add(f(y), f(z)))),
+        K32::DivF => each!(|x, y| bits(f(x) / f(y))),
+        K32::RcpF => each!(|x| bits(1.0 / f(x))),
+        K32::SqrtF => each!(|x| bits(f(x).sqrt())),
+        K32::AbsF => each!(|x| x & 0x7fff_ffff),
+        K32::NegF => each!(|x| x ^ 0x8000_0000),
+        K32::MinF => each!(|x, y| min(x, y)),
+        K32::MaxF => each!(|x, y| max(x, y)),
+        K32::MaxNanF => each!(|x, y| if f(x).is_nan() || f(y).is_nan() { NAN } else { max(x, y) }),
+        K32::RcpApprox => each!(|x| bits(flush(1.0 / flush(f(x))))),
+        K32::RsqrtApprox => each!(|x| bits((1.0 / f64::from(flush(f(x))).sqrt()) as f32)),
+        K32::Ex2Approx => each!(|x| bits(flush(f64::from(flush(f(x))).exp2() as f32))),
+        K32::MaxNanBf16x2 => each!(|x, y| halves(x, y, |h| f(u32::from(h) << 16))),
+        K32::MaxNanF16x2 => each!(|x, y| halves(x, y, |h| f16::from_bits(h).to_f32_const())),
+        K32::PackBf16 => each!(|x, y| to_bf16(x) << 16 | to_bf16(y)),
+        K32::PackF16 => each!(|x, y| to_half(x) << 16 | to_half(y)),
+        K32::Tf32 => each!(|x| if f(x).is_nan() {
+            NAN
+        } else if f(x).is_infinite() {
+            x
+        } else {
+            x.wrapping_add(0x1000) & !0x1fff
+        }),
+        K32::HalfToF32 => each!(|x| bits(f16::from_bits(x as u16).to_f32_const())),
+        K32::F32ToHalf => each!(|x| to_half(x)),
+        K32::F32FromU => each!(|x| (x as f32).to_bits()),
+        K32::F32FromS => each!(|x| (x as i32 as f32).to_bits()),
+        K32::F32ToU => each!(|x| f(x) as u32),
+        K32::SignExtend8 => each!(|x| x as u8 as i8 as i32 as u32),
+        K32::Low16 => each!(|x| x & 0xffff),
+    }
+    if narrow {
+        for d in d {
+            *d &= 0xffff;
+        }
+    }
+}
+
+/// One operation on 64-bit lanes.
+#[inline(always)]
+pub(super) fn alu64(k: K64, d: &mut [u64; 32], [a, b, c]: [&[u64; 32]; 3], mask: u32) {
+    match k {
+        K64::Add => keep(d, mask, |i| a[i].wrapping_add(b[i])),
+        K64::Sub => keep(d, mask, |i| a[i].wrapping_sub(b[i])),
+        K64::Mul => keep(d, mask, |i| a[i].wrapping_mul(b[i])),
+        K64::Mad => keep(d, mask, |i| a[i].wrapping_mul(b[i]).wrapping_add(c[i])),
+        K64::MulHiU => keep(d, mask, |i| (u128::from(a[i]) * u128::from(b[i]) >> 64) as u64),
+        K64::Div => keep(d, mask, |i| a[i].checked_div(b[i]).unwrap_or(!0)),
+        K64::And => keep(d, mask, |i| a[i] & b[i]),
+        K64::Or => keep(d, mask, |i| a[i] | b[i]),
+        K64::Xor => keep(d, mask, |i| a[i] ^ b[i]),
+        K64::Not => keep(d, mask, |i| !a[i]),
+        K64::MinU => keep(d, mask, |i| a[i].min(b[i])),
+        K64::MaxU => keep(d, mask, |i| a[i].max(b[i])),
+    }
+}
+
+/// `f` of each lane that is kept.
+#[inline(always)]
+pub(super) fn each<T: Copy>(d: &mut [T; 32], mask: u32, f: impl Fn(usize) -> T) {
+    keep(d, mask, f);
+}
+
+/// The lanes for which `how` holds.
+#[inline(always)]
+pub(super) fn compare32(how: Compare, a: &[u32; 32], b: &[u32; 32]) -> u32 {
+    macro_rules! lanes {
+        (|$x:ident, $y:ident| $e:expr) => {{
+            let mut out = 0;
+            for i in 0..32 {
+                let ($x, $y) = (a[i], b[i]);
+                out |= u32::from($e) << i;
+            }
+            out
+        }};
+    }
+    match how {
+        Compare::Eq => lanes!(|x, y| x == y),
+        Compare::Ne => lanes!(|x, y| x != y),
+        Compare::LtU => lanes!(|x, y| x < y),
+        Compare::LeU => lanes!(|x, y| x <= y),
+        Compare::GtU => lanes!(|x, y| x > y),
+        Compare::GeU => lanes!(|x, y| x >= y),
+        Compare::LtS => lanes!(|x, y| (x as i32) < y as i32),
+        Compare::LeS => lanes!(|x, y| x as i32 <= y as i32),
+        Compare::GtS => lanes!(|x, y| x as i32 > y as i32),
+        Compare::GeS => lanes!(|x, y| x as i32 >= y as i32),
+        Compare::EqF => lanes!(|x, y| f(x) == f(y)),
+        Compare::NeF => lanes!(|x, y| f(x) < f(y) || f(x) > f(y)),
+        Compare::LtF => lanes!(|x, y| f(x) < f(y)),
+        Compare::LeF => lanes!(|x, y| f(x) <= f(y)),
+        Compare::GtF => lanes!(|x, y| f(x) > f(y)),
+        Compare::GeF => lanes!(|x, y| f(x) >= f(y)),
+        Compare::EquF => lanes!(|x, y| !(f(x) < f(y) || f(x) > f(y))),
+        Compare::NeuF => lanes!(|x, y| f(x) != f(y)),
+        Compare::LtuF => lanes!(|x, y| !(f(x) >= f(y))),
+        Compare::LeuF => lanes!(|x, y| !(f(x) > f(y))),
+        Compare::GtuF => lanes!(|x, y| !(f(x) <= f(y))),
+        Compare::GeuF => lanes!(|x, y| !(f(x) < f(y))),
+        Compare::NanF => lanes!(|x, y| f(x).is_nan() || f(y).is_nan()),
+        Compare::NumF => lanes!(|x, y| !f(x).is_nan() && !f(y).is_nan()),
+    }
+}
+
+/// As [`compare32`]; integers only, what else is asked for holds nowhere.
+#[inline(always)]
+pub(super) fn compare64(how: Compare, a: &[u64; 32], b: &[u64; 32]) -> u32 {
+    let mut out = 0;
+    for i in 0..32 {
+        let (x, y) = (a[i], b[i]);
+        let holds = match how {
+            Compare::Eq => x == y,
+            Compare::Ne => x != y,
+            Compare::LtU => x < y,
+            Compare::LeU => x <= y,
+            Compare::GtU => x > y,
+            Compare::GeU => x >= y,
+            Compare::LtS => (x as i64) < y as i64,
+            Compare::LeS => x as i64 <= y as i64,
+            Compare::GtS => x as i64 > y as i64,
+            Compare::GeS => x as i64 >= y as i64,
+            _ => false,
+        };
+        out |= u32::from(holds) << i;
+    }
+    out
+}

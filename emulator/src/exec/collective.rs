@@ -1,0 +1,370 @@
+//! Instructions that lanes, warps or blocks execute together, and those that finish late.
+
+use super::FAILED;
+use super::group::{Bad, Group, Next, failed};
+use super::late::What;
+use super::warp::{Copy, Fragment, Product, Wait, Warp, lanes};
+use crate::ptx::op::{Op, R, Shuffle};
+use crate::tensor::{ldmatrix::ldmatrix, mma::mma, wgmma};
+
+impl<'a> Group<'a> {
+    pub(super) fn collective(
+        &mut self,
+        warp: &mut Warp<'a>,
+        fragment: &mut Fragment,
+        mask: u32,
+        op: &'a Op,
+    ) -> Result<Next, Bad> {
+        let kernel = self.launch.kernel;
+        let pc = fragment.pc;
+        let block = warp.block;
+        let first = mask.trailing_zeros() as usize % 32;
+        // Who has to be here: the named lanes, or all.
+        let members = |warp: &Warp, r: &R| -> Result<u32, Bad> {
+            let named = warp.word(kernel, *r);
+            if mask >> first & 1 != 0 && named[first] >> first & 1 == 0 {
+                return failed(first, "a lane that its own mask does not name");
+            }
+            Ok(named[first] & warp.live)
+        };
+        if mask == 0 {
+            return Ok(Next::Go);
+        }
+        macro_rules! together {
+            ($members:expr) => {
+                if $members & !mask != 0 {
+                    return Ok(Next::Wait(Wait::Lanes));
+                }
+            };
+        }
+        match op {
+            Op::Shfl { how, d, a, b, c, members: m } => {
+                let all = members(warp, m)?;
+                together!(all);
+                let (a, b, c) =
+                    (warp.word(kernel, *a), warp.word(kernel, *b), warp.word(kernel, *c));
+                let mut out = [0; 32];
+                for lane in lanes(mask) {
+                    let from = source(*how, lane as u32, b[lane], c[lane]);
+                    // What an ended lane or a stranger holds is not defined.
+                    if mask >> from & 1 == 0 {
+                        return failed(lane, format!("lane {from} is not here"));
+                    }
+                    out[lane] = a[from as usize];
+                }
+                set(&mut warp.words[d.0 as usize], mask, &out);
+            }
+            Op::VoteAny { d, a, members: m } => {
+                let all = members(warp, m)?;
+                together!(all);
+                let any = if warp.predicate(*a) & mask != 0 { !0 } else { 0 };
+                warp.set_predicate(*d, any, mask);
+            }
+            Op::Ballot { d, a, members: m } => {
+                let all = members(warp, m)?;
+                together!(all);
+                let votes = warp.predicate(*a) & all;
+                set(&mut warp.words[d.0 as usize], mask, &[votes; 32]);
+            }
+            Op::ReduxAdd { d, a, members: m } | Op::ReduxMax { d, a, members: m } => {
+                let all = members(warp, m)?;
+                together!(all);
+                let a = warp.word(kernel, *a);
+                let add = matches!(op, Op::ReduxAdd { .. });
+                let join = |x: u32, y: u32| if add { x.wrapping_add(y) } else { x.max(y) };
+                let value = lanes(all).map(|lane| a[lane]).reduce(join).unwrap_or(0);
+                set(&mut warp.words[d.0 as usize], mask, &[value; 32]);
+            }
+            Op::WarpBarrier { members: m } => {
+                let all = members(warp, m)?;
+                together!(all);
+            }
+            Op::Barrier { id, threads } => {
+                together!(warp.live);
+                let id = warp.word(kernel, *id)[first] as usize;
+                let threads = threads.map_or(0, |r| warp.word(kernel, r)[first]);
+                return self.barrier(block, first, id, threads);
+            }
+            Op::ClusterArrive => {
+                together!(warp.live);
+                let cluster = &mut self.clusters[self.blocks[block].cluster];
+                (warp.cluster_phase, cluster.arrived) = (cluster.phase + 1, cluster.arrived + 1);
+                cluster.turn();
+            }
+            Op::ClusterWait => {
+                together!(warp.live);
+                if self.clusters[self.blocks[block].cluster].phase < warp.cluster_phase {
+                    return Ok(Next::Wait(Wait::Retry));
+                }
+            }
+            Op::AtomAdd { shared, d, at, a } => {
+                self.has_waited(warp, mask, !shared)?;
+                let (at, a) = (self.addresses(warp, at), warp.word(kernel, *a));
+                for lane in lanes(mask) {
+                    let before = self.atom_add(block, pc, lane, *shared, (at[lane], a[lane]))?;
+                    warp.words[d.0 as usize][lane] = before;
+                }
+            }
+            Op::RedMax64 { at, a } => {
+                self.has_waited(warp, mask, true)?;
+                let (at, a) = (self.addresses(warp, at), warp.double(kernel, *a));
+                for lane in lanes(mask) {
+                    self.red_max(pc, lane, at[lane], a[lane])?;
+                }
+            }
+            Op::CopyAsync { to, from, bytes, read } => {
+                let (to, from) = (self.addresses(warp, to), self.addresses(warp, from));
+                let read = read.map_or([*bytes; 32], |r| warp.word(kernel, r));
+                for lane in lanes(mask) {
+                    let group = warp.copy_groups[lane];
+                    let (to, from, read) = (to[lane] as u32, from[lane], read[lane]);
+                    if !from.is_multiple_of(u64::from(*bytes)) {
+                        return failed(lane, format!("a copy of {bytes} bytes from {from:#x}"));
+                    }
+                    warp.copies.push_back(Copy {
+                        lane: lane as u8,
+                        group,
+                        to,
+                        from,
+                        bytes: *bytes,
+                        read,
+                    });
+                }
+            }
+            Op::CopyCommit => lanes(mask).for_each(|lane| warp.copy_groups[lane] += 1),
+            Op::CopyWait { left } => {
+                let closed = warp.copy_groups;
+                self.copies(warp, |copy| {
+                    let lane = copy.lane as usize;
+                    mask >> lane & 1 != 0 && copy.group + left < closed[lane]
+                })?;
+            }
+            Op::CopyArrive { bar } => {
+                self.copies(warp, |copy| mask >> copy.lane & 1 != 0)?;
+                let bar = self.addresses(warp, bar);
+                for lane in lanes(mask) {
+                    self.bar_arrive(lane, block, bar[lane], 0)?;
+                }
+            }
+            Op::BarInit { bar, count } => {
+                let (bar, count) = (self.addresses(warp, bar), warp.word(kernel, *count));
+                for lane in lanes(mask) {
+                    self.bar_init(lane, block, bar[lane], count[lane])?;
+                }
+            }
+            Op::BarInval { bar } => {
+                let bar = self.addresses(warp, bar);
+                for lane in lanes(mask) {
+                    self.bar_inval(lane, block, bar[lane])?;
+                }
+            }
+            Op::BarArrive { bar, expect } => {
+                let bar = self.addresses(warp, bar);
+                let expect = expect.map_or([0; 32], |r| warp.word(kernel, r));
+                for lane in lanes(mask) {
+                    self.bar_arrive(lane, block, bar[lane], expect[lane])?;
+                }
+            }
+            Op::BarTest { d, bar, parity } => {
+                let (bar, parity) = (self.addresses(warp, bar), warp.word(kernel, *parity));
+                for lane in lanes(mask) {
+                    if !self.bar_test(lane, block, bar[lane], parity[lane])? {
+                        return Ok(Next::Wait(Wait::Retry));
+                    }
+                }
+                warp.set_predicate(*d, !0, mask);
+            }
+            Op::StoreAsync { to, a, bar } => {
+                let (to, bar) = (self.addresses(warp, to), self.addresses(warp, bar));
+                let a = warp.word(kernel, *a);
+                for lane in lanes(mask) {
+                    let (block, to) = self.shared(block, lane, to[lane], 4, true)?;
+                    let bar = self.shared(warp.block, lane, bar[lane], 8, true)?;
+                    let what = What::Word { block, to: to as u32, value: a[lane] };
+                    self.ask(warp, pc, lane, what, (bar.0, bar.1 as u32))?;
+                }
+            }
+            Op::BulkCopy { to, from, bytes, bar } => {
+                let (to, from) = (self.addresses(warp, to), self.addresses(warp, from));
+                let (bytes, bar) = (warp.word(kernel, *bytes), self.addresses(warp, bar));
+                for lane in lanes(mask) {
+                    let what =
+                        What::Bulk { to: to[lane] as u32, from: from[lane], bytes: bytes[lane] };
+                    self.ask(warp, pc, lane, what, (block, bar[lane] as u32))?;
+                }
+            }
+            Op::TensorCopy { to, map, at, bar, offsets } => {
+                let (to, bar) = (self.addresses(warp, to), self.addresses(warp, bar));
+                let map = warp.double(kernel, *map);
+                for lane in lanes(mask) {
+                    let word = |r: &R| warp.word(kernel, *r)[lane];
+                    let at = at.iter().map(|r| word(r) as i32).collect();
+                    let offsets =
+                        offsets.as_ref().map(|list| list.iter().map(|r| word(r) as u16).collect());
+                    let what = What::Tensor { to: to[lane] as u32, map: map[lane], at, offsets };
+                    self.ask(warp, pc, lane, what, (block, bar[lane] as u32))?;
+                }
+            }
+            Op::Ldmatrix { trans, d, at } => {
+                together!(warp.live);
+                let at = self.addresses(warp, at);
+                let mut rows = [[0; 16]; 32];
+                for lane in lanes(mask) {
+                    let (block, from) = self.shared(block, lane, at[lane], 16, false)?;
+                    rows[lane].copy_from_slice(&self.blocks[block].shared[from..from + 16]);
+                }
+                for (d, value) in d.iter().zip(ldmatrix(&rows, *trans)) {
+                    warp.words[d.0 as usize] = value;
+                }
+            }
+            Op::Mma { kind, d, a, b, c } => {
+                together!(!0);
+                let get = |r: &R| warp.word(kernel, *r);
+                let value = mma(
+                    *kind,
+                    &a.each_ref().map(get),
+                    &b.each_ref().map(get),
+                    &c.each_ref().map(get),
+                );
+                for (d, value) in d.iter().zip(value) {
+                    warp.words[d.0 as usize] = value;
+                }
+            }
+            Op::Wgmma(what) => {
+                together!(!0);
+                let a = what.a.map_or_else(|r| warp.double(kernel, r)[first], |_| 0);
+                let b = warp.double(kernel, what.b)[first];
+                let add = warp.predicate(what.add) & 1 != 0;
+                warp.products.push_back(Product { group: warp.product_groups, what, a, b, add });
+            }
+            Op::WgmmaCommit => {
+                together!(!0);
+                warp.product_groups += 1;
+            }
+            Op::WgmmaWait { left } => {
+                together!(!0);
+                let closed = warp.product_groups;
+                while warp.products.front().is_some_and(|product| product.group + left < closed) {
+                    self.product(warp).map_err(|why| (first, FAILED, why))?;
+                }
+            }
+            other => return failed(first, format!("{other:?} is not known here")),
+        }
+        Ok(Next::Go)
+    }
+
+    /// Writes wait for the kernel before.
+    fn has_waited(&self, warp: &Warp, mask: u32, global: bool) -> Result<(), Bad> {
+        let early = mask & !warp.waited;
+        if global && self.launch.kernel.waits && early != 0 {
+            return failed(early.trailing_zeros() as usize, "writes before griddepcontrol.wait");
+        }
+        Ok(())
+    }
+
+    /// A whole warp arrives at barrier `id` of its block, which `threads` threads use (0: all).
+    fn barrier(&mut self, block: usize, lane: usize, id: usize, threads: u32) -> Result<Next, Bad> {
+        let block = &mut self.blocks[block];
+        let live = block.live_warps * 32;
+        let Some(bar) = block.barriers.get_mut(id) else {
+            return failed(lane, format!("barrier {id}"));
+        };
+        if !threads.is_multiple_of(32) {
+            return failed(lane, format!("a barrier for {threads} threads"));
+        }
+        if bar.arrived != 0 && bar.expected != threads {
+            return failed(
+                lane,
+                format!("barrier {id} of {threads} threads, and of {}", bar.expected),
+            );
+        }
+        (bar.arrived, bar.expected) = (bar.arrived + 32, threads);
+        let generation = bar.generation;
+        if bar.arrived >= if threads == 0 { live } else { threads } {
+            (bar.arrived, bar.generation) = (0, generation + 1);
+        }
+        Ok(Next::Wait(Wait::Barrier(id, generation)))
+    }
+
+    /// A warp of `warp`'s block has ended: who waits for all waits for one less.
+    pub(super) fn leave(&mut self, warp: &Warp) {
+        let block = &mut self.blocks[warp.block];
+        self.clusters[block.cluster].live_warps -= 1;
+        self.clusters[block.cluster].turn();
+        block.live_warps -= 1;
+        let live = block.live_warps * 32;
+        for bar in block.barriers.iter_mut().filter(|bar| bar.arrived > 0 && bar.expected == 0) {
+            if bar.arrived >= live {
+                (bar.arrived, bar.generation) = (0, bar.generation + 1);
+            }
+        }
+    }
+
+    /// Does the copies that `which` names.
+    fn copies(&mut self, warp: &mut Warp<'a>, which: impl Fn(&Copy) -> bool) -> Result<(), Bad> {
+        let mut kept = std::collections::VecDeque::new();
+        while let Some(copy) = warp.copies.pop_front() {
+            if which(&copy) {
+                let lane = copy.lane as usize;
+                self.copy_in(warp.block, (lane, copy.from), copy.to, [copy.bytes, copy.read])
+                    .map_err(|(lane, code, why)| (lane, code, format!("cp.async: {why}")))?;
+            } else {
+                kept.push_back(copy);
+            }
+        }
+        warp.copies = kept;
+        Ok(())
+    }
+
+    /// Does the oldest product of the warp.
+    fn product(&mut self, warp: &mut Warp<'a>) -> Result<(), String> {
+        let Some(Product { what, a, b, add, .. }) = warp.products.pop_front() else {
+            return Ok(());
+        };
+        let kernel = self.launch.kernel;
+        let registers;
+        let a = match what.a {
+            Ok(list) => {
+                registers = list.map(|r| warp.word(kernel, r));
+                wgmma::WgmmaLeft::Registers(&registers)
+            }
+            Err(_) => wgmma::WgmmaLeft::Shared(a),
+        };
+        let mut d: Vec<[u32; 32]> = what.d.iter().map(|r| warp.words[r.0 as usize]).collect();
+        let instruction = wgmma::Wgmma {
+            kind: what.kind,
+            n: what.n,
+            a,
+            b,
+            add,
+            negated: what.negate,
+            transposed: what.transpose,
+        };
+        instruction.run(&self.blocks[warp.block].shared, warp.number as usize % 4, &mut d)?;
+        for (r, d) in what.d.iter().zip(d) {
+            warp.words[r.0 as usize] = d;
+        }
+        Ok(())
+    }
+}
+
+/// The lane that lane `lane` reads from ("shfl.sync").
+fn source(how: Shuffle, lane: u32, b: u32, c: u32) -> u32 {
+    let (clamp, segment) = (c & 31, c >> 8 & 31);
+    let (b, highest) = (b & 31, lane & segment | clamp & !segment);
+    let lowest = lane & segment;
+    let (from, inside) = match how {
+        Shuffle::Up => (lane.wrapping_sub(b), lane as i32 - b as i32 >= highest as i32),
+        Shuffle::Down => (lane + b, lane + b <= highest),
+        Shuffle::Bfly => (lane ^ b, lane ^ b <= highest),
+        Shuffle::Idx => (lowest | b & !segment, lowest | b & !segment <= highest),
+    };
+    if inside { from } else { lane }
+}
+
+/// Sets the lanes of `mask`.
+fn set(d: &mut [u32; 32], mask: u32, value: &[u32; 32]) {
+    for lane in lanes(mask) {
+        d[lane] = value[lane];
+    }
+}

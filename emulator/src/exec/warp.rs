@@ -1,0 +1,147 @@
+//! A warp: its registers, and the lanes that stand at one place.
+
+use std::collections::VecDeque;
+
+use crate::ptx::Kernel;
+use crate::ptx::op::{R, Wgmma};
+
+/// What the lanes of a fragment wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Nothing.
+    Ready,
+    /// The other lanes, for an instruction that they execute together.
+    Lanes,
+    /// The instruction is tried again when something has changed.
+    Retry,
+    /// A barrier of the block, by number, to leave this generation.
+    Barrier(usize, u64),
+}
+
+/// Lanes at one place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fragment {
+    pub(super) pc: u32,
+    pub(super) mask: u32,
+    pub(super) wait: Wait,
+}
+
+/// A copy of `cp.async` that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    pub(super) lane: u8,
+    pub(super) group: u32,
+    pub(super) to: u32,
+    pub(super) from: u64,
+    pub(super) bytes: u32,
+    pub(super) read: u32,
+}
+
+/// A product of `wgmma` that was asked for, with what its registers held.
+pub(super) struct Product<'a> {
+    pub(super) group: u32,
+    pub(super) what: &'a Wgmma,
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) add: bool,
+}
+
+/// 32 lanes.
+#[derive(Default)]
+pub(super) struct Warp<'a> {
+    pub(super) words: Vec<[u32; 32]>,
+    pub(super) doubles: Vec<[u64; 32]>,
+    pub(super) predicates: Vec<u32>,
+    pub(super) fragments: Vec<Fragment>,
+    /// Lanes that have not ended.
+    pub(super) live: u32,
+    pub(super) block: usize,
+    /// Its number in the block.
+    pub(super) number: u32,
+    /// Lanes that have passed `griddepcontrol.wait`.
+    pub(super) waited: u32,
+    pub(super) copies: VecDeque<Copy>,
+    /// Groups of copies that each lane has closed.
+    pub(super) copy_groups: [u32; 32],
+    pub(super) products: VecDeque<Product<'a>>,
+    pub(super) product_groups: u32,
+    /// The phase of the cluster's barrier that it waits for.
+    pub(super) cluster_phase: u64,
+    /// The fragment that ran last, and whether it ran a whole turn.
+    pub(super) last: usize,
+    pub(super) tired: bool,
+}
+
+impl<'a> Warp<'a> {
+    /// Registers for `kernel`.
+    pub(super) fn new(kernel: &Kernel) -> Self {
+        let [words, doubles, predicates] = kernel.registers;
+        Self {
+            words: vec![[0; 32]; words],
+            doubles: vec![[0; 32]; doubles],
+            predicates: vec![0; predicates],
+            ..Self::default()
+        }
+    }
+
+    /// At the kernel's beginning, with these lanes.
+    pub(super) fn start(&mut self, block: usize, number: u32, live: u32) {
+        (self.block, self.number, self.live) = (block, number, live);
+        self.fragments.clear();
+        self.fragments.push(Fragment { pc: 0, mask: live, wait: Wait::Ready });
+        self.waited = 0;
+        self.copies.clear();
+        self.copy_groups = [0; 32];
+        self.products.clear();
+        self.product_groups = 0;
+        self.cluster_phase = 0;
+        (self.last, self.tired) = (usize::MAX, false);
+    }
+
+    #[inline(always)]
+    pub(super) fn word(&self, kernel: &Kernel, r: R) -> [u32; 32] {
+        if r.0 & R::CONSTANT != 0 {
+            [kernel.constants.0[(r.0 & !R::CONSTANT) as usize]; 32]
+        } else {
+            self.words[r.0 as usize]
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn double(&self, kernel: &Kernel, r: R) -> [u64; 32] {
+        if r.0 & R::CONSTANT != 0 {
+            [kernel.constants.1[(r.0 & !R::CONSTANT) as usize]; 32]
+        } else {
+            self.doubles[r.0 as usize]
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn predicate(&self, r: R) -> u32 {
+        match r.0 {
+            c if c == R::CONSTANT => 0,
+            c if c == R::CONSTANT | 1 => !0,
+            at => self.predicates[at as usize],
+        }
+    }
+
+    /// Sets the lanes of `mask` to those of `value`.
+    #[inline(always)]
+    pub(super) fn set_predicate(&mut self, r: R, value: u32, mask: u32) {
+        let p = &mut self.predicates[r.0 as usize];
+        *p = *p & !mask | value & mask;
+    }
+}
+
+/// The lanes of a mask, lowest first.
+#[inline(always)]
+pub(super) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        if mask == 0 {
+            return None;
+        }
+        let lane = mask.trailing_zeros() as usize;
+        mask &= mask - 1;
+        Some(lane)
+    })
+}
