@@ -4,6 +4,7 @@ mod bench;
 mod bundle;
 mod check;
 mod doctor;
+mod emulator;
 mod gpu;
 mod kernels;
 mod new_kernel;
@@ -27,12 +28,14 @@ enum Command {
     BuildPtx(ptx::build::Options),
     /// Compare the committed PTX with the contract and assemble it for every GPU
     Audit(ptx::audit::Options),
-    /// Test everything this machine can test: CPU, PTX, GPU
+    /// Test everything this machine can test: CPU, PTX, the kernels on a GPU or an emulated one
     Test(test::Options),
     /// What CI runs besides the tests: format, tidy, clippy, documentation, PTX, dependencies
     Check,
     /// House rules: six rooms, asm! in its place, SAFETY arguments, file sizes
     Tidy,
+    /// Run a command that finds an emulated GPU: slow, with every access checked
+    Emulate(emulator::Options),
     /// Run the benchmarks on this machine's GPU
     Bench(bench::Options),
     /// Draw the results in benches/results as SVG
@@ -52,6 +55,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Test(options) => test::run(options),
         Command::Check => check::run(),
         Command::Tidy => tidy::run(),
+        Command::Emulate(options) => emulator::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Plots => plots::run(),
         Command::Bundle(options) => bundle::run(options),

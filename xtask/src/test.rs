@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
 use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
-use crate::{gpu, kernels, process};
+use crate::{emulator, gpu, kernels, process};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -30,6 +30,8 @@ enum Lane {
     Cpu,
     /// The committed PTX: fresh, as the contract says, assembled for every GPU
     Ptx,
+    /// The kernels of every level on an emulated GPU against the reference
+    Emulated,
     /// The kernels on the GPU against the reference
     Gpu,
 }
@@ -53,7 +55,7 @@ struct Counts {
 
 /// Runs the lanes and says how each ended.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let all = [Lane::Cpu, Lane::Ptx, Lane::Gpu];
+    let all = [Lane::Cpu, Lane::Ptx, Lane::Emulated, Lane::Gpu];
     let asked = all.iter().filter(|lane| options.lane.is_empty() || options.lane.contains(lane));
     let mut ended = Vec::new();
     for lane in asked {
@@ -61,6 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let outcome = match lane {
             Lane::Cpu => cpu(&options.args)?,
             Lane::Ptx => ptx(),
+            Lane::Emulated => emulated(&options.args, options.lane.contains(&Lane::Emulated))?,
             Lane::Gpu => gpu(&options.args, options.lane.contains(&Lane::Gpu))?,
         };
         ended.push((*lane, outcome));
@@ -84,6 +87,7 @@ fn title(lane: Lane) -> &'static str {
     match lane {
         Lane::Cpu => "CPU",
         Lane::Ptx => "PTX audit",
+        Lane::Emulated => "emulated",
         Lane::Gpu => "GPU",
     }
 }
@@ -117,12 +121,49 @@ fn gpu(args: &[String], asked: bool) -> Result<Outcome> {
             return Ok(Outcome::NotRun(why));
         }
     }
+    counted(kernel_tests().args(args)).map(Outcome::Ran)
+}
+
+/// The tests of the kernels, up to their own arguments.
+fn kernel_tests() -> Command {
     let mut cargo = process::cargo();
     // The whole workspace, for the features of its dependencies; one test program.
     cargo.args("test --release --no-fail-fast --workspace --test gpu".split(' '));
-    cargo.args(["--features", "bitnet-gpu/cuda,bitnet-gpu/gpu-tests", "--"]).args(args);
-    counted(&mut cargo).map(Outcome::Ran)
+    cargo.args(["--features", "bitnet-gpu/cuda,bitnet-gpu/gpu-tests", "--"]);
+    cargo
 }
+
+/// The tests of the kernels with fewer generated cases and without those that take too long, and each kernel once
+/// on each level. Where a GPU is, only when asked for.
+fn emulated(args: &[String], asked: bool) -> Result<Outcome> {
+    if !asked && gpu::present().is_ok() {
+        return Ok(Outcome::NotRun("a GPU is here".into()));
+    }
+    let folder = emulator::build()?;
+    let mut counts = Counts::default();
+    let mut tests = kernel_tests();
+    tests.args(args);
+    if args.is_empty() {
+        tests.args(SLOW.iter().flat_map(|name| ["--skip", name]));
+    }
+    if std::env::var_os("BITNET_TEST_CASES").is_none() {
+        tests.env("BITNET_TEST_CASES", "8");
+    }
+    emulator::emulate(&mut tests, &folder, 90)?;
+    counts.add(counted(&mut tests)?);
+    if args.is_empty() {
+        for sm in [53, 61, 75, 80] {
+            println!("-- sm_{sm}");
+            let mut every = kernel_tests();
+            emulator::emulate(every.arg("coverage::"), &folder, sm)?;
+            counts.add(counted(&mut every)?);
+        }
+    }
+    Ok(Outcome::Ran(counts))
+}
+
+/// Tests that would take an emulated GPU more than about ten seconds each.
+const SLOW: &[&str] = &[];
 
 /// One test for each level: fresh, as the contract says, and assembled.
 fn ptx() -> Outcome {

@@ -1,0 +1,50 @@
+//! The emulated GPU: `bitnet-emulator` in the place of the driver's library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process, workspace};
+
+/// `cargo xtask emulate`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Compute capability of the GPU, without the point
+    #[arg(long, value_name = "SM", default_value_t = 90)]
+    sm: u32,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// Runs a command that finds an emulated GPU.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let Some((program, arguments)) = options.command.split_first() else { bail!("no command") };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    emulate(&mut command, &build()?, options.sm)?;
+    process::run(&mut command)
+}
+
+/// Builds the emulator; the folder where the driver's library is looked for.
+pub(crate) fn build() -> Result<PathBuf> {
+    process::run(process::cargo().args("build --release --package bitnet-emulator".split(' ')))?;
+    let built = workspace::target().join("release/libemulator.so");
+    let folder = workspace::target().join("emulator");
+    std::fs::create_dir_all(&folder)?;
+    // Under another name first: a program that runs keeps the one that it has loaded.
+    let fresh = folder.join("fresh");
+    std::fs::copy(&built, &fresh).with_context(|| format!("no {}", built.display()))?;
+    std::fs::rename(&fresh, folder.join("libcuda.so.1"))?;
+    Ok(folder)
+}
+
+/// Lets `command` find the emulator as a GPU of compute capability `sm`.
+pub(crate) fn emulate(command: &mut Command, folder: &Path, sm: u32) -> Result<()> {
+    let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let paths = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&before));
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(paths)?);
+    command.env("BITNET_EMULATED_SM", sm.to_string());
+    Ok(())
+}
