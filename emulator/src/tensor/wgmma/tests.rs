@@ -1,3 +1,5 @@
+//! Products of warpgroups against naive ones, in every layout.
+
 use super::*;
 use crate::tensor::tests::Random;
 

@@ -1,3 +1,5 @@
+//! Copies against naive walks over the tensor.
+
 use super::*;
 use crate::tensor::tests::Random;
 use crate::tensor::tma::{decode, encode};
