@@ -98,6 +98,7 @@ impl<'a> Group<'a> {
                 }
             }
             Op::AtomAdd { shared, d, at, a } => {
+                self.shown += u64::from(!shared);
                 self.has_waited(warp, mask, !shared)?;
                 let (at, a) = (self.addresses(warp, at), warp.word(kernel, *a));
                 for lane in lanes(mask) {
@@ -106,6 +107,7 @@ impl<'a> Group<'a> {
                 }
             }
             Op::RedMax64 { at, a } => {
+                self.shown += 1;
                 self.has_waited(warp, mask, true)?;
                 let (at, a) = (self.addresses(warp, at), warp.double(kernel, *a));
                 for lane in lanes(mask) {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::late::{Late, Opened};
 use super::warp::{Fragment, Wait, Warp};
@@ -14,6 +15,8 @@ const POISON: u8 = 0xa5;
 const TURN: u32 = 4096;
 /// Instructions of all warps that a group may run.
 const LIMIT: u64 = 100_000_000_000;
+/// How long polls may find nothing new while nothing else can run.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Groups that are too few for one more thread.
 const FEW: usize = 4;
 /// Barriers of a block.
@@ -67,6 +70,8 @@ pub(super) struct Group<'a> {
     pub(super) ranges: Vec<(u64, u64)>,
     /// Instructions run in this turn that changed something.
     pub(super) ran: u64,
+    /// Stores and atomics on global memory that others may wait for.
+    pub(super) shown: u64,
     /// Blocks of a cluster.
     pub(super) cluster_size: usize,
 }
@@ -125,6 +130,7 @@ impl<'a> Group<'a> {
             late: VecDeque::new(),
             ranges: vec![(0, 0); launch.kernel.code.len()],
             ran: 0,
+            shown: 0,
             cluster_size,
         }
     }
@@ -168,16 +174,24 @@ impl<'a> Group<'a> {
 
     fn run(&mut self) -> Result<u64, Fault> {
         let (mut total, mut idle) = (0, 0);
+        // Warps that poll sleep until something is shown to them, or nothing else can run.
+        let mut alone: Option<Instant> = None;
         loop {
-            let (mut alive, mut waiting) = (false, false);
+            let (mut alive, mut waiting, mut woken) = (false, false, false);
+            let shown = self.shown;
             self.ran = 0;
             for at in 0..self.warps.len() {
                 if self.warps[at].live == 0 {
                     continue;
                 }
                 alive = true;
+                if alone.is_none() && self.warps[at].seen == Some(self.shown) {
+                    continue;
+                }
                 let mut warp = std::mem::take(&mut self.warps[at]);
+                let slept = warp.seen.take().is_some();
                 let ended = self.turn(&mut warp);
+                woken |= slept && warp.seen.is_none();
                 waiting |= warp.fragments.iter().any(|f| f.wait == Wait::Retry);
                 self.warps[at] = warp;
                 ended?;
@@ -187,12 +201,19 @@ impl<'a> Group<'a> {
             }
             total += self.ran;
             idle = if waiting { idle + 1 } else { 0 };
-            // A warp that polls memory always runs: what is late comes after some turns.
-            if self.ran == 0 || idle > 8 {
+            if self.ran == 0 || idle > 8 || alone.is_some() {
                 idle = 0;
-                let done = self.perform_one()?;
-                if !done && self.ran == 0 {
+                let late = self.perform_one()?;
+                let polling = self.warps.iter().any(|w| w.live != 0 && w.seen.is_some());
+                if !late && !polling && self.ran == 0 {
                     return Err(self.stuck());
+                }
+                if late || !polling || woken || shown != self.shown {
+                    alone = None;
+                } else if alone.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return Err(self.stuck());
+                } else {
+                    std::thread::yield_now();
                 }
             }
             if total > LIMIT {

@@ -194,10 +194,12 @@ impl<'a> Group<'a> {
                     at,
                 )?;
                 if *polls {
+                    warp.seen = Some(self.shown);
                     return Ok(Next::Turn);
                 }
             }
-            Op::Store { space, element, s, n, at } => {
+            Op::Store { space, element, shown, s, n, at } => {
+                self.shown += u64::from(*shown);
                 self.store(warp, fragment.pc, mask, (*space, *element), &s[..*n as usize], at)?;
             }
             Op::Branch { to, uniform } => {

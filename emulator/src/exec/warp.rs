@@ -67,6 +67,8 @@ pub(super) struct Warp<'a> {
     pub(super) product_groups: u32,
     /// The phase of the cluster's barrier that it waits for.
     pub(super) cluster_phase: u64,
+    /// What had been shown in global memory when it polled last, and nothing else since.
+    pub(super) seen: Option<u64>,
     /// The fragment that ran last, and whether it ran a whole turn.
     pub(super) last: usize,
     pub(super) tired: bool,
@@ -95,6 +97,7 @@ impl<'a> Warp<'a> {
         self.products.clear();
         self.product_groups = 0;
         self.cluster_phase = 0;
+        self.seen = None;
         (self.last, self.tired) = (usize::MAX, false);
     }
 

@@ -348,9 +348,11 @@ pub(crate) enum Op {
         d: R,
         offset: u32,
     },
+    /// `shown`: to those who poll.
     Store {
         space: Space,
         element: Element,
+        shown: bool,
         s: [R; 4],
         n: u8,
         at: Address,

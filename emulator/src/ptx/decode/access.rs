@@ -85,7 +85,8 @@ impl Decoder {
         let class = if element == Element::B64 { DOUBLE } else { WORD };
         let at = self.address(operands, 0)?;
         let (s, n) = self.some::<4>(operands.get(1).ok_or("no operand")?, class)?;
-        Ok(Op::Store { space: space(parts)?, element, s, n, at })
+        let shown = parts.contains(&"relaxed") || parts.contains(&"volatile");
+        Ok(Op::Store { space: space(parts)?, element, shown, s, n, at })
     }
 
     /// `None`: an instruction of one lane.
