@@ -114,58 +114,49 @@ impl<'a> Group<'a> {
         let bytes = size * d.len();
         for lane in lanes(mask) {
             let address = addresses[lane];
-            let mut buffer = [0_u8; 16];
-            match space {
+            let value = match space {
                 Space::Global => {
                     let from = self.global(pc, lane, address, bytes as u64)?;
                     if bytes == 4 {
                         // Others may write it meanwhile.
                         // SAFETY: checked by `global`: four bytes of a live allocation, aligned.
-                        let value =
-                            unsafe { AtomicU32::from_ptr(from.cast()) }.load(Ordering::Relaxed);
-                        buffer[..4].copy_from_slice(&value.to_le_bytes());
+                        let from = unsafe { AtomicU32::from_ptr(from.cast()) };
+                        u128::from(from.load(Ordering::Relaxed))
                     } else {
-                        // SAFETY: checked by `global`: `bytes` bytes, at most 16, of a live allocation.
-                        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), bytes) };
+                        // SAFETY: checked by `global`: `bytes` bytes of a live allocation.
+                        get(unsafe { std::slice::from_raw_parts(from, bytes) })
                     }
                 }
                 Space::Shared | Space::Cluster => {
                     let remote = space == Space::Cluster;
                     let (block, from) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    buffer[..bytes].copy_from_slice(&self.blocks[block].shared[from..from + bytes]);
+                    get(&self.blocks[block].shared[from..from + bytes])
                 }
                 Space::Param => {
                     let base =
                         if at.base.is_some() { self.launch.params.as_ptr() as u64 } else { 0 };
                     let from = address.wrapping_sub(base) as usize;
-                    let Some(params) = self.launch.params.get(from..from.saturating_add(bytes))
-                    else {
-                        return failed(lane, "outside of the parameters");
-                    };
-                    buffer[..bytes].copy_from_slice(params);
-                }
-            }
-            for (part, d) in buffer.chunks_exact(size).zip(d).filter(|(_, d)| **d != R::SINK) {
-                let half = || u16::from_le_bytes([part[0], part[1]]);
-                let value = match element {
-                    Element::U8 => u32::from(part[0]),
-                    Element::S8 => part[0] as i8 as u32,
-                    Element::U16 => u32::from(half()),
-                    Element::S16 => half() as i16 as u32,
-                    Element::B32 => u32::from_le_bytes([part[0], part[1], part[2], part[3]]),
-                    Element::B64 => {
-                        let value = u64::from_le_bytes(part.try_into().unwrap_or_default());
-                        warp.doubles[d.0 as usize][lane] = value;
-                        continue;
+                    match self.launch.params.get(from..from.saturating_add(bytes)) {
+                        Some(params) => get(params),
+                        None => return failed(lane, "outside of the parameters"),
                     }
+                }
+            };
+            for (i, d) in d.iter().enumerate().filter(|(_, d)| **d != R::SINK) {
+                let part = (value >> (8 * size * i)) as u64;
+                let part = match element {
+                    Element::U8 => u64::from(part as u8),
+                    Element::S8 => part as i8 as u64,
+                    Element::U16 => u64::from(part as u16),
+                    Element::S16 => part as i16 as u64,
+                    Element::B32 => u64::from(part as u32),
+                    Element::B64 => part,
                 };
                 if wide {
-                    let signed = matches!(element, Element::S8 | Element::S16);
-                    warp.doubles[d.0 as usize][lane] =
-                        if signed { i64::from(value as i32) as u64 } else { u64::from(value) };
-                    continue;
+                    warp.doubles[d.0 as usize][lane] = part;
+                } else {
+                    warp.words[d.0 as usize][lane] = part as u32;
                 }
-                warp.words[d.0 as usize][lane] = value;
             }
         }
         Ok(())
@@ -198,28 +189,28 @@ impl<'a> Group<'a> {
             };
         }
         for lane in lanes(mask) {
-            let mut buffer = [0_u8; 16];
-            for (part, values) in buffer.chunks_exact_mut(size).zip(&values[..s.len()]) {
-                part.copy_from_slice(&values[lane].to_le_bytes()[..size]);
+            let mut value = 0;
+            for (i, values) in values[..s.len()].iter().enumerate() {
+                let part = values[lane] & (!0 >> (64 - 8 * size));
+                value |= u128::from(part) << (8 * size * i);
             }
             let address = addresses[lane];
             match space {
                 Space::Global => {
                     let to = self.global(pc, lane, address, bytes as u64)?;
                     if bytes == 4 {
-                        let value =
-                            u32::from_le_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
                         // SAFETY: checked by `global`: four bytes of a live allocation, aligned.
-                        unsafe { AtomicU32::from_ptr(to.cast()) }.store(value, Ordering::Relaxed);
+                        let to = unsafe { AtomicU32::from_ptr(to.cast()) };
+                        to.store(value as u32, Ordering::Relaxed);
                     } else {
-                        // SAFETY: checked by `global`: `bytes` bytes, at most 16, of a live allocation.
-                        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, bytes) };
+                        // SAFETY: checked by `global`: `bytes` bytes of a live allocation.
+                        put(unsafe { std::slice::from_raw_parts_mut(to, bytes) }, value);
                     }
                 }
                 Space::Shared | Space::Cluster => {
                     let remote = space == Space::Cluster;
                     let (block, to) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    self.blocks[block].shared[to..to + bytes].copy_from_slice(&buffer[..bytes]);
+                    put(&mut self.blocks[block].shared[to..to + bytes], value);
                 }
                 Space::Param => return failed(lane, "parameters are not written"),
             }
@@ -290,5 +281,35 @@ impl<'a> Group<'a> {
             };
         }
         Ok(())
+    }
+}
+
+/// What 1, 2, 4, 8 or 16 bytes hold, the first lowest.
+#[inline(always)]
+fn get(bytes: &[u8]) -> u128 {
+    if let Ok(bytes) = <[u8; 16]>::try_from(bytes) {
+        u128::from_le_bytes(bytes)
+    } else if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
+        u32::from_le_bytes(bytes).into()
+    } else if let Ok(bytes) = <[u8; 8]>::try_from(bytes) {
+        u64::from_le_bytes(bytes).into()
+    } else {
+        bytes.iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte))
+    }
+}
+
+/// As [`get`].
+#[inline(always)]
+fn put(bytes: &mut [u8], value: u128) {
+    if let Ok(bytes) = <&mut [u8; 16]>::try_from(&mut *bytes) {
+        *bytes = value.to_le_bytes();
+    } else if let Ok(bytes) = <&mut [u8; 4]>::try_from(&mut *bytes) {
+        *bytes = (value as u32).to_le_bytes();
+    } else if let Ok(bytes) = <&mut [u8; 8]>::try_from(&mut *bytes) {
+        *bytes = (value as u64).to_le_bytes();
+    } else {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = (value >> (8 * i)) as u8;
+        }
     }
 }
