@@ -150,9 +150,12 @@ impl<'a> Group<'a> {
                 let value = match element {
                     Element::U8 => u32::from(part[0]),
                     Element::S8 => part[0] as i8 as u32,
+                    Element::S8Half => u32::from(part[0] as i8 as u16),
                     Element::U16 => u32::from(half()),
                     Element::S16 => half() as i16 as u32,
-                    Element::B32 => u32::from_le_bytes([part[0], part[1], part[2], part[3]]),
+                    Element::B32 | Element::S32 => {
+                        u32::from_le_bytes([part[0], part[1], part[2], part[3]])
+                    }
                     Element::B64 => {
                         let value = u64::from_le_bytes(part.try_into().unwrap_or_default());
                         warp.doubles[d.0 as usize][lane] = value;
@@ -160,7 +163,7 @@ impl<'a> Group<'a> {
                     }
                 };
                 if wide {
-                    let signed = matches!(element, Element::S8 | Element::S16);
+                    let signed = matches!(element, Element::S8 | Element::S16 | Element::S32);
                     warp.doubles[d.0 as usize][lane] =
                         if signed { i64::from(value as i32) as u64 } else { u64::from(value) };
                     continue;

@@ -106,7 +106,7 @@ pub(super) fn run(launch: &Launch, memory: &Memory) -> Result<u64, Fault> {
 impl<'a> Group<'a> {
     fn new(launch: &'a Launch, memory: &'a Memory, together: usize, cluster_size: usize) -> Self {
         let warps = launch.block.iter().product::<u32>().div_ceil(32) as usize;
-        let bytes = (launch.kernel.static_shared + launch.dynamic_shared) as usize;
+        let bytes = launch.dynamic_shared as usize;
         let block = || Block {
             index: [0; 3],
             rank: 0,
