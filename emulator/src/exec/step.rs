@@ -255,7 +255,7 @@ impl<'a> Group<'a> {
     fn special(&self, warp: &Warp, what: Special) -> [u32; 32] {
         let block = &self.blocks[warp.block];
         let sides = self.launch.block;
-        let cluster = self.launch.cluster.map(|n| n.max(1));
+        let cluster = self.launch.cluster;
         let of = |axis: u8, values: [u32; 3]| [values[axis as usize]; 32];
         match what {
             Special::Tid(axis) => std::array::from_fn(|lane| {

@@ -65,7 +65,7 @@ pub(super) struct Warp<'a> {
     pub(super) copy_groups: [u32; 32],
     pub(super) products: VecDeque<Product<'a>>,
     pub(super) product_groups: u32,
-    /// The phase of the cluster's barrier that it waits for.
+    /// The phase of the cluster's barrier that it has to wait for, or 0: it has not arrived.
     pub(super) cluster_phase: u64,
     /// The fragment that ran last, and whether it ran a whole turn.
     pub(super) last: usize,
