@@ -88,11 +88,10 @@ impl Function {
     /// Blocks that a multiprocessor has room for at once, as if registers were plenty.
     fn blocks_per_multiprocessor(&self, threads: u32, dynamic_shared: u64) -> u32 {
         let sizes = self.device.sizes;
-        let shared = u64::from(self.kernel.static_shared) + dynamic_shared;
-        if threads == 0 || threads > self.threads() || shared > sizes.block_shared.into() {
+        if threads == 0 || threads > self.threads() || dynamic_shared > sizes.block_shared.into() {
             return 0;
         }
-        let shared = (shared + u64::from(sizes.reserved)).next_multiple_of(128).max(128);
+        let shared = (dynamic_shared + u64::from(sizes.reserved)).next_multiple_of(128).max(128);
         let by_shared = (u64::from(sizes.shared) / shared) as u32;
         (sizes.threads / threads.next_multiple_of(32)).min(sizes.blocks).min(by_shared)
     }
@@ -266,8 +265,7 @@ entries! {
         let function = FUNCTIONS.get(of)?;
         to.put(match id {
             0 => function.threads() as i32,
-            1 => function.kernel.static_shared as i32,
-            2 | 3 | 7 => 0, // constant and local memory, cache mode
+            1..=3 | 7 => 0, // shared memory of its own, constant and local memory, cache mode
             4 => REGISTERS,
             5 => function.version as i32,
             6 => function.device.sm as i32,
@@ -285,7 +283,7 @@ entries! {
         let asked = u32::try_from(value);
         match id {
             8 => {
-                let most = function.device.sizes.block_shared.saturating_sub(function.kernel.static_shared);
+                let most = function.device.sizes.block_shared;
                 let asked = asked.ok().filter(|&asked| asked <= most);
                 function.dynamic_shared.store(asked.ok_or(Code::INVALID_VALUE)?, Ordering::Relaxed);
             }

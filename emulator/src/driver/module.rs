@@ -115,7 +115,7 @@ fn load(image: *const c_void, device: &'static Device) -> Result<Handle, (Code, 
             kernel: kernel.clone(),
             device,
             version,
-            dynamic_shared: AtomicU32::new(PLAIN_SHARED.saturating_sub(kernel.static_shared)),
+            dynamic_shared: AtomicU32::new(PLAIN_SHARED),
             wide_clusters: AtomicBool::new(false),
         };
         (kernel.name.clone(), FUNCTIONS.insert(Arc::new(function)))

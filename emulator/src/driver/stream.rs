@@ -111,9 +111,12 @@ impl Stream {
             if let Some(work) = queue.waiting.pop_front() {
                 drop(queue);
                 work.run(self.device);
-                drop(work);
                 queue = lock(&self.queue);
                 queue.pending -= 1;
+                // With the lock held: who sees the event finds the stream done, and the other way round.
+                if let Work::Record { event, serial } = &work {
+                    event.reach(*serial);
+                }
                 if queue.pending == 0 {
                     self.drained.notify_all();
                 }

@@ -47,10 +47,11 @@ impl Place {
 }
 
 impl Work {
-    /// Does it. On a lost context nothing happens, except that events are reached.
+    /// Does it. On a lost context nothing happens, except that events are waited for.
     pub(super) fn run(&self, device: &'static Device) {
         match self {
-            Self::Record { event, serial } => return event.reach(*serial),
+            // Its stream says so, when it is done itself.
+            Self::Record { .. } => return,
             Self::Wait { event, serial } => return event.wait(*serial),
             Self::Graph(nodes) => return nodes.iter().for_each(|node| node.run(device)),
             _ if device.state().is_err() => return,

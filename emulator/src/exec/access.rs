@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::group::{Bad, Group, failed};
-use super::step::{GENERIC_SHARED, RANK_SHIFT};
+use super::step::RANK_SHIFT;
 use super::warp::{Warp, lanes};
 use super::{FAILED, ILLEGAL_ADDRESS, MISALIGNED};
 use crate::ptx::op::{Address, Element, R, Space};
@@ -74,7 +74,6 @@ impl<'a> Group<'a> {
         bytes: usize,
         remote: bool,
     ) -> Result<(usize, usize), Bad> {
-        let address = if address >= GENERIC_SHARED { address - GENERIC_SHARED } else { address };
         let (rank, at) =
             ((address >> RANK_SHIFT) as usize, (address & ((1 << RANK_SHIFT) - 1)) as usize);
         let (block, here) = match rank {
@@ -87,6 +86,9 @@ impl<'a> Group<'a> {
         let Some(owner) = self.blocks.get(block) else {
             return failed(lane, format!("address {address:#x} is nobody's"));
         };
+        if owner.live_warps == 0 {
+            return failed(lane, format!("address {address:#x} is of a block that has ended"));
+        }
         if at + bytes > owner.shared.len() {
             let why =
                 format!("{bytes} bytes at {at} of {} bytes of shared memory", owner.shared.len());
@@ -147,9 +149,11 @@ impl<'a> Group<'a> {
                 let part = match element {
                     Element::U8 => u64::from(part as u8),
                     Element::S8 => part as i8 as u64,
+                    Element::S8Half => u64::from(part as i8 as u16),
                     Element::U16 => u64::from(part as u16),
                     Element::S16 => part as i16 as u64,
                     Element::B32 => u64::from(part as u32),
+                    Element::S32 => part as i32 as u64,
                     Element::B64 => part,
                 };
                 if wide {

@@ -31,6 +31,11 @@ fn bits(value: f32) -> u32 {
     if value.is_nan() { NAN } else { value.to_bits() }
 }
 
+#[inline(always)]
+fn unordered(a: u32, b: u32) -> bool {
+    f(a).is_nan() || f(b).is_nan()
+}
+
 /// Subnormal numbers as zeros of the same sign.
 #[inline(always)]
 fn flush(value: f32) -> f32 {
@@ -171,7 +176,7 @@ pub(super) fn alu32(
         K32::Sub => each!(|x, y| x.wrapping_sub(y)),
         K32::Mul => each!(|x, y| x.wrapping_mul(y)),
         K32::Mad => each!(|x, y, z| x.wrapping_mul(y).wrapping_add(z)),
-        K32::MulHiU => each!(|x, y| (u64::from(x) * u64::from(y) >> 32) as u32),
+        K32::MulHiU => each!(|x, y| ((u64::from(x) * u64::from(y)) >> 32) as u32),
         K32::Div => each!(|x, y| x.checked_div(y).unwrap_or(!0)),
         K32::Rem => each!(|x, y| x.checked_rem(y).unwrap_or(!0)),
         K32::And => each!(|x, y| x & y),
@@ -205,7 +210,7 @@ pub(super) fn alu32(
         K32::NegF => each!(|x| x ^ 0x8000_0000),
         K32::MinF => each!(|x, y| min(x, y)),
         K32::MaxF => each!(|x, y| max(x, y)),
-        K32::MaxNanF => each!(|x, y| if f(x).is_nan() || f(y).is_nan() { NAN } else { max(x, y) }),
+        K32::MaxNanF => each!(|x, y| if unordered(x, y) { NAN } else { max(x, y) }),
         K32::RcpApprox => each!(|x| bits(flush(1.0 / flush(f(x))))),
         K32::RsqrtApprox => each!(|x| bits((1.0 / f64::from(flush(f(x))).sqrt()) as f32)),
         K32::Ex2Approx => each!(|x| bits(flush(f64::from(flush(f(x))).exp2() as f32))),
@@ -243,7 +248,7 @@ pub(super) fn alu64(k: K64, d: &mut [u64; 32], [a, b, c]: [&[u64; 32]; 3], mask:
         K64::Sub => keep(d, mask, |i| a[i].wrapping_sub(b[i])),
         K64::Mul => keep(d, mask, |i| a[i].wrapping_mul(b[i])),
         K64::Mad => keep(d, mask, |i| a[i].wrapping_mul(b[i]).wrapping_add(c[i])),
-        K64::MulHiU => keep(d, mask, |i| (u128::from(a[i]) * u128::from(b[i]) >> 64) as u64),
+        K64::MulHiU => keep(d, mask, |i| ((u128::from(a[i]) * u128::from(b[i])) >> 64) as u64),
         K64::Div => keep(d, mask, |i| a[i].checked_div(b[i]).unwrap_or(!0)),
         K64::And => keep(d, mask, |i| a[i] & b[i]),
         K64::Or => keep(d, mask, |i| a[i] | b[i]),
@@ -290,14 +295,14 @@ pub(super) fn compare32(how: Compare, a: &[u32; 32], b: &[u32; 32]) -> u32 {
         Compare::LeF => lanes!(|x, y| f(x) <= f(y)),
         Compare::GtF => lanes!(|x, y| f(x) > f(y)),
         Compare::GeF => lanes!(|x, y| f(x) >= f(y)),
-        Compare::EquF => lanes!(|x, y| !(f(x) < f(y) || f(x) > f(y))),
+        Compare::EquF => lanes!(|x, y| f(x) == f(y) || unordered(x, y)),
         Compare::NeuF => lanes!(|x, y| f(x) != f(y)),
-        Compare::LtuF => lanes!(|x, y| !(f(x) >= f(y))),
-        Compare::LeuF => lanes!(|x, y| !(f(x) > f(y))),
-        Compare::GtuF => lanes!(|x, y| !(f(x) <= f(y))),
-        Compare::GeuF => lanes!(|x, y| !(f(x) < f(y))),
-        Compare::NanF => lanes!(|x, y| f(x).is_nan() || f(y).is_nan()),
-        Compare::NumF => lanes!(|x, y| !f(x).is_nan() && !f(y).is_nan()),
+        Compare::LtuF => lanes!(|x, y| f(x) < f(y) || unordered(x, y)),
+        Compare::LeuF => lanes!(|x, y| f(x) <= f(y) || unordered(x, y)),
+        Compare::GtuF => lanes!(|x, y| f(x) > f(y) || unordered(x, y)),
+        Compare::GeuF => lanes!(|x, y| f(x) >= f(y) || unordered(x, y)),
+        Compare::NanF => lanes!(|x, y| unordered(x, y)),
+        Compare::NumF => lanes!(|x, y| !unordered(x, y)),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::FAILED;
 use super::group::{Bad, Group, Next, failed};
 use super::late::What;
+use super::step::GENERIC_SHARED;
 use super::warp::{Copy, Fragment, Product, Wait, Warp, lanes};
 use crate::ptx::op::{Op, R, Shuffle};
 use crate::tensor::{ldmatrix::ldmatrix, mma::mma, wgmma};
@@ -22,10 +23,15 @@ impl<'a> Group<'a> {
         // Who has to be here: the named lanes, or all.
         let members = |warp: &Warp, r: &R| -> Result<u32, Bad> {
             let named = warp.word(kernel, *r);
-            if mask >> first & 1 != 0 && named[first] >> first & 1 == 0 {
-                return failed(first, "a lane that its own mask does not name");
+            match lanes(mask)
+                .find(|lane| named[*lane] != named[first] || named[first] >> lane & 1 == 0)
+            {
+                Some(lane) if named[lane] == named[first] => {
+                    failed(lane, "a lane that its own mask does not name")
+                }
+                Some(lane) => failed(lane, "another mask than that of the first lane"),
+                None => Ok(named[first] & warp.live),
             }
-            Ok(named[first] & warp.live)
         };
         if mask == 0 {
             return Ok(Next::Go);
@@ -82,20 +88,30 @@ impl<'a> Group<'a> {
             Op::Barrier { id, threads } => {
                 together!(warp.live);
                 let id = warp.word(kernel, *id)[first] as usize;
-                let threads = threads.map_or(0, |r| warp.word(kernel, r)[first]);
-                return self.barrier(block, first, id, threads);
+                let threads = threads.map(|r| warp.word(kernel, r)[first]);
+                if threads == Some(0) {
+                    return failed(first, "a barrier of nobody");
+                }
+                return self.barrier(block, first, id, threads.unwrap_or(0));
             }
             Op::ClusterArrive => {
                 together!(warp.live);
+                if warp.cluster_phase != 0 {
+                    return failed(first, "arrives again without a wait");
+                }
                 let cluster = &mut self.clusters[self.blocks[block].cluster];
                 (warp.cluster_phase, cluster.arrived) = (cluster.phase + 1, cluster.arrived + 1);
                 cluster.turn();
             }
             Op::ClusterWait => {
                 together!(warp.live);
+                if warp.cluster_phase == 0 {
+                    return failed(first, "waits without an arrival");
+                }
                 if self.clusters[self.blocks[block].cluster].phase < warp.cluster_phase {
                     return Ok(Next::Wait(Wait::Retry));
                 }
+                warp.cluster_phase = 0;
             }
             Op::AtomAdd { shared, d, at, a } => {
                 self.shown += u64::from(!shared);
@@ -138,7 +154,7 @@ impl<'a> Group<'a> {
                 let closed = warp.copy_groups;
                 self.copies(warp, |copy| {
                     let lane = copy.lane as usize;
-                    mask >> lane & 1 != 0 && copy.group + left < closed[lane]
+                    mask >> lane & 1 != 0 && copy.group < closed[lane].saturating_sub(*left)
                 })?;
             }
             Op::CopyArrive { bar } => {
@@ -212,7 +228,11 @@ impl<'a> Group<'a> {
                 let at = self.addresses(warp, at);
                 let mut rows = [[0; 16]; 32];
                 for lane in lanes(mask) {
-                    let (block, from) = self.shared(block, lane, at[lane], 16, false)?;
+                    // Without a space in its name it takes a generic address.
+                    let Some(at) = at[lane].checked_sub(GENERIC_SHARED) else {
+                        return failed(lane, format!("{:#x} is no generic address", at[lane]));
+                    };
+                    let (block, from) = self.shared(block, lane, at, 16, false)?;
                     rows[lane].copy_from_slice(&self.blocks[block].shared[from..from + 16]);
                 }
                 for (d, value) in d.iter().zip(ldmatrix(&rows, *trans)) {
@@ -246,7 +266,11 @@ impl<'a> Group<'a> {
             Op::WgmmaWait { left } => {
                 together!(!0);
                 let closed = warp.product_groups;
-                while warp.products.front().is_some_and(|product| product.group + left < closed) {
+                while warp
+                    .products
+                    .front()
+                    .is_some_and(|product| product.group < closed.saturating_sub(*left))
+                {
                     self.product(warp).map_err(|why| (first, FAILED, why))?;
                 }
             }
@@ -291,8 +315,11 @@ impl<'a> Group<'a> {
     /// A warp of `warp`'s block has ended: who waits for all waits for one less.
     pub(super) fn leave(&mut self, warp: &Warp) {
         let block = &mut self.blocks[warp.block];
-        self.clusters[block.cluster].live_warps -= 1;
-        self.clusters[block.cluster].turn();
+        let cluster = &mut self.clusters[block.cluster];
+        cluster.live_warps -= 1;
+        // It counts as ended, no longer as one that has arrived.
+        cluster.arrived -= u32::from(warp.cluster_phase > cluster.phase);
+        cluster.turn();
         block.live_warps -= 1;
         let live = block.live_warps * 32;
         for bar in block.barriers.iter_mut().filter(|bar| bar.arrived > 0 && bar.expected == 0) {

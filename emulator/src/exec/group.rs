@@ -79,7 +79,7 @@ pub(super) struct Group<'a> {
 /// Runs all blocks: how many instructions that took.
 pub(super) fn run(launch: &Launch, memory: &Memory) -> Result<u64, Fault> {
     let blocks = launch.grid.iter().map(|n| *n as usize).product::<usize>();
-    let cluster = launch.cluster.iter().map(|n| *n as usize).product::<usize>().max(1);
+    let cluster = launch.cluster.iter().map(|n| *n as usize).product::<usize>();
     let together = if launch.cooperative { blocks } else { cluster };
     let next = AtomicUsize::new(0);
     let work = || {
@@ -111,7 +111,7 @@ pub(super) fn run(launch: &Launch, memory: &Memory) -> Result<u64, Fault> {
 impl<'a> Group<'a> {
     fn new(launch: &'a Launch, memory: &'a Memory, together: usize, cluster_size: usize) -> Self {
         let warps = launch.block.iter().product::<u32>().div_ceil(32) as usize;
-        let bytes = (launch.kernel.static_shared + launch.dynamic_shared) as usize;
+        let bytes = launch.dynamic_shared as usize;
         let block = || Block {
             index: [0; 3],
             rank: 0,
@@ -148,7 +148,7 @@ impl<'a> Group<'a> {
 
     /// Puts block number `number` of the grid (cluster by cluster) into place `at`.
     fn start_block(&mut self, at: usize, number: usize, threads: u32) {
-        let (grid, cluster) = (self.launch.grid, self.launch.cluster.map(|n| n.max(1)));
+        let (grid, cluster) = (self.launch.grid, self.launch.cluster);
         let of = |n: usize, sides: [u32; 3]| {
             let (x, y) = (sides[0] as usize, sides[1] as usize);
             [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
@@ -232,13 +232,16 @@ impl<'a> Group<'a> {
         let mut message = format!("{}: nothing can go on", self.launch.kernel.name);
         for warp in self.warps.iter().filter(|warp| warp.live != 0).take(6) {
             for fragment in warp.fragments.iter().take(3) {
+                // Past the barrier that it waits at.
+                let past = matches!(fragment.wait, Wait::Barrier(..));
+                let at = fragment.pc - u32::from(past);
                 message += &format!(
                     "\n  block {:?}, warp {}, lanes {:#010x}: {:?} at {}",
                     self.blocks[warp.block].index,
                     warp.number,
                     fragment.mask,
                     fragment.wait,
-                    self.launch.kernel.text[fragment.pc as usize]
+                    self.launch.kernel.text[at as usize]
                 );
             }
         }

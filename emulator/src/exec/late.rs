@@ -156,7 +156,8 @@ impl<'a> Group<'a> {
                     );
                 }
                 for at in (0..*bytes).step_by(16) {
-                    self.copy_in(block, (lane, from + u64::from(at)), to + at, [16, 16])?;
+                    let from = (lane, from.wrapping_add(u64::from(at)));
+                    self.copy_in(block, from, to.wrapping_add(at), [16, 16])?;
                 }
                 *bytes
             }
@@ -203,7 +204,8 @@ impl<'a> Group<'a> {
     /// Whether these bytes are of the launch's parameters.
     fn is_parameter(&self, address: u64, bytes: u64) -> bool {
         let params = self.launch.params.as_ptr_range();
-        address >= params.start as u64 && address + bytes <= params.end as u64
+        address >= params.start as u64
+            && address.checked_add(bytes).is_some_and(|end| end <= params.end as u64)
     }
 }
 

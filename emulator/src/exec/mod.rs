@@ -1,7 +1,7 @@
 //! Runs a kernel: its blocks, their warps, what they share.
 //!
-//! Blocks that can see each other (of a cluster, or all of a cooperative launch) run side by side, others one
-//! after another. Everything that the hardware may do late is done as late as it may be: copies of
+//! Blocks that can see each other (of a cluster, or all of a cooperative launch) take turns, on one thread; other
+//! blocks run one after another, or on other threads. Everything that the hardware may do late is done as late as it may be: copies of
 //! `cp.async` and products of `wgmma` when they are waited for, bulk copies and remote stores when nothing else
 //! can run. So a wait that is missing gives wrong results, not right ones by luck.
 
@@ -24,7 +24,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) grid: [u32; 3],
     /// Threads of each.
     pub(crate) block: [u32; 3],
-    /// Blocks of a cluster.
+    /// Blocks of a cluster; at least one along each side.
     pub(crate) cluster: [u32; 3],
     /// All blocks at once.
     pub(crate) cooperative: bool,

@@ -1,5 +1,8 @@
 //! One instruction.
 
+use std::sync::LazyLock;
+use std::time::Instant;
+
 use super::alu::{alu32, alu64, compare32, compare64, each};
 use super::group::{Bad, Group, Next, failed};
 use super::warp::{Fragment, Wait, Warp, lanes};
@@ -58,6 +61,10 @@ impl<'a> Group<'a> {
             Op::Special { d, what } => {
                 let value = self.special(warp, *what);
                 words!(d, |i| value[i]);
+            }
+            Op::Clock { d } => {
+                let now = ticks();
+                each(&mut warp.doubles[d.0 as usize], mask, |_| now);
             }
             Op::Split32 { lo, hi, a } => {
                 let a = word!(*a);
@@ -250,7 +257,7 @@ impl<'a> Group<'a> {
     fn special(&self, warp: &Warp, what: Special) -> [u32; 32] {
         let block = &self.blocks[warp.block];
         let sides = self.launch.block;
-        let cluster = self.launch.cluster.map(|n| n.max(1));
+        let cluster = self.launch.cluster;
         let of = |axis: u8, values: [u32; 3]| [values[axis as usize]; 32];
         match what {
             Special::Tid(axis) => std::array::from_fn(|lane| {
@@ -275,4 +282,10 @@ impl<'a> Group<'a> {
             Special::LaneId => std::array::from_fn(|lane| lane as u32),
         }
     }
+}
+
+/// Two for each nanosecond, about as fast as a GPU's clock.
+fn ticks() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as u64 * 2
 }

@@ -65,7 +65,7 @@ pub(super) struct Warp<'a> {
     pub(super) copy_groups: [u32; 32],
     pub(super) products: VecDeque<Product<'a>>,
     pub(super) product_groups: u32,
-    /// The phase of the cluster's barrier that it waits for.
+    /// The phase of the cluster's barrier that it has to wait for, or 0: it has not arrived.
     pub(super) cluster_phase: u64,
     /// What had been shown in global memory when it polled last, and nothing else since.
     pub(super) seen: Option<u64>,

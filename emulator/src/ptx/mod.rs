@@ -2,6 +2,8 @@
 
 mod decode;
 pub(crate) mod op;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::sync::Arc;
@@ -24,8 +26,6 @@ pub(crate) struct Kernel {
     pub(crate) param_bytes: usize,
     /// Offset and bytes of each.
     pub(crate) params: Vec<(usize, usize)>,
-    /// Bytes of shared variables of its own.
-    pub(crate) static_shared: u32,
     /// `.reqntid`.
     pub(crate) reqntid: Option<[u32; 3]>,
     /// `.reqnctapercluster`.
@@ -34,10 +34,10 @@ pub(crate) struct Kernel {
     pub(crate) code: Vec<Inst>,
     /// As they were written.
     pub(crate) text: Vec<String>,
-    /// How many registers of 32 bits (16 too), 64 bits and predicates.
+    /// How many registers of 32 bits (of 16 too), of 64 bits, and predicates.
     pub(crate) registers: [usize; 3],
-    /// Constants of 32 bits, 64 bits and predicates.
-    pub(crate) constants: (Vec<u32>, Vec<u64>, Vec<bool>),
+    /// Constants of 32 bits and 64 bits.
+    pub(crate) constants: (Vec<u32>, Vec<u64>),
     /// Whether it has a `griddepcontrol.wait`.
     pub(crate) waits: bool,
 }
@@ -49,6 +49,12 @@ impl Program {
     /// What it cannot read, with the text at that place.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let text = text::without_comments(text);
+        // `.extern .shared .align 16 .b8 name[];`: memory of a size that a launch says.
+        let shared: Vec<String> = text
+            .split(".extern .shared ")
+            .skip(1)
+            .filter_map(|rest| Some(rest.split_once('[')?.0.split_whitespace().last()?.to_owned()))
+            .collect();
         let mut kernels = Vec::new();
         let mut rest = text.as_str();
         while let Some(at) = rest.find(".entry ") {
@@ -56,8 +62,8 @@ impl Program {
             let open = rest.find('{').ok_or("an entry without a body")?;
             let close = end_of_body(&rest[open..]).ok_or("a body without an end")? + open;
             let (head, body) = (&rest[..open], &rest[open + 1..close]);
-            let name = head.split(['(', ' ', '\n']).next().unwrap_or("").to_owned();
-            let kernel = decode::kernel(head, body).map_err(|why| format!("{name}: {why}"))?;
+            let kernel = decode::kernel(head, body, &shared)
+                .map_err(|why| format!("{}: {why}", decode::name(head)))?;
             kernels.push(Arc::new(kernel));
             rest = &rest[close..];
         }

@@ -169,9 +169,12 @@ pub(crate) struct Address {
 pub(crate) enum Element {
     U8,
     S8,
+    /// Into a register of 16 bits.
+    S8Half,
     U16,
     S16,
     B32,
+    S32,
     B64,
 }
 
@@ -179,9 +182,9 @@ impl Element {
     /// Bytes.
     pub(crate) fn bytes(self) -> u64 {
         match self {
-            Self::U8 | Self::S8 => 1,
+            Self::U8 | Self::S8 | Self::S8Half => 1,
             Self::U16 | Self::S16 => 2,
-            Self::B32 => 4,
+            Self::B32 | Self::S32 => 4,
             Self::B64 => 8,
         }
     }
@@ -218,6 +221,10 @@ pub(crate) enum Op {
     Special {
         d: R,
         what: Special,
+    },
+    /// Ticks.
+    Clock {
+        d: R,
     },
     /// `mov.b32 {lo, hi}, a` of 16-bit halves.
     Split32 {
