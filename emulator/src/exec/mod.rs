@@ -11,6 +11,8 @@ mod collective;
 mod group;
 mod late;
 mod step;
+#[cfg(test)]
+mod tests;
 mod warp;
 
 use crate::memory::Memory;
