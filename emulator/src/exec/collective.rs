@@ -141,12 +141,14 @@ impl<'a> Group<'a> {
                     }
                     warp.copies.push_back(Copy {
                         lane: lane as u8,
+                        number: warp.copies_asked,
                         group,
                         to,
                         from,
                         bytes: *bytes,
                         read,
                     });
+                    warp.copies_asked += 1;
                 }
             }
             Op::CopyCommit => lanes(mask).for_each(|lane| warp.copy_groups[lane] += 1),
@@ -158,10 +160,10 @@ impl<'a> Group<'a> {
                 })?;
             }
             Op::CopyArrive { bar } => {
-                self.copies(warp, |copy| mask >> copy.lane & 1 != 0)?;
                 let bar = self.addresses(warp, bar);
                 for lane in lanes(mask) {
-                    self.bar_arrive(lane, block, bar[lane], 0)?;
+                    let what = What::Copies { warp: warp.number, lane, before: warp.copies_asked };
+                    self.ask(warp, pc, lane, what, (block, bar[lane] as u32))?;
                 }
             }
             Op::BarInit { bar, count } => {
@@ -330,7 +332,11 @@ impl<'a> Group<'a> {
     }
 
     /// Does the copies that `which` names.
-    fn copies(&mut self, warp: &mut Warp<'a>, which: impl Fn(&Copy) -> bool) -> Result<(), Bad> {
+    pub(super) fn copies(
+        &mut self,
+        warp: &mut Warp<'a>,
+        which: impl Fn(&Copy) -> bool,
+    ) -> Result<(), Bad> {
         let mut kept = std::collections::VecDeque::new();
         while let Some(copy) = warp.copies.pop_front() {
             if which(&copy) {

@@ -26,6 +26,12 @@ pub(super) struct Late {
 }
 
 pub(super) enum What {
+    /// Copies of a lane that it asked for before, and then its arrival.
+    Copies {
+        warp: u32,
+        lane: usize,
+        before: u64,
+    },
     /// A word for a block's shared memory.
     Word {
         block: usize,
@@ -143,6 +149,17 @@ impl<'a> Group<'a> {
     fn perform(&mut self, block: usize, late: &Late) -> Result<(), Bad> {
         let lane = 0;
         let bytes = match &late.what {
+            What::Copies { warp, lane, before } => {
+                let warps = self.warps.len() / self.blocks.len();
+                let at = block * warps + *warp as usize;
+                let mut warp = std::mem::take(&mut self.warps[at]);
+                let done = self.copies(&mut warp, |copy| {
+                    usize::from(copy.lane) == *lane && copy.number < *before
+                });
+                self.warps[at] = warp;
+                done?;
+                return self.bar_arrive(*lane, block, late.bar.1.into(), 0);
+            }
             What::Word { block, to, value } => {
                 let (block, to) = self.shared(*block, lane, u64::from(*to), 4, true)?;
                 self.blocks[block].shared[to..to + 4].copy_from_slice(&value.to_le_bytes());

@@ -30,6 +30,8 @@ pub(super) struct Fragment {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
     pub(super) lane: u8,
+    /// How many the warp had asked for before.
+    pub(super) number: u64,
     pub(super) group: u32,
     pub(super) to: u32,
     pub(super) from: u64,
@@ -61,6 +63,8 @@ pub(super) struct Warp<'a> {
     /// Lanes that have passed `griddepcontrol.wait`.
     pub(super) waited: u32,
     pub(super) copies: VecDeque<Copy>,
+    /// How many copies it has asked for.
+    pub(super) copies_asked: u64,
     /// Groups of copies that each lane has closed.
     pub(super) copy_groups: [u32; 32],
     pub(super) products: VecDeque<Product<'a>>,
@@ -93,6 +97,7 @@ impl<'a> Warp<'a> {
         self.fragments.push(Fragment { pc: 0, mask: live, wait: Wait::Ready });
         self.waited = 0;
         self.copies.clear();
+        self.copies_asked = 0;
         self.copy_groups = [0; 32];
         self.products.clear();
         self.product_groups = 0;
