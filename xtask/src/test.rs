@@ -133,37 +133,65 @@ fn kernel_tests() -> Command {
     cargo
 }
 
-/// The tests of the kernels with fewer generated cases and without those that take too long, and each kernel once
-/// on each level. Where a GPU is, only when asked for.
+/// The tests of the kernels with fewer generated cases and without those that take too long, whole models on a
+/// small GPU, and each kernel once on each level. Where a GPU is, only when asked for.
 fn emulated(args: &[String], asked: bool) -> Result<Outcome> {
     if !asked && gpu::present().is_ok() {
         return Ok(Outcome::NotRun("a GPU is here".into()));
     }
     let folder = emulator::build()?;
     let mut counts = Counts::default();
-    let mut tests = kernel_tests();
-    tests.args(args);
+    let mut run = |sm: u32, args: &mut dyn Iterator<Item = &str>, few: bool| -> Result<()> {
+        let mut tests = kernel_tests();
+        tests.args(args);
+        emulator::emulate(&mut tests, &folder, sm)?;
+        if std::env::var_os("BITNET_TEST_CASES").is_none() {
+            tests.env("BITNET_TEST_CASES", "8");
+        }
+        if few {
+            tests.env("BITNET_EMULATED_SMS", "8");
+        }
+        counts.add(counted(&mut tests)?);
+        Ok(())
+    };
     if args.is_empty() {
-        tests.args(SLOW.iter().flat_map(|name| ["--skip", name]));
-    }
-    if std::env::var_os("BITNET_TEST_CASES").is_none() {
-        tests.env("BITNET_TEST_CASES", "8");
-    }
-    emulator::emulate(&mut tests, &folder, 90)?;
-    counts.add(counted(&mut tests)?);
-    if args.is_empty() {
+        run(90, &mut SLOW.iter().flat_map(|name| ["--skip", name]), false)?;
+        println!("-- models");
+        run(90, &mut MODELS.iter().copied(), true)?;
         for sm in [53, 61, 75, 80] {
             println!("-- sm_{sm}");
-            let mut every = kernel_tests();
-            emulator::emulate(every.arg("coverage::"), &folder, sm)?;
-            counts.add(counted(&mut every)?);
+            run(sm, &mut ["coverage::"].into_iter(), false)?;
         }
+    } else {
+        run(90, &mut args.iter().map(String::as_str), false)?;
     }
     Ok(Outcome::Ran(counts))
 }
 
 /// Tests that would take an emulated GPU more than about ten seconds each.
-const SLOW: &[&str] = &[];
+const SLOW: &[&str] = &[
+    "attention::lane::many_rows",
+    "attention_paged::lane::many_rows",
+    "batch::",
+    "bmm::lane::every_variant",
+    "decode_layers::lane::listed_shapes",
+    "decode_layers::lane::long_contexts",
+    "decode_layers::lane::many_rows_on_one_table",
+    "image_quant::lane::listed_shapes",
+    "kv_append::lane::listed_shapes",
+    "lm_head::lane::listed_shapes",
+    "lm_head_int8::lane::listed_shapes",
+    "model::",
+    "soak::",
+    "sparse::lane::more_rows_than_a_grid_is_high",
+    "sparse::lane::ternary_is_exact",
+    "tune::what_is_tuned_is_kept_and_runs",
+    "w2a8_gemm::lane::every_variant_at_the_edges_of_tiles",
+    "w2a8_gemm::lane::listed_shapes",
+];
+
+/// Of the tests of whole models, those that a GPU of a few multiprocessors ends in time.
+const MODELS: &[&str] = &["model::bitnet_family", "model::falcon3_family", "model::llama_family"];
 
 /// One test for each level: fresh, as the contract says, and assembled.
 fn ptx() -> Outcome {
