@@ -173,7 +173,7 @@ impl<'a> Group<'a> {
             }
             Op::GenericShared { d, a } => {
                 let a = double!(*a);
-                doubles!(d, |i| GENERIC_SHARED + a[i]);
+                doubles!(d, |i| a[i].wrapping_add(GENERIC_SHARED));
             }
             Op::MapRank { d, a, rank } => {
                 let (a, rank) = (word!(*a), word!(*rank));

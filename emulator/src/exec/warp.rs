@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use crate::ptx::Kernel;
 use crate::ptx::op::{R, Wgmma};
 
+/// What a register holds before anything is written.
+const POISON: u32 = 0xa5a5_a5a5;
+
 /// What the lanes of a fragment wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -91,6 +94,10 @@ impl<'a> Warp<'a> {
     /// At the kernel's beginning, with these lanes.
     pub(super) fn start(&mut self, block: usize, number: u32, live: u32) {
         (self.block, self.number, self.live) = (block, number, live);
+        // Nothing may depend on what a register held before.
+        self.words.fill([POISON; 32]);
+        self.doubles.fill([u64::from(POISON) << 32 | u64::from(POISON); 32]);
+        self.predicates.fill(POISON);
         self.fragments.clear();
         self.fragments.push(Fragment { pc: 0, mask: live, wait: Wait::Ready });
         self.waited = 0;

@@ -77,7 +77,7 @@ impl Decoder<'_> {
                 }
             }
             "bar.warp.sync" => Op::WarpBarrier { members: self.word(operands, 0)? },
-            "bar.sync" | "barrier.sync" | "barrier.sync.aligned" => {
+            "bar.sync" | "barrier.sync.aligned" => {
                 let id = self.word(operands, 0)?;
                 let threads = if operands.len() > 1 { Some(self.word(operands, 1)?) } else { None };
                 Op::Barrier { id, threads }
