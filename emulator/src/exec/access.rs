@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::group::{Bad, Group, failed};
+use super::race::How;
 use super::step::{GENERIC_SHARED, RANK_SHIFT};
 use super::warp::{Warp, lanes};
 use super::{FAILED, ILLEGAL_ADDRESS, MISALIGNED};
@@ -112,6 +113,7 @@ impl<'a> Group<'a> {
         let addresses = self.addresses(warp, at);
         let size = element.bytes() as usize;
         let bytes = size * d.len();
+        let by = self.race.by(warp, pc);
         for lane in lanes(mask) {
             let address = addresses[lane];
             let mut buffer = [0_u8; 16];
@@ -132,6 +134,7 @@ impl<'a> Group<'a> {
                 Space::Shared | Space::Cluster => {
                     let remote = space == Space::Cluster;
                     let (block, from) = self.shared(warp.block, lane, address, bytes, remote)?;
+                    self.race.touch(How::Read, by, lane, block, (from, bytes))?;
                     buffer[..bytes].copy_from_slice(&self.blocks[block].shared[from..from + bytes]);
                 }
                 Space::Param => {
@@ -186,6 +189,7 @@ impl<'a> Group<'a> {
         let addresses = self.addresses(warp, at);
         let size = element.bytes() as usize;
         let bytes = size * s.len();
+        let by = self.race.by(warp, pc);
         if space == Space::Global && kernel.waits && mask & !warp.waited != 0 {
             let lane = (mask & !warp.waited).trailing_zeros() as usize;
             return failed(lane, "writes before griddepcontrol.wait");
@@ -219,7 +223,10 @@ impl<'a> Group<'a> {
                 Space::Shared | Space::Cluster => {
                     let remote = space == Space::Cluster;
                     let (block, to) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    self.blocks[block].shared[to..to + bytes].copy_from_slice(&buffer[..bytes]);
+                    let place = &mut self.blocks[block].shared[to..to + bytes];
+                    let how = if *place == buffer[..bytes] { How::Same } else { How::Write };
+                    place.copy_from_slice(&buffer[..bytes]);
+                    self.race.touch(how, by, lane, block, (to, bytes))?;
                 }
                 Space::Param => return failed(lane, "parameters are not written"),
             }
@@ -230,14 +237,15 @@ impl<'a> Group<'a> {
     /// `atom.add.u32`: the value before.
     pub(super) fn atom_add(
         &mut self,
-        block: usize,
+        warp: &Warp,
         pc: u32,
         lane: usize,
         shared: bool,
         (address, value): (u64, u32),
     ) -> Result<u32, Bad> {
         if shared {
-            let (block, at) = self.shared(block, lane, address, 4, false)?;
+            let (block, at) = self.shared(warp.block, lane, address, 4, false)?;
+            self.race.touch(How::Atomic, self.race.by(warp, pc), lane, block, (at, 4))?;
             let place = &mut self.blocks[block].shared[at..at + 4];
             let before = u32::from_le_bytes([place[0], place[1], place[2], place[3]]);
             place.copy_from_slice(&before.wrapping_add(value).to_le_bytes());

@@ -10,6 +10,7 @@ mod alu;
 mod collective;
 mod group;
 mod late;
+mod race;
 mod step;
 mod warp;
 

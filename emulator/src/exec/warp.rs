@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::race::Asked;
 use crate::ptx::Kernel;
 use crate::ptx::op::{R, Wgmma};
 
@@ -27,7 +28,6 @@ pub(super) struct Fragment {
 }
 
 /// A copy of `cp.async` that was asked for.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
     pub(super) lane: u8,
     pub(super) group: u32,
@@ -35,6 +35,7 @@ pub(super) struct Copy {
     pub(super) from: u64,
     pub(super) bytes: u32,
     pub(super) read: u32,
+    pub(super) asked: Asked,
 }
 
 /// A product of `wgmma` that was asked for, with what its registers held.
@@ -44,6 +45,7 @@ pub(super) struct Product<'a> {
     pub(super) a: u64,
     pub(super) b: u64,
     pub(super) add: bool,
+    pub(super) asked: Asked,
 }
 
 /// 32 lanes.

@@ -144,7 +144,9 @@ impl Decoder {
                 let threads = if operands.len() > 1 { Some(self.word(operands, 1)?) } else { None };
                 Op::Barrier { id, threads }
             }
-            "barrier" if parts[1] == "cluster" && parts[2] == "arrive" => Op::ClusterArrive,
+            "barrier" if parts[1] == "cluster" && parts[2] == "arrive" => {
+                Op::ClusterArrive { relaxed: parts.contains(&"relaxed") }
+            }
             "barrier" if parts[1] == "cluster" && parts[2] == "wait" => Op::ClusterWait,
             "mapa" => {
                 let (d, a) = (self.word(operands, 0)?, self.word(operands, 1)?);
