@@ -113,7 +113,6 @@ impl<'a> Group<'a> {
         let addresses = self.addresses(warp, at);
         let size = element.bytes() as usize;
         let bytes = size * d.len();
-        let by = self.race.by(warp, pc);
         for lane in lanes(mask) {
             let address = addresses[lane];
             let mut buffer = [0_u8; 16];
@@ -134,7 +133,6 @@ impl<'a> Group<'a> {
                 Space::Shared | Space::Cluster => {
                     let remote = space == Space::Cluster;
                     let (block, from) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    self.race.touch(How::Read, by, lane, block, (from, bytes))?;
                     buffer[..bytes].copy_from_slice(&self.blocks[block].shared[from..from + bytes]);
                 }
                 Space::Param => {
@@ -171,6 +169,9 @@ impl<'a> Group<'a> {
                 warp.words[d.0 as usize][lane] = value;
             }
         }
+        if matches!(space, Space::Shared | Space::Cluster) {
+            self.race.touch_all(How::Read, self.race.by(warp, pc), mask, &addresses, bytes)?;
+        }
         Ok(())
     }
 
@@ -189,11 +190,12 @@ impl<'a> Group<'a> {
         let addresses = self.addresses(warp, at);
         let size = element.bytes() as usize;
         let bytes = size * s.len();
-        let by = self.race.by(warp, pc);
         if space == Space::Global && kernel.waits && mask & !warp.waited != 0 {
             let lane = (mask & !warp.waited).trailing_zeros() as usize;
             return failed(lane, "writes before griddepcontrol.wait");
         }
+        // Lanes that write what is there.
+        let mut same = 0;
         let mut values = [[0_u64; 32]; 4];
         for (values, s) in values.iter_mut().zip(s) {
             *values = match element {
@@ -224,12 +226,16 @@ impl<'a> Group<'a> {
                     let remote = space == Space::Cluster;
                     let (block, to) = self.shared(warp.block, lane, address, bytes, remote)?;
                     let place = &mut self.blocks[block].shared[to..to + bytes];
-                    let how = if *place == buffer[..bytes] { How::Same } else { How::Write };
+                    same |= u32::from(*place == buffer[..bytes]) << lane;
                     place.copy_from_slice(&buffer[..bytes]);
-                    self.race.touch(how, by, lane, block, (to, bytes))?;
                 }
                 Space::Param => return failed(lane, "parameters are not written"),
             }
+        }
+        if matches!(space, Space::Shared | Space::Cluster) {
+            let by = self.race.by(warp, pc);
+            self.race.touch_all(How::Write, by, mask & !same, &addresses, bytes)?;
+            self.race.touch_all(How::Same, by, mask & same, &addresses, bytes)?;
         }
         Ok(())
     }

@@ -234,9 +234,9 @@ impl<'a> Group<'a> {
                 let mut rows = [[0; 16]; 32];
                 for lane in lanes(mask) {
                     let (block, from) = self.shared(block, lane, at[lane], 16, false)?;
-                    self.race.touch(How::Read, by, lane, block, (from, 16))?;
                     rows[lane].copy_from_slice(&self.blocks[block].shared[from..from + 16]);
                 }
+                self.race.touch_all(How::Read, by, mask, &at, 16)?;
                 for (d, value) in d.iter().zip(ldmatrix(&rows, *trans)) {
                     warp.words[d.0 as usize] = value;
                 }

@@ -14,7 +14,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::group::{BARRIERS, Bad, failed};
-use super::warp::Warp;
+use super::step::RANK_SHIFT;
+use super::warp::{Warp, lanes};
 use crate::ptx::Kernel;
 use crate::ptx::op::{Inst, Op, Space};
 use shadow::{Access, Shadow};
@@ -174,6 +175,33 @@ impl<'a> Race<'a> {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
         }
+    }
+
+    /// The lanes of `mask` touch `bytes` bytes each, at addresses that were checked.
+    #[inline(never)]
+    pub(super) fn touch_all(
+        &mut self,
+        how: How,
+        by: By,
+        mask: u32,
+        addresses: &[u64; 32],
+        bytes: usize,
+    ) -> Result<(), Bad> {
+        let mut last = u64::MAX;
+        for lane in lanes(mask) {
+            let address = addresses[lane];
+            if address != last || how != How::Read {
+                // Shared or generic, of this block or another one of its cluster.
+                let low = address as u32 as usize;
+                let block = match low >> RANK_SHIFT {
+                    0 => by.warp / self.warps,
+                    rank => by.warp / self.together * self.cluster_size + rank - 1,
+                };
+                self.touch(how, by, lane, block, (low & ((1 << RANK_SHIFT) - 1), bytes))?;
+            }
+            last = address;
+        }
+        Ok(())
     }
 
     /// What a warp asks for now.

@@ -74,28 +74,27 @@ impl Shadow {
         let (first, last) = (at >> self.shift, (at + bytes - 1) >> self.shift);
         for piece in first..=last {
             let cell = &mut self.cells[block][piece];
-            if !after(known, cell.write) && access.how != How::Same {
-                return Err(cell.write);
+            let (write, read) = (cell.write, cell.read);
+            let again = |old: Access| (old.who, old.clock) == (access.who, access.clock);
+            if access.how == How::Read && read.how == How::Read && again(read) {
+                // Nobody has written it since.
+                continue;
             }
+            if !after(known, write) && access.how != How::Same {
+                return Err(write);
+            }
+            let one = read.who != SEVERAL && after(known, read);
             match access.how {
+                How::Write | How::Same if one => *cell = Cell { write: access, ..Cell::default() },
                 How::Write | How::Same => self.write(access, known, (block, piece))?,
-                _ => {
-                    let old = cell.read;
-                    // By far the most: alone, or again.
-                    if old.who != SEVERAL
-                        && (old.how == access.how || old.clock == 0)
-                        && after(known, old)
-                    {
-                        cell.read = access;
-                    } else {
-                        self.read(access, known, (block, piece))?;
-                    }
-                }
+                _ if one && (read.how == access.how || read.clock == 0) => cell.read = access,
+                _ => self.read(access, known, (block, piece))?,
             }
         }
         Ok(())
     }
 
+    #[inline(never)]
     fn write(
         &mut self,
         access: Access,
@@ -117,6 +116,7 @@ impl Shadow {
         }
     }
 
+    #[inline(never)]
     fn read(
         &mut self,
         access: Access,
