@@ -239,6 +239,7 @@ impl<'a> Group<'a> {
                 return Ok(Next::Apart(Fragment { pc: *target, mask: same, wait: Wait::Ready }));
             }
             Op::Exit => {
+                self.abandon(warp, mask)?;
                 return Ok(if mask == 0 { Next::Go } else { Next::End(mask) });
             }
             Op::Trap => {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::race::Asked;
 use crate::ptx::Kernel;
 use crate::ptx::op::{R, Wgmma};
 
@@ -30,16 +31,14 @@ pub(super) struct Fragment {
 }
 
 /// A copy of `cp.async` that was asked for.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
     pub(super) lane: u8,
-    /// How many the warp had asked for before.
-    pub(super) number: u64,
     pub(super) group: u32,
     pub(super) to: u32,
     pub(super) from: u64,
     pub(super) bytes: u32,
     pub(super) read: u32,
+    pub(super) asked: Asked,
 }
 
 /// A product of `wgmma` that was asked for, with what its registers held.
@@ -49,6 +48,7 @@ pub(super) struct Product<'a> {
     pub(super) a: u64,
     pub(super) b: u64,
     pub(super) add: bool,
+    pub(super) asked: Asked,
 }
 
 /// 32 lanes.
@@ -66,8 +66,6 @@ pub(super) struct Warp<'a> {
     /// Lanes that have passed `griddepcontrol.wait`.
     pub(super) waited: u32,
     pub(super) copies: VecDeque<Copy>,
-    /// How many copies it has asked for.
-    pub(super) copies_asked: u64,
     /// Groups of copies that each lane has closed.
     pub(super) copy_groups: [u32; 32],
     pub(super) products: VecDeque<Product<'a>>,
@@ -102,7 +100,6 @@ impl<'a> Warp<'a> {
         self.fragments.push(Fragment { pc: 0, mask: live, wait: Wait::Ready });
         self.waited = 0;
         self.copies.clear();
-        self.copies_asked = 0;
         self.copy_groups = [0; 32];
         self.products.clear();
         self.product_groups = 0;

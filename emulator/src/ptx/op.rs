@@ -409,7 +409,10 @@ pub(crate) enum Op {
     WarpBarrier {
         members: R,
     },
-    ClusterArrive,
+    /// `relaxed`: it lets nobody know of what was before.
+    ClusterArrive {
+        relaxed: bool,
+    },
     ClusterWait,
     Branch {
         to: u32,
