@@ -143,7 +143,8 @@ impl<'a> Group<'a> {
                 let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let group = warp.copy_groups[lane];
-                    let (to, from, read) = (to[lane] as u32, from[lane], read[lane]);
+                    let (_, to) = self.shared(block, lane, to[lane], *bytes as usize, false)?;
+                    let (to, from, read) = (to as u32, from[lane], read[lane]);
                     if !from.is_multiple_of(u64::from(*bytes)) {
                         return failed(lane, format!("a copy of {bytes} bytes from {from:#x}"));
                     }

@@ -10,8 +10,10 @@ const POISON: u32 = 0xa5a5_a5a5;
 
 /// A lane that reads too early finds what was there before, and is at fault.
 fn reads_too_early(body: &str, shape: Shape) {
-    let body = format!("mov.u32 %r1, room; {body} setp.ne.u32 %p3, %r2, 0xa5a5a5a5; @%p3 trap;
-        cp.async.commit_group; cp.async.wait_group 0;");
+    let body = format!(
+        "mov.u32 %r1, room; {body} setp.ne.u32 %p3, %r2, 0xa5a5a5a5; @%p3 trap;
+        cp.async.commit_group; cp.async.wait_group 0;"
+    );
     let fault = run(&body, shape, &[5; 8], 1).expect_err("a race");
     assert!(fault.message.contains("a race on address"), "{}", fault.message);
 }
