@@ -246,7 +246,6 @@ fn remote_stores_are_counted() {
         )
     };
     assert_eq!(run_on(2, 2, &body(&wait("W", "0", "0"))), None);
-    says(run_on(2, 2, &body("")), &["st.async", "has ended"]);
     let early = format!("ld.shared.b32 %r6, [%r9]; {}", wait("W", "0", "0"));
     says(run_on(2, 2, &body(&early)), &["st.async", "reads it"]);
 }
