@@ -109,11 +109,11 @@ entries! {
     /// Copies to the device. Pageable memory is read before this returns, but for a capture.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, on: Handle) {
         let stream = stream(on)?;
-        check(to, bytes)?;
-        let addr = from.expose_provenance();
         if bytes == 0 {
             return Ok(());
         }
+        check(to, bytes)?;
+        let addr = from.expose_provenance();
         let size = bytes as u64;
         if is_pinned(addr, bytes) {
             return stream.submit(Work::Copy { to: Place::Known(to), from: Place::Known(addr as u64), bytes: size });
@@ -129,11 +129,11 @@ entries! {
     /// Copies from the device. Pageable memory is written when this returns, but for a capture.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, on: Handle) {
         let stream = stream(on)?;
-        check(from, bytes)?;
-        let addr = to.expose_provenance();
         if bytes == 0 {
             return Ok(());
         }
+        check(from, bytes)?;
+        let addr = to.expose_provenance();
         let pinned = is_pinned(addr, bytes);
         let to = if pinned { Place::Known(addr as u64) } else { Place::Host(addr) };
         stream.submit(Work::Copy { to, from: Place::Known(from), bytes: bytes as u64 })?;
@@ -147,21 +147,21 @@ entries! {
     /// Copies on the device.
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: Handle) {
         let stream = stream(on)?;
-        check(to, bytes)?;
-        check(from, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
+        check(to, bytes)?;
+        check(from, bytes)?;
         stream.submit(Work::Copy { to: Place::Known(to), from: Place::Known(from), bytes: bytes as u64 })
     }
 
     /// Fills with a byte.
     fn cuMemsetD8Async(to: u64, byte: u8, bytes: usize, on: Handle) {
         let stream = stream(on)?;
-        check(to, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
+        check(to, bytes)?;
         stream.submit(Work::Fill { to, byte, bytes: bytes as u64 })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::group::{Bad, Group, failed};
+use super::race::How;
 use super::step::RANK_SHIFT;
 use super::warp::{Warp, lanes};
 use super::{FAILED, ILLEGAL_ADDRESS, MISALIGNED};
@@ -163,6 +164,9 @@ impl<'a> Group<'a> {
                 }
             }
         }
+        if matches!(space, Space::Shared | Space::Cluster) {
+            self.race.touch_all(How::Read, self.race.by(warp, pc), mask, &addresses, bytes)?;
+        }
         Ok(())
     }
 
@@ -185,6 +189,8 @@ impl<'a> Group<'a> {
             let lane = (mask & !warp.waited).trailing_zeros() as usize;
             return failed(lane, "writes before griddepcontrol.wait");
         }
+        // Lanes that write what is there.
+        let mut same = 0;
         let mut values = [[0_u64; 32]; 4];
         for (values, s) in values.iter_mut().zip(s) {
             *values = match element {
@@ -214,10 +220,17 @@ impl<'a> Group<'a> {
                 Space::Shared | Space::Cluster => {
                     let remote = space == Space::Cluster;
                     let (block, to) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    put(&mut self.blocks[block].shared[to..to + bytes], value);
+                    let place = &mut self.blocks[block].shared[to..to + bytes];
+                    same |= u32::from(get(place) == value) << lane;
+                    put(place, value);
                 }
                 Space::Param => return failed(lane, "parameters are not written"),
             }
+        }
+        if matches!(space, Space::Shared | Space::Cluster) {
+            let by = self.race.by(warp, pc);
+            self.race.touch_all(How::Write, by, mask & !same, &addresses, bytes)?;
+            self.race.touch_all(How::Same, by, mask & same, &addresses, bytes)?;
         }
         Ok(())
     }
@@ -225,14 +238,15 @@ impl<'a> Group<'a> {
     /// `atom.add.u32`: the value before.
     pub(super) fn atom_add(
         &mut self,
-        block: usize,
+        warp: &Warp,
         pc: u32,
         lane: usize,
         shared: bool,
         (address, value): (u64, u32),
     ) -> Result<u32, Bad> {
         if shared {
-            let (block, at) = self.shared(block, lane, address, 4, false)?;
+            let (block, at) = self.shared(warp.block, lane, address, 4, false)?;
+            self.race.touch(How::Atomic, self.race.by(warp, pc), lane, block, (at, 4))?;
             let place = &mut self.blocks[block].shared[at..at + 4];
             let before = u32::from_le_bytes([place[0], place[1], place[2], place[3]]);
             place.copy_from_slice(&before.wrapping_add(value).to_le_bytes());

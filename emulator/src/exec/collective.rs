@@ -3,6 +3,7 @@
 use super::FAILED;
 use super::group::{Bad, Group, Next, failed};
 use super::late::What;
+use super::race::{Done, How};
 use super::step::GENERIC_SHARED;
 use super::warp::{Copy, Fragment, Product, Wait, Warp, lanes};
 use crate::ptx::op::{Op, R, Shuffle};
@@ -19,6 +20,7 @@ impl<'a> Group<'a> {
         let kernel = self.launch.kernel;
         let pc = fragment.pc;
         let block = warp.block;
+        let by = self.race.by(warp, pc);
         let first = mask.trailing_zeros() as usize % 32;
         // Who has to be here: the named lanes, or all.
         let members = |warp: &Warp, r: &R| -> Result<u32, Bad> {
@@ -92,16 +94,22 @@ impl<'a> Group<'a> {
                 if threads == Some(0) {
                     return failed(first, "a barrier of nobody");
                 }
-                return self.barrier(block, first, id, threads.unwrap_or(0));
+                return self.barrier(warp, first, id, threads.unwrap_or(0));
             }
-            Op::ClusterArrive => {
+            Op::ClusterArrive { relaxed } => {
                 together!(warp.live);
                 if warp.cluster_phase != 0 {
                     return failed(first, "arrives again without a wait");
                 }
-                let cluster = &mut self.clusters[self.blocks[block].cluster];
+                let number = self.blocks[block].cluster;
+                let cluster = &mut self.clusters[number];
                 (warp.cluster_phase, cluster.arrived) = (cluster.phase + 1, cluster.arrived + 1);
-                cluster.turn();
+                if !relaxed {
+                    self.race.cluster_arrive(by);
+                }
+                if cluster.turn() {
+                    self.race.cluster_turn(number);
+                }
             }
             Op::ClusterWait => {
                 together!(warp.live);
@@ -112,13 +120,14 @@ impl<'a> Group<'a> {
                     return Ok(Next::Wait(Wait::Retry));
                 }
                 warp.cluster_phase = 0;
+                self.race.cluster_wait(by);
             }
             Op::AtomAdd { shared, d, at, a } => {
                 self.shown += u64::from(!shared);
                 self.has_waited(warp, mask, !shared)?;
                 let (at, a) = (self.addresses(warp, at), warp.word(kernel, *a));
                 for lane in lanes(mask) {
-                    let before = self.atom_add(block, pc, lane, *shared, (at[lane], a[lane]))?;
+                    let before = self.atom_add(warp, pc, lane, *shared, (at[lane], a[lane]))?;
                     warp.words[d.0 as usize][lane] = before;
                 }
             }
@@ -133,22 +142,23 @@ impl<'a> Group<'a> {
             Op::CopyAsync { to, from, bytes, read } => {
                 let (to, from) = (self.addresses(warp, to), self.addresses(warp, from));
                 let read = read.map_or([*bytes; 32], |r| warp.word(kernel, r));
+                let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let group = warp.copy_groups[lane];
-                    let (to, from, read) = (to[lane] as u32, from[lane], read[lane]);
+                    let (_, to) = self.shared(block, lane, to[lane], *bytes as usize, false)?;
+                    let (to, from, read) = (to as u32, from[lane], read[lane]);
                     if !from.is_multiple_of(u64::from(*bytes)) {
                         return failed(lane, format!("a copy of {bytes} bytes from {from:#x}"));
                     }
                     warp.copies.push_back(Copy {
                         lane: lane as u8,
-                        number: warp.copies_asked,
                         group,
                         to,
                         from,
                         bytes: *bytes,
                         read,
+                        asked: asked.clone(),
                     });
-                    warp.copies_asked += 1;
                 }
             }
             Op::CopyCommit => lanes(mask).for_each(|lane| warp.copy_groups[lane] += 1),
@@ -156,34 +166,40 @@ impl<'a> Group<'a> {
                 let closed = warp.copy_groups;
                 self.copies(warp, |copy| {
                     let lane = copy.lane as usize;
-                    mask >> lane & 1 != 0 && copy.group < closed[lane].saturating_sub(*left)
+                    (mask >> lane & 1 != 0 && copy.group < closed[lane].saturating_sub(*left))
+                        .then_some(Done::Warp)
                 })?;
             }
             Op::CopyArrive { bar } => {
                 let bar = self.addresses(warp, bar);
+                self.copies(warp, |copy| {
+                    let bar = (block, bar[copy.lane as usize] as u32);
+                    (mask >> copy.lane & 1 != 0).then_some(Done::Bar(bar))
+                })?;
                 for lane in lanes(mask) {
-                    let what = What::Copies { warp: warp.number, lane, before: warp.copies_asked };
-                    self.ask(warp, pc, lane, what, (block, bar[lane] as u32))?;
+                    self.bar_arrive(lane, block, bar[lane], 0)?;
                 }
             }
             Op::BarInit { bar, count } => {
                 let (bar, count) = (self.addresses(warp, bar), warp.word(kernel, *count));
                 for lane in lanes(mask) {
-                    self.bar_init(lane, block, bar[lane], count[lane])?;
+                    self.bar_init(by, lane, block, bar[lane], count[lane])?;
                 }
             }
             Op::BarInval { bar } => {
                 let bar = self.addresses(warp, bar);
                 for lane in lanes(mask) {
-                    self.bar_inval(lane, block, bar[lane])?;
+                    self.bar_inval(by, lane, block, bar[lane])?;
                 }
             }
             Op::BarArrive { bar, expect } => {
                 let bar = self.addresses(warp, bar);
                 let expect = expect.map_or([0; 32], |r| warp.word(kernel, r));
                 for lane in lanes(mask) {
+                    self.race.bar_arrive(by, lane, (block, bar[lane] as u32))?;
                     self.bar_arrive(lane, block, bar[lane], expect[lane])?;
                 }
+                self.race.tick(by);
             }
             Op::BarTest { d, bar, parity } => {
                 let (bar, parity) = (self.addresses(warp, bar), warp.word(kernel, *parity));
@@ -192,37 +208,43 @@ impl<'a> Group<'a> {
                         return Ok(Next::Wait(Wait::Retry));
                     }
                 }
+                for lane in lanes(mask) {
+                    self.race.bar_wait(by, lane, (block, bar[lane] as u32))?;
+                }
                 warp.set_predicate(*d, !0, mask);
             }
             Op::StoreAsync { to, a, bar } => {
                 let (to, bar) = (self.addresses(warp, to), self.addresses(warp, bar));
                 let a = warp.word(kernel, *a);
+                let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let (block, to) = self.shared(block, lane, to[lane], 4, true)?;
                     let bar = self.shared(warp.block, lane, bar[lane], 8, true)?;
                     let what = What::Word { block, to: to as u32, value: a[lane] };
-                    self.ask(warp, pc, lane, what, (bar.0, bar.1 as u32))?;
+                    self.ask(warp, &asked, lane, what, (bar.0, bar.1 as u32))?;
                 }
             }
             Op::BulkCopy { to, from, bytes, bar } => {
                 let (to, from) = (self.addresses(warp, to), self.addresses(warp, from));
                 let (bytes, bar) = (warp.word(kernel, *bytes), self.addresses(warp, bar));
+                let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let what =
                         What::Bulk { to: to[lane] as u32, from: from[lane], bytes: bytes[lane] };
-                    self.ask(warp, pc, lane, what, (block, bar[lane] as u32))?;
+                    self.ask(warp, &asked, lane, what, (block, bar[lane] as u32))?;
                 }
             }
             Op::TensorCopy { to, map, at, bar, offsets } => {
                 let (to, bar) = (self.addresses(warp, to), self.addresses(warp, bar));
                 let map = warp.double(kernel, *map);
+                let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let word = |r: &R| warp.word(kernel, *r)[lane];
                     let at = at.iter().map(|r| word(r) as i32).collect();
                     let offsets =
                         offsets.as_ref().map(|list| list.iter().map(|r| word(r) as u16).collect());
                     let what = What::Tensor { to: to[lane] as u32, map: map[lane], at, offsets };
-                    self.ask(warp, pc, lane, what, (block, bar[lane] as u32))?;
+                    self.ask(warp, &asked, lane, what, (block, bar[lane] as u32))?;
                 }
             }
             Op::Ldmatrix { trans, d, at } => {
@@ -237,6 +259,7 @@ impl<'a> Group<'a> {
                     let (block, from) = self.shared(block, lane, at, 16, false)?;
                     rows[lane].copy_from_slice(&self.blocks[block].shared[from..from + 16]);
                 }
+                self.race.touch_all(How::Read, by, mask, &at, 16)?;
                 for (d, value) in d.iter().zip(ldmatrix(&rows, *trans)) {
                     warp.words[d.0 as usize] = value;
                 }
@@ -259,7 +282,8 @@ impl<'a> Group<'a> {
                 let a = what.a.map_or_else(|r| warp.double(kernel, r)[first], |_| 0);
                 let b = warp.double(kernel, what.b)[first];
                 let add = warp.predicate(what.add) & 1 != 0;
-                warp.products.push_back(Product { group: warp.product_groups, what, a, b, add });
+                let (group, asked) = (warp.product_groups, self.race.ask(by));
+                warp.products.push_back(Product { group, what, a, b, add, asked });
             }
             Op::WgmmaCommit => {
                 together!(!0);
@@ -273,7 +297,7 @@ impl<'a> Group<'a> {
                     .front()
                     .is_some_and(|product| product.group < closed.saturating_sub(*left))
                 {
-                    self.product(warp).map_err(|why| (first, FAILED, why))?;
+                    self.product(warp, first)?;
                 }
             }
             other => return failed(first, format!("{other:?} is not known here")),
@@ -291,8 +315,8 @@ impl<'a> Group<'a> {
     }
 
     /// A whole warp arrives at barrier `id` of its block, which `threads` threads use (0: all).
-    fn barrier(&mut self, block: usize, lane: usize, id: usize, threads: u32) -> Result<Next, Bad> {
-        let block = &mut self.blocks[block];
+    fn barrier(&mut self, warp: &Warp, lane: usize, id: usize, threads: u32) -> Result<Next, Bad> {
+        let block = &mut self.blocks[warp.block];
         let live = block.live_warps * 32;
         let Some(bar) = block.barriers.get_mut(id) else {
             return failed(lane, format!("barrier {id}"));
@@ -308,8 +332,10 @@ impl<'a> Group<'a> {
         }
         (bar.arrived, bar.expected) = (bar.arrived + 32, threads);
         let generation = bar.generation;
+        self.race.meet(warp, id);
         if bar.arrived >= if threads == 0 { live } else { threads } {
             (bar.arrived, bar.generation) = (0, generation + 1);
+            self.race.open(warp.block, id);
         }
         Ok(Next::Wait(Wait::Barrier(id, generation)))
     }
@@ -321,26 +347,38 @@ impl<'a> Group<'a> {
         cluster.live_warps -= 1;
         // It counts as ended, no longer as one that has arrived.
         cluster.arrived -= u32::from(warp.cluster_phase > cluster.phase);
-        cluster.turn();
+        if cluster.turn() {
+            self.race.cluster_turn(block.cluster);
+        }
         block.live_warps -= 1;
         let live = block.live_warps * 32;
-        for bar in block.barriers.iter_mut().filter(|bar| bar.arrived > 0 && bar.expected == 0) {
-            if bar.arrived >= live {
+        for (id, bar) in block.barriers.iter_mut().enumerate() {
+            if bar.arrived > 0 && bar.expected == 0 && bar.arrived >= live {
                 (bar.arrived, bar.generation) = (0, bar.generation + 1);
+                self.race.open(warp.block, id);
             }
         }
     }
 
-    /// Does the copies that `which` names.
-    pub(super) fn copies(
+    /// Does the copies that `which` has a place for.
+    fn copies(
         &mut self,
         warp: &mut Warp<'a>,
-        which: impl Fn(&Copy) -> bool,
+        which: impl Fn(&Copy) -> Option<Done>,
     ) -> Result<(), Bad> {
         let mut kept = std::collections::VecDeque::new();
         while let Some(copy) = warp.copies.pop_front() {
-            if which(&copy) {
+            if let Some(done) = which(&copy) {
                 let lane = copy.lane as usize;
+                let place = (copy.to as usize, copy.bytes as usize);
+                self.race.touch_late(
+                    How::Write,
+                    warp,
+                    &copy.asked,
+                    lane,
+                    done,
+                    (warp.block, place),
+                )?;
                 self.copy_in(warp.block, (lane, copy.from), copy.to, [copy.bytes, copy.read])
                     .map_err(|(lane, code, why)| (lane, code, format!("cp.async: {why}")))?;
             } else {
@@ -351,9 +389,19 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
+    /// Lanes of `warp` end: the copies that they have not waited for may be done whenever.
+    pub(super) fn abandon(&mut self, warp: &Warp, mask: u32) -> Result<(), Bad> {
+        for copy in warp.copies.iter().filter(|copy| mask >> copy.lane & 1 != 0) {
+            let place = (warp.block, (copy.to as usize, copy.bytes as usize));
+            let lane = copy.lane as usize;
+            self.race.touch_late(How::Write, warp, &copy.asked, lane, Done::Never, place)?;
+        }
+        Ok(())
+    }
+
     /// Does the oldest product of the warp.
-    fn product(&mut self, warp: &mut Warp<'a>) -> Result<(), String> {
-        let Some(Product { what, a, b, add, .. }) = warp.products.pop_front() else {
+    fn product(&mut self, warp: &mut Warp<'a>, lane: usize) -> Result<(), Bad> {
+        let Some(Product { what, a, b, add, asked, .. }) = warp.products.pop_front() else {
             return Ok(());
         };
         let kernel = self.launch.kernel;
@@ -375,7 +423,14 @@ impl<'a> Group<'a> {
             negated: what.negate,
             transposed: what.transpose,
         };
-        instruction.run(&self.blocks[warp.block].shared, warp.number as usize % 4, &mut d)?;
+        let shared = &self.blocks[warp.block].shared;
+        let pieces = instruction
+            .run(shared, warp.number as usize % 4, &mut d)
+            .map_err(|why| (lane, FAILED, why))?;
+        for at in pieces {
+            let place = (warp.block, (at as usize, 16));
+            self.race.touch_late(How::Read, warp, &asked, lane, Done::Warp, place)?;
+        }
         for (r, d) in what.d.iter().zip(d) {
             warp.words[r.0 as usize] = d;
         }

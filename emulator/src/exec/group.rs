@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::late::{Late, Opened};
+use super::race::Race;
 use super::warp::{Fragment, Wait, Warp};
 use super::{FAILED, Fault, Launch, TIMEOUT};
 use crate::memory::Memory;
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Groups that are too few for one more thread.
 const FEW: usize = 4;
 /// Barriers of a block.
-const BARRIERS: usize = 16;
+pub(super) const BARRIERS: usize = 16;
 
 /// A barrier of a block.
 #[derive(Clone, Copy, Default)]
@@ -40,11 +41,13 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// The next phase, when every warp that has not ended has arrived.
-    pub(super) fn turn(&mut self) {
-        if self.arrived > 0 && self.arrived >= self.live_warps {
+    /// The next phase, when every warp that has not ended has arrived; whether it is.
+    pub(super) fn turn(&mut self) -> bool {
+        let all = self.arrived > 0 && self.arrived >= self.live_warps;
+        if all {
             (self.phase, self.arrived) = (self.phase + 1, 0);
         }
+        all
     }
 }
 
@@ -66,6 +69,7 @@ pub(super) struct Group<'a> {
     pub(super) warps: Vec<Warp<'a>>,
     pub(super) clusters: Vec<Cluster>,
     pub(super) late: VecDeque<Late>,
+    pub(super) race: Race<'a>,
     /// The allocation that each instruction touched last.
     pub(super) ranges: Vec<(u64, u64)>,
     /// Instructions run in this turn that changed something.
@@ -128,6 +132,7 @@ impl<'a> Group<'a> {
             warps: (0..together * warps).map(|_| Warp::new(launch.kernel)).collect(),
             clusters: vec![Cluster::default(); together / cluster_size],
             late: VecDeque::new(),
+            race: Race::new(launch.kernel, (together, cluster_size), warps, bytes),
             ranges: vec![(0, 0); launch.kernel.code.len()],
             ran: 0,
             shown: 0,
@@ -143,6 +148,7 @@ impl<'a> Group<'a> {
         }
         let live_warps = threads.div_ceil(32) * self.cluster_size as u32;
         self.clusters.fill(Cluster { live_warps, ..Cluster::default() });
+        self.race.start();
         self.run()
     }
 

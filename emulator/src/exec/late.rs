@@ -1,6 +1,7 @@
 //! What the hardware does on its own time: barriers in shared memory, bulk copies, remote stores.
 
 use super::group::{Bad, Group, failed};
+use super::race::{Asked, By, How};
 use super::warp::Warp;
 use super::{FAILED, Fault};
 use crate::tensor::tma;
@@ -20,18 +21,13 @@ pub(super) struct Opened {
 pub(super) struct Late {
     /// Who asked: block, thread, instruction.
     by: (usize, u32, u32),
+    asked: Asked,
     what: What,
     /// Where its bytes are counted: a block's shared memory.
     bar: (usize, u32),
 }
 
 pub(super) enum What {
-    /// Copies of a lane that it asked for before, and then its arrival.
-    Copies {
-        warp: u32,
-        lane: usize,
-        before: u64,
-    },
     /// A word for a block's shared memory.
     Word {
         block: usize,
@@ -62,6 +58,7 @@ impl<'a> Group<'a> {
 
     pub(super) fn bar_init(
         &mut self,
+        by: By,
         lane: usize,
         block: usize,
         address: u64,
@@ -72,12 +69,20 @@ impl<'a> Group<'a> {
             return failed(lane, "an mbarrier of nobody");
         }
         let bar = Opened { expected: count, missing: count, bytes: 0, phase: 0 };
+        self.race.bar_init(by, lane, (block, at as u32))?;
         self.blocks[block].opened.insert(at as u32, bar);
         Ok(())
     }
 
-    pub(super) fn bar_inval(&mut self, lane: usize, block: usize, address: u64) -> Result<(), Bad> {
+    pub(super) fn bar_inval(
+        &mut self,
+        by: By,
+        lane: usize,
+        block: usize,
+        address: u64,
+    ) -> Result<(), Bad> {
         self.opened(lane, (block, address as u32))?;
+        self.race.touch(How::Write, by, lane, block, (address as usize, 8))?;
         self.blocks[block].opened.remove(&(address as u32));
         Ok(())
     }
@@ -96,7 +101,9 @@ impl<'a> Group<'a> {
         }
         bar.bytes += i64::from(expect);
         bar.missing -= 1;
-        bar.turn();
+        if bar.turn() {
+            self.race.bar_turn((block, address as u32));
+        }
         Ok(())
     }
 
@@ -116,14 +123,15 @@ impl<'a> Group<'a> {
     pub(super) fn ask(
         &mut self,
         warp: &Warp,
-        pc: u32,
+        asked: &Asked,
         lane: usize,
         what: What,
         bar: (usize, u32),
     ) -> Result<(), Bad> {
         self.opened(lane, bar)?;
         self.late.push_back(Late {
-            by: (warp.block, warp.number * 32 + lane as u32, pc),
+            by: (warp.block, warp.number * 32 + lane as u32, asked.pc),
+            asked: asked.clone(),
             what,
             bar,
         });
@@ -149,17 +157,6 @@ impl<'a> Group<'a> {
     fn perform(&mut self, block: usize, late: &Late) -> Result<(), Bad> {
         let lane = 0;
         let bytes = match &late.what {
-            What::Copies { warp, lane, before } => {
-                let warps = self.warps.len() / self.blocks.len();
-                let at = block * warps + *warp as usize;
-                let mut warp = std::mem::take(&mut self.warps[at]);
-                let done = self.copies(&mut warp, |copy| {
-                    usize::from(copy.lane) == *lane && copy.number < *before
-                });
-                self.warps[at] = warp;
-                done?;
-                return self.bar_arrive(*lane, block, late.bar.1.into(), 0);
-            }
             What::Word { block, to, value } => {
                 let (block, to) = self.shared(*block, lane, u64::from(*to), 4, true)?;
                 self.blocks[block].shared[to..to + 4].copy_from_slice(&value.to_le_bytes());
@@ -212,9 +209,18 @@ impl<'a> Group<'a> {
                 .map_err(bad)?
             }
         };
+        let place = match late.what {
+            What::Word { block, to, .. } => (block, (to as usize, 4)),
+            What::Bulk { to, .. } | What::Tensor { to, .. } => {
+                (block, (to as usize, bytes as usize))
+            }
+        };
+        self.race.copied(&late.asked, late.by.1 as usize % 32, late.bar, place)?;
         let bar = self.opened(lane, late.bar)?;
         bar.bytes -= i64::from(bytes);
-        bar.turn();
+        if bar.turn() {
+            self.race.bar_turn(late.bar);
+        }
         Ok(())
     }
 
@@ -227,11 +233,13 @@ impl<'a> Group<'a> {
 }
 
 impl Opened {
-    /// The next phase, when nothing is missing in this one.
-    fn turn(&mut self) {
-        if self.missing == 0 && self.bytes == 0 {
+    /// The next phase, when nothing is missing in this one; whether it is.
+    fn turn(&mut self) -> bool {
+        let over = self.missing == 0 && self.bytes == 0;
+        if over {
             self.missing = self.expected;
             self.phase += 1;
         }
+        over
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Blocks that can see each other (of a cluster, or all of a cooperative launch) take turns, on one thread; other
 //! blocks run one after another, or on other threads. Everything that the hardware may do late is done as late as it
-//! may be: copies of `cp.async` and products of `wgmma` when they are waited for; bulk copies, remote stores and
-//! arrivals of copies when nothing else can run. So a wait that is missing gives wrong results, not right ones by
+//! may be: copies of `cp.async` and products of `wgmma` when they are waited for; bulk copies and remote
+//! stores when nothing else can run. So a wait that is missing gives wrong results, not right ones by
 //! luck.
 
 mod access;
@@ -11,6 +11,7 @@ mod alu;
 mod collective;
 mod group;
 mod late;
+mod race;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -173,7 +173,7 @@ impl<'a> Group<'a> {
             }
             Op::GenericShared { d, a } => {
                 let a = double!(*a);
-                doubles!(d, |i| GENERIC_SHARED + a[i]);
+                doubles!(d, |i| a[i].wrapping_add(GENERIC_SHARED));
             }
             Op::MapRank { d, a, rank } => {
                 let (a, rank) = (word!(*a), word!(*rank));
@@ -241,6 +241,7 @@ impl<'a> Group<'a> {
                 return Ok(Next::Apart(Fragment { pc: *target, mask: same, wait: Wait::Ready }));
             }
             Op::Exit => {
+                self.abandon(warp, mask)?;
                 return Ok(if mask == 0 { Next::Go } else { Next::End(mask) });
             }
             Op::Trap => {

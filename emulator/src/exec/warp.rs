@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 
+use super::race::Asked;
 use crate::ptx::Kernel;
 use crate::ptx::op::{R, Wgmma};
+
+/// What a register holds before anything is written.
+const POISON: u32 = 0xa5a5_a5a5;
 
 /// What the lanes of a fragment wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +31,14 @@ pub(super) struct Fragment {
 }
 
 /// A copy of `cp.async` that was asked for.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
     pub(super) lane: u8,
-    /// How many the warp had asked for before.
-    pub(super) number: u64,
     pub(super) group: u32,
     pub(super) to: u32,
     pub(super) from: u64,
     pub(super) bytes: u32,
     pub(super) read: u32,
+    pub(super) asked: Asked,
 }
 
 /// A product of `wgmma` that was asked for, with what its registers held.
@@ -46,6 +48,7 @@ pub(super) struct Product<'a> {
     pub(super) a: u64,
     pub(super) b: u64,
     pub(super) add: bool,
+    pub(super) asked: Asked,
 }
 
 /// 32 lanes.
@@ -63,8 +66,6 @@ pub(super) struct Warp<'a> {
     /// Lanes that have passed `griddepcontrol.wait`.
     pub(super) waited: u32,
     pub(super) copies: VecDeque<Copy>,
-    /// How many copies it has asked for.
-    pub(super) copies_asked: u64,
     /// Groups of copies that each lane has closed.
     pub(super) copy_groups: [u32; 32],
     pub(super) products: VecDeque<Product<'a>>,
@@ -93,11 +94,14 @@ impl<'a> Warp<'a> {
     /// At the kernel's beginning, with these lanes.
     pub(super) fn start(&mut self, block: usize, number: u32, live: u32) {
         (self.block, self.number, self.live) = (block, number, live);
+        // Nothing may depend on what a register held before.
+        self.words.fill([POISON; 32]);
+        self.doubles.fill([u64::from(POISON) << 32 | u64::from(POISON); 32]);
+        self.predicates.fill(POISON);
         self.fragments.clear();
         self.fragments.push(Fragment { pc: 0, mask: live, wait: Wait::Ready });
         self.waited = 0;
         self.copies.clear();
-        self.copies_asked = 0;
         self.copy_groups = [0; 32];
         self.products.clear();
         self.product_groups = 0;

@@ -364,12 +364,14 @@ pub(crate) enum Op {
         n: u8,
         at: Address,
     },
+    /// `atom.add.u32`.
     AtomAdd {
         shared: bool,
         d: R,
         at: Address,
         a: R,
     },
+    /// `red.global.max.u64`.
     RedMax64 {
         at: Address,
         a: R,
@@ -409,7 +411,10 @@ pub(crate) enum Op {
     WarpBarrier {
         members: R,
     },
-    ClusterArrive,
+    /// `relaxed`: it lets nobody know of what was before.
+    ClusterArrive {
+        relaxed: bool,
+    },
     ClusterWait,
     Branch {
         to: u32,
@@ -447,6 +452,7 @@ pub(crate) enum Op {
         bar: Address,
         expect: Option<R>,
     },
+    /// `mbarrier.try_wait`, which may wait as long as it likes: here, until the phase of this parity is over.
     BarTest {
         d: R,
         bar: Address,

@@ -1,5 +1,7 @@
 //! Matrices in shared memory, as `wgmma` finds them.
 
+use std::cell::RefCell;
+
 use super::fragment::Piece;
 use super::swizzled;
 
@@ -19,6 +21,8 @@ pub(super) struct Matrix<'a> {
     phase: u32,
     /// Bytes of a swizzled row; 16 where nothing is swizzled.
     span: u32,
+    /// Where the pieces stand that were read.
+    read: RefCell<Vec<u32>>,
 }
 
 impl<'a> Matrix<'a> {
@@ -32,7 +36,13 @@ impl<'a> Matrix<'a> {
             stride: bytes(32),
             phase: (descriptor >> 49 & 7) as u32,
             span: [16, 128, 64, 32][(descriptor >> 62) as usize],
+            read: RefCell::default(),
         }
+    }
+
+    /// Where the pieces stand that were read.
+    pub(super) fn read(self) -> Vec<u32> {
+        self.read.into_inner()
     }
 
     /// Of a k-major matrix: 16 bytes of row `row` of `A` or column `row` of `B`, of half `half` of the 32 bytes.
@@ -67,6 +77,7 @@ impl<'a> Matrix<'a> {
             let bytes = self.shared.len();
             format!("wgmma reads 16 bytes at {at:#x} of {bytes} bytes of shared memory")
         })?;
+        self.read.borrow_mut().push(at as u32);
         let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
         Ok(std::array::from_fn(|i| u32::from_le_bytes(word(4 * i))))
     }

@@ -54,6 +54,8 @@ impl Wgmma<'_> {
     /// Sums of floats are exact until they are rounded to f32; NaN is `0x7fffffff`. Sums of integers
     /// wrap.
     ///
+    /// Returns where the 16-byte pieces of shared memory stand that it read.
+    ///
     /// # Errors
     ///
     /// What the instruction does not have, or an address past the shared memory.
@@ -62,7 +64,7 @@ impl Wgmma<'_> {
         shared: &[u8],
         warp: usize,
         d: &mut [[u32; 32]],
-    ) -> Result<(), String> {
+    ) -> Result<Vec<u32>, String> {
         let n = self.n;
         if n == 0 || n > 256 || !n.is_multiple_of(8) {
             return Err(format!("wgmma with N = {n}"));
@@ -95,12 +97,17 @@ impl Wgmma<'_> {
         warp: usize,
         d: &mut [[u32; 32]],
         decode: impl Fn(Piece) -> [T; E],
-    ) -> Result<(), String> {
-        let right = self.right(shared, &decode)?;
+    ) -> Result<Vec<u32>, String> {
+        let from = Matrix::new(shared, self.b);
+        let right = self.right(&from, &decode)?;
+        let mut read = from.read();
         let mut a = match self.a {
             WgmmaLeft::Registers(registers) => left(registers, &decode),
             WgmmaLeft::Shared(of) => {
-                left_of(&Matrix::new(shared, of), warp, self.transposed[0], &decode)?
+                let from = Matrix::new(shared, of);
+                let a = left_of(&from, warp, self.transposed[0], &decode)?;
+                read.extend(from.read());
+                a
             }
         };
         if self.negated[0] != self.negated[1] {
@@ -109,17 +116,16 @@ impl Wgmma<'_> {
         for (b, d) in right.iter().zip(d.as_chunks_mut().0) {
             multiply(&a, b, d, self.add);
         }
-        Ok(())
+        Ok(read)
     }
 
     /// `B`, eight columns at a time.
     #[inline(always)]
     fn right<T: Sum, const E: usize>(
         &self,
-        shared: &[u8],
+        from: &Matrix,
         decode: impl Fn(Piece) -> [T; E],
     ) -> Result<Vec<Right<T, E>>, String> {
-        let from = Matrix::new(shared, self.b);
         let mut b = vec![[[[T::default(); 8]; E]; 2]; self.n / 8];
         if self.transposed[1] {
             for k in 0..2 * E {

@@ -8,29 +8,42 @@ fn good(body: &str, shape: Shape, input: &[u32], words: usize) -> Vec<u32> {
 
 const POISON: u32 = 0xa5a5_a5a5;
 
+/// A lane that reads too early finds what was there before, and is at fault.
+fn reads_too_early(body: &str, shape: Shape) {
+    let body = format!(
+        "mov.u32 %r1, room; {body} setp.ne.u32 %p3, %r2, 0xa5a5a5a5; @%p3 trap;
+        cp.async.commit_group; cp.async.wait_group 0;"
+    );
+    let fault = run(&body, shape, &[5; 8], 1).expect_err("a race");
+    assert!(fault.message.contains("a race on address"), "{}", fault.message);
+}
+
 #[test]
-fn a_copy_is_not_there_before_it_is_waited_for() {
-    // Two groups; the words of both before any wait, after the first one, and after both.
-    let body = "mov.u32 %r20, room; mov.u32 %r1, 1; st.shared.v4.b32 [%r20], {%r1, %r1, %r1, %r1};
-        cp.async.cg.shared.global [%r20], [%rd1], 16; cp.async.commit_group;
-        cp.async.ca.shared.global [%r20+16], [%rd1+16], 4; cp.async.commit_group;
-        ld.shared.b32 %r2, [%r20]; ld.shared.b32 %r3, [%r20+16];
-        st.global.v2.b32 [%rd2], {%r2, %r3};
-        cp.async.wait_group 2; ld.shared.b32 %r2, [%r20]; st.global.b32 [%rd2+8], %r2;
-        cp.async.wait_group 1; ld.shared.b32 %r2, [%r20+12]; ld.shared.b32 %r3, [%r20+16];
-        st.global.v2.b32 [%rd2+16], {%r2, %r3};
-        cp.async.wait_group 0; ld.shared.b32 %r3, [%r20+16]; st.global.b32 [%rd2+24], %r3;
+fn copies_are_there_when_their_group_is_waited_for() {
+    let body = "cp.async.cg.shared.global [room], [%rd1], 16; cp.async.commit_group;
+        cp.async.ca.shared.global [room+16], [%rd1+16], 4; cp.async.commit_group;
+        cp.async.wait_group 1; ld.shared.b32 %r2, [room+12]; st.global.b32 [%rd2], %r2;
+        cp.async.wait_group 0; ld.shared.b32 %r3, [room+16]; st.global.b32 [%rd2+4], %r3;
         cp.async.wait_group 7;";
-    let found = good(body, Shape::block(1), &[10, 11, 12, 13, 14], 8);
-    assert_eq!(found, [1, POISON, 1, 0, 13, POISON, 14, 0]);
+    assert_eq!(good(body, Shape::block(1), &[10, 11, 12, 13, 14], 2), [13, 14]);
+    reads_too_early(
+        "cp.async.ca.shared.global [room], [%rd1], 4; cp.async.commit_group; ld.shared.b32 %r2, [room];",
+        Shape::block(1),
+    );
+    reads_too_early(
+        "cp.async.ca.shared.global [room], [%rd1], 4; cp.async.commit_group;
+        cp.async.ca.shared.global [room+4], [%rd1], 4; cp.async.commit_group;
+        cp.async.wait_group 1; ld.shared.b32 %r2, [room+4];",
+        Shape::block(1),
+    );
 }
 
 #[test]
 fn an_open_group_is_not_waited_for() {
-    let body = "cp.async.ca.shared.global [room], [%rd1], 4; cp.async.wait_group 0;
-        ld.shared.b32 %r1, [room]; st.global.b32 [%rd2], %r1; cp.async.commit_group;
-        cp.async.wait_group 0; ld.shared.b32 %r1, [room]; st.global.b32 [%rd2+4], %r1;";
-    assert_eq!(good(body, Shape::block(1), &[5], 2), [POISON, 5]);
+    reads_too_early(
+        "cp.async.ca.shared.global [room], [%rd1], 4; cp.async.wait_group 0; ld.shared.b32 %r2, [room];",
+        Shape::block(1),
+    );
 }
 
 #[test]
@@ -38,8 +51,11 @@ fn each_lane_has_its_own_groups() {
     // Lane 1 has closed one group more than lane 0.
     let body = "shl.b32 %r1, %r0, 2; cp.async.ca.shared.global [%r1], [%rd1], 4;
         cp.async.commit_group; setp.eq.u32 %p1, %r0, 1; @%p1 cp.async.commit_group;
-        cp.async.wait_group 1; ld.shared.b32 %r2, [%r1]; st.global.b32 [%rd3], %r2;";
-    assert_eq!(good(body, Shape::block(2), &[5], 2), [POISON, 5]);
+        cp.async.wait_group 1;";
+    let read = "ld.shared.b32 %r2, [%r1];";
+    let late = "cp.async.wait_group 0; @!%p1 ld.shared.b32 %r2, [%r1]; st.global.b32 [%rd3], %r2;";
+    assert_eq!(good(&format!("{body} @%p1 {read} {late}"), Shape::block(2), &[5], 2), [5, 5]);
+    reads_too_early(&format!("{body} mov.u32 %r2, 0xa5a5a5a5; @!%p1 {read}"), Shape::block(2));
 }
 
 #[test]
@@ -56,13 +72,12 @@ fn what_a_copy_does_not_read_is_zeros() {
 
 #[test]
 fn a_barrier_waits_for_arrivals_and_bytes() {
-    // Thread 0 asks for 64 bytes and reads a word at once; all wait and read; a second phase waits for all threads.
+    // Thread 0 asks for 64 bytes; all wait and read; a second phase waits for all threads.
     let body = "mov.u32 %r20, room; setp.ne.u32 %p1, %r0, 0; @%p1 bra MEET;
         mbarrier.init.shared.b64 [%r20+512], 1; mbarrier.init.shared.b64 [%r20+520], 64;
         fence.mbarrier_init.release.cluster;
         mbarrier.arrive.expect_tx.shared.b64 _, [%r20+512], 64;
         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r20], [%rd1], 64, [%r20+512];
-        ld.shared.b32 %r1, [%r20]; st.global.b32 [%rd2+256], %r1;
         MEET: bar.sync 0;
         AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r20+512], 0; @!%p2 bra AGAIN;
         and.b32 %r1, %r0, 15; shl.b32 %r1, %r1, 2; ld.shared.b32 %r2, [%r1];
@@ -72,9 +87,8 @@ fn a_barrier_waits_for_arrivals_and_bytes() {
         xor.b32 %r3, %r3, 132; ld.shared.b32 %r2, [%r3+1024]; st.global.b32 [%rd3], %r2;
         bar.sync 0; @%p1 exit; mbarrier.inval.shared.b64 [%r20+512];";
     let input: Vec<u32> = (100..116).collect();
-    let mut expected: Vec<u32> = (0..64).map(|i| 100 + (i ^ 33) % 16).collect();
-    expected.push(POISON);
-    assert_eq!(good(body, Shape::block(64), &input, 65), expected);
+    let expected: Vec<u32> = (0..64).map(|i| 100 + (i ^ 33) % 16).collect();
+    assert_eq!(good(body, Shape::block(64), &input, 64), expected);
 }
 
 #[test]
@@ -106,7 +120,7 @@ fn copies_of_lanes_arrive_when_they_are_there() {
         shl.b32 %r1, %r0, 2; mul.wide.u32 %rd4, %r0, 4; add.s64 %rd4, %rd1, %rd4;
         cp.async.ca.shared.global [%r1], [%rd4], 4;
         cp.async.mbarrier.arrive.noinc.shared.b64 [%r20+512];
-        ld.shared.b32 %r5, [%r1]; setp.ne.u32 %p3, %r5, 0xa5a5a5a5; @%p3 trap; ret;
+        ret;
         WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r20+512], 0; @!%p2 bra WAIT;
         sub.s32 %r1, %r0, 32; shl.b32 %r1, %r1, 2; ld.shared.b32 %r2, [%r1];
         st.global.b32 [%rd3], %r2;";

@@ -77,14 +77,13 @@ impl Decoder<'_> {
                 }
             }
             "bar.warp.sync" => Op::WarpBarrier { members: self.word(operands, 0)? },
-            "bar.sync" | "barrier.sync" | "barrier.sync.aligned" => {
+            "bar.sync" | "barrier.sync.aligned" => {
                 let id = self.word(operands, 0)?;
                 let threads = if operands.len() > 1 { Some(self.word(operands, 1)?) } else { None };
                 Op::Barrier { id, threads }
             }
-            "barrier.cluster.arrive.aligned" | "barrier.cluster.arrive.relaxed.aligned" => {
-                Op::ClusterArrive
-            }
+            "barrier.cluster.arrive.aligned" => Op::ClusterArrive { relaxed: false },
+            "barrier.cluster.arrive.relaxed.aligned" => Op::ClusterArrive { relaxed: true },
             "barrier.cluster.wait.aligned" => Op::ClusterWait,
             "mapa.shared::cluster.u32" => {
                 let (d, a) = (self.to(operands, Word)?, self.word(operands, 1)?);

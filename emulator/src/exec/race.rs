@@ -1,0 +1,353 @@
+//! Data races on shared memory: two accesses of different warps, one of them a write, that nothing orders.
+//!
+//! Every warp has a clock, and knows how much of the others' time is before its own: what it learned at barriers. An
+//! access that comes after one of a time that it does not know of races with it. Lanes of one warp are taken as
+//! ordered by the instructions' order. What the hardware does late has the knowledge of when it was asked for, and is
+//! known to who waited for it: a copy of `cp.async` to its own warp, others (and those that `cp.async.mbarrier.arrive`
+//! tracks) to who has waited for the barrier that counts them.
+
+mod shadow;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::group::{BARRIERS, Bad, failed};
+use super::step::RANK_SHIFT;
+use super::warp::{Warp, lanes};
+use crate::ptx::Kernel;
+use crate::ptx::op::{Inst, Op, Space};
+use shadow::{Access, Shadow};
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum How {
+    #[default]
+    Read,
+    Write,
+    /// A write of what is there: it does not race with writes.
+    Same,
+    /// Atomics do not race with each other.
+    Atomic,
+}
+
+/// How much of the time of each warp of a cluster, and of each of its `mbarrier`s, is known.
+type Known = Vec<u32>;
+
+/// A warp at an instruction.
+#[derive(Clone, Copy)]
+pub(super) struct By {
+    /// Its number among those of all blocks.
+    warp: usize,
+    pc: u32,
+}
+
+/// An instruction that finishes late.
+#[derive(Clone)]
+pub(super) struct Asked {
+    pub(super) pc: u32,
+    /// What its warp knew.
+    known: Rc<Known>,
+}
+
+/// Where a late copy is known when it is done.
+#[derive(Clone, Copy)]
+pub(super) enum Done {
+    /// To its warp.
+    Warp,
+    /// To who waits for this `mbarrier` of a block.
+    Bar((usize, u32)),
+    /// To nobody: it was never waited for.
+    Never,
+}
+
+/// An `mbarrier`.
+struct Bar {
+    /// Its place in what is known.
+    number: usize,
+    /// Its phases.
+    clock: u32,
+    /// What those know that have arrived in this phase.
+    arrived: Known,
+    /// The same of phases that are over.
+    over: Known,
+}
+
+pub(super) struct Race<'a> {
+    kernel: &'a Kernel,
+    /// Warps of a block, of a cluster.
+    warps: usize,
+    together: usize,
+    /// Blocks of a cluster.
+    cluster_size: usize,
+    shadow: Shadow,
+    /// By warp.
+    known: Vec<Known>,
+    /// Warps that wait at each barrier of each block.
+    waiting: Vec<[Vec<usize>; BARRIERS]>,
+    /// Of each cluster's barrier: what those know that have arrived, and of the phases before.
+    clusters: Vec<(Known, Known)>,
+    /// By block and address.
+    bars: HashMap<(usize, u32), Bar>,
+}
+
+/// Learns what `from` knows.
+fn join(to: &mut Known, from: &[u32]) {
+    if to.len() < from.len() {
+        to.resize(from.len(), 0);
+    }
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to).max(*from));
+}
+
+/// Bytes of the smallest write of shared memory, as a power of two.
+fn smallest(code: &[Inst]) -> u32 {
+    let bytes = |inst: &Inst| match inst.op {
+        Op::Store { space: Space::Shared | Space::Cluster, element, n, .. } => {
+            element.bytes() as u32 * u32::from(n)
+        }
+        Op::AtomAdd { shared: true, .. } | Op::StoreAsync { .. } => 4,
+        Op::BarInit { .. } => 8,
+        Op::CopyAsync { bytes, .. } => bytes,
+        _ => 16,
+    };
+    code.iter().map(bytes).min().unwrap_or(16).trailing_zeros()
+}
+
+impl<'a> Race<'a> {
+    /// For blocks of `warps` warps and `bytes` bytes of shared memory.
+    pub(super) fn new(
+        kernel: &'a Kernel,
+        (blocks, cluster_size): (usize, usize),
+        warps: usize,
+        bytes: usize,
+    ) -> Self {
+        let together = cluster_size * warps;
+        Self {
+            kernel,
+            warps,
+            together,
+            cluster_size,
+            shadow: Shadow::new(smallest(&kernel.code), blocks, bytes, together),
+            known: vec![Vec::new(); blocks * warps],
+            waiting: (0..blocks).map(|_| Default::default()).collect(),
+            clusters: vec![Default::default(); blocks / cluster_size],
+            bars: HashMap::new(),
+        }
+    }
+
+    /// At the beginning of blocks.
+    pub(super) fn start(&mut self) {
+        self.shadow.clear();
+        for (warp, known) in self.known.iter_mut().enumerate() {
+            known.clear();
+            known.resize(self.together, 0);
+            known[warp % self.together] = 1;
+        }
+        self.waiting.as_flattened_mut().iter_mut().for_each(Vec::clear);
+        self.clusters.fill(Default::default());
+        self.bars.clear();
+    }
+
+    pub(super) fn by(&self, warp: &Warp, pc: u32) -> By {
+        By { warp: warp.block * self.warps + warp.number as usize, pc }
+    }
+
+    /// What `by` does from now on comes after what it has let others know.
+    pub(super) fn tick(&mut self, by: By) {
+        self.known[by.warp][by.warp % self.together] += 1;
+    }
+
+    /// Lane `lane` of a warp touches bytes of a block.
+    #[inline(always)]
+    pub(super) fn touch(
+        &mut self,
+        how: How,
+        by: By,
+        lane: usize,
+        block: usize,
+        place: (usize, usize),
+    ) -> Result<(), Bad> {
+        let (who, known) = (by.warp % self.together, &self.known[by.warp]);
+        let access =
+            Access { clock: known[who], who: who as u16, lane: lane as u8, how, pc: by.pc };
+        match self.shadow.touch(access, known, block, place) {
+            Ok(()) => Ok(()),
+            Err(other) => self.found(block, place.0, access, other),
+        }
+    }
+
+    /// The lanes of `mask` touch `bytes` bytes each, at addresses that were checked.
+    #[inline(never)]
+    pub(super) fn touch_all(
+        &mut self,
+        how: How,
+        by: By,
+        mask: u32,
+        addresses: &[u64; 32],
+        bytes: usize,
+    ) -> Result<(), Bad> {
+        let mut last = u64::MAX;
+        for lane in lanes(mask) {
+            let address = addresses[lane];
+            if address != last || how != How::Read {
+                // Shared or generic, of this block or another one of its cluster.
+                let low = address as u32 as usize;
+                let block = match low >> RANK_SHIFT {
+                    0 => by.warp / self.warps,
+                    rank => by.warp / self.together * self.cluster_size + rank - 1,
+                };
+                self.touch(how, by, lane, block, (low & ((1 << RANK_SHIFT) - 1), bytes))?;
+            }
+            last = address;
+        }
+        Ok(())
+    }
+
+    /// What a warp asks for now.
+    pub(super) fn ask(&mut self, by: By) -> Asked {
+        let known = Rc::new(self.known[by.warp].clone());
+        self.tick(by);
+        Asked { pc: by.pc, known }
+    }
+
+    /// What lane `lane` of `warp` asked for touches bytes of a block.
+    pub(super) fn touch_late(
+        &mut self,
+        how: How,
+        warp: &Warp,
+        asked: &Asked,
+        lane: usize,
+        done: Done,
+        (block, place): (usize, (usize, usize)),
+    ) -> Result<(), Bad> {
+        let warp = self.by(warp, 0).warp;
+        let own = warp % self.together;
+        let (who, clock) = match done {
+            Done::Warp => (own, self.known[warp][own]),
+            Done::Never => (own, u32::MAX),
+            Done::Bar(at) => return self.copied(asked, lane, at, (block, place)),
+        };
+        let access = Access { clock, who: who as u16, lane: lane as u8, how, pc: asked.pc };
+        match self.shadow.touch(access, &asked.known, block, place) {
+            Ok(()) => Ok(()),
+            Err(other) => self.found(block, place.0, access, other),
+        }
+    }
+
+    /// A late copy, which the `mbarrier` at `bar` counts, writes bytes of a block.
+    pub(super) fn copied(
+        &mut self,
+        asked: &Asked,
+        lane: usize,
+        bar: (usize, u32),
+        (block, place): (usize, (usize, usize)),
+    ) -> Result<(), Bad> {
+        let Some(Bar { number, clock, .. }) = self.bars.get(&bar) else { return Ok(()) };
+        let (clock, who) = (*clock, *number as u16);
+        let access = Access { clock, who, lane: lane as u8, how: How::Write, pc: asked.pc };
+        match self.shadow.touch(access, &asked.known, block, place) {
+            Ok(()) => Ok(()),
+            Err(other) => self.found(block, place.0, access, other),
+        }
+    }
+
+    #[cold]
+    fn found(&self, block: usize, at: usize, new: Access, old: Access) -> Result<(), Bad> {
+        let name = |access: Access| {
+            let how = match access.how {
+                How::Read => "reads",
+                How::Write | How::Same => "writes",
+                How::Atomic => "changes",
+            };
+            let text = &self.kernel.text[access.pc as usize];
+            let (warp, lane) = (usize::from(access.who), u32::from(access.lane));
+            let who = if warp < self.together {
+                let thread = (warp % self.warps) as u32 * 32 + lane;
+                format!("thread {thread} of block {}", warp / self.warps)
+            } else {
+                format!("a late copy that lane {lane} asked for")
+            };
+            format!("\n  {who} {how} it at instruction {}: {text}", access.pc)
+        };
+        let rank = block % self.cluster_size;
+        failed(
+            usize::from(new.lane),
+            format!(
+                "a race on address {at} of the shared memory of block {rank} of the cluster{}{}",
+                name(old),
+                name(new)
+            ),
+        )
+    }
+
+    /// A warp waits at barrier `id` of its block.
+    pub(super) fn meet(&mut self, warp: &Warp, id: usize) {
+        let number = self.by(warp, 0).warp;
+        self.waiting[warp.block][id].push(number);
+    }
+
+    /// Barrier `id` of a block opens: all know what each knew.
+    pub(super) fn open(&mut self, block: usize, id: usize) {
+        let mut all = Known::new();
+        let waiting = std::mem::take(&mut self.waiting[block][id]);
+        waiting.iter().for_each(|warp| join(&mut all, &self.known[*warp]));
+        for warp in waiting {
+            self.known[warp].clone_from(&all);
+            self.known[warp][warp % self.together] += 1;
+        }
+    }
+
+    pub(super) fn cluster_arrive(&mut self, by: By) {
+        join(&mut self.clusters[by.warp / self.together].0, &self.known[by.warp]);
+        self.tick(by);
+    }
+
+    /// A cluster's barrier opens.
+    pub(super) fn cluster_turn(&mut self, cluster: usize) {
+        let (arrived, over) = &mut self.clusters[cluster];
+        *over = std::mem::take(arrived);
+    }
+
+    pub(super) fn cluster_wait(&mut self, by: By) {
+        join(&mut self.known[by.warp], &self.clusters[by.warp / self.together].1);
+    }
+
+    /// An `mbarrier` begins.
+    pub(super) fn bar_init(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
+        self.touch(How::Write, by, lane, at.0, (at.1 as usize, 8))?;
+        let number = self.together + self.bars.len();
+        let bar = Bar { number, clock: 1, arrived: Known::new(), over: Known::new() };
+        // One that was there before keeps its time.
+        self.bars.entry(at).or_insert(bar);
+        Ok(())
+    }
+
+    /// A lane arrives at an `mbarrier`; [`Self::tick`] follows.
+    pub(super) fn bar_arrive(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
+        self.touch(How::Atomic, by, lane, at.0, (at.1 as usize, 8))?;
+        if let Some(bar) = self.bars.get_mut(&at) {
+            join(&mut bar.arrived, &self.known[by.warp]);
+        }
+        Ok(())
+    }
+
+    /// A phase of an `mbarrier` is over.
+    pub(super) fn bar_turn(&mut self, at: (usize, u32)) {
+        if let Some(bar) = self.bars.get_mut(&at) {
+            join(&mut bar.over, &bar.arrived);
+            bar.over.resize(bar.over.len().max(bar.number + 1), 0);
+            bar.over[bar.number] = bar.clock;
+            bar.clock += 1;
+        }
+    }
+
+    /// A lane has waited for a phase of an `mbarrier`.
+    pub(super) fn bar_wait(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
+        self.touch(How::Atomic, by, lane, at.0, (at.1 as usize, 8))?;
+        if let Some(bar) = self.bars.get(&at) {
+            join(&mut self.known[by.warp], &bar.over);
+        }
+        Ok(())
+    }
+}

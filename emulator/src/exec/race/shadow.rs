@@ -1,0 +1,149 @@
+//! Who touched each piece of shared memory last.
+
+use super::How;
+
+/// An access of a warp, or of a copy that a barrier counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Access {
+    /// The time of `who` when it happened; 0: never.
+    pub(super) clock: u32,
+    /// A warp of the cluster, or a barrier (its number after the warps').
+    pub(super) who: u16,
+    pub(super) lane: u8,
+    pub(super) how: How,
+    /// The instruction.
+    pub(super) pc: u32,
+}
+
+/// In the place of a reader: the piece has several, in row `clock`.
+const SEVERAL: u16 = u16::MAX;
+
+/// A piece: the last write, and what has read it since (or changed it atomically).
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    write: Access,
+    read: Access,
+}
+
+/// The shared memory of a cluster's blocks.
+pub(super) struct Shadow {
+    /// Bytes of a piece are `1 << shift`.
+    shift: u32,
+    /// By block.
+    cells: Vec<Vec<Cell>>,
+    /// An access for each warp of the cluster.
+    rows: Vec<Access>,
+    free: Vec<u32>,
+    warps: usize,
+}
+
+/// Whether who knows this much of the others' times comes after `access`.
+#[inline(always)]
+fn after(known: &[u32], access: Access) -> bool {
+    access.clock <= known.get(usize::from(access.who)).copied().unwrap_or(0)
+}
+
+impl Shadow {
+    pub(super) fn new(shift: u32, blocks: usize, bytes: usize, warps: usize) -> Self {
+        let cells = vec![Cell::default(); bytes.div_ceil(1 << shift)];
+        Self { shift, cells: vec![cells; blocks], rows: Vec::new(), free: Vec::new(), warps }
+    }
+
+    /// As if nothing had happened.
+    pub(super) fn clear(&mut self) {
+        self.cells.iter_mut().for_each(|cells| cells.fill(Cell::default()));
+        self.rows.clear();
+        self.free.clear();
+    }
+
+    /// `access` to bytes of a block by who knows this much of the others' times.
+    ///
+    /// # Errors
+    /// An earlier access that it is not ordered with.
+    #[inline(always)]
+    pub(super) fn touch(
+        &mut self,
+        access: Access,
+        known: &[u32],
+        block: usize,
+        (at, bytes): (usize, usize),
+    ) -> Result<(), Access> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (first, last) = (at >> self.shift, (at + bytes - 1) >> self.shift);
+        for piece in first..=last {
+            let cell = &mut self.cells[block][piece];
+            let (write, read) = (cell.write, cell.read);
+            let again = |old: Access| (old.who, old.clock) == (access.who, access.clock);
+            if access.how == How::Read && read.how == How::Read && again(read) {
+                // Nobody has written it since.
+                continue;
+            }
+            if !after(known, write) && access.how != How::Same {
+                return Err(write);
+            }
+            let one = read.who != SEVERAL && after(known, read);
+            match access.how {
+                How::Write | How::Same if one => *cell = Cell { write: access, ..Cell::default() },
+                How::Write | How::Same => self.write(access, known, (block, piece))?,
+                _ if one && (read.how == access.how || read.clock == 0) => cell.read = access,
+                _ => self.read(access, known, (block, piece))?,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn write(
+        &mut self,
+        access: Access,
+        known: &[u32],
+        (block, piece): (usize, usize),
+    ) -> Result<(), Access> {
+        let cell = &mut self.cells[block][piece];
+        let read = std::mem::take(&mut cell.read);
+        cell.write = access;
+        if read.who == SEVERAL {
+            self.free.push(read.clock);
+            let row = read.clock as usize * self.warps;
+            let of_all = self.rows[row..row + self.warps].iter();
+            of_all.copied().find(|read| !after(known, *read)).map_or(Ok(()), Err)
+        } else if after(known, read) {
+            Ok(())
+        } else {
+            Err(read)
+        }
+    }
+
+    #[inline(never)]
+    fn read(
+        &mut self,
+        access: Access,
+        known: &[u32],
+        (block, piece): (usize, usize),
+    ) -> Result<(), Access> {
+        let cell = &mut self.cells[block][piece];
+        let old = cell.read;
+        if old.how != access.how {
+            // Plain reads after atomics, or atomics after plain reads: these are ordered, or they race.
+            let write = cell.write;
+            self.write(access, known, (block, piece))?;
+            self.cells[block][piece] = Cell { write, read: access };
+            return Ok(());
+        }
+        let row = if old.who == SEVERAL {
+            old.clock
+        } else {
+            let row = self.free.pop().unwrap_or((self.rows.len() / self.warps) as u32);
+            let start = row as usize * self.warps;
+            self.rows.resize(self.rows.len().max(start + self.warps), Access::default());
+            self.rows[start..start + self.warps].fill(Access::default());
+            self.rows[start + usize::from(old.who)] = old;
+            cell.read = Access { clock: row, who: SEVERAL, ..old };
+            row
+        };
+        self.rows[row as usize * self.warps + usize::from(access.who)] = access;
+        Ok(())
+    }
+}
