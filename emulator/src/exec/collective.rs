@@ -43,6 +43,7 @@ impl<'a> Group<'a> {
                 if $members & !mask != 0 {
                     return Ok(Next::Wait(Wait::Lanes));
                 }
+                self.race.tick(by);
             };
         }
         match op {

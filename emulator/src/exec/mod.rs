@@ -5,6 +5,7 @@
 //! may be: copies of `cp.async` and products of `wgmma` when they are waited for; bulk copies and remote
 //! stores when nothing else can run. So a wait that is missing gives wrong results, not right ones by
 //! luck.
+//! Accesses to shared memory that no barrier orders are faults (`race`).
 
 mod access;
 mod alu;

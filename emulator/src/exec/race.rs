@@ -1,10 +1,14 @@
-//! Data races on shared memory: two accesses of different warps, one of them a write, that nothing orders.
+//! Data races on shared memory: two accesses, one of them a write, that nothing orders.
 //!
 //! Every warp has a clock, and knows how much of the others' time is before its own: what it learned at barriers. An
 //! access that comes after one of a time that it does not know of races with it. Lanes of one warp are taken as
-//! ordered by the instructions' order. What the hardware does late has the knowledge of when it was asked for, and is
-//! known to who waited for it: a copy of `cp.async` to its own warp, others (and those that `cp.async.mbarrier.arrive`
-//! tracks) to who has waited for the barrier that counts them.
+//! ordered, but a lane reads what another one wrote only after an instruction that the warp executes together.
+//!
+//! What the hardware does late has the knowledge of when it was asked for, and is known to who waited for it: a copy
+//! of `cp.async` to its own warp, others (and those that `cp.async.mbarrier.arrive` tracks) to who has waited for the
+//! barrier that counts them. `wgmma` reads from when it is asked for until it is waited for.
+//!
+//! Not looked for: missing fences between a write and an asynchronous read or copy (`fence.proxy.async`).
 
 mod shadow;
 #[cfg(test)]
@@ -187,19 +191,14 @@ impl<'a> Race<'a> {
         addresses: &[u64; 32],
         bytes: usize,
     ) -> Result<(), Bad> {
-        let mut last = u64::MAX;
         for lane in lanes(mask) {
-            let address = addresses[lane];
-            if address != last || how != How::Read {
-                // Shared or generic, of this block or another one of its cluster.
-                let low = address as u32 as usize;
-                let block = match low >> RANK_SHIFT {
-                    0 => by.warp / self.warps,
-                    rank => by.warp / self.together * self.cluster_size + rank - 1,
-                };
-                self.touch(how, by, lane, block, (low & ((1 << RANK_SHIFT) - 1), bytes))?;
-            }
-            last = address;
+            // Shared or generic, of this block or another one of its cluster.
+            let low = addresses[lane] as u32 as usize;
+            let block = match low >> RANK_SHIFT {
+                0 => by.warp / self.warps,
+                rank => by.warp / self.together * self.cluster_size + rank - 1,
+            };
+            self.touch(how, by, lane, block, (low & ((1 << RANK_SHIFT) - 1), bytes))?;
         }
         Ok(())
     }

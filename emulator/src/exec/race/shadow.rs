@@ -76,6 +76,10 @@ impl Shadow {
             let cell = &mut self.cells[block][piece];
             let (write, read) = (cell.write, cell.read);
             let again = |old: Access| (old.who, old.clock) == (access.who, access.clock);
+            if access.how == How::Read && again(write) && write.lane != access.lane {
+                // Lanes of a warp that have not met since.
+                return Err(write);
+            }
             if access.how == How::Read && read.how == How::Read && again(read) {
                 // Nobody has written it since.
                 continue;

@@ -70,6 +70,15 @@ fn a_read_comes_after_a_barrier() {
 }
 
 #[test]
+fn lanes_meet_before_they_read_of_others() {
+    let (write, read) = ("@%p2 st.shared.b32 [0], 7;", "@%p1 ld.shared.b32 %r6, [0];");
+    races(&format!("{write} {read}"), &["thread 0 of block 0 writes", "thread 1 of block 0 reads"]);
+    clean(&format!("{write} bar.warp.sync -1; {read}"));
+    clean(&format!("{write} shfl.sync.idx.b32 %r7, %r1, 0, 31, -1; {read}"));
+    clean("st.shared.b32 [%r3], %r1; ld.shared.b32 %r6, [%r3];");
+}
+
+#[test]
 fn a_write_comes_after_reads() {
     let again = "st.shared.b32 [%r3], %r3;";
     clean(&format!("{WRITE} bar.sync 0; {READ} bar.sync 0; {again}"));
