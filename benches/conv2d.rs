@@ -1,4 +1,4 @@
-//! [`contract::conv2d`] on a GPU: the convolutions of ResNet-50 and of MobileNets, batches of 1 and 32.
+//! [`contract::conv2d`] on a GPU: the convolutions of ResNet-50 and depthwise ones, batches of 1 and 32.
 
 use std::marker::PhantomData;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use bitnet_gpu::reference::conv2d::{BENCH_SHAPES, DEPTHWISE_SHAPES, TERNARY_SHAP
 use contract::conv2d::weights::Packed;
 use half::bf16;
 
-/// A square convolution of images with channels last, padded by half of the window.
+/// A square convolution of images, padded by half of the window.
 #[derive(Clone, Copy)]
 struct Layer {
     n: usize,
@@ -24,16 +24,18 @@ struct Layer {
     window: usize,
     stride: usize,
     groups: usize,
+    layout: Layout,
 }
 
 impl Layer {
     fn name(&self, what: &str) -> String {
-        let Self { n, c, size, k, window, stride, groups } = self;
-        format!("{what} {n}x{c}x{size} k{k} r{window} s{stride} g{groups}")
+        let Self { n, c, size, k, window, stride, groups, layout } = self;
+        let planes = if *layout == Layout::Nchw { " nchw" } else { "" };
+        format!("{what} {n}x{c}x{size} k{k} r{window} s{stride} g{groups}{planes}")
     }
 
     fn images(&self) -> Images {
-        Images { n: self.n, h: self.size, w: self.size, layout: Layout::Nhwc }
+        Images { n: self.n, h: self.size, w: self.size, layout: self.layout }
     }
 
     fn window(&self) -> Window {
@@ -183,7 +185,11 @@ impl Case for Ternary {
     }
 }
 
-fn layers(shapes: &'static [[usize; 5]], depthwise: bool) -> impl Iterator<Item = Layer> {
+fn layers(
+    shapes: &'static [[usize; 5]],
+    depthwise: bool,
+    layout: Layout,
+) -> impl Iterator<Item = Layer> {
     [32, 1].into_iter().flat_map(move |n| {
         shapes.iter().map(move |&[c, size, k, window, stride]| Layer {
             n,
@@ -193,6 +199,7 @@ fn layers(shapes: &'static [[usize; 5]], depthwise: bool) -> impl Iterator<Item 
             window,
             stride,
             groups: if depthwise { c } else { 1 },
+            layout,
         })
     })
 }
@@ -212,19 +219,23 @@ fn main() -> ExitCode {
         Ok(())
     }
     run("conv2d", |suite| {
-        for (shapes, depthwise) in [(BENCH_SHAPES, false), (DEPTHWISE_SHAPES, true)] {
-            for layer in layers(shapes, depthwise) {
+        for (shapes, depthwise, layout) in [
+            (BENCH_SHAPES, false, Layout::Nhwc),
+            (DEPTHWISE_SHAPES, true, Layout::Nhwc),
+            (DEPTHWISE_SHAPES, true, Layout::Nchw),
+        ] {
+            for layer in layers(shapes, depthwise, layout) {
                 let math = Math::Exact;
                 measure(suite, &Floats::<f32> { layer, math, element: PhantomData }, layer)?;
                 let math = Math::TensorCore;
                 measure(suite, &Floats::<bf16> { layer, math, element: PhantomData }, layer)?;
             }
         }
-        for layer in layers(TERNARY_SHAPES, false) {
+        for layer in layers(TERNARY_SHAPES, false, Layout::Nhwc) {
             measure(suite, &Ternary(layer), layer)?;
         }
         let notes = [
-            "cases are element, N x C x size, output channels, window, stride, groups; channels last",
+            "cases are element, N x C x size, output channels, window, stride, groups; channels last, or nchw",
             "bf16 is Math::TensorCore, on whole numbers, compared by bits; depthwise bf16 is exact",
         ];
         suite.report().notes.extend(notes.map(String::from));

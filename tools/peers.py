@@ -99,11 +99,12 @@ def conv2d(torch, case):
     kind, rest = case.split(" ", 1)
     n, c, size, k, r, stride, groups = numbers(rest)
     dtype = torch.float32 if kind == "f32" else torch.bfloat16
+    form = torch.contiguous_format if case.endswith("nchw") else torch.channels_last
 
     def copy():
-        last = {"device": "cuda", "dtype": dtype}
-        x = torch.randn(n, c, size, size, **last).contiguous(memory_format=torch.channels_last)
-        w = torch.randn(k, c // groups, r, r, **last).contiguous(memory_format=torch.channels_last)
+        of = {"device": "cuda", "dtype": dtype}
+        x = torch.randn(n, c, size, size, **of).contiguous(memory_format=form)
+        w = torch.randn(k, c // groups, r, r, **of).contiguous(memory_format=form)
         return lambda: torch.nn.functional.conv2d(x, w, None, stride, r // 2, 1, groups)
 
     elements = n * c * size * size + k * c // groups * r * r + n * k * (-(-size // stride)) ** 2

@@ -321,7 +321,7 @@ pub const BENCH_SHAPES: &[[usize; 5]] = &[
     [512, 7, 512, 3, 1],
 ];
 
-/// The same for depthwise layers of MobileNets.
+/// The same for depthwise layers of MobileNets, EfficientNets and ConvNeXts.
 pub const DEPTHWISE_SHAPES: &[[usize; 5]] = &[
     [96, 112, 96, 3, 1],
     [96, 112, 96, 3, 2],
@@ -330,6 +330,11 @@ pub const DEPTHWISE_SHAPES: &[[usize; 5]] = &[
     [384, 14, 384, 3, 1],
     [576, 14, 576, 3, 2],
     [960, 7, 960, 3, 1],
+    [240, 28, 240, 5, 1],
+    [672, 14, 672, 5, 2],
+    [96, 56, 96, 7, 1],
+    [384, 14, 384, 7, 1],
+    [768, 7, 768, 7, 1],
 ];
 
 /// The same for ternary weights.

@@ -4,10 +4,12 @@ use contract::conv2d::{
     Activation, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dJoinF32,
     Conv2dJoinHalf, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16,
-    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dPointsBf16,
-    Conv2dPointsF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32,
-    Conv2dTapsHalf, Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
-    Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryMma, Conv2dTernaryPoints, Layout,
+    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dPlanes3Bf16,
+    Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16, Conv2dPlanes5F32,
+    Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dPointsBf16, Conv2dPointsF16,
+    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
+    Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryLines,
+    Conv2dTernaryLinesPair, Conv2dTernaryMma, Conv2dTernaryPoints, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -194,6 +196,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     let (nhwc, nchw) = (Layout::Nhwc, Layout::Nchw);
     let odd = Window { dilation: [2, 1], padding: Padding::both(2, 0), ..Window::new(1, 0) };
     let (plain, same, half) = (Window::new(1, 0), Window::new(1, 1), Window::new(2, 1));
+    let (two, two_half, three) = (Window::new(1, 2), Window::new(2, 2), Window::new(1, 3));
     // Enough tiles to fill any device, or few; sums of one chunk, or of several to share.
     [
         (Conv2dF32::SPEC, f32, Exact, nhwc, [2, 160, 150], [9, 4, 1, 1], 1, plain),
@@ -202,11 +205,20 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dHalf::SPEC, f16, Exact, nhwc, [1, 9, 9], [65, 8, 3, 3], 1, odd),
         (Conv2dHalf::SPEC, bf16, Exact, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dJoinHalf::SPEC, bf16, Exact, nhwc, [1, 5, 6], [7, 116, 3, 3], 1, same),
-        (Conv2dTapsF32::SPEC, f32, Exact, nchw, [1, 9, 8], [35, 1, 3, 3], 35, same),
+        (Conv2dTapsF32::SPEC, f32, Exact, nchw, [1, 9, 8], [35, 1, 3, 4], 35, same),
         (Conv2dTapsHalf::SPEC, bf16, Exact, nhwc, [1, 9, 8], [6, 1, 3, 3], 3, same),
         (Conv2dTaps3F32::SPEC, f32, Exact, nhwc, [2, 9, 7], [20, 1, 3, 3], 20, same),
         (Conv2dTaps3F16::SPEC, f16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, half),
         (Conv2dTaps3Bf16::SPEC, bf16, Exact, nhwc, [1, 8, 7], [8, 1, 3, 3], 8, same),
+        (Conv2dPlanes3F32::SPEC, f32, Exact, nchw, [2, 9, 8], [10, 1, 3, 3], 10, same),
+        (Conv2dPlanes3F16::SPEC, f16, Exact, nchw, [1, 9, 7], [12, 1, 3, 3], 6, half),
+        (Conv2dPlanes3Bf16::SPEC, bf16, Exact, nchw, [2, 9, 16], [3, 1, 3, 3], 3, half),
+        (Conv2dPlanes5F32::SPEC, f32, Exact, nchw, [1, 9, 7], [5, 1, 5, 5], 5, same),
+        (Conv2dPlanes5F16::SPEC, f16, Exact, nchw, [2, 40, 8], [5, 1, 5, 5], 5, two),
+        (Conv2dPlanes5Bf16::SPEC, bf16, Exact, nchw, [1, 9, 16], [6, 1, 5, 5], 3, two_half),
+        (Conv2dPlanes7F32::SPEC, f32, Exact, nchw, [1, 60, 12], [3, 1, 7, 7], 3, three),
+        (Conv2dPlanes7F16::SPEC, f16, Exact, nchw, [2, 7, 7], [4, 1, 7, 7], 4, three),
+        (Conv2dPlanes7Bf16::SPEC, bf16, Exact, nchw, [1, 9, 9], [4, 1, 7, 7], 4, two_half),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dHopperBf16::SPEC, bf16, TensorCore, nhwc, [2, 13, 14], [136, 72, 3, 3], 1, same),

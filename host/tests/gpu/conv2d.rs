@@ -19,6 +19,7 @@ on_lane! {
     whole_numbers_are_exact_on_tensor_cores
     lines_of_channels_in_eights
     depthwise_channels_in_fours
+    depthwise_planes
     tensor_cores_stay_within_their_bound
     whole_numbers
     no_images
@@ -85,9 +86,13 @@ fn special_values<B: Backend>(b: &B) {
         &[3e38, -3e38, 65504.0, -65504.0],
     ] {
         for element in ELEMENTS {
-            for (oihw, groups) in
-                [([5, 3, 3, 3], 1), ([8, 4, 3, 3], 1), ([8, 1, 3, 3], 8), ([3, 1, 3, 3], 3)]
-            {
+            for (oihw, groups) in [
+                ([5, 3, 3, 3], 1),
+                ([8, 4, 3, 3], 1),
+                ([8, 1, 3, 3], 8),
+                ([3, 1, 3, 3], 3),
+                ([4, 1, 7, 7], 4),
+            ] {
                 for layout in [Layout::Nhwc, Layout::Nchw] {
                     let mut case = sprinkled(element, oihw, groups, layout, values);
                     let round =
@@ -110,8 +115,15 @@ fn special_values<B: Backend>(b: &B) {
 
 /// A tap in the padding is a term: `0 * inf` is NaN there, as on an image padded beforehand.
 fn weights_that_are_not_finite_meet_the_padding<B: Backend>(b: &B) {
-    let images = Images { n: 1, h: 3, w: 3, layout: Layout::Nhwc };
-    for (oihw, groups) in [([2, 4, 3, 3], 1), ([4, 1, 3, 3], 4), ([3, 1, 3, 3], 3)] {
+    let (nhwc, nchw) = (Layout::Nhwc, Layout::Nchw);
+    for (layout, w, oihw, groups) in [
+        (nhwc, 3, [2, 4, 3, 3], 1),
+        (nhwc, 3, [4, 1, 3, 3], 4),
+        (nhwc, 3, [3, 1, 3, 3], 3),
+        (nchw, 3, [3, 1, 3, 3], 3),
+        (nchw, 4, [3, 1, 3, 3], 3),
+    ] {
+        let images = Images { n: 1, h: 3, w, layout };
         let mut case = Case::new(RowType::F32, images, oihw, groups, Window::new(1, 1), PLAIN, 3);
         // Tap (0, 0) of channel 0: outside for the first row and column.
         case.w[0] = f32::INFINITY;
@@ -119,7 +131,8 @@ fn weights_that_are_not_finite_meet_the_padding<B: Backend>(b: &B) {
         let inputs = Inputs::exact(&case);
         let expected = inputs.expected();
         let nan = |place: usize| f32::from_bits(expected[0].bits[place]).is_nan();
-        assert!(nan(0) && !nan(4 * oihw[0]), "the oracle says so itself");
+        let middle = if layout == nhwc { 4 * oihw[0] } else { w + 1 };
+        assert!(nan(0) && !nan(middle), "the oracle says so itself");
         check(b, &inputs, &expected, "padding");
     }
 }
@@ -286,6 +299,10 @@ fn depthwise_channels_in_fours<B: Backend>(b: &B) {
         ([3, 3], [2, 1], [1, 1]),
         ([5, 5], [1, 1], [1, 2]),
         ([210, 5], [1, 1], [1, 1]),
+        ([7, 7], [1, 1], [1, 1]),
+        ([7, 7], [2, 2], [1, 1]),
+        ([3, 7], [1, 2], [2, 1]),
+        ([5, 3], [2, 2], [1, 1]),
     ]
     .into_iter()
     .enumerate()
@@ -311,6 +328,98 @@ fn depthwise_channels_in_fours<B: Backend>(b: &B) {
                 check_case(b, &Case::new(element, images, oihw, channels, window_of, extras, seed));
             }
         }
+    }
+}
+
+/// Square windows on images in planes: rows that start at multiples of four and others, padding of half a window
+/// and not, one column, one row, planes smaller than the window, pieces of a plane, channel multipliers; and what
+/// the kernels for planes leave to the general one.
+fn depthwise_planes<B: Backend>(b: &B) {
+    let both = Padding::both;
+    let sides = |top, bottom, left, right| Padding::Sides { top, bottom, left, right };
+    let zeros = PadMode::Zeros;
+    let check =
+        |element, [n, h, w]: [usize; 3], [k, groups]: [usize; 2], side, window, extras, seed| {
+            let images = Images { n, h, w, layout: Layout::Nchw };
+            check_case(
+                b,
+                &Case::new(element, images, [k, 1, side, side], groups, window, extras, seed),
+            );
+        };
+    for (i, (size, channels, padding)) in [
+        ([2, 9, 8], [5, 5], None),
+        ([1, 7, 7], [6, 3], None),
+        ([3, 5, 12], [4, 4], None),
+        ([1, 14, 14], [7, 7], None),
+        ([1, 61, 16], [2, 2], None),
+        ([2, 1, 9], [3, 3], None),
+        ([2, 9, 1], [3, 1], None),
+        ([1, 2, 4], [9, 9], None),
+        ([1, 9, 11], [2, 2], Some(both(0, 0))),
+        ([1, 8, 12], [3, 3], Some(sides(0, 7, 1, 5))),
+        ([1, 8, 8], [3, 3], Some(sides(9, 1, 9, 0))),
+        ([1, 8, 8], [3, 3], Some(sides(1, 1, 1, 5))),
+        ([2, 10, 12], [3, 3], Some(Padding::Same)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            for side in [3, 5, 7] {
+                for stride in [1, 2] {
+                    let [_, h, w] = size;
+                    let mut padding = padding.unwrap_or(both(side / 2, side / 2));
+                    if padding == both(0, 0) && side > h.min(w) {
+                        padding = Padding::Same;
+                    }
+                    if let Padding::Sides { top, bottom, left, right } = padding
+                        && (h + top + bottom < side || w + left + right < side)
+                    {
+                        continue;
+                    }
+                    let window = Window { padding, ..Window::new(stride, 0) };
+                    let extras = Extras {
+                        bias: (i + j) % 2 == 0,
+                        residual: (i + side / 2) % 2 == 0,
+                        activation: Activation::ALL[(i + j + stride) % 4],
+                    };
+                    check(element, size, channels, side, window, extras, (10 * i + j) as u64);
+                }
+            }
+        }
+    }
+    let plain = Window { padding: both(2, 2), ..Window::default() };
+    for window in [
+        Window { dilation: [2, 1], ..plain },
+        Window { dilation: [1, 2], ..plain },
+        Window { stride: [2, 1], ..plain },
+        Window { stride: [1, 2], ..plain },
+        Window { stride: [3, 3], ..plain },
+        Window { mode: PadMode::Reflect, ..plain },
+        Window { mode: PadMode::Replicate, ..plain },
+    ] {
+        let extras = Extras { bias: true, ..PLAIN };
+        check(RowType::F32, [2, 9, 8], [4, 4], 3, window, extras, 1);
+        check(RowType::Bf16, [1, 7, 9], [4, 2], 3, window, extras, 2);
+    }
+    for i in 0..generated("conv2d in planes") {
+        let mut seeded = Seeded::new(15_000 + i as u64);
+        let seeded = &mut seeded;
+        let (side, stride) = ([3, 5, 7][seeded.below(3)], 1 + seeded.below(2));
+        let four = 4 * seeded.below(2);
+        let size =
+            [1 + seeded.below(2), 1 + seeded.below(40), (1 + seeded.below(12)) * four.max(1)];
+        let mut pad = || if four > 0 { side / 2 } else { side / 2 + seeded.below(3) };
+        let padding = sides(pad(), pad(), pad(), pad());
+        let window = Window { padding, mode: zeros, ..Window::new(stride, 0) };
+        let groups = 1 + seeded.below(5);
+        let extras = Extras {
+            bias: seeded.below(2) == 0,
+            residual: seeded.below(2) == 0,
+            activation: Activation::ALL[seeded.below(4)],
+        };
+        let channels = [groups * (1 + seeded.below(2)), groups];
+        check(ELEMENTS[seeded.below(3)], size, channels, side, window, extras, i as u64);
     }
 }
 

@@ -26,6 +26,7 @@ mod lines_finish;
 mod lines_tables;
 #[cfg(level_sm_80)]
 pub mod mma;
+pub mod planes;
 pub mod taps;
 pub mod taps3;
 mod taps3_queue;

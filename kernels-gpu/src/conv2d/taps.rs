@@ -1,10 +1,10 @@
 //! The depthwise kernels for any window: one input channel for each output channel, an output at a
-//! time. The lanes of a warp are neighbours in memory. Where channels are side by side and windows
-//! five wide, a thread takes four channels of four outputs, which share the columns that it reads.
+//! time. The lanes of a warp are neighbours in memory. Where channels are side by side and windows 3, 5
+//! or 7 wide, a thread takes four channels of four outputs, which share the columns that it reads.
 
 use contract::conv2d::{
     ABSENT, Activation, Args, CHUNK, Conv2dTapsF32, Conv2dTapsHalf, TAPS_FOUR, TAPS_SIDE,
-    TAPS_THREADS, TAPS_WIDE, finish, finish_cheap,
+    TAPS_THREADS, finish, finish_cheap,
 };
 use contract::launch::Kernel;
 use contract::num::{RowType, fma};
@@ -72,16 +72,14 @@ unsafe fn any<T: Value>(args: &Args) {
     }
 }
 
-/// Columns of a window of [`fours`].
-const S: usize = TAPS_WIDE as usize;
-
-/// Four channels of [`TAPS_FOUR`] outputs of a row a thread, in steps of `STEP`, which read `COLUMNS` columns.
+/// Four channels of [`TAPS_FOUR`] outputs of a row a thread, windows `S` wide in steps of `STEP`, which read
+/// `COLUMNS` columns.
 ///
 /// # Safety
 ///
 /// As for [`any`]; `taps_fours` holds.
 #[inline(always)]
-unsafe fn fours<T: Value, const STEP: usize, const COLUMNS: usize>(args: &Args) {
+unsafe fn fours<T: Value, const S: usize, const STEP: usize, const COLUMNS: usize>(args: &Args) {
     const { assert!(COLUMNS == (TAPS_FOUR as usize - 1) * STEP + S) };
     let g = &args.geometry;
     let quads = g.groups / 4;
@@ -188,10 +186,14 @@ unsafe fn fitting<T: Value>(args: &Args) -> bool {
     dependency_wait();
     // SAFETY: the caller's promise.
     unsafe {
-        match (args.pixel_tiles > 0, args.geometry.stride[1]) {
-            (true, 1) => fours::<T, 1, { 3 + S }>(args),
-            (true, _) => fours::<T, 2, { 6 + S }>(args),
-            _ => return false,
+        match (args.pixel_tiles, args.geometry.s, args.geometry.stride[1]) {
+            (0, _, _) => return false,
+            (_, 3, 1) => fours::<T, 3, 1, 6>(args),
+            (_, 3, _) => fours::<T, 3, 2, 9>(args),
+            (_, 5, 1) => fours::<T, 5, 1, 8>(args),
+            (_, 5, _) => fours::<T, 5, 2, 11>(args),
+            (_, _, 1) => fours::<T, 7, 1, 10>(args),
+            (_, _, _) => fours::<T, 7, 2, 13>(args),
         }
     }
     true

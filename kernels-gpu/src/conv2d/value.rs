@@ -11,13 +11,30 @@ use crate::arch::shared::Shared;
 
 /// An element that is widened to `f32` exactly and rounded from it once. `kind` is its type.
 pub(super) trait Value: Copy {
+    /// One element as it lies in memory.
+    type Raw: Copy;
+
     /// One element, +0 when `enabled` does not hold.
     ///
     /// # Safety
     ///
     /// When `enabled`: `p` is a global address of a readable element that no other thread writes
     /// meanwhile.
-    unsafe fn load(kind: RowType, enabled: bool, p: *const Self) -> f32;
+    unsafe fn load_raw(enabled: bool, p: *const Self) -> Self::Raw;
+
+    /// Its value.
+    fn widen_raw(kind: RowType, raw: Self::Raw) -> f32;
+
+    /// [`Value::load_raw`] and [`Value::widen_raw`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Value::load_raw`].
+    #[inline(always)]
+    unsafe fn load(kind: RowType, enabled: bool, p: *const Self) -> f32 {
+        // SAFETY: the caller's promise.
+        Self::widen_raw(kind, unsafe { Self::load_raw(enabled, p) })
+    }
 
     /// Four elements as they lie in memory: few registers while a load is under way.
     type Four: Copy;
@@ -67,10 +84,17 @@ pub(super) trait Value: Copy {
 }
 
 impl Value for f32 {
+    type Raw = f32;
+
     #[inline(always)]
-    unsafe fn load(_: RowType, enabled: bool, p: *const Self) -> f32 {
+    unsafe fn load_raw(enabled: bool, p: *const Self) -> f32 {
         // SAFETY: the caller's promise.
         unsafe { ld_if(enabled, p) }
+    }
+
+    #[inline(always)]
+    fn widen_raw(_: RowType, raw: f32) -> f32 {
+        raw
     }
 
     type Four = [f32; 4];
@@ -130,10 +154,17 @@ fn round(kind: RowType, value: f32) -> u16 {
 }
 
 impl Value for Half {
+    type Raw = u16;
+
     #[inline(always)]
-    unsafe fn load(kind: RowType, enabled: bool, p: *const Self) -> f32 {
+    unsafe fn load_raw(enabled: bool, p: *const Self) -> u16 {
         // SAFETY: the caller's promise.
-        widen(kind, unsafe { ld_u16_if(enabled, p.cast()) })
+        unsafe { ld_u16_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen_raw(kind: RowType, raw: u16) -> f32 {
+        widen(kind, raw)
     }
 
     type Four = [u32; 2];
@@ -203,10 +234,17 @@ impl<const F16: bool> One<F16> {
 }
 
 impl<const F16: bool> Value for One<F16> {
+    type Raw = u16;
+
     #[inline(always)]
-    unsafe fn load(_: RowType, enabled: bool, p: *const Self) -> f32 {
+    unsafe fn load_raw(enabled: bool, p: *const Self) -> u16 {
         // SAFETY: the caller's promise.
-        Self::widen(unsafe { ld_u16_if(enabled, p.cast()) })
+        unsafe { ld_u16_if(enabled, p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen_raw(_: RowType, raw: u16) -> f32 {
+        Self::widen(raw)
     }
 
     type Four = [u32; 2];

@@ -7,9 +7,11 @@
 use contract::conv2d::{
     Args, CHUNK, Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dHopperBf16, Conv2dHopperF16,
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
-    Conv2dMmaF16, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Geometry, JOIN_THREADS, MMA_STEP, TAPS_FOUR, TAPS_SIDE, Tile, taps_fours, taps3_blocks,
-    taps3_rows,
+    Conv2dMmaF16, Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16,
+    Conv2dPlanes5F16, Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32,
+    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf, Geometry,
+    JOIN_THREADS, MMA_STEP, PLANES_THREADS, TAPS_FOUR, TAPS_SIDE, Tile, planes, taps_fours,
+    taps3_blocks, taps3_rows,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -181,6 +183,20 @@ unsafe fn depthwise(
         };
     }
     let f32 = args.element == RowType::F32;
+    if let Some(planes) = planes(&args) {
+        let grid = [planes.threads.div_ceil(PLANES_THREADS), 1, 1];
+        match (args.geometry.s, args.element) {
+            (3, RowType::F32) => run!(Conv2dPlanes3F32, grid, planes),
+            (3, RowType::F16) => run!(Conv2dPlanes3F16, grid, planes),
+            (3, RowType::Bf16) => run!(Conv2dPlanes3Bf16, grid, planes),
+            (5, RowType::F32) => run!(Conv2dPlanes5F32, grid, planes),
+            (5, RowType::F16) => run!(Conv2dPlanes5F16, grid, planes),
+            (5, RowType::Bf16) => run!(Conv2dPlanes5Bf16, grid, planes),
+            (_, RowType::F32) => run!(Conv2dPlanes7F32, grid, planes),
+            (_, RowType::F16) => run!(Conv2dPlanes7F16, grid, planes),
+            (_, RowType::Bf16) => run!(Conv2dPlanes7Bf16, grid, planes),
+        }
+    }
     if let Some(blocks) = taps3_blocks(&args) {
         let args = Args { pixel_tiles: taps3_rows(&args), ..args };
         match args.element {

@@ -147,15 +147,13 @@ pub const fn taps3_blocks(args: &Args) -> Option<u32> {
 /// Output pixels of a row that one thread of the general depthwise kernels computes, for four channels, where
 /// [`taps_fours`] says so.
 pub const TAPS_FOUR: u32 = 4;
-/// Width of the windows that it does so for.
-pub const TAPS_WIDE: u32 = 5;
-
 /// Blocks of a general depthwise kernel whose threads take four channels of [`TAPS_FOUR`] outputs each, for
-/// `pixel_tiles` of that many in a row: windows five wide, steps of 1 and 2 along a row, channels that are groups
-/// of four side by side, one output channel each. `None`: a thread takes an output at a time.
+/// `pixel_tiles` of that many in a row: windows 3, 5 or 7 wide, steps of 1 and 2 along a row, channels that are
+/// groups of four side by side, one output channel each. `None`: a thread takes an output at a time.
 pub const fn taps_fours(args: &Args) -> Option<u32> {
     let g = &args.geometry;
-    let form = g.s == TAPS_WIDE && (g.stride[1] == 1 || g.stride[1] == 2);
+    let odd = g.s == 3 || g.s == 5 || g.s == 7;
+    let form = odd && (g.stride[1] == 1 || g.stride[1] == 2);
     if !form || g.dilation[1] != 1 || g.terms > 1024 || args.vectors == 0 || g.k != 1 {
         return None;
     }
@@ -217,7 +215,7 @@ const fn taps3_smem(bytes: u32) -> u32 {
 
 taps! {
     /// Depthwise, `f32`, any window.
-    Conv2dTapsF32 "conv2d_taps_f32" 0, 2;
+    Conv2dTapsF32 "conv2d_taps_f32" 0, 4;
     /// Depthwise, `f16` and `bf16`, any window.
     Conv2dTapsHalf "conv2d_taps_half" 0, 2;
     /// Depthwise, `f32`, 3 by 3.

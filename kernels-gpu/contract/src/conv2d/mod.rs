@@ -32,6 +32,7 @@ pub mod kernels;
 pub mod bulk_lines;
 pub mod lines;
 mod number;
+pub mod planes;
 pub mod weights;
 
 pub use int8::{
@@ -44,4 +45,9 @@ pub use bulk_lines::{
     Conv2dLinesSplitF16, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
 };
 pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
+pub use planes::{
+    Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16,
+    Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, PLANES_FOUR,
+    PLANES_THREADS, PlanesArgs, planes,
+};
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};

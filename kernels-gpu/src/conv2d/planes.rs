@@ -1,0 +1,380 @@
+//! The depthwise kernels for images in planes: square windows, steps of 1 or 2, zero padding. A thread walks
+//! down some rows of outputs, `V` neighbours of each: it reads a row of the input once and gives it to the rows
+//! of outputs that it meets, while the next rows are on their way. Each output takes its taps in the contract's
+//! order.
+
+use contract::conv2d::{
+    Activation, Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16,
+    Conv2dPlanes5F16, Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32,
+    PLANES_FOUR, PLANES_THREADS, PlanesArgs,
+};
+use contract::launch::Kernel;
+use contract::num::{RowType, fma};
+
+use super::epilogue::bias;
+use super::value::{One, Value};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::hint::{opaque, opaque_here, rolled};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+
+/// Outputs of a thread side by side.
+const FOUR: usize = PLANES_FOUR as usize;
+
+/// What a thread reads of a row, as it lies in memory: `ONES` single elements, `LEFT` of them in front of the
+/// fours and the others behind.
+#[derive(Clone, Copy)]
+struct Line<T: Value, const LEFT: usize, const ONES: usize, const FOURS: usize> {
+    ones: [T::Raw; ONES],
+    fours: [T::Four; FOURS],
+}
+
+impl<T: Value, const LEFT: usize, const ONES: usize, const FOURS: usize>
+    Line<T, LEFT, ONES, FOURS>
+{
+    /// The columns from `first` on of a row that is `width` wide and has `first` at `row`; +0 outside.
+    ///
+    /// # Safety
+    ///
+    /// The row is readable, and its fours aligned: each is inside of it or outside.
+    #[inline(always)]
+    unsafe fn load(row: *const T, first: i32, width: u32) -> Self {
+        let inside = |j: usize| ((first + j as i32) as u32) < width;
+        // SAFETY: inside of the row, or not read.
+        let ones = core::array::from_fn(|j| unsafe {
+            let j = if j < LEFT { j } else { j + 4 * FOURS };
+            T::load_raw(inside(j), row.wrapping_add(j))
+        });
+        // SAFETY: as above.
+        let fours = core::array::from_fn(|j| unsafe {
+            T::load_four(inside(LEFT + 4 * j), row.wrapping_add(LEFT + 4 * j))
+        });
+        Self { ones, fours }
+    }
+
+    /// The values.
+    #[inline(always)]
+    fn widen<const COLUMNS: usize>(&self, kind: RowType) -> [f32; COLUMNS] {
+        const { assert!(COLUMNS == ONES + 4 * FOURS && LEFT <= ONES) };
+        let mut values = [0.0; COLUMNS];
+        let mut j = 0;
+        while j < ONES {
+            let to = if j < LEFT { j } else { j + 4 * FOURS };
+            values[to] = T::widen_raw(kind, self.ones[j]);
+            j += 1;
+        }
+        let mut j = 0;
+        while j < FOURS {
+            let four = T::widen_four(kind, self.fours[j]);
+            let mut c = 0;
+            while c < 4 {
+                values[LEFT + 4 * j + c] = four[c];
+                c += 1;
+            }
+            j += 1;
+        }
+        values
+    }
+}
+
+/// Asks for the lines of a thread, in order.
+struct Input<T> {
+    /// The first column that is read, of the row that comes next.
+    row: *const T,
+    first: i32,
+    /// That row, the one behind the last that is needed and there, and the width of all.
+    h: i32,
+    end: u32,
+    width: u32,
+}
+
+impl<T: Value> Input<T> {
+    /// The next line; zeros where there is none.
+    ///
+    /// # Safety
+    ///
+    /// The plane is readable; as for [`Line::load`].
+    #[inline(always)]
+    unsafe fn ask<const LEFT: usize, const ONES: usize, const FOURS: usize>(
+        &mut self,
+    ) -> Line<T, LEFT, ONES, FOURS> {
+        let width = if (self.h as u32) < self.end { self.width } else { 0 };
+        // SAFETY: the caller's promise.
+        let line = unsafe { Line::load(self.row, self.first, width) };
+        self.row = self.row.wrapping_add(self.width as usize);
+        self.h += 1;
+        line
+    }
+}
+
+/// What follows a sum.
+struct Output<'a> {
+    args: &'a PlanesArgs,
+    bias: f32,
+    /// What is below becomes 0.
+    low: f32,
+}
+
+impl Output<'_> {
+    /// Writes `V` neighbours of a row, from element `at` of `y` on.
+    ///
+    /// # Safety
+    ///
+    /// They belong to this thread, four of them aligned; `y` and `residual` cover the contract's table.
+    #[inline(always)]
+    unsafe fn write<T: Value, const V: usize>(&self, at: usize, sums: [f32; V]) {
+        let args = &self.args.conv;
+        let mut out = sums.map(|sum| sum + self.bias);
+        // Opaque, here and below, because LLVM would copy all of the loop for every kind of epilogue.
+        if opaque_here(u32::from(!args.residual.is_null())) != 0 {
+            let residual = args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at);
+            // SAFETY: as large as y.
+            let residual: [f32; V] = unsafe { load(args.element, residual) };
+            out = core::array::from_fn(|i| out[i] + residual[i]);
+        }
+        out = out.map(|value| if value < self.low { 0.0 } else { value });
+        match Activation::from_u32(opaque_here(args.activation as u32)) {
+            Activation::None | Activation::Relu => (),
+            Activation::Relu2 => out = out.map(|value| Activation::Relu2.apply_cheap(value)),
+            Activation::Silu => {
+                // What comes next in front: one copy of the body.
+                let (count, mut i) = (opaque_here(V as u32), 0);
+                while i < count {
+                    rolled();
+                    let value = Activation::Silu.apply(out[0]);
+                    let mut j = 1;
+                    while j < V {
+                        out[j - 1] = out[j];
+                        j += 1;
+                    }
+                    out[V - 1] = value;
+                    i += 1;
+                }
+            }
+        }
+        // SAFETY: outputs of this thread.
+        unsafe { store(args.element, args.y.as_ptr().cast::<T>().wrapping_add(at), out) };
+    }
+}
+
+/// `V` neighbours.
+///
+/// # Safety
+///
+/// As for [`Value::load`] or [`Value::load4`].
+#[inline(always)]
+unsafe fn load<T: Value, const V: usize>(kind: RowType, p: *const T) -> [f32; V] {
+    const { assert!(V == 1 || V == FOUR) };
+    let mut values = [0.0; V];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V == 1 {
+            values[0] = T::load(kind, true, p);
+        } else {
+            values.copy_from_slice(&T::load4(kind, true, p));
+        }
+    }
+    values
+}
+
+/// Writes `V` neighbours.
+///
+/// # Safety
+///
+/// As for [`Value::store`] or [`Value::store4`].
+#[inline(always)]
+unsafe fn store<T: Value, const V: usize>(kind: RowType, p: *mut T, values: [f32; V]) {
+    const { assert!(V == 1 || V == FOUR) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V == 1 {
+            T::store(kind, p, values[0]);
+        } else {
+            T::store4(kind, p, core::array::from_fn(|i| values[i]));
+        }
+    }
+}
+
+/// Windows of `S` by `S`, `V` neighbouring outputs. `AGES`: rows of outputs that meet one row of the input;
+/// `COLUMNS`: what `V` outputs read of it, in the form of [`Line`]; `AHEAD`: lines under way, each in registers
+/// of its own, because a line that is moved would be waited for.
+///
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` with the arguments of `contract::conv2d::planes` for this window, step
+/// and number of outputs; their pointers cover the contract's table.
+#[inline(always)]
+unsafe fn planes<
+    T: Value,
+    const S: usize,
+    const STEP: usize,
+    const V: usize,
+    const AGES: usize,
+    const LEFT: usize,
+    const ONES: usize,
+    const FOURS: usize,
+    const COLUMNS: usize,
+    const AHEAD: usize,
+>(
+    args: &PlanesArgs,
+) {
+    const { assert!(COLUMNS == (V - 1) * STEP + S && AGES == S.div_ceil(STEP)) };
+    const { assert!(AHEAD % STEP == 0) };
+    let conv = &args.conv;
+    let (g, kind) = (&conv.geometry, conv.element);
+    let at = block_idx_x() * PLANES_THREADS + thread_idx_x();
+    let (rest, column) = args.by_across.div_rem(at);
+    let (plane, piece) = args.by_down.div_rem(rest);
+    let (_, channel) = args.by_channels.div_rem(plane);
+    let (source, _) = args.by_multiplier.div_rem(plane);
+    let (p0, q0) = (piece * args.rows, column * V as u32);
+    launch_dependents();
+    dependency_wait();
+    if at >= args.threads {
+        return;
+    }
+    let rows = args.rows.min(g.out[0] - p0);
+    let x = conv.x.as_ptr().cast::<T>().cast_const();
+    let x = x.wrapping_add((u64::from(source) * u64::from(g.x_step[2])) as usize);
+    let (height, width) = (g.edges[0].len, g.edges[1].len as u32);
+    let h = p0 as i32 * STEP as i32 - g.pad[0];
+    let first = q0 as i32 * STEP as i32 - g.pad[1];
+    let row = x.wrapping_offset(h as isize * width as usize as isize + first as isize);
+    let end = (h + ((rows - 1) * STEP as u32) as i32 + S as i32).clamp(0, height);
+    let mut input = Input { row, first, h, end: end as u32, width };
+    // SAFETY: the plane; of fours, rows and columns start at multiples of four.
+    let mut lines: [Line<T, LEFT, ONES, FOURS>; AHEAD] =
+        core::array::from_fn(|_| unsafe { input.ask() });
+    let w = conv.w.as_ptr().cast::<T>().cast_const().wrapping_add(channel as usize);
+    // SAFETY: w[tap, channel].
+    let taps: [[f32; S]; S] = core::array::from_fn(|r| {
+        core::array::from_fn(|s| unsafe {
+            T::load(kind, true, w.wrapping_add((r * S + s) * conv.columns as usize))
+        })
+    });
+    let relu = matches!(conv.activation, Activation::Relu);
+    let low = if relu { 0.0 } else { f32::NEG_INFINITY };
+    // SAFETY: an output channel.
+    let output = Output { args, bias: unsafe { bias(conv, channel) }, low };
+    let mut to = (u64::from(plane) * u64::from(g.y_step[1])) as usize;
+    to += (p0 * g.out[1] + q0) as usize;
+    // The sums of the row of outputs that starts, and of those that started that many turns before.
+    let mut ages = [[0.0f32; V]; AGES];
+    let mut t = opaque(0);
+    loop {
+        let mut turn = 0;
+        while turn < AHEAD {
+            let mut j = 0;
+            while j < STEP {
+                let line: [f32; COLUMNS] = lines[turn + j].widen(kind);
+                let mut age = 0;
+                while age < AGES {
+                    let r = age * STEP + j;
+                    // For large windows it pays to leave out rows of outputs that are another thread's.
+                    if r < S && (S == 3 || t.wrapping_sub(age as u32) < rows) {
+                        let mut s = 0;
+                        while s < S {
+                            let mut v = 0;
+                            while v < V {
+                                ages[age][v] = fma(line[v * STEP + s], taps[r][s], ages[age][v]);
+                                v += 1;
+                            }
+                            s += 1;
+                        }
+                    }
+                    age += 1;
+                }
+                j += 1;
+            }
+            if t >= AGES as u32 - 1 {
+                // SAFETY: a row of outputs that is there and this thread's.
+                unsafe { output.write::<T, V>(to, ages[AGES - 1]) };
+                to += g.out[1] as usize;
+            }
+            // Behind the stores, which no load passes: so a line comes to the registers of the one that is used up.
+            let mut j = 0;
+            while j < STEP {
+                // SAFETY: as above.
+                lines[turn + j] = unsafe { input.ask() };
+                j += 1;
+            }
+            let mut age = AGES - 1;
+            while age > 0 {
+                ages[age] = ages[age - 1];
+                age -= 1;
+            }
+            ages[0] = [0.0; V];
+            t += 1;
+            if t == rows + AGES as u32 - 1 {
+                return;
+            }
+            turn += STEP;
+        }
+    }
+}
+
+/// The form for the step and the number of outputs, each with the lines that it has under way.
+macro_rules! forms {
+    ($args:expr, $ty:ty, $s:literal, $ahead:expr) => {
+        match ($args.conv.geometry.stride[0], $args.outputs) {
+            (1, 1) => planes::<$ty, $s, 1, 1, $s, $s, $s, 0, $s, { $ahead[0] }>($args),
+            (1, _) => {
+                const HALF: usize = $s / 2;
+                planes::<$ty, $s, 1, FOUR, $s, HALF, { $s - 1 }, 1, { $s + 3 }, { $ahead[1] }>(
+                    $args,
+                )
+            }
+            (_, 1) => {
+                const AGES: usize = $s / 2 + 1;
+                planes::<$ty, $s, 2, 1, AGES, $s, $s, 0, $s, { $ahead[2] }>($args)
+            }
+            _ => {
+                const HALF: usize = $s / 2;
+                planes::<
+                    $ty,
+                    $s,
+                    2,
+                    FOUR,
+                    { HALF + 1 },
+                    HALF,
+                    { $s - 2 },
+                    2,
+                    { $s + 6 },
+                    { $ahead[3] },
+                >($args)
+            }
+        }
+    };
+}
+
+/// Lines under way, by the side of a window, of the forms of `forms`.
+const THREE: [usize; 4] = [6, 3, 4, 2];
+const FIVE: [usize; 4] = [3, 2, 2, 2];
+const SEVEN: [usize; 4] = [2, 2, 2, 2];
+
+macro_rules! kernels {
+    ($($kernel:ident $symbol:ident $ty:ty, $s:literal, $ahead:ident;)*) => { $(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` with the arguments and the threads that
+        /// `contract::conv2d::planes` gives for a window of this side; their pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: PlanesArgs) {
+            // SAFETY: the caller's promise.
+            unsafe { forms!(&args, $ty, $s, $ahead) }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )* };
+}
+
+kernels! {
+    Conv2dPlanes3F32 conv2d_planes3_f32 f32, 3, THREE;
+    Conv2dPlanes3F16 conv2d_planes3_f16 One<true>, 3, THREE;
+    Conv2dPlanes3Bf16 conv2d_planes3_bf16 One<false>, 3, THREE;
+    Conv2dPlanes5F32 conv2d_planes5_f32 f32, 5, FIVE;
+    Conv2dPlanes5F16 conv2d_planes5_f16 One<true>, 5, FIVE;
+    Conv2dPlanes5Bf16 conv2d_planes5_bf16 One<false>, 5, FIVE;
+    Conv2dPlanes7F32 conv2d_planes7_f32 f32, 7, SEVEN;
+    Conv2dPlanes7F16 conv2d_planes7_f16 One<true>, 7, SEVEN;
+    Conv2dPlanes7Bf16 conv2d_planes7_bf16 One<false>, 7, SEVEN;
+}
