@@ -102,6 +102,8 @@ pub(crate) enum K64 {
     Not,
     MinU,
     MaxU,
+    Low32U,
+    Low32S,
 }
 
 /// How two numbers are compared.

@@ -11,6 +11,8 @@ fn integers_are_widened_and_cut() {
     let all = [&all[0][..], &ZERO, &ZERO];
     agrees("cvt.u64.u32 %rd4, %r1;", "%rd4", all, |a, _, _| a as u32 as u64);
     agrees("cvt.s64.s32 %rd4, %r1;", "%rd4", all, |a, _, _| a as u32 as i32 as i64 as u64);
+    agrees("cvt.u64.u32 %rd4, %rd11;", "%rd4", all, |a, _, _| a as u32 as u64);
+    agrees("cvt.s64.s32 %rd4, %rd11;", "%rd4", all, |a, _, _| a as u32 as i32 as i64 as u64);
     agrees("cvt.u64.u16 %rd4, %rs1;", "%rd4", all, |a, _, _| a as u16 as u64);
     agrees("cvt.u32.u64 %r4, %rd11;", "%r4", all, |a, _, _| a as u32 as u64);
     agrees("cvt.u16.u64 %rs4, %rd11;", "%rs4", all, |a, _, _| a as u16 as u64);

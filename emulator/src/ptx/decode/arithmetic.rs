@@ -142,6 +142,17 @@ impl Decoder<'_> {
 
     pub(super) fn cvt(&mut self, opcode: &str, operands: &[Operand]) -> Result<Op, String> {
         use Class::{Double, Half, Word};
+        // A source may be wider than its type.
+        let wide = match operands.get(1) {
+            Some(Operand::Name(name)) => matches!(self.register(name), Ok((Double, _))),
+            _ => false,
+        };
+        if wide && matches!(opcode, "cvt.u64.u32" | "cvt.s64.s32") {
+            expect(operands, 2)?;
+            let k = if opcode == "cvt.u64.u32" { K64::Low32U } else { K64::Low32S };
+            let (d, a) = (self.to(operands, Double)?, self.read(operands, 1, Double)?);
+            return Ok(Op::Alu64 { k, d, a, b: a, c: a });
+        }
         let two = matches!(opcode, "cvt.rn.bf16x2.f32" | "cvt.rn.f16x2.f32");
         expect(operands, if two { 3 } else { 2 })?;
         let (to, from) = match opcode {
