@@ -245,8 +245,8 @@ unsafe fn planes<
     let mut lines: [Line<T, LEFT, ONES, FOURS>; AHEAD] =
         core::array::from_fn(|_| unsafe { input.ask() });
     let w = conv.w.as_ptr().cast::<T>().cast_const().wrapping_add(channel as usize);
-    // SAFETY: w[tap, channel].
     let taps: [[f32; S]; S] = core::array::from_fn(|r| {
+        // SAFETY: w[tap, channel].
         core::array::from_fn(|s| unsafe {
             T::load(kind, true, w.wrapping_add((r * S + s) * conv.columns as usize))
         })
