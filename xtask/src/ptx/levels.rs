@@ -32,15 +32,11 @@ pub(crate) const LEVELS: &[Level] = &[
         name: "sm_80",
         sm: 80,
         isa: (7, 4),
-        serves: &["sm_80", "sm_86", "sm_87", "sm_88", "sm_89"],
+        // Capability 12 has blocks of 99 KB of shared memory, those of sm_90's kernels have 227.
+        serves: &["sm_80", "sm_86", "sm_87", "sm_88", "sm_89", "sm_120", "sm_121"],
     },
     // griddepcontrol, bulk copies.
-    Level {
-        name: "sm_90",
-        sm: 90,
-        isa: (7, 8),
-        serves: &["sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"],
-    },
+    Level { name: "sm_90", sm: 90, isa: (7, 8), serves: &["sm_90", "sm_100", "sm_103", "sm_110"] },
     // wgmma; 8.1 for `st.async`. Runs on compute capability 9.0 only.
     Level { name: "sm_90a", sm: 90, isa: (8, 1), serves: &["sm_90a"] },
 ];
