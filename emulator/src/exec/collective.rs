@@ -97,6 +97,7 @@ impl<'a> Group<'a> {
                 }
                 return self.barrier(warp, first, id, threads.unwrap_or(0));
             }
+            Op::InitFence => warp.init_fence = true,
             Op::ClusterArrive { relaxed } => {
                 together!(warp.live);
                 if warp.cluster_phase != 0 {
@@ -105,7 +106,7 @@ impl<'a> Group<'a> {
                 let number = self.blocks[block].cluster;
                 let cluster = &mut self.clusters[number];
                 (warp.cluster_phase, cluster.arrived) = (cluster.phase + 1, cluster.arrived + 1);
-                if !relaxed {
+                if std::mem::take(&mut warp.init_fence) || !relaxed {
                     self.race.cluster_arrive(by);
                 }
                 if cluster.turn() {

@@ -72,6 +72,8 @@ pub(super) struct Warp<'a> {
     pub(super) product_groups: u32,
     /// The phase of the cluster's barrier that it has to wait for, or 0: it has not arrived.
     pub(super) cluster_phase: u64,
+    /// Whether a `fence.mbarrier_init` was met since the last arrival.
+    pub(super) init_fence: bool,
     /// What had been shown in global memory when it polled last, and nothing else since.
     pub(super) seen: Option<u64>,
     /// The fragment that ran last, and whether it ran a whole turn.
@@ -106,6 +108,7 @@ impl<'a> Warp<'a> {
         self.products.clear();
         self.product_groups = 0;
         self.cluster_phase = 0;
+        self.init_fence = false;
         self.seen = None;
         (self.last, self.tired) = (usize::MAX, false);
     }

@@ -413,6 +413,8 @@ pub(crate) enum Op {
     WarpBarrier {
         members: R,
     },
+    /// `fence.mbarrier_init`: the next arrival lets others know, also a relaxed one.
+    InitFence,
     /// `relaxed`: it lets nobody know of what was before.
     ClusterArrive {
         relaxed: bool,

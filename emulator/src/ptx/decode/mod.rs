@@ -368,6 +368,7 @@ impl Decoder<'_> {
             ["mbarrier", ..] => self.mbarrier(opcode, operands)?,
             ["mma", ..] => self.mma(opcode, operands)?,
             ["wgmma", ..] => self.wgmma(opcode, &parts, operands)?,
+            ["fence", "mbarrier_init", ..] => Op::InitFence,
             ["fence" | "membar" | "prefetch" | "setmaxnreg", ..] => Op::Nothing,
             _ => match self.together(opcode, operands)? {
                 Some(op) => op,
