@@ -158,8 +158,8 @@ fn emulated(args: &[String], asked: bool) -> Result<Outcome> {
         run(90, &mut SLOW.iter().flat_map(|name| ["--skip", name]), false)?;
         println!("-- models");
         run(90, &mut MODELS.iter().copied(), true)?;
-        // 100 runs sm_90, 120 runs sm_80 as another GPU.
-        for sm in [53, 61, 75, 80, 100, 120] {
+        // 100 runs sm_90.
+        for sm in [53, 61, 75, 80, 100] {
             println!("-- sm_{sm}");
             run(sm, &mut ["coverage::"].into_iter(), false)?;
         }
