@@ -49,7 +49,7 @@ pub const fn planes(args: &Args) -> Option<PlanesArgs> {
         return None;
     }
     let four = PLANES_FOUR;
-    let aligned = edge_w.len as u32 % four == 0 && g.out[1] % four == 0 && g.pad[1] as u32 == g.s / 2;
+    let aligned = (edge_w.len as u32).is_multiple_of(four) && g.out[1].is_multiple_of(four) && g.pad[1] as u32 == g.s / 2;
     let outputs = if aligned { four } else { 1 };
     let across = g.out[1] / outputs;
     let channels = g.k * g.groups;
