@@ -261,6 +261,21 @@ mod tests {
         }
     }
 
+    /// One variable sets the option of every command that has it, so it must mean the same to all of them.
+    #[test]
+    fn a_variable_takes_the_same_values_everywhere() {
+        let mut seen = std::collections::BTreeMap::new();
+        for command in Cli::command().get_subcommands() {
+            for arg in command.get_arguments() {
+                let Some(env) = arg.get_env().and_then(|e| e.to_str()) else { continue };
+                let values: Vec<_> =
+                    arg.get_possible_values().iter().map(|v| v.get_name().to_owned()).collect();
+                let first = seen.entry(env.to_owned()).or_insert_with(|| values.clone());
+                assert_eq!(*first, values, "{env} of {}", command.get_name());
+            }
+        }
+    }
+
     #[test]
     fn sizes_are_read_and_refused() {
         assert_eq!(byte_count("512"), Ok(512));

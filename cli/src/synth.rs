@@ -22,9 +22,9 @@ pub(crate) struct SynthArgs {
     /// The same seed gives the same files
     #[arg(short, long, env = "BITNET_SEED", default_value_t = 0)]
     seed: u64,
-    /// Weights to store
-    #[arg(long, env = "BITNET_WEIGHTS", default_value = "packed")]
-    weights: Weights,
+    /// How the weights of projections are stored
+    #[arg(long, env = "BITNET_FORM", default_value = "packed")]
+    form: Form,
     /// Files to spread the weights over
     #[arg(long, env = "BITNET_SHARDS", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -42,7 +42,7 @@ fn configurations() -> String {
 
 /// How projections are stored.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Weights {
+enum Form {
     /// Four ternaries a byte
     Packed,
     /// bf16 masters
@@ -66,11 +66,11 @@ struct Document<'a> {
 
 pub(crate) fn run(args: SynthArgs, output: &Output) -> Result<(), Failure> {
     let named = NamedConfig::find(&args.config).map_err(|e| Failure::from(e).usage())?;
-    let masters = match args.weights {
-        Weights::Packed => None,
-        Weights::Bf16 => Some(FloatType::Bf16),
-        Weights::F16 => Some(FloatType::F16),
-        Weights::F32 => Some(FloatType::F32),
+    let masters = match args.form {
+        Form::Packed => None,
+        Form::Bf16 => Some(FloatType::Bf16),
+        Form::F16 => Some(FloatType::F16),
+        Form::F32 => Some(FloatType::F32),
     };
     let options = SynthOptions { masters, shards: args.shards.into() };
     let started = Instant::now();

@@ -1,13 +1,16 @@
 //! The device compiler: a rustc that can build `core` for NVPTX, with its library sources and cargo.
 //!
-//! Looked for in this order: `BITNET_DEVICE_RUSTC`, a rustup nightly with `rust-src`, Debian's
-//! rustc-web. An override that does not work is an error, never a reason to look further.
+//! `BITNET_DEVICE_RUSTC` names one; an override that does not work is an error, never a reason to
+//! look further. Else a rustup nightly with `rust-src` or Debian's rustc-web: the one that built the
+//! committed PTX when it is here, or the first that can build every level.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::levels::LEVELS;
+use super::manifest::Manifest;
 use crate::process;
 
 /// Names a rustc whose sysroot has library sources and whose cargo stands beside it.
@@ -15,6 +18,9 @@ pub(crate) const OVERRIDE: &str = "BITNET_DEVICE_RUSTC";
 
 /// `-C panic=immediate-abort` came with 1.93 nightlies.
 const OLDEST: (u32, u32) = (1, 93);
+
+/// The last release that compiles for GPUs before sm_70; rustup has its nightlies by date.
+const NIGHTLY: &str = "nightly-2026-04-05";
 
 const DEBIAN: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
 
@@ -42,6 +48,11 @@ impl Compiler {
         let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
         if found < OLDEST {
             bail!("{} is {version}; {}.{} or newer is needed", rustc.display(), OLDEST.0, OLDEST.1);
+        }
+        let target = "--print target-cpus --target nvptx64-nvidia-cuda";
+        let cpus = process::stdout(process::foreign(rustc).args(target.split(' ')))?;
+        if let Some(level) = LEVELS.iter().find(|level| !lists(&cpus, level.name)) {
+            bail!("{} is {version}, which compiles no more for {}", rustc.display(), level.name);
         }
         let sysroot = process::stdout(process::foreign(rustc).args(["--print", "sysroot"]))?;
         let source = Path::new(&sysroot).join("lib/rustlib/src/rust/library/core/src/lib.rs");
@@ -77,18 +88,29 @@ impl Compiler {
     }
 }
 
+/// Whether `cpu` is one of the lines of `rustc --print target-cpus`.
+fn lists(cpus: &str, cpu: &str) -> bool {
+    cpus.lines().any(|line| line.split_whitespace().next() == Some(cpu))
+}
+
 /// Finds a compiler; the error says what was tried and the two ways to get one.
 pub(crate) fn find() -> Result<Compiler> {
     if let Some(rustc) = std::env::var_os(OVERRIDE) {
         return Compiler::at(Path::new(&rustc), OVERRIDE)
             .with_context(|| format!("{OVERRIDE} names a compiler that cannot be used"));
     }
-    let mut tried = Vec::new();
+    let (mut found, mut tried) = (Vec::new(), Vec::new());
     for (rustc, origin) in candidates() {
         match Compiler::at(&rustc, &origin) {
-            Ok(compiler) => return Ok(compiler),
+            Ok(compiler) => found.push(compiler),
             Err(why) => tried.push(format!("  {origin}: {why:#}")),
         }
+    }
+    let committed = Manifest::read().map(|m| m.levels.into_iter().map(|l| l.rustc).collect());
+    let committed: Vec<String> = committed.unwrap_or_default();
+    let same = found.iter().position(|c| committed.contains(&c.version)).unwrap_or(0);
+    if same < found.len() {
+        return Ok(found.swap_remove(same));
     }
     if tried.is_empty() {
         tried.push("  no rustup nightly and no /usr/bin/rustc".into());
@@ -96,7 +118,7 @@ pub(crate) fn find() -> Result<Compiler> {
     bail!(
         "no device compiler: building PTX needs a rustc for NVPTX with library sources\n{}\n\
          try one of:\n  \
-         rustup toolchain install nightly --profile minimal --component rust-src\n  \
+         rustup toolchain install {NIGHTLY} --profile minimal --component rust-src\n  \
          apt-get install --no-install-recommends {}      (Debian 12 or newer, as root)\n\
          or set {OVERRIDE} to a rustc that has them",
         tried.join("\n"),
@@ -120,8 +142,8 @@ pub(crate) fn find_or_install() -> Result<Compiler> {
         }
     }
     if process::works("rustup", &["--version"]) {
-        println!("installing a nightly with rust-src through rustup");
-        let args = "toolchain install nightly --profile minimal --component rust-src";
+        println!("installing {NIGHTLY} with rust-src through rustup");
+        let args = format!("toolchain install {NIGHTLY} --profile minimal --component rust-src");
         let install = process::run(process::foreign("rustup").args(args.split(' ')));
         match install.and_then(|()| find()) {
             Ok(compiler) => return Ok(compiler),
@@ -172,4 +194,16 @@ fn candidates() -> Vec<(PathBuf, String)> {
         found.push((system, "Debian rustc-web".into()));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listed_gpu_is_told_from_one_that_begins_alike() {
+        let cpus = "Available CPUs for this target:\n    sm_90a\n    sm_70   - This is the default";
+        assert!(lists(cpus, "sm_70") && lists(cpus, "sm_90a"));
+        assert!(!lists(cpus, "sm_90") && !lists(cpus, "sm_7"));
+    }
 }
