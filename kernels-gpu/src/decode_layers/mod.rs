@@ -192,7 +192,6 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             let (next, next_kind) = ((part + 1).min(parts - 1), (kind + 1) % LINEARS as u32);
             scales_next = scales(args, next, own_segments >> (6 * next_kind));
             gain_next = norm(args, part + 1);
-            let caches = attention::caches(args, layer);
             // The row is there: now memory may be busy with what comes later.
             let come = || {
                 if lane_id() == 0 {
@@ -259,6 +258,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 sums[1].write(0);
             }
             if kind == 0 {
+                let caches = attention::caches(args, layer);
                 attention.layer(&x, layer, memory.attention, caches);
                 let idle = memory.attention.idle();
                 combine::combine(args, &x, idle, layer, pos, epoch, first_item);
