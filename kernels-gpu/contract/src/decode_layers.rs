@@ -20,9 +20,13 @@ use crate::bit_linear::{LANES, SHORT_K};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{Segments, row_words};
 
-/// Threads of a block: one per partial sum.
+/// Threads of a block that have the row: one per partial sum.
 pub const THREADS: u32 = crate::num::PARTIALS as u32;
-/// Warps of a block.
+/// Threads of a block besides them, which ask for weights, keys and values: a warpgroup, as it gives its registers to the others.
+pub const ASKERS: u32 = 128;
+/// Threads of a block.
+pub const BLOCK_THREADS: u32 = THREADS + ASKERS;
+/// Warps that have the row.
 pub const WARPS: u32 = THREADS / 32;
 /// Linear layers of a transformer block.
 pub const LINEARS: usize = 4;
@@ -61,7 +65,7 @@ pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
     + 4 * LINEARS as u32 * SHARE_WORDS
     + ATTENTION_BYTES
     + 8 * KV_SLOTS
-    + 8 * LINEARS as u32;
+    + 8 * 2 * LINEARS as u32;
 /// Most shared memory of a block.
 pub const SMEM_BYTES: u32 = 232_448;
 
@@ -260,7 +264,7 @@ pub enum DecodeLayers {}
 
 impl Kernel for DecodeLayers {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers", THREADS)
+    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers", BLOCK_THREADS)
         .only_on(90)
         .with_smem(SMEM_BYTES)
         .with_min_blocks(1)

@@ -24,9 +24,22 @@ pub const WARPS: u32 = THREADS / LANES;
 /// barrier before this call and the one after it.
 #[inline(always)]
 pub unsafe fn sum_partials(scratch: Shared<f32>, partial: f32) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { sum_partials_by(scratch, partial, sync_threads) }
+}
+
+/// The same of the first 256 threads of a larger block, which `sync` is a barrier of.
+///
+/// *Convergence*: each of them calls it.
+///
+/// # Safety
+///
+/// As for [`sum_partials`].
+#[inline(always)]
+pub unsafe fn sum_partials_by(scratch: Shared<f32>, partial: f32, sync: impl Fn()) -> f32 {
     // SAFETY: thread_idx_x() < 256.
     unsafe { scratch.add(thread_idx_x()).write(partial) };
-    sync_threads();
+    sync();
     let mut column = [0.0; WARPS as usize];
     let mut warp = 0;
     while warp < WARPS {
@@ -48,7 +61,20 @@ pub unsafe fn sum_partials(scratch: Shared<f32>, partial: f32) -> f32 {
 #[inline(always)]
 pub unsafe fn max(scratch: Shared<u32>, value: u32) -> u32 {
     // SAFETY: the caller's promise.
-    let [a, b] = unsafe { gather(scratch, warp_max(value)) };
+    unsafe { max_by(scratch, value, sync_threads) }
+}
+
+/// The same of the first 256 threads of a larger block, which `sync` is a barrier of.
+///
+/// *Convergence*: each of them calls it.
+///
+/// # Safety
+///
+/// As for [`max`].
+#[inline(always)]
+pub unsafe fn max_by(scratch: Shared<u32>, value: u32, sync: impl Fn()) -> u32 {
+    // SAFETY: the caller's promise.
+    let [a, b] = unsafe { gather(scratch, warp_max(value), sync) };
     let mut max = 0;
     let mut i = 0;
     while i < 4 {
@@ -68,7 +94,7 @@ pub unsafe fn max(scratch: Shared<u32>, value: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn sum(scratch: Shared<u32>, value: i32) -> i32 {
     // SAFETY: the caller's promise.
-    let [a, b] = unsafe { gather(scratch, warp_sum(value) as u32) };
+    let [a, b] = unsafe { gather(scratch, warp_sum(value) as u32, sync_threads) };
     let mut sum = 0i32;
     let mut i = 0;
     while i < 4 {
@@ -84,12 +110,12 @@ pub unsafe fn sum(scratch: Shared<u32>, value: i32) -> i32 {
 ///
 /// As for [`max`].
 #[inline(always)]
-unsafe fn gather(scratch: Shared<u32>, of_warp: u32) -> [[u32; 4]; 2] {
+unsafe fn gather(scratch: Shared<u32>, of_warp: u32, sync: impl Fn()) -> [[u32; 4]; 2] {
     if lane_id() == 0 {
         // SAFETY: warp_id() < 8.
         unsafe { scratch.add(warp_id()).write(of_warp) };
     }
-    sync_threads();
+    sync();
     // SAFETY: 8 words, written before the barrier.
     unsafe { [scratch.read_x4(), scratch.add(4).read_x4()] }
 }

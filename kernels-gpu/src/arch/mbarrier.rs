@@ -125,6 +125,29 @@ pub unsafe fn copy_bulk<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier
     }
 }
 
+/// [`copy_bulk`] of what nobody reads again soon: the first to leave the second-level cache.
+///
+/// # Safety
+///
+/// As for [`copy_bulk`].
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn copy_bulk_stream<T, U>(to: Shared<T>, from: *const U, bytes: u32, barrier: Barrier) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b64 policy;",
+            "createpolicy.fractional.L2::evict_first.b64 policy;",
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [{to}], [{from}], {bytes}, [{barrier}], policy;",
+            "}}",
+            to = in(reg32) to.addr(), from = in(reg64) from, bytes = in(reg32) bytes,
+            barrier = in(reg32) barrier.addr(),
+            options(nostack),
+        );
+    }
+}
+
 /// Waits for the end of the phase of this parity: comes back at once when it has ended and the one
 /// after it has not. `mbarrier.try_wait.parity.shared.b64`, again until it says so
 ///

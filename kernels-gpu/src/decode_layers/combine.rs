@@ -8,10 +8,11 @@ use contract::decode_layers::{Args, WARPS, partial_len, tag};
 use contract::num::{Running, Weights, exp, fma, max};
 
 use super::exchange::Exchange;
+use super::sync;
 use crate::arch::atomic::ld_relaxed_x4;
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads};
+use crate::arch::thread::{block_idx_x, grid_dim_x};
 use crate::arch::warp::{LANES, any, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
 
 /// Key blocks that a warp fetches at once, and all warps together.
@@ -57,7 +58,7 @@ pub(super) fn first(args: &Args) -> u32 {
 
 /// This block's share of the attention output of `layer`, from item `own` on; `idle` starts memory that nobody uses.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread that has the row calls it.
 ///
 /// # Safety
 ///
@@ -93,7 +94,7 @@ pub(super) unsafe fn combine(
             unsafe {
                 let pair = (slice * LANES + 2 * (lane_id() % HALF)).min(shape.head_dim - 2);
                 fetch(args, memory, head * args.key_blocks + first, here, 2 + pair, tag);
-                sync_threads();
+                sync();
                 if warp_id() == 0 {
                     (running, value) = take(memory, here, running, value);
                     if first + here == blocks && d < shape.head_dim {
@@ -102,7 +103,7 @@ pub(super) unsafe fn combine(
                     }
                 }
                 // Nobody reads the memory any more.
-                sync_threads();
+                sync();
             }
             first += ROUND;
         }
@@ -114,7 +115,7 @@ pub(super) unsafe fn combine(
 /// Brings words `at` and `at + 1` of `here` key blocks from `first` on, their maxima and sums into shared memory, as soon as
 /// they are there. Half of a warp has a key block.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread that has the row calls it.
 ///
 /// # Safety
 ///

@@ -3,6 +3,7 @@
 use contract::decode_layers::{Args, LINEARS, Linear};
 use contract::w2a8::MAX_SEGMENTS;
 
+use super::weights::ASKS;
 use crate::arch::mem::{ld, ld_x2, prefetch_l2};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::bit_linear::Tile;
@@ -75,12 +76,12 @@ pub(super) unsafe fn scales(args: &Args, part: u32, segments: u32) -> [f32; 2] {
 pub(super) unsafe fn look_ahead(args: &Args, norm: *const f32, k: u32, part: u32) {
     const LINE: u32 = 128;
     let mut at = LINE * block_idx_x();
-    while thread_idx_x() == 0 && !norm.is_null() && at < 4 * k {
+    while thread_idx_x() == ASKS && !norm.is_null() && at < 4 * k {
         // SAFETY: inside of the gain.
         unsafe { prefetch_l2(norm.wrapping_byte_add(at as usize)) };
         at += LINE * grid_dim_x();
     }
-    if block_idx_x() == 0 && thread_idx_x() == 0 && part < args.shape.layers * LINEARS as u32 {
+    if block_idx_x() == 0 && thread_idx_x() == ASKS && part < args.shape.layers * LINEARS as u32 {
         // SAFETY: an entry of the model.
         unsafe { prefetch_l2(entry(args, part)) };
     }

@@ -3,7 +3,7 @@
 //! A word is its own flag, so nothing has to be ordered: not the words among each other, and no memory besides them. Blocks
 //! of the launch before this one left the set of this launch empty.
 
-use contract::decode_layers::{Args, EMPTY, THREADS, word};
+use contract::decode_layers::{ASKERS, Args, EMPTY, THREADS, word};
 use contract::num::fma;
 
 use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed};
@@ -46,18 +46,18 @@ impl Exchange {
         unsafe { put(self.at(layer, at).cast_mut(), value) };
     }
 
-    /// Empties this block's share of the other set.
+    /// Empties this block's share of the other set. By the threads that have no row.
     ///
     /// # Safety
     ///
     /// No running kernel uses the other set.
     #[inline(always)]
     pub(super) unsafe fn empty_other(&self) {
-        let mut i = block_idx_x() * THREADS + thread_idx_x();
+        let mut i = block_idx_x() * ASKERS + (thread_idx_x() - THREADS);
         while i < self.len {
             // SAFETY: i < len, a word of this thread.
             unsafe { st(self.other.wrapping_add(i as usize), EMPTY) };
-            i += grid_dim_x() * THREADS;
+            i += grid_dim_x() * ASKERS;
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Device side of [`contract::decode_layers`]: one block for each multiprocessor, all at once, for all layers.
 //!
 //! A block makes its share of the outputs of every linear layer, as in [`crate::bit_linear`]; its weights are there before the row
-//! is ([`weights`]). Rows go between blocks word by word ([`exchange`]); key blocks are dealt out over the blocks
+//! is ([`weights`]), for which it has warps of their own ([`ahead`]). Rows go between blocks word by word ([`exchange`]); key blocks are dealt out over the blocks
 //! ([`attention`]), and their results combined by whoever comes to it ([`combine`]). All linear layers run through the same
 //! instructions: those of a whole layer would not stay in the cache.
 
+mod ahead;
 mod attention;
 mod combine;
 mod entries;
@@ -12,6 +13,8 @@ mod exchange;
 mod product;
 mod row;
 mod weights;
+
+use core::hint::cold_path;
 
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
@@ -24,12 +27,14 @@ use contract::w2a8::Divisor;
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here};
-use crate::arch::mbarrier::{Barrier, init};
+use crate::arch::mbarrier::{Barrier, arrive, init};
 use crate::arch::mem::{ld, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some, sync_threads, thread_idx_x};
+use crate::arch::warp::{lane_id, warp_id};
+use crate::arch::wgmma::{give_registers, take_registers};
 use attention::Attention;
-use entries::{look_ahead, norm, scales, segments};
+use entries::{norm, scales, segments};
 use exchange::{Exchange, put};
 use weights::{Share, multiply};
 
@@ -50,6 +55,8 @@ struct Memory {
     shares: Shared<u32>,
     /// For each area: whether its weights are there.
     full: Barrier,
+    /// For each linear layer: whether its row is there.
+    come: Barrier,
     /// The quantised row.
     acts: Shared<u8>,
     /// Weights.
@@ -75,9 +82,10 @@ impl Memory {
         let sums = scratch.add(THREADS + 2 * WARPS).cast::<u32>();
         let shares = sums.add(2 * MAX_OUTPUTS);
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
-        let acts = full.add(LINEARS as u32).cast::<u8>();
+        let come = full.add(LINEARS as u32);
+        let acts = come.add(LINEARS as u32).cast::<u8>();
         let areas = acts.add(ACTS_BYTES);
-        Self { attention, scratch, sums, shares, full, acts, areas }
+        Self { attention, scratch, sums, shares, full, come, acts, areas }
     }
 }
 
@@ -94,48 +102,67 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     let mut own_segments = 0;
     // SAFETY: memory of its own, before the barrier.
     unsafe {
-        let mut kind = 0;
-        while kind < LINEARS {
+        // A warp for each linear layer, a lane for the steps of each warp.
+        if warp_id() < LINEARS as u32 {
+            let kind = warp_id() as usize;
             let area = match kind {
                 0 => areas[0],
                 1 => areas[1],
                 2 => areas[2],
                 _ => areas[3],
             };
-            let share = Share::new(&shape, kind, area);
+            let share = Share::new(&shape, kind, area, lane_id());
             share.leave(memory.shares.add(SHARE_WORDS * kind as u32));
-            own_segments |= segments(args, kind as u32, share.tile) << (6 * kind);
-            kind = opaque(kind as u32 + 1) as usize; // one loop
         }
-        memory.sums.add(thread_idx_x()).write(0);
-        memory.sums.add(THREADS + thread_idx_x()).write(0);
+        if thread_idx_x() < THREADS {
+            memory.sums.add(thread_idx_x()).write(0);
+            memory.sums.add(THREADS + thread_idx_x()).write(0);
+        }
         if thread_idx_x() < LINEARS as u32 {
             init(memory.full.add(thread_idx_x()), 1);
+            init(memory.come.add(thread_idx_x()), WARPS);
         }
         memory.attention.init();
     }
     sync_threads();
-    let mut part = 0;
-    while part < LINEARS as u32 {
-        // SAFETY: shares and barriers are in shared memory; the weights never change.
-        unsafe {
-            if thread_idx_x() == weights::ASKS {
-                weights::ask(memory, part, weights::pointer(args, part), [true; 2]);
+    // SAFETY: shares and barriers are in shared memory; the weights never change.
+    unsafe {
+        if thread_idx_x() >= THREADS {
+            let kind = thread_idx_x() - weights::ASKS;
+            let from = weights::pointer(args, kind);
+            let mut turn = 0;
+            while turn < LINEARS as u32 {
+                if kind == turn {
+                    weights::ask(memory, kind, from, [true; 2]);
+                }
+                turn = opaque(turn + 1); // one loop
+            }
+        } else {
+            let mut kind = 0;
+            while kind < LINEARS as u32 {
+                own_segments |= segments(args, kind, Share::find(memory, kind).tile) << (6 * kind);
+                kind += 1;
             }
         }
-        part = opaque(part + 1); // one loop
     }
     dependency_wait();
 
-    // SAFETY: words that no running kernel writes but block 0, when all blocks have read them.
+    // SAFETY: words that no running kernel writes but block 0, when a row of every block came.
     let (pos, epoch) =
         unsafe { (ld(args.start.as_ptr().cast_const()), ld(args.epoch.as_ptr().cast_const())) };
+    // Before any of this block's: all its threads have read them.
+    sync_threads();
     let x = Exchange::new(args, epoch);
-    // SAFETY: the launch contract, handed on.
-    let attention = unsafe { Attention::new(args, memory.attention, pos, epoch) };
+    if thread_idx_x() >= THREADS {
+        give_registers::<{ ahead::FEW_REGISTERS }>();
+        // SAFETY: the launch contract, handed on.
+        unsafe { ahead::ask_for_all(args, memory, &Attention::new(args, pos, epoch), &x) };
+        launch_dependents();
+        return;
+    }
+    take_registers::<{ ahead::MANY_REGISTERS }>();
+    let attention = Attention::new(args, pos, epoch);
     let first_item = combine::first(args);
-    // SAFETY: the launch contract: the other set belongs to nobody now.
-    unsafe { x.empty_other() };
     // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
     let mut h = match unsafe { own_row(memory) } {
         // SAFETY: the same.
@@ -146,6 +173,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     // SAFETY: parts of the model.
     let (mut gain_next, mut scales_next) =
         unsafe { (norm(args, 0), scales(args, 0, own_segments)) };
+    let relu = opaque_here(u32::from(args.gate == Finish::Relu2 as u32));
     let mut part = 0;
     while part < parts {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
@@ -164,17 +192,13 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             let (next, next_kind) = ((part + 1).min(parts - 1), (kind + 1) % LINEARS as u32);
             scales_next = scales(args, next, own_segments >> (6 * next_kind));
             gain_next = norm(args, part + 1);
-            let far = norm(args, part + 4);
-            let w = weights::next(args, part);
-            // Of this layer for attention itself, then of the next one.
-            let caches = layer + u32::from(kind != 0);
-            let caches = attention::caches(args, caches.min(shape.layers - 1));
+            // The row is there: now memory may be busy with what comes later.
             let come = || {
-                // The row is there: now memory may be busy with what comes later.
-                if kind == 1 {
-                    attention.fill(memory.attention, layer + 1, caches);
+                if lane_id() == 0 {
+                    arrive(memory.come.add(kind));
                 }
             };
+            let first = weights::first(memory, &share, layer, kind);
             let scale = if k <= MAX_HIDDEN as u32 {
                 let gains = row::gains(gain, k);
                 let of_k = row::of_k(k);
@@ -190,12 +214,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 let gains = row::gains(gain, k);
                 let of_k = row::of_k(k);
                 let row = exchange::take::<LONG>(source, k);
+                come();
                 row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             };
-            // A warp with the fewest steps and no outputs: before the quantiser all warps would wait for it.
-            weights::ask_next(args, memory, part, w);
-            look_ahead(args, far, k, part + 12);
-            let first = weights::first(memory, &share, layer, kind);
             multiply(memory, &share, first);
             let makes = thread_idx_x() < tile.outputs;
             // Before the barrier: what comes after it is on the way of the row.
@@ -213,7 +234,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                     opaque_here(row::sum(memory) as u32) as i32,
                 );
             }
-            sync_threads();
+            sync();
             if makes {
                 let (divisor, [low, high], sums, of_row) = ready;
                 let divisor = Divisor::from_words(divisor);
@@ -225,18 +246,19 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 if kind % 2 == 1 {
                     h += p[0];
                 }
-                let relu = args.gate == Finish::Relu2 as u32;
-                let act = if relu { Activation::Relu2 } else { Activation::Silu };
-                let value = match kind {
-                    0 => p[0],
-                    2 => act.gated(p[0], p[1]),
-                    _ => h,
-                };
+                // The same instructions for all: those that run once a layer are not in the cache.
+                let mut gated = Activation::Relu2.gated(p[0], p[1]);
+                if relu == 0 {
+                    gated = gated_silu(p);
+                }
+                let value = if kind % 2 == 1 { h } else { p[0] };
+                let value = if kind == 2 { gated } else { value };
                 put(at as *mut u32, value);
                 sums[0].write(0);
                 sums[1].write(0);
             }
             if kind == 0 {
+                let caches = attention::caches(args, layer);
                 attention.layer(&x, layer, memory.attention, caches);
                 let idle = memory.attention.idle();
                 combine::combine(args, &x, idle, layer, pos, epoch, first_item);
@@ -255,6 +277,21 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             st(args.epoch.as_ptr(), epoch.wrapping_add(1));
         }
     }
+}
+
+/// Waits for the threads that have the row, as [`sync_threads`] does for all.
+///
+/// *Convergence*: each of them calls it.
+#[inline(always)]
+fn sync() {
+    sync_some(1, THREADS);
+}
+
+/// The gated product where its activation is the rarer one.
+#[inline(always)]
+fn gated_silu([gate, up]: [f32; 2]) -> f32 {
+    cold_path();
+    Activation::Silu.gated(gate, up)
 }
 
 /// `acc / scale` of each; scales that are not ordinary are a branch of their own.

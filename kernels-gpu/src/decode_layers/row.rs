@@ -9,13 +9,13 @@ use contract::num::{
 };
 use contract::rmsnorm::{inv_rms, normalise};
 
-use super::Memory;
 use super::exchange::squares;
 use super::product::index;
+use super::{Memory, sync};
 use crate::arch::block;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::ld_if;
-use crate::arch::thread::{sync_threads, thread_idx_x};
+use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{lane_id, warp_id, warp_sum};
 
 /// The gains of the held elements, zeros past the end or where there are none.
@@ -58,7 +58,7 @@ pub(super) unsafe fn start<const HELD: usize>(h: *const f32, k: u32) -> ([f32; H
 
 /// Norms and quantises the held elements of a row of `k`, with the sum of their squares, into shared memory.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread that has the row calls it.
 ///
 /// # Safety
 ///
@@ -75,7 +75,8 @@ pub(super) unsafe fn quantise<const HELD: usize>(
 ) -> f32 {
     if norm {
         // SAFETY: 256 words of the scratch, for this call.
-        let r = factor(unsafe { block::sum_partials(memory.scratch, squares) }, k, of_k, eps);
+        let r =
+            factor(unsafe { block::sum_partials_by(memory.scratch, squares, sync) }, k, of_k, eps);
         let mut j = 0;
         while j < HELD {
             // Past the end there are zeros, unless `r` is not finite; then the row is not either.
@@ -91,7 +92,7 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     }
     let words = memory.scratch.cast::<u32>().add(THREADS);
     // SAFETY: a word of each warp behind the partials, for this call.
-    let top = f32::from_bits(unsafe { block::max(words, top) });
+    let top = f32::from_bits(unsafe { block::max_by(words, top, sync) });
     let mut scale = quick_scale(top);
     let mut by = scale;
     if !(top < LARGE) {
@@ -119,7 +120,7 @@ pub(super) unsafe fn quantise<const HELD: usize>(
         unsafe { words.add(WARPS + warp_id()).write(sum as u32) };
     }
     // Shows row and sums to the block.
-    sync_threads();
+    sync();
     scale
 }
 

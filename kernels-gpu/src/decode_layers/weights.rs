@@ -1,18 +1,19 @@
 //! The weights of a block: asked for a linear layer, or more, before they are used.
 //!
 //! Once a linear layer is through, its place is filled for the same one of the next layer: by one thread and the bulk engine,
-//! since the rows of a block stand together. It is asked for when a row has come, not while one is waited for, which would
+//! since the rows of a block stand together. They are the first to leave the second-level cache, where they would drive out keys,
+//! values and rows. It is asked for when a row has come, not while one is waited for, which would
 //! come behind all the weights.
 
 use contract::bit_linear::{LANES, SET_ROWS};
 use contract::decode_layers::{
-    ACT_GROUP_BYTES, Args, LINEARS, Linear, SHARE_WORDS, Shape, WARPS, row_bytes,
+    ACT_GROUP_BYTES, Args, LINEARS, Linear, SHARE_WORDS, Shape, THREADS, WARPS, row_bytes,
 };
 
 use super::Memory;
 use super::product::{Sums, UNIT_BYTES};
-use crate::arch::hint::opaque;
-use crate::arch::mbarrier::{arrive_expecting, copy_bulk, wait};
+use crate::arch::hint::{opaque, rolled};
+use crate::arch::mbarrier::{arrive_expecting, copy_bulk_stream, wait};
 use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
@@ -23,8 +24,8 @@ use crate::bit_linear::{ROWS, Tile, row_of_lane};
 /// Most parts of a row: two of eight columns of a product are for each.
 const MAX_PARTS: u32 = 4;
 
-/// The thread that asks: the first one of a warp that has as few steps as the first warp, which has outputs.
-pub(super) const ASKS: u32 = 128;
+/// The thread that asks.
+pub(super) const ASKS: u32 = THREADS;
 
 /// What a block makes of a linear layer, and the steps of this warp in it.
 #[derive(Clone, Copy)]
@@ -52,7 +53,8 @@ pub(super) struct Share {
 
 impl Share {
     #[inline(always)]
-    pub(super) fn new(shape: &Shape, kind: usize, area: u32) -> Self {
+    /// That of linear layer `kind`, with the steps of warp `warp`.
+    pub(super) fn new(shape: &Shape, kind: usize, area: u32, warp: u32) -> Self {
         let [n, k, rows] = shape.linear(kind);
         let tile = Tile::of(n, k, rows);
         let input = shape.input(if kind == 0 { LINEARS } else { kind });
@@ -60,35 +62,46 @@ impl Share {
         let parts = parts(tile.rows, tile.groups);
         let run = tile.groups / parts;
         let steps = steps(tile.rows, tile.groups, parts);
-        let (step, end) = (warp_id() * steps / WARPS, (warp_id() + 1) * steps / WARPS);
+        let (step, end) = (warp * steps / WARPS, (warp + 1) * steps / WARPS);
         let (set, group) = (step / run, step % run);
         let stride = row_bytes(k);
         let of_part = (1u32 << 20).div_ceil(tile.rows.max(1));
         Self { tile, k, input, output, stride, area, parts, run, of_part, step, set, group, end }
     }
 
-    /// Leaves it at `to`.
+    /// Leaves it at `to`: each lane has the steps of the warp of its number.
     ///
     /// # Safety
     ///
-    /// `to` starts `SHARE_WORDS` words that nobody reads yet; every thread of the block calls it.
+    /// `to` starts `SHARE_WORDS` words that nobody reads yet; every lane of one warp calls it.
     #[inline(always)]
     pub(super) unsafe fn leave(&self, to: Shared<u32>) {
         let Tile { n, first, outputs, rows, .. } = self.tile;
-        // SAFETY: the caller's promise: one thread writes the first words, one of each warp its own.
+        // SAFETY: the caller's promise: one lane writes the first words, and one for each warp those of the warp.
         unsafe {
-            if thread_idx_x() == 0 {
+            if lane_id() == 0 {
                 to.write_x4([n, first, outputs, rows]);
                 to.add(4).write_x4([self.parts, self.run, self.stride, self.area]);
                 to.add(8).write_x4([self.k, self.input, self.output, self.of_part]);
             }
-            if lane_id() == 0 {
-                to.add(12 + 4 * warp_id()).write_x4([self.step, self.set, self.group, self.end]);
+            if lane_id() < WARPS {
+                to.add(12 + 4 * lane_id()).write_x4([self.step, self.set, self.group, self.end]);
             }
         }
     }
 
-    /// What [`Share::leave`] left.
+    /// Elements of the row, of what [`Share::leave`] left.
+    ///
+    /// # Safety
+    ///
+    /// There is a barrier between the two.
+    #[inline(always)]
+    pub(super) unsafe fn row_len(memory: Memory, kind: u32) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { memory.shares.add(SHARE_WORDS * kind + 8).read() }
+    }
+
+    /// What [`Share::leave`] left; of a warp without steps, with those of another.
     ///
     /// # Safety
     ///
@@ -101,7 +114,7 @@ impl Share {
             let [n, first, outputs, rows] = at.read_x4();
             let [parts, run, stride, area] = at.add(4).read_x4();
             let [k, input, output, of_part] = at.add(8).read_x4();
-            let [step, set, group, end] = at.add(12 + 4 * warp_id()).read_x4();
+            let [step, set, group, end] = at.add(12 + 4 * (warp_id() % WARPS)).read_x4();
             let tile = Tile { n, first, outputs, rows, chunks: 0, groups: parts * run };
             Self {
                 tile,
@@ -169,11 +182,11 @@ pub(super) unsafe fn ask(
         }
         proxy_fence();
         if outputs {
-            copy_bulk(memory.areas.add(to), from, rows, barrier);
+            copy_bulk_stream(memory.areas.add(to), from, rows, barrier);
         }
         if factors && tile.rows > tile.outputs {
             let from = from.wrapping_add(tile.n as usize * bytes as usize);
-            copy_bulk(memory.areas.add(to + rows), from, rows, barrier);
+            copy_bulk_stream(memory.areas.add(to + rows), from, rows, barrier);
         }
     }
 }
@@ -286,10 +299,10 @@ impl Turn {
         }
     }
 
-    /// Where the next two groups stand for this lane: twice the only one.
+    /// Where the first group stands for this lane.
     #[inline(always)]
-    fn places(&self) -> [u32; 2] {
-        if self.count >= 2 { [self.swap, GROUP_BYTES - self.swap] } else { [0, 0] }
+    fn place(&self) -> u32 {
+        if self.count >= 2 { self.swap } else { 0 }
     }
 
     /// The weights `at` bytes further on, if they are needed.
@@ -320,12 +333,12 @@ impl Turn {
 #[derive(Clone, Copy)]
 pub(super) struct First {
     turn: Turn,
-    weights: [[X4<u32>; 2]; 2],
+    weights: [X4<u32>; 2],
 }
 
 /// The first turn of this warp in linear layer `kind` of `layer`, and its weights.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread that has the row calls it.
 ///
 /// # Safety
 ///
@@ -337,12 +350,12 @@ pub(super) unsafe fn first(memory: Memory, share: &Share, layer: u32, kind: u32)
     // SAFETY: made before the launch's first barrier; parts use it one after the other.
     unsafe { wait(barrier, layer % 2) };
     // SAFETY: the weights are there.
-    First { turn, weights: turn.places().map(|at| unsafe { turn.weights(at, turn.count > 0) }) }
+    First { turn, weights: unsafe { turn.weights(turn.place(), turn.count > 0) } }
 }
 
 /// Adds the products of this warp's steps to the sums of their rows.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread that has the row calls it.
 ///
 /// # Safety
 ///
@@ -357,23 +370,25 @@ pub(super) unsafe fn multiply(memory: Memory, share: &Share, first: First) {
         let mut sums = Sums::new();
         // SAFETY: the caller's promise.
         unsafe {
-            let mut factors = turn.places().map(|at| turn.factors(at, enabled));
+            let at = turn.place();
+            let mut factors = turn.factors(at, enabled);
+            // Groups by pairs: one is on its way during the products of the other.
+            let mut base = 0;
             while turn.count >= 2 {
-                // What comes next is on its way during the products.
-                turn.weights = turn.weights.map(|row| row.add(2 * GROUP_BYTES));
-                turn.acts = turn.acts.add(2 * ACT_GROUP_BYTES);
+                rolled();
+                let at = base + (GROUP_BYTES - turn.swap);
+                let others = turn.weights(at, true);
+                let other_factors = turn.factors(at, enabled);
+                sums.take((weights, factors));
                 turn.count -= 2;
-                let (places, needed) = (turn.places(), [turn.count >= 1, turn.count >= 2]);
-                let mut i = 0;
-                while i < 2 {
-                    sums.take((weights[i], factors[i]));
-                    weights[i] = turn.weights(places[i], needed[i]);
-                    factors[i] = turn.factors(places[i], enabled);
-                    i += 1;
-                }
+                base += 2 * GROUP_BYTES;
+                let at = base + turn.place();
+                weights = turn.weights(at, turn.count > 0);
+                factors = turn.factors(at, enabled & (turn.count > 0));
+                sums.take((others, other_factors));
             }
             if turn.count > 0 {
-                sums.take((weights[0], factors[0]));
+                sums.take((weights, factors));
             }
             let sums = sums.finish(lane_id() / LANES % 2 == 1);
             let mut r = 0;
@@ -387,7 +402,7 @@ pub(super) unsafe fn multiply(memory: Memory, share: &Share, first: First) {
             if left > 0 {
                 set += 1;
                 turn = Turn::new(memory, share, set, 0, left);
-                weights = turn.places().map(|at| turn.weights(at, true));
+                weights = turn.weights(turn.place(), true);
             }
         }
     }

@@ -160,6 +160,11 @@ impl Decoder<'_> {
                 let bytes = self.word(operands, 2)?;
                 Op::BulkCopy { to, from, bytes, bar: self.address(operands, 3)? }
             }
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint" => {
+                expect(operands, 5)?;
+                self.double(operands, 4)?;
+                return self.copy(opcode.trim_end_matches(".L2::cache_hint"), &operands[..4]);
+            }
             _ => return self.tensor_copy(opcode, operands),
         })
     }

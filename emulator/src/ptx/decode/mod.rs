@@ -369,6 +369,11 @@ impl Decoder<'_> {
             ["mma", ..] => self.mma(opcode, operands)?,
             ["wgmma", ..] => self.wgmma(opcode, &parts, operands)?,
             ["fence", "mbarrier_init", ..] => Op::InitFence,
+            // A cache policy: what its bits are is nobody's matter.
+            ["createpolicy", "fractional", "L2::evict_first", "b64"] => {
+                expect(operands, 1)?;
+                Op::Mov64 { d: self.to(operands, Class::Double)?, a: self.double_constant(1) }
+            }
             ["fence" | "membar" | "prefetch" | "setmaxnreg", ..] => Op::Nothing,
             _ => match self.together(opcode, operands)? {
                 Some(op) => op,

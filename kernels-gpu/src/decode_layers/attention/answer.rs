@@ -3,13 +3,13 @@
 use contract::decode_layers::{HEAD_STEP, KEY_BYTES, KV_SLOTS, WARPS, partial_len, tag, word};
 use contract::num::{exp, fma, max, order_key, order_value, score, weighted_value};
 
-use super::{Attention, KEYS, Memory, Unit, own_thread};
+use super::super::sync;
+use super::{Attention, KEYS, Memory, NARROW, Unit, WIDE, own_thread};
 use crate::arch::atomic::st_relaxed_u64_x2;
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mbarrier::wait;
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
-use crate::arch::thread::sync_threads;
 use crate::arch::warp::{LANES, shuffle_xor, warp_max, warp_tree};
 
 /// Threads that share a key, two partials of its dot each, are lanes so far apart.
@@ -55,7 +55,7 @@ fn weight_of<const H: usize>(head: u32, key: u32) -> u32 {
 impl Attention<'_> {
     /// Leaves the results of `H` heads of a unit in `partial`.
     ///
-    /// *Convergence*: every thread of the block calls it.
+    /// *Convergence*: every thread that has the row calls it.
     ///
     /// # Safety
     ///
@@ -78,14 +78,14 @@ impl Attention<'_> {
             }
             wait(memory.barriers.add(slot), unit.done / KV_SLOTS % 2);
             if first || unit.has_new() {
-                sync_threads();
+                sync();
             }
             let (keys, values) = memory.slot(slot);
-            self.scores::<H>(memory, keys);
-            sync_threads();
+            self.scores::<H>(memory, keys, unit.half);
+            sync();
             let results = self.results(layer, unit);
             Self::soften::<H>(memory, unit.keys);
-            sync_threads();
+            sync();
             let (warp, lane) = (own_thread() / LANES, own_thread() % LANES);
             let own = warp % (WARPS / 2);
             if warp >= WARPS / 2 {
@@ -105,7 +105,7 @@ impl Attention<'_> {
                 if 4 * pair < bytes {
                     let weights = memory.weights.add(weight_of::<H>(heads, 0));
                     let own = values.add(4 * pair);
-                    if H == super::NARROW {
+                    if H == NARROW {
                         let [value] = weigh::<1>(weights, own, bytes, unit.keys);
                         results.put(heads, 2 + 2 * pair, value);
                     } else {
@@ -132,20 +132,20 @@ impl Attention<'_> {
         }
     }
 
-    /// Leaves the scores of `H` heads.
+    /// Leaves the scores of `H` heads, of all or of this `half` of the queries.
     ///
-    /// *Convergence*: every thread of the block calls it.
+    /// *Convergence*: every thread that has the row calls it.
     ///
     /// # Safety
     ///
     /// Queries and keys are in shared memory.
     #[inline(always)]
-    unsafe fn scores<const H: usize>(&self, memory: Memory, keys: Shared<u8>) {
+    unsafe fn scores<const H: usize>(&self, memory: Memory, keys: Shared<u8>, half: u32) {
         let lane = own_thread() % LANES;
         let (part, key) = (lane / APART, own_thread() / LANES * APART + lane % APART);
         // SAFETY: a row of a slot that nobody filled gives a score that nobody uses.
         let sums: [[f32; 2]; H] = unsafe {
-            let q = memory.q.add(2 * H as u32 * part);
+            let q = memory.q.add(2 * WIDE as u32 * part + 4 * half);
             dots(q, keys.add(key * KEY_BYTES + 4 * part), self.args.shape.head_dim)
         };
         // Partials 4 apart are 16 lanes apart, those 2 apart 8 lanes; each of both lanes goes on with half of the heads.
@@ -154,7 +154,7 @@ impl Attention<'_> {
             let (keep, send) = if up { (other, own) } else { (own, other) };
             [0, 1].map(|e: usize| keep[e] + shuffle_xor(send[e], distance))
         };
-        let (own, head, writes) = if H == super::NARROW {
+        let (own, head, writes) = if H == NARROW {
             let own = halve(sums[0], sums[1], upper, 2 * APART);
             (own.map(|s| s + shuffle_xor(s, APART)), part / 2, !odd)
         } else {
@@ -171,7 +171,7 @@ impl Attention<'_> {
 
     /// Turns scores into weights, of which a thread has one, and leaves the maxima in the results.
     ///
-    /// *Convergence*: every thread of the block calls it.
+    /// *Convergence*: every thread that has the row calls it.
     ///
     /// # Safety
     ///
@@ -204,7 +204,7 @@ impl Attention<'_> {
 ///
 /// # Safety
 ///
-/// `head_dim` elements in shared memory each.
+/// `head_dim` elements in shared memory each; the queries stand there as those of [`WIDE`] heads.
 #[inline(always)]
 unsafe fn dots<const H: usize>(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -> [[f32; 2]; H] {
     type Step = ([X4<f32>; 2], u32);
@@ -212,7 +212,7 @@ unsafe fn dots<const H: usize>(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -
     let load = |i: u32| -> Step {
         // SAFETY: i < head_dim / 8.
         unsafe {
-            let q = q.add(8 * H as u32 * i);
+            let q = q.add(8 * WIDE as u32 * i);
             let low = q.read_x4();
             let high = if H == 2 { low } else { q.add(4).read_x4() };
             ([low, high], key.add(16 * i).cast::<u32>().read())

@@ -10,17 +10,18 @@ mod row;
 
 use contract::attention::KEY_BLOCK;
 use contract::decode_layers::{
-    Args, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS, WARPS,
+    ASKERS, Args, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS, WARPS,
 };
 use contract::kv_append::kv_stride;
 
 use super::exchange::Exchange;
+use super::sync;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init};
 use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::proxy_fence;
 
 const KEYS: u32 = KEY_BLOCK as u32;
@@ -33,7 +34,7 @@ const NARROW: usize = WIDE / 2;
 pub(super) struct Memory {
     kv: Shared<u8>,
     barriers: Barrier,
-    /// Two elements of every head of a unit, then the next two.
+    /// Two elements of every head of a wide unit, then the next two.
     q: Shared<f32>,
     /// Of each head of a unit 64 scores, 64 weights, and the maximum.
     scores: Shared<f32>,
@@ -107,6 +108,9 @@ struct Unit {
     stored: u32,
     /// How many units this block has taken before it, over all layers.
     done: u32,
+    /// Whether it is of two heads, and which two of the block's.
+    narrow: bool,
+    half: u32,
 }
 
 impl Unit {
@@ -117,7 +121,8 @@ impl Unit {
 }
 
 /// The units of this block, over all layers: every `step`-th key block of the same heads, from `first` on. So the query
-/// stays while the keys go by. Where there are fewer blocks than such heads, a block has all key blocks of several.
+/// stays while the keys go by. Where there are fewer blocks than such heads, a block has all key blocks of several. What is left in
+/// the last round, where it is for at most half of the blocks, is dealt out once more: half of the heads each.
 pub(super) struct Attention<'a> {
     args: &'a Args,
     pos: u32,
@@ -125,10 +130,12 @@ pub(super) struct Attention<'a> {
     /// Heads of a unit: [`WIDE`] or [`NARROW`].
     width: u32,
     heads: Heads,
-    /// Whether the new key is in one of the key blocks: not 0.
+    /// Whether the new key is in one of the key blocks: not 0; 1 for the block that leaves it in the cache.
     has_new: u32,
     first: u32,
     step: u32,
+    /// Units before the one of half of the heads.
+    full: u32,
     /// Units of the same heads, and all units of this block in a layer.
     run: u32,
     count: u32,
@@ -148,13 +155,9 @@ pub(super) unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
 }
 
 impl<'a> Attention<'a> {
-    /// Asks for the first units.
-    ///
-    /// # Safety
-    ///
-    /// The launch contract; earlier launches have ended.
+    /// What this block has of a launch at `pos`.
     #[inline(always)]
-    pub(super) unsafe fn new(args: &'a Args, memory: Memory, pos: u32, epoch: u32) -> Self {
+    pub(super) fn new(args: &'a Args, pos: u32, epoch: u32) -> Self {
         let key_blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEYS);
         let (block, blocks) = (block_idx_x(), grid_dim_x());
         let groups = |width: u32| args.shape.kv_heads * args.group.div_ceil(width);
@@ -166,18 +169,42 @@ impl<'a> Attention<'a> {
         let step = (blocks / groups).max(1);
         let (group, first) =
             if blocks < groups { (block, 0) } else { (block % groups, block / groups) };
-        let run = if first < step { key_blocks.saturating_sub(first).div_ceil(step) } else { 0 };
+        // What is left in the last round goes to twice as many blocks, half of the heads each.
+        let (full, left) = (key_blocks / step, key_blocks % step);
+        let halves = width == WIDE as u32 && blocks >= groups && 2 * left <= step;
+        let run = if first >= step {
+            0
+        } else if halves {
+            full + u32::from(first < 2 * left)
+        } else {
+            key_blocks.saturating_sub(first).div_ceil(step)
+        };
+        let full = if halves { full } else { u32::MAX };
         let count = run * groups.saturating_sub(group).div_ceil(blocks);
         let Heads { kv_head, first: first_head } = Self::heads(args, width, group);
         // Not known how they are made: divisions would be made again in each layer.
         let heads = Heads { kv_head: opaque_here(kv_head), first: opaque_here(first_head) };
+        // Half of the heads that are not there.
+        let none = run > full && first % 2 == 1 && first_head + NARROW as u32 >= args.group;
+        let run = opaque_here(if none { full } else { run });
+        let (full, count) = (opaque_here(full), if none { run } else { count });
         let last = pos / KEYS;
-        let has_new = pos < args.capacity && last >= first && (last - first).is_multiple_of(step);
-        let has_new = opaque_here(u32::from(has_new));
-        let attention = Self { args, pos, epoch, width, heads, has_new, first, step, run, count };
-        // SAFETY: the slots are empty.
-        unsafe { attention.fill(memory, 0, caches(args, 0)) };
-        attention
+        let has_new = if last / step >= full {
+            run > full && full * step + first / 2 == last
+        } else {
+            last >= first && (last - first).is_multiple_of(step)
+        };
+        let has_new = pos < args.capacity && has_new;
+        // Of two blocks that have the new key, the first leaves it in the cache.
+        let second = last / step >= full && first % 2 == 1;
+        let has_new = opaque_here(if has_new { 1 + u32::from(second) } else { 0 });
+        Self { args, pos, epoch, width, heads, has_new, first, step, full, run, count }
+    }
+
+    /// Whether this block has units.
+    #[inline(always)]
+    pub(super) fn has_units(&self) -> bool {
+        self.run > 0
     }
 
     /// The heads number `group`.
@@ -190,14 +217,18 @@ impl<'a> Attention<'a> {
     /// Unit `at` of the heads; unit `done` of this block.
     #[inline(always)]
     fn unit(&self, heads: Heads, at: u32, done: u32) -> Unit {
-        let block = self.first + at * self.step;
+        let halves = at >= self.full;
+        let half = if halves { self.first % 2 } else { 0 };
+        let block = at * self.step + if halves { self.first / 2 } else { self.first };
+        let narrow = halves || self.width == NARROW as u32;
+        let heads = Heads { first: heads.first + NARROW as u32 * half, ..heads };
         let here = |keys: u32| keys.saturating_sub(block * KEYS).min(KEYS);
         let stored = here(self.pos.min(self.args.capacity));
         let keys = here(self.pos.saturating_add(1).min(self.args.capacity));
-        Unit { heads, block, keys, stored, done }
+        Unit { heads, block, keys, stored, done, narrow, half }
     }
 
-    /// Asks for the keys and values of as many units of `layer` as there are slots.
+    /// Asks for the keys and values of as many units of `layer` as there are slots. By the threads that have no row.
     ///
     /// # Safety
     ///
@@ -206,7 +237,7 @@ impl<'a> Attention<'a> {
     pub(super) unsafe fn fill(&self, memory: Memory, layer: u32, caches: [*mut u8; 2]) {
         if layer < self.args.shape.layers {
             // SAFETY: empty slots.
-            unsafe { self.fill_run(memory, self.heads, layer * self.count, caches) };
+            unsafe { self.fill_run::<true>(memory, self.heads, layer * self.count, caches) };
         }
     }
 
@@ -216,16 +247,29 @@ impl<'a> Attention<'a> {
     ///
     /// All units before `done` are done, none of these is asked for.
     #[inline(always)]
-    unsafe fn fill_run(&self, memory: Memory, heads: Heads, done: u32, caches: [*mut u8; 2]) {
+    unsafe fn fill_run<const AHEAD: bool>(
+        &self,
+        memory: Memory,
+        heads: Heads,
+        done: u32,
+        caches: [*mut u8; 2],
+    ) {
         let mut at = 0;
         while at < KV_SLOTS.min(self.run) {
             // SAFETY: an empty slot.
-            unsafe { self.ask(memory, self.unit(heads, at, done + at), caches) };
+            unsafe {
+                let unit = self.unit(heads, at, done + at);
+                if AHEAD {
+                    self.ask_ahead(memory, unit, caches);
+                } else {
+                    self.ask(memory, unit, caches);
+                }
+            }
             at = opaque(at + 1); // one loop
         }
     }
 
-    /// Asks for the keys and values of a unit.
+    /// Asks for the keys and values of a unit. By the threads that have the row.
     ///
     /// # Safety
     ///
@@ -264,9 +308,53 @@ impl<'a> Attention<'a> {
         }
     }
 
+    /// The same by the threads that have no row.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the slot since an arrival that these threads waited for.
+    #[inline(always)]
+    unsafe fn ask_ahead(&self, memory: Memory, unit: Unit, caches: [*mut u8; 2]) {
+        const ROWS: u32 = ASKERS / 16;
+        let slot = unit.done % KV_SLOTS;
+        let (keys, values) = memory.slot(slot);
+        let bytes = 2 * kv_stride(self.args.shape.head_dim as usize) as u32;
+        let capacity = self.args.capacity as usize;
+        let at = unit.heads.kv_head as usize * capacity + (unit.block * KEYS) as usize;
+        let from = caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
+        let barrier = memory.barriers.add(slot);
+        let (piece, row) = (16 * (own_thread() % 16), own_thread() % ASKERS / 16);
+        // SAFETY: as for `ask`; there are as many arrivals as there.
+        unsafe {
+            if own_thread() == THREADS + 32 {
+                proxy_fence();
+                arrive_expecting(barrier, bytes * unit.stored);
+                if unit.stored > 0 {
+                    copy_bulk(values, from[1], bytes * unit.stored, barrier);
+                }
+            }
+            if piece < bytes {
+                let mut to = keys.add(row * KEY_BYTES + piece);
+                let mut from = from[0].wrapping_add((row * bytes + piece) as usize);
+                let mut key = row;
+                while key < unit.stored {
+                    copy_x16(to, from, true);
+                    to = to.add(ROWS * KEY_BYTES);
+                    from = from.wrapping_add((ROWS * bytes) as usize);
+                    key = opaque(key + ROWS); // one loop
+                }
+            }
+            let mut arrivals = 0;
+            while arrivals < THREADS / ASKERS {
+                arrive_after_copies(barrier);
+                arrivals += 1;
+            }
+        }
+    }
+
     /// This block's share of the attention of `layer`, whose caches are `caches`.
     ///
-    /// *Convergence*: every thread of the block calls it.
+    /// *Convergence*: every thread that has the row calls it.
     ///
     /// # Safety
     ///
@@ -289,14 +377,14 @@ impl<'a> Attention<'a> {
                 let mut at = 0;
                 while at < self.run {
                     let unit = self.unit(heads, at, done + at);
-                    if self.width == NARROW as u32 {
+                    if unit.narrow {
                         self.answer::<NARROW>(memory, layer, unit, new, at == 0);
                     } else {
                         self.answer::<WIDE>(memory, layer, unit, new, at == 0);
                     }
                     // Nothing waits for the last but one.
                     if at + KV_SLOTS != self.run {
-                        sync_threads();
+                        sync();
                     }
                     if at + KV_SLOTS < self.run {
                         let next = self.unit(heads, at + KV_SLOTS, done + at + KV_SLOTS);
@@ -309,7 +397,7 @@ impl<'a> Attention<'a> {
                     // Heads of a launch of few blocks.
                     group += grid_dim_x();
                     heads = Self::heads(self.args, self.width, group);
-                    self.fill_run(memory, heads, done, caches);
+                    self.fill_run::<false>(memory, heads, done, caches);
                 }
             }
         }

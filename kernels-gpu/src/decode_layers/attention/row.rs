@@ -6,7 +6,7 @@ use contract::num::f32_to_bf16;
 use contract::rope::rotate;
 
 use super::super::exchange::Exchange;
-use super::{Attention, Heads, Memory, Unit, own_thread};
+use super::{Attention, Heads, Memory, Unit, WIDE, own_thread};
 use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_if, st, st_u16};
@@ -81,7 +81,7 @@ impl Attention<'_> {
         unsafe {
             if of_query {
                 let (low, high) = turn(row[0], row[1]);
-                let q = |e: u32| memory.q.add((e / 2 * self.width + own) * 2 + e % 2);
+                let q = |e: u32| memory.q.add((e / 2 * WIDE as u32 + own) * 2 + e % 2);
                 q(pair).write(low);
                 q(pair + half).write(high);
             }
@@ -94,7 +94,7 @@ impl Attention<'_> {
             }
             let (low, high) = (f32_to_bf16(low), f32_to_bf16(high));
             let both = u32::from(low) | u32::from(high) << 16;
-            if heads.first == 0 {
+            if heads.first == 0 && self.has_new == 1 {
                 let position = heads.kv_head as usize * capacity as usize + pos as usize;
                 let cache = if is_key { caches[0] } else { caches[1] };
                 let cache = cache.wrapping_add(2 * position * kv_stride(shape.head_dim as usize));

@@ -1,0 +1,61 @@
+//! The warps that have no row: they ask for what later parts need, as soon as the row of a part is there, and look after the set of the
+//! exchange that the next launch takes.
+//!
+//! The other warps would do it on the way of the row. Those of one warpgroup give their registers to them.
+
+use contract::decode_layers::{Args, LINEARS, THREADS};
+
+use super::Memory;
+use super::attention::{Attention, caches};
+use super::entries::{look_ahead, norm};
+use super::exchange::Exchange;
+use super::weights::{Share, ask_next, next};
+use crate::arch::mbarrier::wait;
+use crate::arch::thread::thread_idx_x;
+use crate::arch::warp::LANES;
+
+/// Registers of a thread that has no row, and of one that has: the block was launched with 168 for each.
+pub(super) const FEW_REGISTERS: u32 = 40;
+pub(super) const MANY_REGISTERS: u32 = 232;
+/// With which linear layer's row keys and values of the next layer are asked for.
+const WITH_KEYS: u32 = 2;
+
+/// Asks, part after part.
+///
+/// *Convergence*: every thread that has no row calls it.
+///
+/// # Safety
+///
+/// The launch contract; shares and barriers are in shared memory, the weights of the first layer are asked for; the other threads
+/// arrive at `memory.come` in every part.
+#[inline(always)]
+pub(super) unsafe fn ask_for_all(args: &Args, memory: Memory, attention: &Attention, x: &Exchange) {
+    let layers = args.shape.layers;
+    // SAFETY: the caller's promise; the slots are empty, and the other set belongs to nobody now.
+    unsafe {
+        attention.fill(memory.attention, 0, caches(args, 0));
+        x.empty_other();
+    }
+    let mut part = 0;
+    while part < layers * LINEARS as u32 {
+        let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
+        // One warp asks for weights, all for keys and values. Where there are none the others would be waited for by nobody, and
+        // must not wait: they might miss a phase.
+        if kind == WITH_KEYS && attention.has_units() || thread_idx_x() < THREADS + LANES {
+            // SAFETY: entries that nobody writes; when the row is there, all that was read before it is idle.
+            unsafe {
+                let far = norm(args, part + LINEARS as u32);
+                let weights = next(args, part);
+                let caches = caches(args, (layer + 1).min(layers - 1));
+                let k = Share::row_len(memory, kind);
+                wait(memory.come.add(kind), layer % 2);
+                ask_next(args, memory, part, weights);
+                if kind == WITH_KEYS {
+                    attention.fill(memory.attention, layer + 1, caches);
+                }
+                look_ahead(args, far, k, part + 3 * LINEARS as u32);
+            }
+        }
+        part += 1;
+    }
+}
