@@ -174,15 +174,15 @@ unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usiz
 ) {
     // Opaque, because LLVM would write out the loop.
     let mut k = opaque(0);
-    while k + 4 * N <= terms {
+    while N > 1 && k + 4 * N <= terms {
         // SAFETY: the caller's promise.
         unsafe { fours::<A, B, SIDE, RM, N>(sums, a, b, k) };
         k = opaque(k + 4 * N);
     }
-    while N > 1 && k < terms {
+    while k < terms {
         // SAFETY: the caller's promise.
         unsafe { fours::<A, B, SIDE, RM, 1>(sums, a, b, k) };
-        k = opaque(k + 4);
+        k += 4;
     }
 }
 

@@ -112,7 +112,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Asks for the first of `left` tiles, from tile `first` of the matrix on.
+    /// Asks for the first of `left` tiles, from `far` on.
     ///
     /// # Safety
     ///
@@ -122,12 +122,11 @@ impl<'a> Tiles<'a> {
         args: &'a HeldArgs,
         memory: Shared<u8>,
         (per_group, rows): (u32, u32),
-        first: u32,
+        far: Walk,
         left: u32,
     ) -> Self {
         let linear = &args.linear;
         let (place, places) = (linear.ring, args.places);
-        let far = Walk { tile: first, group: 0 };
         let (words, range, slot, parity) = ([0; 2], [0; 2], 0, 0);
         let mut tiles = Self {
             memory,
@@ -143,7 +142,7 @@ impl<'a> Tiles<'a> {
             slot,
             parity,
         };
-        tiles.words = tiles.masks(left > 0, first);
+        tiles.words = tiles.masks(left > 0, far.tile);
         let mut ranges = [[0; 2]; MOST + 1];
         let mut i = 0;
         while i <= MOST {
@@ -217,7 +216,7 @@ type Sums<const NT: usize> = [[f32; 4]; NT];
 /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table; `x` is bf16, K a multiple of
 /// 8, and there are at most `8 NT` inputs.
 #[inline(always)]
-unsafe fn held<const NT: usize>(args: &HeldArgs) {
+unsafe fn held<const NT: usize, const EVEN: bool>(args: &HeldArgs) {
     launch_dependents();
     let (warp, lane) = (warp_id(), lane_id());
     let linear = &args.linear;
@@ -225,19 +224,22 @@ unsafe fn held<const NT: usize>(args: &HeldArgs) {
     let per_group = per_way * WAYS as u32;
     let first_group = block_idx_x() * args.rows;
     let rows = args.rows.min(groups(linear.n as usize) as u32 - first_group);
-    // The warp's column tiles.
-    let cut = |warp: u32| warp * per_group / HELD_WARPS;
+    // The warp's tiles: of the block's, group after group of each column tile, a part; of whole column tiles where
+    // registers are few.
+    let all = if EVEN { per_group * rows } else { per_group };
+    let cut = |warp: u32| warp * all / HELD_WARPS;
     let (begin, end) = (cut(warp), cut(warp + 1));
+    let (column0, group0) = if EVEN { (begin / rows, begin % rows) } else { (begin, 0) };
+    let count = if EVEN { end - begin } else { (end - begin) * rows };
     // Sums of the block, `[group][warp][NT][lane]` of four, then the places of the warps.
     let sums = dynamic_shared_mem::<f32>();
     let group_words = HELD_WARPS * NT as u32 * 128;
     let mine = sums.add(warp * NT as u32 * 128 + 4 * lane);
     let places = sums.add(args.rows * group_words).cast::<u8>();
     let places = places.add(warp * held_warp_bytes(args.places, linear.ring));
-    let first = first_group * per_group + begin;
-    // SAFETY: the tiles of the block's groups that are the warp's.
-    let mut tiles =
-        unsafe { Tiles::new(args, places, (per_group, rows), first, (end - begin) * rows) };
+    let first = Walk { tile: (first_group + group0) * per_group + column0, group: group0 };
+    // SAFETY: the warp's tiles.
+    let mut tiles = unsafe { Tiles::new(args, places, (per_group, rows), first, count) };
     let x = linear.x.cast::<u16>().as_ptr().cast_const();
     // Eight columns of the lane's inputs from `32 j` of a column tile on; zeros where nothing is.
     let load = |tile: u32, j: u32| -> [[u32; 4]; NT] {
@@ -255,11 +257,26 @@ unsafe fn held<const NT: usize>(args: &HeldArgs) {
     };
     // The weights are constants: what came before this kernel may still run.
     dependency_wait();
-    let mut column_tile = opaque(begin);
-    while column_tile < end {
+    // A group that the warp has no tile of.
+    let mut i = opaque(count);
+    while EVEN && i < rows {
+        let group = (group0 + i) % rows;
+        let mut n = 0;
+        while n < NT {
+            // SAFETY: this lane's own.
+            unsafe { mine.add(group * group_words + 128 * n as u32).write_x4([0.0; 4]) };
+            n += 1;
+        }
+        i = opaque(i + 1);
+    }
+    // So many tiles are left when it comes to a group again.
+    let again = count.saturating_sub(rows);
+    let (mut column_tile, mut group) = (opaque(column0), opaque(group0));
+    let more = |left: u32, column: u32| if EVEN { left > 0 } else { column < end };
+    let seen = |left: u32, column: u32| if EVEN { left <= again } else { column > begin };
+    while more(tiles.left, column_tile) {
         let held: [[[u32; 4]; NT]; 8] = core::array::from_fn(|j| load(column_tile, j as u32));
-        let mut group = opaque(0);
-        while group < rows {
+        while group < rows && (!EVEN || tiles.left > 0) {
             let at = mine.add(group * group_words);
             let next = if group + 1 < rows {
                 column_tile + (group + 1) * per_group
@@ -268,7 +285,7 @@ unsafe fn held<const NT: usize>(args: &HeldArgs) {
             };
             let (masks, mut units) = tiles.take(first_group * per_group + next);
             let mut acc: Sums<NT> = [[0.0; 4]; NT];
-            if column_tile > begin {
+            if seen(tiles.left, column_tile) {
                 // SAFETY: this lane's own, written with the column tile before.
                 acc = core::array::from_fn(|n| unsafe { at.add(128 * n as u32).read_x4() });
             }
@@ -296,7 +313,7 @@ unsafe fn held<const NT: usize>(args: &HeldArgs) {
             tiles.taken();
             group = opaque(group + 1);
         }
-        column_tile = opaque(column_tile + 1);
+        (column_tile, group) = (opaque(column_tile + 1), opaque(0));
     }
     sync_threads();
     // Four sums of a lane of each group at a time.
@@ -309,7 +326,7 @@ unsafe fn held<const NT: usize>(args: &HeldArgs) {
         let mut total = [0.0; 4];
         let mut warp = 0;
         while warp < HELD_WARPS {
-            if cut(warp) < cut(warp + 1) {
+            if EVEN || cut(warp) < cut(warp + 1) {
                 // SAFETY: written before the barrier.
                 let part = unsafe { from.add(warp * NT as u32 * 128).read_x4() };
                 let mut i = 0;
@@ -336,20 +353,20 @@ unsafe fn held<const NT: usize>(args: &HeldArgs) {
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $nt:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $nt:literal $even:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: HeldArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { held::<$nt>(&args) }
+            unsafe { held::<$nt, $even>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_bf16_held8 SparseBf16Held8 1;
-    sparse_bf16_held16 SparseBf16Held16 2;
+    sparse_bf16_held8 SparseBf16Held8 1 false;
+    sparse_bf16_held16 SparseBf16Held16 2 true;
 }

@@ -224,15 +224,19 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         kernel: Option<&'static str>,
     ) -> Option<Result<(), OpError>> {
         use contract::launch::Kernel;
-        use contract::sparse::{FEW_UNITS, HeldArgs, SparseBf16Held8, SparseBf16Held16};
+        use contract::sparse::{
+            FEW_UNITS, HELD_WARPS, HeldArgs, SparseBf16Held8, SparseBf16Held16, WAYS, steps,
+        };
         let sms = cuda.cuda().device().info().sm_count;
         let held = HeldArgs::new(args, sms)?;
         let eight = args.m <= 8;
         let symbol =
             if eight { SparseBf16Held8::SPEC.symbol } else { SparseBf16Held16::SPEC.symbol };
-        // With full tiles memory is what takes the time: there only more inputs, and rows that are not long, gain.
+        // With full tiles memory is what takes the time: there only more inputs, and rows that are not long, gain. With few
+        // units short rows do not: warps read inputs for the tiles of few groups.
+        let columns = steps(self.k, 2) * WAYS;
         let fastest = if self.most <= FEW_UNITS {
-            held.rows >= HELD_ROWS[usize::from(!eight)]
+            held.rows >= HELD_ROWS[usize::from(!eight)] && columns >= HELD_WARPS as usize
         } else {
             !eight && held.rows >= 2 && self.k < LONG
         };

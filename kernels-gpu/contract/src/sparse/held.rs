@@ -8,7 +8,7 @@ use crate::launch::{Kernel, LaunchSpec};
 pub(super) const ALONE: u32 = 227 * 1024;
 /// The same of one of two.
 pub const ONE_OF_TWO: u32 = 113 * 1024;
-/// Warps of a block of [`SparseBf16Held8`] and [`SparseBf16Held16`]: each has a part of the column tiles.
+/// Warps of a block of [`SparseBf16Held8`] and [`SparseBf16Held16`]: each has a part of the tiles.
 pub const HELD_WARPS: u32 = 16;
 /// Most places of a warp of those.
 pub const HELD_PLACES: u32 = 2;
@@ -62,7 +62,9 @@ impl HeldArgs {
 
     /// Whether warps have about as many tiles each, and blocks fill the GPU: otherwise other kernels are faster.
     pub const fn is_balanced(&self, sms: u32) -> bool {
-        let tiles = steps(self.linear.k as usize, 2) * WAYS;
+        let columns = steps(self.linear.k as usize, 2) * WAYS;
+        // With more than eight inputs warps share out single tiles, otherwise those of a column tile together.
+        let tiles = if self.linear.m > 8 { columns * self.rows as usize } else { columns };
         let most = tiles.next_multiple_of(HELD_WARPS as usize);
         let at_once = Self::at_once(self.linear.m, sms);
         let places = self.rows as u64 * self.grid()[0].next_multiple_of(at_once) as u64;
@@ -131,9 +133,13 @@ mod tests {
         assert_eq!(held([8192, 28_672, 8], 464), Some((2, 1, true)));
         assert_eq!(held([14_336, 4096, 16], 1612), Some((7, 1, true)));
         assert_eq!(held([4096, 4096, 9], 464), Some((2, 1, true)));
-        // Warps with one tile beside warps with two, or with none; blocks of three groups for 265.
-        assert_eq!(held([8192, 5120, 16], 464), Some((4, 2, false)));
-        assert_eq!(held([8192, 2048, 16], 464), Some((4, 1, false)));
+        // Warps with one column tile beside warps with two, or with none; blocks of three groups for 265.
+        assert_eq!(held([8192, 5120, 8], 464), Some((2, 1, false)));
+        assert_eq!(held([8192, 2048, 8], 464), Some((2, 1, false)));
+        assert_eq!(held([8192, 5120, 16], 464), Some((4, 2, true)));
+        assert_eq!(held([8192, 2048, 16], 464), Some((4, 1, true)));
+        assert_eq!(held([8192, 1024, 16], 464), Some((4, 1, true)));
+        assert_eq!(held([512, 2048, 16], 464), Some((1, 1, false)));
         assert_eq!(held([4240, 4096, 16], 464), Some((3, 1, false)));
         // More groups than memory holds: in two turns, in three.
         assert_eq!(held([28_672, 8192, 16], 464), Some((7, 2, true)));
