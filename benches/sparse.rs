@@ -87,7 +87,7 @@ impl Case for Product {
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
         let Tensors { w, x, y } = t;
-        backend.sparse_linear(Linear { w, x, y, m: self.m, math: self.math })
+        backend.sparse_linear(Linear { w, x, y, m: self.m, math: self.math, kernel: None })
     }
 
     fn compare(&self, found: &[u32], expected: &[u32]) -> anyhow::Result<()> {

@@ -43,7 +43,7 @@ fn product<B: Backend>(backend: &B) -> Result<Vec<f32>, Box<dyn std::error::Erro
         N * K,
         bitmap.bytes(),
         2 * N * K,
-        pays_off(M, bitmap.sparsity(), Math::Exact),
+        pays_off([N, K], M, bitmap.sparsity(), Math::Exact),
     );
 
     let w = SparseLinear::upload(backend, "weights", &bitmap)?;
@@ -51,7 +51,8 @@ fn product<B: Backend>(backend: &B) -> Result<Vec<f32>, Box<dyn std::error::Erro
     let input: Vec<f32> = (0..M * K).map(|i| (i as f32 * 0.1).sin()).collect();
     backend.write(&mut x, 0, &input)?;
     let mut y = backend.alloc("output", M * N)?;
-    backend.sparse_linear(Linear { w: &w, x: &x, y: &mut y, m: M, math: Math::Exact })?;
+    let math = Math::Exact;
+    backend.sparse_linear(Linear { w: &w, x: &x, y: &mut y, m: M, math, kernel: None })?;
 
     let mut out = vec![0.0; M * N];
     backend.read(&y, 0, &mut out)?;

@@ -43,7 +43,9 @@ pub(super) fn sizes(variant: &contract::bmm::Variant) -> [(usize, usize, usize, 
     let (side, most) = (variant.tiling.rows as usize, variant.most_k as usize);
     if most > 0 {
         let deep = most.min(48);
-        [(2, side, side, 16, false), (1, side - 12, side - 1, deep, true), (5, 16, 16, most, false)]
+        // Rows of `C` in pieces where it asks for them.
+        let wide = side - if variant.c_unit < 16 { 1 } else { 4 };
+        [(2, side, side, 16, false), (1, side - 12, wide, deep, true), (5, 16, 16, most, false)]
     } else {
         [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
     }

@@ -24,9 +24,16 @@ pub struct Linear {
     pub math: Math,
     /// From compressed sparse rows, which always are exact.
     pub csr: bool,
+    /// By which kernel; see [`Op::kernel`].
+    pub kernel: Option<&'static str>,
 }
 
 impl Linear {
+    /// The exact product with a bitmap.
+    pub fn exact(w: Matrix, x: Vec<f32>, types: [RowType; 2]) -> Self {
+        Self { w, x, types, math: Math::Exact, csr: false, kernel: None }
+    }
+
     /// Input rows.
     pub fn m(&self) -> usize {
         self.x.len() / self.w.k
@@ -44,7 +51,8 @@ impl Linear {
         } else {
             let w = Bitmap::from_dense(n, k, &dense)?;
             let w = &SparseLinear::upload(bed.backend(), "selftest", &w)?;
-            bed.backend().sparse_linear(Op { w, x, y: &mut y, m, math: self.math })?;
+            let Self { math, kernel, .. } = *self;
+            bed.backend().sparse_linear(Op { w, x, y: &mut y, m, math, kernel })?;
         }
         bed.keep("y", &[m, n], &y)
     }

@@ -13,6 +13,7 @@ use crate::support::{check, dimension, due, generated, on_lane, refused, short, 
 on_lane! {
     listed_shapes
     every_variant
+    small_matrices_in_pieces
     unusual_values
     generated_shapes
     interleaved_results
@@ -124,6 +125,30 @@ fn every_variant<B: Backend>(b: &B) {
         }
     }
     println!("bmm: cases by variant {ran:?}");
+}
+
+/// Small f32 in pieces of 16 bytes, by name: parts of sides and of slices, every layout, `C` read and not.
+fn small_matrices_in_pieces<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(14);
+    let small = [(9, 32, 32, 32), (6, 27, 12, 20), (5, 1, 4, 4), (2, 31, 16, 24), (3, 8, 28, 16)];
+    let large = [(2, 64, 64, 64), (3, 59, 36, 44), (2, 4, 64, 52), (1, 63, 8, 16), (2, 33, 40, 4)];
+    for (symbol, shapes) in [("bmm_f32_flow32", small), ("bmm_f32_flow64", large)] {
+        let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+        assert!(variant.is_some(), "{symbol}");
+        // Absent below sm_90a, where it is not asked for.
+        let variant = variant.filter(|_| crate::lane::has(symbol));
+        for (batch, m, n, k) in shapes {
+            let rows: usize = m;
+            for (way, factors) in (0..8).map(|i| (i / 2, [[1.0, 0.0], [2.0, -1.0]][i % 2])) {
+                let transposed = [way & 1 == 1, way & 2 == 2];
+                // Then its rows in memory are pieces too.
+                let m = if transposed[0] { rows.next_multiple_of(4) } else { rows };
+                let mut inputs = case(KINDS[0], (batch, m, n, k), transposed, &mut seeded);
+                (inputs.factors, inputs.variant) = (factors, variant);
+                check_case(b, &inputs);
+            }
+        }
+    }
 }
 
 /// NaN and infinity where they reach a result, and where zero factors or `beta` hide them.

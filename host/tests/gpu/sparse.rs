@@ -22,6 +22,7 @@ on_lane! {
     unusual_values
     generated_shapes
     tensor_cores_keep_their_bound
+    kernels_that_hold_inputs
     ternary_is_exact
     convolutions
     convolutions_on_tensor_cores
@@ -68,7 +69,7 @@ fn listed_shapes<B: Backend>(b: &B) {
             for types in TYPES.map(|w| [w, TYPES[seeded.below(3)]]) {
                 let w = Matrix::new(n, k, sparsity, &mut seeded);
                 let x = seeded.floats(m * k, 2.0);
-                check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+                check_case(b, selftest::Linear::exact(w, x, types));
             }
         }
     }
@@ -86,7 +87,7 @@ fn unusual_values<B: Backend>(b: &B) {
                 // A stored minus zero and a stored special value.
                 w.dense[700 + 3] = -0.0;
                 w.dense[5 * 700 + 64] = value;
-                check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+                check_case(b, selftest::Linear::exact(w, x, types));
             }
         }
     }
@@ -103,7 +104,7 @@ fn generated_shapes<B: Backend>(b: &B) {
         w.dense[empty * k..][..k].fill(0.0);
         let types = [TYPES[i % 3], TYPES[seeded.below(3)]];
         let x = seeded.floats(m * k, 2.0);
-        check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+        check_case(b, selftest::Linear::exact(w, x, types));
     }
 }
 
@@ -131,21 +132,59 @@ fn tensor_cores_keep_their_bound<B: Backend>(b: &B) {
         (7, 12_700, 72),
     ] {
         for sparsity in [0.0, 0.5, 0.7, 0.9] {
-            let w = Matrix::new(n, k, sparsity, &mut seeded);
-            let x = kept(RowType::Bf16, &seeded.floats(m * k, 2.0));
-            let bitmap = Bitmap::from_dense(n, k, &rounded::<bf16>(&w.dense)).expect("a matrix");
-            let on_b = SparseLinear::upload(b, "test", &bitmap).expect("memory");
-            let mut x_on_b = b.alloc("test", m * k).expect("memory");
-            b.write(&mut x_on_b, 0, &rounded::<bf16>(&x)).expect("a copy");
-            let mut y_on_b = zeros::<B, f32>(b, m * n);
-            let math = Math::TensorCore;
-            b.sparse_linear(Linear { w: &on_b, x: &x_on_b, y: &mut y_on_b, m, math })
-                .expect("runs");
-            let mut y = vec![f32::NAN; m * n];
-            b.read(&y_on_b, 0, &mut y).expect("a copy");
-            within(&w, &x, &y, format!("m={m} n={n} k={k} {sparsity}"));
+            on_tensor_cores(b, (m, n, k), sparsity, None, &mut seeded);
         }
     }
+}
+
+fn kernels_that_hold_inputs<B: Backend>(b: &B) {
+    if !bitmaps() {
+        return;
+    }
+    let mut seeded = Seeded::new(13);
+    // Fewer column tiles than warps and more, a last group that is not full; the last rows make blocks of several groups.
+    for (m, n, k) in [
+        (1, 1, 8),
+        (3, 17, 40),
+        (8, 40, 1104),
+        (9, 16, 512),
+        (16, 70, 2056),
+        (5, 33, 5128),
+        (13, 50, 8200),
+        (7, 2_200, 1032),
+        (16, 2_130, 3080),
+        (2, 6_400, 72),
+        (11, 8_500, 16),
+    ] {
+        for sparsity in [0.0, 0.5, 0.9, 1.0] {
+            let kernel = if m <= 8 { "sparse_bf16_held8" } else { "sparse_bf16_held16" };
+            on_tensor_cores(b, (m, n, k), sparsity, Some(kernel), &mut seeded);
+        }
+    }
+}
+
+/// A product by `kernel`, where the lane has it, is within its bound.
+fn on_tensor_cores<B: Backend>(
+    b: &B,
+    (m, n, k): (usize, usize, usize),
+    sparsity: f32,
+    kernel: Option<&'static str>,
+    seeded: &mut Seeded,
+) {
+    let w = Matrix::new(n, k, sparsity, seeded);
+    let x = kept(RowType::Bf16, &seeded.floats(m * k, 2.0));
+    let bitmap = Bitmap::from_dense(n, k, &rounded::<bf16>(&w.dense)).expect("a matrix");
+    let on_b = SparseLinear::upload(b, "test", &bitmap).expect("memory");
+    let mut x_on_b = b.alloc("test", m * k).expect("memory");
+    b.write(&mut x_on_b, 0, &rounded::<bf16>(&x)).expect("a copy");
+    let mut y_on_b = zeros::<B, f32>(b, m * n);
+    b.fill(&mut y_on_b, 0xff).expect("a fill");
+    let math = Math::TensorCore;
+    b.sparse_linear(Linear { w: &on_b, x: &x_on_b, y: &mut y_on_b, m, math, kernel })
+        .expect("runs");
+    let mut y = vec![f32::NAN; m * n];
+    b.read(&y_on_b, 0, &mut y).expect("a copy");
+    within(&w, &x, &y, format!("m={m} n={n} k={k} {sparsity} {kernel:?}"));
 }
 
 fn ternary_is_exact<B: Backend>(b: &B) {
@@ -260,7 +299,7 @@ fn more_rows_than_a_grid_is_high<B: Backend>(b: &B) {
     let w = Matrix::new(n, k, 0.3, &mut seeded);
     let x = seeded.floats(m * k, 2.0);
     let types = [RowType::Bf16, RowType::F32];
-    check_case(b, selftest::Linear { w, x, types, math: Math::Exact, csr: false });
+    check_case(b, selftest::Linear::exact(w, x, types));
 }
 
 fn nothing_to_do<B: Backend>(b: &B) {
@@ -268,7 +307,7 @@ fn nothing_to_do<B: Backend>(b: &B) {
     let csr = SparseCsr::upload(b, "test", &w.to_csr().expect("a matrix")).expect("memory");
     let w = &SparseLinear::upload(b, "test", &w).expect("memory");
     let (x, y, m) = (&zeros::<B, f32>(b, 0), &mut zeros::<B, f32>(b, 0), 0);
-    b.sparse_linear(Linear { w, x, y, m, math: Math::Exact }).expect("no rows");
+    b.sparse_linear(Linear { w, x, y, m, math: Math::Exact, kernel: None }).expect("no rows");
     b.sparse_csr(LinearCsr { w: &csr, x, y, m }).expect("no rows");
     // Nothing stored: sums of nothing, whatever is in x.
     let empty = Csr::<f32>::new(2, 3, vec![0; 3], vec![], vec![]).expect("a matrix");
@@ -289,12 +328,12 @@ fn refusals<B: Backend>(b: &B) {
     let w = &SparseLinear::upload(b, "test", &w).expect("memory");
     let (x, few_x) = (&zeros::<B, f32>(b, 66), &zeros::<B, f32>(b, 65));
     let (y, few) = (&mut zeros::<B, f32>(b, 20), &mut zeros::<B, f32>(b, 19));
-    let (m, math) = (2, Math::Exact);
-    refused!(dimension("m"), b.sparse_linear(Linear { w, x, y, m: MAX_SIDE + 1, math }));
-    refused!(short("x"), b.sparse_linear(Linear { w, x: few_x, y, m, math }));
-    refused!(short("y"), b.sparse_linear(Linear { w, x, y: few, m, math }));
+    let (m, math, kernel) = (2, Math::Exact, None);
+    refused!(dimension("m"), b.sparse_linear(Linear { w, x, y, m: MAX_SIDE + 1, math, kernel }));
+    refused!(short("x"), b.sparse_linear(Linear { w, x: few_x, y, m, math, kernel }));
+    refused!(short("y"), b.sparse_linear(Linear { w, x, y: few, m, math, kernel }));
     let math = Math::TensorCore;
-    refused!(dimension("bits of an element"), b.sparse_linear(Linear { w, x, y, m, math }));
+    refused!(dimension("bits of an element"), b.sparse_linear(Linear { w, x, y, m, math, kernel }));
 
     let csr = Csr::from_dense(10, 33, &dense).expect("a matrix");
     let w = &SparseCsr::upload(b, "test", &csr).expect("memory");

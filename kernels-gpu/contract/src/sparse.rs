@@ -31,6 +31,11 @@ use crate::launch::{DevPtr, Kernel, LaunchSpec, TensorMap};
 use crate::num::RowType;
 use crate::w2a8::{ActStats, CHUNK, Segments};
 
+mod held;
+
+use held::ALONE;
+pub use held::*;
+
 /// Rows of a group.
 pub const ROWS: usize = 16;
 /// Streams of a group of rows: warps of a block.
@@ -433,11 +438,6 @@ const fn few(symbol: &'static str, groups: u32, blocks: u32) -> LaunchSpec {
 
 /// Groups of rows of a block of [`SparseBf16Bulk16`] and its kind.
 pub const BULK16_GROUPS: u32 = 2;
-/// Shared memory of a block that has a Hopper multiprocessor for itself, and of one of two.
-const ALONE: u32 = 227 * 1024;
-/// See `ALONE`.
-pub const ONE_OF_TWO: u32 = 113 * 1024;
-
 /// Shared memory of a block that has `warps` warps a way, each with `eights` groups of rows and of eight inputs.
 const fn bulk_smem(warps: u32, eights: u32, k: u32, place: u32) -> u32 {
     let tiles = (steps(k as usize, 2) as u32).div_ceil(warps);

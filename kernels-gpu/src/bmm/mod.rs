@@ -4,6 +4,8 @@
 mod direct;
 mod exact;
 #[cfg(level_sm_90a)]
+mod flow;
+#[cfg(level_sm_90a)]
 mod gather;
 #[cfg(level_sm_90a)]
 mod group;
@@ -100,10 +102,12 @@ entries! {
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
     bmm_f32_whole32(args): whole::whole::<32, 2, 32>(args);
     bmm_f32_whole64(args): whole::whole::<64, 2, 128>(args);
+    bmm_f32_flow32(args): flow::flow::<32>(args);
+    bmm_f32_flow64(args): flow::flow::<64>(args);
     bmm_f32_group32(args): group::group::<36>(args);
     bmm_f32_group64(args): group::group::<68>(args);
-    bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128>(args);
-    bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64>(args);
+    bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128, 4>(args);
+    bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64, 1>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true>(args, Float::BF16);

@@ -160,22 +160,48 @@ unsafe fn four<const ALONG: bool, const SIDE: u32, const N: usize>(
     out
 }
 
-/// Takes `terms` terms of a slice, a multiple of four.
+/// Takes `terms` terms of a slice, a multiple of four, `N` fours at a time.
 ///
 /// # Safety
 ///
 /// As for [`four`].
 #[inline(always)]
-unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usize>(
+unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usize, const N: u32>(
+    sums: &mut Sums<Fma, RM, 1>,
+    a: (Shared<f32>, u32),
+    b: (Shared<f32>, u32),
+    terms: u32,
+) {
+    // Opaque, because LLVM would write out the loop.
+    let mut k = opaque(0);
+    while N > 1 && k + 4 * N <= terms {
+        // SAFETY: the caller's promise.
+        unsafe { fours::<A, B, SIDE, RM, N>(sums, a, b, k) };
+        k = opaque(k + 4 * N);
+    }
+    while k < terms {
+        // SAFETY: the caller's promise.
+        unsafe { fours::<A, B, SIDE, RM, 1>(sums, a, b, k) };
+        k += 4;
+    }
+}
+
+/// Takes `N` times four terms from `k` on.
+///
+/// # Safety
+///
+/// As for [`four`].
+#[inline(always)]
+unsafe fn fours<const A: bool, const B: bool, const SIDE: u32, const RM: usize, const N: u32>(
     sums: &mut Sums<Fma, RM, 1>,
     (a, row): (Shared<f32>, u32),
     (b, column): (Shared<f32>, u32),
-    terms: u32,
+    k: u32,
 ) {
     let next = SIDE / RM as u32;
-    // Opaque, because LLVM would write out the loop.
-    let mut k = opaque(0);
-    while k < terms {
+    let mut n = 0;
+    while n < N {
+        let k = k + 4 * n;
         // SAFETY: the caller's promise.
         let (left, [right]) =
             unsafe { (four::<A, SIDE, RM>(a, row, next, k), four::<B, SIDE, 1>(b, column, 0, k)) };
@@ -197,18 +223,25 @@ unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usiz
             }
             term += 1;
         }
-        k += 4;
+        n += 1;
     }
 }
 
-/// Makes the tile of this block, `SIDE` by `SIDE`: `WAYS` groups of threads of `RM` squares each, one above the other.
+/// Makes the tile of this block, `SIDE` by `SIDE`: `WAYS` groups of threads of `RM` squares each, one above the other;
+/// `N` times four terms at a time.
 ///
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` with the blocks of its tiling; `args` says the truth; `C` overlaps neither `A` nor
 /// `B`.
 #[inline(always)]
-pub(super) unsafe fn ring<const SIDE: u32, const RM: usize, const WAYS: u32, const THREADS: u32>(
+pub(super) unsafe fn ring<
+    const SIDE: u32,
+    const RM: usize,
+    const WAYS: u32,
+    const THREADS: u32,
+    const N: u32,
+>(
     args: &Args,
 ) {
     const { assert!(THREADS * 16 * RM as u32 == SIDE * SIDE && SIDE % (32 * RM as u32) == 0) };
@@ -292,16 +325,16 @@ pub(super) unsafe fn ring<const SIDE: u32, const RM: usize, const WAYS: u32, con
                     let (from, fours) = (((left, 4 * ty), (right, 4 * tx)), terms / 4 * 4);
                     match along {
                         (false, false) => {
-                            multiply::<false, false, SIDE, RM>(&mut sums, from.0, from.1, fours);
+                            multiply::<false, false, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
                         }
                         (false, true) => {
-                            multiply::<false, true, SIDE, RM>(&mut sums, from.0, from.1, fours);
+                            multiply::<false, true, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
                         }
                         (true, false) => {
-                            multiply::<true, false, SIDE, RM>(&mut sums, from.0, from.1, fours);
+                            multiply::<true, false, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
                         }
                         (true, true) => {
-                            multiply::<true, true, SIDE, RM>(&mut sums, from.0, from.1, fours);
+                            multiply::<true, true, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
                         }
                     }
                     // Zeros behind the end would make a sum of -0 one of 0.

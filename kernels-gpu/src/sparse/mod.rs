@@ -10,6 +10,8 @@ mod bulk;
 pub mod conv2d;
 pub mod csr;
 #[cfg(level_sm_90a)]
+pub mod held;
+#[cfg(level_sm_90a)]
 mod lines;
 mod input;
 #[cfg(level_sm_75)]

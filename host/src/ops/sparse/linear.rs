@@ -79,6 +79,9 @@ pub struct Linear<'a, B: Backend, W: Float, X: Float> {
     pub m: usize,
     /// How.
     pub math: Math,
+    /// Symbol of the kernel to run, for tests and measurements: of those that hold inputs, where it takes the product.
+    /// `None`: the shape chooses. The CPU has one way and takes any.
+    pub kernel: Option<&'static str>,
 }
 
 impl<B: Backend, W: Float, X: Float> Linear<'_, B, W, X> {
@@ -137,6 +140,11 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
 #[cfg(feature = "cuda")]
 const LONG: usize = 16_384;
 
+/// Groups of rows of a block from which the kernels that hold inputs are faster than others where tiles have few units,
+/// with at most eight inputs and with more; measured on one H100.
+#[cfg(feature = "cuda")]
+const HELD_ROWS: [u32; 2] = [2, 3];
+
 /// Most units of a tile for kernels with many warps a way and tiles that are half full: 70 % zeros are faster so, 50 % are not.
 #[cfg(feature = "cuda")]
 const SHORT_UNITS: usize = 1_280;
@@ -152,6 +160,7 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         &self,
         cuda: &crate::ops::CudaBackend,
         args: contract::sparse::LinearArgs,
+        kernel: Option<&'static str>,
     ) -> Result<(), OpError> {
         use contract::launch::Kernel;
         use contract::sparse::{
@@ -163,6 +172,10 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         let sixteen = [across.div_ceil(kernels::BULK16_GROUPS), down, 1];
         let args = kernels::LinearArgs { ring: kernels::place_bytes(self.most), ..args };
         let (few, long) = (self.most <= kernels::FEW_UNITS, self.k >= LONG);
+        // SAFETY: the caller's promise.
+        if let Some(result) = unsafe { self.held(cuda, args, kernel) } {
+            return result;
+        }
         let sms = u64::from(cuda.cuda().device().info().sm_count);
         let at_once = |[across, down, _]: [u32; 3], each: u64| {
             u64::from(across) * u64::from(down) <= each * sms
@@ -197,6 +210,48 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
                 _ => cuda.launch::<kernels::SparseBf16Bulk16>(sixteen, args),
             }
         }
+    }
+
+    /// By a kernel that holds inputs, where one takes the product and is expected to be the fastest, or is asked for.
+    ///
+    /// # Safety
+    ///
+    /// As for `bulk`.
+    unsafe fn held(
+        &self,
+        cuda: &crate::ops::CudaBackend,
+        args: contract::sparse::LinearArgs,
+        kernel: Option<&'static str>,
+    ) -> Option<Result<(), OpError>> {
+        use contract::launch::Kernel;
+        use contract::sparse::{
+            FEW_UNITS, HELD_WARPS, HeldArgs, SparseBf16Held8, SparseBf16Held16, WAYS, steps,
+        };
+        let sms = cuda.cuda().device().info().sm_count;
+        let held = HeldArgs::new(args, sms)?;
+        let eight = args.m <= 8;
+        let symbol =
+            if eight { SparseBf16Held8::SPEC.symbol } else { SparseBf16Held16::SPEC.symbol };
+        // With full tiles memory is what takes the time: there only more inputs, and rows that are not long, gain. With few
+        // units short rows do not: warps read inputs for the tiles of few groups.
+        let columns = steps(self.k, 2) * WAYS;
+        let fastest = if self.most <= FEW_UNITS {
+            held.rows >= HELD_ROWS[usize::from(!eight)] && columns >= HELD_WARPS as usize
+        } else {
+            !eight && held.rows >= 2 && self.k < LONG
+        };
+        let fastest = fastest && held.is_balanced(sms);
+        if kernel.map_or(!fastest, |asked| asked != symbol) {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        Some(unsafe {
+            if eight {
+                cuda.launch::<SparseBf16Held8>(held.grid(), held)
+            } else {
+                cuda.launch::<SparseBf16Held16>(held.grid(), held)
+            }
+        })
     }
 
     /// On tensor cores before and after Hopper's.
@@ -238,7 +293,7 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
     pub(in crate::ops) fn launch(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
         use contract::sparse as kernels;
         self.check()?;
-        let Self { w, x, y, m, math } = self;
+        let Self { w, x, y, m, math, kernel } = self;
         if m == 0 {
             return Ok(());
         }
@@ -251,7 +306,7 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
         unsafe {
             match W::TYPE {
-                _ if tensor && cuda.has::<kernels::SparseBf16Bulk8>() => w.bulk(cuda, args),
+                _ if tensor && cuda.has::<kernels::SparseBf16Bulk8>() => w.bulk(cuda, args, kernel),
                 _ if tensor && cuda.has::<kernels::SparseBf16Mma8>() => w.rings(cuda, args),
                 RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),

@@ -20,7 +20,7 @@ use thiserror::Error;
 use super::Float;
 
 pub use bitmap::Bitmap;
-pub use choose::{MEASURED, Measured, pays_off};
+pub use choose::{Measured, measured, pays_off};
 pub use conv2d::{Conv2d, ConvShape, SparseConv2d, bitmap_from_torch};
 pub use csr::Csr;
 pub use linear::{Linear, SparseLinear};

@@ -24,7 +24,14 @@ impl List {
                     let mut x = seeded.floats(m * k, 2.0);
                     x[k / 2] = f32::INFINITY;
                     let types = [element, [F32, F16, Bf16][m % 3]];
-                    let inputs = sparse::Linear { w: w.clone(), x, types, math: Math::Exact, csr };
+                    let inputs = sparse::Linear {
+                        w: w.clone(),
+                        x,
+                        types,
+                        math: Math::Exact,
+                        csr,
+                        kernel: None,
+                    };
                     let what = format!("m={m} n={n} k={k}");
                     self.add(kernel, what, Inputs::SparseLinear(inputs));
                 }
@@ -63,13 +70,17 @@ impl List {
             (symbol::<SparseBf16Bulk16>(), 11, 0.1, &LONG),
             (symbol::<SparseBf16Bulk16Wide>(), 11, 0.6, &LONG),
             (symbol::<SparseBf16Bulk16Short>(), 11, 0.9, &SHORT),
+            (symbol::<SparseBf16Held8>(), 5, 0.9, &LONG),
+            (symbol::<SparseBf16Held16>(), 11, 0.6, &LONG),
         ] {
+            let held = kernel.contains("held");
             for &(n, k) in shapes {
                 let mut w = Matrix::new(n, k, zeros, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
                 let (types, math) = ([Bf16, Bf16], Math::TensorCore);
-                let inputs = sparse::Linear { w, x, types, math, csr: false };
+                let by = held.then_some(kernel);
+                let inputs = sparse::Linear { w, x, types, math, csr: false, kernel: by };
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
         }

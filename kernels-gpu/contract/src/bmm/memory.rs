@@ -157,6 +157,8 @@ pub const GROUP_DEPTH_32: u32 = 32;
 pub const GROUP_DEPTH_64: u32 = 64;
 /// Slices in which their factors are asked for.
 pub const GROUP_SLICES: u32 = 2;
+/// Shared memory of both factors of a matrix with sides of 64, or of four with sides of 32.
+pub(super) const FLOW_BYTES: u32 = 2 * 64 * 64 * 4;
 /// Words of shared memory, at most, of the factors of more than one matrix of a block.
 const GROUP_WORDS: u32 = 14400;
 /// Words from one line to the next there.

@@ -25,7 +25,9 @@ use crate::num::{RowType, fma};
 mod memory;
 
 pub use memory::*;
-use memory::{direct, exact, group, int8, ring, thin, wgmma, whole, whole_f32_bytes};
+use memory::{
+    FLOW_BYTES, direct, exact, group, int8, ring, thin, wgmma, whole, whole_f32_bytes,
+};
 
 /// Terms of one chain.
 pub const K_CHUNK: usize = 1024;
@@ -457,7 +459,13 @@ variants! {
     /// The same, up to 64.
     BmmF32Group64: group("bmm_f32_group64", 64), SIDE_64, F32,
         false, [1, 1], 0, 0, 0, [16, 11500, 60000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
-    /// The same for few tiles and long sums: two chunks a block.
+    /// f32 in groups of four, exact: sides and terms up to 32, all of a matrix asked for at once, a matrix a warp.
+    BmmF32Flow32: whole("bmm_f32_flow32", FLOW_BYTES, 5), SIDE_32, F32,
+        false, [16, 16], 16, 0, 0, [16, 6300, 38000], GROUP_DEPTH_32;
+    /// The same up to 64, a matrix a block.
+    BmmF32Flow64: whole("bmm_f32_flow64", FLOW_BYTES, 5), SIDE_64, F32,
+        false, [16, 16], 16, 0, 0, [32, 4600, 33000], GROUP_DEPTH_64;
+    /// f32 of any alignment, exact: few tiles and long sums, two chunks a block.
     BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
         false, [1, 1], 0, 0, 2048, [16, 8900, 27000] => Memory::Rings { side: 32, ways: 2 };
     /// f32 in groups of four, exact: sides up to 32.

@@ -1,0 +1,151 @@
+//! Tensor-core kernels of a Hopper GPU for at most sixteen inputs, which stay in registers while tiles of several groups
+//! of rows pass.
+
+use super::{FEW_UNITS, LinearArgs, WAYS, bulk, groups, place_bytes, steps};
+use crate::launch::{Kernel, LaunchSpec};
+
+/// Shared memory of a block that has a Hopper multiprocessor for itself.
+pub(super) const ALONE: u32 = 227 * 1024;
+/// The same of one of two.
+pub const ONE_OF_TWO: u32 = 113 * 1024;
+/// Warps of a block of [`SparseBf16Held8`] and [`SparseBf16Held16`]: each has a part of the tiles.
+pub const HELD_WARPS: u32 = 16;
+/// Most places of a warp of those.
+pub const HELD_PLACES: u32 = 2;
+
+/// The parameter of the kernels that hold inputs in registers, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HeldArgs {
+    /// The product; `ring` is [`place_bytes`] of the matrix.
+    pub linear: LinearArgs,
+    /// Groups of rows of a block.
+    pub rows: u32,
+    /// Places of a warp, 1 to [`HELD_PLACES`].
+    pub places: u32,
+}
+
+impl HeldArgs {
+    /// The launch for at most sixteen inputs on `sms` multiprocessors: so many groups of rows a block that all blocks
+    /// are there at once or, where shared memory does not hold their sums, in as few turns as it allows. `None` where
+    /// there is no such launch.
+    pub const fn new(linear: LinearArgs, sms: u32) -> Option<Self> {
+        if linear.m > 16 {
+            return None;
+        }
+        let (eights, most) = if linear.m <= 8 { (1, ONE_OF_TWO) } else { (2, ALONE) };
+        // A place for the next tile is worth its memory where many small ones follow.
+        let many = eights == 2 && steps(linear.k as usize, 2) * WAYS > HELD_WARPS as usize;
+        let many = many && linear.ring <= place_bytes(FEW_UNITS);
+        let groups = groups(linear.n as usize) as u32;
+        let mut turns = 1;
+        loop {
+            let rows = groups.div_ceil(turns * Self::at_once(linear.m, sms));
+            let mut places = if many { HELD_PLACES } else { 1 };
+            while places > 0 {
+                if held_smem(eights, rows, places, linear.ring) <= most {
+                    return Some(Self { linear, rows, places });
+                }
+                places -= 1;
+            }
+            if rows == 1 {
+                return None;
+            }
+            turns += 1;
+        }
+    }
+
+    /// Blocks that are there at once.
+    const fn at_once(m: u32, sms: u32) -> u32 {
+        if m <= 8 { 2 * sms } else { sms }
+    }
+
+    /// Whether warps have about as many tiles each, and blocks fill the GPU: otherwise other kernels are faster.
+    pub const fn is_balanced(&self, sms: u32) -> bool {
+        let columns = steps(self.linear.k as usize, 2) * WAYS;
+        // With more than eight inputs warps share out single tiles, otherwise those of a column tile together.
+        let tiles = if self.linear.m > 8 { columns * self.rows as usize } else { columns };
+        let most = tiles.next_multiple_of(HELD_WARPS as usize);
+        let at_once = Self::at_once(self.linear.m, sms);
+        let places = self.rows as u64 * self.grid()[0].next_multiple_of(at_once) as u64;
+        most * 7 <= tiles * 8 && places * 3 <= groups(self.linear.n as usize) as u64 * 4
+    }
+
+    /// Its blocks.
+    pub const fn grid(&self) -> [u32; 3] {
+        [(groups(self.linear.n as usize) as u32).div_ceil(self.rows), 1, 1]
+    }
+}
+
+/// Bytes of a warp with `places` places: barriers, and the places.
+pub const fn held_warp_bytes(places: u32, place: u32) -> u32 {
+    8 * HELD_PLACES + places * place
+}
+
+/// Shared memory of a block for `eights` times eight inputs.
+pub const fn held_smem(eights: u32, rows: u32, places: u32, place: u32) -> u32 {
+    HELD_WARPS * (rows * eights * 512 + held_warp_bytes(places, place))
+}
+
+macro_rules! held {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal, $eights:literal, $smem:expr, $blocks:literal;)*) => {$(
+        $(#[$doc])*
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = HeldArgs;
+            const SPEC: LaunchSpec = bulk($symbol, HELD_WARPS / WAYS as u32, $smem, $blocks);
+
+            fn smem_bytes(args: &HeldArgs) -> u32 {
+                held_smem($eights, args.rows, args.places, args.linear.ring)
+            }
+        }
+    )*};
+}
+
+held! {
+    /// On a Hopper GPU, at most eight inputs, which stay in registers while tiles of several groups of rows pass.
+    SparseBf16Held8 = "sparse_bf16_held8", 1, ONE_OF_TWO, 2;
+    /// The same for at most sixteen.
+    SparseBf16Held16 = "sparse_bf16_held16", 2, ALONE, 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::DevPtr;
+    use crate::num::RowType;
+
+    #[test]
+    fn inputs_are_held_where_blocks_are_even() {
+        let held = |[n, k, m]: [u32; 3], units: usize| {
+            let ring = place_bytes(units);
+            let (masks, starts, values) = (DevPtr::NULL, DevPtr::NULL, DevPtr::NULL);
+            let (x, y, x_type) = (DevPtr::NULL, DevPtr::NULL, RowType::Bf16 as u32);
+            let linear = LinearArgs { masks, starts, values, x, y, n, k, m, x_type, ring };
+            let held = HeldArgs::new(linear, 132)?;
+            assert!(held.grid()[0] * held.rows >= n.div_ceil(16));
+            let (eights, most) = if m <= 8 { (1, ONE_OF_TWO) } else { (2, ALONE) };
+            assert!(held_smem(eights, held.rows, held.places, ring) <= most);
+            Some((held.rows, held.places, held.is_balanced(132)))
+        };
+        assert_eq!(held([8192, 28_672, 16], 464), Some((4, 2, true)));
+        assert_eq!(held([8192, 28_672, 8], 464), Some((2, 1, true)));
+        assert_eq!(held([14_336, 4096, 16], 1612), Some((7, 1, true)));
+        assert_eq!(held([4096, 4096, 9], 464), Some((2, 1, true)));
+        // Warps with one column tile beside warps with two, or with none; blocks of three groups for 265.
+        assert_eq!(held([8192, 5120, 8], 464), Some((2, 1, false)));
+        assert_eq!(held([8192, 2048, 8], 464), Some((2, 1, false)));
+        assert_eq!(held([8192, 5120, 16], 464), Some((4, 2, true)));
+        assert_eq!(held([8192, 2048, 16], 464), Some((4, 1, true)));
+        assert_eq!(held([8192, 1024, 16], 464), Some((4, 1, true)));
+        assert_eq!(held([512, 2048, 16], 464), Some((1, 1, false)));
+        assert_eq!(held([4240, 4096, 16], 464), Some((3, 1, false)));
+        // More groups than memory holds: in two turns, in three.
+        assert_eq!(held([28_672, 8192, 16], 464), Some((7, 2, true)));
+        assert_eq!(held([65_536, 4096, 16], 464), Some((11, 1, true)));
+        assert_eq!(held([8192, 8192, 16], 1132), Some((4, 1, true)));
+        assert_eq!(held([4096, 4096, 17], 464), None);
+        assert_eq!(held([4096, 4096, 8], 2048), None);
+    }
+}

@@ -1,0 +1,372 @@
+//! Few inputs on the tensor cores of a Hopper GPU: a warp holds the inputs of a tile's columns in registers while that tile
+//! of one group of rows after the other passes. So a block reads inputs once for all of its groups.
+//!
+//! Tiles come as in [`super::bulk`], but from one stream after the other. The sums of a group are 16 rows by the inputs;
+//! each warp keeps its own in shared memory, and the block adds them up at the end.
+
+use contract::launch::Kernel;
+use contract::sparse::{
+    ALIGN, BLOCK, HELD_PLACES, HELD_WARPS, HeldArgs, LinearArgs, PERIOD, ROWS, SparseBf16Held8,
+    SparseBf16Held16, WAYS, groups, held_warp_bytes, steps,
+};
+
+use super::mma::fragment;
+use super::stream::{UNIT, prefix};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::hint::opaque;
+use crate::arch::mbarrier::{self, Barrier};
+use crate::arch::mem::{ld_nc_if, ld_or_zero_x4, ld_x2_if, st};
+use crate::arch::mma::mma_bf16;
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id};
+
+/// Most places.
+const MOST: usize = HELD_PLACES as usize;
+
+/// One of a warp's tiles: its number in the matrix, and the group of the block that it belongs to.
+#[derive(Clone, Copy)]
+struct Walk {
+    tile: u32,
+    group: u32,
+}
+
+/// The tiles of a warp: of each of its column tiles, that of every group of the block.
+struct Tiles<'a> {
+    memory: Shared<u8>,
+    /// Bytes of a place, and how many there are.
+    place: u32,
+    places: u32,
+    linear: &'a LinearArgs,
+    /// Tiles of a group, groups of the block, tiles that are left.
+    per_group: u32,
+    rows: u32,
+    left: u32,
+    /// The masks of the next tile.
+    words: [u32; 2],
+    /// The tile that takes the place of the present one, and where its units start and end.
+    far: Walk,
+    range: [u32; 2],
+    slot: u32,
+    parity: u32,
+}
+
+impl<'a> Tiles<'a> {
+    #[inline(always)]
+    fn step(&self, at: Walk) -> Walk {
+        if at.group + 1 < self.rows {
+            return Walk { tile: at.tile + self.per_group, group: at.group + 1 };
+        }
+        Walk { tile: at.tile + 1 - at.group * self.per_group, group: 0 }
+    }
+
+    #[inline(always)]
+    fn barrier(&self, slot: u32) -> Barrier {
+        self.memory.add(8 * slot).cast()
+    }
+
+    #[inline(always)]
+    fn at(&self, slot: u32) -> Shared<u8> {
+        self.memory.add(8 * HELD_PLACES + slot * self.place)
+    }
+
+    /// Asks for the units of a tile.
+    #[inline(always)]
+    fn ask(&self, slot: u32, [begin, end]: [u32; 2]) {
+        const PIECE: u32 = ALIGN as u32 * UNIT;
+        if lane_id() == 0 {
+            let bytes = (end - begin) * PIECE;
+            // SAFETY: the barrier was made; stored units; the place is free.
+            unsafe {
+                mbarrier::arrive_expecting(self.barrier(slot), bytes);
+                let from = self
+                    .linear
+                    .values
+                    .as_ptr()
+                    .cast_const()
+                    .wrapping_add(begin as usize * PIECE as usize);
+                if bytes > 0 {
+                    mbarrier::copy_bulk(self.at(slot), from, bytes, self.barrier(slot));
+                }
+            }
+        }
+    }
+
+    /// Where the units of a tile start and end.
+    #[inline(always)]
+    fn range(&self, there: bool, tile: u32) -> [u32; 2] {
+        // Of the lane that asks alone: a value that is the same in all of them is moved to the uniform registers at once,
+        // which waits for it.
+        let there = there && lane_id() == 0;
+        let p = self.linear.starts.as_ptr().cast_const().wrapping_add(tile as usize);
+        // SAFETY: a tile of the matrix, and the entry behind it.
+        unsafe { [ld_nc_if(there, p), ld_nc_if(there, p.wrapping_add(1))] }
+    }
+
+    #[inline(always)]
+    fn masks(&self, there: bool, tile: u32) -> [u32; 2] {
+        let p = self.linear.masks.as_ptr().cast_const().cast::<[u32; 2]>();
+        // SAFETY: a tile of the matrix.
+        unsafe {
+            ld_x2_if(there, p.wrapping_add((32 * u64::from(tile)) as usize + lane_id() as usize))
+        }
+    }
+
+    /// Asks for the first of `left` tiles, from `far` on.
+    ///
+    /// # Safety
+    ///
+    /// The matrix obeys the contract and has these tiles; `memory` is the warp's.
+    #[inline(always)]
+    unsafe fn new(
+        args: &'a HeldArgs,
+        memory: Shared<u8>,
+        (per_group, rows): (u32, u32),
+        far: Walk,
+        left: u32,
+    ) -> Self {
+        let linear = &args.linear;
+        let (place, places) = (linear.ring, args.places);
+        let (words, range, slot, parity) = ([0; 2], [0; 2], 0, 0);
+        let mut tiles = Self {
+            memory,
+            place,
+            places,
+            linear,
+            per_group,
+            rows,
+            left,
+            words,
+            far,
+            range,
+            slot,
+            parity,
+        };
+        tiles.words = tiles.masks(left > 0, far.tile);
+        let mut ranges = [[0; 2]; MOST + 1];
+        let mut i = 0;
+        while i <= MOST {
+            ranges[i] = tiles.range((i as u32) < left.min(places + 1), tiles.far.tile);
+            if (i as u32) < places {
+                tiles.far = tiles.step(tiles.far);
+            }
+            i += 1;
+        }
+        if lane_id() == 0 {
+            let mut slot = 0;
+            while slot < HELD_PLACES {
+                // SAFETY: the warp's own; a lane uses them, or a barrier of the warp comes before.
+                unsafe { mbarrier::init(tiles.barrier(slot), 1) };
+                slot += 1;
+            }
+            mbarrier::show_new();
+        }
+        let mut i = 0;
+        while i < MOST {
+            if (i as u32) < left.min(places) {
+                tiles.ask(i as u32, ranges[i]);
+            }
+            if i as u32 + 1 == places {
+                tiles.range = ranges[i + 1];
+            }
+            i += 1;
+        }
+        sync_warp();
+        tiles
+    }
+
+    /// The masks of a tile, and the addresses of its first units, once these are there; `next` is the one behind it.
+    ///
+    /// *Convergence*: the whole warp.
+    #[inline(always)]
+    fn take(&mut self, next: u32) -> ([u32; 2], [u32; 2]) {
+        let masks = self.words;
+        self.words = self.masks(self.left > 1, next);
+        let (before, _) = prefix([masks]);
+        // SAFETY: the barrier was made, and nobody is two tiles of this place ahead.
+        unsafe { mbarrier::wait(self.barrier(self.slot), self.parity) };
+        let at = self.at(self.slot).addr() + UNIT * before[0];
+        (masks, [at, at + UNIT * masks[0].count_ones()])
+    }
+
+    /// Behind the last unit of a tile: asks for the one that takes its place.
+    ///
+    /// *Convergence*: the whole warp.
+    #[inline(always)]
+    fn taken(&mut self) {
+        sync_warp();
+        if self.left > self.places {
+            self.ask(self.slot, self.range);
+        }
+        self.far = self.step(self.far);
+        self.range = self.range(self.left > self.places + 1, self.far.tile);
+        self.left -= 1;
+        self.slot += 1;
+        if self.slot == self.places {
+            (self.slot, self.parity) = (0, 1 - self.parity);
+        }
+    }
+}
+
+/// The sums of `8 NT` inputs that a lane has of a group.
+type Sums<const NT: usize> = [[f32; 4]; NT];
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table; `x` is bf16, K a multiple of
+/// 8, and there are at most `8 NT` inputs.
+#[inline(always)]
+unsafe fn held<const NT: usize, const EVEN: bool>(args: &HeldArgs) {
+    launch_dependents();
+    let (warp, lane) = (warp_id(), lane_id());
+    let linear = &args.linear;
+    let per_way = steps(linear.k as usize, 2) as u32;
+    let per_group = per_way * WAYS as u32;
+    let first_group = block_idx_x() * args.rows;
+    let rows = args.rows.min(groups(linear.n as usize) as u32 - first_group);
+    // The warp's tiles: of the block's, group after group of each column tile, a part; of whole column tiles where
+    // registers are few.
+    let all = if EVEN { per_group * rows } else { per_group };
+    let cut = |warp: u32| warp * all / HELD_WARPS;
+    let (begin, end) = (cut(warp), cut(warp + 1));
+    let (column0, group0) = if EVEN { (begin / rows, begin % rows) } else { (begin, 0) };
+    let count = if EVEN { end - begin } else { (end - begin) * rows };
+    // Sums of the block, `[group][warp][NT][lane]` of four, then the places of the warps.
+    let sums = dynamic_shared_mem::<f32>();
+    let group_words = HELD_WARPS * NT as u32 * 128;
+    let mine = sums.add(warp * NT as u32 * 128 + 4 * lane);
+    let places = sums.add(args.rows * group_words).cast::<u8>();
+    let places = places.add(warp * held_warp_bytes(args.places, linear.ring));
+    let first = Walk { tile: (first_group + group0) * per_group + column0, group: group0 };
+    // SAFETY: the warp's tiles.
+    let mut tiles = unsafe { Tiles::new(args, places, (per_group, rows), first, count) };
+    let x = linear.x.cast::<u16>().as_ptr().cast_const();
+    // Eight columns of the lane's inputs from `32 j` of a column tile on; zeros where nothing is.
+    let load = |tile: u32, j: u32| -> [[u32; 4]; NT] {
+        let lane = opaque(lane);
+        let way = tile / per_way;
+        let column = (tile - way * per_way) * PERIOD as u32 + way * BLOCK as u32;
+        let column = column + 32 * j + lane % 4 * 8;
+        core::array::from_fn(|n| {
+            let input = 8 * n as u32 + lane / 4;
+            let there = input < linear.m && column < linear.k;
+            let at = u64::from(input) * u64::from(linear.k) + u64::from(column);
+            // SAFETY: eight columns of a row, aligned, since K is a multiple of 8.
+            unsafe { ld_or_zero_x4(there, x.wrapping_add(at as usize).cast()) }
+        })
+    };
+    // The weights are constants: what came before this kernel may still run.
+    dependency_wait();
+    // A group that the warp has no tile of.
+    let mut i = opaque(count);
+    while EVEN && i < rows {
+        let group = (group0 + i) % rows;
+        let mut n = 0;
+        while n < NT {
+            // SAFETY: this lane's own.
+            unsafe { mine.add(group * group_words + 128 * n as u32).write_x4([0.0; 4]) };
+            n += 1;
+        }
+        i = opaque(i + 1);
+    }
+    // So many tiles are left when it comes to a group again.
+    let again = count.saturating_sub(rows);
+    let (mut column_tile, mut group) = (opaque(column0), opaque(group0));
+    let more = |left: u32, column: u32| if EVEN { left > 0 } else { column < end };
+    let seen = |left: u32, column: u32| if EVEN { left <= again } else { column > begin };
+    while more(tiles.left, column_tile) {
+        let held: [[[u32; 4]; NT]; 8] = core::array::from_fn(|j| load(column_tile, j as u32));
+        while group < rows && (!EVEN || tiles.left > 0) {
+            let at = mine.add(group * group_words);
+            let next = if group + 1 < rows {
+                column_tile + (group + 1) * per_group
+            } else {
+                column_tile + 1
+            };
+            let (masks, mut units) = tiles.take(first_group * per_group + next);
+            let mut acc: Sums<NT> = [[0.0; 4]; NT];
+            if seen(tiles.left, column_tile) {
+                // SAFETY: this lane's own, written with the column tile before.
+                acc = core::array::from_fn(|n| unsafe { at.add(128 * n as u32).read_x4() });
+            }
+            let mut j = 0;
+            while j < 8 {
+                let mut s = 0;
+                while s < 2 {
+                    // SAFETY: stored units, where their bits are set.
+                    let a = unsafe { fragment(masks, 4 * j + 2 * s, &mut units) };
+                    let mut n = 0;
+                    while n < NT {
+                        acc[n] = mma_bf16(a, [held[j][n][2 * s], held[j][n][2 * s + 1]], acc[n]);
+                        n += 1;
+                    }
+                    s += 1;
+                }
+                j += 1;
+            }
+            let mut n = 0;
+            while n < NT {
+                // SAFETY: this lane's own.
+                unsafe { at.add(128 * n as u32).write_x4(acc[n]) };
+                n += 1;
+            }
+            tiles.taken();
+            group = opaque(group + 1);
+        }
+        (column_tile, group) = (opaque(column_tile + 1), opaque(0));
+    }
+    sync_threads();
+    // Four sums of a lane of each group at a time.
+    let items = rows * NT as u32 * LANES;
+    let mut item = thread_idx_x();
+    while item < items {
+        let (group, rest) = (item / (NT as u32 * LANES), item % (NT as u32 * LANES));
+        let (n, lane) = (rest / LANES, rest % LANES);
+        let from = sums.add(group * group_words + n * 128 + 4 * lane);
+        let mut total = [0.0; 4];
+        let mut warp = 0;
+        while warp < HELD_WARPS {
+            if EVEN || cut(warp) < cut(warp + 1) {
+                // SAFETY: written before the barrier.
+                let part = unsafe { from.add(warp * NT as u32 * 128).read_x4() };
+                let mut i = 0;
+                while i < 4 {
+                    total[i] += part[i];
+                    i += 1;
+                }
+            }
+            warp += 1;
+        }
+        let mut i = 0;
+        while i < 4 {
+            let row = (first_group + group) * ROWS as u32 + lane / 4 + 8 * (i as u32 / 2);
+            let input = 8 * n + 2 * (lane % 4) + i as u32 % 2;
+            if row < linear.n && input < linear.m {
+                let at = input as usize * linear.n as usize + row as usize;
+                // SAFETY: y[input, row] belongs to this thread.
+                unsafe { st(linear.y.as_ptr().wrapping_add(at), total[i]) };
+            }
+            i += 1;
+        }
+        item += HELD_WARPS * LANES;
+    }
+}
+
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $nt:literal $even:literal;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: HeldArgs) {
+            // SAFETY: the launch contract, handed on.
+            unsafe { held::<$nt, $even>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    sparse_bf16_held8 SparseBf16Held8 1 false;
+    sparse_bf16_held16 SparseBf16Held16 2 true;
+}
