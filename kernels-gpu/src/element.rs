@@ -4,8 +4,8 @@ use contract::num::{bf16_to_f32, f32_to_bf16};
 
 use crate::arch::half::f16_to_f32;
 use crate::arch::mem::{
-    X4, ld, ld_if, ld_nc_stream_x4_if, ld_nc_x4, ld_u16, ld_u16_if, ld_x2_if, ld_x4_if, st, st_u16,
-    st_x2, st_x4,
+    X4, ld, ld_if, ld_nc_stream_x4_if, ld_nc_x4, ld_u16, ld_u16_if, ld_x2, ld_x2_if, ld_x4_if, st,
+    st_u16, st_x2, st_x4,
 };
 
 /// A bfloat16, by its bits.
@@ -46,6 +46,68 @@ pub trait Element: Copy {
 
     /// The values of eight elements.
     fn widen8(raw: Self::Raw8) -> [f32; 8];
+}
+
+/// An element that comes in pairs.
+pub trait Pairs: Element {
+    /// Two elements as they come from memory.
+    type Raw2: Copy;
+    /// Any two elements.
+    const NOTHING: Self::Raw2;
+    /// Pairs of a row that a thread has registers for while they are on their way: 1 or 2.
+    const AHEAD: usize;
+    /// Two elements, asked for where this is called: in front of a wait too.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Element::load`], of two, aligned to their size.
+    unsafe fn load2(p: *const Self) -> Self::Raw2;
+
+    /// The values of two elements.
+    fn widen2(raw: Self::Raw2) -> [f32; 2];
+}
+
+macro_rules! pairs {
+    ($($name:ident $widen:ident;)*) => { $(
+        impl Pairs for $name {
+            type Raw2 = u32;
+            const NOTHING: u32 = 0;
+            const AHEAD: usize = 2;
+
+            #[inline(always)]
+            unsafe fn load2(p: *const Self) -> u32 {
+                // SAFETY: the caller's promise.
+                unsafe { ld(p.cast()) }
+            }
+
+            #[inline(always)]
+            fn widen2(raw: u32) -> [f32; 2] {
+                halves(raw).map($widen)
+            }
+        }
+    )* };
+}
+
+pairs! {
+    Bf16 bf16_to_f32;
+    F16 f16_to_f32;
+}
+
+impl Pairs for f32 {
+    type Raw2 = [f32; 2];
+    const NOTHING: [f32; 2] = [0.0; 2];
+    const AHEAD: usize = 1;
+
+    #[inline(always)]
+    unsafe fn load2(p: *const Self) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { ld_x2(p.cast()) }
+    }
+
+    #[inline(always)]
+    fn widen2(raw: [f32; 2]) -> [f32; 2] {
+        raw
+    }
 }
 
 /// An element of the key and value caches.

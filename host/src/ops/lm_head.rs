@@ -39,6 +39,7 @@ impl LmHead<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::lm_head::{
             LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+            LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32, tile_grid,
         };
         use contract::num::RowType;
         self.check()?;
@@ -54,10 +55,19 @@ impl LmHead<'_, super::CudaBackend> {
             m: m as u32,
         };
         let grid = contract::lm_head::grid(args.vocab);
+        let tiles = tile_grid(args.m, args.vocab, args.k, cuda.cuda().device().sm_count())
+            .filter(|_| cuda.has::<LmHeadTileBf16>());
         // SAFETY: `check` compared `x` from `x_at` on and `logits` with `m` rows; `Dense` holds
         // `vocab` rows of `stride` elements of its type by construction; `logits` is borrowed
         // exclusively.
         unsafe {
+            if let Some(grid) = tiles {
+                return match w.element() {
+                    RowType::Bf16 => cuda.launch::<LmHeadTileBf16>(grid, args),
+                    RowType::F16 => cuda.launch::<LmHeadTileF16>(grid, args),
+                    RowType::F32 => cuda.launch::<LmHeadTileF32>(grid, args),
+                };
+            }
             match w.element() {
                 RowType::Bf16 if m == 1 => cuda.launch::<LmHeadBf16>(grid, args)?,
                 RowType::F16 if m == 1 => cuda.launch::<LmHeadF16>(grid, args)?,

@@ -304,23 +304,35 @@ impl List {
         use contract::embed::{EmbedBf16, EmbedF16, EmbedF32};
         use contract::lm_head::{
             LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
+            LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32,
         };
         for (kernel, what, inputs) in lm_head_int8::cases() {
             self.add(kernel, what, Inputs::LmHeadInt8(inputs));
         }
         let mut seeded = Seeded::new(3);
-        for (element, embed, one, many) in [
+        for (element, embed, [one, many, tile]) in [
             (
                 RowType::Bf16,
                 symbol::<EmbedBf16>(),
-                symbol::<LmHeadBf16>(),
-                symbol::<LmHeadManyBf16>(),
+                [symbol::<LmHeadBf16>(), symbol::<LmHeadManyBf16>(), symbol::<LmHeadTileBf16>()],
             ),
-            (RowType::F16, symbol::<EmbedF16>(), symbol::<LmHeadF16>(), symbol::<LmHeadManyF16>()),
-            (RowType::F32, symbol::<EmbedF32>(), symbol::<LmHeadF32>(), symbol::<LmHeadManyF32>()),
+            (
+                RowType::F16,
+                symbol::<EmbedF16>(),
+                [symbol::<LmHeadF16>(), symbol::<LmHeadManyF16>(), symbol::<LmHeadTileF16>()],
+            ),
+            (
+                RowType::F32,
+                symbol::<EmbedF32>(),
+                [symbol::<LmHeadF32>(), symbol::<LmHeadManyF32>(), symbol::<LmHeadTileF32>()],
+            ),
         ] {
-            for (rows, width, m) in [(1, 1, 1), (17, 63, 2), (33, 1027, 1), (33, 1027, 5)] {
-                let lm_head = if m == 1 { one } else { many };
+            for (rows, width, m) in
+                [(1, 1, 1), (33, 1027, 1), (17, 63, 2), (33, 1027, 5), (19, 770, 19), (5, 6200, 3)]
+            {
+                // Rows that are too long for tiles; older levels take all that way.
+                let several = if width > 6144 { many } else { tile };
+                let lm_head = if m == 1 { one } else { several };
                 let table = Table::new(element, rows, width, seeded.bits());
                 let what = format!("rows={rows} width={width} m={m}");
                 let mut ids: Vec<u32> = (0..m + 1).map(|_| seeded.below(rows) as u32).collect();

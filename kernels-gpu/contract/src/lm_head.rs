@@ -8,9 +8,11 @@
 //!
 //! Each dot is a 256-partial sum of fused multiply-adds (`num::sum`), the weight widened exactly.
 //! A warp makes two rows: lane `l` holds partials `8 l .. 8 l + 8` of each. For several inputs it makes
-//! [`MANY_INPUTS`] logits of each row at a time, so that the table is read from memory once.
+//! [`MANY_INPUTS`] logits of each row at a time, so that the table is read from memory once; from sm_90 tiles of
+//! [`TILE_ROWS`] rows by [`TILE_INPUTS`] inputs are made instead, where [`tile_grid`] has a grid for them.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num::PARTIALS;
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -21,6 +23,55 @@ pub const ROWS_PER_BLOCK: u32 = THREADS / 32 * ROWS_PER_WARP;
 
 /// Inputs that a warp takes at once where there are several; before sm_75, for want of registers, half of them.
 pub const MANY_INPUTS: u32 = 4;
+
+/// Fewest inputs that tiles pay for.
+pub const TILE_MIN_INPUTS: u32 = 2;
+/// Threads of a block that makes tiles.
+pub const TILE_THREADS: u32 = 256;
+/// Rows and inputs of a tile.
+pub const TILE_ROWS: u32 = 8;
+/// See [`TILE_ROWS`].
+pub const TILE_INPUTS: u32 = 8;
+/// Warps that share a tile.
+pub const TILE_WARPS: u32 = 4;
+/// Rows of a tile that a warp gives to another at once.
+pub const TILE_GIVEN: u32 = 2;
+/// Shared memory of a block that makes tiles, at most.
+pub const TILE_SMEM_BYTES: u32 = 227 * 1024;
+/// Of that, what warps give each other.
+const TILE_ROOM_BYTES: u32 = TILE_THREADS * TILE_GIVEN * TILE_INPUTS * 2 * 4;
+
+/// Bytes of `inputs` inputs of `k` elements in shared memory, padded to whole steps of 256.
+const fn tile_bytes(inputs: u32, k: u32) -> u32 {
+    k.div_ceil(PARTIALS as u32).saturating_mul(4 * PARTIALS as u32 * inputs)
+}
+
+/// Inputs that a block keeps in shared memory: those of both of its tiles, where they fit; of one; none: there
+/// are no tiles for rows of `k`.
+pub const fn tile_inputs(m: u32, k: u32) -> u32 {
+    let room = TILE_SMEM_BYTES - TILE_ROOM_BYTES;
+    if m > TILE_INPUTS && tile_bytes(2 * TILE_INPUTS, k) <= room {
+        2 * TILE_INPUTS
+    } else if tile_bytes(TILE_INPUTS, k) <= room {
+        TILE_INPUTS
+    } else {
+        0
+    }
+}
+
+/// Blocks on `sms` multiprocessors: one on each, which goes through the table by steps of as many as there are;
+/// side by side those of the same rows and other inputs. `None` where tiles do not pay or do not fit.
+pub const fn tile_grid(m: u32, vocab: u32, k: u32, sms: u32) -> Option<[u32; 3]> {
+    let inputs = tile_inputs(m, k);
+    if m < TILE_MIN_INPUTS || inputs == 0 {
+        return None;
+    }
+    let tiles = m.div_ceil(inputs);
+    let units = vocab.div_ceil(TILE_ROWS * if inputs == TILE_INPUTS { 2 } else { 1 });
+    let streams = if sms > tiles { sms / tiles } else { 1 };
+    let streams = if streams < units { streams } else { units };
+    Some([tiles, if streams < 65_535 { streams } else { 65_535 }, 1])
+}
 
 /// Blocks for `vocab` rows, whatever the number of inputs.
 pub const fn grid(vocab: u32) -> [u32; 3] {
@@ -85,4 +136,29 @@ many! {
     LmHeadManyBf16 "lm_head_many_bf16" "Reads a bf16 table, for several inputs.";
     LmHeadManyF16 "lm_head_many_f16" "Reads an f16 table, for several inputs.";
     LmHeadManyF32 "lm_head_many_f32" "Reads an f32 table, for several inputs.";
+}
+
+macro_rules! tiles {
+    ($($name:ident $symbol:literal $doc:literal;)*) => { $(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TILE_THREADS)
+                .with_min_sm(90)
+                .with_smem(TILE_SMEM_BYTES)
+                .with_min_blocks(1);
+
+            fn smem_bytes(args: &Args) -> u32 {
+                tile_bytes(tile_inputs(args.m, args.k), args.k) + TILE_ROOM_BYTES
+            }
+        }
+    )* };
+}
+
+tiles! {
+    LmHeadTileBf16 "lm_head_tile_bf16" "Reads a bf16 table, inputs in shared memory.";
+    LmHeadTileF16 "lm_head_tile_f16" "Reads an f16 table, inputs in shared memory.";
+    LmHeadTileF32 "lm_head_tile_f32" "Reads an f32 table, inputs in shared memory.";
 }

@@ -9,6 +9,8 @@
 //! half, so 19 shuffles do what 80 would.
 
 mod many;
+#[cfg(level_sm_90)]
+mod tile;
 
 use contract::launch::Kernel;
 use contract::lm_head::{
@@ -217,6 +219,16 @@ macro_rules! entries {
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
+}
+
+#[cfg(level_sm_90)]
+use contract::lm_head::{LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32};
+
+#[cfg(level_sm_90)]
+entries! {
+    lm_head_tile_bf16 LmHeadTileBf16 tile::lm_head_tile::<Bf16>;
+    lm_head_tile_f16 LmHeadTileF16 tile::lm_head_tile::<F16>;
+    lm_head_tile_f32 LmHeadTileF32 tile::lm_head_tile::<f32>;
 }
 
 entries! {
