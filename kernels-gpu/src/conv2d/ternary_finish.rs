@@ -103,9 +103,10 @@ unsafe fn fours<const PARTS: usize, const TOGETHER: usize>(base: &Args, column: 
     while row < end {
         // Past the last one: that one again.
         let here = |i: usize| (row + i as u32 * column.down).min(end - 1);
-        // SAFETY: the table, and sums of an output, for both.
+        // SAFETY: the table.
         let heads: [[u32; 4]; TOGETHER] =
             core::array::from_fn(|i| unsafe { column.head.add(4 * here(i)).read_x4() });
+        // SAFETY: sums of an output.
         let sums: [[i32; 4]; TOGETHER] =
             core::array::from_fn(|i| unsafe { column.sums::<PARTS>(here(i)) });
         let (mut out, mut i) = ([[0.0f32; 4]; TOGETHER], 0);
