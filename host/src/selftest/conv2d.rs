@@ -7,9 +7,10 @@ use contract::conv2d::{
     Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dPlanes3Bf16,
     Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16, Conv2dPlanes5F32,
     Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dPointsBf16, Conv2dPointsF16,
-    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryLines,
-    Conv2dTernaryLinesPair, Conv2dTernaryMma, Conv2dTernaryPoints, Layout,
+    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
+    Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryMma,
+    Conv2dTernaryPoints, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64,
+    Conv2dTernaryWhole96, Conv2dTernaryWhole128, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -166,10 +167,13 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<TernaryDot>(), true, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (symbol::<Conv2dTernaryMma>(), true, nhwc, [2, 9, 10], [72, 48, 3, 3], 1, plain),
         (symbol::<Conv2dTernaryHopper>(), true, nhwc, [2, 9, 9], [136, 128, 3, 3], 1, same),
-        (symbol::<Conv2dTernaryLines>(), true, nhwc, [2, 7, 9], [136, 128, 3, 3], 1, half),
-        (symbol::<Conv2dTernaryLinesPair>(), true, nhwc, [1, 9, 9], [64, 192, 3, 3], 1, same),
         (symbol::<Conv2dTernaryHopperSplit>(), true, nhwc, [2, 8, 7], [74, 64, 3, 2], 2, half),
         (symbol::<Conv2dTernaryPoints>(), true, nhwc, [2, 19, 19], [1474, 64, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryWhole32>(), true, nhwc, [2, 9, 7], [74, 256, 3, 2], 1, half),
+        (symbol::<Conv2dTernaryWhole48>(), true, nhwc, [1, 9, 10], [136, 128, 3, 3], 1, same),
+        (symbol::<Conv2dTernaryWhole64>(), true, nhwc, [2, 6, 5], [64, 512, 3, 3], 2, same),
+        (symbol::<Conv2dTernaryWhole96>(), true, nhwc, [3, 7, 9], [72, 384, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryWhole128>(), true, nhwc, [2, 8, 11], [140, 128, 3, 3], 1, half),
     ]
     .into_iter()
     .enumerate()
@@ -219,6 +223,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dPlanes7F32::SPEC, f32, Exact, nchw, [1, 60, 12], [3, 1, 7, 7], 3, three),
         (Conv2dPlanes7F16::SPEC, f16, Exact, nchw, [2, 7, 7], [4, 1, 7, 7], 4, three),
         (Conv2dPlanes7Bf16::SPEC, bf16, Exact, nchw, [1, 9, 9], [4, 1, 7, 7], 4, two_half),
+        (Conv2dTaps5F32::SPEC, f32, Exact, nhwc, [2, 9, 7], [5, 1, 5, 5], 5, two),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dHopperBf16::SPEC, bf16, TensorCore, nhwc, [2, 13, 14], [136, 72, 3, 3], 1, same),

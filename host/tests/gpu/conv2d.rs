@@ -18,18 +18,17 @@ on_lane! {
     generated_shapes
     whole_numbers_are_exact_on_tensor_cores
     lines_of_channels_in_eights
-    depthwise_channels_in_fours
-    depthwise_planes
     tensor_cores_stay_within_their_bound
     whole_numbers
+    ternaries_of_channels_in_128s
     no_images
     weights_are_refused
     refusals
 }
 
-const ELEMENTS: [RowType; 3] = [RowType::F32, RowType::F16, RowType::Bf16];
+pub(crate) const ELEMENTS: [RowType; 3] = [RowType::F32, RowType::F16, RowType::Bf16];
 
-fn check_case<B: Backend>(b: &B, case: &Case) {
+pub(crate) fn check_case<B: Backend>(b: &B, case: &Case) {
     let inputs = Inputs::exact(case);
     let what = format!(
         "{} {:?} {:?} groups={} {:?}",
@@ -55,7 +54,8 @@ fn listed_shapes<B: Backend>(b: &B) {
     }
 }
 
-const PLAIN: Extras = Extras { bias: false, residual: false, activation: Activation::None };
+pub(crate) const PLAIN: Extras =
+    Extras { bias: false, residual: false, activation: Activation::None };
 
 /// A case whose inputs hold `values` here and there.
 fn sprinkled(
@@ -287,142 +287,6 @@ fn lines_of_channels_in_eights<B: Backend>(b: &B) {
     }
 }
 
-/// Windows, steps and kinds of padding for which a thread takes four channels of four outputs, and some more.
-fn depthwise_channels_in_fours<B: Backend>(b: &B) {
-    let modes = [PadMode::Zeros, PadMode::Reflect, PadMode::Replicate];
-    for (i, (window, stride, dilation)) in [
-        ([5, 5], [1, 1], [1, 1]),
-        ([5, 5], [2, 2], [1, 1]),
-        ([3, 5], [3, 1], [2, 1]),
-        ([2, 3], [1, 2], [1, 1]),
-        ([3, 3], [1, 1], [3, 1]),
-        ([3, 3], [2, 1], [1, 1]),
-        ([5, 5], [1, 1], [1, 2]),
-        ([210, 5], [1, 1], [1, 1]),
-        ([7, 7], [1, 1], [1, 1]),
-        ([7, 7], [2, 2], [1, 1]),
-        ([3, 7], [1, 2], [2, 1]),
-        ([5, 3], [2, 2], [1, 1]),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        for (j, element) in ELEMENTS.into_iter().enumerate() {
-            for (l, mode) in modes.into_iter().enumerate() {
-                let (channels, high) = (4 * (1 + (i + j) % 5), window[0] > 200);
-                let images = Images {
-                    n: 1 + (i + l) % 3,
-                    h: if high { 207 } else { 5 + i },
-                    w: 5 + (i + 2 * j + l) % 6,
-                    layout: Layout::Nhwc,
-                };
-                let padding = Padding::Sides { top: 2, bottom: 4, left: 3, right: 2 + l };
-                let window_of = Window { stride, dilation, padding, mode };
-                let extras = Extras {
-                    bias: (i + j) % 2 == 0,
-                    residual: (i + l) % 2 == 0,
-                    activation: Activation::ALL[(i + j + l) % 4],
-                };
-                let oihw = [channels, 1, window[0], window[1]];
-                let seed = (100 * i + 10 * j + l) as u64;
-                check_case(b, &Case::new(element, images, oihw, channels, window_of, extras, seed));
-            }
-        }
-    }
-}
-
-/// Square windows on images in planes: rows that start at multiples of four and others, padding of half a window
-/// and not, one column, one row, planes smaller than the window, pieces of a plane, channel multipliers; and what
-/// the kernels for planes leave to the general one.
-fn depthwise_planes<B: Backend>(b: &B) {
-    let both = Padding::both;
-    let sides = |top, bottom, left, right| Padding::Sides { top, bottom, left, right };
-    let zeros = PadMode::Zeros;
-    let check =
-        |element, [n, h, w]: [usize; 3], [k, groups]: [usize; 2], side, window, extras, seed| {
-            let images = Images { n, h, w, layout: Layout::Nchw };
-            check_case(
-                b,
-                &Case::new(element, images, [k, 1, side, side], groups, window, extras, seed),
-            );
-        };
-    for (i, (size, channels, padding)) in [
-        ([2, 9, 8], [5, 5], None),
-        ([1, 7, 7], [6, 3], None),
-        ([3, 5, 12], [4, 4], None),
-        ([1, 14, 14], [7, 7], None),
-        ([1, 61, 16], [2, 2], None),
-        ([2, 1, 9], [3, 3], None),
-        ([2, 9, 1], [3, 1], None),
-        ([1, 2, 4], [9, 9], None),
-        ([1, 9, 11], [2, 2], Some(both(0, 0))),
-        ([1, 8, 12], [3, 3], Some(sides(0, 7, 1, 5))),
-        ([1, 8, 8], [3, 3], Some(sides(9, 1, 9, 0))),
-        ([1, 8, 8], [3, 3], Some(sides(1, 1, 1, 5))),
-        ([2, 10, 12], [3, 3], Some(Padding::Same)),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        for (j, element) in ELEMENTS.into_iter().enumerate() {
-            for side in [3, 5, 7] {
-                for stride in [1, 2] {
-                    let [_, h, w] = size;
-                    let mut padding = padding.unwrap_or(both(side / 2, side / 2));
-                    if padding == both(0, 0) && side > h.min(w) {
-                        padding = Padding::Same;
-                    }
-                    if let Padding::Sides { top, bottom, left, right } = padding
-                        && (h + top + bottom < side || w + left + right < side)
-                    {
-                        continue;
-                    }
-                    let window = Window { padding, ..Window::new(stride, 0) };
-                    let extras = Extras {
-                        bias: (i + j) % 2 == 0,
-                        residual: (i + side / 2) % 2 == 0,
-                        activation: Activation::ALL[(i + j + stride) % 4],
-                    };
-                    check(element, size, channels, side, window, extras, (10 * i + j) as u64);
-                }
-            }
-        }
-    }
-    let plain = Window { padding: both(2, 2), ..Window::default() };
-    for window in [
-        Window { dilation: [2, 1], ..plain },
-        Window { dilation: [1, 2], ..plain },
-        Window { stride: [2, 1], ..plain },
-        Window { stride: [1, 2], ..plain },
-        Window { stride: [3, 3], ..plain },
-        Window { mode: PadMode::Reflect, ..plain },
-        Window { mode: PadMode::Replicate, ..plain },
-    ] {
-        let extras = Extras { bias: true, ..PLAIN };
-        check(RowType::F32, [2, 9, 8], [4, 4], 3, window, extras, 1);
-        check(RowType::Bf16, [1, 7, 9], [4, 2], 3, window, extras, 2);
-    }
-    for i in 0..generated("conv2d in planes") {
-        let mut seeded = Seeded::new(15_000 + i as u64);
-        let seeded = &mut seeded;
-        let (side, stride) = ([3, 5, 7][seeded.below(3)], 1 + seeded.below(2));
-        let four = 4 * seeded.below(2);
-        let size =
-            [1 + seeded.below(2), 1 + seeded.below(40), (1 + seeded.below(12)) * four.max(1)];
-        let mut pad = || if four > 0 { side / 2 } else { side / 2 + seeded.below(3) };
-        let padding = sides(pad(), pad(), pad(), pad());
-        let window = Window { padding, mode: zeros, ..Window::new(stride, 0) };
-        let groups = 1 + seeded.below(5);
-        let extras = Extras {
-            bias: seeded.below(2) == 0,
-            residual: seeded.below(2) == 0,
-            activation: Activation::ALL[seeded.below(4)],
-        };
-        let channels = [groups * (1 + seeded.below(2)), groups];
-        check(ELEMENTS[seeded.below(3)], size, channels, side, window, extras, i as u64);
-    }
-}
-
 fn tensor_cores_stay_within_their_bound<B: Backend>(b: &B) {
     for (i, (element, half_step)) in
         [(RowType::F16, 2f64.powi(-11)), (RowType::Bf16, 2f64.powi(-8))].into_iter().enumerate()
@@ -487,6 +351,59 @@ fn whole_numbers<B: Backend>(b: &B) {
                 support_check(b, &inputs, c);
             }
         }
+    }
+}
+
+/// What the kernels that ask for all of a tile at once take: channels of a group in 128s, zeros around, steps of 1
+/// and 2, a few dilated; tiles and output channels that end anywhere.
+fn ternaries_of_channels_in_128s<B: Backend>(b: &B) {
+    let compare = |images, oihw, groups, window, seed: u64| {
+        let i = seed as usize;
+        let extras =
+            Extras { bias: i % 2 == 0, residual: i % 3 == 0, activation: Activation::ALL[i % 4] };
+        let case = Case::new(RowType::F32, images, oihw, groups, window, extras, seed);
+        let inputs = WholeInputs { whole: WholeCase::new(case, true, seed), kernel: None };
+        let what = format!("{images:?} {oihw:?} groups={groups} {window:?}");
+        check(b, &inputs, &inputs.expected(), what);
+    };
+    let (plain, same, half) = (Window::new(1, 0), Window::new(1, 1), Window::new(2, 1));
+    for (i, ([n, h, w], oihw, groups, window)) in [
+        ([1, 14, 14], [70, 256, 3, 3], 1, same),
+        ([2, 7, 7], [130, 384, 1, 1], 1, plain),
+        ([1, 9, 11], [33, 128, 3, 3], 1, half),
+        ([3, 5, 6], [64, 128, 3, 3], 2, same),
+        ([1, 1, 1], [65, 128, 1, 1], 1, plain),
+        ([2, 6, 9], [4, 256, 1, 1], 1, Window::new(2, 0)),
+        ([1, 8, 8], [200, 640, 2, 3], 1, half),
+        ([1, 11, 10], [64, 128, 3, 3], 1, Window { dilation: [2, 3], ..Window::new(1, 3) }),
+        ([1, 9, 9], [66, 128, 7, 7], 1, Window::new(2, 3)),
+        ([9, 13, 13], [128, 128, 3, 3], 1, same),
+        ([40, 15, 15], [64, 128, 1, 1], 1, plain),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        compare(Images { n, h, w, layout: Layout::Nhwc }, oihw, groups, window, i as u64);
+    }
+    for i in 0..generated("ternaries of channels in 128s") {
+        let mut seeded = Seeded::new(16_000 + i as u64);
+        let seeded = &mut seeded;
+        let groups = [1, 1, 1, 2][seeded.below(4)];
+        let (window, stride) = ([1 + seeded.below(4), 1 + seeded.below(4)], 1 + seeded.below(2));
+        let dilation = if stride == 1 { 1 + seeded.below(2) } else { 1 };
+        let images = Images {
+            n: 1 + seeded.below(4),
+            h: 1 + seeded.below(9) + (window[0] - 1) * dilation,
+            w: 1 + seeded.below(9) + (window[1] - 1) * dilation,
+            layout: Layout::Nhwc,
+        };
+        let mut pad = || seeded.below(4);
+        let padding = Padding::Sides { top: pad(), bottom: pad(), left: pad(), right: pad() };
+        let window_of =
+            Window { stride: [stride; 2], dilation: [dilation; 2], padding, mode: PadMode::Zeros };
+        let k = groups * (1 + seeded.below(80));
+        let oihw = [k, 128 * (1 + seeded.below(2)), window[0], window[1]];
+        compare(images, oihw, groups, window_of, i as u64);
     }
 }
 

@@ -13,6 +13,7 @@ mod attention_step;
 mod batch;
 mod bit_linear;
 mod conv2d;
+mod conv2d_depthwise;
 mod bmm;
 mod coverage;
 mod decode_layers;

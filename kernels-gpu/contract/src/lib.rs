@@ -103,9 +103,10 @@ families! {
         Conv2dPlanes5F16, Conv2dPlanes5Bf16, Conv2dPlanes7F32, Conv2dPlanes7F16, Conv2dPlanes7Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
         Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dI8, Conv2dTernary,
         Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
-        Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
+        Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
         Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16, Conv2dLinesF16, Conv2dLinesPairF16,
-        Conv2dLinesSplitF16;
+        Conv2dLinesSplitF16, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
+        Conv2dTaps5F32;
     decode_layers: DecodeLayers;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;

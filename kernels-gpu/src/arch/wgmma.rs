@@ -278,6 +278,16 @@ product_i8! {
     i8_n64, 64, wide!(64)
 }
 product_i8! {
+    /// `D += A B` of i8, exact, `N` = 96, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n96k32.s32.s8.s8`
+    i8_n96, 96, names!("WA", "WB", "WC", "WD", "WE", "WF")
+}
+product_i8! {
+    /// `D += A B` of i8, exact, `N` = 48, `A` in registers.
+    /// `wgmma.mma_async.sync.aligned.m64n48k32.s32.s8.s8`
+    i8_n48, 48, names!("WA", "WB", "WC")
+}
+product_i8! {
     /// `D += A B` of i8, exact, `N` = 32, `A` in registers.
     /// `wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8`
     i8_n32, 32, names!("WA", "WB")

@@ -30,7 +30,11 @@ pub mod planes;
 pub mod taps;
 pub mod taps3;
 mod taps3_queue;
+#[cfg(level_sm_90a)]
+mod ternary_finish;
 mod value;
+#[cfg(level_sm_90a)]
+pub mod whole;
 
 use contract::conv2d::Geometry;
 

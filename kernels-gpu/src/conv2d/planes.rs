@@ -4,9 +4,9 @@
 //! order.
 
 use contract::conv2d::{
-    Activation, Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16,
+    Activation, Args, Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16,
     Conv2dPlanes5F16, Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32,
-    PLANES_FOUR, PLANES_THREADS, PlanesArgs,
+    Conv2dTaps5F32, PLANES_FOUR, PLANES_THREADS, PlanesArgs,
 };
 use contract::launch::Kernel;
 use contract::num::{RowType, fma};
@@ -31,18 +31,19 @@ struct Line<T: Value, const LEFT: usize, const ONES: usize, const FOURS: usize> 
 impl<T: Value, const LEFT: usize, const ONES: usize, const FOURS: usize>
     Line<T, LEFT, ONES, FOURS>
 {
-    /// The columns from `first` on of a row that is `width` wide and has `first` at `row`; +0 outside.
+    /// The columns from `first` on, `apart` elements from one to the next, of a row that is `width` wide and has
+    /// `first` at `row`; +0 outside.
     ///
     /// # Safety
     ///
     /// The row is readable, and its fours aligned: each is inside of it or outside.
     #[inline(always)]
-    unsafe fn load(row: *const T, first: i32, width: u32) -> Self {
+    unsafe fn load(row: *const T, first: i32, width: u32, apart: u32) -> Self {
         let inside = |j: usize| ((first + j as i32) as u32) < width;
         // SAFETY: inside of the row, or not read.
         let ones = core::array::from_fn(|j| unsafe {
             let j = if j < LEFT { j } else { j + 4 * FOURS };
-            T::load_raw(inside(j), row.wrapping_add(j))
+            T::load_raw(inside(j), row.wrapping_add(j * apart as usize))
         });
         // SAFETY: as above.
         let fours = core::array::from_fn(|j| unsafe {
@@ -85,6 +86,8 @@ struct Input<T> {
     h: i32,
     end: u32,
     width: u32,
+    /// Elements between columns, and between rows.
+    apart: [u32; 2],
 }
 
 impl<T: Value> Input<T> {
@@ -99,8 +102,8 @@ impl<T: Value> Input<T> {
     ) -> Line<T, LEFT, ONES, FOURS> {
         let width = if (self.h as u32) < self.end { self.width } else { 0 };
         // SAFETY: the caller's promise.
-        let line = unsafe { Line::load(self.row, self.first, width) };
-        self.row = self.row.wrapping_add(self.width as usize);
+        let line = unsafe { Line::load(self.row, self.first, width, self.apart[0]) };
+        self.row = self.row.wrapping_add(self.apart[1] as usize);
         self.h += 1;
         line
     }
@@ -115,20 +118,25 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Writes `V` neighbours of a row, from element `at` of `y` on.
+    /// Writes the first `count` of `V` neighbours of a row, from element `at` of `y` on.
     ///
     /// # Safety
     ///
     /// They belong to this thread, four of them aligned; `y` and `residual` cover the contract's table.
     #[inline(always)]
-    unsafe fn write<T: Value, const V: usize>(&self, at: usize, sums: [f32; V]) {
+    unsafe fn write<T: Value, const V: usize, const LAST: bool>(
+        &self,
+        at: usize,
+        count: u32,
+        sums: [f32; V],
+    ) {
         let args = &self.args.conv;
         let mut out = sums.map(|sum| sum + self.bias);
         // Opaque, here and below, because LLVM would copy all of the loop for every kind of epilogue.
         if opaque_here(u32::from(!args.residual.is_null())) != 0 {
             let residual = args.residual.as_ptr().cast::<T>().cast_const().wrapping_add(at);
             // SAFETY: as large as y.
-            let residual: [f32; V] = unsafe { load(args.element, residual) };
+            let residual: [f32; V] = unsafe { load::<T, V, LAST>(args, count, residual) };
             out = core::array::from_fn(|i| out[i] + residual[i]);
         }
         out = out.map(|value| if value < self.low { 0.0 } else { value });
@@ -151,45 +159,67 @@ impl Output<'_> {
                 }
             }
         }
+        let y = args.y.as_ptr().cast::<T>().wrapping_add(at);
         // SAFETY: outputs of this thread.
-        unsafe { store(args.element, args.y.as_ptr().cast::<T>().wrapping_add(at), out) };
+        unsafe { store::<T, V, LAST>(args, count, y, out) };
     }
 }
 
-/// `V` neighbours.
+/// `V` neighbours, side by side or, channels last, a pixel apart and `count` of them.
 ///
 /// # Safety
 ///
 /// As for [`Value::load`] or [`Value::load4`].
 #[inline(always)]
-unsafe fn load<T: Value, const V: usize>(kind: RowType, p: *const T) -> [f32; V] {
-    const { assert!(V == 1 || V == FOUR) };
+unsafe fn load<T: Value, const V: usize, const LAST: bool>(
+    args: &Args,
+    count: u32,
+    p: *const T,
+) -> [f32; V] {
+    let kind = args.element;
     let mut values = [0.0; V];
     // SAFETY: the caller's promise.
     unsafe {
-        if V == 1 {
-            values[0] = T::load(kind, true, p);
-        } else {
+        if V == FOUR && !LAST {
             values.copy_from_slice(&T::load4(kind, true, p));
+        } else {
+            let apart = args.geometry.y_step[0] as usize;
+            let mut v = 0;
+            while v < V {
+                values[v] = T::load(kind, (v as u32) < count, p.wrapping_add(v * apart));
+                v += 1;
+            }
         }
     }
     values
 }
 
-/// Writes `V` neighbours.
+/// Writes as many.
 ///
 /// # Safety
 ///
 /// As for [`Value::store`] or [`Value::store4`].
 #[inline(always)]
-unsafe fn store<T: Value, const V: usize>(kind: RowType, p: *mut T, values: [f32; V]) {
-    const { assert!(V == 1 || V == FOUR) };
+unsafe fn store<T: Value, const V: usize, const LAST: bool>(
+    args: &Args,
+    count: u32,
+    p: *mut T,
+    values: [f32; V],
+) {
+    let kind = args.element;
     // SAFETY: the caller's promise.
     unsafe {
-        if V == 1 {
-            T::store(kind, p, values[0]);
-        } else {
+        if V == FOUR && !LAST {
             T::store4(kind, p, core::array::from_fn(|i| values[i]));
+        } else {
+            let apart = args.geometry.y_step[0] as usize;
+            let mut v = 0;
+            while v < V {
+                if (v as u32) < count {
+                    T::store(kind, p.wrapping_add(v * apart), values[v]);
+                }
+                v += 1;
+            }
         }
     }
 }
@@ -214,6 +244,7 @@ unsafe fn planes<
     const FOURS: usize,
     const COLUMNS: usize,
     const AHEAD: usize,
+    const LAST: bool,
 >(
     args: &PlanesArgs,
 ) {
@@ -222,10 +253,18 @@ unsafe fn planes<
     let conv = &args.conv;
     let (g, kind) = (&conv.geometry, conv.element);
     let at = block_idx_x() * PLANES_THREADS + thread_idx_x();
-    let (rest, column) = args.by_across.div_rem(at);
-    let (plane, piece) = args.by_down.div_rem(rest);
-    let (_, channel) = args.by_channels.div_rem(plane);
-    let (source, _) = args.by_multiplier.div_rem(plane);
+    let (image, channel, source, column, piece) = if LAST {
+        let (rest, channel) = args.by_channels.div_rem(at);
+        let (rest, column) = args.by_across.div_rem(rest);
+        let (image, piece) = args.by_down.div_rem(rest);
+        (image, channel, args.by_multiplier.div_rem(channel).0, column, piece)
+    } else {
+        let (rest, column) = args.by_across.div_rem(at);
+        let (plane, piece) = args.by_down.div_rem(rest);
+        let (_, channel) = args.by_channels.div_rem(plane);
+        // Planes of all images.
+        (plane, channel, args.by_multiplier.div_rem(plane).0, column, piece)
+    };
     let (p0, q0) = (piece * args.rows, column * V as u32);
     launch_dependents();
     dependency_wait();
@@ -234,13 +273,19 @@ unsafe fn planes<
     }
     let rows = args.rows.min(g.out[0] - p0);
     let x = conv.x.as_ptr().cast::<T>().cast_const();
-    let x = x.wrapping_add((u64::from(source) * u64::from(g.x_step[2])) as usize);
+    let mut from = u64::from(source) * u64::from(g.x_step[2]);
+    if LAST {
+        from += u64::from(image) * g.x_image;
+    }
+    let x = x.wrapping_add(from as usize);
     let (height, width) = (g.edges[0].len, g.edges[1].len as u32);
     let h = p0 as i32 * STEP as i32 - g.pad[0];
     let first = q0 as i32 * STEP as i32 - g.pad[1];
-    let row = x.wrapping_offset(h as isize * width as usize as isize + first as isize);
+    let apart = if LAST { [g.x_step[1], g.x_step[0]] } else { [1, width] };
+    let [across, down] = apart.map(|apart| apart as usize as isize);
+    let row = x.wrapping_offset(h as isize * down + first as isize * across);
     let end = (h + ((rows - 1) * STEP as u32) as i32 + S as i32).clamp(0, height);
-    let mut input = Input { row, first, h, end: end as u32, width };
+    let mut input = Input { row, first, h, end: end as u32, width, apart };
     // SAFETY: the plane; of fours, rows and columns start at multiples of four.
     let mut lines: [Line<T, LEFT, ONES, FOURS>; AHEAD] =
         core::array::from_fn(|_| unsafe { input.ask() });
@@ -255,8 +300,14 @@ unsafe fn planes<
     let low = if relu { 0.0 } else { f32::NEG_INFINITY };
     // SAFETY: an output channel.
     let output = Output { args, bias: unsafe { bias(conv, channel) }, low };
-    let mut to = (u64::from(plane) * u64::from(g.y_step[1])) as usize;
-    to += (p0 * g.out[1] + q0) as usize;
+    let pixel = p0 * g.out[1] + q0;
+    let (mut to, line) = if LAST {
+        let inside = pixel * g.y_step[0] + channel;
+        ((u64::from(image) * g.y_image + u64::from(inside)) as usize, g.out[1] * g.y_step[0])
+    } else {
+        ((u64::from(image) * u64::from(g.y_step[1]) + u64::from(pixel)) as usize, g.out[1])
+    };
+    let count = if LAST { g.out[1] - q0 } else { V as u32 };
     // The sums of the row of outputs that starts, and of those that started that many turns before.
     let mut ages = [[0.0f32; V]; AGES];
     let mut t = opaque(0);
@@ -265,7 +316,7 @@ unsafe fn planes<
         while turn < AHEAD {
             let mut j = 0;
             while j < STEP {
-                let line: [f32; COLUMNS] = lines[turn + j].widen(kind);
+                let pixels: [f32; COLUMNS] = lines[turn + j].widen(kind);
                 let mut age = 0;
                 while age < AGES {
                     let r = age * STEP + j;
@@ -275,7 +326,7 @@ unsafe fn planes<
                         while s < S {
                             let mut v = 0;
                             while v < V {
-                                ages[age][v] = fma(line[v * STEP + s], taps[r][s], ages[age][v]);
+                                ages[age][v] = fma(pixels[v * STEP + s], taps[r][s], ages[age][v]);
                                 v += 1;
                             }
                             s += 1;
@@ -287,8 +338,8 @@ unsafe fn planes<
             }
             if t >= AGES as u32 - 1 {
                 // SAFETY: a row of outputs that is there and this thread's.
-                unsafe { output.write::<T, V>(to, ages[AGES - 1]) };
-                to += g.out[1] as usize;
+                unsafe { output.write::<T, V, LAST>(to, count, ages[AGES - 1]) };
+                to += line as usize;
             }
             // Behind the stores, which no load passes: so a line comes to the registers of the one that is used up.
             let mut j = 0;
@@ -316,16 +367,16 @@ unsafe fn planes<
 macro_rules! forms {
     ($args:expr, $ty:ty, $s:literal, $ahead:expr) => {
         match ($args.conv.geometry.stride[0], $args.outputs) {
-            (1, 1) => planes::<$ty, $s, 1, 1, $s, $s, $s, 0, $s, { $ahead[0] }>($args),
+            (1, 1) => planes::<$ty, $s, 1, 1, $s, $s, $s, 0, $s, { $ahead[0] }, false>($args),
             (1, _) => {
                 const HALF: usize = $s / 2;
-                planes::<$ty, $s, 1, FOUR, $s, HALF, { $s - 1 }, 1, { $s + 3 }, { $ahead[1] }>(
+                planes::<$ty, $s, 1, FOUR, $s, HALF, { $s - 1 }, 1, { $s + 3 }, { $ahead[1] }, false>(
                     $args,
                 )
             }
             (_, 1) => {
                 const AGES: usize = $s / 2 + 1;
-                planes::<$ty, $s, 2, 1, AGES, $s, $s, 0, $s, { $ahead[2] }>($args)
+                planes::<$ty, $s, 2, 1, AGES, $s, $s, 0, $s, { $ahead[2] }, false>($args)
             }
             _ => {
                 const HALF: usize = $s / 2;
@@ -340,6 +391,7 @@ macro_rules! forms {
                     2,
                     { $s + 6 },
                     { $ahead[3] },
+                    false,
                 >($args)
             }
         }
@@ -351,8 +403,22 @@ const THREE: [usize; 4] = [6, 3, 4, 2];
 const FIVE: [usize; 4] = [3, 2, 2, 2];
 const SEVEN: [usize; 4] = [2, 2, 2, 2];
 
+/// The same where channels are side by side: [`FOUR`] outputs of a row.
+macro_rules! last {
+    ($args:expr, $ty:ty, $s:literal, $ahead:expr) => {
+        if $args.conv.geometry.stride[0] == 1 {
+            planes::<$ty, $s, 1, FOUR, $s, 0, { $s + 3 }, 0, { $s + 3 }, { $ahead[0] }, true>($args)
+        } else {
+            const AGES: usize = $s / 2 + 1;
+            planes::<$ty, $s, 2, FOUR, AGES, 0, { $s + 6 }, 0, { $s + 6 }, { $ahead[1] }, true>(
+                $args,
+            )
+        }
+    };
+}
+
 macro_rules! kernels {
-    ($($kernel:ident $symbol:ident $ty:ty, $s:literal, $ahead:ident;)*) => { $(
+    ($($kernel:ident $symbol:ident $form:ident $ty:ty, $s:literal, $ahead:ident;)*) => { $(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` with the arguments and the threads that
@@ -360,21 +426,25 @@ macro_rules! kernels {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: PlanesArgs) {
             // SAFETY: the caller's promise.
-            unsafe { forms!(&args, $ty, $s, $ahead) }
+            unsafe { $form!(&args, $ty, $s, $ahead) }
         }
 
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )* };
 }
 
+/// Lines under way of the forms of `last`.
+const LAST_FIVE: [usize; 2] = [3, 2];
+
 kernels! {
-    Conv2dPlanes3F32 conv2d_planes3_f32 f32, 3, THREE;
-    Conv2dPlanes3F16 conv2d_planes3_f16 One<true>, 3, THREE;
-    Conv2dPlanes3Bf16 conv2d_planes3_bf16 One<false>, 3, THREE;
-    Conv2dPlanes5F32 conv2d_planes5_f32 f32, 5, FIVE;
-    Conv2dPlanes5F16 conv2d_planes5_f16 One<true>, 5, FIVE;
-    Conv2dPlanes5Bf16 conv2d_planes5_bf16 One<false>, 5, FIVE;
-    Conv2dPlanes7F32 conv2d_planes7_f32 f32, 7, SEVEN;
-    Conv2dPlanes7F16 conv2d_planes7_f16 One<true>, 7, SEVEN;
-    Conv2dPlanes7Bf16 conv2d_planes7_bf16 One<false>, 7, SEVEN;
+    Conv2dTaps5F32 conv2d_taps5_f32 last f32, 5, LAST_FIVE;
+    Conv2dPlanes3F32 conv2d_planes3_f32 forms f32, 3, THREE;
+    Conv2dPlanes3F16 conv2d_planes3_f16 forms One<true>, 3, THREE;
+    Conv2dPlanes3Bf16 conv2d_planes3_bf16 forms One<false>, 3, THREE;
+    Conv2dPlanes5F32 conv2d_planes5_f32 forms f32, 5, FIVE;
+    Conv2dPlanes5F16 conv2d_planes5_f16 forms One<true>, 5, FIVE;
+    Conv2dPlanes5Bf16 conv2d_planes5_bf16 forms One<false>, 5, FIVE;
+    Conv2dPlanes7F32 conv2d_planes7_f32 forms f32, 7, SEVEN;
+    Conv2dPlanes7F16 conv2d_planes7_f16 forms One<true>, 7, SEVEN;
+    Conv2dPlanes7Bf16 conv2d_planes7_bf16 forms One<false>, 7, SEVEN;
 }

@@ -26,7 +26,7 @@ pub(super) struct Input<'a, T> {
 impl<T: Value> Input<'_, T> {
     /// Where column `j` of line `h` is; and whether it is inside of the image.
     #[inline(always)]
-    fn at(&self, h: i32, j: usize) -> (*const T, bool) {
+    pub(super) fn at(&self, h: i32, j: usize) -> (*const T, bool) {
         let g = &self.args.geometry;
         let row = self.x.wrapping_add((h as u32).wrapping_mul(g.x_step[0]) as usize);
         let column = (self.column + j as i32) as u32;

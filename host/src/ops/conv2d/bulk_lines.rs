@@ -4,7 +4,7 @@ use contract::conv2d::bulk_lines::{CLUSTER, HalfLines, LINES, POINTS, TernaryLin
 use contract::conv2d::{
     Args, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16,
     Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dPointsBf16, Conv2dPointsF16,
-    Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Geometry, int8,
+    Conv2dTernaryPoints, Geometry, int8,
 };
 use contract::launch::{Kernel, TensorMap};
 use contract::num::RowType;
@@ -209,42 +209,24 @@ impl Halves {
     }
 }
 
-/// The launch of ternary weights on `images` images; see [`halves`].
+/// The launch of ternary weights on `images` images, by windows of one tap, where it is expected to be the fastest, or
+/// is asked for: many tiles of short sums.
 pub(super) fn ternary(
     cuda: &CudaBackend,
     args: int8::Args,
     images: u32,
     asked: Option<&'static str>,
 ) -> Option<TernaryLines> {
-    let there = cuda.has::<Conv2dTernaryLines>();
+    let there = cuda.has::<Conv2dTernaryPoints>();
     let sms = u64::from(cuda.cuda().device().info().sm_count);
-    let new = |lines| TernaryLines::new(args, images, lines).filter(|_| there);
-    let (lines, apart) = (new(LINES)?, new(POINTS)?);
-    // Entries that are half empty are for smaller blocks, and so are few tiles.
+    let points = TernaryLines::new(args, images, POINTS).filter(|_| there)?;
+    // Entries that are half empty are for smaller blocks.
     let full = args.geometry.c.is_multiple_of(128);
-    if asked.is_none() && !full {
+    let good = full && points.walk.rounds <= 2 && u64::from(points.walk.tiles) >= 3 * sms;
+    if !is_apart(&points.walk, good, asked, Conv2dTernaryPoints::SPEC.symbol) {
         return None;
     }
-    let symbol = Conv2dTernaryPoints::SPEC.symbol;
-    // A round of tiles that are shared takes as long as two of the others; few tiles with long sums are for clusters.
-    let rounds = |walk: &Walk| u64::from(walk.tiles).div_ceil(sms);
-    let of = [rounds(&apart.walk), rounds(&lines.walk)];
-    let (tiles, steps) = (u64::from(apart.walk.tiles), apart.walk.rounds);
-    let many = 4 * tiles >= 3 * sms || steps <= 4 || steps <= 8 && 16 * tiles >= sms;
-    let good = many && (of[0] < 2 * of[1] || of[1] > 2);
-    let (lines, splits) = if is_apart(&apart.walk, good, asked, symbol) {
-        (apart, 1)
-    } else {
-        type Pair = Conv2dTernaryLinesPair;
-        let splits = Forms::of::<Conv2dTernaryLines, Pair, Pair>();
-        let splits = splits.splits(asked, &lines.walk, sms)?;
-        if asked.is_none() && u64::from(3 * lines.walk.tiles) < sms {
-            return None;
-        }
-        (lines, splits.min(2))
-    };
-    let TernaryLines { base, walk, .. } = lines;
-    let (x, element) = (base.x.addr(), (MapElement::U8, 1));
-    let entries = entries(&base.geometry, &walk, x, element);
-    entries.map(|entries| TernaryLines { entries, base, walk: walk.shared_by(splits) })
+    let (x, element) = (args.x.addr(), (MapElement::U8, 1));
+    let entries = entries(&args.geometry, &points.walk, x, element);
+    entries.map(|entries| TernaryLines { entries, ..points })
 }

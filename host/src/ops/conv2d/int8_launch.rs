@@ -1,18 +1,16 @@
 //! Which kernel runs a convolution of int8 activations on a GPU, and its launch.
 
-use contract::conv2d::bulk_lines::POINTS;
 use contract::conv2d::int8::Args;
 use contract::conv2d::lines::{CLUSTER, LinesArgs};
 use contract::conv2d::{
     Activation, Conv2dI8 as I8Dot, Conv2dI8Mma, Conv2dTernary as TernaryDot, Conv2dTernaryHopper,
-    Conv2dTernaryHopperSplit, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryMma,
-    Conv2dTernaryPoints, Geometry, Tile,
+    Conv2dTernaryHopperSplit, Conv2dTernaryMma, Conv2dTernaryPoints, Geometry, Tile,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::w2a8::{MAX_SEGMENTS, Segments};
 
 use super::int8::{I8, TERNARY, rows_of};
-use super::{Conv2dI8, Conv2dTernary, Shape, bulk_lines, launch::no_kernel, shape};
+use super::{Conv2dI8, Conv2dTernary, Shape, bulk_lines, launch::no_kernel, shape, whole};
 use crate::ops::{CudaBackend, OpError};
 
 /// Launches the first of some kernels that is asked for, or good, and there.
@@ -121,22 +119,18 @@ impl Conv2dTernary<'_, CudaBackend> {
             segments: *self.w.segments(),
             ..shape.int8_args(geometry)
         };
-        if let Some(args) = bulk_lines::ternary(cuda, args, shape.images.n as u32, self.kernel) {
-            type Pair = Conv2dTernaryLinesPair;
+        let images = shape.images.n as u32;
+        if let Some(args) = bulk_lines::ternary(cuda, args, images, self.kernel) {
             let walk = &args.walk;
-            if walk.positions == POINTS.positions {
-                // SAFETY: as below.
-                return unsafe {
-                    bulk_lines::apart::<Conv2dTernaryPoints>(cuda, TERNARY, args, walk)
-                };
-            }
             // SAFETY: as below.
-            return unsafe {
-                bulk_lines::launch::<Conv2dTernaryLines, Pair, Pair>(cuda, TERNARY, args, walk)
-            };
+            return unsafe { bulk_lines::apart::<Conv2dTernaryPoints>(cuda, TERNARY, args, walk) };
+        }
+        if let Some(whole) = whole::ternary(cuda, args, images, self.kernel) {
+            // SAFETY: as below.
+            return unsafe { whole.launch(cuda) };
         }
         let sms = u64::from(cuda.cuda().device().info().sm_count);
-        let lines = |lines| LinesArgs::new(args, shape.images.n as u32, lines);
+        let lines = |lines| LinesArgs::new(args, images, lines);
         let (many, few) =
             (lines(Conv2dTernaryHopper::LINES), lines(Conv2dTernaryHopperSplit::LINES));
         // SAFETY, for every launch below: `check` compared the tensors with the shape; the weights hold

@@ -9,9 +9,9 @@ use contract::conv2d::{
     Conv2dHopperNarrowBf16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dMmaBf16,
     Conv2dMmaF16, Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16,
     Conv2dPlanes5F16, Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32,
-    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTapsF32, Conv2dTapsHalf, Geometry,
-    JOIN_THREADS, MMA_STEP, PLANES_THREADS, TAPS_FOUR, TAPS_SIDE, Tile, planes, taps_fours,
-    taps3_blocks, taps3_rows,
+    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
+    Geometry, JOIN_THREADS, MMA_STEP, PLANES_THREADS, TAPS_FOUR, TAPS_SIDE, TAPS_THREADS, Tile,
+    planes, taps_fours, taps3,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -186,6 +186,7 @@ unsafe fn depthwise(
     if let Some(planes) = planes(&args) {
         let grid = [planes.threads.div_ceil(PLANES_THREADS), 1, 1];
         match (args.geometry.s, args.element) {
+            _ if planes.last != 0 => run!(Conv2dTaps5F32, grid, planes),
             (3, RowType::F32) => run!(Conv2dPlanes3F32, grid, planes),
             (3, RowType::F16) => run!(Conv2dPlanes3F16, grid, planes),
             (3, RowType::Bf16) => run!(Conv2dPlanes3Bf16, grid, planes),
@@ -197,12 +198,12 @@ unsafe fn depthwise(
             (_, RowType::Bf16) => run!(Conv2dPlanes7Bf16, grid, planes),
         }
     }
-    if let Some(blocks) = taps3_blocks(&args) {
-        let args = Args { pixel_tiles: taps3_rows(&args), ..args };
+    if let Some(taps3) = taps3(&args) {
+        let grid = [taps3.threads.div_ceil(TAPS_THREADS), 1, 1];
         match args.element {
-            RowType::F32 => run!(Conv2dTaps3F32, [blocks, 1, 1], args),
-            RowType::F16 => run!(Conv2dTaps3F16, [blocks, 1, 1], args),
-            RowType::Bf16 => run!(Conv2dTaps3Bf16, [blocks, 1, 1], args),
+            RowType::F32 => run!(Conv2dTaps3F32, grid, taps3),
+            RowType::F16 => run!(Conv2dTaps3F16, grid, taps3),
+            RowType::Bf16 => run!(Conv2dTaps3Bf16, grid, taps3),
         }
     }
     if let Some(blocks) = taps_fours(&args) {

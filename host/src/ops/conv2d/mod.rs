@@ -14,6 +14,8 @@ pub(in crate::ops) mod bulk_lines;
 mod launch;
 mod shape;
 mod weights;
+#[cfg(feature = "cuda")]
+mod whole;
 
 pub use contract::conv2d::{Activation, Layout, PadMode, tensor_core_bound};
 pub use fold::{BatchNorm, FoldedConv, fold_batch_norm};

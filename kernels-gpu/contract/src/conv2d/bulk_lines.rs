@@ -1,7 +1,7 @@
 //! A Hopper GPU's tensor cores, output pixels by lines, so that a tap is a distance.
 //!
-//! The lines, entries, planes and stages of [`super::lines`], brought by the copy engine: of 16-bit floats, and
-//! of int8 activations for ternary weights, in tiles of 256 positions.
+//! The lines, entries, planes and stages of [`super::lines`], brought by the copy engine: of 16-bit floats in
+//! tiles of 256 positions, and, for windows of one tap, of int8 activations for ternary weights too, of 128.
 //!
 //! An entry is 128 bytes of channels: 64 of 16 bits, 128 of 8. A *step* is one tap of an entry, for 64 output
 //! channels. A *stage* is what shared memory takes at a time: the entries of one plane, for all of its
@@ -253,10 +253,6 @@ kernels! {
     Conv2dLinesSplitF16: HalfLines "conv2d_lines_split_f16" THREADS CLUSTER;
     /// `f16`, one tap, tiles of [`POINTS`].
     Conv2dPointsF16: HalfLines "conv2d_points_f16" THREADS 1;
-    /// Ternary weights.
-    Conv2dTernaryLines: TernaryLines "conv2d_ternary_lines" EXPANDING_THREADS 1;
-    /// Ternary weights, two blocks a tile.
-    Conv2dTernaryLinesPair: TernaryLines "conv2d_ternary_lines_pair" EXPANDING_THREADS 2;
     /// Ternary weights, one tap, tiles of [`POINTS`].
     Conv2dTernaryPoints: TernaryLines "conv2d_ternary_points" EXPANDING_THREADS 1;
 }

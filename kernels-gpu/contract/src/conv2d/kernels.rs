@@ -12,7 +12,7 @@
 //! Grids have one axis: tiles of output channels fastest (they share their input), then tiles of
 //! pixels, then groups, then splits of the terms.
 
-use super::{Activation, Geometry};
+use super::{Activation, Divisor, Geometry};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::RowType;
 
@@ -53,7 +53,7 @@ pub struct Args {
     pub split_terms: u32,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,
-    /// Tiles of output pixels; in a 3 by 3 depthwise kernel what [`taps3_rows`] says; in a general one those of a
+    /// Tiles of output pixels; in a general depthwise kernel those of a
     /// row where [`taps_fours`] holds, else 0.
     pub pixel_tiles: u32,
 }
@@ -120,17 +120,39 @@ exact! {
 pub const TAPS_THREADS: u32 = 128;
 /// Output pixels of a row that one thread of a 3 by 3 kernel computes, for four channels.
 pub const TAPS_PIXELS: u32 = 2;
-/// Most rows of them; with a step of 2, which shares one line of three, a quarter.
-pub const TAPS_ROWS: u32 = 16;
 /// Threads that keep a large GPU busy: more rows for each only where there are as many.
 const TAPS_ENOUGH: u64 = 3 << 13;
+/// Most outputs, of four channels, of which a thread of a 3 by 3 kernel has one.
+const TAPS3_FEW: u64 = 3 << 14;
+/// The same of `f32`.
+const TAPS3_FEW_F32: u64 = 5 << 14;
 /// Output channels, and output pixels, of a block of the general kernels.
 pub const TAPS_SIDE: u32 = 32;
 
-/// Blocks of a 3 by 3 depthwise kernel; `None` where the general one has to run: another window,
+/// The parameter of the 3 by 3 depthwise kernels, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Taps3Args {
+    /// Tensors, shapes and the epilogue.
+    pub conv: Args,
+    /// Threads that have work: four channels fastest, then outputs of a row, rows or pieces of them, images.
+    pub threads: u32,
+    /// Rows of outputs of a thread: as many in each piece of an image.
+    pub rows: u32,
+    /// Not 0: a thread has one output.
+    pub few: u32,
+    /// By groups of four channels.
+    pub by_quads: Divisor,
+    /// By the threads of a row of outputs.
+    pub by_across: Divisor,
+    /// By the pieces of an image.
+    pub by_down: Divisor,
+}
+
+/// How a 3 by 3 depthwise kernel computes a convolution; `None` where the general one has to run: another window,
 /// step, dilation or padding, channels that are not groups of four side by side, or more threads than a
 /// `u32` counts.
-pub const fn taps3_blocks(args: &Args) -> Option<u32> {
+pub const fn taps3(args: &Args) -> Option<Taps3Args> {
     let g = &args.geometry;
     let [a, b] = g.stride;
     let zeros = g.edges[0].source(-1) == -1 && g.edges[0].source(g.edges[0].len) == -1;
@@ -138,10 +160,25 @@ pub const fn taps3_blocks(args: &Args) -> Option<u32> {
     if !three || g.dilation[0] != 1 || g.dilation[1] != 1 || args.vectors == 0 || g.k != 1 {
         return None;
     }
-    match taps3_threads(args, taps3_rows(args)) {
-        Some(threads) if threads < 1 << 31 => Some(threads.div_ceil(TAPS_THREADS as u64) as u32),
-        _ => None,
-    }
+    let most = if matches!(args.element, RowType::F32) { TAPS3_FEW_F32 } else { TAPS3_FEW };
+    let few = match taps3_threads(args, 1, 1) {
+        Some(threads) => threads <= most,
+        None => false,
+    };
+    let (pixels, rows) = if few { (1, 1) } else { (TAPS_PIXELS, taps3_rows(args)) };
+    let threads = match taps3_threads(args, rows, pixels) {
+        Some(threads) if threads < 1 << 31 => threads as u32,
+        _ => return None,
+    };
+    Some(Taps3Args {
+        conv: *args,
+        threads,
+        rows,
+        few: few as u32,
+        by_quads: Divisor::new(g.groups / 4),
+        by_across: Divisor::new(g.out[1].div_ceil(pixels)),
+        by_down: Divisor::new(g.out[0].div_ceil(rows)),
+    })
 }
 
 /// Output pixels of a row that one thread of the general depthwise kernels computes, for four channels, where
@@ -165,20 +202,25 @@ pub const fn taps_fours(args: &Args) -> Option<u32> {
     }
 }
 
-/// Threads of a 3 by 3 depthwise kernel with so many rows of outputs each.
-const fn taps3_threads(args: &Args, rows: u32) -> Option<u64> {
+/// Threads of a 3 by 3 depthwise kernel with so many rows of so many outputs each.
+const fn taps3_threads(args: &Args, rows: u32, pixels: u32) -> Option<u64> {
     let g = &args.geometry;
-    let outputs = g.out[0].div_ceil(rows) as u64 * g.out[1].div_ceil(TAPS_PIXELS) as u64;
+    let outputs = g.out[0].div_ceil(rows) as u64 * g.out[1].div_ceil(pixels) as u64;
     outputs.checked_mul(args.images as u64 * (g.groups as u64 / 4))
 }
 
 /// Rows of outputs of a thread of a 3 by 3 depthwise kernel: as many in each piece of an image.
-pub const fn taps3_rows(args: &Args) -> u32 {
-    let out = args.geometry.out[0];
-    let most = if args.geometry.stride[0] == 1 { TAPS_ROWS } else { TAPS_ROWS / 4 };
+const fn taps3_rows(args: &Args) -> u32 {
+    let (out, f32) = (args.geometry.out[0], matches!(args.element, RowType::F32));
+    // Fitted on an H100; a step of 2 shares one line of three.
+    let most = match args.geometry.stride[0] {
+        1 if f32 => 5,
+        1 => 14,
+        _ => 3,
+    };
     let mut pieces = out.div_ceil(most);
     while pieces < out {
-        match taps3_threads(args, out.div_ceil(pieces)) {
+        match taps3_threads(args, out.div_ceil(pieces), TAPS_PIXELS) {
             Some(threads) if threads < TAPS_ENOUGH => pieces *= 2,
             _ => break,
         }
@@ -187,12 +229,12 @@ pub const fn taps3_rows(args: &Args) -> u32 {
 }
 
 macro_rules! taps {
-    ($($(#[$doc:meta])* $name:ident $symbol:literal $smem:expr, $blocks:literal;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $args:ident $smem:expr, $blocks:literal;)*) => { $(
         $(#[$doc])*
         pub enum $name {}
 
         impl Kernel for $name {
-            type Args = Args;
+            type Args = $args;
             const SPEC: LaunchSpec =
                 LaunchSpec::new($symbol, TAPS_THREADS).with_smem($smem).with_min_blocks($blocks);
         }
@@ -215,15 +257,15 @@ const fn taps3_smem(bytes: u32) -> u32 {
 
 taps! {
     /// Depthwise, `f32`, any window.
-    Conv2dTapsF32 "conv2d_taps_f32" 0, 4;
+    Conv2dTapsF32 "conv2d_taps_f32" Args 0, 4;
     /// Depthwise, `f16` and `bf16`, any window.
-    Conv2dTapsHalf "conv2d_taps_half" 0, 2;
+    Conv2dTapsHalf "conv2d_taps_half" Args 0, 2;
     /// Depthwise, `f32`, 3 by 3.
-    Conv2dTaps3F32 "conv2d_taps3_f32" taps3_smem(4), 4;
+    Conv2dTaps3F32 "conv2d_taps3_f32" Taps3Args taps3_smem(4), 4;
     /// Depthwise, `f16`, 3 by 3.
-    Conv2dTaps3F16 "conv2d_taps3_f16" taps3_smem(2), 4;
+    Conv2dTaps3F16 "conv2d_taps3_f16" Taps3Args taps3_smem(2), 4;
     /// Depthwise, `bf16`, 3 by 3.
-    Conv2dTaps3Bf16 "conv2d_taps3_bf16" taps3_smem(2), 4;
+    Conv2dTaps3Bf16 "conv2d_taps3_bf16" Taps3Args taps3_smem(2), 4;
 }
 
 /// Terms of a step of the tensor-core kernels.

@@ -34,6 +34,7 @@ pub mod lines;
 mod number;
 pub mod planes;
 pub mod weights;
+pub mod whole;
 
 pub use int8::{
     Conv2dI8, Conv2dI8Mma, Conv2dTernary, Conv2dTernaryMma,
@@ -42,12 +43,15 @@ pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
 pub use bulk_lines::{
     Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16, Conv2dLinesSplitBf16,
-    Conv2dLinesSplitF16, Conv2dTernaryLines, Conv2dTernaryLinesPair, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
+    Conv2dLinesSplitF16, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
 };
 pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
+pub use whole::{
+    Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
+};
 pub use planes::{
     Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16,
-    Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, PLANES_FOUR,
+    Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dTaps5F32, PLANES_FOUR,
     PLANES_THREADS, PlanesArgs, planes,
 };
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};
