@@ -237,3 +237,31 @@ crate::row::kernels! {
     ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
     ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_all_segments_in_order() {
+        for k in [WHOLE + 1, 20_000, 65_537, 131_072, 1_000_003, 1 << 30] {
+            let (parts, mut next) = (Parts::new(k), 0);
+            for part in 0..parts.count {
+                let (first, len) = parts.segments(part);
+                assert_eq!(first, next);
+                assert!((1..=PART).contains(&len), "part {part} of {k} has {len}");
+                next = first + len;
+            }
+            assert_eq!(next, segments(k));
+            assert!(parts.count <= EXCHANGE_SLOTS);
+        }
+    }
+
+    #[test]
+    fn two_blocks_fit_on_a_multiprocessor() {
+        for bytes in [2, 4] {
+            assert!(PART_SCRATCH_BYTES.is_multiple_of(16) && stage_bytes(bytes).is_multiple_of(16));
+            assert!(2 * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
+        }
+    }
+}

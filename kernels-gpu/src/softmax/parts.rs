@@ -1,10 +1,9 @@
 //! Rows that have a sum for each segment, spread over all blocks in parts. From sm_90.
 //!
-//! A warp has a segment: its elements come by asynchronous copies, some steps ahead, and their terms wait in shared memory, each lane's its
-//! own. A block goes from part to part, every one that the grid has blocks apart, and is one part behind with what it writes: meanwhile the
-//! last warp tells the other blocks of the row what the part's maximum and sum are, and hears theirs. A slot of the exchange has both with the
-//! number of the launch, which is its flag. All blocks run at once, and every one tells a part before it waits for another one's
-//! part that is not in front of it, so none waits for ever.
+//! A warp has a segment: its elements come by asynchronous copies, some parts ahead, and its terms wait in shared memory. A block goes from part
+//! to part, each as far from the one before as there are blocks, and is two parts behind with what it writes: meanwhile its last warp tells the
+//! other blocks of the row the part's maximum and sum, and hears theirs. A slot of the exchange has both, with the number of the launch for a
+//! flag. All blocks run at once, and each tells a part before it waits for those of the row: what it waits for never comes after that.
 //!
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
 
@@ -47,7 +46,7 @@ struct Work<'a, E, const PIECES: bool> {
 impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
     /// Bytes of an element.
     const BYTES: u32 = 16 / E::PIECE as u32;
-    /// Stages of a warp, and places where terms wait: a segment is so many turns ahead, and so many behind.
+    /// Stages of a warp: how many parts ahead elements are asked for. Terms wait in [`BEHIND`] places behind them.
     const AHEAD: u32 = ahead(Self::BYTES);
 
     #[inline(always)]
