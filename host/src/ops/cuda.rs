@@ -10,6 +10,7 @@ use super::choices::{Choices, Problem};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
 use crate::driver::{
     Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, ModuleError, Stream,
+    StreamOptions,
 };
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
 use crate::profile::Profile;
@@ -22,6 +23,7 @@ pub struct CudaBackend {
     cuda: Cuda,
     kernels: Kernels,
     choices: Choices,
+    exchange: OnceLock<Buf<u32>>,
 }
 
 /// Handles of the kernels, each made once. Those of a model are made when the device is opened.
@@ -92,7 +94,8 @@ impl CudaBackend {
     /// # Errors
     /// A kernel that the device cannot have.
     pub fn new(cuda: Cuda) -> Result<Self, OpError> {
-        let backend = Self { cuda, kernels: Kernels::new(), choices: Choices::default() };
+        let (kernels, choices) = (Kernels::new(), Choices::default());
+        let backend = Self { cuda, kernels, choices, exchange: OnceLock::new() };
         backend.load_model_kernels().map_err(CudaError::from)?;
         Ok(backend)
     }
@@ -213,6 +216,27 @@ impl CudaBackend {
                 }
             }
         }
+    }
+
+    /// What the blocks of long rows tell each other sums by: [`contract::softmax::PartArgs::exchange`]. Made when it is first asked for,
+    /// beside the backend's stream, which may be captured; its kernels follow each other on that stream.
+    pub(super) fn exchange(&self) -> Result<DevPtr<u32>, OpError> {
+        use contract::softmax::{EXCHANGE_HEAD, EXCHANGE_SLOTS};
+        let made = match self.exchange.get() {
+            Some(made) => made,
+            None => {
+                let device = self.cuda.device();
+                let _allocates = device.bind().map_err(CudaError::from)?.while_captured();
+                let beside =
+                    Stream::new(device, StreamOptions::default()).map_err(CudaError::from)?;
+                let len = (EXCHANGE_HEAD + 4 * EXCHANGE_SLOTS) as usize;
+                let made = self.cuda.pool().alloc_zeroed(&beside, len, "softmax exchange");
+                let made = made.map_err(CudaError::from)?;
+                beside.synchronize().map_err(CudaError::from)?;
+                self.exchange.get_or_init(|| made)
+            }
+        };
+        Ok(made.dev_ptr(self.stream()))
     }
 
     /// Whether the device and the loaded PTX have `K`.

@@ -90,30 +90,58 @@ impl<T: Float> Softmax<'_, super::CudaBackend, T> {
         let (mask_rows, queries) = (mask_rows as u32, queries as u32);
         let (x, y) = (x.dev_ptr(stream).cast(), y.dev_ptr(stream).cast());
         let args = Args { x, mask, y, m, k, mask_rows, queries, scale, log };
-        let rows = [m, k];
         // SAFETY: `check` compared `x` and `y` with `m` rows of `k` elements of this type, and the mask
         // with its rows; `y` is borrowed exclusively.
         unsafe {
             match T::TYPE {
-                RowType::F32 => cuda.launch_rows::<ShortF32, MiddleF32, LongF32>(
-                    rows,
-                    T::TYPE,
-                    (IN_TURN, LANE),
-                    args,
-                ),
-                RowType::F16 => cuda.launch_rows::<ShortF16, MiddleF16, LongF16>(
-                    rows,
-                    T::TYPE,
-                    (IN_TURN, LANE),
-                    args,
-                ),
-                RowType::Bf16 => cuda.launch_rows::<ShortBf16, MiddleBf16, LongBf16>(
-                    rows,
-                    T::TYPE,
-                    (IN_TURN, LANE),
-                    args,
-                ),
+                RowType::F32 => {
+                    launch::<ShortF32, MiddleF32, LongF32, PartsF32>(cuda, T::TYPE, args)
+                }
+                RowType::F16 => {
+                    launch::<ShortF16, MiddleF16, LongF16, PartsF16>(cuda, T::TYPE, args)
+                }
+                RowType::Bf16 => {
+                    launch::<ShortBf16, MiddleBf16, LongBf16, PartsBf16>(cuda, T::TYPE, args)
+                }
             }
         }
     }
+}
+
+/// Queues the rows of `args`: in parts where they have several sums and the device has the kernel.
+///
+/// # Safety
+/// As for a launch of each kernel.
+#[cfg(feature = "cuda")]
+unsafe fn launch<S, M, L, P>(
+    cuda: &super::CudaBackend,
+    element: contract::num::RowType,
+    rows: contract::softmax::Args,
+) -> Result<(), OpError>
+where
+    S: contract::launch::Kernel<Args = contract::softmax::Args>,
+    M: contract::launch::Kernel<Args = S::Args>,
+    L: contract::launch::Kernel<Args = S::Args>,
+    P: contract::launch::Kernel<Args = contract::softmax::PartArgs>,
+{
+    use contract::softmax::{EXCHANGE_SLOTS, IN_TURN, LANE, PartArgs, WHOLE, parts};
+    // Where there are long blocks, nobody else has these rows.
+    if rows.k <= WHOLE || !(cuda.has::<L>() || cuda.has::<P>()) {
+        // SAFETY: by the caller.
+        return unsafe {
+            cuda.launch_rows::<S, M, L>([rows.m, rows.k], element, (IN_TURN, LANE), rows)
+        };
+    }
+    let parts = parts(rows.k);
+    let at_once = P::SPEC.min_blocks_per_sm * cuda.cuda().device().sm_count().max(1);
+    let (exchange, most) = (cuda.exchange()?, EXCHANGE_SLOTS / parts);
+    let mut first = 0;
+    while first < rows.m {
+        let count = most.min(rows.m - first);
+        let args = PartArgs { rows, exchange, first, count };
+        // SAFETY: by the caller; the rows' parts have slots, and the launch before this one on the stream has ended with them.
+        unsafe { cuda.launch::<P>([at_once.min(count * parts), 1, 1], args)? };
+        first += count;
+    }
+    Ok(())
 }

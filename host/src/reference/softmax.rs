@@ -21,10 +21,15 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (2, 3073),
     (1, 8191),
     (2, 8193),
+    (2, 12_345),
+    (3, 16_384),
+    (2, 16_385),
     (1, 20_001),
     (2, 24_576),
     (1, 40_008),
+    (1, 65_537),
     (1, 70_001),
+    (1, 131_071),
 ];
 
 /// `(m, k)`, 128 MiB of `f32` and more each: attention, vocabulary, and one row of a million.
@@ -96,15 +101,12 @@ pub fn softmax(case: &Case) -> Vec<f32> {
                 Mask::Causal(_) => score,
             });
         }
-        let top = v.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
-        let top = if top == f32::NEG_INFINITY { 0.0 } else { top };
-        let term = |j: usize| {
-            if case.element != RowType::F32 && !(v[j] - top).is_nan() {
-                return exp_half_nonpositive(v[j] - top);
-            }
-            let e = exp(v[j] - top);
-            if e < f32::MIN_POSITIVE { 0.0 } else { e }
-        };
+        if k > 16_384 {
+            long(case, &v, &mut y);
+            continue;
+        }
+        let top = largest(&v);
+        let term = |j: usize| term(case, v[j] - top);
         let sum = sum256(k, |acc, j| acc + term(j));
         let (inverse, log) = if sum == 0.0 { (0.0, 0.0) } else { (1.0 / sum, ln(sum)) };
         for j in 0..k {
@@ -113,4 +115,80 @@ pub fn softmax(case: &Case) -> Vec<f32> {
         }
     }
     y
+}
+
+/// The largest number, 0 where that is minus infinity.
+fn largest(v: &[f32]) -> f32 {
+    let top = v.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
+    if top == f32::NEG_INFINITY { 0.0 } else { top }
+}
+
+/// The term of a score, of which the largest was taken.
+fn term(case: &Case, v: f32) -> f32 {
+    if case.element != RowType::F32 && !v.is_nan() { exp_half_nonpositive(v) } else { flushed(v) }
+}
+
+/// The exponential, 0 where it is not a normal number.
+fn flushed(v: f32) -> f32 {
+    let e = exp(v);
+    if e < f32::MIN_POSITIVE { 0.0 } else { e }
+}
+
+/// A maximum, minus infinity of nothing, and a sum of terms without it.
+#[derive(Clone, Copy)]
+struct Sum {
+    top: f32,
+    sum: f32,
+}
+
+impl Sum {
+    /// What the terms of a part are multiplied with where the largest is `top`.
+    fn times(self, top: f32) -> f32 {
+        flushed(self.top - top)
+    }
+}
+
+/// A row with a sum for each 1,024 elements. These come together in parts of up to eight of them, and the parts in the row.
+fn long(case: &Case, v: &[f32], y: &mut Vec<f32>) {
+    let broken = v.iter().any(|v| v.is_nan() || *v == f32::INFINITY);
+    if broken {
+        y.extend(std::iter::repeat_n(f32::NAN, v.len()));
+        return;
+    }
+    let top_of = |v: &[f32]| v.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let segments: Vec<Sum> = v
+        .chunks(1024)
+        .map(|v| {
+            let shift = largest(v);
+            Sum { top: top_of(v), sum: sum256(v.len(), |acc, j| acc + term(case, v[j] - shift)) }
+        })
+        .collect();
+    let count = segments.len().div_ceil(8);
+    let mut left = &segments[..];
+    let mut parts = Vec::new();
+    for part in 0..count {
+        // The first ones have one more, where they cannot all have as many.
+        let len = segments.len() / count + usize::from(part < segments.len() % count);
+        let (own, rest) = left.split_at(len);
+        left = rest;
+        let top = own.iter().fold(f32::NEG_INFINITY, |top, sum| top.max(sum.top));
+        let shift = if top == f32::NEG_INFINITY { 0.0 } else { top };
+        let mut p = [0.0; 8];
+        for (p, sum) in p.iter_mut().zip(own) {
+            *p = sum.sum * sum.times(shift);
+        }
+        let sum = ((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]));
+        parts.push(Sum { top, sum });
+    }
+    let top = largest(v);
+    let sum = sum256(count, |acc, i| parts[i].sum.mul_add(parts[i].times(top), acc));
+    let (inverse, log) = if sum == 0.0 { (0.0, 0.0) } else { (1.0 / sum, ln(sum)) };
+    for (v, segment) in v.chunks(1024).zip(&segments) {
+        let times = segment.times(top) * inverse;
+        let shift = largest(v);
+        for &v in v {
+            let value = if case.log { (v - top) - log } else { term(case, v - shift) * times };
+            y.push(rounded(case.element, value));
+        }
+    }
 }

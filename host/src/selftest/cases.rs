@@ -440,13 +440,13 @@ impl List {
             ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
         }
         let kernels = [
-            (RowType::F32, of!(ShortF32 MiddleF32 LongF32)),
-            (RowType::F16, of!(ShortF16 MiddleF16 LongF16)),
-            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16)),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32), symbol::<s::PartsF32>()),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16), symbol::<s::PartsF16>()),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16), symbol::<s::PartsBf16>()),
         ];
-        for (element, families) in kernels {
+        for (element, families, parts) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (3, 1032), (2, 5000), (2, 9000)]
+            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (3, 1032), (2, 5000), (2, 17_000)]
                 .into_iter()
                 .enumerate()
             {
@@ -456,6 +456,7 @@ impl List {
                         Owner::Block => middle,
                         Owner::LongBlock => long,
                     });
+                let softmax = if k > s::WHOLE as usize { parts } else { softmax };
                 let what = format!("m={m} k={k}");
                 for kind in [i, i + 1, i + 3] {
                     let mut inputs = softmax::Inputs::new(element, m, k, kind, 7);

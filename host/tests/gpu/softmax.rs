@@ -16,6 +16,9 @@ on_lane! {
     sums_to_one
     many_rows
     rows_in_turn
+    unusual_values_in_long_rows
+    parts_in_turn
+    more_parts_than_blocks
     a_million_in_a_row
     generated_shapes
     refusals
@@ -60,7 +63,7 @@ fn hidden_rows_and_hidden_nan<B: Backend>(b: &B) {
         outputs[0].bits.iter().map(|&bits| f32::from_bits(bits)).collect::<Vec<_>>()
     };
     for element in ELEMENTS {
-        for (m, k) in [(2, 40), (2, 1500), (2, 9000)] {
+        for (m, k) in [(2, 40), (2, 1500), (2, 9000), (2, 17_000)] {
             let mut inputs = Inputs::new(element, m, k, 0, 3);
             inputs.x[..k].fill(f32::NEG_INFINITY);
             inputs.x[k + 1] = f32::NAN;
@@ -109,9 +112,45 @@ fn rows_in_turn<B: Backend>(b: &B) {
     }
 }
 
+/// Rows with a sum for each segment: [`contract::softmax::WHOLE`].
+fn unusual_values_in_long_rows<B: Backend>(b: &B) {
+    let inf = f32::INFINITY;
+    for (i, value) in [-0.0, 6e4, f32::MAX, f32::MIN, inf, -inf, f32::NAN].into_iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            for (k, kind) in [(16_385, 0), (16_385, 3), (20_480, 2), (17_000, 1), (17_000, 5)] {
+                if !due(15 * i + 5 * j + kind, 4) {
+                    continue;
+                }
+                let mut inputs = Inputs::new(element, 4, k, kind, 9);
+                // A whole row of it, a segment of the next, and one element of the one after that.
+                let value = rounded(element, value);
+                inputs.x[..k].fill(value);
+                inputs.x[k + 1024..k + 2048].fill(value);
+                inputs.x[3 * k - 1] = value;
+                check_case(b, &inputs, &format!("{value} kind {kind}"));
+            }
+        }
+    }
+}
+
+/// So many rows that a block has several parts, in all ways that they can lie.
+fn parts_in_turn<B: Backend>(b: &B) {
+    for (kind, element, m, k) in
+        [(0, 2, 101, 16_392), (1, 0, 93, 17_411), (2, 1, 101, 20_001), (3, 2, 70, 33_001)]
+    {
+        let inputs = Inputs::new(ELEMENTS[element], m, k, kind, 10);
+        check_case(b, &inputs, "parts in turn");
+    }
+}
+
+/// So that each block goes through its parts of a row twice, on GPUs of up to 152 multiprocessors.
+fn more_parts_than_blocks<B: Backend>(b: &B) {
+    check_case(b, &Inputs::new(ELEMENTS[2], 2, 2_500_003, 0, 11), "more parts than blocks");
+}
+
 fn a_million_in_a_row<B: Backend>(b: &B) {
     for (kind, element) in ELEMENTS.into_iter().enumerate().filter(|&(i, _)| due(i, 3)) {
-        check_case(b, &Inputs::new(element, 1, (1 << 20) + 7, kind, 7), "a million");
+        check_case(b, &Inputs::new(element, 1, 1_000_003, kind, 7), "a million");
     }
 }
 

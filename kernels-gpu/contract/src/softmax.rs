@@ -15,6 +15,15 @@
 //! y[k] = e^(v[k] - t) * (1 / s)                              softmax
 //! y[k] = (v[k] - t) - ln s                                   log-softmax, num::ln
 //! ```
+//! A row of more than [`WHOLE`] elements has `t` and `s` for each [`SEGMENT`], which [`Parts`] combine:
+//!
+//! ```text
+//! t_j, s_j                                                   maximum and sum of segment j, as above
+//! t_p  = max t_j,   s_p = sum of s_j * factor(t_j, t_p)      for each part p, num::tree8
+//! t    = max t_p,   s   = sum of s_p * factor(t_p, t)        num::strided_sum, fused
+//! y[k] = e^(v[k] - t_j) * (factor(t_j, t) * (1 / s))         softmax; log-softmax as above
+//! ```
+//!
 //! `1 / s` and `ln s` are 0 where `s` is: a row with every score at minus infinity gives zeros
 //! (log-softmax: minus infinity). NaN or plus infinity in a row, unless masked by `causal`, makes the
 //! whole row NaN. Terms below 2^-126 count as zero.
@@ -98,8 +107,161 @@ pub const IN_TURN: bool = true;
 /// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
 pub const LANE: u32 = 32;
 
+/// Elements of a segment of a row of more than [`WHOLE`].
+pub const SEGMENT: u32 = 1024;
+
+/// Most segments of a part of such a row.
+pub const PART: u32 = 8;
+
+/// Most elements of a row with one sum.
+pub const WHOLE: u32 = 16_384;
+
+/// Segments of a row of `k` elements.
+#[inline(always)]
+pub const fn segments(k: u32) -> u32 {
+    k.div_ceil(SEGMENT)
+}
+
+/// Parts of a row of `k` elements.
+#[inline(always)]
+pub const fn parts(k: u32) -> u32 {
+    segments(k).div_ceil(PART)
+}
+
+/// The segments of a row of `k` elements over its parts, as evenly as they go: the first parts have one more.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// How many there are.
+    pub count: u32,
+    each: u32,
+    more: u32,
+}
+
+impl Parts {
+    /// Those of a row of `k` elements.
+    #[inline(always)]
+    pub const fn new(k: u32) -> Self {
+        let count = parts(k);
+        Self { count, each: segments(k) / count, more: segments(k) % count }
+    }
+
+    /// The first segment of a part, and how many it has.
+    #[inline(always)]
+    pub const fn segments(&self, part: u32) -> (u32, u32) {
+        if part < self.more {
+            (part * (self.each + 1), self.each + 1)
+        } else {
+            (part * self.each + self.more, self.each)
+        }
+    }
+}
+
+/// What the sum, or the terms, of a segment or a part with such a maximum are multiplied with in a whole with the larger one
+/// `of_all`; of no meaning where that is NaN or plus infinity.
+#[inline(always)]
+pub fn factor(max: f32, of_all: f32) -> f32 {
+    num::exp_number_nonpositive(max - shift(of_all))
+}
+
+/// Words in front of the slots that the blocks of a launch tell each other sums by: launches so far, and blocks that have ended.
+pub const EXCHANGE_HEAD: u32 = 4;
+
+/// Slots, of four words: parts of rows of a launch.
+pub const EXCHANGE_SLOTS: u32 = 1 << 17;
+
+/// Threads of a block of a part: a warp for each segment, and one that tells and hears.
+pub const PART_THREADS: u32 = 32 * (PART + 1);
+
+/// Parts on their way to a block, of elements of so many bytes.
+pub const fn ahead(bytes: u32) -> u32 {
+    if bytes == 4 { 1 } else { 2 }
+}
+
+/// Parts that wait for the sum of their row.
+pub const BEHIND: u32 = 2;
+
+/// Bytes of a segment on its way: up to two more than it has where rows are not in words.
+pub const fn stage_bytes(bytes: u32) -> u32 {
+    SEGMENT * bytes + if bytes == 4 { 0 } else { 16 }
+}
+
+/// Parts of which the warps of a block may tell each other something at once: two more than can wait.
+pub const SETS: u32 = 4;
+
+/// Bytes in front: maximum and sum of each segment, maximum and closing of the row, and a barrier of each, of so many parts.
+pub const PART_SCRATCH_BYTES: u32 = 8 * SETS * (PART + 3) + 32;
+
+/// Shared memory of a block of a part.
+pub const fn part_smem_bytes(bytes: u32) -> u32 {
+    PART_SCRATCH_BYTES + PART * (ahead(bytes) * stage_bytes(bytes) + BEHIND * 4 * SEGMENT)
+}
+
+/// The only parameter of kernels of parts, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartArgs {
+    /// The tensors, and all rows.
+    pub rows: Args,
+    /// [`EXCHANGE_HEAD`] words, and [`EXCHANGE_SLOTS`] slots; zeros at first.
+    pub exchange: DevPtr<u32>,
+    /// The first row of the launch.
+    pub first: u32,
+    /// Its rows.
+    pub count: u32,
+}
+
+macro_rules! of_parts {
+    ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {$(
+        #[doc = concat!("Parts of long rows of ", $doc, ".")]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = PartArgs;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, PART_THREADS)
+                .with_smem(part_smem_bytes($bytes))
+                .with_min_sm(90)
+                .with_min_blocks(2)
+                .all_at_once();
+        }
+    )*};
+}
+
+of_parts! {
+    PartsF32 "softmax_parts_f32" 4 "`f32`";
+    PartsF16 "softmax_parts_f16" 2 "f16";
+    PartsBf16 "softmax_parts_bf16" 2 "bf16";
+}
+
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
     ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
     ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_all_segments_in_order() {
+        for k in [WHOLE + 1, 20_000, 65_537, 131_072, 1_000_003, 1 << 30] {
+            let (parts, mut next) = (Parts::new(k), 0);
+            for part in 0..parts.count {
+                let (first, len) = parts.segments(part);
+                assert_eq!(first, next);
+                assert!((1..=PART).contains(&len), "part {part} of {k} has {len}");
+                next = first + len;
+            }
+            assert_eq!(next, segments(k));
+            assert!(parts.count <= EXCHANGE_SLOTS);
+        }
+    }
+
+    #[test]
+    fn two_blocks_fit_on_a_multiprocessor() {
+        for bytes in [2, 4] {
+            assert!(PART_SCRATCH_BYTES.is_multiple_of(16) && stage_bytes(bytes).is_multiple_of(16));
+            assert!(2 * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
+        }
+    }
 }

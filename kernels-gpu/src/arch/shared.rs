@@ -63,6 +63,13 @@ impl<T> Shared<T> {
         Shared { addr: self.addr, elem: PhantomData }
     }
 
+    /// The same address, kept in a register: otherwise it is made anew wherever it is used, in several steps on some GPUs. `mov.b32`
+    #[inline(always)]
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self { addr: super::hint::opaque(self.addr), elem: PhantomData }
+    }
+
     /// The address in the shared space, for instructions that take one.
     #[inline(always)]
     pub fn addr(self) -> u32 {

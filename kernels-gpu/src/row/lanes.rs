@@ -513,7 +513,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
 
     /// [`Lanes::tree`] of `count` lanes, which share the values of a piece in `shares` parts.
     #[inline(always)]
-    fn tree_of<E: Float>(count: u32, shares: usize, mut p: Piece) -> f32 {
+    pub fn tree_of<E: Float>(count: u32, shares: usize, mut p: Piece) -> f32 {
         // The next distances are between lanes. Two lanes share the sums of their values in halves.
         let mut len = E::PIECE;
         let mut distance = count / 2;

@@ -8,7 +8,7 @@ pub mod block;
 pub mod lanes;
 #[cfg(level_sm_90)]
 mod post;
-mod tree;
+pub mod tree;
 
 use contract::launch::DevPtr;
 

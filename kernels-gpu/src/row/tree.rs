@@ -7,7 +7,7 @@ use crate::arch::warp::{LANES, lane_id, warp_id, warp_max, warp_tree};
 
 /// An order of `f32` as one of numbers: the NaN of `arch::float::maximum` is positive, and above infinity.
 #[inline(always)]
-pub(super) fn key(value: f32) -> u32 {
+pub fn key(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
 }
@@ -20,12 +20,7 @@ pub(super) fn key(value: f32) -> u32 {
 ///
 /// `scratch` has a word for each of them, for this call.
 #[inline(always)]
-pub(super) unsafe fn max_of_warps(
-    scratch: Shared<u32>,
-    warps: u32,
-    value: f32,
-    wait: impl Fn(),
-) -> f32 {
+pub unsafe fn max_of_warps(scratch: Shared<u32>, warps: u32, value: f32, wait: impl Fn()) -> f32 {
     let key = warp_max(key(value));
     // SAFETY: a word of each warp for this call.
     unsafe {
@@ -46,7 +41,7 @@ pub(super) unsafe fn max_of_warps(
 ///
 /// The partials are there, behind a barrier.
 #[inline(always)]
-pub(super) unsafe fn tree_of_warps(partials: Shared<f32>) -> f32 {
+pub unsafe fn tree_of_warps(partials: Shared<f32>) -> f32 {
     // Distances 128, 64, 32 of the tree are 4, 2, 1 warps.
     // SAFETY: the caller's promise.
     let row = |i: usize| unsafe { partials.add(lane_id() + LANES * i as u32).read() };

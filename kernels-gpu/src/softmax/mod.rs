@@ -1,18 +1,30 @@
 //! Device side of [`contract::softmax`]: some lanes of a warp, or a block, a row.
 //!
-//! Scores become terms where they wait. A row that does not fit is read three times: for the maximum,
-//! the sum, and the output.
+//! Scores become terms where they wait. A row that does not fit is read three times: for the maximum, the sum, and the output.
+//! Rows with a sum for each segment are spread over all blocks in [`parts`], or `alone` on a block.
+
+#[cfg(not(level_sm_90))]
+mod alone;
+#[cfg(level_sm_90)]
+mod exchange;
+#[cfg(level_sm_90)]
+mod parts;
+mod segment;
+#[cfg(level_sm_90)]
+mod walk;
 
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
 use contract::row::LONG;
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, split};
+#[cfg(not(level_sm_90))]
+use contract::softmax::WHOLE;
 use contract::softmax::{
     Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
     shift, term, term_half, visible,
 };
 #[cfg(level_sm_90)]
-use contract::softmax::{LongBf16, LongF16, LongF32};
+use contract::softmax::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
 
 use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
@@ -458,6 +470,11 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
 unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
     row: Row<E, PIECES>,
 ) {
+    #[cfg(not(level_sm_90))]
+    if T == MIDDLE_THREADS && row.line.k > WHOLE {
+        // SAFETY: handed on.
+        return unsafe { alone::alone(&row) };
+    }
     let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
     let fits = block.fits();
     // Shorter ones of `f32` are faster by way of registers.
@@ -539,12 +556,12 @@ unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $body:expr;)*) => {$(
+    ($args:ident: $($symbol:ident $kernel:ident $body:expr;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+        pub unsafe extern "ptx-kernel" fn $symbol(args: $args) {
             // SAFETY: the launch contract, handed on.
             unsafe { $body(&args) }
         }
@@ -553,6 +570,7 @@ macro_rules! entries {
 }
 
 entries! {
+    Args:
     softmax_short_f32 ShortF32 short::<f32>;
     softmax_short_f16 ShortF16 short::<F16>;
     softmax_short_bf16 ShortBf16 short::<Bf16>;
@@ -563,7 +581,16 @@ entries! {
 
 #[cfg(level_sm_90)]
 entries! {
+    Args:
     softmax_long_f32 LongF32 long::<f32, LONG_THREADS, LONG, 8>;
     softmax_long_f16 LongF16 long::<F16, LONG_THREADS, LONG, 8>;
     softmax_long_bf16 LongBf16 long::<Bf16, LONG_THREADS, LONG, 8>;
+}
+
+#[cfg(level_sm_90)]
+entries! {
+    PartArgs:
+    softmax_parts_f32 PartsF32 parts::parts::<f32>;
+    softmax_parts_f16 PartsF16 parts::parts::<F16>;
+    softmax_parts_bf16 PartsBf16 parts::parts::<Bf16>;
 }

@@ -1,0 +1,81 @@
+//! How blocks go through the parts of rows.
+
+use contract::softmax::{PartArgs, Parts};
+
+use crate::arch::thread::{block_idx_x, grid_dim_x};
+
+/// A part of a row, as a block comes to it.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    /// The row, among those of the launch; where each is gone through twice, two numbers, the second one for writing.
+    pub(super) pass: u32,
+    /// Which part of it.
+    pub(super) part: u32,
+}
+
+/// How a block goes through the rows.
+#[derive(Clone, Copy)]
+pub(super) struct Walk {
+    pub(super) parts: Parts,
+    /// Passes of the launch.
+    passes: u32,
+    /// Parts and passes from one turn to the next.
+    step: [u32; 2],
+    /// 1 where each row is gone through twice.
+    twice: u32,
+    /// The part that a pass begins with, all ones where it goes on from the one before.
+    again: u32,
+}
+
+impl Walk {
+    #[inline(always)]
+    pub(super) fn new(args: &PartArgs) -> Self {
+        let parts = Parts::new(args.rows.k);
+        let blocks = grid_dim_x();
+        if parts.count <= blocks {
+            let step = [blocks % parts.count, blocks / parts.count];
+            return Self { parts, passes: args.count, step, twice: 0, again: u32::MAX };
+        }
+        Self { parts, passes: 2 * args.count, step: [blocks, 0], twice: 1, again: block_idx_x() }
+    }
+
+    #[inline(always)]
+    pub(super) fn first(&self) -> Turn {
+        let block = block_idx_x();
+        Turn { pass: block / self.parts.count, part: block % self.parts.count }
+    }
+
+    #[inline(always)]
+    pub(super) fn next(&self, turn: Turn) -> Turn {
+        let (pass, part) = (turn.pass + self.step[1], turn.part + self.step[0]);
+        if part < self.parts.count {
+            return Turn { pass, part };
+        }
+        let again = if self.again == u32::MAX { part - self.parts.count } else { self.again };
+        Turn { pass: pass + 1, part: again }
+    }
+
+    #[inline(always)]
+    pub(super) fn there(&self, turn: Turn) -> bool {
+        turn.pass < self.passes
+    }
+
+    /// The row of a turn.
+    #[inline(always)]
+    pub(super) fn row(&self, turn: Turn) -> u32 {
+        turn.pass >> self.twice
+    }
+
+    /// Whether the part is written this time.
+    #[inline(always)]
+    pub(super) fn last(&self, turn: Turn) -> bool {
+        turn.pass & self.twice == self.twice
+    }
+
+    /// The segment of a warp of the block: all ones where it has none.
+    #[inline(always)]
+    pub(super) fn segment(&self, turn: Turn, warp: u32) -> u32 {
+        let (first, len) = self.parts.segments(turn.part);
+        if self.there(turn) && warp < len { first + warp } else { u32::MAX }
+    }
+}
