@@ -359,8 +359,11 @@ fn whole_numbers<B: Backend>(b: &B) {
 fn ternaries_of_channels_in_128s<B: Backend>(b: &B) {
     let compare = |images, oihw, groups, window, seed: u64| {
         let i = seed as usize;
-        let extras =
-            Extras { bias: i % 2 == 0, residual: i % 3 == 0, activation: Activation::ALL[i % 4] };
+        let extras = Extras {
+            bias: !i.is_multiple_of(2),
+            residual: i.is_multiple_of(3),
+            activation: Activation::ALL[i % 4],
+        };
         let case = Case::new(RowType::F32, images, oihw, groups, window, extras, seed);
         let inputs = WholeInputs { whole: WholeCase::new(case, true, seed), kernel: None };
         let what = format!("{images:?} {oihw:?} groups={groups} {window:?}");
