@@ -5,7 +5,7 @@
 
 use contract::num::{PARTIALS, fma};
 use contract::row::MIDDLE_THREADS;
-use contract::softmax::{PART, Parts, SEGMENT, closing, factor, score, segments, shift};
+use contract::softmax::{Args, PART, Parts, SEGMENT, closing, factor, score, segments, shift};
 
 use super::Row;
 use super::segment::{Segment, largest};
@@ -14,6 +14,8 @@ use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{opaque, sync_threads};
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
+use crate::row::block::Rows;
+use crate::row::in_pieces;
 use crate::row::tree::{max_of_warps, tree_of_warps};
 
 /// Warps of a block.
@@ -82,7 +84,7 @@ unsafe fn top<E: Float, const PIECES: bool>(row: &Row<E, PIECES>, segment: u32) 
 ///
 /// The row is one of the contract's table; the block has all of it, and the scratch of [`contract::row::SCRATCH_BYTES`].
 #[inline(always)]
-pub(super) unsafe fn alone<E: Float, const PIECES: bool>(row: &Row<E, PIECES>) {
+unsafe fn alone<E: Float, const PIECES: bool>(row: &Row<E, PIECES>) {
     let (parts, count) = (Parts::new(row.line.k), segments(row.line.k));
     let scratch = dynamic_shared_mem::<f32>();
     // SAFETY: segments of the row; words of the scratch that one thread writes, behind a barrier.
@@ -161,6 +163,30 @@ pub(super) unsafe fn alone<E: Float, const PIECES: bool>(row: &Row<E, PIECES>) {
                 Segment::<E, PIECES>::store(&row.line, left, to, E::narrow(out));
             });
             segment = opaque(segment + WARPS);
+        }
+    }
+}
+
+/// The rows of a block.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for elements `E`; block and grid are the contract's.
+#[inline(always)]
+pub(super) unsafe fn rows<E: Float>(args: &Args) {
+    let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
+    let mut rows = Rows::<MIDDLE_THREADS>::new(1, args.m);
+    loop {
+        // SAFETY: handed on.
+        unsafe {
+            if pieces {
+                alone::<E, true>(&Row::new(args, rows.m));
+            } else {
+                alone::<E, false>(&Row::new(args, rows.m));
+            }
+        }
+        if !rows.next() {
+            return;
         }
     }
 }

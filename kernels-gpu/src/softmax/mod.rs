@@ -439,6 +439,11 @@ impl<E: Float> Row<E, true> {
 unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Args) {
     launch_dependents();
     dependency_wait();
+    #[cfg(not(level_sm_90))]
+    if args.k > WHOLE {
+        // SAFETY: handed on.
+        return unsafe { alone::rows::<E>(args) };
+    }
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // SAFETY: handed on.
     unsafe {
@@ -470,11 +475,6 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
 unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
     row: Row<E, PIECES>,
 ) {
-    #[cfg(not(level_sm_90))]
-    if T == MIDDLE_THREADS && row.line.k > WHOLE {
-        // SAFETY: handed on.
-        return unsafe { alone::alone(&row) };
-    }
     let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
     let fits = block.fits();
     // Shorter ones of `f32` are faster by way of registers.
