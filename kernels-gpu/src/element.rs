@@ -3,9 +3,11 @@
 use contract::num::{bf16_to_f32, f32_to_bf16};
 
 use crate::arch::half::f16_to_f32;
+#[cfg(level_sm_90)]
+use crate::arch::mem::ld_x2;
 use crate::arch::mem::{
-    X4, ld, ld_if, ld_nc_stream_x4_if, ld_nc_x4, ld_u16, ld_u16_if, ld_x2, ld_x2_if, ld_x4_if, st,
-    st_u16, st_x2, st_x4,
+    X4, ld, ld_if, ld_nc_stream_x4_if, ld_nc_x4, ld_u16, ld_u16_if, ld_x2_if, ld_x4_if, st, st_u16,
+    st_x2, st_x4,
 };
 
 /// A bfloat16, by its bits.
@@ -49,6 +51,7 @@ pub trait Element: Copy {
 }
 
 /// An element that comes in pairs.
+#[cfg(level_sm_90)]
 pub trait Pairs: Element {
     /// Two elements as they come from memory.
     type Raw2: Copy;
@@ -67,6 +70,7 @@ pub trait Pairs: Element {
     fn widen2(raw: Self::Raw2) -> [f32; 2];
 }
 
+#[cfg(level_sm_90)]
 macro_rules! pairs {
     ($($name:ident $widen:ident;)*) => { $(
         impl Pairs for $name {
@@ -88,11 +92,13 @@ macro_rules! pairs {
     )* };
 }
 
+#[cfg(level_sm_90)]
 pairs! {
     Bf16 bf16_to_f32;
     F16 f16_to_f32;
 }
 
+#[cfg(level_sm_90)]
 impl Pairs for f32 {
     type Raw2 = [f32; 2];
     const NOTHING: [f32; 2] = [0.0; 2];
