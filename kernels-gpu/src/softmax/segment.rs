@@ -1,4 +1,5 @@
-//! Segments of long rows: one in the registers of a warp.
+//! Segments of long rows: one in the registers of a warp, or below sm_90 passing through them.
+#![cfg_attr(not(level_sm_90), allow(dead_code))]
 
 use contract::num::order_value;
 use contract::softmax::{SEGMENT, score};
