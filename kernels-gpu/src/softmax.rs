@@ -329,7 +329,10 @@ impl<E: Float> Row<E, true> {
         let (row, nothing) = ((self.row(), self.seen), E::LOWEST);
         // SAFETY: the caller's promise.
         unsafe {
-            if E::PIECE == 8 {
+            if E::PIECE == 8 && W <= 1 && !cfg!(level_sm_90) {
+                // There are no registers for one more.
+                lanes.load::<_, 3>(&self.line, row, nothing, others, raw)
+            } else if E::PIECE == 8 {
                 lanes.load::<_, 4>(&self.line, row, nothing, others, raw)
             } else {
                 lanes.load::<_, 0>(&self.line, row, nothing, others, raw)
