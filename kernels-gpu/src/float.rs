@@ -23,6 +23,9 @@ pub trait Float: Element {
     /// A word of minus infinities.
     const LOWEST: u32;
 
+    /// The bits of a word that are one element.
+    const ONE: u32 = if Self::PIECE == 4 { u32::MAX } else { 0xffff };
+
     /// One element, or 0 when `enabled` does not hold.
     ///
     /// # Safety

@@ -21,7 +21,7 @@ use crate::float::Float;
 use crate::norm::{Held, Long, Near, Tensors, entries};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
-use crate::row::lanes::{Lanes, Turns, near};
+use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
 
 /// Those of the launch.
 #[inline(always)]

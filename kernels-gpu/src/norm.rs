@@ -360,16 +360,10 @@ macro_rules! entries {
         let pieces = in_pieces::<$element>($args.k, &all);
         // Older compilers do not fit a row into the registers.
         if cfg!(level_sm_80) && pieces {
-            let lanes = Lanes::<1>::new::<$element>($args.k, LANE);
-            let ask = |turn| Near::<$element, 1>::ask(all, $shape, lanes, turns.row(turn));
-            let mut turn = 0;
-            let mut next = ask(0);
-            while turns.more(turn) {
-                let row = Near::<$element, 1>::new(all, $shape, lanes, turns.row(turn), next);
-                turn = opaque(turn + 1);
-                next = ask(turn);
-                $body(&$args, row);
-            }
+            crate::norm::entries!(@ Turns<$element, 1> all, turns, $shape, $args, $body);
+        } else if cfg!(level_sm_80) && <$element as Float>::PIECE == 8 && $args.k <= MOST_SINGLES {
+            let turns = Turns::of_singles::<$element>($args.m, $args.k, LANE);
+            crate::norm::entries!(@ Turns<$element, 0> all, turns, $shape, $args, $body);
         } else {
             let (mut m, end) = turns.warp_rows($args.m);
             while m < end {
@@ -381,6 +375,18 @@ macro_rules! entries {
                 sync_warp();
                 m += WARPS;
             }
+        }
+    }};
+    (@ Turns<$element:ident, $warps:literal> $all:ident, $turns:ident, $shape:ident, $args:ident, $body:ident) => {{
+        let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
+        let ask = |turn| Near::<$element, $warps>::ask($all, $shape, lanes, $turns.row(turn));
+        let mut turn = 0;
+        let mut next = ask(0);
+        while $turns.more(turn) {
+            let row = Near::<$element, $warps>::new($all, $shape, lanes, $turns.row(turn), next);
+            turn = opaque(turn + 1);
+            next = ask(turn);
+            $body(&$args, row);
         }
     }};
     (@ Near<$element:ident, $warps:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{

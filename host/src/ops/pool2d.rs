@@ -162,23 +162,28 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         use contract::num::RowType;
         use contract::pool2d::{
             Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
-            PiecesF16, PiecesF32, ROWS, THREADS, WindowBf16, WindowF16, WindowF32,
+            PiecesF16, PiecesF32, ROWS, SMALL, STREAMS, THREADS, WHOLE_THREADS, WholeBf16,
+            WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
         let [h, w] = pooling.axes()?;
         let stream = cuda.stream();
         let (x, y) = (x.dev_ptr(stream), y.dev_ptr(stream));
-        let piece = 16 / size_of::<T>();
+        let size = size_of::<T>();
         let last = pooling.layout == Layout::Nhwc;
-        let whole = last && pooling.c % piece == 0 && (x.addr() | y.addr()).is_multiple_of(16);
-        let piece = if whole { piece } else { 1 };
-        let global = pooling.windows == Windows::Global;
+        let fits = |bytes: usize| {
+            let aligned = (x.addr() | y.addr()).is_multiple_of(bytes as u64);
+            last && (pooling.c * size).is_multiple_of(bytes) && aligned
+        };
+        // Of a small image with channels last a thread has all taps, as of a window.
+        let small = last && pooling.h * pooling.w <= SMALL;
+        let global = pooling.windows == Windows::Global && !small;
         let (average, include) = match pooling.kind {
             Kind::Max => (0, false),
             Kind::Average { count_include_pad } => (1, count_include_pad),
         };
-        let args = Args {
+        let mut args = Args {
             x: x.cast(),
             y: y.cast(),
             images: pooling.n as u32,
@@ -188,34 +193,54 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             average,
             count_include_pad: u32::from(include),
             channels_last: u32::from(last),
-            piece: piece as u32,
+            piece: 1,
         };
-        let lines = !global && args.lines(size_of::<T>() as u32);
+        let mut pieces = [16, 8, 4].into_iter().filter(|&bytes| match bytes {
+            // Eight channels of windows that are not square would fill the registers.
+            16 => fits(16) && (size == 4 || global || args.square()),
+            8 => size == 2 && fits(8),
+            _ => size == 2 && fits(4) && global,
+        });
+        let piece = pieces.next().map_or(1, |bytes| bytes / size);
+        let whole = piece * size == 16;
+        args.piece = piece as u32;
+        let lines = !global && args.lines(size as u32);
         let channels = (pooling.n * pooling.c) as u64;
-        let staged = if global { args.staged(size_of::<T>() as u32) } else { 0 };
+        let (streamed, staged) = (args.streamed(size as u32), args.staged(size as u32));
+        let many = global && (last || streamed);
         let threads = match (global, last) {
+            (true, false) if streamed => channels,
             // Eight lanes a channel, or several.
             (true, false) => (8 * channels).div_ceil(u64::from(staged.max(1))),
-            (true, true) => channels / piece as u64,
+            // Eight threads a piece of channels, one a channel.
+            (true, true) if piece > 1 => 8 * channels / piece as u64,
+            (true, true) => channels,
             (false, _) => {
-                let across = if lines { w.out.div_ceil(16 / size_of::<T>() as u32) } else { w.out };
+                let across = if lines { w.out.div_ceil(16 / size as u32) } else { w.out };
                 let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(across);
                 channels / piece as u64 * places
             }
         };
-        let mut blocks = threads.div_ceil(u64::from(THREADS));
-        if staged > 0 {
-            // As many as run at a time: each asks for its next images while it works on some.
-            let at_once = GlobalF32::SPEC.min_blocks_per_sm * cuda.cuda().device().sm_count();
-            blocks = blocks.min(u64::from(at_once));
+        let mut blocks = threads.div_ceil(u64::from(if many { WHOLE_THREADS } else { THREADS }));
+        // As many as run at a time: each asks for its next images while it works on some.
+        let most = match (global && !last, streamed) {
+            (true, true) => STREAMS,
+            (true, false) if staged > 0 => GlobalF32::SPEC.min_blocks_per_sm,
+            _ => 0,
+        };
+        if most > 0 {
+            blocks = blocks.min(u64::from(most * cuda.cuda().device().sm_count()));
         }
         let grid = super::cuda::blocks(OP, blocks)?;
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of
         // channels are whole and aligned where `piece` says so; `y` is borrowed exclusively.
         unsafe {
             match (T::TYPE, global, whole) {
+                (RowType::F32, ..) if many => cuda.launch::<WholeF32>(grid, args),
                 (RowType::F32, true, _) => cuda.launch::<GlobalF32>(grid, args),
+                (RowType::F16, ..) if many => cuda.launch::<WholeF16>(grid, args),
                 (RowType::F16, true, _) => cuda.launch::<GlobalF16>(grid, args),
+                (RowType::Bf16, ..) if many => cuda.launch::<WholeBf16>(grid, args),
                 (RowType::Bf16, true, _) => cuda.launch::<GlobalBf16>(grid, args),
                 (RowType::F32, ..) if lines => cuda.launch::<LinesF32>(grid, args),
                 (RowType::F16, ..) if lines => cuda.launch::<LinesF16>(grid, args),

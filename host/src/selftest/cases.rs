@@ -480,18 +480,34 @@ impl List {
     fn pool2d(&mut self) {
         use crate::ops::pool2d::{Kind, Layout, Windows};
         use contract::pool2d::{
-            GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32,
+            GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, WholeBf16,
+            WholeF16, WholeF32,
         };
         use contract::pool2d::{WindowBf16, WindowF16, WindowF32};
         let average = Kind::Average { count_include_pad: true };
-        for (element, [windows, pieces, global]) in [
-            (RowType::F32, [symbol::<WindowF32>(), symbol::<PiecesF32>(), symbol::<GlobalF32>()]),
-            (RowType::F16, [symbol::<WindowF16>(), symbol::<PiecesF16>(), symbol::<GlobalF16>()]),
-            (
-                RowType::Bf16,
-                [symbol::<WindowBf16>(), symbol::<PiecesBf16>(), symbol::<GlobalBf16>()],
-            ),
-        ] {
+        let kernels = [
+            [
+                symbol::<WindowF32>(),
+                symbol::<PiecesF32>(),
+                symbol::<GlobalF32>(),
+                symbol::<WholeF32>(),
+            ],
+            [
+                symbol::<WindowF16>(),
+                symbol::<PiecesF16>(),
+                symbol::<GlobalF16>(),
+                symbol::<WholeF16>(),
+            ],
+            [
+                symbol::<WindowBf16>(),
+                symbol::<PiecesBf16>(),
+                symbol::<GlobalBf16>(),
+                symbol::<WholeBf16>(),
+            ],
+        ];
+        for (element, [windows, pieces, global, whole]) in
+            crate::reference::ELEMENTS.into_iter().zip(kernels)
+        {
             for layout in [Layout::Nchw, Layout::Nhwc] {
                 for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (average, [1, 16, 10, 11])] {
                     let shape = pool2d::square(dims, layout, kind, [3, 2, 1]);
@@ -499,6 +515,7 @@ impl List {
                     // Pieces of channels where they are innermost and there are 16 of them.
                     let last = layout == Layout::Nhwc && dims[1] == 16;
                     let sliding = if last { pieces } else { windows };
+                    let global = if layout == Layout::Nhwc { whole } else { global };
                     for (kernel, windows) in [(sliding, shape.windows), (global, Windows::Global)] {
                         let pooling = crate::ops::pool2d::Pooling { windows, ..shape };
                         let mut inputs = pool2d::Inputs::new(element, pooling, 10);

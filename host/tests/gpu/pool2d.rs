@@ -15,6 +15,7 @@ on_lane! {
     sizes_of_known_outputs
     unusual_values
     many_images
+    pieces_of_channels
     generated_shapes
     refusals
 }
@@ -121,6 +122,44 @@ fn many_images<B: Backend>(b: &B) {
         check_case(b, &Inputs::new(ELEMENTS[0], sliding, 4));
         let pooling = Pooling { windows: Windows::Global, kind: AVERAGE, ..sliding };
         check_case(b, &Inputs::new(ELEMENTS[2], pooling, 4));
+    }
+    // So many that each belongs to a lane: too large for eight lanes, aligned to 16 bytes and not, and as long as shared memory is wide.
+    for (element, kind, [h, w]) in [
+        (0, AVERAGE, [18, 18]),
+        (1, Kind::Max, [8, 8]),
+        (2, AVERAGE, [27, 25]),
+        (2, Kind::Max, [8, 16]),
+    ] {
+        let shape = square([1 << 12, 8, h, w], Layout::Nchw, kind, [1, 1, 0]);
+        let pooling = Pooling { windows: Windows::Global, ..shape };
+        check_case(b, &Inputs::new(ELEMENTS[element], pooling, 5));
+    }
+}
+
+/// Channels last, in pieces of every size.
+fn pieces_of_channels<B: Backend>(b: &B) {
+    for (i, c) in [4, 6, 7, 12, 18, 24, 33, 72].into_iter().enumerate() {
+        for element in ELEMENTS {
+            let kind = [Kind::Max, AVERAGE, PADDED][i % 3];
+            for window in [
+                [1, 2, 0],
+                [2, 1, 0],
+                [2, 2, 1],
+                [3, 1, 1],
+                [3, 2, 1],
+                [3, 4, 0],
+                [5, 1, 2],
+                [4, 3, 2],
+            ] {
+                let pooling = square([2, c, 11, 10], Layout::Nhwc, kind, window);
+                check_case(b, &Inputs::new(element, pooling, 6));
+            }
+            for [h, w] in [[3, 3], [1, 9], [2, 4], [4, 4], [7, 7], [9, 15]] {
+                let shape = square([3, c, h, w], Layout::Nhwc, kind, [1, 1, 0]);
+                let pooling = Pooling { windows: Windows::Global, ..shape };
+                check_case(b, &Inputs::new(element, pooling, 7));
+            }
+        }
     }
 }
 

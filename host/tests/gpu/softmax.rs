@@ -100,6 +100,10 @@ fn many_rows<B: Backend>(b: &B) {
         // So many that lanes have several of them at a time.
         for kind in [0, 1, 4] {
             check_case(b, &Inputs::new(element, 270_001, 8, kind, 6), "many rows");
+            // Lengths that are in no pieces, short enough for lanes and just longer.
+            for (m, k) in [(40_003, 7), (9001, 33), (77, 100), (8200, 127), (50, 129)] {
+                check_case(b, &Inputs::new(element, m, k, kind, 9), "many odd rows");
+            }
         }
     }
 }

@@ -36,6 +36,30 @@ const BEHIND: u32 = 32 * 4;
 /// Most images of eight lanes that come through it.
 pub const STAGE_TIMES: u32 = 8;
 
+/// Threads of a block that makes whole images with channels last, or many.
+pub const WHOLE_THREADS: u32 = 128;
+
+/// Most taps of a whole image that is made as a window is, where channels are innermost.
+pub const SMALL: usize = 9;
+
+/// Bytes of each of many images that come through shared memory at a time: [`Args::streamed`].
+pub const SLICE: u32 = 128;
+
+/// A slice of 32 images, in bytes.
+pub const STAGE: u32 = 32 * SLICE;
+
+/// Stages of a warp: all but one are on their way.
+pub const DEPTH: u32 = 3;
+
+/// Blocks of a multiprocessor whose images come so.
+pub const STREAMS: u32 = 4;
+
+/// Their shared memory, in bytes.
+const STREAM_BYTES: u32 = WHOLE_THREADS / 32 * DEPTH * STAGE;
+
+/// Shared memory that the partials of a block's pieces of channels go through: eight words a thread, and a gap.
+const EXCHANGE_BYTES: u32 = WHOLE_THREADS * 8 * 4 + 64;
+
 /// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
 pub const MAX_SIDE: usize = 1 << 24;
 
@@ -131,7 +155,8 @@ pub struct Args {
     pub count_include_pad: u32,
     /// 1 when channels are innermost.
     pub channels_last: u32,
-    /// Channels that are loaded at once when they are innermost: as many as 16 bytes hold, or 1.
+    /// Channels that are loaded at once when they are innermost: as many as 16 bytes hold, or of 16-bit elements 4, of
+    /// whole images 2, or 1.
     pub piece: u32,
 }
 
@@ -173,6 +198,23 @@ impl Args {
             times => self.h.len * self.w.len * (THREADS / 8 * bytes) * times + BEHIND,
         }
     }
+
+    /// Whether whole images of elements of `bytes` come through shared memory a lane each: channels first, many, and too large for
+    /// [`Args::staged`], or of 16-bit elements and so long that those of a warp would meet in the same banks there.
+    #[inline(always)]
+    pub const fn streamed(&self, bytes: u32) -> bool {
+        let image = self.h.len as u64 * self.w.len as u64 * bytes as u64;
+        let many = self.images as u64 * self.channels as u64 >= 1 << 15 && image <= 1 << 20;
+        let better = self.staged(bytes) == 0 || bytes == 2 && image.is_multiple_of(128);
+        self.channels_last == 0 && many && better && self.x.addr().is_multiple_of(16)
+    }
+
+    /// Whether windows are taps side by side, few enough for all of a window to wait in registers.
+    #[inline(always)]
+    pub const fn square(&self) -> bool {
+        let (h, w) = (&self.h, &self.w);
+        h.kernel == w.kernel && h.kernel <= 3 && (h.kernel == 1 || h.dilation == 1 && w.dilation == 1)
+    }
 }
 
 macro_rules! kernels {
@@ -190,8 +232,8 @@ macro_rules! kernels {
 
 kernels! {
     WindowF32 "pool2d_f32" 4 "Windows over images of `f32`, one channel a thread.";
-    WindowF16 "pool2d_f16" 4 "Windows over images of f16, one channel a thread.";
-    WindowBf16 "pool2d_bf16" 4 "Windows over images of bf16, one channel a thread.";
+    WindowF16 "pool2d_f16" 3 "Windows over images of f16, up to four channels a thread.";
+    WindowBf16 "pool2d_bf16" 3 "Windows over images of bf16, up to four channels a thread.";
     PiecesF32 "pool2d_pieces_f32" 2 "The same, 16 bytes of channels a thread: channels are innermost.";
     PiecesF16 "pool2d_pieces_f16" 2 [901, 3] "The same, 16 bytes of channels a thread: channels are innermost.";
     PiecesBf16 "pool2d_pieces_bf16" 2 [901, 3] "The same, 16 bytes of channels a thread: channels are innermost.";
@@ -218,9 +260,32 @@ macro_rules! global {
 }
 
 global! {
-    GlobalF32 "pool2d_global_f32" 4 "Whole images of `f32`.";
-    GlobalF16 "pool2d_global_f16" 2 "Whole images of f16.";
-    GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16.";
+    GlobalF32 "pool2d_global_f32" 4 "Whole images of `f32`, channels first.";
+    GlobalF16 "pool2d_global_f16" 2 "Whole images of f16, channels first.";
+    GlobalBf16 "pool2d_global_bf16" 2 "Whole images of bf16, channels first.";
+}
+
+macro_rules! whole {
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = Args;
+            const SPEC: LaunchSpec =
+                LaunchSpec::new($symbol, WHOLE_THREADS).with_min_blocks(8).with_smem(STREAM_BYTES);
+
+            fn smem_bytes(args: &Args) -> u32 {
+                if args.channels_last == 1 { EXCHANGE_BYTES } else { STREAM_BYTES }
+            }
+        }
+    )*};
+}
+
+whole! {
+    WholeF32 "pool2d_whole_f32" "Whole images of `f32`, channels last, or [`Args::streamed`].";
+    WholeF16 "pool2d_whole_f16" "Whole images of f16, channels last, or [`Args::streamed`].";
+    WholeBf16 "pool2d_whole_bf16" "Whole images of bf16, channels last, or [`Args::streamed`].";
 }
 
 #[cfg(test)]

@@ -3,10 +3,13 @@
 //! [`windows`]: a thread makes four outputs, one below the other, of one channel or of 16 bytes of
 //! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
 //! several windows share comes from L1. [`lines`]: a thread makes 16 bytes of outputs of a row, where rows are innermost and
-//! the windows the usual ones. [`whole`]: eight lanes a channel, lane `l` partial `l` (channels
-//! first), or a thread a piece of channels (channels last). `AVG` says average or maximum throughout.
+//! the windows the usual ones. [`whole`]: eight lanes an image, lane `l` partial `l`;
+//! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `AVG` says average or maximum throughout.
 
+mod item;
+mod last;
 mod lines;
+mod streamed;
 mod whole;
 mod windows;
 
@@ -14,7 +17,7 @@ use contract::launch::Kernel;
 use contract::num::tree8;
 use contract::pool2d::{
     Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16, PiecesF16,
-    PiecesF32, THREADS, WindowBf16, WindowF16, WindowF32,
+    PiecesF32, THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32,
 };
 
 use crate::arch::float::maximum;
@@ -92,6 +95,39 @@ unsafe fn lines<E: Float, const AVG: bool>(args: &Args) {
     }
 }
 
+/// Less than 16 bytes of channels a thread.
+///
+/// # Safety
+///
+/// As for [`windows::windows`].
+#[inline(always)]
+unsafe fn narrow<E: Float, const AVG: bool>(args: &Args) {
+    // SAFETY: handed on.
+    unsafe {
+        match args.piece {
+            4 if E::PIECE == 8 => windows::<E, 4, AVG>(args),
+            _ => windows::<E, 1, AVG>(args),
+        }
+    }
+}
+
+/// Whole images with channels last, or many.
+///
+/// # Safety
+///
+/// As for [`last::last`].
+#[inline(always)]
+unsafe fn many<E: Float, const AVG: bool>(args: &Args) {
+    // SAFETY: handed on.
+    unsafe {
+        if args.channels_last == 1 {
+            last::last::<E, AVG>(args);
+        } else {
+            streamed::streamed::<E, AVG>(args);
+        }
+    }
+}
+
 macro_rules! entries {
     ($($symbol:ident $kernel:ident $body:ident<$($part:tt),*>;)*) => {$(
         /// # Safety
@@ -115,16 +151,19 @@ macro_rules! entries {
 }
 
 entries! {
-    pool2d_f32 WindowF32 windows<f32, false>;
-    pool2d_f16 WindowF16 windows<F16, false>;
-    pool2d_bf16 WindowBf16 windows<Bf16, false>;
-    pool2d_pieces_f32 PiecesF32 windows<f32, true>;
-    pool2d_pieces_f16 PiecesF16 windows<F16, true>;
-    pool2d_pieces_bf16 PiecesBf16 windows<Bf16, true>;
+    pool2d_f32 WindowF32 narrow<f32>;
+    pool2d_f16 WindowF16 narrow<F16>;
+    pool2d_bf16 WindowBf16 narrow<Bf16>;
+    pool2d_pieces_f32 PiecesF32 windows<f32, 4>;
+    pool2d_pieces_f16 PiecesF16 windows<F16, 8>;
+    pool2d_pieces_bf16 PiecesBf16 windows<Bf16, 8>;
     pool2d_lines_f32 LinesF32 lines<f32>;
     pool2d_lines_f16 LinesF16 lines<F16>;
     pool2d_lines_bf16 LinesBf16 lines<Bf16>;
     pool2d_global_f32 GlobalF32 whole<f32>;
     pool2d_global_f16 GlobalF16 whole<F16>;
     pool2d_global_bf16 GlobalBf16 whole<Bf16>;
+    pool2d_whole_f32 WholeF32 many<f32>;
+    pool2d_whole_f16 WholeF16 many<F16>;
+    pool2d_whole_bf16 WholeBf16 many<Bf16>;
 }

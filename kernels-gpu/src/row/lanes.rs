@@ -3,18 +3,23 @@
 //! A lane has up to [`LEN`] elements of it, in pieces of 16 bytes. In a row of one warp, piece `n` of a lane is number `lane + lanes n`.
 //! Several warps, up to four, lie side by side over 256 elements, so that a lane has the same few partials all along the row, and nobody
 //! takes them over: a piece of a lane is then so many parts, one from each group of 256. Of eight warps, four have the first half of the
-//! row and hand their partials to the others. Rows that are not in pieces belong to a warp each ([`Turns::warp_rows`]).
+//! row and hand their partials to the others.
+//!
+//! Rows that are not in pieces go element by element, in [`SINGLES`]: lanes have neighbouring elements. Before sm_80 they belong to a warp
+//! each ([`Turns::warp_rows`]).
 
 use contract::num::PARTIALS;
-use contract::row::{Owner, SCRATCH_BYTES, SHORT, THREADS, owner, turns};
+use contract::row::{SCRATCH_BYTES, SHORT};
 
 use super::Line;
 use super::tree::{max_of_warps, tree_of_warps};
+pub use super::turns::Turns;
+use super::turns::lanes_of;
 use crate::arch::float::maximum;
 use crate::arch::mem::{X4, st, st_x2, st_x4};
 use crate::arch::mem_or::{ld_or, ld_or_x2, ld_or_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_some, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, opaque, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
 
@@ -25,6 +30,16 @@ pub const MOST: usize = LEN / 4;
 /// Partials of a sum.
 const P: u32 = PARTIALS as u32;
 
+/// Instead of how many warps: those of one, of a row that is not in pieces. What stands for a piece of a lane is then as many of its elements,
+/// each as far from the next as there are lanes.
+pub const SINGLES: u32 = 0;
+
+/// The lanes of such a row: they read side by side.
+pub(super) const FEW: u32 = 8;
+
+/// Its most elements: lanes with more would wait for each of them, and warps through shared memory are faster.
+pub const MOST_SINGLES: u32 = 128;
+
 /// The pieces of a lane.
 pub type Pieces = [Piece; MOST];
 
@@ -33,63 +48,6 @@ pub type Raw = [X4<u32>; MOST];
 
 /// Nothing of a row.
 pub const NOTHING: Raw = [[0; 4]; MOST];
-
-/// The rows of some lanes, one after the other.
-#[derive(Clone, Copy)]
-pub struct Turns {
-    /// The first.
-    first: u32,
-    /// From one to the next.
-    step: u32,
-    /// How many.
-    count: u32,
-}
-
-impl Turns {
-    /// Those of these lanes, of `m` rows of `k` elements, of a family with such a `LANE`.
-    #[inline(always)]
-    pub fn new<E: Float>(m: u32, k: u32, lane: u32) -> Self {
-        let (lanes, bytes) = (lanes_of::<E>(k, lane), 16 / E::PIECE as u32);
-        let (step, count) = (THREADS / lanes, turns(m, k, lanes, bytes));
-        Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
-    }
-
-    /// Those of `WARPS` warps of a block of middle rows, of `m` rows.
-    #[inline(always)]
-    pub fn of_block<const WARPS: u32>(m: u32) -> Self {
-        let (first, step) = (Lanes::<WARPS>::row(), grid_dim_x() * Lanes::<WARPS>::BESIDE);
-        Self { first, step, count: m.saturating_sub(first).div_ceil(step) }
-    }
-
-    /// Row number `turn` of these lanes: no row of any tensor where they have none.
-    #[inline(always)]
-    pub fn row(&self, turn: u32) -> u32 {
-        if self.more(turn) { self.first + self.step * turn } else { u32::MAX }
-    }
-
-    /// Whether these lanes have a row number `turn`.
-    #[inline(always)]
-    pub fn more(&self, turn: u32) -> bool {
-        turn < self.count
-    }
-
-    /// Where rows belong to warps: the first of this warp, and where those of the block end. The warps of a block take turns.
-    #[inline(always)]
-    pub fn warp_rows(&self, m: u32) -> (u32, u32) {
-        let rows = self.step * self.count;
-        let end = block_idx_x() * rows + rows;
-        (end - rows + warp_id(), if end < m { end } else { m })
-    }
-}
-
-/// Lanes of a short row of a family with such a `LANE`.
-#[inline(always)]
-fn lanes_of<E: Float>(k: u32, lane: u32) -> u32 {
-    match owner(k, 16 / E::PIECE as u32, lane) {
-        Owner::Lanes(lanes) => lanes,
-        _ => LANES,
-    }
-}
 
 /// Whether rows of `k` elements that start on boundaries of 16 bytes wait in the registers of `WARPS` warps: where these
 /// have as many as that takes. Those of `f32` are faster in shared memory.
@@ -131,19 +89,23 @@ pub struct Lanes<const WARPS: u32> {
 }
 
 impl<const WARPS: u32> Lanes<WARPS> {
+    /// Whether one warp has the row, or several.
+    const ONE: bool = WARPS <= 1;
+    /// How many warps have the row.
+    const ALL: u32 = if Self::ONE { 1 } else { WARPS };
     /// Warps side by side.
-    const WIDE: u32 = if WARPS < 4 { WARPS } else { 4 };
+    const WIDE: u32 = if Self::ALL < 4 { Self::ALL } else { 4 };
     /// Neighbours among the elements of a piece.
     const NEXT: usize = (8 / Self::WIDE) as usize;
     /// How many halves there are.
-    const HALVES: u32 = WARPS / Self::WIDE;
+    const HALVES: u32 = Self::ALL / Self::WIDE;
 
     /// Those of a row of `k` elements of type `E`, of a family with such a `LANE`.
     #[inline(always)]
     pub fn new<E: Float>(k: u32, lane: u32) -> Self {
         let (mut count, mut start, mut end) = (LANES, 0, k);
-        if WARPS == 1 {
-            count = lanes_of::<E>(k, lane);
+        if Self::ONE {
+            count = if WARPS == SINGLES { FEW } else { lanes_of::<E>(k, lane) };
         } else if Self::HALVES > 1 {
             // In whole turns of pieces.
             let turn = Self::step::<E>(count);
@@ -151,8 +113,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
             start = Self::half() * half;
             end = if k < start + half { k } else { start + half };
         }
-        let own =
-            if WARPS == 1 { lane_id() % count } else { thread_idx_x() % (LANES * Self::WIDE) };
+        let own = if Self::ONE { lane_id() % count } else { thread_idx_x() % (LANES * Self::WIDE) };
         let all = Self::step::<E>(count);
         // One turn of pieces at least, of lanes that have none.
         let len = if end > start { end - start } else { 1 };
@@ -163,19 +124,23 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Which half of the row these lanes have.
     #[inline(always)]
     fn half() -> u32 {
-        warp_id() % WARPS / Self::WIDE
+        if Self::ONE { 0 } else { warp_id() % Self::ALL / Self::WIDE }
     }
 
     /// Elements from a piece of `count` lanes to the next.
     #[inline(always)]
     fn step<E: Float>(count: u32) -> u32 {
-        if WARPS == 1 { count * E::PIECE as u32 } else { P * Self::WIDE }
+        if Self::ONE { count * E::PIECE as u32 } else { P * Self::WIDE }
     }
 
     /// Where element `i` of a piece is in the row, from its first on.
     #[inline(always)]
-    pub fn place(i: usize) -> u32 {
-        if WARPS == 1 { i as u32 } else { P * (i / Self::NEXT) as u32 + (i % Self::NEXT) as u32 }
+    pub fn place(&self, i: usize) -> u32 {
+        match WARPS {
+            SINGLES => i as u32 * FEW,
+            1 => i as u32,
+            _ => P * (i / Self::NEXT) as u32 + (i % Self::NEXT) as u32,
+        }
     }
 
     /// Whether all lanes have all of their pieces at `at` in front of `end`.
@@ -187,7 +152,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Where a piece is in `row`.
     #[inline(always)]
     fn pointer<E>(row: *const E, at: At) -> *const E {
-        if WARPS == 1 {
+        if Self::ONE {
             return row.wrapping_add(at.first() as usize);
         }
         // The pieces of a lane then have known distances.
@@ -207,10 +172,22 @@ impl<const WARPS: u32> Lanes<WARPS> {
             if WARPS == 1 {
                 return ld_or_x4(at.first() < end, p.cast(), nothing);
             }
+            if WARPS == SINGLES {
+                let one = |i: usize| {
+                    let place = self.place(i);
+                    let there = at.first() + place < end;
+                    let bits = E::load_bits_if(there, p.wrapping_add(place as usize));
+                    if there { bits } else { nothing & E::ONE }
+                };
+                return core::array::from_fn(|i| match E::PIECE {
+                    4 => one(i),
+                    _ => one(2 * i) | one(2 * i + 1) << 16,
+                });
+            }
             let left = end.saturating_sub(at.own);
             let parts = |whole: bool| {
                 let part = |i: usize| {
-                    let place = Self::place(2 * i);
+                    let place = self.place(2 * i);
                     (whole || at.step + place < left, p.wrapping_add(place as usize))
                 };
                 if WARPS == 2 {
@@ -243,11 +220,24 @@ impl<const WARPS: u32> Lanes<WARPS> {
             if WARPS == 1 {
                 return st_x4(p.cast(), raw);
             }
+            if WARPS == SINGLES {
+                let mut i = 0;
+                while i < E::PIECE {
+                    let place = self.place(i);
+                    if at.first() + place < self.end {
+                        let bits =
+                            if E::PIECE == 4 { raw[i] } else { raw[i / 2] >> (16 * (i % 2)) };
+                        E::store_bits(p.wrapping_add(place as usize), bits);
+                    }
+                    i += 1;
+                }
+                return;
+            }
             let left = self.end.saturating_sub(at.own);
             let parts = |whole: bool| {
                 let mut i = 0;
                 while i < 4 {
-                    let place = Self::place(2 * i);
+                    let place = self.place(2 * i);
                     let p = p.wrapping_add(place as usize);
                     if whole || at.step + place < left {
                         match WARPS {
@@ -264,12 +254,12 @@ impl<const WARPS: u32> Lanes<WARPS> {
     }
 
     /// Rows beside each other.
-    const BESIDE: u32 = if WARPS == 2 { 2 } else { 1 };
+    pub(super) const BESIDE: u32 = if WARPS == 2 { 2 } else { 1 };
 
     /// The row of these lanes where every block has as many as are beside each other.
     #[inline(always)]
     pub fn row() -> u32 {
-        block_idx_x() * Self::BESIDE + warp_id() / WARPS
+        block_idx_x() * Self::BESIDE + warp_id() / Self::ALL
     }
 
     /// Waits for the other warps of the row.
@@ -289,7 +279,13 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// What these warps have beside a row: as [`contract::row::SCRATCH_BYTES`] has it.
     #[inline(always)]
     fn scratch(&self) -> Shared<f32> {
-        dynamic_shared_mem::<f32>().byte_add(SCRATCH_BYTES * (warp_id() / WARPS))
+        dynamic_shared_mem::<f32>().byte_add(SCRATCH_BYTES * (warp_id() / Self::ALL))
+    }
+
+    /// Whether what is loaded ends exactly where it is told to, not with a piece.
+    #[inline(always)]
+    pub fn exact(&self) -> bool {
+        WARPS == SINGLES
     }
 
     /// Whether every piece of [`Lanes::each`] is one of a row whose elements end at `end`.
@@ -301,11 +297,16 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Runs `body(n, at)` on each piece that some lane of the warp has.
     #[inline(always)]
     pub fn each<E: Float>(&self, mut body: impl FnMut(usize, At)) {
-        let next = if WARPS == 1 { E::PIECE } else { Self::NEXT };
+        let next = match WARPS {
+            SINGLES => 1,
+            1 => E::PIECE,
+            _ => Self::NEXT,
+        };
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
         let own = opaque(self.start + self.own * next as u32);
+        let most = if WARPS == SINGLES { (MOST_SINGLES / FEW) as usize } else { LEN };
         let mut n = 0;
-        while n < LEN / E::PIECE {
+        while n < most / E::PIECE {
             let step = Self::step::<E>(self.count) * n as u32;
             if n == 0 || self.start + step < self.reach {
                 body(n, At { own, step });
@@ -319,7 +320,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     pub fn own<E: Float>(&self, line: &Line<true>, mut body: impl FnMut(usize, At)) {
         let end = if line.k == 0 { 0 } else { self.end };
         self.each::<E>(|n, at| {
-            if if WARPS == 1 { at.first() < end } else { end > 0 } {
+            if if Self::ONE { at.first() < end } else { end > 0 } {
                 body(n, at);
             }
         });
@@ -393,32 +394,15 @@ impl<const WARPS: u32> Lanes<WARPS> {
         step: impl Fn(f32, f32) -> f32,
     ) -> f32 {
         let groups = |lanes: usize| P as usize / (lanes * E::PIECE);
-        if WARPS == 1 {
-            let nothing = [[0.0; 8]; MOST];
-            let take = |groups| {
-                let mut p = nothing;
-                self.take::<E>(groups, which == 0, line, &v, &mut p, &step);
-                // The largest distances are between pieces of a lane.
-                let most = LEN / E::PIECE;
-                let mut len = if groups < most { groups } else { most };
-                while len > 1 {
-                    len /= 2;
-                    let mut g = 0;
-                    while g < len {
-                        let mut i = 0;
-                        while i < E::PIECE {
-                            p[g][i] += p[g + len][i];
-                            i += 1;
-                        }
-                        g += 1;
-                    }
-                }
-                p[0]
-            };
+        if WARPS == SINGLES {
+            let p = self.folded::<E>(groups(FEW as usize), which == 0, line, &v, &step);
+            return self.tree::<E>(p);
+        }
+        if Self::ONE {
             let p = match self.count {
-                ..=8 => take(groups(8)),
-                16 => take(groups(16)),
-                _ => take(groups(32)),
+                ..=8 => self.folded::<E>(groups(8), which == 0, line, &v, &step),
+                16 => self.folded::<E>(groups(16), which == 0, line, &v, &step),
+                _ => self.folded::<E>(groups(32), which == 0, line, &v, &step),
             };
             return self.tree::<E>(p);
         }
@@ -435,6 +419,36 @@ impl<const WARPS: u32> Lanes<WARPS> {
             }
             tree_of_warps(scratch)
         }
+    }
+
+    /// This lane's pieces as partials, which are those of `groups` pieces, and the largest distances of the tree.
+    #[inline(always)]
+    fn folded<E: Float>(
+        &self,
+        groups: usize,
+        all: bool,
+        line: &Line<true>,
+        v: impl Fn(usize) -> Piece,
+        step: impl Fn(f32, f32) -> f32,
+    ) -> Piece {
+        let mut p = [[0.0; 8]; MOST];
+        self.take::<E>(groups, all, line, v, &mut p, step);
+        // The largest distances are between pieces of a lane.
+        let most = LEN / E::PIECE;
+        let mut len = if groups < most { groups } else { most };
+        while len > 1 {
+            len /= 2;
+            let mut g = 0;
+            while g < len {
+                let mut i = 0;
+                while i < E::PIECE {
+                    p[g][i] += p[g + len][i];
+                    i += 1;
+                }
+                g += 1;
+            }
+        }
+        p[0]
     }
 
     /// Takes this lane's pieces into the partials of lanes side by side, in `scratch`; with `all`, zeros behind the row too.
@@ -465,7 +479,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
                 let mut i = 0;
                 while i < E::PIECE {
                     let p = &mut p[i % Self::NEXT];
-                    if all || at.step + Self::place(i - i % 2) < left {
+                    if all || at.step + self.place(i - i % 2) < left {
                         *p = step(*p, v[i]);
                     }
                     i += 1;
@@ -490,6 +504,17 @@ impl<const WARPS: u32> Lanes<WARPS> {
         p: &mut Pieces,
         step: impl Fn(f32, f32) -> f32,
     ) {
+        if WARPS == SINGLES && !all {
+            return self.own::<E>(line, |n, at| {
+                let (p, v, mut i) = (&mut p[n % groups], v(n), 0);
+                while i < E::PIECE {
+                    if at.first() + self.place(i) < self.end {
+                        p[i] = step(p[i], v[i]);
+                    }
+                    i += 1;
+                }
+            });
+        }
         let mut piece = |n: usize, _| {
             let (p, v) = (&mut p[n % groups], v(n));
             let mut i = 0;
@@ -503,7 +528,25 @@ impl<const WARPS: u32> Lanes<WARPS> {
 
     /// The tree over the partials, a piece of them in each lane, in every lane of the row.
     #[inline(always)]
-    fn tree<E: Float>(&self, p: Piece) -> f32 {
+    fn tree<E: Float>(&self, mut p: Piece) -> f32 {
+        if WARPS == SINGLES {
+            // The next distances are between elements of a lane, the last ones between lanes.
+            let mut len = E::PIECE;
+            while len > 1 {
+                len /= 2;
+                let mut i = 0;
+                while i < len {
+                    p[i] += p[i + len];
+                    i += 1;
+                }
+            }
+            let mut distance = self.count / 2;
+            while distance > 0 {
+                p[0] += shuffle_xor(p[0], distance);
+                distance /= 2;
+            }
+            return p[0];
+        }
         match self.count {
             2 => Self::tree_of::<E>(2, 2, p),
             4 if E::PIECE == 8 => Self::tree_of::<E>(4, 4, p),

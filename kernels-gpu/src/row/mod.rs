@@ -1,7 +1,7 @@
 //! Rows over threads, as [`contract::row`] states it.
 //!
 //! A row goes in items: pieces of 16 bytes where every row of every tensor starts on such a boundary (`PIECES`), else
-//! single elements. [`Line`] reads and writes one. [`lanes::Lanes`] has a row in the registers of 8, 16 or 32 lanes;
+//! single elements. [`Line`] reads and writes one. [`lanes::Lanes`] has a row in the registers of 2 to 32 lanes;
 //! [`block::Block`] has one in the shared memory of a block.
 
 pub mod block;
@@ -9,6 +9,7 @@ pub mod lanes;
 #[cfg(level_sm_90)]
 mod post;
 pub mod tree;
+mod turns;
 
 use contract::launch::DevPtr;
 

@@ -35,7 +35,7 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near};
+use crate::row::lanes::{Lanes, MOST, MOST_SINGLES, NOTHING, Pieces, Raw, SINGLES, Turns, near};
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -194,8 +194,8 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
 
     /// The output of an item: from terms, or from scores where the logarithm is wanted.
     #[inline(always)]
-    fn output(&self, v: Piece, shift: f32, closing: f32) -> X4<u32> {
-        E::narrow(if self.log {
+    fn output(&self, log: bool, v: Piece, shift: f32, closing: f32) -> X4<u32> {
+        E::narrow(if log {
             map::<E, PIECES>(v, |_, v| (v - shift) - closing)
         } else {
             map::<E, PIECES>(v, |_, v| v * closing)
@@ -216,7 +216,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
     #[inline(always)]
     unsafe fn write(&self, first: u32, v: Piece, shift: f32, closing: f32) {
         // SAFETY: the caller's promise.
-        unsafe { self.line.store(self.to(), first, self.output(v, shift, closing)) };
+        unsafe { self.line.store(self.to(), first, self.output(self.log, v, shift, closing)) };
     }
 }
 
@@ -257,6 +257,9 @@ unsafe fn short<E: Float>(args: &Args) {
     if cfg!(level_sm_80) && pieces {
         // SAFETY: handed on.
         unsafe { near_rows::<E, 1>(args, turns) };
+    } else if cfg!(level_sm_80) && args.k <= MOST_SINGLES {
+        // SAFETY: handed on.
+        unsafe { near_rows::<E, SINGLES>(args, Turns::of_singles::<E>(args.m, args.k, LANE)) };
     } else {
         let (mut m, end) = turns.warp_rows(args.m);
         while m < end {
@@ -281,6 +284,21 @@ unsafe fn short<E: Float>(args: &Args) {
 /// As for [`short`]; rows are in pieces, and `turns` those of such lanes.
 #[inline(always)]
 unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
+    // SAFETY: handed on.
+    unsafe {
+        if args.log == 1 {
+            rows_in_turn::<E, W, true>(args, turns);
+        } else {
+            rows_in_turn::<E, W, false>(args, turns);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`near_rows`].
+#[inline(always)]
+unsafe fn rows_in_turn<E: Float, const W: u32, const LOG: bool>(args: &Args, turns: Turns) {
     let lanes = Lanes::<W>::new::<E>(args.k, LANE);
     let row = |turn: u32| Row::<E, true>::new(args, turns.row(turn));
     // SAFETY: handed on. The barriers of the maximum stand between one row's sum and the next one's.
@@ -291,11 +309,11 @@ unsafe fn near_rows<E: Float, const W: u32>(args: &Args, turns: Turns) {
             let own = row(turn);
             turn = opaque(turn + 1);
             let here = own.rest(lanes, raw);
-            raw = if W == 1 {
+            raw = if W <= 1 {
                 let next = row(turn).ask(lanes);
-                own.held(lanes, here, || next)
+                own.held::<W, LOG>(lanes, here, || next)
             } else {
-                own.held(lanes, here, || row(turn).ask(lanes))
+                own.held::<W, LOG>(lanes, here, || row(turn).ask(lanes))
             };
         }
     }
@@ -323,7 +341,10 @@ impl<E: Float> Row<E, true> {
         let (row, nothing) = ((self.row(), self.seen), E::LOWEST);
         // SAFETY: the caller's promise.
         unsafe {
-            if E::PIECE == 8 {
+            if E::PIECE == 8 && W <= 1 && !cfg!(level_sm_90) {
+                // There are no registers for one more.
+                lanes.load::<_, 3>(&self.line, row, nothing, others, raw)
+            } else if E::PIECE == 8 {
                 lanes.load::<_, 4>(&self.line, row, nothing, others, raw)
             } else {
                 lanes.load::<_, 0>(&self.line, row, nothing, others, raw)
@@ -345,7 +366,7 @@ impl<E: Float> Row<E, true> {
     /// Whether what is not seen has minus infinity for a score, as it has for an element.
     #[inline(always)]
     fn hides<const W: u32>(&self, lanes: Lanes<W>) -> bool {
-        let pieces = self.seen.is_multiple_of(E::PIECE as u32);
+        let pieces = lanes.exact() || self.seen.is_multiple_of(E::PIECE as u32);
         lanes.full(self.seen) || pieces && self.scale > 0.0
     }
 
@@ -374,7 +395,7 @@ impl<E: Float> Row<E, true> {
         if !self.hides(lanes) {
             lanes.each::<E>(|n, at| {
                 let left = self.seen.saturating_sub(at.first());
-                let seen = |i: usize| Lanes::<W>::place(i) < left;
+                let seen = |i: usize| lanes.place(i) < left;
                 v[n] = map::<E, true>(v[n], |i, v| if seen(i) { v } else { f32::NEG_INFINITY });
             });
         }
@@ -405,27 +426,31 @@ impl<E: Float> Row<E, true> {
     ///
     /// The row is one of the contract's table; `raw` comes from it.
     #[inline(always)]
-    unsafe fn held<const W: u32>(
+    unsafe fn held<const W: u32, const LOG: bool>(
         &self,
         lanes: Lanes<W>,
         raw: Raw,
-        next: impl FnOnce() -> Raw,
+        ask: impl FnOnce() -> Raw,
     ) -> Raw {
         // SAFETY: pieces of the row; each function of `lanes` is called once.
         unsafe {
             let mut v = self.all_scores(lanes, raw);
             let top = lanes.max(self.top(lanes, raw, &v));
-            let next = next();
             let shift = shift(top);
-            lanes.each::<E>(|n, _| v[n] = terms::<E, true>(v[n], shift));
-            let sum = lanes.sum::<E>(0, &self.line, |n| v[n], |acc, e| acc + e);
-            let closing = closing(sum, top, self.log);
-            if self.log {
-                // Scores and terms together would take too many registers.
-                v = self.all_scores(lanes, self.rest(lanes, self.ask(lanes)));
+            let (next, sum);
+            if LOG {
+                // The scores stay, their terms go into the sum as they come.
+                let terms = |n: usize| terms::<E, true>(v[n], shift);
+                sum = lanes.sum::<E>(0, &self.line, terms, |acc, e| acc + e);
+                next = ask();
+            } else {
+                next = ask();
+                lanes.each::<E>(|n, _| v[n] = terms::<E, true>(v[n], shift));
+                sum = lanes.sum::<E>(0, &self.line, |n| v[n], |acc, e| acc + e);
             }
+            let closing = closing(sum, top, LOG);
             lanes.own::<E>(&self.line, |n, at| {
-                lanes.write(self.to(), at, self.output(v[n], shift, closing));
+                lanes.write(self.to(), at, self.output(LOG, v[n], shift, closing));
             });
             next
         }

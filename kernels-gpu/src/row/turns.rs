@@ -1,0 +1,73 @@
+//! The rows that some lanes, or warps, have one after the other.
+
+use contract::row::{Owner, THREADS, owner, turns};
+
+use super::lanes::{FEW, Lanes};
+use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::arch::warp::{LANES, warp_id};
+use crate::float::Float;
+
+/// The rows of some lanes, one after the other.
+#[derive(Clone, Copy)]
+pub struct Turns {
+    /// The first.
+    first: u32,
+    /// From one to the next.
+    step: u32,
+    /// How many.
+    count: u32,
+}
+
+impl Turns {
+    /// Those of these lanes, of `m` rows of `k` elements, of a family with such a `LANE`.
+    #[inline(always)]
+    pub fn new<E: Float>(m: u32, k: u32, lane: u32) -> Self {
+        let (lanes, bytes) = (lanes_of::<E>(k, lane), 16 / E::PIECE as u32);
+        let (step, count) = (THREADS / lanes, turns(m, k, lanes, bytes));
+        Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
+    }
+
+    /// The same rows where they are not in pieces: more lanes may have one.
+    #[inline(always)]
+    pub fn of_singles<E: Float>(m: u32, k: u32, lane: u32) -> Self {
+        let own = Self::new::<E>(m, k, lane);
+        let (all, step) = (own.step * own.count, THREADS / FEW);
+        Self { first: block_idx_x() * all + thread_idx_x() / FEW, step, count: all / step }
+    }
+
+    /// Those of `WARPS` warps of a block of middle rows, of `m` rows.
+    #[inline(always)]
+    pub fn of_block<const WARPS: u32>(m: u32) -> Self {
+        let (first, step) = (Lanes::<WARPS>::row(), grid_dim_x() * Lanes::<WARPS>::BESIDE);
+        Self { first, step, count: m.saturating_sub(first).div_ceil(step) }
+    }
+
+    /// Row number `turn` of these lanes: no row of any tensor where they have none.
+    #[inline(always)]
+    pub fn row(&self, turn: u32) -> u32 {
+        if self.more(turn) { self.first + self.step * turn } else { u32::MAX }
+    }
+
+    /// Whether these lanes have a row number `turn`.
+    #[inline(always)]
+    pub fn more(&self, turn: u32) -> bool {
+        turn < self.count
+    }
+
+    /// Where rows belong to warps: the first of this warp, and where those of the block end. The warps of a block take turns.
+    #[inline(always)]
+    pub fn warp_rows(&self, m: u32) -> (u32, u32) {
+        let rows = self.step * self.count;
+        let end = block_idx_x() * rows + rows;
+        (end - rows + warp_id(), if end < m { end } else { m })
+    }
+}
+
+/// Lanes of a short row of a family with such a `LANE`.
+#[inline(always)]
+pub(super) fn lanes_of<E: Float>(k: u32, lane: u32) -> u32 {
+    match owner(k, 16 / E::PIECE as u32, lane) {
+        Owner::Lanes(lanes) => lanes,
+        _ => LANES,
+    }
+}
