@@ -262,8 +262,8 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &Args) {
                 core::array::from_fn(|p| {
                     let i = step * STEP + p as u32;
                     // A product of 0 and -0 leaves every sum as it is.
-                    // SAFETY: element `i + own` of the row, when it has one.
                     if own + i < k {
+                        // SAFETY: element `own + i` of the row, which it has.
                         unsafe { E::load(rows[r].wrapping_add(i as usize)) }
                     } else {
                         -0.0

@@ -7,6 +7,7 @@
 mod alone;
 #[cfg(level_sm_90)]
 mod exchange;
+mod held;
 #[cfg(level_sm_90)]
 mod parts;
 mod segment;
@@ -266,9 +267,9 @@ unsafe fn short<E: Float>(args: &Args) {
             // SAFETY: handed on; the warp has shared memory for a short row.
             unsafe {
                 if !cfg!(level_sm_80) && pieces {
-                    held_row::<E, 32, SHORT, true>(Row::new(args, m));
+                    held::row::<E, 32, SHORT, true>(Row::new(args, m));
                 } else {
-                    held_row::<E, 32, SHORT, false>(Row::new(args, m));
+                    held::row::<E, 32, SHORT, false>(Row::new(args, m));
                 }
             }
             sync_warp();
@@ -481,102 +482,15 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
         let mut rows = block::Rows::<T>::new(split(args.k, 4), args.m);
         loop {
             if !pieces {
-                held_row::<E, T, ROOM, false>(Row::new(args, rows.m));
+                held::row::<E, T, ROOM, false>(Row::new(args, rows.m));
             } else if E::PIECE == 4 || !cfg!(level_sm_90) || T == LONG_THREADS {
                 // Where there are long blocks, others have no longer rows.
-                held_row::<E, T, ROOM, true>(Row::new(args, rows.m));
+                held::row::<E, T, ROOM, true>(Row::new(args, rows.m));
             }
             if !rows.next() {
                 return;
             }
         }
-    }
-}
-
-/// # Safety
-///
-/// As for [`short`]; this block, or warp, has the row.
-#[inline(always)]
-unsafe fn held_row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
-    row: Row<E, PIECES>,
-) {
-    let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
-    let fits = block.fits();
-    // Shorter ones of `f32` are faster by way of registers.
-    let comes = Block::<E, T, ROOM, PIECES, false>::COMES && fits && row.line.k > MIDDLE;
-    // What waits are the elements as they came, or the scores.
-    let scored = !comes || row.masked || row.log;
-    let mut top = f32::NEG_INFINITY;
-    // SAFETY: items of a row of the contract's table; the launch has the shared memory, and a barrier stands between
-    // what one thread wrote and another reads there.
-    unsafe {
-        if comes {
-            row.come::<T, ROOM>(&block, |s, v| {
-                top = larger::<E, PIECES>(top, v);
-                if scored {
-                    Block::<E, T, ROOM, PIECES, false>::put(s, v);
-                }
-            });
-        } else {
-            block.chunks(|chunk| {
-                let each = |s: u32, _: u32, v: Piece| {
-                    top = larger::<E, PIECES>(top, v);
-                    if fits {
-                        Block::<E, T, ROOM, PIECES, false>::put(s, v);
-                    }
-                };
-                if !cfg!(level_sm_80) && E::PIECE == 8 {
-                    // There are no registers for more.
-                    row.chunk::<T, ROOM, 4>(&block, chunk, each);
-                } else {
-                    row.chunk::<T, ROOM, 8>(&block, chunk, each);
-                }
-            });
-        }
-        block.meet();
-        let top = block.max(top);
-        let shift = shift(top);
-        let mut partials = [0.0; block::MOST];
-        block.chunks(|chunk| {
-            if !fits {
-                row.chunk::<T, ROOM, 2>(&block, chunk, |s, _, v| {
-                    Block::<E, T, ROOM, PIECES, false>::put(s, v);
-                });
-            }
-            if !row.log {
-                block.own(chunk.all(), |s| {
-                    let v = if scored {
-                        Block::<E, T, ROOM, PIECES, false>::get(s)
-                    } else {
-                        row.came(&block, s, None)
-                    };
-                    Block::<E, T, ROOM, PIECES, false>::put(s, terms::<E, PIECES>(v, shift));
-                });
-            }
-            Block::<E, T, ROOM, PIECES, false>::wait();
-            if row.log {
-                block.take(chunk.all(), &mut partials, |acc, v| acc + of_type::<E>(v, shift));
-            } else {
-                block.take(chunk.all(), &mut partials, |acc, e| acc + e);
-            }
-            if !fits {
-                sync_threads();
-            }
-        });
-        let closing = closing(block.tree(0, partials), top, row.log);
-        block.chunks(|chunk| {
-            if fits {
-                block.own(chunk.all(), |s| {
-                    let v = Block::<E, T, ROOM, PIECES, false>::get(s);
-                    row.write(block.element(s), v, shift, closing);
-                });
-            } else {
-                row.chunk::<T, ROOM, 2>(&block, chunk, |_, first, v| {
-                    let v = if row.log { v } else { terms::<E, PIECES>(v, shift) };
-                    row.write(first, v, shift, closing);
-                });
-            }
-        });
     }
 }
 
