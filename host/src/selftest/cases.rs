@@ -445,37 +445,19 @@ impl List {
         };
         use contract::pool2d::{WindowBf16, WindowF16, WindowF32};
         let average = Kind::Average { count_include_pad: true };
-        let kernels = [
-            [
-                symbol::<WindowF32>(),
-                symbol::<PiecesF32>(),
-                symbol::<GlobalF32>(),
-                symbol::<WholeF32>(),
-            ],
-            [
-                symbol::<WindowF16>(),
-                symbol::<PiecesF16>(),
-                symbol::<GlobalF16>(),
-                symbol::<WholeF16>(),
-            ],
-            [
-                symbol::<WindowBf16>(),
-                symbol::<PiecesBf16>(),
-                symbol::<GlobalBf16>(),
-                symbol::<WholeBf16>(),
-            ],
-        ];
-        for (element, [windows, pieces, global, whole]) in
-            crate::reference::ELEMENTS.into_iter().zip(kernels)
-        {
+        let windows = [symbol::<WindowF32>(), symbol::<WindowF16>(), symbol::<WindowBf16>()];
+        let pieces = [symbol::<PiecesF32>(), symbol::<PiecesF16>(), symbol::<PiecesBf16>()];
+        let global = [symbol::<GlobalF32>(), symbol::<GlobalF16>(), symbol::<GlobalBf16>()];
+        let whole = [symbol::<WholeF32>(), symbol::<WholeF16>(), symbol::<WholeBf16>()];
+        for (i, element) in crate::reference::ELEMENTS.into_iter().enumerate() {
             for layout in [Layout::Nchw, Layout::Nhwc] {
                 for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (average, [1, 16, 10, 11])] {
                     let shape = pool2d::square(dims, layout, kind, [3, 2, 1]);
                     let what = format!("{kind:?} {layout:?} {dims:?}");
                     // Pieces of channels where they are innermost and there are 16 of them.
                     let last = layout == Layout::Nhwc && dims[1] == 16;
-                    let sliding = if last { pieces } else { windows };
-                    let global = if layout == Layout::Nhwc { whole } else { global };
+                    let sliding = if last { pieces[i] } else { windows[i] };
+                    let global = if layout == Layout::Nhwc { whole[i] } else { global[i] };
                     for (kernel, windows) in [(sliding, shape.windows), (global, Windows::Global)] {
                         let pooling = crate::ops::pool2d::Pooling { windows, ..shape };
                         let mut inputs = pool2d::Inputs::new(element, pooling, 10);
