@@ -23,10 +23,10 @@ fn refusal(body: &str) -> Option<String> {
 fn every_committed_kernel_is_read() {
     let mut refused = Vec::new();
     for level in ["sm_53", "sm_61", "sm_75", "sm_80", "sm_90", "sm_90a"] {
-        let path = format!("{}/../kernels-gpu/ptx/{level}.ptx.gz", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/../kernels-gpu/ptx/{level}.ptx.xz", env!("CARGO_MANIFEST_DIR"));
         let file = std::fs::File::open(&path).unwrap_or_else(|why| panic!("{path}: {why}"));
         let mut text = String::new();
-        flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("PTX");
+        lzma_rust2::XzReader::new(file, false).read_to_string(&mut text).expect("PTX");
         let mut entries = text.split(".visible .entry ");
         let head = entries.next().expect("a header");
         let mut kernels = 0;

@@ -27,7 +27,7 @@ pub struct Image {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Text {
     Plain(&'static str),
-    Gzip(&'static [u8]),
+    Xz(&'static [u8]),
 }
 
 impl std::fmt::Debug for Image {
@@ -46,8 +46,8 @@ impl Image {
     }
 
     #[allow(dead_code, reason = "the built table may be empty")]
-    const fn packed(level: &'static str, isa: &'static str, gzip: &'static [u8]) -> Self {
-        Self { level, isa, text: Text::Gzip(gzip) }
+    const fn packed(level: &'static str, isa: &'static str, xz: &'static [u8]) -> Self {
+        Self { level, isa, text: Text::Xz(xz) }
     }
 
     /// The text; for an embedded level, unpacked by this call.
@@ -55,12 +55,12 @@ impl Image {
     /// # Errors
     /// Embedded bytes that are not a packed text.
     pub fn ptx(&self) -> Result<Cow<'static, str>, ModuleError> {
-        let gzip = match self.text {
+        let packed = match self.text {
             Text::Plain(text) => return Ok(text.into()),
-            Text::Gzip(gzip) => gzip,
+            Text::Xz(packed) => packed,
         };
         let mut text = String::new();
-        match flate2::read::GzDecoder::new(gzip).read_to_string(&mut text) {
+        match lzma_rust2::XzReader::new(packed, false).read_to_string(&mut text) {
             Ok(_) => Ok(text.into()),
             Err(error) => {
                 Err(ModuleError::Damaged { level: self.level.into(), why: error.to_string() })

@@ -31,7 +31,7 @@ use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::X4;
-use crate::arch::thread::{opaque, sync_threads};
+use crate::arch::thread::opaque;
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};

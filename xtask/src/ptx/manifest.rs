@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use contract::launch::KernelInfo;
-use flate2::read::GzDecoder;
-use flate2::{Compression, GzBuilder};
+use lzma_rust2::{XzOptions, XzReader, XzWriter};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -165,15 +164,15 @@ impl Built {
 
 /// Name of a level's file beside the manifest.
 fn file_name(level: &Level) -> String {
-    format!("{}.ptx.gz", level.name)
+    format!("{}.ptx.xz", level.name)
 }
 
 /// Writes the text of a level to `dir`. The same text gives the same bytes.
 pub(crate) fn pack(level: &Level, text: &str, dir: &Path) -> Result<()> {
     let file = std::fs::File::create(dir.join(file_name(level)))?;
-    let mut gzip = GzBuilder::new().mtime(0).write(file, Compression::best());
-    gzip.write_all(text.as_bytes())?;
-    gzip.finish()?;
+    let mut xz = XzWriter::new(std::io::BufWriter::new(file), XzOptions::with_preset(6))?;
+    xz.write_all(text.as_bytes())?;
+    xz.finish()?.flush()?;
     Ok(())
 }
 
@@ -183,7 +182,7 @@ pub(crate) fn committed(level: &Level) -> Result<String> {
     let wrong = || format!("no PTX at {}; try: cargo xtask build-ptx", path.display());
     let mut text = String::new();
     let file = std::fs::File::open(&path).with_context(wrong)?;
-    GzDecoder::new(file).read_to_string(&mut text).with_context(wrong)?;
+    XzReader::new(std::io::BufReader::new(file), false).read_to_string(&mut text).with_context(wrong)?;
     Ok(text)
 }
 
