@@ -182,7 +182,9 @@ pub(crate) fn committed(level: &Level) -> Result<String> {
     let wrong = || format!("no PTX at {}; try: cargo xtask build-ptx", path.display());
     let mut text = String::new();
     let file = std::fs::File::open(&path).with_context(wrong)?;
-    XzReader::new(std::io::BufReader::new(file), false).read_to_string(&mut text).with_context(wrong)?;
+    XzReader::new(std::io::BufReader::new(file), false)
+        .read_to_string(&mut text)
+        .with_context(wrong)?;
     Ok(text)
 }
 
