@@ -218,25 +218,34 @@ impl CudaBackend {
         }
     }
 
-    /// What the blocks of long rows tell each other sums by: [`contract::softmax::PartArgs::exchange`]. Made when it is first asked for,
-    /// beside the backend's stream, which may be captured; its kernels follow each other on that stream.
+    /// What the blocks of long rows tell each other sums by: [`contract::softmax::PartArgs::exchange`]. The backend's own, whose
+    /// kernels follow each other on its stream, is made when it is first asked for. A graph may be replayed on another
+    /// stream beside them, so what is captured has one that its graph keeps.
     pub(super) fn exchange(&self) -> Result<DevPtr<u32>, OpError> {
-        use contract::softmax::{EXCHANGE_HEAD, EXCHANGE_SLOTS};
+        if self.stream().is_capturing() {
+            return Ok(self.new_exchange()?.dev_ptr(self.stream()));
+        }
         let made = match self.exchange.get() {
             Some(made) => made,
             None => {
-                let device = self.cuda.device();
-                let _allocates = device.bind().map_err(CudaError::from)?.while_captured();
-                let beside =
-                    Stream::new(device, StreamOptions::default()).map_err(CudaError::from)?;
-                let len = (EXCHANGE_HEAD + 4 * EXCHANGE_SLOTS) as usize;
-                let made = self.cuda.pool().alloc_zeroed(&beside, len, "softmax exchange");
-                let made = made.map_err(CudaError::from)?;
-                beside.synchronize().map_err(CudaError::from)?;
+                let made = self.new_exchange()?;
                 self.exchange.get_or_init(|| made)
             }
         };
         Ok(made.dev_ptr(self.stream()))
+    }
+
+    /// One that is empty, by way of a stream beside the backend's, which may be captured.
+    fn new_exchange(&self) -> Result<Buf<u32>, OpError> {
+        use contract::softmax::{EXCHANGE_HEAD, EXCHANGE_SLOTS};
+        let device = self.cuda.device();
+        let _allocates = device.bind().map_err(CudaError::from)?.while_captured();
+        let beside = Stream::new(device, StreamOptions::default()).map_err(CudaError::from)?;
+        let len = (EXCHANGE_HEAD + 4 * EXCHANGE_SLOTS) as usize;
+        let made = self.cuda.pool().alloc_zeroed(&beside, len, "softmax exchange");
+        let made = made.map_err(CudaError::from)?;
+        beside.synchronize().map_err(CudaError::from)?;
+        Ok(made)
     }
 
     /// Whether the device and the loaded PTX have `K`.

@@ -19,6 +19,7 @@ on_lane! {
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
+    recorded_long_rows
     a_million_in_a_row
     generated_shapes
     refusals
@@ -150,6 +151,38 @@ fn parts_in_turn<B: Backend>(b: &B) {
 /// So that each block goes through its parts of a row twice, on GPUs of up to 152 multiprocessors.
 fn more_parts_than_blocks<B: Backend>(b: &B) {
     check_case(b, &Inputs::new(ELEMENTS[2], 2, 2_500_003, 0, 11), "more parts than blocks");
+}
+
+/// What is recorded shares nothing with what runs between its replays.
+fn recorded_long_rows<B: Backend>(b: &B) {
+    let (m, k, scale, log) = (3, 20_001, 1.0, false);
+    let values = [12, 13].map(|seed| Inputs::new(ELEMENTS[0], m, k, 0, seed).x);
+    let x = values.map(|values| {
+        let mut x = zeros::<B, f32>(b, m * k);
+        b.write(&mut x, 0, &values).expect("a copy");
+        x
+    });
+    let mut y = [0; 3].map(|_| zeros::<B, f32>(b, m * k));
+    let mask = || Mask::None;
+    let [eager, recorded, between] = &mut y;
+    b.softmax(Softmax { x: &x[0], mask: mask(), y: eager, m, k, scale, log }).expect("softmax");
+    let recording = b
+        .record(|| b.softmax(Softmax { x: &x[0], mask: mask(), y: recorded, m, k, scale, log }))
+        .expect("record");
+    let Some(recording) = recording else { return };
+    for _ in 0..3 {
+        b.replay(&recording).expect("replay");
+        b.softmax(Softmax { x: &x[1], mask: mask(), y: between, m, k, scale, log })
+            .expect("softmax");
+    }
+    let bits = |y: &B::Buf<f32>| -> Vec<u32> {
+        let mut values = vec![0.0; m * k];
+        b.read(y, 0, &mut values).expect("a copy");
+        values.into_iter().map(f32::to_bits).collect()
+    };
+    assert_eq!(bits(recorded), bits(eager), "the recorded rows");
+    b.softmax(Softmax { x: &x[1], mask: mask(), y: eager, m, k, scale, log }).expect("softmax");
+    assert_eq!(bits(between), bits(eager), "those between the replays");
 }
 
 fn a_million_in_a_row<B: Backend>(b: &B) {
