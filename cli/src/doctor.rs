@@ -22,6 +22,9 @@ pub(crate) struct DoctorArgs {
     /// Do not run the kernel checks
     #[arg(long, env = "BITNET_NO_CHECKS", value_parser = FalseyValueParser::new())]
     no_checks: bool,
+    /// Check only kernels with this in their name
+    #[arg(short, long, value_name = "NAME", env = "BITNET_KERNEL", conflicts_with = "no_checks")]
+    kernel: Option<String>,
 }
 
 /// Everything that doctor knows: the library's report, the settings of this program, the checks.
@@ -49,7 +52,7 @@ pub(crate) fn run(
     given: Option<&ArgMatches>,
     output: &Output,
 ) -> Result<(), Failure> {
-    let options = doctor::Options { device: args.device, threads: None };
+    let options = doctor::Options { device: args.device, threads: None, kernels: args.kernel };
     let machine = doctor::report(&options);
     let source = given.and_then(|m| m.value_source("device"));
     let settings = settings(args.device, source, &machine);
@@ -65,10 +68,11 @@ pub(crate) fn run(
         output.stream(&text(&answer, output))?;
     }
     if let Some(problem) = answer.self_test_problem {
+        let advice = problem.split_once("; try: ").map(|(_, advice)| advice);
         return Err(Failure::new(
             "the kernels could not be checked",
-            problem,
-            "use --device cpu, or --no-checks to look only",
+            cause(&problem),
+            advice.unwrap_or("use --device cpu, or --no-checks to look only"),
         ));
     }
     let checks = answer.self_test.map_or(Vec::new(), |test| test.checks);

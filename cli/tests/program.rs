@@ -194,6 +194,25 @@ fn doctor_is_content_without_a_driver_and_says_cpu() {
 }
 
 #[test]
+fn doctor_checks_the_kernels_it_is_asked_for() {
+    let doctor = |name: &str| {
+        bitnet(&["doctor", "--device", "cpu", "--json", "--kernel", name]).output().unwrap()
+    };
+    let output = doctor("w2a8_gemm_t8");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = report["self_test"]["checks"].as_array().unwrap();
+    assert!(output.status.success() && !checks.is_empty());
+    for check in checks {
+        assert!(check["kernel"].as_str().unwrap().contains("w2a8_gemm_t8"), "{check}");
+    }
+    let output = doctor("no such kernel");
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("no kernel here has `no such kernel` in its name"), "{said}");
+    assert_eq!(said.matches("try:").count(), 1, "{said}");
+}
+
+#[test]
 fn doctor_says_where_a_setting_comes_from() {
     let output = bitnet(&["doctor", "--json", "--no-checks"])
         .env("BITNET_TOP_K", "3")

@@ -13,12 +13,14 @@ use crate::device_choice::{Backend, BackendChoice, DEVICE_VAR, cuda_count};
 pub use self_test::{Check, SelfTest, SelfTestError, self_test};
 
 /// What to look at.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The device that is asked for.
     pub device: BackendChoice,
     /// Threads of the CPU backend; by default one per available core.
     pub threads: Option<usize>,
+    /// The kernels that [`self_test`] runs: those whose symbol contains this; by default all.
+    pub kernels: Option<String>,
 }
 
 /// Everything that [`report`] finds.
@@ -322,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_report_names_the_device_and_the_level() {
-        let report = report(&Options { device: BackendChoice::Cpu, threads: None });
+        let report = report(&Options { device: BackendChoice::Cpu, ..Options::default() });
         assert!(report.usable);
         assert_eq!(report.would_use, "the CPU, as asked");
         assert!(report.cpu.cores > 0);
@@ -334,7 +336,8 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_a_finding() {
-        let report = report(&Options { device: BackendChoice::Cuda(u32::MAX), threads: None });
+        let report =
+            report(&Options { device: BackendChoice::Cuda(u32::MAX), ..Options::default() });
         assert!(!report.usable);
         assert!(report.would_use.starts_with("nothing: device cuda:4294967295"), "{report:?}");
     }

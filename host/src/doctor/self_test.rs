@@ -34,6 +34,9 @@ pub enum SelfTestError {
     /// The CPU backend cannot be made.
     #[error(transparent)]
     Cpu(#[from] CpuError),
+    /// No kernel of the device has such a name.
+    #[error("no kernel here has `{0}` in its name; try: part of a name that bitnet doctor lists")]
+    NoKernel(String),
 }
 
 /// What the self-test found.
@@ -46,7 +49,7 @@ pub struct SelfTest {
     pub against: String,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// One row for each kernel, in the order of [`contract::KERNELS`].
+    /// One row for each kernel that was asked for, in the order of [`contract::KERNELS`].
     pub checks: Vec<Check>,
 }
 
@@ -81,17 +84,19 @@ impl Check {
 /// Tests the device of `options`: a GPU against the CPU, or the CPU's vectors against plain code.
 ///
 /// # Errors
-/// A device that cannot be had or opened. A kernel that gives wrong bits is a row of the result.
+/// A device that cannot be had or opened, a name that no kernel has. A kernel that gives wrong bits is a row of the
+/// result.
 pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
     let started = Instant::now();
-    let cases = cases();
     let threads = options.threads;
+    let wanted = |symbol: &str| options.kernels.as_deref().is_none_or(|name| symbol.contains(name));
+    let cases: Vec<Case> = cases().into_iter().filter(|case| wanted(case.kernel)).collect();
     let (tested, against, checks) = match options.device.resolve()? {
         Chosen::Cpu => {
             let (plain, tested) = cpus(threads)?;
             let names: Vec<_> = tested.iter().map(|b| b.simd().level().name()).collect();
             let names = format!("cpu {}", names.join(", "));
-            (names, plain.describe(), beside_each_other(threads, &cases)?)
+            (names, plain.describe(), beside_each_other(threads, &cases, wanted)?)
         }
         #[cfg(feature = "cuda")]
         Chosen::Cuda(ordinal) => {
@@ -100,8 +105,10 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
             let name = gpu.describe();
             let level = gpu.cuda().module().loaded_level().to_owned();
             // A kernel that the driver refuses is refused again in its own case, which says so.
-            let _ = gpu.cuda().module().compile(|_| true);
-            let checks = compare(&[gpu], &cpu, cases.iter(), |kernel| is_in(&level, &kernel.spec));
+            let _ = gpu.cuda().module().compile(wanted);
+            let checks = compare(&[gpu], &cpu, cases.iter(), |kernel| {
+                is_in(&level, &kernel.spec) && wanted(kernel.spec.symbol)
+            });
             (name, cpu.describe(), checks)
         }
         #[cfg(not(feature = "cuda"))]
@@ -110,6 +117,9 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
             return Err(ChoiceError::Cuda { ordinal, source }.into());
         }
     };
+    if let (true, Some(name)) = (checks.is_empty(), &options.kernels) {
+        return Err(SelfTestError::NoKernel(name.clone()));
+    }
     Ok(SelfTest { tested, against, seconds: started.elapsed().as_secs_f64(), checks })
 }
 
@@ -134,14 +144,19 @@ fn cpus(threads: Option<usize>) -> Result<(CpuBackend, Vec<CpuBackend>), CpuErro
 }
 
 /// The checks of the CPU. Most of a case's time is plain code on one thread, so each core takes cases of its own.
-fn beside_each_other(threads: Option<usize>, cases: &[Case]) -> Result<Vec<Check>, CpuError> {
+fn beside_each_other(
+    threads: Option<usize>,
+    cases: &[Case],
+    wanted: impl Fn(&str) -> bool + Sync,
+) -> Result<Vec<Check>, CpuError> {
+    let wanted = &wanted;
     let workers = thread::available_parallelism().map_or(1, usize::from).min(8);
     let parts: Vec<Result<Vec<Check>, CpuError>> = thread::scope(|scope| {
         let part = |worker| {
             scope.spawn(move || {
                 let (plain, tested) = cpus(threads)?;
                 let cases = cases.iter().skip(worker).step_by(workers);
-                Ok(compare(&tested, &plain, cases, |_| true))
+                Ok(compare(&tested, &plain, cases, |kernel| wanted(kernel.spec.symbol)))
             })
         };
         let running: Vec<_> = (0..workers).map(part).collect();
@@ -226,12 +241,27 @@ mod tests {
 
     #[test]
     fn every_kernel_of_the_contract_is_checked_on_the_cpu() {
-        let options = Options { device: BackendChoice::Cpu, threads: Some(2) };
+        let device = BackendChoice::Cpu;
+        let options = Options { device, threads: Some(2), kernels: None };
         let result = self_test(&options).unwrap();
         assert_eq!(result.checks.len(), contract::KERNELS.len());
         for check in &result.checks {
             assert!(check.passed(), "{check:?}");
         }
         assert!(result.passed() && result.seconds < 30.0, "{} s", result.seconds);
+    }
+
+    #[test]
+    fn a_part_of_a_name_chooses_kernels() {
+        let named = |name: &str| Options {
+            device: BackendChoice::Cpu,
+            threads: Some(1),
+            kernels: Some(name.into()),
+        };
+        let result = self_test(&named("w2a8_trits_l32")).unwrap();
+        assert!(result.passed() && !result.checks.is_empty());
+        assert!(result.checks.iter().all(|check| check.kernel.contains("w2a8_trits_l32")));
+        let refused = self_test(&named("no such kernel"));
+        assert!(matches!(refused, Err(SelfTestError::NoKernel(name)) if name == "no such kernel"));
     }
 }
