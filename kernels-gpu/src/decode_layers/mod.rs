@@ -120,7 +120,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         }
         if thread_idx_x() < LINEARS as u32 {
             init(memory.full.add(thread_idx_x()), 1);
-            init(memory.come.add(thread_idx_x()), WARPS);
+            init(memory.come.add(thread_idx_x()), THREADS);
         }
         memory.attention.init();
     }
@@ -192,12 +192,9 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             let (next, next_kind) = ((part + 1).min(parts - 1), (kind + 1) % LINEARS as u32);
             scales_next = scales(args, next, own_segments >> (6 * next_kind));
             gain_next = norm(args, part + 1);
-            // The row is there: now memory may be busy with what comes later.
-            let come = || {
-                if lane_id() == 0 {
-                    arrive(memory.come.add(kind));
-                }
-            };
+            // The row is there: now memory may be busy with what comes later. By every thread: one of a warp would do, and is
+            // no faster, but racecheck orders what the others read by their own arrival alone.
+            let come = || arrive(memory.come.add(kind));
             let first = weights::first(memory, &share, layer, kind);
             let scale = if k <= MAX_HIDDEN as u32 {
                 let gains = row::gains(gain, k);
