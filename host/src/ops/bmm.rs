@@ -215,7 +215,8 @@ pub struct Bmm<'a, B: Backend, T: Operand> {
     pub beta: T::Sum,
     /// How floats are summed.
     pub math: Math,
-    /// One of [`contract::bmm::VARIANTS`] instead of the measured choice. Of no effect on the CPU.
+    /// One of [`contract::bmm::VARIANTS`] instead of the measured choice; f32 in smaller pieces than an exact one needs is
+    /// copied first. Of no effect on the CPU.
     pub variant: Option<usize>,
 }
 
@@ -313,7 +314,7 @@ impl<'a, B: Backend, T: Operand> Bmm<'a, B, T> {
 
 #[cfg(feature = "cuda")]
 mod launch {
-    use contract::bmm::{Args, Matrix, VARIANTS, Variant};
+    use contract::bmm::{Args, CopyArgs, Matrix, VARIANTS, Variant};
     use contract::launch::DevPtr;
 
     use super::*;
@@ -390,30 +391,81 @@ mod launch {
             // The level of wgmma is the one whose kernels share out sums in clusters.
             let clusters = cuda.has::<contract::bmm::BmmBf16Wgmma64>();
             let takes = |v: &Variant| v.takes(T::KIND, tensor, &args);
-            let index = match self.variant {
-                Some(found) if !takes(&VARIANTS[found]) => {
+            // Factors of f32 in smaller pieces may be copied first; the bits of an exact sum are the same.
+            let floats = T::KIND == Kind::Float(RowType::F32);
+            let copied = CopyArgs::of(&args).filter(|_| floats);
+            let copied = copied.filter(|_| cuda.has::<contract::bmm::BmmF32Copy>());
+            let takes_copies = |v: &Variant| match &copied {
+                Some((_, product)) => !v.tensor && v.takes(T::KIND, tensor, product),
+                None => false,
+            };
+            let (index, copied) = match self.variant {
+                Some(found) if takes(&VARIANTS[found]) => (found, None),
+                Some(found) if takes_copies(&VARIANTS[found]) => (found, copied),
+                Some(found) => {
                     let allowed =
                         "this one does not take the type, math, alignment or beta; use None";
                     return Err(OpError::Dimension { op: OP, what: "variant", found, allowed });
                 }
-                Some(index) => index,
                 None => {
-                    let fits = |&i: &usize| takes(&VARIANTS[i]) && (KERNELS[i].1)(cuda);
-                    let costs = (0..VARIANTS.len()).filter(fits);
+                    let has = |&i: &usize| (KERNELS[i].1)(cuda);
+                    let cheapest = |takes: &dyn Fn(&Variant) -> bool, args: &Args| {
+                        let fits = (0..VARIANTS.len()).filter(|&i| takes(&VARIANTS[i])).filter(has);
+                        fits.map(|i| (VARIANTS[i].cost(args, sms, clusters), i)).min()
+                    };
                     // Of the general ones, which every device has, one takes everything.
-                    costs.min_by_key(|&i| VARIANTS[i].cost(&args, sms, clusters)).unwrap_or(0)
+                    let (cost, index) = cheapest(&takes, &args).unwrap_or((u64::MAX, 0));
+                    let other = copied.filter(|_| !tensor).and_then(|(copies, product)| {
+                        let (cost, index) = cheapest(&takes_copies, &product)?;
+                        Some((cost + copies.cost(), index, (copies, product)))
+                    });
+                    // Copies also pass through the cache: they have to be worth an eighth.
+                    match other.filter(|&(other, ..)| other < cost / 8 * 7) {
+                        Some((_, index, copied)) => (index, Some(copied)),
+                        None => (index, None),
+                    }
                 }
             };
-            let args = VARIANTS[index].args(&args, sms, clusters);
-            let blocks = VARIANTS[index].grid(&args, sms);
-            let Ok(grid) = i32::try_from(blocks) else {
-                let allowed = "tiles of the result, at most 2^31 - 1; split the batch";
-                let found = usize::try_from(blocks).unwrap_or(usize::MAX);
-                return Err(OpError::Dimension { op: OP, what: "m n batch", found, allowed });
+            let Some((mut copies, mut product)) = copied else {
+                // SAFETY: `check` compared the buffers with the layouts, `C` is borrowed exclusively and has each element
+                // once, `unit` was computed from the very addresses and strides.
+                return unsafe { run(cuda, index, &args) };
             };
-            // SAFETY: `check` compared the buffers with the layouts, `C` is borrowed exclusively and
-            // has each element once, `unit` was computed from the very addresses and strides.
-            unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], args) }
+            let elements = copies.elements();
+            let len = usize::try_from(elements).unwrap_or(usize::MAX);
+            let scratch: crate::memory::DeviceBuffer<f32> = cuda.alloc(OP, len)?;
+            copies.a.to = scratch.dev_ptr(stream);
+            copies.b.to = crate::ops::cuda::at(copies.a.to, copies.a.elements() as usize);
+            if copies.a.matrices > 0 {
+                product.a.addr = copies.a.to.cast();
+            }
+            if copies.b.matrices > 0 {
+                product.b.addr = copies.b.to.cast();
+            }
+            // SAFETY: as above; the copies have a place each, and the launches are in order.
+            unsafe {
+                cuda.launch::<contract::bmm::BmmF32Copy>([copies.blocks() as u32, 1, 1], copies)?;
+                run(cuda, index, &product)
+            }
         }
+    }
+
+    /// Launches a variant.
+    ///
+    /// # Safety
+    ///
+    /// As [`CudaBackend::launch`]: the matrices cover what `args` says, and `C` overlaps no other.
+    unsafe fn run(cuda: &CudaBackend, index: usize, args: &Args) -> Result<(), OpError> {
+        let sms = cuda.cuda().device().info().sm_count;
+        let clusters = cuda.has::<contract::bmm::BmmBf16Wgmma64>();
+        let args = VARIANTS[index].args(args, sms, clusters);
+        let blocks = VARIANTS[index].grid(&args, sms);
+        let Ok(grid) = i32::try_from(blocks) else {
+            let allowed = "tiles of the result, at most 2^31 - 1; split the batch";
+            let found = usize::try_from(blocks).unwrap_or(usize::MAX);
+            return Err(OpError::Dimension { op: OP, what: "m n batch", found, allowed });
+        };
+        // SAFETY: the caller's promise.
+        unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], args) }
     }
 }

@@ -192,6 +192,19 @@ impl List {
                 }
             }
         }
+        // Lines of f32 that are no whole pieces, for a kernel that wants them.
+        let f32_64 = symbol::<contract::bmm::BmmF32Side64>();
+        let variant = contract::bmm::VARIANTS.iter().position(|v| v.spec.symbol == f32_64);
+        for (layouts, [m, n, k], batch) in [
+            ([Layout::rows(33, 37), Layout::rows(37, 35), Layout::rows(33, 35)], [33, 35, 37], 2),
+            ([Layout::columns(5, 66), Layout::columns(66, 3), Layout::rows(5, 3)], [5, 3, 66], 3),
+        ] {
+            let kind = contract::bmm::Kind::Float(RowType::F32);
+            let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+            let inputs = bmm::Inputs { variant, ..inputs };
+            let what = format!("batch={batch} m={m} n={n} k={k}");
+            self.add(symbol::<contract::bmm::BmmF32Copy>(), what, Inputs::Bmm(inputs));
+        }
     }
 
     fn add(&mut self, kernel: &'static str, what: String, inputs: Inputs) {

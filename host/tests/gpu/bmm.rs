@@ -12,6 +12,7 @@ use crate::support::{check, dimension, due, generated, on_lane, refused, short, 
 
 on_lane! {
     listed_shapes
+    copied_factors
     every_variant
     small_matrices_in_pieces
     unusual_values
@@ -145,6 +146,36 @@ fn small_matrices_in_pieces<B: Backend>(b: &B) {
                 let m = if transposed[0] { rows.next_multiple_of(4) } else { rows };
                 let mut inputs = case(KINDS[0], (batch, m, n, k), transposed, &mut seeded);
                 (inputs.factors, inputs.variant) = (factors, variant);
+                check_case(b, &inputs);
+            }
+        }
+    }
+}
+
+/// Lines of any length for exact kernels that want whole pieces: they are copied, and sums keep their bits, that of -0 too.
+fn copied_factors<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(15);
+    let symbols = ["bmm_f32_128", "bmm_f32_64", "bmm_f32_64_hopper", "bmm_f32_32", "bmm_f32_16"];
+    for (i, symbol) in symbols.into_iter().enumerate() {
+        let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+        assert!(variant.is_some(), "{symbol}");
+        // Where it is absent, the choice is as good a test as any.
+        let variant = variant.filter(|_| crate::lane::has(symbol));
+        for (j, shape) in
+            [(2, 65, 67, 33), (1, 7, 130, 1025), (3, 16, 20, 5), (1, 1, 1, 1), (2, 9, 64, 64)]
+                .into_iter()
+                .enumerate()
+        {
+            for way in 0..4 {
+                let transposed = [way & 1 == 1, way & 2 == 2];
+                let mut inputs = case(KINDS[0], shape, transposed, &mut seeded);
+                let factors = [[1.0, 0.0], [2.0, -1.0]][(i + j + way) % 2];
+                (inputs.factors, inputs.variant) = (factors, variant);
+                check_case(b, &inputs);
+                let Elements::F32([a, b_values, _]) = &mut inputs.elements else { continue };
+                a.fill(1e-30);
+                b_values.fill(-1e-30);
+                inputs.factors = [1.0, 0.0];
                 check_case(b, &inputs);
             }
         }

@@ -1,5 +1,6 @@
 //! Device side of [`contract::bmm`].
 
+mod copy;
 #[cfg(level_sm_80)]
 mod direct;
 mod exact;
@@ -30,9 +31,10 @@ mod whole;
 mod whole_half;
 mod write;
 
-use contract::bmm::Args;
+use contract::bmm::{Args, BmmF32Copy, CopyArgs};
 #[cfg(level_sm_80)]
 use contract::bmm::{THIN_LONG_STAGES, THIN_STAGES};
+use contract::launch::Kernel;
 use contract::num::RowType;
 
 #[cfg(level_sm_90a)]
@@ -115,3 +117,15 @@ entries! {
     bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0, false>(args, Float::F16);
     bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 3, 0, true>(args, Float::F16);
 }
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` with [`CopyArgs::blocks`]; factors and copies cover what `args` says, and no copy
+/// overlaps anything.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn bmm_f32_copy(args: CopyArgs) {
+    // SAFETY: the caller's promise.
+    unsafe { copy::copy(&args) }
+}
+
+const _: unsafe extern "ptx-kernel" fn(<BmmF32Copy as Kernel>::Args) = bmm_f32_copy;

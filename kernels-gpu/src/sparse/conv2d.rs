@@ -142,6 +142,7 @@ pub unsafe extern "ptx-kernel" fn sparse_conv2d_mma(args: Conv2dArgs) {
         }
         // Not before: blocks of the next kernel would crowd where there is room already.
         launch_dependents();
+        stream.end();
         // SAFETY: every stream was read to its end.
         unsafe { finish::<NT>(&args.linear, first_row(), first, WAYS as u32, acc) };
         mb += grid_dim_y();

@@ -147,6 +147,7 @@ unsafe fn linear<V: Value, S: Staged, const MB: usize>(input: &impl Input) {
             }
             index += 1;
         }
+        stream.end();
         // SAFETY: every stream was read to its end.
         unsafe { finish(args, first, acc) };
         mb += grid_dim_y();

@@ -206,6 +206,12 @@ fn commit() {
     crate::arch::async_copy::commit_group();
 }
 
+/// Behind the last tile: waits for masks that were asked for past it, zeros that would come into memory that is used again.
+#[inline(always)]
+pub(super) fn drain() {
+    wait_but::<0>();
+}
+
 /// Waits but for the newest `N` groups.
 #[inline(always)]
 fn wait_but<const N: u32>() {

@@ -2,7 +2,7 @@
 
 use contract::sparse::{ALIGN, LinearArgs, ROWS, WARP_BYTES, WAYS, stream_bytes};
 
-use super::ring::{Ring, close_group};
+use super::ring::{Ring, close_group, drain};
 use crate::arch::mem::ld_nc;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::block_idx_x;
@@ -76,7 +76,9 @@ impl<const R: usize> Source<R> for Rings<R> {
     }
 
     #[inline(always)]
-    fn end(self) {}
+    fn end(self) {
+        drain();
+    }
 
     #[inline(always)]
     fn again() {}
@@ -132,6 +134,12 @@ impl Stream {
     pub(super) fn tile(&mut self) -> Tile {
         let [tile] = Self::tiles(core::array::from_mut(self));
         tile
+    }
+
+    /// Gives the shared memory back, behind the last tile: what another lane has of it, behind a barrier.
+    #[inline(always)]
+    pub(super) fn end(self) {
+        drain();
     }
 
     /// The next tile of each of `R` streams that end together.

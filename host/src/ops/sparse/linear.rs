@@ -236,7 +236,9 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         // units short rows do not: warps read inputs for the tiles of few groups.
         let columns = steps(self.k, 2) * WAYS;
         let fastest = if self.most <= FEW_UNITS {
-            held.rows >= HELD_ROWS[usize::from(!eight)] && columns >= HELD_WARPS as usize
+            // A single group of long rows too: its warps have several column tiles.
+            let (rows, warps) = (HELD_ROWS[usize::from(!eight)], HELD_WARPS as usize);
+            held.rows >= rows && columns >= warps || eight && columns > warps
         } else {
             !eight && held.rows >= 2 && self.k < LONG
         };

@@ -22,8 +22,10 @@
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{RowType, fma};
 
+mod copied;
 mod memory;
 
+pub use copied::*;
 pub use memory::*;
 use memory::{
     FLOW_BYTES, direct, exact, group, int8, ring, thin, wgmma, whole, whole_f32_bytes,
