@@ -162,8 +162,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         use contract::num::RowType;
         use contract::pool2d::{
             Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
-            PiecesF16, PiecesF32, ROWS, SMALL, STREAMS, THREADS, WHOLE_THREADS, WholeBf16,
-            WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32,
+            PiecesF16, PiecesF32, ROWS, SMALL, STREAMS, THREADS, TilesBf16, TilesF16, TilesF32,
+            WHOLE_THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32, tiles,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -195,6 +195,23 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             channels_last: u32::from(last),
             piece: 1,
         };
+        let tiled = tiles(&args, size as u32).filter(|_| !global);
+        // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of channels are whole and
+        // aligned where there are tiles; `y` is borrowed exclusively.
+        unsafe {
+            match (T::TYPE, tiled) {
+                (RowType::F32, Some(tiled)) if cuda.has::<TilesF32>() => {
+                    return cuda.launch::<TilesF32>([tiled.blocks, 1, 1], tiled);
+                }
+                (RowType::F16, Some(tiled)) if cuda.has::<TilesF16>() => {
+                    return cuda.launch::<TilesF16>([tiled.blocks, 1, 1], tiled);
+                }
+                (RowType::Bf16, Some(tiled)) if cuda.has::<TilesBf16>() => {
+                    return cuda.launch::<TilesBf16>([tiled.blocks, 1, 1], tiled);
+                }
+                _ => {}
+            }
+        }
         let mut pieces = [16, 8, 4].into_iter().filter(|&bytes| match bytes {
             // Eight channels of windows that are not square would fill the registers.
             16 => fits(16) && (size == 4 || global || args.square()),

@@ -136,6 +136,7 @@ pub fn cases() -> Vec<Case> {
     list.rows();
     list.pool2d();
     list.pool2d_lines();
+    list.pool2d_tiles();
     list.rope();
     list.image_quant();
     list.sample();
@@ -493,6 +494,23 @@ impl List {
                 let mut inputs = pool2d::Inputs::new(element, shape, 11);
                 unusual(&mut inputs.x);
                 self.add(kernel, format!("{shape:?}"), Inputs::Pool2d(inputs));
+            }
+        }
+    }
+
+    fn pool2d_tiles(&mut self) {
+        use crate::ops::pool2d::{Kind, Layout};
+        use contract::pool2d::{TilesBf16, TilesF16, TilesF32};
+        let kernels = [symbol::<TilesF32>(), symbol::<TilesF16>(), symbol::<TilesBf16>()];
+        let kinds = [Kind::Max, Kind::Average { count_include_pad: false }];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for window in [[5, 1, 2], [5, 2, 1], [7, 1, 3], [7, 2, 3]] {
+                for kind in kinds {
+                    let shape = pool2d::square([2, 24, 15, 9], Layout::Nhwc, kind, window);
+                    let mut inputs = pool2d::Inputs::new(element, shape, 12);
+                    unusual(&mut inputs.x);
+                    self.add(kernel, format!("{shape:?}"), Inputs::Pool2d(inputs));
+                }
             }
         }
     }

@@ -10,7 +10,9 @@ use contract::conv2d::{
     Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
     Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryMma,
     Conv2dTernaryPoints, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64,
-    Conv2dTernaryWhole96, Conv2dTernaryWhole128, Layout,
+    Conv2dTernaryWhole96, Conv2dTernaryWhole128, Conv2dTiles3Bf16, Conv2dTiles3F16,
+    Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16, Conv2dTiles5F32, Conv2dTiles7Bf16,
+    Conv2dTiles7F16, Conv2dTiles7F32, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -224,6 +226,15 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dPlanes7F16::SPEC, f16, Exact, nchw, [2, 7, 7], [4, 1, 7, 7], 4, three),
         (Conv2dPlanes7Bf16::SPEC, bf16, Exact, nchw, [1, 9, 9], [4, 1, 7, 7], 4, two_half),
         (Conv2dTaps5F32::SPEC, f32, Exact, nhwc, [2, 9, 7], [5, 1, 5, 5], 5, two),
+        (Conv2dTiles3F32::SPEC, f32, Exact, nhwc, [2, 9, 8], [20, 1, 3, 3], 20, same),
+        (Conv2dTiles3F16::SPEC, f16, Exact, nhwc, [1, 9, 7], [40, 1, 3, 3], 40, half),
+        (Conv2dTiles3Bf16::SPEC, bf16, Exact, nhwc, [1, 8, 16], [24, 1, 3, 3], 24, same),
+        (Conv2dTiles5F32::SPEC, f32, Exact, nhwc, [1, 9, 9], [36, 1, 5, 5], 36, two_half),
+        (Conv2dTiles5F16::SPEC, f16, Exact, nhwc, [2, 8, 7], [40, 1, 5, 5], 40, two),
+        (Conv2dTiles5Bf16::SPEC, bf16, Exact, nhwc, [1, 15, 15], [8, 1, 5, 5], 8, two_half),
+        (Conv2dTiles7F32::SPEC, f32, Exact, nhwc, [2, 8, 9], [36, 1, 7, 7], 36, three),
+        (Conv2dTiles7F16::SPEC, f16, Exact, nhwc, [1, 7, 7], [8, 1, 7, 7], 8, three),
+        (Conv2dTiles7Bf16::SPEC, bf16, Exact, nhwc, [1, 9, 15], [40, 1, 7, 7], 40, three),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dHopperBf16::SPEC, bf16, TensorCore, nhwc, [2, 13, 14], [136, 72, 3, 3], 1, same),

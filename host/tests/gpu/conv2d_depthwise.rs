@@ -11,6 +11,7 @@ use crate::support::{generated, on_lane};
 on_lane! {
     depthwise_channels_in_fours
     depthwise_planes
+    depthwise_tiles
     depthwise_of_many_outputs
 }
 
@@ -151,6 +152,45 @@ fn depthwise_planes<B: Backend>(b: &B) {
         };
         let channels = [groups * (1 + seeded.below(2)), groups];
         check(ELEMENTS[seeded.below(3)], size, channels, side, window, extras, i as u64);
+    }
+}
+
+/// Tiles of channels last: one and several, whole and not, of one piece of channels and of more than a tile has, and so many
+/// that a block has several.
+fn depthwise_tiles<B: Backend>(b: &B) {
+    let sides = |top, bottom, left, right| Padding::Sides { top, bottom, left, right };
+    let mut i = 0;
+    for ([n, h, w], channels, padding) in [
+        ([2, 31, 37], 40, None),
+        ([1, 7, 7], 8, None),
+        ([3, 14, 15], 72, None),
+        ([1, 29, 8], 32, Some(sides(0, 9, 5, 1))),
+        ([2, 1, 9], 24, None),
+        ([1, 9, 1], 64, Some(sides(9, 2, 8, 8))),
+        ([40, 30, 29], 64, None),
+    ] {
+        for (side, stride) in [(5, 1), (5, 2), (7, 1), (7, 2), (3, 1), (3, 2)] {
+            for element in ELEMENTS {
+                let many = n == 40;
+                if many && (stride == 2 || (side == 7) != (element == RowType::F32)) {
+                    continue;
+                }
+                let images = Images { n, h, w, layout: Layout::Nhwc };
+                let padding = padding.unwrap_or(Padding::both(side / 2, side / 2));
+                let window = Window { padding, ..Window::new(stride, 0) };
+                let extras = Extras {
+                    bias: i % 2 == 0,
+                    residual: i % 3 == 0,
+                    activation: Activation::ALL[i % 4],
+                };
+                i += 1;
+                let oihw = [channels, 1, side, side];
+                check_case(
+                    b,
+                    &Case::new(element, images, oihw, channels, window, extras, i as u64),
+                );
+            }
+        }
     }
 }
 

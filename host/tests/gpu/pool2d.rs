@@ -16,6 +16,7 @@ on_lane! {
     unusual_values
     many_images
     pieces_of_channels
+    tiles_of_large_windows
     generated_shapes
     refusals
 }
@@ -163,6 +164,36 @@ fn pieces_of_channels<B: Backend>(b: &B) {
     }
 }
 
+/// Windows of 5 and 7 taps a side with channels last: one tile and several, whole and not, of one piece of channels and of
+/// more than a tile has.
+fn tiles_of_large_windows<B: Backend>(b: &B) {
+    for (i, window) in
+        [[5, 1, 2], [5, 2, 2], [7, 1, 3], [7, 2, 3], [5, 1, 0], [7, 2, 1]].into_iter().enumerate()
+    {
+        for (j, dims) in
+            [[2, 40, 31, 37], [1, 8, 7, 5], [3, 72, 12, 34], [1, 16, 20, 8]].into_iter().enumerate()
+        {
+            for (l, kind) in [Kind::Max, AVERAGE, PADDED].into_iter().enumerate() {
+                let element = ELEMENTS[(i + j + l) % 3];
+                let mut pooling = square(dims, Layout::Nhwc, kind, window);
+                if let Windows::Sliding { ceil_mode, .. } = &mut pooling.windows {
+                    *ceil_mode = j % 2 == 1;
+                }
+                let mut inputs = Inputs::new(element, pooling, 8);
+                if pooling.axes().is_ok() {
+                    check_case(b, &inputs);
+                    for (at, value) in [f32::NAN, f32::NEG_INFINITY, -0.0].into_iter().enumerate() {
+                        inputs.x[at * 97 + 11] = value;
+                    }
+                    check_case(b, &inputs);
+                    inputs.x.fill(-0.0);
+                    check_case(b, &inputs);
+                }
+            }
+        }
+    }
+}
+
 fn generated_shapes<B: Backend>(b: &B) {
     for i in 0..generated("pool2d") {
         let mut seeded = Seeded::new(4500 + i as u64);
@@ -173,6 +204,10 @@ fn generated_shapes<B: Backend>(b: &B) {
         let mut pair = |from: usize, end: usize| [(); 2].map(|()| from + seeded.below(end));
         let (mut kernel, mut stride) = (pair(1, 6), pair(1, 4));
         let mut dilation = if kind == Kind::Max { pair(1, 3) } else { [1; 2] };
+        // Some in tiles, where channels are last.
+        if i % 4 == 1 {
+            (kernel, stride, dilation) = ([5 + i / 4 % 2 * 2; 2], [1 + i / 8 % 2; 2], [1; 2]);
+        }
         // Every third: the usual windows over rows in pieces.
         if i % 3 == 0 {
             let usual = [[3, 2], [3, 1], [2, 2]][i / 3 % 3];

@@ -106,7 +106,8 @@ families! {
         Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
         Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16, Conv2dLinesF16, Conv2dLinesPairF16,
         Conv2dLinesSplitF16, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
-        Conv2dTaps5F32;
+        Conv2dTaps5F32, Conv2dTiles3F32, Conv2dTiles3F16, Conv2dTiles3Bf16, Conv2dTiles5F32, Conv2dTiles5F16,
+        Conv2dTiles5Bf16, Conv2dTiles7F32, Conv2dTiles7F16, Conv2dTiles7Bf16;
     decode_layers: DecodeLayers;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
@@ -115,7 +116,7 @@ families! {
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32, LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32;
     lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, ScanFew, ScanSome, ScanMany, ScanWide, ScanWideSome, RescoreBf16, RescoreF16, RescoreF32;
     lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
-    pool2d: WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, LinesF32, LinesF16, LinesBf16, GlobalF32, GlobalF16, GlobalBf16, WholeF32, WholeF16, WholeBf16;
+    pool2d: TilesF32, TilesF16, TilesBf16, WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, LinesF32, LinesF16, LinesBf16, GlobalF32, GlobalF16, GlobalBf16, WholeF32, WholeF16, WholeBf16;
     rmsnorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16;
     rope: Rope;
     image_quant: ImageTopF32, ImageTopF16, ImageTopBf16, ImageQuantF32, ImageQuantF16, ImageQuantBf16;

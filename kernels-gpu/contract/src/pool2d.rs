@@ -18,6 +18,7 @@
 //! as in PyTorch. Over a whole image (`GLOBAL`) the window is the image, with the same sum. In `f32`,
 //! rounded to the element once.
 
+use crate::conv2d::Divisor;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
 
@@ -59,6 +60,18 @@ const STREAM_BYTES: u32 = WHOLE_THREADS / 32 * DEPTH * STAGE;
 
 /// Shared memory that the partials of a block's pieces of channels go through: eight words a thread, and a gap.
 const EXCHANGE_BYTES: u32 = WHOLE_THREADS * 8 * 4 + 64;
+
+/// Threads of a block that makes a tile of outputs: [`TilesArgs`].
+pub const TILES_THREADS: u32 = 128;
+
+/// Bytes of channels of a tile.
+pub const TILES_WIDE: u32 = 64;
+
+/// Neighbouring outputs of a thread there, of a word of channels.
+pub const TILES_OUTPUTS: u32 = 4;
+
+/// Most bytes of shared memory of such a block.
+pub const TILES_SMEM: u32 = 64 * 1024;
 
 /// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
 pub const MAX_SIDE: usize = 1 << 24;
@@ -215,6 +228,130 @@ impl Args {
         let (h, w) = (&self.h, &self.w);
         h.kernel == w.kernel && h.kernel <= 3 && (h.kernel == 1 || h.dilation == 1 && w.dilation == 1)
     }
+}
+
+/// The parameter of the kernels that make tiles of larger windows, where channels are innermost, passed by value.
+///
+/// What a tile reads comes to shared memory at once. A thread has a word of channels of [`TILES_OUTPUTS`] neighbouring
+/// outputs: of averages those of a row; of maxima those of `each` rows, which share the maxima of the rows that they read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TilesArgs {
+    /// Tensors and windows.
+    pub pool: Args,
+    /// Rows and columns of outputs of a tile, and rows of a thread.
+    pub rows: u32,
+    /// See `rows`.
+    pub columns: u32,
+    /// See `rows`.
+    pub each: u32,
+    /// Pixels that a tile reads.
+    pub pixels: u32,
+    /// Bytes of shared memory from a row of them to the next.
+    pub pitch: u32,
+    /// Bytes of it in all.
+    pub smem: u32,
+    /// Threads' worth of work: words of channels fastest, then rows, then columns.
+    pub tasks: u32,
+    /// Blocks: [`TILES_WIDE`] bytes of channels fastest, then columns, then rows, then images.
+    pub blocks: u32,
+    /// By the columns that a tile reads.
+    pub by_line: Divisor,
+    /// By the tasks of a column.
+    pub by_rows: Divisor,
+    /// By the tiles of channels.
+    pub by_channels: Divisor,
+    /// By the tiles of a row.
+    pub by_columns: Divisor,
+    /// By the tiles of a column.
+    pub by_down: Divisor,
+}
+
+/// A tile of `rows` by `columns` outputs, `each` rows a thread, of elements of `bytes`; `None` where these kernels do not take
+/// the windows or shared memory not the tile.
+pub const fn tiles_of(args: &Args, bytes: u32, rows: u32, columns: u32, each: u32) -> Option<TilesArgs> {
+    let (h, w) = (&args.h, &args.w);
+    let (side, step) = (w.kernel, w.stride);
+    let square = h.kernel == side && (side == 5 || side == 7) && h.stride == step && (step == 1 || step == 2);
+    let row = args.channels as u64 * bytes as u64;
+    let image = row * h.len as u64 * w.len as u64;
+    let aligned = row.is_multiple_of(16) && args.x.addr().is_multiple_of(16) && args.y.addr().is_multiple_of(16);
+    let dense = h.dilation == 1 && w.dilation == 1 && args.channels_last == 1;
+    let outputs = row * h.out as u64 * w.out as u64;
+    if !square || !dense || !aligned || image >= 1 << 31 || outputs >= 1 << 31 {
+        return None;
+    }
+    let (rows, columns) = (rows.next_multiple_of(each), columns.next_multiple_of(TILES_OUTPUTS));
+    let lines = (rows - 1) * step + side;
+    let line = (columns - 1) * step + side;
+    // Half of a warp has other rows: they are where the next words of these would be, for all banks.
+    let mut pitch = line * TILES_WIDE;
+    while pitch * step * each % 128 != TILES_WIDE && (step * each).is_power_of_two() && step * each <= 4 {
+        pitch += 16;
+    }
+    let smem = lines * pitch;
+    let channels = row.div_ceil(TILES_WIDE as u64);
+    let (across, down) = (w.out.div_ceil(columns), h.out.div_ceil(rows));
+    let blocks = channels * across as u64 * down as u64 * args.images as u64;
+    if smem > TILES_SMEM || blocks >= 1 << 31 {
+        return None;
+    }
+    Some(TilesArgs {
+        pool: *args,
+        rows,
+        columns,
+        each,
+        pixels: lines * line,
+        pitch,
+        smem,
+        tasks: TILES_WIDE / 4 * (rows / each) * (columns / TILES_OUTPUTS),
+        blocks: blocks as u32,
+        by_line: Divisor::new(line),
+        by_rows: Divisor::new(rows / each),
+        by_channels: Divisor::new(channels as u32),
+        by_columns: Divisor::new(across),
+        by_down: Divisor::new(down),
+    })
+}
+
+/// The tile that windows are made in; `None` where these kernels do not take them.
+pub const fn tiles(args: &Args, bytes: u32) -> Option<TilesArgs> {
+    let most = [14 / args.h.stride, 32 / args.w.stride];
+    let rows = if args.h.out < most[0] { args.h.out } else { most[0] };
+    let columns = if args.w.out < most[1] { args.w.out } else { most[1] };
+    let each = if args.average == 0 {
+        rows
+    } else if args.h.stride == 1 {
+        2
+    } else {
+        1
+    };
+    tiles_of(args, bytes, rows, columns, each)
+}
+
+macro_rules! tiles {
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = TilesArgs;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TILES_THREADS)
+                .with_min_blocks(4)
+                .with_smem(TILES_SMEM)
+                .with_min_sm(80);
+
+            fn smem_bytes(args: &TilesArgs) -> u32 {
+                args.smem
+            }
+        }
+    )*};
+}
+
+tiles! {
+    TilesF32 "pool2d_tiles_f32" "Windows of 5 by 5 and 7 by 7 over images of `f32`, channels last: [`TilesArgs`].";
+    TilesF16 "pool2d_tiles_f16" "The same of f16.";
+    TilesBf16 "pool2d_tiles_bf16" "The same of bf16.";
 }
 
 macro_rules! kernels {

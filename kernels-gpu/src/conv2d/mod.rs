@@ -30,6 +30,8 @@ pub mod planes;
 pub mod taps;
 pub mod taps3;
 mod taps3_queue;
+#[cfg(level_sm_80)]
+pub mod tiles;
 #[cfg(level_sm_90a)]
 mod ternary_finish;
 mod value;

@@ -57,6 +57,38 @@ pub(super) trait Value: Copy {
     #[cfg(level_sm_80)]
     unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4];
 
+    /// Two elements as they lie in memory.
+    #[cfg(level_sm_80)]
+    type Two: Copy;
+
+    /// Two elements of shared memory.
+    ///
+    /// # Safety
+    ///
+    /// `at` is two of the block's, aligned to their size, that nobody writes meanwhile.
+    #[cfg(level_sm_80)]
+    unsafe fn read_two(at: Shared<Self>) -> Self::Two;
+
+    /// Two elements, +0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Value::load`], of two, aligned to their size.
+    #[cfg(level_sm_80)]
+    unsafe fn load_two(enabled: bool, p: *const Self) -> Self::Two;
+
+    /// Their values.
+    #[cfg(level_sm_80)]
+    fn widen_two(kind: RowType, two: Self::Two) -> [f32; 2];
+
+    /// Rounds and writes two neighbours.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Value::store`], of two, aligned to their size.
+    #[cfg(level_sm_80)]
+    unsafe fn store2(kind: RowType, p: *mut Self, values: [f32; 2]);
+
     /// [`Value::load_four`] and [`Value::widen_four`].
     ///
     /// # Safety
@@ -115,6 +147,36 @@ impl Value for f32 {
     unsafe fn read_four(_: RowType, at: Shared<Self>) -> [f32; 4] {
         // SAFETY: the caller's promise.
         unsafe { at.read_x4() }
+    }
+
+    #[cfg(level_sm_80)]
+    type Two = [f32; 2];
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn read_two(at: Shared<Self>) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { at.read_x2() }
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn load_two(enabled: bool, p: *const Self) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { ld_or_zero_x2(enabled, p.cast()) }
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    fn widen_two(_: RowType, two: [f32; 2]) -> [f32; 2] {
+        two
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn store2(_: RowType, p: *mut Self, values: [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe { st_x2(p.cast(), values) }
     }
 
     #[inline(always)]
@@ -185,6 +247,36 @@ impl Value for Half {
     unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4] {
         // SAFETY: the caller's promise.
         Self::widen_four(kind, unsafe { at.cast::<u32>().read_x2() })
+    }
+
+    #[cfg(level_sm_80)]
+    type Two = u32;
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn read_two(at: Shared<Self>) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { at.cast::<u32>().read() }
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn load_two(enabled: bool, p: *const Self) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld_if(enabled, p.cast()) }
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    fn widen_two(kind: RowType, two: u32) -> [f32; 2] {
+        [two as u16, (two >> 16) as u16].map(|bits| widen(kind, bits))
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn store2(kind: RowType, p: *mut Self, [low, high]: [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe { st(p.cast(), u32::from(round(kind, low)) | u32::from(round(kind, high)) << 16) }
     }
 
     #[inline(always)]
@@ -265,6 +357,36 @@ impl<const F16: bool> Value for One<F16> {
     unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4] {
         // SAFETY: the caller's promise.
         Self::widen_four(kind, unsafe { at.cast::<u32>().read_x2() })
+    }
+
+    #[cfg(level_sm_80)]
+    type Two = u32;
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn read_two(at: Shared<Self>) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { at.cast::<u32>().read() }
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn load_two(enabled: bool, p: *const Self) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { ld_if(enabled, p.cast()) }
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    fn widen_two(_: RowType, two: u32) -> [f32; 2] {
+        [two as u16, (two >> 16) as u16].map(Self::widen)
+    }
+
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    unsafe fn store2(_: RowType, p: *mut Self, [low, high]: [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe { st(p.cast(), Self::pair(low, high)) }
     }
 
     #[inline(always)]

@@ -10,6 +10,8 @@ mod item;
 mod last;
 mod lines;
 mod streamed;
+#[cfg(level_sm_80)]
+mod tiles;
 mod whole;
 mod windows;
 

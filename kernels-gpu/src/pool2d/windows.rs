@@ -138,7 +138,7 @@ fn average<E: Float, const LEN: usize, const K: usize>(
 
 /// `sums / count`, each rounded as by a division: by the reciprocal where that is certain.
 #[inline(always)]
-fn divide_all<const LEN: usize>(sums: Piece, count: f32) -> Piece {
+pub(super) fn divide_all<const LEN: usize>(sums: Piece, count: f32) -> Piece {
     if LEN == 1 {
         return map::<LEN>(sums, |_, s| s / count);
     }

@@ -10,8 +10,10 @@ use contract::conv2d::{
     Conv2dMmaF16, Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16,
     Conv2dPlanes5F16, Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32,
     Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Geometry, JOIN_THREADS, MMA_STEP, PLANES_THREADS, TAPS_FOUR, TAPS_SIDE, TAPS_THREADS, Tile,
-    planes, taps_fours, taps3,
+    Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16,
+    Conv2dTiles5F32, Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Geometry, JOIN_THREADS,
+    MMA_STEP, PLANES_THREADS, TAPS_FOUR, TAPS_SIDE, TAPS_THREADS, Tile, planes, taps_fours, taps3,
+    tiles, tiles_pay,
 };
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
@@ -183,6 +185,29 @@ unsafe fn depthwise(
         };
     }
     let f32 = args.element == RowType::F32;
+    macro_rules! run_if_there {
+        ($kernel:ident, $blocks:expr, $args:expr) => {
+            if asked.is_none_or(|symbol| symbol == $kernel::SPEC.symbol) && cuda.has::<$kernel>() {
+                // SAFETY: the contract's grid; by the caller.
+                return unsafe { cuda.launch::<$kernel>([$blocks, 1, 1], $args) };
+            }
+        };
+    }
+    let sms = cuda.cuda().device().info().sm_count;
+    let pay = tiles_pay(&args) || asked.is_some();
+    if let Some(tiles) = tiles(&args, sms).filter(|_| pay) {
+        match (args.geometry.s, args.element) {
+            (3, RowType::F32) => run_if_there!(Conv2dTiles3F32, tiles.blocks, tiles),
+            (3, RowType::F16) => run_if_there!(Conv2dTiles3F16, tiles.blocks, tiles),
+            (3, RowType::Bf16) => run_if_there!(Conv2dTiles3Bf16, tiles.blocks, tiles),
+            (5, RowType::F32) => run_if_there!(Conv2dTiles5F32, tiles.blocks, tiles),
+            (5, RowType::F16) => run_if_there!(Conv2dTiles5F16, tiles.blocks, tiles),
+            (5, RowType::Bf16) => run_if_there!(Conv2dTiles5Bf16, tiles.blocks, tiles),
+            (_, RowType::F32) => run_if_there!(Conv2dTiles7F32, tiles.blocks, tiles),
+            (_, RowType::F16) => run_if_there!(Conv2dTiles7F16, tiles.blocks, tiles),
+            (_, RowType::Bf16) => run_if_there!(Conv2dTiles7Bf16, tiles.blocks, tiles),
+        }
+    }
     if let Some(planes) = planes(&args) {
         let grid = [planes.threads.div_ceil(PLANES_THREADS), 1, 1];
         match (args.geometry.s, args.element) {

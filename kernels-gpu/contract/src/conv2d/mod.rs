@@ -33,6 +33,7 @@ pub mod bulk_lines;
 pub mod lines;
 mod number;
 pub mod planes;
+pub mod tiles;
 pub mod weights;
 pub mod whole;
 
@@ -53,5 +54,10 @@ pub use planes::{
     Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16,
     Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dTaps5F32, PLANES_FOUR,
     PLANES_THREADS, PlanesArgs, planes,
+};
+pub use tiles::{
+    Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16, Conv2dTiles5F32,
+    Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, TILES_CHANNELS, TILES_OUTPUTS, TILES_THREADS, TilesArgs,
+    tiles, tiles_of, tiles_pay,
 };
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};
