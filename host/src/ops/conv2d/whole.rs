@@ -75,7 +75,7 @@ fn cost(whole: Whole, args: &WholeArgs, sms: u64) -> u64 {
     // What blocks beside each other wait for each other's products and outputs, and what they do not.
     let (rounds, rest) = (tiles / (beside * sms), tiles % (beside * sms));
     let mut shared = steps * (3 * positions + 64) + 5 * positions;
-    if rounds > 0 && beside > 1 && positions == 128 && steps >= 18 {
+    if rounds > 0 && beside > 1 && positions == 128 && steps >= 9 {
         // Large blocks beside each other for long wait for products: 29,000 cycles where the sum says 24,300.
         shared += shared / 4;
     }
