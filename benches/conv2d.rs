@@ -8,7 +8,7 @@ use bitnet_gpu::ops::conv2d::{
     Activation, Conv2d, Conv2dTernary, Conv2dTernaryWeights, Conv2dWeights, Images, Layout, Shape,
     Window,
 };
-use bitnet_gpu::ops::{Backend, Float, Math, OpError};
+use bitnet_gpu::ops::{Backend, Float, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::conv2d::{BENCH_SHAPES, DEPTHWISE_SHAPES, TERNARY_SHAPES};
 use contract::conv2d::weights::Packed;
@@ -133,27 +133,27 @@ impl<T: Float> Case for Floats<T> {
     }
 }
 
-struct Ternary(Layer);
+struct Ternary<T>(Layer, PhantomData<T>);
 
-struct TernaryTensors<B: Backend> {
+struct TernaryTensors<B: Backend, T: Float> {
     x: B::Buf<i8>,
     scales: B::Buf<f32>,
     w: Conv2dTernaryWeights<B>,
-    y: B::Buf<f32>,
+    y: B::Buf<T>,
 }
 
-impl Case for Ternary {
-    type Tensors<B: Backend> = TernaryTensors<B>;
+impl<T: Float> Case for Ternary<T> {
+    type Tensors<B: Backend> = TernaryTensors<B, T>;
 
     fn name(&self) -> String {
-        self.0.name("ternary")
+        self.0.name(if T::TYPE == RowType::F32 { "ternary" } else { "ternary-bf16" })
     }
 
     fn bytes(&self) -> u64 {
-        (self.0.inputs() + self.0.weights() / 4 + 4 * self.0.outputs()) as u64
+        (self.0.inputs() + self.0.weights() / 4 + T::TYPE.bytes() * self.0.outputs()) as u64
     }
 
-    fn tensors<B: Backend>(&self, backend: &B) -> Result<TernaryTensors<B>, OpError> {
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<TernaryTensors<B, T>, OpError> {
         let (layer, mut inputs) = (&self.0, Inputs::new(3));
         let (x, t) = (inputs.int8s(layer.inputs()), inputs.ternaries(layer.weights()));
         let segments = [(layer.k, 0.5)];
@@ -165,7 +165,7 @@ impl Case for Ternary {
         })
     }
 
-    fn run<B: Backend>(&self, backend: &B, t: &mut TernaryTensors<B>) -> Result<(), OpError> {
+    fn run<B: Backend>(&self, backend: &B, t: &mut TernaryTensors<B, T>) -> Result<(), OpError> {
         backend.conv2d_ternary(Conv2dTernary {
             x: &t.x,
             scales: &t.scales,
@@ -180,8 +180,14 @@ impl Case for Ternary {
         })
     }
 
-    fn output<B: Backend>(&self, backend: &B, t: &TernaryTensors<B>) -> Result<Vec<u32>, OpError> {
-        bitnet_benches::bits(backend, &t.y)
+    fn output<B: Backend>(
+        &self,
+        backend: &B,
+        t: &TernaryTensors<B, T>,
+    ) -> Result<Vec<u32>, OpError> {
+        let mut values = vec![T::default(); self.0.outputs()];
+        backend.read(&t.y, 0, &mut values)?;
+        Ok(values.into_iter().map(|v| v.widen().to_bits()).collect())
     }
 }
 
@@ -232,7 +238,8 @@ fn main() -> ExitCode {
             }
         }
         for layer in layers(TERNARY_SHAPES, false, Layout::Nhwc) {
-            measure(suite, &Ternary(layer), layer)?;
+            measure(suite, &Ternary::<f32>(layer, PhantomData), layer)?;
+            measure(suite, &Ternary::<bf16>(layer, PhantomData), layer)?;
         }
         let notes = [
             "cases are element, N x C x size, output channels, window, stride, groups; channels last, or nchw",

@@ -7,7 +7,11 @@ use super::race::{Done, How};
 use super::step::GENERIC_SHARED;
 use super::warp::{Copy, Fragment, Product, Wait, Warp, lanes};
 use crate::ptx::op::{Op, R, Shuffle};
-use crate::tensor::{ldmatrix::ldmatrix, mma::mma, wgmma};
+use crate::tensor::{
+    ldmatrix::{ldmatrix, stmatrix},
+    mma::mma,
+    wgmma,
+};
 
 impl<'a> Group<'a> {
     pub(super) fn collective(
@@ -265,6 +269,16 @@ impl<'a> Group<'a> {
                 for (d, value) in d.iter().zip(ldmatrix(&rows, *trans)) {
                     warp.words[d.0 as usize] = value;
                 }
+            }
+            Op::Stmatrix { a, at } => {
+                together!(!0);
+                let at = self.addresses(warp, at);
+                let rows = stmatrix(&a.each_ref().map(|r| warp.word(kernel, *r)));
+                for lane in lanes(mask) {
+                    let (block, to) = self.shared(block, lane, at[lane], 16, false)?;
+                    self.blocks[block].shared[to..to + 16].copy_from_slice(&rows[lane]);
+                }
+                self.race.touch_all(How::Write, by, mask, &at, 16)?;
             }
             Op::Mma { kind, d, a, b, c } => {
                 together!(!0);

@@ -485,6 +485,11 @@ pub(crate) enum Op {
         d: [R; 4],
         at: Address,
     },
+    /// `stmatrix`, each matrix transposed.
+    Stmatrix {
+        a: [R; 4],
+        at: Address,
+    },
     Mma {
         kind: crate::tensor::mma::MmaKind,
         d: [R; 4],

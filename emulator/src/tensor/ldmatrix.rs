@@ -1,4 +1,4 @@
-//! Loads of fragments: `ldmatrix` ("Warp-level matrix load instruction: ldmatrix").
+//! Loads of fragments, and stores: `ldmatrix`, `stmatrix` ("Warp-level matrix load instruction: ldmatrix" and the like).
 
 /// Four 8 by 8 matrices of 16-bit elements (`m8n8.x4.b16`): register `i` of each lane. `rows[8 i + r]` is
 /// row `r` of matrix `i`: the 16 bytes at the address of lane `8 i + r`.
@@ -18,6 +18,19 @@ pub(crate) fn ldmatrix(rows: &[[u8; 16]; 32], transposed: bool) -> [[u32; 32]; 4
             } else {
                 element(g, 2 * t) | element(g, 2 * t + 1) << 16
             }
+        })
+    })
+}
+
+/// The rows that `stmatrix.m8n8.x4.trans.b16` writes: row `8 i + r`, at the address of lane `8 i + r`, is row `r` of
+/// matrix `i`. What transposed [`ldmatrix`] reads.
+pub(crate) fn stmatrix(words: &[[u32; 32]; 4]) -> [[u8; 16]; 32] {
+    std::array::from_fn(|row| {
+        let (i, r) = (row / 8, row % 8);
+        std::array::from_fn(|byte| {
+            // Element (row `r`, column `c`) is in the lane of column `c`.
+            let word = words[i][4 * (byte / 2) + r / 2];
+            (word >> (16 * (r % 2) + 8 * (byte % 2))) as u8
         })
     })
 }
@@ -48,5 +61,10 @@ mod tests {
         let got = ldmatrix(&rows(), true);
         assert_eq!(got[0][..5], [0x0010_0000, 0x0030_0020, 0x0050_0040, 0x0070_0060, 0x0011_0001]);
         assert_eq!(got[2][30], 0x0257_0247);
+    }
+
+    #[test]
+    fn stores_are_loads_backwards() {
+        assert_eq!(stmatrix(&ldmatrix(&rows(), true)), rows());
     }
 }

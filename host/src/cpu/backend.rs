@@ -525,7 +525,10 @@ impl Backend for CpuBackend {
         super::products::conv2d_i8(self, op)
     }
 
-    fn conv2d_ternary(&self, op: ops::conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError> {
+    fn conv2d_ternary<T: Float>(
+        &self,
+        op: ops::conv2d::Conv2dTernary<'_, Self, T>,
+    ) -> Result<(), OpError> {
         super::products::conv2d_ternary(self, op)
     }
 

@@ -10,6 +10,7 @@ use contract::w2a8::{Segments, dequantise};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
+use crate::ops::Float;
 
 /// Output pixels of a task.
 const PIXELS: usize = 16;
@@ -22,7 +23,7 @@ vectorised! {
 }
 
 /// What follows the sum of a ternary convolution.
-pub struct Epilogue<'a> {
+pub struct Epilogue<'a, T> {
     /// Quantisation multiplier of each image.
     pub scales: &'a [f32],
     /// Scales of the weights.
@@ -30,7 +31,7 @@ pub struct Epilogue<'a> {
     /// One number for each output channel.
     pub bias: Option<&'a [f32]>,
     /// Added before the activation.
-    pub residual: Option<&'a [f32]>,
+    pub residual: Option<&'a [T]>,
     /// Last step.
     pub activation: Activation,
 }
@@ -59,14 +60,14 @@ pub fn conv2d_i8(
 }
 
 /// Ternary weights: `y` takes the sums after the epilogue.
-pub fn conv2d_ternary(
+pub fn conv2d_ternary<T: Float>(
     threads: &Threads,
     simd: Simd,
     g: &Geometry,
     packed: &Packed,
     (x, w): (&[i8], &[u32]),
-    epilogue: &Epilogue<'_>,
-    y: &mut [f32],
+    epilogue: &Epilogue<'_, T>,
+    y: &mut [T],
 ) {
     let rows = unpacked(w);
     let of_image = g.y_image as usize;
@@ -74,8 +75,8 @@ pub fn conv2d_ternary(
         let scale = epilogue.scales[at / of_image];
         let value = dequantise(sum, scale, epilogue.segments.scale_of(channel as u32));
         let bias = epilogue.bias.map_or(ABSENT, |bias| bias[channel]);
-        let residual = epilogue.residual.map_or(ABSENT, |residual| residual[at]);
-        finish(value, bias, residual, epilogue.activation)
+        let residual = epilogue.residual.map_or(ABSENT, |residual| residual[at].widen());
+        T::round(finish(value, bias, residual, epilogue.activation))
     });
 }
 

@@ -53,9 +53,9 @@ pub(super) fn conv2d_i8(
     Ok(())
 }
 
-pub(super) fn conv2d_ternary(
+pub(super) fn conv2d_ternary<T: Float>(
     cpu: &CpuBackend,
-    op: ops::conv2d::Conv2dTernary<'_, CpuBackend>,
+    op: ops::conv2d::Conv2dTernary<'_, CpuBackend, T>,
 ) -> Result<(), OpError> {
     op.check()?;
     let geometry = op.geometry()?;

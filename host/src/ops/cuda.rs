@@ -402,7 +402,10 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
-    fn conv2d_ternary(&self, op: super::conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError> {
+    fn conv2d_ternary<T: super::Float>(
+        &self,
+        op: super::conv2d::Conv2dTernary<'_, Self, T>,
+    ) -> Result<(), OpError> {
         op.launch(self)
     }
 

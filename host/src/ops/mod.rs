@@ -221,7 +221,10 @@ pub trait Backend: Sized + Send + 'static {
     /// Convolution of int8; see [`conv2d::Conv2dI8`].
     fn conv2d_i8(&self, op: conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError>;
     /// Convolution of int8 with ternaries; see [`conv2d::Conv2dTernary`].
-    fn conv2d_ternary(&self, op: conv2d::Conv2dTernary<'_, Self>) -> Result<(), OpError>;
+    fn conv2d_ternary<T: Float>(
+        &self,
+        op: conv2d::Conv2dTernary<'_, Self, T>,
+    ) -> Result<(), OpError>;
     /// Product with a pruned matrix; see [`sparse::Linear`].
     fn sparse_linear<W: Float, X: Float>(
         &self,

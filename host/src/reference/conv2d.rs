@@ -281,7 +281,7 @@ pub fn conv2d_i8(whole: &WholeCase) -> Vec<i32> {
     whole.case.each(|terms, _, _| sum(terms) as i32)
 }
 
-/// The output of a case with ternary weights, in the layout of its images.
+/// The output of a case with ternary weights, rounded to its element, in the layout of its images.
 pub fn conv2d_ternary(whole: &WholeCase) -> Vec<f32> {
     let Scales { images, segments } = whole.ternary.clone().unwrap_or_default();
     let case = &whole.case;
@@ -294,7 +294,7 @@ pub fn conv2d_ternary(whole: &WholeCase) -> Vec<f32> {
     let sums = conv2d_i8(whole);
     case.each(|_, channel, place| {
         let value = (sums[place] as f32 / images[place / of_image]) * scale_of[channel];
-        case.finished(value, channel, place)
+        rounded(case.element, case.finished(value, channel, place))
     })
 }
 
@@ -340,9 +340,13 @@ pub const DEPTHWISE_SHAPES: &[[usize; 5]] = &[
 /// The same for ternary weights.
 pub const TERNARY_SHAPES: &[[usize; 5]] = &[
     [256, 14, 256, 3, 1],
+    [256, 28, 256, 3, 1],
     [512, 7, 512, 3, 1],
     [256, 56, 256, 3, 1],
     [256, 56, 64, 1, 1],
+    [256, 56, 128, 1, 1],
+    [256, 56, 512, 1, 2],
+    [512, 7, 2048, 1, 1],
     [512, 28, 128, 1, 1],
     [256, 14, 1024, 1, 1],
     [1024, 14, 256, 1, 1],

@@ -9,10 +9,10 @@ use contract::conv2d::{
     Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dPointsBf16, Conv2dPointsF16,
     Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
     Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryMma,
-    Conv2dTernaryPoints, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64,
-    Conv2dTernaryWhole96, Conv2dTernaryWhole128, Conv2dTiles3Bf16, Conv2dTiles3F16,
-    Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16, Conv2dTiles5F32, Conv2dTiles7Bf16,
-    Conv2dTiles7F16, Conv2dTiles7F32, Layout,
+    Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryWhole32, Conv2dTernaryWhole48,
+    Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128, Conv2dTiles3Bf16,
+    Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16, Conv2dTiles5F32,
+    Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -120,8 +120,8 @@ impl WholeInputs {
     }
 }
 
-impl Run for WholeInputs {
-    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+impl WholeInputs {
+    fn run_as<B: Backend, T: Float>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let (case, backend) = (&self.whole.case, bed.backend());
         let dims = Inputs::exact(case).dims();
         let whole = |values: &[f32]| -> Vec<i8> { values.iter().map(|&v| v as i8).collect() };
@@ -141,7 +141,8 @@ impl Run for WholeInputs {
         let w = Conv2dTernaryWeights::from_oihw(backend, "selftest", &w, oihw, groups, segments)?;
         let scales = bed.input(scales)?;
         let bias = case.bias.as_ref().map(|bias| bed.input(bias)).transpose()?;
-        let residual = case.residual.as_ref().map(|r| bed.input(r)).transpose()?;
+        let round = |values: &Vec<f32>| values.iter().map(|&v| T::round(v)).collect::<Vec<_>>();
+        let residual = case.residual.as_ref().map(|r| bed.input(&round(r))).transpose()?;
         let mut y = bed.output(case.output_len())?;
         backend.conv2d_ternary(Conv2dTernary {
             x: &x,
@@ -155,7 +156,20 @@ impl Run for WholeInputs {
             activation: case.activation,
             kernel: self.kernel,
         })?;
-        bed.keep("y", &dims, &y)
+        let values: Vec<T> = bed.read("y", &y)?;
+        let values: Vec<f32> = values.into_iter().map(Float::widen).collect();
+        bed.push(Output::floats("y", &dims, &values));
+        Ok(())
+    }
+}
+
+impl Run for WholeInputs {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        match self.whole.case.element {
+            RowType::F32 => self.run_as::<B, f32>(bed),
+            RowType::F16 => self.run_as::<B, f16>(bed),
+            RowType::Bf16 => self.run_as::<B, bf16>(bed),
+        }
     }
 }
 
@@ -176,14 +190,27 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<Conv2dTernaryWhole64>(), true, nhwc, [2, 6, 5], [64, 512, 3, 3], 2, same),
         (symbol::<Conv2dTernaryWhole96>(), true, nhwc, [3, 7, 9], [72, 384, 1, 1], 1, plain),
         (symbol::<Conv2dTernaryWhole128>(), true, nhwc, [2, 8, 11], [140, 128, 3, 3], 1, half),
+        // Several tiles a warpgroup, an odd number of steps; entries that are no outputs.
+        (symbol::<Conv2dTernaryStrips>(), true, nhwc, [3, 9, 11], [200, 384, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryStrips>(), true, nhwc, [3, 13, 15], [136, 256, 1, 1], 1, half),
+        (symbol::<Conv2dTernaryStrips>(), true, nhwc, [9, 15, 15], [64, 128, 1, 1], 1, plain),
     ]
     .into_iter()
     .enumerate()
     .map(|(i, (kernel, ternary, layout, [n, h, w], oihw, groups, window))| {
-        let extras = Extras { bias: i == 3, residual: i > 2, activation: Activation::ALL[i % 4] };
+        let mut extras =
+            Extras { bias: i == 3, residual: i > 2, activation: Activation::ALL[i % 4] };
+        let mut element = [RowType::F32, RowType::Bf16, RowType::F16][i % 3];
+        if kernel.contains("strips") {
+            // What they take.
+            let [none, relu, ..] = Activation::ALL;
+            extras = Extras { bias: true, residual: false, activation: [none, relu][i % 2] };
+            element = [RowType::Bf16, RowType::F16][i % 2];
+        }
         let images = Images { n, h, w, layout };
-        let case = Case::new(RowType::F32, images, oihw, groups, window, extras, 60 + i as u64);
-        let what = format!("ternary={ternary} {images:?} {oihw:?} groups={groups}");
+        let case = Case::new(element, images, oihw, groups, window, extras, 60 + i as u64);
+        let kind = element.name();
+        let what = format!("ternary={ternary} {kind} {images:?} {oihw:?} groups={groups}");
         let whole = WholeCase::new(case, ternary, i as u64);
         (kernel, what, WholeInputs { whole, kernel: Some(kernel) })
     })

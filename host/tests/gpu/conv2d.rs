@@ -6,6 +6,7 @@ use bitnet_gpu::ops::conv2d::{
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::conv2d::{Case, Extras, WholeCase, test_shapes};
+use bitnet_gpu::selftest::RunError;
 use bitnet_gpu::selftest::conv2d::{Inputs, WholeInputs};
 
 use crate::support::{check, dimension, generated, on_lane, refused, short, size, zeros};
@@ -21,6 +22,8 @@ on_lane! {
     tensor_cores_stay_within_their_bound
     whole_numbers
     ternaries_of_channels_in_128s
+    ternaries_by_strips
+    scales_that_are_not_ordinary
     no_images
     weights_are_refused
     refusals
@@ -329,14 +332,13 @@ fn whole_numbers<B: Backend>(b: &B) {
     for (i, (images, oihw, groups, window)) in test_shapes().into_iter().enumerate() {
         let extras =
             Extras { bias: i % 2 == 0, residual: i % 3 == 0, activation: Activation::ALL[i % 4] };
-        let case = Case::new(RowType::F32, images, oihw, groups, window, extras, i as u64);
+        let element = ELEMENTS[i / 2 % 3];
+        let case = Case::new(element, images, oihw, groups, window, extras, i as u64);
         check(&case, i as u64);
     }
     for i in 0..generated("conv2d of whole numbers") {
         let mut seeded = Seeded::new(13_000 + i as u64);
-        let mut case = any_case(&mut seeded, i as u64);
-        case.element = RowType::F32;
-        check(&case, i as u64);
+        check(&any_case(&mut seeded, i as u64), i as u64);
     }
     // Extreme values, where padding is the only zero.
     let images = Images { n: 1, h: 5, w: 6, layout: Layout::Nhwc };
@@ -364,9 +366,10 @@ fn ternaries_of_channels_in_128s<B: Backend>(b: &B) {
             residual: i.is_multiple_of(3),
             activation: Activation::ALL[i % 4],
         };
-        let case = Case::new(RowType::F32, images, oihw, groups, window, extras, seed);
+        let element = ELEMENTS[i / 2 % 3];
+        let case = Case::new(element, images, oihw, groups, window, extras, seed);
         let inputs = WholeInputs { whole: WholeCase::new(case, true, seed), kernel: None };
-        let what = format!("{images:?} {oihw:?} groups={groups} {window:?}");
+        let what = format!("{element:?} {images:?} {oihw:?} groups={groups} {window:?}");
         check(b, &inputs, &inputs.expected(), what);
     };
     let (plain, same, half) = (Window::new(1, 0), Window::new(1, 1), Window::new(2, 1));
@@ -407,6 +410,57 @@ fn ternaries_of_channels_in_128s<B: Backend>(b: &B) {
         let k = groups * (1 + seeded.below(80));
         let oihw = [k, 128 * (1 + seeded.below(2)), window[0], window[1]];
         compare(images, oihw, groups, window_of, i as u64);
+    }
+}
+
+/// One case by a kernel that is asked for, where the device has it.
+fn check_asked<B: Backend>(b: &B, inputs: &WholeInputs, what: String) {
+    match bitnet_gpu::selftest::run(b, inputs) {
+        Err(RunError::Op(OpError::Dimension { what: "kernel", .. })) => {}
+        _ => check(b, inputs, &inputs.expected(), what),
+    }
+}
+
+/// What the kernel in strips takes: one tap, channels in 128s, outputs of 16 bits in eights.
+fn ternaries_by_strips<B: Backend>(b: &B) {
+    for i in 0..generated("ternaries by strips") {
+        let mut seeded = Seeded::new(17_000 + i as u64);
+        let seeded = &mut seeded;
+        let (n, stride) = (1 + seeded.below(5), 1 + seeded.below(2));
+        let [h, w] = [1 + seeded.below(17), 1 + seeded.below(17)];
+        let images = Images { n, h, w, layout: Layout::Nhwc };
+        let mut pad = || [0, 0, 1, 2][seeded.below(4)];
+        let padding = Padding::Sides { top: pad(), bottom: pad(), left: pad(), right: pad() };
+        let window = Window { stride: [stride; 2], padding, ..Window::new(1, 0) };
+        let oihw = [8 * (1 + seeded.below(40)), 128 * (1 + seeded.below(3)), 1, 1];
+        let activation = [Activation::None, Activation::Relu, Activation::Relu2][seeded.below(3)];
+        let extras = Extras { bias: seeded.below(2) == 0, residual: false, activation };
+        let element = ELEMENTS[1 + i % 2];
+        let case = Case::new(element, images, oihw, 1, window, extras, i as u64);
+        let whole = WholeCase::new(case, true, i as u64);
+        let inputs = WholeInputs { whole, kernel: Some("conv2d_ternary_strips") };
+        check_asked(b, &inputs, format!("{element:?} {images:?} {oihw:?} {window:?}"));
+    }
+}
+
+/// Sums of images whose scale is far from one are divided exactly all the same.
+fn scales_that_are_not_ordinary<B: Backend>(b: &B) {
+    let images = Images { n: 4, h: 5, w: 6, layout: Layout::Nhwc };
+    let extras = Extras { bias: true, residual: false, activation: Activation::Relu };
+    let strips = Some("conv2d_ternary_strips");
+    for (i, (element, kernel)) in ELEMENTS
+        .into_iter()
+        .map(|element| (element, None))
+        .chain([(RowType::F16, strips), (RowType::Bf16, strips)])
+        .enumerate()
+    {
+        let case = Case::new(element, images, [72, 128, 1, 1], 1, Window::new(1, 0), extras, 3);
+        let mut whole = WholeCase::new(case, true, i as u64);
+        if let Some(scales) = &mut whole.ternary {
+            scales.images = vec![1e-25, 40.0, 1e25, f32::INFINITY];
+        }
+        let inputs = WholeInputs { whole, kernel };
+        check_asked(b, &inputs, format!("{element:?} {kernel:?}"));
     }
 }
 

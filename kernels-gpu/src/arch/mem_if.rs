@@ -25,6 +25,26 @@ pub unsafe fn st_x4_if<T: Register>(enabled: bool, p: *mut X4<T>, value: X4<T>) 
     }
 }
 
+/// Writes eight bytes where `enabled` holds. `@enabled st.global.v2.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`super::mem::st_x2`].
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn st_x2_if<T: Register>(enabled: bool, p: *mut [T; 2], value: [T; 2]) {
+    // SAFETY: the caller's promise; the store is not executed unless `enabled`.
+    unsafe {
+        asm!(
+            "{{ .reg .pred enabled; setp.ne.u32 enabled, {enabled}, 0;",
+            "@enabled st.global.v2.b32 [{p}], {{{a}, {b}}}; }}",
+            enabled = in(reg32) u32::from(enabled), p = in(reg64) p,
+            a = in(reg32) value[0].to_word(), b = in(reg32) value[1].to_word(),
+            options(nostack),
+        );
+    }
+}
+
 /// Writes a word when `enabled`: no branch, so that what is around it stays together. `@enabled st.global.b32`
 ///
 /// # Safety

@@ -373,6 +373,26 @@ pub fn proxy_fence() {
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }
 
+/// Writes four 8 by 8 matrices of 16-bit elements, each transposed, in all lanes of a warp together: word `i` of lane
+/// `l` has rows `2 (l % 4)` and the next of column `l / 4` of matrix `i`; lane `8 i + r` gives the address of its row
+/// `r` in memory. `stmatrix.sync.aligned.m8n8.x4.trans.shared.b16`
+///
+/// # Safety
+///
+/// The sixteen bytes are the block's, aligned, and nobody else accesses them meanwhile.
+#[inline(always)]
+pub unsafe fn stmatrix_x4_trans<T>(row: Shared<T>, words: [u32; 4]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{row}], {{{a}, {b}, {c}, {d}}};",
+            row = in(reg32) row.addr(),
+            a = in(reg32) words[0], b = in(reg32) words[1], c = in(reg32) words[2], d = in(reg32) words[3],
+            options(nostack),
+        );
+    }
+}
+
 /// Gives registers of this thread back, down to `N` (24 to 256, a multiple of 8).
 /// `setmaxnreg.dec.sync.aligned.u32 N`
 #[inline(always)]

@@ -4,9 +4,10 @@ use contract::conv2d::int8::Args;
 use contract::conv2d::{ABSENT, Activation, finish, finish_cheap};
 use contract::w2a8::dequantise;
 
+use super::int8_value::{residual, residual4, store, store4};
 use super::int8_weights::Weights;
 use crate::arch::hint::opaque_here;
-use crate::arch::mem::{ld_if, ld_nc, ld_nc_if, ld_or_zero_x4, st, st_x4};
+use crate::arch::mem::{ld_nc, ld_nc_if, st};
 use crate::arch::shared::Shared;
 
 /// Writes a tile of sums from shared memory (`[pixel][channel]`, rows of `pitch`), where outputs
@@ -49,13 +50,10 @@ pub(super) unsafe fn finish_rows<W: Weights, const PIXELS: u32, const CHANNELS: 
             let sum = unsafe { smem.add(row * pitch + column).read() };
             let channel = group * g.k + of_group;
             let at = g.output(pixel, channel) as usize;
-            let y = args.y.as_ptr().wrapping_add(at);
-            let mut bits = sum;
             if W::TERNARY {
                 let (image, _) = g.by_image.div_rem(pixel);
                 let scales = args.scales.as_ptr().cast_const();
                 let bias = args.bias.as_ptr().cast_const().wrapping_add(channel as usize);
-                let residual = args.residual.as_ptr().cast_const().wrapping_add(at);
                 let has_bias = opaque_here(u32::from(!args.bias.is_null())) != 0;
                 let has_residual = opaque_here(u32::from(!args.residual.is_null())) != 0;
                 // SAFETY: a number for each image and each output channel; as large as y.
@@ -63,17 +61,19 @@ pub(super) unsafe fn finish_rows<W: Weights, const PIXELS: u32, const CHANNELS: 
                     (
                         ld_nc(scales.wrapping_add(image as usize)),
                         ld_nc_if(has_bias, bias),
-                        ld_if(has_residual, residual),
+                        residual(args, has_residual, at),
                     )
                 };
                 let value = dequantise(sum as i32, scale, args.segments.scale_of(channel));
                 let b = if has_bias { b } else { ABSENT };
                 let r = if has_residual { r } else { ABSENT };
                 let activation = Activation::from_u32(opaque_here(args.activation as u32));
-                bits = finish(value, b, r, activation).to_bits();
+                // SAFETY: y[pixel, channel] belongs to this thread.
+                unsafe { store(args, at, finish(value, b, r, activation)) };
+            } else {
+                // SAFETY: as above.
+                unsafe { st(args.y.as_ptr().cast::<u32>().wrapping_add(at), sum) };
             }
-            // SAFETY: y[pixel, channel] belongs to this thread.
-            unsafe { st(y, bits) };
         }
         i += threads;
     }
@@ -128,13 +128,12 @@ unsafe fn finish_fours<const PIXELS: u32, const CHANNELS: u32>(
             let pixel = (pixel0 + of_tile).min(g.pixels - 1);
             at[i] = (u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel)) as usize;
             let (image, _) = g.by_image.div_rem(pixel);
-            let residual = args.residual.as_ptr().cast_const().wrapping_add(at[i]);
             let scale = args.scales.as_ptr().cast_const().wrapping_add(image as usize);
             // SAFETY: the staging area; a number for each image; four channels of a pixel, aligned.
             unsafe {
                 sums[i] = smem.add(of_tile * pitch + column).read_x4();
                 scales[i] = ld_nc(scale);
-                extra[i] = ld_or_zero_x4(has, residual.cast());
+                extra[i] = residual4(args, has, at[i]);
             }
             i += 1;
         }
@@ -142,16 +141,16 @@ unsafe fn finish_fours<const PIXELS: u32, const CHANNELS: u32>(
         while i < ROWS {
             let of_tile = row + i as u32 * apart;
             if of_tile < PIXELS && pixel0 + of_tile < g.pixels {
-                let mut out = [0u32; 4];
+                let mut out = [0.0f32; 4];
                 let mut c = 0;
                 while c < 4 {
                     let value = dequantise(sums[i][c] as i32, scales[i], weight_scales[c]);
                     let r = if has { extra[i][c] } else { ABSENT };
-                    out[c] = finish_cheap(value, biases[c], r, activation).to_bits();
+                    out[c] = finish_cheap(value, biases[c], r, activation);
                     c += 1;
                 }
                 // SAFETY: four outputs that belong to this thread.
-                unsafe { st_x4(args.y.as_ptr().wrapping_add(at[i]).cast(), out) };
+                unsafe { store4(args, at[i], out) };
             }
             i += 1;
         }

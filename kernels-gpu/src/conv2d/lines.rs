@@ -11,14 +11,14 @@
 
 use contract::conv2d::int8::{TOP_BITS, ternary_bytes_64};
 use contract::conv2d::lines::{
-    CHANNELS, ENTRY_BYTES, HEAD_BYTES, Lines, LinesArgs, MOST_STEPS, PAIR, ROW_BYTES, STEP_BYTES,
-    THREADS,
+    CHANNELS, CLUSTER, ENTRY_BYTES, HEAD_BYTES, Lines, LinesArgs, MOST_STEPS, PAIR, ROW_BYTES,
+    STEP_BYTES, THREADS,
 };
 use contract::conv2d::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 use contract::launch::Kernel;
 
-use super::lines_finish::finish;
 use super::lines_tables::{write_head, write_rows, write_steps};
+use super::ternary_finish::{Blocks, Column, Here, PITCH, finish, weight_scales};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::cluster::sync_cluster;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -29,9 +29,6 @@ use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor, swizzle};
 use crate::tile::hopper::{begin, each_group};
 
-/// Words from an output's sums to the next one's in the staging area: four more than channels, so that
-/// lanes touch every bank once.
-pub(super) const PITCH: u32 = CHANNELS + 4;
 /// Entries that a piece of 16 bytes a thread copies at a time.
 const DOWN: u32 = THREADS / 8;
 /// Words of a row that hold the codes of a pair.
@@ -338,11 +335,55 @@ unsafe fn run<const POSITIONS: u32, const ENTRIES: u32, const SPLIT: bool>(args:
     }
     if exists {
         // SAFETY: the sums of every split are written and shown.
-        unsafe { finish::<POSITIONS, SPLIT>(args, head, staging, (column0, group), part) };
+        unsafe { write::<POSITIONS, SPLIT>(args, head, staging, (column0, group), part) };
     }
     if SPLIT {
         // The other blocks may still read from this one.
         sync_cluster();
+    }
+}
+
+/// Writes the outputs of the tile that are this part's: of every `splits` times as many rows as threads have, its own.
+///
+/// # Safety
+///
+/// The staging areas are written and shown in every block that has a part of the tile; `head` is the table of the
+/// block's outputs, which are the tile's alone.
+#[inline(always)]
+unsafe fn write<const POSITIONS: u32, const SPLIT: bool>(
+    args: &LinesArgs,
+    head: Shared<u32>,
+    staging: Shared<i32>,
+    (column0, group): (u32, u32),
+    part: u32,
+) {
+    /// Threads, four channels each, of an output; and outputs of a block of threads.
+    const ACROSS: u32 = CHANNELS / 4;
+    const ROWS: u32 = THREADS / ACROSS;
+    let g = &args.base.geometry;
+    let quad = thread_idx_x() % ACROSS * 4;
+    let of_group = column0 + quad;
+    if of_group >= g.k {
+        return;
+    }
+    let (channel, sums) = (group * g.k + of_group, staging.add(quad));
+    let column = Column {
+        channel,
+        count: (g.k - of_group).min(4),
+        sums: Here::<1>(sums, 0),
+        head,
+        weight_scales: weight_scales(&args.base, channel),
+        rows: [ROWS * part + thread_idx_x() / ACROSS, POSITIONS],
+        down: if SPLIT { ROWS * args.splits } else { ROWS },
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if SPLIT {
+            let (first, count) = (block_idx_x() % CLUSTER - part, args.splits);
+            finish::<_, 4>(&args.base, &column.with(Blocks { sums, first, count }));
+        } else {
+            finish::<_, 4>(&args.base, &column);
+        }
     }
 }
 

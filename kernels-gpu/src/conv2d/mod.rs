@@ -12,6 +12,7 @@ mod half16;
 pub mod hopper;
 pub mod int8;
 mod int8_finish;
+mod int8_value;
 #[cfg(level_sm_80)]
 pub mod int8_mma;
 mod int8_weights;
@@ -21,12 +22,12 @@ pub(crate) mod bulk_lines;
 #[cfg(level_sm_90a)]
 pub mod lines;
 #[cfg(level_sm_90a)]
-mod lines_finish;
-#[cfg(level_sm_90a)]
 mod lines_tables;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod planes;
+#[cfg(level_sm_90a)]
+pub mod strips;
 pub mod taps;
 pub mod taps3;
 mod taps3_queue;

@@ -18,7 +18,7 @@ use contract::conv2d::{
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
 
-use super::ternary_finish::{self, Column, finish};
+use super::ternary_finish::{self, Column, Here, finish};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, rolled};
 use crate::arch::mbarrier::{self, Barrier};
@@ -33,7 +33,7 @@ use crate::tile::hopper::{begin, each_group};
 const _: () = assert!(PITCH == ternary_finish::PITCH);
 
 /// Words of a step of a row.
-const STEP_WORDS: u32 = ENTRY_BYTES / 16;
+pub(super) const STEP_WORDS: u32 = ENTRY_BYTES / 16;
 
 /// Shared memory of a block.
 #[derive(Clone, Copy)]
@@ -310,30 +310,30 @@ unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool, const 
     if of_group >= g.k {
         return;
     }
+    let sums = sums.add(quad / CHANNELS * part_words + quad % CHANNELS);
     let column = Column {
         channel: group * g.k + of_group,
         count: (g.k - of_group).min(4),
-        sums: sums.add(quad / CHANNELS * part_words + quad % CHANNELS),
+        sums: Here::<1>(sums, 0),
         head: room.head,
         // SAFETY: written before the barriers.
         weight_scales: unsafe { room.scales.add(quad).read_x4() },
         rows: [row, POSITIONS],
         down: 128 * WARPGROUPS / across,
-        part_words,
     };
     // SAFETY: sums and table are written and shown; the outputs are the tile's, each of one thread.
     unsafe {
         if shared == 0 {
-            finish::<1, 4>(base, &column);
+            finish::<_, 4>(base, &column);
         } else {
-            finish::<2, TOGETHER>(base, &column);
+            finish::<_, TOGETHER>(base, &column.with(Here::<2>(sums, part_words)));
         }
     }
 }
 
 /// The left factor of a product, 64 times the weights: of the codes of two rows, from `part` on.
 #[inline(always)]
-fn decode([low, high]: [u32; 2], part: u32) -> [u32; 4] {
+pub(super) fn decode([low, high]: [u32; 2], part: u32) -> [u32; 4] {
     let bytes = |word: u32, part: u32| ternary_bytes_64(word, part, TOP_BITS);
     [bytes(low, part), bytes(high, part), bytes(low, part + 1), bytes(high, part + 1)]
 }

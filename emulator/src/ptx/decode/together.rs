@@ -95,6 +95,9 @@ impl Decoder<'_> {
                 let (trans, at) = (opcode.contains(".trans."), self.address(operands, 1)?);
                 Op::Ldmatrix { trans, d, at }
             }
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" => {
+                Op::Stmatrix { at: self.address(operands, 0)?, a: self.list(operands, 1)? }
+            }
             _ => return Ok(None),
         }))
     }

@@ -210,7 +210,7 @@ impl Halves {
 }
 
 /// The launch of ternary weights on `images` images, by windows of one tap, where it is expected to be the fastest, or
-/// is asked for: many tiles of short sums.
+/// is asked for: many tiles of short sums, outputs of 32 bits.
 pub(super) fn ternary(
     cuda: &CudaBackend,
     args: int8::Args,
@@ -222,7 +222,8 @@ pub(super) fn ternary(
     let points = TernaryLines::new(args, images, POINTS).filter(|_| there)?;
     // Entries that are half empty are for smaller blocks.
     let full = args.geometry.c.is_multiple_of(128);
-    let good = full && points.walk.rounds <= 2 && u64::from(points.walk.tiles) >= 3 * sms;
+    let many = points.walk.rounds <= 2 && u64::from(points.walk.tiles) >= 3 * sms;
+    let good = full && many && args.element == RowType::F32;
     if !is_apart(&points.walk, good, asked, Conv2dTernaryPoints::SPEC.symbol) {
         return None;
     }

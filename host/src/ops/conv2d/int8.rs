@@ -8,7 +8,7 @@ use contract::w2a8::{MAX_SEGMENTS, Segments};
 use super::weights::check_packed;
 use super::{Images, Shape, Window};
 use crate::ops::error::{at_least, dimension, same};
-use crate::ops::{Backend, OpError, Tensor};
+use crate::ops::{Backend, Float, OpError, Tensor};
 
 pub(super) const I8: &str = "conv2d_i8";
 pub(super) const TERNARY: &str = "conv2d_ternary";
@@ -175,8 +175,8 @@ pub struct Conv2dI8<'a, B: Backend> {
 }
 
 /// `y = activation((((conv(x, t) / scales) * g) + bias) + residual)`: int8 by ternaries, the numbers
-/// of the W2A8 linear layer.
-pub struct Conv2dTernary<'a, B: Backend> {
+/// of the W2A8 linear layer, rounded once to the type of `y`.
+pub struct Conv2dTernary<'a, B: Backend, T: Float> {
     /// Images, quantised.
     pub x: &'a B::Buf<i8>,
     /// The quantisation multiplier of each image: `x` is about `scales * value`.
@@ -186,9 +186,9 @@ pub struct Conv2dTernary<'a, B: Backend> {
     /// One number for each output channel.
     pub bias: Option<&'a B::Buf<f32>>,
     /// Added before the activation.
-    pub residual: Option<&'a B::Buf<f32>>,
+    pub residual: Option<&'a B::Buf<T>>,
     /// Output.
-    pub y: &'a mut B::Buf<f32>,
+    pub y: &'a mut B::Buf<T>,
     /// Number, size and layout of the images.
     pub images: Images,
     /// How the window moves.
@@ -232,7 +232,7 @@ impl<B: Backend> Conv2dI8<'_, B> {
     }
 }
 
-impl<B: Backend> Conv2dTernary<'_, B> {
+impl<B: Backend, T: Float> Conv2dTernary<'_, B, T> {
     /// The shape of the operation.
     pub fn shape(&self) -> Shape {
         Shape { images: self.images, weights: self.w.packed, window: self.window }

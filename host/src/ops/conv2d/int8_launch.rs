@@ -10,8 +10,8 @@ use contract::launch::{DevPtr, Kernel};
 use contract::w2a8::{MAX_SEGMENTS, Segments};
 
 use super::int8::{I8, TERNARY, rows_of};
-use super::{Conv2dI8, Conv2dTernary, Shape, bulk_lines, launch::no_kernel, shape, whole};
-use crate::ops::{CudaBackend, OpError};
+use super::{Conv2dI8, Conv2dTernary, Shape, bulk_lines, launch::no_kernel, shape, strips, whole};
+use crate::ops::{CudaBackend, Float, OpError, RowType};
 
 /// Launches the first of some kernels that is asked for, or good, and there.
 macro_rules! first {
@@ -69,6 +69,7 @@ impl Shape {
             row_words: 0,
             activation: Activation::None,
             vectors: u32::from(self.pieces(16) && !self.weights.depthwise()),
+            element: RowType::F32,
             column_tiles: 0,
             pixel_tiles: 0,
             segments: Segments { end: [0; MAX_SEGMENTS], scale: [1.0; MAX_SEGMENTS] },
@@ -100,7 +101,7 @@ impl Conv2dI8<'_, CudaBackend> {
     }
 }
 
-impl Conv2dTernary<'_, CudaBackend> {
+impl<T: Float> Conv2dTernary<'_, CudaBackend, T> {
     pub(in crate::ops) fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
         self.check()?;
         let (shape, geometry, stream) = (self.shape(), self.geometry()?, cuda.stream());
@@ -112,14 +113,19 @@ impl Conv2dTernary<'_, CudaBackend> {
             w: self.w.words().dev_ptr(stream),
             scales: self.scales.dev_ptr(stream),
             bias: self.bias.map_or(DevPtr::NULL, |bias| bias.dev_ptr(stream)),
-            residual: self.residual.map_or(DevPtr::NULL, |r| r.dev_ptr(stream)),
+            residual: self.residual.map_or(DevPtr::NULL, |r| r.dev_ptr(stream).cast()),
             y: self.y.dev_ptr(stream).cast(),
             row_words: rows_of(self.w.packed()).words_ternary() as u32,
             activation: self.activation,
+            element: T::TYPE,
             segments: *self.w.segments(),
             ..shape.int8_args(geometry)
         };
         let images = shape.images.n as u32;
+        if let Some(strips) = strips::ternary(cuda, args, images, self.kernel) {
+            // SAFETY: as below.
+            return unsafe { strips.launch(cuda) };
+        }
         if let Some(args) = bulk_lines::ternary(cuda, args, images, self.kernel) {
             let walk = &args.walk;
             // SAFETY: as below.

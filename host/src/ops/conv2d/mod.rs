@@ -13,6 +13,7 @@ pub(in crate::ops) mod bulk_lines;
 #[cfg(feature = "cuda")]
 mod launch;
 mod shape;
+mod strips;
 mod weights;
 #[cfg(feature = "cuda")]
 mod whole;

@@ -7,13 +7,13 @@
 //! | `w`, ternary | 2 bits | `[K, row]`                      | packed, see [`ternary_place`]           |
 //! | `scales`   | `f32`   | `[N]`                            | one quantisation multiplier an image    |
 //! | `bias`     | `f32`   | `[K]`                            | or absent                               |
-//! | `residual` | `f32`   | as `y`                           | or absent                               |
-//! | `y`        | `i32` (int8 weights), `f32` (ternary) | as the float one  | contiguous             |
+//! | `residual` | as `y`  | as `y`                           | or absent                               |
+//! | `y`        | `i32` (int8 weights); `f32`, `f16` or `bf16` (ternary) | as the float one | contiguous |
 //!
 //! ```text
 //! acc[n, p, q, k] = sum over (r, s, c) of x * w                  exact in i32, in any order
 //! y (int8)        = acc
-//! y (ternary)     = act((((f32(acc) / scales[n]) * g[segment of k]) + bias[k]) + residual)
+//! y (ternary)     = act((((f32(acc) / scales[n]) * g[segment of k]) + bias[k]) + residual)     rounded once to its type
 //! ```
 //!
 //! The ternary numbers are those of the W2A8 linear layer ([`crate::w2a8`]): the scales of the weights are
@@ -23,6 +23,7 @@
 
 use super::{Activation, Geometry, Tile};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::num::RowType;
 use crate::w2a8::Segments;
 
 /// Channels of a tap are padded to a multiple of this: 16 bytes of activations.
@@ -100,10 +101,10 @@ pub struct Args {
     pub scales: DevPtr<f32>,
     /// One number for each output channel, or null (ternary).
     pub bias: DevPtr<f32>,
-    /// Added before the activation, in the layout of `y`; or null (ternary).
-    pub residual: DevPtr<f32>,
-    /// Output: `i32` or `f32`.
-    pub y: DevPtr<u32>,
+    /// Added before the activation, in the layout and type of `y`; or null (ternary).
+    pub residual: DevPtr<u8>,
+    /// Output: `i32`, or of type `element`.
+    pub y: DevPtr<u8>,
     /// Shapes; `terms` counts the padding of taps, and `by_c` divides by a padded tap.
     pub geometry: Geometry,
     /// Words of a row of `w`.
@@ -112,6 +113,8 @@ pub struct Args {
     pub activation: Activation,
     /// Whether 16 channels of a group stand side by side in `x`, aligned, and padding is zeros.
     pub vectors: u32,
+    /// Type of `y` and of the residual (ternary).
+    pub element: RowType,
     /// Tiles of output channels of a group.
     pub column_tiles: u32,
     /// Tiles of output pixels.

@@ -14,7 +14,7 @@ use crate::arch::shared::Shared;
 use crate::arch::tensor::parameter_address;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::wgmma::{self, Descriptor, swizzle};
-use crate::conv2d::ternary_finish::{self, Column, finish};
+use crate::conv2d::ternary_finish::{self, Column, Here, finish, weight_scales};
 
 /// Steps whose codes are under way.
 const AHEAD: usize = 3;
@@ -192,15 +192,14 @@ impl Form for Ternary {
         let column = Column {
             channel,
             count: (g.k - of_group).min(4),
-            sums: sums.cast::<i32>().add(quad),
+            sums: Here::<1>(sums.cast::<i32>().add(quad), 0),
             head,
-            weight_scales: Column::weight_scales(&args.base, channel),
+            weight_scales: weight_scales(&args.base, channel),
             rows: [rows[0] + thread_idx_x() % 128 / ACROSS, rows[1]],
             down: 128 / ACROSS,
-            part_words: 0,
         };
         // SAFETY: the caller's promise.
-        unsafe { finish::<1, 4>(&args.base, &column) };
+        unsafe { finish::<_, 4>(&args.base, &column) };
     }
 }
 
