@@ -103,7 +103,8 @@ families! {
         Conv2dPlanes5F16, Conv2dPlanes5Bf16, Conv2dPlanes7F32, Conv2dPlanes7F16, Conv2dPlanes7Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
         Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dI8, Conv2dTernary,
         Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
-        Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
+        Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16, Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16,
+        Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
         Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16, Conv2dLinesF16, Conv2dLinesPairF16,
         Conv2dLinesSplitF16, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
         Conv2dTaps5F32;

@@ -27,6 +27,10 @@ mod lines_tables;
 #[cfg(level_sm_80)]
 pub mod mma;
 pub mod planes;
+#[cfg(level_sm_90a)]
+pub mod points;
+#[cfg(level_sm_90a)]
+pub mod points_whole;
 pub mod taps;
 pub mod taps3;
 mod taps3_queue;

@@ -33,6 +33,7 @@ pub mod bulk_lines;
 pub mod lines;
 mod number;
 pub mod planes;
+pub mod points;
 pub mod weights;
 pub mod whole;
 
@@ -43,7 +44,7 @@ pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
 pub use bulk_lines::{
     Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16, Conv2dLinesSplitBf16,
-    Conv2dLinesSplitF16, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
+    Conv2dLinesSplitF16, Conv2dTernaryPoints,
 };
 pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 pub use whole::{
@@ -53,5 +54,9 @@ pub use planes::{
     Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16,
     Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dTaps5F32, PLANES_FOUR,
     PLANES_THREADS, PlanesArgs, planes,
+};
+pub use points::{
+    Conv2dPointsBf16, Conv2dPointsF16, Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16,
+    Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
 };
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};
