@@ -5,7 +5,7 @@ use super::group::{Bad, Group, Next, failed};
 use super::late::What;
 use super::race::{Done, How};
 use super::step::GENERIC_SHARED;
-use super::warp::{Copy, Fragment, Product, Wait, Warp, lanes};
+use super::warp::{Copy, Fragment, Product, Store, Wait, Warp, lanes};
 use crate::ptx::op::{Op, R, Shuffle};
 use crate::tensor::{
     ldmatrix::{ldmatrix, stmatrix},
@@ -253,6 +253,24 @@ impl<'a> Group<'a> {
                     self.ask(warp, &asked, lane, what, (block, bar[lane] as u32))?;
                 }
             }
+            Op::TensorStore { map, at, from } => {
+                self.has_waited(warp, mask, true)?;
+                let (from, map) = (self.addresses(warp, from), warp.double(kernel, *map));
+                let asked = self.race.ask(by);
+                for lane in lanes(mask) {
+                    let at = at.iter().map(|r| warp.word(kernel, *r)[lane] as i32).collect();
+                    warp.stores.push_back(Store {
+                        lane: lane as u8,
+                        group: warp.store_groups[lane],
+                        from: from[lane] as u32,
+                        map: map[lane],
+                        at,
+                        asked: asked.clone(),
+                    });
+                }
+            }
+            Op::StoreCommit => lanes(mask).for_each(|lane| warp.store_groups[lane] += 1),
+            Op::StoreWait { left } => self.stores(warp, mask, *left)?,
             Op::Ldmatrix { trans, d, at } => {
                 together!(warp.live);
                 let at = self.addresses(warp, at);
@@ -407,6 +425,9 @@ impl<'a> Group<'a> {
 
     /// Lanes of `warp` end: the copies that they have not waited for may be done whenever.
     pub(super) fn abandon(&mut self, warp: &Warp, mask: u32) -> Result<(), Bad> {
+        if let Some(store) = warp.stores.iter().find(|store| mask >> store.lane & 1 != 0) {
+            return failed(store.lane.into(), "ends before its shared memory was copied");
+        }
         for copy in warp.copies.iter().filter(|copy| mask >> copy.lane & 1 != 0) {
             let place = (warp.block, (copy.to as usize, copy.bytes as usize));
             let lane = copy.lane as usize;

@@ -1,7 +1,7 @@
 //! What the hardware does on its own time: barriers in shared memory, bulk copies, remote stores.
 
 use super::group::{Bad, Group, failed};
-use super::race::{Asked, By, How};
+use super::race::{Asked, By, Done, How};
 use super::warp::Warp;
 use super::{FAILED, Fault};
 use crate::tensor::tma;
@@ -176,18 +176,8 @@ impl<'a> Group<'a> {
                 *bytes
             }
             What::Tensor { to, map, at, offsets } => {
-                let mut words = [0_u64; 16];
-                if !self.is_parameter(*map, 128)
-                    && let Err(why) = self.memory.check(*map, 128)
-                {
-                    return failed(lane, format!("a tensor map that is none: {why}"));
-                }
-                // SAFETY: 128 bytes of a live allocation or of the parameters, checked above.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(*map as *const u8, words.as_mut_ptr().cast(), 128)
-                };
                 let bad = |why| (lane, FAILED, why);
-                let map = tma::decode(&words).map_err(bad)?;
+                let map = self.map(lane, *map)?;
                 let memory = self.memory;
                 let read = |address: u64, to: &mut [u8]| {
                     memory.check(address, to.len() as u64)?;
@@ -220,6 +210,49 @@ impl<'a> Group<'a> {
         bar.bytes -= i64::from(bytes);
         if bar.turn() {
             self.race.bar_turn(late.bar);
+        }
+        Ok(())
+    }
+
+    /// The tensor map at `address`.
+    fn map(&self, lane: usize, address: u64) -> Result<tma::Map, Bad> {
+        let mut words = [0_u64; 16];
+        if !self.is_parameter(address, 128)
+            && let Err(why) = self.memory.check(address, 128)
+        {
+            return failed(lane, format!("a tensor map that is none: {why}"));
+        }
+        // SAFETY: 128 bytes of a live allocation or of the parameters, checked above.
+        unsafe {
+            std::ptr::copy_nonoverlapping(address as *const u8, words.as_mut_ptr().cast(), 128)
+        };
+        tma::decode(&words).map_err(|why| (lane, FAILED, why))
+    }
+
+    /// Does the stores of these lanes, but for those of their `left` newest groups.
+    pub(super) fn stores(&mut self, warp: &mut Warp<'a>, mask: u32, left: u32) -> Result<(), Bad> {
+        for store in std::mem::take(&mut warp.stores) {
+            let lane = usize::from(store.lane);
+            let closed = warp.store_groups[lane].saturating_sub(left);
+            if mask >> lane & 1 == 0 || store.group >= closed {
+                warp.stores.push_back(store);
+                continue;
+            }
+            let (map, memory) = (self.map(lane, store.map)?, self.memory);
+            let write = |address: u64, from: &[u8]| {
+                memory.check(address, from.len() as u64)?;
+                // SAFETY: just checked: as many bytes of a live allocation.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), address as *mut u8, from.len())
+                };
+                Ok(())
+            };
+            let shared = &self.blocks[warp.block].shared;
+            let bytes = tma::store_tiled(&map, &store.at, write, shared, store.from)
+                .map_err(|why| (lane, FAILED, why))?;
+            self.shown += 1;
+            let place = (warp.block, (store.from as usize, bytes as usize));
+            self.race.touch_late(How::Read, warp, &store.asked, lane, Done::Warp, place)?;
         }
         Ok(())
     }

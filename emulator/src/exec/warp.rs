@@ -41,6 +41,16 @@ pub(super) struct Copy {
     pub(super) asked: Asked,
 }
 
+/// A box of shared memory for a tensor that was asked for.
+pub(super) struct Store {
+    pub(super) lane: u8,
+    pub(super) group: u32,
+    pub(super) from: u32,
+    pub(super) map: u64,
+    pub(super) at: Vec<i32>,
+    pub(super) asked: Asked,
+}
+
 /// A product of `wgmma` that was asked for, with what its registers held.
 pub(super) struct Product<'a> {
     pub(super) group: u32,
@@ -68,6 +78,9 @@ pub(super) struct Warp<'a> {
     pub(super) copies: VecDeque<Copy>,
     /// Groups of copies that each lane has closed.
     pub(super) copy_groups: [u32; 32],
+    pub(super) stores: VecDeque<Store>,
+    /// Groups of stores that each lane has closed.
+    pub(super) store_groups: [u32; 32],
     pub(super) products: VecDeque<Product<'a>>,
     pub(super) product_groups: u32,
     /// The phase of the cluster's barrier that it has to wait for, or 0: it has not arrived.
@@ -105,6 +118,8 @@ impl<'a> Warp<'a> {
         self.waited = 0;
         self.copies.clear();
         self.copy_groups = [0; 32];
+        self.stores.clear();
+        self.store_groups = [0; 32];
         self.products.clear();
         self.product_groups = 0;
         self.cluster_phase = 0;

@@ -480,6 +480,16 @@ pub(crate) enum Op {
         bar: Address,
         offsets: Option<Box<[R]>>,
     },
+    TensorStore {
+        map: R,
+        at: Box<[R]>,
+        from: Address,
+    },
+    StoreCommit,
+    /// `cp.async.bulk.wait_group.read`; what was read is written at once.
+    StoreWait {
+        left: u32,
+    },
     Ldmatrix {
         trans: bool,
         d: [R; 4],

@@ -7,6 +7,7 @@ use contract::conv2d::{
     Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dPlanes3Bf16,
     Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16, Conv2dPlanes5F32,
     Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dPointsBf16, Conv2dPointsF16,
+    Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16, Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
     Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
     Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryMma,
     Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryWhole32, Conv2dTernaryWhole48,
@@ -284,14 +285,31 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dLinesSplitBf16::SPEC, bf16, TensorCore, nhwc, [1, 14, 14], [66, 200, 3, 3], 1, same),
         (Conv2dLinesSplitF16::SPEC, f16, TensorCore, nhwc, [2, 9, 8], [64, 128, 3, 2], 2, half),
         // More tiles than multiprocessors, so that both warpgroups of a block have some.
-        (Conv2dPointsBf16::SPEC, bf16, TensorCore, nhwc, [2, 19, 19], [1474, 72, 1, 1], 1, plain),
-        (Conv2dPointsF16::SPEC, f16, TensorCore, nhwc, [2, 35, 35], [1472, 8, 1, 1], 1, half),
+        (Conv2dPointsBf16::SPEC, bf16, TensorCore, nhwc, [2, 37, 37], [904, 72, 1, 1], 1, plain),
+        (Conv2dPointsF16::SPEC, f16, TensorCore, nhwc, [3, 65, 65], [776, 8, 1, 1], 1, half),
+        (
+            Conv2dPointsNarrowBf16::SPEC,
+            bf16,
+            TensorCore,
+            nhwc,
+            [2, 37, 37],
+            [456, 72, 1, 1],
+            1,
+            plain,
+        ),
+        (Conv2dPointsNarrowF16::SPEC, f16, TensorCore, nhwc, [2, 9, 8], [144, 64, 3, 2], 2, half),
+        (Conv2dPointsWholeBf16::SPEC, bf16, TensorCore, nhwc, [2, 9, 9], [72, 328, 1, 1], 1, plain),
+        (Conv2dPointsWholeF16::SPEC, f16, TensorCore, nhwc, [3, 9, 8], [144, 64, 3, 3], 2, half),
     ]
     .into_iter()
     .enumerate()
     .map(|(i, (spec, element, math, layout, [n, h, w], oihw, groups, window))| {
         let extras =
             Extras { bias: i % 3 != 1, residual: i % 2 == 0, activation: Activation::ALL[i % 4] };
+        // These take no other activation.
+        let square = spec.symbol.contains("conv2d_points");
+        let activation = if square { Activation::ALL[i % 2] } else { extras.activation };
+        let extras = Extras { activation, ..extras };
         let images = Images { n, h, w, layout };
         let mut case = Case::new(element, images, oihw, groups, window, extras, 40 + i as u64);
         if math == TensorCore {

@@ -19,6 +19,7 @@ on_lane! {
     generated_shapes
     whole_numbers_are_exact_on_tensor_cores
     lines_of_channels_in_eights
+    squares_of_channels_in_eights
     tensor_cores_stay_within_their_bound
     whole_numbers
     ternaries_of_channels_in_128s
@@ -286,6 +287,46 @@ fn lines_of_channels_in_eights<B: Backend>(b: &B) {
         let case = Case::new(element, images, oihw, groups, window_of, extras, i as u64).whole();
         let what = format!("{element:?} {images:?} {oihw:?} groups={groups} {window_of:?}");
         let inputs = Inputs { case, math: Math::TensorCore, kernel: None };
+        check(b, &inputs, &inputs.expected(), what);
+    }
+}
+
+/// What the kernels by square tiles take, each by its name: channels and output channels in eights, zeros around.
+fn squares_of_channels_in_eights<B: Backend>(b: &B) {
+    for i in 0..generated("conv2d by square tiles") {
+        let mut seeded = Seeded::new(15_000 + i as u64);
+        let seeded = &mut seeded;
+        let groups = [1, 1, 1, 2][seeded.below(4)];
+        let c = if groups == 2 { 64 } else { 8 * (1 + seeded.below(17)) };
+        let window = if seeded.below(2) == 0 { [1; 2] } else { [1 + seeded.below(3), 3] };
+        let (stride, dilation) = ([1, 1, 2, 3][seeded.below(4)], 1 + seeded.below(2));
+        let images = Images {
+            n: 1 + seeded.below(3),
+            h: 1 + seeded.below(9) + (window[0] - 1) * dilation,
+            w: 1 + seeded.below(9) + (window[1] - 1) * dilation,
+            layout: Layout::Nhwc,
+        };
+        let mut pad = || seeded.below(3);
+        let padding = Padding::Sides { top: pad(), bottom: pad(), left: pad(), right: pad() };
+        let window_of =
+            Window { stride: [stride; 2], dilation: [dilation; 2], padding, mode: PadMode::Zeros };
+        let k = groups * 8 * (1 + seeded.below(20));
+        let extras = Extras {
+            bias: seeded.below(2) == 0,
+            residual: seeded.below(2) == 0,
+            activation: Activation::ALL[seeded.below(2)],
+        };
+        let (element, oihw) = (ELEMENTS[1 + i % 2], [k, c, window[0], window[1]]);
+        let case = Case::new(element, images, oihw, groups, window_of, extras, i as u64).whole();
+        let names = match element {
+            RowType::Bf16 => {
+                ["conv2d_points_bf16", "conv2d_points_narrow_bf16", "conv2d_points_whole_bf16"]
+            }
+            _ => ["conv2d_points_f16", "conv2d_points_narrow_f16", "conv2d_points_whole_f16"],
+        };
+        let kernel = Some(names[i / 2 % 3]).filter(|&symbol| crate::lane::has(symbol));
+        let what = format!("{kernel:?} {images:?} {oihw:?} groups={groups} {window_of:?}");
+        let inputs = Inputs { case, math: Math::TensorCore, kernel };
         check(b, &inputs, &inputs.expected(), what);
     }
 }

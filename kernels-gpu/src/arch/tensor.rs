@@ -88,3 +88,44 @@ pub unsafe fn copy_pixels(
         );
     }
 }
+
+/// Starts the copy of a box from shared memory to the tensor, at these coordinates, innermost first; what is outside of
+/// the tensor is not written. [`commit_stores`] closes a group of such copies of this thread.
+/// `cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group`
+///
+/// # Safety
+///
+/// `map` is the address of a map of a tensor of four dimensions, whose box nobody else writes meanwhile; `from` starts a
+/// box of shared memory, swizzled as the map says, that was shown to the async proxy and that nobody writes until
+/// [`wait_stores_read`] has come back.
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn store_tile(from: Shared<u8>, map: u64, at: [u32; 4]) {
+    let [a, b, c, d] = at;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group \
+             [{map}, {{{a}, {b}, {c}, {d}}}], [{from}];",
+            from = in(reg32) from.addr(), map = in(reg64) map,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(nostack),
+        );
+    }
+}
+
+/// Closes the group of this thread's [`store_tile`]s so far. `cp.async.bulk.commit_group`
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub fn commit_stores() {
+    // SAFETY: counts copies.
+    unsafe { asm!("cp.async.bulk.commit_group;", options(nostack)) }
+}
+
+/// Waits until the copies of this thread's groups have read their shared memory. `cp.async.bulk.wait_group.read 0`
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub fn wait_stores_read() {
+    // SAFETY: only waits.
+    unsafe { asm!("cp.async.bulk.wait_group.read 0;", options(nostack)) }
+}

@@ -175,6 +175,9 @@ pub fn read<const J: u32>() -> [f32; 8] {
 
 macro_rules! product {
     ($(#[$doc:meta])* $name:ident, $n:tt, $ty:literal) => {
+        product! { $(#[$doc])* $name, $n, $ty, wide!($n) }
+    };
+    ($(#[$doc:meta])* $name:ident, $n:literal, $ty:literal, $sums:expr) => {
         $(#[$doc])*
         ///
         /// `TA`, `TB`: whether that operand is mn-major (1) or k-major (0). Without `add`, `D` was empty.
@@ -193,7 +196,7 @@ macro_rules! product {
                     ".reg .pred add; setp.ne.u32 add, {add}, 0;",
                     concat!(
                         "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{",
-                        wide!($n), "}}, {a}, {b}, add, 1, 1, {ta}, {tb};"
+                        $sums, "}}, {a}, {b}, add, 1, 1, {ta}, {tb};"
                     ),
                     "}}",
                     a = in(reg64) a.0, b = in(reg64) b.0, add = in(reg32) u32::from(add),
@@ -228,6 +231,23 @@ product! {
 product! {
     /// `D += A B` of f16, `N` = 64. `wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16`
     f16_n64, 64, "f16"
+}
+
+product! {
+    /// The same as [`bf16_n128`] with a second `D` of the thread: groups 8 to 15 of [`read`].
+    bf16_n128_second, 128, "bf16", names!("WI", "WJ", "WK", "WL", "WM", "WN", "WO", "WP")
+}
+product! {
+    /// The same as [`bf16_n64`] with a second `D` of the thread: groups 8 to 11 of [`read`].
+    bf16_n64_second, 64, "bf16", names!("WI", "WJ", "WK", "WL")
+}
+product! {
+    /// The same as [`f16_n128`] with a second `D` of the thread: groups 8 to 15 of [`read`].
+    f16_n128_second, 128, "f16", names!("WI", "WJ", "WK", "WL", "WM", "WN", "WO", "WP")
+}
+product! {
+    /// The same as [`f16_n64`] with a second `D` of the thread: groups 8 to 11 of [`read`].
+    f16_n64_second, 64, "f16", names!("WI", "WJ", "WK", "WL")
 }
 
 macro_rules! product_i8 {

@@ -35,6 +35,21 @@ pub(super) trait Half16 {
     /// As there.
     #[cfg(level_sm_90a)]
     unsafe fn product_lines(a: Descriptor, b: Descriptor, add: bool);
+    /// `D += A B`, 128 by 128 by 16, the rows from 64 on to the second half of the accumulators; without `add`, `D` was
+    /// empty.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cfg(level_sm_90a)]
+    unsafe fn product_square(a: [Descriptor; 2], b: Descriptor, add: bool);
+    /// The same, 128 by 64 by 16.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cfg(level_sm_90a)]
+    unsafe fn product_tall(a: [Descriptor; 2], b: Descriptor, add: bool);
     /// `a b + c` of one warp.
     fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
     /// Two numbers rounded into a word.
@@ -68,6 +83,26 @@ impl Half16 for BFloat {
     unsafe fn product_lines(a: Descriptor, b: Descriptor, add: bool) {
         // SAFETY: the caller's promise.
         unsafe { wgmma::bf16_n128::<1, 0>(a, b, add) }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_square([a, c]: [Descriptor; 2], b: Descriptor, add: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            wgmma::bf16_n128::<0, 1>(a, b, add);
+            wgmma::bf16_n128_second::<0, 1>(c, b, add);
+        }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_tall([a, c]: [Descriptor; 2], b: Descriptor, add: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            wgmma::bf16_n64::<0, 1>(a, b, add);
+            wgmma::bf16_n64_second::<0, 1>(c, b, add);
+        }
     }
 
     #[inline(always)]
@@ -106,6 +141,26 @@ impl Half16 for IeeeHalf {
     unsafe fn product_lines(a: Descriptor, b: Descriptor, add: bool) {
         // SAFETY: the caller's promise.
         unsafe { wgmma::f16_n128::<1, 0>(a, b, add) }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_square([a, c]: [Descriptor; 2], b: Descriptor, add: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            wgmma::f16_n128::<0, 1>(a, b, add);
+            wgmma::f16_n128_second::<0, 1>(c, b, add);
+        }
+    }
+
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    unsafe fn product_tall([a, c]: [Descriptor; 2], b: Descriptor, add: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            wgmma::f16_n64::<0, 1>(a, b, add);
+            wgmma::f16_n64_second::<0, 1>(c, b, add);
+        }
     }
 
     #[inline(always)]
@@ -195,4 +250,61 @@ pub(super) unsafe fn finish_rows<H: Half16, const PIXELS: u32, const CHANNELS: u
         unsafe { st_x4(y.cast(), words) };
         row += threads / (CHANNELS / 8);
     }
+}
+
+/// Finishes and writes eight channels of an output, `at` elements from the first.
+///
+/// # Safety
+///
+/// `y` and `residual`, if there is one, have them, aligned; they are this thread's.
+#[inline(always)]
+pub(super) unsafe fn eight<H: Half16>(
+    base: &Args,
+    at: usize,
+    sums: [[f32; 4]; 2],
+    biases: &[f32; 8],
+) {
+    let residual = base.residual.as_ptr().cast::<u16>().wrapping_add(at);
+    let has = opaque_here(u32::from(!base.residual.is_null())) != 0;
+    // SAFETY: the caller's promise.
+    let residual: [u32; 4] = unsafe { ld_or_zero_x4(has, residual.cast_const().cast()) };
+    let activation = Activation::from_u32(opaque_here(base.activation as u32));
+    let mut words = [0u32; 4];
+    let mut j = 0;
+    while j < 4 {
+        let extra = H::unpack(residual[j]);
+        let mut pair = [0.0; 2];
+        let mut e = 0;
+        while e < 2 {
+            let c = 2 * j + e;
+            let r = if has { extra[e] } else { ABSENT };
+            pair[e] = finish_cheap(sums[c / 4][c % 4], biases[c], r, activation);
+            e += 1;
+        }
+        words[j] = H::pack(pair[0], pair[1]);
+        j += 1;
+    }
+    let y = base.y.as_ptr().cast::<u16>().wrapping_add(at);
+    // SAFETY: the caller's promise.
+    unsafe { st_x4(y.cast(), words) };
+}
+
+/// The biases of eight output channels from `channel` on, or what stands for none.
+///
+/// # Safety
+///
+/// They are output channels.
+#[inline(always)]
+pub(super) unsafe fn eight_biases(base: &Args, channel: u32) -> [f32; 8] {
+    let mut biases = [ABSENT; 8];
+    if !base.bias.is_null() {
+        let bias = base.bias.as_ptr().cast_const().wrapping_add(channel as usize);
+        let mut c = 0;
+        while c < 8 {
+            // SAFETY: one number for each output channel.
+            biases[c] = unsafe { ld_nc(bias.wrapping_add(c)) };
+            c += 1;
+        }
+    }
+    biases
 }

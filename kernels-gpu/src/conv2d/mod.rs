@@ -27,6 +27,10 @@ mod lines_tables;
 pub mod mma;
 pub mod planes;
 #[cfg(level_sm_90a)]
+pub mod points;
+#[cfg(level_sm_90a)]
+pub mod points_whole;
+#[cfg(level_sm_90a)]
 pub mod strips;
 pub mod taps;
 pub mod taps3;

@@ -165,6 +165,9 @@ impl Decoder<'_> {
                 self.double(operands, 4)?;
                 return self.copy(opcode.trim_end_matches(".L2::cache_hint"), &operands[..4]);
             }
+            "cp.async.bulk.commit_group" => Op::StoreCommit,
+            "cp.async.bulk.wait_group.read" => Op::StoreWait { left: number(operands, 0)? },
+            _ if opcode.ends_with(".bulk_group") => return self.tensor_store(opcode, operands),
             _ => return self.tensor_copy(opcode, operands),
         })
     }
@@ -179,16 +182,9 @@ impl Decoder<'_> {
             Some((rank, "im2col")) => (rank, true),
             _ => return Err("an unknown copy".into()),
         };
-        let rank: usize = rank.parse().map_err(|_| "an unknown rank")?;
         expect(operands, if im2col { 4 } else { 3 })?;
-        let Operand::Address(map, 0, rest) = &operands[1] else {
-            return Err("a tensor map expected".into());
-        };
-        let (to, map) = (self.address(operands, 0)?, self.value(map, Class::Double)?);
-        let (at, bar) = (self.words(rest.first())?, self.address(operands, 2)?);
-        if at.len() != rank {
-            return Err(format!("{rank} coordinates expected"));
-        }
+        let (map, at) = self.tensor_place(rank, &operands[1])?;
+        let (to, bar, rank) = (self.address(operands, 0)?, self.address(operands, 2)?, at.len());
         let offsets = match operands.get(3) {
             Some(Operand::List(list)) if list.len() + 2 == rank => {
                 let halves = list.iter().map(|operand| self.value(operand, Class::Half));
@@ -197,6 +193,28 @@ impl Decoder<'_> {
             None => None,
             _ => return Err("an offset for each side of the image expected".into()),
         };
-        Ok(Op::TensorCopy { to, map, at: at.into(), bar, offsets })
+        Ok(Op::TensorCopy { to, map, at, bar, offsets })
+    }
+
+    fn tensor_store(&mut self, opcode: &str, operands: &[Operand]) -> Result<Op, String> {
+        let rank = opcode
+            .strip_prefix("cp.async.bulk.tensor.")
+            .and_then(|rest| rest.strip_suffix("d.global.shared::cta.tile.bulk_group"));
+        expect(operands, 2)?;
+        let (map, at) = self.tensor_place(rank.ok_or("an unknown copy")?, &operands[0])?;
+        Ok(Op::TensorStore { map, at, from: self.address(operands, 1)? })
+    }
+
+    /// A tensor map, and so many coordinates.
+    fn tensor_place(&mut self, rank: &str, place: &Operand) -> Result<(R, Box<[R]>), String> {
+        let rank: usize = rank.parse().map_err(|_| "an unknown rank")?;
+        let Operand::Address(map, 0, rest) = place else {
+            return Err("a tensor map expected".into());
+        };
+        let (map, at) = (self.value(map, Class::Double)?, self.words(rest.first())?);
+        if at.len() != rank {
+            return Err(format!("{rank} coordinates expected"));
+        }
+        Ok((map, at.into()))
     }
 }

@@ -3,9 +3,11 @@
 
 mod encode;
 mod load;
+mod store;
 
 pub(crate) use encode::{decode, encode};
 pub(crate) use load::{load_im2col, load_tiled};
+pub(crate) use store::store_tiled;
 
 /// What a tensor map says. The first dimension is the innermost one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use contract::conv2d::bulk_lines::{CLUSTER, HalfLines, LINES, POINTS, TernaryLines, Walk};
 use contract::conv2d::{
     Args, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16,
-    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dPointsBf16, Conv2dPointsF16,
-    Conv2dTernaryPoints, Geometry, int8,
+    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dTernaryPoints, Geometry, int8,
 };
 use contract::launch::{Kernel, TensorMap};
 use contract::num::RowType;
@@ -141,46 +140,57 @@ pub(super) fn halves(
     asked: Option<&'static str>,
 ) -> Option<Halves> {
     let bf16 = args.element == RowType::Bf16;
-    let (there, forms, of_points) = if bf16 {
+    let (there, forms) = if bf16 {
         let forms = Forms::of::<Conv2dLinesBf16, Conv2dLinesPairBf16, Conv2dLinesSplitBf16>();
-        (cuda.has::<Conv2dLinesBf16>(), forms, Conv2dPointsBf16::SPEC.symbol)
+        (cuda.has::<Conv2dLinesBf16>(), forms)
     } else {
         let forms = Forms::of::<Conv2dLinesF16, Conv2dLinesPairF16, Conv2dLinesSplitF16>();
-        (cuda.has::<Conv2dLinesF16>(), forms, Conv2dPointsF16::SPEC.symbol)
+        (cuda.has::<Conv2dLinesF16>(), forms)
     };
     let sms = u64::from(cuda.cuda().device().info().sm_count);
-    let new = |lines| HalfLines::new(args, lines).filter(|_| there);
-    let (lines, apart) = (new(LINES)?, new(POINTS)?);
-    // Few tiles are for smaller blocks, fewer so where sums are long.
-    let tiles = u64::from(apart.walk.tiles);
-    let good = tiles >= sms || 4 * tiles >= 3 * sms && apart.walk.rounds >= 8;
-    let (lines, splits) = if is_apart(&apart.walk, good, asked, of_points) {
-        (apart, 1)
-    } else {
-        // Windows of one tap have nothing to share, and few channels fill no entry.
-        let g = &lines.base.geometry;
-        // Few tiles are for smaller blocks.
-        if asked.is_none() && (g.taps == 1 || g.c < 40 || lines.walk.tiles < LEAST_TILES) {
-            return None;
-        }
-        let splits = forms.splits(asked, &lines.walk, sms)?;
-        (lines, splits)
-    };
-    let HalfLines { base, walk, .. } = lines;
+    let HalfLines { base, walk, .. } = HalfLines::new(args, LINES).filter(|_| there)?;
     let g = &base.geometry;
-    let element = if bf16 { MapElement::Bf16 } else { MapElement::F16 };
-    let images = entries(g, &walk, base.x.addr(), (element, 2));
-    let row = 2 * u64::from(base.columns);
+    // Windows of one tap have nothing to share, few channels fill no entry, few tiles are for smaller blocks.
+    if asked.is_none() && (g.taps == 1 || g.c < 40 || walk.tiles < LEAST_TILES) {
+        return None;
+    }
+    let splits = forms.splits(asked, &walk, sms)?;
+    let images = entries(g, &walk, base.x.addr(), (element(&base), 2));
+    let walk = walk.shared_by(splits);
+    let both = images.zip(weights(&base));
+    both.map(|(entries, weights)| Halves(HalfLines { entries, weights, base, walk }))
+}
+
+/// About how many hundredths of a microsecond a launch of `args` takes, where nobody asks for a kernel and these take it;
+/// the numbers were fitted on an H100.
+pub(super) fn cost(args: Args, sms: u64) -> Option<u64> {
+    let walk = HalfLines::new(args, LINES)?.walk;
+    let g = &args.geometry;
+    if g.taps == 1 || g.c < 40 || walk.tiles < LEAST_TILES {
+        return None;
+    }
+    let walk = walk.shared_by(splits(&walk, sms));
+    let step = if g.stride == [1; 2] { 30 } else { 45 };
+    let rounds = u64::from(walk.tiles * walk.splits).div_ceil(sms);
+    let exchange = if walk.splits > 1 { 100 } else { 0 };
+    Some(590 + rounds * u64::from(walk.share) * step + exchange)
+}
+
+/// The element of a map.
+pub(super) fn element(base: &Args) -> MapElement {
+    if base.element == RowType::Bf16 { MapElement::Bf16 } else { MapElement::F16 }
+}
+
+/// The map of the weights, by 64 output channels by 64 channels; `None` as for [`entries`].
+pub(super) fn weights(base: &Args) -> Option<TensorMap> {
+    let (g, row) = (&base.geometry, 2 * u64::from(base.columns));
     let weights = Mapped {
-        element,
+        element: element(base),
         address: base.w.addr(),
         sizes: [base.columns.into(), g.c.into(), g.taps.into(), g.groups.into()],
         strides: [row, u64::from(g.c) * row, u64::from(base.rows) * row],
     };
-    let weights = weights.tiles([64, 64, 1, 1]);
-    let walk = walk.shared_by(splits);
-    let both = images.zip(weights);
-    both.map(|(entries, weights)| Halves(HalfLines { entries, weights, base, walk }))
+    weights.tiles([64, 64, 1, 1])
 }
 
 impl Halves {
@@ -192,13 +202,7 @@ impl Halves {
         let (walk, bf16) = (&args.walk, args.base.element == RowType::Bf16);
         // SAFETY: by the caller.
         unsafe {
-            if walk.positions == POINTS.positions {
-                if bf16 {
-                    apart::<Conv2dPointsBf16>(cuda, OP, args, walk)
-                } else {
-                    apart::<Conv2dPointsF16>(cuda, OP, args, walk)
-                }
-            } else if bf16 {
+            if bf16 {
                 type Split = Conv2dLinesSplitBf16;
                 launch::<Conv2dLinesBf16, Conv2dLinesPairBf16, Split>(cuda, OP, args, walk)
             } else {

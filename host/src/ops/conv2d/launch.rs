@@ -18,7 +18,7 @@ use contract::conv2d::{
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
 
-use super::{Conv2d, OP, bulk_lines, shape};
+use super::{Conv2d, OP, bulk_lines, points, shape};
 use crate::memory::DeviceBuffer;
 use crate::ops::{Backend, CudaBackend, Float, Math, OpError};
 
@@ -129,6 +129,10 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
                 && 5 * wide.div_ceil(sms) < 3 * narrow.div_ceil(sms);
             let narrow = Split::fill(&geometry, narrow, 2 * sms, 2 * MMA_STEP);
             let small = Split::fill(&geometry, blocks(Conv2dMmaBf16::TILE), 3 * sms, 2 * MMA_STEP);
+            if let Some(points) = points::halves(cuda, eight, asked) {
+                // SAFETY: as above.
+                return unsafe { points.launch(cuda) };
+            }
             if let Some(lines) = bulk_lines::halves(cuda, eight, asked) {
                 // SAFETY: as above.
                 return unsafe { lines.launch(cuda) };

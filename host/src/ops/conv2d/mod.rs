@@ -12,6 +12,8 @@ mod int8_launch;
 pub(in crate::ops) mod bulk_lines;
 #[cfg(feature = "cuda")]
 mod launch;
+#[cfg(feature = "cuda")]
+mod points;
 mod shape;
 mod strips;
 mod weights;

@@ -243,16 +243,12 @@ kernels! {
     Conv2dLinesPairBf16: HalfLines "conv2d_lines_pair_bf16" THREADS 2;
     /// The same for few tiles, whose steps blocks of a cluster share.
     Conv2dLinesSplitBf16: HalfLines "conv2d_lines_split_bf16" THREADS CLUSTER;
-    /// The same, one tap, tiles of [`POINTS`].
-    Conv2dPointsBf16: HalfLines "conv2d_points_bf16" THREADS 1;
     /// `f16`.
     Conv2dLinesF16: HalfLines "conv2d_lines_f16" THREADS 1;
     /// `f16`, two blocks a tile.
     Conv2dLinesPairF16: HalfLines "conv2d_lines_pair_f16" THREADS 2;
     /// `f16`, few tiles.
     Conv2dLinesSplitF16: HalfLines "conv2d_lines_split_f16" THREADS CLUSTER;
-    /// `f16`, one tap, tiles of [`POINTS`].
-    Conv2dPointsF16: HalfLines "conv2d_points_f16" THREADS 1;
     /// Ternary weights, one tap, tiles of [`POINTS`].
     Conv2dTernaryPoints: TernaryLines "conv2d_ternary_points" EXPANDING_THREADS 1;
 }

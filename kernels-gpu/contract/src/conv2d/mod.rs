@@ -33,6 +33,7 @@ pub mod bulk_lines;
 pub mod lines;
 mod number;
 pub mod planes;
+pub mod points;
 pub mod strips;
 pub mod tiles;
 pub mod weights;
@@ -45,7 +46,7 @@ pub use geometry::{Divisor, Edge, Geometry, Layout, PadMode};
 pub use kernels::*;
 pub use bulk_lines::{
     Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16, Conv2dLinesSplitBf16,
-    Conv2dLinesSplitF16, Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16,
+    Conv2dLinesSplitF16, Conv2dTernaryPoints,
 };
 pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 pub use whole::{
@@ -61,5 +62,9 @@ pub use tiles::{
     Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16, Conv2dTiles5F32,
     Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, TILES_CHANNELS, TILES_OUTPUTS, TILES_THREADS, TilesArgs,
     tiles, tiles_of, tiles_pay,
+};
+pub use points::{
+    Conv2dPointsBf16, Conv2dPointsF16, Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16,
+    Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
 };
 pub use number::{ABSENT, Activation, CHUNK, finish, finish_cheap, tensor_core_bound};

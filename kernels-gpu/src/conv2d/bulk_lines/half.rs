@@ -4,23 +4,20 @@ use core::marker::PhantomData;
 
 use contract::conv2d::bulk_lines::{CHANNELS, HalfLines, PITCH, WEIGHT_BYTES, WEIGHT_STAGES, Walk};
 use contract::conv2d::{
-    ABSENT, Activation, Args, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16,
-    Conv2dLinesPairF16, Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Conv2dPointsBf16,
-    Conv2dPointsF16, Geometry, finish_cheap,
+    Args, Conv2dLinesBf16, Conv2dLinesF16, Conv2dLinesPairBf16, Conv2dLinesPairF16,
+    Conv2dLinesSplitBf16, Conv2dLinesSplitF16, Geometry,
 };
 use contract::launch::Kernel;
 
 use super::{Form, Part, Room, Tile, Turn, run};
-use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier;
-use crate::arch::mem::{ld_nc, ld_or_zero_x4, st_x4};
 use crate::arch::shared::Shared;
 use crate::arch::tensor::{copy_tile, parameter_address};
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma::Descriptor;
 use crate::conv2d::epilogue::{Staging, finish_rows};
-use crate::conv2d::half16::{BFloat, Half16, IeeeHalf};
+use crate::conv2d::half16::{BFloat, Half16, IeeeHalf, eight, eight_biases};
 use crate::conv2d::value::Half;
 
 /// Outputs of a thread that are under way together.
@@ -150,16 +147,8 @@ unsafe fn finish<H: Half16>(
         return;
     }
     let channel = tile.group * g.k + tile.column0 + column;
-    let mut biases = [ABSENT; 8];
-    if !base.bias.is_null() {
-        let bias = base.bias.as_ptr().cast_const().wrapping_add(channel as usize);
-        let mut c = 0;
-        while c < 8 {
-            // SAFETY: one number for each output channel.
-            biases[c] = unsafe { ld_nc(bias.wrapping_add(c)) };
-            c += 1;
-        }
-    }
+    // SAFETY: output channels.
+    let biases = unsafe { eight_biases(base, channel) };
     let mut row = rows[0] + thread / ACROSS;
     while row < rows[1] {
         let (mut pixels, mut eights) = ([u32::MAX; TOGETHER], [[[0.0f32; 4]; 2]; TOGETHER]);
@@ -185,38 +174,6 @@ unsafe fn finish<H: Half16>(
     }
 }
 
-/// Finishes and writes eight channels of an output, `at` elements from the first.
-///
-/// # Safety
-///
-/// `y` and `residual`, if there is one, have them, aligned; they are this thread's.
-#[inline(always)]
-unsafe fn eight<H: Half16>(base: &Args, at: usize, sums: [[f32; 4]; 2], biases: &[f32; 8]) {
-    let residual = base.residual.as_ptr().cast::<u16>().wrapping_add(at);
-    let has = opaque_here(u32::from(!base.residual.is_null())) != 0;
-    // SAFETY: the caller's promise.
-    let residual: [u32; 4] = unsafe { ld_or_zero_x4(has, residual.cast_const().cast()) };
-    let activation = Activation::from_u32(opaque_here(base.activation as u32));
-    let mut words = [0u32; 4];
-    let mut j = 0;
-    while j < 4 {
-        let extra = H::unpack(residual[j]);
-        let mut pair = [0.0; 2];
-        let mut e = 0;
-        while e < 2 {
-            let c = 2 * j + e;
-            let r = if has { extra[e] } else { ABSENT };
-            pair[e] = finish_cheap(sums[c / 4][c % 4], biases[c], r, activation);
-            e += 1;
-        }
-        words[j] = H::pack(pair[0], pair[1]);
-        j += 1;
-    }
-    let y = base.y.as_ptr().cast::<u16>().wrapping_add(at);
-    // SAFETY: the caller's promise.
-    unsafe { st_x4(y.cast(), words) };
-}
-
 macro_rules! kernels {
     ($($kernel:ident $symbol:ident $ty:ty: $cluster:literal $apart:literal;)*) => { $(
         /// # Safety
@@ -240,6 +197,4 @@ kernels! {
     Conv2dLinesF16 conv2d_lines_f16 IeeeHalf: 1 false;
     Conv2dLinesPairF16 conv2d_lines_pair_f16 IeeeHalf: 2 false;
     Conv2dLinesSplitF16 conv2d_lines_split_f16 IeeeHalf: 8 false;
-    Conv2dPointsBf16 conv2d_points_bf16 BFloat: 1 true;
-    Conv2dPointsF16 conv2d_points_f16 IeeeHalf: 1 true;
 }
