@@ -105,6 +105,10 @@ fn many_rows<B: Backend>(b: &B) {
             for (m, k) in [(40_003, 7), (9001, 33), (77, 100), (8200, 127), (50, 129)] {
                 check_case(b, &Inputs::new(element, m, k, kind, 9), "many odd rows");
             }
+            // Longer, in the pieces that they lie in: up to the longest that does, and just longer.
+            for (m, k) in [(70, 255), (300, 513), (301, 1001), (33, 1017), (33, 1019), (9, 1023)] {
+                check_case(b, &Inputs::new(element, m, k, kind, 10), "odd rows in pieces");
+            }
         }
     }
 }

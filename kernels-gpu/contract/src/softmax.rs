@@ -107,6 +107,9 @@ pub const IN_TURN: bool = true;
 /// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
 pub const LANE: u32 = 32;
 
+/// Most elements of a row that is in no pieces and goes element by element, where longer ones lie in the pieces they are in.
+pub const MOST_ODD_SINGLES: u32 = 128;
+
 /// Elements of a segment of a row of more than [`WHOLE`].
 pub const SEGMENT: u32 = 1024;
 

@@ -13,8 +13,8 @@ use contract::row::{SCRATCH_BYTES, SHORT};
 
 use super::Line;
 use super::tree::{max_of_warps, tree_of_warps};
-pub use super::turns::Turns;
 use super::turns::lanes_of;
+pub use super::turns::{Turns, near};
 use crate::arch::float::maximum;
 use crate::arch::mem::{X4, st, st_x2, st_x4};
 use crate::arch::mem_or::{ld_or, ld_or_x2, ld_or_x4};
@@ -49,14 +49,6 @@ pub type Raw = [X4<u32>; MOST];
 /// Nothing of a row.
 pub const NOTHING: Raw = [[0; 4]; MOST];
 
-/// Whether rows of `k` elements that start on boundaries of 16 bytes wait in the registers of `WARPS` warps: where these
-/// have as many as that takes. Those of `f32` are faster in shared memory.
-#[inline(always)]
-pub fn near<E: Float, const WARPS: u32>(k: u32) -> bool {
-    let registers = cfg!(level_sm_90a) || cfg!(level_sm_80) && WARPS < 8;
-    registers && E::PIECE == 8 && k <= WARPS * SHORT
-}
-
 /// Where a piece of a lane is: that of its first one, and what comes on top.
 #[derive(Clone, Copy)]
 pub struct At {
@@ -83,7 +75,9 @@ pub struct Lanes<const WARPS: u32> {
     /// The first element of the half of the row, or the row.
     start: u32,
     /// Where that ends.
-    end: u32,
+    pub(super) end: u32,
+    /// Where the row begins in its first piece, if it may do so anywhere ([`super::turned`]).
+    pub(super) odd: Option<u32>,
     /// Where the last pieces end that some lane has: not before `end`.
     reach: u32,
 }
@@ -118,7 +112,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
         // One turn of pieces at least, of lanes that have none.
         let len = if end > start { end - start } else { 1 };
         let reach = start + ((len + all - 1) & !(all - 1));
-        Self { count, own, start, end, reach }
+        Self { count, own, start, end, odd: None, reach }
     }
 
     /// Which half of the row these lanes have.
@@ -218,7 +212,11 @@ impl<const WARPS: u32> Lanes<WARPS> {
         // SAFETY: the caller's promise.
         unsafe {
             if WARPS == 1 {
-                return st_x4(p.cast(), raw);
+                return if self.odd.is_none() || self.inside::<E>(at) {
+                    st_x4(p.cast(), raw);
+                } else {
+                    self.write_some(p, at, raw);
+                };
             }
             if WARPS == SINGLES {
                 let mut i = 0;
@@ -285,7 +283,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Whether what is loaded ends exactly where it is told to, not with a piece.
     #[inline(always)]
     pub fn exact(&self) -> bool {
-        WARPS == SINGLES
+        WARPS == SINGLES || self.odd.is_some()
     }
 
     /// Whether every piece of [`Lanes::each`] is one of a row whose elements end at `end`.

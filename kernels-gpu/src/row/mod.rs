@@ -9,6 +9,7 @@ pub mod lanes;
 #[cfg(level_sm_90)]
 mod post;
 pub mod tree;
+pub mod turned;
 mod turns;
 
 use contract::launch::DevPtr;

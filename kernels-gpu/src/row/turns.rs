@@ -1,8 +1,9 @@
 //! The rows that some lanes, or warps, have one after the other.
 
-use contract::row::{Owner, THREADS, owner, turns};
+use contract::row::{Owner, SHORT, THREADS, owner, turns};
 
 use super::lanes::{FEW, Lanes};
+use super::turned::turned_len;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::warp::{LANES, warp_id};
 use crate::float::Float;
@@ -35,6 +36,15 @@ impl Turns {
         Self { first: block_idx_x() * all + thread_idx_x() / FEW, step, count: all / step }
     }
 
+    /// The same rows where they lie in pieces anyhow, with as many more elements as that takes: so may do the lanes.
+    #[inline(always)]
+    pub fn of_turned<E: Float>(m: u32, k: u32, lane: u32) -> Self {
+        let own = Self::new::<E>(m, k, lane);
+        let (all, lanes) = (own.step * own.count, lanes_of::<E>(turned_len::<E>(k), lane));
+        let step = THREADS / lanes;
+        Self { first: block_idx_x() * all + thread_idx_x() / lanes, step, count: all / step }
+    }
+
     /// Those of `WARPS` warps of a block of middle rows, of `m` rows.
     #[inline(always)]
     pub fn of_block<const WARPS: u32>(m: u32) -> Self {
@@ -61,6 +71,14 @@ impl Turns {
         let end = block_idx_x() * rows + rows;
         (end - rows + warp_id(), if end < m { end } else { m })
     }
+}
+
+/// Whether rows of `k` elements that start on boundaries of 16 bytes wait in the registers of `WARPS` warps: where these
+/// have as many as that takes. Those of `f32` are faster in shared memory.
+#[inline(always)]
+pub fn near<E: Float, const WARPS: u32>(k: u32) -> bool {
+    let registers = cfg!(level_sm_90a) || cfg!(level_sm_80) && WARPS < 8;
+    registers && E::PIECE == 8 && k <= WARPS * SHORT
 }
 
 /// Lanes of a short row of a family with such a `LANE`.

@@ -11,6 +11,8 @@ mod held;
 #[cfg(level_sm_90)]
 mod parts;
 mod segment;
+#[cfg(level_sm_80)]
+mod turned;
 #[cfg(level_sm_90)]
 mod walk;
 
@@ -258,7 +260,20 @@ unsafe fn short<E: Float>(args: &Args) {
     if cfg!(level_sm_80) && pieces {
         // SAFETY: handed on.
         unsafe { near_rows::<E, 1>(args, turns) };
-    } else if cfg!(level_sm_80) && args.k <= MOST_SINGLES {
+        return;
+    }
+    #[cfg(level_sm_80)]
+    if turned::turned::<E>(args) {
+        // SAFETY: handed on.
+        return unsafe {
+            if args.log == 1 {
+                turned::rows::<E, true>(args)
+            } else {
+                turned::rows::<E, false>(args)
+            }
+        };
+    }
+    if cfg!(level_sm_80) && args.k <= MOST_SINGLES {
         // SAFETY: handed on.
         unsafe { near_rows::<E, SINGLES>(args, Turns::of_singles::<E>(args.m, args.k, LANE)) };
     } else {

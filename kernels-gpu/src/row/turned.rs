@@ -1,0 +1,103 @@
+//! Rows in the registers of a warp, or of some of its lanes, that start anywhere.
+//!
+//! Lanes have the pieces of 16 bytes that a row lies in. So all partials of a sum are turned by the place where the row begins in its first piece,
+//! which the tree over them does not see, as long as pieces are in order. What is not of the row in the first and the last piece is cut out of
+//! what is loaded, and not written.
+
+use contract::row::SHORT;
+
+use super::lanes::{At, Lanes, Raw};
+use crate::float::Float;
+
+/// Most elements of the pieces that a row of `k` elements lies in.
+#[inline(always)]
+pub(super) fn turned_len<E: Float>(k: u32) -> u32 {
+    k + E::PIECE as u32 - 1
+}
+
+/// Whether the registers of a warp hold a row of `k` elements wherever it starts.
+#[inline(always)]
+pub fn fits_turned<E: Float>(k: u32) -> bool {
+    turned_len::<E>(k) <= SHORT
+}
+
+impl Lanes<1> {
+    /// Those of rows of `k` elements that start anywhere, of which [`Lanes::turned`] makes those of one.
+    #[inline(always)]
+    pub fn of_turned<E: Float>(k: u32, lane: u32) -> Self {
+        Self::new::<E>(turned_len::<E>(k), lane)
+    }
+
+    /// Those of a row of `k` elements that begins at element `odd` of its first piece.
+    #[inline(always)]
+    pub fn turned(mut self, k: u32, odd: u32) -> Self {
+        (self.end, self.odd) = (odd + k, Some(odd));
+        self
+    }
+
+    /// What came of a row, with bits of `nothing` for what is not of it or behind `seen`. Where the last piece was not loaded, because it does not
+    /// end in the tensor, its elements are.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lanes::piece`] of `row`, its first piece.
+    #[inline(always)]
+    pub unsafe fn cut<E: Float>(
+        &self,
+        row: *const E,
+        seen: u32,
+        loaded: bool,
+        nothing: u32,
+        mut raw: Raw,
+    ) -> Raw {
+        let odd = self.odd.unwrap_or(0);
+        self.each::<E>(|n, at| {
+            let first = at.first();
+            if (first < odd || first + E::PIECE as u32 > seen) && first < seen {
+                if !loaded && first >= odd {
+                    // SAFETY: elements of the row.
+                    raw[n] = unsafe { E::gather(row.wrapping_add(first as usize), seen - first) };
+                }
+                let (bits, end) = (128 / E::PIECE as u32, seen - first);
+                let mut word = 0;
+                while word < 4 {
+                    let below = |element: u32| {
+                        let bits = (bits * element).saturating_sub(32 * word as u32);
+                        if bits < 32 { (1 << bits) - 1 } else { u32::MAX }
+                    };
+                    let own = below(end) & !below(odd.saturating_sub(first));
+                    raw[n][word] = raw[n][word] & own | nothing & !own;
+                    word += 1;
+                }
+            }
+        });
+        raw
+    }
+}
+
+impl<const WARPS: u32> Lanes<WARPS> {
+    /// Whether the piece at `at` is all of the row.
+    #[inline(always)]
+    pub(super) fn inside<E: Float>(&self, at: At) -> bool {
+        self.odd.unwrap_or(0) <= at.first() && at.first() + E::PIECE as u32 <= self.end
+    }
+
+    /// Writes what is of the row of the piece at `at`, which is at `p`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lanes::write`].
+    #[inline(always)]
+    pub(super) unsafe fn write_some<E: Float>(&self, p: *mut E, at: At, raw: [u32; 4]) {
+        let mut i = 0;
+        while i < E::PIECE {
+            let place = at.first() + i as u32;
+            if self.odd.unwrap_or(0) <= place && place < self.end {
+                let bits = if E::PIECE == 4 { raw[i] } else { raw[i / 2] >> (16 * (i % 2)) };
+                // SAFETY: an element of the row.
+                unsafe { E::store_bits(p.wrapping_add(i), bits) };
+            }
+            i += 1;
+        }
+    }
+}
