@@ -320,6 +320,9 @@ mod launch {
     use super::*;
     use crate::ops::CudaBackend;
 
+    /// Elements of factors that are copied unasked: a gigabyte of scratch memory.
+    const MOST_COPIED: u64 = 1 << 28;
+
     type Launch = unsafe fn(&CudaBackend, [u32; 3], Args) -> Result<(), OpError>;
     type Has = fn(&CudaBackend) -> bool;
 
@@ -415,7 +418,9 @@ mod launch {
                     };
                     // Of the general ones, which every device has, one takes everything.
                     let (cost, index) = cheapest(&takes, &args).unwrap_or((u64::MAX, 0));
-                    let other = copied.filter(|_| !tensor).and_then(|(copies, product)| {
+                    let unasked =
+                        copied.filter(|(copies, _)| !tensor && copies.elements() <= MOST_COPIED);
+                    let other = unasked.and_then(|(copies, product)| {
                         let (cost, index) = cheapest(&takes_copies, &product)?;
                         Some((cost + copies.cost(), index, (copies, product)))
                     });

@@ -106,6 +106,14 @@ fn every_variant<B: Backend>(b: &B) {
                 for index in 0..VARIANTS.len() {
                     inputs.variant = Some(index);
                     let symbol = VARIANTS[index].spec.symbol;
+                    let [line_a, line_b] = [
+                        if transposed[0] { shape.1 } else { shape.3 },
+                        if transposed[1] { shape.3 } else { shape.2 },
+                    ];
+                    // Copies are the business of `copied_factors`.
+                    if COPYING.contains(&symbol) && (line_a % 4 != 0 || line_b % 4 != 0) {
+                        continue;
+                    }
                     match selftest::run(b, &inputs) {
                         Ok(found) => {
                             ran[index] += 1;
@@ -152,11 +160,14 @@ fn small_matrices_in_pieces<B: Backend>(b: &B) {
     }
 }
 
+/// Exact kernels that want lines of whole pieces of 16 bytes.
+const COPYING: [&str; 5] =
+    ["bmm_f32_128", "bmm_f32_64", "bmm_f32_64_hopper", "bmm_f32_32", "bmm_f32_16"];
+
 /// Lines of any length for exact kernels that want whole pieces: they are copied, and sums keep their bits, that of -0 too.
 fn copied_factors<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(15);
-    let symbols = ["bmm_f32_128", "bmm_f32_64", "bmm_f32_64_hopper", "bmm_f32_32", "bmm_f32_16"];
-    for (i, symbol) in symbols.into_iter().enumerate() {
+    for (i, symbol) in COPYING.into_iter().enumerate() {
         let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
         assert!(variant.is_some(), "{symbol}");
         // Where it is absent, the choice is as good a test as any.
