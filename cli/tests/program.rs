@@ -209,7 +209,7 @@ fn doctor_checks_the_kernels_it_is_asked_for() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains("no kernel here has `no such kernel` in its name"), "{said}");
-    assert_eq!(said.matches("try:").count(), 1, "{said}");
+    assert!(said.contains("lists") && !said.contains("; try:"), "{said}");
 }
 
 #[test]
