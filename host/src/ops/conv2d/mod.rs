@@ -15,6 +15,7 @@ mod launch;
 #[cfg(feature = "cuda")]
 mod points;
 mod shape;
+#[cfg(feature = "cuda")]
 mod strips;
 mod weights;
 #[cfg(feature = "cuda")]
