@@ -205,16 +205,8 @@ pub(super) unsafe fn finish_rows<H: Half16, const PIXELS: u32, const CHANNELS: u
         return;
     }
     let channel = part.group * g.k + of_group;
-    let mut biases = [ABSENT; 8];
-    if !args.bias.is_null() {
-        let bias = args.bias.as_ptr().cast_const().wrapping_add(channel as usize);
-        let mut c = 0;
-        while c < 8 {
-            // SAFETY: one number for each output channel.
-            biases[c] = unsafe { ld_nc(bias.wrapping_add(c)) };
-            c += 1;
-        }
-    }
+    // SAFETY: eight output channels, since k is a multiple of 8.
+    let biases = unsafe { eight_biases(args, channel) };
     let mut row = thread / (CHANNELS / 8);
     while row < PIXELS {
         let pixel = part.pixel0 + row;
@@ -225,29 +217,8 @@ pub(super) unsafe fn finish_rows<H: Half16, const PIXELS: u32, const CHANNELS: u
         // SAFETY: eight channels of the staging area, 16-byte aligned.
         let sums = unsafe { [from.read_x4(), from.add(4).read_x4()] };
         let at = u64::from(pixel) * u64::from(g.y_step[0]) + u64::from(channel);
-        let residual = args.residual.as_ptr().cast::<u16>().wrapping_add(at as usize);
-        let has = opaque_here(u32::from(!args.residual.is_null())) != 0;
-        // SAFETY: eight channels of a pixel, aligned since k is a multiple of 8.
-        let residual: [u32; 4] = unsafe { ld_or_zero_x4(has, residual.cast_const().cast()) };
-        let activation = Activation::from_u32(opaque_here(args.activation as u32));
-        let mut words = [0u32; 4];
-        let mut j = 0;
-        while j < 4 {
-            let extra = H::unpack(residual[j]);
-            let mut pair = [0.0; 2];
-            let mut e = 0;
-            while e < 2 {
-                let c = 2 * j + e;
-                let r = if has { extra[e] } else { ABSENT };
-                pair[e] = finish_cheap(sums[c / 4][c % 4], biases[c], r, activation);
-                e += 1;
-            }
-            words[j] = H::pack(pair[0], pair[1]);
-            j += 1;
-        }
-        let y = args.y.as_ptr().cast::<u16>().wrapping_add(at as usize);
-        // SAFETY: eight outputs that belong to this thread.
-        unsafe { st_x4(y.cast(), words) };
+        // SAFETY: eight outputs that belong to this thread, aligned since k is a multiple of 8.
+        unsafe { eight::<H>(args, at as usize, sums, &biases) };
         row += threads / (CHANNELS / 8);
     }
 }

@@ -1,5 +1,7 @@
 //! Elements of activations, as the convolution kernels read and write them.
 
+use core::marker::PhantomData;
+
 use contract::num::{RowType, bf16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::arch::half::f16_to_f32;
@@ -192,30 +194,82 @@ impl Value for f32 {
     }
 }
 
-/// A 16-bit float, which one `kind` says: one kernel serves both.
+/// Which 16-bit float a [`Sixteen`] is.
+pub(super) trait Format: Copy {
+    /// The number that `bits` are.
+    fn widen(kind: RowType, bits: u16) -> f32;
+
+    /// The bits of a number, rounded.
+    fn round(kind: RowType, value: f32) -> u16;
+
+    /// Two numbers rounded into a word.
+    #[inline(always)]
+    fn pair(kind: RowType, low: f32, high: f32) -> u32 {
+        u32::from(Self::round(kind, low)) | u32::from(Self::round(kind, high)) << 16
+    }
+}
+
+/// The one that `kind` says: one kernel serves both.
+#[derive(Clone, Copy)]
+pub(super) enum OfKind {}
+
+impl OfKind {
+    /// All ones for f16, zeros for bf16: chooses without a branch, which would double unrolled code.
+    #[inline(always)]
+    fn mask(kind: RowType) -> u32 {
+        0u32.wrapping_sub(kind as u32)
+    }
+}
+
+impl Format for OfKind {
+    #[inline(always)]
+    fn widen(kind: RowType, bits: u16) -> f32 {
+        let (f16, bf16) = (f16_to_f32(bits).to_bits(), bf16_to_f32(bits).to_bits());
+        f32::from_bits(f16 & Self::mask(kind) | bf16 & !Self::mask(kind))
+    }
+
+    #[inline(always)]
+    fn round(kind: RowType, value: f32) -> u16 {
+        let (f16, bf16) = (f32_to_f16(value), f32_to_bf16(value));
+        f16 & Self::mask(kind) as u16 | bf16 & !Self::mask(kind) as u16
+    }
+}
+
+/// One of them, for kernels whose code would be twice as long otherwise. `kind` plays no part.
+#[derive(Clone, Copy)]
+pub(super) enum Only<const F16: bool> {}
+
+impl<const F16: bool> Format for Only<F16> {
+    #[inline(always)]
+    fn widen(_: RowType, bits: u16) -> f32 {
+        if F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
+    }
+
+    #[inline(always)]
+    fn round(_: RowType, value: f32) -> u16 {
+        if F16 { f32_to_f16(value) } else { f32_to_bf16(value) }
+    }
+
+    /// By one instruction.
+    #[cfg(level_sm_80)]
+    #[inline(always)]
+    fn pair(_: RowType, low: f32, high: f32) -> u32 {
+        if F16 { pack_f16(low, high) } else { pack_bf16(low, high) }
+    }
+}
+
+/// A 16-bit float.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(super) struct Half(u16);
+pub(super) struct Sixteen<F>(u16, PhantomData<F>);
 
-/// All ones for f16, zeros for bf16: chooses without a branch, which would double unrolled code.
-#[inline(always)]
-fn mask(kind: RowType) -> u32 {
-    0u32.wrapping_sub(kind as u32)
-}
+/// A 16-bit float, which `kind` says.
+pub(super) type Half = Sixteen<OfKind>;
 
-#[inline(always)]
-fn widen(kind: RowType, bits: u16) -> f32 {
-    let (f16, bf16) = (f16_to_f32(bits).to_bits(), bf16_to_f32(bits).to_bits());
-    f32::from_bits(f16 & mask(kind) | bf16 & !mask(kind))
-}
+/// A 16-bit float of one type.
+pub(super) type One<const F16: bool> = Sixteen<Only<F16>>;
 
-#[inline(always)]
-fn round(kind: RowType, value: f32) -> u16 {
-    let (f16, bf16) = (f32_to_f16(value), f32_to_bf16(value));
-    f16 & mask(kind) as u16 | bf16 & !mask(kind) as u16
-}
-
-impl Value for Half {
+impl<F: Format> Value for Sixteen<F> {
     type Raw = u16;
 
     #[inline(always)]
@@ -226,7 +280,7 @@ impl Value for Half {
 
     #[inline(always)]
     fn widen_raw(kind: RowType, raw: u16) -> f32 {
-        widen(kind, raw)
+        F::widen(kind, raw)
     }
 
     type Four = [u32; 2];
@@ -239,7 +293,7 @@ impl Value for Half {
 
     #[inline(always)]
     fn widen_four(kind: RowType, [a, b]: [u32; 2]) -> [f32; 4] {
-        [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(|bits| widen(kind, bits))
+        [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(|bits| F::widen(kind, bits))
     }
 
     #[cfg(level_sm_80)]
@@ -269,136 +323,26 @@ impl Value for Half {
     #[cfg(level_sm_80)]
     #[inline(always)]
     fn widen_two(kind: RowType, two: u32) -> [f32; 2] {
-        [two as u16, (two >> 16) as u16].map(|bits| widen(kind, bits))
+        [two as u16, (two >> 16) as u16].map(|bits| F::widen(kind, bits))
     }
 
     #[cfg(level_sm_80)]
     #[inline(always)]
     unsafe fn store2(kind: RowType, p: *mut Self, [low, high]: [f32; 2]) {
         // SAFETY: the caller's promise.
-        unsafe { st(p.cast(), u32::from(round(kind, low)) | u32::from(round(kind, high)) << 16) }
+        unsafe { st(p.cast(), F::pair(kind, low, high)) }
     }
 
     #[inline(always)]
     unsafe fn store(kind: RowType, p: *mut Self, value: f32) {
         // SAFETY: the caller's promise.
-        unsafe { st_u16(p.cast(), round(kind, value)) }
+        unsafe { st_u16(p.cast(), F::round(kind, value)) }
     }
 
     #[inline(always)]
     unsafe fn store4(kind: RowType, p: *mut Self, values: [f32; 4]) {
-        let [a, b, c, d] = values.map(|value| u32::from(round(kind, value)));
-        // SAFETY: the caller's promise.
-        unsafe { st_x2(p.cast(), [a | b << 16, c | d << 16]) }
-    }
-}
-
-/// A 16-bit float of one type, for kernels whose code would be twice as long otherwise. `kind` plays
-/// no part.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub(super) struct One<const F16: bool>(u16);
-
-impl<const F16: bool> One<F16> {
-    #[inline(always)]
-    fn widen(bits: u16) -> f32 {
-        if F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
-    }
-
-    #[inline(always)]
-    fn round(value: f32) -> u32 {
-        u32::from(if F16 { f32_to_f16(value) } else { f32_to_bf16(value) })
-    }
-
-    /// Two numbers rounded into a word.
-    #[cfg(not(level_sm_80))]
-    #[inline(always)]
-    fn pair(low: f32, high: f32) -> u32 {
-        Self::round(low) | Self::round(high) << 16
-    }
-
-    /// Two numbers rounded into a word, by one instruction.
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    fn pair(low: f32, high: f32) -> u32 {
-        if F16 { pack_f16(low, high) } else { pack_bf16(low, high) }
-    }
-}
-
-impl<const F16: bool> Value for One<F16> {
-    type Raw = u16;
-
-    #[inline(always)]
-    unsafe fn load_raw(enabled: bool, p: *const Self) -> u16 {
-        // SAFETY: the caller's promise.
-        unsafe { ld_u16_if(enabled, p.cast()) }
-    }
-
-    #[inline(always)]
-    fn widen_raw(_: RowType, raw: u16) -> f32 {
-        Self::widen(raw)
-    }
-
-    type Four = [u32; 2];
-
-    #[inline(always)]
-    unsafe fn load_four(enabled: bool, p: *const Self) -> [u32; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { ld_or_zero_x2(enabled, p.cast()) }
-    }
-
-    #[inline(always)]
-    fn widen_four(_: RowType, [a, b]: [u32; 2]) -> [f32; 4] {
-        [a as u16, (a >> 16) as u16, b as u16, (b >> 16) as u16].map(Self::widen)
-    }
-
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    unsafe fn read_four(kind: RowType, at: Shared<Self>) -> [f32; 4] {
-        // SAFETY: the caller's promise.
-        Self::widen_four(kind, unsafe { at.cast::<u32>().read_x2() })
-    }
-
-    #[cfg(level_sm_80)]
-    type Two = u32;
-
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    unsafe fn read_two(at: Shared<Self>) -> u32 {
-        // SAFETY: the caller's promise.
-        unsafe { at.cast::<u32>().read() }
-    }
-
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    unsafe fn load_two(enabled: bool, p: *const Self) -> u32 {
-        // SAFETY: the caller's promise.
-        unsafe { ld_if(enabled, p.cast()) }
-    }
-
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    fn widen_two(_: RowType, two: u32) -> [f32; 2] {
-        [two as u16, (two >> 16) as u16].map(Self::widen)
-    }
-
-    #[cfg(level_sm_80)]
-    #[inline(always)]
-    unsafe fn store2(_: RowType, p: *mut Self, [low, high]: [f32; 2]) {
-        // SAFETY: the caller's promise.
-        unsafe { st(p.cast(), Self::pair(low, high)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(_: RowType, p: *mut Self, value: f32) {
-        // SAFETY: the caller's promise.
-        unsafe { st_u16(p.cast(), Self::round(value) as u16) }
-    }
-
-    #[inline(always)]
-    unsafe fn store4(_: RowType, p: *mut Self, values: [f32; 4]) {
         let [a, b, c, d] = values;
         // SAFETY: the caller's promise.
-        unsafe { st_x2(p.cast(), [Self::pair(a, b), Self::pair(c, d)]) }
+        unsafe { st_x2(p.cast(), [F::pair(kind, a, b), F::pair(kind, c, d)]) }
     }
 }
