@@ -155,12 +155,14 @@ impl<'a> Tiles<'a> {
         if lane_id() == 0 {
             let mut slot = 0;
             while slot < HELD_PLACES {
-                // SAFETY: the warp's own; a lane uses them, or a barrier of the warp comes before.
+                // SAFETY: the warp's own, which a barrier of the warp is behind.
                 unsafe { mbarrier::init(tiles.barrier(slot), 1) };
                 slot += 1;
             }
             mbarrier::show_new();
         }
+        // Before the lane's own use too: the instruction that makes them is the warp's for racecheck.
+        sync_warp();
         let mut i = 0;
         while i < MOST {
             if (i as u32) < left.min(places) {
@@ -171,7 +173,6 @@ impl<'a> Tiles<'a> {
             }
             i += 1;
         }
-        sync_warp();
         tiles
     }
 
