@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use contract::w2a8::{Segments, act_bytes};
 
 use super::record::{self, Entry, Record, Tried};
-use super::search::{Bench, Effort, Failed, median, search};
+use super::search::{Bench, Effort, Failed, least_gain, median, search};
 use super::{Options, Progress, Report, Shape, TuneError, apply, problems, store, today};
 use crate::cpu::CpuBackend;
 use crate::driver::{CudaOptions, Event, Graph};
@@ -125,7 +125,7 @@ pub fn tune(
             if !std::mem::replace(&mut risen, true) {
                 case.warm(default);
             }
-            let outcome = search(default, all, &mut case)?;
+            let outcome = search(default, all, least_gain(&problem), &mut case)?;
             drop(case);
             let family = problem.family();
             record.put(Entry {
