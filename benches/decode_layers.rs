@@ -1,15 +1,18 @@
-//! [`contract::decode_layers`] on a GPU: all layers of the 2B-4T model on one row, at two lengths of the context.
+//! [`contract::decode_layers`] on a GPU: all layers of the 2B-4T model on one row and on eight, at two lengths of the context.
 
 use std::process::ExitCode;
 
 use bitnet_benches::{Case, bf16_bytes, bits, run, uniform, upload};
 use bitnet_gpu::ops::act_quant::Gate;
+use bitnet_gpu::ops::attention_paged::PagedCache;
+use bitnet_gpu::ops::decode_layers::rows::{DecodeRows, RowsTable};
 use bitnet_gpu::ops::decode_layers::{DecodeLayers, DecodeTable, Layer, Linear, shape};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::rope::RopeTable;
-use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType, Tensor};
+use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType, RowWords, Tensor};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::decode_layers::BENCH_SHAPES;
+use contract::attention_paged::PAGE;
 use contract::decode_layers::{LINEARS, Shape};
 use contract::w2a8::{Segments, row_words};
 
@@ -21,6 +24,22 @@ struct Step {
 
 /// A linear layer and the gain in front of it.
 type Weights<B> = (PackedLinear<B>, <B as Backend>::Buf<f32>);
+
+/// Several rows of a sequence each, all at the same position, over pages.
+struct Rows {
+    step: Step,
+    m: usize,
+}
+
+struct RowsTensors<B: Backend> {
+    weights: Vec<Weights<B>>,
+    caches: Vec<PagedCache<B>>,
+    table: RowsTable<B>,
+    rope: RopeTable<B>,
+    h: B::Buf<f32>,
+    positions: B::Buf<u32>,
+    tables: B::Buf<u32>,
+}
 
 struct Tensors<B: Backend> {
     weights: Vec<Weights<B>>,
@@ -36,6 +55,26 @@ fn layers<B: Backend>(weights: &[Weights<B>]) -> Vec<Layer<'_, B>> {
     let linear = |i: usize| Linear { w: &weights[i].0, norm: Some(&weights[i].1) };
     let first = (0..weights.len()).step_by(LINEARS);
     first.map(|i| [linear(i), linear(i + 1), linear(i + 2), linear(i + 3)]).collect()
+}
+
+/// The weights of a model, and its gains.
+fn weights<B: Backend>(backend: &B, shape: &Shape) -> Result<Vec<Weights<B>>, OpError> {
+    let (mut inputs, mut weights) = (Inputs::new(7), Vec::new());
+    for i in 0..shape.layers as usize * LINEARS {
+        let [n, k, rows] = shape.linear(i % LINEARS);
+        let (n, k) = ((n * rows) as usize, k as usize);
+        let segments = Segments::new(&[(n, 0.02)]).ok_or(OpError::Dimension {
+            op: "decode_layers",
+            what: "n",
+            found: n,
+            allowed: "1 to 2^24 rows are allowed",
+        })?;
+        let mut w = PackedLinear::alloc(backend, "bench", k, segments)?;
+        let words: Vec<_> = (0..n * row_words(k)).map(|_| codes(inputs.bits() as u32)).collect();
+        w.write_rows(backend, 0, &words)?;
+        weights.push((w, upload(backend, &uniform((i / LINEARS) as u64, k, 1.0))?));
+    }
+    Ok(weights)
 }
 
 /// A word of sixteen codes.
@@ -67,24 +106,8 @@ impl Case for Step {
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
-        let mut inputs = Inputs::new(7);
-        let (mut weights, mut caches) = (Vec::new(), Vec::new());
-        for layer in 0..self.shape.layers as usize {
-            for kind in 0..LINEARS {
-                let [n, k, rows] = self.shape.linear(kind);
-                let (n, k) = ((n * rows) as usize, k as usize);
-                let segments = Segments::new(&[(n, 0.02)]).ok_or(OpError::Dimension {
-                    op: "decode_layers",
-                    what: "n",
-                    found: n,
-                    allowed: "1 to 2^24 rows are allowed",
-                })?;
-                let mut w = PackedLinear::alloc(backend, "bench", k, segments)?;
-                let words: Vec<_> =
-                    (0..n * row_words(k)).map(|_| codes(inputs.bits() as u32)).collect();
-                w.write_rows(backend, 0, &words)?;
-                weights.push((w, upload(backend, &uniform(layer as u64, k, 1.0))?));
-            }
+        let (weights, mut caches) = (weights(backend, &self.shape)?, Vec::new());
+        for _ in 0..self.shape.layers {
             let mut cache = KvCache::alloc(backend, self.heads, self.start + 1, RowType::Bf16)?;
             let (k, v) = (cache.k.len(), cache.v.len());
             backend.write(&mut cache.k, 0, &bf16_bytes(4, k / 2))?;
@@ -122,14 +145,80 @@ impl Case for Step {
     }
 }
 
+impl Case for Rows {
+    type Tensors<B: Backend> = RowsTensors<B>;
+
+    fn name(&self) -> String {
+        format!("{} rows, {}", self.m, self.step.name())
+    }
+
+    fn bytes(&self) -> u64 {
+        let one = self.step.bytes();
+        let cache = 4 * self.step.heads.kv_heads * self.step.heads.head_dim * (self.step.start + 1);
+        one + u64::from(self.step.shape.layers) * ((self.m - 1) * cache) as u64
+    }
+
+    /// One copy is more than the caches hold.
+    fn rotates(&self) -> bool {
+        false
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<RowsTensors<B>, OpError> {
+        let Step { shape, heads, start } = self.step;
+        let (capacity, width) = (start + 1, (start + 1).div_ceil(PAGE));
+        let (weights, mut caches) = (weights(backend, &shape)?, Vec::new());
+        for _ in 0..shape.layers {
+            let pages = self.m * width;
+            let mut cache = PagedCache::alloc(backend, heads, pages, RowType::Bf16)?;
+            let (k, v) = (cache.k.len(), cache.v.len());
+            backend.write(&mut cache.k, 0, &bf16_bytes(4, k / 2))?;
+            backend.write(&mut cache.v, 0, &bf16_bytes(5, v / 2))?;
+            caches.push(cache);
+        }
+        let tables: Vec<u32> = (0..(self.m * width) as u32).collect();
+        Ok(RowsTensors {
+            table: RowsTable::new(backend, shape, &layers(&weights), &caches, capacity)?,
+            rope: RopeTable::new(backend, capacity, heads.head_dim, 500_000.0)?,
+            h: upload(backend, &uniform(1, self.m * shape.hidden as usize, 1.0))?,
+            positions: upload(backend, &vec![start as u32; self.m])?,
+            tables: upload(backend, &tables)?,
+            weights,
+            caches,
+        })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut RowsTensors<B>) -> Result<(), OpError> {
+        let RowsTensors { weights, caches, table, rope, h, positions, tables } = t;
+        let width = (self.step.start + 1).div_ceil(PAGE);
+        backend.decode_rows(DecodeRows {
+            layers: &layers(weights),
+            caches,
+            table,
+            rope,
+            h,
+            positions: RowWords { words: positions, at: 0, stride: 1 },
+            tables: RowWords { words: tables, at: 0, stride: width },
+            m: self.m,
+            gate: Gate::Relu2,
+            eps: 1e-5,
+        })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &RowsTensors<B>) -> Result<Vec<u32>, OpError> {
+        bits(backend, &t.h)
+    }
+}
+
 fn main() -> ExitCode {
     run("decode_layers", |suite| {
         for &(layers, hidden, ffn, heads, kv_heads, head_dim, start) in BENCH_SHAPES {
             let heads = Heads { heads, kv_heads, head_dim };
             let shape = shape(layers, hidden, ffn, heads);
             suite.measure(&Step { shape, heads, start })?;
+            suite.measure(&Rows { step: Step { shape, heads, start }, m: 8 })?;
         }
-        let note = "all layers of a model on one row; the bytes are the weights, the gains, the keys and the values";
+        let note =
+            "all layers of a model; the bytes are the weights, the gains, the keys and the values";
         suite.report().notes.push(note.into());
         Ok(())
     })

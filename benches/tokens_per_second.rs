@@ -25,6 +25,7 @@ use bitnet_gpu::reference::sample::GREEDY;
 use bitnet_gpu::session::{HeadKind, Math, Session};
 use bitnet_gpu::text::SamplingParams;
 use bitnet_gpu::tune::Tuning;
+use contract::decode_layers::rows::MAX_ROWS;
 use contract::kv_append::kv_stride;
 use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
@@ -46,7 +47,7 @@ const REPEATS: usize = 5;
 /// Texts of each decode measurement.
 const TEXTS: usize = 3;
 /// Sequences at once.
-const BATCHES: &[usize] = &[1, 8, 32, 64];
+const BATCHES: &[usize] = &[1, 4, 8, 32, 64];
 /// Positions that each sequence of a batch has in front of the steps that are timed: these end at 512.
 const BATCH_AT: usize = 512 - 2 * BATCH_STEPS;
 /// Steps in front of those that are timed, and as many that are.
@@ -93,10 +94,15 @@ fn main() -> ExitCode {
             }
         }
         for head in [HeadKind::Stored, HeadKind::Int8] {
-            let wanted = |batch: &&usize| suite.options().wants(&batch_name(**batch, head));
-            let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
-            if !batches.is_empty() {
-                measure_batches(suite, &model, head, &batches)?;
+            for one_kernel in [true, false] {
+                let wanted = |&&batch: &&usize| {
+                    (one_kernel || batch <= MAX_ROWS as usize)
+                        && suite.options().wants(&batch_name(batch, head, one_kernel))
+                };
+                let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
+                if !batches.is_empty() {
+                    measure_batches(suite, &model, head, one_kernel, &batches)?;
+                }
             }
         }
         for (name, math) in [("prefill exact", Math::Exact), ("prefill fast", Math::TensorCore)] {
@@ -250,10 +256,11 @@ fn measure(
     Ok(())
 }
 
-fn batch_name(batch: usize, head: HeadKind) -> String {
+fn batch_name(batch: usize, head: HeadKind, one_kernel: bool) -> String {
+    let apart = if one_kernel { "" } else { "layers apart, " };
     match head {
-        HeadKind::Stored => format!("batch {batch}"),
-        HeadKind::Int8 => format!("batch {batch}, int8 head"),
+        HeadKind::Stored => format!("{apart}batch {batch}"),
+        HeadKind::Int8 => format!("{apart}batch {batch}, int8 head"),
     }
 }
 
@@ -262,6 +269,7 @@ fn measure_batches(
     suite: &mut Suite,
     path: &Path,
     head: HeadKind,
+    one_kernel: bool,
     batches: &[usize],
 ) -> anyhow::Result<()> {
     let params = |seed| SamplingParams {
@@ -276,7 +284,7 @@ fn measure_batches(
     ensure!(context <= self::context(path)?, "batches are measured at position 512");
     let builder =
         Session::builder().model(path).backend(BackendChoice::Cuda(suite.options().device));
-    let builder = builder.context(context).head(head);
+    let builder = builder.context(context).head(head).one_kernel(one_kernel);
     // What a sequence gives alone.
     let mut session = builder.clone().build()?;
     let vocab = session.config().vocab_size;
@@ -311,7 +319,7 @@ fn measure_batches(
             ensure!(text == alone, "batch {batch}: other tokens than alone");
         }
         let seconds = median(seconds)?;
-        let mut row = Row { case: batch_name(batch, head), ..Row::default() };
+        let mut row = Row { case: batch_name(batch, head, one_kernel), ..Row::default() };
         row.compared = alone.len() as u64;
         row.set("batch_step_us", 1e6 * seconds);
         row.set("batch_tok_per_s", batch as f64 / seconds);

@@ -501,6 +501,13 @@ impl Backend for CpuBackend {
         super::decode_layers::decode_layers(self, op)
     }
 
+    fn decode_rows(
+        &self,
+        op: ops::decode_layers::rows::DecodeRows<'_, Self>,
+    ) -> Result<(), OpError> {
+        super::decode_layers::decode_rows(self, op)
+    }
+
     fn lm_head(&self, op: ops::lm_head::LmHead<'_, Self>) -> Result<(), OpError> {
         op.check()?;
         let x = &op.x.as_slice()[op.x_at..];

@@ -6,6 +6,7 @@
 //! alone: no operation sees another row.
 
 use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
+use contract::decode_layers::rows::MAX_ROWS;
 use contract::sample::{SampleParams, StepState};
 
 use super::bitnet::SMALLEST_RECORDING;
@@ -13,6 +14,8 @@ use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
 use crate::ops::attention_paged::{PagedCache, PagedScratch, PagedStep};
+use crate::ops::decode_layers::rows::{DecodeRows, RowsTable};
+use crate::ops::decode_layers::shape;
 use crate::ops::embed::Embed;
 use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::LmHeadInt8;
@@ -20,7 +23,7 @@ use crate::ops::rope::RopeTable;
 use crate::ops::sample::{
     PARAM_WORDS, STATE_POS, STATE_TOKEN, STATE_WORDS, Sample, SampleState, param_words, state_words,
 };
-use crate::ops::{Backend, OpError, RowType, RowWords, TokenLog};
+use crate::ops::{Backend, OpError, RowType, RowWords, TokenLog, WeightLayout};
 
 /// Positions of a page.
 pub const PAGE_SIZE: usize = PAGE;
@@ -40,6 +43,8 @@ pub struct BatchOptions {
     pub kv: RowType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
+    /// Whether steps of few rows run through all layers in one kernel, where the backend can.
+    pub one_kernel: bool,
 }
 
 /// A sequence in its slot.
@@ -55,6 +60,8 @@ struct Slot {
 /// Sequences on one backend that share pages, activations and steps.
 pub struct Batch<B: Backend> {
     caches: Vec<PagedCache<B>>,
+    /// For few rows through all layers at once, where that is how they run.
+    together: Option<RowsTable<B>>,
     rope: RopeTable<B>,
     x: Activations<B>,
     scratch: PagedScratch<B>,
@@ -95,7 +102,7 @@ impl<B: Backend> Batch<B> {
     /// Sizes that the kernels do not take; out of memory.
     pub fn new(model: &Model<B>, options: BatchOptions) -> Result<Self, OpError> {
         let (backend, config) = (model.backend(), model.config());
-        let BatchOptions { max_batch, capacity, pages, kv, chunk } = options;
+        let BatchOptions { max_batch, capacity, pages, kv, chunk, one_kernel } = options;
         if max_batch == 0 || max_batch > MAX_BATCH {
             let (what, allowed) = ("max_batch", "1 to 1,024 sequences are allowed");
             return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
@@ -103,11 +110,19 @@ impl<B: Backend> Batch<B> {
         let (heads, vocab) = (model.heads(), config.vocab_size);
         let caches = (0..config.num_layers)
             .map(|_| PagedCache::alloc(backend, heads, pages, kv))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        let shape = shape(config.num_layers, config.hidden_size, config.intermediate_size, heads);
+        // That kernel reads 2-bit weights and pages of bf16.
+        let takes = kv == RowType::Bf16 && model.layout() == WeightLayout::Bits2;
+        let together = one_kernel && takes && backend.runs_rows_together(&shape);
+        let together = together
+            .then(|| RowsTable::new(backend, shape, &model.linears(), &caches, capacity))
+            .transpose()?;
         let rows = chunk.max(max_batch);
         let int8 = model.int8.as_ref();
         let mut batch = Self {
             caches,
+            together,
             rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
             x: Activations::alloc(backend, model.widths(), rows, 1)?,
             scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
@@ -362,7 +377,8 @@ impl<B: Backend> Model<B> {
     /// Embedding, blocks and last norm.
     fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<(), OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
-        let Batch { x, caches, rope, scratch, ids, positions, tables, sampler, .. } = batch;
+        let Batch { x, caches, together, rope, scratch, ids, positions, tables, sampler, .. } =
+            batch;
         let state = |at| RowWords { words: &sampler.state, at, stride: STATE_WORDS };
         let (m, ids, positions, tables, reach) = match rows {
             Rows::Prompt { slot, m } => (
@@ -384,6 +400,22 @@ impl<B: Backend> Model<B> {
         let table = &self.embedding;
         self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
         let mut pending = false;
+        let together = together.as_mut().filter(|_| reach.is_some() && m <= MAX_ROWS as usize);
+        if let (Some(table), Some(first)) = (together, self.blocks.first()) {
+            self.backend.decode_rows(DecodeRows {
+                layers: &self.linears(),
+                caches,
+                table,
+                rope,
+                h: &mut x.h,
+                positions,
+                tables,
+                m,
+                gate: first.mlp.gate,
+                eps: self.config.rms_norm_eps,
+            })?;
+            return self.last_norm(x, m, pending);
+        }
         for (block, cache) in self.blocks.iter().zip(caches) {
             let step = reach.map(|reach| PagedStep { scratch: &mut *scratch, reach });
             let past = Past::Paged { cache, positions, tables, capacity, step };

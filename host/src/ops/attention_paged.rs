@@ -52,7 +52,7 @@ impl<B: Backend> PagedCache<B> {
         elements(OP, &[pages, page_len(heads.kv_heads, heads.head_dim), element.bytes()])
     }
 
-    fn check(&self, heads: Heads) -> Result<(), OpError> {
+    pub(super) fn check(&self, heads: Heads) -> Result<(), OpError> {
         let bytes = Self::side_bytes(heads, self.pages, self.element)?;
         at_least(OP, "k_pages", self.k.len(), bytes)?;
         at_least(OP, "v_pages", self.v.len(), bytes)

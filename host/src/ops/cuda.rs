@@ -365,6 +365,11 @@ impl Backend for CudaBackend {
         shape.blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayers>()
     }
 
+    fn runs_rows_together(&self, shape: &contract::decode_layers::Shape) -> bool {
+        let sms = self.cuda.device().sm_count().max(1);
+        shape.rows_blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayersRows>()
+    }
+
     fn address<T: Element>(&self, buf: &Buf<T>) -> u64 {
         buf.dev_ptr(self.stream()).addr()
     }
@@ -378,6 +383,13 @@ impl Backend for CudaBackend {
         pool2d: Pool2d,
         rmsnorm: RmsNorm,
         softmax: Softmax,
+    }
+
+    fn decode_rows(
+        &self,
+        op: super::decode_layers::rows::DecodeRows<'_, Self>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
     }
 
     fn lm_head_int8_pack(&self, op: super::lm_head_int8::Pack<'_, Self>) -> Result<(), OpError> {

@@ -1,5 +1,7 @@
 //! Host side of [`contract::decode_layers`].
 
+pub mod rows;
+
 use contract::attention::KEY_BLOCK;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{LINEARS, Shape, partial_len};
@@ -13,9 +15,8 @@ use super::rope::RopeTable;
 use super::{Backend, OpError, PackedLinear, Tensor, WeightLayout};
 
 const OP: &str = "decode_layers";
-/// Words of a [`contract::decode_layers::Linear`], and of the addresses of a layer's caches.
+/// Words of a [`contract::decode_layers::Linear`].
 const LINEAR_WORDS: usize = size_of::<contract::decode_layers::Linear>() / 4;
-const CACHE_WORDS: usize = 4;
 
 /// A ternary layer with the norm in front of it.
 pub struct Linear<'a, B: Backend> {
@@ -110,6 +111,29 @@ fn check_layers<B: Backend>(
     layers: &[Layer<'_, B>],
     caches: &[KvCache<B>],
 ) -> Result<usize, OpError> {
+    check_linears(shape, layers)?;
+    same(OP, "number of caches", caches.len(), layers.len())?;
+    let capacity = caches[0].capacity;
+    for cache in caches {
+        cache.check(OP, heads_of(shape))?;
+        same(OP, "capacity", cache.capacity, capacity)?;
+        if cache.element != RowType::Bf16 {
+            let (what, found) = ("bits of a cache", 8 * cache.element.bytes());
+            let allowed = "a cache of bf16 is taken; use attention_step for others";
+            return Err(OpError::Dimension { op: OP, what, found, allowed });
+        }
+    }
+    Ok(capacity)
+}
+
+/// The heads of every layer.
+fn heads_of(shape: &Shape) -> Heads {
+    let Shape { heads, kv_heads, head_dim, .. } = *shape;
+    Heads { heads: heads as usize, kv_heads: kv_heads as usize, head_dim: head_dim as usize }
+}
+
+/// Compares layers with the sizes.
+fn check_linears<B: Backend>(shape: &Shape, layers: &[Layer<'_, B>]) -> Result<(), OpError> {
     // As many multiprocessors as it takes: how many there are is the backend's matter.
     if shape.blocks(u32::MAX).is_none() {
         let allowed = "rows of at most 2560 (7168 for the gated product) and heads of 8, 16, ... 128 elements are allowed";
@@ -121,7 +145,6 @@ fn check_layers<B: Backend>(
         });
     }
     same(OP, "number of layers", layers.len(), shape.layers as usize)?;
-    same(OP, "number of caches", caches.len(), layers.len())?;
     for layer in layers {
         for (kind, linear) in layer.iter().enumerate() {
             let [n, k, rows] = shape.linear(kind);
@@ -139,27 +162,21 @@ fn check_layers<B: Backend>(
             }
         }
     }
-    let heads = Heads {
-        heads: shape.heads as usize,
-        kv_heads: shape.kv_heads as usize,
-        head_dim: shape.head_dim as usize,
-    };
-    let capacity = caches[0].capacity;
-    for cache in caches {
-        cache.check(OP, heads)?;
-        same(OP, "capacity", cache.capacity, capacity)?;
-        if cache.element != RowType::Bf16 {
-            let (what, found) = ("bits of a cache", 8 * cache.element.bytes());
-            let allowed = "a cache of bf16 is taken; use attention_step for others";
-            return Err(OpError::Dimension { op: OP, what, found, allowed });
-        }
-    }
-    Ok(capacity)
+    Ok(())
 }
 
 /// The words of the tables.
 fn words<B: Backend>(backend: &B, layers: &[Layer<'_, B>], caches: &[KvCache<B>]) -> [Vec<u32>; 2] {
-    let halves = |address: u64| [address as u32, (address >> 32) as u32];
+    [linear_words(backend, layers), pair_words(backend, caches.iter().map(|c| [&c.k, &c.v]))]
+}
+
+/// An address as two words.
+fn halves(address: u64) -> [u32; 2] {
+    [address as u32, (address >> 32) as u32]
+}
+
+/// The words of [`contract::decode_layers::Linear`], of all layers.
+fn linear_words<B: Backend>(backend: &B, layers: &[Layer<'_, B>]) -> Vec<u32> {
     let mut linears = Vec::with_capacity(layers.len() * LINEARS * LINEAR_WORDS);
     for linear in layers.iter().flatten() {
         linears.extend(halves(backend.address(linear.w.words())));
@@ -168,12 +185,15 @@ fn words<B: Backend>(backend: &B, layers: &[Layer<'_, B>], caches: &[KvCache<B>]
         linears.extend(segments.end);
         linears.extend(segments.scale.map(f32::to_bits));
     }
-    let mut pairs = Vec::with_capacity(caches.len() * CACHE_WORDS);
-    for cache in caches {
-        pairs.extend(halves(backend.address(&cache.k)));
-        pairs.extend(halves(backend.address(&cache.v)));
-    }
-    [linears, pairs]
+    linears
+}
+
+/// The addresses of keys and values, of all layers.
+fn pair_words<'a, B: Backend>(
+    backend: &B,
+    caches: impl Iterator<Item = [&'a B::Buf<u8>; 2]>,
+) -> Vec<u32> {
+    caches.flatten().flat_map(|side| halves(backend.address(side))).collect()
 }
 
 /// All layers of a model on one row.
@@ -223,15 +243,21 @@ impl<B: Backend> DecodeLayers<'_, B> {
 
     /// Heads of every layer.
     pub fn heads(&self) -> Heads {
-        let Shape { heads, kv_heads, head_dim, .. } = self.table.shape;
-        Heads { heads: heads as usize, kv_heads: kv_heads as usize, head_dim: head_dim as usize }
+        heads_of(&self.table.shape)
     }
 
     /// The activation of the gate as a finish of the product.
     pub fn finish(&self) -> Finish {
-        match self.gate {
-            Gate::Relu2 => Finish::Relu2,
-            Gate::Silu => Finish::Silu,
+        self.gate.finish()
+    }
+}
+
+impl Gate {
+    /// As a finish of the product.
+    fn finish(self) -> Finish {
+        match self {
+            Self::Relu2 => Finish::Relu2,
+            Self::Silu => Finish::Silu,
         }
     }
 }

@@ -194,12 +194,18 @@ pub trait Backend: Sized + Send + 'static {
     fn runs_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
         false
     }
+    /// The same for several rows that have a sequence each; see [`decode_layers::rows::DecodeRows`].
+    fn runs_rows_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
+        false
+    }
     /// The address of a buffer, as other kernels' data; 0 on a backend that has no use for it.
     fn address<T: Element>(&self, _buf: &Self::Buf<T>) -> u64 {
         0
     }
     /// All layers of a model on one row; see [`decode_layers::DecodeLayers`].
     fn decode_layers(&self, op: decode_layers::DecodeLayers<'_, Self>) -> Result<(), OpError>;
+    /// All layers of a model on several rows; see [`decode_layers::rows::DecodeRows`].
+    fn decode_rows(&self, op: decode_layers::rows::DecodeRows<'_, Self>) -> Result<(), OpError>;
     /// One row through a ternary layer; see [`bit_linear::BitLinear`].
     fn bit_linear(&self, op: bit_linear::BitLinear<'_, Self>) -> Result<(), OpError>;
     /// Batched matrix product; see [`bmm::Bmm`].

@@ -1,6 +1,7 @@
 //! Reference for [`contract::decode_layers`]: the layers one after the other, row by row.
 
 use super::Inputs;
+use super::attention_paged::{Row, attention_paged};
 use super::attention_step::attention_step;
 use super::bit_linear::{Case as Linear, Finish, bit_linear};
 use super::kv_append::{Cache, kept};
@@ -9,6 +10,7 @@ use super::w2a8_gemv::Case as Product;
 use crate::ops::RowType;
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
+use contract::attention_paged::ABSENT;
 
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: fewer outputs than multiprocessors, blocks with several key
 /// blocks, heads that do not share evenly, the width of the 2B-4T model, fewer blocks than heads, more than 64 key blocks.
@@ -23,6 +25,20 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] = &[
     (1, 2559, 7168, 20, 4, 128, 65),
     (2, 3, 5, 5, 5, 8, 130),
     (1, 24, 40, 2, 1, 16, 4200),
+];
+
+/// `(layers, hidden, ffn, heads, kv_heads, head_dim, positions of the rows)`.
+pub type RowsShape<'a> = (usize, usize, usize, usize, usize, usize, &'a [u32]);
+
+/// Several units a block, more heads than a unit takes, more groups of a row than warps, the width of the 2B-4T model.
+pub const ROWS_SHAPES: &[RowsShape<'_>] = &[
+    (1, 1, 1, 1, 1, 8, &[0]),
+    (2, 24, 40, 2, 1, 16, &[62, 0, ABSENT, 127, 3, 64, 63, 130]),
+    (3, 130, 70, 3, 1, 24, &[63, ABSENT]),
+    (2, 300, 513, 12, 2, 40, &[130, 500, 1]),
+    (5, 257, 3300, 4, 2, 80, &[300, 64, ABSENT, ABSENT, 7]),
+    (2, 2560, 6912, 20, 5, 128, &[126, ABSENT, 5, 62]),
+    (2, 3, 5, 5, 5, 8, &[130, 700, 9, 9, 9, 9, 9]),
 ];
 
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)` of the 2B-4T model.
@@ -127,4 +143,33 @@ pub fn decode_layers(case: &Case) -> (Vec<Vec<f32>>, Vec<Cache>) {
         }
     }
     (rows, caches)
+}
+
+/// The residual streams `h` of rows that have a sequence each after `layers`, and the pools of `pages` pages.
+#[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
+pub fn decode_rows(
+    layers: &[[Linear; 4]],
+    h: &mut [Vec<f32>],
+    pools: &mut [Cache],
+    pages: usize,
+    tables: (&[f32], &[f32]),
+    rows: &[Row],
+    capacity: usize,
+    heads: Heads,
+    gate: Gate,
+    eps: f32,
+) {
+    let run = |linear: &Linear, x: &[f32], finish, y: &[f32]| {
+        let (x, y) = (x.to_vec(), y.to_vec());
+        bit_linear(&Linear { x, y, eps, finish, ..linear.clone() })
+    };
+    for ([qkv, o, gate_up, down], pool) in layers.iter().zip(pools) {
+        let all: Vec<f32> = h.iter().flat_map(|h| run(qkv, h, Finish::Store, &[])).collect();
+        let out = attention_paged(&all, pool, pages, RowType::Bf16, tables, rows, capacity, heads);
+        for (h, out) in h.iter_mut().zip(out.chunks(heads.q_len())) {
+            *h = run(o, out, Finish::Add, h);
+            let gated = run(gate_up, h, Finish::Gated(gate), &[]);
+            *h = run(down, &gated, Finish::Add, h);
+        }
+    }
 }

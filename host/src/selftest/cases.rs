@@ -44,6 +44,7 @@ enum Inputs {
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
     DecodeLayers(decode_layers::Case),
+    DecodeRows(decode_layers::RowsCase),
     Elementwise(elementwise::Inputs),
     Conv2dWhole(conv2d::WholeInputs),
     Embed(embed::Inputs),
@@ -84,6 +85,7 @@ impl Run for Case {
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
             Inputs::DecodeLayers(case) => case.run(bed),
+            Inputs::DecodeRows(case) => case.run(bed),
             Inputs::Elementwise(inputs) => inputs.run(bed),
             Inputs::Conv2dWhole(inputs) => inputs.run(bed),
             Inputs::Embed(inputs) => inputs.run(bed),
@@ -262,6 +264,10 @@ impl List {
         for (what, case) in decode_layers::cases() {
             let kernel = symbol::<contract::decode_layers::DecodeLayers>();
             self.add(kernel, what, Inputs::DecodeLayers(case));
+        }
+        for (what, case) in decode_layers::rows_cases() {
+            let kernel = symbol::<contract::decode_layers::DecodeLayersRows>();
+            self.add(kernel, what, Inputs::DecodeRows(case));
         }
     }
 

@@ -209,8 +209,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Whether a decode step runs all layers in one kernel, where the device and the sizes of the model allow
-    /// it. The tokens are the same.
+    /// Whether a decode step, of one sequence or of up to eight of a batch, runs all layers in one kernel, where the device and the
+    /// sizes of the model allow it. The tokens are the same.
     #[must_use]
     pub fn one_kernel(mut self, one_kernel: bool) -> Self {
         self.no_one_kernel = !one_kernel;
@@ -398,7 +398,8 @@ impl Make for Many {
         let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
         let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
         let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
-        let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk };
+        let one_kernel = !settings.no_one_kernel;
+        let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk, one_kernel };
         let batch = Batch::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(BatchRunner::new(model, batch, settings.records())))

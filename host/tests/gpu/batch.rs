@@ -129,8 +129,14 @@ fn check_batch<B: Backend>(
     what: &str,
 ) {
     let backend = model.backend();
-    let options =
-        BatchOptions { max_batch: MAX_BATCH, capacity: CAPACITY, pages: PAGES, kv, chunk: 48 };
+    let options = BatchOptions {
+        max_batch: MAX_BATCH,
+        capacity: CAPACITY,
+        pages: PAGES,
+        kv,
+        chunk: 48,
+        one_kernel: true,
+    };
     let mut batch = Batch::new(model, options).expect("a batch");
     let mut waiting: VecDeque<usize> = (0..requests.len()).collect();
     // (slot, request, tokens seen)
@@ -251,8 +257,14 @@ fn refusals() {
         Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
     let (_, backend) = lane::ways().remove(0);
     let model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
-    let options =
-        BatchOptions { max_batch: 2, capacity: 130, pages: 4, kv: RowType::Bf16, chunk: 32 };
+    let options = BatchOptions {
+        max_batch: 2,
+        capacity: 130,
+        pages: 4,
+        kv: RowType::Bf16,
+        chunk: 32,
+        one_kernel: true,
+    };
     for bad in [
         BatchOptions { max_batch: 0, ..options },
         BatchOptions { max_batch: 1025, ..options },

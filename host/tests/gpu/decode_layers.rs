@@ -1,12 +1,16 @@
 //! [`contract::decode_layers`]: whole layers against the oracles, several rows one after the other.
 
 use bitnet_gpu::ops::act_quant::Gate;
+use bitnet_gpu::ops::attention_paged::PagedCache;
+use bitnet_gpu::ops::decode_layers::rows::RowsTable;
 use bitnet_gpu::ops::decode_layers::{DecodeTable, Layer, Linear, shape};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType};
-use bitnet_gpu::reference::decode_layers::{Case, TEST_SHAPES, decode_layers};
+use bitnet_gpu::reference::decode_layers::{Case, ROWS_SHAPES, TEST_SHAPES, decode_layers};
 use bitnet_gpu::selftest::Output;
+use bitnet_gpu::selftest::decode_layers::RowsCase;
 use bitnet_gpu::selftest::kv_append::Cache;
+use contract::attention_paged::ABSENT;
 use contract::w2a8::Segments;
 
 use crate::support::{check, on_lane};
@@ -18,6 +22,11 @@ on_lane! {
     many_rows_on_one_table
     rows_that_are_not_finite
     refusals
+    listed_rows
+    rows_at_many_positions
+    many_steps_of_rows
+    rows_out_of_reach
+    refusals_of_rows
 }
 
 fn check_case<B: Backend>(b: &B, case: &Case, what: &str) {
@@ -101,4 +110,65 @@ fn refusals<B: Backend>(b: &B) {
     assert!(matches!(error, OpError::Mismatch { what: "n", .. }), "{error}");
     let error = refused(shape(1, 2561, ffn, heads), &w, &bf16);
     assert!(matches!(error, OpError::Dimension { found: 2561, .. }), "{error}");
+}
+
+fn check_rows<B: Backend>(b: &B, case: &RowsCase, what: &str) {
+    check(b, case, &case.wanted(), what.to_owned());
+}
+
+fn listed_rows<B: Backend>(b: &B) {
+    for (i, &sizes) in ROWS_SHAPES.iter().enumerate() {
+        let gate = [Gate::Relu2, Gate::Silu][i % 2];
+        let case = RowsCase::new(sizes, if sizes.1 > 1000 { 1 } else { 3 }, i % 3 != 1, gate, 1);
+        check_rows(b, &case, &format!("{sizes:?}"));
+    }
+}
+
+fn rows_at_many_positions<B: Backend>(b: &B) {
+    for positions in [&[0, 1, 61, 62, 63, 64, 65, 66][..], &[127, 511, 191], &[2000, 3, 1000]] {
+        let sizes = (2, 40, 24, 5, 1, 32, positions);
+        check_rows(b, &RowsCase::new(sizes, 2, true, Gate::Relu2, 2), &format!("{sizes:?}"));
+    }
+}
+
+/// The words of the exchange are taken in turn, on over all launches.
+fn many_steps_of_rows<B: Backend>(b: &B) {
+    for layers in [1, 2, 3, 4] {
+        let sizes = (layers, 100, 90, 4, 2, 16, &[50, 7, ABSENT][..]);
+        check_rows(b, &RowsCase::new(sizes, 7, true, Gate::Relu2, 4), &format!("{sizes:?}"));
+    }
+}
+
+/// Rows past their table, and rows whose table names a page that is not there; the others do not see it.
+fn rows_out_of_reach<B: Backend>(b: &B) {
+    let sizes = (2, 64, 48, 4, 2, 16, &[70, 5, 130][..]);
+    let mut case = RowsCase::new(sizes, 1, true, Gate::Relu2, 5);
+    case.paged.rows[0].position = case.paged.capacity as u32;
+    case.paged.rows[2].table[1] = case.paged.pages as u32;
+    check_rows(b, &case, "out of reach");
+    case.paged.rows[2].table[1] = u32::MAX;
+    check_rows(b, &case, "no page");
+}
+
+fn refusals_of_rows<B: Backend>(b: &B) {
+    let heads = Heads { heads: 2, kv_heads: 1, head_dim: 16 };
+    let linear = |n: usize, k: usize| {
+        let segments = Segments::new(&[(n, 1.0)]).expect("a segment");
+        PackedLinear::alloc(b, "test", k, segments).expect("room")
+    };
+    let (hidden, ffn) = (32, 48);
+    let w = [linear(64, hidden), linear(hidden, 32), linear(2 * ffn, hidden), linear(hidden, ffn)];
+    let cache = |element| vec![PagedCache::alloc(b, heads, 3, element).expect("room")];
+    let bf16 = cache(RowType::Bf16);
+    let good = shape(1, hidden, ffn, heads);
+    assert!(RowsTable::new(b, good, &layers(&w), &bf16, 70).is_ok());
+    let refused = |shape, caches: &[PagedCache<B>], capacity| {
+        RowsTable::new(b, shape, &layers(&w), caches, capacity).err().expect("a refusal")
+    };
+    let error = refused(good, &cache(RowType::F32), 70);
+    assert!(matches!(error, OpError::Dimension { what: "bits of a cache", found: 32, .. }));
+    let error = refused(shape(2, hidden, ffn, heads), &bf16, 70);
+    assert!(matches!(error, OpError::Mismatch { what: "number of layers", .. }), "{error}");
+    let error = refused(good, &bf16, 0);
+    assert!(matches!(error, OpError::Dimension { what: "capacity", .. }), "{error}");
 }

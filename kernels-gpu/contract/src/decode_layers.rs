@@ -15,10 +15,14 @@
 //! it until it is. There are two sets, taken in turn: a launch uses one and empties the other, which the launch before it used. A
 //! word of `partial` carries the number of its launch and layer ([`tag`]) beside its value.
 
+pub mod rows;
+
 use crate::attention::KEY_BLOCK;
 use crate::bit_linear::{LANES, SHORT_K};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{Segments, row_words};
+
+pub use rows::DecodeLayersRows;
 
 /// Threads of a block that have the row: one per partial sum.
 pub const THREADS: u32 = crate::num::PARTIALS as u32;

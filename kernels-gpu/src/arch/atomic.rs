@@ -146,3 +146,96 @@ pub unsafe fn st_relaxed_u64_x2(p: *mut u64, [a, b]: [u64; 2]) {
         );
     }
 }
+
+/// Writes four neighbours, each of them at once, that other blocks read while this kernel runs; orders nothing.
+/// `st.relaxed.gpu.global.v4.b32`
+///
+/// # Safety
+///
+/// As for [`st_relaxed`], aligned to 16.
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn st_relaxed_x4(p: *mut u32, [a, b, c, d]: X4<u32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "st.relaxed.gpu.global.v4.b32 [{p}], {{{a}, {b}, {c}, {d}}};",
+            p = in(reg64) p, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(nostack),
+        );
+    }
+}
+
+/// Two words that other blocks change while this kernel runs, as [`ld_relaxed_x4`]. `ld.relaxed.gpu.global.v2.b32`
+///
+/// # Safety
+///
+/// As for [`ld_relaxed_x4`], aligned to 8.
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn ld_relaxed_x2(p: *const u32) -> [u32; 2] {
+    let (a, b): (u32, u32);
+    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+    unsafe {
+        asm!(
+            "ld.relaxed.gpu.global.v2.b32 {{{a}, {b}}}, [{p}];",
+            a = out(reg32) a, b = out(reg32) b, p = in(reg64) p,
+            options(nostack),
+        );
+    }
+    [a, b]
+}
+
+/// The words `AT` bytes behind `p` when `enabled`, as [`ld_relaxed_x4`], else `words`. `@p ld.relaxed.gpu.global.v4.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_relaxed_x4`].
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn ld_relaxed_x4_if<const AT: u32>(
+    enabled: bool,
+    words: X4<u32>,
+    p: *const u32,
+) -> X4<u32> {
+    let [mut a, mut b, mut c, mut d] = words;
+    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "@on ld.relaxed.gpu.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [{p}+{at}];",
+            "}}",
+            at = const AT,
+            a = inout(reg32) a, b = inout(reg32) b, c = inout(reg32) c, d = inout(reg32) d,
+            p = in(reg64) p, enabled = in(reg32) u32::from(enabled),
+            options(nostack),
+        );
+    }
+    [a, b, c, d]
+}
+
+/// Two words at `p` when `enabled`, as [`ld_relaxed_x2`], else `words`. `@p ld.relaxed.gpu.global.v2.b32`
+///
+/// # Safety
+///
+/// When `enabled`: as for [`ld_relaxed_x2`].
+#[cfg(level_sm_70)]
+#[inline(always)]
+pub unsafe fn ld_relaxed_x2_if(enabled: bool, [mut a, mut b]: [u32; 2], p: *const u32) -> [u32; 2] {
+    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred on;",
+            "setp.ne.u32 on, {enabled}, 0;",
+            "@on ld.relaxed.gpu.global.v2.b32 {{{a}, {b}}}, [{p}];",
+            "}}",
+            a = inout(reg32) a, b = inout(reg32) b,
+            p = in(reg64) p, enabled = in(reg32) u32::from(enabled),
+            options(nostack),
+        );
+    }
+    [a, b]
+}

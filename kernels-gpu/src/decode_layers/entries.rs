@@ -1,6 +1,7 @@
 //! What a part reads of the table besides its weights.
 
 use contract::decode_layers::{Args, LINEARS, Linear};
+use contract::launch::DevPtr;
 use contract::w2a8::MAX_SEGMENTS;
 
 use super::weights::ASKS;
@@ -85,6 +86,89 @@ pub(super) unsafe fn look_ahead(args: &Args, norm: *const f32, k: u32, part: u32
         // SAFETY: an entry of the model.
         unsafe { prefetch_l2(entry(args, part)) };
     }
+}
+
+/// The entries of a model.
+pub(super) struct Entries {
+    first: *const Linear,
+    last: u32,
+}
+
+impl Entries {
+    /// Those of `parts` linear layers.
+    #[inline(always)]
+    pub(super) fn new(linears: DevPtr<Linear>, parts: u32) -> Self {
+        Self { first: linears.as_ptr().cast_const(), last: parts - 1 }
+    }
+
+    /// That of linear layer `part`, or the last one.
+    #[inline(always)]
+    pub(super) fn at(&self, part: u32) -> *const Linear {
+        self.first.wrapping_add(part.min(self.last) as usize)
+    }
+
+    /// Where the weights of linear layer `part` are.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract.
+    #[inline(always)]
+    pub(super) unsafe fn weights(&self, part: u32) -> *const u8 {
+        // SAFETY: an entry that nobody writes.
+        let [low, high]: [u32; 2] = unsafe { ld_x2((&raw const (*self.at(part)).w).cast()) };
+        (u64::from(low) | u64::from(high) << 32) as *const u8
+    }
+
+    /// The gain of the norm in front of linear layer `part`.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract.
+    #[inline(always)]
+    pub(super) unsafe fn norm(&self, part: u32) -> *const f32 {
+        // SAFETY: an entry that nobody writes.
+        let [low, high]: [u32; 2] = unsafe { ld_x2((&raw const (*self.at(part)).norm).cast()) };
+        (u64::from(low) | u64::from(high) << 32) as *const f32
+    }
+
+    /// [`look_ahead`] by the threads for which `asks` holds.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract.
+    #[inline(always)]
+    pub(super) unsafe fn look_ahead(&self, asks: bool, norm: *const f32, k: u32, part: u32) {
+        const LINE: u32 = 128;
+        let mut at = LINE * block_idx_x();
+        while asks && !norm.is_null() && at < 4 * k {
+            // SAFETY: inside of the gain.
+            unsafe { prefetch_l2(norm.wrapping_byte_add(at as usize)) };
+            at += LINE * grid_dim_x();
+        }
+        if asks && block_idx_x() == 0 {
+            // SAFETY: an entry of the model.
+            unsafe { prefetch_l2(self.at(part)) };
+        }
+    }
+}
+
+/// The segments of `rows` of weights of an entry, three bits each.
+///
+/// # Safety
+///
+/// It is one of the model's.
+#[inline(always)]
+pub(super) unsafe fn segments_of(entry: *const Linear, rows: [u32; 2]) -> u32 {
+    let mut found = 0;
+    let mut i = 0;
+    while i < MAX_SEGMENTS - 1 {
+        // SAFETY: a field of an entry that nobody writes.
+        let end: u32 =
+            unsafe { ld((&raw const (*entry).segments.end).cast::<u32>().wrapping_add(i)) };
+        found += u32::from(rows[0] >= end) + 8 * u32::from(rows[1] >= end);
+        i += 1;
+    }
+    found
 }
 
 const _: () = assert!(MAX_SEGMENTS == 8, "three bits");

@@ -12,6 +12,7 @@ mod entries;
 mod exchange;
 mod product;
 mod row;
+mod rows;
 mod weights;
 
 use core::hint::cold_path;

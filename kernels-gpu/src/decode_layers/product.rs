@@ -52,4 +52,12 @@ impl Sums {
         let columns = [[sum(0), sum(2)], [sum(1), sum(3)]];
         [0, 1].map(|r| if second { columns[1][r] } else { columns[0][r] })
     }
+
+    /// 64 times the sums of the first row and the second, of both of the lane's columns each: a multiple of 4 and 16 need not be divided.
+    #[inline(always)]
+    pub(super) fn shifted(&self) -> [i32; 4] {
+        let [a, b, c, d] = self.0;
+        let sum = |i: usize| ((a[i] * 4 + b[i]) * 4 + c[i]) * 4 + d[i];
+        [sum(0), sum(1), sum(2), sum(3)]
+    }
 }

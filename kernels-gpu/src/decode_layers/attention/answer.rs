@@ -258,7 +258,7 @@ unsafe fn dots<const H: usize>(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -
 ///
 /// Weights and values are in shared memory.
 #[inline(always)]
-unsafe fn weigh<const H: usize>(
+pub(in super::super) unsafe fn weigh<const H: usize>(
     weights: Shared<f32>,
     values: Shared<u8>,
     stride: u32,

@@ -5,7 +5,7 @@
 //!
 //! Instructions that run once a layer wait for the instruction cache: what matters is how few they are, so loops stay loops.
 
-mod answer;
+pub(super) mod answer;
 mod row;
 
 use contract::attention::KEY_BLOCK;
@@ -24,9 +24,9 @@ use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::proxy_fence;
 
-const KEYS: u32 = KEY_BLOCK as u32;
+pub(super) const KEYS: u32 = KEY_BLOCK as u32;
 /// Heads of a unit where there are many, and where there are few.
-const WIDE: usize = UNIT_HEADS as usize;
+pub(super) const WIDE: usize = UNIT_HEADS as usize;
 const NARROW: usize = WIDE / 2;
 
 /// The shared memory of attention.
@@ -87,7 +87,7 @@ impl Memory {
 /// `thread_idx_x()`, of which the optimiser does not know that it stays: what is made of it would stay in registers over all
 /// layers.
 #[inline(always)]
-fn own_thread() -> u32 {
+pub(super) fn own_thread() -> u32 {
     opaque_here(thread_idx_x())
 }
 

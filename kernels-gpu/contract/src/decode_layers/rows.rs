@@ -1,0 +1,245 @@
+//! Every block of a model on up to [`MAX_ROWS`] rows of a sequence each, in one kernel whose blocks all run at once.
+//!
+//! | tensor      | element | shape                                | meaning                                |
+//! |-------------|---------|--------------------------------------|----------------------------------------|
+//! | `linears`   | [`Linear`](super::Linear) | `[layers, 4]`      | as for one row                         |
+//! | `caches`    | address | `[layers, 2]`                        | pages of keys and values, as [`crate::attention_paged`] |
+//! | `h`         | `f32`   | `[M, hidden]`                        | residual streams, updated in place     |
+//! | `positions` | `u32`   | `[M]`                                | as [`crate::attention_paged`]          |
+//! | `tables`    | `u32`   | `[M, ceil(capacity / PAGE)]`         | as [`crate::attention_paged`]          |
+//! | `exchange`  | `u32`   | `[RING, slot_words]`                 | rows on their way between blocks       |
+//! | `acts`      | `u32`   | `[RING, act_words]`                  | quantised rows on their way            |
+//! | `partial`   | `u64`   | `[MAX_ROWS, heads, key_blocks, partial_len]` | results of key blocks          |
+//!
+//! The functions are those of [`crate::act_quant`], [`crate::w2a8_gemm`] and [`crate::attention_paged`], so the bits are.
+//!
+//! One block norms and quantises a row and hands it on; all blocks make their outputs of all rows. A word of `exchange` is
+//! [`EMPTY`](super::EMPTY) until its value is there, one of `acts` is [`NO_ACTS`]. Layers take the [`RING`] sets of words in turn, on
+//! over all launches; a set is emptied two layers after it was used.
+
+use super::{LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes};
+use crate::attention::KEY_BLOCK;
+use crate::launch::{DevPtr, Kernel, LaunchSpec};
+use crate::w2a8::MAX_SEGMENTS;
+
+pub use super::{ACT_GROUP_BYTES, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, VALUE_BYTES};
+
+/// Most rows: the columns of a product.
+pub const MAX_ROWS: u32 = 8;
+/// Groups of warps that attend, a unit each.
+pub const GROUPS: u32 = KV_SLOTS + 1;
+/// Warps of a group.
+pub const GROUP_WARPS: u32 = 4;
+/// Threads of a group.
+pub const GROUP_THREADS: u32 = 32 * GROUP_WARPS;
+/// Warps that make products, and their threads; the first [`THREADS`] of them quantise.
+pub const WORK_WARPS: u32 = GROUPS * GROUP_WARPS;
+/// Threads that make products.
+pub const WORK_THREADS: u32 = 32 * WORK_WARPS;
+/// Threads besides them, which ask for weights, keys and values.
+pub const ASK_THREADS: u32 = 64;
+/// Threads of a block.
+pub const BLOCK_THREADS: u32 = WORK_THREADS + ASK_THREADS;
+/// Sets of words that layers take in turn.
+pub const RING: u32 = 4;
+/// Four activations that nobody has written: none is -128.
+pub const NO_ACTS: u32 = 0x8080_8080;
+/// Words of 256 activations of all rows.
+pub const GROUP_WORDS: u32 = 256 / 4 * MAX_ROWS;
+/// Words of the scales and sums of quantised rows, of a linear layer.
+pub const STAT_WORDS: u32 = 2 * MAX_ROWS;
+/// Added to the sum of a quantised row: no word of it is empty.
+pub const SUM_BIAS: u32 = 1 << 24;
+/// Most rows of weights of a block in one linear layer.
+pub const MAX_WEIGHT_ROWS: u32 = 107;
+/// Most outputs of a block of a linear layer: a thread makes one of a row, or two.
+pub const MAX_OUTPUTS: u32 = 2 * WORK_THREADS / MAX_ROWS;
+/// Most elements of the residual stream of a block.
+pub const MAX_OWN: u32 = WORK_THREADS / MAX_ROWS;
+/// Words of a linear layer's share of a block, in shared memory.
+pub const SHARE_WORDS: u32 = 12;
+
+/// Words of a group's queries, scores, weights and maxima.
+pub const UNIT_WORDS: u32 = UNIT_HEADS * (MAX_HEAD_DIM + 2 * KEY_BLOCK + 1) as u32;
+/// Bytes of a quantised row.
+const ACTS_BYTES: u32 = MAX_FFN as u32 / 256 * ACT_GROUP_BYTES;
+/// Bytes of everything but weights, keys and values.
+pub const FIXED_BYTES: u32 = 4 * GROUPS * UNIT_WORDS
+    + 4 * (THREADS + 2 * THREADS / 32)
+    + 2 * 4 * MAX_ROWS * MAX_WEIGHT_ROWS
+    + 4 * LINEARS as u32 * SHARE_WORDS
+    + 8 * 2 * (LINEARS as u32 + 1 + GROUPS)
+    + 4 * (MAX_ROWS + 8 + 4 * GROUPS)
+    + LINEARS as u32 * (4 * MAX_SEGMENTS as u32 + MAX_OUTPUTS)
+    + ACTS_BYTES;
+
+const _: () = assert!(FIXED_BYTES.is_multiple_of(16) && KV_SLOTS == 2 && RING == 4 && GROUPS <= 4);
+
+/// Steps of a row of `k`: 256 activations each.
+#[inline(always)]
+pub const fn groups(k: u32) -> u32 {
+    k.div_ceil(256)
+}
+
+impl Shape {
+    /// Where the scales and sums of the quantised rows of linear layer `kind` are in a set of `exchange`, of which that is the end
+    /// for `LINEARS`.
+    #[inline(always)]
+    pub const fn stats_at(&self, kind: u32) -> u32 {
+        (MAX_ROWS * self.exchange_len()).next_multiple_of(4) + kind * STAT_WORDS
+    }
+
+    /// Words of a set of `exchange`.
+    #[inline(always)]
+    pub const fn slot_words(&self) -> u32 {
+        self.stats_at(LINEARS as u32)
+    }
+
+    /// Where the quantised rows of linear layer `kind` are in a set of `acts`; for `LINEARS`, words of a set.
+    #[inline(always)]
+    pub const fn acts_at(&self, kind: u32) -> u32 {
+        let mut groups_before = 0;
+        let mut i = 0;
+        while i < kind {
+            groups_before += groups(self.linear(i as usize)[1]);
+            i += 1;
+        }
+        groups_before * GROUP_WORDS
+    }
+
+    /// By how many bytes odd rows of the weights of linear layer `kind` are turned in shared memory: rows of the largest one, gate and up,
+    /// do not fall on the same banks.
+    #[inline(always)]
+    pub const fn row_turn(&self, kind: usize) -> u32 {
+        if kind == 2 && row_bytes(self.linear(kind)[1]).is_multiple_of(128) { 64 } else { 0 }
+    }
+
+    /// [`Shape::areas`] of a launch for rows.
+    #[inline(always)]
+    pub const fn row_areas(&self, blocks: u32) -> [u32; LINEARS + 1] {
+        let mut ends = [0u32; LINEARS + 1];
+        let mut kind = 0;
+        while kind < LINEARS {
+            let [n, k, rows] = self.linear(kind);
+            let bytes = n.div_ceil(blocks).saturating_mul(rows).saturating_mul(row_bytes(k));
+            // Lanes read 64 bytes at a time, also those behind the last row.
+            let mut bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
+            // Keys and values stand where the weights of down are not needed.
+            if kind == LINEARS - 1 && bytes < KV_SLOT_BYTES {
+                bytes = KV_SLOT_BYTES;
+            }
+            ends[kind + 1] = ends[kind].saturating_add(bytes);
+            kind += 1;
+        }
+        ends
+    }
+
+    /// Shared memory of a block of a launch of `blocks` blocks for rows.
+    pub const fn rows_smem_bytes(&self, blocks: u32) -> u32 {
+        self.row_areas(blocks)[LINEARS].saturating_add(FIXED_BYTES + KV_SLOTS * KV_SLOT_BYTES)
+    }
+
+    /// Blocks of a launch for rows, on a GPU of so many multiprocessors. `None` for sizes that the kernel does not take.
+    pub fn rows_blocks(&self, multiprocessors: u32) -> Option<u32> {
+        let blocks = self.blocks(multiprocessors)?;
+        let fits = |kind: usize| {
+            let [n, _, rows] = self.linear(kind);
+            let outputs = n.div_ceil(blocks);
+            outputs * rows <= MAX_WEIGHT_ROWS
+                && outputs <= if kind % 2 == 1 { MAX_OWN } else { MAX_OUTPUTS }
+        };
+        ((0..LINEARS).all(fits) && self.rows_smem_bytes(blocks) <= SMEM_BYTES).then_some(blocks)
+    }
+}
+
+const _: () = assert!(row_bytes(256) == 64);
+
+/// The only kernel parameter, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Ternary layers.
+    pub linears: DevPtr<super::Linear>,
+    /// Addresses of the pages.
+    pub caches: DevPtr<[u64; 2]>,
+    /// Residual streams.
+    pub h: DevPtr<f32>,
+    /// Cosines `[capacity, head_dim / 2]`.
+    pub cos: DevPtr<f32>,
+    /// Sines.
+    pub sin: DevPtr<f32>,
+    /// Position of row 0.
+    pub positions: DevPtr<u32>,
+    /// Table of row 0.
+    pub tables: DevPtr<u32>,
+    /// Rows between blocks.
+    pub exchange: DevPtr<u32>,
+    /// Quantised rows between blocks.
+    pub acts: DevPtr<u32>,
+    /// Results of key blocks.
+    pub partial: DevPtr<u64>,
+    /// Launches so far.
+    pub epoch: DevPtr<u32>,
+    /// Sizes.
+    pub shape: Shape,
+    /// Rows.
+    pub m: u32,
+    /// Query heads of a key and value head.
+    pub group: u32,
+    /// Elements between the positions of two rows.
+    pub position_stride: u32,
+    /// Elements between the tables of two rows.
+    pub table_stride: u32,
+    /// Pages that there are.
+    pub pages: u32,
+    /// Positions of a table.
+    pub capacity: u32,
+    /// Key blocks that `partial` has room for: those of the capacity.
+    pub key_blocks: u32,
+    /// [`crate::bit_linear::Finish`] of gate and up as a number.
+    pub gate: u32,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Multiplier of the scores.
+    pub scale: f32,
+    /// [`Shape::rows_smem_bytes`] of the launch.
+    pub smem_bytes: u32,
+}
+
+/// Pages of bf16.
+pub enum DecodeLayersRows {}
+
+impl Kernel for DecodeLayersRows {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers_rows", BLOCK_THREADS)
+        .only_on(90)
+        .with_smem(SMEM_BYTES)
+        .with_min_blocks(1)
+        .with_all_shared()
+        .all_at_once();
+
+    fn smem_bytes(args: &Args) -> u32 {
+        args.smem_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Shape =
+        Shape { layers: 30, hidden: 2560, ffn: 6912, heads: 20, kv_heads: 5, head_dim: 128 };
+
+    #[test]
+    fn the_model_fits_a_hopper() {
+        assert_eq!(MODEL.rows_blocks(132), Some(132));
+        assert_eq!(MODEL.rows_blocks(60), None, "more weights than shared memory");
+        assert_eq!(MODEL.acts_at(1), 10 * GROUP_WORDS);
+        assert_eq!(MODEL.acts_at(4), 57 * GROUP_WORDS);
+    }
+
+    #[test]
+    fn no_activation_is_an_empty_byte() {
+        assert_eq!(NO_ACTS.to_ne_bytes(), [i8::MIN as u8; 4]);
+    }
+}

@@ -1,0 +1,179 @@
+//! Rows between blocks, and quantised rows: word by word, each its own flag.
+
+use contract::decode_layers::rows::{
+    ACT_GROUP_BYTES, ASK_THREADS, Args, GROUP_WORDS, MAX_ROWS, NO_ACTS, RING, SUM_BIAS,
+    WORK_THREADS, groups,
+};
+use contract::decode_layers::{EMPTY, LINEARS, Shape, THREADS, word};
+
+use super::super::product::UNIT_BYTES;
+use super::super::{Memory as OfRow, row};
+use super::memory::Memory;
+use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed, st_relaxed_x4};
+use crate::arch::hint::opaque_here;
+use crate::arch::mem::st_x4;
+use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+
+/// Places of 16 activations of a group.
+const CHUNKS: u32 = 16;
+
+/// The sets of words.
+#[derive(Clone, Copy)]
+pub(super) struct Exchange<'a> {
+    args: &'a Args,
+    /// Launches before this one.
+    epoch: u32,
+}
+
+/// The words of a layer.
+pub(super) struct Slot {
+    rows: *mut u32,
+    acts: *mut u32,
+    row_words: u32,
+    stats_at: u32,
+}
+
+/// Sizes, which would stay in registers over all layers: words of both sets, of a row, and where the scales and sums are.
+pub(super) fn sizes(shape: &Shape) -> [u32; 4] {
+    [shape.slot_words(), shape.acts_at(LINEARS as u32), shape.exchange_len(), shape.stats_at(0)]
+}
+
+impl<'a> Exchange<'a> {
+    #[inline(always)]
+    pub(super) fn new(args: &'a Args, epoch: u32) -> Self {
+        Self { args, epoch }
+    }
+
+    /// Those of layer `layer` of this launch.
+    #[inline(always)]
+    pub(super) fn slot(&self, memory: Memory, layer: u32) -> Slot {
+        let slot = self.epoch.wrapping_mul(self.args.shape.layers).wrapping_add(layer) % RING;
+        // SAFETY: written before a barrier.
+        let [slot_words, act_words, row_words, stats_at] = unsafe { memory.sizes.read_x4() };
+        Slot {
+            rows: self.args.exchange.as_ptr().wrapping_add((slot * slot_words) as usize),
+            acts: self.args.acts.as_ptr().wrapping_add((slot * act_words) as usize),
+            row_words,
+            stats_at,
+        }
+    }
+
+    /// Empties this block's share of a quarter, that of part `kind`, of the words that the layer two before `layer` used, for the one two
+    /// behind it. By the threads that ask.
+    ///
+    /// # Safety
+    ///
+    /// All blocks have the rows of the layer before it.
+    #[inline(always)]
+    pub(super) unsafe fn empty_before(&self, memory: Memory, layer: u32, kind: u32) {
+        let slot = self.slot(memory, layer.wrapping_add(2));
+        // SAFETY: written before a barrier.
+        let [slot_words, act_words, ..] = unsafe { memory.sizes.read_x4() };
+        let own = block_idx_x() * ASK_THREADS + thread_idx_x() % ASK_THREADS;
+        let first = 4 * (own + kind * grid_dim_x() * ASK_THREADS);
+        let step = 4 * LINEARS as u32 * grid_dim_x() * ASK_THREADS;
+        // SAFETY: whole sets, of multiples of four words; each four are of one thread.
+        unsafe {
+            let mut i = first;
+            while i < slot_words + act_words {
+                // The quantised rows behind the others.
+                let (to, empty) = if i < slot_words {
+                    (slot.rows.wrapping_add(i as usize), EMPTY)
+                } else {
+                    (slot.acts.wrapping_add((i - slot_words) as usize), NO_ACTS)
+                };
+                st_x4(to.cast(), [empty; 4]);
+                i += step;
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// The word at `at` of row `m`.
+    #[inline(always)]
+    pub(super) fn row(&self, m: u32, at: u32) -> *const u32 {
+        self.rows.cast_const().wrapping_add((m * self.row_words + at) as usize)
+    }
+
+    /// The quantised rows at word `at` of a set.
+    #[inline(always)]
+    pub(super) fn acts(&self, at: u32) -> *const u32 {
+        self.acts.cast_const().wrapping_add(at as usize)
+    }
+
+    #[inline(always)]
+    pub(super) fn stats_of(&self, kind: u32, m: u32) -> *mut u32 {
+        self.rows.wrapping_add((self.stats_at + 2 * (MAX_ROWS * kind + m)) as usize)
+    }
+
+    /// Where the quantised row `m` for linear layer `kind` goes, in the order of the threads that quantise; rows stand at `at`.
+    #[inline(always)]
+    pub(super) fn way(&self, [kind, at]: [u32; 2], m: u32) -> Way {
+        let own = opaque_here(thread_idx_x());
+        let to =
+            own / CHUNKS * GROUP_WORDS + own / 4 % 4 * (GROUP_WORDS / 4) + 4 * (4 * m + own % 4);
+        Way { acts: self.acts.wrapping_add((at + to) as usize), stats: self.stats_of(kind, m) }
+    }
+
+    /// The scale and the sum of the quantised row `m`, as soon as they are there; `words` is what was there before.
+    ///
+    /// # Safety
+    ///
+    /// Somebody writes them.
+    #[inline(always)]
+    pub(super) unsafe fn stats(&self, kind: u32, m: u32, mut words: [u32; 2]) -> (f32, i32) {
+        let from = self.stats_of(kind, m).cast_const();
+        // SAFETY: the caller's promise.
+        unsafe {
+            while words[0] == EMPTY || words[1] == EMPTY {
+                words = [
+                    ld_relaxed_if_ones(words[0], from),
+                    ld_relaxed_if_ones(words[1], from.wrapping_add(1)),
+                ];
+            }
+        }
+        (f32::from_bits(words[0]), words[1].wrapping_sub(SUM_BIAS) as i32)
+    }
+}
+
+/// Where a quantised row goes.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    acts: *mut u32,
+    stats: *mut u32,
+}
+
+impl Way {
+    /// Hands the quantised row of `k` on, with its `scale`. By the threads that quantised it.
+    ///
+    /// # Safety
+    ///
+    /// It was quantised just now; the words are of this block.
+    #[inline(always)]
+    pub(super) unsafe fn publish(self, memory: OfRow, k: u32, scale: f32) {
+        let own = thread_idx_x();
+        let (group, unit, chunk) = (own / CHUNKS, own / 4 % 4, own % 4);
+        let mut from = memory.acts.add(group * ACT_GROUP_BYTES + unit * UNIT_BYTES + 16 * chunk);
+        let mut to = self.acts;
+        // SAFETY: 16 bytes of the row in each place; words of this row.
+        unsafe {
+            let mut i = own;
+            while i < CHUNKS * groups(k) {
+                st_relaxed_x4(to, from.cast::<u32>().read_x4());
+                from = from.add(THREADS / CHUNKS * ACT_GROUP_BYTES);
+                to = to.wrapping_add((THREADS / CHUNKS * GROUP_WORDS) as usize);
+                i += THREADS;
+            }
+            // A thread that has the fewest places.
+            if own == THREADS - 1 {
+                st_relaxed(self.stats, word(scale));
+                let sum = (row::sum(memory) as u32).wrapping_add(SUM_BIAS);
+                st_relaxed(self.stats.wrapping_add(1), sum);
+            }
+        }
+    }
+}
+
+const _: () = assert!(THREADS.is_multiple_of(CHUNKS));
+const _: () = assert!(ASK_THREADS.is_power_of_two() && WORK_THREADS.is_multiple_of(ASK_THREADS));

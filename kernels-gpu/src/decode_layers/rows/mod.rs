@@ -1,0 +1,268 @@
+//! Device side of [`contract::decode_layers::rows`]: the layers of up to eight rows, a sequence each.
+//!
+//! As for one row, but a row is normed and quantised by one block only, which hands it on as bytes ([`exchange`]): all blocks read all
+//! rows, so that what each reads has to be small. The rows are the columns of the products ([`product`]), whose warps read what they
+//! multiply straight from the exchange. Pages of the sequences are dealt out over the blocks ([`attention`]).
+
+mod ahead;
+mod attention;
+mod combine;
+mod exchange;
+mod memory;
+mod product;
+mod unit;
+
+use contract::attention_paged::ABSENT;
+use contract::bit_linear::Finish;
+use contract::decode_layers::rows::{
+    Args, DecodeLayersRows, MAX_OUTPUTS, MAX_ROWS, WORK_THREADS, WORK_WARPS,
+};
+use contract::decode_layers::{LINEARS, MAX_HIDDEN, THREADS, WARPS};
+use contract::launch::Kernel;
+use contract::w2a8::{Divisor, MAX_SEGMENTS};
+
+use super::entries::{Entries, segments_of};
+use super::exchange::{put, take};
+use super::{LONG, SHORT, divide, gated_silu, row};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::hint::{opaque, opaque_here};
+use crate::arch::mbarrier::arrive;
+use crate::arch::mem::{ld, st};
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some, sync_threads, thread_idx_x};
+use crate::arch::warp::warp_id;
+use attention::Attention;
+use contract::activation::Activation;
+use exchange::Exchange;
+use memory::{Memory, Share};
+
+/// Outputs of a thread in a linear layer.
+const ROUNDS: usize = 2;
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC`, with `shape.rows_blocks(..)` blocks that all run at once; the pointers cover the
+/// contract's table; `exchange` and `acts` are as the launch before left them, or empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn decode_layers_rows(args: Args) {
+    let (args, memory) = (&args, Memory::new());
+    let shape = args.shape;
+    let parts = shape.layers * LINEARS as u32;
+    let areas = shape.row_areas(grid_dim_x());
+    let linears = Entries::new(args.linears, parts);
+    // SAFETY: memory of its own, before the barrier.
+    unsafe { memory.init(&shape, areas) };
+    sync_threads();
+    // SAFETY: shares and barriers are in shared memory; the weights never change.
+    unsafe {
+        if thread_idx_x() >= WORK_THREADS {
+            if thread_idx_x() == ahead::ASKS {
+                // The weights of down follow the keys and values in their place.
+                let mut kind = 0;
+                while kind < LINEARS as u32 - 1 {
+                    let from = linears.weights(kind);
+                    ahead::ask(memory, kind, linears.at(kind), from, [true; 2]);
+                    kind = opaque(kind + 1); // one loop
+                }
+            }
+        } else {
+            // The segments of the rows of weights: the same in every layer of the model.
+            let mut kind = 0;
+            while kind < LINEARS as u32 {
+                let share = Share::find(memory, kind);
+                let mut i = thread_idx_x();
+                while i < share.outputs {
+                    let at = share.first + i;
+                    let found = segments_of(linears.at(kind), [at, share.n + at]);
+                    memory.segments.add(MAX_OUTPUTS * kind + i).write_u8(found as u8);
+                    i += WORK_THREADS;
+                }
+                kind += 1;
+            }
+        }
+    }
+    dependency_wait();
+
+    // SAFETY: words that no running kernel writes but block 0, when a row of every block came.
+    let epoch = unsafe { ld(args.epoch.as_ptr().cast_const()) };
+    // SAFETY: a position of each row; words of a thread each.
+    unsafe {
+        if thread_idx_x() < MAX_ROWS {
+            let at = (thread_idx_x() * args.position_stride) as usize;
+            let mut pos = ABSENT;
+            if thread_idx_x() < args.m {
+                pos = ld(args.positions.as_ptr().cast_const().wrapping_add(at));
+            }
+            memory.positions.add(thread_idx_x()).write(pos);
+        }
+        if thread_idx_x() == 0 {
+            memory.gate().write(args.gate);
+        }
+    }
+    sync_threads();
+    let x = Exchange::new(args, epoch);
+    let attention = Attention::new(args, memory, epoch);
+    sync_threads();
+    if thread_idx_x() >= WORK_THREADS {
+        // SAFETY: the launch contract, handed on.
+        unsafe { ahead::ask_for_all(args, memory, &attention, &x, &linears) };
+        launch_dependents();
+        return;
+    }
+    // SAFETY: the shares are in shared memory; an element of `h`, whose only writer is this thread.
+    let mut h = match unsafe { own_element(args, memory) } {
+        // SAFETY: the same.
+        Some(at) => unsafe { ld(args.h.as_ptr().cast_const().wrapping_add(at)) },
+        None => 0.0,
+    };
+    // SAFETY: an entry of the model.
+    let mut gain_next = unsafe { linears.norm(0) };
+    let mut part = 0;
+    while part < parts {
+        let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
+        let memory = memory.again();
+        // SAFETY: the launch contract, handed on; parts come in their order.
+        unsafe {
+            if warp_id() < WARPS && block_idx_x() < args.m {
+                quantise_rows(args, memory, x, gain_next, part);
+            }
+            // Not before: all this would stay in registers.
+            let memory = memory.again();
+            let (share, slot) = (Share::find(memory, kind), x.slot(memory, layer));
+            // A part ahead: its loads wait for nothing then.
+            gain_next = linears.norm(part + 1);
+            let scales_of = |round: u32| {
+                let own = MAX_OUTPUTS * kind + own_output(round).min(MAX_OUTPUTS - 1);
+                let segments = memory.segments.add(own).cast::<i8>().read_i8() as u32;
+                let scales = memory.scales.add(MAX_SEGMENTS as u32 * kind);
+                [segments % 8, segments / 8 % 8].map(|segment| scales.add(segment).read())
+            };
+            let sums = memory.sums.add(part % 2 * memory::SUMS);
+            // What the warps multiply is there: so the row of every block is.
+            let come = || arrive(memory.come.add(kind));
+            let stats = product::multiply(args, memory, &slot, &share, [layer, kind], sums, come);
+            let row = opaque_here(thread_idx_x()) % MAX_ROWS;
+            let (mut scale, mut of_row) = (1.0, 0);
+            if row < args.m {
+                (scale, of_row) = slot.stats(kind, row, stats);
+            }
+            let divisor = Divisor::new(scale);
+            let scales = scales_of(0);
+            sync_work();
+            let mut round = 0;
+            while round < ROUNDS {
+                let output = own_output(round as u32);
+                if output < share.outputs && row < args.m {
+                    let own =
+                        [output, output + share.outputs].map(|i| sums.add(product::sum_at(i, row)));
+                    // Without factors the second sum is of nobody.
+                    let acc =
+                        own.map(|sum| (sum.read() as i32 >> product::SHIFT).wrapping_sub(of_row));
+                    own[0].write(0);
+                    own[1].write(0);
+                    let p = divide(&divisor, acc);
+                    let scales = if round == 0 { scales } else { scales_of(1) };
+                    let p = [p[0] * scales[0], p[1] * scales[1]];
+                    let mut value = p[0];
+                    if kind == 2 {
+                        value = Activation::Relu2.gated(p[0], p[1]);
+                        if memory.gate().read() != Finish::Relu2 as u32 {
+                            value = gated_silu(p);
+                        }
+                    } else if kind % 2 == 1 && round == 0 {
+                        h += p[0];
+                        value = h;
+                    }
+                    put(slot.row(row, share.output + share.first + output).cast_mut(), value);
+                }
+                round += 1;
+            }
+            if kind == 0 {
+                attention.attend(&slot, layer, memory);
+                combine::combine(args, memory, &slot, layer, epoch);
+            }
+        }
+        part += 1;
+    }
+    launch_dependents();
+    // Nobody reads the rows any more: this block has seen rows that all others have made of them.
+    // SAFETY: an element of this thread; every block has read the number of the launch.
+    unsafe {
+        if let Some(at) = own_element(args, memory) {
+            st(args.h.as_ptr().wrapping_add(at), h);
+        }
+        if block_idx_x() == 0 && thread_idx_x() == 0 {
+            st(args.epoch.as_ptr(), epoch.wrapping_add(1));
+        }
+    }
+}
+
+/// Norms and quantises the rows of this block for linear layer `part` of all.
+///
+/// *Convergence*: the first [`THREADS`] threads call it.
+///
+/// # Safety
+///
+/// The launch contract; parts come in order.
+#[inline(always)]
+unsafe fn quantise_rows(args: &Args, memory: Memory, x: Exchange, gain: *const f32, part: u32) {
+    let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
+    let mut m = block_idx_x();
+    while m < args.m {
+        // SAFETY: the caller's promise: a row that somebody makes, or one that the launch starts with.
+        unsafe {
+            let Share { k, input, acts, .. } = Share::find(memory, kind);
+            let before = if kind == 0 { layer.max(1) - 1 } else { layer };
+            let source = x.slot(memory, before).row(m, input);
+            let of_k = row::of_k(k);
+            let way = x.slot(memory, layer).way([kind, acts], m);
+            let scale = if k <= MAX_HIDDEN as u32 {
+                let gains = row::gains(gain, k);
+                let row = if part > 0 {
+                    take::<SHORT>(source, k)
+                } else {
+                    let start = (m * args.shape.hidden) as usize;
+                    row::start(args.h.as_ptr().cast_const().wrapping_add(start), k)
+                };
+                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory.row)
+            } else {
+                let gains = row::gains(gain, k);
+                let row = take::<LONG>(source, k);
+                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory.row)
+            };
+            way.publish(memory.row, k, scale);
+        }
+        m = opaque(m + grid_dim_x());
+    }
+}
+
+/// Which of the block's outputs this thread makes in round `round`, of its row.
+#[inline(always)]
+fn own_output(round: u32) -> u32 {
+    // It would stay in a register over all parts.
+    (opaque_here(thread_idx_x()) + round * WORK_THREADS) / MAX_ROWS
+}
+
+/// Waits for the threads that make products.
+///
+/// *Convergence*: each of them calls it.
+#[inline(always)]
+fn sync_work() {
+    sync_some(2, WORK_THREADS);
+}
+
+/// This thread's element of the residual streams, if it has one.
+///
+/// # Safety
+///
+/// The shares are in shared memory.
+#[inline(always)]
+unsafe fn own_element(args: &Args, memory: Memory) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    let share = unsafe { Share::find(memory, 1) };
+    let (output, row) = (own_output(0), thread_idx_x() % MAX_ROWS);
+    let there = thread_idx_x() < WORK_THREADS && output < share.outputs && row < args.m;
+    there.then_some((row * args.shape.hidden + share.first + output) as usize)
+}
+
+const _: unsafe extern "ptx-kernel" fn(<DecodeLayersRows as Kernel>::Args) = decode_layers_rows;
+const _: () = assert!(WORK_WARPS > WARPS && THREADS == 32 * WARPS);
