@@ -26,7 +26,7 @@ use contract::launch::Kernel;
 use contract::w2a8::Divisor;
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::{opaque, opaque_here};
+use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier::{Barrier, arrive, init};
 use crate::arch::mem::{ld, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
