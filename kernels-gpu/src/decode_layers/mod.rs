@@ -19,8 +19,8 @@ use core::hint::cold_path;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    ACTS_BYTES, Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS,
-    THREADS, WARPS,
+    ACTS_BYTES, Args, BLOCK_THREADS, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS,
+    SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
@@ -283,8 +283,8 @@ unsafe fn counters(args: &Args) -> (u32, u32) {
     // SAFETY: words that no running kernel writes but block 0, when a row of every block came.
     let found =
         unsafe { (ld(args.start.as_ptr().cast_const()), ld(args.epoch.as_ptr().cast_const())) };
-    // Before any of this block's: all its threads have read them.
-    sync_threads();
+    // Before any of this block's: all its threads have read them. By a barrier with a number of threads: they come from two places.
+    sync_some(2, BLOCK_THREADS);
     found
 }
 
