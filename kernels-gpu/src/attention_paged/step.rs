@@ -22,6 +22,9 @@ use crate::arch::thread::{
     block_idx_x, block_idx_y, block_idx_z, grid_dim_z, sync_threads, thread_idx_x,
 };
 
+/// Whether a kernel can start before the one in front has ended. What is read ahead takes registers, which sm_86 has not.
+const OVERLAPS: bool = cfg!(level_sm_90);
+
 /// Block `(page, m, kv head, part of its heads)` takes one page; the last one of the heads combines.
 ///
 /// # Safety
@@ -78,12 +81,13 @@ pub(super) unsafe fn step(args: &Args) {
         if there {
             step.copy(if has_new { visible - 1 } else { visible });
         }
-        step.angle_of_thread()
+        if OVERLAPS { step.angle_of_thread() } else { (0.0, 0.0) }
     };
     dependency_wait();
     if there {
         // SAFETY: nobody reads the queries yet; the page is there.
         unsafe {
+            let angle = if OVERLAPS { angle } else { step.angle_of_thread() };
             step.load_queries(step.raw_queries(), angle);
             if has_new {
                 step.make_new();
