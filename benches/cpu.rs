@@ -58,7 +58,15 @@ impl Case for Product {
         let (w, acts, y) = (&t.w, &t.acts, &mut t.y);
         match self.0.m {
             1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-            m => backend.w2a8_gemm(W2a8Gemm { chained: false, w, acts, y, m, variant: None }),
+            m => backend.w2a8_gemm(W2a8Gemm {
+                chained: false,
+                lets_in: false,
+                w,
+                acts,
+                y,
+                m,
+                variant: None,
+            }),
         }
     }
 

@@ -14,8 +14,9 @@ use crate::element::{Bf16, Element, F16};
 /// `(M, width / THREADS rounded up)`.
 #[inline(always)]
 unsafe fn embed<E: Element>(args: &Args) {
-    launch_dependents();
     dependency_wait();
+    // Not earlier: what stands behind a step's first operation may read the state of the step before at once.
+    launch_dependents();
     let (i, m) = (block_idx_y() * THREADS + thread_idx_x(), block_idx_x() as usize);
     // SAFETY: m < M.
     let id =

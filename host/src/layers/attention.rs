@@ -41,7 +41,11 @@ impl<B: Backend> AttentionLayer<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let heads = self.heads;
-        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m, &mut x.unpacked)?;
+        let lets_in = match &past {
+            Past::Paged { cache, step: Some(step), .. } => step.comes_early(cache, heads, m),
+            _ => false,
+        };
+        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m, &mut x.unpacked, lets_in)?;
         match past {
             Past::Run { cache, start, start_at, .. } => {
                 backend.kv_append(KvAppend {
@@ -85,7 +89,7 @@ impl<B: Backend> AttentionLayer<B> {
             None => Source::Plain { x: &x.delta },
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;
-        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m, &mut x.unpacked)
+        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m, &mut x.unpacked, false)
     }
 
     /// One row: norms `x.h` by `input_norm`, and adds the projection to it.

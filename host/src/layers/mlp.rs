@@ -26,7 +26,7 @@ impl<B: Backend> Mlp<B> {
     /// # Errors
     /// Shapes that do not fit; a failed launch.
     pub fn forward(&self, backend: &B, x: &mut Activations<B>, m: usize) -> Result<(), OpError> {
-        bit_linear(backend, &self.gate_up, &x.acts, &mut x.wide, m, &mut x.unpacked)?;
+        bit_linear(backend, &self.gate_up, &x.acts, &mut x.wide, m, &mut x.unpacked, false)?;
         let source = Source::Gated {
             gate: self.gate,
             gate_up: &x.wide,
@@ -35,7 +35,7 @@ impl<B: Backend> Mlp<B> {
             eps: self.eps,
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: self.down.k() })?;
-        bit_linear(backend, &self.down, &x.acts, &mut x.delta, m, &mut x.unpacked)
+        bit_linear(backend, &self.down, &x.acts, &mut x.delta, m, &mut x.unpacked, false)
     }
 
     /// One row: norms `x.h` by `input_norm`, and adds the projection to it.

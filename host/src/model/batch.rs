@@ -92,7 +92,9 @@ fn class(rows: usize, max_batch: usize) -> usize {
 
 /// Positions that a step is recorded for which has to reach `needed`.
 fn reach(needed: usize, capacity: usize) -> usize {
-    needed.next_power_of_two().max(SMALLEST_RECORDING).min(capacity)
+    // Blocks of an attention step that have no page still take a place each.
+    let step = (needed.next_power_of_two() / 8).max(SMALLEST_RECORDING);
+    needed.next_multiple_of(step).min(capacity)
 }
 
 impl<B: Backend> Batch<B> {
@@ -417,7 +419,9 @@ impl<B: Backend> Model<B> {
             return self.last_norm(x, m, pending);
         }
         for (block, cache) in self.blocks.iter().zip(caches) {
-            let step = reach.map(|reach| PagedStep { scratch: &mut *scratch, reach });
+            // The step before wrote positions and keys, and the embedding stands behind it.
+            let step =
+                reach.map(|reach| PagedStep { scratch: &mut *scratch, reach, settled: true });
             let past = Past::Paged { cache, positions, tables, capacity, step };
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
         }

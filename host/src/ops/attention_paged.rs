@@ -1,6 +1,9 @@
 //! Host side of [`contract::attention_paged`].
 
-use contract::attention_paged::{MAX_HEAD_DIM, PAGE, counters_len, page_len, partial_len};
+use contract::attention_paged::{
+    MAX_HEAD_DIM, PAGE, counters_len, page_len, partial_len, step_comes_early, step_grid,
+    step_takes,
+};
 use contract::num::RowType;
 use contract::w2a8::MAX_ROWS;
 
@@ -96,6 +99,27 @@ pub struct PagedStep<'a, B: Backend> {
     /// Positions the launch has to reach: at least each row's plus one. In a recorded step, the most that
     /// its replays will see.
     pub reach: usize,
+    /// Positions, tables and all stored keys are older than the last [`Embed`](super::embed::Embed), or operation like this
+    /// one, that was queued before: a kernel may then read them while the operation in front still runs, because these two let the
+    /// next one in only behind what they waited for themselves. With programmatic dependent launch only; a promise that does not
+    /// hold gives results of old and new values.
+    pub settled: bool,
+}
+
+impl<B: Backend> PagedStep<'_, B> {
+    /// Whether the product in front of this step of `m` rows should let it in at once ([`super::w2a8_gemm::W2a8Gemm::lets_in`]).
+    pub fn comes_early(&self, cache: &PagedCache<B>, heads: Heads, m: usize) -> bool {
+        self.settled
+            && cache.element == RowType::Bf16
+            && step_takes(heads.head_dim)
+            && self.grid(heads, m).is_some_and(step_comes_early)
+    }
+
+    /// Blocks of the kernel for `m` rows.
+    fn grid(&self, heads: Heads, m: usize) -> Option<[u32; 3]> {
+        let key_blocks = self.reach.div_ceil(PAGE) as u32;
+        step_grid(m as u32, heads.heads as u32, heads.kv_heads as u32, key_blocks)
+    }
 }
 
 /// Rotates q and k of `m` rows of any sequences, stores k and v in their pages, and attends.
@@ -145,7 +169,7 @@ impl<B: Backend> AttentionPaged<'_, B> {
         same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
         at_least(OP, "angles", self.rope.positions, self.capacity)?;
         self.rope.check(OP)?;
-        if let Some(PagedStep { scratch, reach }) = &self.step {
+        if let Some(PagedStep { scratch, reach, .. }) = &self.step {
             let allowed = "1 to the positions of a table are allowed";
             dimension(OP, "reach", *reach, self.capacity, allowed)?;
             let partial = PagedScratch::<B>::partial_total(heads, self.cache.pages)?;
@@ -167,17 +191,13 @@ impl AttentionPaged<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use super::cuda::at;
         use contract::attention_paged::{
-            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, append_grid, grid, step_grid,
-            step_takes,
+            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, append_grid, grid,
         };
         use contract::launch::DevPtr;
         self.check()?;
         let scale = self.scale();
         let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, step } = self;
-        let of_step = |s: &PagedStep<'_, _>| {
-            let key_blocks = s.reach.div_ceil(PAGE) as u32;
-            step_grid(m as u32, heads.heads as u32, heads.kv_heads as u32, key_blocks)
-        };
+        let of_step = |s: &PagedStep<'_, _>| s.grid(heads, m);
         let step = step.filter(|step| {
             cache.element == RowType::Bf16
                 && step_takes(heads.head_dim)
@@ -206,11 +226,13 @@ impl AttentionPaged<'_, super::CudaBackend> {
             pages: cache.pages as u32,
             capacity: capacity as u32,
             scale,
+            settled: step.as_ref().map_or(0, |s| u32::from(s.settled)),
+            zero: 0,
         };
         let (append, attend) = (append_grid(args.m, args.kv_heads), grid(args.m, args.heads));
         if let Some(grid) = step.as_ref().and_then(of_step) {
             // SAFETY: as below; `check` compared the scratch, which is borrowed exclusively, with the rows
-            // and the pages.
+            // and the pages; `settled` is the caller's word, and what it is about is read in its bounds either way.
             return unsafe { cuda.launch::<StepBf16>(grid, args) };
         }
         // SAFETY: `check` compared `qkv` and `out` with `m` rows, positions and tables with their strides,

@@ -24,6 +24,9 @@ pub struct W2a8Gemm<'a, B: Backend> {
     /// Whether other kernels of a layer stand before and behind it: with programmatic dependent launch another variant may
     /// be the best one then. Counts where none was chosen nor measured.
     pub chained: bool,
+    /// Whether the operation behind has much to read before it waits, and places enough: with programmatic dependent
+    /// launch it may then begin at once. Otherwise when the last codes are asked for.
+    pub lets_in: bool,
 }
 
 impl<B: Backend> W2a8Gemm<'_, B> {
@@ -270,7 +273,7 @@ impl Product<'_> {
         self,
         cuda: &super::CudaBackend,
         variant: Option<usize>,
-        chained: bool,
+        [chained, lets_in]: [bool; 2],
     ) -> Result<(), OpError> {
         use contract::w2a8::act_bytes;
         let Self { words, n, k, segments, acts, m, y } = self;
@@ -285,6 +288,8 @@ impl Product<'_> {
             m: m as u32,
             act_pieces: (act_bytes(k) / 16) as u32,
             segments: *segments,
+            lets_in: u32::from(lets_in),
+            zero: 0,
         };
         let (shape, sms) = ([args.m, args.n, k as u32], cuda.cuda().device().sm_count());
         let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemm, m, n, k);
@@ -304,7 +309,7 @@ impl Product<'_> {
 impl W2a8Gemm<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         self.check()?;
-        let Self { w, acts, y, m, variant, chained } = self;
+        let Self { w, acts, y, m, variant, chained, lets_in } = self;
         let stream = cuda.stream();
         let product = Product {
             words: w.words().dev_ptr(stream),
@@ -317,7 +322,7 @@ impl W2a8Gemm<'_, super::CudaBackend> {
         };
         // SAFETY: `PackedLinear` holds `n` rows of `k` by construction; `check` compared the
         // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
-        unsafe { product.launch(cuda, variant, chained) }
+        unsafe { product.launch(cuda, variant, [chained, lets_in]) }
     }
 }
 

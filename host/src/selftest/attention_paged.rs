@@ -41,6 +41,8 @@ pub struct Inputs {
     pub capacity: usize,
     /// Run as a step that reaches so many positions.
     pub reach: Option<usize>,
+    /// With [`PagedStep::settled`].
+    pub settled: bool,
 }
 
 impl Inputs {
@@ -97,7 +99,18 @@ impl Inputs {
         let angles = Angles::new(capacity + 3, heads.head_dim, 500_000.0);
         let qkv = seeded.floats(positions.len() * heads.qkv_len(), 2.0);
         let one_sequence = false;
-        Self { heads, qkv, pool, pages, angles, rows, one_sequence, capacity, reach: None }
+        Self {
+            heads,
+            qkv,
+            pool,
+            pages,
+            angles,
+            rows,
+            one_sequence,
+            capacity,
+            reach: None,
+            settled: false,
+        }
     }
 
     /// `m` neighbours of one sequence, the first at `start`.
@@ -179,7 +192,7 @@ impl Run for Inputs {
             capacity: self.capacity,
             m,
             heads,
-            step: step.map(|(scratch, reach)| PagedStep { scratch, reach }),
+            step: step.map(|(scratch, reach)| PagedStep { scratch, reach, settled: self.settled }),
         })?;
         if let Some(step) = &scratch {
             bed.read("partial", &step.partial)?;
@@ -211,7 +224,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             let rows = Inputs::scattered(element, heads, positions, &mut seeded);
             let prompt = Inputs::neighbours(element, heads, 60, 7, &mut seeded);
             if element == RowType::Bf16 && step_takes(head_dim) {
-                let step = Inputs { reach: Some(rows.capacity), ..rows.clone() };
+                let step = Inputs { reach: Some(rows.capacity), settled: true, ..rows.clone() };
                 cases.push((StepBf16::SPEC.symbol, format!("{heads:?} at {positions:?}"), step));
             }
             for kernel in kernels {

@@ -22,6 +22,7 @@ impl Run for Inputs<'_> {
         let mut y = bed.output(m * n)?;
         bed.backend().w2a8_gemm(W2a8Gemm {
             chained: false,
+            lets_in: false,
             w: &w,
             acts: &acts,
             y: &mut y,

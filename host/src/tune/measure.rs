@@ -307,6 +307,7 @@ impl<'a> Case<'a> {
             let acts = layer.rows(cpu, &rows)?;
             cpu.w2a8_gemm(W2a8Gemm {
                 chained: false,
+                lets_in: false,
                 w,
                 acts: &acts,
                 y: &mut y,
@@ -482,9 +483,15 @@ fn launch(
             gpu.bit_linear(BitLinear { x, norm: None, w, finish: Finish::Store { y } })
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-        Family::W2a8Gemm => {
-            gpu.w2a8_gemm(W2a8Gemm { chained: true, w, acts, y, m: problem.m(), variant: None })
-        }
+        Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm {
+            chained: true,
+            lets_in: false,
+            w,
+            acts,
+            y,
+            m: problem.m(),
+            variant: None,
+        }),
         Family::W2a8Trits => {
             gpu.w2a8_trits(W2a8Trits { w, acts, y, m: problem.m(), unpacked, variant: None })
         }

@@ -42,9 +42,15 @@ fn run(gpu: &CudaBackend, family: Family, m: usize) -> (Vec<u32>, Vec<&'static s
             gpu.bit_linear(BitLinear { x: &x, norm: None, w, finish: Finish::Store { y: &mut y } })
         }
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts: &acts, y: &mut y, variant: None }),
-        Family::W2a8Gemm => {
-            gpu.w2a8_gemm(W2a8Gemm { chained: true, w, acts: &acts, y: &mut y, m, variant: None })
-        }
+        Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm {
+            chained: true,
+            lets_in: false,
+            w,
+            acts: &acts,
+            y: &mut y,
+            m,
+            variant: None,
+        }),
         Family::W2a8Trits => {
             let (w, unpacked) = (&trits, &mut gpu.alloc("test", 1).unwrap());
             gpu.w2a8_trits(W2a8Trits { w, acts: &acts, y: &mut y, m, unpacked, variant: None })

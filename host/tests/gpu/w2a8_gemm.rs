@@ -139,16 +139,26 @@ fn refusals<B: Backend>(b: &B) {
     let (mut y, mut no_y) = (zeros::<B, f32>(b, m * n), zeros::<B, f32>(b, m * n - 1));
     let y = &mut y;
     let over = Some(VARIANTS.len());
-    let beyond = W2a8Gemm { chained: false, w: &w, acts: &good, y, m, variant: over };
+    let beyond =
+        W2a8Gemm { chained: false, lets_in: false, w: &w, acts: &good, y, m, variant: over };
     refused!(dimension("variant"), b.w2a8_gemm(beyond));
     refused!(
         dimension("m"),
-        b.w2a8_gemm(W2a8Gemm { chained: false, w: &w, acts: &good, y, m: 0, variant: None })
+        b.w2a8_gemm(W2a8Gemm {
+            chained: false,
+            lets_in: false,
+            w: &w,
+            acts: &good,
+            y,
+            m: 0,
+            variant: None
+        })
     );
     refused!(
         dimension("m"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
+            lets_in: false,
             w: &w,
             acts: &good,
             y,
@@ -158,19 +168,51 @@ fn refusals<B: Backend>(b: &B) {
     );
     refused!(
         short("acts"),
-        b.w2a8_gemm(W2a8Gemm { chained: false, w: &w, acts: &good, y, m: m + 1, variant: None })
+        b.w2a8_gemm(W2a8Gemm {
+            chained: false,
+            lets_in: false,
+            w: &w,
+            acts: &good,
+            y,
+            m: m + 1,
+            variant: None
+        })
     );
     refused!(
         short("acts"),
-        b.w2a8_gemm(W2a8Gemm { chained: false, w: &w, acts: &no_acts, y, m, variant: None })
+        b.w2a8_gemm(W2a8Gemm {
+            chained: false,
+            lets_in: false,
+            w: &w,
+            acts: &no_acts,
+            y,
+            m,
+            variant: None
+        })
     );
     refused!(
         short("stats"),
-        b.w2a8_gemm(W2a8Gemm { chained: false, w: &w, acts: &no_stats, y, m, variant: None })
+        b.w2a8_gemm(W2a8Gemm {
+            chained: false,
+            lets_in: false,
+            w: &w,
+            acts: &no_stats,
+            y,
+            m,
+            variant: None
+        })
     );
     let y = &mut no_y;
     refused!(
         short("y"),
-        b.w2a8_gemm(W2a8Gemm { chained: false, w: &w, acts: &good, y, m, variant: None })
+        b.w2a8_gemm(W2a8Gemm {
+            chained: false,
+            lets_in: false,
+            w: &w,
+            acts: &good,
+            y,
+            m,
+            variant: None
+        })
     );
 }

@@ -26,7 +26,7 @@
 //! for each of its heads. Where every row has a sequence of its own, with pages of its own, a step is
 //! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
 //! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
-//! its key. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
+//! its key. With `settled` it asks for its page before the kernel in front has ended. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
 //! them first to last. A grid for fewer positions than a row has gives NaN, and does not store its key.
 
 use crate::kv_append::kv_stride;
@@ -89,6 +89,15 @@ pub const fn step_grid(m: u32, heads: u32, kv_heads: u32, key_blocks: u32) -> Op
     if m <= 65_535 && key_blocks <= 65_535 { Some([units, m, key_blocks]) } else { None }
 }
 
+/// Blocks of a step that 128 multiprocessors hold.
+const HELD_BLOCKS: u32 = 128 * 6;
+
+/// Whether the kernel in front of a step of so many blocks, which may read before its wait, should let it in at once: all of them
+/// find a place, so that none takes that of another.
+pub const fn step_comes_early([units, m, key_blocks]: [u32; 3]) -> bool {
+    units.saturating_mul(m).saturating_mul(key_blocks) <= HELD_BLOCKS
+}
+
 /// Elements of a page: its keys, or its values.
 pub const fn page_len(kv_heads: usize, head_dim: usize) -> usize {
     kv_heads * PAGE * kv_stride(head_dim)
@@ -138,6 +147,10 @@ pub struct Args {
     pub capacity: u32,
     /// Multiplier of the scores, `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Whether a step may read positions, tables and stored keys before the kernel in front has ended: 1, else 0.
+    pub settled: u32,
+    /// Nothing.
+    pub zero: u32,
 }
 
 /// Blocks that append: k heads and v heads within rows. More than a grid can have saturate, and are

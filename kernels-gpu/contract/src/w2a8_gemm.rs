@@ -59,6 +59,10 @@ pub struct Args {
     pub act_pieces: u32,
     /// Weight scales.
     pub segments: Segments,
+    /// Whether a kernel on `mma.sync` lets the next one in at once: 1, else 0.
+    pub lets_in: u32,
+    /// Nothing.
+    pub zero: u32,
 }
 
 /// The only parameter of the kernels on `wgmma`, passed by value.

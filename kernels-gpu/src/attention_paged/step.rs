@@ -4,6 +4,9 @@
 //! The page comes into shared memory by asynchronous copies, keys first, so that scores are made while the
 //! values arrive. No block reads what another one stores: the row's own key and value go into shared memory
 //! beside the pages.
+//!
+//! Where positions, tables and stored keys are settled, a block asks for its page while the kernel in front still runs, and waits
+//! for that only before it reads the row's projections.
 
 use contract::attention_paged::{ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, step_parts};
 use contract::num::Running;
@@ -19,12 +22,16 @@ use crate::arch::thread::{
     block_idx_x, block_idx_y, block_idx_z, grid_dim_z, sync_threads, thread_idx_x,
 };
 
+/// Whether a kernel can start before the one in front has ended. What is read ahead takes registers, which sm_86 has not.
+const OVERLAPS: bool = cfg!(level_sm_90);
+
 /// Block `(page, m, kv head, part of its heads)` takes one page; the last one of the heads combines.
 ///
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for pages of bf16, `counters` is zero, every row has
-/// pages of its own; block and grid are the contract's.
+/// pages of its own; block and grid are the contract's. When `settled`: no kernel that may still run writes positions, tables or keys
+/// in front of a row's own.
 #[inline(always)]
 pub(super) unsafe fn step(args: &Args) {
     let Args { kv_heads, group, head_dim, .. } = *args;
@@ -39,17 +46,19 @@ pub(super) unsafe fn step(args: &Args) {
         (thread_idx_x() % (STEP_HEAD_DIM / 2), thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32);
     let inside = 2 * dims < head_dim;
     let mut step = Step { args, m, kv_head, head, count, pos: 0, page: 0, stores: part == 0 };
-    dependency_wait();
-    // All at once: none of them waits for another.
+    if args.settled == 0 {
+        dependency_wait();
+    }
+    // At once: neither waits for the other.
     // SAFETY: the grid has blocks for M rows and for pages below the capacity.
-    let raw = unsafe {
+    unsafe {
         step.page = step.page_beside(block);
         step.pos = position(args, m);
-        step.raw_queries()
-    };
+    }
     let pos = step.pos;
     let blocks = pos / KEYS + 1;
     if pos >= args.capacity || blocks > grid_dim_z() {
+        dependency_wait();
         if block == 0 && inside {
             let v = if pos == ABSENT { 0.0 } else { f32::NAN };
             let mut h = first;
@@ -67,17 +76,26 @@ pub(super) unsafe fn step(args: &Args) {
     let has_new = block == blocks - 1;
     let there = step.page < args.pages;
     let visible = (pos + 1 - block * KEYS).min(KEYS);
-    if there {
-        // SAFETY: the page is there, with all positions in front of the row's own.
-        unsafe {
+    // SAFETY: the page, when it is there, has all positions in front of the row's own, which is below the capacity.
+    let angle = unsafe {
+        if there {
             step.copy(if has_new { visible - 1 } else { visible });
-            step.load_queries(raw);
+        }
+        if OVERLAPS { step.angle_of_thread() } else { (0.0, 0.0) }
+    };
+    dependency_wait();
+    if there {
+        // SAFETY: nobody reads the queries yet; the page is there.
+        unsafe {
+            let angle = if OVERLAPS { angle } else { step.angle_of_thread() };
+            step.load_queries(step.raw_queries(), angle);
             if has_new {
                 step.make_new();
             }
         }
     }
-    // Not earlier: blocks of the next kernel would take the places of this one's unevenly.
+    // Not earlier: blocks of the next kernel would take the places of this one's unevenly. And behind the wait: what is settled for
+    // the next step counts on it.
     launch_dependents();
     let mut out = [[0.0; 2]; OWN];
     if there {

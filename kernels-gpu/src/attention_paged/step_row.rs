@@ -12,7 +12,7 @@ use super::tile::{
     HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, queries, running_max, values,
 };
 use crate::arch::async_copy::{commit_group, copy_x16};
-use crate::arch::mem::{ld_if, ld_nc, ld_x2, st, st_x2};
+use crate::arch::mem::{ld, ld_if, ld_nc, ld_x2, st, st_x2};
 use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up};
 use crate::element::Bf16;
@@ -139,20 +139,38 @@ impl Step<'_> {
         })
     }
 
-    /// Rotates `raw` queries into shared memory.
+    /// Cosine and sine of the pair that this thread rotates; of the last one, where there are fewer.
     ///
     /// # Safety
     ///
-    /// `pos` is below the capacity; nobody reads the queries.
+    /// `pos` is below the capacity.
     #[inline(always)]
-    pub(super) unsafe fn load_queries(&self, raw: [[f32; 2]; ROTATED]) {
+    pub(super) unsafe fn angle_of_thread(&self) -> (f32, f32) {
+        let half = self.args.head_dim / 2;
+        let pair = (thread_idx_x() % PAIRS).min(half - 1);
+        let at = self.pos as usize * half as usize + pair as usize;
+        // Plain loads, which the assembler leaves in front of the wait for the kernel before.
+        // SAFETY: the caller's promise; the tables never change.
+        unsafe {
+            (
+                ld(self.args.cos.as_ptr().cast_const().wrapping_add(at)),
+                ld(self.args.sin.as_ptr().cast_const().wrapping_add(at)),
+            )
+        }
+    }
+
+    /// Rotates `raw` queries by the angle of this thread's pair, into shared memory.
+    ///
+    /// # Safety
+    ///
+    /// Nobody reads the queries.
+    #[inline(always)]
+    pub(super) unsafe fn load_queries(&self, raw: [[f32; 2]; ROTATED], (cos, sin): (f32, f32)) {
         let half = self.args.head_dim / 2;
         let pair = thread_idx_x() % PAIRS;
         if pair >= half {
             return;
         }
-        // SAFETY: by the caller.
-        let (cos, sin) = unsafe { self.angle(pair) };
         let mut i = 0;
         while i < ROTATED {
             let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);

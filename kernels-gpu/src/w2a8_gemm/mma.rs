@@ -66,6 +66,10 @@ unsafe fn gemm<
         assert!(CODE_WIDTH == 8 * GROUPS && ACT_WIDTH == 32 * GROUPS);
         assert!((THREADS / ACT_WIDTH).is_multiple_of(2));
     };
+    if args.lets_in != 0 {
+        // A kernel that has much to ask for before its own wait, and places enough.
+        launch_dependents();
+    }
     let width = GROUP_BYTES * GROUPS;
     let slice_bytes = (ROWS + 4 * TOKENS) * width;
     let (lane, warp) = (lane_id(), warp_id());
