@@ -399,6 +399,7 @@ impl List {
     }
 
     fn rows(&mut self) {
+        use contract::norm::WHOLE;
         use contract::row::{Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         macro_rules! symbols {
@@ -413,24 +414,39 @@ impl List {
         macro_rules! of {
             ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
         }
+        macro_rules! of_parts {
+            ($parts:ident) => {
+                [symbol::<s::$parts>(), symbol::<l::$parts>(), symbol::<r::$parts>()]
+            };
+        }
         let kernels = [
-            (RowType::F32, of!(ShortF32 MiddleF32 LongF32), symbol::<s::PartsF32>()),
-            (RowType::F16, of!(ShortF16 MiddleF16 LongF16), symbol::<s::PartsF16>()),
-            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16), symbol::<s::PartsBf16>()),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32), of_parts!(PartsF32)),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16), of_parts!(PartsF16)),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16), of_parts!(PartsBf16)),
         ];
         for (element, families, parts) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (3, 1032), (2, 5000), (2, 17_000)]
-                .into_iter()
-                .enumerate()
-            {
-                let [softmax, layernorm, rmsnorm] =
-                    families.map(|[short, middle, long]| match owner(k) {
+            let shapes = [
+                (1, 1),
+                (9, 40),
+                (3, 1027),
+                (3, 1032),
+                (2, 5000),
+                (2, 17_000),
+                (2, 29_000),
+                (1, 30_001),
+            ];
+            for (i, (m, k)) in shapes.into_iter().enumerate() {
+                let whole = [s::WHOLE, WHOLE, WHOLE];
+                let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
+                    let [short, middle, long] = families[family];
+                    match owner(k) {
+                        _ if k > whole[family] as usize => parts[family],
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,
-                    });
-                let softmax = if k > s::WHOLE as usize { parts } else { softmax };
+                    }
+                });
                 let what = format!("m={m} k={k}");
                 for kind in [i, i + 1, i + 3] {
                     let mut inputs = softmax::Inputs::new(element, m, k, kind, 7);

@@ -66,3 +66,9 @@ crate::row::kernels! {
     ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 3, "f16";
     ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 3, "bf16";
 }
+
+crate::norm::parts! {
+    PartsF32 "layernorm_parts_f32" 4 "`f32`";
+    PartsF16 "layernorm_parts_f16" 2 "f16";
+    PartsBf16 "layernorm_parts_bf16" 2 "bf16";
+}

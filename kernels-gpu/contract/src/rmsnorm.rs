@@ -61,3 +61,9 @@ crate::row::kernels! {
     ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
     ShortBf16 MiddleBf16 LongBf16 ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
 }
+
+crate::norm::parts! {
+    PartsF32 "rmsnorm_parts_f32" 4 "`f32`";
+    PartsF16 "rmsnorm_parts_f16" 2 "f16";
+    PartsBf16 "rmsnorm_parts_bf16" 2 "bf16";
+}

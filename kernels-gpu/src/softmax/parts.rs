@@ -15,9 +15,8 @@ use contract::softmax::{
 };
 
 use super::Row;
-use super::exchange::{Told, talk};
+use super::exchange::talk;
 use super::segment::{Raw, Segment, Values, largest};
-use super::walk::{Turn, Walk};
 use crate::arch::async_copy::{commit_group, copy_x4, copy_x4_part, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
@@ -27,7 +26,9 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
 use crate::float::{Float, Piece};
+use crate::row::exchange::Told;
 use crate::row::in_pieces;
+use crate::row::walk::{Turn, Walk};
 
 const _: () = assert!(PART_THREADS == LANES * (PART + 1));
 
@@ -35,7 +36,7 @@ const _: () = assert!(PART_THREADS == LANES * (PART + 1));
 struct Work<'a, E, const PIECES: bool> {
     args: &'a PartArgs,
     walk: Walk,
-    told: Told,
+    told: Told<SETS>,
     /// Where the stages of this warp are.
     area: Shared<u32>,
     /// Which one of the block it is.
@@ -54,7 +55,14 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
         let bytes = Self::AHEAD * stage_bytes(Self::BYTES) + BEHIND * 4 * SEGMENT;
         let warp = shuffle_idx(warp_id(), 0);
         let area = dynamic_shared_mem::<u32>().byte_add(PART_SCRATCH_BYTES + warp * bytes).kept();
-        Self { args, walk: Walk::new(args), told: Told::new(), area, warp, element: PhantomData }
+        Self {
+            args,
+            walk: Walk::new(args.rows.k, args.count),
+            told: Told::new(),
+            area,
+            warp,
+            element: PhantomData,
+        }
     }
 
     /// Where stage `at` of this warp is.
@@ -493,7 +501,7 @@ pub unsafe fn parts<E: Float>(args: &PartArgs) {
 unsafe fn work<E: Float, const PIECES: bool>(args: &PartArgs) {
     // SAFETY: handed on.
     unsafe {
-        Told::new().start();
+        Told::<SETS>::new().start();
         if warp_id() < PART {
             Work::<E, PIECES>::new(args).segments();
         } else {
