@@ -1,14 +1,14 @@
 //! Device side of [`contract::layernorm`]: some lanes of a warp, or a block, a row, read once where it fits.
 
 use contract::launch::Kernel;
+#[cfg(not(level_sm_90))]
+use contract::layernorm::WHOLE;
 use contract::layernorm::{
     Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation,
     normalise,
 };
 #[cfg(level_sm_90)]
 use contract::layernorm::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
-#[cfg(not(level_sm_90))]
-use contract::norm::WHOLE;
 use contract::num::fma;
 #[cfg(level_sm_90)]
 use contract::row::LONG;
@@ -51,7 +51,7 @@ unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
         let value = |x, w, b| normalise(x - mean, r, w, b);
         // As many at once as there are registers for.
         if E::PIECE == 8 {
-            row.write::<4>(value);
+            row.write::<2>(value);
         } else {
             row.write::<4>(value);
         }

@@ -1,9 +1,9 @@
 //! Device side of [`contract::rmsnorm`]: some lanes of a warp, or a block, a row, read once where it fits.
 
 use contract::launch::{DevPtr, Kernel};
-#[cfg(not(level_sm_90))]
-use contract::norm::WHOLE;
 use contract::num::fma;
+#[cfg(not(level_sm_90))]
+use contract::rmsnorm::WHOLE;
 use contract::rmsnorm::{
     Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
 };

@@ -108,8 +108,7 @@ where
     L: contract::launch::Kernel<Args = S::Args>,
     P: contract::launch::Kernel<Args = contract::layernorm::PartArgs>,
 {
-    use contract::layernorm::{IN_TURN, LANE, PartArgs};
-    use contract::norm::WHOLE;
+    use contract::layernorm::{IN_TURN, LANE, PartArgs, WHOLE};
     let shape = [rows.m, rows.k];
     // SAFETY: by the caller.
     unsafe {

@@ -98,8 +98,7 @@ where
     L: contract::launch::Kernel<Args = S::Args>,
     P: contract::launch::Kernel<Args = contract::rmsnorm::PartArgs>,
 {
-    use contract::norm::WHOLE;
-    use contract::rmsnorm::{IN_TURN, LANE, PartArgs};
+    use contract::rmsnorm::{IN_TURN, LANE, PartArgs, WHOLE};
     let shape = [rows.m, rows.k];
     // SAFETY: by the caller.
     unsafe {

@@ -399,7 +399,6 @@ impl List {
     }
 
     fn rows(&mut self) {
-        use contract::norm::WHOLE;
         use contract::row::{Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         macro_rules! symbols {
@@ -437,7 +436,7 @@ impl List {
                 (1, 30_001),
             ];
             for (i, (m, k)) in shapes.into_iter().enumerate() {
-                let whole = [s::WHOLE, WHOLE, WHOLE];
+                let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
                     let [short, middle, long] = families[family];
                     match owner(k) {

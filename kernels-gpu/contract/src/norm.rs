@@ -1,4 +1,5 @@
-//! Sums of the rows of rmsnorm and layernorm that have more than [`WHOLE`] elements: of each segment, which [`crate::parts::Parts`] combine.
+//! Sums of the longest rows of rmsnorm and layernorm, which have more elements than `WHOLE` of the family: of each segment, which
+//! [`crate::parts::Parts`] combine.
 //!
 //! ```text
 //! t_j, q_j    sum of segment j and, around its own mean t_j / n_j, of its squares      num::sum
@@ -8,9 +9,7 @@
 //! with `n` elements of each. Where squares are around zero (rmsnorm) `t` is left out, and `q` are plain sums.
 
 use crate::num;
-
-/// Most elements of a row whose sums are each of all of it.
-pub const WHOLE: u32 = 28_672;
+use crate::parts::{PART, SEGMENT, scratch_bytes};
 
 /// The sum of the squares of `len` elements around `mean`, given that around their own mean, and their sum.
 #[inline(always)]
@@ -29,16 +28,23 @@ pub const fn stages(bytes: u32) -> u32 {
 
 /// Those of them that wait.
 pub const fn behind(bytes: u32) -> u32 {
-    if bytes == 4 { 1 } else { 3 }
+    if bytes == 4 { 1 } else { 2 }
 }
+
+/// Bytes of such a segment: up to a piece more than it has, where rows are in none.
+pub const fn stage_bytes(bytes: u32) -> u32 {
+    SEGMENT * bytes + 16
+}
+
+/// Blocks of parts on a multiprocessor.
+pub const PART_BLOCKS: u32 = 2;
 
 /// Shared memory of a block of a part.
 pub const fn part_smem_bytes(bytes: u32) -> u32 {
-    use crate::parts::{PART, SEGMENT, scratch_bytes};
-    scratch_bytes(SETS) + PART * stages(bytes) * SEGMENT * bytes
+    scratch_bytes(SETS) + PART * stages(bytes) * stage_bytes(bytes)
 }
 
-/// The kernels of a norm, with [`WHOLE`] in front of them: one for each element.
+/// The kernels of parts of a norm, one for each element.
 macro_rules! parts {
     ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {
         /// The only parameter of kernels of parts, passed by value.
@@ -64,7 +70,7 @@ macro_rules! parts {
                 const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::parts::PART_THREADS)
                     .with_smem(crate::norm::part_smem_bytes($bytes))
                     .with_min_sm(90)
-                    .with_min_blocks(2)
+                    .with_min_blocks(crate::norm::PART_BLOCKS)
                     .all_at_once();
             }
         )*
@@ -76,7 +82,7 @@ const _: () = {
     let mut bytes = 2;
     while bytes <= 4 {
         assert!(behind(bytes) < stages(bytes) && behind(bytes) < SETS);
-        assert!(2 * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
+        assert!(PART_BLOCKS * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
         bytes += 2;
     }
 };

@@ -63,8 +63,8 @@ pub const EXCHANGE_HEAD: u32 = 4;
 /// Slots, of four words: parts of rows of a launch.
 pub const EXCHANGE_SLOTS: u32 = 1 << 17;
 
-/// Threads of a block of a part: a warp for each segment, and one that tells and hears.
-pub const PART_THREADS: u32 = 32 * (PART + 1);
+/// Threads of a block of a part: a warp for each segment, one that tells other blocks, and one that hears them.
+pub const PART_THREADS: u32 = 32 * (PART + 2);
 
 /// Bytes in front of what waits in a block: two words of each segment, two of the row, and a barrier of each, of so many parts.
 pub const fn scratch_bytes(sets: u32) -> u32 {

@@ -50,6 +50,9 @@ pub struct Args {
     pub eps: f32,
 }
 
+/// Most elements of a row whose sums are each of all of it; of longer ones [`crate::norm`] has the sums. Blocks and clusters are faster up to there.
+pub const WHOLE: u32 = 1 << 16;
+
 /// Whether rows of several warps go one after the other: more of them beside each other are faster.
 pub const IN_TURN: bool = false;
 

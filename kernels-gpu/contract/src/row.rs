@@ -1,9 +1,9 @@
 //! How the families that reduce rows spread them over threads: softmax, layernorm, rmsnorm.
 //!
 //! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers, longer ones of up to 8,192 elements in those of
-//! a block. Others belong to a block, or to the two of a cluster, and wait in shared memory, as `f32` or, in families that change nothing
+//! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory, as `f32` or, in families that change nothing
 //! before the first sum, as they are stored; below sm_90 those that do not fit there pass through it in chunks, and
-//! are read again in every pass. Of a cluster each block has half of the partials, side by side, and their elements.
+//! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
 //! The longest rows have sums of segments, and are spread over all blocks: [`crate::parts`].
 //! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
 //!
@@ -43,7 +43,11 @@ pub const LONG: u32 = 16 * 1024;
 #[inline(always)]
 pub const fn split(k: u32, held: u32) -> u32 {
     let words = if held == 2 { k.div_ceil(2) } else { k };
-    if words <= LONG { 1 } else { 2 }
+    match words.div_ceil(LONG) {
+        0..=1 => 1,
+        2 => 2,
+        _ => 4,
+    }
 }
 
 /// Most elements of a row.
@@ -199,7 +203,7 @@ mod tests {
         assert_eq!(grid_of_blocks(8192, 8192, 4, true, 528), 8192);
         assert_eq!(grid_of_blocks(8192, 40_000, 2, true, 528), 8192);
         for (held, room) in [(4, LONG), (2, 2 * LONG)] {
-            for k in [4097, 8192, 8193, 16_385, 20_001, crate::norm::WHOLE] {
+            for k in [4097, 8192, 8193, 16_385, 20_001, 28_672, crate::rmsnorm::WHOLE] {
                 let blocks = split(k, held);
                 let own = k.div_ceil(256) * (256 / blocks);
                 let least = SCRATCH_BYTES + held * k.div_ceil(blocks);

@@ -13,11 +13,10 @@ use contract::act_quant::{
 use contract::activation::Activation;
 use contract::launch::{DevPtr, Kernel};
 use contract::layernorm;
-use contract::norm::WHOLE;
 use contract::num::{
     ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise, quantise_ordinary,
 };
-use contract::rmsnorm::{inv_rms, normalise};
+use contract::rmsnorm::{self, inv_rms, normalise};
 use contract::w2a8::{ActStats, act_bytes, act_index};
 
 use crate::arch::block;
@@ -185,7 +184,7 @@ unsafe fn normed<const HELD: usize>(args: &RmsNormArgs) {
 unsafe fn whole_or_long<const HELD: usize>(partial: f32, k: u32, at: impl Fn(u32) -> f32) -> f32 {
     // SAFETY: handed on.
     unsafe {
-        if HELD == LONG && k > WHOLE {
+        if HELD == LONG && k > rmsnorm::WHOLE {
             let [_, squares] = long::sums::<false>(dynamic_shared_mem(), k, at);
             return squares;
         }
@@ -219,7 +218,7 @@ unsafe fn centred<const HELD: usize>(args: &LayerNormArgs) {
     let (mut held, sum): ([f32; HELD], f32) =
         unsafe { residual_row(x, delta, k, |acc, v| acc + v) };
     let mut long = [0.0; 2];
-    let is_long = HELD == LONG && k > WHOLE;
+    let is_long = HELD == LONG && k > layernorm::WHOLE;
     // SAFETY: words 0 to 255 of the shared memory are for these calls; this thread wrote x[m, i] itself, if anyone did.
     let sum = unsafe {
         if is_long {

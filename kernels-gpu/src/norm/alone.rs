@@ -95,7 +95,7 @@ unsafe fn part<E: Float, const PIECES: bool, const CENTRED: bool>(
                 });
             }
         }
-        let sums = sums::<E, CENTRED>(&raw, k - segment * SEGMENT);
+        let sums = sums::<E, CENTRED>(|n| E::widen(raw[n]), k - segment * SEGMENT);
         if lane_id() == n {
             own = sums;
         }

@@ -1,18 +1,19 @@
 //! Rows of norms that have sums for each segment, spread over all blocks in parts. From sm_90.
 //!
 //! A warp has a segment, which comes to shared memory by asynchronous copies, some parts ahead. It stays there as it is stored until the block is
-//! some parts on: meanwhile its last warp tells the other blocks of the row the part's sums, and hears theirs, as [`crate::row::exchange`] has it.
+//! some parts on: meanwhile one of its last warps tells the other blocks of the row the part's sums, and one hears theirs, as
+//! [`crate::row::exchange`] has it.
 //!
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
 
 use contract::launch::DevPtr;
-use contract::norm::{SETS, around, behind, stages};
+use contract::norm::{SETS, around, behind, stage_bytes, stages};
 use contract::num::tree8;
 use contract::parts::{PART, SEGMENT, scratch_bytes};
 
 use super::sums::{Sums, part_of, sums};
 use super::{Norm, Shape, Tensors};
-use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
 use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
@@ -49,15 +50,49 @@ struct Work<E, const PIECES: bool, const CENTRED: bool> {
     element: core::marker::PhantomData<E>,
 }
 
-/// Items of a lane that are written together.
-const AT_ONCE: usize = 4;
-
 /// Items of a lane: pieces, whatever rows are in.
 type Own<E> = Segment<E, true>;
+
+/// Items of the gain and the offset that are kept.
+type Beside = [[X4<u32>; 2]; 8];
+
+/// The piece of a row at `p`, as far as there are elements `left`.
+///
+/// # Safety
+///
+/// So many elements there are of a row of a tensor; nobody else writes them meanwhile.
+#[inline(always)]
+unsafe fn item<E: Float, const PIECES: bool>(p: *const E, left: u32) -> X4<u32> {
+    // SAFETY: the caller's promise.
+    unsafe { if PIECES { ld_or_zero_x4(left > 0, p.cast()) } else { E::gather(p, left) } }
+}
+
+/// Sixteen bytes of two pieces, from one of the first one on.
+#[inline(always)]
+fn window(a: X4<u32>, b: X4<u32>, from: u32) -> X4<u32> {
+    let mut w = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
+    let mut words = 2;
+    while words > 0 {
+        let mut i = 0;
+        while i + words < 8 {
+            w[i] = if from / 4 & words as u32 != 0 { w[i + words] } else { w[i] };
+            i += 1;
+        }
+        words /= 2;
+    }
+    let bits = 8 * (from % 4);
+    core::array::from_fn(|i| ((u64::from(w[i + 1]) << 32 | u64::from(w[i])) >> bits) as u32)
+}
 
 impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED> {
     /// Bytes of an element.
     const BYTES: u32 = 16 / E::PIECE as u32;
+    /// Items that are written together.
+    const SOME: usize = if CENTRED { 4 } else { Own::<E>::ITEMS };
+    /// Whether gain and offset of a segment are kept: there are registers for those of 16 bits.
+    const KEPT: bool = Self::BYTES == 2;
+    /// Those of a stage.
+    const STAGE: u32 = stage_bytes(Self::BYTES);
     /// Stages of a warp.
     const STAGES: u32 = stages(Self::BYTES);
     /// Parts that the block is behind with what it writes.
@@ -68,7 +103,7 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
     #[inline(always)]
     fn new(tensors: Tensors, shape: Shape, launch: Launch) -> Self {
         let warp = shuffle_idx(warp_id(), 0);
-        let bytes = Self::STAGES * SEGMENT * Self::BYTES;
+        let bytes = Self::STAGES * Self::STAGE;
         let area = dynamic_shared_mem::<u32>().byte_add(scratch_bytes(SETS) + warp * bytes).kept();
         let [first, rows] = launch.rows;
         let walk = Walk::new(shape[1], rows);
@@ -79,7 +114,7 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
     /// Where stage `at` of this warp is.
     #[inline(always)]
     fn stage(&self, at: u32) -> Shared<u32> {
-        self.area.byte_add(at * SEGMENT * Self::BYTES)
+        self.area.byte_add(at * Self::STAGE)
     }
 
     /// This lane's first item there.
@@ -90,121 +125,199 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
 
     /// The row of a turn.
     #[inline(always)]
-    fn norm(&self, turn: Turn) -> Norm<E, PIECES> {
+    fn norm(&self, turn: Turn) -> Norm<E, true> {
         Norm::new(self.tensors, self.shape, self.first + self.walk.row(turn))
     }
 
-    /// Whether a segment of a turn comes by itself: not where it was changed a moment ago, or is in no pieces.
+    /// Whether a segment of a turn comes by itself: not where it was changed a moment ago, or is to be and is in no pieces.
     #[inline(always)]
     fn comes(&self, turn: Turn) -> bool {
-        PIECES && (self.tensors[1].is_null() || self.walk.begins(turn))
+        self.tensors[1].is_null() || PIECES && self.walk.begins(turn)
     }
 
-    /// Asks for the segment of a turn.
+    /// Where a segment begins in its first piece, in bytes.
+    #[inline(always)]
+    fn odd(p: *const E) -> u32 {
+        if PIECES { 0 } else { p as usize as u32 % 16 }
+    }
+
+    /// Asks for the segment of a turn, or for the pieces that it lies in.
     ///
     /// # Safety
     ///
-    /// The row is one of the contract's table. Nobody but this lane uses its items of the stage, and it waits for the group first.
+    /// The row is one of the contract's table. Nobody else uses the stage, or where rows are in pieces this lane's items of it, until the wait for
+    /// the group, and then a barrier of the warp.
     #[inline(always)]
     unsafe fn ask(&self, turn: Turn, at: u32) {
         let segment = self.walk.segment(turn, self.warp);
         if segment != u32::MAX && self.comes(turn) {
             let (norm, own) = (self.norm(turn), Own::<E>::own());
-            let start = segment * SEGMENT + own;
-            let left = norm.line.k.saturating_sub(start);
-            let (from, to) = (norm.x.wrapping_add(start as usize), self.own_stage(at));
-            Own::<E>::each(|n| {
-                let on = Own::<E>::on(n);
-                let from = from.wrapping_add(on as usize).cast_const();
-                // SAFETY: the caller's promise.
-                unsafe { copy_x16(to.byte_add(on * Self::BYTES), from, on < left) };
-            });
+            let start = segment * SEGMENT;
+            let left = norm.line.k - start;
+            let to = self.own_stage(at);
+            let from = norm.x.wrapping_add(start as usize).cast_const();
+            if PIECES {
+                let (from, left) = (from.wrapping_add(own as usize), left.saturating_sub(own));
+                Own::<E>::each(|n| {
+                    let on = Own::<E>::on(n);
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let from = from.wrapping_add(on as usize);
+                        copy_x16(to.byte_add(on * Self::BYTES), from, on < left);
+                    }
+                });
+            } else {
+                // SAFETY: handed on.
+                unsafe { self.ask_pieces(from, if left < SEGMENT { left } else { SEGMENT }, at) };
+            }
         }
         commit_group();
     }
 
-    /// Puts a segment that does not come by itself into its stage, with the residual added.
+    /// Asks for the pieces that `len` elements from `from` on lie in, zeros behind these.
     ///
     /// # Safety
     ///
-    /// The row is one of the contract's table, the stage this warp's.
+    /// As for [`Work::ask`].
     #[inline(always)]
-    unsafe fn fetch(&self, norm: &Norm<E, PIECES>, segment: u32, again: bool, at: u32) {
-        let start = segment * SEGMENT;
-        let left = norm.line.k - start;
-        let stage = self.stage(at);
-        sync_warp();
-        let mut on = lane_id();
-        while on < SEGMENT {
-            // SAFETY: elements of the row, which this warp has.
+    unsafe fn ask_pieces(&self, from: *const E, len: u32, at: u32) {
+        let (odd, own) = (Self::odd(from), Own::<E>::own() * Self::BYTES);
+        let first = from.cast::<u8>().wrapping_sub(odd as usize);
+        let end = odd + len * Self::BYTES;
+        let to = self.own_stage(at);
+        let copy = |on: u32| {
+            let left = end.saturating_sub(own + on);
+            let from = first.wrapping_add((own + on) as usize);
+            // SAFETY: bytes of the row, or in front of it in its tensor.
+            unsafe { copy_x16_part(to.byte_add(on), from, if left < 16 { left } else { 16 }) };
+        };
+        // The first piece may begin in front of the tensor.
+        let before = first < self.tensors[0].as_ptr().cast_const();
+        if before && lane_id() == 0 {
+            // SAFETY: elements of the row, and of the first piece of the stage.
             unsafe {
-                let there = on < left;
-                let first = (start + on) as usize;
-                let mut x = E::load_bits_if(there, norm.x.cast_const().wrapping_add(first));
-                if norm.adds() && !again {
-                    let delta = E::load_bits_if(there, norm.delta.wrapping_add(first));
-                    x = Norm::<E, false>::sum([x, 0, 0, 0], [delta, 0, 0, 0])[0] & E::ONE;
-                    if there {
-                        E::store_bits(norm.x.wrapping_add(first), x);
+                let raw = E::gather(from, len);
+                let mut i = 0;
+                while i < E::PIECE && odd + i as u32 * Self::BYTES < 16 {
+                    let to = to.byte_add(odd + i as u32 * Self::BYTES);
+                    if Self::BYTES == 4 {
+                        to.write(raw[i]);
+                    } else {
+                        to.cast::<u16>().write_u16((raw[i / 2] >> (16 * (i % 2))) as u16);
                     }
-                }
-                if Self::BYTES == 4 {
-                    stage.add(on).write(x);
-                } else {
-                    stage.cast::<u16>().add(on).write_u16(x as u16);
+                    i += 1;
                 }
             }
-            on = opaque(on + LANES);
+        } else {
+            copy(0);
         }
-        sync_warp();
+        let mut on = 16 * LANES;
+        while on < SEGMENT * Self::BYTES {
+            copy(on);
+            on = opaque(on + 16 * LANES);
+        }
+        if lane_id() == 0 {
+            copy(SEGMENT * Self::BYTES);
+        }
     }
 
-    /// The sums of a segment, in every lane. It came, or does now, and has the residual added then.
+    /// Has a segment that came, or does now, in its stage in order, with the residual added; its sums, in every lane.
     ///
     /// *Convergence*: every lane of the warp calls it.
     ///
     /// # Safety
     ///
-    /// As for [`Work::fetch`].
+    /// The row is one of the contract's table, the stage this warp's.
     #[inline(always)]
     unsafe fn make(&self, turn: Turn, segment: u32, at: u32) -> Sums {
         let norm = self.norm(turn);
         let start = segment * SEGMENT;
         let left = norm.line.k - start;
-        let own = Own::<E>::own();
         let stage = self.own_stage(at);
         let on_stage = |n: usize| stage.byte_add(Own::<E>::on(n) * Self::BYTES);
-        let mut raw: Raw = [[0; 4]; _];
         // SAFETY: items of this lane, or behind a barrier of the warp.
         unsafe {
-            if !self.comes(turn) {
-                self.fetch(&norm, segment, !self.walk.begins(turn), at);
-            }
-            if PIECES && norm.adds() && self.walk.begins(turn) {
-                let first = (start + own) as usize;
-                let left = left.saturating_sub(own);
-                let (x, delta) = (norm.x.wrapping_add(first), norm.delta.wrapping_add(first));
+            let first = (start + Own::<E>::own()) as usize;
+            let left = left.saturating_sub(Own::<E>::own());
+            let (x, delta) = (norm.x.wrapping_add(first), norm.delta.wrapping_add(first));
+            let load = |p: *const E, n: usize| {
+                let on = Own::<E>::on(n);
+                item::<E, PIECES>(p.wrapping_add(on as usize), left.saturating_sub(on))
+            };
+            let comes = self.comes(turn);
+            if !PIECES && comes {
+                let odd = Self::odd(norm.x.wrapping_add(start as usize));
+                let mut on = 0;
+                while on < SEGMENT * Self::BYTES {
+                    let piece = stage.byte_add(on);
+                    sync_warp();
+                    let raw = window(piece.read_x4(), piece.byte_add(16).read_x4(), odd);
+                    sync_warp();
+                    piece.write_x4(raw);
+                    on = opaque(on + 16 * LANES);
+                }
+            } else if !comes || norm.adds() {
+                let add = norm.adds() && self.walk.begins(turn);
+                let mut raw: Raw = [[0; 4]; _];
+                if add {
+                    Own::<E>::each(|n| raw[n] = load(delta, n));
+                }
                 Own::<E>::each(|n| {
-                    let on = Own::<E>::on(n) as usize;
-                    let there = (on as u32) < left;
-                    raw[n] = ld_or_zero_x4(there, delta.wrapping_add(on).cast());
+                    let own = if comes { on_stage(n).read_x4() } else { load(x, n) };
+                    raw[n] = if add { Norm::<E, true>::sum(own, raw[n]) } else { own };
+                    on_stage(n).write_x4(raw[n]);
                 });
-                Own::<E>::each(|n| {
-                    let on = Own::<E>::on(n) as usize;
-                    raw[n] = Norm::<E, true>::sum(on_stage(n).read_x4(), raw[n]);
-                    if (on as u32) < left {
-                        on_stage(n).write_x4(raw[n]);
-                        st_x4(x.wrapping_add(on).cast(), raw[n]);
-                    }
-                });
-            } else {
-                Own::<E>::each(|n| raw[n] = on_stage(n).read_x4());
+                if add {
+                    Own::<E>::each(|n| {
+                        let on = Own::<E>::on(n);
+                        let to = x.wrapping_add(on as usize);
+                        if PIECES && on < left {
+                            st_x4(to.cast(), raw[n]);
+                        } else if !PIECES {
+                            E::scatter(to, left.saturating_sub(on), raw[n]);
+                        }
+                    });
+                }
             }
+            // Read anew in each pass: that leaves registers for what is beside the row.
+            sums::<E, CENTRED>(|n| E::widen(on_stage(n).read_x4()), norm.line.k - start)
         }
-        sums::<E, CENTRED>(&raw, left)
     }
 
-    /// Writes this warp's segment of a turn, if it has one and this is the time, once its row is told.
+    /// This lane's item `n` of a gain or an offset in a segment, zeros where there is none.
+    ///
+    /// # Safety
+    ///
+    /// It is one of the contract's table.
+    #[inline(always)]
+    unsafe fn beside(&self, p: DevPtr<u8>, segment: u32, n: usize) -> X4<u32> {
+        let (p, k) = (p.cast::<E>().as_ptr().cast_const(), self.shape[1]);
+        let first = segment * SEGMENT + Own::<E>::own() + Own::<E>::on(n);
+        let left = if p.is_null() { 0 } else { k.saturating_sub(first) };
+        let p = p.wrapping_add(first as usize);
+        // SAFETY: an item, as far as there are elements.
+        unsafe {
+            if PIECES || (p as usize).is_multiple_of(16) && left >= E::PIECE as u32 {
+                ld_or_zero_x4(left > 0, p.cast())
+            } else {
+                E::gather(p, left)
+            }
+        }
+    }
+
+    /// Those of gain and offset: no offset where squares are around zero.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Work::beside`].
+    #[inline(always)]
+    unsafe fn both(&self, segment: u32, n: usize) -> [X4<u32>; 2] {
+        let offset = if CENTRED { self.tensors[3] } else { DevPtr::NULL };
+        // SAFETY: handed on.
+        unsafe { [self.beside(self.tensors[2], segment, n), self.beside(offset, segment, n)] }
+    }
+
+    /// Writes this warp's segment of a turn, once its row is told: `wait` comes back then.
     ///
     /// # Safety
     ///
@@ -212,78 +325,111 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
     #[inline(always)]
     unsafe fn write(
         &self,
-        turn: Turn,
-        (at, number): (u32, u32),
+        (turn, segment): (Turn, u32),
+        (at, set): (u32, u32),
+        near: &Beside,
+        wait: impl Fn(),
         value: impl Fn([f32; 3], [f32; 2]) -> f32,
     ) {
-        let turn = Turn { pass: opaque(turn.pass), part: opaque(turn.part) };
-        let segment = self.walk.segment(turn, self.warp);
-        let set = number % SETS;
-        let wait = || {
-            // SAFETY: the barrier was made, and has a phase in every turn of the set.
-            unsafe { mbarrier::wait(self.told.row_there(set), number / SETS % 2) }
-        };
-        if segment == u32::MAX || !self.walk.last(turn) {
-            return wait();
-        }
+        let turn = Turn { pass: opaque(turn.pass), part: turn.part };
         let norm = self.norm(turn);
         let start = segment * SEGMENT;
         let left = norm.line.k - start;
-        // SAFETY: items of the row, which wait; the last warp put both words down before it said so.
+        let own = Own::<E>::own();
+        let stage = self.own_stage(at);
+        // SAFETY: items of the row, which wait; the last warp put both words down before it arrived.
         unsafe {
-            if PIECES {
-                let own = Own::<E>::own();
-                let (stage, left) = (self.own_stage(at), left.saturating_sub(own));
-                let first = (start + own) as usize;
-                let to = norm.to().wrapping_add(first);
-                // As many at once as there are registers for: what is beside the first is on its way while the row is.
-                let mut half = 0;
-                while half < Own::<E>::ITEMS / AT_ONCE {
-                    let mut beside = [[[0; 4]; 2]; AT_ONCE];
-                    let mut n = 0;
-                    while n < AT_ONCE {
-                        let on = Own::<E>::on(AT_ONCE * half + n);
-                        beside[n] = norm.beside(|p: *const E| {
-                            let p = p.wrapping_add(first).wrapping_add(on as usize);
-                            ld_or_zero_x4(on < left, p.cast())
-                        });
-                        n += 1;
-                    }
-                    if half == 0 {
-                        wait();
-                    }
-                    let row = self.told.row(set).read_x2();
-                    let mut n = 0;
-                    while n < AT_ONCE {
-                        let on = Own::<E>::on(AT_ONCE * half + n);
-                        if on < left {
-                            let x = E::widen(stage.byte_add(on * Self::BYTES).read_x4());
-                            let y = norm.output(x, beside[n], |x, w, b| value([x, w, b], row));
-                            st_x4(to.wrapping_add(on as usize).cast(), y);
-                        }
-                        n += 1;
-                    }
-                    half += 1;
+            let to = norm.to().wrapping_add((start + own) as usize);
+            let left_own = left.saturating_sub(own);
+            // What is not kept comes some at a time, the first while the row is waited for.
+            let mut some = 0;
+            while some < Own::<E>::ITEMS {
+                let mut beside = [[[0; 4]; 2]; 8];
+                let mut i = 0;
+                while i < Self::SOME {
+                    beside[i] =
+                        if Self::KEPT { near[some + i] } else { self.both(segment, some + i) };
+                    i += 1;
                 }
+                if some == 0 {
+                    wait();
+                }
+                let row = self.told.row(set).read_x2();
+                let mut i = 0;
+                while i < Self::SOME {
+                    let on = Own::<E>::on(some + i);
+                    let here = stage.byte_add(on * Self::BYTES);
+                    let x = E::widen(here.read_x4());
+                    let y = norm.output(x, beside[i], |x, w, b| value([x, w, b], row));
+                    if !PIECES {
+                        here.write_x4(y);
+                    } else if on < left_own {
+                        st_x4(to.wrapping_add(on as usize).cast(), y);
+                    }
+                    i += 1;
+                }
+                some += Self::SOME;
+            }
+            if PIECES {
                 return;
             }
-            wait();
-            let row = self.told.row(set).read_x2();
-            let stage = self.stage(at);
-            let mut on = lane_id();
-            while on < SEGMENT && on < left {
-                let bits = if Self::BYTES == 4 {
-                    stage.add(on).read()
+            sync_warp();
+            let to = norm.to().wrapping_add(start as usize);
+            self.write_pieces(to, if left < SEGMENT { left } else { SEGMENT }, at);
+            sync_warp();
+        }
+    }
+
+    /// Writes `len` elements of a stage, to the pieces that they lie in from `to` on.
+    ///
+    /// # Safety
+    ///
+    /// They are this warp's, behind a barrier of it.
+    #[inline(always)]
+    unsafe fn write_pieces(&self, to: *mut E, len: u32, at: u32) {
+        let odd = Self::odd(to);
+        let (before, first) = (odd / Self::BYTES, to.cast::<u8>().wrapping_sub(odd as usize));
+        let piece = |on: u32| {
+            let own = Own::<E>::own() * Self::BYTES + on;
+            let here = self.stage(at).byte_add(own);
+            let element = own / Self::BYTES;
+            // SAFETY: pieces of the stage, and elements of the row.
+            unsafe {
+                let mut raw = here.read_x4();
+                if odd > 0 {
+                    let mut front = [0; 4];
+                    if own > 0 {
+                        front = self.stage(at).byte_add(own - 16).read_x4();
+                    }
+                    raw = window(front, raw, 16 - odd);
+                }
+                let to = first.wrapping_add(own as usize).cast::<E>();
+                if before <= element && element + E::PIECE as u32 <= before + len {
+                    st_x4(to.cast(), raw);
                 } else {
-                    u32::from(stage.cast::<u16>().add(on).read_u16())
-                };
-                let first = start + on;
-                let beside = norm.beside(|p: *const E| norm.line.load(true, p, first));
-                let x = E::widen([bits, 0, 0, 0]);
-                let y = norm.output(x, beside, |x, w, b| value([x, w, b], row));
-                norm.line.store(norm.to(), first, y);
-                on = opaque(on + LANES);
+                    let mut i = 0;
+                    while i < E::PIECE {
+                        let place = element + i as u32;
+                        if before <= place && place < before + len {
+                            let word = if Self::BYTES == 4 {
+                                raw[i]
+                            } else {
+                                raw[i / 2] >> (16 * (i % 2))
+                            };
+                            E::store_bits(to.wrapping_add(i), word);
+                        }
+                        i += 1;
+                    }
+                }
             }
+        };
+        let mut on = 0;
+        while on < SEGMENT * Self::BYTES {
+            piece(on);
+            on = opaque(on + 16 * LANES);
+        }
+        if lane_id() == 0 && odd > 0 {
+            piece(SEGMENT * Self::BYTES);
         }
     }
 
@@ -307,6 +453,7 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
             // The turn that is written, and its stage, are some behind.
             let (mut turn, mut before) = (walk.first(), walk.first());
             let (mut at, mut free, mut n) = (0, Self::AHEAD, 0);
+            let (mut near_to, mut near): (u32, Beside) = (u32::MAX, [[[0; 4]; 2]; 8]);
             loop {
                 let segment = walk.segment(turn, self.warp);
                 match Self::AHEAD {
@@ -315,21 +462,30 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
                     3 => wait_group::<2>(),
                     _ => wait_group::<3>(),
                 }
-                if walk.there(turn) {
-                    let mut sums = Sums::default();
-                    if segment != u32::MAX {
-                        sums = self.make(turn, segment, at);
-                    }
-                    if lane_id() == 0 {
-                        told.segment(n % SETS, self.warp).write_x2([sums.sum, sums.squares]);
-                        mbarrier::arrive(told.segments_there(n % SETS));
-                    }
+                let mut own = Sums::default();
+                if segment != u32::MAX {
+                    own = self.make(turn, segment, at);
+                }
+                if walk.there(turn) && lane_id() == 0 {
+                    told.segment(n % SETS, self.warp).write_x2([own.sum, own.squares]);
+                    mbarrier::arrive(told.segments_there(n % SETS));
                 }
                 if n >= Self::BEHIND {
                     if !walk.there(before) {
                         return;
                     }
-                    self.write(before, (free, n - Self::BEHIND), value);
+                    let (segment, number) = (walk.segment(before, self.warp), n - Self::BEHIND);
+                    if Self::KEPT && segment != near_to && segment != u32::MAX {
+                        // Blocks have the same part of every row, most of the time.
+                        Own::<E>::each(|n| near[n] = self.both(segment, n));
+                        near_to = segment;
+                    }
+                    let wait = || mbarrier::wait(told.row_there(number % SETS), number / SETS % 2);
+                    if segment != u32::MAX && walk.last(before) {
+                        self.write((before, segment), (free, number % SETS), &near, wait, value);
+                    } else {
+                        wait();
+                    }
                     before = walk.next(before);
                 }
                 self.ask(asked, free);
@@ -342,15 +498,14 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
         }
     }
 
-    /// The warp that tells other blocks of the row, and hears them: `row(sums)` is what the warps of the block are told.
+    /// The warp that tells other blocks of parts, each as soon as all of its segments are made.
     ///
     /// # Safety
     ///
     /// As for the entry.
     #[inline(always)]
-    unsafe fn talk(&self, exchange: DevPtr<u32>, row_of: impl Fn(Sums) -> [f32; 2]) {
-        let (walk, told, k) = (&self.walk, self.told, self.shape[1]);
-        let parts = walk.parts;
+    unsafe fn tell(&self, exchange: DevPtr<u32>) {
+        let (walk, told) = (&self.walk, self.told);
         // SAFETY: words of the exchange, and of the block.
         unsafe {
             let speaker = Speaker::new(exchange);
@@ -364,11 +519,38 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
                     own = told.segment(set, lane_id()).read_x2();
                 }
                 let own = Sums { sum: own[0], squares: own[1] };
-                let part = part_of::<CENTRED>(own, parts, turn.part, k);
-                let row = speaker.row(walk.row(turn), parts.count);
+                let part = part_of::<CENTRED>(own, walk.parts, turn.part, self.shape[1]);
+                let row = speaker.row(walk.row(turn), walk.parts.count);
                 speaker.tell(row, turn.part, [part.sum, part.squares]);
+                if lane_id() == 0 {
+                    mbarrier::arrive(told.row_there(set));
+                }
+                turn = walk.next(turn);
+                n = opaque(n + 1);
+            }
+        }
+    }
+
+    /// The warp that hears other blocks of the rows of parts: `row_of(sums)` is what the warps of the block are told.
+    ///
+    /// # Safety
+    ///
+    /// As for the entry.
+    #[inline(always)]
+    unsafe fn listen(&self, exchange: DevPtr<u32>, row_of: impl Fn(Sums) -> [f32; 2]) {
+        let (walk, told) = (&self.walk, self.told);
+        // SAFETY: words of the exchange, and of the block.
+        unsafe {
+            let speaker = Speaker::new(exchange);
+            let mut turn = walk.first();
+            let mut n = 0;
+            while walk.there(turn) {
+                let set = n % SETS;
+                // Who made segments of this turn has used what was told in the set before.
+                mbarrier::wait(told.segments_there(set), n / SETS % 2);
                 let mut both = [0.0; 2];
                 if walk.last(turn) {
+                    let row = speaker.row(walk.row(turn), walk.parts.count);
                     both = row_of(self.hear(row, speaker.flag));
                 }
                 if lane_id() == 0 {
@@ -459,7 +641,10 @@ pub unsafe fn rows<E: Float, const CENTRED: bool>(
     unsafe {
         Told::<SETS>::new().start();
         if warp_id() == PART {
-            Work::<E, true, CENTRED>::new(tensors, shape, launch).talk(launch.exchange, row_of);
+            Work::<E, true, CENTRED>::new(tensors, shape, launch).tell(launch.exchange);
+        } else if warp_id() > PART {
+            let work = Work::<E, true, CENTRED>::new(tensors, shape, launch);
+            work.listen(launch.exchange, row_of);
         } else if in_pieces::<E>(shape[1], &tensors) {
             Work::<E, true, CENTRED>::new(tensors, shape, launch).segments(value);
         } else {

@@ -6,7 +6,7 @@ use contract::parts::{PART, Parts, SEGMENT};
 
 use crate::arch::warp::{lane_id, shuffle_idx, shuffle_xor};
 use crate::float::{Float, Piece};
-use crate::row::segment::{Raw, Segment, Values};
+use crate::row::segment::Segment;
 
 /// What [`contract::norm`] states of a segment, a part or a row.
 #[derive(Clone, Copy, Default)]
@@ -17,39 +17,34 @@ pub struct Sums {
     pub squares: f32,
 }
 
-/// Those of a segment with so many elements `left` of the row, zeros behind them.
+/// Those of a segment of the items `x(n)` of this lane, with so many elements `left` of the row and zeros behind them.
 ///
 /// *Convergence*: every lane of the warp calls it.
 #[inline(always)]
-pub fn sums<E: Float, const CENTRED: bool>(raw: &Raw, left: u32) -> Sums {
-    let mut v: Values = [[0.0; 8]; _];
-    Segment::<E, true>::each(|n| v[n] = E::widen(raw[n]));
+pub fn sums<E: Float, const CENTRED: bool>(x: impl Fn(usize) -> Piece, left: u32) -> Sums {
     if !CENTRED {
-        return Sums { sum: 0.0, squares: over::<E>(|n| v[n], |acc, v| fma(v, v, acc)) };
+        return Sums { sum: 0.0, squares: over::<E>(x, |_, acc, v| fma(v, v, acc)) };
     }
-    let sum = over::<E>(|n| v[n], |acc, v| acc + v);
+    let sum = over::<E>(&x, |_, acc, v| acc + v);
     let mean = sum / (if left < SEGMENT { left } else { SEGMENT }) as f32;
-    Segment::<E, true>::each(|n| v[n] = Segment::<E, true>::map(v[n], |_, v| v - mean));
-    if left < SEGMENT {
-        let left = left.saturating_sub(Segment::<E, true>::own());
-        Segment::<E, true>::each(|n| {
-            let on = Segment::<E, true>::on(n);
-            let there = |i: usize| on + (i as u32) < left;
-            v[n] = Segment::<E, true>::map(v[n], |i, v| if there(i) { v } else { 0.0 });
-        });
+    if left >= SEGMENT {
+        return Sums { sum, squares: over::<E>(x, |_, acc, v| fma(v - mean, v - mean, acc)) };
     }
-    Sums { sum, squares: over::<E>(|n| v[n], |acc, v| fma(v, v, acc)) }
+    let left = left.saturating_sub(Segment::<E, true>::own());
+    let step = |on: u32, acc, v| if on < left { fma(v - mean, v - mean, acc) } else { acc };
+    Sums { sum, squares: over::<E>(x, step) }
 }
 
-/// The sum over a segment of the items `v(n)` of each lane, in every lane.
+/// The sum over a segment of the items `x(n)` of each lane, in every lane: `step(on, acc, v)` takes the element that is `on` behind the first.
 ///
 /// *Convergence*: every lane of the warp calls it.
 #[inline(always)]
-fn over<E: Float>(v: impl Fn(usize) -> Piece, step: impl Fn(f32, f32) -> f32) -> f32 {
+fn over<E: Float>(x: impl Fn(usize) -> Piece, step: impl Fn(u32, f32, f32) -> f32) -> f32 {
     let mut partials = [[0.0; 8]; 8];
     Segment::<E, true>::each(|n| {
-        let (p, v) = (&mut partials[n % Segment::<E, true>::GROUPS], v(n));
-        *p = Segment::<E, true>::map(*p, |i, p| step(p, v[i]));
+        let (p, v) = (&mut partials[n % Segment::<E, true>::GROUPS], x(n));
+        let on = Segment::<E, true>::on(n);
+        *p = Segment::<E, true>::map(*p, |i, p| step(on + i as u32, p, v[i]));
     });
     Segment::<E, true>::tree(partials)
 }

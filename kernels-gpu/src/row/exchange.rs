@@ -1,4 +1,5 @@
-//! What is told of parts of rows: by the warps of a block to its last one, and by that one to other blocks of the row. From sm_90.
+//! What is told of parts of rows: by the warps of a block to its last two, of which one tells other blocks of the row, and one hears them and
+//! tells the warps of the block. From sm_90. The two are apart so that a part is told while others are waited for.
 //!
 //! A slot of the exchange has two numbers of a part, each with the number of the launch for a flag. All blocks run at once, and each tells a part
 //! before it waits for those of the row: what it waits for never comes after that.
@@ -42,7 +43,7 @@ impl<const SETS: u32> Told<SETS> {
         self.0.add(2 * (SETS * (PART + 1) + set)).cast()
     }
 
-    /// The same of the row.
+    /// The same of the row: over when the part is told to other blocks, and the row to this one.
     #[inline(always)]
     pub fn row_there(self, set: u32) -> Barrier {
         self.0.add(2 * (SETS * (PART + 2) + set)).cast()
@@ -61,7 +62,7 @@ impl<const SETS: u32> Told<SETS> {
             // SAFETY: words of the block, which others use behind the barrier.
             unsafe {
                 mbarrier::init(self.segments_there(lane_id()), PART);
-                mbarrier::init(self.row_there(lane_id()), 1);
+                mbarrier::init(self.row_there(lane_id()), 2);
             }
         }
         sync_threads();
@@ -128,7 +129,7 @@ pub unsafe fn hear_some(
     }
 }
 
-/// The warp of a block that tells other blocks of rows, and hears them.
+/// A warp of a block that tells other blocks of rows, or hears them.
 pub struct Speaker {
     head: *mut u32,
     launches: u32,
@@ -141,7 +142,7 @@ impl Speaker {
     ///
     /// # Safety
     ///
-    /// The exchange is one of the contract's; [`Speaker::end`] follows.
+    /// The exchange is one of the contract's; the warp that hears calls [`Speaker::end`].
     #[inline(always)]
     pub unsafe fn new(exchange: DevPtr<u32>) -> Self {
         let head = exchange.as_ptr();
@@ -175,7 +176,7 @@ impl Speaker {
     ///
     /// # Safety
     ///
-    /// Every block calls it, once.
+    /// One warp of every block calls it, once, when it heard all that the block tells.
     #[inline(always)]
     pub unsafe fn end(self) {
         let (head, ended) = (self.head, self.head.wrapping_add(1));

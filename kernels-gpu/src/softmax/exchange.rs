@@ -1,4 +1,4 @@
-//! What the last warp of a block does: it tells other blocks of the row of a part, and hears them.
+//! What the last two warps of a block do: one tells other blocks of the row of a part, and one hears them.
 
 use contract::num::{fma, tree8};
 use contract::softmax::{PART, PartArgs, SETS, closing, factor};
@@ -61,13 +61,13 @@ unsafe fn hear(row: *const u32, count: u32, flag: u32) -> [f32; 2] {
     }
 }
 
-/// The warp that tells other blocks of the row, and hears them.
+/// The warp that tells other blocks of parts, each as soon as all of its segments are made.
 ///
 /// # Safety
 ///
 /// As for the entry.
 #[inline(always)]
-pub(super) unsafe fn talk(args: &PartArgs) {
+pub(super) unsafe fn tell(args: &PartArgs) {
     let (walk, told) = (Walk::new(args.rows.k, args.count), Told::<SETS>::new());
     // SAFETY: words of the exchange, and of the block.
     unsafe {
@@ -91,8 +91,35 @@ pub(super) unsafe fn talk(args: &PartArgs) {
             }
             let row = speaker.row(walk.row(turn), walk.parts.count);
             speaker.tell(row, turn.part, [max, sum]);
+            if lane_id() == 0 {
+                mbarrier::arrive(told.row_there(set));
+            }
+            turn = walk.next(turn);
+            n = opaque(n + 1);
+        }
+    }
+}
+
+/// The warp that hears other blocks of the rows of parts.
+///
+/// # Safety
+///
+/// As for the entry.
+#[inline(always)]
+pub(super) unsafe fn listen(args: &PartArgs) {
+    let (walk, told) = (Walk::new(args.rows.k, args.count), Told::<SETS>::new());
+    // SAFETY: words of the exchange, and of the block.
+    unsafe {
+        let speaker = Speaker::new(args.exchange);
+        let mut turn = walk.first();
+        let mut n = 0;
+        while walk.there(turn) {
+            let set = n % SETS;
+            // Who made segments of this turn has used what was told in the set before.
+            mbarrier::wait(told.segments_there(set), n / SETS % 2);
             let mut both = [0.0; 2];
             if walk.last(turn) {
+                let row = speaker.row(walk.row(turn), walk.parts.count);
                 let [max, sum] = hear(row, walk.parts.count, speaker.flag);
                 both = [max, closing(sum, max, args.rows.log == 1)];
             }

@@ -15,7 +15,7 @@ use contract::softmax::{
 };
 
 use super::Row;
-use super::exchange::talk;
+use super::exchange::{listen, tell};
 use super::segment::{Raw, Segment, Values, largest};
 use crate::arch::async_copy::{commit_group, copy_x4, copy_x4_part, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -30,7 +30,7 @@ use crate::row::exchange::Told;
 use crate::row::in_pieces;
 use crate::row::walk::{Turn, Walk};
 
-const _: () = assert!(PART_THREADS == LANES * (PART + 1));
+const _: () = assert!(PART_THREADS == LANES * (PART + 2));
 
 /// A block's work on rows of `E`.
 struct Work<'a, E, const PIECES: bool> {
@@ -504,8 +504,10 @@ unsafe fn work<E: Float, const PIECES: bool>(args: &PartArgs) {
         Told::<SETS>::new().start();
         if warp_id() < PART {
             Work::<E, PIECES>::new(args).segments();
+        } else if warp_id() == PART {
+            tell(args);
         } else {
-            talk(args);
+            listen(args);
         }
     }
 }
