@@ -402,45 +402,33 @@ impl List {
         use contract::row::{Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         macro_rules! symbols {
-            ($family:ident $short:ident $middle:ident $long:ident) => {
+            ($family:ident $short:ident $middle:ident $long:ident $parts:ident) => {
                 [
                     symbol::<$family::$short>(),
                     symbol::<$family::$middle>(),
                     symbol::<$family::$long>(),
+                    symbol::<$family::$parts>(),
                 ]
             };
         }
         macro_rules! of {
             ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
         }
-        macro_rules! of_parts {
-            ($parts:ident) => {
-                [symbol::<s::$parts>(), symbol::<l::$parts>(), symbol::<r::$parts>()]
-            };
-        }
         let kernels = [
-            (RowType::F32, of!(ShortF32 MiddleF32 LongF32), of_parts!(PartsF32)),
-            (RowType::F16, of!(ShortF16 MiddleF16 LongF16), of_parts!(PartsF16)),
-            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16), of_parts!(PartsBf16)),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32 PartsF32)),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16 PartsF16)),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16 PartsBf16)),
         ];
-        for (element, families, parts) in kernels {
+        for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            let shapes = [
-                (1, 1),
-                (9, 40),
-                (3, 1027),
-                (3, 1032),
-                (2, 5000),
-                (2, 17_000),
-                (2, 29_000),
-                (1, 30_001),
-            ];
-            for (i, (m, k)) in shapes.into_iter().enumerate() {
+            let ms = [1, 9, 3, 3, 2, 2, 1, 1];
+            let ks = [1, 40, 1027, 1032, 5000, 17_000, 66_000, 66_001];
+            for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
                 let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
-                    let [short, middle, long] = families[family];
+                    let [short, middle, long, parts] = families[family];
                     match owner(k) {
-                        _ if k > whole[family] as usize => parts[family],
+                        _ if k > whole[family] as usize => parts,
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,

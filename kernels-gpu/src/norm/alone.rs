@@ -17,7 +17,7 @@ use crate::arch::warp::{LANES, lane_id, warp_id};
 use crate::float::Float;
 use crate::row::block::Rows;
 use crate::row::in_pieces;
-use crate::row::segment::{Raw, Segment};
+use crate::row::segment::Segment;
 use crate::row::tree::tree_of_warps;
 
 /// Warps of a block.
@@ -81,21 +81,25 @@ unsafe fn part<E: Float, const PIECES: bool, const CENTRED: bool>(
     let mut n = 0;
     while n < len {
         let segment = first + n;
-        let mut raw: Raw = [[0; 4]; _];
         // SAFETY: items of the row.
-        unsafe {
-            items::<E>(segment, k, |n, left, first| {
-                raw[n] = load::<E, PIECES>(left, norm.x.wrapping_add(first).cast_const());
+        let load = |left: u32, p: *const E| unsafe { load::<E, PIECES>(left, p) };
+        if add {
+            items::<E>(segment, k, |_, left, first| {
+                let x = norm.x.wrapping_add(first);
+                let delta = load(left, norm.delta.wrapping_add(first));
+                let sum = Norm::<E, true>::sum(load(left, x.cast_const()), delta);
+                // SAFETY: an item of the row, and of this lane.
+                unsafe { store::<E, PIECES>(left, x, sum) };
             });
-            if add {
-                items::<E>(segment, k, |n, left, first| {
-                    let delta = load::<E, PIECES>(left, norm.delta.wrapping_add(first));
-                    raw[n] = Norm::<E, true>::sum(raw[n], delta);
-                    store::<E, PIECES>(left, norm.x.wrapping_add(first), raw[n]);
-                });
-            }
         }
-        let sums = sums::<E, CENTRED>(|n| E::widen(raw[n]), k - segment * SEGMENT);
+        // Read anew in each pass: there are no registers for all of it.
+        let own_first = segment * SEGMENT + Segment::<E, true>::own();
+        let x = |n: usize| {
+            let first = own_first + Segment::<E, true>::on(n);
+            let at = norm.x.wrapping_add(first as usize).cast_const();
+            E::widen(load(k.saturating_sub(first), at))
+        };
+        let sums = sums::<E, CENTRED>(x, k - segment * SEGMENT);
         if lane_id() == n {
             own = sums;
         }
