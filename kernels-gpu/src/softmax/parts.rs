@@ -1,9 +1,8 @@
 //! Rows that have a sum for each segment, spread over all blocks in parts. From sm_90.
 //!
 //! A warp has a segment: its elements come by asynchronous copies, some parts ahead, and its terms wait in shared memory. A block goes from part
-//! to part, each as far from the one before as there are blocks, and is two parts behind with what it writes: meanwhile its last warp tells the
-//! other blocks of the row the part's maximum and sum, and hears theirs. A slot of the exchange has both, with the number of the launch for a
-//! flag. All blocks run at once, and each tells a part before it waits for those of the row: what it waits for never comes after that.
+//! to part, each as far from the one before as there are blocks, and is two parts behind with what it writes: meanwhile one of its last warps tells
+//! the other blocks of the row the part's maximum and sum, and one hears theirs, as [`crate::row::exchange`] has it.
 //!
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
 
