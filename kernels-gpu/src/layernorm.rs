@@ -1,12 +1,14 @@
 //! Device side of [`contract::layernorm`]: some lanes of a warp, or a block, a row, read once where it fits.
 
 use contract::launch::Kernel;
+#[cfg(not(level_sm_90))]
+use contract::layernorm::WHOLE;
 use contract::layernorm::{
     Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation,
     normalise,
 };
 #[cfg(level_sm_90)]
-use contract::layernorm::{LongBf16, LongF16, LongF32};
+use contract::layernorm::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
 use contract::num::fma;
 #[cfg(level_sm_90)]
 use contract::row::LONG;
@@ -18,6 +20,13 @@ use crate::arch::thread::opaque;
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
+#[cfg(not(level_sm_90))]
+use crate::norm::alone;
+#[cfg(level_sm_90)]
+use crate::norm::entries_of_parts;
+#[cfg(level_sm_90)]
+use crate::norm::parts::{self, Launch};
+use crate::norm::sums::Sums;
 use crate::norm::{Held, Long, Near, Tensors, entries};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
@@ -42,7 +51,7 @@ unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
         let value = |x, w, b| normalise(x - mean, r, w, b);
         // As many at once as there are registers for.
         if E::PIECE == 8 {
-            row.write::<3>(value);
+            row.write::<2>(value);
         } else {
             row.write::<4>(value);
         }
@@ -63,4 +72,37 @@ entries! { layernorm:
     layernorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG, 8>;
     layernorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG, 8>;
     layernorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG, 8>;
+}
+
+/// What the output of a long row is made with.
+#[inline(always)]
+fn row_of(args: &Args, sums: Sums) -> [f32; 2] {
+    [sums.sum / args.k as f32, inv_deviation(sums.squares, args.k, args.eps)]
+}
+
+/// An output of it.
+#[inline(always)]
+fn value([x, w, b]: [f32; 3], [mean, r]: [f32; 2]) -> f32 {
+    normalise(x - mean, r, w, b)
+}
+
+/// Long rows, a block each.
+///
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+#[cfg(not(level_sm_90))]
+#[inline(always)]
+unsafe fn long<E: Float>(args: &Args) {
+    // SAFETY: handed on.
+    unsafe {
+        alone::rows::<E, true>(tensors(args), [args.m, args.k], |sums| row_of(args, sums), value);
+    }
+}
+
+#[cfg(level_sm_90)]
+entries_of_parts! { true, row_of, value:
+    layernorm_parts_f32 PartsF32 f32;
+    layernorm_parts_f16 PartsF16 F16;
+    layernorm_parts_bf16 PartsBf16 Bf16;
 }

@@ -2,11 +2,13 @@
 
 use contract::launch::{DevPtr, Kernel};
 use contract::num::fma;
+#[cfg(not(level_sm_90))]
+use contract::rmsnorm::WHOLE;
 use contract::rmsnorm::{
     Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
 };
 #[cfg(level_sm_90)]
-use contract::rmsnorm::{LongBf16, LongF16, LongF32};
+use contract::rmsnorm::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
 #[cfg(level_sm_90)]
 use contract::row::LONG;
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
@@ -17,6 +19,13 @@ use crate::arch::thread::opaque;
 use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::Float;
+#[cfg(not(level_sm_90))]
+use crate::norm::alone;
+#[cfg(level_sm_90)]
+use crate::norm::entries_of_parts;
+#[cfg(level_sm_90)]
+use crate::norm::parts::{self, Launch};
+use crate::norm::sums::Sums;
 use crate::norm::{Held, Long, Near, Tensors, entries};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
@@ -54,4 +63,37 @@ entries! { rmsnorm:
     rmsnorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG, 8>;
     rmsnorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG, 8>;
     rmsnorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG, 8>;
+}
+
+/// What the output of a long row is made with.
+#[inline(always)]
+fn row_of(args: &Args, sums: Sums) -> [f32; 2] {
+    [0.0, inv_rms(sums.squares, args.k, args.eps)]
+}
+
+/// An output of it.
+#[inline(always)]
+fn value([x, w, _]: [f32; 3], [_, r]: [f32; 2]) -> f32 {
+    normalise(x, r, w)
+}
+
+/// Long rows, a block each.
+///
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+#[cfg(not(level_sm_90))]
+#[inline(always)]
+unsafe fn long<E: Float>(args: &Args) {
+    // SAFETY: handed on.
+    unsafe {
+        alone::rows::<E, false>(tensors(args), [args.m, args.k], |sums| row_of(args, sums), value);
+    }
+}
+
+#[cfg(level_sm_90)]
+entries_of_parts! { false, row_of, value:
+    rmsnorm_parts_f32 PartsF32 f32;
+    rmsnorm_parts_f16 PartsF16 F16;
+    rmsnorm_parts_bf16 PartsBf16 Bf16;
 }

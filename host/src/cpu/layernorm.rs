@@ -1,9 +1,8 @@
 //! CPU side of [`contract::layernorm`].
 
 use contract::layernorm::{inv_deviation, normalise};
-use contract::num::{PARTIALS, fma, take_into, tree};
 
-use super::rmsnorm::add_rounded;
+use super::rmsnorm::{add_rounded, sums};
 use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
@@ -24,15 +23,9 @@ vectorised! {
         add_rounded(x, delta);
         let x = &*x;
         let k = x.len();
-        let mut partials = [0.0; PARTIALS];
-        take_into(&mut partials, x, |acc, v: T| acc + v.widen());
-        let mean = tree(&mut partials) / k as f32;
-        let mut partials = [0.0; PARTIALS];
-        take_into(&mut partials, x, |acc, v: T| {
-            let d = v.widen() - mean;
-            fma(d, d, acc)
-        });
-        let r = inv_deviation(tree(&mut partials), k as u32, eps);
+        let sums = sums(x, true);
+        let mean = sums.sum / k as f32;
+        let r = inv_deviation(sums.squares, k as u32, eps);
         // Where there is no gain or offset the neutral numbers take their place.
         let one = |y: &mut T, x: &T, w: f32, b: f32| *y = T::round(normalise(x.widen() - mean, r, w, b));
         match (affine.weight, affine.bias) {
@@ -85,6 +78,16 @@ mod tests {
     use crate::reference::ELEMENTS;
     use crate::reference::layernorm::{Case, TEST_SHAPES, layernorm};
     use crate::selftest::Output;
+
+    #[test]
+    fn rows_with_sums_for_each_segment() {
+        for (i, k) in [28_672, 28_673, 33_001, 270_001].into_iter().enumerate() {
+            let case = Case::new(ELEMENTS[i % 3], 2, k, 7 - i, 4);
+            let (x, y) = layernorm(&case);
+            let expected = [Output::floats("x", &[2, k], &x), Output::floats("y", &[2, k], &y)];
+            check_everywhere(&case, &expected);
+        }
+    }
 
     #[test]
     fn equals_the_reference_with_and_without_each_tensor() {

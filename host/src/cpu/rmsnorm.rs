@@ -1,6 +1,8 @@
 //! CPU side of [`contract::rmsnorm`].
 
-use contract::num::{PARTIALS, fma, take_into, tree};
+use contract::norm::around;
+use contract::num::{PARTIALS, fma, strided_sum, take_into, tree, tree8};
+use contract::parts::{Parts, SEGMENT};
 use contract::rmsnorm::{inv_rms, normalise};
 
 use super::simd::vectorised;
@@ -18,13 +20,77 @@ pub(super) fn add_rounded<T: Float>(x: &mut [T], delta: Option<&[T]>) {
     }
 }
 
+/// What [`contract::norm`] states of a segment, a part or a row.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub(super) sum: f32,
+    pub(super) squares: f32,
+}
+
+/// The sums of a row, around its mean where they are `centred`; of one with more elements than `WHOLE` of the norm, from those of its segments.
+#[inline(always)]
+pub(super) fn sums<T: Float>(x: &[T], centred: bool) -> Sums {
+    let whole = if centred { contract::layernorm::WHOLE } else { contract::rmsnorm::WHOLE };
+    if x.len() > whole as usize { long_sums(x, centred) } else { whole_sums(x, centred) }
+}
+
+#[inline(always)]
+fn whole_sums<T: Float>(x: &[T], centred: bool) -> Sums {
+    let mut partials = [0.0; PARTIALS];
+    if !centred {
+        take_into(&mut partials, x, |acc, v: T| fma(v.widen(), v.widen(), acc));
+        return Sums { sum: 0.0, squares: tree(&mut partials) };
+    }
+    take_into(&mut partials, x, |acc, v: T| acc + v.widen());
+    let sum = tree(&mut partials);
+    let mean = sum / x.len() as f32;
+    let mut partials = [0.0; PARTIALS];
+    take_into(&mut partials, x, |acc, v: T| {
+        let d = v.widen() - mean;
+        fma(d, d, acc)
+    });
+    Sums { sum, squares: tree(&mut partials) }
+}
+
+#[inline(always)]
+fn long_sums<T: Float>(x: &[T], centred: bool) -> Sums {
+    let k = x.len() as u32;
+    let parts = Parts::new(k);
+    // The squares of what has so many elements, around another mean.
+    let around = |own: Sums, len: u32, mean: f32| {
+        if centred { around(own.squares, own.sum, len, mean) } else { own.squares }
+    };
+    let mut of_parts = Vec::with_capacity(parts.count as usize);
+    for part in 0..parts.count {
+        let (first, len) = parts.segments(part);
+        let elements = parts.elements(part, k);
+        let own = &x[(first * SEGMENT) as usize..][..elements as usize];
+        let (mut terms, mut squares) = ([0.0; 8], [0.0; 8]);
+        let mut segments = [Sums { sum: 0.0, squares: 0.0 }; 8];
+        for (i, x) in own.chunks(SEGMENT as usize).enumerate() {
+            segments[i] = whole_sums(x, centred);
+            terms[i] = segments[i].sum;
+        }
+        let sum = tree8(terms);
+        for (i, x) in own.chunks(SEGMENT as usize).enumerate() {
+            squares[i] = around(segments[i], x.len() as u32, sum / elements as f32);
+        }
+        debug_assert_eq!(own.len().div_ceil(SEGMENT as usize), len as usize);
+        of_parts.push(Sums { sum, squares: tree8(squares) });
+    }
+    let sum = strided_sum(of_parts.len(), |acc, i| acc + of_parts[i].sum);
+    let mean = sum / k as f32;
+    let squares = strided_sum(of_parts.len(), |acc, i| {
+        acc + around(of_parts[i], parts.elements(i as u32, k), mean)
+    });
+    Sums { sum, squares }
+}
+
 /// Adds `delta` to a row, if there is one, and returns the factor of its norm.
 #[inline(always)]
 pub(super) fn residual<T: Float>(x: &mut [T], delta: Option<&[T]>, eps: f32) -> f32 {
     add_rounded(x, delta);
-    let mut partials = [0.0; PARTIALS];
-    take_into(&mut partials, x, |acc, v: T| fma(v.widen(), v.widen(), acc));
-    inv_rms(tree(&mut partials), x.len() as u32, eps)
+    inv_rms(sums(x, false).squares, x.len() as u32, eps)
 }
 
 vectorised! {
@@ -75,6 +141,13 @@ mod tests {
             for (i, element) in ELEMENTS.into_iter().enumerate() {
                 check(&Case::new(element, m, k, (m + i) % 2 == 0, 1));
             }
+        }
+    }
+
+    #[test]
+    fn rows_with_sums_for_each_segment() {
+        for (i, k) in [65_536, 65_537, 70_001, 270_001].into_iter().enumerate() {
+            check(&Case::new(ELEMENTS[i % 3], 2, k, i % 2 == 0, 4));
         }
     }
 

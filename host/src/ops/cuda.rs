@@ -218,6 +218,35 @@ impl CudaBackend {
         }
     }
 
+    /// Queues launches of `P` over `m` rows of `k` elements in parts: `args(exchange, first, count)` makes the argument of so many from one on.
+    /// Blocks may have the `same` part of every row, whose gains they then have near, instead of being as many as go.
+    ///
+    /// # Safety
+    /// As [`KernelHandle::launch`].
+    pub(super) unsafe fn launch_parts<P: Kernel>(
+        &self,
+        [m, k]: [u32; 2],
+        same: bool,
+        args: impl Fn(DevPtr<u32>, u32, u32) -> P::Args,
+    ) -> Result<(), OpError> {
+        use contract::parts::{EXCHANGE_SLOTS, parts};
+        let parts = parts(k);
+        let at_once = P::SPEC.min_blocks_per_sm * self.cuda.device().sm_count().max(1);
+        let blocks = if same && parts <= at_once { at_once / parts * parts } else { at_once };
+        let (exchange, most) = (self.exchange()?, EXCHANGE_SLOTS / parts);
+        let mut first = 0;
+        while first < m {
+            let count = most.min(m - first);
+            // SAFETY: by the caller; the rows' parts have slots, and the launch before this one on the stream has ended with them.
+            unsafe {
+                let grid = [blocks.min(count * parts), 1, 1];
+                self.launch::<P>(grid, args(exchange, first, count))?;
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
     /// What the blocks of long rows tell each other sums by: [`contract::softmax::PartArgs::exchange`]. The backend's own, whose
     /// kernels follow each other on its stream, is made when it is first asked for. A graph may be replayed on another
     /// stream beside them, so what is captured has one that its graph keeps.

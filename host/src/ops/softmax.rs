@@ -124,7 +124,7 @@ where
     L: contract::launch::Kernel<Args = S::Args>,
     P: contract::launch::Kernel<Args = contract::softmax::PartArgs>,
 {
-    use contract::softmax::{EXCHANGE_SLOTS, IN_TURN, LANE, PartArgs, WHOLE, parts};
+    use contract::softmax::{IN_TURN, LANE, PartArgs, WHOLE};
     // Where there are long blocks, nobody else has these rows.
     if rows.k <= WHOLE || !(cuda.has::<L>() || cuda.has::<P>()) {
         // SAFETY: by the caller.
@@ -132,16 +132,7 @@ where
             cuda.launch_rows::<S, M, L>([rows.m, rows.k], element, (IN_TURN, LANE), rows)
         };
     }
-    let parts = parts(rows.k);
-    let at_once = P::SPEC.min_blocks_per_sm * cuda.cuda().device().sm_count().max(1);
-    let (exchange, most) = (cuda.exchange()?, EXCHANGE_SLOTS / parts);
-    let mut first = 0;
-    while first < rows.m {
-        let count = most.min(rows.m - first);
-        let args = PartArgs { rows, exchange, first, count };
-        // SAFETY: by the caller; the rows' parts have slots, and the launch before this one on the stream has ended with them.
-        unsafe { cuda.launch::<P>([at_once.min(count * parts), 1, 1], args)? };
-        first += count;
-    }
-    Ok(())
+    let args = |exchange, first, count| PartArgs { rows, exchange, first, count };
+    // SAFETY: by the caller.
+    unsafe { cuda.launch_parts::<P>([rows.m, rows.k], false, args) }
 }

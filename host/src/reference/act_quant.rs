@@ -22,6 +22,7 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (2, 2560),
     (1, 6912),
     (1, 9001),
+    (2, 66_001),
 ];
 
 /// `(m, k)` of the 2B-4T model.

@@ -1,6 +1,7 @@
 //! Reference for [`contract::layernorm`].
 
-use super::{Inputs, rounded, sum256};
+use super::rmsnorm::sums;
+use super::{Inputs, rounded};
 use crate::ops::RowType;
 
 /// `(m, k)`: as for softmax.
@@ -57,8 +58,8 @@ pub fn layernorm(case: &Case) -> (Vec<f32>, Vec<f32>) {
     }
     let mut y = Vec::with_capacity(sum.len());
     for row in sum.chunks(k) {
-        let mean = sum256(k, |acc, i| acc + row[i]) / k as f32;
-        let squares = sum256(k, |acc, i| (row[i] - mean).mul_add(row[i] - mean, acc));
+        let [sum, squares] = sums(row, true);
+        let mean = sum / k as f32;
         let r = 1.0 / (squares / k as f32 + case.eps).sqrt();
         for i in 0..k {
             let weight = case.weight.as_ref().map_or(1.0, |w| w[i]);

@@ -21,7 +21,9 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (2, 20_001),
     (1, 24_576),
     (1, 40_008),
-    (1, 70_001),
+    (1, 65_536),
+    (2, 65_537),
+    (1, 70_008),
 ];
 
 /// `(m, k)` of the 2B-4T model (decode and prefill, hidden and feed-forward width), then 64 MiB of `f32`
@@ -79,11 +81,56 @@ pub fn norm_rows(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let k = weight.len();
     let mut y = Vec::with_capacity(x.len());
     for row in x.chunks(k) {
-        let squares = sum256(k, |acc, i| row[i].mul_add(row[i], acc));
+        let [_, squares] = sums(row, false);
         let r = 1.0 / (squares / k as f32 + eps).sqrt();
         for i in 0..k {
             y.push((row[i] * r) * weight[i]);
         }
     }
     y
+}
+
+/// The sum of a row, and that of its squares: around its mean, or of the elements themselves. Of more than 28,672 elements (65,536 where they are not centred) from those of segments of
+/// 1,024, of which up to eight neighbours are a part.
+pub(super) fn sums(row: &[f32], centred: bool) -> [f32; 2] {
+    if row.len() <= if centred { 28_672 } else { 65_536 } {
+        return sums_of(row, centred);
+    }
+    // The squares around another mean.
+    let moved = |[sum, squares]: [f32; 2], len: usize, mean: f32| {
+        let apart = sum / len as f32 - mean;
+        if centred { (apart * len as f32).mul_add(apart, squares) } else { squares }
+    };
+    let tree = |v: [f32; 8]| ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+    let segments: Vec<&[f32]> = row.chunks(1024).collect();
+    let count = segments.len().div_ceil(8);
+    let (mut first, mut parts) = (0, Vec::new());
+    for part in 0..count {
+        // The first ones have one more, where they cannot all have as many.
+        let len = segments.len() / count + usize::from(part < segments.len() % count);
+        let own = &segments[first..first + len];
+        first += len;
+        let elements: usize = own.iter().map(|segment| segment.len()).sum();
+        let (mut terms, mut squares) = ([0.0; 8], [0.0; 8]);
+        for (i, segment) in own.iter().enumerate() {
+            terms[i] = sums_of(segment, centred)[0];
+        }
+        let sum = tree(terms);
+        for (i, segment) in own.iter().enumerate() {
+            let own = sums_of(segment, centred);
+            squares[i] = moved(own, segment.len(), sum / elements as f32);
+        }
+        parts.push(([sum, tree(squares)], elements));
+    }
+    let sum = sum256(count, |acc, i| acc + parts[i].0[0]);
+    let mean = sum / row.len() as f32;
+    [sum, sum256(count, |acc, i| acc + moved(parts[i].0, parts[i].1, mean))]
+}
+
+/// The same with one sum each.
+fn sums_of(row: &[f32], centred: bool) -> [f32; 2] {
+    let k = row.len();
+    let sum = if centred { sum256(k, |acc, i| acc + row[i]) } else { 0.0 };
+    let mean = sum / k as f32;
+    [sum, sum256(k, |acc, i| (row[i] - mean).mul_add(row[i] - mean, acc))]
 }

@@ -408,11 +408,12 @@ impl List {
         use contract::row::{Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         macro_rules! symbols {
-            ($family:ident $short:ident $middle:ident $long:ident) => {
+            ($family:ident $short:ident $middle:ident $long:ident $parts:ident) => {
                 [
                     symbol::<$family::$short>(),
                     symbol::<$family::$middle>(),
                     symbol::<$family::$long>(),
+                    symbol::<$family::$parts>(),
                 ]
             };
         }
@@ -420,23 +421,25 @@ impl List {
             ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
         }
         let kernels = [
-            (RowType::F32, of!(ShortF32 MiddleF32 LongF32), symbol::<s::PartsF32>()),
-            (RowType::F16, of!(ShortF16 MiddleF16 LongF16), symbol::<s::PartsF16>()),
-            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16), symbol::<s::PartsBf16>()),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32 PartsF32)),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16 PartsF16)),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16 PartsBf16)),
         ];
-        for (element, families, parts) in kernels {
+        for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            for (i, (m, k)) in [(1, 1), (9, 40), (3, 1027), (3, 1032), (2, 5000), (2, 17_000)]
-                .into_iter()
-                .enumerate()
-            {
-                let [softmax, layernorm, rmsnorm] =
-                    families.map(|[short, middle, long]| match owner(k) {
+            let ms = [1, 9, 3, 3, 2, 2, 1, 1];
+            let ks = [1, 40, 1027, 1032, 5000, 17_000, 66_000, 66_001];
+            for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
+                let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
+                let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
+                    let [short, middle, long, parts] = families[family];
+                    match owner(k) {
+                        _ if k > whole[family] as usize => parts,
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,
-                    });
-                let softmax = if k > s::WHOLE as usize { parts } else { softmax };
+                    }
+                });
                 let what = format!("m={m} k={k}");
                 for kind in [i, i + 1, i + 3] {
                     let mut inputs = softmax::Inputs::new(element, m, k, kind, 7);

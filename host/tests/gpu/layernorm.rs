@@ -14,6 +14,9 @@ on_lane! {
     listed_shapes
     unusual_values
     many_rows
+    unusual_values_in_long_rows
+    parts_in_turn
+    more_parts_than_blocks
     generated_shapes
     refusals
 }
@@ -58,6 +61,37 @@ fn many_rows<B: Backend>(b: &B) {
         // So many that lanes have several of them at a time.
         check_case(b, &Inputs::new(element, 270_001, 8, 7, 6), "many rows");
     }
+}
+
+/// Rows with sums for each segment: [`contract::layernorm::WHOLE`].
+fn unusual_values_in_long_rows<B: Backend>(b: &B) {
+    let values = [0.0, -0.0, 1e-42, 6e4, 1e19, f32::INFINITY, f32::NAN];
+    for (i, value) in values.into_iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let k = [28_673, 28_680, 30_001, 32_768][(i + j) % 4];
+            let mut inputs = Inputs::new(element, 4, k, i, 9);
+            // A whole row of it, a segment of the next, and one element of the one after that.
+            let value = rounded(element, value);
+            inputs.x[..k].fill(value);
+            inputs.x[k + 1024..k + 2048].fill(value);
+            inputs.x[3 * k - 1] = value;
+            check_case(b, &inputs, &format!("{value}"));
+        }
+    }
+}
+
+/// So many rows that a block has several parts, in all ways that they can lie.
+fn parts_in_turn<B: Backend>(b: &B) {
+    for (kind, element, m, k) in
+        [(7, 2, 201, 28_680), (6, 0, 150, 29_696), (2, 1, 150, 30_001), (7, 2, 90, 50_257)]
+    {
+        check_case(b, &Inputs::new(ELEMENTS[element], m, k, kind, 10), "parts in turn");
+    }
+}
+
+/// So that each block goes through its parts of a row twice, on GPUs of up to 152 multiprocessors.
+fn more_parts_than_blocks<B: Backend>(b: &B) {
+    check_case(b, &Inputs::new(ELEMENTS[2], 2, 2_500_008, 7, 11), "more parts than blocks");
 }
 
 fn generated_shapes<B: Backend>(b: &B) {

@@ -14,6 +14,9 @@ on_lane! {
     listed_shapes
     unusual_values
     many_rows
+    unusual_values_in_long_rows
+    parts_in_turn
+    more_parts_than_blocks
     generated_shapes
     refusals
 }
@@ -77,6 +80,42 @@ fn many_rows<B: Backend>(b: &B) {
         let inputs = Inputs::new(element, 270_001, 8, false, 6);
         check(b, &inputs, &expected(&inputs), format!("{element:?} 270001 rows"));
     }
+}
+
+/// Rows with sums for each segment: [`contract::rmsnorm::WHOLE`].
+fn unusual_values_in_long_rows<B: Backend>(b: &B) {
+    let values = [0.0, -0.0, 1e-42, 1e19, f32::INFINITY, f32::NAN];
+    for (i, value) in values.into_iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let k = [65_537, 65_544, 66_001, 73_728][(i + j) % 4];
+            let mut inputs = Inputs::new(element, 4, k, i % 2 == 0, 9);
+            // A whole row of it, a segment of the next, and one element of the one after that.
+            let value = rounded(element, value);
+            inputs.x[..k].fill(value);
+            inputs.x[k + 1024..k + 2048].fill(value);
+            inputs.x[3 * k - 1] = value;
+            check(b, &inputs, &expected(&inputs), format!("{element:?} k={k} {value}"));
+        }
+    }
+}
+
+/// So many rows that a block has several parts, in all ways that they can lie.
+fn parts_in_turn<B: Backend>(b: &B) {
+    for (delta, element, m, k) in [
+        (true, 2, 401, 28_680),
+        (false, 0, 203, 29_696),
+        (true, 1, 301, 30_001),
+        (false, 2, 120, 50_257),
+    ] {
+        let inputs = Inputs::new(ELEMENTS[element], m, k, delta, 10);
+        check(b, &inputs, &expected(&inputs), format!("m={m} k={k} parts in turn"));
+    }
+}
+
+/// So that each block goes through its parts of a row twice, on GPUs of up to 152 multiprocessors.
+fn more_parts_than_blocks<B: Backend>(b: &B) {
+    let inputs = Inputs::new(ELEMENTS[2], 2, 2_500_008, true, 11);
+    check(b, &inputs, &expected(&inputs), "more parts than blocks");
 }
 
 fn generated_shapes<B: Backend>(b: &B) {

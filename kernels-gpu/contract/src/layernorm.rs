@@ -55,6 +55,9 @@ pub fn normalise(centred: f32, inv_deviation: f32, weight: f32, bias: f32) -> f3
     num::fma(centred * inv_deviation, weight, bias)
 }
 
+/// Most elements of a row whose sums are each of all of it; of longer ones [`crate::norm`] has the sums. No model has longer ones.
+pub const WHOLE: u32 = 28_672;
+
 /// Whether rows of several warps go one after the other: more of them beside each other are faster.
 pub const IN_TURN: bool = false;
 
@@ -63,6 +66,12 @@ pub const LANE: u32 = 32;
 
 crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 3, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 3, "bf16";
+    ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 4, "f16";
+    ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 4, "bf16";
+}
+
+crate::norm::parts! {
+    PartsF32 "layernorm_parts_f32" 4 "`f32`";
+    PartsF16 "layernorm_parts_f16" 2 "f16";
+    PartsBf16 "layernorm_parts_bf16" 2 "bf16";
 }

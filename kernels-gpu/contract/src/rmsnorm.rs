@@ -50,6 +50,9 @@ pub struct Args {
     pub eps: f32,
 }
 
+/// Most elements of a row whose sums are each of all of it; of longer ones [`crate::norm`] has the sums. Blocks and clusters are faster up to there.
+pub const WHOLE: u32 = 1 << 16;
+
 /// Whether rows of several warps go one after the other: more of them beside each other are faster.
 pub const IN_TURN: bool = false;
 
@@ -60,4 +63,10 @@ crate::row::kernels! {
     ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
     ShortBf16 MiddleBf16 LongBf16 ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
+}
+
+crate::norm::parts! {
+    PartsF32 "rmsnorm_parts_f32" 4 "`f32`";
+    PartsF16 "rmsnorm_parts_f16" 2 "f16";
+    PartsBf16 "rmsnorm_parts_bf16" 2 "bf16";
 }

@@ -2,8 +2,9 @@
 //!
 //! Short rows belong to 8, 16 or 32 lanes of a warp and wait in their registers, longer ones of up to 8,192 elements in those of
 //! a block. Others belong to a block, or to the blocks of a cluster, and wait in shared memory, as `f32` or, in families that change nothing
-//! before the first sum, as they are stored; those that do not fit there pass through it in chunks, and
+//! before the first sum, as they are stored; below sm_90 those that do not fit there pass through it in chunks, and
 //! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
+//! The longest rows have sums of segments, and are spread over all blocks: [`crate::parts`].
 //! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
 //!
 //! Partial `p` of the 256-partial sum ([`crate::num`]) takes its elements in order, wherever they wait. None of this shows in a
@@ -34,19 +35,18 @@ pub const SHORT: u32 = 1024;
 /// Most elements of a row in the shared memory of a block of [`MIDDLE_THREADS`].
 pub const MIDDLE: u32 = 8192;
 
-/// Most words of elements in the shared memory of a block of [`LONG_THREADS`], from sm_90.
-pub const LONG: u32 = 56 * 1024;
+/// Most words of elements in the shared memory of a block of [`LONG_THREADS`], from sm_90: so many that several rows fit on a multiprocessor,
+/// since a row that is loaded and one that is written then overlap.
+pub const LONG: u32 = 16 * 1024;
 
-/// Blocks of [`LONG_THREADS`] that share a row of `k` elements that wait in `held` bytes each: so many that several rows fit on a
-/// multiprocessor, since a row that is loaded and one that is written then overlap.
+/// Blocks of [`LONG_THREADS`] that share a row of `k` elements that wait in `held` bytes each.
 #[inline(always)]
 pub const fn split(k: u32, held: u32) -> u32 {
     let words = if held == 2 { k.div_ceil(2) } else { k };
-    match words {
-        0..=16384 => 1,
-        16385..=32768 => 2,
-        32769..=65536 => 4,
-        _ => 8,
+    match words.div_ceil(LONG) {
+        0..=1 => 1,
+        2 => 2,
+        _ => 4,
     }
 }
 
@@ -203,13 +203,12 @@ mod tests {
         assert_eq!(grid_of_blocks(8192, 8192, 4, true, 528), 8192);
         assert_eq!(grid_of_blocks(8192, 40_000, 2, true, 528), 8192);
         for (held, room) in [(4, LONG), (2, 2 * LONG)] {
-            for k in [4097, 8192, 8193, 20_001, 32_768, 131_072, 8 * LONG] {
+            for k in [4097, 8192, 8193, 16_385, 20_001, 28_672, crate::rmsnorm::WHOLE] {
                 let blocks = split(k, held);
                 let own = k.div_ceil(256) * (256 / blocks);
                 let least = SCRATCH_BYTES + held * k.div_ceil(blocks);
                 assert!(own <= room && smem_of(k, LONG, blocks, held) >= least);
             }
         }
-        assert_eq!(smem_of(1 << 20, LONG, 8, 4), smem_bytes(LONG));
     }
 }

@@ -30,6 +30,9 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
+pub use crate::parts::{
+    EXCHANGE_HEAD, EXCHANGE_SLOTS, PART, PART_THREADS, Parts, SEGMENT, parts, scratch_bytes, segments,
+};
 
 /// The only kernel parameter, passed by value.
 #[repr(C)]
@@ -110,54 +113,8 @@ pub const LANE: u32 = 32;
 /// Most elements of a row that is in no pieces and goes element by element, where longer ones lie in the pieces they are in.
 pub const MOST_ODD_SINGLES: u32 = 128;
 
-/// Elements of a segment of a row of more than [`WHOLE`].
-pub const SEGMENT: u32 = 1024;
-
-/// Most segments of a part of such a row.
-pub const PART: u32 = 8;
-
 /// Most elements of a row with one sum.
 pub const WHOLE: u32 = 16_384;
-
-/// Segments of a row of `k` elements.
-#[inline(always)]
-pub const fn segments(k: u32) -> u32 {
-    k.div_ceil(SEGMENT)
-}
-
-/// Parts of a row of `k` elements.
-#[inline(always)]
-pub const fn parts(k: u32) -> u32 {
-    segments(k).div_ceil(PART)
-}
-
-/// The segments of a row of `k` elements over its parts, as evenly as they go: the first parts have one more.
-#[derive(Clone, Copy, Debug)]
-pub struct Parts {
-    /// How many there are.
-    pub count: u32,
-    each: u32,
-    more: u32,
-}
-
-impl Parts {
-    /// Those of a row of `k` elements.
-    #[inline(always)]
-    pub const fn new(k: u32) -> Self {
-        let count = parts(k);
-        Self { count, each: segments(k) / count, more: segments(k) % count }
-    }
-
-    /// The first segment of a part, and how many it has.
-    #[inline(always)]
-    pub const fn segments(&self, part: u32) -> (u32, u32) {
-        if part < self.more {
-            (part * (self.each + 1), self.each + 1)
-        } else {
-            (part * self.each + self.more, self.each)
-        }
-    }
-}
 
 /// What the sum, or the terms, of a segment or a part with such a maximum are multiplied with in a whole with the larger one
 /// `of_all`; of no meaning where that is NaN or plus infinity.
@@ -165,15 +122,6 @@ impl Parts {
 pub fn factor(max: f32, of_all: f32) -> f32 {
     num::exp_number_nonpositive(max - shift(of_all))
 }
-
-/// Words in front of the slots that the blocks of a launch tell each other sums by: launches so far, and blocks that have ended.
-pub const EXCHANGE_HEAD: u32 = 4;
-
-/// Slots, of four words: parts of rows of a launch.
-pub const EXCHANGE_SLOTS: u32 = 1 << 17;
-
-/// Threads of a block of a part: a warp for each segment, and one that tells and hears.
-pub const PART_THREADS: u32 = 32 * (PART + 1);
 
 /// Parts on their way to a block, of elements of so many bytes.
 pub const fn ahead(bytes: u32) -> u32 {
@@ -192,7 +140,7 @@ pub const fn stage_bytes(bytes: u32) -> u32 {
 pub const SETS: u32 = 4;
 
 /// Bytes in front: maximum and sum of each segment, maximum and closing of the row, and a barrier of each, of so many parts.
-pub const PART_SCRATCH_BYTES: u32 = 8 * SETS * (PART + 3) + 32;
+pub const PART_SCRATCH_BYTES: u32 = scratch_bytes(SETS);
 
 /// Shared memory of a block of a part.
 pub const fn part_smem_bytes(bytes: u32) -> u32 {
@@ -244,21 +192,6 @@ crate::row::kernels! {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_have_all_segments_in_order() {
-        for k in [WHOLE + 1, 20_000, 65_537, 131_072, 1_000_003, 1 << 30] {
-            let (parts, mut next) = (Parts::new(k), 0);
-            for part in 0..parts.count {
-                let (first, len) = parts.segments(part);
-                assert_eq!(first, next);
-                assert!((1..=PART).contains(&len), "part {part} of {k} has {len}");
-                next = first + len;
-            }
-            assert_eq!(next, segments(k));
-            assert!(parts.count <= EXCHANGE_SLOTS);
-        }
-    }
 
     #[test]
     fn two_blocks_fit_on_a_multiprocessor() {

@@ -4,6 +4,7 @@
 //! others are read again for each pass (maximum, then quantising).
 
 pub(crate) mod held;
+mod long;
 
 use contract::act_quant::{
     ActQuant, ActQuantLayerNorm, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs,
@@ -15,7 +16,7 @@ use contract::layernorm;
 use contract::num::{
     ORDINARY_ZERO, abs_bits, act_scale, fma, is_ordinary, quantise, quantise_ordinary,
 };
-use contract::rmsnorm::{inv_rms, normalise};
+use contract::rmsnorm::{self, inv_rms, normalise};
 use contract::w2a8::{ActStats, act_bytes, act_index};
 
 use crate::arch::block;
@@ -156,8 +157,10 @@ unsafe fn normed<const HELD: usize>(args: &RmsNormArgs) {
     // SAFETY: row m of `x` and of `delta`, both K long.
     let (mut held, squares): ([f32; HELD], f32) =
         unsafe { residual_row(x, delta, k, |acc, v| fma(v, v, acc)) };
-    // SAFETY: words 0 to 255 of the shared memory are for this call.
-    let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+    // SAFETY: words 0 to 255 of the shared memory are for this call; this thread wrote x[m, i] itself, if anyone did.
+    let squares = unsafe {
+        whole_or_long::<HELD>(squares, k, |i| ld(x.cast_const().wrapping_add(i as usize)))
+    };
     let r = inv_rms(squares, k, args.eps);
 
     normalise_held(&mut held, r, &gains, k);
@@ -168,6 +171,25 @@ unsafe fn normed<const HELD: usize>(args: &RmsNormArgs) {
     };
     // SAFETY: the launch contract, handed on.
     unsafe { quantise_row(&held, far, k, args.acts, args.stats) }
+}
+
+/// The sum of the squares of a row, from this thread's `partial` of all of them, or from `at(i)`.
+///
+/// *Convergence*: every thread of the block calls it.
+///
+/// # Safety
+///
+/// Words 0 to 255 of the shared memory are for this call, which asks for elements of this thread.
+#[inline(always)]
+unsafe fn whole_or_long<const HELD: usize>(partial: f32, k: u32, at: impl Fn(u32) -> f32) -> f32 {
+    // SAFETY: handed on.
+    unsafe {
+        if HELD == LONG && k > rmsnorm::WHOLE {
+            let [_, squares] = long::sums::<false>(dynamic_shared_mem(), k, at);
+            return squares;
+        }
+        block::sum_partials(dynamic_shared_mem(), partial)
+    }
 }
 
 /// # Safety
@@ -195,8 +217,19 @@ unsafe fn centred<const HELD: usize>(args: &LayerNormArgs) {
     // SAFETY: row m of `x` and of `delta`, both K long.
     let (mut held, sum): ([f32; HELD], f32) =
         unsafe { residual_row(x, delta, k, |acc, v| acc + v) };
-    // SAFETY: words 0 to 255 of the shared memory are for this call.
-    let mean = unsafe { block::sum_partials(dynamic_shared_mem(), sum) } / k as f32;
+    let mut long = [0.0; 2];
+    let is_long = HELD == LONG && k > layernorm::WHOLE;
+    // SAFETY: words 0 to 255 of the shared memory are for these calls; this thread wrote x[m, i] itself, if anyone did.
+    let sum = unsafe {
+        if is_long {
+            let at = |i: u32| ld(x.cast_const().wrapping_add(i as usize));
+            long = long::sums::<true>(dynamic_shared_mem(), k, at);
+            long[0]
+        } else {
+            block::sum_partials(dynamic_shared_mem(), sum)
+        }
+    };
+    let mean = sum / k as f32;
     // SAFETY: x[m, i] with i < K; this thread wrote it itself, if anyone did.
     let far = |i: u32| unsafe { ld(x.cast_const().wrapping_add(i as usize)) - mean };
     let mut squares = 0.0;
@@ -206,13 +239,16 @@ unsafe fn centred<const HELD: usize>(args: &LayerNormArgs) {
         squares = fma(held[j], held[j], squares);
         j += 1;
     }
-    for i in (element(HELD)..k).step_by(THREADS as usize) {
-        squares = fma(far(i), far(i), squares);
+    if !is_long {
+        for i in (element(HELD)..k).step_by(THREADS as usize) {
+            squares = fma(far(i), far(i), squares);
+        }
     }
     // The partials before are still being read.
     sync_threads();
     // SAFETY: words 0 to 255 of the shared memory are for this call.
-    let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+    let whole = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+    let squares = if is_long { long[1] } else { whole };
     let r = layernorm::inv_deviation(squares, k, args.eps);
     let beside = |p: DevPtr<f32>, i: u32, nothing: f32| {
         let p = p.as_ptr().cast_const();
@@ -315,8 +351,10 @@ unsafe fn gated_row<const HELD: usize>(args: &GatedArgs, gated: impl Fn(f32, f32
     let norm = !weight.is_null(); // the same for every thread
     let mut r = 1.0;
     if norm {
-        // SAFETY: words 0 to 255 of the shared memory are for this call.
-        let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+        // SAFETY: words 0 to 255 of the shared memory are for this call; this thread wrote f[m, i] itself.
+        let squares = unsafe {
+            whole_or_long::<HELD>(squares, k, |i| ld(f.cast_const().wrapping_add(i as usize)))
+        };
         r = inv_rms(squares, k, args.eps);
         normalise_held(&mut held, r, &gains, k);
     }

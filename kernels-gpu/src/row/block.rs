@@ -11,7 +11,7 @@
 use core::marker::PhantomData;
 
 use contract::num::{PARTIALS, order_value, tree8};
-use contract::row::{LONG_THREADS, MIDDLE, SCRATCH_BYTES, split};
+use contract::row::{LONG_THREADS, SCRATCH_BYTES, split};
 
 #[cfg(level_sm_90)]
 use super::post;
@@ -113,8 +113,8 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     const HELD: u32 = if Self::HALVES { 2 } else { 4 };
     /// Most elements that are held.
     const CAP: u32 = ROOM * 4 / Self::HELD;
-    /// All rows are one chunk: where there are blocks with more room, others have no longer rows.
-    const ONE: bool = Self::WARP || ROOM == MIDDLE && cfg!(level_sm_90);
+    /// All rows are one chunk: longer ones are spread in parts, or from sm_90 have blocks with more room.
+    const ONE: bool = Self::WARP || cfg!(level_sm_90);
     /// Partials of a thread that has some.
     const OWN: usize = if T < P { (P / T) as usize } else { 1 };
     /// Elements of an item.

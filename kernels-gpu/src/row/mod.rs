@@ -5,12 +5,17 @@
 //! [`block::Block`] has one in the shared memory of a block.
 
 pub mod block;
+#[cfg(level_sm_90)]
+pub mod exchange;
 pub mod lanes;
 #[cfg(level_sm_90)]
 mod post;
+pub mod segment;
 pub mod tree;
 pub mod turned;
 mod turns;
+#[cfg(level_sm_90)]
+pub mod walk;
 
 use contract::launch::DevPtr;
 

@@ -13,8 +13,6 @@ mod parts;
 mod segment;
 #[cfg(level_sm_80)]
 mod turned;
-#[cfg(level_sm_90)]
-mod walk;
 
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]

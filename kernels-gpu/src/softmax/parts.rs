@@ -1,9 +1,8 @@
 //! Rows that have a sum for each segment, spread over all blocks in parts. From sm_90.
 //!
 //! A warp has a segment: its elements come by asynchronous copies, some parts ahead, and its terms wait in shared memory. A block goes from part
-//! to part, each as far from the one before as there are blocks, and is two parts behind with what it writes: meanwhile its last warp tells the
-//! other blocks of the row the part's maximum and sum, and hears theirs. A slot of the exchange has both, with the number of the launch for a
-//! flag. All blocks run at once, and each tells a part before it waits for those of the row: what it waits for never comes after that.
+//! to part, each as far from the one before as there are blocks, and is two parts behind with what it writes: meanwhile one of its last warps tells
+//! the other blocks of the row the part's maximum and sum, and one hears theirs, as [`crate::row::exchange`] has it.
 //!
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
 
@@ -15,9 +14,8 @@ use contract::softmax::{
 };
 
 use super::Row;
-use super::exchange::{Told, talk};
+use super::exchange::{listen, tell};
 use super::segment::{Raw, Segment, Values, largest};
-use super::walk::{Turn, Walk};
 use crate::arch::async_copy::{commit_group, copy_x4, copy_x4_part, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
@@ -27,15 +25,17 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
 use crate::float::{Float, Piece};
+use crate::row::exchange::Told;
 use crate::row::in_pieces;
+use crate::row::walk::{Turn, Walk};
 
-const _: () = assert!(PART_THREADS == LANES * (PART + 1));
+const _: () = assert!(PART_THREADS == LANES * (PART + 2));
 
 /// A block's work on rows of `E`.
 struct Work<'a, E, const PIECES: bool> {
     args: &'a PartArgs,
     walk: Walk,
-    told: Told,
+    told: Told<SETS>,
     /// Where the stages of this warp are.
     area: Shared<u32>,
     /// Which one of the block it is.
@@ -54,7 +54,14 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
         let bytes = Self::AHEAD * stage_bytes(Self::BYTES) + BEHIND * 4 * SEGMENT;
         let warp = shuffle_idx(warp_id(), 0);
         let area = dynamic_shared_mem::<u32>().byte_add(PART_SCRATCH_BYTES + warp * bytes).kept();
-        Self { args, walk: Walk::new(args), told: Told::new(), area, warp, element: PhantomData }
+        Self {
+            args,
+            walk: Walk::new(args.rows.k, args.count),
+            told: Told::new(),
+            area,
+            warp,
+            element: PhantomData,
+        }
     }
 
     /// Where stage `at` of this warp is.
@@ -493,11 +500,13 @@ pub unsafe fn parts<E: Float>(args: &PartArgs) {
 unsafe fn work<E: Float, const PIECES: bool>(args: &PartArgs) {
     // SAFETY: handed on.
     unsafe {
-        Told::new().start();
+        Told::<SETS>::new().start();
         if warp_id() < PART {
             Work::<E, PIECES>::new(args).segments();
+        } else if warp_id() == PART {
+            tell(args);
         } else {
-            talk(args);
+            listen(args);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Segments of long rows: one in the registers of a warp, or below sm_90 passing through them.
+//! Segments of long rows: what softmax makes of one.
 #![cfg_attr(not(level_sm_90), allow(dead_code))]
 
 use contract::num::order_value;
@@ -6,44 +6,12 @@ use contract::softmax::{SEGMENT, score};
 
 use super::{Row, of_type};
 use crate::arch::float::maximum;
-use crate::arch::mem::X4;
-use crate::arch::thread::opaque;
-use crate::arch::warp::{LANES, lane_id, warp_max, warp_tree};
+use crate::arch::warp::warp_max;
 use crate::float::{Float, Piece};
-use crate::row::Line;
-use crate::row::lanes::Lanes;
+pub(super) use crate::row::segment::{LEN, Raw, Segment, Values};
 use crate::row::tree::key;
 
-/// Elements of a lane, and its items at most.
-const LEN: usize = (SEGMENT / LANES) as usize;
-
-/// The elements of a lane, in items.
-pub(super) type Values = [Piece; LEN];
-
-/// The same as they come from memory.
-pub(super) type Raw = [X4<u32>; LEN];
-
-/// The lanes of a segment of elements `E`.
-pub(super) struct Segment<E, const PIECES: bool>(core::marker::PhantomData<E>);
-
 impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
-    /// Elements of an item: a piece, or a word of 16-bit elements where rows are not in pieces.
-    pub(super) const WIDTH: u32 = if PIECES || E::PIECE == 4 { E::PIECE as u32 } else { 2 };
-    /// Items of a lane.
-    pub(super) const ITEMS: usize = LEN / Self::WIDTH as usize;
-
-    /// One function for each element of an item.
-    #[inline(always)]
-    pub(super) fn map(values: Piece, mut f: impl FnMut(usize, f32) -> f32) -> Piece {
-        let mut out = [0.0; 8];
-        let mut i = 0;
-        while i < Self::WIDTH as usize {
-            out[i] = f(i, values[i]);
-            i += 1;
-        }
-        out
-    }
-
     /// The terms of an item.
     #[inline(always)]
     pub(super) fn terms(v: Piece, shift: f32) -> Piece {
@@ -61,69 +29,6 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
             i += 1;
         }
         top
-    }
-
-    /// The item at `p`, as far as there are elements `left`.
-    ///
-    /// # Safety
-    ///
-    /// So many elements there are of a row of a tensor; nobody writes them meanwhile.
-    #[inline(always)]
-    pub(super) unsafe fn load(line: &Line<PIECES>, left: u32, p: *const E) -> X4<u32> {
-        // SAFETY: the caller's promise.
-        let load = |i: u32| unsafe { line.load(left > i, p, i) };
-        if PIECES {
-            load(0)
-        } else if Self::WIDTH == 2 {
-            [load(0)[0] | load(1)[0] << 16, 0, 0, 0]
-        } else {
-            [load(0)[0], load(1)[0], load(2)[0], load(3)[0]]
-        }
-    }
-
-    /// Writes the item at `p`, as far as there are elements `left`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Segment::load`], and they belong to this thread.
-    #[inline(always)]
-    pub(super) unsafe fn store(line: &Line<PIECES>, left: u32, p: *mut E, item: X4<u32>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if left > 0 {
-                line.store(p, 0, item);
-            }
-            let mut i = 1;
-            while i < Self::WIDTH && !PIECES {
-                if left > i {
-                    let bits = if Self::WIDTH == 2 { item[0] >> 16 } else { item[i as usize] };
-                    line.store(p, i, [bits, 0, 0, 0]);
-                }
-                i += 1;
-            }
-        }
-    }
-
-    /// The first element of this lane. Anew in each pass: the addresses of all items would take more registers than there are.
-    #[inline(always)]
-    pub(super) fn own() -> u32 {
-        opaque(Self::WIDTH * lane_id())
-    }
-
-    /// Elements from the first one of a lane to those of item `n`.
-    #[inline(always)]
-    pub(super) const fn on(n: usize) -> u32 {
-        Self::WIDTH * LANES * n as u32
-    }
-
-    /// Every item of this lane.
-    #[inline(always)]
-    pub(super) fn each(mut body: impl FnMut(usize)) {
-        let mut n = 0;
-        while n < Self::ITEMS {
-            body(n);
-            n += 1;
-        }
     }
 
     /// The scores of a segment from what came of it, and the largest of this lane.
@@ -179,47 +84,6 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
             });
         }
         (v, maximum(tops[0], tops[1]))
-    }
-
-    /// After so many items the partials are those of the first one again.
-    pub(super) const GROUPS: usize = 8 / Self::WIDTH as usize;
-
-    /// Takes the terms of item `n` into this lane's partials.
-    #[inline(always)]
-    pub(super) fn take(n: usize, v: Piece, partials: &mut [Piece; 8]) {
-        let p = &mut partials[n % Self::GROUPS];
-        *p = Self::map(*p, |i, p| p + v[i]);
-    }
-
-    /// The tree over the partials of a segment.
-    ///
-    /// *Convergence*: every lane of the warp calls it.
-    #[inline(always)]
-    pub(super) fn tree(mut partials: [Piece; 8]) -> f32 {
-        // The largest distances are between items of a lane.
-        let mut groups = Self::GROUPS;
-        while groups > 1 {
-            groups /= 2;
-            let mut g = 0;
-            while g < groups {
-                let other = partials[g + groups];
-                partials[g] = Self::map(partials[g], |i, p| p + other[i]);
-                g += 1;
-            }
-        }
-        if Self::WIDTH > 2 {
-            return Lanes::<1>::tree_of::<E>(LANES, E::PIECE, partials[0]);
-        }
-        let [a, b, ..] = Self::map(partials[0], |_, p| warp_tree(p));
-        a + b
-    }
-
-    /// This lane's partials of the terms `v(n)` of a segment.
-    #[inline(always)]
-    pub(super) fn sum(v: impl Fn(usize) -> Piece) -> [Piece; 8] {
-        let mut partials = [[0.0; 8]; 8];
-        Self::each(|n| Self::take(n, v(n), &mut partials));
-        partials
     }
 }
 

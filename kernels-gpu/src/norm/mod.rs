@@ -1,5 +1,11 @@
 //! What [`crate::rmsnorm`] and [`crate::layernorm`] share: a row with its residual add, and its output.
 
+#[cfg(not(level_sm_90))]
+pub mod alone;
+#[cfg(level_sm_90)]
+pub mod parts;
+pub mod sums;
+
 use contract::launch::DevPtr;
 use contract::row::LONG_THREADS;
 
@@ -397,6 +403,10 @@ macro_rules! entries {
     }};
     (@ Long<$element:ident, $threads:ident, $room:ident, $warps:literal> $shape:ident, $args:ident, $body:ident) => {{
         let all = tensors(&$args);
+        #[cfg(not(level_sm_90))]
+        if $args.k > WHOLE {
+            return long::<$element>(&$args);
+        }
         let halves = <$element as Float>::PIECE == 8;
         let pieces = in_pieces::<$element>($args.k, &all);
         if pieces && near::<$element, $warps>($args.k) {
@@ -423,4 +433,26 @@ macro_rules! entries {
         }
     }};
 }
+/// The entries of the parts of a norm, given `tensors(args)`, `row_of(args, sums)` and `value([x, weight, bias], row)`.
+#[cfg(level_sm_90)]
+macro_rules! entries_of_parts {
+    ($centred:literal, $row_of:ident, $value:ident: $($symbol:ident $kernel:ident $element:ident;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: PartArgs) {
+            let launch = Launch { exchange: args.exchange, rows: [args.first, args.count] };
+            let rows = args.rows;
+            let row_of = |sums| $row_of(&rows, sums);
+            // SAFETY: the launch contract, handed on.
+            unsafe {
+                parts::rows::<$element, $centred>(tensors(&rows), [rows.m, rows.k], launch, row_of, $value);
+            }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
 pub(crate) use entries;
+#[cfg(level_sm_90)]
+pub(crate) use entries_of_parts;

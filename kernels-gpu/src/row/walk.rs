@@ -1,22 +1,23 @@
 //! How blocks go through the parts of rows.
 
-use contract::softmax::{PartArgs, Parts};
+use contract::parts::Parts;
 
 use crate::arch::thread::{block_idx_x, grid_dim_x};
 
 /// A part of a row, as a block comes to it.
 #[derive(Clone, Copy)]
-pub(super) struct Turn {
+pub struct Turn {
     /// The row, among those of the launch; where each is gone through twice, two numbers, the second one for writing.
-    pub(super) pass: u32,
+    pub pass: u32,
     /// Which part of it.
-    pub(super) part: u32,
+    pub part: u32,
 }
 
 /// How a block goes through the rows.
 #[derive(Clone, Copy)]
-pub(super) struct Walk {
-    pub(super) parts: Parts,
+pub struct Walk {
+    /// The parts of a row.
+    pub parts: Parts,
     /// Passes of the launch.
     passes: u32,
     /// Parts and passes from one turn to the next.
@@ -28,25 +29,28 @@ pub(super) struct Walk {
 }
 
 impl Walk {
+    /// Through so many `rows` of `k` elements.
     #[inline(always)]
-    pub(super) fn new(args: &PartArgs) -> Self {
-        let parts = Parts::new(args.rows.k);
+    pub fn new(k: u32, rows: u32) -> Self {
+        let parts = Parts::new(k);
         let blocks = grid_dim_x();
         if parts.count <= blocks {
             let step = [blocks % parts.count, blocks / parts.count];
-            return Self { parts, passes: args.count, step, twice: 0, again: u32::MAX };
+            return Self { parts, passes: rows, step, twice: 0, again: u32::MAX };
         }
-        Self { parts, passes: 2 * args.count, step: [blocks, 0], twice: 1, again: block_idx_x() }
+        Self { parts, passes: 2 * rows, step: [blocks, 0], twice: 1, again: block_idx_x() }
     }
 
+    /// The first turn of this block.
     #[inline(always)]
-    pub(super) fn first(&self) -> Turn {
+    pub fn first(&self) -> Turn {
         let block = block_idx_x();
         Turn { pass: block / self.parts.count, part: block % self.parts.count }
     }
 
+    /// The turn behind one.
     #[inline(always)]
-    pub(super) fn next(&self, turn: Turn) -> Turn {
+    pub fn next(&self, turn: Turn) -> Turn {
         let (pass, part) = (turn.pass + self.step[1], turn.part + self.step[0]);
         if part < self.parts.count {
             return Turn { pass, part };
@@ -55,26 +59,33 @@ impl Walk {
         Turn { pass: pass + 1, part: again }
     }
 
+    /// Whether there is such a turn.
     #[inline(always)]
-    pub(super) fn there(&self, turn: Turn) -> bool {
+    pub fn there(&self, turn: Turn) -> bool {
         turn.pass < self.passes
     }
 
     /// The row of a turn.
     #[inline(always)]
-    pub(super) fn row(&self, turn: Turn) -> u32 {
+    pub fn row(&self, turn: Turn) -> u32 {
         turn.pass >> self.twice
     }
 
     /// Whether the part is written this time.
     #[inline(always)]
-    pub(super) fn last(&self, turn: Turn) -> bool {
+    pub fn last(&self, turn: Turn) -> bool {
         turn.pass & self.twice == self.twice
+    }
+
+    /// Whether this is the first time that the block comes to the part.
+    #[inline(always)]
+    pub fn begins(&self, turn: Turn) -> bool {
+        turn.pass & self.twice == 0
     }
 
     /// The segment of a warp of the block: all ones where it has none.
     #[inline(always)]
-    pub(super) fn segment(&self, turn: Turn, warp: u32) -> u32 {
+    pub fn segment(&self, turn: Turn, warp: u32) -> u32 {
         let (first, len) = self.parts.segments(turn.part);
         if self.there(turn) && warp < len { first + warp } else { u32::MAX }
     }

@@ -1,0 +1,88 @@
+//! Sums of the longest rows of rmsnorm and layernorm, which have more elements than `WHOLE` of the family: of each segment, which
+//! [`crate::parts::Parts`] combine.
+//!
+//! ```text
+//! t_j, q_j    sum of segment j and, around its own mean t_j / n_j, of its squares      num::sum
+//! t_p = sum of t_j,   q_p = sum of around(q_j, t_j, n_j, t_p / n_p)                      for each part p, num::tree8
+//! t   = sum of t_p,   q   = sum of around(q_p, t_p, n_p, t / K)                          num::strided_sum
+//! ```
+//! with `n` elements of each. Where squares are around zero (rmsnorm) `t` is left out, and `q` are plain sums.
+
+use crate::num;
+use crate::parts::{PART, SEGMENT, scratch_bytes};
+
+/// The sum of the squares of `len` elements around `mean`, given that around their own mean, and their sum.
+#[inline(always)]
+pub fn around(squares: f32, sum: f32, len: u32, mean: f32) -> f32 {
+    let apart = sum / len as f32 - mean;
+    num::fma(apart * len as f32, apart, squares)
+}
+
+/// Parts of which the warps of a block may tell each other something at once.
+pub const SETS: u32 = 8;
+
+/// Segments of a warp in a block, of elements of so many bytes: on their way, or waiting for their row.
+pub const fn stages(bytes: u32) -> u32 {
+    if bytes == 4 { 3 } else { 6 }
+}
+
+/// Those of them that wait.
+pub const fn behind(bytes: u32) -> u32 {
+    if bytes == 4 { 1 } else { 2 }
+}
+
+/// Bytes of such a segment: up to a piece more than it has, where rows are in none.
+pub const fn stage_bytes(bytes: u32) -> u32 {
+    SEGMENT * bytes + 16
+}
+
+/// Blocks of parts on a multiprocessor.
+pub const PART_BLOCKS: u32 = 2;
+
+/// Shared memory of a block of a part.
+pub const fn part_smem_bytes(bytes: u32) -> u32 {
+    scratch_bytes(SETS) + PART * stages(bytes) * stage_bytes(bytes)
+}
+
+/// The kernels of parts of a norm, one for each element.
+macro_rules! parts {
+    ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {
+        /// The only parameter of kernels of parts, passed by value.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct PartArgs {
+            /// The tensors, and all rows.
+            pub rows: Args,
+            /// [`crate::parts::EXCHANGE_HEAD`] words, and [`crate::parts::EXCHANGE_SLOTS`] slots; zeros at first.
+            pub exchange: DevPtr<u32>,
+            /// The first row of the launch.
+            pub first: u32,
+            /// Its rows.
+            pub count: u32,
+        }
+
+        $(
+            #[doc = concat!("Parts of long rows of ", $doc, ".")]
+            pub enum $name {}
+
+            impl Kernel for $name {
+                type Args = PartArgs;
+                const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::parts::PART_THREADS)
+                    .with_smem(crate::norm::part_smem_bytes($bytes))
+                    .with_min_sm(90)
+                    .with_min_blocks(crate::norm::PART_BLOCKS)
+                    .all_at_once();
+            }
+        )*
+    };
+}
+pub(crate) use parts;
+
+const _: () = {
+    let mut bytes = 2;
+    while bytes <= 4 {
+        assert!(behind(bytes) < stages(bytes) && behind(bytes) < SETS);
+        assert!(PART_BLOCKS * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
+        bytes += 2;
+    }
+};
