@@ -7,11 +7,9 @@ use contract::bmm::Args;
 use super::hopper::Part;
 use super::source::Float;
 use super::split::{self, PARKED, add_up, part_of, rank_and_block};
-use super::target::Target;
-use super::write::{read_one, write_one};
+use super::write::write_one;
 use crate::arch::dot::permute;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::opaque_here;
 use crate::arch::mem::ld_or_zero_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::thread_idx_x;
@@ -166,13 +164,10 @@ pub(super) unsafe fn gather<E: Half, const GROUPS: u32, const N: u32>(
             for_each_sum::<N>(
                 slot,
                 false,
-                || <Float<false> as Target>::reads(opaque_here(args.beta)),
                 |_, _| [0; 4],
                 |_, _, _, _| {},
-                |row, column| read_one(args, element, batch, (row0 + row, column0 + column)),
-                |row, column, sum, old| {
-                    let at = (row0 + row, column0 + column);
-                    write_one(args, element, batch, at, (sum, old));
+                |row, column, sum| {
+                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
                 },
             );
         };

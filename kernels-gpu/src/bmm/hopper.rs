@@ -6,10 +6,9 @@ use contract::bmm::{Args, Matrix, finish};
 use super::source::Float;
 use super::split::{self, PARKED, add_up, part_of, rank_and_block};
 use super::target::Target;
-use super::write::{read_one, write_one};
+use super::write::write_one;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_or_zero_x4, prefetch_l2, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
@@ -229,7 +228,6 @@ pub(super) unsafe fn hopper<
             for_each_sum::<N>(
                 slot,
                 whole,
-                || <Float<false> as Target>::reads(opaque_here(args.beta)),
                 |row, column| {
                     let there = whole && there(row, column);
                     ld_or_zero_x4(there, at(row, column).cast_const().cast())
@@ -245,10 +243,8 @@ pub(super) unsafe fn hopper<
                     });
                     put(row, column, words);
                 },
-                |row, column| read_one(args, element, batch, (row0 + row, column0 + column)),
-                |row, column, sum, old| {
-                    let at = (row0 + row, column0 + column);
-                    write_one(args, element, batch, at, (sum, old));
+                |row, column, sum| {
+                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
                 },
             );
         }

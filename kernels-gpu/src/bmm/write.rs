@@ -127,27 +127,7 @@ pub(super) unsafe fn write_fours<C: Target>(
     }
 }
 
-/// An element of a 16-bit `C` that is to be written, where it is inside and read; else 0.
-///
-/// # Safety
-///
-/// `args` says the truth; no other thread writes this element.
-#[cfg(level_sm_90a)]
-#[inline(always)]
-pub(super) unsafe fn read_one(
-    args: &Args,
-    element: Float<false>,
-    batch: u32,
-    (row, column): (u32, u32),
-) -> f32 {
-    if !Float::<false>::reads(args.beta) || row >= args.m || column >= args.n {
-        return 0.0;
-    }
-    // SAFETY: the element is inside; the caller's promise.
-    unsafe { element.load_half(one_at(args, batch, (row, column))) }
-}
-
-/// Writes an element from its sum and what was there, where it is inside of `C`.
+/// Writes an element from its sum, where it is inside of `C`.
 ///
 /// # Safety
 ///
@@ -159,22 +139,21 @@ pub(super) unsafe fn write_one(
     element: Float<false>,
     batch: u32,
     (row, column): (u32, u32),
-    (sum, old): (f32, f32),
+    sum: f32,
 ) {
     if row >= args.m || column >= args.n {
         return;
     }
-    let out = Float::<false>::finish(args.alpha, sum, args.beta, old);
-    // SAFETY: the element is inside; the caller's promise.
-    unsafe { element.store_half(one_at(args, batch, (row, column)), out) };
-}
-
-/// Where a 16-bit element of `C` is.
-#[cfg(level_sm_90a)]
-#[inline(always)]
-fn one_at(args: &Args, batch: u32, (row, column): (u32, u32)) -> *mut u16 {
     let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld + u64::from(column);
-    args.c.addr.cast::<u16>().as_ptr().wrapping_add(at as usize)
+    let p = args.c.addr.cast::<u16>().as_ptr().wrapping_add(at as usize);
+    // SAFETY: the element is inside; the caller's promise.
+    unsafe {
+        let mut old = 0.0;
+        if Float::<false>::reads(args.beta) {
+            old = element.load_half(p);
+        }
+        element.store_half(p, Float::<false>::finish(args.alpha, sum, args.beta, old));
+    }
 }
 
 /// Writes a thread's squares of 4 by 4 straight from its sums; the first stands at `(row0, column0)`,

@@ -304,8 +304,8 @@ fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
 const CHUNK: u32 = 32;
 
 /// Hands out the sums of a tile as they are. `whole`: eight neighbours of a row at a time, `eight(row, column, at, old)`, the
-/// sums at `at` in shared memory, `old` what `get(row, column)` brought meanwhile; else `one(row, column, sum, old)`, the lanes
-/// of a warp being neighbours, `old` what `get_one(row, column)` brought, where `reads()` says that any is. Smaller and slower than [`for_each_packed`]: for what that cannot do.
+/// sums at `at` in shared memory, `old` what `get(row, column)` brought meanwhile; else `one(row, column, sum)`, the lanes of a
+/// warp being neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
 ///
 /// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
 /// warp writes together are then in different banks, and eights stay together.
@@ -319,11 +319,9 @@ const CHUNK: u32 = 32;
 pub unsafe fn for_each_sum<const N: u32>(
     place: Shared<u8>,
     whole: bool,
-    reads: impl Fn() -> bool,
     get: impl Fn(u32, u32) -> [u32; 4],
     mut eight: impl FnMut(u32, u32, Shared<f32>, [u32; 4]),
-    get_one: impl Fn(u32, u32) -> f32,
-    mut one: impl FnMut(u32, u32, f32, f32),
+    mut one: impl FnMut(u32, u32, f32),
 ) {
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
     let place = place.cast::<f32>().add(warp * 16 * CHUNK);
@@ -363,20 +361,12 @@ pub unsafe fn for_each_sum<const N: u32>(
                 half += 1;
             }
         } else {
-            let (mut row, column) = (0, CHUNK * c + lane);
-            // SAFETY: the warp has written its chunk before the barrier.
-            let sum = |row: u32| unsafe { chunk.add(place_of(row, lane)).read() };
+            let mut row = 0;
             while row < rows {
-                // Asked for together.
-                let mut old = [0.0; 8];
-                if reads() {
-                    old = core::array::from_fn(|i| get_one(16 * warp + row + i as u32, column));
-                }
-                let mut i = 0;
-                while i < 8 {
-                    one(16 * warp + row, column, sum(row), old[i]);
-                    (i, row) = (i + 1, row + 1);
-                }
+                // SAFETY: the warp has written its chunk before the barrier.
+                let sum = unsafe { chunk.add(place_of(row, lane)).read() };
+                one(16 * warp + row, CHUNK * c + lane, sum);
+                row += 1;
             }
         }
         sync_warp();
