@@ -30,7 +30,7 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize)] = &[
     (3, 4, 0, 4),
 ];
 
-/// `(batch, m, n, k)`: large, all sides at most 64 and 128, thin.
+/// `(batch, m, n, k)`: large, all sides at most 64 and 128, thin, and sides that no power of two divides.
 pub const BENCH_SHAPES: &[(usize, usize, usize, usize)] = &[
     (1, 4096, 4096, 4096),
     (8, 4096, 4096, 128),
@@ -42,6 +42,16 @@ pub const BENCH_SHAPES: &[(usize, usize, usize, usize)] = &[
     (20, 1, 4096, 128),
     (20, 1, 128, 4096),
     (1, 1023, 1021, 1019),
+    (64, 197, 197, 64),
+    (64, 197, 64, 197),
+    (12, 577, 577, 64),
+    (8, 501, 499, 503),
+    (1, 257, 257, 257),
+    (1, 32, 1000, 2048),
+    (300, 65, 65, 65),
+    (640, 63, 63, 63),
+    (1000, 50, 50, 50),
+    (2048, 31, 31, 31),
 ];
 
 /// The sums `[batch, m, n]`: for each output one chain over k in each chunk of 1,024, the chunks

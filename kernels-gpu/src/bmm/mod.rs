@@ -22,6 +22,8 @@ mod ring;
 mod source;
 #[cfg(level_sm_90a)]
 mod split;
+#[cfg(level_sm_90a)]
+mod stream;
 mod target;
 #[cfg(level_sm_80)]
 mod thin;
@@ -32,6 +34,8 @@ mod whole_half;
 mod write;
 
 use contract::bmm::{Args, BmmF32Copy, CopyArgs};
+#[cfg(level_sm_90a)]
+use contract::bmm::{CHAIN_STAGES, RING_STAGES};
 #[cfg(level_sm_80)]
 use contract::bmm::{THIN_LONG_STAGES, THIN_STAGES};
 use contract::launch::Kernel;
@@ -108,8 +112,10 @@ entries! {
     bmm_f32_flow64(args): flow::flow::<64>(args);
     bmm_f32_group32(args): group::group::<36>(args);
     bmm_f32_group64(args): group::group::<68>(args);
-    bmm_f32_ring64(args): ring::ring::<64, 2, 1, 128, 4>(args);
-    bmm_f32_ring32(args): ring::ring::<32, 1, 2, 64, 1>(args);
+    bmm_f32_stream80(args): stream::stream::<80, 96, 2, 2, 128, 2>(args);
+    bmm_f32_ring64(args): ring::ring::<64, 2, 4, 1, 128, 4, RING_STAGES>(args);
+    bmm_f32_ring32(args): ring::ring::<32, 1, 4, 2, 64, 1, RING_STAGES>(args);
+    bmm_f32_chain32(args): ring::ring::<32, 1, 2, 1, 128, 8, CHAIN_STAGES>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true>(args, Float::BF16);

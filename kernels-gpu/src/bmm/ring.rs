@@ -8,7 +8,7 @@
 //! A slice keeps the order of memory: where neighbours are neighbours in k, a row of it is 32 terms, in pieces of four
 //! that stand at piece `c ^ (row / 4 % 8)`; else a row of it is the whole side at one k.
 
-use contract::bmm::{Args, K_CHUNK, Matrix, RING_DEPTH, RING_STAGES, ring_words, row_words};
+use contract::bmm::{Args, K_CHUNK, Matrix, RING_DEPTH, ring_words, row_words};
 use contract::num::{RowType, fma};
 
 use super::source::Float;
@@ -22,7 +22,6 @@ use crate::arch::hint::opaque;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{opaque_u64, sync_threads, thread_idx_x};
 use crate::arch::warp::LANES;
-use crate::tile::simt::{Fma, Sums, zeros};
 use crate::tile::walk::tile_at;
 
 /// Terms of a slice.
@@ -124,31 +123,38 @@ impl<const SIDE: u32, const THREADS: u32> Part<SIDE, THREADS> {
     }
 }
 
-/// Four terms from `k` on of `N` times four rows, `next` rows apart: `[square][term][row]`.
+/// Four terms from `k` on of `N` times `H` rows, two or four, `next` rows apart: `[square][term][row]`.
 ///
 /// # Safety
 ///
 /// A slice that was waited for.
 #[inline(always)]
-unsafe fn four<const ALONG: bool, const SIDE: u32, const N: usize>(
+unsafe fn four<const ALONG: bool, const SIDE: u32, const N: usize, const H: usize>(
     slice: Shared<f32>,
     first: u32,
     next: u32,
     k: u32,
-) -> [[[f32; 4]; 4]; N] {
-    let mut out = [[[0.0; 4]; 4]; N];
+) -> [[[f32; H]; 4]; N] {
+    let mut out = [[[0.0; H]; 4]; N];
     // Rows that are a multiple of 32 apart have their pieces in the same places.
     let at = slice.add(place::<SIDE>(ALONG, first, k));
     let mut s = 0;
     while s < N {
         let mut i = 0;
-        while i < 4 {
+        while i < if ALONG { H as u32 } else { 4 } {
             let line =
                 if ALONG { (s as u32 * next + i) * DEPTH } else { i * SIDE + s as u32 * next };
             // SAFETY: the caller's promise.
-            let values = unsafe { at.add(line).read_x4() };
+            let values = unsafe {
+                if ALONG || H == 4 {
+                    at.add(line).read_x4()
+                } else {
+                    let [low, high] = at.add(line).read_x2();
+                    [low, high, 0.0, 0.0]
+                }
+            };
             let mut j = 0;
-            while j < 4 {
+            while j < if ALONG { 4 } else { H } {
                 let (term, row) = if ALONG { (j, i as usize) } else { (i as usize, j) };
                 out[s][term][row] = values[j];
                 j += 1;
@@ -166,8 +172,15 @@ unsafe fn four<const ALONG: bool, const SIDE: u32, const N: usize>(
 ///
 /// As for [`four`].
 #[inline(always)]
-unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usize, const N: u32>(
-    sums: &mut Sums<Fma, RM, 1>,
+unsafe fn multiply<
+    const A: bool,
+    const B: bool,
+    const SIDE: u32,
+    const RM: usize,
+    const H: usize,
+    const N: u32,
+>(
+    sums: &mut Sums<RM, H>,
     a: (Shared<f32>, u32),
     b: (Shared<f32>, u32),
     terms: u32,
@@ -176,12 +189,12 @@ unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usiz
     let mut k = opaque(0);
     while N > 1 && k + 4 * N <= terms {
         // SAFETY: the caller's promise.
-        unsafe { fours::<A, B, SIDE, RM, N>(sums, a, b, k) };
+        unsafe { fours::<A, B, SIDE, RM, H, N>(sums, a, b, k) };
         k = opaque(k + 4 * N);
     }
     while k < terms {
         // SAFETY: the caller's promise.
-        unsafe { fours::<A, B, SIDE, RM, 1>(sums, a, b, k) };
+        unsafe { fours::<A, B, SIDE, RM, H, 1>(sums, a, b, k) };
         k += 4;
     }
 }
@@ -192,8 +205,15 @@ unsafe fn multiply<const A: bool, const B: bool, const SIDE: u32, const RM: usiz
 ///
 /// As for [`four`].
 #[inline(always)]
-unsafe fn fours<const A: bool, const B: bool, const SIDE: u32, const RM: usize, const N: u32>(
-    sums: &mut Sums<Fma, RM, 1>,
+unsafe fn fours<
+    const A: bool,
+    const B: bool,
+    const SIDE: u32,
+    const RM: usize,
+    const H: usize,
+    const N: u32,
+>(
+    sums: &mut Sums<RM, H>,
     (a, row): (Shared<f32>, u32),
     (b, column): (Shared<f32>, u32),
     k: u32,
@@ -203,17 +223,18 @@ unsafe fn fours<const A: bool, const B: bool, const SIDE: u32, const RM: usize, 
     while n < N {
         let k = k + 4 * n;
         // SAFETY: the caller's promise.
-        let (left, [right]) =
-            unsafe { (four::<A, SIDE, RM>(a, row, next, k), four::<B, SIDE, 1>(b, column, 0, k)) };
+        let (left, [right]) = unsafe {
+            (four::<A, SIDE, RM, H>(a, row, next, k), four::<B, SIDE, 1, 4>(b, column, 0, k))
+        };
         let mut term = 0;
         while term < 4 {
             let mut r = 0;
             while r < RM {
                 let mut i = 0;
-                while i < 4 {
+                while i < H {
                     let mut j = 0;
                     while j < 4 {
-                        let sum = &mut sums[r][i][0][j];
+                        let sum = &mut sums[r][i][j];
                         *sum = fma(left[r][term][i], right[term][j], *sum);
                         j += 1;
                     }
@@ -227,8 +248,11 @@ unsafe fn fours<const A: bool, const B: bool, const SIDE: u32, const RM: usize, 
     }
 }
 
-/// Makes the tile of this block, `SIDE` by `SIDE`: `WAYS` groups of threads of `RM` squares each, one above the other;
-/// `N` times four terms at a time.
+/// Sums of a thread: `[square][row][column]`.
+type Sums<const RM: usize, const H: usize> = [[[f32; 4]; H]; RM];
+
+/// Makes the tile of this block, `SIDE` by `SIDE`: `WAYS` groups of threads of `RM` squares of `H` by 4 each, one above the
+/// other; `N` times four terms at a time, out of rings of `STAGES` slices.
 ///
 /// # Safety
 ///
@@ -238,14 +262,17 @@ unsafe fn fours<const A: bool, const B: bool, const SIDE: u32, const RM: usize, 
 pub(super) unsafe fn ring<
     const SIDE: u32,
     const RM: usize,
+    const H: usize,
     const WAYS: u32,
     const THREADS: u32,
     const N: u32,
+    const STAGES: u32,
 >(
     args: &Args,
 ) {
-    const { assert!(THREADS * 16 * RM as u32 == SIDE * SIDE && SIDE % (32 * RM as u32) == 0) };
-    const AHEAD: u32 = RING_STAGES - 1;
+    const { assert!(THREADS * 4 * (H * RM) as u32 == SIDE * SIDE && SIDE % (32 * RM as u32) == 0) };
+    let high = H as u32;
+    let ahead = STAGES - 1;
     let tx_len = SIDE / 4;
     let next = SIDE / RM as u32;
     let slice_words = DEPTH * SIDE;
@@ -270,7 +297,7 @@ pub(super) unsafe fn ring<
     let along = (args.a.transposed == 0, args.b.transposed != 0);
 
     let smem = dynamic_shared_mem::<f32>();
-    let ring = smem.add(way * RING_STAGES.min(args.k.div_ceil(DEPTH)) * 2 * slice_words);
+    let ring = smem.add(way * STAGES.min(args.k.div_ceil(DEPTH)) * 2 * slice_words);
     // Parked sums lie over the rings.
     let (pitch, parked_words) = (row_words(SIDE), SIDE * row_words(SIDE));
     let parked = smem;
@@ -282,14 +309,14 @@ pub(super) unsafe fn ring<
     let (totals, totals_ld) = if one_round {
         (parked.add(rank * rows * pitch), pitch)
     } else {
-        (smem.add(ring_words(SIDE, WAYS)), SIDE)
+        (smem.add(ring_words(SIDE, WAYS, STAGES)), SIDE)
     };
     let whole = args.c.unit >= 16 && !Float::<true>::reads(args.beta);
     dependency_wait();
 
     let mut start = 0; // the first chunk of this round
     while start == 0 || start < chunks {
-        let mut sums: Sums<Fma, RM, 1> = zeros::<Fma, RM, 1>();
+        let mut sums: Sums<RM, H> = [[[0.0; 4]; H]; RM];
         // The groups of a block go in step, as the first of them does.
         let chunk = start + rank * WAYS;
         let len = |chunk: u32| args.k.saturating_sub(chunk * K_CHUNK as u32).min(K_CHUNK as u32);
@@ -303,38 +330,52 @@ pub(super) unsafe fn ring<
         // SAFETY: `args` says the truth; a place of the ring is asked for again behind a barrier that all readers have
         // reached; nobody reads or writes parked sums but between the barriers of the cluster as it is said there.
         unsafe {
-            // Step s asks for slice s and multiplies the one that was asked for `AHEAD` steps before. Opaque, because
+            // Step s asks for slice s and multiplies the one that was asked for `ahead` steps before. Opaque, because
             // LLVM would copy the first steps out of the loop.
             let mut s = opaque(0);
-            while s < slices + AHEAD {
-                if s >= AHEAD {
-                    wait_group::<{ RING_STAGES - 2 }>();
+            while s < slices + ahead {
+                if s >= ahead {
+                    match STAGES {
+                        3 => wait_group::<1>(),
+                        _ => wait_group::<4>(),
+                    }
                     sync_threads();
                 }
-                if s < slices {
-                    let to = ring.add(s % RING_STAGES * 2 * slice_words);
-                    a.copy(to, t);
-                    b.copy(to.add(slice_words), t);
+                // Where nothing hides what asking takes, it comes behind the products.
+                if H == 4 {
+                    if s < slices {
+                        let to = ring.add(s % STAGES * 2 * slice_words);
+                        a.copy(to, t);
+                        b.copy(to.add(slice_words), t);
+                    }
+                    commit_group();
                 }
-                commit_group();
-                if s >= AHEAD {
-                    let slice = s - AHEAD;
-                    let left = ring.add(slice % RING_STAGES * 2 * slice_words);
+                if s >= ahead {
+                    let slice = s - ahead;
+                    let left = ring.add(slice % STAGES * 2 * slice_words);
                     let right = left.add(slice_words);
                     let terms = mine.saturating_sub(slice * DEPTH).min(DEPTH);
-                    let (from, fours) = (((left, 4 * ty), (right, 4 * tx)), terms / 4 * 4);
+                    let (from, fours) = (((left, high * ty), (right, 4 * tx)), terms / 4 * 4);
                     match along {
                         (false, false) => {
-                            multiply::<false, false, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
+                            multiply::<false, false, SIDE, RM, H, N>(
+                                &mut sums, from.0, from.1, fours,
+                            );
                         }
                         (false, true) => {
-                            multiply::<false, true, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
+                            multiply::<false, true, SIDE, RM, H, N>(
+                                &mut sums, from.0, from.1, fours,
+                            );
                         }
                         (true, false) => {
-                            multiply::<true, false, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
+                            multiply::<true, false, SIDE, RM, H, N>(
+                                &mut sums, from.0, from.1, fours,
+                            );
                         }
                         (true, true) => {
-                            multiply::<true, true, SIDE, RM, N>(&mut sums, from.0, from.1, fours);
+                            multiply::<true, true, SIDE, RM, H, N>(
+                                &mut sums, from.0, from.1, fours,
+                            );
                         }
                     }
                     // Zeros behind the end would make a sum of -0 one of 0.
@@ -346,12 +387,12 @@ pub(super) unsafe fn ring<
                         let columns: [f32; 4] =
                             core::array::from_fn(|j| value(right, along.1, 4 * tx + j as u32));
                         let mut r = 0;
-                        while r < 4 * RM {
-                            let row = 4 * ty + r as u32 / 4 * next + r as u32 % 4;
+                        while r < H * RM {
+                            let row = high * ty + r as u32 / high * next + r as u32 % high;
                             let left = value(left, along.0, row);
                             let mut j = 0;
                             while j < 4 {
-                                let sum = &mut sums[r / 4][r % 4][0][j];
+                                let sum = &mut sums[r / H][r % H][j];
                                 *sum = fma(left, columns[j], *sum);
                                 j += 1;
                             }
@@ -360,23 +401,32 @@ pub(super) unsafe fn ring<
                         k = opaque(k + 1);
                     }
                 }
+                if H != 4 {
+                    if s < slices {
+                        let to = ring.add(s % STAGES * 2 * slice_words);
+                        a.copy(to, t);
+                        b.copy(to.add(slice_words), t);
+                    }
+                    commit_group();
+                }
                 s += 1;
             }
-            if chunks <= 1 && whole && args.split == 0 {
+            if H == 4 && chunks <= 1 && whole && args.split == 0 {
                 // Once more, so that it need not stay in registers meanwhile.
                 let (batch, row0, column0) = tile(opaque(block));
                 if way == 0 {
                     let (mine, shape) = ((row0 + 4 * ty, column0 + 4 * tx), (args.m, args.n));
+                    let sums = sums.map(|square| core::array::from_fn(|i| [square[i % H]]));
                     write_squares::<_, RM, 1>(args, out, batch, mine, shape, (next, 0), sums);
                 }
                 return;
             }
             sync_threads();
             let mut r = 0;
-            while r < 4 * RM {
-                let row = 4 * ty + r as u32 / 4 * next + r as u32 % 4;
+            while r < H * RM {
+                let row = high * ty + r as u32 / high * next + r as u32 % high;
                 let at = parked.add(way * parked_words + row * pitch + 4 * tx);
-                at.write_x4(sums[r / 4][r % 4][0]);
+                at.write_x4(sums[r / H][r % H]);
                 r += 1;
             }
             let count = (chunks - start).min(at_once);

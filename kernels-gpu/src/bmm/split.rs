@@ -7,7 +7,7 @@ use super::target::Target;
 use super::write::write;
 use crate::arch::cluster::{read_x4_of, sync_cluster};
 use crate::arch::shared::Shared;
-use crate::arch::thread::block_idx_x;
+use crate::arch::thread::{block_idx_x, sync_threads};
 use crate::arch::warp::Register;
 
 /// Side of such a tile.
@@ -63,10 +63,11 @@ pub(super) unsafe fn add_up<C: Target>(
             }
             other += 1;
         }
-        // SAFETY: of this block's tile nobody but this thread, now and in `write`, accesses these four.
+        // SAFETY: of this block's tile nobody but this thread accesses these four before the barrier.
         unsafe { at.write_x4(sum) };
         index += threads;
     }
+    sync_threads();
     let at = (row0 + rank * rows, column0);
     // SAFETY: the caller's promise.
     unsafe {

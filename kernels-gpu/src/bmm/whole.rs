@@ -10,7 +10,7 @@ use contract::num::{RowType, fma};
 use super::exact::join;
 use super::source::Float;
 use super::target::Target;
-use super::write::{write, write_squares};
+use super::write::{write_fours, write_squares};
 use crate::arch::async_copy::{commit_group, copy_x4, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
@@ -269,6 +269,6 @@ pub(super) unsafe fn whole<const SIDE: u32, const RM: usize, const THREADS: u32>
         join::<Fma, RM, 1>(&mut sums, parked.add(4 * ty * SIDE + 4 * tx), SIDE, steps, true);
         barrier();
         let tile = (SIDE, SIDE, SIDE);
-        write(args, out, batch, (0, 0), (m, n), parked, tile, (t, THREADS));
+        write_fours(args, out, batch, (0, 0), (m, n), parked, tile, (t, THREADS));
     }
 }

@@ -274,14 +274,32 @@ pub(super) unsafe fn whole<F: Fragment, E: Half, const SIDE: u32, const THREADS:
         }
         sync_warp();
         let rows = if column + lane < n { m.saturating_sub(row).min(SIDE_OF_WARP) } else { 0 };
-        let mut i = 0;
-        while i < rows {
-            let p = at(row + i, column + lane);
-            let old = if reads { element.load_half(p) } else { 0.0 };
+        let put = |i: u32, old: f32| {
             let sum = tile.add(i * PARKED_ROW + lane).read();
             let value = <Float<false> as Target>::finish(args.alpha, sum, args.beta, old);
-            element.store_half(p, value);
-            i += 1;
+            element.store_half(at(row + i, column + lane), value);
+        };
+        let mut i = 0;
+        if !reads {
+            while i < rows {
+                put(i, 0.0);
+                i += 1;
+            }
+            return;
+        }
+        while i < rows {
+            // Asked for together.
+            let old: [f32; 8] = core::array::from_fn(|j| {
+                let i = i + j as u32;
+                if i < rows { element.load_half(at(row + i, column + lane)) } else { 0.0 }
+            });
+            let mut j = 0;
+            while j < 8 {
+                if i < rows {
+                    put(i, old[j]);
+                }
+                (i, j) = (i + 1, j + 1);
+            }
         }
     }
 }

@@ -6,11 +6,15 @@ use contract::bmm::Args;
 use super::source::Float;
 use super::target::Target;
 use crate::arch::shared::Shared;
-use crate::arch::warp::Register;
+use crate::arch::warp::{LANES, Register};
+
+/// Rows that a thread has on their way at once where it writes element by element.
+const AT_ONCE: usize = 4;
 
 /// Writes the tile at `(row0, column0)` of matrix `batch` from its sums in shared memory:
-/// `(rows, columns, words from one row to the next)`. Thread `t` of `threads` takes every `threads`-th group of four columns,
-/// so that a warp writes neighbours. What is outside of `m` by `n` is left out.
+/// `(rows, columns, words from one row to the next)`, by thread `t` of `threads`. Each takes every `threads`-th group of
+/// four columns, or, where `C` is not in such groups, elements of a few rows, so that a warp writes neighbours. What is
+/// outside of `m` by `n` is left out.
 ///
 /// # Safety
 ///
@@ -19,6 +23,70 @@ use crate::arch::warp::Register;
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a tile, and who writes it")]
 pub(super) unsafe fn write<C: Target>(
+    args: &Args,
+    element: C,
+    batch: u32,
+    (row0, column0): (u32, u32),
+    (m, n): (u32, u32),
+    sums: Shared<C::Sum>,
+    (rows, columns, ld): (u32, u32, u32),
+    (t, threads): (u32, u32),
+) {
+    if args.c.unit >= 4 * element.width() {
+        let shape = (rows, columns, ld);
+        // SAFETY: the caller's promise.
+        unsafe {
+            write_fours(args, element, batch, (row0, column0), (m, n), sums, shape, (t, threads));
+        }
+        return;
+    }
+    let first = u64::from(batch) * args.c.stride;
+    let at = |row: u32, column: u32| {
+        let at = first + u64::from(row0 + row) * args.c.ld + u64::from(column0 + column);
+        args.c.addr.as_ptr().wrapping_add((at * u64::from(element.width())) as usize)
+    };
+    let (reads, zero) = (C::reads(args.beta), C::Sum::from_word(0));
+    let (rows_here, columns_here) =
+        (rows.min(m.saturating_sub(row0)), columns.min(n.saturating_sub(column0)));
+    let lanes = columns.min(LANES);
+    let (beside, down, step) = (t % lanes, t / lanes, threads / lanes);
+    let mut i = if down < step { down } else { rows_here };
+    while i < rows_here {
+        let mut j = beside;
+        while j < columns_here {
+            let row = |r: usize| i + r as u32 * step;
+            let mut old = [zero; AT_ONCE];
+            // SAFETY: elements that are inside; the caller's promise.
+            unsafe {
+                if reads {
+                    old = core::array::from_fn(|r| {
+                        element.load4(at(row(r), j), (row(r) < rows_here).into(), false)[0]
+                    });
+                }
+                let mut r = 0;
+                while r < AT_ONCE {
+                    if row(r) < rows_here {
+                        let sum = sums.add(row(r) * ld + j).read();
+                        let out = C::finish(args.alpha, sum, args.beta, old[r]);
+                        element.store4(at(row(r), j), 1, false, [out; 4]);
+                    }
+                    r += 1;
+                }
+            }
+            j += lanes;
+        }
+        i += AT_ONCE as u32 * step;
+    }
+}
+
+/// The same, by groups of four columns whatever `C` is in: for matrices that are a tile.
+///
+/// # Safety
+///
+/// As for [`write`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a tile, and who writes it")]
+pub(super) unsafe fn write_fours<C: Target>(
     args: &Args,
     element: C,
     batch: u32,

@@ -45,7 +45,7 @@ pub struct CopyArgs {
 /// Elements that are copied in a nanosecond, about: measured on one H100.
 const ELEMENTS_PER_NS: u64 = 330;
 /// What a launch takes.
-const LAUNCH_NS: u64 = 1500;
+const LAUNCH_NS: u64 = 3000;
 
 impl Copied {
     fn new(matrix: &mut Matrix, along: bool, [sides, k]: [u32; 2], batch: u32, fill: u32) -> Self {
@@ -103,9 +103,11 @@ impl CopyArgs {
         (self.a.all_lines() + self.b.all_lines()).div_ceil(COPY_WARPS as u64)
     }
 
-    /// Nanoseconds that it takes, about.
-    pub const fn cost(&self) -> u64 {
-        LAUNCH_NS + self.elements() / ELEMENTS_PER_NS
+    /// Nanoseconds that it takes, about: all elements, or the longest line, which is a warp's.
+    pub fn cost(&self) -> u64 {
+        let line = |factor: &Copied| if factor.matrices > 0 { factor.to_len } else { 0 };
+        let longest = u64::from(line(&self.a).max(line(&self.b)));
+        LAUNCH_NS + (self.elements() / ELEMENTS_PER_NS).max(longest * 5 / 2)
     }
 }
 

@@ -16,6 +16,13 @@ pub enum Memory {
         side: u32,
         /// Chunks.
         ways: u32,
+        /// Places of a ring.
+        stages: u32,
+    },
+    /// A ring of slices of f32, and sums of `area` outputs where there are several chunks: see [`STREAM_DEPTH`].
+    Stream {
+        /// Rows by columns of a tile.
+        area: u32,
     },
     /// Rings of a warp each for the rows that there are: see [`thin_words`].
     Thin {
@@ -44,7 +51,8 @@ impl Memory {
                 let bytes = if slices > 1 { slices } else { 1 } * slice + 1024;
                 if bytes < spec.smem_bytes { bytes } else { spec.smem_bytes }
             }
-            Self::Rings { side, ways } => ring_bytes_of(args, side, ways),
+            Self::Rings { side, ways, stages } => ring_bytes_of(args, side, ways, stages),
+            Self::Stream { area } => stream_bytes(args, area),
             Self::Thin { stages } => thin_bytes(args.m, stages),
             Self::Whole { rows } => whole_f32_bytes(rows, args.k),
             Self::Group { pitch } => Group::of(args, pitch).bytes(args, pitch),
@@ -103,28 +111,52 @@ pub(super) const fn exact(symbol: &'static str, tiling: Tiling, threads: u32, sl
 pub const RING_DEPTH: u32 = 32;
 /// See [`RING_DEPTH`].
 pub const RING_STAGES: u32 = 3;
+/// Slices in the ring where tiles are few and what a block waits for is memory.
+pub const CHAIN_STAGES: u32 = 6;
 /// Words of the rings of a block, one for each of `ways` chunks; their sums then take less.
-pub const fn ring_words(side: u32, ways: u32) -> u32 {
-    ways * RING_STAGES * 2 * RING_DEPTH * side
+pub const fn ring_words(side: u32, ways: u32, stages: u32) -> u32 {
+    ways * stages * 2 * RING_DEPTH * side
 }
 /// The rings, and the sums of the rounds before.
-const fn ring_bytes(side: u32, ways: u32) -> u32 {
-    (ring_words(side, ways) + side * side) * 4
+const fn ring_bytes(side: u32, ways: u32, stages: u32) -> u32 {
+    (ring_words(side, ways, stages) + side * side) * 4
 }
 /// What a launch needs of that.
-const fn ring_bytes_of(args: &Args, side: u32, ways: u32) -> u32 {
+const fn ring_bytes_of(args: &Args, side: u32, ways: u32, stages: u32) -> u32 {
     let (slices, chunks) = (args.k.div_ceil(RING_DEPTH), args.k.div_ceil(K_CHUNK as u32));
     if chunks > ways << args.split {
-        return ring_bytes(side, ways);
+        return ring_bytes(side, ways, stages);
     }
     let parked = ways * side * row_words(side) * 4;
-    let rings = ring_words(side, ways) / RING_STAGES * 4;
-    let rings = if slices < RING_STAGES { slices } else { RING_STAGES } * rings;
+    let rings = ring_words(side, ways, 1) * 4;
+    let rings = if slices < stages { slices } else { stages } * rings;
     if rings > parked { rings } else { parked }
 }
 /// A kernel with such rings.
-pub(super) const fn ring(symbol: &'static str, threads: u32, side: u32, ways: u32) -> LaunchSpec {
-    LaunchSpec::new(symbol, threads).with_smem(ring_bytes(side, ways)).only_on(90)
+pub(super) const fn ring(
+    symbol: &'static str,
+    threads: u32,
+    [side, ways, stages]: [u32; 3],
+) -> LaunchSpec {
+    LaunchSpec::new(symbol, threads).with_smem(ring_bytes(side, ways, stages)).only_on(90)
+}
+/// Terms of a slice of a stream of f32 in pieces, its places, and most rows and columns of a tile.
+pub const STREAM_DEPTH: u32 = 16;
+/// See [`STREAM_DEPTH`].
+pub const STREAM_STAGES: u32 = 4;
+/// See [`STREAM_DEPTH`].
+pub const STREAM_SIDE: u32 = 128;
+/// Words of its ring.
+const STREAM_WORDS: u32 = STREAM_STAGES * 2 * STREAM_DEPTH * STREAM_SIDE;
+/// Shared memory of such a stream: the ring, and behind it the sums of the chunks before.
+const fn stream_bytes(args: &Args, area: u32) -> u32 {
+    let totals = if args.k > K_CHUNK as u32 { area } else { 0 };
+    (STREAM_WORDS + totals) * 4
+}
+/// A kernel of such a stream.
+pub(super) const fn stream(symbol: &'static str, threads: u32, tiling: Tiling) -> LaunchSpec {
+    let area = tiling.rows * tiling.columns;
+    LaunchSpec::new(symbol, threads).with_smem((STREAM_WORDS + area) * 4).only_on(90)
 }
 /// Terms of a slice of an i8 product on tensor cores.
 pub const INT8_DEPTH: u32 = 64;

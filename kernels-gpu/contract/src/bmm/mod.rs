@@ -28,7 +28,7 @@ mod memory;
 pub use copied::*;
 pub use memory::*;
 use memory::{
-    FLOW_BYTES, direct, exact, group, int8, ring, thin, wgmma, whole, whole_f32_bytes,
+    FLOW_BYTES, direct, exact, group, int8, ring, stream, thin, wgmma, whole, whole_f32_bytes,
 };
 
 /// Terms of one chain.
@@ -168,8 +168,9 @@ pub struct Tiling {
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
 
-/// What an element of such a result takes beside: see [`Variant::cost`].
-const SLOW_RESULT_FS: u64 = 270_000;
+/// What an element of such a result takes beside, where no other block of the multiprocessor goes on meanwhile, and where
+/// one does: see [`Variant::cost`].
+const SLOW_RESULT_FS: [u64; 2] = [270_000, 120_000];
 
 /// One kernel of the family, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,12 +271,25 @@ impl Variant {
     fn terms(&self, args: &Args) -> [u64; 2] {
         let chunk = K_CHUNK as u32;
         let (k, ways) = (args.k, self.part / chunk);
+        if self.is_thin() && self.tiling.columns == THIN_32.columns {
+            // Four warps, which share the bandwidth of one multiprocessor.
+            return [k.min(k.div_ceil(4 * chunk) * chunk), k].map(u64::from);
+        }
         if ways == 0 {
             return [u64::from(k.div_ceil(1 << args.split)); 2];
         }
         let chunks = k.div_ceil(chunk);
         let terms = k.min(chunks.div_ceil(ways << args.split) * chunk);
-        [u64::from(terms), u64::from(terms) * u64::from(ways)]
+        // Where there is less than a chunk for each, the others wait.
+        let all = (u64::from(terms) * u64::from(ways)).min(u64::from(k) * 3 / 2);
+        [u64::from(terms), all.max(u64::from(terms))]
+    }
+
+    /// How often a block starts with a part of a sum anew.
+    fn rounds(&self, args: &Args) -> u64 {
+        let ways = self.part / K_CHUNK as u32;
+        let chunks = args.k.div_ceil(K_CHUNK as u32);
+        if ways == 0 { 1 } else { chunks.div_ceil(ways << args.split).max(1).into() }
     }
 
     /// Nanoseconds that it takes on a GPU of `sms` multiprocessors, about: on one H200 the estimate
@@ -287,29 +301,39 @@ impl Variant {
         let blocks = self.blocks(args);
         // A part's sums are then read by another block.
         let blocks = blocks << args.split;
-        let more = self.overhead_k + if args.split > 0 { 64 } else { 0 };
+        let shared = if self.part < K_CHUNK as u32 { 64 } else { 160 };
+        let more = self.overhead_k + if args.split > 0 { shared } else { 0 };
+        let more = more * self.rounds(args);
         let [chain, all] = self.terms(args).map(|terms| terms + more);
         // A result that is not in pieces of 16 bytes goes by way of shared memory.
         let slow = self.tensor && self.units[0] == 16 && args.c.unit < 16;
-        let per_element = all * self.fs_per_term + if slow { SLOW_RESULT_FS } else { 0 };
+        let per_element = all * self.fs_per_term + if slow { SLOW_RESULT_FS[usize::from(self.resident == 0)] } else { 0 };
         let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
-        let busy = blocks.div_ceil(u64::from(sms.max(1))).saturating_mul(work);
-        let time = busy.max(chain * self.ps_per_k / 1000);
-        let time = time.saturating_mul(self.share(args)) / 32;
+        // Clusters do not fit everywhere: some multiprocessors get a block more.
+        let uneven = args.split > 0 && self.part == K_CHUNK as u32;
+        let uneven = uneven && blocks * 8 > u64::from(sms) * 7;
+        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven);
+        let busy = busy.saturating_mul(work);
+        let [share, alone] = self.shares(args);
+        let (busy, chain) = (busy.saturating_mul(share), chain * self.ps_per_k / 1000 * alone);
+        let time = busy.max(chain) / 32;
         // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
         let turned = args.a.transposed + (1 - args.b.transposed);
         let turned = if self.c_unit == 8 { u64::from(turned) } else { 0 };
         LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
-    /// What of its costs a product takes, in 32nds: fewer rows are less work, and single elements are more.
-    const fn share(&self, args: &Args) -> u64 {
+    /// What of its costs a product takes, in 32nds, on a full multiprocessor and where a block is alone: fewer rows are less
+    /// work, and single elements are more.
+    const fn shares(&self, args: &Args) -> [u64; 2] {
         let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
         match self.memory {
-            Memory::Thin { .. } => (THIN_ROWS + thin_rows(args.m)) as u64,
-            Memory::Group { .. } => 32,
-            _ if single && !self.tensor => 44,
-            _ => 32,
+            Memory::Thin { .. } => [(THIN_ROWS + thin_rows(args.m)) as u64; 2],
+            Memory::Group { .. } => [32; 2],
+            Memory::Stream { .. } if single => [36; 2],
+            Memory::Rings { side: 64, .. } if single => [45, 34],
+            _ if single && !self.tensor => [44; 2],
+            _ => [32; 2],
         }
     }
 
@@ -353,6 +377,8 @@ pub const SIDE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 4 };
 pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
 /// 32 by 32.
 pub const ONE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 1 };
+/// 80 by 96.
+pub const WIDE_96: Tiling = Tiling { rows: 80, columns: 96, tiles: 1 };
 /// 128 by 256.
 pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
 
@@ -442,13 +468,13 @@ variants! {
         false, [16, 16], 0, 0, 0, [16, 5770, 175000];
     /// f32 in groups of four, exact: middle.
     BmmF32Side64: exact("bmm_f32_64", SIDE_64, 128, 8).with_min_blocks(4), SIDE_64, F32,
-        false, [16, 16], 0, 0, 0, [16, 7000, 71000];
+        false, [16, 16], 0, 0, 0, [16, 7000, 74000];
     /// The same with five blocks on a multiprocessor, where that costs no spill.
     BmmF32Side64Hopper: exact("bmm_f32_64_hopper", SIDE_64, 128, 8).with_min_blocks(5).only_on(90),
         SIDE_64, F32, false, [16, 16], 0, 0, 0, [16, 6530, 78000];
     /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
-    BmmF32Ring64: ring("bmm_f32_ring64", 128, 64, 1).with_min_blocks(3), SIDE_64, F32,
-        false, [1, 1], 0, 0, 1024, [16, 9000, 41000] => Memory::Rings { side: 64, ways: 1 };
+    BmmF32Ring64: ring("bmm_f32_ring64", 128, [64, 1, RING_STAGES]).with_min_blocks(3), SIDE_64, F32,
+        false, [1, 1], 0, 0, 1024, [72, 7600, 41000] => Memory::Rings { side: 64, ways: 1, stages: RING_STAGES };
     /// f32 of any alignment, exact: sides up to 32, a matrix a warp.
     BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(128, WHOLE_DEPTH), 4), SIDE_32, F32,
         false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH => Memory::Whole { rows: 128 };
@@ -467,9 +493,15 @@ variants! {
     /// The same up to 64, a matrix a block.
     BmmF32Flow64: whole("bmm_f32_flow64", FLOW_BYTES, 5), SIDE_64, F32,
         false, [16, 16], 16, 0, 0, [32, 4600, 33000], GROUP_DEPTH_64;
+    /// f32 of any alignment, exact: sides that are a little more than 64, or a multiple of it.
+    BmmF32Stream80: stream("bmm_f32_stream80", 128, WIDE_96).with_min_blocks(3), WIDE_96, F32,
+        false, [1, 1], 0, 0, 0, [60, 6500, 80000] => Memory::Stream { area: 80 * 96 };
     /// f32 of any alignment, exact: few tiles and long sums, two chunks a block.
-    BmmF32Ring32: ring("bmm_f32_ring32", 128, 32, 2).with_min_blocks(4), ONE_32, F32,
-        false, [1, 1], 0, 0, 2048, [16, 8900, 27000] => Memory::Rings { side: 32, ways: 2 };
+    BmmF32Ring32: ring("bmm_f32_ring32", 128, [32, 2, RING_STAGES]).with_min_blocks(4), ONE_32, F32,
+        false, [1, 1], 0, 0, 2048, [60, 8900, 29000] => Memory::Rings { side: 32, ways: 2, stages: RING_STAGES };
+    /// f32 of any alignment, exact: few tiles, a chunk a block.
+    BmmF32Chain32: ring("bmm_f32_chain32", 128, [32, 1, CHAIN_STAGES]).with_min_blocks(3), ONE_32, F32,
+        false, [1, 1], 0, 0, 1024, [64, 10500, 15500] => Memory::Rings { side: 32, ways: 1, stages: CHAIN_STAGES };
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
         false, [16, 16], 0, 0, 0, [16, 8160, 76000];
@@ -478,16 +510,16 @@ variants! {
         false, [16, 16], 0, 0, 0, [16, 15700, 60000];
     /// f32 of any alignment, exact: few rows or columns, long sums.
     BmmF32ThinLong: thin("bmm_f32_thin_long", THIN_LONG_STAGES), THIN_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 17500, 8000] => Memory::Thin { stages: THIN_LONG_STAGES };
+        false, [1, 1], 0, 0, 0, [64, 17500, 20000] => Memory::Thin { stages: THIN_LONG_STAGES };
     /// f32 of any alignment, exact: few rows or columns.
     BmmF32Thin: thin("bmm_f32_thin", THIN_STAGES), THIN_128, F32,
-        false, [1, 1], 0, 0, 0, [16, 14600, 20500] => Memory::Thin { stages: THIN_STAGES };
+        false, [1, 1], 0, 0, 0, [16, 14600, 22500] => Memory::Thin { stages: THIN_STAGES };
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
-        true, [1, 1], 0, 0, 0, [16, 7140, 150000];
+        true, [1, 1], 0, 0, 0, [25, 10000, 150000];
     /// f16 by `mma.sync`, any shape.
     BmmF16Mma32: direct("bmm_f16_mma32"), SIDE_32, F16,
-        true, [1, 1], 0, 0, 0, [16, 7140, 150000];
+        true, [1, 1], 0, 0, 0, [25, 10000, 150000];
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
         true, [1, 1], 0, 0, 0, [16, 6540, 55000];
@@ -499,7 +531,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
-        true, [1, 1], 0, 0, 512, [120, 2100, 14000];
+        true, [1, 1], 0, 0, 512, [150, 2100, 14000];
     /// f16 by `mma.sync`: sides up to 32, a matrix a warp.
     BmmF16Whole32: whole("bmm_f16_whole32", 8 * whole_bytes(32), 5), SIDE_32, F16,
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
@@ -508,7 +540,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
-        true, [1, 1], 0, 0, 512, [120, 2100, 14000];
+        true, [1, 1], 0, 0, 512, [150, 2100, 14000];
     /// bf16 by wgmma: rows that start anywhere, large.
     BmmBf16Gather128: wgmma("bmm_bf16_gather128", SIDE_128, 2, 1), SIDE_128, BF16,
         true, [1, 1], 0, 0, 0, [200, 1700, 16000];
