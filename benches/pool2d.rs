@@ -1,4 +1,4 @@
-//! [`contract::pool2d`] on a GPU: the poolings of ResNet, and average windows of 2 by 2.
+//! [`contract::pool2d`] on a GPU: the poolings of ResNet, average windows of 2 by 2, larger windows and odd widths.
 
 use std::marker::PhantomData;
 use std::process::ExitCode;
@@ -73,6 +73,23 @@ fn main() -> ExitCode {
             ] {
                 suite.measure(&Images::<f32>::new(name, pooling)?)?;
                 suite.measure(&Images::<f16>::new(name, pooling)?)?;
+                suite.measure(&Images::<bf16>::new(name, pooling)?)?;
+            }
+            let odd = [64, 64, 113, 113];
+            for (name, pooling) in [
+                ("max_k3s1p1", square(images, layout, Kind::Max, [3, 1, 1])),
+                ("max_k5s1p2", square(images, layout, Kind::Max, [5, 1, 2])),
+                ("max_k7s1p3", square(images, layout, Kind::Max, [7, 1, 3])),
+                ("max_k13s1p6", square([256, 256, 20, 20], layout, Kind::Max, [13, 1, 6])),
+                ("avg_k3s1p1", square(images, layout, AVERAGE, [3, 1, 1])),
+                ("avg_k5s1p2", square(images, layout, AVERAGE, [5, 1, 2])),
+                ("avg_k7s1p3", square(images, layout, AVERAGE, [7, 1, 3])),
+                ("max_k2s2p0", square(odd, layout, Kind::Max, [2, 2, 0])),
+                ("max_k3s2p1", square(odd, layout, Kind::Max, [3, 2, 1])),
+                ("max_k5s1p2", square(odd, layout, Kind::Max, [5, 1, 2])),
+                ("avg_k3s1p1", square(odd, layout, AVERAGE, [3, 1, 1])),
+            ] {
+                suite.measure(&Images::<f32>::new(name, pooling)?)?;
                 suite.measure(&Images::<bf16>::new(name, pooling)?)?;
             }
         }

@@ -147,12 +147,19 @@ def pool2d(torch, case):
     dtype = element(torch, case)
     f = torch.nn.functional
     form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-    function = {
-        "max_k3s2p1": lambda x: f.max_pool2d(x, 3, 2, 1),
-        "avg_k2s2p0": lambda x: f.avg_pool2d(x, 2, 2),
-        "global_avg": lambda x: f.adaptive_avg_pool2d(x, 1),
-        "global_max": lambda x: f.adaptive_max_pool2d(x, 1),
-    }[name]
+    kind, window = name.split("_")
+    if kind == "global":
+        whole = {"avg": f.adaptive_avg_pool2d, "max": f.adaptive_max_pool2d}[window]
+
+        def function(x):
+            return whole(x, 1)
+
+    else:
+        pool = {"avg": f.avg_pool2d, "max": f.max_pool2d}[kind]
+        kernel, stride, padding = (int(side) for side in re.fullmatch(r"k(\d+)s(\d+)p(\d+)", window).groups())
+
+        def function(x):
+            return pool(x, kernel, stride, padding)
 
     def copy():
         x = torch.randn(n, c, h, w, device="cuda", dtype=dtype).contiguous(memory_format=form)

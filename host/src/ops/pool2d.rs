@@ -162,8 +162,10 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         use contract::num::RowType;
         use contract::pool2d::{
             Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
-            PiecesF16, PiecesF32, ROWS, SMALL, STREAMS, THREADS, TilesBf16, TilesF16, TilesF32,
-            WHOLE_THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32, tiles,
+            PiecesF16, PiecesF32, PlanesAvgBf16, PlanesAvgF16, PlanesAvgF32, PlanesMaxBf16,
+            PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS, THREADS, TilesBf16, TilesF16,
+            TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16,
+            WindowF32, planes, tiles,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -178,7 +180,11 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         };
         // Of a small image with channels last a thread has all taps, as of a window.
         let small = last && pooling.h * pooling.w <= SMALL;
-        let global = pooling.windows == Windows::Global && !small;
+        let covers = |axis: &Axis| {
+            axis.out == 1 && axis.padding == 0 && axis.kernel == axis.len && axis.dilation == 1
+        };
+        // One window over the whole image is as good as `Global`.
+        let global = covers(&h) && covers(&w) && !small;
         let (average, include) = match pooling.kind {
             Kind::Max => (0, false),
             Kind::Average { count_include_pad } => (1, count_include_pad),
@@ -196,8 +202,10 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             piece: 1,
         };
         let tiled = tiles(&args, size as u32).filter(|_| !global);
+        let lines = !global && args.lines(size as u32);
+        let planar = planes(&args, size as u32).filter(|_| !global && !lines);
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of channels are whole and
-        // aligned where there are tiles; `y` is borrowed exclusively.
+        // aligned where there are tiles of them, words where there are tiles of planes; `y` is borrowed exclusively.
         unsafe {
             match (T::TYPE, tiled) {
                 (RowType::F32, Some(tiled)) if cuda.has::<TilesF32>() => {
@@ -211,6 +219,24 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 }
                 _ => {}
             }
+            macro_rules! planar {
+                ($($kernel:ident $ty:ident $average:literal;)*) => {$(
+                    if let Some(planar) = planar
+                        && (T::TYPE, average) == (RowType::$ty, $average)
+                        && cuda.has::<$kernel>()
+                    {
+                        return cuda.launch::<$kernel>([planar.blocks, 1, 1], planar);
+                    }
+                )*};
+            }
+            planar! {
+                PlanesMaxF32 F32 0;
+                PlanesMaxF16 F16 0;
+                PlanesMaxBf16 Bf16 0;
+                PlanesAvgF32 F32 1;
+                PlanesAvgF16 F16 1;
+                PlanesAvgBf16 Bf16 1;
+            }
         }
         let mut pieces = [16, 8, 4].into_iter().filter(|&bytes| match bytes {
             // Eight channels of windows that are not square would fill the registers.
@@ -221,7 +247,6 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         let piece = pieces.next().map_or(1, |bytes| bytes / size);
         let whole = piece * size == 16;
         args.piece = piece as u32;
-        let lines = !global && args.lines(size as u32);
         let channels = (pooling.n * pooling.c) as u64;
         let (streamed, staged) = (args.streamed(size as u32), args.staged(size as u32));
         let many = global && (last || streamed);

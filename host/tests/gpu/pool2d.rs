@@ -17,6 +17,7 @@ on_lane! {
     many_images
     pieces_of_channels
     tiles_of_large_windows
+    tiles_of_planes
     generated_shapes
     refusals
 }
@@ -189,6 +190,59 @@ fn tiles_of_large_windows<B: Backend>(b: &B) {
                     inputs.x.fill(-0.0);
                     check_case(b, &inputs);
                 }
+            }
+        }
+    }
+}
+
+/// Windows over rows that are innermost: several planes a tile, one, a part of one; widths of every remainder, so that rows start
+/// anywhere in a word; rows that are longer than a tile; steps and distances without a form of their own.
+fn tiles_of_planes<B: Backend>(b: &B) {
+    for (i, window) in [
+        [5, 1, 2],
+        [7, 1, 3],
+        [3, 1, 1],
+        [2, 2, 0],
+        [5, 2, 2],
+        [7, 2, 3],
+        [13, 1, 6],
+        [9, 2, 4],
+        [4, 4, 0],
+        [3, 3, 1],
+        [16, 1, 8],
+        [13, 13, 0],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (j, dims) in [
+            [2, 3, 31, 37],
+            [1, 70, 13, 16],
+            [3, 1, 150, 131],
+            [1, 2, 18, 34],
+            [1, 1, 21, 2201],
+            [700, 1, 13, 13],
+            [1300, 1, 13, 7],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let kind = [Kind::Max, AVERAGE, PADDED][(i + j) % 3];
+            for element in ELEMENTS {
+                let mut pooling = square(dims, Layout::Nchw, kind, window);
+                if let Windows::Sliding { ceil_mode, dilation, .. } = &mut pooling.windows {
+                    *ceil_mode = j % 2 == 1;
+                    *dilation = [1 + usize::from(kind == Kind::Max && i + j == 8); 2];
+                }
+                if pooling.axes().is_err() {
+                    continue;
+                }
+                let mut inputs = Inputs::new(element, pooling, 9);
+                check_case(b, &inputs);
+                for (at, value) in [f32::NAN, f32::NEG_INFINITY, -0.0].into_iter().enumerate() {
+                    inputs.x[at * 97 + 11] = value;
+                }
+                check_case(b, &inputs);
             }
         }
     }

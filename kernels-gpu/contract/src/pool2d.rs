@@ -18,6 +18,10 @@
 //! as in PyTorch. Over a whole image (`GLOBAL`) the window is the image, with the same sum. In `f32`,
 //! rounded to the element once.
 
+mod planes;
+
+pub use planes::*;
+
 use crate::conv2d::Divisor;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;

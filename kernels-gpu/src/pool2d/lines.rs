@@ -2,9 +2,9 @@
 //! other, and reads 16 bytes at a time. Windows are 3 by 3 with a column of padding on either side, or 2 by 2 without, as
 //! far apart down as across.
 
-use contract::num::{abs_bits, fma, reciprocal};
 use contract::pool2d::{Args, ROWS};
 
+use super::windows::divide_all;
 use super::{divide, thread};
 use crate::arch::float::maximum;
 use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
@@ -187,31 +187,34 @@ fn average<E: Float, const K: usize, const S: usize>(
     let rows = window.map(|row| row.widen::<E, S>());
     let padded = args.count_include_pad == 1;
     let down = args.h.taps(oh, padded);
-    let (mut sums, mut counts, mut out): (Piece, Piece, Piece) = ([0.0; 8], [1.0; 8], [0.0; 8]);
-    // Away from the ends of the range of exponents a quotient from the rounded reciprocal and its exact remainder is
-    // the rounded one (Markstein, 1990).
-    let mut certain = true;
+    let mut sums: Piece = [0.0; 8];
     let mut o = 0;
     while o < E::PIECE {
         let tap = |t: usize| rows[t / K % K][S * o + 3 - K + t % K];
         // As `tree8`, without what is zero; a sum from zero up is never minus zero.
         let first = 0.0 + tap(0);
-        let sum = if K == 2 {
+        sums[o] = if K == 2 {
             (first + tap(2)) + (tap(1) + tap(3))
         } else {
             (((first + tap(8)) + tap(4)) + (tap(2) + tap(6)))
                 + ((tap(1) + tap(5)) + (tap(3) + tap(7)))
         };
-        // Outputs behind the last one are thrown away.
-        let count = (down * args.w.taps(ow + o as u32, padded)) as f32;
-        let r = reciprocal(count);
-        let q = sum * r;
-        certain &= sum == 0.0 || abs_bits(sum).wrapping_sub(27 << 23) < 220 << 23;
-        (sums[o], counts[o], out[o]) = (sum, count, fma(fma(-q, count, sum), r, q));
         o += 1;
     }
-    if !certain {
-        out = core::array::from_fn(|o| sums[o] / counts[o]);
+    // Outputs behind the last one are thrown away.
+    let count = |o: usize| down * args.w.taps((ow + o as u32).min(args.w.out - 1), padded);
+    let most = down * K as u32;
+    let whole = |len: usize| count(0) == most && count(len - 1) == most;
+    if E::PIECE == 4 {
+        return E::narrow(if whole(4) {
+            divide_all::<4>(sums, most as f32)
+        } else {
+            core::array::from_fn(|o| if o < 4 { sums[o] / count(o) as f32 } else { 0.0 })
+        });
     }
-    E::narrow(out)
+    E::narrow(if whole(8) {
+        divide_all::<8>(sums, most as f32)
+    } else {
+        core::array::from_fn(|o| sums[o] / count(o) as f32)
+    })
 }

@@ -4,12 +4,19 @@
 //! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
 //! several windows share comes from L1. [`lines`]: a thread makes 16 bytes of outputs of a row, where rows are innermost and
 //! the windows the usual ones. [`whole`]: eight lanes an image, lane `l` partial `l`;
-//! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `AVG` says average or maximum throughout.
+//! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `tiles`, `planes` and `sums`:
+//! windows by way of shared memory, channels last, and maxima and averages in planes. `AVG` says average or maximum throughout.
 
 mod item;
 mod last;
 mod lines;
+#[cfg(level_sm_80)]
+mod plane_tile;
+#[cfg(level_sm_80)]
+mod planes;
 mod streamed;
+#[cfg(level_sm_80)]
+mod sums;
 #[cfg(level_sm_80)]
 mod tiles;
 mod whole;

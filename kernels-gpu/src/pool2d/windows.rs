@@ -142,7 +142,12 @@ pub(super) fn divide_all<const LEN: usize>(sums: Piece, count: f32) -> Piece {
     if LEN == 1 {
         return map::<LEN>(sums, |_, s| s / count);
     }
-    let r = reciprocal(count);
+    divide_by::<LEN>(sums, count, reciprocal(count))
+}
+
+/// The same, given the rounded reciprocal.
+#[inline(always)]
+pub(super) fn divide_by<const LEN: usize>(sums: Piece, count: f32, r: f32) -> Piece {
     // Away from the ends of the range of exponents a quotient from the rounded reciprocal and its exact remainder is
     // the rounded one (Markstein, 1990).
     let (mut least, mut most) = (u32::MAX, 0);
