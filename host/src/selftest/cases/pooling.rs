@@ -1,0 +1,79 @@
+//! Cases of the pooling kernels.
+
+use super::super::pool2d;
+use super::{Inputs, List, symbol, unusual};
+use crate::ops::RowType;
+use crate::ops::pool2d::{Kind, Layout, Pooling, Windows};
+
+const POOLINGS: [Kind; 2] = [Kind::Max, Kind::Average { count_include_pad: false }];
+
+impl List {
+    pub(super) fn pool2d(&mut self) {
+        use contract::pool2d::{
+            GlobalBf16, GlobalF16, GlobalF32, PiecesBf16, PiecesF16, PiecesF32, WholeBf16,
+            WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32,
+        };
+        let windows = [symbol::<WindowF32>(), symbol::<WindowF16>(), symbol::<WindowBf16>()];
+        let pieces = [symbol::<PiecesF32>(), symbol::<PiecesF16>(), symbol::<PiecesBf16>()];
+        let global = [symbol::<GlobalF32>(), symbol::<GlobalF16>(), symbol::<GlobalBf16>()];
+        let whole = [symbol::<WholeF32>(), symbol::<WholeF16>(), symbol::<WholeBf16>()];
+        for (i, element) in crate::reference::ELEMENTS.into_iter().enumerate() {
+            for (kind, dims) in [(Kind::Max, [2, 3, 9, 7]), (POOLINGS[1], [1, 16, 10, 11])] {
+                let first = pool2d::square(dims, Layout::Nchw, kind, [3, 2, 1]);
+                let last = Pooling { layout: Layout::Nhwc, ..first };
+                // Pieces of channels where there are 16 of them; windows with channels first: `pool2d_planes`.
+                self.pooling(if dims[1] == 16 { pieces[i] } else { windows[i] }, element, last);
+                self.pooling(global[i], element, Pooling { windows: Windows::Global, ..first });
+                self.pooling(whole[i], element, Pooling { windows: Windows::Global, ..last });
+            }
+        }
+    }
+
+    fn pooling(&mut self, kernel: &'static str, element: RowType, shape: Pooling) {
+        let mut inputs = pool2d::Inputs::new(element, shape, 10);
+        unusual(&mut inputs.x);
+        self.add(kernel, format!("{shape:?}"), Inputs::Pool2d(inputs));
+    }
+
+    pub(super) fn pool2d_lines(&mut self) {
+        use contract::pool2d::{LinesBf16, LinesF16, LinesF32};
+        let kernels = [symbol::<LinesF32>(), symbol::<LinesF16>(), symbol::<LinesBf16>()];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for (i, window) in [[3, 2, 1], [3, 1, 1], [2, 2, 0]].repeat(2).into_iter().enumerate() {
+                let shape = pool2d::square([2, 3, 9, 24], Layout::Nchw, POOLINGS[i % 2], window);
+                self.pooling(kernel, element, shape);
+            }
+        }
+    }
+
+    pub(super) fn pool2d_planes(&mut self) {
+        use contract::pool2d::{
+            PlanesAvgBf16, PlanesAvgF16, PlanesAvgF32, PlanesMaxBf16, PlanesMaxF16, PlanesMaxF32,
+        };
+        let kernels = [
+            [symbol::<PlanesMaxF32>(), symbol::<PlanesMaxF16>(), symbol::<PlanesMaxBf16>()],
+            [symbol::<PlanesAvgF32>(), symbol::<PlanesAvgF16>(), symbol::<PlanesAvgBf16>()],
+        ];
+        for (i, element) in crate::reference::ELEMENTS.into_iter().enumerate() {
+            for window in [[4, 2, 1], [5, 1, 2], [7, 1, 3], [5, 2, 2], [13, 1, 6], [6, 2, 2]] {
+                for (kind, kernels) in POOLINGS.into_iter().zip(kernels) {
+                    let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, kind, window);
+                    self.pooling(kernels[i], element, shape);
+                }
+            }
+        }
+    }
+
+    pub(super) fn pool2d_tiles(&mut self) {
+        use contract::pool2d::{TilesBf16, TilesF16, TilesF32};
+        let kernels = [symbol::<TilesF32>(), symbol::<TilesF16>(), symbol::<TilesBf16>()];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for window in [[5, 1, 2], [5, 2, 1], [7, 1, 3], [7, 2, 3]] {
+                for kind in POOLINGS {
+                    let shape = pool2d::square([2, 24, 15, 9], Layout::Nhwc, kind, window);
+                    self.pooling(kernel, element, shape);
+                }
+            }
+        }
+    }
+}
