@@ -212,7 +212,8 @@ impl CudaBackend {
                     self.launch::<L>([clusters * L::cluster(&args), 1, 1], args)
                 }
                 Owner::Block | Owner::LongBlock => {
-                    self.launch::<M>([blocks(M::SPEC.min_blocks_per_sm), 1, 1], args)
+                    // As many as the newer levels ask for: older GPUs, where fewer fit, have them one after the other.
+                    self.launch::<M>([blocks(M::SPEC.min_blocks_at(u32::MAX)), 1, 1], args)
                 }
             }
         }

@@ -150,7 +150,9 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[1], crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
-                .with_min_blocks(6);
+                // Six spill where the oldest assemblers have long rows too.
+                .with_min_blocks(4)
+                .with_min_blocks_from(750, 6);
 
             fn smem_bytes(args: &Args) -> u32 {
                 crate::row::smem_of(args.k, crate::row::MIDDLE, 1, 4)
