@@ -191,30 +191,14 @@ pub(super) unsafe fn ask(
     }
 }
 
-/// Asks for what no part of a launch asks for: the weights of the first qkv and output projection.
-///
-/// # Safety
-///
-/// The launch contract; shares and barriers are in shared memory.
-#[inline(always)]
-pub(super) unsafe fn ask_first(args: &Args, memory: Memory) {
-    if thread_idx_x() == ASKS {
-        // SAFETY: the caller's promise.
-        unsafe {
-            ask(memory, 0, pointer(args, 0), [true; 2]);
-            ask(memory, 1, pointer(args, 1), [true; 2]);
-        }
-    }
-}
-
 /// Which linear layers, of all, are asked for in part `part`: each part asks for as much as the others, so that nothing is on its way
 /// any more when the next row is. Down, for qkv and output projection; output projection, for down; the others for gate and up,
-/// a half each; the first one for both halves, since there was none before it.
+/// a half each.
 #[inline(always)]
 fn targets(part: u32) -> [u32; 2] {
     let kind = part % LINEARS as u32;
     let first = part + if kind == 3 { 3 } else { 2 };
-    if part == 0 { [2; 2] } else { [first, if kind == 2 { part + 3 } else { first }] }
+    [first, if kind == 2 { part + 3 } else { first }]
 }
 
 /// Where the weights are that [`ask_next`] asks for.
@@ -242,9 +226,10 @@ pub(super) unsafe fn ask_next(args: &Args, memory: Memory, part: u32, from: [*co
     let [first, last] = targets(part);
     let mut from = from;
     let mut target = first;
-    while target <= last && target < all * args.shape.layers {
+    // Those of the first layer were asked for before.
+    while target <= last && target >= all && target < all * args.shape.layers {
         // SAFETY: the caller's promise.
-        unsafe { ask(memory, target % all, from[0], [kind != 0 || part == 0, kind != 3]) };
+        unsafe { ask(memory, target % all, from[0], [kind != 0, kind != 3]) };
         from[0] = from[1];
         target = opaque(target + 1); // one loop
     }
