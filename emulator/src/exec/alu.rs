@@ -177,6 +177,7 @@ pub(super) fn alu32(
         K32::Mul => each!(|x, y| x.wrapping_mul(y)),
         K32::Mad => each!(|x, y, z| x.wrapping_mul(y).wrapping_add(z)),
         K32::MulHiU => each!(|x, y| ((u64::from(x) * u64::from(y)) >> 32) as u32),
+        K32::MulHiU16 => each!(|x, y| ((x & 0xffff) * (y & 0xffff)) >> 16),
         K32::Div => each!(|x, y| x.checked_div(y).unwrap_or(!0)),
         K32::Rem => each!(|x, y| x.checked_rem(y).unwrap_or(!0)),
         K32::And => each!(|x, y| x & y),

@@ -35,6 +35,7 @@ pub(crate) enum K32 {
     Mul,
     Mad,
     MulHiU,
+    MulHiU16,
     Div,
     Rem,
     And,

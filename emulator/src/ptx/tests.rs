@@ -77,7 +77,7 @@ fn what_is_not_known_in_full_is_refused() {
         ("add.f64 %rd1, %rd2, %rd3;", "an unknown instruction"),
         ("add.f16x2 %r1, %r2, %r3;", "an unknown instruction"),
         ("mul.hi.s64 %rd1, %rd2, %rd3;", "an unknown instruction"),
-        ("mul.hi.u16 %rs1, %rs2, %rs3;", "an unknown instruction"),
+        ("mul.hi.s16 %rs1, %rs2, %rs3;", "an unknown instruction"),
         ("ex2.approx.f32 %r1, %r2;", "an unknown instruction"),
         ("setp.lt.and.f32 %p1, %r1, %r2, %p2;", "an unknown instruction"),
         ("setp.lt.f64 %p1, %rd1, %rd2;", "unknown type"),

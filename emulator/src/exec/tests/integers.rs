@@ -157,6 +157,8 @@ fn halves_wrap_at_16_bits() {
     half("add.s16 %rs4, %rs1, %rs2;", |a, b, _| a + b);
     half("sub.s16 %rs4, %rs1, %rs2;", |a, b, _| a - b);
     half("mul.lo.s16 %rs4, %rs1, %rs2;", |a, b, _| a * b);
+    half("mul.hi.u16 %rs4, %rs1, %rs2;", |a, b, _| (a * b) >> 16);
+    half("mul.hi.u16 %rs4, %rs1, -21845;", |a, _, _| (a * 0xaaab) >> 16);
     half("mad.lo.s16 %rs4, %rs1, %rs2, %rs3;", |a, b, c| a * b + c);
     half("neg.s16 %rs4, %rs1;", |a, _, _| -a);
     half("not.b16 %rs4, %rs1;", |a, _, _| !a);

@@ -257,6 +257,7 @@ fn on_words(opcode: &str) -> Option<(K32, usize)> {
         "mul.lo.s32" | "mul.lo.u32" | "mul.lo.s16" | "mul.lo.u16" | "mul.wide.u16" => (K32::Mul, 2),
         "mad.lo.s32" | "mad.lo.u32" | "mad.lo.s16" | "mad.lo.u16" => (K32::Mad, 3),
         "mul.hi.u32" => (K32::MulHiU, 2),
+        "mul.hi.u16" => (K32::MulHiU16, 2),
         "div.u32" | "div.u16" => (K32::Div, 2),
         "rem.u32" | "rem.u16" => (K32::Rem, 2),
         "and.b32" | "and.b16" => (K32::And, 2),
