@@ -1,7 +1,7 @@
 //! Ternary weights by windows of one tap, outputs of 16 bits: see [`contract::conv2d::strips`].
 
 use contract::conv2d::int8::Args;
-use contract::conv2d::strips::{CHANNELS, MOST_BYTES, StripsArgs};
+use contract::conv2d::strips::{CHANNELS, MOST_BYTES, StripsArgs, WARPGROUPS};
 use contract::conv2d::{Conv2dTernaryStrips, Conv2dTernaryStrips96};
 use contract::launch::Kernel;
 
@@ -32,19 +32,21 @@ pub(super) fn ternary(
 
 /// Symbol and positions of a tile of each kernel.
 const FORMS: [(&str, u32); 2] = [
-    (Conv2dTernaryStrips96::SPEC.symbol, Conv2dTernaryStrips96::POSITIONS),
     (Conv2dTernaryStrips::SPEC.symbol, Conv2dTernaryStrips::POSITIONS),
+    (Conv2dTernaryStrips96::SPEC.symbol, Conv2dTernaryStrips96::POSITIONS),
 ];
 
-/// The launch but for the map: of those that are expected to be fast the one whose blocks have the least to do. The numbers were
-/// fitted on an H100 and an H200.
+/// The launch but for the map: of those that are expected to be fast the one whose warpgroups have the least to do. The numbers
+/// were fitted on an H100 and an H200.
 fn choice(args: Args, images: u32, asked: Option<&'static str>, sms: u32) -> Option<StripsArgs> {
     let all = args.geometry.k.div_ceil(CHANNELS);
     // Two blocks share a multiprocessor.
     let beside = |args: &StripsArgs| 2 * args.bytes() <= MOST_BYTES;
+    let turns = |args: &StripsArgs| {
+        let rings = if args.strips == 1 { WARPGROUPS } else { 1 };
+        args.walk.tiles.div_ceil(args.step * rings)
+    };
     let forms = FORMS.into_iter().filter(|(symbol, _)| asked.is_none_or(|asked| asked == *symbol));
-    // Warpgroups that have tiles of their own: large ones.
-    let forms = forms.filter(|&(_, positions)| all > 1 || positions == 128 || asked.is_some());
     let ways = forms.flat_map(|(_, positions)| [(positions, 2), (positions, 4)]);
     let launches = ways.filter_map(|(positions, strips)| {
         let strips = if all > 2 { strips } else { all.min(2) };
@@ -52,13 +54,15 @@ fn choice(args: Args, images: u32, asked: Option<&'static str>, sms: u32) -> Opt
         let args = new(2).filter(beside).or_else(|| new(1))?;
         // Long sums, and few tiles, are for blocks that share them.
         let tiles = args.walk.tiles * all.div_ceil(2);
-        let good = args.walk.rounds <= 2 && tiles >= 4 * sms;
+        let good = args.walk.rounds <= 2 && 2 * tiles >= 7 * sms;
+        // Where warpgroups have tiles of their own, small ones only where there is one for each.
+        let good = good && (all > 1 || positions > 96 || turns(&args) == 1);
         (good || asked.is_some()).then_some(args)
     });
     launches.min_by_key(|args| {
-        let turns = args.walk.tiles.div_ceil(args.step);
-        // A block of one tile waits for pixels once.
-        (turns * args.positions * args.strips, turns > 1)
+        // With as much to do either way: a tile whose pixels are waited for once, small tiles of two strips, large ones of more.
+        let (turns, small) = (turns(args), args.positions == 96);
+        (turns * args.positions * args.strips, turns > 1, small != (all == 2))
     })
 }
 
