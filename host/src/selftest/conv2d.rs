@@ -10,10 +10,10 @@ use contract::conv2d::{
     Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16, Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
     Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
     Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryMma,
-    Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryWhole32, Conv2dTernaryWhole48,
-    Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128, Conv2dTiles3Bf16,
-    Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16, Conv2dTiles5F32,
-    Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Layout,
+    Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryStrips96, Conv2dTernaryWhole32,
+    Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
+    Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16,
+    Conv2dTiles5F32, Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -195,6 +195,8 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<Conv2dTernaryStrips>(), true, nhwc, [3, 9, 11], [200, 384, 1, 1], 1, plain),
         (symbol::<Conv2dTernaryStrips>(), true, nhwc, [3, 13, 15], [136, 256, 1, 1], 1, half),
         (symbol::<Conv2dTernaryStrips>(), true, nhwc, [9, 15, 15], [64, 128, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryStrips96>(), true, nhwc, [3, 9, 11], [200, 384, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryStrips96>(), true, nhwc, [9, 15, 15], [64, 128, 1, 1], 1, plain),
     ]
     .into_iter()
     .enumerate()

@@ -479,7 +479,8 @@ fn ternaries_by_strips<B: Backend>(b: &B) {
         let element = ELEMENTS[1 + i % 2];
         let case = Case::new(element, images, oihw, 1, window, extras, i as u64);
         let whole = WholeCase::new(case, true, i as u64);
-        let inputs = WholeInputs { whole, kernel: Some("conv2d_ternary_strips") };
+        let kernel = ["conv2d_ternary_strips", "conv2d_ternary_strips96"][i / 2 % 2];
+        let inputs = WholeInputs { whole, kernel: Some(kernel) };
         check_asked(b, &inputs, format!("{element:?} {images:?} {oihw:?} {window:?}"));
     }
 }
@@ -488,11 +489,13 @@ fn ternaries_by_strips<B: Backend>(b: &B) {
 fn scales_that_are_not_ordinary<B: Backend>(b: &B) {
     let images = Images { n: 4, h: 5, w: 6, layout: Layout::Nhwc };
     let extras = Extras { bias: true, residual: false, activation: Activation::Relu };
-    let strips = Some("conv2d_ternary_strips");
+    let [strips, strips96] = ["conv2d_ternary_strips", "conv2d_ternary_strips96"].map(Some);
+    let whole96 = Some("conv2d_ternary_whole96");
     for (i, (element, kernel)) in ELEMENTS
         .into_iter()
         .map(|element| (element, None))
-        .chain([(RowType::F16, strips), (RowType::Bf16, strips)])
+        .chain([(RowType::F16, strips), (RowType::Bf16, strips), (RowType::Bf16, strips96)])
+        .chain(ELEMENTS.map(|element| (element, whole96)))
         .enumerate()
     {
         let case = Case::new(element, images, [72, 128, 1, 1], 1, Window::new(1, 0), extras, 3);

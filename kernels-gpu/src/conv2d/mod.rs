@@ -42,6 +42,8 @@ mod ternary_finish;
 mod value;
 #[cfg(level_sm_90a)]
 pub mod whole;
+#[cfg(level_sm_90a)]
+mod whole_finish;
 
 use contract::conv2d::Geometry;
 

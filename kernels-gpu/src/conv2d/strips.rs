@@ -8,11 +8,14 @@
 
 use contract::conv2d::int8::ternary_place;
 use contract::conv2d::strips::{
-    BARRIER_BYTES, CHANNEL_BYTES, CHANNELS, ENTRY_BYTES, HEAD_BYTES, MOST_STAGES, POSITIONS,
-    RARE_BYTES, STAGING_BYTES, StripsArgs, WARPGROUPS, images_bytes, tables_bytes,
+    BARRIER_BYTES, CHANNEL_BYTES, CHANNELS, ENTRY_BYTES, HEAD_BYTES, MOST_STAGES, RARE_BYTES,
+    StripsArgs, WARPGROUPS, images_bytes, staging_bytes, tables_bytes,
 };
-use contract::conv2d::{ABSENT, Activation, Conv2dTernaryStrips, finish_cheap};
+use contract::conv2d::{
+    ABSENT, Activation, Conv2dTernaryStrips, Conv2dTernaryStrips96, finish_cheap,
+};
 use contract::launch::Kernel;
+use contract::num::quotient;
 use contract::w2a8::{Divisor, dequantise};
 
 use super::int8_value::store;
@@ -49,15 +52,15 @@ struct Room {
 
 impl Room {
     #[inline(always)]
-    fn new(strips: u32, images: u32) -> Self {
+    fn new<const POSITIONS: u32>(strips: u32, images: u32) -> Self {
         let base = dynamic_shared_mem::<u8>();
         let channels = base.add(BARRIER_BYTES);
         let of_images = channels.add(strips * CHANNELS * CHANNEL_BYTES);
         let rare = of_images.add(images_bytes(images));
         let heads = rare.add(RARE_BYTES);
-        let tables = base.add(tables_bytes(strips, images));
+        let tables = base.add(tables_bytes(POSITIONS, strips, images));
         let staging = tables.add(tables.addr().wrapping_neg() % ATOM_BYTES);
-        let entries = staging.add(WARPGROUPS * STAGING_BYTES);
+        let entries = staging.add(WARPGROUPS * staging_bytes(POSITIONS));
         Self {
             barriers: base.cast(),
             channels: channels.cast(),
@@ -88,7 +91,13 @@ impl Room {
 ///
 /// As for [`run`], in one thread, after the wait for the kernel in front; the place is free.
 #[inline(always)]
-unsafe fn ask(args: &StripsArgs, map: u64, room: Room, tile: u32, (place, round): (u32, u32)) {
+unsafe fn ask<const POSITIONS: u32>(
+    args: &StripsArgs,
+    map: u64,
+    room: Room,
+    tile: u32,
+    (place, round): (u32, u32),
+) {
     let (walk, g) = (&args.walk, &args.base.geometry);
     let (line, column) = walk.by_line.div_rem(tile * POSITIONS);
     let (image, line) = walk.by_lines.div_rem(line);
@@ -155,7 +164,13 @@ impl Codes<'_> {
 ///
 /// The barriers were made; the stage stays until its warps have given it back.
 #[inline(always)]
-unsafe fn multiply(room: Room, stage: u32, parity: u32, codes: [[u32; 2]; 2], add: bool) {
+unsafe fn multiply<const POSITIONS: u32>(
+    room: Room,
+    stage: u32,
+    parity: u32,
+    codes: [[u32; 2]; 2],
+    add: bool,
+) {
     // SAFETY: the barrier was made; every warp takes part in every phase.
     unsafe { mbarrier::wait(room.full(stage), parity) };
     let b = Descriptor::new(room.entries.add(stage * POSITIONS * ENTRY_BYTES), 0, ATOM_BYTES);
@@ -163,8 +178,15 @@ unsafe fn multiply(room: Room, stage: u32, parity: u32, codes: [[u32; 2]; 2], ad
     while i < 4 {
         let a = decode(codes[i as usize / 2], i % 2 * 2);
         wgmma::fence();
+        let (b, add) = (b.advance_inside(32 * i), i > 0 || add);
         // SAFETY: the stage is there, and stays.
-        unsafe { wgmma::i8_n128(a, b.advance_inside(32 * i), i > 0 || add) };
+        unsafe {
+            if POSITIONS == 96 {
+                wgmma::i8_n96(a, b, add);
+            } else {
+                wgmma::i8_n128(a, b, add);
+            }
+        }
         wgmma::commit();
         wgmma::wait::<1>();
         i += 1;
@@ -195,13 +217,11 @@ impl Finish<'_> {
     unsafe fn four(&self, sums: [i32; 4], position: u32) -> [f32; 4] {
         // SAFETY: the table.
         let [a, ra, b, rb] = unsafe { self.scales.add(2 * position).read_x4() };
-        let [one, other] = [[a, ra], [b, rb]].map(|[scale, reciprocal]| {
-            Divisor::from_words([scale.to_bits(), reciprocal.to_bits(), 1])
-        });
-        let [p, _, q, _] = one.divide4_ordinary([sums[0], 0, sums[2], 0]);
-        let [r, _, s, _] = other.divide4_ordinary([sums[1], 0, sums[3], 0]);
-        let values = [p, r, q, s];
-        core::array::from_fn(|i| values[i] * self.channels[i / 2][0])
+        let divisors = [[a, ra], [b, rb]];
+        core::array::from_fn(|i| {
+            let [scale, reciprocal] = divisors[i % 2];
+            quotient(sums[i] as f32, scale, reciprocal) * self.channels[i / 2][0]
+        })
     }
 
     /// What follows the multipliers, for values as [`Finish::four`] gives them.
@@ -226,12 +246,12 @@ impl Finish<'_> {
 /// The launch obeys the kernel's `SPEC` with [`StripsArgs::blocks`] blocks, the pointers of `args` cover the contract's
 /// table, and the map is the contract's; `map` is the address of the parameter, which starts with it.
 #[inline(always)]
-unsafe fn run(args: &StripsArgs, map: u64) {
-    const { assert!(POSITIONS == 128) };
+unsafe fn run<const POSITIONS: u32>(args: &StripsArgs, map: u64) {
+    const { assert!(POSITIONS == 96 || POSITIONS == 128) };
     wgmma::declare();
     let (base, walk, g) = (&args.base, &args.walk, &args.base.geometry);
     let (thread, lane) = (thread_idx_x(), lane_id());
-    let room = Room::new(args.strips, walk.images);
+    let room = Room::new::<POSITIONS>(args.strips, walk.images);
     let (walker, column) = walk.by_columns.div_rem(block_idx_x());
     let column0 = column * args.strips * CHANNELS;
     let strips = (g.k - column0).div_ceil(CHANNELS).min(args.strips);
@@ -266,7 +286,7 @@ unsafe fn run(args: &StripsArgs, map: u64) {
                     waits = false;
                 }
                 if first < walk.tiles {
-                    ask(args, map, room, first, (place, round));
+                    ask::<POSITIONS>(args, map, room, first, (place, round));
                 }
             }
             i += opaque(4 * WARPGROUPS);
@@ -336,10 +356,10 @@ unsafe fn run(args: &StripsArgs, map: u64) {
                 let stage = here * walk.rounds + round;
                 // SAFETY: the caller's promise, for both.
                 unsafe {
-                    multiply(room, stage, parity, words[0], round > 0);
+                    multiply::<POSITIONS>(room, stage, parity, words[0], round > 0);
                     words[0] = codes.next();
                     if round + 1 < walk.rounds {
-                        multiply(room, stage + 1, parity, words[1], true);
+                        multiply::<POSITIONS>(room, stage + 1, parity, words[1], true);
                         words[1] = codes.next();
                     }
                 }
@@ -359,8 +379,8 @@ unsafe fn run(args: &StripsArgs, map: u64) {
                 unsafe { mbarrier::arrive(room.empty(here)) };
             }
             let head = room.heads.add((2 * warpgroup + odd) * HEAD_BYTES / 4 * POSITIONS);
-            let staging = room.staging.add(warpgroup * STAGING_BYTES);
-            if strip == from {
+            let staging = room.staging.add(warpgroup * staging_bytes(POSITIONS));
+            if strip == from && (POSITIONS == 128 || own < POSITIONS) {
                 let (line, column) = walk.by_line.div_rem(tile * POSITIONS + own);
                 let (image, line) = walk.by_lines.div_rem(line);
                 let there = image < walk.images && line < g.out[0] && column < g.out[1];
@@ -448,7 +468,7 @@ unsafe fn run(args: &StripsArgs, map: u64) {
             while round < walk.rounds {
                 rolled();
                 // SAFETY: as above.
-                unsafe { ask(args, map, room, later, (here, round)) };
+                unsafe { ask::<POSITIONS>(args, map, room, later, (here, round)) };
                 round += opaque(1);
             }
         }
@@ -466,7 +486,7 @@ unsafe fn run(args: &StripsArgs, map: u64) {
         sync_threads();
         let (first, step) = (walker, args.step);
         // SAFETY: the outputs are this block's; the caller's promise.
-        unsafe { again(args, [first, step], column0, strips * CHANNELS) };
+        unsafe { again::<POSITIONS>(args, [first, step], column0, strips * CHANNELS) };
     }
 }
 
@@ -477,7 +497,12 @@ unsafe fn run(args: &StripsArgs, map: u64) {
 ///
 /// As for [`run`], in all threads of the block, to which the outputs belong.
 #[inline(always)]
-unsafe fn again(args: &StripsArgs, [mut tile, step]: [u32; 2], column0: u32, channels: u32) {
+unsafe fn again<const POSITIONS: u32>(
+    args: &StripsArgs,
+    [mut tile, step]: [u32; 2],
+    column0: u32,
+    channels: u32,
+) {
     let (base, walk, g) = (&args.base, &args.walk, &args.base.geometry);
     let scales = base.scales.as_ptr().cast_const();
     while tile < walk.tiles {
@@ -532,14 +557,22 @@ unsafe fn again(args: &StripsArgs, [mut tile, step]: [u32; 2], column0: u32, cha
     }
 }
 
-/// # Safety
-///
-/// As for [`run`].
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn conv2d_ternary_strips(args: StripsArgs) {
-    // SAFETY: the caller's promise.
-    unsafe { run(&args, parameter_address!(conv2d_ternary_strips)) }
+macro_rules! kernels {
+    ($($kernel:ident $symbol:ident;)*) => { $(
+        /// # Safety
+        ///
+        /// As for [`run`].
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: StripsArgs) {
+            // SAFETY: the caller's promise.
+            unsafe { run::<{ $kernel::POSITIONS }>(&args, parameter_address!($symbol)) }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )* };
 }
 
-const _: unsafe extern "ptx-kernel" fn(<Conv2dTernaryStrips as Kernel>::Args) =
-    conv2d_ternary_strips;
+kernels! {
+    Conv2dTernaryStrips conv2d_ternary_strips;
+    Conv2dTernaryStrips96 conv2d_ternary_strips96;
+}

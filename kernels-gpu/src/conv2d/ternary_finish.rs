@@ -3,8 +3,8 @@
 use contract::conv2d::int8::Args;
 use contract::conv2d::lines::CHANNELS;
 use contract::conv2d::{ABSENT, Activation, finish as finish_one, finish_cheap};
-use contract::num::RowType;
-use contract::w2a8::{Divisor, dequantise};
+use contract::num::{RowType, quotient};
+use contract::w2a8::dequantise;
 
 use super::int8_value::{is_f32, residual, store};
 use super::value::{Half, Value};
@@ -189,10 +189,10 @@ unsafe fn fours<S: Sums, T: Out, const TOGETHER: usize>(base: &Args, column: &Co
             core::array::from_fn(|i| unsafe { column.sums.four(here(i)) });
         let (mut out, mut i) = ([[0.0f32; 4]; TOGETHER], 0);
         while i < TOGETHER {
-            let [scale, reciprocal, ordinary, _] = heads[i];
-            let divisor = Divisor::from_words([scale, reciprocal, ordinary]);
-            let quotients = divisor.divide4_ordinary(sums[i]);
-            out[i] = core::array::from_fn(|c| quotients[c] * column.weight_scales[c]);
+            let [scale, reciprocal] = [heads[i][0], heads[i][1]].map(f32::from_bits);
+            out[i] = core::array::from_fn(|c| {
+                quotient(sums[i][c] as f32, scale, reciprocal) * column.weight_scales[c]
+            });
             i += 1;
         }
         let there = |i: usize| heads[i][3] != u32::MAX && row + (i as u32 * column.down) < end;
@@ -258,7 +258,7 @@ unsafe fn extras<T: Out>(base: &Args, channel: u32, at: usize, mut values: [f32;
 ///
 /// As for [`finish`].
 #[inline(always)]
-unsafe fn singly<S: Sums>(base: &Args, column: &Column<S>) {
+pub(super) unsafe fn singly<S: Sums>(base: &Args, column: &Column<S>) {
     let g = &base.geometry;
     let [mut row, end] = column.rows;
     while row < end {

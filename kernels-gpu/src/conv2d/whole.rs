@@ -7,7 +7,7 @@
 //! the entries, swizzled by address, so that every tap reads them at a distance ([`super::bulk_lines`]). What the
 //! epilogue divides by comes behind the products.
 
-use contract::conv2d::int8::{TOP_BITS, ternary_bytes_64};
+use contract::conv2d::int8::{Args, TOP_BITS, ternary_bytes_64};
 use contract::conv2d::whole::{
     CHANNELS, ENTRY_BYTES, HEAD_BYTES, MOST_ROUNDS, PITCH, WARPGROUPS, Whole, WholeArgs,
 };
@@ -16,17 +16,18 @@ use contract::conv2d::{
     Conv2dTernaryWhole128,
 };
 use contract::launch::Kernel;
-use contract::w2a8::Divisor;
+use contract::num::RowType;
 
-use super::ternary_finish::{self, Column, Here, finish};
+use super::ternary_finish::{self, Column, Here, singly};
+use super::whole_finish::{Bf16, EIGHT, Eight, F16, F32, Out, Places, finish, head};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::{opaque, rolled};
+use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mbarrier::{self, Barrier};
 use crate::arch::mem::{ld, ld_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::tensor::{copy_pixels, parameter_address, prefetch_map};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{lane_id, warp_id};
+use crate::arch::warp::{lane_id, sync_warp, warp_id};
 use crate::arch::wgmma::{self, ATOM_BYTES, Descriptor};
 use crate::tile::hopper::{begin, each_group};
 
@@ -169,15 +170,14 @@ impl<'a> Way<'a> {
 
 /// A block for each tile of `POSITIONS` positions by 128 channels, or by 64 whose terms the warpgroups share.
 /// `AHEAD`: steps whose codes are in registers; `DEEP`: whether the products of a step are waited for together; an
-/// even `AHEAD` then, so that no register that a product reads is written meanwhile. `TOGETHER`: outputs of
-/// a thread at a time, where terms are not shared and where they are.
+/// even `AHEAD` then, so that no register that a product reads is written meanwhile.
 ///
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` with a block for each tile, the pointers of `args` cover the contract's table,
 /// and the map is the contract's; `map` is the address of the parameter, which starts with it.
 #[inline(always)]
-unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool, const TOGETHER: usize>(
+unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool>(
     args: &WholeArgs,
     map: u64,
     whole: Whole,
@@ -269,10 +269,18 @@ unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool, const 
                     }
                 }
                 wgmma::commit();
+                if DEEP {
+                    // Keeps the loads behind the products: in front of what is decoded they would be waited for at once, because a
+                    // warp waits for its loads together.
+                    sync_warp();
+                    words[i] = load(codes, i, left > AHEAD as u32);
+                }
                 wgmma::wait::<1>();
                 half += 1;
             }
-            words[i] = load(codes, i, left > AHEAD as u32);
+            if !DEEP {
+                words[i] = load(codes, i, left > AHEAD as u32);
+            }
             left -= 1;
             if left == 0 {
                 break 'all;
@@ -282,51 +290,141 @@ unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool, const 
         }
     }
     if thread < POSITIONS {
-        let [a, b, c] = Divisor::new(64.0 * scale).words();
         // SAFETY: this thread's position of the table.
-        unsafe { room.head.add(4 * thread).write_x4([a, b, c, pixel]) };
+        unsafe { room.head.add(4 * thread).write_x4(head(64.0 * scale, pixel)) };
     }
     wgmma::wait::<0>();
     // Nobody reads the entries any more.
     sync_threads();
     let (sums, part_words) = (room.entries.cast::<i32>(), POSITIONS * PITCH);
     let mine = sums.add(warpgroup * part_words + 2 * (lane % 4) * PITCH);
-    let mine = mine.add(16 * (warp_id() % 4) + lane / 4);
+    let element = opaque_here(base.element as u32);
+    let places = Places::new(element == RowType::F32 as u32);
+    let halves = [0, 1].map(|half| places.of(mine, 2 * (warp_id() % 4) + half, lane / 4));
     each_group!(POSITIONS, J => {
         let group = wgmma::read::<J>();
         let mut i = 0;
         while i < 8 {
             let position = 16 * J + 8 * (i as u32 / 4) + i as u32 % 2;
-            let at = mine.add(position * PITCH + 8 * (i as u32 / 2 % 2));
+            let at = halves[i / 2 % 2].add(position * PITCH);
             // SAFETY: this lane's own sum.
             unsafe { at.write(group[i].to_bits() as i32) };
             i += 1;
         }
     });
     sync_threads();
-    let across = CHANNELS / 4 * sixtyfours;
-    let (quad, row) = (4 * (thread & (across - 1)), thread / (CHANNELS / 4) >> (1 - shared));
-    let of_group = column0 + quad;
-    if of_group >= g.k {
+    let tile =
+        Tile { room, sums, part_words, shared, of_group: column0, channel: group * g.k + column0 };
+    let mut rest = true;
+    if g.k.is_multiple_of(EIGHT) && base.activation.is_cheap() {
+        // Loops of their own: a branch where an output is written costs up to 7 %.
+        // SAFETY: sums and tables are written and shown; the outputs are the tile's, each of one thread.
+        rest = unsafe {
+            if element == RowType::F32 as u32 {
+                finish_eights::<F32, POSITIONS>(base, &tile)
+            } else if element == RowType::F16 as u32 {
+                finish_eights::<F16, POSITIONS>(base, &tile)
+            } else {
+                finish_eights::<Bf16, POSITIONS>(base, &tile)
+            }
+        };
+    }
+    if !rest {
         return;
     }
-    let sums = sums.add(quad / CHANNELS * part_words + quad % CHANNELS);
-    let column = Column {
-        channel: group * g.k + of_group,
-        count: (g.k - of_group).min(4),
-        sums: Here::<1>(sums, 0),
-        head: room.head,
-        // SAFETY: written before the barriers.
-        weight_scales: unsafe { room.scales.add(quad).read_x4() },
-        rows: [row, POSITIONS],
-        down: 128 * WARPGROUPS / across,
-    };
-    // SAFETY: sums and table are written and shown; the outputs are the tile's, each of one thread.
-    unsafe {
-        if shared == 0 {
-            finish::<_, 4>(base, &column);
+    // The rest of a thread's outputs: its fours, one channel at a time.
+    let (eight, sixtyfour, row) = tile.thread();
+    let mut four = 0;
+    while four < 2 {
+        rolled();
+        let of_it = places.channel(eight, four);
+        let of_block = CHANNELS * sixtyfour + of_it;
+        if column0 + of_block < g.k {
+            let sums = places.of(sums.add(sixtyfour * part_words), of_it / 8, of_it % 8);
+            let column = Column {
+                channel: group * g.k + column0 + of_block,
+                count: (g.k - column0 - of_block).min(4),
+                sums: Here::<1>(sums, 0),
+                head: room.head,
+                weight_scales: [0.0; 4],
+                rows: [row, POSITIONS],
+                down: down(shared),
+            };
+            // SAFETY: as above.
+            unsafe {
+                if shared == 0 {
+                    singly(base, &column);
+                } else {
+                    singly(base, &column.with(Here::<2>(sums, part_words)));
+                }
+            }
+        }
+        four += opaque(1);
+    }
+}
+
+/// From a position of a thread to its next one.
+#[inline(always)]
+const fn down(shared: u32) -> u32 {
+    if shared == 0 { 16 } else { 32 }
+}
+
+/// What a block has made.
+#[derive(Clone, Copy)]
+struct Tile {
+    room: Room,
+    /// The sums, and words from those of a warpgroup to those of the next.
+    sums: Shared<i32>,
+    part_words: u32,
+    /// Whether warpgroups share terms: 1, else 0.
+    shared: u32,
+    /// First channel of its group, and of all.
+    of_group: u32,
+    channel: u32,
+}
+
+impl Tile {
+    /// The eight of this thread, of which 64 channels, and its first position.
+    #[inline(always)]
+    fn thread(&self) -> (u32, u32, u32) {
+        const ACROSS: u32 = CHANNELS / EIGHT;
+        let (eight, rest) = (thread_idx_x() % ACROSS, thread_idx_x() / ACROSS);
+        if self.shared == 0 {
+            (eight, rest % WARPGROUPS, rest / WARPGROUPS)
         } else {
-            finish::<_, TOGETHER>(base, &column.with(Here::<2>(sums, part_words)));
+            (eight, 0, rest)
+        }
+    }
+}
+
+/// The outputs of a thread, of channels in eights. Whether others are left.
+///
+/// # Safety
+///
+/// As for [`finish`].
+#[inline(always)]
+unsafe fn finish_eights<T: Out, const POSITIONS: u32>(base: &Args, tile: &Tile) -> bool {
+    const {
+        assert!(128 * WARPGROUPS == down(0) * CHANNELS * WARPGROUPS / EIGHT);
+        assert!(down(1) == WARPGROUPS * down(0));
+    }
+    let (shared, part_words) = (tile.shared, tile.part_words);
+    let (eight, sixtyfour, row) = tile.thread();
+    let channels = CHANNELS * sixtyfour;
+    let left = base.geometry.k.saturating_sub(tile.of_group + channels);
+    let room = tile.room;
+    let of_it = (tile.sums.add(sixtyfour * part_words), room.head, room.scales.add(channels));
+    // SAFETY: the caller's promise, for all.
+    unsafe {
+        let of_all = (tile.channel + channels, left);
+        let Some(eight) = Eight::new::<T>(of_it, of_all, (eight, row)) else { return false };
+        match (shared, POSITIONS) {
+            (0, 64) => finish::<T, POSITIONS, 1, 16, 4>(base, &eight, part_words),
+            (0, 32 | 128) => finish::<T, POSITIONS, 1, 16, 2>(base, &eight, part_words),
+            (0, _) => finish::<T, POSITIONS, 1, 16, 3>(base, &eight, part_words),
+            (_, 32) => finish::<T, POSITIONS, 2, 32, 1>(base, &eight, part_words),
+            (_, 96) => finish::<T, POSITIONS, 2, 32, 3>(base, &eight, part_words),
+            _ => finish::<T, POSITIONS, 2, 32, 2>(base, &eight, part_words),
         }
     }
 }
@@ -361,7 +459,7 @@ unsafe fn product_of<const POSITIONS: u32>(a: [u32; 4], b: Descriptor) {
 }
 
 macro_rules! kernels {
-    ($($kernel:ident $symbol:ident $ahead:literal $deep:literal $together:literal;)*) => { $(
+    ($($kernel:ident $symbol:ident $ahead:literal $deep:literal;)*) => { $(
         /// # Safety
         ///
         /// As for [`run`].
@@ -371,7 +469,7 @@ macro_rules! kernels {
             // SAFETY: the caller's promise.
             unsafe {
                 let map = parameter_address!($symbol);
-                run::<{ WHOLE.positions }, $ahead, $deep, $together>(&args, map, WHOLE);
+                run::<{ WHOLE.positions }, $ahead, $deep>(&args, map, WHOLE);
             }
         }
 
@@ -380,9 +478,9 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Conv2dTernaryWhole32 conv2d_ternary_whole32 6 true 2;
-    Conv2dTernaryWhole48 conv2d_ternary_whole48 6 false 3;
-    Conv2dTernaryWhole64 conv2d_ternary_whole64 4 true 4;
-    Conv2dTernaryWhole96 conv2d_ternary_whole96 4 true 3;
-    Conv2dTernaryWhole128 conv2d_ternary_whole128 4 false 4;
+    Conv2dTernaryWhole32 conv2d_ternary_whole32 6 true;
+    Conv2dTernaryWhole48 conv2d_ternary_whole48 6 false;
+    Conv2dTernaryWhole64 conv2d_ternary_whole64 4 true;
+    Conv2dTernaryWhole96 conv2d_ternary_whole96 4 true;
+    Conv2dTernaryWhole128 conv2d_ternary_whole128 4 false;
 }

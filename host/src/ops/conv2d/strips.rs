@@ -1,8 +1,8 @@
 //! Ternary weights by windows of one tap, outputs of 16 bits: see [`contract::conv2d::strips`].
 
-use contract::conv2d::Conv2dTernaryStrips;
 use contract::conv2d::int8::Args;
-use contract::conv2d::strips::{CHANNELS, MOST_BYTES, StripsArgs};
+use contract::conv2d::strips::{CHANNELS, MOST_BYTES, StripsArgs, WARPGROUPS};
+use contract::conv2d::{Conv2dTernaryStrips, Conv2dTernaryStrips96};
 use contract::launch::Kernel;
 
 use super::bulk_lines::entries;
@@ -30,20 +30,40 @@ pub(super) fn ternary(
     entries.map(|entries| Launch(StripsArgs { entries, ..args }))
 }
 
-/// The launch but for the map. The numbers were fitted on an H100.
+/// Symbol and positions of a tile of each kernel.
+const FORMS: [(&str, u32); 2] = [
+    (Conv2dTernaryStrips::SPEC.symbol, Conv2dTernaryStrips::POSITIONS),
+    (Conv2dTernaryStrips96::SPEC.symbol, Conv2dTernaryStrips96::POSITIONS),
+];
+
+/// The launch but for the map: of those that are expected to be fast the one whose warpgroups have the least to do. The numbers
+/// were fitted on an H100 and an H200.
 fn choice(args: Args, images: u32, asked: Option<&'static str>, sms: u32) -> Option<StripsArgs> {
-    if asked.is_some_and(|symbol| symbol != Conv2dTernaryStrips::SPEC.symbol) {
-        return None;
-    }
-    let strips = args.geometry.k.div_ceil(CHANNELS);
-    let new = |places| StripsArgs::new(args, images, strips.min(2), 2 * sms, places);
+    let all = args.geometry.k.div_ceil(CHANNELS);
     // Two blocks share a multiprocessor.
     let beside = |args: &StripsArgs| 2 * args.bytes() <= MOST_BYTES;
-    let args = new(2).filter(beside).or_else(|| new(1))?;
-    // Long sums, and few tiles, are for blocks that share them.
-    let tiles = args.walk.tiles * strips.div_ceil(2);
-    let good = args.walk.rounds <= 2 && tiles >= 4 * sms;
-    (good || asked.is_some()).then_some(args)
+    let turns = |args: &StripsArgs| {
+        let rings = if args.strips == 1 { WARPGROUPS } else { 1 };
+        args.walk.tiles.div_ceil(args.step * rings)
+    };
+    let forms = FORMS.into_iter().filter(|(symbol, _)| asked.is_none_or(|asked| asked == *symbol));
+    let ways = forms.flat_map(|(_, positions)| [(positions, 2), (positions, 4)]);
+    let launches = ways.filter_map(|(positions, strips)| {
+        let strips = if all > 2 { strips } else { all.min(2) };
+        let new = |places| StripsArgs::new(args, images, positions, strips, 2 * sms, places);
+        let args = new(2).filter(beside).or_else(|| new(1))?;
+        // Long sums, and few tiles, are for blocks that share them.
+        let tiles = args.walk.tiles * all.div_ceil(2);
+        let good = args.walk.rounds <= 2 && 2 * tiles >= 7 * sms;
+        // Where warpgroups have tiles of their own, small ones only where there is one for each.
+        let good = good && (all > 1 || positions > 96 || turns(&args) == 1);
+        (good || asked.is_some()).then_some(args)
+    });
+    launches.min_by_key(|args| {
+        // With as much to do either way: a tile whose pixels are waited for once, small tiles of two strips, large ones of more.
+        let (turns, small) = (turns(args), args.positions == 96);
+        (turns * args.positions * args.strips, turns > 1, small != (all == 2))
+    })
 }
 
 impl Launch {
@@ -54,6 +74,12 @@ impl Launch {
         let Self(args) = self;
         let grid = shape::grid(TERNARY, args.blocks().into())?;
         // SAFETY: the contract's grid; by the caller.
-        unsafe { cuda.launch::<Conv2dTernaryStrips>(grid, args) }
+        unsafe {
+            if args.positions == Conv2dTernaryStrips96::POSITIONS {
+                cuda.launch::<Conv2dTernaryStrips96>(grid, args)
+            } else {
+                cuda.launch::<Conv2dTernaryStrips>(grid, args)
+            }
+        }
     }
 }

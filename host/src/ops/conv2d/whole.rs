@@ -66,7 +66,7 @@ fn choice(
     ways.min_by_key(|(cost, ..)| *cost).map(|(_, symbol, args)| (symbol, args))
 }
 
-/// About how many cycles a launch takes; the numbers were fitted on an H100.
+/// About how many cycles a launch takes; the numbers were fitted on an H100 and an H200.
 fn cost(whole: Whole, args: &WholeArgs, sms: u64) -> u64 {
     let (tiles, steps) = (u64::from(args.walk.tiles), u64::from(args.share));
     let positions = u64::from(whole.positions);
@@ -74,7 +74,8 @@ fn cost(whole: Whole, args: &WholeArgs, sms: u64) -> u64 {
     let beside = if 2 * whole.bytes(&args.walk) <= MOST_BYTES { 2 } else { 1 };
     // What blocks beside each other wait for each other's products and outputs, and what they do not.
     let (rounds, rest) = (tiles / (beside * sms), tiles % (beside * sms));
-    let mut shared = steps * (3 * positions + 64) + 5 * positions;
+    let outputs = 4 * u64::from(args.parts) * positions;
+    let mut shared = steps * (3 * positions + 64) + outputs + 450;
     if rounds > 0 && beside > 1 && positions == 128 && steps >= 9 {
         // Large blocks beside each other for long wait for products: 29,000 cycles where the sum says 24,300.
         shared += shared / 4;

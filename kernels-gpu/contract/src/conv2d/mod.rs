@@ -52,7 +52,7 @@ pub use lines::{Conv2dTernaryHopper, Conv2dTernaryHopperSplit};
 pub use whole::{
     Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
 };
-pub use strips::Conv2dTernaryStrips;
+pub use strips::{Conv2dTernaryStrips, Conv2dTernaryStrips96};
 pub use planes::{
     Conv2dPlanes3Bf16, Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16,
     Conv2dPlanes5F32, Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dTaps5F32, PLANES_FOUR,

@@ -35,15 +35,15 @@ pub const fn images_bytes(images: u32) -> u32 {
     (8 * images).next_multiple_of(16)
 }
 
-/// Positions of a tile.
-pub const POSITIONS: u32 = 128;
 /// Bytes of the rounded outputs of a warpgroup.
-pub const STAGING_BYTES: u32 = 2 * CHANNELS * POSITIONS;
+pub const fn staging_bytes(positions: u32) -> u32 {
+    2 * CHANNELS * positions
+}
 
 /// Bytes of the tables of a block: barriers, channels, images, two tables of positions a warpgroup.
-pub const fn tables_bytes(strips: u32, images: u32) -> u32 {
+pub const fn tables_bytes(positions: u32, strips: u32, images: u32) -> u32 {
     let channels = strips * CHANNELS * CHANNEL_BYTES;
-    let heads = 2 * WARPGROUPS * HEAD_BYTES * POSITIONS;
+    let heads = 2 * WARPGROUPS * HEAD_BYTES * positions;
     BARRIER_BYTES + channels + images_bytes(images) + RARE_BYTES + heads
 }
 
@@ -57,6 +57,8 @@ pub struct StripsArgs {
     pub base: int8::Args,
     /// The way; `by_columns` counts the blocks of a tile, and `tiles` tiles of positions.
     pub walk: Walk,
+    /// Positions of a tile: those of the kernel.
+    pub positions: u32,
     /// Strips of a block.
     pub strips: u32,
     /// Blocks that share the tiles of the same strips.
@@ -69,11 +71,12 @@ pub struct StripsArgs {
 
 impl StripsArgs {
     /// The launch for `images` images, where the kernel takes it: one group, channels in 128s, side by side
-    /// (`vectors`), one tap, outputs of 16 bits in eights, no residual, a cheap activation. By blocks of `strips` strips,
-    /// `resident` blocks or as few as there is work for, each with up to `places` tiles in shared memory.
+    /// (`vectors`), one tap, outputs of 16 bits in eights, no residual, a cheap activation. By tiles of `positions` and blocks of
+    /// `strips` strips, `resident` blocks or as few as there is work for, each with up to `places` tiles in shared memory.
     pub const fn new(
         base: int8::Args,
         images: u32,
+        positions: u32,
         strips: u32,
         resident: u32,
         places: u32,
@@ -91,7 +94,7 @@ impl StripsArgs {
         if !fits || !plain || matches!(base.element, RowType::F32) || strips == 0 || strips > MOST_STRIPS {
             return None;
         }
-        let lines = Lines { positions: POSITIONS, ring: 2 * MOST_BYTES };
+        let lines = Lines { positions, ring: 2 * MOST_BYTES };
         let Some(walk) = Walk::new(g, images, 16, lines) else {
             return None;
         };
@@ -112,14 +115,15 @@ impl StripsArgs {
         let walk = Walk { by_columns: Divisor::new(columns), tiles, ..walk };
         let by_rounds = Divisor::new(walk.rounds);
         let entries = TensorMap([0; 16]);
-        let args = Self { entries, base, walk, strips, step, places, by_rounds };
+        let args = Self { entries, base, walk, positions, strips, step, places, by_rounds };
         if args.bytes() > MOST_BYTES { None } else { Some(args) }
     }
 
     /// Bytes of shared memory of a block: tables; outputs; entries from a multiple of 1,024 on.
     pub const fn bytes(&self) -> u32 {
-        let stages = self.places * self.walk.rounds * POSITIONS * ENTRY_BYTES;
-        tables_bytes(self.strips, self.walk.images) + 1024 + WARPGROUPS * STAGING_BYTES + stages
+        let stages = self.places * self.walk.rounds * self.positions * ENTRY_BYTES;
+        let tables = tables_bytes(self.positions, self.strips, self.walk.images);
+        tables + 1024 + WARPGROUPS * staging_bytes(self.positions) + stages
     }
 
     /// Blocks of the launch.
@@ -128,18 +132,34 @@ impl StripsArgs {
     }
 }
 
-/// Ternary weights, one tap, outputs of 16 bits, by strips of 64 output channels.
-pub enum Conv2dTernaryStrips {}
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident $symbol:literal $positions:literal;)*) => { $(
+        $(#[$doc])*
+        pub enum $name {}
 
-impl Kernel for Conv2dTernaryStrips {
-    type Args = StripsArgs;
-    const SPEC: LaunchSpec = LaunchSpec::new("conv2d_ternary_strips", 128 * WARPGROUPS)
-        .with_smem(MOST_BYTES)
-        .with_min_blocks(2)
-        .with_tensor_maps()
-        .only_on(90);
+        impl $name {
+            /// Positions of a tile.
+            pub const POSITIONS: u32 = $positions;
+        }
 
-    fn smem_bytes(args: &StripsArgs) -> u32 {
-        args.bytes()
-    }
+        impl Kernel for $name {
+            type Args = StripsArgs;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, 128 * WARPGROUPS)
+                .with_smem(MOST_BYTES)
+                .with_min_blocks(2)
+                .with_tensor_maps()
+                .only_on(90);
+
+            fn smem_bytes(args: &StripsArgs) -> u32 {
+                args.bytes()
+            }
+        }
+    )* };
+}
+
+kernels! {
+    /// Ternary weights, one tap, outputs of 16 bits, by strips of 64 output channels.
+    Conv2dTernaryStrips "conv2d_ternary_strips" 128;
+    /// The same by smaller tiles.
+    Conv2dTernaryStrips96 "conv2d_ternary_strips96" 96;
 }

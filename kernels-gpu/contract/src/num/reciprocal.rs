@@ -31,8 +31,13 @@ pub const fn is_middling(x: f32) -> bool {
     x.to_bits().wrapping_sub(LOW.to_bits()) < HIGH.to_bits() - LOW.to_bits()
 }
 
-/// `a / b`, rounded, with `reciprocal(b)`, where [`is_middling`] says yes to both: one correction of the product, as compilers
-/// have it.
+/// `a / b`, rounded, with `reciprocal(b)`: one correction of the product. [`is_middling`] says yes to `b`, and to `a` or `-a` if that
+/// is not 0; the quotient is not below 2^-100.
+///
+/// It is right for every such pair. With significands in `[1, 2)` the reciprocal is within 2^-25 of `1 / b`, the product within 1.5
+/// units in its last place of the quotient, the remainder within half a unit of its own; so what the last step rounds is within
+/// `5 * 2^-48 / b`, or twice that where `a >= b`. The middle between two numbers is `k * 2^-48 / b` from a quotient, or twice that, with
+/// a whole `k` that is not 0. So only pairs with `|k| < 6` could come out wrong, and a test divides them all.
 #[inline(always)]
 pub fn quotient(a: f32, b: f32, reciprocal: f32) -> f32 {
     use super::fma;
@@ -100,5 +105,44 @@ mod tests {
         for x in [0.0, f32::MIN_POSITIVE, -1.0, HIGH, f32::INFINITY, f32::NAN] {
             assert!(!is_middling(x), "{x}");
         }
+    }
+
+    /// For every significand `b` those `a` with `a 2^s - b M = k`, `M` whole, for the `k` that the bound leaves, and more.
+    #[test]
+    fn quotients_near_the_middle_are_rounded_correctly() {
+        let inverse_of_power = |s: u32, odd: u64| {
+            let (mut result, mut base, mut left) = (1 % odd, odd.div_ceil(2) % odd, s);
+            while left > 0 {
+                if left % 2 == 1 {
+                    result = result * base % odd;
+                }
+                (base, left) = (base * base % odd, left / 2);
+            }
+            result
+        };
+        let mut compared = 0;
+        for b in 1u64 << 23..1 << 24 {
+            let (y, twos) = (reciprocal(b as f32), b.trailing_zeros());
+            // `k` is a multiple of the power of two in `b`.
+            if twos > 2 {
+                continue;
+            }
+            let odd = b >> twos;
+            // Quotients from 1 on, and below.
+            for s in [24, 25] {
+                let inverse = inverse_of_power(s - twos, odd);
+                for k in (-6i64..=6).filter(|&k| k != 0 && k.trailing_zeros() >= twos) {
+                    let mut a = (k >> twos).rem_euclid(odd as i64) as u64 * inverse % odd;
+                    a += (1u64 << 23).saturating_sub(a).div_ceil(odd) * odd;
+                    while a < 1 << 24 {
+                        let (x, z) = (a as f32, b as f32);
+                        assert_eq!(quotient(x, z, y).to_bits(), (x / z).to_bits(), "{a} {b}");
+                        compared += 1;
+                        a += odd;
+                    }
+                }
+            }
+        }
+        assert!(compared > 100_000_000);
     }
 }
