@@ -328,7 +328,11 @@ impl Variant {
     const fn shares(&self, args: &Args) -> [u64; 2] {
         let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
         match self.memory {
-            Memory::Thin { .. } => [(THIN_ROWS + thin_rows(args.m)) as u64; 2],
+            // Columns whose terms are neighbours come element by element.
+            Memory::Thin { .. } => {
+                let all = (THIN_ROWS + thin_rows(args.m)) as u64;
+                [if args.b.transposed != 0 { all * 3 / 2 } else { all }; 2]
+            }
             Memory::Group { .. } => [32; 2],
             Memory::Stream { .. } if single => [36; 2],
             Memory::Rings { side: 64, .. } if single => [45, 34],
