@@ -328,10 +328,13 @@ impl Variant {
     const fn shares(&self, args: &Args) -> [u64; 2] {
         let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
         match self.memory {
-            // Columns whose terms are neighbours come element by element.
             Memory::Thin { .. } => {
-                let all = (THIN_ROWS + thin_rows(args.m)) as u64;
-                [if args.b.transposed != 0 { all * 3 / 2 } else { all }; 2]
+                let rows = thin_rows(args.m);
+                let alone = (THIN_ROWS + rows) as u64;
+                let full = if rows == 8 { 20 } else { alone };
+                // Columns whose terms are neighbours come element by element.
+                let single = args.b.transposed != 0;
+                if single { [full * 7 / 5, alone * 3 / 2] } else { [full, alone] }
             }
             Memory::Group { .. } => [32; 2],
             Memory::Stream { .. } if single => [36; 2],
