@@ -10,7 +10,7 @@ use contract::bmm::{Args, K_CHUNK, row_words};
 use super::part::Part;
 use super::source::{Source, Sum, Word};
 use super::target::Target;
-use super::write::{write, write_squares};
+use super::write::{prefetch_tile, write, write_squares};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
@@ -77,6 +77,12 @@ pub(super) unsafe fn exact<
         if batch < args.batch { (batch, at, (m, n)) } else { (0, at, (0, 0)) }
     };
     let (batch, (row0, column0), (m, n)) = place(block_idx_x(), (args.m, args.n));
+
+    if DIRECT && C::reads(args.beta) {
+        let (at, who) = ((batch, row0, column0), (t, threads));
+        // SAFETY: the caller's promise.
+        unsafe { prefetch_tile(args, out.width(), at, (m, n), (side, side), who) };
+    }
 
     let slices = args.k.div_ceil(<E as Source>::PER_WORD * DEPTH);
     let (k, thread) = ((args.k, DEPTH), (t, threads));

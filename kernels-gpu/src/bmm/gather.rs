@@ -7,7 +7,8 @@ use contract::bmm::Args;
 use super::hopper::Part;
 use super::source::Float;
 use super::split::{self, PARKED, add_up, part_of, rank_and_block};
-use super::write::write_one;
+use super::target::Target;
+use super::write::{prefetch_tile, write_column};
 use crate::arch::dot::permute;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::ld_or_zero_x4;
@@ -134,7 +135,8 @@ pub(super) unsafe fn gather<E: Half, const GROUPS: u32, const N: u32>(
     let (first_slice, slices) = part_of(args, rank, args.k.div_ceil(DEPTH).max(1));
     let cut = |matrix, mn_major: bool, side| {
         let part = Part::new((matrix, mn_major, batch), side, (N, first_slice), threads);
-        let k = [args.k.saturating_sub(first_slice * DEPTH), 0];
+        // What follows is another block's of the cluster.
+        let k = [args.k.saturating_sub(first_slice * DEPTH).min(slices * DEPTH), 0];
         Cut { part, along: !mn_major, k, raw: [[[0; 4]; 2]; PIECES], over: [0; PIECES] }
     };
     let mut a = cut(&args.a, mn_major[0], (row0, args.m));
@@ -147,10 +149,14 @@ pub(super) unsafe fn gather<E: Half, const GROUPS: u32, const N: u32>(
     unsafe {
         a.load();
         b.load();
+        if <Float<false> as Target>::reads(args.beta) && args.split == 0 {
+            let (at, who) = ((batch, row0, column0), (thread_idx_x(), threads));
+            prefetch_tile(args, 2, at, (args.m, args.n), (N, N), who);
+        }
         let load = |_: u32, _: u32, to: Shared<u8>| {
             a.store(to);
             b.store(to.add(GROUPS * BLOCK_BYTES));
-            // Behind the last slice nothing is left, or what another block of the cluster takes.
+            // Behind the last slice nothing is left.
             a.load();
             b.load();
         };
@@ -161,13 +167,13 @@ pub(super) unsafe fn gather<E: Half, const GROUPS: u32, const N: u32>(
                 add_up(args, element, (batch, row0, column0), parked, |a, b| a + b, who);
                 return;
             }
-            for_each_sum::<N>(
+            for_each_sum::<N, 8>(
                 slot,
                 false,
                 |_, _| [0; 4],
                 |_, _, _, _| {},
-                |row, column, sum| {
-                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
+                |row, column, sums| {
+                    write_column(args, element, batch, (row0 + row, column0 + column), sums);
                 },
             );
         };

@@ -6,7 +6,7 @@ use contract::bmm::{Args, Matrix, finish};
 use super::source::Float;
 use super::split::{self, PARKED, add_up, part_of, rank_and_block};
 use super::target::Target;
-use super::write::write_one;
+use super::write::write_column;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_or_zero_x4, prefetch_l2, st_x4};
@@ -114,6 +114,7 @@ pub(super) unsafe fn hopper<
     const AHEAD: u32,
     const BEHIND: u32,
     const ANY: bool,
+    const ROWS: usize,
 >(
     args: &Args,
     element: Float<false>,
@@ -225,7 +226,7 @@ pub(super) unsafe fn hopper<
         }
         // SAFETY: the slot is free; what is read and written is inside, and this block's.
         unsafe {
-            for_each_sum::<N>(
+            for_each_sum::<N, ROWS>(
                 slot,
                 whole,
                 |row, column| {
@@ -243,8 +244,8 @@ pub(super) unsafe fn hopper<
                     });
                     put(row, column, words);
                 },
-                |row, column, sum| {
-                    write_one(args, element, batch, (row0 + row, column0 + column), sum);
+                |row, column, sums| {
+                    write_column(args, element, batch, (row0 + row, column0 + column), sums);
                 },
             );
         }

@@ -116,12 +116,12 @@ entries! {
     bmm_f32_ring64(args): ring::ring::<64, 2, 4, 1, 128, 4, RING_STAGES>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 4, 2, 64, 1, RING_STAGES>(args);
     bmm_f32_chain32(args): ring::ring::<32, 1, 2, 1, 128, 8, CHAIN_STAGES>(args);
-    bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true>(args, Float::BF16);
-    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false>(args, Float::BF16);
-    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true>(args, Float::BF16);
-    bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1, true>(args, Float::F16);
-    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0, false>(args, Float::F16);
-    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 3, 0, true>(args, Float::F16);
+    bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true, 1>(args, Float::BF16);
+    bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false, 1>(args, Float::BF16);
+    bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true, 4>(args, Float::BF16);
+    bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1, true, 1>(args, Float::F16);
+    bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0, false, 1>(args, Float::F16);
+    bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 3, 0, true, 4>(args, Float::F16);
 }
 
 /// # Safety

@@ -11,7 +11,7 @@ use contract::num::{RowType, fma};
 use super::exact::join;
 use super::source::Float;
 use super::target::Target;
-use super::write::{write, write_squares};
+use super::write::{prefetch_tile, write, write_squares};
 use crate::arch::async_copy::{commit_group, copy_x4, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here, rolled};
@@ -279,6 +279,11 @@ pub(super) unsafe fn stream<
     let mut sums: Sums<Fma, RM, RN> = zeros::<Fma, RM, RN>();
     let mut is_first = true;
     dependency_wait();
+    if Float::<true>::reads(args.beta) {
+        let (at, who) = (tile(), (thread_idx_x(), THREADS));
+        // SAFETY: the caller's promise.
+        unsafe { prefetch_tile(args, 4, at, (args.m, args.n), (HEIGHT, WIDTH), who) };
+    }
     macro_rules! product {
         ($a:literal, $b:literal) => {{
             let ([tall, wide], [ty, tx]) = who();

@@ -316,6 +316,8 @@ pub(super) unsafe fn thin<const WAYS: u32, const BEHIND: u32>(args: &Args) {
             columns::<1, 1, WAYS, BEHIND>(args);
         } else if args.m <= 4 {
             columns::<4, 4, WAYS, BEHIND>(args);
+        } else if args.m <= 8 {
+            columns::<8, 8, WAYS, BEHIND>(args);
         } else {
             columns::<{ THIN_ROWS as usize }, { THIN_ROWS }, WAYS, BEHIND>(args);
         }

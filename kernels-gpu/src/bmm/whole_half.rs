@@ -9,6 +9,7 @@ use contract::bmm::{Args, Matrix, PARKED_ROW, WHOLE_DEPTH, whole_bytes};
 use super::direct::Fragment;
 use super::source::Float;
 use super::target::Target;
+use super::write::prefetch_tile;
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
@@ -200,6 +201,9 @@ pub(super) unsafe fn whole<F: Fragment, E: Half, const SIDE: u32, const THREADS:
     unsafe {
         let (a_at, b_at) = (smem, smem.add(bytes));
         let (a, b) = ((&args.a, along.0, batch), (&args.b, along.1, batch));
+        if <Float<false> as Target>::reads(args.beta) {
+            prefetch_tile(args, 2, (batch, 0, 0), (m, n), (SIDE, SIDE), (t, THREADS));
+        }
         if args.a.unit >= 16 && args.b.unit >= 16 {
             ask_pieces::<SIDE, THREADS>(a_at, a, (m, args.k), t);
             ask_pieces::<SIDE, THREADS>(b_at, b, (n, args.k), t);

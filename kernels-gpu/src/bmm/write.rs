@@ -5,6 +5,9 @@ use contract::bmm::Args;
 #[cfg(level_sm_90a)]
 use super::source::Float;
 use super::target::Target;
+#[cfg(level_sm_90a)]
+use crate::arch::mem::ld_u16_if;
+use crate::arch::mem::prefetch_l2;
 use crate::arch::shared::Shared;
 use crate::arch::warp::{LANES, Register};
 
@@ -127,32 +130,73 @@ pub(super) unsafe fn write_fours<C: Target>(
     }
 }
 
-/// Writes an element from its sum, where it is inside of `C`.
+/// Writes elements of a column from their sums, where they are inside of `C`.
 ///
 /// # Safety
 ///
-/// `args` says the truth; no other thread accesses this element.
+/// `args` says the truth; no other thread accesses these elements.
 #[cfg(level_sm_90a)]
 #[inline(always)]
-pub(super) unsafe fn write_one(
+pub(super) unsafe fn write_column<const ROWS: usize>(
     args: &Args,
     element: Float<false>,
     batch: u32,
     (row, column): (u32, u32),
-    sum: f32,
+    sums: [f32; ROWS],
 ) {
     if row >= args.m || column >= args.n {
         return;
     }
     let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld + u64::from(column);
     let p = args.c.addr.cast::<u16>().as_ptr().wrapping_add(at as usize);
-    // SAFETY: the element is inside; the caller's promise.
+    let at = |r: usize| p.wrapping_add((r as u64 * args.c.ld) as usize);
+    let there = |r: usize| r == 0 || row + (r as u32) < args.m;
+    // SAFETY: elements that are inside; the caller's promise.
     unsafe {
-        let mut old = 0.0;
+        let mut old = [0.0; ROWS];
         if Float::<false>::reads(args.beta) {
-            old = element.load_half(p);
+            old[0] = element.load_half(p);
+            let mut r = 1;
+            while r < ROWS {
+                old[r] = element.widen(ld_u16_if(there(r), at(r)));
+                r += 1;
+            }
         }
-        element.store_half(p, Float::<false>::finish(args.alpha, sum, args.beta, old));
+        let mut r = 0;
+        while r < ROWS {
+            if there(r) {
+                let out = Float::<false>::finish(args.alpha, sums[r], args.beta, old[r]);
+                element.store_half(at(r), out);
+            }
+            r += 1;
+        }
+    }
+}
+
+/// Asks for what `C` holds of a tile, elements of `width` bytes, so that it is in the cache when it is read.
+///
+/// # Safety
+///
+/// `args` says the truth.
+#[inline(always)]
+pub(super) unsafe fn prefetch_tile(
+    args: &Args,
+    width: u32,
+    (batch, row0, column0): (u32, u32, u32),
+    (m, n): (u32, u32),
+    (rows, columns): (u32, u32),
+    (t, threads): (u32, u32),
+) {
+    let line = 128 / width;
+    let lines = columns.div_ceil(line);
+    let (mut row, column) = (row0 + t / lines, column0 + t % lines * line);
+    let end = if column < n { m.min(row0 + rows) } else { 0 };
+    while row < end {
+        let at = u64::from(batch) * args.c.stride + u64::from(row) * args.c.ld;
+        let at = (at + u64::from(column)) * u64::from(width);
+        // SAFETY: an element of C.
+        unsafe { prefetch_l2(args.c.addr.as_ptr().wrapping_add(at as usize)) };
+        row += threads / lines;
     }
 }
 

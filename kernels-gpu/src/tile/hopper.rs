@@ -304,8 +304,8 @@ fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
 const CHUNK: u32 = 32;
 
 /// Hands out the sums of a tile as they are. `whole`: eight neighbours of a row at a time, `eight(row, column, at, old)`, the
-/// sums at `at` in shared memory, `old` what `get(row, column)` brought meanwhile; else `one(row, column, sum)`, the lanes of a
-/// warp being neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
+/// sums at `at` in shared memory, `old` what `get(row, column)` brought meanwhile; else `some(row, column, sums)`, `ROWS` rows at
+/// a time, the lanes of a warp being neighbours. Smaller and slower than [`for_each_packed`]: for what that cannot do.
 ///
 /// In a chunk of 16 rows, word `4 p + i` of row `r` stands at `4 (p ^ 2 (r % 4)) + i`: pairs that a
 /// warp writes together are then in different banks, and eights stay together.
@@ -316,12 +316,12 @@ const CHUNK: u32 = 32;
 ///
 /// `place` is what `done` was given.
 #[inline(always)]
-pub unsafe fn for_each_sum<const N: u32>(
+pub unsafe fn for_each_sum<const N: u32, const ROWS: usize>(
     place: Shared<u8>,
     whole: bool,
     get: impl Fn(u32, u32) -> [u32; 4],
     mut eight: impl FnMut(u32, u32, Shared<f32>, [u32; 4]),
-    mut one: impl FnMut(u32, u32, f32),
+    mut some: impl FnMut(u32, u32, [f32; ROWS]),
 ) {
     let (warp, lane) = (thread_idx_x() / LANES, lane_id());
     let place = place.cast::<f32>().add(warp * 16 * CHUNK);
@@ -364,9 +364,11 @@ pub unsafe fn for_each_sum<const N: u32>(
             let mut row = 0;
             while row < rows {
                 // SAFETY: the warp has written its chunk before the barrier.
-                let sum = unsafe { chunk.add(place_of(row, lane)).read() };
-                one(16 * warp + row, CHUNK * c + lane, sum);
-                row += 1;
+                let sums = core::array::from_fn(|r| unsafe {
+                    chunk.add(place_of(row + r as u32, lane)).read()
+                });
+                some(16 * warp + row, CHUNK * c + lane, sums);
+                row += ROWS as u32;
             }
         }
         sync_warp();

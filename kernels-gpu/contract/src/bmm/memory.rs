@@ -68,11 +68,12 @@ pub const THIN_STAGE: u32 = 32;
 pub const THIN_LONG_STAGES: u32 = 4;
 /// The same where each has columns of its own, and blocks are many.
 pub const THIN_STAGES: u32 = 3;
-/// Rows that a warp of such a product takes for `m` of them: 1, 4 or all.
+/// Rows that a warp of such a product takes for `m` of them: 1, 4, 8 or all.
 pub const fn thin_rows(m: u32) -> u32 {
     match m {
         0 | 1 => 1,
         2..=4 => 4,
+        5..=8 => 8,
         _ => THIN_ROWS,
     }
 }

@@ -328,7 +328,14 @@ impl Variant {
     const fn shares(&self, args: &Args) -> [u64; 2] {
         let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
         match self.memory {
-            Memory::Thin { .. } => [(THIN_ROWS + thin_rows(args.m)) as u64; 2],
+            Memory::Thin { .. } => {
+                let rows = thin_rows(args.m);
+                let alone = (THIN_ROWS + rows) as u64;
+                let full = if rows == 8 { 20 } else { alone };
+                // Columns whose terms are neighbours come element by element.
+                let single = args.b.transposed != 0;
+                if single { [full * 7 / 5, alone * 3 / 2] } else { [full, alone] }
+            }
             Memory::Group { .. } => [32; 2],
             Memory::Stream { .. } if single => [36; 2],
             Memory::Rings { side: 64, .. } if single => [45, 34],
