@@ -241,7 +241,7 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
             while rounds <= 4 {
                 let planes =
                     if rounds == 0 { 1 } else { rounds * STRIPS_THREADS / (runs * pieces) };
-                let enough = planes <= 1 || planes > 1 && parts == 1 && all / planes as u64 >= 1200;
+                let enough = planes <= 1 || parts == 1 && all / planes as u64 >= 1200;
                 if planes > 0 && enough && (rounds == 0 || planes > 1) {
                     let made = sizes(args, bytes, planes, rows, run, 0);
                     let blocks = SHARED as u64 / (made.smem + 1024);
@@ -252,12 +252,19 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
                         let lines = rounds * (read(args, run) * line) as u64;
                         let through =
                             (planes * made.lines * made.pitch / 16 + planes * rows * pieces) as u64;
+                        // Small tiles overlap better, and what they take besides is little where rows come and go as they are.
+                        let fine = made.even && made.direct;
                         let more =
                             if made.even { 8 } else { 32 } + if made.direct { 0 } else { 24 };
-                        let cost =
-                            (lines + through * more / 64 + 60) * parts as u64 * 64 / planes as u64;
+                        let cost = (lines + through * more / 64 + if fine { 60 } else { 300 })
+                            * parts as u64
+                            * 64
+                            / planes as u64;
                         // Fewer blocks wait longer for each other.
-                        let cost = cost * (56 - if blocks < 16 { blocks } else { 16 }) / 40;
+                        let most = if fine { 16 } else { 10 };
+                        let there = if blocks < most { blocks } else { most };
+                        let cost =
+                            if fine { cost * (56 - there) / 40 } else { cost * (25 - there) / 15 };
                         let cost = if blocks < 7 { cost * (15 - blocks) / 8 } else { cost };
                         if cost < least {
                             (least, best) = (cost, [planes, rows, run]);
