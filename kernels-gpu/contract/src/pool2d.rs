@@ -335,7 +335,7 @@ pub const fn tiles(args: &Args, bytes: u32) -> Option<TilesArgs> {
     let most = [28 / args.h.stride, if args.w.out <= 20 { 20 } else { 16 } / args.w.stride];
     let rows = args.h.out.div_ceil(args.h.out.div_ceil(most[0]));
     let columns = args.w.out.div_ceil(args.w.out.div_ceil(most[1]));
-    tiles_of(args, bytes, rows, columns, rows.div_ceil(2))
+    tiles_of(args, bytes, rows, columns, if rows <= 14 { rows } else { rows.div_ceil(2) })
 }
 
 macro_rules! tiles {
