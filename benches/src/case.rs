@@ -75,7 +75,7 @@ pub fn bits<B: Backend, T: Float>(backend: &B, buf: &B::Buf<T>) -> Result<Vec<u3
     let part = bits.len().div_ceil(threads).max(1 << 16);
     thread::scope(|scope| {
         for (bits, values) in bits.chunks_mut(part).zip(values.chunks(part)) {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 bits.iter_mut().zip(values).for_each(|(bits, v)| *bits = v.widen().to_bits());
             });
         }
