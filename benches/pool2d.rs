@@ -1,6 +1,5 @@
-//! [`contract::pool2d`] on a GPU: the poolings of ResNet, average windows of 2 by 2, larger windows and odd widths.
+//! [`contract::pool2d`] on a GPU: the poolings of ResNet, Inception and YOLO, average windows of 2 by 2, larger windows and odd widths.
 
-use std::marker::PhantomData;
 use std::process::ExitCode;
 
 use bitnet_benches::{Case, bits, blank, floats, run, type_name, upload};
@@ -12,11 +11,15 @@ use bitnet_gpu::reference::pool2d::square;
 
 const AVERAGE: Kind = Kind::Average { count_include_pad: true };
 
-struct Images<T> {
+/// Most elements of a case.
+const MOST: usize = 64 * 512 * 40 * 40;
+
+struct Images<'a, T> {
     name: &'static str,
     pooling: Pooling,
     lens: [usize; 2],
-    element: PhantomData<T>,
+    /// Images that all cases share: to make them anew for each was most of a run.
+    x: &'a [T],
 }
 
 struct Tensors<B: Backend, T: Float> {
@@ -24,13 +27,14 @@ struct Tensors<B: Backend, T: Float> {
     y: B::Buf<T>,
 }
 
-impl<T: Float> Images<T> {
-    fn new(name: &'static str, pooling: Pooling) -> Result<Self, OpError> {
-        Ok(Self { name, pooling, lens: pooling.lens()?, element: PhantomData })
+impl<'a, T: Float> Images<'a, T> {
+    fn new(name: &'static str, pooling: Pooling, x: &'a [T]) -> Result<Self, OpError> {
+        let lens = pooling.lens()?;
+        Ok(Self { name, pooling, lens, x: &x[..lens[0]] })
     }
 }
 
-impl<T: Float> Case for Images<T> {
+impl<T: Float> Case for Images<'_, T> {
     type Tensors<B: Backend> = Tensors<B, T>;
 
     fn name(&self) -> String {
@@ -47,7 +51,7 @@ impl<T: Float> Case for Images<T> {
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B, T>, OpError> {
-        let x = upload(backend, &floats(1, self.lens[0], 8.0))?;
+        let x = upload(backend, self.x)?;
         Ok(Tensors { x, y: blank(backend, self.lens[1])? })
     }
 
@@ -62,35 +66,39 @@ impl<T: Float> Case for Images<T> {
 
 fn main() -> ExitCode {
     run("pool2d", |suite| {
+        let bf16s: Vec<bf16> = floats(1, MOST, 8.0);
+        let f16s: Vec<f16> = floats(1, MOST / 4, 8.0);
+        // As many bytes.
+        let f32s: Vec<f32> = floats(1, MOST / 2, 8.0);
         for layout in [Layout::Nchw, Layout::Nhwc] {
             let images = [64, 64, 112, 112];
-            let whole = square([256, 2048, 7, 7], layout, AVERAGE, [1, 1, 0]);
-            for (name, pooling) in [
-                ("max_k3s2p1", square(images, layout, Kind::Max, [3, 2, 1])),
-                ("avg_k2s2p0", square(images, layout, AVERAGE, [2, 2, 0])),
-                ("global_avg", Pooling { windows: Windows::Global, ..whole }),
-                ("global_max", Pooling { windows: Windows::Global, kind: Kind::Max, ..whole }),
+            let whole = square([512, 2048, 7, 7], layout, AVERAGE, [1, 1, 0]);
+            let global = Pooling { windows: Windows::Global, ..whole };
+            let f16 = square([16, 64, 112, 112], layout, Kind::Max, [5, 1, 2]);
+            suite.measure(&Images::<f16>::new("max_k5s1p2", f16, &f16s)?)?;
+            for (name, pooling, both) in [
+                ("max_k2s2p0", square(images, layout, Kind::Max, [2, 2, 0]), true),
+                ("max_k3s2p1", square(images, layout, Kind::Max, [3, 2, 1]), true),
+                ("max_k3s1p1", square(images, layout, Kind::Max, [3, 1, 1]), false),
+                ("max_k5s1p2", square(images, layout, Kind::Max, [5, 1, 2]), true),
+                ("max_k7s1p3", square(images, layout, Kind::Max, [7, 1, 3]), false),
+                ("max_k5s1p2", square([512, 256, 20, 20], layout, Kind::Max, [5, 1, 2]), false),
+                ("max_k13s1p6", square([64, 512, 40, 40], layout, Kind::Max, [13, 1, 6]), true),
+                ("max_k2s2p0", square([64, 64, 113, 113], layout, Kind::Max, [2, 2, 0]), true),
+                ("max_k3s2p1", square([64, 256, 56, 56], layout, Kind::Max, [3, 2, 1]), false),
+                ("avg_k2s2p0", square(images, layout, AVERAGE, [2, 2, 0]), true),
+                ("avg_k3s1p1", square(images, layout, AVERAGE, [3, 1, 1]), true),
+                ("avg_k3s1p1", square([128, 256, 35, 35], layout, AVERAGE, [3, 1, 1]), false),
+                ("avg_k5s1p2", square(images, layout, AVERAGE, [5, 1, 2]), false),
+                ("avg_k7s1p3", square(images, layout, AVERAGE, [7, 1, 3]), true),
+                ("global_avg", global, true),
+                ("global_max", Pooling { kind: Kind::Max, ..global }, false),
             ] {
-                suite.measure(&Images::<f32>::new(name, pooling)?)?;
-                suite.measure(&Images::<f16>::new(name, pooling)?)?;
-                suite.measure(&Images::<bf16>::new(name, pooling)?)?;
-            }
-            let odd = [64, 64, 113, 113];
-            for (name, pooling) in [
-                ("max_k3s1p1", square(images, layout, Kind::Max, [3, 1, 1])),
-                ("max_k5s1p2", square(images, layout, Kind::Max, [5, 1, 2])),
-                ("max_k7s1p3", square(images, layout, Kind::Max, [7, 1, 3])),
-                ("max_k13s1p6", square([256, 256, 20, 20], layout, Kind::Max, [13, 1, 6])),
-                ("avg_k3s1p1", square(images, layout, AVERAGE, [3, 1, 1])),
-                ("avg_k5s1p2", square(images, layout, AVERAGE, [5, 1, 2])),
-                ("avg_k7s1p3", square(images, layout, AVERAGE, [7, 1, 3])),
-                ("max_k2s2p0", square(odd, layout, Kind::Max, [2, 2, 0])),
-                ("max_k3s2p1", square(odd, layout, Kind::Max, [3, 2, 1])),
-                ("max_k5s1p2", square(odd, layout, Kind::Max, [5, 1, 2])),
-                ("avg_k3s1p1", square(odd, layout, AVERAGE, [3, 1, 1])),
-            ] {
-                suite.measure(&Images::<f32>::new(name, pooling)?)?;
-                suite.measure(&Images::<bf16>::new(name, pooling)?)?;
+                if both {
+                    let half = Pooling { n: pooling.n / 2, ..pooling };
+                    suite.measure(&Images::<f32>::new(name, half, &f32s)?)?;
+                }
+                suite.measure(&Images::<bf16>::new(name, pooling, &bf16s)?)?;
             }
         }
         Ok(())

@@ -1,5 +1,8 @@
 //! One measured operation, written once for both backends.
 
+use std::num::NonZeroUsize;
+use std::thread::{self, available_parallelism};
+
 use bitnet_gpu::ops::{Backend, Element, Float, OpError, Tensor};
 
 use crate::same_bits;
@@ -66,7 +69,18 @@ pub trait Case {
 pub fn bits<B: Backend, T: Float>(backend: &B, buf: &B::Buf<T>) -> Result<Vec<u32>, OpError> {
     let mut values = vec![T::default(); buf.len()];
     backend.read(buf, 0, &mut values)?;
-    Ok(values.into_iter().map(|v| v.widen().to_bits()).collect())
+    // On all threads: of the largest tensors most of the time goes into the pages of new memory.
+    let mut bits = vec![0; values.len()];
+    let threads = available_parallelism().map_or(1, NonZeroUsize::get);
+    let part = bits.len().div_ceil(threads).max(1 << 16);
+    thread::scope(|scope| {
+        for (bits, values) in bits.chunks_mut(part).zip(values.chunks(part)) {
+            scope.spawn(move || {
+                bits.iter_mut().zip(values).for_each(|(bits, v)| *bits = v.widen().to_bits());
+            });
+        }
+    });
+    Ok(bits)
 }
 
 /// The name of an element type, as the names of cases have it.

@@ -162,10 +162,11 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         use contract::num::RowType;
         use contract::pool2d::{
             Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
-            PiecesF16, PiecesF32, PlanesAvgBf16, PlanesAvgF16, PlanesAvgF32, PlanesMaxBf16,
-            PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS, THREADS, TilesBf16, TilesF16,
-            TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16,
-            WindowF32, planes, tiles,
+            PiecesF16, PiecesF32, PlanesArgs, PlanesAvgBf16, PlanesAvgF16, PlanesAvgF32,
+            PlanesMaxBf16, PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS, StripsAvgBf16,
+            StripsAvgF16, StripsAvgF32, StripsMaxBf16, StripsMaxF16, StripsMaxF32, THREADS,
+            TilesBf16, TilesF16, TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32,
+            WindowBf16, WindowF16, WindowF32, planes, strips, tiles,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -178,13 +179,10 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             let aligned = (x.addr() | y.addr()).is_multiple_of(bytes as u64);
             last && (pooling.c * size).is_multiple_of(bytes) && aligned
         };
-        // Of a small image with channels last a thread has all taps, as of a window.
-        let small = last && pooling.h * pooling.w <= SMALL;
-        let covers = |axis: &Axis| {
-            axis.out == 1 && axis.padding == 0 && axis.kernel == axis.len && axis.dilation == 1
-        };
+        // Of maxima of a small image with channels last a thread has all taps, as of a window.
+        let small = last && pooling.h * pooling.w <= SMALL && pooling.kind == Kind::Max;
         // One window over the whole image is as good as `Global`.
-        let global = covers(&h) && covers(&w) && !small;
+        let global = h.covered() && w.covered() && !small;
         let (average, include) = match pooling.kind {
             Kind::Max => (0, false),
             Kind::Average { count_include_pad } => (1, count_include_pad),
@@ -203,7 +201,11 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         };
         let tiled = tiles(&args, size as u32).filter(|_| !global);
         let lines = !global && args.lines(size as u32);
-        let planar = planes(&args, size as u32).filter(|_| !global && !lines);
+        let planar = |plan: fn(&Args, u32) -> Option<PlanesArgs>| {
+            if global || tiled.is_some() { None } else { plan(&args, size as u32) }
+        };
+        let strip = planar(strips);
+        let planar = if strip.is_none() && !lines { planar(planes) } else { None };
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of channels are whole and
         // aligned where there are tiles of them, words where there are tiles of planes; `y` is borrowed exclusively.
         unsafe {
@@ -220,22 +222,28 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 _ => {}
             }
             macro_rules! planar {
-                ($($kernel:ident $ty:ident $average:literal;)*) => {$(
-                    if let Some(planar) = planar
+                ($($plan:ident $kernel:ident $ty:ident $average:literal;)*) => {$(
+                    if let Some(plan) = $plan
                         && (T::TYPE, average) == (RowType::$ty, $average)
                         && cuda.has::<$kernel>()
                     {
-                        return cuda.launch::<$kernel>([planar.blocks, 1, 1], planar);
+                        return cuda.launch::<$kernel>([plan.blocks, 1, 1], plan);
                     }
                 )*};
             }
             planar! {
-                PlanesMaxF32 F32 0;
-                PlanesMaxF16 F16 0;
-                PlanesMaxBf16 Bf16 0;
-                PlanesAvgF32 F32 1;
-                PlanesAvgF16 F16 1;
-                PlanesAvgBf16 Bf16 1;
+                strip StripsMaxF32 F32 0;
+                strip StripsMaxF16 F16 0;
+                strip StripsMaxBf16 Bf16 0;
+                strip StripsAvgF32 F32 1;
+                strip StripsAvgF16 F16 1;
+                strip StripsAvgBf16 Bf16 1;
+                planar PlanesMaxF32 F32 0;
+                planar PlanesMaxF16 F16 0;
+                planar PlanesMaxBf16 Bf16 0;
+                planar PlanesAvgF32 F32 1;
+                planar PlanesAvgF16 F16 1;
+                planar PlanesAvgBf16 Bf16 1;
             }
         }
         let mut pieces = [16, 8, 4].into_iter().filter(|&bytes| match bytes {

@@ -1,5 +1,7 @@
 //! Reference for [`contract::pool2d`].
 
+use contract::pool2d::Share;
+
 use super::{Inputs, rounded};
 use crate::ops::RowType;
 use crate::ops::pool2d::{Kind, Layout, Pooling, Windows};
@@ -83,7 +85,9 @@ pub fn pool2d(case: &Case) -> Vec<f32> {
     let mut y = vec![0.0; p.n * p.c * oh * ow];
     for (n, c, i, j) in places([p.n, p.c, oh, ow]) {
         let mut top = f32::NEG_INFINITY;
-        let (mut partials, mut inside, mut padded) = ([0.0f32; 8], 0, 0);
+        let (mut partials, mut inside, mut padded) = ([0.0f32; 8], 0u32, 0u32);
+        // Taps that are summed, zeros in the padding.
+        let mut taps = vec![vec![0.0f32; kernel[1]]; kernel[0]];
         for a in 0..kernel[0] {
             for b in 0..kernel[1] {
                 // Places of the padded image.
@@ -96,6 +100,7 @@ pub fn pool2d(case: &Case) -> Vec<f32> {
                     let x = case.x[index([n, c, u - padding[0], v - padding[1]], p.h, p.w)];
                     inside += 1;
                     partials[(a * kernel[1] + b) % 8] += x;
+                    taps[a][b] = x;
                     top = match (top.is_nan() || x.is_nan(), top == 0.0 && x == 0.0) {
                         (true, _) => f32::NAN,
                         // Plus zero is above minus zero.
@@ -105,16 +110,27 @@ pub fn pool2d(case: &Case) -> Vec<f32> {
                 }
             }
         }
-        let [p0, p1, p2, p3, p4, p5, p6, p7] = partials;
-        let sum = ((p0 + p4) + (p2 + p6)) + ((p1 + p5) + (p3 + p7));
-        let value = match p.kind {
-            Kind::Max => top,
-            Kind::Average { count_include_pad: true } => sum / padded as f32,
-            Kind::Average { .. } => sum / inside as f32,
+        let count = match p.kind {
+            Kind::Average { count_include_pad: true } => padded,
+            _ => inside,
+        };
+        let value = if p.kind == Kind::Max {
+            top
+        } else if (kernel, [oh, ow]) == ([p.h, p.w], [1, 1]) && padding == [0; 2] {
+            let [p0, p1, p2, p3, p4, p5, p6, p7] = partials;
+            (((p0 + p4) + (p2 + p6)) + ((p1 + p5) + (p3 + p7))) / count as f32
+        } else {
+            Share::of(count).take(pairs(taps.iter().map(|row| pairs(row.iter().copied()))))
         };
         y[index([n, c, i, j], oh, ow)] = rounded(case.element, value);
     }
     y
+}
+
+/// The sum of the sums of two and two, of which the last may be one.
+fn pairs(values: impl Iterator<Item = f32>) -> f32 {
+    let values: Vec<_> = values.collect();
+    values.chunks(2).map(|pair| pair.iter().sum::<f32>()).fold(0.0, |sum, pair| sum + pair)
 }
 
 fn places([n, c, h, w]: [usize; 4]) -> impl Iterator<Item = (usize, usize, usize, usize)> {

@@ -10,17 +10,22 @@
 //!
 //! ```text
 //! max      the largest tap, +0 above -0; NaN if one is NaN; minus infinity where no tap is inside
-//! average  (8-partial sum of the taps, tap t in partial t % 8; num::tree8) / count, dilation 1
+//! average  sums of two and two taps of a row, from left to right, then of two and two rows, from top to bottom (what is left over is
+//!          alone); [`Share::take`], dilation 1
 //! count    taps inside of the image (count_include_pad: of the padded image)
 //! OH       floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) + 1; `ceil_mode` rounds up, but no
 //!          window starts behind the image and its padding in front
 //! ```
-//! as in PyTorch. Over a whole image (`GLOBAL`) the window is the image, with the same sum. In `f32`,
-//! rounded to the element once.
+//! as in PyTorch. A window that is a whole image ([`Axis::covered`] on both axes) has another sum: 8 partials, tap `t` in partial
+//! `t % 8`, [`num::tree8`] of them / count. In `f32`, rounded to the element once.
 
+mod average;
 mod planes;
+mod strips;
 
+pub use average::*;
 pub use planes::*;
+pub use strips::*;
 
 use crate::conv2d::Divisor;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -121,6 +126,11 @@ impl Axis {
         (out * self.stride) as i32 - self.padding as i32 + (tap * self.dilation) as i32
     }
 
+    /// Whether the only window is the whole axis, and not more.
+    pub const fn covered(&self) -> bool {
+        self.out == 1 && self.padding == 0 && self.kernel == self.len && self.dilation == 1
+    }
+
     /// Taps of output `out` inside of the image, or with `padded` of the padded image; for dilation 1.
     #[inline(always)]
     pub const fn taps(&self, out: u32, padded: bool) -> u32 {
@@ -144,7 +154,7 @@ pub const fn max(a: f32, b: f32) -> f32 {
     if a.is_nan() { a } else { number }
 }
 
-/// The average of a window.
+/// The average of a whole image.
 #[inline(always)]
 pub fn average(partials: [f32; num::DOT_PARTIALS], count: u32) -> f32 {
     num::tree8(partials) / count as f32
@@ -237,7 +247,7 @@ impl Args {
 /// The parameter of the kernels that make tiles of larger windows, where channels are innermost, passed by value.
 ///
 /// What a tile reads comes to shared memory at once. A thread has a word of channels of [`TILES_OUTPUTS`] neighbouring
-/// outputs: of averages those of a row; of maxima those of `each` rows, which share the maxima of the rows that they read.
+/// outputs, of `each` rows, which share the maxima or sums of the rows that they read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TilesArgs {
@@ -293,7 +303,8 @@ pub const fn tiles_of(args: &Args, bytes: u32, rows: u32, columns: u32, each: u3
     while pitch * step * each % 128 != TILES_WIDE && (step * each).is_power_of_two() && step * each <= 4 {
         pitch += 16;
     }
-    let smem = lines * pitch;
+    // Of averages behind the tile what sums are divided by, for each number of rows and columns.
+    let smem = lines * pitch + if args.average == 1 { 8 * side * side } else { 0 };
     let channels = row.div_ceil(TILES_WIDE as u64);
     let (across, down) = (w.out.div_ceil(columns), h.out.div_ceil(rows));
     let blocks = channels * across as u64 * down as u64 * args.images as u64;
@@ -320,17 +331,11 @@ pub const fn tiles_of(args: &Args, bytes: u32, rows: u32, columns: u32, each: u3
 
 /// The tile that windows are made in; `None` where these kernels do not take them.
 pub const fn tiles(args: &Args, bytes: u32) -> Option<TilesArgs> {
-    let most = [14 / args.h.stride, 32 / args.w.stride];
-    let rows = if args.h.out < most[0] { args.h.out } else { most[0] };
-    let columns = if args.w.out < most[1] { args.w.out } else { most[1] };
-    let each = if args.average == 0 {
-        rows
-    } else if args.h.stride == 1 {
-        2
-    } else {
-        1
-    };
-    tiles_of(args, bytes, rows, columns, each)
+    // Parts of about one size.
+    let most = [28 / args.h.stride, if args.w.out <= 20 { 20 } else { 16 } / args.w.stride];
+    let rows = args.h.out.div_ceil(args.h.out.div_ceil(most[0]));
+    let columns = args.w.out.div_ceil(args.w.out.div_ceil(most[1]));
+    tiles_of(args, bytes, rows, columns, if rows <= 14 { rows } else { rows.div_ceil(2) })
 }
 
 macro_rules! tiles {

@@ -2,9 +2,8 @@
 //! other, and reads 16 bytes at a time. Windows are 3 by 3 with a column of padding on either side, or 2 by 2 without, as
 //! far apart down as across.
 
-use contract::pool2d::{Args, ROWS};
+use contract::pool2d::{Args, ROWS, Share};
 
-use super::windows::divide_all;
 use super::{divide, thread};
 use crate::arch::float::maximum;
 use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
@@ -190,31 +189,27 @@ fn average<E: Float, const K: usize, const S: usize>(
     let mut sums: Piece = [0.0; 8];
     let mut o = 0;
     while o < E::PIECE {
-        let tap = |t: usize| rows[t / K % K][S * o + 3 - K + t % K];
-        // As `tree8`, without what is zero; a sum from zero up is never minus zero.
-        let first = 0.0 + tap(0);
-        sums[o] = if K == 2 {
-            (first + tap(2)) + (tap(1) + tap(3))
-        } else {
-            (((first + tap(8)) + tap(4)) + (tap(2) + tap(6)))
-                + ((tap(1) + tap(5)) + (tap(3) + tap(7)))
-        };
+        let mut sum = 0.0;
+        let mut a = 0;
+        while a < K {
+            let tap = |b: usize| rows[a][S * o + 3 - K + b];
+            let mut row = tap(0) + tap(1);
+            if K == 3 {
+                row += tap(2);
+            }
+            sum = if a == 0 { row } else { sum + row };
+            a += 1;
+        }
+        sums[o] = sum;
         o += 1;
     }
     // Outputs behind the last one are thrown away.
     let count = |o: usize| down * args.w.taps((ow + o as u32).min(args.w.out - 1), padded);
     let most = down * K as u32;
-    let whole = |len: usize| count(0) == most && count(len - 1) == most;
-    if E::PIECE == 4 {
-        return E::narrow(if whole(4) {
-            divide_all::<4>(sums, most as f32)
-        } else {
-            core::array::from_fn(|o| if o < 4 { sums[o] / count(o) as f32 } else { 0.0 })
-        });
+    let mut shares = [Share::of(most); 8];
+    if count(0) != most || count(E::PIECE - 1) != most {
+        shares =
+            core::array::from_fn(|o| if o < E::PIECE { Share::of(count(o)) } else { shares[o] });
     }
-    E::narrow(if whole(8) {
-        divide_all::<8>(sums, most as f32)
-    } else {
-        core::array::from_fn(|o| sums[o] / count(o) as f32)
-    })
+    E::narrow(core::array::from_fn(|o| if o < E::PIECE { shares[o].take(sums[o]) } else { 0.0 }))
 }

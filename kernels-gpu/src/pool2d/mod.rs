@@ -4,8 +4,9 @@
 //! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
 //! several windows share comes from L1. [`lines`]: a thread makes 16 bytes of outputs of a row, where rows are innermost and
 //! the windows the usual ones. [`whole`]: eight lanes an image, lane `l` partial `l`;
-//! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `tiles`, `planes` and `sums`:
-//! windows by way of shared memory, channels last, and maxima and averages in planes. `AVG` says average or maximum throughout.
+//! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `tiles`, `strips`, `planes` and
+//! `sums`: windows by way of shared memory, channels last, usual ones in planes, and any maxima and averages in planes. `AVG` says
+//! average or maximum throughout.
 
 mod item;
 mod last;
@@ -15,6 +16,10 @@ mod plane_tile;
 #[cfg(level_sm_80)]
 mod planes;
 mod streamed;
+#[cfg(level_sm_80)]
+mod strip_tile;
+#[cfg(level_sm_80)]
+mod strips;
 #[cfg(level_sm_80)]
 mod sums;
 #[cfg(level_sm_80)]
@@ -98,6 +103,8 @@ unsafe fn lines<E: Float, const AVG: bool>(args: &Args) {
     unsafe {
         match (args.w.kernel, args.w.stride) {
             (3, 2) => lines::lines::<E, AVG, 3, 2>(args),
+            // From sm_80 on they are made in strips.
+            #[cfg(not(level_sm_80))]
             (3, _) => lines::lines::<E, AVG, 3, 1>(args),
             _ => lines::lines::<E, AVG, 2, 2>(args),
         }

@@ -19,7 +19,7 @@ pub(super) const fn size<E: Float>() -> u32 {
 pub(super) struct Tile<'a> {
     pub(super) args: &'a PlanesArgs,
     /// First plane of the tensor, and how many there are.
-    plane: u64,
+    pub(super) plane: u64,
     pub(super) planes: u32,
     /// First row and column of outputs, and how many there are.
     pub(super) p0: u32,
@@ -195,18 +195,7 @@ impl<'a> Tile<'a> {
             word += args.words_at_once;
         }
         commit_group();
-        let next = block_idx_x() + args.ahead;
-        if args.ahead > 0 && next < args.blocks {
-            let next = Self::number(args, opaque_here(next));
-            let x = pool.x.as_ptr().cast_const();
-            let x = x.wrapping_add((next.even * u64::from(size::<E>())) as usize);
-            let mut at = thread_idx_x() * 128;
-            while at < next.lines * w.len * size::<E>() {
-                // SAFETY: an address of the tensor.
-                unsafe { prefetch_l2(x.wrapping_add(at as usize)) };
-                at += threads * 128;
-            }
-        }
+        self.ask_ahead::<E>(threads);
         wait_group::<0>();
         if outside == 0 && right == wide {
             return;
@@ -234,16 +223,34 @@ impl<'a> Tile<'a> {
         }
     }
 
+    /// Asks the second-level cache for what a later tile reads.
+    #[inline(always)]
+    pub(super) fn ask_ahead<E: Float>(&self, threads: u32) {
+        let (args, pool) = (self.args, &self.args.pool);
+        let next = block_idx_x() + args.ahead;
+        if args.ahead > 0 && next < args.blocks {
+            let next = Self::number(args, opaque_here(next));
+            let x = pool.x.as_ptr().cast_const();
+            let x = x.wrapping_add((next.even * u64::from(size::<E>())) as usize);
+            let mut at = thread_idx_x() * 128;
+            while at < next.lines * pool.w.len * size::<E>() {
+                // SAFETY: an address of the tensor.
+                unsafe { prefetch_l2(x.wrapping_add(at as usize)) };
+                at += threads * 128;
+            }
+        }
+    }
+
     /// The first output of a tile that has all columns, counted in the tensor.
     #[inline(always)]
-    fn first(&self) -> u64 {
+    pub(super) fn first(&self) -> u64 {
         let (h, w) = (&self.args.pool.h, &self.args.pool.w);
         (self.plane * u64::from(h.out) + u64::from(self.p0)) * u64::from(w.out)
     }
 
     /// Bytes from a multiple of 16 to that output, in memory.
     #[inline(always)]
-    fn shift<E: Float>(&self) -> u32 {
+    pub(super) fn shift<E: Float>(&self) -> u32 {
         (self.args.pool.y.as_ptr() as usize as u32).wrapping_add(self.first() as u32 * size::<E>())
             % 16
     }
@@ -408,7 +415,7 @@ impl<E: Float> Output<E> {
 ///
 /// A place in shared memory that nobody else uses.
 #[inline(always)]
-unsafe fn put<E: Float>(to: Shared<u32>, bits: u32) {
+pub(super) unsafe fn put<E: Float>(to: Shared<u32>, bits: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         if E::PIECE == 4 {

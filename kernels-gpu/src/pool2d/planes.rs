@@ -18,7 +18,7 @@ use crate::element::{Bf16, F16};
 use crate::float::Float;
 
 /// Words that are read at once.
-const WORDS: usize = 20;
+pub(super) const WORDS: usize = 20;
 
 /// The elements from `at` on, `behind` of them left out, in `LOADS` times 16 bytes.
 ///
@@ -91,25 +91,32 @@ fn spans<E: Float, const K: usize>(w: &[u32; WORDS]) -> [u32; WORDS] {
     })
 }
 
-/// The maxima of `K` taps of a row of four words of outputs, `S` apart.
-///
-/// # Safety
-///
-/// As for [`words`].
+/// The maxima of `K` taps of a row of four words of outputs, `S` apart, of which `w` has the taps.
 #[inline(always)]
-unsafe fn across<E: Float, const K: usize, const S: usize, const LOADS: usize>(
-    at: Shared<u32>,
-    behind: u32,
-) -> X4<u32> {
+pub(super) fn across<E: Float, const K: usize, const S: usize>(w: &[u32; WORDS]) -> X4<u32> {
     const { assert!(K > 0) };
-    // SAFETY: the caller's promise.
-    let w = unsafe { words::<E, LOADS>(at, behind) };
+    if S == 1 && E::PIECE == 4 && K > 4 {
+        // What all four have in common, and what is in front of it and behind.
+        let mut common = w[3];
+        let mut i = 4;
+        while i < K {
+            common = larger::<E>(common, w[i]);
+            i += 1;
+        }
+        let [front, behind] = [larger::<E>(w[1], w[2]), larger::<E>(w[K], w[K + 1])];
+        return [
+            larger::<E>(common, larger::<E>(w[0], front)),
+            larger::<E>(common, larger::<E>(front, w[K])),
+            larger::<E>(common, larger::<E>(w[2], behind)),
+            larger::<E>(common, larger::<E>(behind, w[K + 2])),
+        ];
+    }
     if S == 1 {
-        let top = spans::<E, K>(&w);
+        let top = spans::<E, K>(w);
         return core::array::from_fn(|i| top[i]);
     }
     if E::PIECE == 4 {
-        let top = spans::<E, K>(&w);
+        let top = spans::<E, K>(w);
         return core::array::from_fn(|i| top[2 * i]);
     }
     // Even and odd elements: of each a window of half as many.
@@ -150,14 +157,14 @@ unsafe fn row<E: Float, const S: usize>(at: Shared<u32>, behind: u32, taps: u32)
                 if E::PIECE == 8 {
                     // Eight outputs, and one element in front.
                     if S == 1 {
-                        across::<E, $k, S, { (8 + $k + 7) / 8 }>(at, behind)
+                        across::<E, $k, S>(&words::<E, { (8 + $k + 7) / 8 }>(at, behind))
                     } else {
-                        across::<E, $k, S, { (15 + $k + 7) / 8 }>(at, behind)
+                        across::<E, $k, S>(&words::<E, { (15 + $k + 7) / 8 }>(at, behind))
                     }
                 } else if S == 1 {
-                    across::<E, $k, S, { (3 + $k + 3) / 4 }>(at, behind)
+                    across::<E, $k, S>(&words::<E, { (3 + $k + 3) / 4 }>(at, behind))
                 } else {
-                    across::<E, $k, S, { (6 + $k + 3) / 4 }>(at, behind)
+                    across::<E, $k, S>(&words::<E, { (6 + $k + 3) / 4 }>(at, behind))
                 }
             }
         };

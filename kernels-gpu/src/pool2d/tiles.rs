@@ -2,12 +2,11 @@
 //! as often as windows meet it ([`contract::pool2d::TilesArgs`]).
 
 use contract::launch::Kernel;
-use contract::num::tree8;
 use contract::pool2d::{
-    TILES_OUTPUTS, TILES_THREADS, TILES_WIDE, TilesArgs, TilesBf16, TilesF16, TilesF32,
+    Share, TILES_OUTPUTS, TILES_THREADS, TILES_WIDE, TilesArgs, TilesBf16, TilesF16, TilesF32,
 };
 
-use super::windows::divide_all;
+use super::strips::plus;
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here, rolled};
@@ -58,58 +57,30 @@ fn across<E: Float, const K: usize, const STEP: usize, const COLUMNS: usize>(
     })
 }
 
-/// The averages of the windows of a row, which begin at `at`.
-///
-/// # Safety
-///
-/// What the windows read is in shared memory, `pitch` bytes from a row to the next.
+/// The sums of a row of each window, channel by channel: of two and two neighbours.
 #[inline(always)]
-unsafe fn averages<E: Float, const K: usize, const STEP: usize, const COLUMNS: usize>(
-    mut at: Shared<u32>,
-    pitch: u32,
-    counts: [u32; OUTPUTS],
-) -> [u32; OUTPUTS] {
+fn sums<E: Float, const K: usize, const STEP: usize, const COLUMNS: usize>(
+    line: [u32; COLUMNS],
+) -> Piece {
     let len = E::PIECE / 4;
-    let mut sums: [Piece; 8] = [[0.0; 8]; 8];
-    let mut r = 0;
-    while r < K {
-        // SAFETY: the caller's promise.
-        let words: [u32; COLUMNS] = unsafe { line(at) };
-        let values = words.map(|word| E::widen([word, 0, 0, 0]));
-        let mut s = 0;
-        while s < K {
-            let tap = r * K + s;
-            let mut i = 0;
-            while i < OUTPUTS * len {
-                let value = values[i / len * STEP + s][i % len];
-                // Of sums from zero up one of eight that starts with it is enough: what is not zero stays as it is.
-                let sum = sums[tap % 8][i];
-                sums[tap % 8][i] = if tap > 0 && tap < 8 { value } else { sum + value };
-                i += 1;
-            }
-            s += 1;
+    let values = line.map(|word| E::widen([word, 0, 0, 0]));
+    let pairs: [[f32; 2]; COLUMNS] = core::array::from_fn(|i| {
+        let next = values[(i + 1) % COLUMNS];
+        [values[i][0] + next[0], values[i][1] + next[1]]
+    });
+    core::array::from_fn(|i| {
+        if i >= OUTPUTS * len {
+            return 0.0;
         }
-        at = at.byte_add(opaque_here(pitch));
-        r += 1;
-    }
-    let mut totals: Piece = [0.0; 8];
-    let mut i = 0;
-    while i < OUTPUTS * len {
-        totals[i] = tree8(core::array::from_fn(|slot| sums[slot][i]));
-        i += 1;
-    }
-    let same = counts[0] == counts[1] && counts[0] == counts[2] && counts[0] == counts[3];
-    if same {
-        let count = counts[0] as f32;
-        return E::narrow(if len == 2 {
-            divide_all::<8>(totals, count)
-        } else {
-            divide_all::<4>(totals, count)
-        });
-    }
-    E::narrow(core::array::from_fn(|i| {
-        if i < OUTPUTS * len { totals[i] / counts[i / len] as f32 } else { 0.0 }
-    }))
+        let (at, channel) = (i / len * STEP, i % len);
+        let mut sum = pairs[at][channel];
+        let mut s = 2;
+        while s < K {
+            sum += if s + 1 < K { pairs[at + s][channel] } else { values[at + s][channel] };
+            s += 2;
+        }
+        sum
+    })
 }
 
 /// Windows of `K` by `K` in steps of `STEP`, which read `COLUMNS` columns; of maxima, `AGES` rows of outputs meet one.
@@ -164,6 +135,13 @@ unsafe fn tiles<
         i += TILES_THREADS;
     }
     commit_group();
+    let table = pixels.byte_add(args.smem - 8 * (K * K) as u32).cast::<f32>();
+    let own = thread_idx_x();
+    if AVG && own < (K * K) as u32 {
+        let share = Share::of((own / K as u32 + 1) * (own % K as u32 + 1));
+        // SAFETY: the block has this memory behind the tile, each thread its place.
+        unsafe { table.add(2 * own).write_x2(share.parts()) };
+    }
     wait_group::<0>();
     sync_threads();
     let y = pool.y.cast::<u32>().as_ptr();
@@ -195,17 +173,62 @@ unsafe fn tiles<
             to = to.wrapping_add((w.out * words) as usize);
         };
         if AVG {
-            let mut p = p;
-            while p < end {
-                let padded = opaque(pool.count_include_pad) == 1;
-                let taps = h.taps(p, padded);
-                // Behind the last output as many as there.
-                let count = |v: usize| taps * w.taps((q + v as u32).min(w.out - 1), padded);
-                let counts = core::array::from_fn(count);
-                // SAFETY: the tile has what these windows read.
-                write(unsafe { averages::<E, K, STEP, COLUMNS>(at, args.pitch, counts) });
-                at = at.byte_add(STEP as u32 * args.pitch);
-                p = opaque(p + 1);
+            let padded = pool.count_include_pad == 1;
+            // Behind the last output as many as there.
+            let places: [Shared<f32>; OUTPUTS] = core::array::from_fn(|v| {
+                table.add(2 * w.taps((q + v as u32).min(w.out - 1), padded) - 2)
+            });
+            let (mut ages, mut before): ([Piece; AGES], Piece) = ([[0.0; 8]; AGES], [0.0; 8]);
+            // The output that ends next: those in front of the first one are none.
+            let mut p_end = p.wrapping_sub(AGES as u32 - 1);
+            'walk: loop {
+                rolled();
+                let mut u = 0;
+                while u < AGES {
+                    let mut j = 0;
+                    while j < STEP {
+                        // SAFETY: a line of the tile.
+                        let row = sums::<E, K, STEP, COLUMNS>(unsafe { line(at) });
+                        at = at.byte_add(opaque_here(args.pitch));
+                        // Two and two rows of a window are a pair.
+                        let pair = plus(before, row);
+                        before = row;
+                        let mut age = 0;
+                        while age < AGES {
+                            let (slot, r) = ((u + AGES - age) % AGES, age * STEP + j);
+                            if r == 1 {
+                                ages[slot] = pair;
+                            } else if r < K && r % 2 == 1 {
+                                ages[slot] = plus(ages[slot], pair);
+                            } else if r + 1 == K {
+                                ages[slot] = plus(ages[slot], row);
+                            }
+                            age += 1;
+                        }
+                        if j == (K - 1) % STEP {
+                            if p_end as i32 >= p as i32 {
+                                let rows = h.taps(p_end, padded) - 1;
+                                let shares: [Share; OUTPUTS] = core::array::from_fn(|v| {
+                                    // SAFETY: an entry of the table.
+                                    Share::from_parts(unsafe {
+                                        places[v].byte_add(rows * (8 * K as u32)).read_x2()
+                                    })
+                                });
+                                let done = ages[(u + 1) % AGES];
+                                write(E::narrow(core::array::from_fn(|i| {
+                                    let v = i / (E::PIECE / 4);
+                                    if v < OUTPUTS { shares[v].take(done[i]) } else { 0.0 }
+                                })));
+                            }
+                            p_end = p_end.wrapping_add(1);
+                            if p_end as i32 >= end as i32 {
+                                break 'walk;
+                            }
+                        }
+                        j += 1;
+                    }
+                    u += 1;
+                }
             }
         } else {
             let mut ages = [[0u32; OUTPUTS]; AGES];

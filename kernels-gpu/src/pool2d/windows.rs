@@ -1,8 +1,7 @@
 //! Windows over images: a thread makes four outputs below each other, of one channel or of one piece of
 //! channels.
 
-use contract::num::{abs_bits, fma, reciprocal, tree8};
-use contract::pool2d::{Args, Axis, ROWS};
+use contract::pool2d::{Args, Axis, ROWS, Share};
 
 use super::item::{load_item, map, store_item};
 use super::{BATCH, divide, thread};
@@ -113,54 +112,93 @@ fn square<
     }
 }
 
-/// The averages of a window, divided by `count`.
+/// The sums of a row of a window.
+#[inline(always)]
+fn row_sums<E: Float, const LEN: usize, const K: usize>(taps: &Taps<K>) -> Piece {
+    let values = taps.map(E::widen);
+    map::<LEN>([0.0; 8], |i, _| {
+        let mut sum = values[0][i];
+        let mut b = 1;
+        while b < K {
+            sum += values[b][i];
+            b += 1;
+        }
+        sum
+    })
+}
+
+/// The averages, of sums.
+#[inline(always)]
+fn shares<E: Float, const LEN: usize>(sums: Piece, count: u32) -> X4<u32> {
+    let share = Share::of(count);
+    E::narrow(map::<LEN>(sums, |_, sum| share.take(sum)))
+}
+
+/// The averages of a window of `count` taps.
 #[inline(always)]
 fn average<E: Float, const LEN: usize, const K: usize>(
     window: &[Taps<K>; K],
     count: u32,
 ) -> X4<u32> {
-    let sums = map::<LEN>([0.0; 8], |i, _| {
-        let tap = |t: usize| E::widen(window[t / K][t % K])[i];
-        // As `tree8`, without what is zero; a sum from zero up is never minus zero.
-        let first = 0.0 + tap(0);
-        if K == 1 {
-            first
-        } else if K == 2 {
-            (first + tap(2 % (K * K))) + (tap(1 % (K * K)) + tap(3 % (K * K)))
-        } else {
-            let (low, high) = (first + tap(8 % (K * K)), tap(4 % (K * K)));
-            let t = |t: usize| tap(t % (K * K));
-            ((low + high) + (t(2) + t(6))) + ((t(1) + t(5)) + (t(3) + t(7)))
-        }
-    });
-    E::narrow(divide_all::<LEN>(sums, count as f32))
-}
-
-/// `sums / count`, each rounded as by a division: by the reciprocal where that is certain.
-#[inline(always)]
-pub(super) fn divide_all<const LEN: usize>(sums: Piece, count: f32) -> Piece {
-    if LEN == 1 {
-        return map::<LEN>(sums, |_, s| s / count);
+    let mut sums = row_sums::<E, LEN, K>(&window[0]);
+    let mut a = 1;
+    while a < K {
+        let row = row_sums::<E, LEN, K>(&window[a]);
+        sums = map::<LEN>(sums, |i, sum| sum + row[i]);
+        a += 1;
     }
-    divide_by::<LEN>(sums, count, reciprocal(count))
+    shares::<E, LEN>(sums, count)
 }
 
-/// The same, given the rounded reciprocal.
+/// Averages of windows of `K` by `K` neighbouring taps, `S` rows apart: the sums of a row are made once for all windows that it is part of. A
+/// row is asked for before the one in front of it is worked on.
 #[inline(always)]
-pub(super) fn divide_by<const LEN: usize>(sums: Piece, count: f32, r: f32) -> Piece {
-    // Away from the ends of the range of exponents a quotient from the rounded reciprocal and its exact remainder is
-    // the rounded one (Markstein, 1990).
-    let (mut least, mut most) = (u32::MAX, 0);
-    let quotients = map::<LEN>(sums, |_, s| {
-        let magnitude = abs_bits(s);
-        // Zero is certain too: less one it is the largest number.
-        least = least.min(magnitude.wrapping_sub(1));
-        most = most.max(magnitude);
-        let q = s * r;
-        fma(fma(-q, count, s), r, q)
-    });
-    let certain = least >= (27 << 23) - 1 && most < 247 << 23;
-    if certain { quotients } else { map::<LEN>(sums, |_, s| s / count) }
+fn averages<E: Float, const LEN: usize, const K: usize, const S: usize>(
+    args: &Args,
+    out: &Outputs,
+    tap: impl Fn(bool, isize) -> X4<u32>,
+    mut each: impl FnMut(u32, X4<u32>),
+) {
+    let (h, w) = (&args.h, &args.w);
+    let (left, top) = (w.at(out.ow, 0), h.at(out.rows.start, 0));
+    let columns: [bool; K] = core::array::from_fn(|b| on(w, left + b as i32));
+    let first = (top as isize * w.len as isize + left as isize) * out.step;
+    let row = |a: usize| -> Taps<K> {
+        let inside = on(h, top + a as i32);
+        let first = first + a as isize * w.len as isize * out.step;
+        core::array::from_fn(|b| tap(inside && columns[b], first + b as isize * out.step))
+    };
+    let padded = opaque(args.count_include_pad) == 1;
+    let across = w.taps(out.ow, padded);
+    let outputs = ROWS as usize;
+    let lines = (outputs - 1) * S + K;
+    let mut sums = [[0.0; 8]; ROWS as usize];
+    let mut next = row(0);
+    let mut a = 0;
+    while a < lines {
+        let here = next;
+        if a + 1 < lines {
+            next = row(a + 1);
+        }
+        let values = row_sums::<E, LEN, K>(&here);
+        let mut g = 0;
+        while g < outputs {
+            if a == g * S {
+                sums[g] = values;
+            } else if a > g * S && a - g * S < K {
+                sums[g] = map::<LEN>(sums[g], |i, sum| sum + values[i]);
+            }
+            if a == g * S + K - 1 {
+                let oh = out.rows.start + g as u32;
+                if oh >= out.rows.end {
+                    return;
+                }
+                each(oh, shares::<E, LEN>(sums[g], h.taps(oh, padded) * across));
+            }
+            g += 1;
+        }
+        a += 1;
+    }
 }
 
 /// Windows of any size, in batches of taps: the outputs of `LEN` channels. `load(inside, offset)` reads them at a tap, zeros or minus
@@ -169,12 +207,15 @@ pub(super) fn divide_by<const LEN: usize>(sums: Piece, count: f32, r: f32) -> Pi
 fn any<E: Float, const LEN: usize, const AVG: bool>(
     ((h, w), (oh, ow)): At<'_>,
     (row, column): (isize, isize),
-    count: &dyn Fn() -> f32,
+    count: &dyn Fn() -> u32,
     load: impl Fn(bool, isize) -> X4<u32>,
 ) -> Piece {
-    // The partials of four channels leave no registers for more.
+    // Four channels leave no registers for more.
     let at_once = if LEN < 4 { BATCH } else { BATCH / 2 };
-    let mut sums: [Piece; BATCH] = [[0.0; 8]; BATCH];
+    // Of the pairs of rows so far, of the row in front of this one, and of this one; the first of two taps.
+    let mut sums: Piece = [0.0; 8];
+    let (mut above, mut line, mut one): (Piece, Piece, Piece) = ([0.0; 8], [0.0; 8], [0.0; 8]);
+    let (mut second, mut second_row) = (false, false);
     let mut top = [E::LOWEST; 4];
     let (mut i, left) = (h.at(oh, 0), w.at(ow, 0));
     let down = i + (h.kernel * h.dilation) as i32;
@@ -183,37 +224,49 @@ fn any<E: Float, const LEN: usize, const AVG: bool>(
     let mut from = i as isize * row;
     let (mut j, mut at, mut b) = (left, start, 0);
     while i < down {
-        let mut first = 0;
-        while first < BATCH {
-            let mut raw = [[0; 4]; BATCH];
-            let mut u = 0;
-            while u < at_once {
-                raw[u] = load(i < down && on(h, i) && on(w, j), from + at);
-                (b, j, at) = (b + 1, j + w.dilation as i32, at + right);
-                if b == w.kernel {
-                    (b, j, at) = (0, left, start);
-                    (i, from) = (i + h.dilation as i32, from + steps);
-                }
-                u += 1;
+        let mut raw = [[0; 4]; BATCH];
+        let mut ends = [false; BATCH];
+        let mut u = 0;
+        while u < at_once {
+            raw[u] = load(i < down && on(h, i) && on(w, j), from + at);
+            (b, j, at) = (b + 1, j + w.dilation as i32, at + right);
+            if b == w.kernel {
+                (b, j, at) = (0, left, start);
+                (i, from) = (i + h.dilation as i32, from + steps);
+                ends[u] = true;
             }
-            let mut u = 0;
-            while u < at_once {
-                if AVG {
-                    // Zeros leave a sum from zero up as it is.
-                    let values = E::widen(raw[u]);
-                    sums[first + u] = map::<LEN>(sums[first + u], |i, sum| sum + values[i]);
-                } else {
-                    top = E::max_raw(top, raw[u]);
+            u += 1;
+        }
+        let mut u = 0;
+        while u < at_once {
+            if AVG {
+                // Zeros leave a sum from zero up as it is.
+                let values = E::widen(raw[u]);
+                if second || ends[u] {
+                    // A tap without a second one is as it is.
+                    let pair = map::<LEN>(values, |i, v| if second { one[i] + v } else { v });
+                    line = map::<LEN>(line, |i, sum| sum + pair[i]);
                 }
-                u += 1;
+                one = values;
+                second = !second && !ends[u];
+                if ends[u] {
+                    if second_row {
+                        sums = map::<LEN>(sums, |i, sum| sum + (above[i] + line[i]));
+                    }
+                    (above, line) = (line, [0.0; 8]);
+                    second_row = !second_row;
+                }
+            } else {
+                top = E::max_raw(top, raw[u]);
             }
-            first += at_once;
+            u += 1;
         }
         j = opaque(j as u32) as i32;
     }
     if AVG {
-        let count = count();
-        map::<LEN>([0.0; 8], |i, _| tree8(core::array::from_fn(|slot| sums[slot][i])) / count)
+        let share = Share::of(count());
+        // `second_row`: the last one is alone.
+        map::<LEN>(sums, |i, sum| share.take(if second_row { sum + above[i] } else { sum }))
     } else {
         E::widen(top)
     }
@@ -262,7 +315,7 @@ fn outputs(args: &Args) -> Option<Outputs> {
 fn each_row<const AVG: bool>(
     args: &Args,
     out: &Outputs,
-    mut body: impl FnMut(u32, (isize, isize), &dyn Fn() -> f32),
+    mut body: impl FnMut(u32, (isize, isize), &dyn Fn() -> u32),
 ) {
     let (h, w) = (&args.h, &args.w);
     let mut oh = out.rows.start;
@@ -271,7 +324,7 @@ fn each_row<const AVG: bool>(
         let column = opaque_u64(out.step as u64) as isize;
         body(oh, (w.len as isize * column, column), &|| {
             let (padded, ow) = (opaque(args.count_include_pad) == 1, opaque(out.ow));
-            if AVG { (h.taps(oh, padded) * w.taps(ow, padded)) as f32 } else { 1.0 }
+            if AVG { h.taps(oh, padded) * w.taps(ow, padded) } else { 1 }
         });
         oh = opaque(oh + 1);
     }
@@ -308,10 +361,14 @@ pub(super) unsafe fn windows<E: Float, const LEN: usize, const AVG: bool>(args: 
     let store = |oh: u32, value: X4<u32>| unsafe { store_item::<E, LEN>(output(oh), value) };
     let near = args.h.dilation == 1 && args.w.dilation == 1;
     match (args.h.kernel, args.w.kernel) {
-        // Of more channels there are no registers for as many rows.
-        (3, 3) if near && args.h.stride == 1 && LEN == 8 && AVG => {
-            square::<E, LEN, AVG, 3, 1, 1>(args, &out, tap, store)
+        (3, 3) if near && args.h.stride == 1 && AVG => {
+            averages::<E, LEN, 3, 1>(args, &out, tap, store)
         }
+        // Of `f32` all taps of two outputs at once are faster.
+        (3, 3) if near && args.h.stride == 2 && AVG && E::PIECE == 8 => {
+            averages::<E, LEN, 3, 2>(args, &out, tap, store)
+        }
+        // Of more channels there are no registers for as many rows.
         (3, 3) if near && args.h.stride == 1 && E::PIECE == 8 && LEN > 1 => {
             square::<E, LEN, AVG, 3, 1, 2>(args, &out, tap, store)
         }

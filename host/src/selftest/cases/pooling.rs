@@ -39,9 +39,11 @@ impl List {
         use contract::pool2d::{LinesBf16, LinesF16, LinesF32};
         let kernels = [symbol::<LinesF32>(), symbol::<LinesF16>(), symbol::<LinesBf16>()];
         for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
-            for (i, window) in [[3, 2, 1], [3, 1, 1], [2, 2, 0]].repeat(2).into_iter().enumerate() {
-                let shape = pool2d::square([2, 3, 9, 24], Layout::Nchw, POOLINGS[i % 2], window);
-                self.pooling(kernel, element, shape);
+            for window in [[3, 2, 1], [2, 2, 0]] {
+                for kind in POOLINGS {
+                    let shape = pool2d::square([2, 3, 9, 32], Layout::Nchw, kind, window);
+                    self.pooling(kernel, element, shape);
+                }
             }
         }
     }
@@ -55,10 +57,40 @@ impl List {
             [symbol::<PlanesAvgF32>(), symbol::<PlanesAvgF16>(), symbol::<PlanesAvgBf16>()],
         ];
         for (i, element) in crate::reference::ELEMENTS.into_iter().enumerate() {
-            for window in [[4, 2, 1], [5, 1, 2], [7, 1, 3], [5, 2, 2], [13, 1, 6], [6, 2, 2]] {
+            for window in [[4, 2, 1], [4, 1, 2], [11, 1, 5], [8, 2, 3], [17, 1, 8], [6, 2, 2]] {
                 for (kind, kernels) in POOLINGS.into_iter().zip(kernels) {
                     let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, kind, window);
                     self.pooling(kernels[i], element, shape);
+                }
+            }
+        }
+    }
+
+    pub(super) fn pool2d_strips(&mut self) {
+        use contract::pool2d::{
+            StripsAvgBf16, StripsAvgF16, StripsAvgF32, StripsMaxBf16, StripsMaxF16, StripsMaxF32,
+            strips_form,
+        };
+        let kernels = [
+            [symbol::<StripsMaxF32>(), symbol::<StripsMaxF16>(), symbol::<StripsMaxBf16>()],
+            [symbol::<StripsAvgF32>(), symbol::<StripsAvgF16>(), symbol::<StripsAvgBf16>()],
+        ];
+        let sides = [[5, 1], [7, 1], [5, 2], [7, 2], [9, 1], [13, 1], [2, 2], [3, 1], [3, 2]];
+        for (i, element) in crate::reference::ELEMENTS.into_iter().enumerate() {
+            for (average, (kind, kernels)) in POOLINGS.into_iter().zip(kernels).enumerate() {
+                for (j, [side, step]) in sides.into_iter().enumerate() {
+                    // `f32` of small windows in steps of 2 have other kernels.
+                    let small = i == 0 && side < 5 && step == 2;
+                    if small || !strips_form(average as u32, side, step) {
+                        continue;
+                    }
+                    // Rows of whole pieces and not; half a window of padding and less.
+                    let (width, less) = ([24, 21][j % 2], usize::from(j == 2));
+                    let window = [side as usize, step as usize, (side as usize - 1) / 2 - less];
+                    let shape = pool2d::square([2, 3, 17, width], Layout::Nchw, kind, window);
+                    // Rows in whole pieces of the smallest windows have kernels of their own.
+                    let width = if side < 5 { 21 } else { width };
+                    self.pooling(kernels[i], element, Pooling { w: width, ..shape });
                 }
             }
         }

@@ -29,7 +29,7 @@ const PLANES_AHEAD: u32 = 528;
 const PLANES_WIDE: u32 = 4096;
 
 /// Shared memory behind what a tile reads, which is read and not used.
-const PLANES_BEHIND: u32 = 128;
+pub(super) const PLANES_BEHIND: u32 = 128;
 
 /// The parameter of the kernels that make windows of any size in planes, rows innermost, passed by value.
 ///
@@ -76,6 +76,13 @@ pub struct PlanesArgs {
     pub pieces: u32,
     /// See `pieces`.
     pub tasks: u32,
+    /// Of strips: rows of outputs of a thread; 1 where rows come to their places at once, in whole pieces of 16 bytes; bytes in front
+    /// of a row.
+    pub run: u32,
+    /// See `run`.
+    pub even: u32,
+    /// See `run`.
+    pub gap: u32,
     /// Tiles: columns fastest, then rows, then planes.
     pub blocks: u32,
     /// A block asks the second-level cache for what the tile so many behind its own reads; 0: for nothing.
@@ -84,12 +91,14 @@ pub struct PlanesArgs {
     pub by_words: Divisor,
     /// By the rows of a plane.
     pub by_height: Divisor,
-    /// By the threads of a row of maxima.
+    /// By the threads of a row of maxima; of strips, by the lines of a plane.
     pub by_pieces: Divisor,
     /// By the threads of a row of outputs.
     pub by_columns: Divisor,
     /// By the threads of a column of outputs.
     pub by_rows: Divisor,
+    /// By the outputs of a row.
+    pub by_out: Divisor,
     /// By the tiles of a row.
     pub by_across: Divisor,
     /// By the tiles of a column.
@@ -97,15 +106,8 @@ pub struct PlanesArgs {
 }
 
 /// Rows of outputs of a thread.
-#[inline(always)]
-pub const fn planes_rows(args: &Args) -> u32 {
-    match (args.average, args.h.stride) {
-        (0, _) => PLANES_ROWS,
-        // With three columns a sum is short enough for four rows at once.
-        (_, 1) if args.h.kernel == 3 && args.w.kernel == 3 && args.w.stride == 1 => 4,
-        (_, 1) => 2,
-        _ => 1,
-    }
+const fn planes_rows(args: &Args) -> u32 {
+    if args.average == 0 { PLANES_ROWS } else { 1 }
 }
 
 /// A tile of `planes` planes of `rows` by `columns` outputs; `None` where shared memory has no room for it.
@@ -187,6 +189,9 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
         whole: whole as u32,
         pieces,
         tasks: planes * groups * threads,
+        run: 0,
+        even: 0,
+        gap: 0,
         blocks: blocks as u32,
         ahead: if columns == w.out { PLANES_AHEAD } else { 0 },
         by_words: Divisor::new(at_once),
@@ -194,6 +199,7 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
         by_pieces: Divisor::new(pieces),
         by_columns: Divisor::new(threads),
         by_rows: Divisor::new(groups),
+        by_out: Divisor::new(w.out),
         by_across: Divisor::new(across),
         by_down: Divisor::new(down),
     })

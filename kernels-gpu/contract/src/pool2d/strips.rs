@@ -1,0 +1,309 @@
+//! Windows of the usual sizes in planes, rows innermost: a thread makes 16 bytes of neighbouring outputs of many rows.
+
+use super::{Args, PLANES_BEHIND, PLANES_SMEM, PlanesArgs};
+use crate::conv2d::Divisor;
+use crate::launch::{Kernel, LaunchSpec};
+
+/// Threads of a block.
+pub const STRIPS_THREADS: u32 = 64;
+
+/// Blocks of a multiprocessor that a tile leaves room for.
+const BLOCKS: u32 = 8;
+
+/// Bytes of shared memory of a multiprocessor, less what each block takes besides.
+const SHARED: u32 = 227 * 1024;
+
+/// See [`PlanesArgs::ahead`], in bytes of the image: more than some 16 MB would be gone again.
+const STRIPS_AHEAD: u32 = 10 << 20;
+
+/// Whether the kernels have a form for windows of `side` by `side`, `step` apart.
+pub const fn strips_form(average: u32, side: u32, step: u32) -> bool {
+    match (side, step) {
+        (2, 2) | (3 | 5 | 7, 1 | 2) => true,
+        (9 | 13, 1) => average == 0,
+        _ => false,
+    }
+}
+
+/// Where the first window of windows of `side` starts in a row of shared memory, in elements of which 16 bytes have `size`: so that the
+/// row itself starts at a multiple of 16 bytes where the padding is half a window, or, of `bare` ones, none.
+pub const fn strips_first(side: u32, size: u32, bare: bool) -> u32 {
+    let padding = if bare { 0 } else { (side - 1) / 2 };
+    padding.next_multiple_of(size) - padding
+}
+
+/// Whether windows are those of 3 by 3 in steps of 2 without padding across.
+pub const fn strips_bare(args: &Args) -> bool {
+    let w = &args.w;
+    w.kernel == 3 && w.stride == 2 && w.padding == 0
+}
+
+/// Rows that a thread reads for `run` rows of outputs.
+const fn read(args: &Args, run: u32) -> u32 {
+    (run - 1) * args.h.stride + args.h.kernel
+}
+
+/// What a tile takes.
+#[derive(Clone, Copy)]
+struct Sizes {
+    runs: u32,
+    pieces: u32,
+    /// Lines of a plane, and bytes of one.
+    lines: u32,
+    pitch: u32,
+    gap: u32,
+    /// Whether rows come as they are, in pieces of 16 bytes.
+    even: bool,
+    direct: bool,
+    tops: u64,
+    outputs: u64,
+    smem: u64,
+}
+
+/// What a tile of `planes` planes of `rows` rows of outputs takes, `run` a thread, lines `more` bytes longer than they have to be.
+const fn sizes(args: &Args, bytes: u32, planes: u32, rows: u32, run: u32, more: u32) -> Sizes {
+    let (h, w) = (&args.h, &args.w);
+    let size = 16 / bytes;
+    let runs = rows.div_ceil(run);
+    let pieces = w.out.div_ceil(size);
+    // What the last thread reads; of several planes all rows of the image are brought.
+    let lines = (runs - 1) * run * h.stride + read(args, run);
+    let whole = h.len + h.padding;
+    let lines = if planes > 1 && lines < whole { whole } else { lines };
+    // So that windows start where the kernel has them.
+    let gap = (strips_first(w.kernel, size, strips_bare(args)) + w.padding) * bytes;
+    let row = w.len * bytes;
+    let even = (row | gap).is_multiple_of(16) && args.x.addr().is_multiple_of(16);
+    // Beside a row there is room for what its windows read outside of the image.
+    let end = (w.out - 1) * w.stride + w.kernel - w.padding;
+    let beside = if end > w.len { (end - w.len) * bytes } else { 0 };
+    let pitch = (row + if beside > gap { beside } else { gap }).next_multiple_of(16) + more;
+    // The last pieces of a line may end behind it.
+    let line = ((pieces * size - 1) * w.stride + w.kernel) * bytes + gap;
+    let over = PLANES_BEHIND + line.saturating_sub(pitch).next_multiple_of(16);
+    let tops = planes as u64 * lines as u64 * pitch as u64 + over as u64;
+    let table = if args.average == 1 { (8 * w.kernel * w.kernel).next_multiple_of(16) } else { 0 };
+    let direct = (w.out * bytes).is_multiple_of(16) && args.y.addr().is_multiple_of(16);
+    let waiting = if direct { 0 } else { planes as u64 * rows as u64 * pieces as u64 * 16 + 16 };
+    // Rows that come otherwise wait where outputs do later.
+    let there = if planes > 1 || lines > h.len { h.len } else { lines };
+    let raw = if even { 0 } else { (planes * there * row) as u64 + 80 };
+    let behind = if raw > waiting { raw } else { waiting };
+    let outputs = tops + table as u64;
+    Sizes {
+        runs,
+        pieces,
+        lines,
+        pitch,
+        gap,
+        even,
+        direct,
+        tops,
+        outputs,
+        smem: outputs + behind.next_multiple_of(16),
+    }
+}
+
+/// Accesses that the first warp needs for one load of 16 bytes a thread, 4 at least.
+const fn meetings(args: &Args, tile: &Sizes, run: u32) -> u32 {
+    let mut all = 0;
+    let mut quarter = 0;
+    while quarter < 4 {
+        let mut banks = [0; 8];
+        let mut most = 0;
+        let mut lane = 0;
+        while lane < 8 {
+            let task = quarter * 8 + lane;
+            let (rest, piece) = (task / tile.pieces, task % tile.pieces);
+            let line = rest / tile.runs * tile.lines + rest % tile.runs * run * args.h.stride;
+            let bank = (line * (tile.pitch / 16) + piece * args.h.stride) as usize % 8;
+            banks[bank] += 1;
+            if banks[bank] > most {
+                most = banks[bank];
+            }
+            lane += 1;
+        }
+        all += most;
+        quarter += 1;
+    }
+    all
+}
+
+/// A tile of `planes` planes of `rows` rows of outputs, `run` a thread; `None` where shared memory has no room for it, or these
+/// kernels do not take the windows.
+pub const fn strips_of(
+    args: &Args,
+    bytes: u32,
+    planes: u32,
+    rows: u32,
+    run: u32,
+) -> Option<PlanesArgs> {
+    let (h, w) = (&args.h, &args.w);
+    let square = h.kernel == w.kernel && h.stride == w.stride && h.dilation == 1 && w.dilation == 1;
+    if !square
+        || !strips_form(args.average, w.kernel, w.stride)
+        || args.channels_last == 1
+        || w.len * bytes > 1 << 14
+    {
+        return None;
+    }
+    // Lines so long that the threads of a warp seldom meet in the banks of shared memory.
+    let mut made = sizes(args, bytes, planes, rows, run, 0);
+    let mut least = meetings(args, &made, run);
+    let mut more = 16;
+    while made.even && more < 64 && least > 4 {
+        let other = sizes(args, bytes, planes, rows, run, more);
+        let count = meetings(args, &other, run);
+        if count < least {
+            (least, made) = (count, other);
+        }
+        more += 16;
+    }
+    let Sizes { runs, pieces, lines, pitch, gap, even, direct, tops, outputs, smem } = made;
+    let all = args.images as u64 * args.channels as u64;
+    let down = h.out.div_ceil(rows);
+    let blocks = all.div_ceil(planes as u64) * down as u64;
+    if smem > PLANES_SMEM as u64 || blocks >= 1 << 31 || planes > 1 && down > 1 {
+        return None;
+    }
+    // Pieces of a row that come, or of a line that is made of one.
+    let words = if even { w.len * bytes } else { pitch } / 16;
+    let at_once = if words < STRIPS_THREADS { words } else { STRIPS_THREADS };
+    let ends = [
+        (h.out - 1) * h.stride + h.kernel <= h.len + 2 * h.padding,
+        (w.out - 1) * w.stride + w.kernel <= w.len + 2 * w.padding,
+    ];
+    let same =
+        ends[0] && ends[1] && (args.count_include_pad == 1 || h.padding == 0 && w.padding == 0);
+    Some(PlanesArgs {
+        pool: *args,
+        planes,
+        rows,
+        columns: w.out,
+        lines,
+        words,
+        words_at_once: at_once,
+        lines_at_once: STRIPS_THREADS / at_once,
+        pitch,
+        top_pitch: pieces * 16,
+        tops: tops as u32,
+        outputs: outputs as u32,
+        smem: smem as u32,
+        direct: if direct { 2 } else { 0 },
+        tops_at_once: 1,
+        whole: same as u32,
+        pieces,
+        tasks: planes * runs * pieces,
+        run,
+        even: even as u32,
+        gap,
+        blocks: blocks as u32,
+        ahead: STRIPS_AHEAD / (planes * rows * h.stride * w.len * bytes) + 1,
+        by_words: Divisor::new(at_once),
+        by_height: Divisor::new(h.len),
+        by_pieces: Divisor::new(lines),
+        by_columns: Divisor::new(pieces),
+        by_rows: Divisor::new(runs),
+        by_out: Divisor::new(w.out),
+        by_across: Divisor::new(1),
+        by_down: Divisor::new(down),
+    })
+}
+
+/// The tile that windows in planes are made in; `None` where these kernels do not take them.
+pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
+    let (h, w) = (&args.h, &args.w);
+    let areas = [h.len as u64 * w.len as u64, h.out as u64 * w.out as u64];
+    if areas[0] >= 1 << 28 || areas[1] >= 1 << 28 || !args.x.addr().is_multiple_of(bytes as u64) {
+        return None;
+    }
+    // Of `f32` the taps of small windows that share few come one by one faster.
+    let small = bytes == 4 && w.kernel <= 3 && w.stride > 1;
+    // As do those of rows in whole pieces, in and out.
+    let lines = args.lines(bytes) && w.stride > 1 && (w.out * bytes).is_multiple_of(16);
+    if small || lines || !strips_form(args.average, w.kernel, w.stride) || w.len * bytes > 1 << 14 {
+        return None;
+    }
+    let all = args.images as u64 * args.channels as u64;
+    let size = 16 / bytes;
+    let pieces = w.out.div_ceil(size);
+    let mut best = [0, 0, 0];
+    let mut least = u64::MAX;
+    let mut parts = 1;
+    // Parts of a plane, and of those as many runs of rows.
+    while parts <= 32 && parts <= h.out {
+        let rows = h.out.div_ceil(parts);
+        let mut runs = 1;
+        while runs <= 16 && runs <= rows {
+            let run = rows.div_ceil(runs);
+            // Of whole planes as many as make whole rounds of all threads, or one.
+            let mut rounds = 0;
+            while rounds <= 4 {
+                let planes =
+                    if rounds == 0 { 1 } else { rounds * STRIPS_THREADS / (runs * pieces) };
+                let enough = planes <= 1 || parts == 1 && all / planes as u64 >= 1200;
+                if planes > 0 && enough && (rounds == 0 || planes > 1) {
+                    let made = sizes(args, bytes, planes, rows, run, 0);
+                    let blocks = SHARED as u64 / (made.smem + 1024);
+                    if made.smem <= PLANES_SMEM as u64 && blocks > 1 {
+                        let rounds = (planes * runs * pieces).div_ceil(STRIPS_THREADS) as u64;
+                        // Lines of all threads, what comes and goes, and what a block takes besides, about as instructions.
+                        let line = if args.average == 1 { 48 + 8 * h.kernel } else { 36 };
+                        let lines = rounds * (read(args, run) * line) as u64;
+                        let through =
+                            (planes * made.lines * made.pitch / 16 + planes * rows * pieces) as u64;
+                        // Small tiles overlap better, and what they take besides is little where rows come and go as they are.
+                        let fine = made.even && made.direct;
+                        let more =
+                            if made.even { 8 } else { 32 } + if made.direct { 0 } else { 24 };
+                        let cost = (lines + through * more / 64 + if fine { 60 } else { 300 })
+                            * parts as u64
+                            * 64
+                            / planes as u64;
+                        // Fewer blocks wait longer for each other.
+                        let most = if fine { 16 } else { 10 };
+                        let there = if blocks < most { blocks } else { most };
+                        let cost =
+                            if fine { cost * (56 - there) / 40 } else { cost * (25 - there) / 15 };
+                        let cost = if blocks < 7 { cost * (15 - blocks) / 8 } else { cost };
+                        if cost < least {
+                            (least, best) = (cost, [planes, rows, run]);
+                        }
+                    }
+                }
+                rounds += 1;
+            }
+            runs += 1;
+        }
+        parts += if parts < 8 { 1 } else { 4 };
+    }
+    if least == u64::MAX { None } else { strips_of(args, bytes, best[0], best[1], best[2]) }
+}
+
+macro_rules! strips {
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        pub enum $name {}
+
+        impl Kernel for $name {
+            type Args = PlanesArgs;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, STRIPS_THREADS)
+                .with_min_blocks(BLOCKS)
+                .with_smem(PLANES_SMEM)
+                .with_min_sm(80);
+
+            fn smem_bytes(args: &PlanesArgs) -> u32 {
+                args.smem
+            }
+        }
+    )*};
+}
+
+strips! {
+    StripsMaxF32 "pool2d_strips_max_f32" "Maxima of windows of [`strips_form`] over planes of `f32`: [`PlanesArgs`].";
+    StripsMaxF16 "pool2d_strips_max_f16" "The same of f16.";
+    StripsMaxBf16 "pool2d_strips_max_bf16" "The same of bf16.";
+    StripsAvgF32 "pool2d_strips_avg_f32" "Averages of such windows over planes of `f32`.";
+    StripsAvgF16 "pool2d_strips_avg_f16" "The same of f16.";
+    StripsAvgBf16 "pool2d_strips_avg_bf16" "The same of bf16.";
+}

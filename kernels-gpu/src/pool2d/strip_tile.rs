@@ -1,0 +1,260 @@
+//! The way of a tile of strips into shared memory, and of its outputs out of it ([`contract::pool2d::strips_of`]).
+
+use super::plane_tile::{Tile, put, size};
+use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+use crate::arch::dot::permute;
+use crate::arch::hint::{opaque_here, rolled};
+use crate::arch::mem::{X4, st_x4};
+use crate::arch::shared::Shared;
+use crate::arch::thread::{sync_threads, thread_idx_x};
+use crate::float::Float;
+
+impl Tile<'_> {
+    /// Whether line `i` of a plane is a row of the image that comes.
+    #[inline(always)]
+    fn comes(&self, i: u32) -> bool {
+        let front = (self.i0 as i32 - self.top) as u32;
+        let there = if self.args.planes > 1 { self.args.pool.h.len } else { self.lines };
+        i >= front && i - front < there
+    }
+
+    /// Brings whole rows, each to the place that it has among all lines of its plane, `args.gap` bytes behind its start, and writes
+    /// `nothing` beside and between them. Other threads see it behind a barrier.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are those of the contract, and nobody uses shared memory.
+    #[inline(always)]
+    pub(super) unsafe fn bring_rows<E: Float>(
+        &self,
+        held: Shared<u32>,
+        threads: u32,
+        nothing: u32,
+    ) {
+        let (args, pool) = (self.args, &self.args.pool);
+        let row = pool.w.len * size::<E>();
+        let front = (self.i0 as i32 - self.top) as u32;
+        let start = self.plane * u64::from(pool.h.len) + u64::from(self.i0);
+        let tensor = pool.x.as_ptr().cast_const();
+        let x = tensor.wrapping_add((start * u64::from(row)) as usize);
+        let all = self.planes * args.lines;
+        let (line, part) = args.by_words.div_rem(thread_idx_x());
+        let step = args.lines_at_once;
+        let mut part = if line < step { part } else { args.words };
+        if args.even == 1 {
+            let first = held.byte_add(front * args.pitch + args.gap);
+            while part < args.words {
+                let mut l = line;
+                let mut from = x.wrapping_add((l * row + part * 16) as usize);
+                let mut to = first.byte_add(l * args.pitch + part * 16);
+                while l < self.lines {
+                    rolled();
+                    if opaque_here(args.planes) > 1 {
+                        let (plane, i) = args.by_height.div_rem(l);
+                        to = first.byte_add((plane * args.lines + i) * args.pitch + part * 16);
+                    }
+                    // SAFETY: a piece of a row; a place of this block.
+                    unsafe { copy_x16(to, from, true) };
+                    l += step;
+                    from = from.wrapping_add((step * row) as usize);
+                    to = to.byte_add(step * args.pitch);
+                }
+                part += args.words_at_once;
+            }
+            commit_group();
+            // What is between the rows of the image, or all of a line, and what is in front of the first one.
+            let mut l = thread_idx_x();
+            while l <= all {
+                // One line less: the last thread has what is in front.
+                let line = if l == all { 0 } else { l };
+                let (_, i) = args.by_pieces.div_rem(line);
+                let (mut at, end) = match (l == all, self.comes(i)) {
+                    (true, _) => (0, args.gap),
+                    (_, true) => (args.gap + row, args.pitch + args.gap),
+                    _ => (args.gap, args.pitch + args.gap),
+                };
+                while at < end {
+                    rolled();
+                    // SAFETY: a place outside of the image, of this thread.
+                    unsafe { held.byte_add(line * args.pitch + at).write_x4([nothing; 4]) };
+                    at += 16;
+                }
+                l += threads;
+            }
+            self.ask_ahead::<E>(threads);
+            wait_group::<0>();
+            return;
+        }
+        // Rows that are no whole pieces come one behind the other, to where outputs wait later.
+        let raw = held.byte_add(args.outputs + 16);
+        let shift = x as usize as u32 & 15;
+        let x = x.wrapping_sub(shift as usize);
+        let rows = u64::from(pool.images) * u64::from(pool.channels) * u64::from(pool.h.len);
+        let tensor = tensor as usize..tensor as usize + (rows * u64::from(row)) as usize;
+        let mut at = thread_idx_x() * 16;
+        while at < shift + self.lines * row {
+            rolled();
+            let from = x.wrapping_add(at as usize);
+            // SAFETY: a piece of the tensor, or its elements; a place of this block.
+            unsafe {
+                if from as usize >= tensor.start && from as usize + 16 <= tensor.end {
+                    copy_x16(raw.byte_add(at), from, true);
+                } else {
+                    let mut i = 0;
+                    while i < 16 {
+                        rolled();
+                        let from = from.wrapping_add(i as usize);
+                        if tensor.contains(&(from as usize)) {
+                            put::<E>(raw.byte_add(at + i), E::load_bits_if(true, from.cast()));
+                        }
+                        i += size::<E>();
+                    }
+                }
+            }
+            at += threads * 16;
+        }
+        commit_group();
+        self.ask_ahead::<E>(threads);
+        wait_group::<0>();
+        sync_threads();
+        let gap = args.gap / size::<E>();
+        while part < args.words {
+            let e = (part * E::PIECE as u32) as i32 - gap as i32;
+            // The bits of a piece that are of the image, and what the others are.
+            let there = |i: usize| ((e + i as i32) as u32) < pool.w.len;
+            let per = E::PIECE / 4;
+            let keep: X4<u32> = core::array::from_fn(|i| {
+                let low = if there(i * per) { E::ONE } else { 0 };
+                low | if per == 2 && there(2 * i + 1) { 0xffff_0000 } else { 0 }
+            });
+            let beside: X4<u32> = core::array::from_fn(|i| nothing & !keep[i]);
+            // Of pieces that have none any address will do.
+            let none = keep == [0; 4];
+            let from = shift.wrapping_add_signed(if none { 0 } else { e * size::<E>() as i32 });
+            let mut l = line;
+            // Behind the last line there is what is beside it.
+            while l < all || l == all && part * 16 < args.gap {
+                rolled();
+                let (mut plane, mut i) = (0, l);
+                if opaque_here(args.planes) > 1 {
+                    (plane, i) = args.by_pieces.div_rem(l);
+                }
+                let mut piece = [nothing; 4];
+                if l < all && self.comes(i) {
+                    let from = (plane * pool.h.len + i - front) * row + from;
+                    // SAFETY: elements that have come, and what is beside them.
+                    piece = unsafe { unaligned::<E>(raw.byte_add(from)) };
+                    piece = core::array::from_fn(|i| piece[i] & keep[i] | beside[i]);
+                }
+                // SAFETY: a place of this thread.
+                unsafe { held.byte_add(l * args.pitch + part * 16).write_x4(piece) };
+                l += step;
+            }
+            part += args.words_at_once;
+        }
+    }
+
+    /// The first output of a tile that has all columns.
+    #[inline(always)]
+    pub(super) fn y<E>(&self) -> *mut E {
+        self.args.pool.y.cast::<E>().as_ptr().wrapping_add(self.first() as usize)
+    }
+
+    /// Writes the outputs that wait in shared memory in lines of whole pieces.
+    ///
+    /// # Safety
+    ///
+    /// All have been put there.
+    #[inline(always)]
+    pub(super) unsafe fn flush_pieces<E: Float>(&self, held: Shared<u32>, threads: u32) {
+        let (args, w) = (self.args, &self.args.pool.w);
+        sync_threads();
+        let held = held.byte_add(args.outputs);
+        let shift = self.shift::<E>() / size::<E>();
+        let end = shift + ((self.planes - 1) * args.rows + self.rows) * w.out;
+        let to = self.y::<E>().wrapping_sub(shift as usize);
+        let len = E::PIECE as u32;
+        let wide = w.out >= len;
+        let mut at = thread_idx_x() * len;
+        while at < end {
+            rolled();
+            let to = to.wrapping_add(at as usize);
+            // SAFETY: outputs of this block; the ends have whole elements.
+            unsafe {
+                if at >= shift && at + len <= end && opaque_here(u32::from(wide)) == 1 {
+                    let (row, column) = args.by_out.div_rem(at - shift);
+                    if column + len <= w.out {
+                        let here = held.byte_add(row * args.top_pitch + column * size::<E>());
+                        st_x4(to.cast(), unaligned::<E>(here));
+                    }
+                } else {
+                    let mut i = 0;
+                    while i < len {
+                        rolled();
+                        if at + i >= shift && at + i < end {
+                            let (row, column) = args.by_out.div_rem(at + i - shift);
+                            let here = held.byte_add(row * args.top_pitch + column * size::<E>());
+                            let bits = if E::PIECE == 4 {
+                                here.read()
+                            } else {
+                                u32::from(here.cast::<u16>().read_u16())
+                            };
+                            E::store_bits(to.wrapping_add(i as usize), bits);
+                        }
+                        i += 1;
+                    }
+                }
+            }
+            at += threads * len;
+        }
+        // Pieces of two rows.
+        let mut row = thread_idx_x();
+        while wide && (row + 1) * w.out + shift < end {
+            rolled();
+            let next = (row + 1) * w.out + shift;
+            let left = next % len;
+            let at = next - left;
+            if left > 0 && at >= shift && at + len <= end {
+                let second = held.byte_add((row + 1) * args.top_pitch);
+                let first = second.byte_add((w.out - left) * size::<E>());
+                let first = first.byte_add(args.top_pitch.wrapping_neg());
+                // SAFETY: outputs of this block, and what is beside them.
+                unsafe {
+                    let first = unaligned::<E>(first);
+                    let second =
+                        unaligned::<E>(second.byte_add((left * size::<E>()).wrapping_neg()));
+                    let per = E::PIECE / 4;
+                    let piece = core::array::from_fn(|i| {
+                        let here = |i: usize| (i as u32) < left;
+                        match (here(i * per), here(i * per + per - 1)) {
+                            (true, true) => first[i],
+                            (true, false) => permute(first[i], second[i], 0x7610),
+                            _ => second[i],
+                        }
+                    });
+                    st_x4(to.wrapping_add(at as usize).cast(), piece);
+                }
+            }
+            row += threads;
+        }
+    }
+}
+
+/// 16 bytes that start at any element.
+///
+/// # Safety
+///
+/// As for [`Shared::read`], of all words that have some of them.
+#[inline(always)]
+unsafe fn unaligned<E: Float>(at: Shared<u32>) -> X4<u32> {
+    let odd = at.addr() & 2;
+    let at = at.byte_add(odd.wrapping_neg());
+    // SAFETY: the caller's promise.
+    unsafe {
+        if E::PIECE == 4 {
+            return core::array::from_fn(|i| at.add(i as u32).read());
+        }
+        let words: [u32; 5] = core::array::from_fn(|i| at.add(i as u32).read());
+        core::array::from_fn(|i| permute(words[i], words[i + 1], 0x3210 + 0x1111 * odd))
+    }
+}
