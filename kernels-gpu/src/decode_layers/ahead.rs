@@ -26,33 +26,33 @@ const WITH_KEYS: u32 = 2;
 ///
 /// # Safety
 ///
-/// The launch contract; shares and barriers are in shared memory, the weights of the first layer are asked for; the other threads
-/// arrive at `memory.come` in every part.
+/// The launch contract; shares and barriers are in shared memory, the weights of the first qkv and output projection are asked for;
+/// the other threads arrive at `memory.come` in every part.
 #[inline(always)]
 pub(super) unsafe fn ask_for_all(args: &Args, memory: Memory, attention: &Attention, x: &Exchange) {
     let layers = args.shape.layers;
-    // SAFETY: the caller's promise; the slots are empty, and the other set belongs to nobody now.
-    unsafe {
-        attention.fill(memory.attention, 0, caches(args, 0));
-        x.empty_other();
-    }
+    // SAFETY: the caller's promise; the other set belongs to nobody now.
+    unsafe { x.empty_other() };
     let mut part = 0;
     while part < layers * LINEARS as u32 {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
-        // One warp asks for weights, all for keys and values. Where there are none the others would be waited for by nobody, and
-        // must not wait: they might miss a phase.
-        if kind == WITH_KEYS && attention.has_units() || thread_idx_x() < THREADS + LANES {
+        // One warp asks for weights, all for keys and values: those of the first layer with its first row, in front of which they would
+        // hold up what that row needs. Where there are none the others would be waited for by nobody, and must not wait: they might
+        // miss a phase.
+        if (part == 0 || kind == WITH_KEYS) && attention.has_units()
+            || thread_idx_x() < THREADS + LANES
+        {
             // SAFETY: entries that nobody writes; when the row is there, all that was read before it is idle.
             unsafe {
                 let far = norm(args, part + LINEARS as u32);
                 let weights = next(args, part);
-                let caches = caches(args, (layer + 1).min(layers - 1));
+                let caches = caches(args, (layer + u32::from(part > 0)).min(layers - 1));
                 let k = Share::row_len(memory, kind);
                 wait(memory.come.add(kind), layer % 2);
-                ask_next(args, memory, part, weights);
-                if kind == WITH_KEYS {
-                    attention.fill(memory.attention, layer + 1, caches);
+                if part == 0 || kind == WITH_KEYS {
+                    attention.fill(memory.attention, layer + u32::from(part > 0), caches);
                 }
+                ask_next(args, memory, part, weights);
                 look_ahead(args, far, k, part + 3 * LINEARS as u32);
             }
         }

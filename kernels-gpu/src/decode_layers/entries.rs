@@ -171,4 +171,26 @@ pub(super) unsafe fn segments_of(entry: *const Linear, rows: [u32; 2]) -> u32 {
     found
 }
 
+/// Brings the gains of the first parts into the second-level cache: so much of each as all but down's have.
+///
+/// # Safety
+///
+/// The launch contract.
+#[inline(always)]
+pub(super) unsafe fn look_ahead_first(args: &Args) {
+    let part = thread_idx_x() / 32;
+    if part >= LINEARS as u32 {
+        return;
+    }
+    // SAFETY: an entry of the model, and places inside of its gain.
+    unsafe {
+        let gain = norm(args, part);
+        let k = if part == 3 { args.shape.ffn } else { args.shape.hidden.min(args.shape.q_len()) };
+        let at = 128 * (block_idx_x() + grid_dim_x() * (thread_idx_x() % 32));
+        if !gain.is_null() && at < 4 * k {
+            prefetch_l2(gain.wrapping_byte_add(at as usize));
+        }
+    }
+}
+
 const _: () = assert!(MAX_SEGMENTS == 8, "three bits");

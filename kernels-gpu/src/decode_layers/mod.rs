@@ -20,14 +20,14 @@ use core::hint::cold_path;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    ACTS_BYTES, Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS,
+    ACTS_BYTES, ASKERS, Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS,
     THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::{opaque, opaque_here};
+use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier::{Barrier, arrive, init};
 use crate::arch::mem::{ld, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
@@ -126,42 +126,43 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         memory.attention.init();
     }
     sync_threads();
-    // SAFETY: shares and barriers are in shared memory; the weights never change.
-    unsafe {
-        if thread_idx_x() >= THREADS {
-            let kind = thread_idx_x() - weights::ASKS;
-            let from = weights::pointer(args, kind);
-            let mut turn = 0;
-            while turn < LINEARS as u32 {
-                if kind == turn {
-                    weights::ask(memory, kind, from, [true; 2]);
-                }
-                turn = opaque(turn + 1); // one loop
-            }
-        } else {
-            let mut kind = 0;
-            while kind < LINEARS as u32 {
-                own_segments |= segments(args, kind, Share::find(memory, kind).tile) << (6 * kind);
-                kind += 1;
-            }
-        }
-    }
-    dependency_wait();
-
-    // SAFETY: words that no running kernel writes but block 0, when a row of every block came.
-    let (pos, epoch) =
-        unsafe { (ld(args.start.as_ptr().cast_const()), ld(args.epoch.as_ptr().cast_const())) };
-    // Before any of this block's: all its threads have read them.
-    sync_threads();
-    let x = Exchange::new(args, epoch);
     if thread_idx_x() >= THREADS {
         give_registers::<{ ahead::FEW_REGISTERS }>();
-        // SAFETY: the launch contract, handed on.
-        unsafe { ahead::ask_for_all(args, memory, &Attention::new(args, pos, epoch), &x) };
+        // SAFETY: the launch contract, handed on; shares and barriers are in shared memory; the weights never change.
+        unsafe {
+            weights::ask_first(args, memory);
+            dependency_wait();
+            let (pos, epoch) = counters(args);
+            // All of these threads have read them before one asks for the weights of gate and up, without which no block ends; those that
+            // have the row, before the barriers of the first part.
+            sync_some(2, ASKERS);
+            ahead::ask_for_all(
+                args,
+                memory,
+                &Attention::new(args, pos, epoch),
+                &Exchange::new(args, epoch),
+            );
+        }
         launch_dependents();
         return;
     }
     take_registers::<{ ahead::MANY_REGISTERS }>();
+    // SAFETY: the shares are in shared memory; parts of the model.
+    unsafe {
+        entries::look_ahead_first(args);
+        let mut kind = 0;
+        while kind < LINEARS as u32 {
+            own_segments |= segments(args, kind, Share::find(memory, kind).tile) << (6 * kind);
+            kind += 1;
+        }
+    }
+    // SAFETY: parts of the model.
+    let (mut gain_next, mut scales_next) =
+        unsafe { (norm(args, 0), scales(args, 0, own_segments)) };
+    dependency_wait();
+    // SAFETY: the launch contract, handed on.
+    let (pos, epoch) = unsafe { counters(args) };
+    let x = Exchange::new(args, epoch);
     let attention = Attention::new(args, pos, epoch);
     let first_item = combine::first(args);
     // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
@@ -171,9 +172,6 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
         None => 0.0,
     };
 
-    // SAFETY: parts of the model.
-    let (mut gain_next, mut scales_next) =
-        unsafe { (norm(args, 0), scales(args, 0, own_segments)) };
     let relu = opaque_here(u32::from(args.gate == Finish::Relu2 as u32));
     let mut part = 0;
     while part < parts {
@@ -275,6 +273,17 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             st(args.epoch.as_ptr(), epoch.wrapping_add(1));
         }
     }
+}
+
+/// Position of the row and number of the launch.
+///
+/// # Safety
+///
+/// The launch contract; the kernels in front of this one have ended, and this block has put no word of part 2 yet.
+#[inline(always)]
+unsafe fn counters(args: &Args) -> (u32, u32) {
+    // SAFETY: words that no running kernel writes but block 0, when a row of every block came.
+    unsafe { (ld(args.start.as_ptr().cast_const()), ld(args.epoch.as_ptr().cast_const())) }
 }
 
 /// Waits for the threads that have the row, as [`sync_threads`] does for all.

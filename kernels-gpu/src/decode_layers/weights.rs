@@ -9,14 +9,15 @@ use contract::bit_linear::{LANES, SET_ROWS};
 use contract::decode_layers::{
     ACT_GROUP_BYTES, Args, LINEARS, Linear, SHARE_WORDS, Shape, THREADS, WARPS, row_bytes,
 };
+use contract::w2a8::CHUNK;
 
 use super::Memory;
 use super::product::{Sums, UNIT_BYTES};
-use crate::arch::hint::{opaque, rolled};
+use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk_stream, wait};
 use crate::arch::mem::{X4, ld_x2};
 use crate::arch::shared::Shared;
-use crate::arch::thread::thread_idx_x;
+use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma::proxy_fence;
 use crate::bit_linear::{ROWS, Tile, row_of_lane};
@@ -56,11 +57,10 @@ impl Share {
     /// That of linear layer `kind`, with the steps of warp `warp`.
     pub(super) fn new(shape: &Shape, kind: usize, area: u32, warp: u32) -> Self {
         let [n, k, rows] = shape.linear(kind);
-        let tile = Tile::of(n, k, rows);
+        let tile = tile(n, k, rows);
         let input = shape.input(if kind == 0 { LINEARS } else { kind });
         let output = if kind == 0 { 0 } else { shape.input(kind + 1) };
-        let parts = parts(tile.rows, tile.groups);
-        let run = tile.groups / parts;
+        let (parts, run) = parts(tile.rows, tile.groups);
         let steps = steps(tile.rows, tile.groups, parts);
         let (step, end) = (warp * steps / WARPS, (warp + 1) * steps / WARPS);
         let (set, group) = (step / run, step % run);
@@ -135,23 +135,41 @@ impl Share {
     }
 }
 
+/// [`Tile::of`], with products that fit 32 bits: there are at most 256 outputs a block.
+#[inline(always)]
+fn tile(n: u32, k: u32, rows_of_output: u32) -> Tile {
+    let at = |block: u32| n * block / grid_dim_x();
+    let first = at(block_idx_x());
+    let outputs = at(block_idx_x() + 1) - first;
+    let chunks = k.div_ceil(CHUNK as u32);
+    Tile {
+        n,
+        first,
+        outputs,
+        rows: rows_of_output * outputs,
+        chunks,
+        groups: chunks.div_ceil(LANES),
+    }
+}
+
 /// Steps of `rows` rows of `groups` groups, each in so many parts.
 #[inline(always)]
 const fn steps(rows: u32, groups: u32, parts: u32) -> u32 {
     (rows * parts).div_ceil(SET_ROWS) * (groups / parts)
 }
 
-/// Into how many parts rows go: with fewer rows than fill their sets, parts of a row fill them too.
+/// Into how many parts rows go, and the groups of a part: with fewer rows than fill their sets, parts of a row fill them too.
 #[inline(always)]
-fn parts(rows: u32, groups: u32) -> u32 {
-    let mut best = 1;
+fn parts(rows: u32, groups: u32) -> (u32, u32) {
+    let of_warp = |parts| steps(rows, groups, parts).div_ceil(WARPS);
+    let (mut best, mut least) = ((1, groups), of_warp(1));
     let mut parts = 2;
+    // Several loops: to divide by a number that is known takes a tenth of the time.
     while parts <= MAX_PARTS {
-        let of_warp = |parts| steps(rows, groups, parts).div_ceil(WARPS);
-        if groups % parts == 0 && of_warp(parts) < of_warp(best) {
-            best = parts;
+        if groups.is_multiple_of(parts) && of_warp(parts) + 1 < least {
+            (best, least) = ((parts, groups / parts), of_warp(parts));
         }
-        parts = opaque(parts + 1); // one loop
+        parts += 1;
     }
     best
 }
@@ -191,14 +209,30 @@ pub(super) unsafe fn ask(
     }
 }
 
+/// Asks for what no part of a launch asks for: the weights of the first qkv and output projection.
+///
+/// # Safety
+///
+/// The launch contract; shares and barriers are in shared memory.
+#[inline(always)]
+pub(super) unsafe fn ask_first(args: &Args, memory: Memory) {
+    if thread_idx_x() == ASKS {
+        // SAFETY: the caller's promise.
+        unsafe {
+            ask(memory, 0, pointer(args, 0), [true; 2]);
+            ask(memory, 1, pointer(args, 1), [true; 2]);
+        }
+    }
+}
+
 /// Which linear layers, of all, are asked for in part `part`: each part asks for as much as the others, so that nothing is on its way
 /// any more when the next row is. Down, for qkv and output projection; output projection, for down; the others for gate and up,
-/// a half each.
+/// a half each; the first one for both halves, since there was none before it.
 #[inline(always)]
 fn targets(part: u32) -> [u32; 2] {
     let kind = part % LINEARS as u32;
     let first = part + if kind == 3 { 3 } else { 2 };
-    [first, if kind == 2 { part + 3 } else { first }]
+    if part == 0 { [2; 2] } else { [first, if kind == 2 { part + 3 } else { first }] }
 }
 
 /// Where the weights are that [`ask_next`] asks for.
@@ -226,10 +260,9 @@ pub(super) unsafe fn ask_next(args: &Args, memory: Memory, part: u32, from: [*co
     let [first, last] = targets(part);
     let mut from = from;
     let mut target = first;
-    // Those of the first layer were asked for before.
-    while target <= last && target >= all && target < all * args.shape.layers {
+    while target <= last && target < all * args.shape.layers {
         // SAFETY: the caller's promise.
-        unsafe { ask(memory, target % all, from[0], [kind != 0, kind != 3]) };
+        unsafe { ask(memory, target % all, from[0], [kind != 0 || part == 0, kind != 3]) };
         from[0] = from[1];
         target = opaque(target + 1); // one loop
     }
@@ -323,10 +356,27 @@ impl Turn {
     /// The quantised row is in shared memory; there is such a group.
     #[inline(always)]
     unsafe fn factors(&self, at: u32, needed: bool) -> [X4<u32>; 4] {
-        let acts = self.acts.add(at * (ACT_GROUP_BYTES / GROUP_BYTES)).cast::<u32>();
-        // SAFETY: a unit of a chunk; a row has whole groups. Columns after those of the parts are not used.
-        [0, 1, 2, 3].map(|unit| unsafe { acts.byte_add(unit * UNIT_BYTES).read_x4_or_any(needed) })
+        // SAFETY: the caller's promise.
+        unsafe { factors(self.acts.add(at * (ACT_GROUP_BYTES / GROUP_BYTES)), needed) }
     }
+
+    /// Where the activations of the first group stand.
+    #[inline(always)]
+    fn first_factors(&self) -> Shared<u8> {
+        self.acts.add(self.place() * (ACT_GROUP_BYTES / GROUP_BYTES))
+    }
+}
+
+/// The activations at `acts` for a lane.
+///
+/// # Safety
+///
+/// As for [`Turn::factors`].
+#[inline(always)]
+unsafe fn factors(acts: Shared<u8>, needed: bool) -> [X4<u32>; 4] {
+    let acts = acts.cast::<u32>();
+    // SAFETY: a unit of a chunk; a row has whole groups. Columns after those of the parts are not used.
+    [0, 1, 2, 3].map(|unit| unsafe { acts.byte_add(unit * UNIT_BYTES).read_x4_or_any(needed) })
 }
 
 /// What a warp has ready before the row comes.
@@ -334,6 +384,9 @@ impl Turn {
 pub(super) struct First {
     turn: Turn,
     weights: [X4<u32>; 2],
+    /// Where its first activations will stand, and whether this lane needs them.
+    acts: u32,
+    enabled: u32,
 }
 
 /// The first turn of this warp in linear layer `kind` of `layer`, and its weights.
@@ -349,8 +402,11 @@ pub(super) unsafe fn first(memory: Memory, share: &Share, layer: u32, kind: u32)
     let barrier = memory.full.add(kind);
     // SAFETY: made before the launch's first barrier; parts use it one after the other.
     unsafe { wait(barrier, layer % 2) };
+    // Worked out here: behind the row it would be on its way.
+    let acts = opaque_here(turn.first_factors().addr());
+    let enabled = opaque_here(u32::from(lane_id() / (2 * LANES) < share.parts));
     // SAFETY: the weights are there.
-    First { turn, weights: unsafe { turn.weights(turn.place(), turn.count > 0) } }
+    First { turn, weights: unsafe { turn.weights(turn.place(), turn.count > 0) }, acts, enabled }
 }
 
 /// Adds the products of this warp's steps to the sums of their rows.
@@ -362,16 +418,16 @@ pub(super) unsafe fn first(memory: Memory, share: &Share, layer: u32, kind: u32)
 /// The quantised row is in shared memory; `first` is of this share.
 #[inline(always)]
 pub(super) unsafe fn multiply(memory: Memory, share: &Share, first: First) {
-    let First { mut turn, mut weights } = first;
-    let enabled = lane_id() / (2 * LANES) < share.parts;
+    let First { mut turn, mut weights, acts, enabled } = first;
+    let enabled = enabled != 0;
+    let mut acts = memory.acts.byte_add(acts.wrapping_sub(memory.acts.addr()));
     let (mut left, mut set) = (share.end - share.step, share.set);
     while left > 0 {
         left -= turn.count;
         let mut sums = Sums::new();
         // SAFETY: the caller's promise.
         unsafe {
-            let at = turn.place();
-            let mut factors = turn.factors(at, enabled);
+            let mut factors = factors(acts, enabled);
             // Groups by pairs: one is on its way during the products of the other.
             let mut base = 0;
             while turn.count >= 2 {
@@ -403,6 +459,7 @@ pub(super) unsafe fn multiply(memory: Memory, share: &Share, first: First) {
                 set += 1;
                 turn = Turn::new(memory, share, set, 0, left);
                 weights = turn.weights(turn.place(), true);
+                acts = turn.first_factors();
             }
         }
     }

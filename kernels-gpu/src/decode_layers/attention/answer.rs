@@ -1,6 +1,8 @@
 //! What a block makes of a key block and its queries, all of them in shared memory.
 
-use contract::decode_layers::{HEAD_STEP, KEY_BYTES, KV_SLOTS, WARPS, partial_len, tag, word};
+use contract::decode_layers::{
+    HEAD_STEP, KEY_BYTES, KV_SLOTS, VALUE_BYTES, WARPS, partial_len, tag, word,
+};
 use contract::num::{exp, fma, max, order_key, order_value, score, weighted_value};
 
 use super::super::sync;
@@ -10,13 +12,14 @@ use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mbarrier::wait;
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
+use crate::arch::thread::opaque_u64;
 use crate::arch::warp::{LANES, shuffle_xor, warp_max, warp_tree};
 
 /// Threads that share a key, two partials of its dot each, are lanes so far apart.
 const APART: u32 = 8;
 
 /// Where the results of a unit go.
-struct Results {
+pub(super) struct Results {
     /// Those of the first head.
     to: *mut u64,
     /// From head to head.
@@ -27,6 +30,13 @@ struct Results {
 }
 
 impl Results {
+    /// The same, worked out where this is called.
+    #[inline(always)]
+    pub(super) fn fixed(self) -> Self {
+        let to = opaque_u64(self.to as u64) as *mut u64;
+        Self { to, len: opaque_u64(self.len as u64) as usize, ..self }
+    }
+
     /// # Safety
     ///
     /// Words `at` and `at + 1` of a head are this thread's; `at` is even.
@@ -65,8 +75,8 @@ impl Attention<'_> {
     pub(super) unsafe fn answer<const H: usize>(
         &self,
         memory: Memory,
-        layer: u32,
         unit: Unit,
+        results: &Results,
         new: u32,
         first: bool,
     ) {
@@ -83,7 +93,6 @@ impl Attention<'_> {
             let (keys, values) = memory.slot(slot);
             self.scores::<H>(memory, keys, unit.half);
             sync();
-            let results = self.results(layer, unit);
             Self::soften::<H>(memory, unit.keys);
             sync();
             let (warp, lane) = (own_thread() / LANES, own_thread() % LANES);
@@ -101,15 +110,16 @@ impl Attention<'_> {
             } else {
                 // The others have 64 dimensions of half of the heads each.
                 let (pair, heads) = (own % 2 * LANES + lane, own / 2 * (H as u32 / 2));
-                let bytes = 2 * self.args.shape.head_dim;
+                // Else the distances of a step of keys stay in registers over all layers.
+                let bytes = opaque_here(2 * self.args.shape.head_dim);
                 if 4 * pair < bytes {
                     let weights = memory.weights.add(weight_of::<H>(heads, 0));
                     let own = values.add(4 * pair);
                     if H == NARROW {
-                        let [value] = weigh::<1>(weights, own, bytes, unit.keys);
+                        let [value] = weigh_heads::<1>(weights, own, bytes, unit.keys);
                         results.put(heads, 2 + 2 * pair, value);
                     } else {
-                        let [a, b] = weigh::<2>(weights, own, bytes, unit.keys);
+                        let [a, b] = weigh_heads::<2>(weights, own, bytes, unit.keys);
                         results.put(heads, 2 + 2 * pair, a);
                         results.put(heads + 1, 2 + 2 * pair, b);
                     }
@@ -119,7 +129,7 @@ impl Attention<'_> {
     }
 
     #[inline(always)]
-    fn results(&self, layer: u32, unit: Unit) -> Results {
+    pub(super) fn results(&self, layer: u32, unit: Unit) -> Results {
         let shape = self.args.shape;
         let len = partial_len(shape.head_dim as usize);
         let head = unit.heads.kv_head * self.args.group + unit.heads.first;
@@ -251,6 +261,28 @@ unsafe fn dots<const H: usize>(q: Shared<f32>, key: Shared<u8>, head_dim: u32) -
     sums
 }
 
+/// [`weigh`], with the distances of the longest heads known.
+///
+/// # Safety
+///
+/// As for [`weigh`].
+#[inline(always)]
+unsafe fn weigh_heads<const H: usize>(
+    weights: Shared<f32>,
+    values: Shared<u8>,
+    stride: u32,
+    keys: u32,
+) -> [[f32; 2]; H] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if stride == VALUE_BYTES {
+            weigh(weights, values, VALUE_BYTES, keys)
+        } else {
+            weigh(weights, values, stride, keys)
+        }
+    }
+}
+
 /// Two dimensions of the weighted values of `keys` keys, `stride` bytes apart, in their order; of `H` heads, whose weights
 /// stand beside each other.
 ///
@@ -264,8 +296,6 @@ pub(in super::super) unsafe fn weigh<const H: usize>(
     stride: u32,
     keys: u32,
 ) -> [[f32; 2]; H] {
-    // Else the distances of a step of keys stay in registers over all layers.
-    let stride = opaque_here(stride);
     // SAFETY: eight of 64 keys: rows past the last one are in the slot too.
     let load = |t: u32| unsafe { Keys::<H>::load(weights, values, stride, t.min(KEYS - STEP)) };
     let mut acc = [[0.0; 2]; H];

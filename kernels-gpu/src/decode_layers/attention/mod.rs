@@ -118,6 +118,17 @@ impl Unit {
     fn has_new(&self) -> bool {
         self.stored < self.keys
     }
+
+    /// The same, worked out where this is called.
+    #[inline(always)]
+    fn fixed(self) -> Self {
+        Self {
+            block: opaque_here(self.block),
+            keys: opaque_here(self.keys),
+            stored: opaque_here(self.stored),
+            ..self
+        }
+    }
 }
 
 /// The units of this block, over all layers: every `step`-th key block of the same heads, from `first` on. So the query
@@ -373,14 +384,20 @@ impl<'a> Attention<'a> {
         while done < end {
             // SAFETY: the launch contract, handed on.
             unsafe {
+                // Worked out while the row is on its way.
+                let mut unit = self.unit(heads, 0, done).fixed();
+                let mut results = self.results(layer, unit).fixed();
                 let new = self.row(x, layer, heads, memory, caches);
                 let mut at = 0;
                 while at < self.run {
-                    let unit = self.unit(heads, at, done + at);
+                    if at > 0 {
+                        unit = self.unit(heads, at, done + at);
+                        results = self.results(layer, unit);
+                    }
                     if unit.narrow {
-                        self.answer::<NARROW>(memory, layer, unit, new, at == 0);
+                        self.answer::<NARROW>(memory, unit, &results, new, at == 0);
                     } else {
-                        self.answer::<WIDE>(memory, layer, unit, new, at == 0);
+                        self.answer::<WIDE>(memory, unit, &results, new, at == 0);
                     }
                     // Nothing waits for the last but one.
                     if at + KV_SLOTS != self.run {

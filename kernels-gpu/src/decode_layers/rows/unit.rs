@@ -8,7 +8,7 @@ use super::super::attention::answer::weigh;
 use super::super::attention::{KEYS, own_thread};
 use super::memory::Unit;
 use crate::arch::atomic::st_relaxed_u64_x2;
-use crate::arch::hint::{opaque, rolled};
+use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_max, warp_tree};
@@ -142,7 +142,7 @@ pub(super) unsafe fn answer(
     unsafe {
         if 4 * pair < bytes {
             let weights = unit.weights.add(weight_of(heads, 0));
-            let [a, b] = weigh::<2>(weights, values.add(4 * pair), bytes, keys);
+            let [a, b] = weigh::<2>(weights, values.add(4 * pair), opaque_here(bytes), keys);
             results.put(heads, 2 + 2 * pair, a);
             results.put(heads + 1, 2 + 2 * pair, b);
         }
