@@ -95,7 +95,7 @@ pub enum Owner {
 pub const fn owner(k: u32, bytes: u32, most: u32) -> Owner {
     // Short rows may lie in one piece more than they have elements for.
     let piece = 16 / bytes;
-    if k <= SHORT && k % piece != 0 && k + piece - 1 > SHORT {
+    if k <= SHORT && !k.is_multiple_of(piece) && k + piece - 1 > SHORT {
         return Owner::Block;
     }
     // 32 elements a lane, but no fewer lanes than bytes: they read side by side.
@@ -144,7 +144,7 @@ pub const fn grid_of_blocks(m: u32, k: u32, bytes: u32, in_turn: bool, at_once: 
         return blocks;
     }
     // All rows of a block then start in the same place of 32 bytes.
-    if k % 16 != 0 && at_once >= 16 { at_once - at_once % 16 } else { at_once }
+    if !k.is_multiple_of(16) && at_once >= 16 { at_once - at_once % 16 } else { at_once }
 }
 
 /// Shared memory of a launch over rows of `k` elements that wait in `held` bytes each, in blocks with room for `room` words, `blocks` of a row.

@@ -69,6 +69,7 @@ pub(super) unsafe fn short<E: Float>(args: &Args) {
 /// # Safety
 ///
 /// As for [`super::long`], of rows that are [`turned`].
+#[cfg(level_sm_90)]
 #[inline(always)]
 pub(super) unsafe fn long<E: Float, const W: u32>(args: &Args) {
     let lanes = Lanes::<W>::new::<E>(args.k, LANE);
