@@ -8,7 +8,7 @@ use bitnet_gpu::ops::layernorm::LayerNorm;
 use bitnet_gpu::ops::{Backend, Float, OpError};
 use half::{bf16, f16};
 
-use bitnet_gpu::reference::layernorm::BENCH_SHAPES;
+use bitnet_gpu::reference::layernorm::{BENCH_SHAPES, MORE_BENCH_SHAPES};
 
 struct Norm<T> {
     m: usize,
@@ -59,6 +59,10 @@ fn main() -> ExitCode {
         for &(m, k) in BENCH_SHAPES {
             suite.measure(&Norm::<f32> { m, k, element: PhantomData })?;
             suite.measure(&Norm::<f16> { m, k, element: PhantomData })?;
+            suite.measure(&Norm::<bf16> { m, k, element: PhantomData })?;
+        }
+        for &(m, k) in MORE_BENCH_SHAPES {
+            suite.measure(&Norm::<f32> { m, k, element: PhantomData })?;
             suite.measure(&Norm::<bf16> { m, k, element: PhantomData })?;
         }
         Ok(())

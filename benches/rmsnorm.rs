@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use bitnet_benches::{Case, bits, blank, floats, run, type_name, upload};
 use bitnet_gpu::ops::rmsnorm::RmsNorm;
 use bitnet_gpu::ops::{Backend, Float, OpError};
+use bitnet_gpu::reference::layernorm::MORE_BENCH_SHAPES;
 use bitnet_gpu::reference::rmsnorm::BENCH_SHAPES;
 use half::{bf16, f16};
 
@@ -63,6 +64,10 @@ fn main() -> ExitCode {
                 suite.measure(&Norm::<f16> { m, k, element: PhantomData })?;
                 suite.measure(&Norm::<bf16> { m, k, element: PhantomData })?;
             }
+        }
+        for &(m, k) in MORE_BENCH_SHAPES {
+            suite.measure(&Norm::<f32> { m, k, element: PhantomData })?;
+            suite.measure(&Norm::<bf16> { m, k, element: PhantomData })?;
         }
         Ok(())
     })

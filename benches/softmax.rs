@@ -8,7 +8,7 @@ use bitnet_gpu::ops::softmax::{Mask, Softmax};
 use bitnet_gpu::ops::{Backend, Float, OpError};
 use half::{bf16, f16};
 
-use bitnet_gpu::reference::softmax::BENCH_SHAPES;
+use bitnet_gpu::reference::softmax::{BENCH_SHAPES, ODD_BENCH_SHAPES};
 
 struct Rows<T> {
     m: usize,
@@ -58,6 +58,10 @@ fn main() -> ExitCode {
                 suite.measure(&Rows::<f16> { m, k, log, element: PhantomData })?;
                 suite.measure(&Rows::<bf16> { m, k, log, element: PhantomData })?;
             }
+        }
+        for &(m, k) in ODD_BENCH_SHAPES {
+            suite.measure(&Rows::<f32> { m, k, log: false, element: PhantomData })?;
+            suite.measure(&Rows::<bf16> { m, k, log: false, element: PhantomData })?;
         }
         Ok(())
     })

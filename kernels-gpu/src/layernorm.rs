@@ -8,10 +8,13 @@ use contract::layernorm::{
     normalise,
 };
 #[cfg(level_sm_90)]
-use contract::layernorm::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
+use contract::layernorm::{
+    LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
+    PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
+};
 use contract::num::fma;
 #[cfg(level_sm_90)]
-use contract::row::LONG;
+use contract::row::{LONG, lies};
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
@@ -25,9 +28,11 @@ use crate::norm::alone;
 #[cfg(level_sm_90)]
 use crate::norm::entries_of_parts;
 #[cfg(level_sm_90)]
+use crate::norm::in_turn;
+#[cfg(level_sm_90)]
 use crate::norm::parts::{self, Launch};
 use crate::norm::sums::Sums;
-use crate::norm::{Held, Long, Near, Tensors, entries};
+use crate::norm::{Family, Held, Long, Near, Tensors, entries};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
 use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
@@ -38,27 +43,31 @@ fn tensors(args: &Args) -> Tensors {
     [args.x, args.delta, args.weight, args.bias, args.y]
 }
 
-/// # Safety
-///
-/// The row is one of the contract's table.
-#[inline(always)]
-unsafe fn layernorm<E: Float>(args: &Args, mut row: impl Held<E>) {
-    // SAFETY: handed on.
-    unsafe {
-        let mean = row.sum(0, |acc, v| acc + v) / args.k as f32;
-        let r = row.sum(1, |acc, v| fma(v - mean, v - mean, acc));
-        let r = inv_deviation(r, args.k, args.eps);
-        let value = |x, w, b| normalise(x - mean, r, w, b);
-        // As many at once as there are registers for.
-        if E::PIECE == 8 {
-            row.write::<2>(value);
-        } else {
-            row.write::<4>(value);
+/// The family.
+enum LayerNorm {}
+
+impl Family for LayerNorm {
+    type Args = Args;
+
+    #[inline(always)]
+    unsafe fn make<E: Float>(args: &Args, mut row: impl Held<E>) {
+        // SAFETY: handed on.
+        unsafe {
+            let mean = row.sum(0, |acc, v| acc + v) / args.k as f32;
+            let r = row.sum(1, |acc, v| fma(v - mean, v - mean, acc));
+            let r = inv_deviation(r, args.k, args.eps);
+            let value = |x, w, b| normalise(x - mean, r, w, b);
+            // As many at once as there are registers for.
+            if E::PIECE == 8 {
+                row.write::<2>(value);
+            } else {
+                row.write::<4>(value);
+            }
         }
     }
 }
 
-entries! { layernorm:
+entries! { LayerNorm:
     layernorm_short_f32 ShortF32 Short<f32>;
     layernorm_short_f16 ShortF16 Short<F16>;
     layernorm_short_bf16 ShortBf16 Short<Bf16>;
@@ -68,10 +77,20 @@ entries! { layernorm:
 }
 
 #[cfg(level_sm_90)]
-entries! { layernorm:
+entries! { LayerNorm:
     layernorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG, 8>;
     layernorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG, 8>;
     layernorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG, 8>;
+}
+
+#[cfg(level_sm_90)]
+entries! { LayerNorm:
+    layernorm_turned_f32 TurnedF32 Turned<f32>;
+    layernorm_turned_f16 TurnedF16 Turned<F16>;
+    layernorm_turned_bf16 TurnedBf16 Turned<Bf16>;
+    layernorm_long_turned_f32 LongTurnedF32 LongTurned<f32>;
+    layernorm_long_turned_f16 LongTurnedF16 LongTurned<F16>;
+    layernorm_long_turned_bf16 LongTurnedBf16 LongTurned<Bf16>;
 }
 
 /// What the output of a long row is made with.

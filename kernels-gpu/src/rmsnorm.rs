@@ -8,9 +8,12 @@ use contract::rmsnorm::{
     Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
 };
 #[cfg(level_sm_90)]
-use contract::rmsnorm::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
+use contract::rmsnorm::{
+    LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
+    PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
+};
 #[cfg(level_sm_90)]
-use contract::row::LONG;
+use contract::row::{LONG, lies};
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
@@ -24,9 +27,11 @@ use crate::norm::alone;
 #[cfg(level_sm_90)]
 use crate::norm::entries_of_parts;
 #[cfg(level_sm_90)]
+use crate::norm::in_turn;
+#[cfg(level_sm_90)]
 use crate::norm::parts::{self, Launch};
 use crate::norm::sums::Sums;
-use crate::norm::{Held, Long, Near, Tensors, entries};
+use crate::norm::{Family, Held, Long, Near, Tensors, entries};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
 use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
@@ -37,19 +42,23 @@ fn tensors(args: &Args) -> Tensors {
     [args.x, args.delta, args.weight, DevPtr::NULL, args.y]
 }
 
-/// # Safety
-///
-/// The row is one of the contract's table.
-#[inline(always)]
-unsafe fn rmsnorm<E: Float>(args: &Args, mut row: impl Held<E>) {
-    // SAFETY: handed on.
-    unsafe {
-        let r = inv_rms(row.sum(0, |acc, v| fma(v, v, acc)), args.k, args.eps);
-        row.write::<8>(|x, w, _| normalise(x, r, w));
+/// The family.
+enum RmsNorm {}
+
+impl Family for RmsNorm {
+    type Args = Args;
+
+    #[inline(always)]
+    unsafe fn make<E: Float>(args: &Args, mut row: impl Held<E>) {
+        // SAFETY: handed on.
+        unsafe {
+            let r = inv_rms(row.sum(0, |acc, v| fma(v, v, acc)), args.k, args.eps);
+            row.write::<8>(|x, w, _| normalise(x, r, w));
+        }
     }
 }
 
-entries! { rmsnorm:
+entries! { RmsNorm:
     rmsnorm_short_f32 ShortF32 Short<f32>;
     rmsnorm_short_f16 ShortF16 Short<F16>;
     rmsnorm_short_bf16 ShortBf16 Short<Bf16>;
@@ -59,10 +68,20 @@ entries! { rmsnorm:
 }
 
 #[cfg(level_sm_90)]
-entries! { rmsnorm:
+entries! { RmsNorm:
     rmsnorm_long_f32 LongF32 Long<f32, LONG_THREADS, LONG, 8>;
     rmsnorm_long_f16 LongF16 Long<F16, LONG_THREADS, LONG, 8>;
     rmsnorm_long_bf16 LongBf16 Long<Bf16, LONG_THREADS, LONG, 8>;
+}
+
+#[cfg(level_sm_90)]
+entries! { RmsNorm:
+    rmsnorm_turned_f32 TurnedF32 Turned<f32>;
+    rmsnorm_turned_f16 TurnedF16 Turned<F16>;
+    rmsnorm_turned_bf16 TurnedBf16 Turned<Bf16>;
+    rmsnorm_long_turned_f32 LongTurnedF32 LongTurned<f32>;
+    rmsnorm_long_turned_f16 LongTurnedF16 LongTurned<F16>;
+    rmsnorm_long_turned_bf16 LongTurnedBf16 LongTurned<Bf16>;
 }
 
 /// What the output of a long row is made with.

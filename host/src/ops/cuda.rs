@@ -5,6 +5,9 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use contract::launch::{DevPtr, Kernel};
+use contract::num::RowType;
+use contract::parts::PartArgs;
+use contract::row::{self, Family};
 
 use super::choices::{Choices, Problem};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
@@ -178,62 +181,97 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Queues the launch of a kernel over `m` rows of `k` elements: `S` for short ones, else `M`, or `L` for
-    /// long ones where the device has it. `in_turn` and `lane` are the family's.
+    /// Queues the rows of `F`, `m` of `k` elements of such a type: in parts where they are longer than it has whole, and the device has the kernel.
     ///
     /// # Safety
-    /// As [`KernelHandle::launch`].
-    pub(super) unsafe fn launch_rows<S, M, L>(
+    /// As [`KernelHandle::launch`], of each kernel of the family.
+    pub(super) unsafe fn launch_rows<F: Family>(
         &self,
-        [m, k]: [u32; 2],
-        element: contract::num::RowType,
-        (in_turn, lane): (bool, u32),
-        args: S::Args,
-    ) -> Result<(), OpError>
-    where
-        S: Kernel,
-        M: Kernel<Args = S::Args>,
-        L: Kernel<Args = S::Args>,
-    {
-        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, owner};
-        let bytes = element.bytes() as u32;
-        let blocks = |min_blocks_per_sm: u32| {
-            let at_once = min_blocks_per_sm.max(1) * self.cuda.device().sm_count().max(1);
-            grid_of_blocks(m, k, bytes, in_turn, at_once)
-        };
+        element: RowType,
+        shape: [u32; 2],
+        rows: F::Args,
+    ) -> Result<(), OpError> {
         // SAFETY: by the caller.
         unsafe {
-            match owner(k, bytes, lane) {
-                Owner::Lanes(lanes) => {
-                    self.launch::<S>([grid_of_lanes(m, k, bytes, lanes), 1, 1], args)
+            match element {
+                RowType::F32 => self.launch_rows_of::<F, F::F32>(4, shape, rows),
+                RowType::F16 => self.launch_rows_of::<F, F::F16>(2, shape, rows),
+                RowType::Bf16 => self.launch_rows_of::<F, F::Bf16>(2, shape, rows),
+            }
+        }
+    }
+
+    /// [`CudaBackend::launch_rows`] by kernels for elements of so many bytes.
+    ///
+    /// # Safety
+    /// As for that.
+    unsafe fn launch_rows_of<F: Family, K: row::Kernels<F::Args>>(
+        &self,
+        bytes: u32,
+        [m, k]: [u32; 2],
+        rows: F::Args,
+    ) -> Result<(), OpError> {
+        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
+        // SAFETY: by the caller.
+        unsafe {
+            debug_assert!(F::rows(&rows).is_multiple_of(16), "buffers start where allocations do");
+            // Where there are long blocks, nobody else has these rows.
+            if k > F::WHOLE && (self.has::<K::Long>() || self.has::<K::Parts>()) {
+                return self.launch_parts::<F, K::Parts>([m, k], rows);
+            }
+            let blocks = |min_blocks_per_sm: u32| {
+                let at_once = min_blocks_per_sm.max(1) * self.cuda.device().sm_count().max(1);
+                grid_of_blocks(m, k, bytes, F::IN_TURN, at_once)
+            };
+            // Rows that start anywhere, unless they do not even start with the tensors.
+            let held = F::HELD[bytes as usize / 4];
+            let turned = !(bytes * k).is_multiple_of(16)
+                && F::rows(&rows).is_multiple_of(16)
+                && lies_in_room(k, held);
+            match owner(k, bytes, F::LANE) {
+                Owner::Block if turned && self.has::<K::Turned>() => {
+                    // They go in turn in every family.
+                    let at_once = K::Turned::SPEC.min_blocks_per_sm.max(1)
+                        * self.cuda.device().sm_count().max(1);
+                    let grid = [grid_of_blocks(m, k, bytes, true, at_once), 1, 1];
+                    self.launch::<K::Turned>(grid, rows)
                 }
-                Owner::LongBlock if self.has::<L>() => {
-                    let clusters = blocks(L::SPEC.min_blocks_per_sm);
-                    self.launch::<L>([clusters * L::cluster(&args), 1, 1], args)
+                Owner::LongBlock if turned && self.has::<K::LongTurned>() => {
+                    let clusters = blocks(K::LongTurned::SPEC.min_blocks_per_sm);
+                    let grid = [clusters * K::LongTurned::cluster(&rows), 1, 1];
+                    self.launch::<K::LongTurned>(grid, rows)
+                }
+                Owner::Lanes(lanes) => {
+                    let grid = [grid_of_lanes(m, k, bytes, lanes), 1, 1];
+                    self.launch::<K::Short>(grid, rows)
+                }
+                Owner::LongBlock if self.has::<K::Long>() => {
+                    let clusters = blocks(K::Long::SPEC.min_blocks_per_sm);
+                    self.launch::<K::Long>([clusters * K::Long::cluster(&rows), 1, 1], rows)
                 }
                 Owner::Block | Owner::LongBlock => {
                     // As many as the newer levels ask for: older GPUs, where fewer fit, have them one after the other.
-                    self.launch::<M>([blocks(M::SPEC.min_blocks_at(u32::MAX)), 1, 1], args)
+                    let grid = [blocks(K::Middle::SPEC.min_blocks_at(u32::MAX)), 1, 1];
+                    self.launch::<K::Middle>(grid, rows)
                 }
             }
         }
     }
 
-    /// Queues launches of `P` over `m` rows of `k` elements in parts: `args(exchange, first, count)` makes the argument of so many from one on.
-    /// Blocks may have the `same` part of every row, whose gains they then have near, instead of being as many as go.
+    /// Queues launches of `P`, the parts of `m` rows of `k` elements.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].
-    pub(super) unsafe fn launch_parts<P: Kernel>(
+    unsafe fn launch_parts<F: Family, P: Kernel<Args = PartArgs<F::Args>>>(
         &self,
         [m, k]: [u32; 2],
-        same: bool,
-        args: impl Fn(DevPtr<u32>, u32, u32) -> P::Args,
+        rows: F::Args,
     ) -> Result<(), OpError> {
         use contract::parts::{EXCHANGE_SLOTS, parts};
         let parts = parts(k);
         let at_once = P::SPEC.min_blocks_per_sm * self.cuda.device().sm_count().max(1);
-        let blocks = if same && parts <= at_once { at_once / parts * parts } else { at_once };
+        let same = F::SAME_PARTS && parts <= at_once;
+        let blocks = if same { at_once / parts * parts } else { at_once };
         let (exchange, most) = (self.exchange()?, EXCHANGE_SLOTS / parts);
         let mut first = 0;
         while first < m {
@@ -241,14 +279,14 @@ impl CudaBackend {
             // SAFETY: by the caller; the rows' parts have slots, and the launch before this one on the stream has ended with them.
             unsafe {
                 let grid = [blocks.min(count * parts), 1, 1];
-                self.launch::<P>(grid, args(exchange, first, count))?;
+                self.launch::<P>(grid, PartArgs { rows, exchange, first, count })?;
             }
             first += count;
         }
         Ok(())
     }
 
-    /// What the blocks of long rows tell each other sums by: [`contract::softmax::PartArgs::exchange`]. The backend's own, whose
+    /// What the blocks of long rows tell each other sums by: [`PartArgs::exchange`]. The backend's own, whose
     /// kernels follow each other on its stream, is made when it is first asked for. A graph may be replayed on another
     /// stream beside them, so what is captured has one that its graph keeps.
     pub(super) fn exchange(&self) -> Result<DevPtr<u32>, OpError> {

@@ -49,8 +49,7 @@ impl<B: Backend, T: Float> RmsNorm<'_, B, T> {
 impl<T: Float> RmsNorm<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::launch::DevPtr;
-        use contract::num::RowType;
-        use contract::rmsnorm::*;
+        use contract::rmsnorm::Args;
         self.check()?;
         let Self { x, delta, weight, y, m, k, eps } = self;
         let stream = cuda.stream();
@@ -66,47 +65,6 @@ impl<T: Float> RmsNorm<'_, super::CudaBackend, T> {
         };
         // SAFETY: `check` compared every tensor with `m` rows of `k` elements of this type; `x` and `y`
         // are borrowed exclusively, so nothing overlaps.
-        unsafe {
-            match T::TYPE {
-                RowType::F32 => {
-                    launch::<ShortF32, MiddleF32, LongF32, PartsF32>(cuda, T::TYPE, args)
-                }
-                RowType::F16 => {
-                    launch::<ShortF16, MiddleF16, LongF16, PartsF16>(cuda, T::TYPE, args)
-                }
-                RowType::Bf16 => {
-                    launch::<ShortBf16, MiddleBf16, LongBf16, PartsBf16>(cuda, T::TYPE, args)
-                }
-            }
-        }
-    }
-}
-
-/// Queues the rows of `args`: in parts where they have several sums and the device has the kernel.
-///
-/// # Safety
-/// As for a launch of each kernel.
-#[cfg(feature = "cuda")]
-unsafe fn launch<S, M, L, P>(
-    cuda: &super::CudaBackend,
-    element: contract::num::RowType,
-    rows: contract::rmsnorm::Args,
-) -> Result<(), OpError>
-where
-    S: contract::launch::Kernel<Args = contract::rmsnorm::Args>,
-    M: contract::launch::Kernel<Args = S::Args>,
-    L: contract::launch::Kernel<Args = S::Args>,
-    P: contract::launch::Kernel<Args = contract::rmsnorm::PartArgs>,
-{
-    use contract::rmsnorm::{IN_TURN, LANE, PartArgs, WHOLE};
-    let shape = [rows.m, rows.k];
-    // SAFETY: by the caller.
-    unsafe {
-        // Where there are long blocks, nobody else has these rows.
-        if rows.k > WHOLE && (cuda.has::<L>() || cuda.has::<P>()) {
-            let args = |exchange, first, count| PartArgs { rows, exchange, first, count };
-            return cuda.launch_parts::<P>(shape, true, args);
-        }
-        cuda.launch_rows::<S, M, L>(shape, element, (IN_TURN, LANE), rows)
+        unsafe { cuda.launch_rows::<contract::rmsnorm::RmsNorm>(T::TYPE, [m, k], args) }
     }
 }

@@ -76,8 +76,7 @@ impl<B: Backend, T: Float> Softmax<'_, B, T> {
 impl<T: Float> Softmax<'_, super::CudaBackend, T> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::launch::DevPtr;
-        use contract::num::RowType;
-        use contract::softmax::*;
+        use contract::softmax::Args;
         self.check()?;
         let Self { x, mask, y, m, k, scale, log } = self;
         let stream = cuda.stream();
@@ -92,47 +91,6 @@ impl<T: Float> Softmax<'_, super::CudaBackend, T> {
         let args = Args { x, mask, y, m, k, mask_rows, queries, scale, log };
         // SAFETY: `check` compared `x` and `y` with `m` rows of `k` elements of this type, and the mask
         // with its rows; `y` is borrowed exclusively.
-        unsafe {
-            match T::TYPE {
-                RowType::F32 => {
-                    launch::<ShortF32, MiddleF32, LongF32, PartsF32>(cuda, T::TYPE, args)
-                }
-                RowType::F16 => {
-                    launch::<ShortF16, MiddleF16, LongF16, PartsF16>(cuda, T::TYPE, args)
-                }
-                RowType::Bf16 => {
-                    launch::<ShortBf16, MiddleBf16, LongBf16, PartsBf16>(cuda, T::TYPE, args)
-                }
-            }
-        }
+        unsafe { cuda.launch_rows::<contract::softmax::Softmax>(T::TYPE, [m, k], args) }
     }
-}
-
-/// Queues the rows of `args`: in parts where they have several sums and the device has the kernel.
-///
-/// # Safety
-/// As for a launch of each kernel.
-#[cfg(feature = "cuda")]
-unsafe fn launch<S, M, L, P>(
-    cuda: &super::CudaBackend,
-    element: contract::num::RowType,
-    rows: contract::softmax::Args,
-) -> Result<(), OpError>
-where
-    S: contract::launch::Kernel<Args = contract::softmax::Args>,
-    M: contract::launch::Kernel<Args = S::Args>,
-    L: contract::launch::Kernel<Args = S::Args>,
-    P: contract::launch::Kernel<Args = contract::softmax::PartArgs>,
-{
-    use contract::softmax::{IN_TURN, LANE, PartArgs, WHOLE};
-    // Where there are long blocks, nobody else has these rows.
-    if rows.k <= WHOLE || !(cuda.has::<L>() || cuda.has::<P>()) {
-        // SAFETY: by the caller.
-        return unsafe {
-            cuda.launch_rows::<S, M, L>([rows.m, rows.k], element, (IN_TURN, LANE), rows)
-        };
-    }
-    let args = |exchange, first, count| PartArgs { rows, exchange, first, count };
-    // SAFETY: by the caller.
-    unsafe { cuda.launch_parts::<P>([rows.m, rows.k], false, args) }
 }

@@ -11,6 +11,10 @@ pub const TEST_SHAPES: &[(usize, usize)] = super::softmax::TEST_SHAPES;
 pub const BENCH_SHAPES: &[(usize, usize)] =
     &[(65_536, 768), (16_384, 4096), (8192, 8192), (4096, 16_384)];
 
+/// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere, and the longest.
+pub const MORE_BENCH_SHAPES: &[(usize, usize)] =
+    &[(16_384, 1023), (4096, 4095), (2048, 8191), (334, 50_257), (128, 131_072), (16, 1 << 20)];
+
 /// The tensors of one norm.
 #[derive(Clone, Debug)]
 pub struct Case {

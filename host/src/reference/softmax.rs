@@ -36,6 +36,10 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
 pub const BENCH_SHAPES: &[(usize, usize)] =
     &[(262_144, 128), (65_536, 1024), (16_384, 4096), (8192, 8192), (1024, 128_256), (64, 1 << 20)];
 
+/// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere.
+pub const ODD_BENCH_SHAPES: &[(usize, usize)] =
+    &[(16_384, 1023), (4096, 4095), (2048, 8191), (334, 50_257)];
+
 /// What is added to the scores.
 #[derive(Clone, Debug)]
 pub enum Mask {

@@ -411,33 +411,29 @@ impl List {
         use contract::row::{Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         macro_rules! symbols {
-            ($family:ident $short:ident $middle:ident $long:ident $parts:ident) => {
-                [
-                    symbol::<$family::$short>(),
-                    symbol::<$family::$middle>(),
-                    symbol::<$family::$long>(),
-                    symbol::<$family::$parts>(),
-                ]
-            };
+            ($family:ident $($owner:ident)*) => { [$(symbol::<$family::$owner>()),*] };
         }
         macro_rules! of {
             ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
         }
         let kernels = [
-            (RowType::F32, of!(ShortF32 MiddleF32 LongF32 PartsF32)),
-            (RowType::F16, of!(ShortF16 MiddleF16 LongF16 PartsF16)),
-            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16 PartsBf16)),
+            (RowType::F32, of!(ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32 PartsF32)),
+            (RowType::F16, of!(ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16 PartsF16)),
+            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16 PartsBf16)),
         ];
         for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            let ms = [1, 9, 3, 3, 2, 2, 1, 1];
-            let ks = [1, 40, 1027, 1032, 5000, 17_000, 66_000, 66_001];
+            let ms = [1, 9, 3, 3, 2, 2, 2, 1, 1];
+            let ks = [1, 40, 1027, 1032, 5000, 5003, 17_000, 66_000, 66_001];
             for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
                 let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
-                    let [short, middle, long, parts] = families[family];
+                    let [short, middle, long, turned, long_turned, parts] = families[family];
+                    let odd = !(k * element.bytes()).is_multiple_of(16);
                     match owner(k) {
                         _ if k > whole[family] as usize => parts,
+                        Owner::Block if odd => turned,
+                        Owner::LongBlock if odd => long_turned,
                         Owner::Lanes(_) => short,
                         Owner::Block => middle,
                         Owner::LongBlock => long,

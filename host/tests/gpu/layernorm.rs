@@ -14,6 +14,7 @@ on_lane! {
     listed_shapes
     unusual_values
     many_rows
+    odd_rows
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
@@ -60,6 +61,21 @@ fn many_rows<B: Backend>(b: &B) {
         check_case(b, &Inputs::new(element, 70_001, 3, 7, 5), "many rows");
         // So many that lanes have several of them at a time.
         check_case(b, &Inputs::new(element, 270_001, 8, 7, 6), "many rows");
+    }
+}
+
+/// Rows that lie in pieces wherever they start: with and without room for what is in front of them, in registers and in shared memory.
+fn odd_rows<B: Backend>(b: &B) {
+    let short = [(33, 129), (70, 1001), (33, 1017), (33, 1018), (33, 1023), (21, 1025), (9, 2045)];
+    let longer = [(9, 2047), (5, 4081), (5, 4095), (7, 5003), (4, 8177), (4, 8191), (3, 9001)];
+    let longest = [(3, 16_377), (2, 16_391), (2, 28_671)];
+    let shapes = [&short[..], &longer, &longest].concat();
+    for (i, (m, k)) in shapes.into_iter().enumerate() {
+        for element in ELEMENTS {
+            for kind in [7, i % 7] {
+                check_case(b, &Inputs::new(element, m, k, kind, 8), "odd rows");
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ on_lane! {
     listed_shapes
     unusual_values
     many_rows
+    odd_rows
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
@@ -79,6 +80,22 @@ fn many_rows<B: Backend>(b: &B) {
         // So many that lanes have several of them at a time.
         let inputs = Inputs::new(element, 270_001, 8, false, 6);
         check(b, &inputs, &expected(&inputs), format!("{element:?} 270001 rows"));
+    }
+}
+
+/// Rows that lie in pieces wherever they start: with and without room for what is in front of them, in registers and in shared memory.
+fn odd_rows<B: Backend>(b: &B) {
+    let short = [(33, 129), (70, 1001), (33, 1017), (33, 1018), (33, 1023), (21, 1025), (9, 2045)];
+    let longer = [(9, 2047), (5, 4081), (5, 4095), (7, 5003), (4, 8177), (4, 8191), (3, 9001)];
+    let longest = [(3, 16_377), (2, 16_391), (2, 28_671), (1, 40_001), (1, 65_521), (1, 65_531)];
+    let shapes = [&short[..], &longer, &longest].concat();
+    for (m, k) in shapes {
+        for element in ELEMENTS {
+            for with_delta in [false, true] {
+                let inputs = Inputs::new(element, m, k, with_delta, 8);
+                check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k}"));
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ on_lane! {
     sums_to_one
     many_rows
     rows_in_turn
+    odd_rows
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
@@ -118,6 +119,35 @@ fn rows_in_turn<B: Backend>(b: &B) {
     for (m, k) in [(8195, 1032), (4099, 2056), (1601, 4104), (1201, 8192)] {
         let inputs = Inputs::new(ELEMENTS[2], m, k, 0, 8);
         check_case(b, &inputs, "rows in turn");
+    }
+    // The same of rows that start anywhere, with and without room for all that lies in front of them.
+    for (i, (m, k)) in
+        [(1703, 1025), (50, 2047), (803, 4095), (420, 5003), (401, 8191)].into_iter().enumerate()
+    {
+        for kind in [0, 2, 5] {
+            check_case(b, &Inputs::new(ELEMENTS[1 + i % 2], m, k, kind, 8), "odd rows in turn");
+        }
+    }
+}
+
+/// Longer rows that lie in pieces wherever they start, also behind masks.
+fn odd_rows<B: Backend>(b: &B) {
+    let shapes = [
+        (33, 1018),
+        (9, 1023),
+        (7, 2047),
+        (5, 4095),
+        (3, 8191),
+        (3, 9001),
+        (3, 16_377),
+        (2, 16_383),
+    ];
+    for (i, (m, k)) in shapes.into_iter().enumerate() {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            for kind in (0..6).filter(|kind| due(18 * i + 6 * j + kind, 3)) {
+                check_case(b, &Inputs::new(element, m, k, kind, 14), "odd rows");
+            }
+        }
     }
 }
 

@@ -64,10 +64,21 @@ pub const IN_TURN: bool = false;
 /// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
 pub const LANE: u32 = 32;
 
-crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 4, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 4, "bf16";
+/// Where rows are, as [`crate::row::Family::rows`] has it.
+const fn rows(args: &Args) -> u64 {
+    args.x.addr() | args.delta.addr() | args.y.addr()
+}
+
+/// As [`crate::row::Family`] has it. Blocks have the same part of every row, whose gain they then have near.
+pub enum LayerNorm {}
+
+crate::row::kernels! { LayerNorm, true, [2, 4];
+    ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32
+        ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32", "layernorm_turned_f32", "layernorm_long_turned_f32"], 4, 4, 6, "`f32`";
+    ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16
+        ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16", "layernorm_turned_f16", "layernorm_long_turned_f16"], 2, 4, 4, "f16";
+    ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16
+        ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16", "layernorm_turned_bf16", "layernorm_long_turned_bf16"], 2, 4, 4, "bf16";
 }
 
 crate::norm::parts! {

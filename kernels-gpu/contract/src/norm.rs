@@ -9,7 +9,7 @@
 //! with `n` elements of each. Where squares are around zero (rmsnorm) `t` is left out, and `q` are plain sums.
 
 use crate::num;
-use crate::parts::{PART, SEGMENT, scratch_bytes};
+use crate::parts::{LINE_BYTES, PART, SEGMENT, scratch_bytes};
 
 /// The sum of the squares of `len` elements around `mean`, given that around their own mean, and their sum.
 #[inline(always)]
@@ -33,7 +33,7 @@ pub const fn behind(bytes: u32) -> u32 {
 
 /// Bytes of such a segment: up to a piece more than it has, where rows are in none.
 pub const fn stage_bytes(bytes: u32) -> u32 {
-    SEGMENT * bytes + 16
+    SEGMENT * bytes + LINE_BYTES
 }
 
 /// Blocks of parts on a multiprocessor.
@@ -47,19 +47,8 @@ pub const fn part_smem_bytes(bytes: u32) -> u32 {
 /// The kernels of parts of a norm, one for each element.
 macro_rules! parts {
     ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {
-        /// The only parameter of kernels of parts, passed by value.
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug)]
-        pub struct PartArgs {
-            /// The tensors, and all rows.
-            pub rows: Args,
-            /// [`crate::parts::EXCHANGE_HEAD`] words, and [`crate::parts::EXCHANGE_SLOTS`] slots; zeros at first.
-            pub exchange: DevPtr<u32>,
-            /// The first row of the launch.
-            pub first: u32,
-            /// Its rows.
-            pub count: u32,
-        }
+        /// The only parameter of kernels of parts.
+        pub type PartArgs = crate::parts::PartArgs<Args>;
 
         $(
             #[doc = concat!("Parts of long rows of ", $doc, ".")]

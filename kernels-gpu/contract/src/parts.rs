@@ -3,6 +3,22 @@
 //! A part is up to [`PART`] neighbouring segments of a row, a warp each. What the rest of the row needs of it are two numbers, which its block
 //! tells in a slot of the exchange.
 
+use crate::launch::DevPtr;
+
+/// The only parameter of kernels of parts, passed by value, of a family whose other kernels have the parameter `A`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartArgs<A> {
+    /// The tensors, and all rows.
+    pub rows: A,
+    /// [`EXCHANGE_HEAD`] words, and [`EXCHANGE_SLOTS`] slots; zeros at first.
+    pub exchange: DevPtr<u32>,
+    /// The first row of the launch.
+    pub first: u32,
+    /// Its rows.
+    pub count: u32,
+}
+
 /// Elements of a segment.
 pub const SEGMENT: u32 = 1024;
 
@@ -66,9 +82,12 @@ pub const EXCHANGE_SLOTS: u32 = 1 << 17;
 /// Threads of a block of a part: a warp for each segment, one that tells other blocks, and one that hears them.
 pub const PART_THREADS: u32 = 32 * (PART + 2);
 
+/// Bytes that copies to shared memory are fast in: what waits there lies in multiples of them.
+pub const LINE_BYTES: u32 = 128;
+
 /// Bytes in front of what waits in a block: two words of each segment, two of the row, and a barrier of each, of so many parts.
 pub const fn scratch_bytes(sets: u32) -> u32 {
-    (8 * sets * (PART + 3) + 32).next_multiple_of(16)
+    (8 * sets * (PART + 3) + 32).next_multiple_of(LINE_BYTES)
 }
 
 #[cfg(test)]

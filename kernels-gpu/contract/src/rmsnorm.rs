@@ -59,10 +59,21 @@ pub const IN_TURN: bool = false;
 /// Most elements of a lane of rows of up to 64: fewer, so that more lanes read side by side.
 pub const LANE: u32 = 16;
 
-crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
+/// Where rows are, as [`crate::row::Family::rows`] has it.
+const fn rows(args: &Args) -> u64 {
+    args.x.addr() | args.delta.addr() | args.y.addr()
+}
+
+/// As [`crate::row::Family`] has it. Blocks have the same part of every row, whose gain they then have near.
+pub enum RmsNorm {}
+
+crate::row::kernels! { RmsNorm, true, [2, 4];
+    ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32
+        ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32", "rmsnorm_turned_f32", "rmsnorm_long_turned_f32"], 4, 4, 6, "`f32`";
+    ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16
+        ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16", "rmsnorm_turned_f16", "rmsnorm_long_turned_f16"], 2, 4, 5, "f16";
+    ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16
+        ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16", "rmsnorm_turned_bf16", "rmsnorm_long_turned_bf16"], 2, 4, 5, "bf16";
 }
 
 crate::norm::parts! {

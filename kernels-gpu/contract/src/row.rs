@@ -5,10 +5,14 @@
 //! before the first sum, as they are stored; below sm_90 those that do not fit there pass through it in chunks, and
 //! are read again in every pass. Of a cluster each block has the same number of partials, side by side, and their elements.
 //! The longest rows have sums of segments, and are spread over all blocks: [`crate::parts`].
-//! Rows are read and written in pieces of 16 bytes where each starts on such a boundary, else element by element.
+//! Rows are read and written in pieces of 16 bytes where each starts on such a boundary. Others lie in pieces wherever they start (`turned`), as far as their
+//! tensors start on boundaries; where these do not, and in some short ones, they go element by element.
 //!
 //! Partial `p` of the 256-partial sum ([`crate::num`]) takes its elements in order, wherever they wait. None of this shows in a
 //! bit, and neither does the batch.
+
+use crate::launch::Kernel;
+use crate::parts::PartArgs;
 
 /// Threads of a block that has short rows.
 pub const THREADS: u32 = 256;
@@ -38,6 +42,17 @@ pub const MIDDLE: u32 = 8192;
 /// Most words of elements in the shared memory of a block of [`LONG_THREADS`], from sm_90: so many that several rows fit on a multiprocessor,
 /// since a row that is loaded and one that is written then overlap.
 pub const LONG: u32 = 16 * 1024;
+
+/// Most elements of the pieces of 16 bytes that a row of `k` elements lies in wherever it starts.
+#[inline(always)]
+pub const fn lies(k: u32) -> u32 {
+    (k + 7).next_multiple_of(8)
+}
+
+/// Whether such rows of elements that wait in `held` bytes each have room in long blocks.
+pub const fn lies_in_room(k: u32, held: u32) -> bool {
+    lies(k).div_ceil(256) * (256 / split(lies(k), held)) <= LONG * 4 / held
+}
 
 /// Blocks of [`LONG_THREADS`] that share a row of `k` elements that wait in `held` bytes each.
 #[inline(always)]
@@ -78,6 +93,11 @@ pub enum Owner {
 /// Who has a row of `k` elements of `bytes` each. Of rows of up to 64 a lane of the family has `most` elements: its `LANE`.
 #[inline(always)]
 pub const fn owner(k: u32, bytes: u32, most: u32) -> Owner {
+    // Short rows may lie in one piece more than they have elements for.
+    let piece = 16 / bytes;
+    if k <= SHORT && !k.is_multiple_of(piece) && k + piece - 1 > SHORT {
+        return Owner::Block;
+    }
     // 32 elements a lane, but no fewer lanes than bytes: they read side by side.
     let (lanes, least) = (k.next_power_of_two() / if k <= 64 { most } else { 32 }, bytes);
     match k {
@@ -120,7 +140,11 @@ pub const fn grid_of_lanes(m: u32, k: u32, bytes: u32, lanes: u32) -> u32 {
 /// whose rows go `in_turn`, blocks whose registers hold a row have several one after the other: one comes while another is worked on.
 pub const fn grid_of_blocks(m: u32, k: u32, bytes: u32, in_turn: bool, at_once: u32) -> u32 {
     let blocks = m.div_ceil(beside(k, bytes));
-    if in_turn && bytes == 2 && k <= MIDDLE && blocks > at_once { at_once } else { blocks }
+    if !in_turn || bytes != 2 || k > MIDDLE || blocks <= at_once {
+        return blocks;
+    }
+    // All rows of a block then start in the same place of 32 bytes.
+    if !k.is_multiple_of(16) && at_once >= 16 { at_once - at_once % 16 } else { at_once }
 }
 
 /// Shared memory of a launch over rows of `k` elements that wait in `held` bytes each, in blocks with room for `room` words, `blocks` of a row.
@@ -130,9 +154,87 @@ pub const fn smem_of(k: u32, room: u32, blocks: u32, held: u32) -> u32 {
     smem_bytes(if words < room { words } else { room })
 }
 
-/// The kernels of a family, one for each owner of a row and each element.
+impl<A, S, M, L, T, N, P> Kernels<A> for (S, M, L, T, N, P)
+where
+    S: Kernel<Args = A>,
+    M: Kernel<Args = A>,
+    L: Kernel<Args = A>,
+    T: Kernel<Args = A>,
+    N: Kernel<Args = A>,
+    P: Kernel<Args = PartArgs<A>>,
+{
+    type Short = S;
+    type Middle = M;
+    type Long = L;
+    type Turned = T;
+    type LongTurned = N;
+    type Parts = P;
+}
+
+/// A family of rows: how they go, and its kernels.
+pub trait Family {
+    /// The parameter of its kernels, but those of parts.
+    type Args: Copy;
+    /// Kernels of `f32`.
+    type F32: Kernels<Self::Args>;
+    /// Kernels of f16.
+    type F16: Kernels<Self::Args>;
+    /// Kernels of bf16.
+    type Bf16: Kernels<Self::Args>;
+    /// Whether rows of several warps go one after the other.
+    const IN_TURN: bool;
+    /// Most elements of a lane of rows of up to 64.
+    const LANE: u32;
+    /// Most elements of a row that is in no parts.
+    const WHOLE: u32;
+    /// Whether blocks have the same part of every row, instead of being as many as go.
+    const SAME_PARTS: bool;
+    /// Bytes that elements of two and of four wait in.
+    const HELD: [u32; 2];
+
+    /// Addresses that have to be multiples of 16 where rows start anywhere: of all rows.
+    fn rows(args: &Self::Args) -> u64;
+}
+
+/// The kernels of a family for an element.
+pub trait Kernels<A> {
+    /// Of short rows.
+    type Short: Kernel<Args = A>;
+    /// Of rows of a block.
+    type Middle: Kernel<Args = A>;
+    /// Of longer ones, where a level has it.
+    type Long: Kernel<Args = A>;
+    /// Of rows of a block that start anywhere, where a level has it.
+    type Turned: Kernel<Args = A>;
+    /// Of longer ones, where a level has it.
+    type LongTurned: Kernel<Args = A>;
+    /// Of parts, where a level has it.
+    type Parts: Kernel<Args = PartArgs<A>>;
+}
+
+/// The kernels of a family, one for each owner of a row and each element, and its [`Family`].
 macro_rules! kernels {
-    ($($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, $blocks:literal, $doc:literal;)*) => {$(
+    ($family:ident, $same:literal, $of_held:expr; $($of:tt)*) => {
+        crate::row::kernels! { @ $($of)* }
+
+        impl crate::row::Family for $family {
+            type Args = Args;
+            type F32 = (ShortF32, MiddleF32, LongF32, TurnedF32, LongTurnedF32, PartsF32);
+            type F16 = (ShortF16, MiddleF16, LongF16, TurnedF16, LongTurnedF16, PartsF16);
+            type Bf16 = (ShortBf16, MiddleBf16, LongBf16, TurnedBf16, LongTurnedBf16, PartsBf16);
+            const IN_TURN: bool = IN_TURN;
+            const LANE: u32 = LANE;
+            const WHOLE: u32 = WHOLE;
+            const SAME_PARTS: bool = $same;
+            const HELD: [u32; 2] = $of_held;
+
+            fn rows(args: &Args) -> u64 {
+                rows(args)
+            }
+        }
+    };
+    (@ $($short:ident $middle:ident $long:ident $turned:ident $long_turned:ident $symbols:expr, $held:literal, $blocks:literal, $turned_blocks:literal,
+        $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, ".")]
         pub enum $short {}
 
@@ -177,6 +279,42 @@ macro_rules! kernels {
                 crate::row::split(args.k, $held)
             }
         }
+
+        #[doc = concat!("Rows of ", $doc, " that start anywhere, in tensors that start on boundaries of 16 bytes; a block each.")]
+        pub enum $turned {}
+
+        impl Kernel for $turned {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbols[3], crate::row::MIDDLE_THREADS)
+                .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
+                .with_min_sm(90)
+                .with_min_blocks($turned_blocks);
+
+            fn smem_bytes(args: &Args) -> u32 {
+                let k = crate::row::lies(args.k);
+                crate::row::smem_of(k, crate::row::MIDDLE, 1, 4)
+            }
+        }
+
+        #[doc = concat!("Long rows of ", $doc, " that start anywhere, in tensors that start on boundaries of 16 bytes; a block or several each.")]
+        pub enum $long_turned {}
+
+        impl Kernel for $long_turned {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbols[4], crate::row::LONG_THREADS)
+                .with_smem(crate::row::smem_bytes(crate::row::LONG))
+                .with_min_sm(90)
+                .with_min_blocks($blocks);
+
+            fn smem_bytes(args: &Args) -> u32 {
+                let k = crate::row::lies(args.k);
+                crate::row::smem_of(k, crate::row::LONG, Self::cluster(args), $held)
+            }
+
+            fn cluster(args: &Args) -> u32 {
+                crate::row::split(crate::row::lies(args.k), $held)
+            }
+        }
     )*};
 }
 pub(crate) use kernels;
@@ -194,6 +332,8 @@ mod tests {
         assert_eq!(lanes(512), [Owner::Lanes(16), Owner::Lanes(16)]);
         assert_eq!(lanes(513), [Owner::Lanes(32), Owner::Lanes(32)]);
         assert_eq!(lanes(1024), [Owner::Lanes(32), Owner::Lanes(32)]);
+        assert_eq!(lanes(1023), [Owner::Block, Owner::Block]);
+        assert_eq!(lanes(1020), [Owner::Lanes(32), Owner::Block]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
         assert_eq!(grid_of_lanes(100, 64, 2, 2), 1);
@@ -201,6 +341,7 @@ mod tests {
         assert_eq!(grid_of_blocks(101, 2000, 2, true, 660), 51);
         assert_eq!(grid_of_blocks(101, 2000, 4, true, 660), 101);
         assert_eq!(grid_of_blocks(8192, 4096, 2, true, 660), 660);
+        assert_eq!(grid_of_blocks(8192, 4095, 2, true, 660), 656);
         assert_eq!(grid_of_blocks(8192, 4096, 2, false, 660), 8192);
         assert_eq!(grid_of_blocks(8192, 8192, 4, true, 528), 8192);
         assert_eq!(grid_of_blocks(8192, 40_000, 2, true, 528), 8192);
@@ -210,6 +351,7 @@ mod tests {
                 let own = k.div_ceil(256) * (256 / blocks);
                 let least = SCRATCH_BYTES + held * k.div_ceil(blocks);
                 assert!(own <= room && smem_of(k, LONG, blocks, held) >= least);
+                assert!(lies(k) >= k + 7 && (k == 1 << 16 && held == 4 || lies_in_room(k, held)));
             }
         }
     }

@@ -31,7 +31,7 @@
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
 pub use crate::parts::{
-    EXCHANGE_HEAD, EXCHANGE_SLOTS, PART, PART_THREADS, Parts, SEGMENT, parts, scratch_bytes, segments,
+    EXCHANGE_HEAD, EXCHANGE_SLOTS, LINE_BYTES, PART, PART_THREADS, Parts, SEGMENT, parts, scratch_bytes, segments,
 };
 
 /// The only kernel parameter, passed by value.
@@ -131,9 +131,9 @@ pub const fn ahead(bytes: u32) -> u32 {
 /// Parts that wait for the sum of their row.
 pub const BEHIND: u32 = 2;
 
-/// Bytes of a segment on its way: up to two more than it has where rows are not in words.
+/// Bytes of a segment on its way: up to a piece more than it has where rows start anywhere.
 pub const fn stage_bytes(bytes: u32) -> u32 {
-    SEGMENT * bytes + if bytes == 4 { 0 } else { 16 }
+    SEGMENT * bytes + LINE_BYTES
 }
 
 /// Parts of which the warps of a block may tell each other something at once: two more than can wait.
@@ -147,19 +147,8 @@ pub const fn part_smem_bytes(bytes: u32) -> u32 {
     PART_SCRATCH_BYTES + PART * (ahead(bytes) * stage_bytes(bytes) + BEHIND * 4 * SEGMENT)
 }
 
-/// The only parameter of kernels of parts, passed by value.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct PartArgs {
-    /// The tensors, and all rows.
-    pub rows: Args,
-    /// [`EXCHANGE_HEAD`] words, and [`EXCHANGE_SLOTS`] slots; zeros at first.
-    pub exchange: DevPtr<u32>,
-    /// The first row of the launch.
-    pub first: u32,
-    /// Its rows.
-    pub count: u32,
-}
+/// The only parameter of kernels of parts. Scores and output start on boundaries of 16 bytes.
+pub type PartArgs = crate::parts::PartArgs<Args>;
 
 macro_rules! of_parts {
     ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {$(
@@ -183,10 +172,21 @@ of_parts! {
     PartsBf16 "softmax_parts_bf16" 2 "bf16";
 }
 
-crate::row::kernels! {
-    ShortF32 MiddleF32 LongF32 ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
-    ShortF16 MiddleF16 LongF16 ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
-    ShortBf16 MiddleBf16 LongBf16 ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
+/// Where rows are, as [`crate::row::Family::rows`] has it.
+const fn rows(args: &Args) -> u64 {
+    args.x.addr() | args.y.addr()
+}
+
+/// As [`crate::row::Family`] has it. Blocks have all parts there are: they keep nothing of one.
+pub enum Softmax {}
+
+crate::row::kernels! { Softmax, false, [4, 4];
+    ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32
+        ["softmax_short_f32", "softmax_f32", "softmax_long_f32", "softmax_turned_f32", "softmax_long_turned_f32"], 4, 3, 6, "`f32`";
+    ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16
+        ["softmax_short_f16", "softmax_f16", "softmax_long_f16", "softmax_turned_f16", "softmax_long_turned_f16"], 4, 3, 6, "f16";
+    ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16
+        ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16", "softmax_turned_bf16", "softmax_long_turned_bf16"], 4, 3, 6, "bf16";
 }
 
 #[cfg(test)]

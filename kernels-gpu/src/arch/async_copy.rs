@@ -69,23 +69,6 @@ pub unsafe fn copy_x16_part<T, U>(to: Shared<T>, from: *const U, bytes: u32) {
     }
 }
 
-/// The first `bytes` of 4, zeros after them. `cp.async.ca.shared.global [to], [from], 4, bytes`
-///
-/// # Safety
-///
-/// As for [`copy_x4`], with `bytes` (at most 4) readable bytes at `from`.
-#[inline(always)]
-pub unsafe fn copy_x4_part<T, U>(to: Shared<T>, from: *const U, bytes: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "cp.async.ca.shared.global [{to}], [{from}], 4, {bytes};",
-            to = in(reg32) to.addr(), from = in(reg64) from, bytes = in(reg32) bytes,
-            options(nostack),
-        );
-    }
-}
-
 /// Closes the group of the copies so far; a group may be empty. `cp.async.commit_group`
 #[inline(always)]
 pub fn commit_group() {

@@ -30,7 +30,6 @@ pub unsafe fn st_x4_if<T: Register>(enabled: bool, p: *mut X4<T>, value: X4<T>) 
 /// # Safety
 ///
 /// When `enabled`: as for [`super::mem::st_x2`].
-#[cfg(level_sm_90a)]
 #[inline(always)]
 pub unsafe fn st_x2_if<T: Register>(enabled: bool, p: *mut [T; 2], value: [T; 2]) {
     // SAFETY: the caller's promise; the store is not executed unless `enabled`.

@@ -3,6 +3,8 @@
 #[cfg(not(level_sm_90))]
 pub mod alone;
 #[cfg(level_sm_90)]
+pub mod in_turn;
+#[cfg(level_sm_90)]
 pub mod parts;
 pub mod sums;
 
@@ -48,10 +50,16 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
         Self { line, x: at(x), delta, weight, bias, y: y.cast().as_ptr() }
     }
 
-    /// The row, and its elements.
+    /// The same row, which may start anywhere, of so many.
     #[inline(always)]
-    fn all(&self) -> (*const E, u32) {
-        (self.x.cast_const(), self.line.k)
+    fn turned(mut self, boundary: u32, rows: u32) -> Self {
+        self.line = self.line.turned(boundary, rows);
+        let odd = self.line.odd.unwrap_or(0) as usize;
+        self.x = self.x.wrapping_sub(odd);
+        if self.adds() {
+            self.delta = self.delta.wrapping_sub(odd);
+        }
+        self
     }
 
     /// Whether there is a residual add.
@@ -109,6 +117,19 @@ impl<E: Float, const PIECES: bool> Norm<E, PIECES> {
     }
 }
 
+/// A norm.
+pub trait Family {
+    /// The kernel parameter.
+    type Args;
+
+    /// Makes a row.
+    ///
+    /// # Safety
+    ///
+    /// The row is one of the contract's table.
+    unsafe fn make<E: Float>(args: &Self::Args, row: impl Held<E>);
+}
+
 /// A row that waits somewhere.
 pub trait Held<E: Float> {
     /// A sum over the row: `step(acc, x)`. `which` is 0 and 1 for the two sums of a kernel; zeros leave the first as it is.
@@ -129,25 +150,45 @@ pub trait Held<E: Float> {
 /// Pieces of the next row that lanes ask for before they work on one.
 const AHEAD: usize = 4;
 
-/// A row in the registers of the lanes of a warp, or of `W` warps.
-pub struct Near<E, const W: u32> {
+/// A row in the registers of the lanes of a warp, or of `W` warps; one that may start anywhere where that is `ODD`.
+pub struct Near<E, const W: u32, const ODD: bool> {
     norm: Norm<E, true>,
     lanes: Lanes<W>,
     /// As it came: values of 16 bits take half the registers.
     raw: Raw,
 }
 
-impl<E: Float, const W: u32> Near<E, W> {
+impl<E: Float, const W: u32, const ODD: bool> Near<E, W, ODD> {
+    /// Row `m`, of which nothing came.
+    #[inline(always)]
+    fn start(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Self {
+        let norm = Norm::<E, true>::new(tensors, shape, m);
+        if !ODD {
+            return Self { norm, lanes, raw: NOTHING };
+        }
+        let norm = norm.turned(Lanes::<W>::boundary::<E>(shape[1]), shape[0]);
+        let lanes = lanes.turned::<E>(shape[1], norm.line.odd.unwrap_or(0));
+        Self { norm, lanes, raw: NOTHING }
+    }
+
+    /// As far as pieces of it may be loaded.
+    #[inline(always)]
+    fn loaded(&self) -> u32 {
+        let line = &self.norm.line;
+        if ODD { self.lanes.loaded::<E>(line.k, line.whole) } else { line.k }
+    }
+
     /// Asks for the first pieces of row `m`.
     ///
     /// # Safety
     ///
-    /// The tensors are those of the contract, in pieces; block and grid are the contract's.
+    /// The tensors are those of the contract, in pieces or as `in_turn::goes` says; block and grid are the contract's.
     #[inline(always)]
     pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
-        let norm = Norm::<E, true>::new(tensors, shape, m);
+        let row = Self::start(tensors, shape, lanes, m);
+        let all = (row.norm.x.cast_const(), row.loaded());
         // SAFETY: pieces of the row.
-        unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.all(), 0, false, NOTHING) }
+        unsafe { row.lanes.load::<_, AHEAD>(&row.norm.line, all, 0, false, NOTHING) }
     }
 
     /// Row `m`, for which [`Near::ask`] asked, with the residual added.
@@ -157,20 +198,36 @@ impl<E: Float, const W: u32> Near<E, W> {
     /// As for [`Near::ask`].
     #[inline(always)]
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
-        let norm = Norm::<E, true>::new(tensors, shape, m);
-        // SAFETY: pieces of the row.
-        let mut raw = unsafe { lanes.load::<_, AHEAD>(&norm.line, norm.all(), 0, true, raw) };
+        let row = Self::start(tensors, shape, lanes, m);
+        let (norm, lanes, line) = (&row.norm, row.lanes, &row.norm.line);
+        let here = |x: *const E, mut raw: Raw| {
+            // SAFETY: pieces of the row.
+            unsafe {
+                raw = lanes.load::<_, AHEAD>(line, (x, row.loaded()), 0, true, raw);
+                if ODD { lanes.cut(x, line.k, line.whole, 0, raw) } else { raw }
+            }
+        };
+        let mut raw = here(norm.x.cast_const(), raw);
         if norm.adds() {
-            lanes.own::<E>(&norm.line, |n, at| {
+            let mut delta = NOTHING;
+            if ODD {
+                // SAFETY: as above.
+                delta = unsafe {
+                    lanes.load::<_, AHEAD>(line, (norm.delta, row.loaded()), 0, false, delta)
+                };
+                delta = here(norm.delta, delta);
+            }
+            lanes.own::<E>(line, |n, at| {
                 // SAFETY: a piece of the row that this lane has.
                 unsafe {
-                    let delta = lanes.piece(norm.delta, at, shape[1], 0);
+                    let delta =
+                        if ODD { delta[n] } else { lanes.piece(norm.delta, at, shape[1], 0) };
                     raw[n] = Norm::<E, true>::sum(raw[n], delta);
                     lanes.write(norm.x, at, raw[n]);
                 }
             });
         }
-        Self { norm, lanes, raw }
+        Self { raw, ..row }
     }
 
     /// The values of piece `n`: of middle rows widened anew each time, which leaves registers for more blocks.
@@ -181,11 +238,12 @@ impl<E: Float, const W: u32> Near<E, W> {
     }
 }
 
-impl<E: Float, const W: u32> Held<E> for Near<E, W> {
+impl<E: Float, const W: u32, const ODD: bool> Held<E> for Near<E, W, ODD> {
     #[inline(always)]
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
+        let line = &self.norm.line;
         // SAFETY: handed on.
-        unsafe { self.lanes.sum::<E>(which, &self.norm.line, |n| self.piece(n), step) }
+        unsafe { self.lanes.sum::<E>((which, which == 0), line, |n| self.piece(n), step) }
     }
 
     #[inline(always)]
@@ -194,7 +252,10 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
             // SAFETY: a piece of this lane.
             unsafe {
                 let (norm, lanes) = (&self.norm, &self.lanes);
-                let load = |p: *const E| lanes.piece(p, at, norm.line.k, 0);
+                let end = norm.line.k;
+                let load = |p: *const E| {
+                    if ODD { lanes.singles(p, at, end) } else { lanes.piece(p, at, end, 0) }
+                };
                 let y = norm.output(self.piece(n), norm.beside(load), &value);
                 lanes.write(norm.to(), at, y);
             }
@@ -202,21 +263,25 @@ impl<E: Float, const W: u32> Held<E> for Near<E, W> {
     }
 }
 
-/// A longer row, in shared memory as far as it fits.
-pub struct Long<E, const T: u32, const ROOM: u32, const PIECES: bool> {
+/// A longer row, in shared memory as far as it fits; one that may start anywhere where that is `ODD`.
+pub struct Long<E, const T: u32, const ROOM: u32, const PIECES: bool, const ODD: bool> {
     norm: Norm<E, PIECES>,
     block: Block<E, T, ROOM, PIECES, true>,
 }
 
-impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROOM, PIECES> {
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const ODD: bool>
+    Long<E, T, ROOM, PIECES, ODD>
+{
     /// Row `m`, which belongs to this block or warp.
     ///
     /// # Safety
     ///
-    /// The tensors are those of the contract; block, grid and shared memory too.
+    /// The tensors are those of the contract; block, grid and shared memory too. Where that is `ODD`, `x`, `delta` and `y` start on boundaries of
+    /// 16 bytes.
     #[inline(always)]
     pub unsafe fn new(tensors: Tensors, shape: Shape, m: u32) -> Self {
         let norm = Norm::new(tensors, shape, m);
+        let norm = if ODD { norm.turned(E::PIECE as u32, shape[0]) } else { norm };
         let block = Block::new(&norm.line);
         Self { norm, block }
     }
@@ -237,7 +302,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
         let norm = &self.norm;
         // SAFETY: pieces of this thread, and a barrier between what one puts down and another takes.
         unsafe {
-            self.block.ask_all(norm.x.cast_const(), norm.line.k);
+            self.block.ask_all(&norm.line, norm.x.cast_const(), norm.line.k);
             self.block.came(|group| {
                 if norm.adds() {
                     self.block.own(group, |s| {
@@ -286,8 +351,46 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Long<E, T, ROO
     }
 }
 
-impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
-    for Long<E, T, ROOM, PIECES>
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const ODD: bool>
+    Long<E, T, ROOM, PIECES, ODD>
+{
+    /// [`Held::write`] of a row that may start anywhere, in words: gain and offset do not lie as it does.
+    ///
+    /// # Safety
+    ///
+    /// As for that.
+    #[inline(always)]
+    unsafe fn write_turned(&self, value: impl Fn(f32, f32, f32) -> f32) {
+        let (norm, line) = (&self.norm, &self.norm.line);
+        // SAFETY: words of this thread.
+        unsafe {
+            self.block.words(|words, s| {
+                let first = |i: usize| self.block.element(s[i]);
+                let mut beside = [[[0; 4]; 2]; 4];
+                let mut i = 0;
+                while i < 4 {
+                    if i < words {
+                        beside[i] = norm.beside(|p| line.word_beside(p, first(i)));
+                    }
+                    i += 1;
+                }
+                let mut i = 0;
+                while i < 4 {
+                    if i < words {
+                        let word = Block::<E, T, ROOM, PIECES, true>::raw_at(s[i]).read();
+                        let x = E::widen([word, 0, 0, 0]);
+                        let y = norm.output(x, beside[i], &value);
+                        line.store_word(norm.to(), first(i), y[0]);
+                    }
+                    i += 1;
+                }
+            });
+        }
+    }
+}
+
+impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const ODD: bool> Held<E>
+    for Long<E, T, ROOM, PIECES, ODD>
 {
     #[inline(always)]
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
@@ -327,6 +430,9 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
                 let beside =
                     |there: bool, first: u32| norm.beside(|p: *const E| line.load(there, p, first));
                 let chunk = self.block.chunk(0);
+                if ODD {
+                    return self.write_turned(value);
+                }
                 self.block.load::<_, AT_ONCE>(chunk, [[0; 4]; 2], beside, |s, first, beside| {
                     let x = Block::<E, T, ROOM, PIECES, true>::get(s);
                     line.store(norm.to(), first, norm.output(x, beside, &value));
@@ -344,7 +450,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool> Held<E>
     }
 }
 
-/// The entries of a norm, given `body(args, row)` and `tensors(args)`.
+/// The entries of a norm, given its [`Family`] and `tensors(args)`.
 macro_rules! entries {
     ($body:ident: $($symbol:ident $kernel:ident $held:ident<$($part:tt),*>;)*) => {$(
         /// # Safety
@@ -374,9 +480,9 @@ macro_rules! entries {
             let (mut m, end) = turns.warp_rows($args.m);
             while m < end {
                 if !cfg!(level_sm_80) && pieces {
-                    $body(&$args, Long::<$element, 32, SHORT, true>::new(all, $shape, m));
+                    $body::make(&$args, Long::<$element, 32, SHORT, true, false>::new(all, $shape, m));
                 } else {
-                    $body(&$args, Long::<$element, 32, SHORT, false>::new(all, $shape, m));
+                    $body::make(&$args, Long::<$element, 32, SHORT, false, false>::new(all, $shape, m));
                 }
                 sync_warp();
                 m += WARPS;
@@ -385,21 +491,21 @@ macro_rules! entries {
     }};
     (@ Turns<$element:ident, $warps:literal> $all:ident, $turns:ident, $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
-        let ask = |turn| Near::<$element, $warps>::ask($all, $shape, lanes, $turns.row(turn));
+        let ask = |turn| Near::<$element, $warps, false>::ask($all, $shape, lanes, $turns.row(turn));
         let mut turn = 0;
         let mut next = ask(0);
         while $turns.more(turn) {
-            let row = Near::<$element, $warps>::new($all, $shape, lanes, $turns.row(turn), next);
+            let row = Near::<$element, $warps, false>::new($all, $shape, lanes, $turns.row(turn), next);
             turn = opaque(turn + 1);
             next = ask(turn);
-            $body(&$args, row);
+            $body::make(&$args, row);
         }
     }};
-    (@ Near<$element:ident, $warps:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{
+    (@ Near<$element:ident, $warps:literal, $odd:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
         let m = Lanes::<$warps>::row();
-        let x = Near::<$element, $warps>::ask($all, $shape, lanes, m);
-        $body(&$args, Near::<$element, $warps>::new($all, $shape, lanes, m, x))
+        let x = Near::<$element, $warps, $odd>::ask($all, $shape, lanes, m);
+        $body::make(&$args, Near::<$element, $warps, $odd>::new($all, $shape, lanes, m, x))
     }};
     (@ Long<$element:ident, $threads:ident, $room:ident, $warps:literal> $shape:ident, $args:ident, $body:ident) => {{
         let all = tensors(&$args);
@@ -411,9 +517,9 @@ macro_rules! entries {
         let pieces = in_pieces::<$element>($args.k, &all);
         if pieces && near::<$element, $warps>($args.k) {
             if $warps == 4 && near::<$element, 2>($args.k) {
-                crate::norm::entries!(@ Near<$element, 2> all, $shape, $args, $body)
+                crate::norm::entries!(@ Near<$element, 2, false> all, $shape, $args, $body)
             } else {
-                crate::norm::entries!(@ Near<$element, $warps> all, $shape, $args, $body)
+                crate::norm::entries!(@ Near<$element, $warps, false> all, $shape, $args, $body)
             }
             return;
         }
@@ -422,17 +528,50 @@ macro_rules! entries {
         loop {
             let m = rows.m;
             if !pieces {
-                $body(&$args, Long::<$element, $threads, $room, false>::new(all, $shape, m));
+                $body::make(&$args, Long::<$element, $threads, $room, false, false>::new(all, $shape, m));
             } else if !halves || !cfg!(level_sm_90) || $threads == LONG_THREADS {
                 // Where there are long blocks, others have no longer rows.
-                $body(&$args, Long::<$element, $threads, $room, true>::new(all, $shape, m));
+                $body::make(&$args, Long::<$element, $threads, $room, true, false>::new(all, $shape, m));
             }
             if !rows.next() {
                 return;
             }
         }
     }};
+    (@ Turned<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
+        let all = tensors(&$args);
+        if in_turn::goes::<$element, 2>(&all, $args.k) {
+            in_turn::rows::<$body, $element, 2>(&$args, all, $shape);
+        } else if <$element as Float>::PIECE == 8 {
+            in_turn::rows::<$body, $element, 4>(&$args, all, $shape);
+        } else {
+            let mut rows = block::Rows::<MIDDLE_THREADS>::new(1, $args.m);
+            loop {
+                let row = Long::<$element, MIDDLE_THREADS, MIDDLE, true, true>::new(all, $shape, rows.m);
+                $body::make(&$args, row);
+                if !rows.next() {
+                    return;
+                }
+            }
+        }
+    }};
+    (@ LongTurned<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
+        let all = tensors(&$args);
+        if in_turn::goes::<$element, 8>(&all, $args.k) {
+            return crate::norm::entries!(@ Near<$element, 8, true> all, $shape, $args, $body);
+        }
+        let blocks = Block::<$element, LONG_THREADS, LONG, true, true>::blocks(lies($args.k));
+        let mut rows = block::Rows::<LONG_THREADS>::new(blocks, $args.m);
+        loop {
+            let row = Long::<$element, LONG_THREADS, LONG, true, true>::new(all, $shape, rows.m);
+            $body::make(&$args, row);
+            if !rows.next() {
+                return;
+            }
+        }
+    }};
 }
+
 /// The entries of the parts of a norm, given `tensors(args)`, `row_of(args, sums)` and `value([x, weight, bias], row)`.
 #[cfg(level_sm_90)]
 macro_rules! entries_of_parts {

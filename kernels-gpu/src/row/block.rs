@@ -11,17 +11,18 @@
 use core::marker::PhantomData;
 
 use contract::num::{PARTIALS, order_value, tree8};
-use contract::row::{LONG_THREADS, SCRATCH_BYTES, split};
+use contract::row::{LONG_THREADS, SCRATCH_BYTES, lies, split};
 
 #[cfg(level_sm_90)]
 use super::post;
 use super::tree::{key, max_of_warps, tree_of_warps};
+pub use super::turns::Rows;
 use super::{Line, width};
 #[cfg(level_sm_90)]
-use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::mem::X4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id, warp_max, warp_tree};
 use crate::float::{Float, Piece};
 
@@ -47,39 +48,10 @@ struct Columns {
 pub struct Block<E, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: bool> {
     /// Elements of this block.
     len: u32,
+    /// Those of them in front of the row, which may start anywhere.
+    skip: u32,
     columns: Columns,
     element: PhantomData<E>,
-}
-
-/// The rows of a block of `T` threads, one after the other, those of a launch spread over its blocks.
-pub struct Rows<const T: u32> {
-    /// The present one; none of any tensor behind the last.
-    pub m: u32,
-    step: u32,
-    end: u32,
-}
-
-impl<const T: u32> Rows<T> {
-    /// Those of `m`, each of which so many `blocks` of [`LONG_THREADS`] share, or one of fewer.
-    #[inline(always)]
-    pub fn new(blocks: u32, m: u32) -> Self {
-        let bits = if T == LONG_THREADS { blocks.trailing_zeros() } else { 0 };
-        Self { m: block_idx_x() >> bits, step: grid_dim_x() >> bits, end: m }
-    }
-
-    /// Goes to the next one, unless there is none.
-    ///
-    /// *Convergence*: every thread of the block calls it.
-    #[inline(always)]
-    pub fn next(&mut self) -> bool {
-        if self.end - self.m <= self.step {
-            return false;
-        }
-        // Before the next row takes the shared memory.
-        sync_threads();
-        self.m = opaque(self.m + self.step);
-        true
-    }
 }
 
 /// The elements of a pass.
@@ -127,17 +99,20 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     pub fn new(line: &Line<PIECES>) -> Self {
         let (mut len, mut columns) = (line.k, Columns { first: 0, bits: 8 });
         if Self::SHARED {
+            // Those of all rows that start anywhere are as many as of the one that takes most room.
+            let blocks = Self::blocks(line.odd.map_or(line.k, |odd| lies(line.k - odd)));
             #[cfg(level_sm_90)]
-            if Self::blocks(line.k) > 1 {
-                post::enter(Self::blocks(line.k) * (T / LANES));
+            if blocks > 1 {
+                post::enter(blocks * (T / LANES));
             }
-            columns.bits = 8 - Self::blocks(line.k).trailing_zeros();
+            columns.bits = 8 - blocks.trailing_zeros();
             let width = 1 << columns.bits;
             columns.first = (block_idx_x() << columns.bits) % P;
             let rest = (line.k % P).saturating_sub(columns.first);
             len = (line.k / P << columns.bits) + if rest < width { rest } else { width };
         }
-        Self { len, columns, element: PhantomData }
+        let skip = if columns.first == 0 { line.odd.unwrap_or(0) } else { 0 };
+        Self { len, skip, columns, element: PhantomData }
     }
 
     /// How many blocks have a row of `k` elements.
@@ -226,25 +201,31 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
 
     /// Where held element `s` is that waits as it is stored.
     #[inline(always)]
-    fn raw_at(s: u32) -> Shared<u32> {
+    pub fn raw_at(s: u32) -> Shared<u32> {
         Self::held().cast().byte_add(Self::HELD * s)
     }
 
-    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`.
+    /// Asks for the piece at element `s` of this block, which is that from `first` on of `row`, of a row that is `line`.
     ///
     /// # Safety
     ///
     /// The block has the shared memory; `row` is one of a tensor, with such a piece. It belongs to this thread until a
     /// barrier behind [`Block::came`].
     #[inline(always)]
-    pub unsafe fn ask(s: u32, row: *const E, first: u32) {
+    unsafe fn ask(s: u32, line: &Line<PIECES>, row: *const E, first: u32) {
         #[cfg(level_sm_90)]
         // SAFETY: the caller's promise.
         unsafe {
-            copy_x16(Self::raw_at(s), row.wrapping_add(first as usize), true);
+            let (to, from) = (Self::raw_at(s), row.wrapping_add(first as usize));
+            if line.odd.is_some() && !line.whole {
+                let left = 16 / E::PIECE as u32 * (line.k - first);
+                copy_x16_part(to, from, if left < 16 { left } else { 16 });
+            } else {
+                copy_x16(to, from, true);
+            }
         }
         #[cfg(not(level_sm_90))]
-        let _ = (s, row, first);
+        let _ = (s, line, row, first);
     }
 
     /// Where group `n` of a row that comes ends, of [`GROUPS`]: each is taken while the next one comes.
@@ -261,7 +242,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
     ///
     /// As for [`Block::ask`], of all pieces of the row of this thread.
     #[inline(always)]
-    pub unsafe fn ask_all(&self, row: *const E, seen: u32) {
+    pub unsafe fn ask_all(&self, line: &Line<PIECES>, row: *const E, seen: u32) {
         let mut n = 0;
         while n < GROUPS {
             let mut s = Self::thread() * Self::WIDTH + if n > 0 { self.group(n) } else { 0 };
@@ -269,7 +250,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
                 let first = self.element(s);
                 if first < seen {
                     // SAFETY: the caller's promise.
-                    unsafe { Self::ask(s, row, first) };
+                    unsafe { Self::ask(s, line, row, first) };
                 }
                 s = opaque(s + T * Self::WIDTH);
             }
@@ -444,6 +425,22 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
         }
     }
 
+    /// This thread's words of a held row, up to four at a time: `each(count, at)` for the elements that they begin with.
+    #[inline(always)]
+    pub fn words(&self, mut each: impl FnMut(usize, [u32; 4])) {
+        let width = 4 / Self::HELD;
+        let mut s = Self::thread() * width;
+        while s < self.len {
+            let at: [u32; 4] = core::array::from_fn(|i| s + T * width * i as u32);
+            let mut count = 1;
+            while count < 4 && at[count] < self.len {
+                count += 1;
+            }
+            each(count, at);
+            s = opaque(at[3] + T * width);
+        }
+    }
+
     /// Takes the held elements of a chunk, or those of them `from` one to another, into this thread's partials: [`Block::groups`] has these.
     ///
     /// # Safety
@@ -494,7 +491,7 @@ impl<E: Float, const T: u32, const ROOM: u32, const PIECES: bool, const RAW: boo
             };
             let both = [ahead(0), ahead(stride)];
             let mut acc = partials[part];
-            let mut s = from;
+            let mut s = if from + own < self.skip { stride } else { from };
             while s + own + stride * (SLOTS as u32 - 1) < to {
                 let mut values = [0.0; SLOTS];
                 let mut i = 0;

@@ -5,7 +5,9 @@
 //! takes them over: a piece of a lane is then so many parts, one from each group of 256. Of eight warps, four have the first half of the
 //! row and hand their partials to the others.
 //!
-//! Rows that are not in pieces go element by element, in [`SINGLES`]: lanes have neighbouring elements. Before sm_80 they belong to a warp
+//! Rows that start anywhere lie in pieces as well: [`super::turned`].
+//!
+//! Others that are not in pieces go element by element, in [`SINGLES`]: lanes have neighbouring elements. Before sm_80 they belong to a warp
 //! each ([`Turns::warp_rows`]).
 
 use contract::num::PARTIALS;
@@ -16,8 +18,8 @@ use super::tree::{max_of_warps, tree_of_warps};
 use super::turns::lanes_of;
 pub use super::turns::{Turns, near};
 use crate::arch::float::maximum;
-use crate::arch::mem::{X4, st, st_x2, st_x4};
-use crate::arch::mem_or::{ld_or, ld_or_x2, ld_or_x4};
+use crate::arch::mem::{X4, st_x4};
+use crate::arch::mem_or::ld_or_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, opaque, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
@@ -52,8 +54,8 @@ pub const NOTHING: Raw = [[0; 4]; MOST];
 /// Where a piece of a lane is: that of its first one, and what comes on top.
 #[derive(Clone, Copy)]
 pub struct At {
-    own: u32,
-    step: u32,
+    pub(super) own: u32,
+    pub(super) step: u32,
 }
 
 impl At {
@@ -69,11 +71,11 @@ impl At {
 #[derive(Clone, Copy)]
 pub struct Lanes<const WARPS: u32> {
     /// How many there are; of several warps, those of one.
-    count: u32,
+    pub(super) count: u32,
     /// Which of them this is, of those side by side.
-    own: u32,
+    pub(super) own: u32,
     /// The first element of the half of the row, or the row.
-    start: u32,
+    pub(super) start: u32,
     /// Where that ends.
     pub(super) end: u32,
     /// Where the row begins in its first piece, if it may do so anywhere ([`super::turned`]).
@@ -90,7 +92,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Warps side by side.
     const WIDE: u32 = if Self::ALL < 4 { Self::ALL } else { 4 };
     /// Neighbours among the elements of a piece.
-    const NEXT: usize = (8 / Self::WIDE) as usize;
+    pub(super) const NEXT: usize = (8 / Self::WIDE) as usize;
     /// How many halves there are.
     const HALVES: u32 = Self::ALL / Self::WIDE;
 
@@ -117,13 +119,13 @@ impl<const WARPS: u32> Lanes<WARPS> {
 
     /// Which half of the row these lanes have.
     #[inline(always)]
-    fn half() -> u32 {
+    pub(super) fn half() -> u32 {
         if Self::ONE { 0 } else { warp_id() % Self::ALL / Self::WIDE }
     }
 
     /// Elements from a piece of `count` lanes to the next.
     #[inline(always)]
-    fn step<E: Float>(count: u32) -> u32 {
+    pub(super) fn step<E: Float>(count: u32) -> u32 {
         if Self::ONE { count * E::PIECE as u32 } else { P * Self::WIDE }
     }
 
@@ -135,12 +137,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
             1 => i as u32,
             _ => P * (i / Self::NEXT) as u32 + (i % Self::NEXT) as u32,
         }
-    }
-
-    /// Whether all lanes have all of their pieces at `at` in front of `end`.
-    #[inline(always)]
-    fn whole<E: Float>(&self, at: At, end: u32) -> bool {
-        self.start + at.step + Self::step::<E>(self.count) <= end
     }
 
     /// Where a piece is in `row`.
@@ -178,26 +174,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
                     _ => one(2 * i) | one(2 * i + 1) << 16,
                 });
             }
-            let left = end.saturating_sub(at.own);
-            let parts = |whole: bool| {
-                let part = |i: usize| {
-                    let place = self.place(2 * i);
-                    (whole || at.step + place < left, p.wrapping_add(place as usize))
-                };
-                if WARPS == 2 {
-                    let half = |i: usize| {
-                        let (there, p) = part(i);
-                        ld_or_x2(there, p.cast(), nothing)
-                    };
-                    let ([a, b], [c, d]) = (half(0), half(2));
-                    return [a, b, c, d];
-                }
-                core::array::from_fn(|i| {
-                    let (there, p) = part(i);
-                    ld_or(there, p.cast(), nothing)
-                })
-            };
-            if self.whole::<E>(at, end) { parts(true) } else { parts(false) }
+            self.parts(p, at, end, nothing)
         }
     }
 
@@ -231,23 +208,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
                 }
                 return;
             }
-            let left = self.end.saturating_sub(at.own);
-            let parts = |whole: bool| {
-                let mut i = 0;
-                while i < 4 {
-                    let place = self.place(2 * i);
-                    let p = p.wrapping_add(place as usize);
-                    if whole || at.step + place < left {
-                        match WARPS {
-                            2 if i % 2 == 0 => st_x2(p.cast(), [raw[i], raw[i + 1]]),
-                            2 => {}
-                            _ => st(p.cast(), raw[i]),
-                        }
-                    }
-                    i += 1;
-                }
-            };
-            if self.whole::<E>(at, self.end) { parts(true) } else { parts(false) }
+            self.write_parts(p, at, raw);
         }
     }
 
@@ -375,42 +336,42 @@ impl<const WARPS: u32> Lanes<WARPS> {
     }
 
     /// A sum over the row: `step(acc, value)` of the pieces `v(n)` that this lane has of `line`, and the tree over the partials, in every
-    /// lane of the row. `which` is 0 and 1 for the two sums of a kernel. The first one takes zeros behind the row too, which
-    /// leave the sum as it is.
+    /// lane of the row. With `all`, zeros beside the row are taken too, which leave the sum as it is. Sums of several warps are made in one of two
+    /// places, in turn.
     ///
     /// *Convergence*: every lane of the warp, or of the block, calls it.
     ///
     /// # Safety
     ///
-    /// A block has the shared memory; each `which` is used once.
+    /// A block has the shared memory; between two sums in a place there is one in the other, or a maximum.
     #[inline(always)]
     pub unsafe fn sum<E: Float>(
         &self,
-        which: u32,
+        (place, all): (u32, bool),
         line: &Line<true>,
         v: impl Fn(usize) -> Piece,
         step: impl Fn(f32, f32) -> f32,
     ) -> f32 {
         let groups = |lanes: usize| P as usize / (lanes * E::PIECE);
         if WARPS == SINGLES {
-            let p = self.folded::<E>(groups(FEW as usize), which == 0, line, &v, &step);
+            let p = self.folded::<E>(groups(FEW as usize), all, line, &v, &step);
             return self.tree::<E>(p);
         }
         if Self::ONE {
             let p = match self.count {
-                ..=8 => self.folded::<E>(groups(8), which == 0, line, &v, &step),
-                16 => self.folded::<E>(groups(16), which == 0, line, &v, &step),
-                _ => self.folded::<E>(groups(32), which == 0, line, &v, &step),
+                ..=8 => self.folded::<E>(groups(8), all, line, &v, &step),
+                16 => self.folded::<E>(groups(16), all, line, &v, &step),
+                _ => self.folded::<E>(groups(32), all, line, &v, &step),
             };
             return self.tree::<E>(p);
         }
         // SAFETY: 256 words for this call, written by one lane each, or by one after a barrier behind the other.
         unsafe {
-            let scratch = self.scratch().add(P * which);
+            let scratch = self.scratch().add(P * place);
             let mut half = 0;
             while half < Self::HALVES {
                 if Self::half() == half && self.start < self.end {
-                    self.hand_on::<E>(scratch, which == 0, &v, &step);
+                    self.hand_on::<E>(scratch, all, &v, &step);
                 }
                 self.wait();
                 half += 1;
@@ -447,48 +408,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
             }
         }
         p[0]
-    }
-
-    /// Takes this lane's pieces into the partials of lanes side by side, in `scratch`; with `all`, zeros behind the row too.
-    ///
-    /// # Safety
-    ///
-    /// The partials belong to this lane.
-    #[inline(always)]
-    unsafe fn hand_on<E: Float>(
-        &self,
-        scratch: Shared<f32>,
-        all: bool,
-        v: impl Fn(usize) -> Piece,
-        step: impl Fn(f32, f32) -> f32,
-    ) {
-        let place = |i: usize| scratch.add(self.own * Self::NEXT as u32 + i as u32);
-        let mut p = [0.0; 8];
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut i = 0;
-            while i < Self::NEXT && Self::half() > 0 {
-                [p[i], p[i + 1]] = place(i).read_x2();
-                i += 2;
-            }
-            self.each::<E>(|n, at| {
-                let v = v(n);
-                let left = self.end.saturating_sub(at.own);
-                let mut i = 0;
-                while i < E::PIECE {
-                    let p = &mut p[i % Self::NEXT];
-                    if all || at.step + self.place(i - i % 2) < left {
-                        *p = step(*p, v[i]);
-                    }
-                    i += 1;
-                }
-            });
-            let mut i = 0;
-            while i < Self::NEXT {
-                place(i).write_x2([p[i], p[i + 1]]);
-                i += 2;
-            }
-        }
     }
 
     /// Takes this lane's pieces into its partials, which are those of `groups` pieces; with `all`, zeros behind the row too.

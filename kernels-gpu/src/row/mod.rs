@@ -16,10 +16,11 @@ pub mod turned;
 mod turns;
 #[cfg(level_sm_90)]
 pub mod walk;
+mod wide;
 
 use contract::launch::DevPtr;
 
-use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, st, st_x4};
 use crate::float::{Float, Piece};
 
 /// Whether rows of `k` elements of these tensors start on boundaries of 16 bytes; null where there is no tensor.
@@ -49,6 +50,11 @@ pub struct Line<const PIECES: bool> {
     pub k: u32,
     /// Elements of its tensor in front of it.
     pub start: usize,
+    /// Elements in front of the row in its first piece, if it may start anywhere ([`turned`]): `start` is where that piece starts then, and `k` counts
+    /// them too.
+    pub odd: Option<u32>,
+    /// Whether its last piece ends in the tensor.
+    pub whole: bool,
 }
 
 impl<const PIECES: bool> Line<PIECES> {
@@ -56,7 +62,28 @@ impl<const PIECES: bool> Line<PIECES> {
     #[inline(always)]
     pub fn new([m, rows, k]: [u32; 3]) -> Self {
         let start = m as usize * k as usize;
-        Self { m, k: if m < rows { k } else { 0 }, start }
+        Self { m, k: if m < rows { k } else { 0 }, start, odd: None, whole: true }
+    }
+
+    /// The same one of so many `rows`, which may start anywhere, from the last place on that is a multiple of `boundary`.
+    #[inline(always)]
+    pub fn turned(self, boundary: u32, rows: u32) -> Self {
+        let odd = self.start as u32 % boundary;
+        let k = if self.k == 0 { 0 } else { self.k + odd };
+        let start = self.start - odd as usize;
+        Self { m: self.m, k, start, odd: Some(odd), whole: self.m + 1 < rows }
+    }
+
+    /// Whether the item from element `first` on is all of the row.
+    #[inline(always)]
+    pub fn inside<E: Float>(&self, first: u32) -> bool {
+        self.odd.is_none_or(|odd| odd <= first && first + width::<E, PIECES>() as u32 <= self.k)
+    }
+
+    /// Whether element `i` is one of the row, given that it is not behind its end.
+    #[inline(always)]
+    pub fn begun(&self, i: u32) -> bool {
+        self.odd.is_none_or(|odd| odd <= i)
     }
 
     /// The item from element `first` on, zeros unless `there`.
@@ -70,7 +97,9 @@ impl<const PIECES: bool> Line<PIECES> {
         let p = row.wrapping_add(first as usize);
         // SAFETY: an item of the row.
         unsafe {
-            if PIECES {
+            if PIECES && self.odd.is_some() && !self.whole && first + E::PIECE as u32 > self.k {
+                E::gather(p, if there { self.k - first } else { 0 })
+            } else if PIECES {
                 ld_or_zero_x4(there, p.cast())
             } else {
                 [E::load_bits_if(there, p), 0, 0, 0]
@@ -87,7 +116,89 @@ impl<const PIECES: bool> Line<PIECES> {
     pub unsafe fn store<E: Float>(&self, row: *mut E, first: u32, raw: X4<u32>) {
         let p = row.wrapping_add(first as usize);
         // SAFETY: an item of the row.
-        unsafe { if PIECES { st_x4(p.cast(), raw) } else { E::store_bits(p, raw[0]) } }
+        unsafe {
+            if PIECES && self.inside::<E>(first) {
+                st_x4(p.cast(), raw);
+            } else if !PIECES {
+                E::store_bits(p, raw[0]);
+            } else {
+                let mut i = 0;
+                while i < E::PIECE {
+                    if self.begun(first + i as u32) && first + (i as u32) < self.k {
+                        let bits =
+                            if E::PIECE == 4 { raw[i] } else { raw[i / 2] >> (16 * (i % 2)) };
+                        E::store_bits(p.wrapping_add(i), bits);
+                    }
+                    i += 1;
+                }
+            }
+        }
+    }
+
+    /// The elements that stand beside those of a word of the row, at `first`, of a tensor that has one for each, from `p` on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`], of `p`.
+    #[inline(always)]
+    pub unsafe fn word_beside<E: Float>(&self, p: *const E, first: u32) -> X4<u32> {
+        let odd = self.odd.unwrap_or(0);
+        let one = |at: u32| {
+            let there = odd <= at && at < self.k;
+            // SAFETY: an element of it.
+            unsafe { E::load_bits_if(there, p.wrapping_add(at.wrapping_sub(odd) as usize)) }
+        };
+        [if E::PIECE == 4 { one(first) } else { one(first) | one(first + 1) << 16 }, 0, 0, 0]
+    }
+
+    /// Writes what is of the row of its word at `first`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::store`].
+    #[inline(always)]
+    pub unsafe fn store_word<E: Float>(&self, row: *mut E, first: u32, word: u32) {
+        let p = row.wrapping_add(first as usize);
+        let own = |at: u32| self.begun(at) && at < self.k;
+        // SAFETY: elements of the row.
+        unsafe {
+            if E::PIECE == 4 {
+                if own(first) {
+                    st(p.cast(), word);
+                }
+            } else if own(first) && own(first + 1) {
+                st(p.cast(), word);
+            } else if own(first) {
+                E::store_bits(p, word);
+            } else if own(first + 1) {
+                E::store_bits(p.wrapping_add(1), word >> 16);
+            }
+        }
+    }
+
+    /// The item of a tensor that has one element, from `p` on, for each of the row: that beside the row's from `first` on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Line::load`], of `p`.
+    #[inline(always)]
+    pub unsafe fn beside<E: Float>(&self, there: bool, p: *const E, first: u32) -> X4<u32> {
+        let Some(odd) = self.odd else {
+            // SAFETY: handed on.
+            return unsafe { self.load(there, p, first) };
+        };
+        let one = |i: usize| {
+            let at = first + i as u32;
+            let there = there && odd <= at && at < self.k;
+            // SAFETY: an element of it.
+            unsafe { E::load_bits_if(there, p.wrapping_add(at.wrapping_sub(odd) as usize)) }
+        };
+        core::array::from_fn(|i| match width::<E, PIECES>() {
+            8 => one(2 * i) | one(2 * i + 1) << 16,
+            4 => one(i),
+            _ if i == 0 => one(0),
+            _ => 0,
+        })
     }
 }
 

@@ -143,4 +143,20 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
         Self::each(|n| Self::take(n, v(n), &mut partials));
         partials
     }
+
+    /// The same where the first elements of the first item, `odd` of them, come behind all others.
+    #[inline(always)]
+    pub fn sum_turned(odd: u32, v: impl Fn(usize) -> Piece) -> [Piece; 8] {
+        let mut partials = [[0.0; 8]; 8];
+        let first = v(0);
+        let last = |i: usize| (i as u32) < odd;
+        partials[0] = Self::map(first, |i, v| if last(i) { 0.0 } else { 0.0 + v });
+        let mut n = 1;
+        while n < Self::ITEMS {
+            Self::take(n, v(n), &mut partials);
+            n += 1;
+        }
+        partials[0] = Self::map(partials[0], |i, p| if last(i) { p + first[i] } else { p });
+        partials
+    }
 }

@@ -7,6 +7,8 @@
 use contract::row::SHORT;
 
 use super::lanes::{At, Lanes, Raw};
+use super::turns::holds;
+use super::wide;
 use crate::float::Float;
 
 /// Most elements of the pieces that a row of `k` elements lies in.
@@ -15,24 +17,45 @@ pub(super) fn turned_len<E: Float>(k: u32) -> u32 {
     k + E::PIECE as u32 - 1
 }
 
-/// Whether the registers of a warp hold a row of `k` elements wherever it starts.
+/// Whether the registers of so many warps hold a row of `k` elements wherever it starts.
 #[inline(always)]
-pub fn fits_turned<E: Float>(k: u32) -> bool {
-    turned_len::<E>(k) <= SHORT
+pub fn fits_turned<E: Float, const WARPS: u32>(k: u32) -> bool {
+    if WARPS > 1 {
+        holds::<E, WARPS>() && wide::fits(WARPS, k)
+    } else {
+        turned_len::<E>(k) <= SHORT
+    }
 }
 
-impl Lanes<1> {
+impl<const WARPS: u32> Lanes<WARPS> {
     /// Those of rows of `k` elements that start anywhere, of which [`Lanes::turned`] makes those of one.
     #[inline(always)]
     pub fn of_turned<E: Float>(k: u32, lane: u32) -> Self {
         Self::new::<E>(turned_len::<E>(k), lane)
     }
 
-    /// Those of a row of `k` elements that begins at element `odd` of its first piece.
+    /// Elements from one place to the next that rows of `k` elements lie from.
     #[inline(always)]
-    pub fn turned(mut self, k: u32, odd: u32) -> Self {
-        (self.end, self.odd) = (odd + k, Some(odd));
-        self
+    pub fn boundary<E: Float>(k: u32) -> u32 {
+        if WARPS > 1 { wide::boundary(WARPS, k) } else { E::PIECE as u32 }
+    }
+
+    /// Those of a row of `k` elements that begins `odd` elements behind such a place.
+    #[inline(always)]
+    pub fn turned<E: Float>(self, k: u32, odd: u32) -> Self {
+        let mut turned = if WARPS > 1 { Self::new::<E>(odd + k, 32) } else { self };
+        if WARPS == 1 {
+            turned.end = odd + k;
+        }
+        turned.odd = Some(odd);
+        turned
+    }
+
+    /// As far as what is loaded of a row whose elements are seen up to `seen` goes, given whether its last piece ends in the tensor.
+    #[inline(always)]
+    pub fn loaded<E: Float>(&self, seen: u32, whole: bool) -> u32 {
+        let piece = if WARPS > 1 { wide::part(WARPS) } else { E::PIECE as u32 };
+        if whole { seen } else { seen - seen % piece }
     }
 
     /// What came of a row, with bits of `nothing` for what is not of it or behind `seen`. Where the last piece was not loaded, because it does not
@@ -50,6 +73,10 @@ impl Lanes<1> {
         nothing: u32,
         mut raw: Raw,
     ) -> Raw {
+        if WARPS > 1 {
+            // SAFETY: handed on.
+            return unsafe { self.cut_parts(row, seen, loaded, nothing, raw) };
+        }
         let odd = self.odd.unwrap_or(0);
         self.each::<E>(|n, at| {
             let first = at.first();
@@ -73,9 +100,7 @@ impl Lanes<1> {
         });
         raw
     }
-}
 
-impl<const WARPS: u32> Lanes<WARPS> {
     /// Whether the piece at `at` is all of the row.
     #[inline(always)]
     pub(super) fn inside<E: Float>(&self, at: At) -> bool {

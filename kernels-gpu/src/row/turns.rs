@@ -1,10 +1,10 @@
 //! The rows that some lanes, or warps, have one after the other.
 
-use contract::row::{Owner, SHORT, THREADS, owner, turns};
+use contract::row::{LONG_THREADS, Owner, SHORT, THREADS, owner, turns};
 
 use super::lanes::{FEW, Lanes};
 use super::turned::turned_len;
-use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, warp_id};
 use crate::float::Float;
 
@@ -73,12 +73,47 @@ impl Turns {
     }
 }
 
-/// Whether rows of `k` elements that start on boundaries of 16 bytes wait in the registers of `WARPS` warps: where these
-/// have as many as that takes. Those of `f32` are faster in shared memory.
+/// The rows of a block of `T` threads, one after the other, those of a launch spread over its blocks.
+pub struct Rows<const T: u32> {
+    /// The present one; none of any tensor behind the last.
+    pub m: u32,
+    step: u32,
+    end: u32,
+}
+
+impl<const T: u32> Rows<T> {
+    /// Those of `m`, each of which so many `blocks` of [`LONG_THREADS`] share, or one of fewer.
+    #[inline(always)]
+    pub fn new(blocks: u32, m: u32) -> Self {
+        let bits = if T == LONG_THREADS { blocks.trailing_zeros() } else { 0 };
+        Self { m: block_idx_x() >> bits, step: grid_dim_x() >> bits, end: m }
+    }
+
+    /// Goes to the next one, unless there is none.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    #[inline(always)]
+    pub fn next(&mut self) -> bool {
+        if self.end - self.m <= self.step {
+            return false;
+        }
+        // Before the next row takes the shared memory.
+        sync_threads();
+        self.m = opaque(self.m + self.step);
+        true
+    }
+}
+
+/// Whether rows wait in the registers of `WARPS` warps: where these have as many as that takes. Those of `f32` are faster in shared memory.
+#[inline(always)]
+pub(super) fn holds<E: Float, const WARPS: u32>() -> bool {
+    (cfg!(level_sm_90a) || cfg!(level_sm_80) && WARPS < 8) && E::PIECE == 8
+}
+
+/// Whether such rows of `k` elements that start on boundaries of 16 bytes do.
 #[inline(always)]
 pub fn near<E: Float, const WARPS: u32>(k: u32) -> bool {
-    let registers = cfg!(level_sm_90a) || cfg!(level_sm_80) && WARPS < 8;
-    registers && E::PIECE == 8 && k <= WARPS * SHORT
+    holds::<E, WARPS>() && k <= WARPS * SHORT
 }
 
 /// Lanes of a short row of a family with such a `LANE`.

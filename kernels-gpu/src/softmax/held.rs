@@ -1,22 +1,31 @@
 //! A row of a block, or of a warp, whose elements wait in shared memory or pass through it in chunks.
 
 use contract::row::MIDDLE;
-use contract::softmax::{closing, shift};
+use contract::softmax::{Args, closing, shift};
 
 use super::{Row, larger, of_type, terms};
 use crate::arch::thread::sync_threads;
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block};
 
-/// The row, in shared memory where it fits, else in chunks.
+/// The row, in shared memory where it fits, else in chunks; one that may start anywhere where that is `ODD`.
 ///
 /// # Safety
 ///
 /// As for [`super::short`]; this block, or warp, has the row.
 #[inline(always)]
-pub(super) unsafe fn row<E: Float, const T: u32, const ROOM: u32, const PIECES: bool>(
-    row: Row<E, PIECES>,
+pub(super) unsafe fn row<
+    E: Float,
+    const T: u32,
+    const ROOM: u32,
+    const PIECES: bool,
+    const ODD: bool,
+>(
+    args: &Args,
+    m: u32,
 ) {
+    let row = Row::<E, PIECES>::new(args, m);
+    let row = if ODD { row.turned(E::PIECE as u32, args.m) } else { row };
     let block = Block::<E, T, ROOM, PIECES, false>::new(&row.line);
     let fits = block.fits();
     // Shorter ones of `f32` are faster by way of registers.
@@ -28,7 +37,7 @@ pub(super) unsafe fn row<E: Float, const T: u32, const ROOM: u32, const PIECES: 
     // what one thread wrote and another reads there.
     unsafe {
         if comes {
-            row.come::<T, ROOM>(&block, |s, v| {
+            row.come::<T, ROOM, ODD>(&block, |s, v| {
                 top = larger::<E, PIECES>(top, v);
                 if scored {
                     Block::<E, T, ROOM, PIECES, false>::put(s, v);
@@ -42,11 +51,11 @@ pub(super) unsafe fn row<E: Float, const T: u32, const ROOM: u32, const PIECES: 
                         Block::<E, T, ROOM, PIECES, false>::put(s, v);
                     }
                 };
-                if !cfg!(level_sm_80) && E::PIECE == 8 {
+                if ODD || !cfg!(level_sm_80) && E::PIECE == 8 {
                     // There are no registers for more.
-                    row.chunk::<T, ROOM, 4>(&block, chunk, each);
+                    row.chunk::<T, ROOM, 4, ODD>(&block, chunk, each);
                 } else {
-                    row.chunk::<T, ROOM, 8>(&block, chunk, each);
+                    row.chunk::<T, ROOM, 8, ODD>(&block, chunk, each);
                 }
             });
         }
@@ -56,7 +65,7 @@ pub(super) unsafe fn row<E: Float, const T: u32, const ROOM: u32, const PIECES: 
         let mut partials = [0.0; block::MOST];
         block.chunks(|chunk| {
             if !fits {
-                row.chunk::<T, ROOM, 2>(&block, chunk, |s, _, v| {
+                row.chunk::<T, ROOM, 2, ODD>(&block, chunk, |s, _, v| {
                     Block::<E, T, ROOM, PIECES, false>::put(s, v);
                 });
             }
@@ -88,7 +97,7 @@ pub(super) unsafe fn row<E: Float, const T: u32, const ROOM: u32, const PIECES: 
                     row.write(block.element(s), v, shift, closing);
                 });
             } else {
-                row.chunk::<T, ROOM, 2>(&block, chunk, |_, first, v| {
+                row.chunk::<T, ROOM, 2, ODD>(&block, chunk, |_, first, v| {
                     let v = if row.log { v } else { terms::<E, PIECES>(v, shift) };
                     row.write(first, v, shift, closing);
                 });

@@ -16,7 +16,7 @@ mod turned;
 
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
-use contract::row::LONG;
+use contract::row::{LONG, lies};
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, split};
 #[cfg(not(level_sm_90))]
 use contract::softmax::WHOLE;
@@ -25,7 +25,10 @@ use contract::softmax::{
     shift, term, term_half, visible,
 };
 #[cfg(level_sm_90)]
-use contract::softmax::{LongBf16, LongF16, LongF32, PartArgs, PartsBf16, PartsF16, PartsF32};
+use contract::softmax::{
+    LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
+    PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
+};
 
 use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
@@ -77,6 +80,14 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         }
     }
 
+    /// The same row, which may start anywhere, of so many.
+    #[inline(always)]
+    fn turned(mut self, boundary: u32, rows: u32) -> Self {
+        self.line = self.line.turned(boundary, rows);
+        self.seen += self.line.odd.unwrap_or(0);
+        self
+    }
+
     /// The row's scores.
     #[inline(always)]
     fn row(&self) -> *const E {
@@ -103,7 +114,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
     unsafe fn load_both(&self, there: bool, first: u32) -> [X4<u32>; 2] {
         let there = there && first < self.seen;
         // SAFETY: the caller's promise.
-        unsafe { [self.load(there, first), self.line.load(there, self.mask, first)] }
+        unsafe { [self.load(there, first), self.line.beside(there, self.mask, first)] }
     }
 
     /// The scores of an item, minus infinity where they are hidden.
@@ -114,13 +125,11 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
             Some(mask) => map::<E, PIECES>(x, |i, x| score(x, self.scale, mask[i])),
             None => map::<E, PIECES>(x, |_, x| score(x, self.scale, -0.0)),
         };
-        if first + width::<E, PIECES>() as u32 <= self.seen {
+        if first + width::<E, PIECES>() as u32 <= self.seen && self.line.begun(first) {
             return v;
         }
-        map::<E, PIECES>(
-            v,
-            |i, v| if first + (i as u32) < self.seen { v } else { f32::NEG_INFINITY },
-        )
+        let seen = |i: u32| i < self.seen && self.line.begun(i);
+        map::<E, PIECES>(v, |i, v| if seen(first + i as u32) { v } else { f32::NEG_INFINITY })
     }
 
     /// Has the row come, and scores it: `each(s, scores)`.
@@ -129,18 +138,18 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
     ///
     /// The row is one of the contract's table, and fits.
     #[inline(always)]
-    unsafe fn come<const T: u32, const ROOM: u32>(
+    unsafe fn come<const T: u32, const ROOM: u32, const ODD: bool>(
         &self,
         block: &Block<E, T, ROOM, PIECES, false>,
         mut each: impl FnMut(u32, Piece),
     ) {
         // SAFETY: pieces of this thread.
         unsafe {
-            block.ask_all(self.row(), self.seen);
+            block.ask_all(&self.line, self.row(), self.seen);
             block.came(|group| {
                 block.own(group, |s| {
                     let first = block.element(s);
-                    let load = |p: *const E| self.line.load(first < self.seen, p, first);
+                    let load = |p: *const E| self.line.beside(first < self.seen, p, first);
                     let mask = if self.masked { Some(load(self.mask)) } else { None };
                     each(s, self.came(block, s, mask));
                 });
@@ -171,7 +180,7 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
     ///
     /// The row is one of the contract's table.
     #[inline(always)]
-    unsafe fn chunk<const T: u32, const ROOM: u32, const AT_ONCE: usize>(
+    unsafe fn chunk<const T: u32, const ROOM: u32, const AT_ONCE: usize, const ODD: bool>(
         &self,
         block: &Block<E, T, ROOM, PIECES, false>,
         chunk: Chunk,
@@ -261,15 +270,9 @@ unsafe fn short<E: Float>(args: &Args) {
         return;
     }
     #[cfg(level_sm_80)]
-    if turned::turned::<E>(args) {
+    if turned::turned::<E, 1>(args) {
         // SAFETY: handed on.
-        return unsafe {
-            if args.log == 1 {
-                turned::rows::<E, true>(args)
-            } else {
-                turned::rows::<E, false>(args)
-            }
-        };
+        return unsafe { turned::short::<E>(args) };
     }
     if cfg!(level_sm_80) && args.k <= MOST_SINGLES {
         // SAFETY: handed on.
@@ -280,9 +283,9 @@ unsafe fn short<E: Float>(args: &Args) {
             // SAFETY: handed on; the warp has shared memory for a short row.
             unsafe {
                 if !cfg!(level_sm_80) && pieces {
-                    held::row::<E, 32, SHORT, true>(Row::new(args, m));
+                    held::row::<E, 32, SHORT, true, false>(args, m);
                 } else {
-                    held::row::<E, 32, SHORT, false>(Row::new(args, m));
+                    held::row::<E, 32, SHORT, false, false>(args, m);
                 }
             }
             sync_warp();
@@ -455,12 +458,12 @@ impl<E: Float> Row<E, true> {
             if LOG {
                 // The scores stay, their terms go into the sum as they come.
                 let terms = |n: usize| terms::<E, true>(v[n], shift);
-                sum = lanes.sum::<E>(0, &self.line, terms, |acc, e| acc + e);
+                sum = lanes.sum::<E>((0, true), &self.line, terms, |acc, e| acc + e);
                 next = ask();
             } else {
                 next = ask();
                 lanes.each::<E>(|n, _| v[n] = terms::<E, true>(v[n], shift));
-                sum = lanes.sum::<E>(0, &self.line, |n| v[n], |acc, e| acc + e);
+                sum = lanes.sum::<E>((0, true), &self.line, |n| v[n], |acc, e| acc + e);
             }
             let closing = closing(sum, top, LOG);
             lanes.own::<E>(&self.line, |n, at| {
@@ -495,11 +498,39 @@ unsafe fn long<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Arg
         let mut rows = block::Rows::<T>::new(split(args.k, 4), args.m);
         loop {
             if !pieces {
-                held::row::<E, T, ROOM, false>(Row::new(args, rows.m));
+                held::row::<E, T, ROOM, false, false>(args, rows.m);
             } else if E::PIECE == 4 || !cfg!(level_sm_90) || T == LONG_THREADS {
                 // Where there are long blocks, others have no longer rows.
-                held::row::<E, T, ROOM, true>(Row::new(args, rows.m));
+                held::row::<E, T, ROOM, true, false>(args, rows.m);
             }
+            if !rows.next() {
+                return;
+            }
+        }
+    }
+}
+
+/// Rows that start anywhere, of more than one warp.
+///
+/// # Safety
+///
+/// As for [`short`]; tensors start on boundaries of 16 bytes.
+#[cfg(level_sm_90)]
+#[inline(always)]
+unsafe fn long_turned<E: Float, const T: u32, const ROOM: u32, const W: u32>(args: &Args) {
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: handed on.
+    unsafe {
+        if T < LONG_THREADS && turned::turned::<E, 2>(args) {
+            return turned::long::<E, 2>(args);
+        }
+        if turned::turned::<E, W>(args) {
+            return turned::long::<E, W>(args);
+        }
+        let mut rows = block::Rows::<T>::new(split(lies(args.k), 4), args.m);
+        loop {
+            held::row::<E, T, ROOM, true, true>(args, rows.m);
             if !rows.next() {
                 return;
             }
@@ -545,4 +576,15 @@ entries! {
     softmax_parts_f32 PartsF32 parts::parts::<f32>;
     softmax_parts_f16 PartsF16 parts::parts::<F16>;
     softmax_parts_bf16 PartsBf16 parts::parts::<Bf16>;
+}
+
+#[cfg(level_sm_90)]
+entries! {
+    Args:
+    softmax_turned_f32 TurnedF32 long_turned::<f32, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_turned_f16 TurnedF16 long_turned::<F16, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_turned_bf16 TurnedBf16 long_turned::<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_long_turned_f32 LongTurnedF32 long_turned::<f32, LONG_THREADS, LONG, 8>;
+    softmax_long_turned_f16 LongTurnedF16 long_turned::<F16, LONG_THREADS, LONG, 8>;
+    softmax_long_turned_bf16 LongTurnedBf16 long_turned::<Bf16, LONG_THREADS, LONG, 8>;
 }

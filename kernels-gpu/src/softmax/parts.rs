@@ -16,11 +16,11 @@ use contract::softmax::{
 use super::Row;
 use super::exchange::{listen, tell};
 use super::segment::{Raw, Segment, Values, largest};
-use crate::arch::async_copy::{commit_group, copy_x4, copy_x4_part, copy_x16, wait_group};
+use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, ld_u16, st};
+use crate::arch::mem::{X4, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
@@ -32,7 +32,7 @@ use crate::row::walk::{Turn, Walk};
 const _: () = assert!(PART_THREADS == LANES * (PART + 2));
 
 /// A block's work on rows of `E`.
-struct Work<'a, E, const PIECES: bool> {
+struct Work<'a, E, const ODD: bool> {
     args: &'a PartArgs,
     walk: Walk,
     told: Told<SETS>,
@@ -43,7 +43,7 @@ struct Work<'a, E, const PIECES: bool> {
     element: PhantomData<E>,
 }
 
-impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
+impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
     /// Bytes of an element.
     const BYTES: u32 = 16 / E::PIECE as u32;
     /// Stages of a warp: how many parts ahead elements are asked for. Terms wait in [`BEHIND`] places behind them.
@@ -76,10 +76,11 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
         self.stage(Self::AHEAD).byte_add(4 * SEGMENT * at).cast()
     }
 
-    /// The row of a turn.
+    /// The row of a turn, from the piece on that it begins in.
     #[inline(always)]
-    fn row(&self, turn: Turn) -> Row<E, PIECES> {
-        Row::new(&self.args.rows, self.args.first + self.walk.row(turn))
+    fn row(&self, turn: Turn) -> Row<E, true> {
+        let row = Row::new(&self.args.rows, self.args.first + self.walk.row(turn));
+        if ODD { row.turned(E::PIECE as u32, self.args.rows.m) } else { row }
     }
 
     /// Asks for a segment, as far as it is seen.
@@ -93,115 +94,73 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
         if segment != u32::MAX {
             let row = self.row(turn);
             let (start, to) = (segment * SEGMENT, self.stage(stage));
-            let from = row.row().wrapping_add(start as usize);
-            let seen = row.seen.saturating_sub(start);
+            let own = Segment::<E, true>::own();
+            let from = row.row().wrapping_add((start + own) as usize);
+            let to = to.byte_add(own * Self::BYTES);
+            let left = row.seen.saturating_sub(start + own);
+            // The last piece of the last row does not end in the tensor.
+            let there = row.line.k.saturating_sub(start + own);
+            let there = if row.line.whole { u32::MAX } else { there };
             // SAFETY: the caller's promise.
-            unsafe {
-                if PIECES {
-                    let own = Segment::<E, PIECES>::own();
-                    let (to, from) =
-                        (to.byte_add(own * Self::BYTES), from.wrapping_add(own as usize));
-                    let left = seen.saturating_sub(own);
-                    Segment::<E, PIECES>::each(|n| {
-                        let on = Segment::<E, PIECES>::on(n);
-                        let from = from.wrapping_add(on as usize);
-                        copy_x16(to.byte_add(on * Self::BYTES), from, on < left);
-                    });
-                } else if Self::BYTES == 4 {
-                    let (to, from) = (to.add(lane_id()), from.wrapping_add(lane_id() as usize));
-                    let left = seen.saturating_sub(lane_id());
-                    Self::each_single(|start, on| {
-                        let from = from.wrapping_add(start as usize).wrapping_add(on as usize);
-                        copy_x4(to.add(start).add(on), from, start + on < left);
-                    });
-                } else {
-                    self.ask_words(from, if seen < SEGMENT { seen } else { SEGMENT }, to);
+            let copy = |on: u32, enabled: bool| unsafe {
+                let (to, from) = (to.byte_add(on * Self::BYTES), from.wrapping_add(on as usize));
+                if ODD && enabled {
+                    let there = there - on;
+                    let piece = E::PIECE as u32;
+                    copy_x16_part(
+                        to,
+                        from,
+                        Self::BYTES * if there < piece { there } else { piece },
+                    );
+                } else if !ODD {
+                    copy_x16(to, from, enabled);
                 }
+            };
+            Segment::<E, true>::each(|n| {
+                let on = Segment::<E, true>::on(n);
+                copy(on, on < left);
+            });
+            if ODD && lane_id() == 0 {
+                copy(SEGMENT, SEGMENT < left && row.line.odd != Some(0));
             }
         }
         commit_group();
     }
 
-    /// Every 32nd element of a segment, eight at a time: `body(start, on)` for that `on` elements behind the first of the eight.
-    #[inline(always)]
-    fn each_single(mut body: impl FnMut(u32, u32)) {
-        let mut start = 0;
-        while start < SEGMENT {
-            let mut on = 0;
-            while on < 8 * LANES {
-                body(start, on);
-                on += LANES;
-            }
-            start = opaque(start + 8 * LANES);
-        }
-    }
-
-    /// Asks for the words that 16-bit elements lie in.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Work::ask`], of `len` elements.
-    #[inline(always)]
-    unsafe fn ask_words(&self, from: *const E, len: u32, to: Shared<u32>) {
-        let odd = (from as usize % 4) as u32;
-        let word = from.cast::<u8>().wrapping_sub(odd as usize);
-        let end = if len > 0 { odd + 2 * len } else { 0 };
-        // The first word may begin in front of the tensor.
-        let before = odd != 0 && word < self.args.rows.x.as_ptr();
-        let own = opaque(4 * lane_id());
-        let (word, to) = (word.wrapping_add(own as usize), to.byte_add(own));
-        let mut n = 0;
-        while n <= SEGMENT / 2 / LANES {
-            let on = 4 * LANES * n;
-            let at = own + on;
-            let left = end.saturating_sub(at);
-            // SAFETY: bytes of the row, or of its neighbour in the word in front.
-            unsafe {
-                if at == 0 && before {
-                    if end > 0 {
-                        to.byte_add(2).cast::<u16>().write_u16(ld_u16(from.cast()));
-                    }
-                } else if n < SEGMENT / 2 / LANES || at < end {
-                    let bytes = if left < 4 { left } else { 4 };
-                    copy_x4_part(to.byte_add(on), word.wrapping_add(on as usize), bytes);
-                }
-            }
-            n += 1;
-        }
-    }
-
-    /// What came of a segment.
+    /// What came of a segment. Its last elements, where it ends in a piece that others begin in, stand for those in front of it.
     ///
     /// # Safety
     ///
     /// It came.
     #[inline(always)]
-    unsafe fn came(&self, from: *const E, stage: u32) -> Raw {
+    unsafe fn came(&self, odd: u32, stage: u32) -> Raw {
         let mut raw = [[0; 4]; _];
-        let odd = if PIECES || Self::BYTES == 4 { 0 } else { (from as usize % 4) as u32 };
-        let own = self.stage(stage).byte_add(Segment::<E, PIECES>::own() * Self::BYTES + odd);
-        Segment::<E, PIECES>::each(|n| {
-            let at = own.byte_add(Segment::<E, PIECES>::on(n) * Self::BYTES);
+        let stage = self.stage(stage);
+        let own = stage.byte_add(Segment::<E, true>::own() * Self::BYTES);
+        Segment::<E, true>::each(|n| {
+            let at = own.byte_add(Segment::<E, true>::on(n) * Self::BYTES);
             // SAFETY: the caller's promise.
-            raw[n] = unsafe {
-                if PIECES || Self::BYTES == 4 {
-                    at.read_x4()
-                } else if odd == 0 {
-                    [at.read(), 0, 0, 0]
-                } else {
-                    let half = |i| u32::from(at.cast::<u16>().add(i).read_u16());
-                    [half(0) | half(1) << 16, 0, 0, 0]
-                }
-            };
+            raw[n] = unsafe { at.read_x4() };
         });
+        if ODD {
+            let odd = if lane_id() == 0 { odd } else { 0 };
+            // SAFETY: as above.
+            let last = unsafe { stage.byte_add(SEGMENT * Self::BYTES).read_x4_if(odd > 0) };
+            let mut word = 0;
+            while word < 4 {
+                let bits = (8 * Self::BYTES * odd).saturating_sub(32 * word as u32);
+                let before = if bits < 32 { (1 << bits) - 1 } else { u32::MAX };
+                raw[0][word] = raw[0][word] & !before | last[word] & before;
+                word += 1;
+            }
+        }
         raw
     }
 
     /// This lane's place where terms wait. The halves of eight lie apart, so that lanes side by side reach all banks.
     #[inline(always)]
     fn place(&self, at: u32) -> Shared<f32> {
-        let width = if Segment::<E, PIECES>::WIDTH == 8 { 4 } else { Segment::<E, PIECES>::WIDTH };
-        self.waiting(at).add(opaque(width * lane_id()))
+        self.waiting(at).add(opaque(4 * lane_id()))
     }
 
     /// Puts items down where terms wait.
@@ -212,18 +171,14 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
     #[inline(always)]
     unsafe fn put(&self, stage: u32, v: &Values) {
         let own = self.place(stage);
-        Segment::<E, PIECES>::each(|n| {
-            let at = own.add(Segment::<E, PIECES>::on(n));
+        Segment::<E, true>::each(|n| {
+            let at = own.add(Segment::<E, true>::on(n));
             let [a, b, c, d, e, f, g, h] = v[n];
             // SAFETY: the caller's promise.
             unsafe {
-                match Segment::<E, PIECES>::WIDTH {
-                    2 => at.write_x2([a, b]),
-                    4 => at.write_x4([a, b, c, d]),
-                    _ => {
-                        at.write_x4([a, b, c, d]);
-                        at.add(4 * LANES).write_x4([e, f, g, h]);
-                    }
+                at.write_x4([a, b, c, d]);
+                if E::PIECE == 8 {
+                    at.add(4 * LANES).write_x4([e, f, g, h]);
                 }
             }
         });
@@ -236,17 +191,13 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
     /// After [`Work::put`] of this lane.
     #[inline(always)]
     unsafe fn get(own: Shared<f32>, n: usize) -> Piece {
-        let at = own.add(Segment::<E, PIECES>::on(n));
+        let at = own.add(Segment::<E, true>::on(n));
         let mut out = [0.0; 8];
         // SAFETY: the caller's promise.
         unsafe {
-            match Segment::<E, PIECES>::WIDTH {
-                2 => [out[0], out[1]] = at.read_x2(),
-                4 => [out[0], out[1], out[2], out[3]] = at.read_x4(),
-                _ => {
-                    [out[0], out[1], out[2], out[3]] = at.read_x4();
-                    [out[4], out[5], out[6], out[7]] = at.add(4 * LANES).read_x4();
-                }
+            [out[0], out[1], out[2], out[3]] = at.read_x4();
+            if E::PIECE == 8 {
+                [out[4], out[5], out[6], out[7]] = at.add(4 * LANES).read_x4();
             }
         }
         out
@@ -265,11 +216,11 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
         let start = segment * SEGMENT;
         // SAFETY: the caller's promise.
         unsafe {
-            if !PIECES {
+            if ODD {
                 sync_warp();
             }
-            let raw = self.came(row.row().wrapping_add(start as usize), stage);
-            let (v, top) = Segment::<E, PIECES>::scores(&row, start, raw);
+            let raw = self.came(row.line.odd.unwrap_or(0), stage);
+            let (v, top) = Segment::<E, true>::scores::<ODD>(&row, start, raw);
             (v, largest(top))
         }
     }
@@ -278,14 +229,21 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
     ///
     /// *Convergence*: every lane of the warp calls it.
     #[inline(always)]
-    fn terms(&self, v: &mut Values, top: f32) -> f32 {
+    fn terms(&self, turn: Turn, v: &mut Values, top: f32) -> f32 {
         let shift = shift(top);
-        let terms = |v| Segment::<E, PIECES>::terms(v, shift);
-        Segment::<E, PIECES>::tree(if self.args.rows.log == 1 {
-            Segment::<E, PIECES>::sum(|n| terms(v[n]))
+        let terms = |v| Segment::<E, true>::terms(v, shift);
+        let m = self.args.first + self.walk.row(turn);
+        let odd = m.wrapping_mul(self.args.rows.k) % E::PIECE as u32;
+        let odd = if lane_id() == 0 { odd } else { 0 };
+        let log = self.args.rows.log == 1;
+        if !log {
+            Segment::<E, true>::each(|n| v[n] = terms(v[n]));
+        }
+        let term = |n: usize| if log { terms(v[n]) } else { v[n] };
+        Segment::<E, true>::tree(if ODD {
+            Segment::<E, true>::sum_turned(odd, term)
         } else {
-            Segment::<E, PIECES>::each(|n| v[n] = terms(v[n]));
-            Segment::<E, PIECES>::sum(|n| v[n])
+            Segment::<E, true>::sum(term)
         })
     }
 
@@ -303,95 +261,62 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
             return;
         }
         let row = self.row(turn);
-        let (start, own) = (segment * SEGMENT, Segment::<E, PIECES>::own());
+        let (start, own) = (segment * SEGMENT, Segment::<E, true>::own());
         let left = row.line.k - start;
         let to = row.to().wrapping_add((start + own) as usize);
         let place = self.place(at);
+        let odd = row.line.odd.unwrap_or(0);
         // SAFETY: items of the row, which wait; the last warp put both words down before it said so.
         unsafe {
             let [max, closing] = self.told.row(set).read_x2();
             let times = factor(top, max) * closing;
             let shift = shift(max);
             let out = |v: f32| if row.log { (v - shift) - closing } else { v * times };
-            if !PIECES && Self::BYTES == 4 {
-                let place = self.waiting(at).add(lane_id());
-                let left = left.saturating_sub(lane_id());
-                let to = row.to().wrapping_add((start + lane_id()) as usize);
-                Self::each_single(|start, on| {
-                    if start + on < left {
-                        let v = out(place.add(start).add(on).read());
-                        let to = to.wrapping_add(start as usize).wrapping_add(on as usize);
-                        row.line.store(to, 0, [v.to_bits(), 0, 0, 0]);
-                    }
-                });
-                return;
-            }
-            if left >= SEGMENT && !row.log {
-                let out = |n| {
+            if left >= SEGMENT + odd && !row.log {
+                Segment::<E, true>::each(|n| {
                     let v = Self::get(place, n);
-                    E::narrow(Segment::<E, PIECES>::map(v, |_, v| v * times))
-                };
-                if !PIECES {
-                    return Self::write_words(to, out);
-                }
-                Segment::<E, PIECES>::each(|n| {
-                    row.line.store(to, Segment::<E, PIECES>::on(n), out(n));
+                    let y = E::narrow(Segment::<E, true>::map(v, |_, v| v * times));
+                    if ODD && n == 0 && lane_id() == 0 && odd > 0 {
+                        return self.store_both(to, odd, SEGMENT + odd, y);
+                    }
+                    st_x4(to.wrapping_add(Segment::<E, true>::on(n) as usize).cast(), y);
                 });
                 return;
             }
             let left = left.saturating_sub(own);
-            Segment::<E, PIECES>::each(|n| {
-                let on = Segment::<E, PIECES>::on(n);
+            Segment::<E, true>::each(|n| {
+                let on = Segment::<E, true>::on(n);
                 if on < left {
-                    let v = Segment::<E, PIECES>::map(Self::get(place, n), |_, v| out(v));
-                    let to = to.wrapping_add(on as usize);
-                    Segment::<E, PIECES>::store(&row.line, left - on, to, E::narrow(v));
+                    let v = Segment::<E, true>::map(Self::get(place, n), |_, v| out(v));
+                    let (to, left, y) = (to.wrapping_add(on as usize), left - on, E::narrow(v));
+                    if ODD && n == 0 && lane_id() == 0 && odd > 0 {
+                        self.store_both(to, odd, left, y);
+                    } else if left >= E::PIECE as u32 {
+                        st_x4(to.cast(), y);
+                    } else {
+                        E::scatter(to, left, y);
+                    }
                 }
             });
         }
     }
 
-    /// Writes the pairs `out(n)` of a whole segment, this lane's from `to` on, in words.
-    ///
-    /// *Convergence*: every lane of the warp calls it.
+    /// Writes the piece at `to` whose first `odd` elements are those of the piece a segment on, as far as there are elements `left`.
     ///
     /// # Safety
     ///
-    /// They are elements of a row, and belong to this warp.
+    /// They are elements of a row, and belong to this thread.
     #[inline(always)]
-    unsafe fn write_words(to: *mut E, out: impl Fn(usize) -> X4<u32>) {
-        let word = |to: *mut E, n: usize| {
-            to.wrapping_add(Segment::<E, PIECES>::on(n) as usize).cast::<u32>()
-        };
-        // SAFETY: the caller's promise; words start at multiples of 4.
-        unsafe {
-            if (to as usize).is_multiple_of(4) {
-                Segment::<E, PIECES>::each(|n| st(word(to, n), out(n)[0]));
-                return;
+    unsafe fn store_both(&self, to: *mut E, odd: u32, left: u32, y: X4<u32>) {
+        let mut i = 0;
+        while i < E::PIECE {
+            let at = if (i as u32) < odd { i as u32 + SEGMENT } else { i as u32 };
+            let bits = if E::PIECE == 4 { y[i] } else { y[i / 2] >> (16 * (i % 2)) };
+            if at < left {
+                // SAFETY: the caller's promise.
+                unsafe { E::store_bits(to.wrapping_add(at as usize), bits) };
             }
-            // A word is the second of a pair and the first of the next one, which the next lane has.
-            let next_lane = (lane_id() + 1) % LANES;
-            let mut own = out(0)[0];
-            if lane_id() == 0 {
-                E::store_bits(to, own);
-            }
-            let to = to.wrapping_add(1);
-            let last = Segment::<E, PIECES>::ITEMS - 1;
-            let mut n = 0;
-            while n < last {
-                let next = out(n + 1)[0];
-                let first = shuffle_idx(if lane_id() == 0 { next } else { own }, next_lane);
-                st(word(to, n), opaque(own >> 16) | first << 16);
-                own = next;
-                n += 1;
-            }
-            let first = shuffle_idx(own, next_lane);
-            if lane_id() < LANES - 1 {
-                st(word(to, last), opaque(own >> 16) | first << 16);
-            } else {
-                let to = to.wrapping_add(Segment::<E, PIECES>::on(last) as usize);
-                E::store_bits(to, own >> 16);
-            }
+            i += 1;
         }
     }
 
@@ -427,13 +352,13 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
                 if segment != u32::MAX {
                     (v, tops[0]) = self.scores(turn, segment, at);
                 }
-                if !PIECES {
+                if ODD {
                     sync_warp();
                 }
                 self.ask(asked, at);
                 asked = walk.next(asked);
                 if opaque_here(segment) != u32::MAX {
-                    tops[1] = self.terms(&mut v, tops[0]);
+                    tops[1] = self.terms(turn, &mut v, tops[0]);
                 }
                 if walk.there(turn) && lane_id() == 0 {
                     told.segment(n % SETS, self.warp).write_x2(tops);
@@ -448,13 +373,13 @@ impl<'a, E: Float, const PIECES: bool> Work<'a, E, PIECES> {
                     mbarrier::wait(told.row_there(n % SETS), n / SETS % 2);
                     self.write(first, place, n % SETS);
                 }
-                if !PIECES {
+                if ODD {
                     sync_warp();
                 }
                 if segment != u32::MAX {
                     self.put(place, &v);
                 }
-                if !PIECES {
+                if ODD {
                     sync_warp();
                 }
                 before = [Waiting { turn, top: tops[0] }, before[0]];
@@ -486,23 +411,23 @@ pub unsafe fn parts<E: Float>(args: &PartArgs) {
     // SAFETY: handed on.
     unsafe {
         if in_pieces::<E>(rows.k, &[rows.x, rows.y, rows.mask]) {
-            work::<E, true>(args);
-        } else {
             work::<E, false>(args);
+        } else {
+            work::<E, true>(args);
         }
     }
 }
 
 /// # Safety
 ///
-/// As for [`parts`]; `PIECES` is as rows are.
+/// As for [`parts`]; `ODD` unless rows are in pieces.
 #[inline(always)]
-unsafe fn work<E: Float, const PIECES: bool>(args: &PartArgs) {
+unsafe fn work<E: Float, const ODD: bool>(args: &PartArgs) {
     // SAFETY: handed on.
     unsafe {
         Told::<SETS>::new().start();
         if warp_id() < PART {
-            Work::<E, PIECES>::new(args).segments();
+            Work::<E, ODD>::new(args).segments();
         } else if warp_id() == PART {
             tell(args);
         } else {

@@ -31,27 +31,45 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
         top
     }
 
-    /// The scores of a segment from what came of it, and the largest of this lane.
+    /// The scores of a segment from what came of it, and the largest of this lane. Where rows may start anywhere (`ODD`), elements of the first piece
+    /// that are in front of it are those behind its last whole one.
     ///
     /// # Safety
     ///
     /// The row is one of the contract's table.
     #[inline(always)]
-    pub(super) unsafe fn scores(row: &Row<E, PIECES>, start: u32, raw: Raw) -> (Values, f32) {
+    pub(super) unsafe fn scores<const ODD: bool>(
+        row: &Row<E, true>,
+        start: u32,
+        raw: Raw,
+    ) -> (Values, f32) {
         let mut v = [[0.0; 8]; LEN];
-        let whole = start + SEGMENT <= row.seen;
+        let odd = if ODD { row.line.odd.unwrap_or(0) } else { 0 };
+        let whole = start + odd + SEGMENT <= row.seen;
         if !row.masked && whole && row.scale == 1.0 {
             Self::each(|n| v[n] = E::widen(raw[n]));
         } else {
             let own = Self::own();
             let left = row.seen.saturating_sub(start + own);
-            let mask = row.mask.wrapping_add((start + own) as usize);
+            // Elements of the row from the lane's first on.
+            let place = |n: usize, i: usize| {
+                let on = Self::on(n) + i as u32;
+                if ODD && n == 0 && own + on < odd { on + SEGMENT } else { on }
+            };
+            let mask = row.mask.wrapping_add((start + own) as usize).wrapping_sub(odd as usize);
             Self::each(|n| {
                 v[n] = E::widen(raw[n]);
-                let added = if row.masked {
+                let added = if row.masked && ODD {
+                    let one = |i: usize| {
+                        let at = mask.wrapping_add(place(n, i) as usize);
+                        // SAFETY: an element of the mask's row, as far as it is seen.
+                        unsafe { E::load_if(place(n, i) < left, at) }
+                    };
+                    Self::map([0.0; 8], |i, _| one(i))
+                } else if row.masked {
                     let at = mask.wrapping_add(Self::on(n) as usize);
                     // SAFETY: an item of the mask's row, as far as it is seen.
-                    E::widen(unsafe { Self::load(&row.line, left.saturating_sub(Self::on(n)), at) })
+                    E::widen(unsafe { row.line.load(Self::on(n) < left, at, 0) })
                 } else {
                     [-0.0; 8]
                 };
@@ -59,14 +77,14 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
             });
             if !whole {
                 Self::each(|n| {
-                    let seen = |i: usize| Self::on(n) + (i as u32) < left;
+                    let seen = |i: usize| place(n, i) < left;
                     v[n] = Self::map(v[n], |i, v| if seen(i) { v } else { f32::NEG_INFINITY });
                 });
             }
         }
         // Two at a time, which do not wait for each other.
         let mut tops = [f32::NEG_INFINITY; 2];
-        if E::PIECE == 8 && PIECES && !row.masked && whole && row.scale == 1.0 {
+        if E::PIECE == 8 && !row.masked && whole && row.scale == 1.0 {
             // In pairs.
             let mut top = raw[0];
             Self::each(|n| top = E::max_raw(top, raw[n]));

@@ -1,4 +1,4 @@
-//! Rows of up to about 1,024 elements that start anywhere, in the registers of some lanes.
+//! Rows of up to 8,192 elements that start anywhere, in the registers of some lanes or of some warps.
 
 use contract::row::SHORT;
 use contract::softmax::{Args, LANE, MOST_ODD_SINGLES};
@@ -9,31 +9,27 @@ use crate::float::Float;
 use crate::row::lanes::{Lanes, Raw, Turns};
 use crate::row::turned::fits_turned;
 
-/// Whether rows go this way: the first of each tensor starts on a boundary of 16 bytes, and what is not seen has minus infinity for a score.
+/// Whether rows go this way in so many warps: the first of each tensor starts on a boundary of 16 bytes, and what is not seen has minus infinity
+/// for a score.
 #[inline(always)]
-pub(super) fn turned<E: Float>(args: &Args) -> bool {
+pub(super) fn turned<E: Float, const W: u32>(args: &Args) -> bool {
     let starts = (args.x.addr() | args.y.addr()) as u32;
     let plain = args.mask.is_null() && args.scale > 0.0;
-    plain && starts.is_multiple_of(16) && args.k > MOST_ODD_SINGLES && fits_turned::<E>(args.k)
+    plain && starts.is_multiple_of(16) && args.k > MOST_ODD_SINGLES && fits_turned::<E, W>(args.k)
 }
 
 /// A row from the piece on that it begins in.
-struct Turned<E: Float> {
+struct Turned<E: Float, const W: u32> {
     row: Row<E, true>,
-    lanes: Lanes<1>,
-    /// Whether the last piece may be loaded: it ends in the tensor.
-    whole: bool,
+    lanes: Lanes<W>,
 }
 
-impl<E: Float> Turned<E> {
+impl<E: Float, const W: u32> Turned<E, W> {
     /// Row `m`, of `lanes` for any.
     #[inline(always)]
-    fn new(args: &Args, m: u32, lanes: Lanes<1>) -> Self {
-        let mut row = Row::<E, true>::new(args, m);
-        let odd = row.line.start as u32 % E::PIECE as u32;
-        row.line.start -= odd as usize;
-        row.seen += odd;
-        Self { lanes: lanes.turned(args.k, odd), whole: m + 1 < args.m, row }
+    fn new(args: &Args, m: u32, lanes: Lanes<W>) -> Self {
+        let row = Row::<E, true>::new(args, m).turned(Lanes::<W>::boundary::<E>(args.k), args.m);
+        Self { lanes: lanes.turned::<E>(args.k, row.line.odd.unwrap_or(0)), row }
     }
 
     /// [`Row::ask`], or its rest, as far as pieces may be loaded.
@@ -43,10 +39,8 @@ impl<E: Float> Turned<E> {
     /// As for [`Row::ask`].
     #[inline(always)]
     unsafe fn ask(&self, rest: Option<Raw>) -> Raw {
-        let mut row = Row { line: self.row.line, ..self.row };
-        if !self.whole {
-            row.seen -= row.seen % E::PIECE as u32;
-        }
+        let seen = self.lanes.loaded::<E>(self.row.seen, self.row.line.whole);
+        let row = Row { line: self.row.line, seen, ..self.row };
         // SAFETY: the caller's promise.
         unsafe {
             match rest {
@@ -57,16 +51,59 @@ impl<E: Float> Turned<E> {
     }
 }
 
-/// Rows one after the other: the next is asked for before one is worked on.
+/// Short rows, in the lanes of a warp.
 ///
 /// # Safety
 ///
 /// As for [`super::short`], of rows that are [`turned`].
 #[inline(always)]
-pub(super) unsafe fn rows<E: Float, const LOG: bool>(args: &Args) {
+pub(super) unsafe fn short<E: Float>(args: &Args) {
     let turns = Turns::of_turned::<E>(args.m, args.k, LANE);
     let lanes = Lanes::<1>::of_turned::<E>(args.k, LANE);
-    let row = |turn: u32| Turned::<E>::new(args, turns.row(turn), lanes);
+    // SAFETY: handed on.
+    unsafe { any::<E, 1>(args, turns, lanes) };
+}
+
+/// Longer rows, in several warps.
+///
+/// # Safety
+///
+/// As for [`super::long`], of rows that are [`turned`].
+#[cfg(level_sm_90)]
+#[inline(always)]
+pub(super) unsafe fn long<E: Float, const W: u32>(args: &Args) {
+    let lanes = Lanes::<W>::new::<E>(args.k, LANE);
+    // SAFETY: handed on.
+    unsafe { any::<E, W>(args, Turns::of_block::<W>(args.m), lanes) };
+}
+
+/// # Safety
+///
+/// As for both.
+#[inline(always)]
+unsafe fn any<E: Float, const W: u32>(args: &Args, turns: Turns, lanes: Lanes<W>) {
+    // SAFETY: handed on.
+    unsafe {
+        if args.log == 1 {
+            rows::<E, W, true>(args, turns, lanes);
+        } else {
+            rows::<E, W, false>(args, turns, lanes);
+        }
+    }
+}
+
+/// Rows one after the other: the next is asked for before one is worked on.
+///
+/// # Safety
+///
+/// As for [`short`] and [`long`].
+#[inline(always)]
+unsafe fn rows<E: Float, const W: u32, const LOG: bool>(
+    args: &Args,
+    turns: Turns,
+    lanes: Lanes<W>,
+) {
+    let row = |turn: u32| Turned::<E, W>::new(args, turns.row(turn), lanes);
     // SAFETY: handed on. The barriers of the maximum stand between one row's sum and the next one's.
     unsafe {
         let mut raw = row(0).ask(None);
@@ -76,8 +113,8 @@ pub(super) unsafe fn rows<E: Float, const LOG: bool>(args: &Args) {
             turn = opaque(turn + 1);
             let here = own.ask(Some(raw));
             let (from, seen) = (own.row.row(), own.row.seen);
-            let here = own.lanes.cut(from, seen, own.whole, E::LOWEST, here);
-            raw = own.row.held::<1, LOG>(own.lanes, here, || row(turn).ask(None));
+            let here = own.lanes.cut(from, seen, own.row.line.whole, E::LOWEST, here);
+            raw = own.row.held::<W, LOG>(own.lanes, here, || row(turn).ask(None));
         }
     }
 }
