@@ -146,7 +146,7 @@ fn long_lists_and_rows<B: Backend>(b: &B) {
         }
         let x = seeded.floats(m * k, 2.0);
         let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
-        let plain = |i: usize| if i % 2 == 0 { GREEDY } else { asked(0) };
+        let plain = |i: usize| if i.is_multiple_of(2) { GREEDY } else { asked(0) };
         let asked = (0..m).map(|i| (plain(i), false)).collect();
         check_case(b, &Inputs { table, x, x_at: 0, norm: None, seen, asked }, "equal rows");
     }
