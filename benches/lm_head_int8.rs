@@ -1,12 +1,12 @@
-//! [`contract::lm_head_int8`] on a GPU, with bf16 rows: the best token, the best 40, the best 256, and all.
+//! [`contract::lm_head_int8`] on a GPU, with bf16 rows, from the residual stream to the token: the best token, the best 40, the best 256, and all.
 //!
 //! The table is bell-shaped noise, and every row is as likely to win.
 
 use std::process::ExitCode;
 
-use bitnet_benches::{Case, bits, blank, run, uniform, upload};
-use bitnet_gpu::ops::lm_head_int8::{Int8Table, LmHeadInt8};
-use bitnet_gpu::ops::sample::{SampleState, param_words};
+use bitnet_benches::{Case, blank, run, uniform, upload};
+use bitnet_gpu::ops::lm_head_int8::{HeadNorm, Int8Table, LmHeadInt8};
+use bitnet_gpu::ops::sample::{STATE_WORDS, SampleState, param_words};
 use bitnet_gpu::ops::{Backend, Dense, OpError, RowType};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::lm_head_int8::BENCH_SHAPES;
@@ -23,12 +23,15 @@ struct Head<'a> {
 }
 
 struct Tensors<B: Backend> {
+    h: B::Buf<f32>,
+    weight: B::Buf<f32>,
     x: B::Buf<f32>,
     w: Dense<B>,
     copy: Int8Table<B>,
     input: B::Buf<u32>,
     sampler: SampleState<B>,
-    logits: B::Buf<f32>,
+    bounds: B::Buf<f32>,
+    log: B::TokenLog,
 }
 
 impl Case for Head<'_> {
@@ -51,18 +54,22 @@ impl Case for Head<'_> {
         let mut sampler = SampleState::alloc(backend, self.vocab, 1)?;
         backend.write(&mut sampler.params, 0, &param_words(&self.params))?;
         Ok(Tensors {
-            x: upload(backend, &uniform(1, self.k, 3.0))?,
+            h: upload(backend, &uniform(1, self.k, 3.0))?,
+            weight: upload(backend, &vec![1.0; self.k])?,
+            x: blank(backend, self.k)?,
             input: copy.input(backend, 1)?,
             w,
             copy,
             sampler,
-            logits: blank(backend, self.vocab)?,
+            bounds: blank(backend, self.vocab)?,
+            log: backend.alloc_tokens(8)?,
         })
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
-        let Tensors { x, w, copy: table, input, sampler, logits } = t;
+        let Tensors { h, weight, x, w, copy: table, input, sampler, bounds, log: out } = t;
         backend.lm_head_int8(LmHeadInt8 {
+            norm: Some(HeadNorm { h, delta: None, weight, eps: 1e-5 }),
             x,
             x_at: 0,
             w,
@@ -70,13 +77,16 @@ impl Case for Head<'_> {
             input,
             sampler,
             row: 0,
-            logits,
+            bounds,
+            out,
             m: 1,
         })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
-        bits(backend, &t.logits)
+        let mut state = [0; STATE_WORDS];
+        backend.read(&t.sampler.state, 0, &mut state)?;
+        Ok(state.into())
     }
 }
 

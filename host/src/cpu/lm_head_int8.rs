@@ -1,8 +1,8 @@
 //! CPU side of [`contract::lm_head_int8`].
 
 use contract::lm_head_int8::{
-    Asked, GROUP, THREADS, bounds, digit_at, digits, floor_of, has_bounds, input_scales,
-    input_stats, input_value, magnitude, rest, row_bytes, row_scales, row_stats, row_value,
+    Asked, GROUP, THREADS, bounds, digits, floor_of, has_bounds, input_scales, input_stats,
+    input_value, magnitude, rest, row_bytes, row_scales, row_stats, row_value,
 };
 use contract::num::{PARTIALS, dot_into, fma, order_key, tree};
 
@@ -114,7 +114,7 @@ pub struct Request<'a> {
     pub ended: bool,
 }
 
-/// Logits of the rows that can decide, minus infinity for the others.
+/// Logits of the rows that can decide, minus infinity for the others; what is kept of the input goes to `input`, whose rest is left alone.
 pub fn lm_head_int8(
     threads: &Threads,
     simd: Simd,
@@ -131,7 +131,7 @@ pub fn lm_head_int8(
     bytes.fill(0);
     for (i, &p) in p.iter().enumerate() {
         let [high, low] = digits(p.into());
-        (bytes[digit_at(i)], bytes[digit_at(i) + 16]) = (high, low);
+        (bytes[i], bytes[row_bytes(x.len()) + i]) = (high, low);
     }
     if *ended {
         return;
@@ -184,34 +184,38 @@ mod tests {
     use crate::cpu::tests::every_backend;
     use crate::reference::embed::{Dense, ELEMENTS};
     use crate::reference::sample::GREEDY;
-    use crate::reference::{Inputs as Seeded, lm_head_int8 as reference};
-    use crate::selftest::lm_head_int8::Inputs;
+    use crate::reference::{Inputs as Seeded, lm_head, lm_head_int8 as reference, sample};
+    use crate::selftest::lm_head_int8::{ANY, Inputs};
     use crate::selftest::{Output, run};
-    use contract::sample::SampleParams;
+    use contract::sample::{SampleParams, adjusted_len, penalise, temper};
 
     #[test]
-    fn every_level_gives_the_logits_of_the_reference() {
+    fn every_level_takes_the_logits_of_the_reference() {
         let mut seeded = Seeded::new(4);
         for (vocab, k, top_k) in [(1, 1, 0), (70, 257, 0), (9000, 33, 7), (40, 1000, 50)] {
             for element in ELEMENTS {
                 let temperature = if top_k == 0 { 0.0 } else { 0.5 };
+                let params = SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY };
                 let inputs = Inputs {
                     table: Dense::new(element, vocab, k, seeded.bits()),
                     x: seeded.floats(k, 2.0),
                     x_at: 0,
+                    norm: None,
                     seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
-                    asked: vec![(
-                        SampleParams { top_k, temperature, repetition_penalty: 1.5, ..GREEDY },
-                        false,
-                    )],
+                    asked: vec![(params, false)],
                 };
-                let Inputs { table, x, seen, asked, .. } = &inputs;
-                let params = &asked[0].0;
-                let want = reference::lm_head_int8(table, x, seen, params);
-                let want = Output::floats("logits", &[1, vocab], &want);
+                let Inputs { table, x, seen, .. } = &inputs;
+                let logits = reference::lm_head_int8(table, x, seen, &params);
+                let adjusted = |v: usize| temper(penalise(logits[v], seen[v] != 0, 1.5), 0.5);
+                let len = adjusted_len(vocab as u32) as usize;
+                let drawn = |v: usize| if top_k != 0 && v < vocab { adjusted(v) } else { ANY };
+                let want =
+                    Output::floats("adjusted", &[1, len], &(0..len).map(drawn).collect::<Vec<_>>());
+                let token = sample::pick(&lm_head::lm_head(table, x, 1), seen, &params, 0);
                 every_backend(|backend| {
                     let found = run(backend, &inputs).expect("the case runs");
-                    assert_eq!(found.last(), Some(&want), "{vocab} {k} {element:?} {top_k}");
+                    assert!(found.contains(&want), "{vocab} {k} {element:?} {top_k}");
+                    assert_eq!(found.last(), Some(&Output::words("out", &[1], vec![token])));
                 });
             }
         }

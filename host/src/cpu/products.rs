@@ -297,31 +297,51 @@ pub(super) fn lm_head_int8(
     cpu: &CpuBackend,
     op: ops::lm_head_int8::LmHeadInt8<'_, CpuBackend>,
 ) -> Result<(), OpError> {
+    use crate::ops::Backend;
     op.check()?;
-    let w = table(op.w);
-    let tops = groups(w.rows as u32) as usize;
-    for (i, row) in (op.row..op.row + op.m).enumerate() {
+    let ops::lm_head_int8::LmHeadInt8 {
+        norm,
+        x,
+        x_at,
+        w,
+        table: copy,
+        input,
+        sampler,
+        row,
+        bounds,
+        out,
+        m,
+    } = op;
+    if let Some(ops::lm_head_int8::HeadNorm { h, delta, weight, eps }) = norm {
+        let (y, k) = (&mut *x, w.width());
+        cpu.rmsnorm(ops::rmsnorm::RmsNorm { x: h, delta, weight, y, m, k, eps })?;
+    }
+    let w = table(w);
+    let words = input_words(w.width, w.rows as u32);
+    let mut tops = vec![0; groups(w.rows as u32) as usize];
+    for (i, row) in (row..row + m).enumerate() {
         let request = super::lm_head_int8::Request {
-            x: &op.x.as_slice()[op.x_at + i * w.width..][..w.width],
+            x: &x.as_slice()[x_at + i * w.width..][..w.width],
             w,
             copy: super::lm_head_int8::Copied {
-                bytes: bytemuck::cast_slice(op.table.bytes.as_slice()),
-                rows: op.table.rows.as_slice(),
+                bytes: bytemuck::cast_slice(copy.bytes.as_slice()),
+                rows: copy.rows.as_slice(),
             },
-            seen: &op.sampler.seen.as_slice()[row * w.rows..][..w.rows],
-            asked: contract::lm_head_int8::Asked::of(&params(op.sampler, row)),
-            ended: op.sampler.state.as_slice()[row * STATE_WORDS + 3] != 0,
+            seen: &sampler.seen.as_slice()[row * w.rows..][..w.rows],
+            asked: contract::lm_head_int8::Asked::of(&params(sampler, row)),
+            ended: sampler.state.as_slice()[row * STATE_WORDS + 3] != 0,
         };
         super::lm_head_int8::lm_head_int8(
             &cpu.threads,
             cpu.simd,
             &request,
-            &mut op.input.as_mut_slice()[i * input_words(w.width)..],
-            &mut op.sampler.tops.as_mut_slice()[row * tops..][..tops],
-            &mut op.logits.as_mut_slice()[i * w.rows..][..w.rows],
+            &mut input.as_mut_slice()[i * words..][..words],
+            &mut tops,
+            &mut bounds.as_mut_slice()[i * w.rows..][..w.rows],
         );
     }
-    Ok(())
+    let (logits, logits_at, vocab, rows) = (&*bounds, 0, w.rows, m);
+    sample(cpu, ops::sample::Sample { logits, logits_at, vocab, sampler, row, rows, out })
 }
 
 /// What row `row` of a sampler was asked for.

@@ -9,7 +9,7 @@ use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
 use contract::decode_layers::rows::MAX_ROWS;
 use contract::sample::{SampleParams, StepState};
 
-use super::bitnet::SMALLEST_RECORDING;
+use super::bitnet::{Next, SMALLEST_RECORDING};
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
@@ -18,7 +18,6 @@ use crate::ops::decode_layers::rows::{DecodeRows, RowsTable};
 use crate::ops::decode_layers::shape;
 use crate::ops::embed::Embed;
 use crate::ops::lm_head::LmHead;
-use crate::ops::lm_head_int8::LmHeadInt8;
 use crate::ops::rope::RopeTable;
 use crate::ops::sample::{
     PARAM_WORDS, STATE_POS, STATE_TOKEN, STATE_WORDS, Sample, SampleState, param_words, state_words,
@@ -191,8 +190,11 @@ impl<B: Backend> Batch<B> {
     /// The logits of the last step for the sequence in `slot`, `[vocab]`. Waits for it.
     ///
     /// # Errors
-    /// Whatever the queued operations failed with.
+    /// [`OpError::NoLogits`] of a batch by [`super::HeadKind::Int8`]; whatever the queued operations failed with.
     pub fn read_logits(&self, backend: &B, slot: usize) -> Result<Vec<f32>, OpError> {
+        if self.head_input.is_some() {
+            return Err(OpError::NoLogits { op: "read_logits" });
+        }
         let mut logits = vec![0.0; self.vocab];
         backend.read(&self.logits, slot * self.vocab, &mut logits)?;
         Ok(logits)
@@ -309,7 +311,8 @@ impl<B: Backend> Model<B> {
             let positions: Vec<u32> = (first..first + ids.len() as u32).collect();
             backend.write(&mut batch.ids, 0, ids)?;
             backend.write(&mut batch.positions, 0, &positions)?;
-            self.run_rows(batch, Rows::Prompt { slot, m: ids.len() })?;
+            let pending = self.run_rows(batch, Rows::Prompt { slot, m: ids.len() })?;
+            self.last_norm(&mut batch.x, ids.len(), pending)?;
         }
         let last = (prompt.len() - 1) % chunk;
         backend.lm_head(LmHead {
@@ -352,32 +355,19 @@ impl<B: Backend> Model<B> {
     }
 
     fn step_rows(&self, batch: &mut Batch<B>, m: usize, reach: usize) -> Result<(), OpError> {
-        self.run_rows(batch, Rows::Slots { m, reach })?;
-        match (&self.int8, &mut batch.head_input) {
-            (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
-                x: &batch.x.wide,
-                x_at: 0,
-                w: self.head(),
-                table,
-                input,
-                sampler: &mut batch.sampler,
-                row: 0,
-                logits: &mut batch.logits,
-                m,
-            })?,
-            _ => self.backend.lm_head(LmHead {
-                x: &batch.x.wide,
-                x_at: 0,
-                w: self.head(),
-                logits: &mut batch.logits,
-                m,
-            })?,
+        let pending = self.run_rows(batch, Rows::Slots { m, reach })?;
+        let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
+        if let (Some(table), Some(input)) = (&self.int8, head_input) {
+            let next = Next { input, sampler, bounds: logits, out: tokens };
+            return self.next_tokens(table, x, m, pending, next);
         }
+        self.last_norm(x, m, pending)?;
+        self.backend.lm_head(LmHead { x: &x.wide, x_at: 0, w: self.head(), logits, m })?;
         self.sample_rows(batch, 0, m)
     }
 
-    /// Embedding, blocks and last norm.
-    fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<(), OpError> {
+    /// Embedding and blocks. Says whether there is an `x.delta` left to add.
+    fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<bool, OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
         let Batch { x, caches, together, rope, scratch, ids, positions, tables, sampler, .. } =
             batch;
@@ -416,7 +406,7 @@ impl<B: Backend> Model<B> {
                 gate: first.mlp.gate,
                 eps: self.config.rms_norm_eps,
             })?;
-            return self.last_norm(x, m, pending);
+            return Ok(pending);
         }
         for (block, cache) in self.blocks.iter().zip(caches) {
             // The step before wrote positions and keys, and the embedding stands behind it.
@@ -425,7 +415,7 @@ impl<B: Backend> Model<B> {
             let past = Past::Paged { cache, positions, tables, capacity, step };
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
         }
-        self.last_norm(x, m, pending)
+        Ok(pending)
     }
 
     /// The next token of `rows` sequences from slot `first` on, whose logits stand in front.

@@ -21,9 +21,9 @@ use crate::ops::decode_layers::{DecodeLayers, Layer};
 use crate::ops::embed::Embed;
 use crate::ops::kv_append::Heads;
 use crate::ops::lm_head::LmHead;
-use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
+use crate::ops::lm_head_int8::{HeadNorm, Int8Table, LmHeadInt8};
 use crate::ops::rmsnorm::RmsNorm;
-use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample};
+use crate::ops::sample::{STATE_POS, STATE_TOKEN, Sample, SampleState};
 use crate::ops::{Backend, Dense, Math, OpError, WeightLayout};
 
 /// Steps are recorded for contexts of at least this many positions.
@@ -50,6 +50,14 @@ enum Input {
     Ids,
     /// The token and position of the sampler's state.
     State,
+}
+
+/// What a step by way of the int8 copy of the head writes.
+pub(super) struct Next<'a, B: Backend> {
+    pub(super) input: &'a mut B::Buf<u32>,
+    pub(super) sampler: &'a mut SampleState<B>,
+    pub(super) bounds: &'a mut B::Buf<f32>,
+    pub(super) out: &'a mut B::TokenLog,
 }
 
 impl<B: Backend> Model<B> {
@@ -208,13 +216,52 @@ impl<B: Backend> Model<B> {
             Some((_, recording)) => self.backend.replay(recording)?,
             None => self.step(sequence, reach)?,
         }
+        sequence.has_logits = self.int8.is_none();
         Ok(())
     }
 
     fn step(&self, sequence: &mut Sequence<B>, reach: usize) -> Result<(), OpError> {
-        self.run(sequence, Input::State, 1, reach)?;
-        self.next_head(sequence)?;
+        let pending = self.run(sequence, Input::State, 1, reach)?;
+        let Sequence { x, head_input, sampler, logits, tokens, .. } = &mut *sequence;
+        if let (Some(table), Some(input)) = (&self.int8, head_input) {
+            let next = Next { input, sampler, bounds: logits, out: tokens };
+            return self.next_tokens(table, x, 1, pending, next);
+        }
+        self.last_norm(&mut sequence.x, 1, pending)?;
+        self.head_row(sequence, 0)?;
         self.sample(sequence)
+    }
+
+    /// The next tokens of `m` rows by way of the int8 copy of the head, from the residual stream on. `pending`: there is an `x.delta` to
+    /// add first.
+    pub(super) fn next_tokens(
+        &self,
+        table: &Int8Table<B>,
+        x: &mut Activations<B>,
+        m: usize,
+        pending: bool,
+        next: Next<'_, B>,
+    ) -> Result<(), OpError> {
+        let Next { input, sampler, bounds, out } = next;
+        let norm = HeadNorm {
+            h: &mut x.h,
+            delta: pending.then_some(&x.delta),
+            weight: &self.final_norm,
+            eps: self.config.rms_norm_eps,
+        };
+        self.backend.lm_head_int8(LmHeadInt8 {
+            norm: Some(norm),
+            x: &mut x.wide,
+            x_at: 0,
+            w: self.head(),
+            table,
+            input,
+            sampler,
+            row: 0,
+            bounds,
+            out,
+            m,
+        })
     }
 
     fn check(
@@ -257,17 +304,18 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), OpError> {
         self.backend.write(&mut sequence.ids, 0, ids)?;
         self.backend.write(&mut sequence.start, 0, &[start as u32])?;
-        self.run(sequence, Input::Ids, ids.len(), start + ids.len())
+        let pending = self.run(sequence, Input::Ids, ids.len(), start + ids.len())?;
+        self.last_norm(&mut sequence.x, ids.len(), pending)
     }
 
-    /// Embedding, blocks and last norm for `m` rows.
+    /// Embedding and blocks for `m` rows. Says whether there is an `x.delta` left to add.
     fn run(
         &self,
         sequence: &mut Sequence<B>,
         input: Input,
         m: usize,
         reach: usize,
-    ) -> Result<(), OpError> {
+    ) -> Result<bool, OpError> {
         let Sequence { x, caches, together, rope, ids, start, sampler, .. } = sequence;
         let (ids, ids_at, start, start_at) = match input {
             Input::Ids => (&*ids, 0, &*start, 0),
@@ -294,7 +342,7 @@ impl<B: Backend> Model<B> {
                 pending = block.forward(&self.backend, x, past, rope, m, pending)?;
             }
         }
-        self.last_norm(x, m, pending)
+        Ok(pending)
     }
 
     /// The norm in front of the head, for `m` rows, into `x.wide`. `pending`: there is an `x.delta` to add first.
@@ -315,25 +363,6 @@ impl<B: Backend> Model<B> {
         })
     }
 
-    /// The logits that decide the token of a decode step: all of them, or by the int8 copy those that
-    /// can win, with minus infinity for the others.
-    fn next_head(&self, sequence: &mut Sequence<B>) -> Result<(), OpError> {
-        match (&self.int8, &mut sequence.head_input) {
-            (Some(table), Some(input)) => self.backend.lm_head_int8(LmHeadInt8 {
-                x: &sequence.x.wide,
-                x_at: 0,
-                w: self.head(),
-                table,
-                input,
-                sampler: &mut sequence.sampler,
-                row: 0,
-                logits: &mut sequence.logits,
-                m: 1,
-            }),
-            _ => self.head_row(sequence, 0),
-        }
-    }
-
     /// The head as the checkpoint stores it.
     pub(super) fn head(&self) -> &Dense<B> {
         self.head.as_ref().unwrap_or(&self.embedding)
@@ -341,6 +370,7 @@ impl<B: Backend> Model<B> {
 
     /// Logits of row `row` of the last step.
     fn head_row(&self, sequence: &mut Sequence<B>, row: usize) -> Result<(), OpError> {
+        sequence.has_logits = true;
         self.backend.lm_head(LmHead {
             x: &sequence.x.wide,
             x_at: row * self.config.hidden_size,

@@ -36,6 +36,8 @@ pub struct Sequence<B: Backend> {
     /// Position of the first row of a prefill step.
     pub(super) start: B::Buf<u32>,
     pub(super) logits: B::Buf<f32>,
+    /// Whether the last step left logits there.
+    pub(super) has_logits: bool,
     /// Scratch of a head by way of int8.
     pub(super) head_input: Option<B::Buf<u32>>,
     pub(super) sampler: SampleState<B>,
@@ -74,6 +76,7 @@ impl<B: Backend> Sequence<B> {
             ids: backend.alloc("activations", chunk)?,
             start: backend.alloc("activations", 1)?,
             logits: backend.alloc("logits", config.vocab_size)?,
+            has_logits: true,
             head_input: model.int8.as_ref().map(|table| table.input(backend, 1)).transpose()?,
             sampler: SampleState::alloc(backend, config.vocab_size, 1)?,
             tokens: backend.alloc_tokens(capacity)?,
@@ -120,12 +123,14 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// The logits of the last step, `[vocab]`; after a decode step by [`super::HeadKind::Int8`], minus infinity
-    /// for tokens that could not be picked. Waits for it.
+    /// The logits of the last step, `[vocab]`. Waits for it.
     ///
     /// # Errors
-    /// Whatever the queued operations failed with.
+    /// [`OpError::NoLogits`] after a decode step by [`super::HeadKind::Int8`]; whatever the queued operations failed with.
     pub fn read_logits(&self, backend: &B) -> Result<Vec<f32>, OpError> {
+        if !self.has_logits {
+            return Err(OpError::NoLogits { op: "read_logits" });
+        }
         let mut logits = vec![0.0; self.vocab];
         backend.read(&self.logits, 0, &mut logits)?;
         Ok(logits)

@@ -54,6 +54,14 @@ pub enum OpError {
         /// What it takes.
         takes: &'static str,
     },
+    /// The step that came last made no logits.
+    #[error(
+        "{op}: a step by way of the int8 head finds its token without them; choose the stored head to read logits"
+    )]
+    NoLogits {
+        /// The operation.
+        op: &'static str,
+    },
     /// A copy outside of a buffer.
     #[error("{op}: elements {at}..{} of a buffer of {len}", at.saturating_add(*count))]
     Range {

@@ -1,10 +1,10 @@
 //! Host side of [`contract::lm_head_int8`].
 
-use contract::lm_head_int8::{MAX_K, groups, input_words, row_bytes};
+use contract::lm_head_int8::{MAX_K, input_words, row_bytes};
 use contract::sample::MAX_SAMPLERS;
 
 use super::error::{at_least, dimension, same};
-use super::sample::{PARAM_WORDS, STATE_WORDS, SampleState};
+use super::sample::SampleState;
 use super::{Backend, Dense, OpError, Tensor};
 
 const OP: &str = "lm_head_int8";
@@ -64,7 +64,7 @@ impl<B: Backend> Int8Table<B> {
     /// # Errors
     /// Out of memory.
     pub fn input(&self, backend: &B, m: usize) -> Result<B::Buf<u32>, OpError> {
-        backend.alloc("head int8", m * input_words(self.k))
+        backend.alloc("head int8", m * input_words(self.k, self.vocab as u32))
     }
 
     /// The int8 rows, padded with zeros to 16 bytes.
@@ -84,12 +84,26 @@ pub struct Pack<'a, B: Backend> {
     pub(crate) table: &'a mut Int8Table<B>,
 }
 
-/// The logits that can decide the next tokens of `m` sequences; minus infinity for the others. Those of a
+/// The norm in front of a head: `x = rmsnorm(h + delta) * weight`.
+pub struct HeadNorm<'a, B: Backend> {
+    /// Rows `[m, k]`; scratch afterwards.
+    pub h: &'a mut B::Buf<f32>,
+    /// Rows added to `h` first.
+    pub delta: Option<&'a B::Buf<f32>>,
+    /// Gain `[k]`.
+    pub weight: &'a B::Buf<f32>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// The next tokens of `m` sequences: what [`super::sample::Sample`] picks from the logits of [`super::lm_head::LmHead`]. Those of a
 /// sequence that has ended are left as they are.
 pub struct LmHeadInt8<'a, B: Backend> {
+    /// Makes `x`, where it is not given.
+    pub norm: Option<HeadNorm<'a, B>>,
     /// Values `[x_at.., m, k]`.
-    pub x: &'a B::Buf<f32>,
-    /// First element in `x`.
+    pub x: &'a mut B::Buf<f32>,
+    /// First element in `x`; 0 behind a norm.
     pub x_at: usize,
     /// Table `[vocab, k]`.
     pub w: &'a Dense<B>,
@@ -97,12 +111,14 @@ pub struct LmHeadInt8<'a, B: Backend> {
     pub table: &'a Int8Table<B>,
     /// Scratch, from [`Int8Table::input`].
     pub input: &'a mut B::Buf<u32>,
-    /// The sampler that takes the logits: what it asks for, what it has seen. Its `tops` are scratch.
+    /// The sampler that picks.
     pub sampler: &'a mut SampleState<B>,
-    /// Row of the sampler that takes the first logits.
+    /// Row of the sampler that takes the first input.
     pub row: usize,
-    /// Output `[m, vocab]`.
-    pub logits: &'a mut B::Buf<f32>,
+    /// Scratch `[m, vocab]`.
+    pub bounds: &'a mut B::Buf<f32>,
+    /// Receives the tokens: the log divided among the rows of the sampler.
+    pub out: &'a mut B::TokenLog,
     /// Sequences.
     pub m: usize,
 }
@@ -118,14 +134,20 @@ impl<B: Backend> LmHeadInt8<'_, B> {
         same(OP, "k", self.table.k, k)?;
         dimension(OP, "m", self.m, MAX_SAMPLERS, "1 to 65,535 rows are allowed")?;
         at_least(OP, "x", self.x.len(), self.x_at.saturating_add(self.m * k))?;
-        at_least(OP, "input", self.input.len(), self.m * input_words(k))?;
-        let rows = self.row.saturating_add(self.m);
-        at_least(OP, "rows of the sampler", self.sampler.rows, rows)?;
-        at_least(OP, "seen", self.sampler.seen.len(), rows * vocab)?;
-        at_least(OP, "tops", self.sampler.tops.len(), rows * groups(vocab as u32) as usize)?;
-        at_least(OP, "params", self.sampler.params.len(), rows * PARAM_WORDS)?;
-        at_least(OP, "state", self.sampler.state.len(), rows * STATE_WORDS)?;
-        at_least(OP, "logits", self.logits.len(), self.m * vocab)
+        at_least(OP, "input", self.input.len(), self.m * input_words(k, vocab as u32))?;
+        if let Some(norm) = &self.norm {
+            if self.x_at != 0 {
+                let (what, allowed) = ("x_at", "behind a norm 0 is allowed");
+                return Err(OpError::Dimension { op: OP, what, found: self.x_at, allowed });
+            }
+            at_least(OP, "h", norm.h.len(), self.m * k)?;
+            if let Some(delta) = norm.delta {
+                at_least(OP, "delta", delta.len(), self.m * k)?;
+            }
+            at_least(OP, "weight", norm.weight.len(), k)?;
+        }
+        self.sampler.check(OP, vocab, self.row, self.m)?;
+        at_least(OP, "bounds", self.bounds.len(), self.m * vocab)
     }
 }
 
@@ -159,26 +181,42 @@ impl Pack<'_, super::CudaBackend> {
 #[cfg(feature = "cuda")]
 impl LmHeadInt8<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use super::cuda::at;
+        use super::rmsnorm::RmsNorm;
+        use contract::launch::DevPtr;
         use contract::lm_head_int8::{
             Args, FEW, Input, InputArgs, MANY, RescoreBf16, RescoreF16, RescoreF32, SOME, Scan,
-            ScanFew, ScanMany, ScanSome, ScanWide, ScanWideSome, WIDE, WIDE_SOME, rescore_grid,
+            ScanFew, ScanMany, ScanSome, ScanWide, ScanWideSome, WIDE, WIDE_SOME, groups,
+            rescore_grid,
         };
         use contract::num::RowType;
+        use contract::rmsnorm::WHOLE;
+        use contract::sample::SamplePick;
         self.check()?;
-        use super::cuda::at;
-        let Self { x, x_at, w, table, input, sampler, row, logits, m } = self;
+        let Self { mut norm, x, x_at, w, table, input, sampler, row, bounds, out, m } = self;
         let (stream, vocab) = (cuda.stream(), w.rows());
+        let eps = norm.as_ref().map_or(0.0, |norm| norm.eps);
+        if let Some(HeadNorm { h, delta, weight, eps }) =
+            norm.take_if(|_| w.width() > WHOLE as usize)
+        {
+            // Such rows have more than one sum.
+            let (m, k) = (m, w.width());
+            cuda.rmsnorm(RmsNorm { x: h, delta, weight, y: &mut *x, m, k, eps })?;
+        }
+        let picks = sampler.args(stream, DevPtr::NULL, vocab, row, out);
         let args = Args {
             x: at(x.dev_ptr(stream), x_at),
             w: w.data().dev_ptr(stream),
             bytes: table.bytes.dev_ptr(stream),
             rows: table.rows.dev_ptr(stream),
             input: input.dev_ptr(stream),
-            tops: at(sampler.tops.dev_ptr(stream), row * groups(vocab as u32) as usize),
-            seen: at(sampler.seen.dev_ptr(stream), row * vocab),
-            params: at(sampler.params.dev_ptr(stream), row * PARAM_WORDS).cast(),
-            state: at(sampler.state.dev_ptr(stream), row * STATE_WORDS).cast(),
-            logits: logits.dev_ptr(stream),
+            seen: picks.seen,
+            params: picks.params,
+            state: picks.state,
+            bounds: bounds.dev_ptr(stream),
+            adjusted: picks.adjusted,
+            tops: picks.tops,
+            best: picks.best,
             vocab: vocab as u32,
             k: w.width() as u32,
             stride: w.stride() as u32,
@@ -186,28 +224,42 @@ impl LmHeadInt8<'_, super::CudaBackend> {
         };
         let all = rescore_grid(args.vocab, args.m);
         let sms = cuda.cuda().device().sm_count();
-        let one = InputArgs { x: args.x, input: args.input, k: args.k };
+        let [h, delta, weight] = match &norm {
+            Some(norm) => [Some(&*norm.h), norm.delta, Some(norm.weight)],
+            None => [None; 3],
+        }
+        .map(|buf| buf.map_or(DevPtr::NULL, |buf| buf.dev_ptr(stream)));
+        let (x, input, k, vocab) = (args.x, args.input, args.k, args.vocab);
+        let one = InputArgs { h, delta, weight, x, input, k, vocab, eps };
+        let wide = match args.m {
+            9..=32 if cuda.has::<ScanWideSome>() => wide(args, &WIDE_SOME),
+            33.. if cuda.has::<ScanWide>() => wide(args, &WIDE),
+            _ => None,
+        };
         // SAFETY: `check` compared every tensor with the table and `m`; the copy was made for a table of
         // these sizes, and waited for; all that the kernels write is borrowed exclusively.
         unsafe {
             cuda.launch::<Input>([args.m, 1, 1], one)?;
             // A scan for more inputs than there are, or for fewer, is the next best.
-            match args.m {
-                2..=8 if cuda.has::<ScanFew>() => {
+            match (args.m, wide) {
+                (2..=8, _) if cuda.has::<ScanFew>() => {
                     cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?;
                 }
-                9..=32 if cuda.has::<ScanWideSome>() => {
+                (0..=32, Some(wide)) => {
                     let grid = WIDE_SOME.looped_grid(args.vocab, args.m, sms);
-                    cuda.launch::<ScanWideSome>(grid, args)?;
+                    cuda.launch::<ScanWideSome>(grid, wide)?;
                 }
-                9.. if cuda.has::<ScanWide>() => {
-                    cuda.launch::<ScanWide>(WIDE.looped_grid(args.vocab, args.m, sms), args)?;
+                (_, Some(wide)) => {
+                    cuda.launch::<ScanWide>(WIDE.looped_grid(args.vocab, args.m, sms), wide)?;
                 }
-                33.. if cuda.has::<ScanMany>() => {
+                (33.., _) if cuda.has::<ScanMany>() => {
                     cuda.launch::<ScanMany>(MANY.grid(args.vocab, args.m), args)?;
                 }
-                2.. if cuda.has::<ScanSome>() => {
+                (2.., _) if cuda.has::<ScanSome>() => {
                     cuda.launch::<ScanSome>(SOME.grid(args.vocab, args.m), args)?;
+                }
+                (2.., _) if cuda.has::<ScanFew>() => {
+                    cuda.launch::<ScanFew>(FEW.grid(args.vocab, args.m), args)?;
                 }
                 _ => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
             }
@@ -216,7 +268,38 @@ impl LmHeadInt8<'_, super::CudaBackend> {
                 RowType::F16 => cuda.launch::<RescoreF16>(all, args)?,
                 RowType::F32 => cuda.launch::<RescoreF32>(all, args)?,
             }
+            cuda.launch::<SamplePick>([1, args.m, 1], picks)?;
         }
         Ok(())
     }
+}
+
+/// The argument of a scan on `wgmma`; `None` where the driver makes no maps.
+#[cfg(feature = "cuda")]
+fn wide(
+    scan: contract::lm_head_int8::Args,
+    cut: &contract::lm_head_int8::Many,
+) -> Option<contract::lm_head_int8::WideArgs> {
+    use crate::driver::{MapElement, Mapped};
+    use contract::lm_head_int8::{MANY_SLICE, STATS_WORDS, WideArgs};
+    let row = row_bytes(scan.k as usize) as u64;
+    let (element, vocab, m) = (MapElement::U8, u64::from(scan.vocab), u64::from(scan.m));
+    let of_input = 4 * input_words(scan.k as usize, scan.vocab) as u64;
+    let table = Mapped {
+        element,
+        address: scan.bytes.addr(),
+        sizes: [row, vocab, 1, 1],
+        strides: [row, row * vocab, row * vocab],
+    };
+    let digits = Mapped {
+        element,
+        address: scan.input.addr() + 4 * STATS_WORDS as u64,
+        sizes: [row, 2, m, 1],
+        strides: [row, of_input, of_input * m],
+    };
+    Some(WideArgs {
+        table: table.tiles([MANY_SLICE, cut.rows, 1, 1])?,
+        digits: digits.tiles([MANY_SLICE, 2, cut.inputs, 1])?,
+        scan,
+    })
 }

@@ -214,7 +214,7 @@ pub trait Backend: Sized + Send + 'static {
     fn lm_head(&self, op: lm_head::LmHead<'_, Self>) -> Result<(), OpError>;
     /// int8 copy of a head; see [`lm_head_int8::Int8Table::new`].
     fn lm_head_int8_pack(&self, op: lm_head_int8::Pack<'_, Self>) -> Result<(), OpError>;
-    /// Logits that can decide the next token; see [`lm_head_int8::LmHeadInt8`].
+    /// Next token by way of an int8 copy of the head; see [`lm_head_int8::LmHeadInt8`].
     fn lm_head_int8(&self, op: lm_head_int8::LmHeadInt8<'_, Self>) -> Result<(), OpError>;
     /// Convolution; see [`conv2d::Conv2d`].
     fn conv2d<T: Float>(&self, op: conv2d::Conv2d<'_, Self, T>) -> Result<(), OpError>;

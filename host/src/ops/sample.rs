@@ -102,6 +102,57 @@ impl<B: Backend> SampleState<B> {
         backend.fill(&mut sampler.best, 0)?;
         Ok(sampler)
     }
+
+    /// Compares the state with the contract, for `rows` rows from `row` on.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        vocab: usize,
+        row: usize,
+        rows: usize,
+    ) -> Result<(), OpError> {
+        let all = self.rows;
+        dimension(op, "rows of the sampler", all, MAX_SAMPLERS, "1 to 65,535 are allowed")?;
+        dimension(op, "rows", rows, all, "1 to those of the sampler are allowed")?;
+        at_least(op, "rows of the sampler", all, row.saturating_add(rows))?;
+        at_least(op, "seen", self.seen.len(), all * vocab)?;
+        at_least(op, "adjusted", self.adjusted.len(), all * adjusted_len(vocab as u32) as usize)?;
+        at_least(op, "tops", self.tops.len(), all * groups(vocab as u32) as usize)?;
+        at_least(op, "state", self.state.len(), all * STATE_WORDS)?;
+        at_least(op, "params", self.params.len(), all * PARAM_WORDS)?;
+        at_least(op, "best", self.best.len(), all)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl SampleState<super::CudaBackend> {
+    /// The kernels' argument for the rows from `row` on, whose logits stand at `logits`.
+    pub(super) fn args(
+        &self,
+        stream: &crate::driver::Stream,
+        logits: contract::launch::DevPtr<f32>,
+        vocab: usize,
+        row: usize,
+        out: &mut <super::CudaBackend as Backend>::TokenLog,
+    ) -> contract::sample::Args {
+        let first = contract::sample::Args {
+            logits,
+            adjusted: self.adjusted.dev_ptr(stream),
+            tops: self.tops.dev_ptr(stream),
+            seen: self.seen.dev_ptr(stream),
+            best: self.best.dev_ptr(stream),
+            params: self.params.dev_ptr(stream).cast(),
+            state: self.state.dev_ptr(stream).cast(),
+            out: out.dev_ptr(stream),
+            out_len: (super::TokenLog::len(out) / self.rows) as u32,
+            vocab: vocab as u32,
+        };
+        // The logits are those of the first row; everything else starts at row 0.
+        contract::sample::Args { logits, ..first.of_row(row as u32) }
+    }
 }
 
 /// Picks the next token of `rows` sequences, each from its own logits, and moves them on.
@@ -129,44 +180,21 @@ impl<B: Backend> Sample<'_, B> {
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         dimension(OP, "vocab", self.vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
-        let all = self.sampler.rows;
-        dimension(OP, "rows of the sampler", all, MAX_SAMPLERS, "1 to 65,535 are allowed")?;
-        dimension(OP, "rows", self.rows, all, "1 to those of the sampler are allowed")?;
-        at_least(OP, "rows of the sampler", all, self.row.saturating_add(self.rows))?;
         let logits = self.logits_at.saturating_add(self.rows * self.vocab);
         at_least(OP, "logits", self.logits.len(), logits)?;
-        at_least(OP, "seen", self.sampler.seen.len(), all * self.vocab)?;
-        let adjusted = adjusted_len(self.vocab as u32) as usize;
-        at_least(OP, "adjusted", self.sampler.adjusted.len(), all * adjusted)?;
-        let tops = groups(self.vocab as u32) as usize;
-        at_least(OP, "tops", self.sampler.tops.len(), all * tops)?;
-        at_least(OP, "state", self.sampler.state.len(), all * STATE_WORDS)?;
-        at_least(OP, "params", self.sampler.params.len(), all * PARAM_WORDS)?;
-        at_least(OP, "best", self.sampler.best.len(), all)
+        self.sampler.check(OP, self.vocab, self.row, self.rows)
     }
 }
 
 #[cfg(feature = "cuda")]
 impl Sample<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::sample::{Args, prepare_grid};
+        use contract::sample::prepare_grid;
         self.check()?;
         let Self { logits, logits_at, vocab, sampler, row, rows, out } = self;
         let stream = cuda.stream();
-        let first = Args {
-            logits: super::cuda::at(logits.dev_ptr(stream), logits_at),
-            adjusted: sampler.adjusted.dev_ptr(stream),
-            tops: sampler.tops.dev_ptr(stream),
-            seen: sampler.seen.dev_ptr(stream),
-            best: sampler.best.dev_ptr(stream),
-            params: sampler.params.dev_ptr(stream).cast(),
-            state: sampler.state.dev_ptr(stream).cast(),
-            out: out.dev_ptr(stream),
-            out_len: (super::TokenLog::len(out) / sampler.rows) as u32,
-            vocab: vocab as u32,
-        };
-        // The logits are those of the first row; everything else starts at row 0.
-        let args = Args { logits: first.logits, ..first.of_row(row as u32) };
+        let logits = super::cuda::at(logits.dev_ptr(stream), logits_at);
+        let args = sampler.args(stream, logits, vocab, row, out);
         let rows = rows as u32;
         // SAFETY: `check` compared the logits and every part of the sampler with `vocab` and with
         // the sizes of its structs; allocations are 256-byte aligned; all that the kernels write is

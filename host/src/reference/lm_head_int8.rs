@@ -1,8 +1,8 @@
 //! Reference for [`contract::lm_head_int8`].
 
 use contract::lm_head_int8::{
-    Asked, bounds, digit_at, digits, floor_of, has_bounds, input_scales, input_stats, input_value,
-    input_words, magnitude, rest, row_bytes, row_scales, row_stats, row_value,
+    Asked, bounds, digits, floor_of, has_bounds, input_scales, input_stats, input_value, magnitude,
+    rest, row_bytes, row_scales, row_stats, row_value,
 };
 use contract::num::order_key;
 use contract::sample::SampleParams;
@@ -79,21 +79,14 @@ pub fn input(x: &[f32]) -> (Vec<i32>, [f32; 4]) {
     (p, input_stats(top(x), rests, squares, x.len() as u32))
 }
 
-/// The words of an input on a device.
+/// The words of an input on a device, without its scratch.
 pub fn input_of(p: &[i32], stats: [f32; 4]) -> Vec<u32> {
-    let mut words = vec![0u32; input_words(p.len())];
-    let (head, tail) = words.split_at_mut(stats.len());
-    head.copy_from_slice(&stats.map(f32::to_bits));
-    let mut bytes = vec![0u8; 4 * tail.len()];
-    for (i, &p) in p.iter().enumerate() {
-        let [high, low] = digits(p);
-        bytes[digit_at(i)] = high as u8;
-        bytes[digit_at(i) + 16] = low as u8;
+    let mut bytes: Vec<u8> = bytemuck::cast_slice(&stats).to_vec();
+    for digit in 0..2 {
+        bytes.extend(p.iter().map(|&p| digits(p)[digit] as u8));
+        bytes.resize(16 + (digit + 1) * row_bytes(p.len()), 0);
     }
-    for (word, four) in tail.iter_mut().zip(bytes.chunks(4)) {
-        *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-    }
-    words
+    bytes.chunks(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
 }
 
 /// Lower and upper bound of every logit, before penalty and temperature.

@@ -80,7 +80,8 @@ pub fn pick(logits: &[f32], seen: &[u8], params: &SampleParams, step: u32) -> u3
             best = i;
         }
     }
-    if params.temperature <= 0.0 {
+    let draws = params.temperature > 0.0; // not when it is not a number
+    if !draws {
         return best as u32;
     }
     let weights: Vec<u64> = x.iter().map(|&v| u64::from(weight(v, x[best]))).collect();

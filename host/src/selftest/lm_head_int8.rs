@@ -1,29 +1,45 @@
 //! Runs of [`crate::ops::lm_head_int8`].
 
-use contract::lm_head_int8::{groups, input_words, row_bytes};
+use contract::lm_head_int8::{digit_words, groups, input_words, row_bytes};
 use contract::sample::{SampleParams, StepState, adjusted_len};
 
 use super::embed::{Table, table_on};
 use super::{Bed, Output, Run, RunError};
-use crate::ops::lm_head_int8::{Int8Table, LmHeadInt8};
+use crate::ops::lm_head_int8::{HeadNorm, Int8Table, LmHeadInt8};
 use crate::ops::sample::{SampleState, param_words, state_words};
-use crate::ops::{Backend, RowType};
+use crate::ops::{Backend, RowType, TokenLog};
 use crate::reference::Inputs as Seeded;
 
-/// Inputs of one run.
+/// Inputs of one run: one step of each sequence.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     /// The head `[vocab, k]`.
     pub table: Table,
-    /// Values `[m, k]`, with `x_at` elements in front.
+    /// Values `[m, k]`, with `x_at` elements in front; or, with a norm, what is normed.
     pub x: Vec<f32>,
     /// First element that is used.
     pub x_at: usize,
+    /// What is normed in front of the head, from the first element on.
+    pub norm: Option<Norm>,
     /// `[m, vocab]`: 1 for tokens that were seen.
     pub seen: Vec<u8>,
     /// What is asked for with each input, and whether its text has ended.
     pub asked: Vec<(SampleParams, bool)>,
 }
+
+/// A norm of [`Inputs`].
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// Added first, `[m, k]`, or empty.
+    pub delta: Vec<f32>,
+    /// Gain `[k]`.
+    pub weight: Vec<f32>,
+}
+
+/// Added to the mean square.
+pub const EPS: f32 = 1e-5;
+/// What stands for logits that nobody is to look at.
+pub const ANY: f32 = 0.5;
 
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
@@ -32,40 +48,78 @@ impl Run for Inputs {
         let (bytes, rows) = (bed.output(vocab * row_bytes(k))?, bed.output(4 * vocab)?);
         let table = Int8Table::over(bed.backend(), &w, bytes, rows)?;
         let m = self.asked.len();
-        let (x, mut input) = (bed.input(&self.x)?, bed.output(m * input_words(k))?);
+        let words = input_words(k, vocab as u32);
+        let (given, mut input) = (bed.input(&self.x)?, bed.output(m * words)?);
+        let (mut h, mut x) = match self.norm {
+            Some(_) => (given, bed.output(m * k)?),
+            None => (bed.output(1)?, given),
+        };
+        let beside = |values: &[f32]| bed.input(values);
+        let norm = self.norm.as_ref();
+        let delta = norm.map(|norm| beside(&norm.delta)).transpose()?;
+        let weight = norm.map(|norm| beside(&norm.weight)).transpose()?;
+        let adds = norm.is_some_and(|norm| !norm.delta.is_empty());
+        let norm = weight.as_ref().map(|weight| HeadNorm {
+            h: &mut h,
+            delta: delta.as_ref().filter(|_| adds),
+            weight,
+            eps: EPS,
+        });
         let state = |ended| state_words(&StepState { done: ended, ..StepState::default() });
         let states: Vec<_> = self.asked.iter().map(|asked| state(asked.1.into())).collect();
         let params: Vec<_> = self.asked.iter().map(|asked| param_words(&asked.0)).collect();
+        let adjusted = adjusted_len(vocab as u32) as usize;
         let mut sampler = SampleState::<B> {
             state: bed.input(states.as_flattened())?,
             params: bed.input(params.as_flattened())?,
             seen: bed.input(&self.seen)?,
-            adjusted: bed.output(m * adjusted_len(vocab as u32) as usize)?,
+            adjusted: bed.output(m * adjusted)?,
             tops: bed.output(m * groups(vocab as u32) as usize)?,
             best: bed.input(&vec![0; m])?,
             rows: m,
         };
-        // Rows of a text that has ended keep what they have.
-        let mut logits = bed.input(&vec![0.5; m * vocab])?;
+        let mut bounds = bed.output(m * vocab)?;
+        let mut log = bed.backend().alloc_tokens(m)?;
+        log.clear();
         bed.backend().lm_head_int8(LmHeadInt8 {
-            x: &x,
+            norm,
+            x: &mut x,
             x_at: self.x_at,
             w: &w,
             table: &table,
             input: &mut input,
             sampler: &mut sampler,
             row: 0,
-            logits: &mut logits,
+            bounds: &mut bounds,
+            out: &mut log,
             m,
         })?;
         let bytes = bed.read("bytes", &table.bytes)?;
-        let words = bytes.into_iter().map(u32::from).collect();
-        bed.push(Output::words("bytes", &[vocab, row_bytes(k)], words));
+        let bytes = bytes.into_iter().map(u32::from).collect();
+        bed.push(Output::words("bytes", &[vocab, row_bytes(k)], bytes));
         bed.keep("rows", &[vocab, 4], &table.rows)?;
-        bed.keep_words("input", &[m, input_words(k)], &input)?;
+        bed.keep("x", &[self.x.len()], &x)?;
+        // Behind the digits is scratch.
+        let input = bed.read("input", &input)?;
+        let kept = input.chunks(words).flat_map(|row| &row[..digit_words(k)]);
+        bed.push(Output::words("input", &[m, digit_words(k)], kept.copied().collect()));
+        // What a token is drawn from: of the others, and of a text that has ended, nothing is said.
+        let mut drawn = bed.read("adjusted", &sampler.adjusted)?;
+        for (row, (params, ended)) in drawn.chunks_mut(adjusted).zip(&self.asked) {
+            let draws = params.temperature > 0.0 && !ended;
+            row[if draws { vocab } else { 0 }..].fill(ANY);
+        }
+        bed.push(Output::floats("adjusted", &[m, adjusted], &drawn));
+        bed.keep_words("state", &[m, 4], &sampler.state)?;
+        let seen = bed.read("seen", &sampler.seen)?;
+        bed.push(Output::words("seen", &[m, vocab], seen.into_iter().map(u32::from).collect()));
+        let best = bed.read("best", &sampler.best)?;
+        let best = best.into_iter().flat_map(|best| [best as u32, (best >> 32) as u32]).collect();
+        bed.push(Output::words("best", &[m, 2], best));
         bed.read("tops", &sampler.tops)?;
-        bed.read("seen", &sampler.seen)?;
-        bed.keep("logits", &[m, vocab], &logits)
+        bed.read("bounds", &bounds)?;
+        bed.push(Output::words("out", &[m], (0..m).map(|row| log.get(row)).collect()));
+        Ok(())
     }
 }
 
@@ -93,6 +147,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 table: Table::new(element, vocab, k, seeded.bits()),
                 x: seeded.floats(3 + k, 2.0),
                 x_at: 3,
+                norm: None,
                 seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
                 asked: vec![(params, false)],
             };
@@ -116,6 +171,10 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             table: Table::new(RowType::Bf16, vocab, k, seeded.bits()),
             x: seeded.floats(m * k, 2.0),
             x_at: 0,
+            norm: (m % 2 == 1).then(|| Norm {
+                delta: seeded.floats(if m == 5 { 0 } else { m * k }, 1.0),
+                weight: seeded.floats(k, 1.0),
+            }),
             seen: (0..m * vocab).map(|_| seeded.below(2) as u8).collect(),
             asked,
         };

@@ -1,20 +1,22 @@
-//! [`contract::lm_head_int8`]: the copy, the digits, which rows are computed, and the tokens.
+//! [`contract::lm_head_int8`]: the copy, what is kept of an input, which rows are computed, and the tokens.
 
 use bitnet_gpu::ops::lm_head::LmHead;
-use bitnet_gpu::ops::lm_head_int8::{Int8Table, LmHeadInt8};
+use bitnet_gpu::ops::lm_head_int8::{HeadNorm, Int8Table, LmHeadInt8};
 use bitnet_gpu::ops::sample::{PARAM_WORDS, Sample, SampleState, param_words, state_words};
-use bitnet_gpu::ops::{Backend, Dense, TokenLog};
+use bitnet_gpu::ops::{Backend, Dense, RowType, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::embed::ELEMENTS;
+use bitnet_gpu::reference::lm_head::lm_head;
 use bitnet_gpu::reference::lm_head_int8::{
     TEST_SHAPES, input, input_of, lm_head_int8, pack, padded,
 };
-use bitnet_gpu::reference::sample::{GREEDY, params};
+use bitnet_gpu::reference::rmsnorm::{self, rmsnorm};
+use bitnet_gpu::reference::sample::{GREEDY, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::embed::Table;
-use bitnet_gpu::selftest::lm_head_int8::Inputs;
-use contract::lm_head_int8::{MAX_K, MAX_WANTED, input_words, row_bytes};
-use contract::sample::{SampleParams, StepState};
+use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm};
+use contract::lm_head_int8::{LIST_ROWS, MAX_K, MAX_WANTED, digit_words, input_words, row_bytes};
+use contract::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
 
 use crate::support::{
     check, dimension, due, generated, on_lane, refused, repeats, short, size, zeros,
@@ -24,30 +26,61 @@ on_lane! {
     listed_shapes
     rows_and_inputs_without_a_bound
     several_inputs
+    long_lists_and_rows
     generated_cases
     tokens_are_those_of_the_plain_head
     refusals
 }
 
+/// What a log has where no token is.
+const EMPTY: u32 = u32::MAX;
+
+/// The step by the plain head; of what tokens are drawn from, that it is known which rows decide.
 fn expected(inputs: &Inputs) -> Vec<Output> {
-    let Inputs { table, seen, asked, .. } = inputs;
-    let (x, k, m) = (&inputs.x[inputs.x_at..], table.width, asked.len());
+    let Inputs { table, norm, asked, .. } = inputs;
+    let (k, vocab, m) = (table.width, table.rows, asked.len());
     let copy = pack(table);
     let bytes: Vec<u32> = padded(&copy.values, k).into_iter().map(u32::from).collect();
-    let (mut words, mut logits) = (Vec::new(), Vec::new());
-    for ((x, seen), (params, ended)) in x.chunks(k).zip(seen.chunks(table.rows)).zip(asked) {
+    let all = match norm {
+        Some(Norm { delta, weight }) => {
+            let delta = (!delta.is_empty()).then(|| delta.clone());
+            let (x, weight, element) = (inputs.x.clone(), weight.clone(), RowType::F32);
+            rmsnorm(&rmsnorm::Case { element, m, k, x, delta, weight, eps: EPS }).1
+        }
+        None => inputs.x.clone(),
+    };
+    let len = adjusted_len(vocab as u32) as usize;
+    let (mut words, mut drawn, mut states) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut marks, mut tokens) = (inputs.seen.clone(), Vec::new());
+    let rows = all[inputs.x_at..].chunks(k).zip(marks.chunks_mut(vocab));
+    for ((x, seen), (params, ended)) in rows.zip(asked) {
         let (p, stats) = input(x);
         words.extend(input_of(&p, stats));
-        match ended {
-            true => logits.extend(vec![0.5; table.rows]),
-            false => logits.extend(lm_head_int8(table, x, seen, params)),
+        let mut row = vec![ANY; len];
+        if params.temperature > 0.0 && !ended {
+            let logits = lm_head_int8(table, x, seen, params);
+            for (v, x) in row[..vocab].iter_mut().enumerate() {
+                let penalised = penalise(logits[v], seen[v] != 0, params.repetition_penalty);
+                *x = temper(penalised, params.temperature);
+            }
         }
+        drawn.extend(row);
+        let mut state = StepState { done: u32::from(*ended), ..StepState::default() };
+        let mut out = [EMPTY];
+        sample(&lm_head(table, x, 1), params, seen, &mut state, &mut out);
+        states.extend(state_words(&state));
+        tokens.extend(out);
     }
     vec![
-        Output::words("bytes", &[table.rows, row_bytes(k)], bytes),
-        Output::floats("rows", &[table.rows, 4], copy.rows.as_flattened()),
-        Output::words("input", &[m, input_words(k)], words),
-        Output::floats("logits", &[m, table.rows], &logits),
+        Output::words("bytes", &[vocab, row_bytes(k)], bytes),
+        Output::floats("rows", &[vocab, 4], copy.rows.as_flattened()),
+        Output::floats("x", &[all.len()], &all),
+        Output::words("input", &[m, digit_words(k)], words),
+        Output::floats("adjusted", &[m, len], &drawn),
+        Output::words("state", &[m, 4], states),
+        Output::words("seen", &[m, vocab], marks.into_iter().map(u32::from).collect()),
+        Output::words("best", &[m, 2], vec![0; 2 * m]),
+        Output::words("out", &[m], tokens),
     ]
 }
 
@@ -68,7 +101,7 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
 fn case(table: Table, x: Vec<f32>, params: SampleParams, seeded: &mut Seeded) -> Inputs {
     let x_at = x.len() - table.width;
     let seen = (0..table.rows).map(|_| (seeded.below(3) == 0) as u8).collect();
-    Inputs { table, x, x_at, seen, asked: vec![(params, false)] }
+    Inputs { table, x, x_at, norm: None, seen, asked: vec![(params, false)] }
 }
 
 /// Several inputs, each with parameters of its own; some of the texts have ended.
@@ -91,7 +124,41 @@ fn several_inputs<B: Backend>(b: &B) {
         let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
         let mut x = seeded.floats(m * k, 2.0);
         x[(m / 2) * k] = [1.0, f32::NAN, 3e38][i / 10 % 3];
-        check_case(b, &Inputs { table, x, x_at: 0, seen, asked }, "several inputs");
+        let norm = (i % 3 == 1).then(|| norm_of(m, k, &mut seeded));
+        check_case(b, &Inputs { table, x, x_at: 0, norm, seen, asked }, "several inputs");
+    }
+}
+
+/// A norm, now and then with something to add.
+fn norm_of(m: usize, k: usize, seeded: &mut Seeded) -> Norm {
+    let len = seeded.below(2) * m * k;
+    Norm { delta: seeded.floats(len, 1.0), weight: seeded.floats(k, 2.0) }
+}
+
+/// Longer lists than there is room for, of equal rows; rows of every length around those that the kernels take, with a norm.
+fn long_lists_and_rows<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(3);
+    for (i, m) in [1, 3, 20, 40].into_iter().enumerate() {
+        let (vocab, k) = (LIST_ROWS as usize + 700, 5);
+        let mut table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
+        for row in 100..vocab {
+            table.bits.copy_within(3 * k..4 * k, row * k);
+        }
+        let x = seeded.floats(m * k, 2.0);
+        let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+        let plain = |i: usize| if i.is_multiple_of(2) { GREEDY } else { asked(0) };
+        let asked = (0..m).map(|i| (plain(i), false)).collect();
+        check_case(b, &Inputs { table, x, x_at: 0, norm: None, seen, asked }, "equal rows");
+    }
+    for (i, k) in [511, 512, 2561, 4096, 4101, 65_536, 65_537].into_iter().enumerate() {
+        let (vocab, m) = (67, if k < 5000 { 1 + i % 3 } else { 1 });
+        let table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
+        let x = seeded.floats(m * k, 2.0);
+        let seen = vec![0; m * vocab];
+        let params = [GREEDY, asked(0), asked(3)];
+        let asked = (0..m).map(|row| (params[(i + row) % 3], false)).collect();
+        let norm = Some(norm_of(m, k, &mut seeded));
+        check_case(b, &Inputs { table, x, x_at: 0, norm, seen, asked }, "long rows");
     }
 }
 
@@ -206,27 +273,19 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
             let mut input = table.input(b, 1).expect("scratch");
             let mut logits = zeros::<B, f32>(b, vocab);
             for step in 0..steps {
-                let (x, x_at, w, logits) = (&x, step * k, &w, &mut logits);
-                if int8 {
-                    let (table, input, sampler) = (&table, &mut input, &mut sampler);
-                    b.lm_head_int8(LmHeadInt8 {
-                        x,
-                        x_at,
-                        w,
-                        table,
-                        input,
-                        sampler,
-                        row: 0,
-                        logits,
-                        m: 1,
-                    })
-                } else {
-                    b.lm_head(LmHead { x, x_at, w, logits, m: 1 })
-                }
-                .expect("logits");
+                let (x_at, w, logits) = (step * k, &w, &mut logits);
                 let (sampler, out) = (&mut sampler, &mut log);
-                b.sample(Sample { logits, logits_at: 0, vocab, sampler, row: 0, rows: 1, out })
-                    .expect("a token");
+                if int8 {
+                    let (table, input, norm, x) = (&table, &mut input, None, &mut x);
+                    let (row, bounds, m) = (0, logits, 1);
+                    let op =
+                        LmHeadInt8 { norm, x, x_at, w, table, input, sampler, row, bounds, out, m };
+                    b.lm_head_int8(op).expect("a token");
+                } else {
+                    b.lm_head(LmHead { x: &x, x_at, w, logits, m: 1 }).expect("logits");
+                    b.sample(Sample { logits, logits_at: 0, vocab, sampler, row: 0, rows: 1, out })
+                        .expect("a token");
+                }
             }
             b.synchronize().expect("the steps end");
             (0..steps).map(|step| log.get(step)).collect::<Vec<_>>()
@@ -248,44 +307,57 @@ fn refusals<B: Backend>(b: &B) {
     let [table, wider, longer] = [(vocab, k), (vocab, k + 1), (vocab + 1, k)]
         .map(|(vocab, k)| Int8Table::new(b, &table_of(vocab, k)).expect("a copy"));
     let good = || SampleState::alloc(b, vocab, 1).expect("a sampler");
-    let (x, few_x) = (zeros::<B, f32>(b, x_at + k), zeros::<B, f32>(b, x_at + k - 1));
-    let [mut words, mut few_words] = [0, 1].map(|less| zeros::<B, u32>(b, input_words(k) - less));
-    let [mut logits, mut few] = [0, 1].map(|less| zeros::<B, f32>(b, vocab - less));
+    let [mut x, mut few_x] = [0, 1].map(|less| zeros::<B, f32>(b, x_at + k - less));
+    let words = input_words(k, vocab as u32);
+    let [mut input, mut few_input] = [0, 1].map(|less| zeros::<B, u32>(b, words - less));
+    let [mut bounds, mut few_bounds] = [0, 1].map(|less| zeros::<B, f32>(b, vocab - less));
+    let mut log = b.alloc_tokens(1).expect("a log");
     let sampler = &mut good();
     let mismatch = |error: &bitnet_gpu::ops::OpError| {
         matches!(error, bitnet_gpu::ops::OpError::Mismatch { .. })
     };
-    for (x, x_at, table, is_x) in [
-        (&few_x, x_at, &table, true),
-        (&x, usize::MAX, &table, true),
-        (&x, x_at, &wider, false),
-        (&x, x_at, &longer, false),
-    ] {
-        let (w, input, logits) = (&w, &mut words, &mut logits);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
-        match is_x {
-            true => refused!(short("x"), b.lm_head_int8(op)),
-            false => refused!(mismatch, b.lm_head_int8(op)),
-        }
+    macro_rules! refuse {
+        ($what:expr; $($field:ident: $value:expr),*) => {{
+            let op = LmHeadInt8 {
+                norm: None,
+                x: &mut x,
+                x_at,
+                w: &w,
+                table: &table,
+                input: &mut input,
+                sampler: &mut *sampler,
+                row: 0,
+                bounds: &mut bounds,
+                out: &mut log,
+                m: 1,
+            };
+            #[allow(unused_mut)]
+            let op = LmHeadInt8 { $($field: $value,)* ..op };
+            refused!($what, b.lm_head_int8(op));
+        }};
     }
-    let (w, table, x) = (&w, &table, &x);
+    refuse!(short("x"); x: &mut few_x);
+    refuse!(short("x"); x_at: usize::MAX);
+    refuse!(mismatch; table: &wider);
+    refuse!(mismatch; table: &longer);
+    refuse!(short("input"); input: &mut few_input);
+    refuse!(short("bounds"); bounds: &mut few_bounds);
+    let (mut h, weight) = (zeros::<B, f32>(b, k), zeros::<B, f32>(b, k));
+    let (mut few_h, few_weight) = (zeros::<B, f32>(b, k - 1), zeros::<B, f32>(b, k - 1));
+    let eps = 1e-5;
+    refuse!(dimension("x_at"); norm: Some(HeadNorm { h: &mut h, delta: None, weight: &weight, eps }));
+    for (what, h, delta, weight) in
+        [("h", &mut few_h, None, &weight), ("delta", &mut h, Some(&few_weight), &weight)]
     {
-        let (input, logits) = (&mut few_words, &mut logits);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
-        refused!(short("input"), b.lm_head_int8(op));
+        refuse!(short(what); x_at: 0, norm: Some(HeadNorm { h, delta, weight, eps }));
     }
-    {
-        let (input, logits) = (&mut words, &mut few);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
-        refused!(short("logits"), b.lm_head_int8(op));
-    }
+    refuse!(short("weight"); x_at: 0, norm: Some(HeadNorm { h: &mut h, delta: None, weight: &few_weight, eps }));
     for (bad, mut sampler) in [
         ("seen", SampleState::<B> { seen: zeros(b, vocab - 1), ..good() }),
+        ("adjusted", SampleState::<B> { adjusted: zeros(b, vocab - 1), ..good() }),
         ("tops", SampleState::<B> { tops: zeros(b, vocab.div_ceil(32) - 1), ..good() }),
         ("params", SampleState::<B> { params: zeros(b, PARAM_WORDS - 1), ..good() }),
     ] {
-        let (input, logits, sampler) = (&mut words, &mut logits, &mut sampler);
-        let op = LmHeadInt8 { x, x_at, w, table, input, sampler, row: 0, logits, m: 1 };
-        refused!(short(bad), b.lm_head_int8(op));
+        refuse!(short(bad); sampler: &mut sampler);
     }
 }

@@ -11,7 +11,7 @@ use bitnet_gpu::checkpoint::synth::{self, NamedConfig};
 use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
 use bitnet_gpu::model::{HeadKind, Model, Sequence, SequenceOptions};
-use bitnet_gpu::ops::{Backend, RowType, TokenLog, WeightLayout};
+use bitnet_gpu::ops::{Backend, OpError, RowType, TokenLog, WeightLayout};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::{GREEDY, pick};
 use contract::sample::{ONE_WEIGHT, SampleParams};
@@ -279,18 +279,14 @@ fn weights_of_1_6_bits() {
     }
 }
 
-/// By the int8 copy of the head: the same texts, and no logit that is another number.
+/// By the int8 copy of the head: the same texts.
 fn check_int8_head<B: Backend>(runner: &mut Runner<B>, kv: RowType, truth: &Truth, what: &str) {
     runner.with(kv, 32);
     for &record in lane::RECORD {
         let what = format!("{what}, recorded {record}");
         let tokens = runner.generate(&truth.prompt, &GREEDY, record, |pos, now| {
-            let logits = now.sequence.read_logits(now.model.backend()).expect("logits");
-            let expected = truth.logits[pos].iter().map(|&x| f32::from_bits(x));
-            for (id, (found, expected)) in logits.into_iter().zip(expected).enumerate() {
-                let left_out = found == f32::NEG_INFINITY;
-                assert!(left_out || found.to_bits() == expected.to_bits(), "{what}, {pos}: {id}");
-            }
+            let logits = now.sequence.read_logits(now.model.backend());
+            assert!(matches!(logits, Err(OpError::NoLogits { .. })), "{what}, {pos}");
         });
         check_tokens(&format!("{what}, greedy"), &tokens, &truth.greedy);
         let tokens = runner.generate(&truth.prompt, &SAMPLED, record, |_, _| {});

@@ -1,4 +1,4 @@
-//! The head by way of an int8 copy of its table: which rows can win, and the exact logits of those.
+//! The head by way of an int8 copy of its table: which rows can win, and the exact logits of those, as the sampler takes them.
 //!
 //! | tensor   | element        | shape            | layout                                            |
 //! |----------|----------------|------------------|---------------------------------------------------|
@@ -6,18 +6,18 @@
 //! | `w`      | bf16, f16, f32 | `[vocab, K]`     | rows of `stride` elements, 16-byte aligned        |
 //! | `bytes`  | `i8`           | `[vocab, K]`     | rows of [`row_bytes`], zeros behind `K`           |
 //! | `rows`   | `f32`          | `[vocab, 4]`     | scale, error, norm of each row, 0                 |
-//! | `input`  | `u32`          | [`input_words`]  | [`input_stats`], then the digits of `x`: 16 high, 16 low, ... |
-//! | `tops`   | `u32`          | `[groups(vocab)]`| scratch: largest key of a lower bound of each [`GROUP`] rows |
+//! | `input`  | `u32`          | [`input_words`]  | [`input_stats`], then the high digits of `x` and the low ones, [`row_bytes`] of each; then scratch |
 //! | `seen`, `params`, `state` | |                | those of [`crate::sample`]; no kernel writes `params` |
-//! | `logits` | `f32`          | `[vocab]`        | output                                            |
+//! | `bounds` | `f32`          | `[vocab]`        | scratch                                           |
+//! | `best`, `adjusted`, `tops` | |               | those of [`crate::sample`]: output                |
 //!
 //! Several inputs, each with a sampler, have a row of everything but the table: one behind the other
 //! ([`Args::of_row`]). A row whose text has ended is left as it is.
 //!
-//! `logits[v]` is the logit of [`crate::lm_head`], the same bits, for every row that the sampler can
-//! pick or that decides what it picks, and minus infinity for the others. So the token is the same,
+//! What `sample_prepare` makes of the logits of [`crate::lm_head`] is made of those of the rows that the sampler can pick or
+//! that decide what it picks, from the same bits; of the others it is made as if they were minus infinity. So the token is the same,
 //! always. What a token is drawn from has to be known: the best, or the best `k`. Where more may be
-//! drawn ([`Asked::wanted`] is 0) every logit is computed.
+//! drawn ([`Asked::wanted`] is 0) every logit is computed. Where the best is all that is asked ([`Asked::alone`]), only `best` is written.
 //!
 //! # The bound
 //!
@@ -41,12 +41,22 @@
 //! logit. Of the lower bounds, lane `t` of 256 takes the largest key of groups `t`, `t + 256`, ...;
 //! the `wanted`-th largest of these, without its low [`FLOOR_BITS`], is a key that `wanted` logits
 //! reach. A row whose upper bound lies below it is not among the best, nor does it tie with them.
+//!
+//! # The scratch
+//!
+//! Of an input whose best is all that is asked, a list: the largest key of a lower bound so far, as 64 bits; how many rows are listed; a
+//! word for nothing; then rows with the keys of their upper bounds, those that reach what was the largest lower bound when
+//! they were looked at. What they reach only grows, so all that can win is listed, in any order. Where more are listed than there is room for,
+//! every row is computed. Of other inputs, the largest key of a lower bound of each [`GROUP`] rows.
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{abs_bits, fma, quantise, round_even_i32, sqrt};
-use crate::sample::{SampleParams, StepState, penalise, temper};
+use crate::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
 
 pub use crate::sample::{GROUP, groups};
+pub use many::*;
+
+mod many;
 
 /// Threads of every block of this family.
 pub const THREADS: u32 = 256;
@@ -60,6 +70,8 @@ pub const RESCORE_ROWS: u32 = 8 * THREADS;
 pub const RESCORE_BLOCKS: u32 = 256;
 /// Most blocks of each of many inputs, and of all of them.
 const RESCORE_BLOCKS_OF_MANY: [u32; 2] = [64, 1024];
+/// Blocks that share out the lists of all inputs.
+const LIST_BLOCKS: u32 = 384;
 /// Most candidates that are looked for, and maxima that the floor is found among.
 pub const MAX_WANTED: u32 = THREADS;
 /// Low bits of a key that the floor leaves out.
@@ -68,8 +80,8 @@ pub const FLOOR_BITS: u32 = 12;
 pub const SUM_SMEM_BYTES: u32 = 4 * (THREADS + 16);
 /// Shared memory of the scan: two sums of each row.
 pub const SCAN_SMEM_BYTES: u32 = 8 * SCAN_ROWS;
-/// Shared memory of the last kernel: 256 maxima, then the rows, and a counter.
-pub const RESCORE_SMEM_BYTES: u32 = 4 * (THREADS + RESCORE_ROWS + 4);
+/// Shared memory of the last kernel: 256 maxima, then the rows, three counters, what the sampler takes, and what each warp found.
+pub const RESCORE_SMEM_BYTES: u32 = 4 * (THREADS + 2 * RESCORE_ROWS + 4 + 2 * THREADS / 32);
 /// Words in front of the digits of an input.
 pub const STATS_WORDS: usize = 4;
 
@@ -90,15 +102,28 @@ pub const fn row_bytes(k: usize) -> usize {
     k.div_ceil(16) * 16
 }
 
-/// Words of an input of `k` values.
-pub const fn input_words(k: usize) -> usize {
+/// Words of the statistics and digits of an input of `k` values.
+#[inline(always)]
+pub const fn digit_words(k: usize) -> usize {
     STATS_WORDS + row_bytes(k) / 2
 }
 
-/// Byte of the high digit of value `i` behind the statistics; the low one stands 16 further.
+/// Rows that a list has room for.
+pub const LIST_ROWS: u32 = 4096;
+/// Words in front of its rows: a key as 64 bits, how many, nothing.
+pub const LIST_HEAD: u32 = 4;
+
+/// Words of the scratch of an input for `vocab` rows, behind its digits: a list, or a word for each group.
 #[inline(always)]
-pub const fn digit_at(i: usize) -> usize {
-    i / 16 * 32 + i % 16
+pub const fn scratch_words(vocab: u32) -> usize {
+    let (list, tops) = (LIST_HEAD + 2 * LIST_ROWS, groups(vocab).next_multiple_of(4));
+    if list > tops { list as usize } else { tops as usize }
+}
+
+/// Words of an input of `k` values for `vocab` rows.
+#[inline(always)]
+pub const fn input_words(k: usize, vocab: u32) -> usize {
+    digit_words(k) + scratch_words(vocab)
 }
 
 #[inline(always)]
@@ -201,11 +226,7 @@ pub fn has_bounds(input: [f32; 4]) -> bool {
 pub fn bounds(sum: i64, row: [f32; 4], input: [f32; 4]) -> [f32; 2] {
     let near = sum as f32 * input[0] * row[0];
     let reach = fma(row[1], input[1], row[2] * input[2]) * REACH;
-    if reach < f32::INFINITY {
-        [near - reach, near + reach]
-    } else {
-        [f32::NAN, f32::INFINITY]
-    }
+    if reach < f32::INFINITY { [near - reach, near + reach] } else { [f32::NAN, f32::INFINITY] }
 }
 
 /// What the sampler asks of this head.
@@ -232,9 +253,8 @@ impl Asked {
     /// How many of the best logits decide the token; 0 when all may, or when no order is kept.
     #[inline(always)]
     pub fn wanted(&self, vocab: u32) -> u32 {
-        let monotone = self.penalty > 0.0
-            && self.penalty < f32::INFINITY
-            && self.temperature != f32::INFINITY;
+        let monotone =
+            self.penalty > 0.0 && self.penalty < f32::INFINITY && self.temperature != f32::INFINITY;
         let few = self.top_k < vocab && self.top_k <= MAX_WANTED;
         if !monotone {
             0
@@ -243,6 +263,13 @@ impl Asked {
         } else {
             1 // NaN too
         }
+    }
+
+    /// Whether the best is all that is asked, and is found by its bounds.
+    #[inline(always)]
+    pub fn alone(&self, vocab: u32) -> bool {
+        let draws = self.temperature > 0.0;
+        !draws && self.wanted(vocab) != 0
     }
 
     /// Whether the sampler sees every logit as it is.
@@ -272,7 +299,8 @@ pub const fn rescore_rows(m: u32) -> u32 {
     if m < 4 { RESCORE_ROWS / 4 } else { RESCORE_ROWS }
 }
 
-/// Blocks of the last kernel: fewer for each of many inputs, as each finds the floor for itself.
+/// Blocks of the last kernel: fewer for each of many inputs, as each finds the floor for itself. The first of all inputs
+/// come first: those that share out a list.
 pub const fn rescore_grid(vocab: u32, m: u32) -> [u32; 3] {
     let tiles = vocab.div_ceil(rescore_rows(m));
     let [of_each, of_all] = RESCORE_BLOCKS_OF_MANY;
@@ -282,61 +310,13 @@ pub const fn rescore_grid(vocab: u32, m: u32) -> [u32; 3] {
         _ if m < of_all / 4 => of_all / m,
         _ => 4,
     };
-    [if tiles < blocks { tiles } else { blocks }, m, 1]
+    [m, if tiles < blocks { tiles } else { blocks }, 1]
 }
 
-/// Threads of the scan of several inputs.
-pub const MANY_THREADS: u32 = 256;
-/// Bytes of a table row, or of a digit of an input, in a slice.
-pub const MANY_SLICE: u32 = 128;
-
-/// A scan of several inputs.
-#[derive(Clone, Copy, Debug)]
-pub struct Many {
-    /// Rows of the table that a block takes.
-    pub rows: u32,
-    /// Inputs that a block takes.
-    pub inputs: u32,
-    /// Slices in shared memory.
-    pub stages: u32,
-}
-
-/// [`ScanFew`].
-pub const FEW: Many = Many { rows: 256, inputs: 8, stages: 3 };
-/// [`ScanSome`].
-pub const SOME: Many = Many { rows: 128, inputs: 32, stages: 4 };
-/// [`ScanMany`].
-pub const MANY: Many = Many { rows: 128, inputs: 64, stages: 4 };
-/// [`ScanWide`].
-pub const WIDE: Many = Many { rows: 256, inputs: 64, stages: 4 };
-/// [`ScanWideSome`]: a slice more in the room of the digits that it does not have.
-pub const WIDE_SOME: Many = Many { rows: 256, inputs: 32, stages: 5 };
-/// Threads of a block of [`ScanWide`] and [`ScanWideSome`]: 128 for each 64 rows.
-pub const WIDE_THREADS: u32 = 2 * WIDE.rows;
-const _: () = assert!(WIDE_SOME.rows == WIDE.rows);
-
-impl Many {
-    /// Bytes of a slice: rows, then both digits of the inputs.
-    pub const fn slice_bytes(&self) -> u32 {
-        MANY_SLICE * (self.rows + 2 * self.inputs)
-    }
-
-    /// Shared memory: the slices, then eight words for each input.
-    pub const fn smem_bytes(&self) -> u32 {
-        self.stages * self.slice_bytes() + 32 * self.inputs
-    }
-
-    /// Blocks for `m` inputs: those of the first inputs, then those of the next.
-    pub const fn grid(&self, vocab: u32, m: u32) -> [u32; 3] {
-        [vocab.div_ceil(self.rows), m.div_ceil(self.inputs), 1]
-    }
-
-    /// The same where a block makes tile after tile, on `sms` multiprocessors.
-    pub const fn looped_grid(&self, vocab: u32, m: u32, sms: u32) -> [u32; 3] {
-        let [tiles, inputs, _] = self.grid(vocab, m);
-        let room = if sms > inputs { sms / inputs } else { 1 };
-        [if tiles < room { tiles } else { room }, inputs, 1]
-    }
+/// Blocks of it that share out the list of an input, at most: of many inputs as many as run at once, or a few more.
+#[inline(always)]
+pub const fn list_blocks(m: u32) -> u32 {
+    if m < LIST_BLOCKS { LIST_BLOCKS / m } else { 1 }
 }
 
 /// Parameter of the kernels that make the copy: a block makes a row.
@@ -355,16 +335,27 @@ pub struct PackArgs {
     pub stride: u32,
 }
 
-/// Parameter of the kernel that splits an input into digits: one block.
+/// Parameter of the kernel that splits an input into digits: one block, which norms it first as [`crate::rmsnorm`] does
+/// (up to [`crate::rmsnorm::WHOLE`] values).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct InputArgs {
+    /// What is normed, or null: then `x` is given.
+    pub h: DevPtr<f32>,
+    /// Added to it, or null.
+    pub delta: DevPtr<f32>,
+    /// Gain.
+    pub weight: DevPtr<f32>,
     /// The input.
     pub x: DevPtr<f32>,
-    /// Statistics and digits.
+    /// Statistics, digits and scratch.
     pub input: DevPtr<u32>,
     /// Values.
     pub k: u32,
+    /// Rows of the table.
+    pub vocab: u32,
+    /// Added to the mean square.
+    pub eps: f32,
 }
 
 /// Parameter of the scan and of the kernels that compute logits.
@@ -379,18 +370,22 @@ pub struct Args {
     pub bytes: DevPtr<u8>,
     /// What is kept of each row.
     pub rows: DevPtr<f32>,
-    /// Statistics and digits of the input.
+    /// Statistics, digits and scratch of the input.
     pub input: DevPtr<u32>,
-    /// Scratch: the largest key of each group.
-    pub tops: DevPtr<u32>,
     /// Tokens of prompt and text.
     pub seen: DevPtr<u8>,
     /// What was asked for.
     pub params: DevPtr<SampleParams>,
     /// Where the sequence stands.
     pub state: DevPtr<StepState>,
-    /// Adjusted upper bounds in between; then logits.
-    pub logits: DevPtr<f32>,
+    /// Adjusted upper bounds.
+    pub bounds: DevPtr<f32>,
+    /// The sampler's logits after penalty and temperature.
+    pub adjusted: DevPtr<f32>,
+    /// The largest key of each of its groups.
+    pub tops: DevPtr<u32>,
+    /// The best [`crate::sample::rank`].
+    pub best: DevPtr<u64>,
     /// Rows of the table.
     pub vocab: u32,
     /// Elements of a row.
@@ -410,12 +405,15 @@ const fn past<T>(first: DevPtr<T>, count: u64) -> DevPtr<T> {
 impl InputArgs {
     /// Input `row`, given input 0.
     #[inline(always)]
-    pub const fn of_row(&self, row: u32) -> Self {
+    pub fn of_row(&self, row: u32) -> Self {
         let (row, k) = (row as u64, self.k as u64);
+        let further = |p: DevPtr<f32>| if p.is_null() { p } else { past(p, row * k) };
         Self {
+            h: further(self.h),
+            delta: further(self.delta),
             x: past(self.x, row * k),
-            input: past(self.input, row * input_words(self.k as usize) as u64),
-            k: self.k,
+            input: past(self.input, row * input_words(self.k as usize, self.vocab) as u64),
+            ..*self
         }
     }
 }
@@ -427,14 +425,22 @@ impl Args {
         let (row, vocab) = (row as u64, self.vocab as u64);
         Self {
             x: past(self.x, row * self.k as u64),
-            input: past(self.input, row * input_words(self.k as usize) as u64),
-            tops: past(self.tops, row * groups(self.vocab) as u64),
+            input: past(self.input, row * input_words(self.k as usize, self.vocab) as u64),
             seen: past(self.seen, row * vocab),
             params: past(self.params, row),
             state: past(self.state, row),
-            logits: past(self.logits, row * vocab),
+            bounds: past(self.bounds, row * vocab),
+            adjusted: past(self.adjusted, row * adjusted_len(self.vocab) as u64),
+            tops: past(self.tops, row * groups(self.vocab) as u64),
+            best: past(self.best, row),
             ..*self
         }
+    }
+
+    /// The scratch of this input.
+    #[inline(always)]
+    pub const fn scratch(&self) -> DevPtr<u32> {
+        past(self.input, digit_words(self.k as usize) as u64)
     }
 }
 
@@ -459,63 +465,16 @@ kernels! {
     PackF16: "lm_head_int8_pack_f16", PackArgs, SUM_SMEM_BYTES, 1;
     /// Copies an f32 table.
     PackF32: "lm_head_int8_pack_f32", PackArgs, SUM_SMEM_BYTES, 1;
-    /// Splits the inputs into digits; grid `[m, 1, 1]`.
+    /// Norms the inputs and splits them into digits; grid `[m, 1, 1]`.
     Input: "lm_head_int8_input", InputArgs, SUM_SMEM_BYTES, 1;
     /// Bounds of every row; grid `[groups(vocab), m, 1]`.
-    Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 3;
+    Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 2, 610 3;
     /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
     RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
     /// The same from an f16 table.
     RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
     /// The same from an f32 table.
     RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 2;
-}
-
-macro_rules! scans {
-    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $cut:ident, $blocks:literal $(, $more:ident)?;)*) => { $(
-        $(#[$doc])*
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, MANY_THREADS)
-                .with_min_sm(80)
-                .with_smem($cut.smem_bytes())
-                .with_min_blocks($blocks)$(.$more())?;
-        }
-    )* };
-}
-
-scans! {
-    /// Bounds of every row for a few inputs at once, on tensor cores; grid [`Many::grid`].
-    ScanFew: "lm_head_int8_scan_few", FEW, 2;
-    /// The same for some inputs.
-    ScanSome: "lm_head_int8_scan_some", SOME, 2, not_in_sm_90a;
-    /// The same for many inputs.
-    ScanMany: "lm_head_int8_scan_many", MANY, 1, not_in_sm_90a;
-}
-
-macro_rules! wide_scans {
-    ($($(#[$doc:meta])* $name:ident: $symbol:literal, $cut:ident;)*) => { $(
-        $(#[$doc])*
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, WIDE_THREADS)
-                .only_on(90)
-                .with_smem($cut.smem_bytes() + 4 * ($cut.rows / 16) * $cut.inputs + 1024)
-                .with_min_blocks(1);
-        }
-    )* };
-}
-
-wide_scans! {
-    /// The same on `wgmma`, grid [`Many::looped_grid`]: a block makes tile after tile. Its ring is aligned to 1,024
-    /// bytes; behind the words of the inputs stands one for each warp and input.
-    ScanWide: "lm_head_int8_scan_wide", WIDE;
-    /// The same for some inputs.
-    ScanWideSome: "lm_head_int8_scan_wide_some", WIDE_SOME;
 }
 
 #[cfg(test)]
@@ -531,14 +490,6 @@ mod tests {
         }
         assert_eq!(input_value(3.0, input_scales(3.0).1), 32_512);
         assert_eq!(input_value(-0.7, input_scales(0.7).1), -32_512);
-    }
-
-    #[test]
-    fn a_looped_grid_has_a_block_for_each_multiprocessor_at_most() {
-        assert_eq!(WIDE.looped_grid(1000, 33, 132), WIDE.grid(1000, 33));
-        assert_eq!(WIDE.looped_grid(128_256, 64, 132), [132, 1, 1]);
-        assert_eq!(WIDE.looped_grid(128_256, 130, 132), [44, 3, 1]);
-        assert_eq!(WIDE.looped_grid(128_256, 1024, 8), [1, 16, 1]);
     }
 
     #[test]

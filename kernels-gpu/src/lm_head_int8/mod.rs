@@ -1,5 +1,6 @@
 //! Device side of [`contract::lm_head_int8`]: [`pack`] makes the copy of the table and the digits of an
-//! input, [`scan`] the bounds of every row (`scan_rows` and `scan_wide` those of several inputs), [`rescore`] the logits of those that can win.
+//! input, [`scan`] the bounds of every row (`scan_rows` and `scan_wide` those of several inputs), [`rescore`] the logits of those that can
+//! win, for the sampler.
 
 pub mod pack;
 pub mod rescore;
@@ -9,10 +10,11 @@ pub mod scan_rows;
 #[cfg(level_sm_90a)]
 pub mod scan_wide;
 
-use contract::lm_head_int8::{Args, Asked, has_bounds};
+use contract::lm_head_int8::{Args, Asked, LIST_HEAD, LIST_ROWS, has_bounds};
 use contract::sample::SampleParams;
 
-use crate::arch::mem::{ld, ld_x4};
+use crate::arch::atomic::{add_relaxed, max_u64_relaxed};
+use crate::arch::mem::{ld, ld_relaxed, ld_x4, st_x2};
 
 /// What the sampler asks for.
 ///
@@ -58,4 +60,43 @@ unsafe fn input_stats(args: &Args) -> [f32; 4] {
 #[inline(always)]
 fn wanted(asked: &Asked, input: [f32; 4], vocab: u32) -> u32 {
     if has_bounds(input) { asked.wanted(vocab) } else { 0 }
+}
+
+/// The largest lower bound so far of an input that has a list, as a key.
+///
+/// # Safety
+///
+/// `input` covers the contract's table.
+#[inline(always)]
+unsafe fn known_floor(args: &Args) -> u32 {
+    // SAFETY: the low half of a key that others change as a whole.
+    unsafe { ld_relaxed(args.scratch().as_ptr().cast_const()) }
+}
+
+/// Tells others of a lower bound, as a key.
+///
+/// # Safety
+///
+/// As for [`known_floor`].
+#[inline(always)]
+unsafe fn raise_floor(args: &Args, key: u32) {
+    // SAFETY: 64 bits of a row that is aligned to 16, changed by this instruction alone.
+    unsafe { max_u64_relaxed(args.scratch().as_ptr().cast(), u64::from(key)) };
+}
+
+/// Lists a row, with the key of its upper bound.
+///
+/// # Safety
+///
+/// As for [`known_floor`].
+#[inline(always)]
+unsafe fn enlist(args: &Args, row: u32, key: u32) {
+    let scratch = args.scratch().as_ptr();
+    // SAFETY: the count, changed by this instruction alone; a place for this row alone.
+    unsafe {
+        let at = add_relaxed(scratch.wrapping_add(2), 1);
+        if at < LIST_ROWS {
+            st_x2(scratch.wrapping_add((LIST_HEAD + 2 * at) as usize).cast(), [row, key]);
+        }
+    }
 }

@@ -4,14 +4,15 @@
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
     Input, InputArgs, PackArgs, PackBf16, PackF16, PackF32, STATS_WORDS, SUM_SMEM_BYTES, THREADS,
-    digit_at, digits, input_scales, input_stats, input_value, magnitude, rest, row_bytes,
+    digit_words, digits, input_scales, input_stats, input_value, magnitude, rest, row_bytes,
     row_scales, row_stats, row_value,
 };
 use contract::num::fma;
+use contract::rmsnorm::{inv_rms, normalise};
 
 use crate::arch::block;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, st_u8, st_x4};
+use crate::arch::mem::{ld, ld_if, st, st_u8, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::element::{Bf16, Element, F16};
@@ -96,6 +97,69 @@ unsafe fn pack<E: Element>(args: &PackArgs) {
 /// Values of a thread that are loaded at once, and stay in registers.
 const HELD: usize = 16;
 
+/// Norms the row whose first elements of this thread are `held`, and writes it.
+///
+/// *Convergence*: every thread of the block calls it. A barrier stands between this and the next use of the block's first 256 words of
+/// shared memory.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table, with a row to norm; nobody uses shared memory.
+#[inline(always)]
+unsafe fn norm(args: &InputArgs, held: &mut [f32; HELD]) {
+    let k = args.k;
+    let element = |j: usize| thread_idx_x() + THREADS * j as u32;
+    let far = || (element(HELD)..k).step_by(THREADS as usize);
+    let [h, delta, weight] = [args.h, args.delta, args.weight].map(|p| p.as_ptr().cast_const());
+    let adds = !delta.is_null();
+    let sum = |x: f32, delta: f32| if adds { x + delta } else { x };
+    // SAFETY: only called with i < k.
+    let far_at = |i: u32| unsafe {
+        sum(ld(h.wrapping_add(i as usize)), ld_if(adds, delta.wrapping_add(i as usize)))
+    };
+    // On their way with the row.
+    let gains: [f32; HELD] = core::array::from_fn(|j| {
+        // SAFETY: element j of this thread, when it is below k.
+        unsafe { ld_if(element(j) < k, weight.wrapping_add(element(j) as usize)) }
+    });
+    let added: [f32; HELD] = core::array::from_fn(|j| {
+        // SAFETY: the same, where there is something to add.
+        unsafe { ld_if(adds && element(j) < k, delta.wrapping_add(element(j) as usize)) }
+    });
+    let mut squares = 0.0;
+    let mut j = 0;
+    while j < HELD {
+        if element(j) < k {
+            held[j] = sum(held[j], added[j]);
+            squares = fma(held[j], held[j], squares);
+        }
+        j += 1;
+    }
+    for i in far() {
+        squares = fma(far_at(i), far_at(i), squares);
+    }
+    // SAFETY: the first words of shared memory are for this call.
+    let squares = unsafe { block::sum_partials(dynamic_shared_mem(), squares) };
+    let r = inv_rms(squares, k, args.eps);
+    let to = args.x.as_ptr();
+    let mut j = 0;
+    while j < HELD {
+        if element(j) < k {
+            held[j] = normalise(held[j], r, gains[j]);
+            // SAFETY: element j of this thread.
+            unsafe { st(to.wrapping_add(element(j) as usize), held[j]) };
+        }
+        j += 1;
+    }
+    for i in far() {
+        // SAFETY: i < k, of this thread.
+        unsafe {
+            let x = normalise(far_at(i), r, ld(weight.wrapping_add(i as usize)));
+            st(to.wrapping_add(i as usize), x);
+        }
+    }
+}
+
 /// # Safety
 ///
 /// The launch obeys `Input::SPEC` with a block for each input; the pointers cover the contract's table.
@@ -109,10 +173,16 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_input(args: InputArgs) {
     let far = || (element(HELD)..k).step_by(THREADS as usize);
     // SAFETY: only called with i < k.
     let at = |i: u32| unsafe { ld(x.wrapping_add(i as usize)) };
-    let held: [f32; HELD] = core::array::from_fn(|j| {
+    let given = args.h.is_null();
+    let from = if given { x } else { args.h.as_ptr().cast_const() };
+    let mut held: [f32; HELD] = core::array::from_fn(|j| {
         // SAFETY: element j of this thread, when it is below k.
-        unsafe { ld_if(element(j) < k, x.wrapping_add(element(j) as usize)) }
+        unsafe { ld_if(element(j) < k, from.wrapping_add(element(j) as usize)) }
     });
+    if !given {
+        // SAFETY: the launch contract, handed on; nobody uses shared memory yet.
+        unsafe { norm(&args, &mut held) };
+    }
     let mut own = 0;
     let mut j = 0;
     while j < HELD {
@@ -125,6 +195,7 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_input(args: InputArgs) {
     // SAFETY: the last words of shared memory are for this call.
     let top = unsafe { top(own) };
     let (scale, inverse) = input_scales(top);
+    let padded = row_bytes(k as usize);
     let bytes = args.input.as_ptr().wrapping_add(STATS_WORDS).cast::<u8>();
     let (mut rests, mut squares) = (0.0, 0.0);
     let mut take = |i: u32, v: f32| {
@@ -134,13 +205,13 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_input(args: InputArgs) {
             rests = fma(r, r, rests);
             squares = fma(v, v, squares);
         }
-        if i < row_bytes(k as usize) as u32 {
+        if i < padded as u32 {
             let [high, low] = digits(p);
-            let to = bytes.wrapping_add(digit_at(i as usize));
+            let to = bytes.wrapping_add(i as usize);
             // SAFETY: two bytes of value i, inside the padded digits.
             unsafe {
                 st_u8(to, high as u8);
-                st_u8(to.wrapping_add(16), low as u8);
+                st_u8(to.wrapping_add(padded), low as u8);
             }
         }
     };
@@ -149,15 +220,19 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_input(args: InputArgs) {
         take(element(j), held[j]); // a 0 past the end
         j += 1;
     }
-    for i in (element(HELD)..row_bytes(k as usize) as u32).step_by(THREADS as usize) {
+    for i in (element(HELD)..padded as u32).step_by(THREADS as usize) {
         take(i, if i < k { at(i) } else { 0.0 });
     }
     // SAFETY: the first words of shared memory are for this call.
     let (rests, squares) = unsafe { sums(rests, squares) };
     if thread_idx_x() == 0 {
+        let scratch = args.input.as_ptr().wrapping_add(digit_words(k as usize));
         let stats = input_stats(top, rests, squares, k);
-        // SAFETY: the first four words, aligned to 16.
-        unsafe { st_x4(args.input.as_ptr().cast(), stats) };
+        // SAFETY: the first four words, aligned to 16; those of the scratch: an empty list.
+        unsafe {
+            st_x4(args.input.as_ptr().cast(), stats);
+            st_x4(scratch.cast(), [0u32; 4]);
+        }
     }
 }
 

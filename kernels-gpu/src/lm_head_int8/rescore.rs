@@ -1,22 +1,29 @@
-//! Logits of the rows that can win, by [`lm_head`](crate::lm_head)'s own dot; minus infinity for the
-//! others.
+//! Logits of the rows that can win, by [`lm_head`](crate::lm_head)'s own dot, for the sampler; minus infinity for
+//! the others.
 //!
-//! Each block finds the floor for itself, lists the rows of its tile that reach it, and shares them out
-//! among its warps, two at a time. When every logit is wanted, the list is the tile.
+//! Where the best is all that is asked, the scan has listed few rows: the warps of all blocks share them out. Else
+//! each block finds the floor for itself, lists the rows of its tile that reach it, and shares them out
+//! among its warps, two at a time. When every logit is wanted, the list is the tile, or all rows.
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, FLOOR_BITS, MAX_WANTED, RESCORE_ROWS, RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16,
-    RescoreF32, THREADS, floor_of, groups, rescore_rows,
+    Args, Asked, FLOOR_BITS, GROUP, LIST_HEAD, LIST_ROWS, MAX_WANTED, RESCORE_ROWS,
+    RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16, RescoreF32, THREADS, floor_of, groups, has_bounds,
+    list_blocks, rescore_rows,
 };
 use contract::num::{PARTIALS, order_key};
+use contract::sample::rank;
 
 use super::{asked, ended, input_stats, wanted};
+use crate::arch::atomic::max_u64_relaxed;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_if, st};
+use crate::arch::hint::opaque_here;
+use crate::arch::mem::{ld_if, ld_u8_if, ld_x2_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, warp_id, warp_max, warp_sum};
+use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
+use crate::arch::warp::{
+    LANES, ballot, lane_id, shuffle_idx, shuffle_xor_u64, warp_id, warp_max, warp_sum,
+};
 use crate::element::{Bf16, Element, F16};
 use crate::lm_head::{OWN, ROWS, Steps, dots, load_steps};
 
@@ -28,8 +35,11 @@ const IN_FLIGHT: usize = 16;
 /// Rows of the largest tile that a thread looks at.
 const OF_THREAD: usize = (RESCORE_ROWS / THREADS) as usize;
 
-const _: () =
-    assert!(MAX_WANTED == THREADS && RESCORE_SMEM_BYTES == 4 * (THREADS + RESCORE_ROWS + 4));
+const _: () = assert!(
+    MAX_WANTED == THREADS
+        && RESCORE_SMEM_BYTES == 4 * (THREADS + 2 * RESCORE_ROWS + 4 + 2 * THREADS / LANES)
+);
+const _: () = assert!(GROUP == LANES);
 
 /// The keys of the threads.
 #[inline(always)]
@@ -50,11 +60,17 @@ fn count(tile: u32) -> Shared<u32> {
     list().add(RESCORE_ROWS + tile % 3)
 }
 
+/// What the sampler takes of the rows of a tile.
+#[inline(always)]
+fn values() -> Shared<f32> {
+    list().add(RESCORE_ROWS + 4).cast()
+}
+
 /// The largest key of this thread's groups.
 ///
 /// # Safety
 ///
-/// `tops` covers the contract's table.
+/// `input` covers the contract's table.
 #[inline(always)]
 unsafe fn own_top(args: &Args) -> u32 {
     let (end, mut top) = (groups(args.vocab), 0u32);
@@ -63,7 +79,9 @@ unsafe fn own_top(args: &Args) -> u32 {
         let keys: [u32; IN_FLIGHT] = core::array::from_fn(|j| {
             let at = group + THREADS * j as u32;
             // SAFETY: at < end.
-            unsafe { ld_if(at < end, args.tops.as_ptr().cast_const().wrapping_add(at as usize)) }
+            unsafe {
+                ld_if(at < end, args.scratch().as_ptr().cast_const().wrapping_add(at as usize))
+            }
         });
         let mut j = 0;
         while j < IN_FLIGHT {
@@ -113,32 +131,27 @@ unsafe fn floor(top: u32, wanted: u32) -> u32 {
 ///
 /// # Safety
 ///
-/// `logits` covers the contract's table, and `end` is at most the vocabulary.
+/// `bounds` covers the contract's table, and `end` is at most the vocabulary.
 #[inline(always)]
 unsafe fn uppers(args: &Args, first: u32, end: u32) -> [f32; OF_THREAD] {
     core::array::from_fn(|j| {
         let row = first + THREADS * j as u32 + thread_idx_x();
         // SAFETY: row < vocab.
-        unsafe { ld_if(row < end, args.logits.as_ptr().cast_const().wrapping_add(row as usize)) }
+        unsafe { ld_if(row < end, args.bounds.as_ptr().cast_const().wrapping_add(row as usize)) }
     })
 }
 
-/// Lists the rows from `first` to `end` whose bound reaches `floor`, and gives the others minus infinity.
+/// Lists the rows from `first` to `end` whose bound reaches `floor`, and gives all of them minus infinity.
 /// Returns how many are listed. A floor of 0 is reached by all.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
 /// # Safety
 ///
-/// `logits` covers the contract's table; nobody uses the list; a barrier stands behind the zero of the
+/// Nobody uses the list, nor the values; a barrier stands behind the zero of the
 /// counter of `tile`.
 #[inline(always)]
-unsafe fn listed(
-    args: &Args,
-    (tile, first, end): (u32, u32, u32),
-    uppers: [f32; OF_THREAD],
-    floor: u32,
-) -> u32 {
+unsafe fn listed((tile, first, end): (u32, u32, u32), uppers: [f32; OF_THREAD], floor: u32) -> u32 {
     if thread_idx_x() == 0 {
         // SAFETY: nobody reads or counts with it before the barrier.
         unsafe { count(tile + 1).write(0) };
@@ -149,10 +162,8 @@ unsafe fn listed(
         let row = first + THREADS * j as u32 + thread_idx_x();
         let inside = row < end;
         let reaches = inside && order_key(uppers[j]) >= floor;
-        if inside && !reaches {
-            // SAFETY: row < vocab, of this thread.
-            unsafe { st(args.logits.as_ptr().wrapping_add(row as usize), f32::NEG_INFINITY) };
-        }
+        // SAFETY: a word of this thread.
+        unsafe { values().add(row - first).write(f32::NEG_INFINITY) };
         let lanes = ballot(reaches);
         // Most tiles have none.
         if lanes != 0 {
@@ -175,25 +186,161 @@ unsafe fn listed(
     unsafe { count(tile).read() }
 }
 
+/// The logits of two rows, as the sampler takes them: of the first in lanes 0 to 15, of the second in the others.
+///
 /// `STEPS` steps of 256 weights of each row are in flight: few rows are wanted, so their latency counts.
 ///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for a table of `E`; `ids` are rows of it.
+#[inline(always)]
+unsafe fn logits<E: Element, const STEPS: usize>(
+    args: &Args,
+    asked: &Asked,
+    ids: [u32; ROWS],
+) -> f32 {
+    let (k, own) = (args.k as usize, OWN * lane_id() as usize);
+    let (x, table) = (args.x.as_ptr().cast_const(), args.w.cast::<E>().as_ptr().cast_const());
+    let rows = ids.map(|id| table.wrapping_add(id as usize * args.stride as usize + own));
+    let id = if lane_id() < 16 { ids[0] } else { ids[1] };
+    // SAFETY: rows of K elements, from element 8 lane; x has K; the row is one of the vocabulary.
+    unsafe {
+        let steps: Steps<E, STEPS> = load_steps(rows, 0, (k / PARTIALS) as u32);
+        // A penalty of 1 changes nothing.
+        let seen = args.seen.as_ptr().cast_const().wrapping_add(id as usize);
+        let seen = ld_u8_if(asked.penalty != 1.0, seen) != 0;
+        asked.adjust(dots(rows, steps, x, k), seen)
+    }
+}
+
+/// The best that this warp has found.
+#[inline(always)]
+fn found() -> Shared<u64> {
+    values().add(RESCORE_ROWS).cast().add(warp_id())
+}
+
+/// Takes what both halves of the warp have found.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// The word of this warp is there.
+#[inline(always)]
+unsafe fn find(own: u64) {
+    let best = own.max(shuffle_xor_u64(own, 16));
+    if lane_id() == 0 {
+        // SAFETY: a word of this lane.
+        unsafe { found().write_u64(found().read_u64().max(best)) };
+    }
+}
+
+/// Makes `best` the best of what was found.
+///
+/// # Safety
+///
+/// `best` covers the contract's table.
+#[inline(always)]
+unsafe fn tell(args: &Args) {
+    if lane_id() != 0 {
+        return;
+    }
+    // SAFETY: a word of this lane.
+    let best = unsafe { found().read_u64() };
+    if best != 0 {
+        // SAFETY: one element, changed by this instruction alone.
+        unsafe { max_u64_relaxed(args.best.as_ptr(), best) };
+    }
+}
+
+/// The best of the listed rows, or of all where the list is not all that can win.
+///
+/// *Convergence*: every thread of the row's blocks calls it.
+///
+/// # Safety
+///
+/// As for [`rescore`].
+#[inline(always)]
+unsafe fn best_of_list<E: Element, const STEPS: usize>(
+    args: &Args,
+    asked: &Asked,
+    known: bool,
+    [floor, _, count, _]: [u32; 4],
+) {
+    let whole = !known || count > LIST_ROWS;
+    let total = if whole { args.vocab } else { count };
+    // Of more blocks the others have nothing to do.
+    let blocks = grid_dim_y().min(list_blocks(args.m));
+    if block_idx_y() >= blocks {
+        return;
+    }
+    let warps = blocks * (THREADS / LANES);
+    let mut first = block_idx_y() + blocks * warp_id();
+    while first < total {
+        let entry = first + warps * lane_id();
+        let listed = args.scratch().as_ptr().cast_const().wrapping_add(LIST_HEAD as usize);
+        let listed = listed.wrapping_add(2 * entry as usize).cast();
+        // SAFETY: an entry of the list.
+        let [row, key] = unsafe { ld_x2_if(entry < total && !whole, listed) };
+        let reaches = entry < total && (whole || key >= floor);
+        let row = if whole { entry } else { row };
+        let mut lanes = ballot(reaches);
+        while lanes != 0 {
+            let one = lanes.trailing_zeros();
+            lanes &= lanes - 1;
+            let two = if lanes != 0 { lanes.trailing_zeros() } else { one };
+            lanes &= lanes.wrapping_sub(1);
+            let ids = [shuffle_idx(row, one), shuffle_idx(row, two)];
+            // SAFETY: rows of the table.
+            let x = unsafe { logits::<E, STEPS>(args, asked, ids) };
+            // SAFETY: by the caller.
+            unsafe { find(rank(x, if lane_id() < 16 { ids[0] } else { ids[1] })) };
+        }
+        first += warps * LANES;
+    }
+    // SAFETY: the launch contract, handed on.
+    unsafe { tell(args) };
+}
+
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for a table of `E`; block and grid are the
 /// contract's, behind `lm_head_int8_scan`.
 #[inline(always)]
-unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
-    let args = &args.of_row(block_idx_y());
+unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Args) {
+    // Worked out where they are used: so many addresses would stay in registers.
+    let of_row = || all.of_row(opaque_here(block_idx_x()));
+    let args = &of_row();
+    // SAFETY: the launch contract, handed on; no kernel writes `params`, so they can be read at once.
+    let asked = unsafe { asked(args) };
+    let alone = asked.alone(args.vocab);
     launch_dependents();
     dependency_wait();
     let rows = rescore_rows(args.m);
-    let mut first = block_idx_x() * rows;
-    let end = |first: u32| (first + rows).min(args.vocab);
+    let mut first = block_idx_y() * rows;
+    let end = |first: u32| if alone { 0 } else { (first + rows).min(args.vocab) };
     // All loads at once. What the scan did not write, because every logit is wanted, does not count.
     // SAFETY: the launch contract, handed on.
-    let (ended, asked, stats, mut bounds) =
-        unsafe { (ended(args), asked(args), input_stats(args), uppers(args, first, end(first))) };
+    let (ended, stats, head, mut bounds) = unsafe {
+        (
+            ended(args),
+            input_stats(args),
+            ld_x4(args.scratch().as_ptr().cast_const().cast()),
+            uppers(args, first, end(first)),
+        )
+    };
     if ended {
+        return; // every thread of the row
+    }
+    if lane_id() == 0 {
+        // SAFETY: a word of this lane.
+        unsafe { found().write_u64(0) };
+    }
+    if alone {
+        // SAFETY: as above.
+        unsafe { best_of_list::<E, OF_LIST>(args, &asked, has_bounds(stats), head) };
         return; // every thread of the row
     }
     // SAFETY: as above; nobody uses shared memory yet.
@@ -205,60 +352,77 @@ unsafe fn rescore<E: Element, const STEPS: usize>(args: &Args) {
         let wanted = wanted(&asked, stats, args.vocab);
         if wanted != 0 { floor(top, wanted) } else { 0 }
     };
-    let (k, own) = (args.k as usize, OWN * lane_id() as usize);
-    let (x, table) = (args.x.as_ptr().cast_const(), args.w.cast::<E>().as_ptr().cast_const());
     sync_threads();
     let mut tile = 0;
     while first < args.vocab {
-        let next = first + rows * grid_dim_x();
-        // SAFETY: as above; the list was read before the last barrier. The next tile's bounds are on their way.
-        let (ahead, count) = unsafe {
-            let ahead = uppers(args, next, end(next));
-            (ahead, listed(args, (tile, first, end(first)), bounds, floor))
-        };
+        let next = first + rows * grid_dim_y();
+        // SAFETY: as above; the list was read before the last barrier.
+        let count = unsafe { listed((tile, first, end(first)), bounds, floor) };
         let mut entry = ROWS as u32 * warp_id();
         while entry < count {
             let ids: [u32; ROWS] = core::array::from_fn(|r| {
                 // SAFETY: an entry below `count`; the last one again for lanes without a row.
                 unsafe { list().add((entry + r as u32).min(count - 1)).read() }
             });
-            let rows = ids.map(|id| table.wrapping_add(id as usize * args.stride as usize + own));
-            // SAFETY: rows of K elements, from element 8 lane; x has K.
-            let sum = unsafe {
-                let steps: Steps<E, STEPS> = load_steps(rows, 0, (k / PARTIALS) as u32);
-                dots(rows, steps, x, k)
-            };
-            let r = lane_id() / 16;
-            if lane_id() % 16 == 0 && entry + r < count {
-                let id = if r == 0 { ids[0] } else { ids[1] };
-                // SAFETY: the listed row's logit belongs to this lane.
-                unsafe { st(args.logits.as_ptr().wrapping_add(id as usize), sum) };
+            // SAFETY: rows of the table.
+            let x = unsafe { logits::<E, STEPS>(&of_row(), &asked, ids) };
+            let id = if lane_id() < 16 { ids[0] } else { ids[1] };
+            // SAFETY: the word of this warp; the listed row belongs to this lane. The last one again is the same once more.
+            unsafe {
+                find(rank(x, id));
+                if lane_id() % 16 == 0 && entry + lane_id() / 16 < count {
+                    values().add(id - first).write(x);
+                }
             }
             entry += ROWS as u32 * (THREADS / LANES);
         }
         if count > 0 {
             sync_threads(); // all have read the list
         }
-        (first, tile, bounds) = (next, tile + 1, ahead);
+        let args = &of_row();
+        // On their way while the rows of this tile are written.
+        // SAFETY: the launch contract, handed on.
+        bounds = unsafe { uppers(args, next, end(next)) };
+        let mut j = 0;
+        while j < OF_THREAD && first + THREADS * (j as u32) < end(first) {
+            let at = THREADS * j as u32 + thread_idx_x();
+            let (row, inside) = (first + at, first + at < end(first));
+            // SAFETY: written by this thread, or before the barrier.
+            let x = unsafe { values().add(at).read() };
+            let top = warp_max(if inside { order_key(x) } else { 0 });
+            // SAFETY: row < vocab, of this thread; a group of this warp.
+            unsafe {
+                if inside {
+                    st(args.adjusted.as_ptr().wrapping_add(row as usize), x);
+                    if lane_id() == 0 {
+                        st(args.tops.as_ptr().wrapping_add((row / GROUP) as usize), top);
+                    }
+                }
+            }
+            j += 1;
+        }
+        (first, tile) = (next, tile + 1);
     }
+    // SAFETY: the launch contract, handed on.
+    unsafe { tell(&of_row()) };
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $element:ty, $steps:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $element:ty, $steps:literal, $of_list:literal;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
             // SAFETY: the launch contract, handed on.
-            unsafe { rescore::<$element, $steps>(&args) }
+            unsafe { rescore::<$element, $steps, $of_list>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    lm_head_int8_rescore_bf16 RescoreBf16 Bf16, 2;
-    lm_head_int8_rescore_f16 RescoreF16 F16, 2;
-    lm_head_int8_rescore_f32 RescoreF32 f32, 2;
+    lm_head_int8_rescore_bf16 RescoreBf16 Bf16, 2, 4;
+    lm_head_int8_rescore_f16 RescoreF16 F16, 2, 4;
+    lm_head_int8_rescore_f32 RescoreF32 f32, 2, 2;
 }

@@ -10,7 +10,7 @@ use contract::lm_head_int8::{
 };
 use contract::num::order_key;
 
-use super::{asked, ended, input_stats};
+use super::{asked, ended, enlist, input_stats, known_floor, raise_floor};
 use crate::arch::dot::dp4a_ss;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{X4, ld_nc_stream_x4_if, ld_or_zero_x4, ld_u8, ld_x4, st};
@@ -49,12 +49,12 @@ unsafe fn take(sums: &mut Sums, steps: &Steps, digits: *const u8, first: u32, en
     let mut u = 0;
     while u < UNROLL {
         let byte = first + STEP * u as u32 + 16 * lane_id();
-        let at = digits.wrapping_add(2 * byte as usize);
-        // SAFETY: 32 digits of the 16 values from `byte` on, when they are inside of the row.
+        let at = digits.wrapping_add(byte as usize);
+        // SAFETY: both digits of the 16 values from `byte` on, when they are inside of the row.
         let (high, low): (X4<u32>, X4<u32>) = unsafe {
             (
                 ld_or_zero_x4(byte < end, at.cast()),
-                ld_or_zero_x4(byte < end, at.wrapping_add(16).cast()),
+                ld_or_zero_x4(byte < end, at.wrapping_add(end as usize).cast()),
             )
         };
         let mut r = 0;
@@ -117,6 +117,13 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
     if !has_bounds(input) || unsafe { ended(&args) } {
         return; // every thread of the row
     }
+    let alone = || asked.alone(args.vocab);
+    // Asked for before the rows have come: blocks that run at the same time need not know of each other.
+    let floor = || {
+        // SAFETY: the launch contract, handed on.
+        if alone() && warp_id() == 0 { unsafe { known_floor(&args) } } else { 0 }
+    };
+    let early_floor = EARLY.then(floor);
     // SAFETY: known < vocab.
     let seen = unsafe { ld_u8(args.seen.as_ptr().cast_const().wrapping_add(known)) } != 0;
     let digits = args.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
@@ -158,13 +165,24 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
         let [lower, upper] = bounds(sum, stats, input).map(|bound| asked.adjust(bound, seen));
         let inside = row < args.vocab;
         let top = warp_max(if inside { order_key(lower) } else { 0 });
-        // SAFETY: a row of this lane, and the group of this block.
+        // SAFETY: a row of this lane, and the group of this block; the launch contract, handed on.
         unsafe {
+            if alone() {
+                let floor = early_floor.unwrap_or_else(floor);
+                if lane_id() == 0 && top > floor {
+                    raise_floor(&args, top);
+                }
+                let key = order_key(upper);
+                if inside && key >= top.max(floor) {
+                    enlist(&args, row, key);
+                }
+                return;
+            }
             if inside {
-                st(args.logits.as_ptr().wrapping_add(row as usize), upper);
+                st(args.bounds.as_ptr().wrapping_add(row as usize), upper);
             }
             if lane_id() == 0 {
-                st(args.tops.as_ptr().wrapping_add(block_idx_x() as usize), top);
+                st(args.scratch().as_ptr().wrapping_add(block_idx_x() as usize), top);
             }
         }
     }

@@ -14,7 +14,7 @@ use contract::lm_head_int8::{
 use contract::lm_head_int8::{MANY, SOME, ScanMany, ScanSome};
 use contract::num::order_key;
 
-use super::{asked, ended, input_stats};
+use super::{asked, ended, enlist, input_stats, known_floor, raise_floor};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_u8_if, ld_x4, st};
@@ -25,8 +25,15 @@ use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
 
 /// Pieces of 16 bytes of a row in a slice.
 const PIECES: u32 = MANY_SLICE / 16;
-/// Words that are kept of an input: temperature, penalty, three of its statistics, whether it counts.
+/// Words that are kept of an input: temperature, penalty, three of its statistics, how it counts, the floor as far as it is known.
 pub(super) const WORDS: u32 = 8;
+/// How an input counts: it has bounds, and somebody asks for them.
+pub(super) const COUNTS: u32 = 1;
+/// The best is all that is asked.
+pub(super) const ALONE: u32 = 2;
+/// And every logit is seen as it is.
+#[cfg(level_sm_90a)]
+pub(super) const PLAIN: u32 = 4;
 
 const _: () = assert!(PIECES == 8 && GROUP == 32);
 
@@ -47,10 +54,15 @@ pub(super) unsafe fn note_input(args: &Args, input: u32, to: Shared<f32>) {
     // SAFETY: the launch contract, handed on.
     let (asked, stats, ended) = unsafe { (asked(&here), input_stats(&here), ended(&here)) };
     let counts = input < args.m && asked.wanted(args.vocab) != 0 && has_bounds(stats) && !ended;
-    // SAFETY: by the caller.
+    let alone = counts && asked.alone(args.vocab);
+    let how = if counts { COUNTS } else { 0 } + if alone { ALONE } else { 0 };
+    #[cfg(level_sm_90a)]
+    let how = how + if alone && asked.keeps() { PLAIN } else { 0 };
+    // SAFETY: by the caller; the launch contract, handed on.
     unsafe {
+        let floor = if alone { known_floor(&here) } else { 0 };
         to.write_x4([asked.temperature, asked.penalty, stats[0], stats[1]]);
-        to.add(4).write_x4([stats[2], f32::from_bits(u32::from(counts)), 0.0, 0.0]);
+        to.add(4).write_x4([stats[2], f32::from_bits(how), f32::from_bits(floor), 0.0]);
     }
 }
 
@@ -103,7 +115,7 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const TILE
             let there = byte < end && input0 + input < args.m;
             let of_row = args.of_row((input0 + input).min(args.m - 1));
             let from = of_row.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
-            let from = from.wrapping_add((2 * byte + part % 2 * 16) as usize);
+            let from = from.wrapping_add((part % 2 * end + byte) as usize);
             // SAFETY: as above, of the digits of an input, behind the wait for them.
             unsafe { copy_x16(to.add(place(2 * input + part % 2, part / 2)), from, there) };
             i += MANY_THREADS;
@@ -177,44 +189,56 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32, const TILE
     wait_group::<0>();
     sync_threads();
 
-    // SAFETY: the notes are there; the launch contract, handed on.
-    unsafe { finish::<TILES>(args, &sums, notes, (row0, input0), (row_warp, digit_warp)) };
+    // SAFETY: the notes are there, the ring is nobody's; the launch contract, handed on.
+    unsafe {
+        finish::<ROWS, INPUTS, TILES>(
+            args,
+            &sums,
+            (notes, ring.cast()),
+            (row0, input0),
+            (row_warp, digit_warp),
+        );
+    }
 }
 
 /// Bounds of rows `g`, `g + 8`, `g + 16`, `g + 24` of the warp's group, for input `t` of each of its tiles.
 ///
-/// *Convergence*: every lane of the warp calls it.
+/// *Convergence*: every thread of the block calls it.
 ///
 /// # Safety
 ///
-/// The notes of the block's inputs are in shared memory; the contract's table holds.
+/// The notes of the block's inputs are in shared memory, and room for a word of each group and input, `tops`; the
+/// contract's table holds.
 #[inline(always)]
-unsafe fn finish<const TILES: usize>(
+unsafe fn finish<const ROWS: u32, const INPUTS: u32, const TILES: usize>(
     args: &Args,
     sums: &[[[i32; 4]; TILES]; 2],
-    notes: Shared<f32>,
+    (notes, tops): (Shared<f32>, Shared<u32>),
     (row0, input0): (u32, u32),
     (row_warp, digit_warp): (u32, u32),
 ) {
     let (g, t) = (lane_id() / 4, lane_id() % 4);
     let first = row0 + row_warp * GROUP + g;
     let row = |i: usize| first + 8 * i as u32;
+    let own = |b: usize| (digit_warp * TILES as u32 + b as u32) * 4 + t;
     let stats: [[f32; 4]; 4] = core::array::from_fn(|i| {
         let at = 4 * row(i).min(args.vocab - 1) as usize;
         // SAFETY: a row of the table.
         unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(at).cast()) }
     });
+    let mut uppers = [[0u32; 4]; TILES];
     let mut b = 0;
     while b < TILES {
-        let own = (digit_warp * TILES as u32 + b as u32) * 4 + t;
+        let own = own(b);
         let here = args.of_row((input0 + own).min(args.m - 1));
         // SAFETY: the words of this input.
-        let [[temperature, penalty, s0, s1], [s2, counts, ..]]: [[f32; 4]; 2] = unsafe {
+        let [[temperature, penalty, s0, s1], [s2, how, ..]]: [[f32; 4]; 2] = unsafe {
             let words = notes.add(WORDS * own);
             [words.read_x4(), words.add(4).read_x4()]
         };
         let asked = Asked { temperature, penalty, top_k: 0 };
-        let (input_stats, counts) = ([s0, s1, s2, 0.0], counts.to_bits() != 0);
+        let (input_stats, how) = ([s0, s1, s2, 0.0], how.to_bits());
+        let (counts, alone) = (how & COUNTS != 0, how & ALONE != 0);
         let mut top = 0;
         let mut i = 0;
         while i < 4 {
@@ -223,7 +247,7 @@ unsafe fn finish<const TILES: usize>(
             let pair = [sums[i / 2][b][i % 2 * 2], sums[i / 2][b][i % 2 * 2 + 1]];
             let sum = 256 * i64::from(pair[0]) + i64::from(pair[1]);
             let at = row as usize;
-            // SAFETY: row < vocab; the logit belongs to this lane.
+            // SAFETY: row < vocab; the bound belongs to this lane.
             unsafe {
                 // A penalty of 1 changes nothing.
                 let looks = inside && penalty != 1.0;
@@ -232,7 +256,11 @@ unsafe fn finish<const TILES: usize>(
                     bounds(sum, stats[i], input_stats).map(|bound| asked.adjust(bound, seen != 0));
                 if inside {
                     top = order_key(lower).max(top);
-                    st(here.logits.as_ptr().wrapping_add(at), upper);
+                    if alone {
+                        uppers[b][i] = order_key(upper);
+                    } else {
+                        st(here.bounds.as_ptr().wrapping_add(at), upper);
+                    }
                 }
             }
             i += 1;
@@ -243,9 +271,49 @@ unsafe fn finish<const TILES: usize>(
             distance *= 2;
         }
         let group = row0 / GROUP + row_warp;
-        if counts && g == 0 && group < groups(args.vocab) {
-            // SAFETY: the group of this warp.
-            unsafe { st(here.tops.as_ptr().wrapping_add(group as usize), top) };
+        if g == 0 {
+            // SAFETY: a word of this warp and input; the group of this warp.
+            unsafe {
+                tops.add(row_warp * INPUTS + own).write(top);
+                if counts && !alone && group < groups(args.vocab) {
+                    st(here.scratch().as_ptr().wrapping_add(group as usize), top);
+                }
+            }
+        }
+        b += 1;
+    }
+    sync_threads();
+    let mut b = 0;
+    while b < TILES {
+        let own = own(b);
+        // SAFETY: the words of this input.
+        let [how, known] = unsafe {
+            let words = notes.cast::<u32>().add(WORDS * own);
+            [words.add(5).read(), words.add(6).read()]
+        };
+        if how & ALONE != 0 {
+            let here = args.of_row(input0 + own);
+            let mut top = 0;
+            let mut group = 0;
+            while group < ROWS / GROUP {
+                // SAFETY: written before the barrier.
+                top = unsafe { tops.add(group * INPUTS + own).read() }.max(top);
+                group += 1;
+            }
+            // SAFETY: the launch contract, handed on; an input that counts is there.
+            unsafe {
+                if row_warp == 0 && g == 0 && top > known {
+                    raise_floor(&here, top);
+                }
+                let mut i = 0;
+                while i < 4 {
+                    let key = uppers[b][i];
+                    if row(i) < args.vocab && key >= top.max(known) {
+                        enlist(&here, row(i), key);
+                    }
+                    i += 1;
+                }
+            }
         }
         b += 1;
     }

@@ -1,45 +1,103 @@
 //! Bounds of every row for many inputs, on `wgmma` (sm_90a): rows of the table as the left factor, both
 //! digits of each input as two columns of the right one.
 //!
-//! Slices of 128 bytes of each row and digit come through a ring in shared memory, where both factors are
+//! Slices of 128 bytes of each row and digit come through a ring in shared memory by the copy engine, where both factors are
 //! read. Step `s` multiplies slice `s`, asks for slice `s + STAGES - 1` and waits for its products: at the
 //! barrier of a step nobody reads the place of the slice in front of it. A warpgroup takes 64
 //! rows and all digits: lane `(g, t)` of a warp ends with rows `g`, `g + 8` and inputs `t`, `t + 4`, ...
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, GROUP, MANY_SLICE, Many, STATS_WORDS, ScanWide, ScanWideSome, WIDE, WIDE_SOME,
-    WIDE_THREADS, bounds, groups, row_bytes,
+    Args, Asked, GROUP, MANY_SLICE, Many, ScanWide, ScanWideSome, WIDE, WIDE_SOME, WIDE_THREADS,
+    WideArgs, bounds, groups, row_bytes,
 };
-use contract::num::order_key;
+use contract::num::{fma, order_key, order_value};
 
-use super::scan_rows::{WORDS, note_input};
-use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
+use super::scan_rows::{ALONE, COUNTS, PLAIN, WORDS, note_input};
+use super::{enlist, known_floor, raise_floor};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here};
+use crate::arch::mbarrier::{Barrier, arrive_expecting, init, show_new, wait};
 use crate::arch::mem::{ld_u8_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::tensor::{copy_tile, parameter_address, prefetch_map};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
-use crate::arch::wgmma::{self, Descriptor, swizzle};
+use crate::arch::wgmma::{self, Descriptor};
 use crate::tile::hopper::each_group;
 
-/// Pieces of 16 bytes of a row in a slice.
-const PIECES: u32 = MANY_SLICE / 16;
+const _: () = assert!(MANY_SLICE == 128 && GROUP == 32);
 
-const _: () = assert!(PIECES == 8 && GROUP == 32);
+/// What is noted of an input, for one lane.
+struct Input {
+    asked: Asked,
+    stats: [f32; 4],
+    how: u32,
+    /// Factors of a row's error and norm, a little larger than they have to be; see [`Input::ends`].
+    reach: [f32; 2],
+}
+
+impl Input {
+    /// # Safety
+    ///
+    /// `words` starts the words of an input.
+    #[inline(always)]
+    unsafe fn at(words: Shared<f32>) -> Self {
+        // SAFETY: the caller's promise.
+        let [[temperature, penalty, s0, s1], [s2, how, ..]]: [[f32; 4]; 2] =
+            unsafe { [words.read_x4(), words.add(4).read_x4()] };
+        // More than the roundings of the sums themselves, which `bounds` makes whole first: some 7 of 2^-24 of the norms'
+        // product, of which `s2` has 12 to spare.
+        const MORE: f32 = 1.0 + 1.0 / 1024.0;
+        Self {
+            asked: Asked { temperature, penalty, top_k: 0 },
+            stats: [s0, s1, s2, 0.0],
+            how: how.to_bits(),
+            reach: [s1 * MORE, s2 * MORE],
+        }
+    }
+
+    /// A lower and an upper bound of a logit that the sampler sees as it is. Cheaper than [`bounds`], and hardly wider.
+    #[inline(always)]
+    fn ends(&self, [high, low]: [i32; 2], row: [f32; 4]) -> [f32; 2] {
+        let near = fma(high as f32, 256.0, low as f32) * row[0];
+        let reach = fma(row[1], self.reach[0], row[2] * self.reach[1]);
+        [fma(near, self.stats[0], -reach), fma(near, self.stats[0], reach)]
+    }
+
+    /// The bounds as the sampler will see the logit.
+    ///
+    /// # Safety
+    ///
+    /// `seen` is the mark of the row, where there is one.
+    #[inline(always)]
+    unsafe fn adjusted(
+        &self,
+        [high, low]: [i32; 2],
+        row: [f32; 4],
+        (there, seen): (bool, *const u8),
+    ) -> [f32; 2] {
+        let ends = bounds(256 * i64::from(high) + i64::from(low), row, self.stats);
+        if self.asked.keeps() {
+            return ends;
+        }
+        // SAFETY: the caller's promise. A penalty of 1 changes nothing.
+        let seen = unsafe { ld_u8_if(there && self.asked.penalty != 1.0, seen) } != 0;
+        ends.map(|end| self.asked.adjust(end, seen))
+    }
+}
 
 /// Tiles of `ROWS` rows of the table and `INPUTS` inputs, one after the other; 128 threads for each 64 rows.
 ///
 /// # Safety
 ///
-/// The launch obeys the kernel's `SPEC` and grid, behind `lm_head_int8_input`; the contract's table holds.
+/// The launch obeys the kernel's `SPEC` and grid, behind `lm_head_int8_input`; the contract's table holds; `maps` is the address
+/// of both maps.
 #[inline(always)]
-unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Args) {
+unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Args, maps: u64) {
     const { assert!(WIDE_THREADS == 2 * ROWS && (INPUTS == 32 || INPUTS == 64)) };
-    const { assert!(STAGES == 4 || STAGES == 5) };
-    // Columns of the product: digits; rows between two copies of a thread.
-    let (digit_count, lines) = const { (2 * INPUTS, WIDE_THREADS / PIECES) };
+    // Columns of the product: digits.
+    let digit_count = const { 2 * INPUTS };
     let slice_rows = const { ROWS * MANY_SLICE };
     let slice_bytes = const { Many { rows: ROWS, inputs: INPUTS, stages: STAGES }.slice_bytes() };
     wgmma::declare();
@@ -51,87 +109,81 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
     let ring = memory.add(memory.addr().wrapping_neg() % wgmma::ATOM_BYTES);
     let notes: Shared<f32> = ring.add(STAGES * slice_bytes).cast();
     let tops = notes.add(WORDS * INPUTS).cast::<u32>();
+    let full: Barrier = tops.add(ROWS / 16 * INPUTS).cast();
 
     // Tiles begin with different slices, or all blocks would ask for the same digits at once.
-    let turned = |tile: u32, s: u32| {
+    let byte = |tile: u32, s: u32| {
         let s = s + tile % slices;
-        if s < slices { s } else { s - slices }
+        (if s < slices { s } else { s - slices }) * MANY_SLICE
     };
-
-    // Thread i copies piece i % 8 of rows i / 8, i / 8 + 64, ...
-    let (piece, line) = (thread_idx_x() % PIECES, thread_idx_x() / PIECES);
-    let table = |tile: u32, s: u32| {
-        let byte = turned(tile, s) * MANY_SLICE + 16 * piece;
-        let to = ring.add(s % STAGES * slice_bytes);
-        let mut i = 0;
-        while i < ROWS / lines {
-            let row = line + i * lines;
-            let from =
-                (tile * ROWS + row).min(args.vocab - 1) as usize * end as usize + byte as usize;
-            let from = args.bytes.as_ptr().cast_const().wrapping_add(from);
-            // SAFETY: a piece of the slice, which nobody reads now; 16 bytes of a row, which nobody
-            // writes any more.
-            unsafe { copy_x16(to.add(swizzle(row, piece)), from, byte < end) };
-            i += 1;
+    let asks = thread_idx_x() == 0;
+    // Places of the ring and phases of their barriers go on from tile to tile.
+    let table = |tile: u32, s: u32, place: u32| {
+        let (to, barrier) = (ring.add(place * slice_bytes), full.add(place));
+        // SAFETY: a slice that nobody reads now, of the table, which nobody writes any more.
+        unsafe {
+            arrive_expecting(barrier, slice_bytes);
+            copy_tile(to, maps, [byte(tile, s), tile * ROWS, 0, 0], barrier);
         }
     };
-    // Sixteen pieces of an input: high and low digit of 16 values, eight times.
-    let digits = |tile: u32, s: u32| {
-        let to = ring.add(s % STAGES * slice_bytes + slice_rows);
-        let mut i = 0;
-        while i < 2 * PIECES * INPUTS / WIDE_THREADS {
-            let at = thread_idx_x() + i * WIDE_THREADS;
-            let (input, part) = (at / (2 * PIECES), at % (2 * PIECES));
-            let byte = turned(tile, s) * MANY_SLICE + part / 2 * 16; // of the values
-            let there = byte < end && input0 + input < args.m;
-            let of_row = args.of_row((input0 + input).min(args.m - 1));
-            let from = of_row.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
-            let from = from.wrapping_add((2 * byte + part % 2 * 16) as usize);
-            let place = swizzle(2 * input + part % 2, part / 2);
-            // SAFETY: as above, of the digits of an input, behind the wait for them.
-            unsafe { copy_x16(to.add(place), from, there) };
-            i += 1;
-        }
+    let digits = |tile: u32, s: u32, place: u32| {
+        let to = ring.add(place * slice_bytes + slice_rows);
+        // SAFETY: the same, of the digits, behind the wait for them.
+        unsafe { copy_tile(to, maps + 128, [byte(tile, s), 0, input0, 0], full.add(place)) };
     };
 
-    // The table never changes: it is asked for before the kernel in front of this one has ended.
     let start = opaque(0);
     let mut tile = block_idx_x();
-    let mut s = start;
-    while s < STAGES - 1 {
-        table(tile, s);
-        s += 1;
+    if asks {
+        let mut place = 0;
+        // SAFETY: barriers of this block; the maps are there.
+        unsafe {
+            while place < STAGES {
+                init(full.add(place), 1);
+                place += 1;
+            }
+            show_new();
+            prefetch_map(maps);
+            prefetch_map(maps + 128);
+        }
+        // The table never changes: it is asked for before the kernel in front of this one has ended.
+        let mut s = start;
+        while s < STAGES - 1 && s < slices {
+            table(tile, s, s);
+            s += 1;
+        }
     }
     dependency_wait();
-    let mut s = start;
-    while s < STAGES - 1 {
-        digits(tile, s);
-        commit_group();
-        s += 1;
+    if asks {
+        let mut s = start;
+        while s < STAGES - 1 && s < slices {
+            digits(tile, s, s);
+            s += 1;
+        }
     }
     if thread_idx_x() < INPUTS {
         // SAFETY: the words of this input; the launch contract, handed on. The barriers below show them.
         unsafe { note_input(args, input0 + thread_idx_x(), notes.add(WORDS * thread_idx_x())) };
     }
+    let (mut place, mut parity) = (0, 0);
+    // Thread i knows of the floor of input i, as it was when its tile began.
+    let mut known = 0;
     loop {
         each_group!(digit_count, J => { wgmma::clear::<J>(); });
         let mut s = start;
         while s < slices {
-            if STAGES == 5 {
-                wait_group::<3>()
-            } else {
-                wait_group::<2>()
-            }
-            wgmma::proxy_fence();
+            // Nobody reads the place of the slice in front of this one any more.
             sync_threads();
-            let here = ring.add(s % STAGES * slice_bytes);
+            // SAFETY: a barrier of this block, whose phase was asked for.
+            unsafe { wait(full.add(place), parity) };
+            let here = ring.add(place * slice_bytes);
             let of_group = here.add(thread_idx_x() / 128 * (64 * MANY_SLICE));
             let a = Descriptor::new(of_group, 0, wgmma::ATOM_BYTES);
             let b = Descriptor::new(here.add(slice_rows), 0, wgmma::ATOM_BYTES);
             wgmma::fence();
             let mut step = 0;
             while step < MANY_SLICE / 32 {
-                // SAFETY: slice s, waited for, fenced and shown by the barrier.
+                // SAFETY: slice s, waited for.
                 unsafe {
                     let (a, b) = (a.advance(32 * step), b.advance(32 * step));
                     if INPUTS == 32 {
@@ -144,27 +196,43 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
             }
             wgmma::commit();
             let next = s + STAGES - 1;
+            let to = if place == 0 { STAGES - 1 } else { place - 1 };
             if next < slices {
-                table(tile, next);
-                digits(tile, next);
+                if asks {
+                    table(tile, next, to);
+                    digits(tile, next, to);
+                }
             } else if tile + grid_dim_x() >= tiles {
                 launch_dependents();
             }
-            commit_group();
             wgmma::wait::<0>();
+            place += 1;
+            if place == STAGES {
+                (place, parity) = (0, parity ^ 1);
+            }
             s += 1;
         }
-        wait_group::<0>();
         // Nobody reads the ring any more.
         sync_threads();
         let (row0, next) = (tile * ROWS, tile + grid_dim_x());
         // The next tile's first slices come while this one's sums become bounds.
-        let mut s = start;
-        while s < STAGES - 1 && next < tiles {
-            table(next, s);
-            digits(next, s);
-            commit_group();
-            s += 1;
+        if asks && next < tiles {
+            let (mut s, mut to) = (start, place);
+            while s < STAGES - 1 && s < slices {
+                table(next, s, to);
+                digits(next, s, to);
+                to = if to == STAGES - 1 { 0 } else { to + 1 };
+                s += 1;
+            }
+        }
+        if thread_idx_x() < INPUTS {
+            // SAFETY: what was noted of the input; an input that counts is there.
+            unsafe {
+                let how = notes.add(WORDS * thread_idx_x() + 5).read().to_bits();
+                if how & ALONE != 0 {
+                    known = known_floor(&args.of_row(input0 + thread_idx_x()));
+                }
+            }
         }
 
         // Opaque, or the addresses of all inputs would be kept from tile to tile.
@@ -176,44 +244,42 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
             // SAFETY: a row of the table.
             unsafe { ld_x4(args.rows.as_ptr().cast_const().wrapping_add(at).cast()) }
         });
+        // Of rows that are not there nothing is looked at.
+        let there = row.map(|row| row < args.vocab);
         each_group!(digit_count, J => {
             let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
             let mut b = 0;
             while b < 2 {
                 let own = 8 * J + 4 * b as u32 + t;
-                let here = args.of_row((input0 + own).min(args.m - 1));
                 // SAFETY: the words of this input.
-                let [[temperature, penalty, s0, s1], [s2, counts, ..]]: [[f32; 4]; 2] = unsafe {
-                    let words = notes.add(WORDS * own);
-                    [words.read_x4(), words.add(4).read_x4()]
-                };
-                let asked = Asked { temperature, penalty, top_k: 0 };
-                let (input_stats, counts) = ([s0, s1, s2, 0.0], counts.to_bits() != 0);
-                let mut found: [[f32; 2]; 2] = core::array::from_fn(|i| {
-                    let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
-                    bounds(256 * i64::from(pair[0]) + i64::from(pair[1]), stats[i], input_stats)
-                });
-                // One decision for both rows: most inputs leave their bounds as they are.
-                if counts && !asked.keeps() {
+                let input = unsafe { Input::at(notes.add(WORDS * own)) };
+                let pair = |i: usize| [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                let mut top = 0;
+                if input.how & PLAIN != 0 {
+                    let low = |i: usize| {
+                        let [low, _] = input.ends(pair(i), stats[i]);
+                        if there[i] { order_key(low) } else { 0 }
+                    };
+                    top = low(0).max(low(1));
+                } else if input.how & COUNTS != 0 {
+                    let here = args.of_row(input0 + own);
                     let mut i = 0;
                     while i < 2 {
-                        let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
-                        // SAFETY: row < vocab. A penalty of 1 changes nothing.
-                        let seen = unsafe { ld_u8_if(row[i] < args.vocab && penalty != 1.0, seen) };
-                        found[i] = found[i].map(|bound| asked.adjust(bound, seen != 0));
+                        let at = row[i] as usize;
+                        let seen = here.seen.as_ptr().cast_const().wrapping_add(at);
+                        // SAFETY: a row that is there; its bound belongs to this lane.
+                        unsafe {
+                            let [lower, upper] =
+                                input.adjusted(pair(i), stats[i], (there[i], seen));
+                            if there[i] {
+                                top = order_key(lower).max(top);
+                                if input.how & ALONE == 0 {
+                                    st(here.bounds.as_ptr().wrapping_add(at), upper);
+                                }
+                            }
+                        }
                         i += 1;
                     }
-                }
-                let mut top = 0;
-                let mut i = 0;
-                while i < 2 {
-                    if counts && row[i] < args.vocab {
-                        let [lower, upper] = found[i];
-                        top = order_key(lower).max(top);
-                        // SAFETY: row < vocab; the logit belongs to this lane.
-                        unsafe { st(here.logits.as_ptr().wrapping_add(row[i] as usize), upper) };
-                    }
-                    i += 1;
                 }
                 let mut distance = 4;
                 while distance < 32 {
@@ -233,20 +299,80 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
         // Half of the threads, where there are half as many inputs.
         if group < ROWS / GROUP {
             // SAFETY: words of two warps, and what was noted of the input.
-            let (top, counts) = unsafe {
+            let (mut top, how) = unsafe {
                 let of_warp = tops.add(2 * group * INPUTS + own);
                 (
                     of_warp.read().max(of_warp.add(INPUTS).read()),
-                    notes.add(WORDS * own + 5).read().to_bits() != 0,
+                    notes.add(WORDS * own + 5).read().to_bits(),
                 )
             };
-            let group = row0 / GROUP + group;
-            if counts && group < groups(args.vocab) {
-                let here = args.of_row(input0 + own);
+            let here = args.of_row((input0 + own).min(args.m - 1));
+            if how & ALONE != 0 {
+                if group == 0 {
+                    let mut warp = 2;
+                    while warp < ROWS / 16 {
+                        // SAFETY: written before the barrier.
+                        top = unsafe { tops.add(warp * INPUTS + own).read() }.max(top);
+                        warp += 1;
+                    }
+                    // SAFETY: a word that only this thread has read; an input that counts is there.
+                    unsafe {
+                        if top > known {
+                            raise_floor(&here, top);
+                        }
+                        tops.add(own).write(top.max(known));
+                    }
+                }
+            } else if how & COUNTS != 0 && row0 / GROUP + group < groups(args.vocab) {
+                let group = row0 / GROUP + group;
                 // SAFETY: the group of this thread; an input that counts is there.
-                unsafe { st(here.tops.as_ptr().wrapping_add(group as usize), top) };
+                unsafe { st(here.scratch().as_ptr().wrapping_add(group as usize), top) };
             }
         }
+        sync_threads();
+        each_group!(digit_count, J => {
+            let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
+            let mut b = 0;
+            while b < 2 {
+                let own = 8 * J + 4 * b as u32 + t;
+                // SAFETY: the words of this input; a word written before the barrier.
+                let (input, floor) =
+                    unsafe { (Input::at(notes.add(WORDS * own)), tops.add(own).read()) };
+                let pair = |i: usize| [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                if input.how & PLAIN != 0 {
+                    // Both at once: hardly any reaches it. A floor that is not a number is reached by all.
+                    let least = order_value(floor);
+                    let upper = [0, 1].map(|i| input.ends(pair(i), stats[i])[1]);
+                    if !(upper[0] < least && upper[1] < least) {
+                        let here = args.of_row(input0 + own);
+                        let mut i = 0;
+                        while i < 2 {
+                            let key = order_key(upper[i]);
+                            if there[i] && key >= floor {
+                                // SAFETY: an input that counts is there; the launch contract, handed on.
+                                unsafe { enlist(&here, row[i], key) };
+                            }
+                            i += 1;
+                        }
+                    }
+                } else if input.how & ALONE != 0 {
+                    let here = args.of_row(input0 + own);
+                    let mut i = 0;
+                    while i < 2 {
+                        let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
+                        // SAFETY: the same; a row that is there.
+                        unsafe {
+                            let [_, upper] = input.adjusted(pair(i), stats[i], (there[i], seen));
+                            if there[i] && order_key(upper) >= floor {
+                                enlist(&here, row[i], order_key(upper));
+                            }
+                        }
+                        i += 1;
+                    }
+                }
+                b += 1;
+            }
+        });
         if next >= tiles {
             return;
         }
@@ -260,10 +386,13 @@ macro_rules! entries {
         ///
         /// As for [`scan`].
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+        pub unsafe extern "ptx-kernel" fn $symbol(args: WideArgs) {
             const CUT: Many = $cut;
-            // SAFETY: the launch contract, handed on.
-            unsafe { scan::<{ CUT.rows }, { CUT.inputs }, { CUT.stages }>(&args) }
+            // SAFETY: the launch contract, handed on; the maps stand in front.
+            unsafe {
+                let maps = parameter_address!($symbol);
+                scan::<{ CUT.rows }, { CUT.inputs }, { CUT.stages }>(&args.scan, maps)
+            }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
