@@ -249,3 +249,29 @@ impl Kernel for WalkBf16 {
         .with_min_blocks(6)
         .with_all_shared();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `rows` rows with so many whole pages, five kv heads, on 132 multiprocessors.
+    fn share(rows: usize, whole: u32) -> Option<u32> {
+        step_share(5, core::iter::repeat_n(whole, rows), 132)
+    }
+
+    #[test]
+    fn blocks_walk_where_they_fill_the_gpu_at_once() {
+        let filled = [(64, 8, 4), (32, 8, 2), (128, 8, 8), (44, 8, 3), (32, 15, 4), (9, 39, 3)];
+        for (rows, whole, pages) in filled {
+            assert_eq!(share(rows, whole), Some(pages), "{rows} rows of {whole}");
+        }
+        for (rows, whole) in [(0, 0), (1, 0), (16, 8), (24, 8), (48, 8), (200, 8), (8, 8)] {
+            assert_eq!(share(rows, whole), None, "{rows} rows of {whole}");
+        }
+    }
+
+    #[test]
+    fn the_word_of_a_walk_holds_both_numbers() {
+        assert_eq!(walk_word(7, 65_535), 7 | 65_535 << 16);
+    }
+}
