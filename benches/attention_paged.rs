@@ -85,7 +85,7 @@ impl Case for Step {
             capacity,
             m: self.m,
             heads: self.heads,
-            step: Some(PagedStep { scratch, reach: capacity, settled: true }),
+            step: Some(PagedStep { scratch, reach: capacity, settled: true, share: None }),
         })
     }
 

@@ -75,12 +75,23 @@ pub struct Batch<B: Backend> {
     sampler: SampleState<B>,
     /// `[max_batch, capacity]`.
     tokens: B::TokenLog,
-    /// Steps recorded so far, by their number of rows and the positions they reach.
-    recordings: Vec<((usize, usize), B::Recording)>,
+    /// Steps recorded so far, by their size.
+    recordings: Vec<(Size, B::Recording)>,
     pool: PagePool,
     slots: Vec<Option<Slot>>,
     options: BatchOptions,
     vocab: usize,
+}
+
+/// What a step is recorded for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Size {
+    /// Rows.
+    m: usize,
+    /// Positions that it reaches.
+    reach: usize,
+    /// [`PagedStep::share`].
+    share: Option<usize>,
 }
 
 /// Rows of a step in which the first `rows` slots take part: the next size that steps are recorded for.
@@ -338,15 +349,19 @@ impl<B: Backend> Model<B> {
         let BatchOptions { max_batch, capacity, .. } = batch.options;
         let m = class(last + 1, max_batch);
         let positions = batch.slots.iter().flatten().map(|slot| slot.prompt_len + slot.queued);
-        let reach = reach(positions.max().unwrap_or(1), capacity);
-        let size = (m, reach);
+        let reach = reach(positions.clone().max().unwrap_or(1), capacity);
+        let together = batch.together.is_some() && m <= MAX_ROWS as usize;
+        let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
+        let share = Some(&positions[..]).filter(|_| !together && batch.options.kv == RowType::Bf16);
+        let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
+        let size = Size { m, reach, share };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
-            let recording = self.backend.record(|| self.step_rows(batch, m, reach))?;
+            let recording = self.backend.record(|| self.step_rows(batch, size))?;
             batch.recordings.extend(recording.map(|r| (size, r)));
         }
         match batch.recordings.iter().find(|r| record && r.0 == size) {
             Some((_, recording)) => self.backend.replay(recording)?,
-            None => self.step_rows(batch, m, reach)?,
+            None => self.step_rows(batch, size)?,
         }
         for slot in batch.slots.iter_mut().flatten() {
             slot.queued = slot.limit.min(slot.queued + 1);
@@ -354,8 +369,9 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    fn step_rows(&self, batch: &mut Batch<B>, m: usize, reach: usize) -> Result<(), OpError> {
-        let pending = self.run_rows(batch, Rows::Slots { m, reach })?;
+    fn step_rows(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
+        let m = size.m;
+        let pending = self.run_rows(batch, Rows::Slots(size))?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         if let (Some(table), Some(input)) = (&self.int8, head_input) {
             let next = Next { input, sampler, bounds: logits, out: tokens };
@@ -380,12 +396,12 @@ impl<B: Backend> Model<B> {
                 RowWords { words: &*tables, at: slot * width, stride: 0 },
                 None,
             ),
-            Rows::Slots { m, reach } => (
+            Rows::Slots(Size { m, reach, share }) => (
                 m,
                 state(STATE_TOKEN),
                 state(STATE_POS),
                 RowWords { words: &*tables, at: 0, stride: width },
-                Some(reach),
+                Some((reach, share)),
             ),
         };
         let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
@@ -410,8 +426,12 @@ impl<B: Backend> Model<B> {
         }
         for (block, cache) in self.blocks.iter().zip(caches) {
             // The step before wrote positions and keys, and the embedding stands behind it.
-            let step =
-                reach.map(|reach| PagedStep { scratch: &mut *scratch, reach, settled: true });
+            let step = reach.map(|(reach, share)| PagedStep {
+                scratch: &mut *scratch,
+                reach,
+                settled: true,
+                share,
+            });
             let past = Past::Paged { cache, positions, tables, capacity, step };
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
         }
@@ -438,7 +458,7 @@ enum Rows {
     /// `Batch::ids` at `Batch::positions`, of the sequence in `slot`.
     Prompt { slot: usize, m: usize },
     /// The sequence of every slot, its token at its position.
-    Slots { m: usize, reach: usize },
+    Slots(Size),
 }
 
 #[cfg(test)]

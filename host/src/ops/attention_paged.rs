@@ -104,6 +104,8 @@ pub struct PagedStep<'a, B: Backend> {
     /// next one in only behind what they waited for themselves. With programmatic dependent launch only; a promise that does not
     /// hold gives results of old and new values.
     pub settled: bool,
+    /// Pages that a block takes, where the device has the kernel for it ([`Backend::pages_of_block`]); `None`: one. The bits are the same.
+    pub share: Option<usize>,
 }
 
 impl<B: Backend> PagedStep<'_, B> {
@@ -112,7 +114,7 @@ impl<B: Backend> PagedStep<'_, B> {
         self.settled
             && cache.element == RowType::Bf16
             && step_takes(heads.head_dim)
-            && self.grid(heads, m).is_some_and(step_comes_early)
+            && (self.share.is_some() || self.grid(heads, m).is_some_and(step_comes_early))
     }
 
     /// Blocks of the kernel for `m` rows.
@@ -169,9 +171,11 @@ impl<B: Backend> AttentionPaged<'_, B> {
         same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
         at_least(OP, "angles", self.rope.positions, self.capacity)?;
         self.rope.check(OP)?;
-        if let Some(PagedStep { scratch, reach, .. }) = &self.step {
+        if let Some(PagedStep { scratch, reach, share, .. }) = &self.step {
             let allowed = "1 to the positions of a table are allowed";
             dimension(OP, "reach", *reach, self.capacity, allowed)?;
+            let allowed = "1 to 65,535 pages are allowed";
+            dimension(OP, "share", share.unwrap_or(1), usize::from(u16::MAX), allowed)?;
             let partial = PagedScratch::<B>::partial_total(heads, self.cache.pages)?;
             at_least(OP, "partial", scratch.partial.len(), partial)?;
             let counters = counters_len(self.m, heads.heads, heads.kv_heads);
@@ -191,7 +195,8 @@ impl AttentionPaged<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use super::cuda::at;
         use contract::attention_paged::{
-            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, append_grid, grid,
+            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, WalkBf16, append_grid, grid,
+            walk_word,
         };
         use contract::launch::DevPtr;
         self.check()?;
@@ -205,6 +210,12 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 && cuda.has::<StepBf16>()
         });
         let stream = cuda.stream();
+        // `check` and the grid bound both numbers.
+        let walk = step.as_ref().and_then(|s| Some((s.share?, of_step(s)?)));
+        let walk = walk.filter(|_| cuda.has::<WalkBf16>()).map(|(share, [units, rows, pages])| {
+            let grid = [units, rows, pages.div_ceil(share as u32)];
+            (grid, walk_word(share as u16, pages as u16))
+        });
         let args = Args {
             qkv: qkv.dev_ptr(stream),
             k_pages: cache.k.dev_ptr(stream),
@@ -227,13 +238,18 @@ impl AttentionPaged<'_, super::CudaBackend> {
             capacity: capacity as u32,
             scale,
             settled: step.as_ref().map_or(0, |s| u32::from(s.settled)),
-            zero: 0,
+            walk: walk.map_or(0, |(_, word)| word),
         };
         let (append, attend) = (append_grid(args.m, args.kv_heads), grid(args.m, args.heads));
         if let Some(grid) = step.as_ref().and_then(of_step) {
             // SAFETY: as below; `check` compared the scratch, which is borrowed exclusively, with the rows
             // and the pages; `settled` is the caller's word, and what it is about is read in its bounds either way.
-            return unsafe { cuda.launch::<StepBf16>(grid, args) };
+            return unsafe {
+                match walk {
+                    Some((grid, _)) => cuda.launch::<WalkBf16>(grid, args),
+                    None => cuda.launch::<StepBf16>(grid, args),
+                }
+            };
         }
         // SAFETY: `check` compared `qkv` and `out` with `m` rows, positions and tables with their strides,
         // the angles with the capacity (past which a row reads and stores nothing) and the cache with

@@ -438,6 +438,17 @@ impl Backend for CudaBackend {
         shape.rows_blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayersRows>()
     }
 
+    fn pages_of_block(&self, heads: super::kv_append::Heads, positions: &[usize]) -> Option<usize> {
+        use contract::attention_paged::{PAGE, WalkBf16, step_parts, step_share, step_takes};
+        let super::kv_append::Heads { heads, kv_heads, head_dim } = heads;
+        if !step_takes(head_dim) || kv_heads == 0 || !self.has::<WalkBf16>() {
+            return None;
+        }
+        let units = kv_heads as u32 * step_parts((heads / kv_heads) as u32);
+        let whole = positions.iter().map(|position| (position / PAGE) as u32);
+        step_share(units, whole, self.cuda.device().sm_count()).map(|share| share as usize)
+    }
+
     fn address<T: Element>(&self, buf: &Buf<T>) -> u64 {
         buf.dev_ptr(self.stream()).addr()
     }

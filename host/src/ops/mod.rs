@@ -198,6 +198,11 @@ pub trait Backend: Sized + Send + 'static {
     fn runs_rows_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
         false
     }
+
+    /// Pages that a block should take ([`attention_paged::PagedStep::share`]) of rows at such positions, where more than one is faster.
+    fn pages_of_block(&self, _heads: kv_append::Heads, _positions: &[usize]) -> Option<usize> {
+        None
+    }
     /// The address of a buffer, as other kernels' data; 0 on a backend that has no use for it.
     fn address<T: Element>(&self, _buf: &Self::Buf<T>) -> u64 {
         0

@@ -1,8 +1,8 @@
 //! Runs of [`crate::ops::attention_paged`].
 
 use contract::attention_paged::{
-    ABSENT, AppendBf16, AppendF32, PAGE, RowsBf16, RowsF32, StepBf16, counters_len, partial_len,
-    step_takes,
+    ABSENT, AppendBf16, AppendF32, PAGE, RowsBf16, RowsF32, StepBf16, WalkBf16, counters_len,
+    partial_len, step_takes,
 };
 use contract::kv_append::kv_stride;
 use contract::launch::Kernel;
@@ -43,6 +43,8 @@ pub struct Inputs {
     pub reach: Option<usize>,
     /// With [`PagedStep::settled`].
     pub settled: bool,
+    /// [`PagedStep::share`].
+    pub share: Option<usize>,
 }
 
 impl Inputs {
@@ -110,6 +112,7 @@ impl Inputs {
             capacity,
             reach: None,
             settled: false,
+            share: None,
         }
     }
 
@@ -192,7 +195,12 @@ impl Run for Inputs {
             capacity: self.capacity,
             m,
             heads,
-            step: step.map(|(scratch, reach)| PagedStep { scratch, reach, settled: self.settled }),
+            step: step.map(|(scratch, reach)| PagedStep {
+                scratch,
+                reach,
+                settled: self.settled,
+                share: self.share,
+            }),
         })?;
         if let Some(step) = &scratch {
             bed.read("partial", &step.partial)?;
@@ -225,7 +233,10 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             let prompt = Inputs::neighbours(element, heads, 60, 7, &mut seeded);
             if element == RowType::Bf16 && step_takes(head_dim) {
                 let step = Inputs { reach: Some(rows.capacity), settled: true, ..rows.clone() };
-                cases.push((StepBf16::SPEC.symbol, format!("{heads:?} at {positions:?}"), step));
+                let what = format!("{heads:?} at {positions:?}");
+                let walk = Inputs { share: Some(2), ..step.clone() };
+                cases.push((StepBf16::SPEC.symbol, what.clone(), step));
+                cases.push((WalkBf16::SPEC.symbol, what, walk));
             }
             for kernel in kernels {
                 let what = format!("{heads:?} at {positions:?}");

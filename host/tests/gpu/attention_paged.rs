@@ -58,10 +58,14 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let counters = counters_len(positions.len(), heads.heads, heads.kv_heads);
     let counters = Output::words("counters", &[counters], vec![0; counters]);
     let expected = [&[counters], &expected[..]].concat();
-    for reach in [last.map_or(1, |&p| p as usize + 1), inputs.capacity] {
+    let last = last.map_or(1, |&p| p as usize + 1);
+    // By pages, and by several of them where the device has that kernel.
+    for (reach, share) in
+        [(last, None), (inputs.capacity, None), (last, Some(2)), (inputs.capacity, Some(7))]
+    {
         let settled = reach == inputs.capacity;
-        let step = Inputs { reach: Some(reach), settled, ..inputs.clone() };
-        check(b, &step, &expected, format!("{what}, a step to {reach}"));
+        let step = Inputs { reach: Some(reach), settled, share, ..inputs.clone() };
+        check(b, &step, &expected, format!("{what}, a step to {reach} by {share:?} pages"));
     }
 }
 
@@ -258,16 +262,19 @@ fn refusals<B: Backend>(b: &B) {
         refused!(short("angles"), paged!(cache, capacity: 131));
         let mut scratch = PagedScratch::<B>::alloc(b, heads, m, 9).expect("scratch");
         for reach in [0, 131] {
-            let step = Some(PagedStep { scratch: &mut scratch, reach, settled: false });
+            let step =
+                Some(PagedStep { scratch: &mut scratch, reach, settled: false, share: None });
             refused!(dimension("reach"), paged!(cache, step: step));
         }
         let mut few_partial =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
-        let step = Some(PagedStep { scratch: &mut few_partial, reach: 1, settled: false });
+        let step =
+            Some(PagedStep { scratch: &mut few_partial, reach: 1, settled: false, share: None });
         refused!(short("partial"), paged!(cache, step: step));
         let mut few_counters =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12), counters: zeros(b, 5) };
-        let step = Some(PagedStep { scratch: &mut few_counters, reach: 1, settled: false });
+        let step =
+            Some(PagedStep { scratch: &mut few_counters, reach: 1, settled: false, share: None });
         refused!(short("counters"), paged!(cache, step: step));
         let bytes = 9 * 2 * 64 * 16 * element.bytes();
         let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };

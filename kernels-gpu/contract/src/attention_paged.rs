@@ -26,7 +26,8 @@
 //! for each of its heads. Where every row has a sequence of its own, with pages of its own, a step is
 //! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
 //! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
-//! its key. With `settled` it asks for its page before the kernel in front has ended. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
+//! its key. In `attention_paged_walk_*`, for many pages, it takes several, one behind the other; the first ones of a row, combined, leave one result in the
+//! place of page 0. With `settled` a block asks for its page before the kernel in front has ended. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
 //! them first to last. A grid for fewer positions than a row has gives NaN, and does not store its key.
 
 use crate::kv_append::kv_stride;
@@ -59,6 +60,10 @@ pub const STEP_SMEM_BYTES: u32 = PAGE as u32 * (STEP_KEY_BYTES + STEP_VALUE_BYTE
     + 4 * STEP_HEADS * (STEP_HEAD_DIM + PAGE as u32)
     + 8 * STEP_HEADS
     + 16;
+
+/// The same of a walk: what five blocks of a Hopper multiprocessor can have. With less the GPU puts six on some multiprocessors and four on
+/// others.
+pub const WALK_SMEM_BYTES: u32 = 45_056;
 
 /// Whether a step takes heads of this size, in bf16.
 pub const fn step_takes(head_dim: usize) -> bool {
@@ -96,6 +101,28 @@ const HELD_BLOCKS: u32 = 128 * 6;
 /// find a place, so that none takes that of another.
 pub const fn step_comes_early([units, m, key_blocks]: [u32; 3]) -> bool {
     units.saturating_mul(m).saturating_mul(key_blocks) <= HELD_BLOCKS
+}
+
+/// Blocks of a walk that a Hopper multiprocessor holds.
+const WALK_BLOCKS: u64 = 5;
+
+/// Pages that a block should take where `units` blocks take a page of each row, of rows with so many whole pages, on `sms` multiprocessors: as few
+/// as let all blocks run at once, if their pages fill those places to seven eighths, else none. What is behind the whole pages does not count.
+pub fn step_share(units: u32, whole: impl Iterator<Item = u32> + Clone, sms: u32) -> Option<u32> {
+    let (units, places) = (u64::from(units), u64::from(sms) * WALK_BLOCKS);
+    let pages = units * whole.clone().map(u64::from).sum::<u64>();
+    let longest = whole.clone().max().unwrap_or(0);
+    // No fewer: places would have to take more pages than there are.
+    let mut share = u32::try_from(pages.div_ceil(places.max(1))).ok()?.max(2);
+    let blocks =
+        |share: u32| units * whole.clone().map(|w| u64::from(w.div_ceil(share))).sum::<u64>();
+    while share <= longest && 8 * pages >= 7 * places * u64::from(share) {
+        if blocks(share) <= places {
+            return Some(share);
+        }
+        share += 1;
+    }
+    None
 }
 
 /// Elements of a page: its keys, or its values.
@@ -149,8 +176,23 @@ pub struct Args {
     pub scale: f32,
     /// Whether a step may read positions, tables and stored keys before the kernel in front has ended: 1, else 0.
     pub settled: u32,
-    /// Nothing.
-    pub zero: u32,
+    /// Of a walk: [`walk_word`]. Else 0.
+    pub walk: u32,
+}
+
+/// The word that says how many pages a block of a walk takes, and how many a row may have.
+pub const fn walk_word(share: u16, key_blocks: u16) -> u32 {
+    share as u32 | (key_blocks as u32) << 16
+}
+
+/// Pages that a block of a walk takes.
+pub const fn walk_share(args: &Args) -> u32 {
+    args.walk & 0xffff
+}
+
+/// Pages that a row of a walk may have.
+pub const fn walk_pages(args: &Args) -> u32 {
+    args.walk >> 16
 }
 
 /// Blocks that append: k heads and v heads within rows. More than a grid can have saturate, and are
@@ -194,4 +236,42 @@ impl Kernel for StepBf16 {
         .with_smem(STEP_SMEM_BYTES)
         .with_min_blocks(6)
         .with_all_shared();
+}
+
+/// A step over bf16 pages in which a block walks over several of a row.
+pub enum WalkBf16 {}
+
+impl Kernel for WalkBf16 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_walk_bf16", STEP_THREADS)
+        .only_on(90)
+        .with_smem(WALK_SMEM_BYTES)
+        .with_min_blocks(6)
+        .with_all_shared();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `rows` rows with so many whole pages, five kv heads, on 132 multiprocessors.
+    fn share(rows: usize, whole: u32) -> Option<u32> {
+        step_share(5, core::iter::repeat_n(whole, rows), 132)
+    }
+
+    #[test]
+    fn blocks_walk_where_they_fill_the_gpu_at_once() {
+        let filled = [(64, 8, 4), (32, 8, 2), (128, 8, 8), (44, 8, 3), (32, 15, 4), (9, 39, 3)];
+        for (rows, whole, pages) in filled {
+            assert_eq!(share(rows, whole), Some(pages), "{rows} rows of {whole}");
+        }
+        for (rows, whole) in [(0, 0), (1, 0), (16, 8), (24, 8), (48, 8), (200, 8), (8, 8)] {
+            assert_eq!(share(rows, whole), None, "{rows} rows of {whole}");
+        }
+    }
+
+    #[test]
+    fn the_word_of_a_walk_holds_both_numbers() {
+        assert_eq!(walk_word(7, 65_535), 7 | 65_535 << 16);
+    }
 }

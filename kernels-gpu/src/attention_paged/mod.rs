@@ -12,6 +12,8 @@ mod step;
 mod step_row;
 #[cfg(level_sm_80)]
 mod tile;
+#[cfg(level_sm_90a)]
+mod walk;
 
 use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, Args, PAGE, RowsBf16, RowsF32};
 use contract::launch::Kernel;
@@ -71,6 +73,19 @@ pub unsafe extern "ptx-kernel" fn attention_paged_step_bf16(args: Args) {
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::StepBf16 as Kernel>::Args) =
     attention_paged_step_bf16;
+
+/// # Safety
+///
+/// As for the step.
+#[cfg(level_sm_90a)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_walk_bf16(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { walk::walk(&args) }
+}
+#[cfg(level_sm_90a)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::WalkBf16 as Kernel>::Args) =
+    attention_paged_walk_bf16;
 
 entries! {
     attention_paged_append_bf16 AppendBf16 append Bf16;

@@ -143,7 +143,7 @@ pub(super) unsafe fn step(args: &Args) {
 
     // Where the others left theirs: on the way while the ticket is drawn.
     // SAFETY: 0 < blocks, whose pages lie below the capacity.
-    let pages = unsafe { step.of_lanes(0, blocks) };
+    let pages = unsafe { step.of_lanes::<false>(0, blocks) };
     // The barrier puts the block's writes before the release of its first thread, whose ticket
     // says whether all others have done the same.
     sync_threads();
@@ -163,5 +163,5 @@ pub(super) unsafe fn step(args: &Args) {
         unsafe { st(counter, 0) };
     }
     // SAFETY: every block of these heads has left its result, where its page is there.
-    unsafe { step.combine(blocks, pages, first, dims, inside) };
+    unsafe { step.combine::<false>(blocks, pages, true, [first, dims], inside) };
 }

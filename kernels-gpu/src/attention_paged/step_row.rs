@@ -2,7 +2,7 @@
 
 use contract::attention_paged::{
     Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES, page_len,
-    partial_len,
+    partial_len, walk_share,
 };
 use contract::num::{Running, Weights, exp, f32_to_bf16};
 use contract::rope::rotate;
@@ -18,7 +18,7 @@ use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up};
 use crate::element::Bf16;
 
 /// Lanes that copy a key: one for each 16 bytes of the largest.
-const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
+pub(super) const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
 /// Results in flight at once when they are combined.
 const COMBINE: usize = 12;
 /// Pairs of the largest head; heads that a thread rotates a pair of.
@@ -43,14 +43,14 @@ pub(super) struct Step<'a> {
 
 /// A bf16 word of two numbers.
 #[inline(always)]
-fn word(low: f32, high: f32) -> u32 {
+pub(super) fn word(low: f32, high: f32) -> u32 {
     u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
 }
 
 impl Step<'_> {
     /// Element 0 of head `head` of the row: the q heads, the k heads, the v heads.
     #[inline(always)]
-    fn source(&self, head: u32) -> *const f32 {
+    pub(super) fn source(&self, head: u32) -> *const f32 {
         let Args { heads, kv_heads, head_dim, qkv, .. } = *self.args;
         let row = self.m as usize * ((heads + 2 * kv_heads) * head_dim) as usize;
         qkv.as_ptr().cast_const().wrapping_add(row + (head * head_dim) as usize)
@@ -58,7 +58,7 @@ impl Step<'_> {
 
     /// Element 0 of the kv head's part of the page.
     #[inline(always)]
-    fn part(&self) -> usize {
+    pub(super) fn part(&self) -> usize {
         let Args { kv_heads, head_dim, .. } = *self.args;
         self.page as usize * page_len(kv_heads as usize, head_dim as usize)
             + (self.kv_head * KEYS * head_dim) as usize
@@ -191,7 +191,7 @@ impl Step<'_> {
     ///
     /// `pos` is below the capacity and `pair` below half of a head.
     #[inline(always)]
-    unsafe fn angle(&self, pair: u32) -> (f32, f32) {
+    pub(super) unsafe fn angle(&self, pair: u32) -> (f32, f32) {
         let at = self.pos as usize * (self.args.head_dim / 2) as usize + pair as usize;
         // SAFETY: the caller's promise; the tables never change.
         unsafe {
@@ -259,15 +259,18 @@ impl Step<'_> {
         partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
     }
 
-    /// A page for each lane: pages `first ..` of `blocks`, the last one again past the end.
+    /// A page for each lane, at which a result stands: results `first ..` of `results`, the last one again past the end. Of a
+    /// `WALK` result 0 is that of the first `share` pages, and every other page has one of its own.
     ///
     /// # Safety
     ///
-    /// `first < blocks`, whose pages lie below the capacity.
+    /// `first < results`, whose pages lie below the capacity.
     #[inline(always)]
-    pub(super) unsafe fn of_lanes(&self, first: u32, blocks: u32) -> u32 {
+    pub(super) unsafe fn of_lanes<const WALK: bool>(&self, first: u32, results: u32) -> u32 {
+        let i = (first + lane_id()).min(results - 1);
+        let of_result = if WALK && i > 0 { i + walk_share(self.args) - 1 } else { i };
         // SAFETY: below the capacity.
-        unsafe { page(self.args, self.m, (first + lane_id()).min(blocks - 1)) }
+        unsafe { page(self.args, self.m, of_result) }
     }
 
     /// Asks for dimensions `2 dims ..` of what the pages of lanes `from ..` left for `heads`; the last lane again
@@ -298,9 +301,9 @@ impl Step<'_> {
         })
     }
 
-    /// Takes the results of `blocks` pages, of which the first are `pages`, a lane each, for dimensions `2 dims ..` of
+    /// Takes `results`, of which the first are of `pages`, a lane each ([`Step::of_lanes`]), for dimensions `2 dims ..` of
     /// heads `own ..` of the block's, first to last, and writes the output where it is `inside`; NaN when one of
-    /// the pages is not there.
+    /// the pages, or another one, is not `there`.
     ///
     /// A lane makes the factors of a page and head, by way of the running maximum; every thread takes them from shared memory.
     ///
@@ -310,12 +313,12 @@ impl Step<'_> {
     ///
     /// The results were written before an acquire of this block, behind which nobody uses the keys.
     #[inline(always)]
-    pub(super) unsafe fn combine(
+    pub(super) unsafe fn combine<const WALK: bool>(
         &self,
-        blocks: u32,
+        results: u32,
         mut pages: u32,
-        own: u32,
-        dims: u32,
+        mut there: bool,
+        [own, dims]: [u32; 2],
         inside: bool,
     ) {
         // The last head, or pair of dimensions, again where there are fewer.
@@ -323,10 +326,10 @@ impl Step<'_> {
         let heads: [u32; OWN] = core::array::from_fn(|h| self.head + (own + h as u32).min(last));
         let read = dims.min(self.args.head_dim / 2 - 1);
         let mut tops = [f32::NEG_INFINITY; HEADS_OF_WARP as usize];
-        let (mut sums, mut out, mut there) = ([0.0; OWN], [[0.0; 2]; OWN], true);
+        let (mut sums, mut out) = ([0.0; OWN], [[0.0; 2]; OWN]);
         let mut first = 0;
-        while first < blocks {
-            let lanes = (blocks - first).min(LANES);
+        while first < results {
+            let lanes = (results - first).min(LANES);
             // SAFETY: by the caller; words of a head and a lane.
             let mut news = unsafe {
                 let news = self.left(pages, 0, lanes, heads, read);
@@ -364,6 +367,12 @@ impl Step<'_> {
                             let [running, block, sum, _] =
                                 unsafe { factors(page, own + h as u32).read_x4() };
                             let weights = Weights { running, block };
+                            if WALK && first + page == 0 {
+                                // Combined already.
+                                (sums[h], out[h]) = (sum, news[b][h]);
+                                h += 1;
+                                continue;
+                            }
                             sums[h] = weights.combine(sums[h], sum);
                             out[h][0] = weights.combine(out[h][0], news[b][h][0]);
                             out[h][1] = weights.combine(out[h][1], news[b][h][1]);
@@ -380,11 +389,11 @@ impl Step<'_> {
                 news = unsafe { self.left(pages, from, lanes, heads, read) };
             }
             first += LANES;
-            if first < blocks {
+            if first < results {
                 // Nobody reads the factors any more.
                 sync_threads();
-                // SAFETY: first < blocks.
-                pages = unsafe { self.of_lanes(first, blocks) };
+                // SAFETY: first < results.
+                pages = unsafe { self.of_lanes::<WALK>(first, results) };
             }
         }
         let mut h = 0;

@@ -23,14 +23,15 @@ use contract::w2a8_gemm::{Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, TURN_BYT
 use self::copy::{Tiles, copy};
 use self::multiply::Consumer;
 use self::ring::{Place, Ring};
-use self::write::{divisors, park, stats, write};
+use self::write::{divisors, park, stats, write, write_few};
 use super::tile::Tile;
 use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
+use crate::arch::mem::prefetch_l2;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::tensor::{parameter_address, prefetch_map};
-use crate::arch::thread::{sync_some, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
@@ -105,6 +106,9 @@ unsafe fn gemm<
             acts.init(CONSUMERS / 32);
         }
         mbarrier::show_new();
+    } else if thread >= 64 && thread_idx_x() >= CONSUMERS {
+        // The threads that copy nothing, of all blocks in turn.
+        ahead(args, block_idx_x() * 64 + thread - 64);
     }
     sync_threads();
     if thread_idx_x() < CONSUMERS {
@@ -137,6 +141,28 @@ unsafe fn gemm<
             unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, acts_map, acts, 0..u32::MAX) };
         }
     }
+}
+
+/// Asks for line `index` of the activations in the second-level cache, or of scales and sums behind them. Nobody reads them before the wait for
+/// the kernel in front; if they are older than that, they need not come from memory then.
+#[inline(always)]
+fn ahead(args: &Args, index: u32) {
+    const LINE: u32 = 128;
+    let lines = args.act_pieces * 16 / LINE;
+    let total = args.m.saturating_mul(lines);
+    let p = if index < total {
+        args.acts.as_ptr().cast_const().cast::<u8>().wrapping_add(index as usize * LINE as usize)
+    } else if index - total < (args.m * 8).div_ceil(LINE) {
+        args.stats
+            .as_ptr()
+            .cast_const()
+            .cast::<u8>()
+            .wrapping_add((index - total) as usize * LINE as usize)
+    } else {
+        return;
+    };
+    // SAFETY: an address in a tensor.
+    unsafe { prefetch_l2(p) };
 }
 
 /// Multiplies the block's tiles, and writes them when nobody else has a part of their k.
@@ -205,7 +231,13 @@ unsafe fn consume<
         }
         sync_some(1 + group, 128);
         // SAFETY: the head is shown; the products are done.
-        unsafe { write::<BLOCKS, ROWS, TOKENS>(args, tile, row - lane_id() / 4, head, turn) };
+        unsafe {
+            if TOKENS == 64 {
+                write_few(args, tile, row - lane_id() / 4, head);
+            } else {
+                write::<BLOCKS, ROWS, TOKENS>(args, tile, row - lane_id() / 4, head, turn);
+            }
+        }
         index += tiles.step;
     }
     // Also a block without a tile waits.

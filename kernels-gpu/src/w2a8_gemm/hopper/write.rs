@@ -7,7 +7,7 @@ use contract::w2a8_gemm::{Args, TOKEN_BYTES, TURN_PITCH};
 use super::super::tile::Tile;
 use crate::arch::hint::opaque;
 use crate::arch::mem::{ld, ld_x2_if, st};
-use crate::arch::mem_if::st_x4_if;
+use crate::arch::mem_if::{st_if, st_x4_if};
 use crate::arch::shared::Shared;
 use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{ballot, lane_id, sync_warp};
@@ -63,15 +63,7 @@ pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u
     head: Shared<u8>,
     turn: Shared<i32>,
 ) {
-    // Sums that are still to be divided: rare, and kept out of the code below.
-    let mut unusual = false;
-    let mut at = lane_id();
-    while at < TOKENS {
-        // SAFETY: the last of this token's words.
-        unusual |= unsafe { head.add(TOKEN_BYTES * at + 12).cast::<u32>().read() } == 0;
-        at += 32;
-    }
-    let unusual = ballot(unusual) != 0;
+    let unusual = has_unusual::<TOKENS>(head);
     let row = row + 4 * (lane_id() % 4);
     let mut weight = [[0.0; 4]; BLOCKS];
     let mut block = 0;
@@ -172,6 +164,94 @@ pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u
         }
         i += 1;
     }
+}
+
+/// [`write`] straight from registers, 32 bytes of a token at a time: faster for few tokens.
+///
+/// # Safety
+///
+/// As for [`write`].
+#[inline(always)]
+pub(super) unsafe fn write_few<const ROWS: u32, const TOKENS: u32>(
+    args: &Args,
+    tile: Tile<ROWS, TOKENS>,
+    row: u32,
+    head: Shared<u8>,
+) {
+    let unusual = has_unusual::<TOKENS>(head);
+    let row = row + lane_id() / 4;
+    let first = 2 * (lane_id() % 4);
+    let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>().add(row);
+    // SAFETY: the scales of two features.
+    let read = unsafe { [scales.read(), scales.add(8).read()] };
+    let weight = if unusual { [1.0; 2] } else { read };
+    let inside = [tile.row0 + row < args.n, tile.row0 + row + 8 < args.n];
+    let tokens = args.m.saturating_sub(tile.token0 + first);
+    let n = args.n as usize;
+    let start = (tile.token0 + first) as usize * n + (tile.row0 + row) as usize;
+    let y = args.y.as_ptr().wrapping_add(start);
+    let mut p = y;
+    each_group!(TOKENS, J => {
+        let sums = wgmma::read::<J>();
+        let mut i = 0;
+        while i < 4 {
+            let at = 16 * J + 8 * (i / 2) + i % 2;
+            // SAFETY: this token's words, written before the barrier.
+            let [scale, sum, reciprocal, ordinary] =
+                unsafe { head.add(TOKEN_BYTES * (at + first)).cast::<u32>().read_x4() };
+            let one = 1.0f32.to_bits();
+            let words = if ordinary != 0 { [scale, reciprocal] } else { [one; 2] };
+            let divisor = Divisor::from_words([words[0], words[1], 1]);
+            let from = 4 * (i as usize / 2) + i as usize % 2;
+            let total = [from, from + 2].map(|s| sums[s].to_bits() as i32 - sum as i32);
+            let out = divisor.divide4_ordinary([total[0], total[1], 0, 0]);
+            let to = p.wrapping_add(i as usize % 2 * n);
+            // SAFETY: y[token, row] and y[token, row + 8], when they are there, are this lane's.
+            unsafe {
+                st_if(at < tokens && inside[0], to, out[0] * weight[0]);
+                st_if(at < tokens && inside[1], to.wrapping_add(8), out[1] * weight[1]);
+            }
+            if i == 1 {
+                p = p.wrapping_add(8 * n);
+            }
+            i += 1;
+        }
+        p = p.wrapping_add(8 * n);
+    });
+    // The last group's step leads nowhere.
+    let _ = p;
+    if !unusual {
+        return;
+    }
+    let mut i = opaque(0);
+    while i < TOKENS / 2 {
+        let (token, r) = (8 * (i / 4) + i / 2 % 2, i % 2);
+        // SAFETY: this token's words.
+        let [scale, _, _, ordinary] =
+            unsafe { head.add(TOKEN_BYTES * (token + first)).cast::<u32>().read_x4() };
+        let divisor = if ordinary == 0 { f32::from_bits(scale) } else { 1.0 };
+        if token < tokens && tile.row0 + row + 8 * r < args.n {
+            let p = y.wrapping_add(token as usize * n + 8 * r as usize);
+            // SAFETY: y[token, row + 8 r] is this lane's, which wrote it above; the feature's scale.
+            unsafe { st(p, (ld(p) / divisor) * scales.add(8 * r).read()) };
+        }
+        i += 1;
+    }
+}
+
+/// Whether a token's sums are still to be divided where those of all others are done: rare, and kept out of the other code.
+///
+/// *Convergence*: every lane calls it.
+#[inline(always)]
+fn has_unusual<const TOKENS: u32>(head: Shared<u8>) -> bool {
+    let mut unusual = false;
+    let mut at = lane_id();
+    while at < TOKENS {
+        // SAFETY: the last of this token's words.
+        unusual |= unsafe { head.add(TOKEN_BYTES * at + 12).cast::<u32>().read() } == 0;
+        at += 32;
+    }
+    ballot(unusual) != 0
 }
 
 /// Puts the sums of a warp where [`Tile::finish`] finds them: those of a token are `pitch` words from
