@@ -58,6 +58,8 @@ pub unsafe extern "ptx-kernel" fn decode_layers_rows(args: Args) {
             // SAFETY: the launch contract, handed on.
             unsafe { quantise_row(args, memory, &linears, block_idx_x() - blocks) };
         }
+        // No thread of a block has ended while others come to its barriers.
+        sync_threads();
         launch_dependents();
         return;
     }
