@@ -435,7 +435,8 @@ impl Backend for CudaBackend {
 
     fn runs_rows_together(&self, shape: &contract::decode_layers::Shape) -> bool {
         let sms = self.cuda.device().sm_count().max(1);
-        shape.rows_blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayersRows>()
+        shape.rows_blocks(sms, contract::decode_layers::rows::MAX_ROWS).is_some()
+            && self.has::<contract::decode_layers::DecodeLayersRows>()
     }
 
     fn pages_of_block(&self, heads: super::kv_append::Heads, positions: &[usize]) -> Option<usize> {

@@ -44,18 +44,7 @@ pub fn shape(layers: usize, hidden: usize, ffn: usize, heads: Heads) -> Shape {
 
 /// Where the layers of a model and their caches are, and what the blocks of a launch leave each other. Made once for a model and
 /// a sequence.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "what the kernel reads"))]
-pub struct DecodeTable<B: Backend> {
-    linears: B::Buf<u32>,
-    caches: B::Buf<u32>,
-    exchange: B::Buf<u32>,
-    partial: B::Buf<u32>,
-    epoch: B::Buf<u32>,
-    /// What is in `linears` and `caches`.
-    words: [Vec<u32>; 2],
-    shape: Shape,
-    capacity: usize,
-}
+pub struct DecodeTable<B: Backend>(Table<B>);
 
 impl<B: Backend> DecodeTable<B> {
     /// A table of `layers` and their `caches`, for a model of `shape`.
@@ -69,40 +58,81 @@ impl<B: Backend> DecodeTable<B> {
         caches: &[KvCache<B>],
     ) -> Result<Self, OpError> {
         let capacity = check_layers(&shape, layers, caches)?;
+        let exchange = 2 * shape.layers as usize * shape.exchange_len() as usize;
         let words = words(backend, layers, caches);
+        Ok(Self(Table::new(backend, shape, words, capacity, [1, exchange])?))
+    }
+}
+
+/// What is the same for one row and for several.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "what the kernel reads"))]
+struct Table<B: Backend> {
+    linears: B::Buf<u32>,
+    caches: B::Buf<u32>,
+    exchange: B::Buf<u32>,
+    partial: B::Buf<u32>,
+    epoch: B::Buf<u32>,
+    /// What is in `linears` and `caches`.
+    words: [Vec<u32>; 2],
+    shape: Shape,
+    capacity: usize,
+}
+
+impl<B: Backend> Table<B> {
+    /// One for so many rows, with so many empty words of `exchange`.
+    fn new(
+        backend: &B,
+        shape: Shape,
+        words: [Vec<u32>; 2],
+        capacity: usize,
+        [rows, exchange]: [usize; 2],
+    ) -> Result<Self, OpError> {
         let put = |words: &[u32]| {
             let mut buf = backend.alloc("decode", words.len())?;
             backend.write(&mut buf, 0, words)?;
             Ok::<_, OpError>(buf)
         };
-        let filled = |len: usize, byte: u8| {
-            let mut buf = backend.alloc("decode", len)?;
-            backend.fill(&mut buf, byte)?;
-            Ok::<_, OpError>(buf)
-        };
-        let blocks = capacity.div_ceil(KEY_BLOCK);
-        let partial = shape.heads as usize * blocks * partial_len(shape.head_dim as usize);
-        // The kernel counts their words of four bytes in 32 bits.
+        let blocks = rows * shape.heads as usize * capacity.div_ceil(KEY_BLOCK);
+        let partial = blocks * partial_len(shape.head_dim as usize);
+        // The kernels count their words of four bytes in 32 bits.
         if u32::try_from(2 * partial).is_err() {
             return Err(OpError::Dimension {
                 op: OP,
-                what: "capacity of the caches",
+                what: "capacity",
                 found: capacity,
                 allowed: "less than 2^32 words for the results of key blocks are allowed",
             });
         }
-        let exchange = 2 * shape.layers as usize * shape.exchange_len() as usize;
         Ok(Self {
             linears: put(&words[0])?,
             caches: put(&words[1])?,
-            exchange: filled(exchange, 0xff)?,
-            partial: filled(2 * partial, 0)?,
-            epoch: filled(1, 0)?,
+            exchange: filled(backend, exchange, 0xff)?,
+            partial: filled(backend, 2 * partial, 0)?,
+            epoch: filled(backend, 1, 0)?,
             words,
             shape,
             capacity,
         })
     }
+
+    /// Compares what a launch is given with what this was made of.
+    #[cfg(feature = "cuda")]
+    fn check(&self, found: &[Vec<u32>; 2]) -> Result<(), OpError> {
+        if *found == self.words {
+            return Ok(());
+        }
+        let differ = |i: usize| self.words[i] != found[i];
+        let (what, found) = ("table", usize::from(differ(0)) + usize::from(differ(1)));
+        let allowed = "it has to be made of these layers and caches; make a new one";
+        Err(OpError::Dimension { op: OP, what, found, allowed })
+    }
+}
+
+/// `len` words of equal bytes.
+fn filled<B: Backend>(backend: &B, len: usize, byte: u8) -> Result<B::Buf<u32>, OpError> {
+    let mut buf = backend.alloc("decode", len)?;
+    backend.fill(&mut buf, byte)?;
+    Ok(buf)
 }
 
 /// Compares layers and caches with the sizes; the positions of the caches.
@@ -226,9 +256,9 @@ impl<B: Backend> DecodeLayers<'_, B> {
     /// # Errors
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
-        let shape = self.table.shape;
+        let shape = self.table.0.shape;
         let capacity = check_layers(&shape, self.layers, self.caches)?;
-        same(OP, "capacity", capacity, self.table.capacity)?;
+        same(OP, "capacity", capacity, self.table.0.capacity)?;
         at_least(OP, "h", self.h.len(), shape.hidden as usize)?;
         at_least(OP, "start", self.start.len(), self.start_at.saturating_add(1))?;
         same(OP, "head_dim", self.rope.head_dim, shape.head_dim as usize)?;
@@ -238,12 +268,12 @@ impl<B: Backend> DecodeLayers<'_, B> {
 
     /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
     pub fn scale(&self) -> f32 {
-        scale(self.table.shape.head_dim as usize)
+        scale(self.table.0.shape.head_dim as usize)
     }
 
     /// Heads of every layer.
     pub fn heads(&self) -> Heads {
-        heads_of(&self.table.shape)
+        heads_of(&self.table.0.shape)
     }
 
     /// The activation of the gate as a finish of the product.
@@ -266,14 +296,8 @@ impl Gate {
 impl DecodeLayers<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         self.check()?;
-        let found = words(cuda, self.layers, self.caches);
-        if found != self.table.words {
-            let differ = |i: usize| self.table.words[i] != found[i];
-            let (what, found) = ("table", usize::from(differ(0)) + usize::from(differ(1)));
-            let allowed = "it has to be made of these layers and caches; make a new one";
-            return Err(OpError::Dimension { op: OP, what, found, allowed });
-        }
-        let shape = self.table.shape;
+        self.table.0.check(&words(cuda, self.layers, self.caches))?;
+        let shape = self.table.0.shape;
         let sms = cuda.cuda().device().sm_count().max(1);
         let blocks = shape.blocks(sms).ok_or(OpError::Dimension {
             op: OP,
@@ -282,7 +306,7 @@ impl DecodeLayers<'_, super::CudaBackend> {
             allowed: "a block makes at most 256 outputs of a layer; run the layers one by one",
         })?;
         let (scale, gate) = (self.scale(), self.finish() as u32);
-        let Self { table, rope, h, start, start_at, eps, .. } = self;
+        let Self { table: DecodeTable(table), rope, h, start, start_at, eps, .. } = self;
         let stream = cuda.stream();
         let args = contract::decode_layers::Args {
             linears: table.linears.dev_ptr(stream).cast(),

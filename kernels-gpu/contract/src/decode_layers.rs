@@ -180,13 +180,22 @@ impl Shape {
     /// Where the weights of each linear layer begin, of a launch of `blocks` blocks, and where those of the last one end.
     #[inline(always)]
     pub const fn areas(&self, blocks: u32) -> [u32; LINEARS + 1] {
+        self.areas_with(blocks, 0)
+    }
+
+    /// The same where the last one takes at least so many bytes.
+    #[inline(always)]
+    const fn areas_with(&self, blocks: u32, last: u32) -> [u32; LINEARS + 1] {
         let mut ends = [0u32; LINEARS + 1];
         let mut kind = 0;
         while kind < LINEARS {
             let [n, k, rows] = self.linear(kind);
             let bytes = n.div_ceil(blocks).saturating_mul(rows).saturating_mul(row_bytes(k));
             // Lanes read 64 bytes at a time, also those behind the last row.
-            let bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
+            let mut bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
+            if kind == LINEARS - 1 && bytes < last {
+                bytes = last;
+            }
             ends[kind + 1] = ends[kind].saturating_add(bytes);
             kind += 1;
         }

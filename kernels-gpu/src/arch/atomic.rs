@@ -166,26 +166,6 @@ pub unsafe fn st_relaxed_x4(p: *mut u32, [a, b, c, d]: X4<u32>) {
     }
 }
 
-/// Two words that other blocks change while this kernel runs, as [`ld_relaxed_x4`]. `ld.relaxed.gpu.global.v2.b32`
-///
-/// # Safety
-///
-/// As for [`ld_relaxed_x4`], aligned to 8.
-#[cfg(level_sm_70)]
-#[inline(always)]
-pub unsafe fn ld_relaxed_x2(p: *const u32) -> [u32; 2] {
-    let (a, b): (u32, u32);
-    // SAFETY: the caller's promise. Neither `pure` nor `readonly`: each call is a load.
-    unsafe {
-        asm!(
-            "ld.relaxed.gpu.global.v2.b32 {{{a}, {b}}}, [{p}];",
-            a = out(reg32) a, b = out(reg32) b, p = in(reg64) p,
-            options(nostack),
-        );
-    }
-    [a, b]
-}
-
 /// The words `AT` bytes behind `p` when `enabled`, as [`ld_relaxed_x4`], else `words`. `@p ld.relaxed.gpu.global.v4.b32`
 ///
 /// # Safety
@@ -216,11 +196,11 @@ pub unsafe fn ld_relaxed_x4_if<const AT: u32>(
     [a, b, c, d]
 }
 
-/// Two words at `p` when `enabled`, as [`ld_relaxed_x2`], else `words`. `@p ld.relaxed.gpu.global.v2.b32`
+/// Two words at `p` when `enabled`, as [`ld_relaxed_x4`], else `words`. `@p ld.relaxed.gpu.global.v2.b32`
 ///
 /// # Safety
 ///
-/// When `enabled`: as for [`ld_relaxed_x2`].
+/// When `enabled`: as for [`ld_relaxed_x4`], aligned to 8.
 #[cfg(level_sm_70)]
 #[inline(always)]
 pub unsafe fn ld_relaxed_x2_if(enabled: bool, [mut a, mut b]: [u32; 2], p: *const u32) -> [u32; 2] {

@@ -88,6 +88,19 @@ impl Tile {
     pub(crate) fn of(n: u32, k: u32, rows_of_output: u32) -> Self {
         let first = first_output(n, block_idx_x(), grid_dim_x());
         let outputs = first_output(n, block_idx_x() + 1, grid_dim_x()) - first;
+        Self::with(n, k, rows_of_output, [first, outputs])
+    }
+
+    /// The same of one of so many blocks.
+    #[inline(always)]
+    pub(crate) fn of_block(n: u32, k: u32, rows_of_output: u32, [block, blocks]: [u32; 2]) -> Self {
+        let first = first_output(n, block, blocks);
+        let outputs = first_output(n, block + 1, blocks) - first;
+        Self::with(n, k, rows_of_output, [first, outputs])
+    }
+
+    #[inline(always)]
+    fn with(n: u32, k: u32, rows_of_output: u32, [first, outputs]: [u32; 2]) -> Self {
         let chunks = k.div_ceil(CHUNK as u32);
         let groups = chunks.div_ceil(LANES);
         Self { n, first, outputs, rows: rows_of_output * outputs, chunks, groups }

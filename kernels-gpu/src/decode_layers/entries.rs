@@ -131,19 +131,26 @@ impl Entries {
         (u64::from(low) | u64::from(high) << 32) as *const f32
     }
 
-    /// [`look_ahead`] by the threads for which `asks` holds.
+    /// [`look_ahead`] by the threads for which `asks` holds, of so many blocks.
     ///
     /// # Safety
     ///
     /// The launch contract.
     #[inline(always)]
-    pub(super) unsafe fn look_ahead(&self, asks: bool, norm: *const f32, k: u32, part: u32) {
+    pub(super) unsafe fn look_ahead(
+        &self,
+        asks: bool,
+        blocks: u32,
+        norm: *const f32,
+        k: u32,
+        part: u32,
+    ) {
         const LINE: u32 = 128;
         let mut at = LINE * block_idx_x();
         while asks && !norm.is_null() && at < 4 * k {
             // SAFETY: inside of the gain.
             unsafe { prefetch_l2(norm.wrapping_byte_add(at as usize)) };
-            at += LINE * grid_dim_x();
+            at += LINE * blocks;
         }
         if asks && block_idx_x() == 0 {
             // SAFETY: an entry of the model.

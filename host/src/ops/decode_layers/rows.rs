@@ -2,10 +2,10 @@
 
 use contract::attention_paged::PAGE;
 use contract::decode_layers::rows::{MAX_ROWS, NO_ACTS, RING};
-use contract::decode_layers::{LINEARS, Shape, partial_len};
+use contract::decode_layers::{LINEARS, Shape};
 use contract::num::RowType;
 
-use super::{Layer, OP, check_linears, heads_of, linear_words, pair_words};
+use super::{Layer, OP, Table, check_linears, filled, heads_of, linear_words, pair_words};
 use crate::ops::act_quant::Gate;
 use crate::ops::attention::scale;
 use crate::ops::attention_paged::PagedCache;
@@ -18,16 +18,9 @@ use crate::ops::{Backend, OpError, RowWords, Tensor};
 /// batch.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "what the kernel reads"))]
 pub struct RowsTable<B: Backend> {
-    linears: B::Buf<u32>,
-    caches: B::Buf<u32>,
-    exchange: B::Buf<u32>,
+    table: Table<B>,
+    /// Quantised rows.
     acts: B::Buf<u32>,
-    partial: B::Buf<u32>,
-    epoch: B::Buf<u32>,
-    /// What is in `linears` and `caches`.
-    words: [Vec<u32>; 2],
-    shape: Shape,
-    capacity: usize,
 }
 
 impl<B: Backend> RowsTable<B> {
@@ -43,41 +36,14 @@ impl<B: Backend> RowsTable<B> {
         capacity: usize,
     ) -> Result<Self, OpError> {
         check_layers(&shape, layers, caches)?;
-        let words = words(backend, layers, caches);
-        let put = |words: &[u32]| {
-            let mut buf = backend.alloc("decode", words.len())?;
-            backend.write(&mut buf, 0, words)?;
-            Ok::<_, OpError>(buf)
-        };
-        let filled = |len: usize, byte: u8| {
-            let mut buf = backend.alloc("decode", len)?;
-            backend.fill(&mut buf, byte)?;
-            Ok::<_, OpError>(buf)
-        };
         let allowed = "1 to 2^24 positions are allowed";
         dimension(OP, "capacity", capacity, contract::w2a8::MAX_ROWS, allowed)?;
-        let rows = MAX_ROWS as usize * shape.heads as usize * capacity.div_ceil(PAGE);
-        let partial = rows * partial_len(shape.head_dim as usize);
-        // The kernel counts their words of four bytes in 32 bits.
-        if u32::try_from(2 * partial).is_err() {
-            return Err(OpError::Dimension {
-                op: OP,
-                what: "capacity",
-                found: capacity,
-                allowed: "less than 2^32 words for the results of key blocks are allowed",
-            });
-        }
         let ring = RING as usize;
+        let sizes = [MAX_ROWS as usize, ring * shape.slot_words() as usize];
+        let acts = ring * shape.acts_at(LINEARS as u32) as usize;
         Ok(Self {
-            linears: put(&words[0])?,
-            caches: put(&words[1])?,
-            exchange: filled(ring * shape.slot_words() as usize, 0xff)?,
-            acts: filled(ring * shape.acts_at(LINEARS as u32) as usize, NO_ACTS as u8)?,
-            partial: filled(2 * partial, 0)?,
-            epoch: filled(1, 0)?,
-            words,
-            shape,
-            capacity,
+            table: Table::new(backend, shape, words(backend, layers, caches), capacity, sizes)?,
+            acts: filled(backend, acts, NO_ACTS as u8)?,
         })
     }
 }
@@ -143,7 +109,7 @@ impl<B: Backend> DecodeRows<'_, B> {
     /// # Errors
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
-        let (shape, capacity) = (self.table.shape, self.table.capacity);
+        let (shape, capacity) = (self.table.table.shape, self.table.table.capacity);
         check_layers(&shape, self.layers, self.caches)?;
         dimension(OP, "m", self.m, MAX_ROWS as usize, "1 to 8 rows are allowed")?;
         at_least(OP, "h", self.h.len(), self.m * shape.hidden as usize)?;
@@ -156,17 +122,17 @@ impl<B: Backend> DecodeRows<'_, B> {
 
     /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
     pub fn scale(&self) -> f32 {
-        scale(self.table.shape.head_dim as usize)
+        scale(self.table.table.shape.head_dim as usize)
     }
 
     /// Heads of every layer.
     pub fn heads(&self) -> Heads {
-        heads_of(&self.table.shape)
+        heads_of(&self.table.table.shape)
     }
 
     /// Positions of a table.
     pub fn capacity(&self) -> usize {
-        self.table.capacity
+        self.table.table.capacity
     }
 }
 
@@ -175,23 +141,20 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
     pub(in crate::ops) fn launch(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
         use crate::ops::cuda::at;
         self.check()?;
-        let found = words(cuda, self.layers, self.caches);
-        if found != self.table.words {
-            let differ = |i: usize| self.table.words[i] != found[i];
-            let (what, found) = ("table", usize::from(differ(0)) + usize::from(differ(1)));
-            let allowed = "it has to be made of these layers and caches; make a new one";
-            return Err(OpError::Dimension { op: OP, what, found, allowed });
-        }
-        let shape = self.table.shape;
+        self.table.table.check(&words(cuda, self.layers, self.caches))?;
+        let shape = self.table.table.shape;
         let sms = cuda.cuda().device().sm_count().max(1);
-        let blocks = shape.rows_blocks(sms).ok_or(OpError::Dimension {
+        let m = self.m as u32;
+        let blocks = shape.rows_blocks(sms, m).ok_or(OpError::Dimension {
             op: OP,
             what: "number of multiprocessors",
             found: sms as usize,
             allowed: "a block makes at most 96 outputs of a layer; run the layers one by one",
         })?;
         let (scale, gate) = (self.scale(), self.gate.finish() as u32);
-        let Self { caches, table, rope, h, positions, tables, m, eps, .. } = self;
+        let Self {
+            caches, table: RowsTable { table, acts }, rope, h, positions, tables, eps, ..
+        } = self;
         let stream = cuda.stream();
         let args = contract::decode_layers::rows::Args {
             linears: table.linears.dev_ptr(stream).cast(),
@@ -202,11 +165,11 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
             positions: at(positions.words.dev_ptr(stream), positions.at),
             tables: at(tables.words.dev_ptr(stream), tables.at),
             exchange: table.exchange.dev_ptr(stream),
-            acts: table.acts.dev_ptr(stream),
+            acts: acts.dev_ptr(stream),
             partial: table.partial.dev_ptr(stream).cast(),
             epoch: table.epoch.dev_ptr(stream),
             shape,
-            m: m as u32,
+            m,
             group: shape.heads / shape.kv_heads,
             position_stride: positions.stride as u32,
             table_stride: tables.stride as u32,
@@ -222,6 +185,8 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
         // the addresses of these very buffers; what the kernel writes is borrowed exclusively, and a page past their number
         // is not looked at. The table's own buffers were made for the sizes, and each launch leaves them as the next one
         // expects them.
-        unsafe { cuda.launch::<contract::decode_layers::DecodeLayersRows>([blocks, 1, 1], args) }
+        unsafe {
+            cuda.launch::<contract::decode_layers::DecodeLayersRows>([blocks + m, 1, 1], args)
+        }
     }
 }

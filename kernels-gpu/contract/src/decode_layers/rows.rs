@@ -17,7 +17,9 @@
 //! [`EMPTY`](super::EMPTY) until its value is there, one of `acts` is [`NO_ACTS`]. Layers take the [`RING`] sets of words in turn, on
 //! over all launches; a set is emptied two layers after it was used.
 
-use super::{LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes};
+use super::{
+    LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes,
+};
 use crate::attention::KEY_BLOCK;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::MAX_SEGMENTS;
@@ -32,8 +34,8 @@ pub const GROUPS: u32 = KV_SLOTS + 1;
 pub const GROUP_WARPS: u32 = 4;
 /// Threads of a group.
 pub const GROUP_THREADS: u32 = 32 * GROUP_WARPS;
-/// Warps that make products, and their threads; the first [`THREADS`] of them quantise.
-pub const WORK_WARPS: u32 = GROUPS * GROUP_WARPS;
+/// Warps that make products: the groups, and two more.
+pub const WORK_WARPS: u32 = GROUPS * GROUP_WARPS + 2;
 /// Threads that make products.
 pub const WORK_THREADS: u32 = 32 * WORK_WARPS;
 /// Threads besides them, which ask for weights, keys and values.
@@ -51,29 +53,33 @@ pub const STAT_WORDS: u32 = 2 * MAX_ROWS;
 /// Added to the sum of a quantised row: no word of it is empty.
 pub const SUM_BIAS: u32 = 1 << 24;
 /// Most rows of weights of a block in one linear layer.
-pub const MAX_WEIGHT_ROWS: u32 = 107;
+pub const MAX_WEIGHT_ROWS: u32 = 128;
 /// Most outputs of a block of a linear layer: a thread makes one of a row, or two.
-pub const MAX_OUTPUTS: u32 = 2 * WORK_THREADS / MAX_ROWS;
+pub const MAX_OUTPUTS: u32 = 96;
 /// Most elements of the residual stream of a block.
 pub const MAX_OWN: u32 = WORK_THREADS / MAX_ROWS;
+/// Places for the sums of rows of weights, a set of 16 and one more at a time: those of qkv, of the output projection and of down, and of
+/// gate and up, behind each other.
+pub const SUM_ROWS: [u32; 3] =
+    [MAX_OUTPUTS.next_multiple_of(32), MAX_OWN.next_multiple_of(32), MAX_WEIGHT_ROWS];
 /// Words of a linear layer's share of a block, in shared memory.
 pub const SHARE_WORDS: u32 = 12;
 
 /// Words of a group's queries, scores, weights and maxima.
 pub const UNIT_WORDS: u32 = UNIT_HEADS * (MAX_HEAD_DIM + 2 * KEY_BLOCK + 1) as u32;
-/// Bytes of a quantised row.
-const ACTS_BYTES: u32 = MAX_FFN as u32 / 256 * ACT_GROUP_BYTES;
+/// Bytes of a row that a block quantises: its partial sums, and the row.
+const ROW_BYTES: u32 =
+    4 * (THREADS + 2 * THREADS / 32) + MAX_FFN as u32 / 256 * ACT_GROUP_BYTES;
 /// Bytes of everything but weights, keys and values.
 pub const FIXED_BYTES: u32 = 4 * GROUPS * UNIT_WORDS
-    + 4 * (THREADS + 2 * THREADS / 32)
-    + 2 * 4 * MAX_ROWS * MAX_WEIGHT_ROWS
+    + 4 * MAX_ROWS * (SUM_ROWS[0] + SUM_ROWS[1] + SUM_ROWS[2])
     + 4 * LINEARS as u32 * SHARE_WORDS
     + 8 * 2 * (LINEARS as u32 + 1 + GROUPS)
-    + 4 * (MAX_ROWS + 8 + 4 * GROUPS)
-    + LINEARS as u32 * (4 * MAX_SEGMENTS as u32 + MAX_OUTPUTS)
-    + ACTS_BYTES;
+    + 4 * (MAX_ROWS + 8 + 4 * GROUPS + 2 * STAT_WORDS)
+    + LINEARS as u32 * (4 * MAX_SEGMENTS as u32 + MAX_OUTPUTS);
 
-const _: () = assert!(FIXED_BYTES.is_multiple_of(16) && KV_SLOTS == 2 && RING == 4 && GROUPS <= 4);
+const _: () = assert!(ROW_BYTES <= KV_SLOT_BYTES && FIXED_BYTES.is_multiple_of(16) && KV_SLOTS == 2 && RING == 4 && GROUPS <= 4);
+const _: () = assert!(MAX_OUTPUTS <= 2 * WORK_THREADS / MAX_ROWS);
 
 /// Steps of a row of `k`: 256 activations each.
 #[inline(always)]
@@ -114,24 +120,10 @@ impl Shape {
         if kind == 2 && row_bytes(self.linear(kind)[1]).is_multiple_of(128) { 64 } else { 0 }
     }
 
-    /// [`Shape::areas`] of a launch for rows.
+    /// [`Shape::areas`] of a launch for rows: keys and values stand where the weights of down are not needed.
     #[inline(always)]
     pub const fn row_areas(&self, blocks: u32) -> [u32; LINEARS + 1] {
-        let mut ends = [0u32; LINEARS + 1];
-        let mut kind = 0;
-        while kind < LINEARS {
-            let [n, k, rows] = self.linear(kind);
-            let bytes = n.div_ceil(blocks).saturating_mul(rows).saturating_mul(row_bytes(k));
-            // Lanes read 64 bytes at a time, also those behind the last row.
-            let mut bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
-            // Keys and values stand where the weights of down are not needed.
-            if kind == LINEARS - 1 && bytes < KV_SLOT_BYTES {
-                bytes = KV_SLOT_BYTES;
-            }
-            ends[kind + 1] = ends[kind].saturating_add(bytes);
-            kind += 1;
-        }
-        ends
+        self.areas_with(blocks, KV_SLOT_BYTES)
     }
 
     /// Shared memory of a block of a launch of `blocks` blocks for rows.
@@ -139,9 +131,10 @@ impl Shape {
         self.row_areas(blocks)[LINEARS].saturating_add(FIXED_BYTES + KV_SLOTS * KV_SLOT_BYTES)
     }
 
-    /// Blocks of a launch for rows, on a GPU of so many multiprocessors. `None` for sizes that the kernel does not take.
-    pub fn rows_blocks(&self, multiprocessors: u32) -> Option<u32> {
-        let blocks = self.blocks(multiprocessors)?;
+    /// Blocks of a launch for `m` rows that make outputs, on a GPU of so many multiprocessors: besides those that quantise, one for each
+    /// row. `None` for sizes that the kernel does not take.
+    pub fn rows_blocks(&self, multiprocessors: u32, m: u32) -> Option<u32> {
+        let blocks = self.blocks(multiprocessors.checked_sub(m)?)?;
         let fits = |kind: usize| {
             let [n, _, rows] = self.linear(kind);
             let outputs = n.div_ceil(blocks);
@@ -232,8 +225,8 @@ mod tests {
 
     #[test]
     fn the_model_fits_a_hopper() {
-        assert_eq!(MODEL.rows_blocks(132), Some(132));
-        assert_eq!(MODEL.rows_blocks(60), None, "more weights than shared memory");
+        assert_eq!(MODEL.rows_blocks(132, 8), Some(124));
+        assert_eq!(MODEL.rows_blocks(60, 8), None, "more weights than shared memory");
         assert_eq!(MODEL.acts_at(1), 10 * GROUP_WORDS);
         assert_eq!(MODEL.acts_at(4), 57 * GROUP_WORDS);
     }

@@ -8,6 +8,7 @@ use super::super::entries::Entries;
 use super::attention::{Attention, Load};
 use super::exchange::Exchange;
 use super::memory::{Memory, Share};
+use super::workers;
 use crate::arch::fence::device_fence;
 use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{arrive_expecting, copy_bulk, copy_bulk_stream, wait};
@@ -95,7 +96,8 @@ pub(super) unsafe fn ask_for_all(
             // What this block makes of weights that are asked for later comes behind it: of down of the next layer at the latest.
             device_fence();
             sync_some(3, ASK_THREADS);
-            linears.look_ahead(thread_idx_x() == ASKS, far, k, part + 3 * LINEARS as u32);
+            let asks = thread_idx_x() == ASKS;
+            linears.look_ahead(asks, workers(args), far, k, part + 3 * LINEARS as u32);
         }
         part += 1;
     }

@@ -17,13 +17,14 @@ use super::super::attention::{KEYS, own_thread};
 use super::exchange::Slot;
 use super::memory::Memory;
 use super::unit::{self, Results};
+use super::workers;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mbarrier::{arrive, arrive_after_copies, arrive_expecting, copy_bulk, wait};
 use crate::arch::mem::{ld, ld_if, ld_x2, st, st_u16};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some};
+use crate::arch::thread::{block_idx_x, sync_some};
 use crate::arch::warp::any;
 use crate::arch::wgmma::proxy_fence;
 
@@ -90,9 +91,8 @@ impl<'a> Attention<'a> {
             units += blocks_of(row) * all;
             row = opaque(row + 1); // one loop
         }
-        let (each, more) = (units / grid_dim_x(), units % grid_dim_x());
-        // The last blocks have one more: the first ones have rows to quantise.
-        let block = grid_dim_x() - 1 - block_idx_x();
+        let (each, more) = (units / workers(args), units % workers(args));
+        let block = block_idx_x();
         let count = each + u32::from(block < more);
         // The first units of the groups, each by a thread; what is behind the last one is nobody's.
         let mut left = block * each + block.min(more) + own_thread();
@@ -206,11 +206,22 @@ impl<'a> Attention<'a> {
     /// All of them are asked for.
     #[inline(always)]
     pub(super) unsafe fn wait_idle(&self, memory: Memory, layer: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.wait_done(memory, layer, GROUPS - 1) };
+    }
+
+    /// Waits until group `group` is done with its units of `layer`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Attention::attend`].
+    #[inline(always)]
+    unsafe fn wait_done(&self, memory: Memory, layer: u32, group: u32) {
         let (_, count) = Self::units(memory, 0);
-        let uses = units_of(GROUPS - 1, count);
+        let uses = units_of(group, count);
         if uses > 0 {
             // SAFETY: a barrier of the block.
-            unsafe { wait(memory.empty.add(GROUPS - 1), (layer * uses + uses - 1) % 2) };
+            unsafe { wait(memory.empty.add(group), (layer * uses + uses - 1) % 2) };
         }
     }
 
@@ -285,14 +296,19 @@ impl<'a> Attention<'a> {
         let Args { shape, group: of_group, key_blocks, pages, .. } = *self.args;
         let len = partial_len(shape.head_dim as usize);
         let group = own_thread() / GROUP_THREADS;
-        let (mut place, count) = Self::units(memory, group);
+        let (mut place, count) = Self::units(memory, group.min(GROUPS - 1));
+        let (mut at, mut turned) = (group, u32::MAX);
+        if at >= count || group >= GROUPS {
+            // SAFETY: barriers of the block.
+            unsafe {
+                arrive(memory.turned());
+                // Who looks for results before there can be any is in the way of those who make them.
+                self.wait_done(memory, layer, 0);
+            }
+            return;
+        }
         let unit = memory.unit(group);
         let mut done = layer * units_of(group, count);
-        let (mut at, mut turned) = (group, u32::MAX);
-        if at >= count {
-            // SAFETY: a barrier of the block.
-            unsafe { arrive(memory.turned()) };
-        }
         while at < count {
             let (pos, stored, keys) = self.keys(memory, place);
             let (kv_head, first_head) = self.heads(place.heads);

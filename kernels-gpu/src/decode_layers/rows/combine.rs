@@ -8,9 +8,10 @@ use contract::num::{Running, Weights, exp, fma, max};
 use super::super::exchange::put;
 use super::exchange::Slot;
 use super::memory::Memory;
+use super::workers;
 use crate::arch::atomic::{ld_relaxed_x2_if, ld_relaxed_x4_if};
 use crate::arch::hint::{opaque, rolled};
-use crate::arch::thread::{block_idx_x, grid_dim_x};
+use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{LANES, any, lane_id, shuffle_idx, shuffle_up, warp_id};
 
 /// Key blocks that are taken at once.
@@ -29,9 +30,9 @@ pub(super) unsafe fn combine(args: &Args, memory: Memory, slot: &Slot, layer: u3
     let slices = shape.head_dim.div_ceil(LANES);
     let of_row = shape.heads * slices;
     let tag = tag(epoch, shape.layers, layer);
-    // From the last block on: the first ones have rows to quantise. The last warps come first, as they may have no unit.
-    let warp = WORK_WARPS - 1 - warp_id();
-    let mut item = (grid_dim_x() - 1 - block_idx_x()) + grid_dim_x() * warp;
+    // The last blocks and warps come first, as they may have no unit.
+    let (blocks, warp) = (workers(args), WORK_WARPS - 1 - warp_id());
+    let mut item = (blocks - 1 - block_idx_x()) + blocks * warp;
     while item < args.m * of_row {
         let (row, rest) = (item / of_row, item % of_row);
         let (head, slice) = (rest / slices, rest % slices);
@@ -53,7 +54,7 @@ pub(super) unsafe fn combine(args: &Args, memory: Memory, slot: &Slot, layer: u3
                 put(slot.row(row, at).cast_mut(), value);
             }
         }
-        item = opaque(item + grid_dim_x() * WORK_WARPS);
+        item = opaque(item + blocks * WORK_WARPS);
     }
 }
 

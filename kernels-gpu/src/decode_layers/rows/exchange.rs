@@ -1,7 +1,7 @@
 //! Rows between blocks, and quantised rows: word by word, each its own flag.
 
 use contract::decode_layers::rows::{
-    ACT_GROUP_BYTES, ASK_THREADS, Args, GROUP_WORDS, MAX_ROWS, NO_ACTS, RING, SUM_BIAS,
+    ACT_GROUP_BYTES, ASK_THREADS, Args, GROUP_WORDS, MAX_ROWS, NO_ACTS, RING, STAT_WORDS, SUM_BIAS,
     WORK_THREADS, groups,
 };
 use contract::decode_layers::{EMPTY, LINEARS, Shape, THREADS, word};
@@ -9,10 +9,13 @@ use contract::decode_layers::{EMPTY, LINEARS, Shape, THREADS, word};
 use super::super::product::UNIT_BYTES;
 use super::super::{Memory as OfRow, row};
 use super::memory::Memory;
+use super::workers;
 use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed, st_relaxed_x4};
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::st_x4;
-use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::arch::shared::Shared;
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::arch::warp::{any, lane_id};
 
 /// Places of 16 activations of a group.
 const CHUNKS: u32 = 16;
@@ -66,12 +69,13 @@ impl<'a> Exchange<'a> {
     /// All blocks have the rows of the layer before it.
     #[inline(always)]
     pub(super) unsafe fn empty_before(&self, memory: Memory, layer: u32, kind: u32) {
+        let blocks = workers(self.args);
         let slot = self.slot(memory, layer.wrapping_add(2));
         // SAFETY: written before a barrier.
         let [slot_words, act_words, ..] = unsafe { memory.sizes.read_x4() };
         let own = block_idx_x() * ASK_THREADS + thread_idx_x() % ASK_THREADS;
-        let first = 4 * (own + kind * grid_dim_x() * ASK_THREADS);
-        let step = 4 * LINEARS as u32 * grid_dim_x() * ASK_THREADS;
+        let first = 4 * (own + kind * blocks * ASK_THREADS);
+        let step = 4 * LINEARS as u32 * blocks * ASK_THREADS;
         // SAFETY: whole sets, of multiples of four words; each four are of one thread.
         unsafe {
             let mut i = first;
@@ -116,25 +120,43 @@ impl Slot {
         Way { acts: self.acts.wrapping_add((at + to) as usize), stats: self.stats_of(kind, m) }
     }
 
-    /// The scale and the sum of the quantised row `m`, as soon as they are there; `words` is what was there before.
+    /// Leaves the scales and the sums of the first `m` quantised rows for linear layer `kind` at `to`, as soon as they are there.
+    ///
+    /// *Convergence*: one warp calls it.
     ///
     /// # Safety
     ///
-    /// Somebody writes them.
+    /// Somebody writes them; nobody reads what is at `to` before the next barrier.
     #[inline(always)]
-    pub(super) unsafe fn stats(&self, kind: u32, m: u32, mut words: [u32; 2]) -> (f32, i32) {
-        let from = self.stats_of(kind, m).cast_const();
-        // SAFETY: the caller's promise.
+    pub(super) unsafe fn fetch_stats(&self, kind: u32, m: u32, to: Shared<u32>) {
+        let own = lane_id();
+        let from = self.stats_of(kind, 0).cast_const().wrapping_add(own as usize);
+        let mut word = if own < 2 * m { EMPTY } else { 0 };
+        // SAFETY: the caller's promise: a word of each lane.
         unsafe {
-            while words[0] == EMPTY || words[1] == EMPTY {
-                words = [
-                    ld_relaxed_if_ones(words[0], from),
-                    ld_relaxed_if_ones(words[1], from.wrapping_add(1)),
-                ];
+            loop {
+                word = ld_relaxed_if_ones(word, from);
+                if !any(word == EMPTY) {
+                    break;
+                }
+            }
+            if own < STAT_WORDS {
+                to.add(own).write(word);
             }
         }
-        (f32::from_bits(words[0]), words[1].wrapping_sub(SUM_BIAS) as i32)
     }
+}
+
+/// The scale and the sum of a quantised row, of words that [`Slot::fetch_stats`] left.
+///
+/// # Safety
+///
+/// There is a barrier between it and this.
+#[inline(always)]
+pub(super) unsafe fn stats(words: Shared<u32>, row: u32) -> (f32, i32) {
+    // SAFETY: the caller's promise.
+    let [scale, sum] = unsafe { words.add(2 * row).read_x2() };
+    (f32::from_bits(scale), sum.wrapping_sub(SUM_BIAS) as i32)
 }
 
 /// Where a quantised row goes.

@@ -1,8 +1,8 @@
 //! The shared memory of a block.
 
 use contract::decode_layers::rows::{
-    ASK_THREADS, FIXED_BYTES, GROUP_THREADS, GROUPS, KV_SLOT_BYTES, KV_SLOTS, MAX_OUTPUTS,
-    MAX_ROWS, MAX_WEIGHT_ROWS, SHARE_WORDS, UNIT_WORDS, WORK_THREADS,
+    ASK_THREADS, FIXED_BYTES, GROUP_THREADS, GROUPS, KV_SLOT_BYTES, KV_SLOTS, MAX_ROWS,
+    SHARE_WORDS, STAT_WORDS, SUM_ROWS, UNIT_WORDS, WORK_THREADS,
 };
 use contract::decode_layers::{
     KEY_BYTES, LINEARS, MAX_HEAD_DIM, Shape, THREADS, UNIT_HEADS, WARPS, row_bytes,
@@ -19,8 +19,8 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::thread_idx_x;
 use crate::bit_linear::Tile;
 
-/// Words of the sums of a linear layer.
-pub(super) const SUMS: u32 = MAX_ROWS * MAX_WEIGHT_ROWS;
+/// Words of all sums.
+const SUMS: u32 = MAX_ROWS * (SUM_ROWS[0] + SUM_ROWS[1] + SUM_ROWS[2]);
 
 /// What a group of warps has of the unit that it is at.
 #[derive(Clone, Copy)]
@@ -42,8 +42,8 @@ pub(super) struct Memory {
     kv: Shared<u8>,
     /// Of each group.
     units: Shared<f32>,
-    /// The sums of a linear layer and, in turn, of the next one: a word of each row of weights and row; zeros between.
-    pub(super) sums: Shared<u32>,
+    /// The sums of the linear layers: a word of each row of weights and row; zeros between.
+    sums: Shared<u32>,
     /// The block's share of each linear layer.
     shares: Shared<u32>,
     /// For each area: whether its weights are there.
@@ -63,6 +63,8 @@ pub(super) struct Memory {
     pub(super) segments: Shared<u8>,
     /// The first unit of each group.
     pub(super) first: Shared<u32>,
+    /// The scales and sums of the quantised rows of a linear layer and, in turn, of the next one.
+    pub(super) stats: Shared<u32>,
     /// Sizes of the exchange.
     pub(super) sizes: Shared<u32>,
     /// Weights.
@@ -84,9 +86,8 @@ impl Memory {
     #[inline(always)]
     fn at(start: Shared<u8>) -> Self {
         let units = start.add(KV_SLOTS * KV_SLOT_BYTES).cast::<f32>();
-        let scratch = units.add(GROUPS * UNIT_WORDS);
-        let sums = scratch.add(THREADS + 2 * WARPS).cast::<u32>();
-        let shares = sums.add(2 * SUMS);
+        let sums = units.add(GROUPS * UNIT_WORDS).cast::<u32>();
+        let shares = sums.add(SUMS);
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
         let come = full.add(LINEARS as u32);
         let filled = come.add(LINEARS as u32 + 2);
@@ -95,10 +96,13 @@ impl Memory {
         let pages = positions.add(MAX_ROWS);
         let sizes = pages.add(4);
         let first = sizes.add(4);
-        let scales = first.add(4 * GROUPS).cast::<f32>();
+        let stats = first.add(4 * GROUPS);
+        let scales = stats.add(2 * STAT_WORDS).cast::<f32>();
         let segments = scales.add(LINEARS as u32 * MAX_SEGMENTS as u32).cast::<u8>();
-        let acts = segments.add(LINEARS as u32 * MAX_OUTPUTS);
         let areas = start.add(KV_SLOTS * KV_SLOT_BYTES + FIXED_BYTES);
+        // Blocks that quantise have no keys and values.
+        let scratch = start.cast::<f32>();
+        let acts = scratch.add(THREADS + 2 * WARPS).cast::<u8>();
         let attention = attention::Memory::at(start);
         let row = OfRow { attention, scratch, sums, shares, full, come, acts, areas };
         Self {
@@ -116,6 +120,7 @@ impl Memory {
             scales,
             segments,
             first,
+            stats,
             sizes,
             areas,
         }
@@ -127,11 +132,12 @@ impl Memory {
     ///
     /// Nobody uses the memory before the next barrier of the block.
     #[inline(always)]
-    pub(super) unsafe fn init(self, shape: &Shape, areas: [u32; LINEARS + 1]) {
+    pub(super) unsafe fn init(self, shape: &Shape, block: [u32; 2]) {
+        let areas = shape.row_areas(block[1]);
         // SAFETY: the caller's promise.
         unsafe {
             let mut i = thread_idx_x();
-            while i < 2 * SUMS {
+            while i < SUMS {
                 self.sums.add(i).write(0);
                 i += WORK_THREADS + ASK_THREADS;
             }
@@ -147,7 +153,7 @@ impl Memory {
                     2 => areas[2],
                     _ => areas[3],
                 };
-                Share::new(shape, kind, area).leave(self.shares.add(SHARE_WORDS * own));
+                Share::new(shape, kind, area, block).leave(self.shares.add(SHARE_WORDS * own));
                 init(self.full.add(own), 1);
                 init(self.come.add(own), WORK_THREADS);
             }
@@ -159,6 +165,17 @@ impl Memory {
                 init(self.empty.add(own), GROUP_THREADS);
             }
         }
+    }
+
+    /// The sums of linear layer `kind`: not those of the one before it.
+    #[inline(always)]
+    pub(super) fn sums(self, kind: u32) -> Shared<u32> {
+        let rows = match kind {
+            0 => 0,
+            2 => SUM_ROWS[0] + SUM_ROWS[1],
+            _ => SUM_ROWS[0],
+        };
+        self.sums.add(MAX_ROWS * rows)
     }
 
     /// Whether the queries of the first units are there.
@@ -224,9 +241,9 @@ pub(super) struct Share {
 
 impl Share {
     #[inline(always)]
-    fn new(shape: &Shape, kind: usize, area: u32) -> Self {
+    fn new(shape: &Shape, kind: usize, area: u32, block: [u32; 2]) -> Self {
         let [n, k, rows] = shape.linear(kind);
-        let Tile { first, outputs, rows, groups, .. } = Tile::of(n, k, rows);
+        let Tile { first, outputs, rows, groups, .. } = Tile::of_block(n, k, rows, block);
         let input = shape.input(if kind == 0 { LINEARS } else { kind });
         let output = if kind == 0 { 0 } else { shape.input(kind + 1) };
         let (stride, turn) = (row_bytes(k), shape.row_turn(kind));

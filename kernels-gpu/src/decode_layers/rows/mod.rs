@@ -15,7 +15,7 @@ mod unit;
 use contract::attention_paged::ABSENT;
 use contract::bit_linear::Finish;
 use contract::decode_layers::rows::{
-    Args, DecodeLayersRows, MAX_OUTPUTS, MAX_ROWS, WORK_THREADS, WORK_WARPS,
+    Args, DecodeLayersRows, MAX_OUTPUTS, MAX_OWN, MAX_ROWS, STAT_WORDS, WORK_THREADS, WORK_WARPS,
 };
 use contract::decode_layers::{LINEARS, MAX_HIDDEN, THREADS, WARPS};
 use contract::launch::Kernel;
@@ -25,8 +25,8 @@ use super::entries::{Entries, segments_of};
 use super::exchange::{put, take};
 use super::{LONG, SHORT, divide, gated_silu, row};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::hint::{opaque, opaque_here};
-use crate::arch::mbarrier::arrive;
+use crate::arch::hint::{opaque, opaque_here, rolled};
+use crate::arch::mbarrier::{arrive, wait};
 use crate::arch::mem::{ld, st};
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::warp_id;
@@ -36,7 +36,7 @@ use exchange::Exchange;
 use memory::{Memory, Share};
 
 /// Outputs of a thread in a linear layer.
-const ROUNDS: usize = 2;
+const ROUNDS: u32 = 2;
 
 /// # Safety
 ///
@@ -47,11 +47,22 @@ pub unsafe extern "ptx-kernel" fn decode_layers_rows(args: Args) {
     let (args, memory) = (&args, Memory::new());
     let shape = args.shape;
     let parts = shape.layers * LINEARS as u32;
-    let areas = shape.row_areas(grid_dim_x());
     let linears = Entries::new(args.linears, parts);
+    let blocks = workers(args);
     // SAFETY: memory of its own, before the barrier.
-    unsafe { memory.init(&shape, areas) };
+    unsafe { memory.init(&shape, [block_idx_x().min(blocks - 1), blocks]) };
     sync_threads();
+    if block_idx_x() >= blocks {
+        if thread_idx_x() < THREADS {
+            dependency_wait();
+            // SAFETY: the launch contract, handed on.
+            unsafe { quantise_row(args, memory, &linears, block_idx_x() - blocks) };
+        }
+        // No thread of a block has ended while others come to its barriers.
+        sync_threads();
+        launch_dependents();
+        return;
+    }
     // SAFETY: shares and barriers are in shared memory; the weights never change.
     unsafe {
         if thread_idx_x() >= WORK_THREADS {
@@ -114,53 +125,50 @@ pub unsafe extern "ptx-kernel" fn decode_layers_rows(args: Args) {
         Some(at) => unsafe { ld(args.h.as_ptr().cast_const().wrapping_add(at)) },
         None => 0.0,
     };
-    // SAFETY: an entry of the model.
-    let mut gain_next = unsafe { linears.norm(0) };
     let mut part = 0;
     while part < parts {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
         let memory = memory.again();
         // SAFETY: the launch contract, handed on; parts come in their order.
         unsafe {
-            if warp_id() < WARPS && block_idx_x() < args.m {
-                quantise_rows(args, memory, x, gain_next, part);
-            }
-            // Not before: all this would stay in registers.
-            let memory = memory.again();
             let (share, slot) = (Share::find(memory, kind), x.slot(memory, layer));
-            // A part ahead: its loads wait for nothing then.
-            gain_next = linears.norm(part + 1);
             let scales_of = |round: u32| {
                 let own = MAX_OUTPUTS * kind + own_output(round).min(MAX_OUTPUTS - 1);
                 let segments = memory.segments.add(own).cast::<i8>().read_i8() as u32;
                 let scales = memory.scales.add(MAX_SEGMENTS as u32 * kind);
                 [segments % 8, segments / 8 % 8].map(|segment| scales.add(segment).read())
             };
-            let sums = memory.sums.add(part % 2 * memory::SUMS);
+            let sums = memory.sums(kind);
             // What the warps multiply is there: so the row of every block is.
             let come = || arrive(memory.come.add(kind));
-            let stats = product::multiply(args, memory, &slot, &share, [layer, kind], sums, come);
-            let row = opaque_here(thread_idx_x()) % MAX_ROWS;
-            let (mut scale, mut of_row) = (1.0, 0);
-            if row < args.m {
-                (scale, of_row) = slot.stats(kind, row, stats);
+            product::multiply(args, memory, &slot, &share, [layer, kind], sums, come);
+            let stats = memory.stats.add(part % 2 * STAT_WORDS);
+            if warp_id() == WORK_WARPS - 1 {
+                if share.groups < WORK_WARPS {
+                    // Not before the rows: the others' way to the cache stays free.
+                    wait(memory.come.add(kind), layer % 2);
+                }
+                slot.fetch_stats(kind, args.m, stats);
             }
-            let divisor = Divisor::new(scale);
+            let row = own_row();
             let scales = scales_of(0);
             sync_work();
+            let (scale, of_row) = exchange::stats(stats, row);
+            let divisor = Divisor::new(scale);
             let mut round = 0;
             while round < ROUNDS {
-                let output = own_output(round as u32);
+                rolled();
+                let output = own_output(round);
                 if output < share.outputs && row < args.m {
-                    let own =
-                        [output, output + share.outputs].map(|i| sums.add(product::sum_at(i, row)));
-                    // Without factors the second sum is of nobody.
+                    // Without factors the second sum is the first one.
+                    let factor = output + share.rows - share.outputs;
+                    let own = [output, factor].map(|i| sums.add(product::sum_at(i, row)));
                     let acc =
                         own.map(|sum| (sum.read() as i32 >> product::SHIFT).wrapping_sub(of_row));
                     own[0].write(0);
                     own[1].write(0);
                     let p = divide(&divisor, acc);
-                    let scales = if round == 0 { scales } else { scales_of(1) };
+                    let scales = if round == 0 { scales } else { scales_of(round) };
                     let p = [p[0] * scales[0], p[1] * scales[1]];
                     let mut value = p[0];
                     if kind == 2 {
@@ -174,7 +182,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers_rows(args: Args) {
                     }
                     put(slot.row(row, share.output + share.first + output).cast_mut(), value);
                 }
-                round += 1;
+                round = opaque(round + 1); // one loop
             }
             if kind == 0 {
                 attention.attend(&slot, layer, memory);
@@ -196,18 +204,29 @@ pub unsafe extern "ptx-kernel" fn decode_layers_rows(args: Args) {
     }
 }
 
-/// Norms and quantises the rows of this block for linear layer `part` of all.
+/// Blocks that make outputs: those behind them quantise, a row each.
+#[inline(always)]
+fn workers(args: &Args) -> u32 {
+    grid_dim_x() - args.m
+}
+
+/// Norms and quantises row `m` for all linear layers, part after part, as soon as it is there.
 ///
-/// *Convergence*: the first [`THREADS`] threads call it.
+/// *Convergence*: the first [`THREADS`] threads of a block call it.
 ///
 /// # Safety
 ///
-/// The launch contract; parts come in order.
+/// The launch contract; shares are in shared memory.
 #[inline(always)]
-unsafe fn quantise_rows(args: &Args, memory: Memory, x: Exchange, gain: *const f32, part: u32) {
-    let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
-    let mut m = block_idx_x();
-    while m < args.m {
+unsafe fn quantise_row(args: &Args, memory: Memory, linears: &Entries, m: u32) {
+    // SAFETY: a word that no running kernel writes but block 0, when a row of every block came.
+    let epoch = unsafe { ld(args.epoch.as_ptr().cast_const()) };
+    let x = Exchange::new(args, epoch);
+    // SAFETY: an entry of the model.
+    let mut gain_next = unsafe { linears.norm(0) };
+    let mut part = 0;
+    while part < args.shape.layers * LINEARS as u32 {
+        let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);
         // SAFETY: the caller's promise: a row that somebody makes, or one that the launch starts with.
         unsafe {
             let Share { k, input, acts, .. } = Share::find(memory, kind);
@@ -215,6 +234,9 @@ unsafe fn quantise_rows(args: &Args, memory: Memory, x: Exchange, gain: *const f
             let source = x.slot(memory, before).row(m, input);
             let of_k = row::of_k(k);
             let way = x.slot(memory, layer).way([kind, acts], m);
+            let gain = gain_next;
+            // A part ahead: its loads wait for nothing then.
+            gain_next = linears.norm(part + 1);
             let scale = if k <= MAX_HIDDEN as u32 {
                 let gains = row::gains(gain, k);
                 let row = if part > 0 {
@@ -231,7 +253,7 @@ unsafe fn quantise_rows(args: &Args, memory: Memory, x: Exchange, gain: *const f
             };
             way.publish(memory.row, k, scale);
         }
-        m = opaque(m + grid_dim_x());
+        part = opaque(part + 1);
     }
 }
 
@@ -239,7 +261,13 @@ unsafe fn quantise_rows(args: &Args, memory: Memory, x: Exchange, gain: *const f
 #[inline(always)]
 fn own_output(round: u32) -> u32 {
     // It would stay in a register over all parts.
-    (opaque_here(thread_idx_x()) + round * WORK_THREADS) / MAX_ROWS
+    opaque_here(thread_idx_x()) % MAX_OWN + round * MAX_OWN
+}
+
+/// The row of this thread's outputs.
+#[inline(always)]
+fn own_row() -> u32 {
+    opaque_here(thread_idx_x()) / MAX_OWN
 }
 
 /// Waits for the threads that make products.
@@ -259,10 +287,10 @@ fn sync_work() {
 unsafe fn own_element(args: &Args, memory: Memory) -> Option<usize> {
     // SAFETY: the caller's promise.
     let share = unsafe { Share::find(memory, 1) };
-    let (output, row) = (own_output(0), thread_idx_x() % MAX_ROWS);
+    let (output, row) = (own_output(0), own_row());
     let there = thread_idx_x() < WORK_THREADS && output < share.outputs && row < args.m;
     there.then_some((row * args.shape.hidden + share.first + output) as usize)
 }
 
 const _: unsafe extern "ptx-kernel" fn(<DecodeLayersRows as Kernel>::Args) = decode_layers_rows;
-const _: () = assert!(WORK_WARPS > WARPS && THREADS == 32 * WARPS);
+const _: () = assert!(WORK_WARPS >= WARPS && THREADS == 32 * WARPS);

@@ -1,20 +1,18 @@
 //! The products of a block's weights with all rows: a warp has some groups of 256 elements, of all rows of weights.
 
+use core::array::from_fn;
+
 use contract::bit_linear::SET_ROWS;
-use contract::decode_layers::EMPTY;
-use contract::decode_layers::rows::{
-    Args, GROUP_WORDS, MAX_ROWS, MAX_WEIGHT_ROWS, NO_ACTS, WORK_WARPS,
-};
+use contract::decode_layers::rows::{Args, GROUP_WORDS, MAX_ROWS, NO_ACTS, WORK_WARPS};
 
 use super::super::product::Sums;
 use super::exchange::Slot;
 use super::memory::{Memory, Share};
-use crate::arch::atomic::{ld_relaxed_x2, ld_relaxed_x4_if};
+use crate::arch::atomic::ld_relaxed_x4_if;
 use crate::arch::hint::{opaque_here, rolled};
 use crate::arch::mbarrier::wait;
 use crate::arch::mem::X4;
 use crate::arch::shared::Shared;
-use crate::arch::thread::thread_idx_x;
 use crate::arch::warp::{any, lane_id, warp_id};
 
 /// Lanes of a row of a product.
@@ -23,6 +21,9 @@ const QUAD: u32 = 4;
 const GROUP_BYTES: u32 = 64;
 /// The activations of a group: of the lane's row, a chunk.
 type Acts = [X4<u32>; 4];
+/// Sets of rows of weights that a warp takes together: their chains of products run side by side.
+const SETS: usize = 2;
+const STEP_ROWS: u32 = SETS as u32 * SET_ROWS;
 /// By how many bits the sums are too large.
 pub(super) const SHIFT: u32 = 6;
 
@@ -35,20 +36,19 @@ const UNIT: u32 = GROUP_WORDS;
 ///
 /// Words of the exchange.
 #[inline(always)]
-unsafe fn load_missing(missing: [bool; 4], from: *const u32, units: Acts) -> Acts {
+unsafe fn load_missing(missing: [u32; 4], from: *const u32, units: Acts) -> Acts {
     // SAFETY: the caller's promise.
     unsafe {
         [
-            ld_relaxed_x4_if::<0>(missing[0], units[0], from),
-            ld_relaxed_x4_if::<UNIT>(missing[1], units[1], from),
-            ld_relaxed_x4_if::<{ 2 * UNIT }>(missing[2], units[2], from),
-            ld_relaxed_x4_if::<{ 3 * UNIT }>(missing[3], units[3], from),
+            ld_relaxed_x4_if::<0>(missing[0] != 0, units[0], from),
+            ld_relaxed_x4_if::<UNIT>(missing[1] != 0, units[1], from),
+            ld_relaxed_x4_if::<{ 2 * UNIT }>(missing[2] != 0, units[2], from),
+            ld_relaxed_x4_if::<{ 3 * UNIT }>(missing[3] != 0, units[3], from),
         ]
     }
 }
 
-/// Adds the products of this warp's groups to the sums of the rows of weights; calls `come` as soon as they are there. What was there
-/// then of the scale and the sum of this thread's row.
+/// Adds the products of this warp's groups to the sums of the rows of weights; calls `come` as soon as they are there.
 ///
 /// *Convergence*: every thread that makes products calls it.
 ///
@@ -64,7 +64,7 @@ pub(super) unsafe fn multiply(
     [layer, kind]: [u32; 2],
     sums: Shared<u32>,
     come: impl Fn(),
-) -> [u32; 2] {
+) {
     // Addresses that stay the same over all parts would stay in registers.
     let lane = opaque_here(lane_id());
     let there = lane / QUAD < args.m;
@@ -72,23 +72,23 @@ pub(super) unsafe fn multiply(
     let at = |group: u32| slot.acts(share.acts + group * GROUP_WORDS + 4 * lane);
     let missing = |words: X4<u32>| {
         let [a, b, c, d] = words;
-        a == NO_ACTS || b == NO_ACTS || c == NO_ACTS || d == NO_ACTS
+        // Else the conditions are packed for the next look.
+        opaque_here(u32::from(a == NO_ACTS || b == NO_ACTS || c == NO_ACTS || d == NO_ACTS))
     };
     // SAFETY: words of the lane's row, of a group that there is.
     let ask = |group: u32| unsafe {
-        load_missing([there & (group < share.groups); 4], at(group), [[0; 4]; 4])
+        load_missing([u32::from(there & (group < share.groups)); 4], at(group), [[0; 4]; 4])
     };
     let mut group = warp_id();
     // SAFETY: the caller's promise.
     unsafe { wait(memory.full.add(kind), layer % 2) };
     let mut units = ask(group);
-    let mut stats = [EMPTY; 2];
     let mut first = true;
     loop {
         rolled();
         loop {
             let missing = units.map(missing);
-            if !any(missing[0] || missing[1] || missing[2] || missing[3]) {
+            if !any(missing[0] | missing[1] | missing[2] | missing[3] != 0) {
                 break;
             }
             // SAFETY: as for `ask`: only what was asked for is missing.
@@ -97,14 +97,9 @@ pub(super) unsafe fn multiply(
         if first {
             first = false;
             come();
-            let of_output = thread_idx_x() % MAX_ROWS;
-            if of_output < args.m {
-                // SAFETY: words of a row's scale and sum.
-                stats = unsafe { ld_relaxed_x2(slot.stats_of(kind, of_output)) };
-            }
         }
         if group >= share.groups {
-            return stats;
+            return;
         }
         let (here, acts) = (group, units);
         group += WORK_WARPS;
@@ -119,10 +114,10 @@ pub(super) unsafe fn multiply(
 /// not fall on the same banks.
 #[inline(always)]
 pub(super) fn sum_at(row: u32, column: u32) -> u32 {
-    QUAD * row + column / 2 + column % 2 * (QUAD * MAX_WEIGHT_ROWS)
+    MAX_ROWS * row + column / 2 + QUAD * ((row / 4 + column) % 2)
 }
 
-/// The products of a group.
+/// The products of a group with all rows of weights, [`SETS`] sets of them at a time.
 ///
 /// # Safety
 ///
@@ -143,37 +138,42 @@ unsafe fn of_group(
     let area = memory.areas.add(share.area + 16 * quad + at);
     // A row that is not there is the last one again, and nobody takes its sum.
     let end = area.add((share.rows - 1) * share.stride).addr();
-    let load = |rows: [u32; 2]| {
-        rows.map(|at| {
-            let at = at.min(end).wrapping_sub(area.addr());
-            // SAFETY: four chunks of a row.
-            unsafe { area.add(at).cast::<u32>().read_x4() }
-        })
+    let load = |at: u32| {
+        let at = at.min(end).wrapping_sub(area.addr());
+        // SAFETY: four chunks of a row.
+        unsafe { area.add(at).cast::<u32>().read_x4() }
     };
-    let mut from = [0, 8].map(|r| area.add((row + r) * share.stride).addr());
-    let mut weights = load(from);
-    let mut to = sums.add(sum_at(row, 2 * quad));
-    let mut left = share.rows;
+    let mut from: [[u32; 2]; SETS] = from_fn(|set| {
+        let row = row + SET_ROWS * set as u32;
+        [row, row + 8].map(|row| area.add(row * share.stride).addr())
+    });
+    // Of its even columns and of its odd ones. Rows that are not there have sums too.
+    let to = [0, 1].map(|odd| sums.add(sum_at(row, 2 * quad + odd)));
+    let mut to = to.map(|to| to.addr());
+    let mut left = opaque_here(share.rows.div_ceil(STEP_ROWS));
     loop {
         rolled();
-        let mut products = Sums::new();
-        let here = weights;
-        from = from.map(|from| from + SET_ROWS * share.stride);
-        weights = load(from);
-        products.take((here, acts));
-        let own = products.shifted();
-        let mut i = 0;
-        while i < 4 {
-            if row + 8 * (i / 2) < left {
-                // SAFETY: the sum of this row and column; between two barriers only this accesses it.
-                unsafe { to.add(sum_at(8 * (i / 2), i % 2)).atomic_add(own[i as usize] as u32) };
-            }
-            i += 1;
-        }
-        if left <= SET_ROWS {
+        // At the end of the turn the assembler would make the first one apart, a kilobyte of it.
+        if left == 0 {
             return;
         }
-        left -= SET_ROWS;
-        to = to.add(QUAD * SET_ROWS);
+        left -= 1;
+        let weights = from.map(|from| from.map(load));
+        from = from.map(|from| from.map(|from| from + STEP_ROWS * share.stride));
+        let own = weights.map(|weights| {
+            let mut products = Sums::new();
+            products.take((weights, acts));
+            products.shifted()
+        });
+        let mut i = 0;
+        while i < 4 * SETS {
+            let (set, of) = (i / 4, i % 4);
+            let at = MAX_ROWS * (SET_ROWS * set as u32 + 8 * (of as u32 / 2));
+            let to = to[of % 2].wrapping_sub(sums.addr());
+            // SAFETY: the sum of this row and column; between two barriers only this accesses it.
+            unsafe { sums.add(at).byte_add(to).atomic_add(own[set][of] as u32) };
+            i += 1;
+        }
+        to = to.map(|to| to + 4 * MAX_ROWS * STEP_ROWS);
     }
 }
