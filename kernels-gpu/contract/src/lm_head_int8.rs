@@ -468,7 +468,7 @@ kernels! {
     /// Norms the inputs and splits them into digits; grid `[m, 1, 1]`.
     Input: "lm_head_int8_input", InputArgs, SUM_SMEM_BYTES, 1;
     /// Bounds of every row; grid `[groups(vocab), m, 1]`.
-    Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 2, 610 3;
+    Scan: "lm_head_int8_scan", Args, SCAN_SMEM_BYTES, 2, 750 3;
     /// Logits of the rows that can win, from a bf16 table; grid [`rescore_grid`].
     RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
     /// The same from an f16 table.

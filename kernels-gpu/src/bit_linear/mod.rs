@@ -92,6 +92,7 @@ impl Tile {
     }
 
     /// The same of one of so many blocks.
+    #[cfg(level_sm_90a)]
     #[inline(always)]
     pub(crate) fn of_block(n: u32, k: u32, rows_of_output: u32, [block, blocks]: [u32; 2]) -> Self {
         let first = first_output(n, block, blocks);
