@@ -257,6 +257,7 @@ pub(super) fn alu64(k: K64, d: &mut [u64; 32], [a, b, c]: [&[u64; 32]; 3], mask:
         K64::Low32U => keep(d, mask, |i| u64::from(a[i] as u32)),
         K64::Low32S => keep(d, mask, |i| i64::from(a[i] as i32) as u64),
         K64::Not => keep(d, mask, |i| !a[i]),
+        K64::Neg => keep(d, mask, |i| a[i].wrapping_neg()),
         K64::MinU => keep(d, mask, |i| a[i].min(b[i])),
         K64::MaxU => keep(d, mask, |i| a[i].max(b[i])),
     }

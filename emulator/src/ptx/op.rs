@@ -101,6 +101,7 @@ pub(crate) enum K64 {
     Or,
     Xor,
     Not,
+    Neg,
     MinU,
     MaxU,
     Low32U,

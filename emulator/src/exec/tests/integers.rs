@@ -187,6 +187,7 @@ fn doubles_wrap_at_64_bits() {
     double("add.s64 %rd4, %rd11, %rd12;", |a, b, _| a.wrapping_add(b));
     double("sub.s64 %rd4, %rd11, %rd12;", |a, b, _| a.wrapping_sub(b));
     double("mul.lo.s64 %rd4, %rd11, %rd12;", |a, b, _| a.wrapping_mul(b));
+    double("neg.s64 %rd4, %rd11;", |a, _, _| a.wrapping_neg());
     double("mul.hi.u64 %rd4, %rd11, %rd12;", |a, b, _| {
         ((u128::from(a) * u128::from(b)) >> 64) as u64
     });

@@ -314,6 +314,7 @@ fn on_doubles(opcode: &str) -> Option<(K64, usize)> {
         "or.b64" => (K64::Or, 2),
         "xor.b64" => (K64::Xor, 2),
         "not.b64" => (K64::Not, 1),
+        "neg.s64" => (K64::Neg, 1),
         "min.u64" => (K64::MinU, 2),
         "max.u64" => (K64::MaxU, 2),
         _ => return None,
