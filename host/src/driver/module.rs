@@ -195,7 +195,11 @@ impl Module {
 
     /// Whether the loaded level has an entry of this name.
     pub fn has(&self, symbol: &'static str) -> bool {
-        self.function(symbol, 0).is_ok()
+        match &self.0.source {
+            // Not whether the driver takes it: that is for who launches it to hear.
+            Source::Kernels(kernels) => kernels.has(symbol),
+            Source::Whole(_) => self.function(symbol, 0).is_ok(),
+        }
     }
 
     /// SHA-256 of the PTX of one family in the loaded level, in hexadecimal: what was measured with other PTX

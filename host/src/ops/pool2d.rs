@@ -200,7 +200,9 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             piece: 1,
         };
         let tiled = tiles(&args, size as u32).filter(|_| !global);
-        let lines = !global && args.lines(size as u32);
+        // The levels that have strips have no form for lines in steps of 1, also where strips do not take a shape or a device.
+        let no_step = w.stride == 1 && cuda.cuda().module().has(StripsMaxF32::SPEC.symbol);
+        let lines = !global && !no_step && args.lines(size as u32);
         let planar = |plan: fn(&Args, u32) -> Option<PlanesArgs>| {
             if global || tiled.is_some() { None } else { plan(&args, size as u32) }
         };

@@ -18,6 +18,7 @@ on_lane! {
     pieces_of_channels
     tiles_of_large_windows
     tiles_of_planes
+    rows_longer_than_a_strip
     generated_shapes
     refusals
 }
@@ -246,6 +247,18 @@ fn tiles_of_planes<B: Backend>(b: &B) {
                     inputs.x[at * 97 + 11] = value;
                 }
                 check_case(b, &inputs);
+            }
+        }
+    }
+}
+
+/// Rows in whole pieces, too long for a strip: the usual windows are made otherwise.
+fn rows_longer_than_a_strip<B: Backend>(b: &B) {
+    for (element, width) in ELEMENTS.into_iter().zip([4112, 8208, 8208]) {
+        for kind in [Kind::Max, AVERAGE, PADDED] {
+            for window in [[3, 1, 1], [3, 2, 1], [2, 2, 0], [5, 1, 2]] {
+                let pooling = square([1, 2, 5, width], Layout::Nchw, kind, window);
+                check_case(b, &Inputs::new(element, pooling, 11));
             }
         }
     }
