@@ -229,6 +229,7 @@ pub(super) fn alu32(
         K32::HalfToF32 => each!(|x| bits(f16::from_bits(x as u16).to_f32_const())),
         K32::F32ToHalf => each!(|x| to_half(x)),
         K32::F32FromU => each!(|x| (x as f32).to_bits()),
+        K32::F32FromU16 => each!(|x| f32::from(x as u16).to_bits()),
         K32::F32FromS => each!(|x| (x as i32 as f32).to_bits()),
         K32::F32ToU => each!(|x| f(x) as u32),
         K32::SignExtend8 => each!(|x| x as u8 as i8 as i32 as u32),

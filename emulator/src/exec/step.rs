@@ -100,10 +100,12 @@ impl<'a> Group<'a> {
                 let (a, b, c) = (double!(*a), double!(*b), double!(*c));
                 alu64(*k, &mut warp.doubles[d.0 as usize], [&a, &b, &c], mask);
             }
-            Op::Shift64 { left, d, a, b } => {
+            Op::Shift64 { left, signed, d, a, b } => {
                 let (a, b) = (double!(*a), word!(*b));
                 if *left {
                     doubles!(d, |i| if b[i] > 63 { 0 } else { a[i] << b[i] });
+                } else if *signed {
+                    doubles!(d, |i| (a[i] as i64 >> b[i].min(63)) as u64);
                 } else {
                     doubles!(d, |i| if b[i] > 63 { 0 } else { a[i] >> b[i] });
                 }

@@ -81,6 +81,7 @@ pub(crate) enum K32 {
     HalfToF32,
     F32ToHalf,
     F32FromU,
+    F32FromU16,
     F32FromS,
     F32ToU,
     SignExtend8,
@@ -266,9 +267,10 @@ pub(crate) enum Op {
         b: R,
         c: R,
     },
-    /// Shifts: left, right.
+    /// Shifts: left, or right, with the sign of the first where it is `signed`.
     Shift64 {
         left: bool,
+        signed: bool,
         d: R,
         a: R,
         b: R,

@@ -33,6 +33,8 @@ fn integers_become_the_nearest_floats() {
     gives("cvt.rn.f32.u32 %r4, %r1;", "%r4", words);
     gives("cvt.rn.f32.s32 %r4, %r1;", "%r4", &[(&[0xffff_ffff], 0xbf80_0000)]);
     gives("cvt.rn.f32.u32 %r4, %r1;", "%r4", &[(&[0xffff_ffff], 0x4f80_0000)]);
+    let all = &[(&[0xffff][..], 0x477f_ff00), (&[0x8001], 0x4700_0100), (&[0], 0)];
+    gives("cvt.rn.f32.u16 %r4, %rs1;", "%r4", all);
     // 2^40 + 2^16 is halfway; one more is not, though it is in f64 too.
     let far: &[(&[u64], u64)] = &[
         (&[(1 << 40) + (1 << 16)], 0x5380_0000),

@@ -71,6 +71,9 @@ fn shifts_go_past_the_width() {
     agrees("shr.u64 %rd4, %rd11, %r2;", "%rd4", [&DOUBLES, &counts, &ZERO], |a, n, _| {
         down(a.into(), n) as u64
     });
+    agrees("shr.s64 %rd4, %rd11, %r2;", "%rd4", [&DOUBLES, &counts, &ZERO], |a, n, _| {
+        down((a as i64).into(), n) as u64
+    });
     agrees("shl.b16 %rs4, %rs1, %r2;", "%rs4", [&HALVES, &counts, &ZERO], |a, n, _| {
         u64::from(at(a.into(), n) as u16)
     });

@@ -161,7 +161,7 @@ impl Decoder<'_> {
             "cvt.u32.u64" | "cvt.rn.f32.u64" | "cvt.rn.f32.s64" => (Word, Double),
             "cvt.u16.u64" => (Half, Double),
             "cvt.u16.u32" | "cvt.rn.f16.f32" => (Half, Word),
-            "cvt.u32.u16" | "cvt.f32.f16" => (Word, Half),
+            "cvt.u32.u16" | "cvt.f32.f16" | "cvt.rn.f32.u16" => (Word, Half),
             _ => (Word, Word),
         };
         let (d, a) = (self.to(operands, to)?, self.read(operands, 1, from)?);
@@ -182,6 +182,7 @@ impl Decoder<'_> {
             "cvt.rna.tf32.f32" => K32::Tf32,
             "cvt.rn.f32.s32" => K32::F32FromS,
             "cvt.rn.f32.u32" => K32::F32FromU,
+            "cvt.rn.f32.u16" => K32::F32FromU16,
             "cvt.rzi.u32.f32" => K32::F32ToU,
             _ => return Err("an unknown conversion".into()),
         };
@@ -222,11 +223,12 @@ impl Decoder<'_> {
                 let (signed, d) = (opcode.ends_with("s32"), self.to(operands, Class::Double)?);
                 Ok(Op::MulWide { signed, d, a, b })
             }
-            "shl.b64" | "shr.u64" => {
+            "shl.b64" | "shr.u64" | "shr.s64" => {
                 expect(operands, 3)?;
                 let (a, b) = (self.double(operands, 1)?, self.word(operands, 2)?);
-                let (left, d) = (opcode == "shl.b64", self.to(operands, Class::Double)?);
-                Ok(Op::Shift64 { left, d, a, b })
+                let d = self.to(operands, Class::Double)?;
+                let (left, signed) = (opcode == "shl.b64", opcode == "shr.s64");
+                Ok(Op::Shift64 { left, signed, d, a, b })
             }
             "bfe.u64" => {
                 expect(operands, 4)?;
