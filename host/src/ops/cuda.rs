@@ -316,9 +316,10 @@ impl CudaBackend {
         Ok(made)
     }
 
-    /// Whether the device and the loaded PTX have `K`.
+    /// Whether the device and the loaded PTX have `K`. True also where the driver refuses it: the launch is to say so,
+    /// instead of a slower kernel hiding it.
     pub(super) fn has<K: Kernel>(&self) -> bool {
-        self.kernels.get::<K>(self.cuda.module()).is_ok()
+        !matches!(self.kernels.get::<K>(self.cuda.module()), Err(e) if e.is_absent())
     }
 }
 
