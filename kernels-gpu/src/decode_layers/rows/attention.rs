@@ -194,7 +194,7 @@ impl<'a> Attention<'a> {
     pub(super) fn load(&self, memory: Memory) -> Load {
         match Self::units(memory, 0).1 {
             0..2 => Load::Few,
-            2..=GROUPS => Load::Some,
+            count if asked_after(count) => Load::Some,
             _ => Load::Many,
         }
     }
@@ -301,7 +301,9 @@ impl<'a> Attention<'a> {
         if at >= count || group >= GROUPS {
             // SAFETY: barriers of the block.
             unsafe {
-                arrive(memory.turned());
+                if asked_after(count) {
+                    arrive(memory.turned());
+                }
                 // Who looks for results before there can be any is in the way of those who make them.
                 self.wait_done(memory, layer, 0);
             }
@@ -322,7 +324,7 @@ impl<'a> Attention<'a> {
                     turned = query;
                     new = self.row(words, layer, place, pos, stored < keys, memory);
                 }
-                if at == group {
+                if at == group && asked_after(count) {
                     arrive(memory.turned());
                 }
                 wait(memory.filled.add(group), done % 2);
@@ -478,6 +480,12 @@ impl<'a> Attention<'a> {
             both
         }
     }
+}
+
+/// Whether somebody waits for the queries of a block of `count` units: nobody arrives at a barrier that nobody waits at.
+#[inline(always)]
+fn asked_after(count: u32) -> bool {
+    count <= GROUPS
 }
 
 /// Units of a group, of the `count` ones of its block.
