@@ -175,8 +175,8 @@ impl<'a> Resolver<'a> {
         let fused = draft.names.fused(&draft.config, slot.proj);
         match kind {
             LinearKind::I2S => pack::i2_s::check_k(k),
-            LinearKind::Tq1_0 => pack::tq1_0::check_k(k),
-            LinearKind::Tq2_0 => pack::tq2_0::check_k(k),
+            LinearKind::Tq1_0 => pack::tq::TQ1_0.check_k(k),
+            LinearKind::Tq2_0 => pack::tq::TQ2_0.check_k(k),
             LinearKind::Int2 => pack::int2::check(fused.rows, k),
             _ => Ok(()),
         }

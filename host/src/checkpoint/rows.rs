@@ -13,6 +13,7 @@ use half::f16;
 use super::{
     CheckpointError, FloatType, StoredType, TensorEntry, bytes::FileBytes, resolve::LinearEntry,
 };
+use crate::pack::tq::{Blocks, TQ1_0, TQ2_0};
 use crate::pack::{self, PackError, TernarySource, ternary::AbsMean};
 
 /// Bytes read at once from a file that is not mapped.
@@ -47,6 +48,15 @@ impl LinearKind {
             StoredType::I8 => Self::Int2,
             other => Self::Master(other.float()?),
         })
+    }
+
+    /// The layout of blocks with a scale each.
+    pub(crate) fn blocks(self) -> Option<&'static Blocks> {
+        match self {
+            Self::Tq1_0 => Some(&TQ1_0),
+            Self::Tq2_0 => Some(&TQ2_0),
+            _ => None,
+        }
     }
 }
 
@@ -122,12 +132,12 @@ impl<'a> TernaryRows<'a> {
                 // Another thread may have been first, with the same value.
                 let _ = absmean.set(rows.scale);
             }
-            (LinearKind::Tq1_0 | LinearKind::Tq2_0, _) => {
-                let found = rows.first_block_scale()?;
-                rows.block_scale = found;
-                rows.scale = factor * found.map_or(pack::ternary::MIN_SCALE, f16::to_f32);
-            }
             _ => {}
+        }
+        if let Some(blocks) = kind.blocks() {
+            let found = rows.first_block_scale(blocks)?;
+            rows.block_scale = found;
+            rows.scale = factor * found.map_or(pack::ternary::MIN_SCALE, f16::to_f32);
         }
         pack::w2::check_scales(&[(n, rows.scale)]).map_err(rows.named())?;
         Ok(rows)
@@ -208,8 +218,8 @@ impl<'a> TernaryRows<'a> {
         match self.kind {
             LinearKind::HfPacked => self.k,
             LinearKind::I2S => pack::i2_s::row_bytes(self.k),
-            LinearKind::Tq1_0 => pack::tq1_0::row_bytes(self.k),
-            LinearKind::Tq2_0 => pack::tq2_0::row_bytes(self.k),
+            LinearKind::Tq1_0 => TQ1_0.row_bytes(self.k),
+            LinearKind::Tq2_0 => TQ2_0.row_bytes(self.k),
             LinearKind::Int2 => self.k / 4,
             LinearKind::Master(float) => self.k * float.bytes(),
         }
@@ -239,14 +249,8 @@ impl<'a> TernaryRows<'a> {
                 pack::hf::decode_rows(&bytes, k, row / quarter, row, out)
             }
             LinearKind::I2S => pack::i2_s::decode_rows(&self.bytes(row, count)?, k, row, out),
-            LinearKind::Tq1_0 | LinearKind::Tq2_0 => {
-                let mut scale = self.block_scale;
-                let bytes = self.bytes(row, count)?;
-                match self.kind {
-                    LinearKind::Tq1_0 => pack::tq1_0::decode_rows(&bytes, k, row, &mut scale, out),
-                    _ => pack::tq2_0::decode_rows(&bytes, k, row, &mut scale, out),
-                }
-            }
+            LinearKind::Tq1_0 => return self.block_rows(&TQ1_0, row, count, out),
+            LinearKind::Tq2_0 => return self.block_rows(&TQ2_0, row, count, out),
             LinearKind::Int2 => {
                 let first = row / pack::int2::BAND * pack::int2::BAND;
                 let bytes = self.bytes(first, pack::int2::BAND)?;
@@ -269,6 +273,18 @@ impl<'a> TernaryRows<'a> {
         .map_err(self.named())
     }
 
+    /// The same, of a layout of blocks.
+    fn block_rows(
+        &self,
+        blocks: &Blocks,
+        row: usize,
+        count: usize,
+        out: &mut [u32],
+    ) -> Result<(), CheckpointError> {
+        let (bytes, mut scale) = (self.bytes(row, count)?, self.block_scale);
+        blocks.decode_rows(&bytes, self.k, row, &mut scale, out).map_err(self.named())
+    }
+
     fn absmean(&self, float: FloatType) -> Result<f32, CheckpointError> {
         let mut mean = AbsMean::default();
         let mut values = vec![0.0; self.k];
@@ -284,11 +300,8 @@ impl<'a> TernaryRows<'a> {
     }
 
     /// The first scale that is not zero; that all others agree is checked as rows are read.
-    fn first_block_scale(&self) -> Result<Option<f16>, CheckpointError> {
-        let block = match self.kind {
-            LinearKind::Tq1_0 => pack::tq1_0::BLOCK_BYTES,
-            _ => pack::tq2_0::BLOCK_BYTES,
-        };
+    fn first_block_scale(&self, blocks: &Blocks) -> Result<Option<f16>, CheckpointError> {
+        let block = blocks.block_bytes();
         let step = (PIECE / self.row_bytes()).max(1);
         for first in (0..self.n).step_by(step) {
             let bytes = self.bytes(first, step.min(self.n - first))?;

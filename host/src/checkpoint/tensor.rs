@@ -20,9 +20,9 @@ pub enum StoredType {
     U8,
     /// [`crate::pack::i2_s`].
     I2S,
-    /// [`crate::pack::tq1_0`].
+    /// [`crate::pack::tq::TQ1_0`].
     Tq1_0,
-    /// [`crate::pack::tq2_0`].
+    /// [`crate::pack::tq::TQ2_0`].
     Tq2_0,
     /// Signed bytes; for a projection: words of [`crate::pack::int2`].
     I8,

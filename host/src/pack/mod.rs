@@ -8,8 +8,8 @@
 //! |-------------|-----------|---------------------------------------------------------------|
 //! | [`hf`]      | t + 1     | byte row r: rows r, r+R, r+2R, r+3R; low bits first; R = ceil(N/4) |
 //! | [`i2_s`]    | t + 1     | 128 values in 32 bytes, first quarter in the top bits         |
-//! | [`tq1_0`]   | base 3    | 256 values in 52 bytes and an f16 scale                       |
-//! | [`tq2_0`]   | t + 1     | 256 values in 64 bytes, first quarter in the low bits, f16 scale |
+//! | [`tq::TQ1_0`] | base 3  | 256 values in 52 bytes and an f16 scale                       |
+//! | [`tq::TQ2_0`] | t + 1   | 256 values in 64 bytes, first quarter in the low bits, f16 scale |
 //! | [`int2`]    | t + 2     | 16 x 32 tiles, permuted                                       |
 //! | [`tl`]      | pairs, triples | tiles of 32 rows for lookup matmul                       |
 //! | [`bitnet_cpp`] | TL1, TL2 | tiled for generated CPU kernels; the tiling is not in the file |
@@ -25,8 +25,7 @@ pub mod int2;
 pub mod t_mac;
 pub mod ternary;
 pub mod tl;
-pub mod tq1_0;
-pub mod tq2_0;
+pub mod tq;
 pub mod trits;
 pub mod w2;
 pub mod word;

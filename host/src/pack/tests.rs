@@ -191,20 +191,20 @@ fn published_tq_blocks() {
     let t = Lcg(9).ternaries(256);
     assert_eq!(t[..8], [-1, 0, 0, 0, 0, 0, -1, -1]);
     let d = f16::from_f32(1.25);
-    let two = tq2_0::pack(&t, 1, 256, d).unwrap();
+    let two = tq::TQ2_0.pack(&t, 1, 256, d).unwrap();
     assert_eq!(
         hex(&two),
         "1419096199650460a98058964425141a09a1a1451245962691989492a9640a41\
          594a16a886a818608118888804006254a89040912900424821a0088a66110660003d"
     );
-    let one = tq1_0::pack(&t, 1, 256, d).unwrap();
+    let one = tq::TQ1_0.pack(&t, 1, 256, d).unwrap();
     assert_eq!(
         hex(&one),
         "279a916ca1881d17a90746d7208529ee8f6f6f76b675dadb67492dbdaa34e659\
          f5af5fc397c0b54d09bbe6e679043167aebe72de003d"
     );
-    assert_eq!(tq2_0::unpack(&two, 1, 256).unwrap(), (t.clone(), Some(d)));
-    assert_eq!(tq1_0::unpack(&one, 1, 256).unwrap(), (t, Some(d)));
+    assert_eq!(tq::TQ2_0.unpack(&two, 1, 256).unwrap(), (t.clone(), Some(d)));
+    assert_eq!(tq::TQ1_0.unpack(&one, 1, 256).unwrap(), (t, Some(d)));
 }
 
 #[test]
@@ -212,14 +212,10 @@ fn tq_scales_must_agree_but_for_blocks_of_zeros() {
     let mut t = Lcg(3).ternaries(2 * 768);
     t[768..1024].fill(0);
     let d = f16::from_f32(0.75);
-    for (bytes_of, block) in
-        [(tq1_0::pack as fn(&[i8], usize, usize, f16) -> _, 54), (tq2_0::pack, 66)]
-    {
-        let unpack = |bytes: &[u8]| match block {
-            54 => tq1_0::unpack(bytes, 2, 768),
-            _ => tq2_0::unpack(bytes, 2, 768),
-        };
-        let bytes: Vec<u8> = bytes_of(&t, 2, 768, d).unwrap();
+    for (blocks, block) in [(&tq::TQ1_0, 54), (&tq::TQ2_0, 66)] {
+        assert_eq!(blocks.block_bytes(), block);
+        let unpack = |bytes: &[u8]| blocks.unpack(bytes, 2, 768);
+        let bytes = blocks.pack(&t, 2, 768, d).unwrap();
         let mut zeros = bytes.clone();
         zeros[4 * block - 2..4 * block].fill(0);
         assert_eq!(unpack(&zeros).unwrap(), (t.clone(), Some(d)));
@@ -244,16 +240,16 @@ fn shapes_a_layout_cannot_hold_are_refused() {
     let d = f16::ONE;
     let t = vec![0; 16 * 8640];
     assert!(i2_s::pack(&t, 16, 8640, 1.0).is_err());
-    assert!(tq1_0::pack(&t, 16, 8640, d).is_err());
-    assert!(tq2_0::pack(&t, 16, 8640, d).is_err());
+    assert!(tq::TQ1_0.pack(&t, 16, 8640, d).is_err());
+    assert!(tq::TQ2_0.pack(&t, 16, 8640, d).is_err());
     assert!(int2::pack(&t, 16, 8640).is_ok());
     assert!(int2::pack(&t[..8640 * 15], 15, 8640).is_err());
     assert!(int2::pack(&t[..16 * 48], 16, 48).is_err());
     for (n, k) in [(0, 0), (0, 4), (4, 0), (1, (1 << 20) + 1), ((1 << 24) + 1, 1)] {
         assert!(hf::unpack(&[], n, k).is_err());
         assert!(i2_s::unpack(&[], n, k).is_err());
-        assert!(tq1_0::unpack(&[], n, k).is_err());
-        assert!(tq2_0::unpack(&[], n, k).is_err());
+        assert!(tq::TQ1_0.unpack(&[], n, k).is_err());
+        assert!(tq::TQ2_0.unpack(&[], n, k).is_err());
         assert!(int2::unpack(&[], n, k).is_err());
         assert!(hf::pack(&[], n, k).is_err());
     }
@@ -334,8 +330,8 @@ proptest! {
         let k = 256 * blocks;
         let t = lcg.ternaries(n * k);
         let scale = if t.iter().all(|&t| t == 0) { None } else { Some(g) };
-        prop_assert_eq!(tq1_0::unpack(&tq1_0::pack(&t, n, k, g).unwrap(), n, k).unwrap(), (t.clone(), scale));
-        prop_assert_eq!(tq2_0::unpack(&tq2_0::pack(&t, n, k, g).unwrap(), n, k).unwrap(), (t, scale));
+        prop_assert_eq!(tq::TQ1_0.unpack(&tq::TQ1_0.pack(&t, n, k, g).unwrap(), n, k).unwrap(), (t.clone(), scale));
+        prop_assert_eq!(tq::TQ2_0.unpack(&tq::TQ2_0.pack(&t, n, k, g).unwrap(), n, k).unwrap(), (t, scale));
         let k = 128 * blocks;
         let t = lcg.ternaries(n * k);
         prop_assert_eq!(i2_s::unpack(&i2_s::pack(&t, n, k, 0.5).unwrap(), n, k).unwrap(), (t, 0.5));
@@ -348,10 +344,10 @@ proptest! {
     fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 256 * 2)) {
         // Equal lengths for every layout: the content alone decides.
         let _ = hf::unpack(&bytes, 8, 256);
-        if let Ok((t, _)) = tq1_0::unpack(&bytes[..108], 2, 256) {
+        if let Ok((t, _)) = tq::TQ1_0.unpack(&bytes[..108], 2, 256) {
             prop_assert!(t.iter().all(|t| (-1..=1).contains(t)));
         }
-        let _ = tq2_0::unpack(&bytes[..132], 2, 256);
+        let _ = tq::TQ2_0.unpack(&bytes[..132], 2, 256);
         let _ = i2_s::unpack(&bytes[..160], 4, 128);
         let words: Vec<u32> = bytes.chunks(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         let _ = int2::unpack(&words[..32], 16, 32);

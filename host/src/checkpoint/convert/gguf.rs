@@ -20,7 +20,7 @@ use crate::{
             gguf::{Metadata, PlannedGguf, write_file},
         },
     },
-    pack::{i2_s, tq1_0, tq2_0},
+    pack::i2_s,
 };
 
 /// Rows encoded at once where they are in order.
@@ -164,9 +164,10 @@ fn linear(
     let (n, k, width) = (rows.n(), rows.k(), rows.words_per_row());
     let g = rows.scale();
     let block_scale = f16::from_f32(g);
-    if kind != LinearKind::I2S && !(block_scale.is_finite() && block_scale > f16::ZERO) {
+    let blocks = kind.blocks();
+    if let Some(blocks) = blocks.filter(|_| !(block_scale.is_finite() && block_scale > f16::ZERO)) {
         return Err(CheckpointError::Target {
-            target: kind_name(kind).into(),
+            target: blocks.name().into(),
             why: format!("the scale {g} of {} is outside f16", rows.name()),
         });
     }
@@ -174,37 +175,19 @@ fn linear(
     let place = RowPlace { first: 0, interleaved: rotary.then_some(source.config().head_dim) };
     let step = if rotary { 1 } else { STEP };
     let mut words = vec![0; step * width];
-    let mut line = vec![
-        0;
-        match kind {
-            LinearKind::Tq1_0 => tq1_0::row_bytes(k),
-            LinearKind::Tq2_0 => tq2_0::row_bytes(k),
-            _ => i2_s::row_bytes(k),
-        }
-    ];
+    let mut line = vec![0; blocks.map_or_else(|| i2_s::row_bytes(k), |blocks| blocks.row_bytes(k))];
     for first in (0..n).step_by(step) {
         let count = step.min(n - first);
         let start = place.logical(first);
         let words = &mut words[..count * width];
         rows.rows_into(start..start + count, words)?;
         for row in words.chunks_exact(width) {
-            match kind {
-                LinearKind::Tq1_0 => tq1_0::encode_row(row, block_scale, &mut line),
-                LinearKind::Tq2_0 => tq2_0::encode_row(row, block_scale, &mut line),
-                _ => i2_s::encode_row(row, &mut line),
+            match blocks {
+                Some(blocks) => blocks.encode_row(row, block_scale, &mut line),
+                None => i2_s::encode_row(row, &mut line),
             }
             file.put(&line)?;
         }
     }
-    match kind {
-        LinearKind::I2S => file.put(&i2_s::tail(g)),
-        _ => Ok(()),
-    }
-}
-
-fn kind_name(kind: LinearKind) -> &'static str {
-    match kind {
-        LinearKind::Tq1_0 => "TQ1_0",
-        _ => "TQ2_0",
-    }
+    if blocks.is_none() { file.put(&i2_s::tail(g)) } else { Ok(()) }
 }

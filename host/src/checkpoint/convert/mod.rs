@@ -153,8 +153,8 @@ fn check_shapes(source: &Checkpoint, target: Target) -> Result<(), CheckpointErr
         match target {
             Target::HfPacked => Ok(()),
             Target::GgufI2S => pack::i2_s::check_k(k),
-            Target::GgufTq1 => pack::tq1_0::check_k(k),
-            Target::GgufTq2 => pack::tq2_0::check_k(k),
+            Target::GgufTq1 => pack::tq::TQ1_0.check_k(k),
+            Target::GgufTq2 => pack::tq::TQ2_0.check_k(k),
             Target::Int2 => pack::int2::check(fused.rows, k),
         }
         .map_err(|e| CheckpointError::Target {
