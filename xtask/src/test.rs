@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
 use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
-use crate::{emulator, gpu, kernels, process};
+use crate::{emulator, gpu, process};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -35,6 +35,9 @@ enum Lane {
     /// The kernels on the GPU against the reference
     Gpu,
 }
+
+/// The same in every lane: the library is built once. Downloads are tested too, from a hub on the loopback address.
+pub(crate) const FEATURES: &str = "bitnet-gpu/cuda,bitnet-gpu/hub";
 
 /// How a lane ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,9 +108,16 @@ fn describe(outcome: &Outcome) -> String {
 
 fn cpu(args: &[String]) -> Result<Outcome> {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]);
-    // Downloads are tested too, from a hub on the loopback address.
-    cargo.args(["--features", "bitnet-gpu/hub", "--"]).args(args);
+    cargo.args([
+        "test",
+        "--release",
+        "--workspace",
+        "--no-fail-fast",
+        "--features",
+        FEATURES,
+        "--",
+    ]);
+    cargo.args(args);
     counted(&mut cargo).map(Outcome::Ran)
 }
 
@@ -129,7 +139,7 @@ fn kernel_tests() -> Command {
     let mut cargo = process::cargo();
     // The whole workspace, for the features of its dependencies; one test program.
     cargo.args("test --release --no-fail-fast --workspace --test gpu".split(' '));
-    cargo.args(["--features", "bitnet-gpu/cuda,bitnet-gpu/gpu-tests", "--"]);
+    cargo.args(["--features", FEATURES, "--"]);
     cargo
 }
 
@@ -209,10 +219,7 @@ fn ptx() -> Outcome {
         println!("{why:#}");
         return Outcome::NotRun(format!("no ptxas: {why:#}").lines().next().unwrap_or("").into());
     }
-    let audited = Manifest::unpack(&levels)
-        .and_then(|dir| audit::audit(&levels, &dir, kernels::kernels(), true))
-        .and_then(|report| report.verdict());
-    match (audited, Manifest::read()) {
+    match (audit::committed(), Manifest::read()) {
         (Ok(()), Ok(manifest)) => {
             Outcome::Ran(Counts { passed: manifest.levels.len() as u64, ..Counts::default() })
         }

@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::test::FEATURES;
 use crate::{process, workspace};
 
 const RUN: &str = include_str!("run.sh");
 
-/// One build of the whole workspace, so that everything shares the dependencies of `xtask test`.
-const BUILD: &str = "build --release --workspace --bins --test gpu --benches \
-                     --features bitnet-gpu/cuda,bitnet-gpu/gpu-tests";
+/// One build of the whole workspace, so that everything is shared with `xtask test`.
+const BUILD: &str = "build --release --workspace --bins --test gpu --benches --features";
 
 /// More than this is worth a warning: bundles travel.
 const LARGE_BYTES: u64 = 40 << 20;
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(dir.join("host"))?;
     std::fs::create_dir_all(dir.join("benches/results"))?;
 
-    let programs = built(BUILD)?;
+    let programs = built(&format!("{BUILD} {FEATURES}"))?;
     for (name, path) in &programs {
         let to = bin.join(name);
         std::fs::copy(path, &to).with_context(|| format!("copying {}", path.display()))?;
