@@ -61,8 +61,9 @@ pub struct Args {
     pub segments: Segments,
     /// Whether a kernel on `mma.sync` lets the next one in at once: 1, else 0.
     pub lets_in: u32,
-    /// Nothing.
-    pub zero: u32,
+    /// Shared memory that a block of a kernel on `mma.sync` asks for at least, in bytes: [`PAIR_BYTES`] where no more than two blocks should
+    /// share a multiprocessor, else 0.
+    pub room: u32,
 }
 
 /// The only parameter of the kernels on `wgmma`, passed by value.
@@ -113,6 +114,9 @@ pub struct Variant {
     /// Whether a block makes one tile after the other; such tiles stand in a row.
     pub looped: bool,
 }
+
+/// Shared memory of a block, in bytes, of which two find room on a multiprocessor of 228 KB and three do not.
+pub const PAIR_BYTES: u32 = 80 * 1024;
 
 /// Token tiles that stand side by side before the next feature tile begins.
 pub const BAND: u32 = 8;
@@ -198,10 +202,21 @@ impl Mma {
         (self.rows() + 4 * self.tokens()) * GROUP_BYTES * self.groups
     }
 
+    /// Shared memory of a block: what it needs, or more where [`Args::room`] says so.
+    const fn smem_bytes(&self, room: u32) -> u32 {
+        let ring = self.stages * self.slice_bytes();
+        let needed = block_bytes(ring, self.k_warps, self.rows(), self.tokens());
+        if self.pairs() && room > needed { room } else { needed }
+    }
+
+    /// Whether [`Args::room`] counts: of kernels whose blocks run in threes.
+    const fn pairs(&self) -> bool {
+        self.token_blocks > 1 && self.split == 1
+    }
+
     const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
         let (rows, tokens) = (self.rows(), self.tokens());
-        let ring = self.stages * self.slice_bytes();
-        let bytes = block_bytes(ring, self.k_warps, rows, tokens);
+        let bytes = self.smem_bytes(PAIR_BYTES);
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
         let spec = spec.with_min_blocks(blocks_per_sm);
@@ -329,6 +344,10 @@ macro_rules! variants {
                 type Args = Args;
                 const SPEC: LaunchSpec =
                     Mma::new([$($m),*]).variant($mma_symbol, $mma_blocks).spec;
+
+                fn smem_bytes(args: &Args) -> u32 {
+                    const { Mma::new([$($m),*]) }.smem_bytes(args.room)
+                }
             }
         )*
         $(
