@@ -107,18 +107,17 @@ pub const fn step_comes_early([units, m, key_blocks]: [u32; 3]) -> bool {
 const WALK_BLOCKS: u64 = 5;
 
 /// Pages that a block should take where `units` blocks take a page of each row, of rows with so many whole pages, on `sms` multiprocessors: as few
-/// as let all blocks run at once, if their pages fill those places to seven eighths, else none. What is behind the whole pages does not count.
+/// as let all blocks run at once, if they take four fifths of those places, else none. What is behind the whole pages does not count.
 pub fn step_share(units: u32, whole: impl Iterator<Item = u32> + Clone, sms: u32) -> Option<u32> {
     let (units, places) = (u64::from(units), u64::from(sms) * WALK_BLOCKS);
-    let pages = units * whole.clone().map(u64::from).sum::<u64>();
-    let longest = whole.clone().max().unwrap_or(0);
-    // No fewer: places would have to take more pages than there are.
-    let mut share = u32::try_from(pages.div_ceil(places.max(1))).ok()?.max(2);
     let blocks =
         |share: u32| units * whole.clone().map(|w| u64::from(w.div_ceil(share))).sum::<u64>();
-    while share <= longest && 8 * pages >= 7 * places * u64::from(share) {
+    let longest = whole.clone().max().unwrap_or(0);
+    // No fewer: places would have to take more pages than there are.
+    let mut share = u32::try_from(blocks(1).div_ceil(places.max(1))).ok()?.max(2);
+    while share <= longest {
         if blocks(share) <= places {
-            return Some(share);
+            return (5 * blocks(share) >= 4 * places).then_some(share);
         }
         share += 1;
     }
@@ -261,13 +260,25 @@ mod tests {
 
     #[test]
     fn blocks_walk_where_they_fill_the_gpu_at_once() {
-        let filled = [(64, 8, 4), (32, 8, 2), (128, 8, 8), (44, 8, 3), (32, 15, 4), (9, 39, 3)];
+        let filled = [
+            (64, 8, 4),
+            (32, 8, 2),
+            (128, 8, 8),
+            (44, 8, 3),
+            (32, 15, 4),
+            (9, 39, 3),
+            (40, 10, 4),
+            (32, 10, 3),
+        ];
         for (rows, whole, pages) in filled {
             assert_eq!(share(rows, whole), Some(pages), "{rows} rows of {whole}");
         }
-        for (rows, whole) in [(0, 0), (1, 0), (16, 8), (24, 8), (48, 8), (200, 8), (8, 8)] {
+        for (rows, whole) in [(0, 0), (1, 0), (16, 8), (24, 8), (48, 8), (12, 15), (200, 8), (8, 8)]
+        {
             assert_eq!(share(rows, whole), None, "{rows} rows of {whole}");
         }
+        // Rows of any length up to 15 pages.
+        assert_eq!(step_share(5, (0..64).map(|row| row % 16), 132), Some(5));
     }
 
     #[test]

@@ -8,19 +8,16 @@
 //! Where positions, tables and stored keys are settled, a block asks for its page while the kernel in front still runs, and waits
 //! for that only before it reads the row's projections.
 
-use contract::attention_paged::{ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, step_parts};
+use contract::attention_paged::Args;
 use contract::num::Running;
 
 use super::position;
-use super::step_row::Step;
-use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, weighted};
+use super::step_row::{Own, Step};
+use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, weighted};
 use crate::arch::async_copy::wait_group;
-use crate::arch::atomic;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{st, st_x2};
-use crate::arch::thread::{
-    block_idx_x, block_idx_y, block_idx_z, grid_dim_z, sync_threads, thread_idx_x,
-};
+use crate::arch::mem::st_x2;
+use crate::arch::thread::{block_idx_z, grid_dim_z, sync_threads};
 
 /// Whether a kernel can start before the one in front has ended. What is read ahead takes registers, which sm_86 has not.
 const OVERLAPS: bool = cfg!(level_sm_90);
@@ -34,18 +31,10 @@ const OVERLAPS: bool = cfg!(level_sm_90);
 /// in front of a row's own.
 #[inline(always)]
 pub(super) unsafe fn step(args: &Args) {
-    let Args { kv_heads, group, head_dim, .. } = *args;
-    let parts = step_parts(group);
-    let (of_row, m, block) = (block_idx_x(), block_idx_y(), block_idx_z());
-    // Most models have no more heads than a block takes, and then nothing is divided.
-    let (kv_head, part) = if parts == 1 { (of_row, 0) } else { (of_row / parts, of_row % parts) };
-    let head = kv_head * group + part * STEP_HEADS;
-    let count = (group - part * STEP_HEADS).min(STEP_HEADS);
-    // This thread's dimensions, of heads `first`, `first + 1` of the block's.
-    let (dims, first) =
-        (thread_idx_x() % (STEP_HEAD_DIM / 2), thread_idx_x() / (STEP_HEAD_DIM / 2) * OWN as u32);
-    let inside = 2 * dims < head_dim;
-    let mut step = Step { args, m, kv_head, head, count, pos: 0, page: 0, stores: part == 0 };
+    let head_dim = args.head_dim;
+    let (mut step, own) = Step::of_block(args);
+    let (Own { dims, first, inside }, block) = (own, block_idx_z());
+    let (head, count, m) = (step.head, step.count, step.m);
     if args.settled == 0 {
         dependency_wait();
     }
@@ -59,14 +48,9 @@ pub(super) unsafe fn step(args: &Args) {
     let blocks = pos / KEYS + 1;
     if pos >= args.capacity || blocks > grid_dim_z() {
         dependency_wait();
-        if block == 0 && inside {
-            let v = if pos == ABSENT { 0.0 } else { f32::NAN };
-            let mut h = first;
-            while h < (first + OWN as u32).min(count) {
-                // SAFETY: no other block writes these heads.
-                unsafe { step.write(head + h, dims, [v; 2]) };
-                h += 1;
-            }
+        if block == 0 {
+            // SAFETY: no other block writes these heads.
+            unsafe { step.refuse(own) };
         }
         return; // the whole block
     }
@@ -79,7 +63,9 @@ pub(super) unsafe fn step(args: &Args) {
     // SAFETY: the page, when it is there, has all positions in front of the row's own, which is below the capacity.
     let angle = unsafe {
         if there {
-            step.copy(if has_new { visible - 1 } else { visible });
+            let stored = if has_new { visible - 1 } else { visible };
+            step.copy_keys(stored);
+            step.copy_values(stored);
         }
         if OVERLAPS { step.angle_of_thread() } else { (0.0, 0.0) }
     };
@@ -90,7 +76,7 @@ pub(super) unsafe fn step(args: &Args) {
             let angle = if OVERLAPS { angle } else { step.angle_of_thread() };
             step.load_queries(step.raw_queries(), angle);
             if has_new {
-                step.make_new();
+                step.put_new(step.new_words());
             }
         }
     }
@@ -142,26 +128,12 @@ pub(super) unsafe fn step(args: &Args) {
     }
 
     // Where the others left theirs: on the way while the ticket is drawn.
-    // SAFETY: 0 < blocks, whose pages lie below the capacity.
-    let pages = unsafe { step.of_lanes::<false>(0, blocks) };
-    // The barrier puts the block's writes before the release of its first thread, whose ticket
-    // says whether all others have done the same.
-    sync_threads();
-    let counter = m as usize * (kv_heads * parts) as usize + of_row as usize;
-    let counter = args.counters.as_ptr().wrapping_add(counter);
-    if thread_idx_x() == 0 {
-        // SAFETY: counters[m, of_row]; nobody else uses the note.
-        unsafe { note().write(atomic::add_acq_rel(counter, 1)) };
+    // SAFETY: 0 < blocks, whose pages lie below the capacity; each block comes here once, and then every block of these heads has left
+    // its result, where its page is there.
+    unsafe {
+        let pages = step.of_lanes::<false>(0, blocks);
+        if step.is_last(blocks) {
+            step.combine::<false>(blocks, pages, true, own);
+        }
     }
-    sync_threads();
-    // SAFETY: written before the barrier.
-    if unsafe { note().read() } + 1 < blocks {
-        return; // the whole block
-    }
-    if thread_idx_x() == 0 {
-        // SAFETY: every block of these heads has passed the counter.
-        unsafe { st(counter, 0) };
-    }
-    // SAFETY: every block of these heads has left its result, where its page is there.
-    unsafe { step.combine::<false>(blocks, pages, true, [first, dims], inside) };
 }

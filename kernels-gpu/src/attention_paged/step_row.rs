@@ -1,24 +1,27 @@
 //! Up to four heads of a row at one of its pages: what a step brings into shared memory, and what it leaves.
 
 use contract::attention_paged::{
-    Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES, page_len,
-    partial_len, walk_share,
+    ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES,
+    page_len, partial_len, step_parts, walk_share,
 };
+use contract::launch::DevPtr;
 use contract::num::{Running, Weights, exp, f32_to_bf16};
 use contract::rope::rotate;
 
 use super::page;
 use super::tile::{
-    HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, queries, running_max, values,
+    HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, note, queries, running_max, values,
 };
 use crate::arch::async_copy::{commit_group, copy_x16};
+use crate::arch::atomic;
 use crate::arch::mem::{ld, ld_if, ld_nc, ld_x2, st, st_x2};
-use crate::arch::thread::{sync_threads, thread_idx_x};
+use crate::arch::shared::Shared;
+use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up};
 use crate::element::Bf16;
 
 /// Lanes that copy a key: one for each 16 bytes of the largest.
-pub(super) const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
+const COPY_LANES: u32 = STEP_HEAD_DIM / 8;
 /// Results in flight at once when they are combined.
 const COMBINE: usize = 12;
 /// Pairs of the largest head; heads that a thread rotates a pair of.
@@ -41,16 +44,92 @@ pub(super) struct Step<'a> {
     pub(super) stores: bool,
 }
 
+/// What a thread carries: dimensions `2 dims, 2 dims + 1` of heads `first ..` of its block's, where they are `inside` of a head.
+#[derive(Clone, Copy)]
+pub(super) struct Own {
+    pub(super) dims: u32,
+    pub(super) first: u32,
+    pub(super) inside: bool,
+}
+
 /// A bf16 word of two numbers.
 #[inline(always)]
-pub(super) fn word(low: f32, high: f32) -> u32 {
+fn word(low: f32, high: f32) -> u32 {
     u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
+    /// That of this block, at no page yet, and what this thread carries.
+    #[inline(always)]
+    pub(super) fn of_block(args: &'a Args) -> (Self, Own) {
+        let Args { group, head_dim, .. } = *args;
+        let (parts, of_row) = (step_parts(group), block_idx_x());
+        // Most models have no more heads than a block takes, and then nothing is divided.
+        let (kv_head, part) =
+            if parts == 1 { (of_row, 0) } else { (of_row / parts, of_row % parts) };
+        let head = kv_head * group + part * STEP_HEADS;
+        let count = (group - part * STEP_HEADS).min(STEP_HEADS);
+        let (dims, pair) = (thread_idx_x() % PAIRS, thread_idx_x() / PAIRS);
+        let own = Own { dims, first: pair * OWN as u32, inside: 2 * dims < head_dim };
+        let (m, stores) = (block_idx_y(), part == 0);
+        (Self { args, m, kv_head, head, count, pos: 0, page: 0, stores }, own)
+    }
+
+    /// Writes the output of a row that is not there, zeros, or that cannot be, NaN.
+    ///
+    /// # Safety
+    ///
+    /// No other block writes these heads.
+    #[inline(always)]
+    pub(super) unsafe fn refuse(&self, own: Own) {
+        let v = if self.pos == ABSENT { 0.0 } else { f32::NAN };
+        let mut h = own.first;
+        while own.inside && h < (own.first + OWN as u32).min(self.count) {
+            // SAFETY: by the caller.
+            unsafe { self.write(self.head + h, own.dims, [v; 2]) };
+            h += 1;
+        }
+    }
+
+    /// The counter of the block's heads.
+    #[inline(always)]
+    pub(super) fn counter(&self) -> *mut u32 {
+        let Args { kv_heads, group, counters, .. } = *self.args;
+        let of_row = (kv_heads * step_parts(group)) as usize;
+        counters.as_ptr().wrapping_add(self.m as usize * of_row + block_idx_x() as usize)
+    }
+
+    /// Whether this block is the last of `blocks` to leave results of its heads, all of which it sees then.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    ///
+    /// # Safety
+    ///
+    /// Each of them calls it once.
+    #[inline(always)]
+    pub(super) unsafe fn is_last(&self, blocks: u32) -> bool {
+        // The barrier puts the block's writes before the release of its first thread, whose ticket
+        // says whether all others have done the same.
+        sync_threads();
+        if thread_idx_x() == 0 {
+            // SAFETY: a counter of these heads; nobody else uses the note.
+            unsafe { note().write(atomic::add_acq_rel(self.counter(), 1)) };
+        }
+        sync_threads();
+        // SAFETY: written before the barrier.
+        if unsafe { note().read() } + 1 < blocks {
+            return false;
+        }
+        if thread_idx_x() == 0 {
+            // SAFETY: every block of these heads has passed the counter.
+            unsafe { st(self.counter(), 0) };
+        }
+        true
+    }
+
     /// Element 0 of head `head` of the row: the q heads, the k heads, the v heads.
     #[inline(always)]
-    pub(super) fn source(&self, head: u32) -> *const f32 {
+    fn source(&self, head: u32) -> *const f32 {
         let Args { heads, kv_heads, head_dim, qkv, .. } = *self.args;
         let row = self.m as usize * ((heads + 2 * kv_heads) * head_dim) as usize;
         qkv.as_ptr().cast_const().wrapping_add(row + (head * head_dim) as usize)
@@ -58,7 +137,7 @@ impl Step<'_> {
 
     /// Element 0 of the kv head's part of the page.
     #[inline(always)]
-    pub(super) fn part(&self) -> usize {
+    fn part(&self) -> usize {
         let Args { kv_heads, head_dim, .. } = *self.args;
         self.page as usize * page_len(kv_heads as usize, head_dim as usize)
             + (self.kv_head * KEYS * head_dim) as usize
@@ -81,42 +160,60 @@ impl Step<'_> {
         }
     }
 
-    /// Asks for `stored` keys, then for their values: a group each.
+    /// Asks for the first `stored` keys of the page: a group.
     ///
     /// # Safety
     ///
-    /// The page has so many; nobody uses shared memory.
+    /// The page is there and has so many, when they are more than 0; nobody uses the place of the keys.
     #[inline(always)]
-    pub(super) unsafe fn copy(&self, stored: u32) {
-        let Args { head_dim, k_pages, v_pages, .. } = *self.args;
+    pub(super) unsafe fn copy_keys(&self, stored: u32) {
+        // SAFETY: handed on.
+        unsafe { self.ask::<STEP_KEY_BYTES>(self.args.k_pages, keys(), stored) };
+    }
+
+    /// [`Step::copy_keys`] for the values.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn copy_values(&self, stored: u32) {
+        // SAFETY: handed on.
+        unsafe { self.ask::<STEP_VALUE_BYTES>(self.args.v_pages, values(), stored) };
+    }
+
+    /// Asks for `stored` keys or values, `BYTES` apart in `tile`: a group.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Step::copy_keys`].
+    #[inline(always)]
+    unsafe fn ask<const BYTES: u32>(&self, pages: DevPtr<u8>, tile: Shared<u8>, stored: u32) {
+        let head_dim = self.args.head_dim;
         let (lane, first) = (thread_idx_x() % COPY_LANES, thread_idx_x() / COPY_LANES);
-        for (pages, tile, bytes) in
-            [(k_pages, keys(), STEP_KEY_BYTES), (v_pages, values(), STEP_VALUE_BYTES)]
-        {
-            let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
-            let copy = |key: u32| {
-                let at = (key * head_dim + 8 * lane) as usize;
-                // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-                unsafe { copy_x16(tile.add(key * bytes + 16 * lane), from.wrapping_add(at), true) };
-            };
-            if 8 * lane < head_dim {
-                if stored == KEYS {
-                    // Most pages are whole: no look at the end, and no loop.
-                    let mut i = 0;
-                    while i < KEYS {
-                        copy(first + i);
-                        i += STEP_THREADS / COPY_LANES;
-                    }
-                } else {
-                    let mut key = first;
-                    while key < stored {
-                        copy(key);
-                        key += STEP_THREADS / COPY_LANES;
-                    }
+        let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
+        let copy = |key: u32| {
+            let at = (key * head_dim + 8 * lane) as usize;
+            // SAFETY: 16 bytes of a key of the page, which is written before this launch.
+            unsafe { copy_x16(tile.add(key * BYTES + 16 * lane), from.wrapping_add(at), true) };
+        };
+        if 8 * lane < head_dim {
+            if stored == KEYS {
+                // Most pages are whole: no look at the end, and no loop.
+                let mut i = 0;
+                while i < KEYS {
+                    copy(first + i);
+                    i += STEP_THREADS / COPY_LANES;
+                }
+            } else {
+                let mut key = first;
+                while key < stored {
+                    copy(key);
+                    key += STEP_THREADS / COPY_LANES;
                 }
             }
-            commit_group();
         }
+        commit_group();
     }
 
     /// This thread's pair of each head it rotates, as it stands; the last head again where there are fewer.
@@ -191,7 +288,7 @@ impl Step<'_> {
     ///
     /// `pos` is below the capacity and `pair` below half of a head.
     #[inline(always)]
-    pub(super) unsafe fn angle(&self, pair: u32) -> (f32, f32) {
+    unsafe fn angle(&self, pair: u32) -> (f32, f32) {
         let at = self.pos as usize * (self.args.head_dim / 2) as usize + pair as usize;
         // SAFETY: the caller's promise; the tables never change.
         unsafe {
@@ -202,28 +299,49 @@ impl Step<'_> {
         }
     }
 
-    /// Puts the row's own key and value behind the stored ones, and stores them.
+    /// This thread's words of the row's own key and value: two neighbours of each half of the key, two of the value.
     ///
     /// # Safety
     ///
-    /// As for [`Step::load_queries`]; the row's place is in this page.
+    /// `pos` is below the capacity.
     #[inline(always)]
-    pub(super) unsafe fn make_new(&self) {
-        let Args { heads, kv_heads, head_dim, k_pages, v_pages, .. } = *self.args;
-        let place = self.pos % KEYS;
-        let at = self.part() + (place * head_dim) as usize;
+    pub(super) unsafe fn new_words(&self) -> [u32; 3] {
+        let Args { heads, kv_heads, head_dim, .. } = *self.args;
         let half = head_dim / 2;
-        // Two neighbours of each half; then two neighbours of the value.
         let i = thread_idx_x();
+        let mut words = [0; 3];
         if 2 * i < half {
             let from = self.source(heads + self.kv_head).wrapping_add(2 * i as usize);
             // SAFETY: two pairs of the key.
-            let (low, high) = unsafe {
+            unsafe {
                 let (a, b) = (self.angle(2 * i), self.angle(2 * i + 1));
                 let [lo, hi] = [from, from.wrapping_add(half as usize)].map(|p| ld_x2(p.cast()));
                 let (a, b) = (rotate(lo[0], hi[0], a.0, a.1), rotate(lo[1], hi[1], b.0, b.1));
-                (word(a.0, b.0), word(a.1, b.1))
-            };
+                (words[0], words[1]) = (word(a.0, b.0), word(a.1, b.1));
+            }
+        }
+        if i < half {
+            let from = self.source(heads + kv_heads + self.kv_head).wrapping_add(2 * i as usize);
+            // SAFETY: two elements of the value.
+            let [a, b]: [f32; 2] = unsafe { ld_x2(from.cast()) };
+            words[2] = word(a, b);
+        }
+        words
+    }
+
+    /// Puts [`Step::new_words`] behind the stored keys and values, and stores them.
+    ///
+    /// # Safety
+    ///
+    /// The row's place is in this page, which is there; nobody uses that place in shared memory.
+    #[inline(always)]
+    pub(super) unsafe fn put_new(&self, [low, high, value]: [u32; 3]) {
+        let Args { head_dim, k_pages, v_pages, .. } = *self.args;
+        let place = self.pos % KEYS;
+        let at = self.part() + (place * head_dim) as usize;
+        let half = head_dim / 2;
+        let i = thread_idx_x();
+        if 2 * i < half {
             let tile = keys().add(place * STEP_KEY_BYTES).cast::<u32>();
             let page = k_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
             // SAFETY: words i and half / 2 + i of the key, in both places this thread's.
@@ -237,15 +355,13 @@ impl Step<'_> {
             }
         }
         if i < half {
-            let from = self.source(heads + kv_heads + self.kv_head).wrapping_add(2 * i as usize);
             let tile = values().add(place * STEP_VALUE_BYTES).cast::<u32>();
             let page = v_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
-            // SAFETY: two elements of the value; word i of it, in both places this thread's.
+            // SAFETY: word i of the value, in both places this thread's.
             unsafe {
-                let [a, b]: [f32; 2] = ld_x2(from.cast());
-                tile.add(i).write(word(a, b));
+                tile.add(i).write(value);
                 if self.stores {
-                    st(page.wrapping_add(i as usize), word(a, b));
+                    st(page.wrapping_add(i as usize), value);
                 }
             }
         }
@@ -301,8 +417,8 @@ impl Step<'_> {
         })
     }
 
-    /// Takes `results`, of which the first are of `pages`, a lane each ([`Step::of_lanes`]), for dimensions `2 dims ..` of
-    /// heads `own ..` of the block's, first to last, and writes the output where it is `inside`; NaN when one of
+    /// Takes `results`, of which the first are of `pages`, a lane each ([`Step::of_lanes`]), for the dimensions and
+    /// heads of this thread, first to last, and writes the output; NaN when one of
     /// the pages, or another one, is not `there`.
     ///
     /// A lane makes the factors of a page and head, by way of the running maximum; every thread takes them from shared memory.
@@ -318,8 +434,7 @@ impl Step<'_> {
         results: u32,
         mut pages: u32,
         mut there: bool,
-        [own, dims]: [u32; 2],
-        inside: bool,
+        Own { dims, first: own, inside }: Own,
     ) {
         // The last head, or pair of dimensions, again where there are fewer.
         let last = self.count - 1;
