@@ -271,8 +271,9 @@ impl Variant {
         let chunk = K_CHUNK as u32;
         let (k, ways) = (args.k, self.part / chunk);
         if self.is_thin() && self.part == 0 && self.tiling.columns == THIN_32.columns {
-            // Four warps, which share the bandwidth of one multiprocessor.
-            return [k.min(k.div_ceil(4 * chunk) * chunk), k].map(u64::from);
+            // Four warps, which share the bandwidth of one multiprocessor; a single chunk is one warp's.
+            let all = if k > chunk { k.into() } else { 2 * u64::from(k) };
+            return [k.min(k.div_ceil(4 * chunk) * chunk).into(), all];
         }
         if ways == 0 {
             return [u64::from(k.div_ceil(1 << args.split)); 2];
@@ -316,7 +317,9 @@ impl Variant {
         let fed = matches!(self.memory, Memory::Fed(_));
         let uneven = args.split > 0 && self.part == K_CHUNK as u32;
         let uneven = uneven && blocks * 8 > u64::from(sms) * 7 && !(fed && blocks > u64::from(sms));
-        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven);
+        // Larger ones leave some without, so that the last of them run afterwards.
+        let after = fed && args.split > 1 && blocks * 8 > u64::from(sms) * 15;
+        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven) + 2 * u64::from(after);
         let busy = busy.saturating_mul(work);
         let [share, alone] = self.shares(args);
         let (busy, chain) = (busy.saturating_mul(share), chain * self.ps_per_k / 1000 * alone);
@@ -344,13 +347,14 @@ impl Variant {
                 }
             }
             // Results are read one by one.
-            Memory::Group { .. } => [if args.beta == 0 { 32 } else { 96 }; 2],
+            Memory::Group { .. } => [if args.beta == 0 { 32 } else { 64 }; 2],
             Memory::Fed(Fed { rows: 0, .. }) => match thin_rows(args.m) {
                 1 => [32, 28],
                 4 => [32; 2],
                 8 => [30, 33],
-                _ => [22, 32],
+                _ => [28, 32],
             },
+            Memory::Fed(Fed { rows: 16, .. }) if single => [44, 34],
             Memory::Fed(_) if single => [40, 34],
             Memory::Fed(_) => [32; 2],
             Memory::Stream { .. } if single => [36; 2],
@@ -442,7 +446,7 @@ const I8: &[Kind] = &[Kind::I8];
 variants! {
     /// Floats of any type and shape, exact.
     BmmFloatAny: exact("bmm_float_any", SIDE_64, 128, 8).with_min_blocks(3), SIDE_64, FLOAT,
-        false, [1, 1], 0, 0, 0, [22, 10500, 106000];
+        false, [1, 1], 0, 0, 0, [16, 10500, 106000];
     /// i8 of any shape, by dp4a.
     BmmI8Side16: exact("bmm_i8_16", SIDE_16, 64, 4), SIDE_16, I8,
         false, [1, 1], 0, 0, 0, [16, 13000, 80000];
@@ -487,7 +491,7 @@ variants! {
         false, [16, 16], 16, 0, 0, [32, 4600, 33000], GROUP_DEPTH_64;
     /// f32 of any alignment, exact: sides that are a little more than 64, or a multiple of it.
     BmmF32Stream80: stream("bmm_f32_stream80", 128, WIDE_96).with_min_blocks(3), WIDE_96, F32,
-        false, [1, 1], 0, 0, 0, [50, 6500, 80000] => Memory::Stream { area: 80 * 96 };
+        false, [1, 1], 0, 0, 0, [60, 6500, 80000] => Memory::Stream { area: 80 * 96 };
     /// f32 of any alignment, exact: few tiles and long sums, two chunks a block.
     BmmF32Ring32: ring("bmm_f32_ring32", 128, [32, 2, RING_STAGES]).with_min_blocks(4), ONE_32, F32,
         false, [1, 1], 0, 0, 2048, [60, 8900, 29000] => Memory::Rings { side: 32, ways: 2, stages: RING_STAGES };
