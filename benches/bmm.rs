@@ -5,7 +5,9 @@
 //! that takes the case: what the costs in [`contract::bmm::VARIANTS`] are made from. A product on
 //! tensor cores is held against the contract's bound instead of bits.
 
+use std::cell::OnceCell;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use bitnet_benches::{Case, Suite, blank, run, same_bits, uniform, upload};
 use bitnet_gpu::ops::bmm::{Bmm, Operand};
@@ -23,6 +25,8 @@ struct Product<T: Operand> {
     /// The bits that an element of the result is compared by, and what they stand for.
     word: fn(T::Out) -> u32,
     value: fn(u32) -> f32,
+    /// The factors, once made: every copy in the rotation has the same.
+    made: Rc<OnceCell<[Vec<T>; 2]>>,
 }
 
 struct Tensors<B: Backend, T: Operand> {
@@ -32,10 +36,10 @@ struct Tensors<B: Backend, T: Operand> {
 }
 
 impl<T: Operand> Product<T> {
-    fn elements(&self) -> [Vec<T>; 2] {
+    fn elements(&self) -> &[Vec<T>; 2] {
         let (batch, m, n, k) = self.shape;
         let values = |seed, len| uniform(seed, len, 1.0).into_iter().map(self.from).collect();
-        [values(1, batch * m * k), values(2, batch * k * n)]
+        self.made.get_or_init(|| [values(1, batch * m * k), values(2, batch * k * n)])
     }
 
     /// Euclidean lengths of the rows of A and of the columns of B: their product is at least the
@@ -79,7 +83,7 @@ impl<T: Operand> Case for Product<T> {
         let (batch, m, n, _) = self.shape;
         let [a, b] = self.elements();
         let c = blank(backend, batch * m * n)?;
-        Ok(Tensors { a: upload(backend, &a)?, b: upload(backend, &b)?, c })
+        Ok(Tensors { a: upload(backend, a)?, b: upload(backend, b)?, c })
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B, T>) -> Result<(), OpError> {
@@ -113,15 +117,15 @@ impl<T: Operand> Case for Product<T> {
 
 impl<T: Operand> Clone for Product<T> {
     fn clone(&self) -> Self {
-        Self { ..*self }
+        Self { made: Rc::clone(&self.made), ..*self }
     }
 }
 
 /// One type at every shape: exact and on tensor cores, or every kernel that takes the case.
-fn measure<T: Operand>(suite: &mut Suite, product: Product<T>) -> anyhow::Result<()> {
+fn measure<T: Operand>(suite: &mut Suite, product: &Product<T>) -> anyhow::Result<()> {
     let every = suite.options().variants;
     for &shape in BENCH_SHAPES {
-        let base = Product { shape, ..product.clone() };
+        let base = Product { shape, made: Rc::default(), ..product.clone() };
         let mut cases = vec![base.clone()];
         if T::KIND != Kind::I8 {
             cases.push(Product { math: Math::TensorCore, ..base.clone() });
@@ -145,7 +149,7 @@ fn main() -> ExitCode {
     run("bmm", |suite| {
         measure(
             suite,
-            Product::<f32> {
+            &Product::<f32> {
                 shape,
                 math,
                 variant,
@@ -153,11 +157,12 @@ fn main() -> ExitCode {
                 number: f64::from,
                 word: f32::to_bits,
                 value: f32::from_bits,
+                made: Rc::default(),
             },
         )?;
         measure(
             suite,
-            Product::<half::bf16> {
+            &Product::<half::bf16> {
                 shape,
                 math,
                 variant,
@@ -165,11 +170,12 @@ fn main() -> ExitCode {
                 number: |v| f64::from(Float::widen(v)),
                 word: |v| Float::widen(v).to_bits(),
                 value: f32::from_bits,
+                made: Rc::default(),
             },
         )?;
         measure(
             suite,
-            Product::<i8> {
+            &Product::<i8> {
                 shape,
                 math,
                 variant,
@@ -177,6 +183,7 @@ fn main() -> ExitCode {
                 number: f64::from,
                 word: |v| v as u32,
                 value: |word| word as i32 as f32,
+                made: Rc::default(),
             },
         )
     })

@@ -15,6 +15,7 @@ on_lane! {
     copied_factors
     every_variant
     small_matrices_in_pieces
+    spans_of_chunks
     unusual_values
     generated_shapes
     interleaved_results
@@ -156,6 +157,22 @@ fn small_matrices_in_pieces<B: Backend>(b: &B) {
                 (inputs.factors, inputs.variant) = (factors, variant);
                 check_case(b, &inputs);
             }
+        }
+    }
+}
+
+/// More chunks than a block, or a cluster, keeps the sums of: they are added up in several spans.
+fn spans_of_chunks<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(16);
+    for symbol in ["bmm_f32_fed", "bmm_f32_fed16", "bmm_f32_fed32"] {
+        let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+        assert!(variant.is_some(), "{symbol}");
+        let variant = variant.filter(|_| crate::lane::has(symbol));
+        // By clusters of eight, and so many that each has a block of its own.
+        for (i, (batch, k)) in [(1, 66_000), (134, 8200)].into_iter().enumerate() {
+            let mut inputs = case(KINDS[0], (batch, 2, 3, k), [i == 1, i == 0], &mut seeded);
+            (inputs.factors, inputs.variant) = ([2.0, -1.0], variant);
+            check_case(b, &inputs);
         }
     }
 }

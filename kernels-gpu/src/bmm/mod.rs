@@ -5,6 +5,8 @@ mod copy;
 mod direct;
 mod exact;
 #[cfg(level_sm_90a)]
+mod fed;
+#[cfg(level_sm_90a)]
 mod flow;
 #[cfg(level_sm_90a)]
 mod gather;
@@ -116,6 +118,9 @@ entries! {
     bmm_f32_ring64(args): ring::ring::<64, 2, 4, 1, 128, 4, RING_STAGES>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 4, 2, 64, 1, RING_STAGES>(args);
     bmm_f32_chain32(args): ring::ring::<32, 1, 2, 1, 128, 8, CHAIN_STAGES>(args);
+    bmm_f32_fed(args): fed::few::<128, 4, 8>(args);
+    bmm_f32_fed16(args): fed::many::<16, 16, 2, 1, 4, 64, 8, 8, 16, 2>(args);
+    bmm_f32_fed32(args): fed::many::<32, 32, 4, 4, 2, 64, 5, 2, 2, 1>(args);
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true, 1>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false, 1>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true, 4>(args, Float::BF16);

@@ -1,6 +1,6 @@
 //! What kernels have in shared memory, and the launch rules that follow from it.
 
-use super::{Args, K_CHUNK, Tiling};
+use super::{Args, Fed, K_CHUNK, Tiling};
 use crate::launch::LaunchSpec;
 
 /// What a launch takes of its kernel's shared memory.
@@ -29,6 +29,8 @@ pub enum Memory {
         /// Places of a ring.
         stages: u32,
     },
+    /// A ring of slices that some warps fill for the others, and sums of chunks: see [`Fed`].
+    Fed(Fed),
     /// Slices of f32 of all terms, of so many rows (columns) in all, or their sums.
     Whole {
         /// Rows.
@@ -54,6 +56,7 @@ impl Memory {
             Self::Rings { side, ways, stages } => ring_bytes_of(args, side, ways, stages),
             Self::Stream { area } => stream_bytes(args, area),
             Self::Thin { stages } => thin_bytes(args.m, stages),
+            Self::Fed(fed) => fed.bytes(args),
             Self::Whole { rows } => whole_f32_bytes(rows, args.k),
             Self::Group { pitch } => Group::of(args, pitch).bytes(args, pitch),
         }

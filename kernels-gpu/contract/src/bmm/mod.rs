@@ -23,10 +23,14 @@ use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{RowType, fma};
 
 mod copied;
+mod fed;
 mod memory;
+mod tiling;
 
 pub use copied::*;
+pub use fed::*;
 pub use memory::*;
+pub use tiling::*;
 use memory::{
     FLOW_BYTES, direct, exact, group, int8, ring, stream, thin, wgmma, whole, whole_f32_bytes,
 };
@@ -154,17 +158,6 @@ pub struct Args {
     pub split: u32,
 }
 
-/// How a kernel cuts the result: a block makes `tiles` tiles of `rows` by `columns`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiling {
-    /// Rows of a tile.
-    pub rows: u32,
-    /// Columns of a tile.
-    pub columns: u32,
-    /// Tiles of a block, of one matrix or of several.
-    pub tiles: u32,
-}
-
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
 
@@ -253,6 +246,8 @@ impl Variant {
         args.split = 0;
         while self.part > 0
             && clusters
+            && args.k > 3 * 64
+            && (self.part >= K_CHUNK as u32 || args.k.div_ceil(64) >= 2 << args.split)
             && args.split < 3
             && blocks << (args.split + 1) <= u64::from(self.full_blocks() * sms)
             && args.k.div_ceil(self.part) > 1 << args.split
@@ -264,22 +259,31 @@ impl Variant {
 
     /// Blocks of a multiprocessor, on average, up to which sums are shared out.
     const fn full_blocks(&self) -> u32 {
-        if self.part == 2 * K_CHUNK as u32 { 4 } else { 3 }
+        match self.memory {
+            Memory::Fed(_) => 2,
+            _ if self.part == 2 * K_CHUNK as u32 => 4,
+            _ => 3,
+        }
     }
 
     /// Terms that each chain of a block takes of a sum, and all of its chains side by side.
     fn terms(&self, args: &Args) -> [u64; 2] {
         let chunk = K_CHUNK as u32;
         let (k, ways) = (args.k, self.part / chunk);
-        if self.is_thin() && self.tiling.columns == THIN_32.columns {
-            // Four warps, which share the bandwidth of one multiprocessor.
-            return [k.min(k.div_ceil(4 * chunk) * chunk), k].map(u64::from);
+        if self.is_thin() && self.part == 0 && self.tiling.columns == THIN_32.columns {
+            // Four warps, which share the bandwidth of one multiprocessor; a single chunk is one warp's.
+            let all = if k > chunk { k.into() } else { 2 * u64::from(k) };
+            return [k.min(k.div_ceil(4 * chunk) * chunk).into(), all];
         }
         if ways == 0 {
             return [u64::from(k.div_ceil(1 << args.split)); 2];
         }
         let chunks = k.div_ceil(chunk);
-        let terms = k.min(chunks.div_ceil(ways << args.split) * chunk);
+        let rounds = chunks.div_ceil(ways << args.split);
+        // The last chunk may be a short one.
+        let short = rounds > 0 && (rounds - 1) * (ways << args.split) + 1 == chunks;
+        let short = if short { chunks * chunk - k } else { 0 };
+        let terms = k.min(rounds * chunk - short);
         // Where there is less than a chunk for each, the others wait.
         let all = (u64::from(terms) * u64::from(ways)).min(u64::from(k) * 3 / 2);
         [u64::from(terms), all.max(u64::from(terms))]
@@ -310,9 +314,12 @@ impl Variant {
         let per_element = all * self.fs_per_term + if slow { SLOW_RESULT_FS[usize::from(self.resident == 0)] } else { 0 };
         let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
         // Clusters do not fit everywhere: some multiprocessors get a block more.
+        let fed = matches!(self.memory, Memory::Fed(_));
         let uneven = args.split > 0 && self.part == K_CHUNK as u32;
-        let uneven = uneven && blocks * 8 > u64::from(sms) * 7;
-        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven);
+        let uneven = uneven && blocks * 8 > u64::from(sms) * 7 && !(fed && blocks > u64::from(sms));
+        // Larger ones leave some without, so that the last of them run afterwards.
+        let after = fed && args.split > 1 && blocks * 8 > u64::from(sms) * 15;
+        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven) + 2 * u64::from(after);
         let busy = busy.saturating_mul(work);
         let [share, alone] = self.shares(args);
         let (busy, chain) = (busy.saturating_mul(share), chain * self.ps_per_k / 1000 * alone);
@@ -333,10 +340,23 @@ impl Variant {
                 let alone = (THIN_ROWS + rows) as u64;
                 let full = if rows == 8 { 20 } else { alone };
                 // Columns whose terms are neighbours come element by element.
-                let single = args.b.transposed != 0;
-                if single { [full * 7 / 5, alone * 3 / 2] } else { [full, alone] }
+                match (args.b.transposed, args.b.unit) {
+                    (0, 16) => [full, alone],
+                    (0, _) => [full * 3 / 2, alone * 3 / 2],
+                    _ => [full * 7 / 5, alone * 3 / 2],
+                }
             }
-            Memory::Group { .. } => [32; 2],
+            // Results are read one by one.
+            Memory::Group { .. } => [if args.beta == 0 { 32 } else { 64 }; 2],
+            Memory::Fed(Fed { rows: 0, .. }) => match thin_rows(args.m) {
+                1 => [32, 28],
+                4 => [32; 2],
+                8 => [30, 33],
+                _ => [28, 32],
+            },
+            Memory::Fed(Fed { rows: 16, .. }) if single => [44, 34],
+            Memory::Fed(_) if single => [40, 34],
+            Memory::Fed(_) => [32; 2],
             Memory::Stream { .. } if single => [36; 2],
             Memory::Rings { side: 64, .. } if single => [45, 34],
             _ if single && !self.tensor => [44; 2],
@@ -348,6 +368,7 @@ impl Variant {
     const fn blocks(&self, args: &Args) -> u64 {
         match self.memory {
             Memory::Group { pitch } => args.batch.div_ceil(Group::of(args, pitch).group) as u64,
+            Memory::Fed(fed) => fed.tiles(args.m, args.n) * args.batch as u64,
             _ => self.tiling.blocks(args.m, args.n, args.batch),
         }
     }
@@ -361,38 +382,6 @@ impl Variant {
         }
     }
 }
-
-impl Tiling {
-    /// Tiles of one matrix.
-    pub const fn per_matrix(&self, m: u32, n: u32) -> u64 {
-        m.div_ceil(self.rows) as u64 * n.div_ceil(self.columns) as u64
-    }
-
-    /// Blocks of a launch; more than a grid holds is the caller's to refuse.
-    pub const fn blocks(&self, m: u32, n: u32, batch: u32) -> u64 {
-        (self.per_matrix(m, n) * batch as u64).div_ceil(self.tiles as u64)
-    }
-}
-
-/// 128 by 128.
-pub const SIDE_128: Tiling = Tiling { rows: 128, columns: 128, tiles: 1 };
-/// 64 by 64.
-pub const SIDE_64: Tiling = Tiling { rows: 64, columns: 64, tiles: 1 };
-/// Four tiles of 32 by 32, a warp each.
-pub const SIDE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 4 };
-/// Four tiles of 16 by 16, half a warp each.
-pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
-/// 32 by 32.
-pub const ONE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 1 };
-/// 80 by 96.
-pub const WIDE_96: Tiling = Tiling { rows: 80, columns: 96, tiles: 1 };
-/// 128 by 256.
-pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
-
-/// Few rows by 32 columns, of which four warps share out the chunks of k.
-pub const THIN_32: Tiling = Tiling { rows: THIN_ROWS, columns: 32, tiles: 1 };
-/// Few rows by 128 columns, 32 of each warp.
-pub const THIN_128: Tiling = Tiling { rows: THIN_ROWS, columns: 128, tiles: 1 };
 
 /// The one that a kernel has, if it has one.
 const fn memory(memory: &[Memory]) -> Memory {
@@ -509,6 +498,15 @@ variants! {
     /// f32 of any alignment, exact: few tiles, a chunk a block.
     BmmF32Chain32: ring("bmm_f32_chain32", 128, [32, 1, CHAIN_STAGES]).with_min_blocks(3), ONE_32, F32,
         false, [1, 1], 0, 0, 1024, [64, 10500, 15500] => Memory::Rings { side: 32, ways: 1, stages: CHAIN_STAGES };
+    /// f32 of any alignment, exact: few rows or columns, long sums, warps that copy for the others.
+    BmmF32Fed: FED_FEW.spec("bmm_f32_fed", 4), THIN_32, F32,
+        false, [1, 1], 0, 0, 1024, [350, 9000, 4700] => Memory::Fed(FED_FEW);
+    /// The same, any number of rows: few tiles of 16 by 16.
+    BmmF32Fed16: FED_16.spec("bmm_f32_fed16", 4), ONE_16, F32,
+        false, [1, 1], 0, 0, 1024, [350, 16500, 5500] => Memory::Fed(FED_16);
+    /// The same, tiles of 32 by 32.
+    BmmF32Fed32: FED_32.spec("bmm_f32_fed32", 2), ONE_32, F32,
+        false, [1, 1], 0, 0, 1024, [200, 9500, 15600] => Memory::Fed(FED_32);
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
         false, [16, 16], 0, 0, 0, [16, 8160, 76000];
@@ -523,10 +521,10 @@ variants! {
         false, [1, 1], 0, 0, 0, [16, 14600, 22500] => Memory::Thin { stages: THIN_STAGES };
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
-        true, [1, 1], 0, 0, 0, [25, 10000, 150000];
+        true, [1, 1], 0, 0, 0, [36, 10000, 150000];
     /// f16 by `mma.sync`, any shape.
     BmmF16Mma32: direct("bmm_f16_mma32"), SIDE_32, F16,
-        true, [1, 1], 0, 0, 0, [25, 10000, 150000];
+        true, [1, 1], 0, 0, 0, [36, 10000, 150000];
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
         true, [1, 1], 0, 0, 0, [16, 6540, 55000];
@@ -538,7 +536,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
-        true, [1, 1], 0, 0, 512, [150, 2100, 14000];
+        true, [1, 1], 0, 0, 64, [150, 2100, 14000];
     /// f16 by `mma.sync`: sides up to 32, a matrix a warp.
     BmmF16Whole32: whole("bmm_f16_whole32", 8 * whole_bytes(32), 5), SIDE_32, F16,
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
@@ -547,28 +545,28 @@ variants! {
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
-        true, [1, 1], 0, 0, 512, [150, 2100, 14000];
+        true, [1, 1], 0, 0, 64, [150, 2100, 14000];
     /// bf16 by wgmma: rows that start anywhere, large.
     BmmBf16Gather128: wgmma("bmm_bf16_gather128", SIDE_128, 2, 1), SIDE_128, BF16,
-        true, [1, 1], 0, 0, 0, [200, 1700, 16000];
+        true, [1, 1], 0, 0, 0, [170, 1700, 16000];
     /// bf16 by wgmma: small.
     BmmBf16Wgmma64: wgmma("bmm_bf16_wgmma64", SIDE_64, 4, 4), SIDE_64, BF16,
         true, [16, 16], 0, 0, 512, [120, 1100, 5000] => Memory::Slices;
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
-        true, [16, 16], 16, 2, 0, [170, 488, 8000];
+        true, [16, 16], 16, 2, 0, [170, 488, 9500];
     /// bf16 by wgmma: large.
     BmmBf16Wgmma256: wgmma("bmm_bf16_wgmma256", WIDE_256, 4, 1), WIDE_256, BF16,
         true, [16, 16], 0, 1, 0, [250, 361, 11800];
     /// f16 by wgmma: rows that start anywhere, large.
     BmmF16Gather128: wgmma("bmm_f16_gather128", SIDE_128, 2, 1), SIDE_128, F16,
-        true, [1, 1], 0, 0, 0, [200, 1700, 16000];
+        true, [1, 1], 0, 0, 0, [170, 1700, 16000];
     /// f16 by wgmma: small.
     BmmF16Wgmma64: wgmma("bmm_f16_wgmma64", SIDE_64, 4, 4), SIDE_64, F16,
         true, [16, 16], 0, 0, 512, [120, 1100, 5000] => Memory::Slices;
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
-        true, [16, 16], 16, 2, 0, [170, 488, 8000];
+        true, [16, 16], 16, 2, 0, [170, 488, 9500];
     /// f16 by wgmma: large.
     BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
         true, [16, 16], 0, 1, 0, [250, 361, 11800];
