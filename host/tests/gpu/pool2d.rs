@@ -138,6 +138,18 @@ fn many_images<B: Backend>(b: &B) {
         let pooling = Pooling { windows: Windows::Global, ..shape };
         check_case(b, &Inputs::new(ELEMENTS[element], pooling, 5));
     }
+    // Too few for that: four, two and one of a warp.
+    for (element, kind, dims) in [
+        (0, AVERAGE, [1 << 11, 8, 18, 18]),
+        (1, AVERAGE, [521, 8, 27, 25]),
+        (2, Kind::Max, [520, 8, 27, 25]),
+        (2, AVERAGE, [1, 3, 150, 131]),
+        (1, Kind::Max, [1, 2, 64, 64]),
+    ] {
+        let shape = square(dims, Layout::Nchw, kind, [1, 1, 0]);
+        let pooling = Pooling { windows: Windows::Global, ..shape };
+        check_case(b, &Inputs::new(ELEMENTS[element], pooling, 5));
+    }
 }
 
 /// Channels last, in pieces of every size.

@@ -9,7 +9,7 @@ use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mem::st;
-use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::element::{Bf16, F16};
 use crate::float::Float;

@@ -16,7 +16,7 @@ const TAPS: u32 = 8;
 ///
 /// # Safety
 ///
-/// The pointers of `args` cover the contract's table for elements `E`, images have less than 2^30 elements; the block has the shared memory
+/// The pointers of `args` cover the contract's table for elements `E`, images have less than 2^28 elements; the block has the shared memory
 /// of the contract, `number` is that of this warp in the grid.
 #[inline(always)]
 pub(super) unsafe fn ringed<E: Float, const AVG: bool>(args: &Args, number: u64) -> (f32, u64) {

@@ -26,7 +26,7 @@ pub(super) unsafe fn whole<E: Float, const AVG: bool>(args: &Args) {
         return unsafe { staged::<E, AVG>(args, times, x, y) };
     }
     #[cfg(level_sm_80)]
-    if image < 1 << 30 {
+    if image < 1 << 28 {
         // SAFETY: the launch contract; the output of these lanes.
         unsafe {
             let (value, plane) = super::ringed::ringed::<E, AVG>(args, n / 32);
