@@ -24,6 +24,9 @@ impl List {
                 // Pieces of channels where there are 16 of them; windows with channels first: `pool2d_planes`.
                 self.pooling(if dims[1] == 16 { pieces[i] } else { windows[i] }, element, last);
                 self.pooling(global[i], element, Pooling { windows: Windows::Global, ..first });
+                // Too large for shared memory.
+                let large = pool2d::square([1, 3, 60, 41], Layout::Nchw, kind, [1, 1, 0]);
+                self.pooling(global[i], element, Pooling { windows: Windows::Global, ..large });
                 self.pooling(whole[i], element, Pooling { windows: Windows::Global, ..last });
             }
         }
@@ -73,7 +76,7 @@ impl List {
                     let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, kind, window);
                     self.pooling(kernel, element, shape);
                 }
-                for window in [[9, 1, 4], [13, 1, 6], [4, 1, 2], [4, 4, 0], [6, 2, 3]] {
+                for window in [[9, 1, 4], [13, 1, 6], [7, 4, 3], [8, 2, 3], [12, 12, 0]] {
                     let shape = pool2d::square([2, 40, 17, 21], Layout::Nhwc, kind, window);
                     self.pooling(kernel, element, shape);
                 }

@@ -124,7 +124,13 @@ pub const fn axes(args: &Args, bytes: u32) -> Option<AxesArgs> {
     let (h, w) = (&args.h, &args.w);
     let last = args.channels_last == 1;
     let apart = h.stride > 1 || w.stride > 1;
-    let few = h.kernel as u64 * (w.kernel as u64) < 25 && (bytes == 4 || args.average == 0);
+    let maxima = args.average == 0;
+    let most = match (bytes, maxima) {
+        (4, true) => 49,
+        (4, false) | (_, true) => 25,
+        _ => 0,
+    };
+    let few = (h.kernel as u64 * w.kernel as u64) < most;
     if args.square() && (last || apart) || last && few {
         return None;
     }
