@@ -74,6 +74,7 @@ fn main() -> ExitCode {
             let images = [64, 64, 112, 112];
             let whole = square([512, 2048, 7, 7], layout, AVERAGE, [1, 1, 0]);
             let global = Pooling { windows: Windows::Global, ..whole };
+            let large = square(images, layout, AVERAGE, [1, 1, 0]);
             let f16 = square([16, 64, 112, 112], layout, Kind::Max, [5, 1, 2]);
             suite.measure(&Images::<f16>::new("max_k5s1p2", f16, &f16s)?)?;
             for (name, pooling, both) in [
@@ -91,7 +92,9 @@ fn main() -> ExitCode {
                 ("avg_k3s1p1", square([128, 256, 35, 35], layout, AVERAGE, [3, 1, 1]), false),
                 ("avg_k5s1p2", square(images, layout, AVERAGE, [5, 1, 2]), false),
                 ("avg_k7s1p3", square(images, layout, AVERAGE, [7, 1, 3]), true),
+                ("avg_k4s4p0", square(images, layout, AVERAGE, [4, 4, 0]), false),
                 ("global_avg", global, true),
+                ("global_avg", Pooling { windows: Windows::Global, ..large }, false),
                 ("global_max", Pooling { kind: Kind::Max, ..global }, false),
             ] {
                 if both {

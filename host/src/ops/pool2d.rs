@@ -161,12 +161,12 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         use contract::launch::Kernel;
         use contract::num::RowType;
         use contract::pool2d::{
-            Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16,
-            PiecesF16, PiecesF32, PlanesArgs, PlanesAvgBf16, PlanesAvgF16, PlanesAvgF32,
-            PlanesMaxBf16, PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS, StripsAvgBf16,
-            StripsAvgF16, StripsAvgF32, StripsMaxBf16, StripsMaxF16, StripsMaxF32, THREADS,
-            TilesBf16, TilesF16, TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32,
-            WindowBf16, WindowF16, WindowF32, planes, strips, tiles,
+            Args, AxesBf16, AxesF16, AxesF32, GlobalBf16, GlobalF16, GlobalF32, LinesBf16,
+            LinesF16, LinesF32, PiecesBf16, PiecesF16, PiecesF32, PlanesArgs, PlanesMaxBf16,
+            PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS, StripsAvgBf16, StripsAvgF16,
+            StripsAvgF32, StripsMaxBf16, StripsMaxF16, StripsMaxF32, THREADS, TilesBf16, TilesF16,
+            TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16,
+            WindowF32, axes, planes, strips, tiles,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -208,6 +208,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         };
         let strip = planar(strips);
         let planar = if strip.is_none() && !lines { planar(planes) } else { None };
+        let others = global || tiled.is_some() || strip.is_some() || lines || planar.is_some();
+        let axis = if others { None } else { axes(&args, size as u32) };
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of channels are whole and
         // aligned where there are tiles of them, words where there are tiles of planes; `y` is borrowed exclusively.
         unsafe {
@@ -243,9 +245,12 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 planar PlanesMaxF32 F32 0;
                 planar PlanesMaxF16 F16 0;
                 planar PlanesMaxBf16 Bf16 0;
-                planar PlanesAvgF32 F32 1;
-                planar PlanesAvgF16 F16 1;
-                planar PlanesAvgBf16 Bf16 1;
+                axis AxesF32 F32 0;
+                axis AxesF16 F16 0;
+                axis AxesBf16 Bf16 0;
+                axis AxesF32 F32 1;
+                axis AxesF16 F16 1;
+                axis AxesBf16 Bf16 1;
             }
         }
         let mut pieces = [16, 8, 4].into_iter().filter(|&bytes| match bytes {
@@ -262,8 +267,9 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         let many = global && (last || streamed);
         let threads = match (global, last) {
             (true, false) if streamed => channels,
-            // Eight lanes a channel, or several.
-            (true, false) => (8 * channels).div_ceil(u64::from(staged.max(1))),
+            // A warp so many images, or eight lanes several.
+            (true, false) if staged == 0 => 32 * channels.div_ceil(u64::from(args.ringed())),
+            (true, false) => (8 * channels).div_ceil(u64::from(staged)),
             // Eight threads a piece of channels, one a channel.
             (true, true) if piece > 1 => 8 * channels / piece as u64,
             (true, true) => channels,

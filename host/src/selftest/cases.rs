@@ -140,6 +140,7 @@ pub fn cases() -> Vec<Case> {
     list.pool2d();
     list.pool2d_lines();
     list.pool2d_planes();
+    list.pool2d_axes();
     list.pool2d_strips();
     list.pool2d_tiles();
     list.rope();

@@ -18,6 +18,7 @@ on_lane! {
     pieces_of_channels
     tiles_of_large_windows
     tiles_of_planes
+    windows_by_axes
     rows_longer_than_a_strip
     generated_shapes
     refusals
@@ -137,6 +138,18 @@ fn many_images<B: Backend>(b: &B) {
         let pooling = Pooling { windows: Windows::Global, ..shape };
         check_case(b, &Inputs::new(ELEMENTS[element], pooling, 5));
     }
+    // Too few for that: four, two and one of a warp.
+    for (element, kind, dims) in [
+        (0, AVERAGE, [1 << 11, 8, 18, 18]),
+        (1, AVERAGE, [521, 8, 27, 25]),
+        (2, Kind::Max, [520, 8, 27, 25]),
+        (2, AVERAGE, [1, 3, 150, 131]),
+        (1, Kind::Max, [1, 2, 64, 64]),
+    ] {
+        let shape = square(dims, Layout::Nchw, kind, [1, 1, 0]);
+        let pooling = Pooling { windows: Windows::Global, ..shape };
+        check_case(b, &Inputs::new(ELEMENTS[element], pooling, 5));
+    }
 }
 
 /// Channels last, in pieces of every size.
@@ -197,7 +210,8 @@ fn tiles_of_large_windows<B: Backend>(b: &B) {
 }
 
 /// Windows over rows that are innermost: several planes a tile, one, a part of one; widths of every remainder, so that rows start
-/// anywhere in a word; rows that are longer than a tile; steps and distances without a form of their own.
+/// anywhere in a word; rows that are longer than a tile; steps and distances without a form of their own. Each window over each kind of
+/// planes once, with one element and one kind, which change from one to the next: all of them were 672 launches.
 fn tiles_of_planes<B: Backend>(b: &B) {
     for (i, window) in [
         [5, 1, 2],
@@ -225,24 +239,60 @@ fn tiles_of_planes<B: Backend>(b: &B) {
             [3, 1, 150, 131],
             [1, 2, 18, 34],
             [1, 1, 21, 2201],
-            [700, 1, 13, 13],
-            [1300, 1, 13, 7],
+            [610, 1, 13, 13],
+            [1210, 1, 13, 7],
         ]
         .into_iter()
         .enumerate()
         {
             let kind = [Kind::Max, AVERAGE, PADDED][(i + j) % 3];
-            for element in ELEMENTS {
-                let mut pooling = square(dims, Layout::Nchw, kind, window);
-                if let Windows::Sliding { ceil_mode, dilation, .. } = &mut pooling.windows {
-                    *ceil_mode = j % 2 == 1;
-                    *dilation = [1 + usize::from(kind == Kind::Max && i + j == 9); 2];
-                }
+            let mut pooling = square(dims, Layout::Nchw, kind, window);
+            if let Windows::Sliding { ceil_mode, dilation, .. } = &mut pooling.windows {
+                *ceil_mode = j % 2 == 1;
+                *dilation = [1 + usize::from(kind == Kind::Max && i + j == 9); 2];
+            }
+            if pooling.axes().is_err() {
+                continue;
+            }
+            let mut inputs = Inputs::new(ELEMENTS[(i + j / 3) % 3], pooling, 9);
+            for (at, value) in [f32::NAN, f32::NEG_INFINITY, -0.0].into_iter().enumerate() {
+                inputs.x[at * 97 + 11] = value;
+            }
+            check_case(b, &inputs);
+        }
+    }
+}
+
+/// Windows of any kind, one axis after the other: both layouts, one tile and several, steps, distances and sides that differ.
+fn windows_by_axes<B: Backend>(b: &B) {
+    for (i, (kernel, stride, padding, dilation)) in [
+        ([9, 9], [1, 1], [4, 4], 1),
+        ([13, 13], [1, 1], [6, 6], 1),
+        ([4, 4], [4, 4], [0, 0], 1),
+        ([5, 7], [1, 2], [2, 3], 1),
+        ([1, 9], [1, 1], [0, 4], 1),
+        ([6, 5], [3, 1], [3, 0], 1),
+        ([8, 4], [2, 5], [1, 2], 1),
+        ([4, 5], [1, 1], [3, 2], 2),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (j, (n, c, h, w)) in
+            [(2, 40, 31, 29), (1, 8, 18, 15), (3, 16, 14, 47), (1, 72, 16, 100)]
+                .into_iter()
+                .enumerate()
+        {
+            for layout in LAYOUTS {
+                let kind = [Kind::Max, AVERAGE, PADDED][if dilation > 1 { 0 } else { (i + j) % 3 }];
+                let ceil_mode = j % 2 == 1;
+                let dilation = [dilation; 2];
+                let windows = Windows::Sliding { kernel, stride, padding, dilation, ceil_mode };
+                let pooling = Pooling { n, c, h, w, layout, kind, windows };
                 if pooling.axes().is_err() {
                     continue;
                 }
-                let mut inputs = Inputs::new(element, pooling, 9);
-                check_case(b, &inputs);
+                let mut inputs = Inputs::new(ELEMENTS[(i + j / 2) % 3], pooling, 12);
                 for (at, value) in [f32::NAN, f32::NEG_INFINITY, -0.0].into_iter().enumerate() {
                     inputs.x[at * 97 + 11] = value;
                 }

@@ -20,10 +20,12 @@
 //! `t % 8`, [`num::tree8`] of them / count. In `f32`, rounded to the element once.
 
 mod average;
+mod axes;
 mod planes;
 mod strips;
 
 pub use average::*;
+pub use axes::*;
 pub use planes::*;
 pub use strips::*;
 
@@ -42,6 +44,15 @@ pub const STAGE_BYTES: u32 = 40 * 1024;
 
 /// Shared memory behind them, which is read and not used.
 const BEHIND: u32 = 32 * 4;
+
+/// Bytes of the images of a warp that come through shared memory at a time, where they are too large for it: [`Args::ringed`].
+pub const RING_SLICE: u32 = 1024;
+
+/// Those with gaps between images, against bank conflicts.
+pub const RING_STAGE: u32 = RING_SLICE + 4 * 32;
+
+/// Slices of a warp: all but one are on their way.
+pub const RING: u32 = 4;
 
 /// Most images of eight lanes that come through it.
 pub const STAGE_TIMES: u32 = 8;
@@ -221,8 +232,18 @@ impl Args {
     /// Shared memory of a block that makes whole images of elements of `bytes`.
     const fn stage_bytes(&self, bytes: u32) -> u32 {
         match self.staged(bytes) {
-            0 => 0,
+            0 => THREADS / 32 * RING * RING_STAGE,
             times => self.h.len * self.w.len * (THREADS / 8 * bytes) * times + BEHIND,
+        }
+    }
+
+    /// Images of a warp, eight lanes each, where they come through shared memory slice by slice: fewer where there are few.
+    #[inline(always)]
+    pub const fn ringed(&self) -> u32 {
+        match self.images as u64 * self.channels as u64 {
+            ..4096 => 1,
+            4096..16384 => 2,
+            _ => 4,
         }
     }
 

@@ -5,9 +5,11 @@
 //! several windows share comes from L1. [`lines`]: a thread makes 16 bytes of outputs of a row, where rows are innermost and
 //! the windows the usual ones. [`whole`]: eight lanes an image, lane `l` partial `l`;
 //! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `tiles`, `strips`, `planes` and
-//! `sums`: windows by way of shared memory, channels last, usual ones in planes, and any maxima and averages in planes. `AVG` says
-//! average or maximum throughout.
+//! `axes`: windows by way of shared memory, large ones with channels last, usual ones in planes, any maxima in planes, and all others. `AVG`
+//! says average or maximum throughout.
 
+#[cfg(level_sm_80)]
+mod axes;
 mod item;
 mod last;
 mod lines;
@@ -15,13 +17,13 @@ mod lines;
 mod plane_tile;
 #[cfg(level_sm_80)]
 mod planes;
+#[cfg(level_sm_80)]
+mod ringed;
 mod streamed;
 #[cfg(level_sm_80)]
 mod strip_tile;
 #[cfg(level_sm_80)]
 mod strips;
-#[cfg(level_sm_80)]
-mod sums;
 #[cfg(level_sm_80)]
 mod tiles;
 mod whole;

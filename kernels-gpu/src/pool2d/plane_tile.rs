@@ -5,7 +5,7 @@ use contract::pool2d::{PLANES_ROWS, PlanesArgs};
 
 use crate::arch::async_copy::{commit_group, copy_x4, wait_group};
 use crate::arch::hint::{opaque, opaque_here, rolled};
-use crate::arch::mem::{X4, prefetch_l2, st_x2, st_x4};
+use crate::arch::mem::{X4, prefetch_l2, st_x4};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::float::Float;
@@ -120,19 +120,13 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Brings the lines, and writes `nothing` beside them: those of the image one behind the other, or, with `APART`, each to the place
-    /// that it has among all lines of its plane. Other threads see it behind a barrier.
+    /// Brings the lines of the image one behind the other, and writes `nothing` beside them. Other threads see it behind a barrier.
     ///
     /// # Safety
     ///
     /// The arguments are those of the contract, and nobody uses shared memory.
     #[inline(always)]
-    pub(super) unsafe fn bring<E: Float, const APART: bool>(
-        &self,
-        held: Shared<u32>,
-        threads: u32,
-        nothing: u32,
-    ) {
+    pub(super) unsafe fn bring<E: Float>(&self, held: Shared<u32>, threads: u32, nothing: u32) {
         let (args, pool) = (self.args, &self.args.pool);
         let w = &pool.w;
         // Elements of a line that are read; those in front of the image; where the image ends.
@@ -147,12 +141,6 @@ impl<'a> Tile<'a> {
         let all = rows * u64::from(w.len);
         let odd = E::PIECE == 8 && all & 1 == 1 && all - self.even <= 1 << 30;
         let last = if odd { (all - self.even) as i32 - 1 } else { i32::MIN };
-        let (front, gap) = if APART {
-            ((self.i0 as i32 - self.top) as u32, args.lines.wrapping_sub(pool.h.len))
-        } else {
-            (0, 0)
-        };
-        let first = held.byte_add(front * args.pitch);
         let (line, word) = args.by_words.div_rem(thread_idx_x());
         let step = args.lines_at_once;
         let alternate = E::PIECE == 8 && (step * w.len) & 1 == 1;
@@ -167,12 +155,9 @@ impl<'a> Tile<'a> {
                 (place - behind as i32 + (j * per) as i32, j, j * per < right + behind)
             };
             let (mut from, mut j, mut there) = at(place);
-            let mut to = first.byte_add(l * args.pitch);
+            let mut to = held.byte_add(l * args.pitch);
             while l < self.lines {
                 rolled();
-                if APART && opaque_here(args.planes) > 1 {
-                    to = first.byte_add((l + args.by_height.div_rem(l).0 * gap) * args.pitch);
-                }
                 if there {
                     let source = x.wrapping_offset(from as isize * size::<E>() as isize);
                     // SAFETY: a word of the row, or of it and its neighbour; a place of this block.
@@ -204,11 +189,7 @@ impl<'a> Tile<'a> {
         sync_threads();
         let mut l = thread_idx_x();
         while l < self.lines {
-            let mut at = l;
-            if APART && args.planes > 1 {
-                at += args.by_height.div_rem(l).0 * gap;
-            }
-            let to = first.byte_add(at * args.pitch + self.behind::<E>(l) * size::<E>());
+            let to = held.byte_add(l * args.pitch + self.behind::<E>(l) * size::<E>());
             let mut j = if outside == 0 { right } else { 0 };
             while j < wide {
                 rolled();
@@ -341,22 +322,18 @@ impl<E: Float> Outputs<E> {
 }
 
 impl<E: Float> Output<E> {
-    /// Writes `N` words, and goes to the next row.
+    /// Writes four words, and goes to the next row.
     ///
     /// # Safety
     ///
     /// They belong to this thread, as does their place in shared memory.
     #[inline(always)]
-    pub(super) unsafe fn write<const N: usize>(&mut self, values: X4<u32>) {
-        let len = N * 4 / size::<E>() as usize;
+    unsafe fn write(&mut self, values: X4<u32>) {
+        let len = E::PIECE;
         // SAFETY: the caller's promise.
         unsafe {
             if self.direct == 2 {
-                if N == 4 {
-                    st_x4(self.y.cast(), values);
-                } else {
-                    st_x2(self.y.cast(), [values[0], values[1]]);
-                }
+                st_x4(self.y.cast(), values);
             } else if self.direct == 1 {
                 let count = if (len as u32) < self.left { len as u32 } else { self.left };
                 E::scatter(self.y, count, values);
@@ -364,7 +341,7 @@ impl<E: Float> Output<E> {
                 let mut i = 0;
                 while i < len {
                     if (i as u32) < self.left {
-                        let bits = values[i * N / len] >> (16 * (i % (len / N)));
+                        let bits = values[i * 4 / len] >> (16 * (i % (len / 4)));
                         put::<E>(self.held.byte_add(i as u32 * size::<E>()), bits);
                     }
                     i += 1;
@@ -401,7 +378,7 @@ impl<E: Float> Output<E> {
             }
             let mut i = opaque(0);
             while i < rows {
-                self.write::<4>(values[0]);
+                self.write(values[0]);
                 values = [values[1], values[2], values[3], values[3]];
                 i = opaque(i + 1);
             }

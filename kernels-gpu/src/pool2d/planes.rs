@@ -323,7 +323,7 @@ unsafe fn maxima<E: Float>(args: &PlanesArgs) {
     dependency_wait();
     let held = dynamic_shared_mem::<u32>();
     // SAFETY: the launch contract.
-    unsafe { tile.bring::<E, false>(held, PLANES_THREADS, E::LOWEST) };
+    unsafe { tile.bring::<E>(held, PLANES_THREADS, E::LOWEST) };
     sync_threads();
     let tops = held.byte_add(args.tops);
     let form = if w.dilation == 1 { w.stride } else { 0 };

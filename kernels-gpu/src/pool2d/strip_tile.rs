@@ -1,9 +1,11 @@
 //! The way of a tile of strips into shared memory, and of its outputs out of it ([`contract::pool2d::strips_of`]).
 
+use contract::pool2d::STRIPS_OUTSIDE;
+
 use super::plane_tile::{Tile, put, size};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::dot::permute;
-use crate::arch::hint::{opaque_here, rolled};
+use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mem::{X4, st_x4};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{sync_threads, thread_idx_x};
@@ -18,8 +20,8 @@ impl Tile<'_> {
         i >= front && i - front < there
     }
 
-    /// Brings whole rows, each to the place that it has among all lines of its plane, `args.gap` bytes behind its start, and writes
-    /// `nothing` beside and between them. Other threads see it behind a barrier.
+    /// Brings whole rows. Those of whole pieces of 16 bytes come each to the place that it has among all lines of its plane, `args.gap`
+    /// bytes behind its start, and `nothing` beside and between them. Other threads see it behind a barrier.
     ///
     /// # Safety
     ///
@@ -38,10 +40,10 @@ impl Tile<'_> {
         let tensor = pool.x.as_ptr().cast_const();
         let x = tensor.wrapping_add((start * u64::from(row)) as usize);
         let all = self.planes * args.lines;
-        let (line, part) = args.by_words.div_rem(thread_idx_x());
-        let step = args.lines_at_once;
-        let mut part = if line < step { part } else { args.words };
         if args.even == 1 {
+            let (line, part) = args.by_words.div_rem(thread_idx_x());
+            let step = args.lines_at_once;
+            let mut part = if line < step { part } else { args.words };
             let first = held.byte_add(front * args.pitch + args.gap);
             while part < args.words {
                 let mut l = line;
@@ -85,9 +87,9 @@ impl Tile<'_> {
             wait_group::<0>();
             return;
         }
-        // Rows that are no whole pieces come one behind the other, to where outputs wait later.
-        let raw = held.byte_add(args.outputs + 16);
+        // Rows that are no whole pieces come one behind the other.
         let shift = x as usize as u32 & 15;
+        let raw = held.byte_add(STRIPS_OUTSIDE);
         let x = x.wrapping_sub(shift as usize);
         let rows = u64::from(pool.images) * u64::from(pool.channels) * u64::from(pool.h.len);
         let tensor = tensor as usize..tensor as usize + (rows * u64::from(row)) as usize;
@@ -114,44 +116,24 @@ impl Tile<'_> {
             at += threads * 16;
         }
         commit_group();
+        // What rows outside of the image are read from.
+        let own = thread_idx_x();
+        if own < STRIPS_OUTSIDE / 16 {
+            // SAFETY: a place of this thread.
+            unsafe { held.byte_add(own * 16).write_x4([nothing; 4]) };
+        }
         self.ask_ahead::<E>(threads);
         wait_group::<0>();
-        sync_threads();
-        let gap = args.gap / size::<E>();
-        while part < args.words {
-            let e = (part * E::PIECE as u32) as i32 - gap as i32;
-            // The bits of a piece that are of the image, and what the others are.
-            let there = |i: usize| ((e + i as i32) as u32) < pool.w.len;
-            let per = E::PIECE / 4;
-            let keep: X4<u32> = core::array::from_fn(|i| {
-                let low = if there(i * per) { E::ONE } else { 0 };
-                low | if per == 2 && there(2 * i + 1) { 0xffff_0000 } else { 0 }
-            });
-            let beside: X4<u32> = core::array::from_fn(|i| nothing & !keep[i]);
-            // Of pieces that have none any address will do.
-            let none = keep == [0; 4];
-            let from = shift.wrapping_add_signed(if none { 0 } else { e * size::<E>() as i32 });
-            let mut l = line;
-            // Behind the last line there is what is beside it.
-            while l < all || l == all && part * 16 < args.gap {
-                rolled();
-                let (mut plane, mut i) = (0, l);
-                if opaque_here(args.planes) > 1 {
-                    (plane, i) = args.by_pieces.div_rem(l);
-                }
-                let mut piece = [nothing; 4];
-                if l < all && self.comes(i) {
-                    let from = (plane * pool.h.len + i - front) * row + from;
-                    // SAFETY: elements that have come, and what is beside them.
-                    piece = unsafe { unaligned::<E>(raw.byte_add(from)) };
-                    piece = core::array::from_fn(|i| piece[i] & keep[i] | beside[i]);
-                }
-                // SAFETY: a place of this thread.
-                unsafe { held.byte_add(l * args.pitch + part * 16).write_x4(piece) };
-                l += step;
-            }
-            part += args.words_at_once;
-        }
+    }
+
+    /// Where the first row that has come is, of those that lie one behind the other.
+    #[inline(always)]
+    pub(super) fn packed<E: Float>(&self, held: Shared<u32>) -> Shared<u32> {
+        let first = (self.plane * u64::from(self.args.pool.h.len) + u64::from(self.i0))
+            * u64::from(self.args.pool.w.len);
+        let x = self.args.pool.x.as_ptr() as usize as u32;
+        let shift = x.wrapping_add((first as u32).wrapping_mul(size::<E>())) & 15;
+        held.byte_add(STRIPS_OUTSIDE + shift)
     }
 
     /// The first output of a tile that has all columns.
@@ -174,7 +156,7 @@ impl Tile<'_> {
         let end = shift + ((self.planes - 1) * args.rows + self.rows) * w.out;
         let to = self.y::<E>().wrapping_sub(shift as usize);
         let len = E::PIECE as u32;
-        let wide = w.out >= len;
+        let wide = w.out + 1 >= len;
         let mut at = thread_idx_x() * len;
         while at < end {
             rolled();
@@ -244,17 +226,38 @@ impl Tile<'_> {
 ///
 /// # Safety
 ///
-/// As for [`Shared::read`], of all words that have some of them.
+/// As for [`Shared::read`], of the two pieces of 16 bytes that have some of them.
 #[inline(always)]
 unsafe fn unaligned<E: Float>(at: Shared<u32>) -> X4<u32> {
-    let odd = at.addr() & 2;
-    let at = at.byte_add(odd.wrapping_neg());
+    let behind = at.addr() & 15;
+    let at = at.byte_add(behind.wrapping_neg());
     // SAFETY: the caller's promise.
-    unsafe {
-        if E::PIECE == 4 {
-            return core::array::from_fn(|i| at.add(i as u32).read());
-        }
-        let words: [u32; 5] = core::array::from_fn(|i| at.add(i as u32).read());
-        core::array::from_fn(|i| permute(words[i], words[i + 1], 0x3210 + 0x1111 * odd))
+    let ([a, b, c, d], [e, f, g, h]) = unsafe { (at.read_x4(), at.byte_add(16).read_x4()) };
+    let [a, b, c, d, ..] = shifted::<E, 8>([a, b, c, d, e, f, g, h], behind);
+    [a, b, c, d]
+}
+
+/// The words from byte `behind` on, less than 16 and whole elements; the last ones are any.
+#[inline(always)]
+pub(super) fn shifted<E: Float, const N: usize>(words: [u32; N], behind: u32) -> [u32; N] {
+    let words = later::<N, 1>(later::<N, 2>(words, behind & 8), behind & 4);
+    if E::PIECE == 4 {
+        return words;
     }
+    let selector = 0x3210 + 0x1111 * (behind & 2);
+    core::array::from_fn(|i| permute(words[i], words[(i + 1) % N], selector))
+}
+
+/// The words `BY` further, unless `by` is zero.
+#[inline(always)]
+fn later<const N: usize, const BY: usize>(words: [u32; N], by: u32) -> [u32; N] {
+    // Opaque: as a choice between two places of an array it would be one in memory.
+    let chosen = opaque(if by == 0 { 0 } else { u32::MAX });
+    let mut out = words;
+    let mut i = 0;
+    while i + BY < N {
+        out[i] = words[i + BY] & chosen | words[i] & !chosen;
+        i += 1;
+    }
+    out
 }

@@ -11,6 +11,7 @@ use contract::pool2d::{
 
 use super::plane_tile::{Tile, size};
 use super::planes::{WORDS, across};
+use super::strip_tile::shifted;
 use crate::arch::dot::permute;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque_here, rolled};
@@ -20,26 +21,60 @@ use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 
-/// Windows of `K` by `K`, `S` apart, with half a window of padding in mind, or with `BARE` none.
-struct Form<E, const K: usize, const S: usize, const BARE: bool>(PhantomData<E>);
+/// How rows lie in shared memory: each at its place with half a window of padding in mind, or with none; or one behind the other.
+const PADDED: u8 = 0;
+const BARE: u8 = 1;
+const PACKED: u8 = 2;
 
-impl<E: Float, const K: usize, const S: usize, const BARE: bool> Form<E, K, S, BARE> {
-    /// Where the taps of a piece start, in elements from a multiple of 16 bytes on.
-    const FIRST: usize = strips_first(K as u32, E::PIECE as u32, BARE) as usize;
-    /// Taps of a piece of outputs.
+/// The rows that a thread reads, one after the other.
+struct Lines {
+    at: Shared<u32>,
+    pitch: u32,
+    /// Of packed ones: the number of the next row in the image, and how many there are; what a row outside of it is read from; the bits of
+    /// each word that are of the image, and what the others are.
+    row: u32,
+    rows: u32,
+    outside: Shared<u32>,
+    keep: [u32; 16],
+    nothing: u32,
+}
+
+/// Windows of `K` by `K`, `S` apart, of rows that lie as `LIE` says.
+struct Form<E, const K: usize, const S: usize, const LIE: u8>(PhantomData<E>);
+
+impl<E: Float, const K: usize, const S: usize, const LIE: u8> Form<E, K, S, LIE> {
+    /// Where the taps of a piece start, in elements from a multiple of 16 bytes on; packed ones are brought there.
+    const FIRST: usize = if LIE == PACKED {
+        0
+    } else {
+        strips_first(K as u32, E::PIECE as u32, LIE == BARE) as usize
+    };
+    /// Taps of a piece of outputs, and words that have them.
     const TAPS: usize = (E::PIECE - 1) * S + K;
+    const WIDE: usize = Self::TAPS.div_ceil(E::PIECE / 4);
     /// Pieces of 16 bytes that have them.
-    const LOADS: usize = (Self::FIRST + Self::TAPS).div_ceil(E::PIECE);
+    const LOADS: usize =
+        (Self::TAPS + if LIE == PACKED { E::PIECE - 1 } else { Self::FIRST }).div_ceil(E::PIECE);
     /// Windows that a row is part of.
     const AGES: usize = (K - 1) / S + 1;
 
-    /// The words that have the taps of a piece, of which [`Form::FIRST`] is the first.
+    /// The words that have the taps of a piece of the next row, of which [`Form::FIRST`] is the first.
     ///
     /// # Safety
     ///
-    /// They have come to shared memory, at a multiple of 16 bytes.
+    /// They have come to shared memory: at a multiple of 16 bytes where they are not packed.
     #[inline(always)]
-    unsafe fn words(at: Shared<u32>) -> [u32; WORDS] {
+    unsafe fn words(lines: &mut Lines) -> [u32; WORDS] {
+        let mut at = lines.at;
+        let mut behind = 0;
+        if LIE == PACKED {
+            let here = lines.row < lines.rows;
+            let from = if here { at.addr() } else { lines.outside.addr() };
+            behind = from & 15;
+            at = at.byte_add((from - behind).wrapping_sub(at.addr()));
+            lines.row = lines.row.wrapping_add(1);
+        }
+        lines.at = lines.at.byte_add(opaque_here(lines.pitch));
         let mut raw = [0; WORDS];
         let mut j = 0;
         while j < Self::LOADS {
@@ -52,7 +87,14 @@ impl<E: Float, const K: usize, const S: usize, const BARE: bool> Form<E, K, S, B
             }
             j += 1;
         }
-        raw
+        if LIE != PACKED {
+            return raw;
+        }
+        let raw = shifted::<E, WORDS>(raw, behind);
+        core::array::from_fn(|i| {
+            let keep = if i < Self::WIDE { lines.keep[i] } else { 0 };
+            raw[i] & keep | lines.nothing & !keep
+        })
     }
 
     /// The maxima of a row of each window of a piece.
@@ -153,7 +195,7 @@ impl Out {
 ///
 /// The rows have come to shared memory; outputs of this thread.
 #[inline(always)]
-unsafe fn blocks<E: Float, const K: usize>(mut at: Shared<u32>, pitch: u32, mut out: Out) {
+unsafe fn blocks<E: Float, const K: usize, const LIE: u8>(mut lines: Lines, mut out: Out) {
     let mut ends = [[0u32; 4]; 16];
     'walk: loop {
         rolled();
@@ -163,13 +205,12 @@ unsafe fn blocks<E: Float, const K: usize>(mut at: Shared<u32>, pitch: u32, mut 
         while i + 1 < K {
             // SAFETY: the caller's promise.
             unsafe {
-                tops[i] = Form::<E, K, 1, false>::tops(Form::<E, K, 1, false>::words(at));
+                tops[i] = Form::<E, K, 1, LIE>::tops(Form::<E, K, 1, LIE>::words(&mut lines));
                 start = if i == 0 { tops[0] } else { E::max_raw(start, tops[i]) };
                 if !out.put(E::max_raw(ends[i], start)) {
                     break 'walk;
                 }
             }
-            at = at.byte_add(opaque_here(pitch));
             i += 1;
         }
         let mut i = K - 1;
@@ -186,12 +227,11 @@ unsafe fn blocks<E: Float, const K: usize>(mut at: Shared<u32>, pitch: u32, mut 
 ///
 /// As for [`blocks`].
 #[inline(always)]
-unsafe fn tops<E: Float, const K: usize, const S: usize, const BARE: bool>(
-    mut at: Shared<u32>,
-    pitch: u32,
+unsafe fn tops<E: Float, const K: usize, const S: usize, const LIE: u8>(
+    mut lines: Lines,
     mut out: Out,
 ) {
-    let count = const { Form::<E, K, S, BARE>::AGES };
+    let count = const { Form::<E, K, S, LIE>::AGES };
     let mut ages = [[0u32; 4]; 8];
     'walk: loop {
         rolled();
@@ -200,8 +240,8 @@ unsafe fn tops<E: Float, const K: usize, const S: usize, const BARE: bool>(
             let mut j = 0;
             while j < S {
                 // SAFETY: the caller's promise.
-                let row = Form::<E, K, S, BARE>::tops(unsafe { Form::<E, K, S, BARE>::words(at) });
-                at = at.byte_add(opaque_here(pitch));
+                let words = unsafe { Form::<E, K, S, LIE>::words(&mut lines) };
+                let row = Form::<E, K, S, LIE>::tops(words);
                 let mut age = 0;
                 while age < count {
                     let slot = (u + count - age) % count;
@@ -313,13 +353,12 @@ impl Counts {
 ///
 /// As for [`blocks`].
 #[inline(always)]
-unsafe fn averages<E: Float, const K: usize, const S: usize, const BARE: bool>(
-    mut at: Shared<u32>,
-    pitch: u32,
+unsafe fn averages<E: Float, const K: usize, const S: usize, const LIE: u8>(
+    mut lines: Lines,
     mut out: Out,
     counts: &mut Counts,
 ) {
-    let count = const { Form::<E, K, S, BARE>::AGES };
+    let count = const { Form::<E, K, S, LIE>::AGES };
     let mut ages: [Piece; 8] = [[0.0; 8]; 8];
     let mut before: Piece = [0.0; 8];
     'walk: loop {
@@ -329,8 +368,8 @@ unsafe fn averages<E: Float, const K: usize, const S: usize, const BARE: bool>(
             let mut j = 0;
             while j < S {
                 // SAFETY: the caller's promise.
-                let row = Form::<E, K, S, BARE>::sums(unsafe { Form::<E, K, S, BARE>::words(at) });
-                at = at.byte_add(opaque_here(pitch));
+                let words = unsafe { Form::<E, K, S, LIE>::words(&mut lines) };
+                let row = Form::<E, K, S, LIE>::sums(words);
                 // Of windows a row apart any two rows are a pair of some of them.
                 let pair = plus(before, row);
                 before = row;
@@ -365,12 +404,12 @@ unsafe fn averages<E: Float, const K: usize, const S: usize, const BARE: bool>(
 /// The launch obeys the kernel's `SPEC` with the arguments of `contract::pool2d::strips_of` for elements `E` and these windows; their
 /// pointers cover the contract's table. The tile has come to shared memory.
 #[inline(always)]
-unsafe fn make<E: Float, const AVG: bool, const K: usize, const S: usize, const BARE: bool>(
+unsafe fn make<E: Float, const AVG: bool, const K: usize, const S: usize, const LIE: u8>(
     tile: &Tile<'_>,
     held: Shared<u32>,
 ) {
     let args = tile.args;
-    let w = &args.pool.w;
+    let (h, w) = (&args.pool.h, &args.pool.w);
     // Rows of outputs that the first turns of a thread do not end.
     let none = if AVG || S > 1 { (K - 1) / S } else { K - 1 } as u32;
     let mut task = thread_idx_x();
@@ -383,8 +422,36 @@ unsafe fn make<E: Float, const AVG: bool, const K: usize, const S: usize, const 
         if plane >= tile.planes || r >= tile.rows {
             continue;
         }
-        let at = (plane * args.lines + r * S as u32) * args.pitch + piece * 16 * S as u32;
-        let at = held.byte_add(at);
+        let mut lines = Lines {
+            at: held.byte_add(piece * 16 * S as u32),
+            pitch: args.pitch,
+            row: 0,
+            rows: h.len,
+            outside: held,
+            keep: [0; 16],
+            nothing: if AVG { 0 } else { E::LOWEST },
+        };
+        let row = r * S as u32;
+        if LIE == PACKED {
+            // Of the image, and among the rows that have come.
+            lines.row = (tile.top as u32).wrapping_add(row);
+            let came = (plane * h.len).wrapping_add(lines.row).wrapping_sub(tile.i0);
+            let first = (piece * E::PIECE as u32 * S as u32) as i32 - w.padding as i32;
+            let at =
+                (came.wrapping_mul(w.len).wrapping_add_signed(first)).wrapping_mul(size::<E>());
+            lines.at = tile.packed::<E>(held).byte_add(at);
+            let there = |i: usize| ((first + i as i32) as u32) < w.len;
+            let per = E::PIECE / 4;
+            let mut i = 0;
+            while i < const { Form::<E, K, S, LIE>::WIDE } {
+                let low = if there(i * per) { E::ONE } else { 0 };
+                let high = if per == 2 && there(2 * i + 1) { 0xffff_0000 } else { 0 };
+                lines.keep[i] = low | high;
+                i += 1;
+            }
+        } else {
+            lines.at = lines.at.byte_add((plane * args.lines + row) * args.pitch);
+        }
         let (row, line) = (plane * args.rows + r, w.out * size::<E>());
         let y = tile.y::<E>().wrapping_byte_add(row as usize * line as usize + piece as usize * 16);
         let staged = held.byte_add(args.outputs + row * args.top_pitch + piece * 16);
@@ -403,11 +470,11 @@ unsafe fn make<E: Float, const AVG: bool, const K: usize, const S: usize, const 
             if AVG {
                 let first = [tile.p0 + r, piece * E::PIECE as u32];
                 let mut counts = Counts::new::<E>(args, held, first, none);
-                averages::<E, K, S, BARE>(at, args.pitch, out, &mut counts);
+                averages::<E, K, S, LIE>(lines, out, &mut counts);
             } else if S == 1 {
-                blocks::<E, K>(at, args.pitch, out);
+                blocks::<E, K, LIE>(lines, out);
             } else {
-                tops::<E, K, S, BARE>(at, args.pitch, out);
+                tops::<E, K, S, LIE>(lines, out);
             }
         }
     }
@@ -433,9 +500,12 @@ unsafe fn strips<E: Float, const AVG: bool>(args: &PlanesArgs) {
         sync_threads();
         macro_rules! forms {
             ($($k:literal $s:literal,)*) => {
-                match (args.pool.w.kernel, args.pool.w.stride) {
-                    (3, 2) if strips_bare(&args.pool) => make::<E, AVG, 3, 2, true>(&tile, held),
-                    $(($k, $s) => make::<E, AVG, $k, $s, false>(&tile, held),)*
+                match (args.even, args.pool.w.kernel, args.pool.w.stride) {
+                    $((0, $k, $s) => make::<E, AVG, $k, $s, PACKED>(&tile, held),)*
+                    (_, 3, 2) if strips_bare(&args.pool) => {
+                        make::<E, AVG, 3, 2, BARE>(&tile, held);
+                    }
+                    $((_, $k, $s) => make::<E, AVG, $k, $s, PADDED>(&tile, held),)*
                     _ => {}
                 }
             };

@@ -25,6 +25,16 @@ pub(super) unsafe fn whole<E: Float, const AVG: bool>(args: &Args) {
         // SAFETY: handed on.
         return unsafe { staged::<E, AVG>(args, times, x, y) };
     }
+    #[cfg(level_sm_80)]
+    if image < 1 << 28 {
+        // SAFETY: the launch contract; the output of these lanes.
+        unsafe {
+            let (value, plane) = super::ringed::ringed::<E, AVG>(args, n / 32);
+            let image = if plane == u64::MAX { 0 } else { image };
+            finish::<E, AVG>(value, image, y.wrapping_add(plane as usize));
+        }
+        return;
+    }
     let (plane, lane) = (n / 8, n % 8);
     // Lanes without a plane stay for the shuffles.
     let all = u64::from(args.images) * u64::from(args.channels);

@@ -24,6 +24,9 @@ impl List {
                 // Pieces of channels where there are 16 of them; windows with channels first: `pool2d_planes`.
                 self.pooling(if dims[1] == 16 { pieces[i] } else { windows[i] }, element, last);
                 self.pooling(global[i], element, Pooling { windows: Windows::Global, ..first });
+                // Too large for shared memory.
+                let large = pool2d::square([1, 3, 60, 41], Layout::Nchw, kind, [1, 1, 0]);
+                self.pooling(global[i], element, Pooling { windows: Windows::Global, ..large });
                 self.pooling(whole[i], element, Pooling { windows: Windows::Global, ..last });
             }
         }
@@ -49,18 +52,33 @@ impl List {
     }
 
     pub(super) fn pool2d_planes(&mut self) {
-        use contract::pool2d::{
-            PlanesAvgBf16, PlanesAvgF16, PlanesAvgF32, PlanesMaxBf16, PlanesMaxF16, PlanesMaxF32,
-        };
-        let kernels = [
-            [symbol::<PlanesMaxF32>(), symbol::<PlanesMaxF16>(), symbol::<PlanesMaxBf16>()],
-            [symbol::<PlanesAvgF32>(), symbol::<PlanesAvgF16>(), symbol::<PlanesAvgBf16>()],
-        ];
-        for (i, element) in crate::reference::ELEMENTS.into_iter().enumerate() {
+        use contract::pool2d::{PlanesMaxBf16, PlanesMaxF16, PlanesMaxF32};
+        let kernels =
+            [symbol::<PlanesMaxF32>(), symbol::<PlanesMaxF16>(), symbol::<PlanesMaxBf16>()];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
             for window in [[4, 2, 1], [4, 1, 2], [11, 1, 5], [8, 2, 3], [17, 1, 8], [6, 2, 2]] {
-                for (kind, kernels) in POOLINGS.into_iter().zip(kernels) {
+                let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, Kind::Max, window);
+                self.pooling(kernel, element, shape);
+            }
+        }
+    }
+
+    pub(super) fn pool2d_axes(&mut self) {
+        use contract::pool2d::{AxesBf16, AxesF16, AxesF32};
+        let kernels = [symbol::<AxesF32>(), symbol::<AxesF16>(), symbol::<AxesBf16>()];
+        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+            for window in [[4, 2, 1], [11, 1, 5], [2, 1, 1]] {
+                let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, POOLINGS[1], window);
+                self.pooling(kernel, element, shape);
+            }
+            for kind in POOLINGS {
+                for window in [[4, 4, 0], [5, 3, 2], [9, 5, 4]] {
                     let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, kind, window);
-                    self.pooling(kernels[i], element, shape);
+                    self.pooling(kernel, element, shape);
+                }
+                for window in [[9, 1, 4], [13, 1, 6], [7, 4, 3], [8, 2, 3], [12, 12, 0]] {
+                    let shape = pool2d::square([2, 40, 17, 21], Layout::Nhwc, kind, window);
+                    self.pooling(kernel, element, shape);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Windows of any size in planes, rows innermost.
+//! Maxima of windows of any size in planes, rows innermost.
 
 use super::Args;
 use crate::conv2d::Divisor;
@@ -7,14 +7,8 @@ use crate::launch::{Kernel, LaunchSpec};
 /// Threads of a block that makes a tile of outputs of planes: [`PlanesArgs`].
 pub const PLANES_THREADS: u32 = 256;
 
-/// The same for averages, which take more registers.
-pub const PLANES_SUM_THREADS: u32 = 128;
-
 /// Rows of maxima of a thread there.
 pub const PLANES_ROWS: u32 = 4;
-
-/// Neighbouring averages of a thread there.
-pub const PLANES_SUMS: u32 = 4;
 
 /// Most bytes of shared memory of such a block.
 pub const PLANES_SMEM: u32 = 96 * 1024;
@@ -31,11 +25,11 @@ const PLANES_WIDE: u32 = 4096;
 /// Shared memory behind what a tile reads, which is read and not used.
 pub(super) const PLANES_BEHIND: u32 = 128;
 
-/// The parameter of the kernels that make windows of any size in planes, rows innermost, passed by value.
+/// The parameter of the kernels that make maxima of windows of any size in planes, and windows in strips, rows innermost, passed by value.
 ///
 /// What a tile of outputs reads comes to shared memory at once, each row so that the first window of the tile starts at a
 /// multiple of 16 bytes (of 16-bit elements: there or one behind), with what is outside of the image beside it. The maxima of a
-/// window are those of its rows, which go through shared memory again; of averages a thread has [`PLANES_SUMS`] neighbours.
+/// window are those of its rows, which go through shared memory again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PlanesArgs {
@@ -105,21 +99,12 @@ pub struct PlanesArgs {
     pub by_down: Divisor,
 }
 
-/// Rows of outputs of a thread.
-const fn planes_rows(args: &Args) -> u32 {
-    if args.average == 0 { PLANES_ROWS } else { 1 }
-}
-
 /// A tile of `planes` planes of `rows` by `columns` outputs; `None` where shared memory has no room for it.
 pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns: u32) -> Option<PlanesArgs> {
     let (h, w) = (&args.h, &args.w);
-    let average = args.average == 1;
     let size = 16 / bytes;
-    let each = planes_rows(args);
     let reach = [(h.kernel - 1) as u64 * h.dilation as u64, (w.kernel - 1) as u64 * w.dilation as u64];
-    // Of averages a thread makes all of its rows.
-    let made = if average { rows.next_multiple_of(each) } else { rows };
-    let lines = (made - 1) as u64 * h.stride as u64 + reach[0] + 1;
+    let lines = (rows - 1) as u64 * h.stride as u64 + reach[0] + 1;
     // Of several planes all rows of the image are brought.
     let all = (h.len + h.padding) as u64;
     let lines = if planes > 1 && lines < all { all } else { lines };
@@ -127,16 +112,14 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
     // One more, which the first may be behind.
     let line = (pieces as u64 * size as u64 - 1) * w.stride as u64 + reach[1] + 2;
     let pitch = (line * bytes as u64).next_multiple_of(16);
-    // Of maxima those of the image, of several planes all; of averages all that are read.
-    let there = if average {
-        lines
-    } else if planes > 1 || lines > h.len as u64 {
+    // Those of the image, of several planes all.
+    let there = if planes > 1 || lines > h.len as u64 {
         h.len as u64
     } else {
         lines
     };
     let input = planes as u64 * there * pitch + PLANES_BEHIND as u64;
-    let tops = if average { 0 } else { planes as u64 * lines * pieces as u64 * 16 };
+    let tops = planes as u64 * lines * pieces as u64 * 16;
     let direct = if (w.out * bytes).is_multiple_of(16) && args.y.addr().is_multiple_of(16) {
         2
     } else if columns < w.out {
@@ -146,7 +129,7 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
     };
     // Maxima take the place of what was read.
     let outputs = if direct > 0 { 0 } else { planes as u64 * rows as u64 * columns as u64 * bytes as u64 + 32 };
-    let first = if average || outputs > input { input + tops } else { 0 };
+    let first = if outputs > input { input + tops } else { 0 };
     let smem = if first == 0 { input + tops } else { first + outputs };
     let all = args.images as u64 * args.channels as u64;
     let (across, down) = (w.out.div_ceil(columns), h.out.div_ceil(rows));
@@ -154,21 +137,15 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
     if smem > PLANES_SMEM as u64 || blocks >= 1 << 31 {
         return None;
     }
-    let (groups, threads) = (rows.div_ceil(each), if average { columns.div_ceil(PLANES_SUMS) } else { pieces });
+    let groups = rows.div_ceil(PLANES_ROWS);
     // Of 16-bit elements the first and the last may be half a word.
     let whole = if columns == w.out && (w.len as u64) < line { w.len } else { line as u32 };
     let words = if bytes == 4 { whole } else { whole / 2 + 1 };
-    let block = if average { PLANES_SUM_THREADS } else { PLANES_THREADS };
+    let block = PLANES_THREADS;
     let at_once = if words < block { words } else { block };
-    if !average && pieces > block {
+    if pieces > block {
         return None;
     }
-    // Every window is in the padded image, and the count that of its taps; or there is no padding.
-    let ends = [
-        (h.out - 1) * h.stride + h.kernel <= h.len + 2 * h.padding,
-        (w.out - 1) * w.stride + w.kernel <= w.len + 2 * w.padding,
-    ];
-    let whole = ends[0] && ends[1] && (args.count_include_pad == 1 || h.padding == 0 && w.padding == 0);
     Some(PlanesArgs {
         pool: *args,
         planes,
@@ -185,10 +162,10 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
         outputs: first as u32,
         smem: smem as u32,
         direct,
-        tops_at_once: if average { 1 } else { block / pieces },
-        whole: whole as u32,
+        tops_at_once: block / pieces,
+        whole: 0,
         pieces,
-        tasks: planes * groups * threads,
+        tasks: planes * groups * pieces,
         run: 0,
         even: 0,
         gap: 0,
@@ -197,7 +174,7 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
         by_words: Divisor::new(at_once),
         by_height: Divisor::new(h.len),
         by_pieces: Divisor::new(pieces),
-        by_columns: Divisor::new(threads),
+        by_columns: Divisor::new(pieces),
         by_rows: Divisor::new(groups),
         by_out: Divisor::new(w.out),
         by_across: Divisor::new(across),
@@ -213,7 +190,7 @@ pub const fn planes(args: &Args, bytes: u32) -> Option<PlanesArgs> {
     let large = sides[0] >= 1 << 28 || sides[1] >= 1 << 28 || reach[0] >= 1 << 10 || reach[1] >= 1 << 10;
     // Of 32 bits the taps of small windows that share few come one by one faster, as do those of windows further apart.
     let small = bytes == 4 && args.square() && w.stride > 1;
-    if args.channels_last == 1 || large || small || h.stride > 2 || w.stride > 2 || !args.x.addr().is_multiple_of(4) {
+    if args.channels_last == 1 || args.average == 1 || large || small || h.stride > 2 || w.stride > 2 || !args.x.addr().is_multiple_of(4) {
         return None;
     }
     let size = 16 / bytes;
@@ -222,9 +199,9 @@ pub const fn planes(args: &Args, bytes: u32) -> Option<PlanesArgs> {
     let pieces = columns.div_ceil(size);
     let line = (pieces * size - 1) * w.stride + reach[1] as u32 + 2;
     // What a row that is read takes.
-    let each = (line * bytes).next_multiple_of(16) + if args.average == 1 { 0 } else { pieces * 16 };
+    let each = (line * bytes).next_multiple_of(16) + pieces * 16;
     let fit = PLANES_FILL / each;
-    let group = planes_rows(args);
+    let group = PLANES_ROWS;
     let least = reach[0] as u32 + 1 + (group - 1) * h.stride;
     let rows = if fit > least { (fit - reach[0] as u32 - 1) / h.stride + 1 } else { group };
     let rows = if rows >= h.out { h.out } else { h.out.div_ceil(h.out.div_ceil(rows)).next_multiple_of(group) };
@@ -234,10 +211,9 @@ pub const fn planes(args: &Args, bytes: u32) -> Option<PlanesArgs> {
         let lines = if lines < h.len + h.padding { h.len + h.padding } else { lines };
         many = fit / lines;
         // So that few threads have nothing to do in the last round.
-        let [block, wide] = if args.average == 1 { [PLANES_SUM_THREADS, PLANES_SUMS] } else { [PLANES_THREADS, size] };
-        let each = rows.div_ceil(group) * columns.div_ceil(wide);
-        if many * each > block {
-            many = many * each / block * block / each;
+        let each = rows.div_ceil(group) * pieces;
+        if many * each > PLANES_THREADS {
+            many = many * each / PLANES_THREADS * PLANES_THREADS / each;
         }
         let all = args.images as u64 * args.channels as u64;
         // Enough blocks for all multiprocessors, of which there are up to some 150.
@@ -249,14 +225,14 @@ pub const fn planes(args: &Args, bytes: u32) -> Option<PlanesArgs> {
 }
 
 macro_rules! planes {
-    ($($name:ident $symbol:literal $threads:ident $blocks:literal $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = PlanesArgs;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, $threads)
-                .with_min_blocks($blocks)
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, PLANES_THREADS)
+                .with_min_blocks(4)
                 .with_smem(PLANES_SMEM)
                 .with_min_sm(80);
 
@@ -268,10 +244,7 @@ macro_rules! planes {
 }
 
 planes! {
-    PlanesMaxF32 "pool2d_planes_max_f32" PLANES_THREADS 4 "Maxima of windows over planes of `f32`: [`PlanesArgs`].";
-    PlanesMaxF16 "pool2d_planes_max_f16" PLANES_THREADS 4 "The same of f16.";
-    PlanesMaxBf16 "pool2d_planes_max_bf16" PLANES_THREADS 4 "The same of bf16.";
-    PlanesAvgF32 "pool2d_planes_avg_f32" PLANES_SUM_THREADS 4 "Averages of windows over planes of `f32`.";
-    PlanesAvgF16 "pool2d_planes_avg_f16" PLANES_SUM_THREADS 4 "The same of f16.";
-    PlanesAvgBf16 "pool2d_planes_avg_bf16" PLANES_SUM_THREADS 4 "The same of bf16.";
+    PlanesMaxF32 "pool2d_planes_max_f32" "Maxima of windows over planes of `f32`: [`PlanesArgs`].";
+    PlanesMaxF16 "pool2d_planes_max_f16" "The same of f16.";
+    PlanesMaxBf16 "pool2d_planes_max_bf16" "The same of bf16.";
 }

@@ -7,14 +7,14 @@ use crate::launch::{Kernel, LaunchSpec};
 /// Threads of a block.
 pub const STRIPS_THREADS: u32 = 64;
 
-/// Blocks of a multiprocessor that a tile leaves room for.
-const BLOCKS: u32 = 8;
-
 /// Bytes of shared memory of a multiprocessor, less what each block takes besides.
 const SHARED: u32 = 227 * 1024;
 
 /// See [`PlanesArgs::ahead`], in bytes of the image: more than some 16 MB would be gone again.
 const STRIPS_AHEAD: u32 = 10 << 20;
+
+/// Shared memory in front of rows that lie one behind the other: what is outside of the image, as much as a thread reads of a row.
+pub const STRIPS_OUTSIDE: u32 = 96;
 
 /// Whether the kernels have a form for windows of `side` by `side`, `step` apart.
 pub const fn strips_form(average: u32, side: u32, step: u32) -> bool {
@@ -81,26 +81,25 @@ const fn sizes(args: &Args, bytes: u32, planes: u32, rows: u32, run: u32, more: 
     // The last pieces of a line may end behind it.
     let line = ((pieces * size - 1) * w.stride + w.kernel) * bytes + gap;
     let over = PLANES_BEHIND + line.saturating_sub(pitch).next_multiple_of(16);
-    let tops = planes as u64 * lines as u64 * pitch as u64 + over as u64;
+    // Other rows lie one behind the other, as they do in memory.
+    let there = if planes > 1 || lines > h.len { h.len } else { lines };
+    let packed = (planes * there * row).next_multiple_of(16) + STRIPS_OUTSIDE + 16 + PLANES_BEHIND;
+    let tops = if even { planes as u64 * lines as u64 * pitch as u64 + over as u64 } else { packed as u64 };
     let table = if args.average == 1 { (8 * w.kernel * w.kernel).next_multiple_of(16) } else { 0 };
     let direct = (w.out * bytes).is_multiple_of(16) && args.y.addr().is_multiple_of(16);
-    let waiting = if direct { 0 } else { planes as u64 * rows as u64 * pieces as u64 * 16 + 16 };
-    // Rows that come otherwise wait where outputs do later.
-    let there = if planes > 1 || lines > h.len { h.len } else { lines };
-    let raw = if even { 0 } else { (planes * there * row) as u64 + 80 };
-    let behind = if raw > waiting { raw } else { waiting };
+    let waiting = if direct { 0 } else { planes as u64 * rows as u64 * pieces as u64 * 16 + 32 };
     let outputs = tops + table as u64;
     Sizes {
         runs,
         pieces,
         lines,
-        pitch,
+        pitch: if even { pitch } else { row },
         gap,
         even,
         direct,
         tops,
         outputs,
-        smem: outputs + behind.next_multiple_of(16),
+        smem: outputs + waiting,
     }
 }
 
@@ -166,8 +165,8 @@ pub const fn strips_of(
     if smem > PLANES_SMEM as u64 || blocks >= 1 << 31 || planes > 1 && down > 1 {
         return None;
     }
-    // Pieces of a row that come, or of a line that is made of one.
-    let words = if even { w.len * bytes } else { pitch } / 16;
+    // Pieces of a row that come.
+    let words = if even { w.len * bytes / 16 } else { 1 };
     let at_once = if words < STRIPS_THREADS { words } else { STRIPS_THREADS };
     let ends = [
         (h.out - 1) * h.stride + h.kernel <= h.len + 2 * h.padding,
@@ -249,22 +248,20 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
                         let rounds = (planes * runs * pieces).div_ceil(STRIPS_THREADS) as u64;
                         // Lines of all threads, what comes and goes, and what a block takes besides, about as instructions.
                         let line = if args.average == 1 { 48 + 8 * h.kernel } else { 36 };
+                        let line = line + if made.even { 0 } else { 24 };
                         let lines = rounds * (read(args, run) * line) as u64;
-                        let through =
-                            (planes * made.lines * made.pitch / 16 + planes * rows * pieces) as u64;
+                        let come = planes * made.lines * made.pitch / 16;
+                        let go = planes * rows * pieces;
                         // Small tiles overlap better, and what they take besides is little where rows come and go as they are.
                         let fine = made.even && made.direct;
-                        let more =
-                            if made.even { 8 } else { 32 } + if made.direct { 0 } else { 24 };
-                        let cost = (lines + through * more / 64 + if fine { 60 } else { 300 })
+                        let through = (come * 8 + go * if made.direct { 8 } else { 40 }) as u64;
+                        let cost = (lines + through / 64 + if fine { 60 } else { 250 })
                             * parts as u64
                             * 64
                             / planes as u64;
                         // Fewer blocks wait longer for each other.
-                        let most = if fine { 16 } else { 10 };
-                        let there = if blocks < most { blocks } else { most };
-                        let cost =
-                            if fine { cost * (56 - there) / 40 } else { cost * (25 - there) / 15 };
+                        let there = if blocks < 16 { blocks } else { 16 };
+                        let cost = cost * (if fine { 56 } else { 40 } - there) / 40;
                         let cost = if blocks < 7 { cost * (15 - blocks) / 8 } else { cost };
                         if cost < least {
                             (least, best) = (cost, [planes, rows, run]);
@@ -281,14 +278,14 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
 }
 
 macro_rules! strips {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $blocks:literal $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = PlanesArgs;
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, STRIPS_THREADS)
-                .with_min_blocks(BLOCKS)
+                .with_min_blocks($blocks)
                 .with_smem(PLANES_SMEM)
                 .with_min_sm(80);
 
@@ -300,10 +297,10 @@ macro_rules! strips {
 }
 
 strips! {
-    StripsMaxF32 "pool2d_strips_max_f32" "Maxima of windows of [`strips_form`] over planes of `f32`: [`PlanesArgs`].";
-    StripsMaxF16 "pool2d_strips_max_f16" "The same of f16.";
-    StripsMaxBf16 "pool2d_strips_max_bf16" "The same of bf16.";
-    StripsAvgF32 "pool2d_strips_avg_f32" "Averages of such windows over planes of `f32`.";
-    StripsAvgF16 "pool2d_strips_avg_f16" "The same of f16.";
-    StripsAvgBf16 "pool2d_strips_avg_bf16" "The same of bf16.";
+    StripsMaxF32 "pool2d_strips_max_f32" 8 "Maxima of windows of [`strips_form`] over planes of `f32`: [`PlanesArgs`].";
+    StripsMaxF16 "pool2d_strips_max_f16" 8 "The same of f16.";
+    StripsMaxBf16 "pool2d_strips_max_bf16" 8 "The same of bf16.";
+    StripsAvgF32 "pool2d_strips_avg_f32" 8 "Averages of such windows over planes of `f32`.";
+    StripsAvgF16 "pool2d_strips_avg_f16" 6 "The same of f16.";
+    StripsAvgBf16 "pool2d_strips_avg_bf16" 6 "The same of bf16.";
 }
