@@ -185,9 +185,9 @@ impl LmHeadInt8<'_, super::CudaBackend> {
         use super::rmsnorm::RmsNorm;
         use contract::launch::DevPtr;
         use contract::lm_head_int8::{
-            Args, FEW, Input, InputArgs, MANY, RescoreBf16, RescoreF16, RescoreF32, SOME, Scan,
-            ScanFew, ScanMany, ScanSome, ScanWide, ScanWideSome, WIDE, WIDE_SOME, groups,
-            rescore_grid,
+            Args, FEW, Input, InputArgs, MANY, PickArgs, PickBf16, PickF16, PickF32, RescoreBf16,
+            RescoreF16, RescoreF32, SOME, Scan, ScanFew, ScanMany, ScanSome, ScanWide,
+            ScanWideSome, WIDE, WIDE_SOME, groups, in_clusters, pick_blocks, rescore_grid,
         };
         use contract::num::RowType;
         use contract::rmsnorm::WHOLE;
@@ -268,7 +268,16 @@ impl LmHeadInt8<'_, super::CudaBackend> {
                 RowType::F16 => cuda.launch::<RescoreF16>(all, args)?,
                 RowType::F32 => cuda.launch::<RescoreF32>(all, args)?,
             }
-            cuda.launch::<SamplePick>([1, args.m, 1], picks)?;
+            let (one, picks) =
+                ([pick_blocks(args.m), args.m, 1], PickArgs { head: args, sample: picks });
+            match w.element() {
+                _ if !in_clusters(args.m) || !cuda.has::<PickBf16>() => {
+                    cuda.launch::<SamplePick>([1, args.m, 1], picks.sample)?
+                }
+                RowType::Bf16 => cuda.launch::<PickBf16>(one, picks)?,
+                RowType::F16 => cuda.launch::<PickF16>(one, picks)?,
+                RowType::F32 => cuda.launch::<PickF32>(one, picks)?,
+            }
         }
         Ok(())
     }

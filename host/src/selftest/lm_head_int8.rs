@@ -1,6 +1,6 @@
 //! Runs of [`crate::ops::lm_head_int8`].
 
-use contract::lm_head_int8::{digit_words, groups, input_words, row_bytes};
+use contract::lm_head_int8::{Asked, digit_words, groups, has_bounds, input_words, row_bytes};
 use contract::sample::{SampleParams, StepState, adjusted_len};
 
 use super::embed::{Table, table_on};
@@ -40,6 +40,11 @@ pub struct Norm {
 pub const EPS: f32 = 1e-5;
 /// What stands for logits that nobody is to look at.
 pub const ANY: f32 = 0.5;
+
+/// Whether every logit is computed, and left for the sampler; otherwise what is in its memory afterwards is nobody's.
+pub fn leaves_all(params: &SampleParams, stats: [f32; 4], vocab: usize) -> bool {
+    params.temperature > 0.0 && !(has_bounds(stats) && Asked::of(params).wanted(vocab as u32) != 0)
+}
 
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
@@ -101,14 +106,17 @@ impl Run for Inputs {
         bed.keep("x", &[self.x.len()], &x)?;
         // Behind the digits is scratch.
         let input = bed.read("input", &input)?;
-        let kept = input.chunks(words).flat_map(|row| &row[..digit_words(k)]);
-        bed.push(Output::words("input", &[m, digit_words(k)], kept.copied().collect()));
-        // What a token is drawn from: of the others, and of a text that has ended, nothing is said.
+        let kept: Vec<u32> =
+            input.chunks(words).flat_map(|row| &row[..digit_words(k)]).copied().collect();
+        // Of a text that has ended nothing is said.
         let mut drawn = bed.read("adjusted", &sampler.adjusted)?;
-        for (row, (params, ended)) in drawn.chunks_mut(adjusted).zip(&self.asked) {
-            let draws = params.temperature > 0.0 && !ended;
-            row[if draws { vocab } else { 0 }..].fill(ANY);
+        let rows = drawn.chunks_mut(adjusted).zip(kept.chunks(digit_words(k)));
+        for ((row, input), (params, ended)) in rows.zip(&self.asked) {
+            let stats = [0, 1, 2, 3].map(|i| f32::from_bits(input[i]));
+            let left = leaves_all(params, stats, vocab) && !ended;
+            row[if left { vocab } else { 0 }..].fill(ANY);
         }
+        bed.push(Output::words("input", &[m, digit_words(k)], kept));
         bed.push(Output::floats("adjusted", &[m, adjusted], &drawn));
         bed.keep_words("state", &[m, 4], &sampler.state)?;
         let seen = bed.read("seen", &sampler.seen)?;
@@ -127,18 +135,18 @@ impl Run for Inputs {
 pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
     use contract::lm_head_int8::{
-        Input, PackBf16, PackF16, PackF32, RescoreBf16, RescoreF16, RescoreF32, Scan, ScanFew,
-        ScanMany, ScanSome, ScanWide, ScanWideSome,
+        Input, PackBf16, PackF16, PackF32, PickBf16, PickF16, PickF32, RescoreBf16, RescoreF16,
+        RescoreF32, Scan, ScanFew, ScanMany, ScanSome, ScanWide, ScanWideSome,
     };
     let mut seeded = Seeded::new(21);
     let mut list = Vec::new();
     let greedy = crate::reference::sample::GREEDY;
     let few = SampleParams { temperature: 0.7, top_k: 3, repetition_penalty: 1.2, ..greedy };
     let all = SampleParams { temperature: 0.7, ..greedy };
-    for (element, pack, rescore) in [
-        (RowType::Bf16, PackBf16::SPEC.symbol, RescoreBf16::SPEC.symbol),
-        (RowType::F16, PackF16::SPEC.symbol, RescoreF16::SPEC.symbol),
-        (RowType::F32, PackF32::SPEC.symbol, RescoreF32::SPEC.symbol),
+    for (element, kernels) in [
+        (RowType::Bf16, [PackBf16::SPEC, RescoreBf16::SPEC]),
+        (RowType::F16, [PackF16::SPEC, RescoreF16::SPEC]),
+        (RowType::F32, [PackF32::SPEC, RescoreF32::SPEC]),
     ] {
         for (vocab, k, params) in
             [(1, 1, greedy), (700, 63, few), (2049, 1027, greedy), (97, 640, all)]
@@ -152,23 +160,26 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 asked: vec![(params, false)],
             };
             let what = format!("vocab={vocab} k={k} top_k={}", params.top_k);
-            for kernel in [pack, Input::SPEC.symbol, Scan::SPEC.symbol, rescore] {
-                list.push((kernel, what.clone(), inputs.clone()));
+            for kernel in [Input::SPEC, Scan::SPEC].iter().chain(&kernels) {
+                list.push((kernel.symbol, what.clone(), inputs.clone()));
             }
         }
     }
     // Of the scans of many inputs a device runs the one made for it.
-    for (m, kernel) in [
-        (5, ScanFew::SPEC.symbol),
-        (17, ScanSome::SPEC.symbol),
-        (18, ScanWideSome::SPEC.symbol),
-        (70, ScanMany::SPEC.symbol),
-        (71, ScanWide::SPEC.symbol),
+    for (m, kernel, element) in [
+        (5, ScanFew::SPEC.symbol, RowType::Bf16),
+        (17, ScanSome::SPEC.symbol, RowType::Bf16),
+        (18, ScanWideSome::SPEC.symbol, RowType::Bf16),
+        (70, ScanMany::SPEC.symbol, RowType::Bf16),
+        (71, ScanWide::SPEC.symbol, RowType::Bf16),
+        (34, PickBf16::SPEC.symbol, RowType::Bf16),
+        (35, PickF16::SPEC.symbol, RowType::F16),
+        (72, PickF32::SPEC.symbol, RowType::F32),
     ] {
         let (vocab, k) = (700, 75);
         let asked = (0..m).map(|i| ([greedy, few, all][i % 3], i % 5 == 4)).collect();
         let inputs = Inputs {
-            table: Table::new(RowType::Bf16, vocab, k, seeded.bits()),
+            table: Table::new(element, vocab, k, seeded.bits()),
             x: seeded.floats(m * k, 2.0),
             x_at: 0,
             norm: (m % 2 == 1).then(|| Norm {

@@ -14,7 +14,7 @@ use bitnet_gpu::reference::rmsnorm::{self, rmsnorm};
 use bitnet_gpu::reference::sample::{GREEDY, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::embed::Table;
-use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm};
+use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves_all};
 use contract::lm_head_int8::{LIST_ROWS, MAX_K, MAX_WANTED, digit_words, input_words, row_bytes};
 use contract::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
 
@@ -57,7 +57,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         let (p, stats) = input(x);
         words.extend(input_of(&p, stats));
         let mut row = vec![ANY; len];
-        if params.temperature > 0.0 && !ended {
+        if leaves_all(params, stats, vocab) && !ended {
             let logits = lm_head_int8(table, x, seen, params);
             for (v, x) in row[..vocab].iter_mut().enumerate() {
                 let penalised = penalise(logits[v], seen[v] != 0, params.repetition_penalty);

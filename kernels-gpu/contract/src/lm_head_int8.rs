@@ -55,8 +55,10 @@ use crate::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
 
 pub use crate::sample::{GROUP, groups};
 pub use many::*;
+pub use pick::*;
 
 mod many;
+mod pick;
 
 /// Threads of every block of this family.
 pub const THREADS: u32 = 256;

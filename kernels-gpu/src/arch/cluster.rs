@@ -132,6 +132,30 @@ pub unsafe fn read_x4_of<T: Register>(rank: u32, here: Shared<T>) -> [T; 4] {
     [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
 }
 
+/// The word at the place of `here` in the shared memory of block `rank` of the cluster.
+/// `mapa.shared::cluster.u32; ld.shared::cluster.b32`
+///
+/// # Safety
+///
+/// As for [`read_x4_of`].
+#[inline(always)]
+pub unsafe fn read_of<T: Register>(rank: u32, here: Shared<T>) -> T {
+    let word: i32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b32 there;",
+            "mapa.shared::cluster.u32 there, {here}, {rank};",
+            "ld.shared::cluster.b32 {word}, [there];",
+            "}}",
+            word = out(reg32) word, here = in(reg32) here.addr(), rank = in(reg32) rank,
+            options(readonly, nostack),
+        );
+    }
+    T::from_word(word)
+}
+
 /// Writes `value` at the place of `here` in the shared memory of block `rank` of the cluster.
 /// `mapa.shared::cluster.u32; st.shared::cluster.b32`
 ///

@@ -3,6 +3,8 @@
 //! win, for the sampler.
 
 pub mod pack;
+#[cfg(level_sm_90)]
+pub mod pick;
 pub mod rescore;
 pub mod scan;
 #[cfg(level_sm_80)]
@@ -10,6 +12,8 @@ pub mod scan_rows;
 #[cfg(level_sm_90a)]
 pub mod scan_wide;
 
+#[cfg(level_sm_90)]
+use contract::lm_head_int8::in_clusters;
 use contract::lm_head_int8::{Args, Asked, LIST_HEAD, LIST_ROWS, has_bounds};
 use contract::sample::SampleParams;
 
@@ -60,6 +64,13 @@ unsafe fn input_stats(args: &Args) -> [f32; 4] {
 #[inline(always)]
 fn wanted(asked: &Asked, input: [f32; 4], vocab: u32) -> u32 {
     if has_bounds(input) { asked.wanted(vocab) } else { 0 }
+}
+
+/// Whether `lm_head_int8_pick` computes the logits that can win: they are few, and the list that starts with `head` has them all, where there is one.
+#[cfg(level_sm_90)]
+#[inline(always)]
+fn listed(args: &Args, asked: &Asked, wanted: u32, head: [u32; 4]) -> bool {
+    in_clusters(args.m) && wanted != 0 && !(asked.alone(args.vocab) && head[2] > LIST_ROWS)
 }
 
 /// The largest lower bound so far of an input that has a list, as a key.

@@ -196,7 +196,7 @@ unsafe fn listed((tile, first, end): (u32, u32, u32), uppers: [f32; OF_THREAD], 
 ///
 /// The pointers of `args` cover the contract's table for a table of `E`; `ids` are rows of it.
 #[inline(always)]
-unsafe fn logits<E: Element, const STEPS: usize>(
+pub(super) unsafe fn logits<E: Element, const STEPS: usize>(
     args: &Args,
     asked: &Asked,
     ids: [u32; ROWS],
@@ -332,6 +332,10 @@ unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Ar
         )
     };
     if ended {
+        return; // every thread of the row
+    }
+    #[cfg(level_sm_90)]
+    if super::listed(args, &asked, wanted(&asked, stats, args.vocab), head) {
         return; // every thread of the row
     }
     if lane_id() == 0 {

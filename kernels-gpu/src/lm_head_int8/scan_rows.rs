@@ -34,6 +34,9 @@ pub(super) const ALONE: u32 = 2;
 /// And every logit is seen as it is.
 #[cfg(level_sm_90a)]
 pub(super) const PLAIN: u32 = 4;
+/// The best few are asked for, and what the sampler divides logits by is in the statistics.
+#[cfg(level_sm_90a)]
+pub(super) const DRAWN: u32 = 8;
 
 const _: () = assert!(PIECES == 8 && GROUP == 32);
 

@@ -13,7 +13,7 @@ use contract::lm_head_int8::{
 };
 use contract::num::{fma, order_key, order_value};
 
-use super::scan_rows::{ALONE, COUNTS, PLAIN, WORDS, note_input};
+use super::scan_rows::{ALONE, COUNTS, DRAWN, PLAIN, WORDS, note_input};
 use super::{enlist, known_floor, raise_floor};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here};
@@ -22,7 +22,7 @@ use crate::arch::mem::{ld_u8_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::tensor::{copy_tile, parameter_address, prefetch_map};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
-use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
+use crate::arch::warp::{ballot, lane_id, shuffle_xor, warp_id};
 use crate::arch::wgmma::{self, Descriptor};
 use crate::tile::hopper::each_group;
 
@@ -84,6 +84,31 @@ impl Input {
         // SAFETY: the caller's promise. A penalty of 1 changes nothing.
         let seen = unsafe { ld_u8_if(there && self.asked.penalty != 1.0, seen) } != 0;
         ends.map(|end| self.asked.adjust(end, seen))
+    }
+}
+
+/// Temperatures that the bounds themselves are divided by: nothing leaves the range of normal numbers.
+const TEMPERATURES: core::ops::RangeInclusive<f32> = 1.0 / 1024.0..=1024.0;
+
+/// Where logits are divided by a temperature and by nothing else, has the bounds made so from the start: three roundings more, of five that are
+/// left ([`Input::at`]).
+///
+/// # Safety
+///
+/// `words` starts those of an input, which nobody else uses yet.
+#[inline(always)]
+unsafe fn temper_bounds(words: Shared<f32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [temperature, penalty, s0, s1] = words.read_x4();
+        let [s2, how, floor, none] = words.add(4).read_x4();
+        let how = how.to_bits();
+        if how & (COUNTS | ALONE) == COUNTS && penalty == 1.0 && TEMPERATURES.contains(&temperature)
+        {
+            let of = 1.0 / temperature;
+            words.write_x4([temperature, penalty, s0 * of, s1 * of]);
+            words.add(4).write_x4([s2 * of, f32::from_bits(how | DRAWN), floor, none]);
+        }
     }
 }
 
@@ -162,12 +187,17 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
         }
     }
     if thread_idx_x() < INPUTS {
+        let words = notes.add(WORDS * thread_idx_x());
         // SAFETY: the words of this input; the launch contract, handed on. The barriers below show them.
-        unsafe { note_input(args, input0 + thread_idx_x(), notes.add(WORDS * thread_idx_x())) };
+        unsafe {
+            note_input(args, input0 + thread_idx_x(), words);
+            temper_bounds(words);
+        }
     }
     let (mut place, mut parity) = (0, 0);
     // Thread i knows of the floor of input i, as it was when its tile began.
     let mut known = 0;
+    let mut again = false;
     loop {
         each_group!(digit_count, J => { wgmma::clear::<J>(); });
         let mut s = start;
@@ -212,6 +242,20 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
             }
             s += 1;
         }
+        if again && thread_idx_x() < INPUTS {
+            // SAFETY: what was noted of the input; an input that counts is there; words that are read behind the barrier.
+            unsafe {
+                let words = notes.add(WORDS * thread_idx_x());
+                let input = Input::at(words);
+                let mut of_quick = [0.0, 0.0, 0.0, f32::INFINITY];
+                if input.how & ALONE != 0 {
+                    known = known_floor(&args.of_row(input0 + thread_idx_x()));
+                    let [a, b] = input.reach;
+                    of_quick = [input.stats[0], a, b, order_value(known)];
+                }
+                tops.cast::<f32>().add(4 * thread_idx_x()).write_x4(of_quick);
+            }
+        }
         // Nobody reads the ring any more.
         sync_threads();
         let (row0, next) = (tile * ROWS, tile + grid_dim_x());
@@ -225,16 +269,16 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
                 s += 1;
             }
         }
-        if thread_idx_x() < INPUTS {
-            // SAFETY: what was noted of the input; an input that counts is there.
-            unsafe {
-                let how = notes.add(WORDS * thread_idx_x() + 5).read().to_bits();
-                if how & ALONE != 0 {
-                    known = known_floor(&args.of_row(input0 + thread_idx_x()));
-                }
-            }
-        }
-
+        // What all inputs of the block have in common.
+        let (quick, lists) = {
+            let of = |i: u32| {
+                // SAFETY: what was noted of an input.
+                unsafe { notes.add(WORDS * i + 5).read().to_bits() }
+            };
+            let (a, b) = (of(lane_id()), of(INPUTS - 1 - lane_id()));
+            let other = |how: u32| how & COUNTS != 0 && how & PLAIN == 0;
+            (again && ballot(other(a) || other(b)) == 0, ballot((a | b) & ALONE != 0) != 0)
+        };
         // Opaque, or the addresses of all inputs would be kept from tile to tile.
         let input0 = opaque_here(input0);
         let (g, t) = (lane_id() / 4, lane_id() % 4);
@@ -246,6 +290,60 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
         });
         // Of rows that are not there nothing is looked at.
         let there = row.map(|row| row < args.vocab);
+        if quick {
+            // What the other blocks know is near: what reaches it is listed, and hardly a lower bound raises it.
+            each_group!(digit_count, J => {
+                let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
+                let reaches = |b: usize| {
+                    let own = 8 * J + 4 * b as u32 + t;
+                    // SAFETY: words written before the barrier.
+                    let [s0, s1, s2, least] = unsafe { tops.cast::<f32>().add(4 * own).read_x4() };
+                    // As `Input::ends`. A floor that is not a number is reached by all.
+                    let below = [0, 1].map(|i| {
+                        let [high, low] = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                        let near = fma(high as f32, 256.0, low as f32) * stats[i][0];
+                        fma(near, s0, fma(stats[i][1], s1, stats[i][2] * s2)) < least
+                    });
+                    !(below[0] && below[1])
+                };
+                let reaches = [reaches(0), reaches(1)];
+                if reaches[0] || reaches[1] {
+                    let mut b = 0;
+                    while b < 2 {
+                        let own = 8 * J + 4 * b as u32 + t;
+                        // SAFETY: as above.
+                        let (input, least) = unsafe {
+                            (
+                                Input::at(notes.add(WORDS * own)),
+                                tops.cast::<f32>().add(4 * own + 3).read(),
+                            )
+                        };
+                        let here = args.of_row((input0 + own).min(args.m - 1));
+                        let mut i = 0;
+                        while i < 2 {
+                            let pair = [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                            let [lower, upper] = input.ends(pair, stats[i]);
+                            if input.how & ALONE != 0 && there[i] && !(upper < least) {
+                                // SAFETY: an input that counts is there; the launch contract, handed on.
+                                unsafe {
+                                    enlist(&here, row[i], order_key(upper));
+                                    if !(lower <= least) {
+                                        raise_floor(&here, order_key(lower));
+                                    }
+                                }
+                            }
+                            i += 1;
+                        }
+                        b += 1;
+                    }
+                }
+            });
+            if next >= tiles {
+                return;
+            }
+            tile = next; // again
+            continue;
+        }
         each_group!(digit_count, J => {
             let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
             let mut b = 0;
@@ -255,7 +353,19 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
                 let input = unsafe { Input::at(notes.add(WORDS * own)) };
                 let pair = |i: usize| [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
                 let mut top = 0;
-                if input.how & PLAIN != 0 {
+                if input.how & DRAWN != 0 {
+                    let bounds = args.of_row(input0 + own).bounds.as_ptr();
+                    let mut i = 0;
+                    while i < 2 {
+                        let [lower, upper] = input.ends(pair(i), stats[i]);
+                        if there[i] {
+                            top = order_key(lower).max(top);
+                            // SAFETY: a row that is there; its bound belongs to this lane.
+                            unsafe { st(bounds.wrapping_add(row[i] as usize), upper) };
+                        }
+                        i += 1;
+                    }
+                } else if input.how & PLAIN != 0 {
                     let low = |i: usize| {
                         let [low, _] = input.ends(pair(i), stats[i]);
                         if there[i] { order_key(low) } else { 0 }
@@ -330,53 +440,55 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
             }
         }
         sync_threads();
-        each_group!(digit_count, J => {
-            let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
-            let mut b = 0;
-            while b < 2 {
-                let own = 8 * J + 4 * b as u32 + t;
-                // SAFETY: the words of this input; a word written before the barrier.
-                let (input, floor) =
-                    unsafe { (Input::at(notes.add(WORDS * own)), tops.add(own).read()) };
-                let pair = |i: usize| [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
-                if input.how & PLAIN != 0 {
-                    // Both at once: hardly any reaches it. A floor that is not a number is reached by all.
-                    let least = order_value(floor);
-                    let upper = [0, 1].map(|i| input.ends(pair(i), stats[i])[1]);
-                    if !(upper[0] < least && upper[1] < least) {
+        if lists {
+            each_group!(digit_count, J => {
+                let sums = wgmma::read::<J>().map(|sum| sum.to_bits() as i32);
+                let mut b = 0;
+                while b < 2 {
+                    let own = 8 * J + 4 * b as u32 + t;
+                    // SAFETY: the words of this input; a word written before the barrier.
+                    let (input, floor) =
+                        unsafe { (Input::at(notes.add(WORDS * own)), tops.add(own).read()) };
+                    let pair = |i: usize| [sums[4 * b + 2 * i], sums[4 * b + 2 * i + 1]];
+                    if input.how & PLAIN != 0 {
+                        // Both at once: hardly any reaches it. A floor that is not a number is reached by all.
+                        let least = order_value(floor);
+                        let upper = [0, 1].map(|i| input.ends(pair(i), stats[i])[1]);
+                        if !(upper[0] < least && upper[1] < least) {
+                            let here = args.of_row(input0 + own);
+                            let mut i = 0;
+                            while i < 2 {
+                                let key = order_key(upper[i]);
+                                if there[i] && key >= floor {
+                                    // SAFETY: an input that counts is there; the launch contract, handed on.
+                                    unsafe { enlist(&here, row[i], key) };
+                                }
+                                i += 1;
+                            }
+                        }
+                    } else if input.how & ALONE != 0 {
                         let here = args.of_row(input0 + own);
                         let mut i = 0;
                         while i < 2 {
-                            let key = order_key(upper[i]);
-                            if there[i] && key >= floor {
-                                // SAFETY: an input that counts is there; the launch contract, handed on.
-                                unsafe { enlist(&here, row[i], key) };
+                            let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
+                            // SAFETY: the same; a row that is there.
+                            unsafe {
+                                let [_, upper] = input.adjusted(pair(i), stats[i], (there[i], seen));
+                                if there[i] && order_key(upper) >= floor {
+                                    enlist(&here, row[i], order_key(upper));
+                                }
                             }
                             i += 1;
                         }
                     }
-                } else if input.how & ALONE != 0 {
-                    let here = args.of_row(input0 + own);
-                    let mut i = 0;
-                    while i < 2 {
-                        let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
-                        // SAFETY: the same; a row that is there.
-                        unsafe {
-                            let [_, upper] = input.adjusted(pair(i), stats[i], (there[i], seen));
-                            if there[i] && order_key(upper) >= floor {
-                                enlist(&here, row[i], order_key(upper));
-                            }
-                        }
-                        i += 1;
-                    }
+                    b += 1;
                 }
-                b += 1;
-            }
-        });
+            });
+        }
         if next >= tiles {
             return;
         }
-        tile = next;
+        (tile, again) = (next, true);
     }
 }
 

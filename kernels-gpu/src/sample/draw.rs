@@ -36,7 +36,7 @@ impl Kept {
 }
 
 /// What the step asks for, and its random number.
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// The logit that weighs one.
     pub(super) best: f32,
     /// 0 keeps all.
@@ -50,6 +50,23 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// What `args` asks for, beside the best logit.
+    ///
+    /// # Safety
+    ///
+    /// `params` and `state` cover the contract's table.
+    #[inline(always)]
+    pub(crate) unsafe fn of(args: &Args, best: f32) -> Self {
+        let top_k = field!(args.params -> top_k);
+        Self {
+            best,
+            top_k: if top_k < args.vocab { top_k } else { 0 },
+            top_p: long_field!(args.params -> top_p_q32),
+            min_weight: field!(args.params -> min_weight),
+            random: random(long_field!(args.params -> seed), field!(args.state -> step)),
+        }
+    }
+
     /// Whether top-p can drop a token.
     #[inline(always)]
     pub(super) fn has_top_p(&self) -> bool {
@@ -67,18 +84,10 @@ impl Asked {
 /// of the largest; the block has `PICK_SMEM_BYTES` of shared memory.
 #[inline(always)]
 pub(super) unsafe fn draw(args: &Args, best_index: u32) -> u32 {
-    // SAFETY: best_index < vocab.
-    let best = unsafe { ld(args.adjusted.as_ptr().cast_const().wrapping_add(best_index as usize)) };
-    let top_k = field!(args.params -> top_k);
-    let asked = Asked {
-        best,
-        top_k: if top_k < args.vocab { top_k } else { 0 },
-        top_p: long_field!(args.params -> top_p_q32),
-        min_weight: field!(args.params -> min_weight),
-        random: random(long_field!(args.params -> seed), field!(args.state -> step)),
-    };
-    // SAFETY: the caller's promise.
+    // SAFETY: best_index < vocab; the caller's promise.
     unsafe {
+        let best = ld(args.adjusted.as_ptr().cast_const().wrapping_add(best_index as usize));
+        let asked = Asked::of(args, best);
         list::draw(args, best_index, &asked).unwrap_or_else(|| from_all(args, best_index, &asked))
     }
 }

@@ -23,7 +23,7 @@ const LOW_BITS: u32 = 12;
 /// Column `i` of the list: 0 the keys, 1 the indices, 2 the weights; 3 the groups to be read, and in
 /// their place before, the largest key of each thread.
 #[inline(always)]
-pub(super) fn column(i: u32) -> Shared<u32> {
+pub(crate) fn column(i: u32) -> Shared<u32> {
     dynamic_shared_mem::<u32>().add(i * SHORT_LIST)
 }
 const _: () = assert!(PICK_THREADS == SHORT_LIST && 4 * (4 * SHORT_LIST) <= 8 * PICK_BINS);

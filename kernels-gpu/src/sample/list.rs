@@ -61,7 +61,6 @@ unsafe fn for_each_entry(listed: u32, i: u32, j: u32, mut visit: impl FnMut(u32,
 /// As for `super::draw::draw`.
 #[inline(always)]
 pub(super) unsafe fn draw(args: &Args, best_index: u32, asked: &Asked) -> Option<u32> {
-    let thread = thread_idx_x();
     let wanted = match asked.top_k {
         0 if asked.has_top_p() => TOP_P_LIST,
         k => k,
@@ -73,7 +72,27 @@ pub(super) unsafe fn draw(args: &Args, best_index: u32, asked: &Asked) -> Option
     let complete = asked.top_k != 0 || reached <= weightless;
     // SAFETY: the caller's promise; the counters are 0.
     let listed = unsafe { list(args, reached.max(weightless)) }?;
+    // SAFETY: the same; the columns were written before the last barrier.
+    unsafe { of_listed(args, best_index, asked, listed, complete) }
+}
 
+/// [`draw`] from the `listed` tokens whose keys and indices are in the columns; `complete` says that they are all that weigh something and that
+/// top-k leaves.
+///
+/// *Convergence*: every thread of the block calls it, behind a barrier.
+///
+/// # Safety
+///
+/// As for [`draw`]; without `complete`, the logits are adjusted.
+#[inline(always)]
+pub(crate) unsafe fn of_listed(
+    args: &Args,
+    best_index: u32,
+    asked: &Asked,
+    listed: u32,
+    complete: bool,
+) -> Option<u32> {
+    let (thread, weightless) = (thread_idx_x(), weight_floor(asked.best));
     let (mut key, mut index, mut own) = (0, 0, 0);
     // SAFETY: entry `thread` is this thread's; it was written before the barrier.
     unsafe {

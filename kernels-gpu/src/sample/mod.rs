@@ -6,9 +6,9 @@
 //! [`draw`] takes one of the kept tokens. Thread 0 moves the sequence on. No step depends on the
 //! order in which threads arrive: maxima, sums of integers, and a list read as a set.
 
-mod draw;
-mod gather;
-mod list;
+pub(crate) mod draw;
+pub(crate) mod gather;
+pub(crate) mod list;
 mod scan;
 mod select;
 
@@ -183,20 +183,33 @@ pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
     launch_dependents();
     dependency_wait();
     // SAFETY: the launch contract, handed on.
-    let best = rank_index(unsafe { best_rank(&args) });
+    unsafe { pick(&args) }
+}
+
+/// The body of `sample_pick`, for a row.
+///
+/// *Convergence*: every thread of the row's only block calls it, which has `PICK_THREADS` of them.
+///
+/// # Safety
+///
+/// As for `sample_pick`, behind its wait; the block has `PICK_SMEM_BYTES` of shared memory, which nobody uses.
+#[inline(always)]
+pub(crate) unsafe fn pick(args: &Args) {
+    // SAFETY: the caller's promise.
+    let best = rank_index(unsafe { best_rank(args) });
     if field!(args.state -> done) != 0 {
         return; // every thread; `sample_prepare` left `best` at zero
     }
     let token = if field!(args.params -> temperature) > 0.0 {
         // SAFETY: the launch contract, handed on; best < vocab.
-        unsafe { draw::draw(&args, best) }
+        unsafe { draw::draw(args, best) }
     } else {
         sync_threads(); // all have read `best` and `state`
         best
     };
     if thread_idx_x() == 0 {
         // SAFETY: token < vocab, and the other threads of the row's only block have read what changes.
-        unsafe { advance(&args, token) };
+        unsafe { advance(args, token) };
     }
 }
 
@@ -207,7 +220,7 @@ pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
 /// Called by one thread of the row, after all others have read `best` and `state`;
 /// `token < args.vocab`.
 #[inline(always)]
-unsafe fn advance(args: &Args, token: u32) {
+pub(crate) unsafe fn advance(args: &Args, token: u32) {
     let (pos, step) = (field!(args.state -> pos), field!(args.state -> step));
     let mut done = step + 1 >= field!(args.params -> max_steps);
     let stops = field!(args.params -> stop_len).min(MAX_STOP_IDS as u32);

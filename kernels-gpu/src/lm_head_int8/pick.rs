@@ -1,0 +1,598 @@
+//! The next token of an input by a cluster of blocks: the logits of the rows that can win, by [`lm_head`](crate::lm_head)'s own dot, and what the
+//! sampler draws from them, with no trip through memory in between. From sm_90.
+//!
+//! Where the best is all that is asked, the scan has listed rows, and those that reach the last floor are computed. Else the rows whose upper
+//! bound reaches the floor are taken in two steps: first about as many as are wanted, those of the largest bounds. The `wanted`-th largest of their logits is
+//! a better floor than any bound; of the others those that reach it are computed, a quarter in noise.
+//! Where rows do not fit, all logits that can win go through memory, as the sampler's; where every logit was computed, they are there.
+
+use contract::launch::Kernel;
+use contract::lm_head_int8::{
+    Args, Asked, CANDIDATES, CLUSTER_THREADS, GROUP, LIST_HEAD, PickArgs, PickBf16, PickF16,
+    PickF32, first_rows, floor_of, groups, pick_blocks,
+};
+use contract::num::{order_key, order_value};
+use contract::sample::{self, PICK_SMEM_BYTES, SHORT_LIST, rank_index, rank_of};
+
+use super::{asked, ended, input_stats, listed, wanted};
+use crate::arch::atomic::max_u64_relaxed;
+use crate::arch::cluster::{cluster_rank, leave_cluster, read_of, sync_cluster};
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{ld_if, ld_x2_if, ld_x4, st};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_y, sync_threads, thread_idx_x};
+use crate::arch::warp::{
+    LANES, any, lane_id, shuffle_idx, shuffle_xor_u64, warp_id, warp_max, warp_sum,
+};
+use crate::element::{Bf16, Element, F16};
+use crate::lm_head::ROWS;
+use crate::sample::draw::Asked as Drawn;
+use crate::sample::gather::column;
+use crate::sample::list::of_listed;
+use crate::sample::{advance, pick as pick_from_all};
+
+const WARPS: u32 = CLUSTER_THREADS / LANES;
+/// Bounds of a thread in flight.
+const IN_FLIGHT: usize = 16;
+/// Low bits of a key that the first floor leaves out.
+const LOW_BITS: u32 = 12;
+
+const _: () = assert!(GROUP == LANES && SHORT_LIST == CLUSTER_THREADS);
+
+/// Parts of shared memory, behind what the sampler takes.
+#[derive(Clone, Copy)]
+struct Memory {
+    /// Rows that reach the floor, `u32::MAX` once they are computed, and the keys of their upper bounds.
+    rows: Shared<u32>,
+    keys: Shared<u32>,
+    /// Rows that are computed now.
+    now: Shared<u32>,
+    /// A key of each of those, or of each thread.
+    made: Shared<u32>,
+    /// Those of all blocks.
+    all: Shared<u32>,
+    /// Keys and rows of what this block has for the draw.
+    short: Shared<u32>,
+    /// Candidates, rows of now, a better floor, what one thread tells, the rest of the rows, the short list; the best rank of each warp.
+    counts: Shared<u32>,
+}
+
+impl Memory {
+    #[inline(always)]
+    fn new() -> Self {
+        let rows: Shared<u32> = dynamic_shared_mem::<u32>().add(PICK_SMEM_BYTES / 4);
+        let made = rows.add(3 * CANDIDATES);
+        Self {
+            rows,
+            keys: rows.add(CANDIDATES),
+            now: rows.add(2 * CANDIDATES),
+            made,
+            all: made.add(SHORT_LIST),
+            short: made.add(2 * SHORT_LIST),
+            counts: made.add(4 * SHORT_LIST),
+        }
+    }
+
+    /// Takes the next of count `i`.
+    ///
+    /// # Safety
+    ///
+    /// Nobody reads the count before a barrier.
+    #[inline(always)]
+    unsafe fn next(self, i: u32) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.counts.add(i).atomic_add(1) }
+    }
+
+    /// A count, behind a barrier.
+    ///
+    /// # Safety
+    ///
+    /// Nobody counts before the next barrier.
+    #[inline(always)]
+    unsafe fn count(self, i: u32) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.counts.add(i).read() }
+    }
+
+    /// Lists a row whose logit has this key, if it reaches the floor.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Memory::next`].
+    #[inline(always)]
+    unsafe fn list(self, key: u32, row: u32, floor: u32) {
+        if key >= floor {
+            // SAFETY: a place for this row alone.
+            unsafe {
+                let place = self.next(5);
+                if place < SHORT_LIST {
+                    self.short.add(2 * place).write(key);
+                    self.short.add(2 * place + 1).write(row);
+                }
+            }
+        }
+    }
+
+    /// The best rank of warp `warp`.
+    #[inline(always)]
+    fn best(self, warp: u32) -> Shared<u64> {
+        self.counts.cast::<u64>().add(4 + warp)
+    }
+}
+
+/// A key that `wanted` of the threads' keys in `made` reach, and few more; 0 when there are not so many. Ends behind a barrier.
+///
+/// *Convergence*: every thread of the block calls it, which has written its key.
+///
+/// # Safety
+///
+/// Nobody else uses `made`, nor what one thread tells.
+#[inline(always)]
+unsafe fn kth(memory: Memory, wanted: u32) -> u32 {
+    sync_threads();
+    if warp_id() == 0 {
+        let keys: [u32; WARPS as usize] = core::array::from_fn(|j| {
+            // SAFETY: a word of each thread, written before the barrier.
+            unsafe { memory.made.add(lane_id() + LANES * j as u32).read() }
+        });
+        let most = warp_max(keys.into_iter().fold(0, u32::max));
+        let (mut found, mut bit) = (0, (1u32 << 31).checked_shr(most.leading_zeros()).unwrap_or(0));
+        while bit >> LOW_BITS != 0 {
+            let reach = keys.iter().map(|&key| i32::from(key >= found | bit)).sum();
+            let reach = warp_sum(reach) as u32;
+            if reach >= wanted {
+                found |= bit;
+            }
+            if reach == wanted {
+                break; // the whole warp
+            }
+            bit >>= 1;
+        }
+        if lane_id() == 0 {
+            // SAFETY: read behind the barrier.
+            unsafe { memory.counts.add(3).write(found) };
+        }
+    }
+    sync_threads();
+    // SAFETY: written before the barrier.
+    unsafe { memory.counts.add(3).read() }
+}
+
+/// The largest of the warps' best ranks, in every thread. Ends behind a barrier.
+///
+/// *Convergence*: every thread of the block calls it; lanes hold ranks that they have found.
+///
+/// # Safety
+///
+/// Nobody else uses the words of the warps.
+#[inline(always)]
+unsafe fn best_of_block(memory: Memory, mut own: u64) -> u64 {
+    let mut distance = LANES / 2;
+    while distance > 0 {
+        own = own.max(shuffle_xor_u64(own, distance));
+        distance /= 2;
+    }
+    if lane_id() == 0 {
+        // SAFETY: a word of this warp.
+        unsafe { memory.best(warp_id()).write_u64(own) };
+    }
+    sync_threads();
+    let mut warp = 0;
+    while warp < WARPS {
+        // SAFETY: written before the barrier.
+        own = own.max(unsafe { memory.best(warp).read_u64() });
+        warp += 1;
+    }
+    sync_threads();
+    own
+}
+
+/// Computes the logits of the first `count` rows of `now`, and calls `made(i, row, key)` for each, in one lane.
+///
+/// *Convergence*: every thread of the block calls it, behind a barrier.
+///
+/// # Safety
+///
+/// They are rows of the table; the pointers of `args` cover the contract's table for a table of `E`.
+#[inline(always)]
+unsafe fn compute<E: Element, const STEPS: usize>(
+    args: &Args,
+    asked: &Asked,
+    now: Shared<u32>,
+    count: u32,
+    mut made: impl FnMut(u32, u32, u32),
+) {
+    // Two rows a warp, where there are more than warps.
+    let pairs = if count > WARPS { ROWS as u32 } else { 1 };
+    let mut entry = pairs * warp_id();
+    while entry < count {
+        let other = (entry + pairs - 1).min(count - 1);
+        // SAFETY: entries below `count`.
+        let ids = unsafe { [now.add(entry).read(), now.add(other).read()] };
+        // SAFETY: by the caller.
+        let x = unsafe { super::rescore::logits::<E, STEPS>(args, asked, ids) };
+        let mine = entry + lane_id() / 16;
+        if lane_id() % 16 == 0 && mine <= other {
+            made(mine, if lane_id() < 16 { ids[0] } else { ids[1] }, order_key(x));
+        }
+        entry += pairs * WARPS;
+    }
+}
+
+/// The best of the rows that the scan has listed.
+///
+/// *Convergence*: every thread of the cluster calls it.
+///
+/// # Safety
+///
+/// As for [`pick`]; the counts are 0.
+#[inline(always)]
+unsafe fn best_of_list<E: Element, const STEPS: usize>(
+    (args, sample): (&Args, &sample::Args),
+    asked: &Asked,
+    memory: Memory,
+    [floor, count]: [u32; 2],
+) {
+    let blocks = pick_blocks(args.m);
+    let list = args.scratch().as_ptr().cast_const().wrapping_add(LIST_HEAD as usize);
+    let mut entry = cluster_rank() + blocks * thread_idx_x();
+    while entry < count {
+        // SAFETY: an entry of the list.
+        let [row, key] = unsafe { ld_x2_if(true, list.wrapping_add(2 * entry as usize).cast()) };
+        if key >= floor {
+            // SAFETY: a place for this row alone: there is one for each of the list.
+            unsafe { memory.now.add(memory.next(1)).write(row) };
+        }
+        entry += blocks * CLUSTER_THREADS;
+    }
+    sync_threads();
+    let mut best = 0;
+    // SAFETY: counted before the barrier; rows of the table.
+    unsafe {
+        let count = memory.count(1);
+        compute::<E, STEPS>(args, asked, memory.now, count, |_, row, key| {
+            best = rank_of(key, row).max(best);
+        });
+        best = best_of_block(memory, best);
+        if thread_idx_x() == 0 {
+            memory.best(0).write_u64(best);
+        }
+        sync_cluster();
+    }
+    if cluster_rank() == 0 && warp_id() == 0 {
+        let words = memory.best(0).cast::<u32>();
+        let rank = lane_id().min(blocks - 1);
+        // SAFETY: written before the barrier; the block stays until the next.
+        let mut best = unsafe {
+            u64::from(read_of(rank, words)) | u64::from(read_of(rank, words.add(1))) << 32
+        };
+        let mut distance = LANES / 2;
+        while distance > 0 {
+            best = best.max(shuffle_xor_u64(best, distance));
+            distance /= 2;
+        }
+        if lane_id() == 0 {
+            // SAFETY: a token; all others have read what changes, before the barrier of the cluster.
+            unsafe { advance(sample, rank_index(best)) };
+        }
+    }
+    leave_cluster();
+}
+
+/// The largest lower bound of this thread's groups.
+///
+/// # Safety
+///
+/// `input` covers the contract's table.
+#[inline(always)]
+unsafe fn own_top(args: &Args) -> u32 {
+    let (end, mut top) = (groups(args.vocab), 0u32);
+    let mut group = thread_idx_x();
+    while group < end {
+        let keys: [u32; 8] = core::array::from_fn(|j| {
+            let at = group + CLUSTER_THREADS * j as u32;
+            let key = args.scratch().as_ptr().cast_const().wrapping_add(at as usize);
+            // SAFETY: at < end.
+            unsafe { ld_if(at < end, key) }
+        });
+        top = keys.into_iter().fold(top, u32::max);
+        group += 8 * CLUSTER_THREADS;
+    }
+    top
+}
+
+/// Draws from the rows whose upper bounds reach the floor.
+///
+/// *Convergence*: every thread of the cluster calls it.
+///
+/// # Safety
+///
+/// As for [`pick`]; the counts are 0.
+#[inline(always)]
+unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
+    (args, sample): (&Args, &sample::Args),
+    asked: &Asked,
+    memory: Memory,
+    wanted: u32,
+) {
+    let (blocks, thread) = (pick_blocks(args.m), thread_idx_x());
+    let floor = {
+        // SAFETY: the launch contract, handed on; a word of this thread.
+        unsafe {
+            memory.made.add(thread).write(own_top(args));
+            floor_of(kth(memory, wanted))
+        }
+    };
+    // This block's rows: 512 of each 512 blocks.
+    let step = CLUSTER_THREADS * blocks;
+    let mut row = CLUSTER_THREADS * cluster_rank() + thread;
+    let mut own_top = 0;
+    while row - thread < args.vocab {
+        let keys: [u32; IN_FLIGHT] = core::array::from_fn(|j| {
+            let at = row + step * j as u32;
+            let bound = args.bounds.as_ptr().cast_const().wrapping_add(at as usize);
+            // SAFETY: at < vocab.
+            let upper = unsafe { ld_if(at < args.vocab, bound) };
+            if at < args.vocab { order_key(upper) } else { 0 }
+        });
+        let mut j = 0;
+        while j < IN_FLIGHT {
+            let at = row + step * j as u32;
+            if at < args.vocab && keys[j] >= floor {
+                own_top = keys[j].max(own_top);
+                // SAFETY: a place for this row alone.
+                unsafe {
+                    let place = memory.next(0);
+                    if place < CANDIDATES {
+                        memory.rows.add(place).write(at);
+                        memory.keys.add(place).write(keys[j]);
+                    }
+                }
+            }
+            j += 1;
+        }
+        row += step * IN_FLIGHT as u32;
+    }
+    // The first rows, by the largest bounds.
+    let room = SHORT_LIST / blocks;
+    // SAFETY: a word of this thread; counted before a barrier of `kth`; candidates were written before it.
+    let (found, chosen) = unsafe {
+        memory.made.add(thread).write(own_top);
+        let least = kth(memory, first_rows(wanted, blocks).min(room));
+        let found = memory.count(0);
+        let mut i = thread;
+        while i < found.min(CANDIDATES) {
+            if memory.keys.add(i).read() >= least {
+                let place = memory.next(1);
+                if place < room {
+                    memory.now.add(place).write(memory.rows.add(i).read());
+                    memory.rows.add(i).write(u32::MAX);
+                }
+            }
+            i += CLUSTER_THREADS;
+        }
+        memory.made.add(thread).write(0);
+        sync_threads();
+        (found, memory.count(1).min(room))
+    };
+    // SAFETY: rows of the table; a word of each.
+    unsafe {
+        compute::<E, STEPS>(args, asked, memory.now, chosen, |i, _, key| {
+            memory.made.add(i).write(key);
+        });
+        sync_cluster();
+        // Keys of all blocks: `room` of each.
+        let (of, i) = (thread / room, thread % room);
+        let key = if of < blocks { read_of(of, memory.made.add(i)) } else { 0 };
+        memory.all.add(thread).write(key);
+        sync_threads();
+        let (mut above, mut equal) = (0, 0);
+        let mut i = 0;
+        while i < SHORT_LIST {
+            let others: [u32; 4] = memory.all.add(i).read_x4();
+            let mut j = 0;
+            while j < 4 {
+                above += u32::from(others[j] > key);
+                equal += u32::from(others[j] == key);
+                j += 1;
+            }
+            i += 4;
+        }
+        if above < wanted && wanted <= above + equal {
+            memory.counts.add(2).write(key); // the same by each that comes here
+        }
+    }
+    sync_threads();
+    // SAFETY: words written before the barrier; places of one row each.
+    let rest = unsafe {
+        // At least `wanted` logits reach it.
+        let better = memory.count(2).max(floor);
+        if thread < chosen {
+            memory.list(memory.made.add(thread).read(), memory.now.add(thread).read(), better);
+        }
+        let mut i = thread;
+        while i < found.min(CANDIDATES) {
+            let row = memory.rows.add(i).read();
+            if row != u32::MAX && memory.keys.add(i).read() >= better {
+                memory.now.add(chosen + memory.next(4)).write(row);
+            }
+            i += CLUSTER_THREADS;
+        }
+        sync_threads();
+        compute::<E, STEPS>(args, asked, memory.now.add(chosen), memory.count(4), |_, row, key| {
+            memory.list(key, row, better);
+        });
+        sync_cluster();
+        // How many each block lists, in a lane.
+        let of = lane_id().min(blocks - 1);
+        [read_of(of, memory.counts.add(5)), read_of(of, memory.counts)]
+    };
+    let [own, found] = if lane_id() < blocks { rest } else { [0; 2] };
+    let total = warp_sum(own as i32) as u32;
+    if total > SHORT_LIST || any(found > CANDIDATES) {
+        sync_cluster(); // all have read the counts
+        // SAFETY: as above.
+        unsafe { through_memory::<E, STEPS>((args, sample), asked, memory, floor) };
+        return; // the whole cluster
+    }
+    if cluster_rank() != 0 {
+        leave_cluster();
+        return; // every thread of the block
+    }
+    // The entry's block, and its place there.
+    let (mut of, mut at, mut block) = (0, thread, 0);
+    while block + 1 < blocks {
+        let count = shuffle_idx(own, block);
+        if of == block && at >= count {
+            (of, at) = (of + 1, at - count);
+        }
+        block += 1;
+    }
+    let mut best = 0;
+    if thread < total {
+        let entry = memory.short.add(2 * at);
+        // SAFETY: an entry of that block's list; a place of this thread.
+        unsafe {
+            let (key, row) = (read_of(of, entry), read_of(of, entry.add(1)));
+            column(0).add(thread).write(key);
+            column(1).add(thread).write(row);
+            best = rank_of(key, row);
+        }
+    }
+    leave_cluster();
+    // SAFETY: the launch contract, handed on; the columns were written before a barrier, and nobody else reads what changes.
+    unsafe {
+        let best = best_of_block(memory, best);
+        let drawn = Drawn::of(sample, order_value((best >> 32) as u32));
+        let token = of_listed(sample, rank_index(best), &drawn, total, true);
+        if thread == 0 {
+            advance(sample, token.unwrap_or(rank_index(best)));
+        }
+    }
+}
+
+/// Leaves what `sample_prepare` does of the rows that reach the floor, and draws from that.
+///
+/// *Convergence*: every thread of the cluster calls it, behind a barrier.
+///
+/// # Safety
+///
+/// As for [`pick`]; nobody uses shared memory.
+#[inline(always)]
+unsafe fn through_memory<E: Element, const STEPS: usize>(
+    (args, sample): (&Args, &sample::Args),
+    asked: &Asked,
+    memory: Memory,
+    floor: u32,
+) {
+    let thread = thread_idx_x();
+    let mut first = CLUSTER_THREADS * cluster_rank();
+    let mut best = 0;
+    while first < args.vocab {
+        let row = first + thread;
+        let inside = row < args.vocab;
+        // SAFETY: row < vocab; words of this thread, a place for this row alone.
+        unsafe {
+            if thread == 0 {
+                memory.counts.add(1).write(0);
+            }
+            memory.made.add(thread).write(order_key(f32::NEG_INFINITY));
+            sync_threads();
+            let bound = args.bounds.as_ptr().cast_const().wrapping_add(row as usize);
+            if inside && order_key(ld_if(inside, bound)) >= floor {
+                memory.now.add(memory.next(1)).write(row);
+            }
+            sync_threads();
+            let count = memory.count(1);
+            compute::<E, STEPS>(args, asked, memory.now, count, |_, row, key| {
+                memory.made.add(row - first).write(key);
+                best = rank_of(key, row).max(best);
+            });
+            sync_threads();
+            let key = memory.made.add(thread).read();
+            let top = warp_max(if inside { key } else { 0 });
+            if inside {
+                st(args.adjusted.as_ptr().wrapping_add(row as usize), order_value(key));
+                if lane_id() == 0 {
+                    st(args.tops.as_ptr().wrapping_add((row / GROUP) as usize), top);
+                }
+            }
+        }
+        first += CLUSTER_THREADS * pick_blocks(args.m);
+    }
+    // SAFETY: one element, changed by this instruction alone; then the launch contract, handed on.
+    unsafe {
+        best = best_of_block(memory, best);
+        if thread == 0 {
+            max_u64_relaxed(args.best.as_ptr(), best);
+        }
+        sync_cluster();
+        if cluster_rank() == 0 {
+            pick_from_all(sample);
+        }
+    }
+}
+
+/// # Safety
+///
+/// The pointers of `all` cover the contracts' tables for a table of `E`; block, cluster and grid are the contract's, behind the scan
+/// and `lm_head_int8_rescore`.
+#[inline(always)]
+unsafe fn pick<E: Element, const STEPS: usize>(all: &PickArgs) {
+    let (args, sample) = (&all.head.of_row(block_idx_y()), &all.sample.of_row(block_idx_y()));
+    // SAFETY: the launch contract, handed on; no kernel writes `params`, so they can be read at once.
+    let asked = unsafe { asked(args) };
+    let memory = Memory::new();
+    if thread_idx_x() < 8 {
+        // SAFETY: a word of this thread.
+        unsafe { memory.counts.add(thread_idx_x()).write(0) };
+    }
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: the launch contract, handed on.
+    let (ended, stats, head) = unsafe {
+        let scratch = args.scratch().as_ptr().cast_const();
+        (ended(args), input_stats(args), ld_x4(scratch.cast()))
+    };
+    if ended {
+        return; // the whole cluster
+    }
+    let wanted = wanted(&asked, stats, args.vocab);
+    if !listed(args, &asked, wanted, head) {
+        if cluster_rank() == 0 {
+            // SAFETY: the launch contract, handed on.
+            unsafe { pick_from_all(sample) };
+        }
+        return; // the whole cluster
+    }
+    sync_threads(); // the counts are 0
+    // SAFETY: the launch contract, handed on.
+    unsafe {
+        if asked.alone(args.vocab) {
+            best_of_list::<E, STEPS>((args, sample), &asked, memory, [head[0], head[2]]);
+        } else {
+            draw_of_bounds::<E, STEPS>((args, sample), &asked, memory, wanted);
+        }
+    }
+}
+
+macro_rules! entries {
+    ($($symbol:ident $kernel:ident $element:ty, $steps:literal;)*) => {$(
+        /// # Safety
+        ///
+        /// As for [`pick`].
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: PickArgs) {
+            // SAFETY: the launch contract, handed on.
+            unsafe { pick::<$element, $steps>(&args) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+entries! {
+    lm_head_int8_pick_bf16 PickBf16 Bf16, 5;
+    lm_head_int8_pick_f16 PickF16 F16, 5;
+    lm_head_int8_pick_f32 PickF32 f32, 2;
+}
