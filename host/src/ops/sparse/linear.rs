@@ -145,9 +145,9 @@ const LONG: usize = 16_384;
 #[cfg(feature = "cuda")]
 const HELD_ROWS: [u32; 2] = [2, 3];
 
-/// Most units of a tile for kernels with many warps a way and tiles that are half full: 70 % zeros are faster so, 50 % are not.
+/// Tiles of a pair of blocks from which those that hold inputs are tried by pairs; measured on an H200 and an H100.
 #[cfg(feature = "cuda")]
-const SHORT_UNITS: usize = 1_280;
+const PAIR_TILES: usize = 64;
 
 #[cfg(feature = "cuda")]
 impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
@@ -181,7 +181,7 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
             u64::from(across) * u64::from(down) <= each * sms
         };
         // About 65 % zeros: as many warps as there can be, where all tiles of a way fit.
-        let half = !few && self.most <= SHORT_UNITS;
+        let half = !few && self.most <= kernels::SHORT_UNITS;
         // Blocks of many warps where all are there at once, or where each has much to do; with tiles that are half
         // full also where those of few warps would come in turns.
         let short = if few {
@@ -225,33 +225,69 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     ) -> Option<Result<(), OpError>> {
         use contract::launch::Kernel;
         use contract::sparse::{
-            FEW_UNITS, HELD_WARPS, HeldArgs, SparseBf16Held8, SparseBf16Held16, WAYS, steps,
+            FEW_UNITS, HELD_WARPS, HeldArgs, SHORT_UNITS, SparseBf16Held8 as One8,
+            SparseBf16Held8Pair as Pair8, SparseBf16Held16 as One16,
+            SparseBf16Held16Pair as Pair16, WAYS, steps,
         };
         let sms = cuda.cuda().device().info().sm_count;
-        let held = HeldArgs::new(args, sms)?;
-        let eight = args.m <= 8;
-        let symbol =
-            if eight { SparseBf16Held8::SPEC.symbol } else { SparseBf16Held16::SPEC.symbol };
+        let (few, eight) = (self.most <= FEW_UNITS, args.m <= 8);
+        let [symbol, by_pairs] = if eight {
+            [One8::SPEC, Pair8::SPEC].map(|spec| spec.symbol)
+        } else {
+            [One16::SPEC, Pair16::SPEC].map(|spec| spec.symbol)
+        };
+        let columns = steps(self.k, 2) * WAYS;
         // With full tiles memory is what takes the time: there only more inputs, and rows that are not long, gain. With few
         // units short rows do not: warps read inputs for the tiles of few groups.
-        let columns = steps(self.k, 2) * WAYS;
-        let fastest = if self.most <= FEW_UNITS {
-            // A single group of long rows too: its warps have several column tiles.
-            let (rows, warps) = (HELD_ROWS[usize::from(!eight)], HELD_WARPS as usize);
-            held.rows >= rows && columns >= warps || eight && columns > warps
-        } else {
-            !eight && held.rows >= 2 && self.k < LONG
+        let fastest = |held: &HeldArgs| {
+            let fastest = if few {
+                // A single group of long rows too: its warps have several column tiles.
+                let (rows, warps) = (HELD_ROWS[usize::from(!eight)], HELD_WARPS as usize);
+                held.rows >= rows && columns >= warps || eight && columns > warps
+            } else {
+                !eight && held.rows >= 2 && self.k < LONG
+            };
+            fastest && held.is_balanced(sms)
         };
-        let fastest = fastest && held.is_balanced(sms);
-        if kernel.map_or(!fastest, |asked| asked != symbol) {
-            return None;
+        let held = HeldArgs::new(args, sms);
+        let one = held.as_ref().is_some_and(fastest);
+        // Full tiles: pairs have more of them under way at once, and share groups out better; few groups of long rows: there
+        // are twice the blocks. Few units otherwise: where the blocks of the other way have much fewer groups than places.
+        let pays = |pair: &HeldArgs| {
+            let (rows, long, wide) = (pair.rows, self.k >= LONG, columns > HELD_WARPS as usize);
+            let enough = rows as usize * columns >= PAIR_TILES && pair.fills_pairs(sms);
+            let half = self.most <= SHORT_UNITS;
+            enough
+                && match args.m {
+                    _ if few && eight => false,
+                    _ if few => rows >= 5 && one && held.is_some_and(|h| h.wastes_a_sixth(sms)),
+                    _ if long && rows <= 2 => true,
+                    0..=4 => !long && wide && rows >= 8,
+                    5..=8 if half => !long && rows >= 8,
+                    5..=8 => long || rows >= 5 || rows >= 3 && wide,
+                    _ if half => !long,
+                    _ => rows >= 5 || wide,
+                }
+        };
+        let pair = HeldArgs::pair(args, sms);
+        let pair = pair.filter(|pair| kernel.map_or_else(|| pays(pair), |asked| asked == by_pairs));
+        if let Some(pair) = pair {
+            // SAFETY: the caller's promise.
+            return Some(unsafe {
+                if eight {
+                    cuda.launch::<Pair8>(pair.pair_grid(), pair)
+                } else {
+                    cuda.launch::<Pair16>(pair.pair_grid(), pair)
+                }
+            });
         }
+        let held = held.filter(|_| kernel.map_or(one, |asked| asked == symbol))?;
         // SAFETY: the caller's promise.
         Some(unsafe {
             if eight {
-                cuda.launch::<SparseBf16Held8>(held.grid(), held)
+                cuda.launch::<One8>(held.grid(), held)
             } else {
-                cuda.launch::<SparseBf16Held16>(held.grid(), held)
+                cuda.launch::<One16>(held.grid(), held)
             }
         })
     }
@@ -301,15 +337,29 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         }
         let args = w.args(cuda, x.dev_ptr(cuda.stream()).cast(), X::TYPE, y, m);
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
-        // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
-        // its bound.
-        let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
+        // Below sm_80 there is no such kernel; the exact one keeps its bound.
+        let bulk = cuda.has::<kernels::SparseBf16Bulk8>();
+        let tensor = math == Math::TensorCore && (bulk || cuda.has::<kernels::SparseBf16Mma8>());
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
-        // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
+        // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively. Padded rows have the tiles
+        // of others, and no weight behind the last column.
         unsafe {
+            let product = |args| {
+                if bulk { w.bulk(cuda, args, kernel) } else { w.rings(cuda, args) }
+            };
             match W::TYPE {
-                _ if tensor && cuda.has::<kernels::SparseBf16Bulk8>() => w.bulk(cuda, args, kernel),
-                _ if tensor && cuda.has::<kernels::SparseBf16Mma8>() => w.rings(cuda, args),
+                _ if tensor && w.k.is_multiple_of(kernels::PIECE as usize) => product(args),
+                _ if tensor => {
+                    let pitch = kernels::PadArgs::pitch(args.k);
+                    let rows: crate::memory::DeviceBuffer<half::bf16> =
+                        cuda.alloc("sparse inputs", m * pitch as usize)?;
+                    let padded = rows.dev_ptr(cuda.stream()).cast();
+                    let (k, m) = (args.k, args.m);
+                    let pad = kernels::PadArgs { x: args.x.cast(), padded, k, m };
+                    cuda.launch::<kernels::SparsePad>(pad.grid(), pad)?;
+                    let args = kernels::LinearArgs { x: padded.cast(), k: pitch, ..args };
+                    cuda.stream().close_behind(|| product(args))
+                }
                 RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
                 RowType::F16 if m == 1 => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
