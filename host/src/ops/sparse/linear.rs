@@ -145,9 +145,36 @@ const LONG: usize = 16_384;
 #[cfg(feature = "cuda")]
 const HELD_ROWS: [u32; 2] = [2, 3];
 
-/// Tiles of a pair of blocks from which those that hold inputs are tried by pairs; measured on an H200 and an H100.
+/// Whether pairs of blocks that share groups of rows, of tiles of at most `units` units, are expected to be faster than other
+/// kernels; `uneven`: those would be blocks of [`HELD_ROWS`] that share groups out badly. Measured on an H200 and an H100.
 #[cfg(feature = "cuda")]
-const PAIR_TILES: usize = 64;
+fn pairs_pay(pair: &contract::sparse::HeldArgs, units: usize, uneven: bool) -> bool {
+    use contract::sparse::{FEW_UNITS, SHORT_UNITS, WAYS, steps};
+    let (m, k, rows) = (pair.linear.m, pair.linear.k as usize, pair.rows);
+    let (columns, long) = (steps(k, 2) * WAYS, k >= LONG);
+    let (few, half) = (units <= FEW_UNITS, units <= SHORT_UNITS);
+    // Few groups of long rows: there are twice the blocks.
+    if rows <= 2 {
+        return match m {
+            0..=4 if few => rows == 1 && columns >= 48,
+            5..=8 if few => rows == 1 && columns >= 48 || long,
+            9.. if !half => columns >= 16,
+            _ => columns >= 32,
+        };
+    }
+    // Full tiles: more of them are under way at once, and groups are shared out better. The fewer units, the less that is
+    // worth beside what blocks tell each other.
+    let wide = columns > 16;
+    rows as usize * columns >= 64
+        && match m {
+            _ if few => m > 8 && rows >= 5 && uneven,
+            0..=4 => wide && rows >= 8 && !long,
+            _ if half && long => rows <= 4,
+            5..=8 if half => rows >= 8,
+            5..=8 => rows >= 5 || wide,
+            _ => half || rows >= 5 || wide,
+        }
+}
 
 #[cfg(feature = "cuda")]
 impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
@@ -225,9 +252,8 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     ) -> Option<Result<(), OpError>> {
         use contract::launch::Kernel;
         use contract::sparse::{
-            FEW_UNITS, HELD_WARPS, HeldArgs, SHORT_UNITS, SparseBf16Held8 as One8,
-            SparseBf16Held8Pair as Pair8, SparseBf16Held16 as One16,
-            SparseBf16Held16Pair as Pair16, WAYS, steps,
+            FEW_UNITS, HELD_WARPS, HeldArgs, SparseBf16Held8 as One8, SparseBf16Held8Pair as Pair8,
+            SparseBf16Held16 as One16, SparseBf16Held16Pair as Pair16, WAYS, steps,
         };
         let sms = cuda.cuda().device().info().sm_count;
         let (few, eight) = (self.most <= FEW_UNITS, args.m <= 8);
@@ -251,24 +277,8 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
         };
         let held = HeldArgs::new(args, sms);
         let one = held.as_ref().is_some_and(fastest);
-        // Full tiles: pairs have more of them under way at once, and share groups out better; few groups of long rows: there
-        // are twice the blocks. Few units otherwise: where the blocks of the other way have much fewer groups than places.
-        let pays = |pair: &HeldArgs| {
-            let (rows, long, wide) = (pair.rows, self.k >= LONG, columns > HELD_WARPS as usize);
-            let enough = rows as usize * columns >= PAIR_TILES && pair.fills_pairs(sms);
-            let half = self.most <= SHORT_UNITS;
-            enough
-                && match args.m {
-                    _ if few && eight => false,
-                    _ if few => rows >= 5 && one && held.is_some_and(|h| h.wastes_a_sixth(sms)),
-                    _ if long && rows <= 2 => true,
-                    0..=4 => !long && wide && rows >= 8,
-                    5..=8 if half => !long && rows >= 8,
-                    5..=8 => long || rows >= 5 || rows >= 3 && wide,
-                    _ if half => !long,
-                    _ => rows >= 5 || wide,
-                }
-        };
+        let uneven = one && held.is_some_and(|held| held.wastes_a_sixth(sms));
+        let pays = |pair: &HeldArgs| pair.fills_pairs(sms) && pairs_pay(pair, self.most, uneven);
         let pair = HeldArgs::pair(args, sms);
         let pair = pair.filter(|pair| kernel.map_or_else(|| pays(pair), |asked| asked == by_pairs));
         if let Some(pair) = pair {
@@ -368,5 +378,44 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
                 RowType::F32 => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use contract::launch::DevPtr;
+    use contract::sparse::{HeldArgs, LinearArgs, place_bytes};
+
+    use super::*;
+
+    #[test]
+    fn pairs_run_where_they_were_faster() {
+        // Units of the fullest tile at 90, 70 and 50 % zeros.
+        const UNITS: [usize; 3] = [464, 1_128, 1_632];
+        let pays = |[n, k]: [u32; 2], m: u32, zeros: usize, uneven: bool| {
+            let (units, x_type) = (UNITS[zeros], RowType::Bf16 as u32);
+            let (masks, starts, values) = (DevPtr::NULL, DevPtr::NULL, DevPtr::NULL);
+            let (x, y, ring) = (DevPtr::NULL, DevPtr::NULL, place_bytes(units));
+            let linear = LinearArgs { masks, starts, values, x, y, n, k, m, x_type, ring };
+            let pair = HeldArgs::pair(linear, 132);
+            pair.is_some_and(|pair| pair.fills_pairs(132) && pairs_pay(&pair, units, uneven))
+        };
+        for (shape, found) in [
+            ([4096, 4096], [[false; 3], [false, false, true], [false; 3]]),
+            ([11_008, 4096], [[false; 3], [false, true, true], [false, true, true]]),
+            ([5120, 5120], [[false; 3], [false, false, true], [false, true, true]]),
+            ([13_824, 5120], [[false; 3], [true, true, false], [true, true, false]]),
+            ([8192, 28_672], [[false; 3], [false; 3], [false, true, true]]),
+            ([1024, 28_672], [[true; 3]; 3]),
+            ([1024, 8192], [[false, false, true], [true; 3], [true; 3]]),
+            ([2048, 11_008], [[false, false, true], [true; 3], [true; 3]]),
+            ([2048, 4096], [[false; 3], [false; 3], [false, false, true]]),
+        ] {
+            for (zeros, found) in found.into_iter().enumerate() {
+                let ours = [1, 8, 16].map(|m| pays(shape, m, zeros, false));
+                assert_eq!(ours, found, "{shape:?} {zeros}");
+            }
+        }
+        assert!(pays([5120, 5120], 16, 0, true) && !pays([5120, 5120], 8, 0, true));
     }
 }
