@@ -100,7 +100,12 @@ impl HeldArgs {
     /// Whether pairs have about as many groups as there are places for, or one each.
     pub const fn fills_pairs(&self, sms: u32) -> bool {
         let places = self.rows as u64 * (sms / 2) as u64;
-        self.rows == 1 || places * 3 <= groups(self.linear.n as usize) as u64 * 4
+        let groups = groups(self.linear.n as usize) as u64;
+        match self.rows {
+            1 => true,
+            2 => places * 2 <= groups * 3,
+            _ => places * 3 <= groups * 4,
+        }
     }
 
     /// Whether more than a sixth of the places for groups in all blocks have none.
