@@ -175,6 +175,9 @@ fn main() -> ExitCode {
                 }
             }
         }
+        // Rows that are no multiple of sixteen bytes long.
+        let w = pruned(3000, 5003, 90)?;
+        suite.measure(&Product { m: 8, percent: 90, math: Math::TensorCore, w })?;
         for &(batch, side) in BENCH_IMAGES {
             let shape = shape(batch, [side; 2], 256, 3, 1);
             let w = pruned(256, shape.k(), 90)?;

@@ -157,8 +157,14 @@ fn kernels_that_hold_inputs<B: Backend>(b: &B) {
         (11, 8_500, 16),
     ] {
         for sparsity in [0.0, 0.5, 0.9, 1.0] {
-            let kernel = if m <= 8 { "sparse_bf16_held8" } else { "sparse_bf16_held16" };
-            on_tensor_cores(b, (m, n, k), sparsity, Some(kernel), &mut seeded);
+            let kernels = if m <= 8 {
+                ["sparse_bf16_held8", "sparse_bf16_held8_pair"]
+            } else {
+                ["sparse_bf16_held16", "sparse_bf16_held16_pair"]
+            };
+            for kernel in kernels {
+                on_tensor_cores(b, (m, n, k), sparsity, Some(kernel), &mut seeded);
+            }
         }
     }
 }

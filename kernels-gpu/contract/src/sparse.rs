@@ -32,9 +32,11 @@ use crate::num::RowType;
 use crate::w2a8::{ActStats, CHUNK, Segments};
 
 mod held;
+mod pad;
 
 use held::ALONE;
 pub use held::*;
+pub use pad::*;
 
 /// Rows of a group.
 pub const ROWS: usize = 16;

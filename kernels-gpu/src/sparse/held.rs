@@ -2,16 +2,21 @@
 //! of one group of rows after the other passes. So a block reads inputs once for all of its groups.
 //!
 //! Tiles come as in [`super::bulk`], but from one stream after the other. The sums of a group are 16 rows by the inputs;
-//! each warp keeps its own in shared memory, and the block adds them up at the end.
+//! each warp keeps its own in shared memory, and the block adds them up at the end. Or a pair of blocks shares the tiles of as
+//! many groups as two would have: where groups divide badly among blocks they then divide better.
 
 use contract::launch::Kernel;
 use contract::sparse::{
-    ALIGN, BLOCK, HELD_PLACES, HELD_WARPS, HeldArgs, LinearArgs, PERIOD, ROWS, SparseBf16Held8,
-    SparseBf16Held16, WAYS, groups, held_warp_bytes, steps,
+    ALIGN, BLOCK, HELD_PLACES, HELD_WARPS, HeldArgs, LinearArgs, PAIR_WARPS, PERIOD, ROWS,
+    SparseBf16Held8, SparseBf16Held8Pair, SparseBf16Held16, SparseBf16Held16Pair, WAYS, groups,
+    held_warp_bytes, steps,
 };
 
 use super::mma::fragment;
 use super::stream::{UNIT, prefix};
+use crate::arch::cluster::{
+    arrive_cluster, arrive_cluster_relaxed, cluster_rank, wait_cluster, write_to,
+};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{self, Barrier};
@@ -217,24 +222,31 @@ type Sums<const NT: usize> = [[f32; 4]; NT];
 /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table; `x` is bf16, K a multiple of
 /// 8, and there are at most `8 NT` inputs.
 #[inline(always)]
-unsafe fn held<const NT: usize, const EVEN: bool>(args: &HeldArgs) {
+unsafe fn held<const NT: usize, const EVEN: bool, const PAIR: bool, const WARPS: u32>(
+    args: &HeldArgs,
+) {
     launch_dependents();
+    let (rank, blocks) = if PAIR { (cluster_rank(), 2) } else { (0, 1) };
+    if PAIR {
+        // What this block waits for before it writes to the other one: that that one has started.
+        arrive_cluster_relaxed();
+    }
     let (warp, lane) = (warp_id(), lane_id());
     let linear = &args.linear;
     let per_way = steps(linear.k as usize, 2) as u32;
     let per_group = per_way * WAYS as u32;
-    let first_group = block_idx_x() * args.rows;
+    let first_group = block_idx_x() / blocks * args.rows;
     let rows = args.rows.min(groups(linear.n as usize) as u32 - first_group);
-    // The warp's tiles: of the block's, group after group of each column tile, a part; of whole column tiles where
+    // The warp's tiles: of the block's or the pair's, group after group of each column tile, a part; of whole column tiles where
     // registers are few.
     let all = if EVEN { per_group * rows } else { per_group };
-    let cut = |warp: u32| warp * all / HELD_WARPS;
+    let cut = |warp: u32| (rank * WARPS + warp) * all / (blocks * WARPS);
     let (begin, end) = (cut(warp), cut(warp + 1));
     let (column0, group0) = if EVEN { (begin / rows, begin % rows) } else { (begin, 0) };
     let count = if EVEN { end - begin } else { (end - begin) * rows };
     // Sums of the block, `[group][warp][NT][lane]` of four, then the places of the warps.
     let sums = dynamic_shared_mem::<f32>();
-    let group_words = HELD_WARPS * NT as u32 * 128;
+    let group_words = WARPS * NT as u32 * 128;
     let mine = sums.add(warp * NT as u32 * 128 + 4 * lane);
     let places = sums.add(args.rows * group_words).cast::<u8>();
     let places = places.add(warp * held_warp_bytes(args.places, linear.ring));
@@ -317,6 +329,14 @@ unsafe fn held<const NT: usize, const EVEN: bool>(args: &HeldArgs) {
         (column_tile, group) = (opaque(column_tile + 1), opaque(0));
     }
     sync_threads();
+    if PAIR {
+        let behind = sums.add(args.rows * group_words).cast::<u8>();
+        let behind = behind.add(WARPS * held_warp_bytes(args.places, linear.ring));
+        let sums = (sums, behind.cast());
+        // SAFETY: the pair's groups; every warp's sums are written, and what the other block sends has its place.
+        unsafe { add_up_pair::<NT, WARPS>(linear, (first_group, rows), sums, rank) };
+        return;
+    }
     // Four sums of a lane of each group at a time.
     let items = rows * NT as u32 * LANES;
     let mut item = thread_idx_x();
@@ -326,7 +346,7 @@ unsafe fn held<const NT: usize, const EVEN: bool>(args: &HeldArgs) {
         let from = sums.add(group * group_words + n * 128 + 4 * lane);
         let mut total = [0.0; 4];
         let mut warp = 0;
-        while warp < HELD_WARPS {
+        while warp < WARPS {
             if EVEN || cut(warp) < cut(warp + 1) {
                 // SAFETY: written before the barrier.
                 let part = unsafe { from.add(warp * NT as u32 * 128).read_x4() };
@@ -349,25 +369,98 @@ unsafe fn held<const NT: usize, const EVEN: bool>(args: &HeldArgs) {
             }
             i += 1;
         }
-        item += HELD_WARPS * LANES;
+        item += WARPS * LANES;
+    }
+}
+
+/// Adds the sums of both blocks of a pair, each of which has half of the outputs of the pair's `rows` groups and is sent the other's
+/// part of them, to where the second of `sums` starts.
+///
+/// # Safety
+///
+/// As for [`held`], in both blocks, behind the barrier of the block after their warps have written the first of `sums`; both have
+/// arrived once at the barrier of the cluster.
+#[inline(always)]
+unsafe fn add_up_pair<const NT: usize, const WARPS: u32>(
+    linear: &LinearArgs,
+    (first_group, rows): (u32, u32),
+    (sums, received): (Shared<f32>, Shared<f32>),
+    rank: u32,
+) {
+    let of = |item: u32| (item / (NT as u32 * LANES), item / LANES % NT as u32, item % LANES);
+    // Four sums of a lane of a group: those of the block's warps.
+    let total = |item: u32| -> [f32; 4] {
+        let (group, n, lane) = of(item);
+        let from = sums.add((group * WARPS * NT as u32 + n) * 128 + 4 * lane);
+        let mut total = [0.0; 4];
+        let mut warp = 0;
+        while warp < WARPS {
+            // SAFETY: written before the barrier.
+            let part = unsafe { from.add(warp * NT as u32 * 128).read_x4() };
+            total = core::array::from_fn(|i| total[i] + part[i]);
+            warp += 1;
+        }
+        total
+    };
+    let half = rows * NT as u32 * LANES / 2;
+    wait_cluster();
+    let mut item = thread_idx_x();
+    while item < half {
+        let parts = total((1 - rank) * half + item);
+        let mut i = 0;
+        while i < 4 {
+            // SAFETY: a place of its own in the other block, which has started and waits for this one.
+            unsafe { write_to(1 - rank, received.add(i * half + item), parts[i as usize]) };
+            i += 1;
+        }
+        item += WARPS * LANES;
+    }
+    arrive_cluster();
+    let mut item = thread_idx_x();
+    let mut own = [0.0; 4];
+    if item < half {
+        own = total(rank * half + item);
+    }
+    wait_cluster();
+    while item < half {
+        let (group, n, lane) = of(rank * half + item);
+        let mut i = 0;
+        while i < 4 {
+            // SAFETY: sent before the barrier.
+            let theirs = unsafe { received.add(i * half + item).read() };
+            let row = (first_group + group) * ROWS as u32 + lane / 4 + 8 * (i / 2);
+            let input = 8 * n + 2 * (lane % 4) + i % 2;
+            if row < linear.n && input < linear.m {
+                let at = input as usize * linear.n as usize + row as usize;
+                // SAFETY: y[input, row] belongs to this thread.
+                unsafe { st(linear.y.as_ptr().wrapping_add(at), own[i as usize] + theirs) };
+            }
+            i += 1;
+        }
+        item += WARPS * LANES;
+        if item < half {
+            own = total(rank * half + item);
+        }
     }
 }
 
 macro_rules! entries {
-    ($($symbol:ident $kernel:ident $nt:literal $even:literal;)*) => {$(
+    ($($symbol:ident $kernel:ident $nt:literal $even:literal $pair:literal $warps:tt;)*) => {$(
         /// # Safety
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $symbol(args: HeldArgs) {
             // SAFETY: the launch contract, handed on.
-            unsafe { held::<$nt, $even>(&args) }
+            unsafe { held::<$nt, $even, $pair, $warps>(&args) }
         }
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
 
 entries! {
-    sparse_bf16_held8 SparseBf16Held8 1 false;
-    sparse_bf16_held16 SparseBf16Held16 2 true;
+    sparse_bf16_held8 SparseBf16Held8 1 false false HELD_WARPS;
+    sparse_bf16_held16 SparseBf16Held16 2 true false HELD_WARPS;
+    sparse_bf16_held8_pair SparseBf16Held8Pair 1 true true PAIR_WARPS;
+    sparse_bf16_held16_pair SparseBf16Held16Pair 2 true true PAIR_WARPS;
 }

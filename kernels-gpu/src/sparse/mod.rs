@@ -18,6 +18,8 @@ mod input;
 pub mod linear;
 #[cfg(level_sm_80)]
 pub mod mma;
+#[cfg(level_sm_80)]
+pub mod pad;
 #[cfg(level_sm_75)]
 mod ring;
 #[cfg(level_sm_75)]

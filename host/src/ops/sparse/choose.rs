@@ -26,7 +26,8 @@ type Row = (Math, [usize; 2], usize, [f64; 3]);
 /// bf16 weights and inputs, weights not in the cache, CUDA graphs, PyTorch 2.11 for CUDA 13.0 in the same run. 4096 by 4096
 /// and 8192 by 28672: `benches/sparse.rs --peers` on one H200 (`benches/results/nvidia-h200-2026-11-22-sparse.md`), before
 /// the kernels that hold inputs. The others: the loader script on one H100, whose memory is slower, which is worth more to
-/// ours than to them; of 14336 by 4096 the worse of that and of development runs on the H200.
+/// ours than to them; of 14336 by 4096, and at 8 and 16 rows of 11008 by 4096, 4096 by 11008, 5120 by 5120 and 2560 by 6912, the
+/// worse of that and of development runs on an H200.
 const ROWS: &[Row] = &[
     (Math::Exact, [4096, 4096], 1, [1.09, 1.27, 1.58]),
     (Math::Exact, [4096, 4096], 8, [0.21, 0.23, 0.28]),
@@ -42,20 +43,20 @@ const ROWS: &[Row] = &[
     (Math::TensorCore, [8192, 8192], 8, [1.09, 1.43, 2.97]),
     (Math::TensorCore, [8192, 8192], 16, [1.11, 1.49, 2.49]),
     (Math::TensorCore, [11_008, 4096], 1, [1.28, 1.67, 3.31]),
-    (Math::TensorCore, [11_008, 4096], 8, [1.14, 1.42, 2.99]),
-    (Math::TensorCore, [11_008, 4096], 16, [1.12, 1.48, 2.45]),
+    (Math::TensorCore, [11_008, 4096], 8, [1.06, 1.41, 2.15]),
+    (Math::TensorCore, [11_008, 4096], 16, [0.99, 1.27, 1.75]),
     (Math::TensorCore, [4096, 14_336], 1, [1.22, 1.68, 3.20]),
     (Math::TensorCore, [4096, 14_336], 8, [1.22, 1.64, 2.70]),
     (Math::TensorCore, [4096, 14_336], 16, [1.16, 1.52, 2.38]),
     (Math::TensorCore, [4096, 11_008], 1, [1.24, 1.67, 3.03]),
-    (Math::TensorCore, [4096, 11_008], 8, [1.20, 1.62, 2.57]),
-    (Math::TensorCore, [4096, 11_008], 16, [1.22, 1.47, 2.32]),
+    (Math::TensorCore, [4096, 11_008], 8, [1.19, 1.55, 2.08]),
+    (Math::TensorCore, [4096, 11_008], 16, [1.17, 1.44, 1.95]),
     (Math::TensorCore, [5120, 5120], 1, [1.09, 1.45, 2.33]),
-    (Math::TensorCore, [5120, 5120], 8, [1.02, 1.37, 2.18]),
-    (Math::TensorCore, [5120, 5120], 16, [1.03, 1.25, 1.70]),
+    (Math::TensorCore, [5120, 5120], 8, [1.05, 1.20, 1.67]),
+    (Math::TensorCore, [5120, 5120], 16, [0.98, 1.17, 1.45]),
     (Math::TensorCore, [2560, 6912], 1, [1.23, 1.49, 2.14]),
-    (Math::TensorCore, [2560, 6912], 8, [1.19, 1.42, 1.88]),
-    (Math::TensorCore, [2560, 6912], 16, [0.99, 1.21, 1.81]),
+    (Math::TensorCore, [2560, 6912], 8, [1.16, 1.42, 1.60]),
+    (Math::TensorCore, [2560, 6912], 16, [1.04, 1.21, 1.51]),
     (Math::TensorCore, [1024, 4096], 1, [1.41, 1.58, 2.03]),
     (Math::TensorCore, [1024, 4096], 8, [1.24, 1.31, 1.83]),
     (Math::TensorCore, [1024, 4096], 16, [0.93, 1.00, 1.30]),

@@ -145,9 +145,36 @@ const LONG: usize = 16_384;
 #[cfg(feature = "cuda")]
 const HELD_ROWS: [u32; 2] = [2, 3];
 
-/// Most units of a tile for kernels with many warps a way and tiles that are half full: 70 % zeros are faster so, 50 % are not.
+/// Whether pairs of blocks that share groups of rows, of tiles of at most `units` units, are expected to be faster than other
+/// kernels; `uneven`: those would be blocks of [`HELD_ROWS`] that share groups out badly. Measured on an H200 and an H100.
 #[cfg(feature = "cuda")]
-const SHORT_UNITS: usize = 1_280;
+fn pairs_pay(pair: &contract::sparse::HeldArgs, units: usize, uneven: bool) -> bool {
+    use contract::sparse::{FEW_UNITS, SHORT_UNITS, WAYS, steps};
+    let (m, k, rows) = (pair.linear.m, pair.linear.k as usize, pair.rows);
+    let (columns, long) = (steps(k, 2) * WAYS, k >= LONG);
+    let (few, half) = (units <= FEW_UNITS, units <= SHORT_UNITS);
+    // Few groups of long rows: there are twice the blocks.
+    if rows <= 2 {
+        return match m {
+            0..=4 if few => rows == 1 && columns >= 48,
+            5..=8 if few => rows == 1 && columns >= 48 || long,
+            9.. if !half => columns >= 16,
+            _ => columns >= 32,
+        };
+    }
+    // Full tiles: more of them are under way at once, and groups are shared out better. The fewer units, the less that is
+    // worth beside what blocks tell each other.
+    let wide = columns > 16;
+    rows as usize * columns >= 64
+        && match m {
+            _ if few => m > 8 && rows >= 5 && uneven,
+            0..=4 => wide && rows >= 8 && !long,
+            _ if half && long => rows <= 4,
+            5..=8 if half => rows >= 8,
+            5..=8 => rows >= 5 || wide,
+            _ => half || rows >= 5 || wide,
+        }
+}
 
 #[cfg(feature = "cuda")]
 impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
@@ -181,7 +208,7 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
             u64::from(across) * u64::from(down) <= each * sms
         };
         // About 65 % zeros: as many warps as there can be, where all tiles of a way fit.
-        let half = !few && self.most <= SHORT_UNITS;
+        let half = !few && self.most <= kernels::SHORT_UNITS;
         // Blocks of many warps where all are there at once, or where each has much to do; with tiles that are half
         // full also where those of few warps would come in turns.
         let short = if few {
@@ -225,33 +252,52 @@ impl<T: Float> SparseLinear<crate::ops::CudaBackend, T> {
     ) -> Option<Result<(), OpError>> {
         use contract::launch::Kernel;
         use contract::sparse::{
-            FEW_UNITS, HELD_WARPS, HeldArgs, SparseBf16Held8, SparseBf16Held16, WAYS, steps,
+            FEW_UNITS, HELD_WARPS, HeldArgs, SparseBf16Held8 as One8, SparseBf16Held8Pair as Pair8,
+            SparseBf16Held16 as One16, SparseBf16Held16Pair as Pair16, WAYS, steps,
         };
         let sms = cuda.cuda().device().info().sm_count;
-        let held = HeldArgs::new(args, sms)?;
-        let eight = args.m <= 8;
-        let symbol =
-            if eight { SparseBf16Held8::SPEC.symbol } else { SparseBf16Held16::SPEC.symbol };
+        let (few, eight) = (self.most <= FEW_UNITS, args.m <= 8);
+        let [symbol, by_pairs] = if eight {
+            [One8::SPEC, Pair8::SPEC].map(|spec| spec.symbol)
+        } else {
+            [One16::SPEC, Pair16::SPEC].map(|spec| spec.symbol)
+        };
+        let columns = steps(self.k, 2) * WAYS;
         // With full tiles memory is what takes the time: there only more inputs, and rows that are not long, gain. With few
         // units short rows do not: warps read inputs for the tiles of few groups.
-        let columns = steps(self.k, 2) * WAYS;
-        let fastest = if self.most <= FEW_UNITS {
-            // A single group of long rows too: its warps have several column tiles.
-            let (rows, warps) = (HELD_ROWS[usize::from(!eight)], HELD_WARPS as usize);
-            held.rows >= rows && columns >= warps || eight && columns > warps
-        } else {
-            !eight && held.rows >= 2 && self.k < LONG
+        let fastest = |held: &HeldArgs| {
+            let fastest = if few {
+                // A single group of long rows too: its warps have several column tiles.
+                let (rows, warps) = (HELD_ROWS[usize::from(!eight)], HELD_WARPS as usize);
+                held.rows >= rows && columns >= warps || eight && columns > warps
+            } else {
+                !eight && held.rows >= 2 && self.k < LONG
+            };
+            fastest && held.is_balanced(sms)
         };
-        let fastest = fastest && held.is_balanced(sms);
-        if kernel.map_or(!fastest, |asked| asked != symbol) {
-            return None;
+        let held = HeldArgs::new(args, sms);
+        let one = held.as_ref().is_some_and(fastest);
+        let uneven = one && held.is_some_and(|held| held.wastes_a_sixth(sms));
+        let pays = |pair: &HeldArgs| pair.fills_pairs(sms) && pairs_pay(pair, self.most, uneven);
+        let pair = HeldArgs::pair(args, sms);
+        let pair = pair.filter(|pair| kernel.map_or_else(|| pays(pair), |asked| asked == by_pairs));
+        if let Some(pair) = pair {
+            // SAFETY: the caller's promise.
+            return Some(unsafe {
+                if eight {
+                    cuda.launch::<Pair8>(pair.pair_grid(), pair)
+                } else {
+                    cuda.launch::<Pair16>(pair.pair_grid(), pair)
+                }
+            });
         }
+        let held = held.filter(|_| kernel.map_or(one, |asked| asked == symbol))?;
         // SAFETY: the caller's promise.
         Some(unsafe {
             if eight {
-                cuda.launch::<SparseBf16Held8>(held.grid(), held)
+                cuda.launch::<One8>(held.grid(), held)
             } else {
-                cuda.launch::<SparseBf16Held16>(held.grid(), held)
+                cuda.launch::<One16>(held.grid(), held)
             }
         })
     }
@@ -301,15 +347,29 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
         }
         let args = w.args(cuda, x.dev_ptr(cuda.stream()).cast(), X::TYPE, y, m);
         let grid = |mb| kernels::linear_grid(args.n, args.m, mb);
-        // Below sm_80, and for rows that are not aligned, there is no such kernel; the exact one keeps
-        // its bound.
-        let tensor = math == Math::TensorCore && w.k.is_multiple_of(8);
+        // Below sm_80 there is no such kernel; the exact one keeps its bound.
+        let bulk = cuda.has::<kernels::SparseBf16Bulk8>();
+        let tensor = math == Math::TensorCore && (bulk || cuda.has::<kernels::SparseBf16Mma8>());
         // SAFETY: `SparseLinear` holds a checked bitmap of `n` by `k`; `check` compared `x` and `y` with
-        // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively.
+        // `m` rows of each; allocations are 256-byte aligned; `y` is borrowed exclusively. Padded rows have the tiles
+        // of others, and no weight behind the last column.
         unsafe {
+            let product = |args| {
+                if bulk { w.bulk(cuda, args, kernel) } else { w.rings(cuda, args) }
+            };
             match W::TYPE {
-                _ if tensor && cuda.has::<kernels::SparseBf16Bulk8>() => w.bulk(cuda, args, kernel),
-                _ if tensor && cuda.has::<kernels::SparseBf16Mma8>() => w.rings(cuda, args),
+                _ if tensor && w.k.is_multiple_of(kernels::PIECE as usize) => product(args),
+                _ if tensor => {
+                    let pitch = kernels::PadArgs::pitch(args.k);
+                    let rows: crate::memory::DeviceBuffer<half::bf16> =
+                        cuda.alloc("sparse inputs", m * pitch as usize)?;
+                    let padded = rows.dev_ptr(cuda.stream()).cast();
+                    let (k, m) = (args.k, args.m);
+                    let pad = kernels::PadArgs { x: args.x.cast(), padded, k, m };
+                    cuda.launch::<kernels::SparsePad>(pad.grid(), pad)?;
+                    let args = kernels::LinearArgs { x: padded.cast(), k: pitch, ..args };
+                    cuda.stream().close_behind(|| product(args))
+                }
                 RowType::Bf16 if m == 1 => cuda.launch::<kernels::SparseBf16M1>(grid(1), args),
                 RowType::Bf16 => cuda.launch::<kernels::SparseBf16M4>(grid(4), args),
                 RowType::F16 if m == 1 => cuda.launch::<kernels::SparseF16M1>(grid(1), args),
@@ -318,5 +378,44 @@ impl<W: Float, X: Float> Linear<'_, crate::ops::CudaBackend, W, X> {
                 RowType::F32 => cuda.launch::<kernels::SparseF32M4>(grid(4), args),
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use contract::launch::DevPtr;
+    use contract::sparse::{HeldArgs, LinearArgs, place_bytes};
+
+    use super::*;
+
+    #[test]
+    fn pairs_run_where_they_were_faster() {
+        // Units of the fullest tile at 90, 70 and 50 % zeros.
+        const UNITS: [usize; 3] = [464, 1_128, 1_632];
+        let pays = |[n, k]: [u32; 2], m: u32, zeros: usize, uneven: bool| {
+            let (units, x_type) = (UNITS[zeros], RowType::Bf16 as u32);
+            let (masks, starts, values) = (DevPtr::NULL, DevPtr::NULL, DevPtr::NULL);
+            let (x, y, ring) = (DevPtr::NULL, DevPtr::NULL, place_bytes(units));
+            let linear = LinearArgs { masks, starts, values, x, y, n, k, m, x_type, ring };
+            let pair = HeldArgs::pair(linear, 132);
+            pair.is_some_and(|pair| pair.fills_pairs(132) && pairs_pay(&pair, units, uneven))
+        };
+        for (shape, found) in [
+            ([4096, 4096], [[false; 3], [false, false, true], [false; 3]]),
+            ([11_008, 4096], [[false; 3], [false, true, true], [false, true, true]]),
+            ([5120, 5120], [[false; 3], [false, false, true], [false, true, true]]),
+            ([13_824, 5120], [[false; 3], [true, true, false], [true, true, false]]),
+            ([8192, 28_672], [[false; 3], [false; 3], [false, true, true]]),
+            ([1024, 28_672], [[true; 3]; 3]),
+            ([1024, 8192], [[false, false, true], [true; 3], [true; 3]]),
+            ([2048, 11_008], [[false, false, true], [true; 3], [true; 3]]),
+            ([2048, 4096], [[false; 3], [false; 3], [false, false, true]]),
+        ] {
+            for (zeros, found) in found.into_iter().enumerate() {
+                let ours = [1, 8, 16].map(|m| pays(shape, m, zeros, false));
+                assert_eq!(ours, found, "{shape:?} {zeros}");
+            }
+        }
+        assert!(pays([5120, 5120], 16, 0, true) && !pays([5120, 5120], 8, 0, true));
     }
 }

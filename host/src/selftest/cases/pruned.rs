@@ -60,6 +60,7 @@ impl List {
         // A whole tile, so that its units are many, or few.
         const SHORT: [(usize, usize); 2] = [(16, 264), (33, 1032)];
         const LONG: [(usize, usize); 1] = [(17, 4_104)];
+        const ODD: [(usize, usize); 2] = [(3, 1), (33, 1029)];
         for (kernel, m, zeros, shapes) in [
             (symbol::<SparseBf16Mma8>(), 5, 0.6, &SHORT[..]),
             (symbol::<SparseBf16Mma16>(), 11, 0.6, &SHORT),
@@ -70,8 +71,11 @@ impl List {
             (symbol::<SparseBf16Bulk16>(), 11, 0.1, &LONG),
             (symbol::<SparseBf16Bulk16Wide>(), 11, 0.6, &LONG),
             (symbol::<SparseBf16Bulk16Short>(), 11, 0.9, &SHORT),
+            (symbol::<SparsePad>(), 5, 0.9, &ODD),
             (symbol::<SparseBf16Held8>(), 5, 0.9, &LONG),
             (symbol::<SparseBf16Held16>(), 11, 0.6, &LONG),
+            (symbol::<SparseBf16Held8Pair>(), 5, 0.6, &LONG),
+            (symbol::<SparseBf16Held16Pair>(), 11, 0.9, &LONG),
         ] {
             let held = kernel.contains("held");
             for &(n, k) in shapes {

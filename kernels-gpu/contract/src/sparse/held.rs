@@ -8,8 +8,12 @@ use crate::launch::{Kernel, LaunchSpec};
 pub(super) const ALONE: u32 = 227 * 1024;
 /// The same of one of two.
 pub const ONE_OF_TWO: u32 = 113 * 1024;
+/// Most units of a tile that is half full: 70 % zeros are faster by many warps a way, or with places for the tiles ahead, 50 % are not.
+pub const SHORT_UNITS: usize = 1_280;
 /// Warps of a block of [`SparseBf16Held8`] and [`SparseBf16Held16`]: each has a part of the tiles.
 pub const HELD_WARPS: u32 = 16;
+/// The same of [`SparseBf16Held8Pair`] and [`SparseBf16Held16Pair`], whose warps have more memory each.
+pub const PAIR_WARPS: u32 = 12;
 /// Most places of a warp of those.
 pub const HELD_PLACES: u32 = 2;
 
@@ -19,7 +23,7 @@ pub const HELD_PLACES: u32 = 2;
 pub struct HeldArgs {
     /// The product; `ring` is [`place_bytes`] of the matrix.
     pub linear: LinearArgs,
-    /// Groups of rows of a block.
+    /// Groups of rows of a block, or of a pair of blocks.
     pub rows: u32,
     /// Places of a warp, 1 to [`HELD_PLACES`].
     pub places: u32,
@@ -55,6 +59,28 @@ impl HeldArgs {
         }
     }
 
+    /// The launch by pairs of blocks that are all there at once and share the tiles of their groups; `None` where there is none.
+    pub const fn pair(linear: LinearArgs, sms: u32) -> Option<Self> {
+        if linear.m > 16 || sms < 2 {
+            return None;
+        }
+        let eights = if linear.m <= 8 { 1 } else { 2 };
+        let rows = (groups(linear.n as usize) as u32).div_ceil(sms / 2);
+        let mut places = if linear.ring <= place_bytes(SHORT_UNITS) { HELD_PLACES } else { 1 };
+        while places > 0 {
+            if pair_smem(eights, rows, places, linear.ring) <= ALONE {
+                return Some(Self { linear, rows, places });
+            }
+            places -= 1;
+        }
+        None
+    }
+
+    /// The blocks of a launch by pairs.
+    pub const fn pair_grid(&self) -> [u32; 3] {
+        [2 * self.grid()[0], 1, 1]
+    }
+
     /// Blocks that are there at once.
     const fn at_once(m: u32, sms: u32) -> u32 {
         if m <= 8 { 2 * sms } else { sms }
@@ -69,6 +95,23 @@ impl HeldArgs {
         let at_once = Self::at_once(self.linear.m, sms);
         let places = self.rows as u64 * self.grid()[0].next_multiple_of(at_once) as u64;
         most * 7 <= tiles * 8 && places * 3 <= groups(self.linear.n as usize) as u64 * 4
+    }
+
+    /// Whether pairs have about as many groups as there are places for, or one each.
+    pub const fn fills_pairs(&self, sms: u32) -> bool {
+        let places = self.rows as u64 * (sms / 2) as u64;
+        let groups = groups(self.linear.n as usize) as u64;
+        match self.rows {
+            1 => true,
+            2 => places * 2 <= groups * 3,
+            _ => places * 3 <= groups * 4,
+        }
+    }
+
+    /// Whether more than a sixth of the places for groups in all blocks have none.
+    pub const fn wastes_a_sixth(&self, sms: u32) -> bool {
+        let places = self.rows as u64 * Self::at_once(self.linear.m, sms) as u64;
+        places * 5 > groups(self.linear.n as usize) as u64 * 6
     }
 
     /// Its blocks.
@@ -87,17 +130,24 @@ pub const fn held_smem(eights: u32, rows: u32, places: u32, place: u32) -> u32 {
     HELD_WARPS * (rows * eights * 512 + held_warp_bytes(places, place))
 }
 
+/// The same of a block of a pair: behind the places stands what the other block sends, four words for each lane of half of the
+/// sums.
+pub const fn pair_smem(eights: u32, rows: u32, places: u32, place: u32) -> u32 {
+    PAIR_WARPS * (rows * eights * 512 + held_warp_bytes(places, place)) + rows * eights * 256
+}
+
 macro_rules! held {
-    ($($(#[$doc:meta])* $name:ident = $symbol:literal, $eights:literal, $smem:expr, $blocks:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal, $eights:literal, $smem:expr, $warps:ident, $blocks:literal, $cluster:literal, $bytes:ident;)*) => {$(
         $(#[$doc])*
         pub enum $name {}
 
         impl Kernel for $name {
             type Args = HeldArgs;
-            const SPEC: LaunchSpec = bulk($symbol, HELD_WARPS / WAYS as u32, $smem, $blocks);
+            const SPEC: LaunchSpec = bulk($symbol, $warps / WAYS as u32, $smem, $blocks)
+                .in_clusters($cluster);
 
             fn smem_bytes(args: &HeldArgs) -> u32 {
-                held_smem($eights, args.rows, args.places, args.linear.ring)
+                $bytes($eights, args.rows, args.places, args.linear.ring)
             }
         }
     )*};
@@ -105,9 +155,13 @@ macro_rules! held {
 
 held! {
     /// On a Hopper GPU, at most eight inputs, which stay in registers while tiles of several groups of rows pass.
-    SparseBf16Held8 = "sparse_bf16_held8", 1, ONE_OF_TWO, 2;
+    SparseBf16Held8 = "sparse_bf16_held8", 1, ONE_OF_TWO, HELD_WARPS, 2, 1, held_smem;
     /// The same for at most sixteen.
-    SparseBf16Held16 = "sparse_bf16_held16", 2, ALONE, 1;
+    SparseBf16Held16 = "sparse_bf16_held16", 2, ALONE, HELD_WARPS, 1, 1, held_smem;
+    /// At most eight inputs, a pair of blocks for so many groups.
+    SparseBf16Held8Pair = "sparse_bf16_held8_pair", 1, ALONE, PAIR_WARPS, 1, 2, pair_smem;
+    /// At most sixteen.
+    SparseBf16Held16Pair = "sparse_bf16_held16_pair", 2, ALONE, PAIR_WARPS, 1, 2, pair_smem;
 }
 
 #[cfg(test)]
@@ -146,6 +200,22 @@ mod tests {
         assert_eq!(held([65_536, 4096, 16], 464), Some((11, 1, true)));
         assert_eq!(held([8192, 8192, 16], 1132), Some((4, 1, true)));
         assert_eq!(held([4096, 4096, 17], 464), None);
+        let pair = |[n, k, m]: [u32; 3], units: usize| {
+            let ring = place_bytes(units);
+            let (masks, starts, values) = (DevPtr::NULL, DevPtr::NULL, DevPtr::NULL);
+            let (x, y, x_type) = (DevPtr::NULL, DevPtr::NULL, RowType::Bf16 as u32);
+            let linear = LinearArgs { masks, starts, values, x, y, n, k, m, x_type, ring };
+            let pair = HeldArgs::pair(linear, 132)?;
+            assert!(pair.pair_grid()[0] / 2 * pair.rows >= n.div_ceil(16) && pair.pair_grid()[0] <= 132);
+            assert!(pair_smem(if m <= 8 { 1 } else { 2 }, pair.rows, pair.places, ring) <= ALONE);
+            Some((pair.rows, pair.places, pair.fills_pairs(132)))
+        };
+        assert_eq!(pair([5120, 5120, 16], 1632), Some((5, 1, true)));
+        assert_eq!(pair([11_008, 4096, 8], 1632), Some((11, 1, true)));
+        assert_eq!(pair([1024, 28_672, 16], 1132), Some((1, 2, true)));
+        assert_eq!(pair([1072, 28_672, 16], 1632), Some((2, 1, false)));
+        assert_eq!(pair([28_672, 4096, 16], 464), None);
+        assert_eq!(pair([16, 8, 17], 464), None);
         assert_eq!(held([4096, 4096, 8], 2048), None);
     }
 }
