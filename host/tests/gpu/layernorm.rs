@@ -15,6 +15,7 @@ on_lane! {
     unusual_values
     many_rows
     odd_rows
+    rows_in_rings
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
@@ -61,6 +62,19 @@ fn many_rows<B: Backend>(b: &B) {
         check_case(b, &Inputs::new(element, 70_001, 3, 7, 5), "many rows");
         // So many that lanes have several of them at a time.
         check_case(b, &Inputs::new(element, 270_001, 8, 7, 6), "many rows");
+    }
+}
+
+/// So many rows that a group of warps has several of them one after the other, in blocks of all numbers of groups.
+fn rows_in_rings<B: Backend>(b: &B) {
+    for (m, k) in
+        [(9001, 257), (6401, 1032), (2301, 2505), (1200, 4101), (700, 9000), (290, 20_001)]
+    {
+        for element in ELEMENTS {
+            for kind in [7, 6] {
+                check_case(b, &Inputs::new(element, m, k, kind, 9), "rings");
+            }
+        }
     }
 }
 
