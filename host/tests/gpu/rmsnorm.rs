@@ -84,16 +84,14 @@ fn many_rows<B: Backend>(b: &B) {
     }
 }
 
-/// So many rows that a group of warps has several of them one after the other, in blocks of all numbers of groups.
+/// So many rows that a group of warps has several of them one after the other, in blocks of several numbers of groups.
 fn rows_in_rings<B: Backend>(b: &B) {
-    for (m, k) in
-        [(9001, 257), (6401, 1032), (2301, 2505), (1200, 4101), (700, 9000), (290, 20_001)]
+    for (i, (m, k)) in
+        [(9001, 257), (2200, 1032), (1200, 4101), (290, 20_001)].into_iter().enumerate()
     {
-        for element in ELEMENTS {
-            for delta in [false, true] {
-                let inputs = Inputs::new(element, m, k, delta, 9);
-                check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} rings"));
-            }
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let inputs = Inputs::new(element, m, k, (i + j) % 2 == 0, 9);
+            check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} rings"));
         }
     }
 }
