@@ -9,8 +9,8 @@ use contract::layernorm::{
 };
 #[cfg(level_sm_90)]
 use contract::layernorm::{
-    LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
-    PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
+    LongBf16, LongF16, LongF32, LongTurnedF32, PartArgs, PartsBf16, PartsF16, PartsF32, RingBf16,
+    RingF16, RingF32,
 };
 use contract::num::fma;
 #[cfg(level_sm_90)]
@@ -26,13 +26,11 @@ use crate::float::Float;
 #[cfg(not(level_sm_90))]
 use crate::norm::alone;
 #[cfg(level_sm_90)]
-use crate::norm::entries_of_parts;
-#[cfg(level_sm_90)]
-use crate::norm::in_turn;
-#[cfg(level_sm_90)]
 use crate::norm::parts::{self, Launch};
 use crate::norm::sums::Sums;
 use crate::norm::{Family, Held, Long, Near, Tensors, entries};
+#[cfg(level_sm_90)]
+use crate::norm::{entries_of_parts, entries_of_rings, ring};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
 use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
@@ -85,12 +83,7 @@ entries! { LayerNorm:
 
 #[cfg(level_sm_90)]
 entries! { LayerNorm:
-    layernorm_turned_f32 TurnedF32 Turned<f32>;
-    layernorm_turned_f16 TurnedF16 Turned<F16>;
-    layernorm_turned_bf16 TurnedBf16 Turned<Bf16>;
     layernorm_long_turned_f32 LongTurnedF32 LongTurned<f32>;
-    layernorm_long_turned_f16 LongTurnedF16 LongTurned<F16>;
-    layernorm_long_turned_bf16 LongTurnedBf16 LongTurned<Bf16>;
 }
 
 /// What the output of a long row is made with.
@@ -124,4 +117,11 @@ entries_of_parts! { true, row_of, value:
     layernorm_parts_f32 PartsF32 f32;
     layernorm_parts_f16 PartsF16 F16;
     layernorm_parts_bf16 PartsBf16 Bf16;
+}
+
+#[cfg(level_sm_90)]
+entries_of_rings! { LayerNorm, 2:
+    layernorm_ring_f32 RingF32 f32;
+    layernorm_ring_f16 RingF16 F16;
+    layernorm_ring_bf16 RingBf16 Bf16;
 }

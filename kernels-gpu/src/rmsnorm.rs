@@ -10,7 +10,7 @@ use contract::rmsnorm::{
 #[cfg(level_sm_90)]
 use contract::rmsnorm::{
     LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
-    PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
+    PartsF16, PartsF32, RingBf16, RingF16, RingF32,
 };
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
@@ -25,13 +25,11 @@ use crate::float::Float;
 #[cfg(not(level_sm_90))]
 use crate::norm::alone;
 #[cfg(level_sm_90)]
-use crate::norm::entries_of_parts;
-#[cfg(level_sm_90)]
-use crate::norm::in_turn;
-#[cfg(level_sm_90)]
 use crate::norm::parts::{self, Launch};
 use crate::norm::sums::Sums;
 use crate::norm::{Family, Held, Long, Near, Tensors, entries};
+#[cfg(level_sm_90)]
+use crate::norm::{entries_of_parts, entries_of_rings, ring};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
 use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
@@ -76,9 +74,6 @@ entries! { RmsNorm:
 
 #[cfg(level_sm_90)]
 entries! { RmsNorm:
-    rmsnorm_turned_f32 TurnedF32 Turned<f32>;
-    rmsnorm_turned_f16 TurnedF16 Turned<F16>;
-    rmsnorm_turned_bf16 TurnedBf16 Turned<Bf16>;
     rmsnorm_long_turned_f32 LongTurnedF32 LongTurned<f32>;
     rmsnorm_long_turned_f16 LongTurnedF16 LongTurned<F16>;
     rmsnorm_long_turned_bf16 LongTurnedBf16 LongTurned<Bf16>;
@@ -115,4 +110,11 @@ entries_of_parts! { false, row_of, value:
     rmsnorm_parts_f32 PartsF32 f32;
     rmsnorm_parts_f16 PartsF16 F16;
     rmsnorm_parts_bf16 PartsBf16 Bf16;
+}
+
+#[cfg(level_sm_90)]
+entries_of_rings! { RmsNorm, 1:
+    rmsnorm_ring_f32 RingF32 f32;
+    rmsnorm_ring_f16 RingF16 F16;
+    rmsnorm_ring_bf16 RingBf16 Bf16;
 }

@@ -211,7 +211,9 @@ impl CudaBackend {
         [m, k]: [u32; 2],
         rows: F::Args,
     ) -> Result<(), OpError> {
+        use contract::ring;
         use contract::row::{Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
+        let sms = self.cuda.device().sm_count().max(1);
         // SAFETY: by the caller.
         unsafe {
             debug_assert!(F::rows(&rows).is_multiple_of(16), "buffers start where allocations do");
@@ -220,7 +222,7 @@ impl CudaBackend {
                 return self.launch_parts::<F, K::Parts>([m, k], rows);
             }
             let blocks = |min_blocks_per_sm: u32| {
-                let at_once = min_blocks_per_sm.max(1) * self.cuda.device().sm_count().max(1);
+                let at_once = min_blocks_per_sm.max(1) * sms;
                 grid_of_blocks(m, k, bytes, F::IN_TURN, at_once)
             };
             // Rows that start anywhere, unless they do not even start with the tensors.
@@ -228,11 +230,18 @@ impl CudaBackend {
             let turned = !(bytes * k).is_multiple_of(16)
                 && F::rows(&rows).is_multiple_of(16)
                 && lies_in_room(k, held);
+            let adds = F::adds(&rows);
+            if F::BESIDE > 0
+                && F::rows(&rows).is_multiple_of(16)
+                && ring::goes([m, k], bytes, (F::BESIDE, adds), sms)
+                && self.has::<K::Turned>()
+            {
+                return self.launch::<K::Turned>([ring::grid(m, k, bytes, sms), 1, 1], rows);
+            }
             match owner(k, bytes, F::LANE) {
-                Owner::Block if turned && self.has::<K::Turned>() => {
+                Owner::Block if turned && F::BESIDE == 0 && self.has::<K::Turned>() => {
                     // They go in turn in every family.
-                    let at_once = K::Turned::SPEC.min_blocks_per_sm.max(1)
-                        * self.cuda.device().sm_count().max(1);
+                    let at_once = K::Turned::SPEC.min_blocks_per_sm.max(1) * sms;
                     let grid = [grid_of_blocks(m, k, bytes, true, at_once), 1, 1];
                     self.launch::<K::Turned>(grid, rows)
                 }

@@ -409,30 +409,49 @@ impl List {
     }
 
     fn rows(&mut self) {
-        use contract::row::{Owner, owner};
+        use contract::ring;
+        use contract::row::{Family, Kernels, Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
-        macro_rules! symbols {
-            ($family:ident $($owner:ident)*) => { [$(symbol::<$family::$owner>()),*] };
+        /// Those of a family for an element.
+        fn of<A, K: Kernels<A>>() -> [&'static str; 6] {
+            let near = [symbol::<K::Short>(), symbol::<K::Middle>(), symbol::<K::Long>()];
+            let [short, middle, long] = near;
+            [
+                short,
+                middle,
+                long,
+                symbol::<K::Turned>(),
+                symbol::<K::LongTurned>(),
+                symbol::<K::Parts>(),
+            ]
         }
         macro_rules! of {
-            ($($owner:ident)*) => { [symbols!(s $($owner)*), symbols!(l $($owner)*), symbols!(r $($owner)*)] };
+            ($element:ident) => {
+                [
+                    of::<s::Args, <s::Softmax as Family>::$element>(),
+                    of::<l::Args, <l::LayerNorm as Family>::$element>(),
+                    of::<r::Args, <r::RmsNorm as Family>::$element>(),
+                ]
+            };
         }
-        let kernels = [
-            (RowType::F32, of!(ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32 PartsF32)),
-            (RowType::F16, of!(ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16 PartsF16)),
-            (RowType::Bf16, of!(ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16 PartsBf16)),
-        ];
+        let kernels =
+            [(RowType::F32, of!(F32)), (RowType::F16, of!(F16)), (RowType::Bf16, of!(Bf16))];
         for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            let ms = [1, 9, 3, 3, 2, 2, 2, 1, 1];
-            let ks = [1, 40, 1027, 1032, 5000, 5003, 17_000, 66_000, 66_001];
+            let ms = [1, 9, 3, 3, 2, 2, 2, 1, 1, 1, 1];
+            let ks = [1, 40, 1027, 1032, 5000, 5003, 17_000, 20_001, 40_001, 66_000, 66_001];
             for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
                 let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
                     let [short, middle, long, turned, long_turned, parts] = families[family];
-                    let odd = !(k * element.bytes()).is_multiple_of(16);
+                    let bytes = element.bytes() as u32;
+                    let odd = !(k as u32 * bytes).is_multiple_of(16);
+                    let beside = [0, l::LayerNorm::BESIDE, r::RmsNorm::BESIDE][family];
+                    let rings = beside > 0
+                        && ring::goes([m as u32, k as u32], bytes, (beside, true), 1 << 20);
                     match owner(k) {
                         _ if k > whole[family] as usize => parts,
+                        _ if rings => turned,
                         Owner::Block if odd => turned,
                         Owner::LongBlock if odd => long_turned,
                         Owner::Lanes(_) => short,

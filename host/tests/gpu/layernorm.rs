@@ -15,6 +15,7 @@ on_lane! {
     unusual_values
     many_rows
     odd_rows
+    rows_in_rings
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
@@ -61,6 +62,18 @@ fn many_rows<B: Backend>(b: &B) {
         check_case(b, &Inputs::new(element, 70_001, 3, 7, 5), "many rows");
         // So many that lanes have several of them at a time.
         check_case(b, &Inputs::new(element, 270_001, 8, 7, 6), "many rows");
+    }
+}
+
+/// So many rows that a group of warps has several of them one after the other, in blocks of several numbers of groups.
+fn rows_in_rings<B: Backend>(b: &B) {
+    for (i, (m, k)) in
+        [(9001, 257), (2200, 1032), (1200, 4101), (290, 20_001)].into_iter().enumerate()
+    {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let kind = 6 + (i + j) % 2;
+            check_case(b, &Inputs::new(element, m, k, kind, 9), "rings");
+        }
     }
 }
 

@@ -15,6 +15,7 @@ on_lane! {
     unusual_values
     many_rows
     odd_rows
+    rows_in_rings
     unusual_values_in_long_rows
     parts_in_turn
     more_parts_than_blocks
@@ -80,6 +81,18 @@ fn many_rows<B: Backend>(b: &B) {
         // So many that lanes have several of them at a time.
         let inputs = Inputs::new(element, 270_001, 8, false, 6);
         check(b, &inputs, &expected(&inputs), format!("{element:?} 270001 rows"));
+    }
+}
+
+/// So many rows that a group of warps has several of them one after the other, in blocks of several numbers of groups.
+fn rows_in_rings<B: Backend>(b: &B) {
+    for (i, (m, k)) in
+        [(9001, 257), (2200, 1032), (1200, 4101), (290, 20_001)].into_iter().enumerate()
+    {
+        for (j, element) in ELEMENTS.into_iter().enumerate() {
+            let inputs = Inputs::new(element, m, k, (i + j) % 2 == 0, 9);
+            check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} rings"));
+        }
     }
 }
 

@@ -69,20 +69,37 @@ const fn rows(args: &Args) -> u64 {
     args.x.addr() | args.delta.addr() | args.y.addr()
 }
 
+/// Whether there is a residual, as [`crate::row::Family::adds`] has it.
+const fn adds(args: &Args) -> bool {
+    !args.delta.is_null()
+}
+
 /// As [`crate::row::Family`] has it. Blocks have the same part of every row, whose gain they then have near.
+/// Rows of 16 bits that start anywhere all go through rings.
 pub enum LayerNorm {}
 
-crate::row::kernels! { LayerNorm, true, [2, 4];
-    ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32
-        ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32", "layernorm_turned_f32", "layernorm_long_turned_f32"], 4, 4, 6, "`f32`";
-    ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16
-        ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16", "layernorm_turned_f16", "layernorm_long_turned_f16"], 2, 4, 4, "f16";
-    ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16
-        ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16", "layernorm_turned_bf16", "layernorm_long_turned_bf16"], 2, 4, 4, "bf16";
+crate::row::kernels! { LayerNorm, true, [2, 4], 2, [RingF32 RingF16 RingBf16],
+    [LongTurnedF32 LongF16 LongBf16];
+    ShortF32 MiddleF32 LongF32
+        ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
+    ShortF16 MiddleF16 LongF16
+        ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 4, "f16";
+    ShortBf16 MiddleBf16 LongBf16
+        ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 4, "bf16";
+}
+
+crate::row::long_turned! {
+    LongTurnedF32 "layernorm_long_turned_f32", 4, 4, "`f32`";
 }
 
 crate::norm::parts! {
     PartsF32 "layernorm_parts_f32" 4 "`f32`";
     PartsF16 "layernorm_parts_f16" 2 "f16";
     PartsBf16 "layernorm_parts_bf16" 2 "bf16";
+}
+
+crate::ring::kernels! { 2;
+    RingF32 "layernorm_ring_f32" 4 "`f32`";
+    RingF16 "layernorm_ring_f16" 2 "f16";
+    RingBf16 "layernorm_ring_bf16" 2 "bf16";
 }

@@ -64,20 +64,38 @@ const fn rows(args: &Args) -> u64 {
     args.x.addr() | args.delta.addr() | args.y.addr()
 }
 
+/// Whether there is a residual, as [`crate::row::Family::adds`] has it.
+const fn adds(args: &Args) -> bool {
+    !args.delta.is_null()
+}
+
 /// As [`crate::row::Family`] has it. Blocks have the same part of every row, whose gain they then have near.
 pub enum RmsNorm {}
 
-crate::row::kernels! { RmsNorm, true, [2, 4];
-    ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32
-        ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32", "rmsnorm_turned_f32", "rmsnorm_long_turned_f32"], 4, 4, 6, "`f32`";
-    ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16
-        ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16", "rmsnorm_turned_f16", "rmsnorm_long_turned_f16"], 2, 4, 5, "f16";
-    ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16
-        ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16", "rmsnorm_turned_bf16", "rmsnorm_long_turned_bf16"], 2, 4, 5, "bf16";
+crate::row::kernels! { RmsNorm, true, [2, 4], 1, [RingF32 RingF16 RingBf16],
+    [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
+    ShortF32 MiddleF32 LongF32
+        ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
+    ShortF16 MiddleF16 LongF16
+        ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
+    ShortBf16 MiddleBf16 LongBf16
+        ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
+}
+
+crate::row::long_turned! {
+    LongTurnedF32 "rmsnorm_long_turned_f32", 4, 4, "`f32`";
+    LongTurnedF16 "rmsnorm_long_turned_f16", 2, 4, "f16";
+    LongTurnedBf16 "rmsnorm_long_turned_bf16", 2, 4, "bf16";
 }
 
 crate::norm::parts! {
     PartsF32 "rmsnorm_parts_f32" 4 "`f32`";
     PartsF16 "rmsnorm_parts_f16" 2 "f16";
     PartsBf16 "rmsnorm_parts_bf16" 2 "bf16";
+}
+
+crate::ring::kernels! { 1;
+    RingF32 "rmsnorm_ring_f32" 4 "`f32`";
+    RingF16 "rmsnorm_ring_f16" 2 "f16";
+    RingBf16 "rmsnorm_ring_bf16" 2 "bf16";
 }

@@ -191,9 +191,14 @@ pub trait Family {
     const SAME_PARTS: bool;
     /// Bytes that elements of two and of four wait in.
     const HELD: [u32; 2];
+    /// Tensors beside the rows of a family some of whose rows go through rings ([`crate::ring`]); 0 of others.
+    const BESIDE: u32;
 
     /// Addresses that have to be multiples of 16 where rows start anywhere: of all rows.
     fn rows(args: &Self::Args) -> u64;
+
+    /// Whether a residual is added in front, in a family with tensors `BESIDE`.
+    fn adds(args: &Self::Args) -> bool;
 }
 
 /// The kernels of a family for an element.
@@ -204,7 +209,7 @@ pub trait Kernels<A> {
     type Middle: Kernel<Args = A>;
     /// Of longer ones, where a level has it.
     type Long: Kernel<Args = A>;
-    /// Of rows of a block that start anywhere, where a level has it.
+    /// Of rows of a block that start anywhere, where a level has it; of norms, of all that go through rings.
     type Turned: Kernel<Args = A>;
     /// Of longer ones, where a level has it.
     type LongTurned: Kernel<Args = A>;
@@ -214,27 +219,32 @@ pub trait Kernels<A> {
 
 /// The kernels of a family, one for each owner of a row and each element, and its [`Family`].
 macro_rules! kernels {
-    ($family:ident, $same:literal, $of_held:expr; $($of:tt)*) => {
+    ($family:ident, $same:literal, $of_held:expr, $beside:literal,
+        [$turned32:ident $turned16:ident $turned_b16:ident], [$long32:ident $long16:ident $long_b16:ident]; $($of:tt)*) => {
         crate::row::kernels! { @ $($of)* }
 
         impl crate::row::Family for $family {
             type Args = Args;
-            type F32 = (ShortF32, MiddleF32, LongF32, TurnedF32, LongTurnedF32, PartsF32);
-            type F16 = (ShortF16, MiddleF16, LongF16, TurnedF16, LongTurnedF16, PartsF16);
-            type Bf16 = (ShortBf16, MiddleBf16, LongBf16, TurnedBf16, LongTurnedBf16, PartsBf16);
+            type F32 = (ShortF32, MiddleF32, LongF32, $turned32, $long32, PartsF32);
+            type F16 = (ShortF16, MiddleF16, LongF16, $turned16, $long16, PartsF16);
+            type Bf16 = (ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
             const IN_TURN: bool = IN_TURN;
             const LANE: u32 = LANE;
             const WHOLE: u32 = WHOLE;
             const SAME_PARTS: bool = $same;
             const HELD: [u32; 2] = $of_held;
+            const BESIDE: u32 = $beside;
 
             fn rows(args: &Args) -> u64 {
                 rows(args)
             }
+
+            fn adds(args: &Args) -> bool {
+                adds(args)
+            }
         }
     };
-    (@ $($short:ident $middle:ident $long:ident $turned:ident $long_turned:ident $symbols:expr, $held:literal, $blocks:literal, $turned_blocks:literal,
-        $doc:literal;)*) => {$(
+    (@ $($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, $blocks:literal, $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, ".")]
         pub enum $short {}
 
@@ -279,13 +289,19 @@ macro_rules! kernels {
                 crate::row::split(args.k, $held)
             }
         }
+    )*};
+}
+pub(crate) use kernels;
 
+/// The kernels of rows of a block that start anywhere.
+macro_rules! turned {
+    ($($turned:ident $symbol:literal, $turned_blocks:literal, $doc:literal;)*) => {$(
         #[doc = concat!("Rows of ", $doc, " that start anywhere, in tensors that start on boundaries of 16 bytes; a block each.")]
         pub enum $turned {}
 
         impl Kernel for $turned {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbols[3], crate::row::MIDDLE_THREADS)
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
                 .with_min_sm(90)
                 .with_min_blocks($turned_blocks);
@@ -295,13 +311,19 @@ macro_rules! kernels {
                 crate::row::smem_of(k, crate::row::MIDDLE, 1, 4)
             }
         }
+    )*};
+}
+pub(crate) use turned;
 
+/// The kernels of longer ones.
+macro_rules! long_turned {
+    ($($long_turned:ident $symbol:literal, $held:literal, $blocks:literal, $doc:literal;)*) => {$(
         #[doc = concat!("Long rows of ", $doc, " that start anywhere, in tensors that start on boundaries of 16 bytes; a block or several each.")]
         pub enum $long_turned {}
 
         impl Kernel for $long_turned {
             type Args = Args;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbols[4], crate::row::LONG_THREADS)
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::row::LONG_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::LONG))
                 .with_min_sm(90)
                 .with_min_blocks($blocks);
@@ -317,7 +339,7 @@ macro_rules! kernels {
         }
     )*};
 }
-pub(crate) use kernels;
+pub(crate) use long_turned;
 
 #[cfg(test)]
 mod tests {

@@ -177,16 +177,34 @@ const fn rows(args: &Args) -> u64 {
     args.x.addr() | args.y.addr()
 }
 
+/// Whether there is a residual, as [`crate::row::Family::adds`] has it.
+const fn adds(_args: &Args) -> bool {
+    false
+}
+
 /// As [`crate::row::Family`] has it. Blocks have all parts there are: they keep nothing of one.
 pub enum Softmax {}
 
-crate::row::kernels! { Softmax, false, [4, 4];
-    ShortF32 MiddleF32 LongF32 TurnedF32 LongTurnedF32
-        ["softmax_short_f32", "softmax_f32", "softmax_long_f32", "softmax_turned_f32", "softmax_long_turned_f32"], 4, 3, 6, "`f32`";
-    ShortF16 MiddleF16 LongF16 TurnedF16 LongTurnedF16
-        ["softmax_short_f16", "softmax_f16", "softmax_long_f16", "softmax_turned_f16", "softmax_long_turned_f16"], 4, 3, 6, "f16";
-    ShortBf16 MiddleBf16 LongBf16 TurnedBf16 LongTurnedBf16
-        ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16", "softmax_turned_bf16", "softmax_long_turned_bf16"], 4, 3, 6, "bf16";
+crate::row::kernels! { Softmax, false, [4, 4], 0, [TurnedF32 TurnedF16 TurnedBf16],
+    [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
+    ShortF32 MiddleF32 LongF32
+        ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
+    ShortF16 MiddleF16 LongF16
+        ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
+    ShortBf16 MiddleBf16 LongBf16
+        ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
+}
+
+crate::row::long_turned! {
+    LongTurnedF32 "softmax_long_turned_f32", 4, 3, "`f32`";
+    LongTurnedF16 "softmax_long_turned_f16", 4, 3, "f16";
+    LongTurnedBf16 "softmax_long_turned_bf16", 4, 3, "bf16";
+}
+
+crate::row::turned! {
+    TurnedF32 "softmax_turned_f32", 6, "`f32`";
+    TurnedF16 "softmax_turned_f16", 6, "f16";
+    TurnedBf16 "softmax_turned_bf16", 6, "bf16";
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 #[cfg(not(level_sm_90))]
 pub mod alone;
 #[cfg(level_sm_90)]
-pub mod in_turn;
-#[cfg(level_sm_90)]
 pub mod parts;
+#[cfg(level_sm_90)]
+pub mod ring;
 pub mod sums;
 
 use contract::launch::DevPtr;
@@ -150,43 +150,30 @@ pub trait Held<E: Float> {
 /// Pieces of the next row that lanes ask for before they work on one.
 const AHEAD: usize = 4;
 
-/// A row in the registers of the lanes of a warp, or of `W` warps; one that may start anywhere where that is `ODD`.
-pub struct Near<E, const W: u32, const ODD: bool> {
+/// A row in the registers of the lanes of a warp, or of `W` warps.
+pub struct Near<E, const W: u32> {
     norm: Norm<E, true>,
     lanes: Lanes<W>,
     /// As it came: values of 16 bits take half the registers.
     raw: Raw,
 }
 
-impl<E: Float, const W: u32, const ODD: bool> Near<E, W, ODD> {
+impl<E: Float, const W: u32> Near<E, W> {
     /// Row `m`, of which nothing came.
     #[inline(always)]
     fn start(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Self {
-        let norm = Norm::<E, true>::new(tensors, shape, m);
-        if !ODD {
-            return Self { norm, lanes, raw: NOTHING };
-        }
-        let norm = norm.turned(Lanes::<W>::boundary::<E>(shape[1]), shape[0]);
-        let lanes = lanes.turned::<E>(shape[1], norm.line.odd.unwrap_or(0));
-        Self { norm, lanes, raw: NOTHING }
-    }
-
-    /// As far as pieces of it may be loaded.
-    #[inline(always)]
-    fn loaded(&self) -> u32 {
-        let line = &self.norm.line;
-        if ODD { self.lanes.loaded::<E>(line.k, line.whole) } else { line.k }
+        Self { norm: Norm::new(tensors, shape, m), lanes, raw: NOTHING }
     }
 
     /// Asks for the first pieces of row `m`.
     ///
     /// # Safety
     ///
-    /// The tensors are those of the contract, in pieces or as `in_turn::goes` says; block and grid are the contract's.
+    /// The tensors are those of the contract, in pieces; block and grid are the contract's.
     #[inline(always)]
     pub unsafe fn ask(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32) -> Raw {
         let row = Self::start(tensors, shape, lanes, m);
-        let all = (row.norm.x.cast_const(), row.loaded());
+        let all = (row.norm.x.cast_const(), row.norm.line.k);
         // SAFETY: pieces of the row.
         unsafe { row.lanes.load::<_, AHEAD>(&row.norm.line, all, 0, false, NOTHING) }
     }
@@ -200,28 +187,14 @@ impl<E: Float, const W: u32, const ODD: bool> Near<E, W, ODD> {
     pub unsafe fn new(tensors: Tensors, shape: Shape, lanes: Lanes<W>, m: u32, raw: Raw) -> Self {
         let row = Self::start(tensors, shape, lanes, m);
         let (norm, lanes, line) = (&row.norm, row.lanes, &row.norm.line);
-        let here = |x: *const E, mut raw: Raw| {
-            // SAFETY: pieces of the row.
-            unsafe {
-                raw = lanes.load::<_, AHEAD>(line, (x, row.loaded()), 0, true, raw);
-                if ODD { lanes.cut(x, line.k, line.whole, 0, raw) } else { raw }
-            }
-        };
-        let mut raw = here(norm.x.cast_const(), raw);
+        // SAFETY: pieces of the row; those of this lane.
+        let mut raw =
+            unsafe { lanes.load::<_, AHEAD>(line, (norm.x.cast_const(), line.k), 0, true, raw) };
         if norm.adds() {
-            let mut delta = NOTHING;
-            if ODD {
-                // SAFETY: as above.
-                delta = unsafe {
-                    lanes.load::<_, AHEAD>(line, (norm.delta, row.loaded()), 0, false, delta)
-                };
-                delta = here(norm.delta, delta);
-            }
             lanes.own::<E>(line, |n, at| {
                 // SAFETY: a piece of the row that this lane has.
                 unsafe {
-                    let delta =
-                        if ODD { delta[n] } else { lanes.piece(norm.delta, at, shape[1], 0) };
+                    let delta = lanes.piece(norm.delta, at, shape[1], 0);
                     raw[n] = Norm::<E, true>::sum(raw[n], delta);
                     lanes.write(norm.x, at, raw[n]);
                 }
@@ -238,7 +211,7 @@ impl<E: Float, const W: u32, const ODD: bool> Near<E, W, ODD> {
     }
 }
 
-impl<E: Float, const W: u32, const ODD: bool> Held<E> for Near<E, W, ODD> {
+impl<E: Float, const W: u32> Held<E> for Near<E, W> {
     #[inline(always)]
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
         let line = &self.norm.line;
@@ -253,9 +226,7 @@ impl<E: Float, const W: u32, const ODD: bool> Held<E> for Near<E, W, ODD> {
             unsafe {
                 let (norm, lanes) = (&self.norm, &self.lanes);
                 let end = norm.line.k;
-                let load = |p: *const E| {
-                    if ODD { lanes.singles(p, at, end) } else { lanes.piece(p, at, end, 0) }
-                };
+                let load = |p: *const E| lanes.piece(p, at, end, 0);
                 let y = norm.output(self.piece(n), norm.beside(load), &value);
                 lanes.write(norm.to(), at, y);
             }
@@ -491,21 +462,21 @@ macro_rules! entries {
     }};
     (@ Turns<$element:ident, $warps:literal> $all:ident, $turns:ident, $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
-        let ask = |turn| Near::<$element, $warps, false>::ask($all, $shape, lanes, $turns.row(turn));
+        let ask = |turn| Near::<$element, $warps>::ask($all, $shape, lanes, $turns.row(turn));
         let mut turn = 0;
         let mut next = ask(0);
         while $turns.more(turn) {
-            let row = Near::<$element, $warps, false>::new($all, $shape, lanes, $turns.row(turn), next);
+            let row = Near::<$element, $warps>::new($all, $shape, lanes, $turns.row(turn), next);
             turn = opaque(turn + 1);
             next = ask(turn);
             $body::make(&$args, row);
         }
     }};
-    (@ Near<$element:ident, $warps:literal, $odd:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{
+    (@ Near<$element:ident, $warps:literal> $all:ident, $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
         let m = Lanes::<$warps>::row();
-        let x = Near::<$element, $warps, $odd>::ask($all, $shape, lanes, m);
-        $body::make(&$args, Near::<$element, $warps, $odd>::new($all, $shape, lanes, m, x))
+        let x = Near::<$element, $warps>::ask($all, $shape, lanes, m);
+        $body::make(&$args, Near::<$element, $warps>::new($all, $shape, lanes, m, x))
     }};
     (@ Long<$element:ident, $threads:ident, $room:ident, $warps:literal> $shape:ident, $args:ident, $body:ident) => {{
         let all = tensors(&$args);
@@ -517,9 +488,9 @@ macro_rules! entries {
         let pieces = in_pieces::<$element>($args.k, &all);
         if pieces && near::<$element, $warps>($args.k) {
             if $warps == 4 && near::<$element, 2>($args.k) {
-                crate::norm::entries!(@ Near<$element, 2, false> all, $shape, $args, $body)
+                crate::norm::entries!(@ Near<$element, 2> all, $shape, $args, $body)
             } else {
-                crate::norm::entries!(@ Near<$element, $warps, false> all, $shape, $args, $body)
+                crate::norm::entries!(@ Near<$element, $warps> all, $shape, $args, $body)
             }
             return;
         }
@@ -538,28 +509,8 @@ macro_rules! entries {
             }
         }
     }};
-    (@ Turned<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
-        let all = tensors(&$args);
-        if in_turn::goes::<$element, 2>(&all, $args.k) {
-            in_turn::rows::<$body, $element, 2>(&$args, all, $shape);
-        } else if <$element as Float>::PIECE == 8 {
-            in_turn::rows::<$body, $element, 4>(&$args, all, $shape);
-        } else {
-            let mut rows = block::Rows::<MIDDLE_THREADS>::new(1, $args.m);
-            loop {
-                let row = Long::<$element, MIDDLE_THREADS, MIDDLE, true, true>::new(all, $shape, rows.m);
-                $body::make(&$args, row);
-                if !rows.next() {
-                    return;
-                }
-            }
-        }
-    }};
     (@ LongTurned<$element:ident> $shape:ident, $args:ident, $body:ident) => {{
         let all = tensors(&$args);
-        if in_turn::goes::<$element, 8>(&all, $args.k) {
-            return crate::norm::entries!(@ Near<$element, 8, true> all, $shape, $args, $body);
-        }
         let blocks = Block::<$element, LONG_THREADS, LONG, true, true>::blocks(lies($args.k));
         let mut rows = block::Rows::<LONG_THREADS>::new(blocks, $args.m);
         loop {
@@ -592,6 +543,27 @@ macro_rules! entries_of_parts {
         const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
     )*};
 }
+
+/// The entries of the rings of a norm, given its [`Family`] and `tensors(args)`.
+#[cfg(level_sm_90)]
+macro_rules! entries_of_rings {
+    ($family:ident, $beside:literal: $($symbol:ident $kernel:ident $element:ident;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            launch_dependents();
+            dependency_wait();
+            let shape = [args.m, args.k];
+            // SAFETY: the launch contract, handed on.
+            unsafe { ring::rows::<$family, $element>(&args, tensors(&args), shape, $beside) }
+        }
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
 pub(crate) use entries;
 #[cfg(level_sm_90)]
 pub(crate) use entries_of_parts;
+#[cfg(level_sm_90)]
+pub(crate) use entries_of_rings;

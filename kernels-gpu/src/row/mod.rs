@@ -135,6 +135,23 @@ impl<const PIECES: bool> Line<PIECES> {
         }
     }
 
+    /// What is of the row of the piece from element `first` on, zeros beside it.
+    #[inline(always)]
+    pub fn own<E: Float>(&self, first: u32, raw: X4<u32>) -> X4<u32> {
+        core::array::from_fn(|word| {
+            let mut own = 0;
+            let mut i = 0;
+            while i < E::PIECE as u32 / 4 {
+                let place = first + E::PIECE as u32 / 4 * word as u32 + i;
+                if self.begun(place) && place < self.k {
+                    own |= E::ONE << (16 * i);
+                }
+                i += 1;
+            }
+            raw[word] & own
+        })
+    }
+
     /// The elements that stand beside those of a word of the row, at `first`, of a tensor that has one for each, from `p` on.
     ///
     /// # Safety

@@ -137,23 +137,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
         raw
     }
 
-    /// The piece at `at` of a tensor that has one element, from `p` on, for each of a row that starts anywhere.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Lanes::piece`].
-    #[inline(always)]
-    pub unsafe fn singles<E: Float>(&self, p: *const E, at: At, end: u32) -> X4<u32> {
-        let one = |place: u32| {
-            let first = at.first() + place;
-            let there = first < end && self.begun(at, place);
-            let from = first.wrapping_sub(self.odd.unwrap_or(0));
-            // SAFETY: an element of it.
-            unsafe { E::load_bits_if(there, p.wrapping_add(from as usize)) }
-        };
-        core::array::from_fn(|i| one(self.place(2 * i)) | one(self.place(2 * i) + 1) << 16)
-    }
-
     /// [`Lanes::write`] of several warps, at `p`.
     ///
     /// # Safety

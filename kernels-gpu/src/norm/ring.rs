@@ -1,0 +1,468 @@
+//! Rows that come to shared memory by asynchronous copies, one after the other: a group of warps has several of them there, and works on one while
+//! others come. Gain and offset lie there too, as the rows of the block do: these all begin in the same place of 16 bytes. From sm_90.
+//!
+//! What is not of a row in the pieces that it lies in is zero there.
+
+mod group;
+
+use core::marker::PhantomData;
+
+use contract::ring::{GROUP, Plan, THREADS, plan, scratch_bytes, stage_bytes};
+use group::Group;
+
+use super::{Family, Held, Norm, Shape, Tensors};
+use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
+use crate::arch::mem::st_x4;
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
+use crate::arch::warp::LANES;
+use crate::float::Float;
+use crate::row::lanes::Lanes;
+use crate::row::map;
+use crate::row::tree::tree_of_warps;
+
+/// Pieces that are asked for, or written, at a time.
+const SOME: u32 = 4;
+
+/// A row in shared memory.
+struct Row<E, const W: u32> {
+    group: Group<E, W>,
+    /// Where it waits.
+    at: Shared<u32>,
+    /// This thread's first piece of the output.
+    to: *mut E,
+}
+
+impl<E: Float, const W: u32> Row<E, W> {
+    /// Writes the output of `COUNT` pieces of this thread, `n` the first: of what may be at an edge of the row, with `EDGE`, only what is of it.
+    #[inline(always)]
+    unsafe fn some<const COUNT: usize, const EDGE: bool>(
+        &self,
+        n: u32,
+        on: u32,
+        value: &impl Fn(f32, f32, f32) -> f32,
+    ) {
+        let group = &self.group;
+        let mut raw = [[[0; 4]; 3]; COUNT];
+        // SAFETY: items that wait; the output is the group's.
+        unsafe {
+            let mut i = 0;
+            while i < COUNT {
+                let on = on + Group::<E, W>::STEP * i as u32;
+                let own = self.at.byte_add(16 * group.thread);
+                raw[i] =
+                    [own, group.beside[0], group.beside[1]].map(|at| at.byte_add(on).read_x4());
+                i += 1;
+            }
+            let mut i = 0;
+            while i < COUNT {
+                let [x, w, b] = raw[i].map(E::widen);
+                let y = E::narrow(map::<E, true>(x, |i, x| value(x, w[i], b[i])));
+                let to = self
+                    .to
+                    .cast::<u8>()
+                    .wrapping_add((on + Group::<E, W>::STEP * i as u32) as usize);
+                let first = n * E::PIECE as u32;
+                if !EDGE || group.odd <= first && first + E::PIECE as u32 <= group.end {
+                    st_x4(to.cast(), y);
+                } else {
+                    group.edge(first, to, y);
+                }
+                i += 1;
+            }
+        }
+    }
+}
+
+impl<E: Float, const W: u32> Held<E> for Row<E, W> {
+    #[inline(always)]
+    unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut partials = [[0.0; 8]; 2];
+        let group = &self.group;
+        let own = self.at.byte_add(group.thread * Group::<E, W>::NEXT * Group::<E, W>::BYTES);
+        let bytes = GROUP * Group::<E, W>::BYTES;
+        // SAFETY: elements that wait; barriers of the group.
+        unsafe {
+            if group.sums() {
+                let (mut at, groups) = (own, group.end.div_ceil(GROUP));
+                let (mut left, mut last) = (groups, false);
+                if which > 0 {
+                    left = group.end / GROUP;
+                    last = left < groups;
+                    if group.odd > 0 {
+                        Group::<E, W>::take::<1>(at, Some(group.edges[0]), &mut partials, &step);
+                        at = at.byte_add(bytes);
+                        last &= left > 0;
+                        left = left.saturating_sub(1);
+                    }
+                }
+                while left >= 4 {
+                    Group::<E, W>::take::<4>(at, None, &mut partials, &step);
+                    at = at.byte_add(4 * bytes);
+                    left = opaque(left - 4);
+                }
+                if left & 2 > 0 {
+                    Group::<E, W>::take::<2>(at, None, &mut partials, &step);
+                    at = at.byte_add(2 * bytes);
+                }
+                if left & 1 > 0 {
+                    Group::<E, W>::take::<1>(at, None, &mut partials, &step);
+                    at = at.byte_add(bytes);
+                }
+                if last {
+                    Group::<E, W>::take::<1>(at, Some(group.edges[1]), &mut partials, &step);
+                }
+            }
+            let [mut p, q] = partials;
+            if W == 1 {
+                let mut i = 0;
+                while i < E::PIECE && Group::<E, W>::PARTS == 2 {
+                    p[i] += q[i];
+                    i += 1;
+                }
+                return Lanes::<1>::tree_of::<E>(LANES, E::PIECE, p);
+            }
+            let scratch = group.scratch.add(GROUP * which);
+            if group.sums() {
+                let to = scratch.add(group.thread * Group::<E, W>::NEXT);
+                match Group::<E, W>::NEXT {
+                    4 => to.write_x4([p[0], p[1], p[2], p[3]]),
+                    2 => to.write_x2([p[0], p[1]]),
+                    _ => to.write(p[0]),
+                }
+            }
+            group.wait();
+            tree_of_warps(scratch)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
+        let group = &self.group;
+        let [pieces, whole, _] = group.pieces();
+        let step = Group::<E, W>::THREADS;
+        let (mut n, mut on) = (group.thread, 0);
+        // SAFETY: handed on.
+        unsafe {
+            if group.odd > 0 {
+                if n < pieces {
+                    self.some::<1, true>(n, on, &value);
+                }
+                (n, on) = (n + step, Group::<E, W>::STEP);
+            }
+            while n + (SOME - 1) * step < whole {
+                self.some::<{ SOME as usize }, false>(n, on, &value);
+                (n, on) = (opaque(n + SOME * step), on + SOME * Group::<E, W>::STEP);
+            }
+            if n + step < whole {
+                self.some::<2, false>(n, on, &value);
+                (n, on) = (n + 2 * step, on + 2 * Group::<E, W>::STEP);
+            }
+            while n < pieces {
+                self.some::<1, true>(n, on, &value);
+                (n, on) = (opaque(n + step), on + Group::<E, W>::STEP);
+            }
+        }
+    }
+}
+
+/// What a block goes through.
+struct Work<E, const W: u32> {
+    group: Group<E, W>,
+    tensors: Tensors,
+    shape: Shape,
+    stages: u32,
+    /// Bytes of a row that waits.
+    stage: u32,
+    /// Its first one.
+    area: Shared<u32>,
+    /// Whether there is a residual add whose rows come too.
+    comes: bool,
+}
+
+impl<E: Float, const W: u32> Work<E, W> {
+    /// Row `m`.
+    #[inline(always)]
+    fn norm(&self, m: u32) -> Norm<E, true> {
+        Norm::new(self.tensors, self.shape, m).turned(E::PIECE as u32, self.shape[0])
+    }
+
+    /// Where rows are that wait.
+    #[inline(always)]
+    fn stage(&self, at: u32) -> Shared<u32> {
+        let bytes = if self.comes { 2 * self.stage } else { self.stage };
+        self.area.byte_add(at * bytes)
+    }
+
+    /// Asks for this thread's pieces of a row of a tensor, `from` its first one, up to the row's end.
+    #[inline(always)]
+    unsafe fn ask(&self, to: Shared<u32>, from: *const u8) {
+        let step = Group::<E, W>::STEP;
+        let [_, whole, rest] = self.group.pieces();
+        let (mut n, mut to, mut from) =
+            (self.group.thread, to.byte_add(16 * self.group.thread), from);
+        // SAFETY: the caller's promise.
+        unsafe {
+            while n + (SOME - 1) * Group::<E, W>::THREADS < whole {
+                let mut i = 0;
+                while i < SOME {
+                    copy_x16(to.byte_add(i * step), from.wrapping_add((i * step) as usize), true);
+                    i += 1;
+                }
+                (to, from) = (to.byte_add(SOME * step), from.wrapping_add((SOME * step) as usize));
+                n = opaque(n + SOME * Group::<E, W>::THREADS);
+            }
+            while n < whole {
+                copy_x16(to, from, true);
+                (to, from) = (to.byte_add(step), from.wrapping_add(step as usize));
+                n = opaque(n + Group::<E, W>::THREADS);
+            }
+            if n == whole && rest > 0 {
+                copy_x16_part(to, from, rest);
+            }
+        }
+    }
+
+    /// Asks for row `m`, if there is one: `on` bytes behind the first.
+    #[inline(always)]
+    unsafe fn ask_row(&self, m: u32, at: u32, on: usize) {
+        if m < self.shape[0] {
+            let to = self.stage(at);
+            // SAFETY: handed on.
+            unsafe {
+                self.ask(to, self.first(0).wrapping_add(on));
+                if self.comes {
+                    self.ask(to.byte_add(self.stage), self.first(1).wrapping_add(on));
+                }
+            }
+        }
+        commit_group();
+    }
+
+    /// This thread's first piece of the first row of a tensor.
+    #[inline(always)]
+    fn first(&self, tensor: usize) -> *mut u8 {
+        self.tensors[tensor].as_ptr().wrapping_add(16 * self.group.thread as usize)
+    }
+
+    /// Has zeros in front of a row, in the first piece.
+    #[inline(always)]
+    unsafe fn cut(&self, at: Shared<u32>) {
+        let odd = self.group.odd;
+        if odd > 0 && self.group.thread == 0 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let words = odd * Group::<E, W>::BYTES / 4;
+                let mut i = 0;
+                while i < 3 {
+                    if i < words {
+                        at.add(i).write(0);
+                    }
+                    i += 1;
+                }
+                if Group::<E, W>::BYTES == 2 && odd % 2 == 1 {
+                    at.cast::<u16>().add(odd - 1).write_u16(0);
+                }
+            }
+        }
+    }
+
+    /// Adds the residual to a row that waits, and writes it back.
+    #[inline(always)]
+    unsafe fn add(&self, norm: &Norm<E, true>, at: Shared<u32>) {
+        let line = &norm.line;
+        let [pieces, ..] = self.group.pieces();
+        let mut n = self.group.thread;
+        // SAFETY: pieces of this thread.
+        unsafe {
+            while n < pieces {
+                let (first, x) = (n * E::PIECE as u32, at.byte_add(16 * n));
+                let delta = if self.comes {
+                    x.byte_add(self.stage).read_x4()
+                } else {
+                    line.load(true, norm.delta, first)
+                };
+                let sum = Norm::<E, true>::sum(x.read_x4(), delta);
+                let to = norm.x.wrapping_add(first as usize);
+                if line.inside::<E>(first) {
+                    x.write_x4(sum);
+                    st_x4(to.cast(), sum);
+                } else {
+                    x.write_x4(line.own::<E>(first, sum));
+                    self.group.edge(first, to.cast(), sum);
+                }
+                n = opaque(n + Group::<E, W>::THREADS);
+            }
+        }
+    }
+
+    /// Has a gain or an offset lie as the rows do, or `nothing` where there is none.
+    #[inline(always)]
+    unsafe fn put_beside(&self, to: Shared<u32>, p: *const E, nothing: f32) {
+        let (k, odd, t) = (self.shape[1], self.group.odd, thread_idx_x());
+        let bytes = Group::<E, W>::BYTES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if p.is_null() || odd > 0 || !(p as usize).is_multiple_of(16) {
+                let nothing = E::narrow([nothing; 8]);
+                let mut i = t;
+                while i < k {
+                    let mut bits = [nothing[0]; 8];
+                    let mut n = 0;
+                    while n < 8 {
+                        let own = i + THREADS * n as u32;
+                        if !p.is_null() {
+                            bits[n] = E::load_bits_if(own < k, p.wrapping_add(own as usize));
+                        }
+                        n += 1;
+                    }
+                    let mut n = 0;
+                    while n < 8 {
+                        let own = i + THREADS * n as u32;
+                        if own < k && bytes == 4 {
+                            to.add(odd + own).write(bits[n]);
+                        } else if own < k {
+                            to.cast::<u16>().add(odd + own).write_u16(bits[n] as u16);
+                        }
+                        n += 1;
+                    }
+                    i = opaque(i + 8 * THREADS);
+                }
+            } else {
+                let mut n = t;
+                while 16 * n < k * bytes {
+                    let left = k * bytes - 16 * n;
+                    let from = p.cast::<u8>().wrapping_add(16 * n as usize);
+                    copy_x16_part(to.byte_add(16 * n), from, if left < 16 { left } else { 16 });
+                    n = opaque(n + THREADS);
+                }
+            }
+        }
+    }
+
+    /// Has zeros behind the pieces of rows, of all that wait.
+    #[inline(always)]
+    unsafe fn clear(&self) {
+        let [pieces, ..] = self.group.pieces();
+        let rows = self.stages * if self.comes { 2 } else { 1 };
+        let mut row = 0;
+        while row < rows {
+            let mut n = pieces + self.group.thread;
+            while 16 * n < self.stage {
+                // SAFETY: pieces of the group, which nothing comes to.
+                unsafe { self.area.byte_add(row * self.stage + 16 * n).write_x4([0; 4]) };
+                n = opaque(n + Group::<E, W>::THREADS);
+            }
+            row = opaque(row + 1);
+        }
+    }
+}
+
+/// The rows of a block, in groups of `W` warps.
+///
+/// # Safety
+///
+/// The tensors are those of the contract, rows start on boundaries of 16 bytes as `contract::ring` has it; block, grid and shared memory are its.
+#[inline(always)]
+unsafe fn rows_of<F: Family, E: Float, const W: u32>(
+    args: &F::Args,
+    tensors: Tensors,
+    shape: Shape,
+    (plan, beside): (Plan, u32),
+) {
+    let (thread, number) = (thread_idx_x() % (W * LANES), thread_idx_x() / (W * LANES));
+    let [rows, k] = shape;
+    let stage = stage_bytes(k, Group::<E, W>::BYTES);
+    let Plan { stages, comes, .. } = plan;
+    let all = dynamic_shared_mem::<u32>().kept();
+    let places = all.byte_add(scratch_bytes(W));
+    let places = [places, places.byte_add((beside - 1) * stage)];
+    let own = stages * stage * if comes { 2 } else { 1 };
+    let odd = (block_idx_x() * k) % E::PIECE as u32;
+    let end = odd + k;
+    let mut group = Group::<E, W> {
+        thread,
+        number,
+        odd,
+        end,
+        edges: [0; 2],
+        beside: places.map(|at| at.byte_add(16 * thread)),
+        scratch: all.cast::<f32>().add(2 * GROUP * number),
+        element: PhantomData,
+    };
+    group.edges = [
+        group.bits(0, |place| odd <= place && place < end),
+        group.bits(end / GROUP * GROUP, |place| place < end),
+    ];
+    let area = all.byte_add(scratch_bytes(W) + beside * stage + number * own);
+    let work = Work::<E, W> { group, tensors, shape, stages, stage, area, comes };
+    let bytes = |rows: u32| rows as usize * (k * Group::<E, W>::BYTES) as usize;
+    let step = grid_dim_x() * Group::<E, W>::COUNT;
+    let mut m = block_idx_x() + grid_dim_x() * number;
+    // Where this row's first piece is in its tensor.
+    let mut on = bytes(m) - (odd * Group::<E, W>::BYTES) as usize;
+    let (far, ahead) = (bytes(step), bytes(step) * (work.stages - 1) as usize);
+    // SAFETY: handed on. A stage is asked for anew behind a barrier behind its last use.
+    unsafe {
+        let mut at = 0;
+        while at + 1 < work.stages {
+            work.ask_row(m + at * step, at, on + at as usize * far);
+            at = opaque(at + 1);
+        }
+        work.clear();
+        work.put_beside(places[0], tensors[2].cast::<E>().as_ptr(), 1.0);
+        if beside > 1 {
+            work.put_beside(places[1], tensors[3].cast::<E>().as_ptr(), -0.0);
+        }
+        commit_group();
+        wait_group::<0>();
+        sync_threads();
+        let mut at = 0;
+        while m < rows {
+            match work.stages {
+                2 => wait_group::<0>(),
+                3 => wait_group::<1>(),
+                _ => wait_group::<2>(),
+            }
+            let here = work.stage(at);
+            work.cut(here);
+            if !tensors[1].is_null() {
+                work.add(&work.norm(m), here);
+            }
+            work.group.wait();
+            let behind = if at == 0 { work.stages - 1 } else { at - 1 };
+            work.ask_row(m + (work.stages - 1) * step, behind, on + ahead);
+            let to = work.first(4).wrapping_add(on).cast();
+            F::make(args, Row { group: work.group, at: here, to });
+            (m, on) = (opaque(m + step), on + far);
+            at = opaque(if at + 1 == work.stages { 0 } else { at + 1 });
+        }
+    }
+}
+
+/// The rows of a block, of a family with so many tensors `beside` them.
+///
+/// # Safety
+///
+/// As for [`rows_of`].
+#[inline(always)]
+pub unsafe fn rows<F: Family, E: Float>(
+    args: &F::Args,
+    tensors: Tensors,
+    shape: Shape,
+    beside: u32,
+) {
+    let Some(plan) = plan(shape[1], 16 / E::PIECE as u32, beside, !tensors[1].is_null()) else {
+        return;
+    };
+    // SAFETY: handed on.
+    unsafe {
+        match plan.warps {
+            1 => rows_of::<F, E, 1>(args, tensors, shape, (plan, beside)),
+            2 => rows_of::<F, E, 2>(args, tensors, shape, (plan, beside)),
+            4 => rows_of::<F, E, 4>(args, tensors, shape, (plan, beside)),
+            8 => rows_of::<F, E, 8>(args, tensors, shape, (plan, beside)),
+            _ => rows_of::<F, E, 16>(args, tensors, shape, (plan, beside)),
+        }
+    }
+}
