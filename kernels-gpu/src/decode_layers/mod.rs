@@ -216,15 +216,13 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             multiply(memory, &share, first);
             let makes = thread_idx_x() < tile.outputs;
             // Before the barrier: what comes after it is on the way of the row.
-            let mut ready = ([0; 3], [0; 2], [0; 2], 0);
+            let mut ready = ([0; 2], [0; 2], 0);
             if makes {
                 let at = x.at(layer, share.output + tile.first + thread_idx_x()) as u64;
                 // Behind the outputs are their factors, or zeros.
                 let sums =
                     [0, 1].map(|r| memory.sums.add(thread_idx_x() + tile.outputs * r).addr());
-                let divisor = Divisor::new(scale).words();
                 ready = (
-                    divisor.map(opaque_here),
                     [at as u32, (at >> 32) as u32].map(opaque_here),
                     sums.map(opaque_here),
                     opaque_here(row::sum(memory) as u32) as i32,
@@ -232,12 +230,10 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             }
             sync();
             if makes {
-                let (divisor, [low, high], sums, of_row) = ready;
-                let divisor = Divisor::from_words(divisor);
+                let ([low, high], sums, of_row) = ready;
                 let at = u64::from(low) | u64::from(high) << 32;
                 let sums = sums.map(|at| memory.sums.byte_add(at.wrapping_sub(memory.sums.addr())));
-                let acc = sums.map(|sum| sum.read() as i32 - of_row);
-                let p = divide(&divisor, acc);
+                let p = scale.divide(sums.map(|sum| sum.read() as i32 - of_row));
                 let p = [p[0] * weight_scales[0], p[1] * weight_scales[1]];
                 if kind % 2 == 1 {
                     h += p[0];

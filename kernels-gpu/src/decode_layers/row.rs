@@ -72,7 +72,7 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     [k, of_k]: [u32; 2],
     eps: f32,
     memory: Memory,
-) -> f32 {
+) -> Scale {
     if norm {
         // SAFETY: 256 words of the scratch, for this call.
         let r =
@@ -119,9 +119,31 @@ pub(super) unsafe fn quantise<const HELD: usize>(
         // SAFETY: a word of each warp behind those of the maximum, which nobody has read since a barrier.
         unsafe { words.add(WARPS + warp_id()).write(sum as u32) };
     }
+    let reciprocal = reciprocal(scale);
     // Shows row and sums to the block.
     sync();
-    scale
+    Scale { value: scale, reciprocal, quick: top < LARGE }
+}
+
+/// The scale of a quantised row, for what is divided by it.
+#[derive(Clone, Copy)]
+pub(super) struct Scale {
+    pub(super) value: f32,
+    reciprocal: f32,
+    /// Whether it came from [`quick_scale`]: neither tiny nor huge.
+    quick: bool,
+}
+
+impl Scale {
+    /// `acc / scale` of each, the same bits: a sum of products is 0 or neither tiny nor huge.
+    #[inline(always)]
+    pub(super) fn divide(&self, acc: [i32; 2]) -> [f32; 2] {
+        if self.quick {
+            acc.map(|acc| quotient(acc as f32, self.value, self.reciprocal))
+        } else {
+            acc.map(|acc| f32::from_bits(opaque_here((acc as f32).to_bits())) / self.value)
+        }
+    }
 }
 
 /// `1 / k`, for [`quantise`].

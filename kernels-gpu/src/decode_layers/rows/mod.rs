@@ -251,7 +251,7 @@ unsafe fn quantise_row(args: &Args, memory: Memory, linears: &Entries, m: u32) {
                 let row = take::<LONG>(source, k);
                 row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory.row)
             };
-            way.publish(memory.row, k, scale);
+            way.publish(memory.row, k, scale.value);
         }
         part = opaque(part + 1);
     }
