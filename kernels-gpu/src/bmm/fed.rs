@@ -22,7 +22,7 @@ use crate::arch::hint::opaque;
 use crate::arch::mbarrier::{arrive, arrive_after_copies, init, wait};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_dim_x, opaque_u64, sync_threads, thread_idx_x};
-use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id};
+use crate::arch::warp::{LANES, lane_id, warp_id};
 use crate::tile::walk::tile_at;
 
 /// Warps that copy, the last of a block, and their threads.
@@ -341,7 +341,7 @@ pub(super) unsafe fn fed<
     unsafe {
         if t < PLACES {
             init(full(t), FEEDERS);
-            init(empty(t), WARPS);
+            init(empty(t), WARPS * LANES);
         }
     }
     sync_threads();
@@ -360,7 +360,7 @@ pub(super) unsafe fn fed<
             while chunk < chunks.min(start + ROUNDS * ways) {
                 let (mut k, end) = (chunk * K_CHUNK as u32, chunk * K_CHUNK as u32 + len(chunk));
                 while k < end {
-                    // SAFETY: `args` says the truth; a place is asked for again when all warps have read it.
+                    // SAFETY: `args` says the truth; a place is asked for again when all have read it.
                     unsafe {
                         wait(empty(place), odd ^ 1);
                         let terms = (end - k).min(D);
@@ -390,7 +390,7 @@ pub(super) unsafe fn fed<
                     let terms = left.min(D);
                     let b = slice(place);
                     let a = b.add(TN * fed_line(D));
-                    // SAFETY: waited for; nobody writes the place before this warp has said that it has read it.
+                    // SAFETY: waited for; nobody writes the place before this thread has said that it has read it.
                     unsafe {
                         wait(full(place), odd);
                         match along {
@@ -419,10 +419,7 @@ pub(super) unsafe fn fed<
                                 terms,
                             ),
                         }
-                        sync_warp();
-                        if lane_id() == 0 {
-                            arrive(empty(place));
-                        }
+                        arrive(empty(place));
                     }
                     place += 1;
                     if place == PLACES {

@@ -302,7 +302,7 @@ unsafe fn own_top(args: &Args) -> u32 {
     top
 }
 
-/// Draws from the rows whose upper bounds reach the floor.
+/// Draws from the rows whose upper bounds reach the floor. Whether they do not fit: then all that can win is left for the sampler.
 ///
 /// *Convergence*: every thread of the cluster calls it.
 ///
@@ -315,7 +315,7 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
     asked: &Asked,
     memory: Memory,
     wanted: u32,
-) {
+) -> bool {
     let (blocks, thread) = (pick_blocks(args.m), thread_idx_x());
     let floor = {
         // SAFETY: the launch contract, handed on; a word of this thread.
@@ -433,12 +433,12 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
     if total > SHORT_LIST || any(found > CANDIDATES) {
         sync_cluster(); // all have read the counts
         // SAFETY: as above.
-        unsafe { through_memory::<E, STEPS>((args, sample), asked, memory, floor) };
-        return; // the whole cluster
+        unsafe { through_memory::<E, STEPS>(args, asked, memory, floor) };
+        return true; // the whole cluster
     }
     if cluster_rank() != 0 {
         leave_cluster();
-        return; // every thread of the block
+        return false; // every thread of the block
     }
     // The entry's block, and its place there.
     let (mut of, mut at, mut block) = (0, thread, 0);
@@ -470,9 +470,10 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
             advance(sample, token.unwrap_or(rank_index(best)));
         }
     }
+    false
 }
 
-/// Leaves what `sample_prepare` does of the rows that reach the floor, and draws from that.
+/// Leaves what `sample_prepare` does of the rows that reach the floor.
 ///
 /// *Convergence*: every thread of the cluster calls it, behind a barrier.
 ///
@@ -481,7 +482,7 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
 /// As for [`pick`]; nobody uses shared memory.
 #[inline(always)]
 unsafe fn through_memory<E: Element, const STEPS: usize>(
-    (args, sample): (&Args, &sample::Args),
+    args: &Args,
     asked: &Asked,
     memory: Memory,
     floor: u32,
@@ -528,9 +529,6 @@ unsafe fn through_memory<E: Element, const STEPS: usize>(
             max_u64_relaxed(args.best.as_ptr(), best);
         }
         sync_cluster();
-        if cluster_rank() == 0 {
-            pick_from_all(sample);
-        }
     }
 }
 
@@ -559,21 +557,21 @@ unsafe fn pick<E: Element, const STEPS: usize>(all: &PickArgs) {
         return; // the whole cluster
     }
     let wanted = wanted(&asked, stats, args.vocab);
-    if !listed(args, &asked, wanted, head) {
-        if cluster_rank() == 0 {
-            // SAFETY: the launch contract, handed on.
-            unsafe { pick_from_all(sample) };
+    let mut of_all = !listed(args, &asked, wanted, head);
+    if !of_all {
+        sync_threads(); // the counts are 0
+        // SAFETY: the launch contract, handed on.
+        unsafe {
+            if asked.alone(args.vocab) {
+                best_of_list::<E, STEPS>((args, sample), &asked, memory, [head[0], head[2]]);
+            } else {
+                of_all = draw_of_bounds::<E, STEPS>((args, sample), &asked, memory, wanted);
+            }
         }
-        return; // the whole cluster
     }
-    sync_threads(); // the counts are 0
-    // SAFETY: the launch contract, handed on.
-    unsafe {
-        if asked.alone(args.vocab) {
-            best_of_list::<E, STEPS>((args, sample), &asked, memory, [head[0], head[2]]);
-        } else {
-            draw_of_bounds::<E, STEPS>((args, sample), &asked, memory, wanted);
-        }
+    if of_all && cluster_rank() == 0 {
+        // SAFETY: the launch contract, handed on.
+        unsafe { pick_from_all(sample) };
     }
 }
 

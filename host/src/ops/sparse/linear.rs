@@ -79,8 +79,8 @@ pub struct Linear<'a, B: Backend, W: Float, X: Float> {
     pub m: usize,
     /// How.
     pub math: Math,
-    /// Symbol of the kernel to run, for tests and measurements: of those that hold inputs, where it takes the product.
-    /// `None`: the shape chooses. The CPU has one way and takes any.
+    /// Symbol of the kernel to run, for tests and measurements: of those that hold inputs, where it takes the product; any
+    /// other keeps those away. `None`: the shape chooses. The CPU has one way and takes any.
     pub kernel: Option<&'static str>,
 }
 

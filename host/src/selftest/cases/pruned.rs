@@ -77,13 +77,13 @@ impl List {
             (symbol::<SparseBf16Held8Pair>(), 5, 0.6, &LONG),
             (symbol::<SparseBf16Held16Pair>(), 11, 0.9, &LONG),
         ] {
-            let held = kernel.contains("held");
             for &(n, k) in shapes {
                 let mut w = Matrix::new(n, k, zeros, &mut seeded);
                 w.dense.iter_mut().for_each(|w| *w = w.trunc());
                 let x = seeded.floats(m * k, 9.0).into_iter().map(f32::trunc).collect();
                 let (types, math) = ([Bf16, Bf16], Math::TensorCore);
-                let by = held.then_some(kernel);
+                // Also where it is one that only the rule chooses: no other that holds inputs comes in its place.
+                let by = Some(kernel);
                 let inputs = sparse::Linear { w, x, types, math, csr: false, kernel: by };
                 self.add(kernel, format!("m={m} n={n} k={k}"), Inputs::SparseLinear(inputs));
             }
