@@ -11,10 +11,8 @@ use super::record::{DeviceKey, MAX_BYTES, Record, RecordError};
 pub const DIR_VAR: &str = "BITNET_TUNE_DIR";
 
 /// Records that are part of this library: measured by `bitnet tune` on the device they name.
-pub const SHIPPED: &[&str] = &[
-    include_str!("../../tuned/nvidia-h100.json"),
-    include_str!("../../tuned/nvidia-h200.json"),
-];
+pub const SHIPPED: &[&str] =
+    &[include_str!("../../tuned/nvidia-h100.json"), include_str!("../../tuned/nvidia-h200.json")];
 
 /// Why records could not be read or written.
 #[derive(Debug, thiserror::Error)]
