@@ -170,7 +170,10 @@ fn measure(
         .one_kernel(setting.one_kernel)
         .build()?;
     let tuning = session.load_stats().tuning.clone();
-    let note = format!("tuning: {} choices of {:?}", tuning.choices, tuning.sources);
+    // Of a record the name of its file: where it stands is this machine's.
+    let sources: Vec<_> =
+        tuning.sources.iter().map(|source| source.rsplit('/').next().unwrap_or_default()).collect();
+    let note = format!("tuning: {} choices of {sources:?}", tuning.choices);
     if !suite.report().notes.contains(&note) {
         suite.report().notes.push(note);
     }
