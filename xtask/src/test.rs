@@ -108,16 +108,8 @@ fn describe(outcome: &Outcome) -> String {
 
 fn cpu(args: &[String]) -> Result<Outcome> {
     let mut cargo = process::cargo();
-    cargo.args([
-        "test",
-        "--release",
-        "--workspace",
-        "--no-fail-fast",
-        "--features",
-        FEATURES,
-        "--",
-    ]);
-    cargo.args(args);
+    cargo.args("test --release --workspace --no-fail-fast".split(' '));
+    cargo.args(["--features", FEATURES, "--"]).args(args);
     counted(&mut cargo).map(Outcome::Ran)
 }
 
