@@ -1,9 +1,10 @@
 //! [`contract::conv2d`] on a GPU: the convolutions of ResNet-50 and depthwise ones, batches of 1 and 32.
 
+use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
-use bitnet_benches::{Case, blank, run, uniform, upload};
+use bitnet_benches::{Case, bits, blank, run, uniform, upload};
 use bitnet_gpu::ops::conv2d::{
     Activation, Conv2d, Conv2dTernary, Conv2dTernaryWeights, Conv2dWeights, Images, Layout, Shape,
     Window,
@@ -69,7 +70,8 @@ impl Layer {
 struct Floats<T> {
     layer: Layer,
     math: Math,
-    element: PhantomData<T>,
+    /// Images and weights, made once: every copy of the tensors holds the same.
+    host: OnceCell<[Vec<T>; 2]>,
 }
 
 struct Tensors<B: Backend, T: Float> {
@@ -79,6 +81,10 @@ struct Tensors<B: Backend, T: Float> {
 }
 
 impl<T: Float> Floats<T> {
+    const fn new(layer: Layer, math: Math) -> Self {
+        Self { layer, math, host: OnceCell::new() }
+    }
+
     /// Whole numbers for tensor cores: their sums are exact in any order, so bits can be compared.
     fn values(&self, seed: u64, count: usize, reach: f32) -> Vec<T> {
         let values = uniform(seed, count, reach).into_iter();
@@ -103,10 +109,12 @@ impl<T: Float> Case for Floats<T> {
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B, T>, OpError> {
         let layer = &self.layer;
-        let w = self.values(2, layer.weights(), 1.5);
+        let [x, w] = self.host.get_or_init(|| {
+            [self.values(1, layer.inputs(), 2.5), self.values(2, layer.weights(), 1.5)]
+        });
         Ok(Tensors {
-            x: upload(backend, &self.values(1, layer.inputs(), 2.5))?,
-            w: Conv2dWeights::from_oihw(backend, "bench", &w, layer.oihw(), layer.groups)?,
+            x: upload(backend, x)?,
+            w: Conv2dWeights::from_oihw(backend, "bench", w, layer.oihw(), layer.groups)?,
             y: blank(backend, layer.outputs())?,
         })
     }
@@ -127,13 +135,16 @@ impl<T: Float> Case for Floats<T> {
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B, T>) -> Result<Vec<u32>, OpError> {
-        let mut values = vec![T::default(); self.layer.outputs()];
-        backend.read(&t.y, 0, &mut values)?;
-        Ok(values.into_iter().map(|v| v.widen().to_bits()).collect())
+        bits(backend, &t.y)
     }
 }
 
-struct Ternary<T>(Layer, PhantomData<T>);
+struct Ternary<'a, T> {
+    layer: Layer,
+    /// Images and weights, of every type of outputs.
+    host: &'a OnceCell<[Vec<i8>; 2]>,
+    output: PhantomData<T>,
+}
 
 struct TernaryTensors<B: Backend, T: Float> {
     x: B::Buf<i8>,
@@ -142,25 +153,29 @@ struct TernaryTensors<B: Backend, T: Float> {
     y: B::Buf<T>,
 }
 
-impl<T: Float> Case for Ternary<T> {
+impl<T: Float> Case for Ternary<'_, T> {
     type Tensors<B: Backend> = TernaryTensors<B, T>;
 
     fn name(&self) -> String {
-        self.0.name(if T::TYPE == RowType::F32 { "ternary" } else { "ternary-bf16" })
+        self.layer.name(if T::TYPE == RowType::F32 { "ternary" } else { "ternary-bf16" })
     }
 
     fn bytes(&self) -> u64 {
-        (self.0.inputs() + self.0.weights() / 4 + T::TYPE.bytes() * self.0.outputs()) as u64
+        (self.layer.inputs() + self.layer.weights() / 4 + T::TYPE.bytes() * self.layer.outputs())
+            as u64
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<TernaryTensors<B, T>, OpError> {
-        let (layer, mut inputs) = (&self.0, Inputs::new(3));
-        let (x, t) = (inputs.int8s(layer.inputs()), inputs.ternaries(layer.weights()));
+        let layer = &self.layer;
+        let [x, t] = self.host.get_or_init(|| {
+            let mut inputs = Inputs::new(3);
+            [inputs.int8s(layer.inputs()), inputs.ternaries(layer.weights())]
+        });
         let segments = [(layer.k, 0.5)];
         Ok(TernaryTensors {
-            x: upload(backend, &x)?,
+            x: upload(backend, x)?,
             scales: upload(backend, &vec![50.0; layer.n])?,
-            w: Conv2dTernaryWeights::from_oihw(backend, "bench", &t, layer.oihw(), 1, &segments)?,
+            w: Conv2dTernaryWeights::from_oihw(backend, "bench", t, layer.oihw(), 1, &segments)?,
             y: blank(backend, layer.outputs())?,
         })
     }
@@ -173,8 +188,8 @@ impl<T: Float> Case for Ternary<T> {
             bias: None,
             residual: None,
             y: &mut t.y,
-            images: self.0.images(),
-            window: self.0.window(),
+            images: self.layer.images(),
+            window: self.layer.window(),
             activation: Activation::None,
             kernel: None,
         })
@@ -185,9 +200,7 @@ impl<T: Float> Case for Ternary<T> {
         backend: &B,
         t: &TernaryTensors<B, T>,
     ) -> Result<Vec<u32>, OpError> {
-        let mut values = vec![T::default(); self.0.outputs()];
-        backend.read(&t.y, 0, &mut values)?;
-        Ok(values.into_iter().map(|v| v.widen().to_bits()).collect())
+        bits(backend, &t.y)
     }
 }
 
@@ -232,14 +245,15 @@ fn main() -> ExitCode {
         ] {
             for layer in layers(shapes, depthwise, layout) {
                 let math = Math::Exact;
-                measure(suite, &Floats::<f32> { layer, math, element: PhantomData }, layer)?;
+                measure(suite, &Floats::<f32>::new(layer, math), layer)?;
                 let math = Math::TensorCore;
-                measure(suite, &Floats::<bf16> { layer, math, element: PhantomData }, layer)?;
+                measure(suite, &Floats::<bf16>::new(layer, math), layer)?;
             }
         }
         for layer in layers(TERNARY_SHAPES, false, Layout::Nhwc) {
-            measure(suite, &Ternary::<f32>(layer, PhantomData), layer)?;
-            measure(suite, &Ternary::<bf16>(layer, PhantomData), layer)?;
+            let host = &OnceCell::new();
+            measure(suite, &Ternary::<f32> { layer, host, output: PhantomData }, layer)?;
+            measure(suite, &Ternary::<bf16> { layer, host, output: PhantomData }, layer)?;
         }
         let notes = [
             "cases are element, N x C x size, output channels, window, stride, groups; channels last, or nchw",

@@ -34,7 +34,7 @@ const GRAPH_US: f64 = 1000.0;
 const WARM_UP: usize = 2;
 /// Criterion's warm-up and measurement of one arm; a case so slow that its samples take longer is
 /// measured longer.
-const ARM: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
+const ARM: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(50)];
 /// How long the clocks get to rise before anything is timed.
 const RISE: Duration = Duration::from_millis(300);
 /// Bytes of the bandwidth control.
@@ -118,6 +118,10 @@ impl Suite {
             .measurement_time(ARM[1])
             .sample_size(options.samples as usize)
             .nresamples(2000);
+        if options.filter.is_none() {
+            // On every core first, instead of one after the other when each is first used.
+            module.compile(|symbol| symbol.starts_with(bench))?;
+        }
         let cpu = CpuBackend::new(None)?;
         let mut suite = Self { options, cpu, gpu, report, criterion, _scratch: scratch };
         suite.clocks("clocks before");
