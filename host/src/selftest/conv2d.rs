@@ -13,7 +13,7 @@ use contract::conv2d::{
     Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryStrips96, Conv2dTernaryWhole32,
     Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
     Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16,
-    Conv2dTiles5F32, Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Layout,
+    Conv2dTiles5F32, Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Conv2dTurn, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -189,13 +189,13 @@ pub(super) fn whole_cases() -> Vec<(&'static str, String, WholeInputs)> {
         (symbol::<Conv2dTernaryWhole32>(), true, nhwc, [2, 9, 7], [74, 256, 3, 2], 1, half),
         (symbol::<Conv2dTernaryWhole48>(), true, nhwc, [1, 9, 10], [136, 128, 3, 3], 1, same),
         (symbol::<Conv2dTernaryWhole64>(), true, nhwc, [2, 6, 5], [64, 512, 3, 3], 2, same),
-        (symbol::<Conv2dTernaryWhole96>(), true, nhwc, [3, 7, 9], [72, 384, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryWhole96>(), true, nhwc, [3, 7, 9], [72, 304, 1, 1], 1, plain),
         (symbol::<Conv2dTernaryWhole128>(), true, nhwc, [2, 8, 11], [140, 128, 3, 3], 1, half),
         // Several tiles a warpgroup, an odd number of steps; entries that are no outputs.
         (symbol::<Conv2dTernaryStrips>(), true, nhwc, [3, 9, 11], [200, 384, 1, 1], 1, plain),
         (symbol::<Conv2dTernaryStrips>(), true, nhwc, [3, 13, 15], [136, 256, 1, 1], 1, half),
         (symbol::<Conv2dTernaryStrips>(), true, nhwc, [9, 15, 15], [64, 128, 1, 1], 1, plain),
-        (symbol::<Conv2dTernaryStrips96>(), true, nhwc, [3, 9, 11], [200, 384, 1, 1], 1, plain),
+        (symbol::<Conv2dTernaryStrips96>(), true, nhwc, [3, 9, 11], [200, 400, 1, 1], 1, plain),
         (symbol::<Conv2dTernaryStrips96>(), true, nhwc, [9, 15, 15], [64, 128, 1, 1], 1, plain),
     ]
     .into_iter()
@@ -265,6 +265,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dTiles7F32::SPEC, f32, Exact, nhwc, [2, 8, 9], [36, 1, 7, 7], 36, three),
         (Conv2dTiles7F16::SPEC, f16, Exact, nhwc, [1, 7, 7], [8, 1, 7, 7], 8, three),
         (Conv2dTiles7Bf16::SPEC, bf16, Exact, nhwc, [1, 9, 15], [40, 1, 7, 7], 40, three),
+        (Conv2dTurn::SPEC, bf16, TensorCore, nchw, [2, 9, 8], [72, 24, 3, 3], 1, same),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dHopperBf16::SPEC, bf16, TensorCore, nhwc, [2, 13, 14], [136, 72, 3, 3], 1, same),

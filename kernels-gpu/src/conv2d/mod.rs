@@ -39,6 +39,8 @@ mod taps3_queue;
 pub mod tiles;
 #[cfg(level_sm_90a)]
 mod ternary_finish;
+#[cfg(level_sm_80)]
+pub mod turn;
 mod value;
 #[cfg(level_sm_90a)]
 pub mod whole;

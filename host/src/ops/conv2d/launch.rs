@@ -75,6 +75,9 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
         if geometry.pixels == 0 {
             return Ok(());
         }
+        if self.turns(cuda) {
+            return self.turned(cuda);
+        }
         let (stream, packed) = (cuda.stream(), *self.w.packed());
         let args = Args {
             x: self.x.dev_ptr(stream).cast(),

@@ -17,6 +17,8 @@ mod points;
 mod shape;
 #[cfg(feature = "cuda")]
 mod strips;
+#[cfg(feature = "cuda")]
+mod turn;
 mod weights;
 #[cfg(feature = "cuda")]
 mod whole;

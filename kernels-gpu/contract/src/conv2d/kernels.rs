@@ -8,6 +8,7 @@
 //! | `conv2d_mma_*`      | tensor cores from sm_80, f16 and bf16  | pixels by channels of the tile    |
 //! | `conv2d_hopper_*`   | tensor cores of sm_90a, f16 and bf16   | 128 pixels by channels            |
 //! | `conv2d_join_*`     | the sums of splits, and the epilogue   | [`JOIN_THREADS`] outputs          |
+//! | `conv2d_turn`       | images in planes, for tensor cores     | a square; see [`super::turn`]     |
 //!
 //! Grids have one axis: tiles of output channels fastest (they share their input), then tiles of
 //! pixels, then groups, then splits of the terms.

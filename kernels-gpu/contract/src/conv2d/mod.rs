@@ -36,6 +36,7 @@ pub mod planes;
 pub mod points;
 pub mod strips;
 pub mod tiles;
+pub mod turn;
 pub mod weights;
 pub mod whole;
 
@@ -63,6 +64,7 @@ pub use tiles::{
     Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, TILES_CHANNELS, TILES_OUTPUTS, TILES_THREADS, TilesArgs,
     tiles, tiles_of, tiles_pay,
 };
+pub use turn::Conv2dTurn;
 pub use points::{
     Conv2dPointsBf16, Conv2dPointsF16, Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16,
     Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
