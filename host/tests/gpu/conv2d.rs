@@ -462,7 +462,8 @@ fn check_asked<B: Backend>(b: &B, inputs: &WholeInputs, what: String) {
     }
 }
 
-/// What the kernel in strips takes: one tap, channels in 128s, outputs of 16 bits in eights.
+/// What the kernels in strips take: one tap, 128 channels and more, outputs of 16 bits in eights. The others for ternary weights
+/// take it too.
 fn ternaries_by_strips<B: Backend>(b: &B) {
     for i in 0..generated("ternaries by strips") {
         let mut seeded = Seeded::new(17_000 + i as u64);
@@ -473,13 +474,21 @@ fn ternaries_by_strips<B: Backend>(b: &B) {
         let mut pad = || [0, 0, 1, 2][seeded.below(4)];
         let padding = Padding::Sides { top: pad(), bottom: pad(), left: pad(), right: pad() };
         let window = Window { stride: [stride; 2], padding, ..Window::new(1, 0) };
-        let oihw = [8 * (1 + seeded.below(40)), 128 * (1 + seeded.below(3)), 1, 1];
+        let oihw = [8 * (1 + seeded.below(40)), 128 + 16 * seeded.below(17), 1, 1];
         let activation = [Activation::None, Activation::Relu, Activation::Relu2][seeded.below(3)];
         let extras = Extras { bias: seeded.below(2) == 0, residual: false, activation };
         let element = ELEMENTS[1 + i % 2];
         let case = Case::new(element, images, oihw, 1, window, extras, i as u64);
         let whole = WholeCase::new(case, true, i as u64);
-        let kernel = ["conv2d_ternary_strips", "conv2d_ternary_strips96"][i / 2 % 2];
+        let kernel = [
+            "conv2d_ternary_strips",
+            "conv2d_ternary_strips96",
+            "conv2d_ternary_whole32",
+            "conv2d_ternary_whole48",
+            "conv2d_ternary_whole64",
+            "conv2d_ternary_whole96",
+            "conv2d_ternary_whole128",
+        ][i / 2 % 7];
         let inputs = WholeInputs { whole, kernel: Some(kernel) };
         check_asked(b, &inputs, format!("{element:?} {images:?} {oihw:?} {window:?}"));
     }

@@ -143,7 +143,7 @@ impl Codes<'_> {
         let row = u64::from(channel) * u64::from(base.row_words) + u64::from(word);
         let down = 8 * base.row_words as usize;
         let at = base.w.as_ptr().cast_const().wrapping_add(row as usize);
-        // SAFETY: codes of packed rows.
+        // SAFETY: codes of packed rows, and behind the last one.
         let words = [0, 4].map(|half| unsafe {
             let (low, high) = (at.wrapping_add(half), at.wrapping_add(down + half));
             [ld_if(channel < k, low), ld_if(channel + 8 < k, high)]

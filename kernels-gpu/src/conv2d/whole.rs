@@ -216,7 +216,7 @@ unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool>(
     let load = |codes: [*const u32; 2], step: usize, there: bool| {
         [0, 4].map(|pair| {
             let at = step * STEP_WORDS as usize + pair;
-            // SAFETY: steps of packed rows.
+            // SAFETY: steps of packed rows, and behind the last one.
             codes.map(|row| unsafe { ld_if(there, row.wrapping_add(at)) })
         })
     };
@@ -290,6 +290,8 @@ unsafe fn run<const POSITIONS: u32, const AHEAD: usize, const DEEP: bool>(
         }
     }
     if thread < POSITIONS {
+        // Opaque, so that nothing is worked out from it, and so waited for, in front of the products.
+        let scale = f32::from_bits(opaque_here(scale.to_bits()));
         // SAFETY: this thread's position of the table.
         unsafe { room.head.add(4 * thread).write_x4(head(64.0 * scale, pixel)) };
     }

@@ -1,6 +1,8 @@
 //! Convolutions of int8 activations with integer or ternary weights; see [`contract::conv2d::int8`].
 
-use contract::conv2d::int8::{MAX_TERMS_I8, MAX_TERMS_TERNARY, PackedRows, ternary_place};
+use contract::conv2d::int8::{
+    MAX_TERMS_I8, MAX_TERMS_TERNARY, PAST_WORDS, PackedRows, ternary_place,
+};
 use contract::conv2d::weights::Packed;
 use contract::conv2d::{Activation, Divisor, Geometry};
 use contract::w2a8::{MAX_SEGMENTS, Segments};
@@ -128,7 +130,7 @@ impl<B: Backend> Conv2dTernaryWeights<B> {
             return Err(OpError::Dimension { op: TERNARY, what: "weight", found: bad, allowed });
         }
         let width = rows.words_ternary();
-        let mut words = vec![0u32; packed.k * width];
+        let mut words = vec![0u32; packed.k * width + PAST_WORDS];
         let channels = weights.chunks_exact(packed.terms()).zip(words.chunks_exact_mut(width));
         for (from, to) in channels {
             each_of(&packed, rows, from, |place, value| {

@@ -80,7 +80,10 @@ fn cost(whole: Whole, args: &WholeArgs, sms: u64) -> u64 {
         // Large blocks beside each other for long wait for products: 29,000 cycles where the sum says 24,300.
         shared += shared / 4;
     }
-    let block = |beside: u64| 2000 + 10 * positions + 200 * steps + beside * shared;
+    // Many rounds of one tap whose terms are shared: more of their codes are asked for at the start.
+    let shares = args.parts > 1 && args.walk.rounds >= 8 && args.base.geometry.taps == 1;
+    let start = if shares { 1000 } else { 2000 };
+    let block = |beside: u64| start + 10 * positions + 200 * steps + beside * shared;
     rounds * block(beside) + if rest > 0 { block(rest.div_ceil(sms)) } else { 0 }
 }
 

@@ -30,6 +30,9 @@ use crate::w2a8::Segments;
 pub const CHANNELS: usize = 16;
 /// Most terms of an int8 sum (padding not counted): `i32` holds them at any values.
 pub const MAX_TERMS_I8: usize = (1 << 17) - 1;
+/// Words behind packed ternary rows, of any value: a step of 128 terms may end half of it past the last row, where its activations
+/// are zeros.
+pub const PAST_WORDS: usize = 4;
 /// Most terms of a ternary sum.
 pub const MAX_TERMS_TERNARY: usize = 1 << 24;
 
@@ -95,7 +98,7 @@ pub const fn ternary_bytes_64(word: u32, part: u32, mask: u32) -> u32 {
 pub struct Args {
     /// Images.
     pub x: DevPtr<u8>,
-    /// Packed weights.
+    /// Packed weights; [`PAST_WORDS`] behind ternary ones.
     pub w: DevPtr<u32>,
     /// Quantisation multipliers of the images (ternary).
     pub scales: DevPtr<f32>,

@@ -11,6 +11,7 @@ use crate::launch::{Kernel, LaunchSpec, TensorMap};
 use crate::num::RowType;
 
 pub use super::lines::{CHANNELS, ENTRY_BYTES, MOST_TERMS};
+use super::whole::whole_steps;
 pub use super::whole::{MOST_BYTES, WARPGROUPS};
 
 /// Most rounds of 128 channels of all tiles in shared memory.
@@ -70,8 +71,8 @@ pub struct StripsArgs {
 }
 
 impl StripsArgs {
-    /// The launch for `images` images, where the kernel takes it: one group, channels in 128s, side by side
-    /// (`vectors`), one tap, outputs of 16 bits in eights, no residual, a cheap activation. By tiles of `positions` and blocks of
+    /// The launch for `images` images, where the kernel takes it: one group, channels side by side
+    /// (`vectors`) in [`whole_steps`], one tap, outputs of 16 bits in eights, no residual, a cheap activation. By tiles of `positions` and blocks of
     /// `strips` strips, `resident` blocks or as few as there is work for, each with up to `places` tiles in shared memory.
     pub const fn new(
         base: int8::Args,
@@ -85,7 +86,7 @@ impl StripsArgs {
         let fits = base.vectors != 0
             && g.taps == 1
             && g.groups == 1
-            && g.c.is_multiple_of(ENTRY_BYTES)
+            && whole_steps(g)
             && g.k.is_multiple_of(8)
             && g.y_step[1] == 1
             && images <= MOST_IMAGES

@@ -7,7 +7,7 @@
 //! straight from memory.
 
 use super::bulk_lines::{Lines, Walk};
-use super::{Divisor, int8};
+use super::{Divisor, Geometry, int8};
 use crate::launch::{Kernel, LaunchSpec, TensorMap};
 
 pub use super::lines::{CHANNELS, ENTRY_BYTES, MOST_TERMS};
@@ -45,6 +45,13 @@ impl Whole {
     }
 }
 
+/// Whether the steps of a sum are of 128 channels that follow one another: channels in 128s, or more of them in one group and
+/// one tap, where the entries of the last step end in zeros.
+pub const fn whole_steps(g: &Geometry) -> bool {
+    let ends = g.taps == 1 && g.groups == 1 && g.c > ENTRY_BYTES;
+    g.c.is_multiple_of(ENTRY_BYTES) || ends
+}
+
 /// The parameter of the kernels, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +71,8 @@ pub struct WholeArgs {
 }
 
 impl WholeArgs {
-    /// The launch for `images` images, where the kernel takes it: channels of a group in 128s, side by side
-    /// (`vectors`), entries that fit.
+    /// The launch for `images` images, where the kernel takes it: channels side by side (`vectors`) in [`whole_steps`],
+    /// entries that fit.
     pub const fn new(
         base: int8::Args,
         images: u32,
@@ -73,7 +80,7 @@ impl WholeArgs {
         parts: u32,
     ) -> Option<Self> {
         let g = &base.geometry;
-        if base.vectors == 0 || !g.c.is_multiple_of(ENTRY_BYTES) || g.terms > MOST_TERMS {
+        if base.vectors == 0 || !whole_steps(g) || g.terms > MOST_TERMS {
             return None;
         }
         let lines = Lines { positions: whole.positions, ring: 2 * MOST_BYTES };
