@@ -93,6 +93,7 @@ fn main() -> ExitCode {
                 ("avg_k5s1p2", square(images, layout, AVERAGE, [5, 1, 2]), false),
                 ("avg_k7s1p3", square(images, layout, AVERAGE, [7, 1, 3]), true),
                 ("avg_k4s4p0", square(images, layout, AVERAGE, [4, 4, 0]), false),
+                ("avg_k6s2p2", square([64, 64, 113, 113], layout, AVERAGE, [6, 2, 2]), false),
                 ("global_avg", global, true),
                 ("global_avg", Pooling { windows: Windows::Global, ..large }, false),
                 ("global_max", Pooling { kind: Kind::Max, ..global }, false),

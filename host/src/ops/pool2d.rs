@@ -161,12 +161,12 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         use contract::launch::Kernel;
         use contract::num::RowType;
         use contract::pool2d::{
-            Args, AxesBf16, AxesF16, AxesF32, GlobalBf16, GlobalF16, GlobalF32, LinesBf16,
-            LinesF16, LinesF32, PiecesBf16, PiecesF16, PiecesF32, PlanesArgs, PlanesMaxBf16,
-            PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS, StripsAvgBf16, StripsAvgF16,
-            StripsAvgF32, StripsMaxBf16, StripsMaxF16, StripsMaxF32, THREADS, TilesBf16, TilesF16,
-            TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16,
-            WindowF32, axes, planes, strips, tiles,
+            Args, AxesBf16, AxesF16, AxesF32, AxesLastBf16, AxesLastF16, AxesLastF32, GlobalBf16,
+            GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16, PiecesF16, PiecesF32,
+            PlanesArgs, PlanesMaxBf16, PlanesMaxF16, PlanesMaxF32, ROWS, SMALL, STREAMS,
+            StripsAvgBf16, StripsAvgF16, StripsAvgF32, StripsMaxBf16, StripsMaxF16, StripsMaxF32,
+            THREADS, TilesBf16, TilesF16, TilesF32, WHOLE_THREADS, WholeBf16, WholeF16, WholeF32,
+            WindowBf16, WindowF16, WindowF32, axes, planes, strips, tiles,
         };
         self.check()?;
         let Self { pooling, x, y } = self;
@@ -210,6 +210,7 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
         let planar = if strip.is_none() && !lines { planar(planes) } else { None };
         let others = global || tiled.is_some() || strip.is_some() || lines || planar.is_some();
         let axis = if others { None } else { axes(&args, size as u32) };
+        let (last_axes, planes_axes) = if last { (axis, None) } else { (None, axis) };
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of channels are whole and
         // aligned where there are tiles of them, words where there are tiles of planes; `y` is borrowed exclusively.
         unsafe {
@@ -226,7 +227,7 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 _ => {}
             }
             macro_rules! planar {
-                ($($plan:ident $kernel:ident $ty:ident $average:literal;)*) => {$(
+                ($($plan:ident $kernel:ident $ty:ident $average:expr;)*) => {$(
                     if let Some(plan) = $plan
                         && (T::TYPE, average) == (RowType::$ty, $average)
                         && cuda.has::<$kernel>()
@@ -245,19 +246,22 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
                 planar PlanesMaxF32 F32 0;
                 planar PlanesMaxF16 F16 0;
                 planar PlanesMaxBf16 Bf16 0;
-                axis AxesF32 F32 0;
-                axis AxesF16 F16 0;
-                axis AxesBf16 Bf16 0;
-                axis AxesF32 F32 1;
-                axis AxesF16 F16 1;
-                axis AxesBf16 Bf16 1;
+                planes_axes AxesF32 F32 average;
+                planes_axes AxesF16 F16 average;
+                planes_axes AxesBf16 Bf16 average;
+                last_axes AxesLastF32 F32 average;
+                last_axes AxesLastF16 F16 average;
+                last_axes AxesLastBf16 Bf16 average;
             }
         }
+        let sms = cuda.cuda().device().sm_count();
+        let most = if global { args.whole_piece(size as u32, sms) as usize } else { 16 };
         let mut pieces = [16, 8, 4].into_iter().filter(|&bytes| match bytes {
+            _ if bytes > most => false,
             // Eight channels of windows that are not square would fill the registers.
             16 => fits(16) && (size == 4 || global || args.square()),
             8 => size == 2 && fits(8),
-            _ => size == 2 && fits(4) && global,
+            _ => fits(4) && global,
         });
         let piece = pieces.next().map_or(1, |bytes| bytes / size);
         let whole = piece * size == 16;
@@ -270,9 +274,8 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             // A warp so many images, or eight lanes several.
             (true, false) if staged == 0 => 32 * channels.div_ceil(u64::from(args.ringed())),
             (true, false) => (8 * channels).div_ceil(u64::from(staged)),
-            // Eight threads a piece of channels, one a channel.
-            (true, true) if piece > 1 => 8 * channels / piece as u64,
-            (true, true) => channels,
+            // Eight threads a piece of channels.
+            (true, true) => 8 * channels / piece as u64,
             (false, _) => {
                 let across = if lines { w.out.div_ceil(16 / size as u32) } else { w.out };
                 let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(across);
@@ -287,7 +290,7 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             _ => 0,
         };
         if most > 0 {
-            blocks = blocks.min(u64::from(most * cuda.cuda().device().sm_count()));
+            blocks = blocks.min(u64::from(most * sms));
         }
         let grid = super::cuda::blocks(OP, blocks)?;
         // SAFETY: `check` compared `x` and `y` with the images and outputs of this shape; pieces of

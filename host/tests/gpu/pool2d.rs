@@ -127,6 +127,14 @@ fn many_images<B: Backend>(b: &B) {
         let pooling = Pooling { windows: Windows::Global, kind: AVERAGE, ..sliding };
         check_case(b, &Inputs::new(ELEMENTS[2], pooling, 4));
     }
+    // So many channels that a thread has 16 bytes of them, where they are last; of others a word, or an element.
+    for (i, (n, c)) in [(16, 1024), (20, 1040), (3, 40), (2, 7)].into_iter().enumerate() {
+        for (element, kind) in ELEMENTS.into_iter().zip([AVERAGE, Kind::Max, AVERAGE]) {
+            let shape = square([n, c, 3 + 20 * (i / 2), 4], Layout::Nhwc, kind, [1, 1, 0]);
+            let pooling = Pooling { windows: Windows::Global, ..shape };
+            check_case(b, &Inputs::new(element, pooling, 6));
+        }
+    }
     // So many that each belongs to a lane: too large for eight lanes, aligned to 16 bytes and not, and as long as shared memory is wide.
     for (element, kind, [h, w]) in [
         (0, AVERAGE, [18, 18]),
@@ -274,6 +282,9 @@ fn windows_by_axes<B: Backend>(b: &B) {
         ([6, 5], [3, 1], [3, 0], 1),
         ([8, 4], [2, 5], [1, 2], 1),
         ([4, 5], [1, 1], [3, 2], 2),
+        ([7, 10], [2, 2], [3, 0], 1),
+        ([12, 5], [2, 1], [6, 2], 1),
+        ([2, 2], [1, 1], [1, 0], 1),
     ]
     .into_iter()
     .enumerate()

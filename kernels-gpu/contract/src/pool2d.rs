@@ -78,6 +78,11 @@ pub const STREAMS: u32 = 4;
 /// Their shared memory, in bytes.
 const STREAM_BYTES: u32 = WHOLE_THREADS / 32 * DEPTH * STAGE;
 
+/// Words of channels of a thread that come at a time, and how many times they do before the first ones are needed: as many as are under way where a thread has one.
+pub const DRIP: u32 = 8;
+/// See [`DRIP`].
+pub const DRIPS: u32 = 12;
+
 /// Shared memory that the partials of a block's pieces of channels go through: eight words a thread, and a gap.
 const EXCHANGE_BYTES: u32 = WHOLE_THREADS * 8 * 4 + 64;
 
@@ -245,6 +250,13 @@ impl Args {
             4096..16384 => 2,
             _ => 4,
         }
+    }
+
+    /// Bytes of channels of a thread that makes whole images of elements of `bytes`, where channels are innermost, 16 or 4 of which pieces are
+    /// aligned: words where 16 bytes make too few threads to have enough under way.
+    pub const fn whole_piece(&self, bytes: u32, sms: u32) -> u32 {
+        let threads = self.images as u64 * self.channels as u64 * bytes as u64 / 2;
+        if threads < sms as u64 * 96 { 4 } else { 16 }
     }
 
     /// Whether whole images of elements of `bytes` come through shared memory a lane each: channels first, many, and too large for
@@ -433,7 +445,7 @@ global! {
 }
 
 macro_rules! whole {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $bytes:literal $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
@@ -443,16 +455,20 @@ macro_rules! whole {
                 LaunchSpec::new($symbol, WHOLE_THREADS).with_min_blocks(8).with_smem(STREAM_BYTES);
 
             fn smem_bytes(args: &Args) -> u32 {
-                if args.channels_last == 1 { EXCHANGE_BYTES } else { STREAM_BYTES }
+                match (args.channels_last, args.piece * $bytes) {
+                    (1, 4) => WHOLE_THREADS * DRIP * DRIPS * 4,
+                    (1, _) => EXCHANGE_BYTES,
+                    _ => STREAM_BYTES,
+                }
             }
         }
     )*};
 }
 
 whole! {
-    WholeF32 "pool2d_whole_f32" "Whole images of `f32`, channels last, or [`Args::streamed`].";
-    WholeF16 "pool2d_whole_f16" "Whole images of f16, channels last, or [`Args::streamed`].";
-    WholeBf16 "pool2d_whole_bf16" "Whole images of bf16, channels last, or [`Args::streamed`].";
+    WholeF32 "pool2d_whole_f32" 4 "Whole images of `f32`, channels last, or [`Args::streamed`].";
+    WholeF16 "pool2d_whole_f16" 2 "Whole images of f16, channels last, or [`Args::streamed`].";
+    WholeBf16 "pool2d_whole_bf16" 2 "Whole images of bf16, channels last, or [`Args::streamed`].";
 }
 
 #[cfg(test)]

@@ -2,10 +2,15 @@
 
 use contract::num::tree8;
 use contract::pool2d::{Args, WHOLE_THREADS};
+#[cfg(level_sm_80)]
+use contract::pool2d::{DRIP, DRIPS};
 
 use super::item::{load_item, map, store_item};
-use super::whole::taps;
 use super::{BATCH, divide};
+#[cfg(level_sm_80)]
+use crate::arch::async_copy::{commit_group, copy_x4, wait_group};
+#[cfg(level_sm_80)]
+use crate::arch::hint::opaque;
 use crate::arch::mem::X4;
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{block_idx_x, opaque_u64, sync_threads, thread_idx_x};
@@ -21,31 +26,20 @@ pub(super) unsafe fn last<E: Float, const AVG: bool>(args: &Args) {
     // SAFETY: handed on.
     unsafe {
         match (args.piece, E::PIECE) {
-            (8, 8) => return pieces::<E, 8, AVG>(args, x, y),
-            (4, _) => return pieces::<E, 4, AVG>(args, x, y),
-            (2, 8) => return pieces::<E, 2, AVG>(args, x, y),
-            _ => {}
+            (8, 8) => pieces::<E, 8, AVG>(args, x, y),
+            (4, _) => pieces::<E, 4, AVG>(args, x, y),
+            (2, 8) => pieces::<E, 2, AVG>(args, x, y),
+            _ => pieces::<E, 1, AVG>(args, x, y),
         }
     }
-    let image = u64::from(args.h.len) * u64::from(args.w.len);
-    let n = u64::from(block_idx_x()) * u64::from(WHOLE_THREADS) + u64::from(thread_idx_x());
-    let c = args.channels as usize;
-    let (batch, channel) = divide(n, args.channels);
-    if batch >= u64::from(args.images) {
-        return;
-    }
-    let x = x.wrapping_add((batch * image) as usize * c + channel as usize);
-    // SAFETY: a tap of the channel.
-    let load = |inside: bool, i: u64| unsafe { E::load_if(inside, x.wrapping_add(i as usize * c)) };
-    let taken = taps::<AVG, 1>(image, 0, load);
-    // SAFETY: the output of this thread.
-    unsafe { E::store(y.wrapping_add(n as usize), taken.finish::<AVG>(image as f32)[0]) };
 }
 
 /// Pieces of channels of a block, each of eight threads: as many as make whole lines of memory.
 const ITEMS: u32 = WHOLE_THREADS / 8;
 
-/// Channels last: thread `s` of eight has the taps of partial `s` of a piece of channels, and asks for all of a small image at once.
+/// Channels last: thread `s` of eight has the taps of partial `s` of a piece of channels, and asks for all of a small image at once. Words of
+/// channels, which few or large images are taken in, come to a place of their thread in shared memory, many more at once than there are registers
+/// for.
 ///
 /// # Safety
 ///
@@ -62,26 +56,78 @@ unsafe fn pieces<E: Float, const LEN: usize, const AVG: bool>(args: &Args, x: *c
     let held = dynamic_shared_mem::<f32>();
     let mut sums: Piece = [0.0; 8];
     let mut top = [E::LOWEST; 4];
-    let mut tap = u64::from(slot);
-    while tap < end {
-        let raw: [X4<u32>; BATCH] = core::array::from_fn(|u| {
-            let i = tap + 8 * u as u64;
-            let nothing = if AVG { 0 } else { E::LOWEST };
-            // SAFETY: a tap of these channels.
-            unsafe { load_item::<E, LEN>(i < end, x.wrapping_add(i as usize * c), nothing) }
-        });
-        let mut u = 0;
-        while u < BATCH {
-            if AVG {
-                // Zeros leave a sum from zero up as it is.
-                let values = E::widen(raw[u]);
-                sums = map::<LEN>(sums, |i, sum| sum + values[i]);
-            } else {
-                top = E::max_raw(top, raw[u]);
-            }
-            u += 1;
+    let nothing = if AVG { 0 } else { E::LOWEST };
+    let mut take = |raw: X4<u32>| {
+        if AVG {
+            // Zeros leave a sum from zero up as it is.
+            let values = E::widen(raw);
+            sums = map::<LEN>(sums, |i, sum| sum + values[i]);
+        } else {
+            top = E::max_raw(top, raw);
         }
-        tap = opaque_u64(tap + 8 * BATCH as u64);
+    };
+    #[cfg(level_sm_80)]
+    let drips = const { 4 * LEN == E::PIECE };
+    #[cfg(not(level_sm_80))]
+    let drips = false;
+    if drips {
+        #[cfg(level_sm_80)]
+        {
+            let own = held.cast::<u32>().add(thread_idx_x());
+            let place = |group: u32, u: u32| own.add((group % DRIPS * DRIP + u) * WHOLE_THREADS);
+            let tap = |group: u32, u: u32| u64::from(slot) + 8 * u64::from(group * DRIP + u);
+            let ask = |group: u32| {
+                let mut u = 0;
+                while u < DRIP {
+                    let i = tap(group, u);
+                    if i < end {
+                        // SAFETY: a tap of these channels; a place of this thread.
+                        unsafe { copy_x4(place(group, u), x.wrapping_add(i as usize * c), true) };
+                    }
+                    u += 1;
+                }
+                commit_group();
+            };
+            let mut group = 0;
+            while group + 1 < DRIPS {
+                ask(group);
+                group += 1;
+            }
+            let mut group = opaque(0);
+            while tap(group, 0) < end {
+                ask(group + DRIPS - 1);
+                wait_group::<{ DRIPS - 1 }>();
+                let raw: [u32; DRIP as usize] = core::array::from_fn(|u| {
+                    // SAFETY: a place of this thread, where a tap has come if there is one.
+                    let word = unsafe { place(group, u as u32).read() };
+                    if tap(group, u as u32) < end { word } else { nothing }
+                });
+                let mut u = 0;
+                while u < raw.len() {
+                    take([raw[u], nothing, nothing, nothing]);
+                    u += 1;
+                }
+                group = opaque(group + 1);
+            }
+            // Others' words go to places of this thread from here on.
+            wait_group::<0>();
+            sync_threads();
+        }
+    } else {
+        let mut tap = u64::from(slot);
+        while tap < end {
+            let raw: [X4<u32>; BATCH] = core::array::from_fn(|u| {
+                let i = tap + 8 * u as u64;
+                // SAFETY: a tap of these channels.
+                unsafe { load_item::<E, LEN>(i < end, x.wrapping_add(i as usize * c), nothing) }
+            });
+            let mut u = 0;
+            while u < BATCH {
+                take(raw[u]);
+                u += 1;
+            }
+            tap = opaque_u64(tap + 8 * BATCH as u64);
+        }
     }
     // Halves of a piece lie apart, so that neither side of the exchange meets in a bank.
     let place = |half: u32, slot: u32, item: u32| {

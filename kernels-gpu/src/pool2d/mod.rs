@@ -30,13 +30,11 @@ mod whole;
 mod windows;
 
 use contract::launch::Kernel;
-use contract::num::tree8;
 use contract::pool2d::{
     Args, GlobalBf16, GlobalF16, GlobalF32, LinesBf16, LinesF16, LinesF32, PiecesBf16, PiecesF16,
     PiecesF32, THREADS, WholeBf16, WholeF16, WholeF32, WindowBf16, WindowF16, WindowF32,
 };
 
-use crate::arch::float::maximum;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::element::{Bf16, F16};
@@ -62,38 +60,6 @@ fn divide(n: u64, by: u32) -> (u64, u32) {
 #[inline(always)]
 fn thread() -> u64 {
     u64::from(block_idx_x()) * u64::from(THREADS) + u64::from(thread_idx_x())
-}
-
-/// The maximum in `[0]`, or the eight partials of a sum, of `LEN` channels.
-#[derive(Clone, Copy)]
-struct Taken<const LEN: usize>([[f32; LEN]; BATCH]);
-
-impl<const LEN: usize> Taken<LEN> {
-    #[inline(always)]
-    fn new<const AVG: bool>() -> Self {
-        Self([[if AVG { 0.0 } else { f32::NEG_INFINITY }; LEN]; BATCH])
-    }
-
-    /// Takes a tap, unless it lies outside; `slot` is its number modulo 8.
-    #[inline(always)]
-    fn take<const AVG: bool>(&mut self, inside: bool, slot: usize, values: [f32; LEN]) {
-        let slot = if AVG { slot } else { 0 };
-        let mut i = 0;
-        while i < LEN {
-            let (old, v) = (self.0[slot][i], values[i]);
-            let new = if AVG { old + v } else { maximum(old, v) };
-            self.0[slot][i] = if inside { new } else { old };
-            i += 1;
-        }
-    }
-
-    #[inline(always)]
-    fn finish<const AVG: bool>(&self, count: f32) -> [f32; LEN] {
-        core::array::from_fn(|i| {
-            let partials = core::array::from_fn(|slot| self.0[slot][i]);
-            if AVG { tree8(partials) / count } else { self.0[0][i] }
-        })
-    }
 }
 
 /// # Safety

@@ -1,9 +1,9 @@
 //! What the kernels for windows in planes share: the way of a tile into shared memory, and of its outputs out of it
 //! ([`contract::pool2d::PlanesArgs`]).
 
-use contract::pool2d::{PLANES_ROWS, PlanesArgs};
+use contract::pool2d::{Args, PLANES_ROWS, PlanesArgs};
 
-use crate::arch::async_copy::{commit_group, copy_x4, wait_group};
+use crate::arch::async_copy::{commit_group, copy_x4, copy_x16, wait_group};
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mem::{X4, prefetch_l2, st_x4};
 use crate::arch::shared::Shared;
@@ -13,6 +13,56 @@ use crate::float::Float;
 /// Bytes of an element.
 pub(super) const fn size<E: Float>() -> u32 {
     16 / E::PIECE as u32
+}
+
+/// Bytes from a multiple of 16 to where row `first` of all planes starts, in memory and in [`bring_lines`]' place.
+#[inline(always)]
+pub(super) fn behind<E: Float>(pool: &Args, first: u64) -> u32 {
+    let row = pool.w.len * size::<E>();
+    (pool.x.as_ptr() as usize as u32).wrapping_add((first as u32).wrapping_mul(row)) & 15
+}
+
+/// Asks for rows of planes, `lines` from row `first` of all planes on, as they lie in memory: the first [`behind`] `held`.
+///
+/// # Safety
+///
+/// They are there; nobody uses this memory.
+#[inline(always)]
+pub(super) unsafe fn bring_lines<E: Float>(
+    pool: &Args,
+    [first, lines]: [u64; 2],
+    held: Shared<u32>,
+    threads: u32,
+) {
+    let row = pool.w.len * size::<E>();
+    let tensor = pool.x.as_ptr().cast_const();
+    let x = tensor.wrapping_add((first * u64::from(row)) as usize);
+    let shift = x as usize as u32 & 15;
+    let x = x.wrapping_sub(shift as usize);
+    let rows = u64::from(pool.images) * u64::from(pool.channels) * u64::from(pool.h.len);
+    let tensor = tensor as usize..tensor as usize + (rows * u64::from(row)) as usize;
+    let mut at = thread_idx_x() * 16;
+    while at < shift + lines as u32 * row {
+        rolled();
+        let from = x.wrapping_add(at as usize);
+        // SAFETY: a piece of the tensor, or its elements; a place of this block.
+        unsafe {
+            if from as usize >= tensor.start && from as usize + 16 <= tensor.end {
+                copy_x16(held.byte_add(at), from, true);
+            } else {
+                let mut i = 0;
+                while i < 16 {
+                    rolled();
+                    let from = from.wrapping_add(i as usize);
+                    if tensor.contains(&(from as usize)) {
+                        put::<E>(held.byte_add(at + i), E::load_bits_if(true, from.cast()));
+                    }
+                    i += size::<E>();
+                }
+            }
+        }
+        at += threads * 16;
+    }
 }
 
 /// The tile of a block.

@@ -10,7 +10,7 @@ use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id};
 use crate::float::Float;
 
 /// Taps of a lane at a time.
-const TAPS: u32 = 8;
+const TAPS: u32 = 16;
 
 /// What this lane has of an image, and which one that is; lanes without one have none of its taps.
 ///
@@ -72,26 +72,39 @@ pub(super) unsafe fn ringed<E: Float, const AVG: bool>(args: &Args, number: u64)
         sync_warp();
         ask(step + RING - 1);
         let at: Shared<u32> = held.byte_add(step % RING * RING_STAGE + own * pitch + slot * size);
-        let ends = step == 0 || step + 2 >= steps;
-        let mut tap = 0;
-        while tap < len {
-            let taps: [f32; TAPS as usize] = core::array::from_fn(|i| {
+        let load = |tap: u32, inside: &dyn Fn(u32) -> bool| -> [f32; TAPS as usize] {
+            core::array::from_fn(|i| {
                 let i = tap + 8 * i as u32;
                 let at = at.byte_add(i * size);
-                // SAFETY: a tap that has come, or what is beside it, of a slice.
+                // SAFETY: a tap that has come, or what is beside or behind it, of a slice.
                 let bits = unsafe {
                     if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() }
                 };
                 let v = E::widen([bits, 0, 0, 0])[0];
-                let inside = (step * len + i + slot).wrapping_sub(shift) < image;
-                if !ends || inside { v } else { nothing }
-            });
-            let mut i = 0;
-            while i < taps.len() {
-                value = if AVG { value + taps[i] } else { maximum(value, taps[i]) };
-                i += 1;
+                if inside(i) { v } else { nothing }
+            })
+        };
+        // The next taps are asked for before these are taken.
+        let mut take = |inside: &dyn Fn(u32) -> bool| {
+            let mut next = load(0, inside);
+            let mut tap = 0;
+            while tap < len {
+                let taps = next;
+                tap += 8 * TAPS;
+                if tap < len {
+                    next = load(tap, inside);
+                }
+                let mut i = 0;
+                while i < taps.len() {
+                    value = if AVG { value + taps[i] } else { maximum(value, taps[i]) };
+                    i += 1;
+                }
             }
-            tap += 8 * TAPS;
+        };
+        if step == 0 || step + 2 >= steps {
+            take(&|i| (step * len + i + slot).wrapping_sub(shift) < image);
+        } else {
+            take(&|_| true);
         }
         step += 1;
     }

@@ -2,7 +2,7 @@
 
 use contract::pool2d::STRIPS_OUTSIDE;
 
-use super::plane_tile::{Tile, put, size};
+use super::plane_tile::{Tile, behind, bring_lines, size};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::dot::permute;
 use crate::arch::hint::{opaque, opaque_here, rolled};
@@ -37,8 +37,7 @@ impl Tile<'_> {
         let row = pool.w.len * size::<E>();
         let front = (self.i0 as i32 - self.top) as u32;
         let start = self.plane * u64::from(pool.h.len) + u64::from(self.i0);
-        let tensor = pool.x.as_ptr().cast_const();
-        let x = tensor.wrapping_add((start * u64::from(row)) as usize);
+        let x = pool.x.as_ptr().cast_const().wrapping_add((start * u64::from(row)) as usize);
         let all = self.planes * args.lines;
         if args.even == 1 {
             let (line, part) = args.by_words.div_rem(thread_idx_x());
@@ -88,32 +87,10 @@ impl Tile<'_> {
             return;
         }
         // Rows that are no whole pieces come one behind the other.
-        let shift = x as usize as u32 & 15;
-        let raw = held.byte_add(STRIPS_OUTSIDE);
-        let x = x.wrapping_sub(shift as usize);
-        let rows = u64::from(pool.images) * u64::from(pool.channels) * u64::from(pool.h.len);
-        let tensor = tensor as usize..tensor as usize + (rows * u64::from(row)) as usize;
-        let mut at = thread_idx_x() * 16;
-        while at < shift + self.lines * row {
-            rolled();
-            let from = x.wrapping_add(at as usize);
-            // SAFETY: a piece of the tensor, or its elements; a place of this block.
-            unsafe {
-                if from as usize >= tensor.start && from as usize + 16 <= tensor.end {
-                    copy_x16(raw.byte_add(at), from, true);
-                } else {
-                    let mut i = 0;
-                    while i < 16 {
-                        rolled();
-                        let from = from.wrapping_add(i as usize);
-                        if tensor.contains(&(from as usize)) {
-                            put::<E>(raw.byte_add(at + i), E::load_bits_if(true, from.cast()));
-                        }
-                        i += size::<E>();
-                    }
-                }
-            }
-            at += threads * 16;
+        // SAFETY: handed on.
+        unsafe {
+            let raw = held.byte_add(STRIPS_OUTSIDE);
+            bring_lines::<E>(pool, [start, u64::from(self.lines)], raw, threads);
         }
         commit_group();
         // What rows outside of the image are read from.
@@ -129,11 +106,9 @@ impl Tile<'_> {
     /// Where the first row that has come is, of those that lie one behind the other.
     #[inline(always)]
     pub(super) fn packed<E: Float>(&self, held: Shared<u32>) -> Shared<u32> {
-        let first = (self.plane * u64::from(self.args.pool.h.len) + u64::from(self.i0))
-            * u64::from(self.args.pool.w.len);
-        let x = self.args.pool.x.as_ptr() as usize as u32;
-        let shift = x.wrapping_add((first as u32).wrapping_mul(size::<E>())) & 15;
-        held.byte_add(STRIPS_OUTSIDE + shift)
+        let pool = &self.args.pool;
+        let first = self.plane * u64::from(pool.h.len) + u64::from(self.i0);
+        held.byte_add(STRIPS_OUTSIDE + behind::<E>(pool, first))
     }
 
     /// The first output of a tile that has all columns.

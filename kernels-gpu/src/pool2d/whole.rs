@@ -2,7 +2,7 @@
 
 use contract::pool2d::{Args, STAGE_BYTES, STAGE_TIMES, THREADS};
 
-use super::{BATCH, Taken, thread};
+use super::{BATCH, thread};
 use crate::arch::float::maximum;
 use crate::arch::mem::{X4, ld_or_zero_x4};
 use crate::arch::shared::dynamic_shared_mem;
@@ -42,7 +42,7 @@ pub(super) unsafe fn whole<E: Float, const AVG: bool>(args: &Args) {
     let x = x.wrapping_add((plane * image) as usize);
     // SAFETY: a tap of x[n, c].
     let load = |inside: bool, i: u64| unsafe { E::load_if(inside, x.wrapping_add(i as usize)) };
-    let [value] = taps::<AVG, 8>(image, lane, load).0[0];
+    let value = taps::<AVG>(image, lane, load);
     // SAFETY: y[n, c] belongs to these lanes.
     unsafe { finish::<E, AVG>(value, image, y.wrapping_add(plane as usize)) };
 }
@@ -191,30 +191,23 @@ const TAPS: u32 = 4;
 const TIMES: usize = STAGE_TIMES as usize;
 const _: () = assert!(TIMES == 8);
 
-/// Taps `first, first + STEP, ...` of a whole image. With a step of 8 all lie in one partial: that of slot 0.
+/// Taps `first`, `first + 8` and so on of a whole image, which lie in one partial.
 #[inline(always)]
-pub(super) fn taps<const AVG: bool, const STEP: u64>(
-    image: u64,
-    first: u64,
-    load: impl Fn(bool, u64) -> f32,
-) -> Taken<1> {
-    let mut taken = Taken::new::<AVG>();
+fn taps<const AVG: bool>(image: u64, first: u64, load: impl Fn(bool, u64) -> f32) -> f32 {
+    let mut value = if AVG { 0.0 } else { f32::NEG_INFINITY };
     let mut tap = first;
     while tap < image {
-        let mut raw = [0.0; BATCH];
+        let raw: [f32; BATCH] = core::array::from_fn(|u| {
+            let i = tap + 8 * u as u64;
+            load(i < image, i)
+        });
         let mut u = 0;
         while u < BATCH {
-            let i = tap + STEP * u as u64;
-            raw[u] = load(i < image, i);
+            let new = if AVG { value + raw[u] } else { maximum(value, raw[u]) };
+            value = if tap + 8 * (u as u64) < image { new } else { value };
             u += 1;
         }
-        let mut u = 0;
-        while u < BATCH {
-            let slot = if STEP == 1 { u } else { 0 };
-            taken.take::<AVG>(tap + STEP * (u as u64) < image, slot, [raw[u]]);
-            u += 1;
-        }
-        tap = opaque_u64(tap + STEP * BATCH as u64);
+        tap = opaque_u64(tap + 8 * BATCH as u64);
     }
-    taken
+    value
 }

@@ -8,6 +8,8 @@
 mod bitmap;
 mod choose;
 mod conv2d;
+#[cfg(feature = "cuda")]
+mod cost;
 mod csr;
 mod linear;
 mod linear_csr;

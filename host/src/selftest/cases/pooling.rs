@@ -28,6 +28,9 @@ impl List {
                 let large = pool2d::square([1, 3, 60, 41], Layout::Nchw, kind, [1, 1, 0]);
                 self.pooling(global[i], element, Pooling { windows: Windows::Global, ..large });
                 self.pooling(whole[i], element, Pooling { windows: Windows::Global, ..last });
+                // So many channels that a thread has 16 bytes of them.
+                let wide = pool2d::square([16, 1024, 3, 4], Layout::Nhwc, kind, [1, 1, 0]);
+                self.pooling(whole[i], element, Pooling { windows: Windows::Global, ..wide });
             }
         }
     }
@@ -64,9 +67,15 @@ impl List {
     }
 
     pub(super) fn pool2d_axes(&mut self) {
-        use contract::pool2d::{AxesBf16, AxesF16, AxesF32};
-        let kernels = [symbol::<AxesF32>(), symbol::<AxesF16>(), symbol::<AxesBf16>()];
-        for (element, kernel) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
+        use contract::pool2d::{
+            AxesBf16, AxesF16, AxesF32, AxesLastBf16, AxesLastF16, AxesLastF32,
+        };
+        let kernels = [
+            (symbol::<AxesF32>(), symbol::<AxesLastF32>()),
+            (symbol::<AxesF16>(), symbol::<AxesLastF16>()),
+            (symbol::<AxesBf16>(), symbol::<AxesLastBf16>()),
+        ];
+        for (element, (kernel, last)) in crate::reference::ELEMENTS.into_iter().zip(kernels) {
             for window in [[4, 2, 1], [11, 1, 5], [2, 1, 1]] {
                 let shape = pool2d::square([2, 3, 17, 21], Layout::Nchw, POOLINGS[1], window);
                 self.pooling(kernel, element, shape);
@@ -78,7 +87,7 @@ impl List {
                 }
                 for window in [[9, 1, 4], [13, 1, 6], [7, 4, 3], [8, 2, 3], [12, 12, 0]] {
                     let shape = pool2d::square([2, 40, 17, 21], Layout::Nhwc, kind, window);
-                    self.pooling(kernel, element, shape);
+                    self.pooling(last, element, shape);
                 }
             }
         }

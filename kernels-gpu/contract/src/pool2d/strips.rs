@@ -247,21 +247,21 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
                     if made.smem <= PLANES_SMEM as u64 && blocks > 1 {
                         let rounds = (planes * runs * pieces).div_ceil(STRIPS_THREADS) as u64;
                         // Lines of all threads, what comes and goes, and what a block takes besides, about as instructions.
-                        let line = if args.average == 1 { 48 + 8 * h.kernel } else { 36 };
-                        let line = line + if made.even { 0 } else { 24 };
+                        let line = 48 + if args.average == 1 { 8 * h.kernel } else { 0 };
+                        let line = line + if made.even { 0 } else { 32 };
                         let lines = rounds * (read(args, run) * line) as u64;
                         let come = planes * made.lines * made.pitch / 16;
                         let go = planes * rows * pieces;
-                        // Small tiles overlap better, and what they take besides is little where rows come and go as they are.
+                        // What a tile takes besides is little where rows come and go as they are, and small ones overlap better.
                         let fine = made.even && made.direct;
-                        let through = (come * 8 + go * if made.direct { 8 } else { 40 }) as u64;
-                        let cost = (lines + through / 64 + if fine { 60 } else { 250 })
+                        let through = (come * 8 + go * if made.direct { 8 } else { 28 }) as u64;
+                        let cost = (lines + through / 64 + if fine { 45 } else { 400 })
                             * parts as u64
                             * 64
                             / planes as u64;
                         // Fewer blocks wait longer for each other.
-                        let there = if blocks < 16 { blocks } else { 16 };
-                        let cost = cost * (if fine { 56 } else { 40 } - there) / 40;
+                        let there = if blocks < 14 { blocks } else { 14 };
+                        let cost = cost * (if fine { 40 } else { 96 } - there) / 40;
                         let cost = if blocks < 7 { cost * (15 - blocks) / 8 } else { cost };
                         if cost < least {
                             (least, best) = (cost, [planes, rows, run]);

@@ -86,34 +86,6 @@ impl HeldArgs {
         if m <= 8 { 2 * sms } else { sms }
     }
 
-    /// Whether warps have about as many tiles each, and blocks fill the GPU: otherwise other kernels are faster.
-    pub const fn is_balanced(&self, sms: u32) -> bool {
-        let columns = steps(self.linear.k as usize, 2) * WAYS;
-        // With more than eight inputs warps share out single tiles, otherwise those of a column tile together.
-        let tiles = if self.linear.m > 8 { columns * self.rows as usize } else { columns };
-        let most = tiles.next_multiple_of(HELD_WARPS as usize);
-        let at_once = Self::at_once(self.linear.m, sms);
-        let places = self.rows as u64 * self.grid()[0].next_multiple_of(at_once) as u64;
-        most * 7 <= tiles * 8 && places * 3 <= groups(self.linear.n as usize) as u64 * 4
-    }
-
-    /// Whether pairs have about as many groups as there are places for, or one each.
-    pub const fn fills_pairs(&self, sms: u32) -> bool {
-        let places = self.rows as u64 * (sms / 2) as u64;
-        let groups = groups(self.linear.n as usize) as u64;
-        match self.rows {
-            1 => true,
-            2 => places * 2 <= groups * 3,
-            _ => places * 3 <= groups * 4,
-        }
-    }
-
-    /// Whether more than a sixth of the places for groups in all blocks have none.
-    pub const fn wastes_a_sixth(&self, sms: u32) -> bool {
-        let places = self.rows as u64 * Self::at_once(self.linear.m, sms) as u64;
-        places * 5 > groups(self.linear.n as usize) as u64 * 6
-    }
-
     /// Its blocks.
     pub const fn grid(&self) -> [u32; 3] {
         [(groups(self.linear.n as usize) as u32).div_ceil(self.rows), 1, 1]
@@ -171,7 +143,7 @@ mod tests {
     use crate::num::RowType;
 
     #[test]
-    fn inputs_are_held_where_blocks_are_even() {
+    fn blocks_are_there_at_once() {
         let held = |[n, k, m]: [u32; 3], units: usize| {
             let ring = place_bytes(units);
             let (masks, starts, values) = (DevPtr::NULL, DevPtr::NULL, DevPtr::NULL);
@@ -181,24 +153,23 @@ mod tests {
             assert!(held.grid()[0] * held.rows >= n.div_ceil(16));
             let (eights, most) = if m <= 8 { (1, ONE_OF_TWO) } else { (2, ALONE) };
             assert!(held_smem(eights, held.rows, held.places, ring) <= most);
-            Some((held.rows, held.places, held.is_balanced(132)))
+            Some((held.rows, held.places))
         };
-        assert_eq!(held([8192, 28_672, 16], 464), Some((4, 2, true)));
-        assert_eq!(held([8192, 28_672, 8], 464), Some((2, 1, true)));
-        assert_eq!(held([14_336, 4096, 16], 1612), Some((7, 1, true)));
-        assert_eq!(held([4096, 4096, 9], 464), Some((2, 1, true)));
-        // Warps with one column tile beside warps with two, or with none; blocks of three groups for 265.
-        assert_eq!(held([8192, 5120, 8], 464), Some((2, 1, false)));
-        assert_eq!(held([8192, 2048, 8], 464), Some((2, 1, false)));
-        assert_eq!(held([8192, 5120, 16], 464), Some((4, 2, true)));
-        assert_eq!(held([8192, 2048, 16], 464), Some((4, 1, true)));
-        assert_eq!(held([8192, 1024, 16], 464), Some((4, 1, true)));
-        assert_eq!(held([512, 2048, 16], 464), Some((1, 1, false)));
-        assert_eq!(held([4240, 4096, 16], 464), Some((3, 1, false)));
+        assert_eq!(held([8192, 28_672, 16], 464), Some((4, 2)));
+        assert_eq!(held([8192, 28_672, 8], 464), Some((2, 1)));
+        assert_eq!(held([14_336, 4096, 16], 1612), Some((7, 1)));
+        assert_eq!(held([4096, 4096, 9], 464), Some((2, 1)));
+        assert_eq!(held([8192, 5120, 8], 464), Some((2, 1)));
+        assert_eq!(held([8192, 2048, 8], 464), Some((2, 1)));
+        assert_eq!(held([8192, 5120, 16], 464), Some((4, 2)));
+        assert_eq!(held([8192, 2048, 16], 464), Some((4, 1)));
+        assert_eq!(held([8192, 1024, 16], 464), Some((4, 1)));
+        assert_eq!(held([512, 2048, 16], 464), Some((1, 1)));
+        assert_eq!(held([4240, 4096, 16], 464), Some((3, 1)));
         // More groups than memory holds: in two turns, in three.
-        assert_eq!(held([28_672, 8192, 16], 464), Some((7, 2, true)));
-        assert_eq!(held([65_536, 4096, 16], 464), Some((11, 1, true)));
-        assert_eq!(held([8192, 8192, 16], 1132), Some((4, 1, true)));
+        assert_eq!(held([28_672, 8192, 16], 464), Some((7, 2)));
+        assert_eq!(held([65_536, 4096, 16], 464), Some((11, 1)));
+        assert_eq!(held([8192, 8192, 16], 1132), Some((4, 1)));
         assert_eq!(held([4096, 4096, 17], 464), None);
         let pair = |[n, k, m]: [u32; 3], units: usize| {
             let ring = place_bytes(units);
@@ -208,12 +179,12 @@ mod tests {
             let pair = HeldArgs::pair(linear, 132)?;
             assert!(pair.pair_grid()[0] / 2 * pair.rows >= n.div_ceil(16) && pair.pair_grid()[0] <= 132);
             assert!(pair_smem(if m <= 8 { 1 } else { 2 }, pair.rows, pair.places, ring) <= ALONE);
-            Some((pair.rows, pair.places, pair.fills_pairs(132)))
+            Some((pair.rows, pair.places))
         };
-        assert_eq!(pair([5120, 5120, 16], 1632), Some((5, 1, true)));
-        assert_eq!(pair([11_008, 4096, 8], 1632), Some((11, 1, true)));
-        assert_eq!(pair([1024, 28_672, 16], 1132), Some((1, 2, true)));
-        assert_eq!(pair([1072, 28_672, 16], 1632), Some((2, 1, false)));
+        assert_eq!(pair([5120, 5120, 16], 1632), Some((5, 1)));
+        assert_eq!(pair([11_008, 4096, 8], 1632), Some((11, 1)));
+        assert_eq!(pair([1024, 28_672, 16], 1132), Some((1, 2)));
+        assert_eq!(pair([1072, 28_672, 16], 1632), Some((2, 1)));
         assert_eq!(pair([28_672, 4096, 16], 464), None);
         assert_eq!(pair([16, 8, 17], 464), None);
         assert_eq!(held([4096, 4096, 8], 2048), None);
