@@ -164,7 +164,7 @@ fn small_matrices_in_pieces<B: Backend>(b: &B) {
 /// More chunks than a block, or a cluster, keeps the sums of: they are added up in several spans.
 fn spans_of_chunks<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(16);
-    for symbol in ["bmm_f32_fed", "bmm_f32_fed16", "bmm_f32_fed32"] {
+    for symbol in ["bmm_f32_fed", "bmm_f32_fed16", "bmm_f32_fed32", "bmm_f32_fed8"] {
         let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
         assert!(variant.is_some(), "{symbol}");
         let variant = variant.filter(|_| crate::lane::has(symbol));

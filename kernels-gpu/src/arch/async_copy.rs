@@ -34,6 +34,41 @@ macro_rules! copy {
     };
 }
 
+macro_rules! copy_if {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $cache:literal) => {
+        $(#[$doc])*
+        ///
+        /// Without `enabled` nothing happens.
+        ///
+        /// # Safety
+        ///
+        /// When `enabled`: as for the copy of as many bytes that is always made.
+        #[inline(always)]
+        pub unsafe fn $name<T, U>(to: Shared<T>, from: *const U, enabled: bool) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "{{",
+                    ".reg .pred on;",
+                    "setp.ne.b32 on, {enabled}, 0;",
+                    concat!("@on cp.async.", $cache, ".shared.global [{to}], [{from}], ", $bytes, ";"),
+                    "}}",
+                    to = in(reg32) to.addr(), from = in(reg64) from, enabled = in(reg32) u32::from(enabled),
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+copy_if! {
+    /// 16 bytes, past L1. `@enabled cp.async.cg.shared.global [to], [from], 16`
+    copy_x16_if, 16, "cg"
+}
+copy_if! {
+    /// 4 bytes. `@enabled cp.async.ca.shared.global [to], [from], 4`
+    copy_x4_if, 4, "ca"
+}
 copy! {
     /// 16 bytes, past L1. `cp.async.cg.shared.global [to], [from], 16, bytes`
     copy_x16, 16, "cg"

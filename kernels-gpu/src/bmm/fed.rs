@@ -9,27 +9,27 @@
 //! A slice keeps the order of memory. Where neighbours are neighbours in k, it is a line of [`FED_DEPTH`] terms for each row
 //! (column of `B`), and four words; else a line of all rows for each term.
 
-use contract::bmm::{Args, FED_BARRIERS, K_CHUNK, Matrix, fed_line, thin_rows};
+use contract::bmm::{Args, FED_BARRIERS, FED_FEW, K_CHUNK, Matrix, fed_line, thin_rows};
 use contract::num::{RowType, fma};
 
 use super::source::Float;
-use super::split::rank_and_block;
+use super::split::{add_chunks, rank_and_block};
 use super::target::Target;
-use crate::arch::async_copy::{copy_x4, copy_x16};
+use crate::arch::async_copy::{commit_group, copy_x4_if, copy_x16_if, wait_group};
 use crate::arch::cluster::{read_x4_of, sync_cluster};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
-use crate::arch::mbarrier::{arrive, arrive_after_copies, init, wait};
+use crate::arch::mbarrier::{arrive, init, wait};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_dim_x, opaque_u64, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, warp_id};
 use crate::tile::walk::tile_at;
 
-/// Warps that copy, the last of a block, and their threads.
-const COPIERS: u32 = 4;
-const FEEDERS: u32 = COPIERS * LANES;
-/// Chunks that are read at a time when they are added up.
-const PARTS: usize = 4;
+/// Threads that copy a slice.
+const FEEDERS: u32 = 4 * LANES;
+/// The same where a block makes several chunks at a time, and all that copy then.
+const FEW_FEEDERS: u32 = 2 * LANES;
+const ALL_FEEDERS: u32 = 8 * LANES;
 
 /// What a thread copies of one factor.
 struct Feed {
@@ -54,13 +54,13 @@ impl Feed {
         Self { p, ld: matrix.ld, beside: side.saturating_sub(first).min(most), along, pieces }
     }
 
-    /// Asks for the slice of `terms` terms from `k` on; zeros are where nothing is. `t`: which of the [`FEEDERS`].
+    /// Asks for the slice of `terms` terms from `k` on; what is not there stays as it was. `t`: which of `THREADS`.
     ///
     /// # Safety
     ///
     /// The matrix covers what its contract says, and no thread writes it; nobody accesses the slice.
     #[inline(always)]
-    unsafe fn copy<const SIDE: u32, const D: u32>(
+    unsafe fn copy<const SIDE: u32, const D: u32, const THREADS: u32>(
         &self,
         to: Shared<f32>,
         k: u32,
@@ -70,10 +70,12 @@ impl Feed {
         // SAFETY: handed on.
         unsafe {
             match (self.along, self.pieces) {
-                (true, true) => self.copy_by::<true, 4, SIDE, D>(to, k, terms, t),
-                (true, false) => self.copy_by::<true, 1, SIDE, D>(to, k, terms, t),
-                (false, true) if SIDE >= 4 => self.copy_by::<false, 4, SIDE, D>(to, k, terms, t),
-                _ => self.copy_by::<false, 1, SIDE, D>(to, k, terms, t),
+                (true, true) => self.copy_by::<true, 4, SIDE, D, THREADS>(to, k, terms, t),
+                (true, false) => self.copy_by::<true, 1, SIDE, D, THREADS>(to, k, terms, t),
+                (false, true) if SIDE >= 4 => {
+                    self.copy_by::<false, 4, SIDE, D, THREADS>(to, k, terms, t)
+                }
+                _ => self.copy_by::<false, 1, SIDE, D, THREADS>(to, k, terms, t),
             }
         }
     }
@@ -82,7 +84,13 @@ impl Feed {
     ///
     /// As for [`Self::copy`]; `WIDTH` is 4 where there are pieces, and 1 where not.
     #[inline(always)]
-    unsafe fn copy_by<const ALONG: bool, const WIDTH: u32, const SIDE: u32, const D: u32>(
+    unsafe fn copy_by<
+        const ALONG: bool,
+        const WIDTH: u32,
+        const SIDE: u32,
+        const D: u32,
+        const THREADS: u32,
+    >(
         &self,
         to: Shared<f32>,
         k: u32,
@@ -92,7 +100,7 @@ impl Feed {
         let (lines, width) = if ALONG { (SIDE, D) } else { (D, SIDE) };
         let units = width / WIDTH;
         let (line, x) = (t / units, t % units * WIDTH);
-        let step = FEEDERS / units;
+        let step = THREADS / units;
         let (near, far) = if ALONG { (terms, self.beside) } else { (self.beside, terms) };
         let far = if x < near { far } else { 0 };
         let pitch = if ALONG { fed_line(D) } else { SIDE };
@@ -114,7 +122,11 @@ impl Feed {
                     let there = line + (i + j) * step < far;
                     // SAFETY: the elements are inside when the first is, because lines are whole pieces.
                     unsafe {
-                        if WIDTH == 4 { copy_x16(to, p, there) } else { copy_x4(to, p, there) }
+                        if WIDTH == 4 {
+                            copy_x16_if(to, p, there)
+                        } else {
+                            copy_x4_if(to, p, there)
+                        }
                     }
                 }
                 p = p.wrapping_byte_add(next);
@@ -295,8 +307,9 @@ unsafe fn multiply<
     }
 }
 
-/// Makes the tile of this block, `TM` by `TN`, `H` by `W` outputs for each lane of `WARPS` warps; `PLACES` slices of `D` terms
-/// in the ring, `N` fours at a time, and sums of up to `ROUNDS` chunks in shared memory.
+/// Makes the tile of this block, `TM` by `TN`, of `WAYS` chunks at a time, each by as many of the `WARPS` warps that multiply: `H` by
+/// `W` outputs for a lane, `N` fours of terms at a time and `AHEAD` of them read ahead. `PLACES` slices of `D` terms of each chunk
+/// are in the ring, and the sums of `ROUNDS` times `WAYS` chunks in shared memory.
 ///
 /// # Safety
 ///
@@ -312,12 +325,19 @@ pub(super) unsafe fn fed<
     const D: u32,
     const PLACES: u32,
     const ROUNDS: u32,
+    const WAYS: u32,
     const N: u32,
     const AHEAD: usize,
 >(
     args: &Args,
 ) {
-    const { assert!(TM * TN <= WARPS * LANES * (H * W) as u32 && 2 * PLACES <= FED_BARRIERS) };
+    const {
+        assert!(TM * TN <= WARPS / WAYS * LANES * (H * W) as u32);
+        assert!(2 * PLACES <= FED_BARRIERS);
+        // What is read ahead behind a slice.
+        assert!(4 * N == D || AHEAD == 1);
+    };
+    launch_dependents();
     let (tiles_m, tiles_n) = (args.m.div_ceil(TM), args.n.div_ceil(TN));
     let (rank, block) = rank_and_block(args);
     let batch = block / (tiles_m * tiles_n);
@@ -325,22 +345,27 @@ pub(super) unsafe fn fed<
     let (row0, column0) = (tile_m * TM, tile_n * TN);
     let along = (args.a.transposed == 0 || TM == 1, args.b.transposed != 0);
     let chunks = args.k.div_ceil(K_CHUNK as u32);
-    let ways = 1 << args.split;
+    // Chunks of a round of all blocks, and of as many rounds as there is room for.
+    let at_once = WAYS << args.split;
+    let span = ROUNDS * at_once;
 
     let smem = dynamic_shared_mem::<f32>();
     let full = |place: u32| smem.cast::<u64>().add(place);
     let empty = |place: u32| smem.cast::<u64>().add(PLACES + place);
     let parked = smem.add(2 * FED_BARRIERS);
-    let ring = parked.add(ROUNDS * TM * TN);
+    let ring = parked.add(ROUNDS * WAYS * TM * TN);
     let words = (TM + TN) * fed_line(D);
-    let totals = ring.add(PLACES * words);
-    let slice = |place: u32| ring.add(place * words);
+    let totals = ring.add(PLACES * WAYS * words);
+    let slice = |place: u32, way: u32| ring.add((place * WAYS + way) * words);
+    let next = |place: u32| if place + 1 == PLACES { 0 } else { place + 1 };
     let (t, warp) = (thread_idx_x(), warp_id());
-    let feeder = t.wrapping_sub(block_dim_x() - FEEDERS);
+    // The last threads of a block are those that copy.
+    let feeders = if WAYS == 1 { FEEDERS } else { ALL_FEEDERS };
+    let feeder = t.wrapping_sub(block_dim_x() - feeders);
     // SAFETY: the barriers are the block's, and used behind the block barrier.
     unsafe {
         if t < PLACES {
-            init(full(t), FEEDERS);
+            init(full(t), feeders);
             init(empty(t), WARPS * LANES);
         }
     }
@@ -349,83 +374,98 @@ pub(super) unsafe fn fed<
     let len = |chunk: u32| args.k.saturating_sub(chunk * K_CHUNK as u32).min(K_CHUNK as u32);
     let barrier = || if args.split > 0 { sync_cluster() } else { sync_threads() };
 
-    // The place of the next slice, and whether the ring was gone through an odd number of times.
+    // The place of the next slices, and whether the ring was gone through an odd number of times.
     let (mut place, mut odd) = (0, 0);
     let mut start = 0; // the first chunk of this span
     while start == 0 || start < chunks {
-        if feeder < FEEDERS {
+        if feeder < feeders {
             let a = Feed::new((&args.a, args.a.transposed == 0, batch), row0, args.m, TM);
             let b = Feed::new((&args.b, along.1, batch), column0, args.n, TN);
-            let mut chunk = start + rank;
-            while chunk < chunks.min(start + ROUNDS * ways) {
-                let (mut k, end) = (chunk * K_CHUNK as u32, chunk * K_CHUNK as u32 + len(chunk));
+            // Of several chunks each is some threads' to copy.
+            let each = if WAYS == 1 { FEEDERS } else { FEW_FEEDERS };
+            // Whether a slice was asked for whose arrival is still to be told, and its place.
+            let (mut asked, mut before) = (false, 0);
+            let mut first = start + WAYS * rank;
+            while first < chunks.min(start + span) {
+                // Of the chunks of a round the first is the longest.
+                let (mut k, end) = (0, len(first));
                 while k < end {
                     // SAFETY: `args` says the truth; a place is asked for again when all have read it.
                     unsafe {
                         wait(empty(place), odd ^ 1);
-                        let terms = (end - k).min(D);
-                        let to = slice(place);
-                        b.copy::<TN, D>(to, k, terms, feeder);
-                        a.copy::<TM, D>(to.add(TN * fed_line(D)), k, terms, feeder);
-                        arrive_after_copies(full(place));
+                        let mut way = feeder / each;
+                        while way < WAYS {
+                            let from = (first + way) * K_CHUNK as u32 + k;
+                            let terms = len(first + way).saturating_sub(k).min(D);
+                            let b_to = slice(place, way);
+                            let a_to = b_to.add(TN * fed_line(D));
+                            if WAYS == 1 {
+                                b.copy::<TN, D, FEEDERS>(b_to, from, terms, feeder);
+                                a.copy::<TM, D, FEEDERS>(a_to, from, terms, feeder);
+                            } else {
+                                b.copy::<TN, D, FEW_FEEDERS>(b_to, from, terms, feeder % each);
+                                a.copy::<TM, D, FEW_FEEDERS>(a_to, from, terms, feeder % each);
+                            }
+                            way += feeders / each;
+                        }
+                        // One is on its way while the one before is waited for: that threads arrive by themselves when
+                        // their copies are there is what racecheck does not follow.
+                        commit_group();
+                        if asked {
+                            wait_group::<1>();
+                            arrive(full(before));
+                        }
                     }
-                    place += 1;
-                    if place == PLACES {
-                        (place, odd) = (0, odd ^ 1);
-                    }
+                    (asked, before) = (true, place);
+                    place = next(place);
+                    odd ^= u32::from(place == 0);
                     k += D;
                 }
-                chunk += ways;
+                first += at_once;
+            }
+            wait_group::<0>();
+            if asked {
+                // SAFETY: as above.
+                unsafe { arrive(full(before)) };
             }
         } else if warp < WARPS {
             let (wide, tall) = (TN / W as u32, TM / H as u32);
+            let (way, warp) = (warp / (WARPS / WAYS), warp % (WARPS / WAYS));
             // Where a warp has more lanes than outputs, some make the same.
             let (y, x) = ((warp * LANES + lane_id()) / wide % tall, lane_id() % wide);
-            let mut chunk = start + rank;
-            let mut to = parked;
-            while chunk < chunks.min(start + ROUNDS * ways) {
+            let mut first = start + WAYS * rank;
+            let mut to = parked.add(way * (TM * TN));
+            while first < chunks.min(start + span) {
                 let mut sums = [[0.0; W]; H];
-                let mut left = len(chunk);
-                while left > 0 {
-                    let terms = left.min(D);
-                    let b = slice(place);
+                let (mut k, end, mine) = (0, len(first), len(first + way));
+                while k < end {
+                    let terms = mine.saturating_sub(k).min(D);
+                    let b = slice(place, way);
                     let a = b.add(TN * fed_line(D));
                     // SAFETY: waited for; nobody writes the place before this thread has said that it has read it.
                     unsafe {
                         wait(full(place), odd);
+                        macro_rules! take {
+                            ($a:literal, $b:literal) => {
+                                multiply::<$a, $b, TM, TN, H, W, D, N, AHEAD>(
+                                    &mut sums,
+                                    (a, y),
+                                    (b, x),
+                                    terms,
+                                )
+                            };
+                        }
                         match along {
-                            (true, true) => multiply::<true, true, TM, TN, H, W, D, N, AHEAD>(
-                                &mut sums,
-                                (a, y),
-                                (b, x),
-                                terms,
-                            ),
-                            (true, false) => multiply::<true, false, TM, TN, H, W, D, N, AHEAD>(
-                                &mut sums,
-                                (a, y),
-                                (b, x),
-                                terms,
-                            ),
-                            (false, true) => multiply::<false, true, TM, TN, H, W, D, N, AHEAD>(
-                                &mut sums,
-                                (a, y),
-                                (b, x),
-                                terms,
-                            ),
-                            (false, false) => multiply::<false, false, TM, TN, H, W, D, N, AHEAD>(
-                                &mut sums,
-                                (a, y),
-                                (b, x),
-                                terms,
-                            ),
+                            (true, true) => take!(true, true),
+                            (true, false) => take!(true, false),
+                            (false, true) => take!(false, true),
+                            (false, false) => take!(false, false),
                         }
                         arrive(empty(place));
                     }
-                    place += 1;
-                    if place == PLACES {
-                        (place, odd) = (0, odd ^ 1);
-                    }
-                    left -= terms;
+                    place = next(place);
+                    odd ^= u32::from(place == 0);
+                    k += D;
                 }
                 let mut i = 0;
                 while i < H {
@@ -439,13 +479,13 @@ pub(super) unsafe fn fed<
                     }
                     i += 1;
                 }
-                to = to.add(TM * TN);
-                chunk += ways;
+                to = to.add(WAYS * TM * TN);
+                first += at_once;
             }
         }
         barrier();
-        let count = (chunks - start).min(ROUNDS * ways);
-        let last = chunks - start <= ROUNDS * ways;
+        let count = (chunks - start).min(span);
+        let last = chunks - start <= span;
         let share = (TM * TN / 4) >> args.split;
         let mut index = t;
         while index < share {
@@ -454,27 +494,11 @@ pub(super) unsafe fn fed<
             // thread's.
             unsafe {
                 let mut total = if start > 0 { totals.add(4 * group).read_x4() } else { [0.0; 4] };
-                let mut c = opaque(0);
-                while c < count {
-                    let parts: [[f32; 4]; PARTS] = core::array::from_fn(|p| {
-                        let c = (c + p as u32).min(count - 1);
-                        read_x4_of(
-                            c & (ways - 1),
-                            parked.add((c >> args.split) * (TM * TN) + 4 * group),
-                        )
-                    });
-                    let mut p = 0;
-                    while p < PARTS {
-                        if c + (p as u32) < count {
-                            let first = start + c + p as u32 == 0;
-                            total = core::array::from_fn(|j| {
-                                if first { parts[p][j] } else { total[j] + parts[p][j] }
-                            });
-                        }
-                        p += 1;
-                    }
-                    c = opaque(c + PARTS as u32);
-                }
+                total = add_chunks(total, (start, count), |c| {
+                    let (round, c) = (c / at_once, c % at_once);
+                    let at = (WAYS * round + c % WAYS) * (TM * TN) + 4 * group;
+                    read_x4_of(c / WAYS, parked.add(at))
+                });
                 if last {
                     let at = (row0 + 4 * group / TN, column0 + 4 * group % TN);
                     write(args, batch, at, total);
@@ -485,7 +509,7 @@ pub(super) unsafe fn fed<
             index += block_dim_x();
         }
         barrier();
-        start += ROUNDS * ways;
+        start += span;
     }
 }
 
@@ -539,40 +563,17 @@ unsafe fn write(args: &Args, batch: u32, (row, column): (u32, u32), sums: [f32; 
 ///
 /// As for [`fed`], with `m` of [`contract::bmm::THIN_ROWS`] and less.
 #[inline(always)]
-pub(super) unsafe fn few<const D: u32, const PLACES: u32, const ROUNDS: u32>(args: &Args) {
-    launch_dependents();
+pub(super) unsafe fn few(args: &Args) {
+    const D: u32 = FED_FEW.depth;
+    const PLACES: u32 = FED_FEW.places;
+    const ROUNDS: u32 = FED_FEW.rounds;
     // SAFETY: handed on.
     unsafe {
         match thin_rows(args.m) {
-            1 => fed::<1, 32, 1, 1, 1, D, PLACES, ROUNDS, 32, 2>(args),
-            4 => fed::<4, 32, 1, 1, 4, D, PLACES, ROUNDS, 32, 2>(args),
-            8 => fed::<8, 32, 2, 1, 4, D, PLACES, ROUNDS, 32, 1>(args),
-            _ => fed::<16, 8, 1, 1, 4, D, PLACES, ROUNDS, 32, 2>(args),
+            1 => fed::<1, 32, 1, 1, 1, D, PLACES, ROUNDS, 1, 32, 2>(args),
+            4 => fed::<4, 32, 1, 1, 4, D, PLACES, ROUNDS, 1, 32, 2>(args),
+            8 => fed::<8, 32, 2, 1, 4, D, PLACES, ROUNDS, 1, 32, 1>(args),
+            _ => fed::<16, 8, 1, 1, 4, D, PLACES, ROUNDS, 1, 32, 2>(args),
         }
     }
-}
-
-/// Any number of rows.
-///
-/// # Safety
-///
-/// As for [`fed`].
-#[inline(always)]
-pub(super) unsafe fn many<
-    const TM: u32,
-    const TN: u32,
-    const H: usize,
-    const W: usize,
-    const WARPS: u32,
-    const D: u32,
-    const PLACES: u32,
-    const ROUNDS: u32,
-    const N: u32,
-    const AHEAD: usize,
->(
-    args: &Args,
-) {
-    launch_dependents();
-    // SAFETY: handed on.
-    unsafe { fed::<TM, TN, H, W, WARPS, D, PLACES, ROUNDS, N, AHEAD>(args) }
 }

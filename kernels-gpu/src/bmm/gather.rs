@@ -164,7 +164,15 @@ pub(super) unsafe fn gather<E: Half, const GROUPS: u32, const N: u32>(
             if may_split && args.split > 0 {
                 let (parked, who) = (ring.cast::<f32>(), (thread_idx_x(), threads));
                 park(parked, PARKED);
-                add_up(args, element, (batch, row0, column0), parked, |a, b| a + b, who);
+                let tile = (batch, row0, column0);
+                add_up::<_, { split::SIDE }, PARKED>(
+                    args,
+                    element,
+                    tile,
+                    parked,
+                    |a, b| a + b,
+                    who,
+                );
                 return;
             }
             for_each_sum::<N, 8>(

@@ -200,7 +200,15 @@ pub(super) unsafe fn hopper<
             // SAFETY: a parked tile is smaller than the ring; the caller's promise.
             unsafe {
                 park(parked, PARKED);
-                add_up(args, element, (batch, row0, column0), parked, |a, b| a + b, who);
+                let tile = (batch, row0, column0);
+                add_up::<_, { split::SIDE }, PARKED>(
+                    args,
+                    element,
+                    tile,
+                    parked,
+                    |a, b| a + b,
+                    who,
+                );
             }
             return;
         }

@@ -262,7 +262,7 @@ pub(super) unsafe fn int8<const SIDE: u32, const ROWS: usize>(args: &Args) {
             }
             let who = (thread_idx_x(), 2 * SIDE);
             let at = (batch, row0, column0);
-            add_up(args, Int32, at, parked, i32::wrapping_add, who);
+            add_up::<_, { split::SIDE }, PARKED>(args, Int32, at, parked, i32::wrapping_add, who);
             return;
         }
         let at = (row0 + warp_row, column0 + warp_column);

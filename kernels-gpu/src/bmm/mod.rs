@@ -18,6 +18,8 @@ mod hopper;
 mod hopper_int8;
 #[cfg(level_sm_80)]
 mod int8;
+#[cfg(level_sm_90a)]
+mod long;
 mod part;
 #[cfg(level_sm_90a)]
 mod ring;
@@ -37,7 +39,7 @@ mod write;
 
 use contract::bmm::{Args, BmmF32Copy, CopyArgs};
 #[cfg(level_sm_90a)]
-use contract::bmm::{CHAIN_STAGES, RING_STAGES};
+use contract::bmm::{CHAIN_STAGES, FED_8, FED_16, FED_32, Fed, RING_STAGES};
 #[cfg(level_sm_80)]
 use contract::bmm::{THIN_LONG_STAGES, THIN_STAGES};
 use contract::launch::Kernel;
@@ -102,6 +104,8 @@ entries! {
     bmm_bf16_whole64(args): whole_half::whole::<direct::Bf16, Bf16, 64, 128>(args, Float::BF16);
     bmm_f16_whole32(args): whole_half::whole::<direct::F16, F16, 32, 32>(args, Float::F16);
     bmm_f16_whole64(args): whole_half::whole::<direct::F16, F16, 64, 128>(args, Float::F16);
+    bmm_bf16_long32(args): long::long::<direct::Bf16>(args, Float::BF16);
+    bmm_f16_long32(args): long::long::<direct::F16>(args, Float::F16);
     bmm_bf16_gather64(args): gather::gather::<Bf16, 1, 64>(args, Float::BF16);
     bmm_bf16_gather128(args): gather::gather::<Bf16, 2, 128>(args, Float::BF16);
     bmm_f16_gather128(args): gather::gather::<F16, 2, 128>(args, Float::F16);
@@ -118,9 +122,19 @@ entries! {
     bmm_f32_ring64(args): ring::ring::<64, 2, 4, 1, 128, 4, RING_STAGES>(args);
     bmm_f32_ring32(args): ring::ring::<32, 1, 4, 2, 64, 1, RING_STAGES>(args);
     bmm_f32_chain32(args): ring::ring::<32, 1, 2, 1, 128, 8, CHAIN_STAGES>(args);
-    bmm_f32_fed(args): fed::few::<128, 4, 8>(args);
-    bmm_f32_fed16(args): fed::many::<16, 16, 2, 1, 4, 64, 8, 8, 16, 2>(args);
-    bmm_f32_fed32(args): fed::many::<32, 32, 4, 4, 2, 64, 5, 2, 2, 1>(args);
+    bmm_f32_fed(args): fed::few(args);
+    bmm_f32_fed16(args): {
+        const F: Fed = FED_16;
+        fed::fed::<16, 16, 2, 1, 4, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2>(args)
+    };
+    bmm_f32_fed32(args): {
+        const F: Fed = FED_32;
+        fed::fed::<32, 32, 4, 4, 2, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 2, 1>(args)
+    };
+    bmm_f32_fed8(args): {
+        const F: Fed = FED_8;
+        fed::fed::<8, 8, 2, 1, 8, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2>(args)
+    };
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true, 1>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false, 1>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true, 4>(args, Float::BF16);

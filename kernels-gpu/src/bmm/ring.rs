@@ -12,7 +12,7 @@ use contract::bmm::{Args, K_CHUNK, Matrix, RING_DEPTH, ring_words, row_words};
 use contract::num::{RowType, fma};
 
 use super::source::Float;
-use super::split::rank_and_block;
+use super::split::{add_chunks, rank_and_block};
 use super::target::Target;
 use super::write::{write, write_squares};
 use crate::arch::async_copy::{commit_group, copy_x4, copy_x16, wait_group};
@@ -26,8 +26,6 @@ use crate::tile::walk::tile_at;
 
 /// Terms of a slice.
 const DEPTH: u32 = RING_DEPTH;
-/// Chunks that are read at a time when they are added up.
-const PARTS: usize = 4;
 
 /// Where a term of a row (column of `B`) stands in a slice of `SIDE` of them.
 #[inline(always)]
@@ -438,24 +436,9 @@ pub(super) unsafe fn ring<
                 let from = parked.add((rank * rows + i) * pitch + j);
                 let to = totals.add(i * totals_ld + j);
                 let mut total = if start > 0 { to.read_x4() } else { [0.0; 4] };
-                let mut c = opaque(0);
-                while c < count {
-                    let parts: [[f32; 4]; PARTS] = core::array::from_fn(|p| {
-                        let c = (c + p as u32).min(count - 1);
-                        read_x4_of(c / WAYS, from.add(c % WAYS * parked_words))
-                    });
-                    let mut p = 0;
-                    while p < PARTS {
-                        if c + (p as u32) < count {
-                            let first = start + c + p as u32 == 0;
-                            total = core::array::from_fn(|j| {
-                                if first { parts[p][j] } else { total[j] + parts[p][j] }
-                            });
-                        }
-                        p += 1;
-                    }
-                    c = opaque(c + PARTS as u32);
-                }
+                total = add_chunks(total, (start, count), |c| {
+                    read_x4_of(c / WAYS, from.add(c % WAYS * parked_words))
+                });
                 to.write_x4(total);
                 index += THREADS * WAYS;
             }

@@ -6,11 +6,12 @@ use contract::bmm::Args;
 use super::target::Target;
 use super::write::write;
 use crate::arch::cluster::{read_x4_of, sync_cluster};
+use crate::arch::hint::opaque;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, sync_threads};
 use crate::arch::warp::Register;
 
-/// Side of such a tile.
+/// Side of such a tile of `wgmma`.
 pub(super) const SIDE: u32 = 64;
 /// Words from one row of a parked tile to the next.
 pub(super) const PARKED: u32 = SIDE + 4;
@@ -28,7 +29,8 @@ pub(super) fn part_of(args: &Args, rank: u32, slices: u32) -> (u32, u32) {
     (first, (slices * (rank + 1) >> args.split) - first)
 }
 
-/// Adds up the tiles that the blocks of this cluster have parked, and writes the rows that are this block's.
+/// Adds up the tiles of `SIDE` that the blocks of this cluster have parked, rows `PITCH` words apart, and writes the rows that are
+/// this block's.
 ///
 /// *Convergence*: all threads of the cluster call it.
 ///
@@ -36,7 +38,7 @@ pub(super) fn part_of(args: &Args, rank: u32, slices: u32) -> (u32, u32) {
 ///
 /// As for [`write`]; `parked` is the same in each block, whose threads have written all of its tile there.
 #[inline(always)]
-pub(super) unsafe fn add_up<C: Target>(
+pub(super) unsafe fn add_up<C: Target, const SIDE: u32, const PITCH: u32>(
     args: &Args,
     element: C,
     (batch, row0, column0): (u32, u32, u32),
@@ -47,10 +49,10 @@ pub(super) unsafe fn add_up<C: Target>(
     sync_cluster();
     let (rank, _) = rank_and_block(args);
     let rows = SIDE >> args.split;
-    let mine = parked.add(rank * rows * PARKED);
+    let mine = parked.add(rank * rows * PITCH);
     let mut index = t;
     while index < rows * (SIDE / 4) {
-        let at = mine.add(index / (SIDE / 4) * PARKED + 4 * (index % (SIDE / 4)));
+        let at = mine.add(index / (SIDE / 4) * PITCH + 4 * (index % (SIDE / 4)));
         let mut sum = [C::Sum::from_word(0); 4];
         let mut other = 0;
         while other < 1 << args.split {
@@ -71,8 +73,39 @@ pub(super) unsafe fn add_up<C: Target>(
     let at = (row0 + rank * rows, column0);
     // SAFETY: the caller's promise.
     unsafe {
-        let shape = (rows, SIDE, PARKED);
+        let shape = (rows, SIDE, PITCH);
         write(args, element, batch, at, (args.m, args.n), mine, shape, (t, threads));
     }
     sync_cluster();
+}
+
+/// Adds the sums of `count` chunks from `start` on to four totals, first to last; the first of all is where totals begin. `part`
+/// reads one, and several are on their way at a time.
+#[inline(always)]
+pub(super) fn add_chunks(
+    mut total: [f32; 4],
+    (start, count): (u32, u32),
+    part: impl Fn(u32) -> [f32; 4],
+) -> [f32; 4] {
+    const AT_ONCE: usize = 4;
+    let mut c = opaque(0);
+    while c < count {
+        let parts: [[f32; 4]; AT_ONCE] =
+            core::array::from_fn(|p| part((c + p as u32).min(count - 1)));
+        let mut p = 0;
+        while p < AT_ONCE {
+            if c + (p as u32) < count {
+                let first = start + c + p as u32 == 0;
+                total =
+                    core::array::from_fn(
+                        |j| {
+                            if first { parts[p][j] } else { total[j] + parts[p][j] }
+                        },
+                    );
+            }
+            p += 1;
+        }
+        c = opaque(c + AT_ONCE as u32);
+    }
+    total
 }

@@ -21,22 +21,24 @@ pub struct Fed {
     pub depth: u32,
     /// Places of the ring.
     pub places: u32,
-    /// Chunks whose sums a block keeps until they are added up.
+    /// Chunks that a block makes at a time.
+    pub ways: u32,
+    /// How often it does until their sums, which it keeps so long, are added up.
     pub rounds: u32,
 }
 
 impl Fed {
     /// Bytes of barriers, sums of chunks, the ring, and totals where sums are added up more than once.
     pub(super) const fn bytes(&self, args: &Args) -> u32 {
-        let chunks = args.k.div_ceil(K_CHUNK as u32).div_ceil(1 << args.split);
+        let rounds = args.k.div_ceil(K_CHUNK as u32).div_ceil(self.ways << args.split);
         let rows = if self.rows == 0 { thin_rows(args.m) } else { self.rows };
-        let rounds = self.rounds + (chunks > self.rounds) as u32;
-        self.all(rows, self.width(rows), rounds)
+        self.all(rows, self.width(rows), rounds > self.rounds)
     }
 
-    const fn all(&self, rows: u32, columns: u32, rounds: u32) -> u32 {
-        let ring = self.places * (rows + columns) * fed_line(self.depth);
-        8 * FED_BARRIERS + (rounds * rows * columns + ring) * 4
+    const fn all(&self, rows: u32, columns: u32, more: bool) -> u32 {
+        let ring = self.places * self.ways * (rows + columns) * fed_line(self.depth);
+        let sums = (self.rounds * self.ways + more as u32) * rows * columns;
+        8 * FED_BARRIERS + (sums + ring) * 4
     }
 
     /// Columns of a tile with so many rows.
@@ -50,17 +52,25 @@ impl Fed {
         m.div_ceil(rows) as u64 * n.div_ceil(self.width(rows)) as u64
     }
 
+    /// Blocks of a multiprocessor, at least.
+    pub const fn resident(&self) -> u32 {
+        if self.ways > 1 { 1 } else { 2 }
+    }
+
     /// A kernel with this memory, and so many warps that multiply.
     pub(super) const fn spec(&self, symbol: &'static str, warps: u32) -> LaunchSpec {
         let rows = if self.rows == 0 { THIN_ROWS } else { self.rows };
-        let spec = LaunchSpec::new(symbol, 32 * (warps + 4)).with_min_blocks(2);
-        spec.with_smem(self.all(rows, self.columns, self.rounds + 1)).only_on(90)
+        let threads = 32 * (warps + if self.ways > 1 { 8 } else { 4 });
+        let spec = LaunchSpec::new(symbol, threads).with_min_blocks(self.resident());
+        spec.with_smem(self.all(rows, self.columns, true)).only_on(90)
     }
 }
 
 /// Few rows.
-pub const FED_FEW: Fed = Fed { rows: 0, columns: 32, depth: 128, places: 4, rounds: 8 };
+pub const FED_FEW: Fed = Fed { rows: 0, columns: 32, depth: 128, places: 4, ways: 1, rounds: 8 };
 /// 16 by 16.
-pub const FED_16: Fed = Fed { rows: 16, columns: 16, depth: 64, places: 8, rounds: 8 };
+pub const FED_16: Fed = Fed { rows: 16, columns: 16, depth: 64, places: 8, ways: 1, rounds: 8 };
 /// 32 by 32.
-pub const FED_32: Fed = Fed { rows: 32, columns: 32, depth: 64, places: 5, rounds: 2 };
+pub const FED_32: Fed = Fed { rows: 32, columns: 32, depth: 64, places: 5, ways: 1, rounds: 2 };
+/// 8 by 8, of eight chunks at a time.
+pub const FED_8: Fed = Fed { rows: 8, columns: 8, depth: 64, places: 4, ways: 8, rounds: 2 };

@@ -260,3 +260,9 @@ pub(super) const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, res
     let spec = LaunchSpec::new(symbol, 2 * tiling.rows).with_min_blocks(resident);
     spec.with_smem(stages * (tiling.rows + tiling.columns) * 128 + 1024).only_on(90)
 }
+
+/// A kernel of long sums on tensor cores: the sums of eight warps in shared memory.
+pub(super) const fn long(symbol: &'static str) -> LaunchSpec {
+    let spec = LaunchSpec::new(symbol, 256).with_smem(8 * 32 * PARKED_ROW * 4);
+    spec.with_min_blocks(2).only_on(90)
+}

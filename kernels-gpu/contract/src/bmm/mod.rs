@@ -32,7 +32,7 @@ pub use fed::*;
 pub use memory::*;
 pub use tiling::*;
 use memory::{
-    FLOW_BYTES, direct, exact, group, int8, ring, stream, thin, wgmma, whole, whole_f32_bytes,
+    FLOW_BYTES, direct, exact, group, int8, long, ring, stream, thin, wgmma, whole, whole_f32_bytes,
 };
 
 /// Terms of one chain.
@@ -161,6 +161,9 @@ pub struct Args {
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
 
+/// What blocks that share out a sum in whatever order take beside, in picoseconds.
+const SHARED_PS: u64 = 900_000;
+
 /// What an element of such a result takes beside, where no other block of the multiprocessor goes on meanwhile, and where
 /// one does: see [`Variant::cost`].
 const SLOW_RESULT_FS: [u64; 2] = [270_000, 120_000];
@@ -260,7 +263,9 @@ impl Variant {
     /// Blocks of a multiprocessor, on average, up to which sums are shared out.
     const fn full_blocks(&self) -> u32 {
         match self.memory {
-            Memory::Fed(_) => 2,
+            Memory::Fed(fed) => fed.resident(),
+            Memory::Slices => 2,
+            _ if self.tensor && self.tiling.rows == ONE_32.rows => 2,
             _ if self.part == 2 * K_CHUNK as u32 => 4,
             _ => 3,
         }
@@ -305,7 +310,7 @@ impl Variant {
         let blocks = self.blocks(args);
         // A part's sums are then read by another block.
         let blocks = blocks << args.split;
-        let shared = if self.part < K_CHUNK as u32 { 64 } else { 160 };
+        let shared = if self.part < K_CHUNK as u32 { SHARED_PS / self.ps_per_k } else { 160 };
         let more = self.overhead_k + if args.split > 0 { shared } else { 0 };
         let more = more * self.rounds(args);
         let [chain, all] = self.terms(args).map(|terms| terms + more);
@@ -357,7 +362,12 @@ impl Variant {
             Memory::Fed(Fed { rows: 16, .. }) if single => [44, 34],
             Memory::Fed(_) if single => [40, 34],
             Memory::Fed(_) => [32; 2],
-            Memory::Stream { .. } if single => [36; 2],
+            Memory::Stream { .. } => {
+                let alone = if single { 36 } else { 32 };
+                // Lines of terms of both factors come slowly where tiles are many.
+                let along = args.b.transposed != 0 && args.k > 256;
+                [if along { alone * 4 / 3 } else { alone }, alone]
+            }
             Memory::Rings { side: 64, .. } if single => [45, 34],
             _ if single && !self.tensor => [44; 2],
             _ => [32; 2],
@@ -507,6 +517,9 @@ variants! {
     /// The same, tiles of 32 by 32.
     BmmF32Fed32: FED_32.spec("bmm_f32_fed32", 2), ONE_32, F32,
         false, [1, 1], 0, 0, 1024, [200, 9500, 15600] => Memory::Fed(FED_32);
+    /// The same, tiles of 8 by 8 and eight chunks at a time: few outputs of very long sums.
+    BmmF32Fed8: FED_8.spec("bmm_f32_fed8", 8), ONE_8, F32,
+        false, [1, 1], 0, 0, 8192, [350, 33000, 12000] => Memory::Fed(FED_8);
     /// f32 in groups of four, exact: sides up to 32.
     BmmF32Side32: exact("bmm_f32_32", SIDE_32, 128, 8).with_min_blocks(4), SIDE_32, F32,
         false, [16, 16], 0, 0, 0, [16, 8160, 76000];
@@ -528,6 +541,9 @@ variants! {
     /// f32 as TF32 by `mma.sync`, any shape.
     BmmTf32Mma32: direct("bmm_tf32_mma32"), SIDE_32, F32,
         true, [1, 1], 0, 0, 0, [16, 6540, 55000];
+    /// bf16 by `mma.sync`, any shape: few tiles and long sums, shared out among the warps of a block.
+    BmmBf16Long32: long("bmm_bf16_long32"), ONE_32, BF16,
+        true, [1, 1], 0, 0, 384, [550, 3700, 4300];
     /// bf16 by `mma.sync`: sides up to 32, a matrix a warp.
     BmmBf16Whole32: whole("bmm_bf16_whole32", 8 * whole_bytes(32), 5), SIDE_32, BF16,
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
@@ -537,6 +553,9 @@ variants! {
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
         true, [1, 1], 0, 0, 64, [150, 2100, 14000];
+    /// f16 by `mma.sync`, any shape: few tiles and long sums, shared out among the warps of a block.
+    BmmF16Long32: long("bmm_f16_long32"), ONE_32, F16,
+        true, [1, 1], 0, 0, 384, [550, 3700, 4300];
     /// f16 by `mma.sync`: sides up to 32, a matrix a warp.
     BmmF16Whole32: whole("bmm_f16_whole32", 8 * whole_bytes(32), 5), SIDE_32, F16,
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;

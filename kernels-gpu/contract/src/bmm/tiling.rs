@@ -37,6 +37,8 @@ pub const SIDE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 4 };
 pub const ONE_32: Tiling = Tiling { rows: 32, columns: 32, tiles: 1 };
 /// 16 by 16.
 pub const ONE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 1 };
+/// 8 by 8.
+pub const ONE_8: Tiling = Tiling { rows: 8, columns: 8, tiles: 1 };
 /// 80 by 96.
 pub const WIDE_96: Tiling = Tiling { rows: 80, columns: 96, tiles: 1 };
 /// 128 by 256.
