@@ -89,7 +89,7 @@ fn what_is_not_known_in_full_is_refused() {
         ("ld.b32 %r1, [%rd1];", "generic"),
         ("ld.acquire.sys.global.b32 %r1, [%rd1];", "acquire"),
         ("cp.async.cg.shared.global [%r1], [%rd1], 8;", "a size"),
-        ("cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16;", "operands expected"),
+        ("cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16;", "a small number"),
         ("cp.async.wait_all;", "an unknown copy"),
         ("createpolicy.fractional.L2::evict_last.b64 %rd1;", "an unknown instruction"),
         ("bar;", "an unknown instruction"),
