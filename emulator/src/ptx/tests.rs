@@ -61,6 +61,8 @@ fn good_bodies_are_read() {
         "ld.global.s32 %rd1, [%rd2]; ld.shared.v4.b32 {%r1, _, %r2, _}, [%r3];",
         "setp.eq.b16 %p1, %rs1, -1; selp.b16 %rs1, 0xFFFF, -32768, %p1; shl.b16 %rs1, %rs1, %r1;",
         "createpolicy.fractional.L2::evict_first.b64 %rd1; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r1], [%rd2], %r2, [%r3], %rd1;",
+        "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd2], 16, %rd1;",
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%r1], [%rd1, {%r1, %r2, %r1, %r2}], [%r3], %rd2;",
         ".pragma \"nounroll\"; mov.pred %p1, 1; mul.wide.u16 %r1, %rs1, %rs2;",
     ] {
         assert_eq!(refusal(body), None, "{body}");
@@ -87,6 +89,7 @@ fn what_is_not_known_in_full_is_refused() {
         ("ld.b32 %r1, [%rd1];", "generic"),
         ("ld.acquire.sys.global.b32 %r1, [%rd1];", "acquire"),
         ("cp.async.cg.shared.global [%r1], [%rd1], 8;", "a size"),
+        ("cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16;", "a small number"),
         ("cp.async.wait_all;", "an unknown copy"),
         ("createpolicy.fractional.L2::evict_last.b64 %rd1;", "an unknown instruction"),
         ("bar;", "an unknown instruction"),

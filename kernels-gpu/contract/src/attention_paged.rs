@@ -107,7 +107,8 @@ pub const fn step_comes_early([units, m, key_blocks]: [u32; 3]) -> bool {
 const WALK_BLOCKS: u64 = 5;
 
 /// Pages that a block should take where `units` blocks take a page of each row, of rows with so many whole pages, on `sms` multiprocessors: as few
-/// as let all blocks run at once, if they take four fifths of those places, else none. What is behind the whole pages does not count.
+/// as let all blocks run at once, if they take four fifths of those places, else none. What is behind the whole pages does not count. Where a row has
+/// two blocks of five pages or more, and they are nearly full, each leaves a page to a short third one, which works while the last of them end.
 pub fn step_share(units: u32, whole: impl Iterator<Item = u32> + Clone, sms: u32) -> Option<u32> {
     let (units, places) = (u64::from(units), u64::from(sms) * WALK_BLOCKS);
     let blocks =
@@ -117,7 +118,10 @@ pub fn step_share(units: u32, whole: impl Iterator<Item = u32> + Clone, sms: u32
     let mut share = u32::try_from(blocks(1).div_ceil(places.max(1))).ok()?.max(2);
     while share <= longest {
         if blocks(share) <= places {
-            return (5 * blocks(share) >= 4 * places).then_some(share);
+            let two = share > 4 && share < longest && 2 * share > longest;
+            let full = 10 * blocks(1) >= 9 * blocks(share) * u64::from(share);
+            let share_of_all = share - u32::from(two && full);
+            return (5 * blocks(share) >= 4 * places).then_some(share_of_all);
         }
         share += 1;
     }
@@ -264,6 +268,11 @@ mod tests {
             (64, 8, 4),
             (32, 8, 2),
             (128, 8, 8),
+            (64, 9, 4),
+            (64, 11, 5),
+            (64, 15, 7),
+            (64, 16, 8),
+            (64, 31, 15),
             (44, 8, 3),
             (32, 15, 4),
             (9, 39, 3),
@@ -279,6 +288,8 @@ mod tests {
         }
         // Rows of any length up to 15 pages.
         assert_eq!(step_share(5, (0..64).map(|row| row % 16), 132), Some(5));
+        // Of 12 to 15.
+        assert_eq!(step_share(5, (0..64).map(|row| 12 + row % 4), 132), Some(8));
     }
 
     #[test]

@@ -86,6 +86,28 @@ copy! {
     copy_x4, 4, "ca"
 }
 
+/// [`copy_x16`] of what is there and nobody reads again soon: the first to leave the second-level cache.
+/// `cp.async.cg.shared.global.L2::cache_hint [to], [from], 16, policy`
+///
+/// # Safety
+///
+/// As for [`copy_x16`], enabled.
+#[inline(always)]
+pub unsafe fn copy_x16_stream<T, U>(to: Shared<T>, from: *const U) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b64 policy;",
+            "createpolicy.fractional.L2::evict_first.b64 policy;",
+            "cp.async.cg.shared.global.L2::cache_hint [{to}], [{from}], 16, policy;",
+            "}}",
+            to = in(reg32) to.addr(), from = in(reg64) from,
+            options(nostack),
+        );
+    }
+}
+
 /// The first `bytes` of 16, zeros after them, past L1.
 /// `cp.async.cg.shared.global [to], [from], 16, bytes`
 ///

@@ -48,6 +48,31 @@ pub unsafe fn copy_tile(to: Shared<u8>, map: u64, at: [u32; 4], barrier: Barrier
     }
 }
 
+/// [`copy_tile`] of what nobody reads again soon: the first to leave the second-level cache.
+///
+/// # Safety
+///
+/// As for [`copy_tile`].
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub unsafe fn copy_tile_stream(to: Shared<u8>, map: u64, at: [u32; 4], barrier: Barrier) {
+    let [a, b, c, d] = at;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .b64 policy;",
+            "createpolicy.fractional.L2::evict_first.b64 policy;",
+            "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint \
+             [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}], policy;",
+            "}}",
+            to = in(reg32) to.addr(), map = in(reg64) map, barrier = in(reg32) barrier.addr(),
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(nostack),
+        );
+    }
+}
+
 /// Asks for a map, which the first copy by it would wait for. `prefetch.tensormap`
 ///
 /// # Safety

@@ -12,7 +12,7 @@ use super::page;
 use super::tile::{
     HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, note, queries, running_max, values,
 };
-use crate::arch::async_copy::{commit_group, copy_x16};
+use crate::arch::async_copy::{commit_group, copy_x16_stream};
 use crate::arch::atomic;
 use crate::arch::mem::{ld, ld_if, ld_nc, ld_x2, st, st_x2};
 use crate::arch::shared::Shared;
@@ -195,7 +195,7 @@ impl<'a> Step<'a> {
         let copy = |key: u32| {
             let at = (key * head_dim + 8 * lane) as usize;
             // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-            unsafe { copy_x16(tile.add(key * BYTES + 16 * lane), from.wrapping_add(at), true) };
+            unsafe { copy_x16_stream(tile.add(key * BYTES + 16 * lane), from.wrapping_add(at)) };
         };
         if 8 * lane < head_dim {
             if stored == KEYS {

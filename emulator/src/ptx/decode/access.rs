@@ -160,10 +160,13 @@ impl Decoder<'_> {
                 let bytes = self.word(operands, 2)?;
                 Op::BulkCopy { to, from, bytes, bar: self.address(operands, 3)? }
             }
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint" => {
-                expect(operands, 5)?;
-                self.double(operands, 4)?;
-                return self.copy(opcode.trim_end_matches(".L2::cache_hint"), &operands[..4]);
+            "cp.async.cg.shared.global.L2::cache_hint"
+            | "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+            | "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint" =>
+            {
+                let policy = operands.len().saturating_sub(1);
+                self.double(operands, policy)?;
+                return self.copy(opcode.trim_end_matches(".L2::cache_hint"), &operands[..policy]);
             }
             "cp.async.bulk.commit_group" => Op::StoreCommit,
             "cp.async.bulk.wait_group.read" => Op::StoreWait { left: number(operands, 0)? },

@@ -7,7 +7,7 @@ use contract::w2a8_gemm::{Args, GROUP_BYTES};
 use super::super::tile::Tile;
 use super::ring::{Place, Ring};
 use crate::arch::mbarrier;
-use crate::arch::tensor::copy_tile;
+use crate::arch::tensor::{copy_tile, copy_tile_stream};
 
 /// Which tiles a block makes: one after the other, those that are `step` apart, and which part of their k,
 /// of how many.
@@ -62,7 +62,12 @@ pub(super) unsafe fn copy<
                     while i < boxes {
                         let to = ring.place(place).add(i * (BYTES / boxes));
                         let at = [at + i * GROUP_BYTES, line, 0, 0];
-                        copy_tile(to, map, at, ring.full(place));
+                        if CODES && args.m <= TOKENS {
+                            // No other tile reads them.
+                            copy_tile_stream(to, map, at, ring.full(place));
+                        } else {
+                            copy_tile(to, map, at, ring.full(place));
+                        }
                         i += 1;
                     }
                 }
