@@ -107,8 +107,7 @@ impl Cuda {
     /// A stream of another device.
     pub fn set_stream(&mut self, stream: Stream) -> Result<Stream, MemoryError> {
         if *stream.device() != self.device {
-            let (memory_device, stream_device) =
-                (self.device.ordinal(), stream.device().ordinal());
+            let (memory_device, stream_device) = (self.device.ordinal(), stream.device().ordinal());
             return Err(MemoryError::WrongDevice { memory_device, stream_device });
         }
         Ok(std::mem::replace(&mut self.stream, stream))

@@ -140,6 +140,11 @@ impl Stream {
         self.0.id
     }
 
+    /// The driver's handle, a `CUstream`, for other users of the driver. It lives as long as this.
+    pub fn handle(&self) -> *mut std::ffi::c_void {
+        self.0.raw
+    }
+
     /// Whether programmatic dependent launch is on.
     pub fn pdl(&self) -> bool {
         self.0.pdl
