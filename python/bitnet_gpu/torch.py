@@ -9,6 +9,7 @@ the same bits on the CPU and on a GPU. On a GPU it runs on PyTorch's own memory 
 for contiguous f32 input, and inside `torch.cuda.graph` after one call outside. For inference: it has no gradient.
 """
 
+import contextlib
 import ctypes
 import threading
 
@@ -145,8 +146,9 @@ class _Layer:
         # PyTorch's allocator knows which stream and which graph it belongs to.
         room = torch.empty(size.value, dtype=torch.uint8, device=rows.device)
         stream = torch.cuda.current_stream(rows.device).cuda_stream
-        # The library makes the layer's device the current one; this makes PyTorch's the current one again.
-        with torch.cuda.device(rows.device):
+        # The library makes the layer's device the current one; afterwards PyTorch's is the current one again.
+        here = rows.device.index == torch.cuda.current_device()
+        with contextlib.nullcontext() if here else torch.cuda.device(rows.device):
             check(
                 _library.bitnet_linear_forward(
                     self.handle, rows.data_ptr(), m, y.data_ptr(), room.data_ptr(), size.value, stream

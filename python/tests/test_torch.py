@@ -87,7 +87,7 @@ class TorchTest(unittest.TestCase):
         model = torch.nn.Sequential()
         model.add_module("ternary", torch.nn.Linear(8, 16))
         model.ternary.weight.data = signs * 0.5
-        model.add_module("float", torch.nn.Linear(16, 16))
+        model.add_module("rough", torch.nn.Linear(16, 16))
         model.add_module("twice", model.ternary)
         model.add_module("lm_head", torch.nn.Linear(8, 3))
         x = torch.randn(5, 8)
@@ -95,7 +95,7 @@ class TorchTest(unittest.TestCase):
         self.assertEqual(replace_linear(model), ["ternary", "twice"])
         self.assertIs(model.ternary, model.twice)
         torch.testing.assert_close(model.ternary(x), wanted)
-        self.assertEqual(replace_linear(model, ternarise=True), ["float"])
+        self.assertEqual(replace_linear(model, ternarise=True), ["rough"])
         self.assertIs(type(model.lm_head), torch.nn.Linear)
         self.assertEqual(replace_linear(model), [])
 
