@@ -23,6 +23,14 @@ pub extern "C" fn bitnet_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
+/// What the header says of threads.
+const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
+    any_thread::<session::Handle>();
+    any_thread::<linear::Device>();
+    any_thread::<linear::Linear>();
+};
+
 /// The text that a caller passed, which must be UTF-8.
 ///
 /// # Safety

@@ -112,6 +112,22 @@ class TorchTest(unittest.TestCase):
         for same in (copy.deepcopy(layer), other):
             self.assertTrue(torch.equal(same(x), wanted))
 
+    def test_threads_share_a_layer(self):
+        _, layer = self.layer(300, 512)
+        x = torch.randn(9, 512)
+        wanted, results = layer(x), []
+
+        def work():
+            results.extend(layer(x) for _ in range(50))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(results), 200)
+        self.assertTrue(all(torch.equal(y, wanted) for y in results))
+
     def test_streams_threads_and_graphs(self):
         for device in self.devices[1:]:
             t, layer = self.layer(640, 512)
