@@ -218,7 +218,6 @@ pub unsafe extern "C" fn bitnet_session_device(
 ///
 /// # Safety
 /// An open session; `prompt` has `prompt_len` bytes; `system` is null or ends with a zero byte; structs are null or whole.
-#[expect(clippy::too_many_arguments, reason = "C has no optional ones")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bitnet_session_generate(
     session: *mut Handle,
