@@ -6,8 +6,10 @@
 use crate::{chat, completions, convert, doctor, generate, inspect, synth, tune};
 use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::text::SamplingParams;
-use clap::builder::FalseyValueParser;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::builder::{FalseyValueParser, Resettable};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Runs BitNet b1.58 models on NVIDIA GPUs and on the CPU, with the same result.
@@ -166,6 +168,54 @@ pub(crate) struct SamplingArgs {
 pub(crate) fn command() -> clap::Command {
     let hide = |command: clap::Command| command.mut_args(|arg| arg.hide_env(true));
     hide(Cli::command()).mut_subcommands(hide)
+}
+
+/// Options that say different things about one matter.
+const RIVALS: [&[&str]; 5] = [
+    &["prompt", "prompt_file", "prompts"],
+    &["chat", "raw"],
+    &["logits", "prompts"],
+    &["tune_file", "no_tune"],
+    &["kernel", "no_checks"],
+];
+
+/// Reads the command line, which wins over the environment: where it has an option, the variables of that option's
+/// rivals are not looked at, nor is `BITNET_SYSTEM` by a `generate` that sends no conversation.
+pub(crate) fn parse(words: Vec<OsString>) -> ArgMatches {
+    let definition = command();
+    // A look at the words alone. Help and mistakes are the second reading's.
+    let deaf = |command: clap::Command| command.mut_args(|arg| arg.env(Resettable::Reset));
+    let alone = deaf(definition.clone()).mut_subcommands(deaf).ignore_errors(true);
+    let Ok(first) = alone.try_get_matches_from(&words) else {
+        return definition.get_matches_from(words);
+    };
+    let Some((name, found)) = first.subcommand() else {
+        return definition.get_matches_from(words);
+    };
+    let options = definition.find_subcommand(name).into_iter().flat_map(|c| c.get_arguments());
+    let options: Vec<String> = options.map(|option| option.get_id().to_string()).collect();
+    let known = |id: &str| options.iter().any(|option| option == id);
+    let given = |id: &str| known(id) && found.value_source(id) == Some(ValueSource::CommandLine);
+    let rivals = RIVALS.iter().filter(|group| group.iter().any(|id| given(id)));
+    let mut unheard: Vec<&str> = rivals.flat_map(|group| *group).copied().collect();
+    let chat = given("chat") || !given("raw") && is_on("BITNET_CHAT");
+    if known("chat") && !chat {
+        unheard.push("system");
+    }
+    unheard.retain(|id| known(id) && !given(id));
+    definition
+        .mut_subcommand(name, |command| {
+            unheard
+                .iter()
+                .fold(command, |command, id| command.mut_arg(id, |arg| arg.env(Resettable::Reset)))
+        })
+        .get_matches_from(words)
+}
+
+/// Whether a variable switches its flag on, by the rule of [`FalseyValueParser`].
+fn is_on(variable: &str) -> bool {
+    let off = ["", "0", "f", "false", "n", "no", "off"];
+    std::env::var(variable).is_ok_and(|value| !off.contains(&value.to_lowercase().as_str()))
 }
 
 impl SamplingArgs {

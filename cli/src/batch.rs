@@ -48,6 +48,9 @@ pub(crate) fn run(
     interrupt::install();
     let most = usize::from(args.batch).min(prompts.len());
     let mut engine = engine::open_batch(&path, &args.engine, most, output)?;
+    if let Some(file) = &args.engine.profile {
+        engine::expect_profile(engine.profile()?, &engine.device(), file)?;
+    }
     let ids: Vec<_> = if args.chat {
         let tokenizer = engine.tokenizer().ok_or(bitnet_gpu::session::SessionError::NoTokenizer)?;
         let template = ChatTemplate::for_model(tokenizer, &engine.config().model_type)?;
@@ -113,7 +116,7 @@ pub(crate) fn run(
         }
     }
     if let Some(file) = &args.engine.profile {
-        engine::write_profile(engine.profile()?, &engine.device(), file, output)?;
+        engine::write_profile(engine.profile()?, file, output)?;
     }
     if interrupt::asked() { Err(Failure::Interrupted) } else { Ok(()) }
 }

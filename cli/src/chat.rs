@@ -44,8 +44,15 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
     let mut session = engine::open(&path, &args.engine, output)?;
-    // A model without a template is refused before the first turn.
-    session.template()?;
+    if let Some(file) = &args.engine.profile {
+        engine::expect_profile(session.profile()?, &session.device(), file)?;
+    }
+    // A model without a template is refused before the first turn. What the library says to try is not of this command.
+    if let Err(error) = session.template() {
+        return Err(Failure::from(error).advise(
+            "choose a model with a chat template (--model), or continue plain text with bitnet generate",
+        ));
+    }
     let start: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
     let mut talk = Talk { messages: start.clone(), params };
     let interactive = io::stdin().is_terminal() && !output.json;
@@ -72,7 +79,7 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
         }
     }
     if let Some(file) = &args.engine.profile {
-        engine::write_profile(session.profile()?, &session.device(), file, output)?;
+        engine::write_profile(session.profile()?, file, output)?;
     }
     Ok(())
 }

@@ -200,9 +200,10 @@ fn gpu(gpu: &Gpu) -> String {
         }
     }
     for level in &gpu.ptx {
+        // Up to hundreds of names: they stand in the JSON document.
         let lacks = match level.lacks.len() {
             0 => String::new(),
-            _ => format!(", lacks {}", level.lacks.join(" ")),
+            some => format!(", not {some} of other levels"),
         };
         let line = format!("{} (ISA {}), {} kernels{lacks}", level.level, level.isa, level.kernels);
         out += &format!("  PTX       {line}\n");

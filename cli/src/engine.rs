@@ -157,33 +157,46 @@ impl Stats {
     }
 }
 
-/// The kernel table on standard error and the trace in `file`.
-pub(crate) fn write_profile(
+/// Refuses a `--profile` that could not be kept, before the text it would be of: `profile` is what there is so far.
+pub(crate) fn expect_profile(
     profile: Option<Profile>,
     device: &str,
     file: &Path,
-    output: &Output,
 ) -> Result<(), Failure> {
-    let Some(profile) = profile else {
+    if profile.is_none() {
         return Err(Failure::new(
-            format!("no profile was written to {}", file.display()),
-            format!("kernels are timed on a GPU only, and this ran on {device}"),
+            format!("there can be no profile in {}", file.display()),
+            format!("kernels are timed on a GPU only, and this runs on {device}"),
             "leave --profile out, or choose a GPU with --device cuda",
         ));
-    };
+    }
+    let kept = File::options().write(true).create(true).truncate(false).open(file);
+    kept.map(drop).map_err(|error| unwritable(file, &error))
+}
+
+/// A trace that cannot be written.
+fn unwritable(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(
+        format!("cannot write the trace to {}", file.display()),
+        error.to_string(),
+        "give --profile a file in a folder that exists",
+    )
+}
+
+/// The kernel table on standard error and the trace in `file`, which [`expect_profile`] has looked at.
+pub(crate) fn write_profile(
+    profile: Option<Profile>,
+    file: &Path,
+    output: &Output,
+) -> Result<(), Failure> {
+    let Some(profile) = profile else { return Ok(()) };
     output.note(profile.to_string().trim_end());
     let written = File::create(file).and_then(|file| {
         let mut out = BufWriter::new(file);
         profile.write_chrome_trace(&mut out)?;
         out.flush()
     });
-    written.map_err(|error| {
-        Failure::new(
-            format!("cannot write the trace to {}", file.display()),
-            error.to_string(),
-            "give --profile a file in a folder that exists",
-        )
-    })
+    written.map_err(|error| unwritable(file, &error))
 }
 
 /// Largest resident memory so far (`VmHWM` of Linux).

@@ -82,6 +82,16 @@ impl Failure {
         }
     }
 
+    /// The same with something else to try.
+    pub(crate) fn advise(self, other: impl Into<String>) -> Self {
+        match self {
+            Self::Failed { what, because, usage, .. } => {
+                Self::Failed { what, because, advice: other.into(), usage }
+            }
+            failure => failure,
+        }
+    }
+
     /// Prints the failure and gives the exit code.
     pub(crate) fn report(&self, output: &Output) -> ExitCode {
         match self {

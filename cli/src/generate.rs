@@ -84,9 +84,13 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
         return batch::run(&args, file, &params, output);
     }
     let prompt = read_prompt(&args.prompt)?;
+    let place = args.logits.as_deref().map(logits::Place::new).transpose()?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
     let mut session = engine::open(&path, &args.engine, output)?;
+    if let Some(file) = &args.engine.profile {
+        engine::expect_profile(session.profile()?, &session.device(), file)?;
+    }
     let ids = if args.chat {
         let system = args.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<Message> = system.chain([Message::new("user", &*prompt)]).collect();
@@ -110,11 +114,11 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
         output.line("")?;
         report(&stats, &params, output);
     }
-    if let Some(file) = &args.logits {
-        logits::write(&mut session, &ids, &generated.tokens, file)?;
+    if let Some(place) = place {
+        place.write(&mut session, &ids, &generated.tokens)?;
     }
     if let Some(file) = &args.engine.profile {
-        engine::write_profile(session.profile()?, &session.device(), file, output)?;
+        engine::write_profile(session.profile()?, file, output)?;
     }
     if interrupt::asked() { Err(Failure::Interrupted) } else { Ok(()) }
 }

@@ -29,7 +29,7 @@ use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let matches = args::command().get_matches();
+    let matches = args::parse(std::env::args_os().collect());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(cli.json, cli.quiet);
     // Doctor tells where its settings come from.

@@ -8,7 +8,7 @@ use crate::output::{Output, human_seconds};
 use crate::progress::Progress;
 use bitnet_gpu::checkpoint::synth::NamedConfig;
 use bitnet_gpu::checkpoint::{Checkpoint, ModelConfig, OpenOptions};
-use bitnet_gpu::device_choice::{Backend, BackendChoice};
+use bitnet_gpu::device_choice::{Backend, BackendChoice, cuda_count};
 use bitnet_gpu::tune::{self, Entry, Options, Report, TuneError};
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -57,6 +57,12 @@ pub(crate) fn run(args: TuneArgs, output: &Output) -> Result<(), Failure> {
     let config = config(args.model.as_deref(), output)?;
     let ordinal = match args.device.resolve() {
         Ok(Backend::Cuda(ordinal)) => ordinal,
+        Ok(Backend::Cpu) if args.device == BackendChoice::Auto => {
+            let why = cuda_count().err().map_or("no device was found".into(), |e| e.to_string());
+            let (cause, advice) =
+                why.split_once("; try: ").unwrap_or((&why, "look at bitnet doctor"));
+            return Err(Failure::new("there is no GPU to tune for", cause, advice));
+        }
         Ok(Backend::Cpu) => {
             return Err(Failure::new(
                 "there is nothing to tune on the CPU",

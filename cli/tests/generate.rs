@@ -156,6 +156,26 @@ fn a_profile_of_the_cpu_is_refused_and_not_left_out() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("on a GPU only"), "{}", text(&output.stderr));
     assert!(!trace.exists());
+    assert!(output.stdout.is_empty(), "it was generated first: {}", text(&output.stdout));
+}
+
+#[test]
+fn logits_are_refused_before_the_text_or_kept_for_everyone() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("no folder").join("logits");
+    let args = |file: &Path| {
+        let mut command = bitnet(&["generate", "-n", "2", "-p", PROMPT, "--logits"]);
+        command.arg(file).output().unwrap()
+    };
+    let output = args(&nowhere);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write the logits"), "{}", text(&output.stderr));
+    assert!(output.stdout.is_empty(), "it was generated first: {}", text(&output.stdout));
+    let (there, other) = (folder.path().join("logits"), folder.path().join("other"));
+    assert!(args(&there).status.success());
+    std::fs::write(&other, "").unwrap();
+    let permissions = |file: &Path| std::fs::metadata(file).unwrap().permissions();
+    assert_eq!(permissions(&there), permissions(&other));
 }
 
 #[test]
@@ -163,7 +183,10 @@ fn the_demo_model_has_no_chat_and_says_so() {
     for args in [&["chat"][..], &["generate", "--chat", "--prompt", "hi"]] {
         let output = bitnet(args).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(text(&output.stderr).contains("no chat template"), "{}", text(&output.stderr));
+        let said = text(&output.stderr);
+        assert!(said.contains("no chat template"), "{said}");
+        // Each is told of what it has.
+        assert_eq!(said.contains("--raw"), args[0] == "generate", "{said}");
     }
 }
 

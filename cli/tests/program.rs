@@ -180,12 +180,46 @@ fn options_come_from_the_environment_and_the_command_line_wins() {
 }
 
 #[test]
+fn a_variable_does_not_stand_in_the_way_of_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt");
+    std::fs::write(&file, "fn main").unwrap();
+    let file = file.to_str().unwrap();
+    let spoken =
+        ["synth", "tiny", folder.path().join("model").to_str().unwrap()].map(str::to_owned);
+    assert!(bitnet(&spoken.each_ref().map(String::as_str)).output().unwrap().status.success());
+    let logits = folder.path().join("logits");
+    let cases: [(&str, &str, &[&str]); 8] = [
+        ("BITNET_SYSTEM", "be brief", &["generate", "-p", "hi"]),
+        ("BITNET_PROMPT", "x", &["generate", "--prompt-file", file]),
+        ("BITNET_PROMPTS", "nowhere", &["generate", "-p", "hi"]),
+        ("BITNET_LOGITS", logits.to_str().unwrap(), &["generate", "--prompts", file]),
+        ("BITNET_RAW", "1", &["generate", "--chat", "-p", "hi", "--model", &spoken[2]]),
+        ("BITNET_CHAT", "1", &["generate", "--raw", "-p", "hi"]),
+        ("BITNET_TUNE_FILE", "nowhere", &["generate", "--no-tune", "-p", "hi"]),
+        ("BITNET_KERNEL", "no such kernel", &["doctor", "--no-checks"]),
+    ];
+    for (name, value, args) in cases {
+        let output = bitnet(args).env(name, value).env("BITNET_MAX_TOKENS", "1").output().unwrap();
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+    }
+    assert!(!logits.exists());
+    // What the command line itself says twice is a mistake all the same.
+    assert_eq!(run(&["generate", "--chat", "--raw", "-p", "hi"]).status.code(), Some(2));
+    assert_eq!(run(&["generate", "--system", "x", "-p", "hi"]).status.code(), Some(2));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    assert_eq!(run(&[]).status.code(), Some(2));
+}
+
+#[test]
 fn doctor_is_content_without_a_driver_and_says_cpu() {
     // No device is visible to it, driver or not.
     let doctor = |args: &[&str]| bitnet(args).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
     let output = doctor(&["doctor", "--device", "cpu"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("would use the CPU"), "{}", text(&output.stdout));
+    let long = text(&output.stdout).lines().find(|line| line.len() > 200);
+    assert_eq!(long, None, "a list that nobody reads");
     let output = doctor(&["doctor", "--json", "--no-checks"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     for key in ["version", "system", "cpu", "would_use", "gpu", "settings", "self_test"] {

@@ -84,7 +84,7 @@ fn cargo(args: &str, env: &[(&str, &str)]) -> Result<Step> {
     Ok(Step::Passed)
 }
 
-/// The scripts of tools/ run on GPU machines only; a name that a merge lost is found here.
+/// The scripts of tools/ run on GPU machines only, and so does most of python/; a name that a merge lost is found here.
 fn python() -> Result<Step> {
     const PYFLAKES: Wheel =
         Wheel { package: "pyflakes", version: "3.2.0", path: "pyflakes/__main__.py" };
@@ -94,7 +94,7 @@ fn python() -> Result<Step> {
     };
     let Some(folder) = program.ancestors().nth(2) else { bail!("{}", program.display()) };
     let mut python = process::foreign("python3");
-    python.env("PYTHONPATH", folder).args(["-m", "pyflakes", "tools"]);
+    python.env("PYTHONPATH", folder).args(["-m", "pyflakes", "tools", "python"]);
     process::run(python.current_dir(workspace::root()))?;
     Ok(Step::Passed)
 }

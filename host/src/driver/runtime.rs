@@ -1,6 +1,6 @@
 //! A device with everything that running kernels on it takes, opened together.
 
-use crate::memory::{MemoryUsage, Pool, PoolOptions};
+use crate::memory::{MemoryError, MemoryUsage, Pool, PoolOptions};
 
 use super::device::Device;
 use super::error::{CudaError, DriverError, ModuleError};
@@ -99,6 +99,18 @@ impl Cuda {
     pub unsafe fn with_ptx(self, level: &str, ptx: &str) -> Result<Self, ModuleError> {
         let module = Module::from_ptx(&self.device, level, ptx)?;
         Ok(Self { module, ..self })
+    }
+
+    /// Makes `stream` the main one and gives back the one before.
+    ///
+    /// # Errors
+    /// A stream of another device.
+    pub fn set_stream(&mut self, stream: Stream) -> Result<Stream, MemoryError> {
+        if *stream.device() != self.device {
+            let (memory_device, stream_device) = (self.device.ordinal(), stream.device().ordinal());
+            return Err(MemoryError::WrongDevice { memory_device, stream_device });
+        }
+        Ok(std::mem::replace(&mut self.stream, stream))
     }
 
     /// The device.

@@ -46,6 +46,8 @@ pub struct Stream(Arc<StreamInner>);
 
 struct StreamInner {
     raw: Handle,
+    /// Whether the handle is somebody else's to destroy.
+    foreign: bool,
     device: Device,
     id: u64,
     pdl: bool,
@@ -91,22 +93,41 @@ impl Stream {
     /// # Errors
     /// A driver failure.
     pub fn new(device: &Device, options: StreamOptions) -> Result<Self, DriverError> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let api = device.bind()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one handle; the context is current.
         let code = unsafe { (api.stream_create)(&mut raw, STREAM_NON_BLOCKING, options.priority) };
         api.check(code, "cuStreamCreateWithPriority")?;
-        Ok(Self(Arc::new(StreamInner {
+        let pdl = options.pdl && device.info().supports_pdl();
+        Ok(Self::with_handle(device, raw, pdl, false))
+    }
+
+    /// A stream that somebody else made, PyTorch for one: operations are queued among the owner's own work. Null is
+    /// the driver's default stream. Kernels start when their predecessors have ended.
+    ///
+    /// A capture that the owner begins is recorded too, but nobody knows of it here: what runs inside it must find its
+    /// buffers allocated, and they must live as long as the owner's graph.
+    ///
+    /// # Safety
+    /// `raw` is a `CUstream` of the device's primary context, and lives until this handle, its clones and the buffers
+    /// that were used on it are gone.
+    pub unsafe fn foreign(device: &Device, raw: *mut std::ffi::c_void) -> Self {
+        Self::with_handle(device, raw, false, true)
+    }
+
+    fn with_handle(device: &Device, raw: Handle, pdl: bool, foreign: bool) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Self(Arc::new(StreamInner {
             raw,
+            foreign,
             device: device.clone(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            pdl: options.pdl && device.info().supports_pdl(),
+            pdl,
             in_full_order: AtomicU32::new(0),
             close_behind: AtomicU32::new(0),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
-        })))
+        }))
     }
 
     /// The stream's device.
@@ -117,6 +138,11 @@ impl Stream {
     /// A number that no other stream of this process has.
     pub fn id(&self) -> u64 {
         self.0.id
+    }
+
+    /// The driver's handle, a `CUstream`, for other users of the driver. It lives as long as this.
+    pub fn handle(&self) -> *mut std::ffi::c_void {
+        self.0.raw
     }
 
     /// Whether programmatic dependent launch is on.
@@ -299,6 +325,9 @@ impl Capture {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
+        if self.foreign {
+            return;
+        }
         if let Ok(api) = self.device.bind() {
             // SAFETY: the handle is alive and not used again. Pending work still runs; waiting for
             // it here lets nothing that it touches be freed under it. A failure is one of earlier

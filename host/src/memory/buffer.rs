@@ -19,6 +19,9 @@ use super::pool::Lease;
 use super::{Element, MemoryError, Pool};
 use crate::driver::{DriverError, Event, Stream, lock};
 
+/// What the address of borrowed memory is a multiple of, as that of every buffer.
+pub const BORROWED_ALIGN: u64 = 256;
+
 /// A range of the pool, with what is needed to give it back safely.
 struct Block {
     /// Shared only with the block that takes over in `drop`.
@@ -104,6 +107,36 @@ impl<T: Element> DeviceBuffer<T> {
         let addr = lease.addr;
         let block = Arc::new(Block { lease: Arc::new(lease), foreign: Mutex::default() });
         Self { block, addr, len, label, elem: PhantomData }
+    }
+
+    /// Memory that somebody else holds, a PyTorch tensor for one, as a buffer for use on `stream`. It is not counted in
+    /// `pool`, and not freed.
+    ///
+    /// # Errors
+    /// A stream of another device; an address that is no multiple of [`BORROWED_ALIGN`].
+    ///
+    /// # Safety
+    /// `addr` is the start of `len` elements of device memory of the pool's device. They live, and nobody else writes
+    /// them (or, where this buffer is written, touches them), until what is queued with this buffer has run; with work
+    /// of other streams the caller has ordered it.
+    pub unsafe fn borrowed(
+        pool: &Pool,
+        stream: &Stream,
+        addr: u64,
+        len: usize,
+        label: &'static str,
+    ) -> Result<Self, MemoryError> {
+        if stream.device() != pool.device() {
+            return Err(MemoryError::WrongDevice {
+                memory_device: pool.device().ordinal(),
+                stream_device: stream.device().ordinal(),
+            });
+        }
+        if addr == 0 || !addr.is_multiple_of(BORROWED_ALIGN) {
+            return Err(MemoryError::Misaligned { label, addr, allowed: BORROWED_ALIGN });
+        }
+        let lease = Lease { addr, pool: pool.clone(), stream: stream.clone(), borrowed: true };
+        Ok(Self::new(lease, len, label))
     }
 
     /// Elements.

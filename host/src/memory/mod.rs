@@ -33,7 +33,7 @@ mod staging;
 
 #[cfg(feature = "cuda")]
 pub use {
-    buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut},
+    buffer::{BORROWED_ALIGN, DeviceBuffer, DeviceSlice, DeviceSliceMut},
     pinned::{MappedBuffer, MappedWord, PinnedBuffer},
     pool::{Pool, PoolOptions},
 };
@@ -101,6 +101,19 @@ pub enum MemoryError {
         len: usize,
         /// Bytes of one.
         elem_bytes: usize,
+    },
+    /// Memory of somebody else that does not start where a buffer can.
+    #[error(
+        "{label:?} starts at {addr:#x}; a borrowed buffer starts at a multiple of {allowed} bytes; \
+         try: a copy of the tensor"
+    )]
+    Misaligned {
+        /// The buffer's label.
+        label: &'static str,
+        /// Its address.
+        addr: u64,
+        /// What the address must be a multiple of.
+        allowed: u64,
     },
     /// Source and destination differ in length.
     #[error("{what}: the destination has {need} elements, the source {have}; they must agree")]

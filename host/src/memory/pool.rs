@@ -61,6 +61,8 @@ pub(super) struct Lease {
     pub(super) pool: Pool,
     /// In whose order it is given back.
     pub(super) stream: Stream,
+    /// Whether it is somebody else's, and never was the pool's.
+    pub(super) borrowed: bool,
 }
 
 impl std::fmt::Debug for Pool {
@@ -101,7 +103,7 @@ impl Pool {
         let class = len.checked_mul(size_of::<T>()).and_then(size_class).ok_or(too_large)?;
         let addr = self.take(stream, class, label)?;
         Ok(DeviceBuffer::new(
-            Lease { addr, pool: self.clone(), stream: stream.clone() },
+            Lease { addr, pool: self.clone(), stream: stream.clone(), borrowed: false },
             len,
             label,
         ))
@@ -322,6 +324,9 @@ impl State {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.borrowed {
+            return;
+        }
         let mut state = lock(&self.pool.0.state);
         let id = self.stream.id();
         state.ledger.give(self.addr, Some(id));

@@ -124,6 +124,14 @@ impl CudaBackend {
         &self.cuda
     }
 
+    /// Queues operations on `stream` from now on, and gives back the stream before.
+    ///
+    /// # Errors
+    /// A stream of another device.
+    pub fn set_stream(&mut self, stream: Stream) -> Result<Stream, OpError> {
+        Ok(self.cuda.set_stream(stream)?)
+    }
+
     /// The variants that run instead of those of the families' own rules.
     pub fn choices(&self) -> &Choices {
         &self.choices

@@ -109,6 +109,13 @@ macro_rules! through_cuda_error {
 }
 through_cuda_error! { LaunchError GraphError DriverError }
 
+#[cfg(feature = "cuda")]
+impl From<crate::memory::MemoryError> for OpError {
+    fn from(error: crate::memory::MemoryError) -> Self {
+        Self::Cuda(error.into())
+    }
+}
+
 /// Refuses a tensor of fewer than `needed` elements.
 pub(crate) fn at_least(
     op: &'static str,

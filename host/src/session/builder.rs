@@ -134,7 +134,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Most tokens of a prompt that run together, by default 512. More are faster and take more memory; the bits are the
+    /// Most tokens of a prompt that run together, by default 768. More are faster and take more memory; the bits are the
     /// same.
     #[must_use]
     pub fn prefill_rows(mut self, rows: NonZeroUsize) -> Self {

@@ -71,18 +71,7 @@ pub fn tune(
     if let Some(old) = old {
         match old.is_of(&here, true) {
             Err(stale) => notes.push(format!("the record that was there is replaced: {stale}")),
-            Ok(()) => {
-                for family in Family::ALL {
-                    let mut entries = old.entries.iter().filter(|e| e.family == family).peekable();
-                    match old.is_with(family, hashes.get(&family).map(String::as_str)) {
-                        Ok(()) => entries.for_each(|entry| record.put(entry.clone())),
-                        Err(stale) if entries.peek().is_some() => {
-                            notes.push(format!("entries of {family} are measured again: {stale}"));
-                        }
-                        Err(_) => {}
-                    }
-                }
-            }
+            Ok(()) => notes.extend(record.take_from(&old)),
         }
     }
     let sms = gpu.cuda().device().sm_count();
@@ -102,6 +91,8 @@ pub fn tune(
     let (kept, total) = (asked.len() - todo.len(), todo.len());
     let mut measured = 0;
     if total > 0 {
+        // What cannot be written is known before it is measured.
+        store::update(&path, &mut record)?;
         let cpu = CpuBackend::new(None)?;
         let mut layer: Option<Layer> = None;
         let mut risen = false;
@@ -112,8 +103,10 @@ pub fn tune(
             progress(Progress { problem, done: measured, total });
             let shape = Shape { n: problem.n(), k: problem.k() };
             if layer.as_ref().is_none_or(|layer| layer.shape != shape) {
-                // The memory of the last one first.
-                drop(layer.take());
+                // The memory of the last one first. What it gave is kept, whatever ends this run.
+                if layer.take().is_some() {
+                    store::update(&path, &mut record)?;
+                }
                 let largest = asked.iter().filter(|p| (p.n(), p.k()) == (shape.n, shape.k));
                 let rows = largest.map(Problem::m).max().unwrap_or(1);
                 layer = Some(Layer::new(&gpu, &cpu, shape, rows)?);
@@ -147,7 +140,7 @@ pub fn tune(
         gpu.synchronize()?;
     }
     if measured > 0 || !notes.is_empty() {
-        store::write(&path, &record)?;
+        store::update(&path, &mut record)?;
     }
     Ok(Report {
         record,

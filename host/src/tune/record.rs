@@ -393,6 +393,29 @@ impl Record {
         trits.filter_map(of).collect()
     }
 
+    /// Takes the entries of `other` for problems that have none here, where they were measured with the same PTX. Gives a
+    /// remark for each family of which there are some that were not.
+    pub fn take_from(&mut self, other: &Self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for family in Family::ALL {
+            let mut entries = other.entries.iter().filter(|e| e.family == family).peekable();
+            match other.is_with(family, self.ptx_sha256.get(family.name()).map(String::as_str)) {
+                Ok(()) => {
+                    for entry in entries {
+                        if self.entries.iter().all(|own| own.problem() != entry.problem()) {
+                            self.put(entry.clone());
+                        }
+                    }
+                }
+                Err(stale) if entries.peek().is_some() => {
+                    notes.push(format!("entries of {family} are measured again: {stale}"));
+                }
+                Err(_) => {}
+            }
+        }
+        notes
+    }
+
     /// Puts `entry` in its place; an earlier one of the same problem goes.
     pub fn put(&mut self, entry: Entry) {
         self.entries.retain(|old| old.problem() != entry.problem());

@@ -85,6 +85,19 @@ pub fn read(path: &Path) -> Result<Option<Record>, StoreError> {
     record.map(Some).map_err(|source| StoreError::Record { path: path.into(), source })
 }
 
+/// Writes a record together with what stands there for other problems: another process may have measured meanwhile.
+///
+/// # Errors
+/// As [`write`].
+pub fn update(path: &Path, record: &mut Record) -> Result<(), StoreError> {
+    if let Ok(Some(there)) = read(path)
+        && there.is_of(&record.device, true).is_ok()
+    {
+        record.take_from(&there);
+    }
+    write(path, record)
+}
+
 /// Writes a record as a whole: a reader sees the old file or the new one.
 ///
 /// # Errors

@@ -239,6 +239,40 @@ fn a_later_entry_replaces_an_earlier_one() {
 }
 
 #[test]
+fn what_another_process_has_measured_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("record.json");
+    let at = |m| Problem::of(Family::W2a8Gemm, m, 2560, 2560).unwrap();
+    let with = |entries: &[Entry]| {
+        let mut record = record();
+        record.entries.clear();
+        entries.iter().for_each(|entry| record.put(entry.clone()));
+        record
+    };
+    let (theirs, ours) = (entry(at(8), 0, Some(2)), entry(at(16), 0, Some(3)));
+    store::update(&path, &mut with(std::slice::from_ref(&theirs))).unwrap();
+    // Both measured one problem: the later writer's stands.
+    let mut record = with(&[ours.clone(), entry(at(8), 0, Some(4))]);
+    store::update(&path, &mut record).unwrap();
+    store::update(&path, &mut with(&[entry(at(24), 0, Some(0))])).unwrap();
+    let kept = store::read(&path).unwrap().unwrap();
+    assert_eq!(kept.entries.len(), 3);
+    assert!(kept.entries.contains(&ours) && !kept.entries.contains(&theirs));
+    // Entries of other kernels go, and so does a record of another device or a file that is none.
+    let mut other = with(&[]);
+    other.ptx_sha256.insert(Family::W2a8Gemm.name().into(), HASH.replace('0', "1"));
+    assert_eq!(other.take_from(&kept).len(), 1);
+    assert!(other.entries.is_empty());
+    let mut elsewhere = with(&[]);
+    elsewhere.device.sm_count = 114;
+    store::update(&path, &mut elsewhere).unwrap();
+    assert_eq!(store::read(&path).unwrap().unwrap(), elsewhere);
+    std::fs::write(&path, "no record").unwrap();
+    store::update(&path, &mut record).unwrap();
+    assert_eq!(store::read(&path).unwrap().unwrap(), record);
+}
+
+#[test]
 fn the_problems_of_a_model_are_its_fused_layers() {
     let config = NamedConfig::find("2b4t").unwrap().config;
     let expected = [(2560, 2560), (2560, 6912), (3840, 2560), (13_824, 2560)];

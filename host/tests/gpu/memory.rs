@@ -1,6 +1,6 @@
 //! Pool, buffers, copies.
 
-use bitnet_gpu::driver::GraphError;
+use bitnet_gpu::driver::{GraphError, Stream, StreamOptions};
 use bitnet_gpu::memory::{DeviceBuffer, MemoryError, PinnedBuffer, Pool, PoolOptions};
 
 use crate::device::{assert_bits_eq, gpu, gpu_alone};
@@ -46,6 +46,40 @@ fn pageable_uploads_never_race_with_the_kernels_behind_them() {
             assert_bits_eq(&format!("{bytes} bytes, round {round}"), &found, &wanted);
         }
     }
+}
+
+#[test]
+fn borrowed_memory_serves_on_a_foreign_stream_and_is_not_freed() {
+    let gpu = gpu_alone();
+    let s = &gpu.stream;
+    let theirs = gpu.pool.from_slice(s, &pattern(1000, 5), "theirs").expect("upload");
+    let addr = theirs.dev_ptr(s).addr();
+    s.synchronize().expect("uploaded");
+    let before = gpu.pool.usage();
+    let owner = Stream::new(&gpu.device, StreamOptions::default()).expect("a stream");
+    // SAFETY: `owner` is a stream of the device and outlives the other handle of it.
+    let foreign = unsafe { Stream::foreign(&gpu.device, owner.handle()) };
+    let borrow = |addr, len| {
+        // SAFETY: `theirs` outlives what is queued here, and its own stream has nothing to do.
+        unsafe { DeviceBuffer::<u32>::borrowed(&gpu.pool, &foreign, addr, len, "borrowed") }
+    };
+    let x = borrow(addr, 500).expect("borrowed");
+    gpu.add_one(&foreign, x.dev_ptr(&foreign), 500);
+    // On another stream as well, in order.
+    s.wait(&foreign).expect("ordered");
+    gpu.add_one(s, x.dev_ptr(s), 250);
+    foreign.wait(s).expect("ordered");
+    foreign.synchronize().expect("done");
+    for bad in [0, addr + 4, addr + 128] {
+        assert!(matches!(borrow(bad, 1), Err(MemoryError::Misaligned { .. })), "{bad}");
+    }
+    drop(x);
+    drop(foreign);
+    assert_eq!(gpu.pool.usage(), before);
+    let mut wanted = pattern(1000, 5);
+    wanted[..500].iter_mut().for_each(|v| *v = v.wrapping_add(1));
+    wanted[..250].iter_mut().for_each(|v| *v = v.wrapping_add(1));
+    assert_bits_eq("theirs", &theirs.download(s).expect("download"), &wanted);
 }
 
 #[test]

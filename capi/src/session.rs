@@ -1,0 +1,321 @@
+//! A model that continues prompts.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::ControlFlow;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use bitnet_gpu::device_choice::BackendChoice;
+use bitnet_gpu::session::{Finish, HeadKind, Session};
+use bitnet_gpu::text::{Message, SamplingParams};
+
+use crate::status::{Failure, Status, call};
+use crate::{copy_text, text};
+
+/// `bitnet_session`.
+pub struct Handle(Mutex<Session>);
+
+/// `bitnet_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Options {
+    struct_bytes: usize,
+    device: *const c_char,
+    context: usize,
+    threads: usize,
+    pool_cap_bytes: usize,
+    int8_head: i32,
+}
+
+/// `bitnet_sampling`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Sampling {
+    struct_bytes: usize,
+    seed: u64,
+    max_tokens: usize,
+    temperature: f32,
+    top_p: f32,
+    min_p: f32,
+    repetition_penalty: f32,
+    top_k: u32,
+    ignore_eos: i32,
+    stop: *const c_char,
+}
+
+/// `bitnet_generated`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Generated {
+    struct_bytes: usize,
+    prompt_tokens: usize,
+    generated_tokens: usize,
+    prefill_seconds: f64,
+    decode_seconds: f64,
+    finish: i32,
+}
+
+/// Called for each token; another value than 0 ends the text.
+type OnText = Option<extern "C" fn(*mut c_void, u32, *const c_char, usize) -> c_int>;
+
+/// The struct behind `given`, which must begin with its own size.
+///
+/// # Safety
+/// `given` is null or points to the words that its first one counts.
+unsafe fn sized<T: Copy>(what: &'static str, given: *const T) -> Result<T, Failure> {
+    let given = NonNull::new(given.cast_mut()).ok_or_else(|| Failure::null(what))?;
+    // SAFETY: every struct of the interface begins with a `size_t`.
+    let bytes = unsafe { given.cast::<usize>().read() };
+    if bytes != size_of::<T>() {
+        return Err(Failure::argument(format!(
+            "{what} says that it has {bytes} bytes, and here it has {}; \
+             fill it with its _default function, and use the header of this version ({})",
+            size_of::<T>(),
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    // SAFETY: so many bytes are there, by the caller.
+    Ok(unsafe { given.read() })
+}
+
+/// Fills `out` with the defaults.
+///
+/// # Safety
+/// `out` is null or can hold one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_options_default(out: *mut Options) -> Status {
+    call(|| {
+        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
+        let options = Options {
+            struct_bytes: size_of::<Options>(),
+            device: std::ptr::null(),
+            context: 0,
+            threads: 0,
+            pool_cap_bytes: 0,
+            int8_head: 0,
+        };
+        // SAFETY: by the caller.
+        unsafe { out.write(options) };
+        Ok(())
+    })
+}
+
+/// Fills `out` with the defaults.
+///
+/// # Safety
+/// `out` is null or can hold one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_sampling_default(out: *mut Sampling) -> Status {
+    call(|| {
+        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
+        let params = SamplingParams::default();
+        let sampling = Sampling {
+            struct_bytes: size_of::<Sampling>(),
+            seed: params.seed,
+            max_tokens: params.max_tokens,
+            temperature: params.temperature,
+            top_p: params.top_p,
+            min_p: params.min_p,
+            repetition_penalty: params.repetition_penalty,
+            top_k: params.top_k,
+            ignore_eos: 0,
+            stop: std::ptr::null(),
+        };
+        // SAFETY: by the caller.
+        unsafe { out.write(sampling) };
+        Ok(())
+    })
+}
+
+/// Loads a model.
+///
+/// # Safety
+/// Texts end with a zero byte; `options` is null or a whole struct; `out` is null or can hold a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_session_open(
+    model: *const c_char,
+    options: *const Options,
+    out: *mut *mut Handle,
+) -> Status {
+    call(|| {
+        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
+        // SAFETY: by the caller; no handle is left in it when this fails.
+        unsafe { out.write(std::ptr::null_mut()) };
+        // SAFETY: by the caller.
+        let mut builder = Session::builder().model(unsafe { text("model", model)? });
+        if !options.is_null() {
+            // SAFETY: by the caller.
+            let options = unsafe { sized("options", options)? };
+            if !options.device.is_null() {
+                // SAFETY: by the caller.
+                let device = unsafe { text("device", options.device)? };
+                let choice: BackendChoice =
+                    device.parse().map_err(|error| Failure::argument(format!("{error}")))?;
+                builder = builder.backend(choice);
+            }
+            if options.context > 0 {
+                builder = builder.context(options.context);
+            }
+            if options.threads > 0 {
+                builder = builder.threads(options.threads);
+            }
+            if options.pool_cap_bytes > 0 {
+                builder = builder.pool_cap(options.pool_cap_bytes);
+            }
+            if options.int8_head != 0 {
+                builder = builder.head(HeadKind::Int8);
+            }
+        }
+        let handle = Box::new(Handle(Mutex::new(builder.build()?)));
+        // SAFETY: by the caller.
+        unsafe { out.write(Box::into_raw(handle)) };
+        Ok(())
+    })
+}
+
+/// Ends a session.
+///
+/// # Safety
+/// `session` is null, or came from [`bitnet_session_open`] and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_session_free(session: *mut Handle) {
+    call(|| {
+        if !session.is_null() {
+            // SAFETY: by the caller.
+            drop(unsafe { Box::from_raw(session) });
+        }
+        Ok(())
+    });
+}
+
+/// A session that a panic cannot have left half-way: its own errors make it consistent again.
+///
+/// # Safety
+/// `session` is null or an open session.
+unsafe fn locked<'a>(
+    session: *const Handle,
+) -> Result<std::sync::MutexGuard<'a, Session>, Failure> {
+    // SAFETY: by the caller.
+    let session = unsafe { session.as_ref() }.ok_or_else(|| Failure::null("session"))?;
+    Ok(session.0.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// One line about the device.
+///
+/// # Safety
+/// An open session; a buffer of `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_session_device(
+    session: *const Handle,
+    out: *mut c_char,
+    len: usize,
+) -> Status {
+    // SAFETY: by the caller.
+    call(|| unsafe { copy_text(&locked(session)?.device(), out, len) })
+}
+
+/// Continues a prompt, or answers it as one turn of a conversation.
+///
+/// # Safety
+/// An open session; `prompt` has `prompt_len` bytes; `system` is null or ends with a zero byte; structs are null or whole.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_session_generate(
+    session: *mut Handle,
+    prompt: *const c_char,
+    prompt_len: usize,
+    chat: c_int,
+    system: *const c_char,
+    sampling: *const Sampling,
+    on_text: OnText,
+    user: *mut c_void,
+    out: *mut Generated,
+) -> Status {
+    call(|| {
+        // SAFETY: by the caller.
+        let mut session = unsafe { locked(session)? };
+        if prompt.is_null() {
+            return Err(Failure::null("prompt"));
+        }
+        // SAFETY: by the caller.
+        let prompt = unsafe { std::slice::from_raw_parts(prompt.cast::<u8>(), prompt_len) };
+        let prompt = std::str::from_utf8(prompt)
+            .map_err(|error| Failure::argument(format!("prompt is not UTF-8: {error}")))?;
+        // SAFETY: by the caller.
+        let params = unsafe { params(sampling)? };
+        params.validate().map_err(|error| Failure::argument(error.to_string()))?;
+        let result = NonNull::new(out);
+        if !out.is_null() {
+            // SAFETY: by the caller. It must say which version it is of.
+            unsafe { sized("out", out.cast_const())? };
+        }
+        let ids = match chat {
+            0 if system.is_null() => session.encode(prompt)?,
+            0 => return Err(Failure::argument("a system text was given, and chat is 0")),
+            _ => {
+                let mut messages = Vec::new();
+                if !system.is_null() {
+                    // SAFETY: by the caller.
+                    messages.push(Message::new("system", unsafe { text("system", system)? }));
+                }
+                messages.push(Message::new("user", prompt));
+                session.encode_chat(&messages)?
+            }
+        };
+        let made = session.generate(&ids, &params, |piece| {
+            let Some(on_text) = on_text else { return ControlFlow::Continue(()) };
+            match on_text(user, piece.token, piece.text.as_ptr().cast(), piece.text.len()) {
+                0 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        })?;
+        if let Some(result) = result {
+            let generated = Generated {
+                struct_bytes: size_of::<Generated>(),
+                prompt_tokens: made.stats.prompt_tokens,
+                generated_tokens: made.stats.generated_tokens,
+                prefill_seconds: made.stats.prefill_seconds,
+                decode_seconds: made.stats.decode_seconds,
+                finish: match made.finish {
+                    Finish::StopToken => 0,
+                    Finish::StopString => 1,
+                    Finish::MaxTokens => 2,
+                    Finish::ContextFull => 3,
+                    Finish::Cancelled => 4,
+                },
+            };
+            // SAFETY: by the caller.
+            unsafe { result.write(generated) };
+        }
+        Ok(())
+    })
+}
+
+/// The library's parameters.
+///
+/// # Safety
+/// `sampling` is null or a whole struct.
+unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams, Failure> {
+    if sampling.is_null() {
+        return Ok(SamplingParams::default());
+    }
+    // SAFETY: by the caller.
+    let given = unsafe { sized("sampling", sampling)? };
+    let stop = if given.stop.is_null() {
+        Vec::new()
+    } else {
+        // SAFETY: by the caller.
+        vec![unsafe { text("stop", given.stop)? }.to_owned()]
+    };
+    Ok(SamplingParams {
+        seed: given.seed,
+        max_tokens: given.max_tokens,
+        temperature: given.temperature,
+        top_p: given.top_p,
+        min_p: given.min_p,
+        repetition_penalty: given.repetition_penalty,
+        top_k: given.top_k,
+        ignore_eos: given.ignore_eos != 0,
+        stop,
+        ..SamplingParams::default()
+    })
+}

@@ -1,0 +1,62 @@
+//! Compiles C programs against the header with every warning an error, and runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
+}
+
+/// The program of `source`, linked to the library that was built beside this test.
+fn compiled(source: &str) -> PathBuf {
+    let here = std::env::current_exe().expect("this program's path");
+    let libraries = here.parent().expect("a folder");
+    let name = Path::new(source).file_stem().expect("a name");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+    cc.arg("-I").arg(folder.join("include")).arg(folder.join(source)).arg("-o").arg(&program);
+    cc.arg("-L").arg(libraries).arg(format!("-Wl,-rpath,{}", libraries.display()));
+    let made = cc.args(["-lbitnet_c", "-lm"]).output().expect("a C compiler");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    program
+}
+
+fn run(program: &Path, args: &[&str]) -> Output {
+    Command::new(program).args(args).current_dir(root()).output().expect("the program starts")
+}
+
+#[test]
+fn the_example_writes_what_the_library_writes() {
+    use bitnet_gpu::session::Session;
+    use bitnet_gpu::text::SamplingParams;
+    let demo = root().join("models/demo");
+    let mut session = Session::builder()
+        .model(&demo)
+        .backend("cpu".parse().expect("a device"))
+        .build()
+        .expect("the demo model");
+    let ids = session.encode("fn main() {").expect("ids");
+    let params = SamplingParams { max_tokens: 32, seed: 1, ..SamplingParams::default() };
+    let text = session.generate(&ids, &params, |_| std::ops::ControlFlow::Continue(()));
+    let wanted = text.expect("a text").text;
+
+    let program = compiled("examples/generate.c");
+    let output = run(&program, &["models/demo", "fn main() {", "cpu"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{wanted}\n"));
+    assert!(said.contains("32 tokens on CPU"), "{said}");
+    let refused = run(&program, &["models/nothing", "x"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("models/nothing"));
+}
+
+#[test]
+fn every_function_refuses_what_it_cannot_take() {
+    let output = run(&compiled("tests/refusals.c"), &["models/demo"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(output.stdout.starts_with(b"ok "), "{said}");
+}
