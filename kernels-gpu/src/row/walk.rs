@@ -26,26 +26,31 @@ pub struct Walk {
     twice: u32,
     /// The part that a pass begins with, all ones where it goes on from the one before.
     again: u32,
+    /// Rows begin in the same place of a piece as those so many behind them.
+    places: u32,
 }
 
 impl Walk {
-    /// Through so many `rows` of `k` elements.
+    /// Through so many `rows` of `k` elements. Of `places` in which rows begin (a power of two), those that begin in the same one come one after the
+    /// other, unless each is gone through twice.
     #[inline(always)]
-    pub fn new(k: u32, rows: u32) -> Self {
+    pub fn new(k: u32, rows: u32, places: u32) -> Self {
         let parts = Parts::new(k);
         let blocks = grid_dim_x();
         if parts.count <= blocks {
-            let step = [blocks % parts.count, blocks / parts.count];
-            return Self { parts, passes: rows, step, twice: 0, again: u32::MAX };
+            let step = [blocks % parts.count, blocks / parts.count * places];
+            return Self { parts, passes: rows, step, twice: 0, again: u32::MAX, places };
         }
-        Self { parts, passes: 2 * rows, step: [blocks, 0], twice: 1, again: block_idx_x() }
+        let step = [blocks, 0];
+        Self { parts, passes: 2 * rows, step, twice: 1, again: block_idx_x(), places: 1 }
     }
 
     /// The first turn of this block.
     #[inline(always)]
     pub fn first(&self) -> Turn {
         let block = block_idx_x();
-        Turn { pass: block / self.parts.count, part: block % self.parts.count }
+        let pass = self.passed(block / self.parts.count * self.places);
+        Turn { pass, part: block % self.parts.count }
     }
 
     /// The turn behind one.
@@ -53,10 +58,22 @@ impl Walk {
     pub fn next(&self, turn: Turn) -> Turn {
         let (pass, part) = (turn.pass + self.step[1], turn.part + self.step[0]);
         if part < self.parts.count {
-            return Turn { pass, part };
+            return Turn { pass: self.passed(pass), part };
         }
         let again = if self.again == u32::MAX { part - self.parts.count } else { self.again };
-        Turn { pass: pass + 1, part: again }
+        Turn { pass: self.passed(pass + self.places), part: again }
+    }
+
+    /// A pass, which behind the last one of its place is among those of the next.
+    #[inline(always)]
+    fn passed(&self, pass: u32) -> u32 {
+        let last = self.places - 1;
+        let mut pass = pass;
+        while pass >= self.passes && pass & last < last {
+            let place = pass & last;
+            pass = pass - self.passes - (place.wrapping_sub(self.passes) & last) + place + 1;
+        }
+        pass
     }
 
     /// Whether there is such a turn.
