@@ -156,6 +156,9 @@ impl<E: Float> Tensors<E> {
                 if odd == 0 {
                     return ld_x4(front.cast());
                 }
+                if E::PIECE == 4 {
+                    return E::gather(p, len);
+                }
                 if front >= start.cast() && front.wrapping_add(32) <= end {
                     let (low, high) = (ld_x4(front.cast()), ld_x4(front.wrapping_add(16).cast()));
                     return window(low, high, odd as u32);
@@ -166,7 +169,11 @@ impl<E: Float> Tensors<E> {
             let mut i = 0;
             while i < E::PIECE {
                 let bits = E::load_bits_if((i as u32) < len, p);
-                if E::PIECE == 4 { raw[i] = bits } else { raw[i / 2] |= bits << (16 * (i % 2)) }
+                if E::PIECE == 4 {
+                    raw[i] = bits
+                } else {
+                    raw[i / 2] |= bits << (16 * (i % 2))
+                }
                 (p, left) = (p.wrapping_add(1), left - 1);
                 if left == 0 {
                     (p, left) = (p.wrapping_add(stride.wrapping_sub(self.k) as usize), self.k);

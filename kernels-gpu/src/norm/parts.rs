@@ -21,7 +21,7 @@ use super::{Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, ld_x4, ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, ld_x4, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, warp_id};
@@ -196,12 +196,14 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     Own::<E>::each(|n| raw[n] = load(norm.delta, n));
                 }
                 Own::<E>::each(|n| {
-                    let own = if comes { on_stage(n).read_x4() } else { load(norm.x.cast_const(), n) };
+                    let own =
+                        if comes { on_stage(n).read_x4() } else { load(norm.x.cast_const(), n) };
                     raw[n] = if add { Norm::<E, true>::sum(own, raw[n]) } else { own };
                     on_stage(n).write_x4(raw[n]);
                 });
                 if add {
-                    let (to, left) = (norm.x.wrapping_add(first as usize), left.saturating_sub(Own::<E>::own()));
+                    let (to, left) =
+                        (norm.x.wrapping_add(first as usize), left.saturating_sub(Own::<E>::own()));
                     Own::<E>::each(|n| Self::put_item((to, left, odd), n, raw[n]));
                 }
             }
@@ -226,10 +228,16 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     ///
     /// As for [`Work::make`].
     #[inline(always)]
-    unsafe fn add_turned(&self, norm: &Norm<E, true>, (start, at): (u32, u32), (comes, add): (bool, bool)) {
+    unsafe fn add_turned(
+        &self,
+        norm: &Norm<E, true>,
+        (start, at): (u32, u32),
+        (comes, add): (bool, bool),
+    ) {
         let (odd, own, width) = (Self::odd(norm), Own::<E>::own(), E::PIECE as u32);
         let stage = self.own_stage(at);
-        let (x, delta) = (norm.x.wrapping_add(start as usize), norm.delta.wrapping_add(start as usize));
+        let (x, delta) =
+            (norm.x.wrapping_add(start as usize), norm.delta.wrapping_add(start as usize));
         let left = norm.line.k - start;
         let step = if norm.line.whole { width } else { 1 };
         let mut i = 0;
@@ -322,7 +330,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     /// It is one of the contract's table.
     #[inline(always)]
     unsafe fn beside(&self, p: DevPtr<u8>, (segment, odd): (u32, u32), n: usize) -> X4<u32> {
-        let (p, k, piece) = (p.cast::<E>().as_ptr().cast_const(), self.shape[1], E::PIECE as u32);
+        let (p, k) = (p.cast::<E>().as_ptr().cast_const(), self.shape[1]);
         let (start, own) = (segment * SEGMENT, Own::<E>::own() + Own::<E>::on(n));
         let there = if p.is_null() { 0 } else { k };
         let at = |element: u32| p.wrapping_add(element as usize);
@@ -330,13 +338,6 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         unsafe {
             if !ODD {
                 return ld_or_zero_x4(start + own < there, at(start + own).cast());
-            }
-            // The piece in front of the first one is the segment's last.
-            let front = start + if own > 0 { own - piece } else { SEGMENT - piece };
-            let whole = front + piece <= there && start + own + piece <= there;
-            if E::PIECE == 4 && (p as usize).is_multiple_of(16) && whole {
-                let own = ld_x4(at(start + own).cast());
-                return window(ld_x4(at(front).cast()), own, 16 - odd * Self::BYTES);
             }
             let one = |i: usize| {
                 let place = own + i as u32;
@@ -350,16 +351,64 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         }
     }
 
-    /// Those of gain and offset: no offset where squares are around zero.
+    /// Those of gain and offset beside `COUNT` items, from one on: no offset where squares are around zero.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
     ///
     /// # Safety
     ///
     /// As for [`Work::beside`].
     #[inline(always)]
-    unsafe fn both(&self, segment: (u32, u32), n: usize) -> [X4<u32>; 2] {
+    unsafe fn both<const COUNT: usize>(
+        &self,
+        segment: (u32, u32),
+        from: usize,
+    ) -> [[X4<u32>; 2]; COUNT] {
         let offset = if CENTRED { self.tensors[3] } else { DevPtr::NULL };
-        // SAFETY: handed on.
-        unsafe { [self.beside(self.tensors[2], segment, n), self.beside(offset, segment, n)] }
+        let tensors = [self.tensors[2], offset];
+        let start = segment.0 * SEGMENT + Own::<E>::own();
+        let mut out = [[[0; 4]; 2]; COUNT];
+        let whole = (segment.0 + 1) * SEGMENT <= self.shape[1];
+        let pieces = ((tensors[0].addr() | tensors[1].addr()) as u32).is_multiple_of(16);
+        // SAFETY: pieces of the tensors.
+        unsafe {
+            if !ODD || !whole || !pieces {
+                let mut i = 0;
+                while i < COUNT {
+                    out[i] = tensors.map(|p| self.beside(p, segment, from + i));
+                    i += 1;
+                }
+                return out;
+            }
+            let load = |p: DevPtr<u8>, n: usize| {
+                let at = p.cast::<E>().as_ptr().wrapping_add((start + Own::<E>::on(n)) as usize);
+                ld_or_zero_x4(!p.is_null(), at.cast_const().cast())
+            };
+            // The piece in front of one is another lane's; in front of the first one is the segment's last.
+            let mut before =
+                tensors.map(|p| load(p, if from > 0 { from - 1 } else { Own::<E>::ITEMS - 1 }));
+            let mut i = 0;
+            while i < COUNT {
+                out[i] = tensors.map(|p| load(p, from + i));
+                i += 1;
+            }
+            let (last, lane) = (lane_id() == LANES - 1, lane_id().wrapping_sub(1) % LANES);
+            let mut i = 0;
+            while i < COUNT && segment.1 > 0 {
+                let here = out[i];
+                let mut t = 0;
+                while t < if CENTRED { 2 } else { 1 } {
+                    let front = core::array::from_fn(|word| {
+                        shuffle_idx(if last { before[t][word] } else { here[t][word] }, lane)
+                    });
+                    out[i][t] = window(front, here[t], 16 - segment.1 * Self::BYTES);
+                    t += 1;
+                }
+                before = here;
+                i += 1;
+            }
+            out
+        }
     }
 
     /// Writes this warp's segment of a turn, once its row is told: `wait` comes back then.
@@ -388,14 +437,17 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             let mut some = 0;
             while some < Own::<E>::ITEMS {
                 let mut beside = [[[0; 4]; 2]; 8];
-                let mut i = 0;
-                while i < Self::SOME {
-                    beside[i] = if Self::KEPT {
-                        near[some + i]
-                    } else {
-                        self.both((segment, odd), some + i)
-                    };
-                    i += 1;
+                if Self::KEPT {
+                    let mut i = 0;
+                    while i < Self::SOME {
+                        beside[i] = near[some + i];
+                        i += 1;
+                    }
+                } else if CENTRED {
+                    let [a, b, c, d] = self.both::<4>((segment, odd), some);
+                    beside = [a, b, c, d, a, b, c, d];
+                } else {
+                    beside = self.both::<8>((segment, odd), some);
                 }
                 if some == 0 {
                     wait();
@@ -434,7 +486,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             // The turn that is written, and its stage, are some behind.
             let (mut turn, mut before) = (walk.first(), walk.first());
             let (mut at, mut n) = (0, 0);
-            let (mut near_to, mut near): (_, Beside) = (u32::MAX, [[[0; 4]; 2]; 8]);
+            let (mut fresh, mut near): (_, Beside) = (true, [[[0; 4]; 2]; 8]);
             loop {
                 let segment = walk.segment(turn, self.warp);
                 let free = if at < Self::BEHIND { at + Self::AHEAD } else { at - Self::BEHIND };
@@ -457,12 +509,11 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                         return;
                     }
                     let (segment, number) = (walk.segment(before, self.warp), n - Self::BEHIND);
-                    let odd = self.place(before);
-                    let own = segment * E::PIECE as u32 + odd;
-                    if Self::KEPT && own != near_to && segment != u32::MAX {
+                    if Self::KEPT && fresh && segment != u32::MAX {
                         // Blocks have the same part of every row, most of the time.
-                        Own::<E>::each(|n| near[n] = self.both((segment, odd), n));
-                        near_to = own;
+                        let odd = self.place(before);
+                        let [a, b, c, d] = self.both::<4>((segment, odd), 0);
+                        near = [a, b, c, d, a, b, c, d];
                     }
                     let wait = || mbarrier::wait(told.row_there(number % SETS), number / SETS % 2);
                     if segment != u32::MAX && walk.last(before) {
@@ -470,7 +521,9 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     } else {
                         wait();
                     }
-                    before = walk.next(before);
+                    let last = before;
+                    before = walk.next(last);
+                    fresh = before.part != last.part || self.place(before) != self.place(last);
                 }
                 self.ask(asked, free);
                 asked = walk.next(asked);

@@ -58,9 +58,12 @@ fn over<E: Float, const ODD: bool>(
     Segment::<E, true>::each(|n| {
         let (p, v) = (&mut partials[n % Segment::<E, true>::GROUPS], x(n));
         let on = Segment::<E, true>::on(n);
-        *p = Segment::<E, true>::map(*p, |i, p| {
-            if last(n, i) { p } else { step(on + i as u32, p, v[i]) }
-        });
+        *p = Segment::<E, true>::map(
+            *p,
+            |i, p| {
+                if last(n, i) { p } else { step(on + i as u32, p, v[i]) }
+            },
+        );
     });
     if ODD {
         let v = x(0);
