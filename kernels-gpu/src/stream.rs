@@ -147,6 +147,10 @@ impl<E: Float> Tensors<E> {
             return [0; 4];
         }
         let p = start.wrapping_add((row * stride + at) as usize);
+        if self.aligned && len == E::PIECE as u32 {
+            // SAFETY: a whole piece of a row.
+            return unsafe { ld_x4(p.cast()) };
+        }
         let odd = p as usize % 16;
         let front = p.cast::<u8>().wrapping_sub(odd);
         let end = start.wrapping_add(((self.rows - 1) * stride + self.k) as usize).cast();
