@@ -6,6 +6,7 @@ pub mod alone;
 pub mod parts;
 #[cfg(level_sm_90)]
 pub mod ring;
+#[cfg(level_sm_80)]
 pub mod small;
 pub mod sums;
 
@@ -446,10 +447,12 @@ macro_rules! entries {
         // Older compilers do not fit a row into the registers.
         if cfg!(level_sm_80) && pieces && !small {
             crate::norm::entries!(@ Turns<$element, 1> all, turns, $shape, $args, $body);
-        } else if small {
+        } else if cfg!(level_sm_80) && small {
+            #[cfg(level_sm_80)]
             crate::norm::small::rows::<$body, $element>(&$args, all, $shape);
         } else {
-            let (mut m, end) = turns.warp_rows($args.m);
+            let (mut m, end) =
+                if small { crate::row::small::warp_rows($shape) } else { turns.warp_rows($args.m) };
             while m < end {
                 if !cfg!(level_sm_80) && pieces {
                     $body::make(&$args, Long::<$element, 32, SHORT, true, false>::new(all, $shape, m));

@@ -2,6 +2,7 @@
 //!
 //! Up to 32 lanes have a row, each up to eight of its elements, as far apart as there are lanes: a partial of a sum is one element. Rows of up to four
 //! are a lane's, several at a time.
+#![cfg_attr(not(level_sm_80), allow(dead_code))]
 
 use contract::row::{SMALL_LEN, THREADS, small_beside, small_lanes, small_rows};
 
@@ -9,7 +10,7 @@ use crate::arch::float::maximum;
 use crate::arch::mem::{X4, ld_x4, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
-use crate::arch::warp::shuffle_xor;
+use crate::arch::warp::{shuffle_xor, warp_id};
 use crate::float::{Float, Piece};
 
 /// Elements of a lane.
@@ -139,6 +140,14 @@ impl<E: Float, const N: usize> Small<E, N> {
         }
         p[0]
     }
+}
+
+/// Where such rows belong to warps, as before sm_80, whose compilers have no registers for them: the first of this warp, and where those of the block end.
+#[inline(always)]
+pub fn warp_rows([m, k]: [u32; 2]) -> (u32, u32) {
+    let all = small_rows(m, k);
+    let first = block_idx_x() * all;
+    (first + warp_id(), if m - first < all { m } else { first + all })
 }
 
 /// Which element of a row of `k` number `i` of this lane is.

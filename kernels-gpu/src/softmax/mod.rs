@@ -11,6 +11,7 @@ mod held;
 #[cfg(level_sm_90)]
 mod parts;
 mod segment;
+#[cfg(level_sm_80)]
 mod small;
 #[cfg(level_sm_80)]
 mod turned;
@@ -41,6 +42,7 @@ use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
 use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near};
+use crate::row::small::warp_rows;
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -276,11 +278,12 @@ unsafe fn short<E: Float>(args: &Args) {
         // SAFETY: handed on.
         return unsafe { turned::short::<E>(args) };
     }
+    #[cfg(level_sm_80)]
     if small {
         // SAFETY: handed on.
         return unsafe { small::rows::<E>(args) };
     }
-    let (mut m, end) = turns.warp_rows(args.m);
+    let (mut m, end) = if small { warp_rows([args.m, args.k]) } else { turns.warp_rows(args.m) };
     while m < end {
         // SAFETY: handed on; the warp has shared memory for a short row.
         unsafe {
