@@ -118,10 +118,10 @@ pub const fn small(k: u32, bytes: u32, many: u32) -> bool {
     k <= 4 * bytes || k <= many && !(k * bytes).is_multiple_of(16)
 }
 
-/// Places for elements that such a row has: a power of two.
+/// Places for elements that such a row has: a power of two, four at least.
 #[inline(always)]
 pub const fn small_places(k: u32) -> u32 {
-    if k < 2 { 2 } else { k.next_power_of_two() }
+    if k < 4 { 4 } else { k.next_power_of_two() }
 }
 
 /// Lanes of such a row: fewer places are those of one, which has several rows then.
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(lanes(1020), [Owner::Lanes(32), Owner::Block]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
-        assert_eq!([1, 3, 8, 9, 256].map(small_beside), [1024, 512, 256, 128, 8]);
+        assert_eq!([1, 3, 8, 9, 256].map(small_beside), [512, 512, 256, 128, 8]);
         assert_eq!([small_rows(100, 256), small_rows(1 << 24, 1)], [8, 8192]);
         assert!(
             small(8, 2, 128) && small(127, 4, 128) && !small(16, 2, 128) && !small(255, 2, 128)

@@ -43,7 +43,6 @@ pub unsafe fn rows<F: Family, E: Float>(args: &F::Args, tensors: Tensors, shape:
     // SAFETY: handed on.
     unsafe {
         match shape[1] {
-            ..=2 => rows_of::<F, E, 2>(args, tensors, shape),
             ..=4 => rows_of::<F, E, 4>(args, tensors, shape),
             _ => rows_of::<F, E, 8>(args, tensors, shape),
         }

@@ -16,7 +16,6 @@ pub(super) unsafe fn rows<E: Float>(args: &Args) {
     // SAFETY: handed on.
     unsafe {
         match args.k {
-            ..=2 => rows_of::<E, 2>(args),
             ..=4 => rows_of::<E, 4>(args),
             _ => rows_of::<E, 8>(args),
         }
