@@ -257,3 +257,20 @@ sixteen_bits!(
     contract::num::bf16_to_f32,
     crate::arch::half::max_bf16
 );
+
+/// Sixteen bytes of two pieces, from one of the first one on.
+#[inline(always)]
+pub fn window(a: X4<u32>, b: X4<u32>, from: u32) -> X4<u32> {
+    let mut w = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
+    let mut words = 2;
+    while words > 0 {
+        let mut i = 0;
+        while i + words < 8 {
+            w[i] = if from / 4 & words as u32 != 0 { w[i + words] } else { w[i] };
+            i += 1;
+        }
+        words /= 2;
+    }
+    let bits = 8 * (from % 4);
+    core::array::from_fn(|i| ((u64::from(w[i + 1]) << 32 | u64::from(w[i])) >> bits) as u32)
+}

@@ -4,8 +4,8 @@ use contract::launch::Kernel;
 #[cfg(not(level_sm_90))]
 use contract::layernorm::WHOLE;
 use contract::layernorm::{
-    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation,
-    normalise,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, SMALL, ShortBf16, ShortF16, ShortF32,
+    inv_deviation, normalise,
 };
 #[cfg(level_sm_90)]
 use contract::layernorm::{
@@ -15,7 +15,7 @@ use contract::layernorm::{
 use contract::num::fma;
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, small};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -33,7 +33,7 @@ use crate::norm::{Family, Held, Long, Near, Tensors, entries};
 use crate::norm::{entries_of_parts, entries_of_rings, ring};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
-use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
+use crate::row::lanes::{Lanes, Turns, near};
 
 /// Those of the launch.
 #[inline(always)]

@@ -5,7 +5,8 @@ use contract::num::fma;
 #[cfg(not(level_sm_90))]
 use contract::rmsnorm::WHOLE;
 use contract::rmsnorm::{
-    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, SMALL, ShortBf16, ShortF16, ShortF32, inv_rms,
+    normalise,
 };
 #[cfg(level_sm_90)]
 use contract::rmsnorm::{
@@ -14,7 +15,7 @@ use contract::rmsnorm::{
 };
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, small};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -32,7 +33,7 @@ use crate::norm::{Family, Held, Long, Near, Tensors, entries};
 use crate::norm::{entries_of_parts, entries_of_rings, ring};
 use crate::row::block::{self, Block};
 use crate::row::in_pieces;
-use crate::row::lanes::{Lanes, MOST_SINGLES, Turns, near};
+use crate::row::lanes::{Lanes, Turns, near};
 
 /// Those of the launch.
 #[inline(always)]

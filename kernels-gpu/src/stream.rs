@@ -2,13 +2,14 @@
 //!
 //! A block in the midst of one long row has no ends to look for, and is most of them: a thread takes [`PIECES`]
 //! pieces, one block width apart, so that an access of a warp is 512 bytes side by side, in batches of which all
-//! loads are issued before the first value is used. Other blocks take piece after piece.
+//! loads are issued before the first value is used. Other blocks take piece after piece of the output, whatever rows these lie in: what of an input
+//! lies beside one begins anywhere, and comes in the two pieces that it is in.
 
 use contract::stream::{BATCH, PIECES, THREADS};
 
 use crate::arch::mem::{X4, ld_x4, st_x4};
 use crate::arch::thread::{block_idx_x, opaque, thread_idx_x};
-use crate::float::{Float, Piece};
+use crate::float::{Float, Piece, window};
 
 /// Pieces of a batch.
 const N: usize = BATCH as usize;
@@ -96,48 +97,94 @@ impl<E: Float> Tensors<E> {
     /// As for [`Tensors::each`]; `block` is the block's first piece.
     #[inline(always)]
     unsafe fn one_by_one(&self, block: u64, f: &impl Function) {
-        let (rows, k) = (self.rows, self.k);
-        let per_row = k.div_ceil(E::PIECE as u64);
-        // Divisions of 64 bits are subroutines: one row needs none, and few tensors more than the one of
-        // 32 bits.
-        let (first_row, first) = if rows == 1 {
+        let (rows, k, width) = (self.rows, self.k, E::PIECE as u64);
+        let (all, block) = (rows * k, block * width);
+        // Divisions of 64 bits are subroutines: one row needs none, and few tensors more than the one of 32 bits.
+        let (row, first) = if rows == 1 {
             (0, block)
-        } else if (block | per_row) >> 32 == 0 {
-            (u64::from(block as u32 / per_row as u32), u64::from(block as u32 % per_row as u32))
+        } else if (block | k) >> 32 == 0 {
+            (u64::from(block as u32 / k as u32), u64::from(block as u32 % k as u32))
         } else {
-            (block / per_row, block % per_row)
+            (block / k, block % k)
         };
         let mut own = thread_idx_x();
         while own < THREADS * PIECES {
-            let (mut row, mut piece) = (first_row, first + u64::from(own));
-            if rows != 1 && piece >= per_row {
+            let on = u64::from(own) * width;
+            let (mut row, mut at) = (row, first + on);
+            if rows != 1 && at >= k {
                 // Rows are shorter than 2^31 where there are several, so this fits 32 bits.
-                let (j, per_row) = (piece as u32, per_row as u32);
-                row += u64::from(j / per_row);
-                piece = u64::from(j % per_row);
+                let (j, k) = (at as u32, k as u32);
+                row += u64::from(j / k);
+                at = u64::from(j % k);
             }
-            let at = piece * E::PIECE as u64;
-            if row < rows && at < k {
-                let len = if k - at < E::PIECE as u64 { (k - at) as u32 } else { E::PIECE as u32 };
-                let whole = self.aligned && len == E::PIECE as u32;
-                let load = |Rows { start, stride }: Rows<E>| {
-                    let p = start.wrapping_add((row * stride + at) as usize);
-                    // SAFETY: `len` elements of the row; a whole piece is aligned.
-                    unsafe {
-                        match start.is_null() {
-                            true => [0; 4],
-                            false if whole => ld_x4(p.cast()),
-                            false => E::gather(p, len),
-                        }
+            if block + on < all {
+                let left = all - block - on;
+                let len = if left < width { left as u32 } else { E::PIECE as u32 };
+                // SAFETY: elements of the tensors; the pieces of different threads are disjoint.
+                unsafe {
+                    let (a, b) = (self.load(self.a, row, at, len), self.load(self.b, row, at, len));
+                    let y = E::narrow(f.apply::<E>(E::widen(a), E::widen(b)));
+                    let p = self.y.wrapping_add((block + on) as usize);
+                    if len == E::PIECE as u32 && (p as usize).is_multiple_of(16) {
+                        st_x4(p.cast(), y);
+                    } else {
+                        E::scatter(p, len, y);
                     }
-                };
-                let (a, b) = (load(self.a), load(self.b));
-                let y = E::narrow(f.apply::<E>(E::widen(a), E::widen(b)));
-                let p = self.y.wrapping_add((row * k + at) as usize);
-                // SAFETY: as above; the pieces of different threads are disjoint.
-                unsafe { if whole { st_x4(p.cast(), y) } else { E::scatter(p, len, y) } }
+                }
             }
             own = opaque(own + THREADS);
+        }
+    }
+
+    /// The first `len` elements of a piece from element `at` of a row on, which may go on in the next ones.
+    ///
+    /// # Safety
+    ///
+    /// They are elements of the tensor.
+    #[inline(always)]
+    unsafe fn load(&self, Rows { start, stride }: Rows<E>, row: u64, at: u64, len: u32) -> X4<u32> {
+        if start.is_null() {
+            return [0; 4];
+        }
+        let p = start.wrapping_add((row * stride + at) as usize);
+        if self.aligned && len == E::PIECE as u32 {
+            // SAFETY: a whole piece of a row.
+            return unsafe { ld_x4(p.cast()) };
+        }
+        let odd = p as usize % 16;
+        let front = p.cast::<u8>().wrapping_sub(odd);
+        let end = start.wrapping_add(((self.rows - 1) * stride + self.k) as usize).cast();
+        // SAFETY: pieces of the tensor, or elements.
+        unsafe {
+            if len == E::PIECE as u32 && at + E::PIECE as u64 <= self.k {
+                if odd == 0 {
+                    return ld_x4(front.cast());
+                }
+                if E::PIECE == 4 {
+                    return E::gather(p, len);
+                }
+                if front >= start.cast() && front.wrapping_add(32) <= end {
+                    let (low, high) = (ld_x4(front.cast()), ld_x4(front.wrapping_add(16).cast()));
+                    return window(low, high, odd as u32);
+                }
+            }
+            let (mut p, mut left) = (p, self.k - at);
+            let mut raw = [0; 4];
+            let mut i = 0;
+            while i < E::PIECE {
+                let bits = E::load_bits_if((i as u32) < len, p);
+                if E::PIECE == 4 {
+                    raw[i] = bits
+                } else {
+                    raw[i / 2] |= bits << (16 * (i % 2))
+                }
+                (p, left) = (p.wrapping_add(1), left - 1);
+                if left == 0 {
+                    (p, left) = (p.wrapping_add(stride.wrapping_sub(self.k) as usize), self.k);
+                }
+                i += 1;
+            }
+            raw
         }
     }
 }

@@ -220,7 +220,9 @@ impl CudaBackend {
         rows: F::Args,
     ) -> Result<(), OpError> {
         use contract::ring;
-        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
+        use contract::row::{
+            Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner, small, small_rows,
+        };
         let sms = self.cuda.device().sm_count().max(1);
         // SAFETY: by the caller.
         unsafe {
@@ -257,6 +259,9 @@ impl CudaBackend {
                     let clusters = blocks(K::LongTurned::SPEC.min_blocks_per_sm);
                     let grid = [clusters * K::LongTurned::cluster(&rows), 1, 1];
                     self.launch::<K::LongTurned>(grid, rows)
+                }
+                Owner::Lanes(_) if small(k, bytes, F::SMALL) => {
+                    self.launch::<K::Short>([m.div_ceil(small_rows(m, k)), 1, 1], rows)
                 }
                 Owner::Lanes(lanes) => {
                     let grid = [grid_of_lanes(m, k, bytes, lanes), 1, 1];

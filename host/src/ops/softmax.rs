@@ -19,7 +19,7 @@ pub enum Mask<'a, B: Backend, T: Float> {
         rows: usize,
     },
     /// Row `i` is query `i % queries` of a matrix of `k` keys, and sees those up to its own: the last
-    /// query sees all. What is not seen is not read.
+    /// query sees all. What is not seen does not matter, whatever it is.
     Causal {
         /// Queries of one matrix; at most `k`.
         queries: usize,

@@ -438,8 +438,8 @@ impl List {
             [(RowType::F32, of!(F32)), (RowType::F16, of!(F16)), (RowType::Bf16, of!(Bf16))];
         for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
-            let ms = [1, 9, 3, 3, 2, 2, 2, 1, 1, 1, 1];
-            let ks = [1, 40, 1027, 1032, 5000, 5003, 17_000, 20_001, 40_001, 66_000, 66_001];
+            let ms = [1, 9, 3, 3, 2, 2, 2, 1, 3, 1, 2, 9];
+            let ks = [1, 40, 1027, 1032, 5000, 5003, 17_000, 20_001, 40_001, 66_000, 66_001, 37];
             for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
                 let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {

@@ -62,6 +62,14 @@ fn many_rows<B: Backend>(b: &B) {
         check_case(b, &Inputs::new(element, 70_001, 3, 7, 5), "many rows");
         // So many that lanes have several of them at a time.
         check_case(b, &Inputs::new(element, 270_001, 8, 7, 6), "many rows");
+        // Beside each other in shared memory: several in a lane, up to one in a warp.
+        let small =
+            [(90_001, 1), (9001, 2), (7000, 4), (3001, 33), (5001, 16), (901, 129), (90, 255)];
+        for (i, (m, k)) in small.into_iter().enumerate() {
+            for kind in [7, i] {
+                check_case(b, &Inputs::new(element, m, k, kind, 7), "small rows");
+            }
+        }
     }
 }
 

@@ -81,6 +81,13 @@ fn many_rows<B: Backend>(b: &B) {
         // So many that lanes have several of them at a time.
         let inputs = Inputs::new(element, 270_001, 8, false, 6);
         check(b, &inputs, &expected(&inputs), format!("{element:?} 270001 rows"));
+        // Beside each other in shared memory: several in a lane, up to one in a warp.
+        let small =
+            [(90_001, 1), (9001, 2), (7000, 4), (3001, 33), (5001, 16), (901, 129), (90, 255)];
+        for (i, (m, k)) in small.into_iter().enumerate() {
+            let inputs = Inputs::new(element, m, k, i % 2 == 0, 7);
+            check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} small"));
+        }
     }
 }
 

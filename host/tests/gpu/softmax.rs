@@ -103,7 +103,8 @@ fn many_rows<B: Backend>(b: &B) {
         for kind in [0, 1, 4] {
             check_case(b, &Inputs::new(element, 270_001, 8, kind, 6), "many rows");
             // Lengths that are in no pieces, short enough for lanes and just longer.
-            for (m, k) in [(40_003, 7), (9001, 33), (77, 100), (8200, 127), (50, 129)] {
+            let small = [(90_001, 1), (9001, 2), (7000, 4), (40_003, 7), (9001, 33), (77, 100)];
+            for (m, k) in small.into_iter().chain([(8200, 127), (50, 129), (5001, 16)]) {
                 check_case(b, &Inputs::new(element, m, k, kind, 9), "many odd rows");
             }
             // Longer, in the pieces that they lie in: up to the longest that does, and just longer.

@@ -64,6 +64,9 @@ pub const IN_TURN: bool = false;
 /// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
 pub const LANE: u32 = 32;
 
+/// Most elements of a row that lies beside others in shared memory because it is in no pieces: longer ones go through rings.
+pub const SMALL: u32 = 256;
+
 /// Where rows are, as [`crate::row::Family::rows`] has it.
 const fn rows(args: &Args) -> u64 {
     args.x.addr() | args.delta.addr() | args.y.addr()

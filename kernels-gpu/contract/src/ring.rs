@@ -14,7 +14,7 @@ const COMING: u32 = 32 * 1024;
 pub const GROUP: u32 = 256;
 
 /// Fewest elements of a row that is worth a warp.
-pub const LEAST: u32 = 129;
+pub const LEAST: u32 = 257;
 
 /// How rows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,9 +146,9 @@ mod tests {
         assert_eq!([grid(5, 1024, 2, 132), grid(5000, 1026, 2, 132)], [5, 132]);
         let rings = |m, k, bytes| goes([m, k], bytes, (2, false), 132);
         assert!(
-            rings(1, 1023, 2) && rings(1, 129, 4) && rings(528, 1024, 2) && rings(1, 28_663, 2)
+            rings(1, 1023, 2) && rings(1, 257, 4) && rings(528, 1024, 2) && rings(1, 28_663, 2)
         );
-        assert!(!rings(1, 127, 2) && !rings(527, 1024, 2) && !rings(528, 1024, 4));
+        assert!(!rings(1, 255, 2) && !rings(527, 1024, 2) && !rings(528, 1024, 4));
         assert!(!rings(528, 2048, 2) && !rings(528, 28_672, 2) && !rings(1, 28_671, 4));
     }
 }

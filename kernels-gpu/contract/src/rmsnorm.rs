@@ -59,6 +59,9 @@ pub const IN_TURN: bool = false;
 /// Most elements of a lane of rows of up to 64: fewer, so that more lanes read side by side.
 pub const LANE: u32 = 16;
 
+/// Most elements of a row that lies beside others in shared memory because it is in no pieces: longer ones go through rings.
+pub const SMALL: u32 = 256;
+
 /// Where rows are, as [`crate::row::Family::rows`] has it.
 const fn rows(args: &Args) -> u64 {
     args.x.addr() | args.delta.addr() | args.y.addr()

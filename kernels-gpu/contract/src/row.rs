@@ -108,6 +108,50 @@ pub const fn owner(k: u32, bytes: u32, most: u32) -> Owner {
     }
 }
 
+/// Most elements of a lane of a row that lies in shared memory beside others.
+pub const SMALL_LEN: u32 = 8;
+
+/// Whether rows of `k` elements of `bytes` each lie so: the shortest, and of a family with so `many` elements in such a row at most, those that are in no
+/// pieces of 16 bytes.
+#[inline(always)]
+pub const fn small(k: u32, bytes: u32, many: u32) -> bool {
+    k <= 4 * bytes || k <= many && !(k * bytes).is_multiple_of(16)
+}
+
+/// Places for elements that such a row has: a power of two, four at least.
+#[inline(always)]
+pub const fn small_places(k: u32) -> u32 {
+    if k < 4 { 4 } else { k.next_power_of_two() }
+}
+
+/// Lanes of such a row: fewer places are those of one, which has several rows then.
+#[inline(always)]
+pub const fn small_lanes(k: u32) -> u32 {
+    let lanes = small_places(k) / SMALL_LEN;
+    if lanes < 1 { 1 } else { lanes }
+}
+
+/// Such rows that a block has at a time.
+#[inline(always)]
+pub const fn small_beside(k: u32) -> u32 {
+    THREADS * SMALL_LEN / small_places(k)
+}
+
+/// How many of `m` such rows a block has: where there are many, more one after the other.
+#[inline(always)]
+pub const fn small_rows(m: u32, k: u32) -> u32 {
+    let beside = small_beside(k);
+    let turns = m / beside / 2048;
+    beside
+        * if turns < 1 {
+            1
+        } else if turns < 16 {
+            turns
+        } else {
+            16
+        }
+}
+
 /// Rows that lanes of `m` rows of `k` elements of `bytes` each have one after the other: more than one where rows are many,
 /// so that a block lives long enough to be worth its start, and one is loaded while another is worked on.
 #[inline(always)]
@@ -185,6 +229,8 @@ pub trait Family {
     const IN_TURN: bool;
     /// Most elements of a lane of rows of up to 64.
     const LANE: u32;
+    /// Most elements of a row that lies beside others in shared memory because it is in no pieces.
+    const SMALL: u32;
     /// Most elements of a row that is in no parts.
     const WHOLE: u32;
     /// Whether blocks have the same part of every row, instead of being as many as go.
@@ -230,6 +276,7 @@ macro_rules! kernels {
             type Bf16 = (ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
             const IN_TURN: bool = IN_TURN;
             const LANE: u32 = LANE;
+            const SMALL: u32 = SMALL;
             const WHOLE: u32 = WHOLE;
             const SAME_PARTS: bool = $same;
             const HELD: [u32; 2] = $of_held;
@@ -358,6 +405,11 @@ mod tests {
         assert_eq!(lanes(1020), [Owner::Lanes(32), Owner::Block]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
+        assert_eq!([1, 3, 8, 9, 256].map(small_beside), [512, 512, 256, 128, 8]);
+        assert_eq!([small_rows(100, 256), small_rows(1 << 24, 1)], [8, 8192]);
+        assert!(
+            small(8, 2, 128) && small(127, 4, 128) && !small(16, 2, 128) && !small(255, 2, 128)
+        );
         assert_eq!(grid_of_lanes(100, 64, 2, 2), 1);
         assert_eq!(grid_of_lanes(1 << 20, 64, 4, 4), 2048);
         assert_eq!(grid_of_blocks(101, 2000, 2, true, 660), 51);

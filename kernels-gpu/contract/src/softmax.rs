@@ -110,9 +110,6 @@ pub const IN_TURN: bool = true;
 /// Most elements of a lane of rows of up to 64, as of longer ones: what is done to each row is more than fewer would save.
 pub const LANE: u32 = 32;
 
-/// Most elements of a row that is in no pieces and goes element by element, where longer ones lie in the pieces they are in.
-pub const MOST_ODD_SINGLES: u32 = 128;
-
 /// Most elements of a row with one sum.
 pub const WHOLE: u32 = 16_384;
 
@@ -171,6 +168,9 @@ of_parts! {
     PartsF16 "softmax_parts_f16" 2 "f16";
     PartsBf16 "softmax_parts_bf16" 2 "bf16";
 }
+
+/// Most elements of a row that lies beside others in shared memory because it is in no pieces: longer ones go in pieces faster.
+pub const SMALL: u32 = 128;
 
 /// Where rows are, as [`crate::row::Family::rows`] has it.
 const fn rows(args: &Args) -> u64 {

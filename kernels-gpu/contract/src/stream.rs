@@ -1,8 +1,8 @@
 //! How the families without a reduction spread elements over threads: activation, elementwise.
 //!
-//! A tensor of `n` elements is rows of `k`, or one row of all. A row is cut into pieces of 16 bytes, the
-//! last of which may be shorter. Threads read and write whole pieces where every row of every tensor
-//! starts on a boundary of 16 bytes, else element by element; that does not show in a bit.
+//! A tensor of `n` elements is rows of `k`, or one row of all. The output is cut into pieces of 16 bytes, whatever
+//! rows these lie in; the last one may be shorter. What of an input lies beside one may begin anywhere; that does not
+//! show in a bit.
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -44,5 +44,5 @@ pub const fn aligned<const N: usize>(
 /// Blocks of a launch over `rows` of `k` elements.
 pub const fn grid(element_bytes: u64, rows: u64, k: u64) -> u64 {
     let piece = PIECE_BYTES / element_bytes;
-    (rows * k.div_ceil(piece)).div_ceil((THREADS * PIECES) as u64)
+    (rows * k).div_ceil(piece).div_ceil((THREADS * PIECES) as u64)
 }

@@ -99,7 +99,7 @@ unsafe fn part<E: Float, const PIECES: bool, const CENTRED: bool>(
             let at = norm.x.wrapping_add(first as usize).cast_const();
             E::widen(load(k.saturating_sub(first), at))
         };
-        let sums = sums::<E, CENTRED>(x, k - segment * SEGMENT);
+        let sums = sums::<E, CENTRED, false>(x, k - segment * SEGMENT, 0);
         if lane_id() == n {
             own = sums;
         }

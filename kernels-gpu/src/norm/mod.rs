@@ -6,6 +6,8 @@ pub mod alone;
 pub mod parts;
 #[cfg(level_sm_90)]
 pub mod ring;
+#[cfg(level_sm_80)]
+pub mod small;
 pub mod sums;
 
 use contract::launch::DevPtr;
@@ -441,14 +443,16 @@ macro_rules! entries {
         let turns = Turns::new::<$element>($args.m, $args.k, LANE);
         let all = tensors(&$args);
         let pieces = in_pieces::<$element>($args.k, &all);
+        let small = small($args.k, 16 / <$element as Float>::PIECE as u32, SMALL);
         // Older compilers do not fit a row into the registers.
-        if cfg!(level_sm_80) && pieces {
+        if cfg!(level_sm_80) && pieces && !small {
             crate::norm::entries!(@ Turns<$element, 1> all, turns, $shape, $args, $body);
-        } else if cfg!(level_sm_80) && <$element as Float>::PIECE == 8 && $args.k <= MOST_SINGLES {
-            let turns = Turns::of_singles::<$element>($args.m, $args.k, LANE);
-            crate::norm::entries!(@ Turns<$element, 0> all, turns, $shape, $args, $body);
+        } else if cfg!(level_sm_80) && small {
+            #[cfg(level_sm_80)]
+            crate::norm::small::rows::<$body, $element>(&$args, all, $shape);
         } else {
-            let (mut m, end) = turns.warp_rows($args.m);
+            let (mut m, end) =
+                if small { crate::row::small::warp_rows($shape) } else { turns.warp_rows($args.m) };
             while m < end {
                 if !cfg!(level_sm_80) && pieces {
                     $body::make(&$args, Long::<$element, 32, SHORT, true, false>::new(all, $shape, m));

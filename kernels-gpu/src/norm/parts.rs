@@ -4,6 +4,9 @@
 //! some parts on: meanwhile one of its last warps tells the other blocks of the row the part's sums, and one hears theirs, as
 //! [`crate::row::exchange`] has it.
 //!
+//! Segments of rows that start anywhere lie there in the pieces that they lie in, their last elements in front of the first ones. A block has rows one
+//! after the other that begin in the same place of a piece, so that what it keeps of the gain and the offset lies as they do.
+//!
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
 
 mod told;
@@ -11,17 +14,18 @@ mod told;
 use contract::launch::DevPtr;
 use contract::norm::{SETS, behind, stage_bytes, stages};
 use contract::parts::{PART, SEGMENT, scratch_bytes};
+use contract::ring::places;
 
 use super::sums::{Sums, sums};
 use super::{Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, ld_x4, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
-use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
-use crate::float::Float;
+use crate::arch::warp::{LANES, lane_id, shuffle_idx, warp_id};
+use crate::float::{Float, window};
 use crate::row::exchange::Told;
 use crate::row::in_pieces;
 use crate::row::segment::{Raw, Segment};
@@ -36,8 +40,8 @@ pub struct Launch {
     pub rows: [u32; 2],
 }
 
-/// A block's work on rows of `E`, centred or not.
-struct Work<E, const PIECES: bool, const CENTRED: bool> {
+/// A block's work on rows of `E`, which may start anywhere where that is `ODD`, centred or not.
+struct Work<E, const ODD: bool, const CENTRED: bool> {
     tensors: Tensors,
     shape: Shape,
     /// The first row.
@@ -57,35 +61,7 @@ type Own<E> = Segment<E, true>;
 /// Items of the gain and the offset that are kept.
 type Beside = [[X4<u32>; 2]; 8];
 
-/// The piece of a row at `p`, as far as there are elements `left`.
-///
-/// # Safety
-///
-/// So many elements there are of a row of a tensor; nobody else writes them meanwhile.
-#[inline(always)]
-unsafe fn item<E: Float, const PIECES: bool>(p: *const E, left: u32) -> X4<u32> {
-    // SAFETY: the caller's promise.
-    unsafe { if PIECES { ld_or_zero_x4(left > 0, p.cast()) } else { E::gather(p, left) } }
-}
-
-/// Sixteen bytes of two pieces, from one of the first one on.
-#[inline(always)]
-fn window(a: X4<u32>, b: X4<u32>, from: u32) -> X4<u32> {
-    let mut w = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
-    let mut words = 2;
-    while words > 0 {
-        let mut i = 0;
-        while i + words < 8 {
-            w[i] = if from / 4 & words as u32 != 0 { w[i + words] } else { w[i] };
-            i += 1;
-        }
-        words /= 2;
-    }
-    let bits = 8 * (from % 4);
-    core::array::from_fn(|i| ((u64::from(w[i + 1]) << 32 | u64::from(w[i])) >> bits) as u32)
-}
-
-impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED> {
+impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     /// Bytes of an element.
     const BYTES: u32 = 16 / E::PIECE as u32;
     /// Items that are written together.
@@ -107,7 +83,7 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
         let bytes = Self::STAGES * Self::STAGE;
         let area = dynamic_shared_mem::<u32>().byte_add(scratch_bytes(SETS) + warp * bytes).kept();
         let [first, rows] = launch.rows;
-        let walk = Walk::new(shape[1], rows);
+        let walk = Walk::new(shape[1], rows, places(shape[1], Self::BYTES));
         let told = Told::new();
         Self { tensors, shape, first, walk, told, area, warp, element: core::marker::PhantomData }
     }
@@ -124,105 +100,68 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
         self.stage(at).byte_add(Own::<E>::own() * Self::BYTES)
     }
 
-    /// The row of a turn.
+    /// The row of a turn, from the piece on that it begins in.
     #[inline(always)]
     fn norm(&self, turn: Turn) -> Norm<E, true> {
-        Norm::new(self.tensors, self.shape, self.first + self.walk.row(turn))
+        let norm = Norm::new(self.tensors, self.shape, self.first + self.walk.row(turn));
+        if ODD { norm.turned(E::PIECE as u32, self.shape[0]) } else { norm }
     }
 
-    /// Whether a segment of a turn comes by itself: not where it was changed a moment ago, or is to be and is in no pieces.
+    /// Elements in front of the row of a turn in its first piece.
+    #[inline(always)]
+    fn place(&self, turn: Turn) -> u32 {
+        let row = self.first + self.walk.row(turn);
+        if ODD { row.wrapping_mul(self.shape[1]) % E::PIECE as u32 } else { 0 }
+    }
+
+    /// Those of a row.
+    #[inline(always)]
+    fn odd(norm: &Norm<E, true>) -> u32 {
+        if ODD { norm.line.odd.unwrap_or(0) } else { 0 }
+    }
+
+    /// Whether a segment of a turn comes by itself: not where it was changed a moment ago.
     #[inline(always)]
     fn comes(&self, turn: Turn) -> bool {
-        self.tensors[1].is_null() || PIECES && self.walk.begins(turn)
+        self.tensors[1].is_null() || self.walk.begins(turn)
     }
 
-    /// Where a segment begins in its first piece, in bytes.
-    #[inline(always)]
-    fn odd(p: *const E) -> u32 {
-        if PIECES { 0 } else { p as usize as u32 % 16 }
-    }
-
-    /// Asks for the segment of a turn, or for the pieces that it lies in.
+    /// Asks for the segment of a turn.
     ///
     /// # Safety
     ///
-    /// The row is one of the contract's table. Nobody else uses the stage, or where rows are in pieces this lane's items of it, until the wait for
-    /// the group, and then a barrier of the warp.
+    /// The row is one of the contract's table. Nobody else uses this lane's items of the stage until the wait for the group.
     #[inline(always)]
     unsafe fn ask(&self, turn: Turn, at: u32) {
         let segment = self.walk.segment(turn, self.warp);
         if segment != u32::MAX && self.comes(turn) {
-            let (norm, own) = (self.norm(turn), Own::<E>::own());
-            let start = segment * SEGMENT;
-            let left = norm.line.k - start;
+            let norm = self.norm(turn);
+            let first = segment * SEGMENT + Own::<E>::own();
+            let left = norm.line.k.saturating_sub(first);
             let to = self.own_stage(at);
-            let from = norm.x.wrapping_add(start as usize).cast_const();
-            if PIECES {
-                let (from, left) = (from.wrapping_add(own as usize), left.saturating_sub(own));
-                Own::<E>::each(|n| {
-                    let on = Own::<E>::on(n);
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        let from = from.wrapping_add(on as usize);
-                        copy_x16(to.byte_add(on * Self::BYTES), from, on < left);
+            let from = norm.x.wrapping_add(first as usize).cast_const();
+            let copy = |on: u32| {
+                let (to, from) = (to.byte_add(on * Self::BYTES), from.wrapping_add(on as usize));
+                let (left, piece) = (left.saturating_sub(on), E::PIECE as u32);
+                // SAFETY: the caller's promise; the last piece of the last row does not end in the tensor.
+                unsafe {
+                    if ODD && !norm.line.whole {
+                        let left = if left < piece { left } else { piece };
+                        copy_x16_part(to, from, left * Self::BYTES);
+                    } else {
+                        copy_x16(to, from, left > 0);
                     }
-                });
-            } else {
-                // SAFETY: handed on.
-                unsafe { self.ask_pieces(from, if left < SEGMENT { left } else { SEGMENT }, at) };
+                }
+            };
+            Own::<E>::each(|n| copy(Own::<E>::on(n)));
+            if ODD && lane_id() == 0 && Self::odd(&norm) > 0 {
+                copy(SEGMENT);
             }
         }
         commit_group();
     }
 
-    /// Asks for the pieces that `len` elements from `from` on lie in, zeros behind these.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Work::ask`].
-    #[inline(always)]
-    unsafe fn ask_pieces(&self, from: *const E, len: u32, at: u32) {
-        let (odd, own) = (Self::odd(from), Own::<E>::own() * Self::BYTES);
-        let first = from.cast::<u8>().wrapping_sub(odd as usize);
-        let end = odd + len * Self::BYTES;
-        let to = self.own_stage(at);
-        let copy = |on: u32| {
-            let left = end.saturating_sub(own + on);
-            let from = first.wrapping_add((own + on) as usize);
-            // SAFETY: bytes of the row, or in front of it in its tensor.
-            unsafe { copy_x16_part(to.byte_add(on), from, if left < 16 { left } else { 16 }) };
-        };
-        // The first piece may begin in front of the tensor.
-        let before = first < self.tensors[0].as_ptr().cast_const();
-        if before && lane_id() == 0 {
-            // SAFETY: elements of the row, and of the first piece of the stage.
-            unsafe {
-                let raw = E::gather(from, len);
-                let mut i = 0;
-                while i < E::PIECE && odd + i as u32 * Self::BYTES < 16 {
-                    let to = to.byte_add(odd + i as u32 * Self::BYTES);
-                    if Self::BYTES == 4 {
-                        to.write(raw[i]);
-                    } else {
-                        to.cast::<u16>().write_u16((raw[i / 2] >> (16 * (i % 2))) as u16);
-                    }
-                    i += 1;
-                }
-            }
-        } else {
-            copy(0);
-        }
-        let mut on = 16 * LANES;
-        while on < SEGMENT * Self::BYTES {
-            copy(on);
-            on = opaque(on + 16 * LANES);
-        }
-        if lane_id() == 0 {
-            copy(SEGMENT * Self::BYTES);
-        }
-    }
-
-    /// Has a segment that came, or does now, in its stage in order, with the residual added; its sums, in every lane.
+    /// Has a segment that came, or does now, in its stage, with the residual added; its sums, in every lane.
     ///
     /// *Convergence*: every lane of the warp calls it.
     ///
@@ -232,90 +171,244 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
     #[inline(always)]
     unsafe fn make(&self, turn: Turn, segment: u32, at: u32) -> Sums {
         let norm = self.norm(turn);
-        let start = segment * SEGMENT;
-        let left = norm.line.k - start;
+        let (start, odd) = (segment * SEGMENT, Self::odd(&norm));
         let stage = self.own_stage(at);
         let on_stage = |n: usize| stage.byte_add(Own::<E>::on(n) * Self::BYTES);
-        // SAFETY: items of this lane, or behind a barrier of the warp.
+        let left = norm.line.k - start;
+        let turned = odd > 0 && lane_id() == 0;
+        // SAFETY: items of this lane.
         unsafe {
-            let first = (start + Own::<E>::own()) as usize;
-            let left = left.saturating_sub(Own::<E>::own());
-            let (x, delta) = (norm.x.wrapping_add(first), norm.delta.wrapping_add(first));
-            let load = |p: *const E, n: usize| {
-                let on = Own::<E>::on(n);
-                item::<E, PIECES>(p.wrapping_add(on as usize), left.saturating_sub(on))
-            };
-            let comes = self.comes(turn);
-            if !PIECES && comes {
-                let odd = Self::odd(norm.x.wrapping_add(start as usize));
-                let mut on = 0;
-                while on < SEGMENT * Self::BYTES {
-                    let piece = stage.byte_add(on);
-                    sync_warp();
-                    let raw = window(piece.read_x4(), piece.byte_add(16).read_x4(), odd);
-                    sync_warp();
-                    piece.write_x4(raw);
-                    on = opaque(on + 16 * LANES);
-                }
-            } else if !comes || norm.adds() {
-                let add = norm.adds() && self.walk.begins(turn);
+            let (comes, first) = (self.comes(turn), start + Own::<E>::own());
+            let add = norm.adds() && self.walk.begins(turn);
+            if ODD && comes && turned {
+                let last = stage.byte_add(SEGMENT * Self::BYTES).read_x4();
+                stage.write_x4(Own::<E>::wrapped(stage.read_x4(), last, odd));
+            }
+            if ODD && (!comes || add) {
+                self.add_turned(&norm, (start, at), (comes, add));
+            } else if !comes || add {
+                let load = |p: *const E, n: usize| {
+                    let first = first + Own::<E>::on(n);
+                    norm.line.load(first < norm.line.k, p, first)
+                };
                 let mut raw: Raw = [[0; 4]; _];
                 if add {
-                    Own::<E>::each(|n| raw[n] = load(delta, n));
+                    Own::<E>::each(|n| raw[n] = load(norm.delta, n));
                 }
                 Own::<E>::each(|n| {
-                    let own = if comes { on_stage(n).read_x4() } else { load(x, n) };
+                    let own =
+                        if comes { on_stage(n).read_x4() } else { load(norm.x.cast_const(), n) };
                     raw[n] = if add { Norm::<E, true>::sum(own, raw[n]) } else { own };
                     on_stage(n).write_x4(raw[n]);
                 });
                 if add {
-                    Own::<E>::each(|n| {
-                        let on = Own::<E>::on(n);
-                        let to = x.wrapping_add(on as usize);
-                        if PIECES && on < left {
-                            st_x4(to.cast(), raw[n]);
-                        } else if !PIECES {
-                            E::scatter(to, left.saturating_sub(on), raw[n]);
-                        }
-                    });
+                    let (to, left) =
+                        (norm.x.wrapping_add(first as usize), left.saturating_sub(Own::<E>::own()));
+                    Own::<E>::each(|n| Self::put_item((to, left, odd), n, raw[n]));
                 }
             }
+            if ODD && left < SEGMENT + odd {
+                // Zeros behind the row.
+                let left = left.saturating_sub(Own::<E>::own());
+                Own::<E>::each(|n| {
+                    let raw = on_stage(n).read_x4();
+                    on_stage(n).write_x4(Self::cut(raw, n, left, if turned { odd } else { 0 }));
+                });
+            }
             // Read anew in each pass: that leaves registers for what is beside the row.
-            sums::<E, CENTRED>(|n| E::widen(on_stage(n).read_x4()), norm.line.k - start)
+            let x = |n: usize| E::widen(on_stage(n).read_x4());
+            sums::<E, CENTRED, ODD>(x, left - odd, odd)
         }
     }
 
-    /// This lane's item `n` of a gain or an offset in a segment, zeros where there is none.
+    /// Has a segment of a row that may start anywhere in its stage, unless it `comes` there, with the residual if that is to `add`: element by element
+    /// in the last row, whose last piece does not end in the tensor.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Work::make`].
+    #[inline(always)]
+    unsafe fn add_turned(
+        &self,
+        norm: &Norm<E, true>,
+        (start, at): (u32, u32),
+        (comes, add): (bool, bool),
+    ) {
+        let (odd, own, width) = (Self::odd(norm), Own::<E>::own(), E::PIECE as u32);
+        let stage = self.own_stage(at);
+        let (x, delta) =
+            (norm.x.wrapping_add(start as usize), norm.delta.wrapping_add(start as usize));
+        let left = norm.line.k - start;
+        let step = if norm.line.whole { width } else { 1 };
+        let mut i = 0;
+        while i < LANES {
+            let on = i / width * width * LANES + i % width;
+            let (turned, to) = (own + on < odd, stage.byte_add(on * Self::BYTES));
+            let place = own + on + if turned { SEGMENT } else { 0 };
+            // SAFETY: elements of the segment; a piece of the first lane is in two places.
+            unsafe {
+                if norm.line.whole {
+                    let load = |p: *const E| {
+                        let at = |place: u32| p.wrapping_add(place as usize).cast();
+                        let first = ld_or_zero_x4(own + on < left, at(own + on));
+                        let last = ld_or_zero_x4(turned && place < left, at(place));
+                        Own::<E>::wrapped(first, last, if turned { odd } else { 0 })
+                    };
+                    let mut raw = if comes { to.read_x4() } else { load(x) };
+                    if add {
+                        raw = Norm::<E, true>::sum(raw, load(delta));
+                        let to = x.wrapping_add((own + on) as usize);
+                        if turned {
+                            Own::<E>::store_wrapped(to, odd, left - own, raw);
+                        } else if own + on + width <= left {
+                            st_x4(to.cast(), raw);
+                        } else if own + on < left {
+                            E::scatter(to, left - own - on, raw);
+                        }
+                    }
+                    to.write_x4(raw);
+                } else if place < left {
+                    let load = |p: *const E| E::load_bits_if(true, p.wrapping_add(place as usize));
+                    let mut raw = load(x);
+                    if add {
+                        raw = Norm::<E, true>::sum([raw, 0, 0, 0], [load(delta), 0, 0, 0])[0];
+                        E::store_bits(x.wrapping_add(place as usize), raw);
+                    }
+                    if E::PIECE == 4 {
+                        to.write(raw);
+                    } else {
+                        to.cast::<u16>().write_u16(raw as u16);
+                    }
+                }
+            }
+            i = opaque(i + step);
+        }
+    }
+
+    /// What there is of this lane's item `n` of a segment, of which the lane has elements `left`, the `odd` first ones behind all others.
+    #[inline(always)]
+    fn cut(raw: X4<u32>, n: usize, left: u32, odd: u32) -> X4<u32> {
+        core::array::from_fn(|word| {
+            let (mut own, mut i) = (0, 0);
+            while i < E::PIECE / 4 {
+                let place = (E::PIECE / 4 * word + i) as u32;
+                let behind = if n == 0 && place < odd { SEGMENT } else { 0 };
+                if Own::<E>::on(n) + place + behind < left {
+                    own |= E::ONE << (16 * i);
+                }
+                i += 1;
+            }
+            raw[word] & own
+        })
+    }
+
+    /// Writes item `n` of this lane: its first one begins at `to`, from where there are elements `left`, `odd` of a segment behind its others.
+    ///
+    /// # Safety
+    ///
+    /// They are elements of a row, and belong to this lane.
+    #[inline(always)]
+    unsafe fn put_item((to, left, odd): (*mut E, u32, u32), n: usize, raw: X4<u32>) {
+        let on = Own::<E>::on(n);
+        let (to_item, left_item) = (to.wrapping_add(on as usize), left.saturating_sub(on));
+        // SAFETY: the caller's promise.
+        unsafe {
+            if ODD && n == 0 && odd > 0 && lane_id() == 0 {
+                Own::<E>::store_wrapped(to, odd, left, raw);
+            } else if left_item >= E::PIECE as u32 || !ODD && left_item > 0 {
+                st_x4(to_item.cast(), raw);
+            } else if ODD && left_item > 0 {
+                E::scatter(to_item, left_item, raw);
+            }
+        }
+    }
+
+    /// What of a gain or an offset is beside this lane's item `n` of a segment whose row begins in such a place; zeros where there is nothing.
     ///
     /// # Safety
     ///
     /// It is one of the contract's table.
     #[inline(always)]
-    unsafe fn beside(&self, p: DevPtr<u8>, segment: u32, n: usize) -> X4<u32> {
+    unsafe fn beside(&self, p: DevPtr<u8>, (segment, odd): (u32, u32), n: usize) -> X4<u32> {
         let (p, k) = (p.cast::<E>().as_ptr().cast_const(), self.shape[1]);
-        let first = segment * SEGMENT + Own::<E>::own() + Own::<E>::on(n);
-        let left = if p.is_null() { 0 } else { k.saturating_sub(first) };
-        let p = p.wrapping_add(first as usize);
-        // SAFETY: an item, as far as there are elements.
+        let (start, own) = (segment * SEGMENT, Own::<E>::own() + Own::<E>::on(n));
+        let there = if p.is_null() { 0 } else { k };
+        let at = |element: u32| p.wrapping_add(element as usize);
+        // SAFETY: elements of it.
         unsafe {
-            if PIECES || (p as usize).is_multiple_of(16) && left >= E::PIECE as u32 {
-                ld_or_zero_x4(left > 0, p.cast())
-            } else {
-                E::gather(p, left)
+            if !ODD {
+                return ld_or_zero_x4(start + own < there, at(start + own).cast());
             }
+            let one = |i: usize| {
+                let place = own + i as u32;
+                let element = start + if place < odd { place + SEGMENT } else { place } - odd;
+                E::load_bits_if(element < there, at(element))
+            };
+            core::array::from_fn(|i| match E::PIECE {
+                4 => one(i),
+                _ => one(2 * i) | one(2 * i + 1) << 16,
+            })
         }
     }
 
-    /// Those of gain and offset: no offset where squares are around zero.
+    /// Those of gain and offset beside `COUNT` items, from one on: no offset where squares are around zero.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
     ///
     /// # Safety
     ///
     /// As for [`Work::beside`].
     #[inline(always)]
-    unsafe fn both(&self, segment: u32, n: usize) -> [X4<u32>; 2] {
+    unsafe fn both<const COUNT: usize>(
+        &self,
+        segment: (u32, u32),
+        from: usize,
+    ) -> [[X4<u32>; 2]; COUNT] {
         let offset = if CENTRED { self.tensors[3] } else { DevPtr::NULL };
-        // SAFETY: handed on.
-        unsafe { [self.beside(self.tensors[2], segment, n), self.beside(offset, segment, n)] }
+        let tensors = [self.tensors[2], offset];
+        let start = segment.0 * SEGMENT + Own::<E>::own();
+        let mut out = [[[0; 4]; 2]; COUNT];
+        let whole = (segment.0 + 1) * SEGMENT <= self.shape[1];
+        let pieces = ((tensors[0].addr() | tensors[1].addr()) as u32).is_multiple_of(16);
+        // SAFETY: pieces of the tensors.
+        unsafe {
+            if !ODD || !whole || !pieces {
+                let mut i = 0;
+                while i < COUNT {
+                    out[i] = tensors.map(|p| self.beside(p, segment, from + i));
+                    i += 1;
+                }
+                return out;
+            }
+            let load = |p: DevPtr<u8>, n: usize| {
+                let at = p.cast::<E>().as_ptr().wrapping_add((start + Own::<E>::on(n)) as usize);
+                ld_or_zero_x4(!p.is_null(), at.cast_const().cast())
+            };
+            // The piece in front of one is another lane's; in front of the first one is the segment's last.
+            let mut before =
+                tensors.map(|p| load(p, if from > 0 { from - 1 } else { Own::<E>::ITEMS - 1 }));
+            let mut i = 0;
+            while i < COUNT {
+                out[i] = tensors.map(|p| load(p, from + i));
+                i += 1;
+            }
+            let (last, lane) = (lane_id() == LANES - 1, lane_id().wrapping_sub(1) % LANES);
+            let mut i = 0;
+            while i < COUNT && segment.1 > 0 {
+                let here = out[i];
+                let mut t = 0;
+                while t < if CENTRED { 2 } else { 1 } {
+                    let front = core::array::from_fn(|word| {
+                        shuffle_idx(if last { before[t][word] } else { here[t][word] }, lane)
+                    });
+                    out[i][t] = window(front, here[t], 16 - segment.1 * Self::BYTES);
+                    t += 1;
+                }
+                before = here;
+                i += 1;
+            }
+            out
+        }
     }
 
     /// Writes this warp's segment of a turn, once its row is told: `wait` comes back then.
@@ -334,23 +427,27 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
     ) {
         let turn = Turn { pass: opaque(turn.pass), part: turn.part };
         let norm = self.norm(turn);
-        let start = segment * SEGMENT;
-        let left = norm.line.k - start;
-        let own = Own::<E>::own();
+        let (start, own, odd) = (segment * SEGMENT, Own::<E>::own(), Self::odd(&norm));
         let stage = self.own_stage(at);
         // SAFETY: items of the row, which wait; the last warp put both words down before it arrived.
         unsafe {
             let to = norm.to().wrapping_add((start + own) as usize);
-            let left_own = left.saturating_sub(own);
+            let left = (norm.line.k - start).saturating_sub(own);
             // What is not kept comes some at a time, the first while the row is waited for.
             let mut some = 0;
             while some < Own::<E>::ITEMS {
                 let mut beside = [[[0; 4]; 2]; 8];
-                let mut i = 0;
-                while i < Self::SOME {
-                    beside[i] =
-                        if Self::KEPT { near[some + i] } else { self.both(segment, some + i) };
-                    i += 1;
+                if Self::KEPT {
+                    let mut i = 0;
+                    while i < Self::SOME {
+                        beside[i] = near[some + i];
+                        i += 1;
+                    }
+                } else if CENTRED {
+                    let [a, b, c, d] = self.both::<4>((segment, odd), some);
+                    beside = [a, b, c, d, a, b, c, d];
+                } else {
+                    beside = self.both::<8>((segment, odd), some);
                 }
                 if some == 0 {
                     wait();
@@ -359,78 +456,13 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
                 let mut i = 0;
                 while i < Self::SOME {
                     let on = Own::<E>::on(some + i);
-                    let here = stage.byte_add(on * Self::BYTES);
-                    let x = E::widen(here.read_x4());
+                    let x = E::widen(stage.byte_add(on * Self::BYTES).read_x4());
                     let y = norm.output(x, beside[i], |x, w, b| value([x, w, b], row));
-                    if !PIECES {
-                        here.write_x4(y);
-                    } else if on < left_own {
-                        st_x4(to.wrapping_add(on as usize).cast(), y);
-                    }
+                    Self::put_item((to, left, odd), some + i, y);
                     i += 1;
                 }
                 some += Self::SOME;
             }
-            if PIECES {
-                return;
-            }
-            sync_warp();
-            let to = norm.to().wrapping_add(start as usize);
-            self.write_pieces(to, if left < SEGMENT { left } else { SEGMENT }, at);
-            sync_warp();
-        }
-    }
-
-    /// Writes `len` elements of a stage, to the pieces that they lie in from `to` on.
-    ///
-    /// # Safety
-    ///
-    /// They are this warp's, behind a barrier of it.
-    #[inline(always)]
-    unsafe fn write_pieces(&self, to: *mut E, len: u32, at: u32) {
-        let odd = Self::odd(to);
-        let (before, first) = (odd / Self::BYTES, to.cast::<u8>().wrapping_sub(odd as usize));
-        let piece = |on: u32| {
-            let own = Own::<E>::own() * Self::BYTES + on;
-            let here = self.stage(at).byte_add(own);
-            let element = own / Self::BYTES;
-            // SAFETY: pieces of the stage, and elements of the row.
-            unsafe {
-                let mut raw = here.read_x4();
-                if odd > 0 {
-                    let mut front = [0; 4];
-                    if own > 0 {
-                        front = self.stage(at).byte_add(own - 16).read_x4();
-                    }
-                    raw = window(front, raw, 16 - odd);
-                }
-                let to = first.wrapping_add(own as usize).cast::<E>();
-                if before <= element && element + E::PIECE as u32 <= before + len {
-                    st_x4(to.cast(), raw);
-                } else {
-                    let mut i = 0;
-                    while i < E::PIECE {
-                        let place = element + i as u32;
-                        if before <= place && place < before + len {
-                            let word = if Self::BYTES == 4 {
-                                raw[i]
-                            } else {
-                                raw[i / 2] >> (16 * (i % 2))
-                            };
-                            E::store_bits(to.wrapping_add(i), word);
-                        }
-                        i += 1;
-                    }
-                }
-            }
-        };
-        let mut on = 0;
-        while on < SEGMENT * Self::BYTES {
-            piece(on);
-            on = opaque(on + 16 * LANES);
-        }
-        if lane_id() == 0 && odd > 0 {
-            piece(SEGMENT * Self::BYTES);
         }
     }
 
@@ -453,10 +485,11 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
             }
             // The turn that is written, and its stage, are some behind.
             let (mut turn, mut before) = (walk.first(), walk.first());
-            let (mut at, mut free, mut n) = (0, Self::AHEAD, 0);
-            let (mut near_to, mut near): (u32, Beside) = (u32::MAX, [[[0; 4]; 2]; 8]);
+            let (mut at, mut n) = (0, 0);
+            let (mut fresh, mut near): (_, Beside) = (true, [[[0; 4]; 2]; 8]);
             loop {
                 let segment = walk.segment(turn, self.warp);
+                let free = if at < Self::BEHIND { at + Self::AHEAD } else { at - Self::BEHIND };
                 match Self::AHEAD {
                     1 => wait_group::<0>(),
                     2 => wait_group::<1>(),
@@ -476,10 +509,11 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
                         return;
                     }
                     let (segment, number) = (walk.segment(before, self.warp), n - Self::BEHIND);
-                    if Self::KEPT && segment != near_to && segment != u32::MAX {
+                    if Self::KEPT && fresh && segment != u32::MAX {
                         // Blocks have the same part of every row, most of the time.
-                        Own::<E>::each(|n| near[n] = self.both(segment, n));
-                        near_to = segment;
+                        let odd = self.place(before);
+                        let [a, b, c, d] = self.both::<4>((segment, odd), 0);
+                        near = [a, b, c, d, a, b, c, d];
                     }
                     let wait = || mbarrier::wait(told.row_there(number % SETS), number / SETS % 2);
                     if segment != u32::MAX && walk.last(before) {
@@ -487,12 +521,13 @@ impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED>
                     } else {
                         wait();
                     }
-                    before = walk.next(before);
+                    let last = before;
+                    before = walk.next(last);
+                    fresh = before.part != last.part || self.place(before) != self.place(last);
                 }
                 self.ask(asked, free);
                 asked = walk.next(asked);
                 at = if at + 1 < Self::STAGES { at + 1 } else { 0 };
-                free = if free + 1 < Self::STAGES { free + 1 } else { 0 };
                 turn = walk.next(turn);
                 n = opaque(n + 1);
             }
@@ -519,14 +554,14 @@ pub unsafe fn rows<E: Float, const CENTRED: bool>(
     unsafe {
         Told::<SETS>::new().start();
         if warp_id() == PART {
-            Work::<E, true, CENTRED>::new(tensors, shape, launch).tell(launch.exchange);
+            Work::<E, false, CENTRED>::new(tensors, shape, launch).tell(launch.exchange);
         } else if warp_id() > PART {
-            let work = Work::<E, true, CENTRED>::new(tensors, shape, launch);
+            let work = Work::<E, false, CENTRED>::new(tensors, shape, launch);
             work.listen(launch.exchange, row_of);
         } else if in_pieces::<E>(shape[1], &tensors) {
-            Work::<E, true, CENTRED>::new(tensors, shape, launch).segments(value);
-        } else {
             Work::<E, false, CENTRED>::new(tensors, shape, launch).segments(value);
+        } else {
+            Work::<E, true, CENTRED>::new(tensors, shape, launch).segments(value);
         }
     }
 }

@@ -17,35 +17,60 @@ pub struct Sums {
     pub squares: f32,
 }
 
-/// Those of a segment of the items `x(n)` of this lane, with so many elements `left` of the row and zeros behind them.
+/// Those of a segment of the items `x(n)` of this lane, with so many elements `left` of the row and zeros behind them. Of the first item of the first
+/// lane, `odd` elements are those behind all others.
 ///
 /// *Convergence*: every lane of the warp calls it.
 #[inline(always)]
-pub fn sums<E: Float, const CENTRED: bool>(x: impl Fn(usize) -> Piece, left: u32) -> Sums {
+pub fn sums<E: Float, const CENTRED: bool, const ODD: bool>(
+    x: impl Fn(usize) -> Piece,
+    left: u32,
+    odd: u32,
+) -> Sums {
+    let wrapped = if ODD && lane_id() == 0 { odd } else { 0 };
     if !CENTRED {
-        return Sums { sum: 0.0, squares: over::<E>(x, |_, acc, v| fma(v, v, acc)) };
+        let squares = over::<E, ODD>(x, wrapped, |_, acc, v| fma(v, v, acc));
+        return Sums { sum: 0.0, squares };
     }
-    let sum = over::<E>(&x, |_, acc, v| acc + v);
+    let sum = over::<E, ODD>(&x, wrapped, |_, acc, v| acc + v);
     let mean = sum / (if left < SEGMENT { left } else { SEGMENT }) as f32;
     if left >= SEGMENT {
-        return Sums { sum, squares: over::<E>(x, |_, acc, v| fma(v - mean, v - mean, acc)) };
+        let step = |_, acc, v: f32| fma(v - mean, v - mean, acc);
+        return Sums { sum, squares: over::<E, ODD>(x, wrapped, step) };
     }
-    let left = left.saturating_sub(Segment::<E, true>::own());
-    let step = |on: u32, acc, v| if on < left { fma(v - mean, v - mean, acc) } else { acc };
-    Sums { sum, squares: over::<E>(x, step) }
+    let left = (left + odd).saturating_sub(Segment::<E, true>::own());
+    let step = |on: u32, acc, v: f32| if on < left { fma(v - mean, v - mean, acc) } else { acc };
+    Sums { sum, squares: over::<E, ODD>(x, wrapped, step) }
 }
 
-/// The sum over a segment of the items `x(n)` of each lane, in every lane: `step(on, acc, v)` takes the element that is `on` behind the first.
+/// The sum over a segment of the items `x(n)` of each lane, in every lane: `step(on, acc, v)` takes the element that is `on` behind the first, the
+/// first `wrapped` ones a segment behind.
 ///
 /// *Convergence*: every lane of the warp calls it.
 #[inline(always)]
-fn over<E: Float>(x: impl Fn(usize) -> Piece, step: impl Fn(u32, f32, f32) -> f32) -> f32 {
+fn over<E: Float, const ODD: bool>(
+    x: impl Fn(usize) -> Piece,
+    wrapped: u32,
+    step: impl Fn(u32, f32, f32) -> f32,
+) -> f32 {
     let mut partials = [[0.0; 8]; 8];
+    let last = |n: usize, i: usize| ODD && n == 0 && (i as u32) < wrapped;
     Segment::<E, true>::each(|n| {
         let (p, v) = (&mut partials[n % Segment::<E, true>::GROUPS], x(n));
         let on = Segment::<E, true>::on(n);
-        *p = Segment::<E, true>::map(*p, |i, p| step(on + i as u32, p, v[i]));
+        *p = Segment::<E, true>::map(
+            *p,
+            |i, p| {
+                if last(n, i) { p } else { step(on + i as u32, p, v[i]) }
+            },
+        );
     });
+    if ODD {
+        let v = x(0);
+        partials[0] = Segment::<E, true>::map(partials[0], |i, p| {
+            if last(0, i) { step(SEGMENT + i as u32, p, v[i]) } else { p }
+        });
+    }
     Segment::<E, true>::tree(partials)
 }
 

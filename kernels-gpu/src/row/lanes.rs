@@ -7,8 +7,7 @@
 //!
 //! Rows that start anywhere lie in pieces as well: [`super::turned`].
 //!
-//! Others that are not in pieces go element by element, in [`SINGLES`]: lanes have neighbouring elements. Before sm_80 they belong to a warp
-//! each ([`Turns::warp_rows`]).
+//! The shortest others are in shared memory ([`super::small`]).
 
 use contract::num::PARTIALS;
 use contract::row::{SCRATCH_BYTES, SHORT};
@@ -31,16 +30,6 @@ pub const LEN: usize = SHORT as usize / 32;
 pub const MOST: usize = LEN / 4;
 /// Partials of a sum.
 const P: u32 = PARTIALS as u32;
-
-/// Instead of how many warps: those of one, of a row that is not in pieces. What stands for a piece of a lane is then as many of its elements,
-/// each as far from the next as there are lanes.
-pub const SINGLES: u32 = 0;
-
-/// The lanes of such a row: they read side by side.
-pub(super) const FEW: u32 = 8;
-
-/// Its most elements: lanes with more would wait for each of them, and warps through shared memory are faster.
-pub const MOST_SINGLES: u32 = 128;
 
 /// The pieces of a lane.
 pub type Pieces = [Piece; MOST];
@@ -101,7 +90,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     pub fn new<E: Float>(k: u32, lane: u32) -> Self {
         let (mut count, mut start, mut end) = (LANES, 0, k);
         if Self::ONE {
-            count = if WARPS == SINGLES { FEW } else { lanes_of::<E>(k, lane) };
+            count = lanes_of::<E>(k, lane);
         } else if Self::HALVES > 1 {
             // In whole turns of pieces.
             let turn = Self::step::<E>(count);
@@ -133,7 +122,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
     #[inline(always)]
     pub fn place(&self, i: usize) -> u32 {
         match WARPS {
-            SINGLES => i as u32 * FEW,
             1 => i as u32,
             _ => P * (i / Self::NEXT) as u32 + (i % Self::NEXT) as u32,
         }
@@ -162,20 +150,31 @@ impl<const WARPS: u32> Lanes<WARPS> {
             if WARPS == 1 {
                 return ld_or_x4(at.first() < end, p.cast(), nothing);
             }
-            if WARPS == SINGLES {
-                let one = |i: usize| {
-                    let place = self.place(i);
-                    let there = at.first() + place < end;
-                    let bits = E::load_bits_if(there, p.wrapping_add(place as usize));
-                    if there { bits } else { nothing & E::ONE }
-                };
-                return core::array::from_fn(|i| match E::PIECE {
-                    4 => one(i),
-                    _ => one(2 * i) | one(2 * i + 1) << 16,
-                });
-            }
             self.parts(p, at, end, nothing)
         }
+    }
+
+    /// What of a tensor that has one element, from `p` on, for each of the row is beside the piece at `at`, as far as `end`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lanes::piece`], of `p`.
+    #[inline(always)]
+    pub unsafe fn beside<E: Float>(&self, p: *const E, at: At, end: u32) -> X4<u32> {
+        let Some(odd) = self.odd else {
+            // SAFETY: handed on.
+            return unsafe { self.piece(p, at, end, 0) };
+        };
+        let one = |i: usize| {
+            let place = at.first() + self.place(i);
+            let p = p.wrapping_add(place as usize).wrapping_sub(odd as usize);
+            // SAFETY: an element of it.
+            unsafe { E::load_bits_if(odd <= place && place < end, p) }
+        };
+        core::array::from_fn(|i| match E::PIECE {
+            4 => one(i),
+            _ => one(2 * i) | one(2 * i + 1) << 16,
+        })
     }
 
     /// Writes the piece at `at`, as far as these lanes have the row.
@@ -194,19 +193,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
                 } else {
                     self.write_some(p, at, raw);
                 };
-            }
-            if WARPS == SINGLES {
-                let mut i = 0;
-                while i < E::PIECE {
-                    let place = self.place(i);
-                    if at.first() + place < self.end {
-                        let bits =
-                            if E::PIECE == 4 { raw[i] } else { raw[i / 2] >> (16 * (i % 2)) };
-                        E::store_bits(p.wrapping_add(place as usize), bits);
-                    }
-                    i += 1;
-                }
-                return;
             }
             self.write_parts(p, at, raw);
         }
@@ -244,7 +230,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// Whether what is loaded ends exactly where it is told to, not with a piece.
     #[inline(always)]
     pub fn exact(&self) -> bool {
-        WARPS == SINGLES || self.odd.is_some()
+        self.odd.is_some()
     }
 
     /// Whether every piece of [`Lanes::each`] is one of a row whose elements end at `end`.
@@ -257,15 +243,13 @@ impl<const WARPS: u32> Lanes<WARPS> {
     #[inline(always)]
     pub fn each<E: Float>(&self, mut body: impl FnMut(usize, At)) {
         let next = match WARPS {
-            SINGLES => 1,
             1 => E::PIECE,
             _ => Self::NEXT,
         };
         // Anew in each pass: the addresses of all pieces would take more registers than there are.
         let own = opaque(self.start + self.own * next as u32);
-        let most = if WARPS == SINGLES { (MOST_SINGLES / FEW) as usize } else { LEN };
         let mut n = 0;
-        while n < most / E::PIECE {
+        while n < LEN / E::PIECE {
             let step = Self::step::<E>(self.count) * n as u32;
             if n == 0 || self.start + step < self.reach {
                 body(n, At { own, step });
@@ -353,10 +337,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
         step: impl Fn(f32, f32) -> f32,
     ) -> f32 {
         let groups = |lanes: usize| P as usize / (lanes * E::PIECE);
-        if WARPS == SINGLES {
-            let p = self.folded::<E>(groups(FEW as usize), all, line, &v, &step);
-            return self.tree::<E>(p);
-        }
         if Self::ONE {
             let p = match self.count {
                 ..=8 => self.folded::<E>(groups(8), all, line, &v, &step),
@@ -421,17 +401,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
         p: &mut Pieces,
         step: impl Fn(f32, f32) -> f32,
     ) {
-        if WARPS == SINGLES && !all {
-            return self.own::<E>(line, |n, at| {
-                let (p, v, mut i) = (&mut p[n % groups], v(n), 0);
-                while i < E::PIECE {
-                    if at.first() + self.place(i) < self.end {
-                        p[i] = step(p[i], v[i]);
-                    }
-                    i += 1;
-                }
-            });
-        }
         let mut piece = |n: usize, _| {
             let (p, v) = (&mut p[n % groups], v(n));
             let mut i = 0;
@@ -446,24 +415,6 @@ impl<const WARPS: u32> Lanes<WARPS> {
     /// The tree over the partials, a piece of them in each lane, in every lane of the row.
     #[inline(always)]
     fn tree<E: Float>(&self, mut p: Piece) -> f32 {
-        if WARPS == SINGLES {
-            // The next distances are between elements of a lane, the last ones between lanes.
-            let mut len = E::PIECE;
-            while len > 1 {
-                len /= 2;
-                let mut i = 0;
-                while i < len {
-                    p[i] += p[i + len];
-                    i += 1;
-                }
-            }
-            let mut distance = self.count / 2;
-            while distance > 0 {
-                p[0] += shuffle_xor(p[0], distance);
-                distance /= 2;
-            }
-            return p[0];
-        }
         match self.count {
             2 => Self::tree_of::<E>(2, 2, p),
             4 if E::PIECE == 8 => Self::tree_of::<E>(4, 4, p),

@@ -159,4 +159,33 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
         partials[0] = Self::map(partials[0], |i, p| if last(i) { p + first[i] } else { p });
         partials
     }
+
+    /// The `first` piece of a segment whose `odd` first elements are not of it: the `last` one begins with those that stand there instead.
+    #[inline(always)]
+    pub fn wrapped(first: X4<u32>, last: X4<u32>, odd: u32) -> X4<u32> {
+        core::array::from_fn(|word| {
+            let bits = (128 / E::PIECE as u32 * odd).saturating_sub(32 * word as u32);
+            let before = if bits < 32 { (1 << bits) - 1 } else { u32::MAX };
+            first[word] & !before | last[word] & before
+        })
+    }
+
+    /// Writes such a piece, `to` where it begins, as far as there are elements `left`.
+    ///
+    /// # Safety
+    ///
+    /// They are elements of a row, and belong to this thread.
+    #[inline(always)]
+    pub unsafe fn store_wrapped(to: *mut E, odd: u32, left: u32, y: X4<u32>) {
+        let mut i = 0;
+        while i < E::PIECE {
+            let at = if (i as u32) < odd { i as u32 + SEGMENT } else { i as u32 };
+            let bits = if E::PIECE == 4 { y[i] } else { y[i / 2] >> (16 * (i % 2)) };
+            if at < left {
+                // SAFETY: the caller's promise.
+                unsafe { E::store_bits(to.wrapping_add(at as usize), bits) };
+            }
+            i += 1;
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use contract::row::{LONG_THREADS, Owner, SHORT, THREADS, owner, turns};
 
-use super::lanes::{FEW, Lanes};
+use super::lanes::Lanes;
 use super::turned::turned_len;
 use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, warp_id};
@@ -26,14 +26,6 @@ impl Turns {
         let (lanes, bytes) = (lanes_of::<E>(k, lane), 16 / E::PIECE as u32);
         let (step, count) = (THREADS / lanes, turns(m, k, lanes, bytes));
         Self { first: block_idx_x() * step * count + thread_idx_x() / lanes, step, count }
-    }
-
-    /// The same rows where they are not in pieces: more lanes may have one.
-    #[inline(always)]
-    pub fn of_singles<E: Float>(m: u32, k: u32, lane: u32) -> Self {
-        let own = Self::new::<E>(m, k, lane);
-        let (all, step) = (own.step * own.count, THREADS / FEW);
-        Self { first: block_idx_x() * all + thread_idx_x() / FEW, step, count: all / step }
     }
 
     /// The same rows where they lie in pieces anyhow, with as many more elements as that takes: so may do the lanes.

@@ -24,45 +24,87 @@ pub struct Walk {
     step: [u32; 2],
     /// 1 where each row is gone through twice.
     twice: u32,
-    /// The part that a pass begins with, all ones where it goes on from the one before.
-    again: u32,
+    /// Rows begin in the same place of a piece as those so many behind them.
+    places: u32,
+    /// Where more than one: the row that other blocks begin with, behind the last one of this.
+    stop: u32,
 }
 
 impl Walk {
-    /// Through so many `rows` of `k` elements.
+    /// Through so many `rows` of `k` elements. Where rows begin in several `places` (a power of two), a block has neighbours among those that begin in
+    /// the same one, unless each is gone through twice; all blocks then have the same part of every row.
     #[inline(always)]
-    pub fn new(k: u32, rows: u32) -> Self {
+    pub fn new(k: u32, rows: u32, places: u32) -> Self {
         let parts = Parts::new(k);
         let blocks = grid_dim_x();
-        if parts.count <= blocks {
-            let step = [blocks % parts.count, blocks / parts.count];
-            return Self { parts, passes: rows, step, twice: 0, again: u32::MAX };
+        let all = Self {
+            parts,
+            passes: rows,
+            step: [blocks % parts.count, blocks / parts.count],
+            twice: 0,
+            places: 1,
+            stop: u32::MAX,
+        };
+        if parts.count > blocks {
+            return Self { passes: 2 * rows, step: [blocks, 0], twice: 1, ..all };
         }
-        Self { parts, passes: 2 * rows, step: [blocks, 0], twice: 1, again: block_idx_x() }
+        if places == 1 {
+            return all;
+        }
+        let own = Self { step: [0, places], places, ..all };
+        Self { stop: own.row_of(block_idx_x() / parts.count + 1), ..own }
+    }
+
+    /// The first row of those blocks that are number `own` of all that have the same part, where rows begin in several places.
+    #[inline(always)]
+    fn row_of(&self, own: u32) -> u32 {
+        let all = grid_dim_x() / self.parts.count;
+        let mut rank = self.passes / all * own + self.passes % all * own / all;
+        let mut place = 0;
+        while place < self.places {
+            let rows = (self.passes + self.places - 1 - place) / self.places;
+            if rank < rows {
+                return place + rank * self.places;
+            }
+            (rank, place) = (rank - rows, place + 1);
+        }
+        u32::MAX
     }
 
     /// The first turn of this block.
     #[inline(always)]
     pub fn first(&self) -> Turn {
-        let block = block_idx_x();
-        Turn { pass: block / self.parts.count, part: block % self.parts.count }
+        let (block, count) = (block_idx_x(), self.parts.count);
+        let own = block / count;
+        Turn { pass: if self.places > 1 { self.row_of(own) } else { own }, part: block % count }
     }
 
     /// The turn behind one.
     #[inline(always)]
     pub fn next(&self, turn: Turn) -> Turn {
+        if self.places > 1 {
+            let mut pass = turn.pass + if self.there(turn) { self.places } else { 0 };
+            let last = self.places - 1;
+            if self.there(turn) && pass >= self.passes {
+                pass = (pass & last) + 1;
+                // Behind the last place there is none.
+                pass = if pass > last { u32::MAX } else { pass };
+            }
+            return Turn { pass, part: turn.part };
+        }
         let (pass, part) = (turn.pass + self.step[1], turn.part + self.step[0]);
         if part < self.parts.count {
             return Turn { pass, part };
         }
-        let again = if self.again == u32::MAX { part - self.parts.count } else { self.again };
-        Turn { pass: pass + 1, part: again }
+        // Where it goes on, or begins again.
+        let part = if self.twice == 0 { part - self.parts.count } else { block_idx_x() };
+        Turn { pass: pass + 1, part }
     }
 
     /// Whether there is such a turn.
     #[inline(always)]
     pub fn there(&self, turn: Turn) -> bool {
-        turn.pass < self.passes
+        turn.pass < self.passes && turn.pass != self.stop
     }
 
     /// The row of a turn.

@@ -45,6 +45,14 @@ impl<const WARPS: u32> Lanes<WARPS> {
         self.start + at.step + Self::step::<E>(self.count) <= end && !begins
     }
 
+    /// The same of the part of a piece from word `word` on; and whether it is behind `end` altogether.
+    #[inline(always)]
+    fn whole_part(&self, at: At, word: usize, end: u32) -> [bool; 2] {
+        let first = self.start + at.step + P * (2 * word / Self::NEXT) as u32;
+        let begins = first == 0 && self.odd.unwrap_or(0) > 0;
+        [first + P <= end && !begins, first >= end]
+    }
+
     /// Whether element `place` of the piece at `at` is not in front of the row.
     #[inline(always)]
     fn begun(&self, at: At, place: u32) -> bool {
@@ -112,6 +120,12 @@ impl<const WARPS: u32> Lanes<WARPS> {
             }
             let mut word = 0;
             while word < 4 {
+                let [whole, behind] = self.whole_part(at, word, end);
+                if whole || behind {
+                    // Nothing was loaded of what is behind.
+                    word += 1;
+                    continue;
+                }
                 let place = self.place(2 * word);
                 let first = at.first() + place;
                 let left = end.saturating_sub(first);
@@ -167,6 +181,18 @@ impl<const WARPS: u32> Lanes<WARPS> {
         }
         let mut i = 0;
         while i < 4 {
+            let [whole, behind] = self.whole_part(at, i, self.end);
+            if whole || behind {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match WARPS {
+                        2 => st_x2_if(whole, at_word(i).cast(), [raw[i], raw[i + 1]]),
+                        _ => st_if(whole, at_word(i).cast(), raw[i]),
+                    }
+                }
+                i += Self::WORDS;
+                continue;
+            }
             let first = at.first() + self.place(2 * i);
             let mut from = 0;
             if at.step + self.place(2 * i) < P {

@@ -68,7 +68,7 @@ unsafe fn hear(row: *const u32, count: u32, flag: u32) -> [f32; 2] {
 /// As for the entry.
 #[inline(always)]
 pub(super) unsafe fn tell(args: &PartArgs) {
-    let (walk, told) = (Walk::new(args.rows.k, args.count), Told::<SETS>::new());
+    let (walk, told) = (Walk::new(args.rows.k, args.count, 1), Told::<SETS>::new());
     // SAFETY: words of the exchange, and of the block.
     unsafe {
         let speaker = Speaker::new(args.exchange);
@@ -107,7 +107,7 @@ pub(super) unsafe fn tell(args: &PartArgs) {
 /// As for the entry.
 #[inline(always)]
 pub(super) unsafe fn listen(args: &PartArgs) {
-    let (walk, told) = (Walk::new(args.rows.k, args.count), Told::<SETS>::new());
+    let (walk, told) = (Walk::new(args.rows.k, args.count, 1), Told::<SETS>::new());
     // SAFETY: words of the exchange, and of the block.
     unsafe {
         let speaker = Speaker::new(args.exchange);

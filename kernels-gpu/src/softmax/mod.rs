@@ -12,17 +12,19 @@ mod held;
 mod parts;
 mod segment;
 #[cfg(level_sm_80)]
+mod small;
+#[cfg(level_sm_80)]
 mod turned;
 
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, split};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, small as is_small, split};
 #[cfg(not(level_sm_90))]
 use contract::softmax::WHOLE;
 use contract::softmax::{
-    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
-    shift, term, term_half, visible,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, SMALL, ShortBf16, ShortF16, ShortF32, closing,
+    score, shift, term, term_half, visible,
 };
 #[cfg(level_sm_90)]
 use contract::softmax::{
@@ -39,7 +41,8 @@ use crate::arch::warp::sync_warp;
 use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
-use crate::row::lanes::{Lanes, MOST, MOST_SINGLES, NOTHING, Pieces, Raw, SINGLES, Turns, near};
+use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near};
+use crate::row::small::warp_rows;
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -261,36 +264,37 @@ fn terms<E: Float, const PIECES: bool>(v: Piece, shift: f32) -> Piece {
 unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
+    let small = is_small(args.k, 16 / E::PIECE as u32, SMALL);
     let turns = Turns::new::<E>(args.m, args.k, LANE);
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
-    if cfg!(level_sm_80) && pieces {
+    if cfg!(level_sm_80) && pieces && !small {
         // SAFETY: handed on.
         unsafe { near_rows::<E, 1>(args, turns) };
         return;
     }
     #[cfg(level_sm_80)]
-    if turned::turned::<E, 1>(args) {
+    if !small && turned::turned::<E, 1>(args) {
         // SAFETY: handed on.
         return unsafe { turned::short::<E>(args) };
     }
-    if cfg!(level_sm_80) && args.k <= MOST_SINGLES {
+    #[cfg(level_sm_80)]
+    if small {
         // SAFETY: handed on.
-        unsafe { near_rows::<E, SINGLES>(args, Turns::of_singles::<E>(args.m, args.k, LANE)) };
-    } else {
-        let (mut m, end) = turns.warp_rows(args.m);
-        while m < end {
-            // SAFETY: handed on; the warp has shared memory for a short row.
-            unsafe {
-                if !cfg!(level_sm_80) && pieces {
-                    held::row::<E, 32, SHORT, true, false>(args, m);
-                } else {
-                    held::row::<E, 32, SHORT, false, false>(args, m);
-                }
+        return unsafe { small::rows::<E>(args) };
+    }
+    let (mut m, end) = if small { warp_rows([args.m, args.k]) } else { turns.warp_rows(args.m) };
+    while m < end {
+        // SAFETY: handed on; the warp has shared memory for a short row.
+        unsafe {
+            if !cfg!(level_sm_80) && pieces {
+                held::row::<E, 32, SHORT, true, false>(args, m);
+            } else {
+                held::row::<E, 32, SHORT, false, false>(args, m);
             }
-            sync_warp();
-            m += WARPS;
         }
+        sync_warp();
+        m += WARPS;
     }
 }
 
@@ -398,7 +402,7 @@ impl<E: Float> Row<E, true> {
         if self.masked {
             lanes.each::<E>(|n, at| {
                 // SAFETY: a piece of a row of the mask.
-                let mask = unsafe { lanes.piece(self.mask, at, self.seen, 0) };
+                let mask = unsafe { lanes.beside(self.mask, at, self.seen) };
                 let mask = E::widen(mask);
                 v[n] = map::<E, true>(E::widen(raw[n]), |i, x| score(x, self.scale, mask[i]));
             });

@@ -56,7 +56,7 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
         let area = dynamic_shared_mem::<u32>().byte_add(PART_SCRATCH_BYTES + warp * bytes).kept();
         Self {
             args,
-            walk: Walk::new(args.rows.k, args.count),
+            walk: Walk::new(args.rows.k, args.count, 1),
             told: Told::new(),
             area,
             warp,
@@ -146,13 +146,7 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
             let odd = if lane_id() == 0 { odd } else { 0 };
             // SAFETY: as above.
             let last = unsafe { stage.byte_add(SEGMENT * Self::BYTES).read_x4_if(odd > 0) };
-            let mut word = 0;
-            while word < 4 {
-                let bits = (8 * Self::BYTES * odd).saturating_sub(32 * word as u32);
-                let before = if bits < 32 { (1 << bits) - 1 } else { u32::MAX };
-                raw[0][word] = raw[0][word] & !before | last[word] & before;
-                word += 1;
-            }
+            raw[0] = Segment::<E, true>::wrapped(raw[0], last, odd);
         }
         raw
     }
@@ -277,7 +271,7 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
                     let v = Self::get(place, n);
                     let y = E::narrow(Segment::<E, true>::map(v, |_, v| v * times));
                     if ODD && n == 0 && lane_id() == 0 && odd > 0 {
-                        return self.store_both(to, odd, SEGMENT + odd, y);
+                        return Segment::<E, true>::store_wrapped(to, odd, SEGMENT + odd, y);
                     }
                     st_x4(to.wrapping_add(Segment::<E, true>::on(n) as usize).cast(), y);
                 });
@@ -290,7 +284,7 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
                     let v = Segment::<E, true>::map(Self::get(place, n), |_, v| out(v));
                     let (to, left, y) = (to.wrapping_add(on as usize), left - on, E::narrow(v));
                     if ODD && n == 0 && lane_id() == 0 && odd > 0 {
-                        self.store_both(to, odd, left, y);
+                        Segment::<E, true>::store_wrapped(to, odd, left, y);
                     } else if left >= E::PIECE as u32 {
                         st_x4(to.cast(), y);
                     } else {
@@ -298,25 +292,6 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
                     }
                 }
             });
-        }
-    }
-
-    /// Writes the piece at `to` whose first `odd` elements are those of the piece a segment on, as far as there are elements `left`.
-    ///
-    /// # Safety
-    ///
-    /// They are elements of a row, and belong to this thread.
-    #[inline(always)]
-    unsafe fn store_both(&self, to: *mut E, odd: u32, left: u32, y: X4<u32>) {
-        let mut i = 0;
-        while i < E::PIECE {
-            let at = if (i as u32) < odd { i as u32 + SEGMENT } else { i as u32 };
-            let bits = if E::PIECE == 4 { y[i] } else { y[i / 2] >> (16 * (i % 2)) };
-            if at < left {
-                // SAFETY: the caller's promise.
-                unsafe { E::store_bits(to.wrapping_add(at as usize), bits) };
-            }
-            i += 1;
         }
     }
 

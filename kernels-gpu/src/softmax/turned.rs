@@ -1,7 +1,6 @@
 //! Rows of up to 8,192 elements that start anywhere, in the registers of some lanes or of some warps.
 
-use contract::row::SHORT;
-use contract::softmax::{Args, LANE, MOST_ODD_SINGLES};
+use contract::softmax::{Args, LANE};
 
 use super::Row;
 use crate::arch::thread::opaque;
@@ -14,8 +13,7 @@ use crate::row::turned::fits_turned;
 #[inline(always)]
 pub(super) fn turned<E: Float, const W: u32>(args: &Args) -> bool {
     let starts = (args.x.addr() | args.y.addr()) as u32;
-    let plain = args.mask.is_null() && args.scale > 0.0;
-    plain && starts.is_multiple_of(16) && args.k > MOST_ODD_SINGLES && fits_turned::<E, W>(args.k)
+    args.scale > 0.0 && starts.is_multiple_of(16) && fits_turned::<E, W>(args.k)
 }
 
 /// A row from the piece on that it begins in.
@@ -118,5 +116,3 @@ unsafe fn rows<E: Float, const W: u32, const LOG: bool>(
         }
     }
 }
-
-const _: () = assert!(MOST_ODD_SINGLES < SHORT);

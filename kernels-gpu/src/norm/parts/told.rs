@@ -13,7 +13,7 @@ use crate::arch::warp::{LANES, lane_id, warp_tree};
 use crate::float::Float;
 use crate::row::exchange::{Speaker, hear_one, hear_some};
 
-impl<E: Float, const PIECES: bool, const CENTRED: bool> Work<E, PIECES, CENTRED> {
+impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     /// The warp that tells other blocks of parts, each as soon as all of its segments are made.
     ///
     /// # Safety
