@@ -129,6 +129,7 @@ pub(crate) unsafe fn dots<E: Element, const N: usize>(
     x: *const f32,
     k: usize,
 ) -> f32 {
+    let x = x.wrapping_add(OWN * lane_id() as usize); // x[8 lane]
     // SAFETY: elements at + 8 lane .. of x, which are there.
     let eight = |at| unsafe { load8(x.wrapping_add(at)) };
     // SAFETY: the same of one.
@@ -152,6 +153,7 @@ pub(crate) unsafe fn dot_near<E: Element, const N: usize>(
     x: Shared<f32>,
     k: usize,
 ) -> f32 {
+    let x = x.add(OWN as u32 * lane_id()); // x[8 lane]
     let eight = |at| {
         let x = x.add(at as u32);
         // SAFETY: elements at + 8 lane .. of x, which are there.
@@ -164,7 +166,8 @@ pub(crate) unsafe fn dot_near<E: Element, const N: usize>(
     sum_row(unsafe { partials([row], steps, k, eight, one) })
 }
 
-/// This lane's partials of the dots of an input and `rows`; `eight(at)` gives elements `at .. at + 8` of it, `one(at)` element `at`.
+/// This lane's partials of the dots of an input and `rows`; `eight(at)` gives elements
+/// `at + 8 lane .. at + 8 lane + 8` of it, `one(at)` element `at + 8 lane`.
 ///
 /// # Safety
 ///
@@ -186,7 +189,7 @@ unsafe fn partials<E: Element, const N: usize, const R: usize>(
         while u < N {
             let step = first + u as u32;
             if step < whole {
-                let x = eight(step as usize * PARTIALS + own);
+                let x = eight(step as usize * PARTIALS);
                 let mut r = 0;
                 while r < R {
                     let w = E::widen8(steps[u][r]);
@@ -210,7 +213,7 @@ unsafe fn partials<E: Element, const N: usize, const R: usize>(
     let mut p = 0;
     while p < OWN {
         if at + own + p < k {
-            let (x, mut r) = (one(at + own + p), 0);
+            let (x, mut r) = (one(at + p), 0);
             while r < R {
                 // SAFETY: element at + 8 lane + p < K of the row.
                 acc[r][p] = fma(x, unsafe { E::load(rows[r].wrapping_add(at + p)) }, acc[r][p]);
