@@ -1,4 +1,5 @@
-//! [`contract::lm_head_int8`] on a GPU, with bf16 rows, from the residual stream to the token: the best token, the best 40, the best 256, and all.
+//! [`contract::lm_head_int8`] on a GPU, with bf16 rows, from the residual stream to the token: the best token, the best 40, the best 256, and all, for
+//! one input and for several.
 //!
 //! The table is bell-shaped noise, and every row is as likely to win.
 
@@ -17,6 +18,7 @@ use contract::sample::SampleParams;
 struct Head<'a> {
     name: &'static str,
     params: SampleParams,
+    m: usize,
     vocab: usize,
     k: usize,
     table: &'a [u8],
@@ -38,31 +40,36 @@ impl Case for Head<'_> {
     type Tensors<B: Backend> = Tensors<B>;
 
     fn name(&self) -> String {
-        format!("{}x{} {}", self.vocab, self.k, self.name)
+        match self.m {
+            1 => format!("{}x{} {}", self.vocab, self.k, self.name),
+            m => format!("{m} inputs, {}x{} {}", self.vocab, self.k, self.name),
+        }
     }
 
     fn bytes(&self) -> u64 {
         // Without the rows that are computed; for all of them, the table itself.
         let row = if self.name == "all" { 2 * self.k } else { row_bytes(self.k) + 16 };
-        (self.vocab * (row + 4) + 4 * self.k) as u64
+        (self.vocab * (row + 4 * self.m) + 4 * self.k * self.m) as u64
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
         let mut w = Dense::alloc(backend, "bench", RowType::Bf16, self.vocab, self.k)?;
         w.write_rows(backend, 0, self.table)?;
         let copy = Int8Table::new(backend, &w)?;
-        let mut sampler = SampleState::alloc(backend, self.vocab, 1)?;
-        backend.write(&mut sampler.params, 0, &param_words(&self.params))?;
+        let mut sampler = SampleState::alloc(backend, self.vocab, self.m)?;
+        let each = |i| param_words(&SampleParams { seed: i as u64, ..self.params });
+        let params: Vec<_> = (0..self.m).flat_map(each).collect();
+        backend.write(&mut sampler.params, 0, &params)?;
         Ok(Tensors {
-            h: upload(backend, &uniform(1, self.k, 3.0))?,
+            h: upload(backend, &uniform(1, self.m * self.k, 3.0))?,
             weight: upload(backend, &vec![1.0; self.k])?,
-            x: blank(backend, self.k)?,
-            input: copy.input(backend, 1)?,
+            x: blank(backend, self.m * self.k)?,
+            input: copy.input(backend, self.m)?,
             w,
             copy,
             sampler,
-            bounds: blank(backend, self.vocab)?,
-            log: backend.alloc_tokens(8)?,
+            bounds: blank(backend, self.m * self.vocab)?,
+            log: backend.alloc_tokens(8 * self.m)?,
         })
     }
 
@@ -79,14 +86,14 @@ impl Case for Head<'_> {
             row: 0,
             bounds,
             out,
-            m: 1,
+            m: self.m,
         })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
-        let mut state = [0; STATE_WORDS];
+        let mut state = vec![0; STATE_WORDS * self.m];
         backend.read(&t.sampler.state, 0, &mut state)?;
-        Ok(state.into())
+        Ok(state)
     }
 }
 
@@ -110,14 +117,18 @@ fn main() -> ExitCode {
         for &(vocab, k) in BENCH_SHAPES {
             let table = bell(2, vocab * k);
             let drawn = SampleParams { temperature: 0.8, ..GREEDY };
-            for (name, params) in [
+            let cases = [
                 ("greedy", GREEDY),
                 ("top-k 40", SampleParams { top_k: 40, ..drawn }),
                 ("top-k 256", SampleParams { top_k: 256, ..drawn }),
                 ("all", drawn),
-            ] {
-                let head = Head { name, params, vocab, k, table: &table };
-                suite.measure(&head)?;
+            ];
+            for (m, cases) in
+                [(1, &cases[..]), (8, &cases[..2]), (33, &cases[..2]), (64, &cases[..3])]
+            {
+                for &(name, params) in cases {
+                    suite.measure(&Head { name, params, m, vocab, k, table: &table })?;
+                }
             }
         }
         Ok(())

@@ -185,7 +185,7 @@ mod tests {
     use crate::reference::embed::{Dense, ELEMENTS};
     use crate::reference::sample::GREEDY;
     use crate::reference::{Inputs as Seeded, lm_head, lm_head_int8 as reference, sample};
-    use crate::selftest::lm_head_int8::{ANY, Inputs, leaves_all};
+    use crate::selftest::lm_head_int8::{ANY, Inputs, leaves};
     use crate::selftest::{Output, run};
     use contract::sample::{SampleParams, adjusted_len, penalise, temper};
 
@@ -208,9 +208,8 @@ mod tests {
                 let logits = reference::lm_head_int8(table, x, seen, &params);
                 let adjusted = |v: usize| temper(penalise(logits[v], seen[v] != 0, 1.5), 0.5);
                 let len = adjusted_len(vocab as u32) as usize;
-                // Otherwise nobody says what is left.
-                let all = leaves_all(&params, reference::input(x).1, vocab);
-                let drawn = |v: usize| if all && v < vocab { adjusted(v) } else { ANY };
+                let left = leaves(&params, reference::input(x).1, [vocab, k, 1]);
+                let drawn = |v: usize| if left && v < vocab { adjusted(v) } else { ANY };
                 let want =
                     Output::floats("adjusted", &[1, len], &(0..len).map(drawn).collect::<Vec<_>>());
                 let token = sample::pick(&lm_head::lm_head(table, x, 1), seen, &params, 0);

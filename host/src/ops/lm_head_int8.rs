@@ -191,7 +191,6 @@ impl LmHeadInt8<'_, super::CudaBackend> {
         };
         use contract::num::RowType;
         use contract::rmsnorm::WHOLE;
-        use contract::sample::SamplePick;
         self.check()?;
         let Self { mut norm, x, x_at, w, table, input, sampler, row, bounds, out, m } = self;
         let (stream, vocab) = (cuda.stream(), w.rows());
@@ -271,8 +270,8 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             let (one, picks) =
                 ([pick_blocks(args.m), args.m, 1], PickArgs { head: args, sample: picks });
             match w.element() {
-                _ if !in_clusters(args.m) || !cuda.has::<PickBf16>() => {
-                    cuda.launch::<SamplePick>([1, args.m, 1], picks.sample)?
+                _ if !in_clusters(args.m, args.k) || !cuda.has::<PickBf16>() => {
+                    super::sample::pick(cuda, picks.sample, args.m)?
                 }
                 RowType::Bf16 => cuda.launch::<PickBf16>(one, picks)?,
                 RowType::F16 => cuda.launch::<PickF16>(one, picks)?,

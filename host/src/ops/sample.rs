@@ -202,8 +202,29 @@ impl Sample<'_, super::CudaBackend> {
         unsafe {
             let grid = prepare_grid(args.vocab, rows);
             cuda.launch::<contract::sample::SamplePrepare>(grid, args)?;
-            cuda.launch::<contract::sample::SamplePick>([1, rows, 1], args)?;
+            pick(cuda, args, rows)
         }
-        Ok(())
+    }
+}
+
+/// Launches the last kernel of a step, for `rows` rows.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for so many rows; all that is written is borrowed exclusively.
+#[cfg(feature = "cuda")]
+pub(super) unsafe fn pick(
+    cuda: &super::CudaBackend,
+    args: contract::sample::Args,
+    rows: u32,
+) -> Result<(), OpError> {
+    use contract::sample::{SamplePick, SamplePickWide, WIDE_BLOCKS, WIDE_ROWS};
+    // SAFETY: by the caller.
+    unsafe {
+        if rows <= WIDE_ROWS && cuda.has::<SamplePickWide>() {
+            cuda.launch::<SamplePickWide>([WIDE_BLOCKS, rows, 1], args)
+        } else {
+            cuda.launch::<SamplePick>([1, rows, 1], args)
+        }
     }
 }

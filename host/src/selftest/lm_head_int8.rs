@@ -1,6 +1,8 @@
 //! Runs of [`crate::ops::lm_head_int8`].
 
-use contract::lm_head_int8::{Asked, digit_words, groups, has_bounds, input_words, row_bytes};
+use contract::lm_head_int8::{
+    Asked, digit_words, groups, has_bounds, in_clusters, input_words, row_bytes,
+};
 use contract::sample::{SampleParams, StepState, adjusted_len};
 
 use super::embed::{Table, table_on};
@@ -41,9 +43,11 @@ pub const EPS: f32 = 1e-5;
 /// What stands for logits that nobody is to look at.
 pub const ANY: f32 = 0.5;
 
-/// Whether every logit is computed, and left for the sampler; otherwise what is in its memory afterwards is nobody's.
-pub fn leaves_all(params: &SampleParams, stats: [f32; 4], vocab: usize) -> bool {
-    params.temperature > 0.0 && !(has_bounds(stats) && Asked::of(params).wanted(vocab as u32) != 0)
+/// Whether what a token is drawn from, of `m` inputs of `k` values, is left in the sampler's memory: not where the best is all that is asked, and not by the kernel
+/// that picks it too, where that computes the logits.
+pub fn leaves(params: &SampleParams, stats: [f32; 4], [vocab, k, m]: [usize; 3]) -> bool {
+    let few = has_bounds(stats) && Asked::of(params).wanted(vocab as u32) != 0;
+    params.temperature > 0.0 && !(few && in_clusters(m as u32, k as u32))
 }
 
 impl Run for Inputs {
@@ -113,7 +117,7 @@ impl Run for Inputs {
         let rows = drawn.chunks_mut(adjusted).zip(kept.chunks(digit_words(k)));
         for ((row, input), (params, ended)) in rows.zip(&self.asked) {
             let stats = [0, 1, 2, 3].map(|i| f32::from_bits(input[i]));
-            let left = leaves_all(params, stats, vocab) && !ended;
+            let left = leaves(params, stats, [vocab, k, m]) && !ended;
             row[if left { vocab } else { 0 }..].fill(ANY);
         }
         bed.push(Output::words("input", &[m, digit_words(k)], kept));

@@ -20,26 +20,29 @@ pub struct Inputs {
     pub state: StepState,
     /// `[vocab]`: 1 for tokens that were seen.
     pub seen: Vec<u8>,
+    /// Sequences, all alike.
+    pub rows: usize,
     /// Steps to run.
     pub steps: usize,
-    /// Entries of the token log.
+    /// Entries of the token log of each.
     pub log: usize,
 }
 
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
-        let vocab = self.logits.len() - self.logits_at;
-        let logits = bed.input(&self.logits)?;
+        let (vocab, rows) = (self.logits.len() - self.logits_at, self.rows);
+        let (front, row) = self.logits.split_at(self.logits_at);
+        let logits = bed.input(&[front, &row.repeat(rows)].concat())?;
         let mut sampler = SampleState::<B> {
-            state: bed.input(&state_words(&self.state))?,
-            params: bed.input(&param_words(&self.params))?,
-            seen: bed.input(&self.seen)?,
-            adjusted: bed.output(adjusted_len(vocab as u32) as usize)?,
-            tops: bed.output(groups(vocab as u32) as usize)?,
-            best: bed.input(&[0])?,
-            rows: 1,
+            state: bed.input(&state_words(&self.state).repeat(rows))?,
+            params: bed.input(&param_words(&self.params).repeat(rows))?,
+            seen: bed.input(&self.seen.repeat(rows))?,
+            adjusted: bed.output(rows * adjusted_len(vocab as u32) as usize)?,
+            tops: bed.output(rows * groups(vocab as u32) as usize)?,
+            best: bed.input(&vec![0; rows])?,
+            rows,
         };
-        let mut log = bed.backend().alloc_tokens(self.log)?;
+        let mut log = bed.backend().alloc_tokens(rows * self.log)?;
         log.clear();
         for _ in 0..self.steps {
             bed.backend().sample(Sample {
@@ -48,20 +51,21 @@ impl Run for Inputs {
                 vocab,
                 sampler: &mut sampler,
                 row: 0,
-                rows: 1,
+                rows,
                 out: &mut log,
             })?;
         }
-        bed.keep_words("state", &[4], &sampler.state)?;
+        bed.keep_words("state", &[rows, 4], &sampler.state)?;
         let seen = bed.read("seen", &sampler.seen)?;
-        bed.push(Output::words("seen", &[vocab], seen.into_iter().map(u32::from).collect()));
+        bed.push(Output::words("seen", &[rows, vocab], seen.into_iter().map(u32::from).collect()));
         let best = bed.read("best", &sampler.best)?;
-        bed.push(Output::words("best", &[1, 2], vec![best[0] as u32, (best[0] >> 32) as u32]));
+        let best = best.into_iter().flat_map(|best| [best as u32, (best >> 32) as u32]).collect();
+        bed.push(Output::words("best", &[rows, 2], best));
         bed.read("adjusted", &sampler.adjusted)?;
         bed.read("tops", &sampler.tops)?;
         bed.read("params", &sampler.params)?;
-        let tokens = (0..self.log).map(|step| log.get(step)).collect();
-        bed.push(Output::words("out", &[self.log], tokens));
+        let tokens = (0..rows * self.log).map(|step| log.get(step)).collect();
+        bed.push(Output::words("out", &[rows, self.log], tokens));
         Ok(())
     }
 }
@@ -69,7 +73,9 @@ impl Run for Inputs {
 /// Cases of the doctor: greedy and drawn, with a NaN and an infinity among the logits.
 pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
-    use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SamplePick, SamplePrepare};
+    use contract::sample::{
+        MAX_STOP_IDS, ONE_WEIGHT, SamplePick, SamplePickWide, SamplePrepare, WIDE_ROWS,
+    };
     let mut list = Vec::new();
     let mut seeded = Seeded::new(7);
     let plain = SampleParams {
@@ -101,12 +107,18 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             params,
             state: StepState { pos: 7, ..StepState::default() },
             seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
+            rows: 1,
             steps: 5,
             log: 4,
         };
-        for kernel in [SamplePrepare::SPEC.symbol, SamplePick::SPEC.symbol] {
-            let what = format!("vocab={vocab} top_k={}", params.top_k);
-            list.push((kernel, what, inputs.clone()));
+        // Of few rows `sample_pick` takes those of devices without clusters.
+        for (kernel, rows) in [
+            (SamplePrepare::SPEC.symbol, 1),
+            (SamplePickWide::SPEC.symbol, 2),
+            (SamplePick::SPEC.symbol, WIDE_ROWS as usize + 1),
+        ] {
+            let what = format!("rows={rows} vocab={vocab} top_k={}", params.top_k);
+            list.push((kernel, what, Inputs { rows, ..inputs.clone() }));
         }
     }
     list

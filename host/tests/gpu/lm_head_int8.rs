@@ -14,7 +14,7 @@ use bitnet_gpu::reference::rmsnorm::{self, rmsnorm};
 use bitnet_gpu::reference::sample::{GREEDY, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::embed::Table;
-use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves_all};
+use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves};
 use contract::lm_head_int8::{LIST_ROWS, MAX_K, MAX_WANTED, digit_words, input_words, row_bytes};
 use contract::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
 
@@ -35,7 +35,7 @@ on_lane! {
 /// What a log has where no token is.
 const EMPTY: u32 = u32::MAX;
 
-/// The step by the plain head; of what tokens are drawn from, that it is known which rows decide.
+/// The step by the plain head; of what tokens are drawn from, which rows decide, where that is left.
 fn expected(inputs: &Inputs) -> Vec<Output> {
     let Inputs { table, norm, asked, .. } = inputs;
     let (k, vocab, m) = (table.width, table.rows, asked.len());
@@ -57,7 +57,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         let (p, stats) = input(x);
         words.extend(input_of(&p, stats));
         let mut row = vec![ANY; len];
-        if leaves_all(params, stats, vocab) && !ended {
+        if leaves(params, stats, [vocab, k, m]) && !ended {
             let logits = lm_head_int8(table, x, seen, params);
             for (v, x) in row[..vocab].iter_mut().enumerate() {
                 let penalised = penalise(logits[v], seen[v] != 0, params.repetition_penalty);

@@ -6,7 +6,9 @@ use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, logits, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::sample::Inputs;
-use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SHORT_LIST, SampleParams, StepState, weight};
+use contract::sample::{
+    MAX_STOP_IDS, ONE_WEIGHT, SHORT_LIST, SampleParams, StepState, WIDE_ROWS, weight,
+};
 use contract::w2a8::MAX_ROWS;
 
 use crate::support::{
@@ -37,11 +39,12 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     for _ in 0..inputs.steps {
         sample(logits, params, &mut seen, &mut state, &mut out);
     }
+    let (rows, words) = (inputs.rows, seen.iter().map(|&mark| mark.into()).collect::<Vec<u32>>());
     vec![
-        Output::words("state", &[4], state_words(&state).into()),
-        Output::words("seen", &[seen.len()], seen.into_iter().map(u32::from).collect()),
-        Output::words("best", &[1, 2], vec![0, 0]),
-        Output::words("out", &[inputs.log], out),
+        Output::words("state", &[rows, 4], state_words(&state).repeat(rows)),
+        Output::words("seen", &[rows, seen.len()], words.repeat(rows)),
+        Output::words("best", &[rows, 2], vec![0; 2 * rows]),
+        Output::words("out", &[rows, inputs.log], out.repeat(rows)),
     ]
 }
 
@@ -52,7 +55,7 @@ const EMPTY: u32 = u32::MAX;
 fn one(logits: Vec<f32>, params: SampleParams) -> Inputs {
     let seen = vec![0; logits.len()];
     let state = StepState { pos: 11, ..StepState::default() };
-    Inputs { logits, logits_at: 0, params, state, seen, steps: 1, log: 4 }
+    Inputs { logits, logits_at: 0, params, state, seen, rows: 1, steps: 1, log: 4 }
 }
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
@@ -71,6 +74,9 @@ fn listed_shapes<B: Backend>(b: &B) {
     for &vocab in TEST_SHAPES {
         for params in params(seeded.bits()) {
             let logits = logits(vocab, seeded.bits());
+            // So many rows have a block each.
+            let rows = if vocab < 5000 { WIDE_ROWS as usize + 1 } else { 2 };
+            check_case(b, &Inputs { steps: 3, rows, ..one(logits.clone(), params) }, "rows");
             check_case(b, &Inputs { steps: 3, ..one(logits, params) }, "listed");
         }
     }
@@ -276,7 +282,8 @@ fn generated_steps<B: Backend>(b: &B) {
         };
         let seen = (0..vocab).map(|_| (seeded.below(4) == 0) as u8).collect();
         let state = StepState { pos: 3, token: 1, step: seeded.below(100) as u32, done: 0 };
-        let inputs = Inputs { logits, logits_at, params, state, seen, steps: 6, log: 106 };
+        let rows = [1, 1, 1, WIDE_ROWS as usize + 1][i % 4];
+        let inputs = Inputs { logits, logits_at, params, state, seen, rows, steps: 6, log: 106 };
         check_case(b, &inputs, "generated");
     }
 }

@@ -44,6 +44,10 @@ pub const PREPARE_THREADS: u32 = 256;
 pub const PREPARE_TILE: u32 = 1024;
 /// Threads of the one `sample_pick` block: 64 registers each on the smallest GPU.
 pub const PICK_THREADS: u32 = 512;
+/// Blocks that share a row in `sample_pick_wide`.
+pub const WIDE_BLOCKS: u32 = 8;
+/// Most rows that have so many: of more, a block each.
+pub const WIDE_ROWS: u32 = 8;
 /// Bins of the histogram by which `sample_pick` narrows a key down, 11 bits at a time.
 pub const PICK_BINS: u32 = 2048;
 /// Shared memory of `sample_pick` in bytes: the histogram, a word of 64 bits of each warp, and what
@@ -255,11 +259,25 @@ impl Args {
 pub enum SamplePrepare {}
 /// Filters, draws, moves the sequence on; grid `[1, rows, 1]`.
 pub enum SamplePick {}
+/// The same by a cluster of blocks for each row; grid `[WIDE_BLOCKS, rows, 1]`. From sm_90.
+pub enum SamplePickWide {}
 
 impl Kernel for SamplePrepare {
     type Args = Args;
     const SPEC: LaunchSpec =
         LaunchSpec::new("sample_prepare", PREPARE_THREADS).with_smem(64).with_min_blocks(4);
+}
+
+impl Kernel for SamplePickWide {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("sample_pick_wide", PICK_THREADS)
+        .with_min_sm(90)
+        .with_smem(PICK_SMEM_BYTES)
+        .with_min_blocks(1);
+
+    fn cluster(_: &Args) -> u32 {
+        WIDE_BLOCKS
+    }
 }
 
 impl Kernel for SamplePick {

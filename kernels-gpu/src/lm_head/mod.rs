@@ -21,6 +21,8 @@ use contract::num::{DOT_PARTIALS, PARTIALS, fma};
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_x4, st};
+#[cfg(level_sm_90)]
+use crate::arch::shared::Shared;
 use crate::arch::thread::block_idx_x;
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
 use crate::element::{Bf16, Element, F16};
@@ -71,8 +73,24 @@ fn sum_rows(acc: [[f32; OWN]; ROWS]) -> f32 {
     sum + shuffle_xor(sum, 2)
 }
 
+/// The sum of one row, in every lane: 12 shuffles.
+#[cfg(level_sm_90)]
+#[inline(always)]
+fn sum_row([acc]: [[f32; OWN]; 1]) -> f32 {
+    // Distances 128, 64, 32, 16, 8 of the tree. A lane ends with the partial of its bits 4, 3, 2.
+    let all: [f32; 4] = fold(acc, 16);
+    let all: [f32; 2] = fold(all, 8);
+    let [sum]: [f32; 1] = fold(all, 4);
+    let sum = sum + shuffle_xor(sum, 2);
+    let sum = sum + shuffle_xor(sum, 1);
+    // Distances 4, 2, 1.
+    let sum = sum + shuffle_xor(sum, 16);
+    let sum = sum + shuffle_xor(sum, 8);
+    sum + shuffle_xor(sum, 4)
+}
+
 /// Weights of the steps in flight: `[step][row]`.
-pub(crate) type Steps<E, const N: usize> = [[<E as Element>::Raw8; ROWS]; N];
+pub(crate) type Steps<E, const N: usize, const R: usize = ROWS> = [[<E as Element>::Raw8; R]; N];
 
 /// Issues the loads of steps `first ..` that lie below `whole`.
 ///
@@ -80,11 +98,11 @@ pub(crate) type Steps<E, const N: usize> = [[<E as Element>::Raw8; ROWS]; N];
 ///
 /// Each of `rows` is element `8 lane` of a row of at least `256 * whole` weights.
 #[inline(always)]
-pub(crate) unsafe fn load_steps<E: Element, const N: usize>(
-    rows: [*const E; ROWS],
+pub(crate) unsafe fn load_steps<E: Element, const N: usize, const R: usize>(
+    rows: [*const E; R],
     first: u32,
     whole: u32,
-) -> Steps<E, N> {
+) -> Steps<E, N, R> {
     core::array::from_fn(|u| {
         core::array::from_fn(|r| {
             let step = first + u as u32;
@@ -107,24 +125,73 @@ pub(crate) unsafe fn load_steps<E: Element, const N: usize>(
 #[inline(always)]
 pub(crate) unsafe fn dots<E: Element, const N: usize>(
     rows: [*const E; ROWS],
-    mut steps: Steps<E, N>,
+    steps: Steps<E, N>,
     x: *const f32,
     k: usize,
 ) -> f32 {
+    let x = x.wrapping_add(OWN * lane_id() as usize); // x[8 lane]
+    // SAFETY: elements at + 8 lane .. of x, which are there.
+    let eight = |at| unsafe { load8(x.wrapping_add(at)) };
+    // SAFETY: the same of one.
+    let one = |at| unsafe { ld(x.wrapping_add(at)) };
+    // SAFETY: the caller's promise.
+    sum_rows(unsafe { partials(rows, steps, k, eight, one) })
+}
+
+/// The dot of one row and `x` in shared memory, in every lane; else as [`dots`].
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// As for [`dots`]; `x` is aligned to 16, and nobody writes it meanwhile.
+#[cfg(level_sm_90)]
+#[inline(always)]
+pub(crate) unsafe fn dot_near<E: Element, const N: usize>(
+    row: *const E,
+    steps: Steps<E, N, 1>,
+    x: Shared<f32>,
+    k: usize,
+) -> f32 {
+    let x = x.add(OWN as u32 * lane_id()); // x[8 lane]
+    let eight = |at| {
+        let x = x.add(at as u32);
+        // SAFETY: elements at + 8 lane .. of x, which are there.
+        let (a, b) = unsafe { (x.read_x4(), x.add(4).read_x4()) };
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
+    };
+    // SAFETY: the same of one.
+    let one = |at| unsafe { x.add(at as u32).read() };
+    // SAFETY: the caller's promise.
+    sum_row(unsafe { partials([row], steps, k, eight, one) })
+}
+
+/// This lane's partials of the dots of an input and `rows`; `eight(at)` gives elements
+/// `at + 8 lane .. at + 8 lane + 8` of it, `one(at)` element `at + 8 lane`.
+///
+/// # Safety
+///
+/// As for [`dots`].
+#[inline(always)]
+unsafe fn partials<E: Element, const N: usize, const R: usize>(
+    rows: [*const E; R],
+    mut steps: Steps<E, N, R>,
+    k: usize,
+    eight: impl Fn(usize) -> [f32; OWN],
+    one: impl Fn(usize) -> f32,
+) -> [[f32; OWN]; R] {
     let own = OWN * lane_id() as usize;
     let whole = (k / PARTIALS) as u32;
-    let x = x.wrapping_add(own); // x[8 lane]
-    let mut acc = [[0.0; OWN]; ROWS];
+    let mut acc = [[0.0; OWN]; R];
     let mut first = 0;
     while first < whole {
         let mut u = 0;
         while u < N {
             let step = first + u as u32;
             if step < whole {
-                // SAFETY: elements 256 step + 8 lane .. + 8 of x, step < whole.
-                let x = unsafe { load8(x.wrapping_add(step as usize * PARTIALS)) };
+                let x = eight(step as usize * PARTIALS);
                 let mut r = 0;
-                while r < ROWS {
+                while r < R {
                     let w = E::widen8(steps[u][r]);
                     let mut p = 0;
                     while p < OWN {
@@ -146,19 +213,16 @@ pub(crate) unsafe fn dots<E: Element, const N: usize>(
     let mut p = 0;
     while p < OWN {
         if at + own + p < k {
-            // SAFETY: element at + 8 lane + p < K of x and of each row.
-            unsafe {
-                let x = ld(x.wrapping_add(at + p));
-                let mut r = 0;
-                while r < ROWS {
-                    acc[r][p] = fma(x, E::load(rows[r].wrapping_add(at + p)), acc[r][p]);
-                    r += 1;
-                }
+            let (x, mut r) = (one(at + p), 0);
+            while r < R {
+                // SAFETY: element at + 8 lane + p < K of the row.
+                acc[r][p] = fma(x, unsafe { E::load(rows[r].wrapping_add(at + p)) }, acc[r][p]);
+                r += 1;
             }
         }
         p += 1;
     }
-    sum_rows(acc)
+    acc
 }
 
 /// # Safety

@@ -70,7 +70,7 @@ fn wanted(asked: &Asked, input: [f32; 4], vocab: u32) -> u32 {
 #[cfg(level_sm_90)]
 #[inline(always)]
 fn listed(args: &Args, asked: &Asked, wanted: u32, head: [u32; 4]) -> bool {
-    in_clusters(args.m) && wanted != 0 && !(asked.alone(args.vocab) && head[2] > LIST_ROWS)
+    in_clusters(args.m, args.k) && wanted != 0 && !(asked.alone(args.vocab) && head[2] > LIST_ROWS)
 }
 
 /// The largest lower bound so far of an input that has a list, as a key.

@@ -6,217 +6,94 @@
 //! a better floor than any bound; of the others those that reach it are computed, a quarter in noise.
 //! Where rows do not fit, all logits that can win go through memory, as the sampler's; where every logit was computed, they are there.
 
+mod memory;
+
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
     Args, Asked, CANDIDATES, CLUSTER_THREADS, GROUP, LIST_HEAD, PickArgs, PickBf16, PickF16,
     PickF32, first_rows, floor_of, groups, pick_blocks,
 };
-use contract::num::{order_key, order_value};
-use contract::sample::{self, PICK_SMEM_BYTES, SHORT_LIST, rank_index, rank_of};
+use contract::num::{PARTIALS, order_key, order_value};
+use contract::sample::{self, SHORT_LIST, rank_index, rank_of};
+
+use memory::{Memory, best_of_block, kth};
 
 use super::{asked, ended, input_stats, listed, wanted};
 use crate::arch::atomic::max_u64_relaxed;
 use crate::arch::cluster::{cluster_rank, leave_cluster, read_of, sync_cluster};
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld_if, ld_x2_if, ld_x4, st};
-use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::mem::{X4, ld, ld_if, ld_u8_if, ld_x2_if, ld_x4, ld_x4_if, st};
+use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{
     LANES, any, lane_id, shuffle_idx, shuffle_xor_u64, warp_id, warp_max, warp_sum,
 };
 use crate::element::{Bf16, Element, F16};
-use crate::lm_head::ROWS;
+use crate::lm_head::{OWN, Steps, dot_near, load_steps};
 use crate::sample::draw::Asked as Drawn;
 use crate::sample::gather::column;
 use crate::sample::list::of_listed;
+use crate::sample::team::{Alone, Cluster};
 use crate::sample::{advance, pick as pick_from_all};
 
 const WARPS: u32 = CLUSTER_THREADS / LANES;
-/// Bounds of a thread in flight.
-const IN_FLIGHT: usize = 16;
-/// Low bits of a key that the first floor leaves out.
-const LOW_BITS: u32 = 12;
+/// Four bounds of a thread, in flight.
+const IN_FLIGHT: usize = 8;
 
-const _: () = assert!(GROUP == LANES && SHORT_LIST == CLUSTER_THREADS);
+const _: () = assert!(GROUP == LANES && SHORT_LIST == CLUSTER_THREADS && 4 * IN_FLIGHT == 32);
 
-/// Parts of shared memory, behind what the sampler takes.
-#[derive(Clone, Copy)]
-struct Memory {
-    /// Rows that reach the floor, `u32::MAX` once they are computed, and the keys of their upper bounds.
-    rows: Shared<u32>,
-    keys: Shared<u32>,
-    /// Rows that are computed now.
-    now: Shared<u32>,
-    /// A key of each of those, or of each thread.
-    made: Shared<u32>,
-    /// Those of all blocks.
-    all: Shared<u32>,
-    /// Keys and rows of what this block has for the draw.
-    short: Shared<u32>,
-    /// Candidates, rows of now, a better floor, what one thread tells, the rest of the rows, the short list; the best rank of each warp.
-    counts: Shared<u32>,
-}
-
-impl Memory {
-    #[inline(always)]
-    fn new() -> Self {
-        let rows: Shared<u32> = dynamic_shared_mem::<u32>().add(PICK_SMEM_BYTES / 4);
-        let made = rows.add(3 * CANDIDATES);
-        Self {
-            rows,
-            keys: rows.add(CANDIDATES),
-            now: rows.add(2 * CANDIDATES),
-            made,
-            all: made.add(SHORT_LIST),
-            short: made.add(2 * SHORT_LIST),
-            counts: made.add(4 * SHORT_LIST),
-        }
-    }
-
-    /// Takes the next of count `i`.
-    ///
-    /// # Safety
-    ///
-    /// Nobody reads the count before a barrier.
-    #[inline(always)]
-    unsafe fn next(self, i: u32) -> u32 {
-        // SAFETY: the caller's promise.
-        unsafe { self.counts.add(i).atomic_add(1) }
-    }
-
-    /// A count, behind a barrier.
-    ///
-    /// # Safety
-    ///
-    /// Nobody counts before the next barrier.
-    #[inline(always)]
-    unsafe fn count(self, i: u32) -> u32 {
-        // SAFETY: the caller's promise.
-        unsafe { self.counts.add(i).read() }
-    }
-
-    /// Lists a row whose logit has this key, if it reaches the floor.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Memory::next`].
-    #[inline(always)]
-    unsafe fn list(self, key: u32, row: u32, floor: u32) {
-        if key >= floor {
-            // SAFETY: a place for this row alone.
-            unsafe {
-                let place = self.next(5);
-                if place < SHORT_LIST {
-                    self.short.add(2 * place).write(key);
-                    self.short.add(2 * place + 1).write(row);
-                }
-            }
-        }
-    }
-
-    /// The best rank of warp `warp`.
-    #[inline(always)]
-    fn best(self, warp: u32) -> Shared<u64> {
-        self.counts.cast::<u64>().add(4 + warp)
-    }
-}
-
-/// A key that `wanted` of the threads' keys in `made` reach, and few more; 0 when there are not so many. Ends behind a barrier.
+/// The logit of row `id`, as the sampler takes it, in every lane. `STEPS` steps of 256 weights are in flight.
 ///
-/// *Convergence*: every thread of the block calls it, which has written its key.
+/// *Convergence*: every lane of the warp calls it.
 ///
 /// # Safety
 ///
-/// Nobody else uses `made`, nor what one thread tells.
+/// The pointers of `args` cover the contract's table for a table of `E`; `id` is a row of it; `x` is the input, written before a barrier.
 #[inline(always)]
-unsafe fn kth(memory: Memory, wanted: u32) -> u32 {
-    sync_threads();
-    if warp_id() == 0 {
-        let keys: [u32; WARPS as usize] = core::array::from_fn(|j| {
-            // SAFETY: a word of each thread, written before the barrier.
-            unsafe { memory.made.add(lane_id() + LANES * j as u32).read() }
-        });
-        let most = warp_max(keys.into_iter().fold(0, u32::max));
-        let (mut found, mut bit) = (0, (1u32 << 31).checked_shr(most.leading_zeros()).unwrap_or(0));
-        while bit >> LOW_BITS != 0 {
-            let reach = keys.iter().map(|&key| i32::from(key >= found | bit)).sum();
-            let reach = warp_sum(reach) as u32;
-            if reach >= wanted {
-                found |= bit;
-            }
-            if reach == wanted {
-                break; // the whole warp
-            }
-            bit >>= 1;
-        }
-        if lane_id() == 0 {
-            // SAFETY: read behind the barrier.
-            unsafe { memory.counts.add(3).write(found) };
-        }
+unsafe fn logit<E: Element, const STEPS: usize>(
+    (args, x): (&Args, Shared<f32>),
+    asked: &Asked,
+    id: u32,
+) -> f32 {
+    let (k, own) = (args.k as usize, OWN * lane_id() as usize);
+    let table = args.w.cast::<E>().as_ptr().cast_const();
+    let row = table.wrapping_add(id as usize * args.stride as usize + own);
+    // SAFETY: a row of K elements, from element 8 lane; x has K; the row is one of the vocabulary.
+    unsafe {
+        let steps: Steps<E, STEPS, 1> = load_steps([row], 0, (k / PARTIALS) as u32);
+        // A penalty of 1 changes nothing.
+        let seen = args.seen.as_ptr().cast_const().wrapping_add(id as usize);
+        let seen = ld_u8_if(asked.penalty != 1.0, seen) != 0;
+        asked.adjust(dot_near(row, steps, x, k), seen)
     }
-    sync_threads();
-    // SAFETY: written before the barrier.
-    unsafe { memory.counts.add(3).read() }
 }
 
-/// The largest of the warps' best ranks, in every thread. Ends behind a barrier.
-///
-/// *Convergence*: every thread of the block calls it; lanes hold ranks that they have found.
-///
-/// # Safety
-///
-/// Nobody else uses the words of the warps.
-#[inline(always)]
-unsafe fn best_of_block(memory: Memory, mut own: u64) -> u64 {
-    let mut distance = LANES / 2;
-    while distance > 0 {
-        own = own.max(shuffle_xor_u64(own, distance));
-        distance /= 2;
-    }
-    if lane_id() == 0 {
-        // SAFETY: a word of this warp.
-        unsafe { memory.best(warp_id()).write_u64(own) };
-    }
-    sync_threads();
-    let mut warp = 0;
-    while warp < WARPS {
-        // SAFETY: written before the barrier.
-        own = own.max(unsafe { memory.best(warp).read_u64() });
-        warp += 1;
-    }
-    sync_threads();
-    own
-}
-
-/// Computes the logits of the first `count` rows of `now`, and calls `made(i, row, key)` for each, in one lane.
+/// Computes the logits of the first `count` rows of `now`, a warp for each, and calls `made(i, row, key)` in one lane.
 ///
 /// *Convergence*: every thread of the block calls it, behind a barrier.
 ///
 /// # Safety
 ///
-/// They are rows of the table; the pointers of `args` cover the contract's table for a table of `E`.
+/// They are rows of the table; the pointers of `args` cover the contract's table for a table of `E`; the input is in shared memory.
 #[inline(always)]
 unsafe fn compute<E: Element, const STEPS: usize>(
-    args: &Args,
+    (args, memory): (&Args, Memory),
     asked: &Asked,
     now: Shared<u32>,
     count: u32,
     mut made: impl FnMut(u32, u32, u32),
 ) {
-    // Two rows a warp, where there are more than warps.
-    let pairs = if count > WARPS { ROWS as u32 } else { 1 };
-    let mut entry = pairs * warp_id();
+    let mut entry = warp_id();
     while entry < count {
-        let other = (entry + pairs - 1).min(count - 1);
-        // SAFETY: entries below `count`.
-        let ids = unsafe { [now.add(entry).read(), now.add(other).read()] };
-        // SAFETY: by the caller.
-        let x = unsafe { super::rescore::logits::<E, STEPS>(args, asked, ids) };
-        let mine = entry + lane_id() / 16;
-        if lane_id() % 16 == 0 && mine <= other {
-            made(mine, if lane_id() < 16 { ids[0] } else { ids[1] }, order_key(x));
+        // SAFETY: an entry below `count`; a row of the table.
+        let (row, x) = unsafe {
+            let row = now.add(entry).read();
+            (row, logit::<E, STEPS>((args, memory.x), asked, row))
+        };
+        if lane_id() == 0 {
+            made(entry, row, order_key(x));
         }
-        entry += pairs * WARPS;
+        entry += WARPS;
     }
 }
 
@@ -251,7 +128,7 @@ unsafe fn best_of_list<E: Element, const STEPS: usize>(
     // SAFETY: counted before the barrier; rows of the table.
     unsafe {
         let count = memory.count(1);
-        compute::<E, STEPS>(args, asked, memory.now, count, |_, row, key| {
+        compute::<E, STEPS>((args, memory), asked, memory.now, count, |_, row, key| {
             best = rank_of(key, row).max(best);
         });
         best = best_of_block(memory, best);
@@ -280,6 +157,33 @@ unsafe fn best_of_list<E: Element, const STEPS: usize>(
     leave_cluster();
 }
 
+/// Copies the input into shared memory; it is there behind a barrier.
+///
+/// # Safety
+///
+/// `x` covers the contract's table; nobody reads what is there.
+#[inline(always)]
+unsafe fn keep_input(args: &Args, memory: Memory) {
+    let mut first = thread_idx_x();
+    while first < args.k {
+        let values: [f32; 5] = core::array::from_fn(|j| {
+            let at = first + CLUSTER_THREADS * j as u32;
+            // SAFETY: at < K.
+            unsafe { ld_if(at < args.k, args.x.as_ptr().cast_const().wrapping_add(at as usize)) }
+        });
+        let mut j = 0;
+        while j < values.len() {
+            let at = first + CLUSTER_THREADS * j as u32;
+            if at < args.k {
+                // SAFETY: a place of this thread.
+                unsafe { memory.x.add(at).write(values[j]) };
+            }
+            j += 1;
+        }
+        first += CLUSTER_THREADS * values.len() as u32;
+    }
+}
+
 /// The largest lower bound of this thread's groups.
 ///
 /// # Safety
@@ -302,6 +206,24 @@ unsafe fn own_top(args: &Args) -> u32 {
     top
 }
 
+/// The bounds of rows `at .. at + 4`, as far as there are such; `at` is a multiple of 4.
+///
+/// # Safety
+///
+/// `bounds` covers the contract's table.
+#[inline(always)]
+unsafe fn four_bounds(args: &Args, at: u32) -> X4<f32> {
+    let bounds = args.bounds.as_ptr().cast_const().wrapping_add(at as usize);
+    // SAFETY: below the vocabulary; a row of a multiple of four starts on 16 bytes.
+    unsafe {
+        if args.vocab.is_multiple_of(4) {
+            ld_x4_if(at < args.vocab, bounds.cast())
+        } else {
+            core::array::from_fn(|i| ld_if(at + (i as u32) < args.vocab, bounds.wrapping_add(i)))
+        }
+    }
+}
+
 /// Draws from the rows whose upper bounds reach the floor. Whether they do not fit: then all that can win is left for the sampler.
 ///
 /// *Convergence*: every thread of the cluster calls it.
@@ -321,36 +243,40 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
         // SAFETY: the launch contract, handed on; a word of this thread.
         unsafe {
             memory.made.add(thread).write(own_top(args));
-            floor_of(kth(memory, wanted))
+            floor_of(kth(memory, memory.made, wanted))
         }
     };
-    // This block's rows: 512 of each 512 blocks.
-    let step = CLUSTER_THREADS * blocks;
-    let mut row = CLUSTER_THREADS * cluster_rank() + thread;
+    // This block's rows: four a thread of each 2,048 a block.
+    let step = 4 * CLUSTER_THREADS * blocks;
+    let mut row = 4 * (CLUSTER_THREADS * cluster_rank() + thread);
     let mut own_top = 0;
-    while row - thread < args.vocab {
-        let keys: [u32; IN_FLIGHT] = core::array::from_fn(|j| {
-            let at = row + step * j as u32;
-            let bound = args.bounds.as_ptr().cast_const().wrapping_add(at as usize);
-            // SAFETY: at < vocab.
-            let upper = unsafe { ld_if(at < args.vocab, bound) };
-            if at < args.vocab { order_key(upper) } else { 0 }
-        });
-        let mut j = 0;
-        while j < IN_FLIGHT {
-            let at = row + step * j as u32;
-            if at < args.vocab && keys[j] >= floor {
-                own_top = keys[j].max(own_top);
-                // SAFETY: a place for this row alone.
+    while row - 4 * thread < args.vocab {
+        // SAFETY: `bounds` covers the contract's table.
+        let uppers: [X4<f32>; IN_FLIGHT] =
+            core::array::from_fn(|j| unsafe { four_bounds(args, row + step * j as u32) });
+        // A bit for each that reaches the floor. Few do: those are read again.
+        let (mut reach, mut j) = (0, 0);
+        while j < 4 * IN_FLIGHT {
+            reach |= u32::from(order_key(uppers[j / 4][j % 4]) >= floor) << j;
+            j += 1;
+        }
+        while reach != 0 {
+            let j = reach.trailing_zeros();
+            reach &= reach - 1;
+            let at = row + step * (j / 4) + j % 4;
+            if at < args.vocab {
+                // SAFETY: at < vocab; a place for this row alone.
                 unsafe {
+                    let key =
+                        order_key(ld(args.bounds.as_ptr().cast_const().wrapping_add(at as usize)));
+                    own_top = key.max(own_top);
                     let place = memory.next(0);
                     if place < CANDIDATES {
                         memory.rows.add(place).write(at);
-                        memory.keys.add(place).write(keys[j]);
+                        memory.keys.add(place).write(key);
                     }
                 }
             }
-            j += 1;
         }
         row += step * IN_FLIGHT as u32;
     }
@@ -359,7 +285,7 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
     // SAFETY: a word of this thread; counted before a barrier of `kth`; candidates were written before it.
     let (found, chosen) = unsafe {
         memory.made.add(thread).write(own_top);
-        let least = kth(memory, first_rows(wanted, blocks).min(room));
+        let least = kth(memory, memory.made, first_rows(wanted, blocks).min(room));
         let found = memory.count(0);
         let mut i = thread;
         while i < found.min(CANDIDATES) {
@@ -378,7 +304,7 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
     };
     // SAFETY: rows of the table; a word of each.
     unsafe {
-        compute::<E, STEPS>(args, asked, memory.now, chosen, |i, _, key| {
+        compute::<E, STEPS>((args, memory), asked, memory.now, chosen, |i, _, key| {
             memory.made.add(i).write(key);
         });
         sync_cluster();
@@ -386,28 +312,11 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
         let (of, i) = (thread / room, thread % room);
         let key = if of < blocks { read_of(of, memory.made.add(i)) } else { 0 };
         memory.all.add(thread).write(key);
-        sync_threads();
-        let (mut above, mut equal) = (0, 0);
-        let mut i = 0;
-        while i < SHORT_LIST {
-            let others: [u32; 4] = memory.all.add(i).read_x4();
-            let mut j = 0;
-            while j < 4 {
-                above += u32::from(others[j] > key);
-                equal += u32::from(others[j] == key);
-                j += 1;
-            }
-            i += 4;
-        }
-        if above < wanted && wanted <= above + equal {
-            memory.counts.add(2).write(key); // the same by each that comes here
-        }
     }
-    sync_threads();
     // SAFETY: words written before the barrier; places of one row each.
     let rest = unsafe {
         // At least `wanted` logits reach it.
-        let better = memory.count(2).max(floor);
+        let better = kth(memory, memory.all, wanted).max(floor);
         if thread < chosen {
             memory.list(memory.made.add(thread).read(), memory.now.add(thread).read(), better);
         }
@@ -415,18 +324,24 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
         while i < found.min(CANDIDATES) {
             let row = memory.rows.add(i).read();
             if row != u32::MAX && memory.keys.add(i).read() >= better {
-                memory.now.add(chosen + memory.next(4)).write(row);
+                memory.now.add(chosen + memory.next(2)).write(row);
             }
             i += CLUSTER_THREADS;
         }
         sync_threads();
-        compute::<E, STEPS>(args, asked, memory.now.add(chosen), memory.count(4), |_, row, key| {
-            memory.list(key, row, better);
-        });
+        compute::<E, STEPS>(
+            (args, memory),
+            asked,
+            memory.now.add(chosen),
+            memory.count(2),
+            |_, row, key| {
+                memory.list(key, row, better);
+            },
+        );
         sync_cluster();
         // How many each block lists, in a lane.
         let of = lane_id().min(blocks - 1);
-        [read_of(of, memory.counts.add(5)), read_of(of, memory.counts)]
+        [read_of(of, memory.counts.add(3)), read_of(of, memory.counts)]
     };
     let [own, found] = if lane_id() < blocks { rest } else { [0; 2] };
     let total = warp_sum(own as i32) as u32;
@@ -465,7 +380,7 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
     unsafe {
         let best = best_of_block(memory, best);
         let drawn = Drawn::of(sample, order_value((best >> 32) as u32));
-        let token = of_listed(sample, rank_index(best), &drawn, total, true);
+        let token = of_listed(Alone, sample, rank_index(best), &drawn, (total, true));
         if thread == 0 {
             advance(sample, token.unwrap_or(rank_index(best)));
         }
@@ -506,7 +421,7 @@ unsafe fn through_memory<E: Element, const STEPS: usize>(
             }
             sync_threads();
             let count = memory.count(1);
-            compute::<E, STEPS>(args, asked, memory.now, count, |_, row, key| {
+            compute::<E, STEPS>((args, memory), asked, memory.now, count, |_, row, key| {
                 memory.made.add(row - first).write(key);
                 best = rank_of(key, row).max(best);
             });
@@ -559,6 +474,8 @@ unsafe fn pick<E: Element, const STEPS: usize>(all: &PickArgs) {
     let wanted = wanted(&asked, stats, args.vocab);
     let mut of_all = !listed(args, &asked, wanted, head);
     if !of_all {
+        // SAFETY: `x` has K values, and there is room for them.
+        unsafe { keep_input(args, memory) };
         sync_threads(); // the counts are 0
         // SAFETY: the launch contract, handed on.
         unsafe {
@@ -569,9 +486,9 @@ unsafe fn pick<E: Element, const STEPS: usize>(all: &PickArgs) {
             }
         }
     }
-    if of_all && cluster_rank() == 0 {
+    if of_all {
         // SAFETY: the launch contract, handed on.
-        unsafe { pick_from_all(sample) };
+        unsafe { pick_from_all(Cluster(pick_blocks(args.m)), sample) };
     }
 }
 
@@ -590,7 +507,7 @@ macro_rules! entries {
 }
 
 entries! {
-    lm_head_int8_pick_bf16 PickBf16 Bf16, 5;
-    lm_head_int8_pick_f16 PickF16 F16, 5;
-    lm_head_int8_pick_f32 PickF32 f32, 2;
+    lm_head_int8_pick_bf16 PickBf16 Bf16, 10;
+    lm_head_int8_pick_f16 PickF16 F16, 10;
+    lm_head_int8_pick_f32 PickF32 f32, 5;
 }

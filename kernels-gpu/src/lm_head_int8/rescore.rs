@@ -196,7 +196,7 @@ unsafe fn listed((tile, first, end): (u32, u32, u32), uppers: [f32; OF_THREAD], 
 ///
 /// The pointers of `args` cover the contract's table for a table of `E`; `ids` are rows of it.
 #[inline(always)]
-pub(super) unsafe fn logits<E: Element, const STEPS: usize>(
+unsafe fn logits<E: Element, const STEPS: usize>(
     args: &Args,
     asked: &Asked,
     ids: [u32; ROWS],

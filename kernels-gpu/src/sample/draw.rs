@@ -7,6 +7,7 @@ use contract::sample::{
 
 use super::scan::{WARPS, message, over_threads, over_warps};
 use super::select::{for_each, select};
+use super::team::Team;
 use super::{field, list, long_field};
 use crate::arch::mem::{ld, ld_x2};
 use crate::arch::thread::{sync_threads, thread_idx_x};
@@ -74,21 +75,36 @@ impl Asked {
     }
 }
 
-/// The token of this step: steps 3 to 6 of the contract. Ends behind a barrier.
+/// The token of this step, in one block of the team: steps 3 to 6 of the contract. Ends behind a barrier.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread of the team calls it.
 ///
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table, the logits are adjusted, `best_index` is that
 /// of the largest; the block has `PICK_SMEM_BYTES` of shared memory.
 #[inline(always)]
-pub(super) unsafe fn draw(args: &Args, best_index: u32) -> u32 {
+pub(super) unsafe fn draw(team: impl Team, args: &Args, best_index: u32) -> Option<u32> {
     // SAFETY: best_index < vocab; the caller's promise.
     unsafe {
         let best = ld(args.adjusted.as_ptr().cast_const().wrapping_add(best_index as usize));
         let asked = Asked::of(args, best);
-        list::draw(args, best_index, &asked).unwrap_or_else(|| from_all(args, best_index, &asked))
+        // With top-k the first block needs no other for it.
+        let shared = asked.top_k == 0;
+        let token = if shared || team.rank() == 0 {
+            list::draw(team, args, best_index, &asked)
+        } else {
+            None
+        };
+        if !shared && team.first_says(token.is_some()) {
+            return token;
+        }
+        let token = match token {
+            Some(token) => (team.rank() == 0).then_some(token),
+            None => from_all(team, args, best_index, &asked),
+        };
+        team.part(); // all have read what changes
+        token
     }
 }
 
@@ -98,27 +114,28 @@ pub(super) unsafe fn draw(args: &Args, best_index: u32) -> u32 {
 ///
 /// As for [`draw`].
 #[inline(always)]
-unsafe fn from_all(args: &Args, best_index: u32, asked: &Asked) -> u32 {
+unsafe fn from_all(team: impl Team, args: &Args, best_index: u32, asked: &Asked) -> Option<u32> {
     let (vocab, adjusted) = (args.vocab, args.adjusted.as_ptr().cast_const());
     let (best, mut key) = (asked.best, weight_floor(asked.best));
     if asked.top_k != 0 {
         // SAFETY: the caller's promise.
-        let k = unsafe { select(adjusted, vocab, key, |_| 1, |_| u64::from(asked.top_k)) };
+        let k = unsafe { select(team, (adjusted, vocab), key, |_| 1, |_| u64::from(asked.top_k)) };
         key = key.max(k);
     }
     if asked.has_top_p() {
         let own = |x| weight(x, best);
         let target = |total| top_p_target(total, asked.top_p);
         // SAFETY: the caller's promise.
-        let c = unsafe { select(adjusted, vocab, key, own, target) };
+        let c = unsafe { select(team, (adjusted, vocab), key, own, target) };
         key = key.max(c);
     }
     let kept = Kept { best, key, weight: asked.min_weight };
 
-    // Each warp weighs a stretch of the vocabulary; then the block walks through the one stretch
+    // Each warp weighs a stretch of the vocabulary; then its block walks through the one stretch
     // that the random number falls into.
-    let stretch = vocab.div_ceil(4 * WARPS) * 4;
-    let first = warp_id() * stretch;
+    let stretch = vocab.div_ceil(4 * WARPS * team.blocks()) * 4;
+    let warps = WARPS * team.rank();
+    let first = (warps + warp_id()) * stretch;
     let end = (first + stretch).min(vocab);
     let mut sum = 0u64;
     // SAFETY: end <= vocab.
@@ -128,16 +145,20 @@ unsafe fn from_all(args: &Args, best_index: u32, asked: &Asked) -> u32 {
         sum += shuffle_xor_u64(sum, distance);
         distance /= 2;
     }
-    let (through, before, total) = over_warps(sum);
+    let (through, before, of_block) = over_warps(sum);
+    let (of_others, total) = team.sums(of_block);
     if total == 0 {
-        return best_index; // every thread; only when each logit is NaN
+        return (team.rank() == 0).then_some(best_index); // every thread; only when each logit is NaN
     }
-    let point = scale_random(asked.random, total);
+    let point = scale_random(asked.random, total).wrapping_sub(of_others);
+    if team.blocks() > 1 && point >= of_block {
+        return None; // every thread of the block
+    }
     let warp = ballot(through > point).trailing_zeros();
     let rest = point - shuffle_idx_u64(before, warp);
     sync_threads();
 
-    let first = warp * stretch;
+    let first = (warps + warp) * stretch;
     let end = (first + stretch).min(vocab);
     let share = stretch.div_ceil(PICK_THREADS); // neighbours, in index order
     let first = first + thread_idx_x() * share;
@@ -166,5 +187,5 @@ unsafe fn from_all(args: &Args, best_index: u32, asked: &Asked) -> u32 {
     }
     sync_threads();
     // SAFETY: written before the barrier: the kept weigh more than `point`.
-    unsafe { message().read_u64() as u32 }
+    Some(unsafe { message().read_u64() as u32 })
 }

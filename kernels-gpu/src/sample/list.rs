@@ -4,14 +4,13 @@
 //! `t` compares entry `t` with every other. It takes the place of the histogram.
 
 use contract::num::{order_key, order_value};
-use contract::sample::{
-    Args, PICK_THREADS, TOP_P_LIST, scale_random, top_p_target, weight, weight_floor,
-};
+use contract::sample::{Args, TOP_P_LIST, scale_random, top_p_target, weight, weight_floor};
 
 use super::draw::Asked;
 use super::gather::{column, list, reached_by, told};
 use super::scan::over_threads;
-use super::select::for_each;
+use super::select::for_each_of;
+use super::team::Team;
 use crate::arch::thread::{sync_threads, thread_idx_x};
 
 /// The weight of all tokens. Ends with a barrier.
@@ -20,15 +19,15 @@ use crate::arch::thread::{sync_threads, thread_idx_x};
 ///
 /// As for [`draw`]; a barrier stands between this and other sums over threads.
 #[inline(always)]
-unsafe fn weigh_all(args: &Args, best: f32, floor: u32) -> u64 {
+unsafe fn weigh_all(team: impl Team, args: &Args, best: f32, floor: u32) -> u64 {
     let mut sum = 0;
     let add = |x| sum += if order_key(x) >= floor { u64::from(weight(x, best)) } else { 0 };
     let adjusted = args.adjusted.as_ptr().cast_const();
     // SAFETY: the caller's promise.
-    unsafe { for_each(adjusted, 4 * thread_idx_x(), 4 * PICK_THREADS, args.vocab, add) };
+    unsafe { for_each_of(team, adjusted, args.vocab, add) };
     let (_, total) = over_threads(sum);
     sync_threads();
-    total
+    team.sums(total).1
 }
 
 /// Calls `visit(a, b)` with columns `i` and `j` of all entries.
@@ -54,13 +53,18 @@ unsafe fn for_each_entry(listed: u32, i: u32, j: u32, mut visit: impl FnMut(u32,
 /// Steps 3 to 6 of the contract on the short list; `None`, for every thread of the block, when it is
 /// too short to decide. Ends with a barrier.
 ///
-/// *Convergence*: every thread of the block calls it.
+/// *Convergence*: every thread of the team calls it, and all blocks find the same.
 ///
 /// # Safety
 ///
 /// As for `super::draw::draw`.
 #[inline(always)]
-pub(super) unsafe fn draw(args: &Args, best_index: u32, asked: &Asked) -> Option<u32> {
+pub(super) unsafe fn draw(
+    team: impl Team,
+    args: &Args,
+    best_index: u32,
+    asked: &Asked,
+) -> Option<u32> {
     let wanted = match asked.top_k {
         0 if asked.has_top_p() => TOP_P_LIST,
         k => k,
@@ -73,24 +77,24 @@ pub(super) unsafe fn draw(args: &Args, best_index: u32, asked: &Asked) -> Option
     // SAFETY: the caller's promise; the counters are 0.
     let listed = unsafe { list(args, reached.max(weightless)) }?;
     // SAFETY: the same; the columns were written before the last barrier.
-    unsafe { of_listed(args, best_index, asked, listed, complete) }
+    unsafe { of_listed(team, args, best_index, asked, (listed, complete)) }
 }
 
 /// [`draw`] from the `listed` tokens whose keys and indices are in the columns; `complete` says that they are all that weigh something and that
 /// top-k leaves.
 ///
-/// *Convergence*: every thread of the block calls it, behind a barrier.
+/// *Convergence*: every thread of the team calls it, behind a barrier.
 ///
 /// # Safety
 ///
 /// As for [`draw`]; without `complete`, the logits are adjusted.
 #[inline(always)]
 pub(crate) unsafe fn of_listed(
+    team: impl Team,
     args: &Args,
     best_index: u32,
     asked: &Asked,
-    listed: u32,
-    complete: bool,
+    (listed, complete): (u32, bool),
 ) -> Option<u32> {
     let (thread, weightless) = (thread_idx_x(), weight_floor(asked.best));
     let (mut key, mut index, mut own) = (0, 0, 0);
@@ -128,7 +132,7 @@ pub(crate) unsafe fn of_listed(
         sync_threads();
         if !complete {
             // SAFETY: the caller's promise; behind a barrier.
-            total = unsafe { weigh_all(args, asked.best, weightless) };
+            total = unsafe { weigh_all(team, args, asked.best, weightless) };
         }
         let target = top_p_target(total, asked.top_p);
         if !complete && of_list < target {

@@ -11,6 +11,7 @@ pub(crate) mod gather;
 pub(crate) mod list;
 mod scan;
 mod select;
+pub(crate) mod team;
 
 use contract::launch::Kernel;
 use contract::num::order_key;
@@ -25,6 +26,12 @@ use crate::arch::mem::{ld, ld_if, ld_u8_if, ld_x2, st, st_u8, st_x2};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id, warp_max};
+use team::{Alone, Team};
+#[cfg(level_sm_90)]
+use {
+    contract::sample::{SamplePickWide, WIDE_BLOCKS},
+    team::Cluster,
+};
 
 /// Reads one field of what `args` points to.
 macro_rules! field {
@@ -183,32 +190,50 @@ pub unsafe extern "ptx-kernel" fn sample_pick(args: Args) {
     launch_dependents();
     dependency_wait();
     // SAFETY: the launch contract, handed on.
-    unsafe { pick(&args) }
+    unsafe { pick(Alone, &args) }
+}
+
+/// # Safety
+///
+/// The launch obeys `SamplePickWide::SPEC` with one cluster a row, behind `sample_prepare` with the same
+/// arguments; the pointers of `args` cover the contract's table.
+#[cfg(level_sm_90)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn sample_pick_wide(args: Args) {
+    let args = args.of_row(block_idx_y());
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: the launch contract, handed on.
+    unsafe { pick(Cluster(WIDE_BLOCKS), &args) }
 }
 
 /// The body of `sample_pick`, for a row.
 ///
-/// *Convergence*: every thread of the row's only block calls it, which has `PICK_THREADS` of them.
+/// *Convergence*: every thread of the row's team calls it, whose blocks have `PICK_THREADS` of them.
 ///
 /// # Safety
 ///
-/// As for `sample_pick`, behind its wait; the block has `PICK_SMEM_BYTES` of shared memory, which nobody uses.
+/// As for `sample_pick`, behind its wait; the blocks have `PICK_SMEM_BYTES` of shared memory, which nobody uses.
 #[inline(always)]
-pub(crate) unsafe fn pick(args: &Args) {
+pub(crate) unsafe fn pick(team: impl Team, args: &Args) {
+    let draws = field!(args.params -> temperature) > 0.0;
+    if !draws && team.rank() != 0 {
+        return; // the whole block: what the first one reads and changes is its alone
+    }
     // SAFETY: the caller's promise.
     let best = rank_index(unsafe { best_rank(args) });
     if field!(args.state -> done) != 0 {
         return; // every thread; `sample_prepare` left `best` at zero
     }
-    let token = if field!(args.params -> temperature) > 0.0 {
+    let token = if draws {
         // SAFETY: the launch contract, handed on; best < vocab.
-        unsafe { draw::draw(args, best) }
+        unsafe { draw::draw(team, args, best) }
     } else {
         sync_threads(); // all have read `best` and `state`
-        best
+        Some(best)
     };
-    if thread_idx_x() == 0 {
-        // SAFETY: token < vocab, and the other threads of the row's only block have read what changes.
+    if let (0, Some(token)) = (thread_idx_x(), token) {
+        // SAFETY: token < vocab, and the other threads of the row have read what changes.
         unsafe { advance(args, token) };
     }
 }
@@ -249,6 +274,8 @@ pub(crate) unsafe fn advance(args: &Args, token: u32) {
 
 const _: unsafe extern "ptx-kernel" fn(<SamplePrepare as Kernel>::Args) = sample_prepare;
 const _: unsafe extern "ptx-kernel" fn(<SamplePick as Kernel>::Args) = sample_pick;
+#[cfg(level_sm_90)]
+const _: unsafe extern "ptx-kernel" fn(<SamplePickWide as Kernel>::Args) = sample_pick_wide;
 // A warp of `sample_prepare` has a group.
 const _: () = assert!(GROUP == LANES && PREPARE_TILE.is_multiple_of(PREPARE_THREADS));
 // Fields are read as words.

@@ -9,6 +9,7 @@ use contract::num::order_key;
 use contract::sample::{PICK_BINS, PICK_THREADS};
 
 use super::scan::{message, over_threads};
+use super::team::Team;
 use crate::arch::mem::{X4, ld_x4_if};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{sync_threads, thread_idx_x};
@@ -16,7 +17,7 @@ use crate::arch::thread::{sync_threads, thread_idx_x};
 /// Vectors of four logits of a thread that are in flight at once; the code of sm_80 has no registers for more.
 const IN_FLIGHT: usize = if cfg!(level_sm_90) || !cfg!(level_sm_80) { 4 } else { 3 };
 /// Bins of one thread.
-const BINS: u32 = PICK_BINS / PICK_THREADS;
+pub(super) const BINS: u32 = PICK_BINS / PICK_THREADS;
 
 /// Calls `visit(x)` for logits `first .. first + 4`, `first + step .. first + step + 4`, ... of
 /// `end`. `first` and `step` are multiples of 4.
@@ -50,10 +51,27 @@ pub(super) unsafe fn for_each(
     }
 }
 
+/// [`for_each`] of what this thread of a team has of `end` logits.
+///
+/// # Safety
+///
+/// As for [`for_each`].
+#[inline(always)]
+pub(super) unsafe fn for_each_of(
+    team: impl Team,
+    adjusted: *const f32,
+    end: u32,
+    visit: impl FnMut(f32),
+) {
+    let first = PICK_THREADS * team.rank() + thread_idx_x();
+    // SAFETY: the caller's promise.
+    unsafe { for_each(adjusted, 4 * first, 4 * PICK_THREADS * team.blocks(), end, visit) };
+}
+
 /// The largest key such that the logits at or above it, and at or above `floor`, weigh at least
 /// `target(weight of all at or above floor)`; 0 when all of them weigh less.
 ///
-/// *Convergence*: every thread of the block calls it. It ends with a barrier.
+/// *Convergence*: every thread of the team calls it. It ends with a barrier.
 ///
 /// # Safety
 ///
@@ -61,8 +79,8 @@ pub(super) unsafe fn for_each(
 /// which no thread reads after the barrier before this call.
 #[inline(always)]
 pub(super) unsafe fn select(
-    adjusted: *const f32,
-    vocab: u32,
+    team: impl Team,
+    (adjusted, vocab): (*const f32, u32),
     floor: u32,
     weight: impl Fn(f32) -> u32,
     target: impl Fn(u64) -> u64,
@@ -95,21 +113,20 @@ pub(super) unsafe fn select(
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { for_each(adjusted, 4 * thread_idx_x(), 4 * PICK_THREADS, vocab, count) };
-        sync_threads();
+        unsafe { for_each_of(team, adjusted, vocab, count) };
+        team.sync();
 
         // From the top bin down: thread t has bins 2047 - BINS t and those below.
         let high = PICK_BINS - 1 - own;
-        let bins: [u64; BINS as usize] = core::array::from_fn(|i| {
-            // SAFETY: high - i < PICK_BINS, counted before the barrier.
-            unsafe { histogram.add(high - i as u32).read_u64() }
-        });
+        // SAFETY: bins below PICK_BINS, counted before the barrier.
+        let bins = unsafe { team.bins(histogram, high) };
         let (mut above, total) = over_threads(bins.iter().sum());
         if bits_left == 32 {
             missing = target(total);
             if total < missing {
                 sync_threads();
-                return 0; // every thread of the block
+                team.part();
+                return 0; // every thread of the team
             }
         }
         let mut i = 0;
@@ -131,6 +148,7 @@ pub(super) unsafe fn select(
         found = (found << bits) | bin as u32;
         missing -= above;
         bits_left = shift;
+        team.part(); // all have read the bins
     }
     sync_threads();
     found

@@ -8,14 +8,16 @@ use crate::sample::{self, PICK_SMEM_BYTES, PICK_THREADS, SHORT_LIST};
 pub const CLUSTER_THREADS: u32 = PICK_THREADS;
 /// Rows that a block can take into its list: where more reach the floor, all of them go through memory.
 pub const CANDIDATES: u32 = 4096;
+/// Longest input that a block keeps.
+pub const PICK_K: u32 = 8192;
 /// Words behind what the sampler takes of shared memory: candidates and their keys, those of them that are computed, keys of all blocks, keys and rows
-/// of the short list, counters.
-const WORDS: u32 = 3 * CANDIDATES + 4 * SHORT_LIST + 64;
+/// of the short list, counters, the input.
+const WORDS: u32 = 3 * CANDIDATES + 4 * SHORT_LIST + 80 + PICK_K;
 
-/// Whether the kernel computes the logits of `m` inputs that can win. Of fewer, `lm_head_int8_rescore_*` spreads them over more blocks.
+/// Whether the kernel computes the logits of `m` inputs of `k` values that can win. Of fewer, `lm_head_int8_rescore_*` spreads them over more blocks.
 #[inline(always)]
-pub const fn in_clusters(m: u32) -> bool {
-    m > 32
+pub const fn in_clusters(m: u32, k: u32) -> bool {
+    m > 32 && k <= PICK_K
 }
 
 /// Blocks of a cluster for `m` inputs: together about as many as there are multiprocessors.
