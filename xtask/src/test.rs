@@ -3,14 +3,19 @@
 //! A lane passes, fails, or did not run and says why; the last never looks like the first. The CPU
 //! lane is tested in release mode, so that its dependencies are those of `cargo run --release`.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::ptx::build::{self, Rebuild};
 use crate::ptx::levels::LEVELS;
-use crate::ptx::{audit, manifest::Manifest, ptxas::Ptxas};
+use crate::ptx::{audit, manifest, ptxas::Ptxas, text::Module};
 use crate::{emulator, gpu, process};
 
 /// `cargo xtask test`
@@ -39,6 +44,9 @@ enum Lane {
 /// The same in every lane: the library is built once. Downloads are tested too, from a hub on the loopback address.
 pub(crate) const FEATURES: &str = "bitnet-gpu/cuda,bitnet-gpu/hub";
 
+/// Generated cases of each generator.
+const CASES: &str = "BITNET_TEST_CASES";
+
 /// How a lane ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
@@ -60,21 +68,35 @@ struct Counts {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let all = [Lane::Cpu, Lane::Ptx, Lane::Emulated, Lane::Gpu];
     let asked = all.iter().filter(|lane| options.lane.is_empty() || options.lane.contains(lane));
+    let asked: Vec<_> = asked.copied().collect();
     let mut ended = Vec::new();
-    for lane in asked {
-        println!("== {}", title(*lane));
-        let outcome = match lane {
-            Lane::Cpu => cpu(&options.args)?,
-            Lane::Ptx => ptx(),
-            Lane::Emulated => emulated(&options.args, options.lane.contains(&Lane::Emulated))?,
-            Lane::Gpu => gpu(&options.args, options.lane.contains(&Lane::Gpu))?,
-        };
-        ended.push((*lane, outcome));
-    }
+    std::thread::scope(|scope| -> Result<()> {
+        // Beside the first lane: there a core often waits for the other one, at the end of a build or of a test program.
+        let audit = asked.contains(&Lane::Ptx).then(|| scope.spawn(ptx));
+        let mut audit = audit.into_iter();
+        for lane in asked {
+            println!("== {}", title(lane));
+            let start = Instant::now();
+            let outcome = match lane {
+                Lane::Cpu => cpu(&options.args)?,
+                Lane::Ptx => {
+                    let Some(Ok((said, outcome))) = audit.next().map(|thread| thread.join()) else {
+                        bail!("the audit ended early")
+                    };
+                    println!("{said}");
+                    outcome
+                }
+                Lane::Emulated => emulated(&options.args, options.lane.contains(&Lane::Emulated))?,
+                Lane::Gpu => gpu(&options.args, options.lane.contains(&Lane::Gpu))?,
+            };
+            ended.push((lane, outcome, start.elapsed()));
+        }
+        Ok(())
+    })?;
     println!("\n== lanes");
     let mut total = Counts::default();
-    for (lane, outcome) in &ended {
-        println!("{:10} {}", title(*lane), describe(outcome));
+    for (lane, outcome, took) in &ended {
+        println!("{:10} {} ({:.0} s)", title(*lane), describe(outcome), took.as_secs_f64());
         if let Outcome::Ran(counts) = outcome {
             total.add(*counts);
         }
@@ -110,7 +132,11 @@ fn cpu(args: &[String]) -> Result<Outcome> {
     let mut cargo = process::cargo();
     cargo.args("test --release --workspace --no-fail-fast".split(' '));
     cargo.args(["--features", FEATURES, "--"]).args(args);
-    counted(&mut cargo).map(Outcome::Ran)
+    // The same generators run on a GPU, all cases.
+    if std::env::var_os(CASES).is_none() {
+        cargo.env(CASES, "64");
+    }
+    counted(&mut cargo, std::io::stdout()).map(Outcome::Ran)
 }
 
 fn gpu(args: &[String], asked: bool) -> Result<Outcome> {
@@ -123,7 +149,7 @@ fn gpu(args: &[String], asked: bool) -> Result<Outcome> {
             return Ok(Outcome::NotRun(why));
         }
     }
-    counted(kernel_tests().args(args)).map(Outcome::Ran)
+    counted(kernel_tests().args(args), std::io::stdout()).map(Outcome::Ran)
 }
 
 /// The tests of the kernels, up to their own arguments.
@@ -136,40 +162,92 @@ fn kernel_tests() -> Command {
 }
 
 /// The tests of the kernels with fewer generated cases and without those that take too long, whole models on a
-/// small GPU, and each kernel once on each level. Where a GPU is, only when asked for.
+/// small GPU, and each kernel once with each text. Where a GPU is, only when asked for.
 fn emulated(args: &[String], asked: bool) -> Result<Outcome> {
     if !asked && gpu::present().is_ok() {
         return Ok(Outcome::NotRun("a GPU is here".into()));
     }
     let folder = emulator::build()?;
-    let mut counts = Counts::default();
-    let mut run = |sm: u32, args: &mut dyn Iterator<Item = &str>, few: bool| -> Result<()> {
-        let mut tests = kernel_tests();
-        tests.args(args);
-        emulator::emulate(&mut tests, &folder, sm)?;
-        if std::env::var_os("BITNET_TEST_CASES").is_none() {
-            tests.env("BITNET_TEST_CASES", "8");
+    if !args.is_empty() {
+        let job = Job::new("kernels", 90, args.iter().map(String::as_str));
+        return job.run(&folder, std::io::stdout()).map(Outcome::Ran);
+    }
+    let jobs = jobs()?;
+    let (next, counts) = (AtomicUsize::new(0), Mutex::new(Counts::default()));
+    // The tests of one program take turns, with a core for what does not spread: two programs at a time.
+    let work = || -> Result<()> {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut said = Vec::new();
+            let found = job.run(&folder, &mut said)?;
+            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.add(found);
+            println!("-- {}", job.name);
+            std::io::stdout().write_all(&said)?;
         }
-        if few {
-            tests.env("BITNET_EMULATED_SMS", "8");
-        }
-        counts.add(counted(&mut tests)?);
         Ok(())
     };
-    if args.is_empty() {
-        run(90, &mut SLOW.iter().flat_map(|name| ["--skip", name]), false)?;
-        println!("-- models");
-        run(90, &mut MODELS.iter().copied(), true)?;
-        // 100 runs sm_90.
-        for sm in [53, 61, 75, 80, 100] {
-            println!("-- sm_{sm}");
-            run(sm, &mut ["coverage::"].into_iter(), false)?;
-        }
-    } else {
-        run(90, &mut args.iter().map(String::as_str), false)?;
-    }
-    Ok(Outcome::Ran(counts))
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        work().and(other.join().unwrap_or_else(|_| bail!("a lane ended early")))
+    })?;
+    Ok(Outcome::Ran(counts.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }
+
+/// Tests of the kernels on an emulated GPU, in one program.
+struct Job {
+    name: String,
+    sm: u32,
+    args: Vec<String>,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Job {
+    fn new<'a>(name: &str, sm: u32, args: impl IntoIterator<Item = &'a str>) -> Self {
+        let args = args.into_iter().map(str::to_owned).collect();
+        Self { name: name.to_owned(), sm, args, env: Vec::new() }
+    }
+
+    fn run(&self, folder: &Path, show: impl Write) -> Result<Counts> {
+        let mut tests = kernel_tests();
+        tests.args(&self.args);
+        emulator::emulate(&mut tests, folder, self.sm)?;
+        if std::env::var_os(CASES).is_none() {
+            tests.env(CASES, "8");
+        }
+        tests.envs(self.env.iter().map(|(name, value)| (name, value)));
+        counted(&mut tests, show)
+    }
+}
+
+/// What the emulated lane runs, the longest first: each test once, and each kernel once for each text that it has.
+fn jobs() -> Result<Vec<Job>> {
+    let skip = |names: &[&'static str]| names.iter().flat_map(|name| ["--skip", name]).collect();
+    let slow: Vec<&str> = skip(SLOW);
+    let others: Vec<&str> = skip(HEAVY);
+    let mut models = Job::new("models", 90, MODELS.iter().copied());
+    models.env.push(("BITNET_EMULATED_SMS", "8".into()));
+    let mut jobs = vec![
+        Job::new("large families", 90, HEAVY.iter().chain(&slow).copied()),
+        Job::new("other kernels", 90, slow.iter().chain(&others).copied()),
+        models,
+    ];
+    let mut run: Vec<Module> = Vec::new();
+    // 100 runs sm_90.
+    for sm in [53, 61, 75, 80, 100] {
+        let mut job = Job::new(&format!("sm_{sm}"), sm, ["coverage::"]);
+        if let Some(level) = LEVELS.iter().find(|level| level.sm == sm) {
+            let module = Module::parse(&manifest::committed(level)?)?;
+            let same: BTreeSet<&str> = run.iter().flat_map(|m| module.shared_with(m)).collect();
+            job.env.push(("BITNET_TEST_COVERED", same.into_iter().collect::<Vec<_>>().join(",")));
+            run.push(module);
+        }
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+
+/// Families whose tests run in a program of their own, for balance; all others run in another one.
+const HEAVY: &[&str] = &["attention", "bmm::", "conv2d", "pool2d::", "softmax::", "sparse::"];
 
 /// Tests that would take an emulated GPU more than about ten seconds each.
 const SLOW: &[&str] = &[
@@ -196,40 +274,39 @@ const SLOW: &[&str] = &[
 /// Of the tests of whole models, those that a GPU of a few multiprocessors ends in time.
 const MODELS: &[&str] = &["model::bitnet_family", "model::falcon3_family", "model::llama_family"];
 
-/// One test for each level: fresh, as the contract says, and assembled.
-fn ptx() -> Outcome {
+/// One test for each level: fresh, as the contract says, and assembled. What there is to say, and how it ended.
+fn ptx() -> (String, Outcome) {
     let failed = |why: anyhow::Error| {
-        println!("{why:#}");
-        Outcome::Ran(Counts { failed: 1, ..Counts::default() })
+        (format!("{why:#}"), Outcome::Ran(Counts { failed: 1, ..Counts::default() }))
     };
     let levels: Vec<_> = LEVELS.iter().collect();
-    match build::check(&levels, Rebuild::Never) {
-        Ok(said) => println!("{said}"),
+    let fresh = match build::check(&levels, Rebuild::Never) {
+        Ok(said) => said,
         Err(why) => return failed(why),
-    }
+    };
     if let Err(why) = Ptxas::install() {
-        println!("{why:#}");
-        return Outcome::NotRun(format!("no ptxas: {why:#}").lines().next().unwrap_or("").into());
+        let why = format!("no ptxas: {why:#}");
+        let first = why.lines().next().unwrap_or("").to_owned();
+        return (format!("{fresh}\n{why}"), Outcome::NotRun(first));
     }
-    match (audit::committed(), Manifest::read()) {
-        (Ok(()), Ok(manifest)) => {
-            Outcome::Ran(Counts { passed: manifest.levels.len() as u64, ..Counts::default() })
+    match audit::committed() {
+        Ok(said) => {
+            let passed = LEVELS.len() as u64;
+            (format!("{fresh}\n{said}"), Outcome::Ran(Counts { passed, ..Counts::default() }))
         }
-        (Err(why), _) | (_, Err(why)) => failed(why),
+        Err(why) => failed(why),
     }
 }
 
 /// Runs cargo, shows what it says and sums the results. A build that fails counts as a failure.
-fn counted(cargo: &mut Command) -> Result<Counts> {
+fn counted(cargo: &mut Command, mut show: impl Write) -> Result<Counts> {
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("could not start cargo")?;
     let mut counts = Counts::default();
     if let Some(out) = child.stdout.take() {
         for line in BufReader::new(out).split(b'\n') {
             let line = line?;
             counts.take(&String::from_utf8_lossy(&line));
-            let mut shown = std::io::stdout().lock();
-            shown.write_all(&line)?;
-            shown.write_all(b"\n")?;
+            show.write_all(&[&line, &b"\n"[..]].concat())?;
         }
     }
     if !child.wait()?.success() && counts.failed == 0 {
@@ -286,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_build_that_fails_is_a_failure() {
-        let counts = counted(Command::new("false").arg("x")).unwrap();
+        let counts = counted(Command::new("false").arg("x"), std::io::sink()).unwrap();
         assert_eq!(counts.failed, 1);
     }
 }

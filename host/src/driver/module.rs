@@ -292,11 +292,13 @@ impl ModuleInner {
         if parts.len() < 2 || std::env::var_os("CUDA_CACHE_DISABLE").is_some_and(|v| v == "1") {
             return;
         }
+        let mut texts: Vec<_> = parts.iter().filter_map(|part| self.part_text(part).ok()).collect();
+        // The longest first: begun last, it would be waited for by all cores but one.
+        texts.sort_by_key(|text| std::cmp::Reverse(text.count_bytes()));
         let next = AtomicUsize::new(0);
         let work = || {
             let _context = self.device.bind();
-            while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let Ok(text) = self.part_text(part) else { continue };
+            while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let mut library: Handle = std::ptr::null_mut();
                 let (none, pointers) = (std::ptr::null_mut(), std::ptr::null_mut());
                 // SAFETY: the text is terminated, and there are no options. A library that was loaded
@@ -311,7 +313,7 @@ impl ModuleInner {
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            for _ in 0..cores.min(parts.len()) {
+            for _ in 0..cores.min(texts.len()) {
                 scope.spawn(work);
             }
         });

@@ -32,18 +32,40 @@ pub(crate) struct Options {
 /// Audits the committed PTX and prints the register table.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let levels = levels::select(options.arch.as_deref())?;
-    let report = audit(&levels, &Manifest::unpack(&levels)?, kernels::kernels(), true)?;
+    let dir = Manifest::unpack(&levels)?;
+    let report = audit(&levels, &dir, kernels::kernels(), Counts::Recorded, Gpus::All)?;
     print!("{}", report.table());
-    report.verdict()
+    println!("{}", report.verdict()?);
+    Ok(())
 }
 
-/// Audits all committed PTX.
+/// Audits all committed PTX, each level for one GPU: that of others was seen when the manifest took its hash, which
+/// [`super::build::check`] compares.
 ///
 /// # Errors
 /// What is wrong.
-pub(crate) fn committed() -> Result<()> {
+pub(crate) fn committed() -> Result<String> {
     let levels: Vec<_> = levels::LEVELS.iter().collect();
-    audit(&levels, &Manifest::unpack(&levels)?, kernels::kernels(), true)?.verdict()
+    let dir = Manifest::unpack(&levels)?;
+    audit(&levels, &dir, kernels::kernels(), Counts::Recorded, Gpus::Own)?.verdict()
+}
+
+/// What the counts of convergent operations are compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// `convergence.json`.
+    Recorded,
+    /// Nothing: they are to be recorded.
+    New,
+}
+
+/// The GPUs that a level is assembled for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gpus {
+    /// All that it serves.
+    All,
+    /// The one that it is named by.
+    Own,
 }
 
 /// What an audit found.
@@ -57,12 +79,13 @@ pub(crate) struct Report {
     registers: Vec<(&'static str, BTreeMap<String, u32>)>,
 }
 
-/// Audits the files of `levels` in `dir`. `recorded` compares counts with `convergence.json`.
+/// Audits the files of `levels` in `dir`.
 pub(crate) fn audit(
     levels: &[&'static Level],
     dir: &Path,
     kernels: &[KernelInfo],
-    recorded: bool,
+    counted: Counts,
+    gpus: Gpus,
 ) -> Result<Report> {
     let expected = convergence::read()?;
     let mut report = Report::default();
@@ -74,13 +97,13 @@ pub(crate) fn audit(
         let mut problems = read(level, &module, kernels);
         let counts =
             module.entries.iter().map(|e| (e.name.clone(), convergence::count(e))).collect();
-        if recorded {
+        if counted == Counts::Recorded {
             problems.extend(convergence::differences(level.name, &counts, &expected));
         }
         report.problems.extend(problems.into_iter().map(|what| (level.name.to_owned(), what)));
         report.counts.insert(level.name.to_owned(), counts);
     }
-    for (level, gpu, assembled) in assemble(levels, dir)? {
+    for (level, gpu, assembled) in assemble(levels, dir, gpus)? {
         match assembled {
             Err(why) => report.problems.push((on(level, gpu), format!("{why:#}"))),
             Ok(found) => report.take(level, gpu, &found),
@@ -89,22 +112,27 @@ pub(crate) fn audit(
     Ok(report)
 }
 
-/// Assembles every level for every GPU it serves, two at a time.
+/// Assembles every level for its GPUs, two at a time.
 fn assemble(
     levels: &[&'static Level],
     dir: &Path,
+    gpus: Gpus,
 ) -> Result<Vec<(&'static Level, &'static str, Result<Assembled>)>> {
     let ptxas = Ptxas::install().context("the audit needs ptxas")?;
     let jobs: Vec<(&'static Level, &'static str)> = levels
         .iter()
         .flat_map(|&level| level.serves.iter().map(move |&gpu| (level, gpu)))
+        .filter(|(level, gpu)| gpus == Gpus::All || level.name == *gpu)
         .collect();
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(&(level, gpu)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // A later level has more kernels: begun first, so that none is waited for at the end.
+                while let Some(&(level, gpu)) =
+                    jobs.iter().nth_back(next.fetch_add(1, Ordering::Relaxed))
+                {
                     let path = dir.join(format!("{}.ptx", level.name));
                     let result = ptxas.assemble(&path, gpu);
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,8 +198,8 @@ impl Report {
         )
     }
 
-    /// An error that lists every problem.
-    pub(crate) fn verdict(&self) -> Result<()> {
+    /// What was audited, or an error that lists every problem.
+    pub(crate) fn verdict(&self) -> Result<String> {
         if !self.problems.is_empty() {
             // The same problem is usually there in every level: say it once.
             let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -191,8 +219,7 @@ impl Report {
                 lines.join("\n  ")
             );
         }
-        println!("PTX audit: {}", self.summary());
-        Ok(())
+        Ok(format!("PTX audit: {}", self.summary()))
     }
 }
 

@@ -75,11 +75,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let written = written(&texts)?;
     let asked = if options.partial { &written } else { kernels() };
-    let report = audit::audit(&levels, &dir, asked, !options.record)?;
+    let counts = if options.record { audit::Counts::New } else { audit::Counts::Recorded };
+    let report = audit::audit(&levels, &dir, asked, counts, audit::Gpus::All)?;
     print!("{}", report.table());
-    report.verdict().with_context(|| {
-        format!("the PTX stays in {}; kernels-gpu/ptx is as it was", dir.display())
-    })?;
+    println!(
+        "{}",
+        report.verdict().with_context(|| {
+            format!("the PTX stays in {}; kernels-gpu/ptx is as it was", dir.display())
+        })?
+    );
     commit(&compiler, &levels, &texts, &written)?;
     if options.record {
         convergence::record(report.counts)?;
@@ -125,6 +129,9 @@ pub(crate) fn check(levels: &[&'static Level], rebuild: Rebuild) -> Result<Strin
         };
         if built.source_sha256 != manifest::source_sha256(level)? {
             stale.push(format!("{}: built from other sources or flags", level.name));
+        }
+        if built.serves != level.serves {
+            stale.push(format!("{}: audited for other GPUs than it serves", level.name));
         }
         let text = manifest::committed(level)?;
         if built.sha256 != manifest::sha256(text.as_bytes()) {

@@ -36,7 +36,28 @@ pub(crate) struct Entry {
     pub(crate) body: Vec<String>,
 }
 
+impl Entry {
+    /// Whether `other` is the same program, whatever its launch bounds.
+    fn runs_as(&self, other: &Self) -> bool {
+        self.name == other.name && self.head == other.head && self.body == other.body
+    }
+}
+
 impl Module {
+    /// Names of kernels that are the same program in `other`; none where the two have different globals.
+    pub(crate) fn shared_with(&self, other: &Self) -> Vec<&str> {
+        let globals = |module: &Self| -> Vec<String> {
+            let head = [".version", ".target"];
+            let of_target = |line: &&String| head.iter().any(|name| line.starts_with(name));
+            module.top.iter().filter(|line| !of_target(line)).cloned().collect()
+        };
+        if globals(self) != globals(other) {
+            return Vec::new();
+        }
+        let same = |entry: &&Entry| other.entries.iter().any(|theirs| entry.runs_as(theirs));
+        self.entries.iter().filter(same).map(|entry| entry.name.as_str()).collect()
+    }
+
     /// Reads what rustc emits, and what [`Module`] writes.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut module = Self::default();
@@ -312,6 +333,17 @@ pub(crate) mod tests {
     fn names_functions_that_were_not_inlined() {
         let text = format!("{SAMPLE}.func (.param .b32 r) helper(.param .b32 a)\n{{\nret;\n}}\n");
         assert_eq!(Module::parse(&text).unwrap().funcs, ["helper"]);
+    }
+
+    #[test]
+    fn kernels_are_the_same_when_head_and_body_are() {
+        let module = Module::parse(SAMPLE).unwrap();
+        let newer = SAMPLE.replace("sm_53", "sm_61").replace("maxntid 1", "maxntid 2");
+        assert_eq!(module.shared_with(&Module::parse(&newer).unwrap()), ["scale", "add"]);
+        let other = newer.replace("bfly.b32", "idx.b32");
+        assert_eq!(module.shared_with(&Module::parse(&other).unwrap()), ["add"]);
+        let constants = newer.replace("{1, 2", "{2, 2");
+        assert!(module.shared_with(&Module::parse(&constants).unwrap()).is_empty());
     }
 
     #[test]
