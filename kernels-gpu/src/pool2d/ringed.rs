@@ -75,13 +75,15 @@ pub(super) unsafe fn ringed<E: Float, const AVG: bool>(args: &Args, number: u64)
         let load = |tap: u32, inside: &dyn Fn(u32) -> bool| -> [f32; TAPS as usize] {
             core::array::from_fn(|i| {
                 let i = tap + 8 * i as u32;
-                let at = at.byte_add(i * size);
-                // SAFETY: a tap that has come, or what is beside or behind it, of a slice.
+                // A slice of one of many images has fewer taps than are read at a time.
+                let here = i < len;
+                let at = at.byte_add(if here { i * size } else { 0 });
+                // SAFETY: a tap that has come, or what is beside it, of a slice.
                 let bits = unsafe {
                     if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() }
                 };
                 let v = E::widen([bits, 0, 0, 0])[0];
-                if inside(i) { v } else { nothing }
+                if here && inside(i) { v } else { nothing }
             })
         };
         // The next taps are asked for before these are taken.

@@ -414,7 +414,7 @@ impl<const WARPS: u32> Lanes<WARPS> {
 
     /// The tree over the partials, a piece of them in each lane, in every lane of the row.
     #[inline(always)]
-    fn tree<E: Float>(&self, mut p: Piece) -> f32 {
+    fn tree<E: Float>(&self, p: Piece) -> f32 {
         match self.count {
             2 => Self::tree_of::<E>(2, 2, p),
             4 if E::PIECE == 8 => Self::tree_of::<E>(4, 4, p),

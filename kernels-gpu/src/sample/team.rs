@@ -4,7 +4,7 @@
 use super::scan::message;
 use super::select::BINS;
 #[cfg(level_sm_90)]
-use crate::arch::cluster::{cluster_rank, read_of, read_x4_of, sync_cluster, write_to};
+use crate::arch::cluster::{cluster_rank, read_of, read_x4_of, sync_cluster};
 use crate::arch::shared::Shared;
 use crate::arch::thread::sync_threads;
 #[cfg(level_sm_90)]
@@ -155,13 +155,19 @@ impl Team for Cluster {
 
     #[inline(always)]
     fn first_says(self, said: bool) -> bool {
-        let (word, other): (Shared<u32>, _) = (message().cast(), thread_idx_x());
-        if self.rank() == 0 && other > 0 && other < self.0 {
-            // SAFETY: a block of the cluster, which stays until the barrier; nobody uses its message, by the rule above.
-            unsafe { write_to(other, word, u32::from(said)) };
+        let word: Shared<u32> = message().cast();
+        if self.rank() == 0 {
+            sync_threads();
+            if thread_idx_x() == 0 {
+                // SAFETY: all have read what the message was.
+                unsafe { word.write(u32::from(said)) };
+            }
         }
+        // Behind it all blocks have started, and the first one has written; it stays until the next.
         sync_cluster();
-        // SAFETY: written before the barrier.
-        if self.rank() == 0 { said } else { unsafe { word.read() != 0 } }
+        // SAFETY: so.
+        let said = unsafe { read_of(0, word) != 0 };
+        sync_cluster();
+        said
     }
 }

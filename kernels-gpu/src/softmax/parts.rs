@@ -20,7 +20,7 @@ use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group}
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, st_x4};
+use crate::arch::mem::st_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
