@@ -88,7 +88,7 @@ pub fn read(path: &Path) -> Result<Option<Record>, StoreError> {
 /// Writes a record together with what stands there for other problems: another process may have measured meanwhile.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn update(path: &Path, record: &mut Record) -> Result<(), StoreError> {
     if let Ok(Some(there)) = read(path)
         && there.is_of(&record.device, true).is_ok()
