@@ -124,6 +124,128 @@ bitnet_status bitnet_linear_workspace(const bitnet_linear *linear, size_t m, siz
 bitnet_status bitnet_linear_forward(const bitnet_linear *linear, const float *x, size_t m, float *y, void *workspace,
                                     size_t workspace_bytes, void *stream);
 
+/* ---- Tensors of the caller's --------------------------------------------------------------------------------- */
+
+typedef enum bitnet_dtype {
+    BITNET_F32 = 0,
+    BITNET_F16 = 1,
+    BITNET_BF16 = 2,
+    BITNET_I8 = 3,
+    BITNET_I32 = 4
+} bitnet_dtype;
+
+/* Set struct_bytes to sizeof(bitnet_tensor). Sizes and strides (in elements) are in PyTorch's order of the dimensions,
+ * whatever lies nearest in memory: images are [n, c, h, w], and those of a channels_last tensor have c's stride 1. */
+typedef struct bitnet_tensor {
+    size_t struct_bytes;
+    void *data;
+    int32_t dtype; /* bitnet_dtype */
+    int32_t dims;  /* 1 to 4; what stands behind them in sizes and strides is not looked at */
+    int64_t sizes[4];
+    int64_t strides[4];
+} bitnet_tensor;
+
+typedef enum bitnet_math {
+    BITNET_EXACT = 0,      /* the same bits on every device */
+    BITNET_TENSOR_CORE = 1 /* sums in an order of the hardware's, within a stated bound; exact where it has no such way */
+} bitnet_math;
+
+/* ---- Layers --------------------------------------------------------------------------------------------------- */
+
+/* Weights, packed and copied to the device of a backend when the layer is made, from tensors in host memory that may go then. */
+typedef struct bitnet_layer bitnet_layer;
+
+/* Not while a stream that was used with the layer is being captured. */
+void bitnet_layer_free(bitnet_layer *layer);
+
+/* What comes out for `x`: dtype, sizes and strides of `y`, whose data stays; and the bytes of the workspace (0 on the CPU). `x`,
+ * and `residual` unless it is NULL, may be without data. A plan holds for every x and residual of these dtypes, sizes and
+ * strides. It loads the kernels: after it a forward can be captured. `workspace_bytes` may be NULL. */
+bitnet_status bitnet_layer_plan(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *residual,
+                                bitnet_tensor *y, size_t *workspace_bytes);
+
+/* y = layer(x), and + residual, for which only bitnet_conv2d_new's layers have a place; NULL: none.
+ *
+ * CPU: host memory; workspace and stream are not looked at. GPU: tensors and workspace are memory of the backend's device that
+ * starts at multiples of 256 bytes, `stream` is a CUstream of its primary context (the one of the CUDA runtime and of PyTorch) or
+ * NULL for the default stream, and lives as long as the layer. The forward is queued there; nothing is allocated. */
+bitnet_status bitnet_layer_forward(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *residual,
+                                   const bitnet_tensor *y, void *workspace, size_t workspace_bytes, void *stream);
+
+typedef enum bitnet_pad_mode { BITNET_ZEROS = 0, BITNET_REFLECT = 1, BITNET_REPLICATE = 2 } bitnet_pad_mode;
+
+typedef enum bitnet_activation {
+    BITNET_NONE = 0,
+    BITNET_RELU = 1,
+    BITNET_RELU2 = 2, /* max(x, 0)^2 */
+    BITNET_SILU = 3
+} bitnet_activation;
+
+/* Fill it with bitnet_conv2d_options_default, then change what you want. */
+typedef struct bitnet_conv2d_options {
+    size_t struct_bytes;
+    size_t stride[2];   /* rows, columns */
+    size_t padding[4];  /* above, below, left, right */
+    size_t dilation[2];
+    size_t groups;
+    int32_t same;       /* not 0: as much padding as gives ceil(size / stride) outputs, the smaller half before */
+    int32_t pad_mode;   /* bitnet_pad_mode */
+    int32_t activation; /* bitnet_activation, the last step */
+    int32_t math;       /* bitnet_math; tensor cores for F16 and BF16 */
+    float scale;        /* of ternary weights */
+} bitnet_conv2d_options;
+
+bitnet_status bitnet_conv2d_options_default(bitnet_conv2d_options *out);
+
+/* y = activation(conv(x, w) + bias + residual), x and y [n, c, h, w], contiguous or channels last. Weights [k, c / groups, r, s] of
+ * F32, F16 or BF16 take images of their dtype. Weights of I8 are -1, 0 and 1, times `scale`: each image, of F32, F16 or BF16, is
+ * quantised to int8 by its largest value, and products are exact. y has the dtype of x. `bias` is [k] of F32 or NULL; `options`
+ * may be NULL. */
+bitnet_status bitnet_conv2d_new(const bitnet_backend *backend, const bitnet_tensor *weights, const bitnet_tensor *bias,
+                                const bitnet_conv2d_options *options, bitnet_layer **out);
+
+typedef enum bitnet_sparse_format {
+    BITNET_CSR = 0,           /* for matrices that are used once, or nearly empty */
+    BITNET_BITMAP = 1,        /* the fast one */
+    BITNET_TERNARY_BITMAP = 2 /* weights of I8, -1, 0 and 1, times `scale`; rows of x are quantised to int8 */
+} bitnet_sparse_format;
+
+/* y = x . w^T over the weights other than +0, in F32: x [..., k] contiguous of F32, F16 or BF16 (the ternary bitmap: F32), weights
+ * [n, k]. `math` is of the bitmap alone: BITNET_TENSOR_CORE takes weights and x of BF16. `scale` is of ternary weights alone. */
+bitnet_status bitnet_sparse_linear_new(const bitnet_backend *backend, const bitnet_tensor *weights, int32_t format, int32_t math,
+                                       float scale, bitnet_layer **out);
+
+/* y = conv(x, w) over the weights other than +0, in F32: x and y channels last, weights [k, c, r, s]. Of the options stride,
+ * dilation, math and as much padding on both sides, with zeros; `options` may be NULL. */
+bitnet_status bitnet_sparse_conv2d_new(const bitnet_backend *backend, const bitnet_tensor *weights,
+                                       const bitnet_conv2d_options *options, bitnet_layer **out);
+
+/* Sets the round(sparsity * len) smallest of contiguous weights in host memory to +0; `pruned` may be NULL. */
+bitnet_status bitnet_prune(const bitnet_tensor *weights, double sparsity, size_t *pruned);
+
+/* Whether a bitmap [n, k] of such a share of zeros is expected to beat a dense BF16 product with m rows on a GPU: *out is 1 or 0. */
+bitnet_status bitnet_sparse_pays_off(size_t n, size_t k, size_t m, double sparsity, int32_t math, int32_t *out);
+
+/* ---- Products ------------------------------------------------------------------------------------------------- */
+
+/* Set struct_bytes to sizeof(bitnet_bmm_options), alpha to 1. */
+typedef struct bitnet_bmm_options {
+    size_t struct_bytes;
+    float alpha;
+    float beta;   /* 0: what c held is not read */
+    int32_t math; /* bitnet_math */
+} bitnet_bmm_options;
+
+/* Bytes of the workspace of such a product (0 on the CPU). Of the tensors' data only the alignment counts. Loads the kernels. */
+bitnet_status bitnet_bmm_workspace(const bitnet_backend *backend, const bitnet_tensor *a, const bitnet_tensor *b,
+                                   const bitnet_tensor *c, const bitnet_bmm_options *options, size_t *bytes);
+
+/* c = alpha (a x b) + beta c: [m, k], [k, n] and [m, n], or with a batch in front of each. F32, F16 and BF16 give their dtype, I8
+ * gives I32. Rows or columns lie side by side, in c rows; they may lie apart, and a batch of a or b may have stride 0. Data is
+ * aligned to its dtype. `options` may be NULL; workspace and stream as in bitnet_layer_forward, the stream as long as the backend. */
+bitnet_status bitnet_bmm(const bitnet_backend *backend, const bitnet_tensor *a, const bitnet_tensor *b, const bitnet_tensor *c,
+                         const bitnet_bmm_options *options, void *workspace, size_t workspace_bytes, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

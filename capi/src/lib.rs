@@ -4,9 +4,15 @@
 //! function gives a [`status::Status`]; the words of the last failure of a thread are [`status::bitnet_last_error`]'s. No
 //! panic leaves the library. Structs begin with their size, so that a later version can add to their end.
 
+pub mod bmm;
+pub mod conv2d;
+pub mod layer;
 pub mod linear;
+pub mod options;
 pub mod session;
+pub mod sparse;
 pub mod status;
+pub mod tensor;
 
 use std::ffi::{CStr, c_char};
 
@@ -29,6 +35,7 @@ const _: () = {
     any_thread::<session::Handle>();
     any_thread::<linear::Device>();
     any_thread::<linear::Linear>();
+    any_thread::<layer::Layer>();
 };
 
 /// The text that a caller passed, which must be UTF-8.

@@ -18,9 +18,9 @@ use crate::status::{Failure, Status, call};
 use crate::{copy_text, text};
 
 /// `bitnet_backend`.
-pub struct Device(Arc<Place>);
+pub struct Device(pub(crate) Arc<Place>);
 
-enum Place {
+pub(crate) enum Place {
     Cpu(CpuBackend),
     #[cfg(feature = "cuda")]
     Cuda(cuda::Shared),
@@ -41,7 +41,7 @@ enum Weights {
 }
 
 /// Nothing in the backends is left half-way by a panic that came this far.
-fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -163,7 +163,7 @@ fn upload<B: Backend>(backend: &B, packed: PackedW2) -> Result<PackedLinear<B>, 
     Ok(w)
 }
 
-fn within(what: &str, found: usize, most: usize) -> Result<(), Failure> {
+pub(crate) fn within(what: &str, found: usize, most: usize) -> Result<(), Failure> {
     if (1..=most).contains(&found) {
         return Ok(());
     }
@@ -302,7 +302,7 @@ fn forward<B: Backend>(
 }
 
 #[cfg(feature = "cuda")]
-mod cuda {
+pub(crate) mod cuda {
     //! One backend for all layers of a device, which is set to the stream of each call.
 
     use std::collections::HashMap;
@@ -313,7 +313,7 @@ mod cuda {
 
     use super::*;
 
-    pub(super) struct Shared(Mutex<State>);
+    pub(crate) struct Shared(Mutex<State>);
 
     struct State {
         backend: CudaBackend,
@@ -336,6 +336,33 @@ mod cuda {
             packed: PackedW2,
         ) -> Result<PackedLinear<CudaBackend>, OpError> {
             super::upload(&hold(&self.0).backend, packed)
+        }
+
+        /// Runs `body` with the backend and its pool's stream, alone.
+        pub(crate) fn with<R>(&self, body: impl FnOnce(&CudaBackend) -> R) -> R {
+            body(&hold(&self.0).backend)
+        }
+
+        /// Runs `body` with the backend set to the caller's stream, alone.
+        ///
+        /// # Safety
+        /// `stream` is null or a stream of the device's primary context, and lives as long as the layers of it.
+        pub(crate) unsafe fn on<R>(
+            &self,
+            stream: *mut c_void,
+            body: impl FnOnce(&CudaBackend) -> Result<R, OpError>,
+        ) -> Result<R, OpError> {
+            let mut state = hold(&self.0);
+            let State { backend, streams } = &mut *state;
+            let device = backend.cuda().device().clone();
+            // SAFETY: by the caller.
+            let theirs = || unsafe { Stream::foreign(&device, stream) };
+            let stream = streams.entry(stream.addr()).or_insert_with(theirs).clone();
+            let own = backend.set_stream(stream)?;
+            let done = body(backend);
+            // New weights are uploaded in an order of their own.
+            backend.set_stream(own)?;
+            done
         }
 
         /// Queues a product on the caller's stream: `at` are the addresses of `x`, `y` and a workspace.

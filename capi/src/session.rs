@@ -62,14 +62,14 @@ type OnText = Option<extern "C" fn(*mut c_void, u32, *const c_char, usize) -> c_
 ///
 /// # Safety
 /// `given` is null or points to the words that its first one counts.
-unsafe fn sized<T: Copy>(what: &'static str, given: *const T) -> Result<T, Failure> {
+pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T) -> Result<T, Failure> {
     let given = NonNull::new(given.cast_mut()).ok_or_else(|| Failure::null(what))?;
     // SAFETY: every struct of the interface begins with a `size_t`.
     let bytes = unsafe { given.cast::<usize>().read() };
     if bytes != size_of::<T>() {
         return Err(Failure::argument(format!(
             "{what} says that it has {bytes} bytes, and here it has {}; \
-             fill it with its _default function, and use the header of this version ({})",
+             fill it with its _default function, or set struct_bytes to its sizeof, and use the header of this version ({})",
             size_of::<T>(),
             env!("CARGO_PKG_VERSION")
         )));

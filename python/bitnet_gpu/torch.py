@@ -1,8 +1,11 @@
-"""Ternary linear layers inside a PyTorch model.
+"""The library's layers and products inside a PyTorch model.
 
     from bitnet_gpu.torch import BitLinear, replace_linear
     replaced = replace_linear(model)                   # every nn.Linear whose weights are ternary already
     replaced = replace_linear(model, ternarise=True)   # or every one, rounded as BitNet b1.58 rounds
+
+Pruned layers are `SparseLinear`, `SparseConv2d` and `replace_sparse`, convolutions `Conv2d`, `BitConv2d`, `replace_conv2d` and
+`replace_bit_conv2d`, products `bmm` and `matmul`. What follows is of ternary linear layers.
 
 A layer packs its weights to 2 bits and quantises each row of its input to int8; products are exact, so the result has
 the same bits on the CPU and on a GPU. On a GPU it runs on PyTorch's own memory and current stream, without copies
@@ -11,35 +14,19 @@ for contiguous f32 input, and inside `torch.cuda.graph` after one call outside. 
 
 import contextlib
 import ctypes
-import threading
 
 import torch
 
-from . import _library, check, describe
+from . import _library, check
+from ._bmm import bmm, matmul
+from ._conv2d import BitConv2d, Conv2d, replace_bit_conv2d, replace_conv2d
+from ._sparse import SparseConv2d, SparseLinear, pays_off, prune_, replace_sparse
+from ._tensor import Replaced, backend as _backend
 
-__all__ = ["BitLinear", "replace_linear", "ternaries"]
-
-_backends = {}
-_lock = threading.Lock()
-
-
-class _Backend:
-    """A device of the library, opened once for each device of PyTorch and kept."""
-
-    def __init__(self, name):
-        self.handle = ctypes.c_void_p()
-        check(_library.bitnet_backend_open(name.encode(), ctypes.byref(self.handle)))
-        self.text = describe(_library.bitnet_backend_describe, self.handle)
-
-
-def _backend(device):
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"a BitLinear runs on cpu and cuda, not on {device}")
-    name = "cpu" if device.type == "cpu" else f"cuda:{device.index}"
-    with _lock:
-        if name not in _backends:
-            _backends[name] = _Backend(name)
-        return _backends[name]
+__all__ = [
+    "BitConv2d", "BitLinear", "Conv2d", "Replaced", "SparseConv2d", "SparseLinear", "bmm", "matmul", "pays_off", "prune_",
+    "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_sparse", "ternaries",
+]
 
 
 def ternaries(weight, ternarise=False):

@@ -1,5 +1,7 @@
 //! Operations on an NVIDIA GPU: buffers from the pool, one stream, one launch each.
 
+mod scratch;
+
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -27,6 +29,7 @@ pub struct CudaBackend {
     kernels: Kernels,
     choices: Choices,
     exchange: OnceLock<Buf<u32>>,
+    scratch: scratch::Scratch,
 }
 
 /// Handles of the kernels, each made once. Those of a model are made when the device is opened.
@@ -98,7 +101,8 @@ impl CudaBackend {
     /// A kernel that the device cannot have.
     pub fn new(cuda: Cuda) -> Result<Self, OpError> {
         let (kernels, choices) = (Kernels::new(), Choices::default());
-        let backend = Self { cuda, kernels, choices, exchange: OnceLock::new() };
+        let (exchange, scratch) = (OnceLock::new(), scratch::Scratch::default());
+        let backend = Self { cuda, kernels, choices, exchange, scratch };
         backend.load_model_kernels().map_err(CudaError::from)?;
         Ok(backend)
     }
@@ -184,6 +188,9 @@ impl CudaBackend {
         args: K::Args,
     ) -> Result<(), OpError> {
         let kernel = self.kernels.get::<K>(self.cuda.module())?;
+        if self.scratch.counts() {
+            return Ok(());
+        }
         // SAFETY: by the caller.
         unsafe { kernel.launch(self.stream(), grid, args)? };
         Ok(())
@@ -396,6 +403,9 @@ impl Backend for CudaBackend {
     }
 
     fn alloc<T: Element>(&self, label: &'static str, len: usize) -> Result<Buf<T>, OpError> {
+        if let Some(lent) = self.scratch(label, len) {
+            return lent;
+        }
         let buffer = self.cuda.pool().alloc(self.stream(), len, label);
         Ok(buffer.map_err(CudaError::from)?)
     }

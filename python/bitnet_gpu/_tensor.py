@@ -1,0 +1,308 @@
+"""PyTorch tensors as the library takes them, the library's devices, and layers that it packed."""
+
+import contextlib
+import ctypes
+import threading
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import torch
+
+from . import _library, check, describe
+
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3, torch.int32: 4}
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+MATH = {"exact": 0, "tensor_core": 1}
+
+_TORCH_DTYPES = {number: dtype for dtype, number in DTYPES.items()}
+_ALIGN = 256
+_PLANS_MOST = 256
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("dims", ctypes.c_int32),
+        ("sizes", ctypes.c_int64 * 4),
+        ("strides", ctypes.c_int64 * 4),
+    ]
+
+
+class ConvOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("stride", ctypes.c_size_t * 2),
+        ("padding", ctypes.c_size_t * 4),
+        ("dilation", ctypes.c_size_t * 2),
+        ("groups", ctypes.c_size_t),
+        ("same", ctypes.c_int32),
+        ("pad_mode", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("math", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class BmmOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("alpha", ctypes.c_float),
+        ("beta", ctypes.c_float),
+        ("math", ctypes.c_int32),
+    ]
+
+
+def _declare() -> None:
+    handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
+    tensor, conv, bmm = (ctypes.POINTER(of) for of in (Tensor, ConvOptions, BmmOptions))
+    out = ctypes.POINTER(handle)
+    functions = {
+        "bitnet_layer_plan": [handle, tensor, tensor, tensor, ctypes.POINTER(size)],
+        "bitnet_layer_forward": [handle, tensor, tensor, tensor, handle, size, handle],
+        "bitnet_conv2d_options_default": [conv],
+        "bitnet_conv2d_new": [handle, tensor, tensor, conv, out],
+        "bitnet_sparse_linear_new": [handle, tensor, number, number, ctypes.c_float, out],
+        "bitnet_sparse_conv2d_new": [handle, tensor, conv, out],
+        "bitnet_prune": [tensor, ctypes.c_double, ctypes.POINTER(size)],
+        "bitnet_sparse_pays_off": [size, size, size, ctypes.c_double, number, ctypes.POINTER(number)],
+        "bitnet_bmm_workspace": [handle, tensor, tensor, tensor, bmm, ctypes.POINTER(size)],
+        "bitnet_bmm": [handle, tensor, tensor, tensor, bmm, handle, size, handle],
+    }
+    for function, arguments in functions.items():
+        getattr(_library, function).argtypes = arguments
+        getattr(_library, function).restype = ctypes.c_int
+    _library.bitnet_layer_free.argtypes = [handle]
+    _library.bitnet_layer_free.restype = None
+
+
+_declare()
+
+
+def described(tensor: torch.Tensor) -> Tensor:
+    """The library's description of a tensor of at most four dimensions."""
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"{tensor.dtype} is not supported; use one of {', '.join(map(str, DTYPES))}")
+    if not 1 <= tensor.dim() <= 4:
+        raise ValueError(f"a tensor of {tensor.dim()} dimensions; 1 to 4 are allowed")
+    return Tensor(
+        ctypes.sizeof(Tensor), tensor.data_ptr(), DTYPES[tensor.dtype], tensor.dim(),
+        tuple(tensor.shape), tensor.stride(),
+    )
+
+
+def named(what: str, table: Dict[Any, int], found: Any) -> int:
+    """The number of a name."""
+    if found not in table:
+        raise ValueError(f"{what} must be one of {', '.join(map(repr, table))}, not {found!r}")
+    return table[found]
+
+
+def refuse_gradient(what: str, *tensors: Optional[torch.Tensor]) -> None:
+    """Layers and products of the library are for inference."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        raise RuntimeError(f"{what} has no gradient; use torch.no_grad(), or detach the input")
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous in host memory, with the data of now."""
+    return tensor.detach().to("cpu").contiguous()
+
+
+class Backend:
+    """A device of the library, opened once for each device of PyTorch and kept."""
+
+    def __init__(self, name: str) -> None:
+        self.handle = ctypes.c_void_p()
+        check(_library.bitnet_backend_open(name.encode(), ctypes.byref(self.handle)))
+        self.text = describe(_library.bitnet_backend_describe, self.handle)
+        self.sizes: Dict[Any, int] = {}
+
+
+_backends: Dict[str, Backend] = {}
+_lock = threading.Lock()
+
+
+def backend(device: torch.device) -> Backend:
+    """The library's side of a device."""
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"the library runs on cpu and cuda, not on {device}")
+    name = "cpu" if device.type == "cpu" else f"cuda:{device.index}"
+    with _lock:
+        if name not in _backends:
+            _backends[name] = Backend(name)
+        return _backends[name]
+
+
+@contextlib.contextmanager
+def _kept(device: torch.device):
+    # The library makes its device the current one; afterwards PyTorch's is the current one again.
+    if device.index == torch.cuda.current_device():
+        yield
+    else:
+        with torch.cuda.device(device):
+            yield
+
+
+def call(device: torch.device, workspace_bytes: int, function: Any, *arguments: Any) -> None:
+    """Calls a function that ends with workspace, its bytes and a stream: of PyTorch's allocator and its current stream."""
+    if device.type == "cpu":
+        return check(function(*arguments, None, 0, None))
+    # PyTorch's allocator knows which stream and which graph it belongs to.
+    room = torch.empty(workspace_bytes, dtype=torch.uint8, device=device) if workspace_bytes else None
+    stream = torch.cuda.current_stream(device).cuda_stream
+    with _kept(device):
+        check(function(*arguments, None if room is None else room.data_ptr(), workspace_bytes, stream))
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where it is a part of another one that starts anywhere."""
+    if tensor.device.type != "cpu" and tensor.data_ptr() % _ALIGN:
+        return tensor.clone()
+    return tensor
+
+
+class Plan(NamedTuple):
+    x: Tensor
+    residual: Optional[Tensor]
+    y: Tensor
+    sizes: Tuple[int, ...]
+    strides: Tuple[int, ...]
+    dtype: torch.dtype
+    workspace_bytes: int
+
+
+def _placed(shape: Optional[Tensor], tensor: Optional[torch.Tensor]) -> Optional[Tensor]:
+    if shape is None or tensor is None:
+        return None
+    copy = Tensor.from_buffer_copy(shape)
+    copy.data = tensor.data_ptr()
+    return copy
+
+
+class Layer:
+    """A layer that the library packed, on one device."""
+
+    def __init__(self, device: torch.device, make: Any, *arguments: Any) -> None:
+        self.handle = ctypes.c_void_p()
+        self.plans: Dict[Any, Plan] = {}
+        check(make(backend(device).handle, *arguments, ctypes.byref(self.handle)))
+
+    def __del__(self) -> None:
+        # At the end of the program the module may be gone before the layer.
+        if self.handle and _library is not None:
+            _library.bitnet_layer_free(self.handle)
+
+    def _plan(self, x: torch.Tensor, residual: Optional[torch.Tensor]) -> Plan:
+        shapes = [None if t is None else described(t) for t in (x, residual)]
+        y, size = Tensor(struct_bytes=ctypes.sizeof(Tensor)), ctypes.c_size_t()
+        with _kept(x.device) if x.device.type == "cuda" else contextlib.nullcontext():
+            check(_library.bitnet_layer_plan(self.handle, *shapes, ctypes.byref(y), ctypes.byref(size)))
+        sizes, strides = tuple(y.sizes[: y.dims]), tuple(y.strides[: y.dims])
+        return Plan(*shapes, y, sizes, strides, _TORCH_DTYPES[y.dtype], size.value)
+
+    def __call__(self, x: torch.Tensor, residual: Optional[torch.Tensor] = None) -> torch.Tensor:
+        x = aligned(x)
+        key = (x.shape, x.stride(), x.dtype)
+        if residual is not None:
+            residual = aligned(residual)
+            key += (residual.shape, residual.stride(), residual.dtype)
+        plan = self.plans.get(key)
+        if plan is None:
+            if len(self.plans) >= _PLANS_MOST:
+                self.plans.clear()
+            plan = self.plans[key] = self._plan(x, residual)
+        y = torch.empty_strided(plan.sizes, plan.strides, dtype=plan.dtype, device=x.device)
+        call(
+            x.device, plan.workspace_bytes, _library.bitnet_layer_forward,
+            self.handle, _placed(plan.x, x), _placed(plan.residual, residual), _placed(plan.y, y),
+        )
+        return y
+
+
+class PackedModule(torch.nn.Module):
+    """A module whose weights are in host memory, and packed on the device of an input when one comes.
+
+    Subclasses name in `_STATE` the attributes that a state_dict holds, and make a `Layer` in `_make`.
+    """
+
+    _STATE: Tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packed: Dict[Any, Layer] = {}
+
+    def _make(self, device: torch.device) -> Layer:
+        raise NotImplementedError
+
+    def _key(self) -> Any:
+        return None
+
+    def get_extra_state(self) -> Dict[str, Any]:
+        return {name: getattr(self, "_" + name) for name in self._STATE}
+
+    def set_extra_state(self, state: Dict[str, Any]) -> None:
+        for name in self._STATE:
+            old, new = getattr(self, "_" + name), state[name]
+            if isinstance(old, torch.Tensor) != isinstance(new, torch.Tensor):
+                raise ValueError(f"{name}: {type(new).__name__} for a layer {self.extra_repr()}")
+            if isinstance(old, torch.Tensor):
+                if old.shape != new.shape:
+                    raise ValueError(f"{name}: {list(new.shape)} for a layer {self.extra_repr()}")
+                new = on_host(new).to(old.dtype)
+            setattr(self, "_" + name, new)
+        self._packed.clear()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # Handles are of this process: a copy and a pickle pack anew.
+        return {**self.__dict__, "_packed": {}}
+
+    def _layer(self, device: torch.device) -> Layer:
+        key = (str(device), self._key())
+        layer = self._packed.get(key)
+        if layer is None:
+            layer = self._packed[key] = self._make(device)
+        return layer
+
+    def _try(self) -> None:
+        """Refuses what cannot be packed now, not at the first input."""
+        self._layer(torch.device("cpu"))
+        self._packed.clear()
+
+
+class Replaced(NamedTuple):
+    """What was put in the place of modules: their names, and of the others why they stay."""
+
+    replaced: list
+    left: Dict[str, str]
+
+
+def replace(model: torch.nn.Module, kinds: Tuple[type, ...], skip: Tuple[str, ...], make: Any) -> Replaced:
+    """Puts `make(module)` in the place of each module of `kinds`; a `str` from it says why the module stays."""
+    done, made = Replaced([], {}), {}
+    # A layer that stands in two places stays one layer.
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if type(module) not in kinds:
+            continue
+        if not name:
+            raise ValueError("the model is itself such a layer; put it into a torch.nn.Sequential")
+        if skip and name.endswith(tuple(skip)):
+            done.left[name] = "its name is in `skip`"
+            continue
+        if module not in made:
+            new = make(module)
+            made[module] = new if isinstance(new, str) else new.train(module.training)
+        if isinstance(made[module], str):
+            done.left[name] = made[module]
+            continue
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, made[module])
+        done.replaced.append(name)
+    return done
+
+
+def weight_of(module: torch.nn.Module) -> torch.Tensor:
+    """A module's weight, as `torch.nn.utils.prune` leaves it too."""
+    original, mask = (getattr(module, name, None) for name in ("weight_orig", "weight_mask"))
+    weight = module.weight if original is None or mask is None else original * mask
+    return weight.detach()
