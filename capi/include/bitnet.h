@@ -164,7 +164,7 @@ void bitnet_layer_free(bitnet_layer *layer);
 bitnet_status bitnet_layer_plan(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *residual,
                                 bitnet_tensor *y, size_t *workspace_bytes);
 
-/* y = layer(x), and + residual, for which only bitnet_conv2d_new's layers have a place; NULL: none.
+/* y = layer(x); `residual`, which is added in front of the activation, has the shape and dtype of y, or is NULL.
  *
  * CPU: host memory; workspace and stream are not looked at. GPU: tensors and workspace are memory of the backend's device that
  * starts at multiples of 256 bytes, `stream` is a CUstream of its primary context (the one of the CUDA runtime and of PyTorch) or
@@ -207,17 +207,29 @@ bitnet_status bitnet_conv2d_new(const bitnet_backend *backend, const bitnet_tens
 typedef enum bitnet_sparse_format {
     BITNET_CSR = 0,           /* for matrices that are used once, or nearly empty */
     BITNET_BITMAP = 1,        /* the fast one */
-    BITNET_TERNARY_BITMAP = 2 /* weights of I8, -1, 0 and 1, times `scale`; rows of x are quantised to int8 */
+    BITNET_TERNARY_BITMAP = 2 /* weights of I8, -1, 0 and 1, times `scale`; rows of x, of F32, are quantised to int8 */
 } bitnet_sparse_format;
 
-/* y = x . w^T over the weights other than +0, in F32: x [..., k] contiguous of F32, F16 or BF16 (the ternary bitmap: F32), weights
- * [n, k]. `math` is of the bitmap alone: BITNET_TENSOR_CORE takes weights and x of BF16. `scale` is of ternary weights alone. */
-bitnet_status bitnet_sparse_linear_new(const bitnet_backend *backend, const bitnet_tensor *weights, int32_t format, int32_t math,
-                                       float scale, bitnet_layer **out);
+/* Fill it with bitnet_sparse_options_default, then change what you want. */
+typedef struct bitnet_sparse_options {
+    size_t struct_bytes;
+    int32_t format;     /* bitnet_sparse_format; the bitmap */
+    int32_t math;       /* bitnet_math; tensor cores for the bitmap, weights and x of BF16 */
+    int32_t activation; /* bitnet_activation, the last step */
+    float scale;        /* of ternary weights */
+} bitnet_sparse_options;
 
-/* y = conv(x, w) over the weights other than +0, in F32: x and y channels last, weights [k, c, r, s]. Of the options stride,
- * dilation, math and as much padding on both sides, with zeros; `options` may be NULL. */
-bitnet_status bitnet_sparse_conv2d_new(const bitnet_backend *backend, const bitnet_tensor *weights,
+bitnet_status bitnet_sparse_options_default(bitnet_sparse_options *out);
+
+/* y = activation(x . w^T + bias + residual) over the weights other than +0, sums in F32: x and y [..., k] and [..., n], contiguous,
+ * weights [n, k] of F32, F16 or BF16 (or ternary), bias [n] of F32 or NULL. x may have any of the three dtypes, y has that of x.
+ * `options` may be NULL. */
+bitnet_status bitnet_sparse_linear_new(const bitnet_backend *backend, const bitnet_tensor *weights, const bitnet_tensor *bias,
+                                       const bitnet_sparse_options *options, bitnet_layer **out);
+
+/* The same of a convolution, as bitnet_conv2d_new, but x and y channels last, one group, zeros around the image and as many on both
+ * sides; `options` may be NULL. */
+bitnet_status bitnet_sparse_conv2d_new(const bitnet_backend *backend, const bitnet_tensor *weights, const bitnet_tensor *bias,
                                        const bitnet_conv2d_options *options, bitnet_layer **out);
 
 /* Sets the round(sparsity * len) smallest of contiguous weights in host memory to +0; `pruned` may be NULL. */

@@ -233,6 +233,24 @@ impl Build for New<'_> {
     }
 }
 
+/// A bias of `k` numbers in host memory.
+///
+/// # Safety
+/// `bias` is null or a `bitnet_tensor` in host memory, which lives for `'a`.
+pub(crate) unsafe fn bias_of<'a>(
+    bias: *const Tensor,
+    k: usize,
+) -> Result<Option<&'a [f32]>, Failure> {
+    if bias.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the caller.
+    let bias = unsafe { View::new("bias", bias)? }.of(&[Dtype::F32])?;
+    bias.shaped(&[k])?;
+    // SAFETY: by the caller.
+    Ok(Some(unsafe { bias.host::<f32>()? }))
+}
+
 /// Packs the weights of a convolution and puts them on the device.
 ///
 /// # Safety
@@ -254,16 +272,8 @@ pub unsafe extern "C" fn bitnet_conv2d_new(
             unsafe { (View::new("weights", weights)?, ConvOptions::given(options)?) };
         weights.of(&[Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::I8])?;
         let [k, ..] = weights.images()?;
-        let bias = match bias.is_null() {
-            true => None,
-            false => {
-                // SAFETY: by the caller.
-                let bias = unsafe { View::new("bias", bias)? }.of(&[Dtype::F32])?;
-                bias.shaped(&[k])?;
-                // SAFETY: by the caller.
-                Some(unsafe { bias.host::<f32>()? })
-            }
-        };
+        // SAFETY: by the caller.
+        let bias = unsafe { bias_of(bias, k)? };
         make(place, out, New { weights, bias, options })
     })
 }

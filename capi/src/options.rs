@@ -23,6 +23,17 @@ pub struct ConvOptions {
     scale: f32,
 }
 
+/// `bitnet_sparse_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SparseOptions {
+    struct_bytes: usize,
+    pub(crate) format: i32,
+    pub(crate) math: i32,
+    pub(crate) activation: i32,
+    pub(crate) scale: f32,
+}
+
 /// The one of `all` whose number is `found`.
 fn named<T: Copy>(
     what: &str,
@@ -42,6 +53,42 @@ pub(crate) fn math(found: i32) -> Result<Math, Failure> {
         Math::Exact => 0,
         Math::TensorCore => 1,
     })
+}
+
+/// `bitnet_activation`.
+pub(crate) fn activation(found: i32) -> Result<Activation, Failure> {
+    named("activation", &Activation::ALL, found, |of| of as i32)
+}
+
+/// Fills `out` with the defaults.
+///
+/// # Safety
+/// `out` is null or can hold one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_sparse_options_default(out: *mut SparseOptions) -> Status {
+    call(|| {
+        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
+        // SAFETY: by the caller.
+        unsafe { out.write(SparseOptions::DEFAULT) };
+        Ok(())
+    })
+}
+
+impl SparseOptions {
+    const DEFAULT: Self =
+        Self { struct_bytes: size_of::<Self>(), format: 1, math: 0, activation: 0, scale: 1.0 };
+
+    /// The caller's, or the defaults.
+    ///
+    /// # Safety
+    /// `given` is null or points to the words that its first one counts.
+    pub(crate) unsafe fn given(given: *const Self) -> Result<Self, Failure> {
+        if given.is_null() {
+            return Ok(Self::DEFAULT);
+        }
+        // SAFETY: by the caller.
+        unsafe { crate::session::sized("options", given) }
+    }
 }
 
 /// Fills `out` with the defaults.
@@ -101,7 +148,7 @@ impl ConvOptions {
     }
 
     pub(crate) fn activation(&self) -> Result<Activation, Failure> {
-        named("activation", &Activation::ALL, self.activation, |of| of as i32)
+        activation(self.activation)
     }
 
     pub(crate) fn window(&self) -> Result<Window, Failure> {

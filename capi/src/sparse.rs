@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use bitnet_gpu::ops::act_quant::{ActQuant, Source};
-use bitnet_gpu::ops::conv2d::{Activation, Layout, PadMode, Padding, Window};
+use bitnet_gpu::ops::conv2d::{Activation, Finish, Images, Layout, PadMode, Padding, Window};
 use bitnet_gpu::ops::sparse::{
     self, Bitmap, Conv2d, ConvShape, Csr, Linear, LinearCsr, LinearTernary, SparseConv2d,
     SparseCsr, SparseLinear, SparseTernary, TernaryBitmap, bitmap_from_torch,
@@ -11,10 +11,10 @@ use bitnet_gpu::ops::sparse::{
 use bitnet_gpu::ops::{Backend, Float, Math, OpError, QuantActs};
 use contract::w2a8::Segments;
 
-use crate::conv2d::order;
+use crate::conv2d::{bias_of, order};
 use crate::layer::{Build, Layer, Lends, Operation, Output, Tensors, begin, make};
 use crate::linear::Device;
-use crate::options::{self, ConvOptions};
+use crate::options::{self, ConvOptions, SparseOptions};
 use crate::status::{Failure, Status, call};
 use crate::tensor::{Dtype, FLOATS, Tensor, View, with_float};
 
@@ -45,7 +45,10 @@ trait Product<B: Backend>: Send {
 }
 
 /// A pruned linear layer.
-struct Pruned<P>(P);
+struct Pruned<B: Backend, P> {
+    product: P,
+    epilogue: Epilogue<B>,
+}
 
 struct OfBitmap<B: Backend, W: Float> {
     w: SparseLinear<B, W>,
@@ -61,10 +64,81 @@ fn takes(x: &View, math: Math) -> Result<(), Failure> {
     x.of(if math == Math::TensorCore { &[Dtype::Bf16] } else { &FLOATS }).map(drop)
 }
 
-impl<B: Lends, P: Product<B>> Operation<B> for Pruned<P> {
+/// What stands behind the sums.
+struct Epilogue<B: Backend> {
+    bias: Option<B::Buf<f32>>,
+    activation: Activation,
+}
+
+impl<B: Lends> Epilogue<B> {
+    fn new(backend: &B, bias: Option<&[f32]>, activation: Activation) -> Result<Self, OpError> {
+        let bias = bias.map(|bias| upload(backend, bias)).transpose()?;
+        Ok(Self { bias, activation })
+    }
+
+    /// Queues `sums` and what stands behind them, of outputs `[n, h, w, channels]`.
+    ///
+    /// # Safety
+    /// As [`Operation::run`].
+    unsafe fn run(
+        &self,
+        backend: &B,
+        tensors: &Tensors,
+        (images, channels): (Images, usize),
+        sums: impl FnOnce(&mut B::Buf<f32>) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        let y = &tensors.y;
+        let nothing = self.bias.is_none() && self.activation == Activation::None;
+        if nothing && tensors.residual.is_none() && y.dtype == Dtype::F32 {
+            // SAFETY: by the caller.
+            return unsafe {
+                let mut out = backend.result(y.what, y.data, y.len())?;
+                sums(&mut out)?;
+                backend.give(&out, y.data, y.len())
+            };
+        }
+        let mut all = backend.alloc("sums", y.len())?;
+        sums(&mut all)?;
+        with_float!(y.dtype, T => {
+            // SAFETY: by the caller.
+            unsafe { self.finish::<T>(backend, tensors, &all, images, channels) }
+        })
+    }
+
+    /// # Safety
+    /// As [`Operation::run`].
+    unsafe fn finish<T: Float>(
+        &self,
+        backend: &B,
+        tensors: &Tensors,
+        sums: &B::Buf<f32>,
+        images: Images,
+        channels: usize,
+    ) -> Result<(), OpError> {
+        let Tensors { residual, y, .. } = tensors;
+        // SAFETY: by the caller.
+        unsafe {
+            let residual =
+                residual.as_ref().map(|view| input::<B, T>(backend, view)).transpose()?;
+            let mut out = backend.result(y.what, y.data, y.len())?;
+            backend.conv2d_finish(Finish {
+                sums,
+                bias: self.bias.as_ref(),
+                residual: residual.as_ref(),
+                y: &mut out,
+                images,
+                channels,
+                activation: self.activation,
+            })?;
+            backend.give(&out, y.data, y.len())
+        }
+    }
+}
+
+impl<B: Lends, P: Product<B>> Operation<B> for Pruned<B, P> {
     fn output(&self, x: &View) -> Result<Output, Failure> {
-        let [n, k] = self.0.sides();
-        self.0.takes(x)?;
+        let [n, k] = self.product.sides();
+        self.product.takes(x)?;
         let mut sizes = x.sizes().to_vec();
         if sizes.last() != Some(&k) {
             let words = format!("{}: the last side has to be {k}", x.shown());
@@ -73,29 +147,22 @@ impl<B: Lends, P: Product<B>> Operation<B> for Pruned<P> {
         x.contiguous()?;
         let (last, order) = (sizes.len() - 1, &[0, 1, 2, 3][..sizes.len()]);
         sizes[last] = n;
-        Ok(Output { dtype: Dtype::F32, sizes, order })
+        Ok(Output { dtype: x.dtype, sizes, order })
     }
 
     fn check(&self, tensors: &Tensors) -> Result<(), Failure> {
-        no_residual(tensors)?;
-        tensors.y.contiguous()
+        [&tensors.y].into_iter().chain(&tensors.residual).try_for_each(View::contiguous)
     }
 
     unsafe fn run(&self, backend: &B, tensors: &Tensors) -> Result<(), OpError> {
-        let (Tensors { x, y, .. }, [n, _]) = (tensors, self.0.sides());
+        let [n, _] = self.product.sides();
+        let m = tensors.y.len() / n;
+        let images = Images { n: m, h: 1, w: 1, layout: Layout::Nhwc };
         // SAFETY: by the caller.
         unsafe {
-            let mut out = backend.result(y.what, y.data, y.len())?;
-            self.0.run(backend, x, &mut out, y.len() / n)?;
-            backend.give(&out, y.data, y.len())
+            let sums = |y: &mut _| self.product.run(backend, &tensors.x, y, m);
+            self.epilogue.run(backend, tensors, (images, n), sums)
         }
-    }
-}
-
-fn no_residual(tensors: &Tensors) -> Result<(), Failure> {
-    match tensors.residual {
-        None => Ok(()),
-        Some(_) => Err(Failure::argument("a pruned layer adds no residual; pass NULL")),
     }
 }
 
@@ -186,6 +253,7 @@ impl<B: Lends> Product<B> for OfTernary<B> {
 /// A pruned convolution.
 struct PrunedConv<B: Backend, W: Float> {
     w: SparseConv2d<B, W>,
+    epilogue: Epilogue<B>,
     channels: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -240,35 +308,46 @@ impl<B: Lends, W: Float> Operation<B> for PrunedConv<B, W> {
             )));
         }
         let sizes = vec![shape.batch, self.w.out_channels(), height, width];
-        Ok(Output { dtype: Dtype::F32, sizes, order: order(Layout::Nhwc) })
+        Ok(Output { dtype: x.dtype, sizes, order: order(Layout::Nhwc) })
     }
 
     fn check(&self, tensors: &Tensors) -> Result<(), Failure> {
-        no_residual(tensors)?;
-        if tensors.y.lies_in(Layout::Nhwc) {
-            return Ok(());
+        let mut others = [&tensors.y].into_iter().chain(&tensors.residual);
+        match others.find(|view| !view.lies_in(Layout::Nhwc)) {
+            None => Ok(()),
+            Some(view) => Err(Failure::argument(format!("{} is not channels last", view.shown()))),
         }
-        Err(Failure::argument(format!("{} is not channels last", tensors.y.shown())))
     }
 
     unsafe fn run(&self, backend: &B, tensors: &Tensors) -> Result<(), OpError> {
-        let Tensors { x, y, .. } = tensors;
+        let x = &tensors.x;
         // `output` found one.
         let Ok(shape) = self.shape(x) else { unreachable!("checked before") };
+        let ([h, w], channels) = (shape.out(), self.w.out_channels());
+        let images = Images { n: shape.batch, h, w, layout: Layout::Nhwc };
         // SAFETY: by the caller.
         unsafe {
-            let mut out = backend.result(y.what, y.data, y.len())?;
-            with_float!(x.dtype, X => self.run_of::<X>(backend, x, &mut out, shape))?;
-            backend.give(&out, y.data, y.len())
+            let sums =
+                |y: &mut _| with_float!(x.dtype, X => self.run_of::<X>(backend, x, y, shape));
+            self.epilogue.run(backend, tensors, (images, channels), sums)
         }
     }
 }
 
+/// Copies numbers to the backend.
+fn upload<B: Backend>(backend: &B, numbers: &[f32]) -> Result<B::Buf<f32>, OpError> {
+    let mut buffer = backend.alloc("bias", numbers.len())?;
+    backend.write(&mut buffer, 0, numbers)?;
+    Ok(buffer)
+}
+
 /// A linear layer that is to be made.
-struct NewLinear {
+struct NewLinear<'a> {
     weights: View,
+    bias: Option<&'a [f32]>,
     format: i32,
     math: Math,
+    activation: Activation,
     scale: f32,
 }
 
@@ -279,9 +358,10 @@ fn cannot(error: sparse::SparseError) -> Failure {
 
 const LABEL: &str = "sparse weights";
 
-impl Build for NewLinear {
+impl Build for NewLinear<'_> {
     fn build<B: Lends>(self, backend: &B) -> Result<Box<dyn Operation<B>>, Failure> {
-        let Self { weights, format, math, scale } = self;
+        let Self { weights, bias, format, math, activation, scale } = self;
+        let epilogue = Epilogue::new(backend, bias, activation)?;
         let &[n, k] = weights.sizes() else {
             return Err(Failure::argument(format!("{} is no [n, k]", weights.shown())));
         };
@@ -297,7 +377,7 @@ impl Build for NewLinear {
                 .ok_or_else(|| Failure::argument(format!("{} has no rows", weights.shown())))?;
             let bitmap = TernaryBitmap::new(k, values, segments).map_err(cannot)?;
             let w = SparseTernary::upload(backend, LABEL, &bitmap)?;
-            return Ok(Box::new(Pruned(OfTernary(w))));
+            return Ok(Box::new(Pruned { product: OfTernary(w), epilogue }));
         }
         weights.of(&FLOATS)?;
         with_float!(weights.dtype, W => {
@@ -306,27 +386,30 @@ impl Build for NewLinear {
             if format == CSR {
                 let csr = Csr::from_dense(n, k, values).map_err(cannot)?;
                 let w = SparseCsr::upload(backend, LABEL, &csr)?;
-                return Ok(Box::new(Pruned(OfCsr(w))));
+                return Ok(Box::new(Pruned { product: OfCsr(w), epilogue }));
             }
             let bitmap = Bitmap::from_dense(n, k, values).map_err(cannot)?;
             let w = SparseLinear::upload(backend, LABEL, &bitmap)?;
-            Ok(Box::new(Pruned(OfBitmap { w, math })))
+            Ok(Box::new(Pruned { product: OfBitmap { w, math }, epilogue }))
         })
     }
 }
 
 /// A convolution that is to be made.
-struct NewConv {
+struct NewConv<'a> {
     weights: View,
+    bias: Option<&'a [f32]>,
+    activation: Activation,
     stride: [usize; 2],
     padding: [usize; 2],
     dilation: [usize; 2],
     math: Math,
 }
 
-impl Build for NewConv {
+impl Build for NewConv<'_> {
     fn build<B: Lends>(self, backend: &B) -> Result<Box<dyn Operation<B>>, Failure> {
-        let Self { weights, stride, padding, dilation, math } = self;
+        let Self { weights, bias, activation, stride, padding, dilation, math } = self;
+        let epilogue = Epilogue::new(backend, bias, activation)?;
         let [o, channels, r, s] = weights.images()?;
         with_float!(weights.dtype, W => {
             // SAFETY: by who passed the weights.
@@ -337,7 +420,8 @@ impl Build for NewConv {
             let kernel = [r, s];
             let bitmap = bitmap_from_torch(o, channels, kernel, values).map_err(cannot)?;
             let w = SparseConv2d::upload(backend, LABEL, &bitmap, kernel, channels)?;
-            Ok(Box::new(PrunedConv { w, channels, kernel, stride, padding, dilation, math }))
+            let conv = PrunedConv { w, epilogue, channels, kernel, stride, padding, dilation, math };
+            Ok(Box::new(conv))
         })
     }
 }
@@ -355,41 +439,48 @@ fn cores_take(weights: &View, math: Math) -> Result<(), Failure> {
 /// Packs the weights of a pruned linear layer and puts them on the device.
 ///
 /// # Safety
-/// An open backend; `weights` is a `bitnet_tensor` in host memory, `out` is null or can hold a pointer.
+/// An open backend; `weights` and `bias` (unless it is null) are `bitnet_tensor`s in host memory, `options` is null or begins
+/// with its size, `out` is null or can hold a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bitnet_sparse_linear_new(
     backend: *const Device,
     weights: *const Tensor,
-    format: i32,
-    math: i32,
-    scale: f32,
+    bias: *const Tensor,
+    options: *const SparseOptions,
     out: *mut *mut Layer,
 ) -> Status {
     call(|| {
         // SAFETY: by the caller.
         let (place, out) = unsafe { begin(backend, out)? };
         // SAFETY: by the caller.
-        let weights = unsafe { View::new("weights", weights)? };
+        let (weights, options) =
+            unsafe { (View::new("weights", weights)?, SparseOptions::given(options)?) };
+        // SAFETY: by the caller.
+        let bias = unsafe { bias_of(bias, weights.sizes()[0])? };
+        let SparseOptions { format, scale, .. } = options;
+        let (math, activation) =
+            (options::math(options.math)?, options::activation(options.activation)?);
         if ![CSR, BITMAP, TERNARY_BITMAP].contains(&format) {
-            return Err(Failure::argument(format!("format = {format} is out of range")));
+            let words = format!("format = {format} is out of range; allowed: 0..3");
+            return Err(Failure::argument(words));
         }
-        let math = options::math(math)?;
         if format != BITMAP && math != Math::Exact {
             return Err(Failure::argument("tensor cores take the bitmap; use BITNET_BITMAP"));
         }
         cores_take(&weights, math)?;
-        make(place, out, NewLinear { weights, format, math, scale })
+        make(place, out, NewLinear { weights, bias, format, math, activation, scale })
     })
 }
 
 /// Packs the weights of a pruned convolution and puts them on the device.
 ///
 /// # Safety
-/// As [`bitnet_sparse_linear_new`]; `options` is null or begins with its size.
+/// As [`bitnet_sparse_linear_new`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bitnet_sparse_conv2d_new(
     backend: *const Device,
     weights: *const Tensor,
+    bias: *const Tensor,
     options: *const ConvOptions,
     out: *mut *mut Layer,
 ) -> Status {
@@ -399,8 +490,10 @@ pub unsafe extern "C" fn bitnet_sparse_conv2d_new(
         // SAFETY: by the caller.
         let (weights, options) =
             unsafe { (View::new("weights", weights)?.of(&FLOATS)?, ConvOptions::given(options)?) };
-        let [_, _, r, s] = weights.images()?;
-        let math = options.math()?;
+        let [k, _, r, s] = weights.images()?;
+        // SAFETY: by the caller.
+        let bias = unsafe { bias_of(bias, k)? };
+        let (math, activation) = (options.math()?, options.activation()?);
         cores_take(&weights, math)?;
         let Window { stride, dilation, padding, mode } = options.window()?;
         let padding = match padding {
@@ -415,7 +508,6 @@ pub unsafe extern "C" fn bitnet_sparse_conv2d_new(
         let other = [
             (options.groups() != 1, "groups"),
             (mode != PadMode::Zeros, "a pad_mode"),
-            (options.activation()? != Activation::None, "an activation"),
             (uneven, "padding of more pixels on one side than on the other"),
             (
                 padding != [(0, 0); 2] && options.is_same() && stride != [1; 2],
@@ -427,7 +519,7 @@ pub unsafe extern "C" fn bitnet_sparse_conv2d_new(
             return Err(Failure::argument(words));
         }
         let padding = padding.map(|(before, _)| before);
-        make(place, out, NewConv { weights, stride, padding, dilation, math })
+        make(place, out, NewConv { weights, bias, activation, stride, padding, dilation, math })
     })
 }
 

@@ -55,8 +55,42 @@ fn the_example_writes_what_the_library_writes() {
 
 #[test]
 fn every_function_refuses_what_it_cannot_take() {
-    let output = run(&compiled("tests/refusals.c"), &["models/demo"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    assert!(output.stdout.starts_with(b"ok "), "{said}");
+    for (source, args) in [("tests/refusals.c", &["models/demo"][..]), ("tests/layers.c", &[])] {
+        let output = run(&compiled(source), args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(output.stdout.starts_with(b"ok "), "{said}");
+    }
+}
+
+#[test]
+fn the_pruned_layer_is_what_rust_makes_of_it() {
+    use bitnet_gpu::cpu::CpuBackend;
+    use bitnet_gpu::ops::sparse::{Bitmap, Linear, SparseLinear, prune};
+    use bitnet_gpu::ops::{Backend, Math};
+    let [n, k, m] = [512, 1024, 2];
+    let mut w: Vec<f32> = (0..n * k).map(|i| (i as i32 * 37 % 1001 - 500) as f32 / 500.0).collect();
+    let x: Vec<f32> = (0..m * k).map(|i| (i % 17) as f32).collect();
+    let gone = prune(&mut w, 0.75).expect("pruned");
+    let cpu = CpuBackend::new(Some(1)).expect("a backend");
+    let bitmap = Bitmap::from_dense(n, k, &w).expect("a matrix");
+    let w = SparseLinear::upload(&cpu, "weights", &bitmap).expect("memory");
+    let mut input = cpu.alloc("x", x.len()).expect("memory");
+    cpu.write(&mut input, 0, &x).expect("a copy");
+    let mut y = cpu.alloc("y", m * n).expect("memory");
+    let op = Linear { w: &w, x: &input, y: &mut y, m, math: Math::Exact, kernel: None };
+    cpu.sparse_linear(op).expect("a product");
+    let y = y.as_slice();
+
+    let output = run(&compiled("examples/pruned.c"), &["0.75"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let words: Vec<&str> =
+        said.split([' ', ';', ',', '\n']).filter(|word| !word.is_empty()).collect();
+    assert_eq!((words[0], words[2]), (&*gone.to_string(), "524288"), "{said}");
+    // Six digits are printed.
+    for (word, value) in [(words[8], y[0]), (words[11], y[m * n - 1])] {
+        let found: f32 = word.parse().unwrap_or_else(|error| panic!("{said}: {error}"));
+        assert!((found - value).abs() <= 1e-5 * value.abs(), "{said}: {value}");
+    }
 }

@@ -18,6 +18,8 @@ mod batch;
 mod bit_linear;
 #[path = "gpu/conv2d.rs"]
 mod conv2d;
+#[path = "gpu/conv2d_finish.rs"]
+mod conv2d_finish;
 #[path = "gpu/decode_layers.rs"]
 mod decode_layers;
 #[path = "gpu/elementwise.rs"]

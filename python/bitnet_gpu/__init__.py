@@ -5,8 +5,8 @@
     for text in session.stream("fn main() {", max_tokens=32, seed=1):
         print(text, end="")
 
-Ternary layers in a PyTorch model: `bitnet_gpu.torch`. Nothing is compiled here; the library is looked for in
-`BITNET_LIBRARY`, beside this file, and in the `target/release` of the clone that this file is in.
+Layers and products for PyTorch: `bitnet_gpu.torch`. Nothing is compiled here; the library is looked for in
+`BITNET_LIBRARY`, beside this file (where `pip install` puts it), and in the `target/release` of the clone that this file is in.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ import pathlib
 import queue
 import threading
 from dataclasses import dataclass
+from typing import Any, Callable, Iterator, List, Optional, Union
 
 __all__ = ["Error", "Generated", "Session", "version"]
 
@@ -66,7 +67,7 @@ _ON_TEXT = ctypes.CFUNCTYPE(
 _FINISH = ("stop_token", "stop_string", "max_tokens", "context_full", "cancelled")
 
 
-def _load():
+def _load() -> Any:
     name = "libbitnet_c.so"
     here = pathlib.Path(__file__).resolve().parent
     given = os.environ.get("BITNET_LIBRARY")
@@ -109,26 +110,26 @@ def _load():
 _library = _load()
 
 
-def check(status):
+def check(status: int) -> None:
     """Raises what the last call of this thread failed with."""
     if status != 0:
         words = _library.bitnet_last_error().decode(errors="replace")
         raise ValueError(words) if status == 2 else Error(words)
 
 
-def version():
+def version() -> str:
     """The version of the library."""
     return _library.bitnet_version().decode()
 
 
-def describe(function, handle):
+def describe(function: Any, handle: Any) -> str:
     """The line that `function` of the library has for a handle."""
     out = ctypes.create_string_buffer(256)
     check(function(handle, out, len(out)))
     return out.value.decode(errors="replace")
 
 
-def _bytes(what, text):
+def _bytes(what: str, text: str) -> bytes:
     data = text.encode()
     if b"\0" in data:
         raise ValueError(f"{what} holds a zero byte")
@@ -140,7 +141,7 @@ class Generated:
     """A finished text."""
 
     text: str
-    tokens: list
+    tokens: List[int]
     finish: str
     prompt_tokens: int
     prefill_seconds: float
@@ -150,7 +151,10 @@ class Generated:
 class Session:
     """A model, its tokenizer and one sequence. Calls from several threads wait for each other."""
 
-    def __init__(self, model, device="auto", *, context=0, threads=0, pool_cap_bytes=0, int8_head=False):
+    def __init__(
+        self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, context: int = 0, threads: int = 0,
+        pool_cap_bytes: int = 0, int8_head: bool = False,
+    ) -> None:
         self._handle = None
         for name, value in (("context", context), ("threads", threads), ("pool_cap_bytes", pool_cap_bytes)):
             if value < 0:
@@ -165,17 +169,20 @@ class Session:
         check(_library.bitnet_session_open(path, ctypes.byref(options), ctypes.byref(handle)))
         self._handle = handle
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_handle", None) and _library is not None:
             _library.bitnet_session_free(self._handle)
             self._handle = None
 
     @property
-    def device(self):
+    def device(self) -> str:
         """One line about the device."""
         return describe(_library.bitnet_session_device, self._handle)
 
-    def generate(self, prompt, *, on_text=None, chat=False, system=None, stop=None, **sampling):
+    def generate(
+        self, prompt: str, *, on_text: Optional[Callable[[str], Any]] = None, chat: bool = False, system: Optional[str] = None,
+        stop: Optional[str] = None, **sampling: Any,
+    ) -> Generated:
         """Continues `prompt` (with `chat`: answers it) and returns a `Generated`.
 
         `on_text(text)` gets the text as it comes; True from it ends it, and what it raises is raised here.
@@ -220,7 +227,7 @@ class Session:
             made.prefill_seconds, made.decode_seconds,
         )
 
-    def stream(self, prompt, **settings):
+    def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """Yields the text of `generate` as it comes. Leaving the loop ends the text."""
         pieces, left = queue.SimpleQueue(), threading.Event()
 

@@ -5,8 +5,8 @@ from typing import Optional
 
 import torch
 
-from . import _library, check
-from ._tensor import DTYPES, MATH, BmmOptions, _kept, backend, call, described, named, refuse_gradient
+from . import _library
+from ._tensor import DTYPES, MATH, BmmOptions, backend, call, described, named, on, refuse_gradient
 
 _SIZES_MOST = 4096
 
@@ -56,12 +56,7 @@ def bmm(
     size = here.sizes.get(key)
     if size is None:
         asked = ctypes.c_size_t()
-        arguments = (here.handle, *tensors, options, ctypes.byref(asked))
-        if device.type == "cpu":
-            check(_library.bitnet_bmm_workspace(*arguments))
-        else:
-            with _kept(device):
-                check(_library.bitnet_bmm_workspace(*arguments))
+        on(device, _library.bitnet_bmm_workspace, here.handle, *tensors, options, ctypes.byref(asked))
         if len(here.sizes) >= _SIZES_MOST:
             here.sizes.clear()
         size = here.sizes[key] = asked.value

@@ -69,6 +69,19 @@ def images(x: torch.Tensor, channels: int) -> Tuple[torch.Tensor, bool]:
     return x, single
 
 
+def beside(residual: Optional[torch.Tensor], x: torch.Tensor, single: bool, form: torch.memory_format) -> Optional[torch.Tensor]:
+    """A residual of the output of `x`, in `form`."""
+    if residual is None:
+        return None
+    if residual.dtype != x.dtype or residual.device != x.device or residual.dim() != (3 if single else 4):
+        raise ValueError(
+            f"residual must have the output's shape, {x.dtype} on {x.device}; "
+            f"it is {residual.dtype} {list(residual.shape)} on {residual.device}"
+        )
+    residual = residual.detach()
+    return (residual.unsqueeze(0) if single else residual).contiguous(memory_format=form)
+
+
 class _Conv2d(PackedModule):
     """What both kinds of convolution are."""
 
@@ -107,15 +120,8 @@ class _Conv2d(PackedModule):
     def _run(self, x: torch.Tensor, residual: Optional[torch.Tensor]) -> torch.Tensor:
         refuse_gradient(f"a {type(self).__name__}", x, residual)
         x, single = images(x, self.in_channels)
-        if residual is not None:
-            if residual.dtype != x.dtype or residual.device != x.device:
-                raise ValueError(
-                    f"residual must be {x.dtype} on {x.device}, as x; it is {residual.dtype} on {residual.device}"
-                )
-            residual = residual.detach()
-            residual = residual.unsqueeze(0) if single else residual
-            last = not x.is_contiguous()
-            residual = residual.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        form = torch.contiguous_format if x.is_contiguous() else torch.channels_last
+        residual = beside(residual, x, single, form)
         y = self._layer(x.device)(x, residual)
         return y.squeeze(0) if single else y
 

@@ -7,9 +7,9 @@ from typing import Any, Optional, Sequence, Union
 import torch
 
 from . import _library, check
-from ._conv2d import Pair, images, options, sides
+from ._conv2d import ACTIVATIONS, Pair, beside, images, options, sides
 from ._tensor import (
-    FLOATS, MATH, Layer, PackedModule, Replaced, described, named, on_host, refuse_gradient, replace, weight_of,
+    FLOATS, MATH, Layer, PackedModule, Replaced, SparseOptions, described, named, on_host, refuse_gradient, replace, weight_of,
 )
 
 FORMATS = {"csr": 0, "bitmap": 1, "ternary_bitmap": 2}
@@ -53,40 +53,43 @@ def _without_zeros(weight: torch.Tensor) -> torch.Tensor:
     return on_host(weight) + 0
 
 
-def _finished(y: torch.Tensor, bias: Optional[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """The sums with their bias, rounded to `dtype` once."""
-    if bias is None:
-        return y.to(dtype)
-    if dtype == y.dtype:
-        return y.add_(bias)
-    return torch.add(y, bias, out=torch.empty_like(y, dtype=dtype))
+def _host_bias(bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    return None if bias is None else on_host(bias).to(torch.float32).clone()
+
+
+def _is_float(x: torch.Tensor, math: str) -> None:
+    if x.dtype not in FLOATS or math == "tensor_core" and x.dtype != torch.bfloat16:
+        words = "bfloat16, for tensor cores" if math == "tensor_core" else "float32, float16 or bfloat16"
+        raise ValueError(f"x must be {words}, not {x.dtype}")
 
 
 class SparseLinear(PackedModule):
-    """`y = x w^T + bias` over the weights that are not 0, in a sparse format.
+    """`y = act(x w^T + bias + residual)` over the weights that are not 0, in a sparse format.
 
     `format`: "bitmap" (the fast one), "csr", or "ternary_bitmap" for int8 weights of -1, 0 and 1 times `scale`, with rows of x
     quantised to int8. `math="exact"` (the default) gives the same bits on every device and in both formats of floats;
     `"tensor_core"` is for the bitmap of bfloat16 and inputs of bfloat16. Sums are in float32; the output has the dtype of x.
-    NaN in x reaches only the outputs that have a weight in its column.
+    NaN in x reaches only the outputs that have a weight in its column. `activation` as in `Conv2d`.
     """
 
-    _STATE = ("weight", "scale")
+    _STATE = ("weight", "bias", "scale")
 
     def __init__(
         self, weight: torch.Tensor, bias: Optional[torch.Tensor] = None, *, format: str = "bitmap", math: str = "exact",
-        scale: float = 1.0,
+        activation: Optional[str] = None, scale: float = 1.0,
     ) -> None:
         super().__init__()
         allowed = (torch.int8,) if format == "ternary_bitmap" else FLOATS
-        self._format, self._math = named("format", FORMATS, format), named("math", MATH, math)
+        self._options = SparseOptions(
+            ctypes.sizeof(SparseOptions), named("format", FORMATS, format), named("math", MATH, math),
+            named("activation", ACTIVATIONS, activation),
+        )
         if weight.dim() != 2 or weight.dtype not in allowed:
             words = " or ".join(str(dtype) for dtype in allowed)
             raise ValueError(f"weight must be [out, in] of {words}, not {weight.dtype} {list(weight.shape)}")
         self.out_features, self.in_features = weight.shape
-        self._weight, self._scale = _without_zeros(weight), float(scale)
-        self.format, self.math, self.sparsity = format, math, sparsity(self._weight)
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self._weight, self._bias, self._scale = _without_zeros(weight), _host_bias(bias), float(scale)
+        self.format, self.math, self.activation, self.sparsity = format, math, activation, sparsity(self._weight)
         self._try()
 
     @classmethod
@@ -96,8 +99,8 @@ class SparseLinear(PackedModule):
 
     def extra_repr(self) -> str:
         return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"{self.format}, {self.sparsity:.1%} zeros, math={self.math!r}"
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}, "
+            f"{self.format}, {self.sparsity:.1%} zeros, activation={self.activation!r}, math={self.math!r}"
         )
 
     def set_extra_state(self, state: Any) -> None:
@@ -105,45 +108,51 @@ class SparseLinear(PackedModule):
         self.sparsity = sparsity(self._weight)
 
     def _make(self, device: torch.device) -> Layer:
-        new = _library.bitnet_sparse_linear_new
-        return Layer(device, new, described(self._weight), self._format, self._math, self._scale)
+        bias = None if self._bias is None else described(self._bias)
+        options = SparseOptions.from_buffer_copy(self._options)
+        options.scale = self._scale
+        return Layer(device, _library.bitnet_sparse_linear_new, described(self._weight), bias, options)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, residual: Optional[torch.Tensor] = None) -> torch.Tensor:
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"the last side of x must be {self.in_features}; x is {list(x.shape)}")
-        if x.dtype not in FLOATS or self.math == "tensor_core" and x.dtype != torch.bfloat16:
-            words = "bfloat16, for tensor cores" if self.math == "tensor_core" else "float32, float16 or bfloat16"
-            raise ValueError(f"x must be {words}, not {x.dtype}")
-        refuse_gradient("a SparseLinear", x)
+        _is_float(x, self.math)
+        refuse_gradient("a SparseLinear", x, residual)
+        shape, dtype = (*x.shape[:-1], self.out_features), x.dtype
+        if residual is not None:
+            if residual.shape != shape or residual.dtype != dtype or residual.device != x.device:
+                raise ValueError(
+                    f"residual must be {dtype} {list(shape)} on {x.device}, as the output; "
+                    f"it is {residual.dtype} {list(residual.shape)} on {residual.device}"
+                )
+            residual = residual.detach().reshape(-1, self.out_features).contiguous()
         rows = x.detach().reshape(-1, self.in_features).contiguous()
-        if self.format == "ternary_bitmap":
-            rows = rows.to(torch.float32)
-        y = _finished(self._layer(x.device)(rows), self.bias, x.dtype)
-        return y.view(*x.shape[:-1], self.out_features)
+        if self.format == "ternary_bitmap" and dtype != torch.float32:
+            rows, residual = rows.float(), None if residual is None else residual.float()
+        return self._layer(x.device)(rows, residual).to(dtype).view(shape)
 
 
 class SparseConv2d(PackedModule):
-    """`torch.nn.Conv2d` over the weights that are not 0: one group, zeros around the image, as many on both sides.
+    """`Conv2d` over the weights that are not 0: one group, zeros around the image, as many on both sides.
 
     Images are worked on with channels last; others are copied, and so is the output. `math` as in `SparseLinear`.
     """
 
-    _STATE = ("weight",)
+    _STATE = ("weight", "bias")
 
     def __init__(
         self, weight: torch.Tensor, bias: Optional[torch.Tensor] = None, *, stride: Pair = 1, padding: Union[str, Pair] = 0,
-        dilation: Pair = 1, math: str = "exact",
+        dilation: Pair = 1, activation: Optional[str] = None, math: str = "exact",
     ) -> None:
         super().__init__()
         if weight.dim() != 4 or weight.dtype not in FLOATS:
             raise ValueError(
                 f"weight must be [out, in, rows, columns] of float32, float16 or bfloat16, not {weight.dtype} {list(weight.shape)}"
             )
-        self._options = (tuple(weight.shape[2:]), stride, padding, dilation, 1, "zeros", None, math)
+        self._options = (tuple(weight.shape[2:]), stride, padding, dilation, 1, "zeros", activation, math)
         self.out_channels, self.in_channels = weight.shape[:2]
-        self._weight = _without_zeros(weight)
+        self._weight, self._bias = _without_zeros(weight), _host_bias(bias)
         self.math, self.sparsity = math, sparsity(self._weight)
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
         self._try()
 
     @classmethod
@@ -157,10 +166,11 @@ class SparseConv2d(PackedModule):
         )
 
     def extra_repr(self) -> str:
-        window, stride, padding, dilation = self._options[:4]
+        window, stride, padding, dilation, _, _, activation, math = self._options
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={window}, stride={stride}, padding={padding}, "
-            f"dilation={dilation}, bias={self.bias is not None}, {self.sparsity:.1%} zeros, math={self.math!r}"
+            f"dilation={dilation}, bias={self._bias is not None}, {self.sparsity:.1%} zeros, activation={activation!r}, "
+            f"math={math!r}"
         )
 
     def set_extra_state(self, state: Any) -> None:
@@ -168,19 +178,17 @@ class SparseConv2d(PackedModule):
         self.sparsity = sparsity(self._weight)
 
     def _make(self, device: torch.device) -> Layer:
-        filled = options(*self._options)
-        return Layer(device, _library.bitnet_sparse_conv2d_new, described(self._weight), filled)
+        bias, filled = None if self._bias is None else described(self._bias), options(*self._options)
+        return Layer(device, _library.bitnet_sparse_conv2d_new, described(self._weight), bias, filled)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype not in FLOATS or self.math == "tensor_core" and x.dtype != torch.bfloat16:
-            words = "bfloat16, for tensor cores" if self.math == "tensor_core" else "float32, float16 or bfloat16"
-            raise ValueError(f"x must be {words}, not {x.dtype}")
-        refuse_gradient("a SparseConv2d", x)
+    def forward(self, x: torch.Tensor, residual: Optional[torch.Tensor] = None) -> torch.Tensor:
+        _is_float(x, self.math)
+        refuse_gradient("a SparseConv2d", x, residual)
         x, single = images(x, self.in_channels)
         planes = x.is_contiguous()
-        y = self._layer(x.device)(x.contiguous(memory_format=torch.channels_last))
-        bias = None if self.bias is None else self.bias.view(-1, 1, 1)
-        y = _finished(y, bias, x.dtype)
+        last = torch.channels_last
+        residual = beside(residual, x, single, last)
+        y = self._layer(x.device)(x.contiguous(memory_format=last), residual)
         y = y.contiguous() if planes else y
         return y.squeeze(0) if single else y
 

@@ -1,6 +1,5 @@
 """PyTorch tensors as the library takes them, the library's devices, and layers that it packed."""
 
-import contextlib
 import ctypes
 import threading
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -44,6 +43,16 @@ class ConvOptions(ctypes.Structure):
     ]
 
 
+class SparseOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("format", ctypes.c_int32),
+        ("math", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+    ]
+
+
 class BmmOptions(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_size_t),
@@ -55,15 +64,15 @@ class BmmOptions(ctypes.Structure):
 
 def _declare() -> None:
     handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
-    tensor, conv, bmm = (ctypes.POINTER(of) for of in (Tensor, ConvOptions, BmmOptions))
+    tensor, conv, sparse, bmm = (ctypes.POINTER(of) for of in (Tensor, ConvOptions, SparseOptions, BmmOptions))
     out = ctypes.POINTER(handle)
     functions = {
         "bitnet_layer_plan": [handle, tensor, tensor, tensor, ctypes.POINTER(size)],
         "bitnet_layer_forward": [handle, tensor, tensor, tensor, handle, size, handle],
         "bitnet_conv2d_options_default": [conv],
         "bitnet_conv2d_new": [handle, tensor, tensor, conv, out],
-        "bitnet_sparse_linear_new": [handle, tensor, number, number, ctypes.c_float, out],
-        "bitnet_sparse_conv2d_new": [handle, tensor, conv, out],
+        "bitnet_sparse_linear_new": [handle, tensor, tensor, sparse, out],
+        "bitnet_sparse_conv2d_new": [handle, tensor, tensor, conv, out],
         "bitnet_prune": [tensor, ctypes.c_double, ctypes.POINTER(size)],
         "bitnet_sparse_pays_off": [size, size, size, ctypes.c_double, number, ctypes.POINTER(number)],
         "bitnet_bmm_workspace": [handle, tensor, tensor, tensor, bmm, ctypes.POINTER(size)],
@@ -134,14 +143,12 @@ def backend(device: torch.device) -> Backend:
         return _backends[name]
 
 
-@contextlib.contextmanager
-def _kept(device: torch.device):
-    # The library makes its device the current one; afterwards PyTorch's is the current one again.
-    if device.index == torch.cuda.current_device():
-        yield
-    else:
-        with torch.cuda.device(device):
-            yield
+def on(device: torch.device, function: Any, *arguments: Any) -> None:
+    """Calls a function that makes its device the current one; afterwards PyTorch's is the current one again."""
+    if device.type == "cpu" or device.index == torch.cuda.current_device():
+        return check(function(*arguments))
+    with torch.cuda.device(device):
+        check(function(*arguments))
 
 
 def call(device: torch.device, workspace_bytes: int, function: Any, *arguments: Any) -> None:
@@ -151,8 +158,7 @@ def call(device: torch.device, workspace_bytes: int, function: Any, *arguments: 
     # PyTorch's allocator knows which stream and which graph it belongs to.
     room = torch.empty(workspace_bytes, dtype=torch.uint8, device=device) if workspace_bytes else None
     stream = torch.cuda.current_stream(device).cuda_stream
-    with _kept(device):
-        check(function(*arguments, None if room is None else room.data_ptr(), workspace_bytes, stream))
+    on(device, function, *arguments, None if room is None else room.data_ptr(), workspace_bytes, stream)
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -196,8 +202,7 @@ class Layer:
     def _plan(self, x: torch.Tensor, residual: Optional[torch.Tensor]) -> Plan:
         shapes = [None if t is None else described(t) for t in (x, residual)]
         y, size = Tensor(struct_bytes=ctypes.sizeof(Tensor)), ctypes.c_size_t()
-        with _kept(x.device) if x.device.type == "cuda" else contextlib.nullcontext():
-            check(_library.bitnet_layer_plan(self.handle, *shapes, ctypes.byref(y), ctypes.byref(size)))
+        on(x.device, _library.bitnet_layer_plan, self.handle, *shapes, ctypes.byref(y), ctypes.byref(size))
         sizes, strides = tuple(y.sizes[: y.dims]), tuple(y.strides[: y.dims])
         return Plan(*shapes, y, sizes, strides, _TORCH_DTYPES[y.dtype], size.value)
 

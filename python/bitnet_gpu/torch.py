@@ -14,6 +14,7 @@ for contiguous f32 input, and inside `torch.cuda.graph` after one call outside. 
 
 import contextlib
 import ctypes
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-def ternaries(weight, ternarise=False):
+def ternaries(weight: torch.Tensor, ternarise: bool = False) -> Optional[Tuple[torch.Tensor, float]]:
     """`weight` as int8 of -1, 0 and 1, and their scale; None where it is not ternary and `ternarise` is false.
 
     Weights are ternary when they have one value s > 0 and otherwise -s and 0. Others are rounded by
@@ -55,7 +56,7 @@ class BitLinear(torch.nn.Module):
     on the CPU side of things; the packed copy is made on the device of the first input. Output has the dtype of the input.
     """
 
-    def __init__(self, weight, scale, bias=None):
+    def __init__(self, weight: torch.Tensor, scale: float, bias: Optional[torch.Tensor] = None) -> None:
         super().__init__()
         if weight.dim() != 2 or weight.dtype != torch.int8:
             raise ValueError(f"weight must be int8 [out, in], not {weight.dtype} {list(weight.shape)}")
@@ -92,7 +93,7 @@ class BitLinear(torch.nn.Module):
             layer = self._packed[key] = _Layer(_backend(device), self._ternaries, self.scale)
         return layer
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"the last side of x must be {self.in_features}; x is {list(x.shape)}")
         if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -144,7 +145,7 @@ class _Layer:
         return y
 
 
-def replace_linear(model, ternarise=False, skip=("lm_head",)):
+def replace_linear(model: torch.nn.Module, ternarise: bool = False, skip: Sequence[str] = ("lm_head",)) -> List[str]:
     """Puts a `BitLinear` in the place of each `nn.Linear` of `model`, and returns their names.
 
     Without `ternarise` only of those whose weights are ternary already, which changes nothing but the quantised

@@ -300,6 +300,19 @@ class SparseTest(Case):
                 self.assertTrue(torch.equal(SparseConv2d(weight, bias, **kind)(x), (y + bias.view(-1, 1, 1)).to(dtype)))
                 self.assertTrue(torch.equal(layer(x[0].float()), y[0]))
 
+    def test_residual_and_activation(self):
+        for dtype in FLOATS:
+            weight, bias = pruned(40, 96, dtype=dtype), torch.randn(40).to(dtype)
+            x, residual = torch.randn(5, 96).to(dtype), torch.randn(5, 40).to(dtype)
+            sums = SparseLinear(weight)(x.float())
+            y = self.everywhere(SparseLinear(weight, bias, activation="relu"), x, residual)
+            self.assertTrue(torch.equal(y, torch.relu((sums + bias) + residual).to(dtype)))
+            weight, bias = pruned(16, 8, 3, 3, dtype=dtype), torch.randn(16).to(dtype)
+            x, residual = torch.randn(2, 8, 9, 10).to(dtype), torch.randn(2, 16, 7, 8).to(dtype)
+            sums = SparseConv2d(weight)(x.float())
+            y = self.everywhere(SparseConv2d(weight, bias, activation="relu"), x, residual)
+            self.assertTrue(torch.equal(y, torch.relu((sums + bias.view(-1, 1, 1)) + residual).to(dtype)))
+
     def test_strided_empty_and_misaligned_inputs(self):
         layer = SparseLinear(pruned(40, 96))
         for device in self.devices:
@@ -335,6 +348,9 @@ class SparseTest(Case):
             lambda: SparseConv2d(pruned(4, 6, 2, 2), padding="same"), lambda: SparseConv2d(pruned(4, 6, 3, 3), stride=0),
             lambda: prune_(weight, 1.5), lambda: prune_(weight, float("nan")), lambda: prune_(weight.double(), 0.5),
             lambda: pays_off(-1, 2, 3, 0.5), lambda: pays_off(1, 2, 3, 0.5, "fast"),
+            lambda: layer(torch.zeros(2, 6), torch.zeros(2, 5)), lambda: layer(torch.zeros(2, 6), torch.zeros(2, 4).half()),
+            lambda: conv(torch.zeros(1, 6, 9, 9), torch.zeros(1, 4, 7, 6)), lambda: SparseLinear(weight, torch.zeros(3)),
+            lambda: SparseLinear(weight, activation="gelu"), lambda: SparseConv2d(pruned(4, 6, 3, 3), torch.zeros(5)),
             lambda: replace_sparse(torch.nn.Sequential(), rows=0), lambda: replace_sparse(torch.nn.Sequential(), at_least=2.0),
         ])
         self.refused(RuntimeError, [lambda: layer(torch.zeros(2, 6, requires_grad=True))])
@@ -432,7 +448,7 @@ class BmmTest(Case):
         a, b, c = torch.randn(3, 5, 6), torch.randn(3, 6, 7), torch.randn(3, 5, 7)
         wanted = 2 * (a @ b) + 0.5 * c
         for device in self.devices:
-            out = c.to(device)
+            out = c.clone().to(device)
             self.assertIs(bmm(a.to(device), b.to(device), alpha=2.0, beta=0.5, out=out), out)
             torch.testing.assert_close(out.cpu(), wanted)
             room = torch.full((3, 10, 9), 7.0, device=device)

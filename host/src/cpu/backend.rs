@@ -528,6 +528,10 @@ impl Backend for CpuBackend {
         super::products::conv2d(self, op)
     }
 
+    fn conv2d_finish<T: Float>(&self, op: ops::conv2d::Finish<'_, Self, T>) -> Result<(), OpError> {
+        super::products::conv2d_finish(op)
+    }
+
     fn conv2d_i8(&self, op: ops::conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError> {
         super::products::conv2d_i8(self, op)
     }

@@ -1,6 +1,7 @@
 //! The general products, pooling, the head by way of int8 and the sampler, on the CPU: checks an operation and hands its slices to the code
 //! of its family.
 
+use contract::conv2d::{ABSENT, finish};
 use contract::lm_head_int8::input_words;
 use contract::sample::{SampleParams, adjusted_len, groups};
 use contract::w2a8::act_bytes;
@@ -33,6 +34,23 @@ pub(super) fn conv2d<T: Float>(
         op.activation,
         op.y.as_mut_slice(),
     );
+    Ok(())
+}
+
+pub(super) fn conv2d_finish<T: Float>(
+    op: ops::conv2d::Finish<'_, CpuBackend, T>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let (g, k) = (op.shape().geometry("conv2d")?, op.channels);
+    let (sums, y) = (op.sums.as_slice(), op.y.as_mut_slice());
+    let (bias, residual) = (op.bias.map(Buffer::as_slice), op.residual.map(Buffer::as_slice));
+    for (i, &sum) in sums[..g.pixels as usize * k].iter().enumerate() {
+        let (pixel, channel) = (i / k, i % k);
+        let at = g.output(pixel as u32, channel as u32) as usize;
+        let bias = bias.map_or(ABSENT, |bias| bias[channel]);
+        let residual = residual.map_or(ABSENT, |residual| residual[at].widen());
+        y[at] = T::round(finish(sum, bias, residual, op.activation));
+    }
     Ok(())
 }
 

@@ -523,6 +523,13 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
+    fn conv2d_finish<T: Float>(
+        &self,
+        op: super::conv2d::Finish<'_, Self, T>,
+    ) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     fn conv2d_i8(&self, op: super::conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError> {
         op.launch(self)
     }

@@ -229,6 +229,8 @@ pub trait Backend: Sized + Send + 'static {
     fn lut_build_lossy(&self, op: lut_matmul::LutBuildLossy<'_, Self>) -> Result<(), OpError>;
     /// Weights of 1 to 4 bits times rows, by int8 tables; see [`lut_matmul::LutMatmulLossy`].
     fn lut_matmul_lossy(&self, op: lut_matmul::LutMatmulLossy<'_, Self>) -> Result<(), OpError>;
+    /// Epilogue of a convolution; see [`conv2d::Finish`].
+    fn conv2d_finish<T: Float>(&self, op: conv2d::Finish<'_, Self, T>) -> Result<(), OpError>;
     /// Convolution of int8; see [`conv2d::Conv2dI8`].
     fn conv2d_i8(&self, op: conv2d::Conv2dI8<'_, Self>) -> Result<(), OpError>;
     /// Convolution of int8 with ternaries; see [`conv2d::Conv2dTernary`].

@@ -1,9 +1,10 @@
 //! Host side of [`contract::conv2d`]: two-dimensional convolution with its epilogue.
 //!
-//! [`Conv2d`] for floats, [`Conv2dI8`] and [`Conv2dTernary`] for int8 activations. Weights are packed once ([`Conv2dWeights`], from PyTorch's `[K, C/g, R, S]`);
+//! [`Conv2d`] for floats, [`Conv2dI8`] and [`Conv2dTernary`] for int8 activations, [`Finish`] for sums of other operations. Weights are packed once ([`Conv2dWeights`], from PyTorch's `[K, C/g, R, S]`);
 //! batch norms are folded into them before ([`fold_batch_norm`]). Nothing is unfolded into columns: every
 //! kernel gathers its taps from the image.
 
+mod finish;
 mod fold;
 mod int8;
 #[cfg(feature = "cuda")]
@@ -24,6 +25,7 @@ mod weights;
 mod whole;
 
 pub use contract::conv2d::{Activation, Layout, PadMode, tensor_core_bound};
+pub use finish::Finish;
 pub use fold::{BatchNorm, FoldedConv, fold_batch_norm};
 pub use int8::{Conv2dI8, Conv2dI8Weights, Conv2dTernary, Conv2dTernaryWeights};
 pub use shape::{Images, Padding, Shape, Window};
