@@ -104,7 +104,7 @@ impl Matrices {
         let stride = layout.stride;
         let apart = layout.span(1, *rows, *columns) <= stride;
         let last = (batch.max(&1) - 1).saturating_mul(stride).saturating_add(*columns);
-        let between = *columns <= stride && (*rows == 1 || last <= layout.ld);
+        let between = *columns <= stride && last <= layout.ld;
         if view.len() == 0 || !layout.transposed && (*batch == 1 || apart || between) {
             return Ok(());
         }
@@ -257,11 +257,11 @@ impl Product {
         Ok(())
     }
 
-    #[cfg(feature = "cuda")]
     /// Queues the product on a GPU.
     ///
     /// # Safety
     /// As [`bitnet_bmm`].
+    #[cfg(feature = "cuda")]
     unsafe fn on_cuda<T: Factor>(
         &self,
         backend: &bitnet_gpu::ops::CudaBackend,

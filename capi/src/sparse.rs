@@ -9,6 +9,7 @@ use bitnet_gpu::ops::sparse::{
     SparseCsr, SparseLinear, SparseTernary, TernaryBitmap, bitmap_from_torch,
 };
 use bitnet_gpu::ops::{Backend, Float, Math, OpError, QuantActs};
+use contract::sparse::MAX_SIDE;
 use contract::w2a8::Segments;
 
 use crate::conv2d::{bias_of, order};
@@ -298,8 +299,7 @@ impl<B: Lends, W: Float> Operation<B> for PrunedConv<B, W> {
             let words = "is not channels last, as a pruned convolution takes images; copy it";
             return Err(Failure::argument(format!("{} {words}", x.shown())));
         }
-        let fits = (0..2).all(|i| self.stride[i] > 0 && self.dilation[i] > 0);
-        let [height, width] = if fits { shape.out() } else { [0; 2] };
+        let [height, width] = shape.out();
         if height == 0 || width == 0 {
             let Self { kernel, stride, padding, dilation, .. } = self;
             return Err(Failure::argument(format!(
@@ -426,6 +426,13 @@ impl Build for NewConv<'_> {
     }
 }
 
+fn within(what: &str, found: usize, least: usize, most: usize) -> Result<(), Failure> {
+    if (least..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("{what} = {found} is out of range; allowed: {least} to {most}")))
+}
+
 /// Refuses tensor cores for other weights than theirs.
 fn cores_take(weights: &View, math: Math) -> Result<(), Failure> {
     if math == Math::TensorCore && weights.dtype != Dtype::Bf16 {
@@ -496,6 +503,9 @@ pub unsafe extern "C" fn bitnet_sparse_conv2d_new(
         let (math, activation) = (options.math()?, options.activation()?);
         cores_take(&weights, math)?;
         let Window { stride, dilation, padding, mode } = options.window()?;
+        for (what, sides) in [("stride", stride), ("dilation", dilation)] {
+            sides.into_iter().try_for_each(|side| within(what, side, 1, MAX_SIDE))?;
+        }
         let padding = match padding {
             Padding::Sides { top, bottom, left, right } => [(top, bottom), (left, right)],
             // What keeps the size at steps of 1.
@@ -519,6 +529,7 @@ pub unsafe extern "C" fn bitnet_sparse_conv2d_new(
             return Err(Failure::argument(words));
         }
         let padding = padding.map(|(before, _)| before);
+        padding.into_iter().try_for_each(|side| within("padding", side, 0, MAX_SIDE))?;
         make(place, out, NewConv { weights, bias, activation, stride, padding, dilation, math })
     })
 }

@@ -296,6 +296,14 @@ static void pruned(const bitnet_backend *backend)
     options.padding[0] = 0;
     options.groups = 2;
     REFUSED(bitnet_sparse_conv2d_new(backend, &weights, NULL, &options, &layer));
+    options.groups = 1;
+    for (int i = 0; i < 3; i++) {
+        bitnet_conv2d_options far = options;
+        far.stride[1] = i == 0 ? 0 : 1;
+        far.dilation[1] = i == 1 ? SIZE_MAX : 1;
+        far.padding[0] = far.padding[1] = i == 2 ? SIZE_MAX : 0;
+        REFUSED(bitnet_sparse_conv2d_new(backend, &weights, NULL, &far, &layer));
+    }
     CHECK(bitnet_sparse_conv2d_new(backend, &weights, NULL, NULL, &layer) == BITNET_OK);
     REFUSED(bitnet_layer_plan(layer, &planes, NULL, &out, NULL));
     bitnet_tensor last = planes;

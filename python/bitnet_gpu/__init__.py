@@ -190,7 +190,7 @@ class Session:
         """
         params = _Sampling()
         check(_library.bitnet_sampling_default(ctypes.byref(params)))
-        settings = {name for name, _ in _Sampling._fields_} - {"struct_bytes", "stop"}
+        settings = {field[0] for field in _Sampling._fields_} - {"struct_bytes", "stop"}
         for name, value in sampling.items():
             if name not in settings:
                 raise TypeError(f"{name} is no setting; there are {', '.join(sorted(settings))}")
@@ -229,7 +229,8 @@ class Session:
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """Yields the text of `generate` as it comes. Leaving the loop ends the text."""
-        pieces, left = queue.SimpleQueue(), threading.Event()
+        pieces: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        left = threading.Event()
 
         def take(text):
             pieces.put(text)

@@ -144,6 +144,7 @@ class Conv2d(_Conv2d):
             raise ValueError(f"weight must be float32, float16 or bfloat16, not {weight.dtype}")
         super().__init__(weight, bias, stride, padding, dilation, groups, padding_mode, activation, math, 1.0)
         # Follows `.to` and its like; the weights are on the host.
+        self._like: torch.Tensor
         self.register_buffer("_like", torch.empty(0, dtype=weight.dtype), persistent=False)
         self._try()
 
@@ -204,7 +205,7 @@ def replace_conv2d(model: torch.nn.Module, *, math: str = "exact", skip: Sequenc
     """Puts a `Conv2d` in the place of each `nn.Conv2d` of `model`, with the same weights.
 
     Returns the names of those that were replaced, and of the others why they stay. Modules whose name ends with an entry of
-    `skip` stay. Batch norms are PyTorch's: fold them before (`torch.nn.utils.fusion.fuse_conv_bn_eval`).
+    `skip` stay. Batch norms and activations are PyTorch's until `fuse` makes them a part of the convolutions.
     """
     named("math", MATH, math)
     return replace(

@@ -220,7 +220,7 @@ def replace_sparse(
     if at_least is not None and not (0 <= at_least <= 1 and _math.isfinite(at_least)):
         raise ValueError(f"at_least = {at_least} must be from 0 to 1")
 
-    def make(module: torch.nn.Module) -> Any:
+    def make(module: Any) -> Any:
         weight = weight_of(module)
         if weight.dtype not in FLOATS:
             return f"weights of {weight.dtype} are not supported"
@@ -234,7 +234,7 @@ def replace_sparse(
                 return f"{share:.1%} of its weights are 0, less than at_least = {at_least:.1%}"
         elif not linear:
             return "no rule says that a sparse convolution is faster; at_least=... replaces it all the same"
-        elif not pays_off(*weight.shape, rows, share, how):
+        elif not pays_off(weight.shape[0], weight.shape[1], rows, share, how):
             return f"with {share:.1%} zeros and {rows} rows of {list(weight.shape)} it is not expected to be faster ({how})"
         return SparseLinear.of(module, math=how) if linear else SparseConv2d.of(module, math=how)
 

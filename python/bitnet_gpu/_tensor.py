@@ -200,7 +200,7 @@ class Layer:
             _library.bitnet_layer_free(self.handle)
 
     def _plan(self, x: torch.Tensor, residual: Optional[torch.Tensor]) -> Plan:
-        shapes = [None if t is None else described(t) for t in (x, residual)]
+        shapes = described(x), None if residual is None else described(residual)
         y, size = Tensor(struct_bytes=ctypes.sizeof(Tensor)), ctypes.c_size_t()
         on(x.device, _library.bitnet_layer_plan, self.handle, *shapes, ctypes.byref(y), ctypes.byref(size))
         sizes, strides = tuple(y.sizes[: y.dims]), tuple(y.strides[: y.dims])
@@ -208,7 +208,7 @@ class Layer:
 
     def __call__(self, x: torch.Tensor, residual: Optional[torch.Tensor] = None) -> torch.Tensor:
         x = aligned(x)
-        key = (x.shape, x.stride(), x.dtype)
+        key: Tuple[Any, ...] = (x.shape, x.stride(), x.dtype)
         if residual is not None:
             residual = aligned(residual)
             key += (residual.shape, residual.stride(), residual.dtype)
@@ -309,5 +309,5 @@ def replace(model: torch.nn.Module, kinds: Tuple[type, ...], skip: Tuple[str, ..
 def weight_of(module: torch.nn.Module) -> torch.Tensor:
     """A module's weight, as `torch.nn.utils.prune` leaves it too."""
     original, mask = (getattr(module, name, None) for name in ("weight_orig", "weight_mask"))
-    weight = module.weight if original is None or mask is None else original * mask
+    weight: torch.Tensor = getattr(module, "weight") if original is None or mask is None else original * mask
     return weight.detach()

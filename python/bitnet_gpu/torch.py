@@ -5,7 +5,7 @@
     replaced = replace_linear(model, ternarise=True)   # or every one, rounded as BitNet b1.58 rounds
 
 Pruned layers are `SparseLinear`, `SparseConv2d` and `replace_sparse`, convolutions `Conv2d`, `BitConv2d`, `replace_conv2d` and
-`replace_bit_conv2d`, products `bmm` and `matmul`. What follows is of ternary linear layers.
+`replace_bit_conv2d` with `fuse`, products `bmm` and `matmul`. What follows is of ternary linear layers.
 
 A layer packs its weights to 2 bits and quantises each row of its input to int8; products are exact, so the result has
 the same bits on the CPU and on a GPU. On a GPU it runs on PyTorch's own memory and current stream, without copies
@@ -21,12 +21,13 @@ import torch
 from . import _library, check
 from ._bmm import bmm, matmul
 from ._conv2d import BitConv2d, Conv2d, replace_bit_conv2d, replace_conv2d
+from ._fuse import fuse
 from ._sparse import SparseConv2d, SparseLinear, pays_off, prune_, replace_sparse
 from ._tensor import Replaced, backend as _backend
 
 __all__ = [
-    "BitConv2d", "BitLinear", "Conv2d", "Replaced", "SparseConv2d", "SparseLinear", "bmm", "matmul", "pays_off", "prune_",
-    "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_sparse", "ternaries",
+    "BitConv2d", "BitLinear", "Conv2d", "Replaced", "SparseConv2d", "SparseLinear", "bmm", "fuse", "matmul", "pays_off",
+    "prune_", "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_sparse", "ternaries",
 ]
 
 

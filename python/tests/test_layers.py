@@ -16,8 +16,10 @@ except ImportError:
 else:
     from torch.nn.utils import prune
 
+    from bitnet_gpu import _library
+    from bitnet_gpu._tensor import described
     from bitnet_gpu.torch import (
-        BitConv2d, BitLinear, Conv2d, SparseConv2d, SparseLinear, bmm, matmul, pays_off, prune_, replace_bit_conv2d,
+        BitConv2d, BitLinear, Conv2d, SparseConv2d, SparseLinear, bmm, fuse, matmul, pays_off, prune_, replace_bit_conv2d,
         replace_conv2d, replace_sparse,
     )
 
@@ -251,6 +253,70 @@ class Conv2dTest(Case):
 
 
 @unittest.skipIf(torch is None, "no PyTorch")
+class FuseTest(Case):
+    def block(self, channels=8, out=8, stride=1):
+        class Block(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv1 = torch.nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+                self.bn1 = torch.nn.BatchNorm2d(out)
+                self.conv2 = torch.nn.Conv2d(out, out, 3, 1, 1)
+                self.bn2 = torch.nn.BatchNorm2d(out)
+                self.relu = torch.nn.ReLU(inplace=True)
+                self.down = torch.nn.Conv2d(channels, out, 1, stride)
+
+            def forward(self, x):
+                y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+                # Made behind the convolution that it is added to.
+                y += self.down(x)
+                return torch.nn.functional.relu(y)
+
+        block = Block()
+        for norm in (block.bn1, block.bn2):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+            torch.nn.init.normal_(norm.weight)
+            torch.nn.init.normal_(norm.bias)
+        return block
+
+    def test_norms_residuals_and_activations_go_in(self):
+        model = torch.nn.Sequential(self.block(), self.block(8, 16, 2), torch.nn.Conv2d(16, 4, 1), torch.nn.SiLU()).eval()
+        x = torch.randn(2, 8, 10, 9)
+        with torch.no_grad():
+            wanted = model(x)
+        replace_conv2d(model)
+        for device in self.devices:
+            fused = fuse(model.to(device), x.to(device))
+            torch.testing.assert_close(fused(x.to(device)).cpu(), wanted, rtol=1e-4, atol=1e-4)
+            left = [node for node in fused.graph.nodes if node.op not in ("placeholder", "output", "call_module")]
+            self.assertEqual(left, [])
+            self.assertTrue(all(type(m) in (Conv2d, torch.nn.Sequential, torch.nn.Module) for m in fused.children()))
+            self.assertEqual(sum(type(m) is Conv2d for m in fused.modules()), 7)
+            with torch.no_grad():
+                torch.testing.assert_close(model(x.to(device)).cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+    def test_what_would_change_the_result_stays(self):
+        class Odd(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv, self.twice = torch.nn.Conv2d(4, 4, 1), torch.nn.Conv2d(4, 4, 1)
+
+            def forward(self, x):
+                y = self.conv(x)
+                # Of another shape; seen twice; called twice; not the first activation.
+                return torch.relu(y + x.mean((2, 3), keepdim=True)) + y + torch.relu(self.twice(torch.relu(self.twice(x))))
+
+        model, x = Odd().eval(), torch.randn(2, 4, 3, 3)
+        with torch.no_grad():
+            wanted = model(x)
+            replace_conv2d(model)
+            torch.testing.assert_close(fuse(model, x)(x), wanted)
+        self.assertIsNone(fuse(model, x).conv._options[6])
+        with self.assertRaises(ValueError):
+            fuse(model.train(), x)
+
+
+@unittest.skipIf(torch is None, "no PyTorch")
 class SparseTest(Case):
     def test_products_are_right_and_the_same_bits_in_every_format(self):
         for n, k in [(1, 1), (3, 33), (64, 128), (1000, 777), (2048, 2048)]:
@@ -477,6 +543,36 @@ class BmmTest(Case):
         if key not in self.kept:
             self.kept[key] = b.to(a.device)
         return self.kept[key]
+
+    def test_memory_that_does_not_do_is_refused(self):
+        """Below `bmm` and the modules, which see to it."""
+        argument = 2
+        for device in self.devices[1:]:
+            layer = Conv2d(torch.randn(64, 2048, 1, 1))._layer(torch.device(device))
+            x, stream = torch.randn(1, 2048, 7, 7, device=device), torch.cuda.current_stream(device).cuda_stream
+            y = layer(x)
+            (plan,) = layer.plans.values()
+            self.assertGreater(plan.workspace_bytes, 0)
+            room = torch.empty(plan.workspace_bytes + 256, dtype=torch.uint8, device=device)
+
+            def forward(x, y, room, size):
+                return _library.bitnet_layer_forward(layer.handle, x, None, y, room, size, stream)
+
+            at, size = room.data_ptr(), plan.workspace_bytes
+            tensors, moved = (described(x), described(y)), []
+            for i in range(2):
+                moved.append([described(t) for t in (x, y)])
+                moved[i][i].data += 16
+            y.fill_(7)
+            for x_of, y_of, room_at, bytes in [
+                (*tensors, None, size), (*tensors, at, size - 1), (*tensors, at, 0), (*tensors, at + 16, size),
+                (*moved[0], at, size), (*moved[1], at, size),
+            ]:
+                self.assertEqual(forward(x_of, y_of, room_at, bytes), argument)
+            torch.cuda.synchronize(device)
+            self.assertTrue(bool((y == 7).all()))
+            self.assertEqual(forward(*tensors, at, size), 0)
+            self.assertTrue(torch.equal(y, layer(x)))
 
     def test_what_is_wrong_is_said(self):
         a, b = torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)
