@@ -42,7 +42,7 @@ class _Fusion:
         calls = [n for n in self.traced.graph.nodes if self.module(n) is module]
         return module if len(calls) == 1 else None
 
-    def put(self, node: fx.Node, module: nn.Module) -> None:
+    def put(self, node: Any, module: nn.Module) -> None:
         parent, _, leaf = node.target.rpartition(".")
         setattr(self.traced.get_submodule(parent), leaf, module)
         self.modules[node.target] = module
@@ -56,7 +56,7 @@ class _Fusion:
         norm = self.module(node)
         if type(norm) is not nn.BatchNorm2d or norm.training or norm.running_mean is None:
             return False
-        before = node.args[0]
+        before: Any = node.args[0]
         module = self.convolution(before)
         # Not behind a sum, and ternaries stay ternaries.
         if type(module) not in (Conv2d, SparseConv2d) or len(before.args) + len(before.kwargs) != 1:
@@ -75,7 +75,8 @@ class _Fusion:
     def add(self, node: fx.Node) -> bool:
         if node.target not in _ADDS or len(node.args) != 2 or node.kwargs:
             return False
-        for before, other in (node.args, node.args[::-1]):
+        pairs: Any = (node.args, node.args[::-1])
+        for before, other in pairs:
             module = self.convolution(before)
             if module is None or not isinstance(other, fx.Node) or len(before.args) + len(before.kwargs) != 1:
                 continue
@@ -93,7 +94,7 @@ class _Fusion:
     def activation(self, node: fx.Node) -> bool:
         module = self.module(node)
         name = _ACTIVATIONS.get(node.target if module is None else type(module))
-        before = node.args[0] if node.args else None
+        before: Any = node.args[0] if node.args else None
         found = self.convolution(before)
         if name is None or found is None:
             return False
