@@ -23,7 +23,7 @@ fn case<B: Backend, T: Float>(b: &B, images: Images, k: usize, which: usize) {
     let sums = inputs.floats(len, 2.0);
     let bias = inputs.floats(k, 1.0);
     let residual: Vec<T> = inputs.floats(len, 1.0).into_iter().map(T::round).collect();
-    let (has_bias, has_residual) = (which % 2 == 0, which % 3 != 0);
+    let (has_bias, has_residual) = (which.is_multiple_of(2), !which.is_multiple_of(3));
     let activation = Activation::ALL[which % 4];
     let mut wanted = vec![T::round(77.0); len + BEHIND];
     for (i, &sum) in sums.iter().enumerate() {
