@@ -327,17 +327,6 @@ pub(crate) mod cuda {
             Ok(Self(Mutex::new(State { backend, streams: HashMap::new() })))
         }
 
-        pub(super) fn describe(&self) -> String {
-            hold(&self.0).backend.describe()
-        }
-
-        pub(super) fn upload(
-            &self,
-            packed: PackedW2,
-        ) -> Result<PackedLinear<CudaBackend>, OpError> {
-            super::upload(&hold(&self.0).backend, packed)
-        }
-
         /// Runs `body` with the backend and its pool's stream, alone.
         pub(crate) fn with<R>(&self, body: impl FnOnce(&CudaBackend) -> R) -> R {
             body(&hold(&self.0).backend)
@@ -363,6 +352,17 @@ pub(crate) mod cuda {
             // New weights are uploaded in an order of their own.
             backend.set_stream(own)?;
             done
+        }
+
+        pub(super) fn describe(&self) -> String {
+            hold(&self.0).backend.describe()
+        }
+
+        pub(super) fn upload(
+            &self,
+            packed: PackedW2,
+        ) -> Result<PackedLinear<CudaBackend>, OpError> {
+            super::upload(&hold(&self.0).backend, packed)
         }
 
         /// Queues a product on the caller's stream: `at` are the addresses of `x`, `y` and a workspace.
