@@ -34,6 +34,7 @@ mod rmsnorm;
 mod rope;
 mod image_quant;
 mod sample;
+mod several;
 mod soak;
 mod softmax;
 mod sparse;
