@@ -214,7 +214,15 @@ impl<B: Backend> Loader<'_, B> {
                 let count = step.min(part.n() - row);
                 words.resize(count * width, 0);
                 part.rows_into(row..row + count, &mut words)?;
-                self.each(|i, backend, _| matrices[i].write_rows(backend, first, &words))?;
+                // Packed once, for however many have them at 1.6 bits.
+                let mut trits = None;
+                self.each(|i, backend, layout| {
+                    let rows = match layout {
+                        WeightLayout::Bits2 => &words,
+                        layout => trits.get_or_insert_with(|| layout.rows_of(&words, k)),
+                    };
+                    matrices[i].write_packed_rows(backend, first, rows)
+                })?;
                 first += count;
                 self.advance(count * k);
             }

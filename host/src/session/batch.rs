@@ -274,9 +274,11 @@ impl BatchEngine {
                 waiting.pop_front();
             }
             for mut output in self.step()? {
-                let Some(&(_, index)) = ids.iter().find(|(id, _)| *id == output.id) else {
+                // Ids grow.
+                let Ok(at) = ids.binary_search_by_key(&output.id, |(id, _)| *id) else {
                     continue;
                 };
+                let index = ids[at].1;
                 if flow.is_continue() {
                     flow = each(index, &output);
                 }
