@@ -32,7 +32,7 @@ pub enum LoadError {
         /// Which one.
         device: String,
         /// What failed there.
-        source: OpError,
+        source: Box<OpError>,
     },
     /// Projections that do not make one matrix.
     #[error(
@@ -188,7 +188,7 @@ impl<B: Backend> Loader<'_, B> {
         let made = self.backends.iter().enumerate().map(|(i, (backend, layout))| {
             make(i, backend, *layout).map_err(|source| match self.backends.len() {
                 1 => source.into(),
-                _ => LoadError::Device { device: backend.describe(), source },
+                _ => LoadError::Device { device: backend.describe(), source: Box::new(source) },
             })
         });
         made.collect()
@@ -203,7 +203,7 @@ impl<B: Backend> Loader<'_, B> {
         let segments = Segments::new(&scales).ok_or(LoadError::Fuse { layer, rows })?;
         let k = parts[0].k();
         let mut matrices = self.each(|_, backend, layout| {
-            PackedLinear::alloc_in(backend, "weights", k, segments.clone(), layout)
+            PackedLinear::alloc_in(backend, "weights", k, segments, layout)
         })?;
         let width = row_words(k);
         let step = (PIECE_BYTES / 4 / width).max(1);
