@@ -4,7 +4,7 @@
 //! knows (sampling) are checked there, so that a program and the command line meet the same rules.
 
 use crate::{chat, completions, convert, doctor, generate, inspect, synth, tune};
-use bitnet_gpu::device_choice::BackendChoice;
+use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::text::SamplingParams;
 use clap::builder::{FalseyValueParser, Resettable};
 use clap::parser::ValueSource;
@@ -58,9 +58,10 @@ pub(crate) struct EngineArgs {
     /// Folder, file, or hub name ORG/NAME or ORG/NAME@REVISION; the demo model when not given
     #[arg(short, long, env = "BITNET_MODEL", value_name = "PATH|ORG/NAME")]
     pub(crate) model: Option<String>,
-    /// auto, cpu, cuda or cuda:N
+    /// auto (the first GPU, else the CPU), cpu, cuda or cuda:N; with --prompts several GPUs too, each with the whole
+    /// model: cuda:N,M and so on, or cuda:all
     #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
-    pub(crate) device: BackendChoice,
+    pub(crate) device: DeviceChoice,
     /// Threads of the CPU backend [default: all cores]
     #[arg(long, env = "BITNET_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::generate::{GenerateArgs, read_prompts};
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::{interrupt, locate};
-use bitnet_gpu::session::{Finish, GenerateStats, LoadStats};
+use bitnet_gpu::session::{Finish, GenerateStats, LoadStats, SessionError};
 use bitnet_gpu::text::{ChatTemplate, Message, SamplingParams};
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -17,6 +17,8 @@ use std::time::Instant;
 struct Document<'a> {
     model: String,
     device: String,
+    /// The same, one by one.
+    devices: Vec<String>,
     texts: Vec<Text<'a>>,
     params: &'a SamplingParams,
     load: LoadStats,
@@ -46,13 +48,14 @@ pub(crate) fn run(
     let prompts = read_prompts(file)?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
-    let most = usize::from(args.batch).min(prompts.len());
+    let devices = args.engine.device.resolve().map_err(SessionError::from)?;
+    let most = usize::from(args.batch).min(prompts.len().div_ceil(devices.len()));
     let mut engine = engine::open_batch(&path, &args.engine, most, output)?;
     if let Some(file) = &args.engine.profile {
         engine::expect_profile(engine.profile()?, &engine.device(), file)?;
     }
     let ids: Vec<_> = if args.chat {
-        let tokenizer = engine.tokenizer().ok_or(bitnet_gpu::session::SessionError::NoTokenizer)?;
+        let tokenizer = engine.tokenizer().ok_or(SessionError::NoTokenizer)?;
         let template = ChatTemplate::for_model(tokenizer, &engine.config().model_type)?;
         let system = args.system.iter().map(|text| Message::new("system", text));
         let encoded = prompts.iter().map(|prompt| {
@@ -85,6 +88,7 @@ pub(crate) fn run(
         output.document(&Document {
             model: path.display().to_string(),
             device: engine.device(),
+            devices: engine.devices(),
             texts: texts.collect(),
             params,
             load: engine.load_stats().clone(),
@@ -100,7 +104,12 @@ pub(crate) fn run(
         }
         let (took, pages) = (human_seconds(seconds), engine.pages());
         for line in [
-            format!("texts    {} on {}, at most {most} at once", texts.len(), engine.device()),
+            format!(
+                "texts    {} on {}, at most {} at once",
+                texts.len(),
+                engine.device(),
+                engine.max_batch()
+            ),
             format!("decode   {tokens} tokens in {took} with their prompts, {rate:.1} tok/s"),
             format!(
                 "memory   {} for the model; at most {} of {} pages of the cache in use",

@@ -6,7 +6,7 @@
 use crate::failure::Failure;
 use crate::locate;
 use crate::output::Output;
-use bitnet_gpu::device_choice::BackendChoice;
+use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::doctor::{self, Gpu, Report, SelfTest};
 use bitnet_gpu::hub::HubSettings;
 use clap::builder::FalseyValueParser;
@@ -16,9 +16,9 @@ use serde::Serialize;
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
-    /// auto, cpu, cuda or cuda:N
+    /// auto (the first GPU, else the CPU), cpu, cuda:N, several GPUs as cuda:N,M, or cuda:all
     #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
-    device: BackendChoice,
+    device: DeviceChoice,
     /// Do not run the kernel checks
     #[arg(long, env = "BITNET_NO_CHECKS", value_parser = FalseyValueParser::new())]
     no_checks: bool,
@@ -52,10 +52,11 @@ pub(crate) fn run(
     given: Option<&ArgMatches>,
     output: &Output,
 ) -> Result<(), Failure> {
-    let options = doctor::Options { device: args.device, threads: None, kernels: args.kernel };
+    let options =
+        doctor::Options { device: args.device.clone(), threads: None, kernels: args.kernel };
     let machine = doctor::report(&options);
     let source = given.and_then(|m| m.value_source("device"));
-    let settings = settings(args.device, source, &machine);
+    let settings = settings(&args.device, source, &machine);
     let tested = (!args.no_checks).then(|| doctor::self_test(&options)).transpose();
     let (self_test, problem) = match tested {
         Ok(self_test) => (self_test, None),
@@ -93,7 +94,7 @@ fn cause(error: &str) -> &str {
 }
 
 /// Every option that has a variable set, and the ones whose default needs looking up.
-fn settings(device: BackendChoice, source: Option<ValueSource>, machine: &Report) -> Vec<Setting> {
+fn settings(device: &DeviceChoice, source: Option<ValueSource>, machine: &Report) -> Vec<Setting> {
     let from = |set: bool| if set { "environment" } else { "default" };
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     // Only looked at: a hub name must not start a download here.

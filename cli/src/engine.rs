@@ -23,7 +23,7 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
     Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
 }
 
-/// Loads `model` for up to `max_batch` texts at once.
+/// Loads `model` for up to `max_batch` texts at once on each device.
 pub(crate) fn open_batch(
     model: &Path,
     args: &EngineArgs,
@@ -39,7 +39,7 @@ pub(crate) fn open_batch(
 fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
     let mut builder = Session::builder()
         .model(model)
-        .backend(args.device)
+        .backend(args.device.clone())
         .mmap(!args.no_mmap)
         .graph(!args.no_graph)
         .pdl(!args.no_pdl)

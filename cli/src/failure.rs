@@ -2,6 +2,7 @@
 
 use crate::output::Output;
 use bitnet_gpu::checkpoint::CheckpointError;
+use bitnet_gpu::device_choice::ChoiceError;
 use bitnet_gpu::hub::HubError;
 use bitnet_gpu::session::SessionError;
 use bitnet_gpu::text::TextError;
@@ -143,7 +144,10 @@ impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::Text(error) => error.into(),
-            SessionError::ContextTooLong { .. } | SessionError::BatchAttention => {
+            SessionError::ContextTooLong { .. }
+            | SessionError::BatchAttention
+            | SessionError::ProfileOfSeveral { .. }
+            | SessionError::Device(ChoiceError::Several { .. }) => {
                 Self::from_error(&error, "").usage()
             }
             error => Self::from_error(&error, ""),

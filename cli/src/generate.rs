@@ -37,7 +37,7 @@ pub(crate) struct GenerateArgs {
         requires = "chat"
     )]
     pub(crate) system: Option<String>,
-    /// Most prompts of --prompts that run at once
+    /// Most prompts of --prompts that run at once, on each device
     #[arg(long, help_heading = "Prompt", env = "BITNET_BATCH", value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,

@@ -247,6 +247,8 @@ fn prompts_of_a_file_give_the_texts_that_they_give_alone() {
     let args = ["--json", "generate", "-n", "8", "--seed", "3", "--batch", "2", "--prompts", &file];
     let found: Value = serde_json::from_slice(&finished(bitnet(&args)).stdout).unwrap();
     assert_eq!(found["generated_tokens"], 24);
+    assert_eq!(found["devices"].as_array().unwrap().len(), 1);
+    assert_eq!(found["devices"][0], found["device"]);
     let texts = found["texts"].as_array().unwrap();
     assert_eq!(texts.len(), 3);
     for (text, prompt) in texts.iter().zip(["fn main() {", "use std::", "struct Point"]) {

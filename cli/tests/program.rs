@@ -179,6 +179,25 @@ fn options_come_from_the_environment_and_the_command_line_wins() {
     assert_eq!(run("gpu", &["doctor"]).status.code(), Some(2));
 }
 
+/// Found out without a GPU.
+#[test]
+fn lists_of_devices_that_make_no_sense_are_explained() {
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("cpu,cuda:0", &["generate", "--prompts", "x"], "a list is of GPUs alone; try: cuda:0,1"),
+        ("cuda:1,cuda:1", &["doctor"], "names cuda:1 twice"),
+        ("cuda:0,x", &["generate", "-p", "hi"], "allowed: auto, cpu, cuda, cuda:N, cuda:N,M"),
+        ("cuda:all", &["tune"], "one device is taken here and cuda:all asks for several"),
+        ("cuda:0,1", &["generate", "-p", "hi"], "one device is taken here and cuda:0,1 asks for"),
+    ];
+    for (device, args, message) in cases {
+        let output = bitnet(args).env_remove("BITNET_DEVICE").args(["--device", device]).output();
+        let output = output.unwrap();
+        let said = text(&output.stderr);
+        assert!(said.contains(message), "{device}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{device}: {said}");
+    }
+}
+
 #[test]
 fn a_variable_does_not_stand_in_the_way_of_the_command_line() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,15 +1,20 @@
-//! Continues several prompts at once; each gives the text that it gives alone.
+//! Continues several prompts at once; each gives the text that it gives alone, on one device or on several GPUs.
 //!
-//! `cargo run --release --features cuda --example batch -- MODEL`
+//! `cargo run --release --features cuda --example batch -- MODEL cuda:0,1`
 
+use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::session::{Finish, Session, SessionError};
 use bitnet_gpu::text::SamplingParams;
 
 fn main() -> Result<(), SessionError> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "models/demo".into());
-    // Two at a time, over 16 pages of 64 positions.
-    let mut engine =
-        Session::builder().model(model).context(256).max_batch(2).pages(16).build_batch()?;
+    let devices = match std::env::args().nth(2) {
+        Some(list) => list.parse()?,
+        None => DeviceChoice::default(),
+    };
+    // Two at a time on each device, over 16 pages of 64 positions.
+    let builder = Session::builder().model(model).backend(devices);
+    let mut engine = builder.context(256).max_batch(2).pages(16).build_batch()?;
 
     let prompts = ["fn main() {", "use std::", "/// The number of", "struct "];
     let mut waiting = Vec::new();

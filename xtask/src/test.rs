@@ -226,6 +226,7 @@ fn jobs() -> Result<Vec<Job>> {
     let others: Vec<&str> = skip(HEAVY);
     let mut models = Job::new("models", 90, MODELS.iter().copied());
     models.env.push(("BITNET_EMULATED_SMS", "8".into()));
+    models.env.push(("BITNET_EMULATED_DEVICES", "2".into()));
     let mut jobs = vec![
         Job::new("large families", 90, HEAVY.iter().chain(&slow).copied()),
         Job::new("other kernels", 90, slow.iter().chain(&others).copied()),
@@ -263,6 +264,7 @@ const SLOW: &[&str] = &[
     "lm_head::lane::listed_shapes",
     "lm_head_int8::lane::listed_shapes",
     "model::",
+    "several::",
     "soak::",
     "sparse::lane::more_rows_than_a_grid_is_high",
     "sparse::lane::ternary_is_exact",
@@ -271,8 +273,14 @@ const SLOW: &[&str] = &[
     "w2a8_gemm::lane::listed_shapes",
 ];
 
-/// Of the tests of whole models, those that a GPU of a few multiprocessors ends in time.
-const MODELS: &[&str] = &["model::bitnet_family", "model::falcon3_family", "model::llama_family"];
+/// Of the tests of whole models, those that GPUs of a few multiprocessors end in time.
+const MODELS: &[&str] = &[
+    "model::bitnet_family",
+    "model::falcon3_family",
+    "model::llama_family",
+    "several::requests",
+    "several::what",
+];
 
 /// One test for each level: fresh, as the contract says, and assembled. What there is to say, and how it ended.
 fn ptx() -> (String, Outcome) {

@@ -8,15 +8,15 @@ mod self_test;
 use serde::Serialize;
 
 use crate::cpu::{Level, SIMD_VAR, Simd};
-use crate::device_choice::{Backend, BackendChoice, DEVICE_VAR, cuda_count};
+use crate::device_choice::{Backend, BackendChoice, DEVICE_VAR, DeviceChoice, cuda_count};
 
 pub use self_test::{Check, SelfTest, SelfTestError, self_test};
 
 /// What to look at.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The device that is asked for.
-    pub device: BackendChoice,
+    /// The device, or the GPUs, that are asked for.
+    pub device: DeviceChoice,
     /// Threads of the CPU backend; by default one per available core.
     pub threads: Option<usize>,
     /// The kernels that [`self_test`] runs: those whose symbol contains this; by default all.
@@ -39,9 +39,9 @@ pub struct Report {
     pub cpu: Cpu,
     /// The NVIDIA side.
     pub gpu: Gpu,
-    /// A sentence: which device would run a model, and why.
+    /// A sentence: which devices would run a model, and why.
     pub would_use: String,
-    /// Whether the device that was asked for can be had.
+    /// Whether the devices that were asked for can be had.
     pub usable: bool,
     /// Variables of the environment that this library or the driver reads, and that are set.
     pub variables: Vec<Variable>,
@@ -156,27 +156,31 @@ fn cause(error: &str) -> &str {
 /// Looks at this machine. Never fails: what cannot be had is part of the answer.
 pub fn report(options: &Options) -> Report {
     let resolved = options.device.resolve();
-    let started = match resolved {
-        Ok(Backend::Cuda(ordinal)) => Some(ordinal),
-        _ => None,
+    let ordinal = |device: &Backend| match device {
+        Backend::Cuda(ordinal) => Some(*ordinal),
+        Backend::Cpu => None,
     };
-    let gpu = gpu(started);
-    let would_use = match (options.device, &resolved) {
-        (_, Err(error)) => format!("nothing: {error}"),
-        (BackendChoice::Auto, Ok(Backend::Cpu)) => match &gpu.problem {
+    let started: Vec<u32> = resolved.iter().flatten().filter_map(ordinal).collect();
+    let gpu = gpu(&started);
+    let found = |ordinal: &u32| gpu.devices.iter().find(|device| device.index == *ordinal);
+    let auto = options.device == DeviceChoice::One(BackendChoice::Auto);
+    let would_use = match &resolved {
+        Err(error) => format!("nothing: {error}"),
+        Ok(_) if started.is_empty() && auto => match &gpu.problem {
             Some(problem) => format!("the CPU: {}", cause(problem)),
             None => "the CPU: no CUDA device was found".into(),
         },
-        (_, Ok(Backend::Cpu)) => "the CPU, as asked".into(),
-        (_, Ok(Backend::Cuda(ordinal))) => match gpu.devices.iter().find(|d| d.index == *ordinal) {
-            Some(device) => format!("cuda:{ordinal} {}", device.name),
-            None => format!("cuda:{ordinal}"),
-        },
+        Ok(_) if started.is_empty() => "the CPU, as asked".into(),
+        Ok(_) => {
+            let name = |ordinal| match found(ordinal) {
+                Some(device) => format!("cuda:{ordinal} {}", device.name),
+                None => format!("cuda:{ordinal}"),
+            };
+            started.iter().map(name).collect::<Vec<_>>().join(", ")
+        }
     };
-    let usable = match started {
-        Some(ordinal) => gpu.devices.iter().any(|d| d.index == ordinal && d.problem.is_none()),
-        None => resolved.is_ok(),
-    };
+    let can = |ordinal: &u32| found(ordinal).is_some_and(|device| device.problem.is_none());
+    let usable = resolved.is_ok() && started.iter().all(can);
     Report {
         version: env!("CARGO_PKG_VERSION"),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -235,14 +239,14 @@ fn features() -> Vec<&'static str> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_: Option<u32>) -> Gpu {
+fn gpu(_: &[u32]) -> Gpu {
     let problem = cuda_count().err().map(|error| error.to_string());
     Gpu { problem, ..Gpu::default() }
 }
 
 /// The GPU side; device `start` is started to load its kernels.
 #[cfg(feature = "cuda")]
-fn gpu(start: Option<u32>) -> Gpu {
+fn gpu(start: &[u32]) -> Gpu {
     use std::collections::HashSet;
 
     use crate::driver::{self, ptx};
@@ -279,7 +283,7 @@ fn gpu(start: Option<u32>) -> Gpu {
 }
 
 #[cfg(feature = "cuda")]
-fn device(info: &crate::driver::DeviceInfo, start: Option<u32>) -> Device {
+fn device(info: &crate::driver::DeviceInfo, start: &[u32]) -> Device {
     use crate::driver::{CudaError, Module, PTX_LEVEL_VAR, ptx};
     let mut device = Device {
         index: info.ordinal,
@@ -296,7 +300,7 @@ fn device(info: &crate::driver::DeviceInfo, start: Option<u32>) -> Device {
         skipped: Vec::new(),
         problem: None,
     };
-    if start == Some(info.ordinal) {
+    if start.contains(&info.ordinal) {
         let opened = crate::driver::Device::open(info.ordinal).map_err(CudaError::from);
         match opened.and_then(|device| Ok(Module::load(&device)?)) {
             Ok(module) => {
@@ -324,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_report_names_the_device_and_the_level() {
-        let report = report(&Options { device: BackendChoice::Cpu, ..Options::default() });
+        let report = report(&Options { device: BackendChoice::Cpu.into(), ..Options::default() });
         assert!(report.usable);
         assert_eq!(report.would_use, "the CPU, as asked");
         assert!(report.cpu.cores > 0);
@@ -336,10 +340,11 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_a_finding() {
-        let report =
-            report(&Options { device: BackendChoice::Cuda(u32::MAX), ..Options::default() });
-        assert!(!report.usable);
-        assert!(report.would_use.starts_with("nothing: device cuda:4294967295"), "{report:?}");
+        for device in [BackendChoice::Cuda(u32::MAX).into(), DeviceChoice::Cuda(vec![u32::MAX])] {
+            let report = report(&Options { device, ..Options::default() });
+            assert!(!report.usable);
+            assert!(report.would_use.starts_with("nothing: device cuda:4294967295"), "{report:?}");
+        }
     }
 
     #[test]

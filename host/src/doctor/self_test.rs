@@ -81,7 +81,7 @@ impl Check {
     }
 }
 
-/// Tests the device of `options`: a GPU against the CPU, or the CPU's vectors against plain code.
+/// Tests the device of `options`: a GPU, or each of several, against the CPU, or the CPU's vectors against plain code.
 ///
 /// # Errors
 /// A device that cannot be had or opened, a name that no kernel has. A kernel that gives wrong bits is a row of the
@@ -91,7 +91,8 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
     let threads = options.threads;
     let wanted = |symbol: &str| options.kernels.as_deref().is_none_or(|name| symbol.contains(name));
     let cases: Vec<Case> = cases().into_iter().filter(|case| wanted(case.kernel)).collect();
-    let (tested, against, checks) = match options.device.resolve()? {
+    let devices = options.device.resolve()?;
+    let (tested, against, checks) = match devices[0] {
         Chosen::Cpu => {
             let (plain, tested) = cpus(threads)?;
             let names: Vec<_> = tested.iter().map(|b| b.simd().level().name()).collect();
@@ -99,32 +100,12 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
             (names, plain.describe(), beside_each_other(threads, &cases, wanted)?)
         }
         #[cfg(feature = "cuda")]
-        Chosen::Cuda(ordinal) => {
-            let gpu = crate::ops::CudaBackend::open(crate::driver::CudaOptions::new(ordinal))?;
-            let module = gpu.cuda().module();
-            let level = module.loaded_level();
-            let here =
-                |kernel: &KernelInfo| is_in(level, &kernel.spec) && wanted(kernel.spec.symbol);
-            let has = |case: &Case| {
-                contract::KERNELS.iter().any(|k| k.spec.symbol == case.kernel && here(k))
-            };
-            let cases: Vec<Case> = cases.into_iter().filter(has).collect();
-            let family =
-                |name: &str| cases.iter().any(|c| contract::family_of(c.kernel) == Some(name));
-            // The CPU's side beside the driver's compiler, whose longest kernels leave cores free.
-            let (cpu, expected) = thread::scope(|scope| {
-                let expected = scope.spawn(|| -> Result<_, CpuError> {
-                    let cpu = CpuBackend::open(CpuOptions { threads, ..CpuOptions::default() })?;
-                    let outputs: Vec<_> = cases.iter().map(|case| case.outputs(&cpu)).collect();
-                    Ok((cpu.describe(), outputs))
-                });
-                // A kernel that the driver refuses is refused again in its own case, which says so.
-                let _ = module.compile(family);
-                expected.join().unwrap_or_else(|panic| resume_unwind(panic))
-            })?;
-            let name = gpu.describe();
-            let checks = compare(&[&gpu], &cpu, cases.iter().zip(expected), here);
-            (name, cpu, checks)
+        Chosen::Cuda(_) => {
+            let ordinals = devices.iter().filter_map(|device| match device {
+                Chosen::Cuda(ordinal) => Some(*ordinal),
+                Chosen::Cpu => None,
+            });
+            gpus(ordinals, threads, cases, wanted)?
         }
         #[cfg(not(feature = "cuda"))]
         Chosen::Cuda(ordinal) => {
@@ -136,6 +117,44 @@ pub fn self_test(options: &Options) -> Result<SelfTest, SelfTestError> {
         return Err(SelfTestError::NoKernel(name.clone()));
     }
     Ok(SelfTest { tested, against, seconds: started.elapsed().as_secs_f64(), checks })
+}
+
+/// The checks of GPUs: what each has, against the CPU.
+#[cfg(feature = "cuda")]
+fn gpus(
+    ordinals: impl Iterator<Item = u32>,
+    threads: Option<usize>,
+    cases: Vec<Case>,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<(String, String, Vec<Check>), SelfTestError> {
+    let open = |ordinal| crate::ops::CudaBackend::open(crate::driver::CudaOptions::new(ordinal));
+    let gpus = ordinals.map(open).collect::<Result<Vec<_>, _>>()?;
+    let here = |kernel: &KernelInfo| {
+        let is_in =
+            |gpu: &crate::ops::CudaBackend| is_in(gpu.cuda().module().loaded_level(), &kernel.spec);
+        gpus.iter().any(is_in) && wanted(kernel.spec.symbol)
+    };
+    let has =
+        |case: &Case| contract::KERNELS.iter().any(|k| k.spec.symbol == case.kernel && here(k));
+    let cases: Vec<Case> = cases.into_iter().filter(has).collect();
+    let family = |name: &str| cases.iter().any(|c| contract::family_of(c.kernel) == Some(name));
+    // The CPU's side beside the driver's compiler, whose longest kernels leave cores free.
+    let (cpu, expected) = thread::scope(|scope| {
+        let expected = scope.spawn(|| -> Result<_, CpuError> {
+            let cpu = CpuBackend::open(CpuOptions { threads, ..CpuOptions::default() })?;
+            let outputs: Vec<_> = cases.iter().map(|case| case.outputs(&cpu)).collect();
+            Ok((cpu.describe(), outputs))
+        });
+        // A kernel that the driver refuses is refused again in its own case, which says so.
+        for gpu in &gpus {
+            let _ = gpu.cuda().module().compile(family);
+        }
+        expected.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })?;
+    let names: Vec<_> = gpus.iter().map(Backend::describe).collect();
+    let tested: Vec<_> = gpus.iter().collect();
+    let checks = compare(&tested, &cpu, cases.iter().zip(expected), here);
+    Ok((names.join(", "), cpu, checks))
 }
 
 /// Whether the PTX level `sm_NN` or `sm_NNa` should have a kernel: its variants for newer GPUs are no
@@ -212,13 +231,15 @@ fn compare<'a, B: Backend>(
         let Some(check) = checks.iter_mut().find(|check| check.kernel == case.kernel) else {
             continue;
         };
+        // Where several are tested, a kernel is there if one of them has it.
+        let mut lacking = 0;
         let failure = match expected {
             Err(error) => Some(format!("{against}: {error}")),
             Ok(expected) => tested.iter().find_map(|&backend| {
                 let failed = match case.outputs(backend) {
                     Ok(found) => difference(&found, &expected)?.to_string(),
                     Err(RunError::Op(error)) if error.is_absent() => {
-                        check.absent = true;
+                        lacking += 1;
                         return None;
                     }
                     Err(error) => error.to_string(),
@@ -226,6 +247,7 @@ fn compare<'a, B: Backend>(
                 Some(format!("{}: {failed}", backend.describe()))
             }),
         };
+        check.absent |= lacking == tested.len();
         check.cases += usize::from(!check.absent);
         check.failure =
             check.failure.take().or(failure.map(|failure| format!("{}: {failure}", case.what)));
@@ -258,7 +280,7 @@ mod tests {
 
     #[test]
     fn every_kernel_of_the_contract_is_checked_on_the_cpu() {
-        let device = BackendChoice::Cpu;
+        let device = BackendChoice::Cpu.into();
         let options = Options { device, threads: Some(2), kernels: None };
         let result = self_test(&options).unwrap();
         assert_eq!(result.checks.len(), contract::KERNELS.len());
@@ -271,7 +293,7 @@ mod tests {
     #[test]
     fn a_part_of_a_name_chooses_kernels() {
         let named = |name: &str| Options {
-            device: BackendChoice::Cpu,
+            device: BackendChoice::Cpu.into(),
             threads: Some(1),
             kernels: Some(name.into()),
         };

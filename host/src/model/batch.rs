@@ -9,7 +9,7 @@ use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
 use contract::decode_layers::rows::MAX_ROWS;
 use contract::sample::{SampleParams, StepState};
 
-use super::bitnet::{Next, SMALLEST_RECORDING};
+use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
@@ -54,6 +54,33 @@ struct Slot {
     queued: usize,
     /// Tokens that it gives at most.
     limit: usize,
+}
+
+/// What a sequence takes, known before it is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Tokens that it gives at most.
+    pub(crate) limit: usize,
+    /// Pages for the prompt and all of them.
+    pub(crate) pages: usize,
+}
+
+impl Needs {
+    /// What `prompt` and `params` take of a batch of a model with `vocab` tokens.
+    ///
+    /// # Errors
+    /// A prompt that is empty or does not fit the context, ids outside of the vocabulary.
+    pub(crate) fn of(
+        vocab: usize,
+        capacity: usize,
+        prompt: &[u32],
+        params: &SampleParams,
+    ) -> Result<Self, ModelError> {
+        check_tokens(vocab, prompt, 0, capacity)?;
+        // The last token that is picked is not run.
+        let limit = (capacity - prompt.len() + 1).min(params.max_steps.max(1) as usize);
+        Ok(Self { limit, pages: (prompt.len() + limit - 1).div_ceil(PAGE) })
+    }
 }
 
 /// Sequences on one backend that share pages, activations and steps.
@@ -274,12 +301,10 @@ impl<B: Backend> Model<B> {
         params: &SampleParams,
     ) -> Result<usize, ModelError> {
         let BatchOptions { capacity, max_batch, .. } = batch.options;
-        self.check_tokens(prompt, 0, capacity)?;
+        let Needs { limit, pages: needed } =
+            Needs::of(self.config.vocab_size, capacity, prompt, params)?;
         let free = batch.slots.iter().position(Option::is_none);
         let slot = free.ok_or(ModelError::BatchFull { max_batch })?;
-        // The last token that is picked is not run.
-        let limit = (capacity - prompt.len() + 1).min(params.max_steps.max(1) as usize);
-        let needed = (prompt.len() + limit - 1).div_ceil(PAGE);
         let usage = batch.pool.usage();
         let pages = batch.pool.take(needed).ok_or(ModelError::PagesFull {
             needed,

@@ -270,30 +270,7 @@ impl<B: Backend> Model<B> {
         tokens: &[u32],
         start: usize,
     ) -> Result<(), ModelError> {
-        self.check_tokens(tokens, start, sequence.options().capacity)
-    }
-
-    /// Refuses tokens that a context of `capacity` positions cannot take from `start` on.
-    pub(super) fn check_tokens(
-        &self,
-        tokens: &[u32],
-        start: usize,
-        capacity: usize,
-    ) -> Result<(), ModelError> {
-        let vocab = self.config.vocab_size;
-        if tokens.is_empty() {
-            return Err(ModelError::EmptyInput);
-        }
-        let needed = start.saturating_add(tokens.len());
-        if needed > capacity {
-            return Err(ModelError::ContextFull { needed, capacity });
-        }
-        match tokens.iter().position(|&id| id as usize >= vocab) {
-            Some(index) => {
-                Err(ModelError::TokenOutOfVocabulary { id: tokens[index], index, vocab })
-            }
-            None => Ok(()),
-        }
+        check_tokens(self.config.vocab_size, tokens, start, sequence.options().capacity)
     }
 
     fn prefill_chunk(
@@ -384,4 +361,24 @@ impl<B: Backend> Model<B> {
 /// The attention heads that `config` asks for.
 pub(crate) fn heads(config: &ModelConfig) -> Heads {
     Heads { heads: config.num_heads, kv_heads: config.num_kv_heads, head_dim: config.head_dim }
+}
+
+/// Refuses tokens that a context of `capacity` positions cannot take from `start` on.
+pub(super) fn check_tokens(
+    vocab: usize,
+    tokens: &[u32],
+    start: usize,
+    capacity: usize,
+) -> Result<(), ModelError> {
+    if tokens.is_empty() {
+        return Err(ModelError::EmptyInput);
+    }
+    let needed = start.saturating_add(tokens.len());
+    if needed > capacity {
+        return Err(ModelError::ContextFull { needed, capacity });
+    }
+    match tokens.iter().position(|&id| id as usize >= vocab) {
+        Some(index) => Err(ModelError::TokenOutOfVocabulary { id: tokens[index], index, vocab }),
+        None => Ok(()),
+    }
 }

@@ -26,6 +26,14 @@ pub enum LoadError {
     /// The device.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// One of several devices.
+    #[error("{device}: {source}")]
+    Device {
+        /// Which one.
+        device: String,
+        /// What failed there.
+        source: Box<OpError>,
+    },
     /// Projections that do not make one matrix.
     #[error(
         "the projections of layer {layer} cannot be fused: {rows} rows; the kernels take at most 2^24"
@@ -48,9 +56,9 @@ pub struct LoadProgress {
 }
 
 struct Loader<'a, B: Backend> {
-    backend: &'a B,
+    /// Each with the layout that its ternaries get.
+    backends: &'a [(B, WeightLayout)],
     checkpoint: &'a Checkpoint,
-    layout: WeightLayout,
     progress: &'a mut dyn FnMut(LoadProgress),
     done: u64,
     total: u64,
@@ -82,69 +90,121 @@ impl<B: Backend> Model<B> {
         layout: WeightLayout,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, LoadError> {
+        let mut models = Self::load_each(vec![(backend, layout)], checkpoint, progress)?;
+        Ok(models.remove(0))
+    }
+
+    /// Brings the weights of `checkpoint` to each of `backends`, in the layout beside it. The checkpoint is read and
+    /// decoded once.
+    ///
+    /// # Errors
+    /// As [`Model::load`]; of several backends, [`LoadError::Device`] names the one that failed.
+    pub fn load_each(
+        backends: Vec<(B, WeightLayout)>,
+        checkpoint: &Checkpoint,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Vec<Self>, LoadError> {
         let config = checkpoint.config().clone();
         let tables = if config.tie_word_embeddings { 1 } else { 2 };
         let total = config.ternary_weights()
             + tables * config.vocab_size as u64 * config.hidden_size as u64;
-        let mut loader = Loader { backend: &backend, checkpoint, layout, progress, done: 0, total };
+        let mut loader = Loader { backends: &backends, checkpoint, progress, done: 0, total };
         let embedding = loader.dense(DenseSlot::Embedding, "embedding")?;
         let head = match config.tie_word_embeddings {
-            true => None,
-            false => Some(loader.dense(DenseSlot::Head, "head")?),
+            true => backends.iter().map(|_| None).collect(),
+            false => loader.dense(DenseSlot::Head, "head")?.into_iter().map(Some).collect(),
         };
-        let blocks =
+        let layers: Vec<Vec<Block<B>>> =
             (0..config.num_layers).map(|layer| loader.block(layer)).collect::<Result<_, _>>()?;
         let final_norm = loader.norm(NormSlot::Final)?;
-        Ok(Self { backend, config, embedding, head, int8: None, blocks, final_norm, layout })
+        let head: Vec<_> = head;
+        let tables = embedding.into_iter().zip(head).zip(final_norm);
+        let mut models: Vec<Self> = backends
+            .into_iter()
+            .zip(tables)
+            .map(|((backend, layout), ((embedding, head), final_norm))| {
+                let (config, int8, blocks) = (config.clone(), None, Vec::new());
+                Self { backend, config, embedding, head, int8, blocks, final_norm, layout }
+            })
+            .collect();
+        for layer in layers {
+            models.iter_mut().zip(layer).for_each(|(model, block)| model.blocks.push(block));
+        }
+        Ok(models)
     }
 }
 
 impl<B: Backend> Loader<'_, B> {
-    fn block(&mut self, layer: usize) -> Result<Block<B>, LoadError> {
+    /// Block `layer` on each backend.
+    fn block(&mut self, layer: usize) -> Result<Vec<Block<B>>, LoadError> {
         let config = self.checkpoint.config();
-        let eps = config.rms_norm_eps;
+        let (eps, hidden, heads) = (config.rms_norm_eps, config.hidden_size, heads(config));
         let gate = match config.activation {
             Activation::Relu2 => Gate::Relu2,
             Activation::Silu => Gate::Silu,
         };
-        let sub_norm = |loader: &Self, slot| match config.sub_norms {
-            true => loader.norm(slot).map(Some),
-            false => Ok(None),
-        };
-        let attention = AttentionLayer {
-            qkv: self.linear(layer, &[Proj::Q, Proj::K, Proj::V])?,
-            sub_norm: sub_norm(self, NormSlot::AttnSub(layer))?,
-            o: self.linear(layer, &[Proj::O])?,
-            heads: heads(config),
-            eps,
-            math: Math::Exact,
-        };
-        let mlp = Mlp {
-            gate_up: self.linear(layer, &[Proj::Gate, Proj::Up])?,
-            gate,
-            sub_norm: sub_norm(self, NormSlot::FfnSub(layer))?,
-            down: self.linear(layer, &[Proj::Down])?,
-            eps,
-        };
-        Ok(Block {
-            input_norm: self.norm(NormSlot::Input(layer))?,
+        let attention = self
+            .linear(layer, &[Proj::Q, Proj::K, Proj::V])?
+            .into_iter()
+            .zip(self.sub_norm(NormSlot::AttnSub(layer))?)
+            .zip(self.linear(layer, &[Proj::O])?)
+            .map(|((qkv, sub_norm), o)| {
+                let math = Math::Exact;
+                AttentionLayer { qkv, sub_norm, o, heads, eps, math }
+            });
+        let mlp = self
+            .linear(layer, &[Proj::Gate, Proj::Up])?
+            .into_iter()
+            .zip(self.sub_norm(NormSlot::FfnSub(layer))?)
+            .zip(self.linear(layer, &[Proj::Down])?)
+            .map(|((gate_up, sub_norm), down)| Mlp { gate_up, gate, sub_norm, down, eps });
+        let input = self.norm(NormSlot::Input(layer))?;
+        let norms = input.into_iter().zip(self.norm(NormSlot::PostAttention(layer))?);
+        let parts = norms.zip(attention.zip(mlp));
+        let block = |((input_norm, post_attention_norm), (attention, mlp))| Block {
+            input_norm,
             attention,
-            post_attention_norm: self.norm(NormSlot::PostAttention(layer))?,
+            post_attention_norm,
             mlp,
-            hidden: config.hidden_size,
+            hidden,
             eps,
-        })
+        };
+        Ok(parts.map(block).collect())
+    }
+
+    /// Gains of a norm that not every model has.
+    fn sub_norm(&self, slot: NormSlot) -> Result<Vec<Option<B::Buf<f32>>>, LoadError> {
+        match self.checkpoint.config().sub_norms {
+            true => Ok(self.norm(slot)?.into_iter().map(Some).collect()),
+            false => Ok(self.backends.iter().map(|_| None).collect()),
+        }
+    }
+
+    /// What `make` makes on each backend, for its layout.
+    fn each<T>(
+        &self,
+        mut make: impl FnMut(usize, &B, WeightLayout) -> Result<T, OpError>,
+    ) -> Result<Vec<T>, LoadError> {
+        let made = self.backends.iter().enumerate().map(|(i, (backend, layout))| {
+            make(i, backend, *layout).map_err(|source| match self.backends.len() {
+                1 => source.into(),
+                _ => LoadError::Device { device: backend.describe(), source: Box::new(source) },
+            })
+        });
+        made.collect()
     }
 
     /// One matrix of several projections, below each other, each with its own scale.
-    fn linear(&mut self, layer: usize, projs: &[Proj]) -> Result<PackedLinear<B>, LoadError> {
+    fn linear(&mut self, layer: usize, projs: &[Proj]) -> Result<Vec<PackedLinear<B>>, LoadError> {
         let slots = projs.iter().map(|&proj| self.checkpoint.linear(LinearSlot { layer, proj }));
         let parts = slots.collect::<Result<Vec<TernaryRows<'_>>, _>>()?;
         let scales: Vec<_> = parts.iter().map(|part| (part.n(), part.scale())).collect();
         let rows = scales.iter().map(|s| s.0).sum();
         let segments = Segments::new(&scales).ok_or(LoadError::Fuse { layer, rows })?;
         let k = parts[0].k();
-        let mut matrix = PackedLinear::alloc_in(self.backend, "weights", k, segments, self.layout)?;
+        let mut matrices = self.each(|_, backend, layout| {
+            PackedLinear::alloc_in(backend, "weights", k, segments, layout)
+        })?;
         let width = row_words(k);
         let step = (PIECE_BYTES / 4 / width).max(1);
         let mut words = Vec::new();
@@ -154,36 +214,48 @@ impl<B: Backend> Loader<'_, B> {
                 let count = step.min(part.n() - row);
                 words.resize(count * width, 0);
                 part.rows_into(row..row + count, &mut words)?;
-                matrix.write_rows(self.backend, first, &words)?;
+                // Packed once, for however many have them at 1.6 bits.
+                let mut trits = None;
+                self.each(|i, backend, layout| {
+                    let rows = match layout {
+                        WeightLayout::Bits2 => &words,
+                        layout => trits.get_or_insert_with(|| layout.rows_of(&words, k)),
+                    };
+                    matrices[i].write_packed_rows(backend, first, rows)
+                })?;
                 first += count;
                 self.advance(count * k);
             }
         }
-        Ok(matrix)
+        Ok(matrices)
     }
 
-    fn dense(&mut self, slot: DenseSlot, label: &'static str) -> Result<Dense<B>, LoadError> {
+    fn dense(&mut self, slot: DenseSlot, label: &'static str) -> Result<Vec<Dense<B>>, LoadError> {
         let view = self.checkpoint.dense(slot)?;
         let element = match view.dtype {
             FloatType::Bf16 => RowType::Bf16,
             FloatType::F16 => RowType::F16,
             FloatType::F32 => RowType::F32,
         };
-        let mut table = Dense::alloc(self.backend, label, element, view.rows, view.cols)?;
+        let mut tables =
+            self.each(|_, backend, _| Dense::alloc(backend, label, element, view.rows, view.cols))?;
         let step = (PIECE_BYTES / view.row_bytes()).max(1);
         for first in (0..view.rows).step_by(step) {
             let end = view.rows.min(first + step);
-            table.write_rows(self.backend, first, &view.bytes(first..end)?)?;
+            let bytes = view.bytes(first..end)?;
+            self.each(|i, backend, _| tables[i].write_rows(backend, first, &bytes))?;
             self.advance((end - first) * view.cols);
         }
-        Ok(table)
+        Ok(tables)
     }
 
-    fn norm(&self, slot: NormSlot) -> Result<B::Buf<f32>, LoadError> {
+    fn norm(&self, slot: NormSlot) -> Result<Vec<B::Buf<f32>>, LoadError> {
         let gain = self.checkpoint.norm(slot)?;
-        let mut buf = self.backend.alloc("weights", gain.len())?;
-        self.backend.write(&mut buf, 0, &gain)?;
-        Ok(buf)
+        self.each(|_, backend, _| {
+            let mut buf = backend.alloc("weights", gain.len())?;
+            backend.write(&mut buf, 0, &gain)?;
+            Ok(buf)
+        })
     }
 
     fn advance(&mut self, weights: usize) {

@@ -7,6 +7,7 @@ pub mod load;
 mod pages;
 pub mod sequence;
 
+pub(crate) use batch::Needs;
 pub use batch::{Batch, BatchOptions, MAX_BATCH, PAGE_SIZE};
 pub use bitnet::Model;
 #[cfg(feature = "cuda")]

@@ -292,17 +292,28 @@ impl<B: Backend> PackedLinear<B> {
     /// Rows outside of the matrix; words that are not whole rows; a failed copy.
     pub fn write_rows(&mut self, backend: &B, first: usize, words: &[u32]) -> Result<(), OpError> {
         let row = row_words(self.k);
+        let whole = words.len() / row * row;
+        same("w2a8", "words of whole rows", words.len(), whole)?;
+        match self.layout {
+            WeightLayout::Bits2 => self.write_packed_rows(backend, first, words),
+            layout => self.write_packed_rows(backend, first, &layout.rows_of(words, self.k)),
+        }
+    }
+
+    /// Writes whole rows from `first` on, which are in the layout of the matrix already.
+    pub(crate) fn write_packed_rows(
+        &mut self,
+        backend: &B,
+        first: usize,
+        words: &[u32],
+    ) -> Result<(), OpError> {
+        let row = self.layout.row_words(self.k);
         let count = words.len() / row;
         same("w2a8", "words of whole rows", words.len(), count * row)?;
         if count > self.n || first > self.n - count {
             return Err(OpError::Range { op: "w2a8", at: first, count, len: self.n });
         }
-        let width = self.layout.row_words(self.k);
-        if self.layout == WeightLayout::Bits2 {
-            return backend.write(&mut self.words, first * width, words);
-        }
-        let packed = self.layout.rows_of(words, self.k);
-        backend.write(&mut self.words, first * width, &packed)
+        backend.write(&mut self.words, first * row, words)
     }
 
     /// Writes all rows, which are in the layout of the matrix already.

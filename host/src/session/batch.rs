@@ -5,135 +5,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use contract::sample::SampleParams;
-
 use super::answer::Answer;
+use super::runner::{Batched, Next};
 use super::{Finish, GenerateStats, Generated, LoadStats, SessionError, device_params, stop_ids};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::model::{Batch, BatchOptions, Model, PageUsage};
-use crate::ops::{Backend, TokenLog};
+use crate::model::PageUsage;
 use crate::profile::Profile;
 use crate::text::{SamplingParams, Tokenizer};
-
-/// Looks at the token log between two questions to the driver.
-const LOOKS: u32 = 256;
-
-/// What an engine needs of a model and its batch, whatever they run on.
-pub(super) trait Batched: Send {
-    fn device(&self) -> String;
-    fn config(&self) -> &ModelConfig;
-    fn options(&self) -> BatchOptions;
-    fn pages(&self) -> PageUsage;
-    fn memory(&self) -> MemoryUsage;
-    fn profile(&self) -> Result<Option<Profile>, SessionError>;
-
-    /// Adds a sequence and queues its first token; returns its slot.
-    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
-
-    /// Takes a sequence out.
-    fn remove(&mut self, slot: usize) -> Result<(), SessionError>;
-
-    /// Queues steps until every sequence's next token is on its way, and some more.
-    fn queue(&mut self) -> Result<(), SessionError>;
-
-    /// The next token of a sequence and whether it is the last that there can be; `None` when the text
-    /// ended before. Waits for it.
-    fn next(&mut self, slot: usize) -> Result<Option<(u32, bool)>, SessionError>;
-}
-
-/// A model with its batch.
-pub(super) struct BatchRunner<B: Backend> {
-    model: Model<B>,
-    batch: Batch<B>,
-    record: bool,
-    /// Tokens that the host has read, of each slot with a sequence.
-    read: Vec<Option<usize>>,
-}
-
-impl<B: Backend> BatchRunner<B> {
-    pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool) -> Self {
-        let read = vec![None; batch.options().max_batch];
-        Self { model, batch, record, read }
-    }
-}
-
-impl<B: Backend> Batched for BatchRunner<B> {
-    fn device(&self) -> String {
-        self.model.backend().describe()
-    }
-
-    fn config(&self) -> &ModelConfig {
-        self.model.config()
-    }
-
-    fn options(&self) -> BatchOptions {
-        self.batch.options()
-    }
-
-    fn pages(&self) -> PageUsage {
-        self.batch.pages()
-    }
-
-    fn memory(&self) -> MemoryUsage {
-        self.model.backend().memory()
-    }
-
-    fn profile(&self) -> Result<Option<Profile>, SessionError> {
-        Ok(self.model.backend().profile()?)
-    }
-
-    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
-        let slot = self.model.admit(&mut self.batch, prompt, params)?;
-        self.read[slot] = Some(0);
-        Ok(slot)
-    }
-
-    fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
-        self.read[slot] = None;
-        self.batch.remove(self.model.backend(), slot)?;
-        Ok(())
-    }
-
-    fn queue(&mut self) -> Result<(), SessionError> {
-        loop {
-            let (mut starves, mut more, mut ahead) = (false, false, 0);
-            for (slot, read) in self.read.iter().enumerate() {
-                let Some(read) = *read else { continue };
-                let (queued, limit) = (self.batch.queued(slot), self.batch.limit(slot));
-                starves |= queued <= read && queued < limit;
-                more |= queued < limit;
-                ahead = ahead.max(queued - read.min(queued));
-            }
-            if !(starves || more && ahead < 1 + B::AHEAD) {
-                return Ok(());
-            }
-            self.model.decode_batch(&mut self.batch, self.record)?;
-        }
-    }
-
-    fn next(&mut self, slot: usize) -> Result<Option<(u32, bool)>, SessionError> {
-        let Some(read) = self.read[slot] else { return Ok(None) };
-        if read >= self.batch.queued(slot) {
-            return Ok(None);
-        }
-        loop {
-            for _ in 0..LOOKS {
-                let token = self.batch.token(slot, read);
-                if token != B::TokenLog::EMPTY {
-                    self.read[slot] = Some(read + 1);
-                    return Ok(Some((token, read + 1 == self.batch.limit(slot))));
-                }
-                std::hint::spin_loop();
-            }
-            // Nothing is queued and nothing came: an earlier token ended the text.
-            if self.model.backend().is_idle()? && self.batch.token(slot, read) == B::TokenLog::EMPTY
-            {
-                return Ok(None);
-            }
-        }
-    }
-}
 
 /// Names a request of a [`BatchEngine`]; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -164,10 +43,11 @@ struct Request {
     first: Option<Instant>,
 }
 
-/// A model, its tokenizer and a batch of sequences over a paged cache.
+/// A model, its tokenizer and a batch of sequences over a paged cache; of several GPUs, a replica of the model and
+/// a batch on each.
 ///
 /// Each request has its own prompt, sampling parameters and stop conditions, and gives the tokens that it
-/// gives alone, whatever runs beside it.
+/// gives alone, whatever runs beside it and on whichever GPU.
 pub struct BatchEngine {
     engine: Box<dyn Batched>,
     tokenizer: Option<Arc<Tokenizer>>,
@@ -186,9 +66,14 @@ impl BatchEngine {
         Self { engine, tokenizer, load, requests: Vec::new(), next_id: 0 }
     }
 
-    /// One line for people: the device and what it runs.
+    /// One line for people: the device, or the devices, and what they run.
     pub fn device(&self) -> String {
-        self.engine.device()
+        self.devices().join(", ")
+    }
+
+    /// The devices and what they run, a line for people each.
+    pub fn devices(&self) -> Vec<String> {
+        self.engine.devices()
     }
 
     /// The model's configuration.
@@ -201,12 +86,12 @@ impl BatchEngine {
         self.engine.options().capacity
     }
 
-    /// Requests that can run at once.
+    /// Requests that can run at once, on all devices together.
     pub fn max_batch(&self) -> usize {
         self.engine.options().max_batch
     }
 
-    /// Pages of the cache, of [`super::PAGE_SIZE`] positions each.
+    /// Pages of the cache, of [`super::PAGE_SIZE`] positions each, on all devices together.
     pub fn pages(&self) -> PageUsage {
         self.engine.pages()
     }
@@ -221,7 +106,7 @@ impl BatchEngine {
         &self.load
     }
 
-    /// Memory of weights, cache and activations on the device.
+    /// Memory of weights, cache and activations on the device; the sum of several.
     pub fn memory(&self) -> MemoryUsage {
         self.engine.memory()
     }
@@ -254,7 +139,8 @@ impl BatchEngine {
     }
 
     /// Adds a request that continues `prompt` (token ids), and runs its prompt. The pages for prompt and
-    /// `max_tokens` are taken at once, so that a request that was added can run to its end.
+    /// `max_tokens` are taken at once, so that a request that was added can run to its end. Of several devices the
+    /// one with the most room takes it, and a failure of that one is the next step's.
     ///
     /// # Errors
     /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context;
@@ -300,8 +186,13 @@ impl BatchEngine {
     /// Gives every request its next token, in the order in which they were added. On a GPU later steps
     /// already run while the tokens are handed out.
     ///
+    /// Several devices do not wait for each other: a step is one of each device that has made one by now, at
+    /// least one, in the order in which the requests were added. Which ones come together is not said; what each
+    /// request gives is.
+    ///
     /// # Errors
-    /// A failed device; a token that the tokenizer does not have. All requests are taken out then.
+    /// A failed device, by its name ([`SessionError::OnDevice`]) where there are several; a token that the tokenizer
+    /// does not have. All requests are taken out then. What is added afterwards runs on the devices that are left.
     pub fn step(&mut self) -> Result<Vec<StepOutput>, SessionError> {
         let result = self.try_step();
         if result.is_err() {
@@ -383,9 +274,11 @@ impl BatchEngine {
                 waiting.pop_front();
             }
             for mut output in self.step()? {
-                let Some(&(_, index)) = ids.iter().find(|(id, _)| *id == output.id) else {
+                // Ids grow.
+                let Ok(at) = ids.binary_search_by_key(&output.id, |(id, _)| *id) else {
                     continue;
                 };
+                let index = ids[at].1;
                 if flow.is_continue() {
                     flow = each(index, &output);
                 }
@@ -417,8 +310,10 @@ impl Request {
         &mut self,
         engine: &mut dyn Batched,
     ) -> Result<(Option<StepOutput>, Option<Finish>), SessionError> {
-        let Some((token, is_last)) = engine.next(self.slot)? else {
-            return Ok((None, Some(self.answer.limit(&self.params))));
+        let (token, is_last) = match engine.next(self.slot)? {
+            Next::Token { token, is_last } => (token, is_last),
+            Next::Ended => return Ok((None, Some(self.answer.limit(&self.params)))),
+            Next::NotYet => return Ok((None, None)),
         };
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use super::batch::{BatchEngine, BatchRunner, Batched};
+use super::batch::BatchEngine;
 use super::engine::{Engine, Runner};
+use super::group::Group;
+use super::runner::{BatchRunner, Batched};
 use super::{LoadStats, Session, SessionError};
+#[cfg(feature = "cuda")]
+use crate::checkpoint::ModelConfig;
 use crate::checkpoint::{Checkpoint, OpenOptions};
-
 use crate::cpu::CpuBackend;
-use crate::device_choice::{self, BackendChoice};
+use crate::device_choice::{self, DeviceChoice};
 use crate::model::{
     Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
 };
@@ -54,7 +57,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(LoadProgress);
 #[derive(Clone, Debug, Default)]
 pub struct SessionBuilder {
     model: Option<PathBuf>,
-    backend: BackendChoice,
+    devices: DeviceChoice,
     threads: Option<usize>,
     context: Option<usize>,
     kv: KvType,
@@ -82,10 +85,11 @@ impl SessionBuilder {
         self
     }
 
-    /// Which device runs the model; by default the first GPU, or the CPU where there is none.
+    /// Which device runs the model; by default the first GPU, or the CPU where there is none. A [`BatchEngine`] also
+    /// takes several GPUs ([`DeviceChoice`]), each with a replica of the model; the other settings are of each of them.
     #[must_use]
-    pub fn backend(mut self, backend: BackendChoice) -> Self {
-        self.backend = backend;
+    pub fn backend(mut self, backend: impl Into<DeviceChoice>) -> Self {
+        self.devices = backend.into();
         self
     }
 
@@ -142,7 +146,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Most bytes of device memory to take.
+    /// Most bytes of device memory to take, on each device.
     #[must_use]
     pub fn pool_cap(mut self, bytes: usize) -> Self {
         self.pool_cap_bytes = Some(bytes);
@@ -194,7 +198,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Requests that a [`BatchEngine`] runs at once: 1 to 1,024, by default 32.
+    /// Requests that a [`BatchEngine`] runs at once, on each device: 1 to 1,024, by default 32.
     #[must_use]
     pub fn max_batch(mut self, requests: usize) -> Self {
         self.max_batch = Some(requests);
@@ -202,7 +206,7 @@ impl SessionBuilder {
     }
 
     /// Pages of [`super::PAGE_SIZE`] positions that the requests of a [`BatchEngine`] share; by default enough
-    /// for as many contexts as there are requests.
+    /// for as many contexts as there are requests. Each device has as many.
     #[must_use]
     pub fn pages(mut self, pages: usize) -> Self {
         self.pages = Some(pages);
@@ -220,7 +224,7 @@ impl SessionBuilder {
     /// Loads the model.
     ///
     /// # Errors
-    /// A file that cannot be read or is not a BitNet model, a device that cannot be used, too
+    /// A file that cannot be read or is not a BitNet model, a device that cannot be used, several devices, too
     /// little memory.
     pub fn build(self) -> Result<Session, SessionError> {
         self.build_with(&mut |_| {})
@@ -235,10 +239,11 @@ impl SessionBuilder {
         Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
     }
 
-    /// Loads the model for several texts at once. Their attention is exact.
+    /// Loads the model for several texts at once. Their attention is exact. The checkpoint is read and decoded once,
+    /// for however many devices.
     ///
     /// # Errors
-    /// As [`SessionBuilder::build`]; attention on tensor cores.
+    /// As [`SessionBuilder::build`]; attention on tensor cores; kernel times of several devices.
     pub fn build_batch(self) -> Result<BatchEngine, SessionError> {
         self.build_batch_with(&mut |_| {})
     }
@@ -272,32 +277,28 @@ impl SessionBuilder {
         }
         let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
         let device_started = Instant::now();
-        let resolved = self.backend.resolve()?;
+        let devices = match M::TAKES_SEVERAL {
+            true => self.devices.resolve()?,
+            false => vec![self.devices.one()?.resolve()?],
+        };
+        if self.profile && devices.len() > 1 {
+            return Err(SessionError::ProfileOfSeveral { devices: self.devices.to_string() });
+        }
         #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
         let mut tuning = TuningState::default();
-        let (engine, device_seconds) = match resolved {
+        let (engine, device_seconds) = match devices[0] {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
-                (
-                    self.load(make, backend, &checkpoint, context, WeightLayout::Bits2, progress)?,
-                    seconds,
-                )
+                let backends = vec![(backend, WeightLayout::Bits2)];
+                (self.load(make, &devices, backends, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(feature = "cuda")]
-            device_choice::Backend::Cuda(ordinal) => {
-                let mut backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
-                    ordinal,
-                    pool_cap_bytes: self.pool_cap_bytes,
-                    priority: self.stream_priority,
-                    profile: self.profile,
-                    pdl: !self.no_pdl,
-                    ..Default::default()
-                })?;
-                tuning = crate::tune::apply(&mut backend, &self.tuning)?;
+            device_choice::Backend::Cuda(_) => {
+                let (backends, state) = self.open_gpus(&devices, config)?;
+                tuning = state;
                 let seconds = device_started.elapsed().as_secs_f64();
-                let measured = crate::tune::layout(&backend, config);
-                (self.load(make, backend, &checkpoint, context, measured, progress)?, seconds)
+                (self.load(make, &devices, backends, &checkpoint, context, progress)?, seconds)
             }
             #[cfg(not(feature = "cuda"))]
             device_choice::Backend::Cuda(ordinal) => {
@@ -314,21 +315,82 @@ impl SessionBuilder {
         Ok((engine, tokenizer, load))
     }
 
+    /// Opens each of `devices`, with the layout that was measured to be the best for a model of `config`, and says what
+    /// was measured.
+    #[cfg(feature = "cuda")]
+    fn open_gpus(
+        &self,
+        devices: &[device_choice::Backend],
+        config: &ModelConfig,
+    ) -> Result<(Vec<(crate::ops::CudaBackend, WeightLayout)>, TuningState), SessionError> {
+        let open = |device: device_choice::Backend| {
+            let device_choice::Backend::Cuda(ordinal) = device else {
+                return Err(SessionError::NoDeviceLeft { devices: device.to_string() });
+            };
+            let mut backend = crate::ops::CudaBackend::open(crate::driver::CudaOptions {
+                ordinal,
+                pool_cap_bytes: self.pool_cap_bytes,
+                priority: self.stream_priority,
+                profile: self.profile,
+                pdl: !self.no_pdl,
+                ..Default::default()
+            })?;
+            let tuning = crate::tune::apply(&mut backend, &self.tuning)?;
+            let measured = crate::tune::layout(&backend, config);
+            Ok(((backend, measured), tuning))
+        };
+        let open = |device| open(device).map_err(|error| self.on(devices, device, error));
+        // The first one compiles the kernels, if they are not in the driver's cache; the others find them there.
+        let mut opened = vec![open(devices[0])?];
+        let others = std::thread::scope(|scope| {
+            let others = devices[1..].iter().map(|&device| scope.spawn(move || open(device)));
+            let others: Vec<_> = others.collect();
+            let ended = others.into_iter().map(std::thread::ScopedJoinHandle::join);
+            let ended = ended.map(|end| end.unwrap_or_else(|p| std::panic::resume_unwind(p)));
+            ended.collect::<Result<Vec<_>, _>>()
+        });
+        opened.extend(others?);
+        let (backends, states): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        Ok((backends, TuningState::of_all(states)))
+    }
+
+    /// An error that names `device`, where there are several.
+    fn on(
+        &self,
+        devices: &[device_choice::Backend],
+        device: device_choice::Backend,
+        error: SessionError,
+    ) -> SessionError {
+        match devices.len() {
+            1 => error,
+            _ => SessionError::OnDevice { device: device.to_string(), source: Box::new(error) },
+        }
+    }
+
     fn load<M: Make, B: Backend>(
         &self,
         make: M,
-        backend: B,
+        devices: &[device_choice::Backend],
+        backends: Vec<(B, WeightLayout)>,
         checkpoint: &Checkpoint,
         context: usize,
-        measured: WeightLayout,
         progress: Progress<'_>,
     ) -> Result<M::Engine, SessionError> {
-        let layout = match self.weights {
+        let layout = |measured| match self.weights {
             Weights::Auto => measured,
             Weights::In(layout) => layout,
         };
-        let model = Model::load_in(backend, checkpoint, layout, progress)?.with_head(self.head)?;
-        make.make(model.with_attention(self.attention), self, context)
+        let backends = backends.into_iter().map(|(b, measured)| (b, layout(measured))).collect();
+        let models = Model::load_each(backends, checkpoint, progress)?;
+        let made = models.into_iter().zip(devices).map(|(model, &device)| {
+            let made = model
+                .with_head(self.head)
+                .map_err(SessionError::from)
+                .and_then(|model| make.one(model.with_attention(self.attention), self, context));
+            let made = made.map_err(|error| self.on(devices, device, error))?;
+            Ok((device.to_string(), made))
+        });
+        make.all(made.collect::<Result<_, SessionError>>()?)
     }
 
     fn kv_type(&self) -> RowType {
@@ -351,25 +413,31 @@ impl SessionBuilder {
 
 /// What is made of a loaded model.
 trait Make {
-    /// It, with the backend's type forgotten.
+    /// Whether it runs on several devices.
+    const TAKES_SEVERAL: bool;
+    /// What is made for one device, with the backend's type forgotten.
     type Engine;
 
-    fn make<B: Backend>(
-        self,
+    fn one<B: Backend>(
+        &self,
         model: Model<B>,
         settings: &SessionBuilder,
         context: usize,
     ) -> Result<Self::Engine, SessionError>;
+
+    /// One of those of all devices, each with its device's name.
+    fn all(&self, engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError>;
 }
 
 /// One sequence.
 struct One;
 
 impl Make for One {
+    const TAKES_SEVERAL: bool = false;
     type Engine = Box<dyn Engine>;
 
-    fn make<B: Backend>(
-        self,
+    fn one<B: Backend>(
+        &self,
         model: Model<B>,
         settings: &SessionBuilder,
         context: usize,
@@ -381,16 +449,21 @@ impl Make for One {
         model.backend().synchronize()?;
         Ok(Box::new(Runner::new(model, sequence, settings.records())))
     }
+
+    fn all(&self, mut engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError> {
+        Ok(engines.remove(0).1)
+    }
 }
 
 /// A batch of sequences.
 struct Many;
 
 impl Make for Many {
+    const TAKES_SEVERAL: bool = true;
     type Engine = Box<dyn Batched>;
 
-    fn make<B: Backend>(
-        self,
+    fn one<B: Backend>(
+        &self,
         model: Model<B>,
         settings: &SessionBuilder,
         context: usize,
@@ -403,5 +476,12 @@ impl Make for Many {
         let batch = Batch::new(&model, options)?;
         model.backend().synchronize()?;
         Ok(Box::new(BatchRunner::new(model, batch, settings.records())))
+    }
+
+    fn all(&self, mut engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError> {
+        match engines.len() {
+            1 => Ok(engines.remove(0).1),
+            _ => Ok(Box::new(Group::start(engines)?)),
+        }
     }
 }

@@ -31,6 +31,34 @@ pub enum SessionError {
     /// A tuning record that was asked for by name.
     #[error(transparent)]
     Tune(#[from] crate::tune::TuneError),
+    /// One of several devices. The others go on.
+    #[error("{device}: {source}")]
+    OnDevice {
+        /// Its name, such as `cuda:1`.
+        device: String,
+        /// What failed there.
+        source: Box<SessionError>,
+    },
+    /// Every device of a batch has failed, which was told when it did.
+    #[error("no device is left: {devices} have failed before; load the model again")]
+    NoDeviceLeft {
+        /// Their names.
+        devices: String,
+    },
+    /// Kernel times of several devices.
+    #[error("kernels are timed on one device and {devices} were asked for; ask for one device")]
+    ProfileOfSeveral {
+        /// What was asked for.
+        devices: String,
+    },
+    /// The system refused a thread for a device.
+    #[error("cannot start the thread of {device}: {source}; use fewer devices")]
+    Start {
+        /// Its name.
+        device: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// No model was named.
     #[error("no model was given; name a checkpoint folder or a .gguf file")]
     NoModel,

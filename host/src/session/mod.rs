@@ -5,13 +5,15 @@
 //! on the device; a stop string, the callback or the limit ends it on the host, and what ran ahead
 //! is dropped.
 //!
-//! A [`Session`] makes one text at a time, a [`BatchEngine`] several.
+//! A [`Session`] makes one text at a time, a [`BatchEngine`] several, on one device or on several GPUs.
 
 mod answer;
 mod batch;
 mod builder;
 mod engine;
 mod error;
+mod group;
+mod runner;
 mod stats;
 
 pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage};

@@ -49,12 +49,31 @@ pub enum Tuning {
 /// Which choices are in force, and why others are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TuningState {
-    /// Problems whose variant was measured.
+    /// Problems whose variant was measured; the sum of several devices.
     pub choices: usize,
     /// Where they come from.
     pub sources: Vec<String>,
     /// What was left out.
     pub notes: Vec<String>,
+}
+
+impl TuningState {
+    /// What is in force on several devices together.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn of_all(states: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        for state in states {
+            all.choices += state.choices;
+            all.sources.extend(state.sources);
+            all.notes.extend(state.notes);
+        }
+        // Alike on devices that are alike.
+        let mut seen = std::collections::BTreeSet::new();
+        all.sources.retain(|source| seen.insert(source.clone()));
+        seen.clear();
+        all.notes.retain(|note| seen.insert(note.clone()));
+        all
+    }
 }
 
 /// Why tuning failed.

@@ -36,6 +36,7 @@ mod rope;
 mod image_quant;
 mod sample;
 mod scratch;
+mod several;
 mod soak;
 mod softmax;
 mod sparse;
