@@ -14,6 +14,7 @@ mod batch;
 mod bit_linear;
 mod conv2d;
 mod conv2d_depthwise;
+mod conv2d_runs;
 mod conv2d_turn;
 mod bmm;
 mod coverage;
