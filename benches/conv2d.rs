@@ -11,11 +11,13 @@ use bitnet_gpu::ops::conv2d::{
 };
 use bitnet_gpu::ops::{Backend, Float, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs;
-use bitnet_gpu::reference::conv2d::{BENCH_SHAPES, DEPTHWISE_SHAPES, TERNARY_SHAPES};
+use bitnet_gpu::reference::conv2d::{
+    BENCH_SHAPES, DEPTHWISE_SHAPES, PLANES_SHAPES, TERNARY_SHAPES, UNEVEN_SHAPES,
+};
 use contract::conv2d::weights::Packed;
 use half::bf16;
 
-/// A square convolution of images, padded by half of the window.
+/// A square convolution of images, padded by half of the window; windows that touch are not padded.
 #[derive(Clone, Copy)]
 struct Layer {
     n: usize,
@@ -40,7 +42,7 @@ impl Layer {
     }
 
     fn window(&self) -> Window {
-        Window::new(self.stride, self.window / 2)
+        Window::new(self.stride, if self.window == self.stride { 0 } else { self.window / 2 })
     }
 
     fn oihw(&self) -> [usize; 4] {
@@ -204,13 +206,15 @@ impl<T: Float> Case for Ternary<'_, T> {
     }
 }
 
+/// Layers of `shapes`, for batches of `batches`.
 fn layers(
-    shapes: &'static [[usize; 5]],
+    batches: &'static [usize],
+    shapes: impl Iterator<Item = &'static [usize; 5]> + Clone,
     depthwise: bool,
     layout: Layout,
 ) -> impl Iterator<Item = Layer> {
-    [32, 1].into_iter().flat_map(move |n| {
-        shapes.iter().map(move |&[c, size, k, window, stride]| Layer {
+    batches.iter().flat_map(move |&n| {
+        shapes.clone().map(move |&[c, size, k, window, stride]| Layer {
             n,
             c,
             size,
@@ -238,22 +242,27 @@ fn main() -> ExitCode {
         Ok(())
     }
     run("conv2d", |suite| {
-        for (shapes, depthwise, layout) in [
-            (BENCH_SHAPES, false, Layout::Nhwc),
-            (DEPTHWISE_SHAPES, true, Layout::Nhwc),
-            (DEPTHWISE_SHAPES, true, Layout::Nchw),
-        ] {
-            for layer in layers(shapes, depthwise, layout) {
-                let math = Math::Exact;
-                measure(suite, &Floats::<f32>::new(layer, math), layer)?;
-                let math = Math::TensorCore;
-                measure(suite, &Floats::<bf16>::new(layer, math), layer)?;
-            }
+        let (both, nhwc, nchw) = (&[32, 1], Layout::Nhwc, Layout::Nchw);
+        let dense = layers(both, BENCH_SHAPES.iter(), false, nhwc);
+        let depthwise = layers(both, DEPTHWISE_SHAPES.iter(), true, nhwc);
+        // A third of them says enough of planes.
+        let planes = layers(both, DEPTHWISE_SHAPES.iter().step_by(3), true, nchw);
+        for layer in dense.chain(depthwise).chain(planes) {
+            measure(suite, &Floats::<f32>::new(layer, Math::Exact), layer)?;
+            measure(suite, &Floats::<bf16>::new(layer, Math::TensorCore), layer)?;
         }
-        for layer in layers(TERNARY_SHAPES, false, Layout::Nhwc) {
+        let uneven = layers(both, UNEVEN_SHAPES.iter(), false, nhwc);
+        let turned = layers(both, PLANES_SHAPES.iter(), false, nchw);
+        for layer in uneven.chain(turned) {
+            measure(suite, &Floats::<bf16>::new(layer, Math::TensorCore), layer)?;
+        }
+        for layer in layers(both, TERNARY_SHAPES.iter(), false, nhwc) {
             let host = &OnceCell::new();
-            measure(suite, &Ternary::<f32> { layer, host, output: PhantomData }, layer)?;
             measure(suite, &Ternary::<bf16> { layer, host, output: PhantomData }, layer)?;
+            // Small images say enough of outputs that are twice as long.
+            if layer.size < 28 {
+                measure(suite, &Ternary::<f32> { layer, host, output: PhantomData }, layer)?;
+            }
         }
         let notes = [
             "cases are element, N x C x size, output channels, window, stride, groups; channels last, or nchw",

@@ -113,7 +113,8 @@ def conv2d(torch, case):
         of = {"device": "cuda", "dtype": dtype}
         x = torch.randn(n, c, size, size, **of).contiguous(memory_format=form)
         w = torch.randn(k, c // groups, r, r, **of).contiguous(memory_format=form)
-        return lambda: torch.nn.functional.conv2d(x, w, None, stride, r // 2, 1, groups)
+        padding = 0 if r == stride else r // 2
+        return lambda: torch.nn.functional.conv2d(x, w, None, stride, padding, 1, groups)
 
     elements = n * c * size * size + k * c // groups * r * r + n * k * (-(-size // stride)) ** 2
     yield "cudnn_f32" if kind == "f32" else "cudnn_bf16", elements * dtype.itemsize, copy

@@ -337,6 +337,18 @@ pub const DEPTHWISE_SHAPES: &[[usize; 5]] = &[
     [768, 7, 768, 7, 1],
 ];
 
+/// The same for channels, or output channels, in no eights: first layers, and the last of a detector.
+pub const UNEVEN_SHAPES: &[[usize; 5]] = &[
+    [3, 224, 32, 3, 2],
+    [3, 224, 768, 16, 16],
+    [33, 28, 64, 3, 1],
+    [100, 14, 200, 3, 1],
+    [256, 40, 255, 1, 1],
+];
+
+/// The same for images in planes on tensor cores.
+pub const PLANES_SHAPES: &[[usize; 5]] = &[[64, 56, 64, 3, 1], [256, 14, 1024, 1, 1]];
+
 /// The same for ternary weights.
 pub const TERNARY_SHAPES: &[[usize; 5]] = &[
     [256, 14, 256, 3, 1],

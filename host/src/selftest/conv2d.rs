@@ -8,12 +8,13 @@ use contract::conv2d::{
     Conv2dPlanes3F16, Conv2dPlanes3F32, Conv2dPlanes5Bf16, Conv2dPlanes5F16, Conv2dPlanes5F32,
     Conv2dPlanes7Bf16, Conv2dPlanes7F16, Conv2dPlanes7F32, Conv2dPointsBf16, Conv2dPointsF16,
     Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16, Conv2dPointsWholeBf16, Conv2dPointsWholeF16,
-    Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32, Conv2dTapsHalf,
-    Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit, Conv2dTernaryMma,
-    Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryStrips96, Conv2dTernaryWhole32,
-    Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
-    Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16, Conv2dTiles5F16,
-    Conv2dTiles5F32, Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, Conv2dTurn, Layout,
+    Conv2dRuns, Conv2dTaps3Bf16, Conv2dTaps3F16, Conv2dTaps3F32, Conv2dTaps5F32, Conv2dTapsF32,
+    Conv2dTapsHalf, Conv2dTernary as TernaryDot, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
+    Conv2dTernaryMma, Conv2dTernaryPoints, Conv2dTernaryStrips, Conv2dTernaryStrips96,
+    Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96,
+    Conv2dTernaryWhole128, Conv2dTiles3Bf16, Conv2dTiles3F16, Conv2dTiles3F32, Conv2dTiles5Bf16,
+    Conv2dTiles5F16, Conv2dTiles5F32, Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32,
+    Conv2dTurn, Layout,
 };
 use contract::launch::Kernel;
 use half::{bf16, f16};
@@ -266,6 +267,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (Conv2dTiles7F16::SPEC, f16, Exact, nhwc, [1, 7, 7], [8, 1, 7, 7], 8, three),
         (Conv2dTiles7Bf16::SPEC, bf16, Exact, nhwc, [1, 9, 15], [40, 1, 7, 7], 40, three),
         (Conv2dTurn::SPEC, bf16, TensorCore, nchw, [2, 9, 8], [72, 24, 3, 3], 1, same),
+        (Conv2dRuns::SPEC, f16, TensorCore, nhwc, [2, 9, 8], [20, 33, 3, 3], 1, half),
+        (Conv2dRuns::SPEC, bf16, TensorCore, nhwc, [2, 30, 17], [64, 3, 7, 7], 1, two_half),
         (Conv2dMmaBf16::SPEC, bf16, TensorCore, nhwc, [1, 9, 9], [72, 24, 3, 3], 1, same),
         (Conv2dMmaF16::SPEC, f16, TensorCore, nchw, [2, 8, 7], [10, 3, 3, 2], 2, half),
         (Conv2dHopperBf16::SPEC, bf16, TensorCore, nhwc, [2, 13, 14], [136, 72, 3, 3], 1, same),

@@ -20,8 +20,9 @@ fn whole_numbers_keep_their_bits<B: Backend>(b: &B) {
         ([2, 13, 11], [72, 72, 1, 1], 1, Window::new(1, 0)),
         ([2, 8, 8], [70, 40, 3, 2], 2, Window::new(1, 1)),
         ([1, 33, 35], [136, 24, 5, 5], 1, Window::new(1, 2)),
-        // Gathered, where it is not asked for.
+        // Gathered, where it is not asked for; turned, then copied to eights.
         ([2, 7, 5], [9, 5, 3, 3], 1, Window::new(1, 1)),
+        ([2, 7, 5], [9, 11, 3, 3], 1, Window::new(1, 1)),
     ]
     .into_iter()
     .enumerate()

@@ -15,6 +15,7 @@ mod bit_linear;
 mod conv2d;
 mod conv2d_depthwise;
 mod conv2d_finish;
+mod conv2d_runs;
 mod conv2d_turn;
 mod bmm;
 mod coverage;

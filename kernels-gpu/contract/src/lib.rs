@@ -104,7 +104,7 @@ families! {
     conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32,
         Conv2dTaps3F16, Conv2dTaps3Bf16, Conv2dPlanes3F32, Conv2dPlanes3F16, Conv2dPlanes3Bf16, Conv2dPlanes5F32,
         Conv2dPlanes5F16, Conv2dPlanes5Bf16, Conv2dPlanes7F32, Conv2dPlanes7F16, Conv2dPlanes7Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
-        Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dTurn, Conv2dI8, Conv2dTernary,
+        Conv2dHopperF16, Conv2dHopperNarrowF16, Conv2dJoinF32, Conv2dJoinHalf, Conv2dTurn, Conv2dRuns, Conv2dI8, Conv2dTernary,
         Conv2dI8Mma, Conv2dTernaryMma, Conv2dTernaryHopper, Conv2dTernaryHopperSplit,
         Conv2dTernaryPoints, Conv2dPointsBf16, Conv2dPointsF16, Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16,
         Conv2dPointsWholeBf16, Conv2dPointsWholeF16,

@@ -30,6 +30,8 @@ pub mod planes;
 pub mod points;
 #[cfg(level_sm_90a)]
 pub mod points_whole;
+#[cfg(level_sm_80)]
+pub mod runs;
 #[cfg(level_sm_90a)]
 pub mod strips;
 pub mod taps;

@@ -18,7 +18,7 @@ use contract::conv2d::{
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
 
-use super::{Conv2d, OP, bulk_lines, points, shape};
+use super::{Activation, Conv2d, OP, Shape, bulk_lines, points, shape};
 use crate::memory::DeviceBuffer;
 use crate::ops::{Backend, CudaBackend, Float, Math, OpError};
 
@@ -71,102 +71,147 @@ impl<T: Float> Conv2d<'_, CudaBackend, T> {
     pub(in crate::ops) fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
         self.check()?;
         let shape = self.shape();
-        let geometry = shape.geometry(OP)?;
-        if geometry.pixels == 0 {
+        if shape.geometry(OP)?.pixels == 0 {
             return Ok(());
         }
         if self.turns(cuda) {
             return self.turned(cuda);
         }
-        let (stream, packed) = (cuda.stream(), *self.w.packed());
-        let args = Args {
+        if let Some(runs) = self.runs(cuda) {
+            return self.by_runs(cuda, runs);
+        }
+        let stream = cuda.stream();
+        let tensors = Tensors {
             x: self.x.dev_ptr(stream).cast(),
             w: self.w.data().dev_ptr(stream).cast(),
             bias: self.bias.map_or(DevPtr::NULL, |bias| bias.dev_ptr(stream)),
             residual: self.residual.map_or(DevPtr::NULL, |r| r.dev_ptr(stream).cast()),
             y: self.y.dev_ptr(stream).cast(),
-            geometry,
+        };
+        let args = tensors.args(&shape, T::TYPE, self.activation)?;
+        // SAFETY: `check` compared `x`, `bias`, `residual` and `y` with the shape; `Conv2dWeights` holds `Packed::len` elements
+        // by construction; `y` is borrowed exclusively; the element is that of the tensors.
+        unsafe { run(cuda, args, &shape, self.math, self.kernel) }
+    }
+}
+
+/// Where the tensors of a convolution are.
+pub(super) struct Tensors {
+    pub(super) x: DevPtr<u8>,
+    pub(super) w: DevPtr<u8>,
+    pub(super) bias: DevPtr<f32>,
+    pub(super) residual: DevPtr<u8>,
+    pub(super) y: DevPtr<u8>,
+}
+
+impl Tensors {
+    /// The parameter of the kernels for `shape`.
+    pub(super) fn args(
+        self,
+        shape: &Shape,
+        element: RowType,
+        activation: Activation,
+    ) -> Result<Args, OpError> {
+        let Self { x, w, bias, residual, y } = self;
+        Ok(Args {
+            x,
+            w,
+            bias,
+            residual,
+            y,
+            geometry: shape.geometry(OP)?,
             images: shape.images.n as u32,
-            rows: packed.rows() as u32,
-            columns: packed.columns() as u32,
-            element: T::TYPE,
-            activation: self.activation,
+            rows: shape.weights.rows() as u32,
+            columns: shape.weights.columns() as u32,
+            element,
+            activation,
             vectors: u32::from(shape.channels_together(4)),
             partial: DevPtr::NULL,
             splits: Split::NONE.count,
             split_terms: Split::NONE.terms,
             column_tiles: 0,
             pixel_tiles: 0,
-        };
-        let sms = u64::from(cuda.cuda().device().info().sm_count);
-        let blocks = |tile: Tile| -> u64 {
-            let tiles: u64 = tile.tiles(&geometry).map(u64::from).iter().product();
-            tiles * u64::from(geometry.groups)
-        };
-        let eight = Args { vectors: u32::from(shape.pieces(8)), ..args };
-        let (f32, bf16) = (T::TYPE == RowType::F32, T::TYPE == RowType::Bf16);
-        let tensor_cores = self.math == Math::TensorCore && !f32 && !packed.depthwise();
-        let asked = self.kernel;
-        // SAFETY, for every launch below: `check` compared `x`, `bias`, `residual` and `y` with the
-        // shape; `Conv2dWeights` holds `Packed::len` elements by construction; `y` is borrowed
-        // exclusively; the element is that of the kernel.
-        macro_rules! first {
-            ($($kernel:ident($can:expr, $good:expr, $args:expr, $split:expr);)*) => { $(
-                let wanted = asked.map_or($good, |symbol| symbol == $kernel::SPEC.symbol);
-                if wanted && $can && cuda.has::<$kernel>() {
-                    // SAFETY: as above.
-                    return unsafe { tiled::<$kernel>(cuda, $args, $kernel::TILE, $split) };
-                }
-            )* };
-        }
-        if packed.depthwise() {
-            // SAFETY: as above.
-            return unsafe { depthwise(cuda, args, packed.k as u32, asked) };
-        }
-        if tensor_cores {
-            // A wide tile takes 5/3 of the time of a narrow one: what counts is the busiest
-            // multiprocessor. Short sums leave it to the narrow tiles, of which two run at once.
-            let [wide, narrow] = [Conv2dHopperBf16::TILE, Conv2dHopperNarrowBf16::TILE].map(blocks);
-            let wide = geometry.k > 64
-                && geometry.terms >= 4 * MMA_STEP
-                && 5 * wide.div_ceil(sms) < 3 * narrow.div_ceil(sms);
-            let narrow = Split::fill(&geometry, narrow, 2 * sms, 2 * MMA_STEP);
-            let small = Split::fill(&geometry, blocks(Conv2dMmaBf16::TILE), 3 * sms, 2 * MMA_STEP);
-            if let Some(points) = points::halves(cuda, eight, asked) {
-                // SAFETY: as above.
-                return unsafe { points.launch(cuda) };
-            }
-            if let Some(lines) = bulk_lines::halves(cuda, eight, asked) {
-                // SAFETY: as above.
-                return unsafe { lines.launch(cuda) };
-            }
-            first! {
-                Conv2dHopperBf16(bf16, wide, eight, Split::NONE);
-                Conv2dHopperF16(!bf16, wide, eight, Split::NONE);
-                Conv2dHopperNarrowBf16(bf16, true, eight, narrow);
-                Conv2dHopperNarrowF16(!bf16, true, eight, narrow);
-                Conv2dMmaBf16(bf16, true, eight, small);
-                Conv2dMmaF16(!bf16, true, eight, small);
-            }
-        }
-        // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
-        let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
-        let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
-        // Long sums in a middling number of large tiles: a block for each chunk of each, unless the tiles all run
-        // at once and leave little room: then the second launch costs more than it evens out.
-        let shared = Split::chunks(&geometry, few, 2 * sms);
-        let room = u64::from(Conv2dF32::SPEC.min_blocks_per_sm) * sms;
-        let full = few <= room && 9 * few >= 8 * room;
-        let shares = few >= sms && shared.count > 1 && !full;
-        let small = Split::chunks(&geometry, many, 2 * sms);
-        first! {
-            Conv2dF32(f32, shares, args, shared);
-            Conv2dF32(f32, large, args, Split::NONE);
-            Conv2dF32Small(f32, true, args, small);
-            Conv2dHalf(!f32, true, args, small);
-        }
-        Err(no_kernel(OP))
+        })
     }
+}
+
+/// Runs a convolution by the kernel that is asked for, or else by the first that its rule is for.
+///
+/// # Safety
+/// `args` are those of tensors of `shape`, which cover the contract's table; `y` is borrowed exclusively.
+pub(super) unsafe fn run(
+    cuda: &CudaBackend,
+    args: Args,
+    shape: &Shape,
+    math: Math,
+    asked: Option<&'static str>,
+) -> Result<(), OpError> {
+    let (geometry, packed) = (args.geometry, shape.weights);
+    let sms = u64::from(cuda.cuda().device().info().sm_count);
+    let blocks = |tile: Tile| -> u64 {
+        let tiles: u64 = tile.tiles(&geometry).map(u64::from).iter().product();
+        tiles * u64::from(geometry.groups)
+    };
+    let eight = Args { vectors: u32::from(shape.pieces(8)), ..args };
+    let (f32, bf16) = (args.element == RowType::F32, args.element == RowType::Bf16);
+    let tensor_cores = math == Math::TensorCore && !f32 && !packed.depthwise();
+    // SAFETY, for every launch below: by the caller; the element is that of the kernel.
+    macro_rules! first {
+        ($($kernel:ident($can:expr, $good:expr, $args:expr, $split:expr);)*) => { $(
+            let wanted = asked.map_or($good, |symbol| symbol == $kernel::SPEC.symbol);
+            if wanted && $can && cuda.has::<$kernel>() {
+                // SAFETY: as above.
+                return unsafe { tiled::<$kernel>(cuda, $args, $kernel::TILE, $split) };
+            }
+        )* };
+    }
+    if packed.depthwise() {
+        // SAFETY: as above.
+        return unsafe { depthwise(cuda, args, packed.k as u32, asked) };
+    }
+    if tensor_cores {
+        // A wide tile takes 5/3 of the time of a narrow one: what counts is the busiest
+        // multiprocessor. Short sums leave it to the narrow tiles, of which two run at once.
+        let [wide, narrow] = [Conv2dHopperBf16::TILE, Conv2dHopperNarrowBf16::TILE].map(blocks);
+        let wide = geometry.k > 64
+            && geometry.terms >= 4 * MMA_STEP
+            && 5 * wide.div_ceil(sms) < 3 * narrow.div_ceil(sms);
+        let narrow = Split::fill(&geometry, narrow, 2 * sms, 2 * MMA_STEP);
+        let small = Split::fill(&geometry, blocks(Conv2dMmaBf16::TILE), 3 * sms, 2 * MMA_STEP);
+        if let Some(points) = points::halves(cuda, eight, asked) {
+            // SAFETY: as above.
+            return unsafe { points.launch(cuda) };
+        }
+        if let Some(lines) = bulk_lines::halves(cuda, eight, asked) {
+            // SAFETY: as above.
+            return unsafe { lines.launch(cuda) };
+        }
+        first! {
+            Conv2dHopperBf16(bf16, wide, eight, Split::NONE);
+            Conv2dHopperF16(!bf16, wide, eight, Split::NONE);
+            Conv2dHopperNarrowBf16(bf16, true, eight, narrow);
+            Conv2dHopperNarrowF16(!bf16, true, eight, narrow);
+            Conv2dMmaBf16(bf16, true, eight, small);
+            Conv2dMmaF16(!bf16, true, eight, small);
+        }
+    }
+    // A large tile takes as long as two small ones: what counts is the busiest multiprocessor.
+    let (few, many) = (blocks(Conv2dF32::TILE), blocks(Conv2dF32Small::TILE));
+    let large = few >= 2 * sms && 2 * few.div_ceil(sms) <= many.div_ceil(sms);
+    // Long sums in a middling number of large tiles: a block for each chunk of each, unless the tiles all run
+    // at once and leave little room: then the second launch costs more than it evens out.
+    let shared = Split::chunks(&geometry, few, 2 * sms);
+    let room = u64::from(Conv2dF32::SPEC.min_blocks_per_sm) * sms;
+    let full = few <= room && 9 * few >= 8 * room;
+    let shares = few >= sms && shared.count > 1 && !full;
+    let small = Split::chunks(&geometry, many, 2 * sms);
+    first! {
+        Conv2dF32(f32, shares, args, shared);
+        Conv2dF32(f32, large, args, Split::NONE);
+        Conv2dF32Small(f32, true, args, small);
+        Conv2dHalf(!f32, true, args, small);
+    }
+    Err(no_kernel(OP))
 }
 
 /// No kernel of that name takes this operation.

@@ -15,6 +15,8 @@ pub(in crate::ops) mod bulk_lines;
 mod launch;
 #[cfg(feature = "cuda")]
 mod points;
+#[cfg(feature = "cuda")]
+mod runs;
 mod shape;
 #[cfg(feature = "cuda")]
 mod strips;

@@ -102,6 +102,11 @@ pub(super) fn halves(
         return None;
     }
     let way = choice(args, asked, sms)?;
+    // Nor a few more the second one: for many tiles that is too much.
+    let empty = g.taps > 1 && g.c > 64 && g.c <= 80 && way.form != Form::Whole;
+    if asked.is_none() && empty {
+        return None;
+    }
     let lines = if asked.is_none() { bulk_lines::cost(args, sms) } else { None };
     if lines.is_some_and(|lines| lines < way.form.cost(&way.args, sms)) {
         return None;

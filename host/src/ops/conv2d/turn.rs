@@ -2,7 +2,7 @@
 //! [`contract::conv2d::turn`].
 
 use contract::conv2d::turn::TurnArgs;
-use contract::conv2d::{Conv2dTurn, Layout};
+use contract::conv2d::{Conv2dTurn, Layout, PadMode};
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
 
@@ -10,21 +10,27 @@ use super::{Conv2d, Images, OP, Shape, shape};
 use crate::memory::DeviceBuffer;
 use crate::ops::{Backend, CudaBackend, Float, Math, OpError};
 
+/// Fewest terms of a sum whose channels are turned and then copied.
+const LEAST_TERMS: usize = 64;
+
 impl<T: Float> Conv2d<'_, CudaBackend, T> {
     /// Channels last, as the images are while they are turned.
     fn turned_images(&self) -> Images {
         Images { layout: Layout::Nhwc, ..self.images }
     }
 
-    /// Whether images are turned: 16 bits in planes for tensor cores, where that is asked for, or channels come in pieces of 16
-    /// bytes, which are gathered an element at a time otherwise.
+    /// Whether images are turned: 16 bits in planes for tensor cores, where that is asked for, or padding is zeros and channels
+    /// come in pieces of 16 bytes, or are copied to those for sums that are not short; they are gathered an element at a time
+    /// otherwise.
     pub(super) fn turns(&self, cuda: &CudaBackend) -> bool {
         let shape = Shape { images: self.turned_images(), ..self.shape() };
-        let good = shape.pieces(8);
+        let zeros = shape.window.mode == PadMode::Zeros;
+        let good = zeros && (shape.pieces(8) || shape.weights.terms() >= LEAST_TERMS);
+        let tensor_cores = !shape.weights.depthwise() || shape.weights.in_eights() != shape.weights;
         self.math == Math::TensorCore
             && T::TYPE != RowType::F32
             && self.images.layout == Layout::Nchw
-            && !shape.weights.depthwise()
+            && tensor_cores
             && cuda.has::<Conv2dTurn>()
             && self.kernel.map_or(good, |symbol| symbol == Conv2dTurn::SPEC.symbol)
     }

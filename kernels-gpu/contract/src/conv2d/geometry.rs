@@ -80,6 +80,12 @@ impl Divisor {
         Self { d, factor: (1u64 << shift).div_ceil(d as u64) as u32, shift }
     }
 
+    /// What it divides by.
+    #[inline(always)]
+    pub const fn divisor(self) -> u32 {
+        self.d
+    }
+
     /// Quotient and remainder of `n` below 2^31.
     #[inline(always)]
     pub const fn div_rem(self, n: u32) -> (u32, u32) {

@@ -9,6 +9,7 @@
 //! | `conv2d_hopper_*`   | tensor cores of sm_90a, f16 and bf16   | 128 pixels by channels            |
 //! | `conv2d_join_*`     | the sums of splits, and the epilogue   | [`JOIN_THREADS`] outputs          |
 //! | `conv2d_turn`       | images in planes, for tensor cores     | a square; see [`super::turn`]     |
+//! | `conv2d_runs`       | channels in no eights, for tensor cores | see [`super::runs`]              |
 //!
 //! Grids have one axis: tiles of output channels fastest (they share their input), then tiles of
 //! pixels, then groups, then splits of the terms.

@@ -34,6 +34,7 @@ pub mod lines;
 mod number;
 pub mod planes;
 pub mod points;
+pub mod runs;
 pub mod strips;
 pub mod tiles;
 pub mod turn;
@@ -64,6 +65,7 @@ pub use tiles::{
     Conv2dTiles7Bf16, Conv2dTiles7F16, Conv2dTiles7F32, TILES_CHANNELS, TILES_OUTPUTS, TILES_THREADS, TilesArgs,
     tiles, tiles_of, tiles_pay,
 };
+pub use runs::Conv2dRuns;
 pub use turn::Conv2dTurn;
 pub use points::{
     Conv2dPointsBf16, Conv2dPointsF16, Conv2dPointsNarrowBf16, Conv2dPointsNarrowF16,
