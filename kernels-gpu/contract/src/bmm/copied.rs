@@ -107,7 +107,7 @@ impl CopyArgs {
     pub fn cost(&self) -> u64 {
         let line = |factor: &Copied| if factor.matrices > 0 { factor.to_len } else { 0 };
         let longest = u64::from(line(&self.a).max(line(&self.b)));
-        let lines = (self.a.all_lines() + self.b.all_lines()) * 3 / 8;
+        let lines = (self.a.all_lines() + self.b.all_lines()) * 3 / 16;
         LAUNCH_NS + (self.elements() / ELEMENTS_PER_NS).max(lines).max(longest * 5 / 2)
     }
 }

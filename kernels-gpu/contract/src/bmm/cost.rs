@@ -1,6 +1,6 @@
 //! What a kernel takes for a product, about: measured on an H200 and an H100, and good enough to choose by.
 
-use super::{Args, Fed, K_CHUNK, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows};
+use super::{Args, Fed, Group, K_CHUNK, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows};
 
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
@@ -90,7 +90,8 @@ impl Variant {
         let blocks = self.blocks(args) * parts;
         let outputs = u64::from(args.batch) * u64::from(args.m) * u64::from(args.n);
         let adding = ADD_NS + parts * ADD_PART_NS + outputs.saturating_mul(parts) / ADDED_PER_NS;
-        Some(adding + self.cost_of(args, sms, blocks, [terms + self.overhead_k; 2]))
+        // So many blocks come and go unevenly.
+        Some(adding + self.cost_of(args, sms, blocks, [terms + self.overhead_k; 2]) * 9 / 8)
     }
 
     /// Of blocks of 64 threads with 8 by 8 outputs: all elements, in lines that meet in few banks or in many.
@@ -147,9 +148,12 @@ impl Variant {
                 }
             }
             // Lines of terms on both sides meet in fewer banks.
-            Memory::Quick if args.b.transposed != 0 => [42, 36],
-            // Results are read one by one.
-            Memory::Group { .. } => [if args.beta == 0 { 32 } else { 64 }; 2],
+            Memory::Quick if args.b.transposed != 0 => [36, 34],
+            // Results are read one by one; a matrix alone in its block has nothing beside it.
+            Memory::Group { pitch } => {
+                let full = if args.beta == 0 { 32 } else { 64 };
+                [full, if Group::of(args, pitch).group == 1 { full * 8 / 5 } else { full }]
+            }
             Memory::Fed(Fed { rows: 0, .. }) => match thin_rows(args.m) {
                 1 => [32, 28],
                 4 => [32; 2],

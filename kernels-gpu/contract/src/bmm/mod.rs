@@ -393,14 +393,14 @@ variants! {
         false, [1, 1], 0, 0, 0, [60, 5500, 35000], GROUP_DEPTH_32 => Memory::Group { pitch: group_pitch(32) };
     /// The same, up to 64.
     BmmF32Group64: group("bmm_f32_group64", 64), SIDE_64, F32,
-        false, [1, 1], 0, 0, 0, [46, 6350, 66000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
+        false, [1, 1], 0, 0, 0, [46, 6350, 58000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
     /// f32 of any alignment, exact: sides and terms up to 64, as many matrices a block as it has threads for, 8 by 8
     /// outputs each.
     BmmF32Pack: pack("bmm_f32_pack"), SIDE_64, F32,
         false, [1, 1], 0, 0, 0, [0, 0, 0], WHOLE_DEPTH => Memory::Pack;
     /// f32 of any alignment, exact: few tiles and few terms.
     BmmF32Quick: quick("bmm_f32_quick"), QUICK, F32,
-        false, [1, 1], 0, 0, 0, [36, 13300, 15000] => Memory::Quick;
+        false, [1, 1], 0, 0, 0, [16, 19500, 18000] => Memory::Quick;
     /// f32 in groups of four, exact: sides and terms up to 32, all of a matrix asked for at once, a matrix a warp.
     BmmF32Flow32: whole("bmm_f32_flow32", FLOW_BYTES, 5), SIDE_32, F32,
         false, [16, 16], 16, 0, 0, [16, 6300, 38000], GROUP_DEPTH_32;
