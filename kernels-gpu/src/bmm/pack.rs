@@ -30,9 +30,7 @@ struct Factor {
     p: *const f32,
     stride: u64,
     ld: u64,
-    /// Whether neighbours in memory are neighbours in k, whether four of them are an aligned piece, and whether all of it
-    /// comes in one.
-    along: bool,
+    /// Whether four neighbours in memory are an aligned piece, and whether all of it comes in one.
     pieces: bool,
     flat: bool,
     /// Lines of a matrix, their length, matrices.
@@ -56,7 +54,7 @@ impl Factor {
         let copies = if matrix.stride == 0 { 1 } else { here };
         let (lines, len) = if along { (sides, k) } else { (k, sides) };
         let (stride, ld, pieces) = (matrix.stride, matrix.ld, matrix.unit >= 16);
-        Self { p, stride, ld, along, pieces, flat, lines, len, copies, to }
+        Self { p, stride, ld, pieces, flat, lines, len, copies, to }
     }
 
     /// Words from one line to the next in shared memory.
