@@ -248,17 +248,15 @@ impl Variant {
         let mut args = self.turned(args);
         let blocks = self.blocks(&args);
         args.split = 0;
-        let slices = self.memory == Memory::Slices;
         while self.part > 0 && clusters && args.k > 3 * 64 && args.split < 3 {
+            let split = args.split;
+            let fits = |part: u32, full: u32| {
+                blocks << (split + 1) <= u64::from(full * sms) && args.k.div_ceil(part) > 1 << split
+            };
             // Where there is a cluster anyway, shorter parts are worth it as long as multiprocessors are free.
-            let more = slices && args.split > 0;
-            let part = if more { self.part / 4 } else { self.part };
-            let full = if more { 1 } else { self.full_blocks() };
-            let short = self.part < K_CHUNK as u32 && args.k.div_ceil(64) < 2 << args.split;
-            if short
-                || blocks << (args.split + 1) > u64::from(full * sms)
-                || args.k.div_ceil(part) <= 1 << args.split
-            {
+            let more = self.memory == Memory::Slices && split > 0 && fits(self.part / 4, 1);
+            let short = self.part < K_CHUNK as u32 && args.k.div_ceil(64) < 2 << split;
+            if short || !(more || fits(self.part, self.full_blocks())) {
                 break;
             }
             args.split += 1;
