@@ -314,7 +314,7 @@ impl<'a, B: Backend, T: Operand> Bmm<'a, B, T> {
 
 #[cfg(feature = "cuda")]
 mod launch {
-    use contract::bmm::{Args, CopyArgs, Matrix, VARIANTS, Variant};
+    use contract::bmm::{Args, CopyArgs, Matrix, VARIANTS, Variant, parts_blocks};
     use contract::launch::DevPtr;
 
     use super::*;
@@ -461,16 +461,34 @@ mod launch {
     ///
     /// As [`CudaBackend::launch`]: the matrices cover what `args` says, and `C` overlaps no other.
     unsafe fn run(cuda: &CudaBackend, index: usize, args: &Args) -> Result<(), OpError> {
-        let sms = cuda.cuda().device().info().sm_count;
+        let (variant, sms) = (&VARIANTS[index], cuda.cuda().device().info().sm_count);
         let clusters = cuda.has::<contract::bmm::BmmBf16Wgmma64>();
-        let args = VARIANTS[index].args(args, sms, clusters);
-        let blocks = VARIANTS[index].grid(&args, sms);
-        let Ok(grid) = i32::try_from(blocks) else {
+        if !variant.spreads(args, sms, clusters) {
+            let args = variant.args(args, sms, clusters);
+            let grid = whole_grid(variant.grid(&args, sms))?;
+            // SAFETY: the caller's promise.
+            return unsafe { (KERNELS[index].0)(cuda, [grid, 1, 1], args) };
+        }
+        let (product, sums) = variant.spread(args);
+        let len = usize::try_from(sums.a.stride * u64::from(sums.k)).unwrap_or(usize::MAX);
+        let scratch: crate::memory::DeviceBuffer<f32> = cuda.alloc(OP, len)?;
+        let parts = scratch.dev_ptr(cuda.stream()).cast();
+        let product = Args { c: Matrix { addr: parts, ..product.c }, ..product };
+        let grids = (whole_grid(variant.spread_grid(args))?, whole_grid(parts_blocks(&sums))?);
+        let sums = Args { a: Matrix { addr: parts, ..sums.a }, ..sums };
+        // SAFETY: the caller's promise; every part has a place of its own, and the launches are in order.
+        unsafe {
+            (KERNELS[index].0)(cuda, [grids.0, 1, 1], product)?;
+            cuda.launch::<contract::bmm::BmmParts>([grids.1, 1, 1], sums)
+        }
+    }
+
+    /// Blocks of a launch.
+    fn whole_grid(blocks: u64) -> Result<u32, OpError> {
+        i32::try_from(blocks).map(|grid| grid as u32).map_err(|_| {
             let allowed = "tiles of the result, at most 2^31 - 1; split the batch";
             let found = usize::try_from(blocks).unwrap_or(usize::MAX);
-            return Err(OpError::Dimension { op: OP, what: "m n batch", found, allowed });
-        };
-        // SAFETY: the caller's promise.
-        unsafe { (KERNELS[index].0)(cuda, [grid as u32, 1, 1], args) }
+            OpError::Dimension { op: OP, what: "m n batch", found, allowed }
+        })
     }
 }

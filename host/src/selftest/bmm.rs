@@ -1,5 +1,7 @@
 //! Runs of [`crate::ops::bmm`].
 
+use contract::bmm::{Memory, QUICK_DEPTH};
+
 use super::{Bed, Output, Run, RunError};
 use crate::ops::bmm::{Bmm, Layout, Operand};
 use crate::ops::{Backend, Float, Math, RowType};
@@ -47,7 +49,8 @@ pub(super) fn sizes(variant: &contract::bmm::Variant) -> [(usize, usize, usize, 
         let wide = side - if variant.c_unit < 16 { 1 } else { 4 };
         [(2, side, side, 16, false), (1, side - 12, wide, deep, true), (5, 16, 16, most, false)]
     } else {
-        [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, 1040, false)]
+        let deep = if variant.memory == Memory::Quick { QUICK_DEPTH as usize } else { 1040 };
+        [(2, 32, few, 16, false), (1, few, 80, 48, true), (1, 16, 16, deep, false)]
     }
 }
 

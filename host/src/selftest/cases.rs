@@ -212,6 +212,17 @@ impl List {
             let what = format!("batch={batch} m={m} n={n} k={k}");
             self.add(symbol::<contract::bmm::BmmF32Copy>(), what, Inputs::Bmm(inputs));
         }
+        // Sums that are spread over the GPU: exact ones, and of a tensor core.
+        let kinds = [RowType::F32, RowType::Bf16, RowType::F16].map(contract::bmm::Kind::Float);
+        for (kind, math) in kinds.into_iter().zip([Math::Exact, Math::TensorCore, Math::TensorCore])
+        {
+            let (batch, [m, n, k]) = (2, [3, 5, 30_001]);
+            let layouts = [Layout::rows(m, k), Layout::columns(k, n), Layout::rows(m, n)];
+            let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+            let inputs = bmm::Inputs { factors: [2.0, -1.0], math, ..inputs };
+            let what = format!("{} batch={batch} m={m} n={n} k={k}", kind.name());
+            self.add(symbol::<contract::bmm::BmmParts>(), what, Inputs::Bmm(inputs));
+        }
     }
 
     fn add(&mut self, kernel: &'static str, what: String, inputs: Inputs) {

@@ -15,6 +15,7 @@ on_lane! {
     copied_factors
     every_variant
     small_matrices_in_pieces
+    small_matrices_anywhere
     spans_of_chunks
     unusual_values
     generated_shapes
@@ -155,6 +156,50 @@ fn small_matrices_in_pieces<B: Backend>(b: &B) {
                 let m = if transposed[0] { rows.next_multiple_of(4) } else { rows };
                 let mut inputs = case(KINDS[0], (batch, m, n, k), transposed, &mut seeded);
                 (inputs.factors, inputs.variant) = (factors, variant);
+                check_case(b, &inputs);
+            }
+        }
+    }
+}
+
+/// Small f32 by name, wherever it lies: offsets, lines and matrices apart, one factor for all, `C` read and not.
+fn small_matrices_anywhere<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(17);
+    for symbol in ["bmm_f32_pack", "bmm_f32_quick", "bmm_f32_group64", "bmm_f32_whole64"] {
+        let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+        assert!(variant.is_some(), "{symbol}");
+        let variant = variant.filter(|_| crate::lane::has(symbol));
+        for (i, (batch, m, n, k)) in
+            [(7, 21, 30, 37), (3, 64, 50, 64), (70, 5, 6, 7), (9, 40, 24, 16), (2, 33, 1, 1)]
+                .into_iter()
+                .enumerate()
+        {
+            for way in 0..4 {
+                let place = |layout: Layout, lines: usize, [at, apart, beside]: [usize; 3]| {
+                    let ld = layout.ld + apart;
+                    Layout { at, ld, stride: ld * lines + beside, ..layout }
+                };
+                let [ta, tb] = [way & 1 == 1, way & 2 == 2];
+                let (a, b_layout) = (layout(m, k, ta), layout(k, n, tb));
+                let lines = [if ta { k } else { m }, if tb { n } else { k }];
+                let [a, b_layout, c] = match (i + way) % 4 {
+                    0 => [a, b_layout, Layout::rows(m, n)].map(|layout| layout.at(1)),
+                    1 => [a.broadcast().at(3), b_layout, Layout::rows(m, n)],
+                    2 => [
+                        place(a, lines[0], [4, 4, 0]),
+                        b_layout.broadcast(),
+                        place(Layout::rows(m, n), m, [2, 3, 5]),
+                    ],
+                    _ => [
+                        place(a, lines[0], [0, 0, 1]),
+                        place(b_layout, lines[1], [1, 1, 0]),
+                        Layout { at: 0, stride: n, ld: batch * n, transposed: false },
+                    ],
+                };
+                let layouts = [a, b_layout, c];
+                let mut inputs = Inputs::random(KINDS[0], layouts, [m, n, k], batch, &mut seeded);
+                inputs.factors = [[1.0, 0.0], [2.0, -1.0]][(i + way / 2) % 2];
+                inputs.variant = variant;
                 check_case(b, &inputs);
             }
         }

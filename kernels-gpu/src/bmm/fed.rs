@@ -9,11 +9,11 @@
 //! A slice keeps the order of memory. Where neighbours are neighbours in k, it is a line of [`FED_DEPTH`] terms for each row
 //! (column of `B`), and four words; else a line of all rows for each term.
 
-use contract::bmm::{Args, FED_BARRIERS, FED_FEW, K_CHUNK, Matrix, fed_line, thin_rows};
+use contract::bmm::{Args, FED_BARRIERS, FED_FEW, K_CHUNK, Matrix, SPREAD, fed_line, thin_rows};
 use contract::num::{RowType, fma};
 
 use super::source::Float;
-use super::split::{add_chunks, rank_and_block};
+use super::split::{add_chunks, part_and_block, rank_and_block};
 use super::target::Target;
 use crate::arch::async_copy::{commit_group, copy_x4_if, copy_x16_if, wait_group};
 use crate::arch::cluster::{read_x4_of, sync_cluster};
@@ -328,6 +328,7 @@ pub(super) unsafe fn fed<
     const WAYS: u32,
     const N: u32,
     const AHEAD: usize,
+    const SPREADS: bool,
 >(
     args: &Args,
 ) {
@@ -339,14 +340,23 @@ pub(super) unsafe fn fed<
     };
     launch_dependents();
     let (tiles_m, tiles_n) = (args.m.div_ceil(TM), args.n.div_ceil(TN));
-    let (rank, block) = rank_and_block(args);
+    // Spread, a block makes one chunk, and writes its sums where another kernel finds them.
+    let spread = SPREADS && args.split >= SPREAD;
+    let split = if spread { 0 } else { args.split };
+    let (rank, block, part) = if spread {
+        let (part, block) = part_and_block(args, tiles_m * tiles_n);
+        (0, block, part)
+    } else {
+        let (rank, block) = rank_and_block(args);
+        (rank, block, 0)
+    };
     let batch = block / (tiles_m * tiles_n);
     let [tile_m, tile_n] = tile_at(block - batch * (tiles_m * tiles_n), tiles_m, tiles_n);
     let (row0, column0) = (tile_m * TM, tile_n * TN);
     let along = (args.a.transposed == 0 || TM == 1, args.b.transposed != 0);
-    let chunks = args.k.div_ceil(K_CHUNK as u32);
+    let chunks = if spread { part + 1 } else { args.k.div_ceil(K_CHUNK as u32) };
     // Chunks of a round of all blocks, and of as many rounds as there is room for.
-    let at_once = WAYS << args.split;
+    let at_once = WAYS << split;
     let span = ROUNDS * at_once;
 
     let smem = dynamic_shared_mem::<f32>();
@@ -372,12 +382,12 @@ pub(super) unsafe fn fed<
     sync_threads();
     dependency_wait();
     let len = |chunk: u32| args.k.saturating_sub(chunk * K_CHUNK as u32).min(K_CHUNK as u32);
-    let barrier = || if args.split > 0 { sync_cluster() } else { sync_threads() };
+    let barrier = || if split > 0 { sync_cluster() } else { sync_threads() };
 
     // The place of the next slices, and whether the ring was gone through an odd number of times.
     let (mut place, mut odd) = (0, 0);
-    let mut start = 0; // the first chunk of this span
-    while start == 0 || start < chunks {
+    let mut start = part; // the first chunk of this span
+    while start == part || start < chunks {
         if feeder < feeders {
             let a = Feed::new((&args.a, args.a.transposed == 0, batch), row0, args.m, TM);
             let b = Feed::new((&args.b, along.1, batch), column0, args.n, TN);
@@ -486,22 +496,23 @@ pub(super) unsafe fn fed<
         barrier();
         let count = (chunks - start).min(span);
         let last = chunks - start <= span;
-        let share = (TM * TN / 4) >> args.split;
+        let share = (TM * TN / 4) >> split;
         let mut index = t;
         while index < share {
             let group = rank * share + index;
             // SAFETY: parked before the barrier, and there until the one below; of the totals and of `C` these four are this
             // thread's.
             unsafe {
-                let mut total = if start > 0 { totals.add(4 * group).read_x4() } else { [0.0; 4] };
-                total = add_chunks(total, (start, count), |c| {
+                let mut total =
+                    if start > part { totals.add(4 * group).read_x4() } else { [0.0; 4] };
+                total = add_chunks(total, (start - part, count), |c| {
                     let (round, c) = (c / at_once, c % at_once);
                     let at = (WAYS * round + c % WAYS) * (TM * TN) + 4 * group;
                     read_x4_of(c / WAYS, parked.add(at))
                 });
                 if last {
                     let at = (row0 + 4 * group / TN, column0 + 4 * group % TN);
-                    write(args, batch, at, total);
+                    write(args, part * args.batch + batch, at, total);
                 } else {
                     totals.add(4 * group).write_x4(total);
                 }
@@ -570,10 +581,10 @@ pub(super) unsafe fn few(args: &Args) {
     // SAFETY: handed on.
     unsafe {
         match thin_rows(args.m) {
-            1 => fed::<1, 32, 1, 1, 1, D, PLACES, ROUNDS, 1, 32, 2>(args),
-            4 => fed::<4, 32, 1, 1, 4, D, PLACES, ROUNDS, 1, 32, 2>(args),
-            8 => fed::<8, 32, 2, 1, 4, D, PLACES, ROUNDS, 1, 32, 1>(args),
-            _ => fed::<16, 8, 1, 1, 4, D, PLACES, ROUNDS, 1, 32, 2>(args),
+            1 => fed::<1, 32, 1, 1, 1, D, PLACES, ROUNDS, 1, 32, 2, false>(args),
+            4 => fed::<4, 32, 1, 1, 4, D, PLACES, ROUNDS, 1, 32, 2, false>(args),
+            8 => fed::<8, 32, 2, 1, 4, D, PLACES, ROUNDS, 1, 32, 1, false>(args),
+            _ => fed::<16, 8, 1, 1, 4, D, PLACES, ROUNDS, 1, 32, 2, false>(args),
         }
     }
 }

@@ -5,16 +5,16 @@
 //! it takes eight neighbours where they lie side by side; where rows (columns of `B`) do, it takes four neighbours of each of
 //! eight terms, and the order of rows is free too.
 
-use contract::bmm::{Args, Matrix, PARKED_ROW};
+use contract::bmm::{Args, Matrix, PARKED_ROW, SPREAD};
 
 use super::direct::Fragment;
 use super::source::Float;
-use super::split::{add_up, rank_and_block};
+use super::split::{add_up, part_and_block, rank_and_block};
 use super::write::write;
 use crate::arch::dot::permute;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
-use crate::arch::mem::{ld_or_zero_x2, ld_or_zero_x4};
+use crate::arch::mem::{ld_or_zero_x2, ld_or_zero_x4, st};
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::{sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, warp_id};
@@ -181,12 +181,20 @@ fn select(over: u32) -> u32 {
 pub(super) unsafe fn long<F: Fragment>(args: &Args, element: Float<false>) {
     launch_dependents();
     let (tiles_m, tiles_n) = (args.m.div_ceil(SIDE), args.n.div_ceil(SIDE));
-    let (rank, block) = rank_and_block(args);
+    // Spread, parts are blocks by themselves, which write their sums where another kernel finds them.
+    let spread = args.split >= SPREAD;
+    let parts = args.split.wrapping_sub(SPREAD);
+    let (rank, block) =
+        if spread { part_and_block(args, tiles_m * tiles_n) } else { rank_and_block(args) };
     let batch = block / (tiles_m * tiles_n);
     let [tile_m, tile_n] = tile_at(block - batch * (tiles_m * tiles_n), tiles_m, tiles_n);
     let (row0, column0) = (tile_m * SIDE, tile_n * SIDE);
     let (steps, part) = (args.k.div_ceil(DEPTH), rank * WARPS + warp_id());
-    let from = |part: u32| ((u64::from(steps) * u64::from(part)) >> args.split) as u32 / WARPS;
+    let from = |part: u32| {
+        let steps = u64::from(steps) * u64::from(part);
+        let steps = if spread { steps / u64::from(parts) } else { steps >> args.split };
+        steps as u32 / WARPS
+    };
     let (first, last) = (from(part), from(part + 1));
     let terms = (first * DEPTH, (last * DEPTH).min(args.k));
     let mut a = Factor::new((&args.a, args.a.transposed == 0, batch), (row0, args.m), terms);
@@ -241,6 +249,21 @@ pub(super) unsafe fn long<F: Fragment>(args: &Args, element: Float<false>) {
             let more: [f32; 4] = own.add(other * SIDE * PARKED_ROW).read_x4();
             sum = core::array::from_fn(|j| sum[j] + more[j]);
             other += 1;
+        }
+        if spread {
+            let (row, column) = (row0 + thread_idx_x() / 8, column0 + thread_idx_x() % 8 * 4);
+            let at = u64::from(rank * args.batch + batch) * args.c.stride
+                + u64::from(row) * args.c.ld
+                + u64::from(column);
+            let p = args.c.addr.cast::<f32>().as_ptr().wrapping_add(at as usize);
+            let mut j = 0;
+            while j < 4 {
+                if row < args.m && column + (j as u32) < args.n {
+                    st(p.wrapping_add(j), sum[j]);
+                }
+                j += 1;
+            }
+            return;
         }
         own.write_x4(sum);
         let who = (thread_idx_x(), WARPS * LANES);

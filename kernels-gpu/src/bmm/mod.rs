@@ -20,7 +20,13 @@ mod hopper_int8;
 mod int8;
 #[cfg(level_sm_90a)]
 mod long;
+#[cfg(level_sm_90a)]
+mod pack;
 mod part;
+#[cfg(level_sm_90a)]
+mod parts;
+#[cfg(level_sm_90a)]
+mod quick;
 #[cfg(level_sm_90a)]
 mod ring;
 mod source;
@@ -112,8 +118,10 @@ entries! {
     bmm_f16_gather64(args): gather::gather::<F16, 1, 64>(args, Float::F16);
     bmm_i8_wgmma128(args): hopper_int8::hopper_int8(args);
     bmm_f32_64_hopper(args): exact::<_, _, 8, 16, 2, 1, 1, 8, true, true>(args, F32, F32);
-    bmm_f32_whole32(args): whole::whole::<32, 2, 32>(args);
     bmm_f32_whole64(args): whole::whole::<64, 2, 128>(args);
+    bmm_parts(args): parts::parts(args);
+    bmm_f32_pack(args): pack::pack(args);
+    bmm_f32_quick(args): quick::quick(args);
     bmm_f32_flow32(args): flow::flow::<32>(args);
     bmm_f32_flow64(args): flow::flow::<64>(args);
     bmm_f32_group32(args): group::group::<36>(args);
@@ -125,15 +133,15 @@ entries! {
     bmm_f32_fed(args): fed::few(args);
     bmm_f32_fed16(args): {
         const F: Fed = FED_16;
-        fed::fed::<16, 16, 2, 1, 4, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2>(args)
+        fed::fed::<16, 16, 2, 1, 4, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2, true>(args)
     };
     bmm_f32_fed32(args): {
         const F: Fed = FED_32;
-        fed::fed::<32, 32, 4, 4, 2, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 2, 1>(args)
+        fed::fed::<32, 32, 4, 4, 2, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 2, 1, true>(args)
     };
     bmm_f32_fed8(args): {
         const F: Fed = FED_8;
-        fed::fed::<8, 8, 2, 1, 8, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2>(args)
+        fed::fed::<8, 8, 2, 1, 8, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2, false>(args)
     };
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true, 1>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false, 1>(args, Float::BF16);

@@ -22,6 +22,13 @@ pub(super) fn rank_and_block(args: &Args) -> (u32, u32) {
     (block_idx_x() & (1 << args.split) - 1, block_idx_x() >> args.split)
 }
 
+/// The same where parts are blocks by themselves, of so many tiles of each matrix.
+#[inline(always)]
+pub(super) fn part_and_block(args: &Args, tiles: u32) -> (u32, u32) {
+    let blocks = tiles * args.batch;
+    (block_idx_x() / blocks, block_idx_x() % blocks)
+}
+
 /// The slices of a part of `slices`: the first one, and how many; at least one, where there are as many slices as parts.
 #[inline(always)]
 pub(super) fn part_of(args: &Args, rank: u32, slices: u32) -> (u32, u32) {

@@ -103,11 +103,12 @@ impl CopyArgs {
         (self.a.all_lines() + self.b.all_lines()).div_ceil(COPY_WARPS as u64)
     }
 
-    /// Nanoseconds that it takes, about: all elements, or the longest line, which is a warp's.
+    /// Nanoseconds that it takes, about: all elements, or all lines, or the longest line, which is a warp's.
     pub fn cost(&self) -> u64 {
         let line = |factor: &Copied| if factor.matrices > 0 { factor.to_len } else { 0 };
         let longest = u64::from(line(&self.a).max(line(&self.b)));
-        LAUNCH_NS + (self.elements() / ELEMENTS_PER_NS).max(longest * 5 / 2)
+        let lines = (self.a.all_lines() + self.b.all_lines()) * 3 / 16;
+        LAUNCH_NS + (self.elements() / ELEMENTS_PER_NS).max(lines).max(longest * 5 / 2)
     }
 }
 

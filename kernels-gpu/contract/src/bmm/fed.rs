@@ -1,6 +1,6 @@
 //! Blocks some of whose warps copy for the others.
 
-use super::{Args, K_CHUNK, THIN_ROWS, thin_rows};
+use super::{Args, K_CHUNK, SPREAD, THIN_ROWS, thin_rows};
 use crate::launch::LaunchSpec;
 
 /// Barriers that a block has room for where some warps copy for the others.
@@ -30,7 +30,8 @@ pub struct Fed {
 impl Fed {
     /// Bytes of barriers, sums of chunks, the ring, and totals where sums are added up more than once.
     pub(super) const fn bytes(&self, args: &Args) -> u32 {
-        let rounds = args.k.div_ceil(K_CHUNK as u32).div_ceil(self.ways << args.split);
+        let split = if args.split < SPREAD { args.split } else { 16 };
+        let rounds = args.k.div_ceil(K_CHUNK as u32).div_ceil(self.ways << split);
         let rows = if self.rows == 0 { thin_rows(args.m) } else { self.rows };
         self.all(rows, self.width(rows), rounds > self.rounds)
     }

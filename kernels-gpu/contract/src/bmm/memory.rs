@@ -1,6 +1,6 @@
 //! What kernels have in shared memory, and the launch rules that follow from it.
 
-use super::{Args, Fed, K_CHUNK, Tiling};
+use super::{Args, Fed, K_CHUNK, Matrix, Tiling};
 use crate::launch::LaunchSpec;
 
 /// What a launch takes of its kernel's shared memory.
@@ -41,13 +41,19 @@ pub enum Memory {
         /// Words from one line to the next.
         pitch: u32,
     },
+    /// Factors, or results, of a block's matrices: see [`Pack`].
+    Pack,
+    /// All terms of a tile: see [`QUICK_ROWS`].
+    Quick,
+    /// All of it, of warps that share out long sums.
+    Long,
 }
 
 impl Memory {
     /// Bytes of a launch of a kernel with these rules.
     pub(super) const fn bytes(self, spec: &LaunchSpec, args: &Args) -> u32 {
         match self {
-            Self::All => spec.smem_bytes,
+            Self::All | Self::Long => spec.smem_bytes,
             Self::Slices => {
                 let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
                 let bytes = if slices > 1 { slices } else { 1 } * slice + 1024;
@@ -59,6 +65,8 @@ impl Memory {
             Self::Fed(fed) => fed.bytes(args),
             Self::Whole { rows } => whole_f32_bytes(rows, args.k),
             Self::Group { pitch } => Group::of(args, pitch).bytes(args, pitch),
+            Self::Pack => Pack::of(args).bytes(args),
+            Self::Quick => quick_bytes(args.k),
         }
     }
 }
@@ -265,4 +273,95 @@ pub(super) const fn wgmma(symbol: &'static str, tiling: Tiling, stages: u32, res
 pub(super) const fn long(symbol: &'static str) -> LaunchSpec {
     let spec = LaunchSpec::new(symbol, 256).with_smem(8 * 32 * PARKED_ROW * 4);
     spec.with_min_blocks(2).only_on(90)
+}
+
+/// Rows and columns of a tile whose factors are asked for at once, and terms at most.
+pub const QUICK_ROWS: u32 = 16;
+/// See [`QUICK_ROWS`].
+pub const QUICK_COLUMNS: u32 = 32;
+/// See [`QUICK_ROWS`].
+pub const QUICK_DEPTH: u32 = 256;
+/// Words from one line of terms to the next there, an odd number of fours: pieces of lines side by side are in different
+/// banks.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil, reason = "no sum overflows here, and kernels compute it")]
+pub const fn quick_pitch(k: u32) -> u32 {
+    4 * (((k + 3) / 4) | 1)
+}
+/// Its shared memory.
+pub(super) const fn quick_bytes(k: u32) -> u32 {
+    (QUICK_ROWS + QUICK_COLUMNS) * quick_pitch(k) * 4
+}
+/// A kernel of such tiles.
+pub(super) const fn quick(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, 128).with_smem(quick_bytes(QUICK_DEPTH)).only_on(90)
+}
+
+/// Threads of a block that makes small matrices of f32, 8 by 8 outputs each.
+pub const PACK_THREADS: u32 = 64;
+/// Words from one line to the next where a factor does not stand as it lies in memory.
+pub const PACK_PITCH: u32 = 68;
+/// Words of shared memory, at most, of the factors of more than one matrix of a block.
+const PACK_WORDS: u32 = 8192;
+
+/// How a block makes some small matrices of f32 whose factors are in shared memory whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Pack {
+    /// Matrices of a block.
+    pub group: u32,
+    /// Threads above each other in a matrix.
+    pub tall: u32,
+    /// Threads beside each other.
+    pub wide: u32,
+    /// Whether `A`, and `B`, stand as they lie in memory.
+    pub flat: [bool; 2],
+    /// Their words, of one matrix.
+    pub each: [u32; 2],
+}
+
+#[allow(clippy::manual_div_ceil, reason = "no sum overflows here, and kernels compute these")]
+impl Pack {
+    /// Of this product.
+    #[inline(always)]
+    pub const fn of(args: &Args) -> Self {
+        let (tall, wide) = ((args.m + 7) / 8, (args.n + 7) / 8);
+        let (a, flat_a) = Self::factor(&args.a, args.a.transposed == 0, args.m, args.k, args.batch);
+        let (b, flat_b) = Self::factor(&args.b, args.b.transposed != 0, args.n, args.k, args.batch);
+        let (threads, words) = (PACK_THREADS / (tall * wide), PACK_WORDS / (a + b + 1));
+        let group = if threads < words { threads } else { words };
+        let group = if group > 1 { group } else { 1 };
+        Self { group, tall, wide, flat: [flat_a, flat_b], each: [a, b] }
+    }
+
+    /// Words of a matrix, and whether it is one piece of memory with all others, and not of rows that start in few banks.
+    #[inline(always)]
+    const fn factor(matrix: &Matrix, along: bool, sides: u32, k: u32, batch: u32) -> (u32, bool) {
+        let (lines, len) = if along { (sides, k) } else { (k, sides) };
+        let dense = (lines <= 1 || matrix.ld == len as u64)
+            && (batch <= 1 || matrix.stride == 0 || matrix.stride == (lines * len) as u64);
+        let flat = k > 0 && dense && !(along && len % 8 == 0 && matrix.unit >= 16);
+        (lines * if flat { len } else { PACK_PITCH }, flat)
+    }
+
+    /// Words of a factor of a block, from 16 bytes on that it may start in.
+    #[inline(always)]
+    pub const fn words(&self, factor: usize) -> u32 {
+        (self.group * self.each[factor] + 3 + 3) / 4 * 4
+    }
+
+    /// Bytes of shared memory of a block: a barrier, and factors, behind which threads read more rows than there are, or
+    /// results.
+    pub const fn bytes(&self, args: &Args) -> u32 {
+        // The term behind the last is read, too.
+        let rows = if (args.m | args.n) & 7 != 0 { 8 } else { 1 };
+        let behind = (rows + 1) * PACK_PITCH;
+        let (factors, results) =
+            (self.words(0) + self.words(1) + behind, self.group * args.m * args.n + 8);
+        16 + if factors > results { factors } else { results } * 4
+    }
+}
+/// A kernel of such products.
+pub(super) const fn pack(symbol: &'static str) -> LaunchSpec {
+    let words = 2 * 64 * PACK_PITCH + 9 * PACK_PITCH + 16;
+    LaunchSpec::new(symbol, PACK_THREADS).with_smem(16 + words * 4).with_min_blocks(6).only_on(90)
 }

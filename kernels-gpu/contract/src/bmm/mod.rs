@@ -23,16 +23,20 @@ use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{RowType, fma};
 
 mod copied;
+mod cost;
 mod fed;
 mod memory;
+mod spread;
 mod tiling;
 
 pub use copied::*;
 pub use fed::*;
 pub use memory::*;
+pub use spread::*;
 pub use tiling::*;
 use memory::{
-    FLOW_BYTES, direct, exact, group, int8, long, ring, stream, thin, wgmma, whole, whole_f32_bytes,
+    FLOW_BYTES, direct, exact, group, int8, long, pack, quick, ring, stream, thin, wgmma, whole,
+    whole_f32_bytes,
 };
 
 /// Terms of one chain.
@@ -158,15 +162,9 @@ pub struct Args {
     pub split: u32,
 }
 
-/// What a launch takes in [`Variant::cost`].
-const LAUNCH_NS: u64 = 1500;
-
-/// What blocks that share out a sum in whatever order take beside, in picoseconds.
-const SHARED_PS: u64 = 900_000;
-
-/// What an element of such a result takes beside, where no other block of the multiprocessor goes on meanwhile, and where
-/// one does: see [`Variant::cost`].
-const SLOW_RESULT_FS: [u64; 2] = [270_000, 120_000];
+/// [`Args::split`] from here on: sums are spread, in as many parts as it is more, each a block's, which writes sums of f32
+/// to matrices of `C` one behind the other, all of the batch of a part before the next.
+pub const SPREAD: u32 = 256;
 
 /// One kernel of the family, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +211,7 @@ impl Variant {
             && fits(&args.b, args.b.transposed != 0)
             && (!self.is_thin() || args.m <= THIN_ROWS)
             && args.c.unit >= self.c_unit
+            && (!matches!(self.memory, Memory::Quick) || args.k <= QUICK_DEPTH)
             && (self.most_k == 0 || self.holds(args))
     }
 
@@ -228,7 +227,9 @@ impl Variant {
 
     /// Whether its tiles are few rows by many columns, for products with few of either.
     pub const fn is_thin(&self) -> bool {
-        self.tiling.rows == THIN_ROWS && self.tiling.columns > THIN_ROWS
+        self.tiling.rows == THIN_ROWS
+            && self.tiling.columns > THIN_ROWS
+            && !matches!(self.memory, Memory::Quick)
     }
 
     /// The product with few rows where the kernel asks for that, so perhaps the transpose, `C` too.
@@ -247,14 +248,17 @@ impl Variant {
         let mut args = self.turned(args);
         let blocks = self.blocks(&args);
         args.split = 0;
-        while self.part > 0
-            && clusters
-            && args.k > 3 * 64
-            && (self.part >= K_CHUNK as u32 || args.k.div_ceil(64) >= 2 << args.split)
-            && args.split < 3
-            && blocks << (args.split + 1) <= u64::from(self.full_blocks() * sms)
-            && args.k.div_ceil(self.part) > 1 << args.split
-        {
+        while self.part > 0 && clusters && args.k > 3 * 64 && args.split < 3 {
+            let split = args.split;
+            let fits = |part: u32, full: u32| {
+                blocks << (split + 1) <= u64::from(full * sms) && args.k.div_ceil(part) > 1 << split
+            };
+            // Where there is a cluster anyway, shorter parts are worth it as long as multiprocessors are free.
+            let more = self.memory == Memory::Slices && split > 0 && fits(self.part / 4, 1);
+            let short = self.part < K_CHUNK as u32 && args.k.div_ceil(64) < 2 << split;
+            if short || !(more || fits(self.part, self.full_blocks())) {
+                break;
+            }
             args.split += 1;
         }
         args
@@ -271,113 +275,11 @@ impl Variant {
         }
     }
 
-    /// Terms that each chain of a block takes of a sum, and all of its chains side by side.
-    fn terms(&self, args: &Args) -> [u64; 2] {
-        let chunk = K_CHUNK as u32;
-        let (k, ways) = (args.k, self.part / chunk);
-        if self.is_thin() && self.part == 0 && self.tiling.columns == THIN_32.columns {
-            // Four warps, which share the bandwidth of one multiprocessor; a single chunk is one warp's.
-            let all = if k > chunk { k.into() } else { 2 * u64::from(k) };
-            return [k.min(k.div_ceil(4 * chunk) * chunk).into(), all];
-        }
-        if ways == 0 {
-            return [u64::from(k.div_ceil(1 << args.split)); 2];
-        }
-        let chunks = k.div_ceil(chunk);
-        let rounds = chunks.div_ceil(ways << args.split);
-        // The last chunk may be a short one.
-        let short = rounds > 0 && (rounds - 1) * (ways << args.split) + 1 == chunks;
-        let short = if short { chunks * chunk - k } else { 0 };
-        let terms = k.min(rounds * chunk - short);
-        // Where there is less than a chunk for each, the others wait.
-        let all = (u64::from(terms) * u64::from(ways)).min(u64::from(k) * 3 / 2);
-        [u64::from(terms), all.max(u64::from(terms))]
-    }
-
-    /// How often a block starts with a part of a sum anew.
-    fn rounds(&self, args: &Args) -> u64 {
-        let ways = self.part / K_CHUNK as u32;
-        let chunks = args.k.div_ceil(K_CHUNK as u32);
-        if ways == 0 { 1 } else { chunks.div_ceil(ways << args.split).max(1).into() }
-    }
-
-    /// Nanoseconds that it takes on a GPU of `sms` multiprocessors, about: on one H200 the estimate
-    /// is good enough to choose by. The fullest multiprocessor decides, and a single block does not
-    /// get faster than its chain of slices.
-    pub fn cost(&self, args: &Args, sms: u32, clusters: bool) -> u64 {
-        let args = &self.args(args, sms, clusters);
-        let Tiling { rows, columns, tiles } = self.tiling;
-        let blocks = self.blocks(args);
-        // A part's sums are then read by another block.
-        let blocks = blocks << args.split;
-        let shared = if self.part < K_CHUNK as u32 { SHARED_PS / self.ps_per_k } else { 160 };
-        let more = self.overhead_k + if args.split > 0 { shared } else { 0 };
-        let more = more * self.rounds(args);
-        let [chain, all] = self.terms(args).map(|terms| terms + more);
-        // A result that is not in pieces of 16 bytes goes by way of shared memory.
-        let slow = self.tensor && self.units[0] == 16 && args.c.unit < 16;
-        let per_element = all * self.fs_per_term + if slow { SLOW_RESULT_FS[usize::from(self.resident == 0)] } else { 0 };
-        let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
-        // Clusters do not fit everywhere: some multiprocessors get a block more.
-        let fed = matches!(self.memory, Memory::Fed(_));
-        let uneven = args.split > 0 && self.part == K_CHUNK as u32;
-        let uneven = uneven && blocks * 8 > u64::from(sms) * 7 && !(fed && blocks > u64::from(sms));
-        // Larger ones leave some without, so that the last of them run afterwards.
-        let after = fed && args.split > 1 && blocks * 8 > u64::from(sms) * 15;
-        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven) + 2 * u64::from(after);
-        let busy = busy.saturating_mul(work);
-        let [share, alone] = self.shares(args);
-        let (busy, chain) = (busy.saturating_mul(share), chain * self.ps_per_k / 1000 * alone);
-        let time = busy.max(chain) / 32;
-        // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
-        let turned = args.a.transposed + (1 - args.b.transposed);
-        let turned = if self.c_unit == 8 { u64::from(turned) } else { 0 };
-        LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
-    }
-
-    /// What of its costs a product takes, in 32nds, on a full multiprocessor and where a block is alone: fewer rows are less
-    /// work, and single elements are more.
-    const fn shares(&self, args: &Args) -> [u64; 2] {
-        let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
-        match self.memory {
-            Memory::Thin { .. } => {
-                let rows = thin_rows(args.m);
-                let alone = (THIN_ROWS + rows) as u64;
-                let full = if rows == 8 { 20 } else { alone };
-                // Columns whose terms are neighbours come element by element.
-                match (args.b.transposed, args.b.unit) {
-                    (0, 16) => [full, alone],
-                    (0, _) => [full * 3 / 2, alone * 3 / 2],
-                    _ => [full * 7 / 5, alone * 3 / 2],
-                }
-            }
-            // Results are read one by one.
-            Memory::Group { .. } => [if args.beta == 0 { 32 } else { 64 }; 2],
-            Memory::Fed(Fed { rows: 0, .. }) => match thin_rows(args.m) {
-                1 => [32, 28],
-                4 => [32; 2],
-                8 => [30, 33],
-                _ => [28, 32],
-            },
-            Memory::Fed(Fed { rows: 16, .. }) if single => [44, 34],
-            Memory::Fed(_) if single => [40, 34],
-            Memory::Fed(_) => [32; 2],
-            Memory::Stream { .. } => {
-                let alone = if single { 36 } else { 32 };
-                // Lines of terms of both factors come slowly where tiles are many.
-                let along = args.b.transposed != 0 && args.k > 256;
-                [if along { alone * 4 / 3 } else { alone }, alone]
-            }
-            Memory::Rings { side: 64, .. } if single => [45, 34],
-            _ if single && !self.tensor => [44; 2],
-            _ => [32; 2],
-        }
-    }
-
     /// Blocks that share out no sums among them.
     const fn blocks(&self, args: &Args) -> u64 {
         match self.memory {
             Memory::Group { pitch } => args.batch.div_ceil(Group::of(args, pitch).group) as u64,
+            Memory::Pack => args.batch.div_ceil(Pack::of(args).group) as u64,
             Memory::Fed(fed) => fed.tiles(args.m, args.n) * args.batch as u64,
             _ => self.tiling.blocks(args.m, args.n, args.batch),
         }
@@ -416,7 +318,7 @@ macro_rules! variants {
                 }
 
                 fn cluster(args: &Args) -> u32 {
-                    1 << args.split
+                    if args.split < SPREAD { 1 << args.split } else { 1 }
                 }
             }
         )*
@@ -481,18 +383,22 @@ variants! {
     /// f32 of any alignment, exact: slices some steps ahead, chunks shared out.
     BmmF32Ring64: ring("bmm_f32_ring64", 128, [64, 1, RING_STAGES]).with_min_blocks(3), SIDE_64, F32,
         false, [1, 1], 0, 0, 1024, [72, 7600, 41000] => Memory::Rings { side: 64, ways: 1, stages: RING_STAGES };
-    /// f32 of any alignment, exact: sides up to 32, a matrix a warp.
-    BmmF32Whole32: whole("bmm_f32_whole32", whole_f32_bytes(128, WHOLE_DEPTH), 4), SIDE_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 7900, 40000], WHOLE_DEPTH => Memory::Whole { rows: 128 };
     /// f32 of any alignment, exact: sides up to 64, a matrix a block.
     BmmF32Whole64: whole("bmm_f32_whole64", whole_f32_bytes(64, WHOLE_DEPTH), 4), SIDE_64, F32,
         false, [1, 1], 0, 0, 0, [16, 8000, 41000], WHOLE_DEPTH => Memory::Whole { rows: 64 };
     /// f32 of any alignment, exact: sides and terms up to 32, as many matrices a block as it has threads for.
     BmmF32Group32: group("bmm_f32_group32", 32), SIDE_32, F32,
-        false, [1, 1], 0, 0, 0, [16, 10500, 75000], GROUP_DEPTH_32 => Memory::Group { pitch: group_pitch(32) };
+        false, [1, 1], 0, 0, 0, [60, 5500, 35000], GROUP_DEPTH_32 => Memory::Group { pitch: group_pitch(32) };
     /// The same, up to 64.
     BmmF32Group64: group("bmm_f32_group64", 64), SIDE_64, F32,
-        false, [1, 1], 0, 0, 0, [16, 11500, 60000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
+        false, [1, 1], 0, 0, 0, [46, 6350, 58000], GROUP_DEPTH_64 => Memory::Group { pitch: group_pitch(64) };
+    /// f32 of any alignment, exact: sides and terms up to 64, as many matrices a block as it has threads for, 8 by 8
+    /// outputs each.
+    BmmF32Pack: pack("bmm_f32_pack"), SIDE_64, F32,
+        false, [1, 1], 0, 0, 0, [0, 0, 0], WHOLE_DEPTH => Memory::Pack;
+    /// f32 of any alignment, exact: few tiles and few terms.
+    BmmF32Quick: quick("bmm_f32_quick"), QUICK, F32,
+        false, [1, 1], 0, 0, 0, [16, 19500, 18000] => Memory::Quick;
     /// f32 in groups of four, exact: sides and terms up to 32, all of a matrix asked for at once, a matrix a warp.
     BmmF32Flow32: whole("bmm_f32_flow32", FLOW_BYTES, 5), SIDE_32, F32,
         false, [16, 16], 16, 0, 0, [16, 6300, 38000], GROUP_DEPTH_32;
@@ -531,7 +437,7 @@ variants! {
         false, [1, 1], 0, 0, 0, [64, 17500, 20000] => Memory::Thin { stages: THIN_LONG_STAGES };
     /// f32 of any alignment, exact: few rows or columns.
     BmmF32Thin: thin("bmm_f32_thin", THIN_STAGES), THIN_128, F32,
-        false, [1, 1], 0, 0, 0, [16, 14600, 22500] => Memory::Thin { stages: THIN_STAGES };
+        false, [1, 1], 0, 0, 0, [24, 14600, 22500] => Memory::Thin { stages: THIN_STAGES };
     /// bf16 by `mma.sync`, any shape.
     BmmBf16Mma32: direct("bmm_bf16_mma32"), SIDE_32, BF16,
         true, [1, 1], 0, 0, 0, [36, 10000, 150000];
@@ -543,7 +449,7 @@ variants! {
         true, [1, 1], 0, 0, 0, [16, 6540, 55000];
     /// bf16 by `mma.sync`, any shape: few tiles and long sums, shared out among the warps of a block.
     BmmBf16Long32: long("bmm_bf16_long32"), ONE_32, BF16,
-        true, [1, 1], 0, 0, 384, [550, 3700, 4300];
+        true, [1, 1], 0, 0, 384, [550, 3700, 4300] => Memory::Long;
     /// bf16 by `mma.sync`: sides up to 32, a matrix a warp.
     BmmBf16Whole32: whole("bmm_bf16_whole32", 8 * whole_bytes(32), 5), SIDE_32, BF16,
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
@@ -555,7 +461,7 @@ variants! {
         true, [1, 1], 0, 0, 64, [150, 2100, 14000];
     /// f16 by `mma.sync`, any shape: few tiles and long sums, shared out among the warps of a block.
     BmmF16Long32: long("bmm_f16_long32"), ONE_32, F16,
-        true, [1, 1], 0, 0, 384, [550, 3700, 4300];
+        true, [1, 1], 0, 0, 384, [550, 3700, 4300] => Memory::Long;
     /// f16 by `mma.sync`: sides up to 32, a matrix a warp.
     BmmF16Whole32: whole("bmm_f16_whole32", 8 * whole_bytes(32), 5), SIDE_32, F16,
         true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;

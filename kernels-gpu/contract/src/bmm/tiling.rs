@@ -1,6 +1,6 @@
 //! How kernels cut a result.
 
-use super::THIN_ROWS;
+use super::{QUICK_COLUMNS, QUICK_ROWS, THIN_ROWS};
 
 /// How a kernel cuts the result: a block makes `tiles` tiles of `rows` by `columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub const ONE_8: Tiling = Tiling { rows: 8, columns: 8, tiles: 1 };
 pub const WIDE_96: Tiling = Tiling { rows: 80, columns: 96, tiles: 1 };
 /// 128 by 256.
 pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
+/// 16 by 32.
+pub const QUICK: Tiling = Tiling { rows: QUICK_ROWS, columns: QUICK_COLUMNS, tiles: 1 };
 
 /// Few rows by 32 columns, of which four warps share out the chunks of k.
 pub const THIN_32: Tiling = Tiling { rows: THIN_ROWS, columns: 32, tiles: 1 };
