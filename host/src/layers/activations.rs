@@ -3,8 +3,13 @@
 use crate::ops::attention_paged::{PagedCache, PagedStep};
 use crate::ops::attention_step::AttentionScratch;
 use crate::ops::kv_append::{Heads, KvCache};
+use crate::ops::w2a8_gemm::{Behind, KeysAhead};
 use crate::ops::{Backend, OpError, QuantActs, RowWords, bit_linear};
+use contract::attention_paged::PAGE;
 use contract::attention_step::MAX_HEAD_DIM;
+
+/// Most rows of which products bring keys for the next layer: those of more have been tried at none.
+const AHEAD_ROWS: usize = 64;
 
 /// Intermediate tensors for up to `rows` rows.
 pub struct Activations<B: Backend> {
@@ -112,4 +117,23 @@ pub enum Past<'a, B: Backend> {
         /// For rows that have a sequence each.
         step: Option<PagedStep<'a, B>>,
     },
+}
+
+impl<'a, B: Backend> Past<'a, B> {
+    /// What the two products behind attention do for the next layer's, of `m` rows: each brings the keys of one page of every row, of the last but one page of
+    /// what the row's first two blocks take ([`PagedStep::share`]). Their own weights leave memory little to do for as long as a layer's attention takes.
+    pub(super) fn behind_mlp(&self, m: usize) -> [Behind<'a, B>; 2] {
+        let Self::Paged { positions, tables, step: Some(step), .. } = self else {
+            return Default::default();
+        };
+        let (Some(share), Some(cache), true) = (step.share, step.next, m <= AHEAD_ROWS) else {
+            return Default::default();
+        };
+        [share, 2 * share].map(|end| match end.checked_sub(2) {
+            Some(block) if block < step.reach / PAGE => {
+                Behind::Keys(KeysAhead { cache, positions: *positions, tables: *tables, block })
+            }
+            _ => Behind::Nothing,
+        })
+    }
 }
