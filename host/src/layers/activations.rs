@@ -8,9 +8,6 @@ use crate::ops::{Backend, OpError, QuantActs, RowWords, bit_linear};
 use contract::attention_paged::PAGE;
 use contract::attention_step::MAX_HEAD_DIM;
 
-/// Most rows of which products bring keys for the next layer: those of more have been tried at none.
-const AHEAD_ROWS: usize = 64;
-
 /// Intermediate tensors for up to `rows` rows.
 pub struct Activations<B: Backend> {
     /// Residual stream `[rows, hidden]`.
@@ -120,16 +117,16 @@ pub enum Past<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Past<'a, B> {
-    /// What the two products behind attention do for the next layer's, of `m` rows: each brings the keys of one page of every row, of the last but one page of
-    /// what the row's first two blocks take ([`PagedStep::share`]). Their own weights leave memory little to do for as long as a layer's attention takes.
-    pub(super) fn behind_mlp(&self, m: usize) -> [Behind<'a, B>; 2] {
+    /// What the two products of the feed-forward part do for the next layer's attention: each brings the keys of one page of every row, the last but one
+    /// of what the row's second block takes, and of what its first one takes ([`PagedStep::share`]). Their own weights leave memory little to do.
+    pub(super) fn behind_mlp(&self) -> [Behind<'a, B>; 2] {
         let Self::Paged { positions, tables, step: Some(step), .. } = self else {
             return Default::default();
         };
-        let (Some(share), Some(cache), true) = (step.share, step.next, m <= AHEAD_ROWS) else {
+        let (Some(share), Some(cache)) = (step.share, step.next) else {
             return Default::default();
         };
-        [share, 2 * share].map(|end| match end.checked_sub(2) {
+        [2 * share, share].map(|end| match end.checked_sub(2) {
             Some(block) if block < step.reach / PAGE => {
                 Behind::Keys(KeysAhead { cache, positions: *positions, tables: *tables, block })
             }

@@ -47,7 +47,7 @@ impl<B: Backend> Block<B> {
             self.mlp.step(backend, x, &self.post_attention_norm)?;
             return Ok(false);
         }
-        let behind = past.behind_mlp(m);
+        let behind = past.behind_mlp();
         self.norm(backend, x, &self.input_norm, m, pending)?;
         self.attention.forward(backend, x, past, rope, m)?;
         self.norm(backend, x, &self.post_attention_norm, m, true)?;
