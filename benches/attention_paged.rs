@@ -85,7 +85,13 @@ impl Case for Step {
             capacity,
             m: self.m,
             heads: self.heads,
-            step: Some(PagedStep { scratch, reach: capacity, settled: true, share: None }),
+            step: Some(PagedStep {
+                scratch,
+                reach: capacity,
+                settled: true,
+                share: None,
+                next: None,
+            }),
         })
     }
 

@@ -60,7 +60,7 @@ impl Case for Product {
             1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
             m => backend.w2a8_gemm(W2a8Gemm {
                 chained: false,
-                lets_in: false,
+                behind: Default::default(),
                 w,
                 acts,
                 y,

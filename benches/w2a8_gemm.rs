@@ -27,7 +27,7 @@ impl Case for Gemm {
     fn run<B: Backend>(&self, backend: &B, t: &mut LinearTensors<B>) -> Result<(), OpError> {
         backend.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &t.w,
             acts: &t.acts,
             y: &mut t.y,

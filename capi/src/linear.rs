@@ -295,8 +295,8 @@ fn forward<B: Backend>(
     match m {
         1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
         _ => {
-            let (chained, lets_in) = (false, false);
-            backend.w2a8_gemm(W2a8Gemm { chained, lets_in, w, acts, y, m, variant: None })
+            let (chained, behind) = (false, Default::default());
+            backend.w2a8_gemm(W2a8Gemm { chained, behind, w, acts, y, m, variant: None })
         }
     }
 }

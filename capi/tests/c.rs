@@ -29,12 +29,13 @@ fn run(program: &Path, args: &[&str]) -> Output {
 
 #[test]
 fn the_example_writes_what_the_library_writes() {
+    use bitnet_gpu::device_choice::BackendChoice;
     use bitnet_gpu::session::Session;
     use bitnet_gpu::text::SamplingParams;
     let demo = root().join("models/demo");
     let mut session = Session::builder()
         .model(&demo)
-        .backend("cpu".parse().expect("a device"))
+        .backend(BackendChoice::Cpu)
         .build()
         .expect("the demo model");
     let ids = session.encode("fn main() {").expect("ids");

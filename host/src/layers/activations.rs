@@ -3,7 +3,9 @@
 use crate::ops::attention_paged::{PagedCache, PagedStep};
 use crate::ops::attention_step::AttentionScratch;
 use crate::ops::kv_append::{Heads, KvCache};
+use crate::ops::w2a8_gemm::{Behind, KeysAhead};
 use crate::ops::{Backend, OpError, QuantActs, RowWords, bit_linear};
+use contract::attention_paged::PAGE;
 use contract::attention_step::MAX_HEAD_DIM;
 
 /// Intermediate tensors for up to `rows` rows.
@@ -112,4 +114,23 @@ pub enum Past<'a, B: Backend> {
         /// For rows that have a sequence each.
         step: Option<PagedStep<'a, B>>,
     },
+}
+
+impl<'a, B: Backend> Past<'a, B> {
+    /// What the two products of the feed-forward part do for the next layer's attention: each brings the keys of one page of every row, the last but one
+    /// of what the row's second block takes, and of what its first one takes ([`PagedStep::share`]). Their own weights leave memory little to do.
+    pub(super) fn behind_mlp(&self) -> [Behind<'a, B>; 2] {
+        let Self::Paged { positions, tables, step: Some(step), .. } = self else {
+            return Default::default();
+        };
+        let (Some(share), Some(cache)) = (step.share, step.next) else {
+            return Default::default();
+        };
+        [2 * share, share].map(|end| match end.checked_sub(2) {
+            Some(block) if block < step.reach / PAGE => {
+                Behind::Keys(KeysAhead { cache, positions: *positions, tables: *tables, block })
+            }
+            _ => Behind::Nothing,
+        })
+    }
 }

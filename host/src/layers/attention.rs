@@ -9,6 +9,7 @@ use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend};
 use crate::ops::rope::RopeTable;
+use crate::ops::w2a8_gemm::Behind;
 use crate::ops::{Backend, Math, OpError, PackedLinear};
 
 /// Weights of one attention layer.
@@ -41,11 +42,13 @@ impl<B: Backend> AttentionLayer<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let heads = self.heads;
-        let lets_in = match &past {
-            Past::Paged { cache, step: Some(step), .. } => step.comes_early(cache, heads, m),
-            _ => false,
+        let behind = match &past {
+            Past::Paged { cache, step: Some(step), .. } if step.comes_early(cache, heads, m) => {
+                Behind::LetsIn
+            }
+            _ => Behind::Nothing,
         };
-        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m, &mut x.unpacked, lets_in)?;
+        bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m, &mut x.unpacked, behind)?;
         match past {
             Past::Run { cache, start, start_at, .. } => {
                 backend.kv_append(KvAppend {
@@ -89,7 +92,7 @@ impl<B: Backend> AttentionLayer<B> {
             None => Source::Plain { x: &x.delta },
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: heads.q_len() })?;
-        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m, &mut x.unpacked, false)
+        bit_linear(backend, &self.o, &x.acts, &mut x.delta, m, &mut x.unpacked, Behind::Nothing)
     }
 
     /// One row: norms `x.h` by `input_norm`, and adds the projection to it.

@@ -47,10 +47,11 @@ impl<B: Backend> Block<B> {
             self.mlp.step(backend, x, &self.post_attention_norm)?;
             return Ok(false);
         }
+        let behind = past.behind_mlp();
         self.norm(backend, x, &self.input_norm, m, pending)?;
         self.attention.forward(backend, x, past, rope, m)?;
         self.norm(backend, x, &self.post_attention_norm, m, true)?;
-        self.mlp.forward(backend, x, m)?;
+        self.mlp.forward(backend, x, m, behind)?;
         Ok(true)
     }
 

@@ -4,6 +4,7 @@ use super::activations::Activations;
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Gate, Source};
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
+use crate::ops::w2a8_gemm::Behind;
 use crate::ops::{Backend, OpError, PackedLinear};
 
 /// Weights of one feed-forward layer.
@@ -21,12 +22,18 @@ pub struct Mlp<B: Backend> {
 }
 
 impl<B: Backend> Mlp<B> {
-    /// Takes the quantised, normed rows in `x.acts`; leaves the projection in `x.delta`.
+    /// Takes the quantised, normed rows in `x.acts`; leaves the projection in `x.delta`. What its products do for those behind them, one each.
     ///
     /// # Errors
     /// Shapes that do not fit; a failed launch.
-    pub fn forward(&self, backend: &B, x: &mut Activations<B>, m: usize) -> Result<(), OpError> {
-        bit_linear(backend, &self.gate_up, &x.acts, &mut x.wide, m, &mut x.unpacked, false)?;
+    pub fn forward(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        m: usize,
+        [first, second]: [Behind<'_, B>; 2],
+    ) -> Result<(), OpError> {
+        bit_linear(backend, &self.gate_up, &x.acts, &mut x.wide, m, &mut x.unpacked, first)?;
         let source = Source::Gated {
             gate: self.gate,
             gate_up: &x.wide,
@@ -35,7 +42,7 @@ impl<B: Backend> Mlp<B> {
             eps: self.eps,
         };
         backend.act_quant(ActQuant { source, out: &mut x.acts, m, k: self.down.k() })?;
-        bit_linear(backend, &self.down, &x.acts, &mut x.delta, m, &mut x.unpacked, false)
+        bit_linear(backend, &self.down, &x.acts, &mut x.delta, m, &mut x.unpacked, second)
     }
 
     /// One row: norms `x.h` by `input_norm`, and adds the projection to it.

@@ -449,16 +449,22 @@ impl<B: Backend> Model<B> {
             })?;
             return Ok(pending);
         }
-        for (block, cache) in self.blocks.iter().zip(caches) {
+        let mut caches = caches.as_mut_slice();
+        for block in &self.blocks {
+            let Some((cache, behind)) = std::mem::take(&mut caches).split_first_mut() else {
+                break;
+            };
             // The step before wrote positions and keys, and the embedding stands behind it.
             let step = reach.map(|(reach, share)| PagedStep {
                 scratch: &mut *scratch,
                 reach,
                 settled: true,
                 share,
+                next: behind.first(),
             });
             let past = Past::Paged { cache, positions, tables, capacity, step };
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
+            caches = behind;
         }
         Ok(pending)
     }

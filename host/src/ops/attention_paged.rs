@@ -16,6 +16,9 @@ use super::{Backend, OpError, Tensor};
 
 const OP: &str = "attention_paged";
 
+/// Rows of which the product in front leaves room for the step, where it lets it in at once ([`contract::w2a8_gemm::LET_IN_BYTES`]).
+const EARLY_ROWS: std::ops::RangeInclusive<usize> = 33..=64;
+
 /// Keys and values of one layer in pages: `[pages, kv_heads, PAGE, kv_stride(head_dim)]` each.
 pub struct PagedCache<B: Backend> {
     /// Keys, rotated.
@@ -106,15 +109,19 @@ pub struct PagedStep<'a, B: Backend> {
     pub settled: bool,
     /// Pages that a block takes, where the device has the kernel for it ([`Backend::pages_of_block`]); `None`: one. The bits are the same.
     pub share: Option<usize>,
+    /// The cache that the next operation like this one reads, of which a product between them may bring some nearer. Changes no result.
+    pub next: Option<&'a PagedCache<B>>,
 }
 
 impl<B: Backend> PagedStep<'_, B> {
-    /// Whether the product in front of this step of `m` rows should let it in at once ([`super::w2a8_gemm::W2a8Gemm::lets_in`]).
+    /// Whether the product in front of this step of `m` rows should let it in at once ([`super::w2a8_gemm::Behind::LetsIn`]).
     pub fn comes_early(&self, cache: &PagedCache<B>, heads: Heads, m: usize) -> bool {
         self.settled
             && cache.element == RowType::Bf16
             && step_takes(heads.head_dim)
-            && (self.share.is_some() || self.grid(heads, m).is_some_and(step_comes_early))
+            && (self.share.is_some()
+                || EARLY_ROWS.contains(&m)
+                || self.grid(heads, m).is_some_and(step_comes_early))
     }
 
     /// Blocks of the kernel for `m` rows.

@@ -148,7 +148,7 @@ impl Problem {
     /// Whether variant `index` is one for the layers of a model, where other kernels stand around it; tuning tries no others.
     pub fn in_layers(&self, index: usize) -> bool {
         let shape = [self.m as u32, self.n as u32, self.k as u32];
-        self.family != Family::W2a8Gemm || w2a8_gemm::cost(index, shape, 1, true).is_some()
+        self.family != Family::W2a8Gemm || w2a8_gemm::cost(index, shape, 1, [true, false]).is_some()
     }
 
     /// What runs when nothing was measured, on a device of `sms` multiprocessors that has those variants of
@@ -160,7 +160,7 @@ impl Problem {
             Family::W2a8Trits => w2a8_trits::choose_index(self.n, self.k),
             Family::W2a8Gemm => {
                 let shape = [self.m as u32, self.n as u32, self.k as u32];
-                w2a8_gemm::choose_index(shape, sms, chained, has)
+                w2a8_gemm::choose_index(shape, sms, [chained, false], has)
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Host side of [`contract::w2a8_gemm`].
 
 use contract::w2a8::{CHUNK, CHUNK_GROUP, MAX_ROWS};
-use contract::w2a8_gemm::VARIANTS;
+use contract::w2a8_gemm::{LET_IN_BYTES, PAIR_BYTES, VARIANTS, Variant};
 
+use super::attention_paged::PagedCache;
 use super::error::{at_least, dimension};
+use super::tensor::RowWords;
 use super::{Backend, OpError, PackedLinear, QuantActs, Tensor, WeightLayout};
 
 const OP: &str = "w2a8_gemm";
@@ -24,9 +26,39 @@ pub struct W2a8Gemm<'a, B: Backend> {
     /// Whether other kernels of a layer stand before and behind it: with programmatic dependent launch another variant may
     /// be the best one then. Counts where none was chosen nor measured.
     pub chained: bool,
-    /// Whether the operation behind has much to read before it waits, and places enough: with programmatic dependent
-    /// launch it may then begin at once. Otherwise when the last codes are asked for.
-    pub lets_in: bool,
+    /// What is done for the operations behind.
+    pub behind: Behind<'a, B>,
+}
+
+/// What a product may do for the operations behind it; it changes no result.
+#[derive(Default)]
+pub enum Behind<'a, B: Backend> {
+    /// Nothing: with programmatic dependent launch the next one begins when the last codes are asked for.
+    #[default]
+    Nothing,
+    /// The next one has much to read before it waits, and places enough: with programmatic dependent launch it may begin at once.
+    LetsIn,
+    /// Keys that a later one reads: a kernel on `wgmma` brings them into the second-level cache.
+    Keys(KeysAhead<'a, B>),
+}
+
+impl<B: Backend> Behind<'_, B> {
+    /// Whether the next one may begin at once.
+    fn lets_in(&self) -> bool {
+        matches!(self, Self::LetsIn)
+    }
+}
+
+/// Of each row of a product the keys of page `block` of its table, if its position lies behind them.
+pub struct KeysAhead<'a, B: Backend> {
+    /// The pages.
+    pub cache: &'a PagedCache<B>,
+    /// Position of each row.
+    pub positions: RowWords<'a, B>,
+    /// Pages of each row's sequence.
+    pub tables: RowWords<'a, B>,
+    /// Which of them.
+    pub block: usize,
 }
 
 impl<B: Backend> W2a8Gemm<'_, B> {
@@ -42,27 +74,60 @@ impl<B: Backend> W2a8Gemm<'_, B> {
         dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
         self.w.check_layout(OP, WeightLayout::Bits2)?;
         self.acts.check(OP, self.m, self.w.k())?;
+        if let Behind::Keys(keys) = &self.behind {
+            keys.positions.check(OP, "positions", self.m, 1)?;
+            let allowed = "1 to 2^24 pages of a table are allowed";
+            dimension(OP, "block", keys.block.saturating_add(1), MAX_ROWS, allowed)?;
+            keys.tables.check(OP, "tables", self.m, keys.block + 1)?;
+        }
         at_least(OP, "y", self.y.len(), self.m * self.w.n())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl KeysAhead<'_, super::CudaBackend> {
+    /// What the kernels take; nothing where a page is not made of pieces of 16 bytes.
+    fn of_rows(&self, cuda: &super::CudaBackend, rows: u32) -> contract::w2a8_gemm::Ahead {
+        use super::cuda::at;
+        let (stream, pages) = (cuda.stream(), self.cache.pages);
+        let page_bytes = self.cache.k.len() / pages.max(1);
+        let taken = page_bytes.is_multiple_of(16) && page_bytes <= i32::MAX as usize;
+        contract::w2a8_gemm::Ahead {
+            keys: self.cache.k.dev_ptr(stream),
+            positions: at(self.positions.words.dev_ptr(stream), self.positions.at),
+            tables: at(self.tables.words.dev_ptr(stream), self.tables.at),
+            rows: if taken { rows } else { 0 },
+            position_stride: self.positions.stride as u32,
+            table_stride: self.tables.stride as u32,
+            pages: pages as u32,
+            page_bytes: page_bytes as u32,
+            block: self.block as u32,
+        }
     }
 }
 
 /// The expected time of variant `index` for an `m` by `n` by `k` product on `sms` multiprocessors, in
 /// nanoseconds; `None` where its grid is too large, or it is not for such products. `chained`: launches overlap (programmatic
-/// dependent launch), and others stand around this one.
+/// dependent launch), and others stand around this one; `lets_in`: [`Behind::LetsIn`].
 ///
 /// A launch; each round of tiles over the multiprocessors; each group of k of a tile; and each of these
 /// in each round, which is all of it where a tile has a multiprocessor to itself. The four numbers of a
 /// variant (`COSTS`) were fitted to what an H200 takes, cold, half of it with programmatic dependent
 /// launch, for M from 2 to 2,048 at eight shapes of models. A product of few tokens that runs among other kernels has
 /// numbers of its own (`CHAINED`), and so has one alone (`ALONE_FEW`).
-pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32, chained: bool) -> Option<u64> {
+pub fn cost(
+    index: usize,
+    [m, n, k]: [u32; 3],
+    sms: u32,
+    [chained, lets_in]: [bool; 2],
+) -> Option<u64> {
     let costs = match (m <= FEW_TOKENS, chained) {
         (false, _) => COSTS,
         (true, false) => ALONE_FEW,
         (true, true) => CHAINED,
     };
     let (variant, cost) = (VARIANTS.get(index)?, costs.get(index)?);
-    variant.grid(m, n, sms)?;
+    let grid = variant.grid(m, n, sms)?;
     if *cost == NEVER {
         return None;
     }
@@ -73,20 +138,36 @@ pub fn cost(index: usize, [m, n, k]: [u32; 3], sms: u32, chained: bool) -> Optio
     // four there. 32 such tiles take twice the time of 30 on an H200 of 132 multiprocessors.
     let at_once = u64::from(sms) * (GROUP / split) / GROUP;
     let rounds = tiles.div_ceil(at_once.max(1));
-    Some(cost[0] + cost[1] * rounds + cost[2] * groups + cost[3] * rounds * groups)
+    let cost = cost[0] + cost[1] * rounds + cost[2] * groups + cost[3] * rounds * groups;
+    let early = chained && lets_in && m <= FEW_TOKENS && room(variant, grid, sms, true) > 0;
+    let early = early && [variant.rows, variant.tokens] == [64, 16];
+    Some(cost.saturating_sub(if early { LET_IN } else { 0 }))
+}
+
+/// [`contract::w2a8_gemm::Args::room`] of a product in a layer: blocks that start while the kernel in front still runs take the places that
+/// are left, three on some multiprocessors, where two on each would do, and a kernel lasts as long as the fullest of them. Where it lets the next
+/// kernel in, tiles of 64 features leave no place for that one's blocks beside two of their own; smaller ones do.
+fn room(variant: &Variant, grid: [u32; 3], sms: u32, lets_in: bool) -> u32 {
+    let blocks = grid.into_iter().map(u64::from).product::<u64>();
+    match lets_in {
+        _ if blocks > 2 * u64::from(sms) || !variant.takes_room() => 0,
+        false => PAIR_BYTES,
+        true if variant.rows >= 64 => LET_IN_BYTES,
+        true => 0,
+    }
 }
 
 /// The variant for an `m` by `n` by `k` product on `sms` multiprocessors when nobody chose one: the one of
-/// least [`cost`] among those of which `has` says that the device has them.
+/// least [`cost`] among those of which `has` says that the device has them. `around`: whether it is chained, and lets the next one in.
 pub fn choose_index(
     shape: [u32; 3],
     sms: u32,
-    chained: bool,
+    around: [bool; 2],
     has: impl Fn(usize) -> bool,
 ) -> usize {
     let here = (0..VARIANTS.len()).filter(|&index| has(index));
     // The first one runs everywhere and takes everything.
-    here.min_by_key(|&index| cost(index, shape, sms, chained).unwrap_or(u64::MAX)).unwrap_or(0)
+    here.min_by_key(|&index| cost(index, shape, sms, around).unwrap_or(u64::MAX)).unwrap_or(0)
 }
 
 /// Multiprocessors that can share a cluster (a graphics processing cluster of GH100).
@@ -182,6 +263,10 @@ const CHAINED: &[[u64; 4]] = &[
     [0, 8544, 38, 2457],   // h128b
 ];
 
+/// Nanoseconds that `t16a` takes less than in [`CHAINED`] where it lets attention in and has its [`room`]: on an H100 it is then the fastest of 33 to 64
+/// tokens at 3,840 x 2,560, by 0.4 to 2.4 us of a layer.
+const LET_IN: u64 = 800;
+
 const _: () = assert!(
     COSTS.len() == VARIANTS.len()
         && ALONE_FEW.len() == VARIANTS.len()
@@ -189,8 +274,12 @@ const _: () = assert!(
 );
 
 #[cfg(feature = "cuda")]
-type Launch =
-    unsafe fn(&super::CudaBackend, [u32; 3], contract::w2a8_gemm::Args) -> Result<(), OpError>;
+type Launch = unsafe fn(
+    &super::CudaBackend,
+    [u32; 3],
+    contract::w2a8_gemm::Args,
+    contract::w2a8_gemm::Ahead,
+) -> Result<(), OpError>;
 #[cfg(feature = "cuda")]
 type Has = fn(&super::CudaBackend) -> bool;
 
@@ -200,7 +289,7 @@ macro_rules! kernels {
         /// In the order of [`VARIANTS`].
         const KERNELS: &[(Launch, Has)] = &[
             $((
-                super::CudaBackend::launch::<contract::w2a8_gemm::$name>,
+                launch_plain::<contract::w2a8_gemm::$name>,
                 super::CudaBackend::has::<contract::w2a8_gemm::$name>,
             ),)*
             $((
@@ -213,6 +302,21 @@ macro_rules! kernels {
 #[cfg(feature = "cuda")]
 contract::for_each_w2a8_gemm!(kernels);
 
+/// Launches a kernel that brings nothing for others.
+///
+/// # Safety
+/// As for the kernel.
+#[cfg(feature = "cuda")]
+unsafe fn launch_plain<K: contract::launch::Kernel<Args = contract::w2a8_gemm::Args>>(
+    cuda: &super::CudaBackend,
+    grid: [u32; 3],
+    args: contract::w2a8_gemm::Args,
+    _: contract::w2a8_gemm::Ahead,
+) -> Result<(), OpError> {
+    // SAFETY: the caller's promise.
+    unsafe { cuda.launch::<K>(grid, args) }
+}
+
 /// Launches a kernel whose operands the copy engine brings.
 ///
 /// # Safety
@@ -222,6 +326,7 @@ unsafe fn launch_bulk<K: contract::w2a8_gemm::Bulk, const SPLIT: u32>(
     cuda: &super::CudaBackend,
     grid: [u32; 3],
     args: contract::w2a8_gemm::Args,
+    ahead: contract::w2a8_gemm::Ahead,
 ) -> Result<(), OpError> {
     use contract::w2a8_gemm::{BulkArgs, GROUP_BYTES};
 
@@ -237,7 +342,7 @@ unsafe fn launch_bulk<K: contract::w2a8_gemm::Bulk, const SPLIT: u32>(
         let allowed = "this driver makes no map of such tensors; use another variant";
         return Err(OpError::Dimension { op: OP, what: "m", found: args.m as usize, allowed });
     };
-    let args = BulkArgs { codes, acts, base: args, split: SPLIT, zero: 0 };
+    let args = BulkArgs { codes, acts, base: args, split: SPLIT, zero: 0, ahead };
     // SAFETY: the caller's promise; the maps are those of its tensors.
     unsafe { cuda.launch::<K>(grid, args) }
 }
@@ -274,11 +379,13 @@ impl Product<'_> {
         self,
         cuda: &super::CudaBackend,
         variant: Option<usize>,
-        [chained, lets_in]: [bool; 2],
+        chained: bool,
+        behind: Behind<'_, super::CudaBackend>,
     ) -> Result<(), OpError> {
         use contract::w2a8::act_bytes;
         let Self { words, n, k, segments, acts, m, y } = self;
         let stream = cuda.stream();
+        let (chained, lets_in) = (chained && stream.pdl(), behind.lets_in());
         let mut args = contract::w2a8_gemm::Args {
             w: words,
             acts: acts.acts.dev_ptr(stream),
@@ -295,20 +402,19 @@ impl Product<'_> {
         let (shape, sms) = ([args.m, args.n, k as u32], cuda.cuda().device().sm_count());
         let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemm, m, n, k);
         let index = variant.or_else(chosen).unwrap_or_else(|| {
-            choose_index(shape, sms, chained && stream.pdl(), |i| has_variant(cuda, i))
+            choose_index(shape, sms, [chained, lets_in], |i| has_variant(cuda, i))
         });
         let Some(grid) = VARIANTS[index].grid(args.m, args.n, sms) else {
             let allowed = "this one cannot have so many tiles; use None";
             return Err(OpError::Dimension { op: OP, what: "variant", found: index, allowed });
         };
-        // Blocks that start while the kernel in front still runs take the places that are left: three on some multiprocessors,
-        // where two on each would do, and a kernel lasts as long as the fullest of them. The kernel that is let in needs the room.
-        let blocks = grid.into_iter().map(u64::from).product::<u64>();
-        if chained && stream.pdl() && !lets_in && blocks <= 2 * u64::from(sms) {
-            args.room = contract::w2a8_gemm::PAIR_BYTES;
-        }
+        args.room = if chained { room(&VARIANTS[index], grid, sms, lets_in) } else { 0 };
+        let ahead = match behind {
+            Behind::Keys(keys) => keys.of_rows(cuda, args.m),
+            _ => contract::w2a8_gemm::Ahead::NOTHING,
+        };
         // SAFETY: the caller's.
-        unsafe { (KERNELS[index].0)(cuda, grid, args) }
+        unsafe { (KERNELS[index].0)(cuda, grid, args, ahead) }
     }
 }
 
@@ -316,7 +422,7 @@ impl Product<'_> {
 impl W2a8Gemm<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         self.check()?;
-        let Self { w, acts, y, m, variant, chained, lets_in } = self;
+        let Self { w, acts, y, m, variant, chained, behind } = self;
         let stream = cuda.stream();
         let product = Product {
             words: w.words().dev_ptr(stream),
@@ -329,19 +435,18 @@ impl W2a8Gemm<'_, super::CudaBackend> {
         };
         // SAFETY: `PackedLinear` holds `n` rows of `k` by construction; `check` compared the
         // activations with `m` rows of `k` and `y` with `m * n`; `y` is borrowed exclusively.
-        unsafe { product.launch(cuda, variant, [chained, lets_in]) }
+        unsafe { product.launch(cuda, variant, chained, behind) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::w2a8_gemm::Variant;
 
     const H200: u32 = 132;
 
     fn chosen(m: u32, n: u32, k: u32, takes: impl Fn(&Variant) -> bool) -> &'static Variant {
-        &VARIANTS[choose_index([m, n, k], H200, false, |i| takes(&VARIANTS[i]))]
+        &VARIANTS[choose_index([m, n, k], H200, [false; 2], |i| takes(&VARIANTS[i]))]
     }
 
     #[test]
@@ -376,7 +481,7 @@ mod tests {
     #[test]
     fn what_took_twice_the_time_is_not_chosen() {
         assert_ne!(chosen(96, 1536, 4096, |_| true).name, "w2a8_gemm_t8x3");
-        let few = choose_index([64, 9600, 3200], H200, true, |_| true);
+        let few = choose_index([64, 9600, 3200], H200, [true, false], |_| true);
         assert_ne!(VARIANTS[few].name, "w2a8_gemm_h64sx4");
     }
 
@@ -393,13 +498,28 @@ mod tests {
         }
     }
 
+    /// Of a layer of 2B-4T in a batch, on an H100: 64 sequences 71.3 us with `h32x2` in front of attention, 68.9 with `t16a` that lets it in with its room.
+    #[test]
+    fn what_lets_attention_in_has_room_for_two_blocks() {
+        for (m, name) in [(16, "t16b"), (32, "t16b"), (33, "t16a"), (48, "t16a"), (64, "t16a")] {
+            let index = choose_index([m, 3840, 2560], H200, [true, true], |_| true);
+            let variant = &VARIANTS[index];
+            assert_eq!(variant.name, format!("w2a8_gemm_{name}"), "m={m}");
+            let grid = variant.grid(m, 3840, H200).expect("a small grid");
+            let expected = if m > 32 { LET_IN_BYTES } else { 0 };
+            assert_eq!(room(variant, grid, H200, true), expected, "m={m}");
+        }
+        let waits = choose_index([64, 3840, 2560], H200, [true, false], |_| true);
+        assert_eq!(VARIANTS[waits].name, "w2a8_gemm_h32x2");
+    }
+
     #[test]
     fn more_work_never_costs_less() {
         for (index, variant) in VARIANTS.iter().enumerate() {
             for (chained, rows) in [(false, [1, 8, 64, 1000, 70_000]), (true, [1, 8, 16, 32, 64])] {
                 let mut last = 0;
                 for m in rows {
-                    let Some(cost) = cost(index, [m, 5000, 3000], H200, chained) else {
+                    let Some(cost) = cost(index, [m, 5000, 3000], H200, [chained, false]) else {
                         let never = if chained { CHAINED[index] } else { COSTS[index] } == NEVER;
                         assert!(never, "{}: no grid", variant.name);
                         continue;

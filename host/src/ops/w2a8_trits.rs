@@ -125,7 +125,7 @@ impl W2a8Trits<'_, super::CudaBackend> {
         };
         // Products ask for their weights before they wait, as constants; here the launch before makes them.
         // SAFETY: the launch before it writes the words, and has ended; `check` compared the rest.
-        stream.in_full_order(|| unsafe { product.launch(cuda, None, [false; 2]) })
+        stream.in_full_order(|| unsafe { product.launch(cuda, None, false, Default::default()) })
     }
 }
 

@@ -200,6 +200,7 @@ impl Run for Inputs {
                 reach,
                 settled: self.settled,
                 share: self.share,
+                next: None,
             }),
         })?;
         if let Some(step) = &scratch {

@@ -300,7 +300,7 @@ impl<'a> Case<'a> {
             let acts = layer.rows(cpu, &rows)?;
             cpu.w2a8_gemm(W2a8Gemm {
                 chained: false,
-                lets_in: false,
+                behind: Default::default(),
                 w,
                 acts: &acts,
                 y: &mut y,
@@ -478,7 +478,7 @@ fn launch(
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
         Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm {
             chained: true,
-            lets_in: false,
+            behind: Default::default(),
             w,
             acts,
             y,

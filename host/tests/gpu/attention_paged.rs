@@ -262,19 +262,34 @@ fn refusals<B: Backend>(b: &B) {
         refused!(short("angles"), paged!(cache, capacity: 131));
         let mut scratch = PagedScratch::<B>::alloc(b, heads, m, 9).expect("scratch");
         for reach in [0, 131] {
-            let step =
-                Some(PagedStep { scratch: &mut scratch, reach, settled: false, share: None });
+            let step = Some(PagedStep {
+                scratch: &mut scratch,
+                reach,
+                settled: false,
+                share: None,
+                next: None,
+            });
             refused!(dimension("reach"), paged!(cache, step: step));
         }
         let mut few_partial =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
-        let step =
-            Some(PagedStep { scratch: &mut few_partial, reach: 1, settled: false, share: None });
+        let step = Some(PagedStep {
+            scratch: &mut few_partial,
+            reach: 1,
+            settled: false,
+            share: None,
+            next: None,
+        });
         refused!(short("partial"), paged!(cache, step: step));
         let mut few_counters =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12), counters: zeros(b, 5) };
-        let step =
-            Some(PagedStep { scratch: &mut few_counters, reach: 1, settled: false, share: None });
+        let step = Some(PagedStep {
+            scratch: &mut few_counters,
+            reach: 1,
+            settled: false,
+            share: None,
+            next: None,
+        });
         refused!(short("counters"), paged!(cache, step: step));
         let bytes = 9 * 2 * 64 * 16 * element.bytes();
         let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };

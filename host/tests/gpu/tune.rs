@@ -44,7 +44,7 @@ fn run(gpu: &CudaBackend, family: Family, m: usize) -> (Vec<u32>, Vec<&'static s
         Family::W2a8Gemv => gpu.w2a8_gemv(W2a8Gemv { w, acts: &acts, y: &mut y, variant: None }),
         Family::W2a8Gemm => gpu.w2a8_gemm(W2a8Gemm {
             chained: true,
-            lets_in: false,
+            behind: Default::default(),
             w,
             acts: &acts,
             y: &mut y,

@@ -2,8 +2,10 @@
 
 use std::sync::OnceLock;
 
-use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
-use bitnet_gpu::ops::{Backend, PackedLinear, QuantActs};
+use bitnet_gpu::ops::attention_paged::PagedCache;
+use bitnet_gpu::ops::kv_append::Heads;
+use bitnet_gpu::ops::w2a8_gemm::{Behind, KeysAhead, W2a8Gemm};
+use bitnet_gpu::ops::{Backend, PackedLinear, QuantActs, RowType, RowWords};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::w2a8_gemm::{TEST_SHAPES, w2a8_gemm};
 use bitnet_gpu::reference::w2a8_gemv::Case;
@@ -139,14 +141,21 @@ fn refusals<B: Backend>(b: &B) {
     let (mut y, mut no_y) = (zeros::<B, f32>(b, m * n), zeros::<B, f32>(b, m * n - 1));
     let y = &mut y;
     let over = Some(VARIANTS.len());
-    let beyond =
-        W2a8Gemm { chained: false, lets_in: false, w: &w, acts: &good, y, m, variant: over };
+    let beyond = W2a8Gemm {
+        chained: false,
+        behind: Default::default(),
+        w: &w,
+        acts: &good,
+        y,
+        m,
+        variant: over,
+    };
     refused!(dimension("variant"), b.w2a8_gemm(beyond));
     refused!(
         dimension("m"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &w,
             acts: &good,
             y,
@@ -158,7 +167,7 @@ fn refusals<B: Backend>(b: &B) {
         dimension("m"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &w,
             acts: &good,
             y,
@@ -170,7 +179,7 @@ fn refusals<B: Backend>(b: &B) {
         short("acts"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &w,
             acts: &good,
             y,
@@ -182,7 +191,7 @@ fn refusals<B: Backend>(b: &B) {
         short("acts"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &w,
             acts: &no_acts,
             y,
@@ -194,7 +203,7 @@ fn refusals<B: Backend>(b: &B) {
         short("stats"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &w,
             acts: &no_stats,
             y,
@@ -202,12 +211,25 @@ fn refusals<B: Backend>(b: &B) {
             variant: None
         })
     );
+    let heads = Heads { heads: 1, kv_heads: 1, head_dim: 8 };
+    let cache = PagedCache::alloc(b, heads, 1, RowType::Bf16).expect("a page");
+    let words = zeros::<B, u32>(b, m);
+    for (tensor, at, block) in [("positions", 1, 0), ("tables", 0, 1)] {
+        let of_rows = |at| RowWords { words: &words, at, stride: 1 };
+        let (positions, tables) = (of_rows(at), of_rows(0));
+        let behind = Behind::Keys(KeysAhead { cache: &cache, positions, tables, block });
+        let (w, acts, y) = (&w, &good, &mut *y);
+        refused!(
+            short(tensor),
+            b.w2a8_gemm(W2a8Gemm { chained: false, behind, w, acts, y, m, variant: None })
+        );
+    }
     let y = &mut no_y;
     refused!(
         short("y"),
         b.w2a8_gemm(W2a8Gemm {
             chained: false,
-            lets_in: false,
+            behind: Default::default(),
             w: &w,
             acts: &good,
             y,

@@ -146,7 +146,15 @@ fn refusals<B: Backend>(b: &B) {
     refused!(layout, b.w2a8_gemv(W2a8Gemv { w, acts, y, variant }));
     refused!(
         layout,
-        b.w2a8_gemm(W2a8Gemm { chained: false, lets_in: false, w, acts, y, m: 3, variant })
+        b.w2a8_gemm(W2a8Gemm {
+            chained: false,
+            behind: Default::default(),
+            w,
+            acts,
+            y,
+            m: 3,
+            variant
+        })
     );
     let x = &zeros::<B, f32>(b, k);
     refused!(layout, b.bit_linear(BitLinear { x, norm: None, w, finish: Finish::Store { y } }));

@@ -61,9 +61,52 @@ pub struct Args {
     pub segments: Segments,
     /// Whether a kernel on `mma.sync` lets the next one in at once: 1, else 0.
     pub lets_in: u32,
-    /// Shared memory that a block of a kernel on `mma.sync` asks for at least, in bytes: [`PAIR_BYTES`] where no more than two blocks should
-    /// share a multiprocessor, else 0.
+    /// Shared memory that a block of a kernel on `mma.sync` asks for at least, in bytes: [`PAIR_BYTES`] or [`LET_IN_BYTES`] where no more than two blocks
+    /// should share a multiprocessor, else 0.
     pub room: u32,
+}
+
+/// Bytes of keys that a thread asks for at once, see [`Ahead`].
+pub const AHEAD_BYTES: u32 = 16 * 1024;
+
+/// Keys that attention behind reads, and that a kernel on `wgmma` brings into the second-level cache when the last of its own codes are asked for: of each
+/// row those of one page of its table, where the row's position lies behind them. Changes no result.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Pages of keys.
+    pub keys: DevPtr<u8>,
+    /// Position of row 0.
+    pub positions: DevPtr<u32>,
+    /// Table of row 0.
+    pub tables: DevPtr<u32>,
+    /// Rows; 0: nothing is asked for.
+    pub rows: u32,
+    /// Elements between the positions of two rows.
+    pub position_stride: u32,
+    /// Elements between the tables of two rows.
+    pub table_stride: u32,
+    /// Pages that there are.
+    pub pages: u32,
+    /// Bytes of a page, a multiple of 16.
+    pub page_bytes: u32,
+    /// Which page of a row.
+    pub block: u32,
+}
+
+impl Ahead {
+    /// Nothing.
+    pub const NOTHING: Self = Self {
+        keys: DevPtr::NULL,
+        positions: DevPtr::NULL,
+        tables: DevPtr::NULL,
+        rows: 0,
+        position_stride: 0,
+        table_stride: 0,
+        pages: 0,
+        page_bytes: 0,
+        block: 0,
+    };
 }
 
 /// The only parameter of the kernels on `wgmma`, passed by value.
@@ -80,6 +123,8 @@ pub struct BulkArgs {
     pub split: u32,
     /// Nothing.
     pub zero: u32,
+    /// What attention behind reads.
+    pub ahead: Ahead,
 }
 
 /// Names this kernel in `KernelHandle<W2a8Gemm>`.
@@ -118,6 +163,9 @@ pub struct Variant {
 /// Shared memory of a block, in bytes, of which two find room on a multiprocessor of 228 KB and three do not.
 pub const PAIR_BYTES: u32 = 80 * 1024;
 
+/// The same where the next kernel, attention, is let in at once: beside two of them none of its blocks finds room.
+pub const LET_IN_BYTES: u32 = 96 * 1024;
+
 /// Token tiles that stand side by side before the next feature tile begins.
 pub const BAND: u32 = 8;
 
@@ -153,6 +201,11 @@ impl Variant {
     /// Whether it runs on tensor cores.
     pub const fn tensor(&self) -> bool {
         self.spec.min_sm >= 80
+    }
+
+    /// Whether [`Args::room`] counts: of kernels on `mma.sync` whose blocks run in threes.
+    pub const fn takes_room(&self) -> bool {
+        self.tensor() && !self.in_a_row && self.split == 1 && self.tokens > TOKENS
     }
 }
 
@@ -216,7 +269,7 @@ impl Mma {
 
     const fn variant(&self, symbol: &'static str, blocks_per_sm: u32) -> Variant {
         let (rows, tokens) = (self.rows(), self.tokens());
-        let bytes = self.smem_bytes(PAIR_BYTES);
+        let bytes = self.smem_bytes(LET_IN_BYTES);
         let spec = LaunchSpec::new(symbol, self.threads()).with_smem(bytes);
         let spec = spec.with_min_sm(if self.split > 1 { 90 } else { 80 }).in_clusters(self.split);
         let spec = spec.with_min_blocks(blocks_per_sm);

@@ -547,3 +547,21 @@ pub unsafe fn prefetch_l2<T>(p: *const T) {
     // SAFETY: the caller's promise; changes no value.
     unsafe { asm!("prefetch.global.L2 [{p}];", p = in(reg64) p, options(nostack)) }
 }
+
+/// Brings `bytes` from `p` on into the second-level cache. `cp.async.bulk.prefetch.L2.global`
+///
+/// # Safety
+///
+/// `p` starts so many bytes of an allocation; both are multiples of 16.
+#[cfg(level_sm_90)]
+#[inline(always)]
+pub unsafe fn prefetch_l2_bulk(p: *const u8, bytes: u32) {
+    // SAFETY: the caller's promise; changes no value.
+    unsafe {
+        asm!(
+            "cp.async.bulk.prefetch.L2.global [{p}], {bytes};",
+            p = in(reg64) p, bytes = in(reg32) bytes,
+            options(nostack),
+        );
+    }
+}

@@ -20,7 +20,7 @@ use crate::arch::hint::{opaque, opaque_here};
 use crate::arch::mbarrier::{Barrier, arrive_expecting, init, show_new, wait};
 use crate::arch::mem::{ld_u8_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::tensor::{copy_tile, parameter_address, prefetch_map};
+use crate::arch::tensor::{copy_tile, copy_tile_stream, parameter_address, prefetch_map};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{ballot, lane_id, shuffle_xor, warp_id};
 use crate::arch::wgmma::{self, Descriptor};
@@ -148,7 +148,8 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
         // SAFETY: a slice that nobody reads now, of the table, which nobody writes any more.
         unsafe {
             arrive_expecting(barrier, slice_bytes);
-            copy_tile(to, maps, [byte(tile, s), tile * ROWS, 0, 0], barrier);
+            // No other tile reads them; the digits stay.
+            copy_tile_stream(to, maps, [byte(tile, s), tile * ROWS, 0, 0], barrier);
         }
     };
     let digits = |tile: u32, s: u32, place: u32| {

@@ -364,6 +364,7 @@ impl Decoder<'_> {
             ["setp", how, kind] => self.setp(how, kind, operands)?,
             ["selp", kind] => self.selp(kind, operands)?,
             ["cvt", ..] => self.cvt(opcode, operands)?,
+            ["cp", "async", "bulk", "prefetch", ..] => Op::Nothing,
             ["cp", ..] => self.copy(opcode, operands)?,
             ["mbarrier", ..] => self.mbarrier(opcode, operands)?,
             ["mma", ..] => self.mma(opcode, operands)?,

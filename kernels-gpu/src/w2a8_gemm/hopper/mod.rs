@@ -17,8 +17,11 @@ mod multiply;
 mod ring;
 mod write;
 
+use contract::attention_paged::PAGE;
 use contract::launch::{Kernel, TensorMap};
-use contract::w2a8_gemm::{Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, TURN_BYTES, head_bytes};
+use contract::w2a8_gemm::{
+    AHEAD_BYTES, Ahead, Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, TURN_BYTES, head_bytes,
+};
 
 use self::copy::{Tiles, copy};
 use self::multiply::Consumer;
@@ -28,10 +31,10 @@ use super::tile::Tile;
 use crate::arch::cluster::{cluster_dim_x, cluster_idx_x, cluster_rank};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::prefetch_l2;
+use crate::arch::mem::{ld, prefetch_l2, prefetch_l2_bulk};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::tensor::{parameter_address, prefetch_map};
-use crate::arch::thread::{block_idx_x, sync_some, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::{lane_id, warp_id};
 use crate::arch::wgmma;
 use crate::tile::hopper::each_group;
@@ -139,6 +142,9 @@ unsafe fn gemm<
         if thread == 32 {
             // SAFETY: the caller's promise.
             unsafe { copy::<false, ROWS, TOKENS, _, _>(args, tiles, acts_map, acts, 0..u32::MAX) };
+        } else if thread == 0 {
+            // SAFETY: the caller's promise; positions and tables are older than the kernel in front.
+            unsafe { bring(&bulk.ahead) };
         }
     }
 }
@@ -163,6 +169,37 @@ fn ahead(args: &Args, index: u32) {
     };
     // SAFETY: an address in a tensor.
     unsafe { prefetch_l2(p) };
+}
+
+/// Asks for this block's share of the keys that attention behind reads, by pieces of [`AHEAD_BYTES`] in turn. Memory has little to do until then.
+///
+/// # Safety
+///
+/// The contract's table of [`Ahead`] holds, and nobody writes positions or tables.
+#[inline(always)]
+unsafe fn bring(ahead: &Ahead) {
+    let of_page = ahead.page_bytes.div_ceil(AHEAD_BYTES).max(1);
+    let mut piece = block_idx_x();
+    while piece < ahead.rows * of_page {
+        let (row, from) = (piece / of_page, piece % of_page * AHEAD_BYTES);
+        let at = |p: *mut u32, stride: u32, more: u32| {
+            p.cast_const().wrapping_add(row as usize * stride as usize + more as usize)
+        };
+        // SAFETY: the position of a row, and a page of its table.
+        let (position, page) = unsafe {
+            (
+                ld(at(ahead.positions.as_ptr(), ahead.position_stride, 0)),
+                ld(at(ahead.tables.as_ptr(), ahead.table_stride, ahead.block)),
+            )
+        };
+        if position / PAGE as u32 > ahead.block && page < ahead.pages {
+            let p = ahead.keys.as_ptr().cast_const().wrapping_add(from as usize);
+            let p = p.wrapping_add(page as usize * ahead.page_bytes as usize);
+            // SAFETY: inside of a page that is there.
+            unsafe { prefetch_l2_bulk(p, (ahead.page_bytes - from).min(AHEAD_BYTES)) };
+        }
+        piece += grid_dim_x();
+    }
 }
 
 /// Multiplies the block's tiles, and writes them when nobody else has a part of their k.
