@@ -186,7 +186,7 @@ const fn together(args: &Args, bytes: u32) -> bool {
     if args.queries > 0 {
         return if odd { k <= 128 } else { len <= 32 || bytes == 4 && len <= 128 };
     }
-    odd || len <= 128 || !args.mask.is_null() && (bytes == 4 || k.is_power_of_two())
+    odd || len <= 48 || bytes == 4 && len <= 128 || !args.mask.is_null() && (bytes == 4 || k.is_power_of_two())
 }
 
 /// Where rows are, as [`crate::row::Family::rows`] has it.

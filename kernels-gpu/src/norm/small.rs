@@ -84,7 +84,7 @@ pub unsafe fn rows<F: Family, E: Float>(
     // SAFETY: handed on.
     unsafe {
         let (delta, mask) = (delta.cast_const(), core::ptr::null());
-        let tensors = small::Tensors { x, delta, mask, mask_rows: 1, queries: 0, y };
+        let tensors = small::Tensors { x, delta, mask, mask_rows: 1, y };
         small::rows::<E, _>(shape, of, tensors, Norm::<E, true>::sum, &make);
     }
 }

@@ -1,12 +1,10 @@
 //! Short rows: a warp has some that follow each other, as they lie, in shared memory, where they come and go by the pieces of 16 bytes that they lie in
 //! together, wherever they start. Others come meanwhile.
 //!
-//! Up to 32 lanes have a row, each up to `N` of its elements, as far apart as there are lanes. A mask comes as the rows do. Of what a causal mask
-//! hides, no more comes than the rest of a piece.
+//! Up to 32 lanes have a row, each up to `N` of its elements, as far apart as there are lanes. A mask comes as the rows do.
 #![cfg_attr(not(level_sm_80), allow(dead_code))]
 
 use contract::row::{self, SMALL_MOST, SMALL_THREADS};
-use contract::softmax::visible;
 
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::float::maximum;
@@ -256,7 +254,7 @@ struct Together {
     /// Where in the pieces they begin and end.
     odd: u32,
     end: u32,
-    /// Whether the last piece ends in the tensor.
+    /// Whether the last piece ends in the tensor for sure.
     whole: bool,
 }
 
@@ -273,36 +271,30 @@ impl Together {
             start: start - odd as usize,
             odd,
             end: odd + count * bytes,
-            whole: left > most,
+            whole: left > most + 16,
         }
     }
 
-    /// Asks for the pieces from `on` to `end`, as every `step`.
+    /// Asks for them.
     #[inline(always)]
-    unsafe fn ask(&self, to: Shared<u32>, from: *const u8, [mut on, step, end]: [u32; 3]) {
+    unsafe fn ask(&self, to: Shared<u32>, from: *const u8) {
+        let mut on = 16 * opaque(lane_id());
         let from = from.wrapping_add(self.start);
         // SAFETY: pieces of the tensor, as far as it goes.
         unsafe {
             if self.whole {
-                while on < end {
+                while on < self.end {
                     copy_x16(to.byte_add(on), from.wrapping_add(on as usize), true);
-                    on = opaque(on + step);
+                    on = opaque(on + 16 * LANES);
                 }
             } else {
-                while on < end {
+                while on < self.end {
                     let left = if self.end - on < 16 { self.end - on } else { 16 };
                     copy_x16_part(to.byte_add(on), from.wrapping_add(on as usize), left);
-                    on = opaque(on + step);
+                    on = opaque(on + 16 * LANES);
                 }
             }
         }
-    }
-
-    /// Asks for all of them.
-    #[inline(always)]
-    unsafe fn ask_all(&self, to: Shared<u32>, from: *const u8) {
-        // SAFETY: handed on.
-        unsafe { self.ask(to, from, [16 * opaque(lane_id()), 16 * LANES, self.end]) };
     }
 
     /// Writes them.
@@ -351,8 +343,6 @@ pub struct Tensors<E> {
     pub mask: *const E,
     /// How many there are.
     pub mask_rows: u32,
-    /// Where not 0, row `i` of as many is seen up to that many from its end less `i % queries` on.
-    pub queries: u32,
     /// Output.
     pub y: *mut E,
 }
@@ -372,8 +362,7 @@ impl Masks {
         let &Self { first, rows, bytes } = self;
         let again = (first + count).saturating_sub(rows);
         let again = if again < first { again } else { first };
-        let second = Together { whole: true, ..Together::new(0, [rows, again], bytes) };
-        [Together::new(first, [rows, count], bytes), second]
+        [Together::new(first, [rows, count], bytes), Together::new(0, [rows, again], bytes)]
     }
 
     /// Where the first one of all waits, if there are as many that some are anew.
@@ -418,37 +407,22 @@ impl<E: Float> Rows<E> {
     /// Asks for those from `first` on, if there are any.
     #[inline(always)]
     unsafe fn ask(&self, to: Shared<u32>, first: u32) {
-        let ([m, k], Tensors { x, delta, mask, mask_rows, queries, .. }) =
-            (self.shape, self.tensors);
+        let ([m, k], Tensors { x, delta, mask, mask_rows, .. }) = (self.shape, self.tensors);
         let bytes = k * Self::BYTES;
         // SAFETY: handed on.
         unsafe {
             if first < m {
                 let own = self.together(first);
-                if queries > 0 {
-                    // What is seen of each.
-                    let bits = opaque(self.lanes).trailing_zeros();
-                    let step = LANES >> bits;
-                    let mut row = lane_id() >> bits;
-                    while row < own.count {
-                        let start = own.odd + row * bytes;
-                        let end = start + Self::BYTES * visible(first + row, k, queries);
-                        let on = (start & !15) + 16 * (lane_id() & ((1 << bits) - 1));
-                        own.ask(to, x.cast_const().cast(), [on, 16 << bits, end]);
-                        row = opaque(row + step);
-                    }
-                } else {
-                    own.ask_all(to, x.cast_const().cast());
-                }
+                own.ask(to, x.cast_const().cast());
                 if !delta.is_null() {
-                    own.ask_all(to.byte_add(self.stage), delta.cast());
+                    own.ask(to.byte_add(self.stage), delta.cast());
                 }
                 if !mask.is_null() {
                     let masks = Masks { first: first % mask_rows, rows: mask_rows, bytes };
                     let (to, [one, other]) = (to.byte_add(self.stage), masks.parts(own.count));
-                    one.ask_all(to, mask.cast());
+                    one.ask(to, mask.cast());
                     if other.count > 0 {
-                        other.ask_all(to.byte_add(masks.second()), mask.cast());
+                        other.ask(to.byte_add(masks.second()), mask.cast());
                     }
                 }
             }

@@ -63,7 +63,6 @@ pub(super) unsafe fn rows<E: Float>(args: &Args) {
         delta: core::ptr::null(),
         mask: mask.cast_const(),
         mask_rows: args.mask_rows,
-        queries: args.queries,
         y,
     };
     let make = Rows::<E> { args, element: core::marker::PhantomData };
