@@ -4,18 +4,20 @@ use contract::launch::Kernel;
 #[cfg(not(level_sm_90))]
 use contract::layernorm::WHOLE;
 use contract::layernorm::{
-    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, SMALL, ShortBf16, ShortF16, ShortF32,
-    inv_deviation, normalise,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_deviation,
+    normalise,
 };
 #[cfg(level_sm_90)]
 use contract::layernorm::{
     LongBf16, LongF16, LongF32, LongTurnedF32, PartArgs, PartsBf16, PartsF16, PartsF32, RingBf16,
     RingF16, RingF32,
 };
+#[cfg(level_sm_80)]
+use contract::layernorm::{SMALL, SmallBf16, SmallF16, SmallF32};
 use contract::num::fma;
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, small};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -72,6 +74,13 @@ entries! { LayerNorm:
     layernorm_f32 MiddleF32 Long<f32, MIDDLE_THREADS, MIDDLE, 4>;
     layernorm_f16 MiddleF16 Long<F16, MIDDLE_THREADS, MIDDLE, 4>;
     layernorm_bf16 MiddleBf16 Long<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
+}
+
+#[cfg(level_sm_80)]
+entries! { LayerNorm:
+    layernorm_small_f32 SmallF32 Small<f32>;
+    layernorm_small_f16 SmallF16 Small<F16>;
+    layernorm_small_bf16 SmallBf16 Small<Bf16>;
 }
 
 #[cfg(level_sm_90)]

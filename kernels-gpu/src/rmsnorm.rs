@@ -5,17 +5,18 @@ use contract::num::fma;
 #[cfg(not(level_sm_90))]
 use contract::rmsnorm::WHOLE;
 use contract::rmsnorm::{
-    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, SMALL, ShortBf16, ShortF16, ShortF32, inv_rms,
-    normalise,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, inv_rms, normalise,
 };
 #[cfg(level_sm_90)]
 use contract::rmsnorm::{
     LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
     PartsF16, PartsF32, RingBf16, RingF16, RingF32,
 };
+#[cfg(level_sm_80)]
+use contract::rmsnorm::{SMALL, SmallBf16, SmallF16, SmallF32};
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, small};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};
 
 use crate::arch::block::WARPS;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -64,6 +65,13 @@ entries! { RmsNorm:
     rmsnorm_f32 MiddleF32 Long<f32, MIDDLE_THREADS, MIDDLE, 4>;
     rmsnorm_f16 MiddleF16 Long<F16, MIDDLE_THREADS, MIDDLE, 4>;
     rmsnorm_bf16 MiddleBf16 Long<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
+}
+
+#[cfg(level_sm_80)]
+entries! { RmsNorm:
+    rmsnorm_small_f32 SmallF32 Small<f32>;
+    rmsnorm_small_f16 SmallF16 Small<F16>;
+    rmsnorm_small_bf16 SmallBf16 Small<Bf16>;
 }
 
 #[cfg(level_sm_90)]

@@ -227,9 +227,7 @@ impl CudaBackend {
         rows: F::Args,
     ) -> Result<(), OpError> {
         use contract::ring;
-        use contract::row::{
-            Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner, small, small_rows,
-        };
+        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
         let sms = self.cuda.device().sm_count().max(1);
         // SAFETY: by the caller.
         unsafe {
@@ -238,8 +236,16 @@ impl CudaBackend {
             if k > F::WHOLE && (self.has::<K::Long>() || self.has::<K::Parts>()) {
                 return self.launch_parts::<F, K::Parts>([m, k], rows);
             }
+            let at_once = |min_blocks_per_sm: u32| min_blocks_per_sm.max(1) * sms;
+            if F::together(&rows, bytes)
+                && F::rows(&rows).is_multiple_of(16)
+                && self.has::<K::Small>()
+            {
+                let at_once = at_once(K::Small::SPEC.min_blocks_per_sm);
+                return self.launch::<K::Small>([F::SMALL.grid(m, k, bytes, at_once), 1, 1], rows);
+            }
             let blocks = |min_blocks_per_sm: u32| {
-                let at_once = min_blocks_per_sm.max(1) * sms;
+                let at_once = at_once(min_blocks_per_sm);
                 grid_of_blocks(m, k, bytes, F::IN_TURN, at_once)
             };
             // Rows that start anywhere, unless they do not even start with the tensors.
@@ -258,7 +264,7 @@ impl CudaBackend {
             match owner(k, bytes, F::LANE) {
                 Owner::Block if turned && F::BESIDE == 0 && self.has::<K::Turned>() => {
                     // They go in turn in every family.
-                    let at_once = K::Turned::SPEC.min_blocks_per_sm.max(1) * sms;
+                    let at_once = at_once(K::Turned::SPEC.min_blocks_per_sm);
                     let grid = [grid_of_blocks(m, k, bytes, true, at_once), 1, 1];
                     self.launch::<K::Turned>(grid, rows)
                 }
@@ -266,9 +272,6 @@ impl CudaBackend {
                     let clusters = blocks(K::LongTurned::SPEC.min_blocks_per_sm);
                     let grid = [clusters * K::LongTurned::cluster(&rows), 1, 1];
                     self.launch::<K::LongTurned>(grid, rows)
-                }
-                Owner::Lanes(_) if small(k, bytes, F::SMALL) => {
-                    self.launch::<K::Short>([m.div_ceil(small_rows(m, k)), 1, 1], rows)
                 }
                 Owner::Lanes(lanes) => {
                     let grid = [grid_of_lanes(m, k, bytes, lanes), 1, 1];

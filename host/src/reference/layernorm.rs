@@ -12,8 +12,16 @@ pub const BENCH_SHAPES: &[(usize, usize)] =
     &[(65_536, 768), (16_384, 4096), (8192, 8192), (4096, 16_384)];
 
 /// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere, and the longest.
-pub const MORE_BENCH_SHAPES: &[(usize, usize)] =
-    &[(16_384, 1023), (4096, 4095), (2048, 8191), (334, 50_257), (128, 131_072), (16, 1 << 20)];
+pub const MORE_BENCH_SHAPES: &[(usize, usize)] = &[
+    (202_135, 83),
+    (65_280, 257),
+    (16_384, 1023),
+    (4096, 4095),
+    (2048, 8191),
+    (334, 50_257),
+    (128, 131_072),
+    (16, 1 << 20),
+];
 
 /// The tensors of one norm.
 #[derive(Clone, Debug)]

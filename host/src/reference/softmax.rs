@@ -38,7 +38,7 @@ pub const BENCH_SHAPES: &[(usize, usize)] =
 
 /// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere.
 pub const ODD_BENCH_SHAPES: &[(usize, usize)] =
-    &[(16_384, 1023), (4096, 4095), (2048, 8191), (334, 50_257)];
+    &[(202_135, 83), (65_280, 257), (16_384, 1023), (4096, 4095), (2048, 8191), (334, 50_257)];
 
 /// What is added to the scores.
 #[derive(Clone, Debug)]

@@ -424,10 +424,11 @@ impl List {
         use contract::row::{Family, Kernels, Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         /// Those of a family for an element.
-        fn of<A, K: Kernels<A>>() -> [&'static str; 6] {
+        fn of<A, K: Kernels<A>>() -> [&'static str; 7] {
             let near = [symbol::<K::Short>(), symbol::<K::Middle>(), symbol::<K::Long>()];
             let [short, middle, long] = near;
             [
+                symbol::<K::Small>(),
                 short,
                 middle,
                 long,
@@ -450,17 +451,18 @@ impl List {
         for (element, families) in kernels {
             let owner = |k: usize| owner(k as u32, element.bytes() as u32, 32);
             let ms = [1, 9, 3, 3, 2, 2, 2, 1, 3, 1, 2, 9];
-            let ks = [1, 40, 1027, 1032, 5000, 5003, 17_000, 20_001, 40_001, 66_000, 66_001, 37];
+            let ks = [1, 1000, 1027, 1032, 5000, 5003, 17_000, 20_001, 40_001, 66_000, 66_001, 37];
             for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
                 let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
-                    let [short, middle, long, turned, long_turned, parts] = families[family];
+                    let [small, short, middle, long, turned, long_turned, parts] = families[family];
                     let bytes = element.bytes() as u32;
                     let odd = !(k as u32 * bytes).is_multiple_of(16);
                     let beside = [0, l::LayerNorm::BESIDE, r::RmsNorm::BESIDE][family];
                     let rings = beside > 0
                         && ring::goes([m as u32, k as u32], bytes, (beside, true), 1 << 20);
                     match owner(k) {
+                        _ if k <= 128 => small,
                         _ if k > whole[family] as usize => parts,
                         _ if rings => turned,
                         Owner::Block if odd => turned,

@@ -81,10 +81,12 @@ fn many_rows<B: Backend>(b: &B) {
         // So many that lanes have several of them at a time.
         let inputs = Inputs::new(element, 270_001, 8, false, 6);
         check(b, &inputs, &expected(&inputs), format!("{element:?} 270001 rows"));
-        // Beside each other in shared memory: several in a lane, up to one in a warp.
+        // With their neighbours, of every number of elements of a lane; with a residual also such as lie in pieces.
         let small =
             [(90_001, 1), (9001, 2), (7000, 4), (3001, 33), (5001, 16), (901, 129), (90, 255)];
-        for (i, (m, k)) in small.into_iter().enumerate() {
+        let more = [(91, 6), (90, 20), (90, 24), (91, 80), (90, 97), (91, 111), (70, 128)];
+        let more = more.into_iter().chain([(51, 197), (50, 256), (41, 257), (33, 333), (32, 512)]);
+        for (i, (m, k)) in small.into_iter().chain(more).enumerate() {
             let inputs = Inputs::new(element, m, k, i % 2 == 0, 7);
             check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} small"));
         }

@@ -15,6 +15,7 @@ on_lane! {
     hidden_rows_and_hidden_nan
     sums_to_one
     many_rows
+    short_rows
     rows_in_turn
     odd_rows
     unusual_values_in_long_rows
@@ -108,10 +109,26 @@ fn many_rows<B: Backend>(b: &B) {
                 check_case(b, &Inputs::new(element, m, k, kind, 9), "many odd rows");
             }
             // Longer, in the pieces that they lie in: up to the longest that does, and just longer.
-            for (m, k) in [(70, 255), (300, 513), (301, 1001), (33, 1017), (33, 1019), (9, 1023)] {
+            for (m, k) in [(300, 641), (301, 1001), (33, 1017), (33, 1019), (9, 1023)] {
                 check_case(b, &Inputs::new(element, m, k, kind, 10), "odd rows in pieces");
             }
         }
+    }
+}
+
+/// Short rows that come with their neighbours ([`contract::row::Small`]): of every number of elements of a lane, and all masks, which end among the rows of a
+/// warp and begin anew; powers of two, which lie in the same banks; so many that a warp has them several times.
+fn short_rows<B: Backend>(b: &B) {
+    let ks =
+        [5, 8, 13, 16, 17, 20, 24, 33, 37, 47, 53, 59, 65, 83, 129, 197, 257, 301, 513, 577, 639];
+    for (i, k) in ks.into_iter().enumerate() {
+        for kind in 0..6 {
+            let element = ELEMENTS[(i + kind) % 3];
+            check_case(b, &Inputs::new(element, 150, k, kind, 9 + kind as u64), "short rows");
+        }
+    }
+    for (i, (m, k)) in [(70_003, 13), (30_001, 83), (9001, 257)].into_iter().enumerate() {
+        check_case(b, &Inputs::new(ELEMENTS[2 - i], m, k, i, 8), "many short rows");
     }
 }
 

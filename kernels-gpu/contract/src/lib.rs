@@ -116,16 +116,16 @@ families! {
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;
-    layernorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, PartsF32, PartsF16, PartsBf16;
+    layernorm: SmallF32, SmallF16, SmallBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, PartsF32, PartsF16, PartsBf16;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32, LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32;
     lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, ScanFew, ScanSome, ScanMany, ScanWide, ScanWideSome, RescoreBf16, RescoreF16, RescoreF32, PickBf16, PickF16, PickF32;
     lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     pool2d: AxesF32, AxesF16, AxesBf16, AxesLastF32, AxesLastF16, AxesLastBf16, StripsMaxF32, StripsMaxF16, StripsMaxBf16, StripsAvgF32, StripsAvgF16, StripsAvgBf16, PlanesMaxF32, PlanesMaxF16, PlanesMaxBf16, TilesF32, TilesF16, TilesBf16, WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, LinesF32, LinesF16, LinesBf16, GlobalF32, GlobalF16, GlobalBf16, WholeF32, WholeF16, WholeBf16;
-    rmsnorm: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;
+    rmsnorm: SmallF32, SmallF16, SmallBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;
     rope: Rope;
     image_quant: ImageTopF32, ImageTopF16, ImageTopBf16, ImageQuantF32, ImageQuantF16, ImageQuantBf16;
     sample: SamplePrepare, SamplePick, SamplePickWide;
-    softmax: ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, TurnedF32, TurnedF16, TurnedBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;
+    softmax: SmallF32, SmallF16, SmallBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, TurnedF32, TurnedF16, TurnedBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;
     sparse: SparseBf16M1, SparseF16M1, SparseBf16M4, SparseF16M4, SparseF32M1, SparseF32M4,
         SparseBf16Mma8, SparseBf16Mma16, SparseBf16Few8, SparseBf16Few16,
         SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Short, SparseBf16Bulk16Wide, SparseBf16Held8, SparseBf16Held16, SparseBf16Held8Pair, SparseBf16Held16Pair, SparseCsrBf16, SparseCsrF16, SparseCsrF32,

@@ -17,6 +17,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
+use crate::row::Small;
 
 /// The factor every element of a row is multiplied with.
 #[inline(always)]
@@ -59,8 +60,21 @@ pub const IN_TURN: bool = false;
 /// Most elements of a lane of rows of up to 64: fewer, so that more lanes read side by side.
 pub const LANE: u32 = 16;
 
-/// Most elements of a row that lies beside others in shared memory because it is in no pieces: longer ones go through rings.
-pub const SMALL: u32 = 256;
+/// How short rows come together.
+pub const SMALL: Small = Small { most: 512, lane: 16 };
+
+/// Whether something comes with them.
+const fn more(args: &Args) -> bool {
+    !args.delta.is_null()
+}
+
+/// Which of them do, as [`crate::row::Family::together`] has it: all that are in no pieces of 16 bytes, or of 32 up to 128 elements, what is short, and with
+/// a residual, which comes with them, most.
+const fn together(args: &Args, bytes: u32) -> bool {
+    let (k, len) = (args.k, args.k * bytes);
+    let odd = !len.is_multiple_of(if k <= 128 { 32 } else { 16 });
+    odd || len <= 32 || bytes == 4 && len <= 128 || adds(args) && len >= 128
+}
 
 /// Where rows are, as [`crate::row::Family::rows`] has it.
 const fn rows(args: &Args) -> u64 {
@@ -83,6 +97,12 @@ crate::row::kernels! { RmsNorm, true, [2, 4], 1, [RingF32 RingF16 RingBf16],
         ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
     ShortBf16 MiddleBf16 LongBf16
         ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
+}
+
+crate::row::small! {
+    SmallF32 "rmsnorm_small_f32" 4 "`f32`";
+    SmallF16 "rmsnorm_small_f16" 2 "f16";
+    SmallBf16 "rmsnorm_small_bf16" 2 "bf16";
 }
 
 crate::row::long_turned! {

@@ -108,48 +108,55 @@ pub const fn owner(k: u32, bytes: u32, most: u32) -> Owner {
     }
 }
 
-/// Most elements of a lane of a row that lies in shared memory beside others.
-pub const SMALL_LEN: u32 = 8;
+/// Most elements of a lane of a row that comes with its neighbours.
+pub const SMALL_MOST: u32 = 20;
 
-/// Whether rows of `k` elements of `bytes` each lie so: the shortest, and of a family with so `many` elements in such a row at most, those that are in no
-/// pieces of 16 bytes.
-#[inline(always)]
-pub const fn small(k: u32, bytes: u32, many: u32) -> bool {
-    k <= 4 * bytes || k <= many && !(k * bytes).is_multiple_of(16)
+/// Threads of a block of such rows.
+pub const SMALL_THREADS: u32 = 128;
+
+/// Bytes of such rows that a warp has at a time, or one row.
+const SMALL_BYTES: u32 = 2048;
+
+/// How short rows of a family come together: from sm_80, those that follow each other, as they lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Small {
+    /// Most elements of a row.
+    pub most: u32,
+    /// Most elements of a lane, up to [`SMALL_MOST`].
+    pub lane: u32,
 }
 
-/// Places for elements that such a row has: a power of two, four at least.
-#[inline(always)]
-pub const fn small_places(k: u32) -> u32 {
-    if k < 4 { 4 } else { k.next_power_of_two() }
-}
+impl Small {
+    /// Lanes of such a row.
+    #[inline(always)]
+    pub const fn lanes(&self, k: u32) -> u32 {
+        k.div_ceil(self.lane).next_power_of_two()
+    }
 
-/// Lanes of such a row: fewer places are those of one, which has several rows then.
-#[inline(always)]
-pub const fn small_lanes(k: u32) -> u32 {
-    let lanes = small_places(k) / SMALL_LEN;
-    if lanes < 1 { 1 } else { lanes }
-}
+    /// Rows that a warp has at a time.
+    #[inline(always)]
+    pub const fn rows(&self, k: u32, bytes: u32) -> u32 {
+        let beside = 32 / self.lanes(k);
+        let turns = SMALL_BYTES / (beside * k * bytes);
+        beside * if turns < 1 { 1 } else { turns }
+    }
 
-/// Such rows that a block has at a time.
-#[inline(always)]
-pub const fn small_beside(k: u32) -> u32 {
-    THREADS * SMALL_LEN / small_places(k)
-}
+    /// Bytes of the pieces that they lie in, in two parts where they are of a mask.
+    #[inline(always)]
+    pub const fn stage_bytes(&self, k: u32, bytes: u32) -> u32 {
+        (self.rows(k, bytes) * k * bytes + 31).next_multiple_of(16)
+    }
 
-/// How many of `m` such rows a block has: where there are many, more one after the other.
-#[inline(always)]
-pub const fn small_rows(m: u32, k: u32) -> u32 {
-    let beside = small_beside(k);
-    let turns = m / beside / 2048;
-    beside
-        * if turns < 1 {
-            1
-        } else if turns < 16 {
-            turns
-        } else {
-            16
-        }
+    /// Blocks of a launch over `m` such rows, so many of which run `at_once`.
+    pub const fn grid(&self, m: u32, k: u32, bytes: u32, at_once: u32) -> u32 {
+        let blocks = m.div_ceil(self.rows(k, bytes)).div_ceil(SMALL_THREADS / 32);
+        if blocks < at_once { blocks } else { at_once }
+    }
+
+    /// Shared memory of a block: a warp has rows that wait and rows that come, both with what is added to them where something is.
+    pub const fn smem_bytes(&self, k: u32, bytes: u32, adds: bool) -> u32 {
+        SMALL_THREADS / 32 * self.stage_bytes(k, bytes) * if adds { 4 } else { 2 }
+    }
 }
 
 /// Rows that lanes of `m` rows of `k` elements of `bytes` each have one after the other: more than one where rows are many,
@@ -198,8 +205,9 @@ pub const fn smem_of(k: u32, room: u32, blocks: u32, held: u32) -> u32 {
     smem_bytes(if words < room { words } else { room })
 }
 
-impl<A, S, M, L, T, N, P> Kernels<A> for (S, M, L, T, N, P)
+impl<A, B, S, M, L, T, N, P> Kernels<A> for (B, S, M, L, T, N, P)
 where
+    B: Kernel<Args = A>,
     S: Kernel<Args = A>,
     M: Kernel<Args = A>,
     L: Kernel<Args = A>,
@@ -207,6 +215,7 @@ where
     N: Kernel<Args = A>,
     P: Kernel<Args = PartArgs<A>>,
 {
+    type Small = B;
     type Short = S;
     type Middle = M;
     type Long = L;
@@ -229,8 +238,8 @@ pub trait Family {
     const IN_TURN: bool;
     /// Most elements of a lane of rows of up to 64.
     const LANE: u32;
-    /// Most elements of a row that lies beside others in shared memory because it is in no pieces.
-    const SMALL: u32;
+    /// How short rows come together.
+    const SMALL: Small;
     /// Most elements of a row that is in no parts.
     const WHOLE: u32;
     /// Whether blocks have the same part of every row, instead of being as many as go.
@@ -245,10 +254,15 @@ pub trait Family {
 
     /// Whether a residual is added in front, in a family with tensors `BESIDE`.
     fn adds(args: &Self::Args) -> bool;
+
+    /// Whether rows of elements of so many bytes come together, as [`Family::SMALL`] has it: where that is faster.
+    fn together(args: &Self::Args, bytes: u32) -> bool;
 }
 
 /// The kernels of a family for an element.
 pub trait Kernels<A> {
+    /// Of short rows that come together, where a level has it.
+    type Small: Kernel<Args = A>;
     /// Of short rows.
     type Short: Kernel<Args = A>;
     /// Of rows of a block.
@@ -271,12 +285,12 @@ macro_rules! kernels {
 
         impl crate::row::Family for $family {
             type Args = Args;
-            type F32 = (ShortF32, MiddleF32, LongF32, $turned32, $long32, PartsF32);
-            type F16 = (ShortF16, MiddleF16, LongF16, $turned16, $long16, PartsF16);
-            type Bf16 = (ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
+            type F32 = (SmallF32, ShortF32, MiddleF32, LongF32, $turned32, $long32, PartsF32);
+            type F16 = (SmallF16, ShortF16, MiddleF16, LongF16, $turned16, $long16, PartsF16);
+            type Bf16 = (SmallBf16, ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
             const IN_TURN: bool = IN_TURN;
             const LANE: u32 = LANE;
-            const SMALL: u32 = SMALL;
+            const SMALL: crate::row::Small = SMALL;
             const WHOLE: u32 = WHOLE;
             const SAME_PARTS: bool = $same;
             const HELD: [u32; 2] = $of_held;
@@ -288,6 +302,10 @@ macro_rules! kernels {
 
             fn adds(args: &Args) -> bool {
                 adds(args)
+            }
+
+            fn together(args: &Args, bytes: u32) -> bool {
+                args.k <= SMALL.most && together(args, bytes)
             }
         }
     };
@@ -339,6 +357,27 @@ macro_rules! kernels {
     )*};
 }
 pub(crate) use kernels;
+
+/// The kernels of rows that come together.
+macro_rules! small {
+    ($($small:ident $symbol:literal $bytes:literal $doc:literal;)*) => {$(
+        #[doc = concat!("Short rows of ", $doc, " that come together, in tensors that start on boundaries of 16 bytes.")]
+        pub enum $small {}
+
+        impl Kernel for $small {
+            type Args = Args;
+            const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::row::SMALL_THREADS)
+                .with_smem(SMALL.smem_bytes(SMALL.most, 4, true))
+                .with_min_sm(80)
+                .with_min_blocks(5);
+
+            fn smem_bytes(args: &Args) -> u32 {
+                SMALL.smem_bytes(args.k, $bytes, more(args))
+            }
+        }
+    )*};
+}
+pub(crate) use small;
 
 /// The kernels of rows of a block that start anywhere.
 macro_rules! turned {
@@ -393,6 +432,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn short_rows_come_together() {
+        use crate::{layernorm, rmsnorm, softmax};
+        for small in [softmax::SMALL, layernorm::SMALL, rmsnorm::SMALL] {
+            for bytes in [2, 4] {
+                for k in 1..=small.most {
+                    let (rows, lanes) = (small.rows(k, bytes), small.lanes(k));
+                    assert!(lanes <= 32 && lanes * small.lane >= k && small.lane <= SMALL_MOST);
+                    assert!(rows * lanes % 32 == 0 && small.stage_bytes(k, bytes) % 16 == 0);
+                    assert!(small.stage_bytes(k, bytes) >= rows * k * bytes + 16);
+                    let most = small.smem_bytes(small.most, 4, true);
+                    assert!(small.smem_bytes(k, bytes, true) <= most && most <= 99 * 1024);
+                }
+            }
+        }
+        assert_eq!(softmax::SMALL.grid(1 << 20, 83, 2, 660), 660);
+        assert_eq!(softmax::SMALL.grid(5, 83, 2, 660), 1);
+    }
+
+    #[test]
     fn rows_have_their_owners() {
         let lanes = |k| [4, 2].map(|bytes| owner(k, bytes, 32));
         assert_eq!([32, 64, 65].map(|k| owner(k, 2, 16)), [2, 4, 4].map(Owner::Lanes));
@@ -405,11 +463,6 @@ mod tests {
         assert_eq!(lanes(1020), [Owner::Lanes(32), Owner::Block]);
         assert_eq!(lanes(1025), [Owner::Block, Owner::Block]);
         assert_eq!(lanes(4097), [Owner::LongBlock, Owner::LongBlock]);
-        assert_eq!([1, 3, 8, 9, 256].map(small_beside), [512, 512, 256, 128, 8]);
-        assert_eq!([small_rows(100, 256), small_rows(1 << 24, 1)], [8, 8192]);
-        assert!(
-            small(8, 2, 128) && small(127, 4, 128) && !small(16, 2, 128) && !small(255, 2, 128)
-        );
         assert_eq!(grid_of_lanes(100, 64, 2, 2), 1);
         assert_eq!(grid_of_lanes(1 << 20, 64, 4, 4), 2048);
         assert_eq!(grid_of_blocks(101, 2000, 2, true, 660), 51);

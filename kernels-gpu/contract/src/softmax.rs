@@ -30,6 +30,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
+use crate::row::Small;
 pub use crate::parts::{
     EXCHANGE_HEAD, EXCHANGE_SLOTS, LINE_BYTES, PART, PART_THREADS, Parts, SEGMENT, parts, scratch_bytes, segments,
 };
@@ -169,12 +170,28 @@ of_parts! {
     PartsBf16 "softmax_parts_bf16" 2 "bf16";
 }
 
-/// Most elements of a row that lies beside others in shared memory because it is in no pieces: longer ones go in pieces faster.
-pub const SMALL: u32 = 128;
+/// How short rows come together.
+pub const SMALL: Small = Small { most: 640, lane: 20 };
+
+/// Whether something comes with them.
+const fn more(args: &Args) -> bool {
+    !args.mask.is_null()
+}
+
+/// Which of them do, as [`crate::row::Family::together`] has it: all that are in no pieces of 16 bytes, and what is short. Behind a mask that is added
+/// more, as it comes with them; behind a causal mask fewer, as what it hides is made too.
+const fn together(args: &Args, bytes: u32) -> bool {
+    let (k, len) = (args.k, args.k * bytes);
+    let odd = !len.is_multiple_of(16);
+    if args.queries > 0 {
+        return if odd { k <= 128 } else { len <= 32 || bytes == 4 && len <= 128 };
+    }
+    odd || len <= 48 || bytes == 4 && len <= 128 || !args.mask.is_null() && (bytes == 4 || k.is_power_of_two())
+}
 
 /// Where rows are, as [`crate::row::Family::rows`] has it.
 const fn rows(args: &Args) -> u64 {
-    args.x.addr() | args.y.addr()
+    args.x.addr() | args.mask.addr() | args.y.addr()
 }
 
 /// Whether there is a residual, as [`crate::row::Family::adds`] has it.
@@ -193,6 +210,12 @@ crate::row::kernels! { Softmax, false, [4, 4], 0, [TurnedF32 TurnedF16 TurnedBf1
         ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
     ShortBf16 MiddleBf16 LongBf16
         ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
+}
+
+crate::row::small! {
+    SmallF32 "softmax_small_f32" 4 "`f32`";
+    SmallF16 "softmax_small_f16" 2 "f16";
+    SmallBf16 "softmax_small_bf16" 2 "bf16";
 }
 
 crate::row::long_turned! {

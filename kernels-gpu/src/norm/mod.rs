@@ -443,16 +443,11 @@ macro_rules! entries {
         let turns = Turns::new::<$element>($args.m, $args.k, LANE);
         let all = tensors(&$args);
         let pieces = in_pieces::<$element>($args.k, &all);
-        let small = small($args.k, 16 / <$element as Float>::PIECE as u32, SMALL);
         // Older compilers do not fit a row into the registers.
-        if cfg!(level_sm_80) && pieces && !small {
+        if cfg!(level_sm_80) && pieces {
             crate::norm::entries!(@ Turns<$element, 1> all, turns, $shape, $args, $body);
-        } else if cfg!(level_sm_80) && small {
-            #[cfg(level_sm_80)]
-            crate::norm::small::rows::<$body, $element>(&$args, all, $shape);
         } else {
-            let (mut m, end) =
-                if small { crate::row::small::warp_rows($shape) } else { turns.warp_rows($args.m) };
+            let (mut m, end) = turns.warp_rows($args.m);
             while m < end {
                 if !cfg!(level_sm_80) && pieces {
                     $body::make(&$args, Long::<$element, 32, SHORT, true, false>::new(all, $shape, m));
@@ -464,6 +459,9 @@ macro_rules! entries {
             }
         }
     }};
+    (@ Small<$element:ident> $shape:ident, $args:ident, $body:ident) => {
+        crate::norm::small::rows::<$body, $element>(&$args, tensors(&$args), $shape, SMALL)
+    };
     (@ Turns<$element:ident, $warps:literal> $all:ident, $turns:ident, $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);
         let ask = |turn| Near::<$element, $warps>::ask($all, $shape, lanes, $turns.row(turn));

@@ -1,312 +1,567 @@
-//! The shortest rows: a block has some of them side by side in shared memory, where they come and go by the pieces that they lie in together.
+//! Short rows: a warp has some that follow each other, as they lie, in shared memory, where they come and go by the pieces of 16 bytes that they lie in
+//! together, wherever they start. Others come meanwhile.
 //!
-//! Up to 32 lanes have a row, each up to eight of its elements, as far apart as there are lanes: a partial of a sum is one element. Rows of up to four
-//! are a lane's, several at a time.
+//! Up to 32 lanes have a row, each up to `N` of its elements, as far apart as there are lanes. A mask comes as the rows do.
 #![cfg_attr(not(level_sm_80), allow(dead_code))]
 
-use contract::row::{SMALL_LEN, THREADS, small_beside, small_lanes, small_rows};
+use contract::row::{self, SMALL_MOST, SMALL_THREADS};
 
+use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::float::maximum;
-use crate::arch::mem::{X4, ld_x4, st_x4};
+use crate::arch::mem::{X4, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{block_idx_x, opaque, sync_threads, thread_idx_x};
-use crate::arch::warp::{shuffle_xor, warp_id};
-use crate::float::{Float, Piece};
+use crate::arch::thread::{block_idx_x, grid_dim_x, opaque};
+use crate::arch::warp::{LANES, lane_id, shuffle_xor, sync_warp, warp_id};
+use crate::float::Float;
 
-/// Elements of a lane.
-const LEN: usize = SMALL_LEN as usize;
+/// Warps of a block.
+const WARPS: u32 = SMALL_THREADS / LANES;
 
-/// Bytes of the rows that are side by side: a word more for each 32, so that lanes of neighbouring rows reach all banks.
-const BYTES: u32 = 4 * SMALL_LEN * THREADS / 32 * 33;
+/// Most elements of a lane.
+const MOST: usize = SMALL_MOST as usize;
 
-/// A row in the lanes that have it, up to `N` elements in each; it may be none of any tensor.
-#[derive(Clone, Copy)]
-pub struct Small<E, const N: usize> {
+/// Elements of a lane of rows that are a power of two: all of such rows, or of every second or fourth, lie in the same banks.
+const TURNED: usize = 16;
+
+/// Partials of a sum in a lane, where 32 have a row.
+const PARTIALS: usize = 8;
+
+/// The elements of a lane.
+pub type Values = [f32; MOST];
+
+/// A row in the lanes that have it, up to `N` elements in each, the last two of which may be none; it may be none of any tensor.
+pub struct Small<const N: usize> {
     /// Which one.
     pub m: u32,
-    /// Its elements; 0 where there is no such row.
-    pub k: u32,
+    /// Its elements.
+    k: u32,
     /// How many lanes have it, and which of them this is.
     lanes: u32,
     own: u32,
-    /// Where the rows of the block are, and this lane's first element among theirs.
-    area: Shared<u32>,
-    first: u32,
-    element: core::marker::PhantomData<E>,
+    /// Which of its elements this lane begins with, if it has [`TURNED`].
+    turned: Option<u32>,
+    /// Where this lane's first element of the mask is.
+    mask: Shared<u32>,
 }
 
-impl<E: Float, const N: usize> Small<E, N> {
-    /// Bytes of an element.
-    const BYTES: u32 = 16 / E::PIECE as u32;
-
-    /// Where element `e` of the rows of the block is.
-    #[inline(always)]
-    fn place(area: Shared<u32>, e: u32) -> Shared<u32> {
-        let bytes = Self::BYTES * e;
-        area.byte_add(bytes + bytes / 128 * 4)
-    }
-
-    /// The same of this one.
+impl<const N: usize> Small<N> {
+    /// Which element of the row this lane's number `i` is.
     #[inline(always)]
     pub fn element(&self, i: usize) -> u32 {
-        self.own + self.lanes * i as u32
+        self.own + self.lanes * place(i, self.turned)
     }
 
     /// Whether the row has it.
     #[inline(always)]
     pub fn has(&self, i: usize) -> bool {
-        self.element(i) < self.k
+        i + 2 < N || i < N && (self.turned.is_some() || self.element(i) < self.k)
     }
 
-    /// This lane's elements, zeros where there are none.
-    #[inline(always)]
-    unsafe fn get(&self) -> Piece {
-        core::array::from_fn(|i| {
-            if i >= N || !self.has(i) {
-                return 0.0;
-            }
-            let at = Self::place(self.area, self.first + self.lanes * i as u32);
-            // SAFETY: an element of a row of the block.
-            let bits = unsafe {
-                if E::PIECE == 4 { at.read() } else { u32::from(at.cast::<u16>().read_u16()) }
-            };
-            E::widen([bits, 0, 0, 0])[0]
-        })
-    }
-
-    /// Puts this lane's elements of the output where those of the row were.
+    /// What the mask has beside it; zero where it is none.
     ///
     /// # Safety
     ///
-    /// The row is one that [`rows`] gave.
+    /// There is a mask.
     #[inline(always)]
-    pub unsafe fn put(&self, [a, b, c, d, e, f, g, h]: Piece) {
-        let low = E::narrow([a, b, c, d, e, f, g, h]);
-        let high = E::narrow([e, f, g, h, 0.0, 0.0, 0.0, 0.0]);
-        let mut i = 0;
-        while i < N {
-            if self.has(i) {
-                let at = Self::place(self.area, self.first + self.lanes * i as u32);
-                // SAFETY: an element of this lane.
-                unsafe {
-                    if E::PIECE == 8 {
-                        at.cast::<u16>().write_u16((low[i / 2] >> (16 * (i % 2))) as u16);
-                    } else {
-                        at.write(if i < 4 { low[i] } else { high[i - 4] });
-                    }
-                }
-            }
-            i += 1;
-        }
+    pub unsafe fn beside<E: Float>(&self, i: usize) -> f32 {
+        let on = self.lanes * place(i, self.turned);
+        let at = self.mask.byte_add(16 / E::PIECE as u32 * on);
+        // SAFETY: an element of it, which came with the row.
+        unsafe { read::<E>(at, self.has(i)) }
     }
 
     /// The largest of the values of all lanes, NaN if one is NaN, in every lane of the row.
     ///
     /// *Convergence*: every lane of the warp calls it.
     #[inline(always)]
-    pub fn max(&self, v: Piece) -> f32 {
-        let mut top = v[0];
-        let mut i = 1;
+    pub fn max(&self, v: &Values) -> f32 {
+        // Two at a time, which do not wait for each other.
+        let mut tops = [v[0], v[1]];
+        let mut i = 2;
         while i < N {
-            top = maximum(top, v[i]);
+            tops[i % 2] = maximum(tops[i % 2], v[i]);
             i += 1;
         }
-        let mut distance = self.lanes / 2;
+        let mut top = maximum(tops[0], tops[1]);
+        let mut distance = LANES / 2;
         while distance > 0 {
-            top = maximum(top, shuffle_xor(top, distance));
-            distance = opaque(distance / 2);
+            if distance < self.lanes {
+                top = maximum(top, shuffle_xor(top, distance));
+            }
+            distance /= 2;
         }
         top
     }
 
-    /// The tree over the partials of all lanes, zeros where there is no element, in every lane of the row.
+    /// A sum over the row, `step(acc, value(i))`, which is plain addition where it `ADDS`, in every lane of the row.
     ///
     /// *Convergence*: every lane of the warp calls it.
     #[inline(always)]
-    pub fn tree(&self, mut p: Piece) -> f32 {
-        let mut len = N;
-        while len > 1 {
-            len /= 2;
+    pub fn sum<const ADDS: bool>(
+        &self,
+        value: impl Fn(usize) -> f32,
+        step: impl Fn(f32, f32) -> f32,
+    ) -> f32 {
+        let one = |acc: f32, i: usize| if self.has(i) { step(acc, value(i)) } else { acc };
+        let mut p = [0.0; 2 * PARTIALS];
+        let mut i = 0;
+        while i < N && i < PARTIALS {
+            p[i] = one(0.0, i);
+            i += 1;
+        }
+        let len = PARTIALS;
+        // Elements 256 apart are of one partial. A sum of two is the same whether they are of one or of two.
+        if (!ADDS && N > len || N > 2 * len) && self.lanes == LANES {
+            let mut i = len;
+            while i < N {
+                p[i % len] = one(p[i % len], i);
+                i += 1;
+            }
+        } else {
+            let mut i = len;
+            while i < N {
+                p[i % (2 * len)] = one(if i < 2 * len { 0.0 } else { p[i % (2 * len)] }, i);
+                i += 1;
+            }
             let mut i = 0;
-            while i < len {
+            while i < len && i + len < N {
                 p[i] += p[i + len];
                 i += 1;
             }
         }
-        let mut distance = self.lanes / 2;
-        while distance > 0 {
-            p[0] += shuffle_xor(p[0], distance);
-            distance = opaque(distance / 2);
+        let mut len = len;
+        while len > 1 {
+            len /= 2;
+            let mut i = 0;
+            while i < len && i + len < N {
+                p[i] += p[i + len];
+                i += 1;
+            }
         }
-        p[0]
+        let mut sum = p[0];
+        let mut distance = LANES / 2;
+        while distance > 0 {
+            if distance < self.lanes {
+                sum += shuffle_xor(sum, distance);
+            }
+            distance /= 2;
+        }
+        sum
     }
 }
 
-/// Where such rows belong to warps, as before sm_80, whose compilers have no registers for them: the first of this warp, and where those of the block end.
+/// What is made of a row.
+pub trait Make {
+    /// Most elements of a lane.
+    const MOST: usize;
+
+    /// The output, given this lane's elements of the row.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
+    ///
+    /// # Safety
+    ///
+    /// The row is one that [`rows`] gave.
+    unsafe fn make<const N: usize>(&self, row: Small<N>, x: &Values) -> Values;
+}
+
+/// Which element of a lane number `i` is.
 #[inline(always)]
-pub fn warp_rows([m, k]: [u32; 2]) -> (u32, u32) {
-    let all = small_rows(m, k);
-    let first = block_idx_x() * all;
-    (first + warp_id(), if m - first < all { m } else { first + all })
+fn place(i: usize, turned: Option<u32>) -> u32 {
+    match turned {
+        Some(turned) => (i as u32 + turned) % TURNED as u32,
+        None => i as u32,
+    }
+}
+
+/// Which of its elements this lane begins with, where rows that lie in the same banks have so many lanes each, so that lanes of different rows read from
+/// different ones. The tree over a row does not see it.
+#[inline(always)]
+fn turned<E: Float>(lanes: u32) -> u32 {
+    let row = lane_id() >> lanes.trailing_zeros();
+    match 16 / E::PIECE as u32 * lanes {
+        2 => row / 4 * 2,
+        4 => row / 2,
+        _ => row,
+    }
+}
+
+/// Whether rows of `k` elements are such ones.
+#[inline(always)]
+fn turns(k: u32, lanes: u32) -> bool {
+    k == TURNED as u32 * lanes && lanes < LANES
 }
 
 /// Which element of a row of `k` number `i` of this lane is.
 #[inline(always)]
-pub fn element(k: u32, i: usize) -> u32 {
-    let lanes = small_lanes(k);
-    thread_idx_x() % lanes + lanes * i as u32
+pub fn element<E: Float>(k: u32, of: row::Small, i: usize) -> u32 {
+    let lanes = of.lanes(k);
+    let turned = if turns(k, lanes) && i < TURNED { turned::<E>(lanes) } else { 0 };
+    let place = if i < TURNED { place(i, Some(turned)) } else { i as u32 };
+    lane_id() % lanes + lanes * place
 }
 
-/// Pieces that a thread reads and writes at a time.
-type Pieces = [X4<u32>; 2];
+/// An element, or zero.
+///
+/// # Safety
+///
+/// If it is `there`, it is one that waits.
+#[inline(always)]
+unsafe fn read<E: Float>(at: Shared<u32>, there: bool) -> f32 {
+    if !there {
+        return 0.0;
+    }
+    // SAFETY: the caller's promise.
+    let bits =
+        unsafe { if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() } };
+    E::widen([bits, 0, 0, 0])[0]
+}
 
-/// The rows of a tensor that a block has side by side.
+/// Puts an element down.
+///
+/// # Safety
+///
+/// It belongs to this lane.
+#[inline(always)]
+unsafe fn write<E: Float>(at: Shared<u32>, bits: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if E::PIECE == 4 {
+            at.write(bits);
+        } else {
+            at.cast::<u16>().write_u16(bits as u16);
+        }
+    }
+}
+
+/// The bits of element `i` of some values of a lane.
+#[inline(always)]
+fn narrow<E: Float>(v: &Values, i: usize) -> u32 {
+    if E::PIECE == 4 {
+        return v[i].to_bits();
+    }
+    let word = E::narrow([v[i & !1], v[i | 1], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])[0];
+    word >> (16 * (i % 2))
+}
+
+/// Rows of a tensor that follow each other, as they lie in pieces.
+#[derive(Clone, Copy)]
 struct Together {
-    /// The first element of all.
-    start: usize,
     /// How many there are.
-    len: u32,
+    count: u32,
+    /// Bytes of the tensor in front of the piece that they begin in.
+    start: usize,
+    /// Where in the pieces they begin and end.
+    odd: u32,
+    end: u32,
+    /// Whether the last piece ends in the tensor for sure.
+    whole: bool,
 }
 
 impl Together {
-    /// This thread's pieces of them: `each(i, on, len)` for elements `len` of piece `i`, which is `on` elements behind the start.
+    /// Those from `first` on of `rows` of so many bytes, up to `most`.
     #[inline(always)]
-    fn each<E: Float>(&self, mut each: impl FnMut(usize, u32, u32)) {
-        let width = E::PIECE as u32;
-        let mut i = 0;
-        while i < LEN / E::PIECE {
-            let on = width * (thread_idx_x() + THREADS * i as u32);
-            if on < self.len {
-                let left = self.len - on;
-                each(i, on, if left < width { left } else { width });
-            }
-            i += 1;
+    fn new(first: u32, [rows, most]: [u32; 2], bytes: u32) -> Self {
+        let left = rows.saturating_sub(first);
+        let count = if left < most { left } else { most };
+        let start = first as usize * bytes as usize;
+        let odd = start as u32 % 16;
+        Self {
+            count,
+            start: start - odd as usize,
+            odd,
+            end: odd + count * bytes,
+            whole: left > most + 16,
         }
     }
 
-    /// Loads them.
-    ///
-    /// # Safety
-    ///
-    /// They are elements of the tensor; nobody else writes them meanwhile.
+    /// Asks for them.
     #[inline(always)]
-    unsafe fn load<E: Float>(&self, p: *const E) -> Pieces {
-        let mut raw = [[0; 4]; 2];
-        self.each::<E>(|i, on, len| {
-            let p = p.wrapping_add(self.start + on as usize);
-            // SAFETY: the caller's promise.
-            raw[i] = unsafe {
-                if len == E::PIECE as u32 && (p as usize).is_multiple_of(16) {
-                    ld_x4(p.cast())
-                } else {
-                    E::gather(p, len)
+    unsafe fn ask(&self, to: Shared<u32>, from: *const u8) {
+        let mut on = 16 * opaque(lane_id());
+        let from = from.wrapping_add(self.start);
+        // SAFETY: pieces of the tensor, as far as it goes.
+        unsafe {
+            if self.whole {
+                while on < self.end {
+                    copy_x16(to.byte_add(on), from.wrapping_add(on as usize), true);
+                    on = opaque(on + 16 * LANES);
                 }
-            };
-        });
-        raw
+            } else {
+                while on < self.end {
+                    let left = if self.end - on < 16 { self.end - on } else { 16 };
+                    copy_x16_part(to.byte_add(on), from.wrapping_add(on as usize), left);
+                    on = opaque(on + 16 * LANES);
+                }
+            }
+        }
     }
 
-    /// Writes one.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Together::load`], and they belong to this thread.
+    /// Writes them.
     #[inline(always)]
-    unsafe fn store<E: Float>(&self, p: *mut E, on: u32, len: u32, raw: X4<u32>) {
-        let p = p.wrapping_add(self.start + on as usize);
-        // SAFETY: the caller's promise.
+    unsafe fn write<E: Float>(&self, from: Shared<u32>, to: *mut u8) {
+        let to = to.wrapping_add(self.start);
+        let whole = self.end & !15;
+        let lane = opaque(lane_id());
+        let mut on = 16 * lane;
+        let width = 16 / E::PIECE as u32;
+        // SAFETY: pieces of these rows, and at both ends elements.
         unsafe {
-            if len == E::PIECE as u32 && (p as usize).is_multiple_of(16) {
-                st_x4(p.cast(), raw);
-            } else {
-                E::scatter(p, len, raw);
+            if self.odd > 0 && on < 16 {
+                on += 16 * LANES;
+            }
+            while on < whole {
+                st_x4(to.wrapping_add(on as usize).cast(), from.byte_add(on).read_x4());
+                on = opaque(on + 16 * LANES);
+            }
+            if self.odd > 0 || whole < self.end {
+                // Some lanes have the elements of the first piece, some those of the last one.
+                let last = lane >= E::PIECE as u32;
+                let at = lane % E::PIECE as u32 * width + if last { whole } else { 0 };
+                let own = if last { whole > 0 || self.odd == 0 } else { self.odd > 0 };
+                let own = own && lane < 2 * E::PIECE as u32;
+                if own && self.odd <= at && at < self.end {
+                    let to = to.wrapping_add(at as usize).cast::<E>();
+                    let at = from.byte_add(at);
+                    let bits =
+                        if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() };
+                    E::store_bits(to, bits);
+                }
             }
         }
     }
 }
 
-/// The rows of a block, of `m` of `k` elements: `make(row, v)` for each and this lane's elements of it, which has [`Small::put`] put down those of the
-/// output `y`. A residual is added first, where there is one, by `sum`.
+/// The tensors of rows.
+#[derive(Clone, Copy)]
+pub struct Tensors<E> {
+    /// Rows.
+    pub x: *mut E,
+    /// What is added to them first, or null.
+    pub delta: *const E,
+    /// Rows of which each has one element for each of theirs, row `i % mask_rows` beside row `i`, or null.
+    pub mask: *const E,
+    /// How many there are.
+    pub mask_rows: u32,
+    /// Output.
+    pub y: *mut E,
+}
+
+/// Where rows of a mask wait: those from `first` on of `rows` of so many bytes, and then once more from the first one on.
+#[derive(Clone, Copy)]
+struct Masks {
+    first: u32,
+    rows: u32,
+    bytes: u32,
+}
+
+impl Masks {
+    /// Those from `first` on, up to `count`, and the first of them anew, as two parts.
+    #[inline(always)]
+    fn parts(&self, count: u32) -> [Together; 2] {
+        let &Self { first, rows, bytes } = self;
+        let again = (first + count).saturating_sub(rows);
+        let again = if again < first { again } else { first };
+        [Together::new(first, [rows, count], bytes), Together::new(0, [rows, again], bytes)]
+    }
+
+    /// Where the first one of all waits, if there are as many that some are anew.
+    #[inline(always)]
+    fn second(&self) -> u32 {
+        let odd = self.first.wrapping_mul(self.bytes) % 16;
+        (odd + (self.rows - self.first) * self.bytes).next_multiple_of(16)
+    }
+
+    /// Where the one beside row `row` does.
+    #[inline(always)]
+    fn place(&self, row: u32) -> u32 {
+        let &Self { first, rows, bytes } = self;
+        let own = (first + row) % rows;
+        let odd = first.wrapping_mul(bytes) % 16;
+        if own >= first { odd + (own - first) * bytes } else { self.second() + own * bytes }
+    }
+}
+
+/// The rows of a warp.
+struct Rows<E> {
+    shape: [u32; 2],
+    tensors: Tensors<E>,
+    /// How many lie together, and lanes of a row.
+    most: u32,
+    lanes: u32,
+    /// Bytes that they lie in.
+    stage: u32,
+}
+
+impl<E: Float> Rows<E> {
+    /// Bytes of an element.
+    const BYTES: u32 = 16 / E::PIECE as u32;
+
+    /// Those from `first` on.
+    #[inline(always)]
+    fn together(&self, first: u32) -> Together {
+        let [m, k] = self.shape;
+        Together::new(first, [m, self.most], k * Self::BYTES)
+    }
+
+    /// Asks for those from `first` on, if there are any.
+    #[inline(always)]
+    unsafe fn ask(&self, to: Shared<u32>, first: u32) {
+        let ([m, k], Tensors { x, delta, mask, mask_rows, .. }) = (self.shape, self.tensors);
+        let bytes = k * Self::BYTES;
+        // SAFETY: handed on.
+        unsafe {
+            if first < m {
+                let own = self.together(first);
+                own.ask(to, x.cast_const().cast());
+                if !delta.is_null() {
+                    own.ask(to.byte_add(self.stage), delta.cast());
+                }
+                if !mask.is_null() {
+                    let masks = Masks { first: first % mask_rows, rows: mask_rows, bytes };
+                    let (to, [one, other]) = (to.byte_add(self.stage), masks.parts(own.count));
+                    one.ask(to, mask.cast());
+                    if other.count > 0 {
+                        other.ask(to.byte_add(masks.second()), mask.cast());
+                    }
+                }
+            }
+        }
+        commit_group();
+    }
+
+    /// Makes those from `first` on, which wait at `here`, the first one `odd` bytes behind. What decides on the way is the same in all warps, so that
+    /// the compiler knows that lanes stay together.
+    #[inline(always)]
+    unsafe fn each<const N: usize, const ODD: bool>(
+        &self,
+        here: Shared<u32>,
+        (first, odd): (u32, u32),
+        make: &impl Make,
+    ) {
+        let [rows, k] = self.shape;
+        let Tensors { mask, mask_rows, .. } = self.tensors;
+        // Anew for each length: what all of them have in front would take more registers than there are.
+        let lanes = opaque(self.lanes);
+        let bits = lanes.trailing_zeros();
+        let own = lane_id() & (lanes - 1);
+        let bytes = k * Self::BYTES;
+        let mut row = lane_id() >> bits;
+        let mut at = here.byte_add(odd + row * bytes + Self::BYTES * own);
+        let mut turn = 0;
+        // SAFETY: rows of this warp, and elements of this lane.
+        unsafe {
+            while turn < self.most {
+                let m = first + row;
+                let there = m < rows;
+                let mut beside = here;
+                if !mask.is_null() {
+                    let masks = Masks { first: first % mask_rows, rows: mask_rows, bytes };
+                    beside = here.byte_add(self.stage + masks.place(row) + Self::BYTES * own);
+                }
+                let turned = || if ODD { None } else { Some(turned::<E>(opaque(lanes))) };
+                let lanes_here = opaque(lanes);
+                let small =
+                    Small::<N> { m, k, lanes: lanes_here, own, turned: turned(), mask: beside };
+                let step = Self::BYTES * lanes;
+                let mut x = [0.0; MOST];
+                let mut i = 0;
+                while i < N {
+                    x[i] = read::<E>(at.byte_add(step * place(i, small.turned)), small.has(i));
+                    i += 1;
+                }
+                sync_warp();
+                let has = [N - 2, N - 1].map(|i| small.has(i));
+                let y = make.make::<N>(small, &x);
+                let (step, turned) = (opaque(step), turned());
+                let mut i = 0;
+                while i < N {
+                    if there && (i + 2 < N || has[i + 2 - N]) {
+                        write::<E>(at.byte_add(step * place(i, turned)), narrow::<E>(&y, i));
+                    }
+                    i += 1;
+                }
+                row += LANES >> bits;
+                turn = opaque(turn + (LANES >> bits));
+                at = at.byte_add(bytes << (LANES.trailing_zeros() - bits));
+            }
+        }
+    }
+
+    /// Makes those from `first` on, which wait at `here`.
+    #[inline(always)]
+    unsafe fn make<M: Make>(&self, here: Shared<u32>, of: (u32, u32), make: &M) {
+        // SAFETY: handed on.
+        unsafe {
+            match self.shape[1].div_ceil(self.lanes) {
+                16 if turns(self.shape[1], self.lanes) => {
+                    self.each::<TURNED, false>(here, of, make)
+                }
+                ..=2 => self.each::<2, true>(here, of, make),
+                ..=4 => self.each::<4, true>(here, of, make),
+                ..=6 => self.each::<6, true>(here, of, make),
+                ..=8 => self.each::<8, true>(here, of, make),
+                ..=10 => self.each::<10, true>(here, of, make),
+                ..=12 => self.each::<12, true>(here, of, make),
+                ..=14 => self.each::<14, true>(here, of, make),
+                17..=18 if M::MOST > 16 => self.each::<18, true>(here, of, make),
+                19.. if M::MOST > 16 => self.each::<20, true>(here, of, make),
+                _ => self.each::<16, true>(here, of, make),
+            }
+        }
+    }
+}
+
+/// The rows of this warp, of `m` of `k` elements, all of whose tensors start on boundaries of 16 bytes. A residual is added by `sum`.
 ///
-/// *Convergence*: every thread of the block calls it, and `make` is called by whole warps.
+/// *Convergence*: every lane of the warp calls it.
 ///
 /// # Safety
 ///
 /// The tensors have the rows, as `x` is written with a residual and `y` always; block, grid and shared memory are the contract's.
 #[inline(always)]
-pub unsafe fn rows<E: Float, const N: usize>(
+pub unsafe fn rows<E: Float, M: Make>(
     [m, k]: [u32; 2],
-    (x, delta, y): (*mut E, *const E, *mut E),
+    of: row::Small,
+    tensors: Tensors<E>,
     sum: impl Fn(X4<u32>, X4<u32>) -> X4<u32>,
-    mut make: impl FnMut(Small<E, N>, Piece),
+    make: &M,
 ) {
-    // What other ways of a kernel have of the same would take their registers.
-    let [m, k] = [opaque(m), opaque(k)];
-    let lanes = small_lanes(k);
-    let beside = small_beside(k);
-    let (all, t) = (small_rows(m, k), thread_idx_x());
-    let own = t / lanes;
-    let mut first = block_idx_x() * all;
-    let end = if m - first < all { m } else { first + all };
-    let together = |first: u32| {
-        let left = end.saturating_sub(first);
-        let rows = if left < beside { left } else { beside };
-        Together { start: first as usize * k as usize, len: rows * k }
-    };
-    let mut area = dynamic_shared_mem::<u32>();
-    let other = area.byte_add(BYTES);
-    let mut other = other;
-    // SAFETY: handed on. Barriers stand between what one thread puts down and another reads, and rows side by side take turns in two places.
+    let bytes = Rows::<E>::BYTES;
+    let (most, stage) = (of.rows(k, bytes), of.stage_bytes(k, bytes));
+    let adds = !tensors.delta.is_null();
+    let rows = Rows::<E> { shape: [m, k], tensors, most, lanes: of.lanes(k), stage };
+    let own = stage * if adds || !tensors.mask.is_null() { 4 } else { 2 };
+    let mut here = dynamic_shared_mem::<u32>().byte_add(warp_id() * own).kept();
+    let mut other = here.byte_add(own / 2);
+    let mut first = (block_idx_x() * WARPS + warp_id()) * most;
+    let step = || opaque(grid_dim_x()) * WARPS * most;
+    // SAFETY: handed on. What one lane puts down another reads behind a meeting of the warp, and rows take turns in two places.
     unsafe {
-        let mut here = together(first);
-        let (mut raw, mut added) = (here.load(x.cast_const()), [[0; 4]; 2]);
-        if !delta.is_null() {
-            added = here.load(delta);
-        }
-        while first < end {
-            here.each::<E>(|i, on, len| {
-                if !delta.is_null() {
-                    raw[i] = sum(raw[i], added[i]);
-                    here.store(x, on, len, raw[i]);
+        rows.ask(here, first);
+        while first < m {
+            rows.ask(other, first + step());
+            wait_group::<1>();
+            sync_warp();
+            let own = rows.together(first);
+            if adds {
+                let mut on = 16 * opaque(lane_id());
+                while on < own.end {
+                    let at = here.byte_add(on);
+                    at.write_x4(sum(at.read_x4(), at.byte_add(stage).read_x4()));
+                    on = opaque(on + 16 * LANES);
                 }
-                let at = Small::<E, N>::place(area, on);
-                let mut word = 0;
-                while word < 4 {
-                    at.add(word as u32).write(raw[i][word]);
-                    word += 1;
-                }
-            });
-            let next = together(first + beside);
-            raw = next.load(x.cast_const());
-            if !delta.is_null() {
-                added = next.load(delta);
+                sync_warp();
+                own.write::<E>(here, tensors.x.cast());
+                sync_warp();
             }
-            sync_threads();
-            let mut turn = 0;
-            while turn < LEN / N {
-                let own = own + THREADS / lanes * turn as u32;
-                let row = Small {
-                    m: first + own,
-                    k: if first + own < end { k } else { 0 },
-                    lanes,
-                    own: t % lanes,
-                    area,
-                    first: own * k + t % lanes,
-                    element: core::marker::PhantomData,
-                };
-                let v = row.get();
-                make(row, v);
-                turn += 1;
-            }
-            sync_threads();
-            here.each::<E>(|_, on, len| {
-                let at = Small::<E, N>::place(area, on);
-                let raw = core::array::from_fn(|word| at.add(word as u32).read());
-                here.store(y, on, len, raw);
-            });
-            (area, other) = (other, area);
-            here = next;
-            first = opaque(first + beside);
+            rows.make(here, (first, own.odd), make);
+            sync_warp();
+            // Anew, as it takes registers.
+            rows.together(opaque(first)).write::<E>(here, tensors.y.cast());
+            sync_warp();
+            (here, other) = (other, here);
+            first = opaque(first) + step();
         }
     }
 }

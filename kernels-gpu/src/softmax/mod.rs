@@ -19,18 +19,20 @@ mod turned;
 use contract::launch::{DevPtr, Kernel};
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
-use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, small as is_small, split};
+use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT, split};
 #[cfg(not(level_sm_90))]
 use contract::softmax::WHOLE;
 use contract::softmax::{
-    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, SMALL, ShortBf16, ShortF16, ShortF32, closing,
-    score, shift, term, term_half, visible,
+    Args, LANE, MiddleBf16, MiddleF16, MiddleF32, ShortBf16, ShortF16, ShortF32, closing, score,
+    shift, term, term_half, visible,
 };
 #[cfg(level_sm_90)]
 use contract::softmax::{
     LongBf16, LongF16, LongF32, LongTurnedBf16, LongTurnedF16, LongTurnedF32, PartArgs, PartsBf16,
     PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
 };
+#[cfg(level_sm_80)]
+use contract::softmax::{SmallBf16, SmallF16, SmallF32};
 
 use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
@@ -42,7 +44,6 @@ use crate::element::{Bf16, F16};
 use crate::float::{Float, Piece};
 use crate::row::block::{self, Block, Chunk};
 use crate::row::lanes::{Lanes, MOST, NOTHING, Pieces, Raw, Turns, near};
-use crate::row::small::warp_rows;
 use crate::row::{Line, in_pieces, map, width};
 
 /// The tensors at a row.
@@ -264,26 +265,20 @@ fn terms<E: Float, const PIECES: bool>(v: Piece, shift: f32) -> Piece {
 unsafe fn short<E: Float>(args: &Args) {
     launch_dependents();
     dependency_wait();
-    let small = is_small(args.k, 16 / E::PIECE as u32, SMALL);
     let turns = Turns::new::<E>(args.m, args.k, LANE);
     let pieces = in_pieces::<E>(args.k, &[args.x, args.y, args.mask]);
     // Before sm_80 a maximum takes three instructions, and there are no registers for a row.
-    if cfg!(level_sm_80) && pieces && !small {
+    if cfg!(level_sm_80) && pieces {
         // SAFETY: handed on.
         unsafe { near_rows::<E, 1>(args, turns) };
         return;
     }
     #[cfg(level_sm_80)]
-    if !small && turned::turned::<E, 1>(args) {
+    if turned::turned::<E, 1>(args) {
         // SAFETY: handed on.
         return unsafe { turned::short::<E>(args) };
     }
-    #[cfg(level_sm_80)]
-    if small {
-        // SAFETY: handed on.
-        return unsafe { small::rows::<E>(args) };
-    }
-    let (mut m, end) = if small { warp_rows([args.m, args.k]) } else { turns.warp_rows(args.m) };
+    let (mut m, end) = turns.warp_rows(args.m);
     while m < end {
         // SAFETY: handed on; the warp has shared memory for a short row.
         unsafe {
@@ -564,6 +559,14 @@ entries! {
     softmax_f32 MiddleF32 long::<f32, MIDDLE_THREADS, MIDDLE, 4>;
     softmax_f16 MiddleF16 long::<F16, MIDDLE_THREADS, MIDDLE, 4>;
     softmax_bf16 MiddleBf16 long::<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
+}
+
+#[cfg(level_sm_80)]
+entries! {
+    Args:
+    softmax_small_f32 SmallF32 small::rows::<f32>;
+    softmax_small_f16 SmallF16 small::rows::<F16>;
+    softmax_small_bf16 SmallBf16 small::rows::<Bf16>;
 }
 
 #[cfg(level_sm_90)]

@@ -1,69 +1,71 @@
-//! The shortest rows, in shared memory.
+//! Short rows in shared memory.
 
-use contract::softmax::{Args, closing, score, shift, visible};
+use contract::softmax::{Args, SMALL, closing, score, shift, visible};
 
 use super::of_type;
+use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::float::Float;
-use crate::row::small;
+use crate::row::small::{self, Make, Small, Values};
+
+/// What is made of rows.
+struct Rows<'a, E> {
+    args: &'a Args,
+    element: core::marker::PhantomData<E>,
+}
+
+impl<E: Float> Make for Rows<'_, E> {
+    const MOST: usize = SMALL.lane as usize;
+
+    #[inline(always)]
+    unsafe fn make<const N: usize>(&self, row: Small<N>, x: &Values) -> Values {
+        let args = self.args;
+        let mut v = *x;
+        let each = |v: &mut Values, f: &dyn Fn(usize, f32) -> f32| {
+            let mut i = 0;
+            while i < N {
+                v[i] = f(i, v[i]);
+                i += 1;
+            }
+        };
+        if !args.mask.is_null() {
+            // SAFETY: there is a mask.
+            each(&mut v, &|i, v| score(v, args.scale, unsafe { row.beside::<E>(i) }));
+        } else if args.scale != 1.0 {
+            each(&mut v, &|_, v| score(v, args.scale, -0.0));
+        }
+        each(&mut v, &|i, v| if row.has(i) { v } else { f32::NEG_INFINITY });
+        if args.queries > 0 {
+            let seen = visible(row.m, args.k, args.queries);
+            each(&mut v, &|i, v| if row.element(i) < seen { v } else { f32::NEG_INFINITY });
+        }
+        let top = row.max(&v);
+        let (shift, log) = (shift(top), args.log == 1);
+        let mut e = v;
+        each(&mut e, &|_, v| of_type::<E>(v, shift));
+        let closing = closing(row.sum::<true>(|i| e[i], |acc, e| acc + e), top, log);
+        each(&mut e, &|i, e| if log { (v[i] - shift) - closing } else { e * closing });
+        e
+    }
+}
 
 /// The rows of a block.
 ///
 /// # Safety
 ///
-/// As for [`super::short`].
+/// As for [`super::short`]; the tensors start on boundaries of 16 bytes.
 #[inline(always)]
 pub(super) unsafe fn rows<E: Float>(args: &Args) {
-    // SAFETY: handed on.
-    unsafe {
-        match args.k {
-            ..=4 => rows_of::<E, 4>(args),
-            _ => rows_of::<E, 8>(args),
-        }
-    }
-}
-
-/// Those with so many elements in a lane at most.
-///
-/// # Safety
-///
-/// As for [`rows`].
-#[inline(always)]
-unsafe fn rows_of<E: Float, const N: usize>(args: &Args) {
+    launch_dependents();
+    dependency_wait();
     let [x, mask, y] = [args.x, args.mask, args.y].map(|p| p.cast::<E>().as_ptr());
-    let tensors = (x, core::ptr::null(), y);
-    let make = |row: small::Small<E, N>, x: [f32; 8]| {
-        let seen = if row.k == 0 { 0 } else { visible(row.m, args.k, args.queries) };
-        let mask_row = row.m % args.mask_rows * args.k;
-        let v = core::array::from_fn(|i| {
-            if i >= N {
-                return f32::NEG_INFINITY;
-            }
-            let element = row.element(i);
-            let mut added = -0.0;
-            if !args.mask.is_null() {
-                let at = mask.wrapping_add(mask_row as usize + element as usize);
-                // SAFETY: an element of the mask.
-                added = unsafe { E::load_if(element < seen, at.cast_const()) };
-            }
-            if element < seen { score(x[i], args.scale, added) } else { f32::NEG_INFINITY }
-        });
-        let top = row.max(v);
-        let shift = shift(top);
-        let terms = core::array::from_fn(|i| if i < N { of_type::<E>(v[i], shift) } else { 0.0 });
-        let log = args.log == 1;
-        let closing = closing(row.tree(terms), top, log);
-        let out = core::array::from_fn(|i| {
-            if i >= N {
-                0.0
-            } else if log {
-                (v[i] - shift) - closing
-            } else {
-                terms[i] * closing
-            }
-        });
-        // SAFETY: this row.
-        unsafe { row.put(out) };
+    let tensors = small::Tensors {
+        x,
+        delta: core::ptr::null(),
+        mask: mask.cast_const(),
+        mask_rows: args.mask_rows,
+        y,
     };
+    let make = Rows::<E> { args, element: core::marker::PhantomData };
     // SAFETY: handed on.
-    unsafe { small::rows::<E, N>([args.m, args.k], tensors, |x, _| x, make) };
+    unsafe { small::rows::<E, _>([args.m, args.k], SMALL, tensors, |x, _| x, &make) };
 }
