@@ -312,14 +312,16 @@ pub type Silu = (ActQuantSilu, ShortSilu, MiddleSilu, LongSilu);
 
 /// The kernels of many rows: short ones, of a block of 64 threads each, and longer ones.
 macro_rules! many {
-    ($($args:ty, $front:literal, [$middle_blocks:literal $long_blocks:literal]:
+    ($($args:ty, $front:literal, [$short_blocks:literal $middle_blocks:literal $older:literal $long_blocks:literal]:
         $short:ident $short_symbol:literal, $middle:ident $middle_symbol:literal, $long:ident $long_symbol:literal;)*) => {$(
         #[doc = concat!("Many short rows, ", $front, ".")]
         pub enum $short {}
 
         impl Kernel for $short {
             type Args = $args;
-            const SPEC: LaunchSpec = LaunchSpec::new($short_symbol, THREADS).with_min_sm(80);
+            const SPEC: LaunchSpec = LaunchSpec::new($short_symbol, THREADS)
+                .with_min_sm(80)
+                .with_min_blocks($short_blocks);
         }
 
         #[doc = concat!("Many rows of up to [`MIDDLE`] elements, ", $front, ".")]
@@ -341,7 +343,9 @@ macro_rules! many {
             const SPEC: LaunchSpec = LaunchSpec::new($long_symbol, THREADS)
                 .with_smem(long_smem_bytes(LONG))
                 .with_min_sm(80)
-                .with_min_blocks($long_blocks);
+                // Older assemblers spill where as many are asked for.
+                .with_min_blocks($older)
+                .with_min_blocks_from(900, $long_blocks);
 
             fn smem_bytes(args: &$args) -> u32 {
                 long_smem_bytes(args.k)
@@ -351,19 +355,19 @@ macro_rules! many {
 }
 
 many! {
-    Args, "as they are", [12 4]:
+    Args, "as they are", [0 12 3 4]:
         Short "act_quant_short", Middle "act_quant_middle", Long "act_quant_long";
-    Args, "as they are, of f16", [12 4]:
+    Args, "as they are, of f16", [0 12 3 4]:
         ShortF16 "act_quant_short_f16", MiddleF16 "act_quant_middle_f16", LongF16 "act_quant_long_f16";
-    Args, "as they are, of bf16", [12 4]:
+    Args, "as they are, of bf16", [0 12 3 4]:
         ShortBf16 "act_quant_short_bf16", MiddleBf16 "act_quant_middle_bf16", LongBf16 "act_quant_long_bf16";
-    RmsNormArgs, "RMSNorm", [8 2]:
+    RmsNormArgs, "RMSNorm", [0 8 2 2]:
         ShortRmsNorm "act_quant_short_rmsnorm", MiddleRmsNorm "act_quant_middle_rmsnorm", LongRmsNorm "act_quant_long_rmsnorm";
-    LayerNormArgs, "LayerNorm", [8 2]:
+    LayerNormArgs, "LayerNorm", [1 8 2 2]:
         ShortLayerNorm "act_quant_short_layernorm", MiddleLayerNorm "act_quant_middle_layernorm", LongLayerNorm "act_quant_long_layernorm";
-    GatedArgs, "`relu(gate)^2 * up`, optional RMSNorm", [8 2]:
+    GatedArgs, "`relu(gate)^2 * up`, optional RMSNorm", [0 8 2 2]:
         ShortRelu2 "act_quant_short_relu2", MiddleRelu2 "act_quant_middle_relu2", LongRelu2 "act_quant_long_relu2";
-    GatedArgs, "`silu(gate) * up`, optional RMSNorm", [8 2]:
+    GatedArgs, "`silu(gate) * up`, optional RMSNorm", [0 8 2 2]:
         ShortSilu "act_quant_short_silu", MiddleSilu "act_quant_middle_silu", LongSilu "act_quant_long_silu";
 }
 

@@ -58,8 +58,8 @@ impl List {
             let gated = |gate| act_quant::From::Gated { gate, weight: weight.clone(), eps };
             // One of the three each time.
             let of = |short, middle, long| match k {
-                ..=1024 => short,
-                ..=3072 => middle,
+                0..=1024 => short,
+                1025..=3072 => middle,
                 _ => long,
             };
             macro_rules! of {
