@@ -12,6 +12,8 @@ use contract::w2a8::act_bytes;
 #[derive(Clone, Copy, PartialEq)]
 enum Front {
     Nothing,
+    Bf16,
+    Norm,
     ResidualAndNorm,
     ResidualAndLayerNorm,
     Relu2AndNorm,
@@ -29,6 +31,8 @@ struct Tensors<B: Backend> {
     /// What is added to `x`, or the product.
     other: B::Buf<f32>,
     weight: B::Buf<f32>,
+    /// `x` of 16 bits, where that is quantised.
+    half: B::Buf<half::bf16>,
     out: QuantActs<B>,
 }
 
@@ -38,6 +42,8 @@ impl Case for Quant {
     fn name(&self) -> String {
         let front = match self.front {
             Front::Nothing => "",
+            Front::Bf16 => " bf16",
+            Front::Norm => " rmsnorm",
             Front::ResidualAndNorm => " add, rmsnorm",
             Front::ResidualAndLayerNorm => " add, layernorm",
             Front::Relu2AndNorm => " relu2 gate, rmsnorm",
@@ -49,6 +55,8 @@ impl Case for Quant {
         let len = self.m * self.k;
         let floats = match self.front {
             Front::Nothing => len,
+            Front::Bf16 => len / 2,
+            Front::Norm => len + self.k,
             // x is read and written, delta read; or gate and up read, the product written.
             Front::ResidualAndNorm | Front::Relu2AndNorm => 3 * len + self.k,
             Front::ResidualAndLayerNorm => 3 * len + 2 * self.k,
@@ -59,6 +67,9 @@ impl Case for Quant {
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
         let len = self.m * self.k;
         let (x, other) = match self.front {
+            Front::Nothing | Front::Bf16 | Front::Norm => {
+                (uniform(1, len, 3.0), blank(backend, 1)?)
+            }
             Front::Relu2AndNorm => (uniform(1, 2 * len, 3.0), blank(backend, len)?),
             _ => (uniform(1, len, 3.0), upload(backend, &uniform(2, len, 1.0))?),
         };
@@ -66,13 +77,20 @@ impl Case for Quant {
         backend.fill(&mut out.acts, 0xff)?;
         backend.fill(&mut out.stats, 0xff)?;
         let weight = upload(backend, &uniform(3, self.k, 2.0))?;
-        Ok(Tensors { x: upload(backend, &x)?, other, weight, out })
+        let half: Vec<half::bf16> = match self.front {
+            Front::Bf16 => x.iter().map(|&v| half::bf16::from_f32(v)).collect(),
+            _ => vec![half::bf16::ZERO],
+        };
+        let (x, half) = (upload(backend, &x)?, upload(backend, &half)?);
+        Ok(Tensors { x, other, weight, half, out })
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
-        let Tensors { x, other, weight, out } = t;
+        let Tensors { x, other, weight, half, out } = t;
         let source = match self.front {
             Front::Nothing => Source::Plain { x },
+            Front::Bf16 => Source::Bf16 { x: half },
+            Front::Norm => Source::RmsNorm { x, delta: None, weight, eps: 1e-5 },
             Front::ResidualAndNorm => Source::RmsNorm { x, delta: Some(other), weight, eps: 1e-5 },
             Front::ResidualAndLayerNorm => Source::LayerNorm {
                 x,
@@ -107,6 +125,19 @@ fn main() -> ExitCode {
             for front in [
                 Front::Nothing,
                 Front::ResidualAndNorm,
+                Front::ResidualAndLayerNorm,
+                Front::Relu2AndNorm,
+            ] {
+                suite.measure(&Quant { m, k, front })?;
+            }
+        }
+        // Many rows: 64 MB of f32.
+        for k in [64, 333, 2560, 28_672] {
+            let m = (16 << 20) / k;
+            for front in [
+                Front::Nothing,
+                Front::Bf16,
+                Front::Norm,
                 Front::ResidualAndLayerNorm,
                 Front::Relu2AndNorm,
             ] {

@@ -10,7 +10,7 @@ use bitnet_gpu::device_choice::{self, BackendChoice};
 use bitnet_gpu::ops::act_quant::{ActQuant, Source};
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
 use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
-use bitnet_gpu::ops::{Backend, OpError, PackedLinear, QuantActs};
+use bitnet_gpu::ops::{Backend, Element, OpError, PackedLinear, QuantActs, RowType};
 use bitnet_gpu::pack::PackedW2;
 use contract::w2a8::{MAX_K, MAX_ROWS, act_bytes};
 
@@ -234,7 +234,38 @@ pub unsafe extern "C" fn bitnet_linear_forward(
     workspace_bytes: usize,
     stream: *mut c_void,
 ) -> Status {
+    // SAFETY: by the caller.
+    unsafe {
+        bitnet_linear_forward_of(linear, x.cast(), 0, m, y, workspace, workspace_bytes, stream)
+    }
+}
+
+/// The same of rows of an element: `dtype` is 0 for f32, 1 for f16, 2 for bf16.
+///
+/// # Safety
+/// As for [`bitnet_linear_forward`].
+#[allow(clippy::too_many_arguments, reason = "a C function has no structs by value")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bitnet_linear_forward_of(
+    linear: *const Linear,
+    x: *const c_void,
+    dtype: i32,
+    m: usize,
+    y: *mut f32,
+    workspace: *mut c_void,
+    workspace_bytes: usize,
+    stream: *mut c_void,
+) -> Status {
     call(|| {
+        let element = match dtype {
+            0 => RowType::F32,
+            1 => RowType::F16,
+            2 => RowType::Bf16,
+            _ => {
+                let allowed = "allowed: 0 (f32), 1 (f16), 2 (bf16)";
+                return Err(Failure::argument(format!("dtype = {dtype} is none; {allowed}")));
+            }
+        };
         // SAFETY: by the caller.
         let linear = unsafe { linear.as_ref() }.ok_or_else(|| Failure::null("linear"))?;
         if m == 0 {
@@ -246,16 +277,31 @@ pub unsafe extern "C" fn bitnet_linear_forward(
         }
         match (&*linear.place, &linear.weights) {
             (Place::Cpu(backend), Weights::Cpu(w)) => {
-                if !x.is_aligned() || !y.is_aligned() {
-                    return Err(Failure::argument("x and y must be aligned to 4 bytes"));
+                let bytes = if element == RowType::F32 { 4 } else { 2 };
+                if !x.addr().is_multiple_of(bytes) || !y.is_aligned() {
+                    let wanted = "x and y must be aligned to their elements";
+                    return Err(Failure::argument(wanted));
                 }
-                // SAFETY: by the caller.
-                let x = unsafe { std::slice::from_raw_parts(x, m * linear.k) };
-                let mut rows = backend.alloc("input", x.len())?;
-                backend.write(&mut rows, 0, x)?;
                 let mut acts = QuantActs::alloc(backend, m, linear.k)?;
                 let mut out = backend.alloc("output", m * linear.n)?;
-                forward(backend, w, &rows, &mut acts, &mut out, m)?;
+                let len = m * linear.k;
+                // SAFETY: by the caller.
+                unsafe {
+                    match element {
+                        RowType::F32 => {
+                            let x = &copied::<f32>(backend, x, len)?;
+                            forward(backend, w, Source::Plain { x }, &mut acts, &mut out, m)?;
+                        }
+                        RowType::F16 => {
+                            let x = &copied(backend, x, len)?;
+                            forward(backend, w, Source::F16 { x }, &mut acts, &mut out, m)?;
+                        }
+                        RowType::Bf16 => {
+                            let x = &copied(backend, x, len)?;
+                            forward(backend, w, Source::Bf16 { x }, &mut acts, &mut out, m)?;
+                        }
+                    }
+                }
                 // SAFETY: by the caller, who may leave it uninitialised: zeroed, it is plain numbers.
                 let y = unsafe {
                     y.write_bytes(0, m * linear.n);
@@ -275,7 +321,7 @@ pub unsafe extern "C" fn bitnet_linear_forward(
                 }
                 let at = [x.addr(), y.addr(), workspace.addr()].map(|addr| addr as u64);
                 // SAFETY: by the caller, for the lengths that were just compared.
-                unsafe { shared.forward(w, m, at, stream) }
+                unsafe { shared.forward(w, m, (at, element), stream) }
             }
             #[cfg(feature = "cuda")]
             _ => unreachable!("a layer's weights are where its backend is"),
@@ -283,15 +329,31 @@ pub unsafe extern "C" fn bitnet_linear_forward(
     })
 }
 
+/// The caller's rows in a buffer.
+///
+/// # Safety
+/// `x` starts so many elements, and is aligned to them.
+unsafe fn copied<T: Element>(
+    backend: &CpuBackend,
+    x: *const c_void,
+    len: usize,
+) -> Result<<CpuBackend as Backend>::Buf<T>, OpError> {
+    // SAFETY: by the caller.
+    let x = unsafe { std::slice::from_raw_parts(x.cast::<T>(), len) };
+    let mut rows = backend.alloc("input", len)?;
+    backend.write(&mut rows, 0, x)?;
+    Ok(rows)
+}
+
 fn forward<B: Backend>(
     backend: &B,
     w: &PackedLinear<B>,
-    x: &B::Buf<f32>,
+    source: Source<'_, B>,
     acts: &mut QuantActs<B>,
     y: &mut B::Buf<f32>,
     m: usize,
 ) -> Result<(), OpError> {
-    backend.act_quant(ActQuant { source: Source::Plain { x }, out: acts, m, k: w.k() })?;
+    backend.act_quant(ActQuant { source, out: acts, m, k: w.k() })?;
     match m {
         1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
         _ => {
@@ -308,7 +370,7 @@ pub(crate) mod cuda {
     use std::collections::HashMap;
 
     use bitnet_gpu::driver::{CudaOptions, Stream};
-    use bitnet_gpu::memory::DeviceBuffer;
+    use bitnet_gpu::memory::{DeviceBuffer, Pool};
     use bitnet_gpu::ops::CudaBackend;
 
     use super::*;
@@ -319,6 +381,34 @@ pub(crate) mod cuda {
         backend: CudaBackend,
         /// The caller's streams, by their handles.
         streams: HashMap<usize, Stream>,
+    }
+
+    /// The caller's rows, and what they are multiplied with.
+    struct Rows<'a> {
+        pool: &'a Pool,
+        stream: &'a Stream,
+        w: &'a PackedLinear<CudaBackend>,
+        m: usize,
+        x: u64,
+    }
+
+    impl Rows<'_> {
+        /// Queues their product.
+        ///
+        /// # Safety
+        /// As [`Shared::forward`], of rows of `T`.
+        unsafe fn product<T: Element>(
+            &self,
+            backend: &CudaBackend,
+            source: impl Fn(&DeviceBuffer<T>) -> Source<'_, CudaBackend>,
+            acts: &mut QuantActs<CudaBackend>,
+            y: &mut DeviceBuffer<f32>,
+        ) -> Result<(), Failure> {
+            let Self { pool, stream, w, m, x } = *self;
+            // SAFETY: by the caller.
+            let x = unsafe { DeviceBuffer::borrowed(pool, stream, x, m * w.k(), "x")? };
+            Ok(super::forward(backend, w, source(&x), acts, y, m)?)
+        }
     }
 
     impl Shared {
@@ -365,7 +455,7 @@ pub(crate) mod cuda {
             super::upload(&hold(&self.0).backend, packed)
         }
 
-        /// Queues a product on the caller's stream: `at` are the addresses of `x`, `y` and a workspace.
+        /// Queues a product on the caller's stream: `at` are the addresses of `x`, which has such elements, `y` and a workspace.
         ///
         /// # Safety
         /// As [`bitnet_linear_forward`], with a workspace that is large enough.
@@ -373,7 +463,7 @@ pub(crate) mod cuda {
             &self,
             w: &PackedLinear<CudaBackend>,
             m: usize,
-            [x, y, workspace]: [u64; 3],
+            ([x, y, workspace], element): ([u64; 3], RowType),
             stream: *mut c_void,
         ) -> Result<(), Failure> {
             let mut state = hold(&self.0);
@@ -386,18 +476,26 @@ pub(crate) mod cuda {
             let stats = workspace + stats_start(m, w.k()) as u64;
             let words = m * act_bytes(w.k()) / 4;
             // SAFETY: by the caller; the parts of the workspace do not overlap.
-            let (x, mut y, mut acts) = unsafe {
-                let x = DeviceBuffer::borrowed(&pool, &stream, x, m * w.k(), "x")?;
+            let (mut y, mut acts) = unsafe {
                 let y = DeviceBuffer::borrowed(&pool, &stream, y, m * w.n(), "y")?;
                 let acts = DeviceBuffer::borrowed(&pool, &stream, workspace, words, "workspace")?;
                 let stats = DeviceBuffer::borrowed(&pool, &stream, stats, m, "workspace")?;
-                (x, y, QuantActs { acts, stats })
+                (y, QuantActs { acts, stats })
             };
-            let own = backend.set_stream(stream)?;
-            let done = super::forward(backend, w, &x, &mut acts, &mut y, m);
+            let own = backend.set_stream(stream.clone())?;
+            let rows = Rows { pool: &pool, stream: &stream, w, m, x };
+            let (acts, y) = (&mut acts, &mut y);
+            // SAFETY: by the caller.
+            let done = unsafe {
+                match element {
+                    RowType::F32 => rows.product(backend, |x| Source::Plain { x }, acts, y),
+                    RowType::F16 => rows.product(backend, |x| Source::F16 { x }, acts, y),
+                    RowType::Bf16 => rows.product(backend, |x| Source::Bf16 { x }, acts, y),
+                }
+            };
             // New weights are uploaded in an order of their own.
             backend.set_stream(own)?;
-            Ok(done?)
+            done
         }
     }
 }

@@ -122,6 +122,18 @@ static void layers(void)
         CHECK(y[0] == 68.5f && y[1] == 0 && y[2] == -64.5f);
     }
     CHECK(y[3] == -57.5f && y[4] == 0 && y[5] == 60);
+    /* The same rows as bf16: the upper halves of these numbers are all of them. */
+    uint16_t half[M * K];
+    for (int i = 0; i < M * K; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        half[i] = (uint16_t)(bits >> 16);
+    }
+    memset(y, 0xff, sizeof y);
+    CHECK(bitnet_linear_forward_of(linear, half, 3, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward_of(linear, (char *)half + 1, 2, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward_of(linear, half, 2, M, y, NULL, 0, NULL) == BITNET_OK);
+    CHECK(y[0] == 68.5f && y[3] == -57.5f && y[4] == 0 && y[5] == 60);
     bitnet_linear_free(linear);
     bitnet_linear_free(NULL);
 }

@@ -30,6 +30,9 @@ __all__ = [
     "prune_", "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_sparse", "ternaries",
 ]
 
+# Of the rows that the library takes: their numbers in bitnet.h.
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
 
 def ternaries(weight: torch.Tensor, ternarise: bool = False) -> Optional[Tuple[torch.Tensor, float]]:
     """`weight` as int8 of -1, 0 and 1, and their scale; None where it is not ternary and `ternarise` is false.
@@ -97,11 +100,11 @@ class BitLinear(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"the last side of x must be {self.in_features}; x is {list(x.shape)}")
-        if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        if x.dtype not in _DTYPES:
             raise ValueError(f"x must be float32, float16 or bfloat16, not {x.dtype}")
         if torch.is_grad_enabled() and x.requires_grad:
             raise RuntimeError("a BitLinear has no gradient; use torch.no_grad(), or detach the input")
-        rows = x.detach().reshape(-1, self.in_features).to(torch.float32).contiguous()
+        rows = x.detach().reshape(-1, self.in_features).contiguous()
         y = self._layer(x.device)(rows, self.out_features)
         y = y.to(x.dtype).view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias.to(x.dtype)
@@ -121,12 +124,13 @@ class _Layer:
             _library.bitnet_linear_free(self.handle)
 
     def __call__(self, rows, n):
-        m = rows.shape[0]
+        m, dtype = rows.shape[0], _DTYPES[rows.dtype]
         y = torch.empty((m, n), dtype=torch.float32, device=rows.device)
         if m == 0:
             return y
         if rows.device.type == "cpu":
-            check(_library.bitnet_linear_forward(self.handle, rows.data_ptr(), m, y.data_ptr(), None, 0, None))
+            data = rows.data_ptr(), dtype, m, y.data_ptr()
+            check(_library.bitnet_linear_forward_of(self.handle, *data, None, 0, None))
             return y
         if rows.data_ptr() % 256:
             rows = rows.clone()  # part of a larger tensor
@@ -139,8 +143,8 @@ class _Layer:
         here = rows.device.index == torch.cuda.current_device()
         with contextlib.nullcontext() if here else torch.cuda.device(rows.device):
             check(
-                _library.bitnet_linear_forward(
-                    self.handle, rows.data_ptr(), m, y.data_ptr(), room.data_ptr(), size.value, stream
+                _library.bitnet_linear_forward_of(
+                    self.handle, rows.data_ptr(), dtype, m, y.data_ptr(), room.data_ptr(), size.value, stream
                 )
             )
         return y

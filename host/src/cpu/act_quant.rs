@@ -12,6 +12,7 @@ use super::rmsnorm::residual;
 use super::simd::vectorised;
 use super::threads::RowsMut;
 use super::{Simd, Threads};
+use crate::ops::Float;
 use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind;
 
@@ -125,6 +126,15 @@ pub fn plain(threads: &Threads, simd: Simd, x: &[f32], k: usize, out: Quantised<
     let (m, rows) = out.rows(k);
     threads.run_rows(m, rows, |i, (acts, stats)| {
         quantise_row(simd, Values::Plain(&x[i * k..][..k]), acts, &mut stats[0]);
+    });
+}
+
+/// Quantises rows of `k` elements of 16 bits as they are.
+pub fn widened<T: Float>(threads: &Threads, simd: Simd, x: &[T], k: usize, out: Quantised<'_>) {
+    let (m, rows) = out.rows(k);
+    threads.run_rows(m, rows, |i, (acts, stats)| {
+        let row: Vec<f32> = x[i * k..][..k].iter().map(|v| v.widen()).collect();
+        quantise_row(simd, Values::Plain(&row), acts, &mut stats[0]);
     });
 }
 
@@ -274,6 +284,14 @@ mod tests {
         let want = reference::act_quant(x, k);
         every_backend(|backend| {
             run(backend, Source::Plain { x: &upload(backend, x) }, &want, k);
+        });
+        let f16 = x.iter().map(|&v| half::f16::from_f32(v)).collect::<Vec<_>>();
+        let bf16 = x.iter().map(|&v| half::bf16::from_f32(v)).collect::<Vec<_>>();
+        let want = [reference::widened(&f16), reference::widened(&bf16)]
+            .map(|x| reference::act_quant(&x, k));
+        every_backend(|backend| {
+            run(backend, Source::F16 { x: &upload(backend, &f16) }, &want[0], k);
+            run(backend, Source::Bf16 { x: &upload(backend, &bf16) }, &want[1], k);
         });
     }
 

@@ -261,6 +261,8 @@ pub(super) fn act_quant(
         Source::Plain { x } => {
             super::act_quant::plain(threads, simd, x.as_slice(), k, out);
         }
+        Source::F16 { x } => super::act_quant::widened(threads, simd, x.as_slice(), k, out),
+        Source::Bf16 { x } => super::act_quant::widened(threads, simd, x.as_slice(), k, out),
         Source::RmsNorm { x, delta, weight, eps } => {
             let (x, weight) = (x.as_mut_slice(), &weight.as_slice()[..k]);
             let delta = delta.map(Buffer::as_slice);

@@ -23,6 +23,16 @@ pub enum Source<'a, B: Backend> {
         /// The rows.
         x: &'a B::Buf<f32>,
     },
+    /// The same of f16.
+    F16 {
+        /// The rows.
+        x: &'a B::Buf<half::f16>,
+    },
+    /// The same of bf16.
+    Bf16 {
+        /// The rows.
+        x: &'a B::Buf<half::bf16>,
+    },
     /// RMSNorm of `x + delta`; `x` keeps the sum.
     RmsNorm {
         /// Rows `[m, k]`; updated when `delta` is given.
@@ -85,6 +95,8 @@ impl<B: Backend> ActQuant<'_, B> {
         let (len, k) = (self.m * self.k, self.k);
         match &self.source {
             Source::Plain { x } => at_least(OP, "x", x.len(), len)?,
+            Source::F16 { x } => at_least(OP, "x", x.len(), len)?,
+            Source::Bf16 { x } => at_least(OP, "x", x.len(), len)?,
             Source::RmsNorm { x, delta, weight, .. } => {
                 at_least(OP, "x", x.len(), len)?;
                 if let Some(delta) = delta {
@@ -117,52 +129,88 @@ impl<B: Backend> ActQuant<'_, B> {
 #[cfg(feature = "cuda")]
 impl ActQuant<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::act_quant::{Args, GatedArgs, LayerNormArgs, RmsNormArgs};
+        use contract::act_quant::{
+            Args, Front, GatedArgs, LayerNorm, LayerNormArgs, Plain, PlainBf16, PlainF16, Relu2,
+            RmsNorm, RmsNormArgs, Silu,
+        };
         use contract::launch::DevPtr;
         self.check()?;
         let Self { source, out, m, k } = self;
         let stream = cuda.stream();
         let (acts, stats) = (out.acts.dev_ptr(stream), out.stats.dev_ptr(stream).cast());
-        let (k, grid) = (k as u32, [m as u32, 1, 1]);
+        let (k, m) = (k as u32, m as u32);
+        let shape = [m, k];
         let or_null = |weight: Option<&super::cuda::Buf<f32>>| {
             weight.map_or(DevPtr::NULL, |weight| weight.dev_ptr(stream))
         };
+        let plain = |x| Args { x, acts, stats, k, m };
         // SAFETY: in each arm, `check` compared every tensor with `m` rows of `k` (the gate with
         // rows of `2 k`), `QuantActs` with `m` rows of `act_bytes(k)`; what the kernel writes is
         // borrowed exclusively.
         unsafe {
             match source {
                 Source::Plain { x } => {
-                    let args = Args { x: x.dev_ptr(stream), acts, stats, k };
-                    cuda.launch::<contract::act_quant::ActQuant>(grid, args)?;
+                    launch::<_, Plain>(cuda, Front::Plain, shape, plain(x.dev_ptr(stream).cast()))
                 }
+                Source::F16 { x } => launch::<_, PlainF16>(
+                    cuda,
+                    Front::Plain,
+                    shape,
+                    plain(x.dev_ptr(stream).cast()),
+                ),
+                Source::Bf16 { x } => launch::<_, PlainBf16>(
+                    cuda,
+                    Front::Plain,
+                    shape,
+                    plain(x.dev_ptr(stream).cast()),
+                ),
                 Source::RmsNorm { x, delta, weight, eps } => {
                     let (x, weight) = (x.dev_ptr(stream), weight.dev_ptr(stream));
-                    let args =
-                        RmsNormArgs { x, delta: or_null(delta), weight, acts, stats, k, eps };
-                    cuda.launch::<contract::act_quant::ActQuantRmsNorm>(grid, args)?;
+                    let delta = or_null(delta);
+                    let args = RmsNormArgs { x, delta, weight, acts, stats, k, m, eps };
+                    launch::<_, RmsNorm>(cuda, Front::RmsNorm, shape, args)
                 }
                 Source::LayerNorm { x, delta, weight, bias, eps } => {
                     let (x, delta) = (x.dev_ptr(stream), or_null(delta));
                     let (weight, bias) = (or_null(weight), or_null(bias));
-                    let args = LayerNormArgs { x, delta, weight, bias, acts, stats, k, eps };
-                    cuda.launch::<contract::act_quant::ActQuantLayerNorm>(grid, args)?;
+                    let args = LayerNormArgs { x, delta, weight, bias, acts, stats, k, m, eps };
+                    launch::<_, LayerNorm>(cuda, Front::LayerNorm, shape, args)
                 }
                 Source::Gated { gate, gate_up, f, weight, eps } => {
                     let (gate_up, f) = (gate_up.dev_ptr(stream), f.dev_ptr(stream));
-                    let args =
-                        GatedArgs { gate_up, f, weight: or_null(weight), acts, stats, k, eps };
+                    let weight = or_null(weight);
+                    let args = GatedArgs { gate_up, f, weight, acts, stats, k, m, eps };
                     match gate {
-                        Gate::Relu2 => {
-                            cuda.launch::<contract::act_quant::ActQuantRelu2>(grid, args)?
-                        }
-                        Gate::Silu => {
-                            cuda.launch::<contract::act_quant::ActQuantSilu>(grid, args)?
-                        }
+                        Gate::Relu2 => launch::<_, Relu2>(cuda, Front::Gated, shape, args),
+                        Gate::Silu => launch::<_, Silu>(cuda, Front::Gated, shape, args),
                     }
                 }
             }
         }
-        Ok(())
+    }
+}
+
+/// Queues the kernel that has such rows.
+///
+/// # Safety
+/// As [`crate::driver::KernelHandle::launch`], of each of the kernels.
+#[cfg(feature = "cuda")]
+unsafe fn launch<A, K: contract::act_quant::Kernels<A>>(
+    cuda: &super::CudaBackend,
+    front: contract::act_quant::Front,
+    [m, k]: [u32; 2],
+    args: A,
+) -> Result<(), OpError> {
+    use contract::act_quant::{Form, form, short_grid};
+    // SAFETY: by the caller.
+    unsafe {
+        match form(front, m, k) {
+            Form::Short if cuda.has::<K::Short>() => {
+                cuda.launch::<K::Short>([short_grid(m, k), 1, 1], args)
+            }
+            Form::Middle if cuda.has::<K::Middle>() => cuda.launch::<K::Middle>([m, 1, 1], args),
+            Form::Long if cuda.has::<K::Long>() => cuda.launch::<K::Long>([m, 1, 1], args),
+            _ => cuda.launch::<K::Row>([m, 1, 1], args),
+        }
     }
 }

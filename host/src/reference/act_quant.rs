@@ -25,6 +25,22 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
     (2, 66_001),
 ];
 
+/// `(m, k)`: so many rows, or so long, that other kernels have them.
+pub const MANY_SHAPES: &[(usize, usize)] = &[
+    (513, 60),
+    (512, 131),
+    (514, 300),
+    (515, 515),
+    (512, 1028),
+    (513, 1031),
+    (2, 3100),
+    (3, 4099),
+    (2, 8192),
+    (2, 12_290),
+    (1, 28_672),
+    (1, 28_673),
+];
+
 /// `(m, k)` of the 2B-4T model.
 pub const BENCH_SHAPES: &[(usize, usize)] = super::rmsnorm::BENCH_SHAPES;
 
@@ -42,6 +58,11 @@ pub struct Row {
 /// Quantises rows of `k`.
 pub fn act_quant(v: &[f32], k: usize) -> Vec<Row> {
     v.chunks(k).map(quantise_row).collect()
+}
+
+/// Rows of 16 bits as `f32`.
+pub fn widened<T: Copy + Into<f32>>(x: &[T]) -> Vec<f32> {
+    x.iter().map(|&v| v.into()).collect()
 }
 
 fn quantise_row(v: &[f32]) -> Row {

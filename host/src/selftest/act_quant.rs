@@ -4,13 +4,17 @@ use contract::w2a8::{act_bytes, act_index};
 
 use super::{Bed, Output, Run, RunError};
 use crate::ops::act_quant::{ActQuant, Gate, Source};
-use crate::ops::{Backend, QuantActs};
+use crate::ops::{Backend, Float, QuantActs};
 
 /// What is quantised, with the values that only that source has.
 #[derive(Clone, Debug)]
 pub enum From {
     /// Rows as they are.
     Plain,
+    /// Rows rounded to f16 first.
+    F16,
+    /// Rows rounded to bf16 first.
+    Bf16,
     /// RMSNorm, with an optional residual add.
     RmsNorm {
         /// `[m, k]`, added first.
@@ -67,6 +71,16 @@ impl Run for Inputs {
         match &self.from {
             From::Plain => {
                 let source = Source::Plain { x: &x };
+                backend.act_quant(ActQuant { source, out: &mut out, m, k })?;
+            }
+            From::F16 => {
+                let x: Vec<half::f16> = self.x.iter().map(|&v| Float::round(v)).collect();
+                let source = Source::F16 { x: &bed.input(&x)? };
+                backend.act_quant(ActQuant { source, out: &mut out, m, k })?;
+            }
+            From::Bf16 => {
+                let x: Vec<half::bf16> = self.x.iter().map(|&v| Float::round(v)).collect();
+                let source = Source::Bf16 { x: &bed.input(&x)? };
                 backend.act_quant(ActQuant { source, out: &mut out, m, k })?;
             }
             From::RmsNorm { delta, weight, eps } => {

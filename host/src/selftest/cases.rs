@@ -3,6 +3,7 @@
 
 mod pooling;
 mod pruned;
+mod quantised;
 mod sequence;
 
 use contract::w2a8_gemv::VARIANTS;
@@ -17,7 +18,6 @@ use super::{
     decode_layers, elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8,
     lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv, w2a8_trits,
 };
-use crate::ops::act_quant::Gate;
 use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
 use crate::ops::{Backend, RowType};
@@ -227,38 +227,6 @@ impl List {
 
     fn add(&mut self, kernel: &'static str, what: String, inputs: Inputs) {
         self.0.push(Case { kernel, what, inputs });
-    }
-
-    fn act_quant(&mut self) {
-        use contract::act_quant::*;
-        let mut seeded = Seeded::new(1);
-        for (m, k) in [(1, 1), (3, 63), (2, 1000), (5, 513)] {
-            let mut weight = || seeded.floats(k, 2.0);
-            let (gain, some) = (weight(), (k != 63).then(weight));
-            let delta = (k != 1).then(|| seeded.floats(m * k, 3.0));
-            let gated = |gate| act_quant::From::Gated { gate, weight: some.clone(), eps: 1e-5 };
-            let (other, weight, bias) = (delta.clone(), some.clone(), Some(gain.clone()));
-            let norm = act_quant::From::RmsNorm { delta, weight: gain, eps: 1e-5 };
-            let centred = act_quant::From::LayerNorm { delta: other, weight, bias, eps: 1e-5 };
-            for (kernel, from, width) in [
-                (symbol::<ActQuant>(), act_quant::From::Plain, k),
-                (symbol::<ActQuantRmsNorm>(), norm, k),
-                (symbol::<ActQuantLayerNorm>(), centred, k),
-                (symbol::<ActQuantRelu2>(), gated(Gate::Relu2), 2 * k),
-                (symbol::<ActQuantSilu>(), gated(Gate::Silu), 2 * k),
-            ] {
-                let mut x = seeded.floats(m * width, 4.0);
-                if m == 5 {
-                    // A row of zeros, one with NaN, one with infinity, one of subnormals.
-                    x[..width].fill(0.0);
-                    x[width + width / 2] = f32::NAN;
-                    x[2 * width] = f32::NEG_INFINITY;
-                    x[3 * width..4 * width].iter_mut().for_each(|v| *v *= 1e-39);
-                }
-                let inputs = act_quant::Inputs { m, k, x, from };
-                self.add(kernel, format!("m={m} k={k}"), Inputs::ActQuant(inputs));
-            }
-        }
     }
 
     /// The fused operations of a single row.

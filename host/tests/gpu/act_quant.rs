@@ -3,7 +3,7 @@
 use bitnet_gpu::ops::act_quant::{ActQuant, Gate, Source};
 use bitnet_gpu::ops::{Backend, QuantActs, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
-use bitnet_gpu::reference::act_quant::{TEST_SHAPES, act_quant, gated};
+use bitnet_gpu::reference::act_quant::{MANY_SHAPES, TEST_SHAPES, act_quant, gated, widened};
 use bitnet_gpu::reference::layernorm::{self, layernorm};
 use bitnet_gpu::reference::rmsnorm::{Case, rmsnorm};
 use bitnet_gpu::selftest::Output;
@@ -14,6 +14,7 @@ use crate::support::{check, dimension, generated, on_lane, refused, short, size,
 
 on_lane! {
     listed_shapes
+    many_rows
     broken_rows
     zero_rows
     subnormals_and_extremes
@@ -27,6 +28,14 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     let x = inputs.x.clone();
     let (first, v) = match inputs.from.clone() {
         From::Plain => (("x", x.clone()), x),
+        From::F16 => {
+            let rounded: Vec<half::f16> = x.iter().map(|&v| half::f16::from_f32(v)).collect();
+            (("x", x), widened(&rounded))
+        }
+        From::Bf16 => {
+            let rounded: Vec<half::bf16> = x.iter().map(|&v| half::bf16::from_f32(v)).collect();
+            (("x", x), widened(&rounded))
+        }
         From::RmsNorm { delta, weight, eps } => {
             let (x, y) = rmsnorm(&Case { element: RowType::F32, m, k, x, delta, weight, eps });
             (("x", x), y)
@@ -80,6 +89,8 @@ fn sources(seeded: &mut Seeded, m: usize, k: usize) -> Vec<(&'static str, usize,
     let gated = |gate, weight| From::Gated { gate, weight, eps: EPS };
     vec![
         ("plain", k, From::Plain),
+        ("f16", k, From::F16),
+        ("bf16", k, From::Bf16),
         ("rmsnorm", k, From::RmsNorm { delta: None, weight: a, eps: EPS }),
         ("rmsnorm with delta", k, From::RmsNorm { delta, weight: b, eps: 0.0 }),
         ("relu2", 2 * k, gated(Gate::Relu2, None)),
@@ -99,6 +110,22 @@ fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
     for &shape in TEST_SHAPES {
         check_sources(b, &mut seeded, shape, |_| {});
+    }
+}
+
+/// Shapes of other kernels, with rows that are broken, zero and small among others.
+fn many_rows<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(5);
+    for (i, &(m, k)) in MANY_SHAPES.iter().enumerate() {
+        check_sources(b, &mut seeded, (m, k), |x| {
+            let width = x.len() / m;
+            if m > 100 {
+                x[width + width / 3] = [f32::NAN, f32::NEG_INFINITY][i % 2];
+                x[5 * width..6 * width].fill(0.0);
+                x[9 * width..10 * width].iter_mut().for_each(|v| *v *= 1e-39);
+                x[x.len() - 1] = [f32::INFINITY, f32::NAN][i % 2];
+            }
+        });
     }
 }
 
@@ -147,7 +174,7 @@ fn generated_shapes<B: Backend>(b: &B) {
     for i in 0..generated("act_quant") {
         let mut seeded = Seeded::new(3000 + i as u64);
         let (m, k) = (1 + seeded.below(4), size(&mut seeded, 7000));
-        let (name, width, from) = sources(&mut seeded, m, k).swap_remove(i % 9);
+        let (name, width, from) = sources(&mut seeded, m, k).swap_remove(i % 11);
         let inputs = Inputs { m, k, x: seeded.floats(m * width, 3.0), from };
         check(b, &inputs, &expected(&inputs), format!("{name} m={m} k={k}"));
     }

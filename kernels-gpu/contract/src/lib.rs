@@ -93,7 +93,10 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
 }
 
 families! {
-    act_quant: ActQuant, ActQuantRmsNorm, ActQuantLayerNorm, ActQuantRelu2, ActQuantSilu;
+    act_quant: ActQuant, ActQuantF16, ActQuantBf16, ActQuantRmsNorm, ActQuantLayerNorm, ActQuantRelu2, ActQuantSilu,
+        Short, Middle, Long, ShortF16, MiddleF16, LongF16, ShortBf16, MiddleBf16, LongBf16,
+        ShortRmsNorm, MiddleRmsNorm, LongRmsNorm, ShortLayerNorm, MiddleLayerNorm, LongLayerNorm,
+        ShortRelu2, MiddleRelu2, LongRelu2, ShortSilu, MiddleSilu, LongSilu;
     activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
         AttentionRowsF32D128, AttentionFastD64, AttentionFastD128, AttentionFastD256;

@@ -4,10 +4,20 @@
 //! others are read again for each pass (maximum, then quantising).
 
 pub(crate) mod held;
+#[cfg(level_sm_80)]
+mod item;
 mod long;
+#[cfg(level_sm_80)]
+mod many;
+#[cfg(level_sm_80)]
+mod rows;
+#[cfg(level_sm_80)]
+mod short;
+#[cfg(level_sm_80)]
+mod source;
 
 use contract::act_quant::{
-    ActQuant, ActQuantLayerNorm, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs,
+    ActQuantLayerNorm, ActQuantRelu2, ActQuantRmsNorm, ActQuantSilu, Args, GatedArgs,
     LayerNormArgs, RmsNormArgs, SMEM_BYTES, THREADS,
 };
 use contract::activation::Activation;
@@ -25,6 +35,8 @@ use crate::arch::mem::{ld, ld_if, ld_nc, st, st_u8};
 use crate::arch::mem_if::st_u8_if;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::element::{Bf16, F16};
+use crate::float::Float;
 
 use held::{LONG, SHORT, element, held_constants, is_short, residual_row, step};
 
@@ -97,35 +109,55 @@ unsafe fn quantise_row<const HELD: usize>(
     }
 }
 
-/// # Safety
-///
-/// The launch obeys `ActQuant::SPEC` with one block per row; the pointers of `args` cover the
-/// contract's table.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn act_quant(args: Args) {
-    // SAFETY: the launch contract, handed on.
-    unsafe { if is_short(args.k) { plain::<SHORT>(&args) } else { plain::<LONG>(&args) } }
+macro_rules! plain {
+    ($($symbol:ident $kernel:ident $element:ty;)*) => {$(
+        /// # Safety
+        ///
+        /// The launch obeys the kernel's `SPEC` with one block per row; the pointers of `args` cover the contract's table.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+            // SAFETY: the launch contract, handed on.
+            unsafe {
+                if is_short(args.k) {
+                    plain::<$element, SHORT>(&args)
+                } else {
+                    plain::<$element, LONG>(&args)
+                }
+            }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<contract::act_quant::$kernel as Kernel>::Args) = $symbol;
+    )*};
+}
+
+plain! {
+    act_quant ActQuant f32;
+    act_quant_f16 ActQuantF16 F16;
+    act_quant_bf16 ActQuantBf16 Bf16;
 }
 
 /// # Safety
 ///
 /// As for [`act_quant`].
 #[inline(always)]
-unsafe fn plain<const HELD: usize>(args: &Args) {
+unsafe fn plain<E: Float, const HELD: usize>(args: &Args) {
     launch_dependents();
     dependency_wait();
     let k = args.k;
-    let x = args.x.as_ptr().cast_const().wrapping_add(block_idx_x() as usize * k as usize);
+    let x = args.x.cast::<E>().as_ptr().cast_const();
+    let x = x.wrapping_add(block_idx_x() as usize * k as usize);
     let mut held = [0.0; HELD];
     let mut j = 0;
     while j < HELD {
         let i = element(j);
         // SAFETY: x[m, i] with i < K.
-        held[j] = unsafe { ld_if(i < k, x.wrapping_add(i as usize)) };
+        held[j] = unsafe { E::load_if(i < k, x.wrapping_add(i as usize)) };
         j += 1;
     }
     // SAFETY: `far` is asked for i < K; the launch contract, handed on.
-    unsafe { quantise_row(&held, |i| ld(x.wrapping_add(i as usize)), k, args.acts, args.stats) }
+    unsafe {
+        quantise_row(&held, |i| E::load(x.wrapping_add(i as usize)), k, args.acts, args.stats)
+    }
 }
 
 /// # Safety
@@ -389,7 +421,6 @@ pub unsafe extern "ptx-kernel" fn act_quant_silu(args: GatedArgs) {
     unsafe { act_quant_gated(&args, |gate, up| Activation::Silu.gated(gate, up)) }
 }
 
-const _: unsafe extern "ptx-kernel" fn(<ActQuant as Kernel>::Args) = act_quant;
 const _: unsafe extern "ptx-kernel" fn(<ActQuantRmsNorm as Kernel>::Args) = act_quant_rmsnorm;
 const _: unsafe extern "ptx-kernel" fn(<ActQuantLayerNorm as Kernel>::Args) = act_quant_layernorm;
 const _: unsafe extern "ptx-kernel" fn(<ActQuantRelu2 as Kernel>::Args) = act_quant_relu2;
