@@ -28,7 +28,6 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mbarrier::{arrive, wait};
 use crate::arch::mem::{ld, st};
-use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, sync_some, sync_threads, thread_idx_x};
 use crate::arch::warp::warp_id;
 use attention::Attention;
