@@ -11,6 +11,7 @@ pub mod lanes;
 #[cfg(level_sm_90)]
 mod post;
 pub mod segment;
+#[cfg(level_sm_80)]
 pub mod small;
 pub mod tree;
 pub mod turned;

@@ -2,7 +2,6 @@
 //! together, wherever they start. Others come meanwhile.
 //!
 //! Up to 32 lanes have a row, each up to `N` of its elements, as far apart as there are lanes. A mask comes as the rows do.
-#![cfg_attr(not(level_sm_80), allow(dead_code))]
 
 use contract::row::{self, SMALL_MOST, SMALL_THREADS};
 
