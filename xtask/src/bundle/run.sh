@@ -82,7 +82,7 @@ sanitize() {
     local log=$here/logs/sanitizer/$1/${2//::/.}.log start=$SECONDS code verdict=clean more=
     # It keeps too few of the barriers of a kernel whose blocks all run at once, and ends the launch with 719. With very
     # many it has no memory for them, says so, and checks nothing.
-    [ "$1" = synccheck ] && more="--num-cuda-barriers 65536"
+    [ "$1" = synccheck ] && more="--num-cuda-barriers 4096"
     mkdir -p "${log%/*}"
     # shellcheck disable=SC2086
     (cd host && exec timeout "$SANITIZER_LIMIT" "$SANITIZER" --tool "$1" $more ${SANITIZER_ARGS:-} --error-exitcode 9 \
