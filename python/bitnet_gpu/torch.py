@@ -23,15 +23,15 @@ from ._bmm import bmm, matmul
 from ._conv2d import BitConv2d, Conv2d, replace_bit_conv2d, replace_conv2d
 from ._fuse import fuse
 from ._sparse import SparseConv2d, SparseLinear, pays_off, prune_, replace_sparse
-from ._tensor import Replaced, backend as _backend
+from ._tensor import DTYPES, Replaced, backend as _backend
 
 __all__ = [
     "BitConv2d", "BitLinear", "Conv2d", "Replaced", "SparseConv2d", "SparseLinear", "bmm", "fuse", "matmul", "pays_off",
     "prune_", "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_sparse", "ternaries",
 ]
 
-# Of the rows that the library takes: their numbers in bitnet.h.
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+# Of the rows that a ternary layer takes.
+_DTYPES = {dtype: DTYPES[dtype] for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 
 
 def ternaries(weight: torch.Tensor, ternarise: bool = False) -> Optional[Tuple[torch.Tensor, float]]:
