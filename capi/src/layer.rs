@@ -1,6 +1,6 @@
 //! Layers on the caller's tensors: weights packed on a device once, then any number of forwards.
 //!
-//! What a layer does is an [`Operation`], written once for both backends. On the CPU a forward copies the caller's
+//! What a layer does is an `Operation`, written once for both backends. On the CPU a forward copies the caller's
 //! tensors in and out; on a GPU it borrows them, and takes what it needs besides from the caller's workspace.
 
 use std::ffi::c_void;
