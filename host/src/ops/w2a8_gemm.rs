@@ -42,13 +42,6 @@ pub enum Behind<'a, B: Backend> {
     Keys(KeysAhead<'a, B>),
 }
 
-impl<B: Backend> Behind<'_, B> {
-    /// Whether the next one may begin at once.
-    fn lets_in(&self) -> bool {
-        matches!(self, Self::LetsIn)
-    }
-}
-
 /// Of each row of a product the keys of page `block` of its table, if its position lies behind them.
 pub struct KeysAhead<'a, B: Backend> {
     /// The pages.
@@ -385,7 +378,7 @@ impl Product<'_> {
         use contract::w2a8::act_bytes;
         let Self { words, n, k, segments, acts, m, y } = self;
         let stream = cuda.stream();
-        let (chained, lets_in) = (chained && stream.pdl(), behind.lets_in());
+        let (chained, lets_in) = (chained && stream.pdl(), matches!(behind, Behind::LetsIn));
         let mut args = contract::w2a8_gemm::Args {
             w: words,
             acts: acts.acts.dev_ptr(stream),
