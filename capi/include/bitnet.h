@@ -123,7 +123,7 @@ bitnet_status bitnet_linear_workspace(const bitnet_linear *linear, size_t m, siz
  * queued there; it may be captured into a graph after a first call outside of a capture. */
 bitnet_status bitnet_linear_forward(const bitnet_linear *linear, const float *x, size_t m, float *y, void *workspace,
                                     size_t workspace_bytes, void *stream);
-/* The same of rows of 16 bits, which are not converted first: `dtype` of x is 0 for f32, 1 for f16, 2 for bf16. */
+/* The same of rows of a bitnet_dtype, BITNET_F32, BITNET_F16 or BITNET_BF16; 16 bits are not converted first. */
 bitnet_status bitnet_linear_forward_of(const bitnet_linear *linear, const void *x, int32_t dtype, size_t m, float *y,
                                        void *workspace, size_t workspace_bytes, void *stream);
 
