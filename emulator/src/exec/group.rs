@@ -16,8 +16,11 @@ const POISON: u8 = 0xa5;
 const TURN: u32 = 4096;
 /// Instructions of all warps that a group may run.
 const LIMIT: u64 = 100_000_000_000;
-/// How long polls may find nothing new while nothing else can run.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How often warps may look for words in vain, when none of them does anything else, before nothing can go on: more often than any of
+/// them has words to look at one after another.
+const LOOKS: u32 = if cfg!(test) { 100 } else { 10_000 };
+/// And for how long: who writes them may run on another device.
+const PATIENCE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
 /// Groups that are too few for one more thread.
 const FEW: usize = 4;
 /// Barriers of a block.
@@ -180,10 +183,12 @@ impl<'a> Group<'a> {
 
     fn run(&mut self) -> Result<u64, Fault> {
         let (mut total, mut idle) = (0, 0);
-        // Warps that poll sleep until something is shown to them, or nothing else can run.
-        let mut alone: Option<Instant> = None;
+        // Warps that poll sleep until something is shown to them, nothing else can run, or others wait for long.
+        let mut awake = false;
+        // Passes in which they looked in vain and nothing else ran, and when those began.
+        let mut vain: Option<(u32, Instant)> = None;
         loop {
-            let (mut alive, mut waiting, mut woken) = (false, false, false);
+            let (mut alive, mut waiting, mut moved) = (false, false, false);
             let shown = self.shown;
             self.ran = 0;
             for at in 0..self.warps.len() {
@@ -191,13 +196,14 @@ impl<'a> Group<'a> {
                     continue;
                 }
                 alive = true;
-                if alone.is_none() && self.warps[at].seen == Some(self.shown) {
+                if !awake && self.warps[at].seen == Some(self.shown) {
                     continue;
                 }
                 let mut warp = std::mem::take(&mut self.warps[at]);
-                let slept = warp.seen.take().is_some();
+                let (slept, ran) = (warp.seen.take().is_some(), self.ran);
                 let ended = self.turn(&mut warp);
-                woken |= slept && warp.seen.is_none();
+                // From one look to the next one is no way.
+                moved |= if slept { warp.seen.is_none() } else { self.ran > ran };
                 waiting |= warp.fragments.iter().any(|f| f.wait == Wait::Retry);
                 self.warps[at] = warp;
                 ended?;
@@ -207,20 +213,26 @@ impl<'a> Group<'a> {
             }
             total += self.ran;
             idle = if waiting { idle + 1 } else { 0 };
-            if self.ran == 0 || idle > 8 || alone.is_some() {
+            if self.ran == 0 || idle > 8 || awake {
                 idle = 0;
                 let late = self.perform_one()?;
                 let polling = self.warps.iter().any(|w| w.live != 0 && w.seen.is_some());
                 if !late && !polling && self.ran == 0 {
                     return Err(self.stuck());
                 }
-                if late || !polling || woken || shown != self.shown {
-                    alone = None;
-                } else if alone.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    return Err(self.stuck());
-                } else {
+                let old = polling && !late && shown == self.shown;
+                if old && !moved {
+                    let (looks, since) = vain.get_or_insert_with(|| (0, Instant::now()));
+                    *looks += 1;
+                    if *looks > LOOKS && since.elapsed() > PATIENCE {
+                        return Err(self.stuck());
+                    }
                     std::thread::yield_now();
+                } else {
+                    vain = None;
                 }
+                // Who looked in vain once leaves it to those who went on.
+                awake = old && !(awake && moved);
             }
             if total > LIMIT {
                 return Err(Fault {

@@ -103,6 +103,32 @@ fn blocks_of_a_cooperative_launch_meet() {
 }
 
 #[test]
+fn who_computes_for_long_is_waited_for() {
+    // Block 0 polls for a word, and a warp of block 1 waits at an mbarrier, for many more turns than polls may be in vain.
+    let shape = Shape { blocks: 2, cooperative: true, ..Shape::block(64) };
+    let body = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; setp.ne.u32 %p2, %r0, 0;
+        @%p1 bra POLL; @%p2 bra MEET; mbarrier.init.shared.b64 [room], 32;
+        MEET: bar.sync 0; setp.ge.u32 %p3, %r0, 32; @%p3 bra WAIT;
+        mov.u32 %r2, 0; SPIN: add.s32 %r2, %r2, 1; setp.lt.u32 %p4, %r2, 400000; @%p4 bra SPIN;
+        mbarrier.arrive.shared.b64 _, [room]; ret;
+        WAIT: mbarrier.try_wait.parity.shared.b64 %p4, [room], 0; @!%p4 bra WAIT;
+        st.relaxed.gpu.global.b32 [%rd2], %r0; ret;
+        POLL: ld.relaxed.gpu.global.b32 %r3, [%rd2]; setp.eq.u32 %p4, %r3, 0; @%p4 bra POLL;
+        st.global.b32 [%rd2+4], %r3;";
+    assert_eq!(good(body, shape, 2), [63, 63]);
+}
+
+#[test]
+fn words_that_are_there_are_looked_at_one_after_another() {
+    // Nobody else runs.
+    let body = "mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u64 %rd4, %rd1;
+        NEXT: ld.relaxed.gpu.global.b32 %r3, [%rd4]; add.s32 %r1, %r1, %r3; add.s64 %rd4, %rd4, 4;
+        add.s32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 90; @%p1 bra NEXT; st.global.b32 [%rd2], %r1;";
+    let input: Vec<u32> = (0..90).collect();
+    assert_eq!(run(body, Shape::block(1), &input, 1).expect("no fault"), [4005]);
+}
+
+#[test]
 fn elements_of_every_size_are_loaded_and_stored() {
     let body =
         "mov.u32 %r1, 0x8081f2f3; st.shared.b32 [room], %r1; mov.u64 %rd9, 0x8000000180000002;

@@ -104,6 +104,26 @@ fn barriers_that_never_open() {
 }
 
 #[test]
+fn words_that_nobody_writes() {
+    // All warps poll; or one does, one waits at an mbarrier and one at a barrier.
+    let poll =
+        "POLL: ld.relaxed.gpu.global.b32 %r1, [%rd2]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;";
+    let shape = Shape { blocks: 2, cooperative: true, ..Shape::block(96) };
+    fails(poll, shape, TIMEOUT, &["nothing can go on", "block [1, 0, 0], warp 2"]);
+    let body = format!(
+        "setp.ne.u32 %p2, %r0, 0; @%p2 bra MEET; mbarrier.init.shared.b64 [room], 1;
+        MEET: bar.sync 0; setp.lt.u32 %p2, %r0, 32; @%p2 bra POLL;
+        setp.lt.u32 %p2, %r0, 64; @%p2 bra WAIT; bar.sync 0;
+        WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [room], 0; @!%p2 bra WAIT; {poll}"
+    );
+    let parts = [
+        "warp 1, lanes 0xffffffff: Retry at mbarrier.try_wait",
+        "warp 2, lanes 0xffffffff: Barrier(0, 1)",
+    ];
+    fails(&body, shape, TIMEOUT, &parts);
+}
+
+#[test]
 fn barriers_of_a_cluster() {
     let shape = Shape::cluster(2, 1);
     let body = "mov.u32 %r1, %cluster_ctarank; setp.eq.u32 %p1, %r1, 0; @%p1 bra A;
