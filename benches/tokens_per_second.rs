@@ -89,6 +89,7 @@ const FASTEST: Setting =
 
 fn main() -> ExitCode {
     run("tokens_per_second", |suite| {
+        ensure!(!suite.options().check, "nothing to compare without times; leave out --check");
         let synthetic = tempfile::tempdir()?;
         let model = model(suite, synthetic.path())?;
         let mut expected = None;

@@ -13,7 +13,8 @@ use clap::Parser;
 pub struct Options {
     /// Only cases whose name contains this
     pub filter: Option<String>,
-    /// Only the Nth of so many parts of the cases, as `1/3`: for runs whose time is short. Each part has a result of its own
+    /// Only the Nth of so many parts of the cases, as `1/3`: for runs whose time is short. On a GPU each part has a result
+    /// of its own
     #[arg(long, value_name = "N/PARTS", value_parser = part)]
     pub part: Option<(usize, usize)>,
     /// Only compare: nothing is timed and nothing written

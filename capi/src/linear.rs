@@ -258,7 +258,8 @@ pub unsafe extern "C" fn bitnet_linear_forward(
             (Place::Cpu(backend), Weights::Cpu(w)) => {
                 let acts = QuantActs::alloc(backend, m, linear.k)?;
                 // SAFETY: by the caller.
-                Ok(unsafe { product(backend, w, x, acts, y, m)? })
+                unsafe { product(backend, w, x, acts, y, m)? }
+                Ok(())
             }
             #[cfg(feature = "cuda")]
             (Place::Cuda(shared), Weights::Cuda(w)) => {
@@ -283,7 +284,8 @@ pub unsafe extern "C" fn bitnet_linear_forward(
                     }
                 };
                 // SAFETY: by the caller.
-                Ok(unsafe { shared.on(stream, run)? })
+                unsafe { shared.on(stream, run)? }
+                Ok(())
             }
             #[cfg(feature = "cuda")]
             _ => unreachable!("a layer's weights are where its backend is"),
