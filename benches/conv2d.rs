@@ -1,4 +1,4 @@
-//! [`contract::conv2d`] on a GPU: the convolutions of ResNet-50 and depthwise ones, batches of 1 and 32.
+//! [`contract::conv2d`] on a GPU: the convolutions of ResNet-50, depthwise and grouped ones, batches of 1 and 32.
 
 use std::cell::OnceCell;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use bitnet_gpu::ops::conv2d::{
 use bitnet_gpu::ops::{Backend, Float, Math, OpError, RowType};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::conv2d::{
-    BENCH_SHAPES, DEPTHWISE_SHAPES, PLANES_SHAPES, TERNARY_SHAPES, UNEVEN_SHAPES,
+    BENCH_SHAPES, DEPTHWISE_SHAPES, GROUPED_SHAPES, PLANES_SHAPES, TERNARY_SHAPES, UNEVEN_SHAPES,
 };
 use contract::conv2d::weights::Packed;
 use half::bf16;
@@ -206,11 +206,11 @@ impl<T: Float> Case for Ternary<'_, T> {
     }
 }
 
-/// Layers of `shapes`, for batches of `batches`.
+/// Layers of `shapes`, for batches of `batches`; `groups` of so many channels.
 fn layers(
     batches: &'static [usize],
     shapes: impl Iterator<Item = &'static [usize; 5]> + Clone,
-    depthwise: bool,
+    groups: fn(usize) -> usize,
     layout: Layout,
 ) -> impl Iterator<Item = Layer> {
     batches.iter().flat_map(move |&n| {
@@ -221,7 +221,7 @@ fn layers(
             k,
             window,
             stride,
-            groups: if depthwise { c } else { 1 },
+            groups: groups(c),
             layout,
         })
     })
@@ -243,20 +243,21 @@ fn main() -> ExitCode {
     }
     run("conv2d", |suite| {
         let (both, nhwc, nchw) = (&[32, 1], Layout::Nhwc, Layout::Nchw);
-        let dense = layers(both, BENCH_SHAPES.iter(), false, nhwc);
-        let depthwise = layers(both, DEPTHWISE_SHAPES.iter(), true, nhwc);
+        let dense = layers(both, BENCH_SHAPES.iter(), |_| 1, nhwc);
+        let depthwise = layers(both, DEPTHWISE_SHAPES.iter(), |c| c, nhwc);
         // A third of them says enough of planes.
-        let planes = layers(both, DEPTHWISE_SHAPES.iter().step_by(3), true, nchw);
-        for layer in dense.chain(depthwise).chain(planes) {
+        let planes = layers(both, DEPTHWISE_SHAPES.iter().step_by(3), |c| c, nchw);
+        let grouped = layers(both, GROUPED_SHAPES.iter(), |_| 32, nhwc);
+        for layer in dense.chain(depthwise).chain(planes).chain(grouped) {
             measure(suite, &Floats::<f32>::new(layer, Math::Exact), layer)?;
             measure(suite, &Floats::<bf16>::new(layer, Math::TensorCore), layer)?;
         }
-        let uneven = layers(both, UNEVEN_SHAPES.iter(), false, nhwc);
-        let turned = layers(both, PLANES_SHAPES.iter(), false, nchw);
+        let uneven = layers(both, UNEVEN_SHAPES.iter(), |_| 1, nhwc);
+        let turned = layers(both, PLANES_SHAPES.iter(), |_| 1, nchw);
         for layer in uneven.chain(turned) {
             measure(suite, &Floats::<bf16>::new(layer, Math::TensorCore), layer)?;
         }
-        for layer in layers(both, TERNARY_SHAPES.iter(), false, nhwc) {
+        for layer in layers(both, TERNARY_SHAPES.iter(), |_| 1, nhwc) {
             let host = &OnceCell::new();
             measure(suite, &Ternary::<bf16> { layer, host, output: PhantomData }, layer)?;
             // Small images say enough of outputs that are twice as long.

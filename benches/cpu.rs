@@ -11,13 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bitnet_benches::{
-    Case, Linear, LinearTensors, Options, Quantiles, Report, Row, Timing, bits, cpu_name,
-    load_average, read_gb_per_s, same_bits,
+    Case, Linear, Options, Quantiles, Report, Row, Timing, cpu_name, load_average, read_gb_per_s,
+    same_bits,
 };
 use bitnet_gpu::cpu::CpuBackend;
-use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
-use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
-use bitnet_gpu::ops::{Backend, OpError};
+use bitnet_gpu::ops::Backend;
 use clap::Parser;
 use criterion::Criterion;
 
@@ -36,44 +34,6 @@ const SHAPES: &[(usize, usize, usize)] = &[
 const COLD_BYTES: usize = 256 << 20;
 /// Outputs that are compared with the naive reference.
 const COMPARED: usize = 512;
-
-struct Product(Linear);
-
-impl Case for Product {
-    type Tensors<B: Backend> = LinearTensors<B>;
-
-    fn name(&self) -> String {
-        format!("{}x{}x{}", self.0.m, self.0.n, self.0.k)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.bytes()
-    }
-
-    fn tensors<B: Backend>(&self, backend: &B) -> Result<LinearTensors<B>, OpError> {
-        self.0.tensors(backend)
-    }
-
-    fn run<B: Backend>(&self, backend: &B, t: &mut LinearTensors<B>) -> Result<(), OpError> {
-        let (w, acts, y) = (&t.w, &t.acts, &mut t.y);
-        match self.0.m {
-            1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-            m => backend.w2a8_gemm(W2a8Gemm {
-                chained: false,
-                behind: Default::default(),
-                w,
-                acts,
-                y,
-                m,
-                variant: None,
-            }),
-        }
-    }
-
-    fn output<B: Backend>(&self, backend: &B, t: &LinearTensors<B>) -> Result<Vec<u32>, OpError> {
-        bits(backend, &t.y)
-    }
-}
 
 fn main() -> ExitCode {
     match run(Options::parse()) {
@@ -113,7 +73,7 @@ fn run(options: Options) -> anyhow::Result<()> {
     for &(m, n, k) in SHAPES {
         let name = format!("{m}x{n}x{k}");
         if options.wants(&name) {
-            let case = Product(Linear::new(m, n, k));
+            let case = Linear::new(m, n, k);
             let compared = compare(&cpu, &case).with_context(|| name.clone())?;
             let mut row = measure(&cpu, &mut criterion, &case, read)?;
             row.compared = compared;
@@ -132,18 +92,18 @@ fn run(options: Options) -> anyhow::Result<()> {
 }
 
 /// The bits against plain loops over unpacked codes.
-fn compare(cpu: &CpuBackend, case: &Product) -> anyhow::Result<u64> {
+fn compare(cpu: &CpuBackend, case: &Linear) -> anyhow::Result<u64> {
     let mut tensors = case.tensors(cpu)?;
     case.run(cpu, &mut tensors)?;
     let found = case.output(cpu, &tensors)?;
-    let rows = case.0.n.min(COMPARED);
+    let rows = case.n.min(COMPARED);
     let (mut some, mut expected) = (Vec::new(), Vec::new());
     // The first and the last row of activations, each with rows of weights spread over all segments.
-    for m in [0, case.0.m - 1] {
+    for m in [0, case.m - 1] {
         for i in 0..rows {
-            let n = i * case.0.n / rows;
-            some.push(found[m * case.0.n + n]);
-            expected.push(case.0.output(m, n).to_bits());
+            let n = i * case.n / rows;
+            some.push(found[m * case.n + n]);
+            expected.push(case.naive(m, n).to_bits());
         }
     }
     same_bits("w2a8", &some, &expected)?;
@@ -154,7 +114,7 @@ fn compare(cpu: &CpuBackend, case: &Product) -> anyhow::Result<u64> {
 fn measure(
     cpu: &CpuBackend,
     criterion: &mut Criterion,
-    case: &Product,
+    case: &Linear,
     read_gb_per_s: f64,
 ) -> anyhow::Result<Row> {
     let copies = COLD_BYTES.div_ceil(case.bytes() as usize).max(2);
@@ -195,7 +155,7 @@ fn measure(
     };
     let mut row =
         Row { case: case.name(), bytes: case.bytes(), cold: Some(cold), ..Row::default() };
-    let products = (case.0.m * case.0.n * case.0.k) as f64;
+    let products = (case.m * case.n * case.k) as f64;
     row.set("int8_giga_ops_per_s", 2.0 * products / us.median / 1e3);
     Ok(row)
 }

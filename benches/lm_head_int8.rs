@@ -123,9 +123,14 @@ fn main() -> ExitCode {
                 ("top-k 256", SampleParams { top_k: 256, ..drawn }),
                 ("all", drawn),
             ];
-            for (m, cases) in
-                [(1, &cases[..]), (8, &cases[..2]), (33, &cases[..2]), (64, &cases[..3])]
-            {
+            for (m, cases) in [
+                (1, &cases[..]),
+                (8, &cases[..2]),
+                (16, &cases[..]),
+                (32, &cases[..]),
+                (33, &cases[..2]),
+                (64, &cases[..]),
+            ] {
                 for &(name, params) in cases {
                     suite.measure(&Head { name, params, m, vocab, k, table: &table })?;
                 }

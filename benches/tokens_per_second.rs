@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use bitnet_benches::{Quantiles, Row, Suite, memory, reset_memory_peak, run};
 use bitnet_gpu::checkpoint::synth::{self, NamedConfig};
 use bitnet_gpu::checkpoint::{Checkpoint, ModelConfig, OpenOptions};
-use bitnet_gpu::device_choice::BackendChoice;
+use bitnet_gpu::device_choice::{BackendChoice, DeviceChoice, cuda_count};
 use bitnet_gpu::driver::CudaOptions;
 use bitnet_gpu::model::{Model, Sequence, SequenceOptions};
 use bitnet_gpu::ops::{Backend, CudaBackend, RowType};
@@ -52,6 +52,10 @@ const BATCHES: &[usize] = &[1, 4, 8, 16, 32, 64];
 const BATCH_AT: usize = 512 - 2 * BATCH_STEPS;
 /// Steps in front of those that are timed, and as many that are.
 const BATCH_STEPS: usize = 32;
+/// Sequences at once on each of several GPUs, texts for each place, and tokens of a text.
+const EACH: &[usize] = &[8, 32, 64];
+const TEXTS_A_PLACE: usize = 4;
+const TEXT: usize = 256;
 /// Tokens that every setting has to agree on.
 const SAME_TOKENS: usize = 48;
 
@@ -85,6 +89,7 @@ const FASTEST: Setting =
 
 fn main() -> ExitCode {
     run("tokens_per_second", |suite| {
+        ensure!(!suite.options().check, "nothing to compare without times; leave out --check");
         let synthetic = tempfile::tempdir()?;
         let model = model(suite, synthetic.path())?;
         let mut expected = None;
@@ -102,6 +107,13 @@ fn main() -> ExitCode {
                 let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
                 if !batches.is_empty() {
                     measure_batches(suite, &model, head, one_kernel, &batches)?;
+                }
+            }
+        }
+        for devices in several(cuda_count()?) {
+            for &batch in EACH {
+                if suite.options().wants(&several_name(devices, batch)) {
+                    measure_several(suite, &model, devices, batch)?;
                 }
             }
         }
@@ -331,6 +343,59 @@ fn measure_batches(
         }
         suite.report().rows.push(row);
     }
+    Ok(())
+}
+
+/// Numbers of GPUs to measure on a machine with `count`: none where there is one.
+fn several(count: u32) -> Vec<u32> {
+    let mut devices: Vec<u32> = [1, 2, 4, count].into_iter().filter(|&n| n <= count).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    if count > 1 { devices } else { Vec::new() }
+}
+
+fn several_name(devices: u32, batch: usize) -> String {
+    let gpus = if devices == 1 { "GPU" } else { "GPUs" };
+    format!("{devices} {gpus}, batches of {batch}, int8 head")
+}
+
+/// Tokens per second of whole texts, prompts included, over several GPUs with a replica each.
+fn measure_several(
+    suite: &mut Suite,
+    path: &Path,
+    devices: u32,
+    batch: usize,
+) -> anyhow::Result<()> {
+    let params = SamplingParams {
+        temperature: 0.0,
+        max_tokens: TEXT,
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let builder = Session::builder().model(path).context(TEXT + 32).head(HeadKind::Int8);
+    let mut session = builder.clone().backend(BackendChoice::Cuda(0)).build()?;
+    let vocab = session.config().vocab_size;
+    let texts = devices as usize * batch * TEXTS_A_PLACE;
+    let prompts: Vec<_> = (0..texts).map(|i| prompt(300 + i as u64, 8 + i % 16, vocab)).collect();
+    let alone = session.generate(&prompts[0], &params, |_| ControlFlow::Continue(()))?.tokens;
+    drop(session);
+    let builder = builder.backend(DeviceChoice::Cuda((0..devices).collect())).max_batch(batch);
+    let mut engine = builder.build_batch()?;
+    let params = vec![params; texts];
+    // The first texts record the steps.
+    let warm = devices as usize * batch;
+    engine.generate(&prompts[..warm], &params[..warm], |_, _| ControlFlow::Continue(()))?;
+    let started = Instant::now();
+    let made = engine.generate(&prompts, &params, |_, _| ControlFlow::Continue(()))?;
+    let seconds = started.elapsed().as_secs_f64();
+    let name = several_name(devices, batch);
+    ensure!(made[0].tokens == alone, "{name}: other tokens than alone");
+    let tokens: usize = made.iter().map(|text| text.tokens.len()).sum();
+    let mut row = Row { case: name, ..Row::default() };
+    row.compared = alone.len() as u64;
+    row.set("texts_tok_per_s", tokens as f64 / seconds);
+    println!("  {:<36} {:.0} tok/s", row.case, tokens as f64 / seconds);
+    suite.report().rows.push(row);
     Ok(())
 }
 

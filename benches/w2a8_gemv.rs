@@ -119,11 +119,11 @@ fn main() -> ExitCode {
             let nvcc: Vec<_> = match &nvcc {
                 None => Vec::new(),
                 Some(ptx) => suite.with_ptx("nvcc", ptx, |suite| {
+                    let kept = suite.report().rows.len();
                     let rows = suite.measure_variants(&of(true))?;
                     let times: Vec<_> =
                         rows.iter().map(|row| (cold_us(row), warm_us(row))).collect();
                     // They are columns of our rows.
-                    let kept = suite.report().rows.len() - variants.len();
                     suite.report().rows.truncate(kept);
                     Ok(times)
                 })?,

@@ -4,12 +4,14 @@
 use std::num::NonZeroUsize;
 use std::thread::{self, available_parallelism};
 
+use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
+use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
 use bitnet_gpu::ops::{Backend, Float, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::pack::PackedW2;
 use bitnet_gpu::reference::Inputs;
 use contract::w2a8::{CODES_PER_WORD, Segments, act_bytes, act_index, code_shift, row_words};
 
-use crate::case::blank;
+use crate::case::{Case, bits, blank};
 
 /// `count` numbers in `(-reach, reach)`.
 pub fn uniform(seed: u64, count: usize, reach: f32) -> Vec<f32> {
@@ -105,15 +107,8 @@ impl Linear {
         (0..self.k).map(|i| f32::from(q(i)) / s).collect()
     }
 
-    /// Packed weights, activations with their scales, and outputs, each once.
-    pub fn bytes(&self) -> u64 {
-        let segments = size_of::<Segments>();
-        let parts = [4 * self.words.len(), segments, 4 * self.acts.len(), 8 * self.m];
-        (parts.iter().sum::<usize>() + 4 * self.m * self.n) as u64
-    }
-
     /// Output `[row, feature]`, by plain loops over the unpacked codes.
-    pub fn output(&self, row: usize, feature: usize) -> f32 {
+    pub fn naive(&self, row: usize, feature: usize) -> f32 {
         let acts = &self.acts[row * act_bytes(self.k) / 4..];
         let words = &self.words[feature * row_words(self.k)..];
         let mut acc = 0i64;
@@ -132,12 +127,23 @@ impl Linear {
         let g = part.map_or(f32::NAN, |part| part.1);
         (acc as f32 / f32::from_bits(self.stats[row][0])) * g
     }
+}
 
-    /// Uploads it.
-    ///
-    /// # Errors
-    /// Out of memory; a failed copy.
-    pub fn tensors<B: Backend>(&self, backend: &B) -> Result<LinearTensors<B>, OpError> {
+/// `w2a8_gemv` for one row of activations, `w2a8_gemm` for more.
+impl Case for Linear {
+    type Tensors<B: Backend> = LinearTensors<B>;
+
+    fn name(&self) -> String {
+        format!("{}x{}x{}", self.m, self.n, self.k)
+    }
+
+    fn bytes(&self) -> u64 {
+        let segments = size_of::<Segments>();
+        let parts = [4 * self.words.len(), segments, 4 * self.acts.len(), 8 * self.m];
+        (parts.iter().sum::<usize>() + 4 * self.m * self.n) as u64
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<LinearTensors<B>, OpError> {
         let Self { m, n, k, words, acts, stats } = self;
         let segments = Segments::new(&parts(*n)).ok_or(OpError::Dimension {
             op: "w2a8",
@@ -151,6 +157,21 @@ impl Linear {
         backend.write(&mut quant.acts, 0, acts)?;
         backend.write(&mut quant.stats, 0, stats)?;
         Ok(LinearTensors { w, acts: quant, y: blank(backend, m * n)? })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut LinearTensors<B>) -> Result<(), OpError> {
+        let LinearTensors { w, acts, y } = t;
+        match self.m {
+            1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
+            m => {
+                let (chained, behind) = (false, Default::default());
+                backend.w2a8_gemm(W2a8Gemm { chained, behind, w, acts, y, m, variant: None })
+            }
+        }
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &LinearTensors<B>) -> Result<Vec<u32>, OpError> {
+        bits(backend, &t.y)
     }
 }
 

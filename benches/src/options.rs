@@ -13,6 +13,13 @@ use clap::Parser;
 pub struct Options {
     /// Only cases whose name contains this
     pub filter: Option<String>,
+    /// Only the Nth of so many parts of the cases, as `1/3`: for runs whose time is short. On a GPU each part has a result
+    /// of its own
+    #[arg(long, value_name = "N/PARTS", value_parser = part)]
+    pub part: Option<(usize, usize)>,
+    /// Only compare: nothing is timed and nothing written
+    #[arg(long)]
+    pub check: bool,
     /// Where the JSON and Markdown files go, relative to the current folder (cargo and the bundle's
     /// script both run these programs in benches/)
     #[arg(long, value_name = "DIR", default_value = "results")]
@@ -59,7 +66,21 @@ pub struct Options {
 impl Options {
     /// Whether a case of this name was asked for.
     pub fn wants(&self, case: &str) -> bool {
+        // By its name, so that a case is in the same part whatever else is asked for.
+        let hash = case
+            .bytes()
+            .fold(7, |hash: usize, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         self.filter.as_ref().is_none_or(|filter| case.contains(filter.as_str()))
+            && self.part.is_none_or(|(part, parts)| hash % parts == part - 1)
+    }
+}
+
+/// Reads `1/3`.
+fn part(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').map(|(part, parts)| (part.parse(), parts.parse()));
+    match numbers {
+        Some((Ok(part), Ok(parts))) if 1 <= part && part <= parts => Ok((part, parts)),
+        _ => Err("1/3 is the first of three parts".into()),
     }
 }
 
@@ -77,5 +98,21 @@ mod tests {
         assert!(of("gemv --variants --bench").unwrap().variants);
         assert!(of("gemv --samples 9").is_err());
         assert!(of("gemv --nonsense").is_err());
+    }
+
+    #[test]
+    fn every_case_is_in_one_part() {
+        let of = |part: &str| Options::try_parse_from(["gemv", "--part", part]);
+        let parts = ["1/3", "2/3", "3/3"].map(|part| of(part).unwrap());
+        let cases: Vec<String> = (1..100).map(|i| format!("f32 1x{i}x7")).collect();
+        for case in &cases {
+            assert_eq!(parts.iter().filter(|part| part.wants(case)).count(), 1, "{case}");
+        }
+        for part in &parts {
+            assert!(cases.iter().filter(|case| part.wants(case)).count() > 20);
+        }
+        for bad in ["", "1", "0/3", "4/3", "1/0", "1/x"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -46,7 +46,10 @@ const CONTROL_WIDTH: usize = 2560;
 
 /// A benchmark under way.
 pub struct Suite {
+    bench: String,
     options: Options,
+    /// Values that were compared.
+    compared: u64,
     gpu: CudaBackend,
     cpu: CpuBackend,
     report: Report,
@@ -89,8 +92,10 @@ impl Suite {
         let settings = CudaOptions::new(options.device).pdl(options.pdl);
         let gpu = CudaBackend::open(settings).context("this benchmark needs an NVIDIA GPU")?;
         let info = gpu.cuda().device().info();
-        // Figures with and without it stand beside each other.
-        let name = format!("{bench}{}", if options.pdl { PDL } else { "" });
+        // Figures with and without it stand beside each other, and so do parts.
+        let part = options.part.map(|(part, parts)| format!("_{part}of{parts}"));
+        let pdl = if options.pdl { PDL } else { "" };
+        let name = format!("{bench}{pdl}{}", part.unwrap_or_default());
         let mut report = Report::new(&name, &info.name);
         let module = gpu.cuda().module();
         let mut more = vec![
@@ -123,10 +128,15 @@ impl Suite {
             module.compile(|symbol| symbol.starts_with(bench))?;
         }
         let cpu = CpuBackend::new(None)?;
-        let mut suite = Self { options, cpu, gpu, report, criterion, _scratch: scratch };
+        let (bench, compared) = (bench.to_owned(), 0);
+        let mut suite =
+            Self { bench, options, compared, cpu, gpu, report, criterion, _scratch: scratch };
+        println!("{} on {}", suite.bench, suite.gpu.describe());
+        if suite.options.check {
+            return Ok(suite);
+        }
         suite.clocks("clocks before");
         suite.report.control = suite.control()?;
-        println!("{bench} on {}", suite.gpu.describe());
         for (what, rate) in &suite.report.control.gb_per_s {
             println!("  control, {what}: {rate:.0} GB/s");
         }
@@ -184,6 +194,11 @@ impl Suite {
         let first_row = self.report.rows.len();
         if let Some(case) = variants.first().filter(|case| self.options.wants(&case.name())) {
             let compared = self.compare(variants).with_context(|| case.name())?;
+            self.compared += compared;
+            if self.options.check {
+                println!("  {:<28} {compared} values are the same", case.name());
+                return Ok(&mut []);
+            }
             let arms = self.time(case, variants).with_context(|| case.name())?;
             for (case, (cold, warm)) in variants.iter().zip(arms) {
                 let row = Row {
@@ -399,10 +414,9 @@ impl Suite {
         let mut cases: Vec<_> = self.report.rows.iter().map(|row| row.case.clone()).collect();
         cases.dedup();
         let Options { cold_mb, device, ref ms_kernel, .. } = self.options;
-        let bench = self.report.bench.trim_end_matches(PDL);
-        let peers = peers::measure(bench, &cases, cold_mb, device, ms_kernel.as_deref())?;
+        let peers = peers::measure(&self.bench, &cases, cold_mb, device, ms_kernel.as_deref())?;
         if peers.rows.is_empty() {
-            println!("  {bench} has no peer in {}", peers.about);
+            println!("  {} has no peer in {}", self.bench, peers.about);
         }
         for peer in &peers.rows {
             for row in self.report.rows.iter_mut().filter(|row| row.case == peer.case) {
@@ -428,9 +442,16 @@ impl Suite {
 
     /// Writes the report, if there is anything in it.
     fn finish(mut self) -> anyhow::Result<()> {
-        if self.report.rows.is_empty() {
-            let filter = self.options.filter.as_deref().unwrap_or_default();
-            println!("  no case of this benchmark contains `{filter}`");
+        let Options { check, ref filter, part, .. } = self.options;
+        if self.compared == 0 && self.report.rows.is_empty() {
+            let filter = filter.as_deref().unwrap_or_default();
+            let part = part.map(|(part, parts)| format!(" in part {part} of {parts}"));
+            let part = part.unwrap_or_default();
+            println!("  no case of this benchmark{part} contains `{filter}`");
+            return Ok(());
+        }
+        if check {
+            println!("  {} values compared, nothing timed", self.compared);
             return Ok(());
         }
         if self.options.peers {

@@ -99,6 +99,14 @@ bitnet_status bitnet_session_generate(bitnet_session *session, const char *promp
 typedef struct bitnet_backend bitnet_backend;
 typedef struct bitnet_linear bitnet_linear;
 
+typedef enum bitnet_dtype {
+    BITNET_F32 = 0,
+    BITNET_F16 = 1,
+    BITNET_BF16 = 2,
+    BITNET_I8 = 3,
+    BITNET_I32 = 4
+} bitnet_dtype;
+
 /* `device` as in bitnet_options. */
 bitnet_status bitnet_backend_open(const char *device, bitnet_backend **out);
 /* Layers keep what they need of it. */
@@ -115,27 +123,17 @@ void bitnet_linear_free(bitnet_linear *linear);
 /* Bytes of the workspace for m rows: 0 on the CPU. */
 bitnet_status bitnet_linear_workspace(const bitnet_linear *linear, size_t m, size_t *bytes);
 
-/* y[m, n] = x[m, k] . w^T in f32; each row of x is quantised to int8 by its largest value.
+/* y[m, n] = x[m, k] . w^T, x of `dtype` (a bitnet_dtype: F32, F16 or BF16), y of f32; each row of x is quantised to int8 by
+ * its largest value.
  *
  * CPU: x and y are host memory; workspace and stream are not looked at. GPU: x, y and workspace are memory of the
  * backend's device that starts at multiples of 256 bytes, `stream` is a CUstream of its primary context (the one of
  * the CUDA runtime and of PyTorch) or NULL for the default stream, and lives as long as the layer. The product is
  * queued there; it may be captured into a graph after a first call outside of a capture. */
-bitnet_status bitnet_linear_forward(const bitnet_linear *linear, const float *x, size_t m, float *y, void *workspace,
-                                    size_t workspace_bytes, void *stream);
-/* The same of rows of a bitnet_dtype, BITNET_F32, BITNET_F16 or BITNET_BF16; 16 bits are not converted first. */
-bitnet_status bitnet_linear_forward_of(const bitnet_linear *linear, const void *x, int32_t dtype, size_t m, float *y,
-                                       void *workspace, size_t workspace_bytes, void *stream);
+bitnet_status bitnet_linear_forward(const bitnet_linear *linear, const void *x, int32_t dtype, size_t m, float *y,
+                                    void *workspace, size_t workspace_bytes, void *stream);
 
 /* ---- Tensors of the caller's --------------------------------------------------------------------------------- */
-
-typedef enum bitnet_dtype {
-    BITNET_F32 = 0,
-    BITNET_F16 = 1,
-    BITNET_BF16 = 2,
-    BITNET_I8 = 3,
-    BITNET_I32 = 4
-} bitnet_dtype;
 
 /* Set struct_bytes to sizeof(bitnet_tensor). Sizes and strides (in elements) are in PyTorch's order of the dimensions,
  * whatever lies nearest in memory: images are [n, c, h, w], and those of a channels_last tensor have c's stride 1. */

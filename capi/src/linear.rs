@@ -7,14 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bitnet_gpu::cpu::CpuBackend;
 use bitnet_gpu::device_choice::{self, BackendChoice};
+#[cfg(feature = "cuda")]
+use bitnet_gpu::ops::CudaBackend;
 use bitnet_gpu::ops::act_quant::{ActQuant, Source};
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
 use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
-use bitnet_gpu::ops::{Backend, Element, OpError, PackedLinear, QuantActs, RowType};
+use bitnet_gpu::ops::{Backend, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::pack::PackedW2;
 use contract::w2a8::{MAX_K, MAX_ROWS, act_bytes};
 
+use crate::layer::Lends;
 use crate::status::{Failure, Status, call};
+use crate::tensor::{Dtype, FLOATS};
 use crate::{copy_text, text};
 
 /// `bitnet_backend`.
@@ -30,14 +34,13 @@ pub(crate) enum Place {
 pub struct Linear {
     place: Arc<Place>,
     weights: Weights,
-    n: usize,
     k: usize,
 }
 
 enum Weights {
     Cpu(PackedLinear<CpuBackend>),
     #[cfg(feature = "cuda")]
-    Cuda(PackedLinear<bitnet_gpu::ops::CudaBackend>),
+    Cuda(PackedLinear<CudaBackend>),
 }
 
 /// Nothing in the backends is left half-way by a panic that came this far.
@@ -149,7 +152,7 @@ pub unsafe extern "C" fn bitnet_linear_new(
             #[cfg(feature = "cuda")]
             Place::Cuda(shared) => Weights::Cuda(shared.upload(packed)?),
         };
-        let linear = Linear { place: Arc::clone(place), weights, n, k };
+        let linear = Linear { place: Arc::clone(place), weights, k };
         // SAFETY: by the caller.
         unsafe { out.write(Box::into_raw(Box::new(linear))) };
         Ok(())
@@ -218,35 +221,15 @@ pub unsafe extern "C" fn bitnet_linear_workspace(
     })
 }
 
-/// `y[m, n] = x[m, k] . w^T`, the activations quantised row by row to int8.
+/// `y[m, n] = x[m, k] . w^T`, the rows, of `bitnet_dtype` f32, f16 or bf16, quantised to int8 one by one.
 ///
 /// # Safety
 /// A living layer. `x` has `m * k`, `y` `m * n` elements and the workspace `workspace_bytes`, in host memory for a layer on
 /// the CPU, in memory of the layer's device otherwise; there `stream` is null or a stream of the device's primary
 /// context, all of them live until what is queued has run, and the stream as long as the layer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bitnet_linear_forward(
-    linear: *const Linear,
-    x: *const f32,
-    m: usize,
-    y: *mut f32,
-    workspace: *mut c_void,
-    workspace_bytes: usize,
-    stream: *mut c_void,
-) -> Status {
-    // SAFETY: by the caller.
-    unsafe {
-        bitnet_linear_forward_of(linear, x.cast(), 0, m, y, workspace, workspace_bytes, stream)
-    }
-}
-
-/// The same of rows of an element: `dtype` is 0 for f32, 1 for f16, 2 for bf16.
-///
-/// # Safety
-/// As for [`bitnet_linear_forward`].
 #[allow(clippy::too_many_arguments, reason = "a C function has no structs by value")]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bitnet_linear_forward_of(
+pub unsafe extern "C" fn bitnet_linear_forward(
     linear: *const Linear,
     x: *const c_void,
     dtype: i32,
@@ -257,57 +240,25 @@ pub unsafe extern "C" fn bitnet_linear_forward_of(
     stream: *mut c_void,
 ) -> Status {
     call(|| {
-        let element = match dtype {
-            0 => RowType::F32,
-            1 => RowType::F16,
-            2 => RowType::Bf16,
-            _ => {
-                let allowed = "allowed: 0 (f32), 1 (f16), 2 (bf16)";
-                return Err(Failure::argument(format!("dtype = {dtype} is none; {allowed}")));
-            }
-        };
+        let dtype = Dtype::given("x", dtype)?;
+        if !FLOATS.contains(&dtype) {
+            return Err(Failure::argument(format!("x is of {dtype:?}; allowed: {FLOATS:?}")));
+        }
         // SAFETY: by the caller.
         let linear = unsafe { linear.as_ref() }.ok_or_else(|| Failure::null("linear"))?;
         if m == 0 {
             return Ok(());
         }
         within("m", m, MAX_ROWS)?;
-        if x.is_null() || y.is_null() {
-            return Err(Failure::null(if x.is_null() { "x" } else { "y" }));
-        }
-        match (&*linear.place, &linear.weights) {
+        let place = &*linear.place;
+        there("x", x, place.align(dtype))?;
+        there("y", y.cast(), place.align(Dtype::F32))?;
+        let (x, y) = ((x, dtype), y.cast());
+        match (place, &linear.weights) {
             (Place::Cpu(backend), Weights::Cpu(w)) => {
-                let bytes = if element == RowType::F32 { 4 } else { 2 };
-                if !x.addr().is_multiple_of(bytes) || !y.is_aligned() {
-                    let wanted = "x and y must be aligned to their elements";
-                    return Err(Failure::argument(wanted));
-                }
-                let mut acts = QuantActs::alloc(backend, m, linear.k)?;
-                let mut out = backend.alloc("output", m * linear.n)?;
-                let len = m * linear.k;
+                let acts = QuantActs::alloc(backend, m, linear.k)?;
                 // SAFETY: by the caller.
-                unsafe {
-                    match element {
-                        RowType::F32 => {
-                            let x = &copied::<f32>(backend, x, len)?;
-                            forward(backend, w, Source::Plain { x }, &mut acts, &mut out, m)?;
-                        }
-                        RowType::F16 => {
-                            let x = &copied(backend, x, len)?;
-                            forward(backend, w, Source::F16 { x }, &mut acts, &mut out, m)?;
-                        }
-                        RowType::Bf16 => {
-                            let x = &copied(backend, x, len)?;
-                            forward(backend, w, Source::Bf16 { x }, &mut acts, &mut out, m)?;
-                        }
-                    }
-                }
-                // SAFETY: by the caller, who may leave it uninitialised: zeroed, it is plain numbers.
-                let y = unsafe {
-                    y.write_bytes(0, m * linear.n);
-                    std::slice::from_raw_parts_mut(y, m * linear.n)
-                };
-                backend.read(&out, 0, y)?;
+                unsafe { product(backend, w, x, acts, y, m)? }
                 Ok(())
             }
             #[cfg(feature = "cuda")]
@@ -319,9 +270,22 @@ pub unsafe extern "C" fn bitnet_linear_forward_of(
                          ask bitnet_linear_workspace"
                     )));
                 }
-                let at = [x.addr(), y.addr(), workspace.addr()].map(|addr| addr as u64);
-                // SAFETY: by the caller, for the lengths that were just compared.
-                unsafe { shared.forward(w, m, (at, element), stream) }
+                there("the workspace", workspace, place.align(dtype))?;
+                let words = m * act_bytes(linear.k) / 4;
+                let stats = workspace.wrapping_byte_add(stats_start(m, linear.k));
+                let run = |backend: &_| {
+                    // SAFETY: by the caller, for the lengths that were just compared; the parts of the workspace do not overlap.
+                    unsafe {
+                        let acts = QuantActs {
+                            acts: CudaBackend::result(backend, "workspace", workspace, words)?,
+                            stats: CudaBackend::result(backend, "workspace", stats, m)?,
+                        };
+                        product(backend, w, x, acts, y, m)
+                    }
+                };
+                // SAFETY: by the caller.
+                unsafe { shared.on(stream, run)? }
+                Ok(())
             }
             #[cfg(feature = "cuda")]
             _ => unreachable!("a layer's weights are where its backend is"),
@@ -329,20 +293,52 @@ pub unsafe extern "C" fn bitnet_linear_forward_of(
     })
 }
 
-/// The caller's rows in a buffer.
+/// Refuses no memory, and memory that is not aligned.
+fn there(what: &str, data: *const c_void, align: usize) -> Result<(), Failure> {
+    if data.is_null() {
+        return Err(Failure::null(what));
+    }
+    if !data.addr().is_multiple_of(align) {
+        let at = data.addr();
+        let words = format!("{what} starts at {at:#x}, which is no multiple of {align} bytes");
+        return Err(Failure::argument(words));
+    }
+    Ok(())
+}
+
+/// Queues the product of `m` rows of a float dtype.
 ///
 /// # Safety
-/// `x` starts so many elements, and is aligned to them.
-unsafe fn copied<T: Element>(
-    backend: &CpuBackend,
-    x: *const c_void,
-    len: usize,
-) -> Result<<CpuBackend as Backend>::Buf<T>, OpError> {
+/// As [`bitnet_linear_forward`], whose checks were made.
+unsafe fn product<B: Lends>(
+    backend: &B,
+    w: &PackedLinear<B>,
+    (x, dtype): (*const c_void, Dtype),
+    mut acts: QuantActs<B>,
+    y: *mut c_void,
+    m: usize,
+) -> Result<(), OpError> {
+    let (rows, len) = (m * w.k(), m * w.n());
+    let acts = &mut acts;
     // SAFETY: by the caller.
-    let x = unsafe { std::slice::from_raw_parts(x.cast::<T>(), len) };
-    let mut rows = backend.alloc("input", len)?;
-    backend.write(&mut rows, 0, x)?;
-    Ok(rows)
+    unsafe {
+        let mut out = backend.result("y", y, len)?;
+        match dtype {
+            Dtype::F16 => {
+                let x = &backend.lent("x", x, rows)?;
+                forward(backend, w, Source::F16 { x }, acts, &mut out, m)?;
+            }
+            Dtype::Bf16 => {
+                let x = &backend.lent("x", x, rows)?;
+                forward(backend, w, Source::Bf16 { x }, acts, &mut out, m)?;
+            }
+            _ => {
+                let x = &backend.lent("x", x, rows)?;
+                forward(backend, w, Source::Plain { x }, acts, &mut out, m)?;
+            }
+        }
+        backend.give(&out, y, len)
+    }
 }
 
 fn forward<B: Backend>(
@@ -370,8 +366,6 @@ pub(crate) mod cuda {
     use std::collections::HashMap;
 
     use bitnet_gpu::driver::{CudaOptions, Stream};
-    use bitnet_gpu::memory::{DeviceBuffer, Pool};
-    use bitnet_gpu::ops::CudaBackend;
 
     use super::*;
 
@@ -381,34 +375,6 @@ pub(crate) mod cuda {
         backend: CudaBackend,
         /// The caller's streams, by their handles.
         streams: HashMap<usize, Stream>,
-    }
-
-    /// The caller's rows, and what they are multiplied with.
-    struct Rows<'a> {
-        pool: &'a Pool,
-        stream: &'a Stream,
-        w: &'a PackedLinear<CudaBackend>,
-        m: usize,
-        x: u64,
-    }
-
-    impl Rows<'_> {
-        /// Queues their product.
-        ///
-        /// # Safety
-        /// As [`Shared::forward`], of rows of `T`.
-        unsafe fn product<T: Element>(
-            &self,
-            backend: &CudaBackend,
-            source: impl Fn(&DeviceBuffer<T>) -> Source<'_, CudaBackend>,
-            acts: &mut QuantActs<CudaBackend>,
-            y: &mut DeviceBuffer<f32>,
-        ) -> Result<(), Failure> {
-            let Self { pool, stream, w, m, x } = *self;
-            // SAFETY: by the caller.
-            let x = unsafe { DeviceBuffer::borrowed(pool, stream, x, m * w.k(), "x")? };
-            Ok(super::forward(backend, w, source(&x), acts, y, m)?)
-        }
     }
 
     impl Shared {
@@ -453,49 +419,6 @@ pub(crate) mod cuda {
             packed: PackedW2,
         ) -> Result<PackedLinear<CudaBackend>, OpError> {
             super::upload(&hold(&self.0).backend, packed)
-        }
-
-        /// Queues a product on the caller's stream: `at` are the addresses of `x`, which has such elements, `y` and a workspace.
-        ///
-        /// # Safety
-        /// As [`bitnet_linear_forward`], with a workspace that is large enough.
-        pub(super) unsafe fn forward(
-            &self,
-            w: &PackedLinear<CudaBackend>,
-            m: usize,
-            ([x, y, workspace], element): ([u64; 3], RowType),
-            stream: *mut c_void,
-        ) -> Result<(), Failure> {
-            let mut state = hold(&self.0);
-            let State { backend, streams } = &mut *state;
-            let device = backend.cuda().device().clone();
-            // SAFETY: by the caller: its stream outlives the layer.
-            let theirs = || unsafe { Stream::foreign(&device, stream) };
-            let stream = streams.entry(stream.addr()).or_insert_with(theirs).clone();
-            let pool = backend.cuda().pool().clone();
-            let stats = workspace + stats_start(m, w.k()) as u64;
-            let words = m * act_bytes(w.k()) / 4;
-            // SAFETY: by the caller; the parts of the workspace do not overlap.
-            let (mut y, mut acts) = unsafe {
-                let y = DeviceBuffer::borrowed(&pool, &stream, y, m * w.n(), "y")?;
-                let acts = DeviceBuffer::borrowed(&pool, &stream, workspace, words, "workspace")?;
-                let stats = DeviceBuffer::borrowed(&pool, &stream, stats, m, "workspace")?;
-                (y, QuantActs { acts, stats })
-            };
-            let own = backend.set_stream(stream.clone())?;
-            let rows = Rows { pool: &pool, stream: &stream, w, m, x };
-            let (acts, y) = (&mut acts, &mut y);
-            // SAFETY: by the caller.
-            let done = unsafe {
-                match element {
-                    RowType::F32 => rows.product(backend, |x| Source::Plain { x }, acts, y),
-                    RowType::F16 => rows.product(backend, |x| Source::F16 { x }, acts, y),
-                    RowType::Bf16 => rows.product(backend, |x| Source::Bf16 { x }, acts, y),
-                }
-            };
-            // New weights are uploaded in an order of their own.
-            backend.set_stream(own)?;
-            done
         }
     }
 }

@@ -22,6 +22,12 @@ pub(crate) enum Dtype {
 impl Dtype {
     const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::I8, Self::I32];
 
+    /// What a caller's number says.
+    pub(crate) fn given(what: &str, number: i32) -> Result<Self, Failure> {
+        let found = Self::ALL.into_iter().find(|&dtype| dtype as i32 == number);
+        found.ok_or_else(|| Failure::argument(format!("{what}: {number} is no bitnet_dtype")))
+    }
+
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
@@ -63,9 +69,7 @@ impl View {
     pub(crate) unsafe fn new(what: &'static str, tensor: *const Tensor) -> Result<Self, Failure> {
         // SAFETY: by the caller.
         let tensor = unsafe { sized(what, tensor)? };
-        let Some(dtype) = Dtype::ALL.into_iter().find(|&of| of as i32 == tensor.dtype) else {
-            return Err(Failure::argument(format!("{what}: {} is no bitnet_dtype", tensor.dtype)));
-        };
+        let dtype = Dtype::given(what, tensor.dtype)?;
         let dims = usize::try_from(tensor.dims).unwrap_or(0);
         if !(1..=MOST).contains(&dims) {
             let words = format!("{what} has {} dimensions; 1 to {MOST} are allowed", tensor.dims);

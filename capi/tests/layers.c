@@ -1,18 +1,8 @@
 /* Convolutions, pruned layers and products with known results, and what they must refuse. Prints "ok" at the end. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "bitnet.h"
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, bitnet_last_error()); \
-            exit(1); \
-        } \
-    } while (0)
+#include "check.h"
 #define REFUSED(call) CHECK((call) == BITNET_ARGUMENT && *bitnet_last_error())
 
 /* A contiguous tensor. */

@@ -1,18 +1,8 @@
 /* Every function with what it must refuse, and a layer with known products. Prints "ok" at the end. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "bitnet.h"
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, bitnet_last_error()); \
-            exit(1); \
-        } \
-    } while (0)
+#include "check.h"
 
 static int stop(void *user, uint32_t token, const char *text, size_t bytes)
 {
@@ -111,14 +101,14 @@ static void layers(void)
 
     /* 127 is quantised to itself: these products are exact. */
     float x[M * K] = {127, 1, 2, 3, 4, -127, 5, 0, 0, 7}, y[M * N];
-    CHECK(bitnet_linear_forward(NULL, x, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
-    CHECK(bitnet_linear_forward(linear, NULL, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
-    CHECK(bitnet_linear_forward(linear, x, M, NULL, NULL, 0, NULL) == BITNET_ARGUMENT);
-    CHECK(bitnet_linear_forward(linear, x, SIZE_MAX, y, NULL, 0, NULL) == BITNET_ARGUMENT);
-    CHECK(bitnet_linear_forward(linear, x, 0, y, NULL, 0, NULL) == BITNET_OK);
+    CHECK(bitnet_linear_forward(NULL, x, BITNET_F32, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, NULL, BITNET_F32, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, x, BITNET_F32, M, NULL, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, x, BITNET_F32, SIZE_MAX, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, x, BITNET_F32, 0, y, NULL, 0, NULL) == BITNET_OK);
     for (int m = 1; m <= M; m++) { /* a vector and a matrix */
         memset(y, 0xff, sizeof y);
-        CHECK(bitnet_linear_forward(linear, x, m, y, NULL, 0, NULL) == BITNET_OK);
+        CHECK(bitnet_linear_forward(linear, x, BITNET_F32, m, y, NULL, 0, NULL) == BITNET_OK);
         CHECK(y[0] == 68.5f && y[1] == 0 && y[2] == -64.5f);
     }
     CHECK(y[3] == -57.5f && y[4] == 0 && y[5] == 60);
@@ -130,9 +120,10 @@ static void layers(void)
         half[i] = (uint16_t)(bits >> 16);
     }
     memset(y, 0xff, sizeof y);
-    CHECK(bitnet_linear_forward_of(linear, half, 3, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
-    CHECK(bitnet_linear_forward_of(linear, (char *)half + 1, 2, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
-    CHECK(bitnet_linear_forward_of(linear, half, 2, M, y, NULL, 0, NULL) == BITNET_OK);
+    CHECK(bitnet_linear_forward(linear, half, 99, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, half, BITNET_I8, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, (char *)half + 1, BITNET_BF16, M, y, NULL, 0, NULL) == BITNET_ARGUMENT);
+    CHECK(bitnet_linear_forward(linear, half, BITNET_BF16, M, y, NULL, 0, NULL) == BITNET_OK);
     CHECK(y[0] == 68.5f && y[3] == -57.5f && y[4] == 0 && y[5] == 60);
     bitnet_linear_free(linear);
     bitnet_linear_free(NULL);

@@ -93,7 +93,7 @@ def _load() -> Any:
         "bitnet_backend_describe": [pointer, ctypes.c_char_p, size],
         "bitnet_linear_new": [pointer, pointer, size, size, ctypes.c_float, ctypes.POINTER(pointer)],
         "bitnet_linear_workspace": [pointer, size, ctypes.POINTER(size)],
-        "bitnet_linear_forward_of": [pointer, pointer, ctypes.c_int32, size, pointer, pointer, size, pointer],
+        "bitnet_linear_forward": [pointer, pointer, ctypes.c_int32, size, pointer, pointer, size, pointer],
     }
     for function, arguments in functions.items():
         getattr(library, function).argtypes = arguments

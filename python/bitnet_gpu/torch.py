@@ -130,7 +130,7 @@ class _Layer:
             return y
         if rows.device.type == "cpu":
             data = rows.data_ptr(), dtype, m, y.data_ptr()
-            check(_library.bitnet_linear_forward_of(self.handle, *data, None, 0, None))
+            check(_library.bitnet_linear_forward(self.handle, *data, None, 0, None))
             return y
         if rows.data_ptr() % 256:
             rows = rows.clone()  # part of a larger tensor
@@ -143,7 +143,7 @@ class _Layer:
         here = rows.device.index == torch.cuda.current_device()
         with contextlib.nullcontext() if here else torch.cuda.device(rows.device):
             check(
-                _library.bitnet_linear_forward_of(
+                _library.bitnet_linear_forward(
                     self.handle, rows.data_ptr(), dtype, m, y.data_ptr(), room.data_ptr(), size.value, stream
                 )
             )

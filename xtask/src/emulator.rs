@@ -30,14 +30,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Builds the emulator; the folder where the driver's library is looked for.
 pub(crate) fn build() -> Result<PathBuf> {
     process::run(process::cargo().args("build --release --package bitnet-emulator".split(' ')))?;
-    let built = workspace::target().join("release/libemulator.so");
     let folder = workspace::target().join("emulator");
     std::fs::create_dir_all(&folder)?;
-    // Under another name first: a program that runs keeps the one that it has loaded.
-    let fresh = folder.join("fresh");
-    std::fs::copy(&built, &fresh).with_context(|| format!("no {}", built.display()))?;
-    std::fs::rename(&fresh, folder.join("libcuda.so.1"))?;
+    install(&workspace::target().join("release/libemulator.so"), &folder)?;
     Ok(folder)
+}
+
+/// Puts `built` into `folder` as the driver's library.
+fn install(built: &Path, folder: &Path) -> Result<()> {
+    // Under another name first: a program that runs keeps the one that it has loaded. A name of its own, because
+    // two may do this at once.
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let fresh = folder.join(format!("fresh-{process}-{thread:?}"));
+    std::fs::copy(built, &fresh).with_context(|| format!("no {}", built.display()))?;
+    std::fs::rename(&fresh, folder.join("libcuda.so.1"))?;
+    Ok(())
 }
 
 /// Lets `command` find the emulator as a GPU of compute capability `sm`.
@@ -47,4 +54,32 @@ pub(crate) fn emulate(command: &mut Command, folder: &Path, sm: u32) -> Result<(
     command.env("LD_LIBRARY_PATH", std::env::join_paths(paths)?);
     command.env("BITNET_EMULATED_SM", sm.to_string());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_install_at_once() {
+        let folder = std::env::temp_dir().join(format!("emulator-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        let built = folder.join("built");
+        let bytes = vec![7; 1 << 20];
+        std::fs::write(&built, &bytes).expect("written");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        install(&built, &folder).expect("installed");
+                        let found = std::fs::read(folder.join("libcuda.so.1")).expect("read");
+                        assert!(found == bytes, "a part of the library");
+                    }
+                });
+            }
+        });
+        let left = std::fs::read_dir(&folder).expect("listed").count();
+        assert_eq!(left, 2, "the library and what it is a copy of");
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
 }

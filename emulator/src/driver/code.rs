@@ -12,8 +12,7 @@ macro_rules! codes {
     ($($code:literal $constant:ident $text:literal;)*) => {
         impl Code {
             $(
-                // Some come from `exec`, as numbers.
-                #[allow(dead_code)]
+                #[allow(dead_code, reason = "some come from `exec`, as numbers")]
                 #[doc = concat!("`CUDA_ERROR_", stringify!($constant), "`")]
                 pub(crate) const $constant: Self = Self($code);
             )*

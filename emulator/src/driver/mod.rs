@@ -113,7 +113,7 @@ macro_rules! entries {
             /// Pointers are what the driver's documentation of this function asks for.
             // SAFETY: the one function of this name in the library.
             #[unsafe(no_mangle)]
-            #[allow(non_snake_case)]
+            #[allow(non_snake_case, reason = "the driver's names")]
             pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
                 $crate::driver::entry(|| $body)
             }

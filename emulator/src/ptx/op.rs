@@ -13,7 +13,6 @@ impl R {
 
 /// A special register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum Special {
     Tid(u8),
     Ntid(u8),
@@ -28,7 +27,6 @@ pub(crate) enum Special {
 
 /// On 32-bit registers, or on 16-bit ones where the result is cut (`narrow`). Named as in PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum K32 {
     Add,
     Sub,
@@ -90,7 +88,6 @@ pub(crate) enum K32 {
 
 /// On 64-bit registers; shift counts and field positions are 32-bit registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum K64 {
     Add,
     Sub,
@@ -111,7 +108,6 @@ pub(crate) enum K64 {
 
 /// How two numbers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum Compare {
     Eq,
     Ne,
@@ -141,7 +137,6 @@ pub(crate) enum Compare {
 
 /// On predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum KP {
     And,
     Or,
@@ -151,7 +146,6 @@ pub(crate) enum KP {
 
 /// Where an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum Space {
     Global,
     Shared,
@@ -170,7 +164,6 @@ pub(crate) struct Address {
 
 /// How wide a loaded element is, and how it is extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum Element {
     U8,
     S8,
@@ -197,7 +190,6 @@ impl Element {
 
 /// How a shuffle finds its source lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub(crate) enum Shuffle {
     Bfly,
     Idx,
@@ -207,7 +199,6 @@ pub(crate) enum Shuffle {
 
 /// What an instruction does.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub(crate) enum Op {
     /// A hint, a fence, or what sequential execution makes one.
     Nothing,
@@ -520,7 +511,6 @@ pub(crate) enum Op {
 
 /// `wgmma.mma_async`.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub(crate) struct Wgmma {
     pub(crate) kind: crate::tensor::wgmma::WgmmaKind,
     pub(crate) n: usize,

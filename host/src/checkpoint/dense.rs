@@ -34,11 +34,6 @@ impl<'a> DenseView<'a> {
         self.cols * self.dtype.bytes()
     }
 
-    /// Bytes of the matrix.
-    pub fn bytes_len(&self) -> usize {
-        self.rows * self.row_bytes()
-    }
-
     /// The tensor's name in the file.
     pub fn name(&self) -> &str {
         &self.tensor.name

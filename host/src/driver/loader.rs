@@ -50,7 +50,7 @@ extern "C" fn clamp(code: u32) -> u32 {
 /// `jump` symbols take more; this crate does not use them through `cust`.
 macro_rules! trampolines {
     (call: $($name:ident = $start:ident)*; jump: $($jump:ident)*) => {
-        #[allow(non_upper_case_globals)]
+        #[allow(non_upper_case_globals, reason = "the driver's names")]
         mod slots {
             use super::*;
             $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new($start as *mut c_void);)*
@@ -60,7 +60,7 @@ macro_rules! trampolines {
         /// Definitions under the driver's own names, for the linker. `.hidden` keeps them out of
         /// the dynamic symbols of a shared library that contains this crate, where they would
         /// stand in front of the real driver for everybody else in the process.
-        #[allow(non_snake_case)]
+        #[allow(non_snake_case, reason = "the driver's names")]
         mod symbols {
             use super::*;
             $(

@@ -1,6 +1,6 @@
 //! A device with everything that running kernels on it takes, opened together.
 
-use crate::memory::{MemoryError, MemoryUsage, Pool, PoolOptions};
+use crate::memory::{MemoryError, Pool, PoolOptions};
 
 use super::device::Device;
 use super::error::{CudaError, DriverError, ModuleError};
@@ -141,11 +141,6 @@ impl Cuda {
         let options =
             StreamOptions::default().priority(self.options.priority).pdl(self.options.pdl);
         Stream::new(&self.device, options)
-    }
-
-    /// Device memory in use, reserved, at its peak, and by label.
-    pub fn memory_usage(&self) -> MemoryUsage {
-        self.pool.usage()
     }
 
     /// The profiler, when [`CudaOptions::profile`] is set.

@@ -30,7 +30,8 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize)] = &[
     (3, 4, 0, 4),
 ];
 
-/// `(batch, m, n, k)`: large, all sides at most 64 and 128, thin, and sides that no power of two divides.
+/// `(batch, m, n, k)`: large, all sides at most 64 and 128, thin, sides that no power of two divides; few tiles and up to
+/// 256 terms, many small ones, very long sums of few outputs; small sides in batches of 1, 16, 256 and 4,096.
 pub const BENCH_SHAPES: &[(usize, usize, usize, usize)] = &[
     (1, 4096, 4096, 4096),
     (8, 4096, 4096, 128),
@@ -56,6 +57,26 @@ pub const BENCH_SHAPES: &[(usize, usize, usize, usize)] = &[
     (640, 63, 63, 63),
     (1000, 50, 50, 50),
     (2048, 31, 31, 31),
+    (1, 144, 129, 82),
+    (16, 45, 45, 45),
+    (4096, 42, 42, 42),
+    (4096, 50, 23, 64),
+    (1, 1, 15, 38_964),
+    (1, 9, 5, 49_582),
+    (1, 44, 6, 23_852),
+    (1, 97, 45, 67_051),
+    (1, 16, 16, 16),
+    (16, 16, 16, 16),
+    (256, 16, 16, 16),
+    (4096, 16, 16, 16),
+    (1, 36, 36, 36),
+    (16, 36, 36, 36),
+    (256, 36, 36, 36),
+    (4096, 36, 36, 36),
+    (1, 64, 64, 64),
+    (16, 64, 64, 64),
+    (256, 64, 64, 64),
+    (4096, 64, 64, 64),
 ];
 
 /// The sums `[batch, m, n]`: for each output one chain over k in each chunk of 1,024, the chunks

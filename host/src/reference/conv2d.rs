@@ -343,11 +343,27 @@ pub const UNEVEN_SHAPES: &[[usize; 5]] = &[
     [3, 224, 768, 16, 16],
     [33, 28, 64, 3, 1],
     [100, 14, 200, 3, 1],
+    [100, 28, 100, 1, 1],
     [256, 40, 255, 1, 1],
 ];
 
 /// The same for images in planes on tensor cores.
-pub const PLANES_SHAPES: &[[usize; 5]] = &[[64, 56, 64, 3, 1], [256, 14, 1024, 1, 1]];
+pub const PLANES_SHAPES: &[[usize; 5]] = &[
+    [64, 56, 64, 3, 1],
+    [64, 28, 48, 3, 1],
+    [384, 33, 64, 3, 2],
+    [64, 56, 256, 1, 1],
+    [256, 14, 1024, 1, 1],
+];
+
+/// The same for ResNeXt-50's 32 groups, of 4 to 32 channels.
+pub const GROUPED_SHAPES: &[[usize; 5]] = &[
+    [128, 56, 128, 3, 1],
+    [256, 56, 256, 3, 2],
+    [256, 28, 256, 3, 1],
+    [512, 14, 512, 3, 1],
+    [1024, 7, 1024, 3, 1],
+];
 
 /// The same for ternary weights.
 pub const TERNARY_SHAPES: &[[usize; 5]] = &[

@@ -13,6 +13,8 @@ pub const BENCH_SHAPES: &[(usize, usize)] =
 
 /// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere, and the longest.
 pub const MORE_BENCH_SHAPES: &[(usize, usize)] = &[
+    (508_400, 33),
+    (316_551, 53),
     (202_135, 83),
     (65_280, 257),
     (16_384, 1023),

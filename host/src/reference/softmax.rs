@@ -37,8 +37,16 @@ pub const BENCH_SHAPES: &[(usize, usize)] =
     &[(262_144, 128), (32_768, 1024), (8192, 4096), (4096, 8192), (262, 128_256), (32, 1 << 20)];
 
 /// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere.
-pub const ODD_BENCH_SHAPES: &[(usize, usize)] =
-    &[(202_135, 83), (65_280, 257), (16_384, 1023), (4096, 4095), (2048, 8191), (334, 50_257)];
+pub const ODD_BENCH_SHAPES: &[(usize, usize)] = &[
+    (508_400, 33),
+    (316_551, 53),
+    (202_135, 83),
+    (65_280, 257),
+    (16_384, 1023),
+    (4096, 4095),
+    (2048, 8191),
+    (334, 50_257),
+];
 
 /// What is added to the scores.
 #[derive(Clone, Debug)]

@@ -226,7 +226,7 @@ fn refusals<B: Backend>(b: &B) {
     let tables = RowWords::<B> { words, at: 1, stride: 4 };
     macro_rules! paged {
         ($cache:expr $(, $field:ident: $value:expr)*) => {{
-            #[allow(unused_mut)]
+            #[allow(unused_mut, reason = "where no field is set")]
             let mut op = AttentionPaged {
                 qkv, cache: $cache, rope, out: &mut *out, positions, tables, capacity, m, heads,
                 step: None,

@@ -191,7 +191,7 @@ fn refusals<B: Backend>(b: &B) {
     let scratch = &mut AttentionScratch::<B>::alloc(b, heads, 99).expect("scratch");
     macro_rules! step {
         ($cache:expr $(, $field:ident: $value:expr)*) => {{
-            #[allow(unused_mut)]
+            #[allow(unused_mut, reason = "where no field is set")]
             let mut op = AttentionStep {
                 qkv, cache: $cache, rope, out: &mut *out, start, start_at, heads,
                 scratch: &mut *scratch, positions,

@@ -331,7 +331,6 @@ fn refusals<B: Backend>(b: &B) {
                 out: &mut log,
                 m: 1,
             };
-            #[allow(unused_mut)]
             let op = LmHeadInt8 { $($field: $value,)* ..op };
             refused!($what, b.lm_head_int8(op));
         }};

@@ -221,7 +221,8 @@ fn build_level(
     let asm = dir.join(format!("{}.s", level.name));
     let mut rustc = compiler.rustc();
     rustc.current_dir(workspace::root()).arg("kernels-gpu/src/lib.rs").arg("-o").arg(&asm);
-    rustc.args(flags::kernels(level, profile)).args(dependencies);
+    // A warning ends the build. It changes no PTX, so it is none of the recorded flags.
+    rustc.args(flags::kernels(level, profile)).args(dependencies).arg("-Dwarnings");
     let out = process::capture(&mut rustc)?;
     for warning in warnings(&String::from_utf8_lossy(&out.stderr)) {
         eprintln!("{}: {warning}\n", level.name);
@@ -241,6 +242,27 @@ struct Target {
     name: String,
 }
 
+/// What rustc says about one.
+#[derive(serde::Deserialize)]
+struct Said {
+    target: Target,
+    message: Message,
+}
+
+#[derive(serde::Deserialize)]
+struct Message {
+    /// A lint or an error; other remarks have none.
+    code: Option<serde_json::Value>,
+    rendered: String,
+}
+
+/// What rustc finds wrong with the contract, in what cargo wrote.
+fn wrong(out: &str) -> Option<String> {
+    let said = out.lines().filter_map(|line| serde_json::from_str::<Said>(line).ok());
+    let mut wrong = said.filter(|s| s.target.name == "contract" && s.message.code.is_some());
+    wrong.next().map(|said| said.message.rendered)
+}
+
 /// Builds what the kernels depend on, once for all levels: arguments that tell rustc where it is.
 fn dependencies(compiler: &Compiler, profile: Profile) -> Result<Vec<OsString>> {
     let rustflags = flags::dependencies(profile);
@@ -249,6 +271,9 @@ fn dependencies(compiler: &Compiler, profile: Profile) -> Result<Vec<OsString>> 
     cargo.current_dir(workspace::root()).args(flags::CARGO).arg("--target-dir").arg(&target);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
     let out = process::stdout(&mut cargo)?;
+    if let Some(wrong) = wrong(&out) {
+        bail!("the contract compiles with warnings:\n{wrong}");
+    }
     let mut arguments = Vec::new();
     for folder in [target.join("nvptx64-nvidia-cuda/release/deps"), target.join("release/deps")] {
         arguments.push("-L".into());
@@ -316,4 +341,24 @@ fn warnings(stderr: &str) -> Vec<&str> {
         .filter(|block| !block.contains("unstable feature specified for `-Ctarget-feature`"))
         .filter(|block| !(block.ends_with(" emitted") && block.lines().count() == 1))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_the_contract_are_found() {
+        let said = |target: &str, code: &str| {
+            format!(
+                r#"{{"reason":"compiler-message","target":{{"name":"{target}"}},"message":{{"code":{code},"rendered":"unused"}}}}"#
+            )
+        };
+        let lint = r#"{"code":"dead_code","explanation":null}"#;
+        let artifact =
+            r#"{"reason":"compiler-artifact","target":{"name":"contract"},"filenames":[]}"#;
+        let clean = [artifact.to_owned(), said("half", lint), said("contract", "null")].join("\n");
+        assert_eq!(wrong(&clean), None);
+        assert_eq!(wrong(&format!("{clean}\n{}", said("contract", lint))), Some("unused".into()));
+    }
 }

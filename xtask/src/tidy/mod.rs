@@ -15,12 +15,16 @@ use anyhow::{Result, bail};
 
 use crate::{process, workspace};
 
+/// Ends of files whose names a page may use.
+const SOURCES: &[&str] = &[".rs", ".py", ".c", ".h", ".cu", ".sh", ".toml"];
+
 /// Runs every rule over the files that git knows or would add.
 pub(crate) fn run() -> Result<()> {
     let root = workspace::root();
     let files = listed(&root)?;
     let mut problems = rules::rooms(contract::FAMILIES, &files);
     let machine = machine_paths(&root);
+    let (mut words, mut pages) = (BTreeSet::new(), Vec::new());
     for file in &files {
         let Ok(text) = std::fs::read_to_string(root.join(file)) else {
             continue; // not text, or deleted and not yet committed
@@ -31,6 +35,15 @@ pub(crate) fn run() -> Result<()> {
         if file.ends_with(".rs") {
             problems.extend(rules::source(file, &text));
         }
+        if SOURCES.iter().any(|end| file.ends_with(end)) {
+            words.extend(rules::names(&text).map(str::to_owned));
+        }
+        if file.starts_with("docs/kernels/") {
+            pages.push((file, text));
+        }
+    }
+    for (file, text) in &pages {
+        problems.extend(rules::unknown(file, text, &words));
     }
     if !problems.is_empty() {
         bail!("tidy failed:\n  {}", problems.join("\n  "));

@@ -136,6 +136,26 @@ fn launches(file: &str, line: &str) -> Option<&'static str> {
         .then_some("a kernel is launched here; operations do that, behind their shape checks")
 }
 
+/// Names of several words, such as `bmm_f32` and the `bmm_` of `bmm_*`.
+pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|name| name.contains('_') && name.starts_with(|c: char| c.is_ascii_lowercase()))
+}
+
+/// Names in a page about kernels that are in no source. Part of a name will do.
+pub(super) fn unknown(file: &str, text: &str, words: &BTreeSet<String>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        // Between backticks.
+        for name in line.split('`').skip(1).step_by(2).flat_map(names) {
+            if !words.contains(name) && !words.iter().any(|word| word.contains(name)) {
+                problems.push(format!("{file}:{}: nothing is called `{name}`", i + 1));
+            }
+        }
+    }
+    problems
+}
+
 /// Lines that name a place on somebody's machine.
 pub(super) fn machine_path(file: &str, text: &str, starts: &[String]) -> Vec<String> {
     let names = |line: &str| {
@@ -248,6 +268,14 @@ mod tests {
         assert_eq!(found("see /pc/me/x"), 1);
         assert_eq!(found("cd '/data/x'"), 1);
         assert_eq!(found("models/data/x and ~/pc/x and $HOME/x"), 0);
+    }
+
+    #[test]
+    fn pages_name_what_there_is() {
+        let words = names("fn conv2d_turn_bf16(x_at: usize)").map(str::to_owned).collect();
+        let found = |line: &str| unknown("a.md", line, &words).len();
+        assert_eq!(found("`conv2d_turn_bf16`, `conv2d_turn_*` and `x_at`; not gone_kernel"), 0);
+        assert_eq!(found("`conv2d_turned` and `conv2d_turn*`, `let y_at = x_at`"), 2);
     }
 
     #[test]
