@@ -121,7 +121,7 @@ impl Matrices {
         &self,
         backend: &B,
         align: usize,
-    ) -> Result<(B::Buf<T>, Layout), OpError> {
+    ) -> Result<Packed<B, T>, OpError> {
         let before = self.view.data.addr() % align;
         let start = self.view.data.wrapping_byte_sub(before);
         let layout = self.layout.at(before / size_of::<T>());
@@ -130,7 +130,33 @@ impl Matrices {
         let buffer = unsafe { backend.lent(self.view.what, start.cast_const(), len)? };
         Ok((buffer, layout))
     }
+
+    /// The matrices in a buffer of our own, row by row in memory: what lies between rows of the caller's is not touched.
+    ///
+    /// # Safety
+    /// The elements are there, and initialised.
+    unsafe fn copied<T: bitnet_gpu::ops::Element>(
+        &self,
+        backend: &CpuBackend,
+    ) -> Result<Packed<CpuBackend, T>, OpError> {
+        let Self { view, batch, rows, columns, layout } = *self;
+        let [lines, len] = if layout.transposed { [columns, rows] } else { [rows, columns] };
+        // One matrix may stand for all.
+        let (batch, stride) = if layout.stride == 0 { (1, 0) } else { (batch, lines * len) };
+        let mut buffer = backend.alloc(view.what, batch * lines * len)?;
+        let rows = (0..batch).flat_map(|i| (0..lines).map(move |line| (i, line)));
+        for (i, line) in rows.filter(|_| len > 0) {
+            let from = view.data.cast::<T>().wrapping_add(i * layout.stride + line * layout.ld);
+            // SAFETY: by the caller; a row in memory.
+            let row = unsafe { std::slice::from_raw_parts(from, len) };
+            backend.write(&mut buffer, (i * lines + line) * len, row)?;
+        }
+        Ok((buffer, Layout { at: 0, stride, ld: len, ..layout }))
+    }
 }
+
+/// Matrices in a buffer, and how they lie there.
+type Packed<B, T> = (<B as Backend>::Buf<T>, Layout);
 
 impl Product {
     /// # Safety
@@ -190,26 +216,19 @@ impl Product {
         Ok(())
     }
 
-    /// Queues the product into `c`.
-    ///
-    /// # Safety
-    /// As [`bitnet_bmm`].
-    unsafe fn run<B: Lends, T: Factor>(
+    /// Queues the product of `a` and `b` into `c`.
+    fn run<B: Backend, T: Factor>(
         &self,
         backend: &B,
-        c: &mut B::Buf<T::Out>,
-        c_layout: Layout,
-        align: usize,
+        (a, a_layout): Packed<B, T>,
+        (b, b_layout): Packed<B, T>,
+        (c, c_layout): (&mut B::Buf<T::Out>, Layout),
     ) -> Result<(), OpError> {
-        let Self { a, b, how, .. } = self;
-        let (m, n, k, batch) = (a.rows, b.columns, a.columns, a.batch);
+        let (m, n, k, batch) = (self.a.rows, self.b.columns, self.a.columns, self.a.batch);
         let factor = |found| T::factor(found).unwrap_or(T::ONE);
-        let (alpha, beta) = (factor(how.alpha), factor(how.beta));
-        // SAFETY: by the caller.
-        let ((a, a_layout), (b, b_layout)) =
-            unsafe { (a.lent::<B, T>(backend, align)?, b.lent::<B, T>(backend, align)?) };
-        let (math, variant) = (how.math, None);
-        let c = Bmm {
+        let (alpha, beta) = (factor(self.how.alpha), factor(self.how.beta));
+        let (math, variant) = (self.how.math, None);
+        backend.bmm(Bmm {
             a: &a,
             a_layout,
             b: &b,
@@ -224,11 +243,10 @@ impl Product {
             beta,
             math,
             variant,
-        };
-        backend.bmm(c)
+        })
     }
 
-    /// Runs the product on the CPU: rows of `c` are copied in, where they are read, and out.
+    /// Runs the product on the CPU: rows are copied in, those of `c` where they are read, and out.
     ///
     /// # Safety
     /// As [`bitnet_bmm`].
@@ -246,7 +264,8 @@ impl Product {
             }
         }
         // SAFETY: by the caller.
-        unsafe { self.run::<CpuBackend, T>(backend, &mut c, ours, size_of::<T>())? };
+        let (a, b) = unsafe { (self.a.copied(backend)?, self.b.copied(backend)?) };
+        self.run::<CpuBackend, T>(backend, a, b, (&mut c, ours))?;
         for at in each() {
             // SAFETY: by the caller; a row of `c`, which nobody else touches.
             unsafe {
@@ -268,10 +287,11 @@ impl Product {
     ) -> Result<(), OpError> {
         let align = bitnet_gpu::memory::BORROWED_ALIGN as usize;
         // SAFETY: by the caller.
-        unsafe {
-            let (mut c, layout) = self.c.lent(backend, align)?;
-            self.run::<_, T>(backend, &mut c, layout, align)
-        }
+        let ((mut c, layout), a, b) = unsafe {
+            let c = self.c.lent(backend, align)?;
+            (c, self.a.lent(backend, align)?, self.b.lent(backend, align)?)
+        };
+        self.run::<_, T>(backend, a, b, (&mut c, layout))
     }
 }
 

@@ -1,6 +1,8 @@
 /* Convolutions, pruned layers and products with known results, and what they must refuse. Prints "ok" at the end. */
+#define _DEFAULT_SOURCE
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "check.h"
 #define REFUSED(call) CHECK((call) == BITNET_ARGUMENT && *bitnet_last_error())
@@ -311,6 +313,24 @@ static void pruned(const bitnet_backend *backend)
     CHECK(bitnet_sparse_pays_off(4096, 4096, 1, NAN, BITNET_EXACT, &pays) == BITNET_OK && pays == 0);
 }
 
+/* Two rows at the ends of 64 GiB, with no memory between them. */
+static void rows_far_apart(const bitnet_backend *backend)
+{
+    const size_t page = 1 << 16, far = (size_t)1 << 36;
+    char *room = mmap(NULL, far + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(room != MAP_FAILED);
+    CHECK(mprotect(room, page, PROT_READ | PROT_WRITE) == 0 && mprotect(room + far, page, PROT_READ | PROT_WRITE) == 0);
+    float *first = (float *)room, *second = (float *)(room + far), b[4] = {1, 2, 3, 4}, c[4];
+    first[0] = 1, first[1] = 0, second[0] = 0, second[1] = 1;
+    bitnet_tensor ta = TENSOR(room, BITNET_F32, 2, 2, 2), tb = TENSOR(b, BITNET_F32, 2, 2, 2), tc = TENSOR(c, BITNET_F32, 2, 2, 2);
+    ta.strides[0] = far / sizeof *first;
+    CHECK(bitnet_bmm(backend, &ta, &tb, &tc, NULL, NULL, 0, NULL) == BITNET_OK && memcmp(b, c, sizeof c) == 0);
+    tc = ta;
+    ta = TENSOR(b, BITNET_F32, 2, 2, 2);
+    CHECK(bitnet_bmm(backend, &ta, &tb, &tc, NULL, NULL, 0, NULL) == BITNET_OK && first[0] == 7 && second[1] == 22);
+    munmap(room, far + page);
+}
+
 static void products(const bitnet_backend *backend)
 {
     float a[6] = {1, 2, 3, 4, 5, 6}, b[6] = {1, 0, 0, 1, 1, 1}, c[4];
@@ -379,6 +399,7 @@ int main(void)
     convolutions(backend);
     pruned(backend);
     products(backend);
+    rows_far_apart(backend);
     bitnet_backend_free(backend);
     printf("ok %s\n", bitnet_version());
     return 0;

@@ -7,14 +7,14 @@
 use crate::args::{EngineArgs, SamplingArgs};
 use crate::engine::{self, Stats};
 use crate::failure::Failure;
-use crate::generate::{report, seed_from_clock, stream};
+use crate::generate::{MAX_PROMPT_BYTES, report, seed_from_clock, stream};
 use crate::output::Output;
 use crate::{interrupt, locate};
 use bitnet_gpu::session::{Finish, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
 use serde::Serialize;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 const HELP: &str = "/reset  forget the conversation\n/quit   leave (or Ctrl-D)\n/help   this text";
 
@@ -121,10 +121,15 @@ fn read_turn(interactive: bool) -> Result<Option<String>, Failure> {
         let _ = write!(err, "> ").and_then(|()| err.flush());
     }
     let mut line = String::new();
-    let read = interrupt::while_idle(|| io::stdin().lock().read_line(&mut line));
-    let read = read.map_err(|error| {
-        let advice = "send UTF-8 text, one turn a line";
-        Failure::new("cannot read standard input", error.to_string(), advice)
-    })?;
-    Ok((read > 0).then_some(line))
+    let most = MAX_PROMPT_BYTES + 1;
+    let read = interrupt::while_idle(|| io::stdin().lock().take(most).read_line(&mut line));
+    let advice = "send UTF-8 text, one turn a line";
+    let refuse = |because: String| Failure::new("cannot read standard input", because, advice);
+    match read {
+        Err(error) => Err(refuse(error.to_string())),
+        Ok(read) if read as u64 == most => {
+            Err(refuse(format!("a turn has more than {MAX_PROMPT_BYTES} bytes")))
+        }
+        Ok(read) => Ok((read > 0).then_some(line)),
+    }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest prompt read from a file or from standard input.
-const MAX_PROMPT_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_PROMPT_BYTES: u64 = 16 << 20;
 
 #[derive(Args)]
 pub(crate) struct GenerateArgs {

@@ -154,6 +154,10 @@ impl TextError {
 pub(super) fn read_capped(path: &Path, allowed: u64) -> Result<Vec<u8>, TextError> {
     use std::io::Read;
     let wrap = |source| TextError::Read { path: path.to_owned(), source };
+    // Before opening: opening a pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(wrap)?.is_file() {
+        return Err(wrap(std::io::Error::other("this is not a regular file")));
+    }
     let file = std::fs::File::open(path).map_err(wrap)?;
     let found = file.metadata().map_err(wrap)?.len();
     let too_large =
@@ -167,4 +171,17 @@ pub(super) fn read_capped(path: &Path, allowed: u64) -> Result<Vec<u8>, TextErro
         return Err(too_large(data.len() as u64));
     }
     Ok(data)
+}
+
+/// Runs a call into a crate that may panic on what a file says, and makes an error of a panic.
+pub(super) fn guarded<T, E>(
+    call: impl FnOnce() -> Result<T, E>,
+    broken: impl FnOnce(String) -> E,
+) -> Result<T, E> {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+        Err(broken(words.to_owned()))
+    })
 }

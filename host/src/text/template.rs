@@ -5,8 +5,10 @@
 //! [`MAX_OUTPUT_BYTES`] of output, and sees nothing but the messages, the begin and end tokens and
 //! the functions that published templates use (`raise_exception`, `strftime_now`, `tojson`, loop
 //! controls, Python's string methods). Blocks are trimmed as in `transformers`. Not bounded is the
-//! memory of a string that a template doubles again and again without writing it.
+//! memory of a string that a template doubles again and again without writing it, nor the stack that
+//! values take which a template puts into each other again and again.
 
+use super::error::guarded;
 use super::{TextError, Tokenizer};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
@@ -20,6 +22,10 @@ const MAX_DEPTH: usize = 64;
 const MAX_TEMPLATE_BYTES: usize = 256 << 10;
 /// Longest text that a template may write.
 const MAX_OUTPUT_BYTES: usize = super::tokenizer::MAX_TEXT_BYTES;
+/// Most words and signs of a tag, and most `elif` of a template: the engine follows chains of both by calls inside of
+/// calls, and a stack that overflows ends the program.
+const MAX_TAG: usize = 1000;
+const MAX_ELIFS: usize = 200;
 const NAME: &str = "chat_template";
 
 /// The format that BitNet b1.58 2B-4T was trained on: the role with a capital, a colon, the trimmed
@@ -75,6 +81,7 @@ impl ChatTemplate {
                 allowed: MAX_TEMPLATE_BYTES as u64,
             });
         }
+        check_tags(source)?;
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.map_err(|e| failure(&e))?);
@@ -86,7 +93,8 @@ impl ChatTemplate {
         env.add_function("raise_exception", raise_exception);
         env.add_function("strftime_now", |format: &str| strftime(format, now()));
         env.add_filter("tojson", tojson);
-        env.add_template_owned(NAME, source.to_owned()).map_err(|e| failure(&e))?;
+        let compile = || env.add_template_owned(NAME, source.to_owned()).map_err(|e| failure(&e));
+        guarded(compile, broken)?;
         Ok(Self { env, bos_token: bos_token.into(), eos_token: eos_token.into(), built_in: false })
     }
 
@@ -165,7 +173,8 @@ impl ChatTemplate {
         };
         let mut out = CappedText { bytes: Vec::new(), overrun: false };
         let template = self.env.get_template(NAME).map_err(|e| failure(&e))?;
-        let result = template.render_captured_to(context, &mut out).map(|_| ());
+        let write = || template.render_captured_to(context, &mut out).map(drop);
+        let result = guarded(|| write().map_err(|e| failure(&e)), broken);
         if out.overrun {
             return Err(TextError::TooLarge {
                 what: "the text written by the chat template".into(),
@@ -173,7 +182,7 @@ impl ChatTemplate {
                 allowed: MAX_OUTPUT_BYTES as u64,
             });
         }
-        result.map_err(|e| failure(&e))?;
+        result?;
         String::from_utf8(out.bytes)
             .map_err(|_| TextError::Template { reason: "its output is not UTF-8".into() })
     }
@@ -193,6 +202,67 @@ pub(super) fn source_in(config: &serde_json::Value) -> Result<Option<String>, Te
         Some(source) => Ok(Some(source.to_owned())),
         None => bad("chat_template is a list without a template named default"),
     }
+}
+
+/// Refuses what would make the engine call itself too deeply, and raw text, in which anything may look like a tag.
+fn check_tags(source: &str) -> Result<(), TextError> {
+    let refuse = |reason: String| Err(TextError::Template { reason });
+    let bytes = source.as_bytes();
+    let (mut at, mut elifs) = (0, 0);
+    while at + 1 < bytes.len() {
+        let kind = bytes[at + 1];
+        if bytes[at] != b'{' || !b"{%#".contains(&kind) {
+            at += 1;
+            continue;
+        }
+        at += 2;
+        if kind == b'#' {
+            at = source[at..].find("#}").map_or(bytes.len(), |end| at + end);
+            continue;
+        }
+        if kind == b'%' {
+            let sign = |c: char| c.is_whitespace() || "+-".contains(c);
+            let inside = source[at..].trim_start_matches(sign);
+            if inside.starts_with("raw") {
+                return refuse("raw text is not supported; write it as a string".into());
+            }
+            elifs += usize::from(inside.starts_with("elif"));
+        }
+        let end: &[u8] = if kind == b'%' { b"%}" } else { b"}}" };
+        let (mut parts, mut open, mut in_word) = (0, 0_i32, false);
+        while at < bytes.len() && !(open == 0 && bytes[at..].starts_with(end)) {
+            let byte = bytes[at];
+            at += 1;
+            match byte {
+                b'(' | b'[' | b'{' => open += 1,
+                b')' | b']' | b'}' => open -= 1,
+                b'\'' | b'"' => {
+                    while bytes.get(at).is_some_and(|&inside| inside != byte) {
+                        at += if bytes[at] == b'\\' { 2 } else { 1 };
+                    }
+                    at += 1;
+                }
+                _ => {}
+            }
+            let word = byte.is_ascii_alphanumeric() || byte == b'_';
+            parts += usize::from(!byte.is_ascii_whitespace() && !(word && in_word));
+            in_word = word;
+        }
+        if parts > MAX_TAG {
+            return refuse(format!(
+                "a tag of {parts} words and signs; at most {MAX_TAG} are taken"
+            ));
+        }
+    }
+    match elifs {
+        0..=MAX_ELIFS => Ok(()),
+        _ => refuse(format!("{elifs} times `elif`; at most {MAX_ELIFS} are taken")),
+    }
+}
+
+/// A panic inside the engine.
+fn broken(words: String) -> TextError {
+    TextError::Template { reason: format!("the engine failed inside: {words}") }
 }
 
 /// Marks errors that `raise_exception` made.
@@ -426,6 +496,35 @@ mod tests {
         assert!(matches!(render(wide, &[]), Err(TextError::TooLarge { .. })));
         let long = " ".repeat(MAX_TEMPLATE_BYTES + 1);
         assert!(matches!(render(&long, &[]), Err(TextError::TooLarge { .. })));
+    }
+
+    /// Any of these ended the program: chains on the stack, and a panic of the engine.
+    #[test]
+    fn templates_that_break_the_engine_end_in_an_error() {
+        let chain = |begin: &str, link: &str, end: &str| {
+            let count = (MAX_TEMPLATE_BYTES - begin.len() - end.len()) / link.len();
+            format!("{begin}{}{end}", link.repeat(count))
+        };
+        let sources = [
+            chain("{{ ", "-", "1 }}"),
+            chain("{{- ", "not ", "1 -}}"),
+            chain("{{ messages", ".a", " }}"),
+            chain("{{ messages", "()", " }}"),
+            chain("{{ 'a }}\\'' ~ {'a': {}}", " + x", " }}"),
+            chain("{% set x = '%}\"' %}{# '#}{% set x = x", " and x", " %}"),
+            chain("{% if x %}", "{% elif x %}", "{% endif %}"),
+            chain("{%- raw -%}{{ '{% endraw %}{{ 1", " + x", " + ' }}"),
+            "{% for i in range(3) %}{{ loop.cycle() }}{% endfor %}".into(),
+        ];
+        for source in sources {
+            match render(&source, &user("a")) {
+                Err(TextError::Template { reason }) => assert!(!reason.is_empty()),
+                other => panic!("{source:.40}: {other:?}"),
+            }
+        }
+        // Tags that are long enough for anyone.
+        let short = format!("{{{{ ''{} }}}}", " ~ 'a'".repeat(400)).repeat(9);
+        assert_eq!(render(&short, &[]).unwrap(), "a".repeat(3600));
     }
 
     #[test]

@@ -306,6 +306,17 @@ fn a_missing_or_oversized_file_is_named() {
     assert_eq!(Tokenizer::from_file(&path).unwrap().stop_ids(), [128_009]);
 }
 
+/// Opening one would wait for its writer.
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), llama3_like().to_string()).unwrap();
+    let pipe = folder.path().join("tokenizer_config.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(matches!(Tokenizer::from_folder(folder.path()), Err(TextError::Read { .. })));
+}
+
 #[test]
 fn the_demo_model_has_a_working_tokenizer() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo");
@@ -402,6 +413,18 @@ fn a_damaged_gguf_tokenizer_is_refused() {
     }
     // Only BitNet files may leave out the rule that splits words.
     assert!(Tokenizer::from_gguf(&gguf_byte_level(), "llama").is_err());
+}
+
+/// A file of half a megabyte, of which all merges together would have a gigabyte of text, and one whose merges are few
+/// and take minutes to look up.
+#[test]
+fn tokens_with_too_many_splits_are_refused() {
+    for tokens in [(1..1500).map(|len| "a".repeat(len)).collect(), vec!["a".repeat(1 << 20)]] {
+        let scores = vec![0.0; tokens.len()];
+        let data = GgufTokenizer { model: "llama".into(), tokens, scores, ..Default::default() };
+        let refused = Tokenizer::from_gguf(&data, "llama");
+        assert!(matches!(refused, Err(TextError::TooLarge { .. })), "{refused:?}");
+    }
 }
 
 #[test]

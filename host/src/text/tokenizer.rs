@@ -7,13 +7,12 @@
 //! stored in the file are ignored, for they would silently change a prompt.
 
 use super::bytes::TokenBytes;
-use super::error::read_capped;
+use super::error::{guarded, read_capped};
 use super::vet::{self, Decoding, Vetted};
 use super::{TextError, TextStream, gguf};
 use crate::checkpoint::{Checkpoint, GgufTokenizer};
 use serde_json::Value;
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Longest text that [`Tokenizer::encode`] takes, in bytes.
@@ -200,7 +199,8 @@ impl Tokenizer {
             .map_err(|source| TextError::Json { what: "tokenizer.json".into(), source })?;
         // The checks above are meant to leave the crate nothing to panic about; if one slipped
         // through, it is still an error and not the end of the program.
-        let built = guarded(|| tokenizers::Tokenizer::from_bytes(&data).map_err(|e| e.to_string()));
+        let build = || tokenizers::Tokenizer::from_bytes(&data).map_err(|e| e.to_string());
+        let built = guarded(build, broken);
         let mut inner = built.map_err(|reason| TextError::malformed("tokenizer.json", reason))?;
         inner.with_padding(None);
         inner
@@ -261,7 +261,8 @@ impl Tokenizer {
         if let Some(byte) = text.bytes().find(|byte| self.missing.contains(byte)) {
             return Err(fail(format!("no token spells the byte {byte:#04x}")));
         }
-        let encoded = guarded(|| self.inner.encode_fast(text, false).map_err(|e| e.to_string()));
+        let encode = || self.inner.encode_fast(text, false).map_err(|e| e.to_string());
+        let encoded = guarded(encode, broken);
         let mut ids = encoded.map_err(fail)?.get_ids().to_vec();
         if let Some(bos) = self.bos.filter(|_| add_special && self.add_bos)
             && ids.first() != Some(&bos)
@@ -410,11 +411,7 @@ fn ids<'v>(config: &'v Value, key: &str) -> impl Iterator<Item = u32> + 'v {
     list.iter().filter_map(|v| u32::try_from(v.as_u64()?).ok())
 }
 
-/// Runs a call into the `tokenizers` crate and makes an error of a panic.
-fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-        Err(format!("the tokenizer failed inside: {text}"))
-    })
+/// A panic inside the `tokenizers` crate.
+fn broken(words: String) -> String {
+    format!("the tokenizer failed inside: {words}")
 }

@@ -73,11 +73,14 @@ pub fn file(folder: &Path, device: &DeviceKey, ptx_level: &str) -> PathBuf {
 /// A file that cannot be read, is longer than a record may be, or is none.
 pub fn read(path: &Path) -> Result<Option<Record>, StoreError> {
     let io = |source| StoreError::Io { what: "read", path: path.into(), source };
-    let file = match File::open(path) {
-        Ok(file) => file,
+    // Before opening: opening a pipe would wait for its writer.
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Err(io(std::io::Error::other("this is not a regular file"))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
-    };
+    }
+    let file = File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
     // One byte more than allowed tells a file that is too long, whatever its metadata says.
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;

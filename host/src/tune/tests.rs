@@ -318,6 +318,13 @@ fn files_are_written_whole_and_read_back() {
     std::fs::write(&path, b"{\"format\": 1").unwrap();
     assert!(matches!(store::read(&path), Err(store::StoreError::Record { .. })));
     assert!(matches!(store::read(folder.path()), Err(store::StoreError::Io { .. })));
+    #[cfg(unix)]
+    {
+        // Opening a pipe would wait for its writer.
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(matches!(store::read(&pipe), Err(store::StoreError::Io { .. })));
+    }
 }
 
 /// What is shipped is what a device of that name would take.

@@ -49,11 +49,12 @@ impl NewFile {
     }
 
     pub(crate) fn finish(mut self) -> Result<(), CheckpointError> {
-        if let Some(mut out) = self.out.take() {
+        if let Some(out) = &mut self.out {
             out.flush().map_err(CheckpointError::io(&self.partial))?;
         }
-        let renamed = std::fs::rename(&self.partial, &self.path);
-        renamed.map_err(CheckpointError::io(&self.path))
+        std::fs::rename(&self.partial, &self.path).map_err(CheckpointError::io(&self.path))?;
+        self.out = None;
+        Ok(())
     }
 }
 
@@ -95,4 +96,22 @@ pub(crate) fn json_file(path: &Path, value: &serde_json::Value) -> Result<(), Ch
     let mut text = format!("{value:#}");
     text.push('\n');
     small_file(path, text.as_bytes())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// The last bytes are written when the file is finished.
+    #[test]
+    fn a_disk_that_is_full_at_the_end_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("model.partial")).unwrap();
+        let mut file = NewFile::create(&path).unwrap();
+        file.put(b"few").unwrap();
+        let error = file.finish().unwrap_err();
+        assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }
