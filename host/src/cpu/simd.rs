@@ -157,13 +157,13 @@ macro_rules! vectorised {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             fn avx2 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? {
-                plain($($arg),*)
+                plain$(::<$t>)?($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
             fn avx512 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? {
-                plain($($arg),*)
+                plain$(::<$t>)?($($arg),*)
             }
 
             match simd.level() {
@@ -171,12 +171,12 @@ macro_rules! vectorised {
                 // AVX2, FMA and F16C.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::Level::Avx2 | $crate::cpu::Level::AvxVnni => unsafe {
-                    avx2($($arg),*)
+                    avx2$(::<$t>)?($($arg),*)
                 },
                 // SAFETY: likewise for the AVX-512 features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Level::Avx512Vnni => unsafe { avx512($($arg),*) },
-                _ => plain($($arg),*),
+                $crate::cpu::Level::Avx512Vnni => unsafe { avx512$(::<$t>)?($($arg),*) },
+                _ => plain$(::<$t>)?($($arg),*),
             }
         }
     };
