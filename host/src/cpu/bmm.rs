@@ -1,6 +1,6 @@
-//! CPU side of [`contract::bmm`]. A task makes a tile of a result: for each piece of k it packs its rows
-//! once, in sixes, and then its columns in sixteens, which meet all of the rows. Sixteen outputs stand
-//! in a vector, so each keeps its own chain, from piece to piece of a chunk.
+//! CPU side of [`contract::bmm`]. A task makes a tile of a result: for each piece of k it packs its
+//! rows once, in sixes, and then its columns in sixteens, which meet all of the rows. Sixteen
+//! outputs stand in a vector, so each keeps its own chain, from piece to piece of a chunk.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ const TASK_ROWS: usize = 48;
 const TASK_COLUMNS: usize = 512;
 /// Results that are copied at once where they do not lie one behind the other, about.
 const COPIED: usize = 1 << 20;
-/// Terms that are packed at once: so many of a block of columns, and of a block of rows beside them,
-/// stay in the first-level cache.
+/// Terms that are packed at once: so many of a block of columns, and of a block of rows beside
+/// them, stay in the first-level cache.
 const PIECE: usize = 256;
 /// Columns that are packed at once.
 const TOGETHER: usize = 64;
@@ -76,7 +76,12 @@ vectorised! {
 
 vectorised! {
     /// Results of the sums of a row of a block.
-    fn finish_row<T: Operand>(alpha: T::Sum, sums: &[T::Sum; COLUMNS], beta: T::Sum, c: &mut [T::Out]) {
+    fn finish_row<T: Operand>(
+        alpha: T::Sum,
+        sums: &[T::Sum; COLUMNS],
+        beta: T::Sum,
+        c: &mut [T::Out],
+    ) {
         for (c, sum) in c.iter_mut().zip(sums) {
             *c = T::finish(alpha, *sum, beta, *c);
         }
@@ -264,8 +269,8 @@ fn elements<S>(sums: &mut [Sums<S>]) -> impl Iterator<Item = &mut S> {
     sums.as_flattened_mut().as_flattened_mut().iter_mut()
 }
 
-/// Elements from term to term and from lane to lane, where the terms of a lane are neighbours or the
-/// lanes of a term.
+/// Elements from term to term and from lane to lane, where the terms of a lane are neighbours or
+/// the lanes of a term.
 const fn steps(terms_are_neighbours: bool, layout: Layout) -> [usize; 2] {
     if terms_are_neighbours { [1, layout.ld] } else { [layout.ld, 1] }
 }

@@ -144,7 +144,8 @@ fn names(levels: impl IntoIterator<Item = Level>) -> String {
 /// Makes a function that takes a [`Simd`] first and runs its body compiled with that level's
 /// instructions, so that its loops vectorise and its `fma` is one instruction.
 ///
-/// The function may have type parameters. Only what is inlined into the body is compiled so: what it calls must be `#[inline(always)]`.
+/// The function may have type parameters. Only what is inlined into the body is compiled so: what
+/// it calls must be `#[inline(always)]`.
 macro_rules! vectorised {
     ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$($t:ident: $bound:path),+>)?
         ($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
