@@ -203,7 +203,7 @@ pub(super) fn sparse_csr<W: ops::Float, X: ops::Float>(
     op.check()?;
     let (rows, columns) = (op.w.rows().as_slice(), op.w.columns().as_slice());
     let w = super::sparse::Rows { rows, columns, values: op.w.values().as_slice(), k: op.w.k() };
-    super::sparse::csr(&cpu.threads, w, op.x.as_slice(), op.y.as_mut_slice(), op.m);
+    super::sparse::csr(&cpu.threads, cpu.simd, w, op.x.as_slice(), op.y.as_mut_slice(), op.m);
     Ok(())
 }
 

@@ -144,26 +144,27 @@ fn names(levels: impl IntoIterator<Item = Level>) -> String {
 /// Makes a function that takes a [`Simd`] first and runs its body compiled with that level's
 /// instructions, so that its loops vectorise and its `fma` is one instruction.
 ///
-/// The function may have one type parameter. Only what is inlined into the body is compiled so: what it calls must be `#[inline(always)]`.
+/// The function may have type parameters. Only what is inlined into the body is compiled so: what
+/// it calls must be `#[inline(always)]`.
 macro_rules! vectorised {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path>)?
+    ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$($t:ident: $bound:path),+>)?
         ($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments, reason = "the tensors of a contract, in its order")]
-        $vis fn $name $(<$t: $bound>)? (simd: $crate::cpu::Simd, $($arg: $ty),*) $(-> $out)? {
+        $vis fn $name $(<$($t: $bound),+>)? (simd: $crate::cpu::Simd, $($arg: $ty),*) $(-> $out)? {
             #[inline(always)]
-            fn plain $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? $body
+            fn plain $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $out)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? {
-                plain($($arg),*)
+            fn avx2 $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $out)? {
+                plain$(::<$($t),+>)?($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $out)? {
-                plain($($arg),*)
+            fn avx512 $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $out)? {
+                plain$(::<$($t),+>)?($($arg),*)
             }
 
             match simd.level() {
@@ -171,12 +172,12 @@ macro_rules! vectorised {
                 // AVX2, FMA and F16C.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::Level::Avx2 | $crate::cpu::Level::AvxVnni => unsafe {
-                    avx2($($arg),*)
+                    avx2$(::<$($t),+>)?($($arg),*)
                 },
                 // SAFETY: likewise for the AVX-512 features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Level::Avx512Vnni => unsafe { avx512($($arg),*) },
-                _ => plain($($arg),*),
+                $crate::cpu::Level::Avx512Vnni => unsafe { avx512$(::<$($t),+>)?($($arg),*) },
+                _ => plain$(::<$($t),+>)?($($arg),*),
             }
         }
     };

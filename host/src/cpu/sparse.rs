@@ -192,9 +192,25 @@ pub struct Rows<'a, T> {
     pub k: usize,
 }
 
+vectorised! {
+    /// The dot of a row, of which `values` stand in `columns`, and an input.
+    fn csr_dot<W: Float, X: Float>(columns: &[u32], values: &[W], x: &[X]) -> f32 {
+        let mut chains = [0.0; PARTIALS];
+        for (&column, value) in columns.iter().zip(values) {
+            let (column, value) = (column as usize, value.widen());
+            if value.to_bits() != 0 {
+                let chain = &mut chains[partial(column)];
+                *chain = fma(value, x[column].widen(), *chain);
+            }
+        }
+        tree(chains)
+    }
+}
+
 /// [`linear`] from compressed sparse rows.
 pub fn csr<W: Float, X: Float>(
     threads: &Threads,
+    simd: Simd,
     w: Rows<'_, W>,
     x: &[X],
     y: &mut [f32],
@@ -204,17 +220,10 @@ pub fn csr<W: Float, X: Float>(
     threads.run_tiles(y, [m, n], [m.max(1), ROWS], |mut tile| {
         for row in tile.columns() {
             let own = w.rows[row] as usize..w.rows[row + 1] as usize;
+            let (columns, values) = (&w.columns[own.clone()], &w.values[own]);
             for input in tile.rows() {
                 let x = &x[input * w.k..][..w.k];
-                let mut chains = [0.0; PARTIALS];
-                for (&column, value) in w.columns[own.clone()].iter().zip(&w.values[own.clone()]) {
-                    let (column, value) = (column as usize, value.widen());
-                    if value.to_bits() != 0 {
-                        let chain = &mut chains[partial(column)];
-                        *chain = fma(value, x[column].widen(), *chain);
-                    }
-                }
-                tile.set(input, row, tree(chains));
+                tile.set(input, row, csr_dot(simd, columns, values, x));
             }
         }
     });

@@ -272,6 +272,17 @@ impl<T> Tile<'_, T> {
         self.columns.clone()
     }
 
+    /// The tile's part of a row, by its number in the whole matrix.
+    pub(crate) fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(self.rows.contains(&row), "outside of the tile");
+        // SAFETY: the row is inside the matrix, and its columns of the tile are this task's alone,
+        // which holds them through `self`.
+        unsafe {
+            let first = self.base.0.add(row * self.width + self.columns.start);
+            std::slice::from_raw_parts_mut(first, self.columns.len())
+        }
+    }
+
     /// Writes one element, by its place in the whole matrix.
     pub(crate) fn set(&mut self, row: usize, column: usize, value: T) {
         assert!(self.rows.contains(&row) && self.columns.contains(&column), "outside of the tile");

@@ -107,7 +107,7 @@ pub(super) struct Tiles {
 }
 
 /// Tokens of a tile.
-const TOKENS: usize = 4;
+pub(super) const TOKENS: usize = 4;
 
 fn tiles(simd: Simd) -> &'static Tiles {
     match simd.level() {
@@ -192,37 +192,49 @@ pub(super) fn multiply(
             }
             segments.scale[segment]
         });
-        let mut store = |row: usize, token: usize, sum: i32| {
-            let stats = stats_of(stats[token]);
-            out.set(token, row, dequantise(sum - stats.sum, stats.scale, scales[row - rows]));
-        };
-        let tiled_end = token_end - (token_end - tokens) % TOKENS;
-        let mut sums = [[0; TOKENS]; 4];
-        let mut row = rows;
-        while row < row_end && tokens < tiled_end {
-            let full = row + tiles.rows <= row_end;
-            let (height, tile) = if full { (tiles.rows, tiles.full) } else { (1, tiles.one_row) };
-            for token in (tokens..tiled_end).step_by(TOKENS) {
-                tile(&job, row - rows, token, &mut sums);
-                for (r, sums) in sums.iter().enumerate().take(height) {
-                    for (t, &sum) in sums.iter().enumerate() {
-                        store(row + r, token + t, sum);
-                    }
+        // Four rows of activations stay in the first-level cache while the weights pass by.
+        let mut sums = [[0; TASK_ROWS]; TOKENS];
+        for token in (tokens..token_end).step_by(TOKENS) {
+            let count = TOKENS.min(token_end - token);
+            if count == TOKENS {
+                tile_rows(tiles, &job, row_end - rows, token, &mut sums);
+            } else {
+                for (t, sums) in sums.iter_mut().enumerate().take(count) {
+                    (tiles.one_token)(&job, 0, token + t, &mut sums[..row_end - rows]);
                 }
             }
-            row += height;
-        }
-        let mut sums = [0; TASK_ROWS];
-        let sums = &mut sums[..row_end - rows];
-        for token in tiled_end..token_end {
-            (tiles.one_token)(&job, 0, token, sums);
-            for (r, &sum) in sums.iter().enumerate() {
-                store(rows + r, token, sum);
+            for (token, sums) in (token..).zip(&sums).take(count) {
+                let stats = stats_of(stats[token]);
+                for ((y, sum), scale) in out.row(token).iter_mut().zip(sums).zip(&scales) {
+                    *y = dequantise(sum - stats.sum, stats.scale, *scale);
+                }
             }
         }
         ROOM.set(room);
     });
     Ok(())
+}
+
+/// The sums of the first `height` rows of a job by four tokens, `sums[t][r]`.
+fn tile_rows(
+    tiles: &Tiles,
+    job: &Job<'_>,
+    height: usize,
+    token: usize,
+    sums: &mut [[i32; TASK_ROWS]; TOKENS],
+) {
+    let (mut tile, mut row) = ([[0; TOKENS]; 4], 0);
+    while row < height {
+        let full = row + tiles.rows <= height;
+        let (rows, run) = if full { (tiles.rows, tiles.full) } else { (1, tiles.one_row) };
+        run(job, row, token, &mut tile);
+        for (r, of_row) in tile.iter().enumerate().take(rows) {
+            for (sums, sum) in sums.iter_mut().zip(of_row) {
+                sums[row + r] = *sum;
+            }
+        }
+        row += rows;
+    }
 }
 
 /// Stats from the words of their buffer.

@@ -8,19 +8,19 @@
 
 use std::arch::x86_64::*;
 
-use super::w2a8::{GROUP, Job, Tiles, tail_of};
+use super::w2a8::{GROUP, Job, TOKENS, Tiles, tail_of};
 
 /// Makes the table of a level: full tiles, tiles of one row, rows with one token.
 macro_rules! tiles {
     ($(#[$doc:meta])* $name:ident, $rows:literal, $full:path, $one_row:path, $one_token:path) => {
         $(#[$doc])*
         pub(super) static $name: Tiles = {
-            fn full(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]) {
+            fn full(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; TOKENS]; 4]) {
                 // SAFETY: the table is reached only through a `Simd` of this level, which exists
                 // only where the machine has the level's features.
                 unsafe { $full(job, row, token, sums) }
             }
-            fn one_row(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; 4]; 4]) {
+            fn one_row(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; TOKENS]; 4]) {
                 // SAFETY: as above.
                 unsafe { $one_row(job, row, token, sums) }
             }
@@ -34,11 +34,11 @@ macro_rules! tiles {
 }
 
 tiles! { /// AVX2.
-AVX2, 2, avx2::<2, 4>, avx2::<1, 4>, avx2_rows }
+AVX2, 2, avx2::<2>, avx2::<1>, avx2_rows }
 tiles! { /// AVX2 with VNNI.
-AVX_VNNI, 2, avx_vnni::tile::<2, 4>, avx_vnni::tile::<1, 4>, avx_vnni::rows }
+AVX_VNNI, 2, avx_vnni::tile::<2>, avx_vnni::tile::<1>, avx_vnni::rows }
 tiles! { /// AVX-512 with VNNI. One token is bound by memory, where 256 bits measured steadier.
-AVX512_VNNI, 4, avx512_vnni::<4, 4>, avx512_vl::tile::<1, 4>, avx512_vl::rows }
+AVX512_VNNI, 4, avx512_vnni::<4>, avx512_vl::tile::<1>, avx512_vl::rows }
 
 /// Groups whose sums a 16-bit lane of a tile holds: two products are at most 512 in magnitude, a
 /// group gives a lane eight such pairs.
@@ -55,14 +55,14 @@ type Codes = [u8; GROUP];
 type Planes = [i8; 4 * GROUP];
 
 /// The operands of a tile: whole groups, then the rest of each weight row filled up.
-struct Operands<'a, const R: usize, const T: usize> {
+struct Operands<'a, const R: usize> {
     codes: [&'a [Codes]; R],
-    planes: [&'a [Planes]; T],
+    planes: [&'a [Planes]; TOKENS],
     groups: usize,
     tails: [Option<Codes>; R],
 }
 
-impl<'a, const R: usize, const T: usize> Operands<'a, R, T> {
+impl<'a, const R: usize> Operands<'a, R> {
     #[inline(always)]
     fn new(job: &'a Job<'_>, row: usize, token: usize) -> Self {
         let groups = job.row_bytes / GROUP;
@@ -72,8 +72,8 @@ impl<'a, const R: usize, const T: usize> Operands<'a, R, T> {
             codes[r] = &job.weight_row(row + r).as_chunks().0[..groups];
             tails[r] = tail_of(job.weight_row(row + r));
         }
-        let mut planes = [&[][..]; T];
-        for t in 0..T {
+        let mut planes = [&[][..]; TOKENS];
+        for t in 0..TOKENS {
             planes[t] = job.plane_row(token + t).as_chunks().0;
         }
         Self { codes, planes, groups, tails }
@@ -81,7 +81,7 @@ impl<'a, const R: usize, const T: usize> Operands<'a, R, T> {
 
     /// Group `g`, which is below `groups`.
     #[inline(always)]
-    fn group(&self, g: usize) -> ([&Codes; R], [&Planes; T]) {
+    fn group(&self, g: usize) -> ([&Codes; R], [&Planes; TOKENS]) {
         let mut codes = [&[0; GROUP]; R];
         for r in 0..R {
             codes[r] = &self.codes[r][g];
@@ -90,9 +90,9 @@ impl<'a, const R: usize, const T: usize> Operands<'a, R, T> {
     }
 
     #[inline(always)]
-    fn planes_of(&self, g: usize) -> [&Planes; T] {
-        let mut planes = [&[0; 4 * GROUP]; T];
-        for t in 0..T {
+    fn planes_of(&self, g: usize) -> [&Planes; TOKENS] {
+        let mut planes = [&[0; 4 * GROUP]; TOKENS];
+        for t in 0..TOKENS {
             planes[t] = &self.planes[t][g];
         }
         planes
@@ -100,7 +100,7 @@ impl<'a, const R: usize, const T: usize> Operands<'a, R, T> {
 
     /// The filled-up group behind the whole ones.
     #[inline(always)]
-    fn tail(&self) -> Option<([&Codes; R], [&Planes; T])> {
+    fn tail(&self) -> Option<([&Codes; R], [&Planes; TOKENS])> {
         let mut codes = [&[0; GROUP]; R];
         for r in 0..R {
             codes[r] = self.tails[r].as_ref()?;
@@ -140,12 +140,25 @@ fn sum256(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
 }
 
+/// The sum of each of four vectors.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sums256(v: [__m256i; TOKENS]) -> [i32; TOKENS] {
+    let (low, high) = (_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    let halves = _mm256_hadd_epi32(low, high);
+    let sums = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
+    let mut four = [0; TOKENS];
+    // SAFETY: four 32-bit numbers into four.
+    unsafe { _mm_storeu_si128(four.as_mut_ptr().cast(), sums) };
+    four
+}
+
 /// Adds one group to 16-bit lanes.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn group16<const R: usize, const T: usize>(
-    (codes, planes): ([&Codes; R], [&Planes; T]),
-    lanes: &mut [[__m256i; T]; R],
+fn group16<const R: usize>(
+    (codes, planes): ([&Codes; R], [&Planes; TOKENS]),
+    lanes: &mut [[__m256i; TOKENS]; R],
 ) {
     let three = _mm256_set1_epi8(3);
     for half in 0..2 {
@@ -154,7 +167,7 @@ fn group16<const R: usize, const T: usize>(
             v[r] = codes256(codes[r], half);
         }
         for plane in 0..4 {
-            for t in 0..T {
+            for t in 0..TOKENS {
                 let a = plane256(planes[t], plane, half);
                 for r in 0..R {
                     let products = _mm256_maddubs_epi16(_mm256_and_si256(v[r], three), a);
@@ -169,18 +182,13 @@ fn group16<const R: usize, const T: usize>(
 }
 
 #[target_feature(enable = "avx2")]
-fn avx2<const R: usize, const T: usize>(
-    job: &Job<'_>,
-    row: usize,
-    token: usize,
-    sums: &mut [[i32; 4]; 4],
-) {
-    let operands = Operands::<R, T>::new(job, row, token);
+fn avx2<const R: usize>(job: &Job<'_>, row: usize, token: usize, sums: &mut [[i32; TOKENS]; 4]) {
+    let operands = Operands::<R>::new(job, row, token);
     let ones = _mm256_set1_epi16(1);
-    let mut totals = [[_mm256_setzero_si256(); T]; R];
+    let mut totals = [[_mm256_setzero_si256(); TOKENS]; R];
     let mut g = 0;
     loop {
-        let mut lanes = [[_mm256_setzero_si256(); T]; R];
+        let mut lanes = [[_mm256_setzero_si256(); TOKENS]; R];
         // One group less: the tail may join the last batch.
         let end = operands.groups.min(g + WIDEN - 1);
         while g < end {
@@ -192,7 +200,7 @@ fn avx2<const R: usize, const T: usize>(
             group16(tail, &mut lanes);
         }
         for r in 0..R {
-            for t in 0..T {
+            for t in 0..TOKENS {
                 let wide = _mm256_madd_epi16(lanes[r][t], ones);
                 totals[r][t] = _mm256_add_epi32(totals[r][t], wide);
             }
@@ -202,9 +210,7 @@ fn avx2<const R: usize, const T: usize>(
         }
     }
     for r in 0..R {
-        for t in 0..T {
-            sums[r][t] = sum256(totals[r][t]);
-        }
+        sums[r] = sums256(totals[r]);
     }
 }
 
@@ -263,9 +269,9 @@ macro_rules! vnni256 {
             /// Adds one group to 32-bit lanes.
             #[target_feature(enable = $features)]
             #[inline]
-            fn group<const R: usize, const T: usize>(
-                (codes, planes): ([&Codes; R], [&Planes; T]),
-                lanes: &mut [[__m256i; T]; R],
+            fn group<const R: usize>(
+                (codes, planes): ([&Codes; R], [&Planes; TOKENS]),
+                lanes: &mut [[__m256i; TOKENS]; R],
             ) {
                 let three = _mm256_set1_epi8(3);
                 for half in 0..2 {
@@ -274,7 +280,7 @@ macro_rules! vnni256 {
                         v[r] = codes256(codes[r], half);
                     }
                     for plane in 0..4 {
-                        for t in 0..T {
+                        for t in 0..TOKENS {
                             let a = plane256(planes[t], plane, half);
                             for r in 0..R {
                                 lanes[r][t] = $dot(lanes[r][t], _mm256_and_si256(v[r], three), a);
@@ -288,14 +294,14 @@ macro_rules! vnni256 {
             }
 
             #[target_feature(enable = $features)]
-            pub(super) fn tile<const R: usize, const T: usize>(
+            pub(super) fn tile<const R: usize>(
                 job: &Job<'_>,
                 row: usize,
                 token: usize,
-                sums: &mut [[i32; 4]; 4],
+                sums: &mut [[i32; TOKENS]; 4],
             ) {
-                let operands = Operands::<R, T>::new(job, row, token);
-                let mut lanes = [[_mm256_setzero_si256(); T]; R];
+                let operands = Operands::<R>::new(job, row, token);
+                let mut lanes = [[_mm256_setzero_si256(); TOKENS]; R];
                 for g in 0..operands.groups {
                     group(operands.group(g), &mut lanes);
                 }
@@ -303,9 +309,7 @@ macro_rules! vnni256 {
                     group(tail, &mut lanes);
                 }
                 for r in 0..R {
-                    for t in 0..T {
-                        sums[r][t] = sum256(lanes[r][t]);
-                    }
+                    sums[r] = sums256(lanes[r]);
                 }
             }
 
@@ -354,9 +358,9 @@ vnni256! { avx512_vl, "avx2,avx512vl,avx512vnni", _mm256_dpbusd_epi32 }
 /// Adds one group to 32-bit lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline]
-fn group512<const R: usize, const T: usize>(
-    (codes, planes): ([&Codes; R], [&Planes; T]),
-    lanes: &mut [[__m512i; T]; R],
+fn group512<const R: usize>(
+    (codes, planes): ([&Codes; R], [&Planes; TOKENS]),
+    lanes: &mut [[__m512i; TOKENS]; R],
 ) {
     let three = _mm512_set1_epi8(3);
     let mut v = [_mm512_setzero_si512(); R];
@@ -365,7 +369,7 @@ fn group512<const R: usize, const T: usize>(
         v[r] = unsafe { _mm512_loadu_si512(codes[r].as_ptr().cast()) };
     }
     for plane in 0..4 {
-        for t in 0..T {
+        for t in 0..TOKENS {
             // SAFETY: 64 bytes from 64 plane on lie inside the 256.
             let a = unsafe { _mm512_loadu_si512(planes[t].as_ptr().add(64 * plane).cast()) };
             for r in 0..R {
@@ -380,14 +384,14 @@ fn group512<const R: usize, const T: usize>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn avx512_vnni<const R: usize, const T: usize>(
+fn avx512_vnni<const R: usize>(
     job: &Job<'_>,
     row: usize,
     token: usize,
-    sums: &mut [[i32; 4]; 4],
+    sums: &mut [[i32; TOKENS]; 4],
 ) {
-    let operands = Operands::<R, T>::new(job, row, token);
-    let mut lanes = [[_mm512_setzero_si512(); T]; R];
+    let operands = Operands::<R>::new(job, row, token);
+    let mut lanes = [[_mm512_setzero_si512(); TOKENS]; R];
     for g in 0..operands.groups {
         group512(operands.group(g), &mut lanes);
     }
@@ -395,8 +399,12 @@ fn avx512_vnni<const R: usize, const T: usize>(
         group512(tail, &mut lanes);
     }
     for r in 0..R {
-        for t in 0..T {
-            sums[r][t] = _mm512_reduce_add_epi32(lanes[r][t]);
+        let mut halves = [_mm256_setzero_si256(); TOKENS];
+        for t in 0..TOKENS {
+            let (low, high) =
+                (_mm512_castsi512_si256(lanes[r][t]), _mm512_extracti64x4_epi64::<1>(lanes[r][t]));
+            halves[t] = _mm256_add_epi32(low, high);
         }
+        sums[r] = sums256(halves);
     }
 }
