@@ -8,8 +8,11 @@ use contract::launch::Kernel;
 
 use crate::driver::{KernelHandle, LaunchError, Module, ModuleError};
 
+/// A [`KernelHandle`] of some kernel.
+type Handle = Box<dyn Any + Send + Sync>;
+
 /// Handles of the kernels, each made once, or known to be absent. Those of a model are made when the device is opened.
-pub(super) struct Kernels(Box<[OnceLock<Option<Box<dyn Any + Send + Sync>>>]>);
+pub(super) struct Kernels(Box<[OnceLock<Option<Handle>>]>);
 
 /// The place of a kernel, known when the program is built.
 struct Place<K>(PhantomData<K>);
