@@ -19,7 +19,8 @@ const REGISTERS: i32 = 65536;
 /// An emulated GPU, with its primary context.
 ///
 /// In the environment: `BITNET_EMULATED_DEVICES`, how many there are (1); `BITNET_EMULATED_SM`, their compute
-/// capability without the dot (90); `BITNET_EMULATED_SMS`, their multiprocessors (132).
+/// capability without the dot (90); `BITNET_EMULATED_SMS`, their multiprocessors (132); `BITNET_EMULATED_LAUNCHES`,
+/// whether kernels run (1) or launches return at once (0), for who measures what comes before them.
 pub(crate) struct Device {
     pub(super) ordinal: usize,
     /// Compute capability, `10 * major + minor`.
@@ -28,6 +29,8 @@ pub(crate) struct Device {
     pub(super) sizes: Sizes,
     /// Every call waits for what it queues.
     pub(super) blocking: bool,
+    /// Kernels run.
+    pub(super) launches: bool,
     /// How often the primary context is retained.
     pub(super) retained: AtomicU32,
     /// The code of the fault that killed the context, or 0.
@@ -109,7 +112,9 @@ fn open_all() -> Result<Vec<Device>, Code> {
     let multiprocessors = number("BITNET_EMULATED_SMS", 132)?.max(1);
     let blocking = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value == "1");
     let count = number("BITNET_EMULATED_DEVICES", 1)? as usize;
-    Ok((0..count).map(|ordinal| Device::new(ordinal, sm, multiprocessors, blocking)).collect())
+    let launches = number("BITNET_EMULATED_LAUNCHES", 1)? != 0;
+    let device = |ordinal| Device::new(ordinal, sm, multiprocessors, blocking);
+    Ok((0..count).map(|ordinal| Device { launches, ..device(ordinal) }).collect())
 }
 
 /// Two devices for the tests of this crate, whatever the environment says; the second one is for faults.
@@ -126,6 +131,7 @@ impl Device {
             multiprocessors,
             sizes: Sizes::of(sm),
             blocking,
+            launches: true,
             retained: AtomicU32::new(0),
             lost: AtomicI32::new(0),
             streams: Mutex::default(),

@@ -228,6 +228,9 @@ entries! {
         params: In<*const u8>,
         extra: *const c_void,
     ) {
+        if !working()?.launches {
+            return Ok(());
+        }
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = |function: &Function| {
             let cluster = function.cluster(None)?;
@@ -243,6 +246,9 @@ entries! {
         params: In<*const u8>,
         extra: *const c_void,
     ) {
+        if !working()?.launches {
+            return Ok(());
+        }
         let config = config.get()?;
         let (asked, cooperative) = attributes(config.attributes.list(config.count as usize)?)?;
         let shape = |function: &Function| {

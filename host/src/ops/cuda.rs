@@ -1,9 +1,8 @@
 //! Operations on an NVIDIA GPU: buffers from the pool, one stream, one launch each.
 
+mod kernels;
 mod scratch;
 
-use std::any::Any;
-use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use contract::launch::{DevPtr, Kernel};
@@ -13,10 +12,7 @@ use contract::row::{self, Family};
 
 use super::choices::{Choices, Problem};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
-use crate::driver::{
-    Cuda, CudaError, CudaOptions, Graph, KernelHandle, LaunchError, Module, ModuleError, Stream,
-    StreamOptions,
-};
+use crate::driver::{Cuda, CudaError, CudaOptions, Graph, LaunchError, Stream, StreamOptions};
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
 use crate::profile::Profile;
 
@@ -26,46 +22,10 @@ pub(super) type Buf<T> = DeviceBuffer<T>;
 /// A GPU with its kernels, ready to run operations.
 pub struct CudaBackend {
     cuda: Cuda,
-    kernels: Kernels,
+    kernels: kernels::Kernels,
     choices: Choices,
     exchange: OnceLock<Buf<u32>>,
     scratch: scratch::Scratch,
-}
-
-/// Handles of the kernels, each made once. Those of a model are made when the device is opened.
-struct Kernels(Box<[OnceLock<Box<dyn Any + Send + Sync>>]>);
-
-/// The place of a kernel, known when the program is built.
-struct Place<K>(PhantomData<K>);
-
-impl<K: Kernel> Place<K> {
-    const INDEX: usize = contract::kernel_index(K::SPEC.symbol);
-}
-
-impl Kernels {
-    fn new() -> Self {
-        Self(contract::KERNELS.iter().map(|_| OnceLock::new()).collect())
-    }
-
-    fn get<K: Kernel>(&self, module: &Module) -> Result<&KernelHandle<K>, LaunchError> {
-        let slot = &self.0[Place::<K>::INDEX];
-        let made = match slot.get() {
-            Some(made) => made,
-            None => {
-                let handle = module.kernel::<K>()?;
-                // SAFETY: every kernel waits for its predecessors (`arch::grid::dependency_wait`)
-                // before it touches what another kernel may write, and before it writes; the PTX
-                // audit counts the waits.
-                let handle = unsafe { handle.with_pdl() };
-                slot.get_or_init(|| Box::new(handle))
-            }
-        };
-        // Symbols are unique, so the slot holds a handle of this very type.
-        made.downcast_ref().ok_or_else(|| {
-            let (symbol, level) = (K::SPEC.symbol, module.loaded_level().to_owned());
-            ModuleError::MissingKernel { symbol, level, min_sm: K::SPEC.min_sm }.into()
-        })
-    }
 }
 
 /// The address of element `index`.
@@ -100,7 +60,7 @@ impl CudaBackend {
     /// # Errors
     /// A kernel that the device cannot have.
     pub fn new(cuda: Cuda) -> Result<Self, OpError> {
-        let (kernels, choices) = (Kernels::new(), Choices::default());
+        let (kernels, choices) = (kernels::Kernels::new(), Choices::default());
         let (exchange, scratch) = (OnceLock::new(), scratch::Scratch::default());
         let backend = Self { cuda, kernels, choices, exchange, scratch };
         backend.load_model_kernels().map_err(CudaError::from)?;
@@ -351,7 +311,7 @@ impl CudaBackend {
     /// Whether the device and the loaded PTX have `K`. True also where the driver refuses it: the launch is to say so,
     /// instead of a slower kernel hiding it.
     pub(super) fn has<K: Kernel>(&self) -> bool {
-        !matches!(self.kernels.get::<K>(self.cuda.module()), Err(e) if e.is_absent())
+        !self.kernels.lacks::<K>(self.cuda.module())
     }
 }
 
