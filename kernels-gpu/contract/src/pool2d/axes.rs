@@ -386,7 +386,8 @@ mod tests {
             let (most, wide) = ([8, 30, 100, 1000][self.below(4) as usize], [4, 14, 40][self.below(3) as usize]);
             let [len, kernel, stride] = [1 + self.below(most), 1 + self.below(wide), 1 + self.below(5)];
             let dilation = 1 + self.below(2) * self.below(3);
-            let padding = self.below((dilation * (kernel - 1) + 1) / 2 + 1);
+            let reach = dilation * (kernel - 1) + 1;
+            let padding = self.below(reach / 2 + 1);
             let axis = Axis { len, out: 1, kernel, stride, padding, dilation };
             Some(Axis { out: axis.outputs(self.below(2) == 0)?, ..axis })
         }
