@@ -26,6 +26,10 @@ pub(crate) struct Place<'a> {
 impl<'a> Place<'a> {
     /// Opens `file`, and makes it where it is not there.
     pub(crate) fn new(file: &'a Path) -> Result<Self, Failure> {
+        // The writer puts a new file in its place: a device or a pipe would be gone.
+        if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+            return Err(failed(file, "this is not a regular file".into()));
+        }
         let opened = File::options().write(true).create(true).truncate(false).open(file);
         let found = opened.and_then(|opened| opened.metadata());
         let permissions = found.map_err(|error| failed(file, error.to_string()))?.permissions();

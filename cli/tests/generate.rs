@@ -159,6 +159,21 @@ fn a_profile_of_the_cpu_is_refused_and_not_left_out() {
     assert!(output.stdout.is_empty(), "it was generated first: {}", text(&output.stdout));
 }
 
+/// It would be replaced by a file, and waited for before.
+#[cfg(unix)]
+#[test]
+fn logits_do_not_take_the_place_of_a_pipe() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = bitnet(&["generate", "-n", "1", "-p", PROMPT, "--logits"]);
+    let output = command.arg(&pipe).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("this is not a regular file"));
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+}
+
 #[test]
 fn logits_are_refused_before_the_text_or_kept_for_everyone() {
     let folder = tempfile::tempdir().unwrap();
