@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use bitnet_benches::{Arm, Linear, Lookup, Weights, blank};
+use bitnet_benches::{Arm, Case, Linear, Lookup, Weights, blank};
 use bitnet_gpu::layers::bit_linear::bit_linear;
 use bitnet_gpu::ops::act_quant::Gate;
 use bitnet_gpu::ops::bit_linear::{BitLinear, Finish, Norm};

@@ -245,7 +245,8 @@ fn check_tags(source: &str) -> Result<(), TextError> {
                 _ => {}
             }
             let word = byte.is_ascii_alphanumeric() || byte == b'_';
-            parts += usize::from(!byte.is_ascii_whitespace() && !(word && in_word));
+            let nothing_new = byte.is_ascii_whitespace() || word && in_word;
+            parts += usize::from(!nothing_new);
             in_word = word;
         }
         if parts > MAX_TAG {
