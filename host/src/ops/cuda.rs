@@ -429,16 +429,10 @@ impl Backend for CudaBackend {
         shape.blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayers>()
     }
 
-    fn runs_rows_together(&self, shape: &contract::decode_layers::Shape, rows: usize) -> bool {
-        use contract::decode_layers::rows::{DecodeLayersRows, DecodeLayersRows16, Tiles};
+    fn runs_rows_together(&self, shape: &contract::decode_layers::Shape) -> bool {
         let sms = self.cuda.device().sm_count().max(1);
-        let tiles = Tiles::of(rows as u32);
-        let takes = shape.rows_blocks(tiles, sms, tiles.rows()).is_some();
-        takes
-            && match tiles {
-                Tiles(1) => self.has::<DecodeLayersRows>(),
-                _ => self.has::<DecodeLayersRows16>(),
-            }
+        shape.rows_blocks(sms, contract::decode_layers::rows::MAX_ROWS).is_some()
+            && self.has::<contract::decode_layers::DecodeLayersRows>()
     }
 
     fn pages_of_block(&self, heads: super::kv_append::Heads, positions: &[usize]) -> Option<usize> {

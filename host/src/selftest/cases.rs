@@ -249,10 +249,7 @@ impl List {
             self.add(kernel, what, Inputs::DecodeLayers(case));
         }
         for (what, case) in decode_layers::rows_cases() {
-            let kernel = match case.paged.rows.len() {
-                ..=8 => symbol::<contract::decode_layers::DecodeLayersRows>(),
-                _ => symbol::<contract::decode_layers::DecodeLayersRows16>(),
-            };
+            let kernel = symbol::<contract::decode_layers::DecodeLayersRows>();
             self.add(kernel, what, Inputs::DecodeRows(case));
         }
     }

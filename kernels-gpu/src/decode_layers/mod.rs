@@ -20,8 +20,8 @@ use core::hint::cold_path;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    ASKERS, Args, DecodeLayers, FIXED_BYTES, KV_SLOT_BYTES, KV_SLOTS, LINEARS, MAX_FFN, MAX_HIDDEN,
-    MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
+    ACTS_BYTES, ASKERS, Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS,
+    THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
@@ -42,9 +42,6 @@ use weights::{Share, multiply};
 /// Elements of a row that a thread holds: of rows up to `MAX_HIDDEN`, and of longer ones.
 const SHORT: usize = 10;
 const LONG: usize = 28;
-
-/// The named barrier of the threads that have a row; of the first team of several, which have the next ones.
-const TEAM_BARRIER: u32 = 1;
 
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
@@ -88,7 +85,7 @@ impl Memory {
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
         let come = full.add(LINEARS as u32);
         let acts = come.add(LINEARS as u32).cast::<u8>();
-        let areas = start.add(KV_SLOTS * KV_SLOT_BYTES + FIXED_BYTES);
+        let areas = acts.add(ACTS_BYTES);
         Self { attention, scratch, sums, shares, full, come, acts, areas }
     }
 }
@@ -199,22 +196,22 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             let come = || arrive(memory.come.add(kind));
             let first = weights::first(memory, &share, layer, kind);
             let scale = if k <= MAX_HIDDEN as u32 {
-                let gains = row::gains::<_, 1>(gain, k);
+                let gains = row::gains(gain, k);
                 let of_k = row::of_k(k);
                 let row = if part > 0 {
-                    exchange::take::<SHORT, 1>(source, k)
+                    exchange::take::<SHORT>(source, k)
                 } else {
-                    row::start::<_, 1>(start, k)
+                    row::start(start, k)
                 };
                 come();
-                row::quantise::<_, 1>(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
+                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             } else {
                 // Never the first part, nor the one behind attention.
-                let gains = row::gains::<_, 1>(gain, k);
+                let gains = row::gains(gain, k);
                 let of_k = row::of_k(k);
-                let row = exchange::take::<LONG, 1>(source, k);
+                let row = exchange::take::<LONG>(source, k);
                 come();
-                row::quantise::<_, 1>(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
+                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             };
             multiply(memory, &share, first);
             let makes = thread_idx_x() < tile.outputs;
@@ -290,7 +287,7 @@ unsafe fn counters(args: &Args) -> (u32, u32) {
 /// *Convergence*: each of them calls it.
 #[inline(always)]
 fn sync() {
-    sync_some(TEAM_BARRIER, THREADS);
+    sync_some(1, THREADS);
 }
 
 /// The gated product where its activation is the rarer one.
