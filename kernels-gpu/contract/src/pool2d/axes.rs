@@ -13,6 +13,9 @@ pub const AXES_SMEM: u32 = 96 * 1024;
 /// Bytes of it that a tile is made to fill: three blocks a multiprocessor.
 const FILL: u32 = 72 * 1024;
 
+/// Most parts of a column of outputs.
+const PARTS: u32 = 64;
+
 /// Neighbouring outputs of a thread, where windows share most of their taps.
 pub const AXES_RUN: u32 = 4;
 
@@ -217,17 +220,33 @@ const fn turn(args: &Args, axis: &Axis, lanes: u32, tap: u32) -> u32 {
     }
 }
 
+/// Elements that a thread makes at a time, and what it takes to widen those of a tap of a row from 16 bits to 32.
+const fn lanes(args: &Args, bytes: u32) -> (u32, u32) {
+    let lanes = if args.channels_last == 1 { 4 } else { 1 };
+    (lanes, if args.average == 1 && bytes == 2 { lanes } else { 0 })
+}
+
 /// What a tile costs, about in instructions of a thread.
 const fn cost(args: &Args, bytes: u32, tile: &Sizes) -> u64 {
     let last = args.channels_last == 1;
-    let average = args.average == 1;
-    let lanes = if last { 4 } else { 1 };
-    // Of a tap of a row: from 16 bits to 32.
-    let widen = if average && bytes == 2 { lanes } else { 0 };
+    let (lanes, widen) = lanes(args, bytes);
     let first = Walk::rounds(tile.items[0], tile.lines)[2] * turn(args, &args.w, lanes, lanes + widen);
     let second = Walk::rounds(tile.items[1], tile.runs)[2] * turn(args, &args.h, lanes, lanes);
     let bring = if last { Walk::rounds(tile.pieces, tile.lines)[2] * 8 } else { (tile.tops as u32).div_ceil(16 * AXES_THREADS) * 14 };
     (first + second + bring + 400) as u64
+}
+
+/// What an output of the tile costs at least, in 4096ths, where channels are innermost: threads are never fuller than full. Of windows
+/// that meet it does not fall where a tile has fewer rows.
+const fn least_cost(args: &Args, bytes: u32, tile: &Sizes, rows: u32, made: u64) -> u64 {
+    let (lanes, widen) = lanes(args, bytes);
+    let (first, second) = (turn(args, &args.w, lanes, lanes + widen), turn(args, &args.h, lanes, lanes));
+    let line = tile.items[0] as u64 * first as u64 + tile.pieces as u64 * 8;
+    let row = tile.items[1] as u64 * second as u64;
+    // Of all threads, times the rows of a run.
+    let lines = (AXES_THREADS as u64 * 400 + tile.lines as u64 * line) * AXES_RUN as u64;
+    let all = lines + rows as u64 * row * (AXES_RUN / run(args, &args.h)) as u64;
+    (all << 12) / (made * (AXES_THREADS * AXES_RUN) as u64)
 }
 
 /// What tiles of `words` words of channels cost beside their work, in 64ths: short lines of memory take longer, and there may be fewer channels.
@@ -272,12 +291,16 @@ pub const fn axes_tile(args: &Args, bytes: u32) -> Option<AxesArgs> {
     };
     words = if last && words > wide { wide } else { words };
     let half = words / 2;
+    let meet = h.dilation * (h.kernel - 1) + 1 >= h.stride;
     while words > 0 {
+        let beside = if last { lines_of(args, bytes, words) } else { 1 };
         let mut right = 1;
         while right <= 32 && right <= w.out && (last || right == 1) {
             let columns = w.out.div_ceil(right);
-            let mut parts = 1;
-            while parts <= 64 && parts <= h.out {
+            // Not even the tile of the fewest rows may fit.
+            let fewest = sizes(args, bytes, [1, words, h.out.div_ceil(PARTS), columns]);
+            let mut parts = if fewest.smem > AXES_SMEM as u64 { h.out + 1 } else { 1 };
+            while parts <= PARTS && parts <= h.out {
                 let rows = h.out.div_ceil(parts);
                 let one = sizes(args, bytes, [1, words, rows, columns]);
                 let mut many = 1;
@@ -288,12 +311,17 @@ pub const fn axes_tile(args: &Args, bytes: u32) -> Option<AxesArgs> {
                     many = if many == 0 { 1 } else { many };
                 }
                 let tile = if many > 1 { sizes(args, bytes, [many, words, rows, columns]) } else { one };
-                if tile.smem <= AXES_SMEM as u64 {
-                    let made = many as u64 * words as u64 * rows as u64 * columns as u64;
+                let made = many as u64 * words as u64 * rows as u64 * columns as u64;
+                let fits = tile.smem <= AXES_SMEM as u64;
+                let dear = last && fits && least_cost(args, bytes, &tile, rows, made) * beside >= least;
+                if dear && meet {
+                    break;
+                }
+                if fits && !dear {
                     let cost = (cost(args, bytes, &tile) << 12) / made;
                     // Fewer blocks wait for each other.
                     let cost = if tile.smem > FILL as u64 { cost * 4 / 3 } else { cost };
-                    let cost = if last { cost * lines_of(args, bytes, words) } else { cost };
+                    let cost = cost * beside;
                     if cost < least {
                         (least, best) = (cost, [many, words, rows, columns]);
                     }
@@ -338,4 +366,106 @@ axes! {
     AxesLastF32 "pool2d_axes_last_f32" 3 "Windows of any kind over images of `f32`, channels last: [`AxesArgs`].";
     AxesLastF16 "pool2d_axes_last_f16" 3 "The same of f16.";
     AxesLastBf16 "pool2d_axes_last_bf16" 3 "The same of bf16.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::DevPtr;
+
+    /// Numbers that are drawn.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, most: u32) -> u32 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.0 >> 33) % u64::from(most)) as u32
+        }
+
+        fn axis(&mut self) -> Option<Axis> {
+            let (most, wide) = ([8, 30, 100, 1000][self.below(4) as usize], [4, 14, 40][self.below(3) as usize]);
+            let [len, kernel, stride] = [1 + self.below(most), 1 + self.below(wide), 1 + self.below(5)];
+            let dilation = 1 + self.below(2) * self.below(3);
+            let reach = dilation * (kernel - 1) + 1;
+            let padding = self.below(reach / 2 + 1);
+            let axis = Axis { len, out: 1, kernel, stride, padding, dilation };
+            Some(Axis { out: axis.outputs(self.below(2) == 0)?, ..axis })
+        }
+
+        fn args(&mut self) -> Option<Args> {
+            let (h, w) = (self.axis()?, self.axis()?);
+            let average = if h.dilation == 1 && w.dilation == 1 { self.below(2) } else { 0 };
+            let channels = (1 + self.below(80)) * [1, 4, 8][self.below(3) as usize];
+            Some(Args {
+                x: DevPtr::from_addr(1 << 20),
+                y: DevPtr::from_addr(1 << 30),
+                images: 1 + self.below(64),
+                channels,
+                h,
+                w,
+                average,
+                count_include_pad: 0,
+                channels_last: self.below(2),
+                piece: 1,
+            })
+        }
+    }
+
+    /// The first of least cost among all tiles of so many words of channels, without a look at what cannot be the least.
+    fn cheapest(args: &Args, bytes: u32, words: u32, found: &mut (u64, [u32; 4])) {
+        let last = args.channels_last == 1;
+        let all = args.images as u64 * args.channels as u64;
+        let mut right = 1;
+        while right <= if last { 32 } else { 1 } && right <= args.w.out {
+            let columns = args.w.out.div_ceil(right);
+            let mut parts = 1;
+            while parts <= PARTS && parts <= args.h.out {
+                let rows = args.h.out.div_ceil(parts);
+                let one = sizes(args, bytes, [1, words, rows, columns]);
+                let several = !last && parts == 1 && one.smem < FILL as u64 / 2;
+                let fit = if several { FILL as u64 / 2 / one.smem } else { 1 };
+                let many = fit.min(all / 800).max(1) as u32;
+                let tile = sizes(args, bytes, [many, words, rows, columns]);
+                let made = u64::from(many * words) * u64::from(rows * columns);
+                let full = if tile.smem > FILL as u64 { [4, 3] } else { [1, 1] };
+                let beside = if last { lines_of(args, bytes, words) } else { 1 };
+                let cost = (cost(args, bytes, &tile) << 12) / made * full[0] / full[1] * beside;
+                if tile.smem <= AXES_SMEM as u64 && cost < found.0 {
+                    *found = (cost, [many, words, rows, columns]);
+                }
+                if one.smem < FILL as u64 / 8 {
+                    break;
+                }
+                parts += if parts < 8 { 1 } else { parts / 4 };
+            }
+            right += if right < 8 { 1 } else { right / 2 };
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_never_the_cheapest() {
+        let (mut draw, mut taken) = (Draw(7), [0; 2]);
+        for _ in 0..20_000 {
+            let Some(args) = draw.args() else { continue };
+            let bytes = [2, 4][draw.below(2) as usize];
+            let Some(tile) = axes_tile(&args, bytes) else { continue };
+            let mut found = (u64::MAX, [0; 4]);
+            if args.channels_last == 1 {
+                let few = args.h.out * args.w.out <= 16;
+                let wide = (args.channels * bytes / 4).next_power_of_two();
+                let most = if few { AXES_WORDS } else { LINE }.min(wide);
+                // Half as many too, and fewer where nothing else fits.
+                for words in [most, most / 2, most / 4, most / 8, most / 16] {
+                    if words >= 4 && (words >= most / 2 || found.0 == u64::MAX) {
+                        cheapest(&args, bytes, words, &mut found);
+                    }
+                }
+            } else {
+                cheapest(&args, bytes, 1, &mut found);
+            }
+            assert_eq!([tile.planes, tile.words, tile.rows, tile.columns], found.1, "{args:?}, {bytes} bytes");
+            taken[args.channels_last as usize] += 1;
+        }
+        assert!(taken.iter().all(|&count| count > 2000), "{taken:?}");
+    }
 }

@@ -213,7 +213,8 @@ pub const fn strips_of(
 pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
     let (h, w) = (&args.h, &args.w);
     let areas = [h.len as u64 * w.len as u64, h.out as u64 * w.out as u64];
-    if areas[0] >= 1 << 28 || areas[1] >= 1 << 28 || !args.x.addr().is_multiple_of(bytes as u64) {
+    let large = areas[0] >= 1 << 28 || areas[1] >= 1 << 28;
+    if args.channels_last == 1 || large || !args.x.addr().is_multiple_of(bytes as u64) {
         return None;
     }
     // Of `f32` the taps of small windows that share few come one by one faster.
@@ -235,12 +236,13 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
         let mut runs = 1;
         while runs <= 16 && runs <= rows {
             let run = rows.div_ceil(runs);
-            // Of whole planes as many as make whole rounds of all threads, or one.
+            // Of whole planes as many as make whole rounds of all threads, or one; of a part of a plane there is one.
+            let most = if parts == 1 { 4 } else { 0 };
             let mut rounds = 0;
-            while rounds <= 4 {
+            while rounds <= most {
                 let planes =
                     if rounds == 0 { 1 } else { rounds * STRIPS_THREADS / (runs * pieces) };
-                let enough = planes <= 1 || parts == 1 && all / planes as u64 >= 1200;
+                let enough = planes <= 1 || all / planes as u64 >= 1200;
                 if planes > 0 && enough && (rounds == 0 || planes > 1) {
                     let made = sizes(args, bytes, planes, rows, run, 0);
                     let blocks = SHARED as u64 / (made.smem + 1024);
@@ -303,4 +305,41 @@ strips! {
     StripsAvgF32 "pool2d_strips_avg_f32" 8 "Averages of such windows over planes of `f32`.";
     StripsAvgF16 "pool2d_strips_avg_f16" 6 "The same of f16.";
     StripsAvgBf16 "pool2d_strips_avg_bf16" 6 "The same of bf16.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::DevPtr;
+    use crate::pool2d::Axis;
+
+    #[test]
+    fn strips_cover_all_outputs_of_planes_and_take_no_others() {
+        for (side, stride) in [(2, 2), (3, 1), (3, 2), (5, 1), (7, 2), (9, 1), (13, 1)] {
+            for len in (side..200).step_by(7) {
+                for (average, bytes, images) in [(0, 4, 1), (0, 2, 64), (1, 4, 64), (1, 2, 1)] {
+                    let axis = Axis { len, out: 1, kernel: side, stride, padding: side / 2, dilation: 1 };
+                    let axis = Axis { out: axis.outputs(false).unwrap(), ..axis };
+                    let args = Args {
+                        x: DevPtr::from_addr(1 << 20),
+                        y: DevPtr::from_addr(1 << 30),
+                        images,
+                        channels: 96,
+                        h: axis,
+                        w: axis,
+                        average,
+                        count_include_pad: 1,
+                        channels_last: 0,
+                        piece: 1,
+                    };
+                    assert!(strips(&Args { channels_last: 1, ..args }, bytes).is_none());
+                    let Some(tile) = strips(&args, bytes) else { continue };
+                    let down = axis.out.div_ceil(tile.rows);
+                    assert_eq!(tile.blocks, (images * 96).div_ceil(tile.planes) * down, "{args:?}");
+                    assert!(tile.planes == 1 || down == 1 && tile.rows == axis.out, "{args:?}");
+                    assert!(tile.smem <= PLANES_SMEM && tile.run >= 1 && tile.run <= tile.rows, "{args:?}");
+                }
+            }
+        }
+    }
 }
