@@ -43,6 +43,8 @@ const CONTROL_BYTES: usize = 1 << 30;
 const PDL: &str = "_pdl";
 /// Row of the control's table: the hidden size of the 2B-4T model.
 const CONTROL_WIDTH: usize = 2560;
+/// Row of the control that reads and writes.
+const COPIED_ROW: usize = 1 << 14;
 
 /// A benchmark under way.
 pub struct Suite {
@@ -332,8 +334,8 @@ impl Suite {
         }
     }
 
-    /// What this session can move: a copy on the device, and a pass that only reads; and the time
-    /// of the smallest kernel.
+    /// What this session can move: a copy by the driver, a pass that only reads, and a kernel that
+    /// reads and writes; and the time of the smallest kernel.
     fn control(&self) -> anyhow::Result<Control> {
         let gpu = &self.gpu;
         let stream = gpu.cuda().stream();
@@ -373,6 +375,21 @@ impl Suite {
             let us = self.median_us(&pass, 4)?;
             let bytes = (rows * (2 * CONTROL_WIDTH + 4)) as f64;
             control.gb_per_s.insert("lm_head over 1 GiB of bf16 (reads)".into(), bytes / us / 1e3);
+        }
+        {
+            // What a kernel that reads and writes can reach: the copy above is the driver's, and slower.
+            let (m, k) = (CONTROL_BYTES / 4 / COPIED_ROW, COPIED_ROW);
+            let mut a = gpu.alloc::<f32>("control", m * k)?;
+            gpu.fill(&mut a, 0)?;
+            let mut y = gpu.alloc("control", m * k)?;
+            let pass = self.graph(4, || {
+                let function = Function::Affine { alpha: 1.0, beta: 0.0 };
+                gpu.elementwise(Elementwise { a: &a, function, relu: false, y: &mut y, m, k })
+            })?;
+            let rate = (2 * 4 * m * k) as f64 / self.median_us(&pass, 4)? / 1e3;
+            control
+                .gb_per_s
+                .insert("elementwise over 1 GiB of f32 (reads and writes)".into(), rate);
         }
         control.best_gb_per_s = control.gb_per_s.values().copied().fold(0.0, f64::max);
         let mut a = gpu.alloc::<f32>("control", 1)?;
