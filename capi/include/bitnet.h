@@ -33,6 +33,13 @@ const char *bitnet_last_error(void);
 
 typedef struct bitnet_session bitnet_session;
 
+/* How a step finds the next token, which is the same. */
+typedef enum bitnet_head {
+    BITNET_HEAD_AUTO = 0,   /* int8 on a GPU that has room for the copy, else stored */
+    BITNET_HEAD_STORED = 1, /* every logit from the model's own table */
+    BITNET_HEAD_INT8 = 2    /* by way of an int8 copy: faster, with more memory */
+} bitnet_head;
+
 /* Fill it with bitnet_options_default, then change what you want. */
 typedef struct bitnet_options {
     size_t struct_bytes;
@@ -40,7 +47,7 @@ typedef struct bitnet_options {
     size_t context;        /* positions, prompt and text together; 0: the model's, at most 4096 */
     size_t threads;        /* of the CPU; 0: all cores */
     size_t pool_cap_bytes; /* most device memory; 0: no cap */
-    int32_t int8_head;     /* not 0: the same tokens faster, with more memory */
+    int32_t head;          /* a bitnet_head */
 } bitnet_options;
 
 /* Fill it with bitnet_sampling_default, then change what you want. */

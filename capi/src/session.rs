@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 use bitnet_gpu::device_choice::BackendChoice;
-use bitnet_gpu::session::{Finish, HeadKind, Session};
+use bitnet_gpu::session::{Finish, Head, HeadKind, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 
 use crate::status::{Failure, Status, call};
@@ -24,7 +24,7 @@ pub struct Options {
     context: usize,
     threads: usize,
     pool_cap_bytes: usize,
-    int8_head: i32,
+    head: i32,
 }
 
 /// `bitnet_sampling`.
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn bitnet_options_default(out: *mut Options) -> Status {
             context: 0,
             threads: 0,
             pool_cap_bytes: 0,
-            int8_head: 0,
+            head: 0,
         };
         // SAFETY: by the caller.
         unsafe { out.write(options) };
@@ -162,9 +162,16 @@ pub unsafe extern "C" fn bitnet_session_open(
             if options.pool_cap_bytes > 0 {
                 builder = builder.pool_cap(options.pool_cap_bytes);
             }
-            if options.int8_head != 0 {
-                builder = builder.head(HeadKind::Int8);
-            }
+            builder = builder.head(match options.head {
+                0 => Head::Auto,
+                1 => Head::By(HeadKind::Stored),
+                2 => Head::By(HeadKind::Int8),
+                other => {
+                    return Err(Failure::argument(format!(
+                        "head is {other}; BITNET_HEAD_AUTO (0), BITNET_HEAD_STORED (1) and BITNET_HEAD_INT8 (2) are allowed"
+                    )));
+                }
+            });
         }
         let handle = Box::new(Handle(Mutex::new(builder.build()?)));
         // SAFETY: by the caller.

@@ -75,8 +75,9 @@ pub(crate) struct EngineArgs {
     /// exact: the same bits as in decode steps; fast: attention of the prompt on tensor cores, where the GPU has them
     #[arg(long, env = "BITNET_ATTENTION", default_value = "exact", hide_possible_values = true)]
     pub(crate) attention: AttentionChoice,
-    /// stored: logits from the model's own table; int8: the same tokens, faster, by way of a copy in memory
-    #[arg(long, env = "BITNET_HEAD", default_value = "stored", hide_possible_values = true)]
+    /// int8: next tokens by way of a copy of the head in memory; stored: the same tokens by the model's own table, slower;
+    /// auto: int8 on a GPU with room for it
+    #[arg(long, env = "BITNET_HEAD", default_value = "auto", hide_possible_values = true)]
     pub(crate) head: HeadChoice,
     /// Bits of a ternary weight on the device: 2bit, 1.6bit (a fifth less memory, the same tokens, slower where not measured
     /// to be faster), or auto, by what `bitnet tune` has measured
@@ -254,6 +255,7 @@ pub(crate) enum AttentionChoice {
 /// How the next token is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeadChoice {
+    Auto,
     Stored,
     Int8,
 }

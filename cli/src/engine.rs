@@ -7,7 +7,7 @@ use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
 use bitnet_gpu::profile::Profile;
 use bitnet_gpu::session::{
-    BatchEngine, GenerateStats, HeadKind, KvType, LoadStats, Math, Session, SessionBuilder,
+    BatchEngine, GenerateStats, Head, HeadKind, KvType, LoadStats, Math, Session, SessionBuilder,
     WeightLayout, Weights,
 };
 use bitnet_gpu::tune::Tuning;
@@ -64,8 +64,9 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
             WeightsChoice::Trits => Weights::In(WeightLayout::Trits),
         })
         .head(match args.head {
-            HeadChoice::Stored => HeadKind::Stored,
-            HeadChoice::Int8 => HeadKind::Int8,
+            HeadChoice::Auto => Head::Auto,
+            HeadChoice::Stored => Head::By(HeadKind::Stored),
+            HeadChoice::Int8 => Head::By(HeadKind::Int8),
         });
     if let Some(threads) = args.threads {
         builder = builder.threads(threads.into());

@@ -128,7 +128,10 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
             human_bytes(saved)
         ),
     );
-    row("int8 head", format!("{} more with --head int8", human_bytes(device.head_int8)));
+    row(
+        "int8 head",
+        format!("{} more, on a GPU with room (--head)", human_bytes(device.head_int8)),
+    );
     row(
         "per token",
         format!(

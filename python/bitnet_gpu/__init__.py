@@ -31,8 +31,11 @@ class _Options(ctypes.Structure):
         ("context", ctypes.c_size_t),
         ("threads", ctypes.c_size_t),
         ("pool_cap_bytes", ctypes.c_size_t),
-        ("int8_head", ctypes.c_int32),
+        ("head", ctypes.c_int32),
     ]
+
+
+_HEADS = {"auto": 0, "stored": 1, "int8": 2}
 
 
 class _Sampling(ctypes.Structure):
@@ -153,17 +156,19 @@ class Session:
 
     def __init__(
         self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, context: int = 0, threads: int = 0,
-        pool_cap_bytes: int = 0, int8_head: bool = False,
+        pool_cap_bytes: int = 0, head: str = "auto",
     ) -> None:
         self._handle = None
         for name, value in (("context", context), ("threads", threads), ("pool_cap_bytes", pool_cap_bytes)):
             if value < 0:
                 raise ValueError(f"{name} = {value} is below 0")
+        if head not in _HEADS:
+            raise ValueError(f"head = {head!r}; auto, stored and int8 are allowed")
         options = _Options()
         check(_library.bitnet_options_default(ctypes.byref(options)))
         options.device = _bytes("device", device)
         options.context, options.threads = context, threads
-        options.pool_cap_bytes, options.int8_head = pool_cap_bytes, int8_head
+        options.pool_cap_bytes, options.head = pool_cap_bytes, _HEADS[head]
         handle = ctypes.c_void_p()
         path = _bytes("model", os.fspath(model))
         check(_library.bitnet_session_open(path, ctypes.byref(options), ctypes.byref(handle)))

@@ -144,6 +144,18 @@ impl Pool {
         lock(&self.0.state).ledger.usage().clone()
     }
 
+    /// Bytes that buffers could still take: what is kept for reuse and what the device has free now, within the cap.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn room(&self) -> Result<usize, DriverError> {
+        let (free, _) = self.0.device.memory_info()?;
+        let usage = self.usage();
+        let room = free.saturating_add(usage.reserved_bytes.saturating_sub(usage.in_use_bytes));
+        let cap = self.0.options.cap_bytes.unwrap_or(usize::MAX);
+        Ok(room.min(cap.saturating_sub(usage.in_use_bytes)))
+    }
+
     /// Waits for all streams that freed memory and returns unused pages to the driver. Streams that
     /// are being captured are left alone. Gives the bytes returned.
     ///

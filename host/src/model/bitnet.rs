@@ -43,6 +43,11 @@ pub struct Model<B: Backend> {
     pub(super) layout: WeightLayout,
 }
 
+/// The smallest int8 copy of a head that is made without being asked for: smaller tables come from a cache.
+const WORTH_BYTES: usize = 8 << 20;
+/// Device memory that such a copy leaves free: for recorded steps and other programs.
+const SPARE_BYTES: usize = 512 << 20;
+
 /// Where the rows of a step come from.
 #[derive(Clone, Copy)]
 enum Input {
@@ -77,6 +82,19 @@ impl<B: Backend> Model<B> {
             HeadKind::Int8 => Some(Int8Table::new(&self.backend, self.head())?),
         };
         Ok(self)
+    }
+
+    /// Whether an int8 copy of the head, made now, is worth its memory: the table is so large that reading it takes
+    /// most of the time of a head, and the device has room for the copy and as much again as [`SPARE_BYTES`].
+    ///
+    /// # Errors
+    /// A failed device.
+    pub(crate) fn int8_pays(&self) -> Result<bool, OpError> {
+        let size = Int8Table::size(self.head()).filter(|&bytes| bytes >= WORTH_BYTES);
+        let Some(needed) = size.and_then(|bytes| bytes.checked_add(SPARE_BYTES)) else {
+            return Ok(false);
+        };
+        Ok(self.backend.room_for_copies()? >= needed)
     }
 
     /// How decode steps find the next token.

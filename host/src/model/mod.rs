@@ -16,10 +16,13 @@ pub use load::{LoadError, LoadProgress};
 pub use pages::PageUsage;
 pub use sequence::{Sequence, SequenceOptions};
 
+use serde::Serialize;
+
 use crate::ops::OpError;
 
 /// How a decode step goes from the last norm to the next token. The token is the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum HeadKind {
     /// Every logit from the table of the checkpoint: no more memory than the model needs.
     #[default]

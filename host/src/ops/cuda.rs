@@ -411,6 +411,14 @@ impl Backend for CudaBackend {
         self.cuda.pool().usage()
     }
 
+    fn room_for_copies(&self) -> Result<usize, OpError> {
+        // Without dp4a products of int8 take longer than the bytes that they save.
+        match self.cuda.device().sm() {
+            ..=60 => Ok(0),
+            _ => Ok(self.cuda.pool().room().map_err(CudaError::from)?),
+        }
+    }
+
     fn profile(&self) -> Result<Option<Profile>, OpError> {
         let profiler = self.cuda.device().profiler();
         Ok(profiler.map(|p| p.report()).transpose().map_err(CudaError::from)?)

@@ -35,6 +35,12 @@ impl<B: Backend> Int8Table<B> {
         Self::over(backend, w, bytes, backend.alloc("head int8", 4 * vocab)?)
     }
 
+    /// Bytes that the copy of `w` takes; `None` where there can be none.
+    pub fn size(w: &Dense<B>) -> Option<usize> {
+        let row = (w.width() <= MAX_K).then(|| row_bytes(w.width()) + 4 * size_of::<f32>());
+        row.and_then(|row| row.checked_mul(w.rows()))
+    }
+
     /// [`Int8Table::new`] in buffers that are large enough.
     pub(crate) fn over(
         backend: &B,

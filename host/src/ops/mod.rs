@@ -120,6 +120,15 @@ pub trait Backend: Sized + Send + 'static {
     /// Bytes that this backend's buffers take, and the most they have taken.
     fn memory(&self) -> MemoryUsage;
 
+    /// Bytes that may go into copies of weights which make steps faster and change no result: 0 on a backend that gains
+    /// nothing by them.
+    ///
+    /// # Errors
+    /// A failed device.
+    fn room_for_copies(&self) -> Result<usize, OpError> {
+        Ok(0)
+    }
+
     /// Kernel times so far, where the backend was opened to take them. Waits for what is queued.
     ///
     /// # Errors

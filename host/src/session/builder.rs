@@ -18,7 +18,7 @@ use crate::device_choice::{self, DeviceChoice};
 use crate::model::{
     Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
 };
-use crate::ops::{Backend, Math, RowType, WeightLayout};
+use crate::ops::{Backend, Math, OpError, RowType, WeightLayout};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
 
@@ -50,6 +50,23 @@ pub enum Weights {
     In(WeightLayout),
 }
 
+/// How a step finds the next token. The tokens are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Head {
+    /// By way of int8 on a GPU that has room for the copy when everything else is there, and half a GiB more; else by the
+    /// stored table. Heads of less than 8 MiB as int8 gain nothing and stay as they are.
+    #[default]
+    Auto,
+    /// In this way.
+    By(HeadKind),
+}
+
+impl From<HeadKind> for Head {
+    fn from(kind: HeadKind) -> Self {
+        Self::By(kind)
+    }
+}
+
 /// How far loading has come.
 pub type Progress<'a> = &'a mut dyn FnMut(LoadProgress);
 
@@ -61,7 +78,7 @@ pub struct SessionBuilder {
     threads: Option<usize>,
     context: Option<usize>,
     kv: KvType,
-    head: HeadKind,
+    head: Head,
     max_batch: Option<usize>,
     pages: Option<usize>,
     attention: Math,
@@ -115,11 +132,11 @@ impl SessionBuilder {
         self
     }
 
-    /// How a step finds the next token: the same tokens either way; [`HeadKind::Int8`] is faster and
-    /// takes more memory.
+    /// How a step finds the next token, by default [`Head::Auto`]: the same tokens either way; [`HeadKind::Int8`] is faster
+    /// and takes more memory.
     #[must_use]
-    pub fn head(mut self, head: HeadKind) -> Self {
-        self.head = head;
+    pub fn head(mut self, head: impl Into<Head>) -> Self {
+        self.head = head.into();
         self
     }
 
@@ -286,7 +303,7 @@ impl SessionBuilder {
         }
         #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
         let mut tuning = TuningState::default();
-        let (engine, device_seconds) = match devices[0] {
+        let ((engine, head), device_seconds) = match devices[0] {
             device_choice::Backend::Cpu => {
                 let backend = CpuBackend::new(self.threads)?;
                 let seconds = device_started.elapsed().as_secs_f64();
@@ -311,6 +328,7 @@ impl SessionBuilder {
             file_bytes: checkpoint.file_bytes(),
             device_seconds,
             tuning,
+            head,
         };
         Ok((engine, tokenizer, load))
     }
@@ -375,22 +393,46 @@ impl SessionBuilder {
         checkpoint: &Checkpoint,
         context: usize,
         progress: Progress<'_>,
-    ) -> Result<M::Engine, SessionError> {
+    ) -> Result<(M::Engine, HeadKind), SessionError> {
         let layout = |measured| match self.weights {
             Weights::Auto => measured,
             Weights::In(layout) => layout,
         };
         let backends = backends.into_iter().map(|(b, measured)| (b, layout(measured))).collect();
         let models = Model::load_each(backends, checkpoint, progress)?;
+        let mut head = HeadKind::Int8;
         let made = models.into_iter().zip(devices).map(|(model, &device)| {
-            let made = model
-                .with_head(self.head)
-                .map_err(SessionError::from)
-                .and_then(|model| make.one(model.with_attention(self.attention), self, context));
-            let made = made.map_err(|error| self.on(devices, device, error))?;
+            let made = make.one(model.with_attention(self.attention), self, context);
+            let (made, kind) = made.map_err(|error| self.on(devices, device, error))?;
+            if kind == HeadKind::Stored {
+                head = kind;
+            }
             Ok((device.to_string(), made))
         });
-        make.all(made.collect::<Result<_, SessionError>>()?)
+        let made = made.collect::<Result<_, SessionError>>()?;
+        Ok((make.all(made)?, head))
+    }
+
+    /// `model` with the head that is asked for, and what `make` makes for it.
+    fn with_head<B: Backend, T>(
+        &self,
+        model: Model<B>,
+        make: impl Fn(&Model<B>) -> Result<T, OpError>,
+    ) -> Result<(Model<B>, T), OpError> {
+        let kind = match self.head {
+            Head::By(kind) => kind,
+            Head::Auto => {
+                // What everything else takes is known when it is there. It is made for one kind of head.
+                let made = make(&model)?;
+                if !model.int8_pays()? {
+                    return Ok((model, made));
+                }
+                HeadKind::Int8
+            }
+        };
+        let model = model.with_head(kind)?;
+        let made = make(&model)?;
+        Ok((model, made))
     }
 
     fn kv_type(&self) -> RowType {
@@ -423,7 +465,7 @@ trait Make {
         model: Model<B>,
         settings: &SessionBuilder,
         context: usize,
-    ) -> Result<Self::Engine, SessionError>;
+    ) -> Result<(Self::Engine, HeadKind), SessionError>;
 
     /// One of those of all devices, each with its device's name.
     fn all(&self, engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError>;
@@ -441,13 +483,14 @@ impl Make for One {
         model: Model<B>,
         settings: &SessionBuilder,
         context: usize,
-    ) -> Result<Self::Engine, SessionError> {
+    ) -> Result<(Self::Engine, HeadKind), SessionError> {
         let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
         let one_kernel = !settings.no_one_kernel;
         let options = SequenceOptions { capacity: context, kv, chunk, one_kernel };
-        let sequence = Sequence::new(&model, options)?;
+        let (model, sequence) = settings.with_head(model, |model| Sequence::new(model, options))?;
         model.backend().synchronize()?;
-        Ok(Box::new(Runner::new(model, sequence, settings.records())))
+        let head = model.head_kind();
+        Ok((Box::new(Runner::new(model, sequence, settings.records())), head))
     }
 
     fn all(&self, mut engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError> {
@@ -467,15 +510,16 @@ impl Make for Many {
         model: Model<B>,
         settings: &SessionBuilder,
         context: usize,
-    ) -> Result<Self::Engine, SessionError> {
+    ) -> Result<(Self::Engine, HeadKind), SessionError> {
         let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
         let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
         let (kv, chunk) = (settings.kv_type(), settings.chunk(context));
         let one_kernel = !settings.no_one_kernel;
         let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk, one_kernel };
-        let batch = Batch::new(&model, options)?;
+        let (model, batch) = settings.with_head(model, |model| Batch::new(model, options))?;
         model.backend().synchronize()?;
-        Ok(Box::new(BatchRunner::new(model, batch, settings.records())))
+        let head = model.head_kind();
+        Ok((Box::new(BatchRunner::new(model, batch, settings.records())), head))
     }
 
     fn all(&self, mut engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError> {

@@ -19,7 +19,7 @@ mod stats;
 pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage};
 pub use crate::ops::{Math, WeightLayout};
 pub use batch::{BatchEngine, RequestId, StepOutput};
-pub use builder::{KvType, Progress, SessionBuilder, Weights};
+pub use builder::{Head, KvType, Progress, SessionBuilder, Weights};
 pub use error::SessionError;
 pub use stats::{GenerateStats, LoadStats};
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::model::HeadKind;
 use crate::tune::TuningState;
 
 /// What it took to load a model.
@@ -15,6 +16,8 @@ pub struct LoadStats {
     pub device_seconds: f64,
     /// Measured choices of kernel variants that are in force.
     pub tuning: TuningState,
+    /// How steps find the next token; of several devices int8 where each has a copy.
+    pub head: HeadKind,
 }
 
 /// What it took to generate a text.

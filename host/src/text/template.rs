@@ -81,7 +81,7 @@ impl ChatTemplate {
                 allowed: MAX_TEMPLATE_BYTES as u64,
             });
         }
-        check_tags(source)?;
+        let source = checked(source)?;
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.map_err(|e| failure(&e))?);
@@ -93,7 +93,7 @@ impl ChatTemplate {
         env.add_function("raise_exception", raise_exception);
         env.add_function("strftime_now", |format: &str| strftime(format, now()));
         env.add_filter("tojson", tojson);
-        let compile = || env.add_template_owned(NAME, source.to_owned()).map_err(|e| failure(&e));
+        let compile = || env.add_template_owned(NAME, source).map_err(|e| failure(&e));
         guarded(compile, broken)?;
         Ok(Self { env, bos_token: bos_token.into(), eos_token: eos_token.into(), built_in: false })
     }
@@ -204,11 +204,15 @@ pub(super) fn source_in(config: &serde_json::Value) -> Result<Option<String>, Te
     }
 }
 
+/// The template for the engine. What marks an answer for training (`generation`, which the engine does not know) is a block
+/// without a condition.
+///
 /// Refuses what would make the engine call itself too deeply, and raw text, in which anything may look like a tag.
-fn check_tags(source: &str) -> Result<(), TextError> {
+fn checked(source: &str) -> Result<String, TextError> {
     let refuse = |reason: String| Err(TextError::Template { reason });
     let bytes = source.as_bytes();
     let (mut at, mut elifs) = (0, 0);
+    let (mut out, mut copied) = (String::with_capacity(source.len()), 0);
     while at + 1 < bytes.len() {
         let kind = bytes[at + 1];
         if bytes[at] != b'{' || !b"{%#".contains(&kind) {
@@ -227,6 +231,17 @@ fn check_tags(source: &str) -> Result<(), TextError> {
                 return refuse("raw text is not supported; write it as a string".into());
             }
             elifs += usize::from(inside.starts_with("elif"));
+            let name = inside.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
+            let name = name.unwrap_or_default();
+            let known = match name {
+                "generation" => "if true",
+                "endgeneration" => "endif",
+                _ => name,
+            };
+            let begin = source.len() - inside.len();
+            out.push_str(&source[copied..begin]);
+            out.push_str(known);
+            copied = begin + name.len();
         }
         let end: &[u8] = if kind == b'%' { b"%}" } else { b"}}" };
         let (mut parts, mut open, mut in_word) = (0, 0_i32, false);
@@ -255,8 +270,9 @@ fn check_tags(source: &str) -> Result<(), TextError> {
             ));
         }
     }
+    out.push_str(&source[copied..]);
     match elifs {
-        0..=MAX_ELIFS => Ok(()),
+        0..=MAX_ELIFS => Ok(out),
         _ => refuse(format!("{elifs} times `elif`; at most {MAX_ELIFS} are taken")),
     }
 }
@@ -466,6 +482,19 @@ mod tests {
             r#"{"content": "é<\"", "role": "user"}"#
         );
         assert_eq!(render("{{ [1, 2] | tojson(indent=2) }}", &[]).unwrap(), "[\n  1,\n  2\n]");
+    }
+
+    /// Templates that mark the answers, for training: what is marked is written as it is.
+    #[test]
+    fn marks_of_answers_change_nothing() {
+        let source = "{% for m in messages %}<{{ m.role }}>\n\
+            {%- if m.role == 'assistant' -%}{%- generation -%} {{ m.content }}.{%endgeneration%}\
+            {%- else %}{% set generation = ' {% generation %} ' %}{{ m.content + generation }}{% endif %}{% endfor %}";
+        let talk = [Message::new("user", "a"), Message::new("assistant", "b")];
+        assert_eq!(render(source, &talk).unwrap(), "<user>a {% generation %} <assistant>b.");
+        for broken in ["{% generation %}", "{% endgeneration %}", "{% generations %}{% endif %}"] {
+            assert!(matches!(render(broken, &talk), Err(TextError::Template { .. })), "{broken}");
+        }
     }
 
     #[test]

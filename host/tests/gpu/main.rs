@@ -37,6 +37,7 @@ mod rope;
 mod image_quant;
 mod sample;
 mod scratch;
+mod session;
 mod several;
 mod soak;
 mod softmax;
