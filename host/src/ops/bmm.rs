@@ -314,14 +314,16 @@ impl<'a, B: Backend, T: Operand> Bmm<'a, B, T> {
 
 #[cfg(feature = "cuda")]
 mod launch {
-    use contract::bmm::{Args, CopyArgs, Matrix, VARIANTS, Variant, parts_blocks};
+    use contract::bmm::{
+        Args, BmmF32Copy, BmmI8Lines, CopyArgs, LinesArgs, Matrix, VARIANTS, Variant, parts_blocks,
+    };
     use contract::launch::DevPtr;
 
     use super::*;
     use crate::ops::CudaBackend;
 
-    /// Elements of factors that are copied unasked: a gigabyte of scratch memory.
-    const MOST_COPIED: u64 = 1 << 28;
+    /// Bytes of factors that are copied unasked.
+    const MOST_COPIED: u64 = 1 << 30;
 
     type Launch = unsafe fn(&CudaBackend, [u32; 3], Args) -> Result<(), OpError>;
     type Has = fn(&CudaBackend) -> bool;
@@ -394,12 +396,10 @@ mod launch {
             // The level of wgmma is the one whose kernels share out sums in clusters.
             let clusters = cuda.has::<contract::bmm::BmmBf16Wgmma64>();
             let takes = |v: &Variant| v.takes(T::KIND, tensor, &args);
-            // Factors of f32 in smaller pieces may be copied first; the bits of an exact sum are the same.
-            let floats = T::KIND == Kind::Float(RowType::F32);
-            let copied = CopyArgs::of(&args).filter(|_| floats);
-            let copied = copied.filter(|_| cuda.has::<contract::bmm::BmmF32Copy>());
+            // Factors in other pieces, or lines, may be copied first; the bits of an exact sum are the same.
+            let copied = Copies::of(cuda, T::KIND, &args);
             let takes_copies = |v: &Variant| match &copied {
-                Some((_, product)) => !v.tensor && v.takes(T::KIND, tensor, product),
+                Some((copies, product)) => copies.serve(v) && v.takes(T::KIND, tensor, product),
                 None => false,
             };
             let (index, copied) = match self.variant {
@@ -418,8 +418,7 @@ mod launch {
                     };
                     // Of the general ones, which every device has, one takes everything.
                     let (cost, index) = cheapest(&takes, &args).unwrap_or((u64::MAX, 0));
-                    let unasked =
-                        copied.filter(|(copies, _)| !tensor && copies.elements() <= MOST_COPIED);
+                    let unasked = copied.filter(|(copies, _)| copies.unasked(tensor));
                     let other = unasked.and_then(|(copies, product)| {
                         let (cost, index) = cheapest(&takes_copies, &product)?;
                         Some((cost + copies.cost(), index, (copies, product)))
@@ -436,21 +435,107 @@ mod launch {
                 // once, `unit` was computed from the very addresses and strides.
                 return unsafe { run(cuda, index, &args) };
             };
-            let elements = copies.elements();
-            let len = usize::try_from(elements).unwrap_or(usize::MAX);
+            let len = usize::try_from(copies.bytes() / 4).unwrap_or(usize::MAX);
             let scratch: crate::memory::DeviceBuffer<f32> = cuda.alloc(OP, len)?;
-            copies.a.to = scratch.dev_ptr(stream);
-            copies.b.to = crate::ops::cuda::at(copies.a.to, copies.a.elements() as usize);
-            if copies.a.matrices > 0 {
-                product.a.addr = copies.a.to.cast();
-            }
-            if copies.b.matrices > 0 {
-                product.b.addr = copies.b.to.cast();
-            }
+            copies.put(scratch.dev_ptr(stream).cast(), &mut product);
             // SAFETY: as above; the copies have a place each, and the launches are in order.
             unsafe {
-                cuda.launch::<contract::bmm::BmmF32Copy>([copies.blocks() as u32, 1, 1], copies)?;
+                copies.launch(cuda)?;
                 run(cuda, index, &product)
+            }
+        }
+    }
+
+    /// What is copied to scratch memory before a product of it is made.
+    #[derive(Clone, Copy)]
+    enum Copies {
+        Floats(CopyArgs),
+        Bytes(LinesArgs),
+    }
+
+    impl Copies {
+        /// The copies of a product, and the product of them, where there are any.
+        fn of(cuda: &CudaBackend, kind: Kind, args: &Args) -> Option<(Self, Args)> {
+            match kind {
+                Kind::Float(RowType::F32) if cuda.has::<BmmF32Copy>() => {
+                    CopyArgs::of(args).map(|(copies, product)| (Self::Floats(copies), product))
+                }
+                Kind::I8 if cuda.has::<BmmI8Lines>() => {
+                    LinesArgs::of(args).map(|(copies, product)| (Self::Bytes(copies), product))
+                }
+                _ => None,
+            }
+        }
+
+        /// Whether a kernel is one that they are made for.
+        fn serve(&self, variant: &Variant) -> bool {
+            match self {
+                Self::Floats(_) => !variant.tensor,
+                Self::Bytes(_) => variant.units[0] == 16,
+            }
+        }
+
+        /// Whether they are made unasked.
+        fn unasked(&self, tensor: bool) -> bool {
+            let exact = matches!(self, Self::Bytes(_)) || !tensor;
+            exact && self.bytes() <= MOST_COPIED
+        }
+
+        /// Bytes of scratch memory.
+        fn bytes(&self) -> u64 {
+            match self {
+                Self::Floats(copies) => copies.elements() * 4,
+                Self::Bytes(copies) => copies.bytes(),
+            }
+        }
+
+        /// Nanoseconds that they take, about.
+        fn cost(&self) -> u64 {
+            match self {
+                Self::Floats(copies) => copies.cost(),
+                Self::Bytes(copies) => copies.cost(),
+            }
+        }
+
+        /// Puts them at `to`, for the product too.
+        fn put(&mut self, to: DevPtr<u8>, product: &mut Args) {
+            let at = |bytes: u64| DevPtr::<u8>::from_addr(to.addr() + bytes);
+            let (matrices, second) = match self {
+                Self::Floats(copies) => {
+                    let second = at(copies.a.elements() * 4);
+                    (copies.a.to, copies.b.to) = (to.cast(), second.cast());
+                    ([copies.a.matrices, copies.b.matrices], second)
+                }
+                Self::Bytes(copies) => {
+                    let second = at(copies.a.bytes());
+                    (copies.a.to, copies.b.to) = (to, second);
+                    ([copies.a.matrices, copies.b.matrices], second)
+                }
+            };
+            if matrices[0] > 0 {
+                product.a.addr = to;
+            }
+            if matrices[1] > 0 {
+                product.b.addr = second;
+            }
+        }
+
+        /// Makes them.
+        ///
+        /// # Safety
+        ///
+        /// The factors cover what the product says, and the copies have a place each.
+        unsafe fn launch(self, cuda: &CudaBackend) -> Result<(), OpError> {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match self {
+                    Self::Floats(copies) => {
+                        cuda.launch::<BmmF32Copy>([copies.blocks() as u32, 1, 1], copies)
+                    }
+                    Self::Bytes(copies) => {
+                        cuda.launch::<BmmI8Lines>([copies.blocks() as u32, 1, 1], copies)
+                    }
+                }
             }
         }
     }

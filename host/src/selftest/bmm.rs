@@ -42,7 +42,7 @@ pub struct Inputs {
 /// Batch, `m`, `n` and `k` of the runs of a variant, and whether rows of `B` and columns of `A` are transposed.
 pub(super) fn sizes(variant: &contract::bmm::Variant) -> [(usize, usize, usize, usize, bool); 3] {
     let few = if variant.is_thin() { 11 } else { 48 };
-    let (side, most) = (variant.tiling.rows as usize, variant.most_k as usize);
+    let (side, most) = (variant.most_side() as usize, variant.most_k as usize);
     if most > 0 {
         let deep = most.min(48);
         // Rows of `C` in pieces where it asks for them.
@@ -215,7 +215,7 @@ mod tests {
     fn a_variant_for_small_matrices_gets_no_larger_ones() {
         for variant in contract::bmm::VARIANTS.iter().filter(|variant| variant.most_k > 0) {
             for (_, m, n, k, _) in sizes(variant) {
-                let most = variant.tiling.rows as usize;
+                let most = variant.most_side() as usize;
                 let what = format!("{} m={m} n={n} k={k}", variant.spec.symbol);
                 assert!(m.max(n) <= most && k <= variant.most_k as usize, "{what}");
             }

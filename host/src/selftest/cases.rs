@@ -212,6 +212,19 @@ impl List {
             let what = format!("batch={batch} m={m} n={n} k={k}");
             self.add(symbol::<contract::bmm::BmmF32Copy>(), what, Inputs::Bmm(inputs));
         }
+        // Lines of i8 that are no whole pieces, and terms that are no neighbours.
+        let wgmma = symbol::<contract::bmm::BmmI8Wgmma128>();
+        let variant = contract::bmm::VARIANTS.iter().position(|v| v.spec.symbol == wgmma);
+        for (layouts, [m, n, k], batch) in [
+            ([Layout::rows(33, 37), Layout::rows(37, 35), Layout::rows(33, 35)], [33, 35, 37], 2),
+            ([Layout::columns(5, 66), Layout::columns(66, 3), Layout::rows(5, 3)], [5, 3, 66], 3),
+        ] {
+            let kind = contract::bmm::Kind::I8;
+            let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+            let inputs = bmm::Inputs { variant, ..inputs };
+            let what = format!("batch={batch} m={m} n={n} k={k}");
+            self.add(symbol::<contract::bmm::BmmI8Lines>(), what, Inputs::Bmm(inputs));
+        }
         // Sums that are spread over the GPU: exact ones, and of a tensor core.
         let kinds = [RowType::F32, RowType::Bf16, RowType::F16].map(contract::bmm::Kind::Float);
         for (kind, math) in kinds.into_iter().zip([Math::Exact, Math::TensorCore, Math::TensorCore])

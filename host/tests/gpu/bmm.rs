@@ -13,6 +13,7 @@ use crate::support::{check, dimension, due, generated, on_lane, refused, short, 
 on_lane! {
     listed_shapes
     copied_factors
+    copied_bytes
     every_variant
     small_matrices_in_pieces
     small_matrices_anywhere
@@ -162,10 +163,15 @@ fn small_matrices_in_pieces<B: Backend>(b: &B) {
     }
 }
 
-/// Small f32 by name, wherever it lies: offsets, lines and matrices apart, one factor for all, `C` read and not.
+/// Small floats by name, wherever they lie: offsets, lines and matrices apart, one factor for all, `C` read and not.
 fn small_matrices_anywhere<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(17);
-    for symbol in ["bmm_f32_pack", "bmm_f32_quick", "bmm_f32_group64", "bmm_f32_whole64"] {
+    let symbols = [
+        (0, ["bmm_f32_pack", "bmm_f32_quick", "bmm_f32_group64", "bmm_f32_whole64"]),
+        (1, ["bmm_f16_whole32", "bmm_f16_whole64", "bmm_f16_quick", "bmm_f16_whole64"]),
+        (2, ["bmm_bf16_whole32", "bmm_bf16_whole64", "bmm_bf16_quick", "bmm_bf16_whole64"]),
+    ];
+    for (kind, symbol) in symbols.into_iter().flat_map(|(kind, s)| s.map(|symbol| (kind, symbol))) {
         let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
         assert!(variant.is_some(), "{symbol}");
         let variant = variant.filter(|_| crate::lane::has(symbol));
@@ -197,9 +203,17 @@ fn small_matrices_anywhere<B: Backend>(b: &B) {
                     ],
                 };
                 let layouts = [a, b_layout, c];
-                let mut inputs = Inputs::random(KINDS[0], layouts, [m, n, k], batch, &mut seeded);
+                let kind = KINDS[kind];
+                let mut inputs = Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
                 inputs.factors = [[1.0, 0.0], [2.0, -1.0]][(i + way / 2) % 2];
-                inputs.variant = variant;
+                inputs.math = MATH[usize::from(kind != KINDS[0])];
+                // What is too large for it goes to whichever is chosen.
+                inputs.variant = variant.filter(|&index| {
+                    let longest = layouts[..2].iter().map(|layout| layout.ld).max();
+                    let small =
+                        longest.max(Some(m.max(n))) <= Some(VARIANTS[index].most_side() as usize);
+                    kind == KINDS[0] || small
+                });
                 check_case(b, &inputs);
             }
         }
@@ -251,6 +265,29 @@ fn copied_factors<B: Backend>(b: &B) {
                 inputs.factors = [1.0, 0.0];
                 check_case(b, &inputs);
             }
+        }
+    }
+}
+
+/// i8 that is copied to lines of terms for a kernel that wants those: every layout, `C` of any width.
+fn copied_bytes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(18);
+    let symbol = "bmm_i8_wgmma128";
+    let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+    assert!(variant.is_some(), "{symbol}");
+    let variant = variant.filter(|_| crate::lane::has(symbol));
+    for (i, shape) in
+        [(2, 65, 67, 33), (1, 7, 130, 145), (3, 16, 20, 5), (1, 1, 1, 1), (2, 9, 64, 64)]
+            .into_iter()
+            .enumerate()
+    {
+        for way in 0..4 {
+            let mut inputs = case(KINDS[3], shape, [way & 1 == 1, way & 2 == 2], &mut seeded);
+            (inputs.factors, inputs.variant) = ([[1.0, 0.0], [2.0, -1.0]][(i + way) % 2], variant);
+            if way == 3 {
+                inputs.layouts[1] = inputs.layouts[1].broadcast();
+            }
+            check_case(b, &inputs);
         }
     }
 }

@@ -83,14 +83,11 @@ macro_rules! wide {
     (128) => {
         concat!(wide!(64), ",", names!("WE", "WF", "WG", "WH"))
     };
+    (192) => {
+        concat!(wide!(128), ",", names!("WI", "WJ", "WK", "WL"))
+    };
     (256) => {
-        concat!(
-            wide!(128),
-            ",",
-            names!("WI", "WJ", "WK", "WL"),
-            ",",
-            names!("WM", "WN", "WO", "WP")
-        )
+        concat!(wide!(192), ",", names!("WM", "WN", "WO", "WP"))
     };
 }
 
@@ -213,6 +210,10 @@ product! {
     bf16_n256, 256, "bf16"
 }
 product! {
+    /// `D += A B` of bf16, `N` = 192. `wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16`
+    bf16_n192, 192, "bf16"
+}
+product! {
     /// `D += A B` of bf16, `N` = 128. `wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16`
     bf16_n128, 128, "bf16"
 }
@@ -223,6 +224,10 @@ product! {
 product! {
     /// `D += A B` of f16, `N` = 256. `wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16`
     f16_n256, 256, "f16"
+}
+product! {
+    /// `D += A B` of f16, `N` = 192. `wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16`
+    f16_n192, 192, "f16"
 }
 product! {
     /// `D += A B` of f16, `N` = 128. `wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16`

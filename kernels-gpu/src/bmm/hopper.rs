@@ -54,7 +54,9 @@ impl Part {
         let ld = matrix.ld;
         let base = matrix.addr.cast::<u16>().as_ptr().cast_const();
         let base = base.wrapping_add((u64::from(batch) * matrix.stride) as usize);
-        let pieces = if mn_major { width / PIECE } else { DEPTH / PIECE };
+        // Rows in the order of memory, of all columns where threads are whole rows of those, else of a block.
+        let line = if width % 128 == 0 { width } else { BLOCK };
+        let pieces = if mn_major { line / PIECE } else { DEPTH / PIECE };
         let (row, piece) = (t / pieces, t % pieces);
         let rows = threads / pieces;
         let at = piece / 8 * BLOCK_BYTES + swizzle(row, piece % 8);
@@ -99,6 +101,31 @@ impl Part {
     }
 }
 
+impl Part {
+    /// [`Self::copy`] of three blocks, by 256 threads: of half of one at a time.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    unsafe fn copy_blocks(&mut self, to: Shared<u8>, k: u32) {
+        let mn_major = self.side_step == 0;
+        let mut i = 0;
+        while i < 6 {
+            let (block, half) = (i / 2, i % 2);
+            let (beside, down) = if mn_major { (block * BLOCK, half) } else { (0, i) };
+            let side = self.side + beside + down * self.side_step;
+            let there = side < self.side_len && self.depth + down * self.depth_step < k;
+            let p = self.p.wrapping_add(u64::from(down) as usize * self.piece as usize);
+            let p = p.wrapping_add(beside as usize);
+            // SAFETY: as for `copy`.
+            unsafe { copy_x16(to.add(self.at + i * (BLOCK_BYTES / 2)), p, there) };
+            i += 1;
+        }
+        self.p = self.p.wrapping_add(self.slice as usize);
+    }
+}
+
 /// Makes the tiles of this block, one of every `grid_dim_x()`: 64 rows for each of its `GROUPS`
 /// warpgroups, `N` columns.
 ///
@@ -119,7 +146,7 @@ pub(super) unsafe fn hopper<
     args: &Args,
     element: Float<false>,
 ) {
-    const { assert!(N == GROUPS * BLOCK || N == 2 * GROUPS * BLOCK) };
+    const { assert!(N == GROUPS * BLOCK || N == 2 * GROUPS * BLOCK || N == 192 && GROUPS == 2) };
     declare();
     launch_dependents();
     let (rows, threads) = (GROUPS * BLOCK, GROUPS * 128);
@@ -187,6 +214,7 @@ pub(super) unsafe fn hopper<
         unsafe {
             a.copy::<4>(to, k);
             match N / BLOCK / GROUPS {
+                1 if N == 192 => b.copy_blocks(b_to, k),
                 1 => b.copy::<4>(b_to, k),
                 _ => b.copy::<8>(b_to, k),
             }

@@ -7,7 +7,7 @@ use super::source::transpose;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
-use crate::arch::mem::{ld_or_zero_x4, ld_x2_if, st_x2};
+use crate::arch::mem::{ld_if, ld_or_zero_x4, ld_x2_if, st, st_x2};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id};
@@ -129,7 +129,7 @@ impl Part {
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` with the blocks of its tiling; `args` says the truth; `A` and `B` have a unit of 16,
-/// `C` one of 8; `C` overlaps neither `A` nor `B`.
+/// `C` overlaps neither.
 #[inline(always)]
 pub(super) unsafe fn hopper_int8(args: &Args) {
     declare();
@@ -168,9 +168,19 @@ pub(super) unsafe fn hopper_int8(args: &Args) {
                         (row + 8 * (i as u32 % 2), column + 16 * J + 8 * (i as u32 / 2));
                     let at = u64::from(row) * args.c.ld + u64::from(column);
                     let p = base.wrapping_add(at as usize);
-                    // Rows of C are a multiple of 2 long: both are inside when the first is.
-                    if row < args.m && column < args.n {
-                        let pair = [sums[2 * i], sums[2 * i + 1]].map(|sum| sum.to_bits() as i32);
+                    let pair = [sums[2 * i], sums[2 * i + 1]].map(|sum| sum.to_bits() as i32);
+                    if args.c.unit < 8 {
+                        let mut j = 0;
+                        while j < 2 {
+                            if row < args.m && column + (j as u32) < args.n {
+                                let p = p.wrapping_add(j);
+                                let old = ld_if(beta != 0, p.cast_const());
+                                st(p, finish_i32(alpha, pair[j], beta, old));
+                            }
+                            j += 1;
+                        }
+                    } else if row < args.m && column < args.n {
+                        // Rows of C are a multiple of 2 long: both are inside when the first is.
                         let old: [i32; 2] = ld_x2_if(beta != 0, p.cast_const().cast());
                         let out = [0, 1].map(|j| finish_i32(alpha, pair[j], beta, old[j]));
                         st_x2(p.cast(), out);

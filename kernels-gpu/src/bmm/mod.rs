@@ -19,6 +19,8 @@ mod hopper_int8;
 #[cfg(level_sm_80)]
 mod int8;
 #[cfg(level_sm_90a)]
+mod lines;
+#[cfg(level_sm_90a)]
 mod long;
 #[cfg(level_sm_90a)]
 mod pack;
@@ -44,6 +46,8 @@ mod whole_half;
 mod write;
 
 use contract::bmm::{Args, BmmF32Copy, CopyArgs};
+#[cfg(level_sm_90a)]
+use contract::bmm::{BmmI8Lines, LinesArgs};
 #[cfg(level_sm_90a)]
 use contract::bmm::{CHAIN_STAGES, FED_8, FED_16, FED_32, Fed, RING_STAGES};
 #[cfg(level_sm_80)]
@@ -106,10 +110,12 @@ entries! {
 
 #[cfg(level_sm_90a)]
 entries! {
-    bmm_bf16_whole32(args): whole_half::whole::<direct::Bf16, Bf16, 32, 32>(args, Float::BF16);
-    bmm_bf16_whole64(args): whole_half::whole::<direct::Bf16, Bf16, 64, 128>(args, Float::BF16);
-    bmm_f16_whole32(args): whole_half::whole::<direct::F16, F16, 32, 32>(args, Float::F16);
-    bmm_f16_whole64(args): whole_half::whole::<direct::F16, F16, 64, 128>(args, Float::F16);
+    bmm_bf16_whole32(args): whole_half::whole::<direct::Bf16, Bf16, 32, 32, 2, 4, 4, false>(args);
+    bmm_bf16_whole64(args): whole_half::whole::<direct::Bf16, Bf16, 64, 128, 2, 4, 4, false>(args);
+    bmm_bf16_quick(args): whole_half::whole::<direct::Bf16, Bf16, 32, 128, 1, 2, 2, true>(args);
+    bmm_f16_whole32(args): whole_half::whole::<direct::F16, F16, 32, 32, 2, 4, 4, false>(args);
+    bmm_f16_whole64(args): whole_half::whole::<direct::F16, F16, 64, 128, 2, 4, 4, false>(args);
+    bmm_f16_quick(args): whole_half::whole::<direct::F16, F16, 32, 128, 1, 2, 2, true>(args);
     bmm_bf16_long32(args): long::long::<direct::Bf16>(args, Float::BF16);
     bmm_f16_long32(args): long::long::<direct::F16>(args, Float::F16);
     bmm_bf16_gather64(args): gather::gather::<Bf16, 1, 64>(args, Float::BF16);
@@ -144,9 +150,11 @@ entries! {
         fed::fed::<8, 8, 2, 1, 8, { F.depth }, { F.places }, { F.rounds }, { F.ways }, 16, 2, false>(args)
     };
     bmm_bf16_wgmma256(args): hopper::hopper::<Bf16, 2, 256, 2, 1, true, 1>(args, Float::BF16);
+    bmm_bf16_wgmma192(args): hopper::hopper::<Bf16, 2, 192, 2, 1, true, 1>(args, Float::BF16);
     bmm_bf16_wgmma128(args): hopper::hopper::<Bf16, 2, 128, 2, 0, false, 1>(args, Float::BF16);
     bmm_bf16_wgmma64(args): hopper::hopper::<Bf16, 1, 64, 3, 0, true, 4>(args, Float::BF16);
     bmm_f16_wgmma256(args): hopper::hopper::<F16, 2, 256, 2, 1, true, 1>(args, Float::F16);
+    bmm_f16_wgmma192(args): hopper::hopper::<F16, 2, 192, 2, 1, true, 1>(args, Float::F16);
     bmm_f16_wgmma128(args): hopper::hopper::<F16, 2, 128, 2, 0, false, 1>(args, Float::F16);
     bmm_f16_wgmma64(args): hopper::hopper::<F16, 1, 64, 3, 0, true, 4>(args, Float::F16);
 }
@@ -162,3 +170,17 @@ pub unsafe extern "ptx-kernel" fn bmm_f32_copy(args: CopyArgs) {
 }
 
 const _: unsafe extern "ptx-kernel" fn(<BmmF32Copy as Kernel>::Args) = bmm_f32_copy;
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` with [`LinesArgs::blocks`]; factors and copies cover what `args` says, and no copy
+/// overlaps anything.
+#[cfg(level_sm_90a)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn bmm_i8_lines(args: LinesArgs) {
+    // SAFETY: the caller's promise.
+    unsafe { lines::lines(&args) }
+}
+
+#[cfg(level_sm_90a)]
+const _: unsafe extern "ptx-kernel" fn(<BmmI8Lines as Kernel>::Args) = bmm_i8_lines;

@@ -51,7 +51,7 @@ pub trait Half: Factor {
 }
 
 macro_rules! half {
-    ($element:ident, $n64:ident, $n128:ident, $n256:ident, $pack:ident, $widen:ident) => {
+    ($element:ident, $n64:ident, $n128:ident, $n192:ident, $n256:ident, $pack:ident, $widen:ident) => {
         impl Factor for $element {
             #[inline(always)]
             unsafe fn product<const N: u32, const TA: u32, const TB: u32>(
@@ -59,12 +59,13 @@ macro_rules! half {
                 b: Descriptor,
                 add: bool,
             ) {
-                const { assert!(N == 64 || N == 128 || N == 256) };
+                const { assert!(N == 64 || N == 128 || N == 192 || N == 256) };
                 // SAFETY: the caller's promise.
                 unsafe {
                     match N {
                         64 => wgmma::$n64::<TA, TB>(a, b, add),
                         128 => wgmma::$n128::<TA, TB>(a, b, add),
+                        192 => wgmma::$n192::<TA, TB>(a, b, add),
                         _ => wgmma::$n256::<TA, TB>(a, b, add),
                     }
                 }
@@ -85,8 +86,8 @@ macro_rules! half {
     };
 }
 
-half!(Bf16, bf16_n64, bf16_n128, bf16_n256, pack_bf16, bf16_to_f32);
-half!(F16, f16_n64, f16_n128, f16_n256, pack_f16, f16_to_f32);
+half!(Bf16, bf16_n64, bf16_n128, bf16_n192, bf16_n256, pack_bf16, bf16_to_f32);
+half!(F16, f16_n64, f16_n128, f16_n192, f16_n256, pack_f16, f16_to_f32);
 
 /// i8, k-major only.
 pub enum I8 {}

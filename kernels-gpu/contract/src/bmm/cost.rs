@@ -1,6 +1,8 @@
 //! What a kernel takes for a product, about: measured on an H200 and an H100, and good enough to choose by.
 
-use super::{Args, Fed, Group, K_CHUNK, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows};
+use super::{
+    Args, Fed, Group, K_CHUNK, Kind, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows,
+};
 
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
@@ -112,7 +114,8 @@ impl Variant {
         let Tiling { rows, columns, tiles } = self.tiling;
         // A result that is not in pieces of 16 bytes goes by way of shared memory.
         let slow = self.tensor && self.units[0] == 16 && args.c.unit < 16;
-        let per_element = all * self.fs_per_term + if slow { SLOW_RESULT_FS[usize::from(self.resident == 0)] } else { 0 };
+        let per_element = all * self.fs_per_term
+            + if slow { SLOW_RESULT_FS[usize::from(self.resident == 0)] } else { 0 };
         let work = u64::from(rows * columns * tiles) * per_element / 1_000_000;
         // Clusters do not fit everywhere: some multiprocessors get a block more.
         let fed = matches!(self.memory, Memory::Fed(_));
@@ -120,20 +123,22 @@ impl Variant {
         let uneven = uneven && blocks * 8 > u64::from(sms) * 7 && !(fed && blocks > u64::from(sms));
         // Larger ones leave some without, so that the last of them run afterwards.
         let after = fed && args.split > 1 && blocks * 8 > u64::from(sms) * 15;
-        let busy = blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven) + 2 * u64::from(after);
+        let busy =
+            blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven) + 2 * u64::from(after);
         let busy = busy.saturating_mul(work);
         let [share, alone] = self.shares(args);
         let (busy, chain) = (busy.saturating_mul(share), chain * self.ps_per_k / 1000 * alone);
         let time = busy.max(chain) / 32;
         // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
         let turned = args.a.transposed + (1 - args.b.transposed);
-        let turned = if self.c_unit == 8 { u64::from(turned) } else { 0 };
+        let bytes = matches!(self.kinds, [Kind::I8]) && self.units[0] == 16;
+        let turned = if bytes { u64::from(turned) } else { 0 };
         LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
     /// What of its costs a product takes, in 32nds, on a full multiprocessor and where a block is alone: fewer rows are less
     /// work, and single elements are more.
-    const fn shares(&self, args: &Args) -> [u64; 2] {
+    fn shares(&self, args: &Args) -> [u64; 2] {
         let single = self.units[0] == 1 && (args.a.unit < 16 || args.b.unit < 16);
         match self.memory {
             Memory::Thin { .. } => {
@@ -170,6 +175,13 @@ impl Variant {
                 [if along { alone * 4 / 3 } else { alone }, alone]
             }
             Memory::Rings { side: 64, .. } if single => [45, 34],
+            // Pieces of 16 bytes are read as they are wanted.
+            Memory::Parts if !single => [26; 2],
+            _ if !single && self.tensor && self.most_k > 0 => [13, 16],
+            // Bytes are cut from words, and turned where they lie across.
+            _ if single && matches!(self.kinds, [Kind::I8]) => {
+                if args.a.transposed != 0 || args.b.transposed == 0 { [90; 2] } else { [48; 2] }
+            }
             _ if single && !self.tensor => [44; 2],
             _ => [32; 2],
         }

@@ -47,13 +47,15 @@ pub enum Memory {
     Quick,
     /// All of it, of warps that share out long sums.
     Long,
+    /// All of it, of blocks that make parts of small matrices.
+    Parts,
 }
 
 impl Memory {
     /// Bytes of a launch of a kernel with these rules.
     pub(super) const fn bytes(self, spec: &LaunchSpec, args: &Args) -> u32 {
         match self {
-            Self::All | Self::Long => spec.smem_bytes,
+            Self::All | Self::Long | Self::Parts => spec.smem_bytes,
             Self::Slices => {
                 let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
                 let bytes = if slices > 1 { slices } else { 1 } * slice + 1024;
@@ -184,6 +186,14 @@ pub const WHOLE_SLICE: u32 = 16;
 /// Shared memory of such a factor: as it lies in memory, from 16 bytes on that it may start in.
 pub const fn whole_bytes(side: u32) -> u32 {
     side * WHOLE_DEPTH * 2 + 32
+}
+/// Shared memory of a matrix of 16-bit floats: both factors, and the results as they lie in memory.
+pub const fn whole_half_bytes(side: u32) -> u32 {
+    2 * whole_bytes(side) + side * side * 2 + 32
+}
+/// A kernel of parts of such matrices: both factors, and what a lane reads behind the last term.
+pub(super) const fn quick_half(symbol: &'static str) -> LaunchSpec {
+    LaunchSpec::new(symbol, 128).with_smem(2 * whole_bytes(64) + 32).only_on(90)
 }
 /// Shared memory of products of f32 with so many rows in all: slices of both factors, or the sums.
 pub(super) const fn whole_f32_bytes(rows: u32, k: u32) -> u32 {

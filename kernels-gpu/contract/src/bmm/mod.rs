@@ -25,18 +25,20 @@ use crate::num::{RowType, fma};
 mod copied;
 mod cost;
 mod fed;
+mod lines;
 mod memory;
 mod spread;
 mod tiling;
 
 pub use copied::*;
 pub use fed::*;
+pub use lines::*;
 pub use memory::*;
 pub use spread::*;
 pub use tiling::*;
 use memory::{
-    FLOW_BYTES, direct, exact, group, int8, long, pack, quick, ring, stream, thin, wgmma, whole,
-    whole_f32_bytes,
+    FLOW_BYTES, direct, exact, group, int8, long, pack, quick, quick_half, ring, stream, thin,
+    wgmma, whole, whole_f32_bytes,
 };
 
 /// Terms of one chain.
@@ -217,12 +219,18 @@ impl Variant {
 
     /// Whether matrices are no larger than [`Self::most_k`] says; rows of 16-bit floats in smaller units than 16 neither.
     fn holds(&self, args: &Args) -> bool {
-        let (side, any) = (self.tiling.rows, !self.tensor || args.a.unit.min(args.b.unit) >= 16);
+        let side = self.most_side();
+        let any = !self.tensor || args.a.unit.min(args.b.unit) >= 16;
         let fits = |matrix: &Matrix, along: bool| {
             any || matrix.ld <= u64::from(if along { self.most_k } else { side })
         };
         let rows = fits(&args.a, args.a.transposed == 0) && fits(&args.b, args.b.transposed != 0);
         args.m.max(args.n) <= side && args.k <= self.most_k && rows
+    }
+
+    /// Sides, at most, where [`Self::most_k`] is not 0.
+    pub const fn most_side(&self) -> u32 {
+        if matches!(self.memory, Memory::Parts) { WHOLE_DEPTH } else { self.tiling.rows }
     }
 
     /// Whether its tiles are few rows by many columns, for products with few of either.
@@ -370,7 +378,7 @@ variants! {
         false, [1, 1], 0, 0, 0, [200, 640, 19000];
     /// i8 by wgmma: large.
     BmmI8Wgmma128: wgmma("bmm_i8_wgmma128", SIDE_128, 3, 2), SIDE_128, I8,
-        false, [16, 16], 8, 0, 0, [300, 215, 4300];
+        false, [16, 16], 0, 0, 0, [300, 215, 4300];
     /// f32 in groups of four, exact: large.
     BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
         false, [16, 16], 0, 0, 0, [16, 5770, 175000];
@@ -451,11 +459,14 @@ variants! {
     BmmBf16Long32: long("bmm_bf16_long32"), ONE_32, BF16,
         true, [1, 1], 0, 0, 384, [550, 3700, 4300] => Memory::Long;
     /// bf16 by `mma.sync`: sides up to 32, a matrix a warp.
-    BmmBf16Whole32: whole("bmm_bf16_whole32", 8 * whole_bytes(32), 5), SIDE_32, BF16,
-        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
+    BmmBf16Whole32: whole("bmm_bf16_whole32", 4 * whole_half_bytes(32), 5), SIDE_32, BF16,
+        true, [1, 1], 0, 0, 0, [120, 1700, 8000], WHOLE_DEPTH;
     /// bf16 by `mma.sync`: sides up to 64, a matrix a block.
-    BmmBf16Whole64: whole("bmm_bf16_whole64", 4 * 32 * PARKED_ROW * 4, 5), SIDE_64, BF16,
-        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
+    BmmBf16Whole64: whole("bmm_bf16_whole64", whole_half_bytes(64), 5), SIDE_64, BF16,
+        true, [1, 1], 0, 0, 0, [57, 2100, 16500], WHOLE_DEPTH;
+    /// bf16 by `mma.sync`: sides up to 64, a block for each 32 by 32 of them: few matrices.
+    BmmBf16Quick: quick_half("bmm_bf16_quick"), ONE_32, BF16,
+        true, [1, 1], 0, 0, 0, [45, 5300, 9000], WHOLE_DEPTH => Memory::Parts;
     /// bf16 by wgmma: rows that start anywhere.
     BmmBf16Gather64: wgmma("bmm_bf16_gather64", SIDE_64, 2, 3), SIDE_64, BF16,
         true, [1, 1], 0, 0, 64, [150, 2100, 14000];
@@ -463,11 +474,14 @@ variants! {
     BmmF16Long32: long("bmm_f16_long32"), ONE_32, F16,
         true, [1, 1], 0, 0, 384, [550, 3700, 4300] => Memory::Long;
     /// f16 by `mma.sync`: sides up to 32, a matrix a warp.
-    BmmF16Whole32: whole("bmm_f16_whole32", 8 * whole_bytes(32), 5), SIDE_32, F16,
-        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
+    BmmF16Whole32: whole("bmm_f16_whole32", 4 * whole_half_bytes(32), 5), SIDE_32, F16,
+        true, [1, 1], 0, 0, 0, [120, 1700, 8000], WHOLE_DEPTH;
     /// f16 by `mma.sync`: sides up to 64, a matrix a block.
-    BmmF16Whole64: whole("bmm_f16_whole64", 4 * 32 * PARKED_ROW * 4, 5), SIDE_64, F16,
-        true, [1, 1], 0, 0, 0, [16, 1000, 5000], WHOLE_DEPTH;
+    BmmF16Whole64: whole("bmm_f16_whole64", whole_half_bytes(64), 5), SIDE_64, F16,
+        true, [1, 1], 0, 0, 0, [57, 2100, 16500], WHOLE_DEPTH;
+    /// f16 by `mma.sync`: sides up to 64, a block for each 32 by 32 of them: few matrices.
+    BmmF16Quick: quick_half("bmm_f16_quick"), ONE_32, F16,
+        true, [1, 1], 0, 0, 0, [45, 5300, 9000], WHOLE_DEPTH => Memory::Parts;
     /// f16 by wgmma: rows that start anywhere.
     BmmF16Gather64: wgmma("bmm_f16_gather64", SIDE_64, 2, 3), SIDE_64, F16,
         true, [1, 1], 0, 0, 64, [150, 2100, 14000];
@@ -480,6 +494,9 @@ variants! {
     /// bf16 by wgmma: middle.
     BmmBf16Wgmma128: wgmma("bmm_bf16_wgmma128", SIDE_128, 3, 2), SIDE_128, BF16,
         true, [16, 16], 16, 2, 0, [170, 488, 9500];
+    /// bf16 by wgmma: large, where tiles of 256 columns leave multiprocessors without one.
+    BmmBf16Wgmma192: wgmma("bmm_bf16_wgmma192", WIDE_192, 4, 1), WIDE_192, BF16,
+        true, [16, 16], 0, 1, 0, [250, 374, 9200];
     /// bf16 by wgmma: large.
     BmmBf16Wgmma256: wgmma("bmm_bf16_wgmma256", WIDE_256, 4, 1), WIDE_256, BF16,
         true, [16, 16], 0, 1, 0, [250, 361, 11800];
@@ -492,6 +509,9 @@ variants! {
     /// f16 by wgmma: middle.
     BmmF16Wgmma128: wgmma("bmm_f16_wgmma128", SIDE_128, 3, 2), SIDE_128, F16,
         true, [16, 16], 16, 2, 0, [170, 488, 9500];
+    /// f16 by wgmma: large, where tiles of 256 columns leave multiprocessors without one.
+    BmmF16Wgmma192: wgmma("bmm_f16_wgmma192", WIDE_192, 4, 1), WIDE_192, F16,
+        true, [16, 16], 0, 1, 0, [250, 374, 9200];
     /// f16 by wgmma: large.
     BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
         true, [16, 16], 0, 1, 0, [250, 361, 11800];

@@ -41,6 +41,8 @@ pub const ONE_16: Tiling = Tiling { rows: 16, columns: 16, tiles: 1 };
 pub const ONE_8: Tiling = Tiling { rows: 8, columns: 8, tiles: 1 };
 /// 80 by 96.
 pub const WIDE_96: Tiling = Tiling { rows: 80, columns: 96, tiles: 1 };
+/// 128 by 192.
+pub const WIDE_192: Tiling = Tiling { rows: 128, columns: 192, tiles: 1 };
 /// 128 by 256.
 pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
 /// 16 by 32.
