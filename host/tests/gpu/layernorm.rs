@@ -91,7 +91,7 @@ fn rows_in_rings<B: Backend>(b: &B) {
 fn odd_rows<B: Backend>(b: &B) {
     let short = [(33, 129), (70, 1001), (33, 1017), (33, 1018), (33, 1023), (21, 1025), (9, 2045)];
     let longer = [(9, 2047), (5, 4081), (5, 4095), (7, 5003), (4, 8177), (4, 8191), (3, 9001)];
-    let longest = [(3, 16_377), (2, 16_391), (2, 28_671)];
+    let longest = [(3, 16_377), (2, 16_391), (2, 28_667), (2, 28_671)];
     let shapes = [&short[..], &longer, &longest].concat();
     for (i, (m, k)) in shapes.into_iter().enumerate() {
         for element in ELEMENTS {

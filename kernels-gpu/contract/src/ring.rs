@@ -16,6 +16,18 @@ pub const GROUP: u32 = 256;
 /// Fewest elements of a row that is worth a warp.
 pub const LEAST: u32 = 257;
 
+/// Most pieces of the gain that a thread keeps in registers.
+pub const HELD: u32 = 14;
+
+/// Where gain and offset of a block's rows are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Near {
+    /// Beside the rows, in shared memory.
+    Shared,
+    /// In registers, up to [`HELD`] pieces of a thread: a gain of 16 bits, where all warps have a row.
+    Registers,
+}
+
 /// How rows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -25,6 +37,10 @@ pub struct Plan {
     pub stages: u32,
     /// Whether a residual's rows come too; else they are loaded.
     pub comes: bool,
+    /// Where gain and offset are.
+    pub near: Near,
+    /// Bytes of a row that waits: as [`stage_bytes`] has it, or fewer where all 16 warps have a row.
+    pub stage: u32,
     /// Shared memory of a block.
     pub smem_bytes: u32,
 }
@@ -32,8 +48,13 @@ pub struct Plan {
 /// Bytes of a row that waits, wherever it starts.
 #[inline(always)]
 pub const fn stage_bytes(k: u32, bytes: u32) -> u32 {
+    (stage_bytes_least(k, bytes) / bytes).next_multiple_of(GROUP) * bytes
+}
+
+/// Those of its elements, and of what is in front of them.
+const fn stage_bytes_least(k: u32, bytes: u32) -> u32 {
     let odd = if (k * bytes).is_multiple_of(16) { 0 } else { 16 / bytes - 1 };
-    (k + odd).next_multiple_of(GROUP) * bytes
+    (k + odd) * bytes
 }
 
 /// Bytes of partials: of two sums of each group of several warps.
@@ -60,13 +81,13 @@ pub const fn grid(m: u32, k: u32, bytes: u32, sms: u32) -> u32 {
 }
 
 /// How rows of `k` elements of `bytes` each go, `beside` of whose tensors have one row; none where they do not fit. As few warps have a row
-/// as have room.
+/// as have room; all of them where only part of it fits, and the gain is kept in registers or the row lies without what is behind its last piece.
 #[inline(always)]
 pub const fn plan(k: u32, bytes: u32, beside: u32, adds: bool) -> Option<Plan> {
-    let stage = stage_bytes(k, bytes);
-    if k > ROOM || stage > ROOM / 3 {
+    if k > ROOM {
         return None;
     }
+    let stage = stage_bytes(k, bytes);
     let mut tensors = if adds { 2 } else { 1 };
     while tensors > 0 {
         let mut warps = 1;
@@ -78,11 +99,24 @@ pub const fn plan(k: u32, bytes: u32, beside: u32, adds: bool) -> Option<Plan> {
             }
             let smem_bytes = scratch_bytes(warps) + stage * (beside + rows * stages);
             if smem_bytes <= ROOM {
-                return Some(Plan { warps, stages, comes: tensors == 2, smem_bytes });
+                let (comes, near) = (tensors == 2, Near::Shared);
+                return Some(Plan { warps, stages, comes, near, stage, smem_bytes });
             }
             warps *= 2;
         }
         tensors -= 1;
+    }
+    let (warps, stages, comes) = (THREADS / 32, 2, false);
+    let smem_bytes = scratch_bytes(warps) + stage * stages;
+    if beside == 1 && bytes == 2 && stage <= 16 * THREADS * HELD && smem_bytes <= ROOM {
+        let near = Near::Registers;
+        return Some(Plan { warps, stages, comes, near, stage, smem_bytes });
+    }
+    // Without what is behind the last piece, of which nothing is taken but which is read with the last group.
+    let stage = stage_bytes_least(k, bytes).next_multiple_of(16);
+    let smem_bytes = scratch_bytes(warps) + stage * (beside + stages) + GROUP * bytes;
+    if smem_bytes <= ROOM {
+        return Some(Plan { warps, stages, comes, near: Near::Shared, stage, smem_bytes });
     }
     None
 }
@@ -90,9 +124,10 @@ pub const fn plan(k: u32, bytes: u32, beside: u32, adds: bool) -> Option<Plan> {
 /// Whether `m` rows of `k` elements of `bytes` each go through rings, on so many multiprocessors: `beside` and `adds` as for [`plan`]. Rows that are
 /// in no pieces of 16 bytes do, others where it is faster and they are many.
 pub const fn goes([m, k]: [u32; 2], bytes: u32, (beside, adds): (u32, bool), sms: u32) -> bool {
-    let Some(Plan { warps, .. }) = plan(k, bytes, beside, adds) else { return false };
+    let Some(Plan { warps, near, .. }) = plan(k, bytes, beside, adds) else { return false };
     if !(k * bytes).is_multiple_of(16) {
-        return k >= LEAST;
+        // What is kept in registers is worth its loads where a block has some rows.
+        return k >= LEAST && (matches!(near, Near::Shared) || m / 2 >= sms);
     }
     // Registers of two warps are full of a row of 2,048.
     beside == 2 && bytes == 2 && k >= 1024 && k != 2048 && warps < 16 && m / 4 >= sms
@@ -148,6 +183,15 @@ mod tests {
         assert!(
             rings(1, 1023, 2) && rings(1, 257, 4) && rings(528, 1024, 2) && rings(1, 28_663, 2)
         );
+        // Wherever rows with sums of all of it begin, and where the gain is kept.
+        assert!(rings(1, 28_671, 2) && plan(28_671, 2, 2, true).is_some_and(|p| !p.comes));
+        let kept = |m, k| goes([m, k], 2, (1, true), 132);
+        assert!(kept(264, 50_257) && !kept(263, 50_257) && !kept(264, 60_001));
+        for k in [38_401, 50_257, 57_337] {
+            let Some(Plan { near, stage, warps, .. }) = plan(k, 2, 1, false) else { panic!("{k}") };
+            assert!(near == Near::Registers && warps == 16 && stage <= 16 * THREADS * HELD);
+            assert!(plan(k, 4, 1, false).is_none() && plan(k, 2, 2, false).is_none());
+        }
         assert!(!rings(1, 255, 2) && !rings(527, 1024, 2) && !rings(528, 1024, 4));
         assert!(!rings(528, 2048, 2) && !rings(528, 28_672, 2) && !rings(1, 28_671, 4));
     }

@@ -7,8 +7,8 @@ mod group;
 
 use core::marker::PhantomData;
 
-use contract::ring::{GROUP, Plan, THREADS, plan, scratch_bytes, stage_bytes};
-use group::Group;
+use contract::ring::{GROUP, HELD, Near, Plan, THREADS, plan, scratch_bytes, stage_bytes};
+use group::{Gain, Group};
 
 use super::{Family, Held, Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
@@ -25,15 +25,47 @@ use crate::row::tree::tree_of_warps;
 const SOME: u32 = 4;
 
 /// A row in shared memory.
-struct Row<E, const W: u32> {
+struct Row<'a, E, const W: u32> {
     group: Group<E, W>,
     /// Where it waits.
     at: Shared<u32>,
     /// This thread's first piece of the output.
     to: *mut E,
+    /// The gain, where it is kept.
+    gain: &'a Gain,
 }
 
-impl<E: Float, const W: u32> Row<E, W> {
+impl<E: Float, const W: u32> Row<'_, E, W> {
+    /// Writes the output beside a gain that is kept.
+    #[inline(always)]
+    unsafe fn write_kept(&self, value: impl Fn(f32, f32, f32) -> f32) {
+        let group = &self.group;
+        let [pieces, ..] = group.pieces();
+        // Anew for each row, as what follows: there are no registers for all of it.
+        let thread = opaque(group.thread);
+        let mut i = 0;
+        while i < HELD {
+            let n = thread + Group::<E, W>::THREADS * i;
+            // SAFETY: items that wait; the output is the group's.
+            unsafe {
+                if n < pieces {
+                    let (on, first) = (Group::<E, W>::STEP * i, n * E::PIECE as u32);
+                    let x = E::widen(self.at.byte_add(16 * thread + on).read_x4());
+                    let w = E::widen(self.gain[i as usize].map(opaque));
+                    let y = E::narrow(map::<E, true>(x, |i, x| value(x, w[i], -0.0)));
+                    let to = self.to.cast::<u8>().wrapping_add(on as usize);
+                    // Only the first one may begin in front of the row.
+                    if (i > 0 || group.odd <= first) && first + E::PIECE as u32 <= group.end {
+                        st_x4(to.cast(), y);
+                    } else {
+                        group.edge(first, to, y);
+                    }
+                }
+            }
+            i += 1;
+        }
+    }
+
     /// Writes the output of `COUNT` pieces of this thread, `n` the first: of what may be at an edge of the row, with `EDGE`, only what is of it.
     #[inline(always)]
     unsafe fn some<const COUNT: usize, const EDGE: bool>(
@@ -74,7 +106,7 @@ impl<E: Float, const W: u32> Row<E, W> {
     }
 }
 
-impl<E: Float, const W: u32> Held<E> for Row<E, W> {
+impl<E: Float, const W: u32> Held<E> for Row<'_, E, W> {
     #[inline(always)]
     unsafe fn sum(&mut self, which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
         let mut partials = [[0.0; 8]; 2];
@@ -86,7 +118,7 @@ impl<E: Float, const W: u32> Held<E> for Row<E, W> {
             if group.sums() {
                 let (mut at, groups) = (own, group.end.div_ceil(GROUP));
                 let (mut left, mut last) = (groups, false);
-                if which > 0 {
+                if which > 0 || W == 16 && group.tight {
                     left = group.end / GROUP;
                     last = left < groups;
                     if group.odd > 0 {
@@ -139,6 +171,10 @@ impl<E: Float, const W: u32> Held<E> for Row<E, W> {
     #[inline(always)]
     unsafe fn write<const AT_ONCE: usize>(&self, value: impl Fn(f32, f32, f32) -> f32) {
         let group = &self.group;
+        if W == 16 && group.keeps {
+            // SAFETY: handed on.
+            return unsafe { self.write_kept(value) };
+        }
         let [pieces, whole, _] = group.pieces();
         let step = Group::<E, W>::THREADS;
         let (mut n, mut on) = (group.thread, 0);
@@ -372,8 +408,9 @@ unsafe fn rows_of<F: Family, E: Float, const W: u32>(
 ) {
     let (thread, number) = (thread_idx_x() % (W * LANES), thread_idx_x() / (W * LANES));
     let [rows, k] = shape;
-    let stage = stage_bytes(k, Group::<E, W>::BYTES);
-    let Plan { stages, comes, .. } = plan;
+    let Plan { stages, comes, near, stage, .. } = plan;
+    let keeps = W == 16 && near == Near::Registers;
+    let held = if keeps { 0 } else { beside };
     let all = dynamic_shared_mem::<u32>().kept();
     let places = all.byte_add(scratch_bytes(W));
     let places = [places, places.byte_add((beside - 1) * stage)];
@@ -387,6 +424,8 @@ unsafe fn rows_of<F: Family, E: Float, const W: u32>(
         end,
         edges: [0; 2],
         beside: places.map(|at| at.byte_add(16 * thread)),
+        keeps,
+        tight: stage < stage_bytes(k, Group::<E, W>::BYTES),
         scratch: all.cast::<f32>().add(2 * GROUP * number),
         element: PhantomData,
     };
@@ -394,7 +433,7 @@ unsafe fn rows_of<F: Family, E: Float, const W: u32>(
         group.bits(0, |place| odd <= place && place < end),
         group.bits(end / GROUP * GROUP, |place| place < end),
     ];
-    let area = all.byte_add(scratch_bytes(W) + beside * stage + number * own);
+    let area = all.byte_add(scratch_bytes(W) + held * stage + number * own);
     let work = Work::<E, W> { group, tensors, shape, stages, stage, area, comes };
     let bytes = |rows: u32| rows as usize * (k * Group::<E, W>::BYTES) as usize;
     let step = grid_dim_x() * Group::<E, W>::COUNT;
@@ -410,9 +449,15 @@ unsafe fn rows_of<F: Family, E: Float, const W: u32>(
             at = opaque(at + 1);
         }
         work.clear();
-        work.put_beside(places[0], tensors[2].cast::<E>().as_ptr(), 1.0);
-        if beside > 1 {
+        if held > 0 {
+            work.put_beside(places[0], tensors[2].cast::<E>().as_ptr(), 1.0);
+        }
+        if held > 1 {
             work.put_beside(places[1], tensors[3].cast::<E>().as_ptr(), -0.0);
+        }
+        let mut gain = [[0; 4]; HELD as usize];
+        if keeps {
+            gain = work.group.beside(tensors[2].cast::<E>().as_ptr().cast_const(), k);
         }
         commit_group();
         wait_group::<0>();
@@ -433,7 +478,7 @@ unsafe fn rows_of<F: Family, E: Float, const W: u32>(
             let behind = if at == 0 { work.stages - 1 } else { at - 1 };
             work.ask_row(m + (work.stages - 1) * step, behind, on + ahead);
             let to = work.first(4).wrapping_add(on).cast();
-            F::make(args, Row { group: work.group, at: here, to });
+            F::make(args, Row { group: work.group, at: here, to, gain: &gain });
             (m, on) = (opaque(m + step), on + far);
             at = opaque(if at + 1 == work.stages { 0 } else { at + 1 });
         }

@@ -2,13 +2,16 @@
 
 use core::marker::PhantomData;
 
-use contract::ring::{GROUP, THREADS};
+use contract::ring::{GROUP, HELD, THREADS};
 
 use crate::arch::mem::{X4, st, st_u16, st_x2};
 use crate::arch::shared::Shared;
 use crate::arch::thread::sync_some;
 use crate::arch::warp::{LANES, sync_warp};
 use crate::float::{Float, Piece};
+
+/// Pieces of the gain that a thread keeps.
+pub(super) type Gain = [X4<u32>; HELD as usize];
 
 /// A group of `W` warps, and where its rows wait: all begin in the same place of a piece.
 #[derive(Clone, Copy)]
@@ -24,6 +27,9 @@ pub(super) struct Group<E, const W: u32> {
     pub(super) edges: [u32; 2],
     /// This thread's first pieces of gain and offset.
     pub(super) beside: [Shared<u32>; 2],
+    /// Whether gain is kept in registers instead, and whether there is something else behind the last piece of a row.
+    pub(super) keeps: bool,
+    pub(super) tight: bool,
     /// Partials of two sums.
     pub(super) scratch: Shared<f32>,
     pub(super) element: PhantomData<E>,
@@ -75,6 +81,27 @@ impl<E: Float, const W: u32> Group<E, W> {
     pub(super) fn pieces(&self) -> [u32; 3] {
         let p = E::PIECE as u32;
         [self.end.div_ceil(p), self.end / p, self.end % p * Self::BYTES]
+    }
+
+    /// What of a gain is beside this thread's pieces of a row, zeros where there is none.
+    #[inline(always)]
+    pub(super) unsafe fn beside(&self, gain: *const E, k: u32) -> Gain {
+        let mut held = [[0; 4]; HELD as usize];
+        let mut i = 0;
+        while i < HELD as usize {
+            let first = (self.thread + Self::THREADS * i as u32) * E::PIECE as u32;
+            let one = |n: usize| {
+                let element = (first + n as u32).wrapping_sub(self.odd);
+                // SAFETY: an element of it.
+                unsafe { E::load_bits_if(element < k, gain.wrapping_add(element as usize)) }
+            };
+            // A branch keeps the compiler from asking for all at once.
+            if first < self.end {
+                held[i] = core::array::from_fn(|n| one(2 * n) | one(2 * n + 1) << 16);
+            }
+            i += 1;
+        }
+        held
     }
 
     /// Writes what is of the row of its piece from element `first` on, at `to`, which is at one edge of it.
