@@ -209,15 +209,26 @@ impl<'a> Group<'a> {
             }
             Op::BarTest { d, bar, parity } => {
                 let (bar, parity) = (self.addresses(warp, bar), warp.word(kernel, *parity));
+                let mut over = 0;
                 for lane in lanes(mask) {
-                    if !self.bar_test(lane, block, bar[lane], parity[lane])? {
-                        return Ok(Next::Wait(Wait::Retry));
+                    if self.bar_test(lane, block, bar[lane], parity[lane])? {
+                        over |= 1 << lane;
                     }
                 }
-                for lane in lanes(mask) {
+                if over == 0 && mask != 0 {
+                    return Ok(Next::Wait(Wait::Retry));
+                }
+                for lane in lanes(over) {
                     self.race.bar_wait(by, lane, (block, bar[lane] as u32))?;
                 }
-                warp.set_predicate(*d, !0, mask);
+                warp.set_predicate(*d, !0, over);
+                if over != mask {
+                    // Each lane waits for its own barrier: what others wait for may be up to who goes on.
+                    let left = mask & !over;
+                    fragment.mask &= !left;
+                    fragment.pc += 1;
+                    return Ok(Next::Apart(Fragment { pc, mask: left, wait: Wait::Retry }));
+                }
             }
             Op::StoreAsync { to, a, bar } => {
                 let (to, bar) = (self.addresses(warp, to), self.addresses(warp, bar));

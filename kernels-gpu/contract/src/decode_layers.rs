@@ -63,17 +63,20 @@ pub const ACT_GROUP_BYTES: u32 = 256 + 64;
 pub const ACTS_BYTES: u32 = MAX_FFN as u32 / 256 * ACT_GROUP_BYTES;
 /// Words of a linear layer's share of a block, in shared memory.
 pub const SHARE_WORDS: u32 = 12 + 4 * WARPS;
+/// Where weights, keys and values begin in shared memory: bulk copies to other places are slower.
+pub const ALIGN: u32 = 128;
 /// Bytes of everything but weights, keys and values.
-pub const FIXED_BYTES: u32 = 4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
+pub const FIXED_BYTES: u32 = (4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
     + ACTS_BYTES
     + 4 * LINEARS as u32 * SHARE_WORDS
     + ATTENTION_BYTES
     + 8 * KV_SLOTS
-    + 8 * 2 * LINEARS as u32;
+    + 8 * 2 * LINEARS as u32)
+    .next_multiple_of(ALIGN);
 /// Most shared memory of a block.
 pub const SMEM_BYTES: u32 = 232_448;
 
-const _: () = assert!(LANES == 4 && FIXED_BYTES.is_multiple_of(16) && UNIT_HEADS == 4);
+const _: () = assert!(LANES == 4 && KV_SLOT_BYTES.is_multiple_of(ALIGN) && UNIT_HEADS == 4);
 
 /// Bytes of a row of weights of `k` codes.
 #[inline(always)]
@@ -192,7 +195,7 @@ impl Shape {
             let [n, k, rows] = self.linear(kind);
             let bytes = n.div_ceil(blocks).saturating_mul(rows).saturating_mul(row_bytes(k));
             // Lanes read 64 bytes at a time, also those behind the last row.
-            let mut bytes = bytes.saturating_add(64).div_ceil(64).saturating_mul(64);
+            let mut bytes = bytes.saturating_add(64).div_ceil(ALIGN).saturating_mul(ALIGN);
             if kind == LINEARS - 1 && bytes < last {
                 bytes = last;
             }

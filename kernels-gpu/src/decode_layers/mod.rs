@@ -20,8 +20,8 @@ use core::hint::cold_path;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    ACTS_BYTES, ASKERS, Args, DecodeLayers, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS,
-    THREADS, WARPS,
+    ASKERS, Args, DecodeLayers, FIXED_BYTES, KV_SLOT_BYTES, KV_SLOTS, LINEARS, MAX_FFN, MAX_HIDDEN,
+    MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
@@ -85,7 +85,7 @@ impl Memory {
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
         let come = full.add(LINEARS as u32);
         let acts = come.add(LINEARS as u32).cast::<u8>();
-        let areas = acts.add(ACTS_BYTES);
+        let areas = start.add(KV_SLOTS * KV_SLOT_BYTES + FIXED_BYTES);
         Self { attention, scratch, sums, shares, full, come, acts, areas }
     }
 }

@@ -113,6 +113,20 @@ fn phases_take_turns() {
 }
 
 #[test]
+fn lanes_wait_for_barriers_of_their_own() {
+    // At one instruction: lane 0 for a barrier that has turned, the others for one that lane 0 turns.
+    let body = "setp.ne.u32 %p1, %r0, 0; @%p1 bra MEET;
+        mbarrier.init.shared.b64 [room], 1; mbarrier.init.shared.b64 [room+8], 1;
+        mbarrier.arrive.shared.b64 _, [room];
+        MEET: bar.sync 0; mov.u32 %r1, room; @%p1 add.s32 %r1, %r1, 8;
+        WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra WAIT;
+        @%p1 bra LEAVE; mbarrier.arrive.shared.b64 _, [room+8];
+        LEAVE: bar.warp.sync -1; st.global.b32 [%rd3], %r1;";
+    let found = good(body, Shape::block(32), &[], 32);
+    assert!(found[1..].iter().all(|at| *at == found[0] + 8), "{found:?}");
+}
+
+#[test]
 fn copies_of_lanes_arrive_when_they_are_there() {
     let body = "mov.u32 %r20, room; setp.ne.u32 %p1, %r0, 0; @%p1 bra MEET;
         mbarrier.init.shared.b64 [%r20+512], 32;

@@ -18,7 +18,7 @@
 //! over all launches; a set is emptied two layers after it was used.
 
 use super::{
-    LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes,
+    ALIGN, LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes,
 };
 use crate::attention::KEY_BLOCK;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -71,14 +71,15 @@ pub const UNIT_WORDS: u32 = UNIT_HEADS * (MAX_HEAD_DIM + 2 * KEY_BLOCK + 1) as u
 const ROW_BYTES: u32 =
     4 * (THREADS + 2 * THREADS / 32) + MAX_FFN as u32 / 256 * ACT_GROUP_BYTES;
 /// Bytes of everything but weights, keys and values.
-pub const FIXED_BYTES: u32 = 4 * GROUPS * UNIT_WORDS
+pub const FIXED_BYTES: u32 = (4 * GROUPS * UNIT_WORDS
     + 4 * MAX_ROWS * (SUM_ROWS[0] + SUM_ROWS[1] + SUM_ROWS[2])
     + 4 * LINEARS as u32 * SHARE_WORDS
     + 8 * 2 * (LINEARS as u32 + 1 + GROUPS)
     + 4 * (MAX_ROWS + 8 + 4 * GROUPS + 2 * STAT_WORDS)
-    + LINEARS as u32 * (4 * MAX_SEGMENTS as u32 + MAX_OUTPUTS);
+    + LINEARS as u32 * (4 * MAX_SEGMENTS as u32 + MAX_OUTPUTS))
+    .next_multiple_of(ALIGN);
 
-const _: () = assert!(ROW_BYTES <= KV_SLOT_BYTES && FIXED_BYTES.is_multiple_of(16) && KV_SLOTS == 2 && RING == 4 && GROUPS <= 4);
+const _: () = assert!(ROW_BYTES <= KV_SLOT_BYTES && KV_SLOTS == 2 && RING == 4 && GROUPS <= 4);
 const _: () = assert!(MAX_OUTPUTS <= 2 * WORK_THREADS / MAX_ROWS);
 
 /// Steps of a row of `k`: 256 activations each.
