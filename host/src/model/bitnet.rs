@@ -85,7 +85,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// Whether an int8 copy of the head, made now, is worth its memory: the table is so large that reading it takes
-    /// most of the time of a head, and the device has room for the copy and as much again as [`SPARE_BYTES`].
+    /// most of the time of a head, and the device has room for the copy and [`SPARE_BYTES`] more.
     ///
     /// # Errors
     /// A failed device.
