@@ -177,7 +177,7 @@ impl Case for Rows {
         }
         let tables: Vec<u32> = (0..(self.m * width) as u32).collect();
         Ok(RowsTensors {
-            table: RowsTable::new(backend, shape, &layers(&weights), &caches, capacity)?,
+            table: RowsTable::new(backend, shape, &layers(&weights), &caches, capacity, self.m)?,
             rope: RopeTable::new(backend, capacity, heads.head_dim, 500_000.0)?,
             h: upload(backend, &uniform(1, self.m * shape.hidden as usize, 1.0))?,
             positions: upload(backend, &vec![start as u32; self.m])?,
@@ -215,7 +215,9 @@ fn main() -> ExitCode {
             let heads = Heads { heads, kv_heads, head_dim };
             let shape = shape(layers, hidden, ffn, heads);
             suite.measure(&Step { shape, heads, start })?;
-            suite.measure(&Rows { step: Step { shape, heads, start }, m: 8 })?;
+            for m in [8, 16] {
+                suite.measure(&Rows { step: Step { shape, heads, start }, m })?;
+            }
         }
         let note =
             "all layers of a model; the bytes are the weights, the gains, the keys and the values";

@@ -47,7 +47,7 @@ const REPEATS: usize = 5;
 /// Texts of each decode measurement.
 const TEXTS: usize = 3;
 /// Sequences at once.
-const BATCHES: &[usize] = &[1, 4, 8, 32, 64];
+const BATCHES: &[usize] = &[1, 4, 8, 12, 16, 32, 64];
 /// Positions that each sequence of a batch has in front of the steps that are timed: these end at 512.
 const BATCH_AT: usize = 512 - 2 * BATCH_STEPS;
 /// Steps in front of those that are timed, and as many that are.

@@ -437,10 +437,16 @@ impl Backend for CudaBackend {
         shape.blocks(sms).is_some() && self.has::<contract::decode_layers::DecodeLayers>()
     }
 
-    fn runs_rows_together(&self, shape: &contract::decode_layers::Shape) -> bool {
+    fn runs_rows_together(&self, shape: &contract::decode_layers::Shape, rows: usize) -> bool {
+        use contract::decode_layers::rows::{DecodeLayersRows, DecodeLayersRows16, Tiles};
         let sms = self.cuda.device().sm_count().max(1);
-        shape.rows_blocks(sms, contract::decode_layers::rows::MAX_ROWS).is_some()
-            && self.has::<contract::decode_layers::DecodeLayersRows>()
+        let tiles = Tiles::of(rows as u32);
+        let takes = shape.rows_blocks(tiles, sms, tiles.rows()).is_some();
+        takes
+            && match tiles {
+                Tiles(1) => self.has::<DecodeLayersRows>(),
+                _ => self.has::<DecodeLayersRows16>(),
+            }
     }
 
     fn pages_of_block(&self, heads: super::kv_append::Heads, positions: &[usize]) -> Option<usize> {

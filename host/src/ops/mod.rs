@@ -203,8 +203,8 @@ pub trait Backend: Sized + Send + 'static {
     fn runs_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
         false
     }
-    /// The same for several rows that have a sequence each; see [`decode_layers::rows::DecodeRows`].
-    fn runs_rows_together(&self, _shape: &contract::decode_layers::Shape) -> bool {
+    /// The same for a table for so many rows that have a sequence each; see [`decode_layers::rows::DecodeRows`].
+    fn runs_rows_together(&self, _shape: &contract::decode_layers::Shape, _rows: usize) -> bool {
         false
     }
 

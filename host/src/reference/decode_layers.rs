@@ -30,7 +30,8 @@ pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] = &[
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, positions of the rows)`.
 pub type RowsShape<'a> = (usize, usize, usize, usize, usize, usize, &'a [u32]);
 
-/// Several units a block, more heads than a unit takes, more groups of a row than warps, the width of the 2B-4T model.
+/// Several units a block, more heads than a unit takes, more groups of a row than warps, the width of the 2B-4T model; more than
+/// eight rows with some that are not there, with one row in the second tile, and with several rounds of units a block.
 pub const ROWS_SHAPES: &[RowsShape<'_>] = &[
     (1, 1, 1, 1, 1, 8, &[0]),
     (2, 24, 40, 2, 1, 16, &[62, 0, ABSENT, 127, 3, 64, 63, 130]),
@@ -39,6 +40,19 @@ pub const ROWS_SHAPES: &[RowsShape<'_>] = &[
     (5, 257, 3300, 4, 2, 80, &[300, 64, ABSENT, ABSENT, 7]),
     (2, 2560, 6912, 20, 5, 128, &[126, ABSENT, 5, 62]),
     (2, 3, 5, 5, 5, 8, &[130, 700, 9, 9, 9, 9, 9]),
+    (1, 1, 1, 1, 1, 8, &[0, 1, 2, 3, 4, 5, 6, 7, 8]),
+    (
+        2,
+        24,
+        40,
+        2,
+        1,
+        16,
+        &[62, 0, ABSENT, 127, 3, 64, 63, 130, 66, ABSENT, 128, 129, 5, ABSENT, 1],
+    ),
+    (2, 3, 5, 10, 5, 8, &[130, 700, 9, 9, 320, 9, 9, 63, 64, 65, 500, 9, 128, 9, 300, 127]),
+    (5, 257, 3300, 4, 2, 80, &[300, 64, ABSENT, ABSENT, 7, 1, 2, 3, 4, ABSENT, 70]),
+    (2, 2560, 6912, 20, 5, 128, &[126, ABSENT, 5, 62, 63, 64, 65, 66, 67, 0, 1, 2, 3, 4, 127, 7]),
 ];
 
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)` of the 2B-4T model.

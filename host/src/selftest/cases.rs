@@ -262,7 +262,10 @@ impl List {
             self.add(kernel, what, Inputs::DecodeLayers(case));
         }
         for (what, case) in decode_layers::rows_cases() {
-            let kernel = symbol::<contract::decode_layers::DecodeLayersRows>();
+            let kernel = match case.paged.rows.len() {
+                ..=8 => symbol::<contract::decode_layers::DecodeLayersRows>(),
+                _ => symbol::<contract::decode_layers::DecodeLayersRows16>(),
+            };
             self.add(kernel, what, Inputs::DecodeRows(case));
         }
     }

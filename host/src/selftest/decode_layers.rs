@@ -195,7 +195,7 @@ impl Run for RowsCase {
         }
         let rope = paged.angles.on(bed)?;
         let shape = shape(layers.len(), hidden, self.model.layers[0][3].product.k, heads);
-        let mut table = RowsTable::new(bed.backend(), shape, &layers, &caches, paged.capacity)?;
+        let mut table = RowsTable::new(bed.backend(), shape, &layers, &caches, paged.capacity, m)?;
         // Words that are nobody's stand in front and between.
         let mut words = vec![9; 5];
         for row in &paged.rows {
@@ -230,11 +230,13 @@ impl Run for RowsCase {
     }
 }
 
-/// Cases of the doctor of several rows: shape and model.
+/// Cases of the doctor of several rows: shape and model. Of more than eight rows with several rounds of units a block.
 pub(super) fn rows_cases() -> Vec<(String, RowsCase)> {
-    let shapes: [RowsShape<'_>; 2] = [
+    let shapes: [RowsShape<'_>; 4] = [
         (2, 24, 40, 3, 1, 16, &[63, 0, ABSENT, 5]),
         (3, 300, 150, 4, 2, 40, &[130, 64, 62, 1, 2, 3, 4, 5]),
+        (2, 24, 40, 10, 5, 16, &[200, 300, 63, 0, ABSENT, 5, 64, 250, 7]),
+        (3, 300, 150, 4, 2, 40, &[130, 64, 62, 1, 2, 3, 4, 5, 6, 63, ABSENT, 128, 0, 9, 65, 8]),
     ];
     let case = |sizes: RowsShape<'_>| {
         (format!("{sizes:?}"), RowsCase::new(sizes, 3, true, Gate::Relu2, 9))

@@ -230,7 +230,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Whether a decode step, of one sequence or of up to eight of a batch, runs all layers in one kernel, where the device and the
+    /// Whether a decode step, of one sequence or of up to sixteen of a batch, runs all layers in one kernel, where the device and the
     /// sizes of the model allow it. The tokens are the same.
     #[must_use]
     pub fn one_kernel(mut self, one_kernel: bool) -> Self {

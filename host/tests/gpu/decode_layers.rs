@@ -129,6 +129,10 @@ fn rows_at_many_positions<B: Backend>(b: &B) {
         let sizes = (2, 40, 24, 5, 1, 32, positions);
         check_rows(b, &RowsCase::new(sizes, 2, true, Gate::Relu2, 2), &format!("{sizes:?}"));
     }
+    // Two tiles: last pages with a new key alone, units that follow each other in a group.
+    let positions: Vec<u32> = (0..16).map(|i| [0, 63, 64, 127, 128, 511, 700, 1][i % 8]).collect();
+    let sizes = (2, 40, 24, 5, 1, 32, &positions[..]);
+    check_rows(b, &RowsCase::new(sizes, 2, true, Gate::Relu2, 2), &format!("{sizes:?}"));
 }
 
 /// The words of the exchange are taken in turn, on over all launches.
@@ -137,6 +141,9 @@ fn many_steps_of_rows<B: Backend>(b: &B) {
         let sizes = (layers, 100, 90, 4, 2, 16, &[50, 7, ABSENT][..]);
         check_rows(b, &RowsCase::new(sizes, 7, true, Gate::Relu2, 4), &format!("{sizes:?}"));
     }
+    let positions = [50, 7, ABSENT, 1, 2, 3, ABSENT, 5, 63, 300, ABSENT, 64];
+    let sizes = (3, 100, 90, 4, 2, 16, &positions[..]);
+    check_rows(b, &RowsCase::new(sizes, 7, true, Gate::Silu, 4), &format!("{sizes:?}"));
 }
 
 /// Rows past their table, and rows whose table names a page that is not there; the others do not see it.
@@ -148,6 +155,11 @@ fn rows_out_of_reach<B: Backend>(b: &B) {
     check_rows(b, &case, "out of reach");
     case.paged.rows[2].table[1] = u32::MAX;
     check_rows(b, &case, "no page");
+    let positions = [70, 5, 130, 1, 2, 3, 4, 5, 66, 200];
+    let mut case = RowsCase::new((2, 64, 48, 4, 2, 16, &positions[..]), 1, true, Gate::Relu2, 5);
+    case.paged.rows[8].position = case.paged.capacity as u32;
+    case.paged.rows[9].table[1] = u32::MAX;
+    check_rows(b, &case, "out of reach in the second tile");
 }
 
 fn refusals_of_rows<B: Backend>(b: &B) {
@@ -161,10 +173,14 @@ fn refusals_of_rows<B: Backend>(b: &B) {
     let cache = |element| vec![PagedCache::alloc(b, heads, 3, element).expect("room")];
     let bf16 = cache(RowType::Bf16);
     let good = shape(1, hidden, ffn, heads);
-    assert!(RowsTable::new(b, good, &layers(&w), &bf16, 70).is_ok());
+    assert!(RowsTable::new(b, good, &layers(&w), &bf16, 70, 16).is_ok());
     let refused = |shape, caches: &[PagedCache<B>], capacity| {
-        RowsTable::new(b, shape, &layers(&w), caches, capacity).err().expect("a refusal")
+        RowsTable::new(b, shape, &layers(&w), caches, capacity, 8).err().expect("a refusal")
     };
+    for rows in [0, 17] {
+        let error = RowsTable::new(b, good, &layers(&w), &bf16, 70, rows).err().expect("a refusal");
+        assert!(matches!(error, OpError::Dimension { what: "rows", .. }), "{error}");
+    }
     let error = refused(good, &cache(RowType::F32), 70);
     assert!(matches!(error, OpError::Dimension { what: "bits of a cache", found: 32, .. }));
     let error = refused(shape(2, hidden, ffn, heads), &bf16, 70);

@@ -22,7 +22,7 @@ use crate::bit_linear::{LANES, SHORT_K};
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::w2a8::{Segments, row_words};
 
-pub use rows::DecodeLayersRows;
+pub use rows::{DecodeLayersRows, DecodeLayersRows16};
 
 /// Threads of a block that have the row: one per partial sum.
 pub const THREADS: u32 = crate::num::PARTIALS as u32;

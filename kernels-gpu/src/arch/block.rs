@@ -40,6 +40,38 @@ pub unsafe fn sum_partials_by(scratch: Shared<f32>, partial: f32, sync: impl Fn(
     // SAFETY: thread_idx_x() < 256.
     unsafe { scratch.add(thread_idx_x()).write(partial) };
     sync();
+    // SAFETY: written before the barrier.
+    unsafe { sum_of(scratch) }
+}
+
+/// The same of any 256 threads, of which this is number `own`.
+///
+/// *Convergence*: each of them calls it.
+///
+/// # Safety
+///
+/// As for [`sum_partials`].
+#[inline(always)]
+pub unsafe fn sum_partials_of(
+    scratch: Shared<f32>,
+    own: u32,
+    partial: f32,
+    sync: impl Fn(),
+) -> f32 {
+    // SAFETY: own < 256.
+    unsafe { scratch.add(own).write(partial) };
+    sync();
+    // SAFETY: written before the barrier.
+    unsafe { sum_of(scratch) }
+}
+
+/// The sum of 256 partials.
+///
+/// # Safety
+///
+/// They are at `scratch`.
+#[inline(always)]
+unsafe fn sum_of(scratch: Shared<f32>) -> f32 {
     let mut column = [0.0; WARPS as usize];
     let mut warp = 0;
     while warp < WARPS {
@@ -75,6 +107,32 @@ pub unsafe fn max(scratch: Shared<u32>, value: u32) -> u32 {
 pub unsafe fn max_by(scratch: Shared<u32>, value: u32, sync: impl Fn()) -> u32 {
     // SAFETY: the caller's promise.
     let [a, b] = unsafe { gather(scratch, warp_max(value), sync) };
+    let mut max = 0;
+    let mut i = 0;
+    while i < 4 {
+        max = max.max(a[i]).max(b[i]);
+        i += 1;
+    }
+    max
+}
+
+/// The same of any 8 warps, of which this is number `warp`.
+///
+/// *Convergence*: each of their threads calls it.
+///
+/// # Safety
+///
+/// As for [`max`].
+#[inline(always)]
+pub unsafe fn max_of(scratch: Shared<u32>, warp: u32, value: u32, sync: impl Fn()) -> u32 {
+    let of_warp = warp_max(value);
+    if lane_id() == 0 {
+        // SAFETY: warp < 8.
+        unsafe { scratch.add(warp).write(of_warp) };
+    }
+    sync();
+    // SAFETY: 8 words, written before the barrier.
+    let [a, b] = unsafe { [scratch.read_x4(), scratch.add(4).read_x4()] };
     let mut max = 0;
     let mut i = 0;
     while i < 4 {

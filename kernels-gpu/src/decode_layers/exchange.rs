@@ -6,6 +6,7 @@
 use contract::decode_layers::{ASKERS, Args, EMPTY, THREADS, word};
 use contract::num::fma;
 
+use super::row::own;
 use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed};
 use crate::arch::mem::{ld_relaxed, st};
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
@@ -81,11 +82,14 @@ pub(super) unsafe fn put(at: *mut u32, value: f32) {
 ///
 /// `source` starts `k` words; somebody writes each of them once.
 #[inline(always)]
-pub(super) unsafe fn take<const HELD: usize>(source: *const u32, k: u32) -> ([f32; HELD], f32) {
-    let at = |j: usize| source.wrapping_add(thread_idx_x() as usize + THREADS as usize * j);
+pub(super) unsafe fn take<const HELD: usize, const TEAMS: usize>(
+    source: *const u32,
+    k: u32,
+) -> ([f32; HELD], f32) {
+    let at = |j: usize| source.wrapping_add(own::<TEAMS>() as usize + THREADS as usize * j);
     // SAFETY: a word of the row, if it is asked for.
     let ask = |j: usize, word: u32| unsafe { ld_relaxed_if_ones(word, at(j)) };
-    let blank = |j: usize| if thread_idx_x() + THREADS * (j as u32) < k { EMPTY } else { 0 };
+    let blank = |j: usize| if own::<TEAMS>() + THREADS * (j as u32) < k { EMPTY } else { 0 };
     let mut words = [0; HELD];
     let mut j = 0;
     if k >= THREADS * (HELD as u32 - 1) {

@@ -43,6 +43,9 @@ use weights::{Share, multiply};
 const SHORT: usize = 10;
 const LONG: usize = 28;
 
+/// The named barrier of the threads that have a row; of the first team of several, which have the next ones.
+const TEAM_BARRIER: u32 = 1;
+
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
 struct Memory {
@@ -196,22 +199,22 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             let come = || arrive(memory.come.add(kind));
             let first = weights::first(memory, &share, layer, kind);
             let scale = if k <= MAX_HIDDEN as u32 {
-                let gains = row::gains(gain, k);
+                let gains = row::gains::<_, 1>(gain, k);
                 let of_k = row::of_k(k);
                 let row = if part > 0 {
-                    exchange::take::<SHORT>(source, k)
+                    exchange::take::<SHORT, 1>(source, k)
                 } else {
-                    row::start(start, k)
+                    row::start::<_, 1>(start, k)
                 };
                 come();
-                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
+                row::quantise::<_, 1>(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             } else {
                 // Never the first part, nor the one behind attention.
-                let gains = row::gains(gain, k);
+                let gains = row::gains::<_, 1>(gain, k);
                 let of_k = row::of_k(k);
-                let row = exchange::take::<LONG>(source, k);
+                let row = exchange::take::<LONG, 1>(source, k);
                 come();
-                row::quantise(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
+                row::quantise::<_, 1>(row, gains, !gain.is_null(), [k, of_k], args.eps, memory)
             };
             multiply(memory, &share, first);
             let makes = thread_idx_x() < tile.outputs;
@@ -287,7 +290,7 @@ unsafe fn counters(args: &Args) -> (u32, u32) {
 /// *Convergence*: each of them calls it.
 #[inline(always)]
 fn sync() {
-    sync_some(1, THREADS);
+    sync_some(TEAM_BARRIER, THREADS);
 }
 
 /// The gated product where its activation is the rarer one.

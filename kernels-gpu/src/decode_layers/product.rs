@@ -44,6 +44,34 @@ impl Sums {
         }
     }
 
+    /// The same with the activations of several tiles of columns: a code is parted once for all.
+    #[inline(always)]
+    pub(super) fn take_all<const T: usize>(
+        tiles: &mut [Self; T],
+        [low, high]: [X4<u32>; 2],
+        factors: &[[X4<u32>; 4]; T],
+    ) {
+        let mut pair = 0;
+        while pair < 4 {
+            let mut lane = 0;
+            while lane < 4 {
+                let mask = 0x0303_0303 << (2 * lane);
+                let words = [low[pair], high[pair], low[pair + 1], high[pair + 1]];
+                let codes = words.map(|word| word & mask);
+                let mut tile = 0;
+                while tile < T {
+                    let unit = factors[tile][pair + lane / 2];
+                    let factor = [unit[2 * (lane % 2)], unit[2 * (lane % 2) + 1]];
+                    let sums = &mut tiles[tile].0[lane];
+                    *sums = mma_u8_s8(codes, factor, *sums);
+                    tile += 1;
+                }
+                lane += 1;
+            }
+            pair += 2;
+        }
+    }
+
     /// The sums of both rows, of the lane's first column or of its `second` one.
     #[inline(always)]
     pub(super) fn finish(&self, second: bool) -> [i32; 2] {

@@ -11,12 +11,33 @@ use contract::rmsnorm::{inv_rms, normalise};
 
 use super::exchange::squares;
 use super::product::index;
-use super::{Memory, sync};
+use super::{Memory, TEAM_BARRIER};
 use crate::arch::block;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::ld_if;
-use crate::arch::thread::thread_idx_x;
-use crate::arch::warp::{lane_id, warp_id, warp_sum};
+use crate::arch::thread::{sync_some, thread_idx_x};
+use crate::arch::warp::{LANES, lane_id, warp_id, warp_sum};
+
+/// The number of this thread among the [`THREADS`] ones that have its row: the first ones of a block, or one of `TEAMS` teams.
+#[inline(always)]
+pub(super) fn own<const TEAMS: usize>() -> u32 {
+    if TEAMS == 1 { thread_idx_x() } else { thread_idx_x() % THREADS }
+}
+
+/// The number of its warp among theirs.
+#[inline(always)]
+fn warp<const TEAMS: usize>() -> u32 {
+    if TEAMS == 1 { warp_id() } else { own::<TEAMS>() / LANES }
+}
+
+/// Waits for the threads that have this thread's row.
+///
+/// *Convergence*: each of them calls it.
+#[inline(always)]
+pub(super) fn sync<const TEAMS: usize>() {
+    let team = if TEAMS == 1 { 0 } else { thread_idx_x() / THREADS };
+    sync_some(TEAM_BARRIER + team, THREADS);
+}
 
 /// The gains of the held elements, zeros past the end or where there are none.
 ///
@@ -24,15 +45,18 @@ use crate::arch::warp::{lane_id, warp_id, warp_sum};
 ///
 /// `norm` is null or starts `k` elements that nobody writes.
 #[inline(always)]
-pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32; HELD] {
+pub(super) unsafe fn gains<const HELD: usize, const TEAMS: usize>(
+    norm: *const f32,
+    k: u32,
+) -> [f32; HELD] {
     let mut gains = [0.0; HELD];
-    let own = norm.wrapping_add(thread_idx_x() as usize);
+    let from = norm.wrapping_add(own::<TEAMS>() as usize);
     let mut j = 0;
     while j < HELD {
-        let there = thread_idx_x() + THREADS * (j as u32) < k;
+        let there = own::<TEAMS>() + THREADS * (j as u32) < k;
         // SAFETY: an element of the gain.
         gains[j] =
-            unsafe { ld_if(!norm.is_null() && there, own.wrapping_add(THREADS as usize * j)) };
+            unsafe { ld_if(!norm.is_null() && there, from.wrapping_add(THREADS as usize * j)) };
         j += 1;
     }
     gains
@@ -44,11 +68,14 @@ pub(super) unsafe fn gains<const HELD: usize>(norm: *const f32, k: u32) -> [f32;
 ///
 /// `h` starts `k` elements that nobody writes meanwhile.
 #[inline(always)]
-pub(super) unsafe fn start<const HELD: usize>(h: *const f32, k: u32) -> ([f32; HELD], f32) {
+pub(super) unsafe fn start<const HELD: usize, const TEAMS: usize>(
+    h: *const f32,
+    k: u32,
+) -> ([f32; HELD], f32) {
     let mut row = [0.0; HELD];
     let mut j = 0;
     while j < HELD {
-        let at = thread_idx_x() + THREADS * j as u32;
+        let at = own::<TEAMS>() + THREADS * j as u32;
         // SAFETY: an element of the row.
         row[j] = unsafe { ld_if(at < k, h.wrapping_add(at as usize)) };
         j += 1;
@@ -65,7 +92,7 @@ pub(super) unsafe fn start<const HELD: usize>(h: *const f32, k: u32) -> ([f32; H
 /// Elements past the end are zeros; nobody uses the scratch or the quantised row before it since the last barrier.
 #[inline(always)]
 #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "a maximum that is not a number, too")]
-pub(super) unsafe fn quantise<const HELD: usize>(
+pub(super) unsafe fn quantise<const HELD: usize, const TEAMS: usize>(
     (mut row, squares): ([f32; HELD], f32),
     gains: [f32; HELD],
     norm: bool,
@@ -75,8 +102,14 @@ pub(super) unsafe fn quantise<const HELD: usize>(
 ) -> Scale {
     if norm {
         // SAFETY: 256 words of the scratch, for this call.
-        let r =
-            factor(unsafe { block::sum_partials_by(memory.scratch, squares, sync) }, k, of_k, eps);
+        let squares = unsafe {
+            if TEAMS == 1 {
+                block::sum_partials_by(memory.scratch, squares, sync::<1>)
+            } else {
+                block::sum_partials_of(memory.scratch, own::<TEAMS>(), squares, sync::<TEAMS>)
+            }
+        };
+        let r = factor(squares, k, of_k, eps);
         let mut j = 0;
         while j < HELD {
             // Past the end there are zeros, unless `r` is not finite; then the row is not either.
@@ -92,7 +125,13 @@ pub(super) unsafe fn quantise<const HELD: usize>(
     }
     let words = memory.scratch.cast::<u32>().add(THREADS);
     // SAFETY: a word of each warp behind the partials, for this call.
-    let top = f32::from_bits(unsafe { block::max_by(words, top, sync) });
+    let top = f32::from_bits(unsafe {
+        if TEAMS == 1 {
+            block::max_by(words, top, sync::<1>)
+        } else {
+            block::max_of(words, warp::<TEAMS>(), top, sync::<TEAMS>)
+        }
+    });
     let mut scale = quick_scale(top);
     let mut by = scale;
     if !(top < LARGE) {
@@ -103,25 +142,25 @@ pub(super) unsafe fn quantise<const HELD: usize>(
             row = [0.0; HELD];
         }
     }
-    let own = memory.acts.add(index(thread_idx_x() as usize) as u32);
+    let at = memory.acts.add(index(own::<TEAMS>() as usize) as u32);
     let mut sum = 0u32;
     let mut j = 0;
     while j < HELD {
         let word = quantise_ordinary(row[j], by);
         // Zeros past the end of the row: no condition is cheaper than fewer of them.
         // SAFETY: one of MAX_FFN elements, and each has a byte of its own.
-        unsafe { own.add(ACT_GROUP_BYTES * j as u32).write_low_byte(word) };
+        unsafe { at.add(ACT_GROUP_BYTES * j as u32).write_low_byte(word) };
         sum = sum.wrapping_add(word);
         j += 1;
     }
     let sum = warp_sum(sum.wrapping_sub((HELD as u32).wrapping_mul(ORDINARY_ZERO)) as i32);
     if lane_id() == 0 {
         // SAFETY: a word of each warp behind those of the maximum, which nobody has read since a barrier.
-        unsafe { words.add(WARPS + warp_id()).write(sum as u32) };
+        unsafe { words.add(WARPS + warp::<TEAMS>()).write(sum as u32) };
     }
     let reciprocal = reciprocal(scale);
     // Shows row and sums to the block.
-    sync();
+    sync::<TEAMS>();
     Scale { value: scale, reciprocal, quick: top < LARGE }
 }
 

@@ -1,7 +1,7 @@
 //! Host side of [`contract::decode_layers::rows`].
 
 use contract::attention_paged::PAGE;
-use contract::decode_layers::rows::{MAX_ROWS, NO_ACTS, RING};
+use contract::decode_layers::rows::{MAX_ROWS, NO_ACTS, RING, Tiles};
 use contract::decode_layers::{LINEARS, Shape};
 use contract::num::RowType;
 
@@ -21,10 +21,13 @@ pub struct RowsTable<B: Backend> {
     table: Table<B>,
     /// Quantised rows.
     acts: B::Buf<u32>,
+    /// What the exchange has room for, and so which kernel runs.
+    tiles: Tiles,
 }
 
 impl<B: Backend> RowsTable<B> {
-    /// A table of `layers` and their `caches`, for a model of `shape` and sequences of up to `capacity` positions.
+    /// A table of `layers` and their `caches`, for a model of `shape` and up to `rows` sequences of up to `capacity` positions. One for
+    /// up to eight rows runs as a faster kernel than one for more.
     ///
     /// # Errors
     /// Sizes that the kernel does not take; layers that do not have them; out of memory.
@@ -34,16 +37,19 @@ impl<B: Backend> RowsTable<B> {
         layers: &[Layer<'_, B>],
         caches: &[PagedCache<B>],
         capacity: usize,
+        rows: usize,
     ) -> Result<Self, OpError> {
         check_layers(&shape, layers, caches)?;
         let allowed = "1 to 2^24 positions are allowed";
         dimension(OP, "capacity", capacity, contract::w2a8::MAX_ROWS, allowed)?;
-        let ring = RING as usize;
-        let sizes = [MAX_ROWS as usize, ring * shape.slot_words() as usize];
-        let acts = ring * shape.acts_at(LINEARS as u32) as usize;
+        dimension(OP, "rows", rows, MAX_ROWS as usize, "1 to 16 rows are allowed")?;
+        let (ring, tiles) = (RING as usize, Tiles::of(rows as u32));
+        let sizes = [tiles.rows() as usize, ring * shape.slot_words(tiles) as usize];
+        let acts = ring * shape.acts_at(tiles, LINEARS as u32) as usize;
         Ok(Self {
             table: Table::new(backend, shape, words(backend, layers, caches), capacity, sizes)?,
             acts: filled(backend, acts, NO_ACTS as u8)?,
+            tiles,
         })
     }
 }
@@ -77,7 +83,7 @@ fn words<B: Backend>(
     [linear_words(backend, layers), pair_words(backend, caches.iter().map(|c| [&c.k, &c.v]))]
 }
 
-/// All layers of a model on up to eight rows, which have a sequence each, over a cache in pages.
+/// All layers of a model on up to sixteen rows, which have a sequence each, over a cache in pages.
 ///
 /// The bits are those of each row alone. Positions and tables are read on the device.
 pub struct DecodeRows<'a, B: Backend> {
@@ -111,7 +117,8 @@ impl<B: Backend> DecodeRows<'_, B> {
     pub fn check(&self) -> Result<(), OpError> {
         let (shape, capacity) = (self.table.table.shape, self.table.table.capacity);
         check_layers(&shape, self.layers, self.caches)?;
-        dimension(OP, "m", self.m, MAX_ROWS as usize, "1 to 8 rows are allowed")?;
+        let rows = self.table.tiles.rows() as usize;
+        dimension(OP, "m", self.m, rows, "as many rows as the table is for are allowed")?;
         at_least(OP, "h", self.h.len(), self.m * shape.hidden as usize)?;
         self.positions.check(OP, "positions", self.m, 1)?;
         self.tables.check(OP, "tables", self.m, capacity.div_ceil(PAGE))?;
@@ -145,15 +152,23 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
         let shape = self.table.table.shape;
         let sms = cuda.cuda().device().sm_count().max(1);
         let m = self.m as u32;
-        let blocks = shape.rows_blocks(sms, m).ok_or(OpError::Dimension {
+        let tiles = self.table.tiles;
+        let blocks = shape.rows_blocks(tiles, sms, m).ok_or(OpError::Dimension {
             op: OP,
             what: "number of multiprocessors",
             found: sms as usize,
-            allowed: "a block makes at most 96 outputs of a layer; run the layers one by one",
+            allowed: "a block has too many outputs of a layer; run the layers one by one",
         })?;
         let (scale, gate) = (self.scale(), self.gate.finish() as u32);
         let Self {
-            caches, table: RowsTable { table, acts }, rope, h, positions, tables, eps, ..
+            caches,
+            table: RowsTable { table, acts, .. },
+            rope,
+            h,
+            positions,
+            tables,
+            eps,
+            ..
         } = self;
         let stream = cuda.stream();
         let args = contract::decode_layers::rows::Args {
@@ -179,14 +194,19 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
             gate,
             eps,
             scale,
-            smem_bytes: shape.rows_smem_bytes(blocks),
+            smem_bytes: shape.rows_smem_bytes(tiles, blocks),
         };
+        let grid = [blocks + tiles.quantisers(m), 1, 1];
         // SAFETY: `check` compared the weights, gains, pages, angles, positions and tables with the sizes, and the table holds
         // the addresses of these very buffers; what the kernel writes is borrowed exclusively, and a page past their number
         // is not looked at. The table's own buffers were made for the sizes, and each launch leaves them as the next one
         // expects them.
         unsafe {
-            cuda.launch::<contract::decode_layers::DecodeLayersRows>([blocks + m, 1, 1], args)
+            if tiles == Tiles(1) {
+                cuda.launch::<contract::decode_layers::DecodeLayersRows>(grid, args)
+            } else {
+                cuda.launch::<contract::decode_layers::DecodeLayersRows16>(grid, args)
+            }
         }
     }
 }

@@ -27,11 +27,11 @@ pub(super) const ASKS: u32 = WORK_THREADS;
 /// The launch contract; shares and barriers are in shared memory, the weights of the first layer are asked for; the other threads
 /// arrive at `memory.come` in every part.
 #[inline(always)]
-pub(super) unsafe fn ask_for_all(
+pub(super) unsafe fn ask_for_all<const T: usize>(
     args: &Args,
-    memory: Memory,
-    attention: &Attention,
-    x: &Exchange,
+    memory: Memory<T>,
+    attention: &Attention<T>,
+    x: &Exchange<T>,
     linears: &Entries,
 ) {
     let layers = args.shape.layers;
@@ -97,7 +97,7 @@ pub(super) unsafe fn ask_for_all(
             device_fence();
             sync_some(3, ASK_THREADS);
             let asks = thread_idx_x() == ASKS;
-            linears.look_ahead(asks, workers(args), far, k, part + 3 * LINEARS as u32);
+            linears.look_ahead(asks, workers::<T>(args), far, k, part + 3 * LINEARS as u32);
         }
         part += 1;
     }
@@ -109,9 +109,9 @@ pub(super) unsafe fn ask_for_all(
 ///
 /// As for [`ask`].
 #[inline(always)]
-unsafe fn ask_later(
+unsafe fn ask_later<const T: usize>(
     layers: u32,
-    memory: Memory,
+    memory: Memory<T>,
     linears: &Entries,
     target: u32,
     from: *const u8,
@@ -131,8 +131,8 @@ unsafe fn ask_later(
 /// The launch contract; shares and barriers are in shared memory; nobody uses the place of the weights since the last barrier. The
 /// first half comes first, or at once.
 #[inline(always)]
-pub(super) unsafe fn ask(
-    memory: Memory,
+pub(super) unsafe fn ask<const T: usize>(
+    memory: Memory<T>,
     kind: u32,
     entry: *const Linear,
     from: *const u8,

@@ -5,9 +5,7 @@
 //! of the time, so that three units side by side take little longer than one. A group has its own place for keys and values, which come
 //! into shared memory ahead, as soon as it is idle.
 
-use contract::decode_layers::rows::{
-    ASK_THREADS, Args, GROUP_THREADS, GROUPS, KEY_BYTES, MAX_ROWS,
-};
+use contract::decode_layers::rows::{ASK_THREADS, Args, GROUP_THREADS, GROUPS, KEY_BYTES, Tiles};
 use contract::decode_layers::{EMPTY, MAX_HEAD_DIM, UNIT_HEADS, partial_len, tag};
 use contract::kv_append::kv_stride;
 use contract::num::f32_to_bf16;
@@ -21,7 +19,9 @@ use super::workers;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::{opaque, opaque_here};
-use crate::arch::mbarrier::{arrive, arrive_after_copies, arrive_expecting, copy_bulk, wait};
+use crate::arch::mbarrier::{
+    Barrier, arrive, arrive_after_copies, arrive_expecting, copy_bulk, wait,
+};
 use crate::arch::mem::{ld, ld_if, ld_x2, st, st_u16};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, sync_some};
@@ -44,7 +44,7 @@ struct Place {
 }
 
 /// The units of this block.
-pub(super) struct Attention<'a> {
+pub(super) struct Attention<'a, const T: usize> {
     args: &'a Args,
     epoch: u32,
 }
@@ -76,10 +76,12 @@ unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
     pair.map(|[low, high]| (u64::from(low) | u64::from(high) << 32) as *mut u8)
 }
 
-impl<'a> Attention<'a> {
+impl<'a, const T: usize> Attention<'a, T> {
+    const ROWS: u32 = Tiles(T as u32).rows();
+
     /// What this block has of a launch.
     #[inline(always)]
-    pub(super) fn new(args: &'a Args, memory: Memory, epoch: u32) -> Self {
+    pub(super) fn new(args: &'a Args, memory: Memory<T>, epoch: u32) -> Self {
         let all = args.shape.kv_heads * args.group.div_ceil(UNIT_HEADS);
         let blocks_of = |row: u32| {
             // SAFETY: written before a barrier.
@@ -87,18 +89,18 @@ impl<'a> Attention<'a> {
         };
         let mut units = 0;
         let mut row = 0;
-        while row < MAX_ROWS {
+        while row < Self::ROWS {
             units += blocks_of(row) * all;
             row = opaque(row + 1); // one loop
         }
-        let (each, more) = (units / workers(args), units % workers(args));
+        let (each, more) = (units / workers::<T>(args), units % workers::<T>(args));
         let block = block_idx_x();
         let count = each + u32::from(block < more);
         // The first units of the groups, each by a thread; what is behind the last one is nobody's.
         let mut left = block * each + block.min(more) + own_thread();
         let mut place = Place { row: 0, heads: 0, block: 0 };
         let mut row = 0;
-        while row < MAX_ROWS {
+        while row < Self::ROWS {
             let of_heads = blocks_of(row);
             if left < of_heads * all {
                 place = Place { row, heads: left / of_heads, block: left % of_heads };
@@ -117,7 +119,7 @@ impl<'a> Attention<'a> {
 
     /// The first unit of a group, and how many units the block has. They would stay in registers over all layers.
     #[inline(always)]
-    fn units(memory: Memory, group: u32) -> (Place, u32) {
+    fn units(memory: Memory<T>, group: u32) -> (Place, u32) {
         // SAFETY: written before a barrier.
         let [row, heads, block, count] = unsafe { memory.first.add(4 * group).read_x4() };
         (Place { row, heads, block }, count)
@@ -131,14 +133,14 @@ impl<'a> Attention<'a> {
 
     /// The position of a row.
     #[inline(always)]
-    fn position(memory: Memory, row: u32) -> u32 {
+    fn position(memory: Memory<T>, row: u32) -> u32 {
         // SAFETY: written before a barrier.
         unsafe { memory.positions.add(row).read() }
     }
 
     /// The unit behind one.
     #[inline(always)]
-    fn next(&self, memory: Memory, place: Place) -> Place {
+    fn next(&self, memory: Memory<T>, place: Place) -> Place {
         let Place { mut row, mut heads, mut block } = place;
         block += 1;
         if block == key_blocks(Self::position(memory, row), self.args.capacity) {
@@ -147,10 +149,10 @@ impl<'a> Attention<'a> {
                 heads = 0;
                 row += 1;
                 // Behind the last unit any row is right.
-                while row < MAX_ROWS && Self::position(memory, row) >= self.args.capacity {
+                while row < Self::ROWS && Self::position(memory, row) >= self.args.capacity {
                     row = opaque(row + 1); // one loop
                 }
-                row = if row < MAX_ROWS { row } else { 0 };
+                row = if row < Self::ROWS { row } else { 0 };
             }
         }
         Place { row, heads, block }
@@ -170,7 +172,7 @@ impl<'a> Attention<'a> {
     ///
     /// Units are asked for in their order.
     #[inline(always)]
-    pub(super) unsafe fn fill(&self, memory: Memory, layer: u32, from: u32, to: u32) {
+    pub(super) unsafe fn fill(&self, memory: Memory<T>, layer: u32, from: u32, to: u32) {
         let (mut place, count) = Self::units(memory, 0);
         let to = to.min(count);
         if from >= to {
@@ -179,19 +181,47 @@ impl<'a> Attention<'a> {
         // SAFETY: a layer of the model.
         let caches = unsafe { caches(self.args, layer) };
         let mut at = 0;
-        while at < to {
-            if at >= from {
-                // SAFETY: the caller's promise.
-                unsafe { self.ask(memory, place, at, [layer, count], caches) };
+        if T == 1 {
+            while at < to {
+                if at >= from {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.ask(memory, place, at, [layer, count], caches, [true; 2]) };
+                }
+                place = self.next(memory, place);
+                at = opaque(at + 1); // one loop
             }
+            return;
+        }
+        while at < from {
             place = self.next(memory, place);
             at = opaque(at + 1); // one loop
+        }
+        // The keys of a unit of each group, then their values: the place of keys is idle first.
+        while at < to {
+            let (first, of_first) = (at, place);
+            let end = to.min(first + GROUPS);
+            let mut values = false;
+            loop {
+                (at, place) = (first, of_first);
+                while at < end {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        self.ask(memory, place, at, [layer, count], caches, [!values, values])
+                    };
+                    place = self.next(memory, place);
+                    at = opaque(at + 1); // one loop
+                }
+                if values {
+                    break;
+                }
+                values = opaque(1) != 0;
+            }
         }
     }
 
     /// What keys and values this block has.
     #[inline(always)]
-    pub(super) fn load(&self, memory: Memory) -> Load {
+    pub(super) fn load(&self, memory: Memory<T>) -> Load {
         match Self::units(memory, 0).1 {
             0..2 => Load::Few,
             count if asked_after(count) => Load::Some,
@@ -205,9 +235,15 @@ impl<'a> Attention<'a> {
     ///
     /// All of them are asked for.
     #[inline(always)]
-    pub(super) unsafe fn wait_idle(&self, memory: Memory, layer: u32) {
+    pub(super) unsafe fn wait_idle(&self, memory: Memory<T>, layer: u32) {
         // SAFETY: the caller's promise.
         unsafe { self.wait_done(memory, layer, GROUPS - 1) };
+    }
+
+    /// Whether nobody uses the values of group `group`, nor its keys.
+    #[inline(always)]
+    fn idle(memory: Memory<T>, group: u32) -> Barrier {
+        memory.empty[usize::from(T > 1)].add(group)
     }
 
     /// Waits until group `group` is done with its units of `layer`.
@@ -216,16 +252,16 @@ impl<'a> Attention<'a> {
     ///
     /// As for [`Attention::attend`].
     #[inline(always)]
-    unsafe fn wait_done(&self, memory: Memory, layer: u32, group: u32) {
+    unsafe fn wait_done(&self, memory: Memory<T>, layer: u32, group: u32) {
         let (_, count) = Self::units(memory, 0);
         let uses = units_of(group, count);
         if uses > 0 {
             // SAFETY: a barrier of the block.
-            unsafe { wait(memory.empty.add(group), (layer * uses + uses - 1) % 2) };
+            unsafe { wait(Self::idle(memory, group), (layer * uses + uses - 1) % 2) };
         }
     }
 
-    /// Asks for the keys and values of unit `at` of the `count` ones of this block.
+    /// Asks for the keys of unit `at` of the `count` ones of this block, for its values, or for both, which have a barrier together then.
     ///
     /// # Safety
     ///
@@ -233,18 +269,20 @@ impl<'a> Attention<'a> {
     #[inline(always)]
     unsafe fn ask(
         &self,
-        memory: Memory,
+        memory: Memory<T>,
         place: Place,
         at: u32,
         [layer, count]: [u32; 2],
         caches: [*mut u8; 2],
+        [of_keys, of_values]: [bool; 2],
     ) {
         const ROWS: u32 = ASK_THREADS / 16;
         let Args { shape, table_stride, pages, .. } = *self.args;
         let (group, own) = (at % GROUPS, own_thread() % ASK_THREADS);
         let done = layer * units_of(group, count) + at / GROUPS;
         let bytes = 2 * kv_stride(shape.head_dim as usize) as u32;
-        let barrier = memory.filled.add(group);
+        let side = if of_keys { group } else { GROUPS + group };
+        let barrier = memory.filled[0].add(side);
         let (kv_head, _) = self.heads(place.heads);
         // SAFETY: a word of the row's table; keys and values of a page that is there, which no running kernel writes, and their
         // place, once the last unit in it is done.
@@ -257,16 +295,23 @@ impl<'a> Attention<'a> {
             let stored = if page < pages { stored } else { 0 };
             let at = (page as usize * shape.kv_heads as usize + kv_head as usize) * KEYS as usize;
             let from = caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
-            if done > 0 {
-                wait(memory.empty.add(group), (done + 1) % 2);
+            // For values alone only who asks for them: the others, for whom nobody waits, might miss a turn of the barrier.
+            if done > 0 && (of_keys || own == 0) {
+                wait(memory.empty[0].add(side), (done + 1) % 2);
             }
             if own == 0 {
-                memory.pages.add(group).write(page);
+                if of_keys {
+                    memory.pages.add(group).write(page);
+                }
+                let stored = if of_values { stored } else { 0 };
                 proxy_fence();
                 arrive_expecting(barrier, bytes * stored);
                 if stored > 0 {
                     copy_bulk(values, from[1], bytes * stored, barrier);
                 }
+            }
+            if !of_keys {
+                return;
             }
             let (piece, row) = (16 * (own % 16), own / 16);
             if piece < bytes {
@@ -292,7 +337,7 @@ impl<'a> Attention<'a> {
     ///
     /// The launch contract; layers come in order.
     #[inline(always)]
-    pub(super) unsafe fn attend(&self, words: &Slot, layer: u32, memory: Memory) {
+    pub(super) unsafe fn attend(&self, words: &Slot<T>, layer: u32, memory: Memory<T>) {
         let Args { shape, group: of_group, key_blocks, pages, .. } = *self.args;
         let len = partial_len(shape.head_dim as usize);
         let group = own_thread() / GROUP_THREADS;
@@ -327,9 +372,10 @@ impl<'a> Attention<'a> {
                 if at == group && asked_after(count) {
                     arrive(memory.turned());
                 }
-                wait(memory.filled.add(group), done % 2);
+                wait(memory.filled[0].add(group), done % 2);
                 if stored < keys {
-                    place_new(new, [of_keys, values], stored, shape.head_dim);
+                    let values = (T == 1).then_some(values);
+                    place_new(new, [Some(of_keys), values], stored, shape.head_dim);
                 }
                 sync_group(group);
                 // A page that is not there gives what is no number.
@@ -337,7 +383,16 @@ impl<'a> Attention<'a> {
                 let scale = if there { self.args.scale } else { f32::NAN };
                 unit::scores(unit, of_keys, shape.head_dim, scale);
                 sync_group(group);
+                if T > 1 {
+                    arrive(memory.empty[0].add(group));
+                }
                 unit::soften(unit, keys);
+                if T > 1 {
+                    wait(memory.filled[1].add(group), done % 2);
+                    if stored < keys {
+                        place_new(new, [None, Some(values)], stored, shape.head_dim);
+                    }
+                }
                 sync_group(group);
                 let head = place.row * shape.heads + kv_head * of_group + first_head;
                 let to = (head * key_blocks + place.block) as usize * len;
@@ -348,9 +403,14 @@ impl<'a> Attention<'a> {
                     heads: of_group - first_head,
                 };
                 unit::answer(unit, values, keys, shape.head_dim, &results);
-                arrive(memory.empty.add(group));
+                arrive(Self::idle(memory, group));
             }
             (at, done) = (at + GROUPS, done + 1);
+            if T > 1 && at >= count {
+                sync_group(group);
+                // SAFETY: all threads of the group are done with it.
+                unsafe { memory.forget_unit(group) };
+            }
             let mut skip = if at < count { GROUPS } else { 0 };
             while skip > 0 {
                 place = self.next(memory, place);
@@ -361,7 +421,7 @@ impl<'a> Attention<'a> {
 
     /// The position of a unit's row, and its keys: those in the page, and all.
     #[inline(always)]
-    fn keys(&self, memory: Memory, place: Place) -> (u32, u32, u32) {
+    fn keys(&self, memory: Memory<T>, place: Place) -> (u32, u32, u32) {
         let pos = Self::position(memory, place.row);
         let stored = (pos - place.block * KEYS).min(KEYS);
         (pos, stored, stored + u32::from(place.block == pos / KEYS))
@@ -380,12 +440,12 @@ impl<'a> Attention<'a> {
     #[inline(always)]
     unsafe fn row(
         &self,
-        words: &Slot,
+        words: &Slot<T>,
         layer: u32,
         place: Place,
         pos: u32,
         news: bool,
-        memory: Memory,
+        memory: Memory<T>,
     ) -> u32 {
         let Args { shape, group, pages, table_stride, .. } = *self.args;
         let half = shape.head_dim / 2;
@@ -502,13 +562,18 @@ fn sync_group(group: u32) {
     sync_some(BARRIER + group, GROUP_THREADS);
 }
 
-/// Puts the new key and value, `both` of each thread, behind the `stored` ones.
+/// Puts the new key and value, `both` of each thread, behind the `stored` ones, or one of them.
 ///
 /// # Safety
 ///
 /// As for [`Attention::attend`]; `both` came from [`Attention::row`].
 #[inline(always)]
-unsafe fn place_new(both: u32, [keys, values]: [Shared<u8>; 2], stored: u32, head_dim: u32) {
+unsafe fn place_new(
+    both: u32,
+    [keys, values]: [Option<Shared<u8>>; 2],
+    stored: u32,
+    head_dim: u32,
+) {
     let half = head_dim / 2;
     let (own, pair) = (own_thread() % GROUP_THREADS / OF_HEAD, own_thread() % OF_HEAD);
     if pair >= half {
@@ -517,10 +582,12 @@ unsafe fn place_new(both: u32, [keys, values]: [Shared<u8>; 2], stored: u32, hea
     // SAFETY: two elements of the rows behind those that are on their way.
     unsafe {
         if own == 0 {
-            let key = keys.add(stored * KEY_BYTES).cast::<u16>().add(pair);
-            key.write_u16(both as u16);
-            key.add(half).write_u16((both >> 16) as u16);
-        } else {
+            if let Some(keys) = keys {
+                let key = keys.add(stored * KEY_BYTES).cast::<u16>().add(pair);
+                key.write_u16(both as u16);
+                key.add(half).write_u16((both >> 16) as u16);
+            }
+        } else if let Some(values) = values {
             values.add(stored * 4 * half).cast::<u32>().add(pair).write(both);
         }
     }

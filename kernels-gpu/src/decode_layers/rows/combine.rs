@@ -25,13 +25,19 @@ const ROUND: u32 = 16;
 ///
 /// The launch contract; the blocks of the launch make the partial results of the layer.
 #[inline(always)]
-pub(super) unsafe fn combine(args: &Args, memory: Memory, slot: &Slot, layer: u32, epoch: u32) {
+pub(super) unsafe fn combine<const T: usize>(
+    args: &Args,
+    memory: Memory<T>,
+    slot: &Slot<T>,
+    layer: u32,
+    epoch: u32,
+) {
     let shape = args.shape;
     let slices = shape.head_dim.div_ceil(LANES);
     let of_row = shape.heads * slices;
     let tag = tag(epoch, shape.layers, layer);
     // The last blocks and warps come first, as they may have no unit.
-    let (blocks, warp) = (workers(args), WORK_WARPS - 1 - warp_id());
+    let (blocks, warp) = (workers::<T>(args), WORK_WARPS - 1 - warp_id());
     let mut item = (blocks - 1 - block_idx_x()) + blocks * warp;
     while item < args.m * of_row {
         let (row, rest) = (item / of_row, item % of_row);

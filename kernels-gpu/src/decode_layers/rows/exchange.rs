@@ -1,7 +1,7 @@
 //! Rows between blocks, and quantised rows: word by word, each its own flag.
 
 use contract::decode_layers::rows::{
-    ACT_GROUP_BYTES, ASK_THREADS, Args, GROUP_WORDS, MAX_ROWS, NO_ACTS, RING, STAT_WORDS, SUM_BIAS,
+    ACT_GROUP_BYTES, ASK_THREADS, Args, NO_ACTS, RING, SUM_BIAS, TILE_ROWS, TILE_WORDS, Tiles,
     WORK_THREADS, groups,
 };
 use contract::decode_layers::{EMPTY, LINEARS, Shape, THREADS, word};
@@ -22,14 +22,14 @@ const CHUNKS: u32 = 16;
 
 /// The sets of words.
 #[derive(Clone, Copy)]
-pub(super) struct Exchange<'a> {
+pub(super) struct Exchange<'a, const T: usize> {
     args: &'a Args,
     /// Launches before this one.
     epoch: u32,
 }
 
 /// The words of a layer.
-pub(super) struct Slot {
+pub(super) struct Slot<const T: usize> {
     rows: *mut u32,
     acts: *mut u32,
     row_words: u32,
@@ -37,11 +37,12 @@ pub(super) struct Slot {
 }
 
 /// Sizes, which would stay in registers over all layers: words of both sets, of a row, and where the scales and sums are.
-pub(super) fn sizes(shape: &Shape) -> [u32; 4] {
-    [shape.slot_words(), shape.acts_at(LINEARS as u32), shape.exchange_len(), shape.stats_at(0)]
+pub(super) fn sizes(shape: &Shape, tiles: Tiles) -> [u32; 4] {
+    let acts = shape.acts_at(tiles, LINEARS as u32);
+    [shape.slot_words(tiles), acts, shape.exchange_len(), shape.stats_at(tiles, 0)]
 }
 
-impl<'a> Exchange<'a> {
+impl<'a, const T: usize> Exchange<'a, T> {
     #[inline(always)]
     pub(super) fn new(args: &'a Args, epoch: u32) -> Self {
         Self { args, epoch }
@@ -49,7 +50,7 @@ impl<'a> Exchange<'a> {
 
     /// Those of layer `layer` of this launch.
     #[inline(always)]
-    pub(super) fn slot(&self, memory: Memory, layer: u32) -> Slot {
+    pub(super) fn slot(&self, memory: Memory<T>, layer: u32) -> Slot<T> {
         let slot = self.epoch.wrapping_mul(self.args.shape.layers).wrapping_add(layer) % RING;
         // SAFETY: written before a barrier.
         let [slot_words, act_words, row_words, stats_at] = unsafe { memory.sizes.read_x4() };
@@ -68,8 +69,8 @@ impl<'a> Exchange<'a> {
     ///
     /// All blocks have the rows of the layer before it.
     #[inline(always)]
-    pub(super) unsafe fn empty_before(&self, memory: Memory, layer: u32, kind: u32) {
-        let blocks = workers(self.args);
+    pub(super) unsafe fn empty_before(&self, memory: Memory<T>, layer: u32, kind: u32) {
+        let blocks = workers::<T>(self.args);
         let slot = self.slot(memory, layer.wrapping_add(2));
         // SAFETY: written before a barrier.
         let [slot_words, act_words, ..] = unsafe { memory.sizes.read_x4() };
@@ -93,7 +94,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-impl Slot {
+impl<const T: usize> Slot<T> {
     /// The word at `at` of row `m`.
     #[inline(always)]
     pub(super) fn row(&self, m: u32, at: u32) -> *const u32 {
@@ -108,15 +109,20 @@ impl Slot {
 
     #[inline(always)]
     pub(super) fn stats_of(&self, kind: u32, m: u32) -> *mut u32 {
-        self.rows.wrapping_add((self.stats_at + 2 * (MAX_ROWS * kind + m)) as usize)
+        let rows = const { Tiles(T as u32).rows() };
+        self.rows.wrapping_add((self.stats_at + 2 * (rows * kind + m)) as usize)
     }
 
     /// Where the quantised row `m` for linear layer `kind` goes, in the order of the threads that quantise; rows stand at `at`.
     #[inline(always)]
-    pub(super) fn way(&self, [kind, at]: [u32; 2], m: u32) -> Way {
-        let own = opaque_here(thread_idx_x());
-        let to =
-            own / CHUNKS * GROUP_WORDS + own / 4 % 4 * (GROUP_WORDS / 4) + 4 * (4 * m + own % 4);
+    pub(super) fn way(&self, [kind, at]: [u32; 2], m: u32) -> Way<T> {
+        let own = opaque_here(row::own::<T>());
+        let words = const { Tiles(T as u32).group_words() };
+        let (tile, m_of) = (m / TILE_ROWS, m % TILE_ROWS);
+        let to = own / CHUNKS * words
+            + tile * TILE_WORDS
+            + own / 4 % 4 * (TILE_WORDS / 4)
+            + 4 * (4 * m_of + own % 4);
         Way { acts: self.acts.wrapping_add((at + to) as usize), stats: self.stats_of(kind, m) }
     }
 
@@ -140,7 +146,7 @@ impl Slot {
                     break;
                 }
             }
-            if own < STAT_WORDS {
+            if own < const { Tiles(T as u32).stat_words() } {
                 to.add(own).write(word);
             }
         }
@@ -161,12 +167,12 @@ pub(super) unsafe fn stats(words: Shared<u32>, row: u32) -> (f32, i32) {
 
 /// Where a quantised row goes.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct Way<const T: usize> {
     acts: *mut u32,
     stats: *mut u32,
 }
 
-impl Way {
+impl<const T: usize> Way<T> {
     /// Hands the quantised row of `k` on, with its `scale`. By the threads that quantised it.
     ///
     /// # Safety
@@ -174,7 +180,8 @@ impl Way {
     /// It was quantised just now; the words are of this block.
     #[inline(always)]
     pub(super) unsafe fn publish(self, memory: OfRow, k: u32, scale: f32) {
-        let own = thread_idx_x();
+        let own = row::own::<T>();
+        let words = const { Tiles(T as u32).group_words() };
         let (group, unit, chunk) = (own / CHUNKS, own / 4 % 4, own % 4);
         let mut from = memory.acts.add(group * ACT_GROUP_BYTES + unit * UNIT_BYTES + 16 * chunk);
         let mut to = self.acts;
@@ -184,7 +191,7 @@ impl Way {
             while i < CHUNKS * groups(k) {
                 st_relaxed_x4(to, from.cast::<u32>().read_x4());
                 from = from.add(THREADS / CHUNKS * ACT_GROUP_BYTES);
-                to = to.wrapping_add((THREADS / CHUNKS * GROUP_WORDS) as usize);
+                to = to.wrapping_add((THREADS / CHUNKS * words) as usize);
                 i += THREADS;
             }
             // A thread that has the fewest places.

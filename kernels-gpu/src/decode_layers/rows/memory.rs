@@ -1,8 +1,8 @@
 //! The shared memory of a block.
 
 use contract::decode_layers::rows::{
-    ASK_THREADS, FIXED_BYTES, GROUP_THREADS, GROUPS, KV_SLOT_BYTES, KV_SLOTS, MAX_ROWS,
-    SHARE_WORDS, STAT_WORDS, SUM_ROWS, UNIT_WORDS, WORK_THREADS,
+    ASK_THREADS, GROUP_THREADS, GROUPS, KV_SLOT_BYTES, KV_SLOTS, SHARE_WORDS, Tiles, UNIT_WORDS,
+    WORK_THREADS,
 };
 use contract::decode_layers::{
     KEY_BYTES, LINEARS, MAX_HEAD_DIM, Shape, THREADS, UNIT_HEADS, WARPS, row_bytes,
@@ -19,9 +19,6 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::thread_idx_x;
 use crate::bit_linear::Tile;
 
-/// Words of all sums.
-const SUMS: u32 = MAX_ROWS * (SUM_ROWS[0] + SUM_ROWS[1] + SUM_ROWS[2]);
-
 /// What a group of warps has of the unit that it is at.
 #[derive(Clone, Copy)]
 pub(super) struct Unit {
@@ -35,14 +32,14 @@ pub(super) struct Unit {
 
 /// The shared memory of a block, part by part.
 #[derive(Clone, Copy)]
-pub(super) struct Memory {
+pub(super) struct Memory<const T: usize> {
     /// What the norm of one row takes.
     pub(super) row: OfRow,
     /// Keys and values of all groups but the last.
     kv: Shared<u8>,
     /// Of each group.
     units: Shared<f32>,
-    /// The sums of the linear layers: a word of each row of weights and row; zeros between.
+    /// The sums of the linear layers: a word of each row of weights and row; zeros between. Those of gate and up may stand in `units`.
     sums: Shared<u32>,
     /// The block's share of each linear layer.
     shares: Shared<u32>,
@@ -50,9 +47,9 @@ pub(super) struct Memory {
     pub(super) full: Barrier,
     /// For each linear layer: whether its rows are there; behind those, whether the queries are.
     pub(super) come: Barrier,
-    /// For each group: whether its keys and values are there, and whether nobody uses them.
-    pub(super) filled: Barrier,
-    pub(super) empty: Barrier,
+    /// For each group: whether its keys are there, and its values, and whether nobody uses them.
+    pub(super) filled: [Barrier; 2],
+    pub(super) empty: [Barrier; 2],
     /// The position of each row.
     pub(super) positions: Shared<u32>,
     /// The page of each group.
@@ -71,7 +68,11 @@ pub(super) struct Memory {
     pub(super) areas: Shared<u8>,
 }
 
-impl Memory {
+impl<const T: usize> Memory<T> {
+    const TILES: Tiles = Tiles(T as u32);
+    /// Words of the sums that are zeros at first.
+    const SUMS: u32 = Self::TILES.own_sum_words();
+
     #[inline(always)]
     pub(super) fn new() -> Self {
         Self::at(dynamic_shared_mem())
@@ -87,19 +88,20 @@ impl Memory {
     fn at(start: Shared<u8>) -> Self {
         let units = start.add(KV_SLOTS * KV_SLOT_BYTES).cast::<f32>();
         let sums = units.add(GROUPS * UNIT_WORDS).cast::<u32>();
-        let shares = sums.add(SUMS);
+        let shares = sums.add(Self::SUMS);
         let full = shares.add(LINEARS as u32 * SHARE_WORDS).cast::<u64>();
         let come = full.add(LINEARS as u32);
         let filled = come.add(LINEARS as u32 + 2);
-        let empty = filled.add(GROUPS);
-        let positions = empty.add(GROUPS).cast::<u32>();
-        let pages = positions.add(MAX_ROWS);
+        let empty = filled.add(2 * GROUPS);
+        let positions = empty.add(2 * GROUPS).cast::<u32>();
+        let (filled, empty) = ([filled, filled.add(GROUPS)], [empty, empty.add(GROUPS)]);
+        let pages = positions.add(Self::TILES.rows());
         let sizes = pages.add(4);
         let first = sizes.add(4);
         let stats = first.add(4 * GROUPS);
-        let scales = stats.add(2 * STAT_WORDS).cast::<f32>();
+        let scales = stats.add(2 * Self::TILES.stat_words()).cast::<f32>();
         let segments = scales.add(LINEARS as u32 * MAX_SEGMENTS as u32).cast::<u8>();
-        let areas = start.add(KV_SLOTS * KV_SLOT_BYTES + FIXED_BYTES);
+        let areas = start.add(KV_SLOTS * KV_SLOT_BYTES + Self::TILES.fixed_bytes());
         // Blocks that quantise have no keys and values.
         let scratch = start.cast::<f32>();
         let acts = scratch.add(THREADS + 2 * WARPS).cast::<u8>();
@@ -126,6 +128,16 @@ impl Memory {
         }
     }
 
+    /// The same, with what the norm of a row takes of team `team`.
+    #[inline(always)]
+    pub(super) fn team(mut self, team: u32) -> Self {
+        if T > 1 {
+            self.row.scratch = self.row.scratch.byte_add(team * KV_SLOT_BYTES);
+            self.row.acts = self.row.acts.add(team * KV_SLOT_BYTES);
+        }
+        self
+    }
+
     /// Zeros, shares and barriers.
     ///
     /// # Safety
@@ -137,13 +149,20 @@ impl Memory {
         // SAFETY: the caller's promise.
         unsafe {
             let mut i = thread_idx_x();
-            while i < SUMS {
+            while i < Self::SUMS {
                 self.sums.add(i).write(0);
                 i += WORK_THREADS + ASK_THREADS;
             }
+            if T > 1 {
+                let mut i = thread_idx_x();
+                while i < Self::TILES.sum_words(2) {
+                    self.units.cast::<u32>().add(i).write(0);
+                    i += WORK_THREADS + ASK_THREADS;
+                }
+            }
             let own = thread_idx_x();
             if own == 0 {
-                self.sizes.write_x4(exchange::sizes(shape));
+                self.sizes.write_x4(exchange::sizes(shape, Self::TILES));
             }
             if own < LINEARS as u32 {
                 let kind = own as usize;
@@ -153,7 +172,8 @@ impl Memory {
                     2 => areas[2],
                     _ => areas[3],
                 };
-                Share::new(shape, kind, area, block).leave(self.shares.add(SHARE_WORDS * own));
+                Share::new(shape, Self::TILES, kind, area, block)
+                    .leave(self.shares.add(SHARE_WORDS * own));
                 init(self.full.add(own), 1);
                 init(self.come.add(own), WORK_THREADS);
             }
@@ -161,8 +181,12 @@ impl Memory {
                 init(self.come.add(own), WORK_THREADS);
             }
             if own < GROUPS {
-                init(self.filled.add(own), ASK_THREADS + 1);
-                init(self.empty.add(own), GROUP_THREADS);
+                init(self.filled[0].add(own), ASK_THREADS + 1);
+                init(self.empty[0].add(own), GROUP_THREADS);
+                if T > 1 {
+                    init(self.filled[1].add(own), 1);
+                    init(self.empty[1].add(own), GROUP_THREADS);
+                }
             }
         }
     }
@@ -170,12 +194,30 @@ impl Memory {
     /// The sums of linear layer `kind`: not those of the one before it.
     #[inline(always)]
     pub(super) fn sums(self, kind: u32) -> Shared<u32> {
-        let rows = match kind {
-            0 => 0,
-            2 => SUM_ROWS[0] + SUM_ROWS[1],
-            _ => SUM_ROWS[0],
-        };
-        self.sums.add(MAX_ROWS * rows)
+        let of = |kind: u32| Self::TILES.sum_words(kind);
+        match kind {
+            0 => self.sums,
+            2 if T > 1 => self.units.cast(),
+            2 => self.sums.add(of(0) + of(1)),
+            _ => self.sums.add(of(0)),
+        }
+    }
+
+    /// Makes sums of gate and up again of what group `group` had of its units, where they stand there.
+    ///
+    /// *Convergence*: every thread of the group calls it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the units of the group.
+    #[inline(always)]
+    pub(super) unsafe fn forget_unit(self, group: u32) {
+        let mut i = 4 * (thread_idx_x() % GROUP_THREADS);
+        while i < UNIT_WORDS {
+            // SAFETY: the caller's promise; a multiple of four words.
+            unsafe { self.units.cast::<u32>().add(UNIT_WORDS * group + i).write_x4([0; 4]) };
+            i += 4 * GROUP_THREADS;
+        }
     }
 
     /// Whether the queries of the first units are there.
@@ -241,13 +283,13 @@ pub(super) struct Share {
 
 impl Share {
     #[inline(always)]
-    fn new(shape: &Shape, kind: usize, area: u32, block: [u32; 2]) -> Self {
+    fn new(shape: &Shape, tiles: Tiles, kind: usize, area: u32, block: [u32; 2]) -> Self {
         let [n, k, rows] = shape.linear(kind);
         let Tile { first, outputs, rows, groups, .. } = Tile::of_block(n, k, rows, block);
         let input = shape.input(if kind == 0 { LINEARS } else { kind });
         let output = if kind == 0 { 0 } else { shape.input(kind + 1) };
         let (stride, turn) = (row_bytes(k), shape.row_turn(kind));
-        let acts = shape.acts_at(kind as u32);
+        let acts = shape.acts_at(tiles, kind as u32);
         Self { n, first, outputs, rows, k, input, output, stride, area, turn, groups, acts }
     }
 
@@ -270,7 +312,7 @@ impl Share {
     ///
     /// There is a barrier between [`Memory::init`] and this.
     #[inline(always)]
-    pub(super) unsafe fn find(memory: Memory, kind: u32) -> Self {
+    pub(super) unsafe fn find<const T: usize>(memory: Memory<T>, kind: u32) -> Self {
         let at = memory.shares.add(SHARE_WORDS * kind);
         // SAFETY: the caller's promise.
         unsafe {
