@@ -32,7 +32,7 @@ fn main() {
     let host = host.as_deref().map_or("an unknown compiler", str::trim);
     println!("cargo::rustc-env=BITNET_BUILT_WITH={host}");
     let mut kernels = "an unknown compiler".to_owned();
-    let mut table = String::from("&[\n");
+    let (mut files, mut table) = (Vec::new(), String::from("&[\n"));
     if let Ok(manifest) = fs::read_to_string(folder.join("manifest.json")) {
         let named = manifest.split("\"rustc\": \"").nth(1).and_then(|rest| rest.split('"').next());
         kernels = named.map_or(kernels, str::to_owned);
@@ -45,24 +45,34 @@ fn main() {
                 "arch" => target = value,
                 "file" => name = value,
                 "isa" => {
-                    println!("cargo::rerun-if-changed={}", folder.join(name).display());
-                    match folder.join(name).canonicalize() {
-                        Ok(file) => {
-                            let path = file.display();
-                            table += &format!(
-                                "    Image::packed({target:?}, {value:?}, include_bytes!({path:?})),\n"
-                            );
+                    let file = match folder.join(name).canonicalize() {
+                        Ok(file) => file,
+                        Err(error) => {
+                            println!("cargo::warning=no PTX of {target}: {error}");
+                            continue;
                         }
-                        Err(error) => println!("cargo::warning=no PTX of {target}: {error}"),
-                    }
+                    };
+                    // Levels of a generation share a file.
+                    let at = files.iter().position(|known| *known == file).unwrap_or_else(|| {
+                        println!("cargo::rerun-if-changed={}", folder.join(name).display());
+                        files.push(file);
+                        files.len() - 1
+                    });
+                    table += &format!("    Image::packed({target:?}, {value:?}, FILE_{at}),\n");
                 }
                 _ => {}
             }
         }
     }
     println!("cargo::rustc-env=BITNET_KERNELS_BUILT_WITH={kernels}");
-    table += "]\n";
-    if let Err(error) = fs::write(out.join("ptx_table.rs"), table) {
+    let mut embedded = String::from("{\n");
+    for (at, file) in files.iter().enumerate() {
+        let path = file.display();
+        embedded += &format!("    static FILE_{at}: &[u8] = include_bytes!({path:?});\n");
+    }
+    embedded += &table;
+    embedded += "]\n}\n";
+    if let Err(error) = fs::write(out.join("ptx_table.rs"), embedded) {
         println!("cargo::error=cannot write the PTX table: {error}");
     }
 }

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader};
 use std::ops::Range;
 
 use super::error::ModuleError;
@@ -27,6 +27,7 @@ pub struct Image {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Text {
     Plain(&'static str),
+    /// Texts of levels with a zero byte between one and the next, packed together.
     Xz(&'static [u8]),
 }
 
@@ -59,13 +60,16 @@ impl Image {
             Text::Plain(text) => return Ok(text.into()),
             Text::Xz(packed) => packed,
         };
-        let mut text = String::new();
-        match lzma_rust2::XzReader::new(packed, false).read_to_string(&mut text) {
-            Ok(_) => Ok(text.into()),
-            Err(error) => {
-                Err(ModuleError::Damaged { level: self.level.into(), why: error.to_string() })
+        let damaged = |why: String| ModuleError::Damaged { level: self.level.into(), why };
+        let target = format!("\n.target {}\n", self.level);
+        for text in BufReader::new(lzma_rust2::XzReader::new(packed, false)).split(0) {
+            let text = text.map_err(|error| damaged(error.to_string()))?;
+            let text = String::from_utf8(text).map_err(|error| damaged(error.to_string()))?;
+            if text.contains(&target) {
+                return Ok(text.into());
             }
         }
+        Err(damaged("it is not in its file".into()))
     }
 
     /// `(capability, architecture-specific)`; `None` for a target of another form.

@@ -111,9 +111,10 @@ fn commit(
     let mut built = Vec::new();
     for (level, text) in levels.iter().zip(texts) {
         let source = manifest::source_sha256(level)?;
-        manifest::pack(level, text, &dir)?;
         built.push(Built::new(level, written, compiler, &source, text)?);
     }
+    let texts = levels.iter().map(|level| level.name).zip(texts.iter().map(String::as_str));
+    manifest::pack(&texts.collect(), &dir)?;
     Manifest::read()?.update(built, &dir)
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn check(levels: &[&'static Level], rebuild: Rebuild) -> Result<Strin
         }
         let text = manifest::committed(level)?;
         if built.sha256 != manifest::sha256(text.as_bytes()) {
-            stale.push(format!("{}: {} is not the file that was built", level.name, built.file));
+            stale.push(format!("{}: {} has another text than was built", level.name, built.file));
         }
         texts.push((*level, built, text));
     }

@@ -102,6 +102,12 @@ impl Level {
     }
 }
 
+/// Levels whose texts share a file, in the order of their texts: one level's text is much like another's of its
+/// generation, and packs to nearly nothing behind it. Who wants a text unpacks those in front too, so the
+/// slowest hosts (a Jetson Nano has sm_53) and the levels of most use come first.
+pub(crate) const FILES: [&[&str]; 3] =
+    [&["sm_53", "sm_61", "sm_75"], &["sm_80"], &["sm_90a", "sm_90"]];
+
 /// The levels named in a comma-separated list; all of them without one.
 pub(crate) fn select(list: Option<&str>) -> Result<Vec<&'static Level>> {
     let Some(list) = list else { return Ok(LEVELS.iter().collect()) };
@@ -132,8 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn every_level_has_a_driver_and_a_gpu() {
+    fn every_level_has_a_driver_a_gpu_and_a_file() {
         for level in LEVELS {
+            let files = FILES.concat().iter().filter(|&&name| name == level.name).count();
+            assert_eq!(files, 1, "{}", level.name);
             level.driver().unwrap();
             assert!(level.serves.contains(&level.name), "{} does not serve itself", level.name);
         }

@@ -4,10 +4,10 @@
 //! its sources and flags is that of the working copy, and the PTX itself is the one recorded.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use contract::launch::KernelInfo;
 use lzma_rust2::{XzOptions, XzReader, XzWriter};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::compiler::Compiler;
 use super::flags::{self, Profile};
-use super::levels::Level;
+use super::levels::{FILES, Level};
 use crate::{kernels, workspace};
 
 /// The whole file.
@@ -27,12 +27,12 @@ pub(crate) struct Manifest {
     pub(crate) levels: Vec<Built>,
 }
 
-/// One PTX file.
+/// The PTX of one level.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Built {
-    /// `.target` of the file.
+    /// `.target` of the text.
     pub(crate) arch: String,
-    /// File name beside the manifest.
+    /// File name beside the manifest; levels of a generation share one, with a zero byte between their texts.
     pub(crate) file: String,
     /// PTX ISA version.
     pub(crate) isa: String,
@@ -42,7 +42,7 @@ pub(crate) struct Built {
     pub(crate) min_cuda: String,
     /// The Linux driver branch of that release.
     pub(crate) min_driver: u32,
-    /// GPUs whose machine code is assembled from this file when it is audited.
+    /// GPUs whose machine code is assembled from it when it is audited.
     pub(crate) serves: Vec<String>,
     /// Hash of the text, unpacked.
     pub(crate) sha256: String,
@@ -54,13 +54,13 @@ pub(crate) struct Built {
     pub(crate) llvm: String,
     /// Flags it was built with.
     pub(crate) flags: Vec<String>,
-    /// Kernels in the file.
+    /// Kernels in the text.
     pub(crate) kernels: Vec<Present>,
     /// Kernels of the contract that this level cannot have: symbol and reason.
     pub(crate) absent: BTreeMap<String, String>,
 }
 
-/// A kernel in a file.
+/// A kernel in a text.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Present {
     /// Entry name.
@@ -145,7 +145,7 @@ impl Built {
         present.sort_by(|a, b| a.symbol.cmp(&b.symbol));
         Ok(Self {
             arch: level.name.into(),
-            file: file_name(level),
+            file: file_name(level.name),
             isa: level.isa_version(),
             min_sm: level.sm,
             min_cuda: cuda.into(),
@@ -162,37 +162,79 @@ impl Built {
     }
 }
 
-/// Name of a level's file beside the manifest.
-fn file_name(level: &Level) -> String {
-    format!("{}.ptx.xz", level.name)
+/// The levels that share a file with `level`, itself among them.
+fn companions(level: &str) -> &'static [&'static str] {
+    FILES.into_iter().find(|names| names.contains(&level)).unwrap_or_default()
 }
 
-/// Writes the text of a level to `dir`. The same text gives the same bytes.
-pub(crate) fn pack(level: &Level, text: &str, dir: &Path) -> Result<()> {
-    let file = std::fs::File::create(dir.join(file_name(level)))?;
+/// Name of a level's file beside the manifest.
+fn file_name(level: &str) -> String {
+    let first = companions(level).first().copied().unwrap_or(level);
+    format!("{first}.ptx.xz")
+}
+
+/// Writes the texts of some levels to `dir`; those that share their files stay as they are. The same texts give
+/// the same bytes.
+pub(crate) fn pack(texts: &BTreeMap<&str, &str>, dir: &Path) -> Result<()> {
+    std::thread::scope(|scope| {
+        let files = FILES.into_iter().filter(|names| names.iter().any(|n| texts.contains_key(n)));
+        let packing: Vec<_> = files
+            .map(|names| {
+                scope.spawn(move || -> Result<()> {
+                    let old = dir.join(file_name(names[0]));
+                    let mut together = Vec::new();
+                    for &name in names {
+                        match texts.get(name) {
+                            Some(&text) => together.push(text.to_owned()),
+                            None => together.extend(unpack(&old, name).ok()),
+                        }
+                    }
+                    pack_file(&together, &old)
+                })
+            })
+            .collect();
+        packing
+            .into_iter()
+            .try_for_each(|file| file.join().unwrap_or_else(|_| bail!("packing ended early")))
+    })
+}
+
+/// Texts with a zero byte between one and the next.
+fn pack_file(texts: &[String], path: &Path) -> Result<()> {
     let mut options = XzOptions::with_preset(6);
     // Text has no words of four bytes that begin at multiples of four; what goes before a byte says
-    // more. A fiftieth smaller than the preset, and a level takes half a minute.
+    // more. A fiftieth smaller than the preset. A kernel is found again one text back.
+    let back = texts.iter().map(String::len).max().unwrap_or_default().next_power_of_two();
+    options.lzma_options.dict_size = u32::try_from(back.clamp(8 << 20, 64 << 20))?;
     options.lzma_options.pb = 0;
     options.lzma_options.lc = 4;
     options.lzma_options.nice_len = 273;
     options.lzma_options.depth_limit = 512;
+    let file = std::fs::File::create(path)?;
     let mut xz = XzWriter::new(std::io::BufWriter::new(file), options)?;
-    xz.write_all(text.as_bytes())?;
+    xz.write_all(texts.join("\0").as_bytes())?;
     xz.finish()?.flush()?;
     Ok(())
 }
 
+/// The text of a level in a file.
+fn unpack(path: &Path, level: &str) -> Result<String> {
+    let file = std::io::BufReader::new(std::fs::File::open(path)?);
+    let target = format!("\n.target {level}\n");
+    for text in std::io::BufReader::new(XzReader::new(file, false)).split(0) {
+        let text = String::from_utf8(text?)?;
+        if text.contains(&target) {
+            return Ok(text);
+        }
+    }
+    bail!("no text of {level}")
+}
+
 /// The committed text of a level.
 pub(crate) fn committed(level: &Level) -> Result<String> {
-    let path = workspace::ptx().join(file_name(level));
-    let wrong = || format!("no PTX at {}; try: cargo xtask build-ptx", path.display());
-    let mut text = String::new();
-    let file = std::fs::File::open(&path).with_context(wrong)?;
-    XzReader::new(std::io::BufReader::new(file), false)
-        .read_to_string(&mut text)
-        .with_context(wrong)?;
-    Ok(text)
+    let path = workspace::ptx().join(file_name(level.name));
+    unpack(&path, level.name)
+        .with_context(|| format!("no PTX at {}; try: cargo xtask build-ptx", path.display()))
 }
 
 /// Hash over everything that decides the PTX of `level` but the compiler: kernel and contract
