@@ -259,6 +259,7 @@ const SLOW: &[&str] = &[
     "decode_layers::lane::listed_shapes",
     "decode_layers::lane::long_contexts",
     "decode_layers::lane::many_rows_on_one_table",
+    "decode_layers::lane::many_steps_of_rows",
     "image_quant::lane::listed_shapes",
     "kv_append::lane::listed_shapes",
     "lm_head::lane::listed_shapes",
