@@ -77,8 +77,9 @@ fn many_rows<B: Backend>(b: &B) {
 
 /// So many rows that a group of warps has several of them one after the other, in blocks of several numbers of groups.
 fn rows_in_rings<B: Backend>(b: &B) {
-    for (i, (m, k)) in
-        [(9001, 257), (2200, 1032), (1200, 4101), (290, 20_001)].into_iter().enumerate()
+    for (i, (m, k)) in [(9001, 257), (9001, 640), (2200, 1032), (1200, 4101), (290, 20_001)]
+        .into_iter()
+        .enumerate()
     {
         for (j, element) in ELEMENTS.into_iter().enumerate() {
             let kind = 6 + (i + j) % 2;

@@ -96,7 +96,8 @@ fn many_rows<B: Backend>(b: &B) {
 /// So many rows that a group of warps has several of them one after the other, in blocks of several numbers of groups; the last ones with a gain of 16 bits
 /// in registers.
 fn rows_in_rings<B: Backend>(b: &B) {
-    let shapes = [(9001, 257), (2200, 1032), (1200, 4101), (290, 20_001), (271, 45_003)];
+    let shapes =
+        [(9001, 257), (9001, 512), (2200, 1032), (1200, 4101), (290, 20_001), (271, 45_003)];
     for (i, (m, k)) in shapes.into_iter().enumerate() {
         for (j, element) in ELEMENTS.into_iter().enumerate() {
             let inputs = Inputs::new(element, m, k, (i + j) % 2 == 0, 9);

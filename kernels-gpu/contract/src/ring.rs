@@ -129,6 +129,11 @@ pub const fn goes([m, k]: [u32; 2], bytes: u32, (beside, adds): (u32, bool), sms
         // What is kept in registers is worth its loads where a block has some rows.
         return k >= LEAST && (matches!(near, Near::Shared) || m / 2 >= sms);
     }
+    // Of shorter ones a block has 16 beside each other, and they are faster in lanes where these have some each.
+    if k <= 1024 && (k < 1024 || beside == 1) {
+        let least = if beside == 2 && !adds { 640 } else { 512 };
+        return bytes == 2 && k >= least && m / 64 >= sms;
+    }
     // Registers of two warps are full of a row of 2,048.
     beside == 2 && bytes == 2 && k >= 1024 && k != 2048 && warps < 16 && m / 4 >= sms
 }
@@ -193,6 +198,10 @@ mod tests {
             assert!(plan(k, 4, 1, false).is_none() && plan(k, 2, 2, false).is_none());
         }
         assert!(!rings(1, 255, 2) && !rings(527, 1024, 2) && !rings(528, 1024, 4));
+        let (least, many) = (64 * 132, 64 * 132 - 1);
+        assert!(rings(least, 640, 2) && !rings(many, 640, 2) && !rings(least, 632, 2));
+        assert!(kept(least, 512) && kept(least, 1024) && !kept(many, 1024));
+        assert!(!kept(least, 504) && !kept(least, 1032) && !rings(least, 768, 4));
         assert!(!rings(528, 2048, 2) && !rings(528, 28_672, 2) && !rings(1, 28_671, 4));
     }
 }

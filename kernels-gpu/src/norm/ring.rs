@@ -13,6 +13,7 @@ use group::{Gain, Group};
 use super::{Family, Held, Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::mem::st_x4;
+use crate::arch::mem_if::st_x4_if;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
 use crate::arch::warp::LANES;
@@ -66,42 +67,74 @@ impl<E: Float, const W: u32> Row<'_, E, W> {
         }
     }
 
-    /// Writes the output of `COUNT` pieces of this thread, `n` the first: of what may be at an edge of the row, with `EDGE`, only what is of it.
+    /// Writes the output of `COUNT` pieces of this thread, `n` the first, but for those at an edge of the row. With `LAST` not all threads have them.
     #[inline(always)]
-    unsafe fn some<const COUNT: usize, const EDGE: bool>(
+    unsafe fn some<const COUNT: usize, const LAST: bool>(
         &self,
         n: u32,
         on: u32,
+        whole: u32,
         value: &impl Fn(f32, f32, f32) -> f32,
     ) {
         let group = &self.group;
         let mut raw = [[[0; 4]; 3]; COUNT];
+        let (mut there, mut places) = ([false; COUNT], [0; COUNT]);
         // SAFETY: items that wait; the output is the group's.
         unsafe {
+            let own = self.at.byte_add(16 * group.thread);
             let mut i = 0;
             while i < COUNT {
-                let on = on + Group::<E, W>::STEP * i as u32;
-                let own = self.at.byte_add(16 * group.thread);
-                raw[i] =
-                    [own, group.beside[0], group.beside[1]].map(|at| at.byte_add(on).read_x4());
+                there[i] = !LAST || n + Group::<E, W>::THREADS * (i as u32) < whole;
+                // Where there is none, the first one again.
+                places[i] = if there[i] { on + Group::<E, W>::STEP * i as u32 } else { 0 };
+                let [gain, offset] = group.beside.map(|at| at.byte_add(16 * group.thread));
+                raw[i] = [own, gain, offset].map(|at| at.byte_add(places[i]).read_x4());
                 i += 1;
             }
             let mut i = 0;
             while i < COUNT {
                 let [x, w, b] = raw[i].map(E::widen);
                 let y = E::narrow(map::<E, true>(x, |i, x| value(x, w[i], b[i])));
-                let to = self
-                    .to
-                    .cast::<u8>()
-                    .wrapping_add((on + Group::<E, W>::STEP * i as u32) as usize);
-                let first = n * E::PIECE as u32;
-                if !EDGE || group.odd <= first && first + E::PIECE as u32 <= group.end {
-                    st_x4(to.cast(), y);
+                let to = self.to.cast::<u8>().wrapping_add(places[i] as usize).cast();
+                // Only the first one may begin in front of the row.
+                if LAST || i == 0 {
+                    let begun = i > 0 || group.odd <= n * E::PIECE as u32;
+                    st_x4_if(there[i] && begun, to, y);
                 } else {
-                    group.edge(first, to, y);
+                    st_x4(to, y);
                 }
                 i += 1;
             }
+        }
+    }
+
+    /// Writes the output of pieces at an edge of the row, a thread for each element.
+    #[inline(always)]
+    unsafe fn edges(&self, whole: u32, value: &impl Fn(f32, f32, f32) -> f32) {
+        let group = &self.group;
+        let p = E::PIECE as u32;
+        let thread = opaque(group.thread);
+        let place = if thread < p { thread } else { (whole - 1) * p + thread };
+        let first = thread < p && group.odd <= thread && group.odd > 0;
+        if first || p <= thread && thread < 2 * p && place < group.end {
+            let on = place * Group::<E, W>::BYTES;
+            let one = |at: Shared<u32>| {
+                // SAFETY: an element that waits.
+                let bits = unsafe {
+                    if E::PIECE == 4 {
+                        at.byte_add(on).read()
+                    } else {
+                        u32::from(at.byte_add(on).cast::<u16>().read_u16())
+                    }
+                };
+                let [value, ..] = E::widen([bits, 0, 0, 0]);
+                value
+            };
+            let beside = group.beside.map(one);
+            let y = E::narrow([value(one(self.at), beside[0], beside[1]); 8]);
+            let to = self.to.cast::<u8>().wrapping_sub(16 * thread as usize);
+            // SAFETY: the output is the group's.
+            unsafe { E::store_bits(to.wrapping_add(on as usize).cast(), y[0]) };
         }
     }
 }
@@ -122,7 +155,8 @@ impl<E: Float, const W: u32> Held<E> for Row<'_, E, W> {
                     left = group.end / GROUP;
                     last = left < groups;
                     if group.odd > 0 {
-                        Group::<E, W>::take::<1>(at, Some(group.edges[0]), &mut partials, &step);
+                        Group::<E, W>::take::<1>(at, None, &mut partials, &step);
+                        group.without_first(&mut partials);
                         at = at.byte_add(bytes);
                         last &= left > 0;
                         left = left.saturating_sub(1);
@@ -175,28 +209,29 @@ impl<E: Float, const W: u32> Held<E> for Row<'_, E, W> {
             // SAFETY: handed on.
             return unsafe { self.write_kept(value) };
         }
-        let [pieces, whole, _] = group.pieces();
+        let [_, whole, rest] = group.pieces();
         let step = Group::<E, W>::THREADS;
-        let (mut n, mut on) = (group.thread, 0);
+        let (mut n, mut on, mut left) = (group.thread, 0, whole / step);
         // SAFETY: handed on.
         unsafe {
-            if group.odd > 0 {
-                if n < pieces {
-                    self.some::<1, true>(n, on, &value);
-                }
-                (n, on) = (n + step, Group::<E, W>::STEP);
-            }
-            while n + (SOME - 1) * step < whole {
-                self.some::<{ SOME as usize }, false>(n, on, &value);
+            while left >= SOME {
+                self.some::<{ SOME as usize }, false>(n, on, whole, &value);
                 (n, on) = (opaque(n + SOME * step), on + SOME * Group::<E, W>::STEP);
+                left -= SOME;
             }
-            if n + step < whole {
-                self.some::<2, false>(n, on, &value);
+            if left & 2 > 0 {
+                self.some::<2, false>(n, on, whole, &value);
                 (n, on) = (n + 2 * step, on + 2 * Group::<E, W>::STEP);
             }
-            while n < pieces {
-                self.some::<1, true>(n, on, &value);
-                (n, on) = (opaque(n + step), on + Group::<E, W>::STEP);
+            if left & 1 > 0 {
+                self.some::<1, false>(n, on, whole, &value);
+                (n, on) = (n + step, on + Group::<E, W>::STEP);
+            }
+            if whole % step > 0 {
+                self.some::<1, true>(n, on, whole, &value);
+            }
+            if group.odd > 0 || rest > 0 {
+                self.edges(whole, &value);
             }
         }
     }
@@ -423,7 +458,7 @@ unsafe fn rows_of<F: Family, E: Float, const W: u32>(
         odd,
         end,
         edges: [0; 2],
-        beside: places.map(|at| at.byte_add(16 * thread)),
+        beside: places,
         keeps,
         tight: stage < stage_bytes(k, Group::<E, W>::BYTES),
         scratch: all.cast::<f32>().add(2 * GROUP * number),

@@ -25,7 +25,7 @@ pub(super) struct Group<E, const W: u32> {
     pub(super) end: u32,
     /// What this thread takes of the first elements of a row, and of the last: a bit for each.
     pub(super) edges: [u32; 2],
-    /// This thread's first pieces of gain and offset.
+    /// Gain and offset, as they lie beside the first piece.
     pub(super) beside: [Shared<u32>; 2],
     /// Whether gain is kept in registers instead, and whether there is something else behind the last piece of a row.
     pub(super) keeps: bool,
@@ -166,6 +166,21 @@ impl<E: Float, const W: u32> Group<E, W> {
                 _ => [u32::from(at.cast::<u16>().read_u16()), 0, 0, 0],
             };
             E::widen(raw)
+        }
+    }
+
+    /// Has zeros for partials of which there is none in the first elements.
+    #[inline(always)]
+    pub(super) fn without_first(&self, partials: &mut [Piece; 2]) {
+        if self.thread * Self::NEXT < self.odd {
+            let mut i = 0;
+            while i < Self::OWN {
+                if self.edges[0] >> i & 1 == 0 {
+                    partials[(i / Self::NEXT % Self::PARTS) as usize][(i % Self::NEXT) as usize] =
+                        0.0;
+                }
+                i += 1;
+            }
         }
     }
 
