@@ -313,6 +313,9 @@ impl<'a, B: Backend, T: Operand> Bmm<'a, B, T> {
 }
 
 #[cfg(feature = "cuda")]
+mod bulk;
+
+#[cfg(feature = "cuda")]
 mod launch {
     use contract::bmm::{
         Args, BmmF32Copy, BmmI8Lines, CopyArgs, LinesArgs, Matrix, VARIANTS, Variant, parts_blocks,
@@ -332,7 +335,7 @@ mod launch {
         ($($name:ident;)*) => {
             /// In the order of [`VARIANTS`].
             const KERNELS: &[(Launch, Has)] = &[$((
-                CudaBackend::launch::<contract::bmm::$name>,
+                super::bulk::launch::<contract::bmm::$name>,
                 CudaBackend::has::<contract::bmm::$name>,
             )),*];
         };

@@ -1,5 +1,7 @@
 //! Device side of [`contract::bmm`].
 
+#[cfg(level_sm_90a)]
+mod bulk;
 mod copy;
 #[cfg(level_sm_80)]
 mod direct;
@@ -47,6 +49,11 @@ mod write;
 
 use contract::bmm::{Args, BmmF32Copy, CopyArgs};
 #[cfg(level_sm_90a)]
+use contract::bmm::{
+    BmmBf16Bulk192, BmmBf16Bulk256, BmmBf16BulkSquare, BmmF16Bulk192, BmmF16Bulk256,
+    BmmF16BulkSquare, BulkArgs,
+};
+#[cfg(level_sm_90a)]
 use contract::bmm::{BmmI8Lines, LinesArgs};
 #[cfg(level_sm_90a)]
 use contract::bmm::{CHAIN_STAGES, FED_8, FED_16, FED_32, Fed, RING_STAGES};
@@ -55,6 +62,8 @@ use contract::bmm::{THIN_LONG_STAGES, THIN_STAGES};
 use contract::launch::Kernel;
 use contract::num::RowType;
 
+#[cfg(level_sm_90a)]
+use crate::arch::tensor::parameter_address;
 #[cfg(level_sm_90a)]
 use crate::element::{Bf16, F16};
 use exact::exact;
@@ -184,3 +193,33 @@ pub unsafe extern "ptx-kernel" fn bmm_i8_lines(args: LinesArgs) {
 
 #[cfg(level_sm_90a)]
 const _: unsafe extern "ptx-kernel" fn(<BmmI8Lines as Kernel>::Args) = bmm_i8_lines;
+
+/// The same for kernels that the copy engine serves: element, warpgroups that multiply, columns and slices in the ring.
+#[cfg(level_sm_90a)]
+macro_rules! bulk_entries {
+    ($($symbol:ident $kernel:ident: $half:ident $float:ident $groups:literal $n:literal $stages:literal;)*) => { $(
+        /// # Safety
+        ///
+        /// As for the other kernels; the maps are those of the factors.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol(args: BulkArgs) {
+            // SAFETY: the caller's promise; the maps stand in front.
+            unsafe {
+                let maps = parameter_address!($symbol);
+                bulk::bulk::<$half, $groups, $n, $stages>(&args.base, maps, Float::$float);
+            }
+        }
+
+        const _: unsafe extern "ptx-kernel" fn(<$kernel as Kernel>::Args) = $symbol;
+    )* };
+}
+
+#[cfg(level_sm_90a)]
+bulk_entries! {
+    bmm_bf16_bulk192 BmmBf16Bulk192: Bf16 BF16 2 192 5;
+    bmm_bf16_bulk256 BmmBf16Bulk256: Bf16 BF16 2 256 4;
+    bmm_bf16_bulk_square BmmBf16BulkSquare: Bf16 BF16 3 192 4;
+    bmm_f16_bulk192 BmmF16Bulk192: F16 F16 2 192 5;
+    bmm_f16_bulk256 BmmF16Bulk256: F16 F16 2 256 4;
+    bmm_f16_bulk_square BmmF16BulkSquare: F16 F16 3 192 4;
+}

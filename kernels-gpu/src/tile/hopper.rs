@@ -220,7 +220,7 @@ pub unsafe fn multiply<
 ///
 /// As for [`wgmma::bf16_n256`].
 #[inline(always)]
-unsafe fn products<E: Factor, const N: u32, const TA: u32, const TB: u32>(
+pub unsafe fn products<E: Factor, const N: u32, const TA: u32, const TB: u32>(
     a: Descriptor,
     b: Descriptor,
     add: bool,

@@ -1,5 +1,6 @@
 //! What a kernel takes for a product, about: measured on an H200 and an H100, and good enough to choose by.
 
+use super::bulk::whole_sectors;
 use super::{
     Args, Fed, Group, K_CHUNK, Kind, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows,
 };
@@ -136,6 +137,11 @@ impl Variant {
         LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
     }
 
+    /// Whether it makes large tiles of 16-bit floats from pieces of 16 bytes.
+    const fn is_large_half(&self) -> bool {
+        self.tensor && self.units[0] == 16 && self.tiling.rows >= 128
+    }
+
     /// What of its costs a product takes, in 32nds, on a full multiprocessor and where a block is alone: fewer rows are less
     /// work, and single elements are more.
     fn shares(&self, args: &Args) -> [u64; 2] {
@@ -158,6 +164,19 @@ impl Variant {
             Memory::Group { pitch } => {
                 let full = if args.beta == 0 { 32 } else { 64 };
                 [full, if Group::of(args, pitch).group == 1 { full * 8 / 5 } else { full }]
+            }
+            // Rows that start in the middle of 32 bytes cost a piece more, which small tiles wait for, and copies by threads.
+            Memory::Bulk | Memory::All if self.is_large_half() => {
+                let narrow = [&args.a, &args.b].map(|matrix| usize::from(!whole_sectors(matrix)));
+                let bulk = self.memory == Memory::Bulk;
+                let [one, both] = match (self.tiling.rows, self.tiling.columns) {
+                    (192, _) => [33, 36],
+                    (_, 256) if bulk => [35, 39],
+                    (_, 256) => [37, 44],
+                    _ if bulk => [37, 44],
+                    _ => [40, 49],
+                };
+                [[32, one, both][narrow[0] + narrow[1]]; 2]
             }
             Memory::Fed(Fed { rows: 0, .. }) => match thin_rows(args.m) {
                 1 => [32, 28],

@@ -22,6 +22,7 @@
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{RowType, fma};
 
+mod bulk;
 mod copied;
 mod cost;
 mod fed;
@@ -30,12 +31,14 @@ mod memory;
 mod spread;
 mod tiling;
 
+pub use bulk::*;
 pub use copied::*;
 pub use fed::*;
 pub use lines::*;
 pub use memory::*;
 pub use spread::*;
 pub use tiling::*;
+use bulk::{bulk, mapped};
 use memory::{
     FLOW_BYTES, direct, exact, group, int8, long, pack, quick, quick_half, ring, stream, thin,
     wgmma, whole, whole_f32_bytes,
@@ -213,6 +216,7 @@ impl Variant {
             && fits(&args.b, args.b.transposed != 0)
             && (!self.is_thin() || args.m <= THIN_ROWS)
             && args.c.unit >= self.c_unit
+            && (self.memory != Memory::Bulk || args.k > 0 && mapped(&args.a) && mapped(&args.b))
             && (!matches!(self.memory, Memory::Quick) || args.k <= QUICK_DEPTH)
             && (self.most_k == 0 || self.holds(args))
     }
@@ -308,24 +312,31 @@ const fn memory(memory: &[Memory]) -> Memory {
     if memory.is_empty() { Memory::All } else { memory[0] }
 }
 
+/// The type of a kernel's parameter.
+macro_rules! parameter {
+    () => { Args };
+    ($parameter:ident) => { $parameter };
+}
+
 macro_rules! variants {
     ($($(#[$doc:meta])* $name:ident: $spec:expr, $tiling:ident, $kinds:expr, $tensor:literal,
        $units:expr, $c_unit:literal, $resident:literal, $part:literal,
        [$overhead_k:literal, $fs_per_term:literal, $ps_per_k:literal]
-       $(, $most_k:ident)? $(=> $memory:expr)?;)*) => {
+       $(of $parameter:ident)? $(, $most_k:ident)? $(=> $memory:expr)?;)*) => {
         $(
             $(#[$doc])*
             pub enum $name {}
 
             impl Kernel for $name {
-                type Args = Args;
+                type Args = parameter!($($parameter)?);
                 const SPEC: LaunchSpec = $spec;
 
-                fn smem_bytes(args: &Args) -> u32 {
-                    memory(&[$($memory)?]).bytes(&Self::SPEC, args)
+                fn smem_bytes(args: &Self::Args) -> u32 {
+                    memory(&[$($memory)?]).bytes(&Self::SPEC, args.product())
                 }
 
-                fn cluster(args: &Args) -> u32 {
+                fn cluster(args: &Self::Args) -> u32 {
+                    let args = args.product();
                     if args.split < SPREAD { 1 << args.split } else { 1 }
                 }
             }
@@ -515,4 +526,22 @@ variants! {
     /// f16 by wgmma: large.
     BmmF16Wgmma256: wgmma("bmm_f16_wgmma256", WIDE_256, 4, 1), WIDE_256, F16,
         true, [16, 16], 0, 1, 0, [250, 361, 11800];
+    /// bf16 by wgmma, slices by the copy engine: tiles of 128 by 192.
+    BmmBf16Bulk192: bulk("bmm_bf16_bulk192", WIDE_192, 5, 0), WIDE_192, BF16,
+        true, [16, 16], 0, 1, 0, [300, 316, 7600] of BulkArgs => Memory::Bulk;
+    /// bf16 by wgmma, slices by the copy engine: tiles of 128 by 256.
+    BmmBf16Bulk256: bulk("bmm_bf16_bulk256", WIDE_256, 4, BULK_WIDE[0]), WIDE_256, BF16,
+        true, [16, 16], 0, 1, 0, [300, 308, 10000] of BulkArgs => Memory::Bulk;
+    /// bf16 by wgmma, slices by the copy engine: tiles of 192 by 192.
+    BmmBf16BulkSquare: bulk("bmm_bf16_bulk_square", SIDE_192, 4, BULK_SQUARE[0]), SIDE_192, BF16,
+        true, [16, 16], 0, 1, 0, [300, 309, 11300] of BulkArgs => Memory::Bulk;
+    /// f16 by wgmma, slices by the copy engine: tiles of 128 by 192.
+    BmmF16Bulk192: bulk("bmm_f16_bulk192", WIDE_192, 5, 0), WIDE_192, F16,
+        true, [16, 16], 0, 1, 0, [300, 316, 7600] of BulkArgs => Memory::Bulk;
+    /// f16 by wgmma, slices by the copy engine: tiles of 128 by 256.
+    BmmF16Bulk256: bulk("bmm_f16_bulk256", WIDE_256, 4, BULK_WIDE[0]), WIDE_256, F16,
+        true, [16, 16], 0, 1, 0, [300, 308, 10000] of BulkArgs => Memory::Bulk;
+    /// f16 by wgmma, slices by the copy engine: tiles of 192 by 192.
+    BmmF16BulkSquare: bulk("bmm_f16_bulk_square", SIDE_192, 4, BULK_SQUARE[0]), SIDE_192, F16,
+        true, [16, 16], 0, 1, 0, [300, 309, 11300] of BulkArgs => Memory::Bulk;
 }

@@ -43,6 +43,8 @@ pub const ONE_8: Tiling = Tiling { rows: 8, columns: 8, tiles: 1 };
 pub const WIDE_96: Tiling = Tiling { rows: 80, columns: 96, tiles: 1 };
 /// 128 by 192.
 pub const WIDE_192: Tiling = Tiling { rows: 128, columns: 192, tiles: 1 };
+/// 192 by 192.
+pub const SIDE_192: Tiling = Tiling { rows: 192, columns: 192, tiles: 1 };
 /// 128 by 256.
 pub const WIDE_256: Tiling = Tiling { rows: 128, columns: 256, tiles: 1 };
 /// 16 by 32.
