@@ -51,7 +51,7 @@ pub(super) fn mapped(matrix: &Matrix) -> bool {
 
 /// Whether rows start at multiples of 32 bytes, so that a piece of one touches no more of the cache than it holds.
 pub(super) fn whole_sectors(matrix: &Matrix) -> bool {
-    (matrix.addr.addr() | 2 * (matrix.ld | matrix.stride)).is_multiple_of(32)
+    (matrix.addr.addr() | (2 * (matrix.ld | matrix.stride))).is_multiple_of(32)
 }
 
 /// Such a kernel, with a ring of `stages` slices of 64 terms and room for a chunk of results of each warp behind it. A warp
