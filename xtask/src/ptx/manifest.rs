@@ -73,7 +73,7 @@ pub(crate) struct Present {
     pub(crate) smem_bytes: u32,
 }
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 impl Manifest {
     /// The committed one; empty when there is none.
@@ -186,7 +186,9 @@ pub(crate) fn pack(texts: &BTreeMap<&str, &str>, dir: &Path) -> Result<()> {
                     for &name in names {
                         match texts.get(name) {
                             Some(&text) => together.push(text.to_owned()),
-                            None => together.extend(unpack(&old, name).ok()),
+                            None if old.exists() => together.push(unpack(&old, name)?),
+                            // The first time, with some levels only.
+                            None => {}
                         }
                     }
                     pack_file(&together, &old)
@@ -317,6 +319,27 @@ mod tests {
         let found = device_packages(lock);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("cfg-if") && found[1].contains("half"));
+    }
+
+    /// One level built alone leaves the others of its file as they are, and says so when it cannot.
+    #[test]
+    fn levels_that_share_a_file_are_packed_apart_and_together() {
+        let dir = std::env::temp_dir().join(format!("pack-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let text = |level: &str, what: &str| format!(".version 8.1\n.target {level}\n// {what}\n");
+        let (old, wide) = (text("sm_90", "old"), text("sm_90a", "old"));
+        pack(&BTreeMap::from([("sm_90", &old[..]), ("sm_90a", &wide)]), &dir).unwrap();
+        let new = text("sm_90", "new");
+        pack(&BTreeMap::from([("sm_90", &new[..])]), &dir).unwrap();
+        let path = dir.join(file_name("sm_90"));
+        assert_eq!(path, dir.join("sm_90a.ptx.xz"));
+        assert_eq!(unpack(&path, "sm_90").unwrap(), new);
+        assert_eq!(unpack(&path, "sm_90a").unwrap(), wide);
+        assert!(unpack(&path, "sm_80").is_err());
+        std::fs::write(&path, "damaged").unwrap();
+        assert!(pack(&BTreeMap::from([("sm_90", &new[..])]), &dir).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"damaged");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
