@@ -2,18 +2,24 @@
 
 use std::process::ExitCode;
 
-use bitnet_benches::{Case, bf16_bytes, bits, blank, run, uniform, upload};
-use bitnet_gpu::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
+use anyhow::ensure;
+use bitnet_benches::{Case, bf16_bytes, bits, blank, run, same_bits, uniform, upload};
+use bitnet_gpu::cpu::{CpuBackend, CpuOptions};
+use bitnet_gpu::ops::attention_paged::{
+    AttentionPaged, PagedCache, PagedRows, PagedScratch, PagedStep,
+};
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
-use bitnet_gpu::ops::{Backend, OpError, RowType, RowWords, Tensor};
-use bitnet_gpu::reference::attention_paged::BENCH_SHAPES;
+use bitnet_gpu::ops::{Backend, Math, OpError, RowType, RowWords, Tensor};
+use bitnet_gpu::reference::attention_paged::{BENCH_SHAPES, Row, fast_bounds};
+use bitnet_gpu::reference::kv_append::Cache;
 use contract::attention_paged::PAGE;
 
 struct Step {
     heads: Heads,
     m: usize,
     position: u32,
+    math: Math,
 }
 
 struct Tensors<B: Backend> {
@@ -43,6 +49,13 @@ impl Case for Step {
     fn name(&self) -> String {
         let Heads { heads, kv_heads, head_dim } = self.heads;
         format!("{} x {heads}/{kv_heads}x{head_dim} over {}", self.m, self.capacity())
+    }
+
+    fn variant(&self) -> String {
+        match self.math {
+            Math::Exact => "exact".into(),
+            Math::TensorCore => "tensor cores".into(),
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -85,7 +98,8 @@ impl Case for Step {
             capacity,
             m: self.m,
             heads: self.heads,
-            step: Some(PagedStep {
+            math: self.math,
+            rows: PagedRows::Step(PagedStep {
                 scratch,
                 reach: capacity,
                 settled: true,
@@ -93,6 +107,38 @@ impl Case for Step {
                 next: None,
             }),
         })
+    }
+
+    /// Every eighth row of those on tensor cores, against the contract's bound.
+    fn compare(&self, found: &[u32], expected: &[u32]) -> anyhow::Result<()> {
+        if self.math == Math::Exact {
+            return same_bits(&self.variant(), found, expected);
+        }
+        let (heads, m, capacity) = (self.heads, self.m, self.capacity());
+        let cpu = CpuBackend::open(CpuOptions::default())?;
+        let mut t = self.tensors(&cpu)?;
+        self.run(&cpu, &mut t)?;
+        let widened = |bytes: &[u8]| -> Vec<f32> {
+            let pairs = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+            pairs.map(contract::num::bf16_to_f32).collect()
+        };
+        let (k, v) = (widened(t.cache.k.as_slice()), widened(t.cache.v.as_slice()));
+        let pool = Cache { k, v, capacity: PAGE };
+        let tables = (t.rope.cos.as_slice(), t.rope.sin.as_slice());
+        for row in (0..m).step_by(8) {
+            let table = &t.tables.as_slice()[row * self.width()..][..self.width()];
+            let rows = [Row { position: self.position, table: table.to_vec() }];
+            let qkv = &t.qkv.as_slice()[row * heads.qkv_len()..][..heads.qkv_len()];
+            let pages = t.cache.pages;
+            let bounds = fast_bounds(qkv, &pool, pages, tables, &rows, capacity, heads);
+            let own = row * heads.q_len()..(row + 1) * heads.q_len();
+            let outputs = found[own.clone()].iter().zip(&expected[own]).zip(bounds);
+            for ((&f, &e), bound) in outputs {
+                let (f, e) = (f32::from_bits(f), f32::from_bits(e));
+                ensure!((f - e).abs() <= bound, "row {row}: {f} and {e}, at most {bound} apart");
+            }
+        }
+        Ok(())
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
@@ -104,7 +150,9 @@ fn main() -> ExitCode {
     run("attention_paged", |suite| {
         for &(heads, kv_heads, head_dim, m, position) in BENCH_SHAPES {
             let heads = Heads { heads, kv_heads, head_dim };
-            suite.measure(&Step { heads, m, position })?;
+            for math in [Math::Exact, Math::TensorCore] {
+                suite.measure(&Step { heads, m, position, math })?;
+            }
         }
         suite.report().notes.push(
             "cases are sequences x query heads / kv heads x head size, over positions".into(),

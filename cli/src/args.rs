@@ -72,7 +72,8 @@ pub(crate) struct EngineArgs {
     /// Type of the key and value cache
     #[arg(long, env = "BITNET_KV", default_value = "bf16")]
     pub(crate) kv: KvChoice,
-    /// exact: the same bits as in decode steps; fast: attention of the prompt on tensor cores, where the GPU has them
+    /// exact: the same bits however a text runs; fast: attention of prompts, and of steps of more than a few texts, on tensor
+    /// cores, where the GPU has them
     #[arg(long, env = "BITNET_ATTENTION", default_value = "exact", hide_possible_values = true)]
     pub(crate) attention: AttentionChoice,
     /// int8: next tokens by way of a copy of the head in memory; stored: the same tokens by the model's own table, slower;
@@ -245,7 +246,7 @@ pub(crate) enum KvChoice {
     F32,
 }
 
-/// How attention of the prompt is summed.
+/// How attention of prompts and batches is summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AttentionChoice {
     Exact,

@@ -145,7 +145,6 @@ impl From<SessionError> for Failure {
         match error {
             SessionError::Text(error) => error.into(),
             SessionError::ContextTooLong { .. }
-            | SessionError::BatchAttention
             | SessionError::ProfileOfSeveral { .. }
             | SessionError::Device(ChoiceError::Several { .. }) => {
                 Self::from_error(&error, "").usage()

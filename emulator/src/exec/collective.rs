@@ -8,7 +8,7 @@ use super::step::GENERIC_SHARED;
 use super::warp::{Copy, Fragment, Product, Store, Wait, Warp, lanes};
 use crate::ptx::op::{Op, R, Shuffle};
 use crate::tensor::{
-    ldmatrix::{ldmatrix, stmatrix},
+    ldmatrix::{ldmatrix, movmatrix, stmatrix},
     mma::mma,
     wgmma,
 };
@@ -298,6 +298,10 @@ impl<'a> Group<'a> {
                 for (d, value) in d.iter().zip(ldmatrix(&rows, *trans)) {
                     warp.words[d.0 as usize] = value;
                 }
+            }
+            Op::Movmatrix { d, a } => {
+                together!(!0);
+                warp.words[d.0 as usize] = movmatrix(&warp.word(kernel, *a));
             }
             Op::Stmatrix { a, at } => {
                 together!(!0);

@@ -490,6 +490,11 @@ pub(crate) enum Op {
         d: [R; 4],
         at: Address,
     },
+    /// `movmatrix.trans`: rows of an 8 by 8 matrix become columns.
+    Movmatrix {
+        d: R,
+        a: R,
+    },
     /// `stmatrix`, each matrix transposed.
     Stmatrix {
         a: [R; 4],

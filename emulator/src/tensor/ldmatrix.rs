@@ -35,6 +35,16 @@ pub(crate) fn stmatrix(words: &[[u32; 32]; 4]) -> [[u8; 16]; 32] {
     })
 }
 
+/// What `movmatrix.m8n8.trans` makes of an 8 by 8 matrix whose row `l / 4` lane `l` holds two elements of, `2 (l % 4)` and the next: two of
+/// column `l / 4`.
+pub(crate) fn movmatrix(words: &[u32; 32]) -> [u32; 32] {
+    std::array::from_fn(|lane| {
+        let (g, t) = (lane / 4, lane % 4);
+        let element = |row: usize| words[4 * row + g / 2] >> (16 * (g % 2)) & 0xffff;
+        element(2 * t) | element(2 * t + 1) << 16
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +76,14 @@ mod tests {
     #[test]
     fn stores_are_loads_backwards() {
         assert_eq!(stmatrix(&ldmatrix(&rows(), true)), rows());
+    }
+
+    #[test]
+    fn a_matrix_is_turned_as_a_transposed_load_turns_it() {
+        let rows = rows();
+        let [straight, ..] = ldmatrix(&rows, false);
+        let [turned, ..] = ldmatrix(&rows, true);
+        assert_eq!(movmatrix(&straight), turned);
+        assert_eq!(movmatrix(&turned), straight);
     }
 }

@@ -4,12 +4,12 @@ use contract::attention::KEY_BLOCK;
 use contract::attention_step::partial_len;
 
 use super::CpuBackend;
-use crate::ops::attention_paged::AttentionPaged;
+use crate::ops::attention_paged::{AttentionPaged, PagedRows};
 use crate::ops::attention_step::{AttentionScratch, AttentionStep};
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::decode_layers::rows::DecodeRows;
 use crate::ops::decode_layers::{DecodeLayers, Linear};
-use crate::ops::{Backend, OpError};
+use crate::ops::{Backend, Math, OpError};
 
 /// All layers on one row.
 ///
@@ -91,7 +91,8 @@ pub fn decode_rows(cpu: &CpuBackend, op: DecodeRows<'_, CpuBackend>) -> Result<(
             capacity,
             m,
             heads,
-            step: None,
+            math: Math::Exact,
+            rows: PagedRows::Any,
         })?;
         for i in 0..m {
             let own = i * hidden..(i + 1) * hidden;

@@ -1,6 +1,6 @@
 //! Buffers that every layer of a model shares.
 
-use crate::ops::attention_paged::{PagedCache, PagedStep};
+use crate::ops::attention_paged::{PagedCache, PagedRows};
 use crate::ops::attention_step::AttentionScratch;
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::w2a8_gemm::{Behind, KeysAhead};
@@ -111,8 +111,8 @@ pub enum Past<'a, B: Backend> {
         tables: RowWords<'a, B>,
         /// Positions that a table covers.
         capacity: usize,
-        /// For rows that have a sequence each.
-        step: Option<PagedStep<'a, B>>,
+        /// What is known of the rows.
+        rows: PagedRows<'a, B>,
     },
 }
 
@@ -120,7 +120,7 @@ impl<'a, B: Backend> Past<'a, B> {
     /// What the two products of the feed-forward part do for the next layer's attention: each brings the keys of one page of every row, the last but one
     /// of what the row's second block takes, and of what its first one takes ([`PagedStep::share`]). Their own weights leave memory little to do.
     pub(super) fn behind_mlp(&self) -> [Behind<'a, B>; 2] {
-        let Self::Paged { positions, tables, step: Some(step), .. } = self else {
+        let Self::Paged { positions, tables, rows: PagedRows::Step(step), .. } = self else {
             return Default::default();
         };
         let (Some(share), Some(cache)) = (step.share, step.next) else {

@@ -4,7 +4,7 @@ use super::activations::{Activations, Past};
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Source};
 use crate::ops::attention::Attention;
-use crate::ops::attention_paged::AttentionPaged;
+use crate::ops::attention_paged::{AttentionPaged, PagedRows};
 use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend};
@@ -24,7 +24,7 @@ pub struct AttentionLayer<B: Backend> {
     pub heads: Heads,
     /// Added to the mean square of the norms.
     pub eps: f32,
-    /// How attention of several rows is summed; one row is always exact.
+    /// How attention of several rows is summed; one row alone is always exact.
     pub math: Math,
 }
 
@@ -43,7 +43,9 @@ impl<B: Backend> AttentionLayer<B> {
     ) -> Result<(), OpError> {
         let heads = self.heads;
         let behind = match &past {
-            Past::Paged { cache, step: Some(step), .. } if step.comes_early(cache, heads, m) => {
+            Past::Paged { cache, rows: PagedRows::Step(step), .. }
+                if step.comes_early(cache, heads, m) =>
+            {
                 Behind::LetsIn
             }
             _ => Behind::Nothing,
@@ -72,7 +74,7 @@ impl<B: Backend> AttentionLayer<B> {
                     tiled: None,
                 })?;
             }
-            Past::Paged { cache, positions, tables, capacity, step } => {
+            Past::Paged { cache, positions, tables, capacity, rows } => {
                 backend.attention_paged(AttentionPaged {
                     qkv: &x.wide,
                     cache,
@@ -83,7 +85,8 @@ impl<B: Backend> AttentionLayer<B> {
                     capacity,
                     m,
                     heads: self.heads,
-                    step,
+                    math: self.math,
+                    rows,
                 })?;
             }
         }
@@ -128,7 +131,7 @@ impl<B: Backend> AttentionLayer<B> {
                     positions: reach,
                 })?;
             }
-            Past::Paged { cache, positions, tables, capacity, step } => {
+            Past::Paged { cache, positions, tables, capacity, rows } => {
                 backend.attention_paged(AttentionPaged {
                     qkv: &x.wide,
                     cache,
@@ -139,7 +142,8 @@ impl<B: Backend> AttentionLayer<B> {
                     capacity,
                     m: 1,
                     heads: self.heads,
-                    step,
+                    math: Math::Exact,
+                    rows,
                 })?;
             }
         }

@@ -3,7 +3,7 @@
 //! The cache is a pool of pages; a sequence has a table of its own pages. Slot `r` of the batch is row
 //! `r` of every step. A sequence takes the pages for all of its positions when it is added, so that no
 //! step waits for one, and gives them back when it is removed. Bits of a sequence are those that it has
-//! alone: no operation sees another row.
+//! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 
 use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
 use contract::decode_layers::rows::{MAX_TILES, Tiles};
@@ -13,7 +13,8 @@ use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
-use crate::ops::attention_paged::{PagedCache, PagedScratch, PagedStep};
+use crate::ops::attention::check_math;
+use crate::ops::attention_paged::{PagedCache, PagedRows, PagedScratch, PagedStep};
 use crate::ops::decode_layers::rows::{DecodeRows, RowsTable};
 use crate::ops::decode_layers::shape;
 use crate::ops::embed::Embed;
@@ -154,6 +155,7 @@ impl<B: Backend> Batch<B> {
             let (what, allowed) = ("max_batch", "1 to 1,024 sequences are allowed");
             return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
         }
+        check_math(model.attention(), kv)?;
         let (heads, vocab) = (model.heads(), config.vocab_size);
         let caches = (0..config.num_layers)
             .map(|_| PagedCache::alloc(backend, heads, pages, kv))
@@ -366,7 +368,8 @@ impl<B: Backend> Model<B> {
             let positions: Vec<u32> = (first..first + ids.len() as u32).collect();
             backend.write(&mut batch.ids, 0, ids)?;
             backend.write(&mut batch.positions, 0, &positions)?;
-            let pending = self.run_rows(batch, Rows::Prompt { slot, m: ids.len() })?;
+            let reach = i * chunk + ids.len();
+            let pending = self.run_rows(batch, Rows::Prompt { slot, m: ids.len(), reach })?;
             self.last_norm(&mut batch.x, ids.len(), pending)?;
         }
         let last = (prompt.len() - 1) % chunk;
@@ -437,19 +440,19 @@ impl<B: Backend> Model<B> {
             batch;
         let state = |at| RowWords { words: &sampler.state, at, stride: STATE_WORDS };
         let (m, ids, positions, tables, reach) = match rows {
-            Rows::Prompt { slot, m } => (
+            Rows::Prompt { slot, m, reach } => (
                 m,
                 RowWords { words: &*ids, at: 0, stride: 1 },
                 RowWords { words: &*positions, at: 0, stride: 1 },
                 RowWords { words: &*tables, at: slot * width, stride: 0 },
-                None,
+                Err(reach),
             ),
             Rows::Slots(Size { m, reach, share }) => (
                 m,
                 state(STATE_TOKEN),
                 state(STATE_POS),
                 RowWords { words: &*tables, at: 0, stride: width },
-                Some((reach, share)),
+                Ok((reach, share)),
             ),
         };
         let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
@@ -478,14 +481,17 @@ impl<B: Backend> Model<B> {
                 break;
             };
             // The step before wrote positions and keys, and the embedding stands behind it.
-            let step = reach.map(|(reach, share)| PagedStep {
-                scratch: &mut *scratch,
-                reach,
-                settled: true,
-                share,
-                next: behind.first(),
-            });
-            let past = Past::Paged { cache, positions, tables, capacity, step };
+            let rows = match reach {
+                Err(reach) => PagedRows::Run { reach },
+                Ok((reach, share)) => PagedRows::Step(PagedStep {
+                    scratch: &mut *scratch,
+                    reach,
+                    settled: true,
+                    share,
+                    next: behind.first(),
+                }),
+            };
+            let past = Past::Paged { cache, positions, tables, capacity, rows };
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
             caches = behind;
         }
@@ -509,8 +515,8 @@ impl<B: Backend> Model<B> {
 /// The rows of a step.
 #[derive(Clone, Copy)]
 enum Rows {
-    /// `Batch::ids` at `Batch::positions`, of the sequence in `slot`.
-    Prompt { slot: usize, m: usize },
+    /// `Batch::ids` at `Batch::positions`, which end at `reach`, of the sequence in `slot`.
+    Prompt { slot: usize, m: usize, reach: usize },
     /// The sequence of every slot, its token at its position.
     Slots(Size),
 }

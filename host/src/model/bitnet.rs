@@ -102,8 +102,9 @@ impl<B: Backend> Model<B> {
         if self.int8.is_some() { HeadKind::Int8 } else { HeadKind::Stored }
     }
 
-    /// Chooses how attention of a prefill is summed. A model is loaded with [`Math::Exact`]; with [`Math::TensorCore`]
-    /// prefill is faster, and its bits are no longer those of decode steps (see [`crate::ops::attention::Attention`]).
+    /// Chooses how attention of a prefill is summed, and of steps of a [`super::Batch`] that run as kernels. A model is loaded with [`Math::Exact`]; with
+    /// [`Math::TensorCore`] both are faster, and their bits are no longer those of one text's decode steps (see
+    /// [`crate::ops::attention::Attention`] and [`crate::ops::attention_paged::AttentionPaged`]).
     #[must_use]
     pub fn with_attention(mut self, math: Math) -> Self {
         for block in &mut self.blocks {
@@ -112,7 +113,7 @@ impl<B: Backend> Model<B> {
         self
     }
 
-    /// How attention of a prefill is summed.
+    /// How attention is summed there.
     pub fn attention(&self) -> Math {
         self.blocks.first().map_or(Math::Exact, |block| block.attention.math)
     }

@@ -86,11 +86,7 @@ pub(super) fn scale(head_dim: usize) -> f32 {
 #[cfg(feature = "cuda")]
 impl Attention<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::attention::{
-            Args, AttentionBf16, AttentionF32, AttentionFastD64, AttentionFastD128,
-            AttentionFastD256, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
-            AttentionRowsF32D128, RowTile, grid,
-        };
+        use contract::attention::{Args, AttentionBf16, AttentionF32, grid};
         self.check()?;
         let scale = self.scale();
         let Self { qkv, cache, out, start, start_at, m, heads, math, tiled } = self;
@@ -109,40 +105,63 @@ impl Attention<'_, super::CudaBackend> {
             capacity: cache.capacity as u32,
             scale,
         };
-        let f32 = cache.element == RowType::F32;
         if math == Math::Exact && tiled == Some(true) && heads.head_dim > 128 {
             let (found, allowed) = (heads.head_dim, "1 to 128; use None");
             return Err(OpError::Dimension { op: OP, what: "tiled head_dim", found, allowed });
         }
-        let many = m * heads.heads >= MANY_ROWS * cuda.cuda().device().info().sm_count as usize;
-        let many = many && heads.head_dim <= 128 && cuda.has::<AttentionRowsBf16D128>();
-        let tiled = |here: bool| tiled.unwrap_or(here);
         // SAFETY: `check` compared `qkv` and `out` with `m` rows and the caches with their capacity, past
         // which the kernels read nothing; `out` is borrowed exclusively.
         unsafe {
-            if math == Math::TensorCore && tiled(cuda.has::<AttentionFastD128>()) {
-                return match heads.head_dim {
-                    0..=64 => launch_tile::<AttentionFastD64>(cuda, AttentionFastD64::TILE, args),
-                    65..=128 => {
-                        launch_tile::<AttentionFastD128>(cuda, AttentionFastD128::TILE, args)
-                    }
-                    _ => launch_tile::<AttentionFastD256>(cuda, AttentionFastD256::TILE, args),
-                };
-            }
-            if tiled(many) {
-                let (short, long) = (RowTile::of(64), RowTile::of(128));
-                return match (f32, heads.head_dim) {
-                    (false, ..=64) => launch_tile::<AttentionRowsBf16D64>(cuda, short, args),
-                    (false, _) => launch_tile::<AttentionRowsBf16D128>(cuda, long, args),
-                    (true, ..=64) => launch_tile::<AttentionRowsF32D64>(cuda, short, args),
-                    (true, _) => launch_tile::<AttentionRowsF32D128>(cuda, long, args),
-                };
+            if tiled.unwrap_or_else(|| takes_many(cuda, math, m, heads)) {
+                return launch_many(cuda, math, cache.element, args);
             }
             let grid = grid(args.m, args.heads);
-            match f32 {
-                true => cuda.launch::<AttentionF32>(grid, args),
-                false => cuda.launch::<AttentionBf16>(grid, args),
+            match cache.element {
+                RowType::F32 => cuda.launch::<AttentionF32>(grid, args),
+                _ => cuda.launch::<AttentionBf16>(grid, args),
             }
+        }
+    }
+}
+
+/// Whether `m` rows run by a kernel that takes many, where that is not asked for or refused.
+#[cfg(feature = "cuda")]
+pub(super) fn takes_many(cuda: &super::CudaBackend, math: Math, m: usize, heads: Heads) -> bool {
+    use contract::attention::{AttentionFastD128, AttentionRowsBf16D128};
+    let blocks = MANY_ROWS * cuda.cuda().device().info().sm_count as usize;
+    let many = m * heads.heads >= blocks && heads.head_dim <= 128;
+    many && cuda.has::<AttentionRowsBf16D128>()
+        || math == Math::TensorCore && cuda.has::<AttentionFastD128>()
+}
+
+/// Launches the kernel that takes many rows: on tensor cores where `math` says so and the device has it.
+///
+/// # Safety
+/// As [`crate::driver::KernelHandle::launch`]; exact heads have at most 128 elements.
+#[cfg(feature = "cuda")]
+pub(super) unsafe fn launch_many(
+    cuda: &super::CudaBackend,
+    math: Math,
+    element: RowType,
+    args: contract::attention::Args,
+) -> Result<(), OpError> {
+    use contract::attention::{
+        AttentionFastD64, AttentionFastD128, AttentionFastD256, AttentionRowsBf16D64,
+        AttentionRowsBf16D128, AttentionRowsF32D64, AttentionRowsF32D128, RowTile,
+    };
+    let (short, long) = (RowTile::of(64), RowTile::of(128));
+    // SAFETY: by the caller.
+    unsafe {
+        match (math, element, args.head_dim) {
+            (Math::TensorCore, _, ..=64) => launch_tile::<AttentionFastD64>(cuda, short, args),
+            (Math::TensorCore, _, ..=128) => launch_tile::<AttentionFastD128>(cuda, long, args),
+            (Math::TensorCore, ..) => {
+                launch_tile::<AttentionFastD256>(cuda, AttentionFastD256::TILE, args)
+            }
+            (_, RowType::F32, ..=64) => launch_tile::<AttentionRowsF32D64>(cuda, short, args),
+            (_, RowType::F32, _) => launch_tile::<AttentionRowsF32D128>(cuda, long, args),
+            (_, _, ..=64) => launch_tile::<AttentionRowsBf16D64>(cuda, short, args),
+            _ => launch_tile::<AttentionRowsBf16D128>(cuda, long, args),
         }
     }
 }

@@ -7,12 +7,14 @@ use contract::attention_paged::{
 use contract::num::RowType;
 use contract::w2a8::MAX_ROWS;
 
-use super::attention::scale;
+use super::attention::{check_math, scale};
+#[cfg(feature = "cuda")]
+use super::attention::{launch_many, takes_many};
 use super::error::{at_least, dimension, elements, same};
 use super::kv_append::Heads;
 use super::rope::RopeTable;
 use super::tensor::RowWords;
-use super::{Backend, OpError, Tensor};
+use super::{Backend, Math, OpError, Tensor};
 
 const OP: &str = "attention_paged";
 
@@ -94,8 +96,7 @@ impl<B: Backend> PagedScratch<B> {
     }
 }
 
-/// Says that every row has a sequence of its own, with pages of its own: where the device can, one kernel
-/// then does it all. The bits are the same.
+/// A step of rows with a sequence each: where the device can, one kernel does it all.
 pub struct PagedStep<'a, B: Backend> {
     /// Partial results.
     pub scratch: &'a mut PagedScratch<B>,
@@ -107,7 +108,8 @@ pub struct PagedStep<'a, B: Backend> {
     /// next one in only behind what they waited for themselves. With programmatic dependent launch only; a promise that does not
     /// hold gives results of old and new values.
     pub settled: bool,
-    /// Pages that a block takes, where the device has the kernel for it ([`Backend::pages_of_block`]); `None`: one. The bits are the same.
+    /// Pages that a block takes, where the device has the kernel for it ([`Backend::pages_of_block`]); `None`: one. The bits are the same. On tensor cores
+    /// it says only what is brought nearer of [`PagedStep::next`].
     pub share: Option<usize>,
     /// The cache that the next operation like this one reads, of which a product between them may bring some nearer. Changes no result.
     pub next: Option<&'a PagedCache<B>>,
@@ -129,6 +131,19 @@ impl<B: Backend> PagedStep<'_, B> {
         let key_blocks = self.reach.div_ceil(PAGE) as u32;
         step_grid(m as u32, heads.heads as u32, heads.kv_heads as u32, key_blocks)
     }
+}
+
+/// What is known of the rows of an operation. The bits are the same, but on tensor cores.
+pub enum PagedRows<'a, B: Backend> {
+    /// Nothing: they stand anywhere in any sequence.
+    Any,
+    /// Neighbours of one sequence, as in a prompt: each stands one position behind the one before. The tables have a stride of 0.
+    Run {
+        /// Positions that all rows lie in front of.
+        reach: usize,
+    },
+    /// Every row has a sequence of its own, with pages of its own.
+    Step(PagedStep<'a, B>),
 }
 
 /// Rotates q and k of `m` rows of any sequences, stores k and v in their pages, and attends.
@@ -154,8 +169,13 @@ pub struct AttentionPaged<'a, B: Backend> {
     pub m: usize,
     /// Heads of the layer; of even size, at most 256.
     pub heads: Heads,
-    /// For rows that have a sequence each.
-    pub step: Option<PagedStep<'a, B>>,
+    /// How scores and values are summed. [`Math::TensorCore`] takes a bf16 cache and needs sm_80. A step of heads of 128 elements then gives results
+    /// within [`contract::attention_paged::fast_bound`], which depend on how many rows it has and on its reach; a run what
+    /// [`super::attention::Attention`] says. Other heads of a step, rows of which nothing is known, older devices and the CPU compute as for
+    /// [`Math::Exact`]. What is stored is the same.
+    pub math: Math,
+    /// What is known of the rows.
+    pub rows: PagedRows<'a, B>,
 }
 
 impl<B: Backend> AttentionPaged<'_, B> {
@@ -171,6 +191,7 @@ impl<B: Backend> AttentionPaged<'_, B> {
         let allowed = "1 to 2^24 positions are allowed";
         dimension(OP, "capacity", self.capacity, MAX_ROWS, allowed)?;
         self.cache.check(heads)?;
+        check_math(self.math, self.cache.element)?;
         at_least(OP, "qkv", self.qkv.len(), elements(OP, &[self.m, heads.qkv_len()])?)?;
         at_least(OP, "out", self.out.len(), elements(OP, &[self.m, heads.q_len()])?)?;
         self.positions.check(OP, "positions", self.m, 1)?;
@@ -178,9 +199,16 @@ impl<B: Backend> AttentionPaged<'_, B> {
         same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
         at_least(OP, "angles", self.rope.positions, self.capacity)?;
         self.rope.check(OP)?;
-        if let Some(PagedStep { scratch, reach, share, .. }) = &self.step {
+        let reaches = |reach: usize| {
             let allowed = "1 to the positions of a table are allowed";
-            dimension(OP, "reach", *reach, self.capacity, allowed)?;
+            dimension(OP, "reach", reach, self.capacity, allowed)
+        };
+        if let PagedRows::Run { reach } = self.rows {
+            reaches(reach)?;
+            same(OP, "table stride of a run", self.tables.stride, 0)?;
+        }
+        if let PagedRows::Step(PagedStep { scratch, reach, share, .. }) = &self.rows {
+            reaches(*reach)?;
             let allowed = "1 to 65,535 pages are allowed";
             dimension(OP, "share", share.unwrap_or(1), usize::from(u16::MAX), allowed)?;
             let partial = PagedScratch::<B>::partial_total(heads, self.cache.pages)?;
@@ -202,14 +230,20 @@ impl AttentionPaged<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use super::cuda::at;
         use contract::attention_paged::{
-            AppendBf16, AppendF32, Args, RowsBf16, RowsF32, StepBf16, WalkBf16, append_grid, grid,
-            walk_word,
+            AppendBf16, AppendF32, Args, FAST_HEAD_DIM, FastBf16, RowsBf16, RowsF32, StepBf16,
+            WalkBf16, append_grid, fast_share, grid, walk_word,
         };
         use contract::launch::DevPtr;
         self.check()?;
         let scale = self.scale();
-        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, step } = self;
+        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, math, rows } =
+            self;
         let of_step = |s: &PagedStep<'_, _>| s.grid(heads, m);
+        let (step, run) = match rows {
+            PagedRows::Any => (None, None),
+            PagedRows::Run { reach } => (None, Some(reach)),
+            PagedRows::Step(step) => (Some(step), None),
+        };
         let step = step.filter(|step| {
             cache.element == RowType::Bf16
                 && step_takes(heads.head_dim)
@@ -218,10 +252,17 @@ impl AttentionPaged<'_, super::CudaBackend> {
         });
         let stream = cuda.stream();
         // `check` and the grid bound both numbers.
-        let walk = step.as_ref().and_then(|s| Some((s.share?, of_step(s)?)));
-        let walk = walk.filter(|_| cuda.has::<WalkBf16>()).map(|(share, [units, rows, pages])| {
-            let grid = [units, rows, pages.div_ceil(share as u32)];
-            (grid, walk_word(share as u16, pages as u16))
+        let fast = math == Math::TensorCore
+            && heads.head_dim == FAST_HEAD_DIM as usize
+            && cuda.has::<FastBf16>();
+        let walk = step.as_ref().and_then(|s| {
+            let [units, rows, pages] = of_step(s)?;
+            let share = match s.share.filter(|_| cuda.has::<WalkBf16>()) {
+                _ if fast => fast_share(units, rows, pages, cuda.cuda().device().info().sm_count),
+                share => share? as u32,
+            };
+            let grid = [units, rows, pages.div_ceil(share)];
+            Some((grid, walk_word(share as u16, pages as u16)))
         });
         let args = Args {
             qkv: qkv.dev_ptr(stream),
@@ -253,6 +294,7 @@ impl AttentionPaged<'_, super::CudaBackend> {
             // and the pages; `settled` is the caller's word, and what it is about is read in its bounds either way.
             return unsafe {
                 match walk {
+                    Some((grid, _)) if fast => cuda.launch::<FastBf16>(grid, args),
                     Some((grid, _)) => cuda.launch::<WalkBf16>(grid, args),
                     None => cuda.launch::<StepBf16>(grid, args),
                 }
@@ -264,15 +306,76 @@ impl AttentionPaged<'_, super::CudaBackend> {
         // exclusively.
         unsafe {
             match cache.element {
-                RowType::F32 => {
-                    cuda.launch::<AppendF32>(append, args)?;
-                    cuda.launch::<RowsF32>(attend, args)
-                }
-                _ => {
-                    cuda.launch::<AppendBf16>(append, args)?;
-                    cuda.launch::<RowsBf16>(attend, args)
-                }
+                RowType::F32 => cuda.launch::<AppendF32>(append, args)?,
+                _ => cuda.launch::<AppendBf16>(append, args)?,
+            }
+            if let Some(reach) = run.filter(|_| takes_many(cuda, math, m, heads)) {
+                return launch_run(cuda, &args, cache, (math, heads, reach));
+            }
+            match cache.element {
+                RowType::F32 => cuda.launch::<RowsF32>(attend, args),
+                _ => cuda.launch::<RowsBf16>(attend, args),
             }
         }
+    }
+}
+
+/// Brings the pages of a run together and attends as [`super::attention`] does for many rows.
+///
+/// # Safety
+///
+/// `args` are those of a run whose keys and values are stored, which [`AttentionPaged::check`] took; its rows take that kernel.
+#[cfg(feature = "cuda")]
+unsafe fn launch_run(
+    cuda: &super::CudaBackend,
+    args: &contract::attention_paged::Args,
+    cache: &PagedCache<super::CudaBackend>,
+    (math, heads, reach): (Math, Heads, usize),
+) -> Result<(), OpError> {
+    use contract::attention_paged::{Gather, GatherArgs, gather_grid};
+    use contract::kv_append::kv_stride;
+    let (stream, m) = (cuda.stream(), args.m);
+    let key_blocks = reach.div_ceil(PAGE);
+    let position_bytes = kv_stride(heads.head_dim) * cache.element.bytes();
+    let side = elements(OP, &[heads.kv_heads, key_blocks * PAGE, position_bytes])?;
+    let q = cuda.alloc::<f32>("attention", elements(OP, &[m as usize, heads.q_len()])?)?;
+    let (k, v) = (cuda.alloc::<u8>("attention", side)?, cuda.alloc::<u8>("attention", side)?);
+    let (q, to) = (q.dev_ptr(stream), [k.dev_ptr(stream), v.dev_ptr(stream)]);
+    let gather = GatherArgs {
+        qkv: args.qkv,
+        pages: [args.k_pages, args.v_pages],
+        cos: args.cos,
+        sin: args.sin,
+        start: args.positions,
+        table: args.tables,
+        q,
+        to,
+        m,
+        heads: args.heads,
+        kv_heads: args.kv_heads,
+        head_dim: args.head_dim,
+        position_bytes: position_bytes as u32,
+        page_count: args.pages,
+        key_blocks: key_blocks as u32,
+        capacity: args.capacity,
+    };
+    let rows = contract::attention::Args {
+        q,
+        k_cache: to[0],
+        v_cache: to[1],
+        out: args.out,
+        start: args.positions,
+        m,
+        heads: args.heads,
+        kv_heads: args.kv_heads,
+        head_dim: args.head_dim,
+        q_stride: heads.q_len() as u32,
+        capacity: (key_blocks * PAGE) as u32,
+        scale: args.scale,
+    };
+    // SAFETY: the caller's promise; what is written was made for so many rows and pages, and all positions that rows see are written.
+    unsafe {
+        cuda.launch::<Gather>(gather_grid(m, args.kv_heads, key_blocks as u32), gather)?;
+        launch_many(cuda, math, cache.element, rows)
     }
 }

@@ -101,31 +101,51 @@ pub fn fast_bounds(
     exact: &[f32],
 ) -> Vec<f32> {
     let dim = heads.head_dim;
-    let mut bounds = Vec::new();
+    let mut all = Vec::new();
     for (row, exact) in exact.chunks_exact(dim).take(m * heads.heads).enumerate() {
         let (i, h) = (row / heads.heads, row % heads.heads);
         let q = &qkv[i * heads.qkv_len() + h * dim..][..dim];
         let q: Vec<f64> = q.iter().map(|q| f64::from(half::bf16::from_f32(*q).to_f32())).collect();
         let (visible, kv_head) = (start + i + 1, h / (heads.heads / heads.kv_heads));
-        let of = |side: &[f32], t: usize, d: usize| {
-            f64::from(side[(kv_head * cache.capacity + t) * dim + d])
-        };
-        let factor = f64::from(scale(dim));
-        let dot = |t: usize, term: fn(f64) -> f64| -> f64 {
-            (0..dim).map(|d| term(q[d] * of(&cache.k, t, d))).sum::<f64>() * factor
-        };
-        let scores: Vec<f64> = (0..visible).map(|t| dot(t, |x| x)).collect();
-        let reach = (0..visible).map(|t| dot(t, f64::abs)).fold(0.0, f64::max);
-        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-        let sum: f64 = weights.iter().sum();
-        for (d, exact) in exact.iter().enumerate() {
-            let mean = |term: fn(f64) -> f64| -> f64 {
-                (0..visible).map(|t| weights[t] * term(of(&cache.v, t, d))).sum::<f64>() / sum
-            };
-            let moved = (mean(|v| v) - f64::from(*exact)).abs();
-            bounds.push((moved + fast_bound(visible, mean(f64::abs), reach)) as f32);
+        let of_head = bounds(&q, cache, kv_head, visible, dim);
+        for ((value, magnitude), exact) in of_head.outputs.iter().zip(exact) {
+            let moved = (value - f64::from(*exact)).abs();
+            all.push((moved + fast_bound(visible, *magnitude, of_head.reach)) as f32);
         }
     }
-    bounds
+    all
+}
+
+/// What bounds are made of, for one query.
+pub(super) struct Bounds {
+    /// The largest `scale * sum |q k|`.
+    pub(super) reach: f64,
+    /// Each output, and the weighted sum of `|v|` there.
+    pub(super) outputs: Vec<(f64, f64)>,
+}
+
+/// Attention of query `q` over the first `visible` positions of a kv head, in f64.
+pub(super) fn bounds(
+    q: &[f64],
+    cache: &Cache,
+    kv_head: usize,
+    visible: usize,
+    dim: usize,
+) -> Bounds {
+    let of = |side: &[f32], t: usize, d: usize| {
+        f64::from(side[(kv_head * cache.capacity + t) * dim + d])
+    };
+    let factor = f64::from(scale(dim));
+    let dot = |t: usize, term: fn(f64) -> f64| -> f64 {
+        (0..dim).map(|d| term(q[d] * of(&cache.k, t, d))).sum::<f64>() * factor
+    };
+    let scores: Vec<f64> = (0..visible).map(|t| dot(t, |x| x)).collect();
+    let reach = (0..visible).map(|t| dot(t, f64::abs)).fold(0.0, f64::max);
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let mean = |d: usize, term: fn(f64) -> f64| -> f64 {
+        (0..visible).map(|t| weights[t] * term(of(&cache.v, t, d))).sum::<f64>() / sum
+    };
+    Bounds { reach, outputs: (0..dim).map(|d| (mean(d, |v| v), mean(d, f64::abs))).collect() }
 }

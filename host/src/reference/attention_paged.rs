@@ -1,8 +1,9 @@
 //! Reference for [`contract::attention_paged`]: every sequence is brought together, row by row.
 
-use contract::attention_paged::{ABSENT, PAGE};
+use contract::attention_paged::{ABSENT, PAGE, fast_bound};
+use contract::rope::rotate;
 
-use super::attention::attention;
+use super::attention::{attention, bounds};
 use super::kv_append::{Cache, kv_append};
 use crate::ops::RowType;
 use crate::ops::kv_append::Heads;
@@ -106,4 +107,79 @@ pub fn attention_paged(
         }
     }
     out
+}
+
+/// How far each output of a step on tensor cores may be from [`attention_paged`]: [`fast_bound`]; 0 of a row that does not attend. `pool` has
+/// taken the keys and values of all rows.
+#[allow(clippy::too_many_arguments, reason = "as above")]
+pub fn fast_bounds(
+    qkv: &[f32],
+    pool: &Cache,
+    pages: usize,
+    (cos, sin): (&[f32], &[f32]),
+    rows: &[Row],
+    capacity: usize,
+    heads: Heads,
+) -> Vec<f32> {
+    let dim = heads.head_dim;
+    let mut all = Vec::new();
+    for (row, qkv) in rows.iter().zip(qkv.chunks(heads.qkv_len())) {
+        let pos = row.position as usize;
+        let there =
+            |row: &Row| row.table[..pos / PAGE + 1].iter().all(|&page| (page as usize) < pages);
+        if pos >= capacity || !there(row) {
+            all.extend(vec![0.0; heads.q_len()]);
+            continue;
+        }
+        let cache = gathered(pool, &row.table, pos + 1, heads);
+        let rotated = rotated(qkv, pos, (cos, sin), heads);
+        for h in 0..heads.heads {
+            let q: Vec<f64> = rotated[h * dim..][..dim].iter().map(|&q| f64::from(q)).collect();
+            let kv_head = h / (heads.heads / heads.kv_heads);
+            let of_head = bounds(&q, &cache, kv_head, pos + 1, dim);
+            let bound =
+                |(_, magnitude): &(f64, f64)| fast_bound(pos + 1, *magnitude, of_head.reach) as f32;
+            all.extend(of_head.outputs.iter().map(bound));
+        }
+    }
+    all
+}
+
+/// The queries of a row at position `pos`, rotated, and what is behind them.
+fn rotated(qkv: &[f32], pos: usize, (cos, sin): (&[f32], &[f32]), heads: Heads) -> Vec<f32> {
+    let half = heads.head_dim / 2;
+    let mut all = qkv.to_vec();
+    for head in all[..heads.q_len()].chunks_exact_mut(heads.head_dim) {
+        for d in 0..half {
+            let angle = pos * half + d;
+            (head[d], head[half + d]) = rotate(head[d], head[half + d], cos[angle], sin[angle]);
+        }
+    }
+    all
+}
+
+/// The same of a run, whose rows are neighbours of one sequence: the bounds of [`super::attention::fast_bounds`], of which `exact` is the exact
+/// result. All pages are there.
+pub fn run_bounds(
+    qkv: &[f32],
+    pool: &Cache,
+    tables: (&[f32], &[f32]),
+    rows: &[Row],
+    heads: Heads,
+    exact: &[f32],
+) -> Vec<f32> {
+    let Some(first) = rows.first() else { return Vec::new() };
+    let start = first.position as usize;
+    let cache = gathered(pool, &first.table, start + rows.len(), heads);
+    let rows = qkv.chunks(heads.qkv_len()).enumerate();
+    let turned: Vec<f32> =
+        rows.flat_map(|(m, qkv)| rotated(qkv, start + m, tables, heads)).collect();
+    super::attention::fast_bounds(
+        &turned,
+        &cache,
+        start,
+        turned.len() / heads.qkv_len(),
+        heads,
+        exact,
+    )
 }

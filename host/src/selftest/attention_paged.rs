@@ -1,8 +1,8 @@
 //! Runs of [`crate::ops::attention_paged`].
 
 use contract::attention_paged::{
-    ABSENT, AppendBf16, AppendF32, PAGE, RowsBf16, RowsF32, StepBf16, WalkBf16, counters_len,
-    partial_len, step_takes,
+    ABSENT, AppendBf16, AppendF32, FAST_HEAD_DIM, FastBf16, PAGE, RowsBf16, RowsF32, StepBf16,
+    WalkBf16, counters_len, partial_len, step_takes,
 };
 use contract::kv_append::kv_stride;
 use contract::launch::Kernel;
@@ -10,12 +10,13 @@ use contract::launch::Kernel;
 use super::kv_append::Cache;
 use super::rope::Angles;
 use super::{Bed, Output, Run, RunError};
-use crate::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
+use crate::ops::attention_paged::{AttentionPaged, PagedCache, PagedRows, PagedScratch, PagedStep};
 use crate::ops::kv_append::{Heads, KvCache};
-use crate::ops::{Backend, RowType, RowWords};
+use crate::ops::{Backend, Math, RowType, RowWords};
 use crate::reference::Inputs as Seeded;
 
 pub use crate::reference::attention_paged::Row;
+use crate::reference::attention_paged::{fast_bounds, run_bounds};
 
 /// Words between the positions of two rows.
 const POSITION_STRIDE: usize = 3;
@@ -39,7 +40,9 @@ pub struct Inputs {
     pub one_sequence: bool,
     /// Positions of a table.
     pub capacity: usize,
-    /// Run as a step that reaches so many positions.
+    /// How a step is summed.
+    pub math: Math,
+    /// Run as a step that reaches so many positions, or as a run where all rows are of one sequence.
     pub reach: Option<usize>,
     /// With [`PagedStep::settled`].
     pub settled: bool,
@@ -110,6 +113,7 @@ impl Inputs {
             rows,
             one_sequence,
             capacity,
+            math: Math::Exact,
             reach: None,
             settled: false,
             share: None,
@@ -130,6 +134,23 @@ impl Inputs {
         let rows = (start..start + m).map(row).collect();
         let qkv = seeded.floats(m as usize * heads.qkv_len(), 2.0);
         Self { qkv, rows, one_sequence: true, ..one }
+    }
+
+    /// The outputs, as the math of these inputs promises them: `out` with its bound. `pool` is that after the run.
+    pub fn output(&self, out: &[f32], pool: &crate::reference::kv_append::Cache) -> Output {
+        let Self { heads, qkv, pages, angles, rows, capacity, .. } = self;
+        let output = Output::floats("out", &[rows.len(), heads.q_len()], out);
+        match self.math {
+            Math::Exact => output,
+            Math::TensorCore if self.one_sequence => {
+                let tables = (&angles.cos[..], &angles.sin[..]);
+                output.within(run_bounds(qkv, pool, tables, rows, *heads, out))
+            }
+            Math::TensorCore => {
+                let tables = (&angles.cos[..], &angles.sin[..]);
+                output.within(fast_bounds(qkv, pool, *pages, tables, rows, *capacity, *heads))
+            }
+        }
     }
 
     /// One side of the pool as an output; the padding of places that took a row is zero.
@@ -174,13 +195,13 @@ impl Run for Inputs {
         let tables = bed.input(&words)?;
         let mut out = bed.output(m * heads.q_len())?;
         let mut scratch = match self.reach {
-            Some(_) => Some(PagedScratch::<B> {
+            Some(_) if !self.one_sequence => Some(PagedScratch::<B> {
                 partial: bed.output(self.pages * heads.heads * partial_len(heads.head_dim))?,
                 counters: bed.input(&vec![0; counters_len(m, heads.heads, heads.kv_heads)])?,
             }),
-            None => None,
+            _ => None,
         };
-        let step = scratch.as_mut().zip(self.reach);
+        let step = self.reach.map(|reach| scratch.as_mut().ok_or(reach).map(|s| (s, reach)));
         bed.backend().attention_paged(AttentionPaged {
             qkv: &qkv,
             cache: &mut cache,
@@ -195,13 +216,18 @@ impl Run for Inputs {
             capacity: self.capacity,
             m,
             heads,
-            step: step.map(|(scratch, reach)| PagedStep {
-                scratch,
-                reach,
-                settled: self.settled,
-                share: self.share,
-                next: None,
-            }),
+            math: self.math,
+            rows: match step {
+                None => PagedRows::Any,
+                Some(Ok((scratch, reach))) => PagedRows::Step(PagedStep {
+                    scratch,
+                    reach,
+                    settled: self.settled,
+                    share: self.share,
+                    next: None,
+                }),
+                Some(Err(reach)) => PagedRows::Run { reach },
+            },
         })?;
         if let Some(step) = &scratch {
             bed.read("partial", &step.partial)?;
@@ -237,7 +263,12 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 let what = format!("{heads:?} at {positions:?}");
                 let walk = Inputs { share: Some(2), ..step.clone() };
                 cases.push((StepBf16::SPEC.symbol, what.clone(), step));
-                cases.push((WalkBf16::SPEC.symbol, what, walk));
+                cases.push((WalkBf16::SPEC.symbol, what.clone(), walk));
+                if head_dim == FAST_HEAD_DIM as usize {
+                    let fast = Inputs { math: Math::TensorCore, ..rows.clone() };
+                    let fast = Inputs { reach: Some(rows.capacity), settled: true, ..fast };
+                    cases.push((FastBf16::SPEC.symbol, what, fast));
+                }
             }
             for kernel in kernels {
                 let what = format!("{heads:?} at {positions:?}");

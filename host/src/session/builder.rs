@@ -147,8 +147,9 @@ impl SessionBuilder {
         self
     }
 
-    /// How attention of a prompt is summed. [`Math::TensorCore`] is faster on GPUs from sm_80 and takes a bf16 cache; tokens
-    /// may then differ from those of the exact default now and then.
+    /// How attention of a prompt is summed, and that of a step of several texts where it does not run as one kernel with all of the model.
+    /// [`Math::TensorCore`] is faster on GPUs from sm_80 and takes a bf16 cache; tokens may then differ from those of the exact default now
+    /// and then, and those of a text with what else is in its batch.
     #[must_use]
     pub fn attention(mut self, math: Math) -> Self {
         self.attention = math;
@@ -270,9 +271,6 @@ impl SessionBuilder {
     /// # Errors
     /// As [`SessionBuilder::build_batch`].
     pub fn build_batch_with(self, progress: Progress<'_>) -> Result<BatchEngine, SessionError> {
-        if self.attention != Math::Exact {
-            return Err(SessionError::BatchAttention);
-        }
         let (engine, tokenizer, load) = self.open(Many, progress)?;
         Ok(BatchEngine::new(engine, tokenizer, load))
     }

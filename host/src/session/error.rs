@@ -77,11 +77,6 @@ pub enum SessionError {
         /// Positions of the model.
         allowed: usize,
     },
-    /// Attention on tensor cores, of a batch.
-    #[error(
-        "a batch sums attention exactly and attention on tensor cores was asked for; ask for exact attention"
-    )]
-    BatchAttention,
     /// Prompts and parameters of a batch that do not belong together.
     #[error(
         "{prompts} prompts and {params} sets of parameters were given; give one for each prompt"

@@ -1,14 +1,16 @@
 //! [`contract::attention_paged`]: rows of many sequences, pages anywhere, rows that are not there.
 
-use bitnet_gpu::ops::attention_paged::{AttentionPaged, PagedCache, PagedScratch, PagedStep};
+use bitnet_gpu::ops::attention_paged::{
+    AttentionPaged, PagedCache, PagedRows, PagedScratch, PagedStep,
+};
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
-use bitnet_gpu::ops::{Backend, OpError, RowType, RowWords};
+use bitnet_gpu::ops::{Backend, Math, OpError, RowType, RowWords};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::attention_paged::{TEST_SHAPES, attention_paged};
 use bitnet_gpu::selftest::attention_paged::Inputs;
 use bitnet_gpu::selftest::{self, Output};
-use contract::attention_paged::{ABSENT, MAX_HEAD_DIM, NO_PAGE, counters_len};
+use contract::attention_paged::{ABSENT, FAST_HEAD_DIM, MAX_HEAD_DIM, NO_PAGE, counters_len};
 use contract::w2a8::MAX_ROWS;
 
 use crate::kv_append::BAD_HEADS;
@@ -37,7 +39,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     let out =
         attention_paged(qkv, &mut values, *pages, pool.element, tables, rows, *capacity, *heads);
     vec![
-        Output::floats("out", &[rows.len(), heads.q_len()], &out),
+        inputs.output(&out, &values),
         Output::floats("qkv", &[rows.len(), heads.qkv_len()], qkv),
         inputs.pool_output("k_cache", &values.k),
         inputs.pool_output("v_cache", &values.v),
@@ -51,6 +53,7 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let expected = expected(inputs);
     check(b, inputs, &expected, &what);
     if inputs.one_sequence {
+        check_runs(b, inputs, &expected, &what);
         return;
     }
     let last = positions.iter().filter(|&&p| (p as usize) < inputs.capacity).max();
@@ -66,6 +69,45 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
         let settled = reach == inputs.capacity;
         let step = Inputs { reach: Some(reach), settled, share, ..inputs.clone() };
         check(b, &step, &expected, format!("{what}, a step to {reach} by {share:?} pages"));
+    }
+    // There the two parts of a query may be infinite with either sign.
+    if inputs.pool.element == RowType::Bf16 && inputs.qkv.iter().all(|v| v.is_finite()) {
+        check_fast(b, inputs, &[last, inputs.capacity], &what);
+    }
+}
+
+/// As neighbours, exactly and on tensor cores.
+fn check_runs<B: Backend>(b: &B, inputs: &Inputs, exact: &[Output], what: &str) {
+    let last = inputs.rows.last().map_or(1, |row| row.position as usize + 1);
+    let bounded = Inputs { math: Math::TensorCore, ..inputs.clone() };
+    let tables = inputs.rows[0].table.iter().all(|&page| (page as usize) < inputs.pages);
+    for reach in [last, inputs.capacity] {
+        let run = Inputs { reach: Some(reach), ..inputs.clone() };
+        check(b, &run, exact, format!("{what}, a run to {reach}"));
+        // What is not finite may reach earlier rows there.
+        if inputs.pool.element == RowType::Bf16 && tables {
+            let runs = crate::lane::has("attention_fast_128");
+            let expected = expected(if runs { &bounded } else { inputs });
+            let run = Inputs { reach: Some(reach), ..bounded.clone() };
+            check(b, &run, &expected, format!("{what}, a run to {reach} on tensor cores"));
+        }
+    }
+}
+
+/// By tensor cores, where the device and the heads have that kernel; elsewhere with the same bits as without.
+fn check_fast<B: Backend>(b: &B, inputs: &Inputs, reaches: &[usize], what: &str) {
+    let Inputs { heads, rows, .. } = inputs;
+    let runs =
+        heads.head_dim == FAST_HEAD_DIM as usize && crate::lane::has("attention_paged_fast_bf16");
+    let bounded = Inputs { math: Math::TensorCore, ..inputs.clone() };
+    let expected = expected(if runs { &bounded } else { inputs });
+    let counters = counters_len(rows.len(), heads.heads, heads.kv_heads);
+    let counters = Output::words("counters", &[counters], vec![0; counters]);
+    let expected = [&[counters], &expected[..]].concat();
+    for &reach in reaches {
+        let settled = reach == inputs.capacity;
+        let step = Inputs { reach: Some(reach), settled, ..bounded.clone() };
+        check(b, &step, &expected, format!("{what}, a step to {reach} on tensor cores"));
     }
 }
 
@@ -130,6 +172,26 @@ fn neighbours_of_one_sequence<B: Backend>(b: &B) {
     for (start, m) in [(0, 1), (0, 70), (61, 5), (64, 64), (100, 130)] {
         for element in ELEMENTS {
             check_case(b, &Inputs::neighbours(element, heads, start, m, &mut seeded));
+        }
+    }
+    // So many that blocks take many rows, with heads of each such kernel and of none.
+    for (heads, kv_heads, head_dim, start, m) in
+        [(32, 2, 16, 0, 70), (32, 4, 96, 130, 67), (32, 2, 64, 1, 66), (32, 1, 130, 63, 67)]
+    {
+        let heads = Heads { heads, kv_heads, head_dim };
+        for element in ELEMENTS {
+            check_case(b, &Inputs::neighbours(element, heads, start, m, &mut seeded));
+        }
+    }
+    // A page that is not there, and rows past the table.
+    let heads = Heads { heads: 32, kv_heads: 2, head_dim: 8 };
+    for element in ELEMENTS {
+        let good = Inputs::neighbours(element, heads, 0, 140, &mut seeded);
+        for block in 0..3 {
+            let mut inputs = good.clone();
+            let pages = good.pages as u32;
+            inputs.rows.iter_mut().for_each(|row| row.table[block] = pages);
+            check_case(b, &inputs);
         }
     }
 }
@@ -205,13 +267,16 @@ fn generated_shapes<B: Backend>(b: &B) {
         let mut seeded = Seeded::new(13_000 + i as u64);
         let kv_heads = 1 + seeded.below(3);
         let heads = kv_heads * (1 + seeded.below(5));
-        let head_dim = 2 * (1 + seeded.below(MAX_HEAD_DIM as usize / 2));
+        let any = 2 * (1 + seeded.below(MAX_HEAD_DIM as usize / 2));
+        let head_dim = if i % 4 == 0 { FAST_HEAD_DIM as usize } else { any };
         let heads = Heads { heads, kv_heads, head_dim };
         let end = [3, 70, 300][seeded.below(3)];
         let positions: Vec<_> = (0..1 + seeded.below(5))
             .map(|_| if seeded.below(8) == 0 { ABSENT } else { seeded.below(end) as u32 })
             .collect();
-        check_case(b, &Inputs::scattered(ELEMENTS[i % 2], heads, &positions, &mut seeded));
+        check_case(b, &Inputs::scattered(ELEMENTS[i / 2 % 2], heads, &positions, &mut seeded));
+        let (start, m) = (seeded.below(end) as u32, 1 + seeded.below(90) as u32);
+        check_case(b, &Inputs::neighbours(ELEMENTS[i / 2 % 2], heads, start, m, &mut seeded));
     }
 }
 
@@ -229,7 +294,7 @@ fn refusals<B: Backend>(b: &B) {
             #[allow(unused_mut, reason = "where no field is set")]
             let mut op = AttentionPaged {
                 qkv, cache: $cache, rope, out: &mut *out, positions, tables, capacity, m, heads,
-                step: None,
+                math: Math::Exact, rows: PagedRows::Any,
             };
             $(op.$field = $value;)*
             b.attention_paged(op)
@@ -260,37 +325,49 @@ fn refusals<B: Backend>(b: &B) {
             refused!(dimension("capacity"), paged!(cache, capacity: capacity));
         }
         refused!(short("angles"), paged!(cache, capacity: 131));
+        for reach in [0, 131] {
+            let tables = RowWords { stride: 0, ..tables };
+            let rows = PagedRows::Run { reach };
+            refused!(dimension("reach"), paged!(cache, tables: tables, rows: rows));
+        }
+        assert!(matches!(
+            paged!(cache, rows: PagedRows::Run { reach: 1 }),
+            Err(OpError::Mismatch { what: "table stride of a run", .. })
+        ));
+        if element == RowType::F32 {
+            refused!(dimension("cache element"), paged!(cache, math: Math::TensorCore));
+        }
         let mut scratch = PagedScratch::<B>::alloc(b, heads, m, 9).expect("scratch");
         for reach in [0, 131] {
-            let step = Some(PagedStep {
+            let rows = PagedRows::Step(PagedStep {
                 scratch: &mut scratch,
                 reach,
                 settled: false,
                 share: None,
                 next: None,
             });
-            refused!(dimension("reach"), paged!(cache, step: step));
+            refused!(dimension("reach"), paged!(cache, rows: rows));
         }
         let mut few_partial =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
-        let step = Some(PagedStep {
+        let rows = PagedRows::Step(PagedStep {
             scratch: &mut few_partial,
             reach: 1,
             settled: false,
             share: None,
             next: None,
         });
-        refused!(short("partial"), paged!(cache, step: step));
+        refused!(short("partial"), paged!(cache, rows: rows));
         let mut few_counters =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12), counters: zeros(b, 5) };
-        let step = Some(PagedStep {
+        let rows = PagedRows::Step(PagedStep {
             scratch: &mut few_counters,
             reach: 1,
             settled: false,
             share: None,
             next: None,
         });
-        refused!(short("counters"), paged!(cache, step: step));
+        refused!(short("counters"), paged!(cache, rows: rows));
         let bytes = 9 * 2 * 64 * 16 * element.bytes();
         let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };
         for (bad, cache) in

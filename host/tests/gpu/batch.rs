@@ -15,7 +15,7 @@ use bitnet_gpu::model::{
 use bitnet_gpu::ops::{Backend, OpError, RowType, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::GREEDY;
-use bitnet_gpu::session::{Finish, Math, Session, SessionError};
+use bitnet_gpu::session::{Finish, KvType, Math, Session, SessionError};
 use bitnet_gpu::text::SamplingParams;
 use contract::sample::{ONE_WEIGHT, SampleParams};
 
@@ -365,8 +365,17 @@ fn an_engine_gives_the_texts_of_a_session() {
         assert_eq!(last.map(|text| text.tokens), added.get(1).map(|_| alone[2].tokens.clone()));
     }
     // A prompt that never fits is refused when it is alone; nothing is left behind.
-    let fast = builder().attention(Math::TensorCore).build_batch();
-    assert!(matches!(fast, Err(SessionError::BatchAttention)), "exact attention, or an error");
+    let fast = || builder().attention(Math::TensorCore).max_batch(3).pages(18);
+    assert!(fast().kv(KvType::F32).build_batch().is_err(), "tensor cores take a bf16 cache");
+    let mut texts = Vec::new();
+    for _ in 0..2 {
+        let mut engine = fast().build_batch().expect("an engine");
+        let made = engine.generate(&ids, &params, |_, _| ControlFlow::Continue(()));
+        let made = made.expect("texts").into_iter().map(|text| text.tokens);
+        texts.push(made.collect::<Vec<_>>());
+    }
+    assert_eq!(texts[0], texts[1], "the same batch gives the same texts");
+    assert!(texts[0].iter().zip(&params).all(|(text, params)| text.len() <= params.max_tokens));
     let mut engine = builder().max_batch(2).pages(2).build_batch().expect("an engine");
     let mut long = params.clone();
     long[2].max_tokens = 140;

@@ -23,7 +23,8 @@
 //! stored.
 //!
 //! `attention_paged_append_*` stores, then `attention_paged_rows_*` walks over the pages of a row, one block
-//! for each of its heads. Where every row has a sequence of its own, with pages of its own, a step is
+//! for each of its heads; or, of many neighbours of one sequence, `attention_paged_gather` brings its pages together and the kernels of
+//! [`crate::attention`] for many rows attend, with the same bits. Where every row has a sequence of its own, with pages of its own, a step is
 //! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
 //! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
 //! its key. In `attention_paged_walk_*`, for many pages, it takes several, one behind the other; the first ones of a row, combined, leave one result in the
@@ -45,6 +46,9 @@ pub const NO_PAGE: u32 = u32::MAX;
 /// Threads of a block that appends.
 pub const APPEND_THREADS: u32 = 64;
 
+/// Threads of a block that gathers.
+pub const GATHER_THREADS: u32 = 256;
+
 /// Threads of a block of a step.
 pub const STEP_THREADS: u32 = 128;
 /// Heads that a block of a step takes.
@@ -64,6 +68,20 @@ pub const STEP_SMEM_BYTES: u32 = PAGE as u32 * (STEP_KEY_BYTES + STEP_VALUE_BYTE
 /// The same of a walk: what five blocks of a Hopper multiprocessor can have. With less the GPU puts six on some multiprocessors and four on
 /// others.
 pub const WALK_SMEM_BYTES: u32 = 45_056;
+
+/// Elements of a head on tensor cores, as many as a thread carries two of.
+pub const FAST_HEAD_DIM: u32 = STEP_HEAD_DIM;
+/// Words that a warp of `attention_paged_fast_*` leaves of a head in shared memory: maximum, sum, two that are not used, weighted values.
+pub const FAST_RESULT_LEN: u32 = 4 + STEP_HEAD_DIM;
+/// Shared memory of `attention_paged_fast_*`: queries, the row's own key and value, what four warps leave, the queries as factors, a ticket.
+pub const FAST_SMEM_BYTES: u32 = 4
+    * (STEP_HEADS * STEP_HEAD_DIM
+        + STEP_HEAD_DIM
+        + 4 * STEP_HEADS * FAST_RESULT_LEN
+        + 4 * STEP_HEAD_DIM
+        + 4);
+/// Its blocks on a multiprocessor.
+const FAST_BLOCKS: u32 = 3;
 
 /// Whether a step takes heads of this size, in bf16.
 pub const fn step_takes(head_dim: usize) -> bool {
@@ -128,6 +146,23 @@ pub fn step_share(units: u32, whole: impl Iterator<Item = u32> + Clone, sms: u32
     None
 }
 
+/// Pages that a block of `attention_paged_fast_*` should take where `units` blocks take a page of each of `m` rows, of up to `key_blocks` pages,
+/// on `sms` multiprocessors: as few as let all blocks run at once, two at least, and no more than [`walk_word`] holds.
+pub fn fast_share(units: u32, m: u32, key_blocks: u32, sms: u32) -> u32 {
+    let parts = sms.saturating_mul(FAST_BLOCKS) / units.saturating_mul(m).max(1);
+    key_blocks.div_ceil(parts.max(1)).clamp(2, u32::from(u16::MAX))
+}
+
+/// How far an output of `attention_paged_fast_*` over `keys` keys may be from the exact one. `magnitude` is the weighted sum of `|v|`, `reach` the
+/// largest `scale * sum |q k|` of its row.
+///
+/// Queries and exponentials are two bf16 each, which leave at most `2^-17` of them; a score that is off by `e` moves a weight by `e` of
+/// it, below and above the line. Sums of tensor cores lose up to `2^-20` of their terms' magnitudes, and `ex2.approx` `2^-22`.
+pub fn fast_bound(keys: usize, magnitude: f64, reach: f64) -> f64 {
+    const UNIT: f64 = 1.0 / (1 << 20) as f64;
+    magnitude * UNIT * (32.0 + keys as f64 + 24.0 * reach)
+}
+
 /// Elements of a page: its keys, or its values.
 pub const fn page_len(kv_heads: usize, head_dim: usize) -> usize {
     kv_heads * PAGE * kv_stride(head_dim)
@@ -179,7 +214,7 @@ pub struct Args {
     pub scale: f32,
     /// Whether a step may read positions, tables and stored keys before the kernel in front has ended: 1, else 0.
     pub settled: u32,
-    /// Of a walk: [`walk_word`]. Else 0.
+    /// Of a walk, and on tensor cores: [`walk_word`]. Else 0.
     pub walk: u32,
 }
 
@@ -222,6 +257,59 @@ macro_rules! kernels {
     )* };
 }
 
+/// The only parameter of `attention_paged_gather`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GatherArgs {
+    /// Fused projections, as in [`Args`].
+    pub qkv: DevPtr<f32>,
+    /// Pages of keys, then of values.
+    pub pages: [DevPtr<u8>; 2],
+    /// Cosines.
+    pub cos: DevPtr<f32>,
+    /// Sines.
+    pub sin: DevPtr<f32>,
+    /// Position of row 0.
+    pub start: DevPtr<u32>,
+    /// The sequence's table.
+    pub table: DevPtr<u32>,
+    /// Rotated queries, `[m, heads, head_dim]`.
+    pub q: DevPtr<f32>,
+    /// Keys, then values, `[kv_heads, PAGE * key_blocks, kv_stride(head_dim)]`.
+    pub to: [DevPtr<u8>; 2],
+    /// Rows.
+    pub m: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Bytes from position to position of a cache: a multiple of 16.
+    pub position_bytes: u32,
+    /// Pages that there are.
+    pub page_count: u32,
+    /// Pages that are brought together.
+    pub key_blocks: u32,
+    /// Positions of a table.
+    pub capacity: u32,
+}
+
+/// Brings the pages of one sequence together for [`crate::attention`], up to the last of its rows, and rotates the queries of these rows. A page that is not
+/// there becomes NaN, and so do queries past the table or the pages.
+pub enum Gather {}
+
+impl Kernel for Gather {
+    type Args = GatherArgs;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_gather", GATHER_THREADS);
+}
+
+/// Blocks that gather: keys and values of kv heads within pages, then rows. More than a grid can have saturate, and are refused by the
+/// launch.
+pub const fn gather_grid(m: u32, kv_heads: u32, key_blocks: u32) -> [u32; 3] {
+    [kv_heads.saturating_mul(2).saturating_mul(key_blocks).saturating_add(m), 1, 1]
+}
+
 kernels! {
     AppendBf16 "attention_paged_append_bf16" APPEND_THREADS 0, "Rotates k, stores k and v in bf16 pages.";
     AppendF32 "attention_paged_append_f32" APPEND_THREADS 0, "Rotates k, stores k and v in f32 pages.";
@@ -251,6 +339,17 @@ impl Kernel for WalkBf16 {
         .with_smem(WALK_SMEM_BYTES)
         .with_min_blocks(6)
         .with_all_shared();
+}
+
+/// A step over bf16 pages on tensor cores, by name: its results have a bound, [`fast_bound`].
+pub enum FastBf16 {}
+
+impl Kernel for FastBf16 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_fast_bf16", STEP_THREADS)
+        .with_min_sm(80)
+        .with_smem(FAST_SMEM_BYTES)
+        .with_min_blocks(FAST_BLOCKS);
 }
 
 #[cfg(test)]

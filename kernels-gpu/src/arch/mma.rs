@@ -99,6 +99,24 @@ pub fn mma_u8_s8(a: [u32; 4], b: [u32; 2], c: [i32; 4]) -> [i32; 4] {
     [d.0, d.1, d.2, d.3]
 }
 
+/// Columns of an 8 by 8 matrix of 16-bit elements whose rows the lanes hold: lane `l` has elements `2 t, 2 t + 1` of row `g`, and gets
+/// those of column `g`. So what a product left, rounded, becomes a factor `B`. `movmatrix.sync.aligned.m8n8.trans.b16`
+///
+/// `asm!`, as [`mma_f16`]: the code around it must not branch on what differs between lanes.
+#[inline(always)]
+pub fn transposed(word: u32) -> u32 {
+    let turned: u32;
+    // SAFETY: exchanges registers of the warp. Neither `pure` nor `nomem`: it stays where it is.
+    unsafe {
+        asm!(
+            "movmatrix.sync.aligned.m8n8.trans.b16 {turned}, {word};",
+            turned = out(reg32) turned, word = in(reg32) word,
+            options(nostack),
+        );
+    }
+    turned
+}
+
 /// One 8 by 8 matrix of 16-bit elements: lane `l` gets elements `2 t, 2 t + 1` of row `g`. Lanes
 /// 0 to 7 give the addresses of its rows of 16 bytes. `ldmatrix.sync.aligned.m8n8.x1.shared.b16`
 ///

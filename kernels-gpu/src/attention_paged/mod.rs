@@ -1,10 +1,14 @@
 //! Device side of [`contract::attention_paged`]: [`append`] stores the keys and values of all rows and
-//! [`rows`] attends, or [`step`] does both where every row has a sequence of its own.
+//! [`rows`] attends, or [`step`], [`walk`] or, on tensor cores, [`fast`] do both where every row has a sequence of its own. For many neighbours of one
+//! sequence [`gather`] brings its pages together.
 //!
 //! What a block of [`rows`] does with the keys of a page is [`crate::attention::query`]'s: a page is one key
 //! block. [`step`] has its pages in shared memory, where [`tile`] works on them for four heads at once.
 
 mod append;
+#[cfg(level_sm_80)]
+mod fast;
+mod gather;
 mod rows;
 #[cfg(level_sm_80)]
 mod step;
@@ -15,7 +19,9 @@ mod tile;
 #[cfg(level_sm_90a)]
 mod walk;
 
-use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, Args, PAGE, RowsBf16, RowsF32};
+use contract::attention_paged::{
+    ABSENT, AppendBf16, AppendF32, Args, Gather, GatherArgs, PAGE, RowsBf16, RowsF32,
+};
 use contract::launch::Kernel;
 
 use crate::arch::mem::ld;
@@ -86,6 +92,29 @@ pub unsafe extern "ptx-kernel" fn attention_paged_walk_bf16(args: Args) {
 #[cfg(level_sm_90a)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::WalkBf16 as Kernel>::Args) =
     attention_paged_walk_bf16;
+
+/// # Safety
+///
+/// As for the step.
+#[cfg(level_sm_80)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_fast_bf16(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { fast::fast(&args) }
+}
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastBf16 as Kernel>::Args) =
+    attention_paged_fast_bf16;
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's tables.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_gather(args: GatherArgs) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { gather::gather(&args) }
+}
+const _: unsafe extern "ptx-kernel" fn(<Gather as Kernel>::Args) = attention_paged_gather;
 
 entries! {
     attention_paged_append_bf16 AppendBf16 append Bf16;

@@ -13,7 +13,7 @@ use contract::num::Running;
 
 use super::position;
 use super::step_row::{Own, Step};
-use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, weighted};
+use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, queries, weighted};
 use crate::arch::async_copy::wait_group;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::st_x2;
@@ -74,9 +74,9 @@ pub(super) unsafe fn step(args: &Args) {
         // SAFETY: nobody reads the queries yet; the page is there.
         unsafe {
             let angle = if OVERLAPS { angle } else { step.angle_of_thread() };
-            step.load_queries(step.raw_queries(), angle);
+            step.load_queries(queries(), step.raw_queries(), angle);
             if has_new {
-                step.put_new(step.new_words());
+                step.put_new(step.new_words(), step.places());
             }
         }
     }
@@ -132,7 +132,7 @@ pub(super) unsafe fn step(args: &Args) {
     // its result, where its page is there.
     unsafe {
         let pages = step.of_lanes::<false>(0, blocks);
-        if step.is_last(blocks) {
+        if step.is_last(blocks, note()) {
             step.combine::<false>(blocks, pages, true, own);
         }
     }

@@ -9,9 +9,7 @@ use contract::num::{Running, Weights, exp, f32_to_bf16};
 use contract::rope::rotate;
 
 use super::page;
-use super::tile::{
-    HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, note, queries, running_max, values,
-};
+use super::tile::{HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, running_max, values};
 use crate::arch::async_copy::{commit_group, copy_x16_stream};
 use crate::arch::atomic;
 use crate::arch::mem::{ld, ld_if, ld_nc, ld_x2, st, st_x2};
@@ -107,17 +105,17 @@ impl<'a> Step<'a> {
     ///
     /// Each of them calls it once.
     #[inline(always)]
-    pub(super) unsafe fn is_last(&self, blocks: u32) -> bool {
+    pub(super) unsafe fn is_last(&self, blocks: u32, note: Shared<u32>) -> bool {
         // The barrier puts the block's writes before the release of its first thread, whose ticket
         // says whether all others have done the same.
         sync_threads();
         if thread_idx_x() == 0 {
             // SAFETY: a counter of these heads; nobody else uses the note.
-            unsafe { note().write(atomic::add_acq_rel(self.counter(), 1)) };
+            unsafe { note.write(atomic::add_acq_rel(self.counter(), 1)) };
         }
         sync_threads();
         // SAFETY: written before the barrier.
-        if unsafe { note().read() } + 1 < blocks {
+        if unsafe { note.read() } + 1 < blocks {
             return false;
         }
         if thread_idx_x() == 0 {
@@ -137,7 +135,7 @@ impl<'a> Step<'a> {
 
     /// Element 0 of the kv head's part of the page.
     #[inline(always)]
-    fn part(&self) -> usize {
+    pub(super) fn part(&self) -> usize {
         let Args { kv_heads, head_dim, .. } = *self.args;
         self.page as usize * page_len(kv_heads as usize, head_dim as usize)
             + (self.kv_head * KEYS * head_dim) as usize
@@ -256,13 +254,18 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Rotates `raw` queries by the angle of this thread's pair, into shared memory.
+    /// Rotates `raw` queries by the angle of this thread's pair, into shared memory: [`STEP_HEAD_DIM`] words each.
     ///
     /// # Safety
     ///
     /// Nobody reads the queries.
     #[inline(always)]
-    pub(super) unsafe fn load_queries(&self, raw: [[f32; 2]; ROTATED], (cos, sin): (f32, f32)) {
+    pub(super) unsafe fn load_queries(
+        &self,
+        queries: Shared<f32>,
+        raw: [[f32; 2]; ROTATED],
+        (cos, sin): (f32, f32),
+    ) {
         let half = self.args.head_dim / 2;
         let pair = thread_idx_x() % PAIRS;
         if pair >= half {
@@ -271,7 +274,7 @@ impl<'a> Step<'a> {
         let mut i = 0;
         while i < ROTATED {
             let head = thread_idx_x() / PAIRS + i as u32 * (STEP_THREADS / PAIRS);
-            let to = queries().add(head * STEP_HEAD_DIM + pair);
+            let to = queries.add(head * STEP_HEAD_DIM + pair);
             let (lo, hi) = rotate(raw[i][0], raw[i][1], cos, sin);
             // SAFETY: the pair's places.
             unsafe {
@@ -329,25 +332,28 @@ impl<'a> Step<'a> {
         words
     }
 
-    /// Puts [`Step::new_words`] behind the stored keys and values, and stores them.
+    /// Puts [`Step::new_words`] into shared memory, the key at `new_key` and the value at `new_value`, and stores them.
     ///
     /// # Safety
     ///
-    /// The row's place is in this page, which is there; nobody uses that place in shared memory.
+    /// The row's place is in this page, which is there; nobody uses those places in shared memory.
     #[inline(always)]
-    pub(super) unsafe fn put_new(&self, [low, high, value]: [u32; 3]) {
+    pub(super) unsafe fn put_new(
+        &self,
+        [low, high, value]: [u32; 3],
+        [new_key, new_value]: [Shared<u32>; 2],
+    ) {
         let Args { head_dim, k_pages, v_pages, .. } = *self.args;
         let place = self.pos % KEYS;
         let at = self.part() + (place * head_dim) as usize;
         let half = head_dim / 2;
         let i = thread_idx_x();
         if 2 * i < half {
-            let tile = keys().add(place * STEP_KEY_BYTES).cast::<u32>();
             let page = k_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
             // SAFETY: words i and half / 2 + i of the key, in both places this thread's.
             unsafe {
-                tile.add(i).write(low);
-                tile.add(half / 2 + i).write(high);
+                new_key.add(i).write(low);
+                new_key.add(half / 2 + i).write(high);
                 if self.stores {
                     st(page.wrapping_add(i as usize), low);
                     st(page.wrapping_add((half / 2 + i) as usize), high);
@@ -355,16 +361,23 @@ impl<'a> Step<'a> {
             }
         }
         if i < half {
-            let tile = values().add(place * STEP_VALUE_BYTES).cast::<u32>();
             let page = v_pages.cast::<Bf16>().as_ptr().wrapping_add(at).cast::<u32>();
             // SAFETY: word i of the value, in both places this thread's.
             unsafe {
-                tile.add(i).write(value);
+                new_value.add(i).write(value);
                 if self.stores {
                     st(page.wrapping_add(i as usize), value);
                 }
             }
         }
+    }
+
+    /// The places of the row's own key and value in the tiles of a page.
+    #[inline(always)]
+    pub(super) fn places(&self) -> [Shared<u32>; 2] {
+        let place = self.pos % KEYS;
+        let (key, value) = (place * STEP_KEY_BYTES, place * STEP_VALUE_BYTES);
+        [keys().add(key).cast(), values().add(value).cast()]
     }
 
     /// Element 0 of what page `page` leaves for head `head`.

@@ -7,7 +7,7 @@ use contract::attention_paged::{Args, walk_pages, walk_share};
 use contract::num::Running;
 
 use super::step_row::{Own, Step};
-use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, weighted};
+use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, queries, weighted};
 use super::{page, position};
 use crate::arch::async_copy::wait_group;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -67,7 +67,7 @@ pub(super) unsafe fn walk(args: &Args) {
     dependency_wait();
     // SAFETY: nobody reads the queries yet; the row's position is below the capacity.
     let new = unsafe {
-        step.load_queries(step.raw_queries(), angle);
+        step.load_queries(queries(), step.raw_queries(), angle);
         if has_new { step.new_words() } else { [0; 3] }
     };
     // Not earlier: blocks of the next kernel would take the places of this one's unevenly. And behind the wait: what is settled for
@@ -85,7 +85,7 @@ pub(super) unsafe fn walk(args: &Args) {
         // nobody reads those of this one any more.
         unsafe {
             if there && !more && has_new {
-                step.put_new(new);
+                step.put_new(new, step.places());
             }
             wait_group::<1>();
             sync_threads();
@@ -168,7 +168,7 @@ pub(super) unsafe fn walk(args: &Args) {
     // its results, where its pages are there.
     unsafe {
         let (pages, there) = (step.of_lanes::<true>(0, results), step.share_there());
-        if step.is_last(blocks.div_ceil(share)) {
+        if step.is_last(blocks.div_ceil(share), note()) {
             step.combine::<true>(results, pages, there, own);
         }
     }

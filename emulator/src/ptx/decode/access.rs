@@ -23,7 +23,7 @@ fn how(parts: &[&str]) -> Result<How, String> {
             "v2" => list = Some(2),
             "v4" => list = Some(4),
             "relaxed" | "volatile" => polls = true,
-            "gpu" | "nc" | "L1::no_allocate" => {}
+            "gpu" | "nc" | "L1::no_allocate" | "L2::cache_hint" => {}
             _ => return Err(format!("an access that is .{part}")),
         }
     }
@@ -50,6 +50,14 @@ impl Decoder<'_> {
         kind: &str,
         operands: &[Operand],
     ) -> Result<Op, String> {
+        let operands = match parts.contains(&"L2::cache_hint") {
+            true => {
+                expect(operands, 3)?;
+                self.double(operands, 2)?;
+                &operands[..2]
+            }
+            false => operands,
+        };
         expect(operands, 2)?;
         let (How { space, list, polls }, element) = (how(parts)?, element(kind)?);
         let (at, single) = (self.address(operands, 1)?, [operands[0].clone()]);

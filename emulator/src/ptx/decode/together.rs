@@ -95,6 +95,11 @@ impl Decoder<'_> {
                 let (trans, at) = (opcode.contains(".trans."), self.address(operands, 1)?);
                 Op::Ldmatrix { trans, d, at }
             }
+            "movmatrix.sync.aligned.m8n8.trans.b16" => {
+                expect(operands, 2)?;
+                let d = self.to(operands, Word)?;
+                Op::Movmatrix { d, a: self.word(operands, 1)? }
+            }
             "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" => {
                 Op::Stmatrix { at: self.address(operands, 0)?, a: self.list(operands, 1)? }
             }

@@ -1,0 +1,590 @@
+//! A step of rows with a sequence each on tensor cores (`mma.sync` of bf16): several pages for the heads of one kv head per block; the last
+//! block of the heads to finish combines.
+//!
+//! Each of a block's four warps takes sixteen keys of every page, straight from memory into fragments: the order of the elements of a head is
+//! free in a dot, and that of the dimensions in the weighted values, so a lane reads 16 bytes side by side. Nobody waits for another warp
+//! before the end. Of the eight columns of a product four are the queries of the heads, rounded to bf16, and four what the rounding
+//! left; the same with the exponentials.
+//!
+//! Fragments, for lane `4 g + t`: of keys the elements `32 j + 8 t ..` of keys `g` and `g + 8`; of values the dimensions `64 i + 8 g ..` of keys `2 t`,
+//! `2 t + 1`, `2 t + 8` and `2 t + 9`.
+
+use contract::attention_paged::{
+    Args, FAST_HEAD_DIM, FAST_RESULT_LEN, FAST_SMEM_BYTES, STEP_HEAD_DIM, STEP_HEADS, STEP_THREADS,
+    walk_pages, walk_share,
+};
+use contract::launch::DevPtr;
+use contract::num::fma;
+
+use super::step_row::{Own, Step};
+use super::tile::{KEYS, OWN, pair};
+use super::{page, position};
+use crate::arch::dot::permute;
+use crate::arch::float::exp2_approx;
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::half::pack_bf16;
+use crate::arch::mem::{X4, ld_or_zero_stream_x4, ld_x2, st_x2};
+use crate::arch::mma::{mma_bf16, transposed};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_z, sync_threads};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_xor, warp_id};
+
+/// Keys of a page that a warp takes.
+const OF_WARP: u32 = 16;
+/// Warps of a block.
+const WARPS: u32 = STEP_THREADS / LANES;
+/// Pieces of 16 bytes that a lane reads of a key, and of a value.
+const KEY_PIECES: usize = FAST_HEAD_DIM as usize / 32;
+const VALUE_PIECES: usize = FAST_HEAD_DIM as usize / 64;
+/// Bytes from key to key in a page.
+const KEY_BYTES: usize = 2 * FAST_HEAD_DIM as usize;
+/// Results of other blocks on their way at once.
+const COMBINE: u32 = 4;
+
+const _: () = assert!(WARPS * OF_WARP == KEYS && STEP_HEADS == 4);
+const _: () = assert!(FAST_HEAD_DIM == 128 && STEP_HEAD_DIM == FAST_HEAD_DIM);
+
+type Keys = [[X4<u32>; KEY_PIECES]; 2];
+type Values = [[X4<u32>; VALUE_PIECES]; 4];
+
+/// The queries, rotated: [`STEP_HEAD_DIM`] words each.
+#[inline(always)]
+fn queries() -> Shared<f32> {
+    dynamic_shared_mem()
+}
+
+/// The row's own key, then its value.
+#[inline(always)]
+fn own_key() -> Shared<u32> {
+    queries().add(STEP_HEADS * STEP_HEAD_DIM).cast()
+}
+#[inline(always)]
+fn own_value() -> Shared<u32> {
+    own_key().add(STEP_HEAD_DIM / 2)
+}
+
+/// What warp `warp` leaves of head `head`: maximum, sum, and from word 4 on its weighted values.
+#[inline(always)]
+fn result(warp: u32, head: u32) -> Shared<f32> {
+    let first = own_value().add(STEP_HEAD_DIM / 2).cast::<f32>();
+    first.add((warp * STEP_HEADS + head) * FAST_RESULT_LEN)
+}
+
+/// This lane's factors of piece `j`.
+#[inline(always)]
+fn factors(j: u32) -> Shared<u32> {
+    result(WARPS, 0).cast().add((j * LANES + lane_id()) * 4)
+}
+
+/// Where one thread tells the others something.
+#[inline(always)]
+fn note() -> Shared<u32> {
+    result(WARPS, 0).cast().add(KEY_PIECES as u32 * LANES * 4)
+}
+
+const _: () = assert!(
+    4 * (STEP_HEADS * STEP_HEAD_DIM
+        + STEP_HEAD_DIM
+        + WARPS * STEP_HEADS * FAST_RESULT_LEN
+        + KEY_PIECES as u32 * LANES * 4
+        + 4)
+        == FAST_SMEM_BYTES
+);
+
+/// What a lane knows of two heads, `2 (t % 2)` and the next.
+struct State {
+    top: [f32; 2],
+    sum: [f32; 2],
+    /// `[tile][c]`: dimension `8 g + tile`, or 64 more for the last two, of columns `2 t` and `2 t + 1`.
+    out: [[f32; 4]; 8],
+}
+
+/// Block `(part of a row's pages, m, kv head, part of its heads)` takes [`walk_share`] pages; the last one of the heads combines.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's table for pages of bf16, `counters` is zero, every row has
+/// pages of its own; block and grid are the contract's. When `settled`: no kernel that may still run writes positions, tables or keys
+/// in front of a row's own.
+#[inline(always)]
+pub(super) unsafe fn fast(args: &Args) {
+    let share = walk_share(args);
+    let first_page = block_idx_z() * share;
+    let (mut step, own) = Step::of_block(args);
+    let (head, count, m) = (step.head, step.count, step.m);
+    if args.settled == 0 {
+        dependency_wait();
+    }
+    // At once: none waits for another.
+    // SAFETY: the grid has blocks for M rows and for pages below the capacity.
+    let mut next = unsafe {
+        step.page = step.page_beside(first_page);
+        step.pos = position(args, m);
+        step.page_beside(first_page + 1)
+    };
+    let pos = step.pos;
+    let blocks = pos / KEYS + 1;
+    if pos >= args.capacity || blocks > walk_pages(args) {
+        dependency_wait();
+        if first_page == 0 {
+            // SAFETY: no other block writes these heads.
+            unsafe { step.refuse(own) };
+        }
+        return; // the whole block
+    }
+    if first_page >= blocks {
+        return; // the whole block: the grid is made for a longer sequence
+    }
+    let end = (first_page + share).min(blocks);
+    let has_new = end == blocks;
+    let home = step.page;
+    // SAFETY: the pages, where they are there, have all positions in front of the row's own, which is below the capacity.
+    let (mut k, mut v, own_page, angle) = unsafe {
+        (
+            step.keys(home, first_page),
+            step.values(home, first_page),
+            page(args, m, end - 1),
+            step.angle_of_thread(),
+        )
+    };
+    dependency_wait();
+    // SAFETY: nobody reads queries, key and value yet; the row's position is below the capacity.
+    unsafe {
+        step.load_queries(queries(), step.raw_queries(), angle);
+        step.page = own_page;
+        if has_new && own_page < args.pages {
+            step.put_new(step.new_words(), [own_key(), own_value()]);
+        }
+    }
+    // Not earlier: what is settled for the next step counts on it.
+    launch_dependents();
+    sync_threads();
+    // SAFETY: queries are there; nobody reads factors yet.
+    unsafe { make_factors() };
+    sync_threads();
+    // Powers of two: exp(scale s) = 2^(factor s).
+    let factor = args.scale * core::f32::consts::LOG2_E;
+    let mut state = State { top: [f32::NEG_INFINITY; 2], sum: [0.0; 2], out: [[0.0; 4]; 8] };
+    let (mut block, mut at) = (first_page, home);
+    loop {
+        let more = block + 1 < end;
+        // Keys of this page that the row sees and earlier warps do not take.
+        let left = (pos + 1 - block * KEYS).saturating_sub(warp_id() * OF_WARP);
+        if left == 0 {
+            break; // the whole warp, at the row's last page
+        }
+        if has_new && !more && left <= OF_WARP {
+            // SAFETY: written before the barrier, where the page is there.
+            unsafe { step.take_own(&mut k, &mut v, left - 1) };
+        }
+        // SAFETY: the factors are there.
+        let s = unsafe { scores(&k) };
+        if more {
+            // SAFETY: as for the first page.
+            k = unsafe { step.keys(next, block + 1) };
+        }
+        let weights = state.weights(s, factor, left);
+        state.take_values(&v, weights);
+        if at >= args.pages {
+            state.sum = [f32::NAN; 2];
+        }
+        if !more {
+            break;
+        }
+        // SAFETY: as for the first page; below the capacity, or nothing is read.
+        unsafe {
+            v = step.values(next, block + 1);
+            at = next;
+            next = step.page_beside(block + 2);
+        }
+        block += 1;
+    }
+    // SAFETY: the places of this warp.
+    unsafe { state.leave() };
+    sync_threads();
+
+    let Own { dims, first, .. } = own;
+    let whole = first_page == 0 && has_new;
+    let mut h = 0;
+    while h < OWN {
+        let of_block = first + h as u32;
+        if of_block < count {
+            // SAFETY: written before the barrier; output and partial result belong to this thread, the sums to that of the first
+            // dimensions.
+            unsafe {
+                let all = of_block_result(of_block, dims, factor);
+                if whole {
+                    step.write(head + of_block, dims, all.out.map(|v| v / all.sum));
+                } else if home < args.pages {
+                    let to = step.partial(home, head + of_block);
+                    st_x2(to.wrapping_add(2 + 2 * dims as usize).cast(), all.out);
+                    if dims == 0 {
+                        st_x2(to.cast(), [all.top, all.sum]);
+                    }
+                }
+            }
+        }
+        h += 1;
+    }
+    if whole {
+        return; // the whole block
+    }
+    let results = blocks.div_ceil(share);
+    // SAFETY: each block comes here once, and then every block of these heads has left its result, where its first page is there.
+    unsafe {
+        if step.is_last(results, note()) {
+            step.combine_fast(results, own, factor);
+        }
+    }
+}
+
+/// Of one head at two dimensions: the largest score, the sum of the weights relative to it, and their weighted values.
+#[derive(Clone, Copy)]
+struct Sum {
+    top: f32,
+    sum: f32,
+    out: [f32; 2],
+}
+
+impl Sum {
+    const EMPTY: Self = Self { top: f32::NEG_INFINITY, sum: 0.0, out: [0.0; 2] };
+
+    /// Takes what was made of other keys.
+    #[inline(always)]
+    fn take(&mut self, other: Self, factor: f32) {
+        let top = self.top.max(other.top);
+        // Nothing yet, on one side or on both: minus infinity less itself is no number.
+        let weight = |t: f32| if t == top { 1.0 } else { exp2_approx((t - top) * factor) };
+        let (a, b) = (weight(self.top), weight(other.top));
+        self.sum = fma(self.sum, a, other.sum * b);
+        let mut e = 0;
+        while e < 2 {
+            self.out[e] = fma(self.out[e], a, other.out[e] * b);
+            e += 1;
+        }
+        self.top = top;
+    }
+}
+
+/// What the warps of the block made of head `head`, at dimensions `2 dims, 2 dims + 1`.
+///
+/// # Safety
+///
+/// They left it before a barrier.
+#[inline(always)]
+unsafe fn of_block_result(head: u32, dims: u32, factor: f32) -> Sum {
+    let mut all = Sum::EMPTY;
+    let mut warp = 0;
+    while warp < WARPS {
+        let from = result(warp, head);
+        // SAFETY: the caller's promise.
+        let ([top, sum], out) = unsafe { (from.read_x2(), from.add(4 + 2 * dims).read_x2()) };
+        all.take(Sum { top, sum, out }, factor);
+        warp += 1;
+    }
+    all
+}
+
+/// Makes the queries factors of [`scores`], a piece each warp: of step `2 j + u` the elements `32 j + 8 t + 4 u ..`, of head `g` their bf16,
+/// of head `g - 4` what is left of them.
+///
+/// # Safety
+///
+/// They are in shared memory, and nobody uses the factors.
+#[inline(always)]
+unsafe fn make_factors() {
+    let (g, t, j) = (lane_id() / 4, lane_id() % 4, warp_id());
+    let first = 32 * j + 8 * t;
+    let from = queries().add(g % STEP_HEADS * STEP_HEAD_DIM + first);
+    // SAFETY: eight words of a query.
+    let q: [[f32; 4]; 2] = unsafe { [from.read_x4(), from.add(4).read_x4()] };
+    let words = core::array::from_fn(|i| {
+        split(q[i / 2][2 * (i % 2)], q[i / 2][2 * (i % 2) + 1], g >= STEP_HEADS)
+    });
+    // SAFETY: by the caller.
+    unsafe { factors(j).write_x4(words) };
+}
+
+/// Two numbers rounded to bf16, or what the rounding leaves of them.
+#[inline(always)]
+fn split(a: f32, b: f32, rest: bool) -> u32 {
+    let word = pack_bf16(a, b);
+    let [high_a, high_b] = pair(word);
+    let left = pack_bf16(a - high_a, b - high_b);
+    if rest { left } else { word }
+}
+
+/// Products of a warp's keys with the queries, not scaled: of keys `g` and `g + 8` with heads `2 (t % 2)` and the next.
+///
+/// # Safety
+///
+/// The factors are in shared memory.
+#[inline(always)]
+unsafe fn scores(k: &Keys) -> [[f32; 2]; 2] {
+    // Two chains, which do not wait for each other.
+    let mut sums = [[0.0; 4]; 2];
+    let mut j = 0;
+    while j < KEY_PIECES {
+        // SAFETY: the caller's promise.
+        let q = unsafe { factors(j as u32).read_x4() };
+        let mut u = 0;
+        while u < 2 {
+            let a = [k[0][j][2 * u], k[1][j][2 * u], k[0][j][2 * u + 1], k[1][j][2 * u + 1]];
+            sums[u] = mma_bf16(a, [q[2 * u], q[2 * u + 1]], sums[u]);
+            u += 1;
+        }
+        j += 1;
+    }
+    let all: [f32; 4] = core::array::from_fn(|i| {
+        let both = sums[0][i] + sums[1][i];
+        // With what rounding left of the queries.
+        both + shuffle_xor(both, 2)
+    });
+    [[all[0], all[1]], [all[2], all[3]]]
+}
+
+impl State {
+    /// The weights of the scores `[key][head]` of `left` keys as factors of the values. Brings sums and outputs to the new maximum.
+    #[inline(always)]
+    fn weights(&mut self, s: [[f32; 2]; 2], factor: f32, left: u32) -> [u32; 2] {
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        let seen: [[f32; 2]; 2] = core::array::from_fn(|r| {
+            let there = g + 8 * (r as u32) < left;
+            s[r].map(|s| if there { s } else { f32::NEG_INFINITY })
+        });
+        let mut p = [[0.0; 2]; 2];
+        let mut old = [1.0; 2];
+        let mut h = 0;
+        while h < 2 {
+            let mut top = self.top[h].max(seen[0][h]).max(seen[1][h]);
+            top = top.max(shuffle_xor(top, 4));
+            top = top.max(shuffle_xor(top, 8));
+            top = top.max(shuffle_xor(top, 16));
+            old[h] = exp2_approx((self.top[h] - top) * factor);
+            self.top[h] = top;
+            let shift = top * factor;
+            p[0][h] = exp2_approx(fma(seen[0][h], factor, -shift));
+            p[1][h] = exp2_approx(fma(seen[1][h], factor, -shift));
+            self.sum[h] = fma(self.sum[h], old[h], p[0][h] + p[1][h]);
+            h += 1;
+        }
+        if ballot(old[0] != 1.0 || old[1] != 1.0) != 0 {
+            let mut i = 0;
+            while i < 8 {
+                let mut c = 0;
+                while c < 4 {
+                    self.out[i][c] *= old[c % 2];
+                    c += 1;
+                }
+                i += 1;
+            }
+        }
+        p.map(|[a, b]| transposed(split(a, b, t >= 2)))
+    }
+
+    /// Adds the weighted values of sixteen keys.
+    #[inline(always)]
+    fn take_values(&mut self, v: &Values, weights: [u32; 2]) {
+        let mut i = 0;
+        while i < 8 {
+            // The lower or upper halves of two words.
+            let halves = if i % 2 == 0 { 0x5410 } else { 0x7632 };
+            let of = |key: usize, piece: usize| {
+                permute(v[key][piece][i / 2], v[key + 1][piece][i / 2], halves)
+            };
+            let a = [of(0, 0), of(0, 1), of(2, 0), of(2, 1)];
+            self.out[i] = mma_bf16(a, weights, self.out[i]);
+            i += 1;
+        }
+    }
+
+    /// Puts what the warp made into its places.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses them.
+    #[inline(always)]
+    unsafe fn leave(&self) {
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        // Lanes of the rounded weights write the lower half of the dimensions, the others the upper one.
+        let upper = t / 2;
+        let mut h = 0;
+        while h < 2 {
+            let mut sum = self.sum[h];
+            sum += shuffle_xor(sum, 4);
+            sum += shuffle_xor(sum, 8);
+            sum += shuffle_xor(sum, 16);
+            let to = result(warp_id(), 2 * (t % 2) + h as u32);
+            if g == 0 {
+                // SAFETY: by the caller; both lanes of a head write the same.
+                unsafe { to.write_x2([self.top[h], sum]) };
+            }
+            let all: [f32; 8] = core::array::from_fn(|i| {
+                let lower = self.out[i][h] + shuffle_xor(self.out[i][h], 2);
+                let higher = self.out[i][2 + h] + shuffle_xor(self.out[i][2 + h], 2);
+                if upper == 0 { lower } else { higher }
+            });
+            let to = to.add(4 + 64 * upper + 8 * g);
+            // SAFETY: by the caller.
+            unsafe {
+                to.write_x4([all[0], all[1], all[2], all[3]]);
+                to.add(4).write_x4([all[4], all[5], all[6], all[7]]);
+            }
+            h += 1;
+        }
+    }
+}
+
+impl Step<'_> {
+    /// Byte 0 of the kv head's part of page `page` in `pages`, of the first page where it is not there, and the keys of key block `block` in front of
+    /// the row's own: none where it is not there.
+    #[inline(always)]
+    fn stored(&self, pages: DevPtr<u8>, page: u32, block: u32) -> (*const u8, u32) {
+        let there = page < self.args.pages;
+        let part = Step { page: if there { page } else { 0 }, ..*self }.part();
+        let keys = if there { self.pos - block * KEYS } else { 0 };
+        (pages.cast::<u16>().as_ptr().cast_const().wrapping_add(part).cast(), keys)
+    }
+
+    /// This lane's part of the keys in front of the row's own, of page `page`, which is key block `block`.
+    ///
+    /// # Safety
+    ///
+    /// The page, where it is there, has all positions in front of the row's own.
+    #[inline(always)]
+    unsafe fn keys(&self, page: u32, block: u32) -> Keys {
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        let key = warp_id() * OF_WARP + g;
+        let (from, stored) = self.stored(self.args.k_pages, page, block);
+        let from = from.wrapping_add(key as usize * KEY_BYTES + 16 * t as usize);
+        core::array::from_fn(|r| {
+            let there = key + 8 * (r as u32) < stored;
+            core::array::from_fn(|j| {
+                let at = from.wrapping_add(8 * r * KEY_BYTES + 64 * j);
+                // SAFETY: the caller's promise; 16 bytes of a key.
+                unsafe { ld_or_zero_stream_x4(there, at.cast()) }
+            })
+        })
+    }
+
+    /// The same of the values.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Step::keys`].
+    #[inline(always)]
+    unsafe fn values(&self, page: u32, block: u32) -> Values {
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        let key = warp_id() * OF_WARP + 2 * t;
+        let (from, stored) = self.stored(self.args.v_pages, page, block);
+        let from = from.wrapping_add(key as usize * KEY_BYTES + 16 * g as usize);
+        core::array::from_fn(|r| {
+            let behind = value_key(0, r as u32);
+            let there = key + behind < stored;
+            core::array::from_fn(|i| {
+                let at = from.wrapping_add(behind as usize * KEY_BYTES + 128 * i);
+                // SAFETY: the caller's promise; 16 bytes of a value.
+                unsafe { ld_or_zero_stream_x4(there, at.cast()) }
+            })
+        })
+    }
+
+    /// Puts the row's own key and value, which are key `own` of this warp, where they belong.
+    ///
+    /// # Safety
+    ///
+    /// They are in shared memory, where the page is there.
+    #[inline(always)]
+    unsafe fn take_own(&self, k: &mut Keys, v: &mut Values, own: u32) {
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        let mut r = 0;
+        while r < 2 {
+            let mut j = 0;
+            while j < KEY_PIECES {
+                let first = 32 * j as u32 + 8 * t;
+                if g + 8 * r as u32 == own {
+                    // SAFETY: 16 bytes of the key.
+                    k[r][j] = unsafe { own_key().add(first / 2).read_x4() };
+                }
+                j += 1;
+            }
+            r += 1;
+        }
+        let mut r = 0;
+        while r < 4 {
+            let mut i = 0;
+            while i < VALUE_PIECES {
+                let first = 64 * i as u32 + 8 * g;
+                if value_key(t, r as u32) == own {
+                    // SAFETY: 16 bytes of the value.
+                    v[r][i] = unsafe { own_value().add(first / 2).read_x4() };
+                }
+                i += 1;
+            }
+            r += 1;
+        }
+    }
+
+    /// Takes what `results` blocks left, first to last, for the dimensions and heads of this thread, and writes the output; NaN where a page
+    /// is not there.
+    ///
+    /// # Safety
+    ///
+    /// The results were written before an acquire of this block.
+    #[inline(always)]
+    unsafe fn combine_fast(&self, results: u32, Own { dims, first, .. }: Own, factor: f32) {
+        let share = walk_share(self.args);
+        let last = self.count - 1;
+        let mut all = [Sum::EMPTY; OWN];
+        let mut from = 0;
+        while from < results {
+            let mut news = [[Sum::EMPTY; OWN]; COMBINE as usize];
+            let mut i = 0;
+            while i < COMBINE {
+                let at = (from + i).min(results - 1);
+                // SAFETY: below the capacity; partial[page, head], two of its dimensions.
+                unsafe {
+                    let page = page(self.args, self.m, at * share);
+                    let mut h = 0;
+                    while h < OWN {
+                        let head = self.head + (first + h as u32).min(last);
+                        let left = self.partial(page.min(self.args.pages - 1), head).cast_const();
+                        let [top, sum]: [f32; 2] = ld_x2(left.cast());
+                        let out = ld_x2(left.wrapping_add(2 + 2 * dims as usize).cast());
+                        let sum = if page < self.args.pages { sum } else { f32::NAN };
+                        news[i as usize][h] = Sum { top, sum, out };
+                        h += 1;
+                    }
+                }
+                i += 1;
+            }
+            let mut i = 0;
+            while i < COMBINE {
+                if from + i < results {
+                    let mut h = 0;
+                    while h < OWN {
+                        all[h].take(news[i as usize][h], factor);
+                        h += 1;
+                    }
+                }
+                i += 1;
+            }
+            from += COMBINE;
+        }
+        let mut h = 0;
+        while h < OWN {
+            if first + (h as u32) < self.count {
+                let Sum { sum, out, .. } = all[h];
+                // SAFETY: they belong to this thread.
+                unsafe { self.write(self.head + first + h as u32, dims, out.map(|v| v / sum)) };
+            }
+            h += 1;
+        }
+    }
+}
+
+/// Key `r` of those of a warp whose values lanes `4 g + t` have.
+#[inline(always)]
+fn value_key(t: u32, r: u32) -> u32 {
+    2 * t + r % 2 + 8 * (r / 2)
+}

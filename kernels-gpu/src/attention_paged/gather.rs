@@ -1,0 +1,103 @@
+//! Brings the pages of one sequence together, and rotates the queries of its rows.
+
+use contract::attention_paged::{GATHER_THREADS, GatherArgs, PAGE};
+use contract::rope::rotate;
+
+use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::mem::{X4, ld, ld_nc, ld_x4, st, st_x4};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
+
+/// Every 16 or 32 bits of it are NaN.
+const NAN: u32 = 0x7fc0_7fc0;
+
+/// Block `(side, kv head, page)` copies the positions of a page up to the last row's; those behind them rotate a row of queries.
+///
+/// # Safety
+///
+/// The pointers of `args` cover the contract's tables; block and grid are the contract's; the keys and values of all rows are stored.
+#[inline(always)]
+pub(super) unsafe fn gather(args: &GatherArgs) {
+    launch_dependents();
+    dependency_wait();
+    // SAFETY: one element, there by the contract.
+    let start = unsafe { ld(args.start.as_ptr().cast_const()) };
+    let positions = args.capacity.min(args.key_blocks * PAGE as u32);
+    let copies = 2 * args.kv_heads * args.key_blocks;
+    // SAFETY: handed on.
+    unsafe {
+        if block_idx_x() < copies {
+            copy(args, start.saturating_add(args.m).min(positions));
+        } else {
+            rotate_row(args, block_idx_x() - copies, start, positions);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`gather`]; the table covers `limit` positions.
+#[inline(always)]
+unsafe fn copy(args: &GatherArgs, limit: u32) {
+    let GatherArgs { kv_heads, position_bytes, key_blocks, .. } = *args;
+    let (values, unit) = (block_idx_x() % 2 == 1, block_idx_x() / 2);
+    let (kv_head, block) = (unit % kv_heads, unit / kv_heads);
+    if block * PAGE as u32 >= limit {
+        return; // the whole block
+    }
+    // SAFETY: a page of the table.
+    let page = unsafe { ld(args.table.as_ptr().cast_const().wrapping_add(block as usize)) };
+    let there = page < args.page_count;
+    let part = PAGE * position_bytes as usize;
+    let from =
+        if there { (page as usize * kv_heads as usize + kv_head as usize) * part } else { 0 };
+    let to = (kv_head as usize * key_blocks as usize + block as usize) * part;
+    let [keys_from, values_from] = args.pages;
+    let [keys_to, values_to] = args.to;
+    let from =
+        if values { values_from } else { keys_from }.as_ptr().cast_const().wrapping_add(from);
+    let to = if values { values_to } else { keys_to }.as_ptr().wrapping_add(to);
+    let bytes = (limit - block * PAGE as u32).min(PAGE as u32) * position_bytes;
+    let mut at = 16 * thread_idx_x();
+    while at < bytes {
+        // SAFETY: 16 bytes of a position that is stored; the place belongs to this thread.
+        unsafe {
+            let words: X4<u32> =
+                if there { ld_x4(from.wrapping_add(at as usize).cast()) } else { [NAN; 4] };
+            st_x4(to.wrapping_add(at as usize).cast(), words);
+        }
+        at += 16 * GATHER_THREADS;
+    }
+}
+
+/// # Safety
+///
+/// As for [`gather`]; `m` is a row, and the angles cover `positions` positions.
+#[inline(always)]
+unsafe fn rotate_row(args: &GatherArgs, m: u32, start: u32, positions: u32) {
+    let GatherArgs { heads, kv_heads, head_dim, .. } = *args;
+    let half = head_dim / 2;
+    let pos = start.saturating_add(m);
+    let from = m as usize * ((heads + 2 * kv_heads) * head_dim) as usize; // qkv[m]
+    let from = args.qkv.as_ptr().cast_const().wrapping_add(from);
+    let to = args.q.as_ptr().wrapping_add(m as usize * (heads * head_dim) as usize); // q[m]
+    let mut i = thread_idx_x();
+    while i < heads * half {
+        let (head, pair) = (i / half, i % half);
+        let at = (head * head_dim + pair) as usize;
+        // SAFETY: both elements of a pair of a head of the row; below `positions` its angle, and the tables never change.
+        unsafe {
+            let (mut lo, mut hi) = (f32::NAN, f32::NAN);
+            if pos < positions {
+                let angle = pos as usize * half as usize + pair as usize; // cos[pos, pair]
+                let cos = ld_nc(args.cos.as_ptr().cast_const().wrapping_add(angle));
+                let sin = ld_nc(args.sin.as_ptr().cast_const().wrapping_add(angle));
+                lo = ld(from.wrapping_add(at));
+                hi = ld(from.wrapping_add(at + half as usize));
+                (lo, hi) = rotate(lo, hi, cos, sin);
+            }
+            st(to.wrapping_add(at), lo);
+            st(to.wrapping_add(at + half as usize), hi);
+        }
+        i += GATHER_THREADS;
+    }
+}
