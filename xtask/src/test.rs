@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::ptx::build::{self, Rebuild};
-use crate::ptx::levels::LEVELS;
+use crate::ptx::levels::{self, LEVELS, Level};
 use crate::ptx::{audit, manifest, ptxas::Ptxas, text::Module};
 use crate::{emulator, gpu, process};
 
@@ -232,16 +232,19 @@ fn jobs() -> Result<Vec<Job>> {
         Job::new("other kernels", 90, slow.iter().chain(&others).copied()),
         models,
     ];
-    let mut run: Vec<Module> = Vec::new();
-    // 100 runs sm_90.
-    for sm in [53, 61, 75, 80, 100] {
+    // The one that the jobs above run.
+    let read = |level: &Level| Module::parse(&manifest::committed(level)?);
+    let of = |name: &str| levels::select(Some(name)).map(|levels| levels[0]);
+    let mut run: Vec<Module> = vec![read(of("sm_90a")?)?];
+    for (sm, level) in [(53, "sm_53"), (61, "sm_61"), (75, "sm_75"), (80, "sm_80"), (100, "sm_90")]
+    {
         let mut job = Job::new(&format!("sm_{sm}"), sm, ["coverage::"]);
-        if let Some(level) = LEVELS.iter().find(|level| level.sm == sm) {
-            let module = Module::parse(&manifest::committed(level)?)?;
-            let same: BTreeSet<&str> = run.iter().flat_map(|m| module.shared_with(m)).collect();
-            job.env.push(("BITNET_TEST_COVERED", same.into_iter().collect::<Vec<_>>().join(",")));
-            run.push(module);
-        }
+        let module = read(of(level)?)?;
+        let same: BTreeSet<&str> = run.iter().flat_map(|m| module.shared_with(m)).collect();
+        let (kernels, again) = (module.entries.len(), same.len());
+        println!("{level}: {kernels} kernels, {again} of them run with the same text elsewhere");
+        job.env.push(("BITNET_TEST_COVERED", same.into_iter().collect::<Vec<_>>().join(",")));
+        run.push(module);
         jobs.push(job);
     }
     Ok(jobs)

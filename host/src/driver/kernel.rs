@@ -1,8 +1,9 @@
 //! Typed kernels and the one launch of the program.
 //!
-//! [`KernelHandle::launch`] is the only place where a kernel is started. Everything that can be
-//! checked without knowing the meaning of the arguments is checked before the driver is called; the
-//! arguments themselves are the caller's promise, which the wrappers in `ops` make good.
+//! `Loaded::launch` is the only place where a kernel is started, [`KernelHandle::launch`] its typed form. Everything
+//! that can be checked without knowing the meaning of the arguments is checked before the driver is called; the
+//! arguments themselves are the caller's promise, which the wrappers in `ops` make good. What does not depend on the
+//! type of a kernel is compiled once: there are hundreds of them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -67,20 +68,13 @@ pub struct KernelResources {
 /// }
 /// ```
 pub struct KernelHandle<K> {
-    function: Function,
-    module: Module,
-    pdl: bool,
+    loaded: Loaded,
     kernel: PhantomData<fn() -> K>,
 }
 
 impl<K> Clone for KernelHandle<K> {
     fn clone(&self) -> Self {
-        Self {
-            function: self.function,
-            module: self.module.clone(),
-            pdl: self.pdl,
-            kernel: PhantomData,
-        }
+        Self { loaded: self.loaded.clone(), kernel: PhantomData }
     }
 }
 
@@ -95,12 +89,104 @@ impl<K: Kernel> KernelHandle<K> {
     pub const SPEC: LaunchSpec = K::SPEC;
 
     pub(super) fn new(module: &Module) -> Result<Self, LaunchError> {
-        let spec = K::SPEC;
+        Ok(Self { loaded: Loaded::new(module, const { &K::SPEC })?, kernel: PhantomData })
+    }
+
+    /// The same kernel, started before the previous one of its stream has ended when the stream has
+    /// programmatic dependent launch on.
+    ///
+    /// # Safety
+    /// The loaded kernel executes `griddepcontrol.wait` before it reads or writes anything that an
+    /// earlier kernel of the stream touches. Without it the two run beside each other.
+    pub unsafe fn with_pdl(self) -> Self {
+        // SAFETY: by the caller.
+        Self { loaded: unsafe { self.loaded.with_pdl() }, ..self }
+    }
+
+    /// The module it comes from.
+    pub fn module(&self) -> &Module {
+        &self.loaded.module
+    }
+
+    /// Blocks of this kernel that fit on one multiprocessor at once.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn blocks_per_sm(&self) -> Result<u32, DriverError> {
+        self.loaded.blocks_per_sm()
+    }
+
+    /// What the driver's compiler gave the kernel on this device.
+    ///
+    /// # Errors
+    /// A driver failure.
+    pub fn resources(&self) -> Result<KernelResources, DriverError> {
+        self.loaded.resources()
+    }
+
+    /// Enqueues one launch over `grid` blocks on `stream`.
+    ///
+    /// # Safety
+    /// `args` says nothing untrue: every address in it came from `dev_ptr(stream)` of memory that
+    /// is large enough for what the kernel does with it under `grid` and the other fields, and what
+    /// the kernel writes is borrowed exclusively.
+    ///
+    /// # Errors
+    /// Refused before the driver is called: an empty or too large grid, a stream of another device.
+    /// (Block, shared memory and capability were checked when the handle was made.) Else the
+    /// driver's error, which may be one of earlier asynchronous work.
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        args: K::Args,
+    ) -> Result<(), LaunchError> {
+        // SAFETY: the caller vouches for the arguments, which are of this very kernel.
+        unsafe { self.loaded.launch(stream, grid, Call::of::<K>(&args)) }
+    }
+}
+
+/// Arguments of a launch, and what a kernel derives from them.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    args: *const c_void,
+    smem_bytes: u32,
+    cluster: u32,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> Call<'a> {
+    /// Of kernel `K`.
+    pub(crate) fn of<K: Kernel>(args: &'a K::Args) -> Self {
+        Self {
+            args: (&raw const *args).cast(),
+            smem_bytes: K::smem_bytes(args),
+            cluster: K::cluster(args),
+            lives: PhantomData,
+        }
+    }
+}
+
+/// A loaded kernel, whichever it is.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    spec: &'static LaunchSpec,
+    function: Function,
+    module: Module,
+    pdl: bool,
+}
+
+impl Loaded {
+    /// Finds the kernel of `spec` in `module` and prepares it for launches.
+    ///
+    /// # Errors
+    /// As [`Module::kernel`].
+    pub(crate) fn new(module: &Module, spec: &'static LaunchSpec) -> Result<Self, LaunchError> {
         let limits = module.device().limits();
-        limits.check(&spec, [1; 3])?;
+        limits.check(spec, [1; 3])?;
         let _loads = module.device().bind().map_err(ModuleError::from)?.while_captured();
         let function = module.function(spec.symbol, spec.min_sm)?;
-        let handle = Self { function, module: module.clone(), pdl: false, kernel: PhantomData };
+        let handle = Self { spec, function, module: module.clone(), pdl: false };
         let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
         let api = module.device().bind().map_err(driver)?;
         if spec.all_at_once && api.launch_kernel_ex.is_none() {
@@ -134,28 +220,17 @@ impl<K: Kernel> KernelHandle<K> {
         Ok(handle)
     }
 
-    /// The same kernel, started before the previous one of its stream has ended when the stream has
-    /// programmatic dependent launch on.
+    /// As [`KernelHandle::with_pdl`].
     ///
     /// # Safety
-    /// The loaded kernel executes `griddepcontrol.wait` before it reads or writes anything that an
-    /// earlier kernel of the stream touches. Without it the two run beside each other.
-    pub unsafe fn with_pdl(self) -> Self {
+    /// As for that.
+    pub(crate) unsafe fn with_pdl(self) -> Self {
         Self { pdl: true, ..self }
     }
 
-    /// The module it comes from.
-    pub fn module(&self) -> &Module {
-        &self.module
-    }
-
-    /// Blocks of this kernel that fit on one multiprocessor at once.
-    ///
-    /// # Errors
-    /// A driver failure.
-    pub fn blocks_per_sm(&self) -> Result<u32, DriverError> {
+    fn blocks_per_sm(&self) -> Result<u32, DriverError> {
         let api = self.module.device().bind()?;
-        let spec = K::SPEC;
+        let spec = self.spec;
         let mut blocks = 0;
         // SAFETY: writes one i32; the function's module is alive.
         let code = unsafe {
@@ -170,11 +245,7 @@ impl<K: Kernel> KernelHandle<K> {
         Ok(blocks.max(0) as u32)
     }
 
-    /// What the driver's compiler gave the kernel on this device.
-    ///
-    /// # Errors
-    /// A driver failure.
-    pub fn resources(&self) -> Result<KernelResources, DriverError> {
+    fn resources(&self) -> Result<KernelResources, DriverError> {
         let api = self.module.device().bind()?;
         // `CUfunction_attribute` numbers.
         let attribute = |id: i32| {
@@ -191,27 +262,22 @@ impl<K: Kernel> KernelHandle<K> {
         })
     }
 
-    /// Enqueues one launch over `grid` blocks on `stream`.
+    /// Enqueues one launch: see [`KernelHandle::launch`].
     ///
     /// # Safety
-    /// `args` says nothing untrue: every address in it came from `dev_ptr(stream)` of memory that
-    /// is large enough for what the kernel does with it under `grid` and the other fields, and what
-    /// the kernel writes is borrowed exclusively.
+    /// As for that; `call` is of this kernel.
     ///
     /// # Errors
-    /// Refused before the driver is called: an empty or too large grid, a stream of another device.
-    /// (Block, shared memory and capability were checked when the handle was made.) Else the
-    /// driver's error, which may be one of earlier asynchronous work.
-    #[inline]
-    pub unsafe fn launch(
+    /// As for that.
+    pub(crate) unsafe fn launch(
         &self,
         stream: &Stream,
         grid: [u32; 3],
-        args: K::Args,
+        call: Call<'_>,
     ) -> Result<(), LaunchError> {
         let device = self.module.device();
-        let kernel = K::SPEC.symbol;
-        device.limits().check(&K::SPEC, grid)?;
+        let kernel = self.spec.symbol;
+        device.limits().check(self.spec, grid)?;
         if stream.device() != device {
             return Err(LaunchError::WrongDevice {
                 kernel,
@@ -224,10 +290,10 @@ impl<K: Kernel> KernelHandle<K> {
         stream.keep(|| self.module.keep_alive());
         LAUNCHES.fetch_add(1, Ordering::Relaxed);
         let start = || {
-            // SAFETY: the caller vouches for the arguments; the entry takes exactly one `K::Args`
+            // SAFETY: the caller vouches for the arguments; the entry takes exactly one `Kernel::Args`
             // by value (compared with the PTX by the audit), which outlives the call that copies
             // it; grid, block and shared memory were checked.
-            unsafe { self.start(api, stream, grid, args) }
+            unsafe { self.start(api, stream, grid, call) }
         };
         match device.profiler() {
             Some(profiler) if !stream.is_capturing() => {
@@ -244,11 +310,11 @@ impl<K: Kernel> KernelHandle<K> {
         api: &Api,
         stream: &Stream,
         grid: [u32; 3],
-        args: K::Args,
+        call: Call<'_>,
     ) -> Result<(), DriverError> {
-        let spec = K::SPEC;
-        let smem_bytes = K::smem_bytes(&args).min(spec.smem_bytes);
-        let mut params = [(&raw const args).cast_mut().cast::<c_void>()];
+        let spec = self.spec;
+        let smem_bytes = call.smem_bytes.min(spec.smem_bytes);
+        let mut params = [call.args.cast_mut()];
         if let Some(launch_kernel_ex) = api.launch_kernel_ex {
             let attribute = |id: u32, numbers: [u32; 3]| {
                 let mut value = [0; 16];
@@ -261,8 +327,8 @@ impl<K: Kernel> KernelHandle<K> {
                 false => (ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, self.pdl && stream.overlaps()),
             };
             let first = attribute(first, [1, 0, 0]);
-            let cluster = attribute(ATTRIBUTE_CLUSTER, [K::cluster(&args), 1, 1]);
-            let clusters = K::cluster(&args) > 1;
+            let cluster = attribute(ATTRIBUTE_CLUSTER, [call.cluster, 1, 1]);
+            let clusters = call.cluster > 1;
             let attributes = if wanted { [first, cluster] } else { [cluster, first] };
             let config = LaunchConfig {
                 grid,

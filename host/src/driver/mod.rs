@@ -64,5 +64,6 @@ pub use {
 #[cfg(feature = "cuda")]
 pub(crate) use {
     api::{Api, HOST_DEVICEMAP, HOST_PORTABLE, OUT_OF_MEMORY},
+    kernel::{Call, Loaded},
     stream::lock,
 };

@@ -12,7 +12,9 @@ use contract::row::{self, Family};
 
 use super::choices::{Choices, Problem};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
-use crate::driver::{Cuda, CudaError, CudaOptions, Graph, LaunchError, Stream, StreamOptions};
+use crate::driver::{
+    Call, Cuda, CudaError, CudaOptions, Graph, LaunchError, Stream, StreamOptions,
+};
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
 use crate::profile::Profile;
 
@@ -68,18 +70,15 @@ impl CudaBackend {
     }
 
     fn load_model_kernels(&self) -> Result<(), LaunchError> {
-        macro_rules! load {
-            ($($family:ident $kernel:ident;)*) => { $(
-                if contract::MODEL_FAMILIES.contains(&stringify!($family)) {
-                    match self.kernels.get::<contract::$family::$kernel>(self.cuda.module()) {
-                        // Another kernel of the family does what this device cannot have.
-                        Err(error) if !error.is_absent() => return Err(error),
-                        _ => {}
-                    }
+        for (index, kernel) in contract::KERNELS.iter().enumerate() {
+            if contract::MODEL_FAMILIES.contains(&kernel.family) {
+                match self.kernels.get(index, self.cuda.module()) {
+                    // Another kernel of the family does what this device cannot have.
+                    Err(error) if !error.is_absent() => return Err(error),
+                    _ => {}
                 }
-            )* };
+            }
         }
-        contract::for_each_kernel!(load);
         Ok(())
     }
 
@@ -147,12 +146,26 @@ impl CudaBackend {
         grid: [u32; 3],
         args: K::Args,
     ) -> Result<(), OpError> {
-        let kernel = self.kernels.get::<K>(self.cuda.module())?;
+        // SAFETY: by the caller; the arguments are of the kernel in this place, whose name is its own.
+        unsafe { self.launch_call(kernels::Place::<K>::INDEX, grid, Call::of::<K>(&args)) }
+    }
+
+    /// [`CudaBackend::launch`] of the kernel at `index` of `contract::KERNELS`: compiled once for all of them.
+    ///
+    /// # Safety
+    /// As for that; `call` is of that kernel.
+    unsafe fn launch_call(
+        &self,
+        index: usize,
+        grid: [u32; 3],
+        call: Call<'_>,
+    ) -> Result<(), OpError> {
+        let kernel = self.kernels.get(index, self.cuda.module())?;
         if self.scratch.counts() {
             return Ok(());
         }
         // SAFETY: by the caller.
-        unsafe { kernel.launch(self.stream(), grid, args)? };
+        unsafe { kernel.launch(self.stream(), grid, call)? };
         Ok(())
     }
 
@@ -311,7 +324,7 @@ impl CudaBackend {
     /// Whether the device and the loaded PTX have `K`. True also where the driver refuses it: the launch is to say so,
     /// instead of a slower kernel hiding it.
     pub(super) fn has<K: Kernel>(&self) -> bool {
-        !self.kernels.lacks::<K>(self.cuda.module())
+        !self.kernels.lacks(kernels::Place::<K>::INDEX, self.cuda.module())
     }
 }
 

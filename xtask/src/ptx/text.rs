@@ -39,7 +39,10 @@ pub(crate) struct Entry {
 impl Entry {
     /// Whether `other` is the same program, whatever its launch bounds.
     fn runs_as(&self, other: &Self) -> bool {
-        self.name == other.name && self.head == other.head && self.body == other.body
+        self.name == other.name
+            && self.head == other.head
+            && self.body.len() == other.body.len()
+            && self.body.iter().zip(&other.body).all(|(a, b)| same_line(a, b))
     }
 }
 
@@ -161,6 +164,23 @@ impl fmt::Display for Module {
         }
         Ok(())
     }
+}
+
+/// What begins a label. A number follows that the compiler counts over all entries of a text (`$L__BB12_3`), so that
+/// the same kernel has others beside other kernels.
+const LABEL: &str = "$L__BB";
+
+/// A line in parts, without the numbers in its labels.
+fn unnumbered(line: &str) -> impl Iterator<Item = &str> {
+    line.split(LABEL).enumerate().map(|(at, part)| match at {
+        0 => part,
+        _ => part.trim_start_matches(|c: char| c.is_ascii_digit()),
+    })
+}
+
+/// Whether two lines are the same but for the numbers in their labels.
+fn same_line(a: &str, b: &str) -> bool {
+    a == b || (a.contains(LABEL) && unnumbered(a).eq(unnumbered(b)))
 }
 
 /// Reads one function from its first line: declaration, directives, body.
@@ -342,6 +362,12 @@ pub(crate) mod tests {
         assert_eq!(module.shared_with(&Module::parse(&newer).unwrap()), ["scale", "add"]);
         let other = newer.replace("bfly.b32", "idx.b32");
         assert_eq!(module.shared_with(&Module::parse(&other).unwrap()), ["add"]);
+        let labels = |of: &str| {
+            let jump = |number: u32| format!("bra \t$L__BB{of}_{number};\n\tret;");
+            Module::parse(&newer.replacen("ret;", &jump(7), 1)).unwrap()
+        };
+        assert_eq!(labels("3").shared_with(&labels("12")), ["scale", "add"]);
+        assert_eq!(labels("3").shared_with(&module), ["add"]);
         let constants = newer.replace("{1, 2", "{2, 2");
         assert!(module.shared_with(&Module::parse(&constants).unwrap()).is_empty());
     }

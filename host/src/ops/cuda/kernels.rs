@@ -1,24 +1,21 @@
-//! The handles that a backend launches.
+//! The kernels that a backend launches.
 
-use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use contract::launch::Kernel;
 
-use crate::driver::{KernelHandle, LaunchError, Module, ModuleError};
+use crate::driver::{LaunchError, Loaded, Module, ModuleError};
 
-/// A [`KernelHandle`] of some kernel.
-type Handle = Box<dyn Any + Send + Sync>;
-
-/// Handles of the kernels, each made once, or known to be absent. Those of a model are made when the device is opened.
-pub(super) struct Kernels(Box<[OnceLock<Option<Handle>>]>);
+/// Kernels, each made ready once, or known to be absent. Those of a model are made when the device is opened.
+pub(super) struct Kernels(Box<[OnceLock<Option<Loaded>>]>);
 
 /// The place of a kernel, known when the program is built.
-struct Place<K>(PhantomData<K>);
+pub(super) struct Place<K>(PhantomData<K>);
 
 impl<K: Kernel> Place<K> {
-    const INDEX: usize = contract::kernel_index(K::SPEC.symbol);
+    /// In `contract::KERNELS`.
+    pub(super) const INDEX: usize = contract::kernel_index(K::SPEC.symbol);
 }
 
 impl Kernels {
@@ -26,12 +23,13 @@ impl Kernels {
         Self(contract::KERNELS.iter().map(|_| OnceLock::new()).collect())
     }
 
-    pub(super) fn get<K: Kernel>(&self, module: &Module) -> Result<&KernelHandle<K>, LaunchError> {
-        let slot = &self.0[Place::<K>::INDEX];
+    /// The kernel at `index` of `contract::KERNELS`.
+    pub(super) fn get(&self, index: usize, module: &Module) -> Result<&Loaded, LaunchError> {
+        let (slot, spec) = (&self.0[index], &contract::KERNELS[index].spec);
         let made = match slot.get() {
-            Some(Some(made)) => made,
+            Some(Some(made)) => return Ok(made),
             _ => {
-                let handle = module.kernel::<K>().inspect_err(|error| {
+                let loaded = Loaded::new(module, spec).inspect_err(|error| {
                     if error.is_absent() {
                         slot.get_or_init(|| None);
                     }
@@ -39,25 +37,21 @@ impl Kernels {
                 // SAFETY: every kernel waits for its predecessors (`arch::grid::dependency_wait`)
                 // before it touches what another kernel may write, and before it writes; the PTX
                 // audit counts the waits.
-                let handle = unsafe { handle.with_pdl() };
-                let made = slot.get_or_init(|| Some(Box::new(handle)));
-                made.as_ref().ok_or_else(|| missing::<K>(module))?
+                let loaded = unsafe { loaded.with_pdl() };
+                slot.get_or_init(|| Some(loaded))
             }
         };
-        // Symbols are unique, so the slot holds a handle of this very type.
-        made.downcast_ref().ok_or_else(|| missing::<K>(module))
+        made.as_ref().ok_or_else(|| {
+            let (symbol, level) = (spec.symbol, module.loaded_level().to_owned());
+            ModuleError::MissingKernel { symbol, level, min_sm: spec.min_sm }.into()
+        })
     }
 
     /// Whether there is no such kernel: asked before each launch that has a choice, so without the words of an error.
-    pub(super) fn lacks<K: Kernel>(&self, module: &Module) -> bool {
-        match self.0[Place::<K>::INDEX].get() {
+    pub(super) fn lacks(&self, index: usize, module: &Module) -> bool {
+        match self.0[index].get() {
             Some(found) => found.is_none(),
-            None => matches!(self.get::<K>(module), Err(error) if error.is_absent()),
+            None => matches!(self.get(index, module), Err(error) if error.is_absent()),
         }
     }
-}
-
-fn missing<K: Kernel>(module: &Module) -> LaunchError {
-    let (symbol, level) = (K::SPEC.symbol, module.loaded_level().to_owned());
-    ModuleError::MissingKernel { symbol, level, min_sm: K::SPEC.min_sm }.into()
 }
