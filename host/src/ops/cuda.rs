@@ -194,7 +194,7 @@ impl CudaBackend {
             debug_assert!(F::rows(&rows).is_multiple_of(16), "buffers start where allocations do");
             // Where there are long blocks, nobody else has these rows.
             if k > F::WHOLE && (self.has::<K::Long>() || self.has::<K::Parts>()) {
-                return self.launch_parts::<F, K::Parts>([m, k], rows);
+                return self.launch_parts::<F, K::Parts>(bytes, [m, k], rows);
             }
             let at_once = |min_blocks_per_sm: u32| min_blocks_per_sm.max(1) * sms;
             if F::together(&rows, bytes)
@@ -250,19 +250,21 @@ impl CudaBackend {
         }
     }
 
-    /// Queues launches of `P`, the parts of `m` rows of `k` elements.
+    /// Queues launches of `P`, the parts of `m` rows of `k` elements of so many bytes.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].
     unsafe fn launch_parts<F: Family, P: Kernel<Args = PartArgs<F::Args>>>(
         &self,
+        bytes: u32,
         [m, k]: [u32; 2],
         rows: F::Args,
     ) -> Result<(), OpError> {
+        use contract::norm::same_parts;
         use contract::parts::{EXCHANGE_SLOTS, parts};
         let parts = parts(k);
         let at_once = P::SPEC.min_blocks_per_sm * self.cuda.device().sm_count().max(1);
-        let same = F::SAME_PARTS && parts <= at_once;
+        let same = F::SAME_PARTS && same_parts(bytes, parts) && parts <= at_once;
         let blocks = if same { at_once / parts * parts } else { at_once };
         let (exchange, most) = (self.exchange()?, EXCHANGE_SLOTS / parts);
         let mut first = 0;
