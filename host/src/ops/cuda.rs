@@ -187,7 +187,7 @@ impl CudaBackend {
         rows: F::Args,
     ) -> Result<(), OpError> {
         use contract::ring;
-        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
+        use contract::row::{Owner, SHORT, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
         let sms = self.cuda.device().sm_count().max(1);
         // SAFETY: by the caller.
         unsafe {
@@ -222,6 +222,13 @@ impl CudaBackend {
                 return self.launch::<K::Turned>([ring::grid(m, k, bytes, sms), 1, 1], rows);
             }
             match owner(k, bytes, F::LANE) {
+                // A warp has a row whose last piece is one more than its lanes hold.
+                Owner::Block
+                    if turned && k <= SHORT && F::BESIDE == 0 && self.has::<K::Turned>() =>
+                {
+                    let grid = [grid_of_lanes(m, k, bytes, 32), 1, 1];
+                    self.launch::<K::Short>(grid, rows)
+                }
                 Owner::Block if turned && F::BESIDE == 0 && self.has::<K::Turned>() => {
                     // They go in turn in every family.
                     let at_once = at_once(K::Turned::SPEC.min_blocks_per_sm);
