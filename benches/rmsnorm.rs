@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
-use bitnet_benches::{Case, bits, blank, floats, run, type_name, upload};
+use bitnet_benches::{Case, bits, blank, floats, rows_of, run, type_name, upload};
 use bitnet_gpu::ops::rmsnorm::RmsNorm;
 use bitnet_gpu::ops::{Backend, Float, OpError};
 use bitnet_gpu::reference::layernorm::MORE_BENCH_SHAPES;
@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         }
         for &(m, k) in MORE_BENCH_SHAPES {
             suite.measure(&Norm::<f32> { m, k, element: PhantomData })?;
+            let m = rows_of::<bf16>(m);
             suite.measure(&Norm::<bf16> { m, k, element: PhantomData })?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
-use bitnet_benches::{Case, bits, blank, floats, run, type_name, upload};
+use bitnet_benches::{Case, bits, blank, floats, rows_of, run, type_name, upload};
 use bitnet_gpu::ops::softmax::{Mask, Softmax};
 use bitnet_gpu::ops::{Backend, Float, OpError};
 use half::{bf16, f16};
@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         }
         for &(m, k) in ODD_BENCH_SHAPES {
             suite.measure(&Rows::<f32> { m, k, log: false, element: PhantomData })?;
+            let m = rows_of::<bf16>(m);
             suite.measure(&Rows::<bf16> { m, k, log: false, element: PhantomData })?;
         }
         Ok(())

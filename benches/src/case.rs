@@ -83,6 +83,11 @@ pub fn bits<B: Backend, T: Float>(backend: &B, buf: &B::Buf<T>) -> Result<Vec<u3
     Ok(bits)
 }
 
+/// As many rows of `T` as have the bytes of `m` rows of `f32`: where a shape stands for a size of memory.
+pub const fn rows_of<T>(m: usize) -> usize {
+    m * size_of::<f32>() / size_of::<T>()
+}
+
 /// The name of an element type, as the names of cases have it.
 pub const fn type_name<T: Float>() -> &'static str {
     T::TYPE.name()

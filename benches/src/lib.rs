@@ -19,7 +19,7 @@ mod statistics;
 #[cfg(feature = "cuda")]
 mod suite;
 
-pub use case::{Case, bits, blank, type_name, upload};
+pub use case::{Case, bits, blank, rows_of, type_name, upload};
 pub use host::{Memory, cpu_name, load_average, memory, read_gb_per_s, reset_memory_peak};
 pub use inputs::{Linear, LinearTensors, acts, bf16_bytes, floats, packed_words, uniform};
 pub use lookup::{Arm, Lookup, LookupTensors, Weights};

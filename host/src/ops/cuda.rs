@@ -200,14 +200,14 @@ impl CudaBackend {
         rows: F::Args,
     ) -> Result<(), OpError> {
         use contract::ring;
-        use contract::row::{Owner, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
+        use contract::row::{Owner, SHORT, grid_of_blocks, grid_of_lanes, lies_in_room, owner};
         let sms = self.cuda.device().sm_count().max(1);
         // SAFETY: by the caller.
         unsafe {
             debug_assert!(F::rows(&rows).is_multiple_of(16), "buffers start where allocations do");
             // Where there are long blocks, nobody else has these rows.
             if k > F::WHOLE && (self.has::<K::Long>() || self.has::<K::Parts>()) {
-                return self.launch_parts::<F, K::Parts>([m, k], rows);
+                return self.launch_parts::<F, K::Parts>(bytes, [m, k], rows);
             }
             let at_once = |min_blocks_per_sm: u32| min_blocks_per_sm.max(1) * sms;
             if F::together(&rows, bytes)
@@ -235,6 +235,13 @@ impl CudaBackend {
                 return self.launch::<K::Turned>([ring::grid(m, k, bytes, sms), 1, 1], rows);
             }
             match owner(k, bytes, F::LANE) {
+                // A warp has a row whose last piece is one more than its lanes hold.
+                Owner::Block
+                    if turned && k <= SHORT && F::BESIDE == 0 && self.has::<K::Turned>() =>
+                {
+                    let grid = [grid_of_lanes(m, k, bytes, 32), 1, 1];
+                    self.launch::<K::Short>(grid, rows)
+                }
                 Owner::Block if turned && F::BESIDE == 0 && self.has::<K::Turned>() => {
                     // They go in turn in every family.
                     let at_once = at_once(K::Turned::SPEC.min_blocks_per_sm);
@@ -263,19 +270,21 @@ impl CudaBackend {
         }
     }
 
-    /// Queues launches of `P`, the parts of `m` rows of `k` elements.
+    /// Queues launches of `P`, the parts of `m` rows of `k` elements of so many bytes.
     ///
     /// # Safety
     /// As [`KernelHandle::launch`].
     unsafe fn launch_parts<F: Family, P: Kernel<Args = PartArgs<F::Args>>>(
         &self,
+        bytes: u32,
         [m, k]: [u32; 2],
         rows: F::Args,
     ) -> Result<(), OpError> {
+        use contract::norm::same_parts;
         use contract::parts::{EXCHANGE_SLOTS, parts};
         let parts = parts(k);
         let at_once = P::SPEC.min_blocks_per_sm * self.cuda.device().sm_count().max(1);
-        let same = F::SAME_PARTS && parts <= at_once;
+        let same = F::SAME_PARTS && same_parts(bytes, parts) && parts <= at_once;
         let blocks = if same { at_once / parts * parts } else { at_once };
         let (exchange, most) = (self.exchange()?, EXCHANGE_SLOTS / parts);
         let mut first = 0;

@@ -11,7 +11,7 @@ pub const TEST_SHAPES: &[(usize, usize)] = super::softmax::TEST_SHAPES;
 pub const BENCH_SHAPES: &[(usize, usize)] =
     &[(65_536, 768), (16_384, 4096), (8192, 8192), (4096, 16_384)];
 
-/// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere, and the longest.
+/// `(m, k)` beside those, 64 MiB of `f32`, and twice the rows of 16 bits: rows that start anywhere, and the longest.
 pub const MORE_BENCH_SHAPES: &[(usize, usize)] = &[
     (508_400, 33),
     (316_551, 53),

@@ -36,7 +36,7 @@ pub const TEST_SHAPES: &[(usize, usize)] = &[
 pub const BENCH_SHAPES: &[(usize, usize)] =
     &[(262_144, 128), (32_768, 1024), (8192, 4096), (4096, 8192), (262, 128_256), (32, 1 << 20)];
 
-/// `(m, k)` beside those, 64 MiB of `f32`: rows that start anywhere.
+/// `(m, k)` beside those, 64 MiB of `f32`, and twice the rows of 16 bits: rows that start anywhere.
 pub const ODD_BENCH_SHAPES: &[(usize, usize)] = &[
     (508_400, 33),
     (316_551, 53),

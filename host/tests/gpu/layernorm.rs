@@ -122,9 +122,20 @@ fn unusual_values_in_long_rows<B: Backend>(b: &B) {
 
 /// So many rows that a block has several parts, in all ways that they can lie.
 fn parts_in_turn<B: Backend>(b: &B) {
-    for (kind, element, m, k) in
-        [(7, 2, 201, 28_680), (6, 0, 150, 29_696), (2, 1, 150, 30_001), (7, 2, 90, 50_257)]
-    {
+    for (kind, element, m, k) in [
+        (7, 2, 201, 28_680),
+        (6, 0, 150, 29_696),
+        (2, 1, 150, 30_001),
+        (7, 2, 90, 50_257),
+        // Of `f32` in no pieces, and with and without what is beside the rows.
+        (7, 0, 130, 30_001),
+        (0, 0, 75, 50_257),
+        (1, 2, 75, 50_258),
+        // More parts than a lane each hears.
+        (6, 0, 9, 270_001),
+        (0, 2, 17, 263_168),
+        (7, 2, 9, 270_003),
+    ] {
         check_case(b, &Inputs::new(ELEMENTS[element], m, k, kind, 10), "parts in turn");
     }
 }

@@ -146,6 +146,9 @@ fn parts_in_turn<B: Backend>(b: &B) {
         (false, 0, 203, 29_696),
         (true, 1, 301, 30_001),
         (false, 2, 120, 50_257),
+        (true, 0, 61, 70_001),
+        (false, 0, 9, 270_001),
+        (true, 2, 17, 263_168),
     ] {
         let inputs = Inputs::new(ELEMENTS[element], m, k, delta, 10);
         check(b, &inputs, &expected(&inputs), format!("m={m} k={k} parts in turn"));

@@ -112,6 +112,10 @@ fn many_rows<B: Backend>(b: &B) {
             for (m, k) in [(300, 641), (301, 1001), (33, 1017), (33, 1019), (9, 1023)] {
                 check_case(b, &Inputs::new(element, m, k, kind, 10), "odd rows in pieces");
             }
+            // A warp's, with a piece more than its lanes have or none.
+            for (m, k) in [(17, 1018), (16, 1020), (1, 1021), (7, 1022), (64, 1023)] {
+                check_case(b, &Inputs::new(element, m, k, kind, 11), "odd rows of a warp");
+            }
         }
     }
 }
@@ -137,6 +141,10 @@ fn rows_in_turn<B: Backend>(b: &B) {
     for (m, k) in [(8195, 1032), (4099, 2056), (1601, 4104), (1201, 8192)] {
         let inputs = Inputs::new(ELEMENTS[2], m, k, 0, 8);
         check_case(b, &inputs, "rows in turn");
+    }
+    // A warp's: so many that it has two of them.
+    for kind in [0, 4] {
+        check_case(b, &Inputs::new(ELEMENTS[2], 16_399, 1021, kind, 8), "rows of a warp in turn");
     }
     // The same of rows that start anywhere, with and without room for all that lies in front of them.
     for (i, (m, k)) in

@@ -26,9 +26,23 @@ pub const fn stages(bytes: u32) -> u32 {
     if bytes == 4 { 3 } else { 6 }
 }
 
-/// Those of them that wait.
-pub const fn behind(bytes: u32) -> u32 {
-    if bytes == 4 { 1 } else { 2 }
+/// Those of them that wait, of a row of so many parts: the others are on their way. Who has heard more parts, waits longer for them.
+#[inline(always)]
+pub const fn behind(bytes: u32, parts: u32) -> u32 {
+    match bytes {
+        4 if parts > FEW_PARTS => 2,
+        4 => 1,
+        _ => 4,
+    }
+}
+
+/// Parts of a row that a lane each hears.
+pub const FEW_PARTS: u32 = 32;
+
+/// Whether blocks have the same part of every row: those that keep what is beside it, and those of longer rows, of which none has to begin
+/// with a part while others wait for its part of the row in front.
+pub const fn same_parts(bytes: u32, parts: u32) -> bool {
+    bytes == 2 || parts > FEW_PARTS
 }
 
 /// Bytes of such a segment: up to a piece more than it has, where rows are in none.
@@ -70,7 +84,7 @@ pub(crate) use parts;
 const _: () = {
     let mut bytes = 2;
     while bytes <= 4 {
-        assert!(behind(bytes) < stages(bytes) && behind(bytes) < SETS);
+        assert!(behind(bytes, u32::MAX) < stages(bytes) && behind(bytes, u32::MAX) + 1 < SETS);
         assert!(PART_BLOCKS * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
         bytes += 2;
     }

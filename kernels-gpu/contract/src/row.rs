@@ -242,7 +242,7 @@ pub trait Family {
     const SMALL: Small;
     /// Most elements of a row that is in no parts.
     const WHOLE: u32;
-    /// Whether blocks have the same part of every row, instead of being as many as go.
+    /// Whether blocks may have the same part of every row ([`crate::norm::same_parts`]), instead of being as many as go.
     const SAME_PARTS: bool;
     /// Bytes that elements of two and of four wait in.
     const HELD: [u32; 2];

@@ -121,28 +121,41 @@ pub fn factor(max: f32, of_all: f32) -> f32 {
     num::exp_number_nonpositive(max - shift(of_all))
 }
 
-/// Parts on their way to a block, of elements of so many bytes.
-pub const fn ahead(bytes: u32) -> u32 {
-    if bytes == 4 { 1 } else { 2 }
+/// Parts on their way to a block, and parts that wait for the sum of their row, of elements of so many bytes, of rows in pieces or not (`odd`).
+pub const fn on_way(bytes: u32, odd: bool) -> [u32; 2] {
+    match bytes {
+        4 => [1, 2],
+        _ if odd => [2, 2],
+        _ => [1, 3],
+    }
 }
 
-/// Parts that wait for the sum of their row.
-pub const BEHIND: u32 = 2;
-
-/// Bytes of a segment on its way: up to a piece more than it has where rows start anywhere.
-pub const fn stage_bytes(bytes: u32) -> u32 {
-    SEGMENT * bytes + LINE_BYTES
+/// Bytes of a segment on its way: up to a piece more than it has, where rows are in none.
+pub const fn stage_bytes(bytes: u32, odd: bool) -> u32 {
+    SEGMENT * bytes + if bytes == 4 || odd { LINE_BYTES } else { 0 }
 }
 
-/// Parts of which the warps of a block may tell each other something at once: two more than can wait.
-pub const SETS: u32 = 4;
+/// Bytes of a warp's segments, on their way or waiting as terms.
+const fn warp_bytes_of(bytes: u32, odd: bool) -> u32 {
+    let [ahead, behind] = on_way(bytes, odd);
+    ahead * stage_bytes(bytes, odd) + behind * 4 * SEGMENT
+}
+
+/// The same however rows lie.
+pub const fn warp_bytes(bytes: u32) -> u32 {
+    let [odd, other] = [warp_bytes_of(bytes, true), warp_bytes_of(bytes, false)];
+    if odd > other { odd } else { other }
+}
+
+/// Parts of which the warps of a block may tell each other something at once: two more than can wait, and a power of two.
+pub const SETS: u32 = 8;
 
 /// Bytes in front: maximum and sum of each segment, maximum and closing of the row, and a barrier of each, of so many parts.
 pub const PART_SCRATCH_BYTES: u32 = scratch_bytes(SETS);
 
 /// Shared memory of a block of a part.
 pub const fn part_smem_bytes(bytes: u32) -> u32 {
-    PART_SCRATCH_BYTES + PART * (ahead(bytes) * stage_bytes(bytes) + BEHIND * 4 * SEGMENT)
+    PART_SCRATCH_BYTES + PART * warp_bytes(bytes)
 }
 
 /// The only parameter of kernels of parts. Scores and output start on boundaries of 16 bytes.
@@ -219,13 +232,13 @@ crate::row::small! {
 }
 
 crate::row::long_turned! {
-    LongTurnedF32 "softmax_long_turned_f32", 4, 3, "`f32`";
+    LongTurnedF32 "softmax_long_turned_f32", 4, 4, "`f32`";
     LongTurnedF16 "softmax_long_turned_f16", 4, 3, "f16";
     LongTurnedBf16 "softmax_long_turned_bf16", 4, 3, "bf16";
 }
 
 crate::row::turned! {
-    TurnedF32 "softmax_turned_f32", 6, "`f32`";
+    TurnedF32 "softmax_turned_f32", 8, "`f32`";
     TurnedF16 "softmax_turned_f16", 6, "f16";
     TurnedBf16 "softmax_turned_bf16", 6, "bf16";
 }
@@ -237,7 +250,8 @@ mod tests {
     #[test]
     fn two_blocks_fit_on_a_multiprocessor() {
         for bytes in [2, 4] {
-            assert!(PART_SCRATCH_BYTES.is_multiple_of(16) && stage_bytes(bytes).is_multiple_of(16));
+            assert!(on_way(bytes, false)[1] + 2 <= SETS && warp_bytes(bytes).is_multiple_of(LINE_BYTES));
+            assert!(PART_SCRATCH_BYTES.is_multiple_of(LINE_BYTES));
             assert!(2 * (part_smem_bytes(bytes) + 1024) <= 228 * 1024);
         }
     }

@@ -22,14 +22,15 @@ use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group}
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
 use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
+use crate::arch::mem_or::ld_or_x4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, warp_id};
 use crate::float::{Float, window};
 use crate::row::exchange::Told;
-use crate::row::in_pieces;
 use crate::row::segment::{Raw, Segment};
 use crate::row::walk::{Turn, Walk};
+use crate::row::{in_pieces, map};
 
 /// What a launch has beside the tensors.
 #[derive(Clone, Copy)]
@@ -72,10 +73,12 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     const STAGE: u32 = stage_bytes(Self::BYTES);
     /// Stages of a warp.
     const STAGES: u32 = stages(Self::BYTES);
-    /// Parts that the block is behind with what it writes.
-    const BEHIND: u32 = behind(Self::BYTES);
-    /// Parts ahead that are asked for.
-    const AHEAD: u32 = Self::STAGES - Self::BEHIND;
+    /// Words of a gain of 1 and of an offset of -0.0.
+    const NOTHING: [u32; 2] = if Self::BYTES == 4 {
+        [0x3f80_0000, 0x8000_0000]
+    } else {
+        [E::LOWEST ^ 0xc000_c000, 0x8000_8000]
+    };
 
     #[inline(always)]
     fn new(tensors: Tensors, shape: Shape, launch: Launch) -> Self {
@@ -83,7 +86,8 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         let bytes = Self::STAGES * Self::STAGE;
         let area = dynamic_shared_mem::<u32>().byte_add(scratch_bytes(SETS) + warp * bytes).kept();
         let [first, rows] = launch.rows;
-        let walk = Walk::new(shape[1], rows, places(shape[1], Self::BYTES));
+        let walk =
+            Walk::new(shape[1], rows, if Self::KEPT { places(shape[1], Self::BYTES) } else { 1 });
         let told = Told::new();
         Self { tensors, shape, first, walk, told, area, warp, element: core::marker::PhantomData }
     }
@@ -323,13 +327,18 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         }
     }
 
-    /// What of a gain or an offset is beside this lane's item `n` of a segment whose row begins in such a place; zeros where there is nothing.
+    /// What of a gain or an offset is beside this lane's item `n` of a segment whose row begins in such a place; words of `nothing` where there is none.
     ///
     /// # Safety
     ///
     /// It is one of the contract's table.
     #[inline(always)]
-    unsafe fn beside(&self, p: DevPtr<u8>, (segment, odd): (u32, u32), n: usize) -> X4<u32> {
+    unsafe fn beside(
+        &self,
+        (p, nothing): (DevPtr<u8>, u32),
+        (segment, odd): (u32, u32),
+        n: usize,
+    ) -> X4<u32> {
         let (p, k) = (p.cast::<E>().as_ptr().cast_const(), self.shape[1]);
         let (start, own) = (segment * SEGMENT, Own::<E>::own() + Own::<E>::on(n));
         let there = if p.is_null() { 0 } else { k };
@@ -337,16 +346,17 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         // SAFETY: elements of it.
         unsafe {
             if !ODD {
-                return ld_or_zero_x4(start + own < there, at(start + own).cast());
+                return ld_or_x4(start + own < there, at(start + own).cast(), opaque(nothing));
             }
             let one = |i: usize| {
                 let place = own + i as u32;
                 let element = start + if place < odd { place + SEGMENT } else { place } - odd;
                 E::load_bits_if(element < there, at(element))
             };
+            let absent = if there == 0 { opaque(nothing) } else { 0 };
             core::array::from_fn(|i| match E::PIECE {
-                4 => one(i),
-                _ => one(2 * i) | one(2 * i + 1) << 16,
+                4 => one(i) | absent,
+                _ => one(2 * i) | one(2 * i + 1) << 16 | absent,
             })
         }
     }
@@ -375,21 +385,23 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             if !ODD || !whole || !pieces {
                 let mut i = 0;
                 while i < COUNT {
-                    out[i] = tensors.map(|p| self.beside(p, segment, from + i));
+                    out[i] = [0, 1]
+                        .map(|t| self.beside((tensors[t], Self::NOTHING[t]), segment, from + i));
                     i += 1;
                 }
                 return out;
             }
-            let load = |p: DevPtr<u8>, n: usize| {
+            let load = |t: usize, n: usize| {
+                let p = tensors[t];
                 let at = p.cast::<E>().as_ptr().wrapping_add((start + Own::<E>::on(n)) as usize);
-                ld_or_zero_x4(!p.is_null(), at.cast_const().cast())
+                ld_or_x4(!p.is_null(), at.cast_const().cast(), opaque(Self::NOTHING[t]))
             };
             // The piece in front of one is another lane's; in front of the first one is the segment's last.
             let mut before =
-                tensors.map(|p| load(p, if from > 0 { from - 1 } else { Own::<E>::ITEMS - 1 }));
+                [0, 1].map(|t| load(t, if from > 0 { from - 1 } else { Own::<E>::ITEMS - 1 }));
             let mut i = 0;
             while i < COUNT {
-                out[i] = tensors.map(|p| load(p, from + i));
+                out[i] = [0, 1].map(|t| load(t, from + i));
                 i += 1;
             }
             let (last, lane) = (lane_id() == LANES - 1, lane_id().wrapping_sub(1) % LANES);
@@ -457,7 +469,8 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                 while i < Self::SOME {
                     let on = Own::<E>::on(some + i);
                     let x = E::widen(stage.byte_add(on * Self::BYTES).read_x4());
-                    let y = norm.output(x, beside[i], |x, w, b| value([x, w, b], row));
+                    let [w, b] = beside[i].map(E::widen);
+                    let y = E::narrow(map::<E, true>(x, |i, x| value([x, w[i], b[i]], row)));
                     Self::put_item((to, left, odd), some + i, y);
                     i += 1;
                 }
@@ -474,11 +487,14 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     #[inline(always)]
     unsafe fn segments(&self, value: impl Fn([f32; 3], [f32; 2]) -> f32 + Copy) {
         let (walk, told) = (&self.walk, self.told);
+        // Parts that the block is behind with what it writes, and those ahead that are asked for.
+        let behind = behind(Self::BYTES, walk.parts.count);
+        let ahead = Self::STAGES - behind;
         let mut asked = walk.first();
         // SAFETY: stages are used in turn, and asked for again when they were written. A barrier has a phase in every turn of its set.
         unsafe {
             let mut at = 0;
-            while at < Self::AHEAD {
+            while at < ahead {
                 self.ask(asked, at);
                 asked = walk.next(asked);
                 at = opaque(at + 1);
@@ -489,12 +505,20 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             let (mut fresh, mut near): (_, Beside) = (true, [[[0; 4]; 2]; 8]);
             loop {
                 let segment = walk.segment(turn, self.warp);
-                let free = if at < Self::BEHIND { at + Self::AHEAD } else { at - Self::BEHIND };
-                match Self::AHEAD {
-                    1 => wait_group::<0>(),
-                    2 => wait_group::<1>(),
-                    3 => wait_group::<2>(),
-                    _ => wait_group::<3>(),
+                if Self::KEPT && fresh {
+                    // Blocks have the same part of every row, most of the time. It comes while others are made.
+                    let segment = walk.segment(before, self.warp);
+                    if segment != u32::MAX {
+                        let [a, b, c, d] = self.both::<4>((segment, self.place(before)), 0);
+                        near = [a, b, c, d, a, b, c, d];
+                    }
+                    fresh = false;
+                }
+                let free = if at < behind { at + ahead } else { at - behind };
+                if ahead == 1 {
+                    wait_group::<0>()
+                } else {
+                    wait_group::<1>()
                 }
                 let mut own = Sums::default();
                 if segment != u32::MAX {
@@ -504,17 +528,11 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     told.segment(n % SETS, self.warp).write_x2([own.sum, own.squares]);
                     mbarrier::arrive(told.segments_there(n % SETS));
                 }
-                if n >= Self::BEHIND {
+                if n >= behind {
                     if !walk.there(before) {
                         return;
                     }
-                    let (segment, number) = (walk.segment(before, self.warp), n - Self::BEHIND);
-                    if Self::KEPT && fresh && segment != u32::MAX {
-                        // Blocks have the same part of every row, most of the time.
-                        let odd = self.place(before);
-                        let [a, b, c, d] = self.both::<4>((segment, odd), 0);
-                        near = [a, b, c, d, a, b, c, d];
-                    }
+                    let (segment, number) = (walk.segment(before, self.warp), n - behind);
                     let wait = || mbarrier::wait(told.row_there(number % SETS), number / SETS % 2);
                     if segment != u32::MAX && walk.last(before) {
                         self.write((before, segment), (free, number % SETS), &near, wait, value);

@@ -1,6 +1,6 @@
 //! A row of a block, or of a warp, whose elements wait in shared memory or pass through it in chunks.
 
-use contract::row::MIDDLE;
+use contract::row::{MIDDLE, MIDDLE_THREADS, SHORT};
 use contract::softmax::{Args, closing, shift};
 
 use super::{Row, larger, of_type, terms};
@@ -51,7 +51,9 @@ pub(super) unsafe fn row<
                         Block::<E, T, ROOM, PIECES, false>::put(s, v);
                     }
                 };
-                if ODD || !cfg!(level_sm_80) && E::PIECE == 8 {
+                // Longer ones of `f32` in few threads are worth more.
+                let few = E::PIECE == 8 || T != MIDDLE_THREADS || row.line.k <= 2 * SHORT;
+                if ODD && few || !cfg!(level_sm_80) && E::PIECE == 8 {
                     // There are no registers for more.
                     row.chunk::<T, ROOM, 4, ODD>(&block, chunk, each);
                 } else {

@@ -92,7 +92,6 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         self
     }
 
-    /// The row's scores.
     #[inline(always)]
     fn row(&self) -> *const E {
         self.x.wrapping_add(self.line.start)
@@ -216,7 +215,6 @@ impl<E: Float, const PIECES: bool> Row<E, PIECES> {
         })
     }
 
-    /// The row's output.
     #[inline(always)]
     fn to(&self) -> *mut E {
         self.y.wrapping_add(self.line.start)
@@ -277,6 +275,11 @@ unsafe fn short<E: Float>(args: &Args) {
     if turned::turned::<E, 1>(args) {
         // SAFETY: handed on.
         return unsafe { turned::short::<E>(args) };
+    }
+    #[cfg(level_sm_90)]
+    if turned::wraps::<E>(args) {
+        // SAFETY: handed on.
+        return unsafe { turned::wrapped::<E>(args) };
     }
     let (mut m, end) = turns.warp_rows(args.m);
     while m < end {

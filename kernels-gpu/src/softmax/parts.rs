@@ -1,7 +1,7 @@
 //! Rows that have a sum for each segment, spread over all blocks in parts. From sm_90.
 //!
 //! A warp has a segment: its elements come by asynchronous copies, some parts ahead, and its terms wait in shared memory. A block goes from part
-//! to part, each as far from the one before as there are blocks, and is two parts behind with what it writes: meanwhile one of its last warps tells
+//! to part, each as far from the one before as there are blocks, and is some parts behind with what it writes: meanwhile one of its last warps tells
 //! the other blocks of the row the part's maximum and sum, and one hears theirs, as [`crate::row::exchange`] has it.
 //!
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
@@ -9,8 +9,8 @@
 use core::marker::PhantomData;
 
 use contract::softmax::{
-    BEHIND, PART, PART_SCRATCH_BYTES, PART_THREADS, PartArgs, SEGMENT, SETS, ahead, factor, shift,
-    stage_bytes,
+    PART, PART_SCRATCH_BYTES, PART_THREADS, PartArgs, SEGMENT, SETS, factor, on_way, shift,
+    stage_bytes, warp_bytes,
 };
 
 use super::Row;
@@ -46,14 +46,15 @@ struct Work<'a, E, const ODD: bool> {
 impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
     /// Bytes of an element.
     const BYTES: u32 = 16 / E::PIECE as u32;
-    /// Stages of a warp: how many parts ahead elements are asked for. Terms wait in [`BEHIND`] places behind them.
-    const AHEAD: u32 = ahead(Self::BYTES);
+    /// Stages of a warp: how many parts ahead elements are asked for. Terms wait in so many places behind them.
+    const AHEAD: u32 = on_way(Self::BYTES, ODD)[0];
+    const BEHIND: u32 = on_way(Self::BYTES, ODD)[1];
 
     #[inline(always)]
     fn new(args: &'a PartArgs) -> Self {
-        let bytes = Self::AHEAD * stage_bytes(Self::BYTES) + BEHIND * 4 * SEGMENT;
         let warp = shuffle_idx(warp_id(), 0);
-        let area = dynamic_shared_mem::<u32>().byte_add(PART_SCRATCH_BYTES + warp * bytes).kept();
+        let bytes = PART_SCRATCH_BYTES + warp * warp_bytes(Self::BYTES);
+        let area = dynamic_shared_mem::<u32>().byte_add(bytes).kept();
         Self {
             args,
             walk: Walk::new(args.rows.k, args.count, 1),
@@ -67,7 +68,7 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
     /// Where stage `at` of this warp is.
     #[inline(always)]
     fn stage(&self, at: u32) -> Shared<u32> {
-        self.area.byte_add(at * stage_bytes(Self::BYTES))
+        self.area.byte_add(at * stage_bytes(Self::BYTES, ODD))
     }
 
     /// Where terms wait.
@@ -93,10 +94,10 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
         let segment = self.walk.segment(turn, self.warp);
         if segment != u32::MAX {
             let row = self.row(turn);
-            let (start, to) = (segment * SEGMENT, self.stage(stage));
+            let start = segment * SEGMENT;
             let own = Segment::<E, true>::own();
             let from = row.row().wrapping_add((start + own) as usize);
-            let to = to.byte_add(own * Self::BYTES);
+            let to = self.stage(stage).byte_add(own * Self::BYTES);
             let left = row.seen.saturating_sub(start + own);
             // The last piece of the last row does not end in the tensor.
             let there = row.line.k.saturating_sub(start + own);
@@ -163,8 +164,8 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
     ///
     /// The place is this lane's.
     #[inline(always)]
-    unsafe fn put(&self, stage: u32, v: &Values) {
-        let own = self.place(stage);
+    unsafe fn put(&self, at: u32, v: &Values) {
+        let own = self.place(at);
         Segment::<E, true>::each(|n| {
             let at = own.add(Segment::<E, true>::on(n));
             let [a, b, c, d, e, f, g, h] = v[n];
@@ -315,7 +316,7 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
             let mut turn = walk.first();
             let (mut at, mut n, mut place) = (0, 0, 0);
             let none = Waiting { turn, top: 0.0 };
-            let mut before = [none; BEHIND as usize];
+            let mut before = [none; 3];
             loop {
                 let segment = walk.segment(turn, self.warp);
                 let (mut v, mut tops) = ([[0.0; 8]; _], [f32::NEG_INFINITY, 0.0]);
@@ -339,12 +340,12 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
                     told.segment(n % SETS, self.warp).write_x2(tops);
                     mbarrier::arrive(told.segments_there(n % SETS));
                 }
-                let first = before[BEHIND as usize - 1];
-                if opaque_here(n) >= BEHIND {
+                let first = before[Self::BEHIND as usize - 1];
+                if opaque_here(n) >= Self::BEHIND {
                     if !walk.there(first.turn) {
                         return;
                     }
-                    let n = n - BEHIND;
+                    let n = n - Self::BEHIND;
                     mbarrier::wait(told.row_there(n % SETS), n / SETS % 2);
                     self.write(first, place, n % SETS);
                 }
@@ -357,9 +358,9 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
                 if ODD {
                     sync_warp();
                 }
-                before = [Waiting { turn, top: tops[0] }, before[0]];
+                before = [Waiting { turn, top: tops[0] }, before[0], before[1]];
                 at = if at + 1 < Self::AHEAD { at + 1 } else { 0 };
-                place = if place + 1 < BEHIND { place + 1 } else { 0 };
+                place = if place + 1 < Self::BEHIND { place + 1 } else { 0 };
                 turn = walk.next(turn);
                 n = opaque(n + 1);
             }

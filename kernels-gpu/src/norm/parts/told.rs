@@ -108,6 +108,18 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                 return Sums { sum, squares: warp_tree(own) };
             }
             let mut out = Sums::default();
+            if count <= 8 * LANES {
+                // All are there at once: what they sum to, then their squares around that.
+                let heard = hear_some(row, 0, count, flag, 0.0);
+                if CENTRED {
+                    out.sum = warp_tree(tree8(core::array::from_fn(|i| 0.0 + heard[i][0])));
+                }
+                let mean = out.sum / k as f32;
+                let squares =
+                    |i: usize| 0.0 + squares(heard[i], LANES * i as u32 + lane_id(), mean);
+                out.squares = warp_tree(tree8(core::array::from_fn(squares)));
+                return out;
+            }
             let mut pass = u32::from(!CENTRED);
             while pass < 2 {
                 let mean = out.sum / k as f32;
