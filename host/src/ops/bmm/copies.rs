@@ -36,7 +36,8 @@ impl Copies {
                 let wide = CopyArgs::wide(args).map(halves);
                 // Where lines are whole pieces anyway, others would be the same.
                 let whole = |product: &Args| product.a.unit.min(product.b.unit) >= 16;
-                let whole = args.k % 4 == 0 && wide.is_some_and(|(_, product)| whole(&product));
+                let whole =
+                    args.k.is_multiple_of(4) && wide.is_some_and(|(_, product)| whole(&product));
                 [wide, if whole { None } else { CopyArgs::of(args).map(halves) }]
             }
             Kind::I8 if cuda.has::<BmmI8Lines>() => [LinesArgs::of(args).map(lines), None],

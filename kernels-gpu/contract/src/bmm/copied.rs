@@ -77,7 +77,7 @@ impl Copied {
         let whole = whole || matrix.stride == 0 && one(matrix.ld, len.into(), lines);
         let sizes = [lines, len];
         let mut copied = Self::to(matrix, sizes, sizes, args.batch, args.element, fill);
-        let last = (matrix.stride | matrix.ld) * 4 | 16;
+        let last = ((matrix.stride | matrix.ld) * 4) | 16;
         matrix.unit = 1 << last.trailing_zeros();
         if let (true, Ok(all)) = (whole, u32::try_from(all)) {
             (copied.lines, copied.len, copied.matrices) = (1, all, 1);
@@ -179,7 +179,7 @@ impl CopyArgs {
     pub fn cost(&self) -> u64 {
         let lines = self.a.all_lines() + self.b.all_lines();
         if self.a.element.min(self.b.element) != RowType::F32 as u32 {
-            let single = |factor: &Copied| (factor.from.addr() / 2 | factor.stride | factor.ld) % 8 != 0;
+            let single = |factor: &Copied| ((factor.from.addr() / 2) | factor.stride | factor.ld) & 7 != 0;
             let per_ns = HALVES_PER_NS[usize::from(single(&self.a) || single(&self.b))];
             return HALF_LAUNCH_NS + (self.elements() / per_ns).max(lines * 2 / 5);
         }

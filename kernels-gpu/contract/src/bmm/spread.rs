@@ -44,8 +44,8 @@ pub const fn parts_dense(args: &Args) -> bool {
 #[inline(always)]
 pub const fn parts_each(args: &Args) -> u32 {
     let wide = if args.element == RowType::F32 as u32 || args.element == INTEGERS { 16 } else { 8 };
-    let fours = args.n % 4 == 0 && args.c.unit >= wide;
-    let dense = parts_dense(args) && args.c.addr.addr() % wide as u64 == 0;
+    let fours = args.n & 3 == 0 && args.c.unit >= wide;
+    let dense = parts_dense(args) && args.c.addr.addr() & (wide as u64 - 1) == 0;
     let many = args.batch as u64 * args.m as u64 * args.n as u64 >= PARTS_MANY;
     match args.k == 1 && (fours || dense) {
         true => if many { 16 } else { 4 },
