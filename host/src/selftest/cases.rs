@@ -212,6 +212,14 @@ impl List {
             let what = format!("batch={batch} m={m} n={n} k={k}");
             self.add(symbol::<contract::bmm::BmmF32Copy>(), what, Inputs::Bmm(inputs));
         }
+        // 16-bit floats, which widen, and whose sums are rounded at the end.
+        for kind in [RowType::Bf16, RowType::F16].map(contract::bmm::Kind::Float) {
+            let (batch, [m, n, k]) = (2, [33, 36, 1040]);
+            let layouts = [Layout::rows(m, k), Layout::columns(k, n), Layout::rows(m, n)];
+            let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+            let what = format!("{} batch={batch} m={m} n={n} k={k}", kind.name());
+            self.add(symbol::<contract::bmm::BmmF32Copy>(), what, Inputs::Bmm(inputs));
+        }
         // Lines of i8 that are no whole pieces, and terms that are no neighbours.
         let wgmma = symbol::<contract::bmm::BmmI8Wgmma128>();
         let variant = contract::bmm::VARIANTS.iter().position(|v| v.spec.symbol == wgmma);
@@ -225,15 +233,22 @@ impl List {
             let what = format!("batch={batch} m={m} n={n} k={k}");
             self.add(symbol::<contract::bmm::BmmI8Lines>(), what, Inputs::Bmm(inputs));
         }
-        // Sums that are spread over the GPU: exact ones, and of a tensor core.
-        let kinds = [RowType::F32, RowType::Bf16, RowType::F16].map(contract::bmm::Kind::Float);
-        for (kind, math) in kinds.into_iter().zip([Math::Exact, Math::TensorCore, Math::TensorCore])
-        {
+        // Sums that are spread over the GPU: exact ones, of 16-bit floats that widen first too, and of a tensor core.
+        let [f32, bf16, f16] =
+            [RowType::F32, RowType::Bf16, RowType::F16].map(contract::bmm::Kind::Float);
+        for (kind, math) in [
+            (f32, Math::Exact),
+            (bf16, Math::TensorCore),
+            (f16, Math::TensorCore),
+            (bf16, Math::Exact),
+            (f16, Math::Exact),
+            (contract::bmm::Kind::I8, Math::Exact),
+        ] {
             let (batch, [m, n, k]) = (2, [3, 5, 30_001]);
             let layouts = [Layout::rows(m, k), Layout::columns(k, n), Layout::rows(m, n)];
             let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
             let inputs = bmm::Inputs { factors: [2.0, -1.0], math, ..inputs };
-            let what = format!("{} batch={batch} m={m} n={n} k={k}", kind.name());
+            let what = format!("{} batch={batch} m={m} n={n} k={k} {math:?}", kind.name());
             self.add(symbol::<contract::bmm::BmmParts>(), what, Inputs::Bmm(inputs));
         }
     }

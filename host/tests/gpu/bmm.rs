@@ -14,6 +14,8 @@ on_lane! {
     listed_shapes
     copied_factors
     copied_bytes
+    widened_factors
+    long_bytes
     every_variant
     small_matrices_in_pieces
     small_matrices_anywhere
@@ -170,6 +172,7 @@ fn small_matrices_anywhere<B: Backend>(b: &B) {
         (0, ["bmm_f32_pack", "bmm_f32_quick", "bmm_f32_group64", "bmm_f32_whole64"]),
         (1, ["bmm_f16_whole32", "bmm_f16_whole64", "bmm_f16_quick", "bmm_f16_whole64"]),
         (2, ["bmm_bf16_whole32", "bmm_bf16_whole64", "bmm_bf16_quick", "bmm_bf16_whole64"]),
+        (3, ["bmm_i8_mma32", "bmm_i8_long32", "bmm_i8_mma32", "bmm_i8_64"]),
     ];
     for (kind, symbol) in symbols.into_iter().flat_map(|(kind, s)| s.map(|symbol| (kind, symbol))) {
         let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
@@ -212,7 +215,7 @@ fn small_matrices_anywhere<B: Backend>(b: &B) {
                     let longest = layouts[..2].iter().map(|layout| layout.ld).max();
                     let small =
                         longest.max(Some(m.max(n))) <= Some(VARIANTS[index].most_side() as usize);
-                    kind == KINDS[0] || small
+                    kind == KINDS[0] || VARIANTS[index].most_k == 0 || small
                 });
                 check_case(b, &inputs);
             }
@@ -288,6 +291,105 @@ fn copied_bytes<B: Backend>(b: &B) {
                 inputs.layouts[1] = inputs.layouts[1].broadcast();
             }
             check_case(b, &inputs);
+        }
+    }
+}
+
+/// 16-bit floats by kernels of f32: their factors widen first, and what they sum is rounded last. Every layout, chunks, sums that are
+/// spread, -0, NaN, and a `C` that is read.
+fn widened_factors<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(19);
+    let symbols =
+        ["bmm_f32_fed16", "bmm_f32_ring64", "bmm_f32_64", "bmm_f32_quick", "bmm_f32_thin"];
+    let shapes = [
+        (2, 9, 67, 33),
+        (3, 16, 20, 8),
+        (1, 3, 130, 2053),
+        (1, 5, 4, 1100),
+        (1, 2, 3, 30_001),
+        (7, 1, 1, 1),
+    ];
+    for (i, symbol) in symbols.into_iter().enumerate() {
+        let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+        assert!(variant.is_some(), "{symbol}");
+        let variant = variant.filter(|_| crate::lane::has(symbol) && crate::lane::has("bmm_parts"));
+        for (j, (batch, m, n, k)) in shapes.into_iter().enumerate() {
+            for way in 0..4 {
+                let [ta, tb] = [way & 1 == 1, way & 2 == 2];
+                let apart = |layout: Layout, lines: usize, [at, ld, beside]: [usize; 3]| {
+                    let ld = layout.ld + ld;
+                    Layout { at, ld, stride: ld * lines + beside, ..layout }
+                };
+                let (a, b_layout, c) = (layout(m, k, ta), layout(k, n, tb), Layout::rows(m, n));
+                let lines = [if ta { k } else { m }, if tb { n } else { k }];
+                let layouts = match (i + j + way) % 4 {
+                    0 => [a, b_layout, c],
+                    1 => [a.at(1), b_layout.broadcast().at(3), c.at(2)],
+                    2 => [apart(a, lines[0], [8, 8, 0]), b_layout.at(8), apart(c, m, [0, 3, 5])],
+                    _ => [apart(a, lines[0], [0, 0, 1]), apart(b_layout, lines[1], [1, 1, 0]), c],
+                };
+                let kind = KINDS[1 + (i + way) % 2];
+                let mut inputs = Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
+                inputs.factors = [[1.0, 0.0], [2.0, -1.0], [-0.5, 3.0]][(j + way) % 3];
+                // Few terms, or few rows, are all that some take.
+                inputs.variant = variant.filter(|_| match symbol {
+                    "bmm_f32_quick" => k <= 252,
+                    "bmm_f32_thin" => m.min(n) <= 16,
+                    _ => true,
+                });
+                check_case(b, &inputs);
+                if let Elements::Bf16([a, b_values, c]) = &mut inputs.elements {
+                    let last = b_values.len() - 1;
+                    a.fill(half::bf16::from_f32(1e-30));
+                    b_values.fill(half::bf16::from_f32(-1e-30));
+                    b_values[last] = half::bf16::NAN;
+                    c.fill(half::bf16::INFINITY);
+                    inputs.factors[1] = 0.0;
+                    check_case(b, &inputs);
+                }
+            }
+        }
+    }
+    // The choice, which leaves small ones where they are.
+    for (i, shape) in [(1, 8, 8, 9000), (1, 257, 33, 1030), (3, 5, 6, 7)].into_iter().enumerate() {
+        let mut inputs = case(KINDS[1 + i % 2], shape, [i == 1, i == 0], &mut seeded);
+        inputs.factors = [2.0, -1.0];
+        check_case(b, &inputs);
+    }
+}
+
+/// i8 of few outputs and long sums: shared out in a block, a cluster, and spread; the largest terms, which wrap.
+fn long_bytes<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(20);
+    for symbol in ["bmm_i8_long32", "bmm_i8_mma32"] {
+        let variant = VARIANTS.iter().position(|variant| variant.spec.symbol == symbol);
+        assert!(variant.is_some(), "{symbol}");
+        let variant = variant.filter(|_| crate::lane::has(symbol));
+        for (i, shape) in [
+            (1, 8, 8, 66_000),
+            (1, 1, 15, 9001),
+            (2, 33, 65, 1340),
+            (134, 3, 2, 700),
+            (1, 40, 6, 15),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for way in 0..4 {
+                let mut inputs = case(KINDS[3], shape, [way & 1 == 1, way & 2 == 2], &mut seeded);
+                inputs.factors = [[1.0, 0.0], [3.0, -2.0]][(i + way) % 2];
+                inputs.variant = variant;
+                check_case(b, &inputs);
+                let Elements::I8([a, b_values], c) = &mut inputs.elements else { continue };
+                if i != 1 {
+                    continue;
+                }
+                inputs.factors = [1e9, 0.0];
+                a.fill(-128);
+                b_values.fill(-128);
+                c.fill(7);
+                check_case(b, &inputs);
+            }
         }
     }
 }

@@ -13,10 +13,12 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::half::round_tf32;
 use crate::arch::hint::opaque;
 use crate::arch::mem::{ld_if, ld_word_or_half_if};
+#[cfg(level_sm_90a)]
+use crate::arch::mma::mma_s8;
 use crate::arch::mma::{mma_bf16, mma_f16, mma_tf32};
 use crate::arch::shared::dynamic_shared_mem;
 use crate::arch::thread::block_idx_x;
-use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id};
+use crate::arch::warp::{LANES, Register, lane_id, sync_warp, warp_id};
 use crate::tile::walk::tile_at;
 
 /// Warps, and tiles, of a block.
@@ -30,40 +32,81 @@ const STEPS: usize = 1;
 
 /// A factor type of `mma.sync`.
 pub(super) trait Fragment {
+    /// What products are added to.
+    type Sum: Register;
+
     /// Terms of a word, and words of a product in depth, for one row: `DEPTH = 8 * PER_WORD`.
     const PER_WORD: u32;
 
     /// `c + A B`.
-    fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
+    fn product(a: [u32; 4], b: [u32; 2], c: [Self::Sum; 4]) -> [Self::Sum; 4];
+
+    /// `a + b`.
+    #[cfg(level_sm_90a)]
+    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
 }
 
 /// The types.
 pub(super) enum Bf16 {}
 pub(super) enum F16 {}
 pub(super) enum Tf32 {}
+#[cfg(level_sm_90a)]
+pub(super) enum I8 {}
 
 impl Fragment for Bf16 {
+    type Sum = f32;
     const PER_WORD: u32 = 2;
     #[inline(always)]
     fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         mma_bf16(a, b, c)
     }
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    fn add(a: f32, b: f32) -> f32 {
+        a + b
+    }
 }
 
 impl Fragment for F16 {
+    type Sum = f32;
     const PER_WORD: u32 = 2;
     #[inline(always)]
     fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         mma_f16(a, b, c)
     }
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    fn add(a: f32, b: f32) -> f32 {
+        a + b
+    }
 }
 
 impl Fragment for Tf32 {
+    type Sum = f32;
     const PER_WORD: u32 = 1;
     #[inline(always)]
     fn product(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         let round = |word| round_tf32(f32::from_bits(word));
         mma_tf32(a.map(round), b.map(round), c)
+    }
+    #[cfg(level_sm_90a)]
+    #[inline(always)]
+    fn add(a: f32, b: f32) -> f32 {
+        a + b
+    }
+}
+
+#[cfg(level_sm_90a)]
+impl Fragment for I8 {
+    type Sum = i32;
+    const PER_WORD: u32 = 4;
+    #[inline(always)]
+    fn product(a: [u32; 4], b: [u32; 2], c: [i32; 4]) -> [i32; 4] {
+        mma_s8(a, b, c)
+    }
+    #[inline(always)]
+    fn add(a: i32, b: i32) -> i32 {
+        a.wrapping_add(b)
     }
 }
 
@@ -146,7 +189,7 @@ impl<const BLOCKS: usize> Factor<BLOCKS> {
 
 /// `sums += left right`.
 #[inline(always)]
-fn products<F: Fragment>(
+fn products<F: Fragment<Sum = f32>>(
     sums: &mut [[[f32; 4]; COLUMNS]; ROWS],
     left: &[[[u32; 2 * ROWS]; 2]; STEPS],
     right: &[[[u32; COLUMNS]; 2]; STEPS],
@@ -174,7 +217,7 @@ fn products<F: Fragment>(
 /// The launch obeys the kernel's `SPEC` with the blocks of its tiling; `args` says the truth; `C`
 /// overlaps neither `A` nor `B`.
 #[inline(always)]
-pub(super) unsafe fn direct<F: Fragment>(args: &Args, element: Float<false>) {
+pub(super) unsafe fn direct<F: Fragment<Sum = f32>>(args: &Args, element: Float<false>) {
     launch_dependents();
     let (tiles_m, tiles_n) = (args.m.div_ceil(SIDE), args.n.div_ceil(SIDE));
     let per_matrix = tiles_m * tiles_n;

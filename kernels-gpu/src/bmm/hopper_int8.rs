@@ -7,12 +7,12 @@ use super::source::transpose;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque;
-use crate::arch::mem::{ld_if, ld_or_zero_x4, ld_x2_if, st, st_x2};
+use crate::arch::mem::{ld_if, ld_or_zero_x4, ld_x2_if, st, st_x2, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id};
 use crate::arch::wgmma::{self, declare, swizzle};
-use crate::tile::hopper::{BLOCK, BLOCK_BYTES, I8, each_group, multiply};
+use crate::tile::hopper::{BLOCK, BLOCK_BYTES, I8, each_group, multiply, swap};
 use crate::tile::walk::tile_at;
 
 /// Rows and columns of a tile, warpgroups, and terms of a slice.
@@ -160,6 +160,27 @@ pub(super) unsafe fn hopper_int8(args: &Args) {
             let row = row0 + 16 * (thread_idx_x() / LANES) + lane_id() / 4;
             let column = column0 + 2 * (lane_id() % 4);
             let (alpha, beta) = (args.alpha as i32, args.beta as i32);
+            if args.c.unit >= 16 && beta == 0 {
+                // Pairs of two blocks of columns become fours of one: 64 bytes of a row at a time.
+                let column = column0 + lane_id() % 2 * 8 + lane_id() % 4 / 2 * 4;
+                each_group!(SIDE, J => {
+                    let sums = wgmma::read::<J>().map(f32::to_bits);
+                    let (column, mut i) = (column + 16 * J, 0);
+                    while i < 2 {
+                        let [x, y] = [0, 1].map(|j| swap(sums[2 * i + j], sums[2 * i + 4 + j], 1));
+                        let out = [x[0], y[0], x[1], y[1]];
+                        let row = row + 8 * i as u32;
+                        if row < args.m && column < args.n {
+                            let at = u64::from(row) * args.c.ld + u64::from(column);
+                            let out = out.map(|sum| finish_i32(alpha, sum as i32, 0, 0));
+                            // Rows of C are fours: all are inside when the first is.
+                            st_x4(base.wrapping_add(at as usize).cast(), out);
+                        }
+                        i += 1;
+                    }
+                });
+                return;
+            }
             each_group!(SIDE, J => {
                 let sums = wgmma::read::<J>();
                 let mut i = 0;

@@ -125,8 +125,10 @@ entries! {
     bmm_f16_whole32(args): whole_half::whole::<direct::F16, F16, 32, 32, 2, 4, 4, false>(args);
     bmm_f16_whole64(args): whole_half::whole::<direct::F16, F16, 64, 128, 2, 4, 4, false>(args);
     bmm_f16_quick(args): whole_half::whole::<direct::F16, F16, 32, 128, 1, 2, 2, true>(args);
-    bmm_bf16_long32(args): long::long::<direct::Bf16>(args, Float::BF16);
-    bmm_f16_long32(args): long::long::<direct::F16>(args, Float::F16);
+    bmm_bf16_long32(args): long::long::<direct::Bf16, _, 2>(args, Float::<false>::BF16);
+    bmm_f16_long32(args): long::long::<direct::F16, _, 2>(args, Float::<false>::F16);
+    bmm_i8_long32(args): long::long::<direct::I8, _, 4>(args, Int32);
+    bmm_i8_mma32(args): long::alone::<direct::I8, _, 4>(args, Int32);
     bmm_bf16_gather64(args): gather::gather::<Bf16, 1, 64>(args, Float::BF16);
     bmm_bf16_gather128(args): gather::gather::<Bf16, 2, 128>(args, Float::BF16);
     bmm_f16_gather128(args): gather::gather::<F16, 2, 128>(args, Float::F16);

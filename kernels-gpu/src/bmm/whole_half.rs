@@ -252,7 +252,7 @@ impl<const Q: usize> Flat<Q> {
 /// [`contract::bmm::Variant::takes`] allows; `C` overlaps neither `A` nor `B`.
 #[inline(always)]
 pub(super) unsafe fn whole<
-    F: Fragment,
+    F: Fragment<Sum = f32>,
     E: Half,
     const SIDE: u32,
     const THREADS: u32,

@@ -295,7 +295,7 @@ pub fn trade(w: [u32; 4]) -> [u32; 4] {
 
 /// The transpose of two words in lanes `distance` apart.
 #[inline(always)]
-fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
+pub fn swap(low: u32, high: u32, distance: u32) -> [u32; 2] {
     let upper = lane_id() & distance != 0;
     let other = shuffle_xor(if upper { low } else { high }, distance);
     if upper { [other, high] } else { [low, other] }

@@ -2,8 +2,9 @@
 
 use super::bulk::whole_sectors;
 use super::{
-    Args, Fed, Group, K_CHUNK, Kind, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows,
+    Args, Fed, Group, INT8_DEPTH, K_CHUNK, Memory, THIN_32, THIN_ROWS, Tiling, Variant, thin_rows,
 };
+use crate::num::RowType;
 
 /// What a launch takes in [`Variant::cost`].
 const LAUNCH_NS: u64 = 1500;
@@ -23,12 +24,23 @@ const ADD_PART_NS: u64 = 20;
 const ADDED_PER_NS: u64 = 400;
 /// Matrices that share a block of few threads take that, at least.
 const PACK_NS: u64 = 9000;
+/// What a block of i8 by wgmma takes beside where others wait for its place, and where it reads `C`, in steps of k.
+const BEGUN_K: u64 = 100;
+/// See [`BEGUN_K`].
+const READ_K: u64 = 250;
+/// What a tile of i8 by `mma.sync` takes that reads `C` only when it writes, in steps of k.
+const LATE_K: u64 = 1500;
 
 impl Variant {
     /// Terms that each chain of a block takes of a sum, and all of its chains side by side.
     fn terms(&self, args: &Args) -> [u64; 2] {
         let chunk = K_CHUNK as u32;
         let (k, ways) = (args.k, self.part / chunk);
+        if self.memory == Memory::Alone {
+            // A part of a step takes as long, alone.
+            let whole = u64::from(k.next_multiple_of(INT8_DEPTH));
+            return [whole, (whole + u64::from(k)) / 2];
+        }
         if self.is_thin() && self.part == 0 && self.tiling.columns == THIN_32.columns {
             // Four warps, which share the bandwidth of one multiprocessor; a single chunk is one warp's.
             let all = if k > chunk { k.into() } else { 2 * u64::from(k) };
@@ -75,8 +87,12 @@ impl Variant {
         let blocks = blocks << args.split;
         let shared = if self.part < K_CHUNK as u32 { SHARED_PS / self.ps_per_k } else { 160 };
         let more = self.overhead_k + if args.split > 0 { shared } else { 0 };
-        let more = more * self.rounds(args);
-        self.cost_of(args, sms, blocks, self.terms(args).map(|terms| terms + more))
+        let more = more * self.rounds(args) + self.written_k(args);
+        let turned = self.turned_halves(args);
+        let [chain, all] = self.terms(args).map(|terms| terms * turned / 2 + more);
+        // What blocks that begin and end one after the other cannot share.
+        let begun = if self.is_bytes() && self.units[0] == 16 { BEGUN_K } else { 0 };
+        self.cost_of(args, sms, blocks, [chain, all + begun])
     }
 
     /// The same where they are, if they can be: parts, and what adds them up.
@@ -126,15 +142,42 @@ impl Variant {
         let after = fed && args.split > 1 && blocks * 8 > u64::from(sms) * 15;
         let busy =
             blocks.div_ceil(u64::from(sms.max(1))) + u64::from(uneven) + 2 * u64::from(after);
+        // All that a multiprocessor has at a time begin and end together.
+        let alone = self.memory == Memory::Alone && busy > 4;
+        let busy = if alone { busy.next_multiple_of(4) } else { busy };
         let busy = busy.saturating_mul(work);
         let [share, alone] = self.shares(args);
         let (busy, chain) = (busy.saturating_mul(share), chain * self.ps_per_k / 1000 * alone);
         let time = busy.max(chain) / 32;
-        // Bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
+        LAUNCH_NS + time
+    }
+
+    /// What terms cost, in halves: bytes for wgmma are turned on the way where neighbours in memory are not neighbours in k.
+    fn turned_halves(&self, args: &Args) -> u64 {
         let turned = args.a.transposed + (1 - args.b.transposed);
-        let bytes = matches!(self.kinds, [Kind::I8]) && self.units[0] == 16;
-        let turned = if bytes { u64::from(turned) } else { 0 };
-        LAUNCH_NS + time.saturating_mul(2 + 3 * turned) / 2
+        if self.is_bytes() && self.units[0] == 16 { 2 + 3 * u64::from(turned) } else { 2 }
+    }
+
+    /// What writing a large tile of i32 takes, in steps of k: behind wgmma by how much of it is there, and in what words.
+    fn written_k(&self, args: &Args) -> u64 {
+        if !self.is_bytes() || self.tiling.rows < 128 {
+            return 0;
+        }
+        if self.units[0] < 16 {
+            return if args.beta == 0 { 0 } else { LATE_K };
+        }
+        let Tiling { rows, columns, .. } = self.tiling;
+        let outputs = u64::from(args.m) * u64::from(args.n);
+        let tiles = self.tiling.per_matrix(args.m, args.n).max(1);
+        let each = match (args.c.unit, args.beta != 0) {
+            (16, false) => 500,
+            (8, false) => 1200,
+            (8 | 16, true) => 3600,
+            (_, false) => 3600,
+            (_, true) => 6000,
+        };
+        let read = if args.beta != 0 { READ_K } else { 0 };
+        read + each * outputs.div_ceil(tiles) / u64::from(rows * columns)
     }
 
     /// Whether it makes large tiles of 16-bit floats from pieces of 16 bytes.
@@ -197,9 +240,32 @@ impl Variant {
             // Pieces of 16 bytes are read as they are wanted.
             Memory::Parts if !single => [26; 2],
             _ if !single && self.tensor && self.most_k > 0 => [13, 16],
+            Memory::Long if self.is_bytes() => [32; 2],
+            // Few rows are less work; a `C` that is read, and what is cut, is more.
+            Memory::Alone => {
+                let few = if args.m.min(args.n) <= 8 { 20 } else { 32 };
+                let full = if args.beta == 0 { few } else { few * 4 / 3 };
+                [full, if single { 34 } else { 32 } + if args.beta == 0 { 0 } else { 12 }]
+            }
+            // Of 16-bit floats four are read at once, or one by one.
+            Memory::All if self.kinds.len() > 1 && args.element != RowType::F32 as u32 => {
+                let fours = args.a.unit.min(args.b.unit) >= 8;
+                let sides = args.m.min(64) + args.n.min(64);
+                if fours { [32; 2] } else { [50, 24 + u64::from(sides) * 54 / 128] }
+            }
+            Memory::All if single && self.is_bytes() && self.tiling.rows == 16 => [44, 36],
+            Memory::All if !single && self.is_bytes() && self.units[0] == 1 && args.beta != 0 => {
+                match self.tiling.rows {
+                    16 => [48; 2],
+                    64 => [90; 2],
+                    _ => [32; 2],
+                }
+            }
             // Bytes are cut from words, and turned where they lie across.
-            _ if single && matches!(self.kinds, [Kind::I8]) => {
-                if args.a.transposed != 0 || args.b.transposed == 0 { [90; 2] } else { [48; 2] }
+            _ if single && self.is_bytes() => {
+                let across = args.a.transposed != 0 || args.b.transposed == 0;
+                // A `C` that is read is read late.
+                [if across { 90 } else { 48 } * if args.beta == 0 { 2 } else { 5 } / 2; 2]
             }
             _ if single && !self.tensor => [44; 2],
             _ => [32; 2],

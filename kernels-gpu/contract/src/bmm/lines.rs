@@ -48,8 +48,10 @@ pub struct LinesArgs {
 
 /// Bytes that are copied in a nanosecond, about: measured on one H100.
 const BYTES_PER_NS: u64 = 1150;
-/// What a launch takes.
+/// What a launch takes, and a block of it, about: that of a small matrix copies little.
 const LAUNCH_NS: u64 = 2000;
+/// See [`LAUNCH_NS`].
+const BLOCK_NS: u64 = 2;
 
 impl Lined {
     fn new(matrix: &mut Matrix, along: bool, [sides, k]: [u32; 2], batch: u32) -> Self {
@@ -107,8 +109,8 @@ impl LinesArgs {
     }
 
     /// Nanoseconds that it takes, about.
-    pub const fn cost(&self) -> u64 {
-        LAUNCH_NS + self.bytes() / BYTES_PER_NS
+    pub fn cost(&self) -> u64 {
+        LAUNCH_NS + (self.bytes() / BYTES_PER_NS).max(self.blocks() * BLOCK_NS)
     }
 }
 

@@ -47,6 +47,8 @@ pub enum Memory {
     Quick,
     /// All of it, of warps that share out long sums.
     Long,
+    /// All of it, of warps that make tiles of i8 by themselves.
+    Alone,
     /// All of it, of blocks that make parts of small matrices.
     Parts,
     /// All of it, filled by the copy engine.
@@ -57,7 +59,7 @@ impl Memory {
     /// Bytes of a launch of a kernel with these rules.
     pub(super) const fn bytes(self, spec: &LaunchSpec, args: &Args) -> u32 {
         match self {
-            Self::All | Self::Long | Self::Parts | Self::Bulk => spec.smem_bytes,
+            Self::All | Self::Long | Self::Alone | Self::Parts | Self::Bulk => spec.smem_bytes,
             Self::Slices => {
                 let (slice, slices) = ((64 + 64) * 128, args.k.div_ceil(64));
                 let bytes = if slices > 1 { slices } else { 1 } * slice + 1024;

@@ -161,13 +161,16 @@ pub struct Args {
     pub alpha: u32,
     /// Factor of what `C` held.
     pub beta: u32,
-    /// A [`RowType`] of floats; 0 for integers.
+    /// A [`RowType`] of floats; [`INTEGERS`].
     pub element: u32,
     /// Binary logarithm of the blocks, a cluster, that share out the sums of a tile: see [`Variant::args`].
     pub split: u32,
 }
 
-/// [`Args::split`] from here on: sums are spread, in as many parts as it is more, each a block's, which writes sums of f32
+/// [`Args::element`] of integers.
+pub const INTEGERS: u32 = 3;
+
+/// [`Args::split`] from here on: sums are spread, in as many parts as it is more, each a block's, which writes sums
 /// to matrices of `C` one behind the other, all of the batch of a part before the next.
 pub const SPREAD: u32 = 256;
 
@@ -237,6 +240,11 @@ impl Variant {
         if matches!(self.memory, Memory::Parts) { WHOLE_DEPTH } else { self.tiling.rows }
     }
 
+    /// Whether it takes i8.
+    const fn is_bytes(&self) -> bool {
+        matches!(self.kinds, [Kind::I8])
+    }
+
     /// Whether its tiles are few rows by many columns, for products with few of either.
     pub const fn is_thin(&self) -> bool {
         self.tiling.rows == THIN_ROWS
@@ -262,8 +270,11 @@ impl Variant {
         args.split = 0;
         while self.part > 0 && clusters && args.k > 3 * 64 && args.split < 3 {
             let split = args.split;
+            // Those of i8 read more than they multiply: half a block a multiprocessor is enough.
+            let half = u32::from(self.is_bytes() && self.memory == Memory::Long);
             let fits = |part: u32, full: u32| {
-                blocks << (split + 1) <= u64::from(full * sms) && args.k.div_ceil(part) > 1 << split
+                blocks << (split + 1 + 2 * half) <= u64::from(full * sms)
+                    && args.k.div_ceil(part) > 1 << split
             };
             // Where there is a cluster anyway, shorter parts are worth it as long as multiprocessors are free.
             let more = self.memory == Memory::Slices && split > 0 && fits(self.part / 4, 1);
@@ -380,16 +391,22 @@ variants! {
         false, [1, 1], 0, 0, 0, [16, 10500, 106000];
     /// i8 of any shape, by dp4a.
     BmmI8Side16: exact("bmm_i8_16", SIDE_16, 64, 4), SIDE_16, I8,
-        false, [1, 1], 0, 0, 0, [16, 13000, 80000];
+        false, [1, 1], 0, 0, 0, [4, 16000, 48000];
     /// i8: on tensor cores from sm_80, by dp4a before.
     BmmI8Side64: exact("bmm_i8_64", SIDE_64, 128, 8).with_min_blocks(4), SIDE_64, I8,
         false, [1, 1], 0, 0, 512, [240, 1000, 16000];
     /// i8 on tensor cores: large.
     BmmI8Side128: int8("bmm_i8_128", 256, 32768), SIDE_128, I8,
-        false, [1, 1], 0, 0, 0, [200, 640, 19000];
+        false, [1, 1], 0, 0, 0, [270, 640, 17000];
+    /// i8 by `mma.sync`: few tiles and long sums, shared out among the warps of a block.
+    BmmI8Long32: long("bmm_i8_long32"), ONE_32, I8,
+        false, [1, 1], 0, 0, 320, [720, 2400, 2600] => Memory::Long;
+    /// i8 by `mma.sync`, any shape: a tile a warp.
+    BmmI8Mma32: direct("bmm_i8_mma32").only_on(90), SIDE_32, I8,
+        false, [1, 1], 0, 0, 0, [45, 3700, 16500] => Memory::Alone;
     /// i8 by wgmma: large.
     BmmI8Wgmma128: wgmma("bmm_i8_wgmma128", SIDE_128, 3, 2), SIDE_128, I8,
-        false, [16, 16], 0, 0, 0, [300, 215, 4300];
+        false, [16, 16], 0, 0, 0, [150, 190, 5000];
     /// f32 in groups of four, exact: large.
     BmmF32Side128: exact("bmm_f32_128", SIDE_128, 256, 8).with_min_blocks(2).with_min_sm(80), SIDE_128, F32,
         false, [16, 16], 0, 0, 0, [16, 5770, 175000];
