@@ -1,8 +1,8 @@
 //! Runs of [`crate::ops::attention_paged`].
 
 use contract::attention_paged::{
-    ABSENT, AppendBf16, AppendF32, FAST_HEAD_DIM, FastBf16, PAGE, RowsBf16, RowsF32, StepBf16,
-    WalkBf16, counters_len, partial_len, step_takes,
+    ABSENT, AppendBf16, AppendF32, FAST_HEAD_DIM, FastBf16, Gather, PAGE, RowsBf16, RowsF32,
+    StepBf16, WalkBf16, counters_len, partial_len, step_takes,
 };
 use contract::kv_append::kv_stride;
 use contract::launch::Kernel;
@@ -16,7 +16,7 @@ use crate::ops::{Backend, Math, RowType, RowWords};
 use crate::reference::Inputs as Seeded;
 
 pub use crate::reference::attention_paged::Row;
-use crate::reference::attention_paged::{fast_bounds, run_bounds};
+use crate::reference::attention_paged::{attention_paged, fast_bounds, run_bounds};
 
 /// Words between the positions of two rows.
 const POSITION_STRIDE: usize = 3;
@@ -153,6 +153,18 @@ impl Inputs {
         }
     }
 
+    /// The pool when all rows have left their keys and values.
+    fn pool_after(&self) -> crate::reference::kv_append::Cache {
+        let Self { heads, qkv, pages, angles, rows, capacity, .. } = self;
+        let mut pool = self.pool.values.clone();
+        if self.math == Math::TensorCore {
+            let tables = (&angles.cos[..], &angles.sin[..]);
+            let element = self.pool.element;
+            attention_paged(qkv, &mut pool, *pages, element, tables, rows, *capacity, *heads);
+        }
+        pool
+    }
+
     /// One side of the pool as an output; the padding of places that took a row is zero.
     pub fn pool_output(&self, tensor: &'static str, side: &[f32]) -> Output {
         let (heads, stride) = (self.heads, kv_stride(self.heads.head_dim));
@@ -234,7 +246,8 @@ impl Run for Inputs {
             let counters = bed.read("counters", &step.counters)?;
             bed.push(Output::words("counters", &[counters.len()], counters));
         }
-        bed.keep("out", &[m, heads.q_len()], &out)?;
+        let out = bed.read("out", &out)?;
+        bed.push(self.output(&out, &self.pool_after()));
         bed.keep("qkv", &[m, heads.qkv_len()], &qkv)?;
         let PagedCache { k, v, element, .. } = cache;
         bed.keep_cache(&self.pool, all, &KvCache { k, v, element, capacity: PAGE })
@@ -269,6 +282,10 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                     let fast = Inputs { reach: Some(rows.capacity), settled: true, ..fast };
                     cases.push((FastBf16::SPEC.symbol, what, fast));
                 }
+            }
+            if element == RowType::Bf16 {
+                let run = Inputs { math: Math::TensorCore, reach: Some(67), ..prompt.clone() };
+                cases.push((Gather::SPEC.symbol, format!("{heads:?} at 60 to 66, a run"), run));
             }
             for kernel in kernels {
                 let what = format!("{heads:?} at {positions:?}");

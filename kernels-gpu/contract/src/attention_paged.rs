@@ -301,7 +301,8 @@ pub enum Gather {}
 
 impl Kernel for Gather {
     type Args = GatherArgs;
-    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_gather", GATHER_THREADS);
+    const SPEC: LaunchSpec =
+        LaunchSpec::new("attention_paged_gather", GATHER_THREADS).with_min_sm(80);
 }
 
 /// Blocks that gather: keys and values of kv heads within pages, then rows. More than a grid can have saturate, and are refused by the

@@ -8,6 +8,7 @@
 mod append;
 #[cfg(level_sm_80)]
 mod fast;
+#[cfg(level_sm_80)]
 mod gather;
 mod rows;
 #[cfg(level_sm_80)]
@@ -19,9 +20,7 @@ mod tile;
 #[cfg(level_sm_90a)]
 mod walk;
 
-use contract::attention_paged::{
-    ABSENT, AppendBf16, AppendF32, Args, Gather, GatherArgs, PAGE, RowsBf16, RowsF32,
-};
+use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, Args, PAGE, RowsBf16, RowsF32};
 use contract::launch::Kernel;
 
 use crate::arch::mem::ld;
@@ -109,12 +108,17 @@ const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastBf16 as K
 /// # Safety
 ///
 /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's tables.
+#[cfg(level_sm_80)]
 #[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn attention_paged_gather(args: GatherArgs) {
+pub unsafe extern "ptx-kernel" fn attention_paged_gather(
+    args: contract::attention_paged::GatherArgs,
+) {
     // SAFETY: the launch contract, handed on.
     unsafe { gather::gather(&args) }
 }
-const _: unsafe extern "ptx-kernel" fn(<Gather as Kernel>::Args) = attention_paged_gather;
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::Gather as Kernel>::Args) =
+    attention_paged_gather;
 
 entries! {
     attention_paged_append_bf16 AppendBf16 append Bf16;
