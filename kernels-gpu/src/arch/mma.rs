@@ -14,7 +14,11 @@
 
 use core::arch::asm;
 
+#[cfg(not(level_sm_90))]
+use super::dot::permute;
 use super::shared::Shared;
+#[cfg(not(level_sm_90))]
+use super::warp::{lane_id, shuffle_idx};
 
 /// What the intrinsics return.
 #[repr(C)]
@@ -100,9 +104,11 @@ pub fn mma_u8_s8(a: [u32; 4], b: [u32; 2], c: [i32; 4]) -> [i32; 4] {
 }
 
 /// Columns of an 8 by 8 matrix of 16-bit elements whose rows the lanes hold: lane `l` has elements `2 t, 2 t + 1` of row `g`, and gets
-/// those of column `g`. So what a product left, rounded, becomes a factor `B`. `movmatrix.sync.aligned.m8n8.trans.b16`
+/// those of column `g`. So what a product left, rounded, becomes a factor `B`. `movmatrix.sync.aligned.m8n8.trans.b16` (sm_90, whose PTX is
+/// new enough; two shuffles below)
 ///
 /// `asm!`, as [`mma_f16`]: the code around it must not branch on what differs between lanes.
+#[cfg(level_sm_90)]
 #[inline(always)]
 pub fn transposed(word: u32) -> u32 {
     let turned: u32;
@@ -115,6 +121,13 @@ pub fn transposed(word: u32) -> u32 {
         );
     }
     turned
+}
+#[cfg(not(level_sm_90))]
+#[inline(always)]
+pub fn transposed(word: u32) -> u32 {
+    let (g, t) = (lane_id() / 4, lane_id() % 4);
+    let [even, odd] = [0, 1].map(|row| shuffle_idx(word, 4 * (2 * t + row) + g / 2));
+    permute(even, odd, if g % 2 == 0 { 0x5410 } else { 0x7632 })
 }
 
 /// One 8 by 8 matrix of 16-bit elements: lane `l` gets elements `2 t, 2 t + 1` of row `g`. Lanes
