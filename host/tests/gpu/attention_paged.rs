@@ -70,8 +70,8 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
         let step = Inputs { reach: Some(reach), settled, share, ..inputs.clone() };
         check(b, &step, &expected, format!("{what}, a step to {reach} by {share:?} pages"));
     }
-    // There the two parts of a query may be infinite with either sign.
-    if inputs.pool.element == RowType::Bf16 && inputs.qkv.iter().all(|v| v.is_finite()) {
+    // There the two parts of a query may be infinite with either sign, and exponents of scores beyond 10^9 may leave the numbers.
+    if inputs.pool.element == RowType::Bf16 && inputs.qkv.iter().all(|v| v.abs() < 1e6) {
         check_fast(b, inputs, &[last, inputs.capacity], &what);
     }
 }
