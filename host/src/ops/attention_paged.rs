@@ -257,9 +257,10 @@ impl AttentionPaged<'_, super::CudaBackend> {
             && cuda.has::<FastBf16>();
         let walk = step.as_ref().and_then(|s| {
             let [units, rows, pages] = of_step(s)?;
-            let share = match s.share.filter(|_| cuda.has::<WalkBf16>()) {
-                _ if fast => fast_share(units, rows, pages, cuda.cuda().device().info().sm_count),
-                share => share? as u32,
+            let share = if fast {
+                fast_share(units, rows, pages, cuda.cuda().device().info().sm_count)
+            } else {
+                s.share.filter(|_| cuda.has::<WalkBf16>())? as u32
             };
             let grid = [units, rows, pages.div_ceil(share)];
             Some((grid, walk_word(share as u16, pages as u16)))
