@@ -9,17 +9,19 @@ use bitnet_gpu::ops::decode_layers::rows::{DecodeRows, RowsTable};
 use bitnet_gpu::ops::decode_layers::{DecodeLayers, DecodeTable, Layer, Linear, shape};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::rope::RopeTable;
-use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType, RowWords, Tensor};
+use bitnet_gpu::ops::{Backend, Math, OpError, PackedLinear, RowType, RowWords, Tensor};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::decode_layers::BENCH_SHAPES;
 use contract::attention_paged::PAGE;
 use contract::decode_layers::{LINEARS, Shape};
 use contract::w2a8::{Segments, row_words};
 
+#[derive(Clone, Copy)]
 struct Step {
     shape: Shape,
     heads: Heads,
     start: usize,
+    math: Math,
 }
 
 /// A linear layer and the gain in front of it.
@@ -91,6 +93,13 @@ impl Case for Step {
         format!("{layers} layers {hidden}/{ffn} over {}", self.start + 1)
     }
 
+    fn variant(&self) -> String {
+        match self.math {
+            Math::Exact => "exact".into(),
+            Math::TensorCore => "tensor cores".into(),
+        }
+    }
+
     fn bytes(&self) -> u64 {
         let bytes = |kind: usize| {
             let [n, k, rows] = self.shape.linear(kind);
@@ -110,7 +119,14 @@ impl Case for Step {
         for _ in 0..self.shape.layers {
             let mut cache = KvCache::alloc(backend, self.heads, self.start + 1, RowType::Bf16)?;
             let (k, v) = (cache.k.len(), cache.v.len());
-            backend.write(&mut cache.k, 0, &bf16_bytes(4, k / 2))?;
+            let mut keys = bf16_bytes(4, k / 2);
+            if self.math == Math::TensorCore {
+                // Times 2^24: one key has all of the weight, so that the bits are those of any order of sums.
+                for high in keys.iter_mut().skip(1).step_by(2) {
+                    *high = *high & 0x80 | 0x4b;
+                }
+            }
+            backend.write(&mut cache.k, 0, &keys)?;
             backend.write(&mut cache.v, 0, &bf16_bytes(5, v / 2))?;
             caches.push(cache);
         }
@@ -137,6 +153,7 @@ impl Case for Step {
             start_at: 0,
             gate: Gate::Relu2,
             eps: 1e-5,
+            math: self.math,
         })
     }
 
@@ -164,7 +181,7 @@ impl Case for Rows {
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<RowsTensors<B>, OpError> {
-        let Step { shape, heads, start } = self.step;
+        let Step { shape, heads, start, .. } = self.step;
         let (capacity, width) = (start + 1, (start + 1).div_ceil(PAGE));
         let (weights, mut caches) = (weights(backend, &shape)?, Vec::new());
         for _ in 0..shape.layers {
@@ -214,9 +231,11 @@ fn main() -> ExitCode {
         for &(layers, hidden, ffn, heads, kv_heads, head_dim, start) in BENCH_SHAPES {
             let heads = Heads { heads, kv_heads, head_dim };
             let shape = shape(layers, hidden, ffn, heads);
-            suite.measure(&Step { shape, heads, start })?;
+            let step = Step { shape, heads, start, math: Math::Exact };
+            suite.measure(&step)?;
+            suite.measure(&Step { math: Math::TensorCore, ..step })?;
             for m in [8, 16] {
-                suite.measure(&Rows { step: Step { shape, heads, start }, m })?;
+                suite.measure(&Rows { step, m })?;
             }
         }
         let note =

@@ -331,6 +331,7 @@ impl<B: Backend> Model<B> {
                 start_at,
                 gate: first.mlp.gate,
                 eps: self.config.rms_norm_eps,
+                math: first.attention.math,
             })?;
         } else {
             for (block, cache) in self.blocks.iter().zip(caches) {

@@ -12,7 +12,7 @@ use super::attention::scale;
 use super::error::{at_least, same};
 use super::kv_append::{Heads, KvCache};
 use super::rope::RopeTable;
-use super::{Backend, OpError, PackedLinear, Tensor, WeightLayout};
+use super::{Backend, Math, OpError, PackedLinear, Tensor, WeightLayout};
 
 const OP: &str = "decode_layers";
 /// Words of a [`contract::decode_layers::Linear`].
@@ -228,7 +228,8 @@ fn pair_words<'a, B: Backend>(
 
 /// All layers of a model on one row.
 ///
-/// The bits are those of [`super::bit_linear`] and [`super::attention_step`], layer after layer.
+/// The bits are those of [`super::bit_linear`] and [`super::attention_step`], layer after layer; with [`Math::TensorCore`] what attention
+/// makes is within [`contract::attention_paged::fast_bound`] of them.
 pub struct DecodeLayers<'a, B: Backend> {
     /// Linear layers.
     pub layers: &'a [Layer<'a, B>],
@@ -248,6 +249,8 @@ pub struct DecodeLayers<'a, B: Backend> {
     pub gate: Gate,
     /// Added to the mean square of the norms.
     pub eps: f32,
+    /// How attention is computed. On tensor cores heads of 128 elements are; others exactly, and all by a backend without them.
+    pub math: Math,
 }
 
 impl<B: Backend> DecodeLayers<'_, B> {
@@ -306,7 +309,10 @@ impl DecodeLayers<'_, super::CudaBackend> {
             allowed: "a block makes at most 256 outputs of a layer; run the layers one by one",
         })?;
         let (scale, gate) = (self.scale(), self.finish() as u32);
-        let Self { table: DecodeTable(table), rope, h, start, start_at, eps, .. } = self;
+        let Self { table: DecodeTable(table), rope, h, start, start_at, eps, math, .. } = self;
+        let fast = math == Math::TensorCore
+            && shape.head_dim == contract::decode_layers::FAST_HEAD_DIM
+            && cuda.has::<contract::decode_layers::DecodeLayersFast>();
         let stream = cuda.stream();
         let args = contract::decode_layers::Args {
             linears: table.linears.dev_ptr(stream).cast(),
@@ -330,6 +336,12 @@ impl DecodeLayers<'_, super::CudaBackend> {
         // SAFETY: `check` compared the weights, gains, caches and angles with the sizes, and the table holds the addresses of
         // these very buffers; what the kernel writes is borrowed exclusively. The table's own buffers were made for the
         // sizes, and each launch leaves them as the next one expects them.
-        unsafe { cuda.launch::<contract::decode_layers::DecodeLayers>([blocks, 1, 1], args) }
+        unsafe {
+            if fast {
+                cuda.launch::<contract::decode_layers::DecodeLayersFast>([blocks, 1, 1], args)
+            } else {
+                cuda.launch::<contract::decode_layers::DecodeLayers>([blocks, 1, 1], args)
+            }
+        }
     }
 }

@@ -7,9 +7,9 @@ use super::bit_linear::{Case as Linear, Finish, bit_linear};
 use super::kv_append::{Cache, kept};
 use super::rope::table;
 use super::w2a8_gemv::Case as Product;
-use crate::ops::RowType;
 use crate::ops::act_quant::Gate;
 use crate::ops::kv_append::Heads;
+use crate::ops::{Math, RowType};
 use contract::attention_paged::ABSENT;
 
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: fewer outputs than multiprocessors, blocks with several key
@@ -78,6 +78,10 @@ pub struct Case {
     pub gate: Gate,
     /// Added to the mean square.
     pub eps: f32,
+    /// How attention is computed.
+    pub math: Math,
+    /// How far a run's results may be from the reference: in parts of what the layers add, in the mean.
+    pub within: f32,
 }
 
 impl Case {
@@ -132,7 +136,24 @@ impl Case {
             start,
             gate,
             eps: 1e-5,
+            math: Math::Exact,
+            within: 0.0,
         }
+    }
+
+    /// The same on tensor cores. Of one layer: behind it a code of an activation that goes over to its neighbour is not small any more.
+    #[must_use]
+    pub fn fast(self) -> Self {
+        Self { math: Math::TensorCore, within: 0.05, ..self }
+    }
+
+    /// The same where keys are so large that one has all of the weight: a value times 1, by any order of sums.
+    #[must_use]
+    pub fn of_one_key(mut self) -> Self {
+        for k in self.caches.iter_mut().flat_map(|cache| &mut cache.k) {
+            *k *= 16_777_216.0;
+        }
+        Self { math: Math::TensorCore, ..self }
     }
 }
 

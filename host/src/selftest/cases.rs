@@ -20,7 +20,7 @@ use super::{
 };
 use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
-use crate::ops::{Backend, RowType};
+use crate::ops::{Backend, Math, RowType};
 use crate::reference::Inputs as Seeded;
 
 /// One case of one kernel.
@@ -173,7 +173,6 @@ pub(super) fn unusual(values: &mut [f32]) {
 
 impl List {
     fn bmm(&mut self) {
-        use crate::ops::Math;
         use crate::ops::bmm::Layout;
         let mut seeded = Seeded::new(8);
         for (index, variant) in contract::bmm::VARIANTS.iter().enumerate() {
@@ -218,7 +217,7 @@ impl List {
             let layouts = [Layout::rows(m, k), Layout::columns(k, n), Layout::rows(m, n)];
             let inputs = bmm::Inputs::random(kind, layouts, [m, n, k], batch, &mut seeded);
             let what = format!("{} batch={batch} m={m} n={n} k={k}", kind.name());
-            self.add(symbol::<contract::bmm::BmmF32Copy>(), what, Inputs::Bmm(inputs));
+            self.add(symbol::<contract::bmm::BmmF32Widen>(), what, Inputs::Bmm(inputs));
         }
         // Lines of i8 that are no whole pieces, and terms that are no neighbours.
         let wgmma = symbol::<contract::bmm::BmmI8Wgmma128>();
@@ -273,7 +272,10 @@ impl List {
             self.add(kernel, what, Inputs::BitLinear(case));
         }
         for (what, case) in decode_layers::cases() {
-            let kernel = symbol::<contract::decode_layers::DecodeLayers>();
+            let kernel = match case.math {
+                Math::Exact => symbol::<contract::decode_layers::DecodeLayers>(),
+                Math::TensorCore => symbol::<contract::decode_layers::DecodeLayersFast>(),
+            };
             self.add(kernel, what, Inputs::DecodeLayers(case));
         }
         for (what, case) in decode_layers::rows_cases() {

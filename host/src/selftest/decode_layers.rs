@@ -44,6 +44,19 @@ fn layers<B: Backend>(weights: &[Weights<B>]) -> Vec<Layer<'_, B>> {
     first.map(|i| [linear(i), linear(i + 1), linear(i + 2), linear(i + 3)]).collect()
 }
 
+impl Case {
+    /// What row `i` has become, with how far another run's may be from it.
+    pub fn output(&self, i: usize, h: &[f32]) -> Output {
+        let output = Output::floats("h", &[h.len()], h);
+        if self.within == 0.0 {
+            return output;
+        }
+        let squares = h.iter().zip(&self.rows[i]).map(|(after, before)| (after - before).powi(2));
+        let rms = (squares.sum::<f32>() / h.len() as f32).sqrt();
+        output.within(vec![self.within * rms; h.len()])
+    }
+}
+
 impl Run for Case {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let heads = self.heads;
@@ -79,8 +92,10 @@ impl Run for Case {
                 start_at: 1,
                 gate: self.gate,
                 eps: self.eps,
+                math: self.math,
             })?;
-            bed.keep("h", &[hidden], &h)?;
+            let after = bed.read("h", &h)?;
+            bed.push(self.output(i, &after));
         }
         for (before, cache) in befores.iter().zip(&caches) {
             bed.keep_cache(before, heads, cache)?;
@@ -248,5 +263,11 @@ pub(super) fn rows_cases() -> Vec<(String, RowsCase)> {
 pub(super) fn cases() -> Vec<(String, Case)> {
     let shapes = [(2, 24, 40, 3, 1, 16, 63), (3, 300, 150, 4, 2, 40, 130)];
     let case = |sizes| (format!("{sizes:?}"), Case::new(sizes, 3, true, Gate::Relu2, 9));
-    shapes.into_iter().map(case).collect()
+    let fast = |(what, case): (String, Case), near| {
+        let (how, case) = if near { ("near", case.fast()) } else { ("one key", case.of_one_key()) };
+        (format!("{what} {how}"), case)
+    };
+    let sizes = [(1, 300, 150, 6, 1, 128, 130), (3, 300, 150, 6, 1, 128, 130)].map(case);
+    let fast = sizes.into_iter().enumerate().map(|(i, case)| fast(case, i == 0));
+    shapes.into_iter().map(case).chain(fast).collect()
 }

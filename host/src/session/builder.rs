@@ -147,7 +147,8 @@ impl SessionBuilder {
         self
     }
 
-    /// How attention of a prompt is summed, and that of a step of several texts where it does not run as one kernel with all of the model.
+    /// How attention is summed: of a prompt, of a step of one text that runs as one kernel with all of the model (heads of 128 elements), and
+    /// of a step of several texts that does not.
     /// [`Math::TensorCore`] is faster on GPUs from sm_80 and takes a bf16 cache; tokens may then differ from those of the exact default now
     /// and then, and those of a text with what else is in its batch.
     #[must_use]

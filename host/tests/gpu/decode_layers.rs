@@ -5,9 +5,8 @@ use bitnet_gpu::ops::attention_paged::PagedCache;
 use bitnet_gpu::ops::decode_layers::rows::RowsTable;
 use bitnet_gpu::ops::decode_layers::{DecodeTable, Layer, Linear, shape};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
-use bitnet_gpu::ops::{Backend, OpError, PackedLinear, RowType};
+use bitnet_gpu::ops::{Backend, Math, OpError, PackedLinear, RowType};
 use bitnet_gpu::reference::decode_layers::{Case, ROWS_SHAPES, TEST_SHAPES, decode_layers};
-use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::decode_layers::RowsCase;
 use bitnet_gpu::selftest::kv_append::Cache;
 use contract::attention_paged::ABSENT;
@@ -20,6 +19,8 @@ on_lane! {
     positions_around_key_blocks
     long_contexts
     many_rows_on_one_table
+    tensor_cores_of_one_key
+    tensor_cores_are_near
     rows_that_are_not_finite
     refusals
     listed_rows
@@ -31,7 +32,7 @@ on_lane! {
 
 fn check_case<B: Backend>(b: &B, case: &Case, what: &str) {
     let (rows, caches) = decode_layers(case);
-    let mut want: Vec<_> = rows.iter().map(|h| Output::floats("h", &[h.len()], h)).collect();
+    let mut want: Vec<_> = rows.iter().enumerate().map(|(i, h)| case.output(i, h)).collect();
     for (before, after) in case.caches.iter().zip(&caches) {
         let cache = Cache { element: RowType::Bf16, values: before.clone(), padding: 0.0 };
         for (tensor, side) in [("k_cache", &after.k), ("v_cache", &after.v)] {
@@ -70,6 +71,43 @@ fn long_contexts<B: Backend>(b: &B) {
 fn many_rows_on_one_table<B: Backend>(b: &B) {
     let sizes = (4, 200, 150, 4, 2, 64, 50);
     check_case(b, &Case::new(sizes, 40, true, Gate::Relu2, 4), "40 rows");
+}
+
+/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: the first key block alone, one that a new key begins and one that it
+/// fills, heads that do not fill a unit, several units a block, the width of the 2B-4T model.
+const FAST_SHAPES: [(usize, usize, usize, usize, usize, usize, usize); 8] = [
+    (1, 40, 30, 1, 1, 128, 0),
+    (3, 60, 50, 5, 1, 128, 61),
+    (2, 60, 50, 6, 2, 128, 127),
+    (2, 24, 16, 20, 5, 128, 190),
+    (2, 16, 20, 7, 1, 128, 1000),
+    (2, 20, 30, 18, 9, 128, 700),
+    (1, 40, 30, 4, 2, 128, 4100),
+    (1, 2560, 700, 20, 5, 128, 511),
+];
+
+/// Equal bits on tensor cores, and by a backend without them.
+fn tensor_cores_of_one_key<B: Backend>(b: &B) {
+    for (i, &sizes) in FAST_SHAPES.iter().enumerate() {
+        // The keys of rows are not so large: they need one that is.
+        let rows = if sizes.6 == 0 { 1 } else { 3 };
+        let case = Case::new(sizes, rows, i % 2 == 0, Gate::Relu2, 6).of_one_key();
+        check_case(b, &case, &format!("{sizes:?}"));
+    }
+    // Other heads are computed exactly.
+    let case = Case {
+        math: Math::TensorCore,
+        ..Case::new((2, 40, 24, 5, 1, 32, 63), 2, true, Gate::Silu, 2)
+    };
+    check_case(b, &case, "heads of 32 elements");
+}
+
+fn tensor_cores_are_near<B: Backend>(b: &B) {
+    for (i, &sizes) in FAST_SHAPES.iter().enumerate() {
+        let one = (1, sizes.1, sizes.2, sizes.3, sizes.4, sizes.5, sizes.6);
+        let case = Case::new(one, 3, true, Gate::Relu2, 20 + i as u64).fast();
+        check_case(b, &case, &format!("{one:?}"));
+    }
 }
 
 /// NaN and infinity come through to the end, and the row after them is as if they had not been in the residual stream.

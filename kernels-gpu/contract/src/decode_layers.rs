@@ -49,6 +49,9 @@ pub const KV_SLOTS: u32 = 2;
 /// Most query heads that share the keys of a block; half as many where there are blocks enough.
 pub const UNIT_HEADS: u32 = 4;
 
+/// Elements of a head of [`DecodeLayersFast`].
+pub const FAST_HEAD_DIM: u32 = MAX_HEAD_DIM as u32;
+
 /// Bytes from key to key in shared memory: rows of a head do not fall on the same banks.
 pub const KEY_BYTES: u32 = 2 * MAX_HEAD_DIM as u32 + 16;
 /// Bytes from value to value.
@@ -281,6 +284,24 @@ pub enum DecodeLayers {}
 impl Kernel for DecodeLayers {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("decode_layers", BLOCK_THREADS)
+        .only_on(90)
+        .with_smem(SMEM_BYTES)
+        .with_min_blocks(1)
+        .with_all_shared()
+        .all_at_once();
+
+    fn smem_bytes(args: &Args) -> u32 {
+        args.smem_bytes
+    }
+}
+
+/// The same with attention on tensor cores, heads of [`FAST_HEAD_DIM`] elements: what it makes of a row of the caches has the bound of
+/// [`crate::attention_paged::fast_bound`].
+pub enum DecodeLayersFast {}
+
+impl Kernel for DecodeLayersFast {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers_fast", BLOCK_THREADS)
         .only_on(90)
         .with_smem(SMEM_BYTES)
         .with_min_blocks(1)

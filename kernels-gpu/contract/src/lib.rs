@@ -103,7 +103,7 @@ families! {
     attention_paged: AppendBf16, AppendF32, RowsBf16, RowsF32, StepBf16, WalkBf16, FastBf16, Gather;
     attention_step: AttentionStepBf16, AttentionStepF32;
     bit_linear: BitLinearShort, BitLinearLong;
-    bmm: BmmFloatAny, BmmF32Copy, BmmI8Lines, BmmI8Side16, BmmI8Side64, BmmI8Side128, BmmI8Long32, BmmI8Mma32, BmmI8Wgmma128, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Ring64, BmmF32Whole64, BmmF32Group32, BmmF32Group64, BmmF32Flow32, BmmF32Flow64, BmmF32Pack, BmmF32Quick, BmmParts, BmmF32Stream80, BmmF32Ring32, BmmF32Chain32, BmmF32Fed, BmmF32Fed16, BmmF32Fed32, BmmF32Fed8, BmmF32Side32, BmmF32Side16, BmmF32ThinLong, BmmF32Thin, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Long32, BmmF16Long32, BmmBf16Whole32, BmmBf16Whole64, BmmBf16Quick, BmmF16Whole32, BmmF16Whole64, BmmF16Quick, BmmBf16Gather64, BmmF16Gather64, BmmBf16Gather128, BmmF16Gather128, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma192, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma192, BmmF16Wgmma256, BmmBf16Bulk192, BmmBf16Bulk256, BmmBf16BulkSquare, BmmF16Bulk192, BmmF16Bulk256, BmmF16BulkSquare;
+    bmm: BmmFloatAny, BmmF32Copy, BmmF32Widen, BmmI8Lines, BmmI8Side16, BmmI8Side64, BmmI8Side128, BmmI8Long32, BmmI8Mma32, BmmI8Wgmma128, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Ring64, BmmF32Whole64, BmmF32Group32, BmmF32Group64, BmmF32Flow32, BmmF32Flow64, BmmF32Pack, BmmF32Quick, BmmParts, BmmF32Stream80, BmmF32Ring32, BmmF32Chain32, BmmF32Fed, BmmF32Fed16, BmmF32Fed32, BmmF32Fed8, BmmF32Side32, BmmF32Side16, BmmF32ThinLong, BmmF32Thin, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Long32, BmmF16Long32, BmmBf16Whole32, BmmBf16Whole64, BmmBf16Quick, BmmF16Whole32, BmmF16Whole64, BmmF16Quick, BmmBf16Gather64, BmmF16Gather64, BmmBf16Gather128, BmmF16Gather128, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma192, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma192, BmmF16Wgmma256, BmmBf16Bulk192, BmmBf16Bulk256, BmmBf16BulkSquare, BmmF16Bulk192, BmmF16Bulk256, BmmF16BulkSquare;
     conv2d: Conv2dF32, Conv2dF32Small, Conv2dHalf, Conv2dTapsF32, Conv2dTapsHalf, Conv2dTaps3F32,
         Conv2dTaps3F16, Conv2dTaps3Bf16, Conv2dPlanes3F32, Conv2dPlanes3F16, Conv2dPlanes3Bf16, Conv2dPlanes5F32,
         Conv2dPlanes5F16, Conv2dPlanes5Bf16, Conv2dPlanes7F32, Conv2dPlanes7F16, Conv2dPlanes7Bf16, Conv2dMmaBf16, Conv2dMmaF16, Conv2dHopperBf16, Conv2dHopperNarrowBf16,
@@ -115,7 +115,7 @@ families! {
         Conv2dLinesSplitF16, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
         Conv2dTernaryStrips, Conv2dTernaryStrips96, Conv2dTaps5F32, Conv2dTiles3F32, Conv2dTiles3F16, Conv2dTiles3Bf16, Conv2dTiles5F32, Conv2dTiles5F16,
         Conv2dTiles5Bf16, Conv2dTiles7F32, Conv2dTiles7F16, Conv2dTiles7Bf16;
-    decode_layers: DecodeLayers, DecodeLayersRows, DecodeLayersRows16;
+    decode_layers: DecodeLayers, DecodeLayersFast, DecodeLayersRows, DecodeLayersRows16;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;

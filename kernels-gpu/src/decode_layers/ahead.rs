@@ -29,7 +29,12 @@ const WITH_KEYS: u32 = 2;
 /// The launch contract; shares and barriers are in shared memory, the weights of the first qkv and output projection are asked for;
 /// the other threads arrive at `memory.come` in every part.
 #[inline(always)]
-pub(super) unsafe fn ask_for_all(args: &Args, memory: Memory, attention: &Attention, x: &Exchange) {
+pub(super) unsafe fn ask_for_all<const FAST: bool>(
+    args: &Args,
+    memory: Memory,
+    attention: &Attention<FAST>,
+    x: &Exchange,
+) {
     let layers = args.shape.layers;
     // SAFETY: the caller's promise; the other set belongs to nobody now.
     unsafe { x.empty_other() };

@@ -1,19 +1,23 @@
 //! The results of the key blocks of a head, taken first to last: a block for 32 elements of a head.
 //!
 //! Its warps fetch the results, each those of every eighth key block; then one warp takes them in their order. The arithmetic of
-//! `contract::num::Running`: a lane makes the factors of one key block.
+//! `contract::num::Running`: a lane makes the factors of one key block. With attention on tensor cores they are taken relative to the largest of a
+//! round, in no such order.
 
 use contract::attention::KEY_BLOCK;
 use contract::decode_layers::{Args, WARPS, partial_len, tag};
-use contract::num::{Running, Weights, exp, fma, max};
+use contract::num::{Running, Weights, exp, fma, max, order_key, order_value};
 
 use super::exchange::Exchange;
 use super::sync;
 use crate::arch::atomic::ld_relaxed_x4;
+use crate::arch::float::exp2_approx;
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x};
-use crate::arch::warp::{LANES, any, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id};
+use crate::arch::warp::{
+    LANES, any, lane_id, shuffle_idx, shuffle_up, sync_warp, warp_id, warp_max,
+};
 
 /// Key blocks that a warp fetches at once, and all warps together.
 const OF_WARP: u32 = 8;
@@ -64,7 +68,7 @@ pub(super) fn first(args: &Args) -> u32 {
 ///
 /// The launch contract; the blocks of the launch make the partial results of the layer.
 #[inline(always)]
-pub(super) unsafe fn combine(
+pub(super) unsafe fn combine<const FAST: bool>(
     args: &Args,
     x: &Exchange,
     idle: Shared<f32>,
@@ -96,10 +100,15 @@ pub(super) unsafe fn combine(
                 fetch(args, memory, head * args.key_blocks + first, here, 2 + pair, tag);
                 sync();
                 if warp_id() == 0 {
-                    (running, value) = take(memory, here, running, value);
+                    if FAST {
+                        (running, value) = take_fast(memory, here, running, value);
+                    } else {
+                        (running, value) = take(memory, here, running, value);
+                    }
                     if first + here == blocks && d < shape.head_dim {
                         let at = shape.input(1) + head * shape.head_dim + d;
-                        x.put(layer, at, running.finish(value));
+                        let out = if FAST { value / running.sum } else { running.finish(value) };
+                        x.put(layer, at, out);
                     }
                 }
                 // Nobody reads the memory any more.
@@ -256,6 +265,60 @@ unsafe fn take(memory: Memory, here: u32, mut running: Running, mut value: f32) 
         }
     }
     (running, value)
+}
+
+/// [`take`], relative to the largest maximum so far, and by way of powers of two that have a bound.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// As for [`take`].
+#[inline(always)]
+unsafe fn take_fast(memory: Memory, here: u32, running: Running, value: f32) -> (Running, f32) {
+    let weight = |top: f32, largest: f32| exp2_approx((top - largest) * core::f32::consts::LOG2_E);
+    // SAFETY: words of the round's key blocks, in shared memory.
+    unsafe {
+        let stats = [0, 1].map(|i| {
+            let block = lane_id() + LANES * i;
+            let [top, sum] = memory.stats.add(2 * block.min(here - 1)).read_x2();
+            if block < here { [top, sum] } else { [f32::NEG_INFINITY, 0.0] }
+        });
+        let own = max(stats[0][0], stats[1][0]);
+        let top = max(running.max, order_value(warp_max(order_key(own))));
+        let leave = |i: u32, [own, sum]: [f32; 2]| {
+            let weight = weight(own, top);
+            let to = memory.factors.add(2 * (lane_id() + LANES * i));
+            to.write_x2([weight, sum * weight]);
+        };
+        leave(0, stats[0]);
+        if here > LANES {
+            leave(1, stats[1]);
+        }
+        // Nothing yet: minus infinity.
+        let by = weight(running.max, top);
+        let (mut sums, mut values) = ([running.sum * by, 0.0], [value * by, 0.0]);
+        sync_warp();
+        let mut b = 0;
+        while b < here {
+            rolled();
+            // Those past the last one have a weight of 0.
+            let part: [([f32; 2], f32); 2 * PART as usize] = core::array::from_fn(|j| {
+                let b = b + j as u32;
+                let factors = memory.factors.add(2 * b).read_x2();
+                (factors, memory.values.add(LANES * b + lane_id()).read())
+            });
+            let mut j = 0;
+            while j < part.len() {
+                let ([weight, sum], value) = part[j];
+                sums[j % 2] += sum;
+                values[j % 2] = fma(value, weight, values[j % 2]);
+                j += 1;
+            }
+            b = opaque(b + 2 * PART);
+        }
+        (Running { max: top, sum: sums[0] + sums[1] }, values[0] + values[1])
+    }
 }
 
 const _: () = assert!(ROUND == 2 * LANES && STEP * LOADS == ROUND && OF_LOAD * HALF == LANES);

@@ -20,8 +20,8 @@ use core::hint::cold_path;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    ASKERS, Args, DecodeLayers, FIXED_BYTES, KV_SLOT_BYTES, KV_SLOTS, LINEARS, MAX_FFN, MAX_HIDDEN,
-    MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
+    ASKERS, Args, DecodeLayers, DecodeLayersFast, FIXED_BYTES, KV_SLOT_BYTES, KV_SLOTS, LINEARS,
+    MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
@@ -99,7 +99,27 @@ impl Memory {
 /// contract's table; `exchange` is empty in the set that the launch uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
-    let (args, memory) = (&args, Memory::new());
+    // SAFETY: the caller's promise.
+    unsafe { layers::<false>(&args) }
+}
+
+/// # Safety
+///
+/// As for [`decode_layers`], of a shape with heads of [`contract::decode_layers::FAST_HEAD_DIM`] elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn decode_layers_fast(args: Args) {
+    // SAFETY: the caller's promise.
+    unsafe { layers::<true>(&args) }
+}
+
+/// All layers; `FAST` is attention on tensor cores.
+///
+/// # Safety
+///
+/// As for the kernels.
+#[inline(always)]
+unsafe fn layers<const FAST: bool>(args: &Args) {
+    let memory = Memory::new();
     let shape = args.shape;
     let parts = shape.layers * LINEARS as u32;
     let areas = shape.areas(grid_dim_x());
@@ -142,7 +162,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
             ahead::ask_for_all(
                 args,
                 memory,
-                &Attention::new(args, pos, epoch),
+                &Attention::<FAST>::new(args, pos, epoch),
                 &Exchange::new(args, epoch),
             );
         }
@@ -166,7 +186,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     // SAFETY: the launch contract, handed on.
     let (pos, epoch) = unsafe { counters(args) };
     let x = Exchange::new(args, epoch);
-    let attention = Attention::new(args, pos, epoch);
+    let attention = Attention::<FAST>::new(args, pos, epoch);
     let first_item = combine::first(args);
     // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
     let mut h = match unsafe { own_row(memory) } {
@@ -256,7 +276,7 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
                 let caches = attention::caches(args, layer);
                 attention.layer(&x, layer, memory.attention, caches);
                 let idle = memory.attention.idle();
-                combine::combine(args, &x, idle, layer, pos, epoch, first_item);
+                combine::combine::<FAST>(args, &x, idle, layer, pos, epoch, first_item);
             }
         }
         part += 1;
@@ -326,6 +346,7 @@ unsafe fn own_row(memory: Memory) -> Option<u32> {
 }
 
 const _: unsafe extern "ptx-kernel" fn(<DecodeLayers as Kernel>::Args) = decode_layers;
+const _: unsafe extern "ptx-kernel" fn(<DecodeLayersFast as Kernel>::Args) = decode_layers_fast;
 const _: () = assert!(
     THREADS as usize * SHORT == MAX_HIDDEN
         && THREADS as usize * LONG == MAX_FFN

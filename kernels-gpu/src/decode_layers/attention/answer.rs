@@ -41,7 +41,7 @@ impl Results {
     ///
     /// Words `at` and `at + 1` of a head are this thread's; `at` is even.
     #[inline(always)]
-    unsafe fn put(&self, head: u32, at: u32, values: [f32; 2]) {
+    pub(super) unsafe fn put(&self, head: u32, at: u32, values: [f32; 2]) {
         if head < self.heads {
             let words = values.map(|value| u64::from(word(value)) | self.tag);
             // SAFETY: the caller's promise.
@@ -62,7 +62,7 @@ fn weight_of<const H: usize>(head: u32, key: u32) -> u32 {
     (head / half * KEYS + key) * half + head % half
 }
 
-impl Attention<'_> {
+impl<const FAST: bool> Attention<'_, FAST> {
     /// Leaves the results of `H` heads of a unit in `partial`.
     ///
     /// *Convergence*: every thread that has the row calls it.

@@ -6,6 +6,7 @@
 //! Instructions that run once a layer wait for the instruction cache: what matters is how few they are, so loops stay loops.
 
 pub(super) mod answer;
+mod fast;
 mod row;
 
 use contract::attention::KEY_BLOCK;
@@ -18,7 +19,9 @@ use super::exchange::Exchange;
 use super::sync;
 use crate::arch::async_copy::copy_x16;
 use crate::arch::hint::{opaque, opaque_here};
-use crate::arch::mbarrier::{Barrier, arrive_after_copies, arrive_expecting, copy_bulk, init};
+use crate::arch::mbarrier::{
+    Barrier, arrive, arrive_after_copies, arrive_expecting, copy_bulk, init,
+};
 use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
@@ -119,6 +122,12 @@ impl Unit {
         self.stored < self.keys
     }
 
+    /// Whether the place of value `key` is filled with what the cache has, or zeros: all but that of the new one.
+    #[inline(always)]
+    fn has_value(&self, key: u32) -> bool {
+        !(self.has_new() && key == self.stored)
+    }
+
     /// The same, worked out where this is called.
     #[inline(always)]
     fn fixed(self) -> Self {
@@ -134,7 +143,7 @@ impl Unit {
 /// The units of this block, over all layers: every `step`-th key block of the same heads, from `first` on. So the query
 /// stays while the keys go by. Where there are fewer blocks than such heads, a block has all key blocks of several. What is left in
 /// the last round, where it is for at most half of the blocks, is dealt out once more: half of the heads each.
-pub(super) struct Attention<'a> {
+pub(super) struct Attention<'a, const FAST: bool> {
     args: &'a Args,
     pos: u32,
     epoch: u32,
@@ -165,16 +174,17 @@ pub(super) unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
     pair.map(|[low, high]| (u64::from(low) | u64::from(high) << 32) as *mut u8)
 }
 
-impl<'a> Attention<'a> {
+impl<'a, const FAST: bool> Attention<'a, FAST> {
     /// What this block has of a launch at `pos`.
     #[inline(always)]
     pub(super) fn new(args: &'a Args, pos: u32, epoch: u32) -> Self {
         let key_blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEYS);
         let (block, blocks) = (block_idx_x(), grid_dim_x());
         let groups = |width: u32| args.shape.kv_heads * args.group.div_ceil(width);
-        // Few heads a unit while every unit has a block of its own.
-        let narrow = args.group <= NARROW as u32
-            || groups(NARROW as u32).saturating_mul(key_blocks) <= blocks;
+        // Few heads a unit while every unit has a block of its own. On tensor cores four take as long as two.
+        let narrow = !FAST
+            && (args.group <= NARROW as u32
+                || groups(NARROW as u32).saturating_mul(key_blocks) <= blocks);
         let width = if narrow { NARROW } else { WIDE } as u32;
         let groups = groups(width);
         let step = (blocks / groups).max(1);
@@ -182,7 +192,7 @@ impl<'a> Attention<'a> {
             if blocks < groups { (block, 0) } else { (block % groups, block / groups) };
         // What is left in the last round goes to twice as many blocks, half of the heads each.
         let (full, left) = (key_blocks / step, key_blocks % step);
-        let halves = width == WIDE as u32 && blocks >= groups && 2 * left <= step;
+        let halves = !FAST && width == WIDE as u32 && blocks >= groups && 2 * left <= step;
         let run = if first >= step {
             0
         } else if halves {
@@ -301,14 +311,23 @@ impl<'a> Attention<'a> {
         unsafe {
             let mut i = 0;
             while i < KEYS / WARPS {
-                if row + i < unit.stored && piece < bytes {
-                    let from = from[0].wrapping_add(key + (i * bytes) as usize);
-                    copy_x16(to.add(i * KEY_BYTES), from, true);
+                let there = row + i < unit.stored;
+                let key = key + (i * bytes) as usize;
+                if there && piece < bytes {
+                    copy_x16(to.add(i * KEY_BYTES), from[0].wrapping_add(key), true);
+                }
+                if FAST && unit.has_value(row + i) {
+                    let to = fast::value_at(values, row + i, piece / 16);
+                    copy_x16(to, from[1].wrapping_add(key), there);
                 }
                 i += 2;
             }
             arrive_after_copies(barrier);
-            if own_thread() == THREADS - 32 {
+            if FAST {
+                if own_thread() == 0 {
+                    arrive(barrier);
+                }
+            } else if own_thread() == THREADS - 32 {
                 // Values follow each other as in the cache.
                 proxy_fence();
                 arrive_expecting(barrier, bytes * unit.stored);
@@ -337,7 +356,21 @@ impl<'a> Attention<'a> {
         let (piece, row) = (16 * (own_thread() % 16), own_thread() % ASKERS / 16);
         // SAFETY: as for `ask`; there are as many arrivals as there.
         unsafe {
-            if own_thread() == THREADS + 32 {
+            if FAST {
+                if own_thread() == THREADS {
+                    arrive(barrier);
+                }
+                let mut from = from[1].wrapping_add((row * bytes + piece) as usize);
+                let mut key = row;
+                while key < KEYS {
+                    if unit.has_value(key) {
+                        let to = fast::value_at(values, key, piece / 16);
+                        copy_x16(to, from, key < unit.stored);
+                    }
+                    from = from.wrapping_add((ROWS * bytes) as usize);
+                    key = opaque(key + ROWS); // one loop
+                }
+            } else if own_thread() == THREADS + 32 {
                 proxy_fence();
                 arrive_expecting(barrier, bytes * unit.stored);
                 if unit.stored > 0 {
@@ -394,7 +427,9 @@ impl<'a> Attention<'a> {
                         unit = self.unit(heads, at, done + at);
                         results = self.results(layer, unit);
                     }
-                    if unit.narrow {
+                    if FAST {
+                        self.answer_fast(memory, unit, &results, new, at == 0);
+                    } else if unit.narrow {
                         self.answer::<NARROW>(memory, unit, &results, new, at == 0);
                     } else {
                         self.answer::<WIDE>(memory, unit, &results, new, at == 0);

@@ -6,7 +6,7 @@ use contract::num::f32_to_bf16;
 use contract::rope::rotate;
 
 use super::super::exchange::Exchange;
-use super::{Attention, Heads, Memory, Unit, WIDE, own_thread};
+use super::{Attention, Heads, Memory, Unit, WIDE, fast, own_thread};
 use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_if, st, st_u16};
@@ -15,7 +15,7 @@ use crate::arch::warp::any;
 /// Threads that have a pair of a head each.
 const OF_HEAD: u32 = MAX_HEAD_DIM as u32 / 2;
 
-impl Attention<'_> {
+impl<const FAST: bool> Attention<'_, FAST> {
     /// Waits for the row, leaves the turned queries of `heads` in shared memory and the new key and value in the cache; two
     /// elements of those for [`Attention::place`].
     ///
@@ -81,9 +81,14 @@ impl Attention<'_> {
         unsafe {
             if of_query {
                 let (low, high) = turn(row[0], row[1]);
-                let q = |e: u32| memory.q.add((e / 2 * WIDE as u32 + own) * 2 + e % 2);
-                q(pair).write(low);
-                q(pair + half).write(high);
+                if FAST {
+                    fast::leave(memory.q.cast(), own, pair, low);
+                    fast::leave(memory.q.cast(), own, pair + half, high);
+                } else {
+                    let q = |e: u32| memory.q.add((e / 2 * WIDE as u32 + own) * 2 + e % 2);
+                    q(pair).write(low);
+                    q(pair + half).write(high);
+                }
             }
             if !of_new {
                 return 0;
@@ -129,6 +134,9 @@ impl Attention<'_> {
                 let key = keys.add(unit.stored * KEY_BYTES).cast::<u16>().add(pair);
                 key.write_u16(both as u16);
                 key.add(half).write_u16((both >> 16) as u16);
+            } else if FAST {
+                let piece = fast::value_at(values, unit.stored, pair / 4);
+                piece.cast::<u32>().add(pair % 4).write(both);
             } else {
                 values.add(unit.stored * 4 * half).cast::<u32>().add(pair).write(both);
             }
