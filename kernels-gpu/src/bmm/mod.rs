@@ -47,7 +47,7 @@ mod whole;
 mod whole_half;
 mod write;
 
-use contract::bmm::{Args, BmmF32Copy, CopyArgs};
+use contract::bmm::{Args, BmmF32Copy, BmmF32Widen, CopyArgs};
 #[cfg(level_sm_90a)]
 use contract::bmm::{
     BmmBf16Bulk192, BmmBf16Bulk256, BmmBf16BulkSquare, BmmF16Bulk192, BmmF16Bulk256,
@@ -177,10 +177,20 @@ entries! {
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn bmm_f32_copy(args: CopyArgs) {
     // SAFETY: the caller's promise.
-    unsafe { copy::copy(&args) }
+    unsafe { copy::copy::<false>(&args) }
+}
+
+/// # Safety
+///
+/// As for [`bmm_f32_copy`].
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn bmm_f32_widen(args: CopyArgs) {
+    // SAFETY: the caller's promise.
+    unsafe { copy::copy::<true>(&args) }
 }
 
 const _: unsafe extern "ptx-kernel" fn(<BmmF32Copy as Kernel>::Args) = bmm_f32_copy;
+const _: unsafe extern "ptx-kernel" fn(<BmmF32Widen as Kernel>::Args) = bmm_f32_widen;
 
 /// # Safety
 ///

@@ -1,7 +1,8 @@
 //! Factors in scratch memory, for kernels that want them in other pieces, lines or elements.
 
 use contract::bmm::{
-    Args, BmmF32Copy, BmmI8Lines, BmmParts, CopyArgs, Kind, LinesArgs, Variant, rounded,
+    Args, BmmF32Copy, BmmF32Widen, BmmI8Lines, BmmParts, CopyArgs, Kind, LinesArgs, Variant,
+    rounded,
 };
 use contract::launch::DevPtr;
 use contract::num::RowType;
@@ -32,7 +33,7 @@ impl Copies {
                 let floats = |(copies, product)| (Self::Floats(copies), product);
                 [CopyArgs::of(args).map(floats), None]
             }
-            Kind::Float(_) if cuda.has::<BmmF32Copy>() && cuda.has::<BmmParts>() => {
+            Kind::Float(_) if cuda.has::<BmmF32Widen>() && cuda.has::<BmmParts>() => {
                 let wide = CopyArgs::wide(args).map(halves);
                 // Where lines are whole pieces anyway, others would be the same.
                 let whole = |product: &Args| product.a.unit.min(product.b.unit) >= 16;
@@ -120,8 +121,11 @@ impl Copies {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Self::Floats(copies) | Self::Halves(copies) => {
+                Self::Floats(copies) => {
                     cuda.launch::<BmmF32Copy>([copies.blocks() as u32, 1, 1], copies)
+                }
+                Self::Halves(copies) => {
+                    cuda.launch::<BmmF32Widen>([copies.blocks() as u32, 1, 1], copies)
                 }
                 Self::Bytes(copies) => {
                     cuda.launch::<BmmI8Lines>([copies.blocks() as u32, 1, 1], copies)

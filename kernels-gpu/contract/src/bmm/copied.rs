@@ -194,12 +194,19 @@ pub const COPY_WARPS: u32 = 4;
 /// Elements of a line, at most, of a warp.
 pub const COPY_PIECE: u32 = 1024;
 
-/// Copies the factors of a product of floats.
+/// Copies the factors of a product of f32.
 pub enum BmmF32Copy {}
+/// The same of 16-bit floats, as f32.
+pub enum BmmF32Widen {}
 
 impl Kernel for BmmF32Copy {
     type Args = CopyArgs;
     const SPEC: LaunchSpec = LaunchSpec::new("bmm_f32_copy", 32 * COPY_WARPS);
+}
+
+impl Kernel for BmmF32Widen {
+    type Args = CopyArgs;
+    const SPEC: LaunchSpec = LaunchSpec::new("bmm_f32_widen", 32 * COPY_WARPS);
 }
 
 #[cfg(test)]
