@@ -12,9 +12,12 @@ use crate::ops::kv_append::Heads;
 use crate::ops::{Math, RowType};
 use contract::attention_paged::ABSENT;
 
-/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: fewer outputs than multiprocessors, blocks with several key
+/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`.
+pub type Sizes = (usize, usize, usize, usize, usize, usize, usize);
+
+/// Fewer outputs than multiprocessors, blocks with several key
 /// blocks, heads that do not share evenly, the width of the 2B-4T model, fewer blocks than heads, more than 64 key blocks.
-pub const TEST_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] = &[
+pub const TEST_SHAPES: &[Sizes] = &[
     (1, 1, 1, 1, 1, 8, 0),
     (2, 24, 40, 2, 1, 16, 62),
     (3, 130, 70, 3, 1, 24, 63),
@@ -55,8 +58,8 @@ pub const ROWS_SHAPES: &[RowsShape<'_>] = &[
     (2, 2560, 6912, 20, 5, 128, &[126, ABSENT, 5, 62, 63, 64, 65, 66, 67, 0, 1, 2, 3, 4, 127, 7]),
 ];
 
-/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)` of the 2B-4T model.
-pub const BENCH_SHAPES: &[(usize, usize, usize, usize, usize, usize, usize)] =
+/// The 2B-4T model.
+pub const BENCH_SHAPES: &[Sizes] =
     &[(30, 2560, 6912, 20, 5, 128, 500), (30, 2560, 6912, 20, 5, 128, 4000)];
 
 /// A small model and rows for it.
@@ -88,15 +91,7 @@ impl Case {
     /// A seeded case of `rows` rows, the caches as long as they need. `norms`: with the norms in front of the output and
     /// down projections.
     pub fn new(
-        (layers, hidden, ffn, heads, kv_heads, head_dim, start): (
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-        ),
+        (layers, hidden, ffn, heads, kv_heads, head_dim, start): Sizes,
         rows: usize,
         norms: bool,
         gate: Gate,

@@ -6,7 +6,7 @@ use bitnet_gpu::ops::decode_layers::rows::RowsTable;
 use bitnet_gpu::ops::decode_layers::{DecodeTable, Layer, Linear, shape};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
 use bitnet_gpu::ops::{Backend, Math, OpError, PackedLinear, RowType};
-use bitnet_gpu::reference::decode_layers::{Case, ROWS_SHAPES, TEST_SHAPES, decode_layers};
+use bitnet_gpu::reference::decode_layers::{Case, ROWS_SHAPES, Sizes, TEST_SHAPES, decode_layers};
 use bitnet_gpu::selftest::decode_layers::RowsCase;
 use bitnet_gpu::selftest::kv_append::Cache;
 use contract::attention_paged::ABSENT;
@@ -73,9 +73,9 @@ fn many_rows_on_one_table<B: Backend>(b: &B) {
     check_case(b, &Case::new(sizes, 40, true, Gate::Relu2, 4), "40 rows");
 }
 
-/// `(layers, hidden, ffn, heads, kv_heads, head_dim, start)`: the first key block alone, one that a new key begins and one that it
+/// The first key block alone, one that a new key begins and one that it
 /// fills, heads that do not fill a unit, several units a block, the width of the 2B-4T model.
-const FAST_SHAPES: [(usize, usize, usize, usize, usize, usize, usize); 8] = [
+const FAST_SHAPES: [Sizes; 8] = [
     (1, 40, 30, 1, 1, 128, 0),
     (3, 60, 50, 5, 1, 128, 61),
     (2, 60, 50, 6, 2, 128, 127),

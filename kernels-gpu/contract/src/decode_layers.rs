@@ -278,17 +278,22 @@ pub struct Args {
     pub smem_bytes: u32,
 }
 
+/// One block for each multiprocessor, all at once, with all of its shared memory.
+const fn spec(symbol: &'static str, threads: u32) -> LaunchSpec {
+    LaunchSpec::new(symbol, threads)
+        .only_on(90)
+        .with_smem(SMEM_BYTES)
+        .with_min_blocks(1)
+        .with_all_shared()
+        .all_at_once()
+}
+
 /// A bf16 cache.
 pub enum DecodeLayers {}
 
 impl Kernel for DecodeLayers {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers", BLOCK_THREADS)
-        .only_on(90)
-        .with_smem(SMEM_BYTES)
-        .with_min_blocks(1)
-        .with_all_shared()
-        .all_at_once();
+    const SPEC: LaunchSpec = spec("decode_layers", BLOCK_THREADS);
 
     fn smem_bytes(args: &Args) -> u32 {
         args.smem_bytes
@@ -301,12 +306,7 @@ pub enum DecodeLayersFast {}
 
 impl Kernel for DecodeLayersFast {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers_fast", BLOCK_THREADS)
-        .only_on(90)
-        .with_smem(SMEM_BYTES)
-        .with_min_blocks(1)
-        .with_all_shared()
-        .all_at_once();
+    const SPEC: LaunchSpec = spec("decode_layers_fast", BLOCK_THREADS);
 
     fn smem_bytes(args: &Args) -> u32 {
         args.smem_bytes

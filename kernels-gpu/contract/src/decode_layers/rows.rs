@@ -19,7 +19,7 @@
 //! over all launches; a set is emptied two layers after it was used.
 
 use super::{
-    ALIGN, LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes,
+    ALIGN, LINEARS, MAX_FFN, MAX_HEAD_DIM, SMEM_BYTES, Shape, THREADS, UNIT_HEADS, row_bytes, spec,
 };
 use crate::attention::KEY_BLOCK;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -305,12 +305,7 @@ pub enum DecodeLayersRows16 {}
 
 impl Kernel for DecodeLayersRows {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers_rows", BLOCK_THREADS)
-        .only_on(90)
-        .with_smem(SMEM_BYTES)
-        .with_min_blocks(1)
-        .with_all_shared()
-        .all_at_once();
+    const SPEC: LaunchSpec = spec("decode_layers_rows", BLOCK_THREADS);
 
     fn smem_bytes(args: &Args) -> u32 {
         args.smem_bytes
@@ -319,12 +314,7 @@ impl Kernel for DecodeLayersRows {
 
 impl Kernel for DecodeLayersRows16 {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("decode_layers_rows16", BLOCK_THREADS)
-        .only_on(90)
-        .with_smem(SMEM_BYTES)
-        .with_min_blocks(1)
-        .with_all_shared()
-        .all_at_once();
+    const SPEC: LaunchSpec = spec("decode_layers_rows16", BLOCK_THREADS);
 
     fn smem_bytes(args: &Args) -> u32 {
         args.smem_bytes

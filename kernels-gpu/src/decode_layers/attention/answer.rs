@@ -6,7 +6,7 @@ use contract::decode_layers::{
 use contract::num::{exp, fma, max, order_key, order_value, score, weighted_value};
 
 use super::super::sync;
-use super::{Attention, KEYS, Memory, NARROW, Unit, WIDE, own_thread};
+use super::{Attention, KEYS, Memory, NARROW, Unit, WIDE, fast, own_thread};
 use crate::arch::atomic::st_relaxed_u64_x2;
 use crate::arch::hint::{opaque, opaque_here, rolled};
 use crate::arch::mbarrier::wait;
@@ -91,6 +91,10 @@ impl<const FAST: bool> Attention<'_, FAST> {
                 sync();
             }
             let (keys, values) = memory.slot(slot);
+            if FAST {
+                fast::answer(memory, (keys, values), unit.keys, self.args.scale, results);
+                return;
+            }
             self.scores::<H>(memory, keys, unit.half);
             sync();
             Self::soften::<H>(memory, unit.keys);

@@ -8,15 +8,14 @@
 //! a lane reads two steps at once. Piece `p` of 16 bytes of value `v` stands at `p ^ v % 8`: the same pieces of eight values do
 //! not fall on the same banks.
 
-use contract::decode_layers::{FAST_HEAD_DIM, KEY_BYTES, KV_SLOTS, UNIT_HEADS, VALUE_BYTES, WARPS};
+use contract::decode_layers::{FAST_HEAD_DIM, KEY_BYTES, UNIT_HEADS, VALUE_BYTES, WARPS};
 use contract::num::{max, order_key, order_value};
 
 use super::super::sync;
 use super::answer::Results;
-use super::{Attention, KEYS, Memory, Unit, own_thread};
+use super::{KEYS, Memory, own_thread};
 use crate::arch::float::exp2_approx;
 use crate::arch::half::pack_bf16;
-use crate::arch::mbarrier::wait;
 use crate::arch::mma::{ldmatrix_x4, ldmatrix_x4_trans, mma_bf16};
 use crate::arch::shared::Shared;
 use crate::arch::warp::{LANES, shuffle_xor, warp_max};
@@ -72,42 +71,30 @@ fn both(sums: [[f32; 4]; 2]) -> [f32; 4] {
     })
 }
 
-impl<const FAST: bool> Attention<'_, FAST> {
-    /// Leaves the results of a unit in `partial`.
-    ///
-    /// *Convergence*: every thread that has the row calls it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Attention::answer`].
-    #[inline(always)]
-    pub(super) unsafe fn answer_fast(
-        &self,
-        memory: Memory,
-        unit: Unit,
-        results: &Results,
-        new: u32,
-        first: bool,
-    ) {
-        let slot = unit.done % KV_SLOTS;
-        // SAFETY: words of the block's shared memory; the partial results of this unit, each word of one thread.
-        unsafe {
-            if unit.has_new() {
-                self.place(memory, new, unit);
-            }
-            wait(memory.barriers.add(slot), unit.done / KV_SLOTS % 2);
-            if first || unit.has_new() {
-                sync();
-            }
-            let (keys, values) = memory.slot(slot);
-            scores(memory, keys);
-            sync();
-            // Nobody reads the keys any more.
-            let weights = keys.cast::<u32>();
-            soften(memory, weights, unit.keys, self.args.scale);
-            sync();
-            weigh(memory, weights, values, results);
-        }
+/// Leaves the results of a unit of `count` keys in `partial`.
+///
+/// *Convergence*: every thread that has the row calls it.
+///
+/// # Safety
+///
+/// Queries, keys and values are in shared memory, zeros for values that are not there; the results are this unit's.
+#[inline(always)]
+pub(super) unsafe fn answer(
+    memory: Memory,
+    (keys, values): (Shared<u8>, Shared<u8>),
+    count: u32,
+    scale: f32,
+    results: &Results,
+) {
+    // SAFETY: words of the block's shared memory; the partial results of this unit, each word of one thread.
+    unsafe {
+        scores(memory, keys);
+        sync();
+        // Nobody reads the keys any more.
+        let weights = keys.cast::<u32>();
+        soften(memory, weights, count, scale);
+        sync();
+        weigh(memory, weights, values, results);
     }
 }
 

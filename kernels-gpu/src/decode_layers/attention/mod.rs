@@ -427,9 +427,7 @@ impl<'a, const FAST: bool> Attention<'a, FAST> {
                         unit = self.unit(heads, at, done + at);
                         results = self.results(layer, unit);
                     }
-                    if FAST {
-                        self.answer_fast(memory, unit, &results, new, at == 0);
-                    } else if unit.narrow {
+                    if !FAST && unit.narrow {
                         self.answer::<NARROW>(memory, unit, &results, new, at == 0);
                     } else {
                         self.answer::<WIDE>(memory, unit, &results, new, at == 0);
