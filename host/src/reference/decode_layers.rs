@@ -138,8 +138,8 @@ impl Case {
 
     /// The same on tensor cores. Of one layer: behind it a code of an activation that goes over to its neighbour is not small any more.
     #[must_use]
-    pub fn fast(self) -> Self {
-        Self { math: Math::TensorCore, within: 0.05, ..self }
+    pub fn fast(self, within: f32) -> Self {
+        Self { math: Math::TensorCore, within, ..self }
     }
 
     /// The same where keys are so large that one has all of the weight: a value times 1, by any order of sums.

@@ -264,7 +264,8 @@ pub(super) fn cases() -> Vec<(String, Case)> {
     let shapes = [(2, 24, 40, 3, 1, 16, 63), (3, 300, 150, 4, 2, 40, 130)];
     let case = |sizes| (format!("{sizes:?}"), Case::new(sizes, 3, true, Gate::Relu2, 9));
     let fast = |(what, case): (String, Case), near| {
-        let (how, case) = if near { ("near", case.fast()) } else { ("one key", case.of_one_key()) };
+        let (how, case) =
+            if near { ("near", case.fast(0.05)) } else { ("one key", case.of_one_key()) };
         (format!("{what} {how}"), case)
     };
     let sizes = [(1, 300, 150, 6, 1, 128, 130), (3, 300, 150, 6, 1, 128, 130)].map(case);
