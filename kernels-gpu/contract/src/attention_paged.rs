@@ -35,7 +35,7 @@ use crate::kv_append::kv_stride;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
 pub use crate::attention::{MAX_HEAD_DIM, SMEM_BYTES, THREADS};
-use crate::num::KEY_BLOCK;
+use crate::num::{KEY_BLOCK, MX_BLOCK};
 
 /// Positions of a page: a key block.
 pub const PAGE: usize = KEY_BLOCK;
@@ -166,6 +166,21 @@ pub fn fast_bound(keys: usize, magnitude: f64, reach: f64) -> f64 {
 /// Elements of a page: its keys, or its values.
 pub const fn page_len(kv_heads: usize, head_dim: usize) -> usize {
     kv_heads * PAGE * kv_stride(head_dim)
+}
+
+/// Bytes from key to key, or value to value, of codes in a page of 8 bits.
+pub const fn int8_stride(head_dim: usize) -> usize {
+    head_dim.div_ceil(16) * 16
+}
+
+/// Scales of a key or value: one for each [`MX_BLOCK`] elements, the last of what is left.
+pub const fn int8_scales(head_dim: usize) -> usize {
+    head_dim.div_ceil(MX_BLOCK)
+}
+
+/// Bytes of a kv head's keys, or values, in a page of 8 bits: codes, then scales.
+pub const fn int8_part_bytes(head_dim: usize) -> usize {
+    PAGE * (int8_stride(head_dim) + int8_scales(head_dim))
 }
 
 /// The only parameter of all kernels, passed by value.
@@ -348,6 +363,17 @@ pub enum FastBf16 {}
 impl Kernel for FastBf16 {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_fast_bf16", STEP_THREADS)
+        .with_min_sm(80)
+        .with_smem(FAST_SMEM_BYTES)
+        .with_min_blocks(FAST_BLOCKS);
+}
+
+/// A step over pages of 8 bits on tensor cores, by name, as [`FastBf16`] over what they decode to.
+pub enum FastInt8 {}
+
+impl Kernel for FastInt8 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_fast_int8", STEP_THREADS)
         .with_min_sm(80)
         .with_smem(FAST_SMEM_BYTES)
         .with_min_blocks(FAST_BLOCKS);

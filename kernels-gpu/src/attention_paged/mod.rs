@@ -9,6 +9,10 @@ mod append;
 #[cfg(level_sm_80)]
 mod fast;
 #[cfg(level_sm_80)]
+mod fast_bf16;
+#[cfg(level_sm_80)]
+mod fast_int8;
+#[cfg(level_sm_80)]
 mod gather;
 mod rows;
 #[cfg(level_sm_80)]
@@ -99,11 +103,24 @@ const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::WalkBf16 as K
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn attention_paged_fast_bf16(args: Args) {
     // SAFETY: the launch contract, handed on.
-    unsafe { fast::fast(&args) }
+    unsafe { fast::fast::<Bf16>(&args) }
 }
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastBf16 as Kernel>::Args) =
     attention_paged_fast_bf16;
+
+/// # Safety
+///
+/// As for the step.
+#[cfg(level_sm_80)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_fast_int8(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { fast::fast::<fast_int8::Int8>(&args) }
+}
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastInt8 as Kernel>::Args) =
+    attention_paged_fast_int8;
 
 /// # Safety
 ///
