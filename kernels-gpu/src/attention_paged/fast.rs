@@ -13,8 +13,9 @@ use contract::attention_paged::{
 use contract::num::fma;
 
 use super::page;
-use super::step_row::{Own, Step, Walk};
+use super::step_row::{Own, Step};
 use super::tile::{KEYS, OWN, pair};
+use super::walk_row::Walk;
 use crate::arch::float::exp2_approx;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::half::pack_bf16;
@@ -29,7 +30,7 @@ pub(super) const OF_WARP: u32 = 16;
 /// Warps of a block.
 const WARPS: u32 = STEP_THREADS / LANES;
 /// Two steps of a product over a key: 32 elements.
-const PIECES: usize = FAST_HEAD_DIM as usize / 32;
+pub(super) const PIECES: usize = FAST_HEAD_DIM as usize / 32;
 /// Results of other blocks on their way at once.
 const COMBINE: u32 = 4;
 
@@ -47,19 +48,19 @@ pub(super) trait Pages {
     const APART: u32;
     const UPPER: u32;
 
-    /// This lane's part of the keys in front of the row's own, of page `page`, which is key block `block`; zeros elsewhere.
+    /// This lane's part of the first `stored` keys of page `page`; zeros elsewhere.
     ///
     /// # Safety
     ///
-    /// The page, where it is there, has all positions in front of the row's own.
-    unsafe fn keys(step: &Step<'_>, page: u32, block: u32) -> Self::Keys;
+    /// The page is there and has so many, when they are more than 0.
+    unsafe fn keys(step: &Step<'_>, page: u32, stored: u32) -> Self::Keys;
 
     /// The same of the values.
     ///
     /// # Safety
     ///
     /// As for [`Pages::keys`].
-    unsafe fn values(step: &Step<'_>, page: u32, block: u32) -> Self::Values;
+    unsafe fn values(step: &Step<'_>, page: u32, stored: u32) -> Self::Values;
 
     /// Makes the row's own key and value, stores them in the page and puts them into shared memory.
     ///
@@ -77,20 +78,47 @@ pub(super) trait Pages {
     /// They are in shared memory, where the page is there.
     unsafe fn take_own(k: &mut Self::Keys, v: &mut Self::Values, own: u32);
 
-    /// The first of the eight elements of a key that lane `4 g + t` has in piece `j`, and each two steps of them as they stand in the keys' fragments.
-    fn first(j: u32, t: u32) -> u32;
-    const ORDER: [[[usize; 2]; 2]; 2];
+    /// What a lane keeps of the queries.
+    type Queries: Copy;
 
-    /// Factors of both steps of piece `j`.
-    fn key_factors(k: &Self::Keys, j: usize) -> [[u32; 4]; 2];
+    /// Makes the queries factors of [`Pages::scores`], a piece each warp.
+    ///
+    /// *Convergence*: every thread of the block calls it.
+    ///
+    /// # Safety
+    ///
+    /// They are in shared memory, and nobody uses the factors.
+    unsafe fn make_factors();
+
+    /// What this lane keeps.
+    ///
+    /// # Safety
+    ///
+    /// The factors were made before a barrier.
+    unsafe fn queries() -> Self::Queries;
+
+    /// Products of a warp's keys with the queries, not scaled: of keys `g` and `g + 8` with heads `2 (t % 2)` and the next.
+    ///
+    /// *Convergence*: every lane calls it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Pages::queries`].
+    unsafe fn scores(k: &Self::Keys, q: Self::Queries) -> [[f32; 2]; 2];
+
+    /// What the factors of all products of values need.
+    ///
+    /// *Convergence*: every lane calls it.
+    type Ready;
+    fn ready(v: &Self::Values) -> Self::Ready;
 
     /// Factors of product `tile`.
-    fn value_factors(v: &Self::Values, tile: usize) -> [u32; 4];
+    fn value_factors(v: &Self::Values, ready: &Self::Ready, tile: usize) -> [u32; 4];
 }
 
 /// The queries, rotated: [`STEP_HEAD_DIM`] words each.
 #[inline(always)]
-fn queries() -> Shared<f32> {
+pub(super) fn queries() -> Shared<f32> {
     dynamic_shared_mem()
 }
 
@@ -106,14 +134,14 @@ pub(super) fn own_value() -> Shared<u32> {
 
 /// What warp `warp` leaves of head `head`: maximum, sum, and from word 4 on its weighted values.
 #[inline(always)]
-fn result(warp: u32, head: u32) -> Shared<f32> {
+pub(super) fn result(warp: u32, head: u32) -> Shared<f32> {
     let first = own_value().add(STEP_HEAD_DIM / 2).cast::<f32>();
     first.add((warp * STEP_HEADS + head) * FAST_RESULT_LEN)
 }
 
 /// This lane's factors of piece `j`.
 #[inline(always)]
-fn factors(j: u32) -> Shared<u32> {
+pub(super) fn factors(j: u32) -> Shared<u32> {
     result(WARPS, 0).cast().add((j * LANES + lane_id()) * 4)
 }
 
@@ -159,11 +187,15 @@ pub(super) unsafe fn fast<P: Pages>(args: &Args) {
     let Walk { first_page, end, blocks, mut next } = walk;
     let (pos, has_new) = (step.pos, walk.has_new());
     let home = step.page;
+    // Keys in front of the row's own that a page has.
+    let stored = |page: u32, block: u32| {
+        if page < args.pages && block < end { pos - block * KEYS } else { 0 }
+    };
     // SAFETY: the pages, where they are there, have all positions in front of the row's own, which is below the capacity.
     let (mut k, mut v, own_page, angle) = unsafe {
         (
-            P::keys(&step, home, first_page),
-            P::values(&step, home, first_page),
+            P::keys(&step, home, stored(home, first_page)),
+            P::values(&step, home, stored(home, first_page)),
             page(args, m, end - 1),
             step.angle_of_thread(),
         )
@@ -181,8 +213,10 @@ pub(super) unsafe fn fast<P: Pages>(args: &Args) {
     launch_dependents();
     sync_threads();
     // SAFETY: queries are there; nobody reads factors yet.
-    unsafe { make_factors::<P>() };
+    unsafe { P::make_factors() };
     sync_threads();
+    // SAFETY: made before the barrier.
+    let queries = unsafe { P::queries() };
     // Powers of two: exp(scale s) = 2^(factor s).
     let factor = args.scale * core::f32::consts::LOG2_E;
     let mut state = State { top: [f32::NEG_INFINITY; 2], sum: [0.0; 2], out: [[0.0; 4]; 8] };
@@ -199,10 +233,11 @@ pub(super) unsafe fn fast<P: Pages>(args: &Args) {
             unsafe { P::take_own(&mut k, &mut v, left - 1) };
         }
         // SAFETY: the factors are there.
-        let s = unsafe { scores::<P>(&k) };
+        let s = unsafe { P::scores(&k, queries) };
+        let keys = stored(next, block + 1);
         if more {
             // SAFETY: as for the first page.
-            k = unsafe { P::keys(&step, next, block + 1) };
+            k = unsafe { P::keys(&step, next, keys) };
         }
         let weights = state.weights(s, factor, left);
         state.take_values::<P>(&v, weights);
@@ -214,7 +249,7 @@ pub(super) unsafe fn fast<P: Pages>(args: &Args) {
         }
         // SAFETY: as for the first page; below the capacity, or nothing is read.
         unsafe {
-            v = P::values(&step, next, block + 1);
+            v = P::values(&step, next, keys);
             at = next;
             next = step.page_beside(block + 2);
         }
@@ -306,61 +341,13 @@ unsafe fn of_block_result(head: u32, dims: u32, factor: f32) -> Sum {
     all
 }
 
-/// Makes the queries factors of [`scores`], a piece each warp: of head `g` their bf16, of head `g - 4` what is left of them.
-///
-/// # Safety
-///
-/// They are in shared memory, and nobody uses the factors.
-#[inline(always)]
-unsafe fn make_factors<P: Pages>() {
-    let (g, t, j) = (lane_id() / 4, lane_id() % 4, warp_id());
-    let from = queries().add(g % STEP_HEADS * STEP_HEAD_DIM + P::first(j, t));
-    // SAFETY: eight words of a query.
-    let q: [[f32; 4]; 2] = unsafe { [from.read_x4(), from.add(4).read_x4()] };
-    let words = core::array::from_fn(|i| {
-        let [a, b] = P::ORDER[i / 2][i % 2];
-        split(q[a / 4][a % 4], q[b / 4][b % 4], g >= STEP_HEADS)
-    });
-    // SAFETY: by the caller.
-    unsafe { factors(j).write_x4(words) };
-}
-
 /// Two numbers rounded to bf16, or what the rounding leaves of them.
 #[inline(always)]
-fn split(a: f32, b: f32, rest: bool) -> u32 {
+pub(super) fn split(a: f32, b: f32, rest: bool) -> u32 {
     let word = pack_bf16(a, b);
     let [high_a, high_b] = pair(word);
     let left = pack_bf16(a - high_a, b - high_b);
     if rest { left } else { word }
-}
-
-/// Products of a warp's keys with the queries, not scaled: of keys `g` and `g + 8` with heads `2 (t % 2)` and the next.
-///
-/// # Safety
-///
-/// The factors are in shared memory.
-#[inline(always)]
-unsafe fn scores<P: Pages>(k: &P::Keys) -> [[f32; 2]; 2] {
-    // Two chains, which do not wait for each other.
-    let mut sums = [[0.0; 4]; 2];
-    let mut j = 0;
-    while j < PIECES {
-        // SAFETY: the caller's promise.
-        let q = unsafe { factors(j as u32).read_x4() };
-        let a = P::key_factors(k, j);
-        let mut u = 0;
-        while u < 2 {
-            sums[u] = mma_bf16(a[u], [q[2 * u], q[2 * u + 1]], sums[u]);
-            u += 1;
-        }
-        j += 1;
-    }
-    let all: [f32; 4] = core::array::from_fn(|i| {
-        let both = sums[0][i] + sums[1][i];
-        // With what rounding left of the queries.
-        both + shuffle_xor(both, 2)
-    });
-    [[all[0], all[1]], [all[2], all[3]]]
 }
 
 impl State {
@@ -404,9 +391,10 @@ impl State {
     /// Adds the weighted values of sixteen keys.
     #[inline(always)]
     fn take_values<P: Pages>(&mut self, v: &P::Values, weights: [u32; 2]) {
+        let ready = P::ready(v);
         let mut i = 0;
         while i < 8 {
-            self.out[i] = mma_bf16(P::value_factors(v, i), weights, self.out[i]);
+            self.out[i] = mma_bf16(P::value_factors(v, &ready, i), weights, self.out[i]);
             i += 1;
         }
     }

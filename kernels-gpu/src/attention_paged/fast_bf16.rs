@@ -1,13 +1,14 @@
 //! Pages of bf16 for [`super::fast`]: of keys a lane has the elements `32 j + 8 t ..`, of values the dimensions `64 i + 8 g ..`.
 
-use contract::attention_paged::FAST_HEAD_DIM;
+use contract::attention_paged::{FAST_HEAD_DIM, STEP_HEAD_DIM, STEP_HEADS};
 use contract::launch::DevPtr;
 
-use super::fast::{OF_WARP, Pages, own_key, own_value, value_key};
+use super::fast::{OF_WARP, PIECES, Pages, factors, own_key, own_value, queries, split, value_key};
 use super::step_row::Step;
 use crate::arch::dot::permute;
 use crate::arch::mem::{X4, ld_or_zero_stream_x4};
-use crate::arch::warp::{lane_id, warp_id};
+use crate::arch::mma::mma_bf16;
+use crate::arch::warp::{lane_id, shuffle_xor, warp_id};
 use crate::element::Bf16;
 
 /// Pieces of 16 bytes that a lane reads of a key, and of a value.
@@ -16,14 +17,11 @@ const VALUE_PIECES: usize = FAST_HEAD_DIM as usize / 64;
 /// Bytes from key to key in a page.
 const KEY_BYTES: usize = 2 * FAST_HEAD_DIM as usize;
 
-/// Byte 0 of the kv head's part of page `page` in `pages`, of the first page where it is not there, and the keys of key block `block` in front of
-/// the row's own: none where it is not there.
+/// Byte 0 of the kv head's part of page `page`.
 #[inline(always)]
-fn stored(step: &Step<'_>, pages: DevPtr<u8>, page: u32, block: u32) -> (*const u8, u32) {
-    let there = page < step.args.pages;
-    let part = Step { page: if there { page } else { 0 }, ..*step }.part();
-    let keys = if there { step.pos - block * super::tile::KEYS } else { 0 };
-    (pages.cast::<u16>().as_ptr().cast_const().wrapping_add(part).cast(), keys)
+fn part(step: &Step<'_>, pages: DevPtr<u8>, page: u32) -> *const u8 {
+    let part = Step { page, ..*step }.part();
+    pages.cast::<u16>().as_ptr().cast_const().wrapping_add(part).cast()
 }
 
 impl Pages for Bf16 {
@@ -31,13 +29,12 @@ impl Pages for Bf16 {
     type Values = [[X4<u32>; VALUE_PIECES]; 4];
     const APART: u32 = 8;
     const UPPER: u32 = 64;
-    const ORDER: [[[usize; 2]; 2]; 2] = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]];
 
     #[inline(always)]
-    unsafe fn keys(step: &Step<'_>, page: u32, block: u32) -> Self::Keys {
+    unsafe fn keys(step: &Step<'_>, page: u32, stored: u32) -> Self::Keys {
         let (g, t) = (lane_id() / 4, lane_id() % 4);
         let key = warp_id() * OF_WARP + g;
-        let (from, stored) = stored(step, step.args.k_pages, page, block);
+        let from = part(step, step.args.k_pages, page);
         let from = from.wrapping_add(key as usize * KEY_BYTES + 16 * t as usize);
         core::array::from_fn(|r| {
             let there = key + 8 * (r as u32) < stored;
@@ -50,10 +47,10 @@ impl Pages for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn values(step: &Step<'_>, page: u32, block: u32) -> Self::Values {
+    unsafe fn values(step: &Step<'_>, page: u32, stored: u32) -> Self::Values {
         let (g, t) = (lane_id() / 4, lane_id() % 4);
         let key = warp_id() * OF_WARP + 2 * t;
-        let (from, stored) = stored(step, step.args.v_pages, page, block);
+        let from = part(step, step.args.v_pages, page);
         let from = from.wrapping_add(key as usize * KEY_BYTES + 16 * g as usize);
         core::array::from_fn(|r| {
             let behind = value_key(0, r as u32);
@@ -81,7 +78,7 @@ impl Pages for Bf16 {
             while j < KEY_PIECES {
                 if g + 8 * r as u32 == own {
                     // SAFETY: 16 bytes of the key.
-                    k[r][j] = unsafe { own_key().add(Self::first(j as u32, t) / 2).read_x4() };
+                    k[r][j] = unsafe { own_key().add(16 * j as u32 + 4 * t).read_x4() };
                 }
                 j += 1;
             }
@@ -102,20 +99,56 @@ impl Pages for Bf16 {
         }
     }
 
+    type Queries = ();
+
+    /// Of step `2 j + u` the elements `32 j + 8 t + 4 u ..`, of head `g` their bf16, of head `g - 4` what is left of them.
     #[inline(always)]
-    fn first(j: u32, t: u32) -> u32 {
-        32 * j + 8 * t
+    unsafe fn make_factors() {
+        let (g, t, j) = (lane_id() / 4, lane_id() % 4, warp_id());
+        let from = queries().add(g % STEP_HEADS * STEP_HEAD_DIM + 32 * j + 8 * t);
+        // SAFETY: eight words of a query.
+        let q: [[f32; 4]; 2] = unsafe { [from.read_x4(), from.add(4).read_x4()] };
+        let words = core::array::from_fn(|i| {
+            split(q[i / 2][2 * (i % 2)], q[i / 2][2 * (i % 2) + 1], g >= STEP_HEADS)
+        });
+        // SAFETY: by the caller.
+        unsafe { factors(j).write_x4(words) };
     }
 
     #[inline(always)]
-    fn key_factors(k: &Self::Keys, j: usize) -> [[u32; 4]; 2] {
-        core::array::from_fn(|u| {
-            [k[0][j][2 * u], k[1][j][2 * u], k[0][j][2 * u + 1], k[1][j][2 * u + 1]]
-        })
-    }
+    unsafe fn queries() {}
 
     #[inline(always)]
-    fn value_factors(v: &Self::Values, tile: usize) -> [u32; 4] {
+    unsafe fn scores(k: &Self::Keys, (): ()) -> [[f32; 2]; 2] {
+        // Two chains, which do not wait for each other.
+        let mut sums = [[0.0; 4]; 2];
+        let mut j = 0;
+        while j < PIECES {
+            // SAFETY: the caller's promise.
+            let q = unsafe { factors(j as u32).read_x4() };
+            let mut u = 0;
+            while u < 2 {
+                let a = [k[0][j][2 * u], k[1][j][2 * u], k[0][j][2 * u + 1], k[1][j][2 * u + 1]];
+                sums[u] = mma_bf16(a, [q[2 * u], q[2 * u + 1]], sums[u]);
+                u += 1;
+            }
+            j += 1;
+        }
+        let all: [f32; 4] = core::array::from_fn(|i| {
+            let both = sums[0][i] + sums[1][i];
+            // With what rounding left of the queries.
+            both + shuffle_xor(both, 2)
+        });
+        [[all[0], all[1]], [all[2], all[3]]]
+    }
+
+    type Ready = ();
+
+    #[inline(always)]
+    fn ready(_: &Self::Values) {}
+
+    #[inline(always)]
+    fn value_factors(v: &Self::Values, (): &(), tile: usize) -> [u32; 4] {
         // The lower or upper halves of two words.
         let halves = if tile % 2 == 0 { 0x5410 } else { 0x7632 };
         let of = |key: usize, piece: usize| {

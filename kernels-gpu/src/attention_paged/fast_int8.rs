@@ -1,29 +1,34 @@
-//! Pages of 8 bits ([`contract::num::mx_value`]) for [`super::fast`]: of keys a lane has the elements `64 c + 16 t ..`, of values the dimensions
+//! Pages of 8 bits ([`contract::num::mx_value`]) for [`super::fast`]: of keys a lane has the elements `32 b + 8 t ..` of each block, of values the dimensions
 //! `16 g ..`.
 //!
-//! A byte becomes a bf16 in steps that each give a bf16 exactly. Behind its sign bit, turned around, and below `0x43` it is the bf16
+//! Keys are factors of a product of bytes as they stand. The queries are four digits each, and a block of 32 elements is one product: its scale
+//! comes behind it.
+//!
+//! The byte of a value becomes a bf16 in steps that each give a bf16 exactly. Behind its sign bit, turned around, and below `0x43` it is the bf16
 //! `256 + code` of a code below zero and `256 + 2 code` of another. Half of that less 128, times the power of two, is `h`; the number
 //! is `h` less what `-h` is above zero.
 
-use contract::attention_paged::{FAST_HEAD_DIM, PAGE, int8_part_bytes, int8_scales, int8_stride};
+use contract::attention_paged::{
+    FAST_HEAD_DIM, PAGE, STEP_HEAD_DIM, STEP_HEADS, int8_part_bytes, int8_scales, int8_stride,
+};
 use contract::launch::DevPtr;
-use contract::num::{abs_bits, mx_code, mx_scale};
+use contract::num::{MX_BLOCK, abs_bits, fma, mx_code, mx_scale};
 use contract::rope::rotate;
 
-use super::fast::{OF_WARP, Pages, own_key, own_value, value_key};
+use super::fast::{
+    OF_WARP, PIECES, Pages, factors, own_key, own_value, queries, result, value_key,
+};
+use super::int8::Int8;
 use super::step_row::Step;
-use super::tile::KEYS;
 use crate::arch::dot::permute;
 use crate::arch::half::{fma_bf16x2, fma_relu_bf16x2};
-use crate::arch::mem::{X4, ld_if, ld_or_zero_stream_x4, ld_u8_if, ld_x2, ld_x4, st};
+use crate::arch::mem::{X4, ld_if, ld_stream_x2_if, ld_stream_x4_if, ld_x2, ld_x4, st};
+use crate::arch::mma::mma_s8;
 use crate::arch::shared::Shared;
 use crate::arch::warp::{lane_id, shuffle_idx, shuffle_xor, warp_id};
 
-/// Pages of 8 bits.
-pub(super) struct Int8;
-
-/// Pieces of 16 bytes that a lane reads of a key.
-const KEY_PIECES: usize = FAST_HEAD_DIM as usize / 64;
+/// Blocks of a head.
+const BLOCKS: usize = FAST_HEAD_DIM as usize / MX_BLOCK;
 /// Bytes from key to key in a page, and from scales to scales.
 const KEY_BYTES: usize = int8_stride(FAST_HEAD_DIM as usize);
 const SCALE_BYTES: usize = int8_scales(FAST_HEAD_DIM as usize);
@@ -32,7 +37,11 @@ const SCALES: usize = PAGE * KEY_BYTES;
 /// Words of a key's codes.
 const WORDS: u32 = KEY_BYTES as u32 / 4;
 
-const _: () = assert!(KEY_BYTES == FAST_HEAD_DIM as usize && SCALE_BYTES == 4);
+/// The least exponent of a query's largest element: what is below `2^-121` of it is lost then.
+const LEAST_QUERY: u32 = 33;
+
+const _: () = assert!(KEY_BYTES == FAST_HEAD_DIM as usize && SCALE_BYTES == BLOCKS);
+const _: () = assert!(BLOCKS == PIECES && MX_BLOCK == 32);
 
 /// Two of a number in a word of bf16.
 const fn both(bits: u32) -> u32 {
@@ -41,15 +50,13 @@ const fn both(bits: u32) -> u32 {
 
 /// What turns codes of a scale into numbers: multipliers and addends of `h` and of `-h`.
 #[derive(Clone, Copy)]
-struct Decode([u32; 4]);
+pub(super) struct Decode([u32; 4]);
 
 impl Decode {
     /// Of two scales, as bf16 `2^(scale - 127)`; infinity of a block without numbers.
     #[inline(always)]
     fn of(scales: u32) -> Self {
         const NONE: u32 = both(0x8000);
-        #[cfg(variant_lop)]
-        return Self([fma_bf16x2(scales, both(0x3c80), NONE); 4]);
         let by = |factor| fma_bf16x2(scales, both(factor), NONE);
         // 2^-7, -2, -2^-7, 2.
         Self([by(0x3c00), by(0xc000), by(0xbc00), by(0x4000)])
@@ -59,25 +66,10 @@ impl Decode {
     #[inline(always)]
     fn pair(self, codes: u32) -> u32 {
         const MINUS_ONE: u32 = both(0xbf80);
-        #[cfg(variant_lop)]
-        {
-            let x = (codes & both(0x007f)) | both(0x4300);
-            let c = (codes & both(0x0080)) | both(0xc300);
-            return fma_bf16x2(fma_bf16x2(x, both(0x3f80), c), self.0[0], both(0x8000));
-        }
         let Self([scale, less, minus, more]) = self;
         let y = (codes & both(0x00ff)) ^ both(0x4380);
         fma_bf16x2(fma_relu_bf16x2(y, minus, more), MINUS_ONE, fma_bf16x2(y, scale, less))
     }
-}
-
-/// Byte 0 of the kv head's part of page `page` in `pages`, of the first page where it is not there, and the keys of key block `block` in front of
-/// the row's own: none where it is not there.
-#[inline(always)]
-fn stored(step: &Step<'_>, pages: DevPtr<u8>, page: u32, block: u32) -> (*const u8, u32) {
-    let there = page < step.args.pages;
-    let keys = if there { step.pos - block * KEYS } else { 0 };
-    (part(step, pages, if there { page } else { 0 }).cast_const(), keys)
 }
 
 /// Byte 0 of the kv head's part of page `page`.
@@ -87,16 +79,29 @@ fn part(step: &Step<'_>, pages: DevPtr<u8>, page: u32) -> *mut u8 {
     pages.as_ptr().wrapping_add(heads * int8_part_bytes(FAST_HEAD_DIM as usize))
 }
 
-/// Of keys `g` and `g + 8` two pieces each, and their scales.
+/// Of keys `g` and `g + 8` eight elements of each block; scales of key `lane % 16`.
 pub(super) struct Keys {
-    codes: [[X4<u32>; KEY_PIECES]; 2],
-    scales: [u32; 2],
+    codes: [[[u32; 2]; BLOCKS]; 2],
+    scales: u32,
 }
 
-/// Of four values a piece each, and its scale.
+/// Of four values a piece each; scales of value `lane % 16`.
 pub(super) struct Values {
     codes: [X4<u32>; 4],
-    scales: [u32; 4],
+    scales: u32,
+}
+
+/// The scales of key `lane % 16` of this warp in `part`, where it is `stored`; elsewhere 0, with which every code is zero.
+///
+/// # Safety
+///
+/// So many keys are stored.
+#[inline(always)]
+unsafe fn scales(part: *const u8, stored: u32) -> u32 {
+    let key = warp_id() * OF_WARP + lane_id() % OF_WARP;
+    let at = part.wrapping_add(SCALES + key as usize * SCALE_BYTES);
+    // SAFETY: the caller's promise; a row of scales.
+    unsafe { ld_if(key < stored, at.cast()) }
 }
 
 impl Pages for Int8 {
@@ -104,54 +109,39 @@ impl Pages for Int8 {
     type Values = Values;
     const APART: u32 = 16;
     const UPPER: u32 = 8;
-    const ORDER: [[[usize; 2]; 2]; 2] = [[[0, 2], [1, 3]], [[4, 6], [5, 7]]];
 
     #[inline(always)]
-    unsafe fn keys(step: &Step<'_>, page: u32, block: u32) -> Keys {
+    unsafe fn keys(step: &Step<'_>, page: u32, stored: u32) -> Keys {
         let (g, t) = (lane_id() / 4, lane_id() % 4);
         let key = warp_id() * OF_WARP + g;
-        let (part, stored) = stored(step, step.args.k_pages, page, block);
-        let from = part.wrapping_add(key as usize * KEY_BYTES + 16 * t as usize);
-        let scales = part.wrapping_add(SCALES + key as usize * SCALE_BYTES);
-        let there: [bool; 2] = core::array::from_fn(|r| key + 8 * (r as u32) < stored);
-        // SAFETY: the caller's promise; 16 bytes of a key, and its scales.
-        unsafe {
-            Keys {
-                codes: core::array::from_fn(|r| {
-                    core::array::from_fn(|c| {
-                        let at = from.wrapping_add(8 * r * KEY_BYTES + 64 * c);
-                        ld_or_zero_stream_x4(there[r], at.cast())
-                    })
-                }),
-                scales: core::array::from_fn(|r| {
-                    ld_if(there[r], scales.wrapping_add(8 * r * SCALE_BYTES).cast())
-                }),
-            }
-        }
+        let part = part(step, step.args.k_pages, page).cast_const();
+        let from = part.wrapping_add(key as usize * KEY_BYTES + 8 * t as usize);
+        let codes = core::array::from_fn(|r| {
+            let there = key + 8 * (r as u32) < stored;
+            core::array::from_fn(|b| {
+                let at = from.wrapping_add(8 * r * KEY_BYTES + MX_BLOCK * b);
+                // SAFETY: the caller's promise; 8 bytes of a key.
+                unsafe { ld_stream_x2_if(there, at.cast()) }
+            })
+        });
+        // SAFETY: the caller's promise.
+        Keys { codes, scales: unsafe { scales(part, stored) } }
     }
 
     #[inline(always)]
-    unsafe fn values(step: &Step<'_>, page: u32, block: u32) -> Values {
+    unsafe fn values(step: &Step<'_>, page: u32, stored: u32) -> Values {
         let (g, t) = (lane_id() / 4, lane_id() % 4);
         let key = warp_id() * OF_WARP + 2 * t;
-        let (part, stored) = stored(step, step.args.v_pages, page, block);
+        let part = part(step, step.args.v_pages, page).cast_const();
         let from = part.wrapping_add(key as usize * KEY_BYTES + 16 * g as usize);
-        let scales = part.wrapping_add(SCALES + key as usize * SCALE_BYTES + g as usize / 2);
-        let behind = |r: usize| value_key(0, r as u32) as usize;
-        let there: [bool; 4] = core::array::from_fn(|r| key + (behind(r) as u32) < stored);
-        // SAFETY: the caller's promise; 16 bytes of a value, and their scale.
-        unsafe {
-            Values {
-                codes: core::array::from_fn(|r| {
-                    let at = from.wrapping_add(behind(r) * KEY_BYTES);
-                    ld_or_zero_stream_x4(there[r], at.cast())
-                }),
-                scales: core::array::from_fn(|r| {
-                    let at = scales.wrapping_add(behind(r) * SCALE_BYTES);
-                    u32::from(ld_u8_if(there[r], at))
-                }),
-            }
-        }
+        let codes = core::array::from_fn(|r| {
+            let behind = value_key(0, r as u32);
+            let at = from.wrapping_add(behind as usize * KEY_BYTES);
+            // SAFETY: the caller's promise; 16 bytes of a value.
+            unsafe { ld_stream_x4_if(key + behind < stored, at.cast()) }
+        });
+        // SAFETY: the caller's promise.
+        Values { codes, scales: unsafe { scales(part, stored) } }
     }
 
     #[inline(always)]
@@ -213,69 +203,155 @@ impl Pages for Int8 {
     #[inline(always)]
     unsafe fn take_own(k: &mut Keys, v: &mut Values, own: u32) {
         let (g, t) = (lane_id() / 4, lane_id() % 4);
-        let mut r = 0;
-        while r < 2 {
-            if g + 8 * r as u32 == own {
-                // SAFETY: two pieces of the key, and its scales.
-                unsafe {
+        // SAFETY: four pieces of the key, one of the value, and their scales.
+        unsafe {
+            let mut r = 0;
+            while r < 2 {
+                if g + 8 * r as u32 == own {
                     k.codes[r] =
-                        core::array::from_fn(|c| own_key().add(16 * c as u32 + 4 * t).read_x4());
-                    k.scales[r] = own_key().add(WORDS).read();
+                        core::array::from_fn(|b| own_key().add(8 * b as u32 + 2 * t).read_x2());
                 }
+                r += 1;
             }
-            r += 1;
-        }
-        let mut r = 0;
-        while r < 4 {
-            if value_key(t, r as u32) == own {
-                // SAFETY: a piece of the value, and its scales.
-                unsafe {
+            let mut r = 0;
+            while r < 4 {
+                if value_key(t, r as u32) == own {
                     v.codes[r] = own_value().add(4 * g).read_x4();
-                    v.scales[r] = own_value().add(WORDS).read() >> (g / 2 * 8) & 0xff;
                 }
+                r += 1;
             }
-            r += 1;
+            if lane_id() % OF_WARP == own {
+                k.scales = own_key().add(WORDS).read();
+                v.scales = own_value().add(WORDS).read();
+            }
+        }
+    }
+
+    /// Multipliers of this lane's heads.
+    type Queries = [f32; 2];
+
+    /// Elements `32 j + 8 t ..` of a query as four digits to the base 128, a block each warp. Of head `g % 4` the first product takes digit 0, or from
+    /// column 4 on digit 2, the second one the next.
+    #[inline(always)]
+    unsafe fn make_factors() {
+        let (g, t, j) = (lane_id() / 4, lane_id() % 4, warp_id());
+        let (of_eight, head) = (lane_id() % 8, g % STEP_HEADS);
+        // The largest magnitude of each head: sixteen elements of a lane.
+        let from = queries().add(lane_id() / 8 * STEP_HEAD_DIM + 16 * of_eight);
+        let (mut top, mut i) = (0, 0);
+        while i < 4 {
+            // SAFETY: four words of a query.
+            let q: [f32; 4] = unsafe { from.add(4 * i).read_x4() };
+            top = q.iter().fold(top, |top, &q| abs_bits(q).max(top));
+            i += 1;
+        }
+        let mut distance = 1;
+        while distance < 8 {
+            top = shuffle_xor(top, distance).max(top);
+            distance *= 2;
+        }
+        let exponent = (shuffle_idx(top, 8 * head) >> 23).max(LEAST_QUERY);
+        let from = queries().add(head * STEP_HEAD_DIM + 32 * j + 8 * t);
+        // SAFETY: eight words of a query.
+        let q: [[f32; 4]; 2] = unsafe { [from.read_x4(), from.add(4).read_x4()] };
+        // The largest is below 64 then.
+        let unit = f32::from_bits((259 - exponent) << 23);
+        let digits = q.map(|q| q.map(|q| digits(q * unit, g >= STEP_HEADS)));
+        let word = |half: usize, d: usize| {
+            let [a, b, c, e] = digits[half].map(|digits| digits[d] & 0xff);
+            a | b << 8 | c << 16 | e << 24
+        };
+        // SAFETY: by the caller; a word of the head that no result uses, one lane's.
+        unsafe {
+            factors(j).write_x4([word(0, 0), word(1, 0), word(0, 1), word(1, 1)]);
+            if j == 0 && t == 0 && g < STEP_HEADS {
+                let scale = f32::from_bits((exponent - 18) << 23);
+                result(0, head).add(2).write(if exponent < 255 { scale } else { f32::NAN });
+            }
         }
     }
 
     #[inline(always)]
-    fn first(j: u32, t: u32) -> u32 {
-        64 * (j / 2) + 16 * t + 8 * (j % 2)
+    unsafe fn queries() -> [f32; 2] {
+        let t = lane_id() % 4;
+        // Digits 2 and 3 are 2^-14 of the others.
+        let of_digits = if t < 2 { 1.0 } else { 1.0 / 16_384.0 };
+        // SAFETY: the caller's promise.
+        [0, 1].map(|h| unsafe { result(0, 2 * (t % 2) + h).add(2).read() } * of_digits)
     }
 
     #[inline(always)]
-    fn key_factors(k: &Keys, j: usize) -> [[u32; 4]; 2] {
-        let c = j / 2;
-        // The scale of a piece twice, and to its place in a bf16.
-        let block = 2 * c as u32 + lane_id() % 4 / 2;
-        let decode: [Decode; 2] = core::array::from_fn(|r| {
-            Decode::of(permute(k.scales[r], 0, 0x4040 | block | block << 8) << 7)
+    unsafe fn scores(k: &Keys, q: [f32; 2]) -> [[f32; 2]; 2] {
+        let g = lane_id() / 4;
+        let scales = [g, g + 8].map(|key| shuffle_idx(k.scales, key));
+        let mut sums = [0.0; 4];
+        let mut b = 0;
+        while b < BLOCKS {
+            // SAFETY: the caller's promise.
+            let digits = unsafe { factors(b as u32).read_x4() };
+            let [low, high] = [k.codes[0][b], k.codes[1][b]];
+            let keys = [low[0], high[0], low[1], high[1]];
+            let first = mma_s8(keys, [digits[0], digits[1]], [0; 4]);
+            let second = mma_s8(keys, [digits[2], digits[3]], [0; 4]);
+            // 2^(scale - 127): the byte to the top of a word, and one down.
+            let scales =
+                scales.map(|word| f32::from_bits(permute(word, 0, 0x0444 | (b as u32) << 12) >> 1));
+            let mut i = 0;
+            while i < 4 {
+                // Below 2^26.
+                let dot = (first[i] * 128 + second[i]) as f32;
+                sums[i] = fma(dot, scales[i / 2], sums[i]);
+                i += 1;
+            }
+            b += 1;
+        }
+        let all: [f32; 4] = core::array::from_fn(|i| {
+            let own = sums[i] * q[i % 2];
+            // With the other digits.
+            own + shuffle_xor(own, 2)
         });
-        core::array::from_fn(|u| {
-            let words: [u32; 2] = core::array::from_fn(|r| k.codes[r][c][2 * (j % 2) + u]);
-            [
-                decode[0].pair(words[0]),
-                decode[1].pair(words[1]),
-                decode[0].pair(words[0] >> 8),
-                decode[1].pair(words[1] >> 8),
-            ]
+        [[all[0], all[1]], [all[2], all[3]]]
+    }
+
+    /// What decodes the values of both pairs of keys.
+    type Ready = [Decode; 2];
+
+    #[inline(always)]
+    fn ready(v: &Values) -> [Decode; 2] {
+        let (g, t) = (lane_id() / 4, lane_id() % 4);
+        let block = g / 2;
+        [0, 2].map(|r| {
+            let [a, b] = [r, r + 1].map(|r| shuffle_idx(v.scales, value_key(t, r)));
+            // The scale of each, to its place in a bf16.
+            let both = permute(a, b, block | (4 + block) << 8);
+            Decode::of((both & 0x00ff_00ff) << 7)
         })
     }
 
     #[inline(always)]
-    fn value_factors(v: &Values, tile: usize) -> [u32; 4] {
-        let decode: [Decode; 2] = core::array::from_fn(|i| {
-            Decode::of(v.scales[2 * i] << 7 | v.scales[2 * i + 1] << 23)
-        });
+    fn value_factors(v: &Values, ready: &[Decode; 2], tile: usize) -> [u32; 4] {
         // The same byte of two values, to bytes 0 and 2.
         let byte = tile as u32 % 4;
         let of = |i: usize, word: usize| {
             let [a, b] = [2 * i, 2 * i + 1].map(|r| v.codes[r][word]);
-            decode[i].pair(permute(a, b, byte | (4 + byte) << 8))
+            ready[i].pair(permute(a, b, byte | (4 + byte) << 8))
         };
         let word = tile / 4;
         [of(0, word), of(0, word + 2), of(1, word), of(1, word + 2)]
     }
+}
+
+/// The first two of four digits of `x` to the base 128, or the others: each between -64 and 64.
+#[inline(always)]
+fn digits(mut x: f32, others: bool) -> [u32; 2] {
+    /// `1.5 * 2^23`: the sum has no place for a fraction.
+    const ROUND: f32 = 12_582_912.0;
+    let all: [u32; 4] = core::array::from_fn(|_| {
+        let sum = x + ROUND;
+        x = (x - (sum - ROUND)) * 128.0;
+        sum.to_bits().wrapping_sub(ROUND.to_bits())
+    });
+    if others { [all[2], all[3]] } else { [all[0], all[1]] }
 }
 
 /// The scale of this lane's block, which `LANES` neighbours have.

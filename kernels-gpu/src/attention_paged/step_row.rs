@@ -2,20 +2,19 @@
 
 use contract::attention_paged::{
     ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES,
-    page_len, partial_len, step_parts, walk_pages, walk_share,
+    page_len, partial_len, step_parts, walk_share,
 };
 use contract::launch::DevPtr;
 use contract::num::{Running, Weights, exp, f32_to_bf16};
 use contract::rope::rotate;
 
-use super::{page, position};
+use super::page;
 use super::tile::{HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, running_max, values};
 use crate::arch::async_copy::{commit_group, copy_x16_stream};
 use crate::arch::atomic;
-use crate::arch::grid::dependency_wait;
 use crate::arch::mem::{ld, ld_if, ld_nc, ld_x2, st, st_x2};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, sync_threads, thread_idx_x};
+use crate::arch::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, ballot, lane_id, shuffle_idx, shuffle_up};
 use crate::element::Bf16;
 
@@ -51,25 +50,6 @@ pub(super) struct Own {
     pub(super) inside: bool,
 }
 
-/// What a block that walks over several pages of a row takes.
-pub(super) struct Walk {
-    pub(super) first_page: u32,
-    /// The one behind its last.
-    pub(super) end: u32,
-    /// Key blocks of the row.
-    pub(super) blocks: u32,
-    /// The page of the second one, where it is the row's.
-    pub(super) next: u32,
-}
-
-impl Walk {
-    /// Whether the row's own position is in its pages.
-    #[inline(always)]
-    pub(super) fn has_new(&self) -> bool {
-        self.end == self.blocks
-    }
-}
-
 /// A bf16 word of two numbers.
 #[inline(always)]
 fn word(low: f32, high: f32) -> u32 {
@@ -91,41 +71,6 @@ impl<'a> Step<'a> {
         let own = Own { dims, first: pair * OWN as u32, inside: 2 * dims < head_dim };
         let (m, stores) = (block_idx_y(), part == 0);
         (Self { args, m, kv_head, head, count, pos: 0, page: 0, stores }, own)
-    }
-
-    /// Reads the row's position and this block's first page, and says which pages it takes; refuses a row that cannot be, or for which the grid is too small.
-    /// Behind the wait for the kernel in front, where the row is not `settled` or there is nothing to take.
-    ///
-    /// # Safety
-    ///
-    /// The pointers of `args` cover the contract's table; block and grid are those of a walk. When `settled`: no kernel that may still run writes positions
-    /// or tables.
-    #[inline(always)]
-    pub(super) unsafe fn walk(&mut self, own: Own) -> Option<Walk> {
-        let (args, share) = (self.args, walk_share(self.args));
-        let first_page = block_idx_z() * share;
-        if args.settled == 0 {
-            dependency_wait();
-        }
-        // At once: none waits for another.
-        // SAFETY: the grid has blocks for M rows and for pages below the capacity.
-        let next = unsafe {
-            self.page = self.page_beside(first_page);
-            self.pos = position(args, self.m);
-            self.page_beside(first_page + 1)
-        };
-        let blocks = self.pos / KEYS + 1;
-        if self.pos >= args.capacity || blocks > walk_pages(args) {
-            dependency_wait();
-            if first_page == 0 {
-                // SAFETY: no other block writes these heads.
-                unsafe { self.refuse(own) };
-            }
-            return None;
-        }
-        // Past its end: the grid is made for a longer sequence.
-        let end = (first_page + share).min(blocks);
-        (first_page < blocks).then_some(Walk { first_page, end, blocks, next })
     }
 
     /// Writes the output of a row that is not there, zeros, or that cannot be, NaN.

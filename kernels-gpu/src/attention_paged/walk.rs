@@ -6,9 +6,10 @@
 use contract::attention_paged::{Args, walk_share};
 use contract::num::Running;
 
-use super::step_row::{Own, Step, Walk};
-use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, queries, weighted};
 use super::page;
+use super::step_row::{Own, Step};
+use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, queries, weighted};
+use super::walk_row::Walk;
 use crate::arch::async_copy::wait_group;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::st_x2;

@@ -90,7 +90,9 @@ mod tests {
         for _ in 0..200_000 {
             bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let top = f32::from_bits(bits & 0x7fff_ffff);
-            let v = top * f32::from_bits(0x3f00_0000 | bits >> 9) * if bits & 1 == 0 { 1.0 } else { -0.3 };
+            let v = top
+                * f32::from_bits(0x3f00_0000 | bits >> 9)
+                * if bits & 1 == 0 { 1.0 } else { -0.3 };
             if !top.is_finite() {
                 continue;
             }
