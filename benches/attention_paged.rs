@@ -130,7 +130,8 @@ impl Case for Step {
             let rows = [Row { position: self.position, table: table.to_vec() }];
             let qkv = &t.qkv.as_slice()[row * heads.qkv_len()..][..heads.qkv_len()];
             let pages = t.cache.pages;
-            let bounds = fast_bounds(qkv, &pool, pages, RowType::Bf16, tables, &rows, capacity, heads);
+            let bounds =
+                fast_bounds(qkv, &pool, pages, RowType::Bf16, tables, &rows, capacity, heads);
             let own = row * heads.q_len()..(row + 1) * heads.q_len();
             let outputs = found[own.clone()].iter().zip(&expected[own]).zip(bounds);
             for ((&f, &e), bound) in outputs {

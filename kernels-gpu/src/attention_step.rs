@@ -20,7 +20,9 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_nc, ld_relaxed, st};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::attention::query::{DIMS, NewKey, Plain, Query, shared_k, shared_q, shared_scores, write_out};
+use crate::attention::query::{
+    DIMS, NewKey, Plain, Query, shared_k, shared_q, shared_scores, write_out,
+};
 use crate::element::{Bf16, CacheElement};
 
 /// Results in flight at once when they are combined.

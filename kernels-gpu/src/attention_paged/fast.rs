@@ -168,7 +168,7 @@ struct State {
     out: [[f32; 4]; 8],
 }
 
-/// Block `(part of a row's pages, m, kv head, part of its heads)` takes [`walk_share`] pages; the last one of the heads combines.
+/// Block `(part of a row's pages, m, kv head, part of its heads)` takes [`walk_share`] pages, `AT_ONCE` together; the last one of the heads combines.
 ///
 /// # Safety
 ///
@@ -176,7 +176,7 @@ struct State {
 /// pages of its own; block and grid are the contract's. When `settled`: no kernel that may still run writes positions, tables or keys
 /// in front of a row's own.
 #[inline(always)]
-pub(super) unsafe fn fast<P: Pages>(args: &Args) {
+pub(super) unsafe fn fast<P: Pages, const AT_ONCE: usize>(args: &Args) {
     let share = walk_share(args);
     let (mut step, own) = Step::of_block(args);
     let (head, count, m) = (step.head, step.count, step.m);
@@ -184,22 +184,34 @@ pub(super) unsafe fn fast<P: Pages>(args: &Args) {
     let Some(walk) = (unsafe { step.walk(own) }) else {
         return; // the whole block
     };
-    let Walk { first_page, end, blocks, mut next } = walk;
+    let Walk { first_page, end, blocks, next } = walk;
     let (pos, has_new) = (step.pos, walk.has_new());
     let home = step.page;
     // Keys in front of the row's own that a page has.
     let stored = |page: u32, block: u32| {
         if page < args.pages && block < end { pos - block * KEYS } else { 0 }
     };
+    let places: [u32; AT_ONCE] = core::array::from_fn(|i| i as u32);
+    // SAFETY: below the capacity, or nothing is read.
+    let page_of = |step: &Step<'_>, block: u32| unsafe { step.page_beside(block) };
+    let mut at = places.map(|i| match i {
+        0 => home,
+        1 => next,
+        _ => page_of(&step, first_page + i),
+    });
     // SAFETY: the pages, where they are there, have all positions in front of the row's own, which is below the capacity.
     let (mut k, mut v, own_page, angle) = unsafe {
+        let there = |i: u32| (at[i as usize], stored(at[i as usize], first_page + i));
         (
-            P::keys(&step, home, stored(home, first_page)),
-            P::values(&step, home, stored(home, first_page)),
+            places.map(|i| P::keys(&step, there(i).0, there(i).1)),
+            places.map(|i| P::values(&step, there(i).0, there(i).1)),
             page(args, m, end - 1),
             step.angle_of_thread(),
         )
     };
+    // Those behind them.
+    let mut next = places
+        .map(|i| if AT_ONCE == 1 { next } else { page_of(&step, first_page + AT_ONCE as u32 + i) });
     dependency_wait();
     // SAFETY: nobody reads queries, key and value yet; the row's position is below the capacity.
     unsafe {
@@ -220,40 +232,51 @@ pub(super) unsafe fn fast<P: Pages>(args: &Args) {
     // Powers of two: exp(scale s) = 2^(factor s).
     let factor = args.scale * core::f32::consts::LOG2_E;
     let mut state = State { top: [f32::NEG_INFINITY; 2], sum: [0.0; 2], out: [[0.0; 4]; 8] };
-    let (mut block, mut at) = (first_page, home);
+    let mut block = first_page;
     loop {
-        let more = block + 1 < end;
-        // Keys of this page that the row sees and earlier warps do not take.
-        let left = (pos + 1 - block * KEYS).saturating_sub(warp_id() * OF_WARP);
-        if left == 0 {
+        let behind = block + AT_ONCE as u32;
+        // Keys of each page that the row sees and earlier warps do not take.
+        let left = places.map(|i| {
+            let seen = (pos + 1).saturating_sub((block + i) * KEYS);
+            if block + i < end { seen.saturating_sub(warp_id() * OF_WARP) } else { 0 }
+        });
+        if left[0] == 0 {
             break; // the whole warp, at the row's last page
         }
-        if has_new && !more && left <= OF_WARP {
-            // SAFETY: written before the barrier, where the page is there.
-            unsafe { P::take_own(&mut k, &mut v, left - 1) };
+        let mut s = [[[0.0; 2]; 2]; AT_ONCE];
+        let mut i = 0;
+        while i < AT_ONCE {
+            let last = block + i as u32 + 1 == end;
+            if has_new && last && left[i] > 0 && left[i] <= OF_WARP {
+                // SAFETY: written before the barrier, where the page is there.
+                unsafe { P::take_own(&mut k[i], &mut v[i], left[i] - 1) };
+            }
+            // SAFETY: the factors are there.
+            s[i] = unsafe { P::scores(&k[i], queries) };
+            i += 1;
         }
-        // SAFETY: the factors are there.
-        let s = unsafe { P::scores(&k, queries) };
-        let keys = stored(next, block + 1);
-        if more {
-            // SAFETY: as for the first page.
-            k = unsafe { P::keys(&step, next, keys) };
+        let keys = places.map(|i| stored(next[i as usize], behind + i));
+        if behind < end {
+            // SAFETY: as for the first pages.
+            k = places.map(|i| unsafe { P::keys(&step, next[i as usize], keys[i as usize]) });
         }
         let weights = state.weights(s, factor, left);
-        state.take_values::<P>(&v, weights);
-        if at >= args.pages {
-            state.sum = [f32::NAN; 2];
+        let mut i = 0;
+        while i < AT_ONCE {
+            state.take_values::<P>(&v[i], weights[i]);
+            if at[i] >= args.pages && block + (i as u32) < end {
+                state.sum = [f32::NAN; 2];
+            }
+            i += 1;
         }
-        if !more {
+        if behind >= end {
             break;
         }
-        // SAFETY: as for the first page; below the capacity, or nothing is read.
-        unsafe {
-            v = P::values(&step, next, keys);
-            at = next;
-            next = step.page_beside(block + 2);
-        }
-        block += 1;
+        // SAFETY: as for the first pages.
+        v = places.map(|i| unsafe { P::values(&step, next[i as usize], keys[i as usize]) });
+        at = next;
+        next = places.map(|i| page_of(&step, behind + AT_ONCE as u32 + i));
+        block = behind;
     }
     // SAFETY: the places of this warp.
     unsafe { state.leave::<P>() };
@@ -351,27 +374,48 @@ pub(super) fn split(a: f32, b: f32, rest: bool) -> u32 {
 }
 
 impl State {
-    /// The weights of the scores `[key][head]` of `left` keys as factors of the values. Brings sums and outputs to the new maximum.
+    /// The weights of the scores `[page][key][head]`, of `left` keys of each, as factors of the values. Brings sums and outputs to the new maximum.
     #[inline(always)]
-    fn weights(&mut self, s: [[f32; 2]; 2], factor: f32, left: u32) -> [u32; 2] {
+    fn weights<const N: usize>(
+        &mut self,
+        s: [[[f32; 2]; 2]; N],
+        factor: f32,
+        left: [u32; N],
+    ) -> [[u32; 2]; N] {
         let (g, t) = (lane_id() / 4, lane_id() % 4);
-        let seen: [[f32; 2]; 2] = core::array::from_fn(|r| {
-            let there = g + 8 * (r as u32) < left;
-            s[r].map(|s| if there { s } else { f32::NEG_INFINITY })
+        let seen: [[[f32; 2]; 2]; N] = core::array::from_fn(|n| {
+            core::array::from_fn(|r| {
+                let there = g + 8 * (r as u32) < left[n];
+                s[n][r].map(|s| if there { s } else { f32::NEG_INFINITY })
+            })
         });
-        let mut p = [[0.0; 2]; 2];
+        let mut p = [[[0.0; 2]; 2]; N];
         let mut old = [1.0; 2];
         let mut h = 0;
         while h < 2 {
-            let mut top = self.top[h].max(seen[0][h]).max(seen[1][h]);
+            let mut top = self.top[h];
+            let mut n = 0;
+            while n < N {
+                top = top.max(seen[n][0][h]).max(seen[n][1][h]);
+                n += 1;
+            }
             top = top.max(shuffle_xor(top, 4));
             top = top.max(shuffle_xor(top, 8));
             top = top.max(shuffle_xor(top, 16));
             old[h] = exp2_approx((self.top[h] - top) * factor);
             self.top[h] = top;
-            p[0][h] = exp2_approx((seen[0][h] - top) * factor);
-            p[1][h] = exp2_approx((seen[1][h] - top) * factor);
-            self.sum[h] = fma(self.sum[h], old[h], p[0][h] + p[1][h]);
+            let (mut sum, mut n) = (0.0, 0);
+            while n < N {
+                let mut r = 0;
+                while r < 2 {
+                    p[n][r][h] = exp2_approx((seen[n][r][h] - top) * factor);
+                    r += 1;
+                }
+                let both = p[n][0][h] + p[n][1][h];
+                sum = if n == 0 { both } else { sum + both };
+                n += 1;
+            }
+            self.sum[h] = fma(self.sum[h], old[h], sum);
             h += 1;
         }
         if ballot(old[0] != 1.0 || old[1] != 1.0) != 0 {
@@ -385,7 +429,7 @@ impl State {
                 i += 1;
             }
         }
-        p.map(|[a, b]| transposed(split(a, b, t >= 2)))
+        p.map(|p| p.map(|[a, b]| transposed(split(a, b, t >= 2))))
     }
 
     /// Adds the weighted values of sixteen keys.

@@ -108,7 +108,7 @@ const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::WalkBf16 as K
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn attention_paged_fast_bf16(args: Args) {
     // SAFETY: the launch contract, handed on.
-    unsafe { fast::fast::<Bf16>(&args) }
+    unsafe { fast::fast::<Bf16, 1>(&args) }
 }
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastBf16 as Kernel>::Args) =
@@ -121,7 +121,7 @@ const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastBf16 as K
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn attention_paged_fast_int8(args: Args) {
     // SAFETY: the launch contract, handed on.
-    unsafe { fast::fast::<int8::Int8>(&args) }
+    unsafe { fast::fast::<int8::Int8, 2>(&args) }
 }
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastInt8 as Kernel>::Args) =

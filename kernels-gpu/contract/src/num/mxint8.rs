@@ -16,6 +16,9 @@ pub const MX_SCALE_MIN: u32 = 8;
 /// The scale of a block without numbers.
 pub const MX_SCALE_NAN: u32 = 255;
 
+/// `1.5 * 2^23`: a sum with it has no place for a fraction.
+const ROUND: f32 = 12_582_912.0;
+
 /// The scale of a block whose largest magnitude has the bits `top`, which are compared as integers: NaN is above all.
 #[inline(always)]
 pub const fn mx_scale(top: u32) -> u32 {
@@ -26,8 +29,6 @@ pub const fn mx_scale(top: u32) -> u32 {
 /// The code of `v` in a block of scale `scale`, which [`mx_scale`] gave.
 #[inline(always)]
 pub const fn mx_code(v: f32, scale: u32) -> i32 {
-    /// `1.5 * 2^23`: the sum has no place for a fraction.
-    const ROUND: f32 = 12_582_912.0;
     if scale == MX_SCALE_NAN {
         return 0;
     }
@@ -49,7 +50,8 @@ pub const fn mx_value(code: i8, scale: u8) -> f32 {
     if scale as u32 == MX_SCALE_NAN {
         return f32::NAN;
     }
-    (code as f32 * (1.0 / 64.0)) * f32::from_bits((scale as u32) << 23)
+    let whole = f32::from_bits(ROUND.to_bits().wrapping_add(code as i32 as u32)) - ROUND;
+    (whole * (1.0 / 64.0)) * f32::from_bits((scale as u32) << 23)
 }
 
 #[cfg(test)]
