@@ -6,20 +6,22 @@ use anyhow::ensure;
 use bitnet_benches::{Case, bf16_bytes, bits, blank, run, same_bits, uniform, upload};
 use bitnet_gpu::cpu::{CpuBackend, CpuOptions};
 use bitnet_gpu::ops::attention_paged::{
-    AttentionPaged, PagedCache, PagedRows, PagedScratch, PagedStep,
+    AttentionPaged, PageType, PagedCache, PagedRows, PagedScratch, PagedStep,
 };
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType, RowWords, Tensor};
 use bitnet_gpu::reference::attention_paged::{BENCH_SHAPES, Row, fast_bounds};
 use bitnet_gpu::reference::kv_append::Cache;
-use contract::attention_paged::PAGE;
+use contract::attention_paged::{PAGE, int8_part_bytes};
+use contract::num::{MX_BLOCK, mx_value};
 
 struct Step {
     heads: Heads,
     m: usize,
     position: u32,
     math: Math,
+    element: PageType,
 }
 
 struct Tensors<B: Backend> {
@@ -30,6 +32,31 @@ struct Tensors<B: Backend> {
     tables: B::Buf<u32>,
     rope: RopeTable<B>,
     scratch: PagedScratch<B>,
+}
+
+/// Pages of 8 bits, of heads that are a multiple of 32 long: any codes, scales around one.
+fn int8_bytes(seed: u64, len: usize, head_dim: usize) -> Vec<u8> {
+    let codes = uniform(seed, len, 127.0).into_iter().map(|v| v as i8 as u8);
+    let part = int8_part_bytes(head_dim);
+    codes
+        .enumerate()
+        .map(|(i, code)| if i % part < PAGE * head_dim { code } else { 124 + code % 4 })
+        .collect()
+}
+
+/// What they hold.
+fn int8_values(bytes: &[u8], head_dim: usize) -> Vec<f32> {
+    let parts = bytes.chunks_exact(int8_part_bytes(head_dim));
+    parts
+        .flat_map(|part| {
+            let (codes, scales) = part.split_at(PAGE * head_dim);
+            codes
+                .iter()
+                .enumerate()
+                .map(|(i, &code)| mx_value(code as i8, scales[i / MX_BLOCK]))
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 impl Step {
@@ -52,25 +79,30 @@ impl Case for Step {
     }
 
     fn variant(&self) -> String {
-        match self.math {
-            Math::Exact => "exact".into(),
-            Math::TensorCore => "tensor cores".into(),
+        match (self.math, self.element) {
+            (Math::Exact, _) => "exact".into(),
+            (Math::TensorCore, PageType::Float(_)) => "tensor cores".into(),
+            (Math::TensorCore, PageType::Int8) => "tensor cores, 8 bits".into(),
         }
     }
 
     fn bytes(&self) -> u64 {
         let Heads { kv_heads, head_dim, .. } = self.heads;
-        let cache = 2 * 2 * kv_heads * head_dim * self.capacity();
+        let cache = 2 * kv_heads * self.element.part_bytes(head_dim) * self.capacity() / PAGE;
         (self.m * (cache + 4 * (self.heads.qkv_len() + self.heads.q_len()))) as u64
     }
 
     fn tensors<B: Backend>(&self, backend: &B) -> Result<Tensors<B>, OpError> {
         let (heads, m, width) = (self.heads, self.m, self.width());
         let pages = m * width;
-        let mut cache = PagedCache::alloc(backend, heads, pages, RowType::Bf16)?;
+        let mut cache = PagedCache::alloc(backend, heads, pages, self.element)?;
         let (k, v) = (cache.k.len(), cache.v.len());
-        backend.write(&mut cache.k, 0, &bf16_bytes(4, k / 2))?;
-        backend.write(&mut cache.v, 0, &bf16_bytes(5, v / 2))?;
+        let bytes = |seed, len: usize| match self.element {
+            PageType::Float(_) => bf16_bytes(seed, len / 2),
+            PageType::Int8 => int8_bytes(seed, len, heads.head_dim),
+        };
+        backend.write(&mut cache.k, 0, &bytes(4, k))?;
+        backend.write(&mut cache.v, 0, &bytes(5, v))?;
         // Page `b` of sequence `i` stands behind those of all others: nothing is in order.
         let tables: Vec<_> = (0..m).flat_map(|i| (0..width).map(move |b| b * m + i)).collect();
         let tables: Vec<_> = tables.into_iter().map(|page| page as u32).collect();
@@ -119,6 +151,9 @@ impl Case for Step {
         let mut t = self.tensors(&cpu)?;
         self.run(&cpu, &mut t)?;
         let widened = |bytes: &[u8]| -> Vec<f32> {
+            if self.element == PageType::Int8 {
+                return int8_values(bytes, heads.head_dim);
+            }
             let pairs = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
             pairs.map(contract::num::bf16_to_f32).collect()
         };
@@ -130,7 +165,8 @@ impl Case for Step {
             let rows = [Row { position: self.position, table: table.to_vec() }];
             let qkv = &t.qkv.as_slice()[row * heads.qkv_len()..][..heads.qkv_len()];
             let pages = t.cache.pages;
-            let bounds = fast_bounds(qkv, &pool, pages, tables, &rows, capacity, heads);
+            let bounds =
+                fast_bounds(qkv, &pool, pages, self.element, tables, &rows, capacity, heads);
             let own = row * heads.q_len()..(row + 1) * heads.q_len();
             let outputs = found[own.clone()].iter().zip(&expected[own]).zip(bounds);
             for ((&f, &e), bound) in outputs {
@@ -150,8 +186,11 @@ fn main() -> ExitCode {
     run("attention_paged", |suite| {
         for &(heads, kv_heads, head_dim, m, position) in BENCH_SHAPES {
             let heads = Heads { heads, kv_heads, head_dim };
-            for math in [Math::Exact, Math::TensorCore] {
-                suite.measure(&Step { heads, m, position, math })?;
+            let bf16 = PageType::Float(RowType::Bf16);
+            for (math, element) in
+                [(Math::Exact, bf16), (Math::TensorCore, bf16), (Math::TensorCore, PageType::Int8)]
+            {
+                suite.measure(&Step { heads, m, position, math, element })?;
             }
         }
         suite.report().notes.push(

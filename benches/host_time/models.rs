@@ -55,7 +55,7 @@ pub(super) fn measure(host: &mut Host) -> anyhow::Result<()> {
             max_batch: batch,
             capacity: CAPACITY,
             pages,
-            kv,
+            kv: kv.into(),
             chunk: 64,
             one_kernel: false,
         };

@@ -69,8 +69,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "BITNET_CTX", value_name = "TOKENS",
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(crate) ctx: Option<u32>,
-    /// Type of the key and value cache
-    #[arg(long, env = "BITNET_KV", default_value = "bf16")]
+    /// Type of the key and value cache: bf16, f32, or with --prompts int8 (MXINT8: half the memory of bf16, rounded to some 7 bits)
+    #[arg(long, env = "BITNET_KV", default_value = "bf16", hide_possible_values = true)]
     pub(crate) kv: KvChoice,
     /// exact: the same bits however a text runs; fast: attention of prompts, and of steps of more than a few texts, on tensor
     /// cores, where the GPU has them
@@ -244,6 +244,7 @@ impl SamplingArgs {
 pub(crate) enum KvChoice {
     Bf16,
     F32,
+    Int8,
 }
 
 /// How attention of prompts and batches is summed.

@@ -53,6 +53,7 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
             KvChoice::F32 => KvType::F32,
+            KvChoice::Int8 => KvType::Int8,
         })
         .attention(match args.attention {
             AttentionChoice::Exact => Math::Exact,

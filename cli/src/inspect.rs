@@ -135,9 +135,10 @@ fn text(document: &Document, tensors: bool, output: &Output) -> String {
     row(
         "per token",
         format!(
-            "{} of keys and values in bf16, {} in f32",
+            "{} of keys and values in bf16, {} in f32, {} in int8",
             human_bytes(device.kv_per_token_bf16),
-            human_bytes(device.kv_per_token_f32)
+            human_bytes(device.kv_per_token_f32),
+            human_bytes(device.kv_per_token_int8)
         ),
     );
     out += &head(&format!("Projections ({} ternaries)", report.ternaries));

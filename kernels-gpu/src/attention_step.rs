@@ -11,7 +11,7 @@ use contract::attention_step::{
     Args, AttentionStepBf16, AttentionStepF32, KEY_BLOCK, THREADS, partial_len,
 };
 use contract::kv_append::kv_stride;
-use contract::launch::Kernel;
+use contract::launch::{DevPtr, Kernel};
 use contract::num::{BlockSum, Running};
 use contract::rope::rotate;
 
@@ -20,7 +20,9 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_nc, ld_relaxed, st};
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::attention::query::{DIMS, NewKey, Query, shared_k, shared_q, shared_scores, write_out};
+use crate::attention::query::{
+    DIMS, NewKey, Plain, Query, shared_k, shared_q, shared_scores, write_out,
+};
 use crate::element::{Bf16, CacheElement};
 
 /// Results in flight at once when they are combined.
@@ -177,12 +179,15 @@ unsafe fn attention_step<E: CacheElement>(args: &Args) {
     }
     let stride = kv_stride(args.head_dim as usize);
     let at = kv_head as usize * args.capacity as usize * stride;
-    let query = Query::<E> {
-        head_dim: args.head_dim,
+    let plain = |cache: DevPtr<u8>| Plain::<E> {
+        at: cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
         stride,
+    };
+    let query = Query {
+        head_dim: args.head_dim,
         scale: args.scale,
-        keys: args.k_cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
-        values: args.v_cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
+        keys: plain(args.k_cache),
+        values: plain(args.v_cache),
         visible,
     };
     // SAFETY: block < blocks; the new key is the last visible one.

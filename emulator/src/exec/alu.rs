@@ -72,6 +72,41 @@ fn max(a: u32, b: u32) -> u32 {
     }
 }
 
+/// `a * b + c` of bf16, rounded once.
+fn fma_bf16(a: u16, b: u16, c: u16, relu: bool) -> u16 {
+    let [a, b, c] = [a, b, c].map(|h| f(u32::from(h) << 16));
+    let near = a.mul_add(b, c);
+    if near.is_nan() {
+        return 0x7fff;
+    }
+    if relu && (near < 0.0 || near.to_bits() == 1 << 31) {
+        return 0;
+    }
+    // Rounded to odd, so that the second rounding sees what the first one left: the product is exact, and so are the sum's two parts.
+    let (product, added) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + added;
+    let part = sum - product;
+    let left = (product - (sum - part)) + (added - part);
+    let left = (sum - f64::from(near)) + left;
+    let odd = if left == 0.0 || !near.is_finite() {
+        near.to_bits()
+    } else if near == 0.0 {
+        u32::from(left < 0.0) << 31 | 1
+    } else if (left < 0.0) == (near < 0.0) {
+        near.to_bits() | 1
+    } else {
+        near.to_bits() - 1 | 1
+    };
+    to_bf16(odd) as u16
+}
+
+fn fma_halves(a: u32, b: u32, c: u32, relu: bool) -> u32 {
+    let of = |shift: u32| {
+        u32::from(fma_bf16((a >> shift) as u16, (b >> shift) as u16, (c >> shift) as u16, relu))
+    };
+    of(0) | of(16) << 16
+}
+
 fn max_nan_half(a: u16, b: u16, value: impl Fn(u16) -> f32) -> u16 {
     let (x, y) = (value(a), value(b));
     if x.is_nan() || y.is_nan() {
@@ -217,6 +252,8 @@ pub(super) fn alu32(
         K32::Ex2Approx => each!(|x| bits(flush(f64::from(flush(f(x))).exp2() as f32))),
         K32::MaxNanBf16x2 => each!(|x, y| halves(x, y, |h| f(u32::from(h) << 16))),
         K32::MaxNanF16x2 => each!(|x, y| halves(x, y, |h| f16::from_bits(h).to_f32_const())),
+        K32::FmaBf16x2 => each!(|x, y, z| fma_halves(x, y, z, false)),
+        K32::FmaReluBf16x2 => each!(|x, y, z| fma_halves(x, y, z, true)),
         K32::PackBf16 => each!(|x, y| to_bf16(x) << 16 | to_bf16(y)),
         K32::PackF16 => each!(|x, y| to_half(x) << 16 | to_half(y)),
         K32::Tf32 => each!(|x| if f(x).is_nan() {

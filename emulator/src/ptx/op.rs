@@ -72,6 +72,8 @@ pub(crate) enum K32 {
     RsqrtApprox,
     Ex2Approx,
     MaxNanBf16x2,
+    FmaBf16x2,
+    FmaReluBf16x2,
     MaxNanF16x2,
     PackBf16,
     PackF16,

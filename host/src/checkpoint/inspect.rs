@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use contract::attention_paged::{PAGE, int8_part_bytes};
 use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
 use contract::w2a8_trits;
@@ -81,6 +82,8 @@ pub struct DeviceBytes {
     pub kv_per_token_bf16: u64,
     /// Keys and values of one position, in f32.
     pub kv_per_token_f32: u64,
+    /// Keys and values of one position, in 8 bits with their scales.
+    pub kv_per_token_int8: u64,
 }
 
 impl DeviceBytes {
@@ -104,6 +107,9 @@ impl DeviceBytes {
             norms: 4 * (layers * gains as u64 + config.hidden_size as u64),
             kv_per_token_bf16: 2 * kv,
             kv_per_token_f32: 4 * kv,
+            kv_per_token_int8: 2
+                * layers
+                * (config.num_kv_heads * int8_part_bytes(config.head_dim) / PAGE) as u64,
         }
     }
 

@@ -421,10 +421,11 @@ pub(super) fn attention_paged(
             table: &tables.words.as_slice()[tables.at + m * tables.stride..][..width],
         })
         .collect();
-    let cache = super::kv_append::CacheMut {
+    let cache = super::attention_paged::PagesMut {
         k: op.cache.k.as_mut_slice(),
         v: op.cache.v.as_mut_slice(),
         element: op.cache.element,
+        pages: op.cache.pages,
         capacity: op.capacity,
     };
     super::attention_paged::attention_paged(
@@ -432,7 +433,6 @@ pub(super) fn attention_paged(
         cpu.simd,
         op.qkv.as_slice(),
         cache,
-        op.cache.pages,
         super::backend::angles(op.rope),
         op.out.as_mut_slice(),
         &rows,

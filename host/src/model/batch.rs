@@ -13,8 +13,7 @@ use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
-use crate::ops::attention::check_math;
-use crate::ops::attention_paged::{PagedCache, PagedRows, PagedScratch, PagedStep};
+use crate::ops::attention_paged::{PageType, PagedCache, PagedRows, PagedScratch, PagedStep};
 use crate::ops::decode_layers::rows::{DecodeRows, RowsTable};
 use crate::ops::decode_layers::shape;
 use crate::ops::embed::Embed;
@@ -39,8 +38,8 @@ pub struct BatchOptions {
     pub capacity: usize,
     /// Pages of [`PAGE_SIZE`] positions that all sequences share.
     pub pages: usize,
-    /// Element type of the cache: bf16 or f32.
-    pub kv: RowType,
+    /// What the cache keeps of a number.
+    pub kv: PageType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
@@ -155,7 +154,7 @@ impl<B: Backend> Batch<B> {
             let (what, allowed) = ("max_batch", "1 to 1,024 sequences are allowed");
             return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
         }
-        check_math(model.attention(), kv)?;
+        kv.check_math(model.attention())?;
         let (heads, vocab) = (model.heads(), config.vocab_size);
         let caches = (0..config.num_layers)
             .map(|_| PagedCache::alloc(backend, heads, pages, kv))

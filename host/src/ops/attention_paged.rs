@@ -1,8 +1,8 @@
 //! Host side of [`contract::attention_paged`].
 
 use contract::attention_paged::{
-    MAX_HEAD_DIM, PAGE, counters_len, page_len, partial_len, step_comes_early, step_grid,
-    step_takes,
+    MAX_HEAD_DIM, PAGE, counters_len, int8_part_bytes, page_len, partial_len, step_comes_early,
+    step_grid, step_takes,
 };
 use contract::num::RowType;
 use contract::w2a8::MAX_ROWS;
@@ -21,14 +21,73 @@ const OP: &str = "attention_paged";
 /// Rows of which the product in front leaves room for the step, where it lets it in at once ([`contract::w2a8_gemm::LET_IN_BYTES`]).
 const EARLY_ROWS: std::ops::RangeInclusive<usize> = 33..=64;
 
-/// Keys and values of one layer in pages: `[pages, kv_heads, PAGE, kv_stride(head_dim)]` each.
+/// What pages keep of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageType {
+    /// The nearest bf16 or f32.
+    Float(RowType),
+    /// MXINT8: 32 elements of a head share a power of two, of which each has so many 64ths (see [`contract::num::mx_value`]). A step reads half of the
+    /// bytes of bf16, and attention over such a cache gives what it gives over one of bf16 with the same numbers.
+    Int8,
+}
+
+impl From<RowType> for PageType {
+    fn from(element: RowType) -> Self {
+        Self::Float(element)
+    }
+}
+
+impl PartialEq<RowType> for PageType {
+    fn eq(&self, element: &RowType) -> bool {
+        *self == Self::Float(*element)
+    }
+}
+
+impl PageType {
+    /// Bytes of a kv head's keys, or values, in a page.
+    pub const fn part_bytes(self, head_dim: usize) -> usize {
+        match self {
+            Self::Float(element) => page_len(1, head_dim) * element.bytes(),
+            Self::Int8 => int8_part_bytes(head_dim),
+        }
+    }
+
+    /// Bits of an element, without a share of what it has in common with others.
+    pub const fn bits(self) -> usize {
+        match self {
+            Self::Float(element) => 8 * element.bytes(),
+            Self::Int8 => 8,
+        }
+    }
+
+    /// The field's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float(element) => element.name(),
+            Self::Int8 => "mxint8",
+        }
+    }
+
+    /// Whether attention over such pages can be summed like this.
+    ///
+    /// # Errors
+    /// [`Math::TensorCore`] over f32 or f16.
+    pub fn check_math(self, math: Math) -> Result<(), OpError> {
+        match self {
+            Self::Float(element) => check_math(math, element),
+            Self::Int8 => Ok(()),
+        }
+    }
+}
+
+/// Keys and values of one layer in pages, as [`contract::attention_paged`] says: [`PageType::part_bytes`] for each kv head of each page.
 pub struct PagedCache<B: Backend> {
     /// Keys, rotated.
     pub k: B::Buf<u8>,
     /// Values.
     pub v: B::Buf<u8>,
-    /// bf16 or f32.
-    pub element: RowType,
+    /// What it keeps of a number.
+    pub element: PageType,
     /// Pages of [`PAGE`] positions.
     pub pages: usize,
 }
@@ -42,22 +101,23 @@ impl<B: Backend> PagedCache<B> {
         backend: &B,
         heads: Heads,
         pages: usize,
-        element: RowType,
+        element: impl Into<PageType>,
     ) -> Result<Self, OpError> {
         heads.check(OP)?;
+        let element = element.into();
         let bytes = Self::side_bytes(heads, pages, element)?;
         let (k, v) = (backend.alloc("kv pages", bytes)?, backend.alloc("kv pages", bytes)?);
         Ok(Self { k, v, element, pages })
     }
 
     /// Bytes of the keys, or of the values.
-    fn side_bytes(heads: Heads, pages: usize, element: RowType) -> Result<usize, OpError> {
+    fn side_bytes(heads: Heads, pages: usize, element: PageType) -> Result<usize, OpError> {
         dimension(OP, "pages", pages, MAX_ROWS, "1 to 2^24 pages are allowed")?;
         if element == RowType::F16 {
-            let (what, allowed) = ("bits of an f16 cache", "a cache holds bf16 or f32");
+            let (what, allowed) = ("bits of an f16 cache", "a cache holds bf16, f32 or MXINT8");
             return Err(OpError::Dimension { op: OP, what, found: 16, allowed });
         }
-        elements(OP, &[pages, page_len(heads.kv_heads, heads.head_dim), element.bytes()])
+        elements(OP, &[pages, heads.kv_heads, element.part_bytes(heads.head_dim)])
     }
 
     pub(super) fn check(&self, heads: Heads) -> Result<(), OpError> {
@@ -119,7 +179,7 @@ impl<B: Backend> PagedStep<'_, B> {
     /// Whether the product in front of this step of `m` rows should let it in at once ([`super::w2a8_gemm::Behind::LetsIn`]).
     pub fn comes_early(&self, cache: &PagedCache<B>, heads: Heads, m: usize) -> bool {
         self.settled
-            && cache.element == RowType::Bf16
+            && (cache.element == RowType::Bf16 || cache.element == PageType::Int8)
             && step_takes(heads.head_dim)
             && (self.share.is_some()
                 || EARLY_ROWS.contains(&m)
@@ -169,7 +229,7 @@ pub struct AttentionPaged<'a, B: Backend> {
     pub m: usize,
     /// Heads of the layer; of even size, at most 256.
     pub heads: Heads,
-    /// How scores and values are summed. [`Math::TensorCore`] takes a bf16 cache and needs sm_80. A step of heads of 128 elements then gives results
+    /// How scores and values are summed. [`Math::TensorCore`] takes a cache of bf16 or 8 bits and needs sm_80. A step of heads of 128 elements then gives results
     /// within [`contract::attention_paged::fast_bound`], which depend on how many rows it has and on its reach; a run what
     /// [`super::attention::Attention`] says. Other heads of a step, rows of which nothing is known, older devices and the CPU compute as for
     /// [`Math::Exact`]. What is stored is the same.
@@ -191,7 +251,7 @@ impl<B: Backend> AttentionPaged<'_, B> {
         let allowed = "1 to 2^24 positions are allowed";
         dimension(OP, "capacity", self.capacity, MAX_ROWS, allowed)?;
         self.cache.check(heads)?;
-        check_math(self.math, self.cache.element)?;
+        self.cache.element.check_math(self.math)?;
         at_least(OP, "qkv", self.qkv.len(), elements(OP, &[self.m, heads.qkv_len()])?)?;
         at_least(OP, "out", self.out.len(), elements(OP, &[self.m, heads.q_len()])?)?;
         self.positions.check(OP, "positions", self.m, 1)?;
@@ -230,8 +290,8 @@ impl AttentionPaged<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use super::cuda::at;
         use contract::attention_paged::{
-            AppendBf16, AppendF32, Args, FAST_HEAD_DIM, FastBf16, RowsBf16, RowsF32, StepBf16,
-            WalkBf16, append_grid, fast_share, grid, walk_word,
+            AppendBf16, AppendF32, AppendInt8, Args, FAST_HEAD_DIM, FastBf16, FastInt8, RowsBf16,
+            RowsF32, RowsInt8, StepBf16, WalkBf16, append_grid, fast_share, grid, walk_word,
         };
         use contract::launch::DevPtr;
         self.check()?;
@@ -244,17 +304,19 @@ impl AttentionPaged<'_, super::CudaBackend> {
             PagedRows::Run { reach } => (None, Some(reach)),
             PagedRows::Step(step) => (Some(step), None),
         };
+        let int8 = cache.element == PageType::Int8;
+        let fast = math == Math::TensorCore
+            && heads.head_dim == FAST_HEAD_DIM as usize
+            && if int8 { cuda.has::<FastInt8>() } else { cuda.has::<FastBf16>() };
+        // Exact steps over 8 bits append and walk over rows.
         let step = step.filter(|step| {
-            cache.element == RowType::Bf16
+            (cache.element == RowType::Bf16 || int8 && fast)
                 && step_takes(heads.head_dim)
                 && of_step(step).is_some()
                 && cuda.has::<StepBf16>()
         });
         let stream = cuda.stream();
         // `check` and the grid bound both numbers.
-        let fast = math == Math::TensorCore
-            && heads.head_dim == FAST_HEAD_DIM as usize
-            && cuda.has::<FastBf16>();
         let walk = step.as_ref().and_then(|s| {
             let [units, rows, pages] = of_step(s)?;
             let share = if fast {
@@ -295,6 +357,7 @@ impl AttentionPaged<'_, super::CudaBackend> {
             // and the pages; `settled` is the caller's word, and what it is about is read in its bounds either way.
             return unsafe {
                 match walk {
+                    Some((grid, _)) if fast && int8 => cuda.launch::<FastInt8>(grid, args),
                     Some((grid, _)) if fast => cuda.launch::<FastBf16>(grid, args),
                     Some((grid, _)) => cuda.launch::<WalkBf16>(grid, args),
                     None => cuda.launch::<StepBf16>(grid, args),
@@ -307,15 +370,17 @@ impl AttentionPaged<'_, super::CudaBackend> {
         // exclusively.
         unsafe {
             match cache.element {
-                RowType::F32 => cuda.launch::<AppendF32>(append, args)?,
-                _ => cuda.launch::<AppendBf16>(append, args)?,
+                PageType::Float(RowType::F32) => cuda.launch::<AppendF32>(append, args)?,
+                PageType::Float(_) => cuda.launch::<AppendBf16>(append, args)?,
+                PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
             if let Some(reach) = run.filter(|_| takes_many(cuda, math, m, heads)) {
                 return launch_run(cuda, &args, cache, (math, heads, reach));
             }
             match cache.element {
-                RowType::F32 => cuda.launch::<RowsF32>(attend, args),
-                _ => cuda.launch::<RowsBf16>(attend, args),
+                PageType::Float(RowType::F32) => cuda.launch::<RowsF32>(attend, args),
+                PageType::Float(_) => cuda.launch::<RowsBf16>(attend, args),
+                PageType::Int8 => cuda.launch::<RowsInt8>(attend, args),
             }
         }
     }
@@ -333,11 +398,16 @@ unsafe fn launch_run(
     cache: &PagedCache<super::CudaBackend>,
     (math, heads, reach): (Math, Heads, usize),
 ) -> Result<(), OpError> {
-    use contract::attention_paged::{Gather, GatherArgs, gather_grid};
+    use contract::attention_paged::{Gather, GatherArgs, GatherInt8, gather_grid};
     use contract::kv_append::kv_stride;
     let (stream, m) = (cuda.stream(), args.m);
     let key_blocks = reach.div_ceil(PAGE);
-    let position_bytes = kv_stride(heads.head_dim) * cache.element.bytes();
+    // What 8 bits decode to is bf16.
+    let (int8, element) = match cache.element {
+        PageType::Float(element) => (false, element),
+        PageType::Int8 => (true, RowType::Bf16),
+    };
+    let position_bytes = kv_stride(heads.head_dim) * element.bytes();
     let side = elements(OP, &[heads.kv_heads, key_blocks * PAGE, position_bytes])?;
     let q = cuda.alloc::<f32>("attention", elements(OP, &[m as usize, heads.q_len()])?)?;
     let (k, v) = (cuda.alloc::<u8>("attention", side)?, cuda.alloc::<u8>("attention", side)?);
@@ -376,7 +446,12 @@ unsafe fn launch_run(
     };
     // SAFETY: the caller's promise; what is written was made for so many rows and pages, and all positions that rows see are written.
     unsafe {
-        cuda.launch::<Gather>(gather_grid(m, args.kv_heads, key_blocks as u32), gather)?;
-        launch_many(cuda, math, cache.element, rows)
+        let grid = gather_grid(m, args.kv_heads, key_blocks as u32);
+        if int8 {
+            cuda.launch::<GatherInt8>(grid, gather)?;
+        } else {
+            cuda.launch::<Gather>(grid, gather)?;
+        }
+        launch_many(cuda, math, element, rows)
     }
 }

@@ -6,6 +6,7 @@ use contract::rope::rotate;
 use super::attention::{attention, bounds};
 use super::kv_append::{Cache, kv_append};
 use crate::ops::RowType;
+use crate::ops::attention_paged::PageType;
 use crate::ops::kv_append::Heads;
 
 /// `(heads, kv_heads, head_dim, positions of the rows)`, each row with a sequence of its own.
@@ -57,6 +58,36 @@ fn gathered(pool: &Cache, table: &[u32], len: usize, heads: Heads) -> Cache {
     cache
 }
 
+/// A block of up to 32 numbers as MXINT8: the shared scale, the codes, and the numbers that are kept.
+pub fn mxint8(block: &[f32]) -> (u8, Vec<i8>, Vec<f32>) {
+    if block.iter().any(|v| !v.is_finite()) {
+        return (255, vec![0; block.len()], vec![f32::NAN; block.len()]);
+    }
+    let largest = block.iter().fold(0.0f64, |top, &v| top.max(f64::from(v).abs()));
+    // 2^-119 is the least power of two that is shared.
+    let mut power = -119;
+    while 2f64.powi(power + 1) <= largest {
+        power += 1;
+    }
+    let step = 2f64.powi(power - 6);
+    let codes: Vec<i8> = block
+        .iter()
+        .map(|&v| (f64::from(v) / step).round_ties_even().clamp(-127.0, 127.0) as i8)
+        .collect();
+    let kept = codes.iter().map(|&code| (f64::from(code) * step) as f32).collect();
+    ((power + 127) as u8, codes, kept)
+}
+
+/// A head as pages keep it.
+pub fn kept(element: PageType, head: &[f32]) -> Vec<f32> {
+    match element {
+        PageType::Float(element) => {
+            head.iter().map(|&v| super::kv_append::kept(element, v)).collect()
+        }
+        PageType::Int8 => head.chunks(32).flat_map(|block| mxint8(block).2).collect(),
+    }
+}
+
 /// What the rows of `qkv` give, `[rows, heads * head_dim]`; the pool of `pages` pages takes their keys and
 /// values. A table covers `capacity` positions.
 #[allow(clippy::too_many_arguments, reason = "the tensors of the contract, in its order")]
@@ -64,12 +95,13 @@ pub fn attention_paged(
     qkv: &[f32],
     pool: &mut Cache,
     pages: usize,
-    element: RowType,
+    element: impl Into<PageType>,
     tables: (&[f32], &[f32]),
     rows: &[Row],
     capacity: usize,
     heads: Heads,
 ) -> Vec<f32> {
+    let element = element.into();
     let mut rotated = qkv.to_vec();
     let inside = |row: &Row| (row.position as usize) < capacity;
     for (row, qkv) in rows.iter().zip(rotated.chunks_mut(heads.qkv_len())) {
@@ -78,7 +110,8 @@ pub fn attention_paged(
         }
         let pos = row.position as usize;
         let mut own = Cache::new(heads, pos + 1);
-        kv_append(qkv, &mut own, element, Some(tables), pos, heads);
+        // As it stands; then as pages keep it.
+        kv_append(qkv, &mut own, RowType::F32, Some(tables), pos, heads);
         let page = row.table[pos / PAGE];
         if page as usize >= pages {
             continue;
@@ -86,10 +119,9 @@ pub fn attention_paged(
         for h in 0..heads.kv_heads {
             let (to, from) =
                 (at(page, h, pos % PAGE, heads), (h * (pos + 1) + pos) * heads.head_dim);
-            for d in 0..heads.head_dim {
-                pool.k[to + d] = own.k[from + d];
-                pool.v[to + d] = own.v[from + d];
-            }
+            let dim = heads.head_dim;
+            pool.k[to..to + dim].copy_from_slice(&kept(element, &own.k[from..from + dim]));
+            pool.v[to..to + dim].copy_from_slice(&kept(element, &own.v[from..from + dim]));
         }
     }
     let mut out = Vec::new();
@@ -116,12 +148,13 @@ pub fn fast_bounds(
     qkv: &[f32],
     pool: &Cache,
     pages: usize,
+    element: impl Into<PageType>,
     (cos, sin): (&[f32], &[f32]),
     rows: &[Row],
     capacity: usize,
     heads: Heads,
 ) -> Vec<f32> {
-    let dim = heads.head_dim;
+    let (dim, element) = (heads.head_dim, element.into());
     let mut all = Vec::new();
     for (row, qkv) in rows.iter().zip(qkv.chunks(heads.qkv_len())) {
         let pos = row.position as usize;
@@ -137,8 +170,15 @@ pub fn fast_bounds(
             let q: Vec<f64> = rotated[h * dim..][..dim].iter().map(|&q| f64::from(q)).collect();
             let kv_head = h / (heads.heads / heads.kv_heads);
             let of_head = bounds(&q, &cache, kv_head, pos + 1, dim);
-            let bound =
-                |(_, magnitude): &(f64, f64)| fast_bound(pos + 1, *magnitude, of_head.reach) as f32;
+            let reach = if element == PageType::Int8 {
+                // Queries in fixed point: of each element a part of the largest besides.
+                let part = q.iter().fold(0.0f64, |top, q| top.max(q.abs())) / 1024.0;
+                let more: Vec<f64> = q.iter().map(|q| q.abs() + part).collect();
+                bounds(&more, &cache, kv_head, pos + 1, dim).reach
+            } else {
+                of_head.reach
+            };
+            let bound = |(_, magnitude): &(f64, f64)| fast_bound(pos + 1, *magnitude, reach) as f32;
             all.extend(of_head.outputs.iter().map(bound));
         }
     }

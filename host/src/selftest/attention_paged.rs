@@ -1,22 +1,26 @@
 //! Runs of [`crate::ops::attention_paged`].
 
 use contract::attention_paged::{
-    ABSENT, AppendBf16, AppendF32, FAST_HEAD_DIM, FastBf16, Gather, PAGE, RowsBf16, RowsF32,
-    StepBf16, WalkBf16, counters_len, partial_len, step_takes,
+    ABSENT, AppendBf16, AppendF32, AppendInt8, FAST_HEAD_DIM, FastBf16, FastInt8, Gather,
+    GatherInt8, PAGE, RowsBf16, RowsF32, RowsInt8, StepBf16, WalkBf16, counters_len,
+    int8_part_bytes, int8_stride, partial_len, step_takes,
 };
 use contract::kv_append::kv_stride;
 use contract::launch::Kernel;
+use contract::num::MX_BLOCK;
 
-use super::kv_append::Cache;
+use super::kv_append::{Cache, Unpadded};
 use super::rope::Angles;
 use super::{Bed, Output, Run, RunError};
-use crate::ops::attention_paged::{AttentionPaged, PagedCache, PagedRows, PagedScratch, PagedStep};
+use crate::ops::attention_paged::{
+    AttentionPaged, PageType, PagedCache, PagedRows, PagedScratch, PagedStep,
+};
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::{Backend, Math, RowType, RowWords};
 use crate::reference::Inputs as Seeded;
 
 pub use crate::reference::attention_paged::Row;
-use crate::reference::attention_paged::{attention_paged, fast_bounds, run_bounds};
+use crate::reference::attention_paged::{attention_paged, fast_bounds, kept, mxint8, run_bounds};
 
 /// Words between the positions of two rows.
 const POSITION_STRIDE: usize = 3;
@@ -28,8 +32,10 @@ pub struct Inputs {
     pub heads: Heads,
     /// Rows `[rows, heads.qkv_len()]`.
     pub qkv: Vec<f32>,
-    /// The pool before: [`Inputs::pool_heads`] heads of [`PAGE`] positions.
+    /// The pool before: [`Inputs::pool_heads`] heads of [`PAGE`] positions. What 8 bits hold stands there as f32.
     pub pool: Cache,
+    /// What pages keep of a number.
+    pub element: PageType,
     /// Pages of the pool.
     pub pages: usize,
     /// Angles.
@@ -65,11 +71,12 @@ impl Inputs {
     /// Rows at `positions`, each with a sequence of its own, whose pages are scattered over a pool with a
     /// few to spare. Places that no row sees hold NaN.
     pub fn scattered(
-        element: RowType,
+        element: impl Into<PageType>,
         heads: Heads,
         positions: &[u32],
         seeded: &mut Seeded,
     ) -> Self {
+        let element = element.into();
         let last = positions.iter().filter(|&&p| p != ABSENT).max().copied().unwrap_or(0);
         let capacity = last as usize + 1 + seeded.below(90);
         let width = capacity.div_ceil(PAGE);
@@ -78,7 +85,11 @@ impl Inputs {
         for i in (1..pages).rev() {
             order.swap(i, seeded.below(i + 1));
         }
-        let mut pool = Cache::random(element, Self::pool_heads(heads, pages), PAGE, seeded);
+        let float = match element {
+            PageType::Float(element) => element,
+            PageType::Int8 => RowType::F32,
+        };
+        let mut pool = Cache::random(float, Self::pool_heads(heads, pages), PAGE, seeded);
         pool.padding = 5.0;
         let rows: Vec<Row> = positions
             .iter()
@@ -97,6 +108,7 @@ impl Inputs {
                     if !seen[i / heads.kv_heads * PAGE + place] {
                         values.fill(f32::NAN);
                     }
+                    values.copy_from_slice(&kept(element, values));
                 }
             }
         }
@@ -108,6 +120,7 @@ impl Inputs {
             heads,
             qkv,
             pool,
+            element,
             pages,
             angles,
             rows,
@@ -122,7 +135,7 @@ impl Inputs {
 
     /// `m` neighbours of one sequence, the first at `start`.
     pub fn neighbours(
-        element: RowType,
+        element: impl Into<PageType>,
         heads: Heads,
         start: u32,
         m: u32,
@@ -138,7 +151,7 @@ impl Inputs {
 
     /// The outputs, as the math of these inputs promises them: `out` with its bound. `pool` is that after the run.
     pub fn output(&self, out: &[f32], pool: &crate::reference::kv_append::Cache) -> Output {
-        let Self { heads, qkv, pages, angles, rows, capacity, .. } = self;
+        let Self { heads, qkv, element, pages, angles, rows, capacity, .. } = self;
         let output = Output::floats("out", &[rows.len(), heads.q_len()], out);
         match self.math {
             Math::Exact => output,
@@ -148,7 +161,9 @@ impl Inputs {
             }
             Math::TensorCore => {
                 let tables = (&angles.cos[..], &angles.sin[..]);
-                output.within(fast_bounds(qkv, pool, *pages, tables, rows, *capacity, *heads))
+                output.within(fast_bounds(
+                    qkv, pool, *pages, *element, tables, rows, *capacity, *heads,
+                ))
             }
         }
     }
@@ -159,14 +174,39 @@ impl Inputs {
         let mut pool = self.pool.values.clone();
         if self.math == Math::TensorCore {
             let tables = (&angles.cos[..], &angles.sin[..]);
-            let element = self.pool.element;
+            let element = self.element;
             attention_paged(qkv, &mut pool, *pages, element, tables, rows, *capacity, *heads);
         }
         pool
     }
 
+    /// One side of a pool of 8 bits, as its bytes.
+    fn int8_bytes(&self, side: &[f32]) -> Vec<u8> {
+        let dim = self.heads.head_dim;
+        let mut bytes = Vec::new();
+        for part in side.chunks_exact(PAGE * dim) {
+            let rows = || part.chunks_exact(dim);
+            for row in rows() {
+                let codes = row.chunks(MX_BLOCK).flat_map(|block| mxint8(block).1);
+                bytes.extend(codes.map(|code| code as u8));
+                bytes.resize(bytes.len() + int8_stride(dim) - dim, 0);
+            }
+            bytes.extend(rows().flat_map(|row| row.chunks(MX_BLOCK).map(|block| mxint8(block).0)));
+        }
+        bytes
+    }
+
+    /// Bytes of one side of the pool as an output.
+    fn bytes_output(&self, tensor: &'static str, bytes: &[u8]) -> Output {
+        let dims = [self.pages, self.heads.kv_heads, int8_part_bytes(self.heads.head_dim)];
+        Output::words(tensor, &dims, bytes.iter().map(|&byte| byte.into()).collect())
+    }
+
     /// One side of the pool as an output; the padding of places that took a row is zero.
     pub fn pool_output(&self, tensor: &'static str, side: &[f32]) -> Output {
+        if self.element == PageType::Int8 {
+            return self.bytes_output(tensor, &self.int8_bytes(side));
+        }
         let (heads, stride) = (self.heads, kv_stride(self.heads.head_dim));
         let all = Self::pool_heads(heads, self.pages);
         let mut bits = self.pool.padded(all, side, |_| false);
@@ -192,7 +232,17 @@ impl Run for Inputs {
         let (heads, m, width) = (self.heads, self.rows.len(), self.width());
         let qkv = bed.input(&self.qkv)?;
         let all = Self::pool_heads(heads, self.pages);
-        let KvCache { k, v, element, .. } = self.pool.on(bed, all)?;
+        let element = self.element;
+        let (k, v) = match element {
+            PageType::Int8 => {
+                let Unpadded { k, v, .. } = &self.pool.values;
+                (bed.input(&self.int8_bytes(k))?, bed.input(&self.int8_bytes(v))?)
+            }
+            PageType::Float(_) => {
+                let KvCache { k, v, .. } = self.pool.on(bed, all)?;
+                (k, v)
+            }
+        };
         let mut cache = PagedCache::<B> { k, v, element, pages: self.pages };
         let rope = self.angles.on(bed)?;
         // Words that are nobody's stand in front of, between and behind.
@@ -249,8 +299,15 @@ impl Run for Inputs {
         let out = bed.read("out", &out)?;
         bed.push(self.output(&out, &self.pool_after()));
         bed.keep("qkv", &[m, heads.qkv_len()], &qkv)?;
-        let PagedCache { k, v, element, .. } = cache;
-        bed.keep_cache(&self.pool, all, &KvCache { k, v, element, capacity: PAGE })
+        let PagedCache { k, v, .. } = cache;
+        if let PageType::Float(element) = element {
+            return bed.keep_cache(&self.pool, all, &KvCache { k, v, element, capacity: PAGE });
+        }
+        for (tensor, side) in [("k_cache", &k), ("v_cache", &v)] {
+            let bytes = bed.read(tensor, side)?;
+            bed.push(self.bytes_output(tensor, &bytes));
+        }
+        Ok(())
     }
 }
 
@@ -266,8 +323,9 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     ] {
         let heads = Heads { heads, kv_heads, head_dim };
         for (element, kernels) in [
-            (RowType::Bf16, [AppendBf16::SPEC.symbol, RowsBf16::SPEC.symbol]),
-            (RowType::F32, [AppendF32::SPEC.symbol, RowsF32::SPEC.symbol]),
+            (RowType::Bf16.into(), [AppendBf16::SPEC.symbol, RowsBf16::SPEC.symbol]),
+            (RowType::F32.into(), [AppendF32::SPEC.symbol, RowsF32::SPEC.symbol]),
+            (PageType::Int8, [AppendInt8::SPEC.symbol, RowsInt8::SPEC.symbol]),
         ] {
             let rows = Inputs::scattered(element, heads, positions, &mut seeded);
             let prompt = Inputs::neighbours(element, heads, 60, 7, &mut seeded);
@@ -276,16 +334,23 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 let what = format!("{heads:?} at {positions:?}");
                 let walk = Inputs { share: Some(2), ..step.clone() };
                 cases.push((StepBf16::SPEC.symbol, what.clone(), step));
-                cases.push((WalkBf16::SPEC.symbol, what.clone(), walk));
-                if head_dim == FAST_HEAD_DIM as usize {
-                    let fast = Inputs { math: Math::TensorCore, ..rows.clone() };
-                    let fast = Inputs { reach: Some(rows.capacity), settled: true, ..fast };
-                    cases.push((FastBf16::SPEC.symbol, what, fast));
-                }
+                cases.push((WalkBf16::SPEC.symbol, what, walk));
             }
-            if element == RowType::Bf16 {
+            let of_bf16 = match element {
+                PageType::Int8 => Some((FastInt8::SPEC.symbol, GatherInt8::SPEC.symbol)),
+                PageType::Float(RowType::Bf16) => {
+                    Some((FastBf16::SPEC.symbol, Gather::SPEC.symbol))
+                }
+                PageType::Float(_) => None,
+            };
+            if let Some((fast, gather)) = of_bf16 {
+                if head_dim == FAST_HEAD_DIM as usize {
+                    let step = Inputs { math: Math::TensorCore, ..rows.clone() };
+                    let step = Inputs { reach: Some(rows.capacity), settled: true, ..step };
+                    cases.push((fast, format!("{heads:?} at {positions:?}"), step));
+                }
                 let run = Inputs { math: Math::TensorCore, reach: Some(67), ..prompt.clone() };
-                cases.push((Gather::SPEC.symbol, format!("{heads:?} at 60 to 66, a run"), run));
+                cases.push((gather, format!("{heads:?} at 60 to 66, a run"), run));
             }
             for kernel in kernels {
                 let what = format!("{heads:?} at {positions:?}");

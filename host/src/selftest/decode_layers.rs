@@ -206,7 +206,7 @@ impl Run for RowsCase {
         let mut caches = Vec::new();
         for pool in &self.pools {
             let KvCache { k, v, element, .. } = pool.on(bed, all)?;
-            caches.push(PagedCache::<B> { k, v, element, pages });
+            caches.push(PagedCache::<B> { k, v, element: element.into(), pages });
         }
         let rope = paged.angles.on(bed)?;
         let shape = shape(layers.len(), hidden, self.model.layers[0][3].product.k, heads);
@@ -238,7 +238,7 @@ impl Run for RowsCase {
             bed.keep("h", &[m, hidden], &h)?;
         }
         for (pool, cache) in self.pools.iter().zip(caches) {
-            let PagedCache { k, v, element, .. } = cache;
+            let (PagedCache { k, v, .. }, element) = (cache, pool.element);
             bed.keep_cache(pool, all, &KvCache { k, v, element, capacity: PAGE })?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! [`contract::attention_paged`]: rows of many sequences, pages anywhere, rows that are not there.
 
 use bitnet_gpu::ops::attention_paged::{
-    AttentionPaged, PagedCache, PagedRows, PagedScratch, PagedStep,
+    AttentionPaged, PageType, PagedCache, PagedRows, PagedScratch, PagedStep,
 };
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
@@ -30,14 +30,14 @@ on_lane! {
     refusals
 }
 
-const ELEMENTS: [RowType; 2] = [RowType::Bf16, RowType::F32];
+const ELEMENTS: [PageType; 3] =
+    [PageType::Float(RowType::Bf16), PageType::Float(RowType::F32), PageType::Int8];
 
 fn expected(inputs: &Inputs) -> Vec<Output> {
-    let Inputs { heads, qkv, pool, pages, angles, rows, capacity, .. } = inputs;
+    let Inputs { heads, qkv, pool, element, pages, angles, rows, capacity, .. } = inputs;
     let mut values = pool.values.clone();
     let tables = (&angles.cos[..], &angles.sin[..]);
-    let out =
-        attention_paged(qkv, &mut values, *pages, pool.element, tables, rows, *capacity, *heads);
+    let out = attention_paged(qkv, &mut values, *pages, *element, tables, rows, *capacity, *heads);
     vec![
         inputs.output(&out, &values),
         Output::floats("qkv", &[rows.len(), heads.qkv_len()], qkv),
@@ -49,7 +49,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
 /// As rows of anything, and as a step that reaches the last position or all of a table.
 fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let positions: Vec<_> = inputs.rows.iter().map(|row| row.position).collect();
-    let what = format!("{:?} {:?} at {positions:?}", inputs.pool.element, inputs.heads);
+    let what = format!("{:?} {:?} at {positions:?}", inputs.element, inputs.heads);
     let expected = expected(inputs);
     check(b, inputs, &expected, &what);
     if inputs.one_sequence {
@@ -70,8 +70,8 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
         let step = Inputs { reach: Some(reach), settled, share, ..inputs.clone() };
         check(b, &step, &expected, format!("{what}, a step to {reach} by {share:?} pages"));
     }
-    // There the two parts of a query may be infinite with either sign, and exponents of scores beyond 10^9 may leave the numbers.
-    if inputs.pool.element == RowType::Bf16 && inputs.qkv.iter().all(|v| v.abs() < 1e6) {
+    // There the two parts of a query may be infinite with either sign.
+    if inputs.element != RowType::F32 && inputs.qkv.iter().all(|v| v.is_finite()) {
         check_fast(b, inputs, &[last, inputs.capacity], &what);
     }
 }
@@ -85,7 +85,7 @@ fn check_runs<B: Backend>(b: &B, inputs: &Inputs, exact: &[Output], what: &str) 
         let run = Inputs { reach: Some(reach), ..inputs.clone() };
         check(b, &run, exact, format!("{what}, a run to {reach}"));
         // What is not finite may reach earlier rows there.
-        if inputs.pool.element == RowType::Bf16 && tables {
+        if inputs.element != RowType::F32 && tables {
             let runs = crate::lane::has("attention_fast_128");
             let expected = expected(if runs { &bounded } else { inputs });
             let run = Inputs { reach: Some(reach), ..bounded.clone() };
@@ -97,8 +97,11 @@ fn check_runs<B: Backend>(b: &B, inputs: &Inputs, exact: &[Output], what: &str) 
 /// By tensor cores, where the device and the heads have that kernel; elsewhere with the same bits as without.
 fn check_fast<B: Backend>(b: &B, inputs: &Inputs, reaches: &[usize], what: &str) {
     let Inputs { heads, rows, .. } = inputs;
-    let runs =
-        heads.head_dim == FAST_HEAD_DIM as usize && crate::lane::has("attention_paged_fast_bf16");
+    let kernel = match inputs.element {
+        PageType::Int8 => "attention_paged_fast_int8",
+        PageType::Float(_) => "attention_paged_fast_bf16",
+    };
+    let runs = heads.head_dim == FAST_HEAD_DIM as usize && crate::lane::has(kernel);
     let bounded = Inputs { math: Math::TensorCore, ..inputs.clone() };
     let expected = expected(if runs { &bounded } else { inputs });
     let counters = counters_len(rows.len(), heads.heads, heads.kv_heads);
@@ -126,7 +129,7 @@ fn every_head_size<B: Backend>(b: &B) {
     for half in 1..=MAX_HEAD_DIM as usize / 2 {
         let heads = Heads { heads: 2, kv_heads: 1, head_dim: 2 * half };
         let positions = [64 - half as u32 % 3, 5];
-        check_case(b, &Inputs::scattered(ELEMENTS[half % 2], heads, &positions, &mut seeded));
+        check_case(b, &Inputs::scattered(ELEMENTS[half % 3], heads, &positions, &mut seeded));
     }
 }
 
@@ -274,9 +277,9 @@ fn generated_shapes<B: Backend>(b: &B) {
         let positions: Vec<_> = (0..1 + seeded.below(5))
             .map(|_| if seeded.below(8) == 0 { ABSENT } else { seeded.below(end) as u32 })
             .collect();
-        check_case(b, &Inputs::scattered(ELEMENTS[i / 2 % 2], heads, &positions, &mut seeded));
+        check_case(b, &Inputs::scattered(ELEMENTS[i / 2 % 3], heads, &positions, &mut seeded));
         let (start, m) = (seeded.below(end) as u32, 1 + seeded.below(90) as u32);
-        check_case(b, &Inputs::neighbours(ELEMENTS[i / 2 % 2], heads, start, m, &mut seeded));
+        check_case(b, &Inputs::neighbours(ELEMENTS[i / 2 % 3], heads, start, m, &mut seeded));
     }
 }
 
@@ -368,7 +371,7 @@ fn refusals<B: Backend>(b: &B) {
             next: None,
         });
         refused!(short("counters"), paged!(cache, rows: rows));
-        let bytes = 9 * 2 * 64 * 16 * element.bytes();
+        let bytes = 9 * 2 * element.part_bytes(10);
         let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };
         for (bad, cache) in
             [("k_pages", &mut cut(bytes - 1, bytes)), ("v_pages", &mut cut(bytes, bytes - 1))]

@@ -9,9 +9,11 @@ use std::ops::ControlFlow;
 
 use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
+use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::model::{
     Batch, BatchOptions, HeadKind, Model, ModelError, PAGE_SIZE, Sequence, SequenceOptions,
 };
+use bitnet_gpu::ops::attention_paged::PageType;
 use bitnet_gpu::ops::{Backend, OpError, RowType, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::GREEDY;
@@ -124,7 +126,7 @@ fn truth(checkpoint: &Checkpoint, kv: RowType) -> Vec<Request> {
 fn check_batch<B: Backend>(
     model: &Model<B>,
     requests: &[Request],
-    kv: RowType,
+    kv: PageType,
     record: bool,
     what: &str,
 ) {
@@ -224,7 +226,7 @@ fn sequences_do_not_see_each_other(name: &str) {
                         continue;
                     }
                     let what = format!("{name}, {way}, {head:?}, {kv:?}, recorded {record}");
-                    check_batch(&model, truth, *kv, record, &what);
+                    check_batch(&model, truth, (*kv).into(), record, &what);
                 }
             }
         }
@@ -259,7 +261,7 @@ fn refusals() {
         max_batch: 2,
         capacity: 130,
         pages: 4,
-        kv: RowType::Bf16,
+        kv: RowType::Bf16.into(),
         chunk: 32,
         one_kernel: true,
     };
@@ -387,4 +389,37 @@ fn an_engine_gives_the_texts_of_a_session() {
     let texts = engine.generate(&ids[..2], &params[..2], |_, _| ControlFlow::Break(()));
     let finish: Vec<_> = texts.expect("no error").iter().map(|text| text.finish).collect();
     assert_eq!(finish, [Finish::Cancelled; 2]);
+}
+
+/// A batch with a cache of 8 bits gives the same texts on every backend, whatever runs beside them; one text alone is refused such a cache.
+#[test]
+fn a_cache_of_eight_bits() {
+    let _shared = lane::shared();
+    let files = files("demo");
+    let builder = |device| {
+        Session::builder()
+            .model(&files.path)
+            .backend(device)
+            .context(90)
+            .threads(2)
+            .kv(KvType::Int8)
+    };
+    assert!(builder(lane::choice()).build().is_err(), "a text alone");
+    let params: Vec<_> = (0..3)
+        .map(|i| SamplingParams {
+            max_tokens: repeats(24).max(4),
+            temperature: [0.0, 0.8][i % 2],
+            seed: i as u64,
+            ..SamplingParams::default()
+        })
+        .collect();
+    let texts = |device, max_batch| {
+        let mut engine = builder(device).max_batch(max_batch).build_batch().expect("an engine");
+        let ids = ["fn main() {", "use std::", "impl "].map(|t| engine.encode(t).expect("ids"));
+        let made = engine.generate(&ids, &params, |_, _| ControlFlow::Continue(()));
+        made.expect("texts").into_iter().map(|text| text.tokens).collect::<Vec<_>>()
+    };
+    let alone = texts(BackendChoice::Cpu, 1);
+    assert!(alone.iter().all(|text| !text.is_empty()));
+    assert_eq!(texts(lane::choice(), 3), alone);
 }

@@ -1,7 +1,7 @@
 //! [`contract::decode_layers`]: whole layers against the oracles, several rows one after the other.
 
 use bitnet_gpu::ops::act_quant::Gate;
-use bitnet_gpu::ops::attention_paged::PagedCache;
+use bitnet_gpu::ops::attention_paged::{PageType, PagedCache};
 use bitnet_gpu::ops::decode_layers::rows::RowsTable;
 use bitnet_gpu::ops::decode_layers::{DecodeTable, Layer, Linear, shape};
 use bitnet_gpu::ops::kv_append::{Heads, KvCache};
@@ -211,8 +211,8 @@ fn refusals_of_rows<B: Backend>(b: &B) {
     };
     let (hidden, ffn) = (32, 48);
     let w = [linear(64, hidden), linear(hidden, 32), linear(2 * ffn, hidden), linear(hidden, ffn)];
-    let cache = |element| vec![PagedCache::alloc(b, heads, 3, element).expect("room")];
-    let bf16 = cache(RowType::Bf16);
+    let cache = |element: PageType| vec![PagedCache::alloc(b, heads, 3, element).expect("room")];
+    let bf16 = cache(RowType::Bf16.into());
     let good = shape(1, hidden, ffn, heads);
     assert!(RowsTable::new(b, good, &layers(&w), &bf16, 70, 16).is_ok());
     let refused = |shape, caches: &[PagedCache<B>], capacity| {
@@ -222,8 +222,13 @@ fn refusals_of_rows<B: Backend>(b: &B) {
         let error = RowsTable::new(b, good, &layers(&w), &bf16, 70, rows).err().expect("a refusal");
         assert!(matches!(error, OpError::Dimension { what: "rows", .. }), "{error}");
     }
-    let error = refused(good, &cache(RowType::F32), 70);
-    assert!(matches!(error, OpError::Dimension { what: "bits of a cache", found: 32, .. }));
+    for (element, bits) in [(PageType::Float(RowType::F32), 32), (PageType::Int8, 8)] {
+        let error = refused(good, &cache(element), 70);
+        let OpError::Dimension { what: "bits of a cache", found, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(found, bits);
+    }
     let error = refused(shape(2, hidden, ffn, heads), &bf16, 70);
     assert!(matches!(error, OpError::Mismatch { what: "number of layers", .. }), "{error}");
     let error = refused(good, &bf16, 0);

@@ -5,6 +5,7 @@
 //! |--------------|-------------|-------------------------------------|----------------------------------|
 //! | `qkv`        | `f32`       | `[M, (heads + 2 kv_heads) * head_dim]` | q heads, k heads, v heads; not changed |
 //! | pages        | bf16 or f32 | `[pages, kv_heads, PAGE, kv_stride(head_dim)]` | keys; values likewise |
+//! | or pages     | `u8`        | `[pages, kv_heads, int8_part_bytes(head_dim)]` | keys; values likewise: codes `i8[PAGE, int8_stride(head_dim)]`, zeros behind a head, then scales `u8[PAGE, int8_scales(head_dim)]` |
 //! | `cos`, `sin` | `f32`       | `[capacity, head_dim / 2]`          | see [`crate::rope`]              |
 //! | `positions`  | `u32`       | `[M]`                               | position of each row, `position_stride` apart |
 //! | `tables`     | `u32`       | `[M, ceil(capacity / PAGE)]`        | pages of each row's sequence, `table_stride` apart; 0: all rows are of one |
@@ -17,6 +18,10 @@
 //! of its sequence. The arithmetic is that of [`crate::attention`] behind [`crate::kv_append`] with
 //! rotation, and gives their bits: a page is one key block. Nothing a row gives depends on other
 //! sequences.
+//!
+//! Pages of 8 bits are MXINT8 (OCP Microscaling Formats specification 1.0; [`crate::num::mx_value`]): elements `32 b ..` of a head, 32 of them or what is left, are
+//! `codes[d] * 2^-6 * 2^(scales[b] - 127)`, exactly a bf16, and every kernel works on that number. A key is quantised behind its rotation; the row that brings it
+//! sees what is kept. So attention over such pages is attention over pages of bf16 that hold the same numbers, bit for bit where it is exact.
 //!
 //! A row whose position is [`ABSENT`] is not there: nothing is stored, its output is zeros. A row at
 //! or past `capacity`, or whose table names a page that is not there, gives NaN, and its key is not
@@ -35,7 +40,7 @@ use crate::kv_append::kv_stride;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 
 pub use crate::attention::{MAX_HEAD_DIM, SMEM_BYTES, THREADS};
-use crate::num::KEY_BLOCK;
+use crate::num::{KEY_BLOCK, MX_BLOCK};
 
 /// Positions of a page: a key block.
 pub const PAGE: usize = KEY_BLOCK;
@@ -157,7 +162,8 @@ pub fn fast_share(units: u32, m: u32, key_blocks: u32, sms: u32) -> u32 {
 /// largest `scale * sum |q k|` of its row.
 ///
 /// Queries and exponentials are two bf16 each, which leave at most `2^-17` of them; a score that is off by `e` moves a weight by `e` of
-/// it, below and above the line. Sums of tensor cores lose up to `2^-20` of their terms' magnitudes, and `ex2.approx` `2^-22`.
+/// it, below and above the line. Queries over pages of 8 bits are in fixed point, `2^-27` of a head's largest: there `reach` is that of queries with `2^-10` of the largest
+/// more in each element. Sums of tensor cores lose up to `2^-20` of their terms' magnitudes, and `ex2.approx` `2^-22`.
 pub fn fast_bound(keys: usize, magnitude: f64, reach: f64) -> f64 {
     const UNIT: f64 = 1.0 / (1 << 20) as f64;
     magnitude * UNIT * (32.0 + keys as f64 + 24.0 * reach)
@@ -166,6 +172,21 @@ pub fn fast_bound(keys: usize, magnitude: f64, reach: f64) -> f64 {
 /// Elements of a page: its keys, or its values.
 pub const fn page_len(kv_heads: usize, head_dim: usize) -> usize {
     kv_heads * PAGE * kv_stride(head_dim)
+}
+
+/// Bytes from key to key, or value to value, of codes in a page of 8 bits.
+pub const fn int8_stride(head_dim: usize) -> usize {
+    head_dim.div_ceil(16) * 16
+}
+
+/// Scales of a key or value: one for each [`MX_BLOCK`] elements, the last of what is left.
+pub const fn int8_scales(head_dim: usize) -> usize {
+    head_dim.div_ceil(MX_BLOCK)
+}
+
+/// Bytes of a kv head's keys, or values, in a page of 8 bits: codes, then scales.
+pub const fn int8_part_bytes(head_dim: usize) -> usize {
+    PAGE * (int8_stride(head_dim) + int8_scales(head_dim))
 }
 
 /// The only parameter of all kernels, passed by value.
@@ -305,6 +326,15 @@ impl Kernel for Gather {
         LaunchSpec::new("attention_paged_gather", GATHER_THREADS).with_min_sm(80);
 }
 
+/// The same of pages of 8 bits, which become bf16.
+pub enum GatherInt8 {}
+
+impl Kernel for GatherInt8 {
+    type Args = GatherArgs;
+    const SPEC: LaunchSpec =
+        LaunchSpec::new("attention_paged_gather_int8", GATHER_THREADS).with_min_sm(80);
+}
+
 /// Blocks that gather: keys and values of kv heads within pages, then rows. More than a grid can have saturate, and are refused by the
 /// launch.
 pub const fn gather_grid(m: u32, kv_heads: u32, key_blocks: u32) -> [u32; 3] {
@@ -314,8 +344,10 @@ pub const fn gather_grid(m: u32, kv_heads: u32, key_blocks: u32) -> [u32; 3] {
 kernels! {
     AppendBf16 "attention_paged_append_bf16" APPEND_THREADS 0, "Rotates k, stores k and v in bf16 pages.";
     AppendF32 "attention_paged_append_f32" APPEND_THREADS 0, "Rotates k, stores k and v in f32 pages.";
+    AppendInt8 "attention_paged_append_int8" APPEND_THREADS 4 * MAX_HEAD_DIM, "Rotates k, stores k and v in pages of 8 bits.";
     RowsBf16 "attention_paged_rows_bf16" THREADS SMEM_BYTES, "One block per row and head, bf16 pages.";
     RowsF32 "attention_paged_rows_f32" THREADS SMEM_BYTES, "One block per row and head, f32 pages.";
+    RowsInt8 "attention_paged_rows_int8" THREADS SMEM_BYTES, "One block per row and head, pages of 8 bits.";
 }
 
 /// A step over bf16 pages.
@@ -348,6 +380,17 @@ pub enum FastBf16 {}
 impl Kernel for FastBf16 {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_fast_bf16", STEP_THREADS)
+        .with_min_sm(80)
+        .with_smem(FAST_SMEM_BYTES)
+        .with_min_blocks(FAST_BLOCKS);
+}
+
+/// A step over pages of 8 bits on tensor cores, by name, as [`FastBf16`] over what they decode to.
+pub enum FastInt8 {}
+
+impl Kernel for FastInt8 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_fast_int8", STEP_THREADS)
         .with_min_sm(80)
         .with_smem(FAST_SMEM_BYTES)
         .with_min_blocks(FAST_BLOCKS);

@@ -67,6 +67,35 @@ pub fn pack_bf16(low: f32, high: f32) -> u32 {
     word
 }
 
+macro_rules! fma {
+    ($(#[$doc:meta])* $name:ident, $ptx:literal) => {
+        $(#[$doc])*
+        #[cfg(level_sm_80)]
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32, c: u32) -> u32 {
+            let d: u32;
+            // SAFETY: arithmetic on registers.
+            unsafe {
+                core::arch::asm!(
+                    concat!($ptx, " {d}, {a}, {b}, {c};"),
+                    d = out(reg32) d, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c,
+                    options(pure, nomem, nostack),
+                );
+            }
+            d
+        }
+    };
+}
+
+fma! {
+    /// `a * b + c` of each two bf16, rounded once. `fma.rn.bf16x2` (sm_80)
+    fma_bf16x2, "fma.rn.bf16x2"
+}
+fma! {
+    /// The same, and zero below zero; NaN is `0x7fff`. `fma.rn.relu.bf16x2` (sm_80)
+    fma_relu_bf16x2, "fma.rn.relu.bf16x2"
+}
+
 /// `x` with the 10 fraction bits of TF32, halves away from zero, as the bits of an `f32`.
 /// `cvt.rna.tf32.f32` (sm_80)
 #[cfg(level_sm_80)]

@@ -18,16 +18,61 @@ const IN_FLIGHT: u32 = 16;
 
 const _: () = assert!(THREADS == 2 * KEYS && KEYS == 64);
 
-/// One query and head, and the caches it looks at.
-pub(crate) struct Query<E> {
-    pub(crate) head_dim: u32,
-    /// Elements from key to key, and from value to value.
+/// An element of keys, or of values, of one kv head.
+pub(crate) trait Stored: Copy {
+    /// The element so many rows and elements further.
+    fn further(self, rows: usize, elements: usize) -> Self;
+
+    /// The element, or 0 when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// When `enabled`: it is there, and no other thread writes it meanwhile.
+    unsafe fn load_if(self, enabled: bool) -> f32;
+
+    /// The element and the three behind it, of a row that is padded to eight; any values when `enabled` does not hold.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Stored::load_if`], of a multiple of four in its row.
+    unsafe fn load4_if(self, enabled: bool) -> [f32; 4];
+}
+
+/// An element of rows of `E`.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain<E> {
+    pub(crate) at: *const E,
+    /// Elements from row to row.
     pub(crate) stride: usize,
+}
+
+impl<E: CacheElement> Stored for Plain<E> {
+    #[inline(always)]
+    fn further(self, rows: usize, elements: usize) -> Self {
+        Self { at: self.at.wrapping_add(rows * self.stride + elements), ..self }
+    }
+
+    #[inline(always)]
+    unsafe fn load_if(self, enabled: bool) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { E::load_if(enabled, self.at) }
+    }
+
+    #[inline(always)]
+    unsafe fn load4_if(self, enabled: bool) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { E::load4_if(enabled, self.at) }
+    }
+}
+
+/// One query and head, and the caches it looks at.
+pub(crate) struct Query<S> {
+    pub(crate) head_dim: u32,
     pub(crate) scale: f32,
     /// k[kv head, 0].
-    pub(crate) keys: *const E,
+    pub(crate) keys: S,
     /// v[kv head, 0].
-    pub(crate) values: *const E,
+    pub(crate) values: S,
     /// Keys that the query sees.
     pub(crate) visible: u32,
 }
@@ -63,7 +108,7 @@ pub(crate) fn shared_k() -> Shared<f32> {
     shared_weights().add(KEYS)
 }
 
-impl<E: CacheElement> Query<E> {
+impl<S: Stored> Query<S> {
     /// Key blocks with a visible key.
     pub(crate) fn blocks(&self) -> u32 {
         self.visible.div_ceil(KEYS)
@@ -77,7 +122,7 @@ impl<E: CacheElement> Query<E> {
     /// `t < self.visible`; the query, and the new key, are in shared memory.
     #[inline(always)]
     unsafe fn score<const GROUPS: usize>(&self, t: u32, is_new: bool, half: u32) -> f32 {
-        let key = self.keys.wrapping_add(t as usize * self.stride + 4 * half as usize);
+        let key = self.keys.further(t as usize, 4 * half as usize);
         let q = shared_q().add(4 * half);
         let mut p = [0.0; 4];
         let groups = self.head_dim.div_ceil(8);
@@ -86,7 +131,7 @@ impl<E: CacheElement> Query<E> {
             let mut keys: [[f32; 4]; GROUPS] = core::array::from_fn(|g| {
                 let at = 8 * (first + g as u32);
                 // SAFETY: elements at + 4 half .. + 4 of the key, whose row is padded to 8.
-                unsafe { E::load4_if(at < self.head_dim && !is_new, key.wrapping_add(at as usize)) }
+                unsafe { key.further(0, at as usize).load4_if(at < self.head_dim && !is_new) }
             });
             if is_new {
                 let mut g = 0;
@@ -138,12 +183,12 @@ impl<E: CacheElement> Query<E> {
         let first = block * KEYS;
         let keys = (self.visible - first).min(KEYS); // at least 1
         let stored = if new.is_some() { keys - 1 } else { keys };
-        let values = self.values.wrapping_add(first as usize * self.stride);
-        let own = values.wrapping_add(thread_idx_x() as usize);
+        let values = self.values.further(first as usize, 0);
+        let own = values.further(0, thread_idx_x() as usize);
         let early: [f32; EARLY] = core::array::from_fn(|t| {
             let there = (t as u32) < stored && thread_idx_x() < self.head_dim;
             // SAFETY: v[kv head, first + t, d] with t < stored and d < head_dim.
-            unsafe { E::load_if(there, own.wrapping_add(t * self.stride)) }
+            unsafe { own.further(t, 0).load_if(there) }
         });
         let (t, half) = (thread_idx_x() / 2, thread_idx_x() % 2);
         // A key that is not there has the score of the last one, which nobody reads.
@@ -194,7 +239,7 @@ impl<E: CacheElement> Query<E> {
             let d = thread_idx_x() + THREADS * i as u32;
             if d < self.head_dim {
                 // SAFETY: as above.
-                out[i] = unsafe { self.weighted(values.wrapping_add(d as usize), stored, &[]) };
+                out[i] = unsafe { self.weighted(values.further(0, d as usize), stored, &[]) };
             }
             i += 1;
         }
@@ -216,7 +261,7 @@ impl<E: CacheElement> Query<E> {
     #[inline(always)]
     unsafe fn weighted<const EARLY: usize>(
         &self,
-        values: *const E,
+        values: S,
         keys: u32,
         early: &[f32; EARLY],
     ) -> f32 {
@@ -241,7 +286,7 @@ impl<E: CacheElement> Query<E> {
             let v: [f32; IN_FLIGHT as usize] = core::array::from_fn(|j| {
                 let key = t + j as u32;
                 // SAFETY: v[kv head, first + key, d] with key < keys.
-                unsafe { E::load_if(key < keys, values.wrapping_add(key as usize * self.stride)) }
+                unsafe { values.further(key as usize, 0).load_if(key < keys) }
             });
             let mut j = 0;
             while j < IN_FLIGHT as usize {

@@ -2,9 +2,10 @@
 
 use contract::attention::{Args, THREADS};
 use contract::kv_append::kv_stride;
+use contract::launch::DevPtr;
 use contract::num::Running;
 
-use super::query::{DIMS, Query, shared_q, write_out};
+use super::query::{DIMS, Plain, Query, shared_q, write_out};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::ld;
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -50,7 +51,7 @@ pub(super) unsafe fn attention<E: CacheElement>(args: &Args) {
 ///
 /// The pointers of `args` cover the contract's table; `m < args.m`, `head < args.heads`.
 #[inline(always)]
-unsafe fn load_query<E: CacheElement>(args: &Args, m: u32, head: u32) -> Query<E> {
+unsafe fn load_query<E: CacheElement>(args: &Args, m: u32, head: u32) -> Query<Plain<E>> {
     let stride = kv_stride(args.head_dim as usize);
     let kv_head = head / (args.heads / args.kv_heads);
     let at = kv_head as usize * args.capacity as usize * stride;
@@ -68,12 +69,15 @@ unsafe fn load_query<E: CacheElement>(args: &Args, m: u32, head: u32) -> Query<E
         d += THREADS;
     }
     sync_threads();
+    let plain = |cache: DevPtr<u8>| Plain::<E> {
+        at: cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
+        stride,
+    };
     Query {
         head_dim: args.head_dim,
-        stride,
         scale: args.scale,
-        keys: args.k_cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
-        values: args.v_cache.cast::<E>().as_ptr().cast_const().wrapping_add(at),
+        keys: plain(args.k_cache),
+        values: plain(args.v_cache),
         visible: start.saturating_add(m).saturating_add(1).min(args.capacity),
     }
 }

@@ -1,22 +1,25 @@
 //! Brings the pages of one sequence together, and rotates the queries of its rows.
 
-use contract::attention_paged::{GATHER_THREADS, GatherArgs, PAGE};
+use contract::attention_paged::{
+    GATHER_THREADS, GatherArgs, PAGE, int8_part_bytes, int8_scales, int8_stride,
+};
+use contract::num::{MX_BLOCK, f32_to_bf16, mx_value};
 use contract::rope::rotate;
 
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{X4, ld, ld_nc, ld_x4, st, st_x4};
+use crate::arch::mem::{X4, ld, ld_nc, ld_u8, ld_x2, ld_x4, st, st_x4};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 
 /// Every 16 or 32 bits of it are NaN.
 const NAN: u32 = 0x7fc0_7fc0;
 
-/// Block `(side, kv head, page)` copies the positions of a page up to the last row's; those behind them rotate a row of queries.
+/// Block `(side, kv head, page)` copies, or with `INT8` decodes to bf16, the positions of a page up to the last row's; those behind them rotate a row of queries.
 ///
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's tables; block and grid are the contract's; the keys and values of all rows are stored.
 #[inline(always)]
-pub(super) unsafe fn gather(args: &GatherArgs) {
+pub(super) unsafe fn gather<const INT8: bool>(args: &GatherArgs) {
     launch_dependents();
     dependency_wait();
     // SAFETY: one element, there by the contract.
@@ -26,7 +29,7 @@ pub(super) unsafe fn gather(args: &GatherArgs) {
     // SAFETY: handed on.
     unsafe {
         if block_idx_x() < copies {
-            copy(args, start.saturating_add(args.m).min(positions));
+            copy::<INT8>(args, start.saturating_add(args.m).min(positions));
         } else {
             rotate_row(args, block_idx_x() - copies, start, positions);
         }
@@ -37,7 +40,7 @@ pub(super) unsafe fn gather(args: &GatherArgs) {
 ///
 /// As for [`gather`]; the table covers `limit` positions.
 #[inline(always)]
-unsafe fn copy(args: &GatherArgs, limit: u32) {
+unsafe fn copy<const INT8: bool>(args: &GatherArgs, limit: u32) {
     let GatherArgs { kv_heads, position_bytes, key_blocks, .. } = *args;
     let (values, unit) = (block_idx_x() % 2 == 1, block_idx_x() / 2);
     let (kv_head, block) = (unit % kv_heads, unit / kv_heads);
@@ -48,8 +51,10 @@ unsafe fn copy(args: &GatherArgs, limit: u32) {
     let page = unsafe { ld(args.table.as_ptr().cast_const().wrapping_add(block as usize)) };
     let there = page < args.page_count;
     let part = PAGE * position_bytes as usize;
+    let head_dim = args.head_dim as usize;
+    let from_part = if INT8 { int8_part_bytes(head_dim) } else { part };
     let from =
-        if there { (page as usize * kv_heads as usize + kv_head as usize) * part } else { 0 };
+        if there { (page as usize * kv_heads as usize + kv_head as usize) * from_part } else { 0 };
     let to = (kv_head as usize * key_blocks as usize + block as usize) * part;
     let [keys_from, values_from] = args.pages;
     let [keys_to, values_to] = args.to;
@@ -59,14 +64,42 @@ unsafe fn copy(args: &GatherArgs, limit: u32) {
     let bytes = (limit - block * PAGE as u32).min(PAGE as u32) * position_bytes;
     let mut at = 16 * thread_idx_x();
     while at < bytes {
-        // SAFETY: 16 bytes of a position that is stored; the place belongs to this thread.
+        // SAFETY: 16 bytes of a position that is stored, or what becomes of them; the place belongs to this thread.
         unsafe {
-            let words: X4<u32> =
-                if there { ld_x4(from.wrapping_add(at as usize).cast()) } else { [NAN; 4] };
+            let words: X4<u32> = if !there {
+                [NAN; 4]
+            } else if INT8 {
+                decoded(from, at / position_bytes, at % position_bytes / 2, head_dim)
+            } else {
+                ld_x4(from.wrapping_add(at as usize).cast())
+            };
             st_x4(to.wrapping_add(at as usize).cast(), words);
         }
         at += 16 * GATHER_THREADS;
     }
+}
+
+/// Elements `first` to `first + 8` of row `row` of a part of 8 bits, as bf16; zeros behind the head.
+///
+/// # Safety
+///
+/// The row is stored, and `first` is a multiple of 8 below the row's end.
+#[inline(always)]
+unsafe fn decoded(part: *const u8, row: u32, first: u32, head_dim: usize) -> X4<u32> {
+    let scales = PAGE * int8_stride(head_dim) + row as usize * int8_scales(head_dim);
+    let codes = part.wrapping_add(row as usize * int8_stride(head_dim) + first as usize);
+    // SAFETY: eight codes, padded to sixteen, and their scale.
+    let (scale, codes): (_, [u32; 2]) = unsafe {
+        (ld_u8(part.wrapping_add(scales + first as usize / MX_BLOCK)), ld_x2(codes.cast()))
+    };
+    core::array::from_fn(|i| {
+        let half = |e: usize| {
+            let code = (codes[i / 2] >> (8 * (2 * (i % 2) + e))) as i8;
+            let inside = first as usize + 2 * i + e < head_dim;
+            u32::from(f32_to_bf16(if inside { mx_value(code, scale) } else { 0.0 }))
+        };
+        half(0) | half(1) << 16
+    })
 }
 
 /// # Safety

@@ -9,7 +9,12 @@ mod append;
 #[cfg(level_sm_80)]
 mod fast;
 #[cfg(level_sm_80)]
+mod fast_bf16;
+#[cfg(level_sm_80)]
+mod fast_int8;
+#[cfg(level_sm_80)]
 mod gather;
+mod int8;
 mod rows;
 #[cfg(level_sm_80)]
 mod step;
@@ -19,8 +24,12 @@ mod step_row;
 mod tile;
 #[cfg(level_sm_90a)]
 mod walk;
+#[cfg(level_sm_80)]
+mod walk_row;
 
-use contract::attention_paged::{ABSENT, AppendBf16, AppendF32, Args, PAGE, RowsBf16, RowsF32};
+use contract::attention_paged::{
+    ABSENT, AppendBf16, AppendF32, AppendInt8, Args, PAGE, RowsBf16, RowsF32, RowsInt8,
+};
 use contract::launch::Kernel;
 
 use crate::arch::mem::ld;
@@ -99,11 +108,24 @@ const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::WalkBf16 as K
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn attention_paged_fast_bf16(args: Args) {
     // SAFETY: the launch contract, handed on.
-    unsafe { fast::fast(&args) }
+    unsafe { fast::fast::<Bf16, 1>(&args) }
 }
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastBf16 as Kernel>::Args) =
     attention_paged_fast_bf16;
+
+/// # Safety
+///
+/// As for the step.
+#[cfg(level_sm_80)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_fast_int8(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { fast::fast::<int8::Int8, 2>(&args) }
+}
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::FastInt8 as Kernel>::Args) =
+    attention_paged_fast_int8;
 
 /// # Safety
 ///
@@ -114,17 +136,43 @@ pub unsafe extern "ptx-kernel" fn attention_paged_gather(
     args: contract::attention_paged::GatherArgs,
 ) {
     // SAFETY: the launch contract, handed on.
-    unsafe { gather::gather(&args) }
+    unsafe { gather::gather::<false>(&args) }
 }
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::Gather as Kernel>::Args) =
     attention_paged_gather;
+
+/// # Safety
+///
+/// As for the gather of other pages.
+#[cfg(level_sm_80)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_gather_int8(
+    args: contract::attention_paged::GatherArgs,
+) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { gather::gather::<true>(&args) }
+}
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::GatherInt8 as Kernel>::Args) =
+    attention_paged_gather_int8;
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_append_int8(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { int8::append(&args) }
+}
+const _: unsafe extern "ptx-kernel" fn(<AppendInt8 as Kernel>::Args) = attention_paged_append_int8;
 
 entries! {
     attention_paged_append_bf16 AppendBf16 append Bf16;
     attention_paged_append_f32 AppendF32 append f32;
     attention_paged_rows_bf16 RowsBf16 rows Bf16;
     attention_paged_rows_f32 RowsF32 rows f32;
+    attention_paged_rows_int8 RowsInt8 rows int8::Int8;
 }
 
 // A row that is not there is past every capacity too.

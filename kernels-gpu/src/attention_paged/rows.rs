@@ -1,7 +1,8 @@
 //! Walks over all pages of a row in one block of threads.
 
-use contract::attention_paged::{ABSENT, Args, PAGE, THREADS, page_len};
+use contract::attention_paged::{ABSENT, Args, PAGE, THREADS};
 use contract::kv_append::kv_stride;
+use contract::launch::DevPtr;
 use contract::num::Running;
 use contract::rope::rotate;
 
@@ -9,8 +10,28 @@ use super::{page, position};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld, ld_nc, st};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
-use crate::attention::query::{DIMS, Query, shared_q, write_out};
+use crate::attention::query::{DIMS, Plain, Query, Stored, shared_q, write_out};
 use crate::element::CacheElement;
+
+/// How pages stand in memory.
+pub(super) trait Part {
+    /// Where their elements are.
+    type Stored: Stored;
+
+    /// Element 0 of row 0 of part `part` of `pages`: one for each kv head of a page.
+    fn part(pages: DevPtr<u8>, part: usize, head_dim: usize) -> Self::Stored;
+}
+
+impl<E: CacheElement> Part for E {
+    type Stored = Plain<E>;
+
+    #[inline(always)]
+    fn part(pages: DevPtr<u8>, part: usize, head_dim: usize) -> Plain<E> {
+        let stride = kv_stride(head_dim);
+        let at = pages.cast::<E>().as_ptr().cast_const().wrapping_add(part * PAGE * stride);
+        Plain { at, stride }
+    }
+}
 
 /// Gives every element of a head of outputs the value `v`.
 ///
@@ -66,10 +87,10 @@ unsafe fn load_query(args: &Args, q: *const f32, pos: u32) {
 ///
 /// # Safety
 ///
-/// The pointers of `args` cover the contract's table for pages of `E`; block and grid are the
+/// The pointers of `args` cover the contract's table for pages of `P`; block and grid are the
 /// contract's; the keys and values of all rows are stored.
 #[inline(always)]
-pub(super) unsafe fn rows<E: CacheElement>(args: &Args) {
+pub(super) unsafe fn rows<P: Part>(args: &Args) {
     launch_dependents();
     dependency_wait();
     let Args { heads, kv_heads, head_dim, .. } = *args;
@@ -88,7 +109,6 @@ pub(super) unsafe fn rows<E: CacheElement>(args: &Args) {
     // SAFETY: q[m, head], and pos < capacity.
     unsafe { load_query(args, q, pos) };
 
-    let stride = kv_stride(head_dim as usize);
     let kv_head = (head / (heads / kv_heads)) as usize;
     let visible = pos + 1;
     let mut running = Running::EMPTY;
@@ -102,14 +122,12 @@ pub(super) unsafe fn rows<E: CacheElement>(args: &Args) {
             there = false; // for the whole block of threads
             break;
         }
-        let at = page as usize * page_len(kv_heads as usize, head_dim as usize)
-            + kv_head * PAGE * stride; // pages[page, kv head]
-        let query = Query::<E> {
+        let part = page as usize * kv_heads as usize + kv_head; // pages[page, kv head]
+        let query = Query {
             head_dim,
-            stride,
             scale: args.scale,
-            keys: args.k_pages.cast::<E>().as_ptr().cast_const().wrapping_add(at),
-            values: args.v_pages.cast::<E>().as_ptr().cast_const().wrapping_add(at),
+            keys: P::part(args.k_pages, part, head_dim as usize),
+            values: P::part(args.v_pages, part, head_dim as usize),
             visible: (visible - block * PAGE as u32).min(PAGE as u32),
         };
         // SAFETY: the page has at least one visible key; the query is in shared memory.

@@ -127,7 +127,7 @@ impl<'a> Step<'a> {
 
     /// Element 0 of head `head` of the row: the q heads, the k heads, the v heads.
     #[inline(always)]
-    fn source(&self, head: u32) -> *const f32 {
+    pub(super) fn source(&self, head: u32) -> *const f32 {
         let Args { heads, kv_heads, head_dim, qkv, .. } = *self.args;
         let row = self.m as usize * ((heads + 2 * kv_heads) * head_dim) as usize;
         qkv.as_ptr().cast_const().wrapping_add(row + (head * head_dim) as usize)
@@ -291,7 +291,7 @@ impl<'a> Step<'a> {
     ///
     /// `pos` is below the capacity and `pair` below half of a head.
     #[inline(always)]
-    unsafe fn angle(&self, pair: u32) -> (f32, f32) {
+    pub(super) unsafe fn angle(&self, pair: u32) -> (f32, f32) {
         let at = self.pos as usize * (self.args.head_dim / 2) as usize + pair as usize;
         // SAFETY: the caller's promise; the tables never change.
         unsafe {

@@ -201,3 +201,24 @@ fn comparisons_know_nan() {
         });
     }
 }
+
+#[test]
+fn pairs_are_multiplied_and_added_with_one_rounding() {
+    // 3 * 5 + 1, 256 * 2^-7 - 2; 1 + 2^-8 is half of a step, and the third number says to which side it goes.
+    let cases: [(&[u64], u64); 5] = [
+        (&[0x4040_4380, 0x40a0_3c00, 0x3f80_c000], 0x4180_0000),
+        (&[0x3f80_3f80, 0x3b80_3b80, 0x3f80_3f81], 0x3f80_3f82),
+        (&[0x3f81_bf81, 0x3f81_3f81, 0x3380_b380], 0x3f82_bf82),
+        (&[0x7f80_7f00, 0x0000_4080, 0x3f80_0000], 0x7fff_7f80),
+        (&[0xff80_7f80, 0x3f80_3f80, 0x7f80_0000], 0x7fff_7f80),
+    ];
+    gives("fma.rn.bf16x2 %r4, %r1, %r2, %r3;", "%r4", &cases);
+    gives(
+        "fma.rn.relu.bf16x2 %r4, %r1, %r2, %r3;",
+        "%r4",
+        &[
+            (&[0x3f80_bf80, 0x4000_4000, 0xc040_4040], 0x0000_3f80),
+            (&[0x7fc1_8000, 0x3f80_3f80, 0x3f80_8000], 0x7fff_0000),
+        ],
+    );
+}

@@ -295,6 +295,8 @@ fn on_words(opcode: &str) -> Option<(K32, usize)> {
         "max.f32" => (K32::MaxF, 2),
         "max.NaN.f32" => (K32::MaxNanF, 2),
         "max.NaN.bf16x2" => (K32::MaxNanBf16x2, 2),
+        "fma.rn.bf16x2" => (K32::FmaBf16x2, 3),
+        "fma.rn.relu.bf16x2" => (K32::FmaReluBf16x2, 3),
         "max.NaN.f16x2" => (K32::MaxNanF16x2, 2),
         "rcp.approx.ftz.f32" => (K32::RcpApprox, 1),
         "rsqrt.approx.ftz.f32" => (K32::RsqrtApprox, 1),

@@ -53,6 +53,7 @@ fn the_published_sizes_come_out() {
     assert_eq!(device.embedding, 2 * 328_335_360);
     assert_eq!((device.head, device.norms), (0, 4 * 440_320));
     assert_eq!(device.kv_per_token_bf16, 2 * 2 * 30 * 640);
+    assert_eq!(device.kv_per_token_int8, 2 * 30 * (640 + 640 / 32));
     // Ternary counts of the other published models, in millions.
     for (name, millions) in [
         ("large", 679),

@@ -66,7 +66,7 @@ fn check_layers<B: Backend>(
         cache.check(heads_of(shape))?;
         same(OP, "number of pages", cache.pages, caches[0].pages)?;
         if cache.element != RowType::Bf16 {
-            let (what, found) = ("bits of a cache", 8 * cache.element.bytes());
+            let (what, found) = ("bits of a cache", cache.element.bits());
             let allowed = "a cache of bf16 is taken; use attention_paged for others";
             return Err(OpError::Dimension { op: OP, what, found, allowed });
         }

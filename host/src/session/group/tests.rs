@@ -11,6 +11,7 @@ use crate::checkpoint::{Checkpoint, OpenOptions, synth::NamedConfig};
 use crate::cpu::CpuBackend;
 use crate::device_choice::BackendChoice;
 use crate::model::{Batch, Model};
+use crate::ops::attention_paged::PageType;
 use crate::ops::{OpError, RowType, WeightLayout};
 use crate::session::runner::BatchRunner;
 use crate::session::{BatchEngine, Finish, LoadStats, Session};
@@ -20,7 +21,7 @@ const OPTIONS: BatchOptions = BatchOptions {
     max_batch: 2,
     capacity: 640,
     pages: 12,
-    kv: RowType::Bf16,
+    kv: PageType::Float(RowType::Bf16),
     chunk: 64,
     one_kernel: true,
 };

@@ -14,6 +14,7 @@ mod attention;
 mod exp;
 mod half;
 mod ln;
+mod mxint8;
 mod order;
 mod philox;
 mod quant;
@@ -28,6 +29,7 @@ pub use attention::{
 pub use exp::{exp, exp_half_nonpositive, exp_nonpositive, exp_number_nonpositive, one_plus_exp};
 pub use half::{RowType, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use ln::ln;
+pub use mxint8::{MX_BLOCK, MX_SCALE_MIN, MX_SCALE_NAN, mx_code, mx_scale, mx_value};
 pub use order::{order_key, order_value};
 pub use philox::{philox4x32, unit};
 pub use quant::{
