@@ -103,7 +103,7 @@ fn fma_bf16(a: u16, b: u16, c: u16, relu: bool) -> u16 {
     } else if (left < 0.0) == (near < 0.0) {
         near.to_bits() | 1
     } else {
-        near.to_bits() - 1 | 1
+        (near.to_bits() - 1) | 1
     };
     to_bf16(odd) as u16
 }

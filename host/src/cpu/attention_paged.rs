@@ -72,7 +72,7 @@ fn decoded(
     (kv_head, layer): (usize, Heads),
     table: &[u32],
     visible: usize,
-) -> Vec<u8> {
+) -> Vec<u16> {
     let Heads { kv_heads, head_dim, .. } = layer;
     let (stride, count, part) =
         (int8_stride(head_dim), int8_scales(head_dim), int8_part_bytes(head_dim));
@@ -87,7 +87,7 @@ fn decoded(
             *out = f32_to_bf16(mx_value(code as i8, scales[d / MX_BLOCK]));
         }
     }
-    bytemuck::cast_vec(out)
+    out
 }
 
 /// Stores k (rotated) and v of the rows of `qkv` in the pages of `cache`, then attends, each row to
@@ -162,7 +162,8 @@ pub fn attention_paged(
             }
             PageType::Int8 => {
                 let [k, v] = [&*k, &*v].map(|side| decoded(side, (kv_head, layer), table, visible));
-                let cache = Cache { k: &k, v: &v, element: RowType::Bf16, capacity: visible };
+                let (k, v) = (bytemuck::cast_slice(&k), bytemuck::cast_slice(&v));
+                let cache = Cache { k, v, element: RowType::Bf16, capacity: visible };
                 let blocks = Blocks::InOrder;
                 attend_head(simd, cache, 0, blocks, head_dim, queries, scale, visible, out);
             }

@@ -31,6 +31,8 @@ pub mod hint;
 #[cfg(level_sm_90)]
 pub mod mbarrier;
 pub mod mem;
+#[cfg(level_sm_80)]
+mod stream;
 pub mod mem_if;
 pub mod mem_or;
 #[cfg(level_sm_80)]
