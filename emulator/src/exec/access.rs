@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::alu::{all, set};
 use super::group::{Bad, Group, failed};
 use super::race::How;
 use super::step::RANK_SHIFT;
@@ -17,10 +18,12 @@ impl<'a> Group<'a> {
         match at.base {
             None => [at.offset as u64; 32],
             Some((r, true)) => {
-                warp.double(kernel, r).map(|base| base.wrapping_add(at.offset as u64))
+                let base = warp.double(kernel, r);
+                all(|lane| base[lane].wrapping_add(at.offset as u64))
             }
             Some((r, false)) => {
-                warp.word(kernel, r).map(|base| u64::from(base.wrapping_add(at.offset as u32)))
+                let base = warp.word(kernel, r);
+                all(|lane| u64::from(base[lane].wrapping_add(at.offset as u32)))
             }
         }
     }
@@ -34,7 +37,8 @@ impl<'a> Group<'a> {
         address: u64,
         bytes: u64,
     ) -> Result<*mut u8, Bad> {
-        if !address.is_multiple_of(bytes) {
+        // Powers of two.
+        if address & (bytes - 1) != 0 {
             return Err((
                 lane,
                 MISALIGNED,
@@ -95,7 +99,7 @@ impl<'a> Group<'a> {
                 format!("{bytes} bytes at {at} of {} bytes of shared memory", owner.shared.len());
             return Err((lane, ILLEGAL_ADDRESS, why));
         }
-        if !at.is_multiple_of(bytes.min(16)) {
+        if at & (bytes.min(16) - 1) != 0 {
             return Err((lane, MISALIGNED, format!("{bytes} bytes at {at} of shared memory")));
         }
         Ok((block, at))
@@ -108,64 +112,94 @@ impl<'a> Group<'a> {
         warp: &mut Warp<'a>,
         pc: u32,
         mask: u32,
+        what: (Space, Element, bool),
+        d: &[R],
+        at: &Address,
+    ) -> Result<(), Bad> {
+        match what.1.bytes() as usize * d.len() {
+            1 => self.load_bytes::<1>(warp, pc, mask, what, d, at),
+            2 => self.load_bytes::<2>(warp, pc, mask, what, d, at),
+            4 => self.load_bytes::<4>(warp, pc, mask, what, d, at),
+            8 => self.load_bytes::<8>(warp, pc, mask, what, d, at),
+            _ => self.load_bytes::<16>(warp, pc, mask, what, d, at),
+        }
+    }
+
+    /// [`Self::load`] of `N` bytes a lane.
+    #[inline(always)]
+    fn load_bytes<const N: usize>(
+        &mut self,
+        warp: &mut Warp<'a>,
+        pc: u32,
+        mask: u32,
         (space, element, wide): (Space, Element, bool),
         d: &[R],
         at: &Address,
     ) -> Result<(), Bad> {
         let addresses = self.addresses(warp, at);
-        let size = element.bytes() as usize;
-        let bytes = size * d.len();
-        for lane in lanes(mask) {
-            let address = addresses[lane];
-            let value = match space {
-                Space::Global => {
-                    let from = self.global(pc, lane, address, bytes as u64)?;
-                    if bytes == 4 {
+        let mut values = [[0; N]; 32];
+        match space {
+            Space::Global => {
+                for lane in lanes(mask) {
+                    let from = self.global(pc, lane, addresses[lane], N as u64)?;
+                    if N == 4 {
                         // Others may write it meanwhile.
                         // SAFETY: checked by `global`: four bytes of a live allocation, aligned.
                         let from = unsafe { AtomicU32::from_ptr(from.cast()) };
-                        u128::from(from.load(Ordering::Relaxed))
+                        let word = from.load(Ordering::Relaxed).to_le_bytes();
+                        values[lane] = std::array::from_fn(|i| word[i]);
                     } else {
-                        // SAFETY: checked by `global`: `bytes` bytes of a live allocation.
-                        get(unsafe { std::slice::from_raw_parts(from, bytes) })
+                        // SAFETY: checked by `global`: `N` bytes of a live allocation.
+                        values[lane] = unsafe { from.cast::<[u8; N]>().read() };
                     }
                 }
-                Space::Shared | Space::Cluster => {
-                    let remote = space == Space::Cluster;
-                    let (block, from) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    get(&self.blocks[block].shared[from..from + bytes])
+            }
+            Space::Shared | Space::Cluster => {
+                let remote = space == Space::Cluster;
+                for lane in lanes(mask) {
+                    let (block, from) =
+                        self.shared(warp.block, lane, addresses[lane], N, remote)?;
+                    values[lane] = *first(&self.blocks[block].shared[from..]);
                 }
-                Space::Param => {
-                    let base =
-                        if at.base.is_some() { self.launch.params.as_ptr() as u64 } else { 0 };
-                    let from = address.wrapping_sub(base) as usize;
-                    match self.launch.params.get(from..from.saturating_add(bytes)) {
-                        Some(params) => get(params),
-                        None => return failed(lane, "outside of the parameters"),
-                    }
-                }
-            };
-            for (i, d) in d.iter().enumerate().filter(|(_, d)| **d != R::SINK) {
-                let part = (value >> (8 * size * i)) as u64;
-                let part = match element {
-                    Element::U8 => u64::from(part as u8),
-                    Element::S8 => part as i8 as u64,
-                    Element::S8Half => u64::from(part as i8 as u16),
-                    Element::U16 => u64::from(part as u16),
-                    Element::S16 => part as i16 as u64,
-                    Element::B32 => u64::from(part as u32),
-                    Element::S32 => part as i32 as u64,
-                    Element::B64 => part,
-                };
-                if wide {
-                    warp.doubles[d.0 as usize][lane] = part;
-                } else {
-                    warp.words[d.0 as usize][lane] = part as u32;
+                self.race.touch_all(How::Read, self.race.by(warp, pc), mask, &addresses, N)?;
+            }
+            Space::Param => {
+                let base = if at.base.is_some() { self.launch.params.as_ptr() as u64 } else { 0 };
+                for lane in lanes(mask) {
+                    let from = addresses[lane].wrapping_sub(base) as usize;
+                    let params = self.launch.params.get(from..).and_then(<[u8]>::first_chunk);
+                    let Some(value) = params else {
+                        return failed(lane, "outside of the parameters");
+                    };
+                    values[lane] = *value;
                 }
             }
         }
-        if matches!(space, Space::Shared | Space::Cluster) {
-            self.race.touch_all(How::Read, self.race.by(warp, pc), mask, &addresses, bytes)?;
+        for (i, d) in d.iter().enumerate().filter(|(_, d)| **d != R::SINK) {
+            // What is `B` bytes wide, lane by lane.
+            macro_rules! set {
+                ($b:literal, |$bytes:ident| $value:expr) => {{
+                    let of = |lane: usize| {
+                        let $bytes = values[lane].as_chunks::<$b>().0[i];
+                        $value as u64
+                    };
+                    if wide {
+                        set(&mut warp.doubles[d.0 as usize], mask, &all(of));
+                    } else {
+                        set(&mut warp.words[d.0 as usize], mask, &all(|lane| of(lane) as u32));
+                    }
+                }};
+            }
+            match element {
+                Element::U8 => set!(1, |b| b[0]),
+                Element::S8 => set!(1, |b| b[0] as i8),
+                Element::S8Half => set!(1, |b| b[0] as i8 as u16),
+                Element::U16 => set!(2, |b| u16::from_le_bytes(b)),
+                Element::S16 => set!(2, |b| i16::from_le_bytes(b)),
+                Element::B32 => set!(4, |b| u32::from_le_bytes(b)),
+                Element::S32 => set!(4, |b| i32::from_le_bytes(b)),
+                Element::B64 => set!(8, |b| u64::from_le_bytes(b)),
+            }
         }
         Ok(())
     }
@@ -177,60 +211,87 @@ impl<'a> Group<'a> {
         warp: &mut Warp<'a>,
         pc: u32,
         mask: u32,
+        what: (Space, Element),
+        s: &[R],
+        at: &Address,
+    ) -> Result<(), Bad> {
+        match what.1.bytes() as usize * s.len() {
+            1 => self.store_bytes::<1>(warp, pc, mask, what, s, at),
+            2 => self.store_bytes::<2>(warp, pc, mask, what, s, at),
+            4 => self.store_bytes::<4>(warp, pc, mask, what, s, at),
+            8 => self.store_bytes::<8>(warp, pc, mask, what, s, at),
+            _ => self.store_bytes::<16>(warp, pc, mask, what, s, at),
+        }
+    }
+
+    /// [`Self::store`] of `N` bytes a lane.
+    #[inline(always)]
+    fn store_bytes<const N: usize>(
+        &mut self,
+        warp: &mut Warp<'a>,
+        pc: u32,
+        mask: u32,
         (space, element): (Space, Element),
         s: &[R],
         at: &Address,
     ) -> Result<(), Bad> {
         let kernel = self.launch.kernel;
         let addresses = self.addresses(warp, at);
-        let size = element.bytes() as usize;
-        let bytes = size * s.len();
         if space == Space::Global && kernel.waits && mask & !warp.waited != 0 {
             let lane = (mask & !warp.waited).trailing_zeros() as usize;
             return failed(lane, "writes before griddepcontrol.wait");
         }
-        // Lanes that write what is there.
-        let mut same = 0;
-        let mut values = [[0_u64; 32]; 4];
-        for (values, s) in values.iter_mut().zip(s) {
-            *values = match element {
-                Element::B64 => warp.double(kernel, *s),
-                _ => warp.word(kernel, *s).map(u64::from),
-            };
-        }
-        for lane in lanes(mask) {
-            let mut value = 0;
-            for (i, values) in values[..s.len()].iter().enumerate() {
-                let part = values[lane] & (!0 >> (64 - 8 * size));
-                value |= u128::from(part) << (8 * size * i);
+        let mut values = [[0_u8; N]; 32];
+        for (i, s) in s.iter().enumerate() {
+            // What is `B` bytes wide, lane by lane.
+            macro_rules! get {
+                ($b:literal, $from:expr, $as:ty) => {
+                    for (value, from) in values.iter_mut().zip($from) {
+                        value.as_chunks_mut::<$b>().0[i] = (*from as $as).to_le_bytes();
+                    }
+                };
             }
-            let address = addresses[lane];
-            match space {
-                Space::Global => {
-                    let to = self.global(pc, lane, address, bytes as u64)?;
-                    if bytes == 4 {
+            match element.bytes() {
+                1 => get!(1, warp.word(kernel, *s), u8),
+                2 => get!(2, warp.word(kernel, *s), u16),
+                4 => get!(4, warp.word(kernel, *s), u32),
+                _ => get!(8, warp.double(kernel, *s), u64),
+            }
+        }
+        match space {
+            Space::Global => {
+                for lane in lanes(mask) {
+                    let to = self.global(pc, lane, addresses[lane], N as u64)?;
+                    let value = values[lane];
+                    if let Some(word) = value.first_chunk().filter(|_| N == 4) {
                         // SAFETY: checked by `global`: four bytes of a live allocation, aligned.
                         let to = unsafe { AtomicU32::from_ptr(to.cast()) };
-                        to.store(value as u32, Ordering::Relaxed);
+                        to.store(u32::from_le_bytes(*word), Ordering::Relaxed);
                     } else {
-                        // SAFETY: checked by `global`: `bytes` bytes of a live allocation.
-                        put(unsafe { std::slice::from_raw_parts_mut(to, bytes) }, value);
+                        // SAFETY: checked by `global`: `N` bytes of a live allocation.
+                        unsafe { to.cast::<[u8; N]>().write(value) };
                     }
                 }
-                Space::Shared | Space::Cluster => {
-                    let remote = space == Space::Cluster;
-                    let (block, to) = self.shared(warp.block, lane, address, bytes, remote)?;
-                    let place = &mut self.blocks[block].shared[to..to + bytes];
-                    same |= u32::from(get(place) == value) << lane;
-                    put(place, value);
-                }
-                Space::Param => return failed(lane, "parameters are not written"),
             }
-        }
-        if matches!(space, Space::Shared | Space::Cluster) {
-            let by = self.race.by(warp, pc);
-            self.race.touch_all(How::Write, by, mask & !same, &addresses, bytes)?;
-            self.race.touch_all(How::Same, by, mask & same, &addresses, bytes)?;
+            Space::Shared | Space::Cluster => {
+                let remote = space == Space::Cluster;
+                // Lanes that write what is there.
+                let mut same = 0;
+                for lane in lanes(mask) {
+                    let (block, to) = self.shared(warp.block, lane, addresses[lane], N, remote)?;
+                    let place = first_mut(&mut self.blocks[block].shared[to..]);
+                    same |= u32::from(*place == values[lane]) << lane;
+                    *place = values[lane];
+                }
+                let by = self.race.by(warp, pc);
+                self.race.touch_all(How::Write, by, mask & !same, &addresses, N)?;
+                self.race.touch_all(How::Same, by, mask & same, &addresses, N)?;
+            }
+            Space::Param => {
+                if let Some(lane) = lanes(mask).next() {
+                    return failed(lane, "parameters are not written");
+                }
+            }
         }
         Ok(())
     }
@@ -302,32 +363,14 @@ impl<'a> Group<'a> {
     }
 }
 
-/// What 1, 2, 4, 8 or 16 bytes hold, the first lowest.
+/// The first bytes: `shared` has found that they are there.
 #[inline(always)]
-fn get(bytes: &[u8]) -> u128 {
-    if let Ok(bytes) = <[u8; 16]>::try_from(bytes) {
-        u128::from_le_bytes(bytes)
-    } else if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
-        u32::from_le_bytes(bytes).into()
-    } else if let Ok(bytes) = <[u8; 8]>::try_from(bytes) {
-        u64::from_le_bytes(bytes).into()
-    } else {
-        bytes.iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte))
-    }
+fn first<const N: usize>(bytes: &[u8]) -> &[u8; N] {
+    bytes.first_chunk().expect("an access that was checked")
 }
 
-/// As [`get`].
+/// As [`first`].
 #[inline(always)]
-fn put(bytes: &mut [u8], value: u128) {
-    if let Ok(bytes) = <&mut [u8; 16]>::try_from(&mut *bytes) {
-        *bytes = value.to_le_bytes();
-    } else if let Ok(bytes) = <&mut [u8; 4]>::try_from(&mut *bytes) {
-        *bytes = (value as u32).to_le_bytes();
-    } else if let Ok(bytes) = <&mut [u8; 8]>::try_from(&mut *bytes) {
-        *bytes = (value as u64).to_le_bytes();
-    } else {
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = (value >> (8 * i)) as u8;
-        }
-    }
+fn first_mut<const N: usize>(bytes: &mut [u8]) -> &mut [u8; N] {
+    bytes.first_chunk_mut().expect("an access that was checked")
 }

@@ -7,16 +7,24 @@ use crate::ptx::op::{Compare, K32, K64};
 /// What every NaN result is.
 const NAN: u32 = 0x7fff_ffff;
 
+/// `f` of every lane.
 #[inline(always)]
-fn keep<T: Copy>(d: &mut [T; 32], mask: u32, f: impl Fn(usize) -> T) {
+pub(super) fn all<T: Copy + Default>(f: impl Fn(usize) -> T) -> [T; 32] {
+    let mut out = [T::default(); 32];
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = f(i);
+    }
+    out
+}
+
+/// Sets the lanes of `mask`.
+#[inline(always)]
+pub(super) fn set<T: Copy>(d: &mut [T; 32], mask: u32, value: &[T; 32]) {
     if mask == !0 {
-        for (i, d) in d.iter_mut().enumerate() {
-            *d = f(i);
-        }
+        *d = *value;
     } else {
         for (i, d) in d.iter_mut().enumerate() {
-            let value = f(i);
-            *d = if mask >> i & 1 != 0 { value } else { *d };
+            *d = if mask >> i & 1 != 0 { value[i] } else { *d };
         }
     }
 }
@@ -144,34 +152,28 @@ fn dot4(a: u32, b: u32, c: u32, signed: bool) -> u32 {
 
 /// One operation on 32-bit lanes.
 #[inline(always)]
-pub(super) fn alu32(
-    k: K32,
-    narrow: bool,
-    d: &mut [u32; 32],
-    [a, b, c]: [&[u32; 32]; 3],
-    mask: u32,
-) {
+pub(super) fn alu32(k: K32, narrow: bool, [a, b, c]: [&[u32; 32]; 3]) -> [u32; 32] {
     macro_rules! each {
         (|$x:ident| $e:expr) => {
-            keep(d, mask, |i| {
+            all(|i| {
                 let $x = a[i];
                 $e
             })
         };
         (|$x:ident, $y:ident| $e:expr) => {
-            keep(d, mask, |i| {
+            all(|i| {
                 let ($x, $y) = (a[i], b[i]);
                 $e
             })
         };
         (|$x:ident, $y:ident, $z:ident| $e:expr) => {
-            keep(d, mask, |i| {
+            all(|i| {
                 let ($x, $y, $z) = (a[i], b[i], c[i]);
                 $e
             })
         };
     }
-    match k {
+    let mut out = match k {
         K32::Add => each!(|x, y| x.wrapping_add(y)),
         K32::Sub => each!(|x, y| x.wrapping_sub(y)),
         K32::Mul => each!(|x, y| x.wrapping_mul(y)),
@@ -234,40 +236,33 @@ pub(super) fn alu32(
         K32::F32ToU => each!(|x| f(x) as u32),
         K32::SignExtend8 => each!(|x| x as u8 as i8 as i32 as u32),
         K32::Low16 => each!(|x| x & 0xffff),
-    }
+    };
     if narrow {
-        for d in d {
-            *d &= 0xffff;
-        }
+        out.iter_mut().for_each(|out| *out &= 0xffff);
     }
+    out
 }
 
 /// One operation on 64-bit lanes.
 #[inline(always)]
-pub(super) fn alu64(k: K64, d: &mut [u64; 32], [a, b, c]: [&[u64; 32]; 3], mask: u32) {
+pub(super) fn alu64(k: K64, [a, b, c]: [&[u64; 32]; 3]) -> [u64; 32] {
     match k {
-        K64::Add => keep(d, mask, |i| a[i].wrapping_add(b[i])),
-        K64::Sub => keep(d, mask, |i| a[i].wrapping_sub(b[i])),
-        K64::Mul => keep(d, mask, |i| a[i].wrapping_mul(b[i])),
-        K64::Mad => keep(d, mask, |i| a[i].wrapping_mul(b[i]).wrapping_add(c[i])),
-        K64::MulHiU => keep(d, mask, |i| ((u128::from(a[i]) * u128::from(b[i])) >> 64) as u64),
-        K64::Div => keep(d, mask, |i| a[i].checked_div(b[i]).unwrap_or(!0)),
-        K64::And => keep(d, mask, |i| a[i] & b[i]),
-        K64::Or => keep(d, mask, |i| a[i] | b[i]),
-        K64::Xor => keep(d, mask, |i| a[i] ^ b[i]),
-        K64::Low32U => keep(d, mask, |i| u64::from(a[i] as u32)),
-        K64::Low32S => keep(d, mask, |i| i64::from(a[i] as i32) as u64),
-        K64::Not => keep(d, mask, |i| !a[i]),
-        K64::Neg => keep(d, mask, |i| a[i].wrapping_neg()),
-        K64::MinU => keep(d, mask, |i| a[i].min(b[i])),
-        K64::MaxU => keep(d, mask, |i| a[i].max(b[i])),
+        K64::Add => all(|i| a[i].wrapping_add(b[i])),
+        K64::Sub => all(|i| a[i].wrapping_sub(b[i])),
+        K64::Mul => all(|i| a[i].wrapping_mul(b[i])),
+        K64::Mad => all(|i| a[i].wrapping_mul(b[i]).wrapping_add(c[i])),
+        K64::MulHiU => all(|i| ((u128::from(a[i]) * u128::from(b[i])) >> 64) as u64),
+        K64::Div => all(|i| a[i].checked_div(b[i]).unwrap_or(!0)),
+        K64::And => all(|i| a[i] & b[i]),
+        K64::Or => all(|i| a[i] | b[i]),
+        K64::Xor => all(|i| a[i] ^ b[i]),
+        K64::Low32U => all(|i| u64::from(a[i] as u32)),
+        K64::Low32S => all(|i| i64::from(a[i] as i32) as u64),
+        K64::Not => all(|i| !a[i]),
+        K64::Neg => all(|i| a[i].wrapping_neg()),
+        K64::MinU => all(|i| a[i].min(b[i])),
+        K64::MaxU => all(|i| a[i].max(b[i])),
     }
-}
-
-/// `f` of each lane that is kept.
-#[inline(always)]
-pub(super) fn each<T: Copy>(d: &mut [T; 32], mask: u32, f: impl Fn(usize) -> T) {
-    keep(d, mask, f);
 }
 
 /// The lanes for which `how` holds.

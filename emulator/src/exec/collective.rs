@@ -1,6 +1,7 @@
 //! Instructions that lanes, warps or blocks execute together, and those that finish late.
 
 use super::FAILED;
+use super::alu::set;
 use super::group::{Bad, Group, Next, failed};
 use super::late::What;
 use super::race::{Done, How};
@@ -131,7 +132,7 @@ impl<'a> Group<'a> {
             Op::AtomAdd { shared, d, at, a } => {
                 self.shown += u64::from(!shared);
                 self.has_waited(warp, mask, !shared)?;
-                let (at, a) = (self.addresses(warp, at), warp.word(kernel, *a));
+                let (at, a) = (self.addresses(warp, at), *warp.word(kernel, *a));
                 for lane in lanes(mask) {
                     let before = self.atom_add(warp, pc, lane, *shared, (at[lane], a[lane]))?;
                     warp.words[d.0 as usize][lane] = before;
@@ -147,7 +148,7 @@ impl<'a> Group<'a> {
             }
             Op::CopyAsync { to, from, bytes, read } => {
                 let (to, from) = (self.addresses(warp, to), self.addresses(warp, from));
-                let read = read.map_or([*bytes; 32], |r| warp.word(kernel, r));
+                let read = read.map_or([*bytes; 32], |r| *warp.word(kernel, r));
                 let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let group = warp.copy_groups[lane];
@@ -200,7 +201,7 @@ impl<'a> Group<'a> {
             }
             Op::BarArrive { bar, expect } => {
                 let bar = self.addresses(warp, bar);
-                let expect = expect.map_or([0; 32], |r| warp.word(kernel, r));
+                let expect = expect.map_or([0; 32], |r| *warp.word(kernel, r));
                 for lane in lanes(mask) {
                     self.race.bar_arrive(by, lane, (block, bar[lane] as u32))?;
                     self.bar_arrive(lane, block, bar[lane], expect[lane])?;
@@ -266,7 +267,7 @@ impl<'a> Group<'a> {
             }
             Op::TensorStore { map, at, from } => {
                 self.has_waited(warp, mask, true)?;
-                let (from, map) = (self.addresses(warp, from), warp.double(kernel, *map));
+                let (from, map) = (self.addresses(warp, from), *warp.double(kernel, *map));
                 let asked = self.race.ask(by);
                 for lane in lanes(mask) {
                     let at = at.iter().map(|r| warp.word(kernel, *r)[lane] as i32).collect();
@@ -301,12 +302,12 @@ impl<'a> Group<'a> {
             }
             Op::Movmatrix { d, a } => {
                 together!(!0);
-                warp.words[d.0 as usize] = movmatrix(&warp.word(kernel, *a));
+                warp.words[d.0 as usize] = movmatrix(warp.word(kernel, *a));
             }
             Op::Stmatrix { a, at } => {
                 together!(!0);
                 let at = self.addresses(warp, at);
-                let rows = stmatrix(&a.each_ref().map(|r| warp.word(kernel, *r)));
+                let rows = stmatrix(&a.each_ref().map(|r| *warp.word(kernel, *r)));
                 for lane in lanes(mask) {
                     let (block, to) = self.shared(block, lane, at[lane], 16, false)?;
                     self.blocks[block].shared[to..to + 16].copy_from_slice(&rows[lane]);
@@ -315,7 +316,7 @@ impl<'a> Group<'a> {
             }
             Op::Mma { kind, d, a, b, c } => {
                 together!(!0);
-                let get = |r: &R| warp.word(kernel, *r);
+                let get = |r: &R| *warp.word(kernel, *r);
                 let value = mma(
                     *kind,
                     &a.each_ref().map(get),
@@ -460,7 +461,7 @@ impl<'a> Group<'a> {
         let registers;
         let a = match what.a {
             Ok(list) => {
-                registers = list.map(|r| warp.word(kernel, r));
+                registers = list.map(|r| *warp.word(kernel, r));
                 wgmma::WgmmaLeft::Registers(&registers)
             }
             Err(_) => wgmma::WgmmaLeft::Shared(a),
@@ -502,11 +503,4 @@ fn source(how: Shuffle, lane: u32, b: u32, c: u32) -> u32 {
         Shuffle::Idx => (lowest | b & !segment, lowest | b & !segment <= highest),
     };
     if inside { from } else { lane }
-}
-
-/// Sets the lanes of `mask`.
-fn set(d: &mut [u32; 32], mask: u32, value: &[u32; 32]) {
-    for lane in lanes(mask) {
-        d[lane] = value[lane];
-    }
 }

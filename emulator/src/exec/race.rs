@@ -22,7 +22,7 @@ use super::step::RANK_SHIFT;
 use super::warp::{Warp, lanes};
 use crate::ptx::Kernel;
 use crate::ptx::op::{Inst, Op, Space};
-use shadow::{Access, Shadow};
+use shadow::{Access, Knows, Shadow};
 
 /// What an access does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +86,10 @@ pub(super) struct Race<'a> {
     /// Blocks of a cluster.
     cluster_size: usize,
     shadow: Shadow,
+    /// The last time of the blocks that were in the place of these: all of it is over.
+    base: u32,
+    /// Whether an access has a time that is never over.
+    endless: bool,
     /// By warp.
     known: Vec<Known>,
     /// Warps that wait at each barrier of each block.
@@ -133,6 +137,8 @@ impl<'a> Race<'a> {
             together,
             cluster_size,
             shadow: Shadow::new(smallest(&kernel.code), blocks, bytes, together),
+            base: 0,
+            endless: false,
             known: vec![Vec::new(); blocks * warps],
             waiting: (0..blocks).map(|_| Default::default()).collect(),
             clusters: vec![Default::default(); blocks / cluster_size],
@@ -142,11 +148,21 @@ impl<'a> Race<'a> {
 
     /// At the beginning of blocks.
     pub(super) fn start(&mut self) {
-        self.shadow.clear();
+        // Time goes on, so that what the blocks before did need not be cleared.
+        let warps = self.known.iter().enumerate();
+        let times = warps.filter_map(|(warp, known)| known.get(warp % self.together).copied());
+        let last = times.chain(self.bars.values().map(|bar| bar.clock)).max().unwrap_or(0);
+        self.base = if self.endless || last > u32::MAX / 2 {
+            self.shadow.clear();
+            0
+        } else {
+            last
+        };
+        self.endless = false;
         for (warp, known) in self.known.iter_mut().enumerate() {
             known.clear();
             known.resize(self.together, 0);
-            known[warp % self.together] = 1;
+            known[warp % self.together] = self.base + 1;
         }
         self.waiting.as_flattened_mut().iter_mut().for_each(Vec::clear);
         self.clusters.fill(Default::default());
@@ -172,9 +188,10 @@ impl<'a> Race<'a> {
         block: usize,
         place: (usize, usize),
     ) -> Result<(), Bad> {
-        let (who, known) = (by.warp % self.together, &self.known[by.warp]);
+        let (who, times) = (by.warp % self.together, &self.known[by.warp]);
+        let known = Knows { times, base: self.base };
         let access =
-            Access { clock: known[who], who: who as u16, lane: lane as u8, how, pc: by.pc };
+            Access { clock: times[who], who: who as u16, lane: lane as u8, how, pc: by.pc };
         match self.shadow.touch(access, known, block, place) {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
@@ -191,14 +208,22 @@ impl<'a> Race<'a> {
         addresses: &[u64; 32],
         bytes: usize,
     ) -> Result<(), Bad> {
+        let (own, who) = (by.warp / self.warps, by.warp % self.together);
+        let times = &self.known[by.warp];
+        let known = Knows { times, base: self.base };
+        let mut access = Access { clock: times[who], who: who as u16, lane: 0, how, pc: by.pc };
         for lane in lanes(mask) {
             // Shared or generic, of this block or another one of its cluster.
             let low = addresses[lane] as u32 as usize;
             let block = match low >> RANK_SHIFT {
-                0 => by.warp / self.warps,
+                0 => own,
                 rank => by.warp / self.together * self.cluster_size + rank - 1,
             };
-            self.touch(how, by, lane, block, (low & ((1 << RANK_SHIFT) - 1), bytes))?;
+            access.lane = lane as u8;
+            let at = low & ((1 << RANK_SHIFT) - 1);
+            if let Err(other) = self.shadow.touch(access, known, block, (at, bytes)) {
+                return self.found(block, at, access, other);
+            }
         }
         Ok(())
     }
@@ -224,11 +249,15 @@ impl<'a> Race<'a> {
         let own = warp % self.together;
         let (who, clock) = match done {
             Done::Warp => (own, self.known[warp][own]),
-            Done::Never => (own, u32::MAX),
+            Done::Never => {
+                self.endless = true;
+                (own, u32::MAX)
+            }
             Done::Bar(at) => return self.copied(asked, lane, at, (block, place)),
         };
         let access = Access { clock, who: who as u16, lane: lane as u8, how, pc: asked.pc };
-        match self.shadow.touch(access, &asked.known, block, place) {
+        let known = Knows { times: &asked.known, base: self.base };
+        match self.shadow.touch(access, known, block, place) {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
         }
@@ -245,7 +274,8 @@ impl<'a> Race<'a> {
         let Some(Bar { number, clock, .. }) = self.bars.get(&bar) else { return Ok(()) };
         let (clock, who) = (*clock, *number as u16);
         let access = Access { clock, who, lane: lane as u8, how: How::Write, pc: asked.pc };
-        match self.shadow.touch(access, &asked.known, block, place) {
+        let known = Knows { times: &asked.known, base: self.base };
+        match self.shadow.touch(access, known, block, place) {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
         }
@@ -316,7 +346,7 @@ impl<'a> Race<'a> {
     pub(super) fn bar_init(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
         self.touch(How::Write, by, lane, at.0, (at.1 as usize, 8))?;
         let number = self.together + self.bars.len();
-        let bar = Bar { number, clock: 1, arrived: Known::new(), over: Known::new() };
+        let bar = Bar { number, clock: self.base + 1, arrived: Known::new(), over: Known::new() };
         // One that was there before keeps its time.
         self.bars.entry(at).or_insert(bar);
         Ok(())

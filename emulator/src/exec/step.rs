@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use super::alu::{alu32, alu64, compare32, compare64, each};
+use super::alu::{all, alu32, alu64, compare32, compare64, set};
 use super::group::{Bad, Group, Next, failed};
 use super::warp::{Fragment, Wait, Warp, lanes};
 use crate::ptx::op::{KP, Op, R, Special};
@@ -36,23 +36,29 @@ impl<'a> Group<'a> {
         }
         macro_rules! words {
             ($d:expr, |$i:ident| $e:expr) => {
-                each(&mut warp.words[$d.0 as usize], mask, |$i| $e)
+                {
+                let value = all(|$i| $e);
+                set(&mut warp.words[$d.0 as usize], mask, &value);
+            }
             };
         }
         macro_rules! doubles {
             ($d:expr, |$i:ident| $e:expr) => {
-                each(&mut warp.doubles[$d.0 as usize], mask, |$i| $e)
+                {
+                let value = all(|$i| $e);
+                set(&mut warp.doubles[$d.0 as usize], mask, &value);
+            }
             };
         }
         match op {
             Op::Nothing => {}
             Op::Mov32 { d, a } => {
-                let a = word!(*a);
-                words!(d, |i| a[i]);
+                let value = *word!(*a);
+                set(&mut warp.words[d.0 as usize], mask, &value);
             }
             Op::Mov64 { d, a } => {
-                let a = double!(*a);
-                doubles!(d, |i| a[i]);
+                let value = *double!(*a);
+                set(&mut warp.doubles[d.0 as usize], mask, &value);
             }
             Op::MovP { d, a } => {
                 let a = warp.predicate(*a);
@@ -60,14 +66,14 @@ impl<'a> Group<'a> {
             }
             Op::Special { d, what } => {
                 let value = self.special(warp, *what);
-                words!(d, |i| value[i]);
+                set(&mut warp.words[d.0 as usize], mask, &value);
             }
             Op::Clock { d } => {
                 let now = ticks();
-                each(&mut warp.doubles[d.0 as usize], mask, |_| now);
+                set(&mut warp.doubles[d.0 as usize], mask, &[now; 32]);
             }
             Op::Split32 { lo, hi, a } => {
-                let a = word!(*a);
+                let a = *word!(*a);
                 if *lo != R::SINK {
                     words!(lo, |i| a[i] & 0xffff);
                 }
@@ -80,7 +86,7 @@ impl<'a> Group<'a> {
                 words!(d, |i| hi[i] << 16 | lo[i] & 0xffff);
             }
             Op::Split64 { lo, hi, a } => {
-                let a = double!(*a);
+                let a = *double!(*a);
                 if *lo != R::SINK {
                     words!(lo, |i| a[i] as u32);
                 }
@@ -94,11 +100,13 @@ impl<'a> Group<'a> {
             }
             Op::Alu32 { k, narrow, d, a, b, c } => {
                 let (a, b, c) = (word!(*a), word!(*b), word!(*c));
-                alu32(*k, *narrow, &mut warp.words[d.0 as usize], [&a, &b, &c], mask);
+                let value = alu32(*k, *narrow, [a, b, c]);
+                set(&mut warp.words[d.0 as usize], mask, &value);
             }
             Op::Alu64 { k, d, a, b, c } => {
                 let (a, b, c) = (double!(*a), double!(*b), double!(*c));
-                alu64(*k, &mut warp.doubles[d.0 as usize], [&a, &b, &c], mask);
+                let value = alu64(*k, [a, b, c]);
+                set(&mut warp.doubles[d.0 as usize], mask, &value);
             }
             Op::Shift64 { left, signed, d, a, b } => {
                 let (a, b) = (double!(*a), word!(*b));
@@ -149,11 +157,11 @@ impl<'a> Group<'a> {
             }
             Op::SetP32 { how, d, a, b } => {
                 let (a, b) = (word!(*a), word!(*b));
-                warp.set_predicate(*d, compare32(*how, &a, &b), mask);
+                warp.set_predicate(*d, compare32(*how, a, b), mask);
             }
             Op::SetP64 { how, d, a, b } => {
                 let (a, b) = (double!(*a), double!(*b));
-                warp.set_predicate(*d, compare64(*how, &a, &b), mask);
+                warp.set_predicate(*d, compare64(*how, a, b), mask);
             }
             Op::Logic { k, d, a, b } => {
                 let (a, b) = (warp.predicate(*a), warp.predicate(*b));
@@ -191,7 +199,7 @@ impl<'a> Group<'a> {
             }
             Op::ParamAddress { d, offset } => {
                 let address = self.launch.params.as_ptr() as u64 + u64::from(*offset);
-                each(&mut warp.doubles[d.0 as usize], mask, |_| address);
+                set(&mut warp.doubles[d.0 as usize], mask, &[address; 32]);
             }
             Op::Load { space, element, wide, polls, d, n, at } => {
                 self.load(

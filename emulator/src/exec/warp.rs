@@ -129,20 +129,20 @@ impl<'a> Warp<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn word(&self, kernel: &Kernel, r: R) -> [u32; 32] {
+    pub(super) fn word<'s>(&'s self, kernel: &'s Kernel, r: R) -> &'s [u32; 32] {
         if r.0 & R::CONSTANT != 0 {
-            [kernel.constants.0[(r.0 & !R::CONSTANT) as usize]; 32]
+            &kernel.constants.0[(r.0 & !R::CONSTANT) as usize]
         } else {
-            self.words[r.0 as usize]
+            &self.words[r.0 as usize]
         }
     }
 
     #[inline(always)]
-    pub(super) fn double(&self, kernel: &Kernel, r: R) -> [u64; 32] {
+    pub(super) fn double<'s>(&'s self, kernel: &'s Kernel, r: R) -> &'s [u64; 32] {
         if r.0 & R::CONSTANT != 0 {
-            [kernel.constants.1[(r.0 & !R::CONSTANT) as usize]; 32]
+            &kernel.constants.1[(r.0 & !R::CONSTANT) as usize]
         } else {
-            self.doubles[r.0 as usize]
+            &self.doubles[r.0 as usize]
         }
     }
 

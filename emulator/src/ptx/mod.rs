@@ -36,8 +36,8 @@ pub(crate) struct Kernel {
     pub(crate) text: Vec<String>,
     /// How many registers of 32 bits (of 16 too), of 64 bits, and predicates.
     pub(crate) registers: [usize; 3],
-    /// Constants of 32 bits and 64 bits.
-    pub(crate) constants: (Vec<u32>, Vec<u64>),
+    /// Constants of 32 bits and 64 bits, for each lane of a warp.
+    pub(crate) constants: (Vec<[u32; 32]>, Vec<[u64; 32]>),
     /// Whether it has a `griddepcontrol.wait`.
     pub(crate) waits: bool,
 }

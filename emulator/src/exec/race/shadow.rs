@@ -31,29 +31,47 @@ pub(super) struct Shadow {
     shift: u32,
     /// By block.
     cells: Vec<Vec<Cell>>,
+    rows: Rows,
+}
+
+/// What a warp knows of the others' times.
+#[derive(Clone, Copy)]
+pub(super) struct Knows<'a> {
+    /// By warp and barrier; 0 where there is no entry.
+    pub(super) times: &'a [u32],
+    /// All times up to this one, whosever: those of blocks that were in the place of these.
+    pub(super) base: u32,
+}
+
+/// Readers of pieces that have several.
+struct Rows {
     /// An access for each warp of the cluster.
     rows: Vec<Access>,
     free: Vec<u32>,
     warps: usize,
 }
 
-/// Whether who knows this much of the others' times comes after `access`.
-#[inline(always)]
-fn after(known: &[u32], access: Access) -> bool {
-    access.clock <= known.get(usize::from(access.who)).copied().unwrap_or(0)
+impl Knows<'_> {
+    /// Whether who knows this much comes after `access`.
+    #[inline(always)]
+    fn after(self, access: Access) -> bool {
+        access.clock <= self.base
+            || access.clock <= self.times.get(usize::from(access.who)).copied().unwrap_or(0)
+    }
 }
 
 impl Shadow {
     pub(super) fn new(shift: u32, blocks: usize, bytes: usize, warps: usize) -> Self {
         let cells = vec![Cell::default(); bytes.div_ceil(1 << shift)];
-        Self { shift, cells: vec![cells; blocks], rows: Vec::new(), free: Vec::new(), warps }
+        let rows = Rows { rows: Vec::new(), free: Vec::new(), warps };
+        Self { shift, cells: vec![cells; blocks], rows }
     }
 
     /// As if nothing had happened.
     pub(super) fn clear(&mut self) {
         self.cells.iter_mut().for_each(|cells| cells.fill(Cell::default()));
-        self.rows.clear();
-        self.free.clear();
+        self.rows.rows.clear();
+        self.rows.free.clear();
     }
 
     /// `access` to bytes of a block by who knows this much of the others' times.
@@ -64,7 +82,7 @@ impl Shadow {
     pub(super) fn touch(
         &mut self,
         access: Access,
-        known: &[u32],
+        known: Knows,
         block: usize,
         (at, bytes): (usize, usize),
     ) -> Result<(), Access> {
@@ -72,48 +90,56 @@ impl Shadow {
             return Ok(());
         }
         let (first, last) = (at >> self.shift, (at + bytes - 1) >> self.shift);
-        for piece in first..=last {
-            let cell = &mut self.cells[block][piece];
+        for cell in &mut self.cells[block][first..=last] {
             let (write, read) = (cell.write, cell.read);
             let again = |old: Access| (old.who, old.clock) == (access.who, access.clock);
-            if access.how == How::Read && again(write) && write.lane != access.lane {
-                // Lanes of a warp that have not met since.
+            if access.how == How::Read {
+                if again(write) && write.lane != access.lane {
+                    // Lanes of a warp that have not met since.
+                    return Err(write);
+                }
+                if read.how == How::Read && again(read) {
+                    // Nobody has written it since.
+                    continue;
+                }
+            }
+            if !known.after(write) && access.how != How::Same {
                 return Err(write);
             }
-            if access.how == How::Read && read.how == How::Read && again(read) {
-                // Nobody has written it since.
+            if read.who == SEVERAL && (read.how, access.how) == (How::Read, How::Read) {
+                self.rows.set(read.clock, access);
                 continue;
             }
-            if !after(known, write) && access.how != How::Same {
-                return Err(write);
-            }
-            let one = read.who != SEVERAL && after(known, read);
+            let one = read.who != SEVERAL && known.after(read);
             match access.how {
                 How::Write | How::Same if one => *cell = Cell { write: access, ..Cell::default() },
-                How::Write | How::Same => self.write(access, known, (block, piece))?,
-                _ if one && (read.how == access.how || read.clock == 0) => cell.read = access,
-                _ => self.read(access, known, (block, piece))?,
+                How::Write | How::Same => self.rows.write(access, known, cell)?,
+                _ if one && (read.how == access.how || read.clock <= known.base) => {
+                    cell.read = access;
+                }
+                _ => self.rows.read(access, known, cell)?,
             }
         }
         Ok(())
     }
+}
+
+impl Rows {
+    #[inline(always)]
+    fn set(&mut self, row: u32, access: Access) {
+        self.rows[row as usize * self.warps + usize::from(access.who)] = access;
+    }
 
     #[inline(never)]
-    fn write(
-        &mut self,
-        access: Access,
-        known: &[u32],
-        (block, piece): (usize, usize),
-    ) -> Result<(), Access> {
-        let cell = &mut self.cells[block][piece];
+    fn write(&mut self, access: Access, known: Knows, cell: &mut Cell) -> Result<(), Access> {
         let read = std::mem::take(&mut cell.read);
         cell.write = access;
         if read.who == SEVERAL {
             self.free.push(read.clock);
             let row = read.clock as usize * self.warps;
             let of_all = self.rows[row..row + self.warps].iter();
-            of_all.copied().find(|read| !after(known, *read)).map_or(Ok(()), Err)
-        } else if after(known, read) {
+            of_all.copied().find(|read| !known.after(*read)).map_or(Ok(()), Err)
+        } else if known.after(read) {
             Ok(())
         } else {
             Err(read)
@@ -121,19 +147,13 @@ impl Shadow {
     }
 
     #[inline(never)]
-    fn read(
-        &mut self,
-        access: Access,
-        known: &[u32],
-        (block, piece): (usize, usize),
-    ) -> Result<(), Access> {
-        let cell = &mut self.cells[block][piece];
+    fn read(&mut self, access: Access, known: Knows, cell: &mut Cell) -> Result<(), Access> {
         let old = cell.read;
         if old.how != access.how {
             // Plain reads after atomics, or atomics after plain reads: these are ordered, or they race.
             let write = cell.write;
-            self.write(access, known, (block, piece))?;
-            self.cells[block][piece] = Cell { write, read: access };
+            self.write(access, known, cell)?;
+            *cell = Cell { write, read: access };
             return Ok(());
         }
         let row = if old.who == SEVERAL {
@@ -143,11 +163,11 @@ impl Shadow {
             let start = row as usize * self.warps;
             self.rows.resize(self.rows.len().max(start + self.warps), Access::default());
             self.rows[start..start + self.warps].fill(Access::default());
-            self.rows[start + usize::from(old.who)] = old;
+            self.set(row, old);
             cell.read = Access { clock: row, who: SEVERAL, ..old };
             row
         };
-        self.rows[row as usize * self.warps + usize::from(access.who)] = access;
+        self.set(row, access);
         Ok(())
     }
 }

@@ -82,10 +82,10 @@ pub(super) fn kernel(head: &str, body: &str, shared: &[String]) -> Result<Kernel
     };
     decoder.body(&items(body)?)?;
     let waits = decoder.code.iter().any(|inst| matches!(inst.op, Op::DependencyWait));
-    let mut words = vec![0; decoder.words.len()];
-    decoder.words.iter().for_each(|(value, at)| words[*at as usize] = *value);
-    let mut doubles = vec![0; decoder.doubles.len()];
-    decoder.doubles.iter().for_each(|(value, at)| doubles[*at as usize] = *value);
+    let mut words = vec![[0; 32]; decoder.words.len()];
+    decoder.words.iter().for_each(|(value, at)| words[*at as usize] = [*value; 32]);
+    let mut doubles = vec![[0; 32]; decoder.doubles.len()];
+    decoder.doubles.iter().for_each(|(value, at)| doubles[*at as usize] = [*value; 32]);
     Ok(Kernel {
         name: name(head).to_owned(),
         param_bytes: params.bytes,
