@@ -3,9 +3,10 @@
 mod access;
 mod arithmetic;
 mod head;
+mod places;
 mod together;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Kernel;
 use super::op::{Address, Inst, Op, R};
@@ -51,6 +52,8 @@ struct Decoder<'a> {
     shared: &'a [String],
     params: HashMap<String, usize>,
     scopes: Vec<Scope>,
+    /// Of the registers of the outermost scope that are no predicates; `None`: as they are numbered.
+    places: Option<HashMap<&'a str, u32>>,
     used: [u32; 3],
     most: [u32; 3],
     words: HashMap<u32, u32>,
@@ -66,12 +69,16 @@ struct Decoder<'a> {
 /// Decodes the entry with this head and body. `shared`: names of shared memory that a launch sizes.
 pub(super) fn kernel(head: &str, body: &str, shared: &[String]) -> Result<Kernel, String> {
     let params = head::parameters(head)?;
+    let items = items(body)?;
+    let (places, used) = placed(&items).unzip();
+    let used = used.unwrap_or_default();
     let mut decoder = Decoder {
         shared,
         params: params.offsets,
         scopes: vec![Scope { number: 0, registers: HashMap::new(), before: [0; 3] }],
-        used: [0; 3],
-        most: [0; 3],
+        places,
+        used,
+        most: used,
         words: HashMap::new(),
         doubles: HashMap::new(),
         labels: HashMap::new(),
@@ -80,7 +87,7 @@ pub(super) fn kernel(head: &str, body: &str, shared: &[String]) -> Result<Kernel
         code: Vec::new(),
         text: Vec::new(),
     };
-    decoder.body(&items(body)?)?;
+    decoder.body(&items)?;
     let waits = decoder.code.iter().any(|inst| matches!(inst.op, Op::DependencyWait));
     let mut words = vec![[0; 32]; decoder.words.len()];
     decoder.words.iter().for_each(|(value, at)| words[*at as usize] = [*value; 32]);
@@ -98,6 +105,59 @@ pub(super) fn kernel(head: &str, body: &str, shared: &[String]) -> Result<Kernel
         constants: (words, doubles),
         waits,
     })
+}
+
+/// What follows `.reg`: a class, and names with how many there are (`%r<5>`), or 0 for a single one.
+fn declared(text: &str) -> Option<(Class, Vec<(&str, u32)>)> {
+    let (kind, names) = text.trim_start().split_once(char::is_whitespace)?;
+    let class = match kind {
+        ".pred" => Class::Predicate,
+        ".b16" | ".u16" | ".s16" => Class::Half,
+        ".b32" | ".u32" | ".s32" | ".f32" => Class::Word,
+        ".b64" | ".u64" | ".s64" => Class::Double,
+        _ => return None,
+    };
+    let names = names.split(',').map(|name| match name.trim().split_once('<') {
+        Some((name, count)) => Some((name, count.strip_suffix('>')?.parse().ok()?)),
+        None => Some((name.trim(), 0)),
+    });
+    Some((class, names.collect::<Option<_>>()?))
+}
+
+/// The name of a register without its number.
+fn prefix(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// Places of the registers of the outermost scope that are no predicates, and how many. `None` where an inner scope has such
+/// names too.
+fn placed(items: &[Item]) -> Option<(HashMap<&str, u32>, [u32; 3])> {
+    let (mut depth, mut outer, mut inner) = (0, HashMap::new(), HashSet::new());
+    for item in items {
+        match item {
+            Item::Open => depth += 1,
+            Item::Close => depth -= 1,
+            Item::Directive(text) => {
+                let declared = text.strip_prefix(".reg").and_then(declared);
+                for (class, name) in declared
+                    .iter()
+                    .flat_map(|(class, names)| names.iter().map(move |(name, _)| (*class, *name)))
+                {
+                    if depth > 0 {
+                        inner.insert(prefix(name));
+                    } else if class != Class::Predicate {
+                        outer.insert(name, class.file());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if outer.keys().any(|name| inner.contains(prefix(name))) {
+        return None;
+    }
+    let file = |name: &str| outer.get(name).or_else(|| outer.get(prefix(name))).copied();
+    Some(places::places(items, file))
 }
 
 /// The name that a head begins with.
@@ -188,22 +248,15 @@ impl Decoder<'_> {
 
     /// Declares what follows `.reg`.
     fn registers(&mut self, text: &str) -> Option<()> {
-        let (kind, names) = text.trim_start().split_once(char::is_whitespace)?;
-        let class = match kind {
-            ".pred" => Class::Predicate,
-            ".b16" | ".u16" | ".s16" => Class::Half,
-            ".b32" | ".u32" | ".s32" | ".f32" => Class::Word,
-            ".b64" | ".u64" | ".s64" => Class::Double,
-            _ => return None,
-        };
-        for name in names.split(',').map(str::trim) {
-            let (name, count) = match name.split_once('<') {
-                Some((name, count)) => (name, count.strip_suffix('>')?.parse().ok()?),
-                None => (name, 0),
-            };
+        let (class, names) = declared(text)?;
+        for (name, count) in names {
             let first = self.used[class.file()];
             if count > REGISTERS || first > REGISTERS {
                 return None;
+            }
+            if self.scopes.len() == 1 && class != Class::Predicate && self.places.is_some() {
+                self.scope().registers.insert(name.to_owned(), (class, first, count));
+                continue;
             }
             let used = first + u32::max(count, 1);
             self.used[class.file()] = used;
@@ -218,13 +271,15 @@ impl Decoder<'_> {
         let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let number = name[prefix.len()..].parse::<u32>().ok();
         for scope in self.scopes.iter().rev() {
+            let places = self.places.as_ref().filter(|_| scope.number == 0);
+            let place = places.and_then(|places| places.get(name));
             if let Some((class, first, 0)) = scope.registers.get(name) {
-                return Ok((*class, R(*first)));
+                return Ok((*class, R(*place.unwrap_or(first))));
             }
             if let (Some((class, first, count)), Some(n)) = (scope.registers.get(prefix), number)
                 && n < *count
             {
-                return Ok((*class, R(first + n)));
+                return Ok((*class, R(place.copied().unwrap_or(first + n))));
             }
         }
         Err(format!("no register {name}"))
