@@ -14,7 +14,7 @@ use contract::attention_paged::{ABSENT, FAST_HEAD_DIM, MAX_HEAD_DIM, NO_PAGE, co
 use contract::w2a8::MAX_ROWS;
 
 use crate::kv_append::BAD_HEADS;
-use crate::support::{check, dimension, generated, on_lane, refused, short, zeros};
+use crate::support::{check, dimension, due, generated, on_lane, refused, short, zeros};
 
 on_lane! {
     listed_shapes
@@ -175,19 +175,21 @@ fn neighbours_of_one_sequence<B: Backend>(b: &B) {
         }
     }
     // So many that blocks take many rows, with heads of each such kernel and of none.
-    for (heads, kv_heads, head_dim, start, m) in
+    for (i, (heads, kv_heads, head_dim, start, m)) in
         [(32, 2, 16, 0, 70), (32, 4, 96, 130, 67), (32, 2, 64, 1, 66), (32, 1, 130, 63, 67)]
+            .into_iter()
+            .enumerate()
     {
         let heads = Heads { heads, kv_heads, head_dim };
-        for element in ELEMENTS {
+        for (_, element) in ELEMENTS.into_iter().enumerate().filter(|(j, _)| due(i + j, 3)) {
             check_case(b, &Inputs::neighbours(element, heads, start, m, &mut seeded));
         }
     }
     // A page that is not there, and rows past the table.
     let heads = Heads { heads: 32, kv_heads: 2, head_dim: 8 };
-    for element in ELEMENTS {
+    for (i, element) in ELEMENTS.into_iter().enumerate() {
         let good = Inputs::neighbours(element, heads, 0, 140, &mut seeded);
-        for block in 0..3 {
+        for block in (0..3).filter(|block| due(i + block, 3)) {
             let mut inputs = good.clone();
             let pages = good.pages as u32;
             inputs.rows.iter_mut().for_each(|row| row.table[block] = pages);

@@ -71,12 +71,14 @@ fn picked<B: Backend>(b: &B, inputs: &Inputs) -> u32 {
 
 fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
-    for &vocab in TEST_SHAPES {
-        for params in params(seeded.bits()) {
+    for (i, &vocab) in TEST_SHAPES.iter().enumerate() {
+        for (j, params) in params(seeded.bits()).into_iter().enumerate() {
             let logits = logits(vocab, seeded.bits());
             // So many rows have a block each.
             let rows = if vocab < 5000 { WIDE_ROWS as usize + 1 } else { 2 };
-            check_case(b, &Inputs { steps: 3, rows, ..one(logits.clone(), params) }, "rows");
+            if due(i + j, 3) {
+                check_case(b, &Inputs { steps: 3, rows, ..one(logits.clone(), params) }, "rows");
+            }
             check_case(b, &Inputs { steps: 3, ..one(logits, params) }, "listed");
         }
     }

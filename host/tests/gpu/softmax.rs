@@ -7,7 +7,9 @@ use bitnet_gpu::reference::{ELEMENTS, Inputs as Seeded, rounded};
 use bitnet_gpu::selftest::{self, Output, softmax::Inputs};
 use contract::row::{MAX_LEN, MAX_ROWS};
 
-use crate::support::{check, dimension, due, generated, on_lane, refused, short, size, zeros};
+use crate::support::{
+    around, check, dimension, due, generated, on_lane, refused, short, size, zeros,
+};
 
 on_lane! {
     listed_shapes
@@ -139,19 +141,21 @@ fn short_rows<B: Backend>(b: &B) {
 /// So many that a block has several one after the other, the last one fewer: [`contract::row::grid_of_blocks`].
 fn rows_in_turn<B: Backend>(b: &B) {
     for (m, k) in [(8195, 1032), (4099, 2056), (1601, 4104), (1201, 8192)] {
-        let inputs = Inputs::new(ELEMENTS[2], m, k, 0, 8);
+        let inputs = Inputs::new(ELEMENTS[2], around(m), k, 0, 8);
         check_case(b, &inputs, "rows in turn");
     }
     // A warp's: so many that it has two of them.
     for kind in [0, 4] {
-        check_case(b, &Inputs::new(ELEMENTS[2], 16_399, 1021, kind, 8), "rows of a warp in turn");
+        let inputs = Inputs::new(ELEMENTS[2], around(16_399), 1021, kind, 8);
+        check_case(b, &inputs, "rows of a warp in turn");
     }
     // The same of rows that start anywhere, with and without room for all that lies in front of them.
     for (i, (m, k)) in
         [(1703, 1025), (50, 2047), (803, 4095), (420, 5003), (401, 8191)].into_iter().enumerate()
     {
         for kind in [0, 2, 5] {
-            check_case(b, &Inputs::new(ELEMENTS[1 + i % 2], m, k, kind, 8), "odd rows in turn");
+            let inputs = Inputs::new(ELEMENTS[1 + i % 2], around(m), k, kind, 8);
+            check_case(b, &inputs, "odd rows in turn");
         }
     }
 }
@@ -203,14 +207,15 @@ fn parts_in_turn<B: Backend>(b: &B) {
     for (kind, element, m, k) in
         [(0, 2, 101, 16_392), (1, 0, 93, 17_411), (2, 1, 101, 20_001), (3, 2, 70, 33_001)]
     {
-        let inputs = Inputs::new(ELEMENTS[element], m, k, kind, 10);
+        let inputs = Inputs::new(ELEMENTS[element], around(m), k, kind, 10);
         check_case(b, &inputs, "parts in turn");
     }
 }
 
 /// So that each block goes through its parts of a row twice, on GPUs of up to 152 multiprocessors.
 fn more_parts_than_blocks<B: Backend>(b: &B) {
-    check_case(b, &Inputs::new(ELEMENTS[2], 2, 2_500_003, 0, 11), "more parts than blocks");
+    let inputs = Inputs::new(ELEMENTS[2], 2, around(2_500_003), 0, 11);
+    check_case(b, &inputs, "more parts than blocks");
 }
 
 /// What is recorded shares nothing with what runs between its replays.

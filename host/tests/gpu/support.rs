@@ -54,6 +54,15 @@ pub(crate) fn due(i: usize, every: usize) -> bool {
     repeats(16) == 16 || i.is_multiple_of(every)
 }
 
+/// As many rows, or parts of one, as go round the multiprocessors of a GPU: `full` with up to 152 of them, fewer, and an odd
+/// number, where an emulated GPU has fewer.
+pub(crate) fn around(full: usize) -> usize {
+    match std::env::var("BITNET_EMULATED_SMS").ok().and_then(|count| count.parse().ok()) {
+        Some(count @ 1..132) => (full * count / 132) | 1,
+        _ => full,
+    }
+}
+
 fn cases() -> Option<usize> {
     let text = std::env::var("BITNET_TEST_CASES").ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("BITNET_TEST_CASES is {text:?}, not a number")))
