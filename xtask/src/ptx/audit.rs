@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -39,8 +39,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Audits all committed PTX, each level for one GPU: that of others was seen when the manifest took its hash, which
-/// [`super::build::check`] compares.
+/// Audits all committed PTX, each kernel's text for one GPU, that of the highest level that has it: the rest was seen when
+/// the manifest took its hash, which [`super::build::check`] compares.
 ///
 /// # Errors
 /// What is wrong.
@@ -64,9 +64,20 @@ pub(crate) enum Counts {
 pub(crate) enum Gpus {
     /// All that it serves.
     All,
-    /// The one that it is named by.
+    /// The one that it is named by, without the kernels whose text a higher level has too.
     Own,
 }
+
+/// A file to assemble, and how many kernels it has.
+struct Part {
+    level: &'static Level,
+    gpu: &'static str,
+    path: PathBuf,
+    kernels: usize,
+}
+
+/// Lines of PTX of a part: some seconds of work, so that two cores end at the same time.
+const PART_LINES: usize = 40_000;
 
 /// What an audit found.
 #[derive(Default)]
@@ -89,11 +100,14 @@ pub(crate) fn audit(
 ) -> Result<Report> {
     let expected = convergence::read()?;
     let mut report = Report::default();
-    for level in levels {
+    let mut parts = Vec::new();
+    let mut modules: Vec<Module> = Vec::new();
+    // From the highest level on: it has the most kernels.
+    for &level in levels.iter().rev() {
         let path = dir.join(format!("{}.ptx", level.name));
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("no PTX at {}; try: cargo xtask build-ptx", path.display()))?;
-        let module = Module::parse(&text).with_context(|| workspace::relative(&path))?;
+        let mut module = Module::parse(&text).with_context(|| workspace::relative(&path))?;
         let mut problems = read(level, &module, kernels);
         let counts =
             module.entries.iter().map(|e| (e.name.clone(), convergence::count(e))).collect();
@@ -102,53 +116,77 @@ pub(crate) fn audit(
         }
         report.problems.extend(problems.into_iter().map(|what| (level.name.to_owned(), what)));
         report.counts.insert(level.name.to_owned(), counts);
+        match gpus {
+            Gpus::All => parts.extend(level.serves.iter().rev().map(|gpu| Part {
+                level,
+                gpu,
+                path: path.clone(),
+                kernels: module.entries.len(),
+            })),
+            Gpus::Own => {
+                let shared = modules.iter().flat_map(|other| module.shared_with(other));
+                let shared: BTreeSet<String> = shared.map(str::to_owned).collect();
+                module.entries.retain(|entry| !shared.contains(&entry.name));
+                parts.extend(cut(level, &module, dir)?);
+                modules.push(module);
+            }
+        }
     }
-    for (level, gpu, assembled) in assemble(levels, dir, gpus)? {
+    for (part, assembled) in assemble(parts)? {
         match assembled {
-            Err(why) => report.problems.push((on(level, gpu), format!("{why:#}"))),
-            Ok(found) => report.take(level, gpu, &found),
+            Err(why) => report.problems.push((on(part.level, part.gpu), format!("{why:#}"))),
+            Ok(found) => report.take(&part, &found),
         }
     }
     Ok(report)
 }
 
-/// Assembles every level for its GPUs, two at a time.
-fn assemble(
-    levels: &[&'static Level],
-    dir: &Path,
-    gpus: Gpus,
-) -> Result<Vec<(&'static Level, &'static str, Result<Assembled>)>> {
+/// Writes the kernels of `module` into files of about [`PART_LINES`] lines.
+fn cut(level: &'static Level, module: &Module, dir: &Path) -> Result<Vec<Part>> {
+    let mut entries: Vec<&Entry> = module.entries.iter().collect();
+    let mut parts = Vec::new();
+    while !entries.is_empty() {
+        let mut lines = 0;
+        let room = |entry: &&Entry| {
+            let fits = lines < PART_LINES;
+            lines += entry.body.len();
+            fits
+        };
+        let kernels = entries.iter().copied().take_while(room).count();
+        let rest = entries.split_off(kernels);
+        let path = dir.join(format!("{}-part-{}.ptx", level.name, parts.len()));
+        std::fs::write(&path, module.with(&entries).to_string())?;
+        parts.push(Part { level, gpu: level.name, path, kernels });
+        entries = rest;
+    }
+    Ok(parts)
+}
+
+/// Assembles files, two at a time, the first ones first.
+fn assemble(parts: Vec<Part>) -> Result<Vec<(Part, Result<Assembled>)>> {
     let ptxas = Ptxas::install().context("the audit needs ptxas")?;
-    let jobs: Vec<(&'static Level, &'static str)> = levels
-        .iter()
-        .flat_map(|&level| level.serves.iter().map(move |&gpu| (level, gpu)))
-        .filter(|(level, gpu)| gpus == Gpus::All || level.name == *gpu)
-        .collect();
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
+    let done = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // A later level has more kernels: begun first, so that none is waited for at the end.
-                while let Some(&(level, gpu)) =
-                    jobs.iter().nth_back(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let path = dir.join(format!("{}.ptx", level.name));
-                    let result = ptxas.assemble(&path, gpu);
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.push((level, gpu, result));
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(part) = parts.get(at) else { break };
+                    let result = ptxas.assemble(&part.path, part.gpu);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(_, gpu, _)| jobs.iter().position(|job| job.1 == *gpu));
-    Ok(done)
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // The lowest level first.
+    Ok(parts.into_iter().zip(done.into_values()).rev().collect())
 }
 
 impl Report {
-    fn take(&mut self, level: &Level, gpu: &'static str, found: &Assembled) {
-        let mut say = |what: String| self.problems.push((on(level, gpu), what));
+    fn take(&mut self, part: &Part, found: &Assembled) {
+        let mut say = |what: String| self.problems.push((on(part.level, part.gpu), what));
         found.complaints.iter().cloned().for_each(&mut say);
         for (symbol, usage) in &found.usage {
             if usage.stack_bytes + usage.spill_bytes > 0 {
@@ -158,13 +196,15 @@ impl Report {
                 ));
             }
         }
-        let entries = self.counts.get(level.name).map_or(0, BTreeMap::len);
-        if found.usage.len() != entries {
-            let spoken = found.usage.len();
-            say(format!("ptxas spoke of {spoken} kernels, the file has {entries}"));
+        if found.usage.len() != part.kernels {
+            let (spoken, has) = (found.usage.len(), part.kernels);
+            say(format!("ptxas spoke of {spoken} kernels, the file has {has}"));
         }
         let registers = found.usage.iter().map(|(s, usage)| (s.clone(), usage.registers));
-        self.registers.push((gpu, registers.collect()));
+        match self.registers.iter_mut().find(|(gpu, _)| *gpu == part.gpu) {
+            Some((_, all)) => all.extend(registers),
+            None => self.registers.push((part.gpu, registers.collect())),
+        }
     }
 
     /// Registers of a thread: kernels down, GPUs across.
@@ -191,8 +231,9 @@ impl Report {
     /// One line when all is well.
     pub(crate) fn summary(&self) -> String {
         let kernels: usize = self.counts.values().map(BTreeMap::len).sum();
+        let assembled: usize = self.registers.iter().map(|(_, used)| used.len()).sum();
         format!(
-            "{kernels} kernels in {} levels, assembled for {} GPUs: no stack, no spills",
+            "{kernels} kernels in {} levels; {assembled} assembled for {} GPUs: no stack, no spills",
             self.counts.len(),
             self.registers.len()
         )
@@ -441,6 +482,22 @@ mod tests {
         // Here against its own rule; and `add` unknown.
         assert_eq!(found(&[newer]).len(), 2);
         assert!(found(&[kernel("gone", 8)]).iter().any(|p| p.ends_with("not here: gone")));
+    }
+
+    #[test]
+    fn parts_have_each_kernel_once() {
+        let dir = std::env::temp_dir().join(format!("parts-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut module = Module::parse(SAMPLE).unwrap();
+        module.entries[0].body = vec!["{".to_owned(); PART_LINES];
+        module.entries[0].body.extend(vec!["}".to_owned(); PART_LINES]);
+        let parts = cut(&levels::LEVELS[0], &module, &dir).unwrap();
+        assert_eq!(parts.iter().map(|part| part.kernels).collect::<Vec<_>>(), [1, 1]);
+        for (part, entry) in parts.iter().zip(&module.entries) {
+            let text = std::fs::read_to_string(&part.path).unwrap();
+            assert_eq!(Module::parse(&text).unwrap(), module.with(&[entry]));
+        }
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

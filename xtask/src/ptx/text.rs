@@ -22,7 +22,7 @@ pub(crate) struct Module {
 }
 
 /// One `.entry`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Symbol.
     pub(crate) name: String,
@@ -84,6 +84,12 @@ impl Module {
             bail!("not PTX: no .version or no .target line");
         }
         Ok(module)
+    }
+
+    /// The same with these of its entries.
+    pub(crate) fn with(&self, entries: &[&Entry]) -> Self {
+        let entries = entries.iter().map(|&entry| entry.clone()).collect();
+        Self { top: self.top.clone(), entries, funcs: self.funcs.clone() }
     }
 
     /// What follows a top-level directive such as `.version`.
