@@ -302,7 +302,7 @@ impl<'a> Group<'a> {
             }
             Op::Movmatrix { d, a } => {
                 together!(!0);
-                warp.words[d.0 as usize] = movmatrix(&warp.word(kernel, *a));
+                warp.words[d.0 as usize] = movmatrix(warp.word(kernel, *a));
             }
             Op::Stmatrix { a, at } => {
                 together!(!0);

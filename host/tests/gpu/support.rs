@@ -58,7 +58,7 @@ pub(crate) fn due(i: usize, every: usize) -> bool {
 /// number, where an emulated GPU has fewer.
 pub(crate) fn around(full: usize) -> usize {
     match std::env::var("BITNET_EMULATED_SMS").ok().and_then(|count| count.parse().ok()) {
-        Some(count @ 1..132) => full * count / 132 | 1,
+        Some(count @ 1..132) => (full * count / 132) | 1,
         _ => full,
     }
 }

@@ -2,7 +2,7 @@
 
 use contract::bmm::{COPY_PIECE, COPY_WARPS, Copied, CopyArgs};
 
-use super::source::{Float, Source};
+use super::source::Float;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{ld_if, ld_or_zero_x4, ld_word_or_half_if, st, st_x4};
 use crate::arch::thread::block_idx_x;
