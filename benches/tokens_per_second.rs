@@ -22,13 +22,16 @@ use bitnet_gpu::model::{Model, Sequence, SequenceOptions};
 use bitnet_gpu::ops::{Backend, CudaBackend, RowType};
 use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::sample::GREEDY;
-use bitnet_gpu::session::{HeadKind, Math, Session};
+use bitnet_gpu::session::{HeadKind, KvType, Math, Session};
 use bitnet_gpu::text::SamplingParams;
 use bitnet_gpu::tune::Tuning;
-use contract::decode_layers::rows::MAX_ROWS;
 use contract::kv_append::kv_stride;
 use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
+use steps::Steps;
+
+#[path = "tokens_per_second/steps.rs"]
+mod steps;
 
 /// Positions of the context: prompts and texts end here at the latest.
 const CONTEXT: usize = 4096;
@@ -111,25 +114,28 @@ fn main() -> ExitCode {
                 measure(suite, &model, *setting, &mut expected)?;
             }
         }
-        for head in [HeadKind::Stored, HeadKind::Int8] {
-            for one_kernel in [true, false] {
-                let wanted = |&&batch: &&usize| {
-                    (one_kernel || batch <= MAX_ROWS as usize)
-                        && suite.options().wants(&batch_name(batch, head, one_kernel, Math::Exact))
-                };
-                let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
-                if !batches.is_empty() {
-                    measure_batches(suite, &model, head, one_kernel, Math::Exact, &batches)?;
-                }
+        let exact = [true, false].map(|one_kernel| {
+            let [stored, int8] = [HeadKind::Stored, HeadKind::Int8].map(|head| Steps {
+                head,
+                one_kernel,
+                math: Math::Exact,
+                kv: KvType::Bf16,
+            });
+            [stored, int8]
+        });
+        let fast = [KvType::Bf16, KvType::Int8].map(|kv| Steps {
+            head: HeadKind::Int8,
+            one_kernel: true,
+            math: Math::TensorCore,
+            kv,
+        });
+        for steps in exact.concat().into_iter().chain(fast) {
+            let wanted =
+                |&&batch: &&usize| steps.takes(batch) && suite.options().wants(&steps.name(batch));
+            let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
+            if !batches.is_empty() {
+                measure_batches(suite, &model, steps, &batches)?;
             }
-        }
-        let (head, math) = (HeadKind::Int8, Math::TensorCore);
-        let wanted = |&&batch: &&usize| {
-            batch > MAX_ROWS as usize && suite.options().wants(&batch_name(batch, head, true, math))
-        };
-        let batches: Vec<usize> = BATCHES.iter().filter(wanted).copied().collect();
-        if !batches.is_empty() {
-            measure_batches(suite, &model, head, true, math, &batches)?;
         }
         for devices in several(cuda_count()?) {
             for &batch in EACH {
@@ -295,27 +301,14 @@ fn measure(
     Ok(())
 }
 
-fn batch_name(batch: usize, head: HeadKind, one_kernel: bool, math: Math) -> String {
-    let apart = match (one_kernel, math) {
-        (false, _) => "layers apart, ",
-        (true, Math::Exact) => "",
-        (true, Math::TensorCore) => "attention fast, ",
-    };
-    match head {
-        HeadKind::Stored => format!("{apart}batch {batch}"),
-        HeadKind::Int8 => format!("{apart}batch {batch}, int8 head"),
-    }
-}
-
 /// All tokens per second of batches whose sequences stand at position 512, graph and PDL, greedy.
 fn measure_batches(
     suite: &mut Suite,
     path: &Path,
-    head: HeadKind,
-    one_kernel: bool,
-    math: Math,
+    steps: Steps,
     batches: &[usize],
 ) -> anyhow::Result<()> {
+    let Steps { head, one_kernel, math, kv } = steps;
     let params = |seed| SamplingParams {
         temperature: 0.0,
         max_tokens: 3 * BATCH_STEPS,
@@ -336,7 +329,7 @@ fn measure_batches(
         (0..most).map(|i| prompt(900 + i as u64, BATCH_AT - i % 7, vocab)).collect();
     let alone = session.generate(&prompts[0], &params(0), |_| ControlFlow::Continue(()))?.tokens;
     drop(session);
-    let mut engine = builder.attention(math).max_batch(most).build_batch()?;
+    let mut engine = builder.attention(math).kv(kv).max_batch(most).build_batch()?;
     for &batch in batches {
         let (mut seconds, mut same) = (Vec::new(), 0);
         for _ in 0..TEXTS {
@@ -366,7 +359,7 @@ fn measure_batches(
             ensure!(!exact || text == alone, "batch {batch}: other tokens than alone");
         }
         let seconds = median(seconds)?;
-        let case = batch_name(batch, head, one_kernel, math);
+        let case = steps.name(batch);
         let mut row = Row { case, compared: same as u64, ..Row::default() };
         row.set("batch_step_us", 1e6 * seconds);
         row.set("batch_tok_per_s", batch as f64 / seconds);

@@ -3,17 +3,16 @@
 //! When the scores are made, the keys of the next page are asked for in their place; when the values are taken, the next values in theirs. So
 //! a block loads and computes at the same time. Everything else is as in [`super::step`].
 
-use contract::attention_paged::{Args, walk_share};
+use contract::attention_paged::{Args, walk_pages, walk_share};
 use contract::num::Running;
 
-use super::page;
 use super::step_row::{Own, Step};
 use super::tile::{KEYS, OWN, block_sum, make_scores, make_weights, note, queries, weighted};
-use super::walk_row::Walk;
+use super::{page, position};
 use crate::arch::async_copy::wait_group;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::st_x2;
-use crate::arch::thread::sync_threads;
+use crate::arch::thread::{block_idx_z, sync_threads};
 use crate::arch::warp::{LANES, ballot, lane_id};
 
 /// Block `(part of a row's pages, m, kv head, part of its heads)` walks over [`walk_share`] pages; the last one of the heads combines.
@@ -27,15 +26,35 @@ use crate::arch::warp::{LANES, ballot, lane_id};
 pub(super) unsafe fn walk(args: &Args) {
     let head_dim = args.head_dim;
     let share = walk_share(args);
+    let first_page = block_idx_z() * share;
     let (mut step, own) = Step::of_block(args);
     let Own { dims, first, inside } = own;
-    let (head, count) = (step.head, step.count);
-    // SAFETY: handed on.
-    let Some(walk) = (unsafe { step.walk(own) }) else {
-        return; // the whole block
+    let (head, count, m) = (step.head, step.count, step.m);
+    if args.settled == 0 {
+        dependency_wait();
+    }
+    // At once: none waits for another.
+    // SAFETY: the grid has blocks for M rows and for pages below the capacity.
+    let mut next = unsafe {
+        step.page = step.page_beside(first_page);
+        step.pos = position(args, m);
+        step.page_beside(first_page + 1)
     };
-    let Walk { first_page, end, blocks, mut next } = walk;
-    let (pos, has_new) = (step.pos, walk.has_new());
+    let pos = step.pos;
+    let blocks = pos / KEYS + 1;
+    if pos >= args.capacity || blocks > walk_pages(args) {
+        dependency_wait();
+        if first_page == 0 {
+            // SAFETY: no other block writes these heads.
+            unsafe { step.refuse(own) };
+        }
+        return; // the whole block
+    }
+    if first_page >= blocks {
+        return; // the whole block: the grid is made for a longer sequence
+    }
+    let end = (first_page + share).min(blocks);
+    let has_new = end == blocks;
     // Keys in front of the row's own that page `block` has.
     let stored = |block: u32| (pos - block * KEYS).min(KEYS);
     // SAFETY: the page, when it is there, has all positions in front of the row's own, which is below the capacity.
