@@ -398,7 +398,7 @@ impl<B: Backend> Model<B> {
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let together = batch.table_of(m, reach).is_some();
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let share = Some(&positions[..]).filter(|_| !together && batch.options.kv == RowType::Bf16);
+        let share = Some(&positions[..]).filter(|_| !together && batch.options.kv != RowType::F32);
         let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
         let size = Size { m, reach, share };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
