@@ -9,9 +9,6 @@ use bitnet_gpu::selftest::{RunError, cases, run};
 /// Names of kernels that ran with the same text on a lower level, separated by commas: those are not run again.
 const COVERED: &str = "BITNET_TEST_COVERED";
 
-/// A kernel that only runs in front of another, which not every level has.
-const IN_FRONT_OF: [&str; 2] = ["bmm_f32_widen", "bmm_parts"];
-
 /// Runs every case of the doctor under the profiler, which names what was launched: a kernel of
 /// [`contract::KERNELS`] that nothing here launches is an error, unless the loaded level has no such kernel, and
 /// so is one that nobody declared.
@@ -37,9 +34,7 @@ fn every_kernel_is_launched() {
     for kernel in contract::KERNELS {
         let symbol = kernel.spec.symbol;
         let launched = profile.rows.iter().any(|row| row.name == symbol);
-        let [first, behind] = IN_FRONT_OF;
-        let served = symbol != first || module.has(behind);
-        let there = !absent.contains(symbol) && asked(symbol) && served;
+        let there = !absent.contains(symbol) && asked(symbol);
         assert!(launched || !there, "{symbol} was not launched");
     }
     for row in &profile.rows {

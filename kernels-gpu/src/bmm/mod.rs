@@ -47,7 +47,9 @@ mod whole;
 mod whole_half;
 mod write;
 
-use contract::bmm::{Args, BmmF32Copy, BmmF32Widen, CopyArgs};
+#[cfg(level_sm_90a)]
+use contract::bmm::BmmF32Widen;
+use contract::bmm::{Args, BmmF32Copy, CopyArgs};
 #[cfg(level_sm_90a)]
 use contract::bmm::{
     BmmBf16Bulk192, BmmBf16Bulk256, BmmBf16BulkSquare, BmmF16Bulk192, BmmF16Bulk256,
@@ -183,6 +185,7 @@ pub unsafe extern "ptx-kernel" fn bmm_f32_copy(args: CopyArgs) {
 /// # Safety
 ///
 /// As for [`bmm_f32_copy`].
+#[cfg(level_sm_90a)]
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn bmm_f32_widen(args: CopyArgs) {
     // SAFETY: the caller's promise.
@@ -190,6 +193,7 @@ pub unsafe extern "ptx-kernel" fn bmm_f32_widen(args: CopyArgs) {
 }
 
 const _: unsafe extern "ptx-kernel" fn(<BmmF32Copy as Kernel>::Args) = bmm_f32_copy;
+#[cfg(level_sm_90a)]
 const _: unsafe extern "ptx-kernel" fn(<BmmF32Widen as Kernel>::Args) = bmm_f32_widen;
 
 /// # Safety

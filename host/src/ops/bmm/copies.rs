@@ -1,8 +1,7 @@
 //! Factors in scratch memory, for kernels that want them in other pieces, lines or elements.
 
 use contract::bmm::{
-    Args, BmmF32Copy, BmmF32Widen, BmmI8Lines, BmmParts, CopyArgs, Kind, LinesArgs, Variant,
-    rounded,
+    Args, BmmF32Copy, BmmF32Widen, BmmI8Lines, CopyArgs, Kind, LinesArgs, Variant, rounded,
 };
 use contract::launch::DevPtr;
 use contract::num::RowType;
@@ -33,7 +32,7 @@ impl Copies {
                 let floats = |(copies, product)| (Self::Floats(copies), product);
                 [CopyArgs::of(args).map(floats), None]
             }
-            Kind::Float(_) if cuda.has::<BmmF32Widen>() && cuda.has::<BmmParts>() => {
+            Kind::Float(_) if cuda.has::<BmmF32Widen>() => {
                 let wide = CopyArgs::wide(args).map(halves);
                 // Where lines are whole pieces anyway, others would be the same.
                 let whole = |product: &Args| product.a.unit.min(product.b.unit) >= 16;

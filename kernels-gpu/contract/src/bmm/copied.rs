@@ -196,7 +196,7 @@ pub const COPY_PIECE: u32 = 1024;
 
 /// Copies the factors of a product of f32.
 pub enum BmmF32Copy {}
-/// The same of 16-bit floats, as f32.
+/// The same of 16-bit floats, as f32, for [`super::BmmParts`].
 pub enum BmmF32Widen {}
 
 impl Kernel for BmmF32Copy {
@@ -206,7 +206,7 @@ impl Kernel for BmmF32Copy {
 
 impl Kernel for BmmF32Widen {
     type Args = CopyArgs;
-    const SPEC: LaunchSpec = LaunchSpec::new("bmm_f32_widen", 32 * COPY_WARPS);
+    const SPEC: LaunchSpec = LaunchSpec::new("bmm_f32_widen", 32 * COPY_WARPS).only_on(90);
 }
 
 #[cfg(test)]
