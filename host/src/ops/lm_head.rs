@@ -39,7 +39,7 @@ impl LmHead<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::lm_head::{
             LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32,
-            LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32, tile_grid,
+            LmHeadTileBf16, Only, TileArgs, tile_grid,
         };
         use contract::num::RowType;
         self.check()?;
@@ -62,11 +62,8 @@ impl LmHead<'_, super::CudaBackend> {
         // exclusively.
         unsafe {
             if let Some(grid) = tiles {
-                return match w.element() {
-                    RowType::Bf16 => cuda.launch::<LmHeadTileBf16>(grid, args),
-                    RowType::F16 => cuda.launch::<LmHeadTileF16>(grid, args),
-                    RowType::F32 => cuda.launch::<LmHeadTileF32>(grid, args),
-                };
+                let args = TileArgs { base: args, only: Only::ALL };
+                return launch_tiles(cuda, w.element(), grid, args);
             }
             match w.element() {
                 RowType::Bf16 if m == 1 => cuda.launch::<LmHeadBf16>(grid, args)?,
@@ -78,5 +75,28 @@ impl LmHead<'_, super::CudaBackend> {
             }
         }
         Ok(())
+    }
+}
+
+/// Launches the kernel that makes tiles of a table of `element`.
+///
+/// # Safety
+/// As for the kernel.
+#[cfg(feature = "cuda")]
+pub(super) unsafe fn launch_tiles(
+    cuda: &super::CudaBackend,
+    element: contract::num::RowType,
+    grid: [u32; 3],
+    args: contract::lm_head::TileArgs,
+) -> Result<(), OpError> {
+    use contract::lm_head::{LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32};
+    use contract::num::RowType;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match element {
+            RowType::Bf16 => cuda.launch::<LmHeadTileBf16>(grid, args),
+            RowType::F16 => cuda.launch::<LmHeadTileF16>(grid, args),
+            RowType::F32 => cuda.launch::<LmHeadTileF32>(grid, args),
+        }
     }
 }

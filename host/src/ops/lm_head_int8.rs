@@ -268,6 +268,10 @@ impl LmHeadInt8<'_, super::CudaBackend> {
                 }
                 _ => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
             }
+            // Inputs that need every logit, as tiles; the kernel behind takes them over.
+            if let Some((grid, args)) = every(cuda, &args, sms) {
+                super::lm_head::launch_tiles(cuda, w.element(), grid, args)?;
+            }
             match w.element() {
                 RowType::Bf16 => cuda.launch::<RescoreBf16>(all, args)?,
                 RowType::F16 => cuda.launch::<RescoreF16>(all, args)?,
@@ -286,6 +290,23 @@ impl LmHeadInt8<'_, super::CudaBackend> {
         }
         Ok(())
     }
+}
+
+/// Grid and argument of the tiles of those inputs that need every logit; `None` where there are never enough of them, or no tiles.
+#[cfg(feature = "cuda")]
+fn every(
+    cuda: &super::CudaBackend,
+    head: &contract::lm_head_int8::Args,
+    sms: u32,
+) -> Option<([u32; 3], contract::lm_head::TileArgs)> {
+    use contract::lm_head::{Args, LmHeadTileBf16, Only, TILE_LEAST, TileArgs, tile_grid};
+    let contract::lm_head_int8::Args { x, w, vocab, k, stride, m, .. } = *head;
+    if m < TILE_LEAST || !cuda.has::<LmHeadTileBf16>() {
+        return None;
+    }
+    let base = Args { x, w, logits: head.bounds, vocab, k, stride, m };
+    let only = Only { params: head.params, state: head.state, input: head.input };
+    Some((tile_grid(m, vocab, k, sms)?, TileArgs { base, only }))
 }
 
 /// The argument of a scan on `wgmma`; `None` where the driver makes no maps.

@@ -26,6 +26,7 @@ on_lane! {
     listed_shapes
     rows_and_inputs_without_a_bound
     several_inputs
+    every_logit_of_several_inputs
     long_lists_and_rows
     generated_cases
     tokens_are_those_of_the_plain_head
@@ -126,6 +127,42 @@ fn several_inputs<B: Backend>(b: &B) {
         x[(m / 2) * k] = [1.0, f32::NAN, 3e38][i / 10 % 3];
         let norm = (i % 3 == 1).then(|| norm_of(m, k, &mut seeded));
         check_case(b, &Inputs { table, x, x_at: 0, norm, seen, asked }, "several inputs");
+    }
+}
+
+/// Inputs that need every logit among others, fewer and more than are made together, of tables that tiles end and do not end with.
+fn every_logit_of_several_inputs<B: Backend>(b: &B) {
+    // Inputs, of which so many need every logit, rows, elements.
+    let shapes = [
+        (3, 3, 17, 256),
+        (5, 2, 40, 300),
+        (9, 8, 131, 70),
+        (20, 16, 8, 513),
+        (33, 17, 301, 33),
+        (40, 40, 16, 1),
+        (70, 35, 90, 260),
+        (4, 4, 30, 3073),
+        (3, 3, 20, 6145),
+    ];
+    for (i, (m, needing, vocab, k)) in shapes.into_iter().enumerate() {
+        let mut seeded = Seeded::new(91_000 + i as u64);
+        let table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
+        // They are spread among the others; some of both kinds have ended.
+        let asked = (0..m).map(|row| {
+            let needs = row * needing % m < needing;
+            let temperature = [0.7, f32::INFINITY][usize::from(row % 7 == 3)];
+            let every =
+                SampleParams { temperature, repetition_penalty: 1.0 + (row % 2) as f32, ..GREEDY };
+            let few = asked([0, 1, 3][row % 3].min(vocab as u32 - 1));
+            (if needs { every } else { few }, needing > 8 && row % 11 == 5)
+        });
+        let asked = asked.collect();
+        let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+        let mut x = seeded.floats(m * k, 2.0);
+        if i % 2 == 1 {
+            x[(m - 1) * k] = f32::NAN;
+        }
+        check_case(b, &Inputs { table, x, x_at: 0, norm: None, seen, asked }, "every logit");
     }
 }
 

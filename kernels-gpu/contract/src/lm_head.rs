@@ -9,10 +9,12 @@
 //! Each dot is a 256-partial sum of fused multiply-adds (`num::sum`), the weight widened exactly.
 //! A warp makes two rows: lane `l` holds partials `8 l .. 8 l + 8` of each. For several inputs it makes
 //! [`MANY_INPUTS`] logits of each row at a time, so that the table is read from memory once; from sm_90 tiles of
-//! [`TILE_ROWS`] rows by [`TILE_INPUTS`] inputs are made instead, where [`tile_grid`] has a grid for them.
+//! [`TILE_ROWS`] rows by [`TILE_INPUTS`] inputs are made instead, where [`tile_grid`] has a grid for them. These kernels
+//! also make the logits of those inputs of [`crate::lm_head_int8`] that need every one ([`Only`]).
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::PARTIALS;
+use crate::sample::{SampleParams, StepState};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -38,6 +40,10 @@ pub const TILE_WARPS: u32 = 4;
 pub const TILE_GIVEN: u32 = 2;
 /// Shared memory of a block that makes tiles, at most.
 pub const TILE_SMEM_BYTES: u32 = 227 * 1024;
+/// Words in front of it: which inputs the block has, and how many there are.
+pub const TILE_LIST: u32 = 32;
+/// Fewest inputs of [`Only`] that tiles pay for: the last kernel of [`crate::lm_head_int8`] takes a third as long for one alone.
+pub const TILE_LEAST: u32 = 3;
 /// Of that, what warps give each other.
 const TILE_ROOM_BYTES: u32 = TILE_THREADS * TILE_GIVEN * TILE_INPUTS * 2 * 4;
 
@@ -49,7 +55,7 @@ const fn tile_bytes(inputs: u32, k: u32) -> u32 {
 /// Inputs that a block keeps in shared memory: those of both of its tiles, where they fit; of one; none: there
 /// are no tiles for rows of `k`.
 pub const fn tile_inputs(m: u32, k: u32) -> u32 {
-    let room = TILE_SMEM_BYTES - TILE_ROOM_BYTES;
+    let room = TILE_SMEM_BYTES - TILE_ROOM_BYTES - 4 * TILE_LIST;
     if m > TILE_INPUTS && tile_bytes(2 * TILE_INPUTS, k) <= room {
         2 * TILE_INPUTS
     } else if tile_bytes(TILE_INPUTS, k) <= room {
@@ -59,7 +65,7 @@ pub const fn tile_inputs(m: u32, k: u32) -> u32 {
     }
 }
 
-/// Blocks on `sms` multiprocessors: one on each, which goes through the table by steps of as many as there are;
+/// Blocks on `sms` multiprocessors: one on each, which goes through the table by steps of as many as have the same inputs;
 /// side by side those of the same rows and other inputs. `None` where tiles do not pay or do not fit.
 pub const fn tile_grid(m: u32, vocab: u32, k: u32, sms: u32) -> Option<[u32; 3]> {
     let inputs = tile_inputs(m, k);
@@ -70,7 +76,8 @@ pub const fn tile_grid(m: u32, vocab: u32, k: u32, sms: u32) -> Option<[u32; 3]>
     let units = vocab.div_ceil(TILE_ROWS * if inputs == TILE_INPUTS { 2 } else { 1 });
     let streams = if sms > tiles { sms / tiles } else { 1 };
     let streams = if streams < units { streams } else { units };
-    Some([tiles, if streams < 65_535 { streams } else { 65_535 }, 1])
+    // No product is above `sms` or 2^24 inputs.
+    Some([tiles * streams, 1, 1])
 }
 
 /// Blocks for `vocab` rows, whatever the number of inputs.
@@ -96,6 +103,34 @@ pub struct Args {
     pub stride: u32,
     /// Inputs.
     pub m: u32,
+}
+
+/// Which inputs tiles are made of: all, where `params` is null, or those of a [`crate::lm_head_int8`] that need every logit,
+/// where these are [`TILE_LEAST`] at least ([`crate::lm_head_int8::EVERY`] then says so of each; if fewer, nothing is made).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Only {
+    /// What was asked for each input.
+    pub params: DevPtr<SampleParams>,
+    /// Where its sequence stands.
+    pub state: DevPtr<StepState>,
+    /// Its statistics, [`crate::lm_head_int8::input_words`] words from one to the next.
+    pub input: DevPtr<u32>,
+}
+
+impl Only {
+    /// All.
+    pub const ALL: Self = Self { params: DevPtr::NULL, state: DevPtr::NULL, input: DevPtr::NULL };
+}
+
+/// The parameter of the kernels that make tiles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TileArgs {
+    /// Tensors and shape.
+    pub base: Args,
+    /// Which inputs.
+    pub only: Only,
 }
 
 /// Reads a bf16 table, for one input.
@@ -144,14 +179,15 @@ macro_rules! tiles {
         pub enum $name {}
 
         impl Kernel for $name {
-            type Args = Args;
+            type Args = TileArgs;
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, TILE_THREADS)
                 .with_min_sm(90)
                 .with_smem(TILE_SMEM_BYTES)
                 .with_min_blocks(1);
 
-            fn smem_bytes(args: &Args) -> u32 {
-                tile_bytes(tile_inputs(args.m, args.k), args.k) + TILE_ROOM_BYTES
+            fn smem_bytes(args: &TileArgs) -> u32 {
+                let Args { m, k, .. } = args.base;
+                4 * TILE_LIST + tile_bytes(tile_inputs(m, k), k) + TILE_ROOM_BYTES
             }
         }
     )* };

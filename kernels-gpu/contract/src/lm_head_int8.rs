@@ -47,7 +47,8 @@
 //! Of an input whose best is all that is asked, a list: the largest key of a lower bound so far, as 64 bits; how many rows are listed; a
 //! word for nothing; then rows with the keys of their upper bounds, those that reach what was the largest lower bound when
 //! they were looked at. What they reach only grows, so all that can win is listed, in any order. Where more are listed than there is room for,
-//! every row is computed. Of other inputs, the largest key of a lower bound of each [`GROUP`] rows.
+//! every row is computed. Of other inputs, the largest key of a lower bound of each [`GROUP`] rows; of those that need every logit nothing but
+//! [`EVERY`].
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num::{abs_bits, fma, quantise, round_even_i32, sqrt};
@@ -114,6 +115,10 @@ pub const fn digit_words(k: usize) -> usize {
 pub const LIST_ROWS: u32 = 4096;
 /// Words in front of its rows: a key as 64 bits, how many, nothing.
 pub const LIST_HEAD: u32 = 4;
+
+/// Word of the scratch of an input that needs every logit: 1 where all lie in `bounds`, as [`crate::lm_head`] makes them, 0 where the last kernel makes
+/// them.
+pub const EVERY: usize = 3;
 
 /// Words of the scratch of an input for `vocab` rows, behind its digits: a list, or a word for each group.
 #[inline(always)]
@@ -265,6 +270,12 @@ impl Asked {
         } else {
             1 // NaN too
         }
+    }
+
+    /// Whether the sampler takes every logit of an input of these statistics.
+    #[inline(always)]
+    pub fn every(&self, input: [f32; 4], vocab: u32) -> bool {
+        !self.alone(vocab) && (!has_bounds(input) || self.wanted(vocab) == 0)
     }
 
     /// Whether the best is all that is asked, and is found by its bounds.

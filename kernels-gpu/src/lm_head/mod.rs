@@ -277,7 +277,7 @@ macro_rules! entries {
         ///
         /// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's table.
         #[unsafe(no_mangle)]
-        pub unsafe extern "ptx-kernel" fn $symbol(args: Args) {
+        pub unsafe extern "ptx-kernel" fn $symbol(args: <$kernel as Kernel>::Args) {
             // SAFETY: the launch contract, handed on.
             unsafe { $body(&args) }
         }

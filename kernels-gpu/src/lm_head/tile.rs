@@ -6,12 +6,17 @@
 //! of weights and 8 of inputs, serves 128 multiply-adds. The pairs of the next steps, those of the next tile among
 //! them, are on their way meanwhile.
 //!
+//! Blocks share out the inputs by their number: those that a block has are all neighbours, or the next of those that need
+//! every logit, which each block looks for itself.
+//!
 //! The tree's distances 128 and 64 join warps through shared memory, 32 to 2 the lanes of a warp, 1 the partials of
 //! a lane. Each warp takes its rows in an order of its own, so that what it gives away is always what lies last.
 
 use contract::lm_head::{
-    Args, TILE_GIVEN, TILE_INPUTS, TILE_ROWS, TILE_THREADS, TILE_WARPS, tile_inputs,
+    Args, Only, TILE_GIVEN, TILE_INPUTS, TILE_LEAST, TILE_LIST, TILE_ROWS, TILE_THREADS,
+    TILE_WARPS, TileArgs, tile_inputs,
 };
+use contract::lm_head_int8::{EVERY, digit_words, input_words};
 use contract::num::{PARTIALS, fma};
 
 use super::fold;
@@ -19,11 +24,10 @@ use crate::arch::async_copy::{commit_group, copy_x4, copy_x16, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::st;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
-use crate::arch::thread::{
-    block_idx_x, block_idx_y, grid_dim_y, opaque, sync_some, sync_threads, thread_idx_x,
-};
-use crate::arch::warp::{LANES, lane_id, shuffle_xor, warp_id};
+use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_some, sync_threads, thread_idx_x};
+use crate::arch::warp::{LANES, ballot, lane_id, shuffle_xor, sync_warp, warp_id};
 use crate::element::Pairs;
+use crate::lm_head_int8::needs_every;
 
 const ROWS: usize = TILE_ROWS as usize;
 const INPUTS: usize = TILE_INPUTS as usize;
@@ -116,6 +120,67 @@ impl<E: Pairs> Tile<E> {
     }
 }
 
+/// Which inputs a block has.
+#[derive(Clone, Copy)]
+struct Inputs {
+    /// The first of neighbours; none where they are in a list.
+    first: Option<u32>,
+}
+
+impl Inputs {
+    /// The list, behind it how many need every logit.
+    #[inline(always)]
+    fn list() -> Shared<u32> {
+        dynamic_shared_mem()
+    }
+
+    /// Number `slot`; what is not below `m` is none.
+    #[inline(always)]
+    fn at(self, slot: u32) -> u32 {
+        match self.first {
+            Some(first) => first + slot,
+            // SAFETY: an entry, written before a barrier.
+            None => unsafe { Self::list().add(slot).read() },
+        }
+    }
+
+    /// Leaves how many inputs need every logit behind the list, and in it those from number `first` on, `u32::MAX` where there are
+    /// no more.
+    ///
+    /// *Convergence*: every lane of one warp calls it.
+    ///
+    /// # Safety
+    ///
+    /// The pointers of `only` cover the contract's table for the inputs of `args`; nobody uses the list.
+    unsafe fn find(args: &Args, only: &Only, first: u32) {
+        if lane_id() < TILE_LIST - 1 {
+            // SAFETY: an entry of this lane.
+            unsafe { Self::list().add(lane_id()).write(u32::MAX) };
+        }
+        sync_warp();
+        let (mut count, mut from) = (0, 0);
+        while from < args.m {
+            let input = from + lane_id();
+            // SAFETY: an input; the last one again for lanes without.
+            let needs = unsafe { needs_every(only, input.min(args.m - 1), args.k, args.vocab) };
+            let needs = needs && input < args.m;
+            let lanes = ballot(needs);
+            let number = count + (lanes & ((1 << lane_id()) - 1)).count_ones();
+            let slot = number.wrapping_sub(first);
+            if needs && slot < TILE_LIST - 1 {
+                // SAFETY: an entry of this input alone.
+                unsafe { Self::list().add(slot).write(input) };
+            }
+            count += lanes.count_ones();
+            from += LANES;
+        }
+        if lane_id() == 0 {
+            // SAFETY: the word behind the list.
+            unsafe { Self::list().add(TILE_LIST - 1).write(count) };
+        }
+    }
+}
+
 /// Brings the inputs of a block, `[step][input][256]`, zeros behind the end of a row; the last input again where
 /// there are fewer.
 ///
@@ -123,7 +188,7 @@ impl<E: Pairs> Tile<E> {
 ///
 /// `x` has `m` rows of `k` elements; `to` is for this call.
 #[inline(always)]
-unsafe fn bring(to: Shared<f32>, x: *const f32, m: u32, k: u32, first: u32, inputs: u32) {
+unsafe fn bring(to: Shared<f32>, x: *const f32, m: u32, k: u32, which: Inputs, inputs: u32) {
     let pieces = x.addr().is_multiple_of(16) && k.is_multiple_of(4);
     let width = if pieces { 4 } else { 1 };
     let threads = STEP / width;
@@ -132,7 +197,7 @@ unsafe fn bring(to: Shared<f32>, x: *const f32, m: u32, k: u32, first: u32, inpu
     while at < k.div_ceil(STEP) * inputs {
         let (step, input) = (at / inputs, at % inputs);
         let i = step * STEP + column;
-        let from = x.wrapping_add((first + input).min(m - 1) as usize * k as usize + i as usize);
+        let from = x.wrapping_add(which.at(input).min(m - 1) as usize * k as usize + i as usize);
         let to = to.add(at * STEP + column);
         // SAFETY: elements of an input, where there are any: a piece of four is whole.
         unsafe {
@@ -189,16 +254,59 @@ unsafe fn exchange(acc: &mut Sums, room: Shared<f32>, distance: u32, from: usize
 /// The pointers of `args` cover the contract's table for a table of `E`; block, shared memory and grid are the
 /// contract's.
 #[inline(always)]
-pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &Args) {
+pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
+    let TileArgs { base: args, only } = args;
     let Args { vocab, k, m, .. } = *args;
-    let inputs = tile_inputs(m, k);
+    let all = only.params.is_null();
+    let mut count = m;
+    if !all {
+        launch_dependents();
+        dependency_wait();
+        // SAFETY: by the caller; behind the barriers nobody reads the list until it is written again.
+        unsafe {
+            if warp_id() == 0 {
+                Inputs::find(args, only, 0);
+            }
+            sync_threads();
+            count = Inputs::list().add(TILE_LIST - 1).read();
+        }
+        if count < TILE_LEAST {
+            return; // every thread of the grid
+        }
+    }
+    let inputs = tile_inputs(count, k);
+    let tiles = count.div_ceil(inputs);
+    let (streams, stream) = (grid_dim_x() / tiles, block_idx_x() / tiles);
+    let first_input = block_idx_x() % tiles * inputs;
+    if stream >= streams {
+        return; // every thread of the block
+    }
+    let ours = if all { Some(first_input) } else { None };
+    if !all && first_input > 0 {
+        sync_threads();
+        if warp_id() == 0 {
+            // SAFETY: as above.
+            unsafe { Inputs::find(args, only, first_input) };
+        }
+        sync_threads();
+    }
+    let ours = Inputs { first: ours };
+    if !all && stream == 0 && thread_idx_x() < inputs {
+        let input = ours.at(thread_idx_x());
+        if input < m {
+            let (k, row) = (k as usize, input as usize);
+            let scratch = row * input_words(k, vocab) + digit_words(k);
+            // SAFETY: a word of this input, which nobody else reads or writes meanwhile.
+            unsafe { st(only.input.as_ptr().wrapping_add(scratch + EVERY), 1) };
+        }
+    }
     let which = warp_id() / TILE_WARPS;
     let part = warp_id() % TILE_WARPS;
     // Both tiles of a block have the same rows and other inputs, or the same inputs and other rows.
     let (first, input0, unit_step) = if inputs == TILE_INPUTS {
-        (2 * block_idx_y() + which, 0, 2 * grid_dim_y())
+        (2 * stream + which, 0, 2 * streams)
     } else {
-        (block_idx_y(), which * TILE_INPUTS, grid_dim_y())
+        (stream, which * TILE_INPUTS, streams)
     };
     let own = part * (LANES * OWN as u32) + lane_id() * OWN as u32;
     // Row j of a tile is row `j ^ order` of its unit: the last half is what another warp keeps, and so is the
@@ -226,11 +334,12 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &Args) {
     launch_dependents();
     dependency_wait();
 
-    let x: Shared<f32> = dynamic_shared_mem();
+    let x: Shared<f32> = Inputs::list().add(TILE_LIST).cast();
     let room = x.add(k.div_ceil(STEP) * inputs * STEP);
     let from = args.x.as_ptr().cast_const();
     // SAFETY: x has M rows of K elements; nobody has used shared memory.
-    unsafe { bring(x, from, m, k, block_idx_x() * inputs, inputs) };
+    unsafe { bring(x, from, m, k, ours, inputs) };
+    let input = ours.at(input0 + lane_id() / 2 % TILE_INPUTS);
     let (x, stride) = (x.add(input0 * STEP + own), inputs * STEP);
 
     // SAFETY: there is a step of the inputs, whole or not.
@@ -300,7 +409,6 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &Args) {
         // Distances 2, 1.
         let sum = (a + shuffle_xor(a, 1)) + (b + shuffle_xor(b, 1));
         let row = unit * TILE_ROWS + order + lane_id() / 16;
-        let input = block_idx_x() * inputs + input0 + lane_id() / 2 % TILE_INPUTS;
         if lane_id().is_multiple_of(2) && row < vocab && input < m {
             let at = input as usize * vocab as usize + row as usize;
             // SAFETY: logits[input, row] belongs to this lane.

@@ -13,9 +13,11 @@ pub mod scan_rows;
 pub mod scan_wide;
 
 #[cfg(level_sm_90)]
-use contract::lm_head_int8::in_clusters;
+use contract::lm_head::Only;
 use contract::lm_head_int8::{Args, Asked, LIST_HEAD, LIST_ROWS, has_bounds};
-use contract::sample::SampleParams;
+#[cfg(level_sm_90)]
+use contract::lm_head_int8::{in_clusters, input_words};
+use contract::sample::{SampleParams, StepState};
 
 use crate::arch::atomic::{add_relaxed, max_u64_relaxed};
 use crate::arch::mem::{ld, ld_relaxed, ld_x4, st_x2};
@@ -26,8 +28,7 @@ use crate::arch::mem::{ld, ld_relaxed, ld_x4, st_x2};
 ///
 /// `params` covers the contract's table.
 #[inline(always)]
-unsafe fn asked(args: &Args) -> Asked {
-    let params: *const SampleParams = args.params.as_ptr();
+unsafe fn asked(params: *const SampleParams) -> Asked {
     // SAFETY: fields of the one element.
     unsafe {
         Asked {
@@ -44,9 +45,9 @@ unsafe fn asked(args: &Args) -> Asked {
 ///
 /// `state` covers the contract's table.
 #[inline(always)]
-unsafe fn ended(args: &Args) -> bool {
+unsafe fn ended(state: *const StepState) -> bool {
     // SAFETY: a field of the one element.
-    unsafe { ld(&raw const (*args.state.as_ptr()).done) != 0 }
+    unsafe { ld(&raw const (*state).done) != 0 }
 }
 
 /// What is kept of the input.
@@ -55,9 +56,29 @@ unsafe fn ended(args: &Args) -> bool {
 ///
 /// `input` covers the contract's table.
 #[inline(always)]
-unsafe fn input_stats(args: &Args) -> [f32; 4] {
+unsafe fn input_stats(input: *const u32) -> [f32; 4] {
     // SAFETY: the first words; the tensor is aligned to 16.
-    unsafe { ld_x4(args.input.as_ptr().cast_const().cast()) }
+    unsafe { ld_x4(input.cast()) }
+}
+
+/// Whether input `row` of `only` needs every logit.
+///
+/// # Safety
+///
+/// The pointers of `only` cover the contract's table for that input, of `k` values, and `vocab` rows.
+#[cfg(level_sm_90)]
+#[inline(always)]
+pub(crate) unsafe fn needs_every(only: &Only, row: u32, k: u32, vocab: u32) -> bool {
+    let (at, words) = (row as usize, input_words(k as usize, vocab));
+    // SAFETY: the elements of this input.
+    let (asked, ended, stats) = unsafe {
+        (
+            asked(only.params.as_ptr().cast_const().wrapping_add(at)),
+            ended(only.state.as_ptr().cast_const().wrapping_add(at)),
+            input_stats(only.input.as_ptr().cast_const().wrapping_add(at * words)),
+        )
+    };
+    !ended && asked.every(stats, vocab)
 }
 
 /// How many of the best logits decide; 0 when every one is computed.

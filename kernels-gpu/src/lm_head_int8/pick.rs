@@ -455,7 +455,7 @@ unsafe fn through_memory<E: Element, const STEPS: usize>(
 unsafe fn pick<E: Element, const STEPS: usize>(all: &PickArgs) {
     let (args, sample) = (&all.head.of_row(block_idx_y()), &all.sample.of_row(block_idx_y()));
     // SAFETY: the launch contract, handed on; no kernel writes `params`, so they can be read at once.
-    let asked = unsafe { asked(args) };
+    let asked = unsafe { asked(args.params.as_ptr()) };
     let memory = Memory::new();
     if thread_idx_x() < 8 {
         // SAFETY: a word of this thread.
@@ -466,7 +466,7 @@ unsafe fn pick<E: Element, const STEPS: usize>(all: &PickArgs) {
     // SAFETY: the launch contract, handed on.
     let (ended, stats, head) = unsafe {
         let scratch = args.scratch().as_ptr().cast_const();
-        (ended(args), input_stats(args), ld_x4(scratch.cast()))
+        (ended(args.state.as_ptr()), input_stats(args.input.as_ptr()), ld_x4(scratch.cast()))
     };
     if ended {
         return; // the whole cluster

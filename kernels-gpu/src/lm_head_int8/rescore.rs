@@ -3,11 +3,12 @@
 //!
 //! Where the best is all that is asked, the scan has listed few rows: the warps of all blocks share them out. Else
 //! each block finds the floor for itself, lists the rows of its tile that reach it, and shares them out
-//! among its warps, two at a time. When every logit is wanted, the list is the tile, or all rows.
+//! among its warps, two at a time. When every logit is wanted, the list is the tile, or all rows; where
+//! [`lm_head`](crate::lm_head) has made them all (`EVERY`), they are only taken over.
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, FLOOR_BITS, GROUP, LIST_HEAD, LIST_ROWS, MAX_WANTED, RESCORE_ROWS,
+    Args, Asked, EVERY, FLOOR_BITS, GROUP, LIST_HEAD, LIST_ROWS, MAX_WANTED, RESCORE_ROWS,
     RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16, RescoreF32, THREADS, floor_of, groups, has_bounds,
     list_blocks, rescore_rows,
 };
@@ -215,6 +216,43 @@ unsafe fn logits<E: Element, const STEPS: usize>(
     }
 }
 
+/// What the sampler takes of rows whose logits, this thread's, are there.
+///
+/// *Convergence*: every lane of the warp calls it.
+///
+/// # Safety
+///
+/// `args` covers the contract's table, and `end` is at most the vocabulary; nobody uses the values.
+#[inline(always)]
+unsafe fn take_over(
+    args: &Args,
+    asked: &Asked,
+    (first, end): (u32, u32),
+    logits: [f32; OF_THREAD],
+) {
+    let mut best = 0;
+    let mut j = 0;
+    while j < OF_THREAD && first + THREADS * (j as u32) < end {
+        let row = first + THREADS * j as u32 + thread_idx_x();
+        let seen = args.seen.as_ptr().cast_const().wrapping_add(row as usize);
+        // SAFETY: a row of the vocabulary; a word of this thread.
+        unsafe {
+            let seen = ld_u8_if(row < end && asked.penalty != 1.0, seen) != 0;
+            let x = asked.adjust(logits[j], seen);
+            values().add(row - first).write(x);
+            best = best.max(if row < end { rank(x, row) } else { 0 });
+        }
+        j += 1;
+    }
+    let mut distance = 8;
+    while distance > 0 {
+        best = best.max(shuffle_xor_u64(best, distance));
+        distance /= 2;
+    }
+    // SAFETY: the word of this warp.
+    unsafe { find(best) };
+}
+
 /// The best that this warp has found.
 #[inline(always)]
 fn found() -> Shared<u64> {
@@ -314,7 +352,7 @@ unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Ar
     let of_row = || all.of_row(opaque_here(block_idx_x()));
     let args = &of_row();
     // SAFETY: the launch contract, handed on; no kernel writes `params`, so they can be read at once.
-    let asked = unsafe { asked(args) };
+    let asked = unsafe { asked(args.params.as_ptr()) };
     let alone = asked.alone(args.vocab);
     launch_dependents();
     dependency_wait();
@@ -325,8 +363,8 @@ unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Ar
     // SAFETY: the launch contract, handed on.
     let (ended, stats, head, mut bounds) = unsafe {
         (
-            ended(args),
-            input_stats(args),
+            ended(args.state.as_ptr()),
+            input_stats(args.input.as_ptr()),
             ld_x4(args.scratch().as_ptr().cast_const().cast()),
             uppers(args, first, end(first)),
         )
@@ -356,12 +394,20 @@ unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Ar
         let wanted = wanted(&asked, stats, args.vocab);
         if wanted != 0 { floor(top, wanted) } else { 0 }
     };
+    let made = asked.every(stats, args.vocab) && head[EVERY] != 0;
     sync_threads();
     let mut tile = 0;
     while first < args.vocab {
         let next = first + rows * grid_dim_y();
         // SAFETY: as above; the list was read before the last barrier.
-        let count = unsafe { listed((tile, first, end(first)), bounds, floor) };
+        let count = unsafe {
+            if made {
+                take_over(&of_row(), &asked, (first, end(first)), bounds);
+                0
+            } else {
+                listed((tile, first, end(first)), bounds, floor)
+            }
+        };
         let mut entry = ROWS as u32 * warp_id();
         while entry < count {
             let ids: [u32; ROWS] = core::array::from_fn(|r| {

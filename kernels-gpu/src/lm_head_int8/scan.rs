@@ -79,7 +79,7 @@ unsafe fn take(sums: &mut Sums, steps: &Steps, digits: *const u8, first: u32, en
 pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
     let args = args.of_row(block_idx_y());
     // SAFETY: the launch contract, handed on; no kernel writes `params`, so they can be read at once.
-    let asked = unsafe { asked(&args) };
+    let asked = unsafe { asked(args.params.as_ptr()) };
     if asked.wanted(args.vocab) == 0 {
         launch_dependents();
         dependency_wait();
@@ -112,9 +112,9 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
     dependency_wait();
 
     // SAFETY: the launch contract, handed on.
-    let input = unsafe { input_stats(&args) };
+    let input = unsafe { input_stats(args.input.as_ptr()) };
     // SAFETY: as above.
-    if !has_bounds(input) || unsafe { ended(&args) } {
+    if !has_bounds(input) || unsafe { ended(args.state.as_ptr()) } {
         return; // every thread of the row
     }
     let alone = || asked.alone(args.vocab);

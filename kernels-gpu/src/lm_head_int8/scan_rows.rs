@@ -55,7 +55,9 @@ const fn place(row: u32, piece: u32) -> u32 {
 pub(super) unsafe fn note_input(args: &Args, input: u32, to: Shared<f32>) {
     let here = args.of_row(input.min(args.m - 1));
     // SAFETY: the launch contract, handed on.
-    let (asked, stats, ended) = unsafe { (asked(&here), input_stats(&here), ended(&here)) };
+    let (asked, stats, ended) = unsafe {
+        (asked(here.params.as_ptr()), input_stats(here.input.as_ptr()), ended(here.state.as_ptr()))
+    };
     let counts = input < args.m && asked.wanted(args.vocab) != 0 && has_bounds(stats) && !ended;
     let alone = counts && asked.alone(args.vocab);
     let how = if counts { COUNTS } else { 0 } + if alone { ALONE } else { 0 };
