@@ -69,7 +69,7 @@ pub const fn tile_inputs(m: u32, k: u32) -> u32 {
 /// side by side those of the same rows and other inputs. `None` where tiles do not pay or do not fit.
 pub const fn tile_grid(m: u32, vocab: u32, k: u32, sms: u32) -> Option<[u32; 3]> {
     let inputs = tile_inputs(m, k);
-    if m < TILE_MIN_INPUTS || inputs == 0 {
+    if m < TILE_MIN_INPUTS || vocab < TILE_ROWS || inputs == 0 {
         return None;
     }
     let tiles = m.div_ceil(inputs);

@@ -313,10 +313,11 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
     // second quarter.
     let order = 2 * part;
     let table = args.w.cast::<E>().as_ptr().cast_const();
+    // The last rows of a table once more where it ends with fewer, so that all rows of a unit are one from the next.
+    let start = |unit: u32| unit.saturating_mul(TILE_ROWS).min(vocab - TILE_ROWS);
     let rows_of = |unit: u32| -> [*const E; ROWS] {
         core::array::from_fn(|r| {
-            // Behind the table the last row again: it is not stored.
-            let row = (unit.saturating_mul(TILE_ROWS) + (r as u32 ^ order)).min(vocab - 1);
+            let row = start(unit) + (r as u32 ^ order);
             table.wrapping_add(row as usize * args.stride as usize + own as usize)
         })
     };
@@ -354,12 +355,14 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
             // The chunk asked for is the next of this unit, behind its last one the first of the next unit.
             left -= 1;
             let mut later = x;
+            let mut further = (E::AHEAD * PARTIALS) as isize;
             if left > 0 {
                 later = at.add(E::AHEAD as u32 * stride);
-                tile.rows = tile.rows.map(|row| row.wrapping_add(E::AHEAD * PARTIALS));
             } else {
-                tile.rows = rows_of(next);
+                let rows = start(next) as isize - start(unit) as isize;
+                further = rows * args.stride as isize - (chunks as isize - 1) * further;
             }
+            tile.rows = tile.rows.map(|row| row.wrapping_offset(further));
             // SAFETY: whole steps of rows of the table and of the inputs, brought before the barrier.
             unsafe { tile.chunk(at, stride, later) };
             at = later;
@@ -408,8 +411,8 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
         let [a, b]: [f32; 2] = fold(all, 2);
         // Distances 2, 1.
         let sum = (a + shuffle_xor(a, 1)) + (b + shuffle_xor(b, 1));
-        let row = unit * TILE_ROWS + order + lane_id() / 16;
-        if lane_id().is_multiple_of(2) && row < vocab && input < m {
+        let row = start(unit) + order + lane_id() / 16;
+        if lane_id().is_multiple_of(2) && input < m {
             let at = input as usize * vocab as usize + row as usize;
             // SAFETY: logits[input, row] belongs to this lane.
             unsafe { st(args.logits.as_ptr().wrapping_add(at), sum) };
