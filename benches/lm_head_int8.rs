@@ -13,7 +13,7 @@ use bitnet_gpu::reference::Inputs;
 use bitnet_gpu::reference::lm_head_int8::BENCH_SHAPES;
 use bitnet_gpu::reference::sample::GREEDY;
 use contract::lm_head_int8::row_bytes;
-use contract::sample::SampleParams;
+use contract::sample::{ONE_WEIGHT, SampleParams};
 
 struct Head<'a> {
     name: &'static str,
@@ -122,10 +122,11 @@ fn main() -> ExitCode {
                 ("top-k 40", SampleParams { top_k: 40, ..drawn }),
                 ("top-k 256", SampleParams { top_k: 256, ..drawn }),
                 ("all", drawn),
+                ("min-p 0.05", SampleParams { min_weight: ONE_WEIGHT / 20, ..drawn }),
             ];
             for (m, cases) in [
                 (1, &cases[..]),
-                (8, &cases[..2]),
+                (8, &cases[..]),
                 (16, &cases[..]),
                 (32, &cases[..]),
                 (33, &cases[..2]),

@@ -156,7 +156,7 @@ pub fn lm_head_int8(
         }
     });
 
-    let floor = floor(tops, wanted);
+    let floor = floor(tops, asked, w.rows as u32);
     threads.run_pieces(logits, group, |i, logits| {
         for (r, logit) in logits.iter_mut().enumerate() {
             *logit = match order_key(*logit) >= floor {
@@ -167,8 +167,8 @@ pub fn lm_head_int8(
     });
 }
 
-/// A key that `wanted` adjusted logits reach.
-fn floor(tops: &[u32], wanted: u32) -> u32 {
+/// A key that as many adjusted logits reach as are wanted, or what weighs enough beside the best.
+fn floor(tops: &[u32], asked: &Asked, vocab: u32) -> u32 {
     let mut maxima = [0u32; THREADS as usize];
     for tops in tops.chunks(maxima.len()) {
         for (max, top) in maxima.iter_mut().zip(tops) {
@@ -176,7 +176,10 @@ fn floor(tops: &[u32], wanted: u32) -> u32 {
         }
     }
     maxima.sort_unstable_by(|a, b| b.cmp(a));
-    floor_of(maxima[wanted as usize - 1])
+    match asked.wanted(vocab) {
+        1 => asked.floor(maxima[0], vocab),
+        wanted => floor_of(maxima[wanted as usize - 1]),
+    }
 }
 
 #[cfg(test)]

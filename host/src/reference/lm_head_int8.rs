@@ -100,15 +100,18 @@ pub fn all_bounds(table: &Int8, x: &[f32]) -> Vec<[f32; 2]> {
     .collect()
 }
 
-/// The key that decides which rows are computed; 0 computes all.
-fn floor(lower: &[u32], wanted: u32) -> u32 {
+/// The key that decides which rows are computed.
+fn floor(lower: &[u32], asked: &Asked) -> u32 {
     let mut maxima = [0u32; 256];
     for (v, &key) in lower.iter().enumerate() {
         let lane = v / 32 % 256;
         maxima[lane] = maxima[lane].max(key);
     }
     maxima.sort_unstable_by(|a, b| b.cmp(a));
-    wanted.checked_sub(1).map_or(0, |nth| floor_of(maxima[nth as usize]))
+    match asked.wanted(lower.len() as u32) {
+        1 => asked.floor(maxima[0], lower.len() as u32),
+        wanted => floor_of(maxima[wanted as usize - 1]),
+    }
 }
 
 /// Logits of the rows that can decide, minus infinity for the others.
@@ -123,7 +126,7 @@ pub fn lm_head_int8(w: &Dense, x: &[f32], seen: &[u8], params: &SampleParams) ->
     let bounds = all_bounds(&pack(w), x);
     let key = |v: usize, end: usize| order_key(asked.adjust(bounds[v][end], seen[v] != 0));
     let lower: Vec<u32> = (0..w.rows).map(|v| key(v, 0)).collect();
-    let floor = floor(&lower, wanted);
+    let floor = floor(&lower, &asked);
     let logit = |v: usize| if key(v, 1) >= floor { exact[v] } else { f32::NEG_INFINITY };
     (0..w.rows).map(logit).collect()
 }
@@ -204,7 +207,7 @@ mod tests {
         #[test]
         fn tokens_are_those_of_all_logits(
             vocab in 1usize..900, k in 1usize..80, seed: u64, top_k in 0u32..300, temperature in 0usize..4,
-            penalty in 0usize..4,
+            penalty in 0usize..4, least in 0u32..40,
         ) {
             let mut seeded = Inputs::new(seed);
             let w = Dense::new(ELEMENTS[seed as usize % 3], vocab, k, seed);
@@ -216,6 +219,7 @@ mod tests {
                 temperature: [0.0, 0.3, 1.0, 20.0][temperature],
                 repetition_penalty: [1.0, 1.2, 0.8, 1e30][penalty],
                 top_p_q32: if seed % 2 == 0 { 1 << 32 } else { 3 << 30 },
+                min_weight: 1u32.checked_shl(least).map_or(0, |bit| bit - (seed as u32 & (bit / 2))),
                 ..GREEDY
             };
             let exact = lm_head::lm_head(&w, &x, 1);

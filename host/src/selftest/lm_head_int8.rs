@@ -44,10 +44,13 @@ pub const EPS: f32 = 1e-5;
 pub const ANY: f32 = 0.5;
 
 /// Whether what a token is drawn from, of `m` inputs of `k` values, is left in the sampler's memory: not where the best is all that is asked, and not by the kernel
-/// that picks it too, where that computes the logits.
+/// that picks it too, where that computes the logits. Of a floor that depends on the best bound alone, the scans of many inputs, which round bounds another way, may
+/// leave a logit more that cannot be drawn.
 pub fn leaves(params: &SampleParams, stats: [f32; 4], [vocab, k, m]: [usize; 3]) -> bool {
-    let few = has_bounds(stats) && Asked::of(params).wanted(vocab as u32) != 0;
-    params.temperature > 0.0 && !(few && in_clusters(m as u32, k as u32))
+    let (asked, vocab) = (Asked::of(params), vocab as u32);
+    let few = has_bounds(stats) && asked.wanted(vocab) != 0;
+    let elsewhere = if asked.weighs(vocab) { m > 8 } else { in_clusters(m as u32, k as u32) };
+    params.temperature > 0.0 && !(few && elsewhere)
 }
 
 impl Run for Inputs {

@@ -16,7 +16,7 @@ use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::embed::Table;
 use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves};
 use contract::lm_head_int8::{LIST_ROWS, MAX_K, MAX_WANTED, digit_words, input_words, row_bytes};
-use contract::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
+use contract::sample::{ONE_WEIGHT, SampleParams, StepState, adjusted_len, penalise, temper};
 
 use crate::support::{
     check, dimension, due, generated, on_lane, refused, repeats, short, size, zeros,
@@ -115,8 +115,9 @@ fn several_inputs<B: Backend>(b: &B) {
         let all = params(seeded.bits());
         let asked = (0..m)
             .map(|_| {
-                let params = match seeded.below(3) {
+                let params = match seeded.below(4) {
                     0 => all[seeded.below(all.len())],
+                    1 => weighing(seeded.below(3) as u32, ONE_WEIGHT >> seeded.below(32)),
                     _ => asked(seeded.below(vocab + 2) as u32),
                 };
                 (params, seeded.below(9) == 0)
@@ -205,6 +206,11 @@ fn asked(top_k: u32) -> SampleParams {
     SampleParams { top_k, temperature, repetition_penalty: 1.25, ..GREEDY }
 }
 
+/// What weighs enough beside the best, and as many as are looked for.
+fn weighing(top_k: u32, least: u32) -> SampleParams {
+    SampleParams { min_weight: least, temperature: 0.8, top_k, ..GREEDY }
+}
+
 fn listed_shapes<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(1);
     for (i, &(vocab, k)) in TEST_SHAPES.iter().enumerate() {
@@ -220,6 +226,13 @@ fn listed_shapes<B: Backend>(b: &B) {
         let table = Table::new(ELEMENTS[0], 9000, 33, 5);
         let x = seeded.floats(33, 2.0);
         check_case(b, &case(table, x, asked(top_k), &mut seeded), "listed");
+    }
+    for (i, least) in [1, 3 << 12, ONE_WEIGHT / 20, ONE_WEIGHT].into_iter().enumerate() {
+        for top_k in [0, 7, MAX_WANTED + 1] {
+            let table = Table::new(ELEMENTS[i % 3], 9000, 33, 5);
+            let x = seeded.floats(33, 2.0);
+            check_case(b, &case(table, x, weighing(top_k, least), &mut seeded), "least weight");
+        }
     }
 }
 
@@ -279,8 +292,9 @@ fn generated_cases<B: Backend>(b: &B) {
         let x_at = seeded.below(2 * k);
         let x = seeded.floats(x_at + k, reach);
         let all = params(seeded.bits());
-        let params = match seeded.below(3) {
+        let params = match seeded.below(4) {
             0 => all[seeded.below(all.len())],
+            1 => weighing(seeded.below(3) as u32, ONE_WEIGHT >> seeded.below(32)),
             _ => asked(seeded.below(vocab + 2) as u32),
         };
         check_case(b, &case(table, x, params, &mut seeded), "generated");
@@ -298,7 +312,9 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
         w.write_rows(b, 0, &host.bytes()).expect("rows");
         let table = Int8Table::new(b, &w).expect("a copy");
         let all = params(seeded.bits());
-        let params = [all[i % all.len()], asked(seeded.below(vocab + 2) as u32)][i / 3 % 2];
+        let weighing = weighing(0, ONE_WEIGHT >> seeded.below(32));
+        let few = asked(seeded.below(vocab + 2) as u32);
+        let params = [all[i % all.len()], few, weighing][i / 3 % 3];
         let inputs = seeded.floats(steps * k, 1.5);
         let mut x = b.alloc("test", inputs.len()).expect("inputs");
         b.write(&mut x, 0, &inputs).expect("inputs");

@@ -16,7 +16,7 @@
 //!
 //! What `sample_prepare` makes of the logits of [`crate::lm_head`] is made of those of the rows that the sampler can pick or
 //! that decide what it picks, from the same bits; of the others it is made as if they were minus infinity. So the token is the same,
-//! always. What a token is drawn from has to be known: the best, or the best `k`. Where more may be
+//! always. What a token is drawn from has to be known: the best, the best `k`, or what weighs enough beside the best (min-p without top-p). Where more may be
 //! drawn ([`Asked::wanted`] is 0) every logit is computed. Where the best is all that is asked ([`Asked::alone`]), only `best` is written.
 //!
 //! # The bound
@@ -51,7 +51,7 @@
 //! [`EVERY`].
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
-use crate::num::{abs_bits, fma, quantise, round_even_i32, sqrt};
+use crate::num::{abs_bits, fma, order_key, order_value, quantise, round_even_i32, sqrt};
 use crate::sample::{SampleParams, StepState, adjusted_len, penalise, temper};
 
 pub use crate::sample::{GROUP, groups};
@@ -245,6 +245,8 @@ pub struct Asked {
     pub penalty: f32,
     /// As in [`SampleParams`].
     pub top_k: u32,
+    /// What a token weighs at least to be drawn, where the weight of the others does not matter: [`Asked::least`].
+    pub least: u32,
 }
 
 impl Asked {
@@ -254,22 +256,61 @@ impl Asked {
             temperature: params.temperature,
             penalty: params.repetition_penalty,
             top_k: params.top_k,
+            least: Self::least(params.min_weight, params.top_p_q32),
         }
     }
 
-    /// How many of the best logits decide the token; 0 when all may, or when no order is kept.
+    /// [`Asked::least`] for the least weight and the top-p of [`SampleParams`]: top-p takes the weight of every token, and what comes
+    /// behind it then drops none for certain.
+    #[inline(always)]
+    pub const fn least(min_weight: u32, top_p_q32: u64) -> u32 {
+        if top_p_q32 >> 32 == 0 { 0 } else { min_weight }
+    }
+
+    /// What only changes bounds.
+    #[inline(always)]
+    pub const fn of_bounds(temperature: f32, penalty: f32) -> Self {
+        Self { temperature, penalty, top_k: 0, least: 0 }
+    }
+
+    /// Whether the best `top_k` are few enough to be looked for.
+    #[inline(always)]
+    const fn few(&self, vocab: u32) -> bool {
+        self.top_k != 0 && self.top_k < vocab && self.top_k <= MAX_WANTED
+    }
+
+    /// How many of the best logits decide the token; 0 when all may, or when no order is kept. Of those that
+    /// [weigh enough](Asked::weighs) beside the best, the best.
     #[inline(always)]
     pub fn wanted(&self, vocab: u32) -> u32 {
         let monotone =
             self.penalty > 0.0 && self.penalty < f32::INFINITY && self.temperature != f32::INFINITY;
-        let few = self.top_k < vocab && self.top_k <= MAX_WANTED;
         if !monotone {
             0
         } else if self.temperature > 0.0 {
-            if few { self.top_k } else { 0 }
+            if self.few(vocab) { self.top_k } else { u32::from(self.least > 0) }
         } else {
             1 // NaN too
         }
+    }
+
+    /// Whether the token is drawn from those that weigh [`Asked::least`] at least.
+    #[inline(always)]
+    pub fn weighs(&self, vocab: u32) -> bool {
+        self.temperature > 0.0 && !self.few(vocab) && self.least > 0
+    }
+
+    /// The floor where one logit is [wanted](Asked::wanted), and reaches `key`.
+    ///
+    /// With `least >= 2^i` and `d > (31 - i) ln 2`: `x < fl(key - d)` means `x < key - d`, as rounding keeps the order, and `key` is at most the best. So
+    /// the rounded `x - best` is at most `-d`, and its exponential times `2^31` less than `2^i`, by more than the error of `exp`.
+    #[inline(always)]
+    pub fn floor(&self, key: u32, vocab: u32) -> u32 {
+        if !self.weighs(vocab) {
+            return floor_of(key);
+        }
+        let halvings = (self.least.leading_zeros() as f32) * core::f32::consts::LN_2;
+        floor_of(order_key(order_value(key) - fma(halvings, REACH, 1.0 / 64.0)))
     }
 
     /// Whether the sampler takes every logit of an input of these statistics.
@@ -520,7 +561,11 @@ mod tests {
 
     #[test]
     fn only_what_keeps_the_order_is_searched() {
-        let asked = |temperature, penalty, top_k| Asked { temperature, penalty, top_k };
+        let asked = |temperature, penalty, top_k| {
+            let bounds = Asked::of_bounds(temperature, penalty);
+            Asked { top_k, ..bounds }
+        };
+        let weighing = |top_k, least| Asked { top_k, least, ..Asked::of_bounds(0.5, 1.3) };
         for (asked, vocab, want) in [
             (asked(0.0, 1.0, 0), 9, 1),
             (asked(-1.0, 1.0, 7), 9, 1),
@@ -535,8 +580,31 @@ mod tests {
             (asked(0.0, f32::NAN, 0), 9, 0),
             (asked(0.0, f32::INFINITY, 0), 9, 0),
             (asked(f32::INFINITY, 1.0, 3), 9, 0),
+            (weighing(0, 1), 9, 1),
+            (weighing(MAX_WANTED + 1, 5), 1000, 1),
+            (weighing(7, 5), 1000, 7),
         ] {
             assert_eq!(asked.wanted(vocab), want, "{asked:?}");
+            let weighs = asked.least > 0 && asked.top_k != 7;
+            assert_eq!(asked.weighs(vocab), weighs, "{asked:?}");
+        }
+        assert_eq!([0, 1 << 32].map(|top_p| Asked::least(7, top_p)), [0, 7]);
+    }
+
+    #[test]
+    fn what_is_below_the_floor_weighs_less() {
+        use crate::sample::{ONE_WEIGHT, weight};
+        for least in [1, 2, 3, 1000, 1 << 20, (1 << 30) - 1, 1 << 30, ONE_WEIGHT - 1, ONE_WEIGHT] {
+            let asked = Asked { least, ..Asked::of_bounds(0.5, 1.0) };
+            for best in [0.0, -0.0, 1.0, -1.0, 17.3, 1e-40, 3e5, -2e7, 1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let floor = asked.floor(order_key(best), 100);
+                assert!(floor <= order_key(best) || best.is_nan());
+                for below in [1, 2, 5, 100, 5000, 1 << 20] {
+                    let x = order_value(floor.saturating_sub(below));
+                    let below = order_key(x) < floor;
+                    assert!(!below || weight(x, best) < least, "{x} {best} {least}");
+                }
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ use contract::lm_head_int8::{in_clusters, input_words};
 use contract::sample::{SampleParams, StepState};
 
 use crate::arch::atomic::{add_relaxed, max_u64_relaxed};
-use crate::arch::mem::{ld, ld_relaxed, ld_x4, st_x2};
+use crate::arch::mem::{ld, ld_relaxed, ld_x2, ld_x4, st_x2};
 
 /// What the sampler asks for.
 ///
@@ -35,6 +35,11 @@ unsafe fn asked(params: *const SampleParams) -> Asked {
             temperature: ld(&raw const (*params).temperature),
             penalty: ld(&raw const (*params).repetition_penalty),
             top_k: ld(&raw const (*params).top_k),
+            least: Asked::least(
+                ld(&raw const (*params).min_weight),
+                // Its low half does not matter.
+                u64::from(ld_x2((&raw const (*params).top_p_q32).cast::<[u32; 2]>())[1]) << 32,
+            ),
         }
     }
 }
@@ -81,7 +86,7 @@ pub(crate) unsafe fn needs_every(only: &Only, row: u32, k: u32, vocab: u32) -> b
     !ended && asked.every(stats, vocab)
 }
 
-/// How many of the best logits decide; 0 when every one is computed.
+/// How many of the best logits decide, or the best that others are weighed by; 0 when every one is computed.
 #[inline(always)]
 fn wanted(asked: &Asked, input: [f32; 4], vocab: u32) -> u32 {
     if has_bounds(input) { asked.wanted(vocab) } else { 0 }
@@ -91,7 +96,10 @@ fn wanted(asked: &Asked, input: [f32; 4], vocab: u32) -> u32 {
 #[cfg(level_sm_90)]
 #[inline(always)]
 fn listed(args: &Args, asked: &Asked, wanted: u32, head: [u32; 4]) -> bool {
-    in_clusters(args.m, args.k) && wanted != 0 && !(asked.alone(args.vocab) && head[2] > LIST_ROWS)
+    in_clusters(args.m, args.k)
+        && wanted != 0
+        && !asked.weighs(args.vocab)
+        && !(asked.alone(args.vocab) && head[2] > LIST_ROWS)
 }
 
 /// The largest lower bound so far of an input that has a list, as a key.

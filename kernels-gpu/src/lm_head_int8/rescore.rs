@@ -94,7 +94,7 @@ unsafe fn own_top(args: &Args) -> u32 {
     top
 }
 
-/// A key that `wanted` adjusted logits reach, from the threads' keys; 0 when there are not so many.
+/// A key that `wanted` adjusted logits reach, or what weighs enough beside the best, from the threads' keys; 0 when there are not so many.
 ///
 /// *Convergence*: every thread of the block calls it.
 ///
@@ -102,7 +102,7 @@ unsafe fn own_top(args: &Args) -> u32 {
 ///
 /// Nobody uses the first 256 words of shared memory.
 #[inline(always)]
-unsafe fn floor(top: u32, wanted: u32) -> u32 {
+unsafe fn floor(asked: &Asked, vocab: u32, top: u32, wanted: u32) -> u32 {
     // SAFETY: a word of this thread; then words written before the barrier.
     let keys: [u32; KEYS as usize] = unsafe {
         maxima().add(thread_idx_x()).write(top);
@@ -110,7 +110,7 @@ unsafe fn floor(top: u32, wanted: u32) -> u32 {
         core::array::from_fn(|j| maxima().add(lane_id() + LANES * j as u32).read())
     };
     if wanted == 1 {
-        return floor_of(warp_max(keys.into_iter().fold(0, u32::max))); // the whole block
+        return asked.floor(warp_max(keys.into_iter().fold(0, u32::max)), vocab); // the whole block
     }
     let (mut found, mut bit) = (0, 1u32 << 31);
     while bit >> FLOOR_BITS != 0 {
@@ -392,7 +392,7 @@ unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Ar
         }
         let top = own_top(args);
         let wanted = wanted(&asked, stats, args.vocab);
-        if wanted != 0 { floor(top, wanted) } else { 0 }
+        if wanted != 0 { floor(&asked, args.vocab, top, wanted) } else { 0 }
     };
     let made = asked.every(stats, args.vocab) && head[EVERY] != 0;
     sync_threads();

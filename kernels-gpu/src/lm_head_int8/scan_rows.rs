@@ -241,7 +241,7 @@ unsafe fn finish<const ROWS: u32, const INPUTS: u32, const TILES: usize>(
             let words = notes.add(WORDS * own);
             [words.read_x4(), words.add(4).read_x4()]
         };
-        let asked = Asked { temperature, penalty, top_k: 0 };
+        let asked = Asked::of_bounds(temperature, penalty);
         let (input_stats, how) = ([s0, s1, s2, 0.0], how.to_bits());
         let (counts, alone) = (how & COUNTS != 0, how & ALONE != 0);
         let mut top = 0;

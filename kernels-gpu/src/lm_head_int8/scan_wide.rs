@@ -50,7 +50,7 @@ impl Input {
         // product, of which `s2` has 12 to spare.
         const MORE: f32 = 1.0 + 1.0 / 1024.0;
         Self {
-            asked: Asked { temperature, penalty, top_k: 0 },
+            asked: Asked::of_bounds(temperature, penalty),
             stats: [s0, s1, s2, 0.0],
             how: how.to_bits(),
             reach: [s1 * MORE, s2 * MORE],
