@@ -166,7 +166,7 @@ pub const fn strips_of(
         return None;
     }
     // Whether rows of outputs start at words.
-    let words = (w.out * bytes | args.y.addr() as u32).is_multiple_of(4);
+    let words = ((w.out * bytes) | args.y.addr() as u32).is_multiple_of(4);
     // Pieces of a row that come.
     let come = if even { w.len * bytes / 16 } else { 1 };
     let at_once = if come < STRIPS_THREADS { come } else { STRIPS_THREADS };
