@@ -276,9 +276,9 @@ impl<T: Float> Pool2d<'_, super::CudaBackend, T> {
             (true, false) => (8 * channels).div_ceil(u64::from(staged)),
             // Eight threads a piece of channels.
             (true, true) => 8 * channels / piece as u64,
+            (false, _) if lines => channels * args.lines_threads(size as u32),
             (false, _) => {
-                let across = if lines { w.out.div_ceil(16 / size as u32) } else { w.out };
-                let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(across);
+                let places = u64::from(h.out.div_ceil(ROWS)) * u64::from(w.out);
                 channels / piece as u64 * places
             }
         };

@@ -187,14 +187,30 @@ fn pieces_of_channels<B: Backend>(b: &B) {
     }
 }
 
-/// Windows of 5 and 7 taps a side with channels last: one tile and several, whole and not, of one piece of channels and of
-/// more than a tile has.
+/// Windows that share taps with channels last: one band and several, whole and not, of one part of a column and of several, of one piece of
+/// channels and of more than a band has.
 fn tiles_of_large_windows<B: Backend>(b: &B) {
-    for (i, window) in
-        [[5, 1, 2], [5, 2, 2], [7, 1, 3], [7, 2, 3], [5, 1, 0], [7, 2, 1]].into_iter().enumerate()
+    for (i, window) in [
+        [5, 1, 2],
+        [5, 2, 2],
+        [7, 1, 3],
+        [7, 2, 3],
+        [5, 1, 0],
+        [7, 2, 1],
+        [3, 1, 1],
+        [6, 2, 2],
+        [4, 4, 0],
+        [9, 1, 4],
+        [13, 1, 5],
+        [6, 2, 3],
+    ]
+    .into_iter()
+    .enumerate()
     {
         for (j, dims) in
-            [[2, 40, 31, 37], [1, 8, 7, 5], [3, 72, 12, 34], [1, 16, 20, 8]].into_iter().enumerate()
+            [[2, 40, 31, 37], [1, 8, 7, 5], [3, 72, 12, 34], [1, 16, 20, 8], [150, 72, 14, 9]]
+                .into_iter()
+                .enumerate()
         {
             for (l, kind) in [Kind::Max, AVERAGE, PADDED].into_iter().enumerate() {
                 let element = ELEMENTS[(i + j + l) % 3];
@@ -236,6 +252,9 @@ fn tiles_of_planes<B: Backend>(b: &B) {
         [13, 13, 0],
         [3, 2, 0],
         [11, 1, 5],
+        [6, 2, 2],
+        [4, 2, 1],
+        [8, 8, 0],
     ]
     .into_iter()
     .enumerate()
@@ -249,6 +268,8 @@ fn tiles_of_planes<B: Backend>(b: &B) {
             [1, 1, 21, 2201],
             [610, 1, 13, 13],
             [1210, 1, 13, 7],
+            [3, 5, 16, 40],
+            [3, 3, 19, 64],
         ]
         .into_iter()
         .enumerate()

@@ -23,13 +23,14 @@ mod average;
 mod axes;
 mod planes;
 mod strips;
+mod tiles;
 
 pub use average::*;
 pub use axes::*;
 pub use planes::*;
 pub use strips::*;
+pub use tiles::*;
 
-use crate::conv2d::Divisor;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
 
@@ -85,18 +86,6 @@ pub const DRIPS: u32 = 12;
 
 /// Shared memory that the partials of a block's pieces of channels go through: eight words a thread, and a gap.
 const EXCHANGE_BYTES: u32 = WHOLE_THREADS * 8 * 4 + 64;
-
-/// Threads of a block that makes a tile of outputs: [`TilesArgs`].
-pub const TILES_THREADS: u32 = 128;
-
-/// Bytes of channels of a tile.
-pub const TILES_WIDE: u32 = 64;
-
-/// Neighbouring outputs of a thread there, of a word of channels.
-pub const TILES_OUTPUTS: u32 = 4;
-
-/// Most bytes of shared memory of such a block.
-pub const TILES_SMEM: u32 = 64 * 1024;
 
 /// Most elements along each dimension, so that coordinates fit 32 bits with room for padding.
 pub const MAX_SIDE: usize = 1 << 24;
@@ -206,20 +195,36 @@ pub struct Args {
 impl Args {
     /// Whether the kernels for lines of images take these windows, of elements of `bytes`: rows innermost and in pieces of 16
     /// bytes; windows of 3 by 3 with a padding of 1 across, or 2 by 2 without, as far apart down as across, none of which ends a
-    /// column behind that.
+    /// column behind that; or [`Args::apart`].
     pub const fn lines(&self, bytes: u32) -> bool {
         let (h, w) = (&self.h, &self.w);
         let known = matches!((w.kernel, w.stride, w.padding), (3, 1 | 2, 1) | (2, 2, 0));
         self.channels_last == 0
-            && known
+            && (known && w.out * w.stride <= w.len || self.apart(bytes))
             && h.kernel == w.kernel
             && h.stride == w.stride
-            && w.out * w.stride <= w.len
             && h.dilation == 1
             && w.dilation == 1
             && (w.len * bytes).is_multiple_of(16)
             && self.x.addr().is_multiple_of(16)
             && self.y.addr().is_multiple_of(16)
+    }
+
+    /// Whether windows are side by side, 4 or 8 elements of `bytes`, and 16 bytes have all columns of one or two of them.
+    #[inline(always)]
+    pub const fn apart(&self, bytes: u32) -> bool {
+        let (h, w) = (&self.h, &self.w);
+        let side = w.kernel == 4 || w.kernel == 8 && bytes == 2;
+        side && w.stride == w.kernel && h.padding == 0 && w.padding == 0
+    }
+
+    /// Threads of a plane of which [`Args::lines`] holds.
+    pub const fn lines_threads(&self, bytes: u32) -> u64 {
+        if self.apart(bytes) {
+            self.h.out as u64 * (self.w.len * bytes / 16) as u64
+        } else {
+            self.h.out.div_ceil(ROWS) as u64 * self.w.out.div_ceil(16 / bytes) as u64
+        }
     }
 
     /// How many times 32 whole images of elements of `bytes` a block has, which come through its shared memory side by side:
@@ -275,125 +280,6 @@ impl Args {
         let (h, w) = (&self.h, &self.w);
         h.kernel == w.kernel && h.kernel <= 3 && (h.kernel == 1 || h.dilation == 1 && w.dilation == 1)
     }
-}
-
-/// The parameter of the kernels that make tiles of larger windows, where channels are innermost, passed by value.
-///
-/// What a tile reads comes to shared memory at once. A thread has a word of channels of [`TILES_OUTPUTS`] neighbouring
-/// outputs, of `each` rows, which share the maxima or sums of the rows that they read.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct TilesArgs {
-    /// Tensors and windows.
-    pub pool: Args,
-    /// Rows and columns of outputs of a tile, and rows of a thread.
-    pub rows: u32,
-    /// See `rows`.
-    pub columns: u32,
-    /// See `rows`.
-    pub each: u32,
-    /// Pixels that a tile reads.
-    pub pixels: u32,
-    /// Bytes of shared memory from a row of them to the next.
-    pub pitch: u32,
-    /// Bytes of it in all.
-    pub smem: u32,
-    /// Threads' worth of work: words of channels fastest, then rows, then columns.
-    pub tasks: u32,
-    /// Blocks: [`TILES_WIDE`] bytes of channels fastest, then columns, then rows, then images.
-    pub blocks: u32,
-    /// By the columns that a tile reads.
-    pub by_line: Divisor,
-    /// By the tasks of a column.
-    pub by_rows: Divisor,
-    /// By the tiles of channels.
-    pub by_channels: Divisor,
-    /// By the tiles of a row.
-    pub by_columns: Divisor,
-    /// By the tiles of a column.
-    pub by_down: Divisor,
-}
-
-/// A tile of `rows` by `columns` outputs, `each` rows a thread, of elements of `bytes`; `None` where these kernels do not take
-/// the windows or shared memory not the tile.
-pub const fn tiles_of(args: &Args, bytes: u32, rows: u32, columns: u32, each: u32) -> Option<TilesArgs> {
-    let (h, w) = (&args.h, &args.w);
-    let (side, step) = (w.kernel, w.stride);
-    let square = h.kernel == side && (side == 5 || side == 7) && h.stride == step && (step == 1 || step == 2);
-    let row = args.channels as u64 * bytes as u64;
-    let image = row * h.len as u64 * w.len as u64;
-    let aligned = row.is_multiple_of(16) && args.x.addr().is_multiple_of(16) && args.y.addr().is_multiple_of(16);
-    let dense = h.dilation == 1 && w.dilation == 1 && args.channels_last == 1;
-    let outputs = row * h.out as u64 * w.out as u64;
-    if !square || !dense || !aligned || image >= 1 << 31 || outputs >= 1 << 31 {
-        return None;
-    }
-    let (rows, columns) = (rows.next_multiple_of(each), columns.next_multiple_of(TILES_OUTPUTS));
-    let lines = (rows - 1) * step + side;
-    let line = (columns - 1) * step + side;
-    // Half of a warp has other rows: they are where the next words of these would be, for all banks.
-    let mut pitch = line * TILES_WIDE;
-    while pitch * step * each % 128 != TILES_WIDE && (step * each).is_power_of_two() && step * each <= 4 {
-        pitch += 16;
-    }
-    // Of averages behind the tile what sums are divided by, for each number of rows and columns.
-    let smem = lines * pitch + if args.average == 1 { 8 * side * side } else { 0 };
-    let channels = row.div_ceil(TILES_WIDE as u64);
-    let (across, down) = (w.out.div_ceil(columns), h.out.div_ceil(rows));
-    let blocks = channels * across as u64 * down as u64 * args.images as u64;
-    if smem > TILES_SMEM || blocks >= 1 << 31 {
-        return None;
-    }
-    Some(TilesArgs {
-        pool: *args,
-        rows,
-        columns,
-        each,
-        pixels: lines * line,
-        pitch,
-        smem,
-        tasks: TILES_WIDE / 4 * (rows / each) * (columns / TILES_OUTPUTS),
-        blocks: blocks as u32,
-        by_line: Divisor::new(line),
-        by_rows: Divisor::new(rows / each),
-        by_channels: Divisor::new(channels as u32),
-        by_columns: Divisor::new(across),
-        by_down: Divisor::new(down),
-    })
-}
-
-/// The tile that windows are made in; `None` where these kernels do not take them.
-pub const fn tiles(args: &Args, bytes: u32) -> Option<TilesArgs> {
-    // Parts of about one size.
-    let most = [28 / args.h.stride, if args.w.out <= 20 { 20 } else { 16 } / args.w.stride];
-    let rows = args.h.out.div_ceil(args.h.out.div_ceil(most[0]));
-    let columns = args.w.out.div_ceil(args.w.out.div_ceil(most[1]));
-    tiles_of(args, bytes, rows, columns, if rows <= 14 { rows } else { rows.div_ceil(2) })
-}
-
-macro_rules! tiles {
-    ($($name:ident $symbol:literal $doc:literal;)*) => {$(
-        #[doc = $doc]
-        pub enum $name {}
-
-        impl Kernel for $name {
-            type Args = TilesArgs;
-            const SPEC: LaunchSpec = LaunchSpec::new($symbol, TILES_THREADS)
-                .with_min_blocks(4)
-                .with_smem(TILES_SMEM)
-                .with_min_sm(80);
-
-            fn smem_bytes(args: &TilesArgs) -> u32 {
-                args.smem
-            }
-        }
-    )*};
-}
-
-tiles! {
-    TilesF32 "pool2d_tiles_f32" "Windows of 5 by 5 and 7 by 7 over images of `f32`, channels last: [`TilesArgs`].";
-    TilesF16 "pool2d_tiles_f16" "The same of f16.";
-    TilesBf16 "pool2d_tiles_bf16" "The same of bf16.";
 }
 
 macro_rules! kernels {

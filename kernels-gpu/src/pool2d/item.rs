@@ -16,6 +16,13 @@ pub(super) fn map<const LEN: usize>(values: Piece, mut f: impl FnMut(usize, f32)
     out
 }
 
+/// The sum of each two.
+#[cfg(level_sm_80)]
+#[inline(always)]
+pub(super) fn plus(a: Piece, b: Piece) -> Piece {
+    core::array::from_fn(|i| a[i] + b[i])
+}
+
 /// The item of `LEN` elements at `p`, words of `nothing` unless `there`.
 ///
 /// # Safety

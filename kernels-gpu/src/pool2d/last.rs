@@ -94,6 +94,36 @@ unsafe fn pieces<E: Float, const LEN: usize, const AVG: bool>(args: &Args, x: *c
                 group += 1;
             }
             let mut group = opaque(0);
+            // Groups of which all taps are there, as they are of the one that is asked for meanwhile: a warp alone has to be quick.
+            let (mut here, mut free) = (own, place(DRIPS - 1, 0));
+            let mut from = x.wrapping_add(tap(DRIPS - 1, 0) as usize * c);
+            let last = own.add(DRIPS * DRIP * WHOLE_THREADS).addr();
+            let step = opaque_u64((8 * c * size_of::<E>()) as u64) as usize;
+            while tap(group + DRIPS - 1, DRIP - 1) < end {
+                let mut u = 0;
+                while u < DRIP {
+                    let to = free.add(u * WHOLE_THREADS);
+                    // SAFETY: a tap of these channels; a place of this thread.
+                    unsafe { copy_x4(to, from.wrapping_byte_add(u as usize * step), true) };
+                    u += 1;
+                }
+                commit_group();
+                from = from.wrapping_byte_add(DRIP as usize * step);
+                wait_group::<{ DRIPS - 1 }>();
+                let raw: [u32; DRIP as usize] = core::array::from_fn(|u| {
+                    // SAFETY: a place of this thread, where a tap has come.
+                    unsafe { here.add(u as u32 * WHOLE_THREADS).read() }
+                });
+                let mut u = 0;
+                while u < raw.len() {
+                    take([raw[u], nothing, nothing, nothing]);
+                    u += 1;
+                }
+                free = here;
+                here = here.add(DRIP * WHOLE_THREADS);
+                here = if here.addr() == last { own } else { here };
+                group = opaque(group + 1);
+            }
             while tap(group, 0) < end {
                 ask(group + DRIPS - 1);
                 wait_group::<{ DRIPS - 1 }>();

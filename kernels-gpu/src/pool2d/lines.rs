@@ -1,12 +1,13 @@
 //! Windows over images with rows innermost: a thread makes 16 bytes of neighbouring outputs, four times below each
 //! other, and reads 16 bytes at a time. Windows are 3 by 3 with a column of padding on either side, or 2 by 2 without, as
-//! far apart down as across.
+//! far apart down as across. Of windows side by side it makes those of 16 bytes of columns.
 
 use contract::pool2d::{Args, ROWS, Share};
 
 use super::{divide, thread};
 use crate::arch::float::maximum;
-use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, st, st_x4};
+use crate::arch::mem_or::ld_or_x4;
 use crate::arch::thread::opaque;
 use crate::float::{Float, Piece};
 
@@ -150,6 +151,90 @@ pub(super) unsafe fn lines<E: Float, const AVG: bool, const K: usize, const S: u
             a += 1;
         }
         oh = opaque(oh + 1);
+    }
+}
+
+/// Windows of `K` by `K` side by side: a thread makes those of a piece of columns.
+///
+/// # Safety
+///
+/// As for [`lines`].
+#[inline(always)]
+pub(super) unsafe fn apart<E: Float, const AVG: bool, const K: usize>(args: &Args) {
+    const { assert!(K % 2 == 0) };
+    let (h, w) = (&args.h, &args.w);
+    let (rest, piece) = divide(thread(), w.len / E::PIECE as u32);
+    let (plane, oh) = divide(rest, h.out);
+    if plane >= u64::from(args.images) * u64::from(args.channels) {
+        return;
+    }
+    let first = plane as usize * h.len as usize + oh as usize * K;
+    let x = args.x.cast::<E>().as_ptr().cast_const();
+    let x = x.wrapping_add(first * w.len as usize + piece as usize * E::PIECE);
+    // The last window may end behind the image.
+    let left = h.len - oh * K as u32;
+    let nothing = if AVG { 0 } else { E::LOWEST };
+    let rows: [X4<u32>; K] = core::array::from_fn(|a| {
+        let p = x.wrapping_add(a * w.len as usize);
+        // SAFETY: a piece of a row.
+        unsafe { ld_or_x4((a as u32) < left, p.cast(), nothing) }
+    });
+    // Windows of a piece.
+    let count = const { E::PIECE / K };
+    let values: Piece = if AVG {
+        let sums: [Piece; K] = core::array::from_fn(|a| {
+            let values = E::widen(rows[a]);
+            let pair = |v: usize, b: usize| values[v * K + b] + values[v * K + b + 1];
+            core::array::from_fn(|v| {
+                let mut sum = if v < count { pair(v, 0) } else { 0.0 };
+                let mut b = 2;
+                while b < K && v < count {
+                    sum += pair(v, b);
+                    b += 2;
+                }
+                sum
+            })
+        });
+        let share = Share::of(h.taps(oh, false) * K as u32);
+        core::array::from_fn(|v| {
+            let mut sum = sums[0][v] + sums[1][v];
+            let mut a = 2;
+            while a < K {
+                sum += sums[a][v] + sums[a + 1][v];
+                a += 2;
+            }
+            share.take(sum)
+        })
+    } else {
+        let mut top = rows[0];
+        let mut a = 1;
+        while a < K {
+            top = E::max_raw(top, rows[a]);
+            a += 1;
+        }
+        let values = E::widen(top);
+        core::array::from_fn(|v| {
+            let mut top = 0.0;
+            let mut b = 0;
+            while b < K && v < count {
+                let value = values[v * K + b];
+                top = if b == 0 { value } else { maximum(top, value) };
+                b += 1;
+            }
+            top
+        })
+    };
+    let y = args.y.cast::<E>().as_ptr();
+    let place = (plane as usize * h.out as usize + oh as usize) * w.out as usize;
+    let y = y.wrapping_add(place + piece as usize * count);
+    let raw = E::narrow(values)[0];
+    // SAFETY: outputs of this thread; of two, pieces of a row make an even number.
+    unsafe {
+        if count == 2 {
+            st(y.cast(), raw);
+        } else {
+            E::store_bits(y, raw);
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 //! [`windows`]: a thread makes four outputs, one below the other, of one channel or of 16 bytes of
 //! channels, where they are innermost. Neighbouring threads read neighbouring taps, so that a tap that
 //! several windows share comes from L1. [`lines`]: a thread makes 16 bytes of outputs of a row, where rows are innermost and
-//! the windows the usual ones. [`whole`]: eight lanes an image, lane `l` partial `l`;
+//! the windows the usual ones, or 16 bytes of columns of windows side by side. [`whole`]: eight lanes an image, lane `l` partial `l`;
 //! [`streamed`]: a lane an image; [`last`]: eight threads a piece of channels, where they are innermost. `tiles`, `strips`, `planes` and
-//! `axes`: windows by way of shared memory, large ones with channels last, usual ones in planes, any maxima in planes, and all others. `AVG`
+//! `axes`: windows by way of shared memory, usual ones with channels last and in planes, any maxima in planes, and all others. `AVG`
 //! says average or maximum throughout.
 
 #[cfg(level_sm_80)]
@@ -70,6 +70,8 @@ unsafe fn lines<E: Float, const AVG: bool>(args: &Args) {
     // SAFETY: handed on.
     unsafe {
         match (args.w.kernel, args.w.stride) {
+            (4, _) => lines::apart::<E, AVG, 4>(args),
+            (8, _) if E::PIECE == 8 => lines::apart::<E, AVG, 8>(args),
             (3, 2) => lines::lines::<E, AVG, 3, 2>(args),
             // From sm_80 on they are made in strips.
             #[cfg(not(level_sm_80))]

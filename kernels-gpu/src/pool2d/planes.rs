@@ -117,7 +117,16 @@ pub(super) fn across<E: Float, const K: usize, const S: usize>(w: &[u32; WORDS])
     }
     if E::PIECE == 4 {
         let top = spans::<E, K>(w);
-        return core::array::from_fn(|i| top[2 * i]);
+        return core::array::from_fn(|i| top[S * i]);
+    }
+    if S == 4 {
+        const { assert!(S != 4 || K == 4) };
+        // Two words a window: the larger of them, then of the halves.
+        let tops: [u32; 8] = core::array::from_fn(|i| larger::<E>(w[2 * i], w[2 * i + 1]));
+        return core::array::from_fn(|i| {
+            let [a, b] = [tops[2 * i], tops[2 * i + 1]];
+            larger::<E>(permute(a, b, 0x5410), permute(a, b, 0x7632))
+        });
     }
     // Even and odd elements: of each a window of half as many.
     let half = |selector: u32| -> [u32; WORDS] {

@@ -6,9 +6,8 @@ use super::plane_tile::{Tile, behind, bring_lines, size};
 use crate::arch::async_copy::{commit_group, copy_x16, wait_group};
 use crate::arch::dot::permute;
 use crate::arch::hint::{opaque, opaque_here, rolled};
-use crate::arch::mem::{X4, st_x4};
 use crate::arch::shared::Shared;
-use crate::arch::thread::{sync_threads, thread_idx_x};
+use crate::arch::thread::thread_idx_x;
 use crate::float::Float;
 
 impl Tile<'_> {
@@ -116,100 +115,6 @@ impl Tile<'_> {
     pub(super) fn y<E>(&self) -> *mut E {
         self.args.pool.y.cast::<E>().as_ptr().wrapping_add(self.first() as usize)
     }
-
-    /// Writes the outputs that wait in shared memory in lines of whole pieces.
-    ///
-    /// # Safety
-    ///
-    /// All have been put there.
-    #[inline(always)]
-    pub(super) unsafe fn flush_pieces<E: Float>(&self, held: Shared<u32>, threads: u32) {
-        let (args, w) = (self.args, &self.args.pool.w);
-        sync_threads();
-        let held = held.byte_add(args.outputs);
-        let shift = self.shift::<E>() / size::<E>();
-        let end = shift + ((self.planes - 1) * args.rows + self.rows) * w.out;
-        let to = self.y::<E>().wrapping_sub(shift as usize);
-        let len = E::PIECE as u32;
-        let wide = w.out + 1 >= len;
-        let mut at = thread_idx_x() * len;
-        while at < end {
-            rolled();
-            let to = to.wrapping_add(at as usize);
-            // SAFETY: outputs of this block; the ends have whole elements.
-            unsafe {
-                if at >= shift && at + len <= end && opaque_here(u32::from(wide)) == 1 {
-                    let (row, column) = args.by_out.div_rem(at - shift);
-                    if column + len <= w.out {
-                        let here = held.byte_add(row * args.top_pitch + column * size::<E>());
-                        st_x4(to.cast(), unaligned::<E>(here));
-                    }
-                } else {
-                    let mut i = 0;
-                    while i < len {
-                        rolled();
-                        if at + i >= shift && at + i < end {
-                            let (row, column) = args.by_out.div_rem(at + i - shift);
-                            let here = held.byte_add(row * args.top_pitch + column * size::<E>());
-                            let bits = if E::PIECE == 4 {
-                                here.read()
-                            } else {
-                                u32::from(here.cast::<u16>().read_u16())
-                            };
-                            E::store_bits(to.wrapping_add(i as usize), bits);
-                        }
-                        i += 1;
-                    }
-                }
-            }
-            at += threads * len;
-        }
-        // Pieces of two rows.
-        let mut row = thread_idx_x();
-        while wide && (row + 1) * w.out + shift < end {
-            rolled();
-            let next = (row + 1) * w.out + shift;
-            let left = next % len;
-            let at = next - left;
-            if left > 0 && at >= shift && at + len <= end {
-                let second = held.byte_add((row + 1) * args.top_pitch);
-                let first = second.byte_add((w.out - left) * size::<E>());
-                let first = first.byte_add(args.top_pitch.wrapping_neg());
-                // SAFETY: outputs of this block, and what is beside them.
-                unsafe {
-                    let first = unaligned::<E>(first);
-                    let second =
-                        unaligned::<E>(second.byte_add((left * size::<E>()).wrapping_neg()));
-                    let per = E::PIECE / 4;
-                    let piece = core::array::from_fn(|i| {
-                        let here = |i: usize| (i as u32) < left;
-                        match (here(i * per), here(i * per + per - 1)) {
-                            (true, true) => first[i],
-                            (true, false) => permute(first[i], second[i], 0x7610),
-                            _ => second[i],
-                        }
-                    });
-                    st_x4(to.wrapping_add(at as usize).cast(), piece);
-                }
-            }
-            row += threads;
-        }
-    }
-}
-
-/// 16 bytes that start at any element.
-///
-/// # Safety
-///
-/// As for [`Shared::read`], of the two pieces of 16 bytes that have some of them.
-#[inline(always)]
-unsafe fn unaligned<E: Float>(at: Shared<u32>) -> X4<u32> {
-    let behind = at.addr() & 15;
-    let at = at.byte_add(behind.wrapping_neg());
-    // SAFETY: the caller's promise.
-    let ([a, b, c, d], [e, f, g, h]) = unsafe { (at.read_x4(), at.byte_add(16).read_x4()) };
-    let [a, b, c, d, ..] = shifted::<E, 8>([a, b, c, d, e, f, g, h], behind);
-    [a, b, c, d]
 }
 
 /// The words from byte `behind` on, less than 16 and whole elements; the last ones are any.

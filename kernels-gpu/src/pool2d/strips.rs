@@ -9,6 +9,7 @@ use contract::pool2d::{
     StripsMaxF16, StripsMaxF32, strips_bare, strips_first,
 };
 
+use super::item::plus;
 use super::plane_tile::{Tile, size};
 use super::planes::{WORDS, across};
 use super::strip_tile::shifted;
@@ -122,7 +123,7 @@ impl<E: Float, const K: usize, const S: usize, const LIE: u8> Form<E, K, S, LIE>
             let at = Self::FIRST + i;
             E::widen([raw[at / per], 0, 0, 0])[at % per]
         };
-        let pairs: [f32; 24] =
+        let pairs: [f32; 32] =
             core::array::from_fn(
                 |i| {
                     if i + 1 < Self::TAPS { value(i) + value(i + 1) } else { 0.0 }
@@ -143,47 +144,63 @@ impl<E: Float, const K: usize, const S: usize, const LIE: u8> Form<E, K, S, LIE>
     }
 }
 
-/// The sum of each two.
-#[inline(always)]
-pub(super) fn plus(a: Piece, b: Piece) -> Piece {
-    core::array::from_fn(|i| a[i] + b[i])
-}
-
 /// Where a thread writes.
-struct Out {
+struct Out<E> {
     y: *mut X4<u32>,
     held: Shared<u32>,
     /// Bytes to the next row.
     row: u32,
-    held_row: u32,
-    direct: bool,
+    /// Outputs of a row from the first one of the piece on.
+    left: u32,
+    /// [`PlanesArgs::direct`].
+    direct: u32,
     /// Number of the next row, and rows that there are. Leaving the loop behind the last one also keeps the rows of a turn apart, for which
     /// there would be no registers together.
     next: u32,
     rows: u32,
+    element: PhantomData<E>,
 }
 
-impl Out {
-    /// Writes a piece, and goes to the next row, and says whether there is one; rows in front of the first one are none.
+impl<E: Float> Out<E> {
+    /// Writes a piece, and goes to the next row, and says whether there is one; rows in front of the first one are none. `always`: rows of outputs
+    /// are pieces of 16 bytes.
     ///
     /// # Safety
     ///
     /// The rows belong to this thread.
     #[inline(always)]
-    unsafe fn put(&mut self, value: X4<u32>) -> bool {
+    unsafe fn put(&mut self, value: X4<u32>, always: bool) -> bool {
         if self.next as i32 >= 0 {
+            let direct = if always { 2 } else { opaque_here(self.direct) };
+            let left = opaque_here(self.left);
+            let per = E::PIECE as u32 / 4;
+            let mut i = 0;
             // SAFETY: the caller's promise.
             unsafe {
-                if self.direct {
+                if direct == 2 {
                     st_x4(self.y, value);
+                } else if direct == 1 || E::PIECE == 4 {
+                    while i < 4 {
+                        if i * per < left {
+                            self.held.add(i).write(value[i as usize]);
+                        }
+                        i += 1;
+                    }
                 } else {
-                    self.held.write_x4(value);
+                    while i < 8 {
+                        if i < left {
+                            let bits = value[i as usize / 2] >> (16 * (i % 2));
+                            self.held.cast::<u16>().add(i).write_u16(bits as u16);
+                        }
+                        i += 1;
+                    }
                 }
             }
         }
         // Opaque: their multiples would take registers.
-        self.y = self.y.wrapping_byte_add(opaque_here(self.row) as usize);
-        self.held = self.held.byte_add(opaque_here(self.held_row));
+        let row = opaque_here(self.row);
+        self.y = self.y.wrapping_byte_add(row as usize);
+        self.held = self.held.byte_add(row);
         self.next = self.next.wrapping_add(1);
         (self.next as i32) < self.rows as i32
     }
@@ -195,7 +212,7 @@ impl Out {
 ///
 /// The rows have come to shared memory; outputs of this thread.
 #[inline(always)]
-unsafe fn blocks<E: Float, const K: usize, const LIE: u8>(mut lines: Lines, mut out: Out) {
+unsafe fn blocks<E: Float, const K: usize, const LIE: u8>(mut lines: Lines, mut out: Out<E>) {
     let mut ends = [[0u32; 4]; 16];
     'walk: loop {
         rolled();
@@ -207,7 +224,7 @@ unsafe fn blocks<E: Float, const K: usize, const LIE: u8>(mut lines: Lines, mut 
             unsafe {
                 tops[i] = Form::<E, K, 1, LIE>::tops(Form::<E, K, 1, LIE>::words(&mut lines));
                 start = if i == 0 { tops[0] } else { E::max_raw(start, tops[i]) };
-                if !out.put(E::max_raw(ends[i], start)) {
+                if !out.put(E::max_raw(ends[i], start), const { LIE != PACKED }) {
                     break 'walk;
                 }
             }
@@ -229,7 +246,7 @@ unsafe fn blocks<E: Float, const K: usize, const LIE: u8>(mut lines: Lines, mut 
 #[inline(always)]
 unsafe fn tops<E: Float, const K: usize, const S: usize, const LIE: u8>(
     mut lines: Lines,
-    mut out: Out,
+    mut out: Out<E>,
 ) {
     let count = const { Form::<E, K, S, LIE>::AGES };
     let mut ages = [[0u32; 4]; 8];
@@ -254,7 +271,7 @@ unsafe fn tops<E: Float, const K: usize, const S: usize, const LIE: u8>(
                 }
                 if j == (K - 1) % S {
                     // SAFETY: handed on.
-                    if !unsafe { out.put(ages[(u + 1) % count]) } {
+                    if !unsafe { out.put(ages[(u + 1) % count], false) } {
                         break 'walk;
                     }
                 }
@@ -355,7 +372,7 @@ impl Counts {
 #[inline(always)]
 unsafe fn averages<E: Float, const K: usize, const S: usize, const LIE: u8>(
     mut lines: Lines,
-    mut out: Out,
+    mut out: Out<E>,
     counts: &mut Counts,
 ) {
     let count = const { Form::<E, K, S, LIE>::AGES };
@@ -388,7 +405,7 @@ unsafe fn averages<E: Float, const K: usize, const S: usize, const LIE: u8>(
                 if j == (K - 1) % S {
                     let value = counts.averages::<E, K>(ages[(u + 1) % count]);
                     // SAFETY: handed on.
-                    if !unsafe { out.put(value) } {
+                    if !unsafe { out.put(value, const { S == 1 && LIE != PACKED }) } {
                         break 'walk;
                     }
                 }
@@ -435,10 +452,10 @@ unsafe fn make<E: Float, const AVG: bool, const K: usize, const S: usize, const 
         if LIE == PACKED {
             // Of the image, and among the rows that have come.
             lines.row = (tile.top as u32).wrapping_add(row);
-            let came = (plane * h.len).wrapping_add(lines.row).wrapping_sub(tile.i0);
+            let line = (plane * h.len).wrapping_add(lines.row).wrapping_sub(tile.i0);
             let first = (piece * E::PIECE as u32 * S as u32) as i32 - w.padding as i32;
             let at =
-                (came.wrapping_mul(w.len).wrapping_add_signed(first)).wrapping_mul(size::<E>());
+                (line.wrapping_mul(w.len).wrapping_add_signed(first)).wrapping_mul(size::<E>());
             lines.at = tile.packed::<E>(held).byte_add(at);
             let there = |i: usize| ((first + i as i32) as u32) < w.len;
             let per = E::PIECE / 4;
@@ -454,16 +471,18 @@ unsafe fn make<E: Float, const AVG: bool, const K: usize, const S: usize, const 
         }
         let (row, line) = (plane * args.rows + r, w.out * size::<E>());
         let y = tile.y::<E>().wrapping_byte_add(row as usize * line as usize + piece as usize * 16);
-        let staged = held.byte_add(args.outputs + row * args.top_pitch + piece * 16);
+        let staged = held.byte_add(args.outputs + tile.shift::<E>() + row * line + piece * 16);
         let left = tile.rows - r;
+        let before = none * line;
         let out = Out {
-            y: y.wrapping_byte_sub(none as usize * line as usize).cast(),
-            held: staged.byte_add((none * args.top_pitch).wrapping_neg()),
+            y: y.wrapping_byte_sub(before as usize).cast(),
+            held: staged.byte_add(before.wrapping_neg()),
             row: line,
-            held_row: args.top_pitch,
-            direct: args.direct == 2,
+            left: w.out - piece * E::PIECE as u32,
+            direct: args.direct,
             next: none.wrapping_neg(),
             rows: if left < args.run { left } else { args.run },
+            element: PhantomData::<E>,
         };
         // SAFETY: handed on.
         unsafe {
@@ -511,12 +530,12 @@ unsafe fn strips<E: Float, const AVG: bool>(args: &PlanesArgs) {
             };
         }
         if AVG {
-            forms! { 2 2, 3 1, 3 2, 5 1, 5 2, 7 1, 7 2, }
+            forms! { 2 2, 3 1, 3 2, 4 2, 4 4, 5 1, 5 2, 6 2, 7 1, 7 2, }
         } else {
-            forms! { 2 2, 3 1, 3 2, 5 1, 5 2, 7 1, 7 2, 9 1, 13 1, }
+            forms! { 2 2, 3 1, 3 2, 4 2, 4 4, 5 1, 5 2, 6 2, 7 1, 7 2, 9 1, 13 1, }
         }
-        if args.direct == 0 {
-            Tile::new(args).flush_pieces::<E>(held, STRIPS_THREADS);
+        if args.direct < 2 {
+            Tile::new(args).flush::<E>(held, STRIPS_THREADS);
         }
     }
 }

@@ -60,7 +60,7 @@ pub struct PlanesArgs {
     /// Bytes of it in all.
     pub smem: u32,
     /// Where a thread writes outputs: 2 to memory, 16 bytes at a time; 1 one by one; 0, of a tile with all columns, to shared
-    /// memory, where they wait for aligned pieces.
+    /// memory, where they wait for aligned pieces. Of strips 1 is there too, a word at a time.
     pub direct: u32,
     /// Rows whose maxima are made at once.
     pub tops_at_once: u32,
@@ -91,8 +91,6 @@ pub struct PlanesArgs {
     pub by_columns: Divisor,
     /// By the threads of a column of outputs.
     pub by_rows: Divisor,
-    /// By the outputs of a row.
-    pub by_out: Divisor,
     /// By the tiles of a row.
     pub by_across: Divisor,
     /// By the tiles of a column.
@@ -176,7 +174,6 @@ pub const fn planes_of(args: &Args, bytes: u32, planes: u32, rows: u32, columns:
         by_pieces: Divisor::new(pieces),
         by_columns: Divisor::new(pieces),
         by_rows: Divisor::new(groups),
-        by_out: Divisor::new(w.out),
         by_across: Divisor::new(across),
         by_down: Divisor::new(down),
     })

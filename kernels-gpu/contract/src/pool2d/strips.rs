@@ -19,7 +19,7 @@ pub const STRIPS_OUTSIDE: u32 = 96;
 /// Whether the kernels have a form for windows of `side` by `side`, `step` apart.
 pub const fn strips_form(average: u32, side: u32, step: u32) -> bool {
     match (side, step) {
-        (2, 2) | (3 | 5 | 7, 1 | 2) => true,
+        (2 | 4 | 6, 2) | (4, 4) | (3 | 5 | 7, 1 | 2) => true,
         (9 | 13, 1) => average == 0,
         _ => false,
     }
@@ -73,7 +73,8 @@ const fn sizes(args: &Args, bytes: u32, planes: u32, rows: u32, run: u32, more: 
     // So that windows start where the kernel has them.
     let gap = (strips_first(w.kernel, size, strips_bare(args)) + w.padding) * bytes;
     let row = w.len * bytes;
-    let even = (row | gap).is_multiple_of(16) && args.x.addr().is_multiple_of(16);
+    let direct = (w.out * bytes).is_multiple_of(16) && args.y.addr().is_multiple_of(16);
+    let even = (row | gap).is_multiple_of(16) && args.x.addr().is_multiple_of(16) && (direct || w.stride > 1);
     // Beside a row there is room for what its windows read outside of the image.
     let end = (w.out - 1) * w.stride + w.kernel - w.padding;
     let beside = if end > w.len { (end - w.len) * bytes } else { 0 };
@@ -86,8 +87,7 @@ const fn sizes(args: &Args, bytes: u32, planes: u32, rows: u32, run: u32, more: 
     let packed = (planes * there * row).next_multiple_of(16) + STRIPS_OUTSIDE + 16 + PLANES_BEHIND;
     let tops = if even { planes as u64 * lines as u64 * pitch as u64 + over as u64 } else { packed as u64 };
     let table = if args.average == 1 { (8 * w.kernel * w.kernel).next_multiple_of(16) } else { 0 };
-    let direct = (w.out * bytes).is_multiple_of(16) && args.y.addr().is_multiple_of(16);
-    let waiting = if direct { 0 } else { planes as u64 * rows as u64 * pieces as u64 * 16 + 32 };
+    let waiting = if direct { 0 } else { planes as u64 * rows as u64 * (w.out * bytes) as u64 + 32 };
     let outputs = tops + table as u64;
     Sizes {
         runs,
@@ -165,9 +165,11 @@ pub const fn strips_of(
     if smem > PLANES_SMEM as u64 || blocks >= 1 << 31 || planes > 1 && down > 1 {
         return None;
     }
+    // Whether rows of outputs start at words.
+    let words = ((w.out * bytes) | args.y.addr() as u32).is_multiple_of(4);
     // Pieces of a row that come.
-    let words = if even { w.len * bytes / 16 } else { 1 };
-    let at_once = if words < STRIPS_THREADS { words } else { STRIPS_THREADS };
+    let come = if even { w.len * bytes / 16 } else { 1 };
+    let at_once = if come < STRIPS_THREADS { come } else { STRIPS_THREADS };
     let ends = [
         (h.out - 1) * h.stride + h.kernel <= h.len + 2 * h.padding,
         (w.out - 1) * w.stride + w.kernel <= w.len + 2 * w.padding,
@@ -180,15 +182,15 @@ pub const fn strips_of(
         rows,
         columns: w.out,
         lines,
-        words,
+        words: come,
         words_at_once: at_once,
         lines_at_once: STRIPS_THREADS / at_once,
         pitch,
-        top_pitch: pieces * 16,
+        top_pitch: 0,
         tops: tops as u32,
         outputs: outputs as u32,
         smem: smem as u32,
-        direct: if direct { 2 } else { 0 },
+        direct: if direct { 2 } else { words as u32 },
         tops_at_once: 1,
         whole: same as u32,
         pieces,
@@ -203,7 +205,6 @@ pub const fn strips_of(
         by_pieces: Divisor::new(lines),
         by_columns: Divisor::new(pieces),
         by_rows: Divisor::new(runs),
-        by_out: Divisor::new(w.out),
         by_across: Divisor::new(1),
         by_down: Divisor::new(down),
     })
@@ -220,8 +221,10 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
     // Of `f32` the taps of small windows that share few come one by one faster.
     let small = bytes == 4 && w.kernel <= 3 && w.stride > 1;
     // As do those of rows in whole pieces, in and out.
-    let lines = args.lines(bytes) && w.stride > 1 && (w.out * bytes).is_multiple_of(16);
-    if small || lines || !strips_form(args.average, w.kernel, w.stride) || w.len * bytes > 1 << 14 {
+    let lines = args.lines(bytes) && (w.stride == 2 && (w.out * bytes).is_multiple_of(16) || args.apart(bytes));
+    // Most of a piece would be none of so few outputs.
+    let short = w.stride == 4 && w.out * bytes < 8;
+    if small || short || lines || !strips_form(args.average, w.kernel, w.stride) || w.len * bytes > 1 << 14 {
         return None;
     }
     let all = args.images as u64 * args.channels as u64;
@@ -262,9 +265,11 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
                             * 64
                             / planes as u64;
                         // Fewer blocks wait longer for each other.
-                        let there = if blocks < 14 { blocks } else { 14 };
+                        let few = args.average == 1 && bytes == 2 && (!made.even || w.kernel > 6);
+                        let most = if few { 6 } else { 14 };
+                        let there = if blocks < most { blocks } else { most };
                         let cost = cost * (if fine { 40 } else { 96 } - there) / 40;
-                        let cost = if blocks < 7 { cost * (15 - blocks) / 8 } else { cost };
+                        let cost = if there < most && blocks < 7 { cost * (15 - blocks) / 8 } else { cost };
                         if cost < least {
                             (least, best) = (cost, [planes, rows, run]);
                         }
