@@ -3,7 +3,11 @@
 //!
 //! Up to 32 lanes have a row, each up to `N` of its elements, as far apart as there are lanes. A mask comes as the rows do.
 
+pub mod pairs;
+
 use contract::row::{self, SMALL_MOST, SMALL_THREADS};
+
+use self::pairs::{Pairs, Words};
 
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::float::maximum;
@@ -154,6 +158,12 @@ pub trait Make {
     /// Most elements of a lane.
     const MOST: usize;
 
+    /// Most words of a lane.
+    const WORDS: usize;
+
+    /// Whether lanes may have rows in words that begin in either half of one.
+    const APART: bool;
+
     /// The output, given this lane's elements of the row.
     ///
     /// *Convergence*: every lane of the warp calls it.
@@ -162,6 +172,15 @@ pub trait Make {
     ///
     /// The row is one that [`rows`] gave.
     unsafe fn make<const N: usize>(&self, row: Small<N>, x: &Values) -> Values;
+
+    /// The same of a row of 16 bits in words.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Make::make`].
+    unsafe fn make_pairs<const W: usize>(&self, row: Pairs<W>, x: Words) -> Words;
 }
 
 /// Which element of a lane number `i` is.
@@ -194,7 +213,7 @@ fn turns(k: u32, lanes: u32) -> bool {
 /// Which element of a row of `k` number `i` of this lane is.
 #[inline(always)]
 pub fn element<E: Float>(k: u32, of: row::Small, i: usize) -> u32 {
-    let lanes = of.lanes(k);
+    let lanes = of.lanes(k, 16 / E::PIECE as u32);
     let turned = if turns(k, lanes) && i < TURNED { turned::<E>(lanes) } else { 0 };
     let place = if i < TURNED { place(i, Some(turned)) } else { i as u32 };
     lane_id() % lanes + lanes * place
@@ -243,6 +262,36 @@ fn narrow<E: Float>(v: &Values, i: usize) -> u32 {
     word >> (16 * (i % 2))
 }
 
+/// Every 32nd piece from that at `on` bytes of `end` on, which are at `here` and `there`: `each(here, there)`.
+#[inline(always)]
+unsafe fn pieces(
+    here: Shared<u32>,
+    there: *mut u8,
+    end: u32,
+    on: u32,
+    each: impl Fn(Shared<u32>, *mut u8),
+) {
+    const STEP: u32 = 16 * LANES;
+    let (mut here, mut there, mut on) = (here, there, on);
+    while on + 3 * STEP < end {
+        let mut i = 0;
+        while i < 4 {
+            each(here.byte_add(i * STEP), there.wrapping_add((i * STEP) as usize));
+            i += 1;
+        }
+        here = here.byte_add(4 * STEP);
+        there = there.wrapping_add(4 * STEP as usize);
+        on = opaque(on + 4 * STEP);
+    }
+    let mut i = 0;
+    while i < 3 {
+        if on + i * STEP < end {
+            each(here.byte_add(i * STEP), there.wrapping_add((i * STEP) as usize));
+        }
+        i += 1;
+    }
+}
+
 /// Rows of a tensor that follow each other, as they lie in pieces.
 #[derive(Clone, Copy)]
 struct Together {
@@ -282,10 +331,10 @@ impl Together {
         // SAFETY: pieces of the tensor, as far as it goes.
         unsafe {
             if self.whole {
-                while on < self.end {
-                    copy_x16(to.byte_add(on), from.wrapping_add(on as usize), true);
-                    on = opaque(on + 16 * LANES);
-                }
+                let from = from.wrapping_add(on as usize);
+                pieces(to.byte_add(on), from.cast_mut(), self.end, on, |to, from| {
+                    copy_x16(to, from.cast_const(), true);
+                });
             } else {
                 while on < self.end {
                     let left = if self.end - on < 16 { self.end - on } else { 16 };
@@ -309,10 +358,9 @@ impl Together {
             if self.odd > 0 && on < 16 {
                 on += 16 * LANES;
             }
-            while on < whole {
-                st_x4(to.wrapping_add(on as usize).cast(), from.byte_add(on).read_x4());
-                on = opaque(on + 16 * LANES);
-            }
+            pieces(from.byte_add(on), to.wrapping_add(on as usize), whole, on, |from, to| {
+                st_x4(to.cast(), from.read_x4());
+            });
             if self.odd > 0 || whole < self.end {
                 // Some lanes have the elements of the first piece, some those of the last one.
                 let last = lane >= E::PIECE as u32;
@@ -511,7 +559,8 @@ impl<E: Float> Rows<E> {
     }
 }
 
-/// The rows of this warp, of `m` of `k` elements, all of whose tensors start on boundaries of 16 bytes. A residual is added by `sum`.
+/// The rows of this warp, of `m` of `k` elements, all of whose tensors start on boundaries of 16 bytes; `IN_WORDS` are those that [`row::Small::paired`] has.
+/// A residual is added by `sum`.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
@@ -519,7 +568,7 @@ impl<E: Float> Rows<E> {
 ///
 /// The tensors have the rows, as `x` is written with a residual and `y` always; block, grid and shared memory are the contract's.
 #[inline(always)]
-pub unsafe fn rows<E: Float, M: Make>(
+pub unsafe fn rows<E: Float, M: Make, const IN_WORDS: bool>(
     [m, k]: [u32; 2],
     of: row::Small,
     tensors: Tensors<E>,
@@ -529,7 +578,7 @@ pub unsafe fn rows<E: Float, M: Make>(
     let bytes = Rows::<E>::BYTES;
     let (most, stage) = (of.rows(k, bytes), of.stage_bytes(k, bytes));
     let adds = !tensors.delta.is_null();
-    let rows = Rows::<E> { shape: [m, k], tensors, most, lanes: of.lanes(k), stage };
+    let rows = Rows::<E> { shape: [m, k], tensors, most, lanes: of.lanes(k, bytes), stage };
     let own = stage * if adds || !tensors.mask.is_null() { 4 } else { 2 };
     let mut here = dynamic_shared_mem::<u32>().byte_add(warp_id() * own).kept();
     let mut other = here.byte_add(own / 2);
@@ -554,7 +603,11 @@ pub unsafe fn rows<E: Float, M: Make>(
                 own.write::<E>(here, tensors.x.cast());
                 sync_warp();
             }
-            rows.make(here, (first, own.odd), make);
+            if IN_WORDS {
+                rows.make_pairs(here, (first, own.odd), make);
+            } else {
+                rows.make(here, (first, own.odd), make);
+            }
             sync_warp();
             // Anew, as it takes registers.
             rows.together(opaque(first)).write::<E>(here, tensors.y.cast());
