@@ -228,6 +228,8 @@ impl<E: Float> Rows<E> {
                         i += 1;
                     }
                 }
+                // Rows in the next turn may lie in the same words.
+                sync_warp();
                 row += next;
                 start += next * bytes;
                 turn = opaque(turn + groups);
