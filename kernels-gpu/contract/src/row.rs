@@ -164,7 +164,8 @@ impl Small {
         if self.paired(k, bytes) {
             return self.lanes_of_words(k);
         }
-        k.div_ceil(self.lane).next_power_of_two()
+        // Rounded up without a look at the remainder, for which the compiler may take a rotation.
+        (k.saturating_sub(1) / self.lane + 1).next_power_of_two()
     }
 
     /// Rows that a warp has at a time.
