@@ -13,7 +13,7 @@ use contract::layernorm::{
     RingF16, RingF32,
 };
 #[cfg(level_sm_80)]
-use contract::layernorm::{SMALL, SmallBf16, SmallF16, SmallF32};
+use contract::layernorm::{SmallBf16, SmallF16, SmallF32, small};
 use contract::num::fma;
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};

@@ -13,7 +13,7 @@ use contract::rmsnorm::{
     PartsF16, PartsF32, RingBf16, RingF16, RingF32,
 };
 #[cfg(level_sm_80)]
-use contract::rmsnorm::{SMALL, SmallBf16, SmallF16, SmallF32};
+use contract::rmsnorm::{SmallBf16, SmallF16, SmallF32, small};
 #[cfg(level_sm_90)]
 use contract::row::{LONG, lies};
 use contract::row::{LONG_THREADS, MIDDLE, MIDDLE_THREADS, SHORT};

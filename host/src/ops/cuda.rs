@@ -215,7 +215,8 @@ impl CudaBackend {
                 && self.has::<K::Small>()
             {
                 let at_once = at_once(K::Small::SPEC.min_blocks_per_sm);
-                return self.launch::<K::Small>([F::SMALL.grid(m, k, bytes, at_once), 1, 1], rows);
+                return self
+                    .launch::<K::Small>([F::small(&rows).grid(m, k, bytes, at_once), 1, 1], rows);
             }
             let blocks = |min_blocks_per_sm: u32| {
                 let at_once = at_once(min_blocks_per_sm);

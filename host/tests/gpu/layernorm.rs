@@ -14,6 +14,7 @@ on_lane! {
     listed_shapes
     unusual_values
     many_rows
+    rows_in_words
     odd_rows
     rows_in_rings
     unusual_values_in_long_rows
@@ -72,6 +73,31 @@ fn many_rows<B: Backend>(b: &B) {
                 check_case(b, &Inputs::new(element, m, k, kind, 7), "small rows");
             }
         }
+    }
+}
+
+/// Rows of 16 bits that go in words ([`contract::row::Small::paired`]): of every number of words and lanes, one of them alone, and numbers that are no multiple
+/// of what a warp has; so many that warps have several turns; negative zeros, whose sum is none.
+fn rows_in_words<B: Backend>(b: &B) {
+    let ks = (17..=28).chain([31, 37, 45, 53, 65, 75, 83, 91, 101, 127, 129, 150, 173, 197, 206]);
+    for (i, k) in ks.chain([209, 257, 291, 333, 377, 401, 415]).enumerate() {
+        for (j, m) in [1, 2 + i % 7, 70 + i].into_iter().enumerate() {
+            let kind = if (i + j) % 2 == 0 { 7 } else { (i + j) / 2 % 7 };
+            check_case(b, &Inputs::new(ELEMENTS[1 + i % 2], m, k, kind, 12), "rows in words");
+        }
+    }
+    for (i, (m, k)) in
+        [(140_003, 33), (70_001, 83), (46_003, 197), (30_001, 257)].into_iter().enumerate()
+    {
+        let inputs = Inputs::new(ELEMENTS[1 + i % 2], around(m), k, 6 + i % 2, 13);
+        check_case(b, &inputs, "many rows in words");
+    }
+    for (element, k) in [(1, 33), (2, 83), (2, 257)] {
+        let mut inputs = Inputs::new(ELEMENTS[element], 9, k, 0, 14);
+        inputs.x[2 * k..3 * k].fill(-0.0);
+        inputs.x[5 * k] = f32::INFINITY;
+        inputs.x[8 * k - 1] = f32::NAN;
+        check_case(b, &inputs, "unusual rows in words");
     }
 }
 

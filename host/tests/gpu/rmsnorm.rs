@@ -14,6 +14,7 @@ on_lane! {
     listed_shapes
     unusual_values
     many_rows
+    rows_in_words
     odd_rows
     rows_in_rings
     unusual_values_in_long_rows
@@ -90,6 +91,26 @@ fn many_rows<B: Backend>(b: &B) {
             let inputs = Inputs::new(element, m, k, i % 2 == 0, 7);
             check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} small"));
         }
+    }
+}
+
+/// Rows of 16 bits that go in words ([`contract::row::Small::paired`]): of every number of words and lanes, one of them alone, and numbers that are no multiple
+/// of what a warp has; so many that warps have several turns.
+fn rows_in_words<B: Backend>(b: &B) {
+    let run = |inputs: Inputs| {
+        let Inputs { element, m, k, .. } = inputs;
+        check(b, &inputs, &expected(&inputs), format!("{element:?} m={m} k={k} in words"));
+    };
+    let ks = (17..=28).chain([31, 37, 45, 53, 65, 75, 83, 91, 101, 127, 129, 150, 173, 197, 206]);
+    for (i, k) in ks.chain([209, 257, 291, 333, 377, 401, 415]).enumerate() {
+        for (j, m) in [1, 2 + i % 7, 70 + i].into_iter().enumerate() {
+            run(Inputs::new(ELEMENTS[1 + i % 2], m, k, (i + j) % 2 == 0, 12));
+        }
+    }
+    for (i, (m, k)) in
+        [(140_003, 33), (70_001, 83), (46_003, 197), (30_001, 257)].into_iter().enumerate()
+    {
+        run(Inputs::new(ELEMENTS[1 + i % 2], around(m), k, i % 2 == 0, 13));
     }
 }
 

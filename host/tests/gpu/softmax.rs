@@ -18,6 +18,7 @@ on_lane! {
     sums_to_one
     many_rows
     short_rows
+    rows_in_words
     rows_in_turn
     odd_rows
     unusual_values_in_long_rows
@@ -135,6 +136,44 @@ fn short_rows<B: Backend>(b: &B) {
     }
     for (i, (m, k)) in [(70_003, 13), (30_001, 83), (9001, 257)].into_iter().enumerate() {
         check_case(b, &Inputs::new(ELEMENTS[2 - i], m, k, i, 8), "many short rows");
+    }
+}
+
+/// Rows of 16 bits that go in words ([`contract::row::Small::paired`]), neither masked nor scaled: of every number of words and lanes, one of them alone, and
+/// numbers that are no multiple of what a warp has; so many that warps have several turns; and unusual values beside each other.
+fn rows_in_words<B: Backend>(b: &B) {
+    let plain = |element: usize, m, k, log, seed| Inputs {
+        scale: 1.0,
+        log,
+        ..Inputs::new(ELEMENTS[element], m, k, 0, seed)
+    };
+    let one = (17..=34).chain([35, 37, 39, 42, 45, 53, 59, 65, 67, 69, 71, 77, 83, 91, 101, 127]);
+    let two = [129, 135, 137, 139, 150, 157, 179, 197, 201, 233, 257, 271, 273, 301, 333, 401];
+    let ks = one.chain(two).chain([449, 511, 543, 545, 577, 609, 639]);
+    for (i, k) in ks.enumerate() {
+        let (element, log) = (1 + i % 2, i % 3 == 0);
+        for m in [1, 2 + i % 7, 70 + i] {
+            check_case(b, &plain(element, m, k, log, 15), "rows in words");
+        }
+    }
+    for (i, (m, k)) in [(130_003, 33), (70_001, 83), (46_003, 197), (30_001, 257), (9001, 577)]
+        .into_iter()
+        .enumerate()
+    {
+        check_case(b, &plain(1 + i % 2, around(m), k, i == 1, 16), "many rows in words");
+    }
+    for value in [-0.0, -100.0, 6e4, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        for element in [1, 2] {
+            for (k, log) in [(33, false), (53, true), (83, false), (301, true)] {
+                let mut inputs = plain(element, 9, k, log, 17);
+                // A whole row of it, and the ends of two more.
+                let value = rounded(inputs.element, value);
+                inputs.x[2 * k..3 * k].fill(value);
+                inputs.x[5 * k] = value;
+                inputs.x[8 * k - 1] = value;
+                check_case(b, &inputs, &format!("{value} in words"));
+            }
+        }
     }
 }
 

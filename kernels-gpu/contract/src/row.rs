@@ -111,11 +111,20 @@ pub const fn owner(k: u32, bytes: u32, most: u32) -> Owner {
 /// Most elements of a lane of a row that comes with its neighbours.
 pub const SMALL_MOST: u32 = 20;
 
+/// Most words of a lane of such a row of 16 bits that is in words.
+pub const SMALL_WORDS: u32 = 17;
+
 /// Threads of a block of such rows.
 pub const SMALL_THREADS: u32 = 128;
 
 /// Bytes of such rows that a warp has at a time, or one row.
 const SMALL_BYTES: u32 = 2048;
+
+/// The same of rows in words, where nothing comes with them.
+pub const SMALL_WORD_BYTES: u32 = 4096;
+
+/// Most shared memory of a block.
+pub(crate) const SMALL_SMEM: u32 = SMALL_THREADS / 32 * 2 * (SMALL_WORD_BYTES / 4 * 5 + 64);
 
 /// How short rows of a family come together: from sm_80, those that follow each other, as they lie.
 #[derive(Clone, Copy, Debug)]
@@ -124,21 +133,57 @@ pub struct Small {
     pub most: u32,
     /// Most elements of a lane, up to [`SMALL_MOST`].
     pub lane: u32,
+    /// Most elements of a row of 16 bits that is in words.
+    pub most_in_words: u32,
+    /// Fewest words of a lane of such rows, where it has so many.
+    pub least_words: u32,
+    /// Most words of a lane of such rows, up to [`SMALL_WORDS`].
+    pub words: u32,
+    /// Bytes of such rows that a warp has at a time, and up to a quarter more.
+    pub bytes_in_words: u32,
 }
 
 impl Small {
+    /// Lanes of a row that goes in words.
+    #[inline(always)]
+    const fn lanes_of_words(&self, k: u32) -> u32 {
+        k.div_ceil(2).div_ceil(self.words).next_power_of_two()
+    }
+
+    /// Whether such a row of elements of so many bytes goes in words of two elements: not the shortest, and none of those that lie in the same banks.
+    #[inline(always)]
+    pub const fn paired(&self, k: u32, bytes: u32) -> bool {
+        let words = k.div_ceil(2).div_ceil(self.lanes_of_words(k));
+        let long = k > 16 && k <= self.most_in_words && words >= self.least_words;
+        bytes == 2 && long && !k.is_multiple_of(8)
+    }
+
     /// Lanes of such a row.
     #[inline(always)]
-    pub const fn lanes(&self, k: u32) -> u32 {
-        k.div_ceil(self.lane).next_power_of_two()
+    pub const fn lanes(&self, k: u32, bytes: u32) -> u32 {
+        if self.paired(k, bytes) {
+            return self.lanes_of_words(k);
+        }
+        // Rounded up without a look at the remainder, for which the compiler may take a rotation.
+        (k.saturating_sub(1) / self.lane + 1).next_power_of_two()
     }
 
     /// Rows that a warp has at a time.
     #[inline(always)]
     pub const fn rows(&self, k: u32, bytes: u32) -> u32 {
-        let beside = 32 / self.lanes(k);
-        let turns = SMALL_BYTES / (beside * k * bytes);
-        beside * if turns < 1 { 1 } else { turns }
+        let least = self.least(k, bytes);
+        let most = if self.paired(k, bytes) { self.bytes_in_words } else { SMALL_BYTES };
+        let turns = most / (least * k * bytes);
+        least * if turns < 1 { 1 } else { turns }
+    }
+
+    /// The fewest rows that it has then; as many times those as it has.
+    #[inline(always)]
+    pub const fn least(&self, k: u32, bytes: u32) -> u32 {
+        let beside = 32 / self.lanes(k, bytes);
+        // Rows in words that come in eights begin on boundaries of 16 bytes.
+        let eights = self.paired(k, bytes) && 8 * k * bytes <= self.bytes_in_words / 4 * 5;
+        if eights && beside < 8 { 8 } else { beside }
     }
 
     /// Bytes of the pieces that they lie in, in two parts where they are of a mask.
@@ -238,8 +283,6 @@ pub trait Family {
     const IN_TURN: bool;
     /// Most elements of a lane of rows of up to 64.
     const LANE: u32;
-    /// How short rows come together.
-    const SMALL: Small;
     /// Most elements of a row that is in no parts.
     const WHOLE: u32;
     /// Whether blocks may have the same part of every row ([`crate::norm::same_parts`]), instead of being as many as go.
@@ -255,7 +298,10 @@ pub trait Family {
     /// Whether a residual is added in front, in a family with tensors `BESIDE`.
     fn adds(args: &Self::Args) -> bool;
 
-    /// Whether rows of elements of so many bytes come together, as [`Family::SMALL`] has it: where that is faster.
+    /// How short rows come together.
+    fn small(args: &Self::Args) -> Small;
+
+    /// Whether rows of elements of so many bytes come together, as [`Family::small`] has it: where that is faster.
     fn together(args: &Self::Args, bytes: u32) -> bool;
 }
 
@@ -290,7 +336,6 @@ macro_rules! kernels {
             type Bf16 = (SmallBf16, ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
             const IN_TURN: bool = IN_TURN;
             const LANE: u32 = LANE;
-            const SMALL: crate::row::Small = SMALL;
             const WHOLE: u32 = WHOLE;
             const SAME_PARTS: bool = $same;
             const HELD: [u32; 2] = $of_held;
@@ -302,6 +347,10 @@ macro_rules! kernels {
 
             fn adds(args: &Args) -> bool {
                 adds(args)
+            }
+
+            fn small(args: &Args) -> crate::row::Small {
+                small(args)
             }
 
             fn together(args: &Args, bytes: u32) -> bool {
@@ -367,12 +416,12 @@ macro_rules! small {
         impl Kernel for $small {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::row::SMALL_THREADS)
-                .with_smem(SMALL.smem_bytes(SMALL.most, 4, true))
+                .with_smem(crate::row::SMALL_SMEM)
                 .with_min_sm(80)
                 .with_min_blocks(5);
 
             fn smem_bytes(args: &Args) -> u32 {
-                SMALL.smem_bytes(args.k, $bytes, more(args))
+                small(args).smem_bytes(args.k, $bytes, more(args))
             }
         }
     )*};
@@ -435,14 +484,24 @@ mod tests {
     fn short_rows_come_together() {
         use crate::{layernorm, rmsnorm, softmax};
         for small in [softmax::SMALL, layernorm::SMALL, rmsnorm::SMALL] {
+            let beside = Small { bytes_in_words: SMALL_WORD_BYTES / 2, ..small };
             for bytes in [2, 4] {
                 for k in 1..=small.most {
-                    let (rows, lanes) = (small.rows(k, bytes), small.lanes(k));
-                    assert!(lanes <= 32 && lanes * small.lane >= k && small.lane <= SMALL_MOST);
+                    let (rows, lanes) = (small.rows(k, bytes), small.lanes(k, bytes));
+                    assert!(lanes <= 32 && small.lane <= SMALL_MOST && small.words <= SMALL_WORDS);
+                    if small.paired(k, bytes) {
+                        let words = k.div_ceil(2).div_ceil(lanes);
+                        assert!(words <= small.words && words > small.words / 2);
+                        assert!(beside.smem_bytes(k, bytes, true) <= SMALL_SMEM);
+                    } else {
+                        assert!(lanes * small.lane >= k);
+                        assert!(small.smem_bytes(k, bytes, true) <= SMALL_SMEM);
+                    }
                     assert!(rows * lanes % 32 == 0 && small.stage_bytes(k, bytes) % 16 == 0);
+                    assert!(rows % small.least(k, bytes) == 0);
                     assert!(small.stage_bytes(k, bytes) >= rows * k * bytes + 16);
-                    let most = small.smem_bytes(small.most, 4, true);
-                    assert!(small.smem_bytes(k, bytes, true) <= most && most <= 99 * 1024);
+                    assert!(small.smem_bytes(k, bytes, false) <= SMALL_SMEM);
+                    const { assert!(SMALL_SMEM <= 99 * 1024) };
                 }
             }
         }

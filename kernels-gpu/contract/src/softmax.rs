@@ -30,7 +30,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::Small;
+use crate::row::{SMALL_WORD_BYTES, SMALL_WORDS, Small};
 pub use crate::parts::{
     EXCHANGE_HEAD, EXCHANGE_SLOTS, LINE_BYTES, PART, PART_THREADS, Parts, SEGMENT, parts, scratch_bytes, segments,
 };
@@ -184,7 +184,21 @@ of_parts! {
 }
 
 /// How short rows come together.
-pub const SMALL: Small = Small { most: 640, lane: 20 };
+pub const SMALL: Small = Small {
+    most: 640,
+    lane: 20,
+    most_in_words: 640,
+    least_words: 1,
+    words: SMALL_WORDS,
+    bytes_in_words: SMALL_WORD_BYTES,
+};
+
+/// The same of these: rows in words are neither masked nor scaled.
+#[inline(always)]
+pub const fn small(args: &Args) -> Small {
+    let plain = args.mask.is_null() && args.queries == 0 && args.scale == 1.0;
+    Small { most_in_words: if plain { SMALL.most_in_words } else { 0 }, ..SMALL }
+}
 
 /// Whether something comes with them.
 const fn more(args: &Args) -> bool {

@@ -460,7 +460,7 @@ macro_rules! entries {
         }
     }};
     (@ Small<$element:ident> $shape:ident, $args:ident, $body:ident) => {
-        crate::norm::small::rows::<$body, $element>(&$args, tensors(&$args), $shape, SMALL)
+        crate::norm::small::rows::<$body, $element>(&$args, tensors(&$args), $shape, small(&$args))
     };
     (@ Turns<$element:ident, $warps:literal> $all:ident, $turns:ident, $shape:ident, $args:ident, $body:ident) => {{
         let lanes = Lanes::<$warps>::new::<$element>($args.k, LANE);

@@ -3,11 +3,17 @@
 //!
 //! Up to 32 lanes have a row, each up to `N` of its elements, as far apart as there are lanes. A mask comes as the rows do.
 
+pub mod pairs;
+mod together;
+
 use contract::row::{self, SMALL_MOST, SMALL_THREADS};
 
-use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
+use self::pairs::{Pairs, Words};
+use self::together::Together;
+
+use crate::arch::async_copy::{commit_group, wait_group};
 use crate::arch::float::maximum;
-use crate::arch::mem::{X4, st_x4};
+use crate::arch::mem::X4;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, opaque};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, sync_warp, warp_id};
@@ -154,6 +160,12 @@ pub trait Make {
     /// Most elements of a lane.
     const MOST: usize;
 
+    /// Most words of a lane.
+    const WORDS: usize;
+
+    /// Whether lanes may have rows in words that begin in either half of one.
+    const APART: bool;
+
     /// The output, given this lane's elements of the row.
     ///
     /// *Convergence*: every lane of the warp calls it.
@@ -162,6 +174,15 @@ pub trait Make {
     ///
     /// The row is one that [`rows`] gave.
     unsafe fn make<const N: usize>(&self, row: Small<N>, x: &Values) -> Values;
+
+    /// The same of a row of 16 bits in words.
+    ///
+    /// *Convergence*: every lane of the warp calls it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Make::make`].
+    unsafe fn make_pairs<const W: usize>(&self, row: Pairs<W>, x: Words) -> Words;
 }
 
 /// Which element of a lane number `i` is.
@@ -194,7 +215,7 @@ fn turns(k: u32, lanes: u32) -> bool {
 /// Which element of a row of `k` number `i` of this lane is.
 #[inline(always)]
 pub fn element<E: Float>(k: u32, of: row::Small, i: usize) -> u32 {
-    let lanes = of.lanes(k);
+    let lanes = of.lanes(k, 16 / E::PIECE as u32);
     let turned = if turns(k, lanes) && i < TURNED { turned::<E>(lanes) } else { 0 };
     let place = if i < TURNED { place(i, Some(turned)) } else { i as u32 };
     lane_id() % lanes + lanes * place
@@ -241,94 +262,6 @@ fn narrow<E: Float>(v: &Values, i: usize) -> u32 {
     }
     let word = E::narrow([v[i & !1], v[i | 1], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])[0];
     word >> (16 * (i % 2))
-}
-
-/// Rows of a tensor that follow each other, as they lie in pieces.
-#[derive(Clone, Copy)]
-struct Together {
-    /// How many there are.
-    count: u32,
-    /// Bytes of the tensor in front of the piece that they begin in.
-    start: usize,
-    /// Where in the pieces they begin and end.
-    odd: u32,
-    end: u32,
-    /// Whether the last piece ends in the tensor for sure.
-    whole: bool,
-}
-
-impl Together {
-    /// Those from `first` on of `rows` of so many bytes, up to `most`.
-    #[inline(always)]
-    fn new(first: u32, [rows, most]: [u32; 2], bytes: u32) -> Self {
-        let left = rows.saturating_sub(first);
-        let count = if left < most { left } else { most };
-        let start = first as usize * bytes as usize;
-        let odd = start as u32 % 16;
-        Self {
-            count,
-            start: start - odd as usize,
-            odd,
-            end: odd + count * bytes,
-            whole: left > most + 16,
-        }
-    }
-
-    /// Asks for them.
-    #[inline(always)]
-    unsafe fn ask(&self, to: Shared<u32>, from: *const u8) {
-        let mut on = 16 * opaque(lane_id());
-        let from = from.wrapping_add(self.start);
-        // SAFETY: pieces of the tensor, as far as it goes.
-        unsafe {
-            if self.whole {
-                while on < self.end {
-                    copy_x16(to.byte_add(on), from.wrapping_add(on as usize), true);
-                    on = opaque(on + 16 * LANES);
-                }
-            } else {
-                while on < self.end {
-                    let left = if self.end - on < 16 { self.end - on } else { 16 };
-                    copy_x16_part(to.byte_add(on), from.wrapping_add(on as usize), left);
-                    on = opaque(on + 16 * LANES);
-                }
-            }
-        }
-    }
-
-    /// Writes them.
-    #[inline(always)]
-    unsafe fn write<E: Float>(&self, from: Shared<u32>, to: *mut u8) {
-        let to = to.wrapping_add(self.start);
-        let whole = self.end & !15;
-        let lane = opaque(lane_id());
-        let mut on = 16 * lane;
-        let width = 16 / E::PIECE as u32;
-        // SAFETY: pieces of these rows, and at both ends elements.
-        unsafe {
-            if self.odd > 0 && on < 16 {
-                on += 16 * LANES;
-            }
-            while on < whole {
-                st_x4(to.wrapping_add(on as usize).cast(), from.byte_add(on).read_x4());
-                on = opaque(on + 16 * LANES);
-            }
-            if self.odd > 0 || whole < self.end {
-                // Some lanes have the elements of the first piece, some those of the last one.
-                let last = lane >= E::PIECE as u32;
-                let at = lane % E::PIECE as u32 * width + if last { whole } else { 0 };
-                let own = if last { whole > 0 || self.odd == 0 } else { self.odd > 0 };
-                let own = own && lane < 2 * E::PIECE as u32;
-                if own && self.odd <= at && at < self.end {
-                    let to = to.wrapping_add(at as usize).cast::<E>();
-                    let at = from.byte_add(at);
-                    let bits =
-                        if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() };
-                    E::store_bits(to, bits);
-                }
-            }
-        }
-    }
 }
 
 /// The tensors of rows.
@@ -511,7 +444,8 @@ impl<E: Float> Rows<E> {
     }
 }
 
-/// The rows of this warp, of `m` of `k` elements, all of whose tensors start on boundaries of 16 bytes. A residual is added by `sum`.
+/// The rows of this warp, of `m` of `k` elements, all of whose tensors start on boundaries of 16 bytes; `IN_WORDS` are those that [`row::Small::paired`] has.
+/// A residual is added by `sum`.
 ///
 /// *Convergence*: every lane of the warp calls it.
 ///
@@ -519,7 +453,7 @@ impl<E: Float> Rows<E> {
 ///
 /// The tensors have the rows, as `x` is written with a residual and `y` always; block, grid and shared memory are the contract's.
 #[inline(always)]
-pub unsafe fn rows<E: Float, M: Make>(
+pub unsafe fn rows<E: Float, M: Make, const IN_WORDS: bool>(
     [m, k]: [u32; 2],
     of: row::Small,
     tensors: Tensors<E>,
@@ -529,7 +463,7 @@ pub unsafe fn rows<E: Float, M: Make>(
     let bytes = Rows::<E>::BYTES;
     let (most, stage) = (of.rows(k, bytes), of.stage_bytes(k, bytes));
     let adds = !tensors.delta.is_null();
-    let rows = Rows::<E> { shape: [m, k], tensors, most, lanes: of.lanes(k), stage };
+    let rows = Rows::<E> { shape: [m, k], tensors, most, lanes: of.lanes(k, bytes), stage };
     let own = stage * if adds || !tensors.mask.is_null() { 4 } else { 2 };
     let mut here = dynamic_shared_mem::<u32>().byte_add(warp_id() * own).kept();
     let mut other = here.byte_add(own / 2);
@@ -554,7 +488,11 @@ pub unsafe fn rows<E: Float, M: Make>(
                 own.write::<E>(here, tensors.x.cast());
                 sync_warp();
             }
-            rows.make(here, (first, own.odd), make);
+            if IN_WORDS {
+                rows.make_pairs(here, (first, own.odd), make);
+            } else {
+                rows.make(here, (first, own.odd), make);
+            }
             sync_warp();
             // Anew, as it takes registers.
             rows.together(opaque(first)).write::<E>(here, tensors.y.cast());

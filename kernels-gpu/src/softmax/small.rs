@@ -1,10 +1,12 @@
 //! Short rows in shared memory.
 
-use contract::softmax::{Args, SMALL, closing, score, shift, visible};
+use contract::softmax::{Args, SMALL, closing, score, shift, small as of, visible};
 
 use super::of_type;
 use crate::arch::grid::{dependency_wait, launch_dependents};
+use crate::arch::thread::opaque;
 use crate::float::Float;
+use crate::row::small::pairs::{Halves, Pairs, Words};
 use crate::row::small::{self, Make, Small, Values};
 
 /// What is made of rows.
@@ -15,6 +17,8 @@ struct Rows<'a, E> {
 
 impl<E: Float> Make for Rows<'_, E> {
     const MOST: usize = SMALL.lane as usize;
+    const WORDS: usize = SMALL.words as usize;
+    const APART: bool = true;
 
     #[inline(always)]
     unsafe fn make<const N: usize>(&self, row: Small<N>, x: &Values) -> Values {
@@ -46,6 +50,40 @@ impl<E: Float> Make for Rows<'_, E> {
         each(&mut e, &|i, e| if log { (v[i] - shift) - closing } else { e * closing });
         e
     }
+
+    #[inline(always)]
+    unsafe fn make_pairs<const W: usize>(&self, row: Pairs<W>, mut x: Words) -> Words {
+        let args = self.args;
+        // What is none of the row's has minus infinity for a score then, as it has for an element.
+        row.fill(&mut x, E::LOWEST);
+        let widen = |word| {
+            let v = E::widen([word, 0, 0, 0]);
+            [v[0], v[1]]
+        };
+        let top = row.max_raw::<E>(&x);
+        let (shift, log) = (shift(top), args.log == 1);
+        let mut e = x.map(widen);
+        each::<W>(&mut e, &|v| of_type::<E>(v, shift));
+        let closing = closing(row.sum::<true>(|i| e[i], |acc, e| acc + e), top, log);
+        if log {
+            // Anew: there are no registers for scores and terms.
+            e = x.map(|word| widen(opaque(word)));
+            each::<W>(&mut e, &|v| (v - shift) - closing);
+        } else {
+            each::<W>(&mut e, &|e| e * closing);
+        }
+        e.map(|[low, high]| E::narrow([low, high, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])[0])
+    }
+}
+
+/// Changes the first `W` words of a lane.
+#[inline(always)]
+fn each<const W: usize>(v: &mut Halves, f: &dyn Fn(f32) -> f32) {
+    let mut i = 0;
+    while i < W {
+        v[i] = v[i].map(f);
+        i += 1;
+    }
 }
 
 /// The rows of a block.
@@ -67,5 +105,12 @@ pub(super) unsafe fn rows<E: Float>(args: &Args) {
     };
     let make = Rows::<E> { args, element: core::marker::PhantomData };
     // SAFETY: handed on.
-    unsafe { small::rows::<E, _>([args.m, args.k], SMALL, tensors, |x, _| x, &make) };
+    unsafe {
+        let (shape, of) = ([args.m, args.k], of(args));
+        if E::PIECE == 8 && of.paired(args.k, 2) {
+            small::rows::<E, _, true>(shape, of, tensors, |x, _| x, &make);
+        } else {
+            small::rows::<E, _, false>(shape, of, tensors, |x, _| x, &make);
+        }
+    }
 }
