@@ -144,9 +144,15 @@ fn to_bf16(a: u32) -> u32 {
     if value.is_nan() { 0x7fff } else { u32::from(bf16::from_f32(value).to_bits()) }
 }
 
+/// Two registers as one, `a` the lower half.
+#[inline(always)]
+fn both(a: u32, b: u32) -> u64 {
+    u64::from(b) << 32 | u64::from(a)
+}
+
 #[inline(always)]
 fn prmt(a: u32, b: u32, c: u32) -> u32 {
-    let bytes = u64::from(b) << 32 | u64::from(a);
+    let bytes = both(a, b);
     let mut out = 0;
     for i in 0..4 {
         let select = c >> (4 * i) & 0xf;
@@ -235,6 +241,8 @@ pub(super) fn alu32(k: K32, narrow: bool, [a, b, c]: [&[u32; 32]; 3]) -> [u32; 3
         K32::BfeU => each!(|x, y, z| bfe_u(x, y, z)),
         K32::BfeS => each!(|x, y, z| bfe_s(x, y, z)),
         K32::Prmt => each!(|x, y, z| prmt(x, y, z)),
+        K32::ShfLeft => each!(|x, y, z| ((both(x, y) << (z & 31)) >> 32) as u32),
+        K32::ShfRight => each!(|x, y, z| (both(x, y) >> (z & 31)) as u32),
         K32::Dp4aSS => each!(|x, y, z| dot4(x, y, z, true)),
         K32::Dp4aUS => each!(|x, y, z| dot4(x, y, z, false)),
         K32::AddF => each!(|x, y| bits(f(x) + f(y))),

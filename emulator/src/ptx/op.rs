@@ -54,6 +54,8 @@ pub(crate) enum K32 {
     BfeU,
     BfeS,
     Prmt,
+    ShfLeft,
+    ShfRight,
     Dp4aSS,
     Dp4aUS,
     AddF,

@@ -214,7 +214,7 @@ impl CudaBackend {
                 && F::rows(&rows).is_multiple_of(16)
                 && self.has::<K::Small>()
             {
-                let at_once = at_once(K::Small::SPEC.min_blocks_per_sm);
+                let at_once = at_once(K::Small::SPEC.min_blocks_at(u32::MAX));
                 return self
                     .launch::<K::Small>([F::small(&rows).grid(m, k, bytes, at_once), 1, 1], rows);
             }

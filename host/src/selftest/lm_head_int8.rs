@@ -138,7 +138,7 @@ impl Run for Inputs {
     }
 }
 
-/// Cases of the doctor: the best token, the best few, and all of them.
+/// Cases of the doctor: the best token, the best few, all of them, and those that weigh enough.
 pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
     use contract::lm_head_int8::{
@@ -150,14 +150,19 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     let greedy = crate::reference::sample::GREEDY;
     let few = SampleParams { temperature: 0.7, top_k: 3, repetition_penalty: 1.2, ..greedy };
     let all = SampleParams { temperature: 0.7, ..greedy };
+    let weighing = SampleParams { min_weight: contract::sample::ONE_WEIGHT / 20, ..all };
     for (element, kernels) in [
         (RowType::Bf16, [PackBf16::SPEC, RescoreBf16::SPEC]),
         (RowType::F16, [PackF16::SPEC, RescoreF16::SPEC]),
         (RowType::F32, [PackF32::SPEC, RescoreF32::SPEC]),
     ] {
-        for (vocab, k, params) in
-            [(1, 1, greedy), (700, 63, few), (2049, 1027, greedy), (97, 640, all)]
-        {
+        for (vocab, k, params) in [
+            (1, 1, greedy),
+            (700, 63, few),
+            (2049, 1027, greedy),
+            (97, 640, all),
+            (500, 65, weighing),
+        ] {
             let inputs = Inputs {
                 table: Table::new(element, vocab, k, seeded.bits()),
                 x: seeded.floats(3 + k, 2.0),
@@ -184,7 +189,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (72, PickF32::SPEC.symbol, RowType::F32),
     ] {
         let (vocab, k) = (700, 75);
-        let asked = (0..m).map(|i| ([greedy, few, all][i % 3], i % 5 == 4)).collect();
+        let asked = (0..m).map(|i| ([greedy, few, all, weighing][i % 4], i % 5 == 4)).collect();
         let inputs = Inputs {
             table: Table::new(element, vocab, k, seeded.bits()),
             x: seeded.floats(m * k, 2.0),

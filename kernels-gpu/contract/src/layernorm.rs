@@ -122,9 +122,9 @@ crate::row::kernels! { LayerNorm, true, [2, 4], 2, [RingF32 RingF16 RingBf16],
 }
 
 crate::row::small! {
-    SmallF32 "layernorm_small_f32" 4 "`f32`";
-    SmallF16 "layernorm_small_f16" 2 "f16";
-    SmallBf16 "layernorm_small_bf16" 2 "bf16";
+    SmallF32 "layernorm_small_f32" 4 5 "`f32`";
+    SmallF16 "layernorm_small_f16" 2 5 "f16";
+    SmallBf16 "layernorm_small_bf16" 2 5 "bf16";
 }
 
 crate::row::long_turned! {

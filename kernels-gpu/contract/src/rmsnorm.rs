@@ -116,9 +116,9 @@ crate::row::kernels! { RmsNorm, true, [2, 4], 1, [RingF32 RingF16 RingBf16],
 }
 
 crate::row::small! {
-    SmallF32 "rmsnorm_small_f32" 4 "`f32`";
-    SmallF16 "rmsnorm_small_f16" 2 "f16";
-    SmallBf16 "rmsnorm_small_bf16" 2 "bf16";
+    SmallF32 "rmsnorm_small_f32" 4 5 "`f32`";
+    SmallF16 "rmsnorm_small_f16" 2 5 "f16";
+    SmallBf16 "rmsnorm_small_bf16" 2 5 "bf16";
 }
 
 crate::row::long_turned! {

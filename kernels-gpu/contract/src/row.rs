@@ -407,9 +407,9 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// The kernels of rows that come together.
+/// The kernels of rows that come together: symbol, bytes of an element, blocks of a multiprocessor before sm_90.
 macro_rules! small {
-    ($($small:ident $symbol:literal $bytes:literal $doc:literal;)*) => {$(
+    ($($small:ident $symbol:literal $bytes:literal $early:literal $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, " that come together, in tensors that start on boundaries of 16 bytes.")]
         pub enum $small {}
 
@@ -418,7 +418,8 @@ macro_rules! small {
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, crate::row::SMALL_THREADS)
                 .with_smem(crate::row::SMALL_SMEM)
                 .with_min_sm(80)
-                .with_min_blocks(5);
+                .with_min_blocks($early)
+                .with_min_blocks_from(900, 5);
 
             fn smem_bytes(args: &Args) -> u32 {
                 small(args).smem_bytes(args.k, $bytes, more(args))

@@ -240,9 +240,9 @@ crate::row::kernels! { Softmax, false, [4, 4], 0, [TurnedF32 TurnedF16 TurnedBf1
 }
 
 crate::row::small! {
-    SmallF32 "softmax_small_f32" 4 "`f32`";
-    SmallF16 "softmax_small_f16" 2 "f16";
-    SmallBf16 "softmax_small_bf16" 2 "bf16";
+    SmallF32 "softmax_small_f32" 4 5 "`f32`";
+    SmallF16 "softmax_small_f16" 2 4 "f16";
+    SmallBf16 "softmax_small_bf16" 2 4 "bf16";
 }
 
 crate::row::long_turned! {

@@ -118,6 +118,26 @@ fn bits_are_counted() {
 }
 
 #[test]
+fn two_registers_are_shifted_as_one() {
+    let cases = [
+        (&[0x8765_4321, 0x1234_5678, 0], [0x1234_5678, 0x8765_4321]),
+        (&[0x8765_4321, 0x1234_5678, 4], [0x2345_6788, 0x8876_5432]),
+        (&[0x8765_4321, 0x1234_5678, 36], [0x2345_6788, 0x8876_5432]),
+        (&[0x8000_0001, 0x8000_0001, 31], [0xc000_0000, 0x0000_0003]),
+    ];
+    gives(
+        "shf.l.wrap.b32 %r4, %r1, %r2, %r3;",
+        "%r4",
+        &cases.map(|(from, [left, _])| (&from[..], left)),
+    );
+    gives(
+        "shf.r.wrap.b32 %r4, %r1, %r2, %r3;",
+        "%r4",
+        &cases.map(|(from, [_, right])| (&from[..], right)),
+    );
+}
+
+#[test]
 fn bytes_are_picked_and_signs_repeated() {
     gives(
         "prmt.b32 %r4, %r1, %r2, %r3;",

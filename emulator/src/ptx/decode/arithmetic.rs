@@ -280,6 +280,8 @@ fn on_words(opcode: &str) -> Option<(K32, usize)> {
         "bfe.u32" => (K32::BfeU, 3),
         "bfe.s32" => (K32::BfeS, 3),
         "prmt.b32" => (K32::Prmt, 3),
+        "shf.l.wrap.b32" => (K32::ShfLeft, 3),
+        "shf.r.wrap.b32" => (K32::ShfRight, 3),
         "dp4a.s32.s32" => (K32::Dp4aSS, 3),
         "dp4a.u32.s32" => (K32::Dp4aUS, 3),
         "add.f32" | "add.rn.f32" => (K32::AddF, 2),
