@@ -287,7 +287,8 @@ mod tests {
         for check in &result.checks {
             assert!(check.passed(), "{check:?}");
         }
-        assert!(result.passed() && result.seconds < 30.0, "{} s", result.seconds);
+        // 17 s alone on two cores, less optimised and beside other programs several times as long.
+        assert!(result.passed() && result.seconds < 90.0, "{} s", result.seconds);
     }
 
     #[test]
