@@ -38,11 +38,11 @@ __device__ __forceinline__ int dp4a_us(uint32_t codes, uint32_t acts, int acc) {
     return sum;
 }
 
-__device__ __forceinline__ void dot16(int (&acc)[4], uint32_t word, uint4 q) {
-    acc[0] = dp4a_us(word & 0x03030303u, q.x, acc[0]);
-    acc[1] = dp4a_us(word & 0x0c0c0c0cu, q.y, acc[1]);
-    acc[2] = dp4a_us(word & 0x30303030u, q.z, acc[2]);
-    acc[3] = dp4a_us(word & 0xc0c0c0c0u, q.w, acc[3]);
+__device__ __forceinline__ void dot_piece(int &acc, uint4 chunk, uint32_t mask, uint4 q) {
+    acc = dp4a_us(chunk.x & mask, q.x, acc);
+    acc = dp4a_us(chunk.y & mask, q.y, acc);
+    acc = dp4a_us(chunk.z & mask, q.z, acc);
+    acc = dp4a_us(chunk.w & mask, q.w, acc);
 }
 
 // Predicated in PTX, as the Rust kernel's are: an `if` around the load becomes a branch here and there.
@@ -111,8 +111,7 @@ __device__ __forceinline__ void gemv(const Args &args) {
                 const uint4 q = load_acts_if(chunk < chunks, piece + j * GROUP);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
-                    const uint4 codes = step[u][r];
-                    dot16(acc[r], j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w, q);
+                    dot_piece(acc[r][j], step[u][r], 0x03030303u << (2 * j), q);
                 }
             }
         }

@@ -9,7 +9,7 @@ use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
 use bitnet_gpu::ops::{Backend, Float, OpError, PackedLinear, QuantActs};
 use bitnet_gpu::pack::PackedW2;
 use bitnet_gpu::reference::Inputs;
-use contract::w2a8::{CODES_PER_WORD, Segments, act_bytes, act_index, code_shift, row_words};
+use contract::w2a8::{Segments, act_bytes, act_index, code_place, row_words};
 
 use crate::case::{Case, bits, blank};
 
@@ -115,7 +115,8 @@ impl Linear {
         for i in 0..self.k {
             let at = act_index(i);
             let q = (acts[at / 4] >> (8 * (at % 4))) as u8 as i8;
-            let code = words[i / CODES_PER_WORD] >> code_shift(i % CODES_PER_WORD) & 3;
+            let (word, shift) = code_place(i);
+            let code = words[word] >> shift & 3;
             acc += i64::from(q) * (i64::from(code) - 1);
         }
         let mut first = 0;

@@ -23,13 +23,18 @@ use crate::arch::warp::group_sum;
 /// Weights of one step: `[chunk][row]`.
 pub type Step<const ROWS: usize, const UNROLL: usize> = [[X4<u32>; ROWS]; UNROLL];
 
-/// Adds the products of one word of codes and its sixteen activations, scaled per accumulator.
+/// Adds the products of a chunk's codes and piece `j` of its activations, `4^j` times too large.
 #[inline(always)]
-pub fn dot16(acc: &mut [i32; 4], word: u32, acts: X4<u32>) {
-    acc[0] = dp4a_us(word & 0x0303_0303, acts[0], acc[0]);
-    acc[1] = dp4a_us(word & 0x0c0c_0c0c, acts[1], acc[1]);
-    acc[2] = dp4a_us(word & 0x3030_3030, acts[2], acc[2]);
-    acc[3] = dp4a_us(word & 0xc0c0_c0c0, acts[3], acc[3]);
+pub fn dot_piece(acc: &mut [i32; 4], chunk: X4<u32>, j: usize, acts: X4<u32>) {
+    let mask = 0x0303_0303 << (2 * j);
+    // `ptxas` spills a word on sm_62 where the four go on from what is there.
+    let mut sum = if cfg!(level_sm_70) { acc[j] } else { 0 };
+    let mut w = 0;
+    while w < 4 {
+        sum = dp4a_us(chunk[w] & mask, acts[w], sum);
+        w += 1;
+    }
+    acc[j] = if cfg!(level_sm_70) { sum } else { acc[j] + sum };
 }
 
 /// Issues the loads of the step that starts at chunk `first` of this lane.
@@ -134,7 +139,7 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
                 let q = unsafe { ld_x4_if(chunk < chunks, piece.wrapping_add(j * GROUP as usize)) };
                 let mut r = 0;
                 while r < ROWS {
-                    dot16(&mut acc[r], step[u][r][j], q);
+                    dot_piece(&mut acc[r], step[u][r], j, q);
                     r += 1;
                 }
                 j += 1;

@@ -1,19 +1,27 @@
 //! Device side of [`contract::w2a8_trits`]: as [`crate::w2a8_gemv`], on vectors of 80 codes.
 //!
 //! A vector becomes five words of 2-bit codes by logic on whole words, eight tenths of an operation for each
-//! weight with the product; each word meets its sixteen activations as there.
+//! weight with the product; each word meets its own piece of activations.
 
 use contract::launch::Kernel;
-use contract::w2a8::dequantise;
-use contract::w2a8_trits::{
-    Args, THREADS, UNPACKED, UnpackArgs, W2a8TritsUnpack, unpack, word_of_piece,
-};
+use contract::w2a8::{CHUNK_GROUP, dequantise, turn};
+use contract::w2a8_trits::{Args, THREADS, UNPACKED, UnpackArgs, W2a8TritsUnpack, unpack};
 
+use crate::arch::dot::dp4a_us;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{X4, ld, ld_nc_stream_x4_if, ld_x4_if, st};
+use crate::arch::mem::{X4, ld, ld_nc_stream_x4_if, ld_x4_if, st, st_x4};
 use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::arch::warp::group_sum;
-use crate::w2a8_gemv::{dot16, load_step};
+use crate::w2a8_gemv::load_step;
+
+/// Adds the products of sixteen neighbours and their activations, scaled per accumulator.
+#[inline(always)]
+fn dot16(acc: &mut [i32; 4], word: u32, acts: X4<u32>) {
+    acc[0] = dp4a_us(word & 0x0303_0303, acts[0], acc[0]);
+    acc[1] = dp4a_us(word & 0x0c0c_0c0c, acts[1], acc[1]);
+    acc[2] = dp4a_us(word & 0x3030_3030, acts[2], acc[2]);
+    acc[3] = dp4a_us(word & 0xc0c0_c0c0, acts[3], acc[3]);
+}
 
 /// The kernel, for the shapes of lanes, rows and step that the entries name.
 ///
@@ -148,23 +156,35 @@ unsafe extern "ptx-kernel" fn w2a8_trits_unpack(args: UnpackArgs) {
     if row >= args.n {
         return;
     }
+    const GROUP: u32 = CHUNK_GROUP as u32;
     let from = args.w.as_ptr().cast::<X4<u32>>().cast_const();
     let from = from.wrapping_add(row as usize * args.vectors as usize);
-    let to = args.out.as_ptr().wrapping_add(row as usize * args.words as usize);
-    let mut vector = thread_idx_x() % 32;
-    while vector < args.vectors {
-        // SAFETY: a vector of this row; weights never change.
-        let words = unpack(unsafe { ld_nc_stream_x4_if(true, from.wrapping_add(vector as usize)) });
-        let mut d = 0;
-        while d < UNPACKED {
-            let word = word_of_piece(d * args.vectors as usize + vector as usize);
-            if word < args.words as usize {
-                // SAFETY: a word of this row, which no other thread writes.
-                unsafe { st(to.wrapping_add(word), words[d]) };
+    let to = args.out.as_ptr().cast::<X4<u32>>();
+    let to = to.wrapping_add(row as usize * (args.words / 4) as usize);
+    let mut chunk = thread_idx_x() % 32;
+    while chunk < args.words / 4 {
+        let mut words = [0; 4];
+        let mut j = 0;
+        while j < 4 {
+            let mut vector = (chunk / GROUP * 4 + j as u32) * GROUP + chunk % GROUP;
+            let mut d = 0;
+            while vector >= args.vectors {
+                vector -= args.vectors;
+                d += 1;
             }
-            d += 1;
+            // SAFETY: a vector of this row, which has every piece of every chunk; weights never change.
+            let five =
+                unpack(unsafe { ld_nc_stream_x4_if(true, from.wrapping_add(vector as usize)) });
+            let mut other = 0;
+            while other < UNPACKED {
+                words[j] = if other == d { five[other] } else { words[j] };
+                other += 1;
+            }
+            j += 1;
         }
-        vector += 32;
+        // SAFETY: a chunk of this row, which no other thread writes.
+        unsafe { st_x4(to.wrapping_add(chunk as usize), turn(words)) };
+        chunk += 32;
     }
 }
 

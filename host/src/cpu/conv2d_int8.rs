@@ -3,10 +3,10 @@
 //! A task makes a few output pixels of one group: it gathers the taps of a pixel into a row of the
 //! weights' order and takes the dot with each channel's row.
 
-use contract::conv2d::int8::{PackedRows, ternary_place};
+use contract::conv2d::int8::PackedRows;
 use contract::conv2d::weights::Packed;
 use contract::conv2d::{ABSENT, Activation, Geometry, finish};
-use contract::w2a8::{Segments, dequantise};
+use contract::w2a8::{Segments, code_place, dequantise};
 
 use super::simd::vectorised;
 use super::{Simd, Threads};
@@ -39,7 +39,7 @@ pub struct Epilogue<'a, T> {
 /// Rows of bytes from packed ternaries.
 fn unpacked(words: &[u32]) -> Vec<i8> {
     let weight = |place: usize| {
-        let (word, bit) = ternary_place(place);
+        let (word, bit) = code_place(place);
         // The two bits, extended with their sign.
         (words[word] << (30 - bit)) as i32 >> 30
     };

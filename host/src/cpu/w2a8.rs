@@ -126,13 +126,11 @@ fn tiles(simd: Simd) -> &'static Tiles {
 /// Puts one row of activations from the contract's order into planes.
 fn to_planes(acts: &[u32], planes: &mut [i8]) {
     let words: &mut [u32] = bytemuck::cast_slice_mut(planes);
-    // Word w of piece j of chunk c stands at 128 j + 16 c bytes; plane w wants it at word 4 c + j.
+    // Piece j of eight chunks stands together; plane j wants those of four.
     for (from, to) in acts.chunks_exact(128).zip(words.chunks_exact_mut(128)) {
-        for c in 0..CHUNK_GROUP {
-            for j in 0..4 {
-                for w in 0..4 {
-                    to[64 * (c / 4) + 16 * w + 4 * (c % 4) + j] = from[32 * j + 4 * c + w];
-                }
+        for (j, pieces) in from.chunks_exact(4 * CHUNK_GROUP).enumerate() {
+            for (half, four) in pieces.chunks_exact(16).enumerate() {
+                to[64 * half + 16 * j..][..16].copy_from_slice(four);
             }
         }
     }
@@ -286,7 +284,7 @@ const _: () = assert!(CHUNK * CHUNK_GROUP == 2 * 4 * GROUP);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::w2a8::act_index;
+    use contract::w2a8::{act_index, code_place};
 
     #[test]
     fn planes_meet_the_codes_of_their_bytes() {
@@ -300,9 +298,8 @@ mod tests {
         let planes: &mut [i8] = bytemuck::cast_slice_mut(&mut planes);
         to_planes(&words, planes);
         for i in 0..k {
-            // Code i stands in byte i % 4 of word i / 16, in lane (i % 16) / 4.
-            let byte = 4 * (i / 16) + i % 4;
-            let lane = i % 16 / 4;
+            let (word, shift) = code_place(i);
+            let (byte, lane) = (4 * word + shift as usize / 8, shift as usize % 8 / 2);
             assert_eq!(planes[256 * (byte / 64) + 64 * lane + byte % 64], (i % 251) as i8, "{i}");
         }
     }

@@ -181,23 +181,22 @@ const COSTS: &[[u64; 4]] = &[
     [0, 2007, 12, 847],    // t32b
     NEVER,                 // t8x3: for few tokens; 96 of 1,536 x 4,096 take twice the time of t16b
     [1553, 977, 105, 393], // t32x2
-    [865, 1841, 32, 608],  // h32
-    [0, 3383, 60, 646],    // h32x2
-    [1848, 1864, 0, 817],  // h64
-    [169, 4212, 41, 835],  // h64x2
-    [1900, 1900, 0, 850],  // h64s, a guess
-    [3500, 2000, 0, 900],  // h64sx4, a guess
-    [1489, 3099, 0, 1161], // h128
+    [865, 1841, 32, 546],  // h32
+    [0, 3383, 60, 568],    // h32x2
+    [1848, 1864, 0, 693],  // h64
+    [169, 4212, 41, 714],  // h64x2
+    [1900, 1900, 0, 755],  // h64s, a guess
+    [3500, 2000, 0, 812],  // h64sx4, a guess
+    [1489, 3099, 0, 1135], // h128
     [0, 5536, 15, 1223],   // h128x2
     [0, 5100, 0, 1429],    // h128x4
-    [0, 8544, 38, 2457],   // h128b
 ];
 
 /// The same numbers for a product of at most [`FEW_TOKENS`] alone: fitted on 2026-11-23 to what each variant takes on an H200, cold, with
 /// programmatic dependent launch, at 54 shapes from 2,560x2,560 to 28,672x13,824, M from 2 to 64; those of `h128` are `h64`'s and half as much. Of these 432
 /// products the choice is more than 5 % from the best variant at 9, at most 19 % (3,840 rows, M from 40), and 0.4 % on average; at 9 more it is one that was
-/// not measured. Since then the kernels on `wgmma` ask for their activations ahead, and those of 64 tokens write faster: what that saves (2026-11-26) is
-/// taken off their first numbers.
+/// not measured. Those of `h32` and `h64*` are of 2026-11-27, since when these kernels read less of their codes: fitted to 13,824x2,560, 14,336x4,096, 28,672x8,192, 8,192x28,672
+/// and 2,560x6,912.
 const ALONE_FEW: &[[u64; 4]] = &[
     [5802, 0, 0, 453],     // w2a8_gemm
     [234, 503, 228, 108],  // t8a
@@ -210,16 +209,15 @@ const ALONE_FEW: &[[u64; 4]] = &[
     [0, 5095, 2424, 1],    // t32b
     [61, 4144, 72, 37],    // t8x3
     [997, 1393, 40, 418],  // t32x2
-    [320, 725, 66, 717],   // h32
-    [188, 3625, 50, 741],  // h32x2
-    [2800, 73, 7, 802],    // h64
-    [14, 2681, 248, 802],  // h64x2
-    [800, 52, 180, 884],   // h64s
-    [123, 2451, 112, 873], // h64sx4
+    [620, 1930, 30, 545],  // h32
+    [188, 1960, 50, 600],  // h32x2
+    [600, 2600, 10, 665],  // h64
+    [14, 2830, 100, 676],  // h64x2
+    [640, 2430, 10, 755],  // h64s
+    [123, 2900, 112, 785], // h64sx4
     [4693, 109, 10, 1203], // h128
     [21, 4021, 372, 1203], // h128x2
     [0, 5100, 0, 1429],    // h128x4
-    [0, 8544, 38, 2457],   // h128b
 ];
 
 /// Of a variant that is not for such products.
@@ -230,30 +228,30 @@ pub(crate) const FEW_TOKENS: u32 = 64;
 
 /// The same numbers for a product of at most [`FEW_TOKENS`] among the other kernels of a layer, with programmatic dependent
 /// launch: fitted to what a layer of 2B-4T takes with each variant in each place, for M from 8 to 64, and to launches alone of
-/// layers of other models; those of `h128` are as above. On the layers that were measured the choice is 0.05 us from the best, on average.
+/// layers of other models; those of `h128` are as above. On the layers that were measured the choice is 0.05 us from the best, on average. What
+/// `h32` and `h64*` take less since 2026-11-27, alone, is taken off their last numbers, here and above.
 const CHAINED: &[[u64; 4]] = &[
-    [5802, 0, 0, 453],      // w2a8_gemm
-    [1984, 76, 118, 128],   // t8a
-    [0, 459, 84, 190],      // t8b
-    NEVER,                  // t8c: a step of 8 sequences takes 5 % more with it
-    [2156, 0, 348, 223],    // t16a
-    [0, 1043, 145, 101],    // t16b
-    [2555, 579, 237, 374],  // t16c
-    [2791, 0, 297, 336],    // t32a
-    [2576, 716, 260, 678],  // t32b
-    [2367, 570, 0, 213],    // t8x3
-    [2445, 2103, 0, 367],   // t32x2
-    [2132, 2404, 61, 633],  // h32
-    [499, 3605, 4, 517],    // h32x2
-    [3022, 2386, 39, 905],  // h64
-    [203, 4227, 0, 668],    // h64x2
-    [2355, 2089, 69, 1004], // h64s
+    [5802, 0, 0, 453],     // w2a8_gemm
+    [1984, 76, 118, 128],  // t8a
+    [0, 459, 84, 190],     // t8b
+    NEVER,                 // t8c: a step of 8 sequences takes 5 % more with it
+    [2156, 0, 348, 223],   // t16a
+    [0, 1043, 145, 101],   // t16b
+    [2555, 579, 237, 374], // t16c
+    [2791, 0, 297, 336],   // t32a
+    [2576, 716, 260, 678], // t32b
+    [2367, 570, 0, 213],   // t8x3
+    [2445, 2103, 0, 367],  // t32x2
+    [2132, 2404, 61, 571], // h32
+    [499, 3605, 4, 450],   // h32x2
+    [3022, 2386, 39, 775], // h64
+    [203, 4227, 0, 560],   // h64x2
+    [2355, 2089, 69, 925], // h64s
     // What a round costs besides its k: three rounds take 17.5 us at 9,600 x 3,200 and 64 tokens (h64 8.7).
-    [0, 4300, 0, 830],     // h64sx4
+    [0, 4300, 0, 745],     // h64sx4
     [1489, 3099, 0, 1161], // h128
     [0, 5536, 15, 1223],   // h128x2
     [0, 5100, 0, 1429],    // h128x4
-    [0, 8544, 38, 2457],   // h128b
 ];
 
 /// Nanoseconds that `t16a` takes less than in [`CHAINED`] where it lets attention in and has its [`room`]: on an H100 it is then the fastest of 33 to 64

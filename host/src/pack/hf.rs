@@ -32,6 +32,7 @@ pub(crate) fn decode_rows(
     for (i, (lane, row)) in bytes.chunks_exact(k).zip(out.chunks_exact_mut(width)).enumerate() {
         word::words_from_lane(lane, shift, row);
         word::pad_row(row, k);
+        word::turn_row(row);
         word::check_row(row, first_row + i)?;
     }
     Ok(())
@@ -41,7 +42,7 @@ pub(crate) fn decode_rows(
 pub(crate) fn encode_row(rows: &[&[u32]], bytes: &mut [u8]) {
     bytes.fill(0);
     for (quarter, row) in rows.iter().take(4).enumerate() {
-        word::lane_from_words(row, 2 * quarter as u32, bytes);
+        word::lane_from_words(word::neighbours(row), 2 * quarter as u32, bytes);
     }
 }
 

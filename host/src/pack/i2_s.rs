@@ -49,6 +49,7 @@ pub(crate) fn decode_rows(
                 word::words_from_lane(block, 6 - 2 * quarter as u32, two);
             }
         }
+        word::turn_row(row);
         word::check_row(row, first_row + i)?;
     }
     Ok(())
@@ -57,9 +58,10 @@ pub(crate) fn decode_rows(
 /// Encodes one device row into `row_bytes(k)` bytes.
 pub(crate) fn encode_row(row: &[u32], bytes: &mut [u8]) {
     bytes.fill(0);
-    for (block, words) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(row.chunks_exact(8)) {
-        for (quarter, two) in words.chunks_exact(2).enumerate() {
-            word::lane_from_words(two, 6 - 2 * quarter as u32, block);
+    let mut words = word::neighbours(row);
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+        for quarter in 0..4 {
+            word::lane_from_words(words.by_ref().take(2), 6 - 2 * quarter, block);
         }
     }
 }

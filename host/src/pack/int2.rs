@@ -1,8 +1,8 @@
 //! The published GPU layout of BitNet: 16 x 32 tiles of codes `t + 2`, rows permuted inside a tile.
 //!
 //! Word `(n / 16) K + (k / 32) 32 + ((n mod 16) / 8) 16 + ((k mod 32) / 16) 8 + n mod 8` holds the
-//! sixteen elements `k / 16` of row `n`, in the bit order the device word has too. So a word moves
-//! whole: only its place and the offset of its codes (one more per pair) change. N must be a
+//! sixteen elements `k / 16` of row `n`, in the bit order of [`word::word_of_codes`]. So a word of sixteen
+//! neighbours moves whole: only its place and the offset of its codes (one more per pair) change. N must be a
 //! multiple of 16 and K of 32. Code 0 would be -2 and never occurs.
 
 use contract::w2a8::{PAD_WORD, row_words};
@@ -53,13 +53,14 @@ pub(crate) fn decode_row(
         *out = word - PAD_WORD;
     }
     word::pad_row(out, k);
+    word::turn_row(out);
     Ok(())
 }
 
 /// Encodes the 16 device rows of a band (`rows` holds them one after another) into `k` words.
 pub(crate) fn encode_band(rows: &[u32], k: usize, band: &mut [u32]) {
     for (n, row) in rows.chunks_exact(row_words(k)).enumerate().take(BAND) {
-        for (w, &word) in row[..k / 16].iter().enumerate() {
+        for (w, word) in word::neighbours(row).take(k / 16).enumerate() {
             band[word_index(n, w, k)] = word + PAD_WORD;
         }
     }

@@ -68,6 +68,7 @@ pub(crate) fn row_into(values: &[f32], inv_scale: f32, out: &mut [u32]) {
         *word = word::word_of_codes(&codes);
     }
     word::pad_row(out, values.len());
+    word::turn_row(out);
 }
 
 /// Ternarises `values` (`[n, k]`, row-major): the ternaries and g.

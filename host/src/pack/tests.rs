@@ -65,7 +65,7 @@ fn one_published_word() {
     assert_eq!(word::transpose(word), 0x67f9_be5b);
     let lanes = [0, 1, 2, 3].map(|i| (word >> (2 * i)) & 0x0303_0303);
     assert_eq!(lanes, [0x0101_0203, 0x0203_0302, 0x0303_0201, 0x0102_0103]);
-    // The device word has the same order with code t + 1.
+    // Words of sixteen neighbours have the same order with code t + 1.
     assert_eq!(word::word_of_codes(&t.map(|t| (t + 1) as u8)), 0x79bd_6edb - 0x5555_5555);
     for (t, word) in [(0, 0xaaaa_aaaa), (1, 0xffff_ffff), (-1, 0x5555_5555)] {
         let tile = int2::pack(&vec![t; 16 * 32], 16, 32).unwrap();
@@ -130,7 +130,7 @@ fn published_int2_matrix_and_its_products() {
 #[test]
 fn published_int2_places() {
     let at = |n: usize, k: usize| {
-        (int2::word_index(n, k / 16, 2560), contract::w2a8::code_shift(k % 16))
+        (int2::word_index(n, k / 16, 2560), contract::w2a8_trits::code_shift(k % 16))
     };
     for ((n, k), place) in [
         ((0, 0), (0, 0)),

@@ -89,6 +89,7 @@ impl Blocks {
                 (self.decode)(codes, words);
                 agree(scale, [stored[0], stored[1]], words, first_row + i, b)?;
             }
+            word::turn_row(row);
             word::check_row(row, first_row + i)?;
         }
         Ok(())
@@ -97,6 +98,7 @@ impl Blocks {
     /// Encodes one device row into `row_bytes(k)` bytes.
     pub(crate) fn encode_row(&self, row: &[u32], scale: f16, bytes: &mut [u8]) {
         let blocks = bytes.chunks_exact_mut(self.block_bytes());
+        let row: Vec<u32> = word::neighbours(row).collect();
         for (block, words) in blocks.zip(row.chunks_exact(BLOCK_WORDS)) {
             let (codes, stored) = block.split_at_mut(self.code_bytes);
             (self.encode)(words, codes);
@@ -226,7 +228,7 @@ fn to_pairs(words: &[u32], bytes: &mut [u8]) {
     bytes.fill(0);
     for (half_block, eight) in bytes.chunks_exact_mut(32).zip(words.chunks_exact(8)) {
         for (quarter, two) in eight.chunks_exact(2).enumerate() {
-            word::lane_from_words(two, 2 * quarter as u32, half_block);
+            word::lane_from_words(two.iter().copied(), 2 * quarter as u32, half_block);
         }
     }
 }

@@ -5,6 +5,8 @@
 use contract::w2a8::row_words;
 use contract::w2a8_trits::{self as trits, UNPACKED, WORDS};
 
+use super::word;
+
 const LOW: u32 = 0x5555_5555;
 
 /// Packs rows of `k` codes from the 2-bit layout: `words` holds whole rows, `out` as many.
@@ -15,12 +17,15 @@ pub fn rows_from_words(words: &[u32], k: usize, out: &mut [u32]) {
     let (width, vectors, pieces) = (row_words(k), trits::vectors(k), trits::pieces(k));
     let rows = words.len() / width;
     assert!(words.len() == rows * width && out.len() == rows * vectors * WORDS);
+    let mut codes = Vec::with_capacity(width);
     for (row, out) in words.chunks_exact(width).zip(out.chunks_exact_mut(vectors * WORDS)) {
+        codes.clear();
+        codes.extend(word::neighbours(row));
         for (v, out) in out.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
             let x: [u32; UNPACKED] = std::array::from_fn(|d| {
                 let piece = d * vectors + v;
                 // A piece beyond the words has activations of 0; what has no piece needs code 0.
-                let word = row.get(trits::word_of_piece(piece)).copied();
+                let word = codes.get(trits::neighbours_of_piece(piece)).copied();
                 if piece < pieces { word.unwrap_or(contract::w2a8::PAD_WORD) } else { 0 }
             });
             *out = vector(x);
@@ -59,11 +64,12 @@ pub fn rows_to_words(packed: &[u32], k: usize, out: &mut [u32]) {
     for (row, out) in packed.chunks_exact(vectors * WORDS).zip(out.chunks_exact_mut(width)) {
         for (v, vector) in row.as_chunks::<WORDS>().0.iter().enumerate() {
             for (d, word) in trits::unpack(*vector).into_iter().enumerate() {
-                if let Some(out) = out.get_mut(trits::word_of_piece(d * vectors + v)) {
+                if let Some(out) = out.get_mut(trits::neighbours_of_piece(d * vectors + v)) {
                     *out = word;
                 }
             }
         }
+        word::turn_row(out);
     }
 }
 

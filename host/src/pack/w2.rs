@@ -67,7 +67,8 @@ impl TernaryHasher {
     pub fn update(&mut self, words: &[u32]) {
         for part in words.chunks(1 << 12) {
             self.natural.clear();
-            self.natural.extend(part.iter().flat_map(|&w| word::transpose(w).to_le_bytes()));
+            self.natural
+                .extend(word::neighbours(part).flat_map(|w| word::transpose(w).to_le_bytes()));
             self.state.update(&self.natural);
         }
     }

@@ -1,17 +1,18 @@
-//! One 32-bit word of sixteen codes, and the moves between byte lanes and words.
+//! Words of sixteen neighbours, and rows of the device layout.
 //!
 //! Hugging Face, I2_S and TQ2_0 all keep sixteen neighbouring elements of a row in the same bit pair
-//! of sixteen neighbouring bytes (a *lane*). The device word keeps elements `4i..4i+4` in bit pair
-//! `i` of its four bytes, so a lane becomes a word with four loads, shifts and masks, and back.
+//! of sixteen neighbouring bytes (a *lane*). A word of them, which is also a word of the published int2 layout and of
+//! the one of 1.6 bits, keeps elements `4i..4i+4` in bit pair `i` of its four bytes, so a lane becomes a word with four
+//! loads, shifts and masks, and back. The device layout has four such words turned ([`contract::w2a8::turn`]).
 
-use contract::w2a8::{CODES_PER_WORD, PAD_WORD, code_shift, row_words};
+use contract::w2a8::{CHUNK, CODES_PER_WORD, PAD_WORD, code_place, row_words, turn};
 
 use super::PackError;
 
 const FIELD: u32 = 0x0303_0303;
 const LOW_BITS: u32 = 0x5555_5555;
 
-/// The device word of sixteen codes (0, 1 or 2 each).
+/// The word of sixteen neighbours (0, 1, 2 or 3 each).
 pub fn word_of_codes(codes: &[u8; CODES_PER_WORD]) -> u32 {
     let mut word = 0;
     for i in 0..4 {
@@ -21,7 +22,7 @@ pub fn word_of_codes(codes: &[u8; CODES_PER_WORD]) -> u32 {
     word
 }
 
-/// The sixteen codes of a device word.
+/// The sixteen codes of such a word.
 pub fn codes_of_word(word: u32) -> [u8; CODES_PER_WORD] {
     let mut codes = [0; CODES_PER_WORD];
     for i in 0..4 {
@@ -35,7 +36,8 @@ pub fn codes_of_word(word: u32) -> [u8; CODES_PER_WORD] {
 /// # Panics
 /// When the row has no such element.
 pub fn code_at(row: &[u32], k: usize) -> u8 {
-    ((row[k / CODES_PER_WORD] >> code_shift(k % CODES_PER_WORD)) & 3) as u8
+    let (word, shift) = code_place(k);
+    ((row[word] >> shift) & 3) as u8
 }
 
 /// Non-zero when one of the sixteen codes is 3.
@@ -44,7 +46,7 @@ pub const fn invalid_bits(word: u32) -> u32 {
     word & (word >> 1) & LOW_BITS
 }
 
-/// Swaps the device order (element `4i + b` in pair `i` of byte `b`) and the natural order (element
+/// Swaps the order here (element `4i + b` in pair `i` of byte `b`) and the natural order (element
 /// `e` at bit `2e`): a 4 x 4 transposition of bit pairs, so it is its own inverse.
 #[inline(always)]
 pub const fn transpose(word: u32) -> u32 {
@@ -54,7 +56,21 @@ pub const fn transpose(word: u32) -> u32 {
     word ^ t ^ (t << 12)
 }
 
-/// Reads bit pair `shift` of every byte of `lane` into device words; the last word is filled up with
+const CHUNK_WORDS: usize = CHUNK / CODES_PER_WORD;
+
+/// Makes words of sixteen neighbours a row of the device layout.
+pub(crate) fn turn_row(row: &mut [u32]) {
+    for chunk in row.as_chunks_mut::<CHUNK_WORDS>().0 {
+        *chunk = turn(*chunk);
+    }
+}
+
+/// The words of sixteen neighbours of whole rows of the device layout.
+pub(crate) fn neighbours(rows: &[u32]) -> impl Iterator<Item = u32> {
+    rows.as_chunks::<CHUNK_WORDS>().0.iter().flat_map(|&chunk| turn(chunk))
+}
+
+/// Reads bit pair `shift` of every byte of `lane` into words; the last one is filled up with
 /// the code of zero.
 #[inline(always)]
 pub(crate) fn words_from_lane(lane: &[u8], shift: u32, out: &mut [u32]) {
@@ -79,9 +95,9 @@ fn word_from_lane(bytes: &[u8; CODES_PER_WORD], shift: u32) -> u32 {
     word
 }
 
-/// Writes device words into bit pair `shift` of every byte of `lane`, keeping its other bits.
-pub(crate) fn lane_from_words(words: &[u32], shift: u32, lane: &mut [u8]) {
-    for (bytes, &word) in lane.chunks_mut(CODES_PER_WORD).zip(words) {
+/// Writes words of sixteen neighbours into bit pair `shift` of every byte of `lane`, keeping its other bits.
+pub(crate) fn lane_from_words(words: impl IntoIterator<Item = u32>, shift: u32, lane: &mut [u8]) {
+    for (bytes, word) in lane.chunks_mut(CODES_PER_WORD).zip(words) {
         for (byte, code) in bytes.iter_mut().zip(codes_of_word(word)) {
             *byte |= code << shift;
         }
@@ -116,12 +132,13 @@ pub fn row_from_ternaries(ternaries: &[i8], row: usize, out: &mut [u32]) -> Resu
         *word = word_of_codes(&codes);
     }
     pad_row(out, ternaries.len());
+    turn_row(out);
     Ok(())
 }
 
 /// Unpacks one row; `out.len()` is K.
 pub fn ternaries_from_row(row: &[u32], out: &mut [i8]) {
-    for (part, &word) in out.chunks_mut(CODES_PER_WORD).zip(row) {
+    for (part, word) in out.chunks_mut(CODES_PER_WORD).zip(neighbours(row)) {
         for (value, code) in part.iter_mut().zip(codes_of_word(word)) {
             *value = code as i8 - 1;
         }
@@ -141,7 +158,7 @@ mod tests {
             let codes = codes_of_word(word);
             for (e, code) in codes.into_iter().enumerate() {
                 prop_assert_eq!(((transpose(word) >> (2 * e)) & 3) as u8, code);
-                prop_assert_eq!(((word >> code_shift(e)) & 3) as u8, code);
+                prop_assert_eq!(((word >> contract::w2a8_trits::code_shift(e)) & 3) as u8, code);
             }
             prop_assert_eq!(word_of_codes(&codes), word);
             prop_assert_eq!(invalid_bits(word) != 0, codes.contains(&3));
@@ -150,8 +167,10 @@ mod tests {
         #[test]
         fn lanes_and_words_agree(bytes in proptest::collection::vec(any::<u8>(), 1..70), shift in 0u32..4) {
             let shift = 2 * shift;
-            let mut words = vec![0; bytes.len().div_ceil(16)];
+            let mut words = vec![0; row_words(bytes.len())];
             words_from_lane(&bytes, shift, &mut words);
+            pad_row(&mut words, bytes.len());
+            turn_row(&mut words);
             for (k, byte) in bytes.iter().enumerate() {
                 prop_assert_eq!(code_at(&words, k), (byte >> shift) & 3);
             }
@@ -159,7 +178,7 @@ mod tests {
                 prop_assert_eq!(code_at(&words, k), 1);
             }
             let mut back: Vec<u8> = bytes.iter().map(|b| b & !(3 << shift)).collect();
-            lane_from_words(&words, shift, &mut back);
+            lane_from_words(neighbours(&words), shift, &mut back);
             prop_assert_eq!(back, bytes);
         }
     }

@@ -35,7 +35,7 @@ pub mod w2a8_gemv;
 pub mod w2a8_trits;
 
 use contract::num::RowType;
-use contract::w2a8::{CODES_PER_WORD, PAD_WORD, act_bytes, act_index, code_shift, row_words};
+use contract::w2a8::{CODES_PER_WORD, act_bytes, act_index, code_place, row_words};
 
 /// What the state of [`Inputs`] grows by.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -94,14 +94,10 @@ impl Inputs {
             .collect();
         words.truncate(n * row);
         // The rest of each row holds the code of zero.
-        let whole = k / CODES_PER_WORD;
-        if whole < row {
-            for words in words.chunks_exact_mut(row) {
-                for e in k % CODES_PER_WORD..CODES_PER_WORD {
-                    let shift = code_shift(e);
-                    words[whole] = words[whole] & !(3 << shift) | 1 << shift;
-                }
-                words[whole + 1..].fill(PAD_WORD);
+        for words in words.chunks_exact_mut(row) {
+            for k in k..row * CODES_PER_WORD {
+                let (word, shift) = code_place(k);
+                words[word] = words[word] & !(3 << shift) | 1 << shift;
             }
         }
         words
@@ -167,7 +163,8 @@ mod tests {
             let mut seen = [0; 4];
             for row in words.chunks_exact(row_words(k)) {
                 for i in 0..16 * row.len() {
-                    let code = row[i / 16] >> code_shift(i % 16) & 3;
+                    let (word, shift) = code_place(i);
+                    let code = row[word] >> shift & 3;
                     seen[code as usize] += 1;
                     assert!(i < k || code == 1, "n={n} k={k} i={i} code={code}");
                 }

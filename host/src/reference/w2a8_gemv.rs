@@ -1,6 +1,6 @@
 //! Reference for [`contract::w2a8_gemv`]: plain loops over ternaries and natural-order activations.
 
-use contract::w2a8::{Segments, act_bytes, act_index, code_shift, row_words};
+use contract::w2a8::{Segments, act_bytes, act_index, code_place, row_words};
 
 use super::Inputs;
 
@@ -81,10 +81,11 @@ impl Case {
         let mut words = vec![0x5555_5555u32; self.n * per_row];
         for n in 0..self.n {
             for k in 0..self.k {
-                let word = &mut words[n * per_row + k / 16];
+                let (word, shift) = code_place(k);
+                let word = &mut words[n * per_row + word];
                 let code = (self.t[n * self.k + k] + 1) as u32;
-                *word &= !(3 << code_shift(k % 16));
-                *word |= code << code_shift(k % 16);
+                *word &= !(3 << shift);
+                *word |= code << shift;
             }
         }
         words

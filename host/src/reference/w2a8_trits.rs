@@ -1,6 +1,7 @@
 //! Reference for [`contract::w2a8_trits`]: the contract's table of states, field by field, and plain sums.
 
-use contract::w2a8::{act_bytes, act_index, code_shift};
+use contract::w2a8::{act_bytes, act_index};
+use contract::w2a8_trits::code_shift;
 
 use super::w2a8_gemv::Case;
 

@@ -2,7 +2,7 @@
 //!
 //! | tensor  | element | shape                | layout                                         |
 //! |---------|---------|----------------------|------------------------------------------------|
-//! | weights | `u32`   | `[N, row_words(K)]`  | row-major; word `k / 16` of a row holds 16 codes |
+//! | weights | `u32`   | `[N, row_words(K)]`  | row-major; 16 codes a word, see [`code_place`] |
 //! | acts    | `i8`    | `[M, act_bytes(K)]`  | rows of 16-byte pieces, see [`act_index`]       |
 //! | stats   | [`ActStats`] | `[M]`           | scale and sum of each row of `acts`             |
 //!
@@ -31,12 +31,34 @@ pub const MAX_K: usize = 1 << 20;
 /// Largest N and largest M.
 pub const MAX_ROWS: usize = 1 << 24;
 
-/// Bit position of code `e` (`0..16`) inside its word.
+/// Word of its row, and lowest bit, of code `k`.
 ///
-/// Codes `4i..4i + 4` share the 2-bit lane `i` of the four bytes, so `word & (0x03030303 << 2i)`
-/// feeds `dp4a` without a shuffle.
-pub const fn code_shift(e: usize) -> u32 {
-    (8 * (e % 4) + 2 * (e / 4)) as u32
+/// Four neighbours share a *bit lane*, one bit pair of each byte: `word & (0x03030303 << 2j)` feeds `dp4a`
+/// without a shuffle. The bit lanes of a word are 16 codes apart, so bit lane `j` of the four words of a chunk
+/// is its piece `j`, in order; and a lane of a tensor-core product of depth 32, which takes four neighbours of
+/// every 16, finds all that it takes of a chunk in one word.
+pub const fn code_place(k: usize) -> (usize, u32) {
+    (k / CHUNK * 4 + k % 16 / 4, (8 * (k % 4) + 2 * (k % CHUNK / 16)) as u32)
+}
+
+/// Word `w` and bit lane `j` change places with word `j` and bit lane `w`: between a chunk and four words of
+/// sixteen neighbours each, as other layouts have them. Its own inverse.
+#[inline(always)]
+pub const fn turn([mut a, mut b, mut c, mut d]: [u32; 4]) -> [u32; 4] {
+    const ODD: u32 = 0x3333_3333;
+    const UPPER: u32 = 0x0f0f_0f0f;
+    (a, b) = swap(a, b, 2, ODD);
+    (c, d) = swap(c, d, 2, ODD);
+    (a, c) = swap(a, c, 4, UPPER);
+    (b, d) = swap(b, d, 4, UPPER);
+    [a, b, c, d]
+}
+
+/// What stands in `mask`, `shift` bits up, in `a`, and what stands in `mask` in `b`, change places.
+#[inline(always)]
+const fn swap(a: u32, b: u32, shift: u32, mask: u32) -> (u32, u32) {
+    let t = ((a >> shift) ^ b) & mask;
+    (a ^ (t << shift), b ^ t)
 }
 
 /// Packed words of one row of `k` codes: a whole number of chunks.
@@ -224,13 +246,38 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_four_neighbours_share_a_bit_lane() {
-        let mut word = 0u32;
-        for e in 0..CODES_PER_WORD {
-            assert_eq!(code_shift(e) % 8, 2 * (e as u32 / 4));
-            word |= 1 << code_shift(e);
+    fn codes_fill_their_row_once() {
+        for k in [1, 63, 64, 65, 512, 1000] {
+            let mut row = vec![0u32; row_words(k)];
+            for k in 0..row.len() * CODES_PER_WORD {
+                let (word, shift) = code_place(k);
+                assert_eq!(row[word] & (3 << shift), 0);
+                row[word] |= 1 << shift;
+            }
+            assert!(row.iter().all(|&word| word == PAD_WORD));
         }
-        assert_eq!(word, PAD_WORD);
+    }
+
+    #[test]
+    fn a_bit_lane_of_a_chunk_is_a_piece() {
+        for k in 0..4096 {
+            let (word, shift) = code_place(k);
+            // As bytes of the chunk: those of its activations' piece.
+            assert_eq!((word % 4 * 4) as u32 + shift / 8, (act_index(k) % 16) as u32);
+            assert_eq!(shift % 8 / 2, (act_index(k) / 128 % 4) as u32);
+        }
+    }
+
+    #[test]
+    fn a_turned_chunk_has_sixteen_neighbours_in_a_word() {
+        let chunk = [0x1234_5678, 0x9abc_def0, 0x0f1e_2d3c, 0xdead_beef];
+        let words = turn(chunk);
+        assert_eq!(turn(words), chunk);
+        for k in 0..CHUNK {
+            let (word, shift) = code_place(k);
+            let there = 8 * (k % 4) + 2 * (k % 16 / 4);
+            assert_eq!(chunk[word] >> shift & 3, words[k / 16] >> there & 3, "{k}");
+        }
     }
 
     #[test]

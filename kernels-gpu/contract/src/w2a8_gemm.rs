@@ -280,8 +280,6 @@ impl Mma {
 /// How a kernel on `wgmma` cuts its work. Two warpgroups multiply, two threads of a third one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hopper {
-    /// Blocks of 64 output features of a warpgroup that multiplies.
-    pub row_blocks: u32,
     /// Tokens of a tile.
     pub tokens: u32,
     /// Steps of activations in shared memory.
@@ -300,10 +298,10 @@ impl Hopper {
     /// Registers of a thread where a block takes all of a multiprocessor's.
     pub const ALL_REGISTERS: u32 = 168;
 
-    /// From the six numbers in their order.
-    pub const fn new(v: [u32; 6]) -> Self {
-        let [row_blocks, tokens, act_stages, code_stages, step, registers] = v;
-        Self { row_blocks, tokens, act_stages, code_stages, step, registers }
+    /// From the five numbers in their order.
+    pub const fn new(v: [u32; 5]) -> Self {
+        let [tokens, act_stages, code_stages, step, registers] = v;
+        Self { tokens, act_stages, code_stages, step, registers }
     }
 
     /// Registers of a thread that copies, or has nothing to do.
@@ -318,7 +316,7 @@ impl Hopper {
 
     /// Output features of a tile.
     pub const fn rows(&self) -> u32 {
-        2 * 64 * self.row_blocks
+        2 * 64
     }
 
     /// Bytes of a step of activations.
@@ -497,11 +495,10 @@ variants! {
         T32X2 "w2a8_gemm_t32x2" [2, 4, 2, 2, 1, 4, 2] 2;
     }
     hopper {
-        H32 w2a8_gemm_h32 [1, 32, 6, 6, 4, 168] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
-        H64 w2a8_gemm_h64 [1, 64, 4, 5, 4, 168] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
-        H64S w2a8_gemm_h64s [1, 64, 4, 3, 2, 112] { 1 "w2a8_gemm_h64s" 4 "w2a8_gemm_h64sx4" }
-        H128 w2a8_gemm_h128 [1, 128, 4, 5, 2, 168] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
-        H128B w2a8_gemm_h128b [2, 128, 6, 3, 1, 168] { 1 "w2a8_gemm_h128b" }
+        H32 w2a8_gemm_h32 [32, 9, 3, 4, 168] { 1 "w2a8_gemm_h32" 2 "w2a8_gemm_h32x2" }
+        H64 w2a8_gemm_h64 [64, 5, 3, 4, 168] { 1 "w2a8_gemm_h64" 2 "w2a8_gemm_h64x2" }
+        H64S w2a8_gemm_h64s [64, 4, 3, 2, 112] { 1 "w2a8_gemm_h64s" 4 "w2a8_gemm_h64sx4" }
+        H128 w2a8_gemm_h128 [128, 9, 4, 1, 168] { 1 "w2a8_gemm_h128" 2 "w2a8_gemm_h128x2" 4 "w2a8_gemm_h128x4" }
     }
 }
 

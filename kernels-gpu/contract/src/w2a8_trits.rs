@@ -5,10 +5,10 @@
 //! | weights | `u32`   | `[N, row_words(K)]`       | row-major; 16-byte vectors of 80 codes        |
 //! | acts, stats, y |  |                           | those of [`crate::w2a8`]                      |
 //!
-//! A vector holds five words of sixteen codes in the 2-bit layout ([`unpack`] makes them). A row of activations is
+//! A vector holds five words of sixteen neighbouring codes of two bits ([`code_shift`]; [`unpack`] makes them). A row of activations is
 //! [`pieces`] pieces of sixteen values, in the order in which they lie in memory; word `d` of vector `v` of a row of
 //! [`vectors`] vectors meets piece `d * vectors + v`. So neighbouring lanes that hold neighbouring vectors read
-//! neighbouring pieces, and every kernel on 2-bit words works on the five. What has no piece holds code 0, which adds
+//! neighbouring pieces. What has no piece holds code 0, which adds
 //! nothing whatever it meets; elements from K on hold the code of zero, as in the 2-bit layout.
 //!
 //! Sixteen times, at each pair of bits, four fields of a vector `w` hold five codes `x`, each 0, 1 or 2. A field of 3
@@ -32,7 +32,7 @@ use crate::w2a8::{ActStats, CODES_PER_WORD, Segments, act_bytes};
 pub const CODES: usize = 80;
 /// Words of a vector.
 pub const WORDS: usize = 4;
-/// Words of sixteen codes in the 2-bit layout that a vector makes.
+/// Words of sixteen codes that a vector makes.
 pub const UNPACKED: usize = 5;
 
 /// Pieces of sixteen activations in a row of `k`.
@@ -50,9 +50,15 @@ pub const fn row_words(k: usize) -> usize {
     vectors(k) * WORDS
 }
 
-/// The word of the 2-bit row whose activations are piece `piece` ([`crate::w2a8::act_index`]).
+/// Bit position of code `e` (`0..16`) inside a word of sixteen neighbours: those that share a bit lane are four
+/// neighbours, and four such words are a chunk of the 2-bit layout, turned ([`crate::w2a8::turn`]).
+pub const fn code_shift(e: usize) -> u32 {
+    (8 * (e % 4) + 2 * (e / 4)) as u32
+}
+
+/// The sixteen neighbours whose activations are piece `piece` ([`crate::w2a8::act_index`]).
 #[inline(always)]
-pub const fn word_of_piece(piece: usize) -> usize {
+pub const fn neighbours_of_piece(piece: usize) -> usize {
     piece / 32 * 32 + piece % 8 * 4 + piece % 32 / 8
 }
 
@@ -252,7 +258,7 @@ mod tests {
     #[test]
     fn a_word_meets_its_activations() {
         for k in (0..5000).step_by(16) {
-            assert_eq!(word_of_piece(act_index(k) / 16), k / 16);
+            assert_eq!(neighbours_of_piece(act_index(k) / 16), k / 16);
         }
     }
 

@@ -113,7 +113,20 @@ pub fn sync_some(id: u32, threads: u32) {
     unsafe { sync_count(id, threads) }
 }
 
+/// Counts this warp at barrier `id` of [`sync_some`] without waiting. `barrier.arrive id, threads`
+///
+/// *Convergence*: as for [`sync_some`].
+#[cfg(level_sm_90a)]
+#[inline(always)]
+pub fn arrive_some(id: u32, threads: u32) {
+    // SAFETY: as for `sync_threads`.
+    unsafe { arrive_count(id, threads) }
+}
+
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
     fn sync_count(id: u32, threads: u32);
+    #[cfg(level_sm_90a)]
+    #[link_name = "llvm.nvvm.barrier.cta.arrive.aligned.count"]
+    fn arrive_count(id: u32, threads: u32);
 }

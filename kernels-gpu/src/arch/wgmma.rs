@@ -327,11 +327,6 @@ product_i8! {
     /// `wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8`
     i8_n8, 8, "WA0,WA1,WA2,WA3"
 }
-product_i8! {
-    /// The same, `N` = 128, with a second `D` of the thread: groups 8 to 15 of [`read`].
-    i8_n128_second, 128, names!("WI", "WJ", "WK", "WL", "WM", "WN", "WO", "WP")
-}
-
 macro_rules! product_i8_both {
     ($(#[$doc:meta])* $name:ident, $n:literal, $sums:expr) => {
         $(#[$doc])*

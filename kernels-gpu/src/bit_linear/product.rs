@@ -42,7 +42,7 @@ mod sums {
             lane_id() < 4
         }
 
-        /// Adds the products of a chunk of each of two rows with its activations, piece by piece.
+        /// Adds the products of a chunk of each of two rows with its activations: a piece is for a bit lane.
         #[inline(always)]
         pub(crate) fn take(&mut self, [low, high]: [X4<u32>; 2], q: [X4<u32>; 4]) {
             let mut lane = 0;
@@ -51,7 +51,7 @@ mod sums {
                 let mut j = 0;
                 while j < 4 {
                     let a = [low[j] & mask, high[j] & mask, low[j + 1] & mask, high[j + 1] & mask];
-                    let b = [q[j][lane], q[j + 1][lane]];
+                    let b = [q[lane][j], q[lane][j + 1]];
                     self.0[lane] = mma_u8_s8(a, b, self.0[lane]);
                     j += 2;
                 }
@@ -75,7 +75,7 @@ mod sums {
 
     use crate::arch::mem::X4;
     use crate::arch::warp::group_sum;
-    use crate::w2a8_gemv::dot16;
+    use crate::w2a8_gemv::dot_piece;
 
     /// By row and bit lane of the codes, of this lane's chunks.
     pub(crate) struct Sums([[i32; 4]; 2]);
@@ -99,7 +99,7 @@ mod sums {
             while r < 2 {
                 let mut j = 0;
                 while j < 4 {
-                    dot16(&mut self.0[r], rows[r][j], q[j]);
+                    dot_piece(&mut self.0[r], rows[r], j, q[j]);
                     j += 1;
                 }
                 r += 1;

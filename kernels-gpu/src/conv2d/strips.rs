@@ -6,7 +6,6 @@
 //! rounded in place and turned round by `stmatrix`; then a thread writes eight neighbouring channels at once. Once every
 //! warp has multiplied a tile, its place takes the pixels of a later one.
 
-use contract::conv2d::int8::ternary_place;
 use contract::conv2d::strips::{
     BARRIER_BYTES, CHANNEL_BYTES, CHANNELS, ENTRY_BYTES, HEAD_BYTES, MOST_STAGES, RARE_BYTES,
     StripsArgs, WARPGROUPS, images_bytes, staging_bytes, tables_bytes,
@@ -16,7 +15,7 @@ use contract::conv2d::{
 };
 use contract::launch::Kernel;
 use contract::num::quotient;
-use contract::w2a8::{Divisor, dequantise};
+use contract::w2a8::{Divisor, code_place, dequantise};
 
 use super::int8_value::store;
 use super::whole::{STEP_WORDS, decode};
@@ -532,7 +531,7 @@ unsafe fn again<const POSITIONS: u32>(
             let (mut sum, mut c) = (0, 0);
             while c < g.c {
                 rolled();
-                let (word, bit) = ternary_place(c as usize);
+                let (word, bit) = code_place(c as usize);
                 // SAFETY: a channel of a pixel, and its code of a packed row.
                 let (value, codes) = unsafe {
                     let value = ld_u8_if(from.is_some(), x.wrapping_add(c as usize));

@@ -6,12 +6,12 @@ use contract::w2a8::CHUNK;
 use crate::arch::mem::X4;
 use crate::arch::mma::mma_u8_s8;
 
-/// Where activation `k` of 256 stands. Pieces of chunks as the instruction takes them: the words of a bit lane for two pieces
-/// side by side, since they are one factor.
+/// Where activation `k` of 256 stands. Pieces of chunks as the instruction takes them: of a piece, which is a bit lane of the
+/// codes, the words for two words of codes side by side, since they are one factor.
 pub(super) const fn index(k: usize) -> usize {
-    let (chunk, piece, lane, byte) = (k / CHUNK, k % CHUNK / 16, k % 16 / 4, k % 4);
-    let (unit, word) = (2 * (piece / 2) + lane / 2, 2 * (lane % 2) + piece % 2);
-    UNIT_BYTES as usize * unit + 16 * chunk + 4 * word + byte
+    let (chunk, lane, word, byte) = (k / CHUNK, k % CHUNK / 16, k % 16 / 4, k % 4);
+    let (unit, place) = (2 * (lane / 2) + word / 2, 2 * (lane % 2) + word % 2);
+    UNIT_BYTES as usize * unit + 16 * chunk + 4 * place + byte
 }
 
 /// Bytes of a unit of four chunks.
@@ -35,7 +35,7 @@ impl Sums {
             while lane < 4 {
                 let mask = 0x0303_0303 << (2 * lane);
                 let words = [low[pair], high[pair], low[pair + 1], high[pair + 1]];
-                let unit = factors[pair + lane / 2];
+                let unit = factors[lane / 2 * 2 + pair / 2];
                 let factor = [unit[2 * (lane % 2)], unit[2 * (lane % 2) + 1]];
                 self.0[lane] = mma_u8_s8(words.map(|word| word & mask), factor, self.0[lane]);
                 lane += 1;
@@ -60,7 +60,7 @@ impl Sums {
                 let codes = words.map(|word| word & mask);
                 let mut tile = 0;
                 while tile < T {
-                    let unit = factors[tile][pair + lane / 2];
+                    let unit = factors[tile][lane / 2 * 2 + pair / 2];
                     let factor = [unit[2 * (lane % 2)], unit[2 * (lane % 2) + 1]];
                     let sums = &mut tiles[tile].0[lane];
                     *sums = mma_u8_s8(codes, factor, *sums);

@@ -241,19 +241,6 @@ const fn step(mn_major: u32) -> u32 {
     if mn_major == 1 { wgmma::DEPTH * 128 } else { wgmma::DEPTH * 2 }
 }
 
-/// Runs a block for each group of 16 columns of a tile of `$n`, `$j` being its number.
-macro_rules! each_group {
-    ($n:expr, $j:ident => $body:block) => {
-        each_group!(@ $n, $j, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
-    };
-    (@ $n:expr, $j:ident, $body:block, $($number:literal)*) => { $(
-        if 16 * $number < $n {
-            const $j: u32 = $number;
-            $body
-        }
-    )* };
-}
-
 /// Hands out the sums of a tile, scaled by `alpha` and rounded, eight neighbours of a row at a time:
 /// `put(row, column, words)`, row and column in the tile. A warp's calls cover 8 rows of 32 columns.
 ///

@@ -2,10 +2,10 @@
 //! tokens; both through a ring of slices in shared memory, filled by `cp.async`.
 //!
 //! A lane takes whole chunks, as in [`crate::w2a8_gemv`]: lane `(g, t)` the chunk `t` of four
-//! neighbours, of features `g` and `g + 8` and of token `g`. Bit lane `i` of word `j` are four codes,
+//! neighbours, of features `g` and `g + 8` and of token `g`. Bit lane `j` of word `i` are four codes,
 //! and word `i` of piece `j` their activations; which terms of k meet in one product is the same on
 //! both sides, and their order does not matter to a sum of integers. So nothing is moved between
-//! lanes: a word of codes is shifted and masked into four registers, two products of depth 32.
+//! lanes: for a piece, the four words of a chunk are shifted and masked, two products of depth 32.
 //!
 //! The warps of a block stand side by side over features and over halves of groups of chunks. Their
 //! sums meet in shared memory at the end.
@@ -161,14 +161,14 @@ unsafe fn gemm<
                 }
                 let mut r = 0;
                 while r < ROW_BLOCKS {
-                    let (low, high) = (w[r][0][j], w[r][1][j]);
+                    let codes = |below: usize, word: usize| (w[r][below][word] >> (2 * j)) & CODES;
                     let mut pair = 0;
                     while pair < 2 {
-                        let (x, y) = (low >> (4 * pair), high >> (4 * pair));
-                        let a = [x & CODES, y & CODES, (x >> 2) & CODES, (y >> 2) & CODES];
+                        let [x, y] = [2 * pair, 2 * pair + 1];
+                        let a = [codes(0, x), codes(1, x), codes(0, y), codes(1, y)];
                         let mut b = 0;
                         while b < TOKEN_BLOCKS {
-                            let q = [q[b][2 * pair], q[b][2 * pair + 1]];
+                            let q = [q[b][x], q[b][y]];
                             let sum = &mut sums[(2 * j + pair) % CHAINS][r][b];
                             *sum = mma_u8_s8(a, q, *sum);
                             b += 1;

@@ -1,11 +1,9 @@
 //! Convolutions of int8 activations with integer or ternary weights; see [`contract::conv2d::int8`].
 
-use contract::conv2d::int8::{
-    MAX_TERMS_I8, MAX_TERMS_TERNARY, PAST_WORDS, PackedRows, ternary_place,
-};
+use contract::conv2d::int8::{MAX_TERMS_I8, MAX_TERMS_TERNARY, PAST_WORDS, PackedRows};
 use contract::conv2d::weights::Packed;
 use contract::conv2d::{Activation, Divisor, Geometry};
-use contract::w2a8::{MAX_SEGMENTS, Segments};
+use contract::w2a8::{MAX_SEGMENTS, Segments, code_place};
 
 use super::weights::check_packed;
 use super::{Images, Shape, Window};
@@ -134,7 +132,7 @@ impl<B: Backend> Conv2dTernaryWeights<B> {
         let channels = weights.chunks_exact(packed.terms()).zip(words.chunks_exact_mut(width));
         for (from, to) in channels {
             each_of(&packed, rows, from, |place, value| {
-                let (word, bit) = ternary_place(place);
+                let (word, bit) = code_place(place);
                 to[word] |= (value as u32 & 3) << bit;
             });
         }

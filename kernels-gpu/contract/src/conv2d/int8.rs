@@ -4,7 +4,7 @@
 //! |------------|---------|----------------------------------|-----------------------------------------|
 //! | `x`        | `i8`    | `[N, H, W, C]` or `[N, C, H, W]` | contiguous                              |
 //! | `w`, int8  | `i8`    | `[K, row]`                       | packed, see [`PackedRows`]              |
-//! | `w`, ternary | 2 bits | `[K, row]`                      | packed, see [`ternary_place`]           |
+//! | `w`, ternary | 2 bits | `[K, row]`                      | packed, as codes in [`crate::w2a8::code_place`] |
 //! | `scales`   | `f32`   | `[N]`                            | one quantisation multiplier an image    |
 //! | `bias`     | `f32`   | `[K]`                            | or absent                               |
 //! | `residual` | as `y`  | as `y`                           | or absent                               |
@@ -67,13 +67,6 @@ impl PackedRows {
     pub const fn index(&self, tap: usize, c: usize) -> usize {
         tap * self.tap + c
     }
-}
-
-/// Word of its row, and lowest bit, of term `place`. Of 64 neighbours, those 16 apart share a byte: a lane
-/// of a tensor-core product of depth 32, which takes four neighbours of every 16, finds them in one word.
-pub const fn ternary_place(place: usize) -> (usize, u32) {
-    let bit = 8 * (place % 4) + 2 * (place / 16 % 4);
-    (place / 64 * 4 + place % 16 / 4, bit as u32)
 }
 
 /// The top two bits of each byte.
@@ -193,17 +186,6 @@ mod tests {
             assert_eq!(ternary_bytes_64(pairs << 4, 2, TOP_BITS).to_le_bytes(), top);
         }
         assert_eq!(ternary_bytes(0xfcfc_fcfc), 0, "other bits play no part");
-    }
-
-    #[test]
-    fn every_term_has_two_bits_of_its_own() {
-        let mut words = [0u32; 12];
-        for place in 0..192 {
-            let (word, bit) = ternary_place(place);
-            assert_eq!(words[word] >> bit & 3, 0, "{place}");
-            words[word] |= 3 << bit;
-        }
-        assert!(words.iter().all(|&word| word == u32::MAX));
     }
 
     #[test]

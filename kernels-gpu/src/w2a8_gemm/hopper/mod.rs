@@ -2,9 +2,10 @@
 //! one, straight from shared memory.
 //!
 //! A slice is piece `j` of the eight chunks of a group: 128 bytes of each token that lie together in
-//! global memory and become one swizzled row. Its codes are word `j` of those chunks. In a product
-//! of depth 32 lane `t` gives codes `4 t` to `4 t + 3` of a word, which are its bit lane `t`: every
-//! lane reads the same words, shifts by its own distance and masks, two instructions for four codes.
+//! global memory and become one swizzled row. Its codes are bit lane `j` of the words of those chunks. In a
+//! product of depth 32 lane `t` gives terms `4 t` to `4 t + 3` of two pieces, whose codes stand in word `t` of
+//! their chunks: a lane takes sixteen words for the four slices of a group, and nobody else reads them. A shift
+//! and a mask make four codes.
 //!
 //! Two warpgroups multiply. Of a third one a thread asks for activations, in a ring of slices, and another
 //! one for codes, in a ring of whole groups (four slices); the copy engine brings them, swizzled. They meet
@@ -55,7 +56,6 @@ const CONSUMERS: u32 = 256;
 /// is the address of the parameter.
 #[inline(always)]
 unsafe fn gemm<
-    const BLOCKS: usize,
     const ROWS: u32,
     const TOKENS: u32,
     const STEP: usize,
@@ -71,7 +71,6 @@ unsafe fn gemm<
 ) {
     const {
         assert!(matches!(TOKENS, 32 | 64 | 128) && matches!(STEP, 1 | 2 | 4));
-        assert!(BLOCKS == 1 || BLOCKS == 2 && TOKENS == 128 && STEP == 1);
     };
     wgmma::declare();
     let args = &bulk.base;
@@ -119,7 +118,7 @@ unsafe fn gemm<
         wgmma::take_registers::<MANY>();
         // SAFETY: the caller's promise.
         unsafe {
-            consume::<BLOCKS, ROWS, TOKENS, STEP, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
+            consume::<ROWS, TOKENS, STEP, ACT_STAGES, ACT_BYTES, CODE_STAGES, CODE_BYTES>(
                 args, tiles, head, acts, codes,
             );
         }
@@ -209,7 +208,6 @@ unsafe fn bring(ahead: &Ahead) {
 /// As for [`gemm`], in all of the [`CONSUMERS`].
 #[inline(always)]
 unsafe fn consume<
-    const BLOCKS: usize,
     const ROWS: u32,
     const TOKENS: u32,
     const STEP: usize,
@@ -225,14 +223,8 @@ unsafe fn consume<
     codes: Ring<CODE_STAGES, CODE_BYTES>,
 ) {
     let (group, warp) = (warp_id() / 4, warp_id() % 4);
-    let row = 64 * BLOCKS as u32 * group + 16 * warp + lane_id() / 4;
-    let mut consumer = Consumer::<BLOCKS, TOKENS, STEP, _, _, _, _> {
-        acts,
-        codes,
-        act: Place::FIRST,
-        code: Place::FIRST,
-        row_bytes: row * GROUP_BYTES,
-    };
+    let row = 64 * group + 16 * warp;
+    let mut consumer = Consumer::<TOKENS, STEP, _, _, _, _>::begin(acts, codes, row);
     let head = head.add(group * head_bytes(ROWS, TOKENS));
     let turn = codes.places.add(CODE_STAGES * CODE_BYTES + warp_id() * TURN_BYTES).cast::<i32>();
     let mut index = tiles.first;
@@ -244,9 +236,6 @@ unsafe fn consume<
         unsafe { tile.scales::<128>(args, head) };
         each_group!(TOKENS, J => {
             wgmma::clear::<J>();
-            if BLOCKS == 2 {
-                wgmma::clear::<{ (J + 8) % 16 }>();
-            }
         });
         // Nothing of the kernel in front was needed so far.
         dependency_wait();
@@ -256,12 +245,13 @@ unsafe fn consume<
         if tiles.part[1] > 1 {
             // Nobody reads the rings any more. A barrier of its own: where a part of k has no chunks, one warpgroup
             // can be here while the other is still at its own.
+            consumer.end();
             sync_some(3, CONSUMERS);
             let parked = acts.places.cast::<i32>();
             // SAFETY: the sums take the place of the rings; the head is shown. Only those that multiply
             // are still here, or their warps: the others are not waited for.
             unsafe {
-                park::<BLOCKS, TOKENS>(parked.add(row), ROWS + SUM_PAD);
+                park::<TOKENS>(parked.add(row + lane_id() / 4), ROWS + SUM_PAD);
                 tile.finish::<1, CONSUMERS>(args, head, parked);
             }
             return;
@@ -270,21 +260,22 @@ unsafe fn consume<
         // SAFETY: the head is shown; the products are done.
         unsafe {
             if TOKENS == 64 {
-                write_few(args, tile, row - lane_id() / 4, head);
+                write_few(args, tile, row, head);
             } else {
-                write::<BLOCKS, ROWS, TOKENS>(args, tile, row - lane_id() / 4, head, turn);
+                write::<ROWS, TOKENS>(args, tile, row, head, turn);
             }
         }
         index += tiles.step;
     }
+    consumer.end();
     // Also a block without a tile waits.
     dependency_wait();
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:ident [$blocks:literal, $tokens:literal, $acts:literal, $codes:literal, $step:literal, $registers:literal];)*) => {$(
+    ($($name:ident $symbol:ident [$tokens:literal, $acts:literal, $codes:literal, $step:literal, $registers:literal];)*) => {$(
         const _: () = {
-            const CUT: Hopper = Hopper::new([$blocks, $tokens, $acts, $codes, $step, $registers]);
+            const CUT: Hopper = Hopper::new([$tokens, $acts, $codes, $step, $registers]);
 
             /// # Safety
             ///
@@ -294,7 +285,6 @@ macro_rules! entries {
                 // SAFETY: the launch contract, handed on.
                 unsafe {
                     gemm::<
-                        $blocks,
                         { CUT.rows() },
                         $tokens,
                         $step,

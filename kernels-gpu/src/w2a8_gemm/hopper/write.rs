@@ -56,7 +56,7 @@ pub(super) unsafe fn divisors<const TOKENS: u32>([scale, sum]: [u32; 2], head: S
 /// `head` is what [`divisors`] and [`Tile::scales`] wrote, shown by a barrier; `turn` starts
 /// [`contract::w2a8_gemm::TURN_BYTES`] of this warp's alone; the products are done; the contract's table.
 #[inline(always)]
-pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u32>(
+pub(super) unsafe fn write<const ROWS: u32, const TOKENS: u32>(
     args: &Args,
     tile: Tile<ROWS, TOKENS>,
     row: u32,
@@ -65,15 +65,10 @@ pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u
 ) {
     let unusual = has_unusual::<TOKENS>(head);
     let row = row + 4 * (lane_id() % 4);
-    let mut weight = [[0.0; 4]; BLOCKS];
-    let mut block = 0;
-    while block < BLOCKS {
-        let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>().add(row + 64 * block as u32);
-        // SAFETY: the scales of four features.
-        let read = unsafe { scales.read_x4() };
-        weight[block] = if unusual { [1.0; 4] } else { read };
-        block += 1;
-    }
+    let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>().add(row);
+    // SAFETY: the scales of four features.
+    let weight = unsafe { scales.read_x4() };
+    let weight = if unusual { [1.0; 4] } else { weight };
     // Eight lanes that read at the same time read all the banks: tokens 0 and 4.
     let first = lane_id() / 4 % 2 * 4 + lane_id() / 8;
     let (mine, row) = (turn.add(2 * (lane_id() % 4) * TURN_PITCH + lane_id() / 4), tile.row0 + row);
@@ -82,60 +77,56 @@ pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u
     let tokens = args.m.saturating_sub(tile.token0 + first);
     let step = 8 * args.n as usize;
     let y = args.y.as_ptr();
-    let mut p = y.wrapping_add((tile.token0 + first) as usize * args.n as usize + row as usize);
+    let start = (tile.token0 + first) as usize * args.n as usize + row as usize;
+    let mut p = y.wrapping_add(start);
     each_group!(TOKENS, J => {
-        let sums = [wgmma::read::<J>(), wgmma::read::<{ (J + 8) % 16 }>()];
-        let mut block = 0;
-        while block < BLOCKS {
-            sync_warp();
+        let sums = wgmma::read::<J>();
+        sync_warp();
+        let mut i = 0;
+        while i < 8 {
+            let at = (8 * (i / 4) + i % 2) * TURN_PITCH + 8 * (i / 2 % 2);
+            // SAFETY: a sum's place of this warp, which has read what was there.
+            unsafe { mine.add(at).write(sums[i as usize].to_bits() as i32) };
+            i += 1;
+        }
+        sync_warp();
+        let mut half = 0;
+        while half < 2 {
+            let at = 16 * J + 8 * half;
+            // SAFETY: this token's words, and four of its sums, written before the barrier.
+            let ([scale, sum, reciprocal, ordinary], mut total) = unsafe {
+                let words = head.add(TOKEN_BYTES * (at + first)).cast::<u32>().read_x4();
+                (words, there.add(8 * half * TURN_PITCH).read_x4())
+            };
+            let one = 1.0f32.to_bits();
+            let words = if ordinary != 0 { [scale, reciprocal] } else { [one; 2] };
             let mut i = 0;
-            while i < 8 {
-                let at = (8 * (i / 4) + i % 2) * TURN_PITCH + 8 * (i / 2 % 2);
-                // SAFETY: a sum's place of this warp, which has read what was there.
-                unsafe { mine.add(at).write(sums[block][i as usize].to_bits() as i32) };
+            while i < 4 {
+                total[i] -= sum as i32;
                 i += 1;
             }
-            sync_warp();
-            let mut half = 0;
-            while half < 2 {
-                let at = 16 * J + 8 * half;
-                // SAFETY: this token's words, and four of its sums, written before the barrier.
-                let ([scale, sum, reciprocal, ordinary], mut total) = unsafe {
-                    let words = head.add(TOKEN_BYTES * (at + first)).cast::<u32>().read_x4();
-                    (words, there.add(8 * half * TURN_PITCH).read_x4())
-                };
-                let one = 1.0f32.to_bits();
-                let words = if ordinary != 0 { [scale, reciprocal] } else { [one; 2] };
-                let mut i = 0;
-                while i < 4 {
-                    total[i] -= sum as i32;
-                    i += 1;
-                }
-                let divisor = Divisor::from_words([words[0], words[1], 1]);
-                let mut out = divisor.divide4_ordinary(total);
-                let mut i = 0;
-                while i < 4 {
-                    out[i] *= weight[block][i];
-                    i += 1;
-                }
-                let row = row + 64 * block as u32;
-                let p = p.wrapping_add(half as usize * step + 64 * block);
-                let inside = at < tokens && row < args.n;
-                // SAFETY: y[token, row ..][..4] are inside, since 4 divides n, and this lane's.
-                unsafe { st_x4_if(inside && wide, p.cast(), out) };
-                if inside && !wide {
-                    let mut i = 0;
-                    while i < 4 {
-                        if row + (i as u32) < args.n {
-                            // SAFETY: y[token, row + i] is this lane's.
-                            unsafe { st(p.wrapping_add(i), out[i]) };
-                        }
-                        i += 1;
-                    }
-                }
-                half += 1;
+            let divisor = Divisor::from_words([words[0], words[1], 1]);
+            let mut out = divisor.divide4_ordinary(total);
+            let mut i = 0;
+            while i < 4 {
+                out[i] *= weight[i];
+                i += 1;
             }
-            block += 1;
+            let p = p.wrapping_add(half as usize * step);
+            let inside = at < tokens && row < args.n;
+            // SAFETY: y[token, row ..][..4] are inside, since 4 divides n, and this lane's.
+            unsafe { st_x4_if(inside && wide, p.cast(), out) };
+            if inside && !wide {
+                let mut i = 0;
+                while i < 4 {
+                    if row + (i as u32) < args.n {
+                        // SAFETY: y[token, row + i] is this lane's.
+                        unsafe { st(p.wrapping_add(i), out[i]) };
+                    }
+                    i += 1;
+                }
+            }
+            half += 1;
         }
         p = p.wrapping_add(2 * step);
     });
@@ -144,25 +135,21 @@ pub(super) unsafe fn write<const BLOCKS: usize, const ROWS: u32, const TOKENS: u
     if !unusual {
         return;
     }
-    let mut i = opaque(0);
-    while i < TOKENS / 8 * BLOCKS as u32 {
-        let (token, block) = (8 * (i / BLOCKS as u32), i % BLOCKS as u32);
+    let mut token = opaque(0);
+    while token < TOKENS {
         // SAFETY: this token's words.
         let [scale, _, _, ordinary] =
             unsafe { head.add(TOKEN_BYTES * (token + first)).cast::<u32>().read_x4() };
         let divisor = if ordinary == 0 { f32::from_bits(scale) } else { 1.0 };
-        let scales = head.add(TOKEN_BYTES * TOKENS).cast::<f32>();
-        let scales = scales.add(row - tile.row0 + 64 * block);
-        let at = (tile.token0 + token + first) as usize * args.n as usize + row as usize;
-        let p = y.wrapping_add(at + 64 * block as usize);
+        let p = y.wrapping_add(start + token as usize * args.n as usize);
         let mut r = 0;
-        while r < 4 && token < tokens && row + 64 * block + r < args.n {
+        while r < 4 && token < tokens && row + r < args.n {
             let p = p.wrapping_add(r as usize);
             // SAFETY: y[token, row + r] is this lane's, which wrote it above; the feature's scale.
             unsafe { st(p, (ld(p) / divisor) * scales.add(r).read()) };
             r += 1;
         }
-        i += 1;
+        token += 8;
     }
 }
 
@@ -261,18 +248,15 @@ fn has_unusual<const TOKENS: u32>(head: Shared<u8>) -> bool {
 ///
 /// The sums' place is there, and nobody uses it; the products are done.
 #[inline(always)]
-pub(super) unsafe fn park<const BLOCKS: usize, const TOKENS: u32>(mine: Shared<i32>, pitch: u32) {
+pub(super) unsafe fn park<const TOKENS: u32>(mine: Shared<i32>, pitch: u32) {
     let mine = mine.add(2 * (lane_id() % 4) * pitch);
     each_group!(TOKENS, J => {
-        let sums = [wgmma::read::<J>(), wgmma::read::<{ (J + 8) % 16 }>()];
+        let sums = wgmma::read::<J>();
         let mut i = 0;
-        while i < 8 * BLOCKS {
-            let (block, i_) = (i / 8, i as u32 % 8);
-            let (token, row) = (16 * J + 8 * (i_ / 4) + i_ % 2, 8 * (i_ / 2 % 2) + 64 * block as u32);
-            if 8 * (i_ / 4) < TOKENS {
-                // SAFETY: this lane's own sum.
-                unsafe { mine.add(token * pitch + row).write(sums[block][i % 8].to_bits() as i32) };
-            }
+        while i < 8 {
+            let (token, row) = (16 * J + 8 * (i / 4) + i % 2, 8 * (i / 2 % 2));
+            // SAFETY: this lane's own sum.
+            unsafe { mine.add(token * pitch + row).write(sums[i as usize].to_bits() as i32) };
             i += 1;
         }
     });
