@@ -144,6 +144,14 @@ pub struct Small {
 }
 
 impl Small {
+    /// That of a norm, whose lanes have at least so many words. With a residual fewer rows come at a time, and in words only short ones of which lanes have enough.
+    #[inline(always)]
+    pub(crate) const fn of_norm(least_words: u32, adds: bool) -> Self {
+        let (most_in_words, least_words, bytes_in_words) =
+            if adds { (72, 8, SMALL_WORD_BYTES / 2) } else { (288, least_words, SMALL_WORD_BYTES) };
+        Self { most: 512, lane: 16, most_in_words, least_words, words: 9, bytes_in_words }
+    }
+
     /// Lanes of a row that goes in words.
     #[inline(always)]
     const fn lanes_of_words(&self, k: u32) -> u32 {
