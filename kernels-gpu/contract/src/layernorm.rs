@@ -101,8 +101,8 @@ const fn adds(args: &Args) -> bool {
 /// Rows of 16 bits that start anywhere all go through rings.
 pub enum LayerNorm {}
 
-crate::row::kernels! { LayerNorm, true, [2, 4], 2, [RingF32 RingF16 RingBf16],
-    [LongTurnedF32 LongF16 LongBf16];
+crate::row::kernels! { LayerNorm, true, [2, 4], 2, [SmallF16 SmallBf16],
+    [RingF32 RingF16 RingBf16], [LongTurnedF32 LongF16 LongBf16];
     ShortF32 MiddleF32 LongF32
         ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16

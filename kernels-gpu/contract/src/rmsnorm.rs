@@ -95,8 +95,8 @@ const fn adds(args: &Args) -> bool {
 /// As [`crate::row::Family`] has it. Blocks have the same part of every row, whose gain they then have near.
 pub enum RmsNorm {}
 
-crate::row::kernels! { RmsNorm, true, [2, 4], 1, [RingF32 RingF16 RingBf16],
-    [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
+crate::row::kernels! { RmsNorm, true, [2, 4], 1, [SmallF16 SmallBf16],
+    [RingF32 RingF16 RingBf16], [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
     ShortF32 MiddleF32 LongF32
         ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16
