@@ -214,9 +214,14 @@ impl CudaBackend {
                 && F::rows(&rows).is_multiple_of(16)
                 && self.has::<K::Small>()
             {
-                let at_once = at_once(K::Small::SPEC.min_blocks_at(u32::MAX));
-                return self
-                    .launch::<K::Small>([F::small(&rows).grid(m, k, bytes, at_once), 1, 1], rows);
+                let (small, in_words) = (F::small(&rows), F::small(&rows).paired(k, bytes));
+                let spec = if in_words { K::Words::SPEC } else { K::Small::SPEC };
+                let grid = [small.grid(m, k, bytes, at_once(spec.min_blocks_at(u32::MAX))), 1, 1];
+                return if in_words {
+                    self.launch::<K::Words>(grid, rows)
+                } else {
+                    self.launch::<K::Small>(grid, rows)
+                };
             }
             let blocks = |min_blocks_per_sm: u32| {
                 let at_once = at_once(min_blocks_per_sm);

@@ -425,11 +425,12 @@ impl List {
         use contract::row::{Family, Kernels, Owner, owner};
         use contract::{layernorm as l, rmsnorm as r, softmax as s};
         /// Those of a family for an element.
-        fn of<A, K: Kernels<A>>() -> [&'static str; 7] {
+        fn of<A, K: Kernels<A>>() -> [&'static str; 8] {
             let near = [symbol::<K::Short>(), symbol::<K::Middle>(), symbol::<K::Long>()];
             let [short, middle, long] = near;
             [
                 symbol::<K::Small>(),
+                symbol::<K::Words>(),
                 short,
                 middle,
                 long,
@@ -456,7 +457,8 @@ impl List {
             for (i, (m, k)) in ms.into_iter().zip(ks).enumerate() {
                 let whole = [s::WHOLE, l::WHOLE, r::WHOLE];
                 let [softmax, layernorm, rmsnorm] = std::array::from_fn(|family| {
-                    let [small, short, middle, long, turned, long_turned, parts] = families[family];
+                    let [small, _, short, middle, long, turned, long_turned, parts] =
+                        families[family];
                     let bytes = element.bytes() as u32;
                     let odd = !(k as u32 * bytes).is_multiple_of(16);
                     let beside = [0, l::LayerNorm::BESIDE, r::RmsNorm::BESIDE][family];
@@ -481,7 +483,11 @@ impl List {
                         inputs.x[..k].fill(f32::NEG_INFINITY);
                         inputs.x[k] = f32::NAN;
                     }
-                    self.add(softmax, what.clone(), Inputs::Softmax(inputs));
+                    // Rows in words are neither masked nor scaled.
+                    let plain = kind % 6 == 0;
+                    let words = plain && k > 16 && k <= 128 && k % 8 > 0;
+                    let kernel = if words { families[0][1] } else { softmax };
+                    self.add(kernel, what.clone(), Inputs::Softmax(inputs));
                 }
                 let mut inputs = layernorm::Inputs::new(element, m, k, 7 - 2 * (i % 4), 8);
                 unusual(&mut inputs.x);

@@ -20,7 +20,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::{SMALL_WORD_BYTES, Small};
+use crate::row::Small;
 
 /// The only kernel parameter, passed by value.
 #[repr(C)]
@@ -66,22 +66,12 @@ pub const IN_TURN: bool = false;
 pub const LANE: u32 = 32;
 
 /// How short rows come together.
-pub const SMALL: Small = Small {
-    most: 512,
-    lane: 16,
-    most_in_words: 288,
-    least_words: 1,
-    words: 9,
-    bytes_in_words: SMALL_WORD_BYTES,
-};
+pub const SMALL: Small = Small::of_norm(1, false);
 
-/// The same of these: with a residual fewer at a time, and in words only short ones of which lanes have enough.
+/// The same of these.
 #[inline(always)]
 pub const fn small(args: &Args) -> Small {
-    if !adds(args) {
-        return SMALL;
-    }
-    Small { most_in_words: 72, least_words: 8, bytes_in_words: SMALL_WORD_BYTES / 2, ..SMALL }
+    Small::of_norm(1, adds(args))
 }
 
 /// Whether something comes with them.
@@ -111,8 +101,8 @@ const fn adds(args: &Args) -> bool {
 /// Rows of 16 bits that start anywhere all go through rings.
 pub enum LayerNorm {}
 
-crate::row::kernels! { LayerNorm, true, [2, 4], 2, [RingF32 RingF16 RingBf16],
-    [LongTurnedF32 LongF16 LongBf16];
+crate::row::kernels! { LayerNorm, true, [2, 4], 2, [SmallF16 SmallBf16],
+    [RingF32 RingF16 RingBf16], [LongTurnedF32 LongF16 LongBf16];
     ShortF32 MiddleF32 LongF32
         ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16

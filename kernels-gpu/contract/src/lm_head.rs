@@ -40,12 +40,12 @@ pub const TILE_WARPS: u32 = 4;
 pub const TILE_GIVEN: u32 = 2;
 /// Shared memory of a block that makes tiles, at most.
 pub const TILE_SMEM_BYTES: u32 = 227 * 1024;
-/// Words in front of it: which inputs the block has, and how many there are.
+/// Of that, what warps give each other.
+const TILE_ROOM_BYTES: u32 = TILE_THREADS * TILE_GIVEN * TILE_INPUTS * 2 * 4;
+/// Words of it in front of all else: which inputs the block has, and how many there are.
 pub const TILE_LIST: u32 = 32;
 /// Fewest inputs of [`Only`] that tiles pay for: the last kernel of [`crate::lm_head_int8`] takes a third as long for one alone.
 pub const TILE_LEAST: u32 = 3;
-/// Of that, what warps give each other.
-const TILE_ROOM_BYTES: u32 = TILE_THREADS * TILE_GIVEN * TILE_INPUTS * 2 * 4;
 
 /// Bytes of `inputs` inputs of `k` elements in shared memory, padded to whole steps of 256.
 const fn tile_bytes(inputs: u32, k: u32) -> u32 {

@@ -17,7 +17,7 @@
 
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
 use crate::num;
-use crate::row::{SMALL_WORD_BYTES, Small};
+use crate::row::Small;
 
 /// The factor every element of a row is multiplied with.
 #[inline(always)]
@@ -61,22 +61,12 @@ pub const IN_TURN: bool = false;
 pub const LANE: u32 = 16;
 
 /// How short rows come together.
-pub const SMALL: Small = Small {
-    most: 512,
-    lane: 16,
-    most_in_words: 288,
-    least_words: 8,
-    words: 9,
-    bytes_in_words: SMALL_WORD_BYTES,
-};
+pub const SMALL: Small = Small::of_norm(8, false);
 
-/// The same of these: with a residual fewer at a time, and in words only short ones of which lanes have enough.
+/// The same of these.
 #[inline(always)]
 pub const fn small(args: &Args) -> Small {
-    if !adds(args) {
-        return SMALL;
-    }
-    Small { most_in_words: 72, least_words: 8, bytes_in_words: SMALL_WORD_BYTES / 2, ..SMALL }
+    Small::of_norm(8, adds(args))
 }
 
 /// Whether something comes with them.
@@ -105,8 +95,8 @@ const fn adds(args: &Args) -> bool {
 /// As [`crate::row::Family`] has it. Blocks have the same part of every row, whose gain they then have near.
 pub enum RmsNorm {}
 
-crate::row::kernels! { RmsNorm, true, [2, 4], 1, [RingF32 RingF16 RingBf16],
-    [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
+crate::row::kernels! { RmsNorm, true, [2, 4], 1, [SmallF16 SmallBf16],
+    [RingF32 RingF16 RingBf16], [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
     ShortF32 MiddleF32 LongF32
         ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
     ShortF16 MiddleF16 LongF16

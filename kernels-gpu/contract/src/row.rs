@@ -144,6 +144,14 @@ pub struct Small {
 }
 
 impl Small {
+    /// That of a norm, whose lanes have at least so many words. With a residual fewer rows come at a time, and in words only short ones of which lanes have enough.
+    #[inline(always)]
+    pub(crate) const fn of_norm(least_words: u32, adds: bool) -> Self {
+        let (most_in_words, least_words, bytes_in_words) =
+            if adds { (72, 8, SMALL_WORD_BYTES / 2) } else { (288, least_words, SMALL_WORD_BYTES) };
+        Self { most: 512, lane: 16, most_in_words, least_words, words: 9, bytes_in_words }
+    }
+
     /// Lanes of a row that goes in words.
     #[inline(always)]
     const fn lanes_of_words(&self, k: u32) -> u32 {
@@ -250,9 +258,10 @@ pub const fn smem_of(k: u32, room: u32, blocks: u32, held: u32) -> u32 {
     smem_bytes(if words < room { words } else { room })
 }
 
-impl<A, B, S, M, L, T, N, P> Kernels<A> for (B, S, M, L, T, N, P)
+impl<A, B, W, S, M, L, T, N, P> Kernels<A> for (B, W, S, M, L, T, N, P)
 where
     B: Kernel<Args = A>,
+    W: Kernel<Args = A>,
     S: Kernel<Args = A>,
     M: Kernel<Args = A>,
     L: Kernel<Args = A>,
@@ -261,6 +270,7 @@ where
     P: Kernel<Args = PartArgs<A>>,
 {
     type Small = B;
+    type Words = W;
     type Short = S;
     type Middle = M;
     type Long = L;
@@ -309,6 +319,8 @@ pub trait Family {
 pub trait Kernels<A> {
     /// Of short rows that come together, where a level has it.
     type Small: Kernel<Args = A>;
+    /// Of those that go in words, where they have a kernel of their own.
+    type Words: Kernel<Args = A>;
     /// Of short rows.
     type Short: Kernel<Args = A>;
     /// Of rows of a block.
@@ -326,14 +338,14 @@ pub trait Kernels<A> {
 /// The kernels of a family, one for each owner of a row and each element, and its [`Family`].
 macro_rules! kernels {
     ($family:ident, $same:literal, $of_held:expr, $beside:literal,
-        [$turned32:ident $turned16:ident $turned_b16:ident], [$long32:ident $long16:ident $long_b16:ident]; $($of:tt)*) => {
+        [$words16:ident $words_b16:ident], [$turned32:ident $turned16:ident $turned_b16:ident], [$long32:ident $long16:ident $long_b16:ident]; $($of:tt)*) => {
         crate::row::kernels! { @ $($of)* }
 
         impl crate::row::Family for $family {
             type Args = Args;
-            type F32 = (SmallF32, ShortF32, MiddleF32, LongF32, $turned32, $long32, PartsF32);
-            type F16 = (SmallF16, ShortF16, MiddleF16, LongF16, $turned16, $long16, PartsF16);
-            type Bf16 = (SmallBf16, ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
+            type F32 = (SmallF32, SmallF32, ShortF32, MiddleF32, LongF32, $turned32, $long32, PartsF32);
+            type F16 = (SmallF16, $words16, ShortF16, MiddleF16, LongF16, $turned16, $long16, PartsF16);
+            type Bf16 = (SmallBf16, $words_b16, ShortBf16, MiddleBf16, LongBf16, $turned_b16, $long_b16, PartsBf16);
             const IN_TURN: bool = IN_TURN;
             const LANE: u32 = LANE;
             const WHOLE: u32 = WHOLE;

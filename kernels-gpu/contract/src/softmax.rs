@@ -229,8 +229,8 @@ const fn adds(_args: &Args) -> bool {
 /// As [`crate::row::Family`] has it. Blocks have all parts there are: they keep nothing of one.
 pub enum Softmax {}
 
-crate::row::kernels! { Softmax, false, [4, 4], 0, [TurnedF32 TurnedF16 TurnedBf16],
-    [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
+crate::row::kernels! { Softmax, false, [4, 4], 0, [WordsF16 WordsBf16],
+    [TurnedF32 TurnedF16 TurnedBf16], [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
     ShortF32 MiddleF32 LongF32
         ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
     ShortF16 MiddleF16 LongF16
@@ -243,6 +243,8 @@ crate::row::small! {
     SmallF32 "softmax_small_f32" 4 5 "`f32`";
     SmallF16 "softmax_small_f16" 2 4 "f16";
     SmallBf16 "softmax_small_bf16" 2 4 "bf16";
+    WordsF16 "softmax_words_f16" 2 4 "f16 in words,";
+    WordsBf16 "softmax_words_bf16" 2 4 "bf16 in words,";
 }
 
 crate::row::long_turned! {

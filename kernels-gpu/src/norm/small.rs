@@ -46,14 +46,16 @@ impl<E: Float, const N: usize, const LEN: usize> Held<E> for Row<'_, N, LEN> {
 }
 
 /// A row in words; what is beside its elements lies as they do.
-struct InWords<'a, const W: usize, const LEN: usize> {
-    row: Pairs<W>,
+struct InWords<'a, const LEAST: usize, const W: usize, const LEN: usize> {
+    row: Pairs<LEAST, W>,
     x: &'a Halves,
     beside: &'a [Beside<LEN>; 2],
     y: &'a Cell<Halves>,
 }
 
-impl<E: Float, const W: usize, const LEN: usize> Held<E> for InWords<'_, W, LEN> {
+impl<E: Float, const LEAST: usize, const W: usize, const LEN: usize> Held<E>
+    for InWords<'_, LEAST, W, LEN>
+{
     #[inline(always)]
     unsafe fn sum(&mut self, _which: u32, step: impl Fn(f32, f32) -> f32) -> f32 {
         self.row.sum::<false>(|i| self.x[i], step)
@@ -83,6 +85,7 @@ struct Rows<'a, F: Family, E, const LEN: usize> {
 impl<F: Family, E: Float, const LEN: usize> Make for Rows<'_, F, E, LEN> {
     const MOST: usize = MOST;
     const WORDS: usize = WORDS;
+    const NOTHING: u32 = 0;
     const APART: bool = false;
 
     #[inline(always)]
@@ -94,8 +97,11 @@ impl<F: Family, E: Float, const LEN: usize> Make for Rows<'_, F, E, LEN> {
     }
 
     #[inline(always)]
-    unsafe fn make_pairs<const W: usize>(&self, row: Pairs<W>, mut x: Words) -> Words {
-        row.fill(&mut x, 0);
+    unsafe fn make_pairs<const LEAST: usize, const W: usize>(
+        &self,
+        row: Pairs<LEAST, W>,
+        x: Words,
+    ) -> Words {
         let x = x.map(|word| {
             let v = E::widen([word, 0, 0, 0]);
             [v[0], v[1]]

@@ -163,6 +163,9 @@ pub trait Make {
     /// Most words of a lane.
     const WORDS: usize;
 
+    /// Two elements that stand where a row in words has none.
+    const NOTHING: u32;
+
     /// Whether lanes may have rows in words that begin in either half of one.
     const APART: bool;
 
@@ -182,7 +185,11 @@ pub trait Make {
     /// # Safety
     ///
     /// As for [`Make::make`].
-    unsafe fn make_pairs<const W: usize>(&self, row: Pairs<W>, x: Words) -> Words;
+    unsafe fn make_pairs<const LEAST: usize, const W: usize>(
+        &self,
+        row: Pairs<LEAST, W>,
+        x: Words,
+    ) -> Words;
 }
 
 /// Which element of a lane number `i` is.

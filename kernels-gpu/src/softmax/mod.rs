@@ -32,7 +32,7 @@ use contract::softmax::{
     PartsF16, PartsF32, TurnedBf16, TurnedF16, TurnedF32,
 };
 #[cfg(level_sm_80)]
-use contract::softmax::{SmallBf16, SmallF16, SmallF32};
+use contract::softmax::{SmallBf16, SmallF16, SmallF32, WordsBf16, WordsF16};
 
 use crate::arch::block::WARPS;
 use crate::arch::float::maximum;
@@ -570,6 +570,8 @@ entries! {
     softmax_small_f32 SmallF32 small::rows::<f32>;
     softmax_small_f16 SmallF16 small::rows::<F16>;
     softmax_small_bf16 SmallBf16 small::rows::<Bf16>;
+    softmax_words_f16 WordsF16 small::words::<F16>;
+    softmax_words_bf16 WordsBf16 small::words::<Bf16>;
 }
 
 #[cfg(level_sm_90)]
@@ -578,6 +580,12 @@ entries! {
     softmax_long_f32 LongF32 long::<f32, LONG_THREADS, LONG, 8>;
     softmax_long_f16 LongF16 long::<F16, LONG_THREADS, LONG, 8>;
     softmax_long_bf16 LongBf16 long::<Bf16, LONG_THREADS, LONG, 8>;
+    softmax_turned_f32 TurnedF32 long_turned::<f32, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_turned_f16 TurnedF16 long_turned::<F16, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_turned_bf16 TurnedBf16 long_turned::<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
+    softmax_long_turned_f32 LongTurnedF32 long_turned::<f32, LONG_THREADS, LONG, 8>;
+    softmax_long_turned_f16 LongTurnedF16 long_turned::<F16, LONG_THREADS, LONG, 8>;
+    softmax_long_turned_bf16 LongTurnedBf16 long_turned::<Bf16, LONG_THREADS, LONG, 8>;
 }
 
 #[cfg(level_sm_90)]
@@ -586,15 +594,4 @@ entries! {
     softmax_parts_f32 PartsF32 parts::parts::<f32>;
     softmax_parts_f16 PartsF16 parts::parts::<F16>;
     softmax_parts_bf16 PartsBf16 parts::parts::<Bf16>;
-}
-
-#[cfg(level_sm_90)]
-entries! {
-    Args:
-    softmax_turned_f32 TurnedF32 long_turned::<f32, MIDDLE_THREADS, MIDDLE, 4>;
-    softmax_turned_f16 TurnedF16 long_turned::<F16, MIDDLE_THREADS, MIDDLE, 4>;
-    softmax_turned_bf16 TurnedBf16 long_turned::<Bf16, MIDDLE_THREADS, MIDDLE, 4>;
-    softmax_long_turned_f32 LongTurnedF32 long_turned::<f32, LONG_THREADS, LONG, 8>;
-    softmax_long_turned_f16 LongTurnedF16 long_turned::<F16, LONG_THREADS, LONG, 8>;
-    softmax_long_turned_bf16 LongTurnedBf16 long_turned::<Bf16, LONG_THREADS, LONG, 8>;
 }

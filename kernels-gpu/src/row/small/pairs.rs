@@ -21,16 +21,19 @@ pub type Words = [u32; MOST];
 /// Their elements.
 pub type Halves = [[f32; 2]; MOST];
 
-/// A row in the lanes that have it, `W` words in each, the last of which may be none; it may be none of any tensor.
+/// A row in the lanes that have it, up to `W` words in each, the last of which may be none; it may be none of any tensor.
+///
+/// How many words there are is the same in all lanes of all warps: what is done for words that may be none is behind a branch that all take together.
 #[derive(Clone, Copy)]
-pub struct Pairs<const W: usize> {
-    /// Its elements.
-    k: u32,
-    /// How many lanes have it, and which of them this is.
+pub struct Pairs<const LEAST: usize, const W: usize> {
+    /// How many words lanes have, `LEAST` to `W`.
+    words: u32,
+    /// How many lanes have it.
     lanes: u32,
-    own: u32,
-    /// 1 if it begins in the upper half of a word.
-    odd: u32,
+    /// Of how many words of this lane it has the lower and the upper half, but for the first one.
+    halves: [u32; 2],
+    /// Whether the lower half of this lane's first word is none of its.
+    behind: bool,
 }
 
 /// Which element the half of this lane's word `i` is, of rows of `k` elements of which as many as fit lie side by side in a warp, the first one on a
@@ -42,31 +45,85 @@ pub fn element(k: u32, of: row::Small, i: usize, half: usize) -> u32 {
     (2 * ((lane_id() & (lanes - 1)) + lanes * i as u32) + half as u32).wrapping_sub(odd)
 }
 
-impl<const W: usize> Pairs<W> {
-    /// Which element of the row the half of this lane's word `i` is; of no meaning where it is none.
+impl<const LEAST: usize, const W: usize> Pairs<LEAST, W> {
+    /// Whether there is a word `i`, the last one too where that is none in some lanes.
     #[inline(always)]
-    pub fn element(&self, i: usize, half: usize) -> u32 {
-        (2 * (self.own + self.lanes * i as u32) + half as u32).wrapping_sub(self.odd)
+    pub fn there(&self, i: usize) -> bool {
+        i < LEAST || self.words > i as u32
     }
 
-    /// Whether it is one.
+    /// Whether the half of this lane's word `i` is an element of the row.
     #[inline(always)]
-    pub fn has(&self, i: usize, half: usize) -> bool {
-        let inside = i + 1 < W && (i > 0 || half > 0);
-        inside || self.element(i, half) < self.k
+    fn has(&self, i: usize, half: usize) -> bool {
+        match i {
+            0 => half > 0 || !self.behind,
+            _ => i + 1 < LEAST || self.halves[half] > i as u32,
+        }
     }
 
-    /// Puts the halves of a word where the row has none of its own.
+    /// Reads this lane's words, one to four of which are so many bytes apart, with `nothing` where the row has none of its own.
+    ///
+    /// # Safety
+    ///
+    /// They are.
     #[inline(always)]
-    pub fn fill(&self, raw: &mut Words, nothing: u32) {
-        let mut i = 0;
-        while i < W {
-            if i == 0 || i + 1 == W {
-                let low = if self.has(i, 0) { 0 } else { 0xffff };
-                let high = if self.has(i, 1) { 0 } else { 0xffff_0000u32 };
-                raw[i] = raw[i] & !(low | high) | nothing & (low | high);
+    unsafe fn read(&self, at: Shared<u32>, steps: [u32; 4], nothing: u32) -> Words {
+        let [low, high] = self.halves;
+        let (mut x, mut from, mut last) = ([nothing; MOST], at, nothing);
+        // SAFETY: the caller's promise; behind the last row there may be nothing.
+        unsafe {
+            if low > high {
+                let half = at.byte_add(steps[0] * high).cast::<u16>().read_u16();
+                last = nothing & 0xffff_0000 | u32::from(half);
             }
-            i += 1;
+            let mut i = 0;
+            while i < W {
+                // Few addresses, which wait in registers until the words are written.
+                if i > 0 && i % 4 == 0 {
+                    from = from.byte_add(steps[3]).kept();
+                }
+                let from = if i % 4 > 0 { from.byte_add(steps[i % 4 - 1]) } else { from };
+                if i == 0 || self.has(i, 1) {
+                    x[i] = from.read();
+                } else if high == i as u32 {
+                    x[i] = last;
+                }
+                i += 1;
+            }
+        }
+        if self.behind {
+            x[0] = x[0] & 0xffff_0000 | nothing & 0xffff;
+        }
+        x
+    }
+
+    /// Writes them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Pairs::read`]; the row is one of the tensor.
+    #[inline(always)]
+    unsafe fn write(&self, at: Shared<u32>, steps: [u32; 4], y: &Words) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.behind {
+                at.byte_add(2).cast::<u16>().write_u16((y[0] >> 16) as u16);
+            } else {
+                at.write(y[0]);
+            }
+            let (mut i, mut to) = (1, at);
+            while i < W {
+                if i % 4 == 0 {
+                    to = to.byte_add(steps[3]).kept();
+                }
+                let at = if i % 4 > 0 { to.byte_add(steps[i % 4 - 1]) } else { to };
+                if self.has(i, 1) {
+                    at.write(y[i]);
+                } else if self.has(i, 0) {
+                    at.cast::<u16>().write_u16(y[i] as u16);
+                }
+                i += 1;
+            }
         }
     }
 
@@ -107,7 +164,7 @@ impl<const W: usize> Pairs<W> {
     ) -> f32 {
         // Elements 256 apart are of one partial. A sum of two is the same whether they are of one or of two.
         let p = match self.lanes {
-            32 if W > 4 && W <= 10 => self.lane_sum::<ADDS, 4>(&value, &step),
+            32 if W > 4 && LEAST <= 10 => self.lane_sum::<ADDS, 4>(&value, &step),
             16 if W > (if ADDS { 16 } else { 8 }) => self.lane_sum::<ADDS, 8>(&value, &step),
             8 if W > 16 && !ADDS => self.lane_sum::<ADDS, 16>(&value, &step),
             _ => self.lane_sum::<ADDS, 32>(&value, &step),
@@ -133,8 +190,10 @@ impl<const W: usize> Pairs<W> {
     ) -> [f32; 2] {
         // Negative zero leaves what is added to it as it is.
         let mut p = [[-0.0; 2]; P];
+        // Lanes that have so few partials have no more words.
+        let words = if P == 4 && W > 10 { 10 } else { W };
         let mut i = 0;
-        while i < W {
+        while i < words {
             let v = value(i);
             let mut half = 0;
             while half < 2 {
@@ -158,31 +217,14 @@ impl<const W: usize> Pairs<W> {
     }
 }
 
-/// Writes the halves of a word that are `there`.
-#[inline(always)]
-unsafe fn write(at: Shared<u32>, word: u32, [low, high]: [bool; 2]) {
-    // SAFETY: halves of this lane.
-    unsafe {
-        if low && high {
-            at.write(word);
-        } else {
-            if low {
-                at.cast::<u16>().write_u16(word as u16);
-            }
-            if high {
-                at.byte_add(2).cast::<u16>().write_u16((word >> 16) as u16);
-            }
-        }
-    }
-}
-
 impl<E: Float> Rows<E> {
-    /// As [`Rows::each`], `W` words in a lane.
+    /// As [`Rows::each`], of rows with so many `words` in a lane, `LEAST` to `W`.
     #[inline(always)]
-    unsafe fn each_pairs<const W: usize, M: Make>(
+    unsafe fn each_pairs<const LEAST: usize, const W: usize, M: Make>(
         &self,
         here: Shared<u32>,
         (first, odd): (u32, u32),
+        words: u32,
         make: &M,
     ) {
         let [rows, k] = self.shape;
@@ -190,12 +232,19 @@ impl<E: Float> Rows<E> {
         let lanes = opaque(self.lanes);
         let bits = lanes.trailing_zeros();
         let own = lane_id() & (lanes - 1);
-        // From a lane: what all warps have is copied to a register of each for every place.
-        let step = shuffle_idx(4 * lanes, 0);
+        // From a lane: what all warps have is copied to a register of each for every place. Four of them, so that of the addresses, which wait until
+        // the words are written, there are few.
+        let steps = [1, 2, 3, 4].map(|i| shuffle_idx(4 * i * lanes, 0));
         let bytes = k * Self::BYTES;
         // Neighbours of a row are in other turns, where that may be: rows beside each other then begin in more banks.
         let groups = LANES >> bits;
         let (apart, next) = if M::APART { (self.most >> (5 - bits), 1) } else { (1, groups) };
+        let pairs = |start: u32| {
+            let odd = start / 2 % 2;
+            // Where each half ends, in words of the row.
+            let halves = [k + odd + 1, k + odd].map(|end| (end / 2 + lanes - 1 - own) >> bits);
+            Pairs::<LEAST, W> { words, lanes, halves, behind: own == 0 && odd > 0 }
+        };
         let mut row = (lane_id() >> bits) * apart;
         let mut start = odd + row * bytes;
         let mut turn = 0;
@@ -204,29 +253,13 @@ impl<E: Float> Rows<E> {
             while turn < self.most {
                 let there = first + row < rows;
                 let at = here.byte_add((start & !3) + 4 * own);
-                let pairs = Pairs::<W> { k, lanes, own, odd: start / 2 % 2 };
-                let (mut x, mut from) = ([0; MOST], at);
-                let mut i = 0;
-                while i < W {
-                    if i > 0 {
-                        from = from.byte_add(step).kept();
-                    }
-                    // Behind the last row there may be nothing.
-                    if i + 1 < W || pairs.has(i, 0) {
-                        x[i] = from.read();
-                    }
-                    i += 1;
-                }
+                let x = pairs(start).read(at, steps, M::NOTHING);
                 sync_warp();
-                let y = make.make_pairs::<W>(pairs, x);
+                let y = make.make_pairs::<LEAST, W>(pairs(start), x);
                 let at = at.kept();
                 if there {
-                    let mut i = 0;
-                    while i < W {
-                        let has = [0, 1].map(|half| pairs.has(i, half));
-                        write(at.byte_add(step * i as u32), y[i], has);
-                        i += 1;
-                    }
+                    // Anew, as it takes registers.
+                    pairs(opaque(start)).write(at, steps, &y);
                 }
                 // Rows in the next turn may lie in the same words.
                 sync_warp();
@@ -240,24 +273,22 @@ impl<E: Float> Rows<E> {
     /// As [`Rows::make`], of rows in words.
     #[inline(always)]
     pub(super) unsafe fn make_pairs<M: Make>(&self, here: Shared<u32>, of: (u32, u32), make: &M) {
+        let words = self.shape[1].div_ceil(2).div_ceil(self.lanes);
         // Lanes have more than half of the most.
-        let held = |words: usize| words <= M::WORDS && words > M::WORDS / 2;
+        let held = |most: usize| most <= M::WORDS && most > M::WORDS / 2;
         // SAFETY: handed on.
         unsafe {
-            match self.shape[1].div_ceil(2).div_ceil(self.lanes) {
-                5 if held(5) => self.each_pairs::<5, M>(here, of, make),
-                6 if held(6) => self.each_pairs::<6, M>(here, of, make),
-                7 if held(7) => self.each_pairs::<7, M>(here, of, make),
-                8 if held(8) => self.each_pairs::<8, M>(here, of, make),
-                9 if held(9) => self.each_pairs::<9, M>(here, of, make),
-                10 if held(10) => self.each_pairs::<10, M>(here, of, make),
-                11 if held(11) => self.each_pairs::<11, M>(here, of, make),
-                12 if held(12) => self.each_pairs::<12, M>(here, of, make),
-                13 if held(13) => self.each_pairs::<13, M>(here, of, make),
-                14 if held(14) => self.each_pairs::<14, M>(here, of, make),
-                15 if held(15) => self.each_pairs::<15, M>(here, of, make),
-                16 if held(16) => self.each_pairs::<16, M>(here, of, make),
-                17 if held(17) => self.each_pairs::<17, M>(here, of, make),
+            match words {
+                5 if held(5) => self.each_pairs::<5, 5, M>(here, of, words, make),
+                6 if held(6) => self.each_pairs::<6, 6, M>(here, of, words, make),
+                7 if held(7) => self.each_pairs::<7, 7, M>(here, of, words, make),
+                8 if held(8) => self.each_pairs::<8, 8, M>(here, of, words, make),
+                9 if held(9) => self.each_pairs::<9, 9, M>(here, of, words, make),
+                10 if held(10) => self.each_pairs::<10, 10, M>(here, of, words, make),
+                11 if held(11) => self.each_pairs::<11, 11, M>(here, of, words, make),
+                12..=13 if held(13) => self.each_pairs::<12, 13, M>(here, of, words, make),
+                14..=15 if held(15) => self.each_pairs::<14, 15, M>(here, of, words, make),
+                16..=17 if held(17) => self.each_pairs::<16, 17, M>(here, of, words, make),
                 _ => {}
             }
         }
