@@ -22,7 +22,7 @@ use super::{Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
+use crate::arch::mem::{X4, ld_or_zero_x4, prefetch_l2_bulk, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
@@ -148,6 +148,14 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             let left = norm.line.k.saturating_sub(first);
             let to = self.own_stage(at);
             let from = norm.x.wrapping_add(first as usize).cast_const();
+            if ODD && Self::KEPT && !CENTRED && norm.adds() && lane_id() == 0 {
+                // The residual, as far as the second-level cache, but for the last of a row.
+                if segment * SEGMENT + SEGMENT <= norm.line.k {
+                    let from = norm.delta.wrapping_add((segment * SEGMENT) as usize);
+                    // SAFETY: pieces of its row.
+                    unsafe { prefetch_l2_bulk(from.cast(), SEGMENT * Self::BYTES) };
+                }
+            }
             if ODD && segment * SEGMENT + SEGMENT + E::PIECE as u32 <= norm.line.k {
                 // All of it is there.
                 let copy = |on: u32| {
@@ -346,6 +354,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             let (mut turn, mut before) = (walk.first(), walk.first());
             let (mut at, mut n) = (0, 0);
             let (mut fresh, mut near): (_, Beside) = (true, [[[0; 4]; 2]; 8]);
+            let mut edge = [u32::MAX; 2];
             loop {
                 let segment = walk.segment(turn, self.warp);
                 if Self::KEPT && fresh {
@@ -354,6 +363,9 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     if segment != u32::MAX {
                         let [a, b, c, d] = self.both::<4>((segment, self.place(before)), 0);
                         near = [a, b, c, d, a, b, c, d];
+                        if ODD && !CENTRED {
+                            edge = self.beside_edge(segment, self.place(before));
+                        }
                     }
                     fresh = false;
                 }
@@ -378,7 +390,13 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     let (segment, number) = (walk.segment(before, self.warp), n - behind);
                     let wait = || mbarrier::wait(told.row_there(number % SETS), number / SETS % 2);
                     if segment != u32::MAX && walk.last(before) {
-                        self.write((before, segment), (free, number % SETS), &near, wait, value);
+                        self.write(
+                            (before, segment),
+                            (free, number % SETS),
+                            (&near, edge),
+                            wait,
+                            value,
+                        );
                     } else {
                         wait();
                     }

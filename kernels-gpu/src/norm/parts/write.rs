@@ -6,6 +6,7 @@ use contract::parts::SEGMENT;
 use super::super::Norm;
 use super::{Beside, Own, Work};
 use crate::arch::mem::{X4, st_x4};
+use crate::arch::mem_if::st_x4_if;
 use crate::arch::mem_or::{ld_or, ld_or_x4};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx};
@@ -25,9 +26,14 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         let on = Own::<E>::on(n);
         let wrapped = ODD && n == 0 && odd > 0 && lane_id() == 0;
         let whole = if ODD { left >= on + E::PIECE as u32 } else { left > on };
-        if whole && !wrapped {
-            // SAFETY: the caller's promise.
-            unsafe { st_x4(to.wrapping_add(on as usize).cast(), raw) };
+        let to = to.wrapping_add(on as usize).cast();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if ODD && !CENTRED {
+                st_x4_if(whole && !wrapped, to, raw);
+            } else if whole && !wrapped {
+                st_x4(to, raw);
+            }
         }
     }
 
@@ -63,6 +69,28 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                 _ => one(2 * i) | one(2 * i + 1) << 16 | absent,
             })
         }
+    }
+
+    /// Where this lane's element at the edges of a segment is, whose row begins in such a place, and gain and offset beside it. All ones where there is
+    /// none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Work::beside`].
+    #[inline(always)]
+    pub(super) unsafe fn beside_edge(&self, segment: u32, odd: u32) -> [u32; 2] {
+        let start = segment * SEGMENT;
+        let (there, from, place) = Own::<E>::edge(self.shape[1] + odd - start, odd);
+        let [w, b] = [0, 1].map(|t| {
+            let p = self.tensors[2 + t];
+            let at =
+                p.cast::<E>().as_ptr().wrapping_add((start + place).wrapping_sub(odd) as usize);
+            let enabled = there && !p.is_null() && (CENTRED || t == 0);
+            // SAFETY: an element of it.
+            let bits = unsafe { E::load_bits_if(enabled, at.cast_const()) };
+            if p.is_null() { Self::NOTHING[t] & E::ONE } else { bits }
+        });
+        [if there { from | place << 16 } else { u32::MAX }, w | b << 16]
     }
 
     /// The bits of gain and offset beside an element of a row.
@@ -152,7 +180,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         &self,
         (turn, segment): (Turn, u32),
         (at, set): (u32, u32),
-        near: &Beside,
+        (near, edge): (&Beside, [u32; 2]),
         wait: impl Fn(),
         value: impl Fn([f32; 3], [f32; 2]) -> f32 + Copy,
     ) {
@@ -199,7 +227,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                 some += Self::SOME;
             }
             if ODD && Self::KEPT {
-                self.write_edge(&norm, start, (at, set), value);
+                self.write_edge(&norm, start, (at, set), edge, value);
             }
         }
     }
@@ -287,15 +315,24 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         norm: &Norm<E, true>,
         start: u32,
         (at, set): (u32, u32),
+        [spot, beside]: [u32; 2],
         value: impl Fn([f32; 3], [f32; 2]) -> f32,
     ) {
         let odd = Self::odd(norm);
-        let (there, from, place) = Own::<E>::edge(norm.line.k - start, odd);
+        let (there, from, place) = if CENTRED {
+            Own::<E>::edge(norm.line.k - start, odd)
+        } else {
+            (spot != u32::MAX, spot % 0x1_0000, spot >> 16)
+        };
         if there {
             let one = |bits: u32| E::widen([bits, 0, 0, 0])[0];
             // SAFETY: an element of the row.
             unsafe {
-                let [w, b] = self.beside_one(start + place - odd).map(one);
+                let [w, b] = if CENTRED {
+                    self.beside_one(start + place - odd).map(one)
+                } else {
+                    [one(beside), -0.0]
+                };
                 let x = one(Own::<E>::element(self.stage(at).byte_add(from * Self::BYTES)));
                 let y = value([x, w, b], self.told.row(set).read_x2());
                 let y = E::narrow([y, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
