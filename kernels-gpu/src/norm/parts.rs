@@ -10,6 +10,7 @@
 //! Of a row with more parts than there are blocks, nothing can wait: each block goes through its parts of the row twice.
 
 mod told;
+mod write;
 
 use contract::launch::DevPtr;
 use contract::norm::{SETS, behind, stage_bytes, stages};
@@ -21,16 +22,15 @@ use super::{Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mbarrier;
-use crate::arch::mem::{X4, ld_or_zero_x4, st_x4};
-use crate::arch::mem_or::ld_or_x4;
+use crate::arch::mem::{X4, ld_or_zero_x4, prefetch_l2_bulk, st_x4};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::opaque;
-use crate::arch::warp::{LANES, lane_id, shuffle_idx, warp_id};
-use crate::float::{Float, window};
+use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
+use crate::float::Float;
 use crate::row::exchange::Told;
+use crate::row::in_pieces;
 use crate::row::segment::{Raw, Segment};
 use crate::row::walk::{Turn, Walk};
-use crate::row::{in_pieces, map};
 
 /// What a launch has beside the tensors.
 #[derive(Clone, Copy)]
@@ -53,6 +53,8 @@ struct Work<E, const ODD: bool, const CENTRED: bool> {
     area: Shared<u32>,
     /// Which one of the block it is.
     warp: u32,
+    /// Whether gain and offset start on boundaries of 16 bytes.
+    pieces: bool,
     element: core::marker::PhantomData<E>,
 }
 
@@ -88,8 +90,10 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         let [first, rows] = launch.rows;
         let walk =
             Walk::new(shape[1], rows, if Self::KEPT { places(shape[1], Self::BYTES) } else { 1 });
-        let told = Told::new();
-        Self { tensors, shape, first, walk, told, area, warp, element: core::marker::PhantomData }
+        let offset = if CENTRED { tensors[3] } else { DevPtr::NULL };
+        let pieces = ((tensors[2].addr() | offset.addr()) as u32).is_multiple_of(16);
+        let (told, element) = (Told::new(), core::marker::PhantomData);
+        Self { tensors, shape, first, walk, told, area, warp, pieces, element }
     }
 
     /// Where stage `at` of this warp is.
@@ -144,6 +148,28 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             let left = norm.line.k.saturating_sub(first);
             let to = self.own_stage(at);
             let from = norm.x.wrapping_add(first as usize).cast_const();
+            if ODD && Self::KEPT && !CENTRED && norm.adds() && lane_id() == 0 {
+                // The residual, as far as the second-level cache, but for the last of a row.
+                if segment * SEGMENT + SEGMENT <= norm.line.k {
+                    let from = norm.delta.wrapping_add((segment * SEGMENT) as usize);
+                    // SAFETY: pieces of its row.
+                    unsafe { prefetch_l2_bulk(from.cast(), SEGMENT * Self::BYTES) };
+                }
+            }
+            if ODD && segment * SEGMENT + SEGMENT + E::PIECE as u32 <= norm.line.k {
+                // All of it is there.
+                let copy = |on: u32| {
+                    let to = to.byte_add(on * Self::BYTES);
+                    // SAFETY: the caller's promise; a piece of the row.
+                    unsafe { copy_x16(to, from.wrapping_add(on as usize), true) };
+                };
+                Own::<E>::each(|n| copy(Own::<E>::on(n)));
+                if lane_id() == 0 {
+                    copy(SEGMENT);
+                }
+                commit_group();
+                return;
+            }
             let copy = |on: u32| {
                 let (to, from) = (to.byte_add(on * Self::BYTES), from.wrapping_add(on as usize));
                 let (left, piece) = (left.saturating_sub(on), E::PIECE as u32);
@@ -184,9 +210,11 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
         unsafe {
             let (comes, first) = (self.comes(turn), start + Own::<E>::own());
             let add = norm.adds() && self.walk.begins(turn);
-            if ODD && comes && turned {
-                let last = stage.byte_add(SEGMENT * Self::BYTES).read_x4();
-                stage.write_x4(Own::<E>::wrapped(stage.read_x4(), last, odd));
+            if ODD {
+                // Other lanes' copies came too.
+                sync_warp();
+                Own::<E>::wrap(self.stage(at), if comes { odd } else { 0 });
+                sync_warp();
             }
             if ODD && (!comes || add) {
                 self.add_turned(&norm, (start, at), (comes, add));
@@ -278,11 +306,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                         raw = Norm::<E, true>::sum([raw, 0, 0, 0], [load(delta), 0, 0, 0])[0];
                         E::store_bits(x.wrapping_add(place as usize), raw);
                     }
-                    if E::PIECE == 4 {
-                        to.write(raw);
-                    } else {
-                        to.cast::<u16>().write_u16(raw as u16);
-                    }
+                    Own::<E>::put_element(to, raw);
                 }
             }
             i = opaque(i + step);
@@ -304,179 +328,6 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             }
             raw[word] & own
         })
-    }
-
-    /// Writes item `n` of this lane: its first one begins at `to`, from where there are elements `left`, `odd` of a segment behind its others.
-    ///
-    /// # Safety
-    ///
-    /// They are elements of a row, and belong to this lane.
-    #[inline(always)]
-    unsafe fn put_item((to, left, odd): (*mut E, u32, u32), n: usize, raw: X4<u32>) {
-        let on = Own::<E>::on(n);
-        let (to_item, left_item) = (to.wrapping_add(on as usize), left.saturating_sub(on));
-        // SAFETY: the caller's promise.
-        unsafe {
-            if ODD && n == 0 && odd > 0 && lane_id() == 0 {
-                Own::<E>::store_wrapped(to, odd, left, raw);
-            } else if left_item >= E::PIECE as u32 || !ODD && left_item > 0 {
-                st_x4(to_item.cast(), raw);
-            } else if ODD && left_item > 0 {
-                E::scatter(to_item, left_item, raw);
-            }
-        }
-    }
-
-    /// What of a gain or an offset is beside this lane's item `n` of a segment whose row begins in such a place; words of `nothing` where there is none.
-    ///
-    /// # Safety
-    ///
-    /// It is one of the contract's table.
-    #[inline(always)]
-    unsafe fn beside(
-        &self,
-        (p, nothing): (DevPtr<u8>, u32),
-        (segment, odd): (u32, u32),
-        n: usize,
-    ) -> X4<u32> {
-        let (p, k) = (p.cast::<E>().as_ptr().cast_const(), self.shape[1]);
-        let (start, own) = (segment * SEGMENT, Own::<E>::own() + Own::<E>::on(n));
-        let there = if p.is_null() { 0 } else { k };
-        let at = |element: u32| p.wrapping_add(element as usize);
-        // SAFETY: elements of it.
-        unsafe {
-            if !ODD {
-                return ld_or_x4(start + own < there, at(start + own).cast(), opaque(nothing));
-            }
-            let one = |i: usize| {
-                let place = own + i as u32;
-                let element = start + if place < odd { place + SEGMENT } else { place } - odd;
-                E::load_bits_if(element < there, at(element))
-            };
-            let absent = if there == 0 { opaque(nothing) } else { 0 };
-            core::array::from_fn(|i| match E::PIECE {
-                4 => one(i) | absent,
-                _ => one(2 * i) | one(2 * i + 1) << 16 | absent,
-            })
-        }
-    }
-
-    /// Those of gain and offset beside `COUNT` items, from one on: no offset where squares are around zero.
-    ///
-    /// *Convergence*: every lane of the warp calls it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Work::beside`].
-    #[inline(always)]
-    unsafe fn both<const COUNT: usize>(
-        &self,
-        segment: (u32, u32),
-        from: usize,
-    ) -> [[X4<u32>; 2]; COUNT] {
-        let offset = if CENTRED { self.tensors[3] } else { DevPtr::NULL };
-        let tensors = [self.tensors[2], offset];
-        let start = segment.0 * SEGMENT + Own::<E>::own();
-        let mut out = [[[0; 4]; 2]; COUNT];
-        let whole = (segment.0 + 1) * SEGMENT <= self.shape[1];
-        let pieces = ((tensors[0].addr() | tensors[1].addr()) as u32).is_multiple_of(16);
-        // SAFETY: pieces of the tensors.
-        unsafe {
-            if !ODD || !whole || !pieces {
-                let mut i = 0;
-                while i < COUNT {
-                    out[i] = [0, 1]
-                        .map(|t| self.beside((tensors[t], Self::NOTHING[t]), segment, from + i));
-                    i += 1;
-                }
-                return out;
-            }
-            let load = |t: usize, n: usize| {
-                let p = tensors[t];
-                let at = p.cast::<E>().as_ptr().wrapping_add((start + Own::<E>::on(n)) as usize);
-                ld_or_x4(!p.is_null(), at.cast_const().cast(), opaque(Self::NOTHING[t]))
-            };
-            // The piece in front of one is another lane's; in front of the first one is the segment's last.
-            let mut before =
-                [0, 1].map(|t| load(t, if from > 0 { from - 1 } else { Own::<E>::ITEMS - 1 }));
-            let mut i = 0;
-            while i < COUNT {
-                out[i] = [0, 1].map(|t| load(t, from + i));
-                i += 1;
-            }
-            let (last, lane) = (lane_id() == LANES - 1, lane_id().wrapping_sub(1) % LANES);
-            let mut i = 0;
-            while i < COUNT && segment.1 > 0 {
-                let here = out[i];
-                let mut t = 0;
-                while t < if CENTRED { 2 } else { 1 } {
-                    let front = core::array::from_fn(|word| {
-                        shuffle_idx(if last { before[t][word] } else { here[t][word] }, lane)
-                    });
-                    out[i][t] = window(front, here[t], 16 - segment.1 * Self::BYTES);
-                    t += 1;
-                }
-                before = here;
-                i += 1;
-            }
-            out
-        }
-    }
-
-    /// Writes this warp's segment of a turn, once its row is told: `wait` comes back then.
-    ///
-    /// # Safety
-    ///
-    /// What waits in the stage is the segment.
-    #[inline(always)]
-    unsafe fn write(
-        &self,
-        (turn, segment): (Turn, u32),
-        (at, set): (u32, u32),
-        near: &Beside,
-        wait: impl Fn(),
-        value: impl Fn([f32; 3], [f32; 2]) -> f32,
-    ) {
-        let turn = Turn { pass: opaque(turn.pass), part: turn.part };
-        let norm = self.norm(turn);
-        let (start, own, odd) = (segment * SEGMENT, Own::<E>::own(), Self::odd(&norm));
-        let stage = self.own_stage(at);
-        // SAFETY: items of the row, which wait; the last warp put both words down before it arrived.
-        unsafe {
-            let to = norm.to().wrapping_add((start + own) as usize);
-            let left = (norm.line.k - start).saturating_sub(own);
-            // What is not kept comes some at a time, the first while the row is waited for.
-            let mut some = 0;
-            while some < Own::<E>::ITEMS {
-                let mut beside = [[[0; 4]; 2]; 8];
-                if Self::KEPT {
-                    let mut i = 0;
-                    while i < Self::SOME {
-                        beside[i] = near[some + i];
-                        i += 1;
-                    }
-                } else if CENTRED {
-                    let [a, b, c, d] = self.both::<4>((segment, odd), some);
-                    beside = [a, b, c, d, a, b, c, d];
-                } else {
-                    beside = self.both::<8>((segment, odd), some);
-                }
-                if some == 0 {
-                    wait();
-                }
-                let row = self.told.row(set).read_x2();
-                let mut i = 0;
-                while i < Self::SOME {
-                    let on = Own::<E>::on(some + i);
-                    let x = E::widen(stage.byte_add(on * Self::BYTES).read_x4());
-                    let [w, b] = beside[i].map(E::widen);
-                    let y = E::narrow(map::<E, true>(x, |i, x| value([x, w[i], b[i]], row)));
-                    Self::put_item((to, left, odd), some + i, y);
-                    i += 1;
-                }
-                some += Self::SOME;
-            }
-        }
     }
 
     /// The warps that have segments.
@@ -503,6 +354,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
             let (mut turn, mut before) = (walk.first(), walk.first());
             let (mut at, mut n) = (0, 0);
             let (mut fresh, mut near): (_, Beside) = (true, [[[0; 4]; 2]; 8]);
+            let mut edge = [u32::MAX; 2];
             loop {
                 let segment = walk.segment(turn, self.warp);
                 if Self::KEPT && fresh {
@@ -511,6 +363,9 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     if segment != u32::MAX {
                         let [a, b, c, d] = self.both::<4>((segment, self.place(before)), 0);
                         near = [a, b, c, d, a, b, c, d];
+                        if ODD && !CENTRED {
+                            edge = self.beside_edge(segment, self.place(before));
+                        }
                     }
                     fresh = false;
                 }
@@ -535,13 +390,22 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                     let (segment, number) = (walk.segment(before, self.warp), n - behind);
                     let wait = || mbarrier::wait(told.row_there(number % SETS), number / SETS % 2);
                     if segment != u32::MAX && walk.last(before) {
-                        self.write((before, segment), (free, number % SETS), &near, wait, value);
+                        self.write(
+                            (before, segment),
+                            (free, number % SETS),
+                            (&near, edge),
+                            wait,
+                            value,
+                        );
                     } else {
                         wait();
                     }
                     let last = before;
                     before = walk.next(last);
                     fresh = before.part != last.part || self.place(before) != self.place(last);
+                }
+                if ODD {
+                    sync_warp();
                 }
                 self.ask(asked, free);
                 asked = walk.next(asked);

@@ -12,7 +12,7 @@ use group::{Gain, Group};
 
 use super::{Family, Held, Norm, Shape, Tensors};
 use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_part, wait_group};
-use crate::arch::mem::st_x4;
+use crate::arch::mem::{X4, ld_or_zero_x4, prefetch_l2_bulk, st_x4};
 use crate::arch::mem_if::st_x4_if;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, opaque, sync_threads, thread_idx_x};
@@ -304,6 +304,9 @@ impl<E: Float, const W: u32> Work<E, W> {
                 self.ask(to, self.first(0).wrapping_add(on));
                 if self.comes {
                     self.ask(to.byte_add(self.stage), self.first(1).wrapping_add(on));
+                } else if W == 16 && !self.tensors[1].is_null() && self.group.thread == 0 {
+                    let [_, whole, _] = self.group.pieces();
+                    prefetch_l2_bulk(self.first(1).wrapping_add(on), 16 * whole);
                 }
             }
         }
@@ -342,10 +345,45 @@ impl<E: Float, const W: u32> Work<E, W> {
     #[inline(always)]
     unsafe fn add(&self, norm: &Norm<E, true>, at: Shared<u32>) {
         let line = &norm.line;
-        let [pieces, ..] = self.group.pieces();
+        let [pieces, whole, _] = self.group.pieces();
         let mut n = self.group.thread;
         // SAFETY: pieces of this thread.
         unsafe {
+            if W == 16 && !self.comes {
+                // Those that are all of the row, some at a time: their residuals come from the second-level cache.
+                while n < whole {
+                    let place = |i: usize| n + Group::<E, W>::THREADS * i as u32;
+                    let mut delta = [[0; 4]; SOME as usize];
+                    let mut i = 0;
+                    while i < SOME as usize {
+                        let from = norm.delta.cast::<X4<u32>>().wrapping_add(place(i) as usize);
+                        delta[i] = ld_or_zero_x4(place(i) < whole, from);
+                        i += 1;
+                    }
+                    let mut i = 0;
+                    while i < SOME as usize {
+                        if place(i) < whole {
+                            let x = at.byte_add(16 * place(i));
+                            let sum = Norm::<E, true>::sum(x.read_x4(), delta[i]);
+                            let to = norm.x.cast::<X4<u32>>().wrapping_add(place(i) as usize);
+                            if i > 0 || place(i) > 0 || self.group.odd == 0 {
+                                x.write_x4(sum);
+                                st_x4(to, sum);
+                            } else {
+                                x.write_x4(line.own::<E>(0, sum));
+                                self.group.edge(0, to.cast(), sum);
+                            }
+                        }
+                        i += 1;
+                    }
+                    n = opaque(n + SOME * Group::<E, W>::THREADS);
+                }
+                n = if self.group.thread == whole % Group::<E, W>::THREADS {
+                    whole
+                } else {
+                    pieces
+                };
+            }
             while n < pieces {
                 let (first, x) = (n * E::PIECE as u32, at.byte_add(16 * n));
                 let delta = if self.comes {

@@ -33,13 +33,17 @@ pub fn sums<E: Float, const CENTRED: bool, const ODD: bool>(
         return Sums { sum: 0.0, squares };
     }
     let sum = over::<E, ODD>(&x, wrapped, |_, acc, v| acc + v);
-    let mean = sum / (if left < SEGMENT { left } else { SEGMENT }) as f32;
     if left >= SEGMENT {
+        // A power of two: the bits of a division.
+        let mean = sum * (1.0 / SEGMENT as f32);
         let step = |_, acc, v: f32| fma(v - mean, v - mean, acc);
         return Sums { sum, squares: over::<E, ODD>(x, wrapped, step) };
     }
+    let mean = sum / left as f32;
     let left = (left + odd).saturating_sub(Segment::<E, true>::own());
-    let step = |on: u32, acc, v: f32| if on < left { fma(v - mean, v - mean, acc) } else { acc };
+    let step = |on: u32, acc, v: f32| {
+        if on < left { fma(v - mean, v - mean, acc) } else { acc }
+    };
     Sums { sum, squares: over::<E, ODD>(x, wrapped, step) }
 }
 

@@ -4,6 +4,7 @@
 use contract::parts::SEGMENT;
 
 use crate::arch::mem::X4;
+use crate::arch::shared::Shared;
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, warp_tree};
 use crate::float::{Float, Piece};
@@ -158,6 +159,64 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
         }
         partials[0] = Self::map(partials[0], |i, p| if last(i) { p + first[i] } else { p });
         partials
+    }
+
+    /// The bits of an element in shared memory.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes it meanwhile.
+    #[inline(always)]
+    pub unsafe fn element(at: Shared<u32>) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { if E::PIECE == 4 { at.read() } else { u32::from(at.cast::<u16>().read_u16()) } }
+    }
+
+    /// Puts an element down, given its bits.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses it meanwhile.
+    #[inline(always)]
+    pub unsafe fn put_element(at: Shared<u32>, bits: u32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if E::PIECE == 4 {
+                at.write(bits);
+            } else {
+                at.cast::<u16>().write_u16(bits as u16);
+            }
+        }
+    }
+
+    /// Moves the last elements of a segment that came to `stage` in front of it, where its first piece has `odd` elements of another.
+    ///
+    /// # Safety
+    ///
+    /// They came; nobody else uses either place meanwhile.
+    #[inline(always)]
+    pub unsafe fn wrap(stage: Shared<u32>, odd: u32) {
+        let bytes = 16 / E::PIECE as u32;
+        if lane_id() < odd {
+            let to = stage.byte_add(lane_id() * bytes);
+            // SAFETY: the caller's promise.
+            unsafe { Self::put_element(to, Self::element(to.byte_add(SEGMENT * bytes))) };
+        }
+    }
+
+    /// The element of this lane among those at the edges of a segment with places `left`, which go one by one: first those of its first piece, if `odd`
+    /// of them are behind all others, then those of its last one, if that is not whole. Whether there is one, where it waits, and where it is in the row
+    /// from the segment on.
+    #[inline(always)]
+    pub fn edge(left: u32, odd: u32) -> (bool, u32, u32) {
+        let piece = E::PIECE as u32;
+        let last = if left < SEGMENT { left - left % piece } else { SEGMENT };
+        let behind = lane_id() >= piece;
+        // Of a segment of one piece that is not whole, the first lanes have all.
+        let from = if behind { last + lane_id() - piece } else { lane_id() };
+        let place = if from < odd { from + SEGMENT } else { from };
+        let own = behind & (last > 0) & (last < SEGMENT) | !behind & (odd > 0 || last == 0);
+        (own & (lane_id() < 2 * piece) & (place < left), from, place)
     }
 
     /// The `first` piece of a segment whose `odd` first elements are not of it: the `last` one begins with those that stand there instead.

@@ -20,17 +20,26 @@ pub struct Walk {
     pub parts: Parts,
     /// Passes of the launch.
     passes: u32,
-    /// Parts and passes from one turn to the next.
+    /// Parts and passes from one turn to the next. Where rows begin in several places: no parts, and those that begin in the same place.
     step: [u32; 2],
     /// 1 where each row is gone through twice.
     twice: u32,
-    /// Rows begin in the same place of a piece as those so many behind them.
-    places: u32,
-    /// Where more than one: the row that other blocks begin with, behind the last one of this.
+    /// Where rows begin in several places: the row that other blocks begin with, behind the last one of this. [`Walk::ONE`] where they do not.
     stop: u32,
 }
 
 impl Walk {
+    /// For the row that other blocks begin with, where rows begin in one place.
+    const ONE: u32 = u32::MAX;
+    /// No row.
+    const NONE: u32 = u32::MAX - 1;
+
+    /// Whether rows begin in several places.
+    #[inline(always)]
+    fn several(&self) -> bool {
+        self.stop != Self::ONE
+    }
+
     /// Through so many `rows` of `k` elements. Where rows begin in several `places` (a power of two), a block has neighbours among those that begin in
     /// the same one, unless each is gone through twice; all blocks then have the same part of every row.
     #[inline(always)]
@@ -42,8 +51,7 @@ impl Walk {
             passes: rows,
             step: [blocks % parts.count, blocks / parts.count],
             twice: 0,
-            places: 1,
-            stop: u32::MAX,
+            stop: Self::ONE,
         };
         if parts.count > blocks {
             return Self { passes: 2 * rows, step: [blocks, 0], twice: 1, ..all };
@@ -51,7 +59,7 @@ impl Walk {
         if places == 1 {
             return all;
         }
-        let own = Self { step: [0, places], places, ..all };
+        let own = Self { step: [0, places], stop: Self::NONE, ..all };
         Self { stop: own.row_of(block_idx_x() / parts.count + 1), ..own }
     }
 
@@ -61,14 +69,14 @@ impl Walk {
         let all = grid_dim_x() / self.parts.count;
         let mut rank = self.passes / all * own + self.passes % all * own / all;
         let mut place = 0;
-        while place < self.places {
-            let rows = (self.passes + self.places - 1 - place) / self.places;
+        while place < self.step[1] {
+            let rows = (self.passes + self.step[1] - 1 - place) / self.step[1];
             if rank < rows {
-                return place + rank * self.places;
+                return place + rank * self.step[1];
             }
             (rank, place) = (rank - rows, place + 1);
         }
-        u32::MAX
+        Self::NONE
     }
 
     /// The first turn of this block.
@@ -76,19 +84,19 @@ impl Walk {
     pub fn first(&self) -> Turn {
         let (block, count) = (block_idx_x(), self.parts.count);
         let own = block / count;
-        Turn { pass: if self.places > 1 { self.row_of(own) } else { own }, part: block % count }
+        Turn { pass: if self.several() { self.row_of(own) } else { own }, part: block % count }
     }
 
     /// The turn behind one.
     #[inline(always)]
     pub fn next(&self, turn: Turn) -> Turn {
-        if self.places > 1 {
-            let mut pass = turn.pass + if self.there(turn) { self.places } else { 0 };
-            let last = self.places - 1;
+        if self.several() {
+            let mut pass = turn.pass + if self.there(turn) { self.step[1] } else { 0 };
+            let last = self.step[1] - 1;
             if self.there(turn) && pass >= self.passes {
                 pass = (pass & last) + 1;
                 // Behind the last place there is none.
-                pass = if pass > last { u32::MAX } else { pass };
+                pass = if pass > last { Self::NONE } else { pass };
             }
             return Turn { pass, part: turn.part };
         }

@@ -102,6 +102,20 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
             // The last piece of the last row does not end in the tensor.
             let there = row.line.k.saturating_sub(start + own);
             let there = if row.line.whole { u32::MAX } else { there };
+            if ODD && start + SEGMENT + E::PIECE as u32 <= row.seen {
+                // All of it is seen.
+                let copy = |on: u32| {
+                    let to = to.byte_add(on * Self::BYTES);
+                    // SAFETY: the caller's promise; a piece of the row.
+                    unsafe { copy_x16(to, from.wrapping_add(on as usize), true) };
+                };
+                Segment::<E, true>::each(|n| copy(Segment::<E, true>::on(n)));
+                if lane_id() == 0 {
+                    copy(SEGMENT);
+                }
+                commit_group();
+                return;
+            }
             // SAFETY: the caller's promise.
             let copy = |on: u32, enabled: bool| unsafe {
                 let (to, from) = (to.byte_add(on * Self::BYTES), from.wrapping_add(on as usize));
@@ -130,6 +144,8 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
 
     /// What came of a segment. Its last elements, where it ends in a piece that others begin in, stand for those in front of it.
     ///
+    /// *Convergence*: every lane of the warp calls it.
+    ///
     /// # Safety
     ///
     /// It came.
@@ -137,18 +153,19 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
     unsafe fn came(&self, odd: u32, stage: u32) -> Raw {
         let mut raw = [[0; 4]; _];
         let stage = self.stage(stage);
+        if ODD {
+            // Other lanes' copies came too.
+            sync_warp();
+            // SAFETY: the caller's promise.
+            unsafe { Segment::<E, true>::wrap(stage, odd) };
+            sync_warp();
+        }
         let own = stage.byte_add(Segment::<E, true>::own() * Self::BYTES);
         Segment::<E, true>::each(|n| {
             let at = own.byte_add(Segment::<E, true>::on(n) * Self::BYTES);
             // SAFETY: the caller's promise.
             raw[n] = unsafe { at.read_x4() };
         });
-        if ODD {
-            let odd = if lane_id() == 0 { odd } else { 0 };
-            // SAFETY: as above.
-            let last = unsafe { stage.byte_add(SEGMENT * Self::BYTES).read_x4_if(odd > 0) };
-            raw[0] = Segment::<E, true>::wrapped(raw[0], last, odd);
-        }
         raw
     }
 
@@ -177,6 +194,16 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
                 }
             }
         });
+    }
+
+    /// Where the term of an element is among those that wait, of which a lane's items have their halves apart.
+    #[inline(always)]
+    fn term(element: u32) -> u32 {
+        if E::PIECE == 4 {
+            return element;
+        }
+        let (item, lane, i) = (element / (8 * LANES), element / 8 % LANES, element % 8);
+        8 * LANES * item + 4 * LANES * (i / 4) + 4 * lane + i % 4
     }
 
     /// Item `n` of what waits at this lane's `own` place.
@@ -211,9 +238,6 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
         let start = segment * SEGMENT;
         // SAFETY: the caller's promise.
         unsafe {
-            if ODD {
-                sync_warp();
-            }
             let raw = self.came(row.line.odd.unwrap_or(0), stage);
             let (v, top) = Segment::<E, true>::scores::<ODD>(&row, start, raw);
             (v, largest(top))
@@ -266,33 +290,36 @@ impl<'a, E: Float, const ODD: bool> Work<'a, E, ODD> {
             let [max, closing] = self.told.row(set).read_x2();
             let times = factor(top, max) * closing;
             let shift = shift(max);
-            let out = |v: f32| if row.log { (v - shift) - closing } else { v * times };
+            let out = |v: f32| {
+                if row.log { (v - shift) - closing } else { v * times }
+            };
             if left >= SEGMENT + odd && !row.log {
                 Segment::<E, true>::each(|n| {
                     let v = Self::get(place, n);
                     let y = E::narrow(Segment::<E, true>::map(v, |_, v| v * times));
-                    if ODD && n == 0 && lane_id() == 0 && odd > 0 {
-                        return Segment::<E, true>::store_wrapped(to, odd, SEGMENT + odd, y);
+                    if !(ODD && n == 0 && lane_id() == 0 && odd > 0) {
+                        st_x4(to.wrapping_add(Segment::<E, true>::on(n) as usize).cast(), y);
                     }
-                    st_x4(to.wrapping_add(Segment::<E, true>::on(n) as usize).cast(), y);
                 });
-                return;
-            }
-            let left = left.saturating_sub(own);
-            Segment::<E, true>::each(|n| {
-                let on = Segment::<E, true>::on(n);
-                if on < left {
-                    let v = Segment::<E, true>::map(Self::get(place, n), |_, v| out(v));
-                    let (to, left, y) = (to.wrapping_add(on as usize), left - on, E::narrow(v));
-                    if ODD && n == 0 && lane_id() == 0 && odd > 0 {
-                        Segment::<E, true>::store_wrapped(to, odd, left, y);
-                    } else if left >= E::PIECE as u32 {
-                        st_x4(to.cast(), y);
-                    } else {
-                        E::scatter(to, left, y);
+            } else {
+                let left = left.saturating_sub(own);
+                Segment::<E, true>::each(|n| {
+                    let on = Segment::<E, true>::on(n);
+                    let whole = if ODD { left >= on + E::PIECE as u32 } else { on < left };
+                    if whole && !(ODD && n == 0 && lane_id() == 0 && odd > 0) {
+                        let v = Segment::<E, true>::map(Self::get(place, n), |_, v| out(v));
+                        st_x4(to.wrapping_add(on as usize).cast(), E::narrow(v));
                     }
+                });
+            }
+            if ODD {
+                let (there, from, on) = Segment::<E, true>::edge(row.line.k - start, odd);
+                if there {
+                    let v = out(self.waiting(at).add(Self::term(from)).read());
+                    let y = E::narrow([v, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+                    E::store_bits(row.to().wrapping_add((start + on) as usize), y[0]);
                 }
-            });
+            }
         }
     }
 
