@@ -21,7 +21,7 @@ mod write;
 use contract::attention_paged::PAGE;
 use contract::launch::{Kernel, TensorMap};
 use contract::w2a8_gemm::{
-    AHEAD_BYTES, Ahead, Args, BulkArgs, GROUP_BYTES, Hopper, SUM_PAD, TURN_BYTES, head_bytes,
+    AHEAD_BYTES, Ahead, Args, BulkArgs, Hopper, SUM_PAD, TURN_BYTES, head_bytes,
 };
 
 use self::copy::{Tiles, copy};
