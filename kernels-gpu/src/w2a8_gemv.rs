@@ -23,18 +23,22 @@ use crate::arch::warp::group_sum;
 /// Weights of one step: `[chunk][row]`.
 pub type Step<const ROWS: usize, const UNROLL: usize> = [[X4<u32>; ROWS]; UNROLL];
 
-/// Adds the products of a chunk's codes and piece `j` of its activations, `4^j` times too large.
+/// Whether [`dot_piece`] makes its sum anew on GPUs before Volta.
+pub const ANEW: bool = cfg!(not(level_sm_70));
+
+/// Adds the products of a chunk's codes and piece `j` of its activations, `4^j` times too large. `ANEW`: to a sum that starts
+/// at zero, which is another addition and the same sum. GPUs before Volta have no `dp4a`, or some of them, and `ptxas` then
+/// spills what it need not in one way or the other.
 #[inline(always)]
-pub fn dot_piece(acc: &mut [i32; 4], chunk: X4<u32>, j: usize, acts: X4<u32>) {
+pub fn dot_piece<const ANEW: bool>(acc: &mut [i32; 4], chunk: X4<u32>, j: usize, acts: X4<u32>) {
     let mask = 0x0303_0303 << (2 * j);
-    // `ptxas` spills a word on sm_62 where the four go on from what is there.
-    let mut sum = if cfg!(level_sm_70) { acc[j] } else { 0 };
+    let mut sum = if ANEW { 0 } else { acc[j] };
     let mut w = 0;
     while w < 4 {
         sum = dp4a_us(chunk[w] & mask, acts[w], sum);
         w += 1;
     }
-    acc[j] = if cfg!(level_sm_70) { sum } else { acc[j] + sum };
+    acc[j] = if ANEW { acc[j] + sum } else { sum };
 }
 
 /// Issues the loads of the step that starts at chunk `first` of this lane.
@@ -139,7 +143,7 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
                 let q = unsafe { ld_x4_if(chunk < chunks, piece.wrapping_add(j * GROUP as usize)) };
                 let mut r = 0;
                 while r < ROWS {
-                    dot_piece(&mut acc[r], step[u][r], j, q);
+                    dot_piece::<ANEW>(&mut acc[r], step[u][r], j, q);
                     r += 1;
                 }
                 j += 1;

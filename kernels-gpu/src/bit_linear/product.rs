@@ -75,7 +75,7 @@ mod sums {
 
     use crate::arch::mem::X4;
     use crate::arch::warp::group_sum;
-    use crate::w2a8_gemv::dot_piece;
+    use crate::w2a8_gemv::{ANEW, dot_piece};
 
     /// By row and bit lane of the codes, of this lane's chunks.
     pub(crate) struct Sums([[i32; 4]; 2]);
@@ -99,7 +99,7 @@ mod sums {
             while r < 2 {
                 let mut j = 0;
                 while j < 4 {
-                    dot_piece(&mut self.0[r], rows[r], j, q[j]);
+                    dot_piece::<{ cfg!(level_sm_61) && ANEW }>(&mut self.0[r], rows[r], j, q[j]);
                     j += 1;
                 }
                 r += 1;

@@ -12,7 +12,7 @@ use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{X4, ld, ld_x4, st};
 use crate::arch::thread::{block_idx_x, block_idx_y, block_idx_z, thread_idx_x};
 use crate::arch::warp::group_sum;
-use crate::w2a8_gemv::{dot_piece, load_step};
+use crate::w2a8_gemv::{ANEW, dot_piece, load_step};
 
 const _: () = assert!(LANES == CHUNK_GROUP as u32 && TOKENS <= LANES);
 
@@ -68,7 +68,7 @@ unsafe extern "ptx-kernel" fn w2a8_gemm(args: Args) {
                 let q = unsafe { ld_x4(piece) };
                 let mut r = 0;
                 while r < R {
-                    dot_piece(&mut acc[t][r], step[0][r], j, q);
+                    dot_piece::<ANEW>(&mut acc[t][r], step[0][r], j, q);
                     r += 1;
                 }
                 j += 1;
