@@ -550,12 +550,22 @@ pub unsafe fn prefetch_l2<T>(p: *const T) {
     unsafe { asm!("prefetch.global.L2 [{p}];", p = in(reg64) p, options(nostack)) }
 }
 
+/// Brings `bytes` from `p` on into the second-level cache. `cp.async.bulk.prefetch.L2.global`, of a later PTX ISA than
+/// that of sm_90 alone: nothing there.
+///
+/// # Safety
+///
+/// `p` starts so many bytes of an allocation; both are multiples of 16.
+#[cfg(all(level_sm_90, not(level_sm_90a)))]
+#[inline(always)]
+pub unsafe fn prefetch_l2_bulk(_: *const u8, _: u32) {}
+
 /// Brings `bytes` from `p` on into the second-level cache. `cp.async.bulk.prefetch.L2.global`
 ///
 /// # Safety
 ///
 /// `p` starts so many bytes of an allocation; both are multiples of 16.
-#[cfg(level_sm_90)]
+#[cfg(level_sm_90a)]
 #[inline(always)]
 pub unsafe fn prefetch_l2_bulk(p: *const u8, bytes: u32) {
     // SAFETY: the caller's promise; changes no value.
