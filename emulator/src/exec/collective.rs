@@ -93,14 +93,15 @@ impl<'a> Group<'a> {
                 let all = members(warp, m)?;
                 together!(all);
             }
-            Op::Barrier { id, threads } => {
+            Op::Barrier { id, threads, waits } => {
                 together!(warp.live);
                 let id = warp.word(kernel, *id)[first] as usize;
                 let threads = threads.map(|r| warp.word(kernel, r)[first]);
                 if threads == Some(0) {
                     return failed(first, "a barrier of nobody");
                 }
-                return self.barrier(warp, first, id, threads.unwrap_or(0));
+                let threads = threads.unwrap_or(0);
+                return self.barrier(warp, first, id, threads, *waits);
             }
             Op::InitFence => warp.init_fence = true,
             Op::ClusterArrive { relaxed } => {
@@ -364,8 +365,15 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// A whole warp arrives at barrier `id` of its block, which `threads` threads use (0: all).
-    fn barrier(&mut self, warp: &Warp, lane: usize, id: usize, threads: u32) -> Result<Next, Bad> {
+    /// A whole warp arrives at barrier `id` of its block, which `threads` threads use (0: all), and may wait there.
+    fn barrier(
+        &mut self,
+        warp: &Warp,
+        lane: usize,
+        id: usize,
+        threads: u32,
+        waits: bool,
+    ) -> Result<Next, Bad> {
         let block = &mut self.blocks[warp.block];
         let live = block.live_warps * 32;
         let Some(bar) = block.barriers.get_mut(id) else {
@@ -382,12 +390,12 @@ impl<'a> Group<'a> {
         }
         (bar.arrived, bar.expected) = (bar.arrived + 32, threads);
         let generation = bar.generation;
-        self.race.meet(warp, id);
+        self.race.meet(warp, id, waits);
         if bar.arrived >= if threads == 0 { live } else { threads } {
             (bar.arrived, bar.generation) = (0, generation + 1);
             self.race.open(warp.block, id);
         }
-        Ok(Next::Wait(Wait::Barrier(id, generation)))
+        Ok(if waits { Next::Wait(Wait::Barrier(id, generation)) } else { Next::Go })
     }
 
     /// A warp of `warp`'s block has ended: who waits for all waits for one less.

@@ -66,6 +66,14 @@ pub(super) enum Done {
     Never,
 }
 
+/// Warps that are at a barrier of a block.
+#[derive(Clone, Default)]
+struct Meeting {
+    waiting: Vec<usize>,
+    /// What those knew that arrived and went on.
+    arrived: Known,
+}
+
 /// An `mbarrier`.
 struct Bar {
     /// Its place in what is known.
@@ -92,8 +100,8 @@ pub(super) struct Race<'a> {
     endless: bool,
     /// By warp.
     known: Vec<Known>,
-    /// Warps that wait at each barrier of each block.
-    waiting: Vec<[Vec<usize>; BARRIERS]>,
+    /// Each barrier of each block.
+    meetings: Vec<[Meeting; BARRIERS]>,
     /// Of each cluster's barrier: what those know that have arrived, and of the phases before.
     clusters: Vec<(Known, Known)>,
     /// By block and address.
@@ -140,7 +148,7 @@ impl<'a> Race<'a> {
             base: 0,
             endless: false,
             known: vec![Vec::new(); blocks * warps],
-            waiting: (0..blocks).map(|_| Default::default()).collect(),
+            meetings: (0..blocks).map(|_| Default::default()).collect(),
             clusters: vec![Default::default(); blocks / cluster_size],
             bars: HashMap::new(),
         }
@@ -164,7 +172,7 @@ impl<'a> Race<'a> {
             known.resize(self.together, 0);
             known[warp % self.together] = self.base + 1;
         }
-        self.waiting.as_flattened_mut().iter_mut().for_each(Vec::clear);
+        self.meetings.as_flattened_mut().fill_with(Meeting::default);
         self.clusters.fill(Default::default());
         self.bars.clear();
     }
@@ -310,16 +318,21 @@ impl<'a> Race<'a> {
         )
     }
 
-    /// A warp waits at barrier `id` of its block.
-    pub(super) fn meet(&mut self, warp: &Warp, id: usize) {
-        let number = self.by(warp, 0).warp;
-        self.waiting[warp.block][id].push(number);
+    /// A warp arrives at barrier `id` of its block, and waits or goes on.
+    pub(super) fn meet(&mut self, warp: &Warp, id: usize, waits: bool) {
+        let by = self.by(warp, 0);
+        let meeting = &mut self.meetings[warp.block][id];
+        if waits {
+            meeting.waiting.push(by.warp);
+        } else {
+            join(&mut meeting.arrived, &self.known[by.warp]);
+            self.tick(by);
+        }
     }
 
-    /// Barrier `id` of a block opens: all know what each knew.
+    /// Barrier `id` of a block opens: who waits knows what each knew.
     pub(super) fn open(&mut self, block: usize, id: usize) {
-        let mut all = Known::new();
-        let waiting = std::mem::take(&mut self.waiting[block][id]);
+        let Meeting { waiting, arrived: mut all } = std::mem::take(&mut self.meetings[block][id]);
         waiting.iter().for_each(|warp| join(&mut all, &self.known[*warp]));
         for warp in waiting {
             self.known[warp].clone_from(&all);

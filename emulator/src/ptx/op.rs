@@ -408,6 +408,8 @@ pub(crate) enum Op {
     Barrier {
         id: R,
         threads: Option<R>,
+        /// `bar.arrive` does not.
+        waits: bool,
     },
     WarpBarrier {
         members: R,

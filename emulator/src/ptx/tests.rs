@@ -100,6 +100,7 @@ fn what_is_not_known_in_full_is_refused() {
         ("cp.async.wait_all;", "an unknown copy"),
         ("createpolicy.fractional.L2::evict_last.b64 %rd1;", "an unknown instruction"),
         ("bar;", "an unknown instruction"),
+        ("bar.arrive 1;", "operands expected"),
         ("mma;", "an unknown product"),
         ("wgmma.mma_async;", "an unknown instruction"),
         ("ld;", "an unknown instruction"),

@@ -151,6 +151,39 @@ fn ring(empty: &str) -> String {
 }
 
 #[test]
+fn who_waits_knows_what_those_knew_that_arrived() {
+    let body = |before: &str, after: &str| {
+        format!(
+            "@%p1 bra FIRST; bar.sync 1, 64; xor.b32 %r5, %r3, 128; ld.shared.b32 %r6, [%r5]; ret;
+            FIRST: {before} bar.arrive 1, 64; {after}"
+        )
+    };
+    clean(&body(WRITE, ""));
+    races(&body("", WRITE), &["reads it", "writes it"]);
+    // Who arrives does not learn what the others did.
+    let body = |first: &str| {
+        format!(
+            "xor.b32 %r5, %r3, 128; @%p1 bra FIRST; {WRITE} bar.sync 1, 64; ret;
+            FIRST: {first} 1, 64; {READ}"
+        )
+    };
+    clean(&body("bar.sync"));
+    races(&body("bar.arrive"), &["reads it", "writes it"]);
+    // In turns: one begins, and each lets the other go on.
+    let turns = |second: &str| {
+        format!(
+            "mov.u32 %r8, 0; @%p1 bra FIRST;
+            SECOND: bar.sync 2, 64; {second}
+            add.u32 %r8, %r8, 1; setp.lt.u32 %p3, %r8, 4; @%p3 bra SECOND; ret;
+            FIRST: st.shared.b32 [0], %r1; bar.arrive 2, 64; bar.sync 1, 64;
+            add.u32 %r8, %r8, 1; setp.lt.u32 %p3, %r8, 4; @%p3 bra FIRST; ret;"
+        )
+    };
+    clean(&turns("st.shared.b32 [0], %r1; bar.arrive 1, 64;"));
+    races(&turns("bar.arrive 1, 64; st.shared.b32 [0], %r1;"), &["writes it"]);
+}
+
+#[test]
 fn a_ring_is_ordered_by_its_barriers() {
     let arrive = "mbarrier.arrive.shared.b64 %rd4, [8];";
     clean(&ring(arrive));

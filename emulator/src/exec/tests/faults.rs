@@ -96,6 +96,12 @@ fn barriers_that_never_open() {
     let body = "shr.u32 %r1, %r0, 5; bar.sync %r1; trap;";
     block_fails(body, TIMEOUT, &["warp 1, lanes 0xffffffff: Barrier(1, 0) at bar.sync %r1"]);
     block_fails("bar.sync 1, 96;", TIMEOUT, &["bar.sync 1, 96"]);
+    // One warp does not arrive, or arrives where nobody waits.
+    let body = "setp.lt.u32 %p1, %r0, 32; @%p1 ret; bar.sync 1, 64;";
+    block_fails(body, TIMEOUT, &["warp 1", "bar.sync 1, 64"]);
+    let body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra A; bar.sync 1, 64; ret; A: bar.arrive 2, 64;";
+    block_fails(body, TIMEOUT, &["warp 1", "bar.sync 1, 64"]);
+    block_fails("bar.arrive 1, 33;", FAILED, &["33 threads"]);
     block_fails("bar.sync 16;", FAILED, &["barrier 16"]);
     block_fails("bar.sync 1, 33;", FAILED, &["33 threads"]);
     block_fails("bar.sync 1, 0;", FAILED, &["nobody"]);

@@ -80,7 +80,12 @@ impl Decoder<'_> {
             "bar.sync" | "barrier.sync.aligned" => {
                 let id = self.word(operands, 0)?;
                 let threads = if operands.len() > 1 { Some(self.word(operands, 1)?) } else { None };
-                Op::Barrier { id, threads }
+                Op::Barrier { id, threads, waits: true }
+            }
+            "bar.arrive" | "barrier.arrive.aligned" => {
+                expect(operands, 2)?;
+                let (id, threads) = (self.word(operands, 0)?, Some(self.word(operands, 1)?));
+                Op::Barrier { id, threads, waits: false }
             }
             "barrier.cluster.arrive.aligned" => Op::ClusterArrive { relaxed: false },
             "barrier.cluster.arrive.relaxed.aligned" => Op::ClusterArrive { relaxed: true },
