@@ -116,6 +116,7 @@ impl<'a> Group<'a> {
                     self.race.cluster_arrive(by);
                 }
                 if cluster.turn() {
+                    self.turned += 1;
                     self.race.cluster_turn(number);
                 }
             }
@@ -211,11 +212,16 @@ impl<'a> Group<'a> {
             }
             Op::BarTest { d, bar, parity } => {
                 let (bar, parity) = (self.addresses(warp, bar), warp.word(kernel, *parity));
-                let mut over = 0;
+                let (mut over, mut last) = (0, None);
                 for lane in lanes(mask) {
-                    if self.bar_test(lane, block, bar[lane], parity[lane])? {
-                        over |= 1 << lane;
-                    }
+                    // Mostly all lanes wait for the same.
+                    let asks = (bar[lane], parity[lane]);
+                    let is_over = match last {
+                        Some((asked, is_over)) if asked == asks => is_over,
+                        _ => self.bar_test(lane, block, asks.0, asks.1)?,
+                    };
+                    over |= u32::from(is_over) << lane;
+                    last = Some((asks, is_over));
                 }
                 if over == 0 && mask != 0 {
                     return Ok(Next::Wait(Wait::Retry));
@@ -406,6 +412,7 @@ impl<'a> Group<'a> {
         // It counts as ended, no longer as one that has arrived.
         cluster.arrived -= u32::from(warp.cluster_phase > cluster.phase);
         if cluster.turn() {
+            self.turned += 1;
             self.race.cluster_turn(block.cluster);
         }
         block.live_warps -= 1;

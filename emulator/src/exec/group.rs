@@ -1,6 +1,6 @@
 //! Blocks that run side by side, and the turns that their warps take.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ pub(super) struct Block {
     pub(super) shared: Vec<u8>,
     pub(super) barriers: [Barrier; BARRIERS],
     /// By address.
-    pub(super) opened: HashMap<u32, Opened>,
+    pub(super) opened: BTreeMap<u32, Opened>,
     pub(super) live_warps: u32,
 }
 
@@ -79,6 +79,8 @@ pub(super) struct Group<'a> {
     pub(super) ran: u64,
     /// Stores and atomics on global memory that others may wait for.
     pub(super) shown: u64,
+    /// How often something happened to a barrier that warps poll: in shared memory, or a cluster's.
+    pub(super) turned: u64,
     /// Blocks of a cluster.
     pub(super) cluster_size: usize,
 }
@@ -125,7 +127,7 @@ impl<'a> Group<'a> {
             cluster: 0,
             shared: vec![0; bytes],
             barriers: [Barrier::default(); BARRIERS],
-            opened: HashMap::new(),
+            opened: BTreeMap::new(),
             live_warps: 0,
         };
         Self {
@@ -139,6 +141,7 @@ impl<'a> Group<'a> {
             ranges: vec![(0, 0); launch.kernel.code.len()],
             ran: 0,
             shown: 0,
+            turned: 0,
             cluster_size,
         }
     }
@@ -199,12 +202,19 @@ impl<'a> Group<'a> {
                 if !awake && self.warps[at].seen == Some(self.shown) {
                     continue;
                 }
+                if self.warps[at].looked == Some(self.turned) {
+                    waiting = true;
+                    continue;
+                }
                 let mut warp = std::mem::take(&mut self.warps[at]);
                 let (slept, ran) = (warp.seen.take().is_some(), self.ran);
                 let ended = self.turn(&mut warp);
                 // From one look to the next one is no way.
                 moved |= if slept { warp.seen.is_none() } else { self.ran > ran };
                 waiting |= warp.fragments.iter().any(|f| f.wait == Wait::Retry);
+                // All of it waits for barriers in shared memory or the cluster's, and none has turned since.
+                let waits = matches!(warp.fragments[..], [Fragment { wait: Wait::Retry, .. }]);
+                warp.looked = waits.then_some(self.turned);
                 self.warps[at] = warp;
                 ended?;
             }

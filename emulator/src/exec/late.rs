@@ -71,6 +71,7 @@ impl<'a> Group<'a> {
         let bar = Opened { expected: count, missing: count, bytes: 0, phase: 0 };
         self.race.bar_init(by, lane, (block, at as u32))?;
         self.blocks[block].opened.insert(at as u32, bar);
+        self.turned += 1;
         Ok(())
     }
 
@@ -84,6 +85,7 @@ impl<'a> Group<'a> {
         self.opened(lane, (block, address as u32))?;
         self.race.touch(How::Write, by, lane, block, (address as usize, 8))?;
         self.blocks[block].opened.remove(&(address as u32));
+        self.turned += 1;
         Ok(())
     }
 
@@ -102,6 +104,7 @@ impl<'a> Group<'a> {
         bar.bytes += i64::from(expect);
         bar.missing -= 1;
         if bar.turn() {
+            self.turned += 1;
             self.race.bar_turn((block, address as u32));
         }
         Ok(())
@@ -209,6 +212,7 @@ impl<'a> Group<'a> {
         let bar = self.opened(lane, late.bar)?;
         bar.bytes -= i64::from(bytes);
         if bar.turn() {
+            self.turned += 1;
             self.race.bar_turn(late.bar);
         }
         Ok(())

@@ -14,7 +14,7 @@ mod shadow;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::group::{BARRIERS, Bad, failed};
@@ -105,7 +105,7 @@ pub(super) struct Race<'a> {
     /// Of each cluster's barrier: what those know that have arrived, and of the phases before.
     clusters: Vec<(Known, Known)>,
     /// By block and address.
-    bars: HashMap<(usize, u32), Bar>,
+    bars: BTreeMap<(usize, u32), Bar>,
 }
 
 /// Learns what `from` knows.
@@ -150,7 +150,7 @@ impl<'a> Race<'a> {
             known: vec![Vec::new(); blocks * warps],
             meetings: (0..blocks).map(|_| Default::default()).collect(),
             clusters: vec![Default::default(); blocks / cluster_size],
-            bars: HashMap::new(),
+            bars: BTreeMap::new(),
         }
     }
 

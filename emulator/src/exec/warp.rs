@@ -89,6 +89,8 @@ pub(super) struct Warp<'a> {
     pub(super) init_fence: bool,
     /// What had been shown in global memory when it polled last, and nothing else since.
     pub(super) seen: Option<u64>,
+    /// How many barriers had turned when it looked at one last, in vain, and cannot do anything else.
+    pub(super) looked: Option<u64>,
     /// The fragment that ran last, and whether it ran a whole turn.
     pub(super) last: usize,
     pub(super) tired: bool,
@@ -124,7 +126,7 @@ impl<'a> Warp<'a> {
         self.product_groups = 0;
         self.cluster_phase = 0;
         self.init_fence = false;
-        self.seen = None;
+        (self.seen, self.looked) = (None, None);
         (self.last, self.tired) = (usize::MAX, false);
     }
 
