@@ -17,7 +17,7 @@ use contract::launch::KernelInfo;
 use super::convergence::{self, Expected};
 use super::levels::{self, Level};
 use super::manifest::Manifest;
-use super::ptxas::{Assembled, Ptxas};
+use super::ptxas::{Assembled, Effort, Ptxas};
 use super::text::{Entry, Module, words};
 use crate::{kernels, workspace};
 
@@ -39,8 +39,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Audits all committed PTX, each kernel's text for one GPU, that of the highest level that has it: the rest was seen when
-/// the manifest took its hash, which [`super::build::check`] compares.
+/// Audits all committed PTX, the machine code of each kernel's text for one GPU, that of the highest level that has it: the
+/// rest was seen when the manifest took its hash, which [`super::build::check`] compares.
 ///
 /// # Errors
 /// What is wrong.
@@ -64,7 +64,8 @@ pub(crate) enum Counts {
 pub(crate) enum Gpus {
     /// All that it serves.
     All,
-    /// The one that it is named by, without the kernels whose text a higher level has too.
+    /// The one that it is named by, and kernels whose text a higher level has too only with the least effort: what their
+    /// machine code needs was seen there, that their instructions are of this level's ISA was not.
     Own,
 }
 
@@ -74,6 +75,7 @@ struct Part {
     gpu: &'static str,
     path: PathBuf,
     kernels: usize,
+    effort: Effort,
 }
 
 /// Lines of PTX of a part: some seconds of work, so that two cores end at the same time.
@@ -122,12 +124,10 @@ pub(crate) fn audit(
                 gpu,
                 path: path.clone(),
                 kernels: module.entries.len(),
+                effort: Effort::Full,
             })),
             Gpus::Own => {
-                let shared = modules.iter().flat_map(|other| module.shared_with(other));
-                let shared: BTreeSet<String> = shared.map(str::to_owned).collect();
-                module.entries.retain(|entry| !shared.contains(&entry.name));
-                parts.extend(cut(level, &module, dir)?);
+                parts.extend(own(level, &mut module, &modules, dir)?);
                 modules.push(module);
             }
         }
@@ -141,8 +141,25 @@ pub(crate) fn audit(
     Ok(report)
 }
 
+/// What the GPU of `level` assembles: in full the kernels that no module of `above` has, which alone stay in `module`.
+fn own(
+    level: &'static Level,
+    module: &mut Module,
+    above: &[Module],
+    dir: &Path,
+) -> Result<Vec<Part>> {
+    let known = above.iter().flat_map(|other| module.shared_with(other));
+    let known: BTreeSet<String> = known.map(str::to_owned).collect();
+    let is_known = |entry: &&Entry| known.contains(&entry.name);
+    let (old, new): (Vec<_>, Vec<_>) = module.entries.iter().partition(is_known);
+    let mut parts = cut(level, &module.with(&new), dir, Effort::Full)?;
+    parts.extend(cut(level, &module.with(&old), dir, Effort::Least)?);
+    module.entries.retain(|entry| !known.contains(&entry.name));
+    Ok(parts)
+}
+
 /// Writes the kernels of `module` into files of about [`PART_LINES`] lines.
-fn cut(level: &'static Level, module: &Module, dir: &Path) -> Result<Vec<Part>> {
+fn cut(level: &'static Level, module: &Module, dir: &Path, effort: Effort) -> Result<Vec<Part>> {
     let mut entries: Vec<&Entry> = module.entries.iter().collect();
     let mut parts = Vec::new();
     while !entries.is_empty() {
@@ -154,9 +171,9 @@ fn cut(level: &'static Level, module: &Module, dir: &Path) -> Result<Vec<Part>> 
         };
         let kernels = entries.iter().copied().take_while(room).count();
         let rest = entries.split_off(kernels);
-        let path = dir.join(format!("{}-part-{}.ptx", level.name, parts.len()));
+        let path = dir.join(format!("{}-{effort:?}-{}.ptx", level.name, parts.len()));
         std::fs::write(&path, module.with(&entries).to_string())?;
-        parts.push(Part { level, gpu: level.name, path, kernels });
+        parts.push(Part { level, gpu: level.name, path, kernels, effort });
         entries = rest;
     }
     Ok(parts)
@@ -173,7 +190,7 @@ fn assemble(parts: Vec<Part>) -> Result<Vec<(Part, Result<Assembled>)>> {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(part) = parts.get(at) else { break };
-                    let result = ptxas.assemble(&part.path, part.gpu);
+                    let result = ptxas.assemble(&part.path, part.gpu, part.effort);
                     done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });
@@ -188,6 +205,13 @@ impl Report {
     fn take(&mut self, part: &Part, found: &Assembled) {
         let mut say = |what: String| self.problems.push((on(part.level, part.gpu), what));
         found.complaints.iter().cloned().for_each(&mut say);
+        if found.usage.len() != part.kernels {
+            let (spoken, has) = (found.usage.len(), part.kernels);
+            say(format!("ptxas spoke of {spoken} kernels, the file has {has}"));
+        }
+        if part.effort == Effort::Least {
+            return;
+        }
         for (symbol, usage) in &found.usage {
             if usage.stack_bytes + usage.spill_bytes > 0 {
                 say(format!(
@@ -195,10 +219,6 @@ impl Report {
                     usage.stack_bytes, usage.spill_bytes
                 ));
             }
-        }
-        if found.usage.len() != part.kernels {
-            let (spoken, has) = (found.usage.len(), part.kernels);
-            say(format!("ptxas spoke of {spoken} kernels, the file has {has}"));
         }
         let registers = found.usage.iter().map(|(s, usage)| (s.clone(), usage.registers));
         match self.registers.iter_mut().find(|(gpu, _)| *gpu == part.gpu) {
@@ -491,12 +511,32 @@ mod tests {
         let mut module = Module::parse(SAMPLE).unwrap();
         module.entries[0].body = vec!["{".to_owned(); PART_LINES];
         module.entries[0].body.extend(vec!["}".to_owned(); PART_LINES]);
-        let parts = cut(&levels::LEVELS[0], &module, &dir).unwrap();
+        let parts = cut(&levels::LEVELS[0], &module, &dir, Effort::Full).unwrap();
         assert_eq!(parts.iter().map(|part| part.kernels).collect::<Vec<_>>(), [1, 1]);
         for (part, entry) in parts.iter().zip(&module.entries) {
             let text = std::fs::read_to_string(&part.path).unwrap();
             assert_eq!(Module::parse(&text).unwrap(), module.with(&[entry]));
         }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_a_higher_level_has_is_assembled_too() {
+        let dir = std::env::temp_dir().join(format!("own-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut module = Module::parse(SAMPLE).unwrap();
+        let (first, second) = (module.entries[0].clone(), module.entries[1].clone());
+        let mut changed = second.clone();
+        changed.body.push("ret;".to_owned());
+        let above = [module.with(&[&first]), module.with(&[&changed])];
+        let parts = own(&levels::LEVELS[0], &mut module, &above, &dir).unwrap();
+        assert_eq!(module.entries, [second.clone()]);
+        let read = |part: &Part| {
+            let text = std::fs::read_to_string(&part.path).unwrap();
+            (part.effort, Module::parse(&text).unwrap().entries)
+        };
+        let found: Vec<_> = parts.iter().map(read).collect();
+        assert_eq!(found, [(Effort::Full, vec![second]), (Effort::Least, vec![first])]);
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Options {
 /// Whether a check may run the compiler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rebuild {
-    /// Compare bytes too, when the compiler that built the PTX is here.
+    /// Compare bytes too, with the compiler that built the PTX where it can be had.
     IfPossible,
     /// Compare hashes only.
     Never,
@@ -147,9 +147,9 @@ pub(crate) fn check(levels: &[&'static Level], rebuild: Rebuild) -> Result<Strin
     if rebuild == Rebuild::Never {
         return Ok(hashes);
     }
-    let compiler = match compiler::find() {
+    let compiler = match compiler::find_or_install() {
         Ok(compiler) => compiler,
-        Err(_) => return Ok(format!("{hashes}; bytes not compared: no device compiler here")),
+        Err(why) => return Ok(format!("{hashes}; bytes not compared: {why:#}")),
     };
     let same: Vec<_> = texts.iter().filter(|(_, b, _)| b.rustc == compiler.version).collect();
     if same.len() < texts.len() {

@@ -31,6 +31,15 @@ pub(crate) struct Ptxas {
     cuda_13: PathBuf,
 }
 
+/// How well ptxas optimises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// As the driver does.
+    Full,
+    /// Not at all.
+    Least,
+}
+
 /// What ptxas says about one kernel on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
@@ -65,20 +74,26 @@ impl Ptxas {
         (cuda_12.exists() && cuda_13.exists()).then_some(Self { cuda_12, cuda_13 })
     }
 
-    /// Assembles the file at `ptx` for `gpu` and throws the code away.
-    pub(crate) fn assemble(&self, ptx: &Path, gpu: &str) -> Result<Assembled> {
+    /// Assembles the file at `ptx` for `gpu` and throws the code away. With [`Effort::Least`] the code is none that would
+    /// be run, and quickly there: what it says of the text counts.
+    pub(crate) fn assemble(&self, ptx: &Path, gpu: &str, effort: Effort) -> Result<Assembled> {
         let old = sm(gpu)? < 75;
         let (ptxas, wheel) =
             if old { (&self.cuda_12, &CUDA_12) } else { (&self.cuda_13, &CUDA_13) };
         let text = std::fs::read(ptx).with_context(|| format!("reading {}", ptx.display()))?;
-        let key = sha256(&[&text[..], gpu.as_bytes(), wheel.version.as_bytes()].concat());
+        let level = match effort {
+            Effort::Full => "-O3",
+            Effort::Least => "-O0",
+        };
+        let of = [gpu, wheel.version, level].map(str::as_bytes);
+        let key = sha256(&[&text[..], &of.concat()].concat());
         let kept = workspace::target().join(FOLDER).join("answers").join(&key[..32]);
         let said = match std::fs::read_to_string(&kept) {
             Ok(said) => said,
             Err(_) => {
                 let mut command = patient(ptxas);
                 command
-                    .args(["--verbose", "--gpu-name", gpu, "--output-file"])
+                    .args([level, "--verbose", "--gpu-name", gpu, "--output-file"])
                     .arg(null())
                     .arg(ptx);
                 let out = process::capture(&mut command)?;
