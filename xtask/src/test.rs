@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::ptx::build::{self, Rebuild};
-use crate::ptx::levels::{self, LEVELS, Level};
+use crate::ptx::levels::{self, LEVELS};
 use crate::ptx::{audit, manifest, ptxas::Ptxas, text::Module};
 use crate::{emulator, gpu, process};
 
@@ -223,7 +223,7 @@ impl Job {
 fn jobs() -> Result<Vec<Job>> {
     let skip = |names: &[&'static str]| names.iter().flat_map(|name| ["--skip", name]).collect();
     let slow: Vec<&str> = skip(SLOW);
-    let others: Vec<&str> = skip(&[HEAVY, ROWS].concat());
+    let others: Vec<&str> = skip(&[HEAVY, ROWS, &[COVERAGE]].concat());
     let mut models = Job::new("models", 90, MODELS.iter().copied());
     models.env.push(("BITNET_EMULATED_SMS", "8".into()));
     models.env.push(("BITNET_EMULATED_DEVICES", "2".into()));
@@ -235,14 +235,20 @@ fn jobs() -> Result<Vec<Job>> {
         models,
         rows,
     ];
-    // The one that the jobs above run.
-    let read = |level: &Level| Module::parse(&manifest::committed(level)?);
-    let of = |name: &str| levels::select(Some(name)).map(|levels| levels[0]);
-    let mut run: Vec<Module> = vec![read(of("sm_90a")?)?];
-    for (sm, level) in [(53, "sm_53"), (61, "sm_61"), (75, "sm_75"), (80, "sm_80"), (100, "sm_90")]
-    {
-        let mut job = Job::new(&format!("sm_{sm}"), sm, ["coverage::"]);
-        let module = read(of(level)?)?;
+    let mut run: Vec<Module> = Vec::new();
+    let gpus = [
+        (90, "sm_90a"),
+        (53, "sm_53"),
+        (61, "sm_61"),
+        (75, "sm_75"),
+        (80, "sm_80"),
+        (100, "sm_90"),
+    ];
+    for (sm, level) in gpus {
+        let mut job = Job::new(&format!("sm_{sm}"), sm, [COVERAGE]);
+        // As few as all layers of its cases in one kernel can do with.
+        job.env.push(("BITNET_EMULATED_SMS", "32".into()));
+        let module = Module::parse(&manifest::committed(levels::select(Some(level))?[0])?)?;
         let same: BTreeSet<&str> = run.iter().flat_map(|m| module.shared_with(m)).collect();
         let (kernels, again) = (module.entries.len(), same.len());
         println!("{level}: {kernels} kernels, {again} of them run with the same text elsewhere");
@@ -255,6 +261,9 @@ fn jobs() -> Result<Vec<Job>> {
 
 /// Families whose tests run in a program of their own, for balance; all others run in another one.
 const HEAVY: &[&str] = &["attention", "bmm::", "conv2d", "pool2d::", "sparse::"];
+
+/// Each kernel once, on each GPU.
+const COVERAGE: &str = "coverage::";
 
 /// Families with rows that go round all multiprocessors of a GPU: on a small one fewer rows do.
 const ROWS: &[&str] = &["layernorm::", "rmsnorm::", "softmax::"];

@@ -530,7 +530,7 @@ mod tests {
         changed.body.push("ret;".to_owned());
         let above = [module.with(&[&first]), module.with(&[&changed])];
         let parts = own(&levels::LEVELS[0], &mut module, &above, &dir).unwrap();
-        assert_eq!(module.entries, [second.clone()]);
+        assert_eq!(module.entries, std::slice::from_ref(&second));
         let read = |part: &Part| {
             let text = std::fs::read_to_string(&part.path).unwrap();
             (part.effort, Module::parse(&text).unwrap().entries)
