@@ -48,9 +48,9 @@ pub struct LaunchSpec {
     pub min_blocks_per_sm: u32,
     /// Registers of a thread at its start; becomes `.maxnreg` in the place of `.minnctapersm` (0: not stated).
     pub max_registers: u32,
-    /// A PTX level and up, ten times its number and one more for `sm_90a` (900, 901), and what takes the place of
-    /// `min_blocks_per_sm` there (0: nothing).
-    pub min_blocks_from: [u32; 2],
+    /// PTX levels, ten times their number and one more for `sm_90a` (900, 901), and what takes the place of
+    /// `min_blocks_per_sm` from there on, up to the next one (level 0: none).
+    pub min_blocks_from: [[u32; 2]; 2],
     /// Whether its parameter starts with [`TensorMap`]s, which stand at multiples of 64; becomes the
     /// parameter's `.align`.
     pub tensor_maps: bool,
@@ -72,7 +72,7 @@ impl LaunchSpec {
             arch_specific: false,
             cluster: 1,
             min_blocks_per_sm: 0,
-            min_blocks_from: [0; 2],
+            min_blocks_from: [[0; 2]; 2],
             max_registers: 0,
             tensor_maps: false,
             all_shared: false,
@@ -111,15 +111,23 @@ impl LaunchSpec {
         Self { min_blocks_per_sm: blocks, ..self }
     }
 
-    /// The same, asking for `blocks` in the PTX levels from `level` on, as `min_blocks_from` counts them.
+    /// The same, asking for `blocks` in the PTX levels from `level` on, as `min_blocks_from` counts them; at most twice, the
+    /// higher level last.
     pub const fn with_min_blocks_from(self, level: u32, blocks: u32) -> Self {
-        Self { min_blocks_from: [level, blocks], ..self }
+        let mut steps = self.min_blocks_from;
+        let [first, second] = steps;
+        assert!(level > first[0] && second[0] == 0);
+        steps[if first[0] == 0 { 0 } else { 1 }] = [level, blocks];
+        Self { min_blocks_from: steps, ..self }
     }
 
     /// Blocks that the PTX of `level` asks for (0: not stated), as `min_blocks_from` counts them.
     pub const fn min_blocks_at(&self, level: u32) -> u32 {
-        let [from, blocks] = self.min_blocks_from;
-        if blocks > 0 && level >= from { blocks } else { self.min_blocks_per_sm }
+        match self.min_blocks_from {
+            [_, [from, blocks]] if from > 0 && level >= from => blocks,
+            [[from, blocks], _] if from > 0 && level >= from => blocks,
+            _ => self.min_blocks_per_sm,
+        }
     }
 
     /// The same with `registers` of a thread at its start, a multiple of 8.
@@ -220,5 +228,23 @@ impl<T> DevPtr<T> {
     /// The pointer, for device code.
     pub const fn as_ptr(self) -> *mut T {
         self.addr as *mut T
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_change_from_level_to_level() {
+        let at = |spec: LaunchSpec| [530, 800, 900, 901].map(|level| spec.min_blocks_at(level));
+        let spec = LaunchSpec::new("any", 64);
+        assert_eq!(at(spec), [0; 4]);
+        assert_eq!(at(spec.with_min_blocks(4)), [4; 4]);
+        let spec = spec.with_min_blocks(4).with_min_blocks_from(750, 8);
+        assert_eq!(at(spec), [4, 8, 8, 8]);
+        assert_eq!(at(spec.with_min_blocks_from(900, 0)), [4, 8, 0, 0]);
+        let spec = LaunchSpec::new("any", 64).with_min_blocks_from(900, 6);
+        assert_eq!(at(spec.with_min_blocks_from(901, 8)), [0, 0, 6, 8]);
     }
 }

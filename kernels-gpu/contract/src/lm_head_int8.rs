@@ -419,8 +419,8 @@ kernels! {
     RescoreBf16: "lm_head_int8_rescore_bf16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
     /// The same from an f16 table.
     RescoreF16: "lm_head_int8_rescore_f16", Args, RESCORE_SMEM_BYTES, 2, 900 3;
-    /// The same from an f32 table.
-    RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 2;
+    /// The same from an f32 table. Before sm_70 it fits 128 registers, but not where they are asked for.
+    RescoreF32: "lm_head_int8_rescore_f32", Args, RESCORE_SMEM_BYTES, 0, 750 2;
 }
 
 #[cfg(test)]

@@ -388,8 +388,8 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[1], crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
-                // Six spill where the oldest assemblers have long rows too.
-                .with_min_blocks(4)
+                // Before sm_70 four spill.
+                .with_min_blocks(3)
                 .with_min_blocks_from(750, 6);
 
             fn smem_bytes(args: &Args) -> u32 {

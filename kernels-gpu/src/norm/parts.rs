@@ -28,9 +28,9 @@ use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx, sync_warp, warp_id};
 use crate::float::Float;
 use crate::row::exchange::Told;
-use crate::row::in_pieces;
 use crate::row::segment::{Raw, Segment};
 use crate::row::walk::{Turn, Walk};
+use crate::row::{in_pieces, put};
 
 /// What a launch has beside the tensors.
 #[derive(Clone, Copy)]
@@ -306,7 +306,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                         raw = Norm::<E, true>::sum([raw, 0, 0, 0], [load(delta), 0, 0, 0])[0];
                         E::store_bits(x.wrapping_add(place as usize), raw);
                     }
-                    Own::<E>::put_element(to, raw);
+                    put::<E>(to, raw);
                 }
             }
             i = opaque(i + step);

@@ -23,7 +23,36 @@ mod wide;
 use contract::launch::DevPtr;
 
 use crate::arch::mem::{X4, ld_or_zero_x4, st, st_x4};
+use crate::arch::shared::Shared;
 use crate::float::{Float, Piece};
+
+/// The bits of an element in shared memory.
+///
+/// # Safety
+///
+/// Nobody writes it meanwhile.
+#[inline(always)]
+pub unsafe fn take<E: Float>(at: Shared<u32>) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() } }
+}
+
+/// Puts an element down there, given its bits.
+///
+/// # Safety
+///
+/// Nobody else uses it meanwhile.
+#[inline(always)]
+pub unsafe fn put<E: Float>(at: Shared<u32>, bits: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if E::PIECE == 4 {
+            at.write(bits);
+        } else {
+            at.cast::<u16>().write_u16(bits as u16);
+        }
+    }
+}
 
 /// Whether rows of `k` elements of these tensors start on boundaries of 16 bytes; null where there is no tensor.
 #[inline(always)]

@@ -8,8 +8,8 @@ use crate::arch::shared::Shared;
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, warp_tree};
 use crate::float::{Float, Piece};
-use crate::row::Line;
 use crate::row::lanes::Lanes;
+use crate::row::{Line, put, take};
 
 /// Elements of a lane, and its items at most.
 pub const LEN: usize = (SEGMENT / LANES) as usize;
@@ -161,34 +161,6 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
         partials
     }
 
-    /// The bits of an element in shared memory.
-    ///
-    /// # Safety
-    ///
-    /// Nobody writes it meanwhile.
-    #[inline(always)]
-    pub unsafe fn element(at: Shared<u32>) -> u32 {
-        // SAFETY: the caller's promise.
-        unsafe { if E::PIECE == 4 { at.read() } else { u32::from(at.cast::<u16>().read_u16()) } }
-    }
-
-    /// Puts an element down, given its bits.
-    ///
-    /// # Safety
-    ///
-    /// Nobody else uses it meanwhile.
-    #[inline(always)]
-    pub unsafe fn put_element(at: Shared<u32>, bits: u32) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if E::PIECE == 4 {
-                at.write(bits);
-            } else {
-                at.cast::<u16>().write_u16(bits as u16);
-            }
-        }
-    }
-
     /// Moves the last elements of a segment that came to `stage` in front of it, where its first piece has `odd` elements of another.
     ///
     /// # Safety
@@ -200,7 +172,7 @@ impl<E: Float, const PIECES: bool> Segment<E, PIECES> {
         if lane_id() < odd {
             let to = stage.byte_add(lane_id() * bytes);
             // SAFETY: the caller's promise.
-            unsafe { Self::put_element(to, Self::element(to.byte_add(SEGMENT * bytes))) };
+            unsafe { put::<E>(to, take::<E>(to.byte_add(SEGMENT * bytes))) };
         }
     }
 

@@ -18,6 +18,7 @@ use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, grid_dim_x, opaque};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor, sync_warp, warp_id};
 use crate::float::Float;
+use crate::row::{put, take};
 
 /// Warps of a block.
 const WARPS: u32 = SMALL_THREADS / LANES;
@@ -239,26 +240,8 @@ unsafe fn read<E: Float>(at: Shared<u32>, there: bool) -> f32 {
         return 0.0;
     }
     // SAFETY: the caller's promise.
-    let bits =
-        unsafe { if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() } };
+    let bits = unsafe { take::<E>(at) };
     E::widen([bits, 0, 0, 0])[0]
-}
-
-/// Puts an element down.
-///
-/// # Safety
-///
-/// It belongs to this lane.
-#[inline(always)]
-unsafe fn write<E: Float>(at: Shared<u32>, bits: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if E::PIECE == 4 {
-            at.write(bits);
-        } else {
-            at.cast::<u16>().write_u16(bits as u16);
-        }
-    }
 }
 
 /// The bits of element `i` of some values of a lane.
@@ -416,7 +399,7 @@ impl<E: Float> Rows<E> {
                 let mut i = 0;
                 while i < N {
                     if there && (i + 2 < N || has[i + 2 - N]) {
-                        write::<E>(at.byte_add(step * place(i, turned)), narrow::<E>(&y, i));
+                        put::<E>(at.byte_add(step * place(i, turned)), narrow::<E>(&y, i));
                     }
                     i += 1;
                 }

@@ -285,7 +285,7 @@ pub const fn strips(args: &Args, bytes: u32) -> Option<PlanesArgs> {
 }
 
 macro_rules! strips {
-    ($($name:ident $symbol:literal $blocks:literal $doc:literal;)*) => {$(
+    ($($name:ident $symbol:literal $blocks:literal $($steps:ident)? $doc:literal;)*) => {$(
         #[doc = $doc]
         pub enum $name {}
 
@@ -293,6 +293,7 @@ macro_rules! strips {
             type Args = PlanesArgs;
             const SPEC: LaunchSpec = LaunchSpec::new($symbol, STRIPS_THREADS)
                 .with_min_blocks($blocks)
+                $(.$steps())?
                 .with_smem(PLANES_SMEM)
                 .with_min_sm(80);
 
@@ -303,8 +304,15 @@ macro_rules! strips {
     )*};
 }
 
+impl LaunchSpec {
+    /// Eight blocks spill on GPUs after Hopper, which take the PTX of sm_90.
+    const fn fewer_after_hopper(self) -> Self {
+        self.with_min_blocks_from(900, 6).with_min_blocks_from(901, self.min_blocks_per_sm)
+    }
+}
+
 strips! {
-    StripsMaxF32 "pool2d_strips_max_f32" 8 "Maxima of windows of [`strips_form`] over planes of `f32`: [`PlanesArgs`].";
+    StripsMaxF32 "pool2d_strips_max_f32" 8 fewer_after_hopper "Maxima of windows of [`strips_form`] over planes of `f32`: [`PlanesArgs`].";
     StripsMaxF16 "pool2d_strips_max_f16" 8 "The same of f16.";
     StripsMaxBf16 "pool2d_strips_max_bf16" 8 "The same of bf16.";
     StripsAvgF32 "pool2d_strips_avg_f32" 8 "Averages of such windows over planes of `f32`.";

@@ -11,8 +11,8 @@ use crate::arch::mem_or::{ld_or, ld_or_x4};
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id, shuffle_idx};
 use crate::float::{Float, window};
-use crate::row::map;
 use crate::row::walk::Turn;
+use crate::row::{map, take};
 
 impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
     /// Writes item `n` of this lane, if it is whole: its first one begins at `to`, from where there are elements `left`, `odd` of a segment behind its
@@ -333,7 +333,7 @@ impl<E: Float, const ODD: bool, const CENTRED: bool> Work<E, ODD, CENTRED> {
                 } else {
                     [one(beside), -0.0]
                 };
-                let x = one(Own::<E>::element(self.stage(at).byte_add(from * Self::BYTES)));
+                let x = one(take::<E>(self.stage(at).byte_add(from * Self::BYTES)));
                 let y = value([x, w, b], self.told.row(set).read_x2());
                 let y = E::narrow([y, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
                 E::store_bits(norm.to().wrapping_add((start + place) as usize), y[0]);

@@ -6,6 +6,7 @@ use crate::arch::shared::Shared;
 use crate::arch::thread::opaque;
 use crate::arch::warp::{LANES, lane_id};
 use crate::float::Float;
+use crate::row::take;
 
 /// Every 32nd piece from that at `on` bytes of `end` on, which are at `here` and `there`: `each(here, there)`.
 #[inline(always)]
@@ -115,9 +116,7 @@ impl Together {
                 if own && self.odd <= at && at < self.end {
                     let to = to.wrapping_add(at as usize).cast::<E>();
                     let at = from.byte_add(at);
-                    let bits =
-                        if E::PIECE == 4 { at.read() } else { at.cast::<u16>().read_u16().into() };
-                    E::store_bits(to, bits);
+                    E::store_bits(to, take::<E>(at));
                 }
             }
         }
