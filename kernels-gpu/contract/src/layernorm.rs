@@ -104,11 +104,11 @@ pub enum LayerNorm {}
 crate::row::kernels! { LayerNorm, true, [2, 4], 2, [SmallF16 SmallBf16],
     [RingF32 RingF16 RingBf16], [LongTurnedF32 LongF16 LongBf16];
     ShortF32 MiddleF32 LongF32
-        ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, 4, "`f32`";
+        ["layernorm_short_f32", "layernorm_f32", "layernorm_long_f32"], 4, [3, 4], "`f32`";
     ShortF16 MiddleF16 LongF16
-        ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, 4, "f16";
+        ["layernorm_short_f16", "layernorm_f16", "layernorm_long_f16"], 2, [3, 4], "f16";
     ShortBf16 MiddleBf16 LongBf16
-        ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, 4, "bf16";
+        ["layernorm_short_bf16", "layernorm_bf16", "layernorm_long_bf16"], 2, [3, 4], "bf16";
 }
 
 crate::row::small! {

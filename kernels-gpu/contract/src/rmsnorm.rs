@@ -98,11 +98,11 @@ pub enum RmsNorm {}
 crate::row::kernels! { RmsNorm, true, [2, 4], 1, [SmallF16 SmallBf16],
     [RingF32 RingF16 RingBf16], [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
     ShortF32 MiddleF32 LongF32
-        ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, 4, "`f32`";
+        ["rmsnorm_short_f32", "rmsnorm_f32", "rmsnorm_long_f32"], 4, [4, 4], "`f32`";
     ShortF16 MiddleF16 LongF16
-        ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, 4, "f16";
+        ["rmsnorm_short_f16", "rmsnorm_f16", "rmsnorm_long_f16"], 2, [4, 4], "f16";
     ShortBf16 MiddleBf16 LongBf16
-        ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, 4, "bf16";
+        ["rmsnorm_short_bf16", "rmsnorm_bf16", "rmsnorm_long_bf16"], 2, [4, 4], "bf16";
 }
 
 crate::row::small! {

@@ -335,7 +335,8 @@ pub trait Kernels<A> {
     type Parts: Kernel<Args = PartArgs<A>>;
 }
 
-/// The kernels of a family, one for each owner of a row and each element, and its [`Family`].
+/// The kernels of a family, one for each owner of a row and each element, and its [`Family`]. In brackets, blocks of a multiprocessor: of a row a block
+/// before sm_75, of long rows.
 macro_rules! kernels {
     ($family:ident, $same:literal, $of_held:expr, $beside:literal,
         [$words16:ident $words_b16:ident], [$turned32:ident $turned16:ident $turned_b16:ident], [$long32:ident $long16:ident $long_b16:ident]; $($of:tt)*) => {
@@ -370,7 +371,7 @@ macro_rules! kernels {
             }
         }
     };
-    (@ $($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, $blocks:literal, $doc:literal;)*) => {$(
+    (@ $($short:ident $middle:ident $long:ident $symbols:expr, $held:literal, [$early:literal, $blocks:literal], $doc:literal;)*) => {$(
         #[doc = concat!("Short rows of ", $doc, ".")]
         pub enum $short {}
 
@@ -388,8 +389,8 @@ macro_rules! kernels {
             type Args = Args;
             const SPEC: LaunchSpec = LaunchSpec::new($symbols[1], crate::row::MIDDLE_THREADS)
                 .with_smem(crate::row::smem_bytes(crate::row::MIDDLE))
-                // Before sm_70 four spill.
-                .with_min_blocks(3)
+                // Before sm_70 a thread takes more registers.
+                .with_min_blocks($early)
                 .with_min_blocks_from(750, 6);
 
             fn smem_bytes(args: &Args) -> u32 {

@@ -232,11 +232,11 @@ pub enum Softmax {}
 crate::row::kernels! { Softmax, false, [4, 4], 0, [WordsF16 WordsBf16],
     [TurnedF32 TurnedF16 TurnedBf16], [LongTurnedF32 LongTurnedF16 LongTurnedBf16];
     ShortF32 MiddleF32 LongF32
-        ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, 3, "`f32`";
+        ["softmax_short_f32", "softmax_f32", "softmax_long_f32"], 4, [4, 3], "`f32`";
     ShortF16 MiddleF16 LongF16
-        ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, 3, "f16";
+        ["softmax_short_f16", "softmax_f16", "softmax_long_f16"], 4, [4, 3], "f16";
     ShortBf16 MiddleBf16 LongBf16
-        ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, 3, "bf16";
+        ["softmax_short_bf16", "softmax_bf16", "softmax_long_bf16"], 4, [4, 3], "bf16";
 }
 
 crate::row::small! {
