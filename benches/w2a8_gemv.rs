@@ -104,7 +104,7 @@ fn main() -> ExitCode {
             if !suite.options().wants(&format!("{n}x{k}")) {
                 continue;
             }
-            let chosen = choose_index(n, k);
+            let chosen = choose_index(n, k, suite.options().pdl);
             let linear = Rc::new(Linear::new(1, n, k));
             let variants: Vec<_> = match suite.options().variants {
                 true => (0..VARIANTS.len()).collect(),

@@ -8,7 +8,6 @@
 
 namespace {
 
-constexpr int THREADS = 128;
 constexpr int GROUP = 8;
 constexpr int MAX_SEGMENTS = 8;
 
@@ -30,6 +29,7 @@ struct Args {
     uint32_t n;
     uint32_t chunks;
     Segments segments;
+    uint32_t room;
 };
 
 __device__ __forceinline__ int dp4a_us(uint32_t codes, uint32_t acts, int acc) {
@@ -64,12 +64,12 @@ __device__ __forceinline__ uint4 load_acts_if(bool there, const uint4 *p) {
     return v;
 }
 
-template <int LANES, int ROWS, int UNROLL>
+template <int STRIDE, int ROWS, int UNROLL>
 __device__ __forceinline__ void load_step(uint4 (&step)[UNROLL][ROWS], const uint4 *const (&rows)[ROWS],
                                           uint32_t first, uint32_t chunks) {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        const uint32_t chunk = first + u * LANES;
+        const uint32_t chunk = first + u * STRIDE;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             step[u][r] = load_weights_if(chunk < chunks, rows[r] + chunk);
@@ -77,11 +77,12 @@ __device__ __forceinline__ void load_step(uint4 (&step)[UNROLL][ROWS], const uin
     }
 }
 
-template <int LANES, int ROWS, int UNROLL>
+template <int THREADS, int LANES, int ROWS, int UNROLL, int PARTS>
 __device__ __forceinline__ void gemv(const Args &args) {
+    constexpr int STRIDE = LANES * PARTS;
     const uint32_t n = args.n, chunks = args.chunks;
-    const uint32_t lane = threadIdx.x % LANES;
-    const uint32_t row0 = (blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES) * ROWS;
+    const uint32_t lane = threadIdx.x % LANES, group = threadIdx.x / LANES, own = threadIdx.x % STRIDE;
+    const uint32_t row0 = (blockIdx.x * (THREADS / STRIDE) + threadIdx.x / STRIDE) * ROWS;
 
     const uint4 *rows[ROWS];
 #pragma unroll
@@ -89,13 +90,13 @@ __device__ __forceinline__ void gemv(const Args &args) {
         rows[r] = args.w + size_t(min(row0 + r, n - 1)) * chunks;
     }
     uint4 step[UNROLL][ROWS];
-    load_step<LANES, ROWS, UNROLL>(step, rows, lane, chunks);
+    load_step<STRIDE, ROWS, UNROLL>(step, rows, own, chunks);
 
-    constexpr uint32_t PER_STEP = UNROLL * LANES;
+    constexpr uint32_t PER_STEP = UNROLL * STRIDE;
     if (ROWS * UNROLL >= 8 || chunks <= 2 * PER_STEP) cudaTriggerProgrammaticLaunchCompletion();
     cudaGridDependencySynchronize();
 
-    const uint4 *acts = args.acts + (lane / GROUP * 4 * GROUP + lane % GROUP);
+    const uint4 *acts = args.acts + (own / GROUP * 4 * GROUP + own % GROUP);
     const float scale = args.stats->scale;
     const int sum = args.stats->sum;
 
@@ -104,8 +105,8 @@ __device__ __forceinline__ void gemv(const Args &args) {
     while (true) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const uint32_t chunk = base + lane + u * LANES;
-            const uint4 *piece = acts + u * LANES * 4;
+            const uint32_t chunk = base + own + u * STRIDE;
+            const uint4 *piece = acts + u * STRIDE * 4;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const uint4 q = load_acts_if(chunk < chunks, piece + j * GROUP);
@@ -118,8 +119,8 @@ __device__ __forceinline__ void gemv(const Args &args) {
         base += PER_STEP;
         if (base >= chunks) break;
         if (base + 2 * PER_STEP >= chunks) cudaTriggerProgrammaticLaunchCompletion();
-        acts += UNROLL * LANES * 4;
-        load_step<LANES, ROWS, UNROLL>(step, rows, base + lane, chunks);
+        acts += UNROLL * STRIDE * 4;
+        load_step<STRIDE, ROWS, UNROLL>(step, rows, base + own, chunks);
     }
 
     int total = 0;
@@ -136,6 +137,16 @@ __device__ __forceinline__ void gemv(const Args &args) {
         }
         if (lane == r) total = codes - sum;
     }
+    if (PARTS > 1) {
+        extern __shared__ int sums[];
+        const uint32_t part = group % PARTS;
+        if (part != 0 && lane < ROWS) sums[group * ROWS + lane] = total + sum;
+        __syncthreads();
+        if (part != 0) return;
+        for (uint32_t other = 1; other < PARTS && lane < ROWS; other++) {
+            total += sums[(group + other) * ROWS + lane];
+        }
+    }
     const uint32_t row = row0 + lane;
     if (lane < ROWS && row < n) {
         float weight = args.segments.scale[0];
@@ -149,15 +160,15 @@ __device__ __forceinline__ void gemv(const Args &args) {
 
 } // namespace
 
-#define ENTRY(lanes, rows, unroll)                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        w2a8_gemv_l##lanes##r##rows##u##unroll(const __grid_constant__ Args args) {                         \
-        gemv<lanes, rows, unroll>(args);                                                                    \
+#define ENTRY(name, threads, lanes, rows, unroll, parts)                                                   \
+    extern "C" __global__ void __launch_bounds__(threads) w2a8_gemv_##name(const __grid_constant__ Args args) { \
+        gemv<threads, lanes, rows, unroll, parts>(args);                                                    \
     }
 
-ENTRY(16, 1, 4)
-ENTRY(16, 4, 1)
-ENTRY(32, 2, 2)
-ENTRY(32, 2, 4)
-ENTRY(32, 4, 1)
-ENTRY(32, 4, 2)
+ENTRY(l16r1u4, 128, 16, 1, 4, 1)
+ENTRY(l16r4u1, 128, 16, 4, 1, 1)
+ENTRY(l32r2u2, 128, 32, 2, 2, 1)
+ENTRY(l32r2u4, 64, 32, 2, 4, 1)
+ENTRY(l32r4u1, 128, 32, 4, 1, 1)
+ENTRY(l32r4u2, 64, 32, 4, 2, 1)
+ENTRY(l32r4u2p2, 64, 32, 4, 2, 2)

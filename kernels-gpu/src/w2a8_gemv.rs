@@ -2,7 +2,7 @@
 //!
 //! A group of `LANES` lanes walks its rows together. In one step each lane holds `UNROLL` chunks
 //! (16 bytes, 64 codes) of each row, lane `l` the chunks `l, l + LANES, ...`, so a row is read in
-//! whole cache lines. All loads of a step are issued before the first is used, those of the first step
+//! whole cache lines. Where `PARTS` groups share their rows, they take turns at its lines, and their sums meet in shared memory. All loads of a step are issued before the first is used, those of the first step
 //! before the wait for the kernel that makes the activations, and where there are registers for it those of
 //! the next step before this one's are used.
 //!
@@ -12,12 +12,13 @@
 
 use contract::launch::Kernel;
 use contract::w2a8::{ActStats, CHUNK_GROUP, dequantise};
-use contract::w2a8_gemv::{Args, THREADS};
+use contract::w2a8_gemv::Args;
 
 use crate::arch::dot::dp4a_us;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::mem::{X4, ld, ld_nc_stream_x4_if, ld_x4_if, st};
-use crate::arch::thread::{block_idx_x, thread_idx_x};
+use crate::arch::shared::{Shared, dynamic_shared_mem};
+use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::arch::warp::group_sum;
 
 /// Weights of one step: `[chunk][row]`.
@@ -41,7 +42,7 @@ pub fn dot_piece<const ANEW: bool>(acc: &mut [i32; 4], chunk: X4<u32>, j: usize,
     acc[j] = if ANEW { acc[j] + sum } else { sum };
 }
 
-/// Issues the loads of the step that starts at chunk `first` of this lane.
+/// Issues the loads of the step that starts at chunk `first` of this lane; `LANES` chunks lie between two of them.
 ///
 /// # Safety
 ///
@@ -75,22 +76,35 @@ const fn asks_ahead(rows: usize, unroll: usize) -> bool {
     rows == 2 && unroll == 2
 }
 
-/// The kernel, for the shapes of lanes, rows and step that the entries name.
+/// The kernel, for the shapes of lanes, rows and step that the entries name. `STRIDE` chunks lie between two of a lane.
 ///
 /// # Safety
 ///
 /// The pointers of `args` cover the extents of the contract's table for `args.n` rows of
-/// `args.chunks` chunks, aligned to 16 bytes, and the block has `THREADS` threads.
+/// `args.chunks` chunks, aligned to 16 bytes, and the block has `THREADS` threads, and a word of shared memory for each row of each
+/// group, where there are parts.
 #[inline(always)]
-unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const AHEAD: bool>(
+unsafe fn gemv<
+    const THREADS: u32,
+    const LANES: u32,
+    const ROWS: usize,
+    const UNROLL: usize,
+    const PARTS: u32,
+    const STRIDE: u32,
+    const AHEAD: bool,
+>(
     args: &Args,
 ) {
     const GROUP: u32 = CHUNK_GROUP as u32;
     const { assert!(LANES.is_multiple_of(GROUP) && LANES <= 32 && ROWS <= LANES as usize) };
+    const { assert!(STRIDE == LANES * PARTS && THREADS.is_multiple_of(STRIDE)) };
 
     let (n, chunks) = (args.n, args.chunks);
     let lane = thread_idx_x() % LANES;
-    let row0 = (block_idx_x() * (THREADS / LANES) + thread_idx_x() / LANES) * ROWS as u32;
+    let group = thread_idx_x() / LANES;
+    // What this lane has of a row begins with this chunk.
+    let own = thread_idx_x() % STRIDE;
+    let row0 = (block_idx_x() * (THREADS / STRIDE) + thread_idx_x() / STRIDE) * ROWS as u32;
 
     // Lanes beyond the last row read it once more: the reduction needs them all.
     let w = args.w.as_ptr().cast::<X4<u32>>().cast_const();
@@ -103,13 +117,13 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
     }
 
     // SAFETY: row <= n - 1, so each pointer starts a row of the weights.
-    let mut step = unsafe { load_step::<LANES, ROWS, UNROLL>(&rows, lane, chunks) };
+    let mut step = unsafe { load_step::<STRIDE, ROWS, UNROLL>(&rows, own, chunks) };
     // So is the scale that the lane's row will need.
     let row = row0 + lane;
     let weight = args.segments.scale_of(row);
     // Blocks of the next kernel that start while this one has much to do take the places of its last
     // blocks, unevenly; there are no such places where a block needs many registers.
-    let per_step = UNROLL as u32 * LANES;
+    let per_step = UNROLL as u32 * STRIDE;
     if ROWS * UNROLL >= 8 || chunks <= 2 * per_step {
         launch_dependents();
     }
@@ -117,7 +131,7 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
 
     // acts: piece j of chunk c is 16-byte unit ((c / 8) * 4 + j) * 8 + c % 8.
     let acts = args.acts.as_ptr().cast::<X4<u32>>().cast_const();
-    let mut acts = acts.wrapping_add((lane / GROUP * 4 * GROUP + lane % GROUP) as usize);
+    let mut acts = acts.wrapping_add((own / GROUP * 4 * GROUP + own % GROUP) as usize);
     // SAFETY: one element, there by the contract.
     let scale = unsafe { ld(args.stats.as_ptr().cast::<f32>().cast_const()) };
     // SAFETY: the second field of the same element.
@@ -128,14 +142,14 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
     loop {
         let mut next = [[[0; 4]; ROWS]; UNROLL];
         if AHEAD && base + per_step < chunks {
-            let first = base + per_step + lane;
+            let first = base + per_step + own;
             // SAFETY: as above; the predicate inside covers the end of the row.
-            next = unsafe { load_step::<LANES, ROWS, UNROLL>(&rows, first, chunks) };
+            next = unsafe { load_step::<STRIDE, ROWS, UNROLL>(&rows, first, chunks) };
         }
         let mut u = 0;
         while u < UNROLL {
-            let chunk = base + lane + u as u32 * LANES;
-            let piece = acts.wrapping_add(u * LANES as usize * 4);
+            let chunk = base + own + u as u32 * STRIDE;
+            let piece = acts.wrapping_add(u * STRIDE as usize * 4);
             let mut j = 0;
             while j < 4 {
                 // SAFETY: chunk < chunks, and a row of activations has whole chunk groups. Beyond
@@ -157,12 +171,12 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
         if base + 2 * per_step >= chunks {
             launch_dependents();
         }
-        acts = acts.wrapping_add(UNROLL * LANES as usize * 4);
+        acts = acts.wrapping_add(UNROLL * STRIDE as usize * 4);
         step = if AHEAD {
             next
         } else {
             // SAFETY: as above; the predicate inside covers the end of the row.
-            unsafe { load_step::<LANES, ROWS, UNROLL>(&rows, base + lane, chunks) }
+            unsafe { load_step::<STRIDE, ROWS, UNROLL>(&rows, base + own, chunks) }
         };
     }
 
@@ -177,6 +191,27 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
         }
         r += 1;
     }
+    if PARTS > 1 {
+        // The sum of the activations is in the first part's alone.
+        let part = group % PARTS;
+        let sums: Shared<i32> = dynamic_shared_mem().add(group * ROWS as u32);
+        if part != 0 && lane < ROWS as u32 {
+            // SAFETY: the word of this row and group.
+            unsafe { sums.add(lane).write(total + sum) };
+        }
+        sync_threads();
+        if part != 0 {
+            return;
+        }
+        let mut other = 1;
+        while other < PARTS {
+            if lane < ROWS as u32 {
+                // SAFETY: the word of this row and another group, written before the barrier.
+                total += unsafe { sums.add(other * ROWS as u32 + lane).read() };
+            }
+            other += 1;
+        }
+    }
     if lane < ROWS as u32 && row < n {
         let y = dequantise(total, scale, weight);
         // SAFETY: row < n, and each row belongs to one lane of one group.
@@ -185,7 +220,7 @@ unsafe fn gemv<const LANES: u32, const ROWS: usize, const UNROLL: usize, const A
 }
 
 macro_rules! entries {
-    ($($name:ident $symbol:literal $lanes:literal $rows:literal $unroll:literal;)*) => {$(
+    ($($name:ident $symbol:literal $threads:literal $lanes:literal $rows:literal $unroll:literal $parts:literal;)*) => {$(
         const _: () = {
             /// # Safety
             ///
@@ -193,7 +228,17 @@ macro_rules! entries {
             #[unsafe(export_name = $symbol)]
             unsafe extern "ptx-kernel" fn entry(args: Args) {
                 // SAFETY: the launch contract, handed on.
-                unsafe { gemv::<$lanes, $rows, $unroll, { asks_ahead($rows, $unroll) }>(&args) }
+                unsafe {
+                    gemv::<
+                        $threads,
+                        $lanes,
+                        $rows,
+                        $unroll,
+                        $parts,
+                        { $lanes * $parts },
+                        { asks_ahead($rows, $unroll) },
+                    >(&args)
+                }
             }
             const _: unsafe extern "ptx-kernel" fn(
                 <contract::w2a8_gemv::$name as Kernel>::Args,

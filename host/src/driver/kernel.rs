@@ -173,6 +173,8 @@ pub(crate) struct Loaded {
     spec: &'static LaunchSpec,
     function: Function,
     module: Module,
+    /// Most dynamic shared memory of a block of a launch, in bytes.
+    most_smem_bytes: u32,
     pdl: bool,
 }
 
@@ -186,7 +188,9 @@ impl Loaded {
         limits.check(spec, [1; 3])?;
         let _loads = module.device().bind().map_err(ModuleError::from)?.while_captured();
         let function = module.function(spec.symbol, spec.min_sm)?;
-        let handle = Self { spec, function, module: module.clone(), pdl: false };
+        let most_smem_bytes = spec.smem_bytes;
+        let mut handle =
+            Self { spec, function, module: module.clone(), most_smem_bytes, pdl: false };
         let driver = |source| LaunchError::Driver { kernel: spec.symbol, source };
         let api = module.device().bind().map_err(driver)?;
         if spec.all_at_once && api.launch_kernel_ex.is_none() {
@@ -205,11 +209,12 @@ impl Loaded {
         if asked > allowed {
             return Err(LaunchError::SharedMemory { kernel: spec.symbol, asked, allowed });
         }
-        if asked > limits.smem_bytes {
+        let most = spec.smem_bytes.max(spec.room_bytes.min(allowed - static_bytes));
+        handle.most_smem_bytes = most;
+        if static_bytes + most > limits.smem_bytes {
             // SAFETY: the function belongs to `module`, which is alive; the size was checked.
-            let code = unsafe {
-                (api.func_set_attribute)(function.0, FUNC_MAX_DYNAMIC_SMEM, spec.smem_bytes as i32)
-            };
+            let code =
+                unsafe { (api.func_set_attribute)(function.0, FUNC_MAX_DYNAMIC_SMEM, most as i32) };
             api.check(code, "cuFuncSetAttribute").map_err(driver)?;
         }
         if spec.all_shared {
@@ -313,7 +318,7 @@ impl Loaded {
         call: Call<'_>,
     ) -> Result<(), DriverError> {
         let spec = self.spec;
-        let smem_bytes = call.smem_bytes.min(spec.smem_bytes);
+        let smem_bytes = call.smem_bytes.min(self.most_smem_bytes);
         let mut params = [call.args.cast_mut()];
         if let Some(launch_kernel_ex) = api.launch_kernel_ex {
             let attribute = |id: u32, numbers: [u32; 3]| {

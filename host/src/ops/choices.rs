@@ -156,7 +156,7 @@ impl Problem {
     pub fn default_variant(&self, sms: u32, chained: bool, has: impl Fn(usize) -> bool) -> usize {
         match self.family {
             Family::BitLinear => bit_linear::choose_index(self.k),
-            Family::W2a8Gemv => w2a8_gemv::choose_index(self.n, self.k),
+            Family::W2a8Gemv => w2a8_gemv::choose_index(self.n, self.k, chained),
             Family::W2a8Trits => w2a8_trits::choose_index(self.n, self.k),
             Family::W2a8Gemm => {
                 let shape = [self.m as u32, self.n as u32, self.k as u32];

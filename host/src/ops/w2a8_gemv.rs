@@ -41,29 +41,30 @@ impl<B: Backend> W2a8Gemv<'_, B> {
 ///
 /// Measured on an H200 over model shapes, alone and in a chain (`benches/results`). Many short rows
 /// want many rows in flight per warp and one step. Long rows want as many loads in flight as there
-/// are registers for, in four blocks on each of its 132 multiprocessors, unless the last round of
-/// blocks leaves many without one. Few rows of any length want two of them in flight, each with the next
-/// step asked for, as long as all blocks find a place at once.
-pub fn choose_index(n: usize, k: usize) -> usize {
+/// are registers for, on each of its 132 multiprocessors, unless the last round of
+/// blocks leaves many without one; rows of two steps want a step for each of two warps. Few rows of any length want two of
+/// them in flight, each with the next step asked for, as long as all blocks find a place at once; short ones that begin beside the kernel in front
+/// (`overlaps`) four, in blocks that are kept apart ([`contract::w2a8_gemv::room`]).
+pub fn choose_index(n: usize, k: usize, overlaps: bool) -> usize {
     const SMS: usize = 132;
     const PLACES: usize = 4 * SMS;
     let chunks = k.div_ceil(CHUNK);
-    // Whether blocks of so many rows fill the places of their last round.
+    // Whether blocks of so many rows for each 128 threads fill the places of their last round.
     let fills = |rows: usize| {
         let blocks = n.div_ceil(rows);
         blocks <= PLACES || 4 * (blocks % PLACES) > 3 * PLACES
     };
-    // Five blocks of 8 rows fit a multiprocessor; where rows are short the fifth costs more than it brings.
-    let at_once = 8 * SMS * if chunks <= 64 { 4 } else { 5 };
-    let (lanes, rows, unroll) = match () {
-        () if n >= 14_336 && chunks <= 80 => (16, 4, 1),
-        () if n >= 8_192 && chunks >= 128 && fills(16) => (32, 4, 2),
-        () if n >= 8_192 => (32, 4, 1),
-        () if chunks > 64 && chunks <= 256 && fills(8) => (32, 2, 4),
-        () if n <= at_once => (32, 2, 2),
-        () => (32, 4, 2),
+    let (lanes, rows, unroll, parts) = match () {
+        () if n >= 14_336 && chunks <= 80 => (16, 4, 1, 1),
+        () if n >= 8_192 && chunks >= 128 && fills(16) => (32, 4, 2, 1),
+        () if n >= 8_192 => (32, 4, 1, 1),
+        () if chunks > 64 && chunks <= 192 && fills(8) => (32, 4, 2, 2),
+        () if chunks > 64 && chunks <= 256 && fills(8) => (32, 2, 4, 1),
+        () if chunks > 256 && n <= 8 * SMS * 5 => (32, 2, 2, 1),
+        () if chunks <= 64 && n <= 8 * PLACES && !overlaps => (32, 2, 2, 1),
+        () => (32, 4, 2, 1),
     };
-    let is_it = |v: &Variant| (v.lanes, v.rows, v.unroll) == (lanes, rows, unroll);
+    let is_it = |v: &Variant| (v.lanes, v.rows, v.unroll, v.parts) == (lanes, rows, unroll, parts);
     VARIANTS.iter().position(is_it).unwrap_or(0)
 }
 
@@ -73,7 +74,7 @@ type Launch =
 
 #[cfg(feature = "cuda")]
 macro_rules! launches {
-    ($($name:ident $symbol:literal $lanes:literal $rows:literal $unroll:literal;)*) => {
+    ($($name:ident $symbol:literal $threads:literal $lanes:literal $rows:literal $unroll:literal $parts:literal;)*) => {
         /// In the order of [`VARIANTS`].
         const LAUNCHES: &[Launch] =
             &[$(super::CudaBackend::launch::<contract::w2a8_gemv::$name>),*];
@@ -89,8 +90,9 @@ impl W2a8Gemv<'_, super::CudaBackend> {
         let Self { w, acts, y, variant } = self;
         let stream = cuda.stream();
         let chosen = || cuda.choices().get(super::choices::Family::W2a8Gemv, 1, w.n(), w.k());
-        let index = variant.or_else(chosen).unwrap_or_else(|| choose_index(w.n(), w.k()));
-        let args = contract::w2a8_gemv::Args {
+        let overlaps = stream.pdl();
+        let index = variant.or_else(chosen).unwrap_or_else(|| choose_index(w.n(), w.k(), overlaps));
+        let mut args = contract::w2a8_gemv::Args {
             w: w.words().dev_ptr(stream),
             acts: acts.acts.dev_ptr(stream),
             stats: acts.stats.dev_ptr(stream).cast(),
@@ -98,8 +100,15 @@ impl W2a8Gemv<'_, super::CudaBackend> {
             n: w.n() as u32,
             chunks: w.k().div_ceil(CHUNK) as u32,
             segments: *w.segments(),
+            room: 0,
         };
+        let device = cuda.cuda().device();
         let grid = VARIANTS[index].grid(args.n);
+        // Where a block may have 227 KB, a multiprocessor has 228.
+        if overlaps && device.limits().smem_optin_bytes >= 227 * 1024 {
+            args.room =
+                contract::w2a8_gemv::room(&VARIANTS[index].spec, grid[0], device.sm_count());
+        }
         // SAFETY: `PackedLinear` holds `n` rows of `chunks` by construction; `check` compared the
         // activations with one row of `k` and `y` with `n`; `y` is borrowed exclusively.
         unsafe { LAUNCHES[index](cuda, grid, args) }
@@ -113,10 +122,11 @@ mod tests {
     #[test]
     fn the_rule_names_variants_that_exist() {
         let mut chosen: Vec<_> =
-            [(1, 1), (2560, 6912), (5120, 27648), (13824, 2560), (55296, 5120)]
-                .map(|(n, k)| VARIANTS[choose_index(n, k)].spec.symbol)
+            [(1, 1), (2560, 6912), (4096, 14336), (5120, 27648), (13824, 2560), (55296, 5120)]
+                .map(|(n, k)| VARIANTS[choose_index(n, k, true)].spec.symbol)
                 .into();
         chosen.dedup();
-        assert_eq!(chosen.len(), 5, "{chosen:?}");
+        assert_eq!(chosen.len(), 6, "{chosen:?}");
+        assert_eq!(VARIANTS[choose_index(2560, 2560, false)].rows, 2);
     }
 }

@@ -14,7 +14,7 @@ pub trait Kernel: 'static {
     const SPEC: LaunchSpec;
 
     /// Dynamic shared memory of a block of a launch with these arguments, in bytes: at most
-    /// [`LaunchSpec::smem_bytes`]. Less lets more blocks run beside each other.
+    /// [`LaunchSpec::smem_bytes`], or [`LaunchSpec::room_bytes`]. Less lets more blocks run beside each other.
     fn smem_bytes(_args: &Self::Args) -> u32 {
         Self::SPEC.smem_bytes
     }
@@ -35,6 +35,9 @@ pub struct LaunchSpec {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block in bytes, the most that a launch takes ([`Kernel::smem_bytes`]).
     pub smem_bytes: u32,
+    /// Dynamic shared memory in bytes that a launch takes at most where its blocks are to be kept apart: fewer of them lie on a
+    /// multiprocessor then. A device that has less gives less (0: not stated).
+    pub room_bytes: u32,
     /// Lowest compute capability, as `10 * major + minor`.
     pub min_sm: u32,
     /// Whether it runs on capability `min_sm` exactly: its instructions have no future (wgmma).
@@ -68,6 +71,7 @@ impl LaunchSpec {
             symbol,
             block: [threads, 1, 1],
             smem_bytes: 0,
+            room_bytes: 0,
             min_sm: 53,
             arch_specific: false,
             cluster: 1,
@@ -104,6 +108,11 @@ impl LaunchSpec {
     /// The same with `bytes` of dynamic shared memory.
     pub const fn with_smem(self, bytes: u32) -> Self {
         Self { smem_bytes: bytes, ..self }
+    }
+
+    /// The same with up to `bytes` of dynamic shared memory to keep blocks apart.
+    pub const fn with_room(self, bytes: u32) -> Self {
+        Self { room_bytes: bytes, ..self }
     }
 
     /// The same, asking for at least `blocks` resident blocks per multiprocessor.

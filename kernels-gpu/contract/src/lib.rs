@@ -134,7 +134,7 @@ families! {
         SparseBf16Bulk8, SparseBf16Bulk8Short, SparseBf16Bulk16, SparseBf16Bulk16Short, SparseBf16Bulk16Wide, SparseBf16Held8, SparseBf16Held16, SparseBf16Held8Pair, SparseBf16Held16Pair, SparseCsrBf16, SparseCsrF16, SparseCsrF32,
         SparseConv2dBf16, SparseConv2dF16, SparseConv2dF32, SparseConv2dMma, SparsePad, SparseExpand, SparseConv2dLines, SparseConv2dLinesPair, SparseConv2dLinesSplit, SparseTernary;
     w2a8_gemm: W2a8Gemm, T8A, T8B, T8C, T16A, T16B, T16C, T32A, T32B, T8X3, T32X2, H32, H64, H64S, H128;
-    w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2;
+    w2a8_gemv: L16R1U4, L16R4U1, L32R2U2, L32R2U4, L32R4U1, L32R4U2, L32R4U2P2;
     w2a8_trits: W2a8TritsUnpack, L16R2U1, L16R4U2, L32R2U1, L32R2U3, L32R4U1, L32R4U2;
 }
 
