@@ -127,10 +127,16 @@ mod tests {
 
     #[test]
     fn the_rule_names_variants_that_exist() {
-        let mut chosen: Vec<_> =
-            [(3200, 3200), (2560, 6912), (4096, 14336), (5120, 27648), (13824, 2560), (55296, 5120)]
-                .map(|(n, k)| VARIANTS[choose_index(n, k, true)].spec.symbol)
-                .into();
+        let mut chosen: Vec<_> = [
+            (3200, 3200),
+            (2560, 6912),
+            (4096, 14336),
+            (5120, 27648),
+            (13824, 2560),
+            (55296, 5120),
+        ]
+        .map(|(n, k)| VARIANTS[choose_index(n, k, true)].spec.symbol)
+        .into();
         chosen.dedup();
         assert_eq!(chosen.len(), 6, "{chosen:?}");
         let rows = |n, k, overlaps| VARIANTS[choose_index(n, k, overlaps)].rows;
