@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use contract::launch::{DevPtr, Kernel};
 use contract::num::RowType;
-use contract::parts::PartArgs;
+use contract::parts::{EXCHANGE_HEAD, EXCHANGE_SLOTS, PartArgs, parts};
 use contract::row::{self, Family};
 
 use super::choices::{Choices, Problem};
@@ -17,6 +17,9 @@ use crate::driver::{
 };
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
 use crate::profile::Profile;
+
+/// Words of [`CudaBackend::exchange`].
+const EXCHANGE_LEN: usize = (EXCHANGE_HEAD + 4 * EXCHANGE_SLOTS) as usize;
 
 /// A buffer on the device.
 pub(super) type Buf<T> = DeviceBuffer<T>;
@@ -287,7 +290,6 @@ impl CudaBackend {
         rows: F::Args,
     ) -> Result<(), OpError> {
         use contract::norm::same_parts;
-        use contract::parts::{EXCHANGE_SLOTS, parts};
         let parts = parts(k);
         let at_once = P::SPEC.min_blocks_per_sm * self.cuda.device().sm_count().max(1);
         let same = F::SAME_PARTS && same_parts(bytes, parts) && parts <= at_once;
@@ -309,7 +311,16 @@ impl CudaBackend {
     /// What the blocks of long rows tell each other sums by: [`PartArgs::exchange`]. The backend's own, whose
     /// kernels follow each other on its stream, is made when it is first asked for. A graph may be replayed on another
     /// stream beside them, so what is captured has one that its graph keeps.
+    ///
+    /// A caller's workspace, if one is lent, has it: its calls may be on any streams, and what it captures is not ours.
     pub(super) fn exchange(&self) -> Result<DevPtr<u32>, OpError> {
+        if let Some(lent) = self.scratch("exchange of long rows", EXCHANGE_LEN) {
+            let mut lent = lent?;
+            if !self.scratch.counts() {
+                lent.fill_bytes(self.stream(), 0).map_err(CudaError::from)?;
+            }
+            return Ok(lent.dev_ptr(self.stream()));
+        }
         if self.stream().is_capturing() {
             return Ok(self.new_exchange()?.dev_ptr(self.stream()));
         }
@@ -325,12 +336,10 @@ impl CudaBackend {
 
     /// One that is empty, by way of a stream beside the backend's, which may be captured.
     fn new_exchange(&self) -> Result<Buf<u32>, OpError> {
-        use contract::softmax::{EXCHANGE_HEAD, EXCHANGE_SLOTS};
         let device = self.cuda.device();
         let _allocates = device.bind().map_err(CudaError::from)?.while_captured();
         let beside = Stream::new(device, StreamOptions::default()).map_err(CudaError::from)?;
-        let len = (EXCHANGE_HEAD + 4 * EXCHANGE_SLOTS) as usize;
-        let made = self.cuda.pool().alloc_zeroed(&beside, len, "softmax exchange");
+        let made = self.cuda.pool().alloc_zeroed(&beside, EXCHANGE_LEN, "exchange of long rows");
         let made = made.map_err(CudaError::from)?;
         beside.synchronize().map_err(CudaError::from)?;
         Ok(made)

@@ -1,9 +1,12 @@
 //! Operations whose scratch memory a caller lends: the same bits, nothing of the pool, and no launch while it is counted.
 
+use std::cell::RefCell;
+
 use bitnet_gpu::memory::DeviceBuffer;
 use bitnet_gpu::ops::bmm::Bmm;
 use bitnet_gpu::ops::conv2d::{Activation, Conv2d, Conv2dWeights, Images, Layout, Window};
 use bitnet_gpu::ops::image_quant::ImageQuant;
+use bitnet_gpu::ops::layernorm::LayerNorm;
 use bitnet_gpu::ops::sparse::{self, Bitmap, SparseConv2d, SparseLinear};
 use bitnet_gpu::ops::{Backend, CudaBackend, Element, Math, OpError};
 use bitnet_gpu::reference::Inputs;
@@ -169,6 +172,25 @@ fn lent_scratch_gives_the_same_bits() {
                 activation: Activation::Relu,
                 math: Math::TensorCore,
                 kernel: None,
+            })
+        })
+    });
+
+    // Rows of several blocks, twice: what they tell each other by holds anything at first.
+    let (m, k) = (3, 28_675);
+    let (x, weight) = (RefCell::new(put(b, &floats(13, m * k))), put(b, &floats(14, k)));
+    let least = if lane::has("layernorm_parts_f32") { 4 << 17 } else { 0 };
+    lend(b, "layernorm of long rows", 4 * m * k, least, &|out| {
+        of(b, out, |y| {
+            b.layernorm(LayerNorm {
+                x: &mut x.borrow_mut(),
+                delta: None,
+                weight: Some(&weight),
+                bias: None,
+                y,
+                m,
+                k,
+                eps: 1e-5,
             })
         })
     });
