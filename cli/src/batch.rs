@@ -6,7 +6,7 @@ use crate::generate::{GenerateArgs, read_prompts};
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::{interrupt, locate};
 use bitnet_gpu::session::{Finish, GenerateStats, LoadStats, SessionError};
-use bitnet_gpu::text::{ChatTemplate, Message, SamplingParams};
+use bitnet_gpu::text::{Message, SamplingParams};
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -55,13 +55,11 @@ pub(crate) fn run(
         engine::expect_profile(engine.profile()?, &engine.device(), file)?;
     }
     let ids: Vec<_> = if args.chat {
-        let tokenizer = engine.tokenizer().ok_or(SessionError::NoTokenizer)?;
-        let template = ChatTemplate::for_model(tokenizer, &engine.config().model_type)?;
         let system = args.system.iter().map(|text| Message::new("system", text));
         let encoded = prompts.iter().map(|prompt| {
             let messages: Vec<Message> =
                 system.clone().chain([Message::new("user", &**prompt)]).collect();
-            Ok::<_, Failure>(engine.encode(&template.render(&messages, true)?)?)
+            engine.encode_chat(&messages)
         });
         encoded.collect::<Result<_, _>>()?
     } else {

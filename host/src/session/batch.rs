@@ -2,21 +2,36 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::answer::Answer;
 use super::runner::{Batched, Next};
-use super::{Finish, GenerateStats, Generated, LoadStats, SessionError, device_params, stop_ids};
+use super::{
+    Finish, GenerateStats, Generated, LoadStats, SessionError, compiled, device_params, stop_ids,
+};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::PageUsage;
 use crate::profile::Profile;
-use crate::text::{SamplingParams, Tokenizer};
+use crate::text::{ChatTemplate, Message, SamplingParams, Tokenizer};
 
 /// Names a request of a [`BatchEngine`]; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct RequestId(u64);
+
+impl From<RequestId> for u64 {
+    fn from(RequestId(number): RequestId) -> Self {
+        number
+    }
+}
+
+/// The request of a number that [`BatchEngine::add_request`] gave, kept where only numbers can be.
+impl From<u64> for RequestId {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// What a step gave a request.
 #[derive(Clone, Debug)]
@@ -51,6 +66,8 @@ struct Request {
 pub struct BatchEngine {
     engine: Box<dyn Batched>,
     tokenizer: Option<Arc<Tokenizer>>,
+    /// Compiled when it is first asked for.
+    template: OnceLock<ChatTemplate>,
     load: LoadStats,
     requests: Vec<Request>,
     next_id: u64,
@@ -63,7 +80,8 @@ impl BatchEngine {
         load: LoadStats,
     ) -> Self {
         let tokenizer = tokenizer.map(Arc::new);
-        Self { engine, tokenizer, load, requests: Vec::new(), next_id: 0 }
+        let template = OnceLock::new();
+        Self { engine, tokenizer, template, load, requests: Vec::new(), next_id: 0 }
     }
 
     /// One line for people: the device, or the devices, and what they run.
@@ -126,6 +144,22 @@ impl BatchEngine {
     pub fn encode(&self, prompt: &str) -> Result<Vec<u32>, SessionError> {
         let tokenizer = self.tokenizer.as_ref().ok_or(SessionError::NoTokenizer)?;
         Ok(tokenizer.encode(prompt, true)?)
+    }
+
+    /// The chat template of the checkpoint, or the built-in one of its family.
+    ///
+    /// # Errors
+    /// As [`super::Session::template`].
+    pub fn template(&self) -> Result<&ChatTemplate, SessionError> {
+        compiled(&self.template, self.tokenizer(), self.config())
+    }
+
+    /// The ids of a conversation, ready for the model's answer.
+    ///
+    /// # Errors
+    /// As [`BatchEngine::template`]; a template that refuses the messages.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, SessionError> {
+        self.encode(&self.template()?.render(messages, true)?)
     }
 
     /// Requests under way.

@@ -262,11 +262,10 @@ impl SessionBuilder {
         Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
     }
 
-    /// Loads the model for several texts at once. Their attention is exact. The checkpoint is read and decoded once,
-    /// for however many devices.
+    /// Loads the model for several texts at once. The checkpoint is read and decoded once, for however many devices.
     ///
     /// # Errors
-    /// As [`SessionBuilder::build`]; attention on tensor cores; kernel times of several devices.
+    /// As [`SessionBuilder::build`], but for several devices; kernel times of several devices.
     pub fn build_batch(self) -> Result<BatchEngine, SessionError> {
         self.build_batch_with(&mut |_| {})
     }

@@ -86,6 +86,20 @@ pub struct Generated {
     pub stats: GenerateStats,
 }
 
+/// A model's chat template, compiled when it is first asked for.
+fn compiled<'a>(
+    template: &'a OnceLock<ChatTemplate>,
+    tokenizer: Option<&Tokenizer>,
+    config: &ModelConfig,
+) -> Result<&'a ChatTemplate, SessionError> {
+    if let Some(template) = template.get() {
+        return Ok(template);
+    }
+    let tokenizer = tokenizer.ok_or(SessionError::NoTokenizer)?;
+    let made = ChatTemplate::for_model(tokenizer, &config.model_type)?;
+    Ok(template.get_or_init(|| made))
+}
+
 impl Session {
     /// Settings for a new session.
     pub fn builder() -> SessionBuilder {
@@ -117,12 +131,7 @@ impl Session {
     /// # Errors
     /// A model without a tokenizer or a template; a template that does not compile.
     pub fn template(&self) -> Result<&ChatTemplate, SessionError> {
-        if let Some(template) = self.template.get() {
-            return Ok(template);
-        }
-        let tokenizer = self.tokenizer.as_ref().ok_or(SessionError::NoTokenizer)?;
-        let template = ChatTemplate::for_model(tokenizer, &self.config().model_type)?;
-        Ok(self.template.get_or_init(|| template))
+        compiled(&self.template, self.tokenizer(), self.config())
     }
 
     /// What loading took.
