@@ -21,7 +21,8 @@ typedef enum bitnet_status {
     BITNET_OK = 0,
     BITNET_FAILED = 1,   /* a file, a device or memory said no */
     BITNET_ARGUMENT = 2, /* an argument is wrong: nothing was done */
-    BITNET_PANIC = 3     /* a defect of the library: do not use the handle again */
+    BITNET_PANIC = 3,    /* a defect of the library: do not use the handle again */
+    BITNET_FULL = 4      /* of bitnet_batch_add: others have the room; step, and try again when one of them has ended */
 } bitnet_status;
 
 /* Such as "0.1.0". */
@@ -40,14 +41,33 @@ typedef enum bitnet_head {
     BITNET_HEAD_INT8 = 2    /* by way of an int8 copy: faster, with more memory */
 } bitnet_head;
 
+/* What the cache keeps of keys and values. */
+typedef enum bitnet_kv {
+    BITNET_KV_BF16 = 0,
+    BITNET_KV_F32 = 1,
+    BITNET_KV_INT8 = 2 /* MXINT8, of a batch: half the memory of BF16, and rounded to some 7 bits */
+} bitnet_kv;
+
+/* How ternary weights lie on the device; the tokens are the same. */
+typedef enum bitnet_weights {
+    BITNET_WEIGHTS_AUTO = 0, /* 2 bits, unless 1.6 were measured to be faster */
+    BITNET_WEIGHTS_2BIT = 1,
+    BITNET_WEIGHTS_1_6BIT = 2 /* a fifth less memory */
+} bitnet_weights;
+
 /* Fill it with bitnet_options_default, then change what you want. */
 typedef struct bitnet_options {
     size_t struct_bytes;
-    const char *device;    /* "auto", "cpu", "cuda" or "cuda:N"; NULL is "auto" */
+    const char *device;    /* "auto", "cpu", "cuda" or "cuda:N"; of a batch "cuda:N,M" and "cuda:all" too; NULL is "auto" */
     size_t context;        /* positions, prompt and text together; 0: the model's, at most 4096 */
     size_t threads;        /* of the CPU; 0: all cores */
     size_t pool_cap_bytes; /* most device memory; 0: no cap */
     int32_t head;          /* a bitnet_head */
+    int32_t attention;     /* a bitnet_math: BITNET_TENSOR_CORE is faster, with a stated error instead of the same bits */
+    int32_t kv;            /* a bitnet_kv */
+    int32_t weights;       /* a bitnet_weights */
+    size_t max_batch;      /* of a batch: most requests at once on each device, up to 1024; 0: 32 */
+    size_t pages;          /* of a batch: pages of 64 positions that its requests share; 0: as many as max_batch contexts take */
 } bitnet_options;
 
 /* Fill it with bitnet_sampling_default, then change what you want. */
@@ -100,6 +120,43 @@ bitnet_status bitnet_session_device(const bitnet_session *session, char *out, si
 bitnet_status bitnet_session_generate(bitnet_session *session, const char *prompt, size_t prompt_bytes, int chat,
                                       const char *system, const bitnet_sampling *sampling, bitnet_on_text on_text,
                                       void *user, bitnet_generated *out);
+
+/* ---- Several texts at once ------------------------------------------------------------------------------------ */
+
+/* A model and requests that come and go between steps. Each gives the text that it gives alone. */
+typedef struct bitnet_batch bitnet_batch;
+
+/* What a step gave a request. */
+typedef struct bitnet_output {
+    size_t struct_bytes;
+    uint64_t request;
+    const char *text; /* what became complete: UTF-8, no zero behind it, often nothing */
+    size_t text_bytes;
+    uint32_t token;
+    int32_t finished; /* not 0: this was its last token, and the request is gone */
+    bitnet_generated generated; /* of a request that has finished */
+} bitnet_output;
+
+/* `output` is valid during the call, which may use the batch. */
+typedef void (*bitnet_on_output)(void *user, const bitnet_output *output);
+
+/* As bitnet_session_open, for several devices too: each has the whole model. */
+bitnet_status bitnet_batch_open(const char *model, const bitnet_options *options, bitnet_batch **out);
+void bitnet_batch_free(bitnet_batch *batch);
+/* A line about the devices; cut where `bytes` are too few. */
+bitnet_status bitnet_batch_device(const bitnet_batch *batch, char *out, size_t bytes);
+
+/* Adds a request, and runs its prompt; the rest as bitnet_session_generate. *request is its number. BITNET_FULL: there is no room
+ * for it now. */
+bitnet_status bitnet_batch_add(bitnet_batch *batch, const char *prompt, size_t prompt_bytes, int chat, const char *system,
+                               const bitnet_sampling *sampling, uint64_t *request);
+/* Takes a request out before its end; one that is gone stays gone. */
+bitnet_status bitnet_batch_remove(bitnet_batch *batch, uint64_t request);
+/* Requests under way. */
+bitnet_status bitnet_batch_len(const bitnet_batch *batch, size_t *requests);
+/* Gives every request its next token, of several devices those of the devices that have one. `on_output` may be NULL. After
+ * a failure all requests are gone. */
+bitnet_status bitnet_batch_step(bitnet_batch *batch, bitnet_on_output on_output, void *user);
 
 /* ---- Ternary linear layers ---------------------------------------------------------------------------------- */
 
@@ -160,33 +217,38 @@ typedef enum bitnet_math {
 
 /* ---- Layers --------------------------------------------------------------------------------------------------- */
 
-/* Weights, packed and copied to the device of a backend when the layer is made, from tensors in host memory that may go then. */
+/* What is done to tensors, with its weights, if it has any: packed and copied to the device of a backend when the layer is made,
+ * from tensors in host memory that may go then. */
 typedef struct bitnet_layer bitnet_layer;
 
 /* Not while a stream that was used with the layer is being captured. */
 void bitnet_layer_free(bitnet_layer *layer);
 
 /* What comes out for `x`: dtype, sizes and strides of `y`, whose data stays; and the bytes of the workspace (0 on the CPU). `x`,
- * and `residual` unless it is NULL, may be without data. A plan holds for every x and residual of these dtypes, sizes and
+ * and `other` unless it is NULL, may be without data. A plan holds for every x and other of these dtypes, sizes and
  * strides. It loads the kernels: after it a forward can be captured. `workspace_bytes` may be NULL. */
-bitnet_status bitnet_layer_plan(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *residual,
+bitnet_status bitnet_layer_plan(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *other,
                                 bitnet_tensor *y, size_t *workspace_bytes);
 
-/* y = layer(x); `residual`, which is added in front of the activation, has the shape and dtype of y, or is NULL.
+/* y = layer(x). `other` is what the layer takes beside x, or NULL: of convolutions and linear layers a residual of the shape and
+ * dtype of y, which is added in front of the activation; of others what the function that makes them says. No tensors overlap.
  *
  * CPU: host memory; workspace and stream are not looked at. GPU: tensors and workspace are memory of the backend's device that
  * starts at multiples of 256 bytes, `stream` is a CUstream of its primary context (the one of the CUDA runtime and of PyTorch) or
  * NULL for the default stream, and lives as long as the layer. The forward is queued there; nothing is allocated. */
-bitnet_status bitnet_layer_forward(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *residual,
+bitnet_status bitnet_layer_forward(const bitnet_layer *layer, const bitnet_tensor *x, const bitnet_tensor *other,
                                    const bitnet_tensor *y, void *workspace, size_t workspace_bytes, void *stream);
 
 typedef enum bitnet_pad_mode { BITNET_ZEROS = 0, BITNET_REFLECT = 1, BITNET_REPLICATE = 2 } bitnet_pad_mode;
 
+/* Behind the sums of convolutions and linear layers: up to BITNET_SILU. */
 typedef enum bitnet_activation {
     BITNET_NONE = 0,
     BITNET_RELU = 1,
     BITNET_RELU2 = 2, /* max(x, 0)^2 */
-    BITNET_SILU = 3
+    BITNET_SILU = 3,
+    BITNET_GELU = 4,     /* with the normal distribution */
+    BITNET_GELU_TANH = 5 /* approximated by tanh */
 } bitnet_activation;
 
 /* Fill it with bitnet_conv2d_options_default, then change what you want. */
@@ -215,7 +277,7 @@ bitnet_status bitnet_conv2d_new(const bitnet_backend *backend, const bitnet_tens
 typedef enum bitnet_sparse_format {
     BITNET_CSR = 0,           /* for matrices that are used once, or nearly empty */
     BITNET_BITMAP = 1,        /* the fast one */
-    BITNET_TERNARY_BITMAP = 2 /* weights of I8, -1, 0 and 1, times `scale`; rows of x, of F32, are quantised to int8 */
+    BITNET_TERNARY_BITMAP = 2 /* weights of I8, -1, 0 and 1, times `scale`; rows of x are quantised to int8 */
 } bitnet_sparse_format;
 
 /* Fill it with bitnet_sparse_options_default, then change what you want. */
@@ -245,6 +307,99 @@ bitnet_status bitnet_prune(const bitnet_tensor *weights, double sparsity, size_t
 
 /* Whether a bitmap [n, k] of such a share of zeros is expected to beat a dense BF16 product with m rows on a GPU: *out is 1 or 0. */
 bitnet_status bitnet_sparse_pays_off(size_t n, size_t k, size_t m, double sparsity, int32_t math, int32_t *out);
+
+/* ---- Lookup ---------------------------------------------------------------------------------------------------- */
+
+typedef enum bitnet_lut_form {
+    BITNET_LUT_TL1 = 0, /* ternary weights in pairs, at 2 bits a weight: the bits of bitnet_linear_forward */
+    BITNET_LUT_TL2 = 1, /* in triples, at 1.67 bits: the same bits */
+    BITNET_LUT_BITS = 2 /* weights of 1 to 4 bits over int8 tables: lossy, as T-MAC publishes it */
+} bitnet_lut_form;
+
+/* Fill it with bitnet_lut_options_default, then change what you want. */
+typedef struct bitnet_lut_options {
+    size_t struct_bytes;
+    int32_t form;       /* bitnet_lut_form */
+    int32_t activation; /* bitnet_activation, the last step */
+    size_t bits;        /* of BITNET_LUT_BITS: 1 to 4 */
+    size_t group;       /* columns that share a scale, a multiple of 32; 0: the whole row */
+    float scale;        /* of ternary weights */
+} bitnet_lut_options;
+
+bitnet_status bitnet_lut_options_default(bitnet_lut_options *out);
+
+/* y = activation(x . w^T + bias + residual) by T-MAC's table lookup, x and y [..., k] and [..., n], contiguous; y has the dtype of
+ * x. Weights [n, k] of I8. TL1 and TL2: -1, 0 and 1, times `scale`; rows of x, of F32, F16 or BF16, are quantised to int8; scales
+ * and zeros are NULL. BITS: codes u from 0 to 2^bits - 1, scales [n, ceil(k / group)] of F32 and zeros like it or NULL: a weight is
+ * (u - 2^(bits - 1)) scale - zero; x is of F32. `bias` is [n] of F32 or NULL, `options` may be NULL. On a GPU lookup is slower
+ * than bitnet_linear_forward. */
+bitnet_status bitnet_lut_linear_new(const bitnet_backend *backend, const bitnet_tensor *weights, const bitnet_tensor *scales,
+                                    const bitnet_tensor *zeros, const bitnet_tensor *bias, const bitnet_lut_options *options,
+                                    bitnet_layer **out);
+
+/* ---- Rows, elements, images ------------------------------------------------------------------------------------ */
+
+/* Tensors of F32, F16 or BF16; y has the dtype of x. A row is the last dimension. Sums and functions are made in F32 and rounded
+ * once; all are exact in the sense of BITNET_EXACT. */
+
+/* Fill it with bitnet_softmax_options_default, then change what you want. */
+typedef struct bitnet_softmax_options {
+    size_t struct_bytes;
+    float scale;    /* factor of the scores */
+    int32_t log;    /* not 0: the logarithm of the result */
+    int32_t causal; /* not 0: x is [..., queries, keys], and a query sees the keys up to its own; the last query sees all */
+} bitnet_softmax_options;
+
+bitnet_status bitnet_softmax_options_default(bitnet_softmax_options *out);
+
+/* y = softmax(x * scale + other), each row by itself, x contiguous. `other`, the mask, has x's dtype and its last sizes, ones in
+ * front of them, and serves all; it goes without `causal`. A row of minus infinity gives zeros. `options` may be NULL. */
+bitnet_status bitnet_softmax_new(const bitnet_backend *backend, const bitnet_softmax_options *options, bitnet_layer **out);
+
+/* y = x / sqrt(mean(x^2) + eps) * weight, x contiguous [..., k], weight [k] of its dtype. `other`, of x's shape, is a residual: it
+ * becomes its sum with x, in place, and y is the norm of that. */
+bitnet_status bitnet_rmsnorm_new(const bitnet_backend *backend, const bitnet_tensor *weight, float eps, bitnet_layer **out);
+
+/* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, the rest as bitnet_rmsnorm_new. `weight` and `bias` may be NULL; without
+ * both x may have any length and any of the three dtypes. */
+bitnet_status bitnet_layernorm_new(const bitnet_backend *backend, const bitnet_tensor *weight, const bitnet_tensor *bias,
+                                   float eps, bitnet_layer **out);
+
+/* y = activation(x), or activation(x) * other with a factor of x's shape: a gate. x is contiguous. With `fused` not 0 a row of x
+ * holds the gate, then as long a factor, as a fused projection leaves them. `activation` is any but BITNET_NONE. */
+bitnet_status bitnet_activation_new(const bitnet_backend *backend, int32_t activation, int32_t fused, bitnet_layer **out);
+
+/* Fill it with bitnet_elementwise_options_default, then change what you want. */
+typedef struct bitnet_elementwise_options {
+    size_t struct_bytes;
+    int32_t multiply; /* not 0: y = x * other */
+    float alpha;      /* else y = alpha x + beta other; without other y = alpha x + beta */
+    float beta;
+    int32_t relu;     /* not 0: max(y, 0) behind it */
+} bitnet_elementwise_options;
+
+bitnet_status bitnet_elementwise_options_default(bitnet_elementwise_options *out);
+
+/* x contiguous; `other` has x's dtype and its last sizes, ones in front of them, and serves all. `options` may be NULL: x + other. */
+bitnet_status bitnet_elementwise_new(const bitnet_backend *backend, const bitnet_elementwise_options *options,
+                                     bitnet_layer **out);
+
+/* Fill it with bitnet_pool2d_options_default, then change what you want. */
+typedef struct bitnet_pool2d_options {
+    size_t struct_bytes;
+    size_t kernel[2];  /* rows, columns; both 0: one window, the whole image */
+    size_t stride[2];  /* both 0: as the kernel */
+    size_t padding[2]; /* on both sides, at most half a window */
+    size_t dilation[2];
+    int32_t average;   /* not 0: the average instead of the maximum; dilation 1 */
+    int32_t count_include_pad; /* not 0: taps in the padding count in an average, as zeros */
+    int32_t ceil_mode; /* not 0: a window that is only partly inside makes an output at the end */
+} bitnet_pool2d_options;
+
+bitnet_status bitnet_pool2d_options_default(bitnet_pool2d_options *out);
+
+/* Pooling by PyTorch's rules, x and y [n, c, h, w], contiguous or channels last. It takes nothing beside x. `options` may be NULL. */
+bitnet_status bitnet_pool2d_new(const bitnet_backend *backend, const bitnet_pool2d_options *options, bitnet_layer **out);
 
 /* ---- Products ------------------------------------------------------------------------------------------------- */
 

@@ -50,6 +50,26 @@ pub(crate) fn order(layout: Layout) -> &'static [usize] {
     }
 }
 
+/// The layout of an input's output. As PyTorch: in planes where the input can be read so.
+pub(crate) fn layout_of(x: &View) -> Result<Layout, Failure> {
+    let found = [Layout::Nchw, Layout::Nhwc].into_iter().find(|&layout| x.lies_in(layout));
+    found.ok_or_else(|| {
+        let words = "is neither contiguous nor channels last; copy it";
+        Failure::argument(format!("{} {words}", x.shown()))
+    })
+}
+
+/// The layout of all tensors: the fast one where they lie in both.
+pub(crate) fn layout_of_all(tensors: &Tensors) -> Result<Layout, Failure> {
+    let all = || [&tensors.x, &tensors.y].into_iter().chain(&tensors.other);
+    let fits = |layout: &Layout| all().all(|tensor| tensor.lies_in(*layout));
+    [Layout::Nhwc, Layout::Nchw].into_iter().find(fits).ok_or_else(|| {
+        let shown: Vec<_> = all().map(View::shown).collect();
+        let words = "they have to be contiguous, or all of them channels last";
+        Failure::argument(format!("{}: {words}", shown.join("; ")))
+    })
+}
+
 impl<B: Backend> Form<B> {
     /// The images of `x`, which may lie in several layouts: the fast one first.
     fn images(&self, x: &View, layout: Layout) -> Result<Images, Failure> {
@@ -68,33 +88,14 @@ impl<B: Backend> Form<B> {
 
     fn output(&self, x: &View, dtypes: &[Dtype]) -> Result<Output, Failure> {
         x.of(dtypes)?;
-        // As PyTorch: in planes where the input can be read so.
-        let layout = match x.lies_in(Layout::Nchw) {
-            true => Layout::Nchw,
-            false => Layout::Nhwc,
-        };
-        if !x.lies_in(layout) {
-            let words = format!("{} is neither contiguous nor channels last; copy it", x.shown());
-            return Err(Failure::argument(words));
-        }
+        let layout = layout_of(x)?;
         let sizes = self.shape(x, layout)?.output().map_err(refused)?;
         Ok(Output { dtype: x.dtype, sizes: sizes.to_vec(), order: order(layout) })
     }
 
-    /// The layout of all tensors.
-    fn layout(&self, tensors: &Tensors) -> Result<Layout, Failure> {
-        let all = || [&tensors.x, &tensors.y].into_iter().chain(&tensors.residual);
-        let fits = |layout: &Layout| all().all(|tensor| tensor.lies_in(*layout));
-        [Layout::Nhwc, Layout::Nchw].into_iter().find(fits).ok_or_else(|| {
-            let shown: Vec<_> = all().map(View::shown).collect();
-            let words = "they have to be contiguous, or all of them channels last";
-            Failure::argument(format!("{}: {words}", shown.join("; ")))
-        })
-    }
-
     fn window_of(&self, tensors: &Tensors) -> (Images, Window) {
         // `check` found one.
-        let layout = self.layout(tensors).unwrap_or(Layout::Nchw);
+        let layout = layout_of_all(tensors).unwrap_or(Layout::Nchw);
         let [n, _, h, w] = tensors.x.images().unwrap_or_default();
         (Images { n, h, w, layout }, self.window)
     }
@@ -111,13 +112,13 @@ impl<B: Lends, T: Element> Buffers<B, T> {
     /// # Safety
     /// As [`Operation::run`].
     unsafe fn new(backend: &B, tensors: &Tensors) -> Result<Self, OpError> {
-        let Tensors { x, residual, y } = tensors;
+        let Tensors { x, other, y } = tensors;
         // SAFETY: by the caller.
         unsafe {
             let of = |view: &View| backend.lent(view.what, view.data.cast_const(), view.len());
             Ok(Self {
                 x: of(x)?,
-                residual: residual.as_ref().map(of).transpose()?,
+                residual: other.as_ref().map(of).transpose()?,
                 y: backend.result(y.what, y.data, y.len())?,
             })
         }
@@ -130,7 +131,7 @@ impl<B: Lends, T: Float + Typed> Operation<B> for Dense<B, T> {
     }
 
     fn check(&self, tensors: &Tensors) -> Result<(), Failure> {
-        self.form.layout(tensors).map(drop)
+        layout_of_all(tensors).map(drop)
     }
 
     unsafe fn run(&self, backend: &B, tensors: &Tensors) -> Result<(), OpError> {
@@ -160,7 +161,7 @@ impl<B: Lends> Operation<B> for Ternary<B> {
     }
 
     fn check(&self, tensors: &Tensors) -> Result<(), Failure> {
-        self.form.layout(tensors).map(drop)
+        layout_of_all(tensors).map(drop)
     }
 
     unsafe fn run(&self, backend: &B, tensors: &Tensors) -> Result<(), OpError> {
@@ -241,12 +242,9 @@ pub(crate) unsafe fn bias_of<'a>(
     bias: *const Tensor,
     k: usize,
 ) -> Result<Option<&'a [f32]>, Failure> {
-    if bias.is_null() {
-        return Ok(None);
-    }
     // SAFETY: by the caller.
-    let bias = unsafe { View::new("bias", bias)? }.of(&[Dtype::F32])?;
-    bias.shaped(&[k])?;
+    let Some(bias) = (unsafe { View::given("bias", bias)? }) else { return Ok(None) };
+    bias.of(&[Dtype::F32])?.shaped(&[k])?;
     // SAFETY: by the caller.
     Ok(Some(unsafe { bias.host::<f32>()? }))
 }

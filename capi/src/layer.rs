@@ -38,7 +38,8 @@ pub(crate) struct Output {
 /// The tensors of one forward, checked.
 pub(crate) struct Tensors {
     pub(crate) x: View,
-    pub(crate) residual: Option<View>,
+    /// What a layer takes beside `x`.
+    pub(crate) other: Option<View>,
     pub(crate) y: View,
 }
 
@@ -47,7 +48,17 @@ pub(crate) trait Operation<B: Backend>: Send {
     /// What comes out for `x`.
     fn output(&self, x: &View) -> Result<Output, Failure>;
 
-    /// Compares the tensors, whose `y` and residual have the shape of the output.
+    /// What the layer takes beside `x`, if anything.
+    fn other(&self) -> Option<&'static str> {
+        Some("residual")
+    }
+
+    /// Refuses another tensor beside `x` than one of the output's dtype and shape.
+    fn beside(&self, _x: &View, other: &View, output: &Output) -> Result<(), Failure> {
+        other.of(&[output.dtype])?.shaped(&output.sizes)
+    }
+
+    /// Compares the tensors, each of which has its dtype and shape.
     fn check(&self, tensors: &Tensors) -> Result<(), Failure>;
 
     /// Queues the operation.
@@ -228,47 +239,63 @@ impl Layer {
     unsafe fn tensors(
         &self,
         x: *const Tensor,
-        residual: *const Tensor,
+        other: *const Tensor,
         y: *const Tensor,
         align: impl Fn(&View) -> usize,
     ) -> Result<Tensors, Failure> {
         // SAFETY: by the caller.
         let (x, y) = unsafe { (View::new("x", x)?, View::new("y", y)?) };
-        let output = self.output(&x)?;
-        let mut others = vec![y];
-        if !residual.is_null() {
-            // SAFETY: by the caller.
-            others.push(unsafe { View::new("residual", residual)? });
-        }
-        for tensor in &others {
-            tensor.of(&[output.dtype])?.shaped(&output.sizes)?;
-        }
-        let tensors = Tensors { x, residual: others.get(1).copied(), y };
-        for tensor in [&tensors.x, &tensors.y].into_iter().chain(&tensors.residual) {
+        // SAFETY: by the caller.
+        let other = |what| unsafe { View::given(what, other) };
+        let tensors = match &self.operation {
+            On::Cpu(operation) => compared(&**hold(operation), x, other, y),
+            #[cfg(feature = "cuda")]
+            On::Cuda(operation) => compared(&**hold(operation), x, other, y),
+        }?;
+        for tensor in [&tensors.x, &tensors.y].into_iter().chain(&tensors.other) {
             let align = align(tensor);
             if align > 0 {
                 tensor.there(align)?;
             }
         }
-        match &self.operation {
-            On::Cpu(operation) => hold(operation).check(&tensors)?,
-            #[cfg(feature = "cuda")]
-            On::Cuda(operation) => hold(operation).check(&tensors)?,
-        }
         Ok(tensors)
     }
+}
+
+/// The tensors of a forward, if the operation takes them; `other` is the one beside `x`, by the operation's name for it.
+fn compared<B: Backend>(
+    operation: &dyn Operation<B>,
+    x: View,
+    other: impl FnOnce(&'static str) -> Result<Option<View>, Failure>,
+    y: View,
+) -> Result<Tensors, Failure> {
+    let output = operation.output(&x)?;
+    y.of(&[output.dtype])?.shaped(&output.sizes)?;
+    let other = match operation.other() {
+        Some(what) => other(what)?,
+        None if other("other")?.is_some() => {
+            return Err(Failure::argument("this layer takes nothing beside x; pass NULL"));
+        }
+        None => None,
+    };
+    if let Some(other) = &other {
+        operation.beside(&x, other, &output)?;
+    }
+    let tensors = Tensors { x, other, y };
+    operation.check(&tensors)?;
+    Ok(tensors)
 }
 
 /// The shape of a layer's output, and the bytes of its workspace.
 ///
 /// # Safety
-/// A living layer. `x` and `residual` are null or `bitnet_tensor`s, whose memory is not touched; `y` is null or can hold one,
+/// A living layer. `x` and `other` are null or `bitnet_tensor`s, whose memory is not touched; `y` is null or can hold one,
 /// with its size in front; `workspace_bytes` is null or can hold a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bitnet_layer_plan(
     layer: *const Layer,
     x: *const Tensor,
-    residual: *const Tensor,
+    other: *const Tensor,
     y: *mut Tensor,
     workspace_bytes: *mut usize,
 ) -> Status {
@@ -282,7 +309,7 @@ pub unsafe extern "C" fn bitnet_layer_plan(
         let output = layer.output(&unsafe { View::new("x", x)? })?;
         describe(&mut shape, output.dtype, &output.sizes, output.order);
         // SAFETY: by the caller.
-        let tensors = unsafe { layer.tensors(x, residual, &raw const shape, |_| 0)? };
+        let tensors = unsafe { layer.tensors(x, other, &raw const shape, |_| 0)? };
         let bytes = match (&*layer.place, &layer.operation) {
             _ if tensors.y.len() == 0 => 0,
             (Place::Cpu(_), _) => 0,
@@ -309,14 +336,14 @@ pub unsafe extern "C" fn bitnet_layer_plan(
 /// Runs a layer.
 ///
 /// # Safety
-/// A living layer. `x`, `residual` (unless it is null) and `y` are `bitnet_tensor`s and their memory is what they say, in host
+/// A living layer. `x`, `other` (unless it is null) and `y` are `bitnet_tensor`s and their memory is what they say, in host
 /// memory for a layer on the CPU, in memory of the layer's device otherwise, with the workspace; there `stream` is null or a
 /// stream of the device's primary context, all of them live until what is queued has run, and the stream as long as the layer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bitnet_layer_forward(
     layer: *const Layer,
     x: *const Tensor,
-    residual: *const Tensor,
+    other: *const Tensor,
     y: *const Tensor,
     workspace: *mut c_void,
     workspace_bytes: usize,
@@ -327,7 +354,7 @@ pub unsafe extern "C" fn bitnet_layer_forward(
         let layer = unsafe { layer.as_ref() }.ok_or_else(|| Failure::null("layer"))?;
         let align = |tensor: &View| layer.place.align(tensor.dtype);
         // SAFETY: by the caller.
-        let tensors = unsafe { layer.tensors(x, residual, y, align)? };
+        let tensors = unsafe { layer.tensors(x, other, y, align)? };
         if tensors.y.len() == 0 {
             return Ok(());
         }

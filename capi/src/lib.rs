@@ -4,11 +4,17 @@
 //! function gives a [`status::Status`]; the words of the last failure of a thread are [`status::bitnet_last_error`]'s. No
 //! panic leaves the library. Structs begin with their size, so that a later version can add to their end.
 
+pub mod batch;
 pub mod bmm;
 pub mod conv2d;
+pub mod elements;
 pub mod layer;
 pub mod linear;
+pub mod lut;
 pub mod options;
+pub mod pool2d;
+mod product;
+pub mod rows;
 pub mod session;
 pub mod sparse;
 pub mod status;
@@ -33,6 +39,7 @@ pub extern "C" fn bitnet_version() -> *const c_char {
 const _: () = {
     const fn any_thread<T: Send + Sync>() {}
     any_thread::<session::Handle>();
+    any_thread::<batch::Batch>();
     any_thread::<linear::Device>();
     any_thread::<linear::Linear>();
     any_thread::<layer::Layer>();

@@ -9,7 +9,6 @@ use bitnet_gpu::cpu::CpuBackend;
 use bitnet_gpu::device_choice::{self, BackendChoice};
 #[cfg(feature = "cuda")]
 use bitnet_gpu::ops::CudaBackend;
-use bitnet_gpu::ops::act_quant::{ActQuant, Source};
 use bitnet_gpu::ops::w2a8_gemm::W2a8Gemm;
 use bitnet_gpu::ops::w2a8_gemv::W2a8Gemv;
 use bitnet_gpu::ops::{Backend, OpError, PackedLinear, QuantActs};
@@ -17,6 +16,7 @@ use bitnet_gpu::pack::PackedW2;
 use contract::w2a8::{MAX_K, MAX_ROWS, act_bytes};
 
 use crate::layer::Lends;
+use crate::product::quantise;
 use crate::status::{Failure, Status, call};
 use crate::tensor::{Dtype, FLOATS};
 use crate::{copy_text, text};
@@ -313,49 +313,33 @@ fn there(what: &str, data: *const c_void, align: usize) -> Result<(), Failure> {
 unsafe fn product<B: Lends>(
     backend: &B,
     w: &PackedLinear<B>,
-    (x, dtype): (*const c_void, Dtype),
+    x: (*const c_void, Dtype),
     mut acts: QuantActs<B>,
     y: *mut c_void,
     m: usize,
 ) -> Result<(), OpError> {
-    let (rows, len) = (m * w.k(), m * w.n());
-    let acts = &mut acts;
+    let (acts, len) = (&mut acts, m * w.n());
     // SAFETY: by the caller.
     unsafe {
         let mut out = backend.result("y", y, len)?;
-        match dtype {
-            Dtype::F16 => {
-                let x = &backend.lent("x", x, rows)?;
-                forward(backend, w, Source::F16 { x }, acts, &mut out, m)?;
-            }
-            Dtype::Bf16 => {
-                let x = &backend.lent("x", x, rows)?;
-                forward(backend, w, Source::Bf16 { x }, acts, &mut out, m)?;
-            }
+        quantise(backend, x, acts, [m, w.k()])?;
+        let to = &mut out;
+        match m {
+            1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y: to, variant: None })?,
             _ => {
-                let x = &backend.lent("x", x, rows)?;
-                forward(backend, w, Source::Plain { x }, acts, &mut out, m)?;
+                let (chained, behind) = (false, Default::default());
+                backend.w2a8_gemm(W2a8Gemm {
+                    chained,
+                    behind,
+                    w,
+                    acts,
+                    y: to,
+                    m,
+                    variant: None,
+                })?;
             }
         }
         backend.give(&out, y, len)
-    }
-}
-
-fn forward<B: Backend>(
-    backend: &B,
-    w: &PackedLinear<B>,
-    source: Source<'_, B>,
-    acts: &mut QuantActs<B>,
-    y: &mut B::Buf<f32>,
-    m: usize,
-) -> Result<(), OpError> {
-    backend.act_quant(ActQuant { source, out: acts, m, k: w.k() })?;
-    match m {
-        1 => backend.w2a8_gemv(W2a8Gemv { w, acts, y, variant: None }),
-        _ => {
-            let (chained, behind) = (false, Default::default());
-            backend.w2a8_gemm(W2a8Gemm { chained, behind, w, acts, y, m, variant: None })
-        }
     }
 }
 

@@ -1,11 +1,9 @@
 //! What layers and products can be asked for: numbers of `bitnet.h` by their names, and `bitnet_conv2d_options`.
 
-use std::ptr::NonNull;
-
 use bitnet_gpu::ops::Math;
 use bitnet_gpu::ops::conv2d::{Activation, PadMode, Padding, Window};
 
-use crate::status::{Failure, Status, call};
+use crate::status::Failure;
 
 /// `bitnet_conv2d_options`.
 #[repr(C)]
@@ -35,7 +33,7 @@ pub struct SparseOptions {
 }
 
 /// The one of `all` whose number is `found`.
-fn named<T: Copy>(
+pub(crate) fn named<T: Copy>(
     what: &str,
     all: &[T],
     found: i32,
@@ -55,82 +53,76 @@ pub(crate) fn math(found: i32) -> Result<Math, Failure> {
     })
 }
 
-/// `bitnet_activation`.
+/// A `bitnet_activation` that stands behind sums.
 pub(crate) fn activation(found: i32) -> Result<Activation, Failure> {
     named("activation", &Activation::ALL, found, |of| of as i32)
 }
 
-/// Fills `out` with the defaults.
-///
-/// # Safety
-/// `out` is null or can hold one.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bitnet_sparse_options_default(out: *mut SparseOptions) -> Status {
-    call(|| {
-        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
-        // SAFETY: by the caller.
-        unsafe { out.write(SparseOptions::DEFAULT) };
-        Ok(())
-    })
-}
-
-impl SparseOptions {
-    const DEFAULT: Self =
-        Self { struct_bytes: size_of::<Self>(), format: 1, math: 0, activation: 0, scale: 1.0 };
-
-    /// The caller's, or the defaults.
-    ///
-    /// # Safety
-    /// `given` is null or points to the words that its first one counts.
-    pub(crate) unsafe fn given(given: *const Self) -> Result<Self, Failure> {
-        if given.is_null() {
-            return Ok(Self::DEFAULT);
-        }
-        // SAFETY: by the caller.
-        unsafe { crate::session::sized("options", given) }
+/// Refuses what is no number, or an infinite one.
+pub(crate) fn finite(what: &str, found: f32) -> Result<f32, Failure> {
+    if found.is_finite() {
+        return Ok(found);
     }
+    Err(Failure::argument(format!("{what} = {found} has to be finite")))
 }
 
-/// Fills `out` with the defaults.
-///
-/// # Safety
-/// `out` is null or can hold one.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bitnet_conv2d_options_default(out: *mut ConvOptions) -> Status {
-    call(|| {
-        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
-        // SAFETY: by the caller.
-        unsafe { out.write(ConvOptions::DEFAULT) };
-        Ok(())
-    })
+/// Defaults of a struct of options: the function that fills one in, and the caller's or the defaults.
+macro_rules! defaults {
+    ($Options:ident, $fill:ident, { $($field:ident: $value:expr,)* }) => {
+        /// Fills `out` with the defaults.
+        ///
+        /// # Safety
+        /// `out` is null or can hold one.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $fill(out: *mut $Options) -> $crate::status::Status {
+            $crate::status::call(|| {
+                let out = std::ptr::NonNull::new(out)
+                    .ok_or_else(|| $crate::status::Failure::null("out"))?;
+                // SAFETY: by the caller.
+                unsafe { out.write($Options::DEFAULT) };
+                Ok(())
+            })
+        }
+
+        impl $Options {
+            const DEFAULT: Self = Self { struct_bytes: size_of::<Self>(), $($field: $value,)* };
+
+            /// The caller's, or the defaults.
+            ///
+            /// # Safety
+            /// `given` is null or points to the words that its first one counts.
+            pub(crate) unsafe fn given(given: *const Self) -> Result<Self, $crate::status::Failure> {
+                if given.is_null() {
+                    return Ok(Self::DEFAULT);
+                }
+                // SAFETY: by the caller.
+                unsafe { $crate::session::sized("options", given) }
+            }
+        }
+    };
 }
+pub(crate) use defaults;
+
+defaults!(SparseOptions, bitnet_sparse_options_default, {
+    format: 1,
+    math: 0,
+    activation: 0,
+    scale: 1.0,
+});
+
+defaults!(ConvOptions, bitnet_conv2d_options_default, {
+    stride: [1; 2],
+    padding: [0; 4],
+    dilation: [1; 2],
+    groups: 1,
+    same: 0,
+    pad_mode: 0,
+    activation: 0,
+    math: 0,
+    scale: 1.0,
+});
 
 impl ConvOptions {
-    const DEFAULT: Self = Self {
-        struct_bytes: size_of::<Self>(),
-        stride: [1; 2],
-        padding: [0; 4],
-        dilation: [1; 2],
-        groups: 1,
-        same: 0,
-        pad_mode: 0,
-        activation: 0,
-        math: 0,
-        scale: 1.0,
-    };
-
-    /// The caller's, or the defaults.
-    ///
-    /// # Safety
-    /// `given` is null or points to the words that its first one counts.
-    pub(crate) unsafe fn given(given: *const Self) -> Result<Self, Failure> {
-        if given.is_null() {
-            return Ok(Self::DEFAULT);
-        }
-        // SAFETY: by the caller.
-        unsafe { crate::session::sized("options", given) }
-    }
-
     pub(crate) fn groups(&self) -> usize {
         self.groups
     }

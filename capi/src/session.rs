@@ -5,10 +5,13 @@ use std::ops::ControlFlow;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use bitnet_gpu::device_choice::BackendChoice;
-use bitnet_gpu::session::{Finish, Head, HeadKind, Session};
+use bitnet_gpu::device_choice::DeviceChoice;
+use bitnet_gpu::session::{
+    Finish, Head, HeadKind, KvType, Session, SessionBuilder, WeightLayout, Weights,
+};
 use bitnet_gpu::text::{Message, SamplingParams};
 
+use crate::options::{self, defaults};
 use crate::status::{Failure, Status, call};
 use crate::{copy_text, text};
 
@@ -25,6 +28,11 @@ pub struct Options {
     threads: usize,
     pool_cap_bytes: usize,
     head: i32,
+    attention: i32,
+    kv: i32,
+    weights: i32,
+    max_batch: usize,
+    pages: usize,
 }
 
 /// `bitnet_sampling`.
@@ -78,26 +86,66 @@ pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T) -> Resu
     Ok(unsafe { given.read() })
 }
 
-/// Fills `out` with the defaults.
-///
-/// # Safety
-/// `out` is null or can hold one.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bitnet_options_default(out: *mut Options) -> Status {
-    call(|| {
-        let out = NonNull::new(out).ok_or_else(|| Failure::null("out"))?;
-        let options = Options {
-            struct_bytes: size_of::<Options>(),
-            device: std::ptr::null(),
-            context: 0,
-            threads: 0,
-            pool_cap_bytes: 0,
-            head: 0,
-        };
+defaults!(Options, bitnet_options_default, {
+    device: std::ptr::null(),
+    context: 0,
+    threads: 0,
+    pool_cap_bytes: 0,
+    head: 0,
+    attention: 0,
+    kv: 0,
+    weights: 0,
+    max_batch: 0,
+    pages: 0,
+});
+
+impl Options {
+    /// What loads `model` so.
+    ///
+    /// # Safety
+    /// The texts end with a zero byte.
+    pub(crate) unsafe fn builder(&self, model: *const c_char) -> Result<SessionBuilder, Failure> {
         // SAFETY: by the caller.
-        unsafe { out.write(options) };
-        Ok(())
-    })
+        let mut builder = Session::builder().model(unsafe { text("model", model)? });
+        if !self.device.is_null() {
+            // SAFETY: by the caller.
+            let device = unsafe { text("device", self.device)? };
+            let choice: DeviceChoice =
+                device.parse().map_err(|error| Failure::argument(format!("{error}")))?;
+            builder = builder.backend(choice);
+        }
+        if self.context > 0 {
+            builder = builder.context(self.context);
+        }
+        if self.threads > 0 {
+            builder = builder.threads(self.threads);
+        }
+        if self.pool_cap_bytes > 0 {
+            builder = builder.pool_cap(self.pool_cap_bytes);
+        }
+        if self.max_batch > 0 {
+            builder = builder.max_batch(self.max_batch);
+        }
+        if self.pages > 0 {
+            builder = builder.pages(self.pages);
+        }
+        let heads = [Head::Auto, Head::By(HeadKind::Stored), Head::By(HeadKind::Int8)];
+        let kinds = [KvType::Bf16, KvType::F32, KvType::Int8];
+        let layouts =
+            [Weights::Auto, Weights::In(WeightLayout::Bits2), Weights::In(WeightLayout::Trits)];
+        Ok(builder
+            .head(nth("head", heads, self.head)?)
+            .attention(options::math(self.attention)?)
+            .kv(nth("kv", kinds, self.kv)?)
+            .weights(nth("weights", layouts, self.weights)?))
+    }
+}
+
+/// What a number of `bitnet.h` stands for.
+fn nth<T>(what: &str, all: impl IntoIterator<Item = T>, found: i32) -> Result<T, Failure> {
+    let mut all = all.into_iter();
+    let none = || Failure::argument(format!("{what} = {found} is no number of its enum"));
+    usize::try_from(found).ok().and_then(|at| all.nth(at)).ok_or_else(none)
 }
 
 /// Fills `out` with the defaults.
@@ -142,37 +190,7 @@ pub unsafe extern "C" fn bitnet_session_open(
         // SAFETY: by the caller; no handle is left in it when this fails.
         unsafe { out.write(std::ptr::null_mut()) };
         // SAFETY: by the caller.
-        let mut builder = Session::builder().model(unsafe { text("model", model)? });
-        if !options.is_null() {
-            // SAFETY: by the caller.
-            let options = unsafe { sized("options", options)? };
-            if !options.device.is_null() {
-                // SAFETY: by the caller.
-                let device = unsafe { text("device", options.device)? };
-                let choice: BackendChoice =
-                    device.parse().map_err(|error| Failure::argument(format!("{error}")))?;
-                builder = builder.backend(choice);
-            }
-            if options.context > 0 {
-                builder = builder.context(options.context);
-            }
-            if options.threads > 0 {
-                builder = builder.threads(options.threads);
-            }
-            if options.pool_cap_bytes > 0 {
-                builder = builder.pool_cap(options.pool_cap_bytes);
-            }
-            builder = builder.head(match options.head {
-                0 => Head::Auto,
-                1 => Head::By(HeadKind::Stored),
-                2 => Head::By(HeadKind::Int8),
-                other => {
-                    return Err(Failure::argument(format!(
-                        "head is {other}; BITNET_HEAD_AUTO (0), BITNET_HEAD_STORED (1) and BITNET_HEAD_INT8 (2) are allowed"
-                    )));
-                }
-            });
-        }
+        let builder = unsafe { Options::given(options)?.builder(model)? };
         let handle = Box::new(Handle(Mutex::new(builder.build()?)));
         // SAFETY: by the caller.
         unsafe { out.write(Box::into_raw(handle)) };
@@ -240,33 +258,18 @@ pub unsafe extern "C" fn bitnet_session_generate(
     call(|| {
         // SAFETY: by the caller.
         let mut session = unsafe { locked(session)? };
-        if prompt.is_null() {
-            return Err(Failure::null("prompt"));
-        }
-        // SAFETY: by the caller.
-        let prompt = unsafe { std::slice::from_raw_parts(prompt.cast::<u8>(), prompt_len) };
-        let prompt = std::str::from_utf8(prompt)
-            .map_err(|error| Failure::argument(format!("prompt is not UTF-8: {error}")))?;
         // SAFETY: by the caller.
         let params = unsafe { params(sampling)? };
-        params.validate().map_err(|error| Failure::argument(error.to_string()))?;
         let result = NonNull::new(out);
         if !out.is_null() {
             // SAFETY: by the caller. It must say which version it is of.
             unsafe { sized("out", out.cast_const())? };
         }
-        let ids = match chat {
-            0 if system.is_null() => session.encode(prompt)?,
-            0 => return Err(Failure::argument("a system text was given, and chat is 0")),
-            _ => {
-                let mut messages = Vec::new();
-                if !system.is_null() {
-                    // SAFETY: by the caller.
-                    messages.push(Message::new("system", unsafe { text("system", system)? }));
-                }
-                messages.push(Message::new("user", prompt));
-                session.encode_chat(&messages)?
-            }
+        // SAFETY: by the caller.
+        let prompt = unsafe { Prompt::new((prompt, prompt_len), chat, system)? };
+        let ids = match prompt {
+            Prompt::Text(text) => session.encode(text)?,
+            Prompt::Chat(messages) => session.encode_chat(&messages)?,
         };
         let made = session.generate(&ids, &params, |piece| {
             let Some(on_text) = on_text else { return ControlFlow::Continue(()) };
@@ -276,32 +279,84 @@ pub unsafe extern "C" fn bitnet_session_generate(
             }
         })?;
         if let Some(result) = result {
-            let generated = Generated {
-                struct_bytes: size_of::<Generated>(),
-                prompt_tokens: made.stats.prompt_tokens,
-                generated_tokens: made.stats.generated_tokens,
-                prefill_seconds: made.stats.prefill_seconds,
-                decode_seconds: made.stats.decode_seconds,
-                finish: match made.finish {
-                    Finish::StopToken => 0,
-                    Finish::StopString => 1,
-                    Finish::MaxTokens => 2,
-                    Finish::ContextFull => 3,
-                    Finish::Cancelled => 4,
-                },
-            };
             // SAFETY: by the caller.
-            unsafe { result.write(generated) };
+            unsafe { result.write(Generated::of(&made)) };
         }
         Ok(())
     })
 }
 
-/// The library's parameters.
+impl Generated {
+    /// Of a text that goes on.
+    pub(crate) const NONE: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        prompt_tokens: 0,
+        generated_tokens: 0,
+        prefill_seconds: 0.0,
+        decode_seconds: 0.0,
+        finish: 0,
+    };
+
+    pub(crate) fn of(made: &bitnet_gpu::session::Generated) -> Self {
+        Self {
+            struct_bytes: size_of::<Self>(),
+            prompt_tokens: made.stats.prompt_tokens,
+            generated_tokens: made.stats.generated_tokens,
+            prefill_seconds: made.stats.prefill_seconds,
+            decode_seconds: made.stats.decode_seconds,
+            finish: match made.finish {
+                Finish::StopToken => 0,
+                Finish::StopString => 1,
+                Finish::MaxTokens => 2,
+                Finish::ContextFull => 3,
+                Finish::Cancelled => 4,
+            },
+        }
+    }
+}
+
+/// What a text is to begin with.
+pub(crate) enum Prompt<'a> {
+    Text(&'a str),
+    Chat(Vec<Message>),
+}
+
+impl<'a> Prompt<'a> {
+    /// # Safety
+    /// `prompt` has so many bytes, and lives for `'a`; `system` is null or ends with a zero byte.
+    pub(crate) unsafe fn new(
+        (prompt, len): (*const c_char, usize),
+        chat: c_int,
+        system: *const c_char,
+    ) -> Result<Self, Failure> {
+        if prompt.is_null() {
+            return Err(Failure::null("prompt"));
+        }
+        // SAFETY: by the caller.
+        let prompt = unsafe { std::slice::from_raw_parts(prompt.cast::<u8>(), len) };
+        let prompt = std::str::from_utf8(prompt)
+            .map_err(|error| Failure::argument(format!("prompt is not UTF-8: {error}")))?;
+        match chat {
+            0 if system.is_null() => Ok(Self::Text(prompt)),
+            0 => Err(Failure::argument("a system text was given, and chat is 0")),
+            _ => {
+                let mut messages = Vec::new();
+                if !system.is_null() {
+                    // SAFETY: by the caller.
+                    messages.push(Message::new("system", unsafe { text("system", system)? }));
+                }
+                messages.push(Message::new("user", prompt));
+                Ok(Self::Chat(messages))
+            }
+        }
+    }
+}
+
+/// The library's parameters, which are in range.
 ///
 /// # Safety
 /// `sampling` is null or a whole struct.
-unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams, Failure> {
+pub(crate) unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams, Failure> {
     if sampling.is_null() {
         return Ok(SamplingParams::default());
     }
@@ -313,7 +368,7 @@ unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams, Failure> {
         // SAFETY: by the caller.
         vec![unsafe { text("stop", given.stop)? }.to_owned()]
     };
-    Ok(SamplingParams {
+    let params = SamplingParams {
         seed: given.seed,
         max_tokens: given.max_tokens,
         temperature: given.temperature,
@@ -324,5 +379,7 @@ unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams, Failure> {
         ignore_eos: given.ignore_eos != 0,
         stop,
         ..SamplingParams::default()
-    })
+    };
+    params.validate().map_err(|error| Failure::argument(error.to_string()))?;
+    Ok(params)
 }

@@ -2,8 +2,7 @@
 
 use std::ptr::NonNull;
 
-use bitnet_gpu::ops::act_quant::{ActQuant, Source};
-use bitnet_gpu::ops::conv2d::{Activation, Finish, Images, Layout, PadMode, Padding, Window};
+use bitnet_gpu::ops::conv2d::{Activation, Images, Layout, PadMode, Padding, Window};
 use bitnet_gpu::ops::sparse::{
     self, Bitmap, Conv2d, ConvShape, Csr, Linear, LinearCsr, LinearTernary, SparseConv2d,
     SparseCsr, SparseLinear, SparseTernary, TernaryBitmap, bitmap_from_torch,
@@ -16,6 +15,7 @@ use crate::conv2d::{bias_of, order};
 use crate::layer::{Build, Layer, Lends, Operation, Output, Tensors, begin, make};
 use crate::linear::Device;
 use crate::options::{self, ConvOptions, SparseOptions};
+use crate::product::{Epilogue, LinearLayer, Product, input, quantise, takes};
 use crate::status::{Failure, Status, call};
 use crate::tensor::{Dtype, FLOATS, Tensor, View, with_float};
 
@@ -23,33 +23,6 @@ use crate::tensor::{Dtype, FLOATS, Tensor, View, with_float};
 const CSR: i32 = 0;
 const BITMAP: i32 = 1;
 const TERNARY_BITMAP: i32 = 2;
-
-/// What a linear layer does with rows.
-trait Product<B: Backend>: Send {
-    /// Output and input features.
-    fn sides(&self) -> [usize; 2];
-
-    /// Refuses a dtype of the input.
-    fn takes(&self, x: &View) -> Result<(), Failure>;
-
-    /// Queues the product of `m` rows.
-    ///
-    /// # Safety
-    /// As [`Operation::run`].
-    unsafe fn run(
-        &self,
-        backend: &B,
-        x: &View,
-        y: &mut B::Buf<f32>,
-        m: usize,
-    ) -> Result<(), OpError>;
-}
-
-/// A pruned linear layer.
-struct Pruned<B: Backend, P> {
-    product: P,
-    epilogue: Epilogue<B>,
-}
 
 struct OfBitmap<B: Backend, W: Float> {
     w: SparseLinear<B, W>,
@@ -59,122 +32,6 @@ struct OfBitmap<B: Backend, W: Float> {
 struct OfCsr<B: Backend, W: Float>(SparseCsr<B, W>);
 
 struct OfTernary<B: Backend>(SparseTernary<B>);
-
-/// Refuses tensor cores for other inputs than theirs.
-fn takes(x: &View, math: Math) -> Result<(), Failure> {
-    x.of(if math == Math::TensorCore { &[Dtype::Bf16] } else { &FLOATS }).map(drop)
-}
-
-/// What stands behind the sums.
-struct Epilogue<B: Backend> {
-    bias: Option<B::Buf<f32>>,
-    activation: Activation,
-}
-
-impl<B: Lends> Epilogue<B> {
-    fn new(backend: &B, bias: Option<&[f32]>, activation: Activation) -> Result<Self, OpError> {
-        let bias = bias.map(|bias| upload(backend, bias)).transpose()?;
-        Ok(Self { bias, activation })
-    }
-
-    /// Queues `sums` and what stands behind them, of outputs `[n, h, w, channels]`.
-    ///
-    /// # Safety
-    /// As [`Operation::run`].
-    unsafe fn run(
-        &self,
-        backend: &B,
-        tensors: &Tensors,
-        (images, channels): (Images, usize),
-        sums: impl FnOnce(&mut B::Buf<f32>) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
-        let y = &tensors.y;
-        let nothing = self.bias.is_none() && self.activation == Activation::None;
-        if nothing && tensors.residual.is_none() && y.dtype == Dtype::F32 {
-            // SAFETY: by the caller.
-            return unsafe {
-                let mut out = backend.result(y.what, y.data, y.len())?;
-                sums(&mut out)?;
-                backend.give(&out, y.data, y.len())
-            };
-        }
-        let mut all = backend.alloc("sums", y.len())?;
-        sums(&mut all)?;
-        with_float!(y.dtype, T => {
-            // SAFETY: by the caller.
-            unsafe { self.finish::<T>(backend, tensors, &all, images, channels) }
-        })
-    }
-
-    /// # Safety
-    /// As [`Operation::run`].
-    unsafe fn finish<T: Float>(
-        &self,
-        backend: &B,
-        tensors: &Tensors,
-        sums: &B::Buf<f32>,
-        images: Images,
-        channels: usize,
-    ) -> Result<(), OpError> {
-        let Tensors { residual, y, .. } = tensors;
-        // SAFETY: by the caller.
-        unsafe {
-            let residual =
-                residual.as_ref().map(|view| input::<B, T>(backend, view)).transpose()?;
-            let mut out = backend.result(y.what, y.data, y.len())?;
-            backend.conv2d_finish(Finish {
-                sums,
-                bias: self.bias.as_ref(),
-                residual: residual.as_ref(),
-                y: &mut out,
-                images,
-                channels,
-                activation: self.activation,
-            })?;
-            backend.give(&out, y.data, y.len())
-        }
-    }
-}
-
-impl<B: Lends, P: Product<B>> Operation<B> for Pruned<B, P> {
-    fn output(&self, x: &View) -> Result<Output, Failure> {
-        let [n, k] = self.product.sides();
-        self.product.takes(x)?;
-        let mut sizes = x.sizes().to_vec();
-        if sizes.last() != Some(&k) {
-            let words = format!("{}: the last side has to be {k}", x.shown());
-            return Err(Failure::argument(words));
-        }
-        x.contiguous()?;
-        let (last, order) = (sizes.len() - 1, &[0, 1, 2, 3][..sizes.len()]);
-        sizes[last] = n;
-        Ok(Output { dtype: x.dtype, sizes, order })
-    }
-
-    fn check(&self, tensors: &Tensors) -> Result<(), Failure> {
-        [&tensors.y].into_iter().chain(&tensors.residual).try_for_each(View::contiguous)
-    }
-
-    unsafe fn run(&self, backend: &B, tensors: &Tensors) -> Result<(), OpError> {
-        let [n, _] = self.product.sides();
-        let m = tensors.y.len() / n;
-        let images = Images { n: m, h: 1, w: 1, layout: Layout::Nhwc };
-        // SAFETY: by the caller.
-        unsafe {
-            let sums = |y: &mut _| self.product.run(backend, &tensors.x, y, m);
-            self.epilogue.run(backend, tensors, (images, n), sums)
-        }
-    }
-}
-
-/// The input of a product.
-///
-/// # Safety
-/// As [`Operation::run`].
-unsafe fn input<B: Lends, X: Float>(backend: &B, x: &View) -> Result<B::Buf<X>, OpError> {
-    // SAFETY: by the caller.
-    unsafe { backend.lent(x.what, x.data.cast_const(), x.len()) }
-}
 
 impl<B: Lends, W: Float> Product<B> for OfBitmap<B, W> {
     fn sides(&self) -> [usize; 2] {
@@ -231,7 +88,7 @@ impl<B: Lends> Product<B> for OfTernary<B> {
     }
 
     fn takes(&self, x: &View) -> Result<(), Failure> {
-        x.of(&[Dtype::F32]).map(drop)
+        takes(x, Math::Exact)
     }
 
     unsafe fn run(
@@ -242,11 +99,9 @@ impl<B: Lends> Product<B> for OfTernary<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let (w, k) = (&self.0, self.0.k());
-        // SAFETY: by the caller.
-        let x = unsafe { input::<B, f32>(backend, x)? };
         let mut acts = QuantActs::alloc(backend, m, k)?;
-        let source = Source::Plain { x: &x };
-        backend.act_quant(ActQuant { source, out: &mut acts, m, k })?;
+        // SAFETY: by the caller.
+        unsafe { quantise(backend, (x.data.cast_const(), x.dtype), &mut acts, [m, k])? };
         backend.sparse_ternary(LinearTernary { w, acts: &acts, y, m })
     }
 }
@@ -312,7 +167,7 @@ impl<B: Lends, W: Float> Operation<B> for PrunedConv<B, W> {
     }
 
     fn check(&self, tensors: &Tensors) -> Result<(), Failure> {
-        let mut others = [&tensors.y].into_iter().chain(&tensors.residual);
+        let mut others = [&tensors.y].into_iter().chain(&tensors.other);
         match others.find(|view| !view.lies_in(Layout::Nhwc)) {
             None => Ok(()),
             Some(view) => Err(Failure::argument(format!("{} is not channels last", view.shown()))),
@@ -332,13 +187,6 @@ impl<B: Lends, W: Float> Operation<B> for PrunedConv<B, W> {
             self.epilogue.run(backend, tensors, (images, channels), sums)
         }
     }
-}
-
-/// Copies numbers to the backend.
-fn upload<B: Backend>(backend: &B, numbers: &[f32]) -> Result<B::Buf<f32>, OpError> {
-    let mut buffer = backend.alloc("bias", numbers.len())?;
-    backend.write(&mut buffer, 0, numbers)?;
-    Ok(buffer)
 }
 
 /// A linear layer that is to be made.
@@ -377,7 +225,7 @@ impl Build for NewLinear<'_> {
                 .ok_or_else(|| Failure::argument(format!("{} has no rows", weights.shown())))?;
             let bitmap = TernaryBitmap::new(k, values, segments).map_err(cannot)?;
             let w = SparseTernary::upload(backend, LABEL, &bitmap)?;
-            return Ok(Box::new(Pruned { product: OfTernary(w), epilogue }));
+            return Ok(Box::new(LinearLayer { product: OfTernary(w), epilogue }));
         }
         weights.of(&FLOATS)?;
         with_float!(weights.dtype, W => {
@@ -386,11 +234,11 @@ impl Build for NewLinear<'_> {
             if format == CSR {
                 let csr = Csr::from_dense(n, k, values).map_err(cannot)?;
                 let w = SparseCsr::upload(backend, LABEL, &csr)?;
-                return Ok(Box::new(Pruned { product: OfCsr(w), epilogue }));
+                return Ok(Box::new(LinearLayer { product: OfCsr(w), epilogue }));
             }
             let bitmap = Bitmap::from_dense(n, k, values).map_err(cannot)?;
             let w = SparseLinear::upload(backend, LABEL, &bitmap)?;
-            Ok(Box::new(Pruned { product: OfBitmap { w, math }, epilogue }))
+            Ok(Box::new(LinearLayer { product: OfBitmap { w, math }, epilogue }))
         })
     }
 }

@@ -17,6 +17,8 @@ pub enum Status {
     Argument = 2,
     /// A defect of the library. The handle should not be used again.
     Panic = 3,
+    /// There is no room for a request while others have it.
+    Full = 4,
 }
 
 /// Why a call failed.
@@ -28,6 +30,10 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn argument(words: impl Into<String>) -> Self {
         Self { status: Status::Argument, words: words.into() }
+    }
+
+    pub(crate) fn full(words: String) -> Self {
+        Self { status: Status::Full, words }
     }
 
     pub(crate) fn null(what: &str) -> Self {

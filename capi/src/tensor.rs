@@ -96,6 +96,18 @@ impl View {
         Ok(view)
     }
 
+    /// The same of a tensor that may be absent.
+    ///
+    /// # Safety
+    /// As [`View::new`].
+    pub(crate) unsafe fn given(
+        what: &'static str,
+        tensor: *const Tensor,
+    ) -> Result<Option<Self>, Failure> {
+        // SAFETY: by the caller.
+        (!tensor.is_null()).then(|| unsafe { Self::new(what, tensor) }).transpose()
+    }
+
     pub(crate) fn sizes(&self) -> &[usize] {
         &self.sizes[..self.dims]
     }

@@ -56,7 +56,14 @@ fn the_example_writes_what_the_library_writes() {
 
 #[test]
 fn every_function_refuses_what_it_cannot_take() {
-    for (source, args) in [("tests/refusals.c", &["models/demo"][..]), ("tests/layers.c", &[])] {
+    let model = &["models/demo"][..];
+    let sources = [
+        ("tests/refusals.c", model),
+        ("tests/batch.c", model),
+        ("tests/layers.c", &[]),
+        ("tests/rows.c", &[]),
+    ];
+    for (source, args) in sources {
         let output = run(&compiled(source), args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");

@@ -5,21 +5,6 @@
 #include <sys/mman.h>
 
 #include "check.h"
-#define REFUSED(call) CHECK((call) == BITNET_ARGUMENT && *bitnet_last_error())
-
-/* A contiguous tensor. */
-static bitnet_tensor tensor(void *data, int dtype, int dims, const int64_t *sizes)
-{
-    bitnet_tensor t = {.struct_bytes = sizeof t, .data = data, .dtype = dtype, .dims = dims};
-    int64_t stride = 1;
-    for (int i = dims - 1; i >= 0; i--) {
-        t.sizes[i] = sizes[i];
-        t.strides[i] = stride;
-        stride *= sizes[i];
-    }
-    return t;
-}
-#define TENSOR(data, dtype, dims, ...) tensor(data, dtype, dims, (const int64_t[]){__VA_ARGS__})
 
 /* Descriptions that are wrong in themselves. */
 static void descriptions(const bitnet_layer *layer, bitnet_tensor good, bitnet_tensor y)

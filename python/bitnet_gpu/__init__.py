@@ -15,13 +15,17 @@ import pathlib
 import queue
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, List, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
-__all__ = ["Error", "Generated", "Session", "version"]
+__all__ = ["Batch", "Error", "Full", "Generated", "Output", "Session", "version"]
 
 
 class Error(RuntimeError):
     """What the library refused, in its words."""
+
+
+class Full(Error):
+    """There is no room for a request now: step, and try again when another one has ended."""
 
 
 class _Options(ctypes.Structure):
@@ -32,10 +36,20 @@ class _Options(ctypes.Structure):
         ("threads", ctypes.c_size_t),
         ("pool_cap_bytes", ctypes.c_size_t),
         ("head", ctypes.c_int32),
+        ("attention", ctypes.c_int32),
+        ("kv", ctypes.c_int32),
+        ("weights", ctypes.c_int32),
+        ("max_batch", ctypes.c_size_t),
+        ("pages", ctypes.c_size_t),
     ]
 
 
-_HEADS = {"auto": 0, "stored": 1, "int8": 2}
+_NAMED = {
+    "head": {"auto": 0, "stored": 1, "int8": 2},
+    "attention": {"exact": 0, "fast": 1},
+    "kv": {"bf16": 0, "f32": 1, "int8": 2},
+    "weights": {"auto": 0, "2bit": 1, "1.6bit": 2},
+}
 
 
 class _Sampling(ctypes.Structure):
@@ -64,6 +78,19 @@ class _Generated(ctypes.Structure):
     ]
 
 
+class _Output(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("request", ctypes.c_uint64),
+        ("text", ctypes.POINTER(ctypes.c_char)),
+        ("text_bytes", ctypes.c_size_t),
+        ("token", ctypes.c_uint32),
+        ("finished", ctypes.c_int32),
+        ("generated", _Generated),
+    ]
+
+
+_ON_OUTPUT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Output))
 _ON_TEXT = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t
 )
@@ -92,6 +119,15 @@ def _load() -> Any:
             pointer, ctypes.c_char_p, size, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_Sampling),
             _ON_TEXT, pointer, ctypes.POINTER(_Generated),
         ],
+        "bitnet_batch_open": [ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(pointer)],
+        "bitnet_batch_device": [pointer, ctypes.c_char_p, size],
+        "bitnet_batch_add": [
+            pointer, ctypes.c_char_p, size, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_Sampling),
+            ctypes.POINTER(ctypes.c_uint64),
+        ],
+        "bitnet_batch_remove": [pointer, ctypes.c_uint64],
+        "bitnet_batch_len": [pointer, ctypes.POINTER(size)],
+        "bitnet_batch_step": [pointer, _ON_OUTPUT, pointer],
         "bitnet_backend_open": [ctypes.c_char_p, ctypes.POINTER(pointer)],
         "bitnet_backend_describe": [pointer, ctypes.c_char_p, size],
         "bitnet_linear_new": [pointer, pointer, size, size, ctypes.c_float, ctypes.POINTER(pointer)],
@@ -101,7 +137,7 @@ def _load() -> Any:
     for function, arguments in functions.items():
         getattr(library, function).argtypes = arguments
         getattr(library, function).restype = ctypes.c_int
-    for function in ("bitnet_session_free", "bitnet_backend_free", "bitnet_linear_free"):
+    for function in ("bitnet_session_free", "bitnet_batch_free", "bitnet_backend_free", "bitnet_linear_free"):
         getattr(library, function).argtypes = [pointer]
         getattr(library, function).restype = None
     for function in ("bitnet_version", "bitnet_last_error"):
@@ -117,7 +153,7 @@ def check(status: int) -> None:
     """Raises what the last call of this thread failed with."""
     if status != 0:
         words = _library.bitnet_last_error().decode(errors="replace")
-        raise ValueError(words) if status == 2 else Error(words)
+        raise {2: ValueError, 4: Full}.get(status, Error)(words)
 
 
 def version() -> str:
@@ -151,24 +187,69 @@ class Generated:
     decode_seconds: float
 
 
+def _options(device: str, numbers: Dict[str, int], names: Dict[str, str]) -> _Options:
+    """The library's options."""
+    options = _Options()
+    check(_library.bitnet_options_default(ctypes.byref(options)))
+    options.device = _bytes("device", device)
+    for name, number in numbers.items():
+        if number < 0:
+            raise ValueError(f"{name} = {number} is below 0")
+        setattr(options, name, number)
+    for name, value in names.items():
+        if value not in _NAMED[name]:
+            raise ValueError(f"{name} = {value!r}; allowed: {', '.join(_NAMED[name])}")
+        setattr(options, name, _NAMED[name][value])
+    return options
+
+
+def _sampling(settings: Dict[str, Any], stop: Optional[str]) -> _Sampling:
+    """The library's sampling parameters."""
+    params = _Sampling()
+    check(_library.bitnet_sampling_default(ctypes.byref(params)))
+    known = {field[0] for field in _Sampling._fields_} - {"struct_bytes", "stop"}
+    for name, value in settings.items():
+        if name not in known:
+            raise TypeError(f"{name} is no setting; there are {', '.join(sorted(known))}")
+        if name in ("seed", "max_tokens", "top_k") and not 0 <= value < 1 << (32 if name == "top_k" else 64):
+            raise ValueError(f"{name} = {value} is out of range")
+        setattr(params, name, value)
+    if stop is not None:
+        params.stop = _bytes("stop", stop)
+    return params
+
+
+def _generated(pieces: List[str], tokens: List[int], made: _Generated) -> Generated:
+    # The tail of a text may come with its last token a second time.
+    return Generated(
+        "".join(pieces), tokens[: made.generated_tokens], _FINISH[made.finish], made.prompt_tokens, made.prefill_seconds,
+        made.decode_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a step gave a request: its number, the next token, the text that became complete, and at its end all of it."""
+
+    request: int
+    token: int
+    text: str
+    finished: Optional[Generated]
+
+
 class Session:
-    """A model, its tokenizer and one sequence. Calls from several threads wait for each other."""
+    """A model, its tokenizer and one sequence. Calls from several threads wait for each other.
+
+    `attention="fast"` is on tensor cores, with a stated error; `head`, `weights` and `kv` as the options of the program.
+    """
 
     def __init__(
         self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, context: int = 0, threads: int = 0,
-        pool_cap_bytes: int = 0, head: str = "auto",
+        pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact", kv: str = "bf16", weights: str = "auto",
     ) -> None:
         self._handle = None
-        for name, value in (("context", context), ("threads", threads), ("pool_cap_bytes", pool_cap_bytes)):
-            if value < 0:
-                raise ValueError(f"{name} = {value} is below 0")
-        if head not in _HEADS:
-            raise ValueError(f"head = {head!r}; auto, stored and int8 are allowed")
-        options = _Options()
-        check(_library.bitnet_options_default(ctypes.byref(options)))
-        options.device = _bytes("device", device)
-        options.context, options.threads = context, threads
-        options.pool_cap_bytes, options.head = pool_cap_bytes, _HEADS[head]
+        numbers = {"context": context, "threads": threads, "pool_cap_bytes": pool_cap_bytes}
+        options = _options(device, numbers, {"head": head, "attention": attention, "kv": kv, "weights": weights})
         handle = ctypes.c_void_p()
         path = _bytes("model", os.fspath(model))
         check(_library.bitnet_session_open(path, ctypes.byref(options), ctypes.byref(handle)))
@@ -193,22 +274,11 @@ class Session:
         `on_text(text)` gets the text as it comes; True from it ends it, and what it raises is raised here.
         `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, ignore_eos.
         """
-        params = _Sampling()
-        check(_library.bitnet_sampling_default(ctypes.byref(params)))
-        settings = {field[0] for field in _Sampling._fields_} - {"struct_bytes", "stop"}
-        for name, value in sampling.items():
-            if name not in settings:
-                raise TypeError(f"{name} is no setting; there are {', '.join(sorted(settings))}")
-            if name in ("seed", "max_tokens", "top_k") and not 0 <= value < 1 << (32 if name == "top_k" else 64):
-                raise ValueError(f"{name} = {value} is out of range")
-            setattr(params, name, value)
-        if stop is not None:
-            params.stop = _bytes("stop", stop)
+        params = _sampling(sampling, stop)
         pieces, tokens, raised = [], [], []
 
         def take(_user, token, text, size):
             piece = ctypes.string_at(text, size).decode() if size else ""
-            # The tail of a text comes with its last token a second time.
             tokens.append(token)
             pieces.append(piece)
             try:
@@ -227,10 +297,7 @@ class Session:
         )
         if raised:
             raise raised[0]
-        return Generated(
-            "".join(pieces), tokens[: made.generated_tokens], _FINISH[made.finish], made.prompt_tokens,
-            made.prefill_seconds, made.decode_seconds,
-        )
+        return _generated(pieces, tokens, made)
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """Yields the text of `generate` as it comes. Leaving the loop ends the text."""
@@ -258,3 +325,123 @@ class Session:
         finally:
             left.set()
             worker.join()
+
+
+class Batch:
+    """A model and requests that come and go between steps, on one device or on several GPUs (`device="cuda:0,1"`, `"cuda:all"`).
+
+    Each request gives the text that it gives alone. `max_batch` run at once on each device (0: 32) and share `pages` of 64
+    positions (0: enough for as many contexts). The other settings as of `Session`.
+    """
+
+    def __init__(
+        self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, max_batch: int = 0, pages: int = 0, context: int = 0,
+        threads: int = 0, pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact", kv: str = "bf16", weights: str = "auto",
+    ) -> None:
+        self._handle = None
+        numbers = {
+            "max_batch": max_batch, "pages": pages, "context": context, "threads": threads, "pool_cap_bytes": pool_cap_bytes,
+        }
+        options = _options(device, numbers, {"head": head, "attention": attention, "kv": kv, "weights": weights})
+        handle = ctypes.c_void_p()
+        path = _bytes("model", os.fspath(model))
+        check(_library.bitnet_batch_open(path, ctypes.byref(options), ctypes.byref(handle)))
+        self._handle = handle
+        # One thread at a time; the texts of the requests so far.
+        self._lock = threading.RLock()
+        self._texts: Dict[int, Tuple[List[str], List[int]]] = {}
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and _library is not None:
+            _library.bitnet_batch_free(self._handle)
+            self._handle = None
+
+    def __len__(self) -> int:
+        count = ctypes.c_size_t()
+        check(_library.bitnet_batch_len(self._handle, ctypes.byref(count)))
+        return count.value
+
+    @property
+    def device(self) -> str:
+        """One line about the devices."""
+        return describe(_library.bitnet_batch_device, self._handle)
+
+    def add(
+        self, prompt: str, *, chat: bool = False, system: Optional[str] = None, stop: Optional[str] = None, **sampling: Any
+    ) -> int:
+        """Adds a request, runs its prompt and returns its number; raises `Full` while others have the room. Settings as of
+        `Session.generate`."""
+        params, data, request = _sampling(sampling, stop), prompt.encode(), ctypes.c_uint64()
+        with self._lock:
+            check(
+                _library.bitnet_batch_add(
+                    self._handle, data, len(data), chat, None if system is None else _bytes("system", system),
+                    ctypes.byref(params), ctypes.byref(request),
+                )
+            )
+            self._texts[request.value] = [], []
+        return request.value
+
+    def remove(self, request: int) -> None:
+        """Takes a request out before its end, if it is still there."""
+        if not 0 <= request < 1 << 64:
+            raise ValueError(f"request = {request} is no number of a request")
+        with self._lock:
+            check(_library.bitnet_batch_remove(self._handle, request))
+            self._texts.pop(request, None)
+
+    def step(self) -> List[Output]:
+        """Gives every request its next token. After an `Error` all requests are gone."""
+        outputs: List[Output] = []
+
+        def take(_user: Any, given: Any) -> None:
+            output = given.contents
+            piece = ctypes.string_at(output.text, output.text_bytes).decode() if output.text_bytes else ""
+            pieces, tokens = self._texts[output.request]
+            pieces.append(piece)
+            tokens.append(output.token)
+            finished = _generated(pieces, tokens, output.generated) if output.finished else None
+            outputs.append(Output(output.request, output.token, piece, finished))
+
+        with self._lock:
+            try:
+                check(_library.bitnet_batch_step(self._handle, _ON_OUTPUT(take), None))
+            except Error:
+                self._texts.clear()
+                raise
+            for output in outputs:
+                if output.finished is not None:
+                    del self._texts[output.request]
+        return outputs
+
+    def generate(self, prompts: Sequence[str], *, on_output: Optional[Callable[[int, Output], Any]] = None, **settings: Any) -> List[Generated]:
+        """Continues each of `prompts`, as many at once as there is room for, and returns the texts in the same order.
+
+        `on_output(index, output)` sees every output with the index of its prompt. The settings are those of `add`, for all. What
+        raises takes these requests out; others run along, and their outputs are lost.
+        """
+        waiting = list(range(len(prompts)))[::-1]
+        running: Dict[int, int] = {}
+        texts: List[Optional[Generated]] = [None] * len(prompts)
+        with self._lock:
+            try:
+                while waiting or running:
+                    while waiting:
+                        try:
+                            running[self.add(prompts[waiting[-1]], **settings)] = waiting[-1]
+                        except Full:
+                            break
+                        waiting.pop()
+                    for output in self.step():
+                        index = running.get(output.request)
+                        if index is None:
+                            continue
+                        if output.finished is not None:
+                            texts[index] = output.finished
+                            del running[output.request]
+                        if on_output is not None:
+                            on_output(index, output)
+            finally:
+                for request in running:
+                    self.remove(request)
+        return [text for text in texts if text is not None]

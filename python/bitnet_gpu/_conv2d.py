@@ -7,8 +7,8 @@ import torch
 
 from . import _library, check
 from ._tensor import (
-    DTYPES, FLOATS, MATH, ConvOptions, Layer, PackedModule, Replaced, described, named, on_host, refuse_gradient, replace,
-    weight_of,
+    DTYPES, FLOATS, MATH, ConvOptions, Layer, PackedModule, Replaced, described, host_bias, named, of_type, on_host,
+    refuse_gradient, replace, weight_of,
 )
 
 Pair = Union[int, Sequence[int]]
@@ -97,7 +97,7 @@ class _Conv2d(PackedModule):
         options(*self._options)
         self.out_channels, self.in_channels = weight.shape[0], weight.shape[1] * groups
         self._weight = on_host(weight).clone()
-        self._bias = None if bias is None else on_host(bias).to(torch.float32).clone()
+        self._bias = host_bias(bias)
         self._scale = float(scale)
 
     def extra_repr(self) -> str:
@@ -209,7 +209,7 @@ def replace_conv2d(model: torch.nn.Module, *, math: str = "exact", skip: Sequenc
     """
     named("math", MATH, math)
     return replace(
-        model, (torch.nn.Conv2d,), tuple(skip), lambda module: _stays(module) or Conv2d.of(module, math=math)
+        model, of_type(torch.nn.Conv2d), tuple(skip), lambda module: _stays(module) or Conv2d.of(module, math=math)
     )
 
 
@@ -228,4 +228,4 @@ def replace_bit_conv2d(model: torch.nn.Module, ternarise: bool = False, skip: Se
             groups=module.groups, padding_mode=module.padding_mode,
         )
 
-    return replace(model, (torch.nn.Conv2d,), tuple(skip), make)
+    return replace(model, of_type(torch.nn.Conv2d), tuple(skip), make)

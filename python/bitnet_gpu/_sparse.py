@@ -9,7 +9,8 @@ import torch
 from . import _library, check
 from ._conv2d import ACTIVATIONS, Pair, beside, images, options, sides
 from ._tensor import (
-    FLOATS, MATH, Layer, PackedModule, Replaced, SparseOptions, described, named, on_host, refuse_gradient, replace, weight_of,
+    FLOATS, MATH, Layer, PackedModule, Replaced, SparseOptions, described, host_bias, linear, named, of_type, on_host,
+    refuse_gradient, replace, weight_of,
 )
 
 FORMATS = {"csr": 0, "bitmap": 1, "ternary_bitmap": 2}
@@ -53,10 +54,6 @@ def _without_zeros(weight: torch.Tensor) -> torch.Tensor:
     return on_host(weight) + 0
 
 
-def _host_bias(bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    return None if bias is None else on_host(bias).to(torch.float32).clone()
-
-
 def _is_float(x: torch.Tensor, math: str) -> None:
     if x.dtype not in FLOATS or math == "tensor_core" and x.dtype != torch.bfloat16:
         words = "bfloat16, for tensor cores" if math == "tensor_core" else "float32, float16 or bfloat16"
@@ -88,7 +85,7 @@ class SparseLinear(PackedModule):
             words = " or ".join(str(dtype) for dtype in allowed)
             raise ValueError(f"weight must be [out, in] of {words}, not {weight.dtype} {list(weight.shape)}")
         self.out_features, self.in_features = weight.shape
-        self._weight, self._bias, self._scale = _without_zeros(weight), _host_bias(bias), float(scale)
+        self._weight, self._bias, self._scale = _without_zeros(weight), host_bias(bias), float(scale)
         self.format, self.math, self.activation, self.sparsity = format, math, activation, sparsity(self._weight)
         self._try()
 
@@ -114,22 +111,8 @@ class SparseLinear(PackedModule):
         return Layer(device, _library.bitnet_sparse_linear_new, described(self._weight), bias, options)
 
     def forward(self, x: torch.Tensor, residual: Optional[torch.Tensor] = None) -> torch.Tensor:
-        if x.shape[-1:] != (self.in_features,):
-            raise ValueError(f"the last side of x must be {self.in_features}; x is {list(x.shape)}")
         _is_float(x, self.math)
-        refuse_gradient("a SparseLinear", x, residual)
-        shape, dtype = (*x.shape[:-1], self.out_features), x.dtype
-        if residual is not None:
-            if residual.shape != shape or residual.dtype != dtype or residual.device != x.device:
-                raise ValueError(
-                    f"residual must be {dtype} {list(shape)} on {x.device}, as the output; "
-                    f"it is {residual.dtype} {list(residual.shape)} on {residual.device}"
-                )
-            residual = residual.detach().reshape(-1, self.out_features).contiguous()
-        rows = x.detach().reshape(-1, self.in_features).contiguous()
-        if self.format == "ternary_bitmap" and dtype != torch.float32:
-            rows, residual = rows.float(), None if residual is None else residual.float()
-        return self._layer(x.device)(rows, residual).to(dtype).view(shape)
+        return linear(self, x, residual)
 
 
 class SparseConv2d(PackedModule):
@@ -151,7 +134,7 @@ class SparseConv2d(PackedModule):
             )
         self._options = (tuple(weight.shape[2:]), stride, padding, dilation, 1, "zeros", activation, math)
         self.out_channels, self.in_channels = weight.shape[:2]
-        self._weight, self._bias = _without_zeros(weight), _host_bias(bias)
+        self._weight, self._bias = _without_zeros(weight), host_bias(bias)
         self.math, self.sparsity = math, sparsity(self._weight)
         self._try()
 
@@ -238,4 +221,4 @@ def replace_sparse(
             return f"with {share:.1%} zeros and {rows} rows of {list(weight.shape)} it is not expected to be faster ({how})"
         return SparseLinear.of(module, math=how) if linear else SparseConv2d.of(module, math=how)
 
-    return replace(model, (torch.nn.Linear, torch.nn.Conv2d), tuple(skip), make)
+    return replace(model, of_type(torch.nn.Linear, torch.nn.Conv2d), tuple(skip), make)

@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -53,6 +53,49 @@ class SparseOptions(ctypes.Structure):
     ]
 
 
+class LutOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("form", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("bits", ctypes.c_size_t),
+        ("group", ctypes.c_size_t),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class SoftmaxOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("scale", ctypes.c_float),
+        ("log", ctypes.c_int32),
+        ("causal", ctypes.c_int32),
+    ]
+
+
+class ElementwiseOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("multiply", ctypes.c_int32),
+        ("alpha", ctypes.c_float),
+        ("beta", ctypes.c_float),
+        ("relu", ctypes.c_int32),
+    ]
+
+
+class PoolOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("kernel", ctypes.c_size_t * 2),
+        ("stride", ctypes.c_size_t * 2),
+        ("padding", ctypes.c_size_t * 2),
+        ("dilation", ctypes.c_size_t * 2),
+        ("average", ctypes.c_int32),
+        ("count_include_pad", ctypes.c_int32),
+        ("ceil_mode", ctypes.c_int32),
+    ]
+
+
 class BmmOptions(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_size_t),
@@ -65,6 +108,9 @@ class BmmOptions(ctypes.Structure):
 def _declare() -> None:
     handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
     tensor, conv, sparse, bmm = (ctypes.POINTER(of) for of in (Tensor, ConvOptions, SparseOptions, BmmOptions))
+    lut, softmax, elementwise, pool = (
+        ctypes.POINTER(of) for of in (LutOptions, SoftmaxOptions, ElementwiseOptions, PoolOptions)
+    )
     out = ctypes.POINTER(handle)
     functions = {
         "bitnet_layer_plan": [handle, tensor, tensor, tensor, ctypes.POINTER(size)],
@@ -73,6 +119,14 @@ def _declare() -> None:
         "bitnet_conv2d_new": [handle, tensor, tensor, conv, out],
         "bitnet_sparse_linear_new": [handle, tensor, tensor, sparse, out],
         "bitnet_sparse_conv2d_new": [handle, tensor, tensor, conv, out],
+        "bitnet_lut_linear_new": [handle, tensor, tensor, tensor, tensor, lut, out],
+        "bitnet_softmax_new": [handle, softmax, out],
+        "bitnet_rmsnorm_new": [handle, tensor, ctypes.c_float, out],
+        "bitnet_layernorm_new": [handle, tensor, tensor, ctypes.c_float, out],
+        "bitnet_activation_new": [handle, number, number, out],
+        "bitnet_elementwise_new": [handle, elementwise, out],
+        "bitnet_pool2d_options_default": [pool],
+        "bitnet_pool2d_new": [handle, pool, out],
         "bitnet_prune": [tensor, ctypes.c_double, ctypes.POINTER(size)],
         "bitnet_sparse_pays_off": [size, size, size, ctypes.c_double, number, ctypes.POINTER(number)],
         "bitnet_bmm_workspace": [handle, tensor, tensor, tensor, bmm, ctypes.POINTER(size)],
@@ -225,6 +279,21 @@ class Layer:
         return y
 
 
+_KEPT_MOST = 256
+_kept: Dict[Any, Layer] = {}
+
+
+def kept(device: torch.device, key: Tuple[Any, ...], make: Any, *arguments: Any) -> Layer:
+    """A layer without weights: made once for a device and a key, which stands for the arguments."""
+    key = (str(device), *key)
+    layer = _kept.get(key)
+    if layer is None:
+        if len(_kept) >= _KEPT_MOST:
+            _kept.clear()
+        layer = _kept[key] = Layer(device, make, *arguments)
+    return layer
+
+
 class PackedModule(torch.nn.Module):
     """A module whose weights are in host memory, and packed on the device of an input when one comes.
 
@@ -275,6 +344,32 @@ class PackedModule(torch.nn.Module):
         self._packed.clear()
 
 
+def host_bias(bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    """A bias as layers take it: float32 in host memory, of its own."""
+    return None if bias is None else on_host(bias).to(torch.float32).clone()
+
+
+def same_kind(what: str, other: torch.Tensor, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """`other` without its gradient, which has `shape`, and the dtype and device of `x`."""
+    if tuple(other.shape) != tuple(shape) or other.dtype != x.dtype or other.device != x.device:
+        raise ValueError(
+            f"{what} must be {x.dtype} {list(shape)} on {x.device}; it is {other.dtype} {list(other.shape)} on {other.device}"
+        )
+    return other.detach()
+
+
+def linear(module: Any, x: torch.Tensor, residual: Optional[torch.Tensor]) -> torch.Tensor:
+    """Rows of any shape through the layer of a module with `in_features` and `out_features`."""
+    k, n = module.in_features, module.out_features
+    if x.shape[-1:] != (k,):
+        raise ValueError(f"the last side of x must be {k}; x is {list(x.shape)}")
+    refuse_gradient(f"a {type(module).__name__}", x, residual)
+    shape = (*x.shape[:-1], n)
+    if residual is not None:
+        residual = same_kind("residual", residual, x, shape).reshape(-1, n).contiguous()
+    return module._layer(x.device)(x.detach().reshape(-1, k).contiguous(), residual).view(shape)
+
+
 class Replaced(NamedTuple):
     """What was put in the place of modules: their names, and of the others why they stay."""
 
@@ -282,12 +377,14 @@ class Replaced(NamedTuple):
     left: Dict[str, str]
 
 
-def replace(model: torch.nn.Module, kinds: Tuple[type, ...], skip: Tuple[str, ...], make: Any) -> Replaced:
-    """Puts `make(module)` in the place of each module of `kinds`; a `str` from it says why the module stays."""
+def replace(
+    model: torch.nn.Module, takes: Callable[[torch.nn.Module], bool], skip: Tuple[str, ...], make: Any
+) -> Replaced:
+    """Puts `make(module)` in the place of each module that `takes` is true of; a `str` from it says why the module stays."""
     done, made = Replaced([], {}), {}
     # A layer that stands in two places stays one layer.
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if type(module) not in kinds:
+        if not takes(module):
             continue
         if not name:
             raise ValueError("the model is itself such a layer; put it into a torch.nn.Sequential")
@@ -304,6 +401,11 @@ def replace(model: torch.nn.Module, kinds: Tuple[type, ...], skip: Tuple[str, ..
         setattr(model.get_submodule(parent), leaf, made[module])
         done.replaced.append(name)
     return done
+
+
+def of_type(*kinds: type) -> Callable[[torch.nn.Module], bool]:
+    """Whether a module is of one of these types, and of no type made from them."""
+    return lambda module: type(module) in kinds
 
 
 def weight_of(module: torch.nn.Module) -> torch.Tensor:

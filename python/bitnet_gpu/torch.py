@@ -5,7 +5,9 @@
     replaced = replace_linear(model, ternarise=True)   # or every one, rounded as BitNet b1.58 rounds
 
 Pruned layers are `SparseLinear`, `SparseConv2d` and `replace_sparse`, convolutions `Conv2d`, `BitConv2d`, `replace_conv2d` and
-`replace_bit_conv2d` with `fuse`, products `bmm` and `matmul`. What follows is of ternary linear layers.
+`replace_bit_conv2d` with `fuse`, products `bmm` and `matmul`, rows `softmax`, `log_softmax`, `RMSNorm`, `LayerNorm` and
+`replace_norm`, elements `activate`, `gated`, `axpby` and `multiply`, pooling `MaxPool2d`, `AvgPool2d`, `GlobalPool2d` and
+`replace_pool2d`, table lookup `LutLinear`. What follows is of ternary linear layers.
 
 A layer packs its weights to 2 bits and quantises each row of its input to int8; products are exact, so the result has
 the same bits on the CPU and on a GPU. On a GPU it runs on PyTorch's own memory and current stream, without copies
@@ -21,13 +23,19 @@ import torch
 from . import _library, check
 from ._bmm import bmm, matmul
 from ._conv2d import BitConv2d, Conv2d, replace_bit_conv2d, replace_conv2d
+from ._elements import activate, axpby, gated, multiply
 from ._fuse import fuse
+from ._lut import LutLinear
+from ._pool2d import AvgPool2d, GlobalPool2d, MaxPool2d, replace_pool2d
+from ._rows import LayerNorm, RMSNorm, log_softmax, replace_norm, softmax
 from ._sparse import SparseConv2d, SparseLinear, pays_off, prune_, replace_sparse
 from ._tensor import DTYPES, Replaced, backend as _backend
 
 __all__ = [
-    "BitConv2d", "BitLinear", "Conv2d", "Replaced", "SparseConv2d", "SparseLinear", "bmm", "fuse", "matmul", "pays_off",
-    "prune_", "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_sparse", "ternaries",
+    "AvgPool2d", "BitConv2d", "BitLinear", "Conv2d", "GlobalPool2d", "LayerNorm", "LutLinear", "MaxPool2d", "RMSNorm", "Replaced",
+    "SparseConv2d", "SparseLinear", "activate", "axpby", "bmm", "fuse", "gated", "log_softmax", "matmul", "multiply", "pays_off",
+    "prune_", "replace_bit_conv2d", "replace_conv2d", "replace_linear", "replace_norm", "replace_pool2d", "replace_sparse", "softmax",
+    "ternaries",
 ]
 
 # Of the rows that a ternary layer takes.

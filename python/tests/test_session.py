@@ -70,6 +70,77 @@ class SessionTest(unittest.TestCase):
             thread.join()
         self.assertEqual(texts, [wanted] * 4)
 
+    def test_options_of_models(self):
+        for settings in (dict(kv="f32", weights="2bit", head="stored"), dict(attention="fast")):
+            session = bitnet_gpu.Session(ROOT / "models/demo", device="cpu", context=100, **settings)
+            self.assertEqual(session.generate(PROMPT, max_tokens=8, seed=1).finish, "max_tokens")
+        for settings in (dict(kv="int4"), dict(attention="slow"), dict(weights="8bit"), dict(head="bf16")):
+            with self.assertRaises(ValueError):
+                bitnet_gpu.Session(ROOT / "models/demo", device="cpu", **settings)
+
+
+class BatchTest(unittest.TestCase):
+    PROMPTS = [PROMPT, "struct Point {", "use std::", "impl", "// The"]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.batch = bitnet_gpu.Batch(ROOT / "models/demo", device="cpu", max_batch=2)
+        session = bitnet_gpu.Session(ROOT / "models/demo", device="cpu")
+        cls.wanted = [session.generate(prompt, max_tokens=12, seed=1, temperature=0.8) for prompt in cls.PROMPTS]
+
+    def same(self, found, wanted):
+        self.assertEqual([(t.text, t.tokens, t.finish, t.prompt_tokens) for t in found],
+                         [(t.text, t.tokens, t.finish, t.prompt_tokens) for t in wanted])
+
+    def test_each_is_as_alone(self):
+        seen = {}
+
+        def take(index, output):
+            seen.setdefault(index, []).append(output.text)
+
+        self.same(self.batch.generate(self.PROMPTS, max_tokens=12, seed=1, temperature=0.8, on_output=take), self.wanted)
+        self.assertEqual(["".join(seen[i]) for i in range(5)], [text.text for text in self.wanted])
+        self.assertEqual(len(self.batch), 0)
+        self.assertIn("CPU", self.batch.device)
+        self.assertEqual(self.batch.generate([]), [])
+
+    def test_requests_come_and_go(self):
+        settings = dict(max_tokens=12, seed=1, temperature=0.8)
+        first = self.batch.add(self.PROMPTS[0], **settings)
+        self.assertEqual([output.request for output in self.batch.step()], [first])
+        second = self.batch.add(self.PROMPTS[1], **settings)
+        with self.assertRaises(bitnet_gpu.Full):
+            self.batch.add(self.PROMPTS[2], **settings)
+        self.assertEqual([output.request for output in self.batch.step()], [first, second])
+        self.batch.remove(first)
+        self.batch.remove(first)
+        finished = []
+        while len(self.batch):
+            finished += [output.finished for output in self.batch.step() if output.finished]
+        self.same(finished, self.wanted[1:2])
+        self.assertEqual(self.batch.step(), [])
+
+    def test_what_raises_leaves_nothing(self):
+        def raises(index, output):
+            raise KeyError(index)
+
+        with self.assertRaises(KeyError):
+            self.batch.generate(self.PROMPTS, max_tokens=12, on_output=raises)
+        self.assertEqual(len(self.batch), 0)
+        for error, call in [
+            (ValueError, lambda: bitnet_gpu.Batch(ROOT / "models/demo", max_batch=-1)),
+            (bitnet_gpu.Error, lambda: bitnet_gpu.Batch(ROOT / "models/demo", device="cpu", max_batch=5000)),
+            (ValueError, lambda: self.batch.add("a", temperature=-1.0)),
+            (ValueError, lambda: self.batch.remove(-1)),
+            (TypeError, lambda: self.batch.add("a", beams=4)),
+            (bitnet_gpu.Error, lambda: self.batch.add("a", chat=True)),
+            (bitnet_gpu.Error, lambda: self.batch.add("7" * 9000)),
+            (bitnet_gpu.Error, lambda: self.batch.generate(["a", "7" * 9000])),
+        ]:
+            with self.assertRaises(error):
+                call()
+        self.assertEqual(len(self.batch), 0)
+
 
 if __name__ == "__main__":
     unittest.main()
