@@ -3,6 +3,8 @@
 //! Every option is also an environment variable, `BITNET_` and its name. Ranges that the library
 //! knows (sampling) are checked there, so that a program and the command line meet the same rules.
 
+#[cfg(feature = "server")]
+use crate::serve;
 use crate::{chat, completions, convert, doctor, generate, inspect, synth, tune};
 use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::text::SamplingParams;
@@ -37,6 +39,9 @@ pub(crate) enum Command {
     Generate(generate::GenerateArgs),
     /// Talk with a model
     Chat(chat::ChatArgs),
+    /// Serve a model over HTTP, with the completions of the OpenAI API
+    #[cfg(feature = "server")]
+    Serve(serve::ServeArgs),
     /// Show what is in a checkpoint
     Inspect(inspect::InspectArgs),
     /// Write a checkpoint in another packed form, without loss
@@ -58,7 +63,7 @@ pub(crate) struct EngineArgs {
     /// Folder, file, or hub name ORG/NAME or ORG/NAME@REVISION; the demo model when not given
     #[arg(short, long, env = "BITNET_MODEL", value_name = "PATH|ORG/NAME")]
     pub(crate) model: Option<String>,
-    /// auto (the first GPU, else the CPU), cpu, cuda or cuda:N; with --prompts several GPUs too, each with the whole
+    /// auto (the first GPU, else the CPU), cpu, cuda or cuda:N; with --prompts and in a server several GPUs too, each with the whole
     /// model: cuda:N,M and so on, or cuda:all
     #[arg(short, long, env = "BITNET_DEVICE", default_value = "auto")]
     pub(crate) device: DeviceChoice,
@@ -69,7 +74,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "BITNET_CTX", value_name = "TOKENS",
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(crate) ctx: Option<u32>,
-    /// Type of the key and value cache: bf16, f32, or with --prompts int8 (MXINT8: half the memory of bf16, rounded to some 7 bits)
+    /// Type of the key and value cache: bf16, f32, or with --prompts and in a server int8 (MXINT8: half the memory of bf16, rounded to some 7 bits)
     #[arg(long, env = "BITNET_KV", default_value = "bf16", hide_possible_values = true)]
     pub(crate) kv: KvChoice,
     /// exact: the same bits however a text runs; fast: attention of prompts, and of steps of more than a few texts, on tensor

@@ -19,6 +19,8 @@ mod locate;
 mod logits;
 mod output;
 mod progress;
+#[cfg(feature = "server")]
+mod serve;
 mod synth;
 mod tune;
 
@@ -44,6 +46,8 @@ fn run(command: Command, given: Option<&ArgMatches>, output: &Output) -> Result<
     match command {
         Command::Generate(args) => generate::run(args, output),
         Command::Chat(args) => chat::run(args, output),
+        #[cfg(feature = "server")]
+        Command::Serve(args) => serve::run(args, output),
         Command::Inspect(args) => inspect::run(args, output),
         Command::Convert(args) => convert::run(args, output),
         Command::Synth(args) => synth::run(args, output),

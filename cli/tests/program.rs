@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const COMMANDS: [&str; 8] =
-    ["generate", "chat", "inspect", "convert", "synth", "doctor", "tune", "completions"];
+const COMMANDS: [&str; 9] =
+    ["generate", "chat", "serve", "inspect", "convert", "synth", "doctor", "tune", "completions"];
 
 /// The program with nothing in its environment but a home folder of its own.
 fn bitnet(args: &[&str]) -> Command {
@@ -58,12 +58,16 @@ fn every_command_has_help() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_names_the_argument() {
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 24] = [
         (&[], "Usage"),
         (&["fly"], "fly"),
         (&["generate"], "--prompt"),
         (&["generate", "--prompt", "a", "--prompt-file", "b"], "--prompt-file"),
         (&["generate", "--prompt", "a", "--fast"], "--fast"),
+        (&["serve", "--host", "0.0.0.0"], "--api-key"),
+        (&["serve", "--api-key", " "], "--api-key"),
+        (&["serve", "--profile", "a"], "--profile"),
+        (&["serve", "--temperature", "-1"], "temperature"),
         (&["generate", "--prompt", "a", "--device", "gpu"], "auto, cpu, cuda"),
         (&["generate", "--prompt", "a", "--threads", "0"], "--threads"),
         (&["generate", "--prompt", "a", "--kv", "f16"], "bf16"),

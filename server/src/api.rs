@@ -1,0 +1,422 @@
+//! Requests and answers of the OpenAI API.
+//!
+//! A field is taken out of the document by its name; what is left over is refused, unless its value asks for nothing.
+
+use std::hash::{BuildHasher, RandomState};
+
+use bitnet_gpu::session::Finish;
+use bitnet_gpu::text::{Message, SamplingParams};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::Settings;
+use crate::reply::Refusal;
+
+/// Most prompts of one request, and most of its stop strings.
+const PROMPTS_MOST: usize = 64;
+const STOPS_MOST: usize = 16;
+
+/// Fields that are fine with values that ask for nothing, or for nothing that changes a text.
+const NEUTRAL: &[(&str, fn(&Value) -> bool)] = &[
+    ("n", |v| v == 1),
+    ("best_of", |v| v == 1),
+    ("presence_penalty", |v| v.as_f64() == Some(0.0)),
+    ("frequency_penalty", |v| v.as_f64() == Some(0.0)),
+    ("echo", |v| v == false),
+    ("logprobs", |v| v == false),
+    ("top_logprobs", |v| v == 0),
+    ("suffix", |v| v == ""),
+    ("logit_bias", |v| v == &json!({})),
+    ("tools", |v| v == &json!([])),
+    ("functions", |v| v == &json!([])),
+    ("tool_choice", |v| v == "none"),
+    ("response_format", |v| v == &json!({"type": "text"})),
+    ("store", |v| v == false),
+    ("user", Value::is_string),
+    ("metadata", Value::is_object),
+    ("service_tier", Value::is_string),
+    ("parallel_tool_calls", Value::is_boolean),
+];
+
+/// What a text begins with.
+#[derive(Clone, Debug)]
+pub(crate) enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    Chat(Vec<Message>),
+}
+
+/// A request, checked but for what the model knows.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// One of each choice.
+    pub(crate) prompts: Vec<Prompt>,
+    pub(crate) params: SamplingParams,
+    pub(crate) stream: bool,
+    /// Whether a stream ends with the numbers of tokens.
+    pub(crate) usage: bool,
+    pub(crate) chat: bool,
+}
+
+/// The fields that are left of a document.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// The field of this name; null is none.
+    fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
+        match self.0.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => serde_json::from_value(value)
+                .map(Some)
+                .map_err(|error| Refusal::field(name, format!("{name}: {error}"))),
+        }
+    }
+
+    /// The same into a setting, which stays as it is where there is none.
+    fn set<T: DeserializeOwned>(&mut self, name: &str, to: &mut T) -> Result<(), Refusal> {
+        if let Some(value) = self.take(name)? {
+            *to = value;
+        }
+        Ok(())
+    }
+
+    /// Refuses what nobody took.
+    fn end(self) -> Result<(), Refusal> {
+        for (name, value) in self.0 {
+            let fine =
+                |(known, neutral): &&(&str, fn(&Value) -> bool)| *known == name && neutral(&value);
+            if !value.is_null() && !NEUTRAL.iter().any(|row| fine(&row)) {
+                let shown = value.to_string().chars().take(60).collect::<String>();
+                let words =
+                    format!("{name} = {shown} is not supported by this server; leave it out");
+                return Err(Refusal::field(&name, words));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One or several of something.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum OneOrMore<T> {
+    One(T),
+    More(Vec<T>),
+}
+
+impl<T> OneOrMore<T> {
+    fn all(self) -> Vec<T> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::More(all) => all,
+        }
+    }
+}
+
+/// The prompts of a completion: texts or ids, one or several.
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "a text, ids, or a list of either")]
+enum Prompts {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    All(Vec<Vec<u32>>),
+}
+
+/// A message as clients send it.
+#[derive(serde::Deserialize)]
+struct Said {
+    role: String,
+    content: Content,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "a text, or parts of type text")]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(serde::Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Part {
+    Text { text: String },
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+impl Asked {
+    /// Reads a request for completions, or for an answer in a conversation.
+    pub(crate) fn read(body: &[u8], chat: bool, settings: &Settings) -> Result<Self, Refusal> {
+        let Settings { model, defaults, .. } = settings;
+        let document: Map<String, Value> = serde_json::from_slice(body)
+            .map_err(|error| Refusal::bad(format!("the body is no JSON document: {error}")))?;
+        let mut fields = Fields(document);
+        if let Some(asked) = fields.take::<String>("model")?.filter(|asked| asked != model) {
+            let words = format!("there is no model {asked:?}; this server has {model:?}");
+            let status = hyper::StatusCode::NOT_FOUND;
+            return Err(Refusal { status, ..Refusal::field("model", words) });
+        }
+        let prompts = if chat { messages(&mut fields)? } else { prompts(&mut fields)? };
+        let seed = settings.seed.unwrap_or_else(drawn);
+        let mut params = SamplingParams { seed, ..defaults.clone() };
+        fields.set("max_tokens", &mut params.max_tokens)?;
+        if chat {
+            fields.set("max_completion_tokens", &mut params.max_tokens)?;
+        }
+        fields.set("temperature", &mut params.temperature)?;
+        fields.set("top_p", &mut params.top_p)?;
+        fields.set("top_k", &mut params.top_k)?;
+        fields.set("min_p", &mut params.min_p)?;
+        fields.set("repetition_penalty", &mut params.repetition_penalty)?;
+        fields.set("seed", &mut params.seed)?;
+        fields.set("ignore_eos", &mut params.ignore_eos)?;
+        if let Some(stop) = fields.take::<OneOrMore<String>>("stop")? {
+            params.stop = stop.all();
+            if params.stop.len() > STOPS_MOST {
+                let words = format!("{} stop texts; {STOPS_MOST} are allowed", params.stop.len());
+                return Err(Refusal::field("stop", words));
+            }
+        }
+        let stream = fields.take("stream")?.unwrap_or(false);
+        let options = fields.take::<StreamOptions>("stream_options")?;
+        if options.is_some() && !stream {
+            return Err(Refusal::field("stream_options", "stream_options go with stream = true"));
+        }
+        fields.end()?;
+        params.validate().map_err(|error| Refusal::bad(error.to_string()))?;
+        let usage = options.unwrap_or_default().include_usage;
+        Ok(Self { prompts, params, stream, usage, chat })
+    }
+}
+
+fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>, Refusal> {
+    let asked = fields.take::<Prompts>("prompt")?;
+    let asked = asked.ok_or_else(|| Refusal::field("prompt", "a prompt is missing"))?;
+    let prompts: Vec<Prompt> = match asked {
+        Prompts::Text(text) => vec![Prompt::Text(text)],
+        Prompts::Ids(ids) if ids.is_empty() => Vec::new(),
+        Prompts::Ids(ids) => vec![Prompt::Ids(ids)],
+        Prompts::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+        Prompts::All(all) => all.into_iter().map(Prompt::Ids).collect(),
+    };
+    if !(1..=PROMPTS_MOST).contains(&prompts.len()) {
+        let words = format!("{} prompts; 1 to {PROMPTS_MOST} are allowed", prompts.len());
+        return Err(Refusal::field("prompt", words));
+    }
+    Ok(prompts)
+}
+
+fn messages(fields: &mut Fields) -> Result<Vec<Prompt>, Refusal> {
+    let said = fields.take::<Vec<Said>>("messages")?.unwrap_or_default();
+    if said.is_empty() {
+        return Err(Refusal::field("messages", "messages are missing"));
+    }
+    let messages = said.into_iter().map(|Said { role, content }| {
+        let text = match content {
+            Content::Text(text) => text,
+            Content::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
+        };
+        Message::new(role, text)
+    });
+    Ok(vec![Prompt::Chat(messages.collect())])
+}
+
+/// A seed for a request without one.
+fn drawn() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// Why a text ended, in the API's words.
+pub(crate) fn reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::MaxTokens | Finish::ContextFull => "length",
+        Finish::StopToken | Finish::StopString | Finish::Cancelled => "stop",
+    }
+}
+
+/// Tokens of a request, all of its choices together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    pub(crate) generated: usize,
+}
+
+impl Usage {
+    fn document(self) -> Value {
+        let Self { prompt, generated } = self;
+        json!({"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated})
+    }
+}
+
+/// What all documents of one answer have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) chat: bool,
+}
+
+impl Answer {
+    fn document(&self, stream: bool, choices: Value, usage: Option<Value>) -> Value {
+        let object = match (self.chat, stream) {
+            (false, _) => "text_completion",
+            (true, false) => "chat.completion",
+            (true, true) => "chat.completion.chunk",
+        };
+        let mut document = json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
+        });
+        if let Some(usage) = usage {
+            document["usage"] = usage;
+        }
+        document
+    }
+
+    /// The whole answer: of each choice its text and why it ended.
+    pub(crate) fn whole(&self, choices: Vec<(String, &str)>, usage: Usage) -> Value {
+        let choices = choices.into_iter().enumerate().map(|(index, (text, finish))| match self.chat {
+            true => json!({
+                "index": index, "message": {"role": "assistant", "content": text}, "logprobs": null, "finish_reason": finish,
+            }),
+            false => json!({"index": index, "text": text, "logprobs": null, "finish_reason": finish}),
+        });
+        self.document(false, choices.collect(), Some(usage.document()))
+    }
+
+    /// The first event of a choice in a conversation.
+    pub(crate) fn role(&self, index: usize) -> Value {
+        let choice = json!({"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": null});
+        self.document(true, json!([choice]), None)
+    }
+
+    /// An event: more text of a choice, and why it ended if it did.
+    pub(crate) fn piece(&self, index: usize, text: &str, finish: Option<&str>) -> Value {
+        let choice = match self.chat {
+            true if text.is_empty() => {
+                json!({"index": index, "delta": {}, "finish_reason": finish})
+            }
+            true => json!({"index": index, "delta": {"content": text}, "finish_reason": finish}),
+            false => {
+                json!({"index": index, "text": text, "logprobs": null, "finish_reason": finish})
+            }
+        };
+        self.document(true, json!([choice]), None)
+    }
+
+    /// The last event: the numbers of tokens.
+    pub(crate) fn usage(&self, usage: Usage) -> Value {
+        self.document(true, json!([]), Some(usage.document()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(document: Value, chat: bool) -> Result<Asked, Refusal> {
+        Asked::read(document.to_string().as_bytes(), chat, &Settings::new("m"))
+    }
+
+    #[test]
+    fn what_is_asked_is_taken() {
+        let asked = read(
+            json!({
+                "model": "m", "prompt": ["a", "b"], "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1,
+                "repetition_penalty": 1.5, "seed": 9, "ignore_eos": true, "stop": "x", "stream": true, "n": 1, "user": "me",
+                "stream_options": {"include_usage": true}, "presence_penalty": 0, "logit_bias": {}, "logprobs": null,
+            }),
+            false,
+        );
+        let Asked { prompts, params, stream, usage, chat } = asked.expect("a request");
+        assert!(matches!(&prompts[..], [Prompt::Text(a), Prompt::Text(b)] if a == "a" && b == "b"));
+        assert_eq!((params.max_tokens, params.seed, params.top_k), (7, 9, 3));
+        assert_eq!((params.temperature, params.top_p, params.min_p), (0.5, 0.9, 0.1));
+        assert_eq!((params.repetition_penalty, params.ignore_eos), (1.5, true));
+        assert_eq!(params.stop, ["x"]);
+        assert!(stream && usage && !chat);
+
+        let ids = |document| read(document, false).expect("a request").prompts;
+        assert!(
+            matches!(&ids(json!({"prompt": [1, 2]}))[..], [Prompt::Ids(ids)] if ids == &[1, 2])
+        );
+        assert!(matches!(
+            &ids(json!({"prompt": [[1], [2, 3]]}))[..],
+            [Prompt::Ids(_), Prompt::Ids(_)]
+        ));
+
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        let said = json!([{"role": "system", "content": "s"}, {"role": "user", "content": parts}]);
+        let asked = read(json!({"messages": said, "max_completion_tokens": 5}), true).expect("one");
+        assert_eq!(asked.params.max_tokens, 5);
+        let Prompt::Chat(messages) = &asked.prompts[0] else { panic!("a conversation") };
+        assert_eq!((&*messages[1].role, &*messages[1].content), ("user", "ab"));
+    }
+
+    #[test]
+    fn seeds_are_drawn_and_defaults_kept() {
+        let [a, b] = [0; 2].map(|_| read(json!({"prompt": "a"}), false).expect("a request").params);
+        assert_ne!(a.seed, b.seed);
+        let defaults = SamplingParams::default();
+        assert_eq!((a.temperature, a.max_tokens), (defaults.temperature, defaults.max_tokens));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_its_name() {
+        let many: Vec<String> = (0..65).map(|i| i.to_string()).collect();
+        let wrong = [
+            (json!({}), "prompt"),
+            (json!({"prompt": []}), "prompt"),
+            (json!({"prompt": many}), "prompt"),
+            (json!({"prompt": {"a": 1}}), "prompt"),
+            (json!({"prompt": [-1]}), "prompt"),
+            (json!({"prompt": "a", "model": "other"}), "model"),
+            (json!({"prompt": "a", "n": 2}), "n"),
+            (json!({"prompt": "a", "n": 1.5}), "n"),
+            (json!({"prompt": "a", "logprobs": 5}), "logprobs"),
+            (json!({"prompt": "a", "presence_penalty": 0.5}), "presence_penalty"),
+            (json!({"prompt": "a", "max_tokens": -1}), "max_tokens"),
+            (json!({"prompt": "a", "max_tokens": 1e30}), "max_tokens"),
+            (json!({"prompt": "a", "seed": "x"}), "seed"),
+            (json!({"prompt": "a", "stop": [1]}), "stop"),
+            (json!({"prompt": "a", "stop": many}), "stop"),
+            (json!({"prompt": "a", "stream": 1}), "stream"),
+            (json!({"prompt": "a", "stream_options": {}}), "stream_options"),
+            (json!({"prompt": "a", "stream": true, "stream_options": {"x": 1}}), "stream_options"),
+            (json!({"prompt": "a", "max_completion_tokens": 3}), "max_completion_tokens"),
+            (json!({"prompt": "a", "messages": []}), "messages"),
+            (json!({"prompt": "a", "temprature": 0.5}), "temprature"),
+        ];
+        for (document, name) in wrong {
+            let refusal = read(document.clone(), false).expect_err("a refusal");
+            assert_eq!(refusal.param.as_deref(), Some(name), "{document}: {refusal:?}");
+            assert!(refusal.words.contains(name), "{refusal:?}");
+        }
+        for document in [
+            json!({"prompt": "a", "temperature": -1}),
+            json!({"prompt": "a", "max_tokens": 0}),
+            json!([1]),
+            json!("a"),
+        ] {
+            assert_eq!(read(document, false).expect_err("a refusal").status, 400);
+        }
+        for document in [
+            json!({}),
+            json!({"messages": []}),
+            json!({"messages": [{"role": "user"}]}),
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}),
+            json!({"messages": [{"role": "user", "content": "a"}], "prompt": "a"}),
+            json!({"messages": [{"role": "user", "content": "a"}], "tools": [{}]}),
+        ] {
+            assert_eq!(read(document, true).expect_err("a refusal").status, 400);
+        }
+        let deep = format!("{{\"prompt\": {}", "[".repeat(100_000));
+        assert!(Asked::read(deep.as_bytes(), false, &Settings::new("m")).is_err());
+    }
+}
