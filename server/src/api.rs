@@ -16,8 +16,11 @@ use crate::reply::Refusal;
 const PROMPTS_MOST: usize = 64;
 const STOPS_MOST: usize = 16;
 
+/// Whether a value asks for nothing.
+type Neutral = fn(&Value) -> bool;
+
 /// Fields that are fine with values that ask for nothing, or for nothing that changes a text.
-const NEUTRAL: &[(&str, fn(&Value) -> bool)] = &[
+const NEUTRAL: &[(&str, Neutral)] = &[
     ("n", |v| v == 1),
     ("best_of", |v| v == 1),
     ("presence_penalty", |v| v.as_f64() == Some(0.0)),
@@ -83,9 +86,8 @@ impl Fields {
     /// Refuses what nobody took.
     fn end(self) -> Result<(), Refusal> {
         for (name, value) in self.0 {
-            let fine =
-                |(known, neutral): &&(&str, fn(&Value) -> bool)| *known == name && neutral(&value);
-            if !value.is_null() && !NEUTRAL.iter().any(|row| fine(&row)) {
+            let fine = NEUTRAL.iter().any(|(known, neutral)| *known == name && neutral(&value));
+            if !value.is_null() && !fine {
                 let shown = value.to_string().chars().take(60).collect::<String>();
                 let words =
                     format!("{name} = {shown} is not supported by this server; leave it out");

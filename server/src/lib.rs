@@ -7,8 +7,8 @@
 //! | `GET /health` | `ok`, without a key |
 //! | `GET /metrics` | counters in Prometheus' text format |
 //!
-//! One thread has the engine ([`engine`]) and adds requests between its steps, so all that run share a batch; each gives the
-//! text that it gives alone. The others ([`http`]) only wait for sockets. What a client may ask for is checked in [`api`]: a field that is
+//! One thread has the engine (`engine`) and adds requests between its steps, so all that run share a batch; each gives the
+//! text that it gives alone. The others (`http`) only wait for sockets. What a client may ask for is checked in `api`: a field that is
 //! not supported is refused by its name, never left out in silence.
 
 mod api;

@@ -7,9 +7,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use contract::launch::DevPtr;
+use contract::parts::{EXCHANGE_HEAD, EXCHANGE_SLOTS};
+
 use super::{Buf, CudaBackend, Element, OpError};
-use crate::driver::{CudaError, lock};
+use crate::driver::{CudaError, Stream, StreamOptions, lock};
 use crate::memory::{BORROWED_ALIGN, DeviceBuffer};
+
+/// Words of [`CudaBackend::exchange`].
+const EXCHANGE_LEN: usize = (EXCHANGE_HEAD + 4 * EXCHANGE_SLOTS) as usize;
 
 /// Where memory is said to lie while it is counted: nothing runs there.
 const COUNTED_AT: u64 = 1 << 32;
@@ -68,6 +74,43 @@ impl Scratch {
 }
 
 impl CudaBackend {
+    /// What the blocks of long rows tell each other sums by: [`contract::parts::PartArgs::exchange`]. The backend's own, whose
+    /// kernels follow each other on its stream, is made when it is first asked for. A graph may be replayed on another
+    /// stream beside them, so what is captured has one that its graph keeps.
+    ///
+    /// A caller's workspace, if one is lent, has it: its calls may be on any streams, and what it captures is not ours.
+    pub(super) fn exchange(&self) -> Result<DevPtr<u32>, OpError> {
+        if let Some(lent) = self.scratch("exchange of long rows", EXCHANGE_LEN) {
+            let mut lent = lent?;
+            if !self.scratch.counts() {
+                lent.fill_bytes(self.stream(), 0).map_err(CudaError::from)?;
+            }
+            return Ok(lent.dev_ptr(self.stream()));
+        }
+        if self.stream().is_capturing() {
+            return Ok(self.new_exchange()?.dev_ptr(self.stream()));
+        }
+        let made = match self.exchange.get() {
+            Some(made) => made,
+            None => {
+                let made = self.new_exchange()?;
+                self.exchange.get_or_init(|| made)
+            }
+        };
+        Ok(made.dev_ptr(self.stream()))
+    }
+
+    /// One that is empty, by way of a stream beside the backend's, which may be captured.
+    fn new_exchange(&self) -> Result<Buf<u32>, OpError> {
+        let device = self.cuda.device();
+        let _allocates = device.bind().map_err(CudaError::from)?.while_captured();
+        let beside = Stream::new(device, StreamOptions::default()).map_err(CudaError::from)?;
+        let made = self.cuda.pool().alloc_zeroed(&beside, EXCHANGE_LEN, "exchange of long rows");
+        let made = made.map_err(CudaError::from)?;
+        beside.synchronize().map_err(CudaError::from)?;
+        Ok(made)
+    }
+
     /// A buffer in a caller's workspace; `None` where there is none.
     pub(super) fn scratch<T: Element>(
         &self,
