@@ -4,8 +4,11 @@ use crate::args::{EngineArgs, SamplingArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::{engine, interrupt, locate};
+use bitnet_gpu::device_choice::Backend;
+use bitnet_gpu::session::SessionError;
 use bitnet_server::Settings;
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -48,6 +51,9 @@ pub(crate) struct ServeArgs {
         default_value_t = 60
     )]
     queue_seconds: u32,
+    /// Be ready sooner, and let the first requests wait for kernels instead
+    #[arg(long, help_heading = "Server", env = "BITNET_NO_WARM_UP", value_parser = FalseyValueParser::new())]
+    no_warm_up: bool,
     #[command(flatten)]
     engine: EngineArgs,
     /// What a request gets that does not say otherwise
@@ -96,7 +102,12 @@ pub(crate) fn run(args: ServeArgs, output: &Output) -> Result<(), Failure> {
     let listener = TcpListener::bind(asked).map_err(unavailable)?;
     let address = listener.local_addr().map_err(unavailable)?;
     interrupt::install();
-    let engine = engine::open_batch(&path, &args.engine, args.batch.into(), output)?;
+    let mut engine = engine::open_batch(&path, &args.engine, args.batch.into(), output)?;
+    let devices = args.engine.device.resolve().map_err(SessionError::from)?;
+    // A CPU has nothing to compile.
+    if !args.no_warm_up && devices.iter().any(|device| *device != Backend::Cpu) {
+        engine.warm_up()?;
+    }
     let model = args.served_name.unwrap_or_else(|| name_of(args.engine.model.as_deref(), &path));
     let (device, max_batch) = (engine.device(), engine.max_batch());
     if output.json {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::model::PageUsage;
+use crate::model::{PAGE_SIZE, PageUsage};
 use crate::profile::Profile;
 use crate::text::{ChatTemplate, Message, SamplingParams, Tokenizer};
 
@@ -160,6 +160,38 @@ impl BatchEngine {
     /// As [`BatchEngine::template`]; a template that refuses the messages.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, SessionError> {
         self.encode(&self.template()?.render(messages, true)?)
+    }
+
+    /// Runs batches of one text and more, up to the largest, a few tokens each, so that the first requests do not wait for the
+    /// driver to compile kernels, which it does once for a GPU, nor for their steps to be recorded. Nothing of it stays. For an
+    /// engine without requests: what others give meanwhile is lost.
+    ///
+    /// # Errors
+    /// A failed device.
+    pub fn warm_up(&mut self) -> Result<(), SessionError> {
+        /// Positions of a short prompt and of a long one, and tokens behind it.
+        const SHORT: usize = 24;
+        const LONG: usize = 300;
+        const TOKENS: usize = 4;
+        let room = self.context().min(self.pages().total * PAGE_SIZE);
+        let most = self.max_batch();
+        let max_tokens = TOKENS.min(room - 1).max(1);
+        let mut run = |count, len: usize, temperature| {
+            let prompt = vec![0; len.min(room.saturating_sub(max_tokens)).max(1)];
+            let ignore_eos = true;
+            let params =
+                SamplingParams { max_tokens, temperature, ignore_eos, ..Default::default() };
+            let (prompts, params) = (vec![prompt; count], vec![params; count]);
+            self.generate(&prompts, &params, |_, _| ControlFlow::Continue(())).map(drop)
+        };
+        let mut count = 1;
+        while count < most {
+            run(count, SHORT, 0.0)?;
+            run(count, SHORT, 0.8)?;
+            count *= 2;
+        }
+        run(most, LONG, 0.0)?;
+        run(most, SHORT, 0.8)
     }
 
     /// Requests under way.

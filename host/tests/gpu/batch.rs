@@ -332,6 +332,10 @@ fn an_engine_gives_the_texts_of_a_session() {
     for (max_batch, pages) in [(1, 3), (3, 4), (6, 18)] {
         let mut engine =
             builder().max_batch(max_batch).pages(pages).build_batch().expect("an engine");
+        if max_batch == 1 {
+            engine.warm_up().expect("a warm engine");
+            assert_eq!((engine.len(), engine.pages().in_use), (0, 0));
+        }
         let mut streamed = vec![String::new(); prompts.len()];
         let together = engine
             .generate(&ids, &params, |index, output| {
