@@ -36,7 +36,7 @@ class _Fusion:
 
     def convolution(self, node: Any) -> Optional[Any]:
         """The convolution of a node that nobody but the next node sees, and that has no activation yet."""
-        module = self.module(node)
+        module: Any = self.module(node)
         if type(module) not in _CONVOLUTIONS or len(node.users) != 1 or module._options[6] is not None:
             return None
         calls = [n for n in self.traced.graph.nodes if self.module(n) is module]
@@ -53,15 +53,15 @@ class _Fusion:
         self.traced.graph.erase_node(node)
 
     def norm(self, node: fx.Node) -> bool:
-        norm = self.module(node)
+        norm: Any = self.module(node)
         if type(norm) is not nn.BatchNorm2d or norm.training or norm.running_mean is None:
             return False
         before: Any = node.args[0]
-        module = self.convolution(before)
+        module: Any = self.convolution(before)
         # Not behind a sum, and ternaries stay ternaries.
         if type(module) not in (Conv2d, SparseConv2d) or len(before.args) + len(before.kwargs) != 1:
             return False
-        state = [None if t is None else t.detach().cpu().double() for t in (norm.running_mean, norm.running_var, norm.weight, norm.bias)]
+        state: Any = [None if t is None else t.detach().cpu().double() for t in (norm.running_mean, norm.running_var, norm.weight, norm.bias)]
         mean, variance, gamma, beta = state
         dtype = module._weight.dtype
         bias = None if module._bias is None else module._bias.double()

@@ -8,26 +8,25 @@ import torch
 from . import _library, check
 from ._conv2d import Pair, images, pair
 from ._rows import is_float
-from ._tensor import PoolOptions, Replaced, kept, of_type, refuse_gradient, replace
+from ._tensor import Layer, PoolOptions, Replaced, kept, of_type, refuse_gradient, replace
 
 
 class _Pool2d(torch.nn.Module):
     """What all of them are."""
 
-    def __init__(self, words: str, kernel: Any = None, **fields: Any) -> None:
+    def __init__(self, words: str, **fields: Any) -> None:
         super().__init__()
-        self._words, self._fields = words, {"kernel": kernel or (0, 0), **fields}
+        self._words, self._options = words, PoolOptions()
+        check(_library.bitnet_pool2d_options_default(ctypes.byref(self._options)))
+        for name, value in fields.items():
+            setattr(self._options, name, type(getattr(self._options, name))(*value) if isinstance(value, tuple) else value)
         self._layer(torch.device("cpu"))
 
     def extra_repr(self) -> str:
         return self._words
 
-    def _layer(self, device: torch.device) -> Any:
-        filled = PoolOptions()
-        check(_library.bitnet_pool2d_options_default(ctypes.byref(filled)))
-        for name, value in self._fields.items():
-            setattr(filled, name, type(getattr(filled, name))(*value) if isinstance(value, tuple) else value)
-        return kept(device, ("pool2d", bytes(filled)), _library.bitnet_pool2d_new, filled)
+    def _layer(self, device: torch.device) -> Layer:
+        return kept(device, ("pool2d", bytes(self._options)), _library.bitnet_pool2d_new, self._options)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         is_float(x)

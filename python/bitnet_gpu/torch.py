@@ -16,7 +16,7 @@ for contiguous f32 input, and inside `torch.cuda.graph` after one call outside. 
 
 import contextlib
 import ctypes
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -77,7 +77,7 @@ class BitLinear(torch.nn.Module):
         # Not a buffer: `.cuda()` would put a byte a weight on the GPU, beside the packed copy.
         self._ternaries = weight.detach().to("cpu").contiguous()
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
-        self._packed = {}
+        self._packed: Dict[str, _Layer] = {}
         # Refuses what cannot be packed now, not at the first input.
         self._layer(torch.device("cpu"))
         self._packed.clear()

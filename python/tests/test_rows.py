@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import unittest
 
 from test_layers import Case
@@ -273,6 +274,7 @@ class Pool2dTest(Near):
                         self.close(y, wanted, dtype)
                         self.assertTrue(y.is_contiguous(memory_format=form))
             self.assertEqual(layer(x[0]).shape, wanted.shape[1:])
+            self.assertTrue(torch.equal(pickle.loads(pickle.dumps(copy.deepcopy(layer)))(x), layer(x)))
 
     def test_replace_pool2d(self):
         nn = torch.nn

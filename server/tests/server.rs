@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::session::{Session, SessionBuilder};
@@ -72,13 +72,19 @@ impl Server {
 
     fn raw(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
         let mut socket = self.connect();
-        let length = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
-        );
+        let request = post(path, &format!("Connection: close\r\n{headers}"), body);
         // A server may answer before it has read all.
         let _ = socket.write_all(request.as_bytes());
         answer(&mut socket)
+    }
+
+    /// Waits until something is so.
+    fn until(&self, so: impl Fn(&Self) -> bool) {
+        let started = Instant::now();
+        while !so(self) {
+            assert!(started.elapsed() < Duration::from_secs(60), "it did not come to that");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn metric(&self, name: &str) -> f64 {
@@ -98,6 +104,12 @@ impl Drop for Server {
             ended.expect("the server ended");
         }
     }
+}
+
+/// A request as it goes over the wire.
+fn post(path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: a\r\n{headers}Content-Length: {length}\r\n\r\n{body}")
 }
 
 /// Reads an answer to its end.
@@ -326,10 +338,7 @@ fn what_cannot_be_served_is_said() {
     let mut socket = server.connect();
     let body = asked(&json!(PROMPT), 1).to_string();
     for close in ["keep-alive", "close"] {
-        let length = body.len();
-        let request = format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: {close}\r\n{json}Content-Length: {length}\r\n\r\n{body}"
-        );
+        let request = post("/v1/completions", &format!("Connection: {close}\r\n{json}"), &body);
         socket.write_all(request.as_bytes()).expect("sent");
     }
     let (status, rest) = answer(&mut socket);
@@ -361,15 +370,12 @@ fn a_key_is_asked_for() {
 #[test]
 fn who_leaves_makes_room_and_who_waits_too_long_is_told() {
     let settings =
-        Settings { queue: 2, patience: Duration::from_millis(300), ..Settings::new("demo") };
+        Settings { queue: 2, patience: Duration::from_millis(50), ..Settings::new("demo") };
     let server = Server::start(&demo(), 1, settings);
     let endless = json!({"prompt": PROMPT, "max_tokens": 900, "ignore_eos": true, "stream": true});
     let mut first = server.connect();
-    let body = endless.to_string();
-    let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let request =
+        post("/v1/completions", "Content-Type: application/json\r\n", &endless.to_string());
     first.write_all(request.as_bytes()).expect("sent");
     let mut start = [0; 12];
     first.read_exact(&mut start).expect("an answer");
@@ -385,4 +391,12 @@ fn who_leaves_makes_room_and_who_waits_too_long_is_told() {
     assert_eq!(document(&body)["choices"][0]["text"], json!(alone(PROMPT, &params(1))));
     assert_eq!(server.metric("texts_abandoned_total"), 1.0);
     assert_eq!(server.metric("requests_refused_total"), 2.0);
+    // One that is not streamed is found to be gone too.
+    let (mut second, mut whole) = (server.connect(), endless);
+    whole["stream"] = json!(false);
+    let request = post("/v1/completions", "Content-Type: application/json\r\n", &whole.to_string());
+    second.write_all(request.as_bytes()).expect("sent");
+    server.until(|server| server.metric("texts_running") == 1.0);
+    drop(second);
+    server.until(|server| server.metric("texts_abandoned_total") == 2.0);
 }
