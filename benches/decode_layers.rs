@@ -1,4 +1,4 @@
-//! [`contract::decode_layers`] on a GPU: all layers of the 2B-4T model on one row and on eight, at two lengths of the context.
+//! [`contract::decode_layers`] on a GPU: all layers of the 2B-4T model on one row, and on one, eight and sixteen over pages, at two lengths of the context.
 
 use std::process::ExitCode;
 
@@ -218,6 +218,7 @@ impl Case for Rows {
             m: self.m,
             gate: Gate::Relu2,
             eps: 1e-5,
+            math: Math::Exact,
         })
     }
 
@@ -234,7 +235,7 @@ fn main() -> ExitCode {
             let step = Step { shape, heads, start, math: Math::Exact };
             suite.measure(&step)?;
             suite.measure(&Step { math: Math::TensorCore, ..step })?;
-            for m in [8, 16] {
+            for m in [1, 8, 16] {
                 suite.measure(&Rows { step, m })?;
             }
         }

@@ -329,7 +329,9 @@ fn measure_batches(
         (0..most).map(|i| prompt(900 + i as u64, BATCH_AT - i % 7, vocab)).collect();
     let alone = session.generate(&prompts[0], &params(0), |_| ControlFlow::Continue(()))?.tokens;
     drop(session);
-    let mut engine = builder.attention(math).kv(kv).max_batch(most).build_batch()?;
+    // All sequences begin with the first step.
+    let builder = builder.attention(math).kv(kv).prompt_share(usize::MAX);
+    let mut engine = builder.max_batch(most).build_batch()?;
     for &batch in batches {
         let (mut seconds, mut same) = (Vec::new(), 0);
         for _ in 0..TEXTS {

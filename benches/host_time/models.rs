@@ -57,6 +57,7 @@ pub(super) fn measure(host: &mut Host) -> anyhow::Result<()> {
             pages,
             kv: kv.into(),
             chunk: 64,
+            prompt_share: 64,
             one_kernel: false,
         };
         host.time(

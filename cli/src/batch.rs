@@ -50,7 +50,8 @@ pub(crate) fn run(
     interrupt::install();
     let devices = args.engine.device.resolve().map_err(SessionError::from)?;
     let most = usize::from(args.batch).min(prompts.len().div_ceil(devices.len()));
-    let mut engine = engine::open_batch(&path, &args.engine, most, output)?;
+    let mut engine =
+        engine::open_batch(&path, &args.engine, |builder| builder.max_batch(most), output)?;
     if let Some(file) = &args.engine.profile {
         engine::expect_profile(engine.profile()?, &engine.device(), file)?;
     }

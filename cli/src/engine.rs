@@ -23,15 +23,15 @@ pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<S
     Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
 }
 
-/// Loads `model` for up to `max_batch` texts at once on each device.
+/// Loads `model` for several texts at once, as `batch` says.
 pub(crate) fn open_batch(
     model: &Path,
     args: &EngineArgs,
-    max_batch: usize,
+    batch: impl FnOnce(SessionBuilder) -> SessionBuilder,
     output: &Output,
 ) -> Result<BatchEngine, Failure> {
     let mut progress = Progress::new(output);
-    let builder = builder(model, args).max_batch(max_batch);
+    let builder = batch(builder(model, args));
     Ok(builder.build_batch_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
 }
 

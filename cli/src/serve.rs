@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{engine, interrupt, locate};
 use bitnet_gpu::device_choice::Backend;
-use bitnet_gpu::session::SessionError;
+use bitnet_gpu::session::{SessionBuilder, SessionError};
 use bitnet_server::Settings;
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -33,6 +33,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Server", env = "BITNET_BATCH", value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
+    /// Tokens of prompts that run between two steps: the fewer, the less a long prompt holds up the texts beside it, and the later
+    /// its own begins
+    #[arg(
+        long,
+        help_heading = "Server",
+        env = "BITNET_PROMPT_SHARE",
+        value_name = "TOKENS",
+        default_value_t = 768
+    )]
+    prompt_share: u32,
     /// Most requests that wait for a place
     #[arg(
         long,
@@ -102,7 +112,10 @@ pub(crate) fn run(args: ServeArgs, output: &Output) -> Result<(), Failure> {
     let listener = TcpListener::bind(asked).map_err(unavailable)?;
     let address = listener.local_addr().map_err(unavailable)?;
     interrupt::install();
-    let mut engine = engine::open_batch(&path, &args.engine, args.batch.into(), output)?;
+    let batch = |builder: SessionBuilder| {
+        builder.max_batch(args.batch.into()).prompt_share(args.prompt_share as usize)
+    };
+    let mut engine = engine::open_batch(&path, &args.engine, batch, output)?;
     let devices = args.engine.device.resolve().map_err(SessionError::from)?;
     // A CPU has nothing to compile.
     if !args.no_warm_up && devices.iter().any(|device| *device != Backend::Cpu) {

@@ -2,11 +2,16 @@
 //!
 //! The cache is a pool of pages; a sequence has a table of its own pages. Slot `r` of the batch is row
 //! `r` of every step. A sequence takes the pages for all of its positions when it is added, so that no
-//! step waits for one, and gives them back when it is removed. Bits of a sequence are those that it has
+//! step waits for one, and gives them back when it is removed. Its prompt runs between the steps of the others, some tokens in front of
+//! each. Bits of a sequence are those that it has
 //! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 
+mod prompts;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
-use contract::decode_layers::rows::{MAX_TILES, Tiles};
 use contract::sample::{SampleParams, StepState};
 
 use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
@@ -14,14 +19,12 @@ use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
 use crate::ops::attention_paged::{PageType, PagedCache, PagedRows, PagedScratch, PagedStep};
-use crate::ops::decode_layers::rows::{DecodeRows, RowsTable};
+use crate::ops::decode_layers::rows::{DecodeRows, RowsKernel, RowsTable};
 use crate::ops::decode_layers::shape;
 use crate::ops::embed::Embed;
 use crate::ops::lm_head::LmHead;
 use crate::ops::rope::RopeTable;
-use crate::ops::sample::{
-    PARAM_WORDS, STATE_POS, STATE_TOKEN, STATE_WORDS, Sample, SampleState, param_words, state_words,
-};
+use crate::ops::sample::{STATE_POS, STATE_TOKEN, STATE_WORDS, Sample, SampleState, state_words};
 use crate::ops::{Backend, OpError, RowType, RowWords, TokenLog, WeightLayout};
 
 /// Positions of a page.
@@ -42,6 +45,9 @@ pub struct BatchOptions {
     pub kv: PageType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
+    /// Tokens of prompts that run in front of a step, so that a long prompt does not hold up the sequences beside it. At least one prefill step
+    /// runs where a prompt waits, and one of less than 64 tokens counts as so many.
+    pub prompt_share: usize,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
     pub one_kernel: bool,
 }
@@ -49,8 +55,10 @@ pub struct BatchOptions {
 /// A sequence in its slot.
 struct Slot {
     pages: Vec<u32>,
-    prompt_len: usize,
-    /// Tokens that the sampler was asked for.
+    prompt: Vec<u32>,
+    /// Tokens of the prompt that have run.
+    ran: usize,
+    /// Tokens that the sampler was asked for: none before all of the prompt has run.
     queued: usize,
     /// Tokens that it gives at most.
     limit: usize,
@@ -86,8 +94,8 @@ impl Needs {
 /// Sequences on one backend that share pages, activations and steps.
 pub struct Batch<B: Backend> {
     caches: Vec<PagedCache<B>>,
-    /// For few rows through all layers at once, where that is how they run: for one tile of rows, for two.
-    together: [Option<RowsTable<B>>; MAX_TILES as usize],
+    /// For few rows through all layers at once, where that is how they run: by each of [`RowsKernel::ALL`].
+    together: [Option<RowsTable<B>>; RowsKernel::ALL.len()],
     rope: RopeTable<B>,
     x: Activations<B>,
     scratch: PagedScratch<B>,
@@ -98,6 +106,8 @@ pub struct Batch<B: Backend> {
     tables: B::Buf<u32>,
     /// `[max_batch, vocab]`.
     logits: B::Buf<f32>,
+    /// The slots that `logits` are of.
+    logits_of: Range<usize>,
     head_input: Option<B::Buf<u32>>,
     sampler: SampleState<B>,
     /// `[max_batch, capacity]`.
@@ -106,6 +116,8 @@ pub struct Batch<B: Backend> {
     recordings: Vec<(Size, B::Recording)>,
     pool: PagePool,
     slots: Vec<Option<Slot>>,
+    /// Slots whose prompts have not run to their ends, in the order in which they came.
+    waiting: VecDeque<usize>,
     options: BatchOptions,
     vocab: usize,
 }
@@ -117,6 +129,8 @@ const TWO_TILES_REACH: usize = 1024;
 /// What a step is recorded for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Size {
+    /// The slot of the first row: that of a lone sequence, else 0.
+    first: usize,
     /// Rows.
     m: usize,
     /// Positions that it reaches.
@@ -149,7 +163,7 @@ impl<B: Backend> Batch<B> {
     /// Sizes that the kernels do not take; out of memory.
     pub fn new(model: &Model<B>, options: BatchOptions) -> Result<Self, OpError> {
         let (backend, config) = (model.backend(), model.config());
-        let BatchOptions { max_batch, capacity, pages, kv, chunk, one_kernel } = options;
+        let BatchOptions { max_batch, capacity, pages, kv, chunk, one_kernel, .. } = options;
         if max_batch == 0 || max_batch > MAX_BATCH {
             let (what, allowed) = ("max_batch", "1 to 1,024 sequences are allowed");
             return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
@@ -162,14 +176,14 @@ impl<B: Backend> Batch<B> {
         let shape = shape(config.num_layers, config.hidden_size, config.intermediate_size, heads);
         // That kernel reads 2-bit weights and pages of bf16.
         let takes = kv == RowType::Bf16 && model.layout() == WeightLayout::Bits2;
-        let table = |tiles: u32| {
-            let [fewer, rows] = [tiles - 1, tiles].map(|tiles| Tiles(tiles).rows() as usize);
-            let wanted = one_kernel && takes && max_batch > fewer;
+        let table = |fewer: usize, kernel: RowsKernel| {
+            let (wanted, rows) = (one_kernel && takes && max_batch > fewer, kernel.rows());
             (wanted && backend.runs_rows_together(&shape, rows))
                 .then(|| RowsTable::new(backend, shape, &model.linears(), &caches, capacity, rows))
                 .transpose()
         };
-        let together = [table(1)?, table(2)?];
+        let [one, few, more] = RowsKernel::ALL;
+        let together = [table(0, one)?, table(one.rows(), few)?, table(few.rows(), more)?];
         let rows = chunk.max(max_batch);
         let int8 = model.int8.as_ref();
         let mut batch = Self {
@@ -182,12 +196,14 @@ impl<B: Backend> Batch<B> {
             positions: backend.alloc("activations", chunk)?,
             tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
             logits: backend.alloc("logits", max_batch * vocab)?,
+            logits_of: 0..0,
             head_input: int8.map(|table| table.input(backend, max_batch)).transpose()?,
             sampler: SampleState::alloc(backend, vocab, max_batch)?,
             tokens: backend.alloc_tokens(max_batch * capacity)?,
             recordings: Vec::new(),
             pool: PagePool::new(pages),
             slots: (0..max_batch).map(|_| None).collect(),
+            waiting: VecDeque::new(),
             options,
             vocab,
         };
@@ -218,6 +234,11 @@ impl<B: Backend> Batch<B> {
         self.len() == 0
     }
 
+    /// Whether the prompt of the sequence in `slot` has yet to run to its end.
+    pub fn waits(&self, slot: usize) -> bool {
+        self.waiting.contains(&slot)
+    }
+
     /// Tokens of the sequence in `slot` that its sampler was asked for so far.
     pub fn queued(&self, slot: usize) -> usize {
         self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.queued)
@@ -241,13 +262,13 @@ impl<B: Backend> Batch<B> {
     /// The logits of the last step for the sequence in `slot`, `[vocab]`. Waits for it.
     ///
     /// # Errors
-    /// [`OpError::NoLogits`] of a batch by [`super::HeadKind::Int8`]; whatever the queued operations failed with.
+    /// [`OpError::NoLogits`] of a step by [`super::HeadKind::Int8`], or where the step had no row for it; whatever the queued operations failed with.
     pub fn read_logits(&self, backend: &B, slot: usize) -> Result<Vec<f32>, OpError> {
-        if self.head_input.is_some() {
+        if !self.logits_of.contains(&slot) {
             return Err(OpError::NoLogits { op: "read_logits" });
         }
         let mut logits = vec![0.0; self.vocab];
-        backend.read(&self.logits, slot * self.vocab, &mut logits)?;
+        backend.read(&self.logits, (slot - self.logits_of.start) * self.vocab, &mut logits)?;
         Ok(logits)
     }
 
@@ -261,6 +282,7 @@ impl<B: Backend> Batch<B> {
             return Ok(false);
         };
         self.pool.give_back(gone.pages);
+        self.waiting.retain(|&waiting| waiting != slot);
         self.clear_slot(backend, slot)?;
         Ok(true)
     }
@@ -275,132 +297,45 @@ impl<B: Backend> Batch<B> {
 
     /// The table by which a step of `m` rows that reaches so many positions runs through all layers at once, if that is how it runs.
     fn table_of(&self, m: usize, reach: usize) -> Option<usize> {
-        let tiles = Tiles::of(m as u32).0 as usize;
-        let pays = tiles == 1 || reach <= TWO_TILES_REACH;
-        (pays && self.together.get(tiles - 1)?.is_some()).then_some(tiles - 1)
+        let kernel = RowsKernel::of(m);
+        let at = RowsKernel::ALL.iter().position(|&other| other == kernel)?;
+        let pays = at + 1 < RowsKernel::ALL.len() || reach <= TWO_TILES_REACH;
+        (pays && self.together[at].is_some()).then_some(at)
     }
 
     /// Pages of a table.
     fn width(&self) -> usize {
         self.options.capacity.div_ceil(PAGE)
     }
-
-    /// Prepares the sampler and the pages of the sequence in `slot`.
-    fn begin(
-        &mut self,
-        backend: &B,
-        slot: usize,
-        prompt: &[u32],
-        params: &SampleParams,
-        pages: &[u32],
-    ) -> Result<(), OpError> {
-        let mut marks = vec![0u8; self.vocab];
-        prompt.iter().for_each(|&id| marks[id as usize] = 1);
-        let state = StepState { pos: prompt.len() as u32 - 1, ..StepState::default() };
-        let width = self.width();
-        backend.write(&mut self.sampler.seen, slot * self.vocab, &marks)?;
-        backend.write(&mut self.sampler.params, slot * PARAM_WORDS, &param_words(params))?;
-        backend.write(&mut self.sampler.state, slot * STATE_WORDS, &state_words(&state))?;
-        backend.write(&mut self.tables, slot * width, pages)
-    }
 }
 
 impl<B: Backend> Model<B> {
-    /// Adds a sequence to the batch: takes a free slot and pages for `prompt` and at most
-    /// `params.max_steps` more tokens, runs the prompt, and queues the first token. Returns the slot. Waits
-    /// for what is queued.
-    ///
-    /// # Errors
-    /// An empty prompt, ids outside of the vocabulary, a prompt longer than the context; no slot
-    /// ([`ModelError::BatchFull`]) or too few pages ([`ModelError::PagesFull`]), and then nothing has
-    /// changed; a failed launch.
-    pub fn admit(
-        &self,
-        batch: &mut Batch<B>,
-        prompt: &[u32],
-        params: &SampleParams,
-    ) -> Result<usize, ModelError> {
-        let BatchOptions { capacity, max_batch, .. } = batch.options;
-        let Needs { limit, pages: needed } =
-            Needs::of(self.config.vocab_size, capacity, prompt, params)?;
-        let free = batch.slots.iter().position(Option::is_none);
-        let slot = free.ok_or(ModelError::BatchFull { max_batch })?;
-        let usage = batch.pool.usage();
-        let pages = batch.pool.take(needed).ok_or(ModelError::PagesFull {
-            needed,
-            free: usage.total - usage.in_use,
-            total: usage.total,
-        })?;
-        match self.start(batch, slot, prompt, params, &pages, limit) {
-            Ok(()) => {
-                batch.slots[slot] =
-                    Some(Slot { pages, prompt_len: prompt.len(), queued: 1, limit });
-                Ok(slot)
-            }
-            Err(error) => {
-                batch.pool.give_back(pages);
-                Err(error.into())
-            }
-        }
-    }
-
-    fn start(
-        &self,
-        batch: &mut Batch<B>,
-        slot: usize,
-        prompt: &[u32],
-        params: &SampleParams,
-        pages: &[u32],
-        limit: usize,
-    ) -> Result<(), OpError> {
-        let backend = self.backend();
-        // Steps that are queued may still write the tokens of the slot's last sequence.
-        backend.synchronize()?;
-        let log = slot * batch.options.capacity;
-        batch.tokens.clear_part(log..log + batch.options.capacity);
-        // The device ends the text where the context does.
-        let params = SampleParams { max_steps: limit as u32, ..*params };
-        batch.begin(backend, slot, prompt, &params, pages)?;
-        let chunk = batch.options.chunk;
-        for (i, ids) in prompt.chunks(chunk).enumerate() {
-            let first = (i * chunk) as u32;
-            let positions: Vec<u32> = (first..first + ids.len() as u32).collect();
-            backend.write(&mut batch.ids, 0, ids)?;
-            backend.write(&mut batch.positions, 0, &positions)?;
-            let reach = i * chunk + ids.len();
-            let pending = self.run_rows(batch, Rows::Prompt { slot, m: ids.len(), reach })?;
-            self.last_norm(&mut batch.x, ids.len(), pending)?;
-        }
-        let last = (prompt.len() - 1) % chunk;
-        backend.lm_head(LmHead {
-            x: &batch.x.wide,
-            x_at: last * self.config.hidden_size,
-            w: self.head(),
-            logits: &mut batch.logits,
-            m: 1,
-        })?;
-        self.sample_rows(batch, slot, 1)
-    }
-
-    /// Queues one step of all sequences: the token of each runs through the model at its position, and the
-    /// next one is picked. Sequences that have given all their tokens, or that ended, stay as they are.
+    /// Queues what comes next: prompts of sequences that were added, up to [`BatchOptions::prompt_share`] tokens of them in the order in which they
+    /// came, each with its first token at its end; then one step of all sequences whose prompts have run. The token of each runs through the
+    /// model at its position, and the next one is picked. Sequences that have given all their tokens, or that ended, stay as they are.
     /// With `record`, a backend that can replays a recording of the step.
     ///
     /// # Errors
     /// A failed launch.
     pub fn decode_batch(&self, batch: &mut Batch<B>, record: bool) -> Result<(), OpError> {
-        let Some(last) = batch.slots.iter().rposition(Option::is_some) else {
+        self.run_prompts(batch)?;
+        let rows = || (0..).zip(&batch.slots).filter_map(|(i, slot)| Some((i, slot.as_ref()?)));
+        let rows = || rows().filter(|(_, slot)| slot.queued > 0);
+        let Some((last, _)) = rows().last() else {
             return Ok(());
         };
         let BatchOptions { max_batch, capacity, .. } = batch.options;
-        let m = class(last + 1, max_batch);
-        let positions = batch.slots.iter().flatten().map(|slot| slot.prompt_len + slot.queued);
+        // A sequence that is alone needs no rows for the slots in front of it.
+        let (first, m) =
+            if rows().count() == 1 { (last, 1) } else { (0, class(last + 1, max_batch)) };
+        let positions = rows().map(|(_, slot)| slot.prompt.len() + slot.queued);
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let together = batch.table_of(m, reach).is_some();
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
         let share = Some(&positions[..]).filter(|_| !together && batch.options.kv != RowType::F32);
         let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
-        let size = Size { m, reach, share };
+        let size = Size { first, m, reach, share };
+        batch.logits_of = if self.int8.is_some() { 0..0 } else { first..first + m };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
             let recording = self.backend.record(|| self.step_rows(batch, size))?;
             batch.recordings.extend(recording.map(|r| (size, r)));
@@ -409,23 +344,23 @@ impl<B: Backend> Model<B> {
             Some((_, recording)) => self.backend.replay(recording)?,
             None => self.step_rows(batch, size)?,
         }
-        for slot in batch.slots.iter_mut().flatten() {
+        for slot in batch.slots.iter_mut().flatten().filter(|slot| slot.queued > 0) {
             slot.queued = slot.limit.min(slot.queued + 1);
         }
         Ok(())
     }
 
     fn step_rows(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
-        let m = size.m;
+        let Size { first, m, .. } = size;
         let pending = self.run_rows(batch, Rows::Slots(size))?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         if let (Some(table), Some(input)) = (&self.int8, head_input) {
-            let next = Next { input, sampler, bounds: logits, out: tokens };
+            let next = Next { input, sampler, row: first, bounds: logits, out: tokens };
             return self.next_tokens(table, x, m, pending, next);
         }
         self.last_norm(x, m, pending)?;
         self.backend.lm_head(LmHead { x: &x.wide, x_at: 0, w: self.head(), logits, m })?;
-        self.sample_rows(batch, 0, m)
+        self.sample_rows(batch, first, m)
     }
 
     /// Embedding and blocks. Says whether there is an `x.delta` left to add.
@@ -437,7 +372,10 @@ impl<B: Backend> Model<B> {
         };
         let Batch { x, caches, together, rope, scratch, ids, positions, tables, sampler, .. } =
             batch;
-        let state = |at| RowWords { words: &sampler.state, at, stride: STATE_WORDS };
+        let state = |slot, at| {
+            let at = slot * STATE_WORDS + at;
+            RowWords { words: &sampler.state, at, stride: STATE_WORDS }
+        };
         let (m, ids, positions, tables, reach) = match rows {
             Rows::Prompt { slot, m, reach } => (
                 m,
@@ -446,11 +384,11 @@ impl<B: Backend> Model<B> {
                 RowWords { words: &*tables, at: slot * width, stride: 0 },
                 Err(reach),
             ),
-            Rows::Slots(Size { m, reach, share }) => (
+            Rows::Slots(Size { first, m, reach, share }) => (
                 m,
-                state(STATE_TOKEN),
-                state(STATE_POS),
-                RowWords { words: &*tables, at: 0, stride: width },
+                state(first, STATE_TOKEN),
+                state(first, STATE_POS),
+                RowWords { words: &*tables, at: first * width, stride: width },
                 Ok((reach, share)),
             ),
         };
@@ -471,6 +409,7 @@ impl<B: Backend> Model<B> {
                 m,
                 gate: first.mlp.gate,
                 eps: self.config.rms_norm_eps,
+                math: first.attention.math,
             })?;
             return Ok(pending);
         }

@@ -61,6 +61,8 @@ enum Input {
 pub(super) struct Next<'a, B: Backend> {
     pub(super) input: &'a mut B::Buf<u32>,
     pub(super) sampler: &'a mut SampleState<B>,
+    /// The first sampler.
+    pub(super) row: usize,
     pub(super) bounds: &'a mut B::Buf<f32>,
     pub(super) out: &'a mut B::TokenLog,
 }
@@ -243,7 +245,7 @@ impl<B: Backend> Model<B> {
         let pending = self.run(sequence, Input::State, 1, reach)?;
         let Sequence { x, head_input, sampler, logits, tokens, .. } = &mut *sequence;
         if let (Some(table), Some(input)) = (&self.int8, head_input) {
-            let next = Next { input, sampler, bounds: logits, out: tokens };
+            let next = Next { input, sampler, row: 0, bounds: logits, out: tokens };
             return self.next_tokens(table, x, 1, pending, next);
         }
         self.last_norm(&mut sequence.x, 1, pending)?;
@@ -261,7 +263,7 @@ impl<B: Backend> Model<B> {
         pending: bool,
         next: Next<'_, B>,
     ) -> Result<(), OpError> {
-        let Next { input, sampler, bounds, out } = next;
+        let Next { input, sampler, row, bounds, out } = next;
         let norm = HeadNorm {
             h: &mut x.h,
             delta: pending.then_some(&x.delta),
@@ -276,7 +278,7 @@ impl<B: Backend> Model<B> {
             table,
             input,
             sampler,
-            row: 0,
+            row,
             bounds,
             out,
             m,

@@ -433,9 +433,13 @@ impl Backend for CudaBackend {
     }
 
     fn runs_rows_together(&self, shape: &contract::decode_layers::Shape, rows: usize) -> bool {
+        use super::decode_layers::rows::RowsKernel;
+        use contract::decode_layers::DecodeLayersPaged;
         use contract::decode_layers::rows::{DecodeLayersRows, DecodeLayersRows16, Tiles};
         let sms = self.cuda.device().sm_count().max(1);
-        let tiles = Tiles::of(rows as u32);
+        let RowsKernel::Tiles(tiles) = RowsKernel::of(rows) else {
+            return shape.blocks(sms).is_some() && self.has::<DecodeLayersPaged>();
+        };
         let takes = shape.rows_blocks(tiles, sms, tiles.rows()).is_some();
         takes
             && match tiles {

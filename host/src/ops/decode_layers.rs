@@ -58,10 +58,14 @@ impl<B: Backend> DecodeTable<B> {
         caches: &[KvCache<B>],
     ) -> Result<Self, OpError> {
         let capacity = check_layers(&shape, layers, caches)?;
-        let exchange = 2 * shape.layers as usize * shape.exchange_len() as usize;
         let words = words(backend, layers, caches);
-        Ok(Self(Table::new(backend, shape, words, capacity, [1, exchange])?))
+        Ok(Self(Table::new(backend, shape, words, capacity, of_one_row(&shape))?))
     }
+}
+
+/// Rows, and words of the exchange, of a table for one row.
+fn of_one_row(shape: &Shape) -> [usize; 2] {
+    [1, 2 * shape.layers as usize * shape.exchange_len() as usize]
 }
 
 /// What is the same for one row and for several.
@@ -269,19 +273,9 @@ impl<B: Backend> DecodeLayers<'_, B> {
         self.rope.check(OP)
     }
 
-    /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
-    pub fn scale(&self) -> f32 {
-        scale(self.table.0.shape.head_dim as usize)
-    }
-
     /// Heads of every layer.
     pub fn heads(&self) -> Heads {
         heads_of(&self.table.0.shape)
-    }
-
-    /// The activation of the gate as a finish of the product.
-    pub fn finish(&self) -> Finish {
-        self.gate.finish()
     }
 }
 
@@ -300,7 +294,35 @@ impl DecodeLayers<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         self.check()?;
         self.table.0.check(&words(cuda, self.layers, self.caches))?;
-        let shape = self.table.0.shape;
+        let Self { table: DecodeTable(table), rope, h, start, start_at, gate, eps, math, .. } =
+            self;
+        let start = super::cuda::at(start.dev_ptr(cuda.stream()), start_at);
+        // SAFETY: `check` compared the weights, gains, caches and angles with the sizes, and the table holds the addresses of
+        // these very buffers; what the kernel writes is borrowed exclusively.
+        unsafe { table.launch_row(cuda, rope, h, start, None, (gate, eps, math)) }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Table<super::CudaBackend> {
+    /// All layers on one row at `start`; over pages with their table and number.
+    ///
+    /// # Safety
+    /// Weights, gains, caches, angles and pages have the sizes; the table was made for one row and of these buffers, which nothing else uses.
+    unsafe fn launch_row(
+        &mut self,
+        cuda: &super::CudaBackend,
+        rope: &RopeTable<super::CudaBackend>,
+        h: &mut super::cuda::Buf<f32>,
+        start: contract::launch::DevPtr<u32>,
+        pages: Option<(contract::launch::DevPtr<u32>, u32)>,
+        (gate, eps, math): (Gate, f32, Math),
+    ) -> Result<(), OpError> {
+        use contract::decode_layers::{
+            Args, DecodeLayers, DecodeLayersFast, DecodeLayersPaged, DecodeLayersPagedFast,
+            FAST_HEAD_DIM,
+        };
+        let shape = self.shape;
         let sms = cuda.cuda().device().sm_count().max(1);
         let blocks = shape.blocks(sms).ok_or(OpError::Dimension {
             op: OP,
@@ -308,39 +330,40 @@ impl DecodeLayers<'_, super::CudaBackend> {
             found: sms as usize,
             allowed: "a block makes at most 256 outputs of a layer; run the layers one by one",
         })?;
-        let (scale, gate) = (self.scale(), self.finish() as u32);
-        let Self { table: DecodeTable(table), rope, h, start, start_at, eps, math, .. } = self;
         let fast = math == Math::TensorCore
-            && shape.head_dim == contract::decode_layers::FAST_HEAD_DIM
-            && cuda.has::<contract::decode_layers::DecodeLayersFast>();
-        let stream = cuda.stream();
-        let args = contract::decode_layers::Args {
-            linears: table.linears.dev_ptr(stream).cast(),
-            caches: table.caches.dev_ptr(stream).cast(),
+            && shape.head_dim == FAST_HEAD_DIM
+            && cuda.has::<DecodeLayersFast>();
+        let (stream, paged) = (cuda.stream(), pages.is_some());
+        let (tables, pages) = pages.unwrap_or((contract::launch::DevPtr::NULL, 0));
+        let args = Args {
+            linears: self.linears.dev_ptr(stream).cast(),
+            caches: self.caches.dev_ptr(stream).cast(),
             h: h.dev_ptr(stream),
             cos: rope.cos.dev_ptr(stream),
             sin: rope.sin.dev_ptr(stream),
-            start: super::cuda::at(start.dev_ptr(stream), start_at),
-            exchange: table.exchange.dev_ptr(stream),
-            partial: table.partial.dev_ptr(stream).cast(),
-            epoch: table.epoch.dev_ptr(stream),
+            start,
+            tables,
+            exchange: self.exchange.dev_ptr(stream),
+            partial: self.partial.dev_ptr(stream).cast(),
+            epoch: self.epoch.dev_ptr(stream),
             shape,
             group: shape.heads / shape.kv_heads,
-            capacity: table.capacity as u32,
-            key_blocks: table.capacity.div_ceil(KEY_BLOCK) as u32,
-            gate,
+            capacity: self.capacity as u32,
+            key_blocks: self.capacity.div_ceil(KEY_BLOCK) as u32,
+            pages,
+            gate: gate.finish() as u32,
             eps,
-            scale,
+            scale: scale(shape.head_dim as usize),
             smem_bytes: shape.smem_bytes(blocks),
         };
-        // SAFETY: `check` compared the weights, gains, caches and angles with the sizes, and the table holds the addresses of
-        // these very buffers; what the kernel writes is borrowed exclusively. The table's own buffers were made for the
-        // sizes, and each launch leaves them as the next one expects them.
+        // SAFETY: the caller's promise. The table's own buffers were made for the sizes, and each launch leaves them as the next one
+        // expects them.
         unsafe {
-            if fast {
-                cuda.launch::<contract::decode_layers::DecodeLayersFast>([blocks, 1, 1], args)
-            } else {
-                cuda.launch::<contract::decode_layers::DecodeLayers>([blocks, 1, 1], args)
+            match (paged, fast) {
+                (false, false) => cuda.launch::<DecodeLayers>([blocks, 1, 1], args),
+                (false, true) => cuda.launch::<DecodeLayersFast>([blocks, 1, 1], args),
+                (true, false) => cuda.launch::<DecodeLayersPaged>([blocks, 1, 1], args),
+                (true, true) => cuda.launch::<DecodeLayersPagedFast>([blocks, 1, 1], args),
             }
         }
     }

@@ -33,10 +33,16 @@ pub const TEST_SHAPES: &[Sizes] = &[
 /// `(layers, hidden, ffn, heads, kv_heads, head_dim, positions of the rows)`.
 pub type RowsShape<'a> = (usize, usize, usize, usize, usize, usize, &'a [u32]);
 
-/// Several units a block, more heads than a unit takes, more groups of a row than warps, the width of the 2B-4T model; more than
+/// One row, with one key block and with more than 64; several units a block, more heads than a unit takes, more groups of a row than warps, the width of the 2B-4T model; more than
 /// eight rows with some that are not there, with one row in the second tile, and with several rounds of units a block.
 pub const ROWS_SHAPES: &[RowsShape<'_>] = &[
     (1, 1, 1, 1, 1, 8, &[0]),
+    (2, 24, 40, 2, 1, 16, &[62]),
+    (5, 257, 300, 4, 2, 80, &[300]),
+    (2, 2560, 6912, 20, 5, 128, &[126]),
+    (2, 3, 5, 5, 5, 8, &[130]),
+    (1, 24, 40, 2, 1, 16, &[4200]),
+    (2, 24, 40, 2, 1, 16, &[ABSENT]),
     (2, 24, 40, 2, 1, 16, &[62, 0, ABSENT, 127, 3, 64, 63, 130]),
     (3, 130, 70, 3, 1, 24, &[63, ABSENT]),
     (2, 300, 513, 12, 2, 40, &[130, 500, 1]),

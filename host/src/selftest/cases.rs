@@ -280,6 +280,10 @@ impl List {
         }
         for (what, case) in decode_layers::rows_cases() {
             let kernel = match case.paged.rows.len() {
+                1 if case.model.math == Math::Exact => {
+                    symbol::<contract::decode_layers::DecodeLayersPaged>()
+                }
+                1 => symbol::<contract::decode_layers::DecodeLayersPagedFast>(),
                 ..=8 => symbol::<contract::decode_layers::DecodeLayersRows>(),
                 _ => symbol::<contract::decode_layers::DecodeLayersRows16>(),
             };

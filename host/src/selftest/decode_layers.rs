@@ -1,6 +1,7 @@
 //! Runs of [`crate::ops::decode_layers`].
 
 use contract::attention_paged::{ABSENT, PAGE};
+use contract::decode_layers::FAST_HEAD_DIM;
 
 use super::kv_append::Cache;
 use super::rope::Angles;
@@ -10,7 +11,7 @@ use crate::ops::attention_paged::PagedCache;
 use crate::ops::decode_layers::rows::{DecodeRows, RowsTable};
 use crate::ops::decode_layers::{DecodeLayers, DecodeTable, Layer, Linear, shape};
 use crate::ops::kv_append::KvCache;
-use crate::ops::{Backend, PackedLinear, RowType, RowWords};
+use crate::ops::{Backend, Math, PackedLinear, RowType, RowWords};
 use crate::reference::Inputs;
 use crate::reference::attention_paged::Row;
 use crate::reference::decode_layers::{RowsShape, decode_rows};
@@ -150,6 +151,16 @@ impl RowsCase {
         Self { model, paged, pools, steps }
     }
 
+    /// The same where keys are so large that one has all of the weight: see [`Case::of_one_key`].
+    #[must_use]
+    pub fn of_one_key(mut self) -> Self {
+        for k in self.pools.iter_mut().flat_map(|pool| &mut pool.values.k) {
+            *k *= 16_777_216.0;
+        }
+        self.model.math = Math::TensorCore;
+        self
+    }
+
     /// Where the rows stand in step `step`.
     fn rows(&self, step: usize) -> Vec<Row> {
         let on = |row: &Row| match row.position {
@@ -234,6 +245,7 @@ impl Run for RowsCase {
                 m,
                 gate: self.model.gate,
                 eps: self.model.eps,
+                math: self.model.math,
             })?;
             bed.keep("h", &[m, hidden], &h)?;
         }
@@ -245,16 +257,20 @@ impl Run for RowsCase {
     }
 }
 
-/// Cases of the doctor of several rows: shape and model. Of more than eight rows with several rounds of units a block.
+/// Cases of the doctor over pages: shape and model. Of one row, exactly and on tensor cores; of more than eight rows with several rounds of units a block.
 pub(super) fn rows_cases() -> Vec<(String, RowsCase)> {
-    let shapes: [RowsShape<'_>; 4] = [
+    let shapes: [RowsShape<'_>; 6] = [
+        (3, 300, 150, 4, 2, 40, &[130]),
+        (2, 300, 150, 6, 1, 128, &[130]),
         (2, 24, 40, 3, 1, 16, &[63, 0, ABSENT, 5]),
         (3, 300, 150, 4, 2, 40, &[130, 64, 62, 1, 2, 3, 4, 5]),
         (2, 24, 40, 10, 5, 16, &[200, 300, 63, 0, ABSENT, 5, 64, 250, 7]),
         (3, 300, 150, 4, 2, 40, &[130, 64, 62, 1, 2, 3, 4, 5, 6, 63, ABSENT, 128, 0, 9, 65, 8]),
     ];
     let case = |sizes: RowsShape<'_>| {
-        (format!("{sizes:?}"), RowsCase::new(sizes, 3, true, Gate::Relu2, 9))
+        let case = RowsCase::new(sizes, 3, true, Gate::Relu2, 9);
+        let fast = sizes.5 == FAST_HEAD_DIM as usize;
+        (format!("{sizes:?}"), if fast { case.of_one_key() } else { case })
     };
     shapes.into_iter().map(case).collect()
 }

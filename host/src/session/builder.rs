@@ -25,6 +25,8 @@ use crate::tune::{Tuning, TuningState};
 
 /// Rows of the largest prefill step when no number is asked for.
 const PREFILL_CHUNK: usize = 768;
+/// Tokens of prompts between two steps of a batch when no number is asked for.
+const PROMPT_SHARE: usize = PREFILL_CHUNK;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
 
@@ -84,6 +86,7 @@ pub struct SessionBuilder {
     kv: KvType,
     head: Head,
     max_batch: Option<usize>,
+    prompt_share: Option<usize>,
     pages: Option<usize>,
     attention: Math,
     prefill_rows: Option<NonZeroUsize>,
@@ -225,6 +228,15 @@ impl SessionBuilder {
     #[must_use]
     pub fn max_batch(mut self, requests: usize) -> Self {
         self.max_batch = Some(requests);
+        self
+    }
+
+    /// Tokens of prompts that a [`BatchEngine`] runs between two steps, by default 768, so that a long prompt does not hold up the texts
+    /// beside it: the fewer, the sooner their next tokens come, and the later its own first one. Prompts of less than 64 tokens count as
+    /// so many; one prefill step ([`SessionBuilder::prefill_rows`]) runs in any case.
+    #[must_use]
+    pub fn prompt_share(mut self, tokens: usize) -> Self {
+        self.prompt_share = Some(tokens);
         self
     }
 
@@ -534,7 +546,16 @@ impl Make for Many {
         let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
         let (kv, chunk) = (settings.page_type(), settings.chunk(context));
         let one_kernel = !settings.no_one_kernel;
-        let options = BatchOptions { max_batch, capacity: context, pages, kv, chunk, one_kernel };
+        let prompt_share = settings.prompt_share.unwrap_or(PROMPT_SHARE);
+        let options = BatchOptions {
+            max_batch,
+            capacity: context,
+            pages,
+            kv,
+            chunk,
+            prompt_share,
+            one_kernel,
+        };
         let (model, batch) = settings.with_head(model, |model| Batch::new(model, options))?;
         model.backend().synchronize()?;
         let head = model.head_kind();

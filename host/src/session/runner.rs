@@ -22,14 +22,14 @@ pub(super) trait Batched: Send {
     fn memory(&self) -> MemoryUsage;
     fn profile(&self) -> Result<Option<Profile>, SessionError>;
 
-    /// Adds a sequence and queues its first token; returns its slot.
+    /// Adds a sequence; returns its slot.
     fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
 
     /// Takes a sequence out.
     fn remove(&mut self, slot: usize) -> Result<(), SessionError>;
 
-    /// Queues steps until every sequence's next token is on its way, and some more. Several devices do that by
-    /// themselves: waits until one of them has made a step.
+    /// Queues steps until the next token of every sequence whose prompt has run is on its way, and some more. Prompts run in front of these steps.
+    /// Several devices do that by themselves: waits until one of them has made a step.
     fn queue(&mut self) -> Result<(), SessionError>;
 
     /// What comes next of a sequence. Waits for it, if it is on its way by [`Batched::queue`].
@@ -48,7 +48,7 @@ pub(super) enum Next {
     },
     /// Nothing: the text has ended before.
     Ended,
-    /// Nothing in this step: its device is still at it.
+    /// Nothing in this step: its prompt has not run to its end, or its device is still at it.
     NotYet,
 }
 
@@ -107,15 +107,19 @@ impl<B: Backend> Batched for BatchRunner<B> {
 
     fn queue(&mut self) -> Result<(), SessionError> {
         loop {
-            let (mut starves, mut more, mut ahead) = (false, false, 0);
+            let (mut starves, mut more, mut ahead, mut prompts) = (false, false, 0, false);
             for (slot, read) in self.read.iter().enumerate() {
                 let Some(read) = *read else { continue };
                 let (queued, limit) = (self.batch.queued(slot), self.batch.limit(slot));
-                starves |= queued <= read && queued < limit;
+                let waits = self.batch.waits(slot);
+                prompts |= waits;
+                starves |= queued <= read && queued < limit && !waits;
                 more |= queued < limit;
                 ahead = ahead.max(queued - read.min(queued));
             }
-            if !(starves || more && ahead < 1 + B::AHEAD) {
+            // With a part of a prompt in front of each, steps that are ahead hold up who reads the first.
+            let most = 1 + if prompts { 0 } else { B::AHEAD };
+            if !(starves || more && ahead < most) {
                 return Ok(());
             }
             self.model.decode_batch(&mut self.batch, self.record)?;
@@ -124,6 +128,9 @@ impl<B: Backend> Batched for BatchRunner<B> {
 
     fn next(&mut self, slot: usize) -> Result<Next, SessionError> {
         let Some(read) = self.read[slot] else { return Ok(Next::Ended) };
+        if self.batch.waits(slot) {
+            return Ok(Next::NotYet);
+        }
         if read >= self.batch.queued(slot) {
             return Ok(Next::Ended);
         }

@@ -85,13 +85,12 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Runs every request alone.
-fn truth(checkpoint: &Checkpoint, kv: RowType) -> Vec<Request> {
+fn truth(checkpoint: &Checkpoint, kv: RowType, mut requests: Vec<Request>) -> Vec<Request> {
     let options = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
     let backend = CpuBackend::open(options).expect("a CPU");
     let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
     let options = SequenceOptions { capacity: CAPACITY, kv, chunk: 64, one_kernel: true };
     let mut sequence = Sequence::new(&model, options).expect("a sequence");
-    let mut requests = requests(checkpoint.config().vocab_size);
     for request in &mut requests {
         let Request { prompt, params, tokens, logits, .. } = request;
         let backend = model.backend();
@@ -137,6 +136,7 @@ fn check_batch<B: Backend>(
         pages: PAGES,
         kv,
         chunk: 48,
+        prompt_share: 48,
         one_kernel: true,
     };
     let mut batch = Batch::new(model, options).expect("a batch");
@@ -165,14 +165,33 @@ fn check_batch<B: Backend>(
             }
         }
         at_once = at_once.max(running.len());
-        backend.synchronize().expect("the steps end");
+        model.decode_batch(&mut batch, record).expect("a step");
+        backend.synchronize().expect("the step ends");
         let mut gone = Vec::new();
         for (slot, request, seen) in &mut running {
             let expected = &requests[*request];
-            let token = batch.token(*slot, *seen);
-            let what = format!("{what}, request {request}, token {seen}");
-            assert_eq!(token, expected.tokens[*seen], "{what}");
-            *seen += 1;
+            let queued = batch.queued(*slot);
+            assert_eq!(batch.waits(*slot), queued == 0, "{what}, request {request}");
+            let before = std::mem::replace(seen, queued.min(expected.tokens.len()));
+            for at in before..*seen {
+                let what = format!("{what}, request {request}, token {at}");
+                assert_eq!(batch.token(*slot, at), expected.tokens[at], "{what}");
+            }
+            // The first token is not picked in a step.
+            if queued > 1 && *seen == queued && before < queued {
+                let found = batch.read_logits(backend, *slot);
+                let what = format!("{what}, request {request}, step {seen}");
+                if model.head_kind() == HeadKind::Stored {
+                    let (found, expected) =
+                        (bits(&found.expect("logits")), &expected.logits[queued - 1]);
+                    let differ = |i: &usize| found[*i] != expected[*i];
+                    if let Some(i) = (0..found.len()).find(differ) {
+                        panic!("{what}: logit {i} differs");
+                    }
+                } else {
+                    assert!(matches!(found, Err(OpError::NoLogits { .. })), "{what}");
+                }
+            }
             if *seen == expected.tokens.len() {
                 gone.push(*slot);
             }
@@ -183,21 +202,6 @@ fn check_batch<B: Backend>(
             running.retain(|run| run.0 != slot);
         }
         assert_eq!(batch.len(), running.len());
-        model.decode_batch(&mut batch, record).expect("a step");
-        for &(slot, request, seen) in &running {
-            let found = batch.read_logits(backend, slot);
-            let what = format!("{what}, request {request}, step {seen}");
-            if model.head_kind() == HeadKind::Stored {
-                let found = bits(&found.expect("logits"));
-                let expected = &requests[request].logits[seen];
-                let differ = |i: &usize| found[*i] != expected[*i];
-                if let Some(i) = (0..found.len()).find(differ) {
-                    panic!("{what}: logit {i} differs");
-                }
-            } else {
-                assert!(matches!(found, Err(OpError::NoLogits { .. })), "{what}");
-            }
-        }
         step += 1;
     }
     let pages = batch.pages();
@@ -213,7 +217,8 @@ fn sequences_do_not_see_each_other(name: &str) {
     let files = files(name);
     let checkpoint =
         Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
-    let truths = [RowType::Bf16, RowType::F32].map(|kv| (kv, truth(&checkpoint, kv)));
+    let requests = || requests(checkpoint.config().vocab_size);
+    let truths = [RowType::Bf16, RowType::F32].map(|kv| (kv, truth(&checkpoint, kv, requests())));
     let mut index = 0;
     for (way, backend) in lane::ways() {
         let mut model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
@@ -248,6 +253,90 @@ models! {
     falcon3_family = "tiny-falcon3";
 }
 
+/// A prompt runs in parts, in front of steps that give the others their tokens; one that is taken out before its end leaves nothing behind.
+#[test]
+fn prompts_run_between_steps() {
+    let _shared = lane::shared();
+    let files = files("tiny");
+    let checkpoint =
+        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let mut seeded = Seeded::new(6);
+    let mut request = |len: usize, steps: usize| Request {
+        prompt: (0..len).map(|_| seeded.below(checkpoint.config().vocab_size) as u32).collect(),
+        params: SampleParams { max_steps: steps as u32, ..GREEDY },
+        removed_after: steps,
+        tokens: Vec::new(),
+        logits: Vec::new(),
+    };
+    let requests = vec![request(3, 14), request(70, 5), request(100, 9), request(17, 4)];
+    let [short, long, lost, last] = &truth(&checkpoint, RowType::Bf16, requests)[..] else {
+        panic!("four")
+    };
+    for (way, backend) in lane::ways() {
+        let model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
+        let backend = model.backend();
+        let options = BatchOptions {
+            max_batch: 3,
+            capacity: CAPACITY,
+            pages: 6,
+            kv: RowType::Bf16.into(),
+            chunk: 20,
+            prompt_share: 40,
+            one_kernel: true,
+        };
+        let mut batch = Batch::new(&model, options).expect("a batch");
+        let add = |batch: &mut Batch<_>, request: &Request| {
+            model.admit(batch, &request.prompt, &request.params).expect("there is room")
+        };
+        let step = |batch: &mut Batch<_>| model.decode_batch(batch, true).expect("a step");
+        let a = add(&mut batch, short);
+        step(&mut batch);
+        assert_eq!(batch.queued(a), 2, "{way}: its prompt, and a step");
+        // A part of 20 tokens counts as 64: one in front of each step.
+        let b = add(&mut batch, long);
+        for i in 0..3 {
+            step(&mut batch);
+            assert_eq!([batch.queued(a), batch.queued(b)], [3 + i, 0], "{way}");
+        }
+        // It comes behind the other, and goes before it has run.
+        let c = add(&mut batch, lost);
+        step(&mut batch);
+        assert_eq!([a, b, c].map(|slot| batch.queued(slot)), [6, 2, 0], "{way}");
+        step(&mut batch);
+        assert!(batch.waits(c) && batch.remove(backend, c).expect("it goes"), "{way}");
+        let d = add(&mut batch, last);
+        assert_eq!(c, d, "{way}: the slot is free");
+        for _ in 0..8 {
+            step(&mut batch);
+        }
+        backend.synchronize().expect("the steps end");
+        for (slot, request) in [(a, short), (b, long), (d, last)] {
+            let tokens: Vec<_> = (0..request.tokens.len()).map(|i| batch.token(slot, i)).collect();
+            assert_eq!(tokens, request.tokens, "{way}, slot {slot}");
+            assert_eq!(batch.queued(slot), batch.limit(slot), "{way}, slot {slot}");
+            assert!(batch.remove(backend, slot).expect("it goes"));
+        }
+        assert_eq!(batch.pages().in_use, 0, "{way}");
+        // One that is left alone in a slot that is not the first.
+        let [a, b] = [short, long].map(|request| add(&mut batch, request));
+        while batch.queued(b) < 2 {
+            step(&mut batch);
+        }
+        assert!(a == 0 && batch.remove(backend, a).expect("it goes"));
+        for _ in 0..long.tokens.len() {
+            step(&mut batch);
+            if model.head_kind() == HeadKind::Stored && batch.queued(b) < batch.limit(b) {
+                let logits = batch.read_logits(backend, b).expect("logits");
+                assert_eq!(bits(&logits), long.logits[batch.queued(b) - 1], "{way}");
+                assert!(batch.read_logits(backend, a).is_err(), "{way}: it has no row");
+            }
+        }
+        backend.synchronize().expect("the steps end");
+        let tokens: Vec<_> = (0..long.tokens.len()).map(|i| batch.token(b, i)).collect();
+        assert_eq!(tokens, long.tokens, "{way}: alone in slot {b}");
+    }
+}
+
 /// What cannot be run is refused, and changes nothing.
 #[test]
 fn refusals() {
@@ -263,6 +352,7 @@ fn refusals() {
         pages: 4,
         kv: RowType::Bf16.into(),
         chunk: 32,
+        prompt_share: 32,
         one_kernel: true,
     };
     for bad in [
@@ -293,7 +383,7 @@ fn refusals() {
     assert_ne!(first, second);
     let error = model.admit(&mut batch, &[1], &short).expect_err("both slots are taken");
     assert!(matches!(error, ModelError::BatchFull { max_batch: 2 }), "{error}");
-    assert_eq!((batch.pages().in_use, batch.limit(second), batch.queued(second)), (4, 3, 1));
+    assert_eq!((batch.pages().in_use, batch.limit(second), batch.queued(second)), (4, 3, 0));
     let none = <lane::Lane as Backend>::TokenLog::EMPTY;
     assert_eq!([batch.token(second, 130), batch.token(9, 0)], [none; 2]);
     assert!(batch.remove(model.backend(), first).expect("it goes"));

@@ -27,6 +27,7 @@ on_lane! {
     rows_at_many_positions
     many_steps_of_rows
     rows_out_of_reach
+    tensor_cores_over_pages
     refusals_of_rows
 }
 
@@ -170,6 +171,13 @@ fn rows_at_many_positions<B: Backend>(b: &B) {
         let sizes = (2, 40, 24, 5, 1, 32, positions);
         check_rows(b, &RowsCase::new(sizes, 2, true, Gate::Relu2, 2), &format!("{sizes:?}"));
     }
+    for position in [0, 1, 62, 63, 64, 127, 191, 511, 1000, 4100] {
+        let (positions, few) = ([position], (2, 64, 32, 9, 3, 8));
+        for (layers, hidden, ffn, heads, kv_heads, dim) in [(2, 40, 24, 5, 1, 32), few] {
+            let sizes = (layers, hidden, ffn, heads, kv_heads, dim, &positions[..]);
+            check_rows(b, &RowsCase::new(sizes, 2, true, Gate::Silu, 2), &format!("{sizes:?}"));
+        }
+    }
     // Two tiles: last pages with a new key alone, units that follow each other in a group.
     let positions: Vec<u32> = (0..16).map(|i| [0, 63, 64, 127, 128, 511, 700, 1][i % 8]).collect();
     let sizes = (2, 40, 24, 5, 1, 32, &positions[..]);
@@ -179,8 +187,10 @@ fn rows_at_many_positions<B: Backend>(b: &B) {
 /// The words of the exchange are taken in turn, on over all launches.
 fn many_steps_of_rows<B: Backend>(b: &B) {
     for layers in [1, 2, 3, 4] {
-        let sizes = (layers, 100, 90, 4, 2, 16, &[50, 7, ABSENT][..]);
-        check_rows(b, &RowsCase::new(sizes, 7, true, Gate::Relu2, 4), &format!("{sizes:?}"));
+        for positions in [&[50, 7, ABSENT][..], &[60]] {
+            let sizes = (layers, 100, 90, 4, 2, 16, positions);
+            check_rows(b, &RowsCase::new(sizes, 7, true, Gate::Relu2, 4), &format!("{sizes:?}"));
+        }
     }
     let positions = [50, 7, ABSENT, 1, 2, 3, ABSENT, 5, 63, 300, ABSENT, 64];
     let sizes = (3, 100, 90, 4, 2, 16, &positions[..]);
@@ -201,6 +211,35 @@ fn rows_out_of_reach<B: Backend>(b: &B) {
     case.paged.rows[8].position = case.paged.capacity as u32;
     case.paged.rows[9].table[1] = u32::MAX;
     check_rows(b, &case, "out of reach in the second tile");
+    // A row alone: in front of its last page, at it, and where it has several units a block.
+    for (position, missing) in [(130, 0), (130, 1), (130, 2), (4100, 3), (4100, 63)] {
+        for head_dim in [16, 128] {
+            let sizes = (2, 64, 48, 4, 2, head_dim, &[position][..]);
+            let mut case = RowsCase::new(sizes, 1, true, Gate::Relu2, 5);
+            case.paged.rows[0].table[missing] = case.paged.pages as u32 + 3;
+            case.model.math = [Math::Exact, Math::TensorCore][usize::from(head_dim == 128)];
+            check_rows(b, &case, &format!("{sizes:?} without page {missing}"));
+        }
+    }
+    for out in [-1, 0, 1] {
+        let mut case = RowsCase::new((2, 64, 48, 4, 2, 16, &[70]), 1, true, Gate::Relu2, 5);
+        let capacity = case.paged.capacity as u32;
+        case.paged.rows[0].position = capacity.saturating_add_signed(out);
+        check_rows(b, &case, "a row around the end of its table");
+    }
+}
+
+/// Equal bits on tensor cores over pages, and by a backend without them.
+fn tensor_cores_over_pages<B: Backend>(b: &B) {
+    for (i, &(layers, hidden, ffn, heads, kv_heads, head_dim, start)) in
+        FAST_SHAPES.iter().enumerate()
+    {
+        // The keys of rows are not so large: they need one that is.
+        let (steps, position) = (if start == 0 { 1 } else { 3 }, [start as u32]);
+        let sizes = (layers, hidden, ffn, heads, kv_heads, head_dim, &position[..]);
+        let case = RowsCase::new(sizes, steps, i % 2 == 0, Gate::Relu2, 6).of_one_key();
+        check_rows(b, &case, &format!("{sizes:?}"));
+    }
 }
 
 fn refusals_of_rows<B: Backend>(b: &B) {

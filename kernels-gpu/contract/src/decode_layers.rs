@@ -3,7 +3,8 @@
 //! | tensor     | element | shape                               | meaning                                |
 //! |------------|---------|-------------------------------------|----------------------------------------|
 //! | `linears`  | [`Linear`] | `[layers, 4]`                    | qkv, output, gate and up, down         |
-//! | `caches`   | address | `[layers, 2]`                       | keys and values, as [`crate::attention_step`] |
+//! | `caches`   | address | `[layers, 2]`                       | keys and values, as [`crate::attention_step`], or pages of them, as [`crate::attention_paged`] |
+//! | `tables`   | `u32`   | `[ceil(capacity / KEY_BLOCK)]`      | pages of the sequence, for the kernels over pages |
 //! | `h`        | `f32`   | `[hidden]`                          | residual stream, updated in place      |
 //! | `exchange` | `u32`   | `[2, layers, exchange_len]`         | rows on their way between blocks       |
 //! | `partial`  | `u64`   | `[heads, key_blocks, partial_len]`  | results of key blocks                  |
@@ -58,8 +59,13 @@ pub const KEY_BYTES: u32 = 2 * MAX_HEAD_DIM as u32 + 16;
 pub const VALUE_BYTES: u32 = 2 * MAX_HEAD_DIM as u32;
 /// Bytes of the keys and values of a key block.
 pub const KV_SLOT_BYTES: u32 = KEY_BLOCK as u32 * (KEY_BYTES + VALUE_BYTES);
-/// Bytes of the queries, the scores, the weights and the maxima.
-pub const ATTENTION_BYTES: u32 = 4 * UNIT_HEADS * (MAX_HEAD_DIM + 2 * KEY_BLOCK + 1) as u32;
+/// Bytes of the queries, the scores, the weights, the maxima, and of what a block has of attention.
+pub const ATTENTION_BYTES: u32 =
+    4 * UNIT_HEADS * (MAX_HEAD_DIM + 2 * KEY_BLOCK + 1) as u32 + 4 * OWN_WORDS;
+/// Words of what a block has of attention: where its key blocks are, the pages of the first ones, and whether one is not there.
+pub const OWN_WORDS: u32 = 8 + OWN_PAGES + 4;
+/// Key blocks of a block whose pages are in shared memory.
+pub const OWN_PAGES: u32 = 32;
 /// Bytes of 256 activations of the quantised row: the same places of two neighbours do not fall on the same banks.
 pub const ACT_GROUP_BYTES: u32 = 256 + 64;
 /// Bytes of the quantised row.
@@ -80,6 +86,7 @@ pub const FIXED_BYTES: u32 = (4 * (THREADS + 2 * WARPS + 2 * MAX_OUTPUTS)
 pub const SMEM_BYTES: u32 = 232_448;
 
 const _: () = assert!(LANES == 4 && KV_SLOT_BYTES.is_multiple_of(ALIGN) && UNIT_HEADS == 4);
+const _: () = assert!(KEY_BLOCK == crate::attention_paged::PAGE, "a page is a key block");
 
 /// Bytes of a row of weights of `k` codes.
 #[inline(always)]
@@ -252,8 +259,10 @@ pub struct Args {
     pub cos: DevPtr<f32>,
     /// Sines.
     pub sin: DevPtr<f32>,
-    /// Position of the row.
+    /// Position of the row. Over pages [`crate::attention_paged::ABSENT`] and positions past the capacity are what they are there.
     pub start: DevPtr<u32>,
+    /// Pages of the sequence, where the caches have pages.
+    pub tables: DevPtr<u32>,
     /// Rows between blocks.
     pub exchange: DevPtr<u32>,
     /// Results of key blocks.
@@ -264,10 +273,12 @@ pub struct Args {
     pub shape: Shape,
     /// Query heads of a key and value head.
     pub group: u32,
-    /// Positions of the caches.
+    /// Positions of the caches, or of the pages in `tables`.
     pub capacity: u32,
     /// Key blocks that `partial` has room for: those of the capacity.
     pub key_blocks: u32,
+    /// Pages of a layer's cache, where it has pages. Of all heads there are less than 2^32 positions.
+    pub pages: u32,
     /// [`crate::bit_linear::Finish`] of gate and up as a number.
     pub gate: u32,
     /// Added to the mean square.
@@ -307,6 +318,30 @@ pub enum DecodeLayersFast {}
 impl Kernel for DecodeLayersFast {
     type Args = Args;
     const SPEC: LaunchSpec = spec("decode_layers_fast", BLOCK_THREADS);
+
+    fn smem_bytes(args: &Args) -> u32 {
+        args.smem_bytes
+    }
+}
+
+/// [`DecodeLayers`] over pages, as [`crate::attention_paged`].
+pub enum DecodeLayersPaged {}
+
+impl Kernel for DecodeLayersPaged {
+    type Args = Args;
+    const SPEC: LaunchSpec = spec("decode_layers_paged", BLOCK_THREADS);
+
+    fn smem_bytes(args: &Args) -> u32 {
+        args.smem_bytes
+    }
+}
+
+/// [`DecodeLayersFast`] over pages.
+pub enum DecodeLayersPagedFast {}
+
+impl Kernel for DecodeLayersPagedFast {
+    type Args = Args;
+    const SPEC: LaunchSpec = spec("decode_layers_paged_fast", BLOCK_THREADS);
 
     fn smem_bytes(args: &Args) -> u32 {
         args.smem_bytes

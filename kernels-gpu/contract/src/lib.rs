@@ -115,7 +115,8 @@ families! {
         Conv2dLinesSplitF16, Conv2dTernaryWhole32, Conv2dTernaryWhole48, Conv2dTernaryWhole64, Conv2dTernaryWhole96, Conv2dTernaryWhole128,
         Conv2dTernaryStrips, Conv2dTernaryStrips96, Conv2dTaps5F32, Conv2dTiles3F32, Conv2dTiles3F16, Conv2dTiles3Bf16, Conv2dTiles5F32, Conv2dTiles5F16,
         Conv2dTiles5Bf16, Conv2dTiles7F32, Conv2dTiles7F16, Conv2dTiles7Bf16;
-    decode_layers: DecodeLayers, DecodeLayersFast, DecodeLayersRows, DecodeLayersRows16;
+    decode_layers: DecodeLayers, DecodeLayersFast, DecodeLayersPaged, DecodeLayersPagedFast, DecodeLayersRows,
+        DecodeLayersRows16;
     elementwise: ElementwiseF32, ElementwiseF16, ElementwiseBf16;
     embed: EmbedBf16, EmbedF16, EmbedF32;
     kv_append: KvAppendBf16, KvAppendF32, KvAppendRopeBf16, KvAppendRopeF32;

@@ -47,6 +47,17 @@ pub fn grid_dim_x() -> u32 {
     unsafe { nvptx::_grid_dim_x() as u32 }
 }
 
+/// [`grid_dim_x`], read where this is called.
+#[inline(always)]
+pub fn opaque_grid_dim_x() -> u32 {
+    let blocks: u32;
+    // SAFETY: reads a special register. Not `pure`, so that it is not one with another.
+    unsafe {
+        core::arch::asm!("mov.u32 {}, %nctaid.x;", out(reg32) blocks, options(nomem, nostack))
+    };
+    blocks
+}
+
 /// Blocks on the second axis of the grid. `mov.u32 %nctaid.y`
 #[inline(always)]
 pub fn grid_dim_y() -> u32 {

@@ -4,10 +4,13 @@
 //! `contract::num::Running`: a lane makes the factors of one key block. With attention on tensor cores they are taken relative to the largest of a
 //! round, in no such order.
 
-use contract::attention::KEY_BLOCK;
+use core::hint::cold_path;
+
+use contract::attention_paged::ABSENT;
 use contract::decode_layers::{Args, WARPS, partial_len, tag};
 use contract::num::{Running, Weights, exp, fma, max, order_key, order_value};
 
+use super::attention::key_blocks;
 use super::exchange::Exchange;
 use super::sync;
 use crate::arch::atomic::ld_relaxed_x4;
@@ -68,7 +71,7 @@ pub(super) fn first(args: &Args) -> u32 {
 ///
 /// The launch contract; the blocks of the launch make the partial results of the layer.
 #[inline(always)]
-pub(super) unsafe fn combine<const FAST: bool>(
+pub(super) unsafe fn combine<const FAST: bool, const PAGED: bool>(
     args: &Args,
     x: &Exchange,
     idle: Shared<f32>,
@@ -79,7 +82,7 @@ pub(super) unsafe fn combine<const FAST: bool>(
 ) {
     let shape = args.shape;
     let slices = shape.head_dim.div_ceil(LANES);
-    let blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEY_BLOCK as u32);
+    let blocks = key_blocks::<PAGED>(args, pos);
     let tag = tag(epoch, shape.layers, layer);
     let memory = Memory::at(idle);
     let mut own = own;
@@ -90,6 +93,12 @@ pub(super) unsafe fn combine<const FAST: bool>(
         }
         let d = slice * LANES + lane_id();
         let (mut running, mut value) = (Running::EMPTY, 0.0);
+        if PAGED && blocks == 0 && warp_id() == 0 && d < shape.head_dim {
+            cold_path();
+            let out = if pos == ABSENT { 0.0 } else { f32::NAN };
+            // SAFETY: a word of the output is this lane's.
+            unsafe { x.put(layer, shape.input(1) + head * shape.head_dim + d, out) };
+        }
         let mut first = 0;
         while first < blocks {
             let here = (blocks - first).min(ROUND);

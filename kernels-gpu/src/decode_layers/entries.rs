@@ -74,13 +74,13 @@ pub(super) unsafe fn scales(args: &Args, part: u32, segments: u32) -> [f32; 2] {
 ///
 /// The launch contract.
 #[inline(always)]
-pub(super) unsafe fn look_ahead(args: &Args, norm: *const f32, k: u32, part: u32) {
+pub(super) unsafe fn look_ahead(args: &Args, norm: *const f32, k: u32, part: u32, blocks: u32) {
     const LINE: u32 = 128;
     let mut at = LINE * block_idx_x();
     while thread_idx_x() == ASKS && !norm.is_null() && at < 4 * k {
         // SAFETY: inside of the gain.
         unsafe { prefetch_l2(norm.wrapping_byte_add(at as usize)) };
-        at += LINE * grid_dim_x();
+        at += LINE * blocks;
     }
     if block_idx_x() == 0 && thread_idx_x() == ASKS && part < args.shape.layers * LINEARS as u32 {
         // SAFETY: an entry of the model.

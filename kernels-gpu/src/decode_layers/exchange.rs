@@ -3,19 +3,19 @@
 //! A word is its own flag, so nothing has to be ordered: not the words among each other, and no memory besides them. Blocks
 //! of the launch before this one left the set of this launch empty.
 
-use contract::decode_layers::{ASKERS, Args, EMPTY, THREADS, word};
+use contract::decode_layers::{ASKERS, Args, EMPTY, Shape, THREADS, word};
 use contract::num::fma;
 
 use super::row::own;
 use crate::arch::atomic::{ld_relaxed_if_ones, st_relaxed};
+use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_relaxed, st};
-use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
+use crate::arch::thread::{block_idx_x, thread_idx_x};
 use crate::arch::warp::any;
 
-/// The set of this launch and the other one.
+/// The set of a launch.
 pub(super) struct Exchange {
     own: *mut u32,
-    other: *mut u32,
     /// Words of a layer, and of a set.
     layer_len: u32,
     len: u32,
@@ -24,10 +24,15 @@ pub(super) struct Exchange {
 impl Exchange {
     #[inline(always)]
     pub(super) fn new(args: &Args, epoch: u32) -> Self {
-        let layer_len = args.shape.exchange_len();
-        let len = layer_len * args.shape.layers;
-        let set = |i: u32| args.exchange.as_ptr().wrapping_add((i % 2 * len) as usize);
-        Self { own: set(epoch), other: set(epoch.wrapping_add(1)), layer_len, len }
+        Self::with(args, &args.shape, epoch)
+    }
+
+    #[inline(always)]
+    fn with(args: &Args, shape: &Shape, epoch: u32) -> Self {
+        let layer_len = shape.exchange_len();
+        let len = layer_len * shape.layers;
+        let own = args.exchange.as_ptr().wrapping_add((epoch % 2 * len) as usize);
+        Self { own, layer_len, len }
     }
 
     /// The word at `at` of the words of `layer`.
@@ -46,20 +51,23 @@ impl Exchange {
         // SAFETY: the caller's promise.
         unsafe { put(self.at(layer, at).cast_mut(), value) };
     }
+}
 
-    /// Empties this block's share of the other set. By the threads that have no row.
-    ///
-    /// # Safety
-    ///
-    /// No running kernel uses the other set.
-    #[inline(always)]
-    pub(super) unsafe fn empty_other(&self) {
-        let mut i = block_idx_x() * ASKERS + (thread_idx_x() - THREADS);
-        while i < self.len {
-            // SAFETY: i < len, a word of this thread.
-            unsafe { st(self.other.wrapping_add(i as usize), EMPTY) };
-            i += grid_dim_x() * ASKERS;
-        }
+/// Empties this block's share, of `blocks`, of the set that launch `epoch` does not use. By the threads that have no row.
+///
+/// # Safety
+///
+/// No running kernel uses that set.
+#[inline(always)]
+pub(super) unsafe fn empty_other(args: &Args, epoch: u32, blocks: u32) {
+    // Worked out here: what the other warps need too would stay in a register until they part.
+    let [layers, heads] = [args.shape.layers, args.shape.heads].map(opaque_here);
+    let x = Exchange::with(args, &Shape { layers, heads, ..args.shape }, epoch.wrapping_add(1));
+    let mut i = block_idx_x() * ASKERS + (thread_idx_x() - THREADS);
+    while i < x.len {
+        // SAFETY: i < len, a word of this thread.
+        unsafe { st(x.own.wrapping_add(i as usize), EMPTY) };
+        i += blocks * ASKERS;
     }
 }
 

@@ -20,8 +20,9 @@ use core::hint::cold_path;
 use contract::activation::Activation;
 use contract::bit_linear::Finish;
 use contract::decode_layers::{
-    ASKERS, Args, DecodeLayers, DecodeLayersFast, FIXED_BYTES, KV_SLOT_BYTES, KV_SLOTS, LINEARS,
-    MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS, WARPS,
+    Args, DecodeLayers, DecodeLayersFast, DecodeLayersPaged, DecodeLayersPagedFast, FIXED_BYTES,
+    KV_SLOT_BYTES, KV_SLOTS, LINEARS, MAX_FFN, MAX_HIDDEN, MAX_OUTPUTS, SHARE_WORDS, THREADS,
+    WARPS,
 };
 use contract::launch::Kernel;
 use contract::w2a8::Divisor;
@@ -100,7 +101,7 @@ impl Memory {
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
     // SAFETY: the caller's promise.
-    unsafe { layers::<false>(&args) }
+    unsafe { layers::<false, false>(&args) }
 }
 
 /// # Safety
@@ -109,16 +110,34 @@ pub unsafe extern "ptx-kernel" fn decode_layers(args: Args) {
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn decode_layers_fast(args: Args) {
     // SAFETY: the caller's promise.
-    unsafe { layers::<true>(&args) }
+    unsafe { layers::<true, false>(&args) }
 }
 
-/// All layers; `FAST` is attention on tensor cores.
+/// # Safety
+///
+/// As for [`decode_layers`]; the table covers the capacity, and no entry of it is written meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn decode_layers_paged(args: Args) {
+    // SAFETY: the caller's promise.
+    unsafe { layers::<false, true>(&args) }
+}
+
+/// # Safety
+///
+/// As for [`decode_layers_paged`] and [`decode_layers_fast`].
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn decode_layers_paged_fast(args: Args) {
+    // SAFETY: the caller's promise.
+    unsafe { layers::<true, true>(&args) }
+}
+
+/// All layers; `FAST` is attention on tensor cores, `PAGED` over pages.
 ///
 /// # Safety
 ///
 /// As for the kernels.
 #[inline(always)]
-unsafe fn layers<const FAST: bool>(args: &Args) {
+unsafe fn layers<const FAST: bool, const PAGED: bool>(args: &Args) {
     let memory = Memory::new();
     let shape = args.shape;
     let parts = shape.layers * LINEARS as u32;
@@ -156,15 +175,7 @@ unsafe fn layers<const FAST: bool>(args: &Args) {
             weights::ask_first(args, memory);
             dependency_wait();
             let (pos, epoch) = counters(args);
-            // All of these threads have read them before one asks for the weights of gate and up, without which no block ends; those that
-            // have the row, before the barriers of the first part.
-            sync_some(2, ASKERS);
-            ahead::ask_for_all(
-                args,
-                memory,
-                &Attention::<FAST>::new(args, pos, epoch),
-                &Exchange::new(args, epoch),
-            );
+            ahead::ask_for_all::<FAST, PAGED>(args, memory, [pos, epoch]);
         }
         launch_dependents();
         return;
@@ -186,8 +197,12 @@ unsafe fn layers<const FAST: bool>(args: &Args) {
     // SAFETY: the launch contract, handed on.
     let (pos, epoch) = unsafe { counters(args) };
     let x = Exchange::new(args, epoch);
-    let attention = Attention::<FAST>::new(args, pos, epoch);
     let first_item = combine::first(args);
+    if PAGED && thread_idx_x() == 0 {
+        // SAFETY: read behind barriers of the first part.
+        unsafe { memory.attention.item().write(first_item) };
+    }
+    let attention = Attention::<FAST, PAGED>::new(args, pos, epoch, grid_dim_x());
     // SAFETY: the shares are in shared memory; h[first + t], whose only writer is this thread.
     let mut h = match unsafe { own_row(memory) } {
         // SAFETY: the same.
@@ -276,7 +291,8 @@ unsafe fn layers<const FAST: bool>(args: &Args) {
                 let caches = attention::caches(args, layer);
                 attention.layer(&x, layer, memory.attention, caches);
                 let idle = memory.attention.idle();
-                combine::combine::<FAST>(args, &x, idle, layer, pos, epoch, first_item);
+                let first = if PAGED { memory.attention.item().read() } else { first_item };
+                combine::combine::<FAST, PAGED>(args, &x, idle, layer, pos, epoch, first);
             }
         }
         part += 1;
@@ -347,6 +363,9 @@ unsafe fn own_row(memory: Memory) -> Option<u32> {
 
 const _: unsafe extern "ptx-kernel" fn(<DecodeLayers as Kernel>::Args) = decode_layers;
 const _: unsafe extern "ptx-kernel" fn(<DecodeLayersFast as Kernel>::Args) = decode_layers_fast;
+const _: unsafe extern "ptx-kernel" fn(<DecodeLayersPaged as Kernel>::Args) = decode_layers_paged;
+const _: unsafe extern "ptx-kernel" fn(<DecodeLayersPagedFast as Kernel>::Args) =
+    decode_layers_paged_fast;
 const _: () = assert!(
     THREADS as usize * SHORT == MAX_HIDDEN
         && THREADS as usize * LONG == MAX_FFN

@@ -1,33 +1,62 @@
 //! Host side of [`contract::decode_layers::rows`].
 
 use contract::attention_paged::PAGE;
-use contract::decode_layers::rows::{MAX_ROWS, NO_ACTS, RING, Tiles};
+use contract::decode_layers::rows::{MAX_ROWS, MAX_TILES, NO_ACTS, RING, Tiles};
 use contract::decode_layers::{LINEARS, Shape};
 use contract::num::RowType;
 
-use super::{Layer, OP, Table, check_linears, filled, heads_of, linear_words, pair_words};
+use super::{
+    Layer, OP, Table, check_linears, filled, heads_of, linear_words, of_one_row, pair_words,
+};
 use crate::ops::act_quant::Gate;
 use crate::ops::attention::scale;
 use crate::ops::attention_paged::PagedCache;
 use crate::ops::error::{at_least, dimension, same};
 use crate::ops::kv_append::Heads;
 use crate::ops::rope::RopeTable;
-use crate::ops::{Backend, OpError, RowWords, Tensor};
+use crate::ops::{Backend, Math, OpError, RowWords, Tensor};
+
+/// What a table is made for, and so which kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsKernel {
+    /// One row: the kernel of [`super::DecodeLayers`].
+    One,
+    /// Tiles of eight rows.
+    Tiles(Tiles),
+}
+
+impl RowsKernel {
+    /// All there are, from the fewest rows on.
+    pub const ALL: [Self; 1 + MAX_TILES as usize] =
+        [Self::One, Self::Tiles(Tiles(1)), Self::Tiles(Tiles(2))];
+
+    /// That for so many rows.
+    pub fn of(rows: usize) -> Self {
+        if rows <= 1 { Self::One } else { Self::Tiles(Tiles::of(rows as u32)) }
+    }
+
+    /// Most rows.
+    pub fn rows(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Tiles(tiles) => tiles.rows() as usize,
+        }
+    }
+}
 
 /// Where the layers of a model and their pages are, and what the blocks of a launch leave each other. Made once for a model and a
 /// batch.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "what the kernel reads"))]
 pub struct RowsTable<B: Backend> {
     table: Table<B>,
-    /// Quantised rows.
+    /// Quantised rows, where there are several.
     acts: B::Buf<u32>,
-    /// What the exchange has room for, and so which kernel runs.
-    tiles: Tiles,
+    kernel: RowsKernel,
 }
 
 impl<B: Backend> RowsTable<B> {
     /// A table of `layers` and their `caches`, for a model of `shape` and up to `rows` sequences of up to `capacity` positions. One for
-    /// up to eight rows runs as a faster kernel than one for more.
+    /// up to eight rows runs as a faster kernel than one for more, one for one row as a faster kernel still.
     ///
     /// # Errors
     /// Sizes that the kernel does not take; layers that do not have them; out of memory.
@@ -43,13 +72,26 @@ impl<B: Backend> RowsTable<B> {
         let allowed = "1 to 2^24 positions are allowed";
         dimension(OP, "capacity", capacity, contract::w2a8::MAX_ROWS, allowed)?;
         dimension(OP, "rows", rows, MAX_ROWS as usize, "1 to 16 rows are allowed")?;
-        let (ring, tiles) = (RING as usize, Tiles::of(rows as u32));
-        let sizes = [tiles.rows() as usize, ring * shape.slot_words(tiles) as usize];
-        let acts = ring * shape.acts_at(tiles, LINEARS as u32) as usize;
+        let (ring, kernel) = (RING as usize, RowsKernel::of(rows));
+        let (sizes, acts) = match kernel {
+            RowsKernel::One => {
+                // That kernel counts them in 32 bits.
+                let found = caches[0].pages.saturating_mul(shape.kv_heads as usize * PAGE);
+                if u32::try_from(found).is_err() {
+                    let (what, allowed) = ("positions of all heads", "less than 2^32 are allowed");
+                    return Err(OpError::Dimension { op: OP, what, found, allowed });
+                }
+                (of_one_row(&shape), 0)
+            }
+            RowsKernel::Tiles(tiles) => (
+                [kernel.rows(), ring * shape.slot_words(tiles) as usize],
+                ring * shape.acts_at(tiles, LINEARS as u32) as usize,
+            ),
+        };
         Ok(Self {
             table: Table::new(backend, shape, words(backend, layers, caches), capacity, sizes)?,
             acts: filled(backend, acts, NO_ACTS as u8)?,
-            tiles,
+            kernel,
         })
     }
 }
@@ -107,6 +149,8 @@ pub struct DecodeRows<'a, B: Backend> {
     pub gate: Gate,
     /// Added to the mean square of the norms.
     pub eps: f32,
+    /// How attention is computed: as of [`super::DecodeLayers`] by a table for one row; exactly by one for several.
+    pub math: Math,
 }
 
 impl<B: Backend> DecodeRows<'_, B> {
@@ -117,7 +161,7 @@ impl<B: Backend> DecodeRows<'_, B> {
     pub fn check(&self) -> Result<(), OpError> {
         let (shape, capacity) = (self.table.table.shape, self.table.table.capacity);
         check_layers(&shape, self.layers, self.caches)?;
-        let rows = self.table.tiles.rows() as usize;
+        let rows = self.table.kernel.rows();
         dimension(OP, "m", self.m, rows, "as many rows as the table is for are allowed")?;
         at_least(OP, "h", self.h.len(), self.m * shape.hidden as usize)?;
         self.positions.check(OP, "positions", self.m, 1)?;
@@ -125,11 +169,6 @@ impl<B: Backend> DecodeRows<'_, B> {
         same(OP, "head_dim", self.rope.head_dim, shape.head_dim as usize)?;
         at_least(OP, "positions", self.rope.positions, capacity)?;
         self.rope.check(OP)
-    }
-
-    /// Multiplier of the scores: `1 / sqrt(head_dim)`, rounded once.
-    pub fn scale(&self) -> f32 {
-        scale(self.table.table.shape.head_dim as usize)
     }
 
     /// Heads of every layer.
@@ -146,20 +185,38 @@ impl<B: Backend> DecodeRows<'_, B> {
 #[cfg(feature = "cuda")]
 impl DecodeRows<'_, crate::ops::CudaBackend> {
     pub(in crate::ops) fn launch(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
-        use crate::ops::cuda::at;
         self.check()?;
         self.table.table.check(&words(cuda, self.layers, self.caches))?;
+        match self.table.kernel {
+            RowsKernel::One => self.launch_one(cuda),
+            RowsKernel::Tiles(tiles) => self.launch_tiles(cuda, tiles),
+        }
+    }
+
+    fn launch_one(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
+        use crate::ops::cuda::at;
+        let Self { caches, table, rope, h, positions, tables, gate, eps, math, .. } = self;
+        let (stream, table) = (cuda.stream(), &mut table.table);
+        let start = at(positions.words.dev_ptr(stream), positions.at);
+        let pages = (at(tables.words.dev_ptr(stream), tables.at), caches[0].pages as u32);
+        // SAFETY: `check` compared the weights, gains, pages, angles, position and table with the sizes, and the table holds the
+        // addresses of these very buffers; what the kernel writes is borrowed exclusively, and a page past their number is not
+        // looked at.
+        unsafe { table.launch_row(cuda, rope, h, start, Some(pages), (gate, eps, math)) }
+    }
+
+    fn launch_tiles(self, cuda: &crate::ops::CudaBackend, tiles: Tiles) -> Result<(), OpError> {
+        use crate::ops::cuda::at;
         let shape = self.table.table.shape;
         let sms = cuda.cuda().device().sm_count().max(1);
         let m = self.m as u32;
-        let tiles = self.table.tiles;
         let blocks = shape.rows_blocks(tiles, sms, m).ok_or(OpError::Dimension {
             op: OP,
             what: "number of multiprocessors",
             found: sms as usize,
             allowed: "a block has too many outputs of a layer; run the layers one by one",
         })?;
-        let (scale, gate) = (self.scale(), self.gate.finish() as u32);
+        let (scale, gate) = (scale(shape.head_dim as usize), self.gate.finish() as u32);
         let Self {
             caches,
             table: RowsTable { table, acts, .. },

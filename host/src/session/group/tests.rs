@@ -23,6 +23,7 @@ const OPTIONS: BatchOptions = BatchOptions {
     pages: 12,
     kv: PageType::Float(RowType::Bf16),
     chunk: 64,
+    prompt_share: 64,
     one_kernel: true,
 };
 

@@ -62,7 +62,7 @@ fn weight_of<const H: usize>(head: u32, key: u32) -> u32 {
     (head / half * KEYS + key) * half + head % half
 }
 
-impl<const FAST: bool> Attention<'_, FAST> {
+impl<const FAST: bool, const PAGED: bool> Attention<'_, FAST, PAGED> {
     /// Leaves the results of `H` heads of a unit in `partial`.
     ///
     /// *Convergence*: every thread that has the row calls it.
@@ -92,7 +92,7 @@ impl<const FAST: bool> Attention<'_, FAST> {
             }
             let (keys, values) = memory.slot(slot);
             if FAST {
-                fast::answer(memory, (keys, values), unit.keys, self.args.scale, results);
+                fast::answer::<PAGED>(memory, (keys, values), unit.keys, self.args.scale, results);
                 return;
             }
             self.scores::<H>(memory, keys, unit.half);
@@ -178,7 +178,8 @@ impl<const FAST: bool> Attention<'_, FAST> {
         if writes {
             // SAFETY: a score of this thread.
             unsafe {
-                memory.scores.add(head * KEYS + key).write(score(own[0] + own[1], self.args.scale));
+                let scale = if PAGED { memory.scale().read() } else { self.args.scale };
+                memory.scores.add(head * KEYS + key).write(score(own[0] + own[1], scale));
             }
         }
     }

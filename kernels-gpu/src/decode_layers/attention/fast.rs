@@ -79,7 +79,7 @@ fn both(sums: [[f32; 4]; 2]) -> [f32; 4] {
 ///
 /// Queries, keys and values are in shared memory, zeros for values that are not there; the results are this unit's.
 #[inline(always)]
-pub(super) unsafe fn answer(
+pub(super) unsafe fn answer<const PAGED: bool>(
     memory: Memory,
     (keys, values): (Shared<u8>, Shared<u8>),
     count: u32,
@@ -92,7 +92,7 @@ pub(super) unsafe fn answer(
         sync();
         // Nobody reads the keys any more.
         let weights = keys.cast::<u32>();
-        soften(memory, weights, count, scale);
+        soften::<PAGED>(memory, weights, count, scale);
         sync();
         weigh(memory, weights, values, results);
     }
@@ -143,10 +143,11 @@ unsafe fn scores(memory: Memory, keys: Shared<u8>) {
 ///
 /// The halves of 64 scores of each head, of which `keys` count, written before a barrier; nobody uses the weights.
 #[inline(always)]
-unsafe fn soften(memory: Memory, weights: Shared<u32>, keys: u32, scale: f32) {
+unsafe fn soften<const PAGED: bool>(memory: Memory, weights: Shared<u32>, keys: u32, scale: f32) {
     let (head, key) = (own_thread() / KEYS, own_thread() % KEYS);
     // SAFETY: the caller's promise; a weight of this thread.
     unsafe {
+        let scale = if PAGED { memory.scale().read() } else { scale };
         let score = |key: u32| {
             let from = memory.scores.add(head * KEYS + key);
             (from.read() + from.add(UNIT_HEADS * KEYS).read()) * scale

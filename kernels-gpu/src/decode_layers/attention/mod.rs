@@ -7,11 +7,13 @@
 
 pub(super) mod answer;
 mod fast;
+mod pages;
 mod row;
 
 use contract::attention::KEY_BLOCK;
 use contract::decode_layers::{
-    ASKERS, Args, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, THREADS, UNIT_HEADS, WARPS,
+    ASKERS, Args, KEY_BYTES, KV_SLOT_BYTES, KV_SLOTS, MAX_HEAD_DIM, OWN_PAGES, OWN_WORDS, THREADS,
+    UNIT_HEADS, WARPS,
 };
 use contract::kv_append::kv_stride;
 
@@ -26,6 +28,8 @@ use crate::arch::mem::ld_x2;
 use crate::arch::shared::Shared;
 use crate::arch::thread::{block_idx_x, grid_dim_x, thread_idx_x};
 use crate::arch::wgmma::proxy_fence;
+pub(super) use pages::key_blocks;
+use pages::{page_of, place_in};
 
 pub(super) const KEYS: u32 = KEY_BLOCK as u32;
 /// Heads of a unit where there are many, and where there are few.
@@ -43,6 +47,8 @@ pub(super) struct Memory {
     scores: Shared<f32>,
     weights: Shared<f32>,
     tops: Shared<f32>,
+    /// What [`Attention::leave`] leaves.
+    own: Shared<u32>,
 }
 
 impl Memory {
@@ -52,7 +58,31 @@ impl Memory {
         let q = barriers.add(KV_SLOTS).cast::<f32>();
         let scores = q.add(UNIT_HEADS * MAX_HEAD_DIM as u32);
         let weights = scores.add(UNIT_HEADS * KEYS);
-        Self { kv, barriers, q, scores, weights, tops: weights.add(UNIT_HEADS * KEYS) }
+        let tops = weights.add(UNIT_HEADS * KEYS);
+        Self { kv, barriers, q, scores, weights, tops, own: tops.add(UNIT_HEADS).cast() }
+    }
+
+    /// The first item of combining, over pages: there it would not stay in a register.
+    #[inline(always)]
+    pub(super) fn item(&self) -> Shared<u32> {
+        self.own.add(8 + OWN_PAGES + 1)
+    }
+
+    /// What scores are multiplied by, over pages: no number where a page of the block's is not there.
+    #[inline(always)]
+    fn scale(&self) -> Shared<f32> {
+        self.own.add(8 + OWN_PAGES).cast()
+    }
+
+    /// `grid_dim_x()`, left there by [`Attention::leave`].
+    ///
+    /// # Safety
+    ///
+    /// It was left before a barrier.
+    #[inline(always)]
+    pub(super) unsafe fn blocks(&self) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.own.add(7).read() }
     }
 
     /// Keys and values: nothing between the last unit of a layer and [`Attention::fill`].
@@ -63,7 +93,7 @@ impl Memory {
 
     #[inline(always)]
     pub(super) fn end(&self) -> Shared<u8> {
-        self.tops.add(UNIT_HEADS).cast()
+        self.own.add(OWN_WORDS).cast()
     }
 
     /// Makes the barriers.
@@ -143,7 +173,7 @@ impl Unit {
 /// The units of this block, over all layers: every `step`-th key block of the same heads, from `first` on. So the query
 /// stays while the keys go by. Where there are fewer blocks than such heads, a block has all key blocks of several. What is left in
 /// the last round, where it is for at most half of the blocks, is dealt out once more: half of the heads each.
-pub(super) struct Attention<'a, const FAST: bool> {
+pub(super) struct Attention<'a, const FAST: bool, const PAGED: bool> {
     args: &'a Args,
     pos: u32,
     epoch: u32,
@@ -174,12 +204,12 @@ pub(super) unsafe fn caches(args: &Args, layer: u32) -> [*mut u8; 2] {
     pair.map(|[low, high]| (u64::from(low) | u64::from(high) << 32) as *mut u8)
 }
 
-impl<'a, const FAST: bool> Attention<'a, FAST> {
-    /// What this block has of a launch at `pos`.
+impl<'a, const FAST: bool, const PAGED: bool> Attention<'a, FAST, PAGED> {
+    /// What this block has of a launch of `blocks` blocks at `pos`.
     #[inline(always)]
-    pub(super) fn new(args: &'a Args, pos: u32, epoch: u32) -> Self {
-        let key_blocks = pos.saturating_add(1).min(args.capacity).div_ceil(KEYS);
-        let (block, blocks) = (block_idx_x(), grid_dim_x());
+    pub(super) fn new(args: &'a Args, pos: u32, epoch: u32, blocks: u32) -> Self {
+        let key_blocks = key_blocks::<PAGED>(args, pos);
+        let block = block_idx_x();
         let groups = |width: u32| args.shape.kv_heads * args.group.div_ceil(width);
         // Few heads a unit while every unit has a block of its own. On tensor cores four take as long as two.
         let narrow = !FAST
@@ -220,6 +250,67 @@ impl<'a, const FAST: bool> Attention<'a, FAST> {
         let second = last / step >= full && first % 2 == 1;
         let has_new = opaque_here(if has_new { 1 + u32::from(second) } else { 0 });
         Self { args, pos, epoch, width, heads, has_new, first, step, full, run, count }
+    }
+
+    /// Leaves in shared memory what [`Attention::fill`] needs: it would stay in registers over all layers; and pages. By the threads that
+    /// have no row.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract; nobody uses the words before a barrier.
+    #[inline(always)]
+    pub(super) unsafe fn leave(&self, memory: Memory, blocks: u32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if thread_idx_x() == THREADS {
+                memory.own.write_x4([self.heads.kv_head, self.first, self.step, self.full]);
+                memory.own.add(4).write_x4([self.run, self.count, self.pos, blocks]);
+                memory.scale().write(self.args.scale);
+            }
+            let at = thread_idx_x() - THREADS;
+            if PAGED && at < self.run.min(OWN_PAGES) {
+                let page = page_of(self.args, self.unit(self.heads, at, 0).block);
+                memory.own.add(8 + at).write(page);
+            }
+        }
+    }
+
+    /// Makes no number of the scale where a page of the block's is not there. By the threads that have no row, each of which arrives for keys
+    /// behind it.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract; [`Attention::leave`] was called before a barrier.
+    #[inline(always)]
+    pub(super) unsafe fn mark_lost(args: &'a Args, memory: Memory) {
+        if !PAGED {
+            return;
+        }
+        // SAFETY: the caller's promise; key blocks of the row.
+        unsafe {
+            let own = Self::left(args, memory);
+            let mut at = thread_idx_x() - THREADS;
+            while at < own.run {
+                if page_of(args, own.unit(own.heads, at, 0).block) >= args.pages {
+                    memory.scale().write(f32::NAN);
+                }
+                at = opaque(at + ASKERS); // one loop
+            }
+        }
+    }
+
+    /// What was left there, for [`Attention::fill`] alone.
+    ///
+    /// # Safety
+    ///
+    /// It was left before a barrier.
+    #[inline(always)]
+    pub(super) unsafe fn left(args: &'a Args, memory: Memory) -> Self {
+        // SAFETY: the caller's promise.
+        let ([kv_head, first, step, full], [run, count, pos, _]) =
+            unsafe { (memory.own.read_x4(), memory.own.add(4).read_x4()) };
+        let heads = Heads { kv_head, first: 0 };
+        Self { args, pos, epoch: 0, width: 0, heads, has_new: 0, first, step, full, run, count }
     }
 
     /// Whether this block has units.
@@ -281,28 +372,59 @@ impl<'a, const FAST: bool> Attention<'a, FAST> {
             unsafe {
                 let unit = self.unit(heads, at, done + at);
                 if AHEAD {
-                    self.ask_ahead(memory, unit, caches);
+                    self.ask_ahead(memory, unit, at, caches);
                 } else {
-                    self.ask(memory, unit, caches);
+                    self.ask(memory, unit, at, caches);
                 }
             }
             at = opaque(at + 1); // one loop
         }
     }
 
-    /// Asks for the keys and values of a unit. By the threads that have the row.
+    /// Where the keys and values of a unit are, of `bytes` a position; it is number `at` of its heads.
+    ///
+    /// # Safety
+    ///
+    /// The launch contract; [`Attention::leave`] was called before a barrier.
+    #[inline(always)]
+    unsafe fn source(
+        &self,
+        memory: Memory,
+        unit: Unit,
+        at: u32,
+        caches: [*mut u8; 2],
+        bytes: u32,
+    ) -> [*const u8; 2] {
+        let kv_head = unit.heads.kv_head;
+        let place = if PAGED {
+            // SAFETY: a key block of the row.
+            let page = unsafe {
+                if at < OWN_PAGES {
+                    memory.own.add(8 + at).read()
+                } else {
+                    page_of(self.args, unit.block)
+                }
+            };
+            // Where it is not there: see `mark_lost`.
+            place_in(self.args, page.min(self.args.pages - 1), kv_head)
+        } else {
+            kv_head as usize * self.args.capacity as usize + (unit.block * KEYS) as usize
+        };
+        caches.map(|cache| cache.cast_const().wrapping_add(place * bytes as usize))
+    }
+
+    /// Asks for the keys and values of unit `at` of the heads. By the threads that have the row.
     ///
     /// # Safety
     ///
     /// Nobody uses the slot since the last barrier.
     #[inline(always)]
-    unsafe fn ask(&self, memory: Memory, unit: Unit, caches: [*mut u8; 2]) {
+    unsafe fn ask(&self, memory: Memory, unit: Unit, at: u32, caches: [*mut u8; 2]) {
         let slot = unit.done % KV_SLOTS;
         let (keys, values) = memory.slot(slot);
         let bytes = 2 * kv_stride(self.args.shape.head_dim as usize) as u32;
-        let capacity = self.args.capacity as usize;
-        let at = unit.heads.kv_head as usize * capacity + (unit.block * KEYS) as usize;
-        let from = caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
+        // SAFETY: the caller's promise.
+        let from = unsafe { self.source(memory, unit, at, caches, bytes) };
         let barrier = memory.barriers.add(slot);
         let piece = 16 * (own_thread() % 16);
         let row = KEYS / WARPS * (own_thread() / 32) + own_thread() % 32 / 16;
@@ -344,14 +466,13 @@ impl<'a, const FAST: bool> Attention<'a, FAST> {
     ///
     /// Nobody uses the slot since an arrival that these threads waited for.
     #[inline(always)]
-    unsafe fn ask_ahead(&self, memory: Memory, unit: Unit, caches: [*mut u8; 2]) {
+    unsafe fn ask_ahead(&self, memory: Memory, unit: Unit, at: u32, caches: [*mut u8; 2]) {
         const ROWS: u32 = ASKERS / 16;
         let slot = unit.done % KV_SLOTS;
         let (keys, values) = memory.slot(slot);
         let bytes = 2 * kv_stride(self.args.shape.head_dim as usize) as u32;
-        let capacity = self.args.capacity as usize;
-        let at = unit.heads.kv_head as usize * capacity + (unit.block * KEYS) as usize;
-        let from = caches.map(|cache| cache.cast_const().wrapping_add(at * bytes as usize));
+        // SAFETY: the caller's promise.
+        let from = unsafe { self.source(memory, unit, at, caches, bytes) };
         let barrier = memory.barriers.add(slot);
         let (piece, row) = (16 * (own_thread() % 16), own_thread() % ASKERS / 16);
         // SAFETY: as for `ask`; there are as many arrivals as there.
@@ -438,7 +559,7 @@ impl<'a, const FAST: bool> Attention<'a, FAST> {
                     }
                     if at + KV_SLOTS < self.run {
                         let next = self.unit(heads, at + KV_SLOTS, done + at + KV_SLOTS);
-                        self.ask(memory, next, caches);
+                        self.ask(memory, next, at + KV_SLOTS, caches);
                     }
                     at += 1;
                 }

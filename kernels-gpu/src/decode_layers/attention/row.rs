@@ -6,7 +6,7 @@ use contract::num::f32_to_bf16;
 use contract::rope::rotate;
 
 use super::super::exchange::Exchange;
-use super::{Attention, Heads, Memory, Unit, WIDE, fast, own_thread};
+use super::{Attention, Heads, KEYS, Memory, Unit, WIDE, fast, own_thread, page_of, place_in};
 use crate::arch::atomic::ld_relaxed_if_ones;
 use crate::arch::hint::opaque_here;
 use crate::arch::mem::{ld_if, st, st_u16};
@@ -15,7 +15,7 @@ use crate::arch::warp::any;
 /// Threads that have a pair of a head each.
 const OF_HEAD: u32 = MAX_HEAD_DIM as u32 / 2;
 
-impl<const FAST: bool> Attention<'_, FAST> {
+impl<const FAST: bool, const PAGED: bool> Attention<'_, FAST, PAGED> {
     /// Waits for the row, leaves the turned queries of `heads` in shared memory and the new key and value in the cache; two
     /// elements of those for [`Attention::place`].
     ///
@@ -35,7 +35,7 @@ impl<const FAST: bool> Attention<'_, FAST> {
         memory: Memory,
         caches: [*mut u8; 2],
     ) -> u32 {
-        let Args { shape, capacity, group, .. } = *self.args;
+        let Args { shape, capacity, group, pages, .. } = *self.args;
         let half = shape.head_dim / 2;
         let (own, pair) = (own_thread() / OF_HEAD, own_thread() % OF_HEAD);
         let pos = opaque_here(self.pos);
@@ -45,7 +45,13 @@ impl<const FAST: bool> Attention<'_, FAST> {
         // SAFETY: an element of the tables.
         let [cos, sin] = [self.args.cos, self.args.sin]
             .map(|table| unsafe { ld_if(turns, table.as_ptr().cast_const().wrapping_add(at)) });
-        let has_new = self.has_new != 0;
+        let (has_new, stores) = (self.has_new != 0, heads.first == 0 && self.has_new == 1);
+        let page = if PAGED && stores {
+            // SAFETY: the key block of the row's position, which its cache has.
+            unsafe { page_of(self.args, pos / KEYS) }
+        } else {
+            0
+        };
         let of_query = own < self.width && heads.first + own < group && pair < half;
         let (is_key, of_new) = (own == 0, has_new && own < 2 && pair < half);
         let q = x.at(layer, (heads.kv_head * group + heads.first + own) * shape.head_dim + pair);
@@ -99,8 +105,12 @@ impl<const FAST: bool> Attention<'_, FAST> {
             }
             let (low, high) = (f32_to_bf16(low), f32_to_bf16(high));
             let both = u32::from(low) | u32::from(high) << 16;
-            if heads.first == 0 && self.has_new == 1 {
-                let position = heads.kv_head as usize * capacity as usize + pos as usize;
+            if stores && (!PAGED || page < pages) {
+                let position = if PAGED {
+                    place_in(self.args, page, heads.kv_head) + (pos % KEYS) as usize
+                } else {
+                    heads.kv_head as usize * capacity as usize + pos as usize
+                };
                 let cache = if is_key { caches[0] } else { caches[1] };
                 let cache = cache.wrapping_add(2 * position * kv_stride(shape.head_dim as usize));
                 if is_key {
