@@ -146,8 +146,8 @@ void bitnet_batch_free(bitnet_batch *batch);
 /* A line about the devices; cut where `bytes` are too few. */
 bitnet_status bitnet_batch_device(const bitnet_batch *batch, char *out, size_t bytes);
 
-/* Adds a request, and runs its prompt; the rest as bitnet_session_generate. *request is its number. BITNET_FULL: there is no room
- * for it now. */
+/* Adds a request, whose prompt runs in the steps that follow; the rest as bitnet_session_generate. *request is its number.
+ * BITNET_FULL: there is no room for it now. */
 bitnet_status bitnet_batch_add(bitnet_batch *batch, const char *prompt, size_t prompt_bytes, int chat, const char *system,
                                const bitnet_sampling *sampling, uint64_t *request);
 /* Takes a request out before its end; one that is gone stays gone. */

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn bitnet_batch_device(
     call(|| unsafe { copy_text(&locked(batch)?.device(), out, len) })
 }
 
-/// Adds a request, and runs its prompt.
+/// Adds a request, whose prompt runs in the steps that follow.
 ///
 /// # Safety
 /// An open batch; `prompt` has `prompt_len` bytes; `system` is null or ends with a zero byte; `sampling` is null or whole; `request`

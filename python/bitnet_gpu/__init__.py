@@ -369,7 +369,7 @@ class Batch:
     def add(
         self, prompt: str, *, chat: bool = False, system: Optional[str] = None, stop: Optional[str] = None, **sampling: Any
     ) -> int:
-        """Adds a request, runs its prompt and returns its number; raises `Full` while others have the room. Settings as of
+        """Adds a request, whose prompt runs in the steps that follow, and returns its number; raises `Full` while others have the room. Settings as of
         `Session.generate`."""
         params, data, request = _sampling(sampling, stop), prompt.encode(), ctypes.c_uint64()
         with self._lock:
