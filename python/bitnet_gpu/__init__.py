@@ -369,8 +369,8 @@ class Batch:
     def add(
         self, prompt: str, *, chat: bool = False, system: Optional[str] = None, stop: Optional[str] = None, **sampling: Any
     ) -> int:
-        """Adds a request, whose prompt runs in the steps that follow, and returns its number; raises `Full` while others have the room. Settings as of
-        `Session.generate`."""
+        """Adds a request, whose prompt runs in the steps that follow, and returns its number; raises `Full` while others have
+        the room. Settings as of `Session.generate`."""
         params, data, request = _sampling(sampling, stop), prompt.encode(), ctypes.c_uint64()
         with self._lock:
             check(

@@ -204,9 +204,10 @@ impl BatchEngine {
         self.requests.is_empty()
     }
 
-    /// Adds a request that continues `prompt` (token ids). The prompt runs in the steps that follow, in parts in front of the tokens of
-    /// the others ([`super::SessionBuilder::prompt_share`]). The pages for prompt and `max_tokens` are taken at once, so that a request that was added can run to its end. Of several devices the
-    /// one with the most room takes it, and a failure of that one is the next step's.
+    /// Adds a request that continues `prompt` (token ids). The prompt runs in the steps that follow, in parts in front of the
+    /// tokens of the others ([`super::SessionBuilder::prompt_share`]). The pages for prompt and `max_tokens` are taken at once, so
+    /// that a request that was added can run to its end. Of several devices the one with the most room takes it, and a failure of
+    /// that one is the next step's.
     ///
     /// # Errors
     /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context;
@@ -249,8 +250,8 @@ impl BatchEngine {
         Ok(Some(request.end(Finish::Cancelled).0))
     }
 
-    /// Gives every request whose prompt has run its next token, in the order in which they were added. On a GPU later steps
-    /// already run while the tokens are handed out.
+    /// Gives every request whose prompt has run its next token, in the order in which they were added. On a GPU later
+    /// steps already run while the tokens are handed out.
     ///
     /// Several devices do not wait for each other: a step is one of each device that has made one by now, at
     /// least one, in the order in which the requests were added. Which ones come together is not said; what each
