@@ -44,7 +44,8 @@ impl<B: Backend> W2a8Gemv<'_, B> {
 /// are registers for, on each of its 132 multiprocessors, unless the last round of
 /// blocks leaves many without one; rows of two steps want a step for each of two warps. Few rows of any length want two of
 /// them in flight, each with the next step asked for, as long as all blocks find a place at once; short ones that begin beside the kernel in front
-/// (`overlaps`) four, in blocks that are kept apart ([`contract::w2a8_gemv::room`]).
+/// (`overlaps`) four, in blocks that are kept apart ([`contract::w2a8_gemv::room`]). Where blocks of eight rows are a few more than have a place at
+/// once, a fifth for a multiprocessor is better than a second round.
 pub fn choose_index(n: usize, k: usize, overlaps: bool) -> usize {
     const SMS: usize = 132;
     const PLACES: usize = 4 * SMS;
@@ -60,6 +61,10 @@ pub fn choose_index(n: usize, k: usize, overlaps: bool) -> usize {
         10 * blocks / (SMS * blocks.div_ceil(SMS))
     };
     let (lanes, rows, unroll, parts) = match () {
+        // A step of 16 lanes: of 32 half would be idle.
+        () if n < 8_192 && chunks <= 16 => (16, 4, 1, 1),
+        () if n >= 8_192 && n <= 16 * PLACES && chunks >= 96 => (32, 4, 2, 1),
+        () if n > 8 * PLACES && n <= 8 * SMS * 5 && !(25..=64).contains(&chunks) => (32, 2, 2, 1),
         // Of so many rows what no lane is idle for wins however blocks lie.
         () if n >= 14_336 && chunks <= 80 && (chunks.is_multiple_of(16) || evenly(32) >= 9) => {
             (16, 4, 1, 1)
@@ -69,7 +74,7 @@ pub fn choose_index(n: usize, k: usize, overlaps: bool) -> usize {
         () if n >= 8_192 => (32, 4, 1, 1),
         () if chunks > 64 && chunks <= 192 && fills(8) => (32, 4, 2, 2),
         () if chunks > 64 && chunks <= 256 && fills(8) => (32, 2, 4, 1),
-        () if chunks > 256 && n <= 8 * SMS * 5 => (32, 2, 2, 1),
+        () if chunks > 256 && n <= 8 * PLACES => (32, 4, 2, 2),
         () if chunks <= 64 && n <= 8 * PLACES && !overlaps => (32, 2, 2, 1),
         // Three blocks for each multiprocessor and a few more.
         () if chunks <= 64 && n > 8 * SMS * 3 && n <= 8 * PLACES && evenly(8) < 8 => (32, 2, 2, 1),
@@ -150,5 +155,17 @@ mod tests {
         // Measured on an H200 and an H100: the faster ones of both.
         let lanes = |n, k| VARIANTS[choose_index(n, k, true)].lanes;
         assert_eq!([lanes(17_280, 3200), lanes(18_432, 2048), lanes(20_480, 3200)], [32, 16, 16]);
+        let name =
+            |n, k| VARIANTS[choose_index(n, k, true)].spec.symbol.trim_start_matches("w2a8_gemv_");
+        assert_eq!(
+            [name(1024, 1024), name(5632, 1024), name(1024, 1088)],
+            ["l16r4u1", "l16r4u1", "l32r4u2"]
+        );
+        assert_eq!([name(8192, 6144), name(10_240, 8192)], ["l32r4u2", "l32r4u1"]);
+        assert_eq!(
+            [name(4608, 1536), name(4608, 3584), name(5120, 13_824)],
+            ["l32r2u2", "l32r4u2", "l32r2u2"]
+        );
+        assert_eq!([name(3072, 23_040), name(5632, 4608)], ["l32r4u2p2", "l32r4u2"]);
     }
 }
