@@ -111,7 +111,9 @@ class BatchTest(unittest.TestCase):
         second = self.batch.add(self.PROMPTS[1], **settings)
         with self.assertRaises(bitnet_gpu.Full):
             self.batch.add(self.PROMPTS[2], **settings)
-        self.assertEqual([output.request for output in self.batch.step()], [first, second])
+        steps = [[output.request for output in self.batch.step()] for _ in range(3)]
+        # Its prompt runs when what is there already has been handed out.
+        self.assertIn(steps, [[[first]] * i + [[first, second]] * (3 - i) for i in range(3)])
         self.batch.remove(first)
         self.batch.remove(first)
         finished = []

@@ -45,8 +45,6 @@ pub(super) unsafe fn ask_for_all<const FAST: bool, const PAGED: bool>(
     // All of these threads have read the number of the launch before one asks for the weights of gate and up, without which no block ends;
     // those that have the row, before the barriers of the first part.
     sync_some(2, ASKERS);
-    // SAFETY: left before the barrier.
-    unsafe { Attention::<FAST, PAGED>::mark_lost(args, memory.attention) };
     let mut part = 0;
     while part < layers * LINEARS as u32 {
         let (layer, kind) = (part / LINEARS as u32, part % LINEARS as u32);

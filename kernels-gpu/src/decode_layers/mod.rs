@@ -166,6 +166,9 @@ unsafe fn layers<const FAST: bool, const PAGED: bool>(args: &Args) {
             init(memory.come.add(thread_idx_x()), THREADS);
         }
         memory.attention.init();
+        if PAGED && thread_idx_x() == 0 {
+            memory.attention.scale().write(args.scale);
+        }
     }
     sync_threads();
     if thread_idx_x() >= THREADS {

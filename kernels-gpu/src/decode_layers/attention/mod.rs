@@ -70,7 +70,7 @@ impl Memory {
 
     /// What scores are multiplied by, over pages: no number where a page of the block's is not there.
     #[inline(always)]
-    fn scale(&self) -> Shared<f32> {
+    pub(super) fn scale(&self) -> Shared<f32> {
         self.own.add(8 + OWN_PAGES).cast()
     }
 
@@ -252,12 +252,12 @@ impl<'a, const FAST: bool, const PAGED: bool> Attention<'a, FAST, PAGED> {
         Self { args, pos, epoch, width, heads, has_new, first, step, full, run, count }
     }
 
-    /// Leaves in shared memory what [`Attention::fill`] needs: it would stay in registers over all layers; and pages. By the threads that
-    /// have no row.
+    /// Leaves in shared memory what [`Attention::fill`] needs: it would stay in registers over all layers; and pages, and no number for the
+    /// scale where one of them is not there. By the threads that have no row: one of them arrives for keys behind a barrier of theirs.
     ///
     /// # Safety
     ///
-    /// The launch contract; nobody uses the words before a barrier.
+    /// The launch contract; nobody uses the words before that barrier.
     #[inline(always)]
     pub(super) unsafe fn leave(&self, memory: Memory, blocks: u32) {
         // SAFETY: the caller's promise.
@@ -265,33 +265,14 @@ impl<'a, const FAST: bool, const PAGED: bool> Attention<'a, FAST, PAGED> {
             if thread_idx_x() == THREADS {
                 memory.own.write_x4([self.heads.kv_head, self.first, self.step, self.full]);
                 memory.own.add(4).write_x4([self.run, self.count, self.pos, blocks]);
-                memory.scale().write(self.args.scale);
             }
-            let at = thread_idx_x() - THREADS;
-            if PAGED && at < self.run.min(OWN_PAGES) {
-                let page = page_of(self.args, self.unit(self.heads, at, 0).block);
-                memory.own.add(8 + at).write(page);
-            }
-        }
-    }
-
-    /// Makes no number of the scale where a page of the block's is not there. By the threads that have no row, each of which arrives for keys
-    /// behind it.
-    ///
-    /// # Safety
-    ///
-    /// The launch contract; [`Attention::leave`] was called before a barrier.
-    #[inline(always)]
-    pub(super) unsafe fn mark_lost(args: &'a Args, memory: Memory) {
-        if !PAGED {
-            return;
-        }
-        // SAFETY: the caller's promise; key blocks of the row.
-        unsafe {
-            let own = Self::left(args, memory);
             let mut at = thread_idx_x() - THREADS;
-            while at < own.run {
-                if page_of(args, own.unit(own.heads, at, 0).block) >= args.pages {
+            while PAGED && at < self.run {
+                let page = page_of(self.args, self.unit(self.heads, at, 0).block);
+                if at < OWN_PAGES {
+                    memory.own.add(8 + at).write(page);
+                }
+                if page >= self.args.pages {
                     memory.scale().write(f32::NAN);
                 }
                 at = opaque(at + ASKERS); // one loop
@@ -405,7 +386,7 @@ impl<'a, const FAST: bool, const PAGED: bool> Attention<'a, FAST, PAGED> {
                     page_of(self.args, unit.block)
                 }
             };
-            // Where it is not there: see `mark_lost`.
+            // Where it is not there: see `leave`.
             place_in(self.args, page.min(self.args.pages - 1), kv_head)
         } else {
             kv_head as usize * self.args.capacity as usize + (unit.block * KEYS) as usize
