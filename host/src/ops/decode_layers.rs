@@ -3,12 +3,10 @@
 pub mod rows;
 
 use contract::attention::KEY_BLOCK;
-use contract::bit_linear::Finish;
 use contract::decode_layers::{LINEARS, Shape, partial_len};
 use contract::num::RowType;
 
 use super::act_quant::Gate;
-use super::attention::scale;
 use super::error::{at_least, same};
 use super::kv_append::{Heads, KvCache};
 use super::rope::RopeTable;
@@ -279,9 +277,11 @@ impl<B: Backend> DecodeLayers<'_, B> {
     }
 }
 
+#[cfg(feature = "cuda")]
 impl Gate {
     /// As a finish of the product.
-    fn finish(self) -> Finish {
+    fn finish(self) -> contract::bit_linear::Finish {
+        use contract::bit_linear::Finish;
         match self {
             Self::Relu2 => Finish::Relu2,
             Self::Silu => Finish::Silu,
@@ -353,7 +353,7 @@ impl Table<super::CudaBackend> {
             pages,
             gate: gate.finish() as u32,
             eps,
-            scale: scale(shape.head_dim as usize),
+            scale: super::attention::scale(shape.head_dim as usize),
             smem_bytes: shape.smem_bytes(blocks),
         };
         // SAFETY: the caller's promise. The table's own buffers were made for the sizes, and each launch leaves them as the next one

@@ -63,7 +63,7 @@ pub fn choose_index(n: usize, k: usize, overlaps: bool) -> usize {
     let (lanes, rows, unroll, parts) = match () {
         // A step of 16 lanes: of 32 half would be idle.
         () if n < 8_192 && chunks <= 16 => (16, 4, 1, 1),
-        () if n >= 8_192 && n <= 16 * PLACES && chunks >= 96 => (32, 4, 2, 1),
+        () if (8_192..=16 * PLACES).contains(&n) && chunks >= 96 => (32, 4, 2, 1),
         () if n > 8 * PLACES && n <= 8 * SMS * 5 && !(25..=64).contains(&chunks) => (32, 2, 2, 1),
         // Of so many rows what no lane is idle for wins however blocks lie.
         () if n >= 14_336 && chunks <= 80 && (chunks.is_multiple_of(16) || evenly(32) >= 9) => {

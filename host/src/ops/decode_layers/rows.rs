@@ -9,7 +9,6 @@ use super::{
     Layer, OP, Table, check_linears, filled, heads_of, linear_words, of_one_row, pair_words,
 };
 use crate::ops::act_quant::Gate;
-use crate::ops::attention::scale;
 use crate::ops::attention_paged::PagedCache;
 use crate::ops::error::{at_least, dimension, same};
 use crate::ops::kv_append::Heads;
@@ -216,7 +215,8 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
             found: sms as usize,
             allowed: "a block has too many outputs of a layer; run the layers one by one",
         })?;
-        let (scale, gate) = (scale(shape.head_dim as usize), self.gate.finish() as u32);
+        let (scale, gate) =
+            (crate::ops::attention::scale(shape.head_dim as usize), self.gate.finish() as u32);
         let Self {
             caches,
             table: RowsTable { table, acts, .. },
