@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use super::attention::Cache;
-use super::buffer::{Buffer, Ledger};
+use super::buffer::{Buffer, CpuTokens, Ledger};
 use super::dense::Table;
 use super::kv_append::CacheMut;
 use super::rope::Angles;
@@ -127,23 +127,6 @@ impl CpuBackend {
     }
 }
 
-/// Tokens as the sampler wrote them: it has run when its call returns.
-pub struct CpuTokens(pub(super) Vec<u32>);
-
-impl TokenLog for CpuTokens {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn get(&self, step: usize) -> u32 {
-        self.0.get(step).copied().unwrap_or(Self::EMPTY)
-    }
-
-    fn clear_part(&mut self, range: std::ops::Range<usize>) {
-        self.0[range].fill(Self::EMPTY);
-    }
-}
-
 /// This backend does not record: there is no launch to save.
 #[derive(Clone, Copy, Debug)]
 pub enum NoRecording {}
@@ -203,6 +186,18 @@ impl Backend for CpuBackend {
     fn read<T: Element>(&self, src: &Buffer<T>, at: usize, dst: &mut [T]) -> Result<(), OpError> {
         range("read", at, dst.len(), src.len())?;
         dst.copy_from_slice(&src.as_slice()[at..][..dst.len()]);
+        Ok(())
+    }
+
+    fn copy<T: Element>(
+        &self,
+        (src, from): (&Buffer<T>, usize),
+        (dst, to): (&mut Buffer<T>, usize),
+        len: usize,
+    ) -> Result<(), OpError> {
+        range("copy", from, len, src.len())?;
+        range("copy", to, len, dst.len())?;
+        dst.as_mut_slice()[to..][..len].copy_from_slice(&src.as_slice()[from..][..len]);
         Ok(())
     }
 

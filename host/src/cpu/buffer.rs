@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
 use crate::memory::MemoryUsage;
-use crate::ops::{Element, OpError, Tensor};
+use crate::ops::{Element, OpError, Tensor, TokenLog};
 
 /// Buffers from here on are mapped of their own, and ask for huge pages: weights are read once per
 /// token from end to end, and small pages would cost a table walk every 4 KiB.
@@ -146,5 +146,22 @@ mod tests {
             let refused = Buffer::<u64>::zeroed("weights", len).err().map(|e| e.to_string());
             assert!(refused.is_some_and(|e| e.contains("weights")), "{len}");
         }
+    }
+}
+
+/// Tokens as the sampler wrote them: it has run when its call returns.
+pub struct CpuTokens(pub(super) Vec<u32>);
+
+impl TokenLog for CpuTokens {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, step: usize) -> u32 {
+        self.0.get(step).copied().unwrap_or(Self::EMPTY)
+    }
+
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        self.0[range].fill(Self::EMPTY);
     }
 }

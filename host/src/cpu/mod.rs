@@ -47,10 +47,8 @@ mod w2a8_neon;
 #[cfg(target_arch = "x86_64")]
 mod w2a8_x86;
 
-pub use backend::{
-    CpuBackend, CpuError, CpuOptions, CpuTokens, MAX_THREADS, NoRecording, SIMD_VAR,
-};
-pub use buffer::Buffer;
+pub use backend::{CpuBackend, CpuError, CpuOptions, MAX_THREADS, NoRecording, SIMD_VAR};
+pub use buffer::{Buffer, CpuTokens};
 pub use dense::Table;
 pub use lut_matmul::Tables;
 pub use simd::{Level, Simd, SimdError};

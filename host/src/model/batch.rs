@@ -18,7 +18,9 @@ use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
-use crate::ops::attention_paged::{PageType, PagedCache, PagedRows, PagedScratch, PagedStep};
+use crate::ops::attention_paged::{
+    PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedStep,
+};
 use crate::ops::decode_layers::rows::{DecodeRows, RowsKernel, RowsTable};
 use crate::ops::decode_layers::shape;
 use crate::ops::embed::Embed;
@@ -45,8 +47,7 @@ pub struct BatchOptions {
     pub kv: PageType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
-    /// Tokens of prompts that run in front of a step, so that a long prompt does not hold up the sequences beside it. At least one prefill step
-    /// runs where a prompt waits, and one of less than 64 tokens counts as so many.
+    /// Tokens of prompts that run in front of a step at most, so that long prompts do not hold up the sequences beside them; 64 where it is less.
     pub prompt_share: usize,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
     pub one_kernel: bool,
@@ -99,9 +100,9 @@ pub struct Batch<B: Backend> {
     rope: RopeTable<B>,
     x: Activations<B>,
     scratch: PagedScratch<B>,
-    /// Ids of a prefill step, and their positions.
+    /// Ids of a prefill step, and where they stand.
     ids: B::Buf<u32>,
-    positions: B::Buf<u32>,
+    runs: PagedRuns<B>,
     /// `[max_batch, pages of a sequence]`.
     tables: B::Buf<u32>,
     /// `[max_batch, vocab]`.
@@ -193,7 +194,7 @@ impl<B: Backend> Batch<B> {
             x: Activations::alloc(backend, model.widths(), rows, 1)?,
             scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
             ids: backend.alloc("activations", chunk)?,
-            positions: backend.alloc("activations", chunk)?,
+            runs: PagedRuns::alloc(backend, heads, chunk, capacity)?,
             tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
             logits: backend.alloc("logits", max_batch * vocab)?,
             logits_of: 0..0,
@@ -311,7 +312,7 @@ impl<B: Backend> Batch<B> {
 
 impl<B: Backend> Model<B> {
     /// Queues what comes next: prompts of sequences that were added, up to [`BatchOptions::prompt_share`] tokens of them in the order in which they
-    /// came, each with its first token at its end; then one step of all sequences whose prompts have run. The token of each runs through the
+    /// came, with short ones in the place that another leaves in a prefill step, each with its first token at its end; then one step of all sequences whose prompts have run. The token of each runs through the
     /// model at its position, and the next one is picked. Sequences that have given all their tokens, or that ended, stay as they are.
     /// With `record`, a backend that can replays a recording of the step.
     ///
@@ -367,29 +368,30 @@ impl<B: Backend> Model<B> {
     fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<bool, OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
         let of_tiles = match rows {
-            Rows::Prompt { .. } => None,
+            Rows::Prompts => None,
             Rows::Slots(Size { m, reach, .. }) => batch.table_of(m, reach),
         };
-        let Batch { x, caches, together, rope, scratch, ids, positions, tables, sampler, .. } =
-            batch;
+        let Batch { x, caches, together, rope, scratch, ids, runs, tables, sampler, .. } = batch;
         let state = |slot, at| {
             let at = slot * STATE_WORDS + at;
             RowWords { words: &sampler.state, at, stride: STATE_WORDS }
         };
-        let (m, ids, positions, tables, reach) = match rows {
-            Rows::Prompt { slot, m, reach } => (
-                m,
+        let (m, ids, positions, tables, capacity, step) = match rows {
+            Rows::Prompts => (
+                runs.m(),
                 RowWords { words: &*ids, at: 0, stride: 1 },
-                RowWords { words: &*positions, at: 0, stride: 1 },
-                RowWords { words: &*tables, at: slot * width, stride: 0 },
-                Err(reach),
+                runs.positions(),
+                runs.tables(),
+                runs.reach(),
+                None,
             ),
             Rows::Slots(Size { first, m, reach, share }) => (
                 m,
                 state(first, STATE_TOKEN),
                 state(first, STATE_POS),
                 RowWords { words: &*tables, at: first * width, stride: width },
-                Ok((reach, share)),
+                capacity,
+                Some((reach, share)),
             ),
         };
         let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
@@ -419,9 +421,9 @@ impl<B: Backend> Model<B> {
                 break;
             };
             // The step before wrote positions and keys, and the embedding stands behind it.
-            let rows = match reach {
-                Err(reach) => PagedRows::Run { reach },
-                Ok((reach, share)) => PagedRows::Step(PagedStep {
+            let rows = match step {
+                None => PagedRows::Runs(runs),
+                Some((reach, share)) => PagedRows::Step(PagedStep {
                     scratch: &mut *scratch,
                     reach,
                     settled: true,
@@ -453,8 +455,8 @@ impl<B: Backend> Model<B> {
 /// The rows of a step.
 #[derive(Clone, Copy)]
 enum Rows {
-    /// `Batch::ids` at `Batch::positions`, which end at `reach`, of the sequence in `slot`.
-    Prompt { slot: usize, m: usize, reach: usize },
+    /// `Batch::ids`, where `Batch::runs` says.
+    Prompts,
     /// The sequence of every slot, its token at its position.
     Slots(Size),
 }

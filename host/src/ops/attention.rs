@@ -86,7 +86,8 @@ pub(super) fn scale(head_dim: usize) -> f32 {
 #[cfg(feature = "cuda")]
 impl Attention<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
-        use contract::attention::{Args, AttentionBf16, AttentionF32, grid};
+        use contract::attention::{Args, AttentionBf16, AttentionF32, RowTile, grid};
+        use contract::launch::DevPtr;
         self.check()?;
         let scale = self.scale();
         let Self { qkv, cache, out, start, start_at, m, heads, math, tiled } = self;
@@ -97,6 +98,7 @@ impl Attention<'_, super::CudaBackend> {
             v_cache: cache.v.dev_ptr(stream),
             out: out.dev_ptr(stream),
             start: super::cuda::at(start.dev_ptr(stream), start_at),
+            tiles: DevPtr::NULL,
             m: m as u32,
             heads: heads.heads as u32,
             kv_heads: heads.kv_heads as u32,
@@ -113,7 +115,9 @@ impl Attention<'_, super::CudaBackend> {
         // which the kernels read nothing; `out` is borrowed exclusively.
         unsafe {
             if tiled.unwrap_or_else(|| takes_many(cuda, math, m, heads)) {
-                return launch_many(cuda, math, cache.element, args);
+                let tile = RowTile::of(args.head_dim);
+                let tiles = tile.tiles(args.m, args.heads / args.kv_heads);
+                return launch_many(cuda, math, cache.element, tiles, args);
             }
             let grid = grid(args.m, args.heads);
             match cache.element {
@@ -134,48 +138,33 @@ pub(super) fn takes_many(cuda: &super::CudaBackend, math: Math, m: usize, heads:
         || math == Math::TensorCore && cuda.has::<AttentionFastD128>()
 }
 
-/// Launches the kernel that takes many rows: on tensor cores where `math` says so and the device has it.
+/// Launches the kernel that takes many rows, for so many tiles: on tensor cores where `math` says so and the device has it.
 ///
 /// # Safety
-/// As [`crate::driver::KernelHandle::launch`]; exact heads have at most 128 elements.
+/// As [`crate::driver::KernelHandle::launch`]; exact heads have at most 128 elements; `tiles` are those of `args`.
 #[cfg(feature = "cuda")]
 pub(super) unsafe fn launch_many(
     cuda: &super::CudaBackend,
     math: Math,
     element: RowType,
+    tiles: u32,
     args: contract::attention::Args,
 ) -> Result<(), OpError> {
     use contract::attention::{
         AttentionFastD64, AttentionFastD128, AttentionFastD256, AttentionRowsBf16D64,
         AttentionRowsBf16D128, AttentionRowsF32D64, AttentionRowsF32D128, RowTile,
     };
-    let (short, long) = (RowTile::of(64), RowTile::of(128));
+    let grid = RowTile::of(args.head_dim).grid(tiles, args.kv_heads);
     // SAFETY: by the caller.
     unsafe {
         match (math, element, args.head_dim) {
-            (Math::TensorCore, _, ..=64) => launch_tile::<AttentionFastD64>(cuda, short, args),
-            (Math::TensorCore, _, ..=128) => launch_tile::<AttentionFastD128>(cuda, long, args),
-            (Math::TensorCore, ..) => {
-                launch_tile::<AttentionFastD256>(cuda, AttentionFastD256::TILE, args)
-            }
-            (_, RowType::F32, ..=64) => launch_tile::<AttentionRowsF32D64>(cuda, short, args),
-            (_, RowType::F32, _) => launch_tile::<AttentionRowsF32D128>(cuda, long, args),
-            (_, _, ..=64) => launch_tile::<AttentionRowsBf16D64>(cuda, short, args),
-            _ => launch_tile::<AttentionRowsBf16D128>(cuda, long, args),
+            (Math::TensorCore, _, ..=64) => cuda.launch::<AttentionFastD64>(grid, args),
+            (Math::TensorCore, _, ..=128) => cuda.launch::<AttentionFastD128>(grid, args),
+            (Math::TensorCore, ..) => cuda.launch::<AttentionFastD256>(grid, args),
+            (_, RowType::F32, ..=64) => cuda.launch::<AttentionRowsF32D64>(grid, args),
+            (_, RowType::F32, _) => cuda.launch::<AttentionRowsF32D128>(grid, args),
+            (_, _, ..=64) => cuda.launch::<AttentionRowsBf16D64>(grid, args),
+            _ => cuda.launch::<AttentionRowsBf16D128>(grid, args),
         }
     }
-}
-
-/// Launches a kernel that takes rows and the heads of a group together.
-///
-/// # Safety
-/// As [`crate::driver::KernelHandle::launch`].
-#[cfg(feature = "cuda")]
-unsafe fn launch_tile<K: contract::launch::Kernel<Args = contract::attention::Args>>(
-    cuda: &super::CudaBackend,
-    tile: contract::attention::RowTile,
-    args: contract::attention::Args,
-) -> Result<(), OpError> {
-    // SAFETY: by the caller.
-    unsafe { cuda.launch::<K>(tile.grid(args.m, args.heads, args.kv_heads), args) }
 }

@@ -1,5 +1,7 @@
 //! Host side of [`contract::attention_paged`].
 
+mod runs;
+
 use contract::attention_paged::{
     MAX_HEAD_DIM, PAGE, counters_len, int8_part_bytes, page_len, partial_len, step_comes_early,
     step_grid, step_takes,
@@ -15,6 +17,8 @@ use super::kv_append::Heads;
 use super::rope::RopeTable;
 use super::tensor::RowWords;
 use super::{Backend, Math, OpError, Tensor};
+
+pub use runs::{PagedRun, PagedRuns};
 
 const OP: &str = "attention_paged";
 
@@ -197,11 +201,8 @@ impl<B: Backend> PagedStep<'_, B> {
 pub enum PagedRows<'a, B: Backend> {
     /// Nothing: they stand anywhere in any sequence.
     Any,
-    /// Neighbours of one sequence, as in a prompt: each stands one position behind the one before. The tables have a stride of 0.
-    Run {
-        /// Positions that all rows lie in front of.
-        reach: usize,
-    },
+    /// Runs of neighbours, as in prompts. Positions and tables are theirs ([`PagedRuns::positions`], [`PagedRuns::tables`]).
+    Runs(&'a PagedRuns<B>),
     /// Every row has a sequence of its own, with pages of its own.
     Step(PagedStep<'a, B>),
 }
@@ -263,9 +264,11 @@ impl<B: Backend> AttentionPaged<'_, B> {
             let allowed = "1 to the positions of a table are allowed";
             dimension(OP, "reach", reach, self.capacity, allowed)
         };
-        if let PagedRows::Run { reach } = self.rows {
-            reaches(reach)?;
-            same(OP, "table stride of a run", self.tables.stride, 0)?;
+        if let PagedRows::Runs(runs) = self.rows {
+            same(OP, "rows of the runs", runs.m(), self.m)?;
+            let group = |heads: Heads| heads.heads / heads.kv_heads;
+            same(OP, "heads of a kv head of the runs", group(runs.heads()), group(heads))?;
+            reaches(runs.reach())?;
         }
         if let PagedRows::Step(PagedStep { scratch, reach, share, .. }) = &self.rows {
             reaches(*reach)?;
@@ -299,9 +302,9 @@ impl AttentionPaged<'_, super::CudaBackend> {
         let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, math, rows } =
             self;
         let of_step = |s: &PagedStep<'_, _>| s.grid(heads, m);
-        let (step, run) = match rows {
+        let (step, runs) = match rows {
             PagedRows::Any => (None, None),
-            PagedRows::Run { reach } => (None, Some(reach)),
+            PagedRows::Runs(runs) => (None, Some(runs)),
             PagedRows::Step(step) => (Some(step), None),
         };
         let int8 = cache.element == PageType::Int8;
@@ -374,8 +377,8 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 PageType::Float(_) => cuda.launch::<AppendBf16>(append, args)?,
                 PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
-            if let Some(reach) = run.filter(|_| takes_many(cuda, math, m, heads)) {
-                return launch_run(cuda, &args, cache, (math, heads, reach));
+            if let Some(runs) = runs.filter(|_| takes_many(cuda, math, m, heads)) {
+                return launch_runs(cuda, &args, cache, (math, heads), runs);
             }
             match cache.element {
                 PageType::Float(RowType::F32) => cuda.launch::<RowsF32>(attend, args),
@@ -386,22 +389,26 @@ impl AttentionPaged<'_, super::CudaBackend> {
     }
 }
 
-/// Brings the pages of a run together and attends as [`super::attention`] does for many rows.
+/// Brings the pages of runs together and attends as [`super::attention`] does for many rows.
 ///
 /// # Safety
 ///
-/// `args` are those of a run whose keys and values are stored, which [`AttentionPaged::check`] took; its rows take that kernel.
+/// `args` are those of rows whose keys and values are stored, which [`AttentionPaged::check`] took with `runs`; their heads take that kernel.
 #[cfg(feature = "cuda")]
-unsafe fn launch_run(
+unsafe fn launch_runs(
     cuda: &super::CudaBackend,
     args: &contract::attention_paged::Args,
     cache: &PagedCache<super::CudaBackend>,
-    (math, heads, reach): (Math, Heads, usize),
+    (math, heads): (Math, Heads),
+    runs: &PagedRuns<super::CudaBackend>,
 ) -> Result<(), OpError> {
+    use super::cuda::at;
     use contract::attention_paged::{Gather, GatherArgs, GatherInt8, gather_grid};
     use contract::kv_append::kv_stride;
+    use contract::launch::DevPtr;
     let (stream, m) = (cuda.stream(), args.m);
-    let key_blocks = reach.div_ceil(PAGE);
+    let (blocks_at, key_blocks) = runs.blocks();
+    let (tiles_at, tiles) = runs.tile_words();
     // What 8 bits decode to is bf16.
     let (int8, element) = match cache.element {
         PageType::Float(element) => (false, element),
@@ -412,13 +419,14 @@ unsafe fn launch_run(
     let q = cuda.alloc::<f32>("attention", elements(OP, &[m as usize, heads.q_len()])?)?;
     let (k, v) = (cuda.alloc::<u8>("attention", side)?, cuda.alloc::<u8>("attention", side)?);
     let (q, to) = (q.dev_ptr(stream), [k.dev_ptr(stream), v.dev_ptr(stream)]);
+    let words = runs.words().dev_ptr(stream);
     let gather = GatherArgs {
         qkv: args.qkv,
         pages: [args.k_pages, args.v_pages],
         cos: args.cos,
         sin: args.sin,
-        start: args.positions,
-        table: args.tables,
+        positions: args.positions,
+        blocks: at(words, blocks_at),
         q,
         to,
         m,
@@ -428,6 +436,7 @@ unsafe fn launch_run(
         position_bytes: position_bytes as u32,
         page_count: args.pages,
         key_blocks: key_blocks as u32,
+        position_stride: args.position_stride,
         capacity: args.capacity,
     };
     let rows = contract::attention::Args {
@@ -435,7 +444,8 @@ unsafe fn launch_run(
         k_cache: to[0],
         v_cache: to[1],
         out: args.out,
-        start: args.positions,
+        start: DevPtr::NULL,
+        tiles: at(words, tiles_at),
         m,
         heads: args.heads,
         kv_heads: args.kv_heads,
@@ -444,7 +454,8 @@ unsafe fn launch_run(
         capacity: (key_blocks * PAGE) as u32,
         scale: args.scale,
     };
-    // SAFETY: the caller's promise; what is written was made for so many rows and pages, and all positions that rows see are written.
+    // SAFETY: the caller's promise; what is written was made for so many rows and pages. `PagedRuns::write` made the words: pages are told apart from
+    // those that are not there, tiles are of rows below `m`, and all positions that they see are written.
     unsafe {
         let grid = gather_grid(m, args.kv_heads, key_blocks as u32);
         if int8 {
@@ -452,6 +463,6 @@ unsafe fn launch_run(
         } else {
             cuda.launch::<Gather>(grid, gather)?;
         }
-        launch_many(cuda, math, element, rows)
+        launch_many(cuda, math, element, tiles as u32, rows)
     }
 }

@@ -348,6 +348,17 @@ macro_rules! launches {
     )* };
 }
 
+/// Elements `at..at + count` of a buffer of `len`.
+fn place(
+    op: &'static str,
+    at: usize,
+    count: usize,
+    len: usize,
+) -> Result<std::ops::Range<usize>, OpError> {
+    let end = at.checked_add(count).filter(|&end| end <= len);
+    Ok(at..end.ok_or(OpError::Range { op, at, count, len })?)
+}
+
 impl Backend for CudaBackend {
     type Buf<T: Element> = DeviceBuffer<T>;
     type TokenLog = MappedBuffer<u32>;
@@ -375,18 +386,27 @@ impl Backend for CudaBackend {
     }
 
     fn write<T: Element>(&self, dst: &mut Buf<T>, at: usize, src: &[T]) -> Result<(), OpError> {
-        let len = dst.len();
-        let end = at.checked_add(src.len()).filter(|&end| end <= len);
-        let end = end.ok_or(OpError::Range { op: "write", at, count: src.len(), len })?;
-        let copy = dst.slice_mut(at..end).and_then(|mut to| to.upload(self.stream(), src));
+        let place = place("write", at, src.len(), dst.len())?;
+        let copy = dst.slice_mut(place).and_then(|mut to| to.upload(self.stream(), src));
         Ok(copy.map_err(CudaError::from)?)
     }
 
     fn read<T: Element>(&self, src: &Buf<T>, at: usize, dst: &mut [T]) -> Result<(), OpError> {
-        let len = src.len();
-        let end = at.checked_add(dst.len()).filter(|&end| end <= len);
-        let end = end.ok_or(OpError::Range { op: "read", at, count: dst.len(), len })?;
-        let copy = src.slice(at..end).and_then(|from| from.download_into(self.stream(), dst));
+        let place = place("read", at, dst.len(), src.len())?;
+        let copy = src.slice(place).and_then(|from| from.download_into(self.stream(), dst));
+        Ok(copy.map_err(CudaError::from)?)
+    }
+
+    fn copy<T: Element>(
+        &self,
+        (src, from): (&Buf<T>, usize),
+        (dst, to): (&mut Buf<T>, usize),
+        len: usize,
+    ) -> Result<(), OpError> {
+        let (from, to) = (place("copy", from, len, src.len())?, place("copy", to, len, dst.len())?);
+        let copy = src.slice(from).and_then(|from| {
+            dst.slice_mut(to).and_then(|mut to| to.copy_from(self.stream(), from))
+        });
         Ok(copy.map_err(CudaError::from)?)
     }
 

@@ -99,6 +99,17 @@ pub trait Backend: Sized + Send + 'static {
     fn read<T: Element>(&self, src: &Self::Buf<T>, at: usize, dst: &mut [T])
     -> Result<(), OpError>;
 
+    /// Copies `len` elements from a place in one buffer to a place in another, in order with the operations.
+    ///
+    /// # Errors
+    /// A range outside of its buffer; a failed copy.
+    fn copy<T: Element>(
+        &self,
+        from: (&Self::Buf<T>, usize),
+        to: (&mut Self::Buf<T>, usize),
+        len: usize,
+    ) -> Result<(), OpError>;
+
     /// Sets every byte of `dst`, in order with the operations.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::kv_append::{Cache, Unpadded};
 use super::rope::Angles;
 use super::{Bed, Output, Run, RunError};
 use crate::ops::attention_paged::{
-    AttentionPaged, PageType, PagedCache, PagedRows, PagedScratch, PagedStep,
+    AttentionPaged, PageType, PagedCache, PagedRows, PagedRun, PagedRuns, PagedScratch, PagedStep,
 };
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::{Backend, Math, RowType, RowWords};
@@ -42,13 +42,13 @@ pub struct Inputs {
     pub angles: Angles,
     /// Where the rows stand; tables of [`Inputs::width`] pages.
     pub rows: Vec<Row>,
-    /// Whether all rows are of the first one's sequence.
-    pub one_sequence: bool,
+    /// Rows of each run of neighbours; empty: every row has a sequence of its own.
+    pub runs: Vec<usize>,
     /// Positions of a table.
     pub capacity: usize,
     /// How a step is summed.
     pub math: Math,
-    /// Run as a step that reaches so many positions, or as a run where all rows are of one sequence.
+    /// Run as a step that reaches so many positions, or as runs where there are any.
     pub reach: Option<usize>,
     /// With [`PagedStep::settled`].
     pub settled: bool,
@@ -115,7 +115,6 @@ impl Inputs {
         // Angles may cover more positions than a table.
         let angles = Angles::new(capacity + 3, heads.head_dim, 500_000.0);
         let qkv = seeded.floats(positions.len() * heads.qkv_len(), 2.0);
-        let one_sequence = false;
         Self {
             heads,
             qkv,
@@ -124,7 +123,7 @@ impl Inputs {
             pages,
             angles,
             rows,
-            one_sequence,
+            runs: Vec::new(),
             capacity,
             math: Math::Exact,
             reach: None,
@@ -133,20 +132,32 @@ impl Inputs {
         }
     }
 
-    /// `m` neighbours of one sequence, the first at `start`.
-    pub fn neighbours(
+    /// Runs of neighbours: for each the position of the first row, and rows.
+    pub fn runs(
         element: impl Into<PageType>,
         heads: Heads,
-        start: u32,
-        m: u32,
+        runs: &[(u32, u32)],
         seeded: &mut Seeded,
     ) -> Self {
-        let one = Self::scattered(element, heads, &[start + m - 1], seeded);
-        let table = &one.rows[0].table;
-        let row = |position| Row { position, table: table.clone() };
-        let rows = (start..start + m).map(row).collect();
-        let qkv = seeded.floats(m as usize * heads.qkv_len(), 2.0);
-        Self { qkv, rows, one_sequence: true, ..one }
+        let ends: Vec<u32> = runs.iter().map(|(start, m)| start + m - 1).collect();
+        let of_ends = Self::scattered(element, heads, &ends, seeded);
+        let of_run = |(row, &(start, m)): (&Row, &(u32, u32))| {
+            let table = row.table.clone();
+            (start..start + m).map(move |position| Row { position, table: table.clone() })
+        };
+        let rows: Vec<Row> = of_ends.rows.iter().zip(runs).flat_map(of_run).collect();
+        let qkv = seeded.floats(rows.len() * heads.qkv_len(), 2.0);
+        let runs = runs.iter().map(|&(_, m)| m as usize).collect();
+        Self { qkv, rows, runs, ..of_ends }
+    }
+
+    /// The rows of each run, and the first one's number.
+    fn rows_of_runs(&self) -> impl Iterator<Item = (usize, &[Row])> {
+        let ends = self.runs.iter().scan(0, |end, m| {
+            *end += m;
+            Some(*end)
+        });
+        self.runs.iter().zip(ends).map(|(m, end)| (end - m, &self.rows[end - m..end]))
     }
 
     /// The outputs, as the math of these inputs promises them: `out` with its bound. `pool` is that after the run.
@@ -155,9 +166,14 @@ impl Inputs {
         let output = Output::floats("out", &[rows.len(), heads.q_len()], out);
         match self.math {
             Math::Exact => output,
-            Math::TensorCore if self.one_sequence => {
+            Math::TensorCore if !self.runs.is_empty() => {
                 let tables = (&angles.cos[..], &angles.sin[..]);
-                output.within(run_bounds(qkv, pool, tables, rows, *heads, out))
+                let bounds = self.rows_of_runs().flat_map(|(first, rows)| {
+                    let qkv = &qkv[first * heads.qkv_len()..][..rows.len() * heads.qkv_len()];
+                    let out = &out[first * heads.q_len()..][..rows.len() * heads.q_len()];
+                    run_bounds(qkv, pool, tables, rows, *heads, out)
+                });
+                output.within(bounds.collect())
             }
             Math::TensorCore => {
                 let tables = (&angles.cos[..], &angles.sin[..]);
@@ -249,48 +265,65 @@ impl Run for Inputs {
         let mut words = vec![7; 2];
         words.extend(self.rows.iter().flat_map(|row| [row.position, 1, 2]));
         let positions = bed.input(&words)?;
+        let of_one = self.runs.len() == 1;
         let mut words = vec![9; 5];
-        for row in self.rows.iter().take(if self.one_sequence { 1 } else { m }) {
+        for row in self.rows.iter().take(if of_one { 1 } else { m }) {
             words.extend_from_slice(&row.table);
             words.push(u32::MAX);
         }
         let tables = bed.input(&words)?;
         let mut out = bed.output(m * heads.q_len())?;
-        let mut scratch = match self.reach {
-            Some(_) if !self.one_sequence => Some(PagedScratch::<B> {
-                partial: bed.output(self.pages * heads.heads * partial_len(heads.head_dim))?,
-                counters: bed.input(&vec![0; counters_len(m, heads.heads, heads.kv_heads)])?,
-            }),
-            _ => None,
-        };
-        let step = self.reach.map(|reach| scratch.as_mut().ok_or(reach).map(|s| (s, reach)));
-        bed.backend().attention_paged(AttentionPaged {
+        let (mut scratch, mut runs) = (None, None);
+        match self.reach {
+            Some(_) if self.runs.is_empty() => {
+                scratch = Some(PagedScratch::<B> {
+                    partial: bed.output(self.pages * heads.heads * partial_len(heads.head_dim))?,
+                    counters: bed.input(&vec![0; counters_len(m, heads.heads, heads.kv_heads)])?,
+                });
+            }
+            Some(_) => {
+                let mut of_rows = PagedRuns::alloc(bed.backend(), heads, m, self.capacity)?;
+                let run = |(_, rows): (usize, &'_ [Row])| {
+                    (rows[0].position as usize, rows.len(), rows[0].table.clone())
+                };
+                let of_runs: Vec<_> = self.rows_of_runs().map(run).collect();
+                let of_runs: Vec<_> = of_runs
+                    .iter()
+                    .map(|(start, m, pages)| PagedRun { start: *start, m: *m, pages })
+                    .collect();
+                of_rows.write(bed.backend(), &of_runs)?;
+                runs = Some(of_rows);
+            }
+            None => {}
+        }
+        let stride = if of_one { 0 } else { width + 1 };
+        let mut op = AttentionPaged {
             qkv: &qkv,
             cache: &mut cache,
             rope: &rope,
             out: &mut out,
             positions: RowWords { words: &positions, at: 2, stride: POSITION_STRIDE },
-            tables: RowWords {
-                words: &tables,
-                at: 5,
-                stride: if self.one_sequence { 0 } else { width + 1 },
-            },
+            tables: RowWords { words: &tables, at: 5, stride },
             capacity: self.capacity,
             m,
             heads,
             math: self.math,
-            rows: match step {
-                None => PagedRows::Any,
-                Some(Ok((scratch, reach))) => PagedRows::Step(PagedStep {
-                    scratch,
-                    reach,
-                    settled: self.settled,
-                    share: self.share,
-                    next: None,
-                }),
-                Some(Err(reach)) => PagedRows::Run { reach },
-            },
-        })?;
+            rows: PagedRows::Any,
+        };
+        if let Some(runs) = &runs {
+            (op.positions, op.tables) = (runs.positions(), runs.tables());
+            (op.capacity, op.rows) = (runs.reach(), PagedRows::Runs(runs));
+        }
+        if let (Some(scratch), Some(reach)) = (scratch.as_mut(), self.reach) {
+            op.rows = PagedRows::Step(PagedStep {
+                scratch,
+                reach,
+                settled: self.settled,
+                share: self.share,
+                next: None,
+            });
+        }
+        bed.backend().attention_paged(op)?;
         if let Some(step) = &scratch {
             bed.read("partial", &step.partial)?;
             let counters = bed.read("counters", &step.counters)?;
@@ -328,7 +361,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             (PageType::Int8, [AppendInt8::SPEC.symbol, RowsInt8::SPEC.symbol]),
         ] {
             let rows = Inputs::scattered(element, heads, positions, &mut seeded);
-            let prompt = Inputs::neighbours(element, heads, 60, 7, &mut seeded);
+            let prompt = Inputs::runs(element, heads, &[(60, 7), (0, 3)], &mut seeded);
             if element == RowType::Bf16 && step_takes(head_dim) {
                 let step = Inputs { reach: Some(rows.capacity), settled: true, ..rows.clone() };
                 let what = format!("{heads:?} at {positions:?}");
@@ -350,12 +383,12 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                     cases.push((fast, format!("{heads:?} at {positions:?}"), step));
                 }
                 let run = Inputs { math: Math::TensorCore, reach: Some(67), ..prompt.clone() };
-                cases.push((gather, format!("{heads:?} at 60 to 66, a run"), run));
+                cases.push((gather, format!("{heads:?} at 60 to 66 and 0 to 2, runs"), run));
             }
             for kernel in kernels {
                 let what = format!("{heads:?} at {positions:?}");
                 cases.push((kernel, what, rows.clone()));
-                cases.push((kernel, format!("{heads:?} at 60 to 66"), prompt.clone()));
+                cases.push((kernel, format!("{heads:?} at 60 to 66 and 0 to 2"), prompt.clone()));
             }
         }
     }

@@ -232,8 +232,7 @@ impl SessionBuilder {
     }
 
     /// Tokens of prompts that a [`BatchEngine`] runs between two steps, by default 768, so that a long prompt does not hold up the texts
-    /// beside it: the fewer, the sooner their next tokens come, and the later its own first one. Prompts of less than 64 tokens count as
-    /// so many; one prefill step ([`SessionBuilder::prefill_rows`]) runs in any case.
+    /// beside it: the fewer, the sooner their next tokens come, and the later its own first one. 64 where it is less.
     #[must_use]
     pub fn prompt_share(mut self, tokens: usize) -> Self {
         self.prompt_share = Some(tokens);

@@ -1,14 +1,14 @@
 //! [`contract::attention_paged`]: rows of many sequences, pages anywhere, rows that are not there.
 
 use bitnet_gpu::ops::attention_paged::{
-    AttentionPaged, PageType, PagedCache, PagedRows, PagedScratch, PagedStep,
+    AttentionPaged, PageType, PagedCache, PagedRows, PagedRun, PagedRuns, PagedScratch, PagedStep,
 };
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType, RowWords};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::attention_paged::{TEST_SHAPES, attention_paged};
-use bitnet_gpu::selftest::attention_paged::Inputs;
+use bitnet_gpu::selftest::attention_paged::{Inputs, Row};
 use bitnet_gpu::selftest::{self, Output};
 use contract::attention_paged::{ABSENT, FAST_HEAD_DIM, MAX_HEAD_DIM, NO_PAGE, counters_len};
 use contract::w2a8::MAX_ROWS;
@@ -23,6 +23,7 @@ on_lane! {
     positions_around_pages
     many_rows
     neighbours_of_one_sequence
+    neighbours_of_several
     rows_without_a_page_give_nan
     a_grid_for_fewer_positions_gives_nan
     unusual_values
@@ -52,7 +53,7 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let what = format!("{:?} {:?} at {positions:?}", inputs.element, inputs.heads);
     let expected = expected(inputs);
     check(b, inputs, &expected, &what);
-    if inputs.one_sequence {
+    if !inputs.runs.is_empty() {
         check_runs(b, inputs, &expected, &what);
         return;
     }
@@ -76,21 +77,18 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     }
 }
 
-/// As neighbours, exactly and on tensor cores.
+/// As runs, exactly and on tensor cores.
 fn check_runs<B: Backend>(b: &B, inputs: &Inputs, exact: &[Output], what: &str) {
-    let last = inputs.rows.last().map_or(1, |row| row.position as usize + 1);
-    let bounded = Inputs { math: Math::TensorCore, ..inputs.clone() };
-    let tables = inputs.rows[0].table.iter().all(|&page| (page as usize) < inputs.pages);
-    for reach in [last, inputs.capacity] {
-        let run = Inputs { reach: Some(reach), ..inputs.clone() };
-        check(b, &run, exact, format!("{what}, a run to {reach}"));
-        // What is not finite may reach earlier rows there.
-        if inputs.element != RowType::F32 && tables {
-            let runs = crate::lane::has("attention_fast_128");
-            let expected = expected(if runs { &bounded } else { inputs });
-            let run = Inputs { reach: Some(reach), ..bounded.clone() };
-            check(b, &run, &expected, format!("{what}, a run to {reach} on tensor cores"));
-        }
+    let what = format!("{what} in runs of {:?}", inputs.runs);
+    let run = Inputs { reach: Some(inputs.capacity), ..inputs.clone() };
+    check(b, &run, exact, &what);
+    let there = |row: &Row| row.table.iter().all(|&page| (page as usize) < inputs.pages);
+    // What is not finite may reach earlier rows there.
+    if inputs.element != RowType::F32 && inputs.rows.iter().all(there) {
+        let bounded = Inputs { math: Math::TensorCore, ..run };
+        let runs = crate::lane::has("attention_fast_128");
+        let expected = expected(if runs { &bounded } else { inputs });
+        check(b, &bounded, &expected, format!("{what} on tensor cores"));
     }
 }
 
@@ -174,7 +172,7 @@ fn neighbours_of_one_sequence<B: Backend>(b: &B) {
     let heads = Heads { heads: 4, kv_heads: 2, head_dim: 24 };
     for (start, m) in [(0, 1), (0, 70), (61, 5), (64, 64), (100, 130)] {
         for element in ELEMENTS {
-            check_case(b, &Inputs::neighbours(element, heads, start, m, &mut seeded));
+            check_case(b, &Inputs::runs(element, heads, &[(start, m)], &mut seeded));
         }
     }
     // So many that blocks take many rows, with heads of each such kernel and of none.
@@ -185,19 +183,48 @@ fn neighbours_of_one_sequence<B: Backend>(b: &B) {
     {
         let heads = Heads { heads, kv_heads, head_dim };
         for (_, element) in ELEMENTS.into_iter().enumerate().filter(|(j, _)| due(i + j, 3)) {
-            check_case(b, &Inputs::neighbours(element, heads, start, m, &mut seeded));
+            check_case(b, &Inputs::runs(element, heads, &[(start, m)], &mut seeded));
         }
     }
     // A page that is not there, and rows past the table.
     let heads = Heads { heads: 32, kv_heads: 2, head_dim: 8 };
     for (i, element) in ELEMENTS.into_iter().enumerate() {
-        let good = Inputs::neighbours(element, heads, 0, 140, &mut seeded);
+        let good = Inputs::runs(element, heads, &[(0, 140)], &mut seeded);
         for block in (0..3).filter(|block| due(i + block, 3)) {
             let mut inputs = good.clone();
             let pages = good.pages as u32;
             inputs.rows.iter_mut().for_each(|row| row.table[block] = pages);
             check_case(b, &inputs);
         }
+    }
+}
+
+/// As in a prefill of several prompts: nobody sees the keys of another.
+fn neighbours_of_several<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(10);
+    let all: [&[(u32, u32)]; 5] = [
+        &[(0, 1), (0, 1), (0, 1), (7, 1), (64, 1)],
+        &[(0, 64), (0, 64)],
+        &[(0, 40), (130, 3), (63, 2), (0, 65), (200, 1)],
+        &[(1, 16), (0, 17), (0, 15)],
+        &[(250, 3), (0, 70)],
+    ];
+    // With heads of each kernel for many rows, and of none; blocks that end between the heads of a row.
+    for (i, (heads, kv_heads, head_dim)) in
+        [(20, 5, 128), (32, 1, 64), (42, 3, 40), (65, 1, 24), (20, 5, 130)].into_iter().enumerate()
+    {
+        let heads = Heads { heads, kv_heads, head_dim };
+        for (j, runs) in all.iter().enumerate().filter(|(j, _)| due(i + j, 3)) {
+            check_case(b, &Inputs::runs(ELEMENTS[(i + j / 3) % 3], heads, runs, &mut seeded));
+        }
+    }
+    // A page that is not there is one sequence's alone.
+    let heads = Heads { heads: 32, kv_heads: 2, head_dim: 8 };
+    for (i, element) in ELEMENTS.into_iter().enumerate() {
+        let mut inputs = Inputs::runs(element, heads, &[(0, 70), (64, 70), (0, 9)], &mut seeded);
+        let pages = inputs.pages as u32;
+        inputs.rows[70..140].iter_mut().for_each(|row| row.table[i % 2] = pages);
+        check_case(b, &inputs);
     }
 }
 
@@ -280,8 +307,12 @@ fn generated_shapes<B: Backend>(b: &B) {
             .map(|_| if seeded.below(8) == 0 { ABSENT } else { seeded.below(end) as u32 })
             .collect();
         check_case(b, &Inputs::scattered(ELEMENTS[i / 2 % 3], heads, &positions, &mut seeded));
-        let (start, m) = (seeded.below(end) as u32, 1 + seeded.below(90) as u32);
-        check_case(b, &Inputs::neighbours(ELEMENTS[i / 2 % 3], heads, start, m, &mut seeded));
+        let count = 1 + seeded.below(3);
+        let most = 90 / count;
+        let runs: Vec<_> = (0..count)
+            .map(|_| (seeded.below(end) as u32, 1 + seeded.below(most) as u32))
+            .collect();
+        check_case(b, &Inputs::runs(ELEMENTS[i / 2 % 3], heads, &runs, &mut seeded));
     }
 }
 
@@ -330,15 +361,11 @@ fn refusals<B: Backend>(b: &B) {
             refused!(dimension("capacity"), paged!(cache, capacity: capacity));
         }
         refused!(short("angles"), paged!(cache, capacity: 131));
-        for reach in [0, 131] {
-            let tables = RowWords { stride: 0, ..tables };
-            let rows = PagedRows::Run { reach };
-            refused!(dimension("reach"), paged!(cache, tables: tables, rows: rows));
-        }
-        assert!(matches!(
-            paged!(cache, rows: PagedRows::Run { reach: 1 }),
-            Err(OpError::Mismatch { what: "table stride of a run", .. })
-        ));
+        runs_are_refused(
+            b,
+            heads,
+            |rows, m, capacity| paged!(cache, rows: rows, m: m, capacity: capacity),
+        );
         if element == RowType::F32 {
             refused!(dimension("cache element"), paged!(cache, math: Math::TensorCore));
         }
@@ -396,4 +423,39 @@ fn refusals<B: Backend>(b: &B) {
     ] {
         refused!(dimension(bad), PagedCache::<B>::alloc(b, heads, pages, element).map(drop));
     }
+}
+
+/// Refusal of two numbers that differ.
+fn mismatch(name: &str) -> impl FnOnce(&OpError) -> bool {
+    move |error| matches!(error, OpError::Mismatch { what, .. } if *what == name)
+}
+
+/// Runs that are none, and operations that are not of those rows.
+fn runs_are_refused<B: Backend>(
+    b: &B,
+    heads: Heads,
+    mut paged: impl FnMut(PagedRows<'_, B>, usize, usize) -> Result<(), OpError>,
+) {
+    refused!(dimension("rows"), PagedRuns::alloc(b, heads, 0, 130).map(drop));
+    refused!(dimension("capacity"), PagedRuns::alloc(b, heads, 3, 0).map(drop));
+    let mut runs = PagedRuns::alloc(b, heads, 3, 130).expect("runs");
+    let pages = &[0, 1, 2][..];
+    let run = |start, m| PagedRun { start, m, pages };
+    // Nothing is written yet.
+    refused!(mismatch("rows of the runs"), paged(PagedRows::Runs(&runs), 3, 130));
+    refused!(dimension("rows of the runs"), runs.write(b, &[]));
+    refused!(dimension("rows of the runs"), runs.write(b, &[run(0, 2), run(0, 2)]));
+    refused!(dimension("rows of the runs"), runs.write(b, &[run(0, 2), run(0, usize::MAX)]));
+    refused!(dimension("rows of a run"), runs.write(b, &[run(0, 2), run(0, 0)]));
+    refused!(dimension("positions of a run"), runs.write(b, &[run(0, 2), run(130, 1)]));
+    refused!(dimension("positions of a run"), runs.write(b, &[run(usize::MAX, 1)]));
+    let few = PagedRun { start: 63, m: 2, pages: &[0] };
+    refused!(short("pages of a run"), runs.write(b, &[few]));
+    runs.write(b, &[run(128, 2), run(3, 1)]).expect("as many as there is room for");
+    refused!(mismatch("rows of the runs"), paged(PagedRows::Runs(&runs), 2, 130));
+    refused!(dimension("reach"), paged(PagedRows::Runs(&runs), 3, 129));
+    let others = Heads { heads: 2 * heads.heads, ..heads };
+    let mut runs = PagedRuns::alloc(b, others, 3, 130).expect("runs");
+    runs.write(b, &[run(0, 3)]).expect("as many as there is room for");
+    refused!(mismatch("heads of a kv head of the runs"), paged(PagedRows::Runs(&runs), 3, 130));
 }

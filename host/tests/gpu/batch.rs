@@ -268,7 +268,7 @@ fn prompts_run_between_steps() {
         tokens: Vec::new(),
         logits: Vec::new(),
     };
-    let requests = vec![request(3, 14), request(70, 5), request(100, 9), request(17, 4)];
+    let requests = vec![request(3, 14), request(150, 5), request(130, 9), request(17, 4)];
     let [short, long, lost, last] = &truth(&checkpoint, RowType::Bf16, requests)[..] else {
         panic!("four")
     };
@@ -278,7 +278,7 @@ fn prompts_run_between_steps() {
         let options = BatchOptions {
             max_batch: 3,
             capacity: CAPACITY,
-            pages: 6,
+            pages: 7,
             kv: RowType::Bf16.into(),
             chunk: 20,
             prompt_share: 40,
@@ -292,16 +292,16 @@ fn prompts_run_between_steps() {
         let a = add(&mut batch, short);
         step(&mut batch);
         assert_eq!(batch.queued(a), 2, "{way}: its prompt, and a step");
-        // A part of 20 tokens counts as 64: one in front of each step.
+        // 64 tokens are the least that run in front of a step.
         let b = add(&mut batch, long);
-        for i in 0..3 {
+        for i in 0..2 {
             step(&mut batch);
             assert_eq!([batch.queued(a), batch.queued(b)], [3 + i, 0], "{way}");
         }
-        // It comes behind the other, and goes before it has run.
+        // It takes what the other leaves of a prefill step, and goes before it has run.
         let c = add(&mut batch, lost);
         step(&mut batch);
-        assert_eq!([a, b, c].map(|slot| batch.queued(slot)), [6, 2, 0], "{way}");
+        assert_eq!([a, b, c].map(|slot| batch.queued(slot)), [5, 2, 0], "{way}");
         step(&mut batch);
         assert!(batch.waits(c) && batch.remove(backend, c).expect("it goes"), "{way}");
         let d = add(&mut batch, last);
@@ -334,6 +334,23 @@ fn prompts_run_between_steps() {
         backend.synchronize().expect("the steps end");
         let tokens: Vec<_> = (0..long.tokens.len()).map(|i| batch.token(b, i)).collect();
         assert_eq!(tokens, long.tokens, "{way}: alone in slot {b}");
+        assert!(batch.remove(backend, b).expect("it goes"));
+        // Short ones run in one prefill step, whichever slots they have.
+        let slots = [last, short, last].map(|request| add(&mut batch, request));
+        step(&mut batch);
+        assert_eq!(slots.map(|slot| batch.queued(slot)), [2; 3], "{way}");
+        let gone = |slot: &usize| batch.remove(backend, *slot).expect("it goes");
+        assert!([slots[0], slots[2]].iter().all(gone));
+        let again = [short, last].map(|request| add(&mut batch, request));
+        assert_eq!([again[0], again[1]], [slots[0], slots[2]], "{way}");
+        for _ in 0..short.tokens.len() {
+            step(&mut batch);
+        }
+        backend.synchronize().expect("the steps end");
+        for (slot, request) in [(again[0], short), (slots[1], short), (again[1], last)] {
+            let tokens: Vec<_> = (0..request.tokens.len()).map(|i| batch.token(slot, i)).collect();
+            assert_eq!(tokens, request.tokens, "{way}: beside others, slot {slot}");
+        }
     }
 }
 

@@ -17,7 +17,9 @@
 //! better with [`crate::attention_step`].
 //!
 //! `attention_rows_*`: the same bits for many rows, heads up to 128. Rows and the heads of a group are numbered
-//! together, `row = m * group + j % group`; a block takes [`RowTile::rows`] of them, and brings each key and value once.
+//! together, `row = m * group + j % group`; a block takes [`RowTile::rows`] of them, and brings each key and value once. With `tiles`
+//! the rows are runs of several sequences, whose keys stand one behind the other in the cache, each from a key block on: a [`Tile`] says which
+//! rows of which run a block takes.
 //!
 //! `attention_fast_*`: the same for bf16 caches on tensor cores (`mma.sync`), whose sums have an order of the
 //! hardware's. Queries and exponentials are rounded to bf16. [`fast_bound`] says how far a result may be from the exact
@@ -46,8 +48,10 @@ pub struct Args {
     pub v_cache: DevPtr<u8>,
     /// Output.
     pub out: DevPtr<f32>,
-    /// Position of query row 0.
+    /// Position of query row 0; not read with `tiles`.
     pub start: DevPtr<u32>,
+    /// `[tiles, TILE_WORDS]`, a [`Tile`] for each index of a block; null: all rows are one run from `start` on. Of the kernels for many rows.
+    pub tiles: DevPtr<u32>,
     /// Query rows.
     pub m: u32,
     /// Query heads.
@@ -78,6 +82,36 @@ pub struct RowTile {
     pub head_dim: u32,
 }
 
+/// Which rows a block takes of a cache with several runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// First row of the run, in `q` and `out`.
+    pub row: u32,
+    /// Rows of the run.
+    pub rows: u32,
+    /// Position of its first row.
+    pub start: u32,
+    /// Key block of the cache at which its position 0 stands. It ends in front of the next run's.
+    pub block: u32,
+    /// Which [`RowTile::rows`] of the run's rows and heads.
+    pub index: u32,
+}
+
+/// Words of a [`Tile`].
+pub const TILE_WORDS: usize = 5;
+
+impl Tile {
+    /// Its words, in the order of the fields.
+    pub const fn words(self) -> [u32; TILE_WORDS] {
+        [self.row, self.rows, self.start, self.block, self.index]
+    }
+
+    /// The tile of such words.
+    pub const fn of_words([row, rows, start, block, index]: [u32; TILE_WORDS]) -> Self {
+        Self { row, rows, start, block, index }
+    }
+}
+
 /// Threads of a block that takes many rows.
 pub const TILE_THREADS: u32 = 128;
 
@@ -103,11 +137,15 @@ impl RowTile {
         2 * (self.rows + 2 * KEY_BLOCK as u32) * self.head_dim
     }
 
+    /// Tiles of `m` rows with `group` heads each that share a kv head. More than a word holds saturate.
+    pub const fn tiles(self, m: u32, group: u32) -> u32 {
+        let tiles = (m as u64 * group as u64).div_ceil(self.rows as u64);
+        if tiles > u32::MAX as u64 { u32::MAX } else { tiles as u32 }
+    }
+
     /// Blocks: kv heads within row tiles, the last rows first. More than a grid can have saturate.
-    pub const fn grid(self, m: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
-        let rows = m as u64 * (heads / kv_heads) as u64;
-        let blocks = rows.div_ceil(self.rows as u64) * kv_heads as u64;
-        [if blocks > u32::MAX as u64 { u32::MAX } else { blocks as u32 }, 1, 1]
+    pub const fn grid(self, tiles: u32, kv_heads: u32) -> [u32; 3] {
+        [tiles.saturating_mul(kv_heads), 1, 1]
     }
 }
 

@@ -28,7 +28,7 @@
 //! stored.
 //!
 //! `attention_paged_append_*` stores, then `attention_paged_rows_*` walks over the pages of a row, one block
-//! for each of its heads; or, of many neighbours of one sequence, `attention_paged_gather` brings its pages together and the kernels of
+//! for each of its heads; or, of runs of neighbours, `attention_paged_gather` brings the pages of their sequences together and the kernels of
 //! [`crate::attention`] for many rows attend, with the same bits. Where every row has a sequence of its own, with pages of its own, a step is
 //! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
 //! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
@@ -291,9 +291,9 @@ pub struct GatherArgs {
     /// Sines.
     pub sin: DevPtr<f32>,
     /// Position of row 0.
-    pub start: DevPtr<u32>,
-    /// The sequence's table.
-    pub table: DevPtr<u32>,
+    pub positions: DevPtr<u32>,
+    /// `[key_blocks, 2]`: a page, and how many of its positions are brought.
+    pub blocks: DevPtr<u32>,
     /// Rotated queries, `[m, heads, head_dim]`.
     pub q: DevPtr<f32>,
     /// Keys, then values, `[kv_heads, PAGE * key_blocks, kv_stride(head_dim)]`.
@@ -312,12 +312,14 @@ pub struct GatherArgs {
     pub page_count: u32,
     /// Pages that are brought together.
     pub key_blocks: u32,
+    /// Elements between the positions of two rows.
+    pub position_stride: u32,
     /// Positions of a table.
     pub capacity: u32,
 }
 
-/// Brings the pages of one sequence together for [`crate::attention`], up to the last of its rows, and rotates the queries of these rows. A page that is not
-/// there becomes NaN, and so do queries past the table or the pages.
+/// Brings the pages of the sequences of some runs together for [`crate::attention`], and rotates the queries of all rows. A page that is not
+/// there becomes NaN, and so do queries past the table.
 pub enum Gather {}
 
 impl Kernel for Gather {

@@ -1,4 +1,4 @@
-//! Brings the pages of one sequence together, and rotates the queries of its rows.
+//! Brings the pages of runs together, and rotates the queries of their rows.
 
 use contract::attention_paged::{
     GATHER_THREADS, GatherArgs, PAGE, int8_part_bytes, int8_scales, int8_stride,
@@ -13,7 +13,7 @@ use crate::arch::thread::{block_idx_x, thread_idx_x};
 /// Every 16 or 32 bits of it are NaN.
 const NAN: u32 = 0x7fc0_7fc0;
 
-/// Block `(side, kv head, page)` copies, or with `INT8` decodes to bf16, the positions of a page up to the last row's; those behind them rotate a row of queries.
+/// Block `(side, kv head, page)` copies, or with `INT8` decodes to bf16, as many positions of a page as `blocks` says; those behind them rotate a row of queries.
 ///
 /// # Safety
 ///
@@ -22,33 +22,28 @@ const NAN: u32 = 0x7fc0_7fc0;
 pub(super) unsafe fn gather<const INT8: bool>(args: &GatherArgs) {
     launch_dependents();
     dependency_wait();
-    // SAFETY: one element, there by the contract.
-    let start = unsafe { ld(args.start.as_ptr().cast_const()) };
-    let positions = args.capacity.min(args.key_blocks * PAGE as u32);
     let copies = 2 * args.kv_heads * args.key_blocks;
     // SAFETY: handed on.
     unsafe {
         if block_idx_x() < copies {
-            copy::<INT8>(args, start.saturating_add(args.m).min(positions));
+            copy::<INT8>(args);
         } else {
-            rotate_row(args, block_idx_x() - copies, start, positions);
+            rotate_row(args, block_idx_x() - copies);
         }
     }
 }
 
 /// # Safety
 ///
-/// As for [`gather`]; the table covers `limit` positions.
+/// As for [`gather`].
 #[inline(always)]
-unsafe fn copy<const INT8: bool>(args: &GatherArgs, limit: u32) {
+unsafe fn copy<const INT8: bool>(args: &GatherArgs) {
     let GatherArgs { kv_heads, position_bytes, key_blocks, .. } = *args;
     let (values, unit) = (block_idx_x() % 2 == 1, block_idx_x() / 2);
     let (kv_head, block) = (unit % kv_heads, unit / kv_heads);
-    if block * PAGE as u32 >= limit {
-        return; // the whole block
-    }
-    // SAFETY: a page of the table.
-    let page = unsafe { ld(args.table.as_ptr().cast_const().wrapping_add(block as usize)) };
+    let of_block = args.blocks.as_ptr().cast_const().wrapping_add(2 * block as usize);
+    // SAFETY: the words of a block, there by the contract.
+    let (page, count) = unsafe { (ld(of_block), ld(of_block.wrapping_add(1))) };
     let there = page < args.page_count;
     let part = PAGE * position_bytes as usize;
     let head_dim = args.head_dim as usize;
@@ -61,7 +56,7 @@ unsafe fn copy<const INT8: bool>(args: &GatherArgs, limit: u32) {
     let from =
         if values { values_from } else { keys_from }.as_ptr().cast_const().wrapping_add(from);
     let to = if values { values_to } else { keys_to }.as_ptr().wrapping_add(to);
-    let bytes = (limit - block * PAGE as u32).min(PAGE as u32) * position_bytes;
+    let bytes = count.min(PAGE as u32) * position_bytes;
     let mut at = 16 * thread_idx_x();
     while at < bytes {
         // SAFETY: 16 bytes of a position that is stored, or what becomes of them; the place belongs to this thread.
@@ -104,12 +99,14 @@ unsafe fn decoded(part: *const u8, row: u32, first: u32, head_dim: usize) -> X4<
 
 /// # Safety
 ///
-/// As for [`gather`]; `m` is a row, and the angles cover `positions` positions.
+/// As for [`gather`]; `m` is a row.
 #[inline(always)]
-unsafe fn rotate_row(args: &GatherArgs, m: u32, start: u32, positions: u32) {
+unsafe fn rotate_row(args: &GatherArgs, m: u32) {
     let GatherArgs { heads, kv_heads, head_dim, .. } = *args;
     let half = head_dim / 2;
-    let pos = start.saturating_add(m);
+    let position = args.positions.as_ptr().cast_const();
+    // SAFETY: one element, there by the contract.
+    let pos = unsafe { ld(position.wrapping_add(m as usize * args.position_stride as usize)) };
     let from = m as usize * ((heads + 2 * kv_heads) * head_dim) as usize; // qkv[m]
     let from = args.qkv.as_ptr().cast_const().wrapping_add(from);
     let to = args.q.as_ptr().wrapping_add(m as usize * (heads * head_dim) as usize); // q[m]
@@ -117,10 +114,10 @@ unsafe fn rotate_row(args: &GatherArgs, m: u32, start: u32, positions: u32) {
     while i < heads * half {
         let (head, pair) = (i / half, i % half);
         let at = (head * head_dim + pair) as usize;
-        // SAFETY: both elements of a pair of a head of the row; below `positions` its angle, and the tables never change.
+        // SAFETY: both elements of a pair of a head of the row; below `capacity` its angle, and the tables never change.
         unsafe {
             let (mut lo, mut hi) = (f32::NAN, f32::NAN);
-            if pos < positions {
+            if pos < args.capacity {
                 let angle = pos as usize * half as usize + pair as usize; // cos[pos, pair]
                 let cos = ld_nc(args.cos.as_ptr().cast_const().wrapping_add(angle));
                 let sin = ld_nc(args.sin.as_ptr().cast_const().wrapping_add(angle));

@@ -22,6 +22,14 @@ fn copies_outside_of_a_buffer_are_refused() {
     assert!(backend.read(&buffer, 2, &mut out).is_err());
     assert!(backend.read(&buffer, 1, &mut out).is_ok());
     assert_eq!(out, [0, 1, 2]);
+    let mut other = backend.alloc::<u32>("test", 3).expect("memory");
+    for (from, to, len) in [(3, 0, 2), (0, 2, 2), (usize::MAX, 0, 1), (0, usize::MAX, 1)] {
+        let refused = backend.copy((&buffer, from), (&mut other, to), len);
+        assert!(matches!(refused, Err(OpError::Range { op: "copy", .. })));
+    }
+    assert!(backend.copy((&buffer, 2), (&mut other, 1), 2).is_ok());
+    assert!(backend.copy((&buffer, 4), (&mut other, 3), 0).is_ok());
+    assert_eq!(other.as_slice(), [0, 1, 2]);
 }
 
 #[test]

@@ -4,12 +4,14 @@ use contract::sample::{SampleParams, StepState};
 
 use super::{Batch, BatchOptions, Needs, Rows, Slot};
 use crate::model::{Model, ModelError};
+use crate::ops::attention_paged::PagedRun;
 use crate::ops::lm_head::LmHead;
+use crate::ops::lm_head_int8::LmHeadInt8;
 use crate::ops::sample::{PARAM_WORDS, STATE_WORDS, param_words, state_words};
 use crate::ops::{Backend, OpError, TokenLog};
 
-/// What a prefill step counts as at least, in tokens of [`BatchOptions::prompt_share`]: fewer rows take about as long.
-const SHORT_PROMPT: usize = 64;
+/// The least [`BatchOptions::prompt_share`]: fewer rows take about as long.
+const LEAST_SHARE: usize = 64;
 
 impl<B: Backend> Model<B> {
     /// Adds a sequence to the batch: takes a free slot and pages for `prompt` and at most
@@ -56,60 +58,107 @@ impl<B: Backend> Model<B> {
     /// Runs prompts that wait, up to [`BatchOptions::prompt_share`] tokens of them, and queues the first token of those that have run to
     /// their end.
     pub(super) fn run_prompts(&self, batch: &mut Batch<B>) -> Result<(), OpError> {
-        let BatchOptions { chunk, prompt_share, .. } = batch.options;
-        let (backend, mut counted) = (self.backend(), 0);
-        while let Some(&slot) = batch.waiting.front() {
-            let Some(Slot { prompt, ran, .. }) = &batch.slots[slot] else { break };
-            let (first, len) = (*ran, prompt.len());
-            let m = chunk.min(len - first);
-            let counts = m.max(SHORT_PROMPT);
-            if counted > 0 && counts > prompt_share.saturating_sub(counted) {
-                break;
-            }
-            counted += counts;
-            let reach = first + m;
-            let positions: Vec<u32> = (first as u32..reach as u32).collect();
-            backend.write(&mut batch.ids, 0, &prompt[first..reach])?;
-            backend.write(&mut batch.positions, 0, &positions)?;
-            let pending = self.run_rows(batch, Rows::Prompt { slot, m, reach })?;
-            let ended = reach == len;
-            if ended {
-                self.last_norm(&mut batch.x, m, pending)?;
-                self.first_token(batch, slot, len, m - 1)?;
-                batch.waiting.pop_front();
-            }
-            if let Some(of_slot) = &mut batch.slots[slot] {
-                (of_slot.ran, of_slot.queued) = (reach, usize::from(ended));
-            }
+        let mut left = batch.options.prompt_share.max(LEAST_SHARE);
+        while left > 0 && !batch.waiting.is_empty() {
+            left -= self.prefill_step(batch, left.min(batch.options.chunk))?;
         }
         Ok(())
     }
 
-    /// Queues the first token of the sequence in `slot`, whose prompt has `len` tokens, from row `row` of the last prefill step. From then on
-    /// its row is there.
-    fn first_token(
-        &self,
-        batch: &mut Batch<B>,
-        slot: usize,
-        len: usize,
-        row: usize,
-    ) -> Result<(), OpError> {
-        let backend = self.backend();
-        let state = StepState { pos: len as u32 - 1, ..StepState::default() };
-        backend.write(&mut batch.sampler.state, slot * STATE_WORDS, &state_words(&state))?;
-        backend.lm_head(LmHead {
-            x: &batch.x.wide,
-            x_at: row * self.config.hidden_size,
-            w: self.head(),
-            logits: &mut batch.logits,
-            m: 1,
-        })?;
-        batch.logits_of = slot..slot + 1;
-        self.sample_rows(batch, slot, 1)
+    /// One prefill step of the prompts that came first, of `room` tokens at most. Says how many they were.
+    fn prefill_step(&self, batch: &mut Batch<B>, room: usize) -> Result<usize, OpError> {
+        let parts = batch.next_parts(self.backend(), room)?;
+        let m = batch.runs.m();
+        let pending = self.run_rows(batch, Rows::Prompts)?;
+        let (ended, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.ends);
+        if !ended.is_empty() {
+            self.last_norm(&mut batch.x, m, pending)?;
+            self.first_tokens(batch, &ended)?;
+        }
+        for &Part { slot, reach, ends, .. } in ended.iter().chain(&others) {
+            if let Some(of_slot) = &mut batch.slots[slot] {
+                (of_slot.ran, of_slot.queued) = (reach, usize::from(ends));
+            }
+        }
+        batch.waiting.retain(|&slot| ended.iter().all(|part| part.slot != slot));
+        Ok(m)
+    }
+
+    /// Queues the first token of the sequences whose prompts end with `parts`, from the rows of the last norm. From then on their rows are there.
+    fn first_tokens(&self, batch: &mut Batch<B>, parts: &[Part]) -> Result<(), OpError> {
+        let (backend, hidden) = (self.backend(), self.config.hidden_size);
+        batch.logits_of = 0..0;
+        let mut at = 0;
+        // Slots side by side, which are samplers side by side.
+        for parts in parts.chunk_by(|a, b| a.slot + 1 == b.slot) {
+            let (slot, m, x_at) = (parts[0].slot, parts.len(), at * hidden);
+            let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
+            let mut states = Vec::with_capacity(m * STATE_WORDS);
+            for part in parts {
+                let last = (&x.wide, part.last_row * hidden);
+                backend.copy(last, (&mut x.delta, at * hidden), hidden)?;
+                let pos = part.reach as u32 - 1;
+                states.extend(state_words(&StepState { pos, ..StepState::default() }));
+                at += 1;
+            }
+            backend.write(&mut sampler.state, slot * STATE_WORDS, &states)?;
+            let w = self.head();
+            if let (Some(table), Some(input)) = (&self.int8, head_input) {
+                backend.lm_head_int8(LmHeadInt8 {
+                    norm: None,
+                    x: &mut x.delta,
+                    x_at,
+                    w,
+                    table,
+                    input,
+                    sampler,
+                    row: slot,
+                    bounds: logits,
+                    out: tokens,
+                    m,
+                })?;
+            } else {
+                backend.lm_head(LmHead { x: &x.delta, x_at, w, logits, m })?;
+                self.sample_rows(batch, slot, m)?;
+            }
+        }
+        Ok(())
     }
 }
 
+/// Tokens of a prompt in a prefill step.
+struct Part {
+    slot: usize,
+    /// Tokens of the prompt that have run with them.
+    reach: usize,
+    /// Whether the prompt ends with them.
+    ends: bool,
+    /// Row of the last of them.
+    last_row: usize,
+}
+
 impl<B: Backend> Batch<B> {
+    /// Writes the next tokens of prompts that wait, `room` at most, and where they stand: of the one that came first, and in the place that it leaves of
+    /// others that one step could take. A longer one does not begin there: the fewer its parts, the less often few rows go through many keys.
+    fn next_parts(&mut self, backend: &B, room: usize) -> Result<Vec<Part>, OpError> {
+        let (mut ids, mut runs, mut parts) = (Vec::with_capacity(room), Vec::new(), Vec::new());
+        for &slot in &self.waiting {
+            let Some(Slot { prompt, ran, pages, .. }) = &self.slots[slot] else { continue };
+            let m = (room - ids.len()).min(prompt.len() - ran);
+            if m == 0 || !ids.is_empty() && prompt.len() > self.options.chunk {
+                continue;
+            }
+            ids.extend_from_slice(&prompt[*ran..][..m]);
+            runs.push(PagedRun { start: *ran, m, pages });
+            let reach = ran + m;
+            let ends = reach == prompt.len();
+            parts.push(Part { slot, reach, ends, last_row: ids.len() - 1 });
+        }
+        backend.write(&mut self.ids, 0, &ids)?;
+        self.runs.write(backend, &runs)?;
+        Ok(parts)
+    }
+
     /// Prepares the sampler, the pages and the tokens of the sequence in `slot`, whose row is not there yet.
     fn begin(
         &mut self,
