@@ -58,6 +58,7 @@ pub(super) fn measure(host: &mut Host) -> anyhow::Result<()> {
             kv: kv.into(),
             chunk: 64,
             prompt_share: 64,
+            prefix_cache: false,
             one_kernel: false,
         };
         host.time(

@@ -43,6 +43,10 @@ pub(crate) struct ServeArgs {
         default_value_t = 768
     )]
     prompt_share: u32,
+    /// Compute every prompt from its beginning, also where an earlier text began alike: who can time answers cannot find out then what
+    /// others have asked
+    #[arg(long, help_heading = "Server", env = "BITNET_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
+    no_prefix_cache: bool,
     /// Most requests that wait for a place
     #[arg(
         long,
@@ -113,7 +117,10 @@ pub(crate) fn run(args: ServeArgs, output: &Output) -> Result<(), Failure> {
     let address = listener.local_addr().map_err(unavailable)?;
     interrupt::install();
     let batch = |builder: SessionBuilder| {
-        builder.max_batch(args.batch.into()).prompt_share(args.prompt_share as usize)
+        builder
+            .max_batch(args.batch.into())
+            .prompt_share(args.prompt_share as usize)
+            .prefix_cache(!args.no_prefix_cache)
     };
     let mut engine = engine::open_batch(&path, &args.engine, batch, output)?;
     let devices = args.engine.device.resolve().map_err(SessionError::from)?;

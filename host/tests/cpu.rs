@@ -14,6 +14,8 @@ mod attention_paged;
 mod attention_step;
 #[path = "gpu/batch.rs"]
 mod batch;
+#[path = "gpu/batch_prefixes.rs"]
+mod batch_prefixes;
 #[path = "gpu/bit_linear.rs"]
 mod bit_linear;
 #[path = "gpu/conv2d.rs"]

@@ -246,13 +246,26 @@ pub(crate) fn reason(finish: Finish) -> &'static str {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) prompt: usize,
+    /// Of the prompt.
+    pub(crate) cached: usize,
     pub(crate) generated: usize,
 }
 
 impl Usage {
+    pub(crate) fn add(&mut self, Self { prompt, cached, generated }: Self) {
+        self.prompt += prompt;
+        self.cached += cached;
+        self.generated += generated;
+    }
+
     fn document(self) -> Value {
-        let Self { prompt, generated } = self;
-        json!({"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated})
+        let Self { prompt, cached, generated } = self;
+        json!({
+            "prompt_tokens": prompt,
+            "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use bitnet_gpu::text::SamplingParams;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Settings;
-use crate::api::Prompt;
+use crate::api::{Prompt, Usage};
 use crate::metrics::{Metrics, add};
 use crate::reply::Refusal;
 
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     /// More text; may be empty.
     Piece(String),
     /// The end, behind the last piece.
-    End { finish: Finish, prompt_tokens: usize, generated_tokens: usize },
+    End { finish: Finish, usage: Usage },
     /// Nothing, or nothing more.
     Refused(Refusal),
 }
@@ -221,9 +221,13 @@ impl Work {
             let _ = self.running[at].reply.send(Event::Piece(output.text));
             if let Some(made) = output.finished {
                 add(&metrics.finished, 1);
-                let (prompt_tokens, finish) = (made.stats.prompt_tokens, made.finish);
-                let generated_tokens = made.stats.generated_tokens;
-                let end = Event::End { finish, prompt_tokens, generated_tokens };
+                add(&metrics.cached_tokens, made.stats.cached_tokens as u64);
+                let usage = Usage {
+                    prompt: made.stats.prompt_tokens,
+                    cached: made.stats.cached_tokens,
+                    generated: made.stats.generated_tokens,
+                };
+                let end = Event::End { finish: made.finish, usage };
                 ends.push((self.running.remove(at).reply, end));
             }
         }

@@ -228,9 +228,8 @@ async fn complete(
         let finish = loop {
             match choice.events.recv().await {
                 Some(Event::Piece(piece)) => text += &piece,
-                Some(Event::End { finish, prompt_tokens, generated_tokens }) => {
-                    total.prompt += prompt_tokens;
-                    total.generated += generated_tokens;
+                Some(Event::End { finish, usage }) => {
+                    total.add(usage);
                     break finish;
                 }
                 Some(Event::Refused(refusal)) => return Err(refusal),
@@ -290,10 +289,9 @@ impl Events {
             // Half a character, or what may be a stop string.
             Event::Piece(text) if text.is_empty() => {}
             Event::Piece(text) => push(out, &self.answer.piece(index, &text, None)),
-            Event::End { finish, prompt_tokens, generated_tokens } => {
+            Event::End { finish, usage } => {
                 choice.state = State::Ended;
-                self.total.prompt += prompt_tokens;
-                self.total.generated += generated_tokens;
+                self.total.add(usage);
                 push(out, &self.answer.piece(index, "", Some(reason(finish))));
             }
             // The status is out already.

@@ -10,6 +10,7 @@ pub(crate) struct Metrics {
     pub(crate) refused: AtomicU64,
     pub(crate) abandoned: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
+    pub(crate) cached_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
     pub(crate) step_nanos: AtomicU64,
@@ -47,6 +48,12 @@ impl Metrics {
                 of(&self.abandoned) as f64,
             ),
             ("prompt_tokens_total", "counter", "Tokens of prompts", of(&self.prompt_tokens) as f64),
+            (
+                "prompt_tokens_cached_total",
+                "counter",
+                "Tokens of prompts of finished texts whose keys were in the cache",
+                of(&self.cached_tokens) as f64,
+            ),
             (
                 "generated_tokens_total",
                 "counter",

@@ -169,6 +169,24 @@ fn asked(prompt: &Value, seed: u64) -> Value {
 const PROMPT: &str = "fn main() {";
 
 #[test]
+fn what_was_asked_before_is_not_computed_again() {
+    let server = Server::demo(2);
+    let ids: Vec<u32> = (0..150).map(|i| 100 + i * i % 89).collect();
+    let ask = |ids: &[u32]| {
+        let (status, body) = server.post("/v1/completions", &asked(&json!(ids), 1));
+        assert_eq!(status, 200, "{body}");
+        let answer = document(&body);
+        let details = &answer["usage"]["prompt_tokens_details"];
+        (answer["choices"][0]["text"].clone(), details["cached_tokens"].clone())
+    };
+    let (text, cached) = ask(&ids);
+    assert_eq!(cached, 0);
+    assert_eq!(ask(&ids), (text, json!(128)));
+    assert_eq!(ask(&ids[1..]).1, 0, "another beginning");
+    assert_eq!(server.metric("prompt_tokens_cached_total"), 128.0);
+}
+
+#[test]
 fn a_completion_is_the_librarys_text_whole_or_streamed() {
     let server = Server::demo(2);
     let wanted = alone(PROMPT, &params(1));

@@ -16,6 +16,7 @@ use crate::memory::MemoryUsage;
 use crate::ops::act_quant::ActQuant;
 use crate::ops::activation::Activation;
 use crate::ops::elementwise::Elementwise;
+use crate::ops::error::{apart, place};
 use crate::ops::layernorm::LayerNorm;
 use crate::ops::pool2d::Pool2d;
 use crate::ops::rope::RopeTable;
@@ -147,13 +148,6 @@ pub(super) fn angles(table: &RopeTable<CpuBackend>) -> Angles<'_> {
     Angles { cos: &cos[..len], sin: &sin[..len], head_dim: table.head_dim }
 }
 
-fn range(op: &'static str, at: usize, count: usize, len: usize) -> Result<(), OpError> {
-    if count > len || at > len - count {
-        return Err(OpError::Range { op, at, count, len });
-    }
-    Ok(())
-}
-
 impl Backend for CpuBackend {
     type Buf<T: Element> = Buffer<T>;
     type TokenLog = CpuTokens;
@@ -178,26 +172,26 @@ impl Backend for CpuBackend {
     }
 
     fn write<T: Element>(&self, dst: &mut Buffer<T>, at: usize, src: &[T]) -> Result<(), OpError> {
-        range("write", at, src.len(), dst.len())?;
+        place("write", at, src.len(), dst.len())?;
         dst.as_mut_slice()[at..][..src.len()].copy_from_slice(src);
         Ok(())
     }
 
     fn read<T: Element>(&self, src: &Buffer<T>, at: usize, dst: &mut [T]) -> Result<(), OpError> {
-        range("read", at, dst.len(), src.len())?;
+        place("read", at, dst.len(), src.len())?;
         dst.copy_from_slice(&src.as_slice()[at..][..dst.len()]);
         Ok(())
     }
 
-    fn copy<T: Element>(
+    fn copy_within<T: Element>(
         &self,
-        (src, from): (&Buffer<T>, usize),
-        (dst, to): (&mut Buffer<T>, usize),
+        buf: &mut Buffer<T>,
+        from: usize,
+        to: usize,
         len: usize,
     ) -> Result<(), OpError> {
-        range("copy", from, len, src.len())?;
-        range("copy", to, len, dst.len())?;
-        dst.as_mut_slice()[to..][..len].copy_from_slice(&src.as_slice()[from..][..len]);
+        apart("copy_within", from, to, len, buf.len())?;
+        buf.as_mut_slice().copy_within(from..from + len, to);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! The cache is a pool of pages; a sequence has a table of its own pages. Slot `r` of the batch is row
 //! `r` of every step. A sequence takes the pages for all of its positions when it is added, so that no
 //! step waits for one, and gives them back when it is removed. Its prompt runs between the steps of the others, some tokens in front of
-//! each. Bits of a sequence are those that it has
+//! each; pages that hold its beginning already, of a sequence that began alike, are copied instead. Bits of a sequence are those that it has
 //! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 
 mod prompts;
@@ -49,6 +49,9 @@ pub struct BatchOptions {
     pub chunk: usize,
     /// Tokens of prompts that run in front of a step at most, so that long prompts do not hold up the sequences beside them; 64 where it is less.
     pub prompt_share: usize,
+    /// Whether a prompt that begins like a text that is or was there copies the pages of that beginning. The tokens are the same; with attention on tensor
+    /// cores they are those that this beginning gave then.
+    pub prefix_cache: bool,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
     pub one_kernel: bool,
 }
@@ -59,6 +62,8 @@ struct Slot {
     prompt: Vec<u32>,
     /// Tokens of the prompt that have run.
     ran: usize,
+    /// Those of them whose pages were copied.
+    cached: usize,
     /// Tokens that the sampler was asked for: none before all of the prompt has run.
     queued: usize,
     /// Tokens that it gives at most.
@@ -240,6 +245,11 @@ impl<B: Backend> Batch<B> {
         self.waiting.contains(&slot)
     }
 
+    /// Tokens of the prompt of the sequence in `slot` that did not run because pages that hold them were there.
+    pub fn cached(&self, slot: usize) -> usize {
+        self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.cached)
+    }
+
     /// Tokens of the sequence in `slot` that its sampler was asked for so far.
     pub fn queued(&self, slot: usize) -> usize {
         self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.queued)
@@ -282,6 +292,15 @@ impl<B: Backend> Batch<B> {
         let Some(gone) = self.slots.get_mut(slot).and_then(Option::take) else {
             return Ok(false);
         };
+        if self.options.prefix_cache {
+            // A token that is there was picked behind the step that stored the key of the one before.
+            let tokens = (0..gone.queued).map(|index| self.token(slot, index));
+            let tokens = tokens.take_while(|&token| token != B::TokenLog::EMPTY);
+            let mut text: Vec<u32> =
+                gone.prompt[..gone.ran].iter().copied().chain(tokens).collect();
+            text.truncate(gone.ran.max(text.len().saturating_sub(1)));
+            self.pool.remember(&gone.pages, &text);
+        }
         self.pool.give_back(gone.pages);
         self.waiting.retain(|&waiting| waiting != slot);
         self.clear_slot(backend, slot)?;

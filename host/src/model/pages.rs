@@ -1,4 +1,13 @@
-//! The pages of a batch's cache: who has which, and how many are left.
+//! The pages of a batch's cache: who has which, what they hold, and how many are left.
+//!
+//! A page has one owner, which gives it back. One that is full of known tokens is remembered by them and by the page in front of it, so that a
+//! sequence that begins with the same tokens copies it instead of computing its keys again: they would be the same bits. It stays when its
+//! owner has gone, until a page is wanted and none is empty; what was used longest ago goes first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use contract::attention_paged::PAGE;
 
 /// Pages in use, in total and at most so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -11,38 +20,138 @@ pub struct PageUsage {
     pub total: usize,
 }
 
-/// Pages by number. A page has one owner, which gives it back.
+/// What a page holds.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Text {
+    /// The name of the text in front of it; 0 for none. Names are not used twice, so that what followed a forgotten text is not found.
+    behind: u64,
+    /// [`PAGE`] of them.
+    tokens: Box<[u32]>,
+}
+
+/// One page.
+#[derive(Debug, Default)]
+struct Page {
+    /// When it was used last; of a page that has an owner, any.
+    since: u64,
+    /// What it is remembered by: a name, and what it holds.
+    text: Option<(u64, Arc<Text>)>,
+}
+
+/// Pages by number.
 #[derive(Debug)]
 pub(super) struct PagePool {
-    /// Pages that nobody has; the last one is given away next.
+    pages: Vec<Page>,
+    /// Pages that nobody has and that hold nothing; the last one is given away next.
     free: Vec<u32>,
-    total: usize,
+    /// Pages that nobody has and that are remembered, by [`Page::since`].
+    idle: BTreeMap<u64, u32>,
+    texts: HashMap<Arc<Text>, u32>,
+    /// Counts names and moments.
+    count: u64,
     peak: usize,
 }
 
 impl PagePool {
     /// All of `total` pages free.
     pub(super) fn new(total: usize) -> Self {
-        // The lowest first, so that a short batch stays in few pages of memory.
-        Self { free: (0..total as u32).rev().collect(), total, peak: 0 }
+        Self {
+            pages: (0..total).map(|_| Page::default()).collect(),
+            // The lowest first, so that a short batch stays in few pages of memory.
+            free: (0..total as u32).rev().collect(),
+            idle: BTreeMap::new(),
+            texts: HashMap::new(),
+            count: 0,
+            peak: 0,
+        }
     }
 
     pub(super) fn usage(&self) -> PageUsage {
-        PageUsage { in_use: self.total - self.free.len(), peak: self.peak, total: self.total }
+        PageUsage { in_use: self.in_use(), peak: self.peak, total: self.pages.len() }
     }
 
-    /// `count` pages; `None`, and none taken, when there are fewer.
+    fn in_use(&self) -> usize {
+        self.pages.len() - self.free.len() - self.idle.len()
+    }
+
+    fn next_count(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// `count` pages that hold nothing; `None`, and none taken, when there are fewer.
     pub(super) fn take(&mut self, count: usize) -> Option<Vec<u32>> {
-        let left = self.free.len().checked_sub(count)?;
-        let mut pages = self.free.split_off(left);
-        pages.reverse();
-        self.peak = self.peak.max(self.total - left);
-        Some(pages)
+        if count > self.free.len() + self.idle.len() {
+            return None;
+        }
+        let mut taken = Vec::with_capacity(count);
+        while taken.len() < count {
+            let oldest = || self.idle.pop_first().map(|(_, page)| page);
+            let page = self.free.pop().or_else(oldest)?;
+            if let Some((_, text)) = self.pages[page as usize].text.take() {
+                self.texts.remove(&text);
+            }
+            taken.push(page);
+        }
+        self.peak = self.peak.max(self.in_use());
+        Some(taken)
+    }
+
+    /// The pages that hold the beginning of `tokens`, as many as there are, whoever has them. They count as used.
+    pub(super) fn find(&mut self, tokens: &[u32]) -> Vec<u32> {
+        let (mut found, mut behind) = (Vec::new(), 0);
+        for tokens in tokens.chunks_exact(PAGE) {
+            let Some(&page) = self.texts.get(&Text { behind, tokens: tokens.into() }) else {
+                break;
+            };
+            behind = self.pages[page as usize].text.as_ref().map_or(0, |(name, _)| *name);
+            found.push(page);
+        }
+        // Of one text the end is forgotten first.
+        for &page in found.iter().rev() {
+            if self.idle.remove(&self.pages[page as usize].since).is_some() {
+                self.rests(page);
+            }
+        }
+        found
+    }
+
+    /// A page that is remembered, and that nobody has, was used now.
+    fn rests(&mut self, page: u32) {
+        let since = self.next_count();
+        self.pages[page as usize].since = since;
+        self.idle.insert(since, page);
+    }
+
+    /// Remembers that the first of `pages` hold `tokens`, as far as these fill them. What is remembered of other pages already stays with those.
+    pub(super) fn remember(&mut self, pages: &[u32], tokens: &[u32]) {
+        let mut behind = 0;
+        for (&page, tokens) in pages.iter().zip(tokens.chunks_exact(PAGE)) {
+            let text = Text { behind, tokens: tokens.into() };
+            let at = self.texts.get(&text).map(|&at| &self.pages[at as usize]);
+            if let Some((name, _)) = at.and_then(|at| at.text.as_ref()) {
+                behind = *name;
+                continue;
+            }
+            behind = self.next_count();
+            let text = Arc::new(text);
+            // It may be known behind a text that was forgotten since.
+            let of_page = &mut self.pages[page as usize];
+            if let Some((_, old)) = of_page.text.replace((behind, Arc::clone(&text))) {
+                self.texts.remove(&old);
+            }
+            self.texts.insert(text, page);
+        }
     }
 
     /// Takes back what [`PagePool::take`] gave.
     pub(super) fn give_back(&mut self, pages: Vec<u32>) {
-        self.free.extend(pages.into_iter().rev());
+        for page in pages.into_iter().rev() {
+            match self.pages[page as usize].text {
+                Some(_) => self.rests(page),
+                None => self.free.push(page),
+            }
+        }
     }
 }
 
@@ -66,5 +175,75 @@ mod tests {
         assert_eq!(pool.take(0), Some(vec![]));
         pool.give_back(a);
         assert_eq!(pool.usage().in_use, 3);
+    }
+
+    fn text(seed: u32, pages: usize) -> Vec<u32> {
+        (0..(pages * PAGE) as u32).map(|i| seed + i * i % 97).collect()
+    }
+
+    #[test]
+    fn what_a_page_holds_is_found_again() {
+        let mut pool = PagePool::new(6);
+        let tokens = text(1, 3);
+        let first = pool.take(4).expect("four of six");
+        pool.remember(&first, &tokens[..PAGE + 5]);
+        assert_eq!(pool.find(&tokens[..2 * PAGE]), &first[..1], "the rest has not run");
+        pool.remember(&first, &tokens);
+        assert_eq!(pool.find(&tokens[..3 * PAGE - 1]), &first[..2], "whole pages only");
+        // The same tokens behind others are another text.
+        assert!(pool.find(&[&text(7, 1), &tokens[PAGE..]].concat()).is_empty());
+        pool.give_back(first.clone());
+        assert_eq!(pool.usage(), PageUsage { in_use: 0, peak: 4, total: 6 });
+        let found = pool.find(&[&tokens[..], &[5; PAGE]].concat());
+        assert_eq!((&found[..], pool.usage().in_use), (&first[..3], 0), "and behind its owner");
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_makes_room() {
+        let mut pool = PagePool::new(5);
+        let (old, new) = (text(1, 2), text(1000, 2));
+        for tokens in [&old, &new] {
+            let pages = pool.take(2).expect("empty ones");
+            pool.remember(&pages, tokens);
+            pool.give_back(pages);
+        }
+        // The empty one, then the end of the older text.
+        let two = pool.take(2).expect("two");
+        assert_eq!(pool.find(&old).len(), 1);
+        // That was asked for since: both of the other go.
+        let others = pool.take(2).expect("the other's");
+        assert!(pool.find(&new).is_empty());
+        assert_eq!(pool.find(&old).len(), 1);
+        let last = pool.take(1).expect("the last");
+        assert_eq!(pool.take(1), None);
+        assert!(pool.find(&old).is_empty() && pool.texts.is_empty() && pool.idle.is_empty());
+        pool.give_back([two, others, last].concat());
+        assert_eq!((pool.usage().in_use, pool.free.len()), (0, 5), "nothing is remembered of them");
+    }
+
+    #[test]
+    fn two_that_computed_the_same_are_remembered_once() {
+        let mut pool = PagePool::new(4);
+        let tokens = text(3, 2);
+        let [a, b] = [(); 2].map(|()| pool.take(2).expect("two"));
+        pool.remember(&a, &tokens[..PAGE]);
+        pool.remember(&b, &tokens);
+        assert_eq!(
+            pool.find(&tokens),
+            [a[0], b[1]],
+            "the second page is behind the text of the first"
+        );
+        pool.give_back(a.clone());
+        // Both pages of the first go: one held nothing, one is forgotten, and what stood behind it with it.
+        let others = pool.take(2).expect("two");
+        assert!(pool.find(&tokens).is_empty());
+        // Its owner has it still, and behind the text that is its own now.
+        pool.remember(&b, &tokens);
+        assert_eq!(pool.find(&tokens), b);
+        for pages in [b, others] {
+            pool.give_back(pages);
+        }
+        pool.take(4).expect("all of them");
+        assert!(pool.texts.is_empty() && pool.idle.is_empty());
     }
 }

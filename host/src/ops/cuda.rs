@@ -11,6 +11,7 @@ use contract::parts::{EXCHANGE_SLOTS, PartArgs, parts};
 use contract::row::{self, Family};
 
 use super::choices::{Choices, Problem};
+use super::error::{apart, place};
 use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
 use crate::driver::{Call, Cuda, CudaError, CudaOptions, Graph, LaunchError, Stream};
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
@@ -348,17 +349,6 @@ macro_rules! launches {
     )* };
 }
 
-/// Elements `at..at + count` of a buffer of `len`.
-fn place(
-    op: &'static str,
-    at: usize,
-    count: usize,
-    len: usize,
-) -> Result<std::ops::Range<usize>, OpError> {
-    let end = at.checked_add(count).filter(|&end| end <= len);
-    Ok(at..end.ok_or(OpError::Range { op, at, count, len })?)
-}
-
 impl Backend for CudaBackend {
     type Buf<T: Element> = DeviceBuffer<T>;
     type TokenLog = MappedBuffer<u32>;
@@ -397,15 +387,24 @@ impl Backend for CudaBackend {
         Ok(copy.map_err(CudaError::from)?)
     }
 
-    fn copy<T: Element>(
+    fn copy_within<T: Element>(
         &self,
-        (src, from): (&Buf<T>, usize),
-        (dst, to): (&mut Buf<T>, usize),
+        buf: &mut Buf<T>,
+        from: usize,
+        to: usize,
         len: usize,
     ) -> Result<(), OpError> {
-        let (from, to) = (place("copy", from, len, src.len())?, place("copy", to, len, dst.len())?);
-        let copy = src.slice(from).and_then(|from| {
-            dst.slice_mut(to).and_then(|mut to| to.copy_from(self.stream(), from))
+        let [from, to] = apart("copy_within", from, to, len, buf.len())?;
+        let (up, middle) = (from.start < to.start, from.start.max(to.start));
+        let copy = buf.as_slice_mut().split_at(middle).and_then(|(mut low, mut high)| match up {
+            true => high
+                .reborrow()
+                .slice_mut(..len)?
+                .copy_from(self.stream(), low.as_slice().slice(from)?),
+            false => low
+                .reborrow()
+                .slice_mut(to)?
+                .copy_from(self.stream(), high.as_slice().slice(..len)?),
         });
         Ok(copy.map_err(CudaError::from)?)
     }

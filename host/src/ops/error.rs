@@ -1,5 +1,7 @@
 //! Why an operation was refused or failed.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 /// An operation that was refused before it ran, or a backend that failed while running it.
@@ -73,6 +75,18 @@ pub enum OpError {
         count: usize,
         /// Elements of the buffer.
         len: usize,
+    },
+    /// A copy onto what it reads.
+    #[error("{op}: {count} elements from {from} to {to} overlap")]
+    Overlap {
+        /// The copy.
+        op: &'static str,
+        /// First element that is read.
+        from: usize,
+        /// First element that is written.
+        to: usize,
+        /// Elements.
+        count: usize,
     },
     /// The host could not reserve memory.
     #[error("no memory for `{label}`: {bytes} bytes; use a smaller context or a smaller model")]
@@ -166,4 +180,30 @@ pub(crate) fn elements(op: &'static str, dims: &[usize]) -> Result<usize, OpErro
         found: usize::MAX,
         allowed: "the product of the dimensions must stay below 2^60; use fewer rows",
     })
+}
+
+/// Elements `at..at + count` of a buffer of `len`.
+pub(crate) fn place(
+    op: &'static str,
+    at: usize,
+    count: usize,
+    len: usize,
+) -> Result<Range<usize>, OpError> {
+    let end = at.checked_add(count).filter(|&end| end <= len);
+    Ok(at..end.ok_or(OpError::Range { op, at, count, len })?)
+}
+
+/// The elements that a copy within a buffer of `len` reads, and those that it writes.
+pub(crate) fn apart(
+    op: &'static str,
+    from: usize,
+    to: usize,
+    count: usize,
+    len: usize,
+) -> Result<[Range<usize>; 2], OpError> {
+    let places = [place(op, from, count, len)?, place(op, to, count, len)?];
+    if from.abs_diff(to) < count {
+        return Err(OpError::Overlap { op, from, to, count });
+    }
+    Ok(places)
 }

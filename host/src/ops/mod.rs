@@ -99,14 +99,15 @@ pub trait Backend: Sized + Send + 'static {
     fn read<T: Element>(&self, src: &Self::Buf<T>, at: usize, dst: &mut [T])
     -> Result<(), OpError>;
 
-    /// Copies `len` elements from a place in one buffer to a place in another, in order with the operations.
+    /// Copies `len` elements from one place of `buf` to another that does not overlap it, in order with the operations.
     ///
     /// # Errors
-    /// A range outside of its buffer; a failed copy.
-    fn copy<T: Element>(
+    /// Places outside of `buf`, or that overlap; a failed copy.
+    fn copy_within<T: Element>(
         &self,
-        from: (&Self::Buf<T>, usize),
-        to: (&mut Self::Buf<T>, usize),
+        buf: &mut Self::Buf<T>,
+        from: usize,
+        to: usize,
         len: usize,
     ) -> Result<(), OpError>;
 

@@ -383,6 +383,7 @@ impl Request {
             Next::NotYet => return Ok((None, None)),
         };
         let now = Instant::now();
+        self.stats.cached_tokens = engine.cached(self.slot);
         let first = *self.first.get_or_insert(now);
         self.stats.prefill_seconds = (first - self.added).as_secs_f64();
         self.stats.decode_seconds = (now - first).as_secs_f64();

@@ -87,6 +87,7 @@ pub struct SessionBuilder {
     head: Head,
     max_batch: Option<usize>,
     prompt_share: Option<usize>,
+    no_prefix_cache: bool,
     pages: Option<usize>,
     attention: Math,
     prefill_rows: Option<NonZeroUsize>,
@@ -236,6 +237,16 @@ impl SessionBuilder {
     #[must_use]
     pub fn prompt_share(mut self, tokens: usize) -> Self {
         self.prompt_share = Some(tokens);
+        self
+    }
+
+    /// Whether a request of a [`BatchEngine`] whose prompt begins like a text that is or was there copies the keys and values of that beginning (the default),
+    /// in whole pages of [`super::PAGE_SIZE`] positions, for as long as nobody else needs the pages: the next turn of a conversation runs little
+    /// more than what is new in it. The tokens are the same; who can time first tokens can find out what others have asked.
+    /// [`super::GenerateStats::cached_tokens`] counts them. Each device remembers its own.
+    #[must_use]
+    pub fn prefix_cache(mut self, share: bool) -> Self {
+        self.no_prefix_cache = !share;
         self
     }
 
@@ -553,6 +564,7 @@ impl Make for Many {
             kv,
             chunk,
             prompt_share,
+            prefix_cache: !settings.no_prefix_cache,
             one_kernel,
         };
         let (model, batch) = settings.with_head(model, |model| Batch::new(model, options))?;

@@ -30,8 +30,8 @@ enum Order {
     Stop,
 }
 
-/// What a step gave: [`Next::Token`] or [`Next::Ended`], by sequence.
-type Step = Vec<(usize, Next)>;
+/// What a step gave: [`Next::Token`] or [`Next::Ended`], by sequence, and what [`Batched::cached`] says of that.
+type Step = Vec<(usize, Next, usize)>;
 
 /// What lies on the board for one device, and from it.
 #[derive(Default)]
@@ -127,7 +127,7 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
                     Next::Ended => run.runs = false,
                     Next::NotYet => continue,
                 }
-                step.push((run.key, next));
+                step.push((run.key, next, engine.cached(run.slot)));
             }
             board.put(device, step);
         }
@@ -169,6 +169,8 @@ struct Ticket {
     pages: usize,
     /// What the step at hand gave it.
     next: Option<Next>,
+    /// As [`Batched::cached`] says.
+    cached: usize,
 }
 
 /// Batches on several devices, as one.
@@ -255,10 +257,10 @@ impl Group {
                 if desk.steps.len() + 1 == LEAD {
                     board.wakes[device].notify_one();
                 }
-                for (key, next) in step {
+                for (key, next, cached) in step {
                     // Sequences that were removed since are nobody's.
                     if let Some(ticket) = self.tickets.get_mut(&key) {
-                        ticket.next = Some(next);
+                        (ticket.next, ticket.cached) = (Some(next), cached);
                         some = true;
                     }
                 }
@@ -346,7 +348,7 @@ impl Batched for Group {
         self.next_key += 1;
         self.members[device].free_slots -= 1;
         self.members[device].free_pages -= pages;
-        self.tickets.insert(key, Ticket { device, pages, next: None });
+        self.tickets.insert(key, Ticket { device, pages, next: None, cached: 0 });
         self.peak_pages = self.peak_pages.max(self.pages().in_use);
         let (prompt, params) = (prompt.to_vec(), Box::new(*params));
         self.board.order(device, Order::Admit { key, prompt, params });
@@ -369,6 +371,10 @@ impl Batched for Group {
     fn next(&mut self, slot: usize) -> Result<Next, SessionError> {
         let ticket = self.tickets.get_mut(&slot);
         Ok(ticket.map_or(Next::Ended, |ticket| ticket.next.take().unwrap_or(Next::NotYet)))
+    }
+
+    fn cached(&self, slot: usize) -> usize {
+        self.tickets.get(&slot).map_or(0, |ticket| ticket.cached)
     }
 }
 

@@ -34,6 +34,9 @@ pub(super) trait Batched: Send {
 
     /// What comes next of a sequence. Waits for it, if it is on its way by [`Batched::queue`].
     fn next(&mut self, slot: usize) -> Result<Next, SessionError>;
+
+    /// Tokens of a sequence's prompt whose pages were there, from its first token on.
+    fn cached(&self, slot: usize) -> usize;
 }
 
 /// What comes next of a sequence.
@@ -150,5 +153,9 @@ impl<B: Backend> Batched for BatchRunner<B> {
                 return Ok(Next::Ended);
             }
         }
+    }
+
+    fn cached(&self, slot: usize) -> usize {
+        self.batch.cached(slot)
     }
 }

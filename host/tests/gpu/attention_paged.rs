@@ -309,9 +309,8 @@ fn generated_shapes<B: Backend>(b: &B) {
         check_case(b, &Inputs::scattered(ELEMENTS[i / 2 % 3], heads, &positions, &mut seeded));
         let count = 1 + seeded.below(3);
         let most = 90 / count;
-        let runs: Vec<_> = (0..count)
-            .map(|_| (seeded.below(end) as u32, 1 + seeded.below(most) as u32))
-            .collect();
+        let runs: Vec<_> =
+            (0..count).map(|_| (seeded.below(end) as u32, 1 + seeded.below(most) as u32)).collect();
         check_case(b, &Inputs::runs(ELEMENTS[i / 2 % 3], heads, &runs, &mut seeded));
     }
 }

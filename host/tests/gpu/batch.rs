@@ -26,21 +26,21 @@ use crate::model::files;
 use crate::support::{due, repeats};
 
 /// Positions of the longest sequence: no multiple of a page.
-const CAPACITY: usize = 213;
+pub(crate) const CAPACITY: usize = 213;
 /// Sequences at once: fewer than there are, and no size that steps are recorded for.
 const MAX_BATCH: usize = 5;
 /// Pages of the pool: too few for five of the longest sequences.
 const PAGES: usize = 14;
 
 /// A sequence, and what it gives alone.
-struct Request {
-    prompt: Vec<u32>,
-    params: SampleParams,
+pub(crate) struct Request {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) params: SampleParams,
     /// Taken out after so many tokens.
-    removed_after: usize,
-    tokens: Vec<u32>,
+    pub(crate) removed_after: usize,
+    pub(crate) tokens: Vec<u32>,
     /// Bits of the logits from which each token was picked.
-    logits: Vec<Vec<u32>>,
+    pub(crate) logits: Vec<Vec<u32>>,
 }
 
 /// `(prompt, tokens asked for, removed after, parameters)`.
@@ -80,12 +80,16 @@ fn requests(vocab: usize) -> Vec<Request> {
     .collect()
 }
 
-fn bits(logits: &[f32]) -> Vec<u32> {
+pub(crate) fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
 /// Runs every request alone.
-fn truth(checkpoint: &Checkpoint, kv: RowType, mut requests: Vec<Request>) -> Vec<Request> {
+pub(crate) fn truth(
+    checkpoint: &Checkpoint,
+    kv: RowType,
+    mut requests: Vec<Request>,
+) -> Vec<Request> {
     let options = CpuOptions { threads: Some(1), simd: Some(Simd::SCALAR) };
     let backend = CpuBackend::open(options).expect("a CPU");
     let model = Model::load(backend, checkpoint, &mut |_| {}).expect("the model loads");
@@ -137,6 +141,7 @@ fn check_batch<B: Backend>(
         kv,
         chunk: 48,
         prompt_share: 48,
+        prefix_cache: true,
         one_kernel: true,
     };
     let mut batch = Batch::new(model, options).expect("a batch");
@@ -282,6 +287,7 @@ fn prompts_run_between_steps() {
             kv: RowType::Bf16.into(),
             chunk: 20,
             prompt_share: 40,
+            prefix_cache: true,
             one_kernel: true,
         };
         let mut batch = Batch::new(&model, options).expect("a batch");
@@ -370,6 +376,7 @@ fn refusals() {
         kv: RowType::Bf16.into(),
         chunk: 32,
         prompt_share: 32,
+        prefix_cache: true,
         one_kernel: true,
     };
     for bad in [

@@ -11,6 +11,7 @@ mod attention;
 mod attention_paged;
 mod attention_step;
 mod batch;
+mod batch_prefixes;
 mod bit_linear;
 mod conv2d;
 mod conv2d_depthwise;

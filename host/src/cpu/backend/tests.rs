@@ -22,14 +22,15 @@ fn copies_outside_of_a_buffer_are_refused() {
     assert!(backend.read(&buffer, 2, &mut out).is_err());
     assert!(backend.read(&buffer, 1, &mut out).is_ok());
     assert_eq!(out, [0, 1, 2]);
-    let mut other = backend.alloc::<u32>("test", 3).expect("memory");
-    for (from, to, len) in [(3, 0, 2), (0, 2, 2), (usize::MAX, 0, 1), (0, usize::MAX, 1)] {
-        let refused = backend.copy((&buffer, from), (&mut other, to), len);
-        assert!(matches!(refused, Err(OpError::Range { op: "copy", .. })));
+    for (from, to, len) in [(3, 0, 2), (0, 3, 2), (usize::MAX, 0, 1), (0, usize::MAX, 1)] {
+        let refused = backend.copy_within(&mut buffer, from, to, len);
+        assert!(matches!(refused, Err(OpError::Range { op: "copy_within", .. })));
     }
-    assert!(backend.copy((&buffer, 2), (&mut other, 1), 2).is_ok());
-    assert!(backend.copy((&buffer, 4), (&mut other, 3), 0).is_ok());
-    assert_eq!(other.as_slice(), [0, 1, 2]);
+    let refused = backend.copy_within(&mut buffer, 1, 0, 2);
+    assert!(matches!(refused, Err(OpError::Overlap { from: 1, to: 0, count: 2, .. })));
+    assert!(backend.copy_within(&mut buffer, 2, 0, 2).is_ok());
+    assert!(backend.copy_within(&mut buffer, 4, 4, 0).is_ok());
+    assert_eq!(buffer.as_slice(), [1, 2, 1, 2]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! How sequences come into a batch: their prompts run between the steps of those that are there.
 
+use contract::attention_paged::PAGE;
 use contract::sample::{SampleParams, StepState};
 
 use super::{Batch, BatchOptions, Needs, Rows, Slot};
@@ -33,6 +34,8 @@ impl<B: Backend> Model<B> {
             Needs::of(self.config.vocab_size, capacity, prompt, params)?;
         let free = batch.slots.iter().position(Option::is_none);
         let slot = free.ok_or(ModelError::BatchFull { max_batch })?;
+        // What it can copy counts as used then, so that it is not the first to make room.
+        batch.pool.find(&prompt[..prompt.len() - 1]);
         let usage = batch.pool.usage();
         let pages = batch.pool.take(needed).ok_or(ModelError::PagesFull {
             needed,
@@ -44,7 +47,8 @@ impl<B: Backend> Model<B> {
         match batch.begin(self.backend(), slot, prompt, &params, &pages) {
             Ok(()) => {
                 let prompt = prompt.to_vec();
-                batch.slots[slot] = Some(Slot { pages, prompt, ran: 0, queued: 0, limit });
+                batch.slots[slot] =
+                    Some(Slot { pages, prompt, ran: 0, cached: 0, queued: 0, limit });
                 batch.waiting.push_back(slot);
                 Ok(slot)
             }
@@ -78,6 +82,9 @@ impl<B: Backend> Model<B> {
         for &Part { slot, reach, ends, .. } in ended.iter().chain(&others) {
             if let Some(of_slot) = &mut batch.slots[slot] {
                 (of_slot.ran, of_slot.queued) = (reach, usize::from(ends));
+                if batch.options.prefix_cache {
+                    batch.pool.remember(&of_slot.pages, &of_slot.prompt[..reach]);
+                }
             }
         }
         batch.waiting.retain(|&slot| ended.iter().all(|part| part.slot != slot));
@@ -95,8 +102,14 @@ impl<B: Backend> Model<B> {
             let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
             let mut states = Vec::with_capacity(m * STATE_WORDS);
             for part in parts {
-                let last = (&x.wide, part.last_row * hidden);
-                backend.copy(last, (&mut x.delta, at * hidden), hidden)?;
+                if at < part.last_row {
+                    backend.copy_within(
+                        &mut x.wide,
+                        part.last_row * hidden,
+                        at * hidden,
+                        hidden,
+                    )?;
+                }
                 let pos = part.reach as u32 - 1;
                 states.extend(state_words(&StepState { pos, ..StepState::default() }));
                 at += 1;
@@ -106,7 +119,7 @@ impl<B: Backend> Model<B> {
             if let (Some(table), Some(input)) = (&self.int8, head_input) {
                 backend.lm_head_int8(LmHeadInt8 {
                     norm: None,
-                    x: &mut x.delta,
+                    x: &mut x.wide,
                     x_at,
                     w,
                     table,
@@ -118,7 +131,7 @@ impl<B: Backend> Model<B> {
                     m,
                 })?;
             } else {
-                backend.lm_head(LmHead { x: &x.delta, x_at, w, logits, m })?;
+                backend.lm_head(LmHead { x: &x.wide, x_at, w, logits, m })?;
                 self.sample_rows(batch, slot, m)?;
             }
         }
@@ -129,6 +142,8 @@ impl<B: Backend> Model<B> {
 /// Tokens of a prompt in a prefill step.
 struct Part {
     slot: usize,
+    /// The first of them.
+    first: usize,
     /// Tokens of the prompt that have run with them.
     reach: usize,
     /// Whether the prompt ends with them.
@@ -141,22 +156,56 @@ impl<B: Backend> Batch<B> {
     /// Writes the next tokens of prompts that wait, `room` at most, and where they stand: of the one that came first, and in the place that it leaves of
     /// others that one step could take. A longer one does not begin there: the fewer its parts, the less often few rows go through many keys.
     fn next_parts(&mut self, backend: &B, room: usize) -> Result<Vec<Part>, OpError> {
-        let (mut ids, mut runs, mut parts) = (Vec::with_capacity(room), Vec::new(), Vec::new());
-        for &slot in &self.waiting {
-            let Some(Slot { prompt, ran, pages, .. }) = &self.slots[slot] else { continue };
-            let m = (room - ids.len()).min(prompt.len() - ran);
-            if m == 0 || !ids.is_empty() && prompt.len() > self.options.chunk {
+        let (mut parts, mut rows) = (Vec::new(), 0);
+        for at in 0..self.waiting.len() {
+            let slot = self.waiting[at];
+            if rows == room {
+                break;
+            }
+            self.copy_beginning(backend, slot)?;
+            let Some(Slot { prompt, ran, .. }) = &self.slots[slot] else { continue };
+            let left = prompt.len() - ran;
+            if rows > 0 && left > self.options.chunk {
                 continue;
             }
-            ids.extend_from_slice(&prompt[*ran..][..m]);
-            runs.push(PagedRun { start: *ran, m, pages });
+            let m = left.min(room - rows);
+            rows += m;
             let reach = ran + m;
             let ends = reach == prompt.len();
-            parts.push(Part { slot, reach, ends, last_row: ids.len() - 1 });
+            parts.push(Part { slot, first: *ran, reach, ends, last_row: rows - 1 });
         }
-        backend.write(&mut self.ids, 0, &ids)?;
-        self.runs.write(backend, &runs)?;
+        let Self { slots, ids, runs, .. } = self;
+        let (mut tokens, mut places) = (Vec::with_capacity(rows), Vec::with_capacity(parts.len()));
+        for &Part { slot, first, reach, .. } in &parts {
+            let Some(Slot { prompt, pages, .. }) = &slots[slot] else { continue };
+            tokens.extend_from_slice(&prompt[first..reach]);
+            places.push(PagedRun { start: first, m: reach - first, pages });
+        }
+        backend.write(ids, 0, &tokens)?;
+        runs.write(backend, &places)?;
         Ok(parts)
+    }
+
+    /// Copies what others have computed of the beginning of the prompt in `slot`, and it has not. Its last token runs in any case, for what comes
+    /// behind it.
+    fn copy_beginning(&mut self, backend: &B, slot: usize) -> Result<(), OpError> {
+        let Self { slots, caches, pool, options, runs, .. } = self;
+        let heads = runs.heads();
+        let Some(Slot { prompt, pages, ran, cached, .. }) = &mut slots[slot] else { return Ok(()) };
+        if !options.prefix_cache {
+            return Ok(());
+        }
+        let found = pool.find(&prompt[..prompt.len() - 1]);
+        let reach = found.len() * PAGE;
+        if reach > *ran {
+            let first = *ran / PAGE;
+            for cache in caches {
+                cache.copy_pages(backend, heads, &found[first..], &pages[first..found.len()])?;
+            }
+            *cached += reach - *ran;
+            *ran = reach;
+        }
+        Ok(())
     }
 
     /// Prepares the sampler, the pages and the tokens of the sequence in `slot`, whose row is not there yet.

@@ -33,7 +33,7 @@ impl PagedRun<'_> {
 
 /// Runs on the device: the rows of an [`AttentionPaged`](super::AttentionPaged), run behind run.
 pub struct PagedRuns<B: Backend> {
-    /// Positions `[m]`, tables `[m, width]` or `[width]` of a single run, then what [`PagedRuns::blocks`] and [`PagedRuns::tiles`] say.
+    /// Positions `[m]`, tables `[m, width]` or `[width]` of a single run, then what kernels are told of pages and tiles.
     words: B::Buf<u32>,
     heads: Heads,
     rows: usize,
@@ -43,6 +43,10 @@ pub struct PagedRuns<B: Backend> {
 
 /// What is on the device.
 #[derive(Clone, Copy, Default)]
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(dead_code, reason = "only kernels are told of pages and tiles")
+)]
 struct Set {
     m: usize,
     reach: usize,

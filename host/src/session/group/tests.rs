@@ -24,6 +24,7 @@ const OPTIONS: BatchOptions = BatchOptions {
     kv: PageType::Float(RowType::Bf16),
     chunk: 64,
     prompt_share: 64,
+    prefix_cache: true,
     one_kernel: true,
 };
 
@@ -129,6 +130,10 @@ impl Batched for Fake {
         }
         *token += 1;
         Ok(Next::Token { token: found, is_last: *left == 0 && !stops.contains(&found) })
+    }
+
+    fn cached(&self, _: usize) -> usize {
+        0
     }
 }
 
