@@ -436,6 +436,10 @@ impl Backend for CpuBackend {
         super::products::attention_paged(self, op, &mut hold(&self.qkv))
     }
 
+    fn copy_pages(&self, op: ops::attention_paged::CopyPages<'_, Self>) -> Result<(), OpError> {
+        op.run(self)
+    }
+
     fn attention_step(
         &self,
         op: ops::attention_step::AttentionStep<'_, Self>,

@@ -124,6 +124,23 @@ impl<T: Element> Tensor for Buffer<T> {
     }
 }
 
+/// Tokens as the sampler wrote them: it has run when its call returns.
+pub struct CpuTokens(pub(super) Vec<u32>);
+
+impl TokenLog for CpuTokens {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, step: usize) -> u32 {
+        self.0.get(step).copied().unwrap_or(Self::EMPTY)
+    }
+
+    fn clear_part(&mut self, range: std::ops::Range<usize>) {
+        self.0[range].fill(Self::EMPTY);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,22 +163,5 @@ mod tests {
             let refused = Buffer::<u64>::zeroed("weights", len).err().map(|e| e.to_string());
             assert!(refused.is_some_and(|e| e.contains("weights")), "{len}");
         }
-    }
-}
-
-/// Tokens as the sampler wrote them: it has run when its call returns.
-pub struct CpuTokens(pub(super) Vec<u32>);
-
-impl TokenLog for CpuTokens {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn get(&self, step: usize) -> u32 {
-        self.0.get(step).copied().unwrap_or(Self::EMPTY)
-    }
-
-    fn clear_part(&mut self, range: std::ops::Range<usize>) {
-        self.0[range].fill(Self::EMPTY);
     }
 }

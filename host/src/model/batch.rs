@@ -19,7 +19,7 @@ use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, Past};
 use crate::ops::attention_paged::{
-    PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedStep,
+    PageCopies, PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedStep,
 };
 use crate::ops::decode_layers::rows::{DecodeRows, RowsKernel, RowsTable};
 use crate::ops::decode_layers::shape;
@@ -108,6 +108,7 @@ pub struct Batch<B: Backend> {
     /// Ids of a prefill step, and where they stand.
     ids: B::Buf<u32>,
     runs: PagedRuns<B>,
+    copies: PageCopies<B>,
     /// `[max_batch, pages of a sequence]`.
     tables: B::Buf<u32>,
     /// `[max_batch, vocab]`.
@@ -191,6 +192,7 @@ impl<B: Backend> Batch<B> {
         let [one, few, more] = RowsKernel::ALL;
         let together = [table(0, one)?, table(one.rows(), few)?, table(few.rows(), more)?];
         let rows = chunk.max(max_batch);
+        let copies = PageCopies::new(backend, &caches, pages)?;
         let int8 = model.int8.as_ref();
         let mut batch = Self {
             caches,
@@ -200,6 +202,7 @@ impl<B: Backend> Batch<B> {
             scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
             ids: backend.alloc("activations", chunk)?,
             runs: PagedRuns::alloc(backend, heads, chunk, capacity)?,
+            copies,
             tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
             logits: backend.alloc("logits", max_batch * vocab)?,
             logits_of: 0..0,

@@ -1,5 +1,6 @@
 //! Host side of [`contract::attention_paged`].
 
+mod copies;
 mod runs;
 
 use contract::attention_paged::{
@@ -18,6 +19,7 @@ use super::rope::RopeTable;
 use super::tensor::RowWords;
 use super::{Backend, Math, OpError, Tensor};
 
+pub use copies::{CopyPages, PageCopies};
 pub use runs::{PagedRun, PagedRuns};
 
 const OP: &str = "attention_paged";
@@ -112,33 +114,6 @@ impl<B: Backend> PagedCache<B> {
         let bytes = Self::side_bytes(heads, pages, element)?;
         let (k, v) = (backend.alloc("kv pages", bytes)?, backend.alloc("kv pages", bytes)?);
         Ok(Self { k, v, element, pages })
-    }
-
-    /// Copies whole pages `from` to pages `to`, of which none is among them.
-    ///
-    /// # Errors
-    /// Pages that are not there, or not as many of both; a failed copy.
-    pub fn copy_pages(
-        &mut self,
-        backend: &B,
-        heads: Heads,
-        from: &[u32],
-        to: &[u32],
-    ) -> Result<(), OpError> {
-        self.check(heads)?;
-        let page = elements(OP, &[heads.kv_heads, self.element.part_bytes(heads.head_dim)])?;
-        same(OP, "pages to copy to", to.len(), from.len())?;
-        let pages: Vec<(usize, usize)> =
-            from.iter().zip(to).map(|(&from, &to)| (from as usize, to as usize)).collect();
-        // Pages that follow each other on both sides go at once.
-        let follows = |a: &(usize, usize), b: &(usize, usize)| (a.0 + 1, a.1 + 1) == (b.0, b.1);
-        for side in [&mut self.k, &mut self.v] {
-            for pages in pages.chunk_by(follows) {
-                let ((from, to), len) = (pages[0], pages.len());
-                backend.copy_within(side, from * page, to * page, len * page)?;
-            }
-        }
-        Ok(())
     }
 
     /// Bytes of the keys, or of the values.

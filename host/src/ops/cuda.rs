@@ -500,6 +500,10 @@ impl Backend for CudaBackend {
         op.launch(self)
     }
 
+    fn copy_pages(&self, op: super::attention_paged::CopyPages<'_, Self>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
     fn lm_head_int8_pack(&self, op: super::lm_head_int8::Pack<'_, Self>) -> Result<(), OpError> {
         op.launch(self)
     }

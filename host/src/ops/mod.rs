@@ -208,6 +208,8 @@ pub trait Backend: Sized + Send + 'static {
     /// [`attention_paged::AttentionPaged`].
     fn attention_paged(&self, op: attention_paged::AttentionPaged<'_, Self>)
     -> Result<(), OpError>;
+    /// Copies of pages; see [`attention_paged::CopyPages`].
+    fn copy_pages(&self, op: attention_paged::CopyPages<'_, Self>) -> Result<(), OpError>;
     /// Rotation, cache append and attention of one row; see [`attention_step::AttentionStep`].
     fn attention_step(&self, op: attention_step::AttentionStep<'_, Self>) -> Result<(), OpError>;
     /// Whether one kernel can run all layers of a model of these sizes on a row; see

@@ -13,7 +13,8 @@ use super::kv_append::{Cache, Unpadded};
 use super::rope::Angles;
 use super::{Bed, Output, Run, RunError};
 use crate::ops::attention_paged::{
-    AttentionPaged, PageType, PagedCache, PagedRows, PagedRun, PagedRuns, PagedScratch, PagedStep,
+    AttentionPaged, CopyPages, PageCopies, PageType, PagedCache, PagedRows, PagedRun, PagedRuns,
+    PagedScratch, PagedStep,
 };
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::{Backend, Math, RowType, RowWords};
@@ -342,6 +343,93 @@ impl Run for Inputs {
         }
         Ok(())
     }
+}
+
+/// Copies of pages.
+#[derive(Clone, Debug)]
+pub struct Copies {
+    /// Heads of every layer.
+    pub heads: Heads,
+    /// What pages keep of a number.
+    pub element: PageType,
+    /// Pages of each layer.
+    pub pages: usize,
+    /// Bytes of keys, then of values, of each layer.
+    pub sides: Vec<Vec<u8>>,
+    /// A page, and the one that becomes like it.
+    pub pairs: Vec<[u32; 2]>,
+}
+
+impl Copies {
+    /// Layers of seeded bytes.
+    pub fn random(
+        heads: Heads,
+        element: impl Into<PageType>,
+        (layers, pages): (usize, usize),
+        pairs: &[[u32; 2]],
+        seeded: &mut Seeded,
+    ) -> Self {
+        let element = element.into();
+        let len = pages * heads.kv_heads * element.part_bytes(heads.head_dim);
+        let mut side = || (0..len).map(|_| seeded.below(256) as u8).collect();
+        let sides = (0..2 * layers).map(|_| side()).collect();
+        Self { heads, element, pages, sides, pairs: pairs.to_vec() }
+    }
+
+    /// All sides afterwards.
+    pub fn expected(&self) -> Vec<Output> {
+        let after = |side: &Vec<u8>| {
+            let page = side.len() / self.pages;
+            let mut after = side.clone();
+            for &[from, to] in &self.pairs {
+                let from = &side[from as usize * page..][..page];
+                after[to as usize * page..][..page].copy_from_slice(from);
+            }
+            self.output(&after)
+        };
+        self.sides.iter().map(after).collect()
+    }
+
+    fn output(&self, bytes: &[u8]) -> Output {
+        let dims = [self.pages, bytes.len() / self.pages];
+        Output::words("pages", &dims, bytes.iter().map(|&byte| byte.into()).collect())
+    }
+}
+
+impl Run for Copies {
+    fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
+        let Self { heads, element, pages, .. } = *self;
+        let mut caches = Vec::new();
+        for sides in self.sides.chunks_exact(2) {
+            let (k, v) = (bed.input(&sides[0])?, bed.input(&sides[1])?);
+            caches.push(PagedCache::<B> { k, v, element, pages });
+        }
+        let mut table = PageCopies::new(bed.backend(), &caches, self.pairs.len())?;
+        bed.backend().copy_pages(CopyPages {
+            caches: &mut caches,
+            heads,
+            table: &mut table,
+            pairs: &self.pairs,
+        })?;
+        for side in caches.iter().flat_map(|cache| [&cache.k, &cache.v]) {
+            let bytes = bed.read("pages", side)?;
+            bed.push(self.output(&bytes));
+        }
+        Ok(())
+    }
+}
+
+/// Cases of the doctor: shape, inputs.
+pub(super) fn copy_cases() -> Vec<(String, Copies)> {
+    let mut seeded = Seeded::new(32);
+    let elements = [RowType::Bf16.into(), RowType::F32.into(), PageType::Int8];
+    let of_element = |(element, head_dim): (PageType, usize)| {
+        let heads = Heads { heads: 4, kv_heads: 2, head_dim };
+        let pairs = [[0, 3], [4, 1], [4, 2]];
+        let copies = Copies::random(heads, element, (3, 5), &pairs, &mut seeded);
+        (format!("{heads:?} {} pages {pairs:?} of three layers", element.name()), copies)
+    };
+    elements.into_iter().zip([128, 2, 50]).map(of_element).collect()
 }
 
 /// Cases of the doctor: symbol, shape, inputs.

@@ -41,6 +41,7 @@ enum Inputs {
     Activation(activation::Inputs),
     Attention(attention::Inputs),
     AttentionPaged(attention_paged::Inputs),
+    CopyPages(attention_paged::Copies),
     AttentionStep(attention_step::Inputs),
     BitLinear(bit_linear::Case),
     Conv2d(conv2d::Inputs),
@@ -82,6 +83,7 @@ impl Run for Case {
             Inputs::Activation(inputs) => inputs.run(bed),
             Inputs::Attention(inputs) => inputs.run(bed),
             Inputs::AttentionPaged(inputs) => inputs.run(bed),
+            Inputs::CopyPages(copies) => copies.run(bed),
             Inputs::AttentionStep(inputs) => inputs.run(bed),
             Inputs::BitLinear(case) => case.run(bed),
             Inputs::Conv2d(inputs) => inputs.run(bed),
@@ -260,6 +262,10 @@ impl List {
     fn steps(&mut self) {
         for (kernel, what, inputs) in attention_paged::cases() {
             self.add(kernel, what, Inputs::AttentionPaged(inputs));
+        }
+        for (what, copies) in attention_paged::copy_cases() {
+            let kernel = symbol::<contract::attention_paged::CopyPages>();
+            self.add(kernel, what, Inputs::CopyPages(copies));
         }
         for (kernel, what, inputs) in attention_step::cases() {
             self.add(kernel, what, Inputs::AttentionStep(inputs));

@@ -1,14 +1,15 @@
 //! [`contract::attention_paged`]: rows of many sequences, pages anywhere, rows that are not there.
 
 use bitnet_gpu::ops::attention_paged::{
-    AttentionPaged, PageType, PagedCache, PagedRows, PagedRun, PagedRuns, PagedScratch, PagedStep,
+    AttentionPaged, CopyPages, PageCopies, PageType, PagedCache, PagedRows, PagedRun, PagedRuns,
+    PagedScratch, PagedStep,
 };
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
 use bitnet_gpu::ops::{Backend, Math, OpError, RowType, RowWords};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::attention_paged::{TEST_SHAPES, attention_paged};
-use bitnet_gpu::selftest::attention_paged::{Inputs, Row};
+use bitnet_gpu::selftest::attention_paged::{Copies, Inputs, Row};
 use bitnet_gpu::selftest::{self, Output};
 use contract::attention_paged::{ABSENT, FAST_HEAD_DIM, MAX_HEAD_DIM, NO_PAGE, counters_len};
 use contract::w2a8::MAX_ROWS;
@@ -28,7 +29,9 @@ on_lane! {
     a_grid_for_fewer_positions_gives_nan
     unusual_values
     generated_shapes
+    copies_of_pages
     refusals
+    refused_copies
 }
 
 const ELEMENTS: [PageType; 3] =
@@ -312,6 +315,62 @@ fn generated_shapes<B: Backend>(b: &B) {
         let runs: Vec<_> =
             (0..count).map(|_| (seeded.below(end) as u32, 1 + seeded.below(most) as u32)).collect();
         check_case(b, &Inputs::runs(ELEMENTS[i / 2 % 3], heads, &runs, &mut seeded));
+    }
+}
+
+/// Every other page keeps its bits.
+fn copies_of_pages<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(11);
+    for (i, (kv_heads, head_dim, layers, pages)) in
+        [(1, 2, 1, 2), (5, 128, 4, 9), (3, 34, 2, 40), (1, 256, 30, 4), (2, 10, 3, 300)]
+            .into_iter()
+            .enumerate()
+    {
+        let heads = Heads { heads: kv_heads, kv_heads, head_dim };
+        for (j, element) in ELEMENTS.into_iter().enumerate().filter(|(j, _)| due(i + j, 3)) {
+            // From the first pages to some of the others.
+            let read = 1 + seeded.below(pages - 1);
+            let pairs: Vec<[u32; 2]> = (read..pages)
+                .filter(|to| (to + j) % 3 > 0 || to + 1 == pages)
+                .map(|to| [seeded.below(read) as u32, to as u32])
+                .collect();
+            let copies = Copies::random(heads, element, (layers, pages), &pairs, &mut seeded);
+            let what = format!("{heads:?} {} {layers} layers {pairs:?}", element.name());
+            check(b, &copies, &copies.expected(), what);
+        }
+    }
+}
+
+fn refused_copies<B: Backend>(b: &B) {
+    let heads = Heads { heads: 2, kv_heads: 1, head_dim: 6 };
+    let cache = |pages| PagedCache::<B>::alloc(b, heads, pages, RowType::Bf16).expect("pages");
+    let mut caches = [cache(4), cache(4)];
+    refused!(dimension("layers"), PageCopies::new(b, &caches[..0], 4).map(drop));
+    refused!(dimension("pages at once"), PageCopies::new(b, &caches, 0).map(drop));
+    let mut table = PageCopies::new(b, &caches, 3).expect("a table");
+    for (what, pairs) in [
+        ("pages at once", &[][..]),
+        ("pages at once", &[[0, 1], [0, 2], [0, 3], [0, 1]]),
+        ("page", &[[0, 4]]),
+        ("page", &[[u32::MAX, 0]]),
+        ("page", &[[0, 1], [2, 1]]),
+        ("page", &[[0, 1], [1, 2]]),
+        ("page", &[[3, 3]]),
+    ] {
+        let (caches, table) = (&mut caches[..], &mut table);
+        refused!(dimension(what), b.copy_pages(CopyPages { caches, heads, table, pairs }));
+    }
+    let pairs = &[[0, 1]];
+    let mut copy = |caches: &mut [PagedCache<B>], heads| {
+        b.copy_pages(CopyPages { caches, heads, table: &mut table, pairs })
+    };
+    refused!(mismatch("layers of the table"), copy(&mut caches[..1], heads));
+    refused!(short("k_pages"), copy(&mut caches, Heads { kv_heads: 2, ..heads }));
+    refused!(mismatch("pages of the layers"), copy(&mut [cache(4), cache(5)], heads));
+    // A backend without addresses takes any caches that are alike.
+    if b.address(&caches[0].k) != 0 {
+        let what = mismatch("caches that are not those of the table");
+        refused!(what, copy(&mut [cache(4), cache(4)], heads));
     }
 }
 

@@ -35,6 +35,8 @@
 //! its key. In `attention_paged_walk_*`, for many pages, it takes several, one behind the other; the first ones of a row, combined, leave one result in the
 //! place of page 0. With `settled` a block asks for its page before the kernel in front has ended. Results meet in `partial`, a place for each page; the last block of the heads to finish combines
 //! them first to last. A grid for fewer positions than a row has gives NaN, and does not store its key.
+//!
+//! `attention_paged_copy` copies pages of all layers: what a sequence takes over from another one.
 
 use crate::kv_append::kv_stride;
 use crate::launch::{DevPtr, Kernel, LaunchSpec};
@@ -341,6 +343,36 @@ impl Kernel for GatherInt8 {
 /// launch.
 pub const fn gather_grid(m: u32, kv_heads: u32, key_blocks: u32) -> [u32; 3] {
     [kv_heads.saturating_mul(2).saturating_mul(key_blocks).saturating_add(m), 1, 1]
+}
+
+/// Threads of a block that copies a page.
+pub const COPY_THREADS: u32 = 256;
+
+/// The only parameter of `attention_paged_copy`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CopyArgs {
+    /// `[sides, 2]`: the address of the keys or the values of a layer, its low word first. All have pages of one size.
+    pub sides: DevPtr<u32>,
+    /// `[pairs, 2]`: a page, and the page that becomes like it. None of these is among the first, nor there twice.
+    pub pairs: DevPtr<u32>,
+    /// Bytes of a page: a multiple of 16.
+    pub page_bytes: u64,
+    /// Pages that there are; a pair with another is left out.
+    pub pages: u32,
+}
+
+/// Copies pages of all layers.
+pub enum CopyPages {}
+
+impl Kernel for CopyPages {
+    type Args = CopyArgs;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_copy", COPY_THREADS);
+}
+
+/// Blocks that copy: sides within pairs. `None` where a grid cannot have so many.
+pub const fn copy_grid(pairs: u32, sides: u32) -> Option<[u32; 3]> {
+    if sides <= 65_535 { Some([pairs, sides, 1]) } else { None }
 }
 
 kernels! {

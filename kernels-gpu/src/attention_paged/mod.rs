@@ -1,11 +1,12 @@
 //! Device side of [`contract::attention_paged`]: [`append`] stores the keys and values of all rows and
-//! [`rows`] attends, or [`step`], [`walk`] or, on tensor cores, [`fast`] do both where every row has a sequence of its own. For many neighbours of one
-//! sequence [`gather`] brings its pages together.
+//! [`rows`] attends, or [`step`], [`walk`] or, on tensor cores, [`fast`] do both where every row has a sequence of its own. For runs of
+//! neighbours [`gather`] brings the pages of their sequences together. [`copy`] copies pages.
 //!
 //! What a block of [`rows`] does with the keys of a page is [`crate::attention::query`]'s: a page is one key
 //! block. [`step`] has its pages in shared memory, where [`tile`] works on them for four heads at once.
 
 mod append;
+mod copy;
 #[cfg(level_sm_80)]
 mod fast;
 #[cfg(level_sm_80)]
@@ -166,6 +167,17 @@ pub unsafe extern "ptx-kernel" fn attention_paged_append_int8(args: Args) {
     unsafe { int8::append(&args) }
 }
 const _: unsafe extern "ptx-kernel" fn(<AppendInt8 as Kernel>::Args) = attention_paged_append_int8;
+
+/// # Safety
+///
+/// The launch obeys the kernel's `SPEC` and grid; the pointers cover the contract's tables.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_copy(args: contract::attention_paged::CopyArgs) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { copy::copy(&args) }
+}
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::CopyPages as Kernel>::Args) =
+    attention_paged_copy;
 
 entries! {
     attention_paged_append_bf16 AppendBf16 append Bf16;

@@ -5,7 +5,7 @@ use contract::sample::{SampleParams, StepState};
 
 use super::{Batch, BatchOptions, Needs, Rows, Slot};
 use crate::model::{Model, ModelError};
-use crate::ops::attention_paged::PagedRun;
+use crate::ops::attention_paged::{CopyPages, PagedRun};
 use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::LmHeadInt8;
 use crate::ops::sample::{PARAM_WORDS, STATE_WORDS, param_words, state_words};
@@ -62,9 +62,16 @@ impl<B: Backend> Model<B> {
     /// Runs prompts that wait, up to [`BatchOptions::prompt_share`] tokens of them, and queues the first token of those that have run to
     /// their end.
     pub(super) fn run_prompts(&self, batch: &mut Batch<B>) -> Result<(), OpError> {
+        let chunk = batch.options.chunk;
         let mut left = batch.options.prompt_share.max(LEAST_SHARE);
-        while left > 0 && !batch.waiting.is_empty() {
-            left -= self.prefill_step(batch, left.min(batch.options.chunk))?;
+        while !batch.waiting.is_empty() {
+            left -= self.prefill_step(batch, left.min(chunk))?;
+            // A prompt takes no step more than it would take alone.
+            let next = batch.waiting.front().and_then(|&slot| batch.slots[slot].as_ref());
+            let next = next.map_or(0, |slot| chunk.min(slot.prompt.len() - slot.ran));
+            if left == 0 || next > left {
+                break;
+            }
         }
         Ok(())
     }
@@ -156,13 +163,13 @@ impl<B: Backend> Batch<B> {
     /// Writes the next tokens of prompts that wait, `room` at most, and where they stand: of the one that came first, and in the place that it leaves of
     /// others that one step could take. A longer one does not begin there: the fewer its parts, the less often few rows go through many keys.
     fn next_parts(&mut self, backend: &B, room: usize) -> Result<Vec<Part>, OpError> {
-        let (mut parts, mut rows) = (Vec::new(), 0);
+        let (mut parts, mut rows, mut copies) = (Vec::new(), 0, Vec::new());
         for at in 0..self.waiting.len() {
             let slot = self.waiting[at];
             if rows == room {
                 break;
             }
-            self.copy_beginning(backend, slot)?;
+            self.find_beginning(slot, &mut copies);
             let Some(Slot { prompt, ran, .. }) = &self.slots[slot] else { continue };
             let left = prompt.len() - ran;
             if rows > 0 && left > self.options.chunk {
@@ -174,7 +181,11 @@ impl<B: Backend> Batch<B> {
             let ends = reach == prompt.len();
             parts.push(Part { slot, first: *ran, reach, ends, last_row: rows - 1 });
         }
-        let Self { slots, ids, runs, .. } = self;
+        let Self { slots, ids, runs, caches, copies: table, .. } = self;
+        if !copies.is_empty() {
+            let heads = runs.heads();
+            backend.copy_pages(CopyPages { caches, heads, table, pairs: &copies })?;
+        }
         let (mut tokens, mut places) = (Vec::with_capacity(rows), Vec::with_capacity(parts.len()));
         for &Part { slot, first, reach, .. } in &parts {
             let Some(Slot { prompt, pages, .. }) = &slots[slot] else { continue };
@@ -186,26 +197,22 @@ impl<B: Backend> Batch<B> {
         Ok(parts)
     }
 
-    /// Copies what others have computed of the beginning of the prompt in `slot`, and it has not. Its last token runs in any case, for what comes
-    /// behind it.
-    fn copy_beginning(&mut self, backend: &B, slot: usize) -> Result<(), OpError> {
-        let Self { slots, caches, pool, options, runs, .. } = self;
-        let heads = runs.heads();
-        let Some(Slot { prompt, pages, ran, cached, .. }) = &mut slots[slot] else { return Ok(()) };
+    /// Finds what others have computed of the beginning of the prompt in `slot` and it has not, for `copies` to its pages. The prompt's last token runs
+    /// in any case, for what comes behind it.
+    fn find_beginning(&mut self, slot: usize, copies: &mut Vec<[u32; 2]>) {
+        let Self { slots, pool, options, .. } = self;
+        let Some(Slot { prompt, pages, ran, cached, .. }) = &mut slots[slot] else { return };
         if !options.prefix_cache {
-            return Ok(());
+            return;
         }
         let found = pool.find(&prompt[..prompt.len() - 1]);
         let reach = found.len() * PAGE;
         if reach > *ran {
-            let first = *ran / PAGE;
-            for cache in caches {
-                cache.copy_pages(backend, heads, &found[first..], &pages[first..found.len()])?;
-            }
+            let pairs = found.iter().zip(pages.iter()).map(|(&from, &to)| [from, to]);
+            copies.extend(pairs.skip(*ran / PAGE));
             *cached += reach - *ran;
             *ran = reach;
         }
-        Ok(())
     }
 
     /// Prepares the sampler, the pages and the tokens of the sequence in `slot`, whose row is not there yet.

@@ -1,0 +1,132 @@
+//! Pages of all layers that become like others: what a sequence takes over from one that began alike.
+
+use std::collections::HashSet;
+
+use contract::w2a8::MAX_ROWS;
+
+use super::{Heads, OP, PageType, PagedCache};
+use crate::ops::error::{dimension, elements, same};
+use crate::ops::{Backend, OpError};
+
+/// Where the pages of the layers are, and room for what is copied.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "what the kernel reads"))]
+pub struct PageCopies<B: Backend> {
+    /// Addresses of keys and values, layer by layer.
+    addresses: Vec<u64>,
+    sides: B::Buf<u32>,
+    pairs: B::Buf<u32>,
+    most: usize,
+}
+
+impl<B: Backend> PageCopies<B> {
+    /// For `caches`, one for each layer, and up to `most` pages at once.
+    ///
+    /// # Errors
+    /// No cache or more than 32,767, no page; out of memory.
+    pub fn new(backend: &B, caches: &[PagedCache<B>], most: usize) -> Result<Self, OpError> {
+        dimension(OP, "layers", caches.len(), 32_767, "1 to 32,767 are allowed")?;
+        dimension(OP, "pages at once", most, MAX_ROWS, "1 to 2^24 are allowed")?;
+        let addresses = addresses(backend, caches);
+        let words: Vec<u32> =
+            addresses.iter().flat_map(|&at| [at as u32, (at >> 32) as u32]).collect();
+        let mut sides = backend.alloc("page tables", words.len())?;
+        backend.write(&mut sides, 0, &words)?;
+        let pairs = backend.alloc("page tables", 2 * most)?;
+        Ok(Self { addresses, sides, pairs, most })
+    }
+}
+
+fn addresses<B: Backend>(backend: &B, caches: &[PagedCache<B>]) -> Vec<u64> {
+    let sides = caches.iter().flat_map(|cache| [&cache.k, &cache.v]);
+    sides.map(|side| backend.address(side)).collect()
+}
+
+/// Copies pages in the caches of all layers.
+pub struct CopyPages<'a, B: Backend> {
+    /// A cache for each layer, those of `table`.
+    pub caches: &'a mut [PagedCache<B>],
+    /// Heads of every layer.
+    pub heads: Heads,
+    /// Made for these caches.
+    pub table: &'a mut PageCopies<B>,
+    /// A page, and the one that becomes like it: no page that is read, and each once.
+    pub pairs: &'a [[u32; 2]],
+}
+
+impl<B: Backend> CopyPages<'_, B> {
+    /// Bytes of a page, which all caches agree on.
+    ///
+    /// # Errors
+    /// Caches that differ, or that are not those of the table; more pairs than it has room for; pages that are not there, that are written twice, or read too.
+    pub fn check(&self, backend: &B) -> Result<usize, OpError> {
+        let Self { caches, heads, table, pairs } = self;
+        heads.check(OP)?;
+        same(OP, "layers of the table", table.addresses.len(), 2 * caches.len())?;
+        let Some(first) = caches.first() else { return Ok(0) };
+        for cache in caches.iter() {
+            cache.check(*heads)?;
+            same(OP, "pages of the layers", cache.pages, first.pages)?;
+            let bytes = |element: PageType| element.part_bytes(heads.head_dim);
+            same(OP, "bytes of a page", bytes(cache.element), bytes(first.element))?;
+        }
+        let found = addresses(backend, caches);
+        let others = found.iter().zip(&table.addresses).filter(|(a, b)| a != b).count();
+        same(OP, "caches that are not those of the table", others, 0)?;
+        dimension(OP, "pages at once", pairs.len(), table.most, "1 to those of the table")?;
+        let mut written = HashSet::new();
+        let allowed = "pages that are there; one that is written is not read, and written once";
+        let refused = |page: u32| {
+            Err(OpError::Dimension { op: OP, what: "page", found: page as usize, allowed })
+        };
+        for &[from, to] in *pairs {
+            let there = [from, to].iter().all(|&page| (page as usize) < first.pages);
+            if !there || !written.insert(to) {
+                return refused(to);
+            }
+        }
+        if let Some([from, _]) = pairs.iter().find(|[from, _]| written.contains(from)) {
+            return refused(*from);
+        }
+        elements(OP, &[heads.kv_heads, first.element.part_bytes(heads.head_dim)])
+    }
+}
+
+impl CopyPages<'_, crate::cpu::CpuBackend> {
+    pub(crate) fn run(self, cpu: &crate::cpu::CpuBackend) -> Result<(), OpError> {
+        let page = self.check(cpu)?;
+        for cache in self.caches {
+            for side in [&mut cache.k, &mut cache.v] {
+                for &[from, to] in self.pairs {
+                    cpu.copy_within(side, from as usize * page, to as usize * page, page)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl CopyPages<'_, crate::ops::CudaBackend> {
+    pub(in crate::ops) fn launch(self, cuda: &crate::ops::CudaBackend) -> Result<(), OpError> {
+        use contract::attention_paged::{CopyArgs, CopyPages, copy_grid};
+        let page_bytes = self.check(cuda)?;
+        let Self { caches, table, pairs, .. } = self;
+        let Some(pages) = caches.first().map(|cache| cache.pages) else { return Ok(()) };
+        cuda.write(&mut table.pairs, 0, pairs.as_flattened())?;
+        let sides = table.addresses.len() as u32;
+        let Some(grid) = copy_grid(pairs.len() as u32, sides) else {
+            let (what, allowed) = ("layers", "1 to 32,767 are allowed");
+            return Err(OpError::Dimension { op: OP, what, found: caches.len(), allowed });
+        };
+        let stream = cuda.stream();
+        let args = CopyArgs {
+            sides: table.sides.dev_ptr(stream),
+            pairs: table.pairs.dev_ptr(stream),
+            page_bytes: page_bytes as u64,
+            pages: pages as u32,
+        };
+        // SAFETY: `check` compared the addresses with the caches, which are borrowed exclusively, these with their number of pages, and the pairs with that
+        // and with each other.
+        unsafe { cuda.launch::<CopyPages>(grid, args) }
+    }
+}
