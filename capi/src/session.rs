@@ -33,6 +33,8 @@ pub struct Options {
     weights: i32,
     max_batch: usize,
     pages: usize,
+    prompt_share: usize,
+    no_prefix_cache: i32,
 }
 
 /// `bitnet_sampling`.
@@ -57,6 +59,7 @@ pub struct Sampling {
 pub struct Generated {
     struct_bytes: usize,
     prompt_tokens: usize,
+    cached_tokens: usize,
     generated_tokens: usize,
     prefill_seconds: f64,
     decode_seconds: f64,
@@ -97,6 +100,8 @@ defaults!(Options, bitnet_options_default, {
     weights: 0,
     max_batch: 0,
     pages: 0,
+    prompt_share: 0,
+    no_prefix_cache: 0,
 });
 
 impl Options {
@@ -129,11 +134,15 @@ impl Options {
         if self.pages > 0 {
             builder = builder.pages(self.pages);
         }
+        if self.prompt_share > 0 {
+            builder = builder.prompt_share(self.prompt_share);
+        }
         let heads = [Head::Auto, Head::By(HeadKind::Stored), Head::By(HeadKind::Int8)];
         let kinds = [KvType::Bf16, KvType::F32, KvType::Int8];
         let layouts =
             [Weights::Auto, Weights::In(WeightLayout::Bits2), Weights::In(WeightLayout::Trits)];
         Ok(builder
+            .prefix_cache(self.no_prefix_cache == 0)
             .head(nth("head", heads, self.head)?)
             .attention(options::math(self.attention)?)
             .kv(nth("kv", kinds, self.kv)?)
@@ -291,6 +300,7 @@ impl Generated {
     pub(crate) const NONE: Self = Self {
         struct_bytes: size_of::<Self>(),
         prompt_tokens: 0,
+        cached_tokens: 0,
         generated_tokens: 0,
         prefill_seconds: 0.0,
         decode_seconds: 0.0,
@@ -301,6 +311,7 @@ impl Generated {
         Self {
             struct_bytes: size_of::<Self>(),
             prompt_tokens: made.stats.prompt_tokens,
+            cached_tokens: made.stats.cached_tokens,
             generated_tokens: made.stats.generated_tokens,
             prefill_seconds: made.stats.prefill_seconds,
             decode_seconds: made.stats.decode_seconds,

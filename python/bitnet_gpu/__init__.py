@@ -41,6 +41,8 @@ class _Options(ctypes.Structure):
         ("weights", ctypes.c_int32),
         ("max_batch", ctypes.c_size_t),
         ("pages", ctypes.c_size_t),
+        ("prompt_share", ctypes.c_size_t),
+        ("no_prefix_cache", ctypes.c_int32),
     ]
 
 
@@ -71,6 +73,7 @@ class _Generated(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_size_t),
         ("prompt_tokens", ctypes.c_size_t),
+        ("cached_tokens", ctypes.c_size_t),
         ("generated_tokens", ctypes.c_size_t),
         ("prefill_seconds", ctypes.c_double),
         ("decode_seconds", ctypes.c_double),
@@ -183,6 +186,7 @@ class Generated:
     tokens: List[int]
     finish: str
     prompt_tokens: int
+    cached_tokens: int
     prefill_seconds: float
     decode_seconds: float
 
@@ -222,8 +226,8 @@ def _sampling(settings: Dict[str, Any], stop: Optional[str]) -> _Sampling:
 def _generated(pieces: List[str], tokens: List[int], made: _Generated) -> Generated:
     # The tail of a text may come with its last token a second time.
     return Generated(
-        "".join(pieces), tokens[: made.generated_tokens], _FINISH[made.finish], made.prompt_tokens, made.prefill_seconds,
-        made.decode_seconds,
+        "".join(pieces), tokens[: made.generated_tokens], _FINISH[made.finish], made.prompt_tokens, made.cached_tokens,
+        made.prefill_seconds, made.decode_seconds,
     )
 
 
@@ -331,16 +335,19 @@ class Batch:
     """A model and requests that come and go between steps, on one device or on several GPUs (`device="cuda:0,1"`, `"cuda:all"`).
 
     Each request gives the text that it gives alone. `max_batch` run at once on each device (0: 32) and share `pages` of 64
-    positions (0: enough for as many contexts). The other settings as of `Session`.
+    positions (0: enough for as many contexts). Up to `prompt_share` tokens of prompts run between two steps (0: 768), and a prompt that begins
+    like an earlier text takes over what was computed of that, unless `prefix_cache` is False. The other settings as of `Session`.
     """
 
     def __init__(
-        self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, max_batch: int = 0, pages: int = 0, context: int = 0,
-        threads: int = 0, pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact", kv: str = "bf16", weights: str = "auto",
+        self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, max_batch: int = 0, pages: int = 0, prompt_share: int = 0,
+        prefix_cache: bool = True, context: int = 0, threads: int = 0, pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact",
+        kv: str = "bf16", weights: str = "auto",
     ) -> None:
         self._handle = None
         numbers = {
-            "max_batch": max_batch, "pages": pages, "context": context, "threads": threads, "pool_cap_bytes": pool_cap_bytes,
+            "max_batch": max_batch, "pages": pages, "prompt_share": prompt_share, "no_prefix_cache": not prefix_cache, "context": context,
+            "threads": threads, "pool_cap_bytes": pool_cap_bytes,
         }
         options = _options(device, numbers, {"head": head, "attention": attention, "kv": kv, "weights": weights})
         handle = ctypes.c_void_p()

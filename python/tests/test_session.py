@@ -104,6 +104,16 @@ class BatchTest(unittest.TestCase):
         self.assertIn("CPU", self.batch.device)
         self.assertEqual(self.batch.generate([]), [])
 
+    def test_what_was_asked_before_is_not_computed_again(self):
+        prompt = "let mut total = 0;\n" * 20
+        for prefix_cache in [True, False]:
+            batch = bitnet_gpu.Batch(ROOT / "models/demo", device="cpu", prompt_share=64, prefix_cache=prefix_cache)
+            first, again = [batch.generate([prompt], max_tokens=5, seed=1)[0] for _ in range(2)]
+            self.same([again], [first])
+            pages = (first.prompt_tokens - 1) // 64
+            self.assertGreater(pages, 0)
+            self.assertEqual([first.cached_tokens, again.cached_tokens], [0, 64 * pages if prefix_cache else 0])
+
     def test_requests_come_and_go(self):
         settings = dict(max_tokens=12, seed=1, temperature=0.8)
         first = self.batch.add(self.PROMPTS[0], **settings)

@@ -334,8 +334,9 @@ impl<B: Backend> Batch<B> {
 
 impl<B: Backend> Model<B> {
     /// Queues what comes next: prompts of sequences that were added, up to [`BatchOptions::prompt_share`] tokens of them in the order in which they
-    /// came, with short ones in the place that another leaves in a prefill step, each with its first token at its end; then one step of all sequences whose prompts have run. The token of each runs through the
-    /// model at its position, and the next one is picked. Sequences that have given all their tokens, or that ended, stay as they are.
+    /// came, with short ones in the place that another leaves in a prefill step, each with its first token at its end; then one step of all sequences
+    /// whose prompts have run. The token of each runs through the model at its position, and the next one is picked. Sequences that have given all
+    /// their tokens, or that ended, stay as they are.
     /// With `record`, a backend that can replays a recording of the step.
     ///
     /// # Errors
