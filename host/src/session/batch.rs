@@ -163,7 +163,7 @@ impl BatchEngine {
     }
 
     /// Runs batches of one text and more, up to the largest, a few tokens each, so that the first requests do not wait for the
-    /// driver to compile kernels, which it does once for a GPU, nor for their steps to be recorded. Nothing of it stays. For an
+    /// driver to compile kernels, which it does once for a GPU, nor for their steps to be recorded. Nothing of it stays that an answer could show. For an
     /// engine without requests: what others give meanwhile is lost.
     ///
     /// # Errors
