@@ -221,7 +221,7 @@ fn linear_words<B: Backend>(backend: &B, layers: &[Layer<'_, B>]) -> Vec<u32> {
 }
 
 /// The addresses of keys and values, of all layers.
-fn pair_words<'a, B: Backend>(
+pub(super) fn pair_words<'a, B: Backend>(
     backend: &B,
     caches: impl Iterator<Item = [&'a B::Buf<u8>; 2]>,
 ) -> Vec<u32> {

@@ -5,14 +5,16 @@ use std::collections::HashSet;
 use contract::w2a8::MAX_ROWS;
 
 use super::{Heads, OP, PageType, PagedCache};
+use crate::ops::decode_layers::pair_words;
 use crate::ops::error::{dimension, elements, same};
 use crate::ops::{Backend, OpError};
 
 /// Where the pages of the layers are, and room for what is copied.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "what the kernel reads"))]
 pub struct PageCopies<B: Backend> {
+    /// What `sides` holds.
+    addresses: Vec<u32>,
     /// Addresses of keys and values, layer by layer.
-    addresses: Vec<u64>,
     sides: B::Buf<u32>,
     pairs: B::Buf<u32>,
     most: usize,
@@ -27,18 +29,19 @@ impl<B: Backend> PageCopies<B> {
         dimension(OP, "layers", caches.len(), 32_767, "1 to 32,767 are allowed")?;
         dimension(OP, "pages at once", most, MAX_ROWS, "1 to 2^24 are allowed")?;
         let addresses = addresses(backend, caches);
-        let words: Vec<u32> =
-            addresses.iter().flat_map(|&at| [at as u32, (at >> 32) as u32]).collect();
-        let mut sides = backend.alloc("page tables", words.len())?;
-        backend.write(&mut sides, 0, &words)?;
+        let mut sides = backend.alloc("page tables", addresses.len())?;
+        backend.write(&mut sides, 0, &addresses)?;
         let pairs = backend.alloc("page tables", 2 * most)?;
         Ok(Self { addresses, sides, pairs, most })
     }
+
+    fn layers(&self) -> usize {
+        self.addresses.len() / 4
+    }
 }
 
-fn addresses<B: Backend>(backend: &B, caches: &[PagedCache<B>]) -> Vec<u64> {
-    let sides = caches.iter().flat_map(|cache| [&cache.k, &cache.v]);
-    sides.map(|side| backend.address(side)).collect()
+fn addresses<B: Backend>(backend: &B, caches: &[PagedCache<B>]) -> Vec<u32> {
+    pair_words(backend, caches.iter().map(|cache| [&cache.k, &cache.v]))
 }
 
 /// Copies pages in the caches of all layers.
@@ -61,7 +64,7 @@ impl<B: Backend> CopyPages<'_, B> {
     pub fn check(&self, backend: &B) -> Result<usize, OpError> {
         let Self { caches, heads, table, pairs } = self;
         heads.check(OP)?;
-        same(OP, "layers of the table", table.addresses.len(), 2 * caches.len())?;
+        same(OP, "layers of the table", table.layers(), caches.len())?;
         let Some(first) = caches.first() else { return Ok(0) };
         for cache in caches.iter() {
             cache.check(*heads)?;
@@ -69,9 +72,8 @@ impl<B: Backend> CopyPages<'_, B> {
             let bytes = |element: PageType| element.part_bytes(heads.head_dim);
             same(OP, "bytes of a page", bytes(cache.element), bytes(first.element))?;
         }
-        let found = addresses(backend, caches);
-        let others = found.iter().zip(&table.addresses).filter(|(a, b)| a != b).count();
-        same(OP, "caches that are not those of the table", others, 0)?;
+        let others = addresses(backend, caches) != table.addresses;
+        same(OP, "caches that are not those of the table", others.into(), 0)?;
         dimension(OP, "pages at once", pairs.len(), table.most, "1 to those of the table")?;
         let mut written = HashSet::new();
         let allowed = "pages that are there; one that is written is not read, and written once";
@@ -113,7 +115,7 @@ impl CopyPages<'_, crate::ops::CudaBackend> {
         let Self { caches, table, pairs, .. } = self;
         let Some(pages) = caches.first().map(|cache| cache.pages) else { return Ok(()) };
         cuda.write(&mut table.pairs, 0, pairs.as_flattened())?;
-        let sides = table.addresses.len() as u32;
+        let sides = 2 * table.layers() as u32;
         let Some(grid) = copy_grid(pairs.len() as u32, sides) else {
             let (what, allowed) = ("layers", "1 to 32,767 are allowed");
             return Err(OpError::Dimension { op: OP, what, found: caches.len(), allowed });
