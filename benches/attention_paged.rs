@@ -1,4 +1,9 @@
-//! [`contract::attention_paged`] on a GPU: a step of several sequences over pages.
+//! [`contract::attention_paged`] on a GPU: a step of several sequences over pages, runs of neighbours, copies of pages.
+
+#[path = "attention_paged/copies.rs"]
+mod copies;
+#[path = "attention_paged/runs.rs"]
+mod runs;
 
 use std::process::ExitCode;
 
@@ -15,6 +20,9 @@ use bitnet_gpu::reference::attention_paged::{BENCH_SHAPES, Row, fast_bounds};
 use bitnet_gpu::reference::kv_append::Cache;
 use contract::attention_paged::{PAGE, int8_part_bytes};
 use contract::num::{MX_BLOCK, mx_value};
+
+use copies::Copies;
+use runs::Runs;
 
 struct Step {
     heads: Heads,
@@ -182,6 +190,10 @@ impl Case for Step {
     }
 }
 
+/// Sequences, rows of each, and the position of the first: next turns of one text and of several, part of a long prompt, short prompts.
+const RUNS: [(usize, usize, usize); 6] =
+    [(1, 16, 2000), (1, 76, 2000), (1, 256, 2000), (8, 40, 1000), (1, 512, 1536), (8, 112, 0)];
+
 fn main() -> ExitCode {
     run("attention_paged", |suite| {
         for &(heads, kv_heads, head_dim, m, position) in BENCH_SHAPES {
@@ -193,8 +205,19 @@ fn main() -> ExitCode {
                 suite.measure(&Step { heads, m, position, math, element })?;
             }
         }
+        let heads = Heads { heads: 20, kv_heads: 5, head_dim: 128 };
+        for (count, m, start) in RUNS {
+            for split in [None, Some(true), Some(false)] {
+                suite.measure(&Runs { heads, count, m, start, split })?;
+            }
+        }
+        for pages in [2, 31] {
+            suite.measure(&Copies { heads, layers: 30, pages })?;
+        }
         suite.report().notes.push(
-            "cases are sequences x query heads / kv heads x head size, over positions".into(),
+            "cases are sequences x query heads / kv heads x head size, over positions; runs of so many rows at the end of them; pages copied x layers x kv \
+             heads x head size"
+                .into(),
         );
         Ok(())
     })

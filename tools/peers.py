@@ -82,6 +82,50 @@ def activation(torch, case):
     yield "torch", (3 if gate else 2) * size, copy
 
 
+def attend(torch, batch, m, shape, positions):
+    """SDPA in bf16 of `m` rows at the end of each of `batch` sequences, whose keys and values are contiguous."""
+    from torch.nn.attention.bias import causal_lower_right
+
+    heads, kv_heads, head_dim = shape
+
+    def copy():
+        of = {"device": "cuda", "dtype": torch.bfloat16}
+        q = torch.randn(batch, heads, m, head_dim, **of)
+        k, v = (torch.randn(batch, kv_heads, positions, head_dim, **of) for _ in range(2))
+        mask = causal_lower_right(m, positions) if m > 1 else None
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        return lambda: sdpa(q, k, v, mask, enable_gqa=True)
+
+    elements = batch * (2 * positions * kv_heads + 2 * m * heads) * head_dim
+    yield "torch_sdpa_bf16", 2 * elements, copy
+
+
+@bench("attention")
+def attention(torch, case):
+    m, *shape, positions = numbers(case)
+    yield from attend(torch, 1, m, shape, positions)
+
+
+@bench("attention_paged")
+def attention_paged(torch, case):
+    if case.startswith("copy"):
+        pages, layers, kv_heads, head_dim = numbers(case)
+        size = kv_heads * 64 * head_dim
+
+        def copy():
+            # All layers in one tensor, which an index takes at once.
+            sides = torch.randn(2 * layers, 2 * pages, size, device="cuda").bfloat16()
+            index = torch.arange(0, 2 * pages, 2, device="cuda")
+            to = index.flip(0) + 1
+            return lambda: sides.index_copy_(1, to, sides.index_select(1, index))
+
+        yield "torch_index_copy", 8 * pages * layers * size, copy
+        return
+    count, *rest = numbers(case)
+    m, *shape, positions = rest if "runs" in case else [1, *rest]
+    yield from attend(torch, count, m, shape, positions)
+
+
 @bench("bmm")
 def bmm(torch, case):
     dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

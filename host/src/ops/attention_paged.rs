@@ -2,6 +2,8 @@
 
 mod copies;
 mod runs;
+#[cfg(feature = "cuda")]
+mod split;
 
 use contract::attention_paged::{
     MAX_HEAD_DIM, PAGE, counters_len, int8_part_bytes, page_len, partial_len, step_comes_early,
@@ -379,8 +381,15 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 PageType::Float(_) => cuda.launch::<AppendBf16>(append, args)?,
                 PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
-            if let Some(runs) = runs.filter(|_| takes_many(cuda, math, m, heads)) {
-                return launch_runs(cuda, &args, cache, (math, heads), runs);
+            if let Some(runs) = runs {
+                let tiled = takes_many(cuda, math, m, heads);
+                let exact = math == Math::Exact;
+                if exact && split::takes(cuda, runs, (cache.element, heads), tiled) {
+                    return split::launch(cuda, &args, heads, runs);
+                }
+                if tiled {
+                    return launch_runs(cuda, &args, cache, (math, heads), runs);
+                }
             }
             match cache.element {
                 PageType::Float(RowType::F32) => cuda.launch::<RowsF32>(attend, args),

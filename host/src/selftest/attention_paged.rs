@@ -2,7 +2,7 @@
 
 use contract::attention_paged::{
     ABSENT, AppendBf16, AppendF32, AppendInt8, FAST_HEAD_DIM, FastBf16, FastInt8, Gather,
-    GatherInt8, PAGE, RowsBf16, RowsF32, RowsInt8, StepBf16, WalkBf16, counters_len,
+    GatherInt8, PAGE, RowsBf16, RowsF32, RowsInt8, SplitBf16, StepBf16, WalkBf16, counters_len,
     int8_part_bytes, int8_stride, partial_len, step_takes,
 };
 use contract::kv_append::kv_stride;
@@ -55,6 +55,8 @@ pub struct Inputs {
     pub settled: bool,
     /// [`PagedStep::share`].
     pub share: Option<usize>,
+    /// [`PagedRuns::split`].
+    pub split: Option<bool>,
 }
 
 impl Inputs {
@@ -130,6 +132,7 @@ impl Inputs {
             reach: None,
             settled: false,
             share: None,
+            split: None,
         }
     }
 
@@ -293,6 +296,7 @@ impl Run for Inputs {
                     .map(|(start, m, pages)| PagedRun { start: *start, m: *m, pages })
                     .collect();
                 of_rows.write(bed.backend(), &of_runs)?;
+                of_rows.split = self.split;
                 runs = Some(of_rows);
             }
             None => {}
@@ -405,12 +409,8 @@ impl Run for Copies {
             caches.push(PagedCache::<B> { k, v, element, pages });
         }
         let mut table = PageCopies::new(bed.backend(), &caches, self.pairs.len())?;
-        bed.backend().copy_pages(CopyPages {
-            caches: &mut caches,
-            heads,
-            table: &mut table,
-            pairs: &self.pairs,
-        })?;
+        table.write(bed.backend(), &self.pairs)?;
+        bed.backend().copy_pages(CopyPages { caches: &mut caches, heads, table: &table })?;
         for side in caches.iter().flat_map(|cache| [&cache.k, &cache.v]) {
             let bytes = bed.read("pages", side)?;
             bed.push(self.output(&bytes));
@@ -464,6 +464,11 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 }
                 PageType::Float(_) => None,
             };
+            if element == RowType::Bf16 && step_takes(head_dim) {
+                let run = Inputs { reach: Some(67), split: Some(true), ..prompt.clone() };
+                let what = format!("{heads:?} at 60 to 66 and 0 to 2, runs");
+                cases.push((SplitBf16::SPEC.symbol, what, run));
+            }
             if let Some((fast, gather)) = of_bf16 {
                 if head_dim == FAST_HEAD_DIM as usize {
                     let step = Inputs { math: Math::TensorCore, ..rows.clone() };

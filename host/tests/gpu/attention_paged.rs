@@ -84,7 +84,10 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
 fn check_runs<B: Backend>(b: &B, inputs: &Inputs, exact: &[Output], what: &str) {
     let what = format!("{what} in runs of {:?}", inputs.runs);
     let run = Inputs { reach: Some(inputs.capacity), ..inputs.clone() };
-    check(b, &run, exact, &what);
+    for split in [None, Some(true), Some(false)] {
+        let run = Inputs { split, ..run.clone() };
+        check(b, &run, exact, format!("{what}, split {split:?}"));
+    }
     let there = |row: &Row| row.table.iter().all(|&page| (page as usize) < inputs.pages);
     // What is not finite may reach earlier rows there.
     if inputs.element != RowType::F32 && inputs.rows.iter().all(there) {
@@ -357,12 +360,14 @@ fn refused_copies<B: Backend>(b: &B) {
         ("page", &[[0, 1], [1, 2]]),
         ("page", &[[3, 3]]),
     ] {
-        let (caches, table) = (&mut caches[..], &mut table);
-        refused!(dimension(what), b.copy_pages(CopyPages { caches, heads, table, pairs }));
+        refused!(dimension(what), table.write(b, pairs));
+        // None was written.
+        let (caches, table) = (&mut caches[..], &table);
+        refused!(dimension("pages at once"), b.copy_pages(CopyPages { caches, heads, table }));
     }
-    let pairs = &[[0, 1]];
-    let mut copy = |caches: &mut [PagedCache<B>], heads| {
-        b.copy_pages(CopyPages { caches, heads, table: &mut table, pairs })
+    table.write(b, &[[0, 1]]).expect("a pair");
+    let copy = |caches: &mut [PagedCache<B>], heads| {
+        b.copy_pages(CopyPages { caches, heads, table: &table })
     };
     refused!(mismatch("layers of the table"), copy(&mut caches[..1], heads));
     refused!(short("k_pages"), copy(&mut caches, Heads { kv_heads: 2, ..heads }));

@@ -10,7 +10,7 @@
 //! | `positions`  | `u32`       | `[M]`                               | position of each row, `position_stride` apart |
 //! | `tables`     | `u32`       | `[M, ceil(capacity / PAGE)]`        | pages of each row's sequence, `table_stride` apart; 0: all rows are of one |
 //! | `out`        | `f32`       | `[M, heads * head_dim]`             | contiguous                       |
-//! | `partial`    | `f32`       | `[pages, heads, partial_len(head_dim)]` | scratch of a step            |
+//! | `partial`    | `f32`       | `[pages, heads, partial_len(head_dim)]` | scratch of a step; of a split of rows by row and page |
 //! | `counters`   | `u32`       | `[`[`counters_len`]`]`              | scratch of a step, zero before and after |
 //!
 //! Position `p` of a sequence is place `p % PAGE` of page `tables[p / PAGE]`. First every row's key
@@ -29,7 +29,8 @@
 //!
 //! `attention_paged_append_*` stores, then `attention_paged_rows_*` walks over the pages of a row, one block
 //! for each of its heads; or, of runs of neighbours, `attention_paged_gather` brings the pages of their sequences together and the kernels of
-//! [`crate::attention`] for many rows attend, with the same bits. Where every row has a sequence of its own, with pages of its own, a step is
+//! [`crate::attention`] for many rows attend, with the same bits; or, of a few rows behind many keys, `attention_paged_split_*` takes a page of a
+//! row to a block, as a step does. Where every row has a sequence of its own, with pages of its own, a step is
 //! one kernel, `attention_paged_step_*`: block `(m, kv head, b)` takes page `b` for up to [`STEP_HEADS`]
 //! heads that share a kv head, from shared memory; the block with the row's own position makes and stores
 //! its key. In `attention_paged_walk_*`, for many pages, it takes several, one behind the other; the first ones of a row, combined, leave one result in the
@@ -211,9 +212,9 @@ pub struct Args {
     pub tables: DevPtr<u32>,
     /// Output.
     pub out: DevPtr<f32>,
-    /// Scratch of a step.
+    /// Scratch of a step or a split.
     pub partial: DevPtr<f32>,
-    /// Scratch of a step.
+    /// Scratch of a step or a split.
     pub counters: DevPtr<u32>,
     /// Rows.
     pub m: u32,
@@ -237,7 +238,7 @@ pub struct Args {
     pub scale: f32,
     /// Whether a step may read positions, tables and stored keys before the kernel in front has ended: 1, else 0.
     pub settled: u32,
-    /// Of a walk, and on tensor cores: [`walk_word`]. Else 0.
+    /// Of a walk, a split, and on tensor cores: [`walk_word`]. Else 0.
     pub walk: u32,
 }
 
@@ -251,7 +252,7 @@ pub const fn walk_share(args: &Args) -> u32 {
     args.walk & 0xffff
 }
 
-/// Pages that a row of a walk may have.
+/// Pages that a row may have.
 pub const fn walk_pages(args: &Args) -> u32 {
     args.walk >> 16
 }
@@ -370,9 +371,9 @@ impl Kernel for CopyPages {
     const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_copy", COPY_THREADS);
 }
 
-/// Blocks that copy: sides within pairs. `None` where a grid cannot have so many.
-pub const fn copy_grid(pairs: u32, sides: u32) -> Option<[u32; 3]> {
-    if sides <= 65_535 { Some([pairs, sides, 1]) } else { None }
+/// Blocks that copy: sides within pairs. More sides than a grid can have are refused by the launch.
+pub const fn copy_grid(pairs: u32, sides: u32) -> [u32; 3] {
+    [pairs, sides, 1]
 }
 
 kernels! {
@@ -390,6 +391,19 @@ pub enum StepBf16 {}
 impl Kernel for StepBf16 {
     type Args = Args;
     const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_step_bf16", STEP_THREADS)
+        .with_min_sm(80)
+        .with_smem(STEP_SMEM_BYTES)
+        .with_min_blocks(6)
+        .with_all_shared();
+}
+
+/// Rows over bf16 pages whose keys and values are stored, a page to a block as in a step. Rows may have pages in common: results stand in
+/// `partial` by row and page of the row, `[M, walk_pages, heads, partial_len(head_dim)]`.
+pub enum SplitBf16 {}
+
+impl Kernel for SplitBf16 {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("attention_paged_split_bf16", STEP_THREADS)
         .with_min_sm(80)
         .with_smem(STEP_SMEM_BYTES)
         .with_min_blocks(6)

@@ -100,7 +100,7 @@ families! {
     activation: ActivationF32, ActivationF16, ActivationBf16;
     attention: AttentionBf16, AttentionF32, AttentionRowsBf16D64, AttentionRowsBf16D128, AttentionRowsF32D64,
         AttentionRowsF32D128, AttentionFastD64, AttentionFastD128, AttentionFastD256;
-    attention_paged: AppendBf16, AppendF32, AppendInt8, RowsBf16, RowsF32, RowsInt8, StepBf16, WalkBf16, FastBf16, FastInt8, Gather, GatherInt8, CopyPages;
+    attention_paged: AppendBf16, AppendF32, AppendInt8, RowsBf16, RowsF32, RowsInt8, StepBf16, SplitBf16, WalkBf16, FastBf16, FastInt8, Gather, GatherInt8, CopyPages;
     attention_step: AttentionStepBf16, AttentionStepF32;
     bit_linear: BitLinearShort, BitLinearLong;
     bmm: BmmFloatAny, BmmF32Copy, BmmF32Widen, BmmI8Lines, BmmI8Side16, BmmI8Side64, BmmI8Side128, BmmI8Long32, BmmI8Mma32, BmmI8Wgmma128, BmmF32Side128, BmmF32Side64, BmmF32Side64Hopper, BmmF32Ring64, BmmF32Whole64, BmmF32Group32, BmmF32Group64, BmmF32Flow32, BmmF32Flow64, BmmF32Pack, BmmF32Quick, BmmParts, BmmF32Stream80, BmmF32Ring32, BmmF32Chain32, BmmF32Fed, BmmF32Fed16, BmmF32Fed32, BmmF32Fed8, BmmF32Side32, BmmF32Side16, BmmF32ThinLong, BmmF32Thin, BmmBf16Mma32, BmmF16Mma32, BmmTf32Mma32, BmmBf16Long32, BmmF16Long32, BmmBf16Whole32, BmmBf16Whole64, BmmBf16Quick, BmmF16Whole32, BmmF16Whole64, BmmF16Quick, BmmBf16Gather64, BmmF16Gather64, BmmBf16Gather128, BmmF16Gather128, BmmBf16Wgmma64, BmmBf16Wgmma128, BmmBf16Wgmma192, BmmBf16Wgmma256, BmmF16Wgmma64, BmmF16Wgmma128, BmmF16Wgmma192, BmmF16Wgmma256, BmmBf16Bulk192, BmmBf16Bulk256, BmmBf16BulkSquare, BmmF16Bulk192, BmmF16Bulk256, BmmF16BulkSquare;

@@ -178,7 +178,7 @@ struct State {
 #[inline(always)]
 pub(super) unsafe fn fast<P: Pages, const AT_ONCE: usize>(args: &Args) {
     let share = walk_share(args);
-    let (mut step, own) = Step::of_block(args);
+    let (mut step, own) = Step::<false>::of_block(args);
     let (head, count, m) = (step.head, step.count, step.m);
     // SAFETY: handed on.
     let Some(walk) = (unsafe { step.walk(own) }) else {

@@ -83,11 +83,24 @@ macro_rules! entries {
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn attention_paged_step_bf16(args: Args) {
     // SAFETY: the launch contract, handed on.
-    unsafe { step::step(&args) }
+    unsafe { step::step::<false>(&args) }
 }
 #[cfg(level_sm_80)]
 const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::StepBf16 as Kernel>::Args) =
     attention_paged_step_bf16;
+
+/// # Safety
+///
+/// As for the others; the keys and values of all rows are stored.
+#[cfg(level_sm_80)]
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn attention_paged_split_bf16(args: Args) {
+    // SAFETY: the launch contract, handed on.
+    unsafe { step::step::<true>(&args) }
+}
+#[cfg(level_sm_80)]
+const _: unsafe extern "ptx-kernel" fn(<contract::attention_paged::SplitBf16 as Kernel>::Args) =
+    attention_paged_split_bf16;
 
 /// # Safety
 ///

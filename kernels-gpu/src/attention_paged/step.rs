@@ -27,12 +27,12 @@ const OVERLAPS: bool = cfg!(level_sm_90);
 /// # Safety
 ///
 /// The pointers of `args` cover the contract's table for pages of bf16, `counters` is zero, every row has
-/// pages of its own; block and grid are the contract's. When `settled`: no kernel that may still run writes positions, tables or keys
+/// pages of its own or they are a `SPLIT` of rows whose keys and values are stored; block and grid are the contract's. When `settled`: no kernel that may still run writes positions, tables or keys
 /// in front of a row's own.
 #[inline(always)]
-pub(super) unsafe fn step(args: &Args) {
+pub(super) unsafe fn step<const SPLIT: bool>(args: &Args) {
     let head_dim = args.head_dim;
-    let (mut step, own) = Step::of_block(args);
+    let (mut step, own) = Step::<SPLIT>::of_block(args);
     let (Own { dims, first, inside }, block) = (own, block_idx_z());
     let (head, count, m) = (step.head, step.count, step.m);
     if args.settled == 0 {
@@ -57,7 +57,7 @@ pub(super) unsafe fn step(args: &Args) {
     if block >= blocks {
         return; // the whole block: the grid is made for a longer sequence
     }
-    let has_new = block == blocks - 1;
+    let has_new = !SPLIT && block == blocks - 1;
     let there = step.page < args.pages;
     let visible = (pos + 1 - block * KEYS).min(KEYS);
     // SAFETY: the page, when it is there, has all positions in front of the row's own, which is below the capacity.
@@ -113,7 +113,7 @@ pub(super) unsafe fn step(args: &Args) {
                     let values = out[h].map(|v| running.finish(weights.combine(0.0, v)));
                     step.write(head + of_block, dims, values);
                 } else {
-                    let to = step.partial(step.page, head + of_block);
+                    let to = step.partial(step.place(block, step.page), head + of_block);
                     st_x2(to.wrapping_add(2 + 2 * dims as usize).cast(), out[h]);
                     if dims == 0 {
                         st_x2(to.cast(), [sums.max, sums.sum]);

@@ -2,7 +2,7 @@
 
 use contract::attention_paged::{
     ABSENT, Args, STEP_HEAD_DIM, STEP_HEADS, STEP_KEY_BYTES, STEP_THREADS, STEP_VALUE_BYTES,
-    page_len, partial_len, step_parts, walk_share,
+    page_len, partial_len, step_parts, walk_pages, walk_share,
 };
 use contract::launch::DevPtr;
 use contract::num::{Running, Weights, exp, f32_to_bf16};
@@ -10,7 +10,7 @@ use contract::rope::rotate;
 
 use super::page;
 use super::tile::{HEADS_OF_WARP, KEYS, OWN, factors, head_of_warp, keys, running_max, values};
-use crate::arch::async_copy::{commit_group, copy_x16_stream};
+use crate::arch::async_copy::{commit_group, copy_x16, copy_x16_stream};
 use crate::arch::atomic;
 use crate::arch::mem::{ld, ld_if, ld_nc, ld_x2, st, st_x2};
 use crate::arch::shared::Shared;
@@ -26,8 +26,9 @@ const COMBINE: usize = 12;
 const PAIRS: u32 = STEP_HEAD_DIM / 2;
 const ROTATED: usize = (STEP_HEADS * PAIRS / STEP_THREADS) as usize;
 
-/// Up to four heads of a row, at one of its pages.
-pub(super) struct Step<'a> {
+/// Up to four heads of a row, at one of its pages. `SPLIT`: the keys and values of all rows are stored, rows may have pages in common, and
+/// results stand by row and page of the row, not by page.
+pub(super) struct Step<'a, const SPLIT: bool = false> {
     pub(super) args: &'a Args,
     pub(super) m: u32,
     pub(super) kv_head: u32,
@@ -56,7 +57,7 @@ fn word(low: f32, high: f32) -> u32 {
     u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
 }
 
-impl<'a> Step<'a> {
+impl<'a, const SPLIT: bool> Step<'a, SPLIT> {
     /// That of this block, at no page yet, and what this thread carries.
     #[inline(always)]
     pub(super) fn of_block(args: &'a Args) -> (Self, Own) {
@@ -192,8 +193,15 @@ impl<'a> Step<'a> {
         let from = pages.cast::<Bf16>().as_ptr().cast_const().wrapping_add(self.part());
         let copy = |key: u32| {
             let at = (key * head_dim + 8 * lane) as usize;
+            let (to, from) = (tile.add(key * BYTES + 16 * lane), from.wrapping_add(at));
             // SAFETY: 16 bytes of a key of the page, which is written before this launch.
-            unsafe { copy_x16_stream(tile.add(key * BYTES + 16 * lane), from.wrapping_add(at)) };
+            unsafe {
+                match SPLIT {
+                    // Other rows read it too.
+                    true => copy_x16(to, from, true),
+                    false => copy_x16_stream(to, from),
+                }
+            }
         };
         if 8 * lane < head_dim {
             if stored == KEYS {
@@ -380,16 +388,34 @@ impl<'a> Step<'a> {
         [keys().add(key).cast(), values().add(value).cast()]
     }
 
-    /// Element 0 of what page `page` leaves for head `head`.
+    /// Where the result of key block `block`, whose page is `page`, stands; past all places where the page is not there.
     #[inline(always)]
-    pub(super) fn partial(&self, page: u32, head: u32) -> *mut f32 {
+    pub(super) fn place(&self, block: u32, page: u32) -> u32 {
+        if !SPLIT {
+            page
+        } else if page >= self.args.pages {
+            u32::MAX
+        } else {
+            self.m * walk_pages(self.args) + block
+        }
+    }
+
+    /// Places that there are.
+    #[inline(always)]
+    fn all_places(&self) -> u32 {
+        if SPLIT { self.args.m * walk_pages(self.args) } else { self.args.pages }
+    }
+
+    /// Element 0 of what stands at place `place` for head `head`.
+    #[inline(always)]
+    pub(super) fn partial(&self, place: u32, head: u32) -> *mut f32 {
         let Args { heads, head_dim, partial, .. } = *self.args;
-        let at = page as usize * heads as usize + head as usize;
+        let at = place as usize * heads as usize + head as usize;
         partial.as_ptr().wrapping_add(at * partial_len(head_dim as usize))
     }
 
-    /// A page for each lane, at which a result stands: results `first ..` of `results`, the last one again past the end. Of a
-    /// `WALK` result 0 is that of the first `share` pages, and every other page has one of its own.
+    /// A place for each lane, at which a result stands: results `first ..` of `results`, the last one again past the end; past all places where its
+    /// page is not there. Of a `WALK` result 0 is that of the first `share` pages, and every other page has one of its own.
     ///
     /// # Safety
     ///
@@ -399,10 +425,10 @@ impl<'a> Step<'a> {
         let i = (first + lane_id()).min(results - 1);
         let of_result = if WALK && i > 0 { i + walk_share(self.args) - 1 } else { i };
         // SAFETY: below the capacity.
-        unsafe { page(self.args, self.m, of_result) }
+        self.place(of_result, unsafe { page(self.args, self.m, of_result) })
     }
 
-    /// Asks for dimensions `2 dims ..` of what the pages of lanes `from ..` left for `heads`; the last lane again
+    /// Asks for dimensions `2 dims ..` of what stands at the places of lanes `from ..` for `heads`; the last lane again
     /// from `lanes` on.
     ///
     /// *Convergence*: every lane of the warp calls it.
@@ -413,26 +439,26 @@ impl<'a> Step<'a> {
     #[inline(always)]
     unsafe fn left(
         &self,
-        pages: u32,
+        places: u32,
         from: u32,
         lanes: u32,
         heads: [u32; OWN],
         dims: u32,
     ) -> [[[f32; 2]; OWN]; COMBINE] {
         core::array::from_fn(|b| {
-            let page = shuffle_idx(pages, (from + b as u32).min(lanes - 1));
+            let place = shuffle_idx(places, (from + b as u32).min(lanes - 1));
             heads.map(|head| {
-                let from = self.partial(page.min(self.args.pages - 1), head);
+                let from = self.partial(place.min(self.all_places() - 1), head);
                 let values = from.wrapping_add(2 + 2 * dims as usize).cast_const();
-                // SAFETY: partial[page, head], two of its dimensions.
+                // SAFETY: partial[place, head], two of its dimensions.
                 unsafe { ld_x2(values.cast()) }
             })
         })
     }
 
-    /// Takes `results`, of which the first are of `pages`, a lane each ([`Step::of_lanes`]), for the dimensions and
+    /// Takes `results`, of which the first stand at `places`, a lane each ([`Step::of_lanes`]), for the dimensions and
     /// heads of this thread, first to last, and writes the output; NaN when one of
-    /// the pages, or another one, is not `there`.
+    /// the places, or another page, is not `there`.
     ///
     /// A lane makes the factors of a page and head, by way of the running maximum; every thread takes them from shared memory.
     ///
@@ -445,7 +471,7 @@ impl<'a> Step<'a> {
     pub(super) unsafe fn combine<const WALK: bool>(
         &self,
         results: u32,
-        mut pages: u32,
+        mut places: u32,
         mut there: bool,
         Own { dims, first: own, inside }: Own,
     ) {
@@ -460,12 +486,12 @@ impl<'a> Step<'a> {
             let lanes = (results - first).min(LANES);
             // SAFETY: by the caller; words of a head and a lane.
             let mut news = unsafe {
-                let news = self.left(pages, 0, lanes, heads, read);
+                let news = self.left(places, 0, lanes, heads, read);
                 let mut i = 0;
                 while i < HEADS_OF_WARP {
                     let head = head_of_warp(i);
                     let from =
-                        self.partial(pages.min(self.args.pages - 1), self.head + head.min(last));
+                        self.partial(places.min(self.all_places() - 1), self.head + head.min(last));
                     let [max, sum] = ld_x2(from.cast_const().cast());
                     let top = running_max(tops[i as usize], max);
                     let up = shuffle_up(top, 1);
@@ -481,7 +507,7 @@ impl<'a> Step<'a> {
                 }
                 news
             };
-            there &= ballot(pages >= self.args.pages) == 0;
+            there &= ballot(places >= self.all_places()) == 0;
             sync_threads();
             let mut from = 0;
             loop {
@@ -514,14 +540,14 @@ impl<'a> Step<'a> {
                     break;
                 }
                 // SAFETY: as above.
-                news = unsafe { self.left(pages, from, lanes, heads, read) };
+                news = unsafe { self.left(places, from, lanes, heads, read) };
             }
             first += LANES;
             if first < results {
                 // Nobody reads the factors any more.
                 sync_threads();
                 // SAFETY: first < results.
-                pages = unsafe { self.of_lanes::<WALK>(first, results) };
+                places = unsafe { self.of_lanes::<WALK>(first, results) };
             }
         }
         let mut h = 0;

@@ -27,7 +27,7 @@ pub(super) unsafe fn walk(args: &Args) {
     let head_dim = args.head_dim;
     let share = walk_share(args);
     let first_page = block_idx_z() * share;
-    let (mut step, own) = Step::of_block(args);
+    let (mut step, own) = Step::<false>::of_block(args);
     let Own { dims, first, inside } = own;
     let (head, count, m) = (step.head, step.count, step.m);
     if args.settled == 0 {

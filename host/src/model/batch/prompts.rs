@@ -186,7 +186,8 @@ impl<B: Backend> Batch<B> {
         let Self { slots, ids, runs, caches, copies: table, .. } = self;
         if !copies.is_empty() {
             let heads = runs.heads();
-            backend.copy_pages(CopyPages { caches, heads, table, pairs: &copies })?;
+            table.write(backend, &copies)?;
+            backend.copy_pages(CopyPages { caches, heads, table })?;
         }
         let (mut tokens, mut places) = (Vec::with_capacity(rows), Vec::with_capacity(parts.len()));
         for &Part { slot, first, reach, .. } in &parts {

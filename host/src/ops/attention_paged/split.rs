@@ -1,0 +1,81 @@
+//! Few rows of runs behind many keys: a page of a row to a block, so that the keys of a row are worked on side by side.
+
+use contract::attention_paged::{
+    Args, PAGE, SplitBf16, counters_len, step_grid, step_parts, step_takes, walk_word,
+};
+use contract::num::RowType;
+
+use super::{Heads, OP, PageType, PagedRuns, PagedScratch};
+use crate::ops::error::elements;
+use crate::ops::{Backend, CudaBackend, OpError, cuda::at};
+
+/// Most bytes of results at once.
+const RESULT_BYTES: usize = 64 << 20;
+/// Rows of a launch.
+const MAX_ROWS: usize = 65_535;
+/// What a block takes of a multiprocessor, and what a tile takes for a page while a second one is there, in ns. Of heads of 128 elements on an H200.
+const BLOCK_NS: usize = 1_440;
+const TILE_PAGE_NS: usize = 20_000;
+
+/// Whether a split is there for `runs`, and either asked for or faster than their tiles; `tiled`: than those, which are there.
+pub(super) fn takes(
+    cuda: &CudaBackend,
+    runs: &PagedRuns<CudaBackend>,
+    (element, heads): (PageType, Heads),
+    tiled: bool,
+) -> bool {
+    let width = runs.reach().div_ceil(PAGE);
+    let there = element == RowType::Bf16
+        && step_takes(heads.head_dim)
+        && width <= usize::from(u16::MAX)
+        && cuda.has::<SplitBf16>();
+    let pays = || {
+        let sms = cuda.cuda().device().info().sm_count as usize;
+        let (of_rows, of_tiles) = runs.pages();
+        let blocks =
+            of_rows * heads.kv_heads * step_parts((heads.heads / heads.kv_heads) as u32) as usize;
+        let tiles = (of_tiles * heads.kv_heads).div_ceil(2 * sms).max(width);
+        !tiled || blocks * BLOCK_NS / sms < tiles * TILE_PAGE_NS
+    };
+    there && runs.split.unwrap_or_else(pays)
+}
+
+/// Attends by pages, as many rows at once as their results have room.
+///
+/// # Safety
+///
+/// `args` are those of rows whose keys and values are stored, which [`super::AttentionPaged::check`] took with `runs`, which [`takes`].
+pub(super) unsafe fn launch(
+    cuda: &CudaBackend,
+    args: &Args,
+    heads: Heads,
+    runs: &PagedRuns<CudaBackend>,
+) -> Result<(), OpError> {
+    let (stream, width) = (cuda.stream(), runs.reach().div_ceil(PAGE));
+    let of_row = PagedScratch::<CudaBackend>::partial_total(heads, width)?;
+    let rows = (RESULT_BYTES / (4 * of_row)).clamp(1, MAX_ROWS).min(runs.m());
+    let partial = cuda.alloc::<f32>("attention", elements(OP, &[rows, of_row])?)?;
+    let counters = counters_len(rows, heads.heads, heads.kv_heads);
+    let mut counters = cuda.alloc::<u32>("attention", counters)?;
+    cuda.fill(&mut counters, 0)?;
+    for first in (0..runs.m()).step_by(rows) {
+        let m = rows.min(runs.m() - first);
+        let args = Args {
+            qkv: at(args.qkv, first * heads.qkv_len()),
+            positions: at(args.positions, first * args.position_stride as usize),
+            tables: at(args.tables, first * args.table_stride as usize),
+            out: at(args.out, first * heads.q_len()),
+            partial: partial.dev_ptr(stream),
+            counters: counters.dev_ptr(stream),
+            m: m as u32,
+            walk: walk_word(1, width as u16),
+            ..*args
+        };
+        let grid = step_grid(args.m, args.heads, args.kv_heads, width as u32);
+        let (what, allowed) = ("pages of a run", "1 to 65,535 pages are allowed");
+        let grid = grid.ok_or(OpError::Dimension { op: OP, what, found: width, allowed })?;
+        // SAFETY: the caller's promise, of these rows; results and counters were made for so many, and the counters are zero between launches.
+        unsafe { cuda.launch::<SplitBf16>(grid, args)? };
+    }
+    Ok(())
+}
