@@ -384,7 +384,7 @@ impl AttentionPaged<'_, super::CudaBackend> {
             if let Some(runs) = runs {
                 let tiled = takes_many(cuda, math, m, heads);
                 let exact = math == Math::Exact;
-                if exact && split::takes(cuda, runs, (cache.element, heads), tiled) {
+                if exact && split::takes(cuda, runs, (cache.element, heads)) {
                     return split::launch(cuda, &args, heads, runs);
                 }
                 if tiled {

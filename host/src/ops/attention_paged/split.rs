@@ -1,7 +1,7 @@
 //! Few rows of runs behind many keys: a page of a row to a block, so that the keys of a row are worked on side by side.
 
 use contract::attention_paged::{
-    Args, PAGE, SplitBf16, counters_len, step_grid, step_parts, step_takes, walk_word,
+    Args, PAGE, SplitBf16, counters_len, step_grid, step_takes, walk_word,
 };
 use contract::num::RowType;
 
@@ -13,31 +13,17 @@ use crate::ops::{Backend, CudaBackend, OpError, cuda::at};
 const RESULT_BYTES: usize = 64 << 20;
 /// Rows of a launch.
 const MAX_ROWS: usize = 65_535;
-/// What a block takes of a multiprocessor, and what a tile takes for a page while a second one is there, in ns. Of heads of 128 elements on an H200.
-const BLOCK_NS: usize = 1_440;
-const TILE_PAGE_NS: usize = 20_000;
-
-/// Whether a split is there for `runs`, and either asked for or faster than their tiles; `tiled`: than those, which are there.
+/// Whether a split is asked for, and there for `runs`.
 pub(super) fn takes(
     cuda: &CudaBackend,
     runs: &PagedRuns<CudaBackend>,
     (element, heads): (PageType, Heads),
-    tiled: bool,
 ) -> bool {
-    let width = runs.reach().div_ceil(PAGE);
-    let there = element == RowType::Bf16
+    runs.split
+        && element == RowType::Bf16
         && step_takes(heads.head_dim)
-        && width <= usize::from(u16::MAX)
-        && cuda.has::<SplitBf16>();
-    let pays = || {
-        let sms = cuda.cuda().device().info().sm_count as usize;
-        let (of_rows, of_tiles) = runs.pages();
-        let blocks =
-            of_rows * heads.kv_heads * step_parts((heads.heads / heads.kv_heads) as u32) as usize;
-        let tiles = (of_tiles * heads.kv_heads).div_ceil(2 * sms).max(width);
-        !tiled || blocks * BLOCK_NS / sms < tiles * TILE_PAGE_NS
-    };
-    there && runs.split.unwrap_or_else(pays)
+        && runs.reach().div_ceil(PAGE) <= usize::from(u16::MAX)
+        && cuda.has::<SplitBf16>()
 }
 
 /// Attends by pages, as many rows at once as their results have room.
