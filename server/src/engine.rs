@@ -71,7 +71,7 @@ impl Shared {
         let (count, most) = (requests.len(), self.common.settings.queue);
         let room = |waiting: usize| Some(waiting + count).filter(|&all| all <= most);
         let waiting = &self.common.waiting;
-        if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+        if waiting.try_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
             return Err(Refusal::busy(format!("{most} requests are waiting already; try again")));
         }
         for (prompt, reply) in requests {

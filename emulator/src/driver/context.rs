@@ -39,7 +39,7 @@ entries! {
     fn cuDevicePrimaryCtxRelease_v2(of: i32) {
         let device = device(of)?;
         let fewer = |count: u32| count.checked_sub(1);
-        let before = device.retained.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+        let before = device.retained.try_update(Ordering::AcqRel, Ordering::Acquire, fewer);
         match before {
             Err(_) => return Err(Code::INVALID_CONTEXT),
             Ok(1) => device.reset(),

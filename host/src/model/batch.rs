@@ -356,7 +356,7 @@ impl<B: Backend> Model<B> {
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let together = batch.table_of(m, reach).is_some();
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let share = Some(&positions[..]).filter(|_| !together && batch.options.kv != RowType::F32);
+        let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
         let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
         let size = Size { first, m, reach, share };
         batch.logits_of = if self.int8.is_some() { 0..0 } else { first..first + m };
