@@ -60,8 +60,11 @@ pub(super) unsafe fn launch(
         let grid = step_grid(args.m, args.heads, args.kv_heads, width as u32);
         let (what, allowed) = ("pages of a run", "1 to 65,535 pages are allowed");
         let grid = grid.ok_or(OpError::Dimension { op: OP, what, found: width, allowed })?;
-        // SAFETY: the caller's promise, of these rows; results and counters were made for so many, and the counters are zero between launches.
-        unsafe { cuda.launch::<SplitBf16>(grid, args)? };
+        // Behind the zeros, which no kernel wrote: not before they are there.
+        stream.in_full_order(|| {
+            // SAFETY: the caller's promise, of these rows; results and counters were made for so many, and the counters are zero between launches.
+            unsafe { cuda.launch::<SplitBf16>(grid, args) }
+        })?;
     }
     Ok(())
 }
