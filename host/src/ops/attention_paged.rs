@@ -382,12 +382,10 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
             if let Some(runs) = runs {
-                let tiled = takes_many(cuda, math, m, heads);
-                let exact = math == Math::Exact;
-                if exact && split::takes(cuda, runs, (cache.element, heads)) {
+                if math == Math::Exact && split::takes(cuda, runs, cache.element, heads) {
                     return split::launch(cuda, &args, heads, runs);
                 }
-                if tiled {
+                if takes_many(cuda, math, m, heads) {
                     return launch_runs(cuda, &args, cache, (math, heads), runs);
                 }
             }

@@ -13,11 +13,13 @@ use crate::ops::{Backend, CudaBackend, OpError, cuda::at};
 const RESULT_BYTES: usize = 64 << 20;
 /// Rows of a launch.
 const MAX_ROWS: usize = 65_535;
+
 /// Whether a split is asked for, and there for `runs`.
 pub(super) fn takes(
     cuda: &CudaBackend,
     runs: &PagedRuns<CudaBackend>,
-    (element, heads): (PageType, Heads),
+    element: PageType,
+    heads: Heads,
 ) -> bool {
     runs.split
         && element == RowType::Bf16
