@@ -385,8 +385,9 @@ pub fn wait<const N: u32>() {
     unsafe { asm!("wgmma.wait_group.sync.aligned {n};", n = const N, options(nostack)) }
 }
 
-/// Shows this thread's writes to shared memory (stores, `cp.async` that was waited for) to the
-/// products that come after the next barrier. `fence.proxy.async.shared::cta`
+/// Puts what this thread did with shared memory in front of what the async proxy does there behind the next barrier: shows writes (stores,
+/// `cp.async` that was waited for) to products, and ends reads before a copy of the engine writes. Such a copy does not wait in
+/// line with reads that are under way, whatever barrier stands between. `fence.proxy.async.shared::cta`
 #[inline(always)]
 pub fn proxy_fence() {
     // SAFETY: orders memory accesses, makes none.

@@ -51,7 +51,8 @@ impl<const R: usize> Bulk<R> {
         const PIECE: u32 = ALIGN as u32 * UNIT;
         if lane_id() == 0 {
             let bytes = self.range.map(|[begin, end]| (end - begin) * PIECE);
-            // SAFETY: the barrier was made; stored units; the place is free.
+            proxy_fence();
+            // SAFETY: the barrier was made; stored units; the place is free, and what the warp read there is read.
             unsafe {
                 mbarrier::arrive_expecting(self.barrier(slot), bytes.iter().sum());
                 let mut r = 0;

@@ -25,6 +25,7 @@ use crate::arch::mma::mma_bf16;
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, sync_warp, warp_id};
+use crate::arch::wgmma::proxy_fence;
 
 /// Most places.
 const MOST: usize = HELD_PLACES as usize;
@@ -81,7 +82,8 @@ impl<'a> Tiles<'a> {
         const PIECE: u32 = ALIGN as u32 * UNIT;
         if lane_id() == 0 {
             let bytes = (end - begin) * PIECE;
-            // SAFETY: the barrier was made; stored units; the place is free.
+            proxy_fence();
+            // SAFETY: the barrier was made; stored units; the place is free, and what the warp read there is read.
             unsafe {
                 mbarrier::arrive_expecting(self.barrier(slot), bytes);
                 let from = self

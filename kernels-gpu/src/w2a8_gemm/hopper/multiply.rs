@@ -100,6 +100,8 @@ impl<
             self.words[product] = unsafe { ldmatrix_x4(row.add(chunk * 16)) };
             product += 1;
         }
+        // Without it the copy that takes the place passed the last of these reads in one of 10^5 launches.
+        wgmma::proxy_fence();
         // SAFETY: once for each phase of the place; this lane has read what it needs.
         unsafe { mbarrier::arrive(self.codes.empty(self.code)) };
         self.code = self.code.next();
