@@ -68,6 +68,8 @@ struct Slot {
     queued: usize,
     /// Tokens that it gives at most.
     limit: usize,
+    /// Those that end it.
+    stops: Vec<u32>,
 }
 
 /// What a sequence takes, known before it is added.
@@ -119,6 +121,8 @@ pub struct Batch<B: Backend> {
     sampler: SampleState<B>,
     /// `[max_batch, capacity]`.
     tokens: B::TokenLog,
+    /// Slots whose part of `tokens` a step that is queued may still write, though their sequences are gone.
+    written: Vec<bool>,
     /// Steps recorded so far, by their size.
     recordings: Vec<(Size, B::Recording)>,
     pool: PagePool,
@@ -209,6 +213,7 @@ impl<B: Backend> Batch<B> {
             head_input: int8.map(|table| table.input(backend, max_batch)).transpose()?,
             sampler: SampleState::alloc(backend, vocab, max_batch)?,
             tokens: backend.alloc_tokens(max_batch * capacity)?,
+            written: vec![false; max_batch],
             recordings: Vec::new(),
             pool: PagePool::new(pages),
             slots: (0..max_batch).map(|_| None).collect(),
@@ -295,12 +300,13 @@ impl<B: Backend> Batch<B> {
         let Some(gone) = self.slots.get_mut(slot).and_then(Option::take) else {
             return Ok(false);
         };
+        let tokens = (0..gone.queued).map(|index| self.token(slot, index));
+        let tokens: Vec<_> = tokens.take_while(|&token| token != B::TokenLog::EMPTY).collect();
+        let ended = tokens.last().is_some_and(|token| gone.stops.contains(token));
+        self.written[slot] = tokens.len() < gone.queued && !ended;
         if self.options.prefix_cache {
             // A token that is there was picked behind the step that stored the key of the one before.
-            let tokens = (0..gone.queued).map(|index| self.token(slot, index));
-            let tokens = tokens.take_while(|&token| token != B::TokenLog::EMPTY);
-            let mut text: Vec<u32> =
-                gone.prompt[..gone.ran].iter().copied().chain(tokens).collect();
+            let mut text = [&gone.prompt[..gone.ran], &tokens].concat();
             text.truncate(gone.ran.max(text.len().saturating_sub(1)));
             self.pool.remember(&gone.pages, &text);
         }

@@ -17,7 +17,7 @@ const LEAST_SHARE: usize = 64;
 impl<B: Backend> Model<B> {
     /// Adds a sequence to the batch: takes a free slot and pages for `prompt` and at most
     /// `params.max_steps` more tokens. Returns the slot. The prompt runs in front of the next steps
-    /// ([`Model::decode_batch`]). Waits for what is queued.
+    /// ([`Model::decode_batch`]). Waits for what is queued only where the slot's last sequence was taken out while its next token was on its way.
     ///
     /// # Errors
     /// An empty prompt, ids outside of the vocabulary, a prompt longer than the context; no slot
@@ -47,8 +47,10 @@ impl<B: Backend> Model<B> {
         match batch.begin(self.backend(), slot, prompt, &params, &pages) {
             Ok(()) => {
                 let prompt = prompt.to_vec();
+                let stops = params.stop_ids.iter().take(params.stop_len as usize);
+                let stops = stops.copied().collect();
                 batch.slots[slot] =
-                    Some(Slot { pages, prompt, ran: 0, cached: 0, queued: 0, limit });
+                    Some(Slot { pages, prompt, ran: 0, cached: 0, queued: 0, limit, stops });
                 batch.waiting.push_back(slot);
                 Ok(slot)
             }
@@ -225,8 +227,10 @@ impl<B: Backend> Batch<B> {
         params: &SampleParams,
         pages: &[u32],
     ) -> Result<(), OpError> {
-        // Steps that are queued may still write the tokens of the slot's last sequence.
-        backend.synchronize()?;
+        if self.written[slot] {
+            backend.synchronize()?;
+            self.written[slot] = false;
+        }
         let log = slot * self.options.capacity;
         self.tokens.clear_part(log..log + self.options.capacity);
         let mut marks = vec![0u8; self.vocab];
