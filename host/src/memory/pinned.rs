@@ -7,6 +7,7 @@
 //! loads the flag ([`MappedBuffer::load`] acquires), then the data.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -50,10 +51,13 @@ impl HostMemory {
         self.ptr
     }
 
-    /// The bytes. The caller knows that no copy is under way.
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: allocated with this length and initialised in `new`; borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len_bytes) }
+    /// Bytes `place`, none where there are fewer. The caller knows that no copy of them is under way.
+    pub(super) fn part_mut(&mut self, place: Range<usize>) -> &mut [u8] {
+        if place.start > place.end || place.end > self.len_bytes {
+            return &mut [];
+        }
+        // SAFETY: allocated with at least so many and initialised in `new`; borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(place.start), place.len()) }
     }
 }
 

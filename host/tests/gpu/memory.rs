@@ -49,6 +49,31 @@ fn pageable_uploads_never_race_with_the_kernels_behind_them() {
 }
 
 #[test]
+fn uploads_queue_without_a_wait() {
+    let gpu = gpu();
+    let (a, b) = (&gpu.stream, gpu.new_stream());
+    // More copies than there are staging slots; the second stream's stand in slots of their own.
+    let (parts, len) = (300, 700);
+    let mut x = gpu.pool.alloc::<u32>(a, parts * len, "x").expect("alloc");
+    let mut y = gpu.pool.alloc::<u32>(&b, parts * len, "y").expect("alloc");
+    let slow = gpu.pool.alloc::<u32>(a, 1, "slow").expect("alloc");
+    gpu.spin_store(a, slow.dev_ptr(a), 1, LONG);
+    let (of_x, of_y) = (pattern(parts * len, 6), pattern(parts * len, 7));
+    for (i, part) in of_x.chunks_exact(len).enumerate() {
+        x.slice_mut(i * len..(i + 1) * len).and_then(|mut to| to.upload(a, part)).expect("upload");
+    }
+    assert!(!a.is_idle().expect("query"), "uploads stand behind the spin, and the host does not");
+    for (i, part) in of_y.chunks_exact(len).enumerate() {
+        y.slice_mut(i * len..(i + 1) * len).and_then(|mut to| to.upload(&b, part)).expect("upload");
+        if i % 100 == 0 {
+            x.slice_mut(..1).and_then(|mut to| to.upload(a, &of_x[..1])).expect("upload");
+        }
+    }
+    assert_bits_eq("the other stream's", &y.download(&b).expect("download"), &of_y);
+    assert_bits_eq("behind the spin", &x.download(a).expect("download"), &of_x);
+}
+
+#[test]
 fn borrowed_memory_serves_on_a_foreign_stream_and_is_not_freed() {
     let gpu = gpu_alone();
     let s = &gpu.stream;
