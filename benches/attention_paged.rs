@@ -207,7 +207,7 @@ fn main() -> ExitCode {
         }
         let heads = Heads { heads: 20, kv_heads: 5, head_dim: 128 };
         for (count, m, start) in RUNS {
-            for split in [false, true] {
+            for split in [None, Some(true), Some(false)] {
                 suite.measure(&Runs { heads, count, m, start, split })?;
             }
         }

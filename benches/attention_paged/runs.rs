@@ -16,7 +16,7 @@ pub(super) struct Runs {
     pub(super) m: usize,
     /// Position of the first.
     pub(super) start: usize,
-    pub(super) split: bool,
+    pub(super) split: Option<bool>,
 }
 
 pub(super) struct Tensors<B: Backend> {
@@ -48,7 +48,11 @@ impl Case for Runs {
     }
 
     fn variant(&self) -> String {
-        if self.split { "exact, split".into() } else { "exact".into() }
+        match self.split {
+            None => "exact".into(),
+            Some(true) => "exact, split".into(),
+            Some(false) => "exact, not split".into(),
+        }
     }
 
     fn bytes(&self) -> u64 {

@@ -382,10 +382,12 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
             if let Some(runs) = runs {
-                if math == Math::Exact && split::takes(cuda, runs, cache.element, heads) {
+                let tiled = takes_many(cuda, math, m, heads);
+                let exact = math == Math::Exact;
+                if exact && split::takes(cuda, runs, (cache.element, heads), tiled) {
                     return split::launch(cuda, &args, heads, runs);
                 }
-                if takes_many(cuda, math, m, heads) {
+                if tiled {
                     return launch_runs(cuda, &args, cache, (math, heads), runs);
                 }
             }

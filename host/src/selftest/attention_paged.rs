@@ -56,7 +56,7 @@ pub struct Inputs {
     /// [`PagedStep::share`].
     pub share: Option<usize>,
     /// [`PagedRuns::split`].
-    pub split: bool,
+    pub split: Option<bool>,
 }
 
 impl Inputs {
@@ -132,7 +132,7 @@ impl Inputs {
             reach: None,
             settled: false,
             share: None,
-            split: false,
+            split: None,
         }
     }
 
@@ -465,7 +465,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 PageType::Float(_) => None,
             };
             if element == RowType::Bf16 && step_takes(head_dim) {
-                let run = Inputs { reach: Some(67), split: true, ..prompt.clone() };
+                let run = Inputs { reach: Some(67), split: Some(true), ..prompt.clone() };
                 let what = format!("{heads:?} at 60 to 66 and 0 to 2, runs");
                 cases.push((SplitBf16::SPEC.symbol, what, run));
             }

@@ -84,9 +84,9 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
 fn check_runs<B: Backend>(b: &B, inputs: &Inputs, exact: &[Output], what: &str) {
     let what = format!("{what} in runs of {:?}", inputs.runs);
     let run = Inputs { reach: Some(inputs.capacity), ..inputs.clone() };
-    for split in [false, true] {
+    for split in [None, Some(true), Some(false)] {
         let run = Inputs { split, ..run.clone() };
-        check(b, &run, exact, format!("{what}, split {split}"));
+        check(b, &run, exact, format!("{what}, split {split:?}"));
     }
     let there = |row: &Row| row.table.iter().all(|&page| (page as usize) < inputs.pages);
     // What is not finite may reach earlier rows there.

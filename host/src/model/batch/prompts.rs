@@ -66,6 +66,10 @@ impl<B: Backend> Model<B> {
     pub(super) fn run_prompts(&self, batch: &mut Batch<B>) -> Result<(), OpError> {
         let chunk = batch.options.chunk;
         let mut left = batch.options.prompt_share.max(LEAST_SHARE);
+        if batch.slots.iter().flatten().all(|slot| slot.queued == 0) {
+            // Nobody waits for a next token.
+            left = left.max(chunk);
+        }
         while !batch.waiting.is_empty() {
             left -= self.prefill_step(batch, left.min(chunk))?;
             // A prompt takes no step more than it would take alone.

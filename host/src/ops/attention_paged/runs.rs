@@ -39,9 +39,9 @@ pub struct PagedRuns<B: Backend> {
     rows: usize,
     capacity: usize,
     set: Set,
-    /// Whether a block takes one page of a row, where the device and the cache have that kernel and [`Math::Exact`](super::Math) is asked for: faster for few
-    /// rows behind many keys. The bits are the same.
-    pub split: bool,
+    /// Whether a block takes one page of a row, where the device and the cache have that kernel and [`Math::Exact`](super::Math) is asked for; `None`: where it
+    /// is faster. The bits are the same.
+    pub split: Option<bool>,
 }
 
 /// What is on the device.
@@ -57,6 +57,8 @@ struct Set {
     blocks_at: usize,
     blocks: usize,
     tiles: usize,
+    /// Pages that all rows see, and all tiles.
+    pages: (usize, usize),
 }
 
 impl<B: Backend> PagedRuns<B> {
@@ -73,7 +75,7 @@ impl<B: Backend> PagedRuns<B> {
         let tiles = (heads.heads / heads.kv_heads).div_ceil(tile.rows as usize);
         let of_row = 1 + 3 * capacity.div_ceil(PAGE) + TILE_WORDS * tiles;
         let words = backend.alloc("page tables", elements(OP, &[rows, of_row])?)?;
-        Ok(Self { words, heads, rows, capacity, set: Set::default(), split: false })
+        Ok(Self { words, heads, rows, capacity, set: Set::default(), split: None })
     }
 
     /// Writes `runs` to the device, behind the operations that are queued.
@@ -119,15 +121,19 @@ impl<B: Backend> PagedRuns<B> {
             blocks_at,
             blocks,
             tiles: tiles.len(),
+            pages: (
+                runs.iter().flat_map(|run| run.start..run.end()).map(|p| p / PAGE + 1).sum(),
+                tiles.iter().map(|(keys, _)| keys.div_ceil(PAGE)).sum(),
+            ),
         };
-        words.extend(tiles.into_iter().flat_map(Tile::words));
+        words.extend(tiles.into_iter().flat_map(|(_, tile)| tile.words()));
         backend.write(&mut self.words, 0, &words)?;
         self.set = set;
         Ok(())
     }
 
-    /// The tiles of `runs`, those with the most keys first: they take the longest.
-    fn tiles(&self, runs: &[PagedRun<'_>]) -> Vec<Tile> {
+    /// The tiles of `runs` and the keys that each sees, those with the most first: they take the longest.
+    fn tiles(&self, runs: &[PagedRun<'_>]) -> Vec<(usize, Tile)> {
         let group = self.heads.heads / self.heads.kv_heads;
         let tile = RowTile::of(self.heads.head_dim as u32);
         let (mut row, mut block) = (0, 0);
@@ -142,7 +148,7 @@ impl<B: Backend> PagedRuns<B> {
             block += run.width() as u32;
         }
         tiles.sort_by_key(|&(keys, _)| std::cmp::Reverse(keys));
-        tiles.into_iter().map(|(_, tile)| tile).collect()
+        tiles
     }
 
     /// Position of each row.
@@ -180,6 +186,12 @@ impl<B: Backend> PagedRuns<B> {
     #[cfg(feature = "cuda")]
     pub(super) fn tile_words(&self) -> (usize, usize) {
         (self.set.blocks_at + 2 * self.set.blocks, self.set.tiles)
+    }
+
+    /// Pages that all rows see, and all tiles.
+    #[cfg(feature = "cuda")]
+    pub(super) fn pages(&self) -> (usize, usize) {
+        self.set.pages
     }
 
     /// All words.

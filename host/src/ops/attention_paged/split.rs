@@ -1,7 +1,7 @@
 //! Few rows of runs behind many keys: a page of a row to a block, so that the keys of a row are worked on side by side.
 
 use contract::attention_paged::{
-    Args, PAGE, SplitBf16, counters_len, step_grid, step_takes, walk_word,
+    Args, PAGE, SplitBf16, counters_len, step_grid, step_parts, step_takes, walk_word,
 };
 use contract::num::RowType;
 
@@ -13,19 +13,38 @@ use crate::ops::{Backend, CudaBackend, OpError, cuda::at};
 const RESULT_BYTES: usize = 64 << 20;
 /// Rows of a launch.
 const MAX_ROWS: usize = 65_535;
+/// What a launch takes at least, and what a page and a row take of a multiprocessor for the heads of a block, in ns: of heads of 128 elements on an H200, as
+/// are those below.
+const LEAST_NS: usize = 7_000;
+const PAGE_NS: usize = 1_170;
+const ROW_NS: usize = 300;
+/// What a tile takes for a page where it has a multiprocessor to itself, and where two share one.
+const ALONE_NS: usize = 13_200;
+const SHARED_NS: usize = 16_500;
 
-/// Whether a split is asked for, and there for `runs`.
+/// Whether a split is there for `runs`, and either asked for or faster than their tiles; `tiled`: than those, which are there.
 pub(super) fn takes(
     cuda: &CudaBackend,
     runs: &PagedRuns<CudaBackend>,
-    element: PageType,
-    heads: Heads,
+    (element, heads): (PageType, Heads),
+    tiled: bool,
 ) -> bool {
-    runs.split
-        && element == RowType::Bf16
+    let width = runs.reach().div_ceil(PAGE);
+    let there = element == RowType::Bf16
         && step_takes(heads.head_dim)
-        && runs.reach().div_ceil(PAGE) <= usize::from(u16::MAX)
-        && cuda.has::<SplitBf16>()
+        && width <= usize::from(u16::MAX)
+        && cuda.has::<SplitBf16>();
+    let pays = || {
+        let sms = cuda.cuda().device().info().sm_count as usize;
+        let (of_rows, of_tiles) = runs.pages();
+        let units = heads.kv_heads * step_parts((heads.heads / heads.kv_heads) as u32) as usize;
+        let split = LEAST_NS + (of_rows * PAGE_NS + runs.m() * ROW_NS) * units / sms;
+        // A tile takes as long as a page to begin and to end. Those of the longest rows come first.
+        let tiles = runs.tile_words().1 * heads.kv_heads;
+        let pages = (of_tiles * heads.kv_heads + tiles).div_ceil(2 * sms).max(width + 1);
+        !tiled || split < pages * if tiles <= sms { ALONE_NS } else { SHARED_NS }
+    };
+    there && runs.split.unwrap_or_else(pays)
 }
 
 /// Attends by pages, as many rows at once as their results have room.
@@ -62,11 +81,8 @@ pub(super) unsafe fn launch(
         let grid = step_grid(args.m, args.heads, args.kv_heads, width as u32);
         let (what, allowed) = ("pages of a run", "1 to 65,535 pages are allowed");
         let grid = grid.ok_or(OpError::Dimension { op: OP, what, found: width, allowed })?;
-        // Behind the zeros, which no kernel wrote: not before they are there.
-        stream.in_full_order(|| {
-            // SAFETY: the caller's promise, of these rows; results and counters were made for so many, and the counters are zero between launches.
-            unsafe { cuda.launch::<SplitBf16>(grid, args) }
-        })?;
+        // SAFETY: the caller's promise, of these rows; results and counters were made for so many, and the counters are zero between launches.
+        unsafe { cuda.launch::<SplitBf16>(grid, args)? };
     }
     Ok(())
 }
