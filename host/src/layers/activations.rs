@@ -44,6 +44,21 @@ pub struct Widths {
 }
 
 impl Widths {
+    /// Elements of a row of [`Activations::delta`], and of what is quantised.
+    fn widest(&self) -> usize {
+        self.hidden.max(self.ffn).max(self.heads.q_len())
+    }
+
+    /// Elements of a row of [`Activations::wide`].
+    fn wide(&self) -> usize {
+        self.heads.qkv_len().max(2 * self.ffn).max(self.hidden)
+    }
+
+    /// Bytes that a row takes, but for a few words.
+    pub fn row_bytes(&self) -> usize {
+        4 * (self.hidden + self.widest() + self.wide()) + self.widest()
+    }
+
     /// Whether `bit_linear` and `attention_step` take these sizes and weights.
     fn fuses(&self) -> bool {
         let rows = [self.hidden, self.heads.q_len(), self.ffn];
@@ -70,13 +85,13 @@ impl<B: Backend> Activations<B> {
         rows: usize,
         positions: usize,
     ) -> Result<Self, OpError> {
-        let Widths { hidden, ffn, heads, unpacked } = widths;
+        let Widths { hidden, heads, unpacked, .. } = widths;
         let buf = |len: usize| backend.alloc("activations", rows * len);
-        let widest = hidden.max(ffn).max(heads.q_len());
+        let (widest, wide) = (widths.widest(), widths.wide());
         Ok(Self {
             h: buf(hidden)?,
             delta: buf(widest)?,
-            wide: buf(heads.qkv_len().max(2 * ffn).max(hidden))?,
+            wide: buf(wide)?,
             acts: QuantActs::alloc(backend, rows, widest)?,
             // One row needs none.
             unpacked: backend

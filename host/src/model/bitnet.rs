@@ -13,7 +13,7 @@
 use contract::w2a8::row_words;
 
 use super::sequence::Sequence;
-use super::{HeadKind, ModelError};
+use super::{HeadKind, LEAST_PREFILL_ROWS, ModelError, PAGE_SIZE, part};
 use crate::checkpoint::ModelConfig;
 use crate::layers::activations::Widths;
 use crate::layers::{Activations, Block, Past};
@@ -137,6 +137,14 @@ impl<B: Backend> Model<B> {
         Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads, unpacked }
     }
 
+    /// Rows of a prefill step that take a twentieth of what the weights and `cache_bytes` of keys and values take; 768 at least, and no more than are of use.
+    /// Many are faster: their attention fills the device.
+    pub fn prefill_rows(&self, cache_bytes: usize) -> usize {
+        let room = self.backend.memory().in_use_bytes.saturating_add(cache_bytes) / 20;
+        let rows = room / self.widths().row_bytes();
+        (rows - rows % PAGE_SIZE).clamp(LEAST_PREFILL_ROWS, B::MOST_PREFILL_ROWS)
+    }
+
     /// The model's configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -165,11 +173,11 @@ impl<B: Backend> Model<B> {
         start: usize,
     ) -> Result<(), ModelError> {
         self.check(sequence, tokens, start)?;
-        let chunk = sequence.options().chunk;
-        for (i, ids) in tokens.chunks(chunk).enumerate() {
-            self.prefill_chunk(sequence, ids, start + i * chunk)?;
+        let part = part(tokens.len(), sequence.options().chunk);
+        for (i, ids) in tokens.chunks(part).enumerate() {
+            self.prefill_chunk(sequence, ids, start + i * part)?;
         }
-        let last = (tokens.len() - 1) % chunk;
+        let last = (tokens.len() - 1) % part;
         Ok(self.head_row(sequence, last)?)
     }
 
@@ -185,9 +193,9 @@ impl<B: Backend> Model<B> {
         mut each: impl FnMut(&[f32]),
     ) -> Result<(), ModelError> {
         self.check(sequence, tokens, start)?;
-        let chunk = sequence.options().chunk;
-        for (i, ids) in tokens.chunks(chunk).enumerate() {
-            self.prefill_chunk(sequence, ids, start + i * chunk)?;
+        let part = part(tokens.len(), sequence.options().chunk);
+        for (i, ids) in tokens.chunks(part).enumerate() {
+            self.prefill_chunk(sequence, ids, start + i * part)?;
             for row in 0..ids.len() {
                 self.head_row(sequence, row)?;
                 each(&sequence.read_logits(&self.backend)?);

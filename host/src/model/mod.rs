@@ -20,6 +20,14 @@ use serde::Serialize;
 
 use crate::ops::OpError;
 
+/// Rows of the largest prefill step at least, where no number is asked for.
+const LEAST_PREFILL_ROWS: usize = 768;
+
+/// Tokens of each part of a prompt that runs in prefill steps of up to `chunk`: about as many of each, so that none has few rows behind many keys.
+fn part(tokens: usize, chunk: usize) -> usize {
+    tokens.div_ceil(tokens.div_ceil(chunk)).next_multiple_of(PAGE_SIZE).min(chunk)
+}
+
 /// How a decode step goes from the last norm to the next token. The token is the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -84,4 +92,21 @@ pub enum ModelError {
         /// Pages of the pool.
         total: usize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn parts_of_a_prompt_are_alike_and_no_more_than_it_takes() {
+        for chunk in [1, 5, 64, 100, 768] {
+            for tokens in 1..3 * chunk + 70 {
+                let of_part = part(tokens, chunk);
+                assert!((1..=chunk).contains(&of_part), "{tokens} by {chunk}");
+                assert_eq!(tokens.div_ceil(of_part), tokens.div_ceil(chunk), "{tokens} by {chunk}");
+            }
+        }
+        assert_eq!([3000, 2049, 2048].map(|tokens| part(tokens, 2048)), [1536, 1088, 2048]);
+    }
 }

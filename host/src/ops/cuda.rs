@@ -355,6 +355,7 @@ impl Backend for CudaBackend {
     type Recording = Graph;
 
     const AHEAD: usize = 4;
+    const MOST_PREFILL_ROWS: usize = 4096;
 
     fn describe(&self) -> String {
         let (device, module) = (self.cuda.device(), self.cuda.module());

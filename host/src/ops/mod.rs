@@ -65,6 +65,8 @@ pub trait Backend: Sized + Send + 'static {
     /// Steps worth queuing behind the one whose result is waited for; 0 for a backend that runs
     /// operations at once.
     const AHEAD: usize = 0;
+    /// Rows of a prefill step beyond which more are no faster.
+    const MOST_PREFILL_ROWS: usize = 768;
 
     /// One line for people: the device and what it runs.
     fn describe(&self) -> String;

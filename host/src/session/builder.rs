@@ -23,10 +23,8 @@ use crate::ops::{Backend, Math, OpError, RowType, WeightLayout};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
 
-/// Rows of the largest prefill step when no number is asked for.
-const PREFILL_CHUNK: usize = 768;
 /// Tokens of prompts between two steps of a batch when no number is asked for.
-const PROMPT_SHARE: usize = PREFILL_CHUNK;
+const PROMPT_SHARE: usize = 768;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
 
@@ -165,8 +163,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Most tokens of a prompt that run together, by default 768. More are faster and take more memory; the bits are the
-    /// same.
+    /// Most tokens of a prompt that run together. By default as many as take a twentieth of the memory of weights and cache ([`Model::prefill_rows`]); 768 on
+    /// the CPU. More are faster and take more memory; the bits are the same.
     #[must_use]
     pub fn prefill_rows(mut self, rows: NonZeroUsize) -> Self {
         self.prefill_rows = Some(rows);
@@ -483,9 +481,12 @@ impl SessionBuilder {
         }
     }
 
-    /// How many tokens of a prompt run together.
-    fn chunk(&self, context: usize) -> usize {
-        self.prefill_rows.map_or(PREFILL_CHUNK, NonZeroUsize::get).min(context)
+    /// How many tokens of a prompt run together, beside a cache of so many pages.
+    fn chunk<B: Backend>(&self, model: &Model<B>, context: usize, pages: usize) -> usize {
+        let (heads, layers) = (model.heads(), model.config().num_layers);
+        let page = 2 * layers * heads.kv_heads * self.page_type().part_bytes(heads.head_dim);
+        let rows = self.prefill_rows.map(NonZeroUsize::get);
+        rows.unwrap_or_else(|| model.prefill_rows(pages.saturating_mul(page))).min(context)
     }
 
     /// Whether steps are recorded.
@@ -525,10 +526,11 @@ impl Make for One {
         settings: &SessionBuilder,
         context: usize,
     ) -> Result<(Self::Engine, HeadKind), SessionError> {
-        let (kv, chunk) = (settings.kv_type()?, settings.chunk(context));
-        let one_kernel = !settings.no_one_kernel;
-        let options = SequenceOptions { capacity: context, kv, chunk, one_kernel };
-        let (model, sequence) = settings.with_head(model, |model| Sequence::new(model, options))?;
+        let (kv, one_kernel) = (settings.kv_type()?, !settings.no_one_kernel);
+        let (model, sequence) = settings.with_head(model, |model| {
+            let chunk = settings.chunk(model, context, context.div_ceil(PAGE_SIZE));
+            Sequence::new(model, SequenceOptions { capacity: context, kv, chunk, one_kernel })
+        })?;
         model.backend().synchronize()?;
         let head = model.head_kind();
         Ok((Box::new(Runner::new(model, sequence, settings.records())), head))
@@ -554,20 +556,18 @@ impl Make for Many {
     ) -> Result<(Self::Engine, HeadKind), SessionError> {
         let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
         let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
-        let (kv, chunk) = (settings.page_type(), settings.chunk(context));
-        let one_kernel = !settings.no_one_kernel;
-        let prompt_share = settings.prompt_share.unwrap_or(PROMPT_SHARE);
-        let options = BatchOptions {
+        let options = |model: &Model<B>| BatchOptions {
             max_batch,
             capacity: context,
             pages,
-            kv,
-            chunk,
-            prompt_share,
+            kv: settings.page_type(),
+            chunk: settings.chunk(model, context, pages),
+            prompt_share: settings.prompt_share.unwrap_or(PROMPT_SHARE),
             prefix_cache: !settings.no_prefix_cache,
-            one_kernel,
+            one_kernel: !settings.no_one_kernel,
         };
-        let (model, batch) = settings.with_head(model, |model| Batch::new(model, options))?;
+        let (model, batch) =
+            settings.with_head(model, |model| Batch::new(model, options(model)))?;
         model.backend().synchronize()?;
         let head = model.head_kind();
         Ok((Box::new(BatchRunner::new(model, batch, settings.records())), head))

@@ -4,7 +4,7 @@ use contract::attention_paged::PAGE;
 use contract::sample::{SampleParams, StepState};
 
 use super::{Batch, BatchOptions, Needs, Rows, Slot};
-use crate::model::{Model, ModelError};
+use crate::model::{Model, ModelError, part};
 use crate::ops::attention_paged::{CopyPages, PagedRun};
 use crate::ops::lm_head::LmHead;
 use crate::ops::lm_head_int8::LmHeadInt8;
@@ -70,11 +70,12 @@ impl<B: Backend> Model<B> {
             // Nobody waits for a next token.
             left = left.max(chunk);
         }
+        let step = chunk.min(left);
         while !batch.waiting.is_empty() {
-            left -= self.prefill_step(batch, left.min(chunk))?;
+            left -= self.prefill_step(batch, step, left.min(step))?;
             // A prompt takes no step more than it would take alone.
             let next = batch.waiting.front().and_then(|&slot| batch.slots[slot].as_ref());
-            let next = next.map_or(0, |slot| chunk.min(slot.prompt.len() - slot.ran));
+            let next = next.map_or(0, |slot| step.min(slot.prompt.len() - slot.ran));
             if left == 0 || next > left {
                 break;
             }
@@ -82,9 +83,14 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// One prefill step of the prompts that came first, of `room` tokens at most. Says how many they were.
-    fn prefill_step(&self, batch: &mut Batch<B>, room: usize) -> Result<usize, OpError> {
-        let parts = batch.next_parts(self.backend(), room)?;
+    /// One prefill step of the prompts that came first, of `room` tokens at most, where others have `step`. Says how many they were.
+    fn prefill_step(
+        &self,
+        batch: &mut Batch<B>,
+        step: usize,
+        room: usize,
+    ) -> Result<usize, OpError> {
+        let parts = batch.next_parts(self.backend(), step, room)?;
         let m = batch.runs.m();
         let pending = self.run_rows(batch, Rows::Prompts)?;
         let (ended, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.ends);
@@ -168,7 +174,7 @@ struct Part {
 impl<B: Backend> Batch<B> {
     /// Writes the next tokens of prompts that wait, `room` at most, and where they stand: of the one that came first, and in the place that it leaves of
     /// others that one step could take. A longer one does not begin there: the fewer its parts, the less often few rows go through many keys.
-    fn next_parts(&mut self, backend: &B, room: usize) -> Result<Vec<Part>, OpError> {
+    fn next_parts(&mut self, backend: &B, step: usize, room: usize) -> Result<Vec<Part>, OpError> {
         let (mut parts, mut rows, mut copies) = (Vec::new(), 0, Vec::new());
         for at in 0..self.waiting.len() {
             let slot = self.waiting[at];
@@ -178,10 +184,10 @@ impl<B: Backend> Batch<B> {
             self.find_beginning(slot, &mut copies);
             let Some(Slot { prompt, ran, .. }) = &self.slots[slot] else { continue };
             let left = prompt.len() - ran;
-            if rows > 0 && left > self.options.chunk {
+            if rows > 0 && left > step {
                 continue;
             }
-            let m = left.min(room - rows);
+            let m = part(left, step).min(left).min(room - rows);
             rows += m;
             let reach = ran + m;
             let ends = reach == prompt.len();
