@@ -133,6 +133,7 @@ impl Case for Step {
             cache,
             rope,
             out,
+            first: 0,
             positions: RowWords { words: positions, at: 0, stride: 1 },
             tables: RowWords { words: tables, at: 0, stride: self.width() },
             capacity,

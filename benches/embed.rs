@@ -48,7 +48,7 @@ impl Case for Lookup {
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
         let Tensors { ids, table, out } = t;
-        backend.embed(Embed { ids, ids_at: 0, ids_stride: 1, table, out, m: self.m })
+        backend.embed(Embed { ids, ids_at: 0, ids_stride: 1, table, out, first: 0, m: self.m })
     }
 
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {

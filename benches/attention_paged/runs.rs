@@ -91,6 +91,7 @@ impl Case for Runs {
             cache,
             rope,
             out,
+            first: 0,
             positions: runs.positions(),
             tables: runs.tables(),
             capacity: runs.reach(),

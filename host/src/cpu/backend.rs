@@ -227,7 +227,7 @@ impl Backend for CpuBackend {
         op.check()?;
         let ids: Vec<_> =
             (0..op.m).map(|m| op.ids.as_slice()[op.ids_at + m * op.ids_stride]).collect();
-        let out = op.out.as_mut_slice();
+        let out = &mut op.out.as_mut_slice()[op.first * op.table.width()..];
         super::embed::embed(&self.threads, self.simd, &ids, table(op.table), out);
         Ok(())
     }

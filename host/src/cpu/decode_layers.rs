@@ -86,6 +86,7 @@ pub fn decode_rows(cpu: &CpuBackend, op: DecodeRows<'_, CpuBackend>) -> Result<(
             cache,
             rope,
             out: &mut out,
+            first: 0,
             positions,
             tables,
             capacity,

@@ -52,13 +52,15 @@ mod tests {
                 let mut dense = Dense::alloc(backend, "test", element, rows, width).expect("alloc");
                 dense.write_rows(backend, 0, &table.bytes()).expect("rows");
                 let ids = upload(backend, &[&[u32::MAX], &ids[..]].concat());
-                let mut out = upload(backend, &vec![7.0; want.len() + 1]);
-                let op =
-                    Embed { ids: &ids, ids_at: 1, ids_stride: 1, table: &dense, out: &mut out, m };
+                let first = m % 3;
+                let mut out = upload(backend, &vec![7.0; first * width + want.len() + 1]);
+                let (ids_at, ids_stride, table) = (1, 1, &dense);
+                let op = Embed { ids: &ids, ids_at, ids_stride, table, out: &mut out, first, m };
                 backend.embed(op).expect("shapes fit");
-                let (out, rest) = out.as_slice().split_at(want.len());
+                let (before, out) = out.as_slice().split_at(first * width);
+                let (out, rest) = out.split_at(want.len());
                 assert_eq!(bits(out), bits(&want), "{m} {rows} {width} {element:?}");
-                assert_eq!(rest, [7.0]);
+                assert!(before.iter().chain(rest).all(|&v| v == 7.0));
             });
         }
     }

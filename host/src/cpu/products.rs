@@ -431,10 +431,10 @@ pub(super) fn attention_paged(
     super::attention_paged::attention_paged(
         &cpu.threads,
         cpu.simd,
-        op.qkv.as_slice(),
+        &op.qkv.as_slice()[op.first * op.heads.qkv_len()..],
         cache,
         super::backend::angles(op.rope),
-        op.out.as_mut_slice(),
+        &mut op.out.as_mut_slice()[op.first * op.heads.q_len()..],
         &rows,
         op.heads,
         scale,

@@ -120,22 +120,35 @@ pub enum Past<'a, B: Backend> {
     Paged {
         /// The pages.
         cache: &'a mut PagedCache<B>,
-        /// Position of each row.
-        positions: RowWords<'a, B>,
-        /// Pages of each row's sequence.
-        tables: RowWords<'a, B>,
-        /// Positions that a table covers.
-        capacity: usize,
-        /// What is known of the rows.
-        rows: PagedRows<'a, B>,
+        /// The rows of a step.
+        step: Option<PagedPart<'a, B>>,
+        /// Rows of prompts, behind those.
+        prompts: Option<PagedPart<'a, B>>,
     },
+}
+
+/// Rows side by side.
+pub struct PagedPart<'a, B: Backend> {
+    /// How many.
+    pub m: usize,
+    /// Position of each row.
+    pub positions: RowWords<'a, B>,
+    /// Pages of each row's sequence.
+    pub tables: RowWords<'a, B>,
+    /// Positions that a table covers.
+    pub capacity: usize,
+    /// What is known of them.
+    pub rows: PagedRows<'a, B>,
 }
 
 impl<'a, B: Backend> Past<'a, B> {
     /// What the two products of the feed-forward part do for the next layer's attention: each brings the keys of one page of every row, the last but one
     /// of what the row's second block takes, and of what its first one takes ([`PagedStep::share`]). Their own weights leave memory little to do.
     pub(super) fn behind_mlp(&self) -> [Behind<'a, B>; 2] {
-        let Self::Paged { positions, tables, rows: PagedRows::Step(step), .. } = self else {
+        let Self::Paged { step: Some(part), prompts: None, .. } = self else {
+            return Default::default();
+        };
+        let PagedPart { positions, tables, rows: PagedRows::Step(step), .. } = part else {
             return Default::default();
         };
         let (Some(share), Some(cache)) = (step.share, step.next) else {

@@ -1,10 +1,10 @@
 //! Attention: fused projections, rotation and cache, softmax, sub-norm, output projection.
 
-use super::activations::{Activations, Past};
+use super::activations::{Activations, PagedPart, Past};
 use super::bit_linear::bit_linear;
 use crate::ops::act_quant::{ActQuant, Source};
 use crate::ops::attention::Attention;
-use crate::ops::attention_paged::{AttentionPaged, PagedRows};
+use crate::ops::attention_paged::{AttentionPaged, PagedCache, PagedRows};
 use crate::ops::attention_step::AttentionStep;
 use crate::ops::bit_linear::{BitLinear, Finish, Norm};
 use crate::ops::kv_append::{Heads, KvAppend};
@@ -43,11 +43,11 @@ impl<B: Backend> AttentionLayer<B> {
     ) -> Result<(), OpError> {
         let heads = self.heads;
         let behind = match &past {
-            Past::Paged { cache, rows: PagedRows::Step(step), .. }
-                if step.comes_early(cache, heads, m) =>
-            {
-                Behind::LetsIn
-            }
+            Past::Paged {
+                cache,
+                step: Some(PagedPart { rows: PagedRows::Step(step), .. }),
+                prompts: None,
+            } if step.comes_early(cache, heads, m) => Behind::LetsIn,
             _ => Behind::Nothing,
         };
         bit_linear(backend, &self.qkv, &x.acts, &mut x.wide, m, &mut x.unpacked, behind)?;
@@ -74,20 +74,8 @@ impl<B: Backend> AttentionLayer<B> {
                     tiled: None,
                 })?;
             }
-            Past::Paged { cache, positions, tables, capacity, rows } => {
-                backend.attention_paged(AttentionPaged {
-                    qkv: &x.wide,
-                    cache,
-                    rope,
-                    out: &mut x.delta,
-                    positions,
-                    tables,
-                    capacity,
-                    m,
-                    heads: self.heads,
-                    math: self.math,
-                    rows,
-                })?;
+            Past::Paged { cache, step, prompts } => {
+                self.by_pages(backend, x, cache, [step, prompts], rope, self.math)?;
             }
         }
         let source = match &self.sub_norm {
@@ -131,20 +119,8 @@ impl<B: Backend> AttentionLayer<B> {
                     positions: reach,
                 })?;
             }
-            Past::Paged { cache, positions, tables, capacity, rows } => {
-                backend.attention_paged(AttentionPaged {
-                    qkv: &x.wide,
-                    cache,
-                    rope,
-                    out: &mut x.delta,
-                    positions,
-                    tables,
-                    capacity,
-                    m: 1,
-                    heads: self.heads,
-                    math: Math::Exact,
-                    rows,
-                })?;
+            Past::Paged { cache, step, prompts } => {
+                self.by_pages(backend, x, cache, [step, prompts], rope, Math::Exact)?;
             }
         }
         backend.bit_linear(BitLinear {
@@ -153,5 +129,37 @@ impl<B: Backend> AttentionLayer<B> {
             w: &self.o,
             finish: Finish::Add { y: &mut x.h },
         })
+    }
+
+    /// Attention of the rows of all parts, one part behind the other.
+    fn by_pages(
+        &self,
+        backend: &B,
+        x: &mut Activations<B>,
+        cache: &mut PagedCache<B>,
+        parts: [Option<PagedPart<'_, B>>; 2],
+        rope: &RopeTable<B>,
+        math: Math,
+    ) -> Result<(), OpError> {
+        let mut first = 0;
+        for PagedPart { m, positions, tables, capacity, rows } in parts.into_iter().flatten() {
+            let (qkv, cache, out, heads) = (&x.wide, &mut *cache, &mut x.delta, self.heads);
+            backend.attention_paged(AttentionPaged {
+                qkv,
+                cache,
+                rope,
+                out,
+                first,
+                positions,
+                tables,
+                capacity,
+                m,
+                heads,
+                math,
+                rows,
+            })?;
+            first += m;
+        }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ pub mod bit_linear;
 pub mod block;
 pub mod mlp;
 
-pub use activations::{Activations, Past};
+pub use activations::{Activations, PagedPart, Past};
 pub use attention::AttentionLayer;
 pub use block::Block;
 pub use mlp::Mlp;

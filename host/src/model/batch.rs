@@ -17,7 +17,7 @@ use contract::sample::{SampleParams, StepState};
 use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
 use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
-use crate::layers::{Activations, Past};
+use crate::layers::{Activations, PagedPart, Past};
 use crate::ops::attention_paged::{
     PageCopies, PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedStep,
 };
@@ -47,7 +47,8 @@ pub struct BatchOptions {
     pub kv: PageType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
-    /// Tokens of prompts that run in front of a step at most, so that long prompts do not hold up the sequences beside them; 64 where it is less.
+    /// Tokens of prompts that run beside a step at most, so that long ones do not hold up the sequences that are there; 64 where it is less, and no more than
+    /// `chunk`.
     pub prompt_share: usize,
     /// Whether a prompt that begins like a text that is or was there copies the pages of that beginning. The tokens are the same; with attention on tensor
     /// cores they are those that this beginning gave then.
@@ -195,7 +196,7 @@ impl<B: Backend> Batch<B> {
         };
         let [one, few, more] = RowsKernel::ALL;
         let together = [table(0, one)?, table(one.rows(), few)?, table(few.rows(), more)?];
-        let rows = chunk.max(max_batch);
+        let rows = chunk + max_batch;
         let copies = PageCopies::new(backend, &caches, pages)?;
         let int8 = model.int8.as_ref();
         let mut batch = Self {
@@ -332,6 +333,12 @@ impl<B: Backend> Batch<B> {
         (pays && self.together[at].is_some()).then_some(at)
     }
 
+    /// Sequences whose prompts have run, with their slots.
+    fn stepping(&self) -> impl Iterator<Item = (usize, &Slot)> + Clone {
+        let slots = (0..).zip(&self.slots).filter_map(|(i, slot)| Some((i, slot.as_ref()?)));
+        slots.filter(|(_, slot)| slot.queued > 0)
+    }
+
     /// Pages of a table.
     fn width(&self) -> usize {
         self.options.capacity.div_ceil(PAGE)
@@ -339,50 +346,63 @@ impl<B: Backend> Batch<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Queues what comes next: prompts of sequences that were added, up to [`BatchOptions::prompt_share`] tokens of them in the order in which they
-    /// came, with short ones in the place that another leaves in a prefill step, each with its first token at its end; then one step of all sequences
-    /// whose prompts have run. The token of each runs through the model at its position, and the next one is picked. Sequences that have given all
-    /// their tokens, or that ended, stay as they are.
-    /// With `record`, a backend that can replays a recording of the step.
+    /// Queues what comes next: one step of all sequences whose prompts have run, and beside it the next tokens of prompts, up to
+    /// [`BatchOptions::prompt_share`] in the order in which they came, with short ones in the place that another leaves. In a step the token of each
+    /// sequence runs through the model at its position, and the next one is picked; the end of a prompt gives its first token. Sequences that have given
+    /// all their tokens, or that ended, stay as they are. Where no sequence waits for its next token, prompts run alone, as many tokens together as there
+    /// is room for.
+    /// With `record`, a backend that can replays a recording of a step without prompts.
     ///
     /// # Errors
     /// A failed launch.
     pub fn decode_batch(&self, batch: &mut Batch<B>, record: bool) -> Result<(), OpError> {
-        self.run_prompts(batch)?;
-        let rows = || (0..).zip(&batch.slots).filter_map(|(i, slot)| Some((i, slot.as_ref()?)));
-        let rows = || rows().filter(|(_, slot)| slot.queued > 0);
-        let Some((last, _)) = rows().last() else {
-            return Ok(());
-        };
-        let BatchOptions { max_batch, capacity, .. } = batch.options;
-        // A sequence that is alone needs no rows for the slots in front of it.
-        let (first, m) =
-            if rows().count() == 1 { (last, 1) } else { (0, class(last + 1, max_batch)) };
-        let positions = rows().map(|(_, slot)| slot.prompt.len() + slot.queued);
-        let reach = reach(positions.clone().max().unwrap_or(1), capacity);
-        let together = batch.table_of(m, reach).is_some();
-        let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
-        let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
-        let size = Size { first, m, reach, share };
-        batch.logits_of = if self.int8.is_some() { 0..0 } else { first..first + m };
-        if record && !batch.recordings.iter().any(|r| r.0 == size) {
-            let recording = self.backend.record(|| self.step_rows(batch, size))?;
-            batch.recordings.extend(recording.map(|r| (size, r)));
+        if batch.stepping().next().is_none() && !batch.waiting.is_empty() {
+            self.run_prompts(batch, batch.options.chunk)?;
         }
-        match batch.recordings.iter().find(|r| record && r.0 == size) {
-            Some((_, recording)) => self.backend.replay(recording)?,
-            None => self.step_rows(batch, size)?,
+        let stepping: Vec<usize> = batch.stepping().map(|(slot, _)| slot).collect();
+        let Some(size) = self.size_of(batch) else { return Ok(()) };
+        if !batch.waiting.is_empty() {
+            self.run_both(batch, size)?;
+        } else {
+            batch.logits_of =
+                if self.int8.is_some() { 0..0 } else { size.first..size.first + size.m };
+            if record && !batch.recordings.iter().any(|r| r.0 == size) {
+                let recording = self.backend.record(|| self.step_rows(batch, size))?;
+                batch.recordings.extend(recording.map(|r| (size, r)));
+            }
+            match batch.recordings.iter().find(|r| record && r.0 == size) {
+                Some((_, recording)) => self.backend.replay(recording)?,
+                None => self.step_rows(batch, size)?,
+            }
         }
-        for slot in batch.slots.iter_mut().flatten().filter(|slot| slot.queued > 0) {
-            slot.queued = slot.limit.min(slot.queued + 1);
+        for slot in stepping {
+            if let Some(slot) = &mut batch.slots[slot] {
+                slot.queued = slot.limit.min(slot.queued + 1);
+            }
         }
         Ok(())
     }
 
+    /// The size of a step of all sequences whose prompts have run, if there are any.
+    fn size_of(&self, batch: &Batch<B>) -> Option<Size> {
+        let BatchOptions { max_batch, capacity, .. } = batch.options;
+        let (last, _) = batch.stepping().last()?;
+        // A sequence that is alone needs no rows for the slots in front of it.
+        let alone = batch.stepping().count() == 1;
+        let (first, m) = if alone { (last, 1) } else { (0, class(last + 1, max_batch)) };
+        let positions = batch.stepping().map(|(_, slot)| slot.prompt.len() + slot.queued);
+        let reach = reach(positions.clone().max().unwrap_or(1), capacity);
+        let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
+        let mixed = !batch.waiting.is_empty();
+        let together = !mixed && batch.table_of(m, reach).is_some();
+        let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
+        let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
+        Some(Size { first, m, reach, share })
+    }
+
     fn step_rows(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
         let Size { first, m, .. } = size;
-        let pending = self.run_rows(batch, Rows::Slots(size))?;
+        let pending = self.run_rows(batch, Some(size), false)?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         if let (Some(table), Some(input)) = (&self.int8, head_input) {
             let next = Next { input, sampler, row: first, bounds: logits, out: tokens };
@@ -393,39 +413,35 @@ impl<B: Backend> Model<B> {
         self.sample_rows(batch, first, m)
     }
 
-    /// Embedding and blocks. Says whether there is an `x.delta` left to add.
-    fn run_rows(&self, batch: &mut Batch<B>, rows: Rows) -> Result<bool, OpError> {
+    /// Embedding and blocks of the rows of a step, if it is of `step`, and behind them of [`Batch::runs`] with `prompts`. Says whether there is an
+    /// `x.delta` left to add.
+    fn run_rows(
+        &self,
+        batch: &mut Batch<B>,
+        step: Option<Size>,
+        prompts: bool,
+    ) -> Result<bool, OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
-        let of_tiles = match rows {
-            Rows::Prompts => None,
-            Rows::Slots(Size { m, reach, .. }) => batch.table_of(m, reach),
-        };
+        let of_tiles =
+            step.filter(|_| !prompts).and_then(|step| batch.table_of(step.m, step.reach));
         let Batch { x, caches, together, rope, scratch, ids, runs, tables, sampler, .. } = batch;
         let state = |slot, at| {
             let at = slot * STATE_WORDS + at;
             RowWords { words: &sampler.state, at, stride: STATE_WORDS }
         };
-        let (m, ids, positions, tables, capacity, step) = match rows {
-            Rows::Prompts => (
-                runs.m(),
-                RowWords { words: &*ids, at: 0, stride: 1 },
-                runs.positions(),
-                runs.tables(),
-                runs.reach(),
-                None,
-            ),
-            Rows::Slots(Size { first, m, reach, share }) => (
-                m,
-                state(first, STATE_TOKEN),
-                state(first, STATE_POS),
-                RowWords { words: &*tables, at: first * width, stride: width },
-                capacity,
-                Some((reach, share)),
-            ),
-        };
-        let RowWords { words: ids, at: ids_at, stride: ids_stride } = ids;
-        let table = &self.embedding;
-        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
+        let (of_step, of_prompts) =
+            (step.map_or(0, |step| step.m), runs.m() * usize::from(prompts));
+        let first = step.map_or(0, |step| step.first);
+        let positions = state(first, STATE_POS);
+        let tables = RowWords { words: &*tables, at: first * width, stride: width };
+        let prompt_ids = RowWords { words: &*ids, at: 0, stride: 1 };
+        let parts = [(state(first, STATE_TOKEN), 0, of_step), (prompt_ids, of_step, of_prompts)];
+        for (RowWords { words: ids, at: ids_at, stride: ids_stride }, first, m) in parts {
+            if m > 0 {
+                let (table, out) = (&self.embedding, &mut x.h);
+                self.backend.embed(Embed { ids, ids_at, ids_stride, table, out, first, m })?;
+            }
+        }
         let mut pending = false;
         let table = of_tiles.and_then(|tiles| together[tiles].as_mut());
         if let (Some(table), Some(first)) = (table, self.blocks.first()) {
@@ -437,7 +453,7 @@ impl<B: Backend> Model<B> {
                 h: &mut x.h,
                 positions,
                 tables,
-                m,
+                m: of_step,
                 gate: first.mlp.gate,
                 eps: self.config.rms_norm_eps,
                 math: first.attention.math,
@@ -450,17 +466,21 @@ impl<B: Backend> Model<B> {
                 break;
             };
             // The step before wrote positions and keys, and the embedding stands behind it.
-            let rows = match step {
-                None => PagedRows::Runs(runs),
-                Some((reach, share)) => PagedRows::Step(PagedStep {
-                    scratch: &mut *scratch,
-                    reach,
-                    settled: true,
-                    share,
-                    next: behind.first(),
-                }),
-            };
-            let past = Past::Paged { cache, positions, tables, capacity, rows };
+            let step = step.map(|Size { m, reach, share, .. }| {
+                let next = behind.first().filter(|_| !prompts);
+                let (settled, scratch) = (!prompts, &mut *scratch);
+                let rows = PagedRows::Step(PagedStep { scratch, reach, settled, share, next });
+                PagedPart { m, positions, tables, capacity, rows }
+            });
+            let prompts = prompts.then(|| PagedPart {
+                m: of_prompts,
+                positions: runs.positions(),
+                tables: runs.tables(),
+                capacity: runs.reach(),
+                rows: PagedRows::Runs(runs),
+            });
+            let past = Past::Paged { cache, step, prompts };
+            let m = of_step + of_prompts;
             pending = block.forward(&self.backend, x, past, rope, m, pending)?;
             caches = behind;
         }
@@ -479,15 +499,6 @@ impl<B: Backend> Model<B> {
             out: &mut batch.tokens,
         })
     }
-}
-
-/// The rows of a step.
-#[derive(Clone, Copy)]
-enum Rows {
-    /// `Batch::ids`, where `Batch::runs` says.
-    Prompts,
-    /// The sequence of every slot, its token at its position.
-    Slots(Size),
 }
 
 #[cfg(test)]

@@ -328,7 +328,7 @@ impl<B: Backend> Model<B> {
             Input::State => (&sampler.state, STATE_TOKEN, &sampler.state, STATE_POS),
         };
         let (ids_stride, table) = (1, &self.embedding);
-        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, m })?;
+        self.backend.embed(Embed { ids, ids_at, ids_stride, table, out: &mut x.h, first: 0, m })?;
         let mut pending = false;
         if let (1, Some(table), Some(first)) = (m, together, self.blocks.first()) {
             self.backend.decode_layers(DecodeLayers {

@@ -216,14 +216,16 @@ pub enum PagedRows<'a, B: Backend> {
 /// What a row gives is what [`super::kv_append`] with a table and [`super::attention`] give for its
 /// sequence alone. `qkv` is not changed.
 pub struct AttentionPaged<'a, B: Backend> {
-    /// Rows `[m, heads.qkv_len()]`.
+    /// Rows `[first + m, heads.qkv_len()]`.
     pub qkv: &'a B::Buf<f32>,
     /// The layer's pages.
     pub cache: &'a mut PagedCache<B>,
     /// Angles for at least `capacity` positions.
     pub rope: &'a RopeTable<B>,
-    /// Output `[m, heads.q_len()]`.
+    /// Output `[first + m, heads.q_len()]`.
     pub out: &'a mut B::Buf<f32>,
+    /// First row of `qkv` and `out`; those in front are left alone.
+    pub first: usize,
     /// Position of each row; [`contract::attention_paged::ABSENT`] for one that is not there.
     pub positions: RowWords<'a, B>,
     /// Pages of each row's sequence. A stride of 0: all rows are of one sequence.
@@ -257,8 +259,10 @@ impl<B: Backend> AttentionPaged<'_, B> {
         dimension(OP, "capacity", self.capacity, MAX_ROWS, allowed)?;
         self.cache.check(heads)?;
         self.cache.element.check_math(self.math)?;
-        at_least(OP, "qkv", self.qkv.len(), elements(OP, &[self.m, heads.qkv_len()])?)?;
-        at_least(OP, "out", self.out.len(), elements(OP, &[self.m, heads.q_len()])?)?;
+        let end = self.first.saturating_add(self.m);
+        dimension(OP, "first + m", end, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        at_least(OP, "qkv", self.qkv.len(), elements(OP, &[end, heads.qkv_len()])?)?;
+        at_least(OP, "out", self.out.len(), elements(OP, &[end, heads.q_len()])?)?;
         self.positions.check(OP, "positions", self.m, 1)?;
         self.tables.check(OP, "tables", self.m, self.capacity.div_ceil(PAGE))?;
         same(OP, "head_dim", self.rope.head_dim, heads.head_dim)?;
@@ -303,8 +307,8 @@ impl AttentionPaged<'_, super::CudaBackend> {
         use contract::launch::DevPtr;
         self.check()?;
         let scale = self.scale();
-        let Self { qkv, cache, rope, out, positions, tables, capacity, m, heads, math, rows } =
-            self;
+        let Self { qkv, cache, rope, out, first, positions, tables, capacity, m, .. } = self;
+        let Self { heads, math, rows, .. } = self;
         let of_step = |s: &PagedStep<'_, _>| s.grid(heads, m);
         let (step, runs) = match rows {
             PagedRows::Any => (None, None),
@@ -335,14 +339,14 @@ impl AttentionPaged<'_, super::CudaBackend> {
             Some((grid, walk_word(share as u16, pages as u16)))
         });
         let args = Args {
-            qkv: qkv.dev_ptr(stream),
+            qkv: at(qkv.dev_ptr(stream), first * heads.qkv_len()),
             k_pages: cache.k.dev_ptr(stream),
             v_pages: cache.v.dev_ptr(stream),
             cos: rope.cos.dev_ptr(stream),
             sin: rope.sin.dev_ptr(stream),
             positions: at(positions.words.dev_ptr(stream), positions.at),
             tables: at(tables.words.dev_ptr(stream), tables.at),
-            out: out.dev_ptr(stream),
+            out: at(out.dev_ptr(stream), first * heads.q_len()),
             partial: step.as_ref().map_or(DevPtr::NULL, |s| s.scratch.partial.dev_ptr(stream)),
             counters: step.as_ref().map_or(DevPtr::NULL, |s| s.scratch.counters.dev_ptr(stream)),
             m: m as u32,

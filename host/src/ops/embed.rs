@@ -8,7 +8,7 @@ use super::{Backend, Dense, OpError, Tensor};
 
 const OP: &str = "embed";
 
-/// `out[m] = table[ids[ids_at + m * ids_stride]]`, widened to `f32`, for `m` rows.
+/// `out[first + m] = table[ids[ids_at + m * ids_stride]]`, widened to `f32`, for `m` rows.
 pub struct Embed<'a, B: Backend> {
     /// Token ids. Not read by the check: an id past the table gives a row of NaN.
     pub ids: &'a B::Buf<u32>,
@@ -18,8 +18,10 @@ pub struct Embed<'a, B: Backend> {
     pub ids_stride: usize,
     /// Table `[vocab, width]`.
     pub table: &'a Dense<B>,
-    /// Output `[m, width]`.
+    /// Output `[first + m, width]`.
     pub out: &'a mut B::Buf<f32>,
+    /// First row of the output that is written.
+    pub first: usize,
     /// Rows.
     pub m: usize,
 }
@@ -31,9 +33,11 @@ impl<B: Backend> Embed<'_, B> {
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         dimension(OP, "m", self.m, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        let end = self.first.saturating_add(self.m);
+        dimension(OP, "first + m", end, MAX_ROWS, "1 to 2^24 rows are allowed")?;
         let Self { ids, ids_at, ids_stride, .. } = *self;
         RowWords::<B> { words: ids, at: ids_at, stride: ids_stride }.check(OP, "ids", self.m, 1)?;
-        at_least(OP, "out", self.out.len(), self.m * self.table.width())
+        at_least(OP, "out", self.out.len(), end * self.table.width())
     }
 }
 
@@ -43,12 +47,12 @@ impl Embed<'_, super::CudaBackend> {
         use contract::embed::{Args, THREADS};
         use contract::num::RowType;
         self.check()?;
-        let Self { ids, ids_at, ids_stride, table, out, m } = self;
+        let Self { ids, ids_at, ids_stride, table, out, first, m } = self;
         let stream = cuda.stream();
         let args = Args {
             ids: super::cuda::at(ids.dev_ptr(stream), ids_at),
             table: table.data().dev_ptr(stream),
-            out: out.dev_ptr(stream),
+            out: super::cuda::at(out.dev_ptr(stream), first * table.width()),
             ids_stride: ids_stride as u32,
             vocab: table.rows() as u32,
             width: table.width() as u32,

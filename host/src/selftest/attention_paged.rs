@@ -250,7 +250,10 @@ impl Inputs {
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let (heads, m, width) = (self.heads, self.rows.len(), self.width());
-        let qkv = bed.input(&self.qkv)?;
+        // Rows in front, which are nobody's.
+        let first = m % 3;
+        let front = vec![f32::NAN; first * heads.qkv_len()];
+        let qkv = bed.input(&[&front, &self.qkv[..]].concat())?;
         let all = Self::pool_heads(heads, self.pages);
         let element = self.element;
         let (k, v) = match element {
@@ -276,7 +279,7 @@ impl Run for Inputs {
             words.push(u32::MAX);
         }
         let tables = bed.input(&words)?;
-        let mut out = bed.output(m * heads.q_len())?;
+        let mut out = bed.output((first + m) * heads.q_len())?;
         let (mut scratch, mut runs) = (None, None);
         match self.reach {
             Some(_) if self.runs.is_empty() => {
@@ -307,6 +310,7 @@ impl Run for Inputs {
             cache: &mut cache,
             rope: &rope,
             out: &mut out,
+            first,
             positions: RowWords { words: &positions, at: 2, stride: POSITION_STRIDE },
             tables: RowWords { words: &tables, at: 5, stride },
             capacity: self.capacity,
@@ -334,9 +338,10 @@ impl Run for Inputs {
             let counters = bed.read("counters", &step.counters)?;
             bed.push(Output::words("counters", &[counters.len()], counters));
         }
-        let out = bed.read("out", &out)?;
+        let out = bed.read_behind("out", &out, first * heads.q_len())?;
         bed.push(self.output(&out, &self.pool_after()));
-        bed.keep("qkv", &[m, heads.qkv_len()], &qkv)?;
+        let qkv = bed.read("qkv", &qkv)?;
+        bed.push(Output::floats("qkv", &[m, heads.qkv_len()], &qkv[front.len()..]));
         let PagedCache { k, v, .. } = cache;
         if let PageType::Float(element) = element {
             return bed.keep_cache(&self.pool, all, &KvCache { k, v, element, capacity: PAGE });

@@ -1,6 +1,6 @@
 //! Runs of [`crate::ops::embed`].
 
-use super::{Bed, Run, RunError};
+use super::{Bed, Output, Run, RunError};
 use crate::ops::embed::Embed;
 use crate::ops::{Backend, Dense, OpError};
 
@@ -29,7 +29,8 @@ impl Run for Inputs {
         let table = table_on(bed.backend(), &self.table)?;
         let ids = bed.input(&self.ids)?;
         let m = self.ids.len() - self.ids_at;
-        let mut out = bed.output(m * self.table.width)?;
+        let (width, first) = (self.table.width, m % 2);
+        let mut out = bed.output((first + m) * width)?;
         let ids_at = self.ids_at;
         bed.backend().embed(Embed {
             ids: &ids,
@@ -37,8 +38,11 @@ impl Run for Inputs {
             ids_stride: 1,
             table: &table,
             out: &mut out,
+            first,
             m,
         })?;
-        bed.keep("out", &[m, self.table.width], &out)
+        let out = bed.read_behind("out", &out, first * width)?;
+        bed.push(Output::floats("out", &[m, width], &out));
+        Ok(())
     }
 }

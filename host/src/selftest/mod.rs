@@ -201,6 +201,14 @@ pub enum RunError {
         /// Which element of the guard zone.
         past: usize,
     },
+    /// Something wrote in front of a tensor.
+    #[error("{tensor}: element {element} in front of it was written")]
+    Front {
+        /// The tensor.
+        tensor: &'static str,
+        /// Which element of its buffer.
+        element: usize,
+    },
     /// The outputs depend on what memory held before.
     #[error("what memory held before shows in the result: {0}")]
     Poison(Difference),
@@ -271,6 +279,25 @@ impl<'a, B: Backend> Bed<'a, B> {
         let values = self.read(tensor, buf)?;
         self.outputs.push(Output::floats(tensor, dims, &values));
         Ok(())
+    }
+
+    /// Reads an output of this bed back, of which the first `at` elements were to be left alone: those behind them.
+    ///
+    /// # Errors
+    /// As [`Bed::read`]; something was written in front.
+    pub fn read_behind(
+        &self,
+        tensor: &'static str,
+        buf: &B::Buf<f32>,
+        at: usize,
+    ) -> Result<Vec<f32>, RunError> {
+        let mut values = self.read(tensor, buf)?;
+        let behind = values.split_off(at.min(values.len()));
+        let poison = u32::from_ne_bytes([self.poison; 4]);
+        match values.iter().position(|v| v.to_bits() != poison) {
+            Some(element) => Err(RunError::Front { tensor, element }),
+            None => Ok(behind),
+        }
     }
 
     /// A tensor of numbers of `T`, given as `f32`.

@@ -23,7 +23,7 @@ use crate::ops::{Backend, Math, OpError, RowType, WeightLayout};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
 
-/// Tokens of prompts between two steps of a batch when no number is asked for.
+/// Tokens of prompts beside a step of a batch when no number is asked for.
 const PROMPT_SHARE: usize = 768;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -230,8 +230,9 @@ impl SessionBuilder {
         self
     }
 
-    /// Tokens of prompts that a [`BatchEngine`] runs between two steps, by default 768, so that a long prompt does not hold up the texts
-    /// beside it: the fewer, the sooner their next tokens come, and the later its own first one. 64 where it is less.
+    /// Tokens of prompts that a [`BatchEngine`] runs beside a step, by default 768, so that a long prompt does not hold up the texts that
+    /// run: the fewer, the sooner their next tokens come, and the later its own first one. 64 where it is less, and no more than
+    /// [`SessionBuilder::prefill_rows`].
     #[must_use]
     pub fn prompt_share(mut self, tokens: usize) -> Self {
         self.prompt_share = Some(tokens);

@@ -392,7 +392,7 @@ fn refusals<B: Backend>(b: &B) {
         ($cache:expr $(, $field:ident: $value:expr)*) => {{
             #[allow(unused_mut, reason = "where no field is set")]
             let mut op = AttentionPaged {
-                qkv, cache: $cache, rope, out: &mut *out, positions, tables, capacity, m, heads,
+                qkv, cache: $cache, rope, out: &mut *out, first: 0, positions, tables, capacity, m, heads,
                 math: Math::Exact, rows: PagedRows::Any,
             };
             $(op.$field = $value;)*
@@ -402,6 +402,8 @@ fn refusals<B: Backend>(b: &B) {
     for element in ELEMENTS {
         let cache = &mut PagedCache::<B>::alloc(b, heads, 9, element).expect("pages");
         refused!(short("qkv"), paged!(cache, qkv: few_qkv));
+        refused!(short("qkv"), paged!(cache, first: 1));
+        refused!(dimension("first + m"), paged!(cache, first: usize::MAX));
         refused!(short("out"), paged!(cache, out: few));
         refused!(
             short("positions"),

@@ -70,20 +70,35 @@ fn generated_shapes<B: Backend>(b: &B) {
 }
 
 fn refusals<B: Backend>(b: &B) {
-    let (m, ids_at, ids_stride) = (3, 2, 1);
+    let (m, first, ids_at, ids_stride) = (3, 0, 2, 1);
     for element in ELEMENTS {
         let table = &Dense::alloc(b, "test", element, 10, 33).expect("a table");
         let (ids, few_ids) = (&zeros::<B, u32>(b, 5), &zeros::<B, u32>(b, 4));
         let (out, few) = (&mut zeros::<B, f32>(b, 99), &mut zeros::<B, f32>(b, 98));
         for m in [0, MAX_ROWS + 1] {
-            refused!(dimension("m"), b.embed(Embed { ids, ids_at, ids_stride, table, out, m }));
+            refused!(
+                dimension("m"),
+                b.embed(Embed { ids, ids_at, ids_stride, table, out, first, m })
+            );
         }
-        refused!(short("ids"), b.embed(Embed { ids: few_ids, ids_at, ids_stride, table, out, m }));
         refused!(
             short("ids"),
-            b.embed(Embed { ids, ids_at: usize::MAX, ids_stride, table, out, m })
+            b.embed(Embed { ids: few_ids, ids_at, ids_stride, table, out, first, m })
         );
-        refused!(short("out"), b.embed(Embed { ids, ids_at, ids_stride, table, out: few, m }));
+        refused!(
+            short("ids"),
+            b.embed(Embed { ids, ids_at: usize::MAX, ids_stride, table, out, first, m })
+        );
+        refused!(
+            short("out"),
+            b.embed(Embed { ids, ids_at, ids_stride, table, out: few, first, m })
+        );
+        refused!(short("out"), b.embed(Embed { ids, ids_at, ids_stride, table, out, first: 1, m }));
+        let first = usize::MAX;
+        refused!(
+            dimension("first + m"),
+            b.embed(Embed { ids, ids_at, ids_stride, table, out, first, m })
+        );
 
         for (bad, rows, width) in
             [("rows", 0, 1), ("rows", MAX_ROWS + 1, 1), ("width", 1, 0), ("width", 1, MAX_K + 1)]

@@ -3,7 +3,7 @@
 use contract::attention_paged::PAGE;
 use contract::sample::{SampleParams, StepState};
 
-use super::{Batch, BatchOptions, Needs, Rows, Slot};
+use super::{Batch, BatchOptions, Needs, Size, Slot, class};
 use crate::model::{Model, ModelError, part};
 use crate::ops::attention_paged::{CopyPages, PagedRun};
 use crate::ops::lm_head::LmHead;
@@ -61,100 +61,82 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Runs prompts that wait, up to [`BatchOptions::prompt_share`] tokens of them, and queues the first token of those that have run to
-    /// their end.
-    pub(super) fn run_prompts(&self, batch: &mut Batch<B>) -> Result<(), OpError> {
-        let chunk = batch.options.chunk;
-        let mut left = batch.options.prompt_share.max(LEAST_SHARE);
-        if batch.slots.iter().flatten().all(|slot| slot.queued == 0) {
-            // Nobody waits for a next token.
-            left = left.max(chunk);
+    /// Runs the next tokens of prompts that wait, `room` at most, and queues the first token of those that end with them.
+    pub(super) fn run_prompts(&self, batch: &mut Batch<B>, room: usize) -> Result<(), OpError> {
+        let parts = batch.next_parts(self.backend(), room)?;
+        let pending = self.run_rows(batch, None, true)?;
+        let ended = || parts.iter().filter(|part| part.ends).map(|part| part.slot);
+        if let (Some(first), Some(last)) = (ended().min(), ended().max()) {
+            let rows = batch.runs.m();
+            self.last_norm(&mut batch.x, rows, pending)?;
+            // Behind the rows that are there: all of them may yet be copied.
+            self.begin_texts(batch, &parts, 0, (rows, first))?;
+            self.pick(batch, rows, first, last + 1 - first)?;
         }
-        let step = chunk.min(left);
-        while !batch.waiting.is_empty() {
-            left -= self.prefill_step(batch, step, left.min(step))?;
-            // A prompt takes no step more than it would take alone.
-            let next = batch.waiting.front().and_then(|&slot| batch.slots[slot].as_ref());
-            let next = next.map_or(0, |slot| step.min(slot.prompt.len() - slot.ran));
-            if left == 0 || next > left {
-                break;
-            }
-        }
+        batch.count(&parts);
         Ok(())
     }
 
-    /// One prefill step of the prompts that came first, of `room` tokens at most, where others have `step`. Says how many they were.
-    fn prefill_step(
+    /// A step of what `size` is of, and beside it the next tokens of prompts: the weights of the linear layers are read once for both.
+    pub(super) fn run_both(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
+        let BatchOptions { chunk, prompt_share, max_batch, .. } = batch.options;
+        let parts = batch.next_parts(self.backend(), prompt_share.max(LEAST_SHARE).min(chunk))?;
+        let ended = parts.iter().filter(|part| part.ends).map(|part| part.slot);
+        let slots = ended.chain(batch.stepping().map(|(slot, _)| slot)).max();
+        // With a row for each slot up to the last one that gets a token.
+        let m = class(slots.map_or(1, |last| last + 1), max_batch);
+        let pending = self.run_rows(batch, Some(Size { first: 0, m, ..size }), true)?;
+        let rows = m + batch.runs.m();
+        self.last_norm(&mut batch.x, rows, pending)?;
+        self.begin_texts(batch, &parts, m, (0, 0))?;
+        self.pick(batch, 0, 0, m)?;
+        batch.count(&parts);
+        Ok(())
+    }
+
+    /// Makes the sequences whose prompts end with `parts` ones that are there, and copies their last rows of the last norm, `from` rows behind the first
+    /// one, to where those of the slots stand: that of slot `first` at row `to`.
+    fn begin_texts(
         &self,
         batch: &mut Batch<B>,
-        step: usize,
-        room: usize,
-    ) -> Result<usize, OpError> {
-        let parts = batch.next_parts(self.backend(), step, room)?;
-        let m = batch.runs.m();
-        let pending = self.run_rows(batch, Rows::Prompts)?;
-        let (ended, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.ends);
-        if !ended.is_empty() {
-            self.last_norm(&mut batch.x, m, pending)?;
-            self.first_tokens(batch, &ended)?;
-        }
-        for &Part { slot, reach, ends, .. } in ended.iter().chain(&others) {
-            if let Some(of_slot) = &mut batch.slots[slot] {
-                (of_slot.ran, of_slot.queued) = (reach, usize::from(ends));
-                if batch.options.prefix_cache {
-                    batch.pool.remember(&of_slot.pages, &of_slot.prompt[..reach]);
-                }
-            }
-        }
-        batch.waiting.retain(|&slot| ended.iter().all(|part| part.slot != slot));
-        Ok(m)
-    }
-
-    /// Queues the first token of the sequences whose prompts end with `parts`, from the rows of the last norm. From then on their rows are there.
-    fn first_tokens(&self, batch: &mut Batch<B>, parts: &[Part]) -> Result<(), OpError> {
+        parts: &[Part],
+        from: usize,
+        (to, first): (usize, usize),
+    ) -> Result<(), OpError> {
         let (backend, hidden) = (self.backend(), self.config.hidden_size);
-        batch.logits_of = 0..0;
-        let mut at = 0;
-        // Slots side by side, which are samplers side by side.
-        for parts in parts.chunk_by(|a, b| a.slot + 1 == b.slot) {
-            let (slot, m, x_at) = (parts[0].slot, parts.len(), at * hidden);
-            let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
-            let mut states = Vec::with_capacity(m * STATE_WORDS);
-            for part in parts {
-                if at < part.last_row {
-                    backend.copy_within(
-                        &mut x.wide,
-                        part.last_row * hidden,
-                        at * hidden,
-                        hidden,
-                    )?;
-                }
-                let pos = part.reach as u32 - 1;
-                states.extend(state_words(&StepState { pos, ..StepState::default() }));
-                at += 1;
-            }
-            backend.write(&mut sampler.state, slot * STATE_WORDS, &states)?;
-            let w = self.head();
-            if let (Some(table), Some(input)) = (&self.int8, head_input) {
-                backend.lm_head_int8(LmHeadInt8 {
-                    norm: None,
-                    x: &mut x.wide,
-                    x_at,
-                    w,
-                    table,
-                    input,
-                    sampler,
-                    row: slot,
-                    bounds: logits,
-                    out: tokens,
-                    m,
-                })?;
-            } else {
-                backend.lm_head(LmHead { x: &x.wide, x_at, w, logits, m })?;
-                self.sample_rows(batch, slot, m)?;
-            }
+        for part in parts.iter().filter(|part| part.ends) {
+            let (from, to) = (from + part.last_row, to + part.slot - first);
+            backend.copy_within(&mut batch.x.wide, from * hidden, to * hidden, hidden)?;
+            let pos = part.reach as u32 - 1;
+            let state = state_words(&StepState { pos, ..StepState::default() });
+            backend.write(&mut batch.sampler.state, part.slot * STATE_WORDS, &state)?;
         }
         Ok(())
+    }
+
+    /// Picks the next token of `m` slots from slot `slot` on, whose rows of the last norm begin at row `at`.
+    fn pick(&self, batch: &mut Batch<B>, at: usize, slot: usize, m: usize) -> Result<(), OpError> {
+        let x_at = at * self.config.hidden_size;
+        let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
+        let w = self.head();
+        if let (Some(table), Some(input)) = (&self.int8, head_input) {
+            return self.backend.lm_head_int8(LmHeadInt8 {
+                norm: None,
+                x: &mut x.wide,
+                x_at,
+                w,
+                table,
+                input,
+                sampler,
+                row: slot,
+                bounds: logits,
+                out: tokens,
+                m,
+            });
+        }
+        self.backend.lm_head(LmHead { x: &x.wide, x_at, w, logits, m })?;
+        batch.logits_of = slot..slot + m;
+        self.sample_rows(batch, slot, m)
     }
 }
 
@@ -173,8 +155,8 @@ struct Part {
 
 impl<B: Backend> Batch<B> {
     /// Writes the next tokens of prompts that wait, `room` at most, and where they stand: of the one that came first, and in the place that it leaves of
-    /// others that one step could take. A longer one does not begin there: the fewer its parts, the less often few rows go through many keys.
-    fn next_parts(&mut self, backend: &B, step: usize, room: usize) -> Result<Vec<Part>, OpError> {
+    /// others that fit a step. A longer one does not begin there: the fewer its parts, the less often few rows go through many keys.
+    fn next_parts(&mut self, backend: &B, room: usize) -> Result<Vec<Part>, OpError> {
         let (mut parts, mut rows, mut copies) = (Vec::new(), 0, Vec::new());
         for at in 0..self.waiting.len() {
             let slot = self.waiting[at];
@@ -184,10 +166,10 @@ impl<B: Backend> Batch<B> {
             self.find_beginning(slot, &mut copies);
             let Some(Slot { prompt, ran, .. }) = &self.slots[slot] else { continue };
             let left = prompt.len() - ran;
-            if rows > 0 && left > step {
+            if rows > 0 && left > room {
                 continue;
             }
-            let m = part(left, step).min(left).min(room - rows);
+            let m = part(left, room).min(left).min(room - rows);
             rows += m;
             let reach = ran + m;
             let ends = reach == prompt.len();
@@ -208,6 +190,18 @@ impl<B: Backend> Batch<B> {
         backend.write(ids, 0, &tokens)?;
         runs.write(backend, &places)?;
         Ok(parts)
+    }
+
+    /// Counts what has run, and who is done with it.
+    fn count(&mut self, parts: &[Part]) {
+        for &Part { slot, reach, ends, .. } in parts {
+            let Some(of_slot) = &mut self.slots[slot] else { continue };
+            (of_slot.ran, of_slot.queued) = (reach, usize::from(ends));
+            if self.options.prefix_cache {
+                self.pool.remember(&of_slot.pages, &of_slot.prompt[..reach]);
+            }
+        }
+        self.waiting.retain(|&slot| parts.iter().all(|part| part.slot != slot || !part.ends));
     }
 
     /// Finds what others have computed of the beginning of the prompt in `slot` and it has not, for `copies` to its pages. The prompt's last token runs
