@@ -46,7 +46,7 @@ pub struct Model<B: Backend> {
 /// The smallest int8 copy of a head that is made without being asked for: smaller tables come from a cache.
 const WORTH_BYTES: usize = 8 << 20;
 /// Device memory that such a copy leaves free: for recorded steps and other programs.
-const SPARE_BYTES: usize = 512 << 20;
+const SPARE_BYTES: usize = 1 << 30;
 
 /// Where the rows of a step come from.
 #[derive(Clone, Copy)]
@@ -137,11 +137,12 @@ impl<B: Backend> Model<B> {
         Widths { hidden: config.hidden_size, ffn: config.intermediate_size, heads, unpacked }
     }
 
-    /// Rows of a prefill step that take a twentieth of what the weights and `cache_bytes` of keys and values take; 768 at least, and no more than are of use.
-    /// Many are faster: their attention fills the device.
+    /// Rows of a prefill step that take a twentieth of what the weights and `cache_bytes` of keys and values take, and with [`HeadKind::Int8`], which
+    /// takes memory for speed, as much as the copy of the head more; 768 at least, and no more than are of use. Many are faster: their attention fills the device.
     pub fn prefill_rows(&self, cache_bytes: usize) -> usize {
         let room = self.backend.memory().in_use_bytes.saturating_add(cache_bytes) / 20;
-        let rows = room / self.widths().row_bytes();
+        let copy = self.int8.as_ref().and_then(|_| Int8Table::<B>::size(self.head())).unwrap_or(0);
+        let rows = (room + copy) / self.widths().row_bytes();
         (rows - rows % PAGE_SIZE).clamp(LEAST_PREFILL_ROWS, B::MOST_PREFILL_ROWS)
     }
 

@@ -163,8 +163,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Most tokens of a prompt that run together. By default as many as take a twentieth of the memory of weights and cache ([`Model::prefill_rows`]); 768 on
-    /// the CPU. More are faster and take more memory; the bits are the same.
+    /// Most tokens of a prompt that run together. By default as many as take a twentieth of the memory of weights and cache, more with the int8 copy of the
+    /// head ([`Model::prefill_rows`]); 768 on the CPU. More are faster and take more memory; the bits are the same.
     #[must_use]
     pub fn prefill_rows(mut self, rows: NonZeroUsize) -> Self {
         self.prefill_rows = Some(rows);
