@@ -47,8 +47,8 @@ pub struct BatchOptions {
     pub kv: PageType,
     /// Rows of the largest prefill step.
     pub chunk: usize,
-    /// Tokens of prompts that run beside a step at most, so that long ones do not hold up the sequences that are there; 64 where it is less, and no more than
-    /// `chunk`.
+    /// Tokens of prompts that run with a step at most, so that long ones do not hold up the sequences that are there; 64 where it is less. Those beyond
+    /// `chunk` run in front of it.
     pub prompt_share: usize,
     /// Whether a prompt that begins like a text that is or was there copies the pages of that beginning. The tokens are the same; with attention on tensor
     /// cores they are those that this beginning gave then.
@@ -137,6 +137,9 @@ pub struct Batch<B: Backend> {
 /// Positions that a step of more than eight rows reaches at most by one kernel for all layers: sixteen at 2,048 take it 66.5 us a
 /// layer and nine kernels 66.9; at 512 33.8 and 38.0 (H100).
 const TWO_TILES_REACH: usize = 1024;
+
+/// The least [`BatchOptions::prompt_share`]: fewer rows take about as long.
+const LEAST_SHARE: usize = 64;
 
 /// What a step is recorded for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -356,13 +359,18 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// A failed launch.
     pub fn decode_batch(&self, batch: &mut Batch<B>, record: bool) -> Result<(), OpError> {
+        let BatchOptions { chunk, prompt_share, .. } = batch.options;
         if batch.stepping().next().is_none() && !batch.waiting.is_empty() {
-            self.run_prompts(batch, batch.options.chunk)?;
+            self.run_prompts(batch, chunk)?;
+        }
+        let mut share = prompt_share.max(LEAST_SHARE);
+        while share > chunk && !batch.waiting.is_empty() {
+            share -= self.run_prompts(batch, chunk)?;
         }
         let stepping: Vec<usize> = batch.stepping().map(|(slot, _)| slot).collect();
         let Some(size) = self.size_of(batch) else { return Ok(()) };
         if !batch.waiting.is_empty() {
-            self.run_both(batch, size)?;
+            self.run_both(batch, size, share.min(chunk))?;
         } else {
             batch.logits_of =
                 if self.int8.is_some() { 0..0 } else { size.first..size.first + size.m };

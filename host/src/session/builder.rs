@@ -231,8 +231,8 @@ impl SessionBuilder {
     }
 
     /// Tokens of prompts that a [`BatchEngine`] runs beside a step, by default 768, so that a long prompt does not hold up the texts that
-    /// run: the fewer, the sooner their next tokens come, and the later its own first one. 64 where it is less, and no more than
-    /// [`SessionBuilder::prefill_rows`].
+    /// run: the fewer, the sooner their next tokens come, and the later its own first one. 64 where it is less. Those beyond
+    /// [`SessionBuilder::prefill_rows`] run in front of it.
     #[must_use]
     pub fn prompt_share(mut self, tokens: usize) -> Self {
         self.prompt_share = Some(tokens);

@@ -340,21 +340,68 @@ fn prompts_run_beside_steps() {
         let tokens: Vec<_> = (0..long.tokens.len()).map(|i| batch.token(b, i)).collect();
         assert_eq!(tokens, long.tokens, "{way}: alone in slot {b}");
         assert!(batch.remove(backend, b).expect("it goes"));
-        // Short ones run in one prefill step, whichever slots they have.
-        let slots = [last, short, last].map(|request| add(&mut batch, request));
-        step(&mut batch);
-        assert_eq!(slots.map(|slot| batch.queued(slot)), [2; 3], "{way}");
-        let gone = |slot: &usize| batch.remove(backend, *slot).expect("it goes");
-        assert!([slots[0], slots[2]].iter().all(gone));
-        let again = [short, last].map(|request| add(&mut batch, request));
-        assert_eq!([again[0], again[1]], [slots[0], slots[2]], "{way}");
-        for _ in 0..short.tokens.len() {
+    }
+}
+
+/// Short prompts run together, whichever slots they have: beside a step, or in front of it.
+#[test]
+fn short_prompts_run_together() {
+    let _shared = lane::shared();
+    let files = files("tiny");
+    let checkpoint =
+        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let mut seeded = Seeded::new(7);
+    let mut request = |len: usize, steps: usize| Request {
+        prompt: (0..len).map(|_| seeded.below(checkpoint.config().vocab_size) as u32).collect(),
+        params: SampleParams { max_steps: steps as u32, ..GREEDY },
+        removed_after: steps,
+        tokens: Vec::new(),
+        logits: Vec::new(),
+    };
+    let requests = vec![request(3, 14), request(17, 4)];
+    let [long, short] = &truth(&checkpoint, RowType::Bf16, requests)[..] else { panic!("two") };
+    for (way, backend) in lane::ways() {
+        let mut model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
+        let heads = [HeadKind::Stored, HeadKind::Int8];
+        for (head, prompt_share) in heads.into_iter().flat_map(|head| [(head, 40), (head, 1000)]) {
+            model = model.with_head(head).expect("a head");
+            let backend = model.backend();
+            let options = BatchOptions {
+                max_batch: 3,
+                capacity: CAPACITY,
+                pages: 7,
+                kv: RowType::Bf16.into(),
+                chunk: 70,
+                prompt_share,
+                prefix_cache: true,
+                one_kernel: true,
+            };
+            let way = format!("{way}, {head:?}, share {prompt_share}");
+            let mut batch = Batch::new(&model, options).expect("a batch");
+            let add = |batch: &mut Batch<_>, request: &Request| {
+                model.admit(batch, &request.prompt, &request.params).expect("there is room")
+            };
+            let step = |batch: &mut Batch<_>| model.decode_batch(batch, true).expect("a step");
+            let slots = [short, long, short].map(|request| add(&mut batch, request));
             step(&mut batch);
-        }
-        backend.synchronize().expect("the steps end");
-        for (slot, request) in [(again[0], short), (slots[1], short), (again[1], last)] {
-            let tokens: Vec<_> = (0..request.tokens.len()).map(|i| batch.token(slot, i)).collect();
-            assert_eq!(tokens, request.tokens, "{way}: beside others, slot {slot}");
+            assert_eq!(slots.map(|slot| batch.queued(slot)), [2; 3], "{way}");
+            let gone = |slot: &usize| batch.remove(backend, *slot).expect("it goes");
+            assert!([slots[0], slots[2]].iter().all(gone));
+            let again = [long, short].map(|request| add(&mut batch, request));
+            assert_eq!([again[0], again[1]], [slots[0], slots[2]], "{way}");
+            step(&mut batch);
+            // In front of the step they have their first token already.
+            let queued = if prompt_share == 40 { [1, 3, 1] } else { [2, 3, 2] };
+            assert_eq!(slots.map(|slot| batch.queued(slot)), queued, "{way}");
+            for _ in 0..long.tokens.len() {
+                step(&mut batch);
+            }
+            backend.synchronize().expect("the steps end");
+            for (slot, request) in [(again[0], long), (slots[1], long), (again[1], short)] {
+                let tokens: Vec<_> =
+                    (0..request.tokens.len()).map(|i| batch.token(slot, i)).collect();
+                assert_eq!(tokens, request.tokens, "{way}: beside others, slot {slot}");
+            }
         }
     }
 }

@@ -11,9 +11,6 @@ use crate::ops::lm_head_int8::LmHeadInt8;
 use crate::ops::sample::{PARAM_WORDS, STATE_WORDS, param_words, state_words};
 use crate::ops::{Backend, OpError, TokenLog};
 
-/// The least [`BatchOptions::prompt_share`]: fewer rows take about as long.
-const LEAST_SHARE: usize = 64;
-
 impl<B: Backend> Model<B> {
     /// Adds a sequence to the batch: takes a free slot and pages for `prompt` and at most
     /// `params.max_steps` more tokens. Returns the slot. The prompt runs in front of the next steps
@@ -61,27 +58,36 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Runs the next tokens of prompts that wait, `room` at most, and queues the first token of those that end with them.
-    pub(super) fn run_prompts(&self, batch: &mut Batch<B>, room: usize) -> Result<(), OpError> {
+    /// Runs the next tokens of prompts that wait, `room` at most, and queues the first token of those that end with them. Says how many they were.
+    pub(super) fn run_prompts(&self, batch: &mut Batch<B>, room: usize) -> Result<usize, OpError> {
         let parts = batch.next_parts(self.backend(), room)?;
         let pending = self.run_rows(batch, None, true)?;
-        let ended = || parts.iter().filter(|part| part.ends).map(|part| part.slot);
-        if let (Some(first), Some(last)) = (ended().min(), ended().max()) {
-            let rows = batch.runs.m();
+        let mut slots: Vec<usize> = ended(&parts).map(|part| part.slot).collect();
+        let rows = batch.runs.m();
+        if !slots.is_empty() {
+            slots.sort_unstable();
             self.last_norm(&mut batch.x, rows, pending)?;
             // Behind the rows that are there: all of them may yet be copied.
-            self.begin_texts(batch, &parts, 0, (rows, first))?;
-            self.pick(batch, rows, first, last + 1 - first)?;
+            self.begin_texts(batch, &parts, 0, (rows, slots[0]))?;
+        }
+        // Slots between them may have sequences, whose next tokens are not due.
+        for run in slots.chunk_by(|a, b| a + 1 == *b) {
+            self.pick(batch, rows + run[0] - slots[0], run[0], run.len())?;
         }
         batch.count(&parts);
-        Ok(())
+        Ok(rows)
     }
 
-    /// A step of what `size` is of, and beside it the next tokens of prompts: the weights of the linear layers are read once for both.
-    pub(super) fn run_both(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
-        let BatchOptions { chunk, prompt_share, max_batch, .. } = batch.options;
-        let parts = batch.next_parts(self.backend(), prompt_share.max(LEAST_SHARE).min(chunk))?;
-        let ended = parts.iter().filter(|part| part.ends).map(|part| part.slot);
+    /// A step of what `size` is of, and beside it the next tokens of prompts, `room` at most: the weights of the linear layers are read once for both.
+    pub(super) fn run_both(
+        &self,
+        batch: &mut Batch<B>,
+        size: Size,
+        room: usize,
+    ) -> Result<(), OpError> {
+        let max_batch = batch.options.max_batch;
+        let parts = batch.next_parts(self.backend(), room)?;
+        let ended = ended(&parts).map(|part| part.slot);
         let slots = ended.chain(batch.stepping().map(|(slot, _)| slot)).max();
         // With a row for each slot up to the last one that gets a token.
         let m = class(slots.map_or(1, |last| last + 1), max_batch);
@@ -104,7 +110,7 @@ impl<B: Backend> Model<B> {
         (to, first): (usize, usize),
     ) -> Result<(), OpError> {
         let (backend, hidden) = (self.backend(), self.config.hidden_size);
-        for part in parts.iter().filter(|part| part.ends) {
+        for part in ended(parts) {
             let (from, to) = (from + part.last_row, to + part.slot - first);
             backend.copy_within(&mut batch.x.wide, from * hidden, to * hidden, hidden)?;
             let pos = part.reach as u32 - 1;
@@ -151,6 +157,11 @@ struct Part {
     ends: bool,
     /// Row of the last of them.
     last_row: usize,
+}
+
+/// Those that end their prompts.
+fn ended(parts: &[Part]) -> impl Iterator<Item = &Part> {
+    parts.iter().filter(|part| part.ends)
 }
 
 impl<B: Backend> Batch<B> {
