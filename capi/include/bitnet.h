@@ -68,7 +68,7 @@ typedef struct bitnet_options {
     int32_t weights;       /* a bitnet_weights */
     size_t max_batch;      /* of a batch: most requests at once on each device, up to 1024; 0: 32 */
     size_t pages;          /* of a batch: pages of 64 positions that its requests share; 0: as many as max_batch contexts take */
-    size_t prompt_share;   /* of a batch: tokens of prompts that run between two steps; 0: 768 */
+    size_t prompt_share;   /* of a batch: tokens of prompts that run with a step; 0: 768 */
     int32_t no_prefix_cache; /* of a batch: not 0: compute every prompt from its beginning, also where an earlier text began alike */
 } bitnet_options;
 

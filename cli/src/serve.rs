@@ -33,7 +33,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Server", env = "BITNET_BATCH", value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
-    /// Tokens of prompts that run between two steps: the fewer, the less a long prompt holds up the texts beside it, and the later
+    /// Tokens of prompts that run with a step: the fewer, the less a long prompt holds up the texts beside it, and the later
     /// its own begins
     #[arg(
         long,

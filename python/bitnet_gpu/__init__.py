@@ -335,7 +335,7 @@ class Batch:
     """A model and requests that come and go between steps, on one device or on several GPUs (`device="cuda:0,1"`, `"cuda:all"`).
 
     Each request gives the text that it gives alone. `max_batch` run at once on each device (0: 32) and share `pages` of 64
-    positions (0: enough for as many contexts). Up to `prompt_share` tokens of prompts run between two steps (0: 768), and a prompt that begins
+    positions (0: enough for as many contexts). Up to `prompt_share` tokens of prompts run with a step (0: 768), and a prompt that begins
     like an earlier text takes over what was computed of that, unless `prefix_cache` is False. The other settings as of `Session`.
     """
 
