@@ -258,6 +258,19 @@ models! {
     falcon3_family = "tiny-falcon3";
 }
 
+/// Greedy requests of so many random ids and tokens.
+fn drawn(seed: u64, checkpoint: &Checkpoint, sizes: &[(usize, usize)]) -> Vec<Request> {
+    let (mut seeded, vocab) = (Seeded::new(seed), checkpoint.config().vocab_size);
+    let request = |&(len, steps): &(usize, usize)| Request {
+        prompt: (0..len).map(|_| seeded.below(vocab) as u32).collect(),
+        params: SampleParams { max_steps: steps as u32, ..GREEDY },
+        removed_after: steps,
+        tokens: Vec::new(),
+        logits: Vec::new(),
+    };
+    sizes.iter().map(request).collect()
+}
+
 /// A prompt runs in parts, beside steps that give the others their tokens; one that is taken out before its end leaves nothing behind.
 #[test]
 fn prompts_run_beside_steps() {
@@ -265,15 +278,7 @@ fn prompts_run_beside_steps() {
     let files = files("tiny");
     let checkpoint =
         Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
-    let mut seeded = Seeded::new(6);
-    let mut request = |len: usize, steps: usize| Request {
-        prompt: (0..len).map(|_| seeded.below(checkpoint.config().vocab_size) as u32).collect(),
-        params: SampleParams { max_steps: steps as u32, ..GREEDY },
-        removed_after: steps,
-        tokens: Vec::new(),
-        logits: Vec::new(),
-    };
-    let requests = vec![request(3, 14), request(150, 5), request(60, 9), request(17, 4)];
+    let requests = drawn(6, &checkpoint, &[(3, 14), (150, 5), (60, 9), (17, 4)]);
     let [short, long, lost, last] = &truth(&checkpoint, RowType::Bf16, requests)[..] else {
         panic!("four")
     };
@@ -350,15 +355,7 @@ fn short_prompts_run_together() {
     let files = files("tiny");
     let checkpoint =
         Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
-    let mut seeded = Seeded::new(7);
-    let mut request = |len: usize, steps: usize| Request {
-        prompt: (0..len).map(|_| seeded.below(checkpoint.config().vocab_size) as u32).collect(),
-        params: SampleParams { max_steps: steps as u32, ..GREEDY },
-        removed_after: steps,
-        tokens: Vec::new(),
-        logits: Vec::new(),
-    };
-    let requests = vec![request(3, 14), request(17, 4)];
+    let requests = drawn(7, &checkpoint, &[(3, 14), (17, 4)]);
     let [long, short] = &truth(&checkpoint, RowType::Bf16, requests)[..] else { panic!("two") };
     for (way, backend) in lane::ways() {
         let mut model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
