@@ -104,6 +104,14 @@ class BatchTest(unittest.TestCase):
         self.assertIn("CPU", self.batch.device)
         self.assertEqual(self.batch.generate([]), [])
 
+    def test_a_token_that_ends_a_text_is_one_of_its_tokens(self):
+        session = bitnet_gpu.Session(ROOT / "models/demo", device="cpu")
+        settings = [dict(max_tokens=200, seed=seed, temperature=1.2) for seed in range(40)]
+        ended = ((setting, session.generate(PROMPT, **setting)) for setting in settings)
+        setting, wanted = next((setting, text) for setting, text in ended if text.finish == "stop_token")
+        self.same(self.batch.generate([PROMPT], **setting), [wanted])
+        self.assertNotIn(wanted.tokens[-1], wanted.tokens[:-1])
+
     def test_what_was_asked_before_is_not_computed_again(self):
         prompt = "let mut total = 0;\n" * 20
         for prefix_cache in [True, False]:

@@ -171,7 +171,8 @@ impl Session {
     }
 
     /// Continues `prompt` (token ids) until the model, a stop string, the callback or a limit ends
-    /// the text. Each token goes to `each` as soon as it is known.
+    /// the text. Each token goes to `each` as soon as it is known, also one that ends the text; the last one a second time where its end
+    /// completes characters.
     ///
     /// # Errors
     /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context, a
@@ -213,7 +214,8 @@ impl Session {
         self.engine.finish()?;
         stats.generated_tokens = answer.tokens.len();
         let tail = answer.end(finish);
-        if let (false, Some(&token)) = (tail.is_empty(), answer.tokens.last()) {
+        let stopped = finish == Finish::StopToken;
+        if let (true, Some(&token)) = (stopped || !tail.is_empty(), answer.tokens.last()) {
             // The text is over: the answer to this last piece changes nothing.
             let _ = each(Piece { token, text: &tail });
         }

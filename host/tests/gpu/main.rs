@@ -43,6 +43,7 @@ mod several;
 mod soak;
 mod softmax;
 mod sparse;
+mod steady;
 mod support;
 mod tune;
 mod w2a8_gemm;

@@ -89,10 +89,14 @@ pub(crate) fn files(name: &str) -> Files {
         // Tests run in the folder of their package, in a bundle too.
         return Files { path: Path::new("../models/demo").into(), _folder: None };
     }
+    written(&NamedConfig::find(name).expect("a known name"))
+}
+
+/// A synthetic model of this configuration.
+pub(crate) fn written(config: &NamedConfig) -> Files {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join(name);
-    let config = NamedConfig::find(name).expect("a known name");
-    synth::write(&path, &config, 17, &mut |_, _| {}).expect("a synthetic model");
+    let path = folder.path().join(config.name);
+    synth::write(&path, config, 17, &mut |_, _| {}).expect("a synthetic model");
     Files { path, _folder: Some(folder) }
 }
 

@@ -57,10 +57,15 @@ pub(crate) fn due(i: usize, every: usize) -> bool {
 /// As many rows, or parts of one, as go round the multiprocessors of a GPU: `full` with up to 152 of them, fewer, and an odd
 /// number, where an emulated GPU has fewer.
 pub(crate) fn around(full: usize) -> usize {
-    match std::env::var("BITNET_EMULATED_SMS").ok().and_then(|count| count.parse().ok()) {
+    match emulated_sms() {
         Some(count @ 1..132) => (full * count / 132) | 1,
         _ => full,
     }
+}
+
+/// Multiprocessors of an emulated GPU, if it is one: it takes a thousand times as long.
+pub(crate) fn emulated_sms() -> Option<usize> {
+    std::env::var("BITNET_EMULATED_SMS").ok().and_then(|count| count.parse().ok())
 }
 
 fn cases() -> Option<usize> {
