@@ -4,7 +4,7 @@ use super::FAILED;
 use super::alu::set;
 use super::group::{Bad, Group, Next, failed};
 use super::late::What;
-use super::race::{Done, How};
+use super::race::{Done, How, Proxy};
 use super::step::GENERIC_SHARED;
 use super::warp::{Copy, Fragment, Product, Store, Wait, Warp, lanes};
 use crate::ptx::op::{Op, R, Shuffle};
@@ -104,6 +104,7 @@ impl<'a> Group<'a> {
                 return self.barrier(warp, first, id, threads, *waits);
             }
             Op::InitFence => warp.init_fence = true,
+            Op::ProxyFence => self.race.fence(by),
             Op::ClusterArrive { relaxed } => {
                 together!(warp.live);
                 if warp.cluster_phase != 0 {
@@ -437,7 +438,7 @@ impl<'a> Group<'a> {
                 let lane = copy.lane as usize;
                 let place = (copy.to as usize, copy.bytes as usize);
                 self.race.touch_late(
-                    How::Write,
+                    (How::Write, Proxy::Generic),
                     warp,
                     &copy.asked,
                     lane,
@@ -462,7 +463,8 @@ impl<'a> Group<'a> {
         for copy in warp.copies.iter().filter(|copy| mask >> copy.lane & 1 != 0) {
             let place = (warp.block, (copy.to as usize, copy.bytes as usize));
             let lane = copy.lane as usize;
-            self.race.touch_late(How::Write, warp, &copy.asked, lane, Done::Never, place)?;
+            let how = (How::Write, Proxy::Generic);
+            self.race.touch_late(how, warp, &copy.asked, lane, Done::Never, place)?;
         }
         Ok(())
     }
@@ -497,7 +499,8 @@ impl<'a> Group<'a> {
             .map_err(|why| (lane, FAILED, why))?;
         for at in pieces {
             let place = (warp.block, (at as usize, 16));
-            self.race.touch_late(How::Read, warp, &asked, lane, Done::Warp, place)?;
+            let how = (How::Read, Proxy::Async);
+            self.race.touch_late(how, warp, &asked, lane, Done::Warp, place)?;
         }
         for (r, d) in what.d.iter().zip(d) {
             warp.words[r.0 as usize] = d;

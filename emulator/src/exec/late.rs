@@ -1,7 +1,7 @@
 //! What the hardware does on its own time: barriers in shared memory, bulk copies, remote stores.
 
 use super::group::{Bad, Group, failed};
-use super::race::{Asked, By, Done, How};
+use super::race::{Asked, By, Done, How, Proxy};
 use super::warp::Warp;
 use super::{FAILED, Fault};
 use crate::tensor::tma;
@@ -202,13 +202,13 @@ impl<'a> Group<'a> {
                 .map_err(bad)?
             }
         };
-        let place = match late.what {
-            What::Word { block, to, .. } => (block, (to as usize, 4)),
+        let (proxy, place) = match late.what {
+            What::Word { block, to, .. } => (Proxy::Generic, (block, (to as usize, 4))),
             What::Bulk { to, .. } | What::Tensor { to, .. } => {
-                (block, (to as usize, bytes as usize))
+                (Proxy::Async, (block, (to as usize, bytes as usize)))
             }
         };
-        self.race.copied(&late.asked, late.by.1 as usize % 32, late.bar, place)?;
+        self.race.copied(&late.asked, proxy, late.by.1 as usize % 32, late.bar, place)?;
         let bar = self.opened(lane, late.bar)?;
         bar.bytes -= i64::from(bytes);
         if bar.turn() {
@@ -256,7 +256,8 @@ impl<'a> Group<'a> {
                 .map_err(|why| (lane, FAILED, why))?;
             self.shown += 1;
             let place = (warp.block, (store.from as usize, bytes as usize));
-            self.race.touch_late(How::Read, warp, &store.asked, lane, Done::Warp, place)?;
+            let how = (How::Read, Proxy::Async);
+            self.race.touch_late(how, warp, &store.asked, lane, Done::Warp, place)?;
         }
         Ok(())
     }

@@ -8,7 +8,8 @@
 //! of `cp.async` to its own warp, others (and those that `cp.async.mbarrier.arrive` tracks) to who has waited for the
 //! barrier that counts them. `wgmma` reads from when it is asked for until it is waited for.
 //!
-//! Not looked for: missing fences between a write and an asynchronous read or copy (`fence.proxy.async`).
+//! Bulk copies and `wgmma` go by the asynchronous proxy: what threads did before comes before it only where a `fence.proxy.async` stands between,
+//! of who did it or of who learned of it.
 
 mod shadow;
 #[cfg(test)]
@@ -36,8 +37,22 @@ pub(super) enum How {
     Atomic,
 }
 
+/// Whose way an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proxy {
+    /// That of threads.
+    Generic,
+    /// That of bulk copies and `wgmma`.
+    Async,
+}
+
 /// How much of the time of each warp of a cluster, and of each of its `mbarrier`s, is known.
-type Known = Vec<u32>;
+#[derive(Clone, Default)]
+struct Known {
+    times: Vec<u32>,
+    /// The same in front of a proxy fence.
+    shown: Vec<u32>,
+}
 
 /// A warp at an instruction.
 #[derive(Clone, Copy)]
@@ -108,12 +123,27 @@ pub(super) struct Race<'a> {
     bars: BTreeMap<(usize, u32), Bar>,
 }
 
-/// Learns what `from` knows.
-fn join(to: &mut Known, from: &[u32]) {
+/// The later of two times of each.
+fn join(to: &mut Vec<u32>, from: &[u32]) {
     if to.len() < from.len() {
         to.resize(from.len(), 0);
     }
     to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to).max(*from));
+}
+
+impl Known {
+    /// Learns what `from` knows.
+    fn join(&mut self, from: &Self) {
+        join(&mut self.times, &from.times);
+        join(&mut self.shown, &from.shown);
+    }
+
+    /// What an access of this proxy knows of the others before it.
+    #[inline(always)]
+    fn of(&self, proxy: Proxy, base: u32) -> Knows<'_> {
+        let generic = if proxy == Proxy::Async { &self.shown } else { &self.times };
+        Knows { generic, asynchronous: &self.times, base }
+    }
 }
 
 /// Bytes of the smallest write of shared memory, as a power of two.
@@ -147,7 +177,7 @@ impl<'a> Race<'a> {
             shadow: Shadow::new(smallest(&kernel.code), blocks, bytes, together),
             base: 0,
             endless: false,
-            known: vec![Vec::new(); blocks * warps],
+            known: vec![Known::default(); blocks * warps],
             meetings: (0..blocks).map(|_| Default::default()).collect(),
             clusters: vec![Default::default(); blocks / cluster_size],
             bars: BTreeMap::new(),
@@ -158,7 +188,8 @@ impl<'a> Race<'a> {
     pub(super) fn start(&mut self) {
         // Time goes on, so that what the blocks before did need not be cleared.
         let warps = self.known.iter().enumerate();
-        let times = warps.filter_map(|(warp, known)| known.get(warp % self.together).copied());
+        let times =
+            warps.filter_map(|(warp, known)| known.times.get(warp % self.together).copied());
         let last = times.chain(self.bars.values().map(|bar| bar.clock)).max().unwrap_or(0);
         self.base = if self.endless || last > u32::MAX / 2 {
             self.shadow.clear();
@@ -168,9 +199,10 @@ impl<'a> Race<'a> {
         };
         self.endless = false;
         for (warp, known) in self.known.iter_mut().enumerate() {
-            known.clear();
-            known.resize(self.together, 0);
-            known[warp % self.together] = self.base + 1;
+            known.times.clear();
+            known.times.resize(self.together, 0);
+            known.times[warp % self.together] = self.base + 1;
+            known.shown.clear();
         }
         self.meetings.as_flattened_mut().fill_with(Meeting::default);
         self.clusters.fill(Default::default());
@@ -183,7 +215,14 @@ impl<'a> Race<'a> {
 
     /// What `by` does from now on comes after what it has let others know.
     pub(super) fn tick(&mut self, by: By) {
-        self.known[by.warp][by.warp % self.together] += 1;
+        self.known[by.warp].times[by.warp % self.together] += 1;
+    }
+
+    /// A proxy fence of a warp.
+    pub(super) fn fence(&mut self, by: By) {
+        let Known { times, shown } = &mut self.known[by.warp];
+        join(shown, times);
+        self.tick(by);
     }
 
     /// Lane `lane` of a warp touches bytes of a block.
@@ -196,10 +235,10 @@ impl<'a> Race<'a> {
         block: usize,
         place: (usize, usize),
     ) -> Result<(), Bad> {
-        let (who, times) = (by.warp % self.together, &self.known[by.warp]);
-        let known = Knows { times, base: self.base };
-        let access =
-            Access { clock: times[who], who: who as u16, lane: lane as u8, how, pc: by.pc };
+        let (who, known) = (by.warp % self.together, &self.known[by.warp]);
+        let (clock, proxy) = (known.times[who], Proxy::Generic);
+        let access = Access::new((clock, who as u16), lane, (how, proxy), by.pc);
+        let known = known.of(proxy, self.base);
         match self.shadow.touch(access, known, block, place) {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
@@ -217,9 +256,9 @@ impl<'a> Race<'a> {
         bytes: usize,
     ) -> Result<(), Bad> {
         let (own, who) = (by.warp / self.warps, by.warp % self.together);
-        let times = &self.known[by.warp];
-        let known = Knows { times, base: self.base };
-        let mut access = Access { clock: times[who], who: who as u16, lane: 0, how, pc: by.pc };
+        let (known, proxy) = (&self.known[by.warp], Proxy::Generic);
+        let mut access = Access::new((known.times[who], who as u16), 0, (how, proxy), by.pc);
+        let known = known.of(proxy, self.base);
         for lane in lanes(mask) {
             // Shared or generic, of this block or another one of its cluster.
             let low = addresses[lane] as u32 as usize;
@@ -227,7 +266,7 @@ impl<'a> Race<'a> {
                 0 => own,
                 rank => by.warp / self.together * self.cluster_size + rank - 1,
             };
-            access.lane = lane as u8;
+            access.set_lane(lane);
             let at = low & ((1 << RANK_SHIFT) - 1);
             if let Err(other) = self.shadow.touch(access, known, block, (at, bytes)) {
                 return self.found(block, at, access, other);
@@ -246,7 +285,7 @@ impl<'a> Race<'a> {
     /// What lane `lane` of `warp` asked for touches bytes of a block.
     pub(super) fn touch_late(
         &mut self,
-        how: How,
+        (how, proxy): (How, Proxy),
         warp: &Warp,
         asked: &Asked,
         lane: usize,
@@ -256,15 +295,15 @@ impl<'a> Race<'a> {
         let warp = self.by(warp, 0).warp;
         let own = warp % self.together;
         let (who, clock) = match done {
-            Done::Warp => (own, self.known[warp][own]),
+            Done::Warp => (own, self.known[warp].times[own]),
             Done::Never => {
                 self.endless = true;
                 (own, u32::MAX)
             }
-            Done::Bar(at) => return self.copied(asked, lane, at, (block, place)),
+            Done::Bar(at) => return self.copied(asked, proxy, lane, at, (block, place)),
         };
-        let access = Access { clock, who: who as u16, lane: lane as u8, how, pc: asked.pc };
-        let known = Knows { times: &asked.known, base: self.base };
+        let access = Access::new((clock, who as u16), lane, (how, proxy), asked.pc);
+        let known = asked.known.of(proxy, self.base);
         match self.shadow.touch(access, known, block, place) {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
@@ -275,14 +314,15 @@ impl<'a> Race<'a> {
     pub(super) fn copied(
         &mut self,
         asked: &Asked,
+        proxy: Proxy,
         lane: usize,
         bar: (usize, u32),
         (block, place): (usize, (usize, usize)),
     ) -> Result<(), Bad> {
         let Some(Bar { number, clock, .. }) = self.bars.get(&bar) else { return Ok(()) };
-        let (clock, who) = (*clock, *number as u16);
-        let access = Access { clock, who, lane: lane as u8, how: How::Write, pc: asked.pc };
-        let known = Knows { times: &asked.known, base: self.base };
+        let by = (*clock, *number as u16);
+        let access = Access::new(by, lane, (How::Write, proxy), asked.pc);
+        let known = asked.known.of(proxy, self.base);
         match self.shadow.touch(access, known, block, place) {
             Ok(()) => Ok(()),
             Err(other) => self.found(block, place.0, access, other),
@@ -298,7 +338,7 @@ impl<'a> Race<'a> {
                 How::Atomic => "changes",
             };
             let text = &self.kernel.text[access.pc as usize];
-            let (warp, lane) = (usize::from(access.who), u32::from(access.lane));
+            let (warp, lane) = (usize::from(access.who), access.lane() as u32);
             let who = if warp < self.together {
                 let thread = (warp % self.warps) as u32 * 32 + lane;
                 format!("thread {thread} of block {}", warp / self.warps)
@@ -309,7 +349,7 @@ impl<'a> Race<'a> {
         };
         let rank = block % self.cluster_size;
         failed(
-            usize::from(new.lane),
+            new.lane(),
             format!(
                 "a race on address {at} of the shared memory of block {rank} of the cluster{}{}",
                 name(old),
@@ -325,7 +365,7 @@ impl<'a> Race<'a> {
         if waits {
             meeting.waiting.push(by.warp);
         } else {
-            join(&mut meeting.arrived, &self.known[by.warp]);
+            meeting.arrived.join(&self.known[by.warp]);
             self.tick(by);
         }
     }
@@ -333,15 +373,15 @@ impl<'a> Race<'a> {
     /// Barrier `id` of a block opens: who waits knows what each knew.
     pub(super) fn open(&mut self, block: usize, id: usize) {
         let Meeting { waiting, arrived: mut all } = std::mem::take(&mut self.meetings[block][id]);
-        waiting.iter().for_each(|warp| join(&mut all, &self.known[*warp]));
+        waiting.iter().for_each(|warp| all.join(&self.known[*warp]));
         for warp in waiting {
             self.known[warp].clone_from(&all);
-            self.known[warp][warp % self.together] += 1;
+            self.known[warp].times[warp % self.together] += 1;
         }
     }
 
     pub(super) fn cluster_arrive(&mut self, by: By) {
-        join(&mut self.clusters[by.warp / self.together].0, &self.known[by.warp]);
+        self.clusters[by.warp / self.together].0.join(&self.known[by.warp]);
         self.tick(by);
     }
 
@@ -352,14 +392,15 @@ impl<'a> Race<'a> {
     }
 
     pub(super) fn cluster_wait(&mut self, by: By) {
-        join(&mut self.known[by.warp], &self.clusters[by.warp / self.together].1);
+        self.known[by.warp].join(&self.clusters[by.warp / self.together].1);
     }
 
     /// An `mbarrier` begins.
     pub(super) fn bar_init(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
         self.touch(How::Write, by, lane, at.0, (at.1 as usize, 8))?;
         let number = self.together + self.bars.len();
-        let bar = Bar { number, clock: self.base + 1, arrived: Known::new(), over: Known::new() };
+        let (clock, known) = (self.base + 1, Known::default());
+        let bar = Bar { number, clock, arrived: known.clone(), over: known };
         // One that was there before keeps its time.
         self.bars.entry(at).or_insert(bar);
         Ok(())
@@ -369,7 +410,7 @@ impl<'a> Race<'a> {
     pub(super) fn bar_arrive(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
         self.touch(How::Atomic, by, lane, at.0, (at.1 as usize, 8))?;
         if let Some(bar) = self.bars.get_mut(&at) {
-            join(&mut bar.arrived, &self.known[by.warp]);
+            bar.arrived.join(&self.known[by.warp]);
         }
         Ok(())
     }
@@ -377,9 +418,10 @@ impl<'a> Race<'a> {
     /// A phase of an `mbarrier` is over.
     pub(super) fn bar_turn(&mut self, at: (usize, u32)) {
         if let Some(bar) = self.bars.get_mut(&at) {
-            join(&mut bar.over, &bar.arrived);
-            bar.over.resize(bar.over.len().max(bar.number + 1), 0);
-            bar.over[bar.number] = bar.clock;
+            bar.over.join(&bar.arrived);
+            let times = &mut bar.over.times;
+            times.resize(times.len().max(bar.number + 1), 0);
+            times[bar.number] = bar.clock;
             bar.clock += 1;
         }
     }
@@ -388,7 +430,7 @@ impl<'a> Race<'a> {
     pub(super) fn bar_wait(&mut self, by: By, lane: usize, at: (usize, u32)) -> Result<(), Bad> {
         self.touch(How::Atomic, by, lane, at.0, (at.1 as usize, 8))?;
         if let Some(bar) = self.bars.get(&at) {
-            join(&mut self.known[by.warp], &bar.over);
+            self.known[by.warp].join(&bar.over);
         }
         Ok(())
     }

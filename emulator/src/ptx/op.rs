@@ -416,6 +416,8 @@ pub(crate) enum Op {
     },
     /// `fence.mbarrier_init`: the next arrival lets others know, also a relaxed one.
     InitFence,
+    /// `fence.proxy.async`
+    ProxyFence,
     /// `relaxed`: it lets nobody know of what was before.
     ClusterArrive {
         relaxed: bool,

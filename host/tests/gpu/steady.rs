@@ -66,7 +66,8 @@ fn a_busy_batch_gives_what_each_gives_alone() {
     for head in [HeadKind::Int8, HeadKind::Stored] {
         let mut session = builder().head(head).build().expect("a session");
         let vocab = session.config().vocab_size;
-        let mut ids = |n: usize| -> Vec<u32> { (0..n).map(|_| seeded.below(vocab) as u32).collect() };
+        let mut ids =
+            |n: usize| -> Vec<u32> { (0..n).map(|_| seeded.below(vocab) as u32).collect() };
         let common = ids(120);
         let texts: Vec<(Vec<u32>, SamplingParams)> = (0..repeats(100))
             .map(|i| {
@@ -115,7 +116,11 @@ fn a_busy_batch_gives_what_each_gives_alone() {
             for output in batch.step().expect("a step") {
                 let Some(made) = output.finished else { continue };
                 let i = running.remove(&output.id).expect("it runs");
-                assert_eq!(made.tokens, alone[i], "{head:?}, text {i}, {} cached", made.stats.cached_tokens);
+                assert_eq!(
+                    made.tokens, alone[i],
+                    "{head:?}, text {i}, {} cached",
+                    made.stats.cached_tokens
+                );
             }
         }
         println!("{head:?}: {} texts, {removed} of them removed", repeats(3000));

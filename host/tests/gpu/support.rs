@@ -63,7 +63,7 @@ pub(crate) fn around(full: usize) -> usize {
     }
 }
 
-/// Multiprocessors of an emulated GPU, if it is one: it takes a thousand times as long.
+/// Multiprocessors of an emulated GPU that was asked to have so many: it takes a thousand times as long.
 pub(crate) fn emulated_sms() -> Option<usize> {
     std::env::var("BITNET_EMULATED_SMS").ok().and_then(|count| count.parse().ok())
 }

@@ -1,6 +1,6 @@
 //! Who touched each piece of shared memory last.
 
-use super::How;
+use super::{How, Proxy};
 
 /// An access of a warp, or of a copy that a barrier counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,10 +9,34 @@ pub(super) struct Access {
     pub(super) clock: u32,
     /// A warp of the cluster, or a barrier (its number after the warps').
     pub(super) who: u16,
-    pub(super) lane: u8,
+    /// And [`ASYNC`].
+    lane: u8,
     pub(super) how: How,
     /// The instruction.
     pub(super) pc: u32,
+}
+
+/// Beside the lane: by the asynchronous proxy.
+const ASYNC: u8 = 1 << 7;
+
+impl Access {
+    pub(super) fn new(
+        (clock, who): (u32, u16),
+        lane: usize,
+        (how, proxy): (How, Proxy),
+        pc: u32,
+    ) -> Self {
+        let lane = lane as u8 | if proxy == Proxy::Async { ASYNC } else { 0 };
+        Self { clock, who, lane, how, pc }
+    }
+
+    pub(super) fn lane(self) -> usize {
+        (self.lane & !ASYNC).into()
+    }
+
+    pub(super) fn set_lane(&mut self, lane: usize) {
+        self.lane = self.lane & ASYNC | lane as u8;
+    }
 }
 
 /// In the place of a reader: the piece has several, in row `clock`.
@@ -34,11 +58,13 @@ pub(super) struct Shadow {
     rows: Rows,
 }
 
-/// What a warp knows of the others' times.
+/// What an access knows of the others' times.
 #[derive(Clone, Copy)]
 pub(super) struct Knows<'a> {
-    /// By warp and barrier; 0 where there is no entry.
-    pub(super) times: &'a [u32],
+    /// Of what threads did, by warp and barrier; 0 where there is no entry.
+    pub(super) generic: &'a [u32],
+    /// The same of what went by the asynchronous proxy.
+    pub(super) asynchronous: &'a [u32],
     /// All times up to this one, whosever: those of blocks that were in the place of these.
     pub(super) base: u32,
 }
@@ -55,8 +81,9 @@ impl Knows<'_> {
     /// Whether who knows this much comes after `access`.
     #[inline(always)]
     fn after(self, access: Access) -> bool {
+        let times = if access.lane & ASYNC != 0 { self.asynchronous } else { self.generic };
         access.clock <= self.base
-            || access.clock <= self.times.get(usize::from(access.who)).copied().unwrap_or(0)
+            || access.clock <= times.get(usize::from(access.who)).copied().unwrap_or(0)
     }
 }
 

@@ -249,9 +249,34 @@ fn bulk_copies_are_counted() {
     );
     clean(&format!("{BULK_BAR} {BULK} @!%p1 bra LATER; {wait} LATER: bar.sync 0; {read}"));
     // It comes over what is being read.
-    let first = "st.shared.b32 [%r3+1024], %r1; bar.sync 0; xor.b32 %r5, %r3, 128; ld.shared.b32 %r6, [%r5+1024];";
+    let first = format!(
+        "st.shared.b32 [%r3+1024], %r1; {FENCE} bar.sync 0; xor.b32 %r5, %r3, 128; ld.shared.b32 %r6, [%r5+1024];"
+    );
     races(&format!("{BULK_BAR} {first} {BULK} {wait}"), &["cp.async.bulk", "reads it"]);
-    clean(&format!("{BULK_BAR} {first} bar.sync 0; {BULK} {wait}"));
+    clean(&format!("{BULK_BAR} {first} {FENCE} bar.sync 0; {BULK} {wait}"));
+}
+
+const FENCE: &str = "fence.proxy.async.shared::cta;";
+
+#[test]
+fn a_fence_stands_between_threads_and_bulk_copies() {
+    let wait = wait("W", "0", "0");
+    let first = "st.shared.b32 [%r3+1024], %r1;";
+    for (what, says) in [(first, "writes it"), ("ld.shared.b32 %r6, [%r3+1024];", "reads it")] {
+        // Of who did it, or of who asks for the copy and knows of it.
+        clean(&format!("{BULK_BAR} {what} {FENCE} bar.sync 0; {BULK} {wait}"));
+        clean(&format!("{BULK_BAR} {what} bar.sync 0; @%p2 {FENCE} {BULK} {wait}"));
+        races(&format!("{BULK_BAR} {what} bar.sync 0; {BULK} {wait}"), &["cp.async.bulk", says]);
+        // Too soon; of somebody who knows nothing of it.
+        races(&format!("{BULK_BAR} {FENCE} {what} bar.sync 0; {BULK} {wait}"), &[says]);
+        races(&format!("{BULK_BAR} {what} @!%p1 {FENCE} bar.sync 0; {BULK} {wait}"), &[says]);
+    }
+    // What a copy wrote needs none before the next one, nor before it is read; what was read does.
+    let (again, second) = (BULK.replace("%rd4", "%rd5"), self::wait("X", "0", "1"));
+    clean(&format!("{BULK_BAR} {BULK} {wait} bar.sync 0; {again} {second}"));
+    let read = "ld.shared.b32 %r6, [%r3+1024];";
+    clean(&format!("{BULK_BAR} {BULK} {wait} {read} {FENCE} bar.sync 0; {again} {second} {read}"));
+    races(&format!("{BULK_BAR} {BULK} {wait} {read} bar.sync 0; {again} {second}"), &["reads it"]);
 }
 
 /// Each thread writes its word in the other block of the cluster.

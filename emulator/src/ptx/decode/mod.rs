@@ -425,6 +425,7 @@ impl Decoder<'_> {
             ["mma", ..] => self.mma(opcode, operands)?,
             ["wgmma", ..] => self.wgmma(opcode, &parts, operands)?,
             ["fence", "mbarrier_init", ..] => Op::InitFence,
+            ["fence", "proxy", "async", ..] => Op::ProxyFence,
             // A cache policy: what its bits are is nobody's matter.
             ["createpolicy", "fractional", "L2::evict_first", "b64"] => {
                 expect(operands, 1)?;
