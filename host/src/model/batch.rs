@@ -2,7 +2,7 @@
 //!
 //! The cache is a pool of pages; a sequence has a table of its own pages. Slot `r` of the batch is row
 //! `r` of every step. A sequence takes the pages for all of its positions when it is added, so that no
-//! step waits for one, and gives them back when it is removed. Its prompt runs between the steps of the others, some tokens in front of
+//! step waits for one, and gives them back when it is removed. Its prompt runs beside the steps of the others, some tokens with
 //! each; pages that hold its beginning already, of a sequence that began alike, are copied instead. Bits of a sequence are those that it has
 //! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 

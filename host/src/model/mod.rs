@@ -13,6 +13,7 @@ pub use bitnet::Model;
 #[cfg(feature = "cuda")]
 pub(crate) use bitnet::heads;
 pub use load::{LoadError, LoadProgress};
+pub(crate) use pages::PagePool;
 pub use pages::PageUsage;
 pub use sequence::{Sequence, SequenceOptions};
 

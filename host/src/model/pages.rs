@@ -40,7 +40,7 @@ struct Page {
 
 /// Pages by number.
 #[derive(Debug)]
-pub(super) struct PagePool {
+pub(crate) struct PagePool {
     pages: Vec<Page>,
     /// Pages that nobody has and that hold nothing; the last one is given away next.
     free: Vec<u32>,
@@ -54,7 +54,7 @@ pub(super) struct PagePool {
 
 impl PagePool {
     /// All of `total` pages free.
-    pub(super) fn new(total: usize) -> Self {
+    pub(crate) fn new(total: usize) -> Self {
         Self {
             pages: (0..total).map(|_| Page::default()).collect(),
             // The lowest first, so that a short batch stays in few pages of memory.
@@ -66,12 +66,12 @@ impl PagePool {
         }
     }
 
-    pub(super) fn usage(&self) -> PageUsage {
+    pub(crate) fn usage(&self) -> PageUsage {
         PageUsage { in_use: self.in_use(), peak: self.peak, total: self.pages.len() }
     }
 
     fn in_use(&self) -> usize {
-        self.pages.len() - self.free.len() - self.idle.len()
+        self.pages.len() - self.left()
     }
 
     fn next_count(&mut self) -> u64 {
@@ -80,8 +80,8 @@ impl PagePool {
     }
 
     /// `count` pages that hold nothing; `None`, and none taken, when there are fewer.
-    pub(super) fn take(&mut self, count: usize) -> Option<Vec<u32>> {
-        if count > self.free.len() + self.idle.len() {
+    pub(crate) fn take(&mut self, count: usize) -> Option<Vec<u32>> {
+        if count > self.left() {
             return None;
         }
         let mut taken = Vec::with_capacity(count);
@@ -97,8 +97,13 @@ impl PagePool {
         Some(taken)
     }
 
-    /// The pages that hold the beginning of `tokens`, as many as there are, whoever has them. They count as used.
-    pub(super) fn find(&mut self, tokens: &[u32]) -> Vec<u32> {
+    /// Pages that nobody has.
+    pub(crate) fn left(&self) -> usize {
+        self.free.len() + self.idle.len()
+    }
+
+    /// The pages that hold the beginning of `tokens`, as many as there are, whoever has them.
+    pub(crate) fn beginning(&self, tokens: &[u32]) -> Vec<u32> {
         let (mut found, mut behind) = (Vec::new(), 0);
         for tokens in tokens.chunks_exact(PAGE) {
             let Some(&page) = self.texts.get(&Text { behind, tokens: tokens.into() }) else {
@@ -107,6 +112,12 @@ impl PagePool {
             behind = self.pages[page as usize].text.as_ref().map_or(0, |(name, _)| *name);
             found.push(page);
         }
+        found
+    }
+
+    /// [`Self::beginning`], which counts as used.
+    pub(crate) fn find(&mut self, tokens: &[u32]) -> Vec<u32> {
+        let found = self.beginning(tokens);
         // Of one text the end is forgotten first.
         for &page in found.iter().rev() {
             if self.idle.remove(&self.pages[page as usize].since).is_some() {
@@ -124,7 +135,7 @@ impl PagePool {
     }
 
     /// Remembers that the first of `pages` hold `tokens`, as far as these fill them. What is remembered of other pages already stays with those.
-    pub(super) fn remember(&mut self, pages: &[u32], tokens: &[u32]) {
+    pub(crate) fn remember(&mut self, pages: &[u32], tokens: &[u32]) {
         let mut behind = 0;
         for (&page, tokens) in pages.iter().zip(tokens.chunks_exact(PAGE)) {
             let text = Text { behind, tokens: tokens.into() };
@@ -145,7 +156,7 @@ impl PagePool {
     }
 
     /// Takes back what [`PagePool::take`] gave.
-    pub(super) fn give_back(&mut self, pages: Vec<u32>) {
+    pub(crate) fn give_back(&mut self, pages: Vec<u32>) {
         for page in pages.into_iter().rev() {
             match self.pages[page as usize].text {
                 Some(_) => self.rests(page),

@@ -204,10 +204,10 @@ impl BatchEngine {
         self.requests.is_empty()
     }
 
-    /// Adds a request that continues `prompt` (token ids). The prompt runs in the steps that follow, in parts in front of the
+    /// Adds a request that continues `prompt` (token ids). The prompt runs in the steps that follow, in parts beside the
     /// tokens of the others ([`super::SessionBuilder::prompt_share`]). The pages for prompt and `max_tokens` are taken at once, so
-    /// that a request that was added can run to its end. Of several devices the one with the most room takes it, and a failure of
-    /// that one is the next step's.
+    /// that a request that was added can run to its end. Of several devices the one that has most of the prompt's beginning
+    /// takes it unless others have much more room, else the one with the most room; a failure of that one is the next step's.
     ///
     /// # Errors
     /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context;

@@ -3,7 +3,8 @@
 //! Each device has a thread that runs its batch as fast as it goes and puts every step on the board; whoever steps
 //! the group takes them from there. Orders go the other way. The group keeps count of slots and pages itself, so that
 //! a request is refused, or given to a device, without asking one; orders of a device are carried out in turn, so
-//! what the count says is free is free when its turn comes.
+//! what the count says is free is free when its turn comes. It keeps books of what pages hold as a batch does, too, and gives a prompt to the
+//! device that has its beginning, unless that one has much less room; what a batch has in truth only decides what it copies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -16,8 +17,11 @@ use super::SessionError;
 use super::runner::{Batched, Next};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::model::{BatchOptions, ModelError, Needs, PageUsage};
+use crate::model::{BatchOptions, ModelError, Needs, PagePool, PageUsage};
 use crate::profile::Profile;
+
+/// A prompt goes to the device that has its beginning while others have no more free slots than that one and one of so many parts of a batch.
+const BESIDE: usize = 4;
 
 /// Steps that a device may be ahead of what was taken from the board.
 const LEAD: usize = 8;
@@ -160,17 +164,31 @@ struct Member {
     /// `None`: it has ended, and that was told.
     thread: Option<JoinHandle<Result<(), SessionError>>>,
     free_slots: usize,
-    free_pages: usize,
+    /// The pages that its batch has given away, if not by their numbers, and what it remembers of them.
+    pool: PagePool,
 }
 
 /// A sequence, from outside.
 struct Ticket {
     device: usize,
-    pages: usize,
+    /// Of [`Member::pool`].
+    pages: Vec<u32>,
+    /// Its prompt, of so many tokens, and those that it gave so far.
+    text: Vec<u32>,
+    prompt: usize,
     /// What the step at hand gave it.
     next: Option<Next>,
     /// As [`Batched::cached`] says.
     cached: usize,
+}
+
+impl Ticket {
+    /// Has `pool` remember what its pages hold: all but the last token, if its prompt has run.
+    fn remember_in(&self, options: &BatchOptions, pool: &mut PagePool) {
+        if options.prefix_cache && self.text.len() > self.prompt {
+            pool.remember(&self.pages, &self.text[..self.text.len() - 1]);
+        }
+    }
 }
 
 /// Batches on several devices, as one.
@@ -220,8 +238,8 @@ impl Group {
                 Ok(thread) => Some(thread),
                 Err(source) => return Err(SessionError::Start { device: name, source }),
             };
-            let (free_slots, free_pages) = (options.max_batch, options.pages);
-            group.members.push(Member { name, line, thread, free_slots, free_pages });
+            let (free_slots, pool) = (options.max_batch, PagePool::new(options.pages));
+            group.members.push(Member { name, line, thread, free_slots, pool });
         }
         Ok(group)
     }
@@ -261,6 +279,12 @@ impl Group {
                     // Sequences that were removed since are nobody's.
                     if let Some(ticket) = self.tickets.get_mut(&key) {
                         (ticket.next, ticket.cached) = (Some(next), cached);
+                        if let Next::Token { token, .. } = next {
+                            ticket.text.push(token);
+                            if ticket.text.len() == ticket.prompt + 1 {
+                                ticket.remember_in(&self.options, &mut self.members[device].pool);
+                            }
+                        }
                         some = true;
                     }
                 }
@@ -295,7 +319,7 @@ impl Batched for Group {
 
     fn pages(&self) -> PageUsage {
         let total = self.options().pages;
-        let in_use = self.tickets.values().map(|ticket| ticket.pages).sum();
+        let in_use = self.tickets.values().map(|ticket| ticket.pages.len()).sum();
         PageUsage { in_use, peak: self.peak_pages, total }
     }
 
@@ -326,29 +350,44 @@ impl Batched for Group {
     }
 
     fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
-        let BatchOptions { max_batch, capacity, pages: total, .. } = self.options;
+        let BatchOptions { max_batch, capacity, pages: total, prefix_cache, .. } = self.options;
         let Needs { pages, .. } = Needs::of(self.config.vocab_size, capacity, prompt, params)?;
         let living = || self.members.iter().enumerate().filter(|(_, m)| m.thread.is_some());
         let names = || self.members.iter().map(|m| &*m.name).collect::<Vec<_>>().join(", ");
         let most = living().map(|(_, member)| member.free_slots).max();
-        if most.ok_or_else(|| SessionError::NoDeviceLeft { devices: names() })? == 0 {
+        let most = most.ok_or_else(|| SessionError::NoDeviceLeft { devices: names() })?;
+        if most == 0 {
             let max_batch = living().count() * max_batch;
             return Err(ModelError::BatchFull { max_batch }.into());
         }
-        // The first of those with the most room.
-        let place = living()
-            .filter(|(_, member)| member.free_slots > 0 && member.free_pages >= pages)
-            .max_by_key(|(i, member)| (member.free_slots, member.free_pages, usize::MAX - i));
-        let Some((device, _)) = place else {
-            let open = living().filter(|(_, member)| member.free_slots > 0);
-            let free = open.map(|(_, member)| member.free_pages).max().unwrap_or(0);
-            return Err(ModelError::PagesFull { needed: pages, free, total }.into());
+        // The last token runs in any case.
+        let begins = &prompt[..prompt.len() - 1];
+        let found = |member: &Member| {
+            let near = member.free_slots + (max_batch / BESIDE).max(1) >= most;
+            if prefix_cache && near { member.pool.beginning(begins).len() } else { 0 }
         };
+        // The one that has most of its beginning, then the first of those with the most room.
+        let place = living()
+            .filter(|(_, member)| member.free_slots > 0 && member.pool.left() >= pages)
+            .max_by_key(|(i, member)| {
+                (found(member), member.free_slots, member.pool.left(), usize::MAX - i)
+            })
+            .map(|(device, _)| device);
+        let open = living().filter(|(_, member)| member.free_slots > 0);
+        let free = open.map(|(_, member)| member.pool.left()).max().unwrap_or(0);
+        let full = ModelError::PagesFull { needed: pages, free, total };
+        let taken = place.and_then(|device| {
+            let pool = &mut self.members[device].pool;
+            pool.find(begins);
+            Some((device, pool.take(pages)?))
+        });
+        let Some((device, pages)) = taken else { return Err(full.into()) };
         let key = self.next_key;
         self.next_key += 1;
         self.members[device].free_slots -= 1;
-        self.members[device].free_pages -= pages;
-        self.tickets.insert(key, Ticket { device, pages, next: None, cached: 0 });
+        let (text, prompt_len) = (prompt.to_vec(), prompt.len());
+        let ticket = Ticket { device, pages, text, prompt: prompt_len, next: None, cached: 0 };
+        self.tickets.insert(key, ticket);
         self.peak_pages = self.peak_pages.max(self.pages().in_use);
         let (prompt, params) = (prompt.to_vec(), Box::new(*params));
         self.board.order(device, Order::Admit { key, prompt, params });
@@ -356,10 +395,12 @@ impl Batched for Group {
     }
 
     fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
-        if let Some(Ticket { device, pages, .. }) = self.tickets.remove(&slot) {
-            self.members[device].free_slots += 1;
-            self.members[device].free_pages += pages;
-            self.board.order(device, Order::Remove { key: slot });
+        if let Some(ticket) = self.tickets.remove(&slot) {
+            let member = &mut self.members[ticket.device];
+            member.free_slots += 1;
+            ticket.remember_in(&self.options, &mut member.pool);
+            member.pool.give_back(ticket.pages);
+            self.board.order(ticket.device, Order::Remove { key: slot });
         }
         Ok(())
     }

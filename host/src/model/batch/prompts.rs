@@ -1,4 +1,4 @@
-//! How sequences come into a batch: their prompts run between the steps of those that are there.
+//! How sequences come into a batch: their prompts run beside the steps of those that are there.
 
 use contract::attention_paged::PAGE;
 use contract::sample::{SampleParams, StepState};
@@ -13,7 +13,7 @@ use crate::ops::{Backend, OpError, TokenLog};
 
 impl<B: Backend> Model<B> {
     /// Adds a sequence to the batch: takes a free slot and pages for `prompt` and at most
-    /// `params.max_steps` more tokens. Returns the slot. The prompt runs in front of the next steps
+    /// `params.max_steps` more tokens. Returns the slot. The prompt runs with the next steps
     /// ([`Model::decode_batch`]). Waits for what is queued only where the slot's last sequence was taken out while its next token was on its way.
     ///
     /// # Errors

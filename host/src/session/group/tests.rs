@@ -180,6 +180,48 @@ fn until(what: impl Fn() -> bool) {
     }
 }
 
+/// Runs a request of three tokens to its end; whether the second device took it.
+fn second_takes(engine: &mut BatchEngine, [a, b]: &[Arc<Script>; 2], prompt: &[u32]) -> bool {
+    let admitted = || [a, b].map(|script| script.admitted.load(SeqCst));
+    let before = admitted();
+    let id = engine.add_request(prompt, &params(3)).unwrap();
+    let made = loop {
+        let ended = engine.step().unwrap().into_iter().find(|o| o.id == id && o.finished.is_some());
+        if let Some(made) = ended.and_then(|output| output.finished) {
+            break made;
+        }
+    };
+    assert_eq!(made.tokens, counted(prompt[0], 3));
+    admitted()[1] != before[1]
+}
+
+#[test]
+fn the_device_that_has_the_beginning_of_a_prompt_takes_it() {
+    let (mut engine, scripts) = engine([slow(1), slow(1)]);
+    let [known, other] = [[1; 150], [2; 150]];
+    assert!(!second_takes(&mut engine, &scripts, &known), "both are empty");
+    let holds = engine.add_request(&[9], &params(250)).unwrap();
+    until(|| scripts[0].admitted.load(SeqCst) == 2);
+    assert!(second_takes(&mut engine, &scripts, &other), "it has more room");
+    assert!(!second_takes(&mut engine, &scripts, &known), "not much more");
+    // Of a beginning it is the longest, and what was answered belongs to it: 62 tokens and two of three.
+    let asked = [5; 62];
+    assert!(second_takes(&mut engine, &scripts, &asked));
+    engine.remove_request(holds).unwrap().expect("it was there");
+    let turn = [&asked[..], &counted(5, 3), &[8]].concat();
+    assert!(second_takes(&mut engine, &scripts, &turn));
+    assert!(second_takes(&mut engine, &scripts, &other));
+    assert!(!second_takes(&mut engine, &scripts, &asked), "less than a page");
+    // One that has no place leaves it to the others.
+    let full = [(); 2].map(|()| engine.add_request(&known, &params(90)).unwrap());
+    until(|| scripts[0].admitted.load(SeqCst) == 6);
+    assert!(second_takes(&mut engine, &scripts, &known));
+    for id in full {
+        engine.remove_request(id).unwrap().expect("it was there");
+    }
+    assert_eq!(engine.pages().in_use, 0);
+}
+
 #[test]
 fn the_device_with_the_most_room_takes_a_request() {
     let (mut engine, [a, b]) = engine([slow(1), slow(1)]);
