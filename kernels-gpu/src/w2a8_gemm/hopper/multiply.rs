@@ -100,7 +100,7 @@ impl<
             self.words[product] = unsafe { ldmatrix_x4(row.add(chunk * 16)) };
             product += 1;
         }
-        // Without it the copy that takes the place passed the last of these reads in one of 10^5 launches.
+        // Without it the copy that takes the place passed the last of these reads, in one launch of about 1,000.
         wgmma::proxy_fence();
         // SAFETY: once for each phase of the place; this lane has read what it needs.
         unsafe { mbarrier::arrive(self.codes.empty(self.code)) };
