@@ -30,6 +30,8 @@ use contract::lm_head_int8::row_bytes;
 use contract::w2a8::row_words;
 use steps::Steps;
 
+#[path = "tokens_per_second/drafts.rs"]
+mod drafts;
 #[path = "tokens_per_second/steps.rs"]
 mod steps;
 
@@ -149,6 +151,7 @@ fn main() -> ExitCode {
                 long_prompts(suite, &model, name, math)?;
             }
         }
+        drafts::measure(suite, &model)?;
         if suite.options().wants("host") {
             host_time(suite, &model)?;
         }

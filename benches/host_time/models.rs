@@ -41,6 +41,7 @@ pub(super) fn measure(host: &mut Host) -> anyhow::Result<()> {
                 kv: RowType::Bf16,
                 chunk: 64,
                 one_kernel: false,
+                draft_rows: 0,
             };
             host.time(
                 &name,
@@ -60,6 +61,7 @@ pub(super) fn measure(host: &mut Host) -> anyhow::Result<()> {
             prompt_share: 64,
             prefix_cache: false,
             one_kernel: false,
+            draft_rows: 0,
         };
         host.time(
             &name,

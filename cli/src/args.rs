@@ -89,6 +89,10 @@ pub(crate) struct EngineArgs {
     /// to be faster), or auto, by what `bitnet tune` has measured
     #[arg(long, env = "BITNET_WEIGHTS", default_value = "auto", hide_possible_values = true)]
     pub(crate) weights: WeightsChoice,
+    /// Guess up to N tokens at once by what stood behind the same words before, and check them together: the same tokens, several at a time where a text repeats its
+    /// prompt or itself; 0 for none
+    #[arg(long, env = "BITNET_LOOKUP", value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=255))]
+    pub(crate) lookup: u16,
     /// Most device memory to use, such as 6GiB
     #[arg(long, env = "BITNET_POOL_CAP", value_name = "BYTES", value_parser = byte_count)]
     pub(crate) pool_cap: Option<u64>,
@@ -179,10 +183,11 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// Options that say different things about one matter.
-const RIVALS: [&[&str]; 5] = [
+const RIVALS: [&[&str]; 6] = [
     &["prompt", "prompt_file", "prompts"],
     &["chat", "raw"],
     &["logits", "prompts"],
+    &["logits", "lookup"],
     &["tune_file", "no_tune"],
     &["kernel", "no_checks"],
 ];

@@ -50,6 +50,7 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
         })
         .one_kernel(!args.no_one_kernel)
         .profile(args.profile.is_some())
+        .lookup(args.lookup.into())
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
             KvChoice::F32 => KvType::F32,
@@ -123,6 +124,10 @@ impl Stats {
             0 => String::new(),
             n => format!(" ({n} cached)"),
         };
+        let guessed = match self.generate.drafted_tokens {
+            0 => String::new(),
+            n => format!(", {} of {n} guesses right", self.generate.accepted_tokens),
+        };
         let load = human_seconds(self.load.seconds);
         let file = human_bytes(self.load.file_bytes);
         let tuning = &self.load.tuning;
@@ -141,7 +146,7 @@ impl Stats {
                 rate(self.prefill_tokens_per_second)
             ),
             format!(
-                "decode   {} tokens in {}{}",
+                "decode   {} tokens in {}{}{guessed}",
                 self.generate.generated_tokens,
                 human_seconds(self.generate.decode_seconds),
                 rate(self.decode_tokens_per_second)
@@ -222,6 +227,8 @@ mod tests {
                 prompt_tokens: 12,
                 cached_tokens: 0,
                 generated_tokens: 64,
+                drafted_tokens: 0,
+                accepted_tokens: 0,
                 prefill_seconds: 0.012,
                 decode_seconds: 2.0,
             },
@@ -241,11 +248,12 @@ mod tests {
             ]
         );
         stats.generate.cached_tokens = 10;
+        (stats.generate.drafted_tokens, stats.generate.accepted_tokens) = (40, 31);
         stats.decode_tokens_per_second = None;
         stats.host_peak_bytes = Some(1 << 30);
         let lines = stats.lines();
         assert_eq!(lines[1], "prefill  12 tokens (10 cached) in 12.0 ms, 1000.0 tok/s");
-        assert_eq!(lines[2], "decode   64 tokens in 2.00 s");
+        assert_eq!(lines[2], "decode   64 tokens in 2.00 s, 31 of 40 guesses right");
         assert!(lines[3].ends_with(", 1.00 GiB of host memory at most"));
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     /// Write the logits of every generated token to FILE (safetensors), for comparing programs
-    #[arg(long, env = "BITNET_LOGITS", value_name = "FILE")]
+    #[arg(long, env = "BITNET_LOGITS", value_name = "FILE", conflicts_with = "lookup")]
     logits: Option<PathBuf>,
 }
 

@@ -16,6 +16,8 @@ mod attention_step;
 mod batch;
 #[path = "gpu/batch_prefixes.rs"]
 mod batch_prefixes;
+#[path = "gpu/drafts.rs"]
+mod drafts;
 #[path = "gpu/bit_linear.rs"]
 mod bit_linear;
 #[path = "gpu/conv2d.rs"]

@@ -136,6 +136,12 @@ impl TokenLog for CpuTokens {
         self.0.get(step).copied().unwrap_or(Self::EMPTY)
     }
 
+    fn put(&mut self, step: usize, token: u32) {
+        if let Some(entry) = self.0.get_mut(step) {
+            *entry = token;
+        }
+    }
+
     fn clear_part(&mut self, range: std::ops::Range<usize>) {
         self.0[range].fill(Self::EMPTY);
     }

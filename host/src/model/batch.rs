@@ -6,6 +6,7 @@
 //! each; pages that hold its beginning already, of a sequence that began alike, are copied instead. Bits of a sequence are those that it has
 //! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 
+mod drafts;
 mod prompts;
 
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use super::pages::PagePool;
 use super::{Model, ModelError, PageUsage};
 use crate::layers::{Activations, PagedPart, Past};
 use crate::ops::attention_paged::{
-    PageCopies, PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedStep,
+    PageCopies, PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedSplit, PagedStep,
 };
 use crate::ops::decode_layers::rows::{DecodeRows, RowsKernel, RowsTable};
 use crate::ops::decode_layers::shape;
@@ -33,6 +34,10 @@ use crate::ops::{Backend, OpError, RowType, RowWords, TokenLog, WeightLayout};
 pub const PAGE_SIZE: usize = PAGE;
 /// Most sequences of a batch.
 pub const MAX_BATCH: usize = 1024;
+/// Looks at the token log between two questions to the driver.
+const LOOKS: u32 = 256;
+
+pub use drafts::Draft;
 
 /// What a batch is made for.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +60,8 @@ pub struct BatchOptions {
     pub prefix_cache: bool,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
     pub one_kernel: bool,
+    /// Rows that [`Model::verify`] runs at once at most, no more than `chunk`; 0 for who has no drafts.
+    pub draft_rows: usize,
 }
 
 /// A sequence in its slot.
@@ -69,8 +76,14 @@ struct Slot {
     queued: usize,
     /// Tokens that it gives at most.
     limit: usize,
-    /// Those that end it.
-    stops: Vec<u32>,
+    params: SampleParams,
+}
+
+impl Slot {
+    /// Whether `token` ends it.
+    fn stops(&self, token: u32) -> bool {
+        self.params.stop_ids[..self.params.stop_len as usize].contains(&token)
+    }
 }
 
 /// What a sequence takes, known before it is added.
@@ -108,19 +121,22 @@ pub struct Batch<B: Backend> {
     rope: RopeTable<B>,
     x: Activations<B>,
     scratch: PagedScratch<B>,
+    /// For rows of drafts.
+    split: Option<PagedScratch<B>>,
     /// Ids of a prefill step, and where they stand.
     ids: B::Buf<u32>,
     runs: PagedRuns<B>,
     copies: PageCopies<B>,
-    /// `[max_batch, pages of a sequence]`.
+    /// `[max_batch + draft_rows, pages of a sequence]`.
     tables: B::Buf<u32>,
-    /// `[max_batch, vocab]`.
+    /// `[max_batch or draft_rows, vocab]`.
     logits: B::Buf<f32>,
     /// The slots that `logits` are of.
     logits_of: Range<usize>,
     head_input: Option<B::Buf<u32>>,
+    /// Of the slots, and behind them of the rows of drafts.
     sampler: SampleState<B>,
-    /// `[max_batch, capacity]`.
+    /// `[max_batch + draft_rows, capacity]`.
     tokens: B::TokenLog,
     /// Slots whose part of `tokens` a step that is queued may still write, though their sequences are gone.
     written: Vec<bool>,
@@ -144,7 +160,7 @@ const LEAST_SHARE: usize = 64;
 /// What a step is recorded for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Size {
-    /// The slot of the first row: that of a lone sequence, else 0.
+    /// The slot of the first row: that of a lone sequence, else 0; of rows of drafts, which come behind the slots, their number.
     first: usize,
     /// Rows.
     m: usize,
@@ -178,7 +194,12 @@ impl<B: Backend> Batch<B> {
     /// Sizes that the kernels do not take; out of memory.
     pub fn new(model: &Model<B>, options: BatchOptions) -> Result<Self, OpError> {
         let (backend, config) = (model.backend(), model.config());
-        let BatchOptions { max_batch, capacity, pages, kv, chunk, one_kernel, .. } = options;
+        let BatchOptions { max_batch, capacity, pages, kv, chunk, one_kernel, draft_rows, .. } =
+            options;
+        if draft_rows > chunk {
+            let (what, allowed) = ("draft_rows", "0 to chunk rows are allowed");
+            return Err(OpError::Dimension { op: "batch", what, found: draft_rows, allowed });
+        }
         if max_batch == 0 || max_batch > MAX_BATCH {
             let (what, allowed) = ("max_batch", "1 to 1,024 sequences are allowed");
             return Err(OpError::Dimension { op: "batch", what, found: max_batch, allowed });
@@ -200,6 +221,7 @@ impl<B: Backend> Batch<B> {
         let [one, few, more] = RowsKernel::ALL;
         let together = [table(0, one)?, table(one.rows(), few)?, table(few.rows(), more)?];
         let rows = chunk + max_batch;
+        let (picked, samplers) = (max_batch.max(draft_rows), max_batch + draft_rows);
         let copies = PageCopies::new(backend, &caches, pages)?;
         let int8 = model.int8.as_ref();
         let mut batch = Self {
@@ -208,15 +230,18 @@ impl<B: Backend> Batch<B> {
             rope: RopeTable::new(backend, capacity, heads.head_dim, config.rope_theta)?,
             x: Activations::alloc(backend, model.widths(), rows, 1)?,
             scratch: PagedScratch::alloc(backend, heads, max_batch, pages)?,
+            split: (draft_rows > 0)
+                .then(|| PagedScratch::of_split(backend, heads, draft_rows, capacity))
+                .transpose()?,
             ids: backend.alloc("activations", chunk)?,
             runs: PagedRuns::alloc(backend, heads, chunk, capacity)?,
             copies,
-            tables: backend.alloc("page tables", max_batch * capacity.div_ceil(PAGE))?,
-            logits: backend.alloc("logits", max_batch * vocab)?,
+            tables: backend.alloc("page tables", samplers * capacity.div_ceil(PAGE))?,
+            logits: backend.alloc("logits", picked * vocab)?,
             logits_of: 0..0,
-            head_input: int8.map(|table| table.input(backend, max_batch)).transpose()?,
-            sampler: SampleState::alloc(backend, vocab, max_batch)?,
-            tokens: backend.alloc_tokens(max_batch * capacity)?,
+            head_input: int8.map(|table| table.input(backend, picked)).transpose()?,
+            sampler: SampleState::alloc(backend, vocab, samplers)?,
+            tokens: backend.alloc_tokens(samplers * capacity)?,
             written: vec![false; max_batch],
             recordings: Vec::new(),
             pool: PagePool::new(pages),
@@ -226,7 +251,7 @@ impl<B: Backend> Batch<B> {
             vocab,
         };
         batch.tokens.clear();
-        for slot in 0..max_batch {
+        for slot in 0..samplers {
             batch.clear_slot(backend, slot)?;
         }
         Ok(batch)
@@ -282,6 +307,31 @@ impl<B: Backend> Batch<B> {
         self.tokens.get(slot * self.options.capacity + index)
     }
 
+    /// Token `index` of the sequence in `slot`, which a step that is queued makes. Waits for it; `None` when the text ended before it.
+    ///
+    /// # Errors
+    /// Whatever the queued operations failed with.
+    pub fn wait(&self, backend: &B, slot: usize, index: usize) -> Result<Option<u32>, OpError> {
+        self.wait_at(backend, slot * self.options.capacity + index)
+    }
+
+    /// Entry `at` of the tokens; `None` when nothing is queued and nothing came.
+    fn wait_at(&self, backend: &B, at: usize) -> Result<Option<u32>, OpError> {
+        loop {
+            for _ in 0..LOOKS {
+                let token = self.tokens.get(at);
+                if token != B::TokenLog::EMPTY {
+                    return Ok(Some(token));
+                }
+                std::hint::spin_loop();
+            }
+            if backend.is_idle()? {
+                let token = self.tokens.get(at);
+                return Ok((token != B::TokenLog::EMPTY).then_some(token));
+            }
+        }
+    }
+
     /// The logits of the last step for the sequence in `slot`, `[vocab]`. Waits for it.
     ///
     /// # Errors
@@ -306,7 +356,7 @@ impl<B: Backend> Batch<B> {
         };
         let tokens = (0..gone.queued).map(|index| self.token(slot, index));
         let tokens: Vec<_> = tokens.take_while(|&token| token != B::TokenLog::EMPTY).collect();
-        let ended = tokens.last().is_some_and(|token| gone.stops.contains(token));
+        let ended = tokens.last().is_some_and(|&token| gone.stops(token));
         self.written[slot] = tokens.len() < gone.queued && !ended;
         if self.options.prefix_cache {
             // A token that is there was picked behind the step that stored the key of the one before.
@@ -328,8 +378,13 @@ impl<B: Backend> Batch<B> {
         backend.write(&mut self.tables, slot * width, &vec![NO_PAGE; width])
     }
 
-    /// The table by which a step of `m` rows that reaches so many positions runs through all layers at once, if that is how it runs.
-    fn table_of(&self, m: usize, reach: usize) -> Option<usize> {
+    /// The table by which a step of `size` runs through all layers at once, if that is how it runs.
+    fn table_of(&self, size: Size) -> Option<usize> {
+        if size.first >= self.options.max_batch {
+            // Rows of drafts see each other.
+            return None;
+        }
+        let Size { m, reach, .. } = size;
         let kernel = RowsKernel::of(m);
         let at = RowsKernel::ALL.iter().position(|&other| other == kernel)?;
         let pays = at + 1 < RowsKernel::ALL.len() || reach <= TWO_TILES_REACH;
@@ -372,16 +427,7 @@ impl<B: Backend> Model<B> {
         if !batch.waiting.is_empty() {
             self.run_both(batch, size, share.min(chunk))?;
         } else {
-            batch.logits_of =
-                if self.int8.is_some() { 0..0 } else { size.first..size.first + size.m };
-            if record && !batch.recordings.iter().any(|r| r.0 == size) {
-                let recording = self.backend.record(|| self.step_rows(batch, size))?;
-                batch.recordings.extend(recording.map(|r| (size, r)));
-            }
-            match batch.recordings.iter().find(|r| record && r.0 == size) {
-                Some((_, recording)) => self.backend.replay(recording)?,
-                None => self.step_rows(batch, size)?,
-            }
+            self.queue_step(batch, size, record)?;
         }
         for slot in stepping {
             if let Some(slot) = &mut batch.slots[slot] {
@@ -389,6 +435,19 @@ impl<B: Backend> Model<B> {
             }
         }
         Ok(())
+    }
+
+    /// Queues a step without prompts.
+    fn queue_step(&self, batch: &mut Batch<B>, size: Size, record: bool) -> Result<(), OpError> {
+        batch.logits_of = if self.int8.is_some() { 0..0 } else { size.first..size.first + size.m };
+        if record && !batch.recordings.iter().any(|r| r.0 == size) {
+            let recording = self.backend.record(|| self.step_rows(batch, size))?;
+            batch.recordings.extend(recording.map(|r| (size, r)));
+        }
+        match batch.recordings.iter().find(|r| record && r.0 == size) {
+            Some((_, recording)) => self.backend.replay(recording),
+            None => self.step_rows(batch, size),
+        }
     }
 
     /// The size of a step of all sequences whose prompts have run, if there are any.
@@ -401,11 +460,11 @@ impl<B: Backend> Model<B> {
         let positions = batch.stepping().map(|(_, slot)| slot.prompt.len() + slot.queued);
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let mixed = !batch.waiting.is_empty();
-        let together = !mixed && batch.table_of(m, reach).is_some();
+        let size = Size { first, m, reach, share: None };
+        let together = batch.waiting.is_empty() && batch.table_of(size).is_some();
         let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
         let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
-        Some(Size { first, m, reach, share })
+        Some(Size { share, ..size })
     }
 
     fn step_rows(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
@@ -430,9 +489,9 @@ impl<B: Backend> Model<B> {
         prompts: bool,
     ) -> Result<bool, OpError> {
         let (width, capacity) = (batch.width(), batch.options.capacity);
-        let of_tiles =
-            step.filter(|_| !prompts).and_then(|step| batch.table_of(step.m, step.reach));
-        let Batch { x, caches, together, rope, scratch, ids, runs, tables, sampler, .. } = batch;
+        let of_tiles = step.filter(|_| !prompts).and_then(|step| batch.table_of(step));
+        let Batch { x, caches, together, rope, scratch, split, options, .. } = batch;
+        let (ids, runs, tables, sampler) = (&batch.ids, &batch.runs, &batch.tables, &batch.sampler);
         let state = |slot, at| {
             let at = slot * STATE_WORDS + at;
             RowWords { words: &sampler.state, at, stride: STATE_WORDS }
@@ -474,10 +533,14 @@ impl<B: Backend> Model<B> {
                 break;
             };
             // The step before wrote positions and keys, and the embedding stands behind it.
-            let step = step.map(|Size { m, reach, share, .. }| {
+            let step = step.map(|Size { first, m, reach, share }| {
                 let next = behind.first().filter(|_| !prompts);
                 let (settled, scratch) = (!prompts, &mut *scratch);
-                let rows = PagedRows::Step(PagedStep { scratch, reach, settled, share, next });
+                let rows = match split.as_mut().filter(|_| first >= options.max_batch) {
+                    // Of drafts.
+                    Some(scratch) => PagedRows::Split(PagedSplit { scratch, reach }),
+                    None => PagedRows::Step(PagedStep { scratch, reach, settled, share, next }),
+                };
                 PagedPart { m, positions, tables, capacity, rows }
             });
             let prompts = prompts.then(|| PagedPart {

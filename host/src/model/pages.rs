@@ -2,7 +2,7 @@
 //!
 //! A page has one owner, which gives it back. One that is full of known tokens is remembered by them and by the page in front of it, so that a
 //! sequence that begins with the same tokens copies it instead of computing its keys again: they would be the same bits. It stays when its
-//! owner has gone, until a page is wanted and none is empty; what was used longest ago goes first.
+//! owner has gone: such a sequence takes it as it is, or else it makes room when a page is wanted and none is empty; what was used longest ago goes first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -79,22 +79,33 @@ impl PagePool {
         self.count
     }
 
-    /// `count` pages that hold nothing; `None`, and none taken, when there are fewer.
-    pub(crate) fn take(&mut self, count: usize) -> Option<Vec<u32>> {
+    /// `count` pages for a sequence that begins with `tokens`; `None`, and none taken, when there are fewer. Those that hold this beginning, and that nobody
+    /// has, stand where it wants them and are remembered still; the others hold nothing.
+    pub(crate) fn take(&mut self, tokens: &[u32], count: usize) -> Option<Vec<u32>> {
+        // What it can copy counts as used as well, so that it is not the first to make room.
+        let found = self.find(tokens);
         if count > self.left() {
             return None;
         }
-        let mut taken = Vec::with_capacity(count);
-        while taken.len() < count {
-            let oldest = || self.idle.pop_first().map(|(_, page)| page);
-            let page = self.free.pop().or_else(oldest)?;
-            if let Some((_, text)) = self.pages[page as usize].text.take() {
-                self.texts.remove(&text);
-            }
-            taken.push(page);
-        }
+        let idle = &mut self.idle;
+        let mut adopt =
+            |page: u32| idle.remove(&self.pages[page as usize].since).is_some().then_some(page);
+        let adopted: Vec<Option<u32>> =
+            found.into_iter().map(&mut adopt).chain(std::iter::repeat(None)).take(count).collect();
+        let taken = adopted.into_iter().map(|page| page.or_else(|| self.empty()));
+        let taken = taken.collect::<Option<_>>();
         self.peak = self.peak.max(self.in_use());
-        Some(taken)
+        taken
+    }
+
+    /// A page that holds nothing, if it is only because what it held is forgotten.
+    fn empty(&mut self) -> Option<u32> {
+        let oldest = || self.idle.pop_first().map(|(_, page)| page);
+        let page = self.free.pop().or_else(oldest)?;
+        if let Some((_, text)) = self.pages[page as usize].text.take() {
+            self.texts.remove(&text);
+        }
+        Some(page)
     }
 
     /// Pages that nobody has.
@@ -173,17 +184,17 @@ mod tests {
     #[test]
     fn pages_are_given_once_and_come_back() {
         let mut pool = PagePool::new(5);
-        let a = pool.take(2).expect("two of five");
-        let b = pool.take(3).expect("three of three");
+        let a = pool.take(&[], 2).expect("two of five");
+        let b = pool.take(&[], 3).expect("three of three");
         let mut all = [&a[..], &b[..]].concat();
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 4]);
-        assert_eq!(pool.take(1), None);
+        assert_eq!(pool.take(&[], 1), None);
         pool.give_back(b);
-        assert_eq!(pool.take(4), None, "nothing is taken when it is not enough");
+        assert_eq!(pool.take(&[], 4), None, "nothing is taken when it is not enough");
         assert_eq!(pool.usage(), PageUsage { in_use: 2, peak: 5, total: 5 });
-        assert_eq!(pool.take(3).map(|pages| pages.len()), Some(3));
-        assert_eq!(pool.take(0), Some(vec![]));
+        assert_eq!(pool.take(&[], 3).map(|pages| pages.len()), Some(3));
+        assert_eq!(pool.take(&[], 0), Some(vec![]));
         pool.give_back(a);
         assert_eq!(pool.usage().in_use, 3);
     }
@@ -196,7 +207,7 @@ mod tests {
     fn what_a_page_holds_is_found_again() {
         let mut pool = PagePool::new(6);
         let tokens = text(1, 3);
-        let first = pool.take(4).expect("four of six");
+        let first = pool.take(&[], 4).expect("four of six");
         pool.remember(&first, &tokens[..PAGE + 5]);
         assert_eq!(pool.find(&tokens[..2 * PAGE]), &first[..1], "the rest has not run");
         pool.remember(&first, &tokens);
@@ -214,29 +225,58 @@ mod tests {
         let mut pool = PagePool::new(5);
         let (old, new) = (text(1, 2), text(1000, 2));
         for tokens in [&old, &new] {
-            let pages = pool.take(2).expect("empty ones");
+            let pages = pool.take(&[], 2).expect("empty ones");
             pool.remember(&pages, tokens);
             pool.give_back(pages);
         }
         // The empty one, then the end of the older text.
-        let two = pool.take(2).expect("two");
+        let two = pool.take(&[], 2).expect("two");
         assert_eq!(pool.find(&old).len(), 1);
         // That was asked for since: both of the other go.
-        let others = pool.take(2).expect("the other's");
+        let others = pool.take(&[], 2).expect("the other's");
         assert!(pool.find(&new).is_empty());
         assert_eq!(pool.find(&old).len(), 1);
-        let last = pool.take(1).expect("the last");
-        assert_eq!(pool.take(1), None);
+        let last = pool.take(&[], 1).expect("the last");
+        assert_eq!(pool.take(&[], 1), None);
         assert!(pool.find(&old).is_empty() && pool.texts.is_empty() && pool.idle.is_empty());
         pool.give_back([two, others, last].concat());
         assert_eq!((pool.usage().in_use, pool.free.len()), (0, 5), "nothing is remembered of them");
     }
 
     #[test]
+    fn who_begins_alike_takes_what_nobody_has() {
+        let mut pool = PagePool::new(5);
+        let tokens = text(3, 3);
+        let first = pool.take(&[], 3).expect("three of five");
+        pool.remember(&first, &tokens);
+        // Its owner is there: others copy.
+        let second = pool.take(&tokens, 2).expect("two");
+        assert!(second.iter().all(|page| !first.contains(page)));
+        assert_eq!(pool.take(&tokens, 1), None);
+        pool.give_back(second);
+        pool.give_back(first.clone());
+        // All pages, and nothing is forgotten that it begins with.
+        let all = pool.take(&[&tokens[..2 * PAGE], &[7; PAGE]].concat(), 5).expect("all of them");
+        assert_eq!((&all[..2], all.len()), (&first[..2], 5));
+        assert_eq!(pool.usage(), PageUsage { in_use: 5, peak: 5, total: 5 });
+        assert_eq!(pool.beginning(&tokens), &first[..2], "its third page was wanted");
+        pool.give_back(all);
+        // A page in the middle that somebody has is copied, those around it are taken.
+        let one = pool.take(&tokens[..PAGE], 1).expect("the first");
+        assert_eq!(one, &first[..1]);
+        let two = pool.take(&tokens, 2).expect("two");
+        assert_eq!((two[0] == first[0], two[1]), (false, first[1]));
+        pool.give_back(two);
+        pool.give_back(one);
+        assert_eq!(pool.beginning(&tokens), &first[..2]);
+        assert_eq!(pool.usage().in_use, 0);
+    }
+
+    #[test]
     fn two_that_computed_the_same_are_remembered_once() {
         let mut pool = PagePool::new(4);
         let tokens = text(3, 2);
-        let [a, b] = [(); 2].map(|()| pool.take(2).expect("two"));
+        let [a, b] = [(); 2].map(|()| pool.take(&[], 2).expect("two"));
         pool.remember(&a, &tokens[..PAGE]);
         pool.remember(&b, &tokens);
         assert_eq!(
@@ -246,7 +286,7 @@ mod tests {
         );
         pool.give_back(a.clone());
         // Both pages of the first go: one held nothing, one is forgotten, and what stood behind it with it.
-        let others = pool.take(2).expect("two");
+        let others = pool.take(&[], 2).expect("two");
         assert!(pool.find(&tokens).is_empty());
         // Its owner has it still, and behind the text that is its own now.
         pool.remember(&b, &tokens);
@@ -254,7 +294,7 @@ mod tests {
         for pages in [b, others] {
             pool.give_back(pages);
         }
-        pool.take(4).expect("all of them");
+        pool.take(&[], 4).expect("all of them");
         assert!(pool.texts.is_empty() && pool.idle.is_empty());
     }
 }

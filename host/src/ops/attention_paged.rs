@@ -135,9 +135,12 @@ impl<B: Backend> PagedCache<B> {
     }
 }
 
-/// Room for the partial results of a [`PagedStep`].
+/// Most bytes of results of a split at once.
+const SPLIT_BYTES: usize = 64 << 20;
+
+/// Room for the partial results of a [`PagedStep`] or a [`PagedSplit`].
 pub struct PagedScratch<B: Backend> {
-    /// `[pages, heads, partial_len(head_dim)]`.
+    /// `[pages, heads, partial_len(head_dim)]`; of a split there are pages for each row.
     pub partial: B::Buf<f32>,
     /// [`contract::attention_paged::counters_len`]; zero between operations.
     pub counters: B::Buf<u32>,
@@ -157,6 +160,29 @@ impl<B: Backend> PagedScratch<B> {
         let mut counters = backend.alloc("attention", count)?;
         backend.fill(&mut counters, 0)?;
         Ok(Self { partial, counters })
+    }
+
+    /// Reserves room for a split of `rows` rows that reach `positions` positions: for as many of them at once as [`SPLIT_BYTES`] hold, and one at least.
+    ///
+    /// # Errors
+    /// A dimension that is not allowed; out of memory.
+    pub fn of_split(
+        backend: &B,
+        heads: Heads,
+        rows: usize,
+        positions: usize,
+    ) -> Result<Self, OpError> {
+        heads.check(OP)?;
+        let width = positions.div_ceil(PAGE);
+        let at_once = SPLIT_BYTES / (4 * Self::partial_total(heads, width)?.max(1));
+        Self::alloc(backend, heads, rows, width * rows.min(at_once.max(1)))
+    }
+
+    /// Compares its sizes with what `rows` rows take, with results of `pages` pages.
+    fn check(&self, heads: Heads, rows: usize, pages: usize) -> Result<(), OpError> {
+        at_least(OP, "partial", self.partial.len(), Self::partial_total(heads, pages)?)?;
+        let counters = counters_len(rows, heads.heads, heads.kv_heads);
+        at_least(OP, "counters", self.counters.len(), counters)
     }
 
     fn partial_total(heads: Heads, pages: usize) -> Result<usize, OpError> {
@@ -201,10 +227,21 @@ impl<B: Backend> PagedStep<'_, B> {
     }
 }
 
+/// Few rows that may be neighbours: where the device and the cache have that kernel, a page of a row to a block, as in a step, behind the store of all keys.
+/// Exact under either [`Math`].
+pub struct PagedSplit<'a, B: Backend> {
+    /// Partial results, from [`PagedScratch::of_split`].
+    pub scratch: &'a mut PagedScratch<B>,
+    /// As [`PagedStep::reach`].
+    pub reach: usize,
+}
+
 /// What is known of the rows of an operation. The bits are the same, but on tensor cores.
 pub enum PagedRows<'a, B: Backend> {
     /// Nothing: they stand anywhere in any sequence.
     Any,
+    /// They are few.
+    Split(PagedSplit<'a, B>),
     /// Runs of neighbours, as in prompts. Positions and tables are theirs ([`PagedRuns::positions`], [`PagedRuns::tables`]).
     Runs(&'a PagedRuns<B>),
     /// Every row has a sequence of its own, with pages of its own.
@@ -282,10 +319,11 @@ impl<B: Backend> AttentionPaged<'_, B> {
             reaches(*reach)?;
             let allowed = "1 to 65,535 pages are allowed";
             dimension(OP, "share", share.unwrap_or(1), usize::from(u16::MAX), allowed)?;
-            let partial = PagedScratch::<B>::partial_total(heads, self.cache.pages)?;
-            at_least(OP, "partial", scratch.partial.len(), partial)?;
-            let counters = counters_len(self.m, heads.heads, heads.kv_heads);
-            at_least(OP, "counters", scratch.counters.len(), counters)?;
+            scratch.check(heads, self.m, self.cache.pages)?;
+        }
+        if let PagedRows::Split(PagedSplit { scratch, reach }) = &self.rows {
+            reaches(*reach)?;
+            scratch.check(heads, self.m, reach.div_ceil(PAGE))?;
         }
         Ok(())
     }
@@ -310,10 +348,11 @@ impl AttentionPaged<'_, super::CudaBackend> {
         let Self { qkv, cache, rope, out, first, positions, tables, capacity, m, .. } = self;
         let Self { heads, math, rows, .. } = self;
         let of_step = |s: &PagedStep<'_, _>| s.grid(heads, m);
-        let (step, runs) = match rows {
-            PagedRows::Any => (None, None),
-            PagedRows::Runs(runs) => (None, Some(runs)),
-            PagedRows::Step(step) => (Some(step), None),
+        let (step, split, runs) = match rows {
+            PagedRows::Any => (None, None, None),
+            PagedRows::Runs(runs) => (None, None, Some(runs)),
+            PagedRows::Split(split) => (None, Some(split), None),
+            PagedRows::Step(step) => (Some(step), None, None),
         };
         let int8 = cache.element == PageType::Int8;
         let fast = math == Math::TensorCore
@@ -385,11 +424,17 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 PageType::Float(_) => cuda.launch::<AppendBf16>(append, args)?,
                 PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
+            if let Some(PagedSplit { scratch, reach }) = split {
+                if split::is_there(cuda, (cache.element, heads), reach) {
+                    return split::launch(cuda, &args, (heads, reach), scratch);
+                }
+            }
             if let Some(runs) = runs {
                 let tiled = takes_many(cuda, math, m, heads);
                 let exact = math == Math::Exact;
                 if exact && split::takes(cuda, runs, (cache.element, heads), tiled) {
-                    return split::launch(cuda, &args, heads, runs);
+                    let scratch = PagedScratch::of_split(cuda, heads, runs.m(), runs.reach())?;
+                    return split::launch(cuda, &args, (heads, runs.reach()), &scratch);
                 }
                 if tiled {
                     return launch_runs(cuda, &args, cache, (math, heads), runs);

@@ -326,6 +326,10 @@ impl TokenLog for MappedBuffer<u32> {
         self.load(step).unwrap_or(Self::EMPTY)
     }
 
+    fn put(&mut self, step: usize, token: u32) {
+        self.store(step, token);
+    }
+
     fn clear_part(&mut self, range: std::ops::Range<usize>) {
         for index in range {
             self.store(index, Self::EMPTY);

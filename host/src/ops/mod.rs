@@ -300,6 +300,9 @@ pub trait TokenLog: Send {
     /// The token of `step`, or [`TokenLog::EMPTY`] as long as it is not there.
     fn get(&self, step: usize) -> u32;
 
+    /// Writes the token of `step`. Only while no sampler that writes there is queued.
+    fn put(&mut self, step: usize, token: u32);
+
     /// Empties the entries of `range`. Only while no sampler that writes there is queued.
     fn clear_part(&mut self, range: std::ops::Range<usize>);
 

@@ -14,7 +14,7 @@ use super::rope::Angles;
 use super::{Bed, Output, Run, RunError};
 use crate::ops::attention_paged::{
     AttentionPaged, CopyPages, PageCopies, PageType, PagedCache, PagedRows, PagedRun, PagedRuns,
-    PagedScratch, PagedStep,
+    PagedScratch, PagedSplit, PagedStep,
 };
 use crate::ops::kv_append::{Heads, KvCache};
 use crate::ops::{Backend, Math, RowType, RowWords};
@@ -57,6 +57,8 @@ pub struct Inputs {
     pub share: Option<usize>,
     /// [`PagedRuns::split`].
     pub split: Option<bool>,
+    /// As few rows that reach [`Inputs::reach`], neighbours or not, of which half have room at once.
+    pub few: bool,
 }
 
 impl Inputs {
@@ -133,6 +135,7 @@ impl Inputs {
             settled: false,
             share: None,
             split: None,
+            few: false,
         }
     }
 
@@ -282,9 +285,11 @@ impl Run for Inputs {
         let mut out = bed.output((first + m) * heads.q_len())?;
         let (mut scratch, mut runs) = (None, None);
         match self.reach {
-            Some(_) if self.runs.is_empty() => {
+            Some(reach) if self.runs.is_empty() || self.few => {
+                let pages =
+                    if self.few { m.div_ceil(2) * reach.div_ceil(PAGE) } else { self.pages };
                 scratch = Some(PagedScratch::<B> {
-                    partial: bed.output(self.pages * heads.heads * partial_len(heads.head_dim))?,
+                    partial: bed.output(pages * heads.heads * partial_len(heads.head_dim))?,
                     counters: bed.input(&vec![0; counters_len(m, heads.heads, heads.kv_heads)])?,
                 });
             }
@@ -324,13 +329,12 @@ impl Run for Inputs {
             (op.capacity, op.rows) = (runs.reach(), PagedRows::Runs(runs));
         }
         if let (Some(scratch), Some(reach)) = (scratch.as_mut(), self.reach) {
-            op.rows = PagedRows::Step(PagedStep {
-                scratch,
-                reach,
-                settled: self.settled,
-                share: self.share,
-                next: None,
-            });
+            let (settled, share) = (self.settled, self.share);
+            op.rows = if self.few {
+                PagedRows::Split(PagedSplit { scratch, reach })
+            } else {
+                PagedRows::Step(PagedStep { scratch, reach, settled, share, next: None })
+            };
         }
         bed.backend().attention_paged(op)?;
         if let Some(step) = &scratch {
@@ -473,6 +477,9 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 let run = Inputs { reach: Some(67), split: Some(true), ..prompt.clone() };
                 let what = format!("{heads:?} at 60 to 66 and 0 to 2, runs");
                 cases.push((SplitBf16::SPEC.symbol, what, run));
+                let few = Inputs { reach: Some(67), few: true, ..prompt.clone() };
+                let what = format!("{heads:?} at 60 to 66 and 0 to 2, few");
+                cases.push((SplitBf16::SPEC.symbol, what, few));
             }
             if let Some((fast, gather)) = of_bf16 {
                 if head_dim == FAST_HEAD_DIM as usize {

@@ -250,8 +250,8 @@ impl BatchEngine {
         Ok(Some(request.end(Finish::Cancelled).0))
     }
 
-    /// Gives every request whose prompt has run its next token, in the order in which they were added. On a GPU later
-    /// steps already run while the tokens are handed out.
+    /// Gives every request whose prompt has run its next token, in the order in which they were added, and with
+    /// [`super::SessionBuilder::lookup`] several behind each other. On a GPU later steps already run while the tokens are handed out.
     ///
     /// Several devices do not wait for each other: a step is one of each device that has made one by now, at
     /// least one, in the order in which the requests were added. Which ones come together is not said; what each
@@ -277,21 +277,16 @@ impl BatchEngine {
         let mut left = Vec::with_capacity(self.requests.len());
         let mut requests = VecDeque::from(std::mem::take(&mut self.requests));
         while let Some(mut request) = requests.pop_front() {
-            let taken = request.take(self.engine.as_mut());
-            match taken {
-                Ok((output, None)) => {
-                    outputs.extend(output);
-                    left.push(request);
-                }
-                Ok((output, Some(finish))) => {
+            match request.take(self.engine.as_mut(), &mut outputs) {
+                Ok(None) => left.push(request),
+                Ok(Some(finish)) => {
                     self.engine.remove(request.slot)?;
+                    let id = request.id;
                     let (generated, tail) = request.end(finish);
-                    let last = output.map(|output| StepOutput {
-                        text: output.text + &tail,
-                        finished: Some(generated),
-                        ..output
-                    });
-                    outputs.extend(last);
+                    if let Some(last) = outputs.last_mut().filter(|output| output.id == id) {
+                        last.text += &tail;
+                        last.finished = Some(generated);
+                    }
                 }
                 Err(error) => {
                     left.push(request);
@@ -372,24 +367,30 @@ impl BatchEngine {
 }
 
 impl Request {
-    /// Takes the next token from the engine. A text may end without one.
+    /// Takes from the engine what the step gave: the next token, or several that were guessed right. A text may end without one.
     fn take(
         &mut self,
         engine: &mut dyn Batched,
-    ) -> Result<(Option<StepOutput>, Option<Finish>), SessionError> {
-        let (token, is_last) = match engine.next(self.slot)? {
-            Next::Token { token, is_last } => (token, is_last),
-            Next::Ended => return Ok((None, Some(self.answer.limit(&self.params)))),
-            Next::NotYet => return Ok((None, None)),
-        };
-        let now = Instant::now();
-        self.stats.cached_tokens = engine.cached(self.slot);
-        let first = *self.first.get_or_insert(now);
-        self.stats.prefill_seconds = (first - self.added).as_secs_f64();
-        self.stats.decode_seconds = (now - first).as_secs_f64();
-        let (text, finish) = self.answer.push(token)?;
-        let finish = finish.or_else(|| is_last.then(|| self.answer.limit(&self.params)));
-        Ok((Some(StepOutput { id: self.id, token, text, finished: None }), finish))
+        outputs: &mut Vec<StepOutput>,
+    ) -> Result<Option<Finish>, SessionError> {
+        loop {
+            let (token, is_last) = match engine.next(self.slot)? {
+                Next::Token { token, is_last } => (token, is_last),
+                Next::Ended => return Ok(Some(self.answer.limit(&self.params))),
+                Next::NotYet => return Ok(None),
+            };
+            let now = Instant::now();
+            self.stats.count(engine.counts(self.slot));
+            let first = *self.first.get_or_insert(now);
+            self.stats.prefill_seconds = (first - self.added).as_secs_f64();
+            self.stats.decode_seconds = (now - first).as_secs_f64();
+            let (text, finish) = self.answer.push(token)?;
+            let finish = finish.or_else(|| is_last.then(|| self.answer.limit(&self.params)));
+            outputs.push(StepOutput { id: self.id, token, text, finished: None });
+            if finish.is_some() || !engine.has_more(self.slot) {
+                return Ok(finish);
+            }
+        }
     }
 
     /// The whole text, and the part of it that was held back.

@@ -1,35 +1,28 @@
 //! What a program may want to set before a model is loaded, for one text at a time or for several.
 
+mod make;
+
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::batch::BatchEngine;
-use super::engine::{Engine, Runner};
-use super::group::Group;
-use super::runner::{BatchRunner, Batched};
 use super::{LoadStats, Session, SessionError};
 #[cfg(feature = "cuda")]
 use crate::checkpoint::ModelConfig;
 use crate::checkpoint::{Checkpoint, OpenOptions};
 use crate::cpu::CpuBackend;
 use crate::device_choice::{self, DeviceChoice};
-use crate::model::{
-    Batch, BatchOptions, HeadKind, LoadProgress, Model, PAGE_SIZE, Sequence, SequenceOptions,
-};
+use crate::model::{HeadKind, LoadProgress, Model};
 use crate::ops::attention_paged::PageType;
 use crate::ops::{Backend, Math, OpError, RowType, WeightLayout};
 use crate::text::Tokenizer;
 use crate::tune::{Tuning, TuningState};
+use make::{Make, Many, One};
 
-/// Tokens of prompts beside a step of a batch when no number is asked for.
-const PROMPT_SHARE: usize = 768;
 /// Positions of a context when none are asked for, unless the model takes fewer.
 const DEFAULT_CONTEXT: usize = 4096;
-
-/// Requests of a batch when no number is asked for.
-const DEFAULT_BATCH: usize = 32;
 
 /// What the KV cache keeps of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +80,7 @@ pub struct SessionBuilder {
     prompt_share: Option<usize>,
     no_prefix_cache: bool,
     pages: Option<usize>,
+    lookup: usize,
     attention: Math,
     prefill_rows: Option<NonZeroUsize>,
     pool_cap_bytes: Option<usize>,
@@ -246,6 +240,17 @@ impl SessionBuilder {
     #[must_use]
     pub fn prefix_cache(mut self, share: bool) -> Self {
         self.no_prefix_cache = !share;
+        self
+    }
+
+    /// Up to so many tokens of a text are guessed at once, by what stood behind its last ones before, and checked together (prompt lookup decoding); 0, the
+    /// default, for none. A text that repeats its prompt or itself comes several tokens at a time, any other about as fast as without. The tokens are the
+    /// same, but with [`SessionBuilder::attention`] on tensor cores, where they depend on the rows of a step. [`super::GenerateStats`] counts them.
+    /// A [`Session`] with it keeps its cache in pages, as a batch does, and reuses that of a prompt's beginning in whole pages; it takes no
+    /// [`Session::logits`].
+    #[must_use]
+    pub fn lookup(mut self, tokens: usize) -> Self {
+        self.lookup = tokens;
         self
     }
 
@@ -493,91 +498,5 @@ impl SessionBuilder {
     /// Whether steps are recorded.
     fn records(&self) -> bool {
         !self.no_graph && !self.profile
-    }
-}
-
-/// What is made of a loaded model.
-trait Make {
-    /// Whether it runs on several devices.
-    const TAKES_SEVERAL: bool;
-    /// What is made for one device, with the backend's type forgotten.
-    type Engine;
-
-    fn one<B: Backend>(
-        &self,
-        model: Model<B>,
-        settings: &SessionBuilder,
-        context: usize,
-    ) -> Result<(Self::Engine, HeadKind), SessionError>;
-
-    /// One of those of all devices, each with its device's name.
-    fn all(&self, engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError>;
-}
-
-/// One sequence.
-struct One;
-
-impl Make for One {
-    const TAKES_SEVERAL: bool = false;
-    type Engine = Box<dyn Engine>;
-
-    fn one<B: Backend>(
-        &self,
-        model: Model<B>,
-        settings: &SessionBuilder,
-        context: usize,
-    ) -> Result<(Self::Engine, HeadKind), SessionError> {
-        let (kv, one_kernel) = (settings.kv_type()?, !settings.no_one_kernel);
-        let (model, sequence) = settings.with_head(model, |model| {
-            let chunk = settings.chunk(model, context, context.div_ceil(PAGE_SIZE));
-            Sequence::new(model, SequenceOptions { capacity: context, kv, chunk, one_kernel })
-        })?;
-        model.backend().synchronize()?;
-        let head = model.head_kind();
-        Ok((Box::new(Runner::new(model, sequence, settings.records())), head))
-    }
-
-    fn all(&self, mut engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError> {
-        Ok(engines.remove(0).1)
-    }
-}
-
-/// A batch of sequences.
-struct Many;
-
-impl Make for Many {
-    const TAKES_SEVERAL: bool = true;
-    type Engine = Box<dyn Batched>;
-
-    fn one<B: Backend>(
-        &self,
-        model: Model<B>,
-        settings: &SessionBuilder,
-        context: usize,
-    ) -> Result<(Self::Engine, HeadKind), SessionError> {
-        let max_batch = settings.max_batch.unwrap_or(DEFAULT_BATCH);
-        let pages = settings.pages.unwrap_or(max_batch.saturating_mul(context.div_ceil(PAGE_SIZE)));
-        let options = |model: &Model<B>| BatchOptions {
-            max_batch,
-            capacity: context,
-            pages,
-            kv: settings.page_type(),
-            chunk: settings.chunk(model, context, pages),
-            prompt_share: settings.prompt_share.unwrap_or(PROMPT_SHARE),
-            prefix_cache: !settings.no_prefix_cache,
-            one_kernel: !settings.no_one_kernel,
-        };
-        let (model, batch) =
-            settings.with_head(model, |model| Batch::new(model, options(model)))?;
-        model.backend().synchronize()?;
-        let head = model.head_kind();
-        Ok((Box::new(BatchRunner::new(model, batch, settings.records())), head))
-    }
-
-    fn all(&self, mut engines: Vec<(String, Self::Engine)>) -> Result<Self::Engine, SessionError> {
-        match engines.len() {
-            1 => Ok(engines.remove(0).1),
-            _ => Ok(Box::new(Group::start(engines)?)),
-        }
     }
 }

@@ -3,6 +3,7 @@
 use contract::sample::SampleParams;
 
 use super::SessionError;
+use super::runner::Counts;
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{Model, ModelError, Sequence};
@@ -20,11 +21,14 @@ pub(super) trait Engine: Send {
     fn memory(&self) -> MemoryUsage;
     fn profile(&self) -> Result<Option<Profile>, SessionError>;
 
-    /// Prefills `prompt` and queues the first token. Returns the tokens that were still cached.
-    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
+    /// Prefills `prompt` and queues the first token.
+    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError>;
 
     /// The next token; `None` when the text has ended on the device or at the limit.
     fn next(&mut self) -> Result<Option<u32>, SessionError>;
+
+    /// What is counted of the text, from its first token on.
+    fn counts(&self) -> Counts;
 
     /// Waits for what is still queued.
     fn finish(&mut self) -> Result<(), SessionError>;
@@ -43,6 +47,8 @@ pub(super) struct Runner<B: Backend> {
     /// The prompt of the text under way, then its tokens as they are read.
     text: Vec<u32>,
     prompt_len: usize,
+    /// Tokens of the prompt that were in the cache.
+    reused: usize,
     /// Tokens the sampler was asked for.
     queued: usize,
     /// Tokens the host has read.
@@ -59,13 +65,14 @@ impl<B: Backend> Runner<B> {
             cached: Vec::new(),
             text: Vec::new(),
             prompt_len: 0,
+            reused: 0,
             queued: 0,
             read: 0,
             limit: 0,
         }
     }
 
-    fn try_begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+    fn try_begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError> {
         let last = prompt.len().checked_sub(1).ok_or(ModelError::EmptyInput)?;
         self.settle();
         let common = self.cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
@@ -76,12 +83,12 @@ impl<B: Backend> Runner<B> {
         self.model.prefill(&mut self.sequence, &prompt[reused..], reused)?;
         self.model.sample(&mut self.sequence)?;
         self.text = prompt.to_vec();
-        self.prompt_len = prompt.len();
+        (self.prompt_len, self.reused) = (prompt.len(), reused);
         self.queued = 1;
         self.read = 0;
         let room = self.sequence.options().capacity - prompt.len() + 1;
         self.limit = room.min(params.max_steps as usize);
-        Ok(reused)
+        Ok(())
     }
 
     /// Notes which tokens of the last text are in the cache: token `j` is processed by the step
@@ -156,7 +163,7 @@ impl<B: Backend> Engine for Runner<B> {
         Ok(self.model.backend().profile()?)
     }
 
-    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError> {
         let result = self.try_begin(prompt, params);
         self.guard(result)
     }
@@ -164,6 +171,10 @@ impl<B: Backend> Engine for Runner<B> {
     fn next(&mut self) -> Result<Option<u32>, SessionError> {
         let result = self.try_next();
         self.guard(result)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { cached: self.reused, ..Counts::default() }
     }
 
     fn finish(&mut self) -> Result<(), SessionError> {

@@ -87,6 +87,9 @@ pub enum SessionError {
         /// Sets of parameters.
         params: usize,
     },
+    /// Logits of a session that guesses tokens.
+    #[error("a session with lookup gives no logits; make it without")]
+    LogitsOfLookup,
     /// More stop ids than the sampler holds.
     #[error("{found} stop ids were given and the sampler holds {allowed}; use fewer")]
     TooManyStopIds {

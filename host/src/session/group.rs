@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use contract::sample::SampleParams;
 
 use super::SessionError;
-use super::runner::{Batched, Next};
+use super::runner::{Batched, Counts, Next};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{BatchOptions, ModelError, Needs, PagePool, PageUsage};
@@ -34,8 +34,8 @@ enum Order {
     Stop,
 }
 
-/// What a step gave: [`Next::Token`] or [`Next::Ended`], by sequence, and what [`Batched::cached`] says of that.
-type Step = Vec<(usize, Next, usize)>;
+/// What a step gave: [`Next::Token`] or [`Next::Ended`], by sequence, and what [`Batched::counts`] says of that. Of one sequence there may be several.
+type Step = Vec<(usize, Next, Counts)>;
 
 /// What lies on the board for one device, and from it.
 #[derive(Default)]
@@ -122,16 +122,21 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
             engine.queue()?;
             let mut step = Step::with_capacity(sequences.len());
             for run in sequences.iter_mut().filter(|run| run.runs) {
-                let next = engine.next(run.slot)?;
-                match next {
-                    Next::Token { token, is_last } => {
-                        // Not asked for what is behind a stop: the answer would take until all is idle.
-                        run.runs = !is_last && !run.stops.contains(&token);
+                loop {
+                    let next = engine.next(run.slot)?;
+                    match next {
+                        Next::Token { token, is_last } => {
+                            // Not asked for what is behind a stop: the answer would take until all is idle.
+                            run.runs = !is_last && !run.stops.contains(&token);
+                        }
+                        Next::Ended => run.runs = false,
+                        Next::NotYet => break,
                     }
-                    Next::Ended => run.runs = false,
-                    Next::NotYet => continue,
+                    step.push((run.key, next, engine.counts(run.slot)));
+                    if !(run.runs && engine.has_more(run.slot)) {
+                        break;
+                    }
                 }
-                step.push((run.key, next, engine.cached(run.slot)));
             }
             board.put(device, step);
         }
@@ -177,9 +182,8 @@ struct Ticket {
     text: Vec<u32>,
     prompt: usize,
     /// What the step at hand gave it.
-    next: Option<Next>,
-    /// As [`Batched::cached`] says.
-    cached: usize,
+    next: VecDeque<Next>,
+    counts: Counts,
 }
 
 impl Ticket {
@@ -275,10 +279,11 @@ impl Group {
                 if desk.steps.len() + 1 == LEAD {
                     board.wakes[device].notify_one();
                 }
-                for (key, next, cached) in step {
+                for (key, next, counts) in step {
                     // Sequences that were removed since are nobody's.
                     if let Some(ticket) = self.tickets.get_mut(&key) {
-                        (ticket.next, ticket.cached) = (Some(next), cached);
+                        ticket.next.push_back(next);
+                        ticket.counts = counts;
                         if let Next::Token { token, .. } = next {
                             ticket.text.push(token);
                             if ticket.text.len() == ticket.prompt + 1 {
@@ -376,17 +381,15 @@ impl Batched for Group {
         let open = living().filter(|(_, member)| member.free_slots > 0);
         let free = open.map(|(_, member)| member.pool.left()).max().unwrap_or(0);
         let full = ModelError::PagesFull { needed: pages, free, total };
-        let taken = place.and_then(|device| {
-            let pool = &mut self.members[device].pool;
-            pool.find(begins);
-            Some((device, pool.take(pages)?))
-        });
+        let taken =
+            place.and_then(|device| Some((device, self.members[device].pool.take(begins, pages)?)));
         let Some((device, pages)) = taken else { return Err(full.into()) };
         let key = self.next_key;
         self.next_key += 1;
         self.members[device].free_slots -= 1;
         let (text, prompt_len) = (prompt.to_vec(), prompt.len());
-        let ticket = Ticket { device, pages, text, prompt: prompt_len, next: None, cached: 0 };
+        let (next, counts) = (VecDeque::new(), Counts::default());
+        let ticket = Ticket { device, pages, text, prompt: prompt_len, next, counts };
         self.tickets.insert(key, ticket);
         self.peak_pages = self.peak_pages.max(self.pages().in_use);
         let (prompt, params) = (prompt.to_vec(), Box::new(*params));
@@ -411,11 +414,15 @@ impl Batched for Group {
 
     fn next(&mut self, slot: usize) -> Result<Next, SessionError> {
         let ticket = self.tickets.get_mut(&slot);
-        Ok(ticket.map_or(Next::Ended, |ticket| ticket.next.take().unwrap_or(Next::NotYet)))
+        Ok(ticket.map_or(Next::Ended, |ticket| ticket.next.pop_front().unwrap_or(Next::NotYet)))
     }
 
-    fn cached(&self, slot: usize) -> usize {
-        self.tickets.get(&slot).map_or(0, |ticket| ticket.cached)
+    fn has_more(&self, slot: usize) -> bool {
+        self.tickets.get(&slot).is_some_and(|ticket| !ticket.next.is_empty())
+    }
+
+    fn counts(&self, slot: usize) -> Counts {
+        self.tickets.get(&slot).map_or(Counts::default(), |ticket| ticket.counts)
     }
 }
 

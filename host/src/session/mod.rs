@@ -13,7 +13,9 @@ mod builder;
 mod engine;
 mod error;
 mod group;
+mod lookup;
 mod runner;
+mod solo;
 mod stats;
 
 pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage};
@@ -186,9 +188,8 @@ impl Session {
         let started = Instant::now();
         params.validate()?;
         let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
-        let cached_tokens = self.engine.begin(prompt, &device_params(params, &stop_ids)?)?;
-        let mut stats =
-            GenerateStats { prompt_tokens: prompt.len(), cached_tokens, ..Default::default() };
+        self.engine.begin(prompt, &device_params(params, &stop_ids)?)?;
+        let mut stats = GenerateStats { prompt_tokens: prompt.len(), ..Default::default() };
         let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
         let mut first = None;
         let finish = loop {
@@ -199,6 +200,7 @@ impl Session {
             let first = *first.get_or_insert(now);
             stats.prefill_seconds = (first - started).as_secs_f64();
             stats.decode_seconds = (now - first).as_secs_f64();
+            stats.count(self.engine.counts());
             let (text, finish) = answer.push(token)?;
             if finish == Some(Finish::StopToken) {
                 break Finish::StopToken;
@@ -225,7 +227,7 @@ impl Session {
     /// Runs `tokens` from an empty context and hands the logits `[vocab]` of each to `each`.
     ///
     /// # Errors
-    /// As [`Session::generate`].
+    /// As [`Session::generate`]; a session with [`SessionBuilder::lookup`].
     pub fn logits(
         &mut self,
         tokens: &[u32],

@@ -3,18 +3,16 @@
 use contract::sample::SampleParams;
 
 use super::SessionError;
+use super::lookup::Lookup;
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{Batch, BatchOptions, Model, PageUsage};
-use crate::ops::{Backend, TokenLog};
+use crate::ops::Backend;
 use crate::profile::Profile;
 
 /// Steps of a batch that are queued ahead at most: the prompt of a new request waits for them. With four 64 clients that ask again and again have their first
 /// token after 11.9 ms, with two after 8.4, with one after 6.9, at 26,200, 25,700 and 25,500 tokens/s (H200).
 const AHEAD: usize = 2;
-
-/// Looks at the token log between two questions to the driver.
-const LOOKS: u32 = 256;
 
 /// What an engine needs of a model and its batch, whatever they run on.
 pub(super) trait Batched: Send {
@@ -39,8 +37,24 @@ pub(super) trait Batched: Send {
     /// What comes next of a sequence. Waits for it, if it is on its way by [`Batched::queue`].
     fn next(&mut self, slot: usize) -> Result<Next, SessionError>;
 
-    /// Tokens of a sequence's prompt whose pages were there, from its first token on.
-    fn cached(&self, slot: usize) -> usize;
+    /// Whether more of a sequence has come with the step that gave its last token.
+    fn has_more(&self, _slot: usize) -> bool {
+        false
+    }
+
+    /// What is counted of a sequence, from its first token on.
+    fn counts(&self, slot: usize) -> Counts;
+}
+
+/// What is counted of a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Tokens of its prompt whose pages were there.
+    pub(super) cached: usize,
+    /// Tokens that were guessed.
+    pub(super) drafted: usize,
+    /// Those of them that were its next ones.
+    pub(super) accepted: usize,
 }
 
 /// What comes next of a sequence.
@@ -66,12 +80,21 @@ pub(super) struct BatchRunner<B: Backend> {
     record: bool,
     /// Tokens that the host has read, of each slot with a sequence.
     read: Vec<Option<usize>>,
+    /// What guesses tokens.
+    lookup: Option<Lookup>,
 }
 
 impl<B: Backend> BatchRunner<B> {
-    pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool) -> Self {
-        let read = vec![None; batch.options().max_batch];
-        Self { model, batch, record, read }
+    /// `drafts`: tokens of a sequence that are guessed at once at most.
+    pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool, drafts: usize) -> Self {
+        let BatchOptions { max_batch, draft_rows, .. } = batch.options();
+        let lookup = (drafts > 0 && draft_rows > 1).then(|| Lookup::new(drafts, max_batch));
+        Self { model, batch, record, read: vec![None; max_batch], lookup }
+    }
+
+    /// Whatever of the model there is on the device.
+    pub(super) fn backend(&self) -> &B {
+        self.model.backend()
     }
 }
 
@@ -103,16 +126,27 @@ impl<B: Backend> Batched for BatchRunner<B> {
     fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
         let slot = self.model.admit(&mut self.batch, prompt, params)?;
         self.read[slot] = Some(0);
+        if let Some(lookup) = &mut self.lookup {
+            lookup.begin(slot, prompt);
+        }
         Ok(slot)
     }
 
     fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
         self.read[slot] = None;
+        if let Some(lookup) = &mut self.lookup {
+            lookup.end(slot);
+        }
         self.batch.remove(self.model.backend(), slot)?;
         Ok(())
     }
 
     fn queue(&mut self) -> Result<(), SessionError> {
+        if let Some(lookup) = &mut self.lookup {
+            if lookup.step(&self.model, &mut self.batch, self.record)? {
+                return Ok(());
+            }
+        }
         loop {
             let (mut starves, mut more, mut ahead, mut prompts) = (false, false, 0, false);
             for (slot, read) in self.read.iter().enumerate() {
@@ -141,25 +175,22 @@ impl<B: Backend> Batched for BatchRunner<B> {
         if read >= self.batch.queued(slot) {
             return Ok(Next::Ended);
         }
-        loop {
-            for _ in 0..LOOKS {
-                let token = self.batch.token(slot, read);
-                if token != B::TokenLog::EMPTY {
-                    self.read[slot] = Some(read + 1);
-                    let is_last = read + 1 == self.batch.limit(slot);
-                    return Ok(Next::Token { token, is_last });
-                }
-                std::hint::spin_loop();
-            }
-            // Nothing is queued and nothing came: an earlier token ended the text.
-            if self.model.backend().is_idle()? && self.batch.token(slot, read) == B::TokenLog::EMPTY
-            {
-                return Ok(Next::Ended);
-            }
-        }
+        // Nothing is queued and nothing came: an earlier token ended the text.
+        let Some(token) = self.batch.wait(self.model.backend(), slot, read)? else {
+            return Ok(Next::Ended);
+        };
+        self.read[slot] = Some(read + 1);
+        Ok(Next::Token { token, is_last: read + 1 == self.batch.limit(slot) })
     }
 
-    fn cached(&self, slot: usize) -> usize {
-        self.batch.cached(slot)
+    fn has_more(&self, slot: usize) -> bool {
+        let came = self.lookup.as_ref().map_or(0, |lookup| lookup.came(slot));
+        self.read[slot].is_some_and(|read| read < came)
+    }
+
+    fn counts(&self, slot: usize) -> Counts {
+        let cached = self.batch.cached(slot);
+        let (drafted, accepted) = self.lookup.as_ref().map_or((0, 0), |l| l.drafts(slot));
+        Counts { cached, drafted, accepted }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::runner::Counts;
 use crate::model::HeadKind;
 use crate::tune::TuningState;
 
@@ -29,6 +30,10 @@ pub struct GenerateStats {
     pub cached_tokens: usize,
     /// Tokens of the text, the stop token included.
     pub generated_tokens: usize,
+    /// Tokens that were guessed, and checked several at a time ([`super::SessionBuilder::lookup`]).
+    pub drafted_tokens: usize,
+    /// Those of them that were the next ones: tokens of the text that took no step of their own.
+    pub accepted_tokens: usize,
     /// Seconds from the call to the first token.
     pub prefill_seconds: f64,
     /// Seconds from the first token to the last.
@@ -36,6 +41,12 @@ pub struct GenerateStats {
 }
 
 impl GenerateStats {
+    pub(super) fn count(&mut self, counts: Counts) {
+        let Counts { cached, drafted, accepted } = counts;
+        (self.cached_tokens, self.drafted_tokens, self.accepted_tokens) =
+            (cached, drafted, accepted);
+    }
+
     /// Prompt tokens per second, of those that were not cached; 0 when nothing ran.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prompt_tokens - self.cached_tokens, self.prefill_seconds)

@@ -2,7 +2,7 @@
 
 use bitnet_gpu::ops::attention_paged::{
     AttentionPaged, CopyPages, PageCopies, PageType, PagedCache, PagedRows, PagedRun, PagedRuns,
-    PagedScratch, PagedStep,
+    PagedScratch, PagedSplit, PagedStep,
 };
 use bitnet_gpu::ops::kv_append::Heads;
 use bitnet_gpu::ops::rope::RopeTable;
@@ -50,22 +50,27 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     ]
 }
 
-/// As rows of anything, and as a step that reaches the last position or all of a table.
+/// As rows of anything, as few, and as a step that reaches the last position or all of a table.
 fn check_case<B: Backend>(b: &B, inputs: &Inputs) {
     let positions: Vec<_> = inputs.rows.iter().map(|row| row.position).collect();
     let what = format!("{:?} {:?} at {positions:?}", inputs.element, inputs.heads);
     let expected = expected(inputs);
     check(b, inputs, &expected, &what);
-    if !inputs.runs.is_empty() {
-        check_runs(b, inputs, &expected, &what);
-        return;
-    }
     let last = positions.iter().filter(|&&p| (p as usize) < inputs.capacity).max();
     let heads = inputs.heads;
     let counters = counters_len(positions.len(), heads.heads, heads.kv_heads);
     let counters = Output::words("counters", &[counters], vec![0; counters]);
-    let expected = [&[counters], &expected[..]].concat();
+    let counted = [&[counters], &expected[..]].concat();
     let last = last.map_or(1, |&p| p as usize + 1);
+    for reach in [last, inputs.capacity] {
+        let few = Inputs { reach: Some(reach), few: true, ..inputs.clone() };
+        check(b, &few, &counted, format!("{what}, few to {reach}"));
+    }
+    if !inputs.runs.is_empty() {
+        check_runs(b, inputs, &expected, &what);
+        return;
+    }
+    let expected = counted;
     // By pages, and by several of them where the device has that kernel.
     for (reach, share) in
         [(last, None), (inputs.capacity, None), (last, Some(2)), (inputs.capacity, Some(7))]
@@ -445,6 +450,16 @@ fn refusals<B: Backend>(b: &B) {
             });
             refused!(dimension("reach"), paged!(cache, rows: rows));
         }
+        for reach in [0, 131] {
+            let rows = PagedRows::Split(PagedSplit { scratch: &mut scratch, reach });
+            refused!(dimension("reach"), paged!(cache, rows: rows));
+        }
+        // Of a split a row has pages of its own; the results of one have to have room.
+        let mut of_row = PagedScratch::<B> { partial: zeros(b, 4 * 12), counters: zeros(b, 6) };
+        let rows = PagedRows::Split(PagedSplit { scratch: &mut of_row, reach: 64 });
+        assert!(paged!(cache, rows: rows).is_ok());
+        let rows = PagedRows::Split(PagedSplit { scratch: &mut of_row, reach: 65 });
+        refused!(short("partial"), paged!(cache, rows: rows));
         let mut few_partial =
             PagedScratch::<B> { partial: zeros(b, 9 * 4 * 12 - 1), counters: zeros(b, 6) };
         let rows = PagedRows::Step(PagedStep {
@@ -464,6 +479,8 @@ fn refusals<B: Backend>(b: &B) {
             share: None,
             next: None,
         });
+        refused!(short("counters"), paged!(cache, rows: rows));
+        let rows = PagedRows::Split(PagedSplit { scratch: &mut few_counters, reach: 1 });
         refused!(short("counters"), paged!(cache, rows: rows));
         let bytes = 9 * 2 * element.part_bytes(10);
         let cut = |k, v| PagedCache::<B> { k: zeros(b, k), v: zeros(b, v), element, pages: 9 };

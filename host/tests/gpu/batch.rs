@@ -143,6 +143,7 @@ fn check_batch<B: Backend>(
         prompt_share: 48,
         prefix_cache: true,
         one_kernel: true,
+        draft_rows: 0,
     };
     let mut batch = Batch::new(model, options).expect("a batch");
     let mut waiting: VecDeque<usize> = (0..requests.len()).collect();
@@ -294,6 +295,7 @@ fn prompts_run_beside_steps() {
             prompt_share: 40,
             prefix_cache: true,
             one_kernel: true,
+            draft_rows: 0,
         };
         let mut batch = Batch::new(&model, options).expect("a batch");
         let add = |batch: &mut Batch<_>, request: &Request| {
@@ -372,6 +374,7 @@ fn short_prompts_run_together() {
                 prompt_share,
                 prefix_cache: true,
                 one_kernel: true,
+                draft_rows: 0,
             };
             let way = format!("{way}, {head:?}, share {prompt_share}");
             let mut batch = Batch::new(&model, options).expect("a batch");
@@ -421,6 +424,7 @@ fn refusals() {
         prompt_share: 32,
         prefix_cache: true,
         one_kernel: true,
+        draft_rows: 0,
     };
     for bad in [
         BatchOptions { max_batch: 0, ..options },

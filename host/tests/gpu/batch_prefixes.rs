@@ -20,6 +20,7 @@ const OPTIONS: BatchOptions = BatchOptions {
     prompt_share: 64,
     prefix_cache: true,
     one_kernel: true,
+    draft_rows: 0,
 };
 
 fn request(prompt: Vec<u32>, steps: usize) -> Request {

@@ -22,6 +22,7 @@ mod bmm;
 mod coverage;
 mod decode_layers;
 mod device;
+mod drafts;
 mod driver;
 mod elementwise;
 mod embed;

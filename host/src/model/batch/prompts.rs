@@ -31,23 +31,21 @@ impl<B: Backend> Model<B> {
             Needs::of(self.config.vocab_size, capacity, prompt, params)?;
         let free = batch.slots.iter().position(Option::is_none);
         let slot = free.ok_or(ModelError::BatchFull { max_batch })?;
-        // What it can copy counts as used then, so that it is not the first to make room.
-        batch.pool.find(&prompt[..prompt.len() - 1]);
         let usage = batch.pool.usage();
-        let pages = batch.pool.take(needed).ok_or(ModelError::PagesFull {
-            needed,
-            free: usage.total - usage.in_use,
-            total: usage.total,
-        })?;
+        // The last token runs in any case.
+        let pages =
+            batch.pool.take(&prompt[..prompt.len() - 1], needed).ok_or(ModelError::PagesFull {
+                needed,
+                free: usage.total - usage.in_use,
+                total: usage.total,
+            })?;
         // The device ends the text where the context does.
         let params = SampleParams { max_steps: limit as u32, ..*params };
         match batch.begin(self.backend(), slot, prompt, &params, &pages) {
             Ok(()) => {
                 let prompt = prompt.to_vec();
-                let stops = params.stop_ids.iter().take(params.stop_len as usize);
-                let stops = stops.copied().collect();
                 batch.slots[slot] =
-                    Some(Slot { pages, prompt, ran: 0, cached: 0, queued: 0, limit, stops });
+                    Some(Slot { pages, prompt, ran: 0, cached: 0, queued: 0, limit, params });
                 batch.waiting.push_back(slot);
                 Ok(slot)
             }
@@ -121,7 +119,13 @@ impl<B: Backend> Model<B> {
     }
 
     /// Picks the next token of `m` slots from slot `slot` on, whose rows of the last norm begin at row `at`.
-    fn pick(&self, batch: &mut Batch<B>, at: usize, slot: usize, m: usize) -> Result<(), OpError> {
+    pub(super) fn pick(
+        &self,
+        batch: &mut Batch<B>,
+        at: usize,
+        slot: usize,
+        m: usize,
+    ) -> Result<(), OpError> {
         let x_at = at * self.config.hidden_size;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         let w = self.head();
@@ -227,7 +231,8 @@ impl<B: Backend> Batch<B> {
         let reach = found.len() * PAGE;
         if reach > *ran {
             let pairs = found.iter().zip(pages.iter()).map(|(&from, &to)| [from, to]);
-            copies.extend(pairs.skip(*ran / PAGE));
+            // Some it took as they are.
+            copies.extend(pairs.skip(*ran / PAGE).filter(|[from, to]| from != to));
             *cached += reach - *ran;
             *ran = reach;
         }

@@ -26,6 +26,7 @@ const OPTIONS: BatchOptions = BatchOptions {
     prompt_share: 64,
     prefix_cache: true,
     one_kernel: true,
+    draft_rows: 0,
 };
 
 /// What a test sees of a device, and how the device behaves.
@@ -132,8 +133,8 @@ impl Batched for Fake {
         Ok(Next::Token { token: found, is_last: *left == 0 && !stops.contains(&found) })
     }
 
-    fn cached(&self, _: usize) -> usize {
-        0
+    fn counts(&self, _: usize) -> Counts {
+        Counts::default()
     }
 }
 
@@ -468,37 +469,40 @@ fn texts_of_two_backends_are_those_of_a_session() {
         .map(|text| text.expect("a text"))
         .collect();
 
-    let backend = |threads| CpuBackend::new(Some(threads)).expect("a CPU backend");
-    let layouts = [WeightLayout::Bits2, WeightLayout::Trits];
-    let backends = vec![(backend(1), layouts[0]), (backend(2), layouts[1])];
-    let mut last = 0;
-    let models = Model::load_each(backends, &checkpoint, &mut |at| {
-        assert!(at.done > last, "every weight is decoded once");
-        last = at.done;
-        assert!(at.done <= at.total);
-    });
-    let models = models.expect("both");
-    assert_eq!([models[0].layout(), models[1].layout()], layouts);
-    let options = BatchOptions { capacity: 150, pages: 6, ..OPTIONS };
-    let engines = models.into_iter().enumerate().map(|(i, model)| {
-        let batch = Batch::new(&model, options).expect("a batch");
-        let runner = BatchRunner::new(model, batch, true);
-        (format!("cpu:{i}"), Box::new(runner) as Box<dyn Batched>)
-    });
-    let group = Group::start(engines.collect()).expect("threads");
-    let tokenizer = Tokenizer::of_checkpoint(&checkpoint).expect("the demo's tokenizer");
-    let mut engine = BatchEngine::new(Box::new(group), tokenizer, LoadStats::default());
-    let mut streamed = vec![String::new(); prompts.len()];
-    let together = engine.generate(&prompts, &all, |index, output| {
-        streamed[index].push_str(&output.text);
-        ControlFlow::Continue(())
-    });
-    for (i, (found, alone)) in together.expect("texts").iter().zip(&alone).enumerate() {
-        let parts = |text: &crate::session::Generated| {
-            (text.tokens.clone(), text.text.clone(), text.finish)
-        };
-        assert_eq!(parts(found), parts(alone), "prompt {i}");
-        assert_eq!(streamed[i], found.text, "prompt {i}");
+    // Without guesses, and with up to five of them at once.
+    for drafts in [0, 5] {
+        let backend = |threads| CpuBackend::new(Some(threads)).expect("a CPU backend");
+        let layouts = [WeightLayout::Bits2, WeightLayout::Trits];
+        let backends = vec![(backend(1), layouts[0]), (backend(2), layouts[1])];
+        let mut last = 0;
+        let models = Model::load_each(backends, &checkpoint, &mut |at| {
+            assert!(at.done > last, "every weight is decoded once");
+            last = at.done;
+            assert!(at.done <= at.total);
+        });
+        let models = models.expect("both");
+        assert_eq!([models[0].layout(), models[1].layout()], layouts);
+        let options = BatchOptions { capacity: 150, pages: 6, draft_rows: 16, ..OPTIONS };
+        let engines = models.into_iter().enumerate().map(|(i, model)| {
+            let batch = Batch::new(&model, options).expect("a batch");
+            let runner = BatchRunner::new(model, batch, true, drafts);
+            (format!("cpu:{i}"), Box::new(runner) as Box<dyn Batched>)
+        });
+        let group = Group::start(engines.collect()).expect("threads");
+        let tokenizer = Tokenizer::of_checkpoint(&checkpoint).expect("the demo's tokenizer");
+        let mut engine = BatchEngine::new(Box::new(group), tokenizer, LoadStats::default());
+        let mut streamed = vec![String::new(); prompts.len()];
+        let together = engine.generate(&prompts, &all, |index, output| {
+            streamed[index].push_str(&output.text);
+            ControlFlow::Continue(())
+        });
+        for (i, (found, alone)) in together.expect("texts").iter().zip(&alone).enumerate() {
+            let parts = |text: &crate::session::Generated| {
+                (text.tokens.clone(), text.text.clone(), text.finish)
+            };
+            assert_eq!(parts(found), parts(alone), "prompt {i}, {drafts} guessed");
+            assert_eq!(streamed[i], found.text, "prompt {i}, {drafts} guessed");
+        }
+        assert_eq!((engine.len(), engine.pages().in_use), (0, 0));
     }
-    assert_eq!((engine.len(), engine.pages().in_use), (0, 0));
 }
