@@ -69,6 +69,7 @@ typedef struct bitnet_options {
     size_t max_batch;      /* of a batch: most requests at once on each device, up to 1024; 0: 32 */
     size_t pages;          /* of a batch: pages of 64 positions that its requests share; 0: as many as max_batch contexts take */
     size_t prompt_share;   /* of a batch: tokens of prompts that run with a step; 0: 768 */
+    size_t lookup;         /* most tokens of a text that are guessed at once, by what stood behind its last ones before; 0: none. The tokens are the same */
     int32_t no_prefix_cache; /* of a batch: not 0: compute every prompt from its beginning, also where an earlier text began alike */
 } bitnet_options;
 
@@ -100,6 +101,8 @@ typedef struct bitnet_generated {
     size_t prompt_tokens;
     size_t cached_tokens; /* of the prompt: their keys and values were there */
     size_t generated_tokens;
+    size_t drafted_tokens;  /* guessed, with lookup */
+    size_t accepted_tokens; /* of those, the next tokens of the text */
     double prefill_seconds;
     double decode_seconds;
     int32_t finish; /* bitnet_finish */

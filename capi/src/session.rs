@@ -34,6 +34,7 @@ pub struct Options {
     max_batch: usize,
     pages: usize,
     prompt_share: usize,
+    lookup: usize,
     no_prefix_cache: i32,
 }
 
@@ -61,6 +62,8 @@ pub struct Generated {
     prompt_tokens: usize,
     cached_tokens: usize,
     generated_tokens: usize,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
     prefill_seconds: f64,
     decode_seconds: f64,
     finish: i32,
@@ -101,6 +104,7 @@ defaults!(Options, bitnet_options_default, {
     max_batch: 0,
     pages: 0,
     prompt_share: 0,
+    lookup: 0,
     no_prefix_cache: 0,
 });
 
@@ -143,6 +147,7 @@ impl Options {
             [Weights::Auto, Weights::In(WeightLayout::Bits2), Weights::In(WeightLayout::Trits)];
         Ok(builder
             .prefix_cache(self.no_prefix_cache == 0)
+            .lookup(self.lookup)
             .head(nth("head", heads, self.head)?)
             .attention(options::math(self.attention)?)
             .kv(nth("kv", kinds, self.kv)?)
@@ -302,6 +307,8 @@ impl Generated {
         prompt_tokens: 0,
         cached_tokens: 0,
         generated_tokens: 0,
+        drafted_tokens: 0,
+        accepted_tokens: 0,
         prefill_seconds: 0.0,
         decode_seconds: 0.0,
         finish: 0,
@@ -313,6 +320,8 @@ impl Generated {
             prompt_tokens: made.stats.prompt_tokens,
             cached_tokens: made.stats.cached_tokens,
             generated_tokens: made.stats.generated_tokens,
+            drafted_tokens: made.stats.drafted_tokens,
+            accepted_tokens: made.stats.accepted_tokens,
             prefill_seconds: made.stats.prefill_seconds,
             decode_seconds: made.stats.decode_seconds,
             finish: match made.finish {

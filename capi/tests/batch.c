@@ -91,6 +91,9 @@ int main(int argc, char **argv)
     options.max_batch = 5000;
     CHECK(bitnet_batch_open(argv[1], &options, &batch) == BITNET_FAILED && *bitnet_last_error());
     options.max_batch = 2;
+    options.lookup = 256;
+    CHECK(bitnet_batch_open(argv[1], &options, &batch) == BITNET_FAILED && *bitnet_last_error());
+    options.lookup = 5;
     CHECK(bitnet_batch_open(argv[1], &options, &batch) == BITNET_OK);
     char device[100];
     CHECK(bitnet_batch_device(batch, device, sizeof device) == BITNET_OK && strstr(device, "CPU"));

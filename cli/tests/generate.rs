@@ -76,6 +76,23 @@ fn either_head_gives_the_same_text() {
 }
 
 #[test]
+fn guesses_do_not_change_the_text() {
+    let prompt = "let mut total = 0;\n".repeat(12);
+    let made = |more: &[&str]| -> Value {
+        let how = ["--json", "generate", "-n", "60", "--temperature", "0", "--ignore-eos", "-p"];
+        let args = [&how[..], &[&prompt], more].concat();
+        serde_json::from_slice(&finished(bitnet(&args)).stdout).unwrap()
+    };
+    let (plain, guessed) = (made(&[]), made(&["--lookup", "15"]));
+    assert_eq!((&plain["text"], &plain["tokens"]), (&guessed["text"], &guessed["tokens"]));
+    let right = |made: &Value| made["stats"]["generate"]["accepted_tokens"].as_u64().unwrap();
+    assert!(right(&plain) == 0 && right(&guessed) > 10, "{}", guessed["stats"]);
+    let both = ["generate", "-p", PROMPT, "--lookup", "3", "--logits", "a file"];
+    let output = bitnet(&both).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
 fn the_document_holds_what_was_streamed() {
     let said = eight(&["--seed", "4"]);
     let document = document(&["--seed", "4"]);

@@ -42,6 +42,7 @@ class _Options(ctypes.Structure):
         ("max_batch", ctypes.c_size_t),
         ("pages", ctypes.c_size_t),
         ("prompt_share", ctypes.c_size_t),
+        ("lookup", ctypes.c_size_t),
         ("no_prefix_cache", ctypes.c_int32),
     ]
 
@@ -75,6 +76,8 @@ class _Generated(ctypes.Structure):
         ("prompt_tokens", ctypes.c_size_t),
         ("cached_tokens", ctypes.c_size_t),
         ("generated_tokens", ctypes.c_size_t),
+        ("drafted_tokens", ctypes.c_size_t),
+        ("accepted_tokens", ctypes.c_size_t),
         ("prefill_seconds", ctypes.c_double),
         ("decode_seconds", ctypes.c_double),
         ("finish", ctypes.c_int32),
@@ -187,6 +190,8 @@ class Generated:
     finish: str
     prompt_tokens: int
     cached_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     prefill_seconds: float
     decode_seconds: float
 
@@ -227,7 +232,7 @@ def _generated(pieces: List[str], tokens: List[int], made: _Generated) -> Genera
     # The tail of a text may come with its last token a second time.
     return Generated(
         "".join(pieces), tokens[: made.generated_tokens], _FINISH[made.finish], made.prompt_tokens, made.cached_tokens,
-        made.prefill_seconds, made.decode_seconds,
+        made.drafted_tokens, made.accepted_tokens, made.prefill_seconds, made.decode_seconds,
     )
 
 
@@ -245,14 +250,16 @@ class Session:
     """A model, its tokenizer and one sequence. Calls from several threads wait for each other.
 
     `attention="fast"` is on tensor cores, with a stated error; `head`, `weights` and `kv` as the options of the program.
+    Up to `lookup` tokens are guessed at once, by what stood behind the last ones before, and checked together: the same text, sooner where it repeats its
+    prompt or itself.
     """
 
     def __init__(
         self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, context: int = 0, threads: int = 0,
-        pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact", kv: str = "bf16", weights: str = "auto",
+        pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact", kv: str = "bf16", weights: str = "auto", lookup: int = 0,
     ) -> None:
         self._handle = None
-        numbers = {"context": context, "threads": threads, "pool_cap_bytes": pool_cap_bytes}
+        numbers = {"context": context, "threads": threads, "pool_cap_bytes": pool_cap_bytes, "lookup": lookup}
         options = _options(device, numbers, {"head": head, "attention": attention, "kv": kv, "weights": weights})
         handle = ctypes.c_void_p()
         path = _bytes("model", os.fspath(model))
@@ -342,12 +349,12 @@ class Batch:
     def __init__(
         self, model: Union[str, "os.PathLike[str]"], device: str = "auto", *, max_batch: int = 0, pages: int = 0, prompt_share: int = 0,
         prefix_cache: bool = True, context: int = 0, threads: int = 0, pool_cap_bytes: int = 0, head: str = "auto", attention: str = "exact",
-        kv: str = "bf16", weights: str = "auto",
+        kv: str = "bf16", weights: str = "auto", lookup: int = 0,
     ) -> None:
         self._handle = None
         numbers = {
             "max_batch": max_batch, "pages": pages, "prompt_share": prompt_share, "no_prefix_cache": not prefix_cache, "context": context,
-            "threads": threads, "pool_cap_bytes": pool_cap_bytes,
+            "threads": threads, "pool_cap_bytes": pool_cap_bytes, "lookup": lookup,
         }
         options = _options(device, numbers, {"head": head, "attention": attention, "kv": kv, "weights": weights})
         handle = ctypes.c_void_p()

@@ -122,6 +122,24 @@ class BatchTest(unittest.TestCase):
             self.assertGreater(pages, 0)
             self.assertEqual([first.cached_tokens, again.cached_tokens], [0, 64 * pages if prefix_cache else 0])
 
+    def test_guesses_change_no_text(self):
+        # It repeats itself, and goes on so.
+        prompt, settings = "let mut total = 0;\n" * 12, dict(max_tokens=60, temperature=0.0, ignore_eos=True)
+        session = bitnet_gpu.Session(ROOT / "models/demo", device="cpu")
+        wanted = session.generate(prompt, **settings)
+        self.assertEqual((wanted.drafted_tokens, wanted.accepted_tokens), (0, 0))
+        session = bitnet_gpu.Session(ROOT / "models/demo", device="cpu", lookup=15)
+        streamed = []
+        alone = session.generate(prompt, on_text=streamed.append, **settings)
+        batch = bitnet_gpu.Batch(ROOT / "models/demo", device="cpu", lookup=15).generate([prompt] * 3, **settings)
+        self.same([alone, *batch], [wanted] * 4)
+        self.assertEqual("".join(streamed), wanted.text)
+        for made in [alone, *batch]:
+            self.assertGreater(made.accepted_tokens, 10)
+            self.assertGreaterEqual(made.drafted_tokens, made.accepted_tokens)
+        with self.assertRaises(bitnet_gpu.Error):
+            bitnet_gpu.Session(ROOT / "models/demo", device="cpu", lookup=256)
+
     def test_requests_come_and_go(self):
         settings = dict(max_tokens=12, seed=1, temperature=0.8)
         first = self.batch.add(self.PROMPTS[0], **settings)

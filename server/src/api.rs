@@ -55,6 +55,8 @@ pub(crate) struct Asked {
     /// One of each choice.
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) params: SamplingParams,
+    /// What an answer may hold, as the client thinks.
+    pub(crate) prediction: Option<String>,
     pub(crate) stream: bool,
     /// Whether a stream ends with the numbers of tokens.
     pub(crate) usage: bool,
@@ -125,6 +127,13 @@ enum Prompts {
     All(Vec<Vec<u32>>),
 }
 
+/// What an answer may hold.
+#[derive(serde::Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Prediction {
+    Content { content: Content },
+}
+
 /// A message as clients send it.
 #[derive(serde::Deserialize)]
 struct Said {
@@ -137,6 +146,15 @@ struct Said {
 enum Content {
     Text(String),
     Parts(Vec<Part>),
+}
+
+impl Content {
+    fn text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -171,6 +189,8 @@ impl Asked {
         if chat {
             fields.set("max_completion_tokens", &mut params.max_tokens)?;
         }
+        let prediction = if chat { fields.take("prediction")? } else { None };
+        let prediction = prediction.map(|Prediction::Content { content }| content.text());
         fields.set("temperature", &mut params.temperature)?;
         fields.set("top_p", &mut params.top_p)?;
         fields.set("top_k", &mut params.top_k)?;
@@ -193,7 +213,7 @@ impl Asked {
         fields.end()?;
         params.validate().map_err(|error| Refusal::bad(error.to_string()))?;
         let usage = options.unwrap_or_default().include_usage;
-        Ok(Self { prompts, params, stream, usage, chat })
+        Ok(Self { prompts, params, prediction, stream, usage, chat })
     }
 }
 
@@ -219,13 +239,8 @@ fn messages(fields: &mut Fields) -> Result<Vec<Prompt>, Refusal> {
     if said.is_empty() {
         return Err(Refusal::field("messages", "messages are missing"));
     }
-    let messages = said.into_iter().map(|Said { role, content }| {
-        let text = match content {
-            Content::Text(text) => text,
-            Content::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
-        };
-        Message::new(role, text)
-    });
+    let messages =
+        said.into_iter().map(|Said { role, content }| Message::new(role, content.text()));
     Ok(vec![Prompt::Chat(messages.collect())])
 }
 
@@ -249,21 +264,30 @@ pub(crate) struct Usage {
     /// Of the prompt.
     pub(crate) cached: usize,
     pub(crate) generated: usize,
+    /// Guesses that were right, of those generated, and all.
+    pub(crate) accepted: usize,
+    pub(crate) drafted: usize,
 }
 
 impl Usage {
-    pub(crate) fn add(&mut self, Self { prompt, cached, generated }: Self) {
+    pub(crate) fn add(&mut self, Self { prompt, cached, generated, accepted, drafted }: Self) {
         self.prompt += prompt;
         self.cached += cached;
         self.generated += generated;
+        self.accepted += accepted;
+        self.drafted += drafted;
     }
 
     fn document(self) -> Value {
-        let Self { prompt, cached, generated } = self;
+        let Self { prompt, cached, generated, accepted, drafted } = self;
         json!({
             "prompt_tokens": prompt,
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens": generated,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
+            },
             "total_tokens": prompt + generated,
         })
     }
@@ -349,7 +373,8 @@ mod tests {
             }),
             false,
         );
-        let Asked { prompts, params, stream, usage, chat } = asked.expect("a request");
+        let Asked { prompts, params, prediction, stream, usage, chat } = asked.expect("a request");
+        assert_eq!(prediction, None);
         assert!(matches!(&prompts[..], [Prompt::Text(a), Prompt::Text(b)] if a == "a" && b == "b"));
         assert_eq!((params.max_tokens, params.seed, params.top_k), (7, 9, 3));
         assert_eq!((params.temperature, params.top_p, params.min_p), (0.5, 0.9, 0.1));
@@ -368,8 +393,14 @@ mod tests {
 
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         let said = json!([{"role": "system", "content": "s"}, {"role": "user", "content": parts}]);
-        let asked = read(json!({"messages": said, "max_completion_tokens": 5}), true).expect("one");
-        assert_eq!(asked.params.max_tokens, 5);
+        let asked = read(
+            json!({
+                "messages": said, "max_completion_tokens": 5, "prediction": {"type": "content", "content": "so"},
+            }),
+            true,
+        );
+        let asked = asked.expect("one");
+        assert_eq!((asked.params.max_tokens, asked.prediction.as_deref()), (5, Some("so")));
         let Prompt::Chat(messages) = &asked.prompts[0] else { panic!("a conversation") };
         assert_eq!((&*messages[1].role, &*messages[1].content), ("user", "ab"));
     }

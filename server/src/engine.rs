@@ -32,6 +32,7 @@ pub(crate) enum Event {
 struct Job {
     prompt: Prompt,
     params: SamplingParams,
+    prediction: Option<String>,
     reply: UnboundedSender<Event>,
     since: Instant,
 }
@@ -67,6 +68,7 @@ impl Shared {
         &self,
         requests: Vec<(Prompt, UnboundedSender<Event>)>,
         params: &SamplingParams,
+        prediction: Option<&str>,
     ) -> Result<(), Refusal> {
         let (count, most) = (requests.len(), self.common.settings.queue);
         let room = |waiting: usize| Some(waiting + count).filter(|&all| all <= most);
@@ -75,7 +77,8 @@ impl Shared {
             return Err(Refusal::busy(format!("{most} requests are waiting already; try again")));
         }
         for (prompt, reply) in requests {
-            let job = Job { prompt, params: params.clone(), reply, since: Instant::now() };
+            let (params, prediction) = (params.clone(), prediction.map(str::to_owned));
+            let job = Job { prompt, params, prediction, reply, since: Instant::now() };
             if self.jobs.send(job).is_err() {
                 return Err(Refusal::failed("the engine has ended; start the server again"));
             }
@@ -198,6 +201,10 @@ impl Work {
             Prompt::Ids(ids) => ids,
         };
         let id = self.engine.add_request(ids, &job.params)?;
+        if let Some(text) = &job.prediction {
+            let expected = self.engine.encode(text)?;
+            self.engine.predict(id, &expected);
+        }
         add(&self.common.metrics.prompt_tokens, ids.len() as u64);
         Ok(id)
     }
@@ -222,10 +229,14 @@ impl Work {
             if let Some(made) = output.finished {
                 add(&metrics.finished, 1);
                 add(&metrics.cached_tokens, made.stats.cached_tokens as u64);
+                add(&metrics.drafted_tokens, made.stats.drafted_tokens as u64);
+                add(&metrics.accepted_tokens, made.stats.accepted_tokens as u64);
                 let usage = Usage {
                     prompt: made.stats.prompt_tokens,
                     cached: made.stats.cached_tokens,
                     generated: made.stats.generated_tokens,
+                    accepted: made.stats.accepted_tokens,
+                    drafted: made.stats.drafted_tokens,
                 };
                 let end = Event::End { finish: made.finish, usage };
                 ends.push((self.running.remove(at).reply, end));

@@ -185,7 +185,8 @@ async fn complete(
 ) -> Result<Reply, Refusal> {
     let settings = &shared.common.settings;
     let body = body(request).await?;
-    let Asked { prompts, params, stream, usage, chat } = Asked::read(&body, chat, settings)?;
+    let Asked { prompts, params, prediction, stream, usage, chat } =
+        Asked::read(&body, chat, settings)?;
     let (requests, mut choices): (Vec<_>, Vec<_>) = prompts
         .into_iter()
         .map(|prompt| {
@@ -193,7 +194,7 @@ async fn complete(
             ((prompt, sender), Choice { events, state: State::Begins })
         })
         .unzip();
-    shared.submit(requests, &params)?;
+    shared.submit(requests, &params, prediction.as_deref())?;
     let answer = Answer {
         id: format!("{}-{:016x}", if chat { "chatcmpl" } else { "cmpl" }, number()),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

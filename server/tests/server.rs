@@ -32,7 +32,11 @@ struct Server {
 
 impl Server {
     fn start(model: &Path, max_batch: usize, settings: Settings) -> Self {
-        let engine = builder(model).max_batch(max_batch).build_batch().expect("the demo model");
+        Self::of(builder(model).max_batch(max_batch), settings)
+    }
+
+    fn of(builder: SessionBuilder, settings: Settings) -> Self {
+        let engine = builder.build_batch().expect("the demo model");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let stop = Arc::new(AtomicBool::new(false));
@@ -187,6 +191,53 @@ fn what_was_asked_before_is_not_computed_again() {
 }
 
 #[test]
+fn guesses_are_counted_and_change_no_text() {
+    let prompt = "let mut total = 0;\n".repeat(12);
+    let ask = |server: &Server| {
+        let mut request = asked(&json!(prompt), 1);
+        (request["max_tokens"], request["temperature"]) = (json!(60), json!(0));
+        request["ignore_eos"] = json!(true);
+        let (status, body) = server.post("/v1/completions", &request);
+        assert_eq!(status, 200, "{body}");
+        let answer = document(&body);
+        let details = &answer["usage"]["completion_tokens_details"];
+        let counts = ["accepted", "rejected"]
+            .map(|which| details[format!("{which}_prediction_tokens")].as_u64().expect("a number"));
+        (answer["choices"][0]["text"].clone(), counts)
+    };
+    let (text, counts) = ask(&Server::demo(2));
+    assert_eq!(counts, [0, 0]);
+    let server = Server::of(builder(&demo()).max_batch(2).lookup(15), Settings::new("demo"));
+    let (found, [accepted, rejected]) = ask(&server);
+    assert!(found == text && accepted > 10, "{accepted} {rejected}: {found}");
+    assert_eq!(server.metric("accepted_tokens_total"), accepted as f64);
+    assert_eq!(server.metric("drafted_tokens_total"), (accepted + rejected) as f64);
+}
+
+/// What a client thinks that the answer holds is guessed from, as the prompt is.
+#[test]
+fn a_prediction_is_guessed_from() {
+    let folder = templated();
+    let server = Server::of(builder(folder.path()).max_batch(2).lookup(15), Settings::new("demo"));
+    let ask = |prediction: Value| {
+        let request = json!({
+            "messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 80, "temperature": 0.7, "seed": 4,
+            "ignore_eos": true, "prediction": prediction,
+        });
+        let (status, body) = server.post("/v1/chat/completions", &request);
+        assert_eq!(status, 200, "{body}");
+        let answer = document(&body);
+        let details = &answer["usage"]["completion_tokens_details"];
+        let text = answer["choices"][0]["message"]["content"].clone();
+        (text, details["accepted_prediction_tokens"].as_u64().expect("a number"))
+    };
+    let (text, few) = ask(Value::Null);
+    let (found, many) = ask(json!({"type": "content", "content": text}));
+    assert_eq!(found, text);
+    assert!(many > few + 20, "{few} and {many} guesses were right");
+}
+
+#[test]
 fn a_completion_is_the_librarys_text_whole_or_streamed() {
     let server = Server::demo(2);
     let wanted = alone(PROMPT, &params(1));
@@ -262,8 +313,8 @@ fn clients_side_by_side_do_not_change_each_other() {
     });
 }
 
-#[test]
-fn conversations_go_by_the_models_template() {
+/// The demo model with a template for conversations.
+fn templated() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for entry in std::fs::read_dir(demo()).expect("the demo model") {
         let entry = entry.expect("a file");
@@ -275,7 +326,12 @@ fn conversations_go_by_the_models_template() {
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}<a>"
     );
     std::fs::write(&file, config.to_string()).expect("written");
+    folder
+}
 
+#[test]
+fn conversations_go_by_the_models_template() {
+    let folder = templated();
     let mut session = builder(folder.path()).build().expect("a model");
     let messages = [Message::new("system", "be brief"), Message::new("user", "hello")];
     let ids = session.encode_chat(&messages).expect("ids");

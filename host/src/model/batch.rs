@@ -34,6 +34,8 @@ use crate::ops::{Backend, OpError, RowType, RowWords, TokenLog, WeightLayout};
 pub const PAGE_SIZE: usize = PAGE;
 /// Most sequences of a batch.
 pub const MAX_BATCH: usize = 1024;
+/// Most rows of a step of drafts.
+pub const MAX_DRAFT_ROWS: usize = 256;
 /// Looks at the token log between two questions to the driver.
 const LOOKS: u32 = 256;
 
@@ -60,7 +62,7 @@ pub struct BatchOptions {
     pub prefix_cache: bool,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
     pub one_kernel: bool,
-    /// Rows that [`Model::verify`] runs at once at most, no more than `chunk`; 0 for who has no drafts.
+    /// Rows that [`Model::verify`] runs at once at most, up to [`MAX_DRAFT_ROWS`] and `chunk`; 0 for who has no drafts.
     pub draft_rows: usize,
 }
 
@@ -196,8 +198,8 @@ impl<B: Backend> Batch<B> {
         let (backend, config) = (model.backend(), model.config());
         let BatchOptions { max_batch, capacity, pages, kv, chunk, one_kernel, draft_rows, .. } =
             options;
-        if draft_rows > chunk {
-            let (what, allowed) = ("draft_rows", "0 to chunk rows are allowed");
+        if draft_rows > chunk.min(MAX_DRAFT_ROWS) {
+            let (what, allowed) = ("draft_rows", "0 to 256 and to chunk rows are allowed");
             return Err(OpError::Dimension { op: "batch", what, found: draft_rows, allowed });
         }
         if max_batch == 0 || max_batch > MAX_BATCH {
@@ -500,8 +502,8 @@ impl<B: Backend> Model<B> {
             (step.map_or(0, |step| step.m), runs.m() * usize::from(prompts));
         let first = step.map_or(0, |step| step.first);
         let positions = state(first, STATE_POS);
-        let tables = RowWords { words: &*tables, at: first * width, stride: width };
-        let prompt_ids = RowWords { words: &*ids, at: 0, stride: 1 };
+        let tables = RowWords { words: tables, at: first * width, stride: width };
+        let prompt_ids = RowWords { words: ids, at: 0, stride: 1 };
         let parts = [(state(first, STATE_TOKEN), 0, of_step), (prompt_ids, of_step, of_prompts)];
         for (RowWords { words: ids, at: ids_at, stride: ids_stride }, first, m) in parts {
             if m > 0 {

@@ -8,7 +8,7 @@ mod pages;
 pub mod sequence;
 
 pub(crate) use batch::Needs;
-pub use batch::{Batch, BatchOptions, Draft, MAX_BATCH, PAGE_SIZE};
+pub use batch::{Batch, BatchOptions, Draft, MAX_BATCH, MAX_DRAFT_ROWS, PAGE_SIZE};
 pub use bitnet::Model;
 #[cfg(feature = "cuda")]
 pub(crate) use bitnet::heads;

@@ -424,10 +424,10 @@ impl AttentionPaged<'_, super::CudaBackend> {
                 PageType::Float(_) => cuda.launch::<AppendBf16>(append, args)?,
                 PageType::Int8 => cuda.launch::<AppendInt8>(append, args)?,
             }
-            if let Some(PagedSplit { scratch, reach }) = split {
-                if split::is_there(cuda, (cache.element, heads), reach) {
-                    return split::launch(cuda, &args, (heads, reach), scratch);
-                }
+            let there =
+                |of: &PagedSplit<'_, _>| split::is_there(cuda, (cache.element, heads), of.reach);
+            if let Some(PagedSplit { scratch, reach }) = split.filter(there) {
+                return split::launch(cuda, &args, (heads, reach), scratch);
             }
             if let Some(runs) = runs {
                 let tiled = takes_many(cuda, math, m, heads);

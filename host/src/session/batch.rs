@@ -236,6 +236,14 @@ impl BatchEngine {
         Ok(id)
     }
 
+    /// Says what the text of a request may hold, such as the file that it is to change, for [`super::SessionBuilder::lookup`] to guess from as from its prompt.
+    /// The text is the same; without lookup, or of a request that is not there, nothing changes.
+    pub fn predict(&mut self, id: RequestId, expected: &[u32]) {
+        if let Some(request) = self.requests.iter().find(|request| request.id == id) {
+            self.engine.predict(request.slot, expected);
+        }
+    }
+
     /// Takes a request out before its end and returns what it has given; `None` when it is not there. Its
     /// pages are free for the next one.
     ///

@@ -243,7 +243,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Up to so many tokens of a text are guessed at once, by what stood behind its last ones before, and checked together (prompt lookup decoding); 0, the
+    /// Up to so many tokens of a text are guessed at once, by what stood behind its last ones before, and checked together (prompt lookup decoding): 1 to 255; 0, the
     /// default, for none. A text that repeats its prompt or itself comes several tokens at a time, any other about as fast as without. The tokens are the
     /// same, but with [`SessionBuilder::attention`] on tensor cores, where they depend on the rows of a step. [`super::GenerateStats`] counts them.
     /// A [`Session`] with it keeps its cache in pages, as a batch does, and reuses that of a prompt's beginning in whole pages; it takes no

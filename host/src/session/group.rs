@@ -29,6 +29,7 @@ const LEAD: usize = 8;
 /// What a device's thread is told. Sequences go by their key in the group.
 enum Order {
     Admit { key: usize, prompt: Vec<u32>, params: Box<SampleParams> },
+    Predict { key: usize, expected: Vec<u32> },
     Remove { key: usize },
     Memory(mpsc::Sender<MemoryUsage>),
     Stop,
@@ -146,6 +147,11 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
                     let slot = engine.admit(&prompt, &params)?;
                     let stops = params.stop_ids[..params.stop_len as usize].to_vec();
                     sequences.push(Run { key, slot, stops, runs: true });
+                }
+                Order::Predict { key, expected } => {
+                    if let Some(run) = sequences.iter().find(|run| run.key == key) {
+                        engine.predict(run.slot, &expected);
+                    }
                 }
                 Order::Remove { key } => {
                     if let Some(at) = sequences.iter().position(|run| run.key == key) {
@@ -395,6 +401,13 @@ impl Batched for Group {
         let (prompt, params) = (prompt.to_vec(), Box::new(*params));
         self.board.order(device, Order::Admit { key, prompt, params });
         Ok(key)
+    }
+
+    fn predict(&mut self, slot: usize, expected: &[u32]) {
+        if let Some(ticket) = self.tickets.get(&slot) {
+            let order = Order::Predict { key: slot, expected: expected.to_vec() };
+            self.board.order(ticket.device, order);
+        }
     }
 
     fn remove(&mut self, slot: usize) -> Result<(), SessionError> {

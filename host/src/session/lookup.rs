@@ -28,6 +28,7 @@ struct Text {
     last: HashMap<[u32; LEAST], usize>,
     /// Where those in front of each place stood before that; 0 for nowhere.
     before: Vec<usize>,
+    /// Tokens in front of the first that the sequence gives.
     prompt: usize,
     /// Tokens that a guess has to agree with.
     need: usize,
@@ -109,6 +110,16 @@ impl Lookup {
 
     pub(super) fn begin(&mut self, slot: usize, prompt: &[u32]) {
         self.texts[slot] = Some(Text::new(prompt));
+    }
+
+    /// Guesses for the text in `slot` from `expected` too, as if that stood in front of its prompt.
+    pub(super) fn predict(&mut self, slot: usize, expected: &[u32]) {
+        if let Some(text) = &mut self.texts[slot] {
+            let Text { tokens, last, before, .. } =
+                Text::new(&[expected, &text.tokens[..]].concat());
+            let prompt = expected.len() + text.prompt;
+            *text = Text { tokens, last, before, prompt, ..std::mem::take(text) };
+        }
     }
 
     pub(super) fn end(&mut self, slot: usize) {
@@ -222,6 +233,17 @@ mod tests {
         for few in [&[1, 2, 7, 5, 1, 2][..], &[1, 2, 3], &[]] {
             assert!(text(few).guess(4).is_empty());
         }
+    }
+
+    #[test]
+    fn what_is_predicted_stands_in_front() {
+        let mut lookup = Lookup::new(7, 2);
+        lookup.begin(1, &[1, 2, 3]);
+        lookup.predict(0, &[1, 2, 3, 4]);
+        lookup.predict(1, &[7, 1, 2, 3, 4, 5]);
+        assert!(lookup.texts[0].is_none());
+        let Some(text) = &lookup.texts[1] else { panic!("it is there") };
+        assert_eq!((text.guess(2), text.prompt, text.need), (vec![4, 5], 9, LEAST));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(super) trait Batched: Send {
     /// Adds a sequence; returns its slot.
     fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
 
+    /// Says what the text of a sequence may hold.
+    fn predict(&mut self, _slot: usize, _expected: &[u32]) {}
+
     /// Takes a sequence out.
     fn remove(&mut self, slot: usize) -> Result<(), SessionError>;
 
@@ -132,6 +135,12 @@ impl<B: Backend> Batched for BatchRunner<B> {
         Ok(slot)
     }
 
+    fn predict(&mut self, slot: usize, expected: &[u32]) {
+        if let Some(lookup) = &mut self.lookup {
+            lookup.predict(slot, expected);
+        }
+    }
+
     fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
         self.read[slot] = None;
         if let Some(lookup) = &mut self.lookup {
@@ -142,10 +151,10 @@ impl<B: Backend> Batched for BatchRunner<B> {
     }
 
     fn queue(&mut self) -> Result<(), SessionError> {
-        if let Some(lookup) = &mut self.lookup {
-            if lookup.step(&self.model, &mut self.batch, self.record)? {
-                return Ok(());
-            }
+        let Self { model, batch, record, lookup, .. } = &mut *self;
+        let guessed = lookup.as_mut().map(|lookup| lookup.step(model, batch, *record));
+        if guessed.transpose()?.unwrap_or(false) {
+            return Ok(());
         }
         loop {
             let (mut starves, mut more, mut ahead, mut prompts) = (false, false, 0, false);
@@ -190,7 +199,10 @@ impl<B: Backend> Batched for BatchRunner<B> {
 
     fn counts(&self, slot: usize) -> Counts {
         let cached = self.batch.cached(slot);
-        let (drafted, accepted) = self.lookup.as_ref().map_or((0, 0), |l| l.drafts(slot));
-        Counts { cached, drafted, accepted }
+        let Some(lookup) = &self.lookup else { return Counts { cached, ..Counts::default() } };
+        let ((drafted, accepted), read) = (lookup.drafts(slot), self.read[slot].unwrap_or(0));
+        // Of a step of drafts the last token was no guess. Those that nobody has read yet do not count.
+        let unread = lookup.came(slot).saturating_sub(read + 1);
+        Counts { cached, drafted, accepted: accepted.saturating_sub(unread) }
     }
 }

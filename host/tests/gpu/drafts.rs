@@ -247,6 +247,7 @@ fn texts_by_lookup() {
         let text = solo.generate(&short, &params, |_| ControlFlow::Continue(()));
         assert_eq!(text.expect("a text").tokens, texts[0][..=first]);
     }
+    assert!(builder().lookup(256).build().is_err());
     let refused = solo.logits(&short, |_| ());
     assert!(matches!(refused, Err(SessionError::LogitsOfLookup)));
     drop(solo);

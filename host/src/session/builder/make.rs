@@ -1,8 +1,10 @@
 //! What a builder makes of loaded models: one sequence, or a batch.
 
 use super::SessionBuilder;
-use crate::model::{Batch, BatchOptions, HeadKind, Model, PAGE_SIZE, Sequence, SequenceOptions};
-use crate::ops::Backend;
+use crate::model::{
+    Batch, BatchOptions, HeadKind, MAX_DRAFT_ROWS, Model, PAGE_SIZE, Sequence, SequenceOptions,
+};
+use crate::ops::{Backend, OpError};
 use crate::session::SessionError;
 use crate::session::engine::{Engine, Runner};
 use crate::session::group::Group;
@@ -43,9 +45,14 @@ impl SessionBuilder {
         max_batch: usize,
         pages: usize,
     ) -> Result<(BatchRunner<B>, HeadKind), SessionError> {
+        if self.lookup >= MAX_DRAFT_ROWS {
+            let (what, allowed) = ("tokens of a lookup", "0 to 255 are allowed");
+            let found = self.lookup;
+            return Err(OpError::Dimension { op: "session", what, found, allowed }.into());
+        }
         let options = |model: &Model<B>| {
             let chunk = self.chunk(model, context, pages);
-            let of_one = self.lookup.saturating_add(1);
+            let of_one = self.lookup + 1;
             let draft_rows = if self.lookup == 0 { 0 } else { of_one.max(DRAFT_ROWS).min(chunk) };
             BatchOptions {
                 max_batch,
