@@ -54,7 +54,7 @@ pub(crate) fn measure(suite: &mut Suite, path: &Path) -> anyhow::Result<()> {
     let prompts: Vec<_> = (0..most).map(|i| prompt(40 + i as u64, AT, vocab)).collect();
     let params = SampleParams { max_steps: TOKENS as u32, ..GREEDY };
     let mut texts: Vec<Vec<u32>> = Vec::new();
-    let mut begin = |batch: &mut Batch<CudaBackend>, count: usize| -> anyhow::Result<()> {
+    let begin = |batch: &mut Batch<CudaBackend>, count: usize| -> anyhow::Result<()> {
         for slot in 0..most {
             batch.remove(backend, slot)?;
         }

@@ -287,7 +287,7 @@ const SLOW: &[&str] = &[
     "soak::",
     "sparse::lane::more_rows_than_a_grid_is_high",
     "sparse::lane::ternary_is_exact",
-    "steady::",
+    "steady",
     "tune::what_is_tuned_is_kept_and_runs",
     "w2a8_gemm::lane::every_variant_at_the_edges_of_tiles",
     "w2a8_gemm::lane::listed_shapes",
@@ -300,7 +300,7 @@ const MODELS: &[&str] = &[
     "model::llama_family",
     "several::requests",
     "several::what",
-    "steady::",
+    "steady",
 ];
 
 /// One test for each level: fresh, as the contract says, and assembled. What there is to say, and how it ended.

@@ -309,6 +309,11 @@ impl<B: Backend> Batch<B> {
         self.tokens.get(slot * self.options.capacity + index)
     }
 
+    /// Whether `token` ends the sequence in `slot`.
+    pub fn ends(&self, slot: usize, token: u32) -> bool {
+        self.slots.get(slot).and_then(Option::as_ref).is_some_and(|slot| slot.stops(token))
+    }
+
     /// Token `index` of the sequence in `slot`, which a step that is queued makes. Waits for it; `None` when the text ended before it.
     ///
     /// # Errors

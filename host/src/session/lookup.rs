@@ -191,7 +191,9 @@ impl Lookup {
             return None;
         }
         let room = |slot: usize, text: &Text| {
-            batch.limit(slot).saturating_sub(text.tokens.len() - text.prompt)
+            let given = &text.tokens[text.prompt..];
+            let is_over = given.last().is_some_and(|&token| batch.ends(slot, token));
+            if is_over { 0 } else { batch.limit(slot).saturating_sub(given.len()) }
         };
         let mut guesses: Vec<(usize, Vec<u32>)> = there()
             .filter(|(slot, text)| room(*slot, text) > 0)

@@ -7,6 +7,7 @@
 
 mod act_quant;
 mod activation;
+mod again;
 mod attention;
 mod attention_paged;
 mod attention_step;
@@ -45,6 +46,9 @@ mod soak;
 mod softmax;
 mod sparse;
 mod steady;
+mod steady_layers;
+mod steady_ops;
+mod steady_rows;
 mod support;
 mod tune;
 mod w2a8_gemm;
