@@ -41,7 +41,6 @@ pub(super) fn measure(host: &mut Host) -> anyhow::Result<()> {
                 kv: RowType::Bf16,
                 chunk: 64,
                 one_kernel: false,
-                draft_rows: 0,
             };
             host.time(
                 &name,
