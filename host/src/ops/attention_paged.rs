@@ -162,7 +162,7 @@ impl<B: Backend> PagedScratch<B> {
         Ok(Self { partial, counters })
     }
 
-    /// Reserves room for a split of `rows` rows that reach `positions` positions: for as many of them at once as [`SPLIT_BYTES`] hold, and one at least.
+    /// Reserves room for a split of `rows` rows that reach `positions` positions: for as many of them at once as 64 MiB hold, and one at least.
     ///
     /// # Errors
     /// A dimension that is not allowed; out of memory.

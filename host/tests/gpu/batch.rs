@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
+use bitnet_gpu::checkpoint::Checkpoint;
 use bitnet_gpu::cpu::{CpuBackend, CpuOptions, Simd};
 use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::model::{
@@ -221,8 +221,7 @@ fn check_batch<B: Backend>(
 fn sequences_do_not_see_each_other(name: &str) {
     let _shared = lane::shared();
     let files = files(name);
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let requests = || requests(checkpoint.config().vocab_size);
     let truths = [RowType::Bf16, RowType::F32].map(|kv| (kv, truth(&checkpoint, kv, requests())));
     let mut index = 0;
@@ -277,8 +276,7 @@ fn drawn(seed: u64, checkpoint: &Checkpoint, sizes: &[(usize, usize)]) -> Vec<Re
 fn prompts_run_beside_steps() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let requests = drawn(6, &checkpoint, &[(3, 14), (150, 5), (60, 9), (17, 4)]);
     let [short, long, lost, last] = &truth(&checkpoint, RowType::Bf16, requests)[..] else {
         panic!("four")
@@ -355,8 +353,7 @@ fn prompts_run_beside_steps() {
 fn short_prompts_run_together() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let requests = drawn(7, &checkpoint, &[(3, 14), (17, 4)]);
     let [long, short] = &truth(&checkpoint, RowType::Bf16, requests)[..] else { panic!("two") };
     for (way, backend) in lane::ways() {
@@ -411,8 +408,7 @@ fn short_prompts_run_together() {
 fn refusals() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let (_, backend) = lane::ways().remove(0);
     let model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
     let options = BatchOptions {

@@ -1,6 +1,5 @@
 //! Prompts that begin like a text that is or was there: a sequence copies its pages, and gives what it gives alone.
 
-use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::model::{Batch, BatchOptions, HeadKind, Model, PAGE_SIZE};
 use bitnet_gpu::ops::{Backend, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
@@ -54,8 +53,7 @@ fn run<B: Backend>(model: &Model<B>, batch: &mut Batch<B>, all: &[(usize, &Reque
 fn beginnings_are_copied() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let vocab = checkpoint.config().vocab_size;
     let mut seeded = Seeded::new(16);
     let mut ids = |len: usize| (0..len).map(|_| seeded.below(vocab) as u32).collect::<Vec<_>>();

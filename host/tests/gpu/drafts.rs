@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::model::{Batch, BatchOptions, Draft, HeadKind, Model, ModelError, PAGE_SIZE};
 use bitnet_gpu::ops::attention_paged::PageType;
 use bitnet_gpu::ops::{Backend, OpError, RowType};
@@ -54,8 +53,7 @@ fn requests(vocab: usize) -> Vec<Request> {
 fn right_and_wrong_drafts_give_the_same_tokens() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let vocab = checkpoint.config().vocab_size;
     let truths =
         [RowType::Bf16, RowType::F32].map(|kv| (kv, truth(&checkpoint, kv, requests(vocab))));
@@ -140,8 +138,7 @@ fn right_and_wrong_drafts_give_the_same_tokens() {
 fn refusals() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let (_, backend) = lane::ways().remove(0);
     let model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
     let too_many = BatchOptions { draft_rows: 49, ..options(RowType::Bf16) };

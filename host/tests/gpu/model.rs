@@ -83,6 +83,12 @@ pub(crate) struct Files {
     _folder: Option<tempfile::TempDir>,
 }
 
+impl Files {
+    pub(crate) fn open(&self) -> Checkpoint {
+        Checkpoint::open(&self.path, &OpenOptions::default()).expect("the checkpoint opens")
+    }
+}
+
 /// The demo model, or a synthetic one by name.
 pub(crate) fn files(name: &str) -> Files {
     if name == "demo" {
@@ -218,8 +224,7 @@ fn every_way_gives_the_same_bits(name: &str) {
     // The device is this test's alone.
     let _shared = lane::shared();
     let files = files(name);
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let truths = [RowType::Bf16, RowType::F32].map(|kv| (kv, truth(&checkpoint, kv)));
     for (i, (way, backend)) in lane::ways().into_iter().enumerate() {
         let mut runner = Runner::new(backend, &checkpoint);
@@ -273,8 +278,7 @@ fn check_way<B: Backend>(runner: &mut Runner<B>, kv: RowType, truth: &Truth, wha
 fn weights_of_1_6_bits() {
     let _shared = lane::shared();
     let files = files("tiny");
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let kv = RowType::Bf16;
     let truth = truth(&checkpoint, kv);
     for (way, backend) in lane::ways() {

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use bitnet_gpu::checkpoint::synth::NamedConfig;
-use bitnet_gpu::checkpoint::{Checkpoint, OpenOptions};
 use bitnet_gpu::model::{HeadKind, Model, Sequence, SequenceOptions};
 use bitnet_gpu::ops::RowType;
 use bitnet_gpu::reference::Inputs as Seeded;
@@ -33,8 +32,7 @@ fn wide() -> Files {
 fn a_prompt_has_the_same_logits_every_time() {
     let _shared = lane::shared();
     let files = wide();
-    let checkpoint =
-        Checkpoint::open(&files.path, &OpenOptions::default()).expect("the checkpoint opens");
+    let checkpoint = files.open();
     let vocab = checkpoint.config().vocab_size;
     for (way, backend) in lane::ways() {
         let model = Model::load(backend, &checkpoint, &mut |_| {}).expect("the model loads");
