@@ -200,9 +200,9 @@ impl Work {
             Prompt::Chat(messages) => &self.engine.encode_chat(messages)?,
             Prompt::Ids(ids) => ids,
         };
+        let expected = job.prediction.as_deref().map(|text| self.engine.encode(text)).transpose()?;
         let id = self.engine.add_request(ids, &job.params)?;
-        if let Some(text) = &job.prediction {
-            let expected = self.engine.encode(text)?;
+        if let Some(expected) = expected {
             self.engine.predict(id, &expected);
         }
         add(&self.common.metrics.prompt_tokens, ids.len() as u64);

@@ -236,9 +236,10 @@ impl BatchEngine {
         Ok(id)
     }
 
-    /// Says what the text of a request may hold, such as the file that it is to change, for [`super::SessionBuilder::lookup`] to guess from as from its prompt.
-    /// The text is the same; without lookup, or of a request that is not there, nothing changes.
+    /// Says what the text of a request may hold, such as the file that it is to change, for [`super::SessionBuilder::lookup`] to guess from as from its prompt:
+    /// as many tokens as the context has, the first ones of more. The text is the same; without lookup, or of a request that is not there, nothing changes.
     pub fn predict(&mut self, id: RequestId, expected: &[u32]) {
+        let expected = &expected[..expected.len().min(self.context())];
         if let Some(request) = self.requests.iter().find(|request| request.id == id) {
             self.engine.predict(request.slot, expected);
         }
