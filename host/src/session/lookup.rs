@@ -12,7 +12,7 @@ use crate::ops::{Backend, TokenLog};
 /// Tokens that a guess has to agree with at least, behind one that came right.
 const LEAST: usize = 3;
 /// Most that it has to agree with, behind many that did not.
-const MOST: usize = 48;
+const MOST: usize = 24;
 /// Earlier places that are looked at.
 const PLACES: usize = 64;
 /// Tokens of a first guess; of one behind a guess that came right as a whole twice as many, and one more.
@@ -90,8 +90,7 @@ impl Text {
         self.drafted += drafted;
         self.accepted += right;
         self.hope = (3.0 * self.hope + right as f32) / 4.0;
-        // Two pay for the step.
-        self.need = if right < 2 { (2 * self.need).min(MOST) } else { LEAST };
+        self.need = if right == 0 { (2 * self.need).min(MOST) } else { LEAST };
         self.len = if right == drafted { 2 * drafted + 1 } else { FIRST };
     }
 }
@@ -261,13 +260,13 @@ mod tests {
         assert_eq!(seen.guess(100).len(), FIRST);
         seen.learn(FIRST, FIRST);
         assert_eq!(seen.guess(100).len(), 2 * FIRST + 1);
-        seen.learn(15, 1);
+        seen.learn(15, 0);
         assert_eq!((seen.guess(100).len(), seen.need), (0, 6));
         (0..10).for_each(|_| seen.learn(7, 0));
         assert_eq!(seen.need, MOST);
-        seen.learn(7, 2);
+        seen.learn(7, 1);
         assert_eq!((seen.need, seen.guess(100).len()), (LEAST, FIRST));
-        assert_eq!((seen.drafted, seen.accepted), (7 + 15 + 70 + 7, 7 + 1 + 2));
+        assert_eq!((seen.drafted, seen.accepted), (7 + 15 + 70 + 7, 7 + 1));
     }
 
     #[test]
